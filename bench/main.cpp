@@ -1,4 +1,5 @@
-// bench: `vpmm_bench PART --peer NAME`: one part of the benchmark with one peer, in a process of its own.
+// bench: `vpmm_bench PART --peer NAME`: one part of the benchmark with one peer, in a process of
+// its own.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -22,7 +23,8 @@ Part add_hot_path(CLI::App& part) {
   part.add_option("--repeats", settings->repeats, "measurements of each case");
   part.add_option("--threads", settings->threads, "thread counts to measure")->delimiter(',');
   part.add_option("--only", settings->only, "cases whose name holds this");
-  part.add_option("--operations", settings->operations, "of each measurement, instead of its length");
+  part.add_option("--operations", settings->operations,
+                  "of each measurement, instead of its length");
   return [settings](const Run& run) { run_hot_path(run, *settings); };
 }
 
@@ -37,7 +39,8 @@ Part add_random_allocations(CLI::App& part) {
   const auto settings = std::make_shared<RandomAllocationsSettings>();
   part.add_option("--counts", settings->counts, "values of N")->delimiter(',');
   part.add_option("--sizes-mib", settings->sizes_mib, "largest sizes")->delimiter(',');
-  part.add_option("--share", settings->share, "of the GPU's memory, live at most; not given: 16,000 MiB, as RMM has it")
+  part.add_option("--share", settings->share,
+                  "of the GPU's memory, live at most; not given: 16,000 MiB, as RMM has it")
       ->check(CLI::Range(0.01, 1.0));
   part.add_option("--loop-seconds", settings->loop_seconds, "of one loop, at most");
   return [settings](const Run& run) { run_random_allocations(run, *settings); };
@@ -75,10 +78,13 @@ struct Arguments {
 
 void add_common(CLI::App& part, Arguments& arguments) {
   part.add_option("--peer", arguments.peer.name, "what to measure")->required();
-  part.add_option("--driver", arguments.library, "libcuda of this machine, or one that does nothing")
+  part.add_option("--driver", arguments.library,
+                  "libcuda of this machine, or one that does nothing")
       ->check(CLI::IsMember({"cuda", "zero-cost"}));
-  part.add_flag("--half", arguments.is_half_reserved, "pools that ask for a size begin with half of the free memory");
-  part.add_option("--seconds", arguments.seconds, "cases that would begin later than this are left out");
+  part.add_flag("--half", arguments.is_half_reserved,
+                "pools that ask for a size begin with half of the free memory");
+  part.add_option("--seconds", arguments.seconds,
+                  "cases that would begin later than this are left out");
 }
 
 std::uint64_t half_of_free() {
@@ -88,7 +94,8 @@ std::uint64_t half_of_free() {
   return free / 2 / kRound * kRound;
 }
 
-// Ends the process: what has been measured is printed, and not every library survives its own unloading.
+// Ends the process: what has been measured is printed, and not every library survives its own
+// unloading.
 [[noreturn]] void run(const Part& part, Arguments& arguments) {
   const std::string& name = arguments.peer.name;
   const bool is_free = arguments.library == "zero-cost" || is_host_peer(name);

@@ -34,27 +34,33 @@ struct CheckArguments {
 // A built-in manager by its name, anything else from a file.
 const vpmm_emm_plugin* find_plugin(const std::string& name) {
   const vpmm_emm_plugin* plugin = nullptr;
-  return vpmm_emm_builtin_plugin(name.c_str(), &plugin) == VPMM_OK ? plugin : emm::load_plugin(name);
+  return vpmm_emm_builtin_plugin(name.c_str(), &plugin) == VPMM_OK ? plugin
+                                                                   : emm::load_plugin(name);
 }
 
 int count(const std::vector<Finding>& findings, Verdict verdict) {
-  return static_cast<int>(
-      std::count_if(findings.begin(), findings.end(), [&](const Finding& each) { return each.verdict == verdict; }));
+  return static_cast<int>(std::count_if(findings.begin(), findings.end(), [&](const Finding& each) {
+    return each.verdict == verdict;
+  }));
 }
 
 void print_line(const Finding& finding) {
-  const char* const verdict = finding.verdict == Verdict::failed ? "FAILED" : to_string(finding.verdict);
-  fmt::print("{:<7}  {}{}{}\n", verdict, finding.check, finding.text.empty() ? "" : ": ", finding.text);
+  const char* const verdict =
+      finding.verdict == Verdict::failed ? "FAILED" : to_string(finding.verdict);
+  fmt::print("{:<7}  {}{}{}\n", verdict, finding.check, finding.text.empty() ? "" : ": ",
+             finding.text);
   std::fflush(stdout);  // a manager that crashes does not take along what was found before
 }
 
-void print_json(const char* name, const char* driver, int device, const std::vector<Finding>& findings) {
+void print_json(const char* name, const char* driver, int device,
+                const std::vector<Finding>& findings) {
   Json json{{"manager", name}, {"driver", driver}, {"device", device}};
   for (const Verdict verdict : {Verdict::passed, Verdict::failed, Verdict::skipped})
     json[to_string(verdict)] = count(findings, verdict);
   json["checks"] = Json::array();
   for (const Finding& each : findings)
-    json["checks"].push_back({{"name", each.check}, {"result", to_string(each.verdict)}, {"text", each.text}});
+    json["checks"].push_back(
+        {{"name", each.check}, {"result", to_string(each.verdict)}, {"text", each.text}});
   fmt::print("{}\n", json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
@@ -67,7 +73,8 @@ Result<int> check(const CheckArguments& options) {
   const vpmm_emm_plugin* const plugin = find_plugin(options.manager);
   const conformance::Suite suite(plugin, options.device);
   if (!options.json)
-    fmt::print("memory manager {}, driver {}, device {}\n", plugin->name, driver->name(), options.device);
+    fmt::print("memory manager {}, driver {}, device {}\n", plugin->name, driver->name(),
+               options.device);
   std::vector<Finding> findings;
   for (const conformance::Check& each : conformance::all_checks()) {
     findings.push_back(suite.run(each));
@@ -85,11 +92,14 @@ Result<int> check(const CheckArguments& options) {
 }  // namespace
 
 void add_emm_check(CLI::App& app, int& exit_code) {
-  CLI::App* verb = app.add_subcommand("emm-check", "Check a memory manager against the rules of vpmm/emm.h");
+  CLI::App* verb =
+      app.add_subcommand("emm-check", "Check a memory manager against the rules of vpmm/emm.h");
   auto options = std::make_shared<CheckArguments>();
-  verb->add_option("MANAGER", options->manager, "A library with a plugin, or one of: vpmm, stream_ordered, default")
+  verb->add_option("MANAGER", options->manager,
+                   "A library with a plugin, or one of: vpmm, stream_ordered, default")
       ->required();
-  verb->add_option("--driver", options->driver, "The driver (default: VPMM_DRIVER, else auto: a CUDA driver)")
+  verb->add_option("--driver", options->driver,
+                   "The driver (default: VPMM_DRIVER, else auto: a CUDA driver)")
       ->transform(driver_names())
       ->type_name("NAME");
   verb->add_option("--device", options->device, "Ordinal of the device")

@@ -26,10 +26,11 @@ namespace {
 enum class Setting { footprint, balanced, latency, page };
 
 const std::vector<std::pair<std::string, Setting>>& settings() {
-  static const std::vector<std::pair<std::string, Setting>> all = {{"footprint", Setting::footprint},
-                                                                   {"balanced", Setting::balanced},
-                                                                   {"latency", Setting::latency},
-                                                                   {"page", Setting::page}};
+  static const std::vector<std::pair<std::string, Setting>> all = {
+      {"footprint", Setting::footprint},
+      {"balanced", Setting::balanced},
+      {"latency", Setting::latency},
+      {"page", Setting::page}};
   return all;
 }
 
@@ -51,7 +52,9 @@ struct FitArguments {
 class Fitter {
  public:
   Fitter(const FitArguments& options, const context::Config& config)
-      : options_(options), config_(config), largest_(options.capacity.value_or(replay::SimMachineOptions().capacity)) {}
+      : options_(options),
+        config_(config),
+        largest_(options.capacity.value_or(replay::SimMachineOptions().capacity)) {}
 
   Result<void> run() {
     std::vector<observe::Trace> traces;
@@ -80,7 +83,8 @@ class Fitter {
   Result<replay::ReplayResult> fit(const observe::Trace& trace, Setting setting) {
     const std::string label = fmt::format("{}, {}", trace.name, name_of(setting));
     ProgressBar bar(label, kLikelyReplays * trace.events.size());
-    VPMM_TRY_ASSIGN(replay::ReplayResult result, replay(trace, setting, largest_, replay::OnRefusal::go_on, bar));
+    VPMM_TRY_ASSIGN(replay::ReplayResult result,
+                    replay(trace, setting, largest_, replay::OnRefusal::go_on, bar));
     VPMM_TRY_ASSIGN(result.fit, replay::find_fit(result, largest_, [&](Bytes capacity) {
                       return replay(trace, setting, capacity, replay::OnRefusal::stop, bar);
                     }));
@@ -94,7 +98,8 @@ class Fitter {
     if (setting == Setting::footprint) config.prefer = pool::Prefer::footprint;
     if (setting == Setting::balanced) config.prefer = pool::Prefer::balanced;
     if (setting == Setting::latency) config.prefer = pool::Prefer::latency;
-    const auto kind = setting == Setting::page ? replay::AllocatorKind::vpmm_page : replay::AllocatorKind::vpmm;
+    const auto kind =
+        setting == Setting::page ? replay::AllocatorKind::vpmm_page : replay::AllocatorKind::vpmm;
     replay::SimMachineOptions sim;
     sim.capacity = capacity;
     sim.lag_us = options_.lag_us;
@@ -105,7 +110,8 @@ class Fitter {
     how.progress = [&bar, last = std::size_t{0}](std::size_t done, std::size_t) mutable {
       bar.add(done - std::exchange(last, done));
     };
-    return replay::replay(trace, *replay::make_sim_machine(sim), replay::allocator_recipe(kind, config), how);
+    return replay::replay(trace, *replay::make_sim_machine(sim),
+                          replay::allocator_recipe(kind, config), how);
   }
 
   static void print_json(const replay::ReplayResult& result) {
@@ -144,18 +150,23 @@ Result<void> fit_traces(const FitArguments& options) {
 }  // namespace
 
 void add_fit(CLI::App& app, int& exit_code) {
-  CLI::App* verb = app.add_subcommand("fit", "Find the smallest GPU on which traces run without a failed allocation");
+  CLI::App* verb = app.add_subcommand(
+      "fit", "Find the smallest GPU on which traces run without a failed allocation");
   auto options = std::make_shared<FitArguments>();
-  verb->add_option("TRACE", options->traces, "Recordings, or CSV files with the columns op,id,bytes,stream,time_us")
+  verb->add_option("TRACE", options->traces,
+                   "Recordings, or CSV files with the columns op,id,bytes,stream,time_us")
       ->required();
-  verb->add_option("--prefer", options->settings, "Settings to try (default: all); may be given several times")
+  verb->add_option("--prefer", options->settings,
+                   "Settings to try (default: all); may be given several times")
       ->transform(names_only(settings()))
       ->type_name("NAME")
       ->take_all()
       ->allow_extra_args(false);
-  verb->add_option("--capacity", options->capacity, "The largest GPU that is tried (default 139GiB)")
+  verb->add_option("--capacity", options->capacity,
+                   "The largest GPU that is tried (default 139GiB)")
       ->transform(size_with_unit());
-  verb->add_option("--lag-us", options->lag_us, "How far the simulated GPU lags behind the host, in us")
+  verb->add_option("--lag-us", options->lag_us,
+                   "How far the simulated GPU lags behind the host, in us")
       ->transform(number_up_to(kLongestLagUs))
       ->capture_default_str();
   verb->add_flag("--json", options->json, "One JSON object per line for each trace and setting");

@@ -35,7 +35,8 @@ struct Capability {
 constexpr Capability kCapabilities[] = {
     {"virtual_memory_management", "virtual memory management (the pool needs it)",
      DeviceAttribute::virtual_memory_management_supported},
-    {"memory_pools", "stream-ordered allocator (VPMM_SMALL=stream_ordered)", DeviceAttribute::memory_pools_supported},
+    {"memory_pools", "stream-ordered allocator (VPMM_SMALL=stream_ordered)",
+     DeviceAttribute::memory_pools_supported},
     {"posix_file_descriptor", "chunks can be shared as file descriptors",
      DeviceAttribute::posix_file_descriptor_supported},
     {"gpu_direct_rdma", "RDMA from chunks", DeviceAttribute::gpu_direct_rdma_with_vmm_supported},
@@ -69,7 +70,8 @@ std::string uuid_text(const driver::Uuid& uuid) {
 
 Result<int> attribute_of(driver::Driver& driver, int ordinal, DeviceAttribute attribute) {
   int value = 0;
-  VPMM_TRY(checked(Call::device_get_attribute, driver.device_get_attribute(attribute, ordinal, value)));
+  VPMM_TRY(
+      checked(Call::device_get_attribute, driver.device_get_attribute(attribute, ordinal, value)));
   return value;
 }
 
@@ -79,8 +81,10 @@ Result<Device> describe_device(driver::Driver& driver, int ordinal) {
   VPMM_TRY(checked(Call::device_get_name, driver.device_get_name(ordinal, device.name)));
   VPMM_TRY(checked(Call::device_get_uuid, driver.device_get_uuid(ordinal, uuid)));
   VPMM_TRY(checked(Call::device_total_mem, driver.device_total_mem(ordinal, device.total)));
-  VPMM_TRY_ASSIGN(device.compute_major, attribute_of(driver, ordinal, DeviceAttribute::compute_capability_major));
-  VPMM_TRY_ASSIGN(device.compute_minor, attribute_of(driver, ordinal, DeviceAttribute::compute_capability_minor));
+  VPMM_TRY_ASSIGN(device.compute_major,
+                  attribute_of(driver, ordinal, DeviceAttribute::compute_capability_major));
+  VPMM_TRY_ASSIGN(device.compute_minor,
+                  attribute_of(driver, ordinal, DeviceAttribute::compute_capability_minor));
   device.uuid = uuid_text(uuid);
   for (const Capability& capability : kCapabilities) {
     // An attribute that this driver does not know yet is a capability that it does not have.
@@ -90,8 +94,10 @@ Result<Device> describe_device(driver::Driver& driver, int ordinal) {
   driver::ChunkProperties properties;
   properties.device = ordinal;
   Bytes granularity = 0;
-  const auto got = driver.mem_get_allocation_granularity(properties, driver::Granularity::minimum, granularity);
-  if (device.capabilities.front() && got == driver::CuResult::success) device.granularity = granularity;
+  const auto got =
+      driver.mem_get_allocation_granularity(properties, driver::Granularity::minimum, granularity);
+  if (device.capabilities.front() && got == driver::CuResult::success)
+    device.granularity = granularity;
   return device;
 }
 
@@ -110,19 +116,25 @@ Result<DriverInfo> describe_driver(driver::Driver& driver) {
   return info;
 }
 
-std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+std::string version_text(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
 const char* yes_or_no(bool yes) { return yes ? "yes" : "no"; }
 
 void print_device(const Device& device, std::size_t ordinal) {
   fmt::print("\ndevice {}: {}\n", ordinal, device.name);
   fmt::print("  uuid                {}\n", device.uuid);
   fmt::print("  compute capability  {}.{}\n", device.compute_major, device.compute_minor);
-  fmt::print("  memory              {:.1f} GiB\n", static_cast<double>(device.total) / static_cast<double>(kGiB));
-  fmt::print("  page granularity    {}\n", device.granularity ? format_bytes(*device.granularity) : "none");
+  fmt::print("  memory              {:.1f} GiB\n",
+             static_cast<double>(device.total) / static_cast<double>(kGiB));
+  fmt::print("  page granularity    {}\n",
+             device.granularity ? format_bytes(*device.granularity) : "none");
   for (std::size_t i = 0; i < device.capabilities.size(); ++i) {
-    fmt::print("  {:<3}                 {}\n", yes_or_no(device.capabilities[i]), kCapabilities[i].meaning);
+    fmt::print("  {:<3}                 {}\n", yes_or_no(device.capabilities[i]),
+               kCapabilities[i].meaning);
   }
-  if (!device.granularity) fmt::print("  every request goes to the driver's stream-ordered allocator\n");
+  if (!device.granularity)
+    fmt::print("  every request goes to the driver's stream-ordered allocator\n");
 }
 
 struct ShownSetting {
@@ -135,7 +147,8 @@ struct Answer {
   context::Config config;
   std::vector<ShownSetting> settings;  // the pool's, then the process's
   std::optional<DriverInfo> driver;
-  std::vector<std::string> problems;  // values that are not allowed, no driver, settings that no pool of it accepts
+  std::vector<std::string>
+      problems;  // values that are not allowed, no driver, settings that no pool of it accepts
   std::vector<std::string> misspelt;
 };
 
@@ -143,8 +156,8 @@ void print_text(const Answer& answer) {
   fmt::print("vpmm {}\n", VPMM_VERSION);
   if (answer.driver) {
     const DriverInfo& info = *answer.driver;
-    fmt::print("driver {}, CUDA {}, events for a whole context: {}\n", info.name, version_text(info.version),
-               yes_or_no(info.context_events));
+    fmt::print("driver {}, CUDA {}, events for a whole context: {}\n", info.name,
+               version_text(info.version), yes_or_no(info.context_events));
     for (std::size_t i = 0; i < info.devices.size(); ++i) print_device(info.devices[i], i);
   }
   fmt::print("\nsettings {}\n", answer.problems.empty() ? "in force" : "asked for");
@@ -153,11 +166,12 @@ void print_text(const Answer& answer) {
 }
 
 Json json_of(const Device& device) {
-  Json json{{"name", device.name},
-            {"uuid", device.uuid},
-            {"compute_capability", fmt::format("{}.{}", device.compute_major, device.compute_minor)},
-            {"total_bytes", device.total},
-            {"granularity", device.granularity ? Json(*device.granularity) : Json(nullptr)}};
+  Json json{
+      {"name", device.name},
+      {"uuid", device.uuid},
+      {"compute_capability", fmt::format("{}.{}", device.compute_major, device.compute_minor)},
+      {"total_bytes", device.total},
+      {"granularity", device.granularity ? Json(*device.granularity) : Json(nullptr)}};
   for (std::size_t i = 0; i < device.capabilities.size(); ++i) {
     json["capabilities"][kCapabilities[i].name] = static_cast<bool>(device.capabilities[i]);
   }
@@ -195,8 +209,10 @@ void read_settings(const InfoArguments& options, Answer& answer) {
   if (options.driver) answer.config.driver = *options.driver;
   for (const context::SettingInForce& setting : context::list_settings(answer.config))
     add(setting, options.driver && setting.name == "VPMM_DRIVER" ? "--driver" : nullptr);
-  for (const context::SettingInForce& setting : context::list_process_settings()) add(setting, nullptr);
-  for (const std::string& sentence : context::misspelt_variables()) answer.misspelt.push_back(sentence);
+  for (const context::SettingInForce& setting : context::list_process_settings())
+    add(setting, nullptr);
+  for (const std::string& sentence : context::misspelt_variables())
+    answer.misspelt.push_back(sentence);
 }
 
 // Opens a pool on each device, which judges the settings and reserves nothing.
@@ -211,10 +227,13 @@ Result<void> ask_driver(Answer& answer) {
 int info(const InfoArguments& options) {
   Answer answer;
   read_settings(options, answer);
-  if (const Result<void> asked = ask_driver(answer); !asked) answer.problems.push_back(asked.error().message);
+  if (const Result<void> asked = ask_driver(answer); !asked)
+    answer.problems.push_back(asked.error().message);
   options.json ? print_json(answer) : print_text(answer);
-  for (const std::string& sentence : answer.misspelt) fmt::print(stderr, "vpmm: warning: {}\n", sentence);
-  for (const std::string& sentence : context::idle_variables()) fmt::print(stderr, "vpmm: warning: {}\n", sentence);
+  for (const std::string& sentence : answer.misspelt)
+    fmt::print(stderr, "vpmm: warning: {}\n", sentence);
+  for (const std::string& sentence : context::idle_variables())
+    fmt::print(stderr, "vpmm: warning: {}\n", sentence);
   for (const std::string& problem : answer.problems) fail(problem);
   return answer.problems.empty() ? kSuccess : kCouldNot;
 }
@@ -222,9 +241,11 @@ int info(const InfoArguments& options) {
 }  // namespace
 
 void add_info(CLI::App& app, int& exit_code) {
-  CLI::App* verb = app.add_subcommand("info", "Devices, their capabilities, and the settings in force");
+  CLI::App* verb =
+      app.add_subcommand("info", "Devices, their capabilities, and the settings in force");
   auto options = std::make_shared<InfoArguments>();
-  verb->add_option("--driver", options->driver, "The driver (default: VPMM_DRIVER, else auto: a CUDA driver)")
+  verb->add_option("--driver", options->driver,
+                   "The driver (default: VPMM_DRIVER, else auto: a CUDA driver)")
       ->transform(driver_names())
       ->type_name("NAME");
   verb->add_flag("--json", options->json, "One JSON object");

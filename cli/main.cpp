@@ -63,15 +63,17 @@ std::vector<char*> words_of(int argc, char** argv) {
 }  // namespace vpmm::cli
 
 int main(int argc, char** argv) {
-  // A reader that has enough, as `| head`, ends the program without a word, also where Python started it, which ignores
-  // the signal and hands that on.
+  // A reader that has enough, as `| head`, ends the program without a word, also where Python
+  // started it, which ignores the signal and hands that on.
   std::signal(SIGPIPE, SIG_DFL);
   try {
     std::vector<char*> words = vpmm::cli::words_of(argc, argv);
-    if (argc > 1 && vpmm::cli::is_python_verb(words[1])) return vpmm::cli::run_in_python(words.data());
+    if (argc > 1 && vpmm::cli::is_python_verb(words[1]))
+      return vpmm::cli::run_in_python(words.data());
     const int exit_code = vpmm::cli::run(static_cast<int>(words.size()) - 1, words.data());
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
-      return vpmm::cli::fail("the output could not be written: " + std::generic_category().message(errno));
+      return vpmm::cli::fail("the output could not be written: " +
+                             std::generic_category().message(errno));
     return exit_code;
   } catch (const std::exception& error) {
     return vpmm::cli::fail(error.what());

@@ -18,7 +18,8 @@ namespace vpmm::cli {
 
 constexpr std::uint64_t kLongestLagUs = 3'600'000'000;  // an hour
 
-// Accepts the names alone, and says which there are. CLI11's own takes the numbers behind them, too.
+// Accepts the names alone, and says which there are. CLI11's own takes the numbers behind them,
+// too.
 template <typename Enum>
 CLI::Validator names_only(const std::vector<std::pair<std::string, Enum>>& choices) {
   std::vector<std::string> names;

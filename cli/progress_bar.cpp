@@ -44,10 +44,12 @@ void ProgressBar::draw() {
 
 // At the speed so far; nothing in the first second, when it would be a guess.
 std::string ProgressBar::time_left() const {
-  const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  const double spent =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   if (spent < 1 || done_ == 0 || done_ >= total_) return {};
   const double left = spent * static_cast<double>(total_ - done_) / static_cast<double>(done_);
-  return left < 100 ? fmt::format(", {:.0f} s left", left) : fmt::format(", {:.0f} min left", left / 60);
+  return left < 100 ? fmt::format(", {:.0f} s left", left)
+                    : fmt::format(", {:.0f} min left", left / 60);
 }
 
 }  // namespace vpmm::cli

@@ -41,7 +41,8 @@ bool is_python_verb(std::string_view verb) {
 
 int run_in_python(char** argv) {
   if (!python_has_package())
-    return fail(fmt::format("`{}` is a command of the Python package vpmm, which python3 does not have here", argv[1]));
+    return fail(fmt::format(
+        "`{}` is a command of the Python package vpmm, which python3 does not have here", argv[1]));
   char python[] = "python3";
   char option[] = "-m";
   char package[] = "vpmm";

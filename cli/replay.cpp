@@ -53,13 +53,16 @@ struct Room {
   std::optional<Bytes> limit;  // of the pool; none: what the settings say
 };
 
-// A trace that does not fit fails thousands of times, each with a warning. While it lives, the first few are shown.
+// A trace that does not fit fails thousands of times, each with a warning. While it lives, the
+// first few are shown.
 class FewShortages {
  public:
   // While one lives, warnings are expected: none is shown or counted.
   class Expected {
    public:
-    explicit Expected(FewShortages& shortages) : shortages_(shortages) { shortages_.expected_ = true; }
+    explicit Expected(FewShortages& shortages) : shortages_(shortages) {
+      shortages_.expected_ = true;
+    }
     ~Expected() { shortages_.expected_ = false; }
     Expected(const Expected&) = delete;
     Expected& operator=(const Expected&) = delete;
@@ -79,7 +82,8 @@ class FewShortages {
   ~FewShortages() {
     observe::set_log_sink({});
     if (seen_ <= kShown) return;
-    const std::string line = "vpmm: " + std::to_string(seen_ - kShown) + " more warnings like it were left out\n";
+    const std::string line =
+        "vpmm: " + std::to_string(seen_ - kShown) + " more warnings like it were left out\n";
     std::fputs(line.c_str(), stderr);
   }
   FewShortages(const FewShortages&) = delete;
@@ -93,7 +97,8 @@ class FewShortages {
 
 class Replayer {
  public:
-  Replayer(const ReplayArguments& options, const context::Config& config) : options_(options), config_(config) {}
+  Replayer(const ReplayArguments& options, const context::Config& config)
+      : options_(options), config_(config) {}
 
   // Reads everything before anything runs, so that a bad file costs no time.
   Result<void> prepare() {
@@ -102,15 +107,19 @@ class Replayer {
       if (!trace.warning.empty()) fmt::print(stderr, "vpmm: warning: {}\n", trace.warning);
       traces_.push_back(std::move(trace));
     }
-    VPMM_TRY_ASSIGN(driver_, context::open_driver(config_.driver, context::OnMissingCuda::simulate));
+    VPMM_TRY_ASSIGN(driver_,
+                    context::open_driver(config_.driver, context::OnMissingCuda::simulate));
     simulated_ = std::string_view(driver_->name()) == "sim";
     if (!simulated_ && options_.fit)
-      return Error{ErrorCode::bad_configuration, "--fit looks for the smallest simulated GPU: it needs --driver sim"};
+      return Error{ErrorCode::bad_configuration,
+                   "--fit looks for the smallest simulated GPU: it needs --driver sim"};
     for (const observe::Trace& trace : traces_) {
       if (options_.capacity == kAsRecorded && !trace.capacity && !trace.device_bytes)
-        return Error{ErrorCode::bad_file,
-                     fmt::format("{}: --capacity recorded, and it does not say what it had", trace.name)};
-      for (const replay::AllocatorKind allocator : options_.allocators) runs_.push_back({&trace, allocator});
+        return Error{
+            ErrorCode::bad_file,
+            fmt::format("{}: --capacity recorded, and it does not say what it had", trace.name)};
+      for (const replay::AllocatorKind allocator : options_.allocators)
+        runs_.push_back({&trace, allocator});
     }
     return {};
   }
@@ -146,15 +155,17 @@ class Replayer {
   }
 
   int exit_code() const {
-    const bool trouble = std::any_of(results_.begin(), results_.end(), [&](const replay::ReplayResult& result) {
-      const bool fails = options_.fail_on_oom && result.failed_allocations != 0;
-      return fails || result.corruptions != 0 || result.hazards.value_or(0) != 0;
-    });
+    const bool trouble =
+        std::any_of(results_.begin(), results_.end(), [&](const replay::ReplayResult& result) {
+          const bool fails = options_.fail_on_oom && result.failed_allocations != 0;
+          return fails || result.corruptions != 0 || result.hazards.value_or(0) != 0;
+        });
     return trouble ? kFoundTrouble : kSuccess;
   }
 
  private:
-  // A recording of a program that ran out of memory is replayed with the memory that it had, so that it does again.
+  // A recording of a program that ran out of memory is replayed with the memory that it had, so
+  // that it does again.
   bool is_as_recorded(const observe::Trace& trace) const {
     if (options_.capacity) return *options_.capacity == kAsRecorded;
     const bool knows = trace.capacity || trace.device_bytes;
@@ -170,8 +181,8 @@ class Replayer {
 
   std::unique_ptr<replay::Machine> make_machine(Bytes capacity) {
     if (!simulated_) {
-      return replay::make_real_machine(*driver_,
-                                       options_.paced ? replay::Pace::recorded : replay::Pace::as_fast_as_possible);
+      return replay::make_real_machine(
+          *driver_, options_.paced ? replay::Pace::recorded : replay::Pace::as_fast_as_possible);
     }
     replay::SimMachineOptions sim;
     sim.capacity = capacity;
@@ -209,13 +220,16 @@ class Replayer {
     return how;
   }
 
-  Result<replay::ReplayResult> replay_on(replay::Machine& machine, const Run& run, const replay::ReplayOptions& how) {
+  Result<replay::ReplayResult> replay_on(replay::Machine& machine, const Run& run,
+                                         const replay::ReplayOptions& how) {
     context::Config config = config_;
     if (const std::optional<Bytes> limit = room_for(*run.trace).limit) config.capacity = limit;
-    auto result = replay::replay(*run.trace, machine, replay::allocator_recipe(run.allocator, config), how);
+    auto result =
+        replay::replay(*run.trace, machine, replay::allocator_recipe(run.allocator, config), how);
     if (result) return result;
-    return Error{result.error().code, fmt::format("{} through {}: {}", run.trace->name,
-                                                  replay::to_string(run.allocator), result.error().message)};
+    return Error{result.error().code,
+                 fmt::format("{} through {}: {}", run.trace->name, replay::to_string(run.allocator),
+                             result.error().message)};
   }
 
   const ReplayArguments& options_;
@@ -240,8 +254,8 @@ Result<int> replay_traces(const ReplayArguments& options) {
 
 CLI::Validator allocator_names() {
   std::vector<std::pair<std::string, replay::AllocatorKind>> names;
-  for (const auto kind : {replay::AllocatorKind::vpmm, replay::AllocatorKind::vpmm_page, replay::AllocatorKind::cuda,
-                          replay::AllocatorKind::cuda_async}) {
+  for (const auto kind : {replay::AllocatorKind::vpmm, replay::AllocatorKind::vpmm_page,
+                          replay::AllocatorKind::cuda, replay::AllocatorKind::cuda_async}) {
     names.emplace_back(replay::to_string(kind), kind);
   }
   return names_only(names);
@@ -259,39 +273,48 @@ CLI::Validator size_or_recorded() {
 }
 
 void add_options(CLI::App& verb, ReplayArguments& options) {
-  verb.add_option(
-          "TRACE", options.traces,
-          "Recordings, or CSV files with the columns op,id,bytes,stream,time_us, gzip or plain; -: standard input")
+  verb.add_option("TRACE", options.traces,
+                  "Recordings, or CSV files with the columns op,id,bytes,stream,time_us, gzip or "
+                  "plain; -: standard input")
       ->required();
   verb.add_option("--driver", options.driver,
-                  "The driver; auto: the GPU if there is one, else the simulator (default: VPMM_DRIVER, else auto)")
+                  "The driver; auto: the GPU if there is one, else the simulator (default: "
+                  "VPMM_DRIVER, else auto)")
       ->transform(driver_names())
       ->type_name("NAME");
-  verb.add_option("--allocator", options.allocators, "Allocator to test (default: vpmm); may be given several times")
+  verb.add_option("--allocator", options.allocators,
+                  "Allocator to test (default: vpmm); may be given several times")
       ->transform(allocator_names())
       ->type_name("NAME")
       ->take_all()
       ->allow_extra_args(false);
   verb.add_option("--capacity", options.capacity,
-                  "Memory of the simulated GPU (default 139GiB); on a GPU, most bytes that the pool may map. recorded: "
+                  "Memory of the simulated GPU (default 139GiB); on a GPU, most bytes that the "
+                  "pool may map. recorded: "
                   "the recorded pool's, the default on the simulator if requests failed")
       ->transform(size_or_recorded());
   verb.add_flag("--fit", options.fit,
-                "On the simulator: also find the smallest GPU, up to --capacity, on which no allocation fails");
-  verb.add_option("--lag-us", options.lag_us, "How far the simulated GPU lags behind the host, in us")
+                "On the simulator: also find the smallest GPU, up to --capacity, on which no "
+                "allocation fails");
+  verb.add_option("--lag-us", options.lag_us,
+                  "How far the simulated GPU lags behind the host, in us")
       ->transform(number_up_to(kLongestLagUs))
       ->capture_default_str();
   verb.add_option("--costs", options.costs,
-                  "Costs of the simulator's driver calls: as in a process that computes meanwhile (busy, the default) "
+                  "Costs of the simulator's driver calls: as in a process that computes meanwhile "
+                  "(busy, the default) "
                   "or in one that does nothing else (idle)")
-      ->transform(names_only<replay::Costs>({{"busy", replay::Costs::busy}, {"idle", replay::Costs::idle}}))
+      ->transform(
+          names_only<replay::Costs>({{"busy", replay::Costs::busy}, {"idle", replay::Costs::idle}}))
       ->type_name("NAME");
-  verb.add_flag("--paced", options.paced, "On a GPU: at the trace's recorded pace, not as fast as possible");
+  verb.add_flag("--paced", options.paced,
+                "On a GPU: at the trace's recorded pace, not as fast as possible");
   verb.add_option("--seed", options.seed, "Seed of the simulator and of the test writes")
       ->transform(number_up_to(std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
   verb.add_flag("--calls", options.calls,
-                "Also print the time of each kind of driver call; JSON always has it, as driver_calls_by_kind");
+                "Also print the time of each kind of driver call; JSON always has it, as "
+                "driver_calls_by_kind");
   verb.add_flag("--fail-on-oom", options.fail_on_oom, "Exit with 1 if an allocation fails");
   verb.add_flag("--json", options.json, "One JSON object per line for each trace and allocator");
 }
@@ -299,8 +322,8 @@ void add_options(CLI::App& verb, ReplayArguments& options) {
 }  // namespace
 
 void add_replay(CLI::App& app, int& exit_code) {
-  CLI::App* verb =
-      app.add_subcommand("replay", "Run recorded allocation traces through an allocator and check what they write");
+  CLI::App* verb = app.add_subcommand(
+      "replay", "Run recorded allocation traces through an allocator and check what they write");
   auto options = std::make_shared<ReplayArguments>();
   add_options(*verb, *options);
   verb->callback([options, &exit_code] {

@@ -8,10 +8,12 @@ namespace vpmm::cli {
 
 // Exit codes of every verb.
 constexpr int kSuccess = 0;
-constexpr int kFoundTrouble = 1;  // the command did its work, and what it found is bad: corruptions, hazards
-constexpr int kCouldNot = 2;      // wrong usage, a bad file or setting, no driver
+constexpr int kFoundTrouble =
+    1;  // the command did its work, and what it found is bad: corruptions, hazards
+constexpr int kCouldNot = 2;  // wrong usage, a bad file or setting, no driver
 
-// Each adds one subcommand whose callback does the work and stores the exit code. `exit_code` outlives the app.
+// Each adds one subcommand whose callback does the work and stores the exit code. `exit_code`
+// outlives the app.
 void add_info(CLI::App& app, int& exit_code);
 void add_fit(CLI::App& app, int& exit_code);
 void add_replay(CLI::App& app, int& exit_code);

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MAX_COLUMNS = 120
-MAX_LINES = 600
+MAX_CPP_COLUMNS = 100  # in src, include and cli; tables (.def) and docstrings of the bindings are wider
+MAX_LINES = 700
 CPP_SUFFIXES = {".cpp", ".hpp", ".h", ".c", ".cu", ".def", ".inc"}
 SOURCE_SUFFIXES = CPP_SUFFIXES | {".py"}
 PUBLIC = "vpmm"
@@ -151,11 +152,13 @@ def check_calls(path: str, text: str) -> Iterator[str]:
 
 def check_size(path: str, text: str) -> Iterator[str]:
     lines = text.splitlines()
+    ours = Path(path).suffix in {".cpp", ".hpp", ".h"} and path.startswith(("src/", "include/", "cli/"))
+    columns = MAX_CPP_COLUMNS if ours else MAX_COLUMNS
     if len(lines) > MAX_LINES:
         yield f"{path}:{len(lines)}: {len(lines)} lines, more than {MAX_LINES}: is there a second room in it?"
     for number, line in enumerate(lines, start=1):
-        if len(line) > MAX_COLUMNS:
-            yield f"{path}:{number}: {len(line)} columns, more than {MAX_COLUMNS}"
+        if len(line) > columns:
+            yield f"{path}:{number}: {len(line)} columns, more than {columns}"
         if LEFTOVERS.search(line):
             yield f"{path}:{number}: finish it or file it; the tree carries no notes to self"
 

@@ -9,8 +9,11 @@ namespace vpmm::bench {
 using Clock = std::chrono::steady_clock;
 
 inline std::uint64_t ns_since(Clock::time_point start) {
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count());
 }
-inline double seconds_since(Clock::time_point start) { return static_cast<double>(ns_since(start)) * 1e-9; }
+inline double seconds_since(Clock::time_point start) {
+  return static_cast<double>(ns_since(start)) * 1e-9;
+}
 
 }  // namespace vpmm::bench

@@ -11,8 +11,8 @@
 namespace vpmm::bench {
 namespace {
 
-using GetProcAddress = CudaStatus (*)(const char* symbol, void** function, int version, std::uint64_t flags,
-                                      int* status);
+using GetProcAddress = CudaStatus (*)(const char* symbol, void** function, int version,
+                                      std::uint64_t flags, int* status);
 constexpr std::uint64_t kLegacyStream = 1;  // handle 0 means the same here as in the peers
 constexpr unsigned kNonBlocking = 1;
 
@@ -21,7 +21,8 @@ void* g_context = nullptr;
 
 void* open_library(Library library) {
   // Its soname is libcuda.so.1, so the loader takes it for that from now on.
-  const char* name = library == Library::zero_cost ? VPMM_BENCH_FOLDER "/zero_cost/libcuda.so.1" : "libcuda.so.1";
+  const char* name =
+      library == Library::zero_cost ? VPMM_BENCH_FOLDER "/zero_cost/libcuda.so.1" : "libcuda.so.1";
   void* const opened = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
   if (opened == nullptr) throw Unavailable(dlerror());
   return opened;

@@ -1,4 +1,5 @@
-// bench/harness: the few calls of libcuda that the benchmarks themselves make, found at run time: no toolkit is needed.
+// bench/harness: the few calls of libcuda that the benchmarks themselves make, found at run time:
+// no toolkit is needed.
 #pragma once
 
 #include <cstddef>
@@ -32,21 +33,24 @@ struct Cuda {
 #undef VPMM_BENCH_CUDA
 };
 
-// Which libcuda answers. `zero_cost` is ours (zero_cost/libcuda.cpp): it does nothing, at once, and needs no GPU.
+// Which libcuda answers. `zero_cost` is ours (zero_cost/libcuda.cpp): it does nothing, at once, and
+// needs no GPU.
 enum class Library { real, zero_cost };
 
-// Opens the library for the whole process and makes device 0's primary context current in the calling thread. Whatever
-// opens libcuda.so.1 later, the pool included, gets the same one. Throws Unavailable.
+// Opens the library for the whole process and makes device 0's primary context current in the
+// calling thread. Whatever opens libcuda.so.1 later, the pool included, gets the same one. Throws
+// Unavailable.
 void open_cuda(Library library);
 const Cuda& cuda();
 // Every thread but the one that called open_cuda must call it before anything else.
 void enter_context();
 
-// Ends the process when `status` is no success: a benchmark that goes on after that measures something else.
+// Ends the process when `status` is no success: a benchmark that goes on after that measures
+// something else.
 void must(CudaStatus status, const char* what);
 
-// Lives as long as the process, for PyTorch's expandable segments synchronise with the stream that they were made for
-// whenever they are given back, even if it was destroyed meanwhile.
+// Lives as long as the process, for PyTorch's expandable segments synchronise with the stream that
+// they were made for whenever they are given back, even if it was destroyed meanwhile.
 class Stream {
  public:
   Stream();

@@ -22,7 +22,8 @@ class Latencies {
     std::sort(ns_.begin(), ns_.end());
     const auto us = [](std::uint64_t ns) { return static_cast<double>(ns) * 1e-3; };
     samples.add({name, "allocate p50", "us", us(ns_[ns_.size() / 2]), repeat, threads});
-    samples.add({name, "allocate p99", "us", us(ns_[(ns_.size() - 1) * 99 / 100]), repeat, threads});
+    samples.add(
+        {name, "allocate p99", "us", us(ns_[(ns_.size() - 1) * 99 / 100]), repeat, threads});
     samples.add({name, "allocate worst", "us", us(ns_.back()), repeat, threads});
     const auto sum = std::accumulate(ns_.begin(), ns_.end(), std::uint64_t{0});
     samples.add({name, "allocate sum", "ms", us(sum) * 1e-3, repeat, threads});

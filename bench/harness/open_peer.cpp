@@ -7,7 +7,8 @@ namespace vpmm::bench {
 
 std::unique_ptr<Peer> open_peer(const PeerOptions& options) {
   // "rmm-pool" is in rmm.so; never closed, for some libraries cannot be.
-  const std::string file = VPMM_BENCH_FOLDER "/peers/" + options.name.substr(0, options.name.find('-')) + ".so";
+  const std::string file =
+      VPMM_BENCH_FOLDER "/peers/" + options.name.substr(0, options.name.find('-')) + ".so";
   void* const object = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (object == nullptr) throw Unavailable(dlerror());
   const auto open = reinterpret_cast<OpenPeer>(dlsym(object, "vpmm_bench_open_peer"));

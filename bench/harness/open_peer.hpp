@@ -7,8 +7,8 @@
 
 namespace vpmm::bench {
 
-// Loads the shared object that has the peer `options.name` and opens it. Throws Unavailable: there is no such peer, or
-// not here.
+// Loads the shared object that has the peer `options.name` and opens it. Throws Unavailable: there
+// is no such peer, or not here.
 std::unique_ptr<Peer> open_peer(const PeerOptions& options);
 
 // Whether the peer is an allocator for the host, which a GPU is of no use to.

@@ -1,4 +1,5 @@
-// bench/harness: the parts of the benchmark, each in a file of its own; main.cpp makes verbs of them.
+// bench/harness: the parts of the benchmark, each in a file of its own; main.cpp makes verbs of
+// them.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,8 @@ namespace vpmm::bench {
 struct Run {
   Peer& peer;
   std::string peer_name;
-  double seconds = 0;  // of wall-clock time; cases that would begin later are left out, and said to be
+  double seconds =
+      0;  // of wall-clock time; cases that would begin later are left out, and said to be
 };
 
 struct HotPathSettings {  // micro/hot_path.cpp
@@ -24,8 +26,9 @@ struct HotPathSettings {  // micro/hot_path.cpp
   double settling_seconds = 0.3;  // of warming up, after that
   double finish_seconds = 3;
   std::vector<int> threads = {1, 2, 4, 8};
-  std::string only;              // cases whose name holds this
-  std::uint64_t operations = 0;  // of one measurement, without limits of time; 0: as many as round_ms allows
+  std::string only;  // cases whose name holds this
+  std::uint64_t operations =
+      0;  // of one measurement, without limits of time; 0: as many as round_ms allows
 };
 void run_hot_path(const Run& run, const HotPathSettings& settings);
 

@@ -1,4 +1,5 @@
-// bench/harness: what a benchmark prints: one line of CSV for each measured value, to be summed up by others.
+// bench/harness: what a benchmark prints: one line of CSV for each measured value, to be summed up
+// by others.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// bench/harness: reading a trace (bench/traces/README.md). A third operation, `s`, waits for the GPU.
+// bench/harness: reading a trace (bench/traces/README.md). A third operation, `s`, waits for the
+// GPU.
 #pragma once
 
 #include <cstddef>

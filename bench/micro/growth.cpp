@@ -2,9 +2,11 @@
 //
 // first:  the first allocation of an allocator that holds nothing.
 // grow:   the same when 2 MiB are live already.
-// gather: 16 blocks of an eighth of the size are live and every second one is given back: half of the memory is free,
-//         none of it in one piece. The request is as large as all that is free. `grown` is what the allocator took
-//         from the driver for it, over the request: 0 when it made do with what it had.
+// gather: 16 blocks of an eighth of the size are live and every second one is given back: half of
+// the memory is free,
+//         none of it in one piece. The request is as large as all that is free. `grown` is what the
+//         allocator took from the driver for it, over the request: 0 when it made do with what it
+//         had.
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,8 +26,9 @@ struct Size {
   const char* name;
   std::size_t bytes;
 };
-constexpr Size kSizes[] = {{"2 MiB", 2 * kMiB}, {"16 MiB", 16 * kMiB}, {"64 MiB", 64 * kMiB}, {"256 MiB", 256 * kMiB},
-                           {"1 GiB", kGiB},     {"4 GiB", 4 * kGiB},   {"8 GiB", 8 * kGiB}};
+constexpr Size kSizes[] = {{"2 MiB", 2 * kMiB},     {"16 MiB", 16 * kMiB}, {"64 MiB", 64 * kMiB},
+                           {"256 MiB", 256 * kMiB}, {"1 GiB", kGiB},       {"4 GiB", 4 * kGiB},
+                           {"8 GiB", 8 * kGiB}};
 constexpr std::size_t kSmallestGathered = 16 * kMiB;  // in blocks of 2 MiB
 
 struct Timed {
@@ -42,7 +45,10 @@ Timed timed_allocate(Lane& lane, std::size_t bytes) {
 class Trial {
  public:
   Trial(const Run& run, const Samples& samples, int repeat)
-      : peer_(run.peer), samples_(samples), repeat_(repeat), lane_(peer_.open_lane(stream_.handle())) {}
+      : peer_(run.peer),
+        samples_(samples),
+        repeat_(repeat),
+        lane_(peer_.open_lane(stream_.handle())) {}
   ~Trial() {
     must(cuda().cuCtxSynchronize(), "cuCtxSynchronize");
     lane_.reset();
@@ -67,7 +73,8 @@ class Trial {
     time(name, size.bytes);
     const auto after = peer_.footprint();
     if (before && after) {
-      const double grown = static_cast<double>(after->now_bytes) - static_cast<double>(before->now_bytes);
+      const double grown =
+          static_cast<double>(after->now_bytes) - static_cast<double>(before->now_bytes);
       samples_.add({name, "grown", "x", grown / static_cast<double>(size.bytes), repeat_});
     }
     for (std::size_t i = 1; i < kBlocks; i += 2) give_back(blocks[i], bytes);

@@ -1,12 +1,13 @@
-// bench/micro: what an allocation and its deallocation cost when the allocator has all the memory it needs.
+// bench/micro: what an allocation and its deallocation cost when the allocator has all the memory
+// it needs.
 //
 // pair:   allocate one size and give it back, again and again.
-// random: N live allocations; a random one is given back and another of random size takes its place.
-// turns:  a pair on one stream after another, beside 8 GiB that stay.
-// One operation is one deallocate and one allocate. Every thread has a stream of its own (for turns, many) and, for
-// random, N allocations of its own. Nothing runs on the streams. On a virtual machine a core may have half the speed of
-// the next, as long as somebody else uses what they share: so each measurement of a case runs on other cores than the
-// one before.
+// random: N live allocations; a random one is given back and another of random size takes its
+// place. turns:  a pair on one stream after another, beside 8 GiB that stay. One operation is one
+// deallocate and one allocate. Every thread has a stream of its own (for turns, many) and, for
+// random, N allocations of its own. Nothing runs on the streams. On a virtual machine a core may
+// have half the speed of the next, as long as somebody else uses what they share: so each
+// measurement of a case runs on other cores than the one before.
 #include <algorithm>
 #include <atomic>
 #include <barrier>
@@ -39,7 +40,8 @@ struct Case {
   std::size_t beside = 0;   // bytes that stay allocated
 };
 
-// Large numbers of live allocations come last: an allocator that cannot give them back in time ends the part.
+// Large numbers of live allocations come last: an allocator that cannot give them back in time ends
+// the part.
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
       {"pair 256 B", 0, 256, {1, 2, 4, 8}},
@@ -65,16 +67,18 @@ const std::vector<Case>& cases() {
 class Worker {
  public:
   using Lanes = std::vector<std::unique_ptr<Lane>>;
-  Worker(const Lanes& lanes, const Case& what, std::uint64_t seed) : lanes_(lanes), case_(what), random_(seed) {}
+  Worker(const Lanes& lanes, const Case& what, std::uint64_t seed)
+      : lanes_(lanes), case_(what), random_(seed) {}
 
   void prepare() {
     if (case_.beside != 0 && (beside_ = lane_.allocate(case_.beside)) == nullptr) ++refused_;
     slots_.resize(case_.live);
     for (Slot& slot : slots_) fill(slot);
-    for (std::size_t& victim : upcoming_) victim = slots_.empty() ? 0 : random_.below(slots_.size());
+    for (std::size_t& victim : upcoming_)
+      victim = slots_.empty() ? 0 : random_.below(slots_.size());
   }
-  // Operations done until `stop` is set or `limit` are done. tools/bench_instructions.py counts its instructions by
-  // name.
+  // Operations done until `stop` is set or `limit` are done. tools/bench_instructions.py counts its
+  // instructions by name.
   [[gnu::noinline]] std::uint64_t run(const std::atomic<bool>& stop, std::uint64_t limit) {
     std::uint64_t done = 0;
     while (done < limit && !stop.load(std::memory_order_relaxed)) {
@@ -116,8 +120,8 @@ class Worker {
     }
     lane.deallocate(ptr, case_.bytes);
   }
-  // The victim was drawn a few operations ago, so that its slot is in the cache: the allocator's misses are to be
-  // measured, not the benchmark's.
+  // The victim was drawn a few operations ago, so that its slot is in the cache: the allocator's
+  // misses are to be measured, not the benchmark's.
   void replace() {
     std::size_t& next = upcoming_[turn_++ % kAhead];
     Slot& slot = slots_[next];
@@ -155,7 +159,8 @@ class Crew {
   Crew(Peer& peer, const Case& what, int threads)
       : case_(what), gate_(threads + 1), members_(static_cast<std::size_t>(threads)) {
     for (int i = 0; i < threads; ++i) {
-      members_[static_cast<std::size_t>(i)].thread = std::thread([this, &peer, i] { live(peer, i); });
+      members_[static_cast<std::size_t>(i)].thread =
+          std::thread([this, &peer, i] { live(peer, i); });
     }
     pass_gate();  // prepared
   }
@@ -180,7 +185,8 @@ class Crew {
   // False: memory is left that could not be given back in this time.
   bool finish(double seconds) {
     run_job(Job::finish, seconds);
-    return std::all_of(members_.begin(), members_.end(), [](const Member& member) { return member.left == 0; });
+    return std::all_of(members_.begin(), members_.end(),
+                       [](const Member& member) { return member.left == 0; });
   }
   std::uint64_t refused() const {
     std::uint64_t sum = 0;
@@ -213,7 +219,8 @@ class Crew {
     busy_ = static_cast<int>(members_.size());
     pass_gate();
     const auto start = Clock::now();
-    while (busy_ > 0 && seconds_since(start) < seconds) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (busy_ > 0 && seconds_since(start) < seconds)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     stop_ = true;
     pass_gate();
   }
@@ -266,7 +273,8 @@ class Crew {
 constexpr double kLongSeconds = 3600;
 
 // False: the process is of no more use to other cases.
-bool measure(const Run& run, const Samples& samples, const Case& what, int threads, const HotPathSettings& settings) {
+bool measure(const Run& run, const Samples& samples, const Case& what, int threads,
+             const HotPathSettings& settings) {
   Crew crew(run.peer, what, threads);
   // Everything has been replaced twice, and more often where that takes no time.
   const std::uint64_t twice = std::max<std::uint64_t>({2 * what.live, 10 * what.streams, 10'000});
@@ -275,17 +283,19 @@ bool measure(const Run& run, const Samples& samples, const Case& what, int threa
   crew.measure(is_counted ? kLongSeconds : settings.warm_up_seconds, twice);
   if (!is_counted) crew.measure(settings.settling_seconds, kEndless);
   for (int repeat = 0; repeat < settings.repeats; ++repeat) {
-    const double ns =
-        is_counted ? crew.measure(kLongSeconds, settings.operations) : crew.measure(settings.round_ms * 1e-3, kEndless);
+    const double ns = is_counted ? crew.measure(kLongSeconds, settings.operations)
+                                 : crew.measure(settings.round_ms * 1e-3, kEndless);
     samples.add({what.name, "time", "ns", ns, repeat, threads});
   }
   const std::optional<Footprint> held = run.peer.footprint();
   if (what.live > 0 && held) {
     const double bytes = static_cast<double>(held->now_bytes);
-    samples.add({what.name, "held", "of live", bytes / static_cast<double>(crew.live_bytes()), 0, threads});
+    samples.add(
+        {what.name, "held", "of live", bytes / static_cast<double>(crew.live_bytes()), 0, threads});
   }
   if (crew.refused() > 0) {
-    samples.add({what.name, "refused", "allocations", static_cast<double>(crew.refused()), 0, threads});
+    samples.add(
+        {what.name, "refused", "allocations", static_cast<double>(crew.refused()), 0, threads});
   }
   return crew.finish(settings.finish_seconds);
 }
@@ -298,7 +308,8 @@ std::vector<int> affordable(const std::vector<int>& threads, const Samples& samp
     if (count <= cores) {
       counts.push_back(count);
     } else {
-      samples.left_out(std::to_string(count) + " threads", "there are " + std::to_string(cores) + " cores");
+      samples.left_out(std::to_string(count) + " threads",
+                       "there are " + std::to_string(cores) + " cores");
     }
   }
   return counts;

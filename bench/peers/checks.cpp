@@ -1,5 +1,6 @@
-// bench/peers: what the pool must ask the driver about a stream that is named by its handle, and nothing else: the
-// floor of its calls with raw handles. docs/walk-of-an-allocation.md says why both are made.
+// bench/peers: what the pool must ask the driver about a stream that is named by its handle, and
+// nothing else: the floor of its calls with raw handles. docs/walk-of-an-allocation.md says why
+// both are made.
 #include "peers/peer.hpp"
 
 namespace vpmm::bench {
@@ -12,8 +13,8 @@ class CheckingLane final : public Lane {
   void* allocate(std::size_t /*bytes*/) override {
     int is_capturing = 0;
     unsigned long long id = 0;
-    const bool is_known = cuda_.cuStreamIsCapturing(stream_, &is_capturing) == 0 && is_capturing == 0 &&
-                          cuda_.cuStreamGetId(stream_, &id) == 0;
+    const bool is_known = cuda_.cuStreamIsCapturing(stream_, &is_capturing) == 0 &&
+                          is_capturing == 0 && cuda_.cuStreamGetId(stream_, &id) == 0;
     return is_known ? &here_ : nullptr;
   }
   void deallocate(void* /*ptr*/, std::size_t /*bytes*/) override {}
@@ -27,6 +28,7 @@ class CheckingLane final : public Lane {
 }  // namespace
 }  // namespace vpmm::bench
 
-VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(const vpmm::bench::PeerOptions& options) {
+VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(
+    const vpmm::bench::PeerOptions& options) {
   return std::make_unique<vpmm::bench::LanesAlone<vpmm::bench::CheckingLane>>(*options.cuda, "-");
 }

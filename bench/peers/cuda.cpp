@@ -1,4 +1,5 @@
-// bench/peers: the driver's own allocators: `cuda-async`, a pool of its that keeps all it has, and `cuda`, cuMemAlloc.
+// bench/peers: the driver's own allocators: `cuda-async`, a pool of its that keeps all it has, and
+// `cuda`, cuMemAlloc.
 #include <limits>
 
 #include "peers/peer.hpp"
@@ -6,16 +7,20 @@
 namespace vpmm::bench {
 namespace {
 
-void* to_pointer(DevicePtr ptr) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(ptr)); }
+void* to_pointer(DevicePtr ptr) {
+  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(ptr));
+}
 DevicePtr to_device_ptr(void* ptr) { return reinterpret_cast<std::uintptr_t>(ptr); }
 
 class PoolLane final : public Lane {
  public:
-  PoolLane(const Cuda& cuda, void* pool, CudaStream stream) : cuda_(cuda), pool_(pool), stream_(stream) {}
+  PoolLane(const Cuda& cuda, void* pool, CudaStream stream)
+      : cuda_(cuda), pool_(pool), stream_(stream) {}
 
   void* allocate(std::size_t bytes) override {
     DevicePtr ptr = 0;
-    return cuda_.cuMemAllocFromPoolAsync(&ptr, bytes, pool_, stream_) == 0 ? to_pointer(ptr) : nullptr;
+    return cuda_.cuMemAllocFromPoolAsync(&ptr, bytes, pool_, stream_) == 0 ? to_pointer(ptr)
+                                                                           : nullptr;
   }
   void deallocate(void* ptr, std::size_t /*bytes*/) override {
     if (cuda_.cuMemFreeAsync(to_device_ptr(ptr), stream_) != 0) broken("cuMemFreeAsync");
@@ -37,7 +42,8 @@ class DriverPool final : public Peer {
     return std::make_unique<PoolLane>(cuda_, pool_, stream);
   }
   std::optional<Footprint> footprint() override {
-    return Footprint{attribute(PoolAttribute::reserved_now), attribute(PoolAttribute::reserved_high)};
+    return Footprint{attribute(PoolAttribute::reserved_now),
+                     attribute(PoolAttribute::reserved_high)};
   }
   void start_over() override {
     cuda_.cuMemPoolDestroy(pool_);
@@ -47,7 +53,8 @@ class DriverPool final : public Peer {
  private:
   void open() {
     const CudaPoolProperties properties;
-    if (cuda_.cuMemPoolCreate(&pool_, &properties) != 0) throw Unavailable("cuMemPoolCreate failed");
+    if (cuda_.cuMemPoolCreate(&pool_, &properties) != 0)
+      throw Unavailable("cuMemPoolCreate failed");
     std::uint64_t keep_all = std::numeric_limits<std::uint64_t>::max();
     cuda_.cuMemPoolSetAttribute(pool_, PoolAttribute::release_threshold, &keep_all);
   }
@@ -82,8 +89,10 @@ class PlainLane final : public Lane {
 }  // namespace
 }  // namespace vpmm::bench
 
-VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(const vpmm::bench::PeerOptions& options) {
+VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(
+    const vpmm::bench::PeerOptions& options) {
   using namespace vpmm::bench;
-  if (options.name == "cuda") return std::make_unique<LanesAlone<PlainLane>>(*options.cuda, "the driver's");
+  if (options.name == "cuda")
+    return std::make_unique<LanesAlone<PlainLane>>(*options.cuda, "the driver's");
   return std::make_unique<DriverPool>(*options.cuda);
 }

@@ -16,16 +16,19 @@ class Mimalloc final : public Peer {
  public:
   std::string version() const override {
     const int number = mi_version();
-    return "mimalloc " + std::to_string(number / 100) + "." + std::to_string(number % 100 / 10) + "." +
-           std::to_string(number % 10);
+    return "mimalloc " + std::to_string(number / 100) + "." + std::to_string(number % 100 / 10) +
+           "." + std::to_string(number % 10);
   }
-  std::unique_ptr<Lane> open_lane(CudaStream /*stream*/) override { return std::make_unique<HostLane>(); }
+  std::unique_ptr<Lane> open_lane(CudaStream /*stream*/) override {
+    return std::make_unique<HostLane>();
+  }
   void start_over() override { mi_collect(true); }
 };
 
 }  // namespace
 }  // namespace vpmm::bench
 
-VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(const vpmm::bench::PeerOptions&) {
+VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(
+    const vpmm::bench::PeerOptions&) {
   return std::make_unique<vpmm::bench::Mimalloc>();
 }

@@ -1,4 +1,5 @@
-// bench/peers: no allocator at all: what the benchmark itself takes, which every other figure includes.
+// bench/peers: no allocator at all: what the benchmark itself takes, which every other figure
+// includes.
 #include "peers/peer.hpp"
 
 namespace vpmm::bench {
@@ -16,13 +17,16 @@ class NoLane final : public Lane {
 class NoPeer final : public Peer {
  public:
   std::string version() const override { return "-"; }
-  std::unique_ptr<Lane> open_lane(CudaStream /*stream*/) override { return std::make_unique<NoLane>(); }
+  std::unique_ptr<Lane> open_lane(CudaStream /*stream*/) override {
+    return std::make_unique<NoLane>();
+  }
   void start_over() override {}
 };
 
 }  // namespace
 }  // namespace vpmm::bench
 
-VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(const vpmm::bench::PeerOptions&) {
+VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(
+    const vpmm::bench::PeerOptions&) {
   return std::make_unique<vpmm::bench::NoPeer>();
 }

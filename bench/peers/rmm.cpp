@@ -1,5 +1,5 @@
-// bench/peers: RMM: `rmm-pool`, `rmm-arena` and `rmm-async` over cudaMalloc, as its own benchmarks set them up, and
-// `rmm-vpmm`, the pool behind RMM's interface.
+// bench/peers: RMM: `rmm-pool`, `rmm-arena` and `rmm-async` over cudaMalloc, as its own benchmarks
+// set them up, and `rmm-vpmm`, the pool behind RMM's interface.
 #include "vpmm/rmm_mr.hpp"
 
 #include <cuda_runtime_api.h>
@@ -24,7 +24,8 @@ constexpr std::size_t kAlignment = 256;
 
 class RmmLane final : public Lane {
  public:
-  RmmLane(Resource& resource, CudaStream stream) : resource_(resource), stream_(static_cast<cudaStream_t>(stream)) {}
+  RmmLane(Resource& resource, CudaStream stream)
+      : resource_(resource), stream_(static_cast<cudaStream_t>(stream)) {}
 
   void* allocate(std::size_t bytes) override {
     try {
@@ -33,7 +34,9 @@ class RmmLane final : public Lane {
       return nullptr;
     }
   }
-  void deallocate(void* ptr, std::size_t bytes) override { resource_.deallocate(stream_, ptr, bytes, kAlignment); }
+  void deallocate(void* ptr, std::size_t bytes) override {
+    resource_.deallocate(stream_, ptr, bytes, kAlignment);
+  }
 
  private:
   Resource& resource_;
@@ -46,7 +49,9 @@ class Rmm final : public Peer {
   explicit Rmm(const PeerOptions& options) : options_(options) { open(); }
 
   std::string version() const override { return "RMM " VPMM_BENCH_RMM_VERSION; }
-  std::unique_ptr<Lane> open_lane(CudaStream stream) override { return std::make_unique<RmmLane>(*resource_, stream); }
+  std::unique_ptr<Lane> open_lane(CudaStream stream) override {
+    return std::make_unique<RmmLane>(*resource_, stream);
+  }
   std::optional<Footprint> footprint() override {
     if (pool_) {
       const vpmm_statistics figures = pool_->statistics();
@@ -54,7 +59,8 @@ class Rmm final : public Peer {
     }
     if (!counted_) return std::nullopt;
     const auto bytes = counted_->get_bytes_counter();
-    return Footprint{static_cast<std::uint64_t>(bytes.value), static_cast<std::uint64_t>(bytes.peak)};
+    return Footprint{static_cast<std::uint64_t>(bytes.value),
+                     static_cast<std::uint64_t>(bytes.peak)};
   }
   void start_over() override { open(); }
 
@@ -65,13 +71,15 @@ class Rmm final : public Peer {
     pool_.reset();
     if (options_.name == "rmm-vpmm") {
       vpmm_config settings = settings_from_environment();
-      settings.driver = "cuda";  // the real one or the one that costs nothing: whichever the process has open
+      settings.driver =
+          "cuda";  // the real one or the one that costs nothing: whichever the process has open
       pool_.emplace(0, settings);
       resource_.emplace(rmm_memory_resource(*pool_));
       return;
     }
     if (options_.name == "rmm-async") {
-      resource_.emplace(rmm::mr::cuda_async_memory_resource(std::nullopt, std::numeric_limits<std::size_t>::max()));
+      resource_.emplace(rmm::mr::cuda_async_memory_resource(
+          std::nullopt, std::numeric_limits<std::size_t>::max()));
       return;
     }
     counted_.emplace(Resource(rmm::mr::cuda_memory_resource()));
@@ -95,6 +103,7 @@ class Rmm final : public Peer {
 }  // namespace
 }  // namespace vpmm::bench
 
-VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(const vpmm::bench::PeerOptions& options) {
+VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(
+    const vpmm::bench::PeerOptions& options) {
   return std::make_unique<vpmm::bench::Rmm>(options);
 }

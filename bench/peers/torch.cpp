@@ -1,5 +1,6 @@
-// bench/peers: PyTorch's caching allocator, called from C++: `torch-native`, and `torch-expandable`, which needs
-// PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the environment, for PyTorch reads it while it is loaded.
+// bench/peers: PyTorch's caching allocator, called from C++: `torch-native`, and
+// `torch-expandable`, which needs PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the
+// environment, for PyTorch reads it while it is loaded.
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <cstdlib>
@@ -34,11 +35,14 @@ class Torch final : public Peer {
   Torch() { caching::init(1); }
 
   std::string version() const override { return "PyTorch " VPMM_BENCH_TORCH_VERSION; }
-  std::unique_ptr<Lane> open_lane(CudaStream stream) override { return std::make_unique<TorchLane>(stream); }
+  std::unique_ptr<Lane> open_lane(CudaStream stream) override {
+    return std::make_unique<TorchLane>(stream);
+  }
   std::optional<Footprint> footprint() override {
     constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
     const auto reserved = caching::getDeviceStats(0).reserved_bytes[kAll];
-    return Footprint{static_cast<std::uint64_t>(reserved.current), static_cast<std::uint64_t>(reserved.peak)};
+    return Footprint{static_cast<std::uint64_t>(reserved.current),
+                     static_cast<std::uint64_t>(reserved.peak)};
   }
   void start_over() override {
     caching::emptyCache();
@@ -48,13 +52,15 @@ class Torch final : public Peer {
 
 bool is_asked_to_expand() {
   const char* const asked = std::getenv("PYTORCH_CUDA_ALLOC_CONF");
-  return asked != nullptr && std::string_view(asked).find("expandable_segments:True") != std::string_view::npos;
+  return asked != nullptr &&
+         std::string_view(asked).find("expandable_segments:True") != std::string_view::npos;
 }
 
 }  // namespace
 }  // namespace vpmm::bench
 
-VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(const vpmm::bench::PeerOptions& options) {
+VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(
+    const vpmm::bench::PeerOptions& options) {
   if ((options.name == "torch-expandable") != vpmm::bench::is_asked_to_expand()) {
     throw vpmm::bench::Unavailable("PYTORCH_CUDA_ALLOC_CONF says otherwise");
   }

@@ -1,6 +1,7 @@
-// bench/peers: the pool, through its C ABI: `vpmm` with stream handles, `vpmm-bound` with bound streams, `vpmm-page`
-// with one chunk per page, `vpmm-latency` and `vpmm-footprint` with these preferences, `vpmm-recorded` and
-// `vpmm-recorded-stacks` while a recording goes nowhere, without stacks and with native ones.
+// bench/peers: the pool, through its C ABI: `vpmm` with stream handles, `vpmm-bound` with bound
+// streams, `vpmm-page` with one chunk per page, `vpmm-latency` and `vpmm-footprint` with these
+// preferences, `vpmm-recorded` and `vpmm-recorded-stacks` while a recording goes nowhere, without
+// stacks and with native ones.
 #include "vpmm/vpmm.h"
 
 #include "peers/peer.hpp"
@@ -74,7 +75,8 @@ class Pool final : public Peer {
     vpmm_config config{};
     config.size = sizeof(config);
     check(vpmm_config_from_environment(&config));
-    config.driver = "cuda";  // the real one or the one that costs nothing: whichever the process has open
+    config.driver =
+        "cuda";  // the real one or the one that costs nothing: whichever the process has open
     if (name_ == "vpmm-page") config.chunk_max = 0;
     if (name_ == "vpmm-latency") config.prefer = "latency";
     if (name_ == "vpmm-footprint") config.prefer = "footprint";
@@ -98,6 +100,7 @@ class Pool final : public Peer {
 }  // namespace
 }  // namespace vpmm::bench
 
-VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(const vpmm::bench::PeerOptions& options) {
+VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(
+    const vpmm::bench::PeerOptions& options) {
   return std::make_unique<vpmm::bench::Pool>(options.name);
 }

@@ -1,5 +1,6 @@
-// torch: the pool behind PyTorch's pluggable allocator, with what its driver calls took. No product: it has no
-// statistics, no graphs' pools and no recovery, for the pluggable interface has none.
+// torch: the pool behind PyTorch's pluggable allocator, with what its driver calls took. No
+// product: it has no statistics, no graphs' pools and no recovery, for the pluggable interface has
+// none.
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -63,7 +64,8 @@ VPMM_BENCH_API void* vpmm_bench_torch_allocate(ssize_t bytes, int /*device*/, vo
   Pool& pool = Pool::the();
   const auto size = static_cast<Bytes>(bytes);
   const driver::StreamHandle on{reinterpret_cast<std::uintptr_t>(stream)};
-  void* const begin = reinterpret_cast<void*>(to_integer(value_of(pool.context->allocate({size, 0, on}))));
+  void* const begin =
+      reinterpret_cast<void*>(to_integer(value_of(pool.context->allocate({size, 0, on}))));
   const std::lock_guard lock(pool.mutex);
   pool.rounded[begin] = rounded_to_pages(size);
   pool.live += rounded_to_pages(size);
@@ -71,7 +73,8 @@ VPMM_BENCH_API void* vpmm_bench_torch_allocate(ssize_t bytes, int /*device*/, vo
   return begin;
 }
 
-VPMM_BENCH_API void vpmm_bench_torch_deallocate(void* ptr, ssize_t /*bytes*/, int /*device*/, void* stream) {
+VPMM_BENCH_API void vpmm_bench_torch_deallocate(void* ptr, ssize_t /*bytes*/, int /*device*/,
+                                                void* stream) {
   if (ptr == nullptr) return;
   Pool& pool = Pool::the();
   {
@@ -83,7 +86,8 @@ VPMM_BENCH_API void vpmm_bench_torch_deallocate(void* ptr, ssize_t /*bytes*/, in
     }
   }
   const driver::StreamHandle on{reinterpret_cast<std::uintptr_t>(stream)};
-  const Result<void> freed = pool.context->deallocate(DevicePtr{reinterpret_cast<std::uintptr_t>(ptr)}, on);
+  const Result<void> freed =
+      pool.context->deallocate(DevicePtr{reinterpret_cast<std::uintptr_t>(ptr)}, on);
   if (!freed) give_up(freed.error());
 }
 
@@ -91,14 +95,16 @@ VPMM_BENCH_API void vpmm_bench_torch_deallocate(void* ptr, ssize_t /*bytes*/, in
 VPMM_BENCH_API void vpmm_bench_torch_report(const char* path) {
   Pool& pool = Pool::the();
   const observe::Statistics figures = pool.context->statistics();
-  nlohmann::json report{{"page_rounded_live_bytes", pool.peak_live}, {"live_bytes", figures.peak_live_bytes},
-                        {"held_bytes", figures.peak_mapped_bytes},   {"driver_ms", figures.driver_ns / 1'000'000},
-                        {"allocations", figures.allocations},        {"mappings_at_the_end", figures.mappings}};
+  nlohmann::json report{
+      {"page_rounded_live_bytes", pool.peak_live}, {"live_bytes", figures.peak_live_bytes},
+      {"held_bytes", figures.peak_mapped_bytes},   {"driver_ms", figures.driver_ns / 1'000'000},
+      {"allocations", figures.allocations},        {"mappings_at_the_end", figures.mappings}};
   for (const driver::CallTimes& call : pool.timing->times()) {
     if (!driver::is_memory_call(call.call)) continue;
-    report["calls"][driver::to_string(call.call)] = {{"count", call.count},   {"total_us", call.total_ns / 1000},
-                                                     {"p50_ns", call.p50_ns}, {"p90_ns", call.p90_ns},
-                                                     {"p99_ns", call.p99_ns}, {"max_ns", call.max_ns}};
+    report["calls"][driver::to_string(call.call)] = {
+        {"count", call.count},   {"total_us", call.total_ns / 1000},
+        {"p50_ns", call.p50_ns}, {"p90_ns", call.p90_ns},
+        {"p99_ns", call.p99_ns}, {"max_ns", call.max_ns}};
   }
   if (std::FILE* const file = std::fopen(path, "w")) {
     fmt::print(file, "{}\n", report.dump(1));

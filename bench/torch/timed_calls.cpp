@@ -1,8 +1,9 @@
-// torch: how long the process is inside CUDA calls that allocate, map and free, whichever allocator makes them.
+// torch: how long the process is inside CUDA calls that allocate, map and free, whichever allocator
+// makes them.
 //
-// Loaded before PyTorch (LD_PRELOAD): its calls of the runtime, and what it asks the runtime for of the driver's
-// interface, come through here. VPMM loads the driver by itself and has the same figure as `driver_ns`. A plain
-// cudaFree waits for the GPU; that is part of what it costs.
+// Loaded before PyTorch (LD_PRELOAD): its calls of the runtime, and what it asks the runtime for of
+// the driver's interface, come through here. VPMM loads the driver by itself and has the same
+// figure as `driver_ns`. A plain cudaFree waits for the GPU; that is part of what it costs.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -27,7 +28,8 @@ class Timed {
   Timed(const Timed&) = delete;
   Timed& operator=(const Timed&) = delete;
   ~Timed() {
-    const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - began_).count();
+    const auto ns =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - began_).count();
     total_ns.fetch_add(static_cast<std::uint64_t>(ns), std::memory_order_relaxed);
     calls.fetch_add(1, std::memory_order_relaxed);
   }
@@ -67,10 +69,13 @@ void* timed_driver_call(const char* name, void* found) {
   const auto is = [name](const char* other) { return std::strcmp(name, other) == 0; };
   if (is("cuMemCreate")) return Driver<0, Address*, std::size_t, const void*, Address>::wrap(found);
   if (is("cuMemRelease")) return Driver<1, Address>::wrap(found);
-  if (is("cuMemMap")) return Driver<2, Address, std::size_t, std::size_t, Address, Address>::wrap(found);
+  if (is("cuMemMap"))
+    return Driver<2, Address, std::size_t, std::size_t, Address, Address>::wrap(found);
   if (is("cuMemUnmap")) return Driver<3, Address, std::size_t>::wrap(found);
-  if (is("cuMemSetAccess")) return Driver<4, Address, std::size_t, const void*, std::size_t>::wrap(found);
-  if (is("cuMemAddressReserve")) return Driver<5, Address*, std::size_t, std::size_t, Address, Address>::wrap(found);
+  if (is("cuMemSetAccess"))
+    return Driver<4, Address, std::size_t, const void*, std::size_t>::wrap(found);
+  if (is("cuMemAddressReserve"))
+    return Driver<5, Address*, std::size_t, std::size_t, Address, Address>::wrap(found);
   if (is("cuMemAddressFree")) return Driver<6, Address, std::size_t>::wrap(found);
   return found;
 }
@@ -114,11 +119,14 @@ VPMM_BENCH_API int cudaMemPoolTrimTo(void* pool, std::size_t bytes) {
   return real(pool, bytes);
 }
 
-VPMM_BENCH_API int cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
-                                                    unsigned long long flags, int* status) {
-  VPMM_RUNTIME(cudaGetDriverEntryPointByVersion, const char*, void**, unsigned, unsigned long long, int*);
+VPMM_BENCH_API int cudaGetDriverEntryPointByVersion(const char* name, void** function,
+                                                    unsigned version, unsigned long long flags,
+                                                    int* status) {
+  VPMM_RUNTIME(cudaGetDriverEntryPointByVersion, const char*, void**, unsigned, unsigned long long,
+               int*);
   const int result = real(name, function, version, flags, status);
-  if (result == 0 && function != nullptr && *function != nullptr) *function = timed_driver_call(name, *function);
+  if (result == 0 && function != nullptr && *function != nullptr)
+    *function = timed_driver_call(name, *function);
   return result;
 }
 

@@ -1,6 +1,7 @@
-// bench/workloads: RMM's multi_stream_allocations, from its published parameters: for each of 4 kernels, in turn on 1,
-// 2 or 4 streams: allocate 8 bytes, run one thread for a million clocks, give the bytes back right after the launch;
-// then wait for the device. An allocator that makes streams wait for each other takes longer than the kernels alone.
+// bench/workloads: RMM's multi_stream_allocations, from its published parameters: for each of 4
+// kernels, in turn on 1, 2 or 4 streams: allocate 8 bytes, run one thread for a million clocks,
+// give the bytes back right after the launch; then wait for the device. An allocator that makes
+// streams wait for each other takes longer than the kernels alone.
 #include <memory>
 #include <string>
 #include <vector>
@@ -48,7 +49,8 @@ class Spinner {
   void launch(CudaStream stream, void* result) const {
     std::uint64_t clocks = kClocks;
     void* arguments[] = {&clocks, &result};
-    must(cuda().cuLaunchKernel(function_, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr), "cuLaunchKernel");
+    must(cuda().cuLaunchKernel(function_, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr),
+         "cuLaunchKernel");
   }
 
  private:
@@ -79,7 +81,8 @@ class Streams {
     must(cuda().cuCtxSynchronize(), "cuCtxSynchronize");
   }
   void kernels_alone(void* result) {
-    for (std::size_t i = 0; i < kKernels; ++i) spinner_.launch(streams_[i % lanes_.size()]->handle(), result);
+    for (std::size_t i = 0; i < kKernels; ++i)
+      spinner_.launch(streams_[i % lanes_.size()]->handle(), result);
     must(cuda().cuCtxSynchronize(), "cuCtxSynchronize");
   }
 
@@ -107,14 +110,16 @@ void run_multi_stream(const Run& run, const MultiStreamSettings& settings) {
   void* const result = reinterpret_cast<void*>(static_cast<std::uintptr_t>(place));
   for (const std::size_t count : settings.streams) {
     for (const bool is_prewarmed : {false, true}) {
-      const std::string name = std::to_string(count) + (is_prewarmed ? " streams, prewarmed" : " streams");
+      const std::string name =
+          std::to_string(count) + (is_prewarmed ? " streams, prewarmed" : " streams");
       {
         Streams streams(run.peer, spinner, count);
         if (is_prewarmed) streams.prewarm();
         for (int repeat = 0; repeat < settings.repeats; ++repeat) {
           const double us = us_per_iteration(settings.iterations, [&] { streams.allocating(); });
           samples.add({name, "time", "us", us, repeat});
-          const double alone = us_per_iteration(settings.iterations, [&] { streams.kernels_alone(result); });
+          const double alone =
+              us_per_iteration(settings.iterations, [&] { streams.kernels_alone(result); });
           samples.add({name, "over the kernels alone", "x", us / alone, repeat});
         }
       }

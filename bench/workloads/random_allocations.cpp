@@ -1,7 +1,7 @@
-// bench/workloads: RMM's random_allocations, from its published parameters: one thread, one stream, sizes uniform in
-// [1, max]; 2 N steps, each an allocation with a chance of 73 in 100 while fewer than N are live and they stay below
-// 16000 MiB, or below a share of the GPU's memory, else the deallocation of a random one. A refused allocation counts
-// as a deallocation step.
+// bench/workloads: RMM's random_allocations, from its published parameters: one thread, one stream,
+// sizes uniform in [1, max]; 2 N steps, each an allocation with a chance of 73 in 100 while fewer
+// than N are live and they stay below 16000 MiB, or below a share of the GPU's memory, else the
+// deallocation of a random one. A refused allocation counts as a deallocation step.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -88,8 +88,8 @@ class Loop {
 };
 
 // False: the process is of no more use.
-bool measure(const Run& run, const Samples& samples, const std::string& name, const RandomAllocationsSettings& settings,
-             const Limits& limits) {
+bool measure(const Run& run, const Samples& samples, const std::string& name,
+             const RandomAllocationsSettings& settings, const Limits& limits) {
   const Stream stream;
   const std::unique_ptr<Lane> lane = run.peer.open_lane(stream.handle());
   Loop loop(*lane, limits);
@@ -100,11 +100,12 @@ bool measure(const Run& run, const Samples& samples, const std::string& name, co
     samples.add({name, "time", "ms", ms});
     if (const std::optional<Footprint> footprint = run.peer.footprint()) {
       const auto held = static_cast<double>(footprint->peak_bytes);
-      samples.add({name, "peak held / peak live", "x", held / static_cast<double>(loop.peak_live_bytes())});
+      samples.add(
+          {name, "peak held / peak live", "x", held / static_cast<double>(loop.peak_live_bytes())});
     }
   } else {
-    samples.left_out(name, std::to_string(done) + " of " + std::to_string(2 * limits.count) + " steps took " +
-                               std::to_string(static_cast<int>(ms)) + " ms");
+    samples.left_out(name, std::to_string(done) + " of " + std::to_string(2 * limits.count) +
+                               " steps took " + std::to_string(static_cast<int>(ms)) + " ms");
   }
   return loop.finish(settings.loop_seconds);
 }

@@ -1,8 +1,10 @@
-// bench/workloads: a trace through an allocator as its own users call it: what it holds and how long it takes.
+// bench/workloads: a trace through an allocator as its own users call it: what it holds and how
+// long it takes.
 //
-// One thread, in the order of the trace, as fast as it goes, each stream of the trace on a CUDA stream. Every
-// allocation is written to on its stream, so that the GPU runs behind as it does in a program. `vpmm replay` does more:
-// it checks contents and counts driver calls; this one asks libraries that it does not know.
+// One thread, in the order of the trace, as fast as it goes, each stream of the trace on a CUDA
+// stream. Every allocation is written to on its stream, so that the GPU runs behind as it does in a
+// program. `vpmm replay` does more: it checks contents and counts driver calls; this one asks
+// libraries that it does not know.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -50,8 +52,10 @@ class Replay {
     samples.add({trace_.name, "refused", "allocations", static_cast<double>(refused_), repeat});
     latencies_.report(samples, trace_.name, 1, repeat);
     // What comes again and again costs less the second time, or should.
-    samples.add({trace_.name, "allocate sum first half", "ms", static_cast<double>(first_half_ns_) * 1e-6, repeat});
-    samples.add({trace_.name, "allocate sum second half", "ms", static_cast<double>(second_half_ns_) * 1e-6, repeat});
+    samples.add({trace_.name, "allocate sum first half", "ms",
+                 static_cast<double>(first_half_ns_) * 1e-6, repeat});
+    samples.add({trace_.name, "allocate sum second half", "ms",
+                 static_cast<double>(second_half_ns_) * 1e-6, repeat});
   }
 
  private:
@@ -75,10 +79,12 @@ class Replay {
     live_ += event.bytes;
     peak_live_ = std::max(peak_live_, live_);
     const auto address = static_cast<DevicePtr>(reinterpret_cast<std::uintptr_t>(ptr));
-    must(cuda().cuMemsetD8Async(address, 0, std::min(event.bytes, kWritten), streams_[event.stream]->handle()),
+    must(cuda().cuMemsetD8Async(address, 0, std::min(event.bytes, kWritten),
+                                streams_[event.stream]->handle()),
          "cuMemsetD8Async");
   }
-  // On the stream that allocated it, whichever the trace frees it on: not every library has a way to say that.
+  // On the stream that allocated it, whichever the trace frees it on: not every library has a way
+  // to say that.
   void deallocate(Block& block) {
     if (block.ptr == nullptr) return;
     lanes_[block.stream]->deallocate(block.ptr, block.bytes);

@@ -1,9 +1,11 @@
-// bench/workloads: a server: threads with a stream each do at the same time what a trace's streams did, with GPU work.
+// bench/workloads: a server: threads with a stream each do at the same time what a trace's streams
+// did, with GPU work.
 //
-// Stream 0 of the trace is what the program loaded before; streams 1, 2, ... are dealt to the threads in turn, and the
-// threads begin each round of streams together, as the program did. Each allocation is written to in full, `--work`
-// times, on its stream, so that the GPU is busy in proportion to the bytes. At the recorded pace nobody is ahead of the
-// trace's clock; without it each thread goes as fast as it can, and the GPU runs behind.
+// Stream 0 of the trace is what the program loaded before; streams 1, 2, ... are dealt to the
+// threads in turn, and the threads begin each round of streams together, as the program did. Each
+// allocation is written to in full, `--work` times, on its stream, so that the GPU is busy in
+// proportion to the bytes. At the recorded pace nobody is ahead of the trace's clock; without it
+// each thread goes as fast as it can, and the GPU runs behind.
 #include <algorithm>
 #include <atomic>
 #include <barrier>
@@ -21,8 +23,8 @@
 namespace vpmm::bench {
 namespace {
 
-// Live bytes of all threads, as requested. Counted from after the allocation until before the deallocation, so that
-// memory which passes from thread to thread never counts twice.
+// Live bytes of all threads, as requested. Counted from after the allocation until before the
+// deallocation, so that memory which passes from thread to thread never counts twice.
 class Live {
  public:
   void add(std::size_t bytes) {
@@ -89,14 +91,15 @@ class Client {
     blocks_.push_back({event.id, ptr, event.bytes});
     const auto address = static_cast<DevicePtr>(reinterpret_cast<std::uintptr_t>(ptr));
     for (int i = 0; i < server_.settings.work; ++i) {
-      must(cuda().cuMemsetD8Async(address, static_cast<unsigned char>(i), event.bytes, stream_.handle()),
+      must(cuda().cuMemsetD8Async(address, static_cast<unsigned char>(i), event.bytes,
+                                  stream_.handle()),
            "cuMemsetD8Async");
     }
   }
   // Most die young, so the search begins at the end.
   void deallocate(std::size_t id) {
-    const auto found =
-        std::find_if(blocks_.rbegin(), blocks_.rend(), [id](const Block& block) { return block.id == id; });
+    const auto found = std::find_if(blocks_.rbegin(), blocks_.rend(),
+                                    [id](const Block& block) { return block.id == id; });
     if (found == blocks_.rend()) return;
     server_.live.remove(found->bytes);
     lane_->deallocate(found->ptr, found->bytes);
@@ -117,7 +120,8 @@ class Client {
 std::vector<std::vector<Event>> by_stream(const Trace& trace) {
   std::vector<std::vector<Event>> streams(trace.streams);
   for (const Event& event : trace.events) streams[event.stream].push_back(event);
-  streams.erase(std::remove_if(streams.begin() + 1, streams.end(), [](const auto& events) { return events.empty(); }),
+  streams.erase(std::remove_if(streams.begin() + 1, streams.end(),
+                               [](const auto& events) { return events.empty(); }),
                 streams.end());
   return streams;
 }
@@ -132,8 +136,8 @@ struct Totals {
 };
 
 // Streams [first, last) side by side, a thread each.
-void run_round(Server& server, const std::vector<std::vector<Event>>& streams, std::size_t first, std::size_t last,
-               Totals& totals) {
+void run_round(Server& server, const std::vector<std::vector<Event>>& streams, std::size_t first,
+               std::size_t last, Totals& totals) {
   std::barrier<> ready(static_cast<std::ptrdiff_t>(last - first));
   std::vector<std::unique_ptr<Client>> clients(last - first);
   std::vector<std::thread> threads;

@@ -1,8 +1,10 @@
-// bench/zero_cost: a libcuda.so.1 that does nothing, at once: what is left of an allocator's cost is its own.
+// bench/zero_cost: a libcuda.so.1 that does nothing, at once: what is left of an allocator's cost
+// is its own.
 //
-// Made for measuring without a GPU, not for testing: no argument is checked, all work is done when it is queued, memory
-// is a number that grows and is never touched. What a pool does not call is missing (cuGetProcAddress finds
-// `unsupported` for it). Thread-safe, and free of locks but for the stream-ordered pool.
+// Made for measuring without a GPU, not for testing: no argument is checked, all work is done when
+// it is queued, memory is a number that grows and is never touched. What a pool does not call is
+// missing (cuGetProcAddress finds `unsupported` for it). Thread-safe, and free of locks but for the
+// stream-ordered pool.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -58,7 +60,9 @@ Status device_attribute(int* out, int attribute, int) {
 }
 Status device_total(std::size_t* out, int) { return *out = kTotal, kSuccess; }
 Status can_access_peer(int* out, int, int) { return *out = 0, kSuccess; }
-Status primary_state(int, unsigned* flags, int* active) { return *flags = 0, *active = 1, kSuccess; }
+Status primary_state(int, unsigned* flags, int* active) {
+  return *flags = 0, *active = 1, kSuccess;
+}
 Status retain(Handle* out, int) { return *out = kContext, kSuccess; }
 Status get_current(Handle* out) { return *out = t_context, kSuccess; }
 Status set_current(Handle context) { return t_context = context, kSuccess; }
@@ -96,7 +100,9 @@ Status release(std::uint64_t chunk) {
 
 Status mem_alloc(DevicePtr* out, std::size_t bytes) { return *out = new_address(bytes), kSuccess; }
 Status pool_create(Handle* out, const void*) { return *out = new_handle(), kSuccess; }
-Status pool_attribute(Handle, int, void* value) { return *static_cast<std::uint64_t*>(value) = 0, kSuccess; }
+Status pool_attribute(Handle, int, void* value) {
+  return *static_cast<std::uint64_t*>(value) = 0, kSuccess;
+}
 
 // Blocks of the same rounded size are used again, last in, first out.
 struct Blocks {
@@ -142,7 +148,9 @@ Status stream_id(Handle stream, unsigned long long* out) {
 }
 Status stream_context(Handle, Handle* out) { return *out = kContext, kSuccess; }
 Status is_capturing(Handle, int* out) { return *out = 0, kSuccess; }
-Status capture_info(Handle, int* status, std::uint64_t*, void*, void*, void*) { return *status = 0, kSuccess; }
+Status capture_info(Handle, int* status, std::uint64_t*, void*, void*, void*) {
+  return *status = 0, kSuccess;
+}
 Status exchange_mode(int*) { return kSuccess; }
 
 struct Entry {
@@ -212,7 +220,8 @@ const Entry kEntries[] = {
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) Status cuGetProcAddress_v2(const char* symbol, void** function, int,
+extern "C" __attribute__((visibility("default"))) Status cuGetProcAddress_v2(const char* symbol,
+                                                                             void** function, int,
                                                                              std::uint64_t, int*) {
   for (const Entry& entry : kEntries) {
     if (entry.symbol == symbol) return *function = entry.function, kSuccess;

@@ -1,8 +1,10 @@
-// examples: runs one program on every memory manager: the three of vpmm, and a plugin if its path is given.
+// examples: runs one program on every memory manager: the three of vpmm, and a plugin if its path
+// is given.
 //
-// Each manager runs the same steps, which resemble a training loop. The program measures the time in its calls and how
-// much the driver's free memory shrinks. No kernels run here, so waiting for the GPU costs almost nothing: a manager
-// that waits looks better here than in a program that keeps the GPU busy.
+// Each manager runs the same steps, which resemble a training loop. The program measures the time
+// in its calls and how much the driver's free memory shrinks. No kernels run here, so waiting for
+// the GPU costs almost nothing: a manager that waits looks better here than in a program that keeps
+// the GPU busy.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -34,10 +36,12 @@ struct Buffer {
 
 class Workload {
  public:
-  explicit Workload(const vpmm::emm::Context& context) : context_(context), free_before_(driver_.mem_get_info().free) {}
+  explicit Workload(const vpmm::emm::Context& context)
+      : context_(context), free_before_(driver_.mem_get_info().free) {}
 
-  // Allocates the activations of a batch of random size, layer by layer, each with its own scratch, and frees them in
-  // reverse order. Every third step keeps a checkpoint; beyond kMostCheckpoints the oldest one is freed.
+  // Allocates the activations of a batch of random size, layer by layer, each with its own scratch,
+  // and frees them in reverse order. Every third step keeps a checkpoint; beyond kMostCheckpoints
+  // the oldest one is freed.
   void step(int index) {
     const std::size_t batch = between(1, 8);
     std::vector<Buffer> activations;
@@ -81,7 +85,8 @@ class Workload {
     for (const vpmm::emm::MemoryPointer& place : ends(buffer)) {
       std::uint64_t found = 0;
       driver_.memcpy_device_to_host(&found, place.device_pointer(), sizeof(found));
-      if (found != buffer.mark) throw std::runtime_error("memory does not hold what was written to it");
+      if (found != buffer.mark)
+        throw std::runtime_error("memory does not hold what was written to it");
     }
     live_ -= buffer.memory.size();
     timed([&] { buffer.memory.reset(); });
@@ -96,7 +101,9 @@ class Workload {
     call();
     in_calls_ += Clock::now() - begin;
   }
-  std::size_t between(std::size_t least, std::size_t most) { return least + random_() % (most - least + 1); }
+  std::size_t between(std::size_t least, std::size_t most) {
+    return least + random_() % (most - least + 1);
+  }
 
   const vpmm::emm::Context& context_;
   vpmm::emm::Driver driver_ = vpmm::emm::Driver::of_process();
@@ -118,8 +125,11 @@ void measure(const vpmm_emm_plugin* plugin) {
   for (int index = 0; index < kSteps; ++index) workload.step(index);
   const double us = std::chrono::duration<double, std::micro>(workload.in_calls()).count() / kSteps;
   workload.finish();
-  const auto mib = [](std::uint64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(1024 * kKiB); };
-  std::printf("%-16s %12.1f %16.1f %16.1f\n", plugin->name, us, mib(workload.peak_live()), mib(workload.peak_held()));
+  const auto mib = [](std::uint64_t bytes) {
+    return static_cast<double>(bytes) / static_cast<double>(1024 * kKiB);
+  };
+  std::printf("%-16s %12.1f %16.1f %16.1f\n", plugin->name, us, mib(workload.peak_live()),
+              mib(workload.peak_held()));
 }
 
 }  // namespace
@@ -127,12 +137,15 @@ void measure(const vpmm_emm_plugin* plugin) {
 int main(int argc, char** argv) {
   try {
     std::vector<const vpmm_emm_plugin*> plugins;
-    for (const char* name : {"vpmm", "stream_ordered", "default"}) plugins.push_back(vpmm::emm::builtin_plugin(name));
+    for (const char* name : {"vpmm", "stream_ordered", "default"})
+      plugins.push_back(vpmm::emm::builtin_plugin(name));
     if (argc > 1) plugins.push_back(vpmm::emm::load_plugin(argv[1]));
 
     const bool is_simulated = std::strcmp(vpmm::settings_from_environment().driver, "sim") == 0;
-    std::printf("driver: %s\n", is_simulated ? "simulator; its times say nothing about a GPU" : "CUDA");
-    std::printf("%-16s %12s %16s %16s\n", "manager", "us per step", "peak live MiB", "peak held MiB");
+    std::printf("driver: %s\n",
+                is_simulated ? "simulator; its times say nothing about a GPU" : "CUDA");
+    std::printf("%-16s %12s %16s %16s\n", "manager", "us per step", "peak live MiB",
+                "peak held MiB");
     for (const vpmm_emm_plugin* const plugin : plugins) measure(plugin);
     std::printf("all memory held its contents as written\n");
     return 0;

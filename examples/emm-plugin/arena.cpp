@@ -1,7 +1,8 @@
-// examples: a third-party memory manager as a plugin: an arena that cuts device memory from large slabs.
+// examples: a third-party memory manager as a plugin: an arena that cuts device memory from large
+// slabs.
 //
-// Host memory (pinned, mapped, registered) comes from the base class. There is no IPC and no managed memory, as
-// capabilities() tells callers.
+// Host memory (pinned, mapped, registered) comes from the base class. There is no IPC and no
+// managed memory, as capabilities() tells callers.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -22,14 +23,16 @@ constexpr std::size_t kAlignment = 256;  // the minimum of emm.h
 constexpr std::size_t kSlabUnit = std::size_t{2} << 20;
 constexpr std::size_t kSlabBytes = std::size_t{64} << 20;
 
-constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
 
-// Queued work may still use memory that is released, so the arena waits for the GPU before it reuses it: a piece goes
-// free -> used -> released -> settling -> free. The arena waits when a request finds no free piece, once for all pieces
-// released so far.
+// Queued work may still use memory that is released, so the arena waits for the GPU before it
+// reuses it: a piece goes free -> used -> released -> settling -> free. The arena waits when a
+// request finds no free piece, once for all pieces released so far.
 //
-// While cleanup is deferred the arena grows instead of waiting, until memory runs out. It gives slabs back only then,
-// at reset() and at the end, so nothing else needs deferring.
+// While cleanup is deferred the arena grows instead of waiting, until memory runs out. It gives
+// slabs back only then, at reset() and at the end, so nothing else needs deferring.
 class Arena final : public vpmm::emm::HostOnlyMemoryManager {
  public:
   using HostOnlyMemoryManager::HostOnlyMemoryManager;
@@ -96,12 +99,13 @@ class Arena final : public vpmm::emm::HostOnlyMemoryManager {
     give_slabs_back(all);
   }
 
-  // The first free piece that is large enough, or null. First fit looks at every piece, which is enough for an example;
-  // a manager for programs with many pieces would keep an index by size.
+  // The first free piece that is large enough, or null. First fit looks at every piece, which is
+  // enough for an example; a manager for programs with many pieces would keep an index by size.
   void* take(std::size_t size) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (auto place = pieces_.begin(); place != pieces_.end(); ++place) {
-      if (place->second.state == State::free && place->second.bytes >= size) return cut(place, size);
+      if (place->second.state == State::free && place->second.bytes >= size)
+        return cut(place, size);
     }
     return nullptr;
   }
@@ -110,7 +114,8 @@ class Arena final : public vpmm::emm::HostOnlyMemoryManager {
   void* cut(Pieces::iterator place, std::size_t size) {
     auto& [begin, piece] = *place;
     if (piece.bytes > size)  // first, because it may throw
-      pieces_.emplace_hint(std::next(place), begin + size, Piece{piece.bytes - size, State::free, false});
+      pieces_.emplace_hint(std::next(place), begin + size,
+                           Piece{piece.bytes - size, State::free, false});
     piece.bytes = size;
     piece.state = State::used;
     return begin;
@@ -148,8 +153,8 @@ class Arena final : public vpmm::emm::HostOnlyMemoryManager {
     return cut(place, size);
   }
 
-  // Waits for the GPU, then makes the memory free that was released before. Holds slow_mutex_, but not mutex_ during
-  // the wait: the wait may be for a GPU callback that releases memory.
+  // Waits for the GPU, then makes the memory free that was released before. Holds slow_mutex_, but
+  // not mutex_ during the wait: the wait may be for a GPU callback that releases memory.
   void settle() {
     if (!replace(State::released, State::settling)) return;
     driver().ctx_synchronize();  // when it throws, a later call settles these pieces
@@ -157,8 +162,8 @@ class Arena final : public vpmm::emm::HostOnlyMemoryManager {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (auto place = pieces_.begin(); place != pieces_.end(); ++place) {
       auto next = std::next(place);
-      while (place->second.state == State::free && next != pieces_.end() && next->second.state == State::free &&
-             !next->second.begins_slab) {
+      while (place->second.state == State::free && next != pieces_.end() &&
+             next->second.state == State::free && !next->second.begins_slab) {
         place->second.bytes += next->second.bytes;
         next = pieces_.erase(next);
       }

@@ -24,8 +24,8 @@ void run(const vpmm_emm_plugin* plugin) {
   driver.memcpy_host_to_device(part.device_pointer(), staging.host_pointer(), kMiB);
   std::vector<unsigned char> back(kMiB);
   driver.memcpy_device_to_host(back.data(), part.device_pointer(), back.size());
-  std::printf("numbers at %p, the view's first and last byte: %d and %d\n", numbers.device_pointer(), back.front(),
-              back.back());
+  std::printf("numbers at %p, the view's first and last byte: %d and %d\n",
+              numbers.device_pointer(), back.front(), back.back());
 
   try {
     (void)context.memalloc(std::size_t{1} << 40);

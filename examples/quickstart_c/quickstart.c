@@ -1,4 +1,5 @@
-/* examples: uses a pool from C: allocate, free, and make room in a callback when memory runs out. */
+/* examples: uses a pool from C: allocate, free, and make room in a callback when memory runs out.
+ */
 #include <stdio.h>
 #include <string.h>
 #include <vpmm/vpmm.h>
@@ -23,7 +24,8 @@ struct cache {
 static int free_cache(void* argument, int device, uint64_t bytes) {
   struct cache* cache = argument;
   if (cache->data == NULL) return 0;
-  printf("device %d needs %llu MiB: freeing the cache\n", device, (unsigned long long)(bytes / MIB));
+  printf("device %d needs %llu MiB: freeing the cache\n", device,
+         (unsigned long long)(bytes / MIB));
   vpmm_deallocate(cache->pool, cache->data, NULL);
   cache->data = NULL;
   return 1;
@@ -38,7 +40,8 @@ int main(void) {
   char* dump = NULL;
 
   memset(&config, 0, sizeof config);
-  config.size = sizeof config; /* tells the library which version of the struct the program was compiled with */
+  config.size = sizeof config; /* tells the library which version of the struct the program was
+                                  compiled with */
   TRY(vpmm_config_from_environment(&config));
   config.capacity = 64 * MIB;
   TRY(vpmm_pool_create(0, &config, &pool));

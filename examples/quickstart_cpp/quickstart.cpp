@@ -1,4 +1,5 @@
-// examples: uses the process-wide pool, buffers, a private pool with a limit, and runs out of memory.
+// examples: uses the process-wide pool, buffers, a private pool with a limit, and runs out of
+// memory.
 #include <cstdio>
 #include <vpmm/vpmm.hpp>
 
@@ -12,11 +13,12 @@ void use_the_process_wide_pool(vpmm_stream stream) {
   vpmm::buffer weights(pool, 300 * kMiB, stream);
   const vpmm::buffer scratch(pool, 40 * kMiB, stream);
   std::printf("weights at %p, scratch at %p\n", weights.data(), scratch.data());
-  // Kernels queued on `stream` may use both now. Freeing a buffer does not wait: the pool reuses its memory only after
-  // the work queued before.
+  // Kernels queued on `stream` may use both now. Freeing a buffer does not wait: the pool reuses
+  // its memory only after the work queued before.
   weights.reset();
   const vpmm_statistics figures = pool.statistics();
-  std::printf("live %llu MiB, mapped %llu MiB\n", static_cast<unsigned long long>(figures.live_bytes / kMiB),
+  std::printf("live %llu MiB, mapped %llu MiB\n",
+              static_cast<unsigned long long>(figures.live_bytes / kMiB),
               static_cast<unsigned long long>(figures.mapped_bytes / kMiB));
 }
 

@@ -20,7 +20,8 @@ struct record_options {
 // Records a pool from construction to the end of the scope. The pool must outlive the object.
 class recording {
  public:
-  recording(pool_ref pool, const std::string& path, const record_options& options = {}) : pool_(pool) {
+  recording(pool_ref pool, const std::string& path, const record_options& options = {})
+      : pool_(pool) {
     vpmm_record_options asked{};
     asked.size = sizeof(asked);
     asked.path = path.c_str();
@@ -38,7 +39,9 @@ class recording {
   recording& operator=(const recording&) = delete;
 
   // Adds a text between the calls before and after it.
-  void mark(const std::string& text) const { check(vpmm_record_mark(pool_.handle(), text.c_str())); }
+  void mark(const std::string& text) const {
+    check(vpmm_record_mark(pool_.handle(), text.c_str()));
+  }
   void stop() {
     is_over_ = true;
     check(vpmm_record_stop(pool_.handle()));
@@ -49,7 +52,8 @@ class recording {
   bool is_over_ = false;
 };
 
-// Adds a text to the recording of each pool of the process, as vpmm_record_mark does for a null pool.
+// Adds a text to the recording of each pool of the process, as vpmm_record_mark does for a null
+// pool.
 inline void record_mark(const std::string& text) { check(vpmm_record_mark(nullptr, text.c_str())); }
 
 }  // namespace vpmm

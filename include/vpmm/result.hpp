@@ -1,13 +1,15 @@
-// vpmm: header-only C++17 over the C ABI: how calls fail, by exceptions or as a vpmm::result. vpmm.hpp includes it.
+// vpmm: header-only C++17 over the C ABI: how calls fail, by exceptions or as a vpmm::result.
+// vpmm.hpp includes it.
 #ifndef VPMM_RESULT_HPP
 #define VPMM_RESULT_HPP
 
-// A compiler stops at a missing file. Without that a hundred errors of all headers would hide the one that matters.
+// A compiler stops at a missing file. Without that a hundred errors of all headers would hide the
+// one that matters.
 #if __cplusplus < 201703L
 #error "the C++ headers of vpmm need C++17: compile with -std=c++17 or newer"
 #include <C++17>
 #elif !defined(__cpp_exceptions)
-#error "the C++ headers of vpmm need exceptions: compile without -fno-exceptions, or use the C interface, vpmm/vpmm.h"
+#error "the C++ headers of vpmm need exceptions; C's vpmm/vpmm.h does not"
 #include <exceptions>
 #endif
 
@@ -21,8 +23,9 @@
 
 namespace vpmm {
 
-// Base of every exception of this library, beside a standard exception: catch it to get the status. It does not derive
-// from std::exception, so that catching std::exception or std::bad_alloc is never ambiguous.
+// Base of every exception of this library, beside a standard exception: catch it to get the status.
+// It does not derive from std::exception, so that catching std::exception or std::bad_alloc is
+// never ambiguous.
 class error {
  public:
   virtual ~error() = default;
@@ -42,7 +45,8 @@ class error {
 class out_of_memory : public std::bad_alloc, public error {
  public:
   // NOLINTNEXTLINE(bugprone-throw-keyword-missing): it is a member
-  out_of_memory(vpmm_status status, const std::string& message) : error(status), message_(message) {}
+  out_of_memory(vpmm_status status, const std::string& message)
+      : error(status), message_(message) {}
   const char* what() const noexcept override { return message_.what(); }
 
  private:
@@ -52,7 +56,8 @@ class out_of_memory : public std::bad_alloc, public error {
 // Every other status.
 class failure : public std::runtime_error, public error {
  public:
-  failure(vpmm_status status, const std::string& message) : std::runtime_error(message), error(status) {}
+  failure(vpmm_status status, const std::string& message)
+      : std::runtime_error(message), error(status) {}
   const char* what() const noexcept override { return std::runtime_error::what(); }
 };
 

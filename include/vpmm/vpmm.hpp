@@ -1,7 +1,9 @@
-// vpmm: header-only C++17 over the C ABI: pools, buffers, and two forms of every call that can fail.
+// vpmm: header-only C++17 over the C ABI: pools, buffers, and two forms of every call that can
+// fail.
 //
-// allocate(...) throws, try_allocate(...) returns a vpmm::result. Every exception is a vpmm::error; those about memory
-// are also std::bad_alloc. The rules of vpmm.h for streams, sizes and threads apply; see docs/reference/cpp.md.
+// allocate(...) throws, try_allocate(...) returns a vpmm::result. Every exception is a vpmm::error;
+// those about memory are also std::bad_alloc. The rules of vpmm.h for streams, sizes and threads
+// apply; see docs/reference/cpp.md.
 #ifndef VPMM_VPMM_HPP
 #define VPMM_VPMM_HPP
 
@@ -63,8 +65,9 @@ class pool_ref {
   vpmm_pool* handle() const noexcept { return handle_; }
 
   // --- allocating ---
-  // Memory for work queued on `stream` after the call. `alignment` 0: 256 bytes; from 128 KiB 16 KiB; from 512 KiB
-  // 64 KiB; from a page up a 32nd of a page, at least 64 KiB, or a page with VPMM_CHUNK_MAX=page. Zero bytes: null.
+  // Memory for work queued on `stream` after the call. `alignment` 0: 256 bytes; from 128 KiB 16
+  // KiB; from 512 KiB 64 KiB; from a page up a 32nd of a page, at least 64 KiB, or a page with
+  // VPMM_CHUNK_MAX=page. Zero bytes: null.
   void* allocate(std::size_t bytes, vpmm_stream stream, std::size_t alignment = 0) const {
     void* ptr = nullptr;
     check(vpmm_allocate_aligned(handle_, bytes, alignment, stream, &ptr));
@@ -82,7 +85,8 @@ class pool_ref {
     check(vpmm_allocate_with(handle_, &request, &ptr));
     return ptr;
   }
-  result<void*> try_allocate(std::size_t bytes, vpmm_stream stream, std::size_t alignment = 0) const {
+  result<void*> try_allocate(std::size_t bytes, vpmm_stream stream,
+                             std::size_t alignment = 0) const {
     void* ptr = nullptr;
     const vpmm_status status = vpmm_allocate_aligned(handle_, bytes, alignment, stream, &ptr);
     return finish(status, ptr);
@@ -93,14 +97,16 @@ class pool_ref {
     return finish(status, ptr);
   }
 
-  // The same without a wait, and without a driver call but those that ask about the stream; null, false: that is not
-  // possible, or the request is wrong. allocate() and deallocate() then do it or report the error. With a stream: what
-  // that stream freed itself.
-  void* allocate_if_ready(std::size_t bytes, vpmm_stream stream, std::size_t alignment = 0) const noexcept {
+  // The same without a wait, and without a driver call but those that ask about the stream; null,
+  // false: that is not possible, or the request is wrong. allocate() and deallocate() then do it or
+  // report the error. With a stream: what that stream freed itself.
+  void* allocate_if_ready(std::size_t bytes, vpmm_stream stream,
+                          std::size_t alignment = 0) const noexcept {
     void* ptr = nullptr;
     return vpmm_try_allocate(handle_, bytes, alignment, stream, &ptr) == VPMM_OK ? ptr : nullptr;
   }
-  void* allocate_if_ready(std::size_t bytes, any_stream_t, std::size_t alignment = 0) const noexcept {
+  void* allocate_if_ready(std::size_t bytes, any_stream_t,
+                          std::size_t alignment = 0) const noexcept {
     void* ptr = nullptr;
     return vpmm_try_allocate_any_stream(handle_, bytes, alignment, &ptr) == VPMM_OK ? ptr : nullptr;
   }
@@ -109,18 +115,24 @@ class pool_ref {
   }
 
   // Work queued on `stream` before the call is the last to use the memory. Null does nothing.
-  void deallocate(void* ptr, vpmm_stream stream) const { check(vpmm_deallocate(handle_, ptr, stream)); }
-  void deallocate(void* ptr, any_stream_t) const { check(vpmm_deallocate_any_stream(handle_, ptr)); }
+  void deallocate(void* ptr, vpmm_stream stream) const {
+    check(vpmm_deallocate(handle_, ptr, stream));
+  }
+  void deallocate(void* ptr, any_stream_t) const {
+    check(vpmm_deallocate_any_stream(handle_, ptr));
+  }
   result<void> try_deallocate(void* ptr, vpmm_stream stream) const {
     return finish(vpmm_deallocate(handle_, ptr, stream));
   }
   result<void> try_deallocate(void* ptr, any_stream_t) const {
     return finish(vpmm_deallocate_any_stream(handle_, ptr));
   }
-  // For finalizers: takes no lock, makes no driver call, does not wait. Errors are counted, not reported.
+  // For finalizers: takes no lock, makes no driver call, does not wait. Errors are counted, not
+  // reported.
   void deallocate_deferred(void* ptr) const noexcept { vpmm_deallocate_deferred(handle_, ptr); }
   // One pointer for each size; all succeed or none. The stream is looked up once.
-  std::vector<void*> allocate_many(const std::vector<std::size_t>& bytes, vpmm_stream stream) const {
+  std::vector<void*> allocate_many(const std::vector<std::size_t>& bytes,
+                                   vpmm_stream stream) const {
     std::vector<void*> ptrs(bytes.size());
     check(vpmm_allocate_many(handle_, bytes.data(), bytes.size(), stream, ptrs.data()));
     return ptrs;
@@ -130,9 +142,14 @@ class pool_ref {
     check(vpmm_deallocate_many(handle_, ptrs.data(), ptrs.size(), stream));
   }
   // Work on `stream` uses the memory too.
-  void record_use(void* ptr, vpmm_stream stream) const { check(vpmm_record_use(handle_, ptr, stream)); }
-  // Work queued on `waiting` after the call waits, on the GPU, for the work queued on `first` so far.
-  void stream_wait(vpmm_stream waiting, vpmm_stream first) const { check(vpmm_stream_wait(handle_, waiting, first)); }
+  void record_use(void* ptr, vpmm_stream stream) const {
+    check(vpmm_record_use(handle_, ptr, stream));
+  }
+  // Work queued on `waiting` after the call waits, on the GPU, for the work queued on `first` so
+  // far.
+  void stream_wait(vpmm_stream waiting, vpmm_stream first) const {
+    check(vpmm_stream_wait(handle_, waiting, first));
+  }
 
   // The allocation around any address inside it.
   vpmm_allocation_info query(const void* ptr) const {
@@ -155,7 +172,9 @@ class pool_ref {
     return released;
   }
   void preallocate(std::size_t bytes) const { check(vpmm_preallocate(handle_, bytes)); }
-  result<void> try_preallocate(std::size_t bytes) const { return finish(vpmm_preallocate(handle_, bytes)); }
+  result<void> try_preallocate(std::size_t bytes) const {
+    return finish(vpmm_preallocate(handle_, bytes));
+  }
   // None: no limit besides the GPU's.
   void set_capacity(std::optional<std::uint64_t> bytes) const {
     check(vpmm_set_capacity(handle_, bytes.value_or(UINT64_MAX)));
@@ -167,26 +186,35 @@ class pool_ref {
     return bytes == UINT64_MAX ? std::nullopt : std::optional(bytes);
   }
   // The function and its argument must stay valid while they are set; null removes the callback.
-  void set_out_of_memory_callback(vpmm_out_of_memory_callback callback, void* argument = nullptr) const {
+  void set_out_of_memory_callback(vpmm_out_of_memory_callback callback,
+                                  void* argument = nullptr) const {
     check(vpmm_set_out_of_memory_callback(handle_, callback, argument));
   }
-  // Adds a further callback, called after that one. Returns its id; removing waits until it is not running.
-  std::uint64_t add_out_of_memory_callback(vpmm_out_of_memory_callback callback, void* argument = nullptr) const {
+  // Adds a further callback, called after that one. Returns its id; removing waits until it is not
+  // running.
+  std::uint64_t add_out_of_memory_callback(vpmm_out_of_memory_callback callback,
+                                           void* argument = nullptr) const {
     std::uint64_t id = 0;
     check(vpmm_add_out_of_memory_callback(handle_, callback, argument, &id));
     return id;
   }
-  void remove_out_of_memory_callback(std::uint64_t id) const { check(vpmm_remove_out_of_memory_callback(handle_, id)); }
+  void remove_out_of_memory_callback(std::uint64_t id) const {
+    check(vpmm_remove_out_of_memory_callback(handle_, id));
+  }
   // Waits for the contexts of the device and of its peers.
   void synchronize() const { check(vpmm_synchronize(handle_)); }
   // Resets the device's primary context; allocations survive, streams and events do not.
   void reset() const { check(vpmm_reset(handle_)); }
-  void capture_release(std::uint64_t capture_id) const { check(vpmm_capture_release(handle_, capture_id)); }
+  void capture_release(std::uint64_t capture_id) const {
+    check(vpmm_capture_release(handle_, capture_id));
+  }
 
   // --- other devices ---
   // Gives work on another GPU access to all present and future memory of the pool.
   void set_peer_access(int device) const { check(vpmm_set_peer_access(handle_, device)); }
-  result<void> try_set_peer_access(int device) const { return finish(vpmm_set_peer_access(handle_, device)); }
+  result<void> try_set_peer_access(int device) const {
+    return finish(vpmm_set_peer_access(handle_, device));
+  }
 
   // --- observing ---
   int device() const {
@@ -206,20 +234,26 @@ class pool_ref {
     return statistics;
   }
   void reset_peaks() const { check(vpmm_reset_peaks(handle_)); }
-  // `kinds`: a bit (1u << kind) for each kind of event. The callback must be short and not call this library.
-  std::uint64_t add_event_callback(std::uint32_t kinds, vpmm_event_callback callback, void* argument = nullptr) const {
+  // `kinds`: a bit (1u << kind) for each kind of event. The callback must be short and not call
+  // this library.
+  std::uint64_t add_event_callback(std::uint32_t kinds, vpmm_event_callback callback,
+                                   void* argument = nullptr) const {
     std::uint64_t id = 0;
     check(vpmm_add_event_callback(handle_, kinds, callback, argument, &id));
     return id;
   }
-  void remove_event_callback(std::uint64_t id) const { check(vpmm_remove_event_callback(handle_, id)); }
+  void remove_event_callback(std::uint64_t id) const {
+    check(vpmm_remove_event_callback(handle_, id));
+  }
   // All blocks and chunks at this moment.
   pool_layout layout() const;
   // Every region in ascending address order.
   std::vector<vpmm_region> snapshot() const;
   std::string dump_text() const { return dump(vpmm_dump_text); }
   std::string dump_json() const { return dump(vpmm_dump_json); }
-  void start_recording(const std::string& path) const { check(vpmm_record_start(handle_, path.c_str())); }
+  void start_recording(const std::string& path) const {
+    check(vpmm_record_start(handle_, path.c_str()));
+  }
   void stop_recording() const { check(vpmm_record_stop(handle_)); }
 
  private:
@@ -280,10 +314,12 @@ inline pool_ref open_default_pool(int device, const vpmm_config& settings) {
   return pool_ref(handle);
 }
 
-// A private pool. Its destructor waits for the GPU and releases all memory, live allocations included.
+// A private pool. Its destructor waits for the GPU and releases all memory, live allocations
+// included.
 class memory_pool : public pool_ref {
  public:
-  explicit memory_pool(int device = 0) : pool_ref(create(device, nullptr)) {}  // settings from the environment
+  explicit memory_pool(int device = 0)
+      : pool_ref(create(device, nullptr)) {}  // settings from the environment
   memory_pool(int device, const vpmm_config& settings) : pool_ref(create(device, &settings)) {}
   memory_pool(memory_pool&& other) noexcept
       : pool_ref(std::exchange(static_cast<pool_ref&>(other), pool_ref(nullptr))) {}
@@ -302,11 +338,13 @@ class memory_pool : public pool_ref {
   }
 };
 
-// A stream bound to the pool: the fastest way in (see vpmm_stream_bind for the rules). Movable; any thread may allocate
-// and deallocate through it.
+// A stream bound to the pool: the fastest way in (see vpmm_stream_bind for the rules). Movable; any
+// thread may allocate and deallocate through it.
 class bound_stream {
  public:
-  bound_stream(pool_ref pool, vpmm_stream stream) { check(vpmm_stream_bind(pool.handle(), stream, &handle_)); }
+  bound_stream(pool_ref pool, vpmm_stream stream) {
+    check(vpmm_stream_bind(pool.handle(), stream, &handle_));
+  }
   bound_stream(bound_stream&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
   bound_stream& operator=(bound_stream&& other) noexcept {
     std::swap(handle_, other.handle_);
@@ -335,16 +373,21 @@ class bound_stream {
   vpmm_bound_stream* handle_ = nullptr;
 };
 
-// Owns an allocation and frees it on the stream that it remembers. Movable; use it from one thread at a time.
+// Owns an allocation and frees it on the stream that it remembers. Movable; use it from one thread
+// at a time.
 class buffer {
  public:
   buffer() noexcept = default;
   buffer(pool_ref pool, std::size_t bytes, vpmm_stream stream, std::size_t alignment = 0)
-      : pool_(pool), data_(pool.allocate(bytes, stream, alignment)), size_(bytes), stream_(stream) {}
+      : pool_(pool),
+        data_(pool.allocate(bytes, stream, alignment)),
+        size_(bytes),
+        stream_(stream) {}
   buffer(pool_ref pool, std::size_t bytes, any_stream_t, std::size_t alignment = 0)
       : pool_(pool), data_(pool.allocate(bytes, any_stream, alignment)), size_(bytes) {}
   // Takes ownership of memory that was allocated from `pool`.
-  static buffer adopt(pool_ref pool, void* data, std::size_t bytes, std::optional<vpmm_stream> stream) noexcept {
+  static buffer adopt(pool_ref pool, void* data, std::size_t bytes,
+                      std::optional<vpmm_stream> stream) noexcept {
     buffer adopted;
     adopted.pool_ = pool;
     adopted.data_ = data;
@@ -365,13 +408,14 @@ class buffer {
   std::optional<vpmm_stream> stream() const noexcept { return stream_; }  // none: any stream
   pool_ref pool() const noexcept { return pool_; }
 
-  // Sets the stream of the later free. It does not order the streams: make `stream` wait for work that still uses the
-  // memory on the old one, or name the old one with record_use.
+  // Sets the stream of the later free. It does not order the streams: make `stream` wait for work
+  // that still uses the memory on the old one, or name the old one with record_use.
   void set_stream(vpmm_stream stream) noexcept { stream_ = stream; }
   void set_stream(any_stream_t) noexcept { stream_.reset(); }
   void record_use(vpmm_stream stream) const { pool_.record_use(data_, stream); }
 
-  // Frees the memory now. A destructor cannot report an error, and no action of the caller can cause one here.
+  // Frees the memory now. A destructor cannot report an error, and no action of the caller can
+  // cause one here.
   void reset() noexcept {
     if (data_ != nullptr && stream_) (void)vpmm_deallocate(pool_.handle(), data_, *stream_);
     if (data_ != nullptr && !stream_) (void)vpmm_deallocate_any_stream(pool_.handle(), data_);
@@ -397,7 +441,8 @@ class buffer {
   std::optional<vpmm_stream> stream_;
 };
 
-inline result<buffer> try_make_buffer(pool_ref pool, std::size_t bytes, vpmm_stream stream, std::size_t alignment = 0) {
+inline result<buffer> try_make_buffer(pool_ref pool, std::size_t bytes, vpmm_stream stream,
+                                      std::size_t alignment = 0) {
   const result<void*> memory = pool.try_allocate(bytes, stream, alignment);
   if (!memory) return result<buffer>::failed(memory.status());
   return buffer::adopt(pool, memory.value(), bytes, stream);
@@ -416,11 +461,13 @@ class capture_guard {
   pool_ref pool_;
 };
 
-// Defers, for a scope, the slow work that the pool does on its own account: unmapping and releasing memory, and waiting
-// on the host.
+// Defers, for a scope, the slow work that the pool does on its own account: unmapping and releasing
+// memory, and waiting on the host.
 class defer_cleanup_guard {
  public:
-  explicit defer_cleanup_guard(pool_ref pool) : pool_(pool) { check(vpmm_defer_cleanup_begin(pool_.handle())); }
+  explicit defer_cleanup_guard(pool_ref pool) : pool_(pool) {
+    check(vpmm_defer_cleanup_begin(pool_.handle()));
+  }
   // Fails only without a begin; without a begin, the constructor threw.
   ~defer_cleanup_guard() { (void)vpmm_defer_cleanup_end(pool_.handle()); }
   defer_cleanup_guard(const defer_cleanup_guard&) = delete;
@@ -430,10 +477,11 @@ class defer_cleanup_guard {
   pool_ref pool_;
 };
 
-// Names memory to another process. In the exporting process it is the export, and its destruction ends the export. In
-// another process it opens the memory, and its destruction closes it. Send value(), plain bytes. Movable; use it from
-// one thread at a time. Throws the errors of vpmm_ipc_open, and VPMM_ERROR_INVALID_ARGUMENT for opening it twice, for
-// closing it when it is not open, and for opening it in the exporting process.
+// Names memory to another process. In the exporting process it is the export, and its destruction
+// ends the export. In another process it opens the memory, and its destruction closes it. Send
+// value(), plain bytes. Movable; use it from one thread at a time. Throws the errors of
+// vpmm_ipc_open, and VPMM_ERROR_INVALID_ARGUMENT for opening it twice, for closing it when it is
+// not open, and for opening it in the exporting process.
 class ipc_handle {
  public:
   // From the bytes that another process sent.
@@ -463,7 +511,8 @@ class ipc_handle {
   // Maps the memory for work on `device`; none: the device that holds it.
   void* open(std::optional<int> device = std::nullopt) {
     require(opened_ == nullptr, "the IPC handle is already open");
-    require(!is_export_, "the IPC handle is opened in the process that exported it: use the memory itself");
+    require(!is_export_,
+            "the IPC handle is opened in the process that exported it: use the memory itself");
     check(vpmm_ipc_open(&value_, device.value_or(-1), &opened_));
     return opened_;
   }
@@ -473,9 +522,11 @@ class ipc_handle {
     check(vpmm_ipc_close(opened_));
     opened_ = nullptr;
   }
-  // Copies the memory into `pool`, on any device, and closes it again. The handle does not own the copy.
+  // Copies the memory into `pool`, on any device, and closes it again. The handle does not own the
+  // copy.
   buffer open_staged(pool_ref pool) const {
-    require(!is_export_, "the IPC handle is opened in the process that exported it: use the memory itself");
+    require(!is_export_,
+            "the IPC handle is opened in the process that exported it: use the memory itself");
     void* copy = nullptr;
     check(vpmm_ipc_open_staged(&value_, pool.handle(), &copy));
     return buffer::adopt(pool, copy, size(), std::nullopt);
@@ -502,9 +553,9 @@ class ipc_handle {
   bool is_export_ = false;
 };
 
-// A handle for `bytes` bytes at `ptr`: an allocation of any pool of this process, a part of one, or plain driver
-// memory. While the handle exists, or another process has the memory open, the memory is not reused, even after it is
-// freed.
+// A handle for `bytes` bytes at `ptr`: an allocation of any pool of this process, a part of one, or
+// plain driver memory. While the handle exists, or another process has the memory open, the memory
+// is not reused, even after it is freed.
 inline ipc_handle export_memory(const void* ptr, std::size_t bytes) {
   vpmm_ipc_handle value{};
   check(vpmm_ipc_export(ptr, bytes, &value));

@@ -16,15 +16,17 @@ bool is_int(nb::handle value) { return PyLong_Check(value.ptr()) && !PyBool_Chec
 
 std::uint64_t number_of(nb::handle value, const char* name, const char* allowed, vpmm_status bad,
                         vpmm_status too_large) {
-  if (PyBool_Check(value.ptr()) || PyIndex_Check(value.ptr()) == 0) raise_wrong_type(value, name, allowed);
+  if (PyBool_Check(value.ptr()) || PyIndex_Check(value.ptr()) == 0)
+    raise_wrong_type(value, name, allowed);
   const nb::object number = nb::steal(PyNumber_Index(value.ptr()));
   if (!number.is_valid()) throw nb::python_error();
   const std::uint64_t result = PyLong_AsUnsignedLongLong(number.ptr());
   if (PyErr_Occurred() == nullptr) return result;
   PyErr_Clear();
   const bool is_negative = number < nb::int_(0);
-  raise(is_negative ? bad : too_large, std::string(name) + " is " + shown(number) +
-                                           (is_negative ? ": must not be negative" : ": more than 64 bits hold"));
+  raise(is_negative ? bad : too_large,
+        std::string(name) + " is " + shown(number) +
+            (is_negative ? ": must not be negative" : ": more than 64 bits hold"));
 }
 
 }  // namespace
@@ -59,9 +61,11 @@ namespace {
 
 std::uint64_t bytes_of(nb::handle value, const char* name, vpmm_status bad, vpmm_status too_large) {
   if (!PyUnicode_Check(value.ptr()))
-    return number_of(value, name, "a whole number of bytes, or a text such as \"4GiB\"", bad, too_large);
+    return number_of(value, name, "a whole number of bytes, or a text such as \"4GiB\"", bad,
+                     too_large);
   std::uint64_t bytes = 0;
-  const Failure failure = attempt([&, text = text_of(value, name)] { return vpmm_parse_bytes(text.c_str(), &bytes); });
+  const Failure failure =
+      attempt([&, text = text_of(value, name)] { return vpmm_parse_bytes(text.c_str(), &bytes); });
   if (failure.status != VPMM_OK) raise(bad, std::string(name) + ": " + failure.message);
   return bytes;
 }
@@ -72,11 +76,14 @@ std::uint64_t request_of(nb::handle value) {
   return bytes_of(value, "bytes", VPMM_ERROR_INVALID_ARGUMENT, VPMM_ERROR_OUT_OF_MEMORY);
 }
 
-std::uint64_t bytes_of(nb::handle value, const char* name, vpmm_status bad) { return bytes_of(value, name, bad, bad); }
+std::uint64_t bytes_of(nb::handle value, const char* name, vpmm_status bad) {
+  return bytes_of(value, name, bad, bad);
+}
 
 int device_of(nb::handle value) {
   const std::uint64_t device = whole_number_of(value, "device");
-  if (device <= static_cast<std::uint64_t>(std::numeric_limits<int>::max())) return static_cast<int>(device);
+  if (device <= static_cast<std::uint64_t>(std::numeric_limits<int>::max()))
+    return static_cast<int>(device);
   raise(VPMM_ERROR_INVALID_ARGUMENT, "device " + std::to_string(device) + " does not exist");
 }
 
@@ -88,8 +95,10 @@ std::uintptr_t stream_of(nb::handle value, const char* name) {
     PyErr_Clear();  // stream_handle() words it
   }
   if (value.is(missing()))
-    raise_wrong_type(value, name, "a CUstream as an int, None for the default stream, or a stream object");
-  return nb::cast<std::uintptr_t>(nb::module_::import_("vpmm._streams").attr("stream_handle")(value));
+    raise_wrong_type(value, name,
+                     "a CUstream as an int, None for the default stream, or a stream object");
+  return nb::cast<std::uintptr_t>(
+      nb::module_::import_("vpmm._streams").attr("stream_handle")(value));
 }
 
 std::vector<nb::object> items_of(nb::handle values, const char* name) {

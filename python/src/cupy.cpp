@@ -1,13 +1,15 @@
 // python: CuPy's functions to allocate and free, in C and without a Python frame.
 //
 // Note [CuPy's streams]
-// CuPy's allocator interface has sizes and devices but no streams. So the current stream is queried with the functions
-// that CuPy gives its own modules. An allocation is for the current stream, and is freed on that stream whichever is
-// current then, as in CuPy's own pool. CuPy destroys a stream with its last Stream object, which arrays may outlive,
-// and CUDA crashes on a destroyed stream: so an allocation keeps the Stream object alive. An ExternalStream keeps no
-// stream alive: its allocations are freed behind all streams.
+// CuPy's allocator interface has sizes and devices but no streams. So the current stream is queried
+// with the functions that CuPy gives its own modules. An allocation is for the current stream, and
+// is freed on that stream whichever is current then, as in CuPy's own pool. CuPy destroys a stream
+// with its last Stream object, which arrays may outlive, and CUDA crashes on a destroyed stream: so
+// an allocation keeps the Stream object alive. An ExternalStream keeps no stream alive: its
+// allocations are freed behind all streams.
 //
-// CuPy calls with the GIL held. It is released while the pool may wait, because a Python callback may need it.
+// CuPy calls with the GIL held. It is released while the pool may wait, because a Python callback
+// may need it.
 #include "cupy.hpp"
 
 #include <nanobind/stl/pair.h>
@@ -43,7 +45,8 @@ struct Cupy {
 struct Place {
   vpmm_pool* pool = nullptr;
   vpmm_stream stream = nullptr;
-  PyObject* stream_object = nullptr;  // a reference; null for a stream that lives as long as the process
+  PyObject* stream_object =
+      nullptr;  // a reference; null for a stream that lives as long as the process
   bool is_external = false;
 };
 
@@ -53,7 +56,8 @@ struct Allocations {
 };
 
 struct Pools {
-  std::mutex mutex;  // another one, for it is held while memory is mapped, and frees must not wait for that
+  std::mutex mutex;  // another one, for it is held while memory is mapped, and frees must not wait
+                     // for that
   std::vector<std::pair<int, vpmm_pool*>> used;  // by CuPy
 };
 
@@ -72,16 +76,18 @@ Pools& pools() {
   return *the;
 }
 
-std::intptr_t (*function_of(const nb::object& stream_module, const char* name, const char* signature))() {
+std::intptr_t (*function_of(const nb::object& stream_module, const char* name,
+                            const char* signature))() {
   const nb::object functions = stream_module.attr("__pyx_capi__");
   const nb::object capsule = functions.attr("get")(name);
   if (!PyCapsule_IsValid(capsule.ptr(), signature))
-    raise(VPMM_ERROR_UNSUPPORTED, std::string("this CuPy has no function `") + signature + " " + name + "`");
+    raise(VPMM_ERROR_UNSUPPORTED,
+          std::string("this CuPy has no function `") + signature + " " + name + "`");
   return reinterpret_cast<std::intptr_t (*)()>(PyCapsule_GetPointer(capsule.ptr(), signature));
 }
 
-void connect(const nb::object& stream_module, const nb::object& out_of_memory, const nb::object& current,
-             const nb::object& external_streams) {
+void connect(const nb::object& stream_module, const nb::object& out_of_memory,
+             const nb::object& current, const nb::object& external_streams) {
   cupy().current_stream = function_of(stream_module, "get_current_stream_ptr", "intptr_t (void)");
   cupy().out_of_memory = out_of_memory;
   cupy().current = current;
@@ -96,7 +102,8 @@ Place current_place(vpmm_pool* pool) {
   Place place{pool, reinterpret_cast<vpmm_stream>(cupy().current_stream()), nullptr, false};
   if (lives_forever(place.stream)) return place;
   nb::object stream = cupy().current();
-  place.is_external = PyObject_TypeCheck(stream.ptr(), reinterpret_cast<PyTypeObject*>(cupy().external_streams.ptr()));
+  place.is_external = PyObject_TypeCheck(
+      stream.ptr(), reinterpret_cast<PyTypeObject*>(cupy().external_streams.ptr()));
   place.stream_object = stream.release().ptr();
   return place;
 }
@@ -108,7 +115,8 @@ void let_pools_reach_each_other(int device, vpmm_pool* pool) {
   const auto is_known = [&](const auto& each) { return each.second == pool; };
   if (std::any_of(all.used.begin(), all.used.end(), is_known)) return;
   for (const auto& [other_device, other] : all.used) {
-    static_cast<void>(vpmm_set_peer_access(pool, other_device));  // unsupported: they cannot reach each other
+    static_cast<void>(
+        vpmm_set_peer_access(pool, other_device));  // unsupported: they cannot reach each other
     static_cast<void>(vpmm_set_peer_access(other, device));
   }
   all.used.emplace_back(device, pool);
@@ -152,9 +160,10 @@ void* allocate(std::size_t bytes, const Place& place) {
 void deallocate(void* ptr, const Place& place) {
   if (!place.is_external && vpmm_try_deallocate(place.pool, ptr, place.stream) == VPMM_OK) return;
   const WithoutLock released;
-  const vpmm_status status =
-      place.is_external ? vpmm_deallocate_any_stream(place.pool, ptr) : vpmm_deallocate(place.pool, ptr, place.stream);
-  if (status != VPMM_OK && status != VPMM_ERROR_PROCESS_ENDING) vpmm_deallocate_deferred(place.pool, ptr);
+  const vpmm_status status = place.is_external ? vpmm_deallocate_any_stream(place.pool, ptr)
+                                               : vpmm_deallocate(place.pool, ptr, place.stream);
+  if (status != VPMM_OK && status != VPMM_ERROR_PROCESS_ENDING)
+    vpmm_deallocate_deferred(place.pool, ptr);
 }
 
 // CuPy's error for memory, with ours as its cause.
@@ -192,7 +201,8 @@ std::uintptr_t cupy_allocate(std::size_t bytes, int device) {
     Py_XDECREF(place.stream_object);
     throw;
   }
-  event.end(device, reinterpret_cast<std::uintptr_t>(ptr), reinterpret_cast<std::uintptr_t>(place.stream), bytes);
+  event.end(device, reinterpret_cast<std::uintptr_t>(ptr),
+            reinterpret_cast<std::uintptr_t>(place.stream), bytes);
   return reinterpret_cast<std::uintptr_t>(ptr);
 }
 
@@ -214,7 +224,7 @@ void cupy_free(std::uintptr_t address, int device) {
   Py_XDECREF(place.stream_object);
 }
 
-// --- as CFunctionAllocator calls them -------------------------------------------------------------------------------
+// --- --- as CFunctionAllocator calls them
 
 // CuPy turns std::bad_alloc into the Python error that is set.
 void* c_allocate(void* /*argument*/, std::size_t bytes, int device) {
@@ -242,11 +252,13 @@ void c_free(void* /*argument*/, void* ptr, int device) noexcept {
 }  // namespace
 
 void bind_cupy(nb::module_& module) {
-  module.def("cupy_connect", &connect, "stream_module"_a, "out_of_memory"_a, "current"_a, "external_streams"_a);
+  module.def("cupy_connect", &connect, "stream_module"_a, "out_of_memory"_a, "current"_a,
+             "external_streams"_a);
   module.def("cupy_allocate", &cupy_allocate, "bytes"_a, "device"_a);
   module.def("cupy_free", &cupy_free, "ptr"_a, "device"_a);
   module.def("cupy_functions", [] {
-    return std::pair(reinterpret_cast<std::uintptr_t>(&c_allocate), reinterpret_cast<std::uintptr_t>(&c_free));
+    return std::pair(reinterpret_cast<std::uintptr_t>(&c_allocate),
+                     reinterpret_cast<std::uintptr_t>(&c_free));
   });
 }
 

@@ -36,7 +36,8 @@ const char* name_of(vpmm_status status) {
 }  // namespace
 
 void keep_callback_error(nb::python_error& error) {
-  const nb::object previous = nb::steal(std::exchange(callback_error, nullptr));  // dies last: it may call a pool
+  const nb::object previous =
+      nb::steal(std::exchange(callback_error, nullptr));  // dies last: it may call a pool
   nb::object value(nb::borrow(error.value()));
   if (error.traceback().is_valid()) PyException_SetTraceback(value.ptr(), error.traceback().ptr());
   callback_error = value.release().ptr();
@@ -47,14 +48,17 @@ void forget_callback_error() {
 }
 
 void raise(vpmm_status status, const std::string& message) {
-  const bool is_memory = status == VPMM_ERROR_OUT_OF_MEMORY || status == VPMM_ERROR_HOST_OUT_OF_MEMORY;
+  const bool is_memory =
+      status == VPMM_ERROR_OUT_OF_MEMORY || status == VPMM_ERROR_HOST_OUT_OF_MEMORY;
   const nb::object cause = nb::steal(std::exchange(callback_error, nullptr));
-  // KeyboardInterrupt and similar exceptions are no failure of the callback: they propagate unchanged.
+  // KeyboardInterrupt and similar exceptions are no failure of the callback: they propagate
+  // unchanged.
   if (cause.is_valid() && !PyObject_IsInstance(cause.ptr(), PyExc_Exception)) {
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(cause.ptr())), cause.ptr());
     throw nb::python_error();
   }
-  const nb::object type = nb::module_::import_("vpmm.errors").attr(is_memory ? "OutOfMemoryError" : "Error");
+  const nb::object type =
+      nb::module_::import_("vpmm.errors").attr(is_memory ? "OutOfMemoryError" : "Error");
   const nb::object error = type(message, name_of(status));
   if (cause.is_valid()) PyException_SetCause(error.ptr(), nb::object(cause).release().ptr());
   PyErr_SetObject(type.ptr(), error.ptr());

@@ -11,11 +11,12 @@
 
 namespace vpmm::python {
 
-// Raises vpmm.Error, or vpmm.OutOfMemoryError for the two statuses about memory. An exception of an out-of-memory
-// callback on this thread becomes its cause. Holds: the GIL.
+// Raises vpmm.Error, or vpmm.OutOfMemoryError for the two statuses about memory. An exception of an
+// out-of-memory callback on this thread becomes its cause. Holds: the GIL.
 [[noreturn]] void raise(vpmm_status status, const std::string& message);
 
-// Stores the exception of this thread's out-of-memory callback, for the raise() of the enclosing call. Holds: the GIL.
+// Stores the exception of this thread's out-of-memory callback, for the raise() of the enclosing
+// call. Holds: the GIL.
 void keep_callback_error(nanobind::python_error& error);
 // Drops the exception of a callback inside a call that cannot report it. Holds: the GIL.
 void forget_callback_error();
@@ -25,8 +26,9 @@ struct Failure {
   std::string message;
 };
 
-// Runs `work`, which returns a vpmm_status, without the GIL: it may wait for locks, the driver or the GPU. The message
-// is read before the GIL is taken again, because other code that then runs on this thread may call the library, too.
+// Runs `work`, which returns a vpmm_status, without the GIL: it may wait for locks, the driver or
+// the GPU. The message is read before the GIL is taken again, because other code that then runs on
+// this thread may call the library, too.
 template <typename Work>
 Failure attempt(Work&& work) {
   forget_callback_error();

@@ -20,7 +20,9 @@ void replace(PyObject*& callable, const nb::object& next) {
   Py_XDECREF(previous);  // last, for it may run a finalizer
 }
 
-double seconds(Clock::time_point time) { return std::chrono::duration<double>(time.time_since_epoch()).count(); }
+double seconds(Clock::time_point time) {
+  return std::chrono::duration<double>(time.time_since_epoch()).count();
+}
 
 }  // namespace
 
@@ -48,8 +50,8 @@ void Event::tell(int device, std::uintptr_t ptr, std::uintptr_t stream, std::siz
 void bind_events(nb::module_& module) {
   module.def(
       "set_log", [](const nb::object& log) { replace(log_callable, log); }, nb::arg("log").none(),
-      nb::sig(
-          "def set_log(log: collections.abc.Callable[[str, int, int, int, int, float, float], None] | None) -> None"));
+      nb::sig("def set_log(log: collections.abc.Callable[[str, int, int, int, int, float, float], "
+              "None] | None) -> None"));
 }
 
 }  // namespace vpmm::python

@@ -1,9 +1,10 @@
 // python: releases and takes the GIL, also while the interpreter exits.
 //
 // Note [A thread that comes back too late]
-// A daemon thread that wants the GIL after the interpreter has begun to exit does not get it. Before Python 3.14
-// pthread_exit ends the thread and unwinds its stack through C++ frames that do not allow it, and the process aborts.
-// So the unwinding stops here and the thread sleeps, as in newer Pythons, until the process is gone.
+// A daemon thread that wants the GIL after the interpreter has begun to exit does not get it.
+// Before Python 3.14 pthread_exit ends the thread and unwinds its stack through C++ frames that do
+// not allow it, and the process aborts. So the unwinding stops here and the thread sleeps, as in
+// newer Pythons, until the process is gone.
 #pragma once
 
 #include <cxxabi.h>

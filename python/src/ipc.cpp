@@ -27,8 +27,9 @@ std::uintptr_t address(const void* ptr) { return reinterpret_cast<std::uintptr_t
 template <std::size_t size>
 void copy(const nb::bytes& from, unsigned char (&to)[size], const char* name) {
   if (from.size() != size)
-    raise(VPMM_ERROR_INVALID_ARGUMENT, "the " + std::string(name) + " of an IPC handle has " + std::to_string(size) +
-                                           " bytes, and not " + std::to_string(from.size()));
+    raise(VPMM_ERROR_INVALID_ARGUMENT, "the " + std::string(name) + " of an IPC handle has " +
+                                           std::to_string(size) + " bytes, and not " +
+                                           std::to_string(from.size()));
   std::memcpy(to, from.data(), size);
 }
 

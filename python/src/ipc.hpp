@@ -5,7 +5,8 @@
 
 namespace vpmm::python {
 
-// A handle is a tuple here: kind, token, bytes, offset, UUID of the device. vpmm/_ipc.py turns it into a class.
+// A handle is a tuple here: kind, token, bytes, offset, UUID of the device. vpmm/_ipc.py turns it
+// into a class.
 void bind_ipc(nanobind::module_& module);
 
 }  // namespace vpmm::python

@@ -1,9 +1,11 @@
-// python: the queue between the library, which may hold locks when it has a message, and a thread that has the GIL.
+// python: the queue between the library, which may hold locks when it has a message, and a thread
+// that has the GIL.
 //
 // Note [Messages wait for the GIL in a queue]
-// A message arises anywhere, with or without the GIL and under the pool's lock. Taking the GIL there could deadlock
-// with a thread that holds it and waits for the pool's lock. So messages go into a queue. The queue's own lock is held
-// for a few instructions, never while taking the GIL, and a Python thread takes the messages out.
+// A message arises anywhere, with or without the GIL and under the pool's lock. Taking the GIL
+// there could deadlock with a thread that holds it and waits for the pool's lock. So messages go
+// into a queue. The queue's own lock is held for a few instructions, never while taking the GIL,
+// and a Python thread takes the messages out.
 #include "messages.hpp"
 
 #include <nanobind/stl/optional.h>
@@ -82,8 +84,9 @@ std::optional<Message> next_message() {
   Message message = std::move(queue->waiting.front());
   queue->waiting.pop_front();
   if (queue->left_out != 0)  // they would have come behind what waits now
-    queue->waiting.emplace_back(VPMM_LOG_WARNING,
-                                std::to_string(std::exchange(queue->left_out, 0)) + " messages were left out");
+    queue->waiting.emplace_back(
+        VPMM_LOG_WARNING,
+        std::to_string(std::exchange(queue->left_out, 0)) + " messages were left out");
   return message;
 }
 

@@ -19,21 +19,27 @@ namespace {
 
 using namespace nanobind::literals;
 
-nanobind::object as_dlpack(nanobind::object owner, std::uintptr_t ptr, std::size_t size, int device) {
-  using Bytes = nanobind::ndarray<nanobind::array_api, std::uint8_t, nanobind::ndim<1>, nanobind::device::cuda>;
+nanobind::object as_dlpack(nanobind::object owner, std::uintptr_t ptr, std::size_t size,
+                           int device) {
+  using Bytes = nanobind::ndarray<nanobind::array_api, std::uint8_t, nanobind::ndim<1>,
+                                  nanobind::device::cuda>;
   const std::size_t shape[] = {size};
-  return nanobind::cast(Bytes(reinterpret_cast<void*>(ptr), 1, shape, owner, nullptr, nanobind::dtype<std::uint8_t>(),
-                              nanobind::device::cuda::value, device));
+  return nanobind::cast(Bytes(reinterpret_cast<void*>(ptr), 1, shape, owner, nullptr,
+                              nanobind::dtype<std::uint8_t>(), nanobind::device::cuda::value,
+                              device));
 }
 
 }  // namespace
 
 NB_MODULE(_vpmm, module) {
-  // Finalizers hold pools until the interpreter is gone; nanobind would report them as leaks at exit.
+  // Finalizers hold pools until the interpreter is gone; nanobind would report them as leaks at
+  // exit.
   nanobind::set_leak_warnings(false);
-  module.doc() = "The compiled part: vpmm.h as classes and functions. Sizes are bytes, addresses ints.";
+  module.doc() =
+      "The compiled part: vpmm.h as classes and functions. Sizes are bytes, addresses ints.";
   module.def(
-      "version", [] { return std::string(vpmm_version()); }, "The version of the library, such as \"0.1.0\".");
+      "version", [] { return std::string(vpmm_version()); },
+      "The version of the library, such as \"0.1.0\".");
   module.def(
       "device_count",
       [] {
@@ -53,9 +59,11 @@ NB_MODULE(_vpmm, module) {
         vpmm::python::call([&] { return vpmm_record_mark(nullptr, mark.c_str()); });
       },
       vpmm::python::required("text"), nanobind::sig("def record_mark(text: str) -> None"));
-  module.def("as_dlpack", &as_dlpack, "owner"_a, "ptr"_a, "size"_a, "device"_a,
-             nanobind::sig("def as_dlpack(owner: object, ptr: int, size: int, device: int) -> typing.Any"),
-             "A ``__dlpack__`` object for bytes at an address; it keeps `owner` alive. Orders no streams.");
+  module.def(
+      "as_dlpack", &as_dlpack, "owner"_a, "ptr"_a, "size"_a, "device"_a,
+      nanobind::sig("def as_dlpack(owner: object, ptr: int, size: int, device: int) -> typing.Any"),
+      "A ``__dlpack__`` object for bytes at an address; it keeps `owner` alive. Orders no "
+      "streams.");
   vpmm::python::bind_events(module);
   vpmm::python::bind_pool(module);
   vpmm::python::bind_ipc(module);

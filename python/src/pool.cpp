@@ -21,8 +21,9 @@ std::uintptr_t address(const void* ptr) { return reinterpret_cast<std::uintptr_t
 void* pointer_of(nb::handle ptr) { return pointer(whole_number_of(ptr, "ptr")); }
 
 // --- the out-of-memory callback ---
-// By pool, so that a replaced callback leaves nothing behind that a call in progress could refer to. Leaked: an
-// allocation on another thread may look it up while the interpreter exits. Holds: the GIL.
+// By pool, so that a replaced callback leaves nothing behind that a call in progress could refer
+// to. Leaked: an allocation on another thread may look it up while the interpreter exits. Holds:
+// the GIL.
 using Callbacks = std::unordered_map<vpmm_pool*, nb::object>;
 Callbacks& callbacks() {
   static auto* const all = new Callbacks;
@@ -50,14 +51,18 @@ int ask_python(void* argument, int device, std::uint64_t bytes) {
 
 // --- the life of a pool ---
 
-Pool::Pool(nb::handle device, const nb::kwargs& given) : device_(device_of(device)), is_private_(true) {
+Pool::Pool(nb::handle device, const nb::kwargs& given)
+    : device_(device_of(device)), is_private_(true) {
   const Settings settings(given);
-  settings.call_with([&](const vpmm_config* config) { return vpmm_pool_create(device_, config, &handle_); });
+  settings.call_with(
+      [&](const vpmm_config* config) { return vpmm_pool_create(device_, config, &handle_); });
   tell_children();
 }
 
 Pool::Pool(Pool&& other) noexcept
-    : handle_(std::exchange(other.handle_, nullptr)), device_(other.device_), is_private_(other.is_private_) {}
+    : handle_(std::exchange(other.handle_, nullptr)),
+      device_(other.device_),
+      is_private_(other.is_private_) {}
 
 Pool::~Pool() {
   if (!is_private_ || handle_ == nullptr) return;
@@ -76,8 +81,9 @@ Pool Pool::open_default(nb::handle device) {
 Pool Pool::configure_default(nb::handle device, const nb::kwargs& given) {
   Pool pool(device_of(device));
   const Settings settings(given);
-  settings.call_with(
-      [&](const vpmm_config* config) { return vpmm_default_pool_open(pool.device_, config, &pool.handle_); });
+  settings.call_with([&](const vpmm_config* config) {
+    return vpmm_default_pool_open(pool.device_, config, &pool.handle_);
+  });
   tell_children();
   return pool;
 }
@@ -97,9 +103,10 @@ std::uint64_t Pool::live_allocations() const {
 
 void Pool::require_private() const {
   if (!is_private_)
-    raise(VPMM_ERROR_INVALID_ARGUMENT, "the process-wide pool of device " + std::to_string(device_) +
-                                           " is never closed, for everything in the process may use it: trim() gives "
-                                           "back what is idle");
+    raise(VPMM_ERROR_INVALID_ARGUMENT,
+          "the process-wide pool of device " + std::to_string(device_) +
+              " is never closed, for everything in the process may use it: trim() gives "
+              "back what is idle");
 }
 
 void Pool::enter() const {
@@ -118,9 +125,10 @@ void Pool::close(bool discard) {
                                            std::to_string(calls_) + " of its calls are under way");
   const std::uint64_t live = live_allocations();
   if (live != 0 && !discard)
-    raise(VPMM_ERROR_INVALID_ARGUMENT, "this pool cannot be closed: " + std::to_string(live) +
-                                           (live == 1 ? " allocation lives" : " allocations live") +
-                                           " in it. Free what is in use, or close(discard=True) gives it back as well");
+    raise(VPMM_ERROR_INVALID_ARGUMENT,
+          "this pool cannot be closed: " + std::to_string(live) +
+              (live == 1 ? " allocation lives" : " allocations live") +
+              " in it. Free what is in use, or close(discard=True) gives it back as well");
   const auto callback = callbacks().extract(handle_);
   vpmm_pool* const handle = std::exchange(handle_, nullptr);
   python::call([&] { return vpmm_pool_destroy(handle); });
@@ -130,7 +138,8 @@ void Pool::leave(nb::handle kind) {
   if (kind.is_none()) return close(false);
   try {
     close(false);
-  } catch (nb::python_error& error) {  // what the block raised goes on, and the pool ends with its last reference
+  } catch (nb::python_error&
+               error) {  // what the block raised goes on, and the pool ends with its last reference
     if (!error.matches(PyExc_Exception)) throw;
   }
 }
@@ -141,17 +150,21 @@ bool Pool::is_same_as(const Pool& other) const {
   return this == &other || (!is_private_ && !other.is_private_ && device_ == other.device_);
 }
 
-std::size_t Pool::hash() const { return is_private_ ? std::hash<const void*>()(this) : std::hash<int>()(device_); }
+std::size_t Pool::hash() const {
+  return is_private_ ? std::hash<const void*>()(this) : std::hash<int>()(device_);
+}
 
 std::string Pool::repr() const {
-  const char* const kind = !is_private_ ? "process-wide" : is_closed() ? "private, closed" : "private";
+  const char* const kind = !is_private_  ? "process-wide"
+                           : is_closed() ? "private, closed"
+                                         : "private";
   return "<vpmm.Pool of device " + std::to_string(device_) + ", " + kind + ">";
 }
 
 // --- allocating ---
 
-// The `try` functions are called with the GIL: they do not wait. Releasing and taking the GIL costs more than an
-// allocation, and may take milliseconds if other threads want it.
+// The `try` functions are called with the GIL: they do not wait. Releasing and taking the GIL costs
+// more than an allocation, and may take milliseconds if other threads want it.
 std::uintptr_t Pool::allocate(nb::handle bytes, nb::handle stream, nb::handle alignment) const {
   const std::uint64_t size = request_of(bytes);
   const std::uintptr_t on = stream_of(stream);
@@ -160,7 +173,9 @@ std::uintptr_t Pool::allocate(nb::handle bytes, nb::handle stream, nb::handle al
   const Event event("Alloc");
   void* ptr = nullptr;
   if (is_closed() || vpmm_try_allocate(handle_, size, aligned, pointer(on), &ptr) != VPMM_OK)
-    call([&](vpmm_pool* pool) { return vpmm_allocate_aligned(pool, size, aligned, pointer(on), &ptr); });
+    call([&](vpmm_pool* pool) {
+      return vpmm_allocate_aligned(pool, size, aligned, pointer(on), &ptr);
+    });
   event.end(device_, address(ptr), on, size);
   return address(ptr);
 }
@@ -183,7 +198,9 @@ std::vector<std::uintptr_t> Pool::allocate_many(nb::handle bytes, nb::handle str
   const std::uintptr_t on = stream_of(stream);
   const Event event("Alloc");
   std::vector<void*> ptrs(sizes.size());
-  call([&](vpmm_pool* pool) { return vpmm_allocate_many(pool, sizes.data(), sizes.size(), pointer(on), ptrs.data()); });
+  call([&](vpmm_pool* pool) {
+    return vpmm_allocate_many(pool, sizes.data(), sizes.size(), pointer(on), ptrs.data());
+  });
   std::vector<std::uintptr_t> result;
   for (std::size_t i = 0; i < ptrs.size(); ++i) {
     result.push_back(address(ptrs[i]));
@@ -223,18 +240,24 @@ void Pool::deallocate_many(nb::handle ptrs, nb::handle stream) const {
   for (const nb::object& ptr : items_of(ptrs, "ptrs")) begins.push_back(pointer_of(ptr));
   const std::uintptr_t on = stream_of(stream);
   const Event event("Free");
-  call([&](vpmm_pool* pool) { return vpmm_deallocate_many(pool, begins.data(), begins.size(), pointer(on)); });
+  call([&](vpmm_pool* pool) {
+    return vpmm_deallocate_many(pool, begins.data(), begins.size(), pointer(on));
+  });
   for (void* const begin : begins)
     if (begin != nullptr) event.end(device_, address(begin), on, 0);
 }
 
 void Pool::set_out_of_memory_callback(nb::object callback) const {
   const bool is_set = !callback.is_none();
-  if (is_set && PyCallable_Check(callback.ptr()) == 0) raise_wrong_type(callback, "callback", "callable, or None");
+  if (is_set && PyCallable_Check(callback.ptr()) == 0)
+    raise_wrong_type(callback, "callback", "callable, or None");
   const Use use(*this);
-  const auto previous = callbacks().extract(handle_);  // before others run, who may set one of their own
+  const auto previous =
+      callbacks().extract(handle_);  // before others run, who may set one of their own
   if (is_set) callbacks()[handle_] = std::move(callback);
-  call([&](vpmm_pool* pool) { return vpmm_set_out_of_memory_callback(pool, is_set ? ask_python : nullptr, pool); });
+  call([&](vpmm_pool* pool) {
+    return vpmm_set_out_of_memory_callback(pool, is_set ? ask_python : nullptr, pool);
+  });
 }
 
 // --- the callback of a private pool may refer to the pool: the collector has to see it ---

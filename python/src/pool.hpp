@@ -33,7 +33,8 @@ class Pool {
     python::call([&] { return work(handle_); });
   }
 
-  std::uintptr_t allocate(nanobind::handle bytes, nanobind::handle stream, nanobind::handle alignment) const;
+  std::uintptr_t allocate(nanobind::handle bytes, nanobind::handle stream,
+                          nanobind::handle alignment) const;
   std::uintptr_t allocate_any_stream(nanobind::handle bytes, nanobind::handle alignment) const;
   std::vector<std::uintptr_t> allocate_many(nanobind::handle bytes, nanobind::handle stream) const;
   void deallocate(nanobind::handle ptr, nanobind::handle stream) const;
@@ -44,8 +45,8 @@ class Pool {
 
   // Raises if a `with` block could not close the pool.
   void enter() const;
-  // Waits for the GPU and releases all memory. Raises, without any change, for a process-wide pool, while other threads
-  // are inside calls, and, unless `discard`, while allocations are live.
+  // Waits for the GPU and releases all memory. Raises, without any change, for a process-wide pool,
+  // while other threads are inside calls, and, unless `discard`, while allocations are live.
   void close(bool discard);
   // Called at the end of a `with` block; `kind` is the type of the block's exception.
   void leave(nanobind::handle kind);

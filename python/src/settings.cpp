@@ -33,8 +33,12 @@ constexpr Size kSizes[] = {
      &vpmm_config::page_size,
      "max",
      kNone},
-    {{"va_size", "int | str", "address space of one reservation"}, &vpmm_config::va_size, nullptr, 0},
-    {{"chunk_max", "int | str", R"(size of the largest chunk of physical memory; "page": one chunk per page)"},
+    {{"va_size", "int | str", "address space of one reservation"},
+     &vpmm_config::va_size,
+     nullptr,
+     0},
+    {{"chunk_max", "int | str",
+      R"(size of the largest chunk of physical memory; "page": one chunk per page)"},
      &vpmm_config::chunk_max,
      "page",
      0},
@@ -54,7 +58,8 @@ struct Count {
 };
 constexpr Count kCounts[] = {
     {{"pages", "int", "pages mapped ahead at the first allocation"}, &vpmm_config::pages},
-    {{"max_mappings", "int", "number of mappings above which the pool grows instead of moving memory"},
+    {{"max_mappings", "int",
+      "number of mappings above which the pool grows instead of moving memory"},
      &vpmm_config::max_mappings},
 };
 struct Text {
@@ -62,7 +67,8 @@ struct Text {
   const char* vpmm_config::*field;
 };
 constexpr Text kTexts[] = {
-    {{"small", "typing.Literal['pool', 'stream_ordered']", "the allocator for requests below a page"},
+    {{"small", "typing.Literal['pool', 'stream_ordered']",
+      "the allocator for requests below a page"},
      &vpmm_config::small},
     {{"any_stream", "typing.Literal['context', 'legacy', 'park']",
       "the work that must finish before memory freed without a stream is reused"},
@@ -70,18 +76,22 @@ constexpr Text kTexts[] = {
     {{"prefer", "typing.Literal['footprint', 'balanced', 'latency']",
       "how much memory the pool may spend to save driver calls"},
      &vpmm_config::prefer},
-    {{"log", "typing.Literal['quiet', 'error', 'warning', 'info', 'debug']", "which messages are written"},
+    {{"log", "typing.Literal['quiet', 'error', 'warning', 'info', 'debug']",
+      "which messages are written"},
      &vpmm_config::log},
-    {{"driver", "typing.Literal['cuda', 'sim', 'auto']", "the driver that the pool uses"}, &vpmm_config::driver},
+    {{"driver", "typing.Literal['cuda', 'sim', 'auto']", "the driver that the pool uses"},
+     &vpmm_config::driver},
 };
 struct Switch {
   About about;
   int vpmm_config::*field;
 };
 constexpr Switch kSwitches[] = {
-    {{"ipc_isolate", "bool", "every allocation has its own pages, so that sharing one exposes no other"},
+    {{"ipc_isolate", "bool",
+      "every allocation has its own pages, so that sharing one exposes no other"},
      &vpmm_config::ipc_isolate},
-    {{"unnamed_free_on_allocating_stream", "bool", "a free without a stream uses the stream of the allocation"},
+    {{"unnamed_free_on_allocating_stream", "bool",
+      "a free without a stream uses the stream of the allocation"},
      &vpmm_config::unnamed_free_on_allocating_stream},
 };
 
@@ -94,9 +104,11 @@ void for_each_setting(Visit&& visit) {
 }
 
 std::uint64_t size_of(const Size& setting, nb::handle value) {
-  const bool has_none = setting.value_of_word == kNone && std::string_view(setting.about.type).ends_with("None");
+  const bool has_none =
+      setting.value_of_word == kNone && std::string_view(setting.about.type).ends_with("None");
   if (has_none && value.is_none()) return kNone;
-  if (setting.word != nullptr && nb::isinstance<nb::str>(value) && text_of(value, setting.about.name) == setting.word)
+  if (setting.word != nullptr && nb::isinstance<nb::str>(value) &&
+      text_of(value, setting.about.name) == setting.word)
     return setting.value_of_word;
   return bytes_of(value, setting.about.name, VPMM_ERROR_BAD_CONFIGURATION);
 }
@@ -104,7 +116,8 @@ std::uint64_t size_of(const Size& setting, nb::handle value) {
 [[noreturn]] void raise_unknown(const std::string& name) {
   nb::list names;
   for_each_setting([&](const About& about) { names.append(about.name); });
-  const nb::object nearest = nb::module_::import_("difflib").attr("get_close_matches")(name.c_str(), names, 1);
+  const nb::object nearest =
+      nb::module_::import_("difflib").attr("get_close_matches")(name.c_str(), names, 1);
   std::string message = "there is no setting called " + name;
   if (nb::len(nearest) != 0) message += "; is it " + std::string(nb::str(nearest[0]).c_str()) + "?";
   raise_type_error(message);
@@ -113,7 +126,8 @@ std::uint64_t size_of(const Size& setting, nb::handle value) {
 // The position of `word` in `text` as a whole word.
 std::size_t find_word(const std::string& text, const std::string& word) {
   const auto goes_on = [&](std::size_t at) {
-    return at < text.size() && (std::isalnum(static_cast<unsigned char>(text[at])) != 0 || text[at] == '_');
+    return at < text.size() &&
+           (std::isalnum(static_cast<unsigned char>(text[at])) != 0 || text[at] == '_');
   };
   std::size_t at = text.find(word);
   while (at != std::string::npos && goes_on(at + word.size())) at = text.find(word, at + 1);
@@ -130,25 +144,28 @@ Settings::Settings(const nb::kwargs& given) {
 
 void Settings::set(const std::string& name, nb::handle value) {
   for (const Size& setting : kSizes)
-    if (name == setting.about.name) return static_cast<void>(config_.*setting.field = size_of(setting, value));
+    if (name == setting.about.name)
+      return static_cast<void>(config_.*setting.field = size_of(setting, value));
   for (const Count& setting : kCounts)
     if (name == setting.about.name)
-      return static_cast<void>(config_.*setting.field =
-                                   whole_number_of(value, setting.about.name, VPMM_ERROR_BAD_CONFIGURATION));
+      return static_cast<void>(config_.*setting.field = whole_number_of(
+                                   value, setting.about.name, VPMM_ERROR_BAD_CONFIGURATION));
   for (const Text& setting : kTexts)
     if (name == setting.about.name)
       return static_cast<void>(config_.*setting.field =
                                    texts_.emplace_back(text_of(value, setting.about.name)).c_str());
   for (const Switch& setting : kSwitches)
     if (name == setting.about.name)
-      return static_cast<void>(config_.*setting.field = switch_of(value, setting.about.name) ? 1 : 0);
+      return static_cast<void>(config_.*setting.field =
+                                   switch_of(value, setting.about.name) ? 1 : 0);
   raise_unknown(name);
 }
 
 std::string Settings::in_keywords(std::string message) const {
   for (const std::string& name : given_) {
     std::string variable = "VPMM_";
-    for (const char letter : name) variable += static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+    for (const char letter : name)
+      variable += static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
     const std::size_t at = find_word(message, variable);
     if (at != std::string::npos) message.replace(at, variable.size(), name);
   }
@@ -165,8 +182,9 @@ std::string Settings::parameters() {
 
 std::string Settings::described() {
   std::string text;
-  for_each_setting(
-      [&](const About& about) { text += "- ``" + std::string(about.name) + "``: " + about.meaning + "\n"; });
+  for_each_setting([&](const About& about) {
+    text += "- ``" + std::string(about.name) + "``: " + about.meaning + "\n";
+  });
   return text;
 }
 

@@ -13,14 +13,16 @@
 
 namespace vpmm::python {
 
-// The environment's settings, overridden by the caller's. Its texts stay valid as long as the object.
+// The environment's settings, overridden by the caller's. Its texts stay valid as long as the
+// object.
 class Settings {
  public:
   explicit Settings(const nanobind::kwargs& given);
   Settings(const Settings&) = delete;
   Settings& operator=(const Settings&) = delete;
 
-  // Runs `work` with the settings, as call() does. Errors name the caller's keywords, not variables.
+  // Runs `work` with the settings, as call() does. Errors name the caller's keywords, not
+  // variables.
   template <typename Work>
   void call_with(Work&& work) const {
     const Failure failure = attempt([&] { return work(&config_); });

@@ -31,7 +31,8 @@ struct Frame {
 struct Frames {
   std::map<Key, std::uint64_t> numbers;  // from 1
   std::mutex mutex;                      // held for the deque alone, and over no call of Python
-  std::deque<Frame> frames;              // by number less 1; who reads one holds the mutex, not the interpreter's lock
+  std::deque<Frame>
+      frames;  // by number less 1; who reads one holds the mutex, not the interpreter's lock
   PyObject* const back = PyUnicode_InternFromString("f_back");  // null: there was no memory for it
 };
 
@@ -97,8 +98,9 @@ std::size_t walk(std::uint64_t* frames, std::size_t most) {
   return count;
 }
 
-// If the caller, or a library called from Python, has released the GIL, it is taken briefly. No lock of the pool is
-// held, so the GIL's holder waits for nothing here. A thread that Python does not know has no frames.
+// If the caller, or a library called from Python, has released the GIL, it is taken briefly. No
+// lock of the pool is held, so the GIL's holder waits for nothing here. A thread that Python does
+// not know has no frames.
 std::size_t capture(void* /*argument*/, std::uint64_t* frames, std::size_t most) try {
   if (is_over || Py_IsInitialized() == 0 || PyGILState_GetThisThreadState() == nullptr) return 0;
   const WithLock taken;
@@ -108,7 +110,8 @@ std::size_t capture(void* /*argument*/, std::uint64_t* frames, std::size_t most)
 }
 
 // Called right after capture(), on the same thread; entries do not move and are not removed.
-void describe(void* /*argument*/, std::uint64_t frame, const char** file, std::uint64_t* line, const char** function) {
+void describe(void* /*argument*/, std::uint64_t frame, const char** file, std::uint64_t* line,
+              const char** function) {
   std::unique_lock<std::mutex> lock(known().mutex);
   const Frame& found = known().frames[frame - 1];
   lock.unlock();

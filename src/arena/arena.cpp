@@ -20,7 +20,7 @@ constexpr Bytes kMostOfWish = 2;
 
 }  // namespace
 
-// --- looking --------------------------------------------------------------------------------------------------------
+// --- --- looking
 
 std::optional<AddressRange> Arena::fit_in(AddressRange free, const Wish& wish) {
   const DevicePtr begin = align_up(free.begin, wish.alignment);
@@ -33,7 +33,8 @@ bool Arena::may_serve(const Block& block, StreamKey key) const {
   return block.key == key || block.key == kEverybody || (!is_pinned_ && block.stamp.is_complete());
 }
 
-// Whether a request of `wanted` bytes may be cut from a free piece of `size` bytes in the block's stretch.
+// Whether a request of `wanted` bytes may be cut from a free piece of `size` bytes in the block's
+// stretch.
 bool Arena::is_in_room(const Block& block, Bytes size, Bytes wanted, Room room) const {
   if (!splits()) return size <= kMostOfWish * std::max(wanted, page_size_ / kMostOfWish);
   if (room == Room::everywhere || wanted > page_size_ / 2) return true;
@@ -54,7 +55,8 @@ std::optional<AddressRange> Arena::best_of(StreamKey owner, const Wish& wish, Ro
   return std::nullopt;
 }
 
-// Of any stream. As many steps as there are free blocks: the way of requests that their own stream cannot serve.
+// Of any stream. As many steps as there are free blocks: the way of requests that their own stream
+// cannot serve.
 std::optional<AddressRange> Arena::best_complete(const Wish& wish, Room room) const {
   std::optional<AddressRange> best;
   std::pair<Bytes, DevicePtr> least;
@@ -79,11 +81,14 @@ std::optional<AddressRange> Arena::best_run(const Wish& wish, Room room) const {
   for (auto block = blocks_.begin(); block != blocks_.end();) {
     const Block& first = block->second;
     AddressRange run{first.range.begin, 0};
-    for (; block != blocks_.end() && block->second.stretch == first.stretch && may_serve(block->second, wish.key);
+    for (; block != blocks_.end() && block->second.stretch == first.stretch &&
+           may_serve(block->second, wish.key);
          ++block)
       run.size += block->second.range.size;
     if (run.empty()) ++block;
-    if (run.size < wish.size || !is_in_room(first, run.size, wish.size, room) || (best && least <= run.size)) continue;
+    if (run.size < wish.size || !is_in_room(first, run.size, wish.size, room) ||
+        (best && least <= run.size))
+      continue;
     if (const auto part = fit_in(run, wish)) {
       best = part;
       least = run.size;
@@ -108,7 +113,8 @@ Arena::Blocks::const_iterator Arena::around(DevicePtr p) const {
 }
 
 Arena::Blocks::iterator Arena::around(DevicePtr p) {
-  return blocks_.erase(std::as_const(*this).around(p), std::as_const(*this).around(p));  // the same, to change it
+  return blocks_.erase(std::as_const(*this).around(p),
+                       std::as_const(*this).around(p));  // the same, to change it
 }
 
 const Block* Arena::block_around(DevicePtr p) const {
@@ -133,7 +139,8 @@ bool Arena::has_pending_for(StreamKey key) const {
   return std::any_of(free_.begin(), free_.end(), [&](const Place& place) {
     const bool may_have_it = place.key == key || place.key == kEverybody || !is_pinned_;
     if (place.is_waiting) return may_have_it;
-    return place.key != key && may_have_it && !blocks_.find(place.begin)->second.stamp.is_complete();
+    return place.key != key && may_have_it &&
+           !blocks_.find(place.begin)->second.stamp.is_complete();
   });
 }
 
@@ -143,7 +150,8 @@ void Arena::for_each_live(FunctionRef<void(const Block&)> visit) const {
 }
 
 void Arena::for_each_block_in(AddressRange stretch, FunctionRef<void(const Block&)> visit) const {
-  for (auto block = blocks_.find(stretch.begin); block != blocks_.end() && block->first < stretch.end(); ++block)
+  for (auto block = blocks_.find(stretch.begin);
+       block != blocks_.end() && block->first < stretch.end(); ++block)
     visit(block->second);
 }
 
@@ -160,13 +168,14 @@ std::optional<Stamp> Arena::stamp_of(const Stretch& idle) const {
 }
 
 bool Arena::is_used_by(StreamKey key) const {
-  return std::any_of(blocks_.begin(), blocks_.end(), [&](const auto& block) { return block.second.key == key; });
+  return std::any_of(blocks_.begin(), blocks_.end(),
+                     [&](const auto& block) { return block.second.key == key; });
 }
 
 const Stretch* Arena::idle_stretch() const {
   if (idle_ == 0) return nullptr;
-  const auto idle =
-      std::find_if(stretches_.begin(), stretches_.end(), [](const auto& stretch) { return stretch.second.live == 0; });
+  const auto idle = std::find_if(stretches_.begin(), stretches_.end(),
+                                 [](const auto& stretch) { return stretch.second.live == 0; });
   VPMM_CHECK(idle != stretches_.end(), picture(kGrain));
   return &idle->second;
 }
@@ -178,7 +187,7 @@ Bytes Arena::pending_bytes(FunctionRef<Stamp(const Stamp&)> reduce) const {
   return bytes;
 }
 
-// --- cutting and merging --------------------------------------------------------------------------------------------
+// --- --- cutting and merging
 
 template <typename Change>
 void Arena::refile(Block& block, Change&& change) {
@@ -196,8 +205,9 @@ std::optional<Stamp> Arena::joined(const Stamp& a, const Stamp& b) {
   for (const Stamp* const stamp : {&a, &b})
     for (const time::StampPart& part : stamp->parts()) {
       const auto end = parts.begin() + static_cast<std::ptrdiff_t>(count);
-      const auto same = std::find_if(parts.begin(), end,
-                                     [&](const time::StampPart& known) { return known.timeline == part.timeline; });
+      const auto same = std::find_if(parts.begin(), end, [&](const time::StampPart& known) {
+        return known.timeline == part.timeline;
+      });
       if (same == end)
         parts[count++] = part;
       else
@@ -241,12 +251,13 @@ Arena::Blocks::iterator Arena::merge(Blocks::iterator block) {
     --block;
     absorb_next(block);
   }
-  if (const auto next = std::next(block); next != blocks_.end() && can_merge(block->second, next->second))
+  if (const auto next = std::next(block);
+      next != blocks_.end() && can_merge(block->second, next->second))
     absorb_next(block);
   return block;
 }
 
-// --- changing -------------------------------------------------------------------------------------------------------
+// --- --- changing
 
 void Arena::add(AddressRange range, StreamKey key) {
   VPMM_CHECK(!range.empty() && is_multiple(range.size, kGrain), picture(kGrain));
@@ -264,7 +275,8 @@ void Arena::add(AddressRange range, StreamKey key) {
 void Arena::remove(const Stretch& idle) {
   VPMM_CHECK(idle.live == 0, picture(kGrain));
   const AddressRange range = idle.range;
-  for (auto block = blocks_.find(range.begin); block != blocks_.end() && block->first < range.end();) {
+  for (auto block = blocks_.find(range.begin);
+       block != blocks_.end() && block->first < range.end();) {
     free_.erase(place_of(block->second));
     block = blocks_.erase(block);
   }
@@ -328,7 +340,8 @@ void Arena::refresh(FunctionRef<Stamp(const Stamp&)> reduce) {
     Block& block = at->second;
     if (block.is_live || block.stamp.is_complete()) continue;
     block.stamp = reduce(block.stamp);
-    if (block.is_waiting && block.stamp.is_complete()) refile(block, [&] { block.is_waiting = false; });
+    if (block.is_waiting && block.stamp.is_complete())
+      refile(block, [&] { block.is_waiting = false; });
     at = merge(at);
   }
 }

@@ -1,4 +1,5 @@
-// arena: memory of the pool that one user keeps together: which parts are live, and which free block serves whom.
+// arena: memory of the pool that one user keeps together: which parts are live, and which free
+// block serves whom.
 #pragma once
 
 #include <compare>
@@ -15,17 +16,19 @@
 
 namespace vpmm::arena {
 
-// Pure bookkeeping: no driver, no lock, no clock. A broken precondition aborts with the picture of the arena.
+// Pure bookkeeping: no driver, no lock, no clock. A broken precondition aborts with the picture of
+// the arena.
 //
 // Note [Who may have a free block]
-// The stream that freed it, at once: the stream itself is the order. Others when its stamp is complete, unless the
-// arena is pinned: launches of a graph use the block at any time, and no stamp says when. What other streams may still
-// use, or nobody knows who, waits: it serves nobody before its stamp is complete, and then first of all the stream
-// that it was allocated for.
+// The stream that freed it, at once: the stream itself is the order. Others when its stamp is
+// complete, unless the arena is pinned: launches of a graph use the block at any time, and no stamp
+// says when. What other streams may still use, or nobody knows who, waits: it serves nobody before
+// its stamp is complete, and then first of all the stream that it was allocated for.
 //
 // Invariants (validate() checks them all):
 // - the blocks of a stretch tile it without gap or overlap;
-// - no two free neighbours could be one: of one key, neither of them waiting, with at most two streams in their stamps;
+// - no two free neighbours could be one: of one key, neither of them waiting, with at most two
+// streams in their stamps;
 // - every free block stands in the search structure, as it is;
 // - the sums are the sums of the blocks.
 class Arena {
@@ -42,11 +45,11 @@ class Arena {
     Bytes alignment = 0;  // a power of two
     StreamKey key{};
   };
-  // Requests of half a page and less share pages, and stay out of larger free blocks, which would never be whole again.
-  // `everywhere`: where memory is short.
+  // Requests of half a page and less share pages, and stay out of larger free blocks, which would
+  // never be whole again. `everywhere`: where memory is short.
   enum class Room { by_size, everywhere };
-  // Where `wish` fits: the smallest block that may serve it, the lowest among equals, and neighbours side by side
-  // where no block alone is enough. None: nowhere.
+  // Where `wish` fits: the smallest block that may serve it, the lowest among equals, and
+  // neighbours side by side where no block alone is enough. None: nowhere.
   std::optional<AddressRange> find(const Wish& wish, Room room) const;
   bool is_free(AddressRange part) const;             // inside one stretch, and nothing live in it
   const Block* block_around(DevicePtr p) const;      // live or free; null: of no stretch
@@ -57,7 +60,8 @@ class Arena {
   void for_each_block_in(AddressRange stretch, FunctionRef<void(const Block&)> visit) const;
   void for_each_stretch(FunctionRef<void(const Stretch&)> visit) const;
   const Stretch* idle_stretch() const;  // the lowest without a live block; null: none
-  // What must have finished before the whole of a stretch that is idle may be anybody's. None: more than a stamp holds.
+  // What must have finished before the whole of a stretch that is idle may be anybody's. None: more
+  // than a stamp holds.
   std::optional<time::Stamp> stamp_of(const Stretch& idle) const;
   bool is_used_by(StreamKey key) const;
 
@@ -77,7 +81,8 @@ class Arena {
   void end(DevicePtr begin, const End& end);
   // False: it was noted already.
   bool record_use(DevicePtr begin, time::TimelineId timeline);
-  // `reduce`: a stamp without its parts that are complete. What waits no longer is free for its own.
+  // `reduce`: a stamp without its parts that are complete. What waits no longer is free for its
+  // own.
   void refresh(FunctionRef<time::Stamp(const time::Stamp&)> reduce);
   // The same stream under another key.
   void rename(StreamKey from, StreamKey to);
@@ -126,7 +131,7 @@ class Arena {
   Blocks::const_iterator around(DevicePtr p) const;  // end(): none
   Blocks::iterator around(DevicePtr p);
   Blocks::iterator split(Blocks::iterator block, DevicePtr at);  // returns the back
-  Blocks::iterator merge(Blocks::iterator block);                // with both neighbours; returns what it is then
+  Blocks::iterator merge(Blocks::iterator block);  // with both neighbours; returns what it is then
   void absorb_next(Blocks::iterator block);
   // `change` of a free block that stays where it is.
   template <typename Change>

@@ -42,8 +42,9 @@ struct Block {
   std::optional<time::TimelineId> timeline;
   Vector<time::TimelineId> other_uses;  // streams named with record_use
   // --- free ---
-  bool is_waiting = false;  // it serves nobody before its stamp is complete, not even its own stream
-  time::Stamp stamp;        // what must have finished before others than its own stream may have it
+  bool is_waiting =
+      false;          // it serves nobody before its stamp is complete, not even its own stream
+  time::Stamp stamp;  // what must have finished before others than its own stream may have it
 };
 
 }  // namespace vpmm::arena

@@ -18,8 +18,12 @@ constexpr DevicePtr operator+(DevicePtr p, Bytes n) { return DevicePtr{to_intege
 constexpr DevicePtr operator-(DevicePtr p, Bytes n) { return DevicePtr{to_integer(p) - n}; }
 // Distance from `b` up to `a`. Requires: a >= b.
 constexpr Bytes operator-(DevicePtr a, DevicePtr b) { return to_integer(a) - to_integer(b); }
-constexpr DevicePtr align_up(DevicePtr p, Bytes alignment) { return DevicePtr{round_up(to_integer(p), alignment)}; }
-constexpr DevicePtr align_down(DevicePtr p, Bytes alignment) { return DevicePtr{round_down(to_integer(p), alignment)}; }
+constexpr DevicePtr align_up(DevicePtr p, Bytes alignment) {
+  return DevicePtr{round_up(to_integer(p), alignment)};
+}
+constexpr DevicePtr align_down(DevicePtr p, Bytes alignment) {
+  return DevicePtr{round_down(to_integer(p), alignment)};
+}
 constexpr bool is_aligned(DevicePtr p, Bytes alignment) { return to_integer(p) % alignment == 0; }
 
 // [begin, begin + size), half open.
@@ -30,8 +34,12 @@ struct AddressRange {
   constexpr DevicePtr end() const { return begin + size; }
   constexpr bool empty() const { return size == 0; }
   constexpr bool contains(DevicePtr p) const { return p >= begin && p < end(); }
-  constexpr bool contains(const AddressRange& r) const { return r.begin >= begin && r.end() <= end(); }
-  constexpr bool overlaps(const AddressRange& r) const { return begin < r.end() && r.begin < end(); }
+  constexpr bool contains(const AddressRange& r) const {
+    return r.begin >= begin && r.end() <= end();
+  }
+  constexpr bool overlaps(const AddressRange& r) const {
+    return begin < r.end() && r.begin < end();
+  }
   friend constexpr bool operator==(const AddressRange&, const AddressRange&) = default;
 };
 

@@ -6,7 +6,8 @@
 namespace vpmm {
 
 // Prints "file:line: check failed: expression: message" to stderr and aborts.
-[[noreturn]] void check_failed(const char* file, int line, const char* expression, const std::string& message);
+[[noreturn]] void check_failed(const char* file, int line, const char* expression,
+                               const std::string& message);
 
 }  // namespace vpmm
 

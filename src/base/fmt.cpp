@@ -1,5 +1,7 @@
-// base: fmt's code, compiled once for developers' builds, where it would be half of what each other file takes.
-#ifndef FMT_HEADER_ONLY  // else every file has it, so that users' builds work with any version of fmt
+// base: fmt's code, compiled once for developers' builds, where it would be half of what each other
+// file takes.
+#ifndef FMT_HEADER_ONLY  // else every file has it, so that users' builds work with any version of
+                         // fmt
 
 #include <fmt/format-inl.h>
 
@@ -12,7 +14,8 @@ template FMT_API char decimal_point_impl(locale_ref);
 template FMT_API dragonbox::decimal_fp<float> dragonbox::to_decimal(float) noexcept;
 template FMT_API dragonbox::decimal_fp<double> dragonbox::to_decimal(double) noexcept;
 #if FMT_VERSION / 10000 == 10
-template FMT_API void vformat_to<char>(buffer<char>&, string_view, vformat_args<char>::type, locale_ref);
+template FMT_API void vformat_to<char>(buffer<char>&, string_view, vformat_args<char>::type,
+                                       locale_ref);
 #endif
 
 }  // namespace detail

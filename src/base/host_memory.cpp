@@ -1,4 +1,5 @@
-// base: the reserve: blocks of powers of two, cut from a piece that is there from the start and never touched before.
+// base: the reserve: blocks of powers of two, cut from a piece that is there from the start and
+// never touched before.
 #include "base/host_memory.hpp"
 
 #include <algorithm>
@@ -46,7 +47,9 @@ class Reserve {
     take_back(bytes);
     return false;
   }
-  void take_back(std::size_t bytes) noexcept { promised_.fetch_sub(bytes, std::memory_order_relaxed); }
+  void take_back(std::size_t bytes) noexcept {
+    promised_.fetch_sub(bytes, std::memory_order_relaxed);
+  }
 
   void* take(std::size_t bytes, std::size_t alignment) noexcept {
     const std::size_t header = std::max(alignment, kLeastHeader);
@@ -64,7 +67,8 @@ class Reserve {
   bool has(const void* memory) const noexcept {
     const std::size_t count = count_.load(std::memory_order_acquire);
     for (std::size_t i = 0; i < count; ++i)
-      if (static_cast<std::size_t>(static_cast<const std::byte*>(memory) - pieces_[i].begin) < pieces_[i].size)
+      if (static_cast<std::size_t>(static_cast<const std::byte*>(memory) - pieces_[i].begin) <
+          pieces_[i].size)
         return true;
     return false;
   }
@@ -101,7 +105,8 @@ class Reserve {
 
   std::byte* begin_block(std::size_t block) VPMM_REQUIRES(lock_) {
     FreeBlock*& list = free_[static_cast<std::size_t>(std::countr_zero(block))];
-    if (list != nullptr) return static_cast<std::byte*>(static_cast<void*>(std::exchange(list, list->next)));
+    if (list != nullptr)
+      return static_cast<std::byte*>(static_cast<void*>(std::exchange(list, list->next)));
     const std::size_t count = count_.load(std::memory_order_relaxed);
     const std::size_t alignment = std::min(block, kMostAlignment);
     for (std::size_t i = 0; i < count; ++i) {

@@ -1,12 +1,14 @@
-// base: memory of the process for the library's own structures, with a reserve for calls that have begun.
+// base: memory of the process for the library's own structures, with a reserve for calls that have
+// begun.
 //
 // Note [Host memory in reserve]
-// A call that has changed half of what it changes cannot stop because `operator new` fails: an allocation would be
-// lost, or given twice. So the containers of the rooms take their memory here. Where the process has none left, it
-// comes from a reserve that was set aside when the library was loaded, and a call is promised *before it changes
-// anything* all that it may need of it (HostPromise); otherwise it fails with host_out_of_memory. What the reserve gave
-// returns to it. Only operations whose need grows with the size of the pool and that change nothing (dumps, validate())
-// may take more than that and fail on the way.
+// A call that has changed half of what it changes cannot stop because `operator new` fails: an
+// allocation would be lost, or given twice. So the containers of the rooms take their memory here.
+// Where the process has none left, it comes from a reserve that was set aside when the library was
+// loaded, and a call is promised *before it changes anything* all that it may need of it
+// (HostPromise); otherwise it fails with host_out_of_memory. What the reserve gave returns to it.
+// Only operations whose need grows with the size of the pool and that change nothing (dumps,
+// validate()) may take more than that and fail on the way.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +27,9 @@ namespace vpmm {
 // What one call may need beyond what it asks for itself, in bytes.
 constexpr std::size_t kHostReserve = std::size_t{512} << 10;
 
-// So many bytes of the reserve, for as long as this lives: of calls at the same time each is promised its own. Any
-// thread; takes a lock for a few instructions where the process has run out of memory, or many calls come at once.
+// So many bytes of the reserve, for as long as this lives: of calls at the same time each is
+// promised its own. Any thread; takes a lock for a few instructions where the process has run out
+// of memory, or many calls come at once.
 class [[nodiscard]] HostPromise {
  public:
   explicit HostPromise(std::size_t bytes = kHostReserve) noexcept;
@@ -41,7 +44,8 @@ class [[nodiscard]] HostPromise {
 };
 
 namespace host_reserve {
-// From the process, else from the reserve; null: neither has it. Requires: `alignment` is a power of two <= 4096.
+// From the process, else from the reserve; null: neither has it. Requires: `alignment` is a power
+// of two <= 4096.
 void* take(std::size_t bytes, std::size_t alignment) noexcept;
 void give_back(void* memory, std::size_t alignment) noexcept;
 // Bytes of the reserve that are in use; 0 unless the process ran out of memory.
@@ -50,7 +54,8 @@ std::size_t used() noexcept;
 
 template <typename T>
 struct HostAllocator {
-  using value_type = T;  // NOLINT(readability-identifier-naming): the standard library asks for this name
+  using value_type =
+      T;  // NOLINT(readability-identifier-naming): the standard library asks for this name
 
   HostAllocator() = default;
   template <typename U>
@@ -58,8 +63,9 @@ struct HostAllocator {
   HostAllocator(const HostAllocator<U>&) noexcept {}
 
   T* allocate(std::size_t count) {
-    void* const memory =
-        count > std::size_t(-1) / sizeof(T) ? nullptr : host_reserve::take(count * sizeof(T), alignof(T));
+    void* const memory = count > std::size_t(-1) / sizeof(T)
+                             ? nullptr
+                             : host_reserve::take(count * sizeof(T), alignof(T));
     if (memory == nullptr) throw std::bad_alloc();
     return static_cast<T*>(memory);
   }
@@ -76,8 +82,8 @@ using Map = std::map<Key, Value, Less, HostAllocator<std::pair<const Key, Value>
 template <typename Key, typename Less = std::less<Key>>
 using Set = std::set<Key, Less, HostAllocator<Key>>;
 template <typename Key, typename Value>
-using HashMap =
-    std::unordered_map<Key, Value, std::hash<Key>, std::equal_to<Key>, HostAllocator<std::pair<const Key, Value>>>;
+using HashMap = std::unordered_map<Key, Value, std::hash<Key>, std::equal_to<Key>,
+                                   HostAllocator<std::pair<const Key, Value>>>;
 
 // Base of what is made with `new`, std::make_unique or the like.
 struct FromHostMemory {
@@ -85,7 +91,9 @@ struct FromHostMemory {
     if (void* const memory = host_reserve::take(bytes, alignof(std::max_align_t))) return memory;
     throw std::bad_alloc();
   }
-  static void operator delete(void* memory) noexcept { host_reserve::give_back(memory, alignof(std::max_align_t)); }
+  static void operator delete(void* memory) noexcept {
+    host_reserve::give_back(memory, alignof(std::max_align_t));
+  }
 };
 
 }  // namespace vpmm

@@ -12,15 +12,16 @@
 
 namespace vpmm {
 
-// Of very many objects each one is a miss, and on small memory pages a second one for where its page is. Without huge
-// pages the advice does nothing. Where the process has no memory left, a little comes from the reserve.
+// Of very many objects each one is a miss, and on small memory pages a second one for where its
+// page is. Without huge pages the advice does nothing. Where the process has no memory left, a
+// little comes from the reserve.
 class HugeBlock {
  public:
   static constexpr std::size_t kHugePage = std::size_t{2} << 20;
   static constexpr std::size_t kFromReserve = std::size_t{32} << 10;
 
-  // Throws std::bad_alloc. Requires: `size` is a power of two up to a huge page. size() may be less than it: then it is
-  // kFromReserve.
+  // Throws std::bad_alloc. Requires: `size` is a power of two up to a huge page. size() may be less
+  // than it: then it is kFromReserve.
   explicit HugeBlock(std::size_t size) : memory_(std::aligned_alloc(size, size)), size_(size) {
     if (memory_ != nullptr) {
       if (size == kHugePage) static_cast<void>(::madvise(memory_, size, MADV_HUGEPAGE));
@@ -32,7 +33,9 @@ class HugeBlock {
     if (memory_ == nullptr) throw std::bad_alloc();
   }
   HugeBlock(HugeBlock&& other) noexcept
-      : memory_(std::exchange(other.memory_, nullptr)), size_(other.size_), is_reserve_(other.is_reserve_) {}
+      : memory_(std::exchange(other.memory_, nullptr)),
+        size_(other.size_),
+        is_reserve_(other.is_reserve_) {}
   HugeBlock& operator=(HugeBlock&&) = delete;
   ~HugeBlock() {
     if (is_reserve_)

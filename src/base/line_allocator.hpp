@@ -1,4 +1,5 @@
-// base: memory in whole cache lines, for what one thread writes all the time and others may not have to fetch.
+// base: memory in whole cache lines, for what one thread writes all the time and others may not
+// have to fetch.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +13,12 @@ namespace vpmm {
 
 constexpr std::size_t kCacheLine = 64;
 
-// For containers of the standard library: what one of them allocates shares no line with anything else.
+// For containers of the standard library: what one of them allocates shares no line with anything
+// else.
 template <typename T>
 struct LineAllocator {
-  using value_type = T;  // NOLINT(readability-identifier-naming): the standard library asks for this name
+  using value_type =
+      T;  // NOLINT(readability-identifier-naming): the standard library asks for this name
 
   LineAllocator() = default;
   template <typename U>

@@ -22,10 +22,11 @@
 namespace vpmm {
 
 // Note [Locks by their roles]
-// What a lock guards is spread over classes that do not have the lock: a pool's timelines, regions and chunks know
-// nothing of the context around them. So the analysis is told of roles. Whoever takes a lock takes its role with it,
-// and what needs the lock names the role. That it is the lock of this very pool, or this very stream, the analysis does
-// not see. Order: the pool's first, then one cache's.
+// What a lock guards is spread over classes that do not have the lock: a pool's timelines, regions
+// and chunks know nothing of the context around them. So the analysis is told of roles. Whoever
+// takes a lock takes its role with it, and what needs the lock names the role. That it is the lock
+// of this very pool, or this very stream, the analysis does not see. Order: the pool's first, then
+// one cache's.
 struct VPMM_THREAD_ATTRIBUTE(capability("role")) LockRole {};
 inline LockRole pool_lock;   // of a device's context, for all that the device has
 inline LockRole cache_lock;  // of what one stream has cached (small::StreamCache)
@@ -39,8 +40,8 @@ inline void spin_pause() noexcept {
 #endif
 }
 
-// Whoever finds it taken tries for a few microseconds before it sleeps: what is done under it takes less, and to be
-// woken takes more.
+// Whoever finds it taken tries for a few microseconds before it sleeps: what is done under it takes
+// less, and to be woken takes more.
 class VPMM_THREAD_ATTRIBUTE(capability("mutex")) Mutex {
  public:
   void lock() VPMM_THREAD_ATTRIBUTE(acquire_capability()) {
@@ -74,7 +75,10 @@ class VPMM_THREAD_ATTRIBUTE(capability("mutex")) Mutex {
 // Holds a Mutex for a scope; unlock() and lock() leave and re-enter it inside the scope.
 class VPMM_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
  public:
-  explicit MutexLock(Mutex& mutex) VPMM_THREAD_ATTRIBUTE(acquire_capability(mutex)) : mutex_(mutex) { mutex_.lock(); }
+  explicit MutexLock(Mutex& mutex) VPMM_THREAD_ATTRIBUTE(acquire_capability(mutex))
+      : mutex_(mutex) {
+    mutex_.lock();
+  }
   // Takes over one that try_lock() took.
   MutexLock(Mutex& mutex, std::adopt_lock_t /*is_held*/) VPMM_REQUIRES(mutex) : mutex_(mutex) {}
   ~MutexLock() VPMM_THREAD_ATTRIBUTE(release_capability()) {
@@ -92,8 +96,8 @@ class VPMM_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
     held_ = true;
   }
 
-  // The same for functions that were handed a held lock to leave meanwhile; the analysis sees one function at a time
-  // and cannot follow that.
+  // The same for functions that were handed a held lock to leave meanwhile; the analysis sees one
+  // function at a time and cannot follow that.
   void leave() VPMM_THREAD_ATTRIBUTE(no_thread_safety_analysis) { unlock(); }
   void enter() VPMM_THREAD_ATTRIBUTE(no_thread_safety_analysis) { lock(); }
 
@@ -102,10 +106,12 @@ class VPMM_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
   bool held_ = true;
 };
 
-// Holds the mutex of a device's context. Only such a guard takes a role, so its bodies are not analysed.
+// Holds the mutex of a device's context. Only such a guard takes a role, so its bodies are not
+// analysed.
 class VPMM_SCOPED_LOCK PoolLock : public MutexLock {
  public:
-  explicit PoolLock(Mutex& mutex) VPMM_ACQUIRE(pool_lock) VPMM_NO_THREAD_SAFETY_ANALYSIS : MutexLock(mutex) {}
+  explicit PoolLock(Mutex& mutex) VPMM_ACQUIRE(pool_lock) VPMM_NO_THREAD_SAFETY_ANALYSIS
+      : MutexLock(mutex) {}
   PoolLock(Mutex& mutex, std::adopt_lock_t is_held) VPMM_REQUIRES(mutex)
       VPMM_ACQUIRE(pool_lock) VPMM_NO_THREAD_SAFETY_ANALYSIS : MutexLock(mutex, is_held) {}
   ~PoolLock() VPMM_RELEASE() {}
@@ -116,7 +122,8 @@ class VPMM_SCOPED_LOCK PoolLock : public MutexLock {
 // Leaves for a scope a lock that the function was handed, with its role.
 class VPMM_SCOPED_LOCK Unlocked {
  public:
-  explicit Unlocked(MutexLock& lock) VPMM_RELEASE(pool_lock) VPMM_NO_THREAD_SAFETY_ANALYSIS : lock_(lock) {
+  explicit Unlocked(MutexLock& lock) VPMM_RELEASE(pool_lock) VPMM_NO_THREAD_SAFETY_ANALYSIS
+      : lock_(lock) {
     lock_.leave();
   }
   ~Unlocked() VPMM_RELEASE() VPMM_NO_THREAD_SAFETY_ANALYSIS { lock_.enter(); }

@@ -11,11 +11,15 @@ namespace vpmm {
 class PageUnit {
  public:
   explicit PageUnit(Bytes page)
-      : page_(page), shift_(is_power_of_two(page) ? static_cast<std::uint8_t>(std::countr_zero(page)) : kNoShift) {}
+      : page_(page),
+        shift_(is_power_of_two(page) ? static_cast<std::uint8_t>(std::countr_zero(page))
+                                     : kNoShift) {}
 
   Bytes bytes() const { return page_; }
   // Whole pages in `bytes`.
-  std::uint64_t pages(Bytes bytes) const { return shift_ != kNoShift ? bytes >> shift_ : bytes / page_; }
+  std::uint64_t pages(Bytes bytes) const {
+    return shift_ != kNoShift ? bytes >> shift_ : bytes / page_;
+  }
   std::uint64_t pages_up(Bytes bytes) const { return pages(bytes + page_ - 1); }
   bool is_whole(Bytes bytes) const { return pages(bytes) * page_ == bytes; }
 

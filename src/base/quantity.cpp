@@ -12,7 +12,8 @@ namespace vpmm {
 namespace {
 
 constexpr Bytes kMaxBytes = std::numeric_limits<Bytes>::max();
-constexpr std::pair<Bytes, const char*> kBinaryUnits[] = {{kTiB, "TiB"}, {kGiB, "GiB"}, {kMiB, "MiB"}, {kKiB, "KiB"}};
+constexpr std::pair<Bytes, const char*> kBinaryUnits[] = {
+    {kTiB, "TiB"}, {kGiB, "GiB"}, {kMiB, "MiB"}, {kKiB, "KiB"}};
 
 std::optional<Bytes> unit_of(std::string_view unit) {
   constexpr std::pair<std::string_view, Bytes> kUnits[] = {{"B", 1},
@@ -33,10 +34,10 @@ std::optional<Bytes> unit_of(std::string_view unit) {
 }
 
 Error bad_size(std::string_view text) {
-  return {ErrorCode::invalid_argument,
-          message_of("'{}' is not a size: a number such as 16 or 1.5 and KiB, MiB, GiB, TiB, KB, MB, GB or TB, or a "
-                     "whole number of bytes",
-                     text)};
+  return {ErrorCode::invalid_argument, message_of("'{}' is not a size: a number such as 16 or 1.5 "
+                                                  "and KiB, MiB, GiB, TiB, KB, MB, GB or TB, or a "
+                                                  "whole number of bytes",
+                                                  text)};
 }
 
 Error too_large(std::string_view text) {
@@ -47,8 +48,8 @@ std::size_t digits_at_the_start_of(std::string_view text) {
   return std::min(text.find_first_not_of("0123456789"), text.size());
 }
 
-// `factor` times 0.digits, rounded down. Exact: the last digit comes first, and no remainder that is dropped on the way
-// can carry.
+// `factor` times 0.digits, rounded down. Exact: the last digit comes first, and no remainder that
+// is dropped on the way can carry.
 Bytes part_of(Bytes factor, std::string_view digits) {
   Bytes part = 0;
   for (; !digits.empty(); digits.remove_suffix(1))

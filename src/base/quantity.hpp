@@ -11,12 +11,13 @@
 
 namespace vpmm {
 
-// "4096", "64MiB", "1.46 GiB", "700 bytes": a number, one blank or none, and a unit: B, byte or bytes, KiB to TiB
-// (powers of 1024) or KB to TB (powers of 1000); a whole number needs none. A fraction of a byte is dropped. So every
-// size that readable_bytes prints is accepted. Bare letters ("64M") are refused because programs disagree on what they
-// mean.
+// "4096", "64MiB", "1.46 GiB", "700 bytes": a number, one blank or none, and a unit: B, byte or
+// bytes, KiB to TiB (powers of 1024) or KB to TB (powers of 1000); a whole number needs none. A
+// fraction of a byte is dropped. So every size that readable_bytes prints is accepted. Bare letters
+// ("64M") are refused because programs disagree on what they mean.
 Result<Bytes> parse_bytes(std::string_view text);
-// The shortest text that parse_bytes turns into exactly `bytes`, in powers of 1024: "64MiB", "1500B".
+// The shortest text that parse_bytes turns into exactly `bytes`, in powers of 1024: "64MiB",
+// "1500B".
 std::string format_bytes(Bytes bytes);
 // For people: three digits and a unit, "18 MiB", "1.46 GiB", "700 bytes".
 std::string readable_bytes(Bytes bytes);

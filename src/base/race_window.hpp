@@ -1,4 +1,5 @@
-// base: places where tests hold a thread, so that a race of two instructions becomes one that a test meets.
+// base: places where tests hold a thread, so that a race of two instructions becomes one that a
+// test meets.
 #pragma once
 
 #if defined(VPMM_TEST_HOOKS)
@@ -13,10 +14,11 @@ inline std::atomic<RaceWindow> race_window{nullptr};
 
 }  // namespace vpmm
 
-#define VPMM_RACE_WINDOW(name)                                                                                \
-  do {                                                                                                        \
-    if (const ::vpmm::RaceWindow hold = ::vpmm::race_window.load(std::memory_order_acquire); hold != nullptr) \
-      hold(name);                                                                                             \
+#define VPMM_RACE_WINDOW(name)                                                               \
+  do {                                                                                       \
+    if (const ::vpmm::RaceWindow hold = ::vpmm::race_window.load(std::memory_order_acquire); \
+        hold != nullptr)                                                                     \
+      hold(name);                                                                            \
   } while (false)
 
 #else

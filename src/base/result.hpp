@@ -18,21 +18,22 @@ enum class ErrorCode {
   unsupported = 6,         // this device or driver cannot do it
   no_driver = 7,           // no CUDA driver on this machine
   driver_failed = 8,       // a driver call failed; nothing was lost
-  poisoned = 9,            // the GPU context is broken (sticky error); no more driver calls are made
-  process_ending = 10,     // the process is exiting, or this is a forked child
-  capture_active = 11,     // not possible while a stream is being captured
-  bad_file = 12,           // a file is missing, malformed or cannot be written
-  not_shared = 14,         // memory of another process that is gone, does not answer, or took it back
-  file_in_use = 15,        // a file that something else writes; bad_file to users of the C ABI
+  poisoned = 9,         // the GPU context is broken (sticky error); no more driver calls are made
+  process_ending = 10,  // the process is exiting, or this is a forked child
+  capture_active = 11,  // not possible while a stream is being captured
+  bad_file = 12,        // a file is missing, malformed or cannot be written
+  not_shared = 14,      // memory of another process that is gone, does not answer, or took it back
+  file_in_use = 15,     // a file that something else writes; bad_file to users of the C ABI
 };
 
 const char* to_string(ErrorCode code);
 
-// One failure: the code for programs, a complete sentence for people. To make, copy or move one never throws: where the
-// process has no memory for the sentence, it says that.
+// One failure: the code for programs, a complete sentence for people. To make, copy or move one
+// never throws: where the process has no memory for the sentence, it says that.
 struct Error {
   Error() = default;
-  Error(ErrorCode code_of_it, std::string text) noexcept : code(code_of_it), message(std::move(text)) {}
+  Error(ErrorCode code_of_it, std::string text) noexcept
+      : code(code_of_it), message(std::move(text)) {}
   Error(ErrorCode code_of_it, const char* text) noexcept;  // null: no sentence
   Error(const Error& other) noexcept : Error(other.code, other.message.c_str()) {}
   Error(Error&& other) noexcept = default;
@@ -89,9 +90,10 @@ class [[nodiscard]] Result<void> {
 }  // namespace vpmm
 
 // Passes a failed Result<void> on to the caller.
-#define VPMM_TRY(expression)                                                                              \
-  do {                                                                                                    \
-    if (auto vpmm_try_result = (expression); !vpmm_try_result) return std::move(vpmm_try_result.error()); \
+#define VPMM_TRY(expression)                                   \
+  do {                                                         \
+    if (auto vpmm_try_result = (expression); !vpmm_try_result) \
+      return std::move(vpmm_try_result.error());               \
   } while (false)
 
 #define VPMM_CONCAT_INNER(a, b) a##b

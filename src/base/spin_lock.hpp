@@ -8,22 +8,26 @@
 
 namespace vpmm {
 
-// One atomic exchange to take, one store to leave. Whoever finds it taken for long lets other threads run, so that a
-// holder that lost its processor gets it back. Not recursive.
+// One atomic exchange to take, one store to leave. Whoever finds it taken for long lets other
+// threads run, so that a holder that lost its processor gets it back. Not recursive.
 class VPMM_THREAD_ATTRIBUTE(capability("mutex")) SpinLock {
  public:
   void lock() noexcept VPMM_THREAD_ATTRIBUTE(acquire_capability()) {
     if (!held_.exchange(true, std::memory_order_acquire)) return;
     wait();
   }
-  void unlock() noexcept VPMM_THREAD_ATTRIBUTE(release_capability()) { held_.store(false, std::memory_order_release); }
+  void unlock() noexcept VPMM_THREAD_ATTRIBUTE(release_capability()) {
+    held_.store(false, std::memory_order_release);
+  }
 
  private:
   static constexpr int kSpins = 128;
 
   void wait() noexcept {
     for (int spins = 0;; ++spins) {
-      if (!held_.load(std::memory_order_relaxed) && !held_.exchange(true, std::memory_order_acquire)) return;
+      if (!held_.load(std::memory_order_relaxed) &&
+          !held_.exchange(true, std::memory_order_acquire))
+        return;
       if (spins < kSpins) {
         spin_pause();
       } else {

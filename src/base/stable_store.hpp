@@ -11,8 +11,8 @@
 
 namespace vpmm {
 
-// Bytes side by side in blocks of a huge page each, so that a look at one object of a million costs no walk of page
-// tables beside the miss of its own line. All of it ends with the store.
+// Bytes side by side in blocks of a huge page each, so that a look at one object of a million costs
+// no walk of page tables beside the miss of its own line. All of it ends with the store.
 class StableBytes {
  public:
   // Zeroed. Requires: size <= a huge page, alignment a power of two up to 4 KiB.
@@ -32,8 +32,8 @@ class StableBytes {
   std::size_t used_ = 0;  // of the last
 };
 
-// Objects of one kind, used again. One that was given back keeps its address and its value: whoever still reads it by
-// mistake reads an object.
+// Objects of one kind, used again. One that was given back keeps its address and its value: whoever
+// still reads it by mistake reads an object.
 template <typename T>
 class StableStore {
  public:

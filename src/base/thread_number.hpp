@@ -10,12 +10,14 @@ namespace vpmm {
 
 namespace detail {
 // Note [Thread-local variables]
-[[gnu::tls_model("initial-exec")]] inline constinit thread_local std::uint32_t own_thread_number = 0;
+[[gnu::tls_model("initial-exec")]] inline constinit thread_local std::uint32_t own_thread_number =
+    0;
 }  // namespace detail
 
 // Asked once in a thread's life; in a forked child it is the parent's.
 inline std::uint32_t thread_number() noexcept {
-  if (detail::own_thread_number == 0) detail::own_thread_number = static_cast<std::uint32_t>(syscall(SYS_gettid));
+  if (detail::own_thread_number == 0)
+    detail::own_thread_number = static_cast<std::uint32_t>(syscall(SYS_gettid));
   return detail::own_thread_number;
 }
 

@@ -19,8 +19,9 @@ Result<context::Request> to_request(const vpmm_request* theirs) {
   vpmm_request known{};
   VPMM_TRY(copy_in(theirs, known, "vpmm_request"));
   if ((known.flags & ~kKnownFlags) != 0)
-    return Error{ErrorCode::unsupported, message_of("vpmm_request.flags is {:#x}: this version knows those of {:#x}",
-                                                    known.flags, kKnownFlags)};
+    return Error{ErrorCode::unsupported,
+                 message_of("vpmm_request.flags is {:#x}: this version knows those of {:#x}",
+                            known.flags, kKnownFlags)};
   context::Request request{known.bytes, known.alignment, to_stream(known.stream)};
   if ((known.flags & VPMM_ALLOCATE_ANY_STREAM) != 0) request.stream.reset();
   request.one_chunk = (known.flags & VPMM_ALLOCATE_ONE_CHUNK) != 0;
@@ -40,11 +41,12 @@ vpmm_status allocate(vpmm_pool* pool, const context::Request& request, void** pt
 vpmm_status deallocate(vpmm_pool* pool, void* ptr, context::Stream stream) {
   if (ptr == nullptr) return VPMM_OK;
   return with_pool(
-      pool, [&](Context& context) { return context.deallocate(to_device_ptr(ptr), stream); }, WhenEnding::do_nothing);
+      pool, [&](Context& context) { return context.deallocate(to_device_ptr(ptr), stream); },
+      WhenEnding::do_nothing);
 }
 
-// Leaves the thread's last error alone, as a success does: nothing is wrong yet. What throws is left to the ordinary
-// function, which meets the same and reports it.
+// Leaves the thread's last error alone, as a success does: nothing is wrong yet. What throws is
+// left to the ordinary function, which meets the same and reports it.
 template <typename Allocate>
 vpmm_status try_allocate(vpmm_pool* pool, void** ptr, Allocate&& allocate_if_ready) noexcept {
   const context::GateEntry entry;
@@ -65,7 +67,8 @@ vpmm_status vpmm_allocate(vpmm_pool* pool, size_t bytes, vpmm_stream stream, voi
   return allocate(pool, {bytes, 0, to_stream(stream)}, ptr);
 }
 
-vpmm_status vpmm_allocate_aligned(vpmm_pool* pool, size_t bytes, size_t alignment, vpmm_stream stream, void** ptr) {
+vpmm_status vpmm_allocate_aligned(vpmm_pool* pool, size_t bytes, size_t alignment,
+                                  vpmm_stream stream, void** ptr) {
   return allocate(pool, {bytes, alignment, to_stream(stream)}, ptr);
 }
 
@@ -83,12 +86,17 @@ vpmm_status vpmm_allocate_with(vpmm_pool* pool, const vpmm_request* request, voi
   });
 }
 
-vpmm_status vpmm_try_allocate(vpmm_pool* pool, size_t bytes, size_t alignment, vpmm_stream stream, void** ptr) {
-  return try_allocate(pool, ptr, [&] { return pool->context->allocate_if_ready(bytes, alignment, to_stream(stream)); });
+vpmm_status vpmm_try_allocate(vpmm_pool* pool, size_t bytes, size_t alignment, vpmm_stream stream,
+                              void** ptr) {
+  return try_allocate(pool, ptr, [&] {
+    return pool->context->allocate_if_ready(bytes, alignment, to_stream(stream));
+  });
 }
 
-vpmm_status vpmm_try_allocate_any_stream(vpmm_pool* pool, size_t bytes, size_t alignment, void** ptr) {
-  return try_allocate(pool, ptr, [&] { return pool->context->allocate_if_ready(bytes, alignment); });
+vpmm_status vpmm_try_allocate_any_stream(vpmm_pool* pool, size_t bytes, size_t alignment,
+                                         void** ptr) {
+  return try_allocate(pool, ptr,
+                      [&] { return pool->context->allocate_if_ready(bytes, alignment); });
 }
 
 vpmm_status vpmm_deallocate(vpmm_pool* pool, void* ptr, vpmm_stream stream) {
@@ -100,13 +108,17 @@ vpmm_status vpmm_try_deallocate(vpmm_pool* pool, void* ptr, vpmm_stream stream) 
   const context::GateEntry entry;
   if (pool == nullptr || !entry.open()) return VPMM_WOULD_BLOCK;
   try {
-    return pool->context->deallocate_if_ready(to_device_ptr(ptr), to_stream(stream)) ? VPMM_OK : VPMM_WOULD_BLOCK;
+    return pool->context->deallocate_if_ready(to_device_ptr(ptr), to_stream(stream))
+               ? VPMM_OK
+               : VPMM_WOULD_BLOCK;
   } catch (...) {
     return VPMM_WOULD_BLOCK;
   }
 }
 
-vpmm_status vpmm_deallocate_any_stream(vpmm_pool* pool, void* ptr) { return deallocate(pool, ptr, std::nullopt); }
+vpmm_status vpmm_deallocate_any_stream(vpmm_pool* pool, void* ptr) {
+  return deallocate(pool, ptr, std::nullopt);
+}
 
 void vpmm_deallocate_deferred(vpmm_pool* pool, void* ptr) {
   if (pool == nullptr || ptr == nullptr) return;
@@ -123,7 +135,9 @@ vpmm_status vpmm_record_use(vpmm_pool* pool, void* ptr, vpmm_stream stream) {
 }
 
 vpmm_status vpmm_stream_wait(vpmm_pool* pool, vpmm_stream waiting, vpmm_stream first) {
-  return with_pool(pool, [&](Context& context) { return context.make_wait(to_stream(waiting), to_stream(first)); });
+  return with_pool(pool, [&](Context& context) {
+    return context.make_wait(to_stream(waiting), to_stream(first));
+  });
 }
 
 vpmm_status vpmm_query(vpmm_pool* pool, const void* ptr, vpmm_allocation_info* info) {

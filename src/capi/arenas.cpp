@@ -15,10 +15,12 @@ struct vpmm_arena {
 
 namespace {
 
-constexpr std::uint32_t kKnownArenaFlags = VPMM_ARENA_ONE_CHUNK | VPMM_ARENA_NO_SPLIT | VPMM_ARENA_EXTERNAL;
+constexpr std::uint32_t kKnownArenaFlags =
+    VPMM_ARENA_ONE_CHUNK | VPMM_ARENA_NO_SPLIT | VPMM_ARENA_EXTERNAL;
 
 template <typename Work>
-vpmm_status with_arena(vpmm_arena* arena, Work&& work, WhenEnding when_ending = WhenEnding::fail) noexcept {
+vpmm_status with_arena(vpmm_arena* arena, Work&& work,
+                       WhenEnding when_ending = WhenEnding::fail) noexcept {
   if (arena == nullptr) return fail(VPMM_ERROR_INVALID_ARGUMENT, "`arena` is null");
   return gated(when_ending, [&] { return work(*arena->context); });
 }
@@ -27,10 +29,12 @@ Result<void> create(Context& context, std::uint32_t flags, std::uint32_t tag, vp
   VPMM_TRY(require(arena, "arena"));
   if ((flags & ~kKnownArenaFlags) != 0)
     return Error{ErrorCode::invalid_argument,
-                 "`flags` is " + std::to_string(flags) + ": this version of the library knows only bits 1, 2 and 4"};
+                 "`flags` is " + std::to_string(flags) +
+                     ": this version of the library knows only bits 1, 2 and 4"};
   auto made = std::make_unique<vpmm_arena>();
   made->context = &context;
-  const context::ArenaOptions options{(flags & VPMM_ARENA_ONE_CHUNK) != 0, (flags & VPMM_ARENA_NO_SPLIT) == 0, tag,
+  const context::ArenaOptions options{(flags & VPMM_ARENA_ONE_CHUNK) != 0,
+                                      (flags & VPMM_ARENA_NO_SPLIT) == 0, tag,
                                       (flags & VPMM_ARENA_EXTERNAL) != 0};
   VPMM_TRY_ASSIGN(made->id, context.create_arena(options));
   *arena = made.release();
@@ -51,7 +55,8 @@ vpmm_status vpmm_arena_id(vpmm_arena* arena, uint64_t* id) {
   });
 }
 
-vpmm_status vpmm_arena_allocate(vpmm_arena* arena, size_t bytes, size_t alignment, vpmm_stream stream, void** ptr) {
+vpmm_status vpmm_arena_allocate(vpmm_arena* arena, size_t bytes, size_t alignment,
+                                vpmm_stream stream, void** ptr) {
   return with_arena(arena, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(ptr, "ptr"));
     VPMM_TRY_ASSIGN(const DevicePtr memory,

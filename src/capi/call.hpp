@@ -1,4 +1,5 @@
-// capi: what every function of the C ABI does around its work: checks, the gate, errors into statuses.
+// capi: what every function of the C ABI does around its work: checks, the gate, errors into
+// statuses.
 #pragma once
 
 #include <new>
@@ -20,7 +21,8 @@ vpmm_status fail(const Error& error) noexcept;
 // Whether a call has anything to do once the process is ending: giving memory back has not.
 enum class WhenEnding { fail, do_nothing };
 
-// Runs `work`, which returns Result<void>. No exception passes, whoever threw it (a user's callback may).
+// Runs `work`, which returns Result<void>. No exception passes, whoever threw it (a user's callback
+// may).
 template <typename Work>
 vpmm_status guarded(Work&& work) noexcept {
   try {
@@ -46,7 +48,8 @@ vpmm_status gated(WhenEnding when_ending, Work&& work) noexcept {
 
 // The same on a pool: `work` gets its context.
 template <typename Work>
-vpmm_status with_pool(vpmm_pool* pool, Work&& work, WhenEnding when_ending = WhenEnding::fail) noexcept {
+vpmm_status with_pool(vpmm_pool* pool, Work&& work,
+                      WhenEnding when_ending = WhenEnding::fail) noexcept {
   if (pool == nullptr) return fail(VPMM_ERROR_INVALID_ARGUMENT, "`pool` is null");
   return gated(when_ending, [&] { return work(*pool->context); });
 }
@@ -57,8 +60,12 @@ inline Result<void> require(const void* pointer, const char* name) {
   return Error{ErrorCode::invalid_argument, std::string("`") + name + "` is null"};
 }
 
-inline DevicePtr to_device_ptr(const void* ptr) { return DevicePtr{reinterpret_cast<std::uintptr_t>(ptr)}; }
-inline void* to_pointer(DevicePtr ptr) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(to_integer(ptr))); }
+inline DevicePtr to_device_ptr(const void* ptr) {
+  return DevicePtr{reinterpret_cast<std::uintptr_t>(ptr)};
+}
+inline void* to_pointer(DevicePtr ptr) {
+  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(to_integer(ptr)));
+}
 inline driver::StreamHandle to_stream(vpmm_stream stream) {
   return driver::StreamHandle{reinterpret_cast<std::uintptr_t>(stream)};
 }

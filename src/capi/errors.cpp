@@ -9,8 +9,8 @@
 namespace vpmm::capi {
 namespace {
 
-// By Note [Thread-local variables] only what points to it is the thread's. Plain words, for static destructors get here
-// too, when the thread's objects are gone.
+// By Note [Thread-local variables] only what points to it is the thread's. Plain words, for static
+// destructors get here too, when the thread's objects are gone.
 constexpr std::size_t kLongestMessage = 4096;
 constinit thread_local char* message_buffer = nullptr;  // from a thread's first error on
 constinit thread_local const char* last_error = "";
@@ -72,7 +72,8 @@ vpmm_status fail(const Error& error) noexcept {
 #define VPMM_TEXT(x) VPMM_TEXT_INNER(x)
 
 const char* vpmm_version(void) {
-  return VPMM_TEXT(VPMM_VERSION_MAJOR) "." VPMM_TEXT(VPMM_VERSION_MINOR) "." VPMM_TEXT(VPMM_VERSION_PATCH);
+  return VPMM_TEXT(VPMM_VERSION_MAJOR) "." VPMM_TEXT(VPMM_VERSION_MINOR) "." VPMM_TEXT(
+      VPMM_VERSION_PATCH);
 }
 
 const char* vpmm_last_error(void) { return vpmm::capi::last_error; }
@@ -81,5 +82,6 @@ const char* vpmm_status_string(vpmm_status status) {
   if (status == VPMM_OK) return "ok";
   if (status == VPMM_WOULD_BLOCK) return "would block";
   const auto code = static_cast<vpmm::ErrorCode>(status);
-  return code == vpmm::ErrorCode::file_in_use ? "unknown error" : vpmm::to_string(code);  // that is no status
+  return code == vpmm::ErrorCode::file_in_use ? "unknown error"
+                                              : vpmm::to_string(code);  // that is no status
 }

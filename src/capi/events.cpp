@@ -32,7 +32,8 @@ vpmm_event to_struct(const context::Event& event) {
   out.tag = event.tag;
   out.ptr = to_pointer(event.ptr);
   out.bytes = event.bytes;
-  if (event.stream) out.stream = reinterpret_cast<vpmm_stream>(static_cast<std::uintptr_t>(*event.stream));
+  if (event.stream)
+    out.stream = reinterpret_cast<vpmm_stream>(static_cast<std::uintptr_t>(*event.stream));
   out.arena = event.arena;
   out.time_ns = event.time_ns;
   out.device = event.device;
@@ -41,15 +42,17 @@ vpmm_event to_struct(const context::Event& event) {
 }
 
 Result<void> check_kinds(std::uint32_t kinds) {
-  if (kinds == 0) return Error{ErrorCode::invalid_argument, "`kinds` is 0: it names no kind of event"};
+  if (kinds == 0)
+    return Error{ErrorCode::invalid_argument, "`kinds` is 0: it names no kind of event"};
   if ((kinds & ~kAllKinds) == 0) return {};
-  return Error{ErrorCode::unsupported, message_of("kinds {:#x}: this version knows those of {:#x}", kinds, kAllKinds)};
+  return Error{ErrorCode::unsupported,
+               message_of("kinds {:#x}: this version knows those of {:#x}", kinds, kAllKinds)};
 }
 
 }  // namespace
 
-vpmm_status vpmm_add_event_callback(vpmm_pool* pool, uint32_t kinds, vpmm_event_callback callback, void* argument,
-                                    uint64_t* id) {
+vpmm_status vpmm_add_event_callback(vpmm_pool* pool, uint32_t kinds, vpmm_event_callback callback,
+                                    void* argument, uint64_t* id) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(check_kinds(kinds));
     VPMM_TRY(require(reinterpret_cast<const void*>(callback), "callback"));
@@ -64,5 +67,6 @@ vpmm_status vpmm_add_event_callback(vpmm_pool* pool, uint32_t kinds, vpmm_event_
 
 vpmm_status vpmm_remove_event_callback(vpmm_pool* pool, uint64_t id) {
   return with_pool(
-      pool, [&](Context& context) { return context.remove_event_callback(id); }, WhenEnding::do_nothing);
+      pool, [&](Context& context) { return context.remove_event_callback(id); },
+      WhenEnding::do_nothing);
 }

@@ -38,8 +38,9 @@ vpmm_ipc_handle to_struct(const ipc::IpcHandle& handle) {
 Result<ipc::IpcHandle> from_struct(const vpmm_ipc_handle* handle) {
   VPMM_TRY(require(handle, "handle"));
   if (handle->kind != VPMM_IPC_LEGACY && handle->kind != VPMM_IPC_POOL)
-    return Error{ErrorCode::invalid_argument,
-                 "the IPC handle is of kind " + std::to_string(handle->kind) + ", which there is not"};
+    return Error{
+        ErrorCode::invalid_argument,
+        "the IPC handle is of kind " + std::to_string(handle->kind) + ", which there is not"};
   ipc::IpcHandle in;
   in.kind = static_cast<ipc::Kind>(handle->kind);
   std::memcpy(in.token.data(), handle->token, sizeof handle->token);
@@ -54,7 +55,8 @@ Result<driver::Driver*> driver_of_process() {
   return context::process_driver(config.driver);
 }
 
-// Captures that were announced to a pool of the device, or seen by one, are not broken by the wait for its work.
+// Captures that were announced to a pool of the device, or seen by one, are not broken by the wait
+// for its work.
 Result<void> wait_for_work(driver::Driver& driver, driver::DeviceOrdinal device) {
   Context* lasting = nullptr;
   bool is_capturing = false;
@@ -68,15 +70,19 @@ Result<void> wait_for_work(driver::Driver& driver, driver::DeviceOrdinal device)
   return lasting != nullptr ? lasting->wait_for_work() : ipc::wait_for_primary(driver, device);
 }
 
-// The calling thread's context stays, if it has one on the device of the memory; else it is the primary one.
-Result<ipc::IpcHandle> export_from(driver::Driver& driver, driver::DeviceOrdinal device, AddressRange range) {
+// The calling thread's context stays, if it has one on the device of the memory; else it is the
+// primary one.
+Result<ipc::IpcHandle> export_from(driver::Driver& driver, driver::DeviceOrdinal device,
+                                   AddressRange range) {
   using driver::Call;
   using driver::checked;
   const auto foreign = [&](Call call, driver::CuResult result) {
-    return Error{ErrorCode::invalid_pointer,
-                 message_of("{:#x} is neither memory of a pool nor plain memory of the driver, which alone can be "
-                            "shared: {}",
-                            to_integer(range.begin), driver::driver_error(call, result).message)};
+    return Error{
+        ErrorCode::invalid_pointer,
+        message_of(
+            "{:#x} is neither memory of a pool nor plain memory of the driver, which alone can be "
+            "shared: {}",
+            to_integer(range.begin), driver::driver_error(call, result).message)};
   };
   AddressRange allocation;
   driver::CuResult result = driver.mem_get_address_range(range.begin, allocation);
@@ -89,8 +95,9 @@ Result<ipc::IpcHandle> export_from(driver::Driver& driver, driver::DeviceOrdinal
   if (result != driver::CuResult::success) return foreign(Call::ipc_get_mem_handle, result);
   if (range.size == 0 || range.size > allocation.end() - range.begin)
     return Error{ErrorCode::invalid_argument,
-                 message_of("{} bytes at {:#x} are not inside the allocation of {} bytes at {:#x}", range.size,
-                            to_integer(range.begin), allocation.size, to_integer(allocation.begin))};
+                 message_of("{} bytes at {:#x} are not inside the allocation of {} bytes at {:#x}",
+                            range.size, to_integer(range.begin), allocation.size,
+                            to_integer(allocation.begin))};
   VPMM_TRY(checked(Call::device_get_uuid, driver.device_get_uuid(device, handle.device)));
   return handle;
 }
@@ -105,13 +112,15 @@ Result<ipc::IpcHandle> export_legacy(AddressRange range) {
   const driver::CuResult known = driver->pointer_get_device(range.begin, device);
   if (known != driver::CuResult::success)
     return Error{ErrorCode::invalid_pointer,
-                 message_of("{:#x} is neither memory of a pool nor of the driver: {}", to_integer(range.begin),
+                 message_of("{:#x} is neither memory of a pool nor of the driver: {}",
+                            to_integer(range.begin),
                             driver::driver_error(Call::pointer_get_device, known).message)};
   driver::DeviceOrdinal current = 0;
   if (driver->ctx_get_device(current) == driver::CuResult::success && current == device)
     return export_from(*driver, device, range);
   driver::ContextHandle context{};
-  VPMM_TRY(checked(Call::device_primary_ctx_retain, driver->device_primary_ctx_retain(device, context)));
+  VPMM_TRY(
+      checked(Call::device_primary_ctx_retain, driver->device_primary_ctx_retain(device, context)));
   const ScopeExit release([&] { driver->device_primary_ctx_release(device); });
   const driver::ContextScope scope(*driver, context);
   VPMM_TRY(checked(Call::ctx_set_current, scope.result()));
@@ -154,7 +163,8 @@ vpmm_status vpmm_ipc_open(const vpmm_ipc_handle* handle, int device, void** ptr)
     VPMM_TRY_ASSIGN(const ipc::IpcHandle shared, from_struct(handle));
     VPMM_TRY_ASSIGN(driver::Driver* const driver, driver_of_process());
     const auto wanted = device == -1 ? std::nullopt : std::optional(device);
-    VPMM_TRY_ASSIGN(const DevicePtr opened, ipc::Importer::of_process().open(*driver, shared, wanted));
+    VPMM_TRY_ASSIGN(const DevicePtr opened,
+                    ipc::Importer::of_process().open(*driver, shared, wanted));
     *ptr = to_pointer(opened);
     return {};
   });
@@ -172,8 +182,9 @@ vpmm_status vpmm_ipc_open_staged(const vpmm_ipc_handle* handle, vpmm_pool* pool,
 
 // While the process ends what is open is left to the system, which tells the exporter.
 vpmm_status vpmm_ipc_close(void* ptr) {
-  return gated(WhenEnding::do_nothing,
-               [&]() -> Result<void> { return ipc::Importer::of_process().close(to_device_ptr(ptr), wait_for_work); });
+  return gated(WhenEnding::do_nothing, [&]() -> Result<void> {
+    return ipc::Importer::of_process().close(to_device_ptr(ptr), wait_for_work);
+  });
 }
 
 void vpmm_ipc_close_deferred(void* ptr) {

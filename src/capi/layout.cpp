@@ -50,7 +50,8 @@ std::unique_ptr<Owner> to_structs(const context::Layout& layout) {
   owner->blocks.reserve(layout.blocks.size());
   owner->chunks.reserve(layout.chunks.size());
   for (const context::Block& block : layout.blocks) owner->blocks.push_back(to_struct(block));
-  for (const AddressRange& chunk : layout.chunks) owner->chunks.push_back({to_pointer(chunk.begin), chunk.size});
+  for (const AddressRange& chunk : layout.chunks)
+    owner->chunks.push_back({to_pointer(chunk.begin), chunk.size});
   return owner;
 }
 

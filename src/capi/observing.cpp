@@ -21,7 +21,8 @@ constexpr std::size_t kFigures = 0
 #include "observe/statistics.def"
 #undef VPMM_STATISTIC
     ;
-static_assert(sizeof(vpmm_statistics) == offsetof(vpmm_statistics, mapped_bytes) + kFigures * sizeof(uint64_t),
+static_assert(sizeof(vpmm_statistics) ==
+                  offsetof(vpmm_statistics, mapped_bytes) + kFigures * sizeof(uint64_t),
               "vpmm_statistics lists every figure of statistics.def");
 
 vpmm_statistics to_struct(const observe::Statistics& figures) {
@@ -44,7 +45,8 @@ vpmm_region_state state_of(char kind) {
 }
 
 vpmm_region to_struct(const observe::RegionSnapshot& region) {
-  return {to_pointer(region.range.begin), region.range.size, region.requested, state_of(region.kind), region.complete};
+  return {to_pointer(region.range.begin), region.range.size, region.requested,
+          state_of(region.kind), region.complete};
 }
 
 char* copy_of(const std::string& text) {

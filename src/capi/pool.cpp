@@ -20,8 +20,8 @@ namespace {
 
 constexpr int kMaxDevices = 128;
 
-// Leaked on purpose, pools and all: whoever still uses one during static destruction must find it. The slots make the
-// second and every later look-up a plain load.
+// Leaked on purpose, pools and all: whoever still uses one during static destruction must find it.
+// The slots make the second and every later look-up a plain load.
 struct ProcessPools {
   Mutex opening;
   std::array<std::atomic<vpmm_pool*>, kMaxDevices> slots{};
@@ -44,19 +44,24 @@ OpenPools& open_pools() {
 }
 
 Result<std::atomic<vpmm_pool*>*> slot_of(int device) {
-  if (device >= 0 && device < kMaxDevices) return &process_pools().slots[static_cast<std::size_t>(device)];
+  if (device >= 0 && device < kMaxDevices)
+    return &process_pools().slots[static_cast<std::size_t>(device)];
   return Error{ErrorCode::invalid_argument, message_of("there is no device {}", device)};
 }
 
-// Two ways of asking for the same thing are no difference: no page size, and the page size that it came to.
+// Two ways of asking for the same thing are no difference: no page size, and the page size that it
+// came to.
 Result<void> check_same(int device, const vpmm_pool& open, const context::Config& config) {
   if (config == open.asked || config == open.context->config()) return {};
   const std::string how = context::difference(open.asked, config);
-  return Error{ErrorCode::bad_configuration,
-               message_of("the process-wide pool of device {} is already open with other settings: {}", device, how)};
+  return Error{
+      ErrorCode::bad_configuration,
+      message_of("the process-wide pool of device {} is already open with other settings: {}",
+                 device, how)};
 }
 
-Result<vpmm_pool*> open_in(std::atomic<vpmm_pool*>& slot, int device, const context::Config& config) {
+Result<vpmm_pool*> open_in(std::atomic<vpmm_pool*>& slot, int device,
+                           const context::Config& config) {
   VPMM_TRY_ASSIGN(vpmm_pool* const pool, open_pool(device, config, Ownership::process_wide));
   slot.store(pool, std::memory_order_release);
   return pool;

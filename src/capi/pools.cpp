@@ -1,4 +1,5 @@
-// capi: opening and destroying pools, and what belongs to a whole pool: limits, captures, synchronisation.
+// capi: opening and destroying pools, and what belongs to a whole pool: limits, captures,
+// synchronisation.
 #include "capi/call.hpp"
 #include "capi/pool.hpp"
 #include "capi/settings.hpp"
@@ -18,12 +19,14 @@ Result<int> count_devices() {
   driver::CuResult result = driver->init();
   if (result == driver::CuResult::success) result = driver->device_get_count(count);
   if (result == driver::CuResult::success) return count;
-  return Error{ErrorCode::driver_failed, std::string("counting devices failed: ") + driver::to_string(result)};
+  return Error{ErrorCode::driver_failed,
+               std::string("counting devices failed: ") + driver::to_string(result)};
 }
 
 Result<void> create_private_pool(int device, const vpmm_config* settings, vpmm_pool** pool) {
   VPMM_TRY(require(pool, "pool"));
-  VPMM_TRY_ASSIGN(const auto config, settings != nullptr ? to_config(settings) : context::config_from_environment());
+  VPMM_TRY_ASSIGN(const auto config,
+                  settings != nullptr ? to_config(settings) : context::config_from_environment());
   VPMM_TRY_ASSIGN(*pool, open_pool(device, config, Ownership::of_the_caller));
   return {};
 }
@@ -70,7 +73,8 @@ vpmm_status vpmm_pool_destroy(vpmm_pool* pool) {
   if (pool == nullptr) return VPMM_OK;
   return gated(WhenEnding::do_nothing, [&]() -> Result<void> {
     if (pool->ownership == Ownership::process_wide) {
-      return Error{ErrorCode::invalid_argument, "the process-wide pool of a device is never destroyed"};
+      return Error{ErrorCode::invalid_argument,
+                   "the process-wide pool of a device is never destroyed"};
     }
     close_pool(pool);
     return {};
@@ -87,7 +91,8 @@ vpmm_status vpmm_capture_end(vpmm_pool* pool) {
 
 vpmm_status vpmm_capture_release(vpmm_pool* pool, uint64_t capture_id) {
   return with_pool(
-      pool, [&](Context& context) { return context.capture_release(driver::CaptureId{capture_id}); },
+      pool,
+      [&](Context& context) { return context.capture_release(driver::CaptureId{capture_id}); },
       WhenEnding::do_nothing);
 }
 
@@ -121,7 +126,8 @@ vpmm_status vpmm_preallocate(vpmm_pool* pool, size_t bytes) {
 vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     if (bytes == 0)
-      return Error{ErrorCode::invalid_argument, "capacity 0: must be a number of bytes, or UINT64_MAX for no limit"};
+      return Error{ErrorCode::invalid_argument,
+                   "capacity 0: must be a number of bytes, or UINT64_MAX for no limit"};
     context.set_capacity(bytes == UINT64_MAX ? std::nullopt : std::optional<Bytes>(bytes));
     return {};
   });
@@ -139,7 +145,8 @@ vpmm_status vpmm_set_peer_access(vpmm_pool* pool, int device) {
   return with_pool(pool, [&](Context& context) { return context.set_peer_access(device); });
 }
 
-vpmm_status vpmm_set_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_callback callback, void* argument) {
+vpmm_status vpmm_set_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_callback callback,
+                                            void* argument) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     context.set_out_of_memory_callback(callback != nullptr ? asking(callback, argument)
                                                            : context::OutOfMemoryCallback());
@@ -147,8 +154,8 @@ vpmm_status vpmm_set_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_
   });
 }
 
-vpmm_status vpmm_add_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_callback callback, void* argument,
-                                            uint64_t* id) {
+vpmm_status vpmm_add_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_callback callback,
+                                            void* argument, uint64_t* id) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(reinterpret_cast<const void*>(callback), "callback"));
     VPMM_TRY(require(id, "id"));
@@ -159,7 +166,8 @@ vpmm_status vpmm_add_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_
 
 vpmm_status vpmm_remove_out_of_memory_callback(vpmm_pool* pool, uint64_t id) {
   return with_pool(
-      pool, [&](Context& context) { return context.remove_out_of_memory_callback(id); }, WhenEnding::do_nothing);
+      pool, [&](Context& context) { return context.remove_out_of_memory_callback(id); },
+      WhenEnding::do_nothing);
 }
 
 vpmm_status vpmm_synchronize(vpmm_pool* pool) {

@@ -42,8 +42,10 @@ Result<std::string> expanded(const std::string& pattern, int device) {
     else if (what == '%')
       path += '%';
     else
-      return Error{ErrorCode::bad_configuration,
-                   message_of("VPMM_RECORD={}: a % stands before p (process), d (device) or another %", pattern)};
+      return Error{
+          ErrorCode::bad_configuration,
+          message_of("VPMM_RECORD={}: a % stands before p (process), d (device) or another %",
+                     pattern)};
   }
   return path;
 }
@@ -58,12 +60,14 @@ std::string numbered(const std::string& path, int number) {
 // How many pools of the process have begun a file of this name.
 int count_of(const std::string& path) {
   static Mutex mutex;
-  static auto* const counts = new std::map<std::string, int>;  // never destroyed: static objects may open pools
+  static auto* const counts =
+      new std::map<std::string, int>;  // never destroyed: static objects may open pools
   const MutexLock lock(mutex);
   return ++(*counts)[path];
 }
 
-// Marks that were made while there was no pool, for the recording that the environment asks for and that begins next.
+// Marks that were made while there was no pool, for the recording that the environment asks for and
+// that begins next.
 class EarlyMarks {
  public:
   static EarlyMarks& of_process() {
@@ -92,7 +96,8 @@ bool is_asked_for_by_environment() {
   return settings && !settings.value().file.empty();
 }
 
-// In all recordings. Where there is no pool yet none is opened, which would take memory of a GPU for a text.
+// In all recordings. Where there is no pool yet none is opened, which would take memory of a GPU
+// for a text.
 void mark_everywhere(const char* text) {
   bool is_heard = false;
   for_each_pool([&](vpmm_pool& each) {
@@ -104,14 +109,16 @@ void mark_everywhere(const char* text) {
 }
 
 Result<void> start_from_environment(Context& context) {
-  VPMM_TRY_ASSIGN(const context::RecordSettings settings, context::record_settings_from_environment());
+  VPMM_TRY_ASSIGN(const context::RecordSettings settings,
+                  context::record_settings_from_environment());
   if (settings.file.empty()) return {};
   VPMM_TRY_ASSIGN(const std::string path, expanded(settings.file, context.device()));
   const int count = count_of(path);
   const std::string wanted = count == 1 ? path : numbered(path, count);
   Result<void> started = context.start_recording(wanted, settings.options);
   if (started || started.error().code != ErrorCode::file_in_use) return started;
-  const std::string own = numbered(wanted, ::getpid());  // others of the same environment may record to it
+  const std::string own =
+      numbered(wanted, ::getpid());  // others of the same environment may record to it
   if (!context.start_recording(own, settings.options)) return started;
   observe::log(observe::LogLevel::warning, "recording to {}, for {}", own, started.error().message);
   return {};
@@ -168,10 +175,12 @@ vpmm_status vpmm_record_mark(vpmm_pool* pool, const char* text) {
   });
 }
 
-vpmm_status vpmm_set_stack_callback(vpmm_stack_capture capture, vpmm_stack_describe describe, void* argument) {
+vpmm_status vpmm_set_stack_callback(vpmm_stack_capture capture, vpmm_stack_describe describe,
+                                    void* argument) {
   return guarded([&]() -> Result<void> {
     if ((capture == nullptr) != (describe == nullptr))
-      return Error{ErrorCode::invalid_argument, "`capture` and `describe` come together, or both are null"};
+      return Error{ErrorCode::invalid_argument,
+                   "`capture` and `describe` come together, or both are null"};
     observe::set_stack_provider({capture, describe, argument});
     return {};
   });

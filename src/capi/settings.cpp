@@ -16,7 +16,8 @@ namespace vpmm::capi {
 namespace {
 
 constexpr std::uint64_t kUnset = std::numeric_limits<std::uint64_t>::max();
-constexpr std::size_t kFirstVersion = offsetof(vpmm_config, unnamed_free_on_allocating_stream) + sizeof(int);
+constexpr std::size_t kFirstVersion =
+    offsetof(vpmm_config, unnamed_free_on_allocating_stream) + sizeof(int);
 
 vpmm_config to_settings(const context::Config& config) {
   vpmm_config settings{};
@@ -33,11 +34,13 @@ vpmm_config to_settings(const context::Config& config) {
   settings.driver = context::to_string(config.driver);
   settings.prefer = context::to_string(config.prefer);
   settings.ipc_isolate = config.ipc_isolate;
-  settings.unnamed_free_on_allocating_stream = config.unnamed_free == context::UnnamedFree::allocating_stream;
+  settings.unnamed_free_on_allocating_stream =
+      config.unnamed_free == context::UnnamedFree::allocating_stream;
   return settings;
 }
 
-// A number as its variable would hold it, so that both ways of setting it meet the same checks and error texts.
+// A number as its variable would hold it, so that both ways of setting it meet the same checks and
+// error texts.
 std::string text_of(std::uint64_t number, std::uint64_t special, const char* name_of_special) {
   return number == special ? name_of_special : std::to_string(number);
 }
@@ -49,7 +52,8 @@ Result<void> set_numbers(const vpmm_config& settings, context::Config& config) {
   VPMM_TRY(context::set(config, "VPMM_PAGES", std::to_string(settings.pages)));
   VPMM_TRY(context::set(config, "VPMM_VA_SIZE", std::to_string(settings.va_size)));
   VPMM_TRY(context::set(config, "VPMM_CHUNK_MAX", text_of(settings.chunk_max, 0, "page")));
-  VPMM_TRY(context::set(config, "VPMM_RELEASE_THRESHOLD", text_of(settings.release_threshold, kUnset, "none")));
+  VPMM_TRY(context::set(config, "VPMM_RELEASE_THRESHOLD",
+                        text_of(settings.release_threshold, kUnset, "none")));
   VPMM_TRY(context::set(config, "VPMM_MAX_MAPPINGS", std::to_string(settings.max_mappings)));
   VPMM_TRY(context::set(config, "VPMM_IPC_ISOLATE", std::to_string(settings.ipc_isolate)));
   return context::set(config, "VPMM_CAPACITY", text_of(settings.capacity, kUnset, "none"));
@@ -70,11 +74,12 @@ Result<void> set_names(const vpmm_config& settings, context::Config& config) {
 
 Result<void> set_unnamed_free(int on_allocating_stream, context::Config& config) {
   if (on_allocating_stream != 0 && on_allocating_stream != 1) {
-    return Error{ErrorCode::bad_configuration,
-                 message_of("unnamed_free_on_allocating_stream={}: must be 0 or 1", on_allocating_stream)};
+    return Error{
+        ErrorCode::bad_configuration,
+        message_of("unnamed_free_on_allocating_stream={}: must be 0 or 1", on_allocating_stream)};
   }
-  config.unnamed_free =
-      on_allocating_stream == 1 ? context::UnnamedFree::allocating_stream : context::UnnamedFree::any_stream;
+  config.unnamed_free = on_allocating_stream == 1 ? context::UnnamedFree::allocating_stream
+                                                  : context::UnnamedFree::any_stream;
   return {};
 }
 

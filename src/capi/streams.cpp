@@ -27,12 +27,13 @@ bool served_from_cache(Work&& work) noexcept {
 
 Result<void> check_count(std::size_t count) {
   if (count <= std::vector<DevicePtr>().max_size()) return {};
-  return Error{ErrorCode::invalid_argument, "`count` is " + std::to_string(count) + ": more than memory could hold"};
+  return Error{ErrorCode::invalid_argument,
+               "`count` is " + std::to_string(count) + ": more than memory could hold"};
 }
 
 // Functions of their own, so that calls served from a cache do not set up what these need.
-[[gnu::noinline]] vpmm_status allocate_beyond(vpmm_bound_stream* bound, std::size_t bytes, std::size_t alignment,
-                                              void** ptr) noexcept {
+[[gnu::noinline]] vpmm_status allocate_beyond(vpmm_bound_stream* bound, std::size_t bytes,
+                                              std::size_t alignment, void** ptr) noexcept {
   return gated(WhenEnding::fail, [&]() -> Result<void> {
     VPMM_TRY(require(bound, "bound"));
     VPMM_TRY(require(ptr, "ptr"));
@@ -66,7 +67,8 @@ void vpmm_stream_unbind(vpmm_bound_stream* bound) {
   if (entry.open()) delete stream_of(bound);
 }
 
-vpmm_status vpmm_bound_allocate(vpmm_bound_stream* bound, size_t bytes, size_t alignment, void** ptr) {
+vpmm_status vpmm_bound_allocate(vpmm_bound_stream* bound, size_t bytes, size_t alignment,
+                                void** ptr) {
   if (bound != nullptr && ptr != nullptr) {
     const bool is_done = served_from_cache([&] {
       const DevicePtr begin = stream_of(bound)->try_allocate(bytes, alignment);
@@ -81,12 +83,14 @@ vpmm_status vpmm_bound_allocate(vpmm_bound_stream* bound, size_t bytes, size_t a
 
 vpmm_status vpmm_bound_deallocate(vpmm_bound_stream* bound, void* ptr) {
   if (ptr == nullptr) return VPMM_OK;
-  if (bound != nullptr && served_from_cache([&] { return stream_of(bound)->try_deallocate(to_device_ptr(ptr)); }))
+  if (bound != nullptr &&
+      served_from_cache([&] { return stream_of(bound)->try_deallocate(to_device_ptr(ptr)); }))
     return VPMM_OK;
   return deallocate_beyond(bound, ptr);
 }
 
-vpmm_status vpmm_allocate_many(vpmm_pool* pool, const size_t* bytes, size_t count, vpmm_stream stream, void** ptrs) {
+vpmm_status vpmm_allocate_many(vpmm_pool* pool, const size_t* bytes, size_t count,
+                               vpmm_stream stream, void** ptrs) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     if (count == 0) return {};
     VPMM_TRY(require(bytes, "bytes"));
@@ -100,7 +104,8 @@ vpmm_status vpmm_allocate_many(vpmm_pool* pool, const size_t* bytes, size_t coun
   });
 }
 
-vpmm_status vpmm_deallocate_many(vpmm_pool* pool, void* const* ptrs, size_t count, vpmm_stream stream) {
+vpmm_status vpmm_deallocate_many(vpmm_pool* pool, void* const* ptrs, size_t count,
+                                 vpmm_stream stream) {
   return with_pool(
       pool,
       [&](Context& context) -> Result<void> {

@@ -9,7 +9,8 @@ using namespace vpmm::capi;
 vpmm_status vpmm_set_tag_name(uint32_t tag, const char* name) {
   return gated(WhenEnding::do_nothing, [&]() -> Result<void> {
     VPMM_TRY(require(name, "name"));
-    if (tag == 0) return Error{ErrorCode::invalid_argument, "tag 0 stands for none and has no name"};
+    if (tag == 0)
+      return Error{ErrorCode::invalid_argument, "tag 0 stands for none and has no name"};
     context::set_tag_name(tag, name);
     return {};
   });

@@ -1,7 +1,8 @@
 // capi: structs that grow: how one side's size meets the other's.
 //
-// A caller may have been compiled against an older header (a shorter struct) or a newer one (a longer struct). Only
-// what both know is copied; `smallest` is the size of the first version, and anything below it is a mistake.
+// A caller may have been compiled against an older header (a shorter struct) or a newer one (a
+// longer struct). Only what both know is copied; `smallest` is the size of the first version, and
+// anything below it is a mistake.
 #pragma once
 
 #include <algorithm>
@@ -16,26 +17,31 @@ namespace vpmm::capi {
 inline Result<void> check_size(std::size_t size, std::size_t smallest, const char* name) {
   if (size >= smallest) return {};
   return Error{ErrorCode::invalid_argument,
-               message_of("{0}.size is {1}, at least {2} is needed: set it to sizeof({0})", name, size, smallest)};
+               message_of("{0}.size is {1}, at least {2} is needed: set it to sizeof({0})", name,
+                          size, smallest)};
 }
 
-// Fills the caller's struct and zeroes the part that only the caller knows. Leaves `size` as the caller set it.
+// Fills the caller's struct and zeroes the part that only the caller knows. Leaves `size` as the
+// caller set it.
 template <typename Struct>
 void copy_out(Struct ours, Struct* theirs) {
   const std::size_t size = theirs->size;
   ours.size = size;
   std::memcpy(theirs, &ours, std::min(size, sizeof(Struct)));
-  if (size > sizeof(Struct)) std::memset(reinterpret_cast<char*>(theirs) + sizeof(Struct), 0, size - sizeof(Struct));
+  if (size > sizeof(Struct))
+    std::memset(reinterpret_cast<char*>(theirs) + sizeof(Struct), 0, size - sizeof(Struct));
 }
 
-// Reads the caller's struct over our defaults. What only the caller knows must be zero: a setting that would be
-// ignored is an error.
+// Reads the caller's struct over our defaults. What only the caller knows must be zero: a setting
+// that would be ignored is an error.
 template <typename Struct>
 Result<void> copy_in(const Struct* theirs, Struct& ours, const char* name) {
   const char* const bytes = reinterpret_cast<const char*>(theirs);
   const auto is_zero = [](char byte) { return byte == 0; };
-  if (theirs->size > sizeof(Struct) && !std::all_of(bytes + sizeof(Struct), bytes + theirs->size, is_zero)) {
-    return Error{ErrorCode::unsupported, message_of("{} holds settings that this version does not know", name)};
+  if (theirs->size > sizeof(Struct) &&
+      !std::all_of(bytes + sizeof(Struct), bytes + theirs->size, is_zero)) {
+    return Error{ErrorCode::unsupported,
+                 message_of("{} holds settings that this version does not know", name)};
   }
   std::memcpy(&ours, theirs, std::min(theirs->size, sizeof(Struct)));
   return {};

@@ -14,7 +14,8 @@ namespace {
 using driver::Call;
 
 constexpr Bytes kScratch = 64 * kMiB;
-// An H200 fills so much in 20 to 30 microseconds, the simulator's clock goes on as much, and its host needs longer.
+// An H200 fills so much in 20 to 30 microseconds, the simulator's clock goes on as much, and its
+// host needs longer.
 constexpr int kFills = 400;
 constexpr int kFillsOnSimulator = 8;
 
@@ -34,7 +35,9 @@ driver::Driver& process_driver() {
   return *value_or_throw(context::process_driver(config.driver));
 }
 
-DevicePtr to_device_ptr(const void* ptr) { return DevicePtr{reinterpret_cast<std::uintptr_t>(ptr)}; }
+DevicePtr to_device_ptr(const void* ptr) {
+  return DevicePtr{reinterpret_cast<std::uintptr_t>(ptr)};
+}
 
 }  // namespace
 
@@ -57,13 +60,15 @@ void BusyStream::work_for_a_while() {
   const emm::CurrentContext current(subject_.driver, subject_.primary);
   const bool is_simulated = std::string_view(driver_.name()) == "sim";
   for (int i = 0; i < (is_simulated ? kFillsOnSimulator : kFills); ++i)
-    done(Call::memset_d8_async, driver_.memset_d8_async(scratch_, static_cast<std::uint8_t>(i), kScratch, stream_));
+    done(Call::memset_d8_async,
+         driver_.memset_d8_async(scratch_, static_cast<std::uint8_t>(i), kScratch, stream_));
 }
 
 void BusyStream::copy(void* to, const void* from, std::size_t bytes) {
   const emm::CurrentContext current(subject_.driver, subject_.primary);
   done(Call::memcpy_device_to_device_async,
-       driver_.memcpy_device_to_device_async(to_device_ptr(to), to_device_ptr(from), bytes, stream_));
+       driver_.memcpy_device_to_device_async(to_device_ptr(to), to_device_ptr(from), bytes,
+                                             stream_));
 }
 
 void BusyStream::wait() {

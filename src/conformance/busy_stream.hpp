@@ -6,7 +6,8 @@
 
 namespace vpmm::conformance {
 
-// A non-blocking stream in the device's primary context, on the driver of the process. Throws vpmm::error.
+// A non-blocking stream in the device's primary context, on the driver of the process. Throws
+// vpmm::error.
 class BusyStream {
  public:
   explicit BusyStream(const Subject& subject);

@@ -1,4 +1,5 @@
-// conformance: deferred cleanup: what the manager asks of the driver meanwhile, and that memory does not run out of it.
+// conformance: deferred cleanup: what the manager asks of the driver meanwhile, and that memory
+// does not run out of it.
 #include <atomic>
 #include <exception>
 #include <memory>
@@ -11,8 +12,9 @@
 namespace vpmm::conformance {
 namespace {
 
-// The driver's table with a count of frees, the calls that wait for the device. One for the process, because managers
-// may keep the table; a manager that has a driver of its own goes uncounted.
+// The driver's table with a count of frees, the calls that wait for the device. One for the
+// process, because managers may keep the table; a manager that has a driver of its own goes
+// uncounted.
 class FreeCounter {
  public:
   static FreeCounter& of(const emm::Driver& driver) {
@@ -53,8 +55,8 @@ class FreeCounter {
 struct Watched {
   explicit Watched(const Subject& subject)
       : counter(FreeCounter::of(subject.driver)),
-        manager(std::make_shared<emm::PluginMemoryManager>(emm::Creation{counter.driver(), subject.device},
-                                                           subject.plugin)) {
+        manager(std::make_shared<emm::PluginMemoryManager>(
+            emm::Creation{counter.driver(), subject.device}, subject.plugin)) {
     const bool has_slots = subject.plugin->size >= offsetof(vpmm_emm_plugin, defer_cleanup_end);
     if (!has_slots || subject.plugin->defer_cleanup_begin == nullptr)
       throw Skipped{"the manager does not defer cleanup"};
@@ -76,8 +78,9 @@ struct Watched {
   }
   void require_none_freed(std::string_view when) const {
     const int frees = frees_of_dropping();
-    require(frees == 0, "nothing may be freed while cleanup is deferred; the driver was asked to {} times {}", frees,
-            when);
+    require(frees == 0,
+            "nothing may be freed while cleanup is deferred; the driver was asked to {} times {}",
+            frees, when);
   }
 
   FreeCounter& counter;
@@ -122,7 +125,8 @@ void an_exception_ends_a_deferral(const Subject& subject) {
   } catch (const Skipped&) {
     const int after = watched.frees_of_dropping();
     require(before == 0 || after > 0,
-            "the driver was asked to free {} times before a deferral; after one that an exception ended, never",
+            "the driver was asked to free {} times before a deferral; after one that an exception "
+            "ended, never",
             before);
   }
 }
@@ -136,7 +140,8 @@ void memory_can_be_allocated_and_used_while_cleanup_is_deferred(const Subject& s
     (void)allocate(context, 100'000);
   }
   for (std::uint64_t i = 0; i < blocks.size(); ++i)
-    verify(subject, blocks[i].device_pointer(), 100'000, i, "memory that was allocated in a deferral");
+    verify(subject, blocks[i].device_pointer(), 100'000, i,
+           "memory that was allocated in a deferral");
 }
 
 // Fills the device, drops everything in a deferral and asks for half of it again.
@@ -149,15 +154,17 @@ void running_out_of_memory_comes_before_a_deferral(const Subject& subject) {
     while (blocks.size() < 64) blocks.push_back(allocate(context, bytes));
     throw Skipped{"twice the device's memory could be allocated"};
   } catch (const vpmm::out_of_memory&) {
-    require(blocks.size() >= 2, "not even two blocks of {} bytes, a 32nd of the device, could be allocated", bytes);
+    require(blocks.size() >= 2,
+            "not even two blocks of {} bytes, a 32nd of the device, could be allocated", bytes);
   }
   const std::size_t wanted = blocks.size() / 2;
   blocks.clear();
   try {
     while (blocks.size() < wanted) blocks.push_back(allocate(context, bytes));
   } catch (const vpmm::out_of_memory& error) {
-    throw Failed{fmt::format("{} blocks of {} bytes were dropped in a deferral; only {} could be allocated again: {}",
-                             2 * wanted, bytes, blocks.size(), error.what())};
+    throw Failed{fmt::format(
+        "{} blocks of {} bytes were dropped in a deferral; only {} could be allocated again: {}",
+        2 * wanted, bytes, blocks.size(), error.what())};
   }
 }
 
@@ -167,11 +174,13 @@ std::vector<Check> cleanup_checks() {
   return {
       {"nothing_is_freed_while_cleanup_is_deferred_once_or_twice",
        nothing_is_freed_while_cleanup_is_deferred_once_or_twice},
-      {"deferrals_may_overlap_and_end_on_other_threads", deferrals_may_overlap_and_end_on_other_threads},
+      {"deferrals_may_overlap_and_end_on_other_threads",
+       deferrals_may_overlap_and_end_on_other_threads},
       {"an_exception_ends_a_deferral", an_exception_ends_a_deferral},
       {"memory_can_be_allocated_and_used_while_cleanup_is_deferred",
        memory_can_be_allocated_and_used_while_cleanup_is_deferred},
-      {"running_out_of_memory_comes_before_a_deferral", running_out_of_memory_comes_before_a_deferral},
+      {"running_out_of_memory_comes_before_a_deferral",
+       running_out_of_memory_comes_before_a_deferral},
   };
 }
 

@@ -43,17 +43,21 @@ const char* to_string(Verdict verdict) {
 
 std::vector<Check> all_checks() {
   std::vector<Check> all;
-  for (const auto& list :
-       {life_checks(), device_memory_checks(), cleanup_checks(), host_memory_checks(), capability_checks()})
+  for (const auto& list : {life_checks(), device_memory_checks(), cleanup_checks(),
+                           host_memory_checks(), capability_checks()})
     all.insert(all.end(), list.begin(), list.end());
   return all;
 }
 
-Suite::Suite(const vpmm_emm_plugin* plugin, int device) : subject_{plugin, emm::Driver::of_process(), device, nullptr} {
+Suite::Suite(const vpmm_emm_plugin* plugin, int device)
+    : subject_{plugin, emm::Driver::of_process(), device, nullptr} {
   subject_.primary = subject_.driver.device_primary_ctx_retain(device);
 }
 
-Suite::~Suite() { (void)subject_.driver.table()->device_primary_ctx_release(subject_.driver.table(), subject_.device); }
+Suite::~Suite() {
+  (void)subject_.driver.table()->device_primary_ctx_release(subject_.driver.table(),
+                                                            subject_.device);
+}
 
 Finding Suite::run(const Check& check) const {
   try {
@@ -65,12 +69,14 @@ Finding Suite::run(const Check& check) const {
     return {check.name, Verdict::skipped, skipped.text};
   } catch (const vpmm::error& error) {
     return {check.name, Verdict::failed,
-            fmt::format("an error came that nothing calls for, with status {}: {}", static_cast<int>(error.status()),
-                        error.what())};
+            fmt::format("an error came that nothing calls for, with status {}: {}",
+                        static_cast<int>(error.status()), error.what())};
   } catch (const std::exception& exception) {
-    return {check.name, Verdict::failed, fmt::format("an exception came through: {}", exception.what())};
+    return {check.name, Verdict::failed,
+            fmt::format("an exception came through: {}", exception.what())};
   } catch (...) {
-    return {check.name, Verdict::failed, "something came through that is no exception of the standard library"};
+    return {check.name, Verdict::failed,
+            "something came through that is no exception of the standard library"};
   }
 }
 

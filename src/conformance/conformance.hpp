@@ -1,4 +1,5 @@
-// conformance: checks that every memory manager must pass, whoever wrote it, over the public interface alone.
+// conformance: checks that every memory manager must pass, whoever wrote it, over the public
+// interface alone.
 #pragma once
 
 #include <string>
@@ -39,12 +40,12 @@ struct Finding {
 // All checks, in the order in which they are best run: what others rely on comes first.
 std::vector<Check> all_checks();
 
-// Runs checks on managers of one plugin. Not thread-safe. A manager that throws or gives wrong memory is reported; one
-// that crashes takes the process along.
+// Runs checks on managers of one plugin. Not thread-safe. A manager that throws or gives wrong
+// memory is reported; one that crashes takes the process along.
 class Suite {
  public:
-  // Keeps the device's primary context while it lives. The plugin must be one that vpmm_emm_check_plugin accepts.
-  // Throws vpmm::error when there is no such device or no driver.
+  // Keeps the device's primary context while it lives. The plugin must be one that
+  // vpmm_emm_check_plugin accepts. Throws vpmm::error when there is no such device or no driver.
   Suite(const vpmm_emm_plugin* plugin, int device);
   ~Suite();
   Suite(const Suite&) = delete;

@@ -1,4 +1,5 @@
-// conformance: device memory: where it lies, that it keeps what is written, that it comes back, how it runs out.
+// conformance: device memory: where it lies, that it keeps what is written, that it comes back, how
+// it runs out.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -10,22 +11,26 @@ namespace vpmm::conformance {
 namespace {
 
 constexpr std::size_t kImpossible = std::size_t{1} << 60;
-constexpr std::uint64_t kTolerance = 64 * kMiB;  // of free memory: pages that are kept, and other processes
+constexpr std::uint64_t kTolerance =
+    64 * kMiB;  // of free memory: pages that are kept, and other processes
 
 void memory_of_any_size_is_aligned_and_keeps_its_contents(const Subject& subject) {
   const emm::Context context = subject.context();
   std::vector<emm::MemoryPointer> blocks;
-  for (const std::size_t bytes : {std::size_t{1}, std::size_t{3}, std::size_t{255}, std::size_t{256}, std::size_t{257},
-                                  std::size_t{4097}, kMiB, 2 * kMiB + 1, 100 * kMiB})
+  for (const std::size_t bytes :
+       {std::size_t{1}, std::size_t{3}, std::size_t{255}, std::size_t{256}, std::size_t{257},
+        std::size_t{4097}, kMiB, 2 * kMiB + 1, 100 * kMiB})
     blocks.push_back(allocate(context, bytes));
   require_apart(blocks);
-  for (std::uint64_t i = 0; i < blocks.size(); ++i) write(subject, blocks[i].device_pointer(), blocks[i].size(), i);
+  for (std::uint64_t i = 0; i < blocks.size(); ++i)
+    write(subject, blocks[i].device_pointer(), blocks[i].size(), i);
   for (std::uint64_t i = 0; i < blocks.size(); ++i)
     verify(subject, blocks[i].device_pointer(), blocks[i].size(), i,
            fmt::format("memory of {} bytes", blocks[i].size()));
 }
 
-// Two rounds in which every other block is replaced, so that what was dropped is used again beside what is live.
+// Two rounds in which every other block is replaced, so that what was dropped is used again beside
+// what is live.
 void live_memory_is_never_given_to_anybody_else(const Subject& subject) {
   constexpr std::array<std::size_t, 6> kSizes{1, 100, 513, 5000, 70'000, 300'000};
   const emm::Context context = subject.context();
@@ -50,8 +55,8 @@ void live_memory_is_never_given_to_anybody_else(const Subject& subject) {
 void no_bytes_are_no_memory(const Subject& subject) {
   const emm::Context context = subject.context();
   const emm::MemoryPointer memory = context.memalloc(0);
-  require(!memory && memory.size() == 0, "0 bytes must be a null pointer; {} bytes came at {}", memory.size(),
-          memory.device_pointer());
+  require(!memory && memory.size() == 0, "0 bytes must be a null pointer; {} bytes came at {}",
+          memory.size(), memory.device_pointer());
 }
 
 // Four times the device, in pieces of which two are live at a time.
@@ -63,10 +68,10 @@ void dropped_memory_is_used_again(const Subject& subject) {
     try {
       last = allocate(context, bytes);
     } catch (const vpmm::out_of_memory& error) {
-      throw Failed{
-          fmt::format("memory that was dropped must serve again; after {} blocks of {} bytes, of which two "
-                      "were live at most, there was none left: {}",
-                      round, bytes, error.what())};
+      throw Failed{fmt::format(
+          "memory that was dropped must serve again; after {} blocks of {} bytes, of which two "
+          "were live at most, there was none left: {}",
+          round, bytes, error.what())};
     }
   }
 }
@@ -80,7 +85,8 @@ void an_impossible_request_is_out_of_memory_and_does_no_harm(const Subject& subj
                   [&] { (void)context.memalloc(kImpossible); });
   }
   require_works(subject, context, "after an impossible request");
-  verify(subject, memory.device_pointer(), kMiB, 1, "memory that was live during an impossible request");
+  verify(subject, memory.device_pointer(), kMiB, 1,
+         "memory that was live during an impossible request");
 }
 
 void a_view_keeps_the_memory_and_it_is_given_back_once(const Subject& subject) {
@@ -90,7 +96,8 @@ void a_view_keeps_the_memory_and_it_is_given_back_once(const Subject& subject) {
   emm::MemoryPointer first = whole.view(0, kMiB);
   emm::MemoryPointer second = first.view(4096, 1000);
   require(second.device_pointer() == static_cast<unsigned char*>(whole.device_pointer()) + 4096,
-          "a view at offset 4096 of memory at {} is at {}", whole.device_pointer(), second.device_pointer());
+          "a view at offset 4096 of memory at {} is at {}", whole.device_pointer(),
+          second.device_pointer());
   whole.reset();
   first.reset();
   std::vector<emm::MemoryPointer> others;
@@ -114,10 +121,10 @@ void memory_may_be_dropped_on_a_thread_without_a_cuda_context(const Subject& sub
     try {
       memory = allocate(context, bytes);
     } catch (const vpmm::out_of_memory& error) {
-      throw Failed{
-          fmt::format("memory dropped on a thread without a CUDA context must serve again; after {} blocks of "
-                      "{} bytes there was none left: {}",
-                      i, bytes, error.what())};
+      throw Failed{fmt::format(
+          "memory dropped on a thread without a CUDA context must serve again; after {} blocks of "
+          "{} bytes there was none left: {}",
+          i, bytes, error.what())};
     }
     on_another_thread([&] {
       memory.reset();
@@ -133,10 +140,13 @@ void eight_threads_allocate_write_and_drop(const Subject& subject) {
     for (std::uint64_t round = 0; round < 25; ++round) {
       const std::uint64_t seed = 1000 * static_cast<std::uint64_t>(thread + 1) + round;
       std::vector<emm::MemoryPointer> blocks;
-      for (const std::size_t bytes : {std::size_t{10}, std::size_t{5000}, std::size_t{40'000}, std::size_t{150'000}})
-        write(subject, blocks.emplace_back(allocate(context, bytes)).device_pointer(), bytes, seed + bytes);
+      for (const std::size_t bytes :
+           {std::size_t{10}, std::size_t{5000}, std::size_t{40'000}, std::size_t{150'000}})
+        write(subject, blocks.emplace_back(allocate(context, bytes)).device_pointer(), bytes,
+              seed + bytes);
       for (const emm::MemoryPointer& block : blocks)
-        verify(subject, block.device_pointer(), block.size(), seed + block.size(), "memory of one of eight threads");
+        verify(subject, block.device_pointer(), block.size(), seed + block.size(),
+               "memory of one of eight threads");
     }
   });
 }
@@ -146,13 +156,15 @@ void free_memory_is_part_of_the_total_and_allocating_does_not_add_to_it(const Su
   context.initialize();
   const emm::MemoryInfo before = context.get_memory_info();
   const std::uint64_t total = device_bytes(subject);
-  require(before.total == total, "the total must be the driver's, {} bytes; {} came", total, before.total);
-  require(before.free <= before.total, "{} bytes are said to be free of {}", before.free, before.total);
+  require(before.total == total, "the total must be the driver's, {} bytes; {} came", total,
+          before.total);
+  require(before.free <= before.total, "{} bytes are said to be free of {}", before.free,
+          before.total);
   const emm::MemoryPointer memory = allocate(context, 100 * kMiB);
   const emm::MemoryInfo after = context.get_memory_info();
   require(after.free <= before.free + kTolerance,
-          "{} bytes were free; after an allocation of 100 MiB, {} are said to be (tolerance {})", before.free,
-          after.free, kTolerance);
+          "{} bytes were free; after an allocation of 100 MiB, {} are said to be (tolerance {})",
+          before.free, after.free, kTolerance);
 }
 
 void after_reset_as_much_memory_is_free_as_before(const Subject& subject) {
@@ -168,11 +180,12 @@ void after_reset_as_much_memory_is_free_as_before(const Subject& subject) {
   context.reset();
   const std::uint64_t after = context.get_memory_info().free;
   require(after + kTolerance >= before,
-          "{} bytes were free; after 400 MiB were allocated and a reset, {} are (tolerance {})", before, after,
-          kTolerance);
+          "{} bytes were free; after 400 MiB were allocated and a reset, {} are (tolerance {})",
+          before, after, kTolerance);
 }
 
-// A copy out of the memory waits behind other work when the memory is dropped; who gets it next writes to it at once.
+// A copy out of the memory waits behind other work when the memory is dropped; who gets it next
+// writes to it at once.
 void memory_that_queued_work_uses_serves_nobody_else_before_it_is_done(const Subject& subject) {
   constexpr std::uint64_t kOthers = 4;
   const emm::Context context = subject.context();
@@ -191,7 +204,8 @@ void memory_that_queued_work_uses_serves_nobody_else_before_it_is_done(const Sub
     }
     stream.wait();
     verify(subject, copy.device_pointer(), bytes, 1,
-           fmt::format("what a stream read from {} bytes that were dropped before it came to them", bytes));
+           fmt::format("what a stream read from {} bytes that were dropped before it came to them",
+                       bytes));
   }
 }
 
@@ -200,13 +214,15 @@ void memory_that_queued_work_uses_serves_nobody_else_before_it_is_done(const Sub
 std::vector<Check> device_memory_checks() {
   constexpr auto kMemoryInfo = &emm::Capabilities::memory_info;
   return {
-      {"memory_of_any_size_is_aligned_and_keeps_its_contents", memory_of_any_size_is_aligned_and_keeps_its_contents},
+      {"memory_of_any_size_is_aligned_and_keeps_its_contents",
+       memory_of_any_size_is_aligned_and_keeps_its_contents},
       {"live_memory_is_never_given_to_anybody_else", live_memory_is_never_given_to_anybody_else},
       {"no_bytes_are_no_memory", no_bytes_are_no_memory},
       {"dropped_memory_is_used_again", dropped_memory_is_used_again},
       {"an_impossible_request_is_out_of_memory_and_does_no_harm",
        an_impossible_request_is_out_of_memory_and_does_no_harm},
-      {"a_view_keeps_the_memory_and_it_is_given_back_once", a_view_keeps_the_memory_and_it_is_given_back_once},
+      {"a_view_keeps_the_memory_and_it_is_given_back_once",
+       a_view_keeps_the_memory_and_it_is_given_back_once},
       {"memory_that_queued_work_uses_serves_nobody_else_before_it_is_done",
        memory_that_queued_work_uses_serves_nobody_else_before_it_is_done},
       {"memory_may_be_dropped_on_a_thread_without_a_cuda_context",
@@ -214,7 +230,8 @@ std::vector<Check> device_memory_checks() {
       {"eight_threads_allocate_write_and_drop", eight_threads_allocate_write_and_drop},
       {"free_memory_is_part_of_the_total_and_allocating_does_not_add_to_it",
        free_memory_is_part_of_the_total_and_allocating_does_not_add_to_it, kMemoryInfo},
-      {"after_reset_as_much_memory_is_free_as_before", after_reset_as_much_memory_is_free_as_before, kMemoryInfo},
+      {"after_reset_as_much_memory_is_free_as_before", after_reset_as_much_memory_is_free_as_before,
+       kMemoryInfo},
   };
 }
 

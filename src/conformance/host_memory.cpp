@@ -15,7 +15,9 @@ std::shared_ptr<void> make_pages() {
   return {std::aligned_alloc(64 * kKiB, kSize), [](void* pages) { std::free(pages); }};
 }
 
-std::vector<emm::HostOptions> all_options() { return {{}, {true, false}, {false, true}, {true, true}}; }
+std::vector<emm::HostOptions> all_options() {
+  return {{}, {true, false}, {false, true}, {true, true}};
+}
 
 std::string describe(emm::HostOptions options, const char* kind) {
   return fmt::format("{} memory{}{}", kind, options.portable ? ", portable" : "",
@@ -23,13 +25,16 @@ std::string describe(emm::HostOptions options, const char* kind) {
 }
 
 // What one side writes, the other must see.
-void require_shared(const Subject& subject, const emm::MappedMemory& memory, std::string_view what) {
+void require_shared(const Subject& subject, const emm::MappedMemory& memory,
+                    std::string_view what) {
   require(memory.host_pointer() != nullptr, "{} has no host pointer", what);
   require(memory.device_pointer() != nullptr, "{} has no device pointer", what);
   write_by_host(memory.host_pointer(), memory.size(), 1);
-  verify(subject, memory.device_pointer(), memory.size(), 1, fmt::format("{}, seen by the device,", what));
+  verify(subject, memory.device_pointer(), memory.size(), 1,
+         fmt::format("{}, seen by the device,", what));
   write(subject, memory.device_pointer(), memory.size(), 2);
-  verify_by_host(memory.host_pointer(), memory.size(), 2, fmt::format("{}, seen by the host,", what));
+  verify_by_host(memory.host_pointer(), memory.size(), 2,
+                 fmt::format("{}, seen by the host,", what));
 }
 
 void pinned_memory_can_be_written_and_read(const Subject& subject) {
@@ -39,7 +44,8 @@ void pinned_memory_can_be_written_and_read(const Subject& subject) {
       const emm::PinnedMemory memory = context.allocate_pinned(bytes, options);
       const std::string what = describe(options, "pinned");
       require(memory.host_pointer() != nullptr, "{} has no host pointer", what);
-      require(memory.size() == bytes, "{} bytes of {} were asked for; {} came", bytes, what, memory.size());
+      require(memory.size() == bytes, "{} bytes of {} were asked for; {} came", bytes, what,
+              memory.size());
       write_by_host(memory.host_pointer(), bytes, 1);
       verify_by_host(memory.host_pointer(), bytes, 1, what);
     }
@@ -73,8 +79,8 @@ void pinning_leaves_address_and_contents_as_they_are(const Subject& subject) {
   write_by_host(pages.get(), kSize, 1);
   {
     const emm::PinnedMemory pinned = context.pin(pages, {pages.get(), kSize});
-    require(pinned.host_pointer() == pages.get(), "memory at {} was pinned; it is said to be at {}", pages.get(),
-            pinned.host_pointer());
+    require(pinned.host_pointer() == pages.get(), "memory at {} was pinned; it is said to be at {}",
+            pages.get(), pinned.host_pointer());
     verify_by_host(pinned.host_pointer(), kSize, 1, "memory that was pinned");
   }
   verify_by_host(pages.get(), kSize, 1, "memory that was pinned and is not any more");
@@ -85,7 +91,8 @@ void memory_pinned_as_mapped_is_seen_by_the_device(const Subject& subject) {
     throw Skipped{"the device cannot map host memory"};
   const emm::Context context = subject.context();
   const std::shared_ptr<void> pages = make_pages();
-  require_shared(subject, context.pin_mapped(pages, {pages.get(), kSize}), "memory that was pinned as mapped");
+  require_shared(subject, context.pin_mapped(pages, {pages.get(), kSize}),
+                 "memory that was pinned as mapped");
 }
 
 void a_range_can_be_pinned_again_at_once_also_while_cleanup_is_deferred(const Subject& subject) {
@@ -96,10 +103,10 @@ void a_range_can_be_pinned_again_at_once_also_while_cleanup_is_deferred(const Su
       try {
         (void)context.pin(pages, {pages.get(), kSize});
       } catch (const vpmm::error& error) {
-        throw Failed{
-            fmt::format("memory that was pinned and dropped must be unlocked at once; the same range {} could "
-                        "not be pinned again: {}",
-                        when, error.what())};
+        throw Failed{fmt::format(
+            "memory that was pinned and dropped must be unlocked at once; the same range {} could "
+            "not be pinned again: {}",
+            when, error.what())};
       }
     }
   };
@@ -117,7 +124,8 @@ void the_owner_of_pinned_memory_lives_until_the_drop(const Subject& subject) {
   require(!watch.expired(), "the owner of pinned memory was destroyed while the memory was in use");
   emm::PinnedMemory view = pinned.view(100, 100);
   pinned.reset();
-  require(!watch.expired(), "the owner of pinned memory was destroyed while a view of it was in use");
+  require(!watch.expired(),
+          "the owner of pinned memory was destroyed while a view of it was in use");
   view.reset();
   require(watch.expired(), "the owner of pinned memory was kept after the memory had been dropped");
 }
@@ -131,7 +139,8 @@ void pinning_what_is_pinned_is_an_error_and_leaves_it_pinned(const Subject& subj
     (void)context.pin(pages, {pages.get(), kSize});
   } catch (const vpmm::error& error) {
     has_failed = true;
-    require(has_text(error), "a range could not be pinned twice, as it must be, but without a text");
+    require(has_text(error),
+            "a range could not be pinned twice, as it must be, but without a text");
   }
   require(has_failed, "a range that is pinned was pinned again; that must be an error");
   // Still in force: a third attempt fails as the second did, and there is something to give back.
@@ -150,13 +159,17 @@ std::vector<Check> host_memory_checks() {
   constexpr auto kHostMemory = &emm::Capabilities::host_memory;
   return {
       {"pinned_memory_can_be_written_and_read", pinned_memory_can_be_written_and_read, kHostMemory},
-      {"mapped_memory_is_the_same_for_host_and_device", mapped_memory_is_the_same_for_host_and_device, kHostMemory},
+      {"mapped_memory_is_the_same_for_host_and_device",
+       mapped_memory_is_the_same_for_host_and_device, kHostMemory},
       {"live_host_memory_keeps_its_contents", live_host_memory_keeps_its_contents, kHostMemory},
-      {"pinning_leaves_address_and_contents_as_they_are", pinning_leaves_address_and_contents_as_they_are, kHostMemory},
-      {"memory_pinned_as_mapped_is_seen_by_the_device", memory_pinned_as_mapped_is_seen_by_the_device, kHostMemory},
+      {"pinning_leaves_address_and_contents_as_they_are",
+       pinning_leaves_address_and_contents_as_they_are, kHostMemory},
+      {"memory_pinned_as_mapped_is_seen_by_the_device",
+       memory_pinned_as_mapped_is_seen_by_the_device, kHostMemory},
       {"a_range_can_be_pinned_again_at_once_also_while_cleanup_is_deferred",
        a_range_can_be_pinned_again_at_once_also_while_cleanup_is_deferred, kHostMemory},
-      {"the_owner_of_pinned_memory_lives_until_the_drop", the_owner_of_pinned_memory_lives_until_the_drop, kHostMemory},
+      {"the_owner_of_pinned_memory_lives_until_the_drop",
+       the_owner_of_pinned_memory_lives_until_the_drop, kHostMemory},
       {"pinning_what_is_pinned_is_an_error_and_leaves_it_pinned",
        pinning_what_is_pinned_is_an_error_and_leaves_it_pinned, kHostMemory},
   };

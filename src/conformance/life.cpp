@@ -10,8 +10,8 @@ namespace {
 void it_has_a_name_and_this_version_of_the_interface(const Subject& subject) {
   vpmm::check(vpmm_emm_check_plugin(subject.plugin));
   const int version = subject.context().memory_manager().interface_version();
-  require(version == VPMM_EMM_INTERFACE_VERSION, "the interface has version {}; the manager says {}",
-          VPMM_EMM_INTERFACE_VERSION, version);
+  require(version == VPMM_EMM_INTERFACE_VERSION,
+          "the interface has version {}; the manager says {}", VPMM_EMM_INTERFACE_VERSION, version);
 }
 
 void initialize_may_come_again_and_changes_nothing(const Subject& subject) {
@@ -105,18 +105,22 @@ void two_contexts_on_one_device_do_not_disturb_each_other(const Subject& subject
   all.clear();
   one.reset();
   for (std::uint64_t i = 0; i < 8; ++i)
-    verify(subject, of_other[i].device_pointer(), kMiB, 2 * i + 1, "memory of a context while another was reset");
+    verify(subject, of_other[i].device_pointer(), kMiB, 2 * i + 1,
+           "memory of a context while another was reset");
   require_works(subject, one, "in a context that was reset while another was in use");
   require_works(subject, other, "while another context was reset");
 }
 
-// What is current, after each step; the caller's own must not change, and where none was, none may be.
+// What is current, after each step; the caller's own must not change, and where none was, none may
+// be.
 void the_current_cuda_context_is_left_as_it_was(const Subject& subject) {
-  for (const vpmm_cuda_context wanted : std::array<vpmm_cuda_context, 2>{subject.primary, nullptr}) {
+  for (const vpmm_cuda_context wanted :
+       std::array<vpmm_cuda_context, 2>{subject.primary, nullptr}) {
     const emm::CurrentContext current(subject.driver, wanted);
     const auto require_unchanged = [&](const char* what) {
       const vpmm_cuda_context found = subject.driver.ctx_get_current();
-      require(found == wanted, "the CUDA context {} was current before {}; afterwards it was {}", wanted, what, found);
+      require(found == wanted, "the CUDA context {} was current before {}; afterwards it was {}",
+              wanted, what, found);
     };
     emm::Context context = subject.context();
     require_unchanged("a context was made");
@@ -143,13 +147,17 @@ void the_current_cuda_context_is_left_as_it_was(const Subject& subject) {
 
 std::vector<Check> life_checks() {
   return {
-      {"it_has_a_name_and_this_version_of_the_interface", it_has_a_name_and_this_version_of_the_interface},
-      {"initialize_may_come_again_and_changes_nothing", initialize_may_come_again_and_changes_nothing},
+      {"it_has_a_name_and_this_version_of_the_interface",
+       it_has_a_name_and_this_version_of_the_interface},
+      {"initialize_may_come_again_and_changes_nothing",
+       initialize_may_come_again_and_changes_nothing},
       {"reset_may_come_before_initialize", reset_may_come_before_initialize},
-      {"reset_may_come_twice_and_without_a_current_context", reset_may_come_twice_and_without_a_current_context},
+      {"reset_may_come_twice_and_without_a_current_context",
+       reset_may_come_twice_and_without_a_current_context},
       {"memory_dropped_after_reset_changes_nothing", memory_dropped_after_reset_changes_nothing},
       {"memory_may_outlive_its_context_and_manager", memory_may_outlive_its_context_and_manager},
-      {"two_contexts_on_one_device_do_not_disturb_each_other", two_contexts_on_one_device_do_not_disturb_each_other},
+      {"two_contexts_on_one_device_do_not_disturb_each_other",
+       two_contexts_on_one_device_do_not_disturb_each_other},
       {"the_current_cuda_context_is_left_as_it_was", the_current_cuda_context_is_left_as_it_was},
   };
 }

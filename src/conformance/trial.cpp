@@ -19,8 +19,8 @@ std::uint64_t mix(std::uint64_t value) {
   return value ^ (value >> 31);
 }
 
-void require_same(const unsigned char* found, std::span<const unsigned char> expected, std::size_t offset,
-                  std::string_view what) {
+void require_same(const unsigned char* found, std::span<const unsigned char> expected,
+                  std::size_t offset, std::string_view what) {
   const auto [bad, good] = std::mismatch(found, found + expected.size(), expected.begin());
   require(good == expected.end(), "{} lost its contents: byte {} was written as {} and is {}", what,
           offset + static_cast<std::size_t>(bad - found), good == expected.end() ? 0 : *good,
@@ -30,7 +30,8 @@ void require_same(const unsigned char* found, std::span<const unsigned char> exp
 // Calls `work` with the pieces of memory: an offset and a number of bytes.
 template <typename Work>
 void for_pieces(std::size_t bytes, Work&& work) {
-  for (std::size_t offset = 0; offset < bytes; offset += kPiece) work(offset, std::min(kPiece, bytes - offset));
+  for (std::size_t offset = 0; offset < bytes; offset += kPiece)
+    work(offset, std::min(kPiece, bytes - offset));
 }
 
 }  // namespace
@@ -41,12 +42,13 @@ void require_error(vpmm_status status, std::string_view what, const std::functio
   try {
     action();
   } catch (const vpmm::error& error) {
-    require(error.status() == status, "{} must fail with status {}; it failed with status {}: {}", what,
-            static_cast<int>(status), static_cast<int>(error.status()), error.what());
+    require(error.status() == status, "{} must fail with status {}; it failed with status {}: {}",
+            what, static_cast<int>(status), static_cast<int>(error.status()), error.what());
     require(has_text(error), "{} failed as it must, but without a text", what);
     return;
   }
-  throw Failed{fmt::format("{} must fail with status {}; it succeeded", what, static_cast<int>(status))};
+  throw Failed{
+      fmt::format("{} must fail with status {}; it succeeded", what, static_cast<int>(status))};
 }
 
 std::vector<unsigned char> pattern(std::uint64_t seed, std::size_t offset, std::size_t bytes) {
@@ -66,13 +68,13 @@ void write(const Subject& subject, void* device_pointer, std::size_t bytes, std:
   });
 }
 
-void verify(const Subject& subject, const void* device_pointer, std::size_t bytes, std::uint64_t seed,
-            std::string_view what) {
+void verify(const Subject& subject, const void* device_pointer, std::size_t bytes,
+            std::uint64_t seed, std::string_view what) {
   const emm::CurrentContext current(subject.driver, subject.primary);
   std::vector<unsigned char> found(std::min(bytes, kPiece));
   for_pieces(bytes, [&](std::size_t offset, std::size_t size) {
-    subject.driver.memcpy_device_to_host(found.data(), static_cast<const unsigned char*>(device_pointer) + offset,
-                                         size);
+    subject.driver.memcpy_device_to_host(
+        found.data(), static_cast<const unsigned char*>(device_pointer) + offset, size);
     require_same(found.data(), pattern(seed, offset, size), offset, what);
   });
 }
@@ -81,7 +83,8 @@ void write_by_host(void* host_pointer, std::size_t bytes, std::uint64_t seed) {
   std::memcpy(host_pointer, pattern(seed, 0, bytes).data(), bytes);
 }
 
-void verify_by_host(const void* host_pointer, std::size_t bytes, std::uint64_t seed, std::string_view what) {
+void verify_by_host(const void* host_pointer, std::size_t bytes, std::uint64_t seed,
+                    std::string_view what) {
   require_same(static_cast<const unsigned char*>(host_pointer), pattern(seed, 0, bytes), 0, what);
 }
 
@@ -97,10 +100,12 @@ emm::MemoryPointer allocate(const emm::Context& context, std::size_t bytes) {
 }
 
 void require_device_memory(const emm::MemoryPointer& memory, std::size_t bytes) {
-  require(memory.device_pointer() != nullptr, "{} bytes were asked for; a null pointer came", bytes);
+  require(memory.device_pointer() != nullptr, "{} bytes were asked for; a null pointer came",
+          bytes);
   require(memory.size() == bytes, "{} bytes were asked for; {} came", bytes, memory.size());
   require(reinterpret_cast<std::uintptr_t>(memory.device_pointer()) % kAlignment == 0,
-          "memory must be aligned to {} bytes; {} bytes came at {}", kAlignment, bytes, memory.device_pointer());
+          "memory must be aligned to {} bytes; {} bytes came at {}", kAlignment, bytes,
+          memory.device_pointer());
 }
 
 void require_apart(std::span<const emm::MemoryPointer> blocks) {
@@ -111,15 +116,17 @@ void require_apart(std::span<const emm::MemoryPointer> blocks) {
   std::sort(ranges.begin(), ranges.end());
   for (std::size_t i = 1; i < ranges.size(); ++i) {
     const auto& [before, bytes] = ranges[i - 1];
-    require(before + bytes <= ranges[i].first, "live memory must not overlap; {} bytes at {:#x} reach into {:#x}",
-            bytes, before, ranges[i].first);
+    require(before + bytes <= ranges[i].first,
+            "live memory must not overlap; {} bytes at {:#x} reach into {:#x}", bytes, before,
+            ranges[i].first);
   }
 }
 
 void require_works(const Subject& subject, const emm::Context& context, std::string_view when) {
   const emm::MemoryPointer memory = allocate(context, kMiB);
   write(subject, memory.device_pointer(), kMiB, 99);
-  verify(subject, memory.device_pointer(), kMiB, 99, fmt::format("memory that was allocated {}", when));
+  verify(subject, memory.device_pointer(), kMiB, 99,
+         fmt::format("memory that was allocated {}", when));
 }
 
 void on_threads(int count, const std::function<void(int)>& work) {
@@ -169,8 +176,8 @@ emm::Capabilities BareManager::capabilities() const {
 
 void BareManager::done(std::string_view slot, vpmm_status status) const {
   if (status == VPMM_OK) return;
-  throw Failed{
-      fmt::format("{} failed with status {}: {}", slot, static_cast<int>(status), std::string(plugin_->last_error()))};
+  throw Failed{fmt::format("{} failed with status {}: {}", slot, static_cast<int>(status),
+                           std::string(plugin_->last_error()))};
 }
 
 }  // namespace vpmm::conformance

@@ -1,4 +1,5 @@
-// conformance: what checks are written with: verdicts, contents of memory, threads, a manager's bare slots.
+// conformance: what checks are written with: verdicts, contents of memory, threads, a manager's
+// bare slots.
 #pragma once
 
 #include <fmt/format.h>
@@ -45,11 +46,12 @@ void require_error(vpmm_status status, std::string_view what, const std::functio
 std::vector<unsigned char> pattern(std::uint64_t seed, std::size_t offset, std::size_t bytes);
 // Into and out of memory that the device sees, by copies of the driver.
 void write(const Subject& subject, void* device_pointer, std::size_t bytes, std::uint64_t seed);
-void verify(const Subject& subject, const void* device_pointer, std::size_t bytes, std::uint64_t seed,
-            std::string_view what);
+void verify(const Subject& subject, const void* device_pointer, std::size_t bytes,
+            std::uint64_t seed, std::string_view what);
 // The same by the host.
 void write_by_host(void* host_pointer, std::size_t bytes, std::uint64_t seed);
-void verify_by_host(const void* host_pointer, std::size_t bytes, std::uint64_t seed, std::string_view what);
+void verify_by_host(const void* host_pointer, std::size_t bytes, std::uint64_t seed,
+                    std::string_view what);
 
 // --- device memory ---
 
@@ -64,8 +66,8 @@ void require_works(const Subject& subject, const emm::Context& context, std::str
 
 // --- threads ---
 
-// Runs `work` with the numbers from 0 on new threads, on which no CUDA context is current, and waits. What one of them
-// throws is thrown here.
+// Runs `work` with the numbers from 0 on new threads, on which no CUDA context is current, and
+// waits. What one of them throws is thrown here.
 void on_threads(int count, const std::function<void(int)>& work);
 inline void on_another_thread(const std::function<void()>& work) {
   on_threads(1, [&](int) { work(); });

@@ -20,15 +20,18 @@ constexpr std::uint64_t kServedBesideDeferred = 64;
 
 }  // namespace
 
-// --- what is live ---------------------------------------------------------------------------------------------------
+// --- --- what is live
 
-// Whether it is a user's: not kept by a cache, not parked for a graph, not kept for other processes alone.
+// Whether it is a user's: not kept by a cache, not parked for a graph, not kept for other processes
+// alone.
 bool Allocations::is_live(const region::Region& region) const {
-  return !small::SmallPool::is_cached(region) && !captures_.is_parked(&region) && !shares_.is_kept(region.range.begin);
+  return !small::SmallPool::is_cached(region) && !captures_.is_parked(&region) &&
+         !shares_.is_kept(region.range.begin);
 }
 
 // The live small allocation around `ptr` that is a user's.
-std::optional<small::Allocation> Allocations::find_live(const region::Region& page, DevicePtr ptr) const {
+std::optional<small::Allocation> Allocations::find_live(const region::Region& page,
+                                                        DevicePtr ptr) const {
   std::optional<small::Allocation> small = device_.small->find(page, ptr);
   if (small && shares_.is_kept(small->range.begin)) small.reset();
   return small;
@@ -45,7 +48,8 @@ AddressRange Allocations::live_around(const region::Region* region, DevicePtr pt
     const arena::Block* const block = block_in_arena(ptr);
     return block != nullptr ? block->range : AddressRange{};
   }
-  if (!small::SmallPool::is_arena(*region)) return is_live(*region) ? region->range : AddressRange{};
+  if (!small::SmallPool::is_arena(*region))
+    return is_live(*region) ? region->range : AddressRange{};
   const std::optional<small::Allocation> small = find_live(*region, ptr);
   return small ? small->range : AddressRange{};
 }
@@ -54,12 +58,14 @@ Result<AllocationInfo> Allocations::query(DevicePtr ptr) const {
   const region::Region* const region = device_.allocated_around(ptr);
   if (arenas_.has(ptr)) {
     if (const arena::Block* const block = block_in_arena(ptr))
-      return AllocationInfo{block->range.begin, block->requested, block->range.size, arenas_.arena_of(ptr)};
+      return AllocationInfo{block->range.begin, block->requested, block->range.size,
+                            arenas_.arena_of(ptr)};
   } else if (region != nullptr && small::SmallPool::is_arena(*region)) {
     if (const auto small = find_live(*region, ptr))
       return AllocationInfo{small->range.begin, small->requested, small->range.size, ArenaId{}};
   } else if (region != nullptr && is_live(*region)) {
-    return AllocationInfo{region->range.begin, device_.small->requested_of(*region), region->range.size, ArenaId{}};
+    return AllocationInfo{region->range.begin, device_.small->requested_of(*region),
+                          region->range.size, ArenaId{}};
   }
   if (const driver_pool::Block* const block = device_.block_around(ptr))
     return AllocationInfo{block->begin, block->requested, block->requested, ArenaId{}};
@@ -73,16 +79,17 @@ Error Allocations::mistake(Error error) {
 
 Error Allocations::not_live(DevicePtr ptr, AddressRange around) {
   if (!around.empty() && around.begin != ptr)
-    return mistake({ErrorCode::invalid_pointer, message_of("{:#x} points inside the allocation that starts at {:#x}",
-                                                           to_integer(ptr), to_integer(around.begin))});
+    return mistake({ErrorCode::invalid_pointer,
+                    message_of("{:#x} points inside the allocation that starts at {:#x}",
+                               to_integer(ptr), to_integer(around.begin))});
   return mistake(
-      {ErrorCode::invalid_pointer,
-       message_of("{:#x} is not a live allocation of this pool: it was freed already, or comes from elsewhere",
-                  to_integer(ptr))});
+      {ErrorCode::invalid_pointer, message_of("{:#x} is not a live allocation of this pool: it was "
+                                              "freed already, or comes from elsewhere",
+                                              to_integer(ptr))});
 }
 
-// Every free waits for the stream of the allocation anyway, but for one without a stream where VPMM_ANY_STREAM leaves
-// out streams that nobody named: there it counts that this one was.
+// Every free waits for the stream of the allocation anyway, but for one without a stream where
+// VPMM_ANY_STREAM leaves out streams that nobody named: there it counts that this one was.
 Result<void> Allocations::record_use(DevicePtr ptr, time::Timeline& user) {
   const auto is_news = [&](std::optional<time::TimelineId> owner) {
     return owner != user.id || device_.config.any_stream == AnyStreamOrder::legacy;
@@ -93,7 +100,8 @@ Result<void> Allocations::record_use(DevicePtr ptr, time::Timeline& user) {
     if (block == nullptr) return not_live(ptr, {});
     if (block->begin != ptr) return not_live(ptr, {block->begin, block->requested});
     if (is_news(block->timeline)) device_.driver_pool->record_use(block, user);
-  } else if (const AddressRange live = live_around(region, ptr); live.empty() || live.begin != ptr) {
+  } else if (const AddressRange live = live_around(region, ptr);
+             live.empty() || live.begin != ptr) {
     return not_live(ptr, live);
   } else if (const arena::Block* const block = arenas_.live_around(ptr)) {
     if (is_news(block->timeline)) arenas_.record_use(ptr, user);
@@ -104,7 +112,8 @@ Result<void> Allocations::record_use(DevicePtr ptr, time::Timeline& user) {
       return not_live(ptr, {});
   } else {
     VPMM_RACE_WINDOW("what is used elsewhere was found");
-    if (is_news(region->owner.timeline) && !device_.small->record_use(*region, user)) return not_live(ptr, {});
+    if (is_news(region->owner.timeline) && !device_.small->record_use(*region, user))
+      return not_live(ptr, {});
   }
   return {};
 }
@@ -112,12 +121,14 @@ Result<void> Allocations::record_use(DevicePtr ptr, time::Timeline& user) {
 // Whole pages are not in the pagemap (Router), and what is the driver's own never is.
 void Allocations::free_through_lock(DevicePtr begin) {
   const region::Region* const region = device_.allocated_around(begin);
-  if (region != nullptr && small::SmallPool::is_arena(*region)) device_.small->free_through_lock(*region, begin);
+  if (region != nullptr && small::SmallPool::is_arena(*region))
+    device_.small->free_through_lock(*region, begin);
 }
 
-// --- a free ---------------------------------------------------------------------------------------------------------
+// --- --- a free
 
-Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const Stream& stream, const Caller& caller) {
+Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const Stream& stream,
+                               const Caller& caller) {
   region::Region* const region = device_.allocated_around(ptr);
   if (region == nullptr && !arenas_.has(ptr)) return free_block(lock, ptr, stream, caller);
   if (shares_.is_kept(ptr)) return not_live(ptr, {});
@@ -149,7 +160,8 @@ bool Allocations::end(DevicePtr begin, const Stream& stream, const Caller& calle
   if (arenas_.has(begin)) return arenas_.end(begin, stream, caller);
   region::Region* const region = device_.allocated_around(begin);
   if (!small::SmallPool::is_arena(*region)) {
-    if (region->range.begin != begin || captures_.is_parked(region) || !device_.small->end(*region)) return false;
+    if (region->range.begin != begin || captures_.is_parked(region) || !device_.small->end(*region))
+      return false;
     free_pages(region, stream, caller);
     return true;
   }
@@ -172,9 +184,10 @@ void Allocations::free_pages(region::Region* region, const Stream& stream, const
   device_.pool->deallocate(region, prover_.stamp_of(uses, caller));
 }
 
-// A free on the one stream that used the memory is the driver's to order; everything else waits here until its stamp is
-// complete.
-Result<void> Allocations::free_block(MutexLock& lock, DevicePtr ptr, const Stream& stream, const Caller& caller) {
+// A free on the one stream that used the memory is the driver's to order; everything else waits
+// here until its stamp is complete.
+Result<void> Allocations::free_block(MutexLock& lock, DevicePtr ptr, const Stream& stream,
+                                     const Caller& caller) {
   driver_pool::Block* const block = device_.block_around(ptr);
   if (block == nullptr) return not_live(ptr, {});
   const AddressRange range{block->begin, block->requested};
@@ -191,8 +204,8 @@ Result<void> Allocations::free_block(MutexLock& lock, DevicePtr ptr, const Strea
   return freed;
 }
 
-// The named stream need not wait for others that used the memory: the pool does, so to an observer any of them may be
-// the last.
+// The named stream need not wait for others that used the memory: the pool does, so to an observer
+// any of them may be the last.
 void Allocations::observe_end(AddressRange range, const Prover::Uses& uses, const Stream& stream,
                               const Caller& caller) const {
   recorder_.observe_end(range, stream && uses.are_of(caller) ? stream : std::nullopt);
@@ -205,21 +218,25 @@ void Allocations::release_capture(std::uint64_t capture) {
   }
 }
 
-// --- deferred -------------------------------------------------------------------------------------------------------
+// --- --- deferred
 
 bool Allocations::may_pass_deferred() {
-  return !has_deferred() || served_beside_deferred_.fetch_add(1, std::memory_order_relaxed) < kServedBesideDeferred;
+  return !has_deferred() ||
+         served_beside_deferred_.fetch_add(1, std::memory_order_relaxed) < kServedBesideDeferred;
 }
 
 bool Allocations::drain(MutexLock& lock) {
-  captures_.take_ended([this](std::uint64_t capture) VPMM_REQUIRES(pool_lock) { release_capture(capture); });
+  captures_.take_ended([this](std::uint64_t capture)
+                           VPMM_REQUIRES(pool_lock) { release_capture(capture); });
   if (!has_deferred()) return false;
   served_beside_deferred_.store(0, std::memory_order_relaxed);
-  // Nobody is here to be told: a mistake is counted, a broken context noted, and the other frees are carried out.
+  // Nobody is here to be told: a mistake is counted, a broken context noted, and the other frees
+  // are carried out.
   deferred_.take_all([&](std::uint64_t address) VPMM_REQUIRES(pool_lock) {
     const HostPromise promise;  // of its own: there may be any number of them
     if (!promise.is_kept()) throw std::bad_alloc();
-    static_cast<void>(device_.primary.noted(free(lock, DevicePtr{address}, std::nullopt, Caller{})));
+    static_cast<void>(
+        device_.primary.noted(free(lock, DevicePtr{address}, std::nullopt, Caller{})));
   });
   prover_.prove_if_due();
   return true;

@@ -19,8 +19,14 @@ namespace vpmm::context {
 
 class Allocations {
  public:
-  Allocations(Device& device, Captures& captures, Arenas& arenas, Shares& shares, Recorder& recorder, Prover& prover)
-      : device_(device), captures_(captures), arenas_(arenas), shares_(shares), recorder_(recorder), prover_(prover) {}
+  Allocations(Device& device, Captures& captures, Arenas& arenas, Shares& shares,
+              Recorder& recorder, Prover& prover)
+      : device_(device),
+        captures_(captures),
+        arenas_(arenas),
+        shares_(shares),
+        recorder_(recorder),
+        prover_(prover) {}
 
   // Of the live allocation around `ptr`.
   Result<AllocationInfo> query(DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
@@ -28,8 +34,8 @@ class Allocations {
   Result<void> record_use(DevicePtr ptr, time::Timeline& user) VPMM_REQUIRES(pool_lock);
   // The new allocation's free will come here, whoever makes it.
   void free_through_lock(DevicePtr begin) VPMM_REQUIRES(pool_lock);
-  Result<void> free(MutexLock& lock, DevicePtr ptr, const Stream& stream, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
+  Result<void> free(MutexLock& lock, DevicePtr ptr, const Stream& stream,
+                    const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // What was freed, and kept for other processes, which have let go of it. They named no stream.
   void free_kept(DevicePtr begin) VPMM_REQUIRES(pool_lock);
   // The memory of that capture is free: its graph is gone.
@@ -37,8 +43,11 @@ class Allocations {
 
   // --- frees that wait for a call through the lock: of finalizers, and of graphs that are gone ---
   void defer(DevicePtr ptr) noexcept { deferred_.push(to_integer(ptr)); }
-  // For one allocation more than there is: whoever frees it needs no memory for that. Throws std::bad_alloc.
-  void provide() VPMM_REQUIRES(pool_lock) { deferred_.provide(device_.live_allocations() + arenas_.live() + 1); }
+  // For one allocation more than there is: whoever frees it needs no memory for that. Throws
+  // std::bad_alloc.
+  void provide() VPMM_REQUIRES(pool_lock) {
+    deferred_.provide(device_.live_allocations() + arenas_.live() + 1);
+  }
   bool has_deferred() const { return !deferred_.empty(); }
   // Whether a request may be served beside those that wait; not for ever.
   bool may_pass_deferred();
@@ -50,19 +59,23 @@ class Allocations {
 
  private:
   // Of what is not shared; nobody is told. False: no live allocation starts there.
-  bool end(DevicePtr begin, const Stream& stream, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  bool end(DevicePtr begin, const Stream& stream, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
   bool is_live(const region::Region& region) const VPMM_REQUIRES(pool_lock);
-  std::optional<small::Allocation> find_live(const region::Region& page, DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
+  std::optional<small::Allocation> find_live(const region::Region& page, DevicePtr ptr) const
+      VPMM_REQUIRES(pool_lock);
   Recorder::Told what_to_tell(EventKind kind, DevicePtr begin) const VPMM_REQUIRES(pool_lock);
   // The live block of an arena around `ptr` that is a user's; null: none.
   const arena::Block* block_in_arena(DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
-  AddressRange live_around(const region::Region* region, DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
+  AddressRange live_around(const region::Region* region, DevicePtr ptr) const
+      VPMM_REQUIRES(pool_lock);
   Error not_live(DevicePtr ptr, AddressRange around) VPMM_REQUIRES(pool_lock);
-  void free_pages(region::Region* region, const Stream& stream, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  Result<void> free_block(MutexLock& lock, DevicePtr ptr, const Stream& stream, const pool::Caller& caller)
+  void free_pages(region::Region* region, const Stream& stream, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  void observe_end(AddressRange range, const Prover::Uses& uses, const Stream& stream, const pool::Caller& caller) const
-      VPMM_REQUIRES(pool_lock);
+  Result<void> free_block(MutexLock& lock, DevicePtr ptr, const Stream& stream,
+                          const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  void observe_end(AddressRange range, const Prover::Uses& uses, const Stream& stream,
+                   const pool::Caller& caller) const VPMM_REQUIRES(pool_lock);
 
   Device& device_;
   Captures& captures_;

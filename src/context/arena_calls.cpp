@@ -16,15 +16,17 @@ Result<ArenaId> DeviceContext::create_arena(const ArenaOptions& options) {
 }
 
 Result<DevicePtr> DeviceContext::allocate_in_arena(const Request& request) {
-  if (request.arena == ArenaId{}) return mistake({ErrorCode::invalid_argument, "there is no arena 0"});
+  if (request.arena == ArenaId{})
+    return mistake({ErrorCode::invalid_argument, "there is no arena 0"});
   if (request.bytes == 0) return DevicePtr{};
   return allocate_slowly(request, nullptr);
 }
 
 Result<DevicePtr> DeviceContext::allocate_at(ArenaId arena, AddressRange place, Stream stream) {
   if (place.empty() || place.size > kAddressSpace)
-    return mistake({ErrorCode::invalid_argument,
-                    message_of("{} bytes at {:#x} are nothing to allocate", place.size, to_integer(place.begin))});
+    return mistake(
+        {ErrorCode::invalid_argument, message_of("{} bytes at {:#x} are nothing to allocate",
+                                                 place.size, to_integer(place.begin))});
   Visit visit(*this);
   VPMM_TRY(visit.status());
   VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream));
@@ -32,7 +34,8 @@ Result<DevicePtr> DeviceContext::allocate_at(ArenaId arena, AddressRange place, 
   Result<DevicePtr> begin = arenas_.take_at(arena, place, caller);
   if (!begin) return allocations_.mistake(std::move(begin.error()));
   afterwards([&]() VPMM_REQUIRES(pool_lock) {
-    recorder_.allocated(begin.value(), {place.size, 0, stream, arena}, caller, arenas_.range_of(begin.value()));
+    recorder_.allocated(begin.value(), {place.size, 0, stream, arena}, caller,
+                        arenas_.range_of(begin.value()));
     leave(caller);
     footprint_.note_peaks(caller);
   });
@@ -59,7 +62,8 @@ Result<AddressRange> DeviceContext::take_from_arena(ArenaId arena) {
   VPMM_TRY_ASSIGN(const bool is_worth_a_wait, arenas_.has_idle_external(arena));
   if (!is_worth_a_wait) return AddressRange{};
   VPMM_TRY(device_.primary.noted(peers_.find_contexts()));
-  if (!prover_.may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
+  if (!prover_.may_record_context_event())
+    return Error{ErrorCode::capture_active, "a stream is being captured"};
   VPMM_TRY(prover_.wait_for_everything(visit.lock()));
   return arenas_.take_external(arena);
 }
@@ -75,7 +79,8 @@ Result<Bytes> DeviceContext::trim_arena(ArenaId arena) {
 Result<Vector<DevicePtr>> DeviceContext::live_in_arena(ArenaId arena) const {
   const PoolLock lock(mutex_);
   VPMM_TRY_ASSIGN(Vector<DevicePtr> live, arenas_.live_in(arena));
-  std::erase_if(live, [&](DevicePtr begin) VPMM_REQUIRES(pool_lock) { return shares_.is_kept(begin); });
+  std::erase_if(live,
+                [&](DevicePtr begin) VPMM_REQUIRES(pool_lock) { return shares_.is_kept(begin); });
   return live;
 }
 

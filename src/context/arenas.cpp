@@ -23,7 +23,8 @@ constinit std::atomic<std::uint64_t> last_id{0};
 
 // Streams that are not known by their id have keys of their own, beyond any id.
 constexpr std::uint64_t kUnknownStreams = std::uint64_t{1} << 63;
-// With more handles than this those that no block needs are forgotten. Each costs less than 100 bytes.
+// With more handles than this those that no block needs are forgotten. Each costs less than 100
+// bytes.
 constexpr std::size_t kNamesKept = 1024;
 
 Error no_such_arena(ArenaId id) {
@@ -35,10 +36,11 @@ Error no_such_arena(ArenaId id) {
 
 Error no_arenas() {
   return {ErrorCode::unsupported,
-          "arenas need the virtual memory pool, which VPMM_PAGE_SIZE=max switches off, or the GPU does not support"};
+          "arenas need the virtual memory pool, which VPMM_PAGE_SIZE=max switches off, or the GPU "
+          "does not support"};
 }
 
-// --- which arena ----------------------------------------------------------------------------------------------------
+// --- --- which arena
 
 ArenaId Arenas::create(const ArenaOptions& options) {
   const bool splits = options.splits && !device_.config.ipc_isolate;
@@ -68,14 +70,17 @@ Arenas::Entry* Arenas::entry_around(DevicePtr p) const {
 }
 
 // Note [A capturing stream goes by its handle]
-// A capturing stream has no id, and what it freed before its capture, and in earlier ones, is to serve it. So a handle
-// stands for the stream that called last with it, outside a capture. One that has only ever called in captures has a
-// key of its own, until its id is known. A stream that takes over the handle of one that is gone, and never calls
-// outside a capture, is taken for that one; calls outside captures are never mistaken.
+// A capturing stream has no id, and what it freed before its capture, and in earlier ones, is to
+// serve it. So a handle stands for the stream that called last with it, outside a capture. One that
+// has only ever called in captures has a key of its own, until its id is known. A stream that takes
+// over the handle of one that is gone, and never calls outside a capture, is taken for that one;
+// calls outside captures are never mistaken.
 StreamKey Arenas::key_of(const Caller& caller) {
   if (!caller.stream) return kEverybody;
-  const driver::StreamHandle handle = *caller.stream == driver::kNullStream ? driver::kLegacyStream : *caller.stream;
-  const Name name{handle, handle == driver::kPerThreadStream ? std::this_thread::get_id() : std::thread::id{}};
+  const driver::StreamHandle handle =
+      *caller.stream == driver::kNullStream ? driver::kLegacyStream : *caller.stream;
+  const Name name{
+      handle, handle == driver::kPerThreadStream ? std::this_thread::get_id() : std::thread::id{}};
   const auto known = names_.find(name);
   if (caller.timeline == nullptr || !caller.timeline->stream) {
     if (known != names_.end()) return known->second;
@@ -97,8 +102,9 @@ std::uint64_t Arenas::stream_id_of(StreamKey key) {
 
 void Arenas::drop_unused_names() {
   std::erase_if(names_, [&](const auto& name) VPMM_REQUIRES(pool_lock) {
-    return std::none_of(by_id_.begin(), by_id_.end(),
-                        [&](const auto& each) { return each.second->arena.is_used_by(name.second); });
+    return std::none_of(by_id_.begin(), by_id_.end(), [&](const auto& each) {
+      return each.second->arena.is_used_by(name.second);
+    });
   });
 }
 
@@ -110,7 +116,7 @@ void Arenas::forget_streams() {
   }
 }
 
-// --- a request ------------------------------------------------------------------------------------------------------
+// --- --- a request
 
 Result<void> Arenas::enter(ArenaId id, const Caller& caller) {
   VPMM_TRY_ASSIGN(Entry* const in, entry(id));
@@ -127,7 +133,8 @@ void Arenas::refresh(Entry& entry) const {
 DevicePtr Arenas::take(const Request& request, const Caller& caller, Arena::Room room) {
   Entry* const in = find(request.arena);
   if (in == nullptr) return {};
-  const Arena::Wish wish{round_up(request.bytes, kGrain), std::max(request.alignment, kGrain), key_of(caller)};
+  const Arena::Wish wish{round_up(request.bytes, kGrain), std::max(request.alignment, kGrain),
+                         key_of(caller)};
   std::optional<AddressRange> part = in->arena.find(wish, room);
   if (!part) {
     refresh(*in);
@@ -142,7 +149,8 @@ bool Arenas::waits_for_proof(const Request& request, const Caller& caller) {
   return in != nullptr && !captures_.are_known() && in->arena.has_pending_for(key_of(caller));
 }
 
-// To an observer the memory of a pinned arena is not free before somebody has it again, for graphs still use it.
+// To an observer the memory of a pinned arena is not free before somebody has it again, for graphs
+// still use it.
 DevicePtr Arenas::begin(Entry& entry, AddressRange part, Bytes requested, const Caller& caller) {
   std::optional<time::TimelineId> timeline;
   if (caller.timeline != nullptr) timeline = caller.timeline->id;
@@ -184,22 +192,25 @@ Result<DevicePtr> Arenas::take_at(ArenaId id, AddressRange part, const Caller& c
   Entry& in = *find(id);
   const arena::Stretch* const stretch = in.arena.stretch_around(part.begin);
   if (stretch == nullptr)
-    return Error{ErrorCode::invalid_pointer, message_of("{:#x} is not in memory of arena {}", to_integer(part.begin),
-                                                        static_cast<std::uint64_t>(id))};
+    return Error{ErrorCode::invalid_pointer,
+                 message_of("{:#x} is not in memory of arena {}", to_integer(part.begin),
+                            static_cast<std::uint64_t>(id))};
   if (!is_multiple(part.begin - stretch->range.begin, kGrain))
-    return Error{ErrorCode::invalid_argument, message_of("{:#x} is no whole multiple of {} bytes from where its memory "
-                                                         "begins",
-                                                         to_integer(part.begin), kGrain)};
+    return Error{ErrorCode::invalid_argument,
+                 message_of("{:#x} is no whole multiple of {} bytes from where its memory "
+                            "begins",
+                            to_integer(part.begin), kGrain)};
   AddressRange whole{part.begin, round_up(part.size, kGrain)};
   if (!in.arena.splits() && part.begin == stretch->range.begin && part.size <= stretch->range.size)
     whole = stretch->range;
   if ((!in.arena.splits() && whole != stretch->range) || !in.arena.is_free(whole))
-    return Error{ErrorCode::invalid_argument, message_of("{} bytes at {:#x} are not free in arena {}", part.size,
-                                                         to_integer(part.begin), static_cast<std::uint64_t>(id))};
+    return Error{ErrorCode::invalid_argument,
+                 message_of("{} bytes at {:#x} are not free in arena {}", part.size,
+                            to_integer(part.begin), static_cast<std::uint64_t>(id))};
   return begin(in, whole, part.size, caller);
 }
 
-// --- what is live ---------------------------------------------------------------------------------------------------
+// --- --- what is live
 
 const arena::Block* Arenas::live_around(DevicePtr p) const {
   const Entry* const in = entry_around(p);
@@ -225,11 +236,12 @@ void Arenas::record_use(DevicePtr begin, time::Timeline& user) {
 
 void Arenas::count_reference(std::optional<time::TimelineId> timeline, int change) {
   time::Timeline* const counted = timeline ? device_.timelines.find(*timeline) : nullptr;
-  if (counted != nullptr) counted->references += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
+  if (counted != nullptr)
+    counted->references += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
 }
 
-// A free is in order where it names the only stream that had the block: that stream may have it again at once. In a
-// capture the order is that of the graph, and no stamp says anything.
+// A free is in order where it names the only stream that had the block: that stream may have it
+// again at once. In a capture the order is that of the graph, and no stamp says anything.
 bool Arenas::end(DevicePtr begin, const Stream& stream, const Caller& caller) {
   const arena::Block* const block = live_around(begin);
   if (block == nullptr || block->range.begin != begin) return false;
@@ -241,7 +253,8 @@ bool Arenas::end(DevicePtr begin, const Stream& stream, const Caller& caller) {
   const bool is_own = block->other_uses.empty() && (block->key == key || block->key == kEverybody);
   const bool is_in_order = is_own && (captures || uses.are_of(caller));
   const bool is_pools = !in.options.is_external;
-  if (is_pools && !in.arena.is_pinned()) recorder_.observe_end(block->range, is_in_order ? stream : std::nullopt);
+  if (is_pools && !in.arena.is_pinned())
+    recorder_.observe_end(block->range, is_in_order ? stream : std::nullopt);
   time::Stamp stamp;
   if (!captures || !is_in_order) stamp = device_.timelines.reduce(prover_.stamp_of(uses, caller));
   count_reference(block->timeline, -1);
@@ -266,7 +279,7 @@ Result<Vector<DevicePtr>> Arenas::live_in(ArenaId id) const {
   return live;
 }
 
-// --- giving back ----------------------------------------------------------------------------------------------------
+// --- --- giving back
 
 Result<void> Arenas::pin(ArenaId id) {
   VPMM_TRY_ASSIGN(Entry* const in, entry(id));
@@ -288,7 +301,8 @@ Result<void> Arenas::release(ArenaId id) {
 }
 
 void Arenas::drop_if_over(Entry& entry) {
-  if (entry.is_released && entry.arena.held_bytes() == 0) by_id_.erase(static_cast<std::uint64_t>(entry.id));
+  if (entry.is_released && entry.arena.held_bytes() == 0)
+    by_id_.erase(static_cast<std::uint64_t>(entry.id));
 }
 
 Bytes Arenas::give_back_idle() {
@@ -300,7 +314,8 @@ Bytes Arenas::give_back_idle() {
 
 Bytes Arenas::give_back_idle(Entry& entry) {
   const Bytes held = entry.arena.held_bytes();
-  for (const arena::Stretch* idle = entry.arena.idle_stretch(); idle != nullptr; idle = entry.arena.idle_stretch())
+  for (const arena::Stretch* idle = entry.arena.idle_stretch(); idle != nullptr;
+       idle = entry.arena.idle_stretch())
     give_back(entry, *idle);
   return held - entry.arena.held_bytes();
 }
@@ -321,7 +336,7 @@ void Arenas::give_back(Entry& entry, const arena::Stretch& idle) {
   device_.pool->deallocate(region, *stamp);
 }
 
-// --- figures --------------------------------------------------------------------------------------------------------
+// --- --- figures
 
 std::uint64_t Arenas::live() const {
   std::uint64_t live = 0;
@@ -332,7 +347,8 @@ std::uint64_t Arenas::live() const {
 Bytes Arenas::free_bytes() const {
   Bytes bytes = 0;
   for (const auto& [id, each] : by_id_)
-    if (!each->options.is_external) bytes += each->arena.held_bytes() - each->arena.allocated_bytes();
+    if (!each->options.is_external)
+      bytes += each->arena.held_bytes() - each->arena.allocated_bytes();
   return bytes;
 }
 
@@ -356,17 +372,19 @@ std::vector<ArenaHolding> Arenas::holdings() const {
   for (const auto& [id, each] : by_id_) {
     const Arena& arena = each->arena;
     if (arena.held_bytes() == 0 || each->options.is_external) continue;
-    holdings.push_back(
-        {id, each->options.tag, arena.is_pinned(), each->is_released, arena.held_bytes(), arena.allocated_bytes()});
+    holdings.push_back({id, each->options.tag, arena.is_pinned(), each->is_released,
+                        arena.held_bytes(), arena.allocated_bytes()});
   }
   return holdings;
 }
 
-void Arenas::for_each_block_around(DevicePtr p, FunctionRef<void(const arena::Block&, bool)> visit) const {
+void Arenas::for_each_block_around(DevicePtr p,
+                                   FunctionRef<void(const arena::Block&, bool)> visit) const {
   const Entry* const in = entry_around(p);
   if (in == nullptr) return;
-  in->arena.for_each_block_in(in->arena.stretch_around(p)->range,
-                              [&](const arena::Block& block) { visit(block, in->arena.is_pinned()); });
+  in->arena.for_each_block_in(in->arena.stretch_around(p)->range, [&](const arena::Block& block) {
+    visit(block, in->arena.is_pinned());
+  });
 }
 
 std::string Arenas::validate(const Entry& entry) const {
@@ -376,11 +394,13 @@ std::string Arenas::validate(const Entry& entry) const {
   entry.arena.for_each_stretch([&](const arena::Stretch& stretch) VPMM_REQUIRES(pool_lock) {
     const auto filed = by_stretch_.find(stretch.range.begin);
     const region::Region* const region = device_.pool->allocated_around(stretch.range.begin);
-    const bool is_ours = entry.options.is_external
-                             ? region == nullptr
-                             : region != nullptr && region->range == stretch.range && region->holder == nullptr;
+    const bool is_ours =
+        entry.options.is_external
+            ? region == nullptr
+            : region != nullptr && region->range == stretch.range && region->holder == nullptr;
     if (!is_ours || filed == by_stretch_.end() || filed->second != &entry)
-      broken = message_of("arena {}: the pool does not have its stretch at {:#x}", id, to_integer(stretch.range.begin));
+      broken = message_of("arena {}: the pool does not have its stretch at {:#x}", id,
+                          to_integer(stretch.range.begin));
   });
   if (entry.is_released && entry.arena.idle_stretch() != nullptr)
     return message_of("arena {} is released and keeps an idle stretch", id);

@@ -1,4 +1,5 @@
-// context: the arenas of a device: which memory each has, and the way of requests and frees in them.
+// context: the arenas of a device: which memory each has, and the way of requests and frees in
+// them.
 #pragma once
 
 #include <cstdint>
@@ -23,20 +24,23 @@ namespace vpmm::context {
 Error no_arenas();  // unsupported: there is no pool to take memory from
 
 // Note [Arenas take whole stretches]
-// An arena takes allocations of whole pages from the pool, without a stream: what it gets is complete, also in a
-// capture. It divides them by itself, so everything in an arena goes through the pool's lock, and neither the stream
-// caches nor the pagemap know of it. The pool's index counts a stretch as one allocation, which the ledger corrects:
-// users have the blocks. An idle stretch is given back with the stamp of its blocks.
+// An arena takes allocations of whole pages from the pool, without a stream: what it gets is
+// complete, also in a capture. It divides them by itself, so everything in an arena goes through
+// the pool's lock, and neither the stream caches nor the pagemap know of it. The pool's index
+// counts a stretch as one allocation, which the ledger corrects: users have the blocks. An idle
+// stretch is given back with the stamp of its blocks.
 //
 // Note [What is pinned stays]
-// A captured graph uses the addresses it was captured with at every launch. So from the first request or free of a
-// capturing stream on an arena keeps all that it has until it is released, and then no stamp of its own counts: its
-// memory is everybody's once all work that was queued by then is done.
+// A captured graph uses the addresses it was captured with at every launch. So from the first
+// request or free of a capturing stream on an arena keeps all that it has until it is released, and
+// then no stamp of its own counts: its memory is everybody's once all work that was queued by then
+// is done.
 //
 // Note [External memory]
-// An external arena divides memory of its caller's, which the pool knows nothing of. It counts in no figure of the
-// pool, nobody observes it, and it is given back to nobody: its owner takes it back. Who does that may unmap it at
-// once, so a stretch is taken back only when the stamps of all its blocks are complete.
+// An external arena divides memory of its caller's, which the pool knows nothing of. It counts in
+// no figure of the pool, nobody observes it, and it is given back to nobody: its owner takes it
+// back. Who does that may unmap it at once, so a stretch is taken back only when the stamps of all
+// its blocks are complete.
 //
 // Requires, of all calls but those that look: there is a pool.
 class Arenas {
@@ -49,14 +53,17 @@ class Arenas {
   // A capturing stream pins the arena. invalid_argument: there is no such arena.
   Result<void> enter(ArenaId id, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // From what the arena has; null: nothing there will do.
-  DevicePtr take(const Request& request, const pool::Caller& caller, arena::Arena::Room room) VPMM_REQUIRES(pool_lock);
+  DevicePtr take(const Request& request, const pool::Caller& caller, arena::Arena::Room room)
+      VPMM_REQUIRES(pool_lock);
   // Whether it might, once more work is known to be over.
   bool waits_for_proof(const Request& request, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // What to ask the pool for where take() found nothing.
   pool::PageRequest stretch_for(const Request& request) const VPMM_REQUIRES(pool_lock);
   // What the pool gave. If the arena was released meanwhile it goes back: invalid_argument.
-  Result<void> add(ArenaId id, const pool::Placed& stretch, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  Result<DevicePtr> take_at(ArenaId id, AddressRange part, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  Result<void> add(ArenaId id, const pool::Placed& stretch, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  Result<DevicePtr> take_at(ArenaId id, AddressRange part, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
 
   // --- what is live ---
   // Whether `p` is in memory of an arena.
@@ -69,7 +76,8 @@ class Arenas {
   // Of the live block that begins there.
   void record_use(DevicePtr begin, time::Timeline& user) VPMM_REQUIRES(pool_lock);
   // False: no live block begins there.
-  bool end(DevicePtr begin, const Stream& stream, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  bool end(DevicePtr begin, const Stream& stream, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
   // To follow on end(), once it was told: what a released arena has idle around `p` goes back.
   void ended(DevicePtr p) VPMM_REQUIRES(pool_lock);
   Result<Vector<DevicePtr>> live_in(ArenaId id) const VPMM_REQUIRES(pool_lock);
@@ -98,13 +106,14 @@ class Arenas {
 
   // --- figures ---
   std::uint64_t live() const VPMM_REQUIRES(pool_lock);
-  Bytes free_bytes() const VPMM_REQUIRES(pool_lock);               // of their stretches, nobody's
-  Bytes pending_bytes() const VPMM_REQUIRES(pool_lock);            // part of that which is not complete
+  Bytes free_bytes() const VPMM_REQUIRES(pool_lock);     // of their stretches, nobody's
+  Bytes pending_bytes() const VPMM_REQUIRES(pool_lock);  // part of that which is not complete
   bool is_idle(DevicePtr stretch) const VPMM_REQUIRES(pool_lock);  // it could go back
   // Of each arena that has memory of the pool.
   std::vector<ArenaHolding> holdings() const VPMM_REQUIRES(pool_lock);
   // The blocks of the stretch around `p`, for a snapshot. `is_pinned`: of its arena.
-  void for_each_block_around(DevicePtr p, FunctionRef<void(const arena::Block&, bool is_pinned)> visit) const
+  void for_each_block_around(DevicePtr p,
+                             FunctionRef<void(const arena::Block&, bool is_pinned)> visit) const
       VPMM_REQUIRES(pool_lock);
   std::string validate() const VPMM_REQUIRES(pool_lock);
 
@@ -120,7 +129,8 @@ class Arenas {
   // A thread's own default stream has the handle that every thread's has.
   using Name = std::pair<driver::StreamHandle, std::thread::id>;
 
-  Entry* find(ArenaId id) const VPMM_REQUIRES(pool_lock);  // null: there is none, or it was released
+  Entry* find(ArenaId id) const
+      VPMM_REQUIRES(pool_lock);  // null: there is none, or it was released
   Result<Entry*> entry(ArenaId id) const VPMM_REQUIRES(pool_lock);
   Entry* entry_around(DevicePtr p) const VPMM_REQUIRES(pool_lock);
   arena::StreamKey key_of(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
@@ -132,11 +142,13 @@ class Arenas {
   void give_back(Entry& entry, const arena::Stretch& idle) VPMM_REQUIRES(pool_lock);
   Result<Entry*> external_entry(ArenaId id) const VPMM_REQUIRES(pool_lock);
   std::string_view objection_to(AddressRange memory) const VPMM_REQUIRES(pool_lock);
-  bool is_complete(const arena::Arena& arena, const arena::Stretch& idle) const VPMM_REQUIRES(pool_lock);
+  bool is_complete(const arena::Arena& arena, const arena::Stretch& idle) const
+      VPMM_REQUIRES(pool_lock);
   void drop_external(Entry& entry, const arena::Stretch& idle) VPMM_REQUIRES(pool_lock);
   void drop_if_over(Entry& entry) VPMM_REQUIRES(pool_lock);
   std::string validate(const Entry& entry) const VPMM_REQUIRES(pool_lock);
-  void count_reference(std::optional<time::TimelineId> timeline, int change) VPMM_REQUIRES(pool_lock);
+  void count_reference(std::optional<time::TimelineId> timeline, int change)
+      VPMM_REQUIRES(pool_lock);
 
   Device& device_;
   const Captures& captures_;
@@ -144,7 +156,8 @@ class Arenas {
   Prover& prover_;
   Map<std::uint64_t, std::unique_ptr<Entry>> by_id_ VPMM_GUARDED_BY(pool_lock);
   Map<DevicePtr, Entry*> by_stretch_ VPMM_GUARDED_BY(pool_lock);  // by its begin
-  Map<Name, arena::StreamKey> names_ VPMM_GUARDED_BY(pool_lock);  // Note [A capturing stream goes by its handle]
+  Map<Name, arena::StreamKey> names_
+      VPMM_GUARDED_BY(pool_lock);  // Note [A capturing stream goes by its handle]
   std::uint64_t last_unknown_ VPMM_GUARDED_BY(pool_lock) = 0;
 };
 

@@ -47,7 +47,8 @@ void CallLog::freed(Place place, DevicePtr ptr, const By& by) noexcept {
   if (place.is_wanted()) place.publish(event(Kind::free, {ptr, 0}, by));
 }
 
-void CallLog::allocated(DevicePtr begin, const Request& request, Bytes taken, const By& by) noexcept {
+void CallLog::allocated(DevicePtr begin, const Request& request, Bytes taken,
+                        const By& by) noexcept {
   Place place = claim();
   if (!place.is_wanted()) return;
   observe::QueuedEvent allocated = event(Kind::allocate, {begin, request.bytes}, by);
@@ -76,7 +77,8 @@ void CallLog::fail(Kind kind, const Request& request, const Error& error, const 
   place.publish(std::move(failed));
 }
 
-void CallLog::put(Kind kind, AddressRange range, std::uint64_t value, std::uint64_t arena) noexcept {
+void CallLog::put(Kind kind, AddressRange range, std::uint64_t value,
+                  std::uint64_t arena) noexcept {
   Place place = claim();
   if (!place.is_wanted()) return;
   observe::QueuedEvent happened = event(kind, range, By());

@@ -17,12 +17,14 @@
 
 namespace vpmm::context {
 
-// Lives as long as its pool (observe::RecordingChannel). While nothing is recorded, all of it does nothing.
+// Lives as long as its pool (observe::RecordingChannel). While nothing is recorded, all of it does
+// nothing.
 class CallLog final : public driver::CallObserver {
  public:
   using Place = observe::EventQueue::Place;
   using Kind = observe::RecordedKind;
-  explicit CallLog(driver::Driver& driver) : driver_(driver), channel_(std::make_shared<observe::RecordingChannel>()) {}
+  explicit CallLog(driver::Driver& driver)
+      : driver_(driver), channel_(std::make_shared<observe::RecordingChannel>()) {}
 
   const std::shared_ptr<observe::RecordingChannel>& channel() const { return channel_; }
   void set_stacks(const observe::StackKinds& kinds) {
@@ -42,13 +44,15 @@ class CallLog final : public driver::CallObserver {
   static By by(const pool::Caller& caller) {
     if (caller.timeline == nullptr || !caller.timeline->stream) return {};
     const driver::StreamHandle handle = caller.stream.value_or(caller.timeline->handle);
-    return {static_cast<std::uint64_t>(*caller.timeline->stream), static_cast<std::uint64_t>(handle)};
+    return {static_cast<std::uint64_t>(*caller.timeline->stream),
+            static_cast<std::uint64_t>(handle)};
   }
 
-  // 0: none is wanted, or there is no memory for it. Not under the pool's lock: looking for symbols may wait for the
-  // loader's, and with that lock held others may call us.
+  // 0: none is wanted, or there is no memory for it. Not under the pool's lock: looking for symbols
+  // may wait for the loader's, and with that lock held others may call us.
   std::uint32_t capture_stack() noexcept {
-    const observe::StackKinds kinds{native_.load(std::memory_order_relaxed), python_.load(std::memory_order_relaxed)};
+    const observe::StackKinds kinds{native_.load(std::memory_order_relaxed),
+                                    python_.load(std::memory_order_relaxed)};
     return kinds.any() && channel_->queue.is_open() ? channel_->stacks.capture(kinds) : 0;
   }
   // Whether to claim a place may take a while.
@@ -59,7 +63,8 @@ class CallLog final : public driver::CallObserver {
   // Once it is the caller's. `taken`: bytes of the pool, or 0.
   void allocated(DevicePtr begin, const Request& request, Bytes taken, const By& by) noexcept;
   void failed(const Request& request, const Error& error, const By& by) noexcept;
-  void put(Kind kind, AddressRange range, std::uint64_t value = 0, std::uint64_t arena = 0) noexcept;
+  void put(Kind kind, AddressRange range, std::uint64_t value = 0,
+           std::uint64_t arena = 0) noexcept;
   void put(Kind kind, const std::string& text) noexcept;
   void used(AddressRange allocation, const By& by) noexcept;
   void after_call(driver::Call call, Bytes bytes, std::uint64_t duration_ns) noexcept override;

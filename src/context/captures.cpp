@@ -16,8 +16,8 @@ using pool::Standing;
 
 namespace {
 
-// Memory that a capture freed serves its later requests whole, and stays with them when the graph is gone: no more than
-// so many times what they ask for.
+// Memory that a capture freed serves its later requests whole, and stays with them when the graph
+// is gone: no more than so many times what they ask for.
 constexpr Bytes kParkedPerRequest = 2;
 
 // What the graph's user object owns. The list outlives the context if the graph does.
@@ -40,9 +40,10 @@ Error no_stream(const char* parameter, driver::StreamHandle stream, Call call) {
 }
 
 // Note [A capturing stream has no id]
-// cuStreamGetId of a capturing stream fails and breaks the capture, in every mode; so does that of the legacy stream
-// while a blocking stream captures. cuStreamIsCapturing harms nothing, so it is asked first, and a caller in a capture
-// goes without a timeline: its frees of ordinary memory are complete when all streams are.
+// cuStreamGetId of a capturing stream fails and breaks the capture, in every mode; so does that of
+// the legacy stream while a blocking stream captures. cuStreamIsCapturing harms nothing, so it is
+// asked first, and a caller in a capture goes without a timeline: its frees of ordinary memory are
+// complete when all streams are.
 Result<Caller> Captures::identify(const Stream& stream, const time::TimelineId* bound) {
   Caller caller;
   caller.stream = stream;
@@ -61,10 +62,12 @@ Result<Caller> Captures::identify(const Stream& stream, const time::TimelineId* 
   const CuResult result = device_.driver.stream_is_capturing(*stream, status);
   caller.standing = Standing::blocked;
   if (result == CuResult::stream_capture_implicit) return caller;
-  if (result == CuResult::invalid_handle) return no_stream("stream", *stream, Call::stream_is_capturing);
+  if (result == CuResult::invalid_handle)
+    return no_stream("stream", *stream, Call::stream_is_capturing);
   VPMM_TRY(driver::checked(Call::stream_is_capturing, result));
   // A thread's own default stream has the handle that every thread's has.
-  const Key key{*stream, *stream == driver::kPerThreadStream ? std::this_thread::get_id() : std::thread::id{}};
+  const Key key{*stream, *stream == driver::kPerThreadStream ? std::this_thread::get_id()
+                                                             : std::thread::id{}};
   if (status == driver::CaptureStatus::none) {
     caller.standing = Standing::ordinary;
     if (seen_.erase(key) != 0) refresh();
@@ -80,8 +83,8 @@ Result<Caller> Captures::identify(const Stream& stream, const time::TimelineId* 
 
 Result<void> Captures::read_capture(Caller& caller) {
   driver::CaptureInfo info;
-  VPMM_TRY(
-      driver::checked(Call::stream_get_capture_info, device_.driver.stream_get_capture_info(*caller.stream, info)));
+  VPMM_TRY(driver::checked(Call::stream_get_capture_info,
+                           device_.driver.stream_get_capture_info(*caller.stream, info)));
   if (info.status != driver::CaptureStatus::active) return {};
   caller.standing = Standing::capturing;
   caller.capture = static_cast<std::uint64_t>(info.id);
@@ -95,7 +98,8 @@ void Captures::announce() {
 
 bool Captures::end_announced() {
   if (announced_ == 0) return false;
-  if (--announced_ == 0) std::erase_if(seen_, [](const auto& seen) { return seen.second.is_announced; });
+  if (--announced_ == 0)
+    std::erase_if(seen_, [](const auto& seen) { return seen.second.is_announced; });
   refresh();
   return true;
 }
@@ -121,12 +125,12 @@ Result<void> Captures::keep_for(const driver::CaptureInfo& info) {
   ended_->provide(kept_.size() + 1);
   auto end = std::make_unique<GraphEnd>(GraphEnd{{}, ended_, capture});
   driver::UserObjectHandle object{};
-  VPMM_TRY(
-      driver::checked(Call::user_object_create, device_.driver.user_object_create(end.get(), on_graph_end, object)));
+  VPMM_TRY(driver::checked(Call::user_object_create,
+                           device_.driver.user_object_create(end.get(), on_graph_end, object)));
   // From here on the driver calls on_graph_end, also when the object is released right away.
   static_cast<void>(end.release());
-  Result<void> retained =
-      driver::checked(Call::graph_retain_user_object, device_.driver.graph_retain_user_object(info.graph, object));
+  Result<void> retained = driver::checked(
+      Call::graph_retain_user_object, device_.driver.graph_retain_user_object(info.graph, object));
   if (!retained) {
     device_.driver.user_object_release(object);  // `retained` is the error to tell
     return retained;
@@ -135,7 +139,8 @@ Result<void> Captures::keep_for(const driver::CaptureInfo& info) {
   return {};
 }
 
-void Captures::park(std::uint64_t capture, region::Region* region, std::optional<driver::StreamHandle> freed_on) {
+void Captures::park(std::uint64_t capture, region::Region* region,
+                    std::optional<driver::StreamHandle> freed_on) {
   kept_[capture].push_back({region, freed_on});
 }
 
@@ -146,7 +151,8 @@ bool Captures::is_parked(const region::Region* region) const {
                      [&](const Parked& parked) { return parked.region == region; });
 }
 
-region::Region* Captures::take_parked(std::uint64_t capture, driver::StreamHandle stream, Bytes size, Bytes alignment) {
+region::Region* Captures::take_parked(std::uint64_t capture, driver::StreamHandle stream,
+                                      Bytes size, Bytes alignment) {
   const auto kept = kept_.find(capture);
   if (kept == kept_.end()) return nullptr;
   Vector<Parked>& parked = kept->second;

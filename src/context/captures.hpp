@@ -1,4 +1,5 @@
-// context: who calls, which streams capture, and memory that belongs to captures and the graphs made from them.
+// context: who calls, which streams capture, and memory that belongs to captures and the graphs
+// made from them.
 #pragma once
 
 #include <atomic>
@@ -23,16 +24,18 @@ namespace vpmm::context {
 Error no_stream(const char* parameter, driver::StreamHandle stream, driver::Call call);
 
 // Note [Captured memory stays with its graph]
-// A graph uses the addresses it was captured with at every launch. So memory allocated during a capture and freed
-// during it, or later, is parked: only the same stream in the same capture may have it again. When the graph and all
-// that was made from it are destroyed (a user object says so, from a thread of the driver's, by pushing onto a list)
-// the memory is freed for everybody, once work of all streams is done.
+// A graph uses the addresses it was captured with at every launch. So memory allocated during a
+// capture and freed during it, or later, is parked: only the same stream in the same capture may
+// have it again. When the graph and all that was made from it are destroyed (a user object says so,
+// from a thread of the driver's, by pushing onto a list) the memory is freed for everybody, once
+// work of all streams is done.
 class Captures {
  public:
   explicit Captures(Device& device) : device_(device), ended_(std::make_shared<DeferredList>()) {}
 
   // `bound`: the timeline of a bound stream, which is not asked who it is.
-  Result<pool::Caller> identify(const Stream& stream, const time::TimelineId* bound) VPMM_REQUIRES(pool_lock);
+  Result<pool::Caller> identify(const Stream& stream, const time::TimelineId* bound)
+      VPMM_REQUIRES(pool_lock);
   void announce() VPMM_REQUIRES(pool_lock);
   // False: none is announced.
   bool end_announced() VPMM_REQUIRES(pool_lock);
@@ -43,15 +46,18 @@ class Captures {
   bool may_be_known() const { return may_be_known_.load(std::memory_order_relaxed); }
 
   // --- their memory ---
-  bool keeps(std::uint64_t capture) const VPMM_REQUIRES(pool_lock) { return kept_.count(capture) != 0; }
-  // `freed_on`: the capturing stream that freed it; none: it was freed after or outside the capture.
-  void park(std::uint64_t capture, region::Region* region, std::optional<driver::StreamHandle> freed_on)
-      VPMM_REQUIRES(pool_lock);
+  bool keeps(std::uint64_t capture) const VPMM_REQUIRES(pool_lock) {
+    return kept_.count(capture) != 0;
+  }
+  // `freed_on`: the capturing stream that freed it; none: it was freed after or outside the
+  // capture.
+  void park(std::uint64_t capture, region::Region* region,
+            std::optional<driver::StreamHandle> freed_on) VPMM_REQUIRES(pool_lock);
   bool is_parked(const region::Region* region) const VPMM_REQUIRES(pool_lock);
-  // A parked region of at least `size` that was freed on the same stream in the same capture; the smallest. It is no
-  // longer parked.
-  region::Region* take_parked(std::uint64_t capture, driver::StreamHandle stream, Bytes size, Bytes alignment)
-      VPMM_REQUIRES(pool_lock);
+  // A parked region of at least `size` that was freed on the same stream in the same capture; the
+  // smallest. It is no longer parked.
+  region::Region* take_parked(std::uint64_t capture, driver::StreamHandle stream, Bytes size,
+                              Bytes alignment) VPMM_REQUIRES(pool_lock);
   // Forgets the capture and its streams; its parked regions are the caller's to free.
   Vector<region::Region*> release(std::uint64_t capture) VPMM_REQUIRES(pool_lock);
   Bytes parked_bytes() const VPMM_REQUIRES(pool_lock);
@@ -62,7 +68,8 @@ class Captures {
  private:
   struct Parked {
     region::Region* region;
-    std::optional<driver::StreamHandle> freed_on;  // a capturing stream's handle is its own while the capture lasts
+    std::optional<driver::StreamHandle>
+        freed_on;  // a capturing stream's handle is its own while the capture lasts
   };
   struct Seen {
     std::uint64_t id = 0;       // of the capture; 0: not known
@@ -76,7 +83,8 @@ class Captures {
 
   Device& device_;
   std::uint64_t announced_ VPMM_GUARDED_BY(pool_lock) = 0;
-  // By handle, for a later stream with it does not capture; and by thread where the handle is every thread's.
+  // By handle, for a later stream with it does not capture; and by thread where the handle is every
+  // thread's.
   Map<Key, Seen> seen_ VPMM_GUARDED_BY(pool_lock);
   std::atomic<bool> may_be_known_{false};
   std::shared_ptr<DeferredList> ended_;

@@ -24,17 +24,20 @@ constexpr Bytes kLargest = 128 * kTiB;  // all addresses that there are
 template <typename Enum>
 using Name = std::pair<Enum, const char*>;
 constexpr std::array kDriverNames{Name<DriverKind>{DriverKind::automatic, "auto"},
-                                  Name<DriverKind>{DriverKind::cuda, "cuda"}, Name<DriverKind>{DriverKind::sim, "sim"}};
-constexpr std::array kSmallNames{Name<SmallRequests>{SmallRequests::pool, "pool"},
-                                 Name<SmallRequests>{SmallRequests::stream_ordered, "stream_ordered"}};
+                                  Name<DriverKind>{DriverKind::cuda, "cuda"},
+                                  Name<DriverKind>{DriverKind::sim, "sim"}};
+constexpr std::array kSmallNames{
+    Name<SmallRequests>{SmallRequests::pool, "pool"},
+    Name<SmallRequests>{SmallRequests::stream_ordered, "stream_ordered"}};
 constexpr std::array kPreferNames{Name<pool::Prefer>{pool::Prefer::footprint, "footprint"},
                                   Name<pool::Prefer>{pool::Prefer::balanced, "balanced"},
                                   Name<pool::Prefer>{pool::Prefer::latency, "latency"}};
 constexpr std::array kAnyStreamNames{Name<AnyStreamOrder>{AnyStreamOrder::context, "context"},
                                      Name<AnyStreamOrder>{AnyStreamOrder::legacy, "legacy"},
                                      Name<AnyStreamOrder>{AnyStreamOrder::park, "park"}};
-constexpr std::array kUnnamedFreeNames{Name<UnnamedFree>{UnnamedFree::any_stream, "any_stream"},
-                                       Name<UnnamedFree>{UnnamedFree::allocating_stream, "allocating_stream"}};
+constexpr std::array kUnnamedFreeNames{
+    Name<UnnamedFree>{UnnamedFree::any_stream, "any_stream"},
+    Name<UnnamedFree>{UnnamedFree::allocating_stream, "allocating_stream"}};
 
 template <typename Names, typename Enum>
 const char* name_of(const Names& names, Enum value) {
@@ -44,7 +47,8 @@ const char* name_of(const Names& names, Enum value) {
   return "unknown";
 }
 
-// The setters below return false when the text is not allowed; the caller knows the variable and words the error.
+// The setters below return false when the text is not allowed; the caller knows the variable and
+// words the error.
 template <typename Names, typename Enum>
 bool set_by_name(const Names& names, std::string_view text, Enum& value) {
   for (const auto& [candidate, name] : names) {
@@ -121,7 +125,9 @@ std::string show_page_size(const Config& config) {
   return config.page_size ? format_bytes(*config.page_size) : "the device's granularity";
 }
 
-std::string show_optional(const std::optional<Bytes>& bytes) { return bytes ? format_bytes(*bytes) : "none"; }
+std::string show_optional(const std::optional<Bytes>& bytes) {
+  return bytes ? format_bytes(*bytes) : "none";
+}
 
 struct Setting {
   const char* name;
@@ -131,14 +137,17 @@ struct Setting {
   std::string (*show)(const Config&);
 };
 
-// Every setting, once: the environment, the error texts, `vpmm info` and comparisons derive from this list.
+// Every setting, once: the environment, the error texts, `vpmm info` and comparisons derive from
+// this list.
 constexpr Setting kSettings[] = {
     {"VPMM_DRIVER", "\"cuda\", \"sim\" or \"auto\"",
      "the driver that the pool uses; auto is cuda and never silently sim",
      [](Config& c, std::string_view text) { return set_by_name(kDriverNames, text, c.driver); },
      [](const Config& c) -> std::string { return to_string(c.driver); }},
-    {"VPMM_PAGE_SIZE", "a multiple of the device granularity such as 2MiB, or \"max\" to switch the pool off",
-     "the unit of chunks and mappings; smaller requests share pages", set_page_size, show_page_size},
+    {"VPMM_PAGE_SIZE",
+     "a multiple of the device granularity such as 2MiB, or \"max\" to switch the pool off",
+     "the unit of chunks and mappings; smaller requests share pages", set_page_size,
+     show_page_size},
     {"VPMM_PAGES", "a number of pages, 0 or more",
      "pages mapped ahead at the first allocation, as far as memory allows",
      [](Config& c, std::string_view text) { return set_count(text, 0, c.pages); },
@@ -156,13 +165,17 @@ constexpr Setting kSettings[] = {
      [](const Config& c) { return show_optional(c.release_threshold); }},
     {"VPMM_MAX_MAPPINGS", "a number, 16 or more",
      "number of mappings above which the pool grows by single chunks instead of moving memory",
-     [](Config& c, std::string_view text) { return set_count(text, kFewestMappings, c.max_mappings); },
+     [](Config& c, std::string_view text) {
+       return set_count(text, kFewestMappings, c.max_mappings);
+     },
      [](const Config& c) { return std::to_string(c.max_mappings); }},
-    {"VPMM_CAPACITY", "a size such as 16GiB, or \"none\"", "most memory the pool may map; none: what the GPU has",
+    {"VPMM_CAPACITY", "a size such as 16GiB, or \"none\"",
+     "most memory the pool may map; none: what the GPU has",
      [](Config& c, std::string_view text) { return set_optional_bytes(text, c.capacity); },
      [](const Config& c) { return show_optional(c.capacity); }},
     {"VPMM_SMALL", "\"pool\" or \"stream_ordered\"",
-     "the allocator for requests below a page: size classes cut from pages, or the driver's stream-ordered allocator",
+     "the allocator for requests below a page: size classes cut from pages, or the driver's "
+     "stream-ordered allocator",
      [](Config& c, std::string_view text) { return set_by_name(kSmallNames, text, c.small); },
      [](const Config& c) -> std::string { return to_string(c.small); }},
     {"VPMM_PREFER", "\"footprint\", \"balanced\" or \"latency\"",
@@ -171,7 +184,9 @@ constexpr Setting kSettings[] = {
      [](const Config& c) -> std::string { return to_string(c.prefer); }},
     {"VPMM_ANY_STREAM", "\"context\", \"legacy\" or \"park\"",
      "the work that must finish before memory freed without a stream is reused",
-     [](Config& c, std::string_view text) { return set_by_name(kAnyStreamNames, text, c.any_stream); },
+     [](Config& c, std::string_view text) {
+       return set_by_name(kAnyStreamNames, text, c.any_stream);
+     },
      [](const Config& c) -> std::string { return to_string(c.any_stream); }},
     {"VPMM_IPC_ISOLATE", "0 or 1",
      "1: every allocation has its own chunks and whole pages, so that sharing one exposes no other",
@@ -181,8 +196,9 @@ constexpr Setting kSettings[] = {
      "which messages are written; to standard error unless the program sets a callback",
      [](Config& c, std::string_view text) { return set_log_level(text, c.log); },
      [](const Config& c) -> std::string { return to_string(c.log); }},
-    {"unnamed_free", "\"any_stream\" or \"allocating_stream\"", "the stream order of a free that names no stream",
-     nullptr, [](const Config& c) -> std::string { return to_string(c.unnamed_free); }},
+    {"unnamed_free", "\"any_stream\" or \"allocating_stream\"",
+     "the stream order of a free that names no stream", nullptr,
+     [](const Config& c) -> std::string { return to_string(c.unnamed_free); }},
 };
 
 // What the user wrote, where that was in the environment: 1 and not 1B.
@@ -198,15 +214,17 @@ Result<void> set(Config& config, const Setting& setting, std::string_view text) 
 }
 
 Result<void> set_from_environment(Config& config, const Setting& setting) {
-  const std::string_view text = setting.set == nullptr ? std::string_view() : value_of(setting.name);
+  const std::string_view text =
+      setting.set == nullptr ? std::string_view() : value_of(setting.name);
   return text.empty() ? Result<void>() : set(config, setting, text);
 }
 
 // Note [Children map nothing ahead]
-// They inherit the environment. A program with many of them, such as the workers of a job, would take as much again for
-// each, and more than there is. So a process that maps pages ahead leaves its number there, once, at its first
-// allocation, and one that finds another number does not. Another thread that reads the environment at that moment is
-// at the mercy of the C library, as beside any setenv.
+// They inherit the environment. A program with many of them, such as the workers of a job, would
+// take as much again for each, and more than there is. So a process that maps pages ahead leaves
+// its number there, once, at its first allocation, and one that finds another number does not.
+// Another thread that reads the environment at that moment is at the mercy of the C library, as
+// beside any setenv.
 constexpr const char* kMappedAheadBy = "VPMM_PAGES_PID";
 
 std::optional<std::string> process_that_mapped_ahead() {
@@ -257,19 +275,22 @@ Result<void> set(Config& config, std::string_view variable, std::string_view tex
 Result<void> validate(const Config& config, Bytes granularity) {
   const std::string unit = format_bytes(granularity);
   if (config.max_mappings < kFewestMappings) {
-    return bad_setting("VPMM_MAX_MAPPINGS", std::to_string(config.max_mappings), "a number, 16 or more");
+    return bad_setting("VPMM_MAX_MAPPINGS", std::to_string(config.max_mappings),
+                       "a number, 16 or more");
   }
   const auto is_bad = [&](Bytes bytes) { return bytes == 0 || !is_multiple(bytes, granularity); };
   const Bytes page = config.page_size.value_or(granularity);
   if (is_bad(page) || page > kLargest) {
     return bad_setting(
         "VPMM_PAGE_SIZE", as_given("VPMM_PAGE_SIZE", page),
-        message_of("a multiple of the device granularity ({}) up to {}, or \"max\" to switch the pool off", unit,
-                   format_bytes(kLargest)));
+        message_of(
+            "a multiple of the device granularity ({}) up to {}, or \"max\" to switch the pool off",
+            unit, format_bytes(kLargest)));
   }
   if (is_bad(config.va_size) || config.va_size > kLargest) {
     return bad_setting("VPMM_VA_SIZE", as_given("VPMM_VA_SIZE", config.va_size),
-                       message_of("a multiple of the device granularity ({}) up to {}", unit, format_bytes(kLargest)));
+                       message_of("a multiple of the device granularity ({}) up to {}", unit,
+                                  format_bytes(kLargest)));
   }
   if (!config.page_chunks && is_bad(config.chunk_max)) {
     return bad_setting("VPMM_CHUNK_MAX", as_given("VPMM_CHUNK_MAX", config.chunk_max),
@@ -293,8 +314,8 @@ Vector<SettingInForce> list_settings(const Config& config) {
     Config scratch;
     const bool is_set = setting.set != nullptr && !value_of(setting.name).empty();
     const Result<void> judged = set_from_environment(scratch, setting);
-    list.push_back({setting.name, setting.show(config), setting.allowed, setting.meaning, is_set && judged,
-                    judged ? std::string() : judged.error().message});
+    list.push_back({setting.name, setting.show(config), setting.allowed, setting.meaning,
+                    is_set && judged, judged ? std::string() : judged.error().message});
   }
   return list;
 }

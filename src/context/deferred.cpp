@@ -26,14 +26,16 @@ void DeferredList::put_back(std::atomic<Node*>& list, Node* first, Node* last) {
   Node* head = list.load(std::memory_order_relaxed);
   do {
     last->next = head;
-  } while (!list.compare_exchange_weak(head, first, std::memory_order_release, std::memory_order_relaxed));
+  } while (!list.compare_exchange_weak(head, first, std::memory_order_release,
+                                       std::memory_order_relaxed));
 }
 
 void DeferredList::push(std::uint64_t value) noexcept {
   Node* node = spare_.exchange(nullptr, std::memory_order_acquire);
   if (node != nullptr && node->next != nullptr) {
     Node* none = nullptr;
-    if (!spare_.compare_exchange_strong(none, node->next, std::memory_order_release, std::memory_order_relaxed)) {
+    if (!spare_.compare_exchange_strong(none, node->next, std::memory_order_release,
+                                        std::memory_order_relaxed)) {
       Node* last = node->next;  // somebody put nodes there meanwhile: only then is the list walked
       while (last->next != nullptr) last = last->next;
       put_back(spare_, node->next, last);
@@ -41,7 +43,8 @@ void DeferredList::push(std::uint64_t value) noexcept {
   }
   if (node == nullptr) {
     void* const memory = host_reserve::take(sizeof(Node), alignof(Node));
-    if (memory == nullptr) return;  // neither the process nor the reserve has any: the memory stays allocated
+    if (memory == nullptr)
+      return;  // neither the process nor the reserve has any: the memory stays allocated
     node = std::construct_at(static_cast<Node*>(memory));
   }
   node->value = value;

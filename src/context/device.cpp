@@ -20,23 +20,30 @@ time::ClosingRule closing_rule(const Config& config) {
   if (config.page_chunks)
     rule.frees = 1;  // the specification closes every free
   else if (config.prefer == pool::Prefer::footprint)
-    rule.frees = 0;  // and those that a cache has kept: before the pool grows, other streams wait for them
+    rule.frees =
+        0;  // and those that a cache has kept: before the pool grows, other streams wait for them
   return rule;
 }
 
 bool cuts_pages(const Config& config, const DeviceTraits& traits) {
   const Bytes page = config.page_size.value_or(traits.granularity);
-  return !config.ipc_isolate && traits.has_vmm && config.pool_enabled && config.small == SmallRequests::pool &&
-         small::SmallPool::can_cut(page) && page <= kLargestPageCut;
+  return !config.ipc_isolate && traits.has_vmm && config.pool_enabled &&
+         config.small == SmallRequests::pool && small::SmallPool::can_cut(page) &&
+         page <= kLargestPageCut;
 }
 
-// Another process gets whole chunks. Where it must not see what else is in them, nothing else may be in them: every
-// allocation has own chunks (Note [Own chunks]), so requests below a page take whole pages.
-bool keeps_apart(const Config& config) { return config.ipc_isolate && config.small == SmallRequests::pool; }
+// Another process gets whole chunks. Where it must not see what else is in them, nothing else may
+// be in them: every allocation has own chunks (Note [Own chunks]), so requests below a page take
+// whole pages.
+bool keeps_apart(const Config& config) {
+  return config.ipc_isolate && config.small == SmallRequests::pool;
+}
 
-Result<bool> device_can(driver::Driver& driver, DeviceAttribute attribute, driver::DeviceOrdinal device) {
+Result<bool> device_can(driver::Driver& driver, DeviceAttribute attribute,
+                        driver::DeviceOrdinal device) {
   int value = 0;
-  VPMM_TRY(driver::checked(Call::device_get_attribute, driver.device_get_attribute(attribute, device, value)));
+  VPMM_TRY(driver::checked(Call::device_get_attribute,
+                           driver.device_get_attribute(attribute, device, value)));
   return value != 0;
 }
 
@@ -53,16 +60,19 @@ bool runs_on_wsl() {
 Result<DeviceTraits> traits_of(driver::Driver& driver, driver::DeviceOrdinal device) {
   DeviceTraits traits;
   traits.chunk.device = device;
-  VPMM_TRY_ASSIGN(traits.has_vmm, device_can(driver, DeviceAttribute::virtual_memory_management_supported, device));
-  VPMM_TRY_ASSIGN(traits.has_memory_pools, device_can(driver, DeviceAttribute::memory_pools_supported, device));
+  VPMM_TRY_ASSIGN(traits.has_vmm,
+                  device_can(driver, DeviceAttribute::virtual_memory_management_supported, device));
+  VPMM_TRY_ASSIGN(traits.has_memory_pools,
+                  device_can(driver, DeviceAttribute::memory_pools_supported, device));
   if (!traits.has_vmm) return traits;
   VPMM_TRY_ASSIGN(traits.chunk.posix_file_descriptor,
                   device_can(driver, DeviceAttribute::posix_file_descriptor_supported, device));
-  VPMM_TRY_ASSIGN(const bool has_rdma, device_can(driver, DeviceAttribute::gpu_direct_rdma_with_vmm_supported, device));
+  VPMM_TRY_ASSIGN(const bool has_rdma,
+                  device_can(driver, DeviceAttribute::gpu_direct_rdma_with_vmm_supported, device));
   traits.chunk.gpu_direct_rdma_capable = has_rdma && !runs_on_wsl();
-  VPMM_TRY(driver::checked(
-      Call::mem_get_allocation_granularity,
-      driver.mem_get_allocation_granularity(traits.chunk, driver::Granularity::minimum, traits.granularity)));
+  VPMM_TRY(driver::checked(Call::mem_get_allocation_granularity,
+                           driver.mem_get_allocation_granularity(
+                               traits.chunk, driver::Granularity::minimum, traits.granularity)));
   return traits;
 }
 
@@ -88,13 +98,15 @@ Device::Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal, cons
   const bool proves_frees = !config.page_chunks && config.prefer == pool::Prefer::footprint;
   small = std::make_unique<small::SmallPool>(
       inner, *pool, timelines,
-      small::SmallPool::Serving{below_a_page, !config.page_chunks, proves_frees, config.crowded_after});
+      small::SmallPool::Serving{below_a_page, !config.page_chunks, proves_frees,
+                                config.crowded_after});
 }
 
 bool Device::owns_part_of(AddressRange memory) const {
   bool owns = false;
   if (pool != nullptr)
-    for (const AddressRange& reservation : pool->reservations()) owns = owns || reservation.overlaps(memory);
+    for (const AddressRange& reservation : pool->reservations())
+      owns = owns || reservation.overlaps(memory);
   if (driver_pool != nullptr)
     driver_pool->for_each_block([&](const driver_pool::Block& block) {
       owns = owns || AddressRange{block.begin, block.requested}.overlaps(memory);

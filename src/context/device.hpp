@@ -26,12 +26,14 @@ struct DeviceTraits {
 
 Result<DeviceTraits> traits_of(driver::Driver& driver, driver::DeviceOrdinal device);
 
-// Pages beyond any usual size are how the specification switches the pool off: what is below them is the driver's.
+// Pages beyond any usual size are how the specification switches the pool off: what is below them
+// is the driver's.
 constexpr Bytes kLargestPageCut = 64 * kMiB;
 
 // What all parts of the context share; who serves is settled when it is made.
 struct Device {
-  Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal, const Config& asked, const DeviceTraits& traits);
+  Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal, const Config& asked,
+         const DeviceTraits& traits);
 
   // Null: there is none.
   region::Region* allocated_around(DevicePtr ptr) const VPMM_REQUIRES(pool_lock) {
@@ -47,11 +49,13 @@ struct Device {
   void fill(observe::Statistics& figures) const VPMM_REQUIRES(pool_lock);
   std::string validate() const VPMM_REQUIRES(pool_lock);
 
-  const Config config;                                         // as in force
-  const Bytes page_size;                                       // of the pool, if there is one
-  alignas(kCacheLine) mutable driver::RecordingDriver driver;  // over `inner`: counts for statistics
+  const Config config;    // as in force
+  const Bytes page_size;  // of the pool, if there is one
+  alignas(
+      kCacheLine) mutable driver::RecordingDriver driver;  // over `inner`: counts for statistics
   time::Timelines timelines VPMM_GUARDED_BY(pool_lock);
-  // --- read by every call, without the lock; on lines of their own, for what is around them changes all the time ---
+  // --- read by every call, without the lock; on lines of their own, for what is around them
+  // changes all the time ---
   alignas(kCacheLine) driver::Driver& inner;             // for calls that take no lock
   std::unique_ptr<pool::Pool> pool;                      // null: no VMM, or switched off
   std::unique_ptr<small::SmallPool> small;               // null like pool

@@ -16,16 +16,18 @@
 namespace vpmm::context {
 namespace {
 
-constexpr std::chrono::milliseconds kLongestForShortage{100};  // until the request that failed is in the recording
+constexpr std::chrono::milliseconds kLongestForShortage{
+    100};  // until the request that failed is in the recording
 
 }  // namespace
 
 using driver::Call;
 using pool::Caller;
 
-// --- a request ------------------------------------------------------------------------------------------------------
+// --- --- a request
 
-Result<DevicePtr> DeviceContext::allocate_slowly(const Request& request, const time::TimelineId* bound) {
+Result<DevicePtr> DeviceContext::allocate_slowly(const Request& request,
+                                                 const time::TimelineId* bound) {
   CallLog* const log = front_.way().log;
   const std::uint32_t stack = log == nullptr ? 0 : log->capture_stack();
   if (stack == 0) return allocate_or_tell(request, bound);
@@ -34,7 +36,8 @@ Result<DevicePtr> DeviceContext::allocate_slowly(const Request& request, const t
   return allocate_or_tell(with_stack, bound);
 }
 
-Result<DevicePtr> DeviceContext::allocate_or_tell(const Request& request, const time::TimelineId* bound) {
+Result<DevicePtr> DeviceContext::allocate_or_tell(const Request& request,
+                                                  const time::TimelineId* bound) {
   CallLog::By by;
   Result<DevicePtr> result = allocate_or_call_back(request, bound, by);
   if (result) return result;
@@ -52,19 +55,24 @@ Result<DevicePtr> DeviceContext::allocate_or_tell(const Request& request, const 
   return result;
 }
 
-Result<DevicePtr> DeviceContext::allocate_or_call_back(const Request& request, const time::TimelineId* bound,
+Result<DevicePtr> DeviceContext::allocate_or_call_back(const Request& request,
+                                                       const time::TimelineId* bound,
                                                        CallLog::By& by) {
   if (request.alignment != 0 && !is_power_of_two(request.alignment))
-    return mistake({ErrorCode::invalid_argument, message_of("alignment {} is not a power of two", request.alignment)});
+    return mistake({ErrorCode::invalid_argument,
+                    message_of("alignment {} is not a power of two", request.alignment)});
   if (request.bytes > kAddressSpace)  // no callback can help
-    return Error{ErrorCode::out_of_memory, message_of("{} bytes is more than any address space", request.bytes)};
+    return Error{ErrorCode::out_of_memory,
+                 message_of("{} bytes is more than any address space", request.bytes)};
   if (request.alignment > kAddressSpace)
-    return mistake(
-        {ErrorCode::invalid_argument, message_of("alignment {} is more than any address space", request.alignment)});
+    return mistake({ErrorCode::invalid_argument,
+                    message_of("alignment {} is more than any address space", request.alignment)});
   for (bool has_asked = false;;) {
     Result<DevicePtr> result = allocate_once(request, bound, by);
     if (result || result.error().code != ErrorCode::out_of_memory) return result;
-    if (!std::exchange(has_asked, true) && lacks_gpu_memory(request) && ask_for_idle(request.bytes) > 0) continue;
+    if (!std::exchange(has_asked, true) && lacks_gpu_memory(request) &&
+        ask_for_idle(request.bytes) > 0)
+      continue;
     if (!out_of_memory_.ask({request.bytes, device_.primary.device()})) return result;
     has_asked = false;  // they may have freed memory of theirs
   }
@@ -76,15 +84,18 @@ bool DeviceContext::lacks_gpu_memory(const Request& request) const {
   return !arenas_.is_external(request.arena);
 }
 
-Result<DevicePtr> DeviceContext::allocate_once(const Request& request, const time::TimelineId* bound, CallLog::By& by) {
+Result<DevicePtr> DeviceContext::allocate_once(const Request& request,
+                                               const time::TimelineId* bound, CallLog::By& by) {
   Visit visit(*this);
   VPMM_TRY(visit.status());
   MutexLock& lock = visit.lock();
-  // First of all: a capture of this stream must be known before an event of the whole context might break it.
+  // First of all: a capture of this stream must be known before an event of the whole context might
+  // break it.
   VPMM_TRY_ASSIGN(const Caller caller, visit.identify(request.stream, bound));
   by = CallLog::by(caller);
   if (bound != nullptr && caller.timeline == nullptr && !caller.stream)
-    return Error{ErrorCode::invalid_argument, "the bound stream is gone: its CUDA context was reset"};
+    return Error{ErrorCode::invalid_argument,
+                 "the bound stream is gone: its CUDA context was reset"};
   const bool has_drained = allocations_.drain(lock);
   VPMM_TRY(device_.primary.noted(prover_.settle(lock)));
   learn_if_much_is_pending();
@@ -92,7 +103,8 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request, const tim
   allocations_.provide();  // it may throw, so before anything is taken
   Result<DevicePtr> result = device_.primary.noted(router_.allocate(lock, request, caller));
   if (!result) return result;
-  // The memory is the caller's already, so a failure from here on is not the request's; the next call meets it again.
+  // The memory is the caller's already, so a failure from here on is not the request's; the next
+  // call meets it again.
   afterwards([&]() VPMM_REQUIRES(pool_lock) {
     if (request.tag != 0) allocations_.free_through_lock(result.value());
     recorder_.allocated(result.value(), request, caller, arenas_.range_of(result.value()));
@@ -104,9 +116,10 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request, const tim
   return result;
 }
 
-// --- a free ---------------------------------------------------------------------------------------------------------
+// --- --- a free
 
-Result<void> DeviceContext::deallocate_slowly(DevicePtr ptr, const Stream& stream, const time::TimelineId* bound) {
+Result<void> DeviceContext::deallocate_slowly(DevicePtr ptr, const Stream& stream,
+                                              const time::TimelineId* bound) {
   Visit visit(*this);
   VPMM_TRY(visit.status());
   MutexLock& lock = visit.lock();
@@ -150,17 +163,22 @@ Result<void> DeviceContext::make_wait(driver::StreamHandle waiting, driver::Stre
   driver::Driver& driver = device_.driver;
   driver::EventHandle event{};
   VPMM_TRY(device_.primary.noted(driver::checked(Call::event_create, driver.event_create(event))));
-  const auto checked = [](Call call, driver::CuResult result, const char* parameter, driver::StreamHandle stream) {
-    return result == driver::CuResult::invalid_handle ? Result<void>(no_stream(parameter, stream, call))
-                                                      : driver::checked(call, result);
+  const auto checked = [](Call call, driver::CuResult result, const char* parameter,
+                          driver::StreamHandle stream) {
+    return result == driver::CuResult::invalid_handle
+               ? Result<void>(no_stream(parameter, stream, call))
+               : driver::checked(call, result);
   };
-  Result<void> done = checked(Call::event_record, driver.event_record(event, first), "first", first);
-  if (done) done = checked(Call::stream_wait_event, driver.stream_wait_event(waiting, event), "waiting", waiting);
+  Result<void> done =
+      checked(Call::event_record, driver.event_record(event, first), "first", first);
+  if (done)
+    done = checked(Call::stream_wait_event, driver.stream_wait_event(waiting, event), "waiting",
+                   waiting);
   static_cast<void>(driver.event_destroy(event));  // the wait stays
   return device_.primary.noted(std::move(done));
 }
 
-// --- putting off ----------------------------------------------------------------------------------------------------
+// --- --- putting off
 
 void DeviceContext::defer_cleanup_begin() {
   const PoolLock lock(mutex_);
@@ -173,7 +191,7 @@ Result<void> DeviceContext::defer_cleanup_end() {
   return Error{ErrorCode::invalid_argument, "defer_cleanup_end without defer_cleanup_begin"};
 }
 
-// --- captures -------------------------------------------------------------------------------------------------------
+// --- --- captures
 
 Result<void> DeviceContext::capture_begin() {
   PoolLock lock(mutex_);
@@ -193,12 +211,13 @@ Result<void> DeviceContext::capture_release(driver::CaptureId id) {
   VPMM_TRY(visit.status());
   const auto capture = static_cast<std::uint64_t>(id);
   if (!captures_.keeps(capture))
-    return Error{ErrorCode::invalid_argument, message_of("no memory is kept for capture {}", capture)};
+    return Error{ErrorCode::invalid_argument,
+                 message_of("no memory is kept for capture {}", capture)};
   allocations_.release_capture(capture);
   return {};
 }
 
-// --- waiting --------------------------------------------------------------------------------------------------------
+// --- --- waiting
 
 Result<void> DeviceContext::synchronize() {
   Visit visit(*this);
@@ -207,7 +226,8 @@ Result<void> DeviceContext::synchronize() {
   allocations_.drain(lock);
   footprint_.flush_caches();
   VPMM_TRY(device_.primary.noted(peers_.find_contexts()));
-  if (!prover_.may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
+  if (!prover_.may_record_context_event())
+    return Error{ErrorCode::capture_active, "a stream is being captured"};
   VPMM_TRY(prover_.wait_for_everything(lock));
   return device_.primary.noted(prover_.settle(lock));
 }
@@ -215,8 +235,10 @@ Result<void> DeviceContext::synchronize() {
 Result<void> DeviceContext::wait_for_work() {
   Visit visit(*this);
   VPMM_TRY(visit.status());
-  if (!prover_.may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
-  return device_.primary.noted(driver::checked(Call::ctx_synchronize, prover_.wait_for_contexts(visit.lock())));
+  if (!prover_.may_record_context_event())
+    return Error{ErrorCode::capture_active, "a stream is being captured"};
+  return device_.primary.noted(
+      driver::checked(Call::ctx_synchronize, prover_.wait_for_contexts(visit.lock())));
 }
 
 bool DeviceContext::is_capturing() {
@@ -224,8 +246,8 @@ bool DeviceContext::is_capturing() {
   return visit.status() && !prover_.may_record_context_event();
 }
 
-// Waits first, so that the reset finds an idle context. Until the driver has done it nothing is given up: work that was
-// queued meanwhile still runs where it refuses.
+// Waits first, so that the reset finds an idle context. Until the driver has done it nothing is
+// given up: work that was queued meanwhile still runs where it refuses.
 Result<void> DeviceContext::reset() {
   VPMM_TRY(synchronize());
   Visit visit(*this);
@@ -233,14 +255,15 @@ Result<void> DeviceContext::reset() {
   visits_.begin_reset();
   const ScopeExit let_in([&]() VPMM_REQUIRES(pool_lock) { visits_.end_reset(); });
   visits_.wait_alone(visit.lock());
-  if (!prover_.may_record_context_event()) return Error{ErrorCode::capture_active, "a stream is being captured"};
+  if (!prover_.may_record_context_event())
+    return Error{ErrorCode::capture_active, "a stream is being captured"};
   VPMM_TRY(device_.primary.reset());
   front_.refresh();
   static_cast<void>(open());  // the next call tries again, and reports it
   return {};
 }
 
-// --- other processes ------------------------------------------------------------------------------------------------
+// --- --- other processes
 
 Result<SharedRange> DeviceContext::share(AddressRange range) {
   const PoolLock lock(mutex_);

@@ -30,21 +30,22 @@ namespace vpmm::context {
 // What a pool prints when it ends.
 enum class AtEnd { nothing, summary };
 
-// Lock order: mutex_ (pool_lock) first, then one cache's (cache_lock); the mapper's leaf mutex and the driver's own
-// below mutex_. The order of a call is always gate, current context, lock, so that the driver is never asked to change
-// contexts under the lock.
+// Lock order: mutex_ (pool_lock) first, then one cache's (cache_lock); the mapper's leaf mutex and
+// the driver's own below mutex_. The order of a call is always gate, current context, lock, so that
+// the driver is never asked to change contexts under the lock.
 class DeviceContext final : public Context {
  public:
   // `at_end`: VPMM_STATS.
-  DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const Config& config, const DeviceTraits& traits,
-                AtEnd at_end = AtEnd::nothing);
+  DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const Config& config,
+                const DeviceTraits& traits, AtEnd at_end = AtEnd::nothing);
   ~DeviceContext() override;
   void prepare();
 
   Result<DevicePtr> allocate(const Request& request) override;
   DevicePtr allocate_if_ready(Bytes bytes, Bytes alignment) override;
   DevicePtr allocate_if_ready(Bytes bytes, Bytes alignment, driver::StreamHandle stream) override;
-  Result<void> allocate_many(std::span<const Bytes> bytes, Stream stream, std::span<DevicePtr> out) override;
+  Result<void> allocate_many(std::span<const Bytes> bytes, Stream stream,
+                             std::span<DevicePtr> out) override;
   Result<void> deallocate(DevicePtr ptr, Stream stream) override;
   bool deallocate_if_ready(DevicePtr ptr, driver::StreamHandle stream) override;
   Result<void> deallocate_many(std::span<const DevicePtr> pointers, Stream stream) override;
@@ -71,7 +72,9 @@ class DeviceContext final : public Context {
   Result<void> preallocate(Bytes bytes) override;
   void set_capacity(std::optional<Bytes> bytes) override;
   std::optional<Bytes> capacity() const override;
-  void set_out_of_memory_callback(OutOfMemoryCallback callback) override { out_of_memory_.set(std::move(callback)); }
+  void set_out_of_memory_callback(OutOfMemoryCallback callback) override {
+    out_of_memory_.set(std::move(callback));
+  }
   std::uint64_t add_out_of_memory_callback(OutOfMemoryCallback callback) override {
     return out_of_memory_.add(std::move(callback));
   }
@@ -115,7 +118,8 @@ class DeviceContext final : public Context {
   void learn_if_much_is_pending() VPMM_REQUIRES(pool_lock);
   void keep_bounds(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   void bound_any_stream(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  // What is done once the call's own work is: where it fails for want of host memory, the next call catches up.
+  // What is done once the call's own work is: where it fails for want of host memory, the next call
+  // catches up.
   template <typename F>
   static void afterwards(F&& work) noexcept VPMM_REQUIRES(pool_lock) {
     try {
@@ -126,12 +130,15 @@ class DeviceContext final : public Context {
   // fast_path.cpp
   using Freed = small::SmallPool::Freed;
   using Way = StreamFront::Way;
-  DevicePtr try_allocate(const Way& way, const StreamFront::Client& client, Bytes bytes, Bytes alignment);
+  DevicePtr try_allocate(const Way& way, const StreamFront::Client& client, Bytes bytes,
+                         Bytes alignment);
   DevicePtr take_pages_if_ready(Bytes bytes, Bytes alignment);
   Freed try_free(const Way& way, const StreamFront::Client& client, DevicePtr ptr);
   Freed try_free(const Way& way, DevicePtr ptr, driver::StreamHandle stream);
-  [[gnu::noinline]] void record(CallLog& log, const StreamFront::Client& client, DevicePtr begin, Bytes bytes);
-  [[gnu::noinline]] Freed free_and_record(CallLog& log, const StreamFront::Client& client, DevicePtr ptr);
+  [[gnu::noinline]] void record(CallLog& log, const StreamFront::Client& client, DevicePtr begin,
+                                Bytes bytes);
+  [[gnu::noinline]] Freed free_and_record(CallLog& log, const StreamFront::Client& client,
+                                          DevicePtr ptr);
   bool is_freed(Freed freed, const Stream& stream, const time::TimelineId* bound);
   void record_due_event(const Stream& stream, const time::TimelineId* bound) noexcept;
   void free_surely(DevicePtr ptr, Stream stream) noexcept;
@@ -139,19 +146,24 @@ class DeviceContext final : public Context {
   Result<DevicePtr> allocate_slowly(const Request& request, const time::TimelineId* bound);
   Result<DevicePtr> allocate_or_tell(const Request& request, const time::TimelineId* bound);
   // `by`: out, of whom, once that is known.
-  Result<DevicePtr> allocate_or_call_back(const Request& request, const time::TimelineId* bound, CallLog::By& by);
-  Result<DevicePtr> allocate_once(const Request& request, const time::TimelineId* bound, CallLog::By& by);
+  Result<DevicePtr> allocate_or_call_back(const Request& request, const time::TimelineId* bound,
+                                          CallLog::By& by);
+  Result<DevicePtr> allocate_once(const Request& request, const time::TimelineId* bound,
+                                  CallLog::By& by);
   bool lacks_gpu_memory(const Request& request) const;
-  Result<void> deallocate_slowly(DevicePtr ptr, const Stream& stream, const time::TimelineId* bound);
+  Result<void> deallocate_slowly(DevicePtr ptr, const Stream& stream,
+                                 const time::TimelineId* bound);
   Error mistake(Error error);
   // shortage.cpp
   void explain_shortage(const Request& request, Error& error) noexcept;
-  Shortage look_at_shortage(const Request& request, const std::string& reason) const VPMM_REQUIRES(pool_lock);
+  Shortage look_at_shortage(const Request& request, const std::string& reason) const
+      VPMM_REQUIRES(pool_lock);
   void add_holders(Shortage& shortage) const VPMM_REQUIRES(pool_lock);
   void add_pending(Shortage& shortage) const VPMM_REQUIRES(pool_lock);
   // layout.cpp
   Layout drawn_layout() const VPMM_REQUIRES(pool_lock);
-  std::uint64_t stream_id_of(std::optional<time::TimelineId> timeline) const VPMM_REQUIRES(pool_lock);
+  std::uint64_t stream_id_of(std::optional<time::TimelineId> timeline) const
+      VPMM_REQUIRES(pool_lock);
   std::uint64_t stream_id_of(const time::Stamp& stamp) const VPMM_REQUIRES(pool_lock);
   Block block_of(const region::Region& region) const VPMM_REQUIRES(pool_lock);
   Block block_of(const small::SmallPool::Part& part) const VPMM_REQUIRES(pool_lock);
@@ -159,7 +171,8 @@ class DeviceContext final : public Context {
   void add_blocks_of_arena(DevicePtr stretch, Layout& layout) const VPMM_REQUIRES(pool_lock);
   // recording.cpp
   observe::RecordingHeader header() const;
-  Result<void> begin_recording(const std::shared_ptr<observe::TraceWriter>& writer, std::uint64_t now_ns);
+  Result<void> begin_recording(const std::shared_ptr<observe::TraceWriter>& writer,
+                               std::uint64_t now_ns);
   std::vector<observe::LiveAllocation> live_allocations() const VPMM_REQUIRES(pool_lock);
   void sample_figures() VPMM_REQUIRES(pool_lock);
   // observing.cpp
@@ -169,7 +182,8 @@ class DeviceContext final : public Context {
   Result<void> preallocate_mapped(Bytes bytes);
   void trim_above_threshold(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   observe::Statistics figures() const VPMM_REQUIRES(pool_lock);
-  void add_blocks_of_arena(DevicePtr stretch, observe::PoolSnapshot& snapshot) const VPMM_REQUIRES(pool_lock);
+  void add_blocks_of_arena(DevicePtr stretch, observe::PoolSnapshot& snapshot) const
+      VPMM_REQUIRES(pool_lock);
 
   alignas(kCacheLine) mutable Mutex mutex_;
   Device device_;
@@ -188,8 +202,9 @@ class DeviceContext final : public Context {
   Router router_;
   Visits visits_;
   StreamsKept streams_kept_;
-  bool sees_unproven_ VPMM_GUARDED_BY(pool_lock) = false;      // frees, when it looked for idle streams
-  bool has_noticed_reset_ VPMM_GUARDED_BY(pool_lock) = false;  // by others, and no event stands yet for what was cached
+  bool sees_unproven_ VPMM_GUARDED_BY(pool_lock) = false;  // frees, when it looked for idle streams
+  bool has_noticed_reset_ VPMM_GUARDED_BY(pool_lock) =
+      false;  // by others, and no event stands yet for what was cached
   std::uint64_t failed_allocations_ VPMM_GUARDED_BY(pool_lock) = 0;
   OutOfMemoryCallbacks out_of_memory_;  // has a lock of its own
   const bool has_summary_;

@@ -20,22 +20,25 @@ constexpr std::size_t kLooksPerCall = 2;
 constexpr std::size_t kMostLooksPerCall = 64;
 constexpr std::size_t kTimelinesAsked = 16;
 
-Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver::DeviceOrdinal device,
+Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver,
+                                                 driver::DeviceOrdinal device,
                                                  const Config& config) {
   VPMM_TRY(driver::checked(Call::init, driver.init()));
   int count = 0;
   VPMM_TRY(driver::checked(Call::device_get_count, driver.device_get_count(count)));
   if (device < 0 || device >= count)
-    return Error{ErrorCode::invalid_argument, message_of("device {} does not exist: there are {}", device, count)};
+    return Error{ErrorCode::invalid_argument,
+                 message_of("device {} does not exist: there are {}", device, count)};
   VPMM_TRY_ASSIGN(const DeviceTraits traits, traits_of(driver, device));
   if (!traits.has_vmm && !traits.has_memory_pools)
     return Error{ErrorCode::unsupported,
-                 message_of("device {} supports neither virtual memory management nor memory pools", device)};
+                 message_of("device {} supports neither virtual memory management nor memory pools",
+                            device)};
   VPMM_TRY(vpmm::context::validate(config, traits.granularity));
   VPMM_TRY_ASSIGN(const bool has_summary, wants_summary_from_environment());
   observe::set_log_level(config.log);
-  auto context =
-      std::make_unique<DeviceContext>(driver, device, config, traits, has_summary ? AtEnd::summary : AtEnd::nothing);
+  auto context = std::make_unique<DeviceContext>(driver, device, config, traits,
+                                                 has_summary ? AtEnd::summary : AtEnd::nothing);
   context->prepare();
   if (observe::logs(observe::LogLevel::info))
     observe::log(observe::LogLevel::info, "{}", opening(driver, device, context->config()));
@@ -43,19 +46,24 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver, driver:
   return std::unique_ptr<Context>(std::move(context));
 }
 
-// What the first request would pay for otherwise. Best effort: it asks again for what failed, and reports it.
+// What the first request would pay for otherwise. Best effort: it asks again for what failed, and
+// reports it.
 void DeviceContext::prepare() {
   bool is_active = false;
   if (device_.pool == nullptr) return;
-  if (device_.page_size > kLargestPageCut || device_.config.pages > kAddressSpace / device_.page_size) return;
-  if (device_.driver.device_primary_ctx_get_state(device(), is_active) != CuResult::success || !is_active) return;
+  if (device_.page_size > kLargestPageCut ||
+      device_.config.pages > kAddressSpace / device_.page_size)
+    return;
+  if (device_.driver.device_primary_ctx_get_state(device(), is_active) != CuResult::success ||
+      !is_active)
+    return;
   Visit visit(*this);
   if (!visit.status() || !device_.primary.noted(device_.pool->prepare(visit.lock()))) return;
   device_.small->prepare();
 }
 
-DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const Config& config,
-                             const DeviceTraits& traits, AtEnd at_end)
+DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device,
+                             const Config& config, const DeviceTraits& traits, AtEnd at_end)
     : device_(driver, device, config, traits),
       front_(device_, recorder_),
       captures_(device_),
@@ -72,17 +80,19 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
   if (device_.small != nullptr) device_.small->heed(mutex_);
 }
 
-// Waits for the GPU, then gives everything back in the order of dependence. At exit and after a sticky error the driver
-// may not be called any more; the system takes the memory back.
+// Waits for the GPU, then gives everything back in the order of dependence. At exit and after a
+// sticky error the driver may not be called any more; the system takes the memory back.
 DeviceContext::~DeviceContext() {
   leave_neighbourhood(*this);
   if (!process_is_ending()) summarize();
-  if (device_.primary.openings() == 0 || device_.primary.is_poisoned() || process_is_ending()) return;
+  if (device_.primary.openings() == 0 || device_.primary.is_poisoned() || process_is_ending())
+    return;
   if (!check_alive() || device_.primary.is_poisoned()) return;
   {
     const driver::ContextScope scope(device_.driver, device_.primary.handle());
     PoolLock lock(mutex_);
-    if (scope.result() != CuResult::success || !forget_dead_others() || !peers_.find_contexts()) return;
+    if (scope.result() != CuResult::success || !forget_dead_others() || !peers_.find_contexts())
+      return;
     if (prover_.wait_for_contexts(lock) != CuResult::success) return;
     if (device_.driver_pool != nullptr) device_.driver_pool->release_everything();
     if (device_.pool != nullptr) device_.pool->release_everything();
@@ -96,9 +106,10 @@ DeviceContext::~DeviceContext() {
   device_.primary.release();
 }
 
-// --- entering -------------------------------------------------------------------------------------------------------
+// --- --- entering
 
-// Note [A reset has nobody beside it]: who made the old context current and then waited for the lock enters again.
+// Note [A reset has nobody beside it]: who made the old context current and then waited for the
+// lock enters again.
 DeviceContext::Visit::Visit(DeviceContext& context) : context_(context) {
   while (!enter()) {
     lock_.reset();
@@ -123,14 +134,16 @@ bool DeviceContext::Visit::enter() {
   scope_.emplace(context_.device_.driver, context_.device_.primary.handle());
   lock_.emplace(context_.mutex_);
   context_.visits_.wait_to_enter(*lock_);
-  if (context_.device_.primary.handle() == driver::ContextHandle{} || context_.device_.primary.openings() != opening)
+  if (context_.device_.primary.handle() == driver::ContextHandle{} ||
+      context_.device_.primary.openings() != opening)
     return false;
   promise_.emplace();  // not before: those that wait for the lock need nothing yet
   if (!promise_->is_kept()) {
     status_ = no_host_memory();
     return true;
   }
-  status_ = context_.device_.primary.noted(driver::checked(Call::ctx_set_current, scope_->result()));
+  status_ =
+      context_.device_.primary.noted(driver::checked(Call::ctx_set_current, scope_->result()));
   if (status_) status_ = context_.device_.primary.noted(context_.forget_dead_others());
   is_inside_ = true;
   context_.visits_.begin();
@@ -145,8 +158,10 @@ DeviceContext::Visit::~Visit() {
 }
 
 Result<Caller> DeviceContext::Visit::identify(const Stream& stream, const time::TimelineId* bound) {
-  Result<Caller> caller = context_.device_.primary.noted(context_.captures_.identify(stream, bound));
-  // So that what was cached is not pending for want of an event. Not before: the caller's stream may be capturing.
+  Result<Caller> caller =
+      context_.device_.primary.noted(context_.captures_.identify(stream, bound));
+  // So that what was cached is not pending for want of an event. Not before: the caller's stream
+  // may be capturing.
   if (caller && context_.has_noticed_reset_ && context_.prover_.may_record_context_event()) {
     context_.has_noticed_reset_ = false;
     context_.prover_.prove_everything();
@@ -163,7 +178,8 @@ Result<void> DeviceContext::check_alive() {
   const CuResult seen = device_.primary.look();
   if (seen == CuResult::success) return {};
   const PoolLock lock(mutex_);
-  Result<void> result = is_gone(seen) ? open() : device_.primary.noted(driver::checked(Call::ctx_get_id, seen));
+  Result<void> result =
+      is_gone(seen) ? open() : device_.primary.noted(driver::checked(Call::ctx_get_id, seen));
   front_.refresh();
   return result;
 }
@@ -178,14 +194,18 @@ Result<void> DeviceContext::open() {
   return {};
 }
 
-// The old context's streams and events are gone; all work on them is over. Chunks and their contents are kept.
+// The old context's streams and events are gone; all work on them is over. Chunks and their
+// contents are kept.
 void DeviceContext::forget_dead(driver::ContextId dead) {
-  observe::log(observe::LogLevel::info,
-               "device {}: its CUDA context was reset; chunks are kept, streams and small memory are gone", device());
+  observe::log(
+      observe::LogLevel::info,
+      "device {}: its CUDA context was reset; chunks are kept, streams and small memory are gone",
+      device());
   forget_work_of(dead);
   for (const std::uint64_t capture : captures_.all()) allocations_.release_capture(capture);
   footprint_.forget_driver_pool();
-  recorder_.forget_lost([this](DevicePtr begin) VPMM_REQUIRES(pool_lock) { return arenas_.has(begin); });
+  recorder_.forget_lost([this](DevicePtr begin)
+                            VPMM_REQUIRES(pool_lock) { return arenas_.has(begin); });
   captures_.forget_streams();
   arenas_.forget_streams();
   has_noticed_reset_ = true;
@@ -208,12 +228,15 @@ Result<void> DeviceContext::forget_dead_others() {
 
 // Closes the caller's timeline when that is due: here its stream is surely alive.
 void DeviceContext::leave(const Caller& caller) {
-  if (front_.attend(caller) == StreamFront::Seen::before_it_was_forgotten) streams_kept_.came_back();
+  if (front_.attend(caller) == StreamFront::Seen::before_it_was_forgotten)
+    streams_kept_.came_back();
   if (recorder_.is_sample_due()) sample_figures();
   if (caller.may_queue()) {
-    // Without the event the timeline stays due, and a later call tries again; the call itself has done its work.
+    // Without the event the timeline stays due, and a later call tries again; the call itself has
+    // done its work.
     if (device_.timelines.is_due(*caller.timeline))
-      static_cast<void>(device_.primary.noted(device_.timelines.close(*caller.timeline, *caller.stream)));
+      static_cast<void>(
+          device_.primary.noted(device_.timelines.close(*caller.timeline, *caller.stream)));
   } else if (caller.timeline == nullptr) {
     prover_.prove_if_due();
   }
@@ -225,8 +248,9 @@ void DeviceContext::leave(const Caller& caller) {
   sees_unproven_ = look_for_idle_streams();
 }
 
-// What many streams gave back comes to nobody before it is known to be complete. Where that is more than all of them
-// use, it is worth looking, and an event of the context, one at a time, for streams that record none.
+// What many streams gave back comes to nobody before it is known to be complete. Where that is more
+// than all of them use, it is worth looking, and an event of the context, one at a time, for
+// streams that record none.
 void DeviceContext::learn_if_much_is_pending() {
   if (device_.small == nullptr || !device_.small->are_caches_bounded()) return;
   const Bytes pending = device_.pool->pending_bytes() + device_.small->pending_bytes();
@@ -235,8 +259,8 @@ void DeviceContext::learn_if_much_is_pending() {
   static_cast<void>(prover_.learn(kTimelinesAsked));
 }
 
-// In turn, at a few that stay. What is forgotten is paid for by the call that began it. True: one of them has frees
-// that no event stands for.
+// In turn, at a few that stay. What is forgotten is paid for by the call that began it. True: one
+// of them has frees that no event stands for.
 bool DeviceContext::look_for_idle_streams() {
   bool is_unproven = false;
   std::size_t stayed = 0;
@@ -269,7 +293,8 @@ void DeviceContext::keep_bounds(MutexLock& lock) {
 }
 
 void DeviceContext::bound_any_stream(MutexLock& lock) {
-  if (!footprint_.is_cleanup_held()) static_cast<void>(device_.primary.noted(prover_.bound_any_stream(lock)));
+  if (!footprint_.is_cleanup_held())
+    static_cast<void>(device_.primary.noted(prover_.bound_any_stream(lock)));
 }
 
 }  // namespace vpmm::context

@@ -25,13 +25,15 @@ constexpr std::uint32_t kEventKinds = 9;
 
 // Some of the kinds, a bit for each.
 using EventKinds = std::uint32_t;
-constexpr EventKinds bit_of(EventKind kind) { return EventKinds{1} << static_cast<std::uint32_t>(kind); }
+constexpr EventKinds bit_of(EventKind kind) {
+  return EventKinds{1} << static_cast<std::uint32_t>(kind);
+}
 
 struct Event {
   EventKind kind{};
   DevicePtr ptr{};  // null: of no address
-  // Allocate, free, record_use, out_of_memory: as asked for. Map, unmap: of the chunk. Trim: given back. Arena_grow and
-  // arena_shrink: of the stretch.
+  // Allocate, free, record_use, out_of_memory: as asked for. Map, unmap: of the chunk. Trim: given
+  // back. Arena_grow and arena_shrink: of the stretch.
   Bytes bytes = 0;
   std::optional<driver::StreamHandle> stream;  // that the call named; none: it named none
   std::uint32_t tag = 0;

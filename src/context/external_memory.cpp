@@ -16,16 +16,18 @@ bool Arenas::is_external(ArenaId id) const {
 Result<Arenas::Entry*> Arenas::external_entry(ArenaId id) const {
   VPMM_TRY_ASSIGN(Entry* const in, entry(id));
   if (in->options.is_external) return in;
-  return Error{ErrorCode::invalid_argument,
-               message_of("arena {} takes its memory from the pool", static_cast<std::uint64_t>(id))};
+  return Error{ErrorCode::invalid_argument, message_of("arena {} takes its memory from the pool",
+                                                       static_cast<std::uint64_t>(id))};
 }
 
 // Why no arena may divide it; empty: one may.
 std::string_view Arenas::objection_to(AddressRange memory) const {
   if (is_null(memory.begin) || memory.empty()) return "this is no memory";
-  if (!is_multiple(memory.size, arena::kGrain) || !is_multiple(to_integer(memory.begin), arena::kGrain))
+  if (!is_multiple(memory.size, arena::kGrain) ||
+      !is_multiple(to_integer(memory.begin), arena::kGrain))
     return "not whole multiples of 512 bytes";
-  if (memory.size > kAddressSpace || memory.end() < memory.begin) return "more than any address space";
+  if (memory.size > kAddressSpace || memory.end() < memory.begin)
+    return "more than any address space";
   const auto next = by_stretch_.lower_bound(memory.begin);
   if (device_.owns_part_of(memory)) return "part of it is this pool's";
   if ((next != by_stretch_.end() && next->first < memory.end()) || has(memory.begin))
@@ -36,8 +38,8 @@ std::string_view Arenas::objection_to(AddressRange memory) const {
 Result<void> Arenas::add_external(ArenaId id, AddressRange memory) {
   VPMM_TRY_ASSIGN(Entry* const in, external_entry(id));
   if (const std::string_view objection = objection_to(memory); !objection.empty())
-    return Error{ErrorCode::invalid_argument,
-                 message_of("{} bytes at {:#x}: {}", memory.size, to_integer(memory.begin), objection)};
+    return Error{ErrorCode::invalid_argument, message_of("{} bytes at {:#x}: {}", memory.size,
+                                                         to_integer(memory.begin), objection)};
   by_stretch_.emplace(memory.begin, in);
   in->arena.add(memory, arena::kEverybody);
   recorder_.arena_changed(EventKind::arena_grow, memory, id);
@@ -84,10 +86,11 @@ void Arenas::for_each_external(FunctionRef<void(DevicePtr)> visit) const {
 
 Error Arenas::no_room_for(const Request& request) const {
   const arena::Arena& arena = find(request.arena)->arena;
-  return {ErrorCode::out_of_memory,
-          message_of("arena {} has no room for {} in the {} that it was given, of which live {}",
-                     static_cast<std::uint64_t>(request.arena), readable_and_exact_bytes(request.bytes),
-                     readable_bytes(arena.held_bytes()), readable_bytes(arena.allocated_bytes()))};
+  return {
+      ErrorCode::out_of_memory,
+      message_of("arena {} has no room for {} in the {} that it was given, of which live {}",
+                 static_cast<std::uint64_t>(request.arena), readable_and_exact_bytes(request.bytes),
+                 readable_bytes(arena.held_bytes()), readable_bytes(arena.allocated_bytes()))};
 }
 
 }  // namespace vpmm::context

@@ -1,4 +1,5 @@
-// context: calls that are served from what their stream has cached: no lock but its cache's, no driver work.
+// context: calls that are served from what their stream has cached: no lock but its cache's, no
+// driver work.
 #include <algorithm>
 #include <utility>
 
@@ -11,7 +12,8 @@ namespace vpmm::context {
 using Client = StreamFront::Client;
 using Freed = small::SmallPool::Freed;
 
-DevicePtr DeviceContext::try_allocate(const Way& way, const Client& client, Bytes bytes, Bytes alignment) {
+DevicePtr DeviceContext::try_allocate(const Way& way, const Client& client, Bytes bytes,
+                                      Bytes alignment) {
   if (client.cache == nullptr || !device_.small->may_be_cached(bytes, alignment)) return {};
   const DevicePtr begin = device_.small->try_allocate(client, bytes);
   if (way.log != nullptr && !is_null(begin)) record(*way.log, client, begin, bytes);
@@ -20,7 +22,8 @@ DevicePtr DeviceContext::try_allocate(const Way& way, const Client& client, Byte
 
 Freed DeviceContext::try_free(const Way& way, const Client& client, DevicePtr ptr) {
   if (client.cache == nullptr) return Freed::no;
-  return way.log == nullptr ? device_.small->try_free(client, ptr) : free_and_record(*way.log, client, ptr);
+  return way.log == nullptr ? device_.small->try_free(client, ptr)
+                            : free_and_record(*way.log, client, ptr);
 }
 
 void DeviceContext::record(CallLog& log, const Client& client, DevicePtr begin, Bytes bytes) {
@@ -39,13 +42,15 @@ Freed DeviceContext::free_and_record(CallLog& log, const Client& client, DeviceP
   return freed;
 }
 
-// True: it is freed. Where others wait for proof of this stream's frees, it is this call that records the event.
+// True: it is freed. Where others wait for proof of this stream's frees, it is this call that
+// records the event.
 bool DeviceContext::is_freed(Freed freed, const Stream& stream, const time::TimelineId* bound) {
   if (freed == Freed::yes_and_event_is_due) record_due_event(stream, bound);
   return freed == Freed::yes || freed == Freed::yes_and_event_is_due;
 }
 
-// The memory is freed already, so a failure is not the call's: the event stays due, and a later call records it.
+// The memory is freed already, so a failure is not the call's: the event stays due, and a later
+// call records it.
 void DeviceContext::record_due_event(const Stream& stream, const time::TimelineId* bound) noexcept {
   try {
     Visit visit(*this);
@@ -58,7 +63,7 @@ void DeviceContext::record_due_event(const Stream& stream, const time::TimelineI
   }
 }
 
-// --- public calls --------------------------------------------------------------------------------------------------
+// --- --- public calls
 
 Result<DevicePtr> DeviceContext::allocate(const Request& request) {
   if (request.bytes == 0) return DevicePtr{};
@@ -69,7 +74,8 @@ Result<DevicePtr> DeviceContext::allocate(const Request& request) {
   return allocate_slowly(request, nullptr);
 }
 
-DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment, driver::StreamHandle stream) {
+DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment,
+                                           driver::StreamHandle stream) {
   const Way way = front_.way();
   if (bytes == 0 || !way.is_open || !device_.small->may_be_cached(bytes, alignment)) return {};
   if (way.would_wait()) return {};
@@ -77,10 +83,11 @@ DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment, driver:
 }
 
 // Note [What is ready for any stream]
-// What any-stream users have cached is complete, and so is what the pool gives them. So a request is served from
-// either without asking anybody; for the pool's lock nobody waits. A python program calls this with its interpreter
-// locked. Frees that finalizers deferred are carried out by the ordinary calls, so after some requests that found such
-// frees waiting, and for whole pages at once, the answer is no.
+// What any-stream users have cached is complete, and so is what the pool gives them. So a request
+// is served from either without asking anybody; for the pool's lock nobody waits. A python program
+// calls this with its interpreter locked. Frees that finalizers deferred are carried out by the
+// ordinary calls, so after some requests that found such frees waiting, and for whole pages at
+// once, the answer is no.
 DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment) {
   const Way way = front_.way();
   if (bytes == 0 || !way.is_open || way.would_wait()) return {};
@@ -89,7 +96,8 @@ DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment) {
   if (server == small::SmallPool::Server::pages) return take_pages_if_ready(bytes, alignment);
   if (!device_.small->may_be_cached(bytes, alignment)) return {};
   if (!allocations_.may_pass_deferred()) return {};
-  return try_allocate(way, {&device_.small->any_stream_cache(), driver::StreamId{}, std::nullopt}, bytes, alignment);
+  return try_allocate(way, {&device_.small->any_stream_cache(), driver::StreamId{}, std::nullopt},
+                      bytes, alignment);
 }
 
 DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
@@ -107,7 +115,8 @@ DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   if (!router_.has_preallocated() || recorder_.wants_all_calls() || !promise.is_kept()) return {};
   const pool::Caller caller;
   allocations_.provide();  // it may throw, so before anything is taken
-  const std::optional<pool::Placed> found = pool.find({bytes, device_.small->size_of_pages(bytes), natural}, caller);
+  const std::optional<pool::Placed> found =
+      pool.find({bytes, device_.small->size_of_pages(bytes), natural}, caller);
   if (!found) return {};
   const DevicePtr begin = found->begin;
   afterwards([&]() VPMM_REQUIRES(pool_lock) {
@@ -126,14 +135,16 @@ Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
 Freed DeviceContext::try_free(const Way& way, DevicePtr ptr, driver::StreamHandle stream) {
   if (!way.is_open) return Freed::no;
   // By the handle it is not known whose free it is, which a recording says.
-  const Freed freed = way.log == nullptr ? device_.small->try_free_by_handle(ptr, stream) : Freed::not_known;
+  const Freed freed =
+      way.log == nullptr ? device_.small->try_free_by_handle(ptr, stream) : Freed::not_known;
   return freed == Freed::not_known ? try_free(way, front_.client_of(way, stream), ptr) : freed;
 }
 
 // Note [A try takes what is there]
-// A program calls it with a lock of its own, which GPU work and callbacks may want. So it asks nothing of the driver
-// but which stream that is, takes no lock but the cache's, and waits for no room in a recording. An event that is due
-// is left to the stream's next call, which takes the pool's lock for it and keeps the bounds there.
+// A program calls it with a lock of its own, which GPU work and callbacks may want. So it asks
+// nothing of the driver but which stream that is, takes no lock but the cache's, and waits for no
+// room in a recording. An event that is due is left to the stream's next call, which takes the
+// pool's lock for it and keeps the bounds there.
 bool DeviceContext::deallocate_if_ready(DevicePtr ptr, driver::StreamHandle stream) {
   if (is_null(ptr)) return true;
   const Way way = front_.way();
@@ -142,11 +153,13 @@ bool DeviceContext::deallocate_if_ready(DevicePtr ptr, driver::StreamHandle stre
   return freed == Freed::yes || freed == Freed::yes_and_event_is_due;
 }
 
-// The stream is asked for its id once, and whether a recording has begun each time. All or none, also when the
-// out-of-memory callback throws.
-Result<void> DeviceContext::allocate_many(std::span<const Bytes> bytes, Stream stream, std::span<DevicePtr> out) {
+// The stream is asked for its id once, and whether a recording has begun each time. All or none,
+// also when the out-of-memory callback throws.
+Result<void> DeviceContext::allocate_many(std::span<const Bytes> bytes, Stream stream,
+                                          std::span<DevicePtr> out) {
   if (bytes.size() != out.size())
-    return Error{ErrorCode::invalid_argument, message_of("{} sizes and {} results", bytes.size(), out.size())};
+    return Error{ErrorCode::invalid_argument,
+                 message_of("{} sizes and {} results", bytes.size(), out.size())};
   const Client client = stream ? front_.client_of(front_.way(), *stream) : Client{};
   const auto take_back = [&](std::size_t made) {
     for (const DevicePtr ptr : out.first(made)) free_surely(ptr, stream);
@@ -194,10 +207,10 @@ Result<void> DeviceContext::deallocate_many(std::span<const DevicePtr> pointers,
   return first;
 }
 
-// --- bound streams -------------------------------------------------------------------------------------------------
+// --- --- bound streams
 
-// On a line of its own, for it is read at every call. Keeps its timeline from being retired. The timeline ends all the
-// same when its CUDA context does.
+// On a line of its own, for it is read at every call. Keeps its timeline from being retired. The
+// timeline ends all the same when its CUDA context does.
 class alignas(kCacheLine) DeviceContext::Bound final : public BoundStream {
  public:
   Bound(DeviceContext& context, const Client& client, time::TimelineId timeline)
@@ -251,7 +264,8 @@ DevicePtr DeviceContext::Bound::try_allocate(Bytes bytes, Bytes alignment) {
 bool DeviceContext::Bound::try_deallocate(DevicePtr ptr) {
   if (is_null(ptr)) return false;
   const Way now = way();
-  return now.is_open && context_.is_freed(context_.try_free(now, client_, ptr), client_.stream, &timeline_);
+  return now.is_open &&
+         context_.is_freed(context_.try_free(now, client_, ptr), client_.stream, &timeline_);
 }
 
 Result<DevicePtr> DeviceContext::Bound::allocate_beyond(Bytes bytes, Bytes alignment) {

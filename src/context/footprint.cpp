@@ -11,7 +11,8 @@ Bytes Footprint::held() const {
 }
 
 Bytes Footprint::idle_in_driver_pool(Bytes but_for) const {
-  const Bytes used = device_.driver_pool == nullptr ? 0 : device_.driver_pool->requested_bytes() + but_for;
+  const Bytes used =
+      device_.driver_pool == nullptr ? 0 : device_.driver_pool->requested_bytes() + but_for;
   return driver_pool_bytes_ - std::min(driver_pool_bytes_, used);
 }
 
@@ -34,10 +35,12 @@ Result<Bytes> Footprint::trim_driver_pool(MutexLock& lock) {
   return freed;
 }
 
-// The other half of Note [Caches shrink before the footprint grows]. In page mode only: a large chunk is not worth a
-// small request.
+// The other half of Note [Caches shrink before the footprint grows]. In page mode only: a large
+// chunk is not worth a small request.
 void Footprint::offset_growth(MutexLock& lock) {
-  if (device_.pool == nullptr || !device_.config.page_chunks || is_cleanup_held() || held() <= peak_mapped_) return;
+  if (device_.pool == nullptr || !device_.config.page_chunks || is_cleanup_held() ||
+      held() <= peak_mapped_)
+    return;
   static_cast<void>(device_.primary.noted(device_.pool->trim(lock, peak_mapped_)));
 }
 
@@ -68,13 +71,15 @@ void Footprint::note_peaks(const pool::Caller& caller) {
 
 void Footprint::note_peaks(Bytes peak_requested) {
   peak_mapped_ = std::max(peak_mapped_, held());
-  const Bytes in_driver_pool = device_.driver_pool == nullptr ? 0 : device_.driver_pool->requested_bytes();
+  const Bytes in_driver_pool =
+      device_.driver_pool == nullptr ? 0 : device_.driver_pool->requested_bytes();
   peak_live_ = std::max(peak_live_, peak_requested + in_driver_pool);
 }
 
 void Footprint::reset_peaks() {
   if (device_.pool != nullptr) device_.pool->reset_peaks();
-  if (device_.small != nullptr) device_.small->take_peak_everywhere();  // what warm calls had at most before
+  if (device_.small != nullptr)
+    device_.small->take_peak_everywhere();  // what warm calls had at most before
   peak_mapped_ = peak_live_ = 0;
   note_peaks(device_.small == nullptr ? 0 : device_.small->take_peak_everywhere());
 }
@@ -89,7 +94,8 @@ bool Footprint::flush_caches() {
 void Footprint::fill(observe::Statistics& figures) const {
   if (device_.driver_pool != nullptr) figures.stream_ordered_bytes = driver_pool_bytes_;
   figures.mapped_bytes += driver_pool_bytes_;
-  figures.peak_mapped_bytes = std::max({peak_mapped_, figures.mapped_bytes, figures.peak_mapped_bytes});
+  figures.peak_mapped_bytes =
+      std::max({peak_mapped_, figures.mapped_bytes, figures.peak_mapped_bytes});
   figures.peak_live_bytes = std::max({peak_live_, figures.live_bytes, figures.peak_live_bytes});
 }
 

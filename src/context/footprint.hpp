@@ -1,4 +1,5 @@
-// context: how much of the GPU's memory a device's pool and the driver's pool hold, its limits and its peaks.
+// context: how much of the GPU's memory a device's pool and the driver's pool hold, its limits and
+// its peaks.
 #pragma once
 
 #include <optional>
@@ -9,10 +10,11 @@
 namespace vpmm::context {
 
 // Note [Cleaning up can be put off]
-// A program may have a moment in which no call should take long. While it says so, the pool lets zombies and idle
-// memory be, and the host does not wait; what is complete is used again all the same. Running out of memory, or of
-// mappings, comes first: the steps of a shortage are always taken. So does what the caller asks for itself (trim,
-// synchronize, reset). When the last hold ends, the calls that follow catch up, each a bounded amount.
+// A program may have a moment in which no call should take long. While it says so, the pool lets
+// zombies and idle memory be, and the host does not wait; what is complete is used again all the
+// same. Running out of memory, or of mappings, comes first: the steps of a shortage are always
+// taken. So does what the caller asks for itself (trim, synchronize, reset). When the last hold
+// ends, the calls that follow catch up, each a bounded amount.
 class Footprint {
  public:
   explicit Footprint(Device& device) : device_(device), capacity_(device.config.capacity) {}
@@ -31,7 +33,9 @@ class Footprint {
 
   std::optional<Bytes> capacity() const VPMM_REQUIRES(pool_lock) { return capacity_; }
   void set_capacity(std::optional<Bytes> bytes) VPMM_REQUIRES(pool_lock);
-  bool is_over_capacity() const VPMM_REQUIRES(pool_lock) { return capacity_ && held() > *capacity_; }
+  bool is_over_capacity() const VPMM_REQUIRES(pool_lock) {
+    return capacity_ && held() > *capacity_;
+  }
 
   void hold_cleanup() VPMM_REQUIRES(pool_lock);
   // False: it is not held.
@@ -48,8 +52,10 @@ class Footprint {
 
  private:
   Device& device_;
-  Bytes driver_pool_bytes_ VPMM_GUARDED_BY(pool_lock) = 0;    // what the driver's pool held when last asked
-  std::optional<Bytes> capacity_ VPMM_GUARDED_BY(pool_lock);  // most bytes of pool and driver pool together
+  Bytes driver_pool_bytes_ VPMM_GUARDED_BY(pool_lock) =
+      0;  // what the driver's pool held when last asked
+  std::optional<Bytes> capacity_
+      VPMM_GUARDED_BY(pool_lock);  // most bytes of pool and driver pool together
   std::uint64_t cleanup_holds_ VPMM_GUARDED_BY(pool_lock) = 0;
   Bytes peak_mapped_ VPMM_GUARDED_BY(pool_lock) = 0;
   Bytes peak_live_ VPMM_GUARDED_BY(pool_lock) = 0;

@@ -1,4 +1,5 @@
-// context: how much more memory a device's pool can hand out, within its limit and what the GPU has.
+// context: how much more memory a device's pool can hand out, within its limit and what the GPU
+// has.
 #pragma once
 
 #include <algorithm>
@@ -9,11 +10,13 @@
 
 namespace vpmm::context {
 
-// Free memory, missing memory and advice follow from one signed quantity. left = mappable + idle, where mappable =
-// min(free on the GPU, capacity - mapped). It is below zero where more is in use than a lowered capacity allows.
+// Free memory, missing memory and advice follow from one signed quantity. left = mappable + idle,
+// where mappable = min(free on the GPU, capacity - mapped). It is below zero where more is in use
+// than a lowered capacity allows.
 class Headroom {
  public:
-  // idle: mapped memory that no allocation uses and that can move. gpu_free: free memory of the GPU. None: no limit.
+  // idle: mapped memory that no allocation uses and that can move. gpu_free: free memory of the
+  // GPU. None: no limit.
   Headroom(Bytes mapped, Bytes idle, Bytes gpu_free, std::optional<Bytes> capacity)
       : idle_(whole(idle)), gpu_free_(whole(gpu_free)), below_capacity_(gpu_free_) {
     if (capacity) below_capacity_ = whole(*capacity) - whole(mapped);
@@ -26,7 +29,9 @@ class Headroom {
   // What must be freed, or the capacity raised by, before a request of this size can be served.
   Bytes missing(Bytes size) const { return positive(whole(size) - signed_left()); }
   // Whether a higher capacity alone would serve the request.
-  bool is_limited(Bytes size) const { return missing(size) > 0 && whole(size) <= gpu_free_ + idle_; }
+  bool is_limited(Bytes size) const {
+    return missing(size) > 0 && whole(size) <= gpu_free_ + idle_;
+  }
 
  private:
   // No sum of these overflows.
@@ -34,7 +39,9 @@ class Headroom {
     constexpr Bytes kMost = Bytes{1} << 60;
     return static_cast<std::int64_t>(std::min(bytes, kMost));
   }
-  static Bytes positive(std::int64_t bytes) { return static_cast<Bytes>(std::max<std::int64_t>(bytes, 0)); }
+  static Bytes positive(std::int64_t bytes) {
+    return static_cast<Bytes>(std::max<std::int64_t>(bytes, 0));
+  }
   std::int64_t signed_left() const { return std::min(gpu_free_, below_capacity_) + idle_; }
 
   std::int64_t idle_;

@@ -45,14 +45,17 @@ Layout DeviceContext::drawn_layout() const {
       else if (region.state != RegionState::hole && !small::SmallPool::is_arena(region))
         layout.blocks.push_back(block_of(region));
     });
-    arenas_.for_each_external([&](DevicePtr begin) VPMM_REQUIRES(pool_lock) { add_blocks_of_arena(begin, layout); });
+    arenas_.for_each_external([&](DevicePtr begin)
+                                  VPMM_REQUIRES(pool_lock) { add_blocks_of_arena(begin, layout); });
     layout.largest_small = largest_small(*device_.small, device_.page_size);
-    device_.small->for_each_part([&](const small::SmallPool::Part& part)
-                                     VPMM_REQUIRES(pool_lock) { layout.blocks.push_back(block_of(part)); });
+    device_.small->for_each_part([&](const small::SmallPool::Part& part) VPMM_REQUIRES(pool_lock) {
+      layout.blocks.push_back(block_of(part));
+    });
   }
   if (device_.driver_pool != nullptr)
-    device_.driver_pool->for_each_block([&](const driver_pool::Block& block)
-                                            VPMM_REQUIRES(pool_lock) { layout.blocks.push_back(block_of(block)); });
+    device_.driver_pool->for_each_block(
+        [&](const driver_pool::Block& block)
+            VPMM_REQUIRES(pool_lock) { layout.blocks.push_back(block_of(block)); });
   std::sort(layout.chunks.begin(), layout.chunks.end(),
             [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
   std::sort(layout.blocks.begin(), layout.blocks.end(),
@@ -95,24 +98,26 @@ Block DeviceContext::block_of(const Region& region) const {
 }
 
 void DeviceContext::add_blocks_of_arena(DevicePtr stretch, Layout& layout) const {
-  arenas_.for_each_block_around(stretch, [&](const arena::Block& part, bool is_pinned) VPMM_REQUIRES(pool_lock) {
-    Block block;
-    block.range = part.range;
-    block.arena = static_cast<std::uint64_t>(arenas_.arena_of(stretch));
-    const bool is_live = part.is_live && !shares_.is_kept(part.range.begin);
-    block.state = is_live ? RegionState::allocated : RegionState::free;
-    const time::Stamp stamp = device_.timelines.reduce(part.stamp);
-    if (is_live) {
-      block.requested = part.requested;
-      block.stream_id = stream_id_of(part.timeline);
-      block.tag = recorder_.tags().of(part.range.begin);
-    } else if (!part.is_live) {
-      block.is_complete = !is_pinned && stamp.is_complete();
-      const bool serves_nobody = part.is_waiting && !stamp.is_complete();
-      if (!block.is_complete && !serves_nobody) block.stream_id = arenas_.stream_id_of(part.key);
-    }
-    layout.blocks.push_back(block);
-  });
+  arenas_.for_each_block_around(
+      stretch, [&](const arena::Block& part, bool is_pinned) VPMM_REQUIRES(pool_lock) {
+        Block block;
+        block.range = part.range;
+        block.arena = static_cast<std::uint64_t>(arenas_.arena_of(stretch));
+        const bool is_live = part.is_live && !shares_.is_kept(part.range.begin);
+        block.state = is_live ? RegionState::allocated : RegionState::free;
+        const time::Stamp stamp = device_.timelines.reduce(part.stamp);
+        if (is_live) {
+          block.requested = part.requested;
+          block.stream_id = stream_id_of(part.timeline);
+          block.tag = recorder_.tags().of(part.range.begin);
+        } else if (!part.is_live) {
+          block.is_complete = !is_pinned && stamp.is_complete();
+          const bool serves_nobody = part.is_waiting && !stamp.is_complete();
+          if (!block.is_complete && !serves_nobody)
+            block.stream_id = arenas_.stream_id_of(part.key);
+        }
+        layout.blocks.push_back(block);
+      });
 }
 
 Block DeviceContext::block_of(const small::SmallPool::Part& part) const {

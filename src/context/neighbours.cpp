@@ -32,8 +32,8 @@ struct Neighbourhood {
 
   // Null: it is not here.
   Neighbour* find(const Context* pool) VPMM_REQUIRES(mutex) {
-    const auto found =
-        std::find_if(pools.begin(), pools.end(), [pool](const Neighbour& each) { return each.pool == pool; });
+    const auto found = std::find_if(pools.begin(), pools.end(),
+                                    [pool](const Neighbour& each) { return each.pool == pool; });
     return found == pools.end() ? nullptr : &*found;
   }
 };
@@ -82,13 +82,15 @@ Vector<Context*> neighbours_of(Context& asking) {
   Vector<Context*> found;
   const MutexLock lock(neighbourhood().mutex);
   for (const Neighbour& each : neighbourhood().pools)
-    if (each.pool != &asking && each.pool->device() == asking.device() && &each.pool->driver() == &asking.driver())
+    if (each.pool != &asking && each.pool->device() == asking.device() &&
+        &each.pool->driver() == &asking.driver())
       found.push_back(each.pool);
   return found;
 }
 
-// In a forked child the mutex may be held for ever, and at exit by a thread that is stuck in the driver; then nobody
-// looks at the list any more. Else the summary may be under way, which takes a moment.
+// In a forked child the mutex may be held for ever, and at exit by a thread that is stuck in the
+// driver; then nobody looks at the list any more. Else the summary may be under way, which takes a
+// moment.
 bool lock_at_end(Mutex& mutex) noexcept {
   for (int tries = 0; !mutex.try_lock(); ++tries) {
     if (tries == kMostTries) return false;
@@ -115,7 +117,8 @@ void leave_neighbourhood(Context& pool) noexcept {
   if (leaving == nullptr) return;
   leaving->is_leaving = true;
   // Calls that exit has stopped may never end.
-  while (all.find(&pool)->pins > 0 && !process_is_ending()) all.unpinned.wait_for(lock, kBetweenLooks);
+  while (all.find(&pool)->pins > 0 && !process_is_ending())
+    all.unpinned.wait_for(lock, kBetweenLooks);
   std::erase_if(all.pools, [&pool](const Neighbour& each) { return each.pool == &pool; });
 }
 
@@ -133,7 +136,8 @@ Bytes ask_neighbours(Context& asking, Bytes bytes) {
     if (pin.is_held()) given += give_back(*pool, bytes - given);
   }
   if (given > 0)
-    observe::log(observe::LogLevel::info, "device {}: other pools of this process gave back {} bytes", asking.device(),
+    observe::log(observe::LogLevel::info,
+                 "device {}: other pools of this process gave back {} bytes", asking.device(),
                  given);
   return given;
 }

@@ -31,7 +31,8 @@ char kind_of(RegionState state) {
 
 bool has_unproven(const time::Timelines& timelines) VPMM_REQUIRES(pool_lock) {
   bool found = false;
-  timelines.for_each([&](const time::Timeline& timeline) { found = found || timeline.provable < timeline.last; });
+  timelines.for_each(
+      [&](const time::Timeline& timeline) { found = found || timeline.provable < timeline.last; });
   return found;
 }
 
@@ -42,7 +43,7 @@ Result<AllocationInfo> DeviceContext::query(DevicePtr ptr) const {
   return allocations_.query(ptr);
 }
 
-// --- limits ---------------------------------------------------------------------------------------------------------
+// --- --- limits
 
 Result<Bytes> DeviceContext::trim(Bytes bytes_to_keep) {
   Visit visit(*this);
@@ -59,7 +60,8 @@ Result<Bytes> DeviceContext::trim(Bytes bytes_to_keep) {
     VPMM_TRY_ASSIGN(released, footprint_.trim_driver_pool(lock));
   }
   if (device_.pool != nullptr) {
-    VPMM_TRY_ASSIGN(const Bytes from_pool, device_.primary.noted(device_.pool->trim(lock, bytes_to_keep)));
+    VPMM_TRY_ASSIGN(const Bytes from_pool,
+                    device_.primary.noted(device_.pool->trim(lock, bytes_to_keep)));
     released += from_pool;
   }
   recorder_.trimmed(released);
@@ -72,13 +74,15 @@ void DeviceContext::trim_above_threshold(MutexLock& lock) {
   footprint_.flush_caches();
   arenas_.give_back_idle();
   if (device_.pool->idle_bytes() == 0 || !device_.primary.noted(prover_.settle(lock))) return;
-  const Result<Bytes> released = device_.primary.noted(device_.pool->trim(lock, *device_.config.release_threshold));
+  const Result<Bytes> released =
+      device_.primary.noted(device_.pool->trim(lock, *device_.config.release_threshold));
   if (released && released.value() > 0) recorder_.trimmed(released.value());
 }
 
 Result<void> DeviceContext::preallocate(Bytes bytes) {
   if (bytes > kAddressSpace)
-    return Error{ErrorCode::out_of_memory, message_of("{} bytes is more than any address space", bytes)};
+    return Error{ErrorCode::out_of_memory,
+                 message_of("{} bytes is more than any address space", bytes)};
   Result<void> done = preallocate_mapped(bytes);
   if (done || done.error().code != ErrorCode::out_of_memory) return done;
   const Bytes held = statistics().mapped_bytes;
@@ -95,8 +99,9 @@ Result<void> DeviceContext::preallocate_mapped(Bytes bytes) {
   return done;
 }
 
-// What has to become free on the GPU before it can give us `bytes` more, or as much of that as our own limit allows. 0:
-// that would not help, or others cannot be asked now, for their events could break a capture that only we know of.
+// What has to become free on the GPU before it can give us `bytes` more, or as much of that as our
+// own limit allows. 0: that would not help, or others cannot be asked now, for their events could
+// break a capture that only we know of.
 Bytes DeviceContext::missing_on_gpu(Bytes bytes) {
   driver::MemInfo info;
   if (device_.driver.mem_get_info(info) != driver::CuResult::success) return 0;
@@ -109,13 +114,14 @@ Bytes DeviceContext::missing_on_gpu(Bytes bytes) {
   const Bytes held = footprint_.held();
   const std::optional<Bytes> capacity = footprint_.capacity();
   const Bytes wanted = round_up(bytes, device_.page_size);
-  if (wanted > info.total - std::min(info.total, in_use)) return 0;  // nobody could make room for it
+  if (wanted > info.total - std::min(info.total, in_use))
+    return 0;  // nobody could make room for it
   const Bytes growth = capacity ? std::min(wanted, *capacity - std::min(*capacity, held)) : wanted;
   return growth - std::min(growth, info.free);
 }
 
-// Has the other pools of the GPU give back what lacks for `bytes` more. Their waits and events are like ours: a capture
-// begins before they are asked, and then they are not, or afterwards.
+// Has the other pools of the GPU give back what lacks for `bytes` more. Their waits and events are
+// like ours: a capture begins before they are asked, and then they are not, or afterwards.
 Bytes DeviceContext::ask_for_idle(Bytes bytes) {
   Bytes missing = 0;
   {
@@ -143,10 +149,11 @@ std::optional<Bytes> DeviceContext::capacity() const {
 
 Result<void> DeviceContext::remove_out_of_memory_callback(std::uint64_t id) {
   if (out_of_memory_.remove(id)) return {};
-  return Error{ErrorCode::invalid_argument, message_of("no out-of-memory callback of this pool has the number {}", id)};
+  return Error{ErrorCode::invalid_argument,
+               message_of("no out-of-memory callback of this pool has the number {}", id)};
 }
 
-// --- listeners ------------------------------------------------------------------------------------------------------
+// --- --- listeners
 
 std::uint64_t DeviceContext::add_event_callback(EventKinds kinds, EventCallback callback) {
   const PoolLock lock(mutex_);
@@ -160,10 +167,11 @@ Result<void> DeviceContext::remove_event_callback(std::uint64_t id) {
   const bool is_there = recorder_.remove_listener(id);
   front_.refresh();
   if (is_there) return {};
-  return Error{ErrorCode::invalid_argument, message_of("no event callback of this pool has the number {}", id)};
+  return Error{ErrorCode::invalid_argument,
+               message_of("no event callback of this pool has the number {}", id)};
 }
 
-// --- figures --------------------------------------------------------------------------------------------------------
+// --- --- figures
 
 void DeviceContext::reset_peaks() {
   const PoolLock lock(mutex_);
@@ -177,7 +185,8 @@ void DeviceContext::summarize() const noexcept {
   try {
     const PoolLock lock(mutex_, std::adopt_lock);
     const observe::Statistics now = figures();
-    if (now.allocations + now.failed_allocations > 0) print_summary(summary(device(), now, footprint_.capacity()));
+    if (now.allocations + now.failed_allocations > 0)
+      print_summary(summary(device(), now, footprint_.capacity()));
   } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for the text
   }
 }
@@ -221,11 +230,13 @@ Result<driver::MemInfo> DeviceContext::memory_info() {
   VPMM_TRY(visit.status());
   allocations_.drain(visit.lock());
   driver::MemInfo info;
-  VPMM_TRY(device_.primary.noted(driver::checked(Call::mem_get_info, device_.driver.mem_get_info(info))));
+  VPMM_TRY(device_.primary.noted(
+      driver::checked(Call::mem_get_info, device_.driver.mem_get_info(info))));
   Bytes idle = footprint_.idle_in_driver_pool();
   if (device_.pool != nullptr) idle += movable_bytes();
   const std::optional<Bytes> capacity = footprint_.capacity();
-  const Bytes gpu_free = device_.pool == nullptr ? info.free : info.free / device_.page_size * device_.page_size;
+  const Bytes gpu_free =
+      device_.pool == nullptr ? info.free : info.free / device_.page_size * device_.page_size;
   info.free = Headroom(footprint_.held(), idle, gpu_free, capacity).left();
   info.total = std::min(info.total, capacity.value_or(info.total));
   return info;
@@ -233,7 +244,8 @@ Result<driver::MemInfo> DeviceContext::memory_info() {
 
 // Each as a region of its own.
 void DeviceContext::add_blocks_of_arena(DevicePtr stretch, observe::PoolSnapshot& snapshot) const {
-  arenas_.for_each_block_around(stretch, [&](const arena::Block& block, bool is_pinned) VPMM_REQUIRES(pool_lock) {
+  arenas_.for_each_block_around(stretch, [&](const arena::Block& block,
+                                             bool is_pinned) VPMM_REQUIRES(pool_lock) {
     observe::RegionSnapshot picture;
     picture.range = block.range;
     picture.kind = kind_of(block.is_live ? RegionState::allocated : RegionState::free);
@@ -242,7 +254,8 @@ void DeviceContext::add_blocks_of_arena(DevicePtr stretch, observe::PoolSnapshot
     picture.complete = block.is_live || (!is_pinned && stamp.is_complete());
     for (const time::StampPart& part : stamp.parts())
       picture.stamp += (picture.stamp.empty() ? "" : " and ") + device_.timelines.describe(part);
-    if (block.is_live && block.timeline) picture.stamp = device_.timelines.describe_stream(*block.timeline);
+    if (block.is_live && block.timeline)
+      picture.stamp = device_.timelines.describe_stream(*block.timeline);
     if (!block.is_live && is_pinned && picture.stamp.empty()) picture.stamp = "in a pinned arena";
     snapshot.regions.push_back(std::move(picture));
   });
@@ -295,25 +308,28 @@ std::string DeviceContext::validate() const {
   return device_.validate();
 }
 
-// --- other GPUs -----------------------------------------------------------------------------------------------------
+// --- --- other GPUs
 
 Result<void> DeviceContext::set_peer_access(driver::DeviceOrdinal peer) {
   if (peer == device()) return {};
   const Result<bool> can_access = peers_.can_access(peer);
   if (!can_access)
-    return can_access.error().code == ErrorCode::invalid_argument ? mistake(can_access.error()) : can_access.error();
+    return can_access.error().code == ErrorCode::invalid_argument ? mistake(can_access.error())
+                                                                  : can_access.error();
   const auto unsupported = [&](std::string_view why) {
     return Error{ErrorCode::unsupported,
                  message_of("device {} cannot use memory of device {}: {}", peer, device(), why)};
   };
   if (!can_access.value()) return unsupported("the driver reports no peer access between them");
   if (device_.pool == nullptr)
-    return unsupported(device_.config.pool_enabled ? "the latter does not support virtual memory management"
-                                                   : "VPMM_PAGE_SIZE switches the virtual memory pool off");
+    return unsupported(device_.config.pool_enabled
+                           ? "the latter does not support virtual memory management"
+                           : "VPMM_PAGE_SIZE switches the virtual memory pool off");
   if (device_.driver_pool != nullptr)
-    return unsupported(device_.config.small == SmallRequests::stream_ordered
-                           ? "VPMM_SMALL=stream_ordered takes requests below a page from the driver's own pool"
-                           : "with this VPMM_PAGE_SIZE requests below a page come from the driver's own pool");
+    return unsupported(
+        device_.config.small == SmallRequests::stream_ordered
+            ? "VPMM_SMALL=stream_ordered takes requests below a page from the driver's own pool"
+            : "with this VPMM_PAGE_SIZE requests below a page come from the driver's own pool");
   Visit visit(*this);
   VPMM_TRY(visit.status());
   VPMM_TRY(device_.primary.noted(device_.pool->set_peer_access(visit.lock(), peer)));

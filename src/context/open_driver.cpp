@@ -38,7 +38,8 @@ Result<std::unique_ptr<driver::Driver>> open_driver(DriverKind kind, OnMissingCu
   if (kind == DriverKind::sim) return open_sim();
   auto cuda = driver::cuda::open_cuda_driver();
   const bool missing = !cuda && cuda.error().code == ErrorCode::no_driver;
-  if (missing && kind == DriverKind::automatic && on_missing == OnMissingCuda::simulate) return open_sim();
+  if (missing && kind == DriverKind::automatic && on_missing == OnMissingCuda::simulate)
+    return open_sim();
   return cuda;
 }
 
@@ -50,8 +51,9 @@ Result<driver::Driver*> process_driver(DriverKind kind) {
     VPMM_TRY_ASSIGN(auto opened, open_driver(kind));
     slot.driver = opened.release();
   }
-  // CUDA registers its exit handlers when it is loaded and in its first cuInit, none later. Handlers run last in, first
-  // out: ours must come before them. Who uses the driver calls init() again, and reports what it says.
+  // CUDA registers its exit handlers when it is loaded and in its first cuInit, none later.
+  // Handlers run last in, first out: ours must come before them. Who uses the driver calls init()
+  // again, and reports what it says.
   if (!slot.is_behind_gate && slot.driver->init() == driver::CuResult::success) {
     close_gate_at_exit();
     slot.is_behind_gate = true;

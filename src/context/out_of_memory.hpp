@@ -23,13 +23,16 @@ using OutOfMemoryCallback = std::function<bool(const OutOfMemory&)>;
 // Any thread. Has a lock of its own, which is not held while a callback runs.
 class OutOfMemoryCallbacks {
  public:
-  // The one that is asked first, and that has no number; none: there is no such. A call in progress is not waited for.
+  // The one that is asked first, and that has no number; none: there is no such. A call in progress
+  // is not waited for.
   void set(OutOfMemoryCallback callback);
   // The number of this one, which is asked after all that are there; no other ever has it.
   std::uint64_t add(OutOfMemoryCallback callback);
-  // False: there is none with this number. Once it has returned, only a callback that called it may still run.
+  // False: there is none with this number. Once it has returned, only a callback that called it may
+  // still run.
   bool remove(std::uint64_t id);
-  // Asks each in turn until one says that it helped. False: none did. Passes on what a callback throws.
+  // Asks each in turn until one says that it helped. False: none did. Passes on what a callback
+  // throws.
   bool ask(const OutOfMemory& event);
 
  private:

@@ -1,4 +1,5 @@
-// context: other devices that may use the pool's memory, and the CUDA contexts in which their work runs.
+// context: other devices that may use the pool's memory, and the CUDA contexts in which their work
+// runs.
 #pragma once
 
 #include <optional>
@@ -17,7 +18,8 @@ class Peers {
   void add(driver::DeviceOrdinal peer) VPMM_REQUIRES(pool_lock);
   // Has the timelines know the contexts of peers that are active by now.
   Result<void> find_contexts() VPMM_REQUIRES(pool_lock);
-  // Of those that the timelines know, the primary one aside: of peers (reset by others), and whose streams called.
+  // Of those that the timelines know, the primary one aside: of peers (reset by others), and whose
+  // streams called.
   Result<Vector<time::KnownContext>> dead_contexts() VPMM_REQUIRES(pool_lock);
   void forget(const time::KnownContext& dead) VPMM_REQUIRES(pool_lock);
   void release() VPMM_REQUIRES(pool_lock);
@@ -25,7 +27,8 @@ class Peers {
  private:
   struct Peer {
     driver::DeviceOrdinal device = 0;
-    // Retained as soon as it is seen to be active: before that nothing runs in it. None: not seen yet.
+    // Retained as soon as it is seen to be active: before that nothing runs in it. None: not seen
+    // yet.
     std::optional<time::KnownContext> context;
   };
   Result<bool> is_alive(const time::KnownContext& other) VPMM_REQUIRES(pool_lock);

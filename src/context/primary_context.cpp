@@ -11,8 +11,9 @@ using driver::Call;
 using driver::CuResult;
 
 // Note [A reset by others is noticed before an event is touched]
-// cuDevicePrimaryCtxReset takes streams and events away and leaves chunks, mappings and contents. Touching a dead event
-// crashes, so every call first compares the context's id with the one it knows.
+// cuDevicePrimaryCtxReset takes streams and events away and leaves chunks, mappings and contents.
+// Touching a dead event crashes, so every call first compares the context's id with the one it
+// knows.
 CuResult PrimaryContext::look() const {
   const driver::ContextHandle known = handle();
   if (known == driver::ContextHandle{}) return CuResult::invalid_context;
@@ -24,10 +25,11 @@ CuResult PrimaryContext::look() const {
 
 Result<std::optional<time::KnownContext>> PrimaryContext::retain() {
   time::KnownContext found;
-  VPMM_TRY(noted(
-      driver::checked(Call::device_primary_ctx_retain, driver_.device_primary_ctx_retain(device_, found.handle))));
+  VPMM_TRY(noted(driver::checked(Call::device_primary_ctx_retain,
+                                 driver_.device_primary_ctx_retain(device_, found.handle))));
   const CuResult asked = has_ids_ ? driver_.ctx_get_id(found.handle, found.id) : CuResult::success;
-  if (asked == CuResult::success && found != time::KnownContext{handle(), id()}) return std::optional(found);
+  if (asked == CuResult::success && found != time::KnownContext{handle(), id()})
+    return std::optional(found);
   release();  // somebody else was faster, or it failed
   VPMM_TRY(noted(driver::checked(Call::ctx_get_id, asked)));
   return std::optional<time::KnownContext>();
@@ -40,15 +42,17 @@ void PrimaryContext::adopt(const time::KnownContext& context) {
 }
 
 Result<void> PrimaryContext::reset() {
-  VPMM_TRY(noted(driver::checked(Call::device_primary_ctx_reset, driver_.device_primary_ctx_reset(device_))));
+  VPMM_TRY(noted(
+      driver::checked(Call::device_primary_ctx_reset, driver_.device_primary_ctx_reset(device_))));
   handle_.store(0);
   return {};
 }
 
 void PrimaryContext::poison_with(const Error& error) {
   if (poison_) return;
-  poison_ = Error{ErrorCode::poisoned,
-                  message_of("the GPU context is broken and no more driver calls are made: {}", error.message)};
+  poison_ = Error{
+      ErrorCode::poisoned,
+      message_of("the GPU context is broken and no more driver calls are made: {}", error.message)};
   is_poisoned_.store(true);
   observe::log(observe::LogLevel::error, "device {}: {}", device_, poison_->message);
 }

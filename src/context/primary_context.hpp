@@ -1,4 +1,5 @@
-// context: a device's primary CUDA context: retained, noticed to have been reset by others, broken for good.
+// context: a device's primary CUDA context: retained, noticed to have been reset by others, broken
+// for good.
 #pragma once
 
 #include <atomic>
@@ -14,7 +15,8 @@ namespace vpmm::context {
 
 // What the driver says of a context that was reset, released or destroyed.
 inline bool is_gone(driver::CuResult result) {
-  return result == driver::CuResult::context_is_destroyed || result == driver::CuResult::invalid_context;
+  return result == driver::CuResult::context_is_destroyed ||
+         result == driver::CuResult::invalid_context;
 }
 
 // What it is may be read without the lock, and changes under it.
@@ -24,7 +26,9 @@ class PrimaryContext {
       : driver_(driver), device_(device), has_ids_(driver.has(driver::Call::ctx_get_id)) {}
 
   driver::DeviceOrdinal device() const { return device_; }
-  bool has_ids() const { return has_ids_; }  // the driver can tell a context from one that had its address before
+  bool has_ids() const {
+    return has_ids_;
+  }  // the driver can tell a context from one that had its address before
   // Null: not opened yet, or reset by us and not opened again.
   driver::ContextHandle handle() const { return driver::ContextHandle{handle_.load()}; }
   driver::ContextId id() const { return driver::ContextId{id_.load()}; }
@@ -59,7 +63,8 @@ class PrimaryContext {
   std::atomic<std::uint64_t> id_{0};
   std::atomic<std::uint64_t> openings_{0};
   std::atomic<bool> is_poisoned_{false};
-  std::optional<Error> poison_ VPMM_GUARDED_BY(pool_lock);  // set once; is_poisoned_ says so without the lock
+  std::optional<Error> poison_
+      VPMM_GUARDED_BY(pool_lock);  // set once; is_poisoned_ says so without the lock
 };
 
 }  // namespace vpmm::context

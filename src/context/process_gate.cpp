@@ -22,7 +22,8 @@
 
 namespace vpmm::context {
 
-// These and all below are initialised at compile time and have no destructor: usable before main and after exit.
+// These and all below are initialised at compile time and have no destructor: usable before main
+// and after exit.
 constinit std::atomic<detail::Gate> detail::gate{Gate::open};
 constinit std::atomic<bool> detail::has_membarrier{false};
 constinit thread_local std::atomic<std::int64_t>* detail::own_entries = nullptr;
@@ -34,8 +35,8 @@ using detail::gate;
 using detail::has_membarrier;
 using detail::own_entries;
 
-// A counter is one thread's as long as it lives, so that entering is a plain store; threads beyond the number of
-// counters share the last.
+// A counter is one thread's as long as it lives, so that entering is a plain store; threads beyond
+// the number of counters share the last.
 struct alignas(kCacheLine) Counter {
   std::atomic<std::int64_t> entries{0};
   std::atomic<bool> is_owned{false};
@@ -49,14 +50,17 @@ constinit std::array<Counter, kCounters> counters{};
 
 constinit thread_local Counter* own_counter = nullptr;  // of own_entries
 constinit thread_local bool may_claim = true;
-constinit thread_local std::int64_t shared_entries = 0;  // of this thread, among those of the shared counter
+constinit thread_local std::int64_t shared_entries =
+    0;  // of this thread, among those of the shared counter
 
 Counter& shared_counter() noexcept { return counters.back(); }
 
-// Runs when a thread ends that owns a counter. What it still enters after that counts with the shared ones.
+// Runs when a thread ends that owns a counter. What it still enters after that counts with the
+// shared ones.
 struct CounterReturn {
   ~CounterReturn() {
-    if (own_entries->load(std::memory_order_relaxed) != 0) return;  // it ends inside a call and keeps it for ever
+    if (own_entries->load(std::memory_order_relaxed) != 0)
+      return;  // it ends inside a call and keeps it for ever
     own_entries = nullptr;
     own_counter->is_owned.store(false, std::memory_order_release);
   }
@@ -66,7 +70,8 @@ struct CounterReturn {
 void claim_counter() noexcept {
   if (!std::exchange(may_claim, false)) return;
   for (std::size_t i = 0; i + 1 < kCounters; ++i) {
-    if (counters[i].is_owned.load(std::memory_order_relaxed) || counters[i].is_owned.exchange(true)) continue;
+    if (counters[i].is_owned.load(std::memory_order_relaxed) || counters[i].is_owned.exchange(true))
+      continue;
     own_counter = &counters[i];
     own_entries = &own_counter->entries;
     thread_local const CounterReturn at_thread_end;
@@ -76,12 +81,14 @@ void claim_counter() noexcept {
 }
 
 std::int64_t entries_of_this_thread() noexcept {
-  return shared_entries + (own_entries == nullptr ? 0 : own_entries->load(std::memory_order_relaxed));
+  return shared_entries +
+         (own_entries == nullptr ? 0 : own_entries->load(std::memory_order_relaxed));
 }
 
 std::int64_t entries_of_other_threads() noexcept {
   std::int64_t entries = -entries_of_this_thread();
-  for (const Counter& counter : counters) entries += counter.entries.load(std::memory_order_seq_cst);
+  for (const Counter& counter : counters)
+    entries += counter.entries.load(std::memory_order_seq_cst);
   return entries;
 }
 
@@ -90,10 +97,12 @@ void fence_of_closing() noexcept {
   if (has_membarrier.load()) syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0);
 }
 
-// Runs on the thread that called exit(), possibly inside one of our own calls (a callback that exits).
+// Runs on the thread that called exit(), possibly inside one of our own calls (a callback that
+// exits).
 void close_for_exit() noexcept {
   Gate expected = Gate::open;
-  // Only who closes it waits. A child has no other threads, and its counters still hold the parent's.
+  // Only who closes it waits. A child has no other threads, and its counters still hold the
+  // parent's.
   if (!gate.compare_exchange_strong(expected, Gate::exiting, std::memory_order_seq_cst)) return;
   fence_of_closing();
   const auto give_up = std::chrono::steady_clock::now() + kLongestWait;
@@ -104,26 +113,33 @@ void close_for_exit() noexcept {
   summarize_all();
 }
 
-// Other threads' locks may be held for ever in the child. A child of a process that never called us may call us itself.
+// Other threads' locks may be held for ever in the child. A child of a process that never called us
+// may call us itself.
 void close_in_child() noexcept {
-  if (was_entered.load(std::memory_order_relaxed)) gate.store(Gate::forked_child, std::memory_order_relaxed);
+  if (was_entered.load(std::memory_order_relaxed))
+    gate.store(Gate::forked_child, std::memory_order_relaxed);
 }
 
 // fork() takes the lock in the parent and leaves it on both sides. No other lock is taken under it.
 void before_fork() noexcept VPMM_THREAD_ATTRIBUTE(no_thread_safety_analysis) { registering.lock(); }
-void after_fork() noexcept VPMM_THREAD_ATTRIBUTE(no_thread_safety_analysis) { registering.unlock(); }
+void after_fork() noexcept VPMM_THREAD_ATTRIBUTE(no_thread_safety_analysis) {
+  registering.unlock();
+}
 void after_fork_in_child() noexcept {
   after_fork();
   close_in_child();
 }
 
 // From the library's loading on, so that no fork comes before it.
-[[maybe_unused]] const int kForkHandlers = pthread_atfork(before_fork, after_fork, after_fork_in_child);
+[[maybe_unused]] const int kForkHandlers =
+    pthread_atfork(before_fork, after_fork, after_fork_in_child);
 
-// Before the first call of the process does anything else. A second thread does not wait for the first one.
+// Before the first call of the process does anything else. A second thread does not wait for the
+// first one.
 void register_once() noexcept {
   if (was_entered.exchange(true)) return;
-  if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0) == 0) has_membarrier.store(true);
+  if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0) == 0)
+    has_membarrier.store(true);
   close_gate_at_exit();
 }
 
@@ -148,9 +164,9 @@ void GateEntry::leave_shared() noexcept {
 
 Error process_ending_error() {
   const bool child = gate.load(std::memory_order_acquire) == Gate::forked_child;
-  return {ErrorCode::process_ending,
-          child ? "this is a forked child: CUDA works only in the process that started it; use the spawn start method"
-                : "the process is exiting: no more CUDA calls are made"};
+  return {ErrorCode::process_ending, child ? "this is a forked child: CUDA works only in the "
+                                             "process that started it; use the spawn start method"
+                                           : "the process is exiting: no more CUDA calls are made"};
 }
 
 void run_at_exit(void (*handler)()) noexcept {

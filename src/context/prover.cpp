@@ -53,13 +53,16 @@ bool Prover::may_record_context_event() {
   });
 }
 
-// Closes everything by one event in each context, as VPMM_ANY_STREAM says: `context` by one of the whole context,
-// `legacy` by one on its legacy stream (which waits for blocking streams only), `park` not at all.
+// Closes everything by one event in each context, as VPMM_ANY_STREAM says: `context` by one of the
+// whole context, `legacy` by one on its legacy stream (which waits for blocking streams only),
+// `park` not at all.
 bool Prover::prove_everything() {
-  if (!may_record_context_event() || device_.config.any_stream == AnyStreamOrder::park) return false;
+  if (!may_record_context_event() || device_.config.any_stream == AnyStreamOrder::park)
+    return false;
   Everything how = Everything::context_event;
   if (device_.config.any_stream == AnyStreamOrder::legacy) {
-    const bool needs_all = device_.timelines.is_every_stream_unproven() && device_.timelines.can_close_all();
+    const bool needs_all =
+        device_.timelines.is_every_stream_unproven() && device_.timelines.can_close_all();
     if (!needs_all) how = Everything::legacy_stream;
   }
   if (how == Everything::context_event && !device_.timelines.can_close_all()) return false;
@@ -73,15 +76,16 @@ bool Prover::prove_now() {
   return has_more && has_more.value();
 }
 
-// For what the pool itself knows to be used by several streams: VPMM_ANY_STREAM is about memory whose streams nobody
-// named.
+// For what the pool itself knows to be used by several streams: VPMM_ANY_STREAM is about memory
+// whose streams nobody named.
 time::Timeline& Prover::all_streams() {
   if (device_.config.any_stream == AnyStreamOrder::legacy) return device_.timelines.every_stream();
   return device_.timelines.any_stream();
 }
 
 void Prover::prove_if_due() {
-  if (device_.timelines.is_due(device_.timelines.any_stream()) || device_.timelines.is_due(all_streams()))
+  if (device_.timelines.is_due(device_.timelines.any_stream()) ||
+      device_.timelines.is_due(all_streams()))
     prove_everything();
 }
 
@@ -95,20 +99,22 @@ void Prover::await_no_wait(MutexLock& lock) {
 }
 
 // Note [A wait for the context keeps captures from beginning]
-// It would break any capture that begins before it is over, so capture_begin waits for it. It is for all contexts that
-// are known.
+// It would break any capture that begins before it is over, so capture_begin waits for it. It is
+// for all contexts that are known.
 CuResult Prover::wait_for_contexts(MutexLock& lock) {
   const Vector<time::KnownContext> others = device_.timelines.other_contexts();
   begin_wait();
   CuResult result{};
   {
     const Unlocked unlocked(lock);
-    const driver::RelaxedCaptureScope relaxed(device_.driver);  // a stream of another context may be capturing
+    const driver::RelaxedCaptureScope relaxed(
+        device_.driver);  // a stream of another context may be capturing
     result = device_.driver.ctx_synchronize();
     for (const time::KnownContext& other : others) {
       if (result != CuResult::success) break;
       const driver::ContextScope scope(device_.driver, other.handle);
-      result = scope.result() == CuResult::success ? device_.driver.ctx_synchronize() : scope.result();
+      result =
+          scope.result() == CuResult::success ? device_.driver.ctx_synchronize() : scope.result();
     }
   }
   end_wait();
@@ -130,13 +136,15 @@ bool Prover::synchronize(MutexLock& lock) {
   return has_more && has_more.value();
 }
 
-// Any-stream memory waits for the whole context, so a host that runs ahead of the GPU could pile it up. Above the cap
-// the oldest event is waited for, with the lock dropped. `park` promises to wait for explicit synchronisation only.
+// Any-stream memory waits for the whole context, so a host that runs ahead of the GPU could pile it
+// up. Above the cap the oldest event is waited for, with the lock dropped. `park` promises to wait
+// for explicit synchronisation only.
 Result<void> Prover::bound_any_stream(MutexLock& lock) {
   if (device_.pool == nullptr || device_.config.any_stream == AnyStreamOrder::park) return {};
   for (;;) {
     const time::Timeline& any = device_.timelines.any_stream();
-    const Bytes cap = std::max(kAnyStreamPendingLeast, device_.pool->used_bytes() / kAnyStreamPendingDivisor);
+    const Bytes cap =
+        std::max(kAnyStreamPendingLeast, device_.pool->used_bytes() / kAnyStreamPendingDivisor);
     const auto is_within = [&]() VPMM_REQUIRES(pool_lock) {
       return device_.pool->pending_bytes(any.id) + device_.small->pending_bytes(any.id) <= cap;
     };
@@ -163,8 +171,9 @@ Result<void> Prover::wait_for(MutexLock& lock, std::shared_ptr<time::Event> proo
 }
 
 // Note [Free on which stream]
-// The stream that is named, the streams that record_use named, and, when it is another one, the stream of the
-// allocation, whose queued work may use the memory too. More than two are "all streams now".
+// The stream that is named, the streams that record_use named, and, when it is another one, the
+// stream of the allocation, whose queued work may use the memory too. More than two are "all
+// streams now".
 time::Stamp Prover::stamp_of(const Uses& uses, const pool::Caller& caller) {
   Vector<time::Timeline*> timelines;
   const auto add = [&](std::optional<time::TimelineId> id) VPMM_REQUIRES(pool_lock) {
@@ -174,11 +183,13 @@ time::Stamp Prover::stamp_of(const Uses& uses, const pool::Caller& caller) {
       timelines.push_back(timeline);
   };
   const time::Timeline* const owner = uses.owner ? device_.timelines.find(*uses.owner) : nullptr;
-  const bool names_owner = !caller.stream && device_.config.unnamed_free == UnnamedFree::allocating_stream &&
+  const bool names_owner = !caller.stream &&
+                           device_.config.unnamed_free == UnnamedFree::allocating_stream &&
                            owner != nullptr && !owner->is_over;
   const bool is_unnamed = !caller.stream && uses.others.empty();
   if (caller.timeline == nullptr && !names_owner)
-    return time::Stamp(device_.timelines.next(is_unnamed ? device_.timelines.any_stream() : all_streams(), uses.bytes));
+    return time::Stamp(device_.timelines.next(
+        is_unnamed ? device_.timelines.any_stream() : all_streams(), uses.bytes));
   if (caller.timeline != nullptr) add(caller.timeline->id);
   add(uses.owner);
   for (const time::TimelineId other : uses.others) add(other);
@@ -189,6 +200,8 @@ time::Stamp Prover::stamp_of(const Uses& uses, const pool::Caller& caller) {
   return time::Stamp(first, device_.timelines.next(*timelines[1], 0));
 }
 
-time::Stamp Prover::stamp_of_all(Bytes bytes) { return time::Stamp(device_.timelines.next(all_streams(), bytes)); }
+time::Stamp Prover::stamp_of_all(Bytes bytes) {
+  return time::Stamp(device_.timelines.next(all_streams(), bytes));
+}
 
 }  // namespace vpmm::context

@@ -1,4 +1,5 @@
-// context: which GPU work is over, and how that becomes known: events, waits of the host, what a free waits for.
+// context: which GPU work is over, and how that becomes known: events, waits of the host, what a
+// free waits for.
 #pragma once
 
 #include <condition_variable>
@@ -24,7 +25,8 @@ class Prover {
     Bytes bytes;
     // Whether that is the caller's stream alone.
     bool are_of(const pool::Caller& caller) const {
-      return others.empty() && caller.timeline != nullptr && (!owner || owner == caller.timeline->id);
+      return others.empty() && caller.timeline != nullptr &&
+             (!owner || owner == caller.timeline->id);
     }
   };
   time::Stamp stamp_of(const Uses& uses, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
@@ -33,7 +35,8 @@ class Prover {
   time::Timeline& all_streams() VPMM_REQUIRES(pool_lock);
 
   // --- without waiting ---
-  // Asks the events of at most so many timelines. True: something is complete that was not known to be.
+  // Asks the events of at most so many timelines. True: something is complete that was not known to
+  // be.
   Result<bool> learn(std::size_t most) VPMM_REQUIRES(pool_lock);
   // Phase 0 of every request: what is complete, then zombies, then frees that waited for it.
   Result<void> settle(MutexLock& lock) VPMM_REQUIRES(pool_lock);
@@ -62,7 +65,8 @@ class Prover {
   std::uint64_t host_waits() const VPMM_REQUIRES(pool_lock) { return host_waits_; }
 
  private:
-  Result<void> wait_for(MutexLock& lock, std::shared_ptr<time::Event> proof) VPMM_REQUIRES(pool_lock);
+  Result<void> wait_for(MutexLock& lock, std::shared_ptr<time::Event> proof)
+      VPMM_REQUIRES(pool_lock);
 
   Device& device_;
   const Captures& captures_;

@@ -8,9 +8,10 @@ constexpr std::uint64_t kBetweenSamplesNs = 10'000'000;
 
 }  // namespace
 
-// --- a recording ----------------------------------------------------------------------------------------------------
+// --- --- a recording
 
-// A channel that is in use is that of a recording whose file hangs, and whose thread still takes from it.
+// A channel that is in use is that of a recording whose file hangs, and whose thread still takes
+// from it.
 CallLog& Recorder::provide_log() {
   if (log_ != nullptr && log_->channel()->is_in_use.load()) {
     given_up_.reserve(given_up_.size() + 1);
@@ -34,7 +35,7 @@ std::shared_ptr<observe::TraceWriter> Recorder::stop() {
   return writer;
 }
 
-// --- listeners ------------------------------------------------------------------------------------------------------
+// --- --- listeners
 
 std::uint64_t Recorder::add_listener(EventKinds kinds, EventCallback callback) {
   listeners_.push_back({last_listener_ + 1, kinds, std::move(callback)});
@@ -43,7 +44,8 @@ std::uint64_t Recorder::add_listener(EventKinds kinds, EventCallback callback) {
 }
 
 bool Recorder::remove_listener(std::uint64_t id) {
-  const bool is_there = std::erase_if(listeners_, [&](const Listener& listener) { return listener.id == id; }) != 0;
+  const bool is_there =
+      std::erase_if(listeners_, [&](const Listener& listener) { return listener.id == id; }) != 0;
   listen();
   return is_there;
 }
@@ -69,7 +71,7 @@ void Recorder::tell(Event event) noexcept {
   }
 }
 
-// --- what happens ---------------------------------------------------------------------------------------------------
+// --- --- what happens
 
 void Recorder::allocated(DevicePtr begin, const Request& request, const pool::Caller& caller,
                          std::optional<AddressRange> block) {
@@ -87,13 +89,15 @@ void Recorder::allocated(DevicePtr begin, const Request& request, const pool::Ca
   } else if (region != nullptr) {
     range = region->range;
   }
-  if (CallLog* const recording = log()) recording->allocated(begin, request, range.size, CallLog::by(caller));
+  if (CallLog* const recording = log())
+    recording->allocated(begin, request, range.size, CallLog::by(caller));
   observe_begin(range, request.stream);
 }
 
 std::uint32_t Recorder::freed(DevicePtr ptr, const Told& told, const pool::Caller& caller) {
   const std::uint32_t tag = tags_.empty() ? 0 : tags_.take(ptr);
-  tell({EventKind::free, ptr, told.requested, caller.stream, tag, static_cast<std::uint64_t>(told.arena)});
+  tell({EventKind::free, ptr, told.requested, caller.stream, tag,
+        static_cast<std::uint64_t>(told.arena)});
   return tag;
 }
 
@@ -109,14 +113,19 @@ void Recorder::free_failed(AddressRange range, std::uint32_t tag, const pool::Ca
   observe_begin(range, caller.stream);
 }
 
-CallLog::Place Recorder::claim_free() const { return log() == nullptr ? CallLog::Place() : log()->claim(); }
-
-void Recorder::record_free(CallLog::Place place, DevicePtr ptr, const pool::Caller& caller) {
-  if (CallLog* const recording = log()) recording->freed(std::move(place), ptr, CallLog::by(caller));
+CallLog::Place Recorder::claim_free() const {
+  return log() == nullptr ? CallLog::Place() : log()->claim();
 }
 
-void Recorder::used(DevicePtr ptr, const Told& told, const pool::Caller& caller, driver::StreamHandle stream) {
-  tell({EventKind::record_use, ptr, told.requested, stream, tags_.of(ptr), static_cast<std::uint64_t>(told.arena)});
+void Recorder::record_free(CallLog::Place place, DevicePtr ptr, const pool::Caller& caller) {
+  if (CallLog* const recording = log())
+    recording->freed(std::move(place), ptr, CallLog::by(caller));
+}
+
+void Recorder::used(DevicePtr ptr, const Told& told, const pool::Caller& caller,
+                    driver::StreamHandle stream) {
+  tell({EventKind::record_use, ptr, told.requested, stream, tags_.of(ptr),
+        static_cast<std::uint64_t>(told.arena)});
   if (CallLog* const recording = log()) recording->used({ptr, told.requested}, CallLog::by(caller));
 }
 
@@ -124,19 +133,21 @@ void Recorder::arena_changed(EventKind kind, AddressRange stretch, ArenaId arena
   tell({kind, stretch.begin, stretch.size, std::nullopt, 0, static_cast<std::uint64_t>(arena)});
   using Kind = CallLog::Kind;
   if (CallLog* const recording = log())
-    recording->put(kind == EventKind::arena_grow ? Kind::arena_grow : Kind::arena_shrink, stretch, 0,
-                   static_cast<std::uint64_t>(arena));
+    recording->put(kind == EventKind::arena_grow ? Kind::arena_grow : Kind::arena_shrink, stretch,
+                   0, static_cast<std::uint64_t>(arena));
 }
 
 void Recorder::failed(const Request& request, const Error& error, const CallLog::By& by) {
   const bool is_shortage = error.code == ErrorCode::out_of_memory;
-  if (is_shortage) tell({EventKind::out_of_memory, DevicePtr{}, request.bytes, request.stream, request.tag});
+  if (is_shortage)
+    tell({EventKind::out_of_memory, DevicePtr{}, request.bytes, request.stream, request.tag});
   if (CallLog* const recording = log()) recording->failed(request, error, by);
 }
 
 void Recorder::trimmed(Bytes released) {
   tell({EventKind::trim, DevicePtr{}, released, std::nullopt});
-  if (CallLog* const recording = log()) recording->put(CallLog::Kind::trim, {DevicePtr{}, released});
+  if (CallLog* const recording = log())
+    recording->put(CallLog::Kind::trim, {DevicePtr{}, released});
 }
 
 void Recorder::paused(std::uint64_t ns) {
@@ -152,7 +163,8 @@ bool Recorder::is_sample_due() {
 }
 
 void Recorder::sample(Bytes mapped, Bytes pending, Bytes free) {
-  if (CallLog* const recording = log()) recording->put(CallLog::Kind::sample, {DevicePtr{mapped}, pending}, free);
+  if (CallLog* const recording = log())
+    recording->put(CallLog::Kind::sample, {DevicePtr{mapped}, pending}, free);
 }
 
 void Recorder::on_map(AddressRange chunk, DevicePtr before) noexcept {
@@ -165,12 +177,14 @@ void Recorder::on_map(AddressRange chunk, DevicePtr before) noexcept {
 
 void Recorder::on_unmap(AddressRange chunk, Fate fate) noexcept {
   tell({EventKind::unmap, chunk.begin, chunk.size, std::nullopt});
-  if (CallLog* const recording = log()) recording->put(CallLog::Kind::unmap, chunk, fate == Fate::given_back ? 1 : 0);
+  if (CallLog* const recording = log())
+    recording->put(CallLog::Kind::unmap, chunk, fate == Fate::given_back ? 1 : 0);
 }
 
 void Recorder::forget_lost(FunctionRef<bool(DevicePtr)> is_elsewhere) {
   tags_.forget_unless([&](DevicePtr begin) VPMM_REQUIRES(pool_lock) {
-    return device_.allocated_around(begin) != nullptr || device_.block_around(begin) != nullptr || is_elsewhere(begin);
+    return device_.allocated_around(begin) != nullptr || device_.block_around(begin) != nullptr ||
+           is_elsewhere(begin);
   });
 }
 

@@ -1,5 +1,5 @@
-// context: who is told of what happens: a recording, listeners for events, the driver's observer of memory; and what is
-// known of allocations for them.
+// context: who is told of what happens: a recording, listeners for events, the driver's observer of
+// memory; and what is known of allocations for them.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,10 @@
 namespace vpmm::context {
 
 // Note [Listeners are told under the lock]
-// Events are told where they happen, under the pool's lock, so listeners hear them in the order in which they are true,
-// and none that was undone. Chunks are told of as they enter and leave the table of mappings, so before the allocation
-// that they were mapped for. Whoever takes a listener away takes the lock, so nobody calls it afterwards.
+// Events are told where they happen, under the pool's lock, so listeners hear them in the order in
+// which they are true, and none that was undone. Chunks are told of as they enter and leave the
+// table of mappings, so before the allocation that they were mapped for. Whoever takes a listener
+// away takes the lock, so nobody calls it afterwards.
 class Recorder final : public pool::MappingObserver {
  public:
   explicit Recorder(Device& device) : device_(device), observer_(device.driver.memory_observer()) {}
@@ -32,7 +33,9 @@ class Recorder final : public pool::MappingObserver {
   std::shared_ptr<observe::TraceWriter> writer() const VPMM_REQUIRES(pool_lock) { return writer_; }
   bool is_recording() const VPMM_REQUIRES(pool_lock) { return writer_ != nullptr; }
   // Where calls leave what they do; null: nothing is recorded. It lives as long as this.
-  CallLog* log() const VPMM_REQUIRES(pool_lock) { return writer_ == nullptr ? nullptr : log_.get(); }
+  CallLog* log() const VPMM_REQUIRES(pool_lock) {
+    return writer_ == nullptr ? nullptr : log_.get();
+  }
   // The channel for the next recording. Requires: nothing is recorded.
   CallLog& provide_log() VPMM_REQUIRES(pool_lock);
   void start(std::shared_ptr<observe::TraceWriter> writer) VPMM_REQUIRES(pool_lock);
@@ -43,9 +46,13 @@ class Recorder final : public pool::MappingObserver {
   std::uint64_t add_listener(EventKinds kinds, EventCallback callback) VPMM_REQUIRES(pool_lock);
   // False: there is none with this number.
   bool remove_listener(std::uint64_t id) VPMM_REQUIRES(pool_lock);
-  bool wants(EventKind kind) const VPMM_REQUIRES(pool_lock) { return (wanted_ & bit_of(kind)) != 0; }
+  bool wants(EventKind kind) const VPMM_REQUIRES(pool_lock) {
+    return (wanted_ & bit_of(kind)) != 0;
+  }
   // Whether every allocation and every free has to come through the pool's lock.
-  bool wants_all_calls() const VPMM_REQUIRES(pool_lock) { return wants(EventKind::allocate) || wants(EventKind::free); }
+  bool wants_all_calls() const VPMM_REQUIRES(pool_lock) {
+    return wants(EventKind::allocate) || wants(EventKind::free);
+  }
 
   // --- what happens ---
   // `block`: where it is part of an arena's memory.
@@ -57,17 +64,22 @@ class Recorder final : public pool::MappingObserver {
     ArenaId arena{};
   };
   // Returns what it was tagged with.
-  std::uint32_t freed(DevicePtr ptr, const Told& told, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // It was said to be freed, which then failed.
-  void free_failed(AddressRange range, std::uint32_t tag, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // In the recording: claimed before the memory can be anybody else's, and written down if it is freed.
-  CallLog::Place claim_free() const VPMM_REQUIRES(pool_lock);
-  void record_free(CallLog::Place place, DevicePtr ptr, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  void used(DevicePtr ptr, const Told& told, const pool::Caller& caller, driver::StreamHandle stream)
+  std::uint32_t freed(DevicePtr ptr, const Told& told, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
+  // It was said to be freed, which then failed.
+  void free_failed(AddressRange range, std::uint32_t tag, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  // In the recording: claimed before the memory can be anybody else's, and written down if it is
+  // freed.
+  CallLog::Place claim_free() const VPMM_REQUIRES(pool_lock);
+  void record_free(CallLog::Place place, DevicePtr ptr, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  void used(DevicePtr ptr, const Told& told, const pool::Caller& caller,
+            driver::StreamHandle stream) VPMM_REQUIRES(pool_lock);
   // arena_grow or arena_shrink.
   void arena_changed(EventKind kind, AddressRange stretch, ArenaId arena) VPMM_REQUIRES(pool_lock);
-  void failed(const Request& request, const Error& error, const CallLog::By& by) VPMM_REQUIRES(pool_lock);
+  void failed(const Request& request, const Error& error, const CallLog::By& by)
+      VPMM_REQUIRES(pool_lock);
   void trimmed(Bytes released) VPMM_REQUIRES(pool_lock);
   // A call waited for the GPU.
   void paused(std::uint64_t ns) VPMM_REQUIRES(pool_lock);
@@ -94,9 +106,11 @@ class Recorder final : public pool::MappingObserver {
 
   Device& device_;
   driver::MemoryObserver* const observer_;
-  std::shared_ptr<observe::TraceWriter> writer_ VPMM_GUARDED_BY(pool_lock);  // null: nothing is recorded
-  std::unique_ptr<CallLog> log_ VPMM_GUARDED_BY(pool_lock);                  // null: nothing was ever recorded
-  Vector<std::unique_ptr<CallLog>> given_up_ VPMM_GUARDED_BY(pool_lock);     // whose files take no bytes
+  std::shared_ptr<observe::TraceWriter> writer_
+      VPMM_GUARDED_BY(pool_lock);                            // null: nothing is recorded
+  std::unique_ptr<CallLog> log_ VPMM_GUARDED_BY(pool_lock);  // null: nothing was ever recorded
+  Vector<std::unique_ptr<CallLog>> given_up_
+      VPMM_GUARDED_BY(pool_lock);  // whose files take no bytes
   std::uint64_t sampled_ns_ VPMM_GUARDED_BY(pool_lock) = 0;
   Tags tags_ VPMM_GUARDED_BY(pool_lock);
   EventKinds wanted_ VPMM_GUARDED_BY(pool_lock) = 0;  // by any listener

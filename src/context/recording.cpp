@@ -19,15 +19,21 @@ Result<observe::StackKinds> check(const std::string& path, const RecordOptions& 
     return Error{ErrorCode::invalid_argument,
                  message_of("stacks `{}`: must be none, native, python or both", options.stacks)};
   if (options.sample == 0 || options.sample > UINT32_MAX)
-    return Error{ErrorCode::invalid_argument,
-                 message_of("a sample of {}: must be a number from 1 to {}", options.sample, UINT32_MAX)};
+    return Error{
+        ErrorCode::invalid_argument,
+        message_of("a sample of {}: must be a number from 1 to {}", options.sample, UINT32_MAX)};
   if (options.limit != 0 && options.limit < kLeastLimit)
     return Error{ErrorCode::invalid_argument,
-                 message_of("a limit of {} bytes: must be 0, for none, or at least {}", options.limit, kLeastLimit)};
-  const bool is_plain = !stacks->any() && options.sample == 1 && options.limit == 0 && options.window_ns == 0;
+                 message_of("a limit of {} bytes: must be 0, for none, or at least {}",
+                            options.limit, kLeastLimit)};
+  const bool is_plain =
+      !stacks->any() && options.sample == 1 && options.limit == 0 && options.window_ns == 0;
   if (!is_plain && observe::is_csv(path))
-    return Error{ErrorCode::invalid_argument,
-                 message_of("{}: stacks, samples, limits and windows are not for .csv files; name it otherwise", path)};
+    return Error{
+        ErrorCode::invalid_argument,
+        message_of(
+            "{}: stacks, samples, limits and windows are not for .csv files; name it otherwise",
+            path)};
   return *stacks;
 }
 
@@ -66,19 +72,21 @@ std::vector<observe::LiveAllocation> DeviceContext::live_allocations() const {
   return live;
 }
 
-// What lives is listed once warm calls are told of: those that run meanwhile may be in the list and in the events, and
-// the writer puts that right.
+// What lives is listed once warm calls are told of: those that run meanwhile may be in the list and
+// in the events, and the writer puts that right.
 Result<void> DeviceContext::start_recording(const std::string& path, const RecordOptions& options) {
   if (process_is_ending()) return process_ending_error();
   VPMM_TRY_ASSIGN(const observe::StackKinds stacks, check(path, options));
-  observe::RecordingOptions how{header(), static_cast<std::uint32_t>(options.sample), options.limit, options.window_ns};
+  observe::RecordingOptions how{header(), static_cast<std::uint32_t>(options.sample), options.limit,
+                                options.window_ns};
   how.header.stacks = options.stacks;
   const MutexLock one_at_a_time(starting_recordings_);
   CallLog* log = nullptr;
   {
     const PoolLock lock(mutex_);
     // Before a file is replaced, perhaps the one that is being written.
-    if (recorder_.is_recording()) return Error{ErrorCode::invalid_argument, "a recording is running already"};
+    if (recorder_.is_recording())
+      return Error{ErrorCode::invalid_argument, "a recording is running already"};
     how.header.capacity = footprint_.capacity();
     log = &recorder_.provide_log();
   }
@@ -90,7 +98,8 @@ Result<void> DeviceContext::start_recording(const std::string& path, const Recor
   return begin_recording(writer, now_ns);
 }
 
-Result<void> DeviceContext::begin_recording(const std::shared_ptr<observe::TraceWriter>& writer, std::uint64_t now_ns) {
+Result<void> DeviceContext::begin_recording(const std::shared_ptr<observe::TraceWriter>& writer,
+                                            std::uint64_t now_ns) {
   const PoolLock lock(mutex_);
   bool has_begun = false;
   const ScopeExit undo([&]() VPMM_REQUIRES(pool_lock) {
@@ -105,7 +114,8 @@ Result<void> DeviceContext::begin_recording(const std::shared_ptr<observe::Trace
   return {};
 }
 
-// Frees that finalizers deferred happened while it ran. Where the device cannot be entered any more they stay out.
+// Frees that finalizers deferred happened while it ran. Where the device cannot be entered any more
+// they stay out.
 Result<void> DeviceContext::stop_recording() {
   if (allocations_.has_deferred()) {
     Visit visit(*this);

@@ -16,42 +16,50 @@ namespace {
 constexpr Bytes kSmallAlignment = 256;  // what the driver's asynchronous pool promises
 constexpr Bytes kReliefForSmall = 64 * kMiB;
 
-bool is_shortage(const Result<DevicePtr>& result) { return !result && result.error().code == ErrorCode::out_of_memory; }
+bool is_shortage(const Result<DevicePtr>& result) {
+  return !result && result.error().code == ErrorCode::out_of_memory;
+}
 
 }  // namespace
 
-// A stream that captures gets whole pages, which stay with its graph; a stream-ordered allocation would become a node
-// of it.
+// A stream that captures gets whole pages, which stay with its graph; a stream-ordered allocation
+// would become a node of it.
 Result<DevicePtr> Router::allocate(MutexLock& lock, const Request& request, const Caller& caller) {
   if (request.arena != ArenaId{}) return allocate_in_arena(lock, request, caller);
   using Server = small::SmallPool::Server;
   Server server = Server::driver_pool;
   if (device_.pool != nullptr)
-    server = caller.standing == Standing::ordinary ? device_.small->server_of(request.bytes, request.alignment)
-                                                   : Server::pages;
+    server = caller.standing == Standing::ordinary
+                 ? device_.small->server_of(request.bytes, request.alignment)
+                 : Server::pages;
   if (request.one_chunk) return allocate_one_chunk(lock, request, caller);
-  const bool is_cut =
-      server == Server::pages && device_.small->cuts_pages_for(caller, request.bytes, request.alignment);
+  const bool is_cut = server == Server::pages &&
+                      device_.small->cuts_pages_for(caller, request.bytes, request.alignment);
   if (server == Server::pages && !is_cut) return allocate_pages(lock, request, caller);
   if (server != Server::driver_pool) {
-    Result<DevicePtr> cut = slow_path_.allocate_small(lock, request.bytes, request.alignment, caller);
+    Result<DevicePtr> cut =
+        slow_path_.allocate_small(lock, request.bytes, request.alignment, caller);
     // Its pages are whole ones; where these are short, a range between them may do.
     return is_cut && is_shortage(cut) ? allocate_pages(lock, request, caller) : cut;
   }
   if (caller.standing != Standing::ordinary)
-    return Error{ErrorCode::capture_active,
-                 "without the virtual memory pool, memory cannot be allocated on a capturing stream"};
+    return Error{
+        ErrorCode::capture_active,
+        "without the virtual memory pool, memory cannot be allocated on a capturing stream"};
   if (request.alignment > kSmallAlignment)
-    return Error{ErrorCode::unsupported,
-                 message_of("alignment {} needs the virtual memory pool, which is off or not supported here",
-                            request.alignment)};
+    return Error{
+        ErrorCode::unsupported,
+        message_of("alignment {} needs the virtual memory pool, which is off or not supported here",
+                   request.alignment)};
   return allocate_stream_ordered(lock, request, caller);
 }
 
-Result<DevicePtr> Router::allocate_one_chunk(MutexLock& lock, const Request& request, const Caller& caller) {
+Result<DevicePtr> Router::allocate_one_chunk(MutexLock& lock, const Request& request,
+                                             const Caller& caller) {
   if (device_.pool != nullptr) return allocate_pages(lock, request, caller);
-  return Error{ErrorCode::unsupported,
-               "one physical chunk needs the virtual memory pool, which is off or not supported here"};
+  return Error{
+      ErrorCode::unsupported,
+      "one physical chunk needs the virtual memory pool, which is off or not supported here"};
 }
 
 Result<void> Router::check_alignment(Bytes alignment) const {
@@ -59,26 +67,31 @@ Result<void> Router::check_alignment(Bytes alignment) const {
   if (alignment <= device_.pool->page_alignment() || is_power_of_two(page)) return {};
   return Error{
       ErrorCode::unsupported,
-      message_of("alignment {} needs a page size (VPMM_PAGE_SIZE, {} bytes) that is a power of two", alignment, page)};
+      message_of("alignment {} needs a page size (VPMM_PAGE_SIZE, {} bytes) that is a power of two",
+                 alignment, page)};
 }
 
-Result<DevicePtr> Router::allocate_in_arena(MutexLock& lock, const Request& request, const Caller& caller) {
+Result<DevicePtr> Router::allocate_in_arena(MutexLock& lock, const Request& request,
+                                            const Caller& caller) {
   if (device_.pool == nullptr) return no_arenas();
   VPMM_TRY(check_alignment(request.alignment));
   return slow_path_.allocate_in_arena(lock, request, caller);
 }
 
-Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const Request& request, const Caller& caller) {
+Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const Request& request,
+                                         const Caller& caller) {
   VPMM_TRY(check_alignment(request.alignment));
   // A page that serves less than a page shall not lie over two chunks and keep both from moving.
   const bool has_whole_pages = request.one_chunk || request.bytes <= device_.pool->page_size();
-  const Bytes natural = has_whole_pages ? device_.pool->page_alignment() : device_.pool->grain_alignment();
+  const Bytes natural =
+      has_whole_pages ? device_.pool->page_alignment() : device_.pool->grain_alignment();
   const Bytes size = request.one_chunk ? round_up(request.bytes, device_.pool->page_size())
                                        : device_.small->size_of_pages(request.bytes);
   const pool::PageRequest pages{request.bytes, size, std::max(request.alignment, natural), false,
                                 request.one_chunk ? pool::Chunks::one : pool::Chunks::shared};
   if (caller.standing == Standing::capturing && !request.one_chunk) {
-    region::Region* parked = captures_.take_parked(caller.capture, *caller.stream, pages.size, pages.alignment);
+    region::Region* parked =
+        captures_.take_parked(caller.capture, *caller.stream, pages.size, pages.alignment);
     if (parked != nullptr) {
       // Nobody was told when it was parked, for launches of the graph still use it.
       recorder_.observe_end(parked->range, caller.stream);
@@ -86,7 +99,8 @@ Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const Request& request
     }
   }
   VPMM_TRY_ASSIGN(const pool::Placed placed, slow_path_.place({lock, pages, caller}));
-  // Frees of what is not plain take the lock: a tag is to be forgotten, and a chunk shall be found again.
+  // Frees of what is not plain take the lock: a tag is to be forgotten, and a chunk shall be found
+  // again.
   if (caller.own() && request.is_plain())
     device_.small->enlist(*device_.pool->allocated_around(placed.begin), request.bytes,
                           device_.small->cache_of(*caller.timeline));
@@ -94,7 +108,8 @@ Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const Request& request
 }
 
 // When the driver's pool cannot grow, our idle memory makes room for it.
-Result<DevicePtr> Router::allocate_stream_ordered(MutexLock& lock, const Request& request, const Caller& caller) {
+Result<DevicePtr> Router::allocate_stream_ordered(MutexLock& lock, const Request& request,
+                                                  const Caller& caller) {
   const auto once = [&]() VPMM_REQUIRES(pool_lock) {
     return device_.driver_pool->allocate(lock, request.bytes, caller.stream, caller.timeline);
   };
@@ -117,11 +132,13 @@ Result<DevicePtr> Router::allocate_stream_ordered(MutexLock& lock, const Request
   if (is_shortage(result))
     return Error{ErrorCode::out_of_memory,
                  message_of("of the driver's stream-ordered pool: {}", result.error().message)};
-  if (result && footprint_.is_over_capacity()) VPMM_TRY(keep_capacity(lock, result.value(), caller));
+  if (result && footprint_.is_over_capacity())
+    VPMM_TRY(keep_capacity(lock, result.value(), caller));
   return result;
 }
 
-// The driver's pool has no limit of its own, so growth past the capacity is paid with idle pages, or undone.
+// The driver's pool has no limit of its own, so growth past the capacity is paid with idle pages,
+// or undone.
 Result<void> Router::keep_capacity(MutexLock& lock, DevicePtr begin, const Caller& caller) {
   if (device_.pool != nullptr) VPMM_TRY(device_.pool->trim(lock, *footprint_.capacity()));
   if (!footprint_.is_over_capacity()) return {};
@@ -129,8 +146,9 @@ Result<void> Router::keep_capacity(MutexLock& lock, DevicePtr begin, const Calle
   VPMM_TRY(caller.may_queue() ? device_.driver_pool->deallocate_on(lock, block, *caller.stream)
                               : device_.driver_pool->deallocate_after(lock, block, {}));
   static_cast<void>(footprint_.trim_driver_pool(lock));
-  return Error{ErrorCode::out_of_memory, message_of("below a page, and the capacity limit of {} is reached",
-                                                    readable_bytes(*footprint_.capacity()))};
+  return Error{ErrorCode::out_of_memory,
+               message_of("below a page, and the capacity limit of {} is reached",
+                          readable_bytes(*footprint_.capacity()))};
 }
 
 // As many pages as fit, by halving what is still missing.
@@ -140,10 +158,10 @@ Result<void> Router::preallocate_once(MutexLock& lock) {
   if (device_.pool == nullptr || device_.config.pages == 0) return {};
   note_mapped_ahead();
   const std::uint64_t most = kAddressSpace / device_.pool->page_size();
-  for (std::uint64_t missing = std::min(device_.config.pages, most), step = missing; step > 0 && missing > 0;
-       step = std::min(step, missing)) {
-    Result<void> done =
-        device_.pool->preallocate(lock, device_.pool->mapped_bytes() + step * device_.pool->page_size());
+  for (std::uint64_t missing = std::min(device_.config.pages, most), step = missing;
+       step > 0 && missing > 0; step = std::min(step, missing)) {
+    Result<void> done = device_.pool->preallocate(
+        lock, device_.pool->mapped_bytes() + step * device_.pool->page_size());
     if (!done && done.error().code == ErrorCode::poisoned) return done;
     if (done)
       missing -= step;

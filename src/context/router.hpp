@@ -13,8 +13,8 @@ namespace vpmm::context {
 
 class Router {
  public:
-  Router(Device& device, Captures& captures, Footprint& footprint, Recorder& recorder, Prover& prover,
-         SlowPath& slow_path)
+  Router(Device& device, Captures& captures, Footprint& footprint, Recorder& recorder,
+         Prover& prover, SlowPath& slow_path)
       : device_(device),
         captures_(captures),
         footprint_(footprint),
@@ -30,15 +30,16 @@ class Router {
 
  private:
   Result<void> check_alignment(Bytes alignment) const;
-  Result<DevicePtr> allocate_in_arena(MutexLock& lock, const Request& request, const pool::Caller& caller)
+  Result<DevicePtr> allocate_in_arena(MutexLock& lock, const Request& request,
+                                      const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  Result<DevicePtr> allocate_pages(MutexLock& lock, const Request& request,
+                                   const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  Result<DevicePtr> allocate_one_chunk(MutexLock& lock, const Request& request,
+                                       const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  Result<DevicePtr> allocate_stream_ordered(MutexLock& lock, const Request& request,
+                                            const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  Result<void> keep_capacity(MutexLock& lock, DevicePtr begin, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  Result<DevicePtr> allocate_pages(MutexLock& lock, const Request& request, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  Result<DevicePtr> allocate_one_chunk(MutexLock& lock, const Request& request, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  Result<DevicePtr> allocate_stream_ordered(MutexLock& lock, const Request& request, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  Result<void> keep_capacity(MutexLock& lock, DevicePtr begin, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
 
   Device& device_;
   Captures& captures_;

@@ -10,7 +10,8 @@
 namespace vpmm::context {
 namespace {
 
-// Over all contexts of the process, so that a number names one allocation of one of them, and no later one.
+// Over all contexts of the process, so that a number names one allocation of one of them, and no
+// later one.
 constinit std::atomic<std::uint64_t> last_id{0};
 
 }  // namespace
@@ -24,20 +25,24 @@ Result<SharedRange> Shares::share(const AllocationInfo& of, AddressRange range) 
   if (arenas_.has(range.begin) && device_.allocated_around(range.begin) == nullptr)
     return Error{
         ErrorCode::unsupported,
-        message_of("{:#x} is memory that an arena was given, which is its owner's to share", to_integer(range.begin))};
+        message_of("{:#x} is memory that an arena was given, which is its owner's to share",
+                   to_integer(range.begin))};
   if (device_.allocated_around(range.begin) == nullptr)
     return Error{
         ErrorCode::unsupported,
         message_of(
-            "{:#x} is memory of the driver's stream-ordered pool, which cannot be shared: {}", to_integer(range.begin),
-            device_.pool == nullptr ? "there is no virtual memory pool on this device" : "VPMM_SMALL is not \"pool\"")};
+            "{:#x} is memory of the driver's stream-ordered pool, which cannot be shared: {}",
+            to_integer(range.begin),
+            device_.pool == nullptr ? "there is no virtual memory pool on this device"
+                                    : "VPMM_SMALL is not \"pool\"")};
   if (!device_.pool->can_export())
     return Error{ErrorCode::unsupported,
-                 message_of("device {} cannot export memory as a file descriptor", device_.primary.device())};
+                 message_of("device {} cannot export memory as a file descriptor",
+                            device_.primary.device())};
   if (range.size == 0 || range.size > of.usable - (range.begin - of.begin))
     return Error{ErrorCode::invalid_argument,
-                 message_of("{} bytes at {:#x} are not inside the allocation of {} bytes at {:#x}", range.size,
-                            to_integer(range.begin), of.usable, to_integer(of.begin))};
+                 message_of("{} bytes at {:#x} are not inside the allocation of {} bytes at {:#x}",
+                            range.size, to_integer(range.begin), of.usable, to_integer(of.begin))};
   VPMM_RACE_WINDOW("what is to be shared was found");
   if (!mark_used_everywhere(of.begin)) return not_inside(range.begin);  // freed at the same time
   Share& share = find_or_add({of.begin, of.usable});
@@ -50,7 +55,8 @@ bool Shares::mark_used_everywhere(DevicePtr begin) {
   if (find(begin) != nullptr) return true;
   if (arenas_.has(begin)) return arenas_.record_use(begin, prover_.all_streams()), true;
   region::Region* const region = device_.allocated_around(begin);
-  if (small::SmallPool::is_arena(*region)) return device_.small->record_use(*region, begin, prover_.all_streams());
+  if (small::SmallPool::is_arena(*region))
+    return device_.small->record_use(*region, begin, prover_.all_streams());
   return device_.small->record_use(*region, prover_.all_streams());
 }
 
@@ -59,9 +65,9 @@ Result<SharedChunks> Shares::lease(ShareId id, Bytes offset, Bytes size) {
   if (share == nullptr || (share->is_freed && share->handles == 0))
     return Error{ErrorCode::not_shared, "the memory was freed by the process that exported it"};
   if (size == 0 || size > share->range.size || offset > share->range.size - size)
-    return Error{
-        ErrorCode::invalid_argument,
-        message_of("{} bytes at offset {} are not inside an allocation of {} bytes", size, offset, share->range.size)};
+    return Error{ErrorCode::invalid_argument,
+                 message_of("{} bytes at offset {} are not inside an allocation of {} bytes", size,
+                            offset, share->range.size)};
   const AddressRange range{share->range.begin + offset, size};
   SharedChunks shared;
   for (const vm::Mapping& mapping : device_.pool->mappings_around(range)) {

@@ -19,7 +19,9 @@ std::string name_of_tag(std::uint32_t tag) {
   return *name == '\0' ? message_of("{}", tag) : name;
 }
 
-std::string name_of_stream(std::uint64_t stream) { return stream == 0 ? "no stream" : message_of("stream {}", stream); }
+std::string name_of_stream(std::uint64_t stream) {
+  return stream == 0 ? "no stream" : message_of("stream {}", stream);
+}
 
 template <typename Number>
 std::vector<Holding> sorted(const std::map<Number, Holding>& sums) {
@@ -43,13 +45,15 @@ void count(Holding& holder, std::string name, Bytes bytes) {
 void DeviceContext::add_holders(Shortage& shortage) const {
   Set<DevicePtr> external;
   arenas_.for_each_external([&](DevicePtr stretch) VPMM_REQUIRES(pool_lock) {
-    arenas_.for_each_block_around(
-        stretch, [&](const arena::Block& block, bool /*is_pinned*/) { external.insert(block.range.begin); });
+    arenas_.for_each_block_around(stretch, [&](const arena::Block& block, bool /*is_pinned*/) {
+      external.insert(block.range.begin);
+    });
   });
   std::map<std::uint32_t, Holding> by_tag;
   std::map<std::uint64_t, Holding> by_stream;
   for (const Block& block : drawn_layout().blocks) {
-    if (block.state != region::RegionState::allocated || external.contains(block.range.begin)) continue;
+    if (block.state != region::RegionState::allocated || external.contains(block.range.begin))
+      continue;
     count(shortage.live, "live", block.requested);
     shortage.live_taken += block.range.size;
     count(by_tag[block.tag], name_of_tag(block.tag), block.requested);
@@ -63,10 +67,11 @@ void DeviceContext::add_pending(Shortage& shortage) const {
   std::map<std::uint64_t, Holding> by_timeline;
   device_.timelines.for_each([&](const time::Timeline& timeline) VPMM_REQUIRES(pool_lock) {
     if (device_.pool == nullptr) return;
-    const Bytes pending = device_.pool->pending_bytes(timeline.id) + device_.small->pending_bytes(timeline.id);
+    const Bytes pending =
+        device_.pool->pending_bytes(timeline.id) + device_.small->pending_bytes(timeline.id);
     if (pending > 0)
-      count(by_timeline[static_cast<std::uint64_t>(timeline.id)], device_.timelines.describe_stream(timeline.id),
-            pending);
+      count(by_timeline[static_cast<std::uint64_t>(timeline.id)],
+            device_.timelines.describe_stream(timeline.id), pending);
   });
   shortage.pending_on = sorted(by_timeline);
 }
@@ -107,16 +112,18 @@ Shortage DeviceContext::look_at_shortage(const Request& request, const std::stri
   return shortage;
 }
 
-// Of what it is when nobody could help any more; other threads may have changed it since the request was refused.
-// Where the process has no memory for a report the reason is all that is told.
+// Of what it is when nobody could help any more; other threads may have changed it since the
+// request was refused. Where the process has no memory for a report the reason is all that is told.
 void DeviceContext::explain_shortage(const Request& request, Error& error) noexcept {
-  const std::string reason = std::exchange(error.message, message_of("out of device memory: {}", error.message));
+  const std::string reason =
+      std::exchange(error.message, message_of("out of device memory: {}", error.message));
   try {
     Visit visit(*this);
     if (visit.status()) {
       Shortage shortage = look_at_shortage(request, reason);
       shortage.stream = request.stream ? "a stream that is being captured" : "no stream";
-      const Result<pool::Caller> caller = visit.identify(request.stream);  // asks no id where that breaks a capture
+      const Result<pool::Caller> caller =
+          visit.identify(request.stream);  // asks no id where that breaks a capture
       if (caller && caller.value().timeline != nullptr)
         shortage.stream = device_.timelines.describe_stream(caller.value().timeline->id);
       error.message = shortage_report(shortage);

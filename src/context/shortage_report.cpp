@@ -23,8 +23,8 @@ Bytes held_by_others(const Shortage& shortage) {
 
 // Pending memory could not be waited for.
 Headroom room(const Shortage& shortage) {
-  return {shortage.mapped, minus(shortage.movable, shortage.pending), shortage.gpu ? shortage.gpu->free : 0,
-          shortage.capacity};
+  return {shortage.mapped, minus(shortage.movable, shortage.pending),
+          shortage.gpu ? shortage.gpu->free : 0, shortage.capacity};
 }
 
 // A size to calculate with: a whole number of the largest unit that gives one.
@@ -60,11 +60,13 @@ std::string list_of(const std::vector<Holding>& holders) {
     if (i >= kHoldingsNamed)
       others += holders[i].bytes;
     else
-      text += fmt::format("{}{} ({})", i == 0 ? "" : ", ", holders[i].name, readable_bytes(holders[i].bytes));
+      text += fmt::format("{}{} ({})", i == 0 ? "" : ", ", holders[i].name,
+                          readable_bytes(holders[i].bytes));
   }
   return holders.size() <= kHoldingsNamed
              ? text
-             : fmt::format("{}, {} more ({})", text, holders.size() - kHoldingsNamed, readable_bytes(others));
+             : fmt::format("{}, {} more ({})", text, holders.size() - kHoldingsNamed,
+                           readable_bytes(others));
 }
 
 class Report {
@@ -90,8 +92,10 @@ void add_request(const Shortage& shortage, Report& report) {
 
 void add_pool(const Shortage& shortage, Report& report) {
   report.line("live", "{} in {}, which take {}", readable_bytes(shortage.live.bytes),
-              counted(shortage.live.allocations, "allocation"), readable_bytes(shortage.live_taken));
-  report.line("free", "{}, the largest range {}", readable_bytes(shortage.free), readable_bytes(shortage.largest_free));
+              counted(shortage.live.allocations, "allocation"),
+              readable_bytes(shortage.live_taken));
+  report.line("free", "{}, the largest range {}", readable_bytes(shortage.free),
+              readable_bytes(shortage.largest_free));
   if (shortage.trapped > 0)
     report.line("trapped", "{} of what is free cannot move: live memory shares its chunks",
                 readable_bytes(shortage.trapped));
@@ -99,25 +103,31 @@ void add_pool(const Shortage& shortage, Report& report) {
     report.line("pending", "{} of what is free is still used by work that was queued before: {}",
                 readable_bytes(shortage.pending), list_of(shortage.pending_on));
   if (shortage.small_free > 0)
-    report.line("in pages", "{} are free in pages that smaller requests share", readable_bytes(shortage.small_free));
+    report.line("in pages", "{} are free in pages that smaller requests share",
+                readable_bytes(shortage.small_free));
   if (shortage.leased > 0)
-    report.line("leased", "{} are freed, but other processes have them open", readable_bytes(shortage.leased));
+    report.line("leased", "{} are freed, but other processes have them open",
+                readable_bytes(shortage.leased));
   if (shortage.parked > 0)
-    report.line("graphs", "{} are freed, but belong to captured graphs", readable_bytes(shortage.parked));
+    report.line("graphs", "{} are freed, but belong to captured graphs",
+                readable_bytes(shortage.parked));
   for (const ArenaHolding& arena : shortage.arenas)
     report.line("arena", "{} (tag {}{}{}) holds {}, of which live {}", arena.id, arena.tag,
-                arena.is_pinned ? ", pinned" : "", arena.is_released ? ", released" : "", readable_bytes(arena.held),
-                readable_bytes(arena.live));
+                arena.is_pinned ? ", pinned" : "", arena.is_released ? ", released" : "",
+                readable_bytes(arena.held), readable_bytes(arena.live));
   if (shortage.quarantined > 0)
-    report.line("refused", "{} that the driver does not take back", readable_bytes(shortage.quarantined));
+    report.line("refused", "{} that the driver does not take back",
+                readable_bytes(shortage.quarantined));
 }
 
 void add_limits(const Shortage& shortage, Report& report) {
-  report.line("mapped", "{}; the limit is {}; {} more may be mapped", readable_bytes(shortage.mapped),
-              limit_of(shortage), readable_bytes(room(shortage).mappable()));
+  report.line("mapped", "{}; the limit is {}; {} more may be mapped",
+              readable_bytes(shortage.mapped), limit_of(shortage),
+              readable_bytes(room(shortage).mappable()));
   if (shortage.gpu)
-    report.line("GPU", "{}, of which {} free, {} held by others", readable_bytes(shortage.gpu->total),
-                readable_bytes(shortage.gpu->free), readable_bytes(held_by_others(shortage)));
+    report.line("GPU", "{}, of which {} free, {} held by others",
+                readable_bytes(shortage.gpu->total), readable_bytes(shortage.gpu->free),
+                readable_bytes(held_by_others(shortage)));
   if (!shortage.by_tag.empty()) report.line("by tag", "{}", list_of(shortage.by_tag));
   if (!shortage.by_stream.empty()) report.line("by stream", "{}", list_of(shortage.by_stream));
 }
@@ -133,44 +143,60 @@ std::vector<std::string> advice(const Shortage& shortage) {
   const auto say = [&list](std::string text) { list.push_back(std::move(text)); };
   const bool is_limited = shortage.capacity && left.is_limited(shortage.taken);
   if (is_limited)
-    say(fmt::format("raise VPMM_CAPACITY (vpmm_set_capacity) by {} or more, or take it away: the GPU has {} free",
+    say(
+        fmt::format("raise VPMM_CAPACITY (vpmm_set_capacity) by {} or more, or take it away: the "
+                    "GPU has {} free",
                     exact_bytes(lacking), readable_bytes(shortage.gpu->free)));
   if (shortage.gpu && shortage.taken > shortage.gpu->total) {
     say(fmt::format("ask for less: the GPU has {} in all", readable_bytes(shortage.gpu->total)));
     return list;
   }
   if (shortage.pending > 0 && !shortage.pending_on.empty())
-    say(fmt::format("{} for the work of {}, or free with the stream that used the memory last{}",
-                    shortage.is_capture_known ? "end the stream capture that forbids to wait" : "wait",
-                    shortage.pending_on.front().name,
-                    shortage.is_capture_known ? " (captures that are announced count until they are ended)" : ""));
+    say(fmt::format(
+        "{} for the work of {}, or free with the stream that used the memory last{}",
+        shortage.is_capture_known ? "end the stream capture that forbids to wait" : "wait",
+        shortage.pending_on.front().name,
+        shortage.is_capture_known ? " (captures that are announced count until they are ended)"
+                                  : ""));
   if (others >= lacking && !is_limited)
-    say(fmt::format("find out who else holds {} of the GPU: other processes (nvidia-smi), other libraries or pools",
+    say(
+        fmt::format("find out who else holds {} of the GPU: other processes (nvidia-smi), other "
+                    "libraries or pools",
                     readable_bytes(others)));
-  if (shortage.leased > 0) say("have the other processes close the memory of this one that they opened");
-  if (shortage.parked > 0) say("destroy captured graphs that are not launched any more, or vpmm_capture_release them");
+  if (shortage.leased > 0)
+    say("have the other processes close the memory of this one that they opened");
+  if (shortage.parked > 0)
+    say("destroy captured graphs that are not launched any more, or vpmm_capture_release them");
   if (const Bytes idle = idle_in_pinned_arenas(shortage); idle > 0)
-    say(fmt::format("release pinned arenas that are done with: {} in them are idle", readable_bytes(idle)));
+    say(fmt::format("release pinned arenas that are done with: {} in them are idle",
+                    readable_bytes(idle)));
   if (shortage.trapped >= lacking && shortage.prefer != pool::Prefer::footprint)
-    say(fmt::format("VPMM_PREFER=footprint: {} are trapped in large chunks", readable_bytes(shortage.trapped)));
+    say(fmt::format("VPMM_PREFER=footprint: {} are trapped in large chunks",
+                    readable_bytes(shortage.trapped)));
   if (const Bytes rounding = minus(shortage.live_taken, shortage.live.bytes); rounding >= lacking)
-    say(fmt::format("choose other sizes, or fewer and larger allocations: rounding takes {} beside what lives",
-                    readable_bytes(rounding)));
-  if (shortage.small_free >= lacking) say("VPMM_SMALL=stream_ordered: a few small allocations keep whole pages");
+    say(fmt::format(
+        "choose other sizes, or fewer and larger allocations: rounding takes {} beside what lives",
+        readable_bytes(rounding)));
+  if (shortage.small_free >= lacking)
+    say("VPMM_SMALL=stream_ordered: a few small allocations keep whole pages");
   if (shortage.mappings >= shortage.max_mappings)
-    say(fmt::format("raise VPMM_MAX_MAPPINGS: at {} mappings free memory is not put together any more",
-                    shortage.mappings));
+    say(fmt::format(
+        "raise VPMM_MAX_MAPPINGS: at {} mappings free memory is not put together any more",
+        shortage.mappings));
   say(shortage.recording.empty()
-          ? "see who holds it, and since when: VPMM_RECORD=run.vpmm PROGRAM; python -m vpmm report run.vpmm"
-          : fmt::format("see who holds it, and since when: python -m vpmm report {}", shortage.recording));
+          ? "see who holds it, and since when: VPMM_RECORD=run.vpmm PROGRAM; python -m vpmm report "
+            "run.vpmm"
+          : fmt::format("see who holds it, and since when: python -m vpmm report {}",
+                        shortage.recording));
   return list;
 }
 
 std::string shortage_report(const Shortage& shortage) {
   Report report;
   report.add(fmt::format("out of device memory: asked for {}; {}; live {}, free {}, limit {}",
-                         readable_bytes(shortage.requested), reason_of(shortage), readable_bytes(shortage.live.bytes),
-                         readable_bytes(shortage.free), limit_of(shortage)));
+                         readable_bytes(shortage.requested), reason_of(shortage),
+                         readable_bytes(shortage.live.bytes), readable_bytes(shortage.free),
+                         limit_of(shortage)));
   add_request(shortage, report);
   add_pool(shortage, report);
   add_limits(shortage, report);

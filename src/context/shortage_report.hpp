@@ -67,7 +67,8 @@ struct Shortage {
   std::vector<ArenaHolding> arenas;
 };
 
-// Several lines. The first makes sense alone; the last ones say what to try. No line break at the end.
+// Several lines. The first makes sense alone; the last ones say what to try. No line break at the
+// end.
 std::string shortage_report(const Shortage& shortage);
 // What to try, a sentence each, the most promising first.
 std::vector<std::string> advice(const Shortage& shortage);

@@ -19,25 +19,29 @@ using pool::Placed;
 
 namespace {
 
-// A timeline that was asked for proof this many misses ago and has not called since will not: its stream is gone or
-// idle.
+// A timeline that was asked for proof this many misses ago and has not called since will not: its
+// stream is gone or idle.
 constexpr std::uint64_t kMissesUntilGivenUp = 8;
 
 // Bounded, so that no call stalls for others: where no memory is found, and at each look of a wait.
 constexpr std::size_t kTimelinesAskedPerLook = 16;
 
-// Between two looks of a wait for the GPU: little beside a wait that was short, and what looks cost beside a long one.
+// Between two looks of a wait for the GPU: little beside a wait that was short, and what looks cost
+// beside a long one.
 constexpr std::uint64_t kFirstSleepNs = 20'000;
 constexpr std::uint64_t kLongestSleepNs = 160'000;
 
-bool is_shortage(const Result<Placed>& result) { return !result && result.error().code == ErrorCode::out_of_memory; }
+bool is_shortage(const Result<Placed>& result) {
+  return !result && result.error().code == ErrorCode::out_of_memory;
+}
 
 }  // namespace
 
 // Note [What is tried when memory is short]
-// In this order: the order of the specification of running out (docs/architecture.md). A step says whether it helped;
-// then the request is tried again, as far as its effort goes. Waits of the host are repeated as long as they help. The
-// out-of-memory callback comes after all of these (allocate_or_call_back).
+// In this order: the order of the specification of running out (docs/architecture.md). A step says
+// whether it helped; then the request is tried again, as far as its effort goes. Waits of the host
+// are repeated as long as they help. The out-of-memory callback comes after all of these
+// (allocate_or_call_back).
 struct SlowPath::ShortageStep {
   const char* name;
   Result<bool> (SlowPath::*help)(const Job& job);
@@ -57,7 +61,8 @@ const SlowPath::ShortageStep SlowPath::kShortage[] = {
 
 Result<Placed> SlowPath::place(const Job& job) {
   Result<Placed> result = attempt(job, Effort::by_policy);
-  for (const ShortageStep* step = std::begin(kShortage); step != std::end(kShortage) && is_shortage(result);) {
+  for (const ShortageStep* step = std::begin(kShortage);
+       step != std::end(kShortage) && is_shortage(result);) {
     VPMM_TRY_ASSIGN(const bool has_helped, (this->*step->help)(job));
     if (has_helped) result = attempt(job, step->effort);
     if (!has_helped || !step->repeats) ++step;
@@ -84,12 +89,15 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
     pool.set_cached_bytes(device_.small->cached_bytes());
     prepare_growth(job);
     if (has_own_chunks && effort == Effort::by_policy) {
-      // The pool may grow all the same where nothing could be given back; only a broken context is told.
+      // The pool may grow all the same where nothing could be given back; only a broken context is
+      // told.
       const Result<bool> has_given_way = pool.give_way(job.lock, job.request, job.caller);
-      if (!has_given_way && has_given_way.error().code == ErrorCode::poisoned) return has_given_way.error();
+      if (!has_given_way && has_given_way.error().code == ErrorCode::poisoned)
+        return has_given_way.error();
       if (has_given_way && has_given_way.value()) continue;  // the lock was dropped
     }
-    VPMM_TRY_ASSIGN(const pool::Answer answer, pool.map(job.lock, job.request, job.caller, effort, began_ns));
+    VPMM_TRY_ASSIGN(const pool::Answer answer,
+                    pool.map(job.lock, job.request, job.caller, effort, began_ns));
     if (const Placed* const placed = std::get_if<Placed>(&answer)) return *placed;
     const pool::Needs& needs = std::get<pool::Needs>(answer);
     if (needs.what == pool::Needs::What::memory) {
@@ -98,34 +106,40 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
         VPMM_TRY_ASSIGN(const bool has_room, pool.make_room(job.lock, job.request));
         if (has_room) continue;
       }
-      return Error{ErrorCode::out_of_memory, message_of("{} are missing", readable_bytes(needs.missing))};
+      return Error{ErrorCode::out_of_memory,
+                   message_of("{} are missing", readable_bytes(needs.missing))};
     }
     if (!std::exchange(has_paused, true)) ++pauses_;
     VPMM_TRY(wait_until(job.lock, needs.until_ns));
   }
 }
 
-// Takes back what streams keep for their own next requests: what is nearest first, in the end all that is worth the
-// trouble, or, when memory runs out, everything. True: something came back, so it may be asked again.
+// Takes back what streams keep for their own next requests: what is nearest first, in the end all
+// that is worth the trouble, or, when memory runs out, everything. True: something came back, so it
+// may be asked again.
 bool SlowPath::flush(const Job& job, Effort effort) {
   small::SmallPool& small = *device_.small;
   // What streams keep is hardly ever one chunk of just that size; what is pending often is.
   const bool may_fit = job.request.chunks != pool::Chunks::one || effort != Effort::by_policy;
   if (may_fit && small.flush_one(job.caller, job.request.size)) return true;
-  if (const Result<bool> learned = prover_.learn(kTimelinesAskedPerLook); learned && learned.value()) return true;
+  if (const Result<bool> learned = prover_.learn(kTimelinesAskedPerLook);
+      learned && learned.value())
+    return true;
   if (!may_fit) return false;
   small.want_events(job.caller.timeline);
   // Note [Streams that work side by side]
-  const bool may_grow = effort == Effort::by_policy && (!job.is_for_parts || small.are_caches_bounded());
+  const bool may_grow =
+      effort == Effort::by_policy && (!job.is_for_parts || small.are_caches_bounded());
   if (may_grow && small.may_grow_instead(job.request, job.caller)) return false;
   if (small.steal(job.caller, job.request.size)) return true;
   return effort == Effort::by_policy ? small.flush_for_pages(job.caller) : small.flush();
 }
 
-// What may spare growth, where the request would probably need any: proof, and what the driver's pool holds idle.
+// What may spare growth, where the request would probably need any: proof, and what the driver's
+// pool holds idle.
 void SlowPath::prepare_growth(const Job& job) {
-  // What the caller's own stream uses last is seldom own chunks that fit: it is given back for them, and needs proof,
-  // too.
+  // What the caller's own stream uses last is seldom own chunks that fit: it is given back for
+  // them, and needs proof, too.
   const Caller own = device_.pool->has_own_chunks(job.request) ? Caller{} : job.caller;
   const bool would_set_record = device_.pool->would_set_record(job.request, own);
   want_proof(own, would_set_record ? Urgency::at_once : Urgency::usual);
@@ -134,30 +148,33 @@ void SlowPath::prepare_growth(const Job& job) {
   if (idle >= device_.pool->page_size()) static_cast<void>(footprint_.trim_driver_pool(job.lock));
 }
 
-// Asks the owners of pending memory for proof at their next call; proves for those that do not call, and for all where
-// it is urgent.
+// Asks the owners of pending memory for proof at their next call; proves for those that do not
+// call, and for all where it is urgent.
 void SlowPath::want_proof(const Caller& caller, Urgency urgency) {
   bool is_unanswered = false;
   device_.timelines.for_each([&](time::Timeline& timeline) VPMM_REQUIRES(pool_lock) {
     if (&timeline == caller.timeline || timeline.provable == timeline.last) return;
-    if (device_.pool->pending_bytes(timeline.id) + device_.small->pending_bytes(timeline.id) == 0) return;
+    if (device_.pool->pending_bytes(timeline.id) + device_.small->pending_bytes(timeline.id) == 0)
+      return;
     if (!timeline.wanted) {
       timeline.wanted = true;
       timeline.wanted_since = misses_;
     }
-    is_unanswered =
-        is_unanswered || urgency == Urgency::at_once || misses_ - timeline.wanted_since >= kMissesUntilGivenUp;
+    is_unanswered = is_unanswered || urgency == Urgency::at_once ||
+                    misses_ - timeline.wanted_since >= kMissesUntilGivenUp;
   });
   if (is_unanswered && prover_.prove_everything())
     device_.timelines.for_each([&](time::Timeline& timeline)
                                    VPMM_REQUIRES(pool_lock) { timeline.wanted_since = misses_; });
 }
 
-// Until something came back, or until then. A look that fails has learned nothing; only a broken context is told.
+// Until something came back, or until then. A look that fails has learned nothing; only a broken
+// context is told.
 Result<void> SlowPath::wait_until(MutexLock& lock, std::uint64_t until_ns) {
   const std::uint64_t returned = device_.pool->returned();
   const std::uint64_t began_ns = device_.driver.now_ns();
-  const ScopeExit tell([&]() VPMM_REQUIRES(pool_lock) { recorder_.paused(device_.driver.now_ns() - began_ns); });
+  const ScopeExit tell(
+      [&]() VPMM_REQUIRES(pool_lock) { recorder_.paused(device_.driver.now_ns() - began_ns); });
   while (device_.pool->returned() == returned && device_.driver.now_ns() < until_ns) {
     {
       const Unlocked unlocked(lock);
@@ -169,9 +186,10 @@ Result<void> SlowPath::wait_until(MutexLock& lock, std::uint64_t until_ns) {
   return {};
 }
 
-// --- requests below a page ------------------------------------------------------------------------------------------
+// --- --- requests below a page
 
-Result<DevicePtr> SlowPath::allocate_small(MutexLock& lock, Bytes bytes, Bytes alignment, const Caller& caller) {
+Result<DevicePtr> SlowPath::allocate_small(MutexLock& lock, Bytes bytes, Bytes alignment,
+                                           const Caller& caller) {
   small::SmallPool& small = *device_.small;
   for (bool has_flushed = false;;) {
     if (const DevicePtr begin = small.take(bytes, alignment, caller); !is_null(begin)) return begin;
@@ -193,16 +211,20 @@ Result<DevicePtr> SlowPath::allocate_small(MutexLock& lock, Bytes bytes, Bytes a
   }
 }
 
-// --- requests in an arena --------------------------------------------------------------------------------------------
+// --- --- requests in an arena
 
-// Its stretches are asked for without a stream, so that they are complete. Where there is none, requests below a page
-// may spoil larger free blocks.
-Result<DevicePtr> SlowPath::allocate_in_arena(MutexLock& lock, const Request& request, const Caller& caller) {
+// Its stretches are asked for without a stream, so that they are complete. Where there is none,
+// requests below a page may spoil larger free blocks.
+Result<DevicePtr> SlowPath::allocate_in_arena(MutexLock& lock, const Request& request,
+                                              const Caller& caller) {
   using Room = arena::Arena::Room;
   VPMM_TRY(arenas_.enter(request.arena, caller));
   for (bool has_proven = false;;) {
-    if (const DevicePtr begin = arenas_.take(request, caller, Room::by_size); !is_null(begin)) return begin;
-    if (!std::exchange(has_proven, true) && arenas_.waits_for_proof(request, caller) && prover_.prove_now()) continue;
+    if (const DevicePtr begin = arenas_.take(request, caller, Room::by_size); !is_null(begin))
+      return begin;
+    if (!std::exchange(has_proven, true) && arenas_.waits_for_proof(request, caller) &&
+        prover_.prove_now())
+      continue;
     if (arenas_.is_external(request.arena)) {
       const DevicePtr begin = arenas_.take(request, caller, Room::everywhere);
       return is_null(begin) ? Result<DevicePtr>(arenas_.no_room_for(request)) : begin;
@@ -217,7 +239,7 @@ Result<DevicePtr> SlowPath::allocate_in_arena(MutexLock& lock, const Request& re
   }
 }
 
-// --- when memory is short -------------------------------------------------------------------------------------------
+// --- --- when memory is short
 
 Result<bool> SlowPath::await_returning(const Job& job) {
   const bool has_drained = allocations_.drain(job.lock);
@@ -232,7 +254,9 @@ Result<bool> SlowPath::collect_idle(const Job& job) {
   return is_complete || is_swept || is_flushed || is_given_back || device_.pool->idle_bytes() > 0;
 }
 
-Result<bool> SlowPath::make_room(const Job& job) { return device_.pool->make_room(job.lock, job.request); }
+Result<bool> SlowPath::make_room(const Job& job) {
+  return device_.pool->make_room(job.lock, job.request);
+}
 
 Result<bool> SlowPath::give_back_caches(const Job& job) {
   const bool is_given_back = arenas_.give_back_idle() > 0;
@@ -245,12 +269,14 @@ Result<bool> SlowPath::may_queue_waits(const Job& job) {
   return job.caller.may_queue() && device_.pool->pending_bytes() > 0;
 }
 
-// Until anything that is pending is complete, or somebody freed something. Which stream is done first nobody knows, so
-// all events are asked again and again, without the lock between. False: there is nothing to wait for.
+// Until anything that is pending is complete, or somebody freed something. Which stream is done
+// first nobody knows, so all events are asked again and again, without the lock between. False:
+// there is nothing to wait for.
 Result<bool> SlowPath::wait_on_host(const Job& job) {
   if (device_.pool->pending_bytes() + device_.small->pending_bytes() == 0) return false;
   const std::uint64_t began_ns = device_.driver.now_ns();
-  const ScopeExit tell([&]() VPMM_REQUIRES(pool_lock) { recorder_.paused(device_.driver.now_ns() - began_ns); });
+  const ScopeExit tell(
+      [&]() VPMM_REQUIRES(pool_lock) { recorder_.paused(device_.driver.now_ns() - began_ns); });
   if (job.caller.own() && job.caller.timeline->provable < job.caller.timeline->last)
     VPMM_TRY(device_.timelines.close(*job.caller.timeline, *job.caller.stream));
   const bool has_events = prover_.prove_everything() || device_.timelines.outstanding_events() > 0;
@@ -259,7 +285,8 @@ Result<bool> SlowPath::wait_on_host(const Job& job) {
   const std::uint64_t returned = device_.pool->returned();
   for (std::uint64_t ns = kFirstSleepNs;; ns = std::min(2 * ns, kLongestSleepNs)) {
     VPMM_TRY(prover_.learn(device_.timelines.count()));
-    if (device_.pool->returned() != returned || device_.timelines.outstanding_events() == 0) return true;
+    if (device_.pool->returned() != returned || device_.timelines.outstanding_events() == 0)
+      return true;
     {
       const Unlocked unlocked(job.lock);
       device_.driver.sleep_ns(ns);

@@ -1,4 +1,5 @@
-// context: the way of a request that its stream's cache cannot serve, and what is tried when memory is short.
+// context: the way of a request that its stream's cache cannot serve, and what is tried when memory
+// is short.
 #pragma once
 
 #include <cstdint>
@@ -32,11 +33,11 @@ class SlowPath {
   };
   Result<pool::Placed> place(const Job& job) VPMM_REQUIRES(pool_lock);
   // Below a page.
-  Result<DevicePtr> allocate_small(MutexLock& lock, Bytes bytes, Bytes alignment, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
+  Result<DevicePtr> allocate_small(MutexLock& lock, Bytes bytes, Bytes alignment,
+                                   const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // From what the arena has, or a stretch more.
-  Result<DevicePtr> allocate_in_arena(MutexLock& lock, const Request& request, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
+  Result<DevicePtr> allocate_in_arena(MutexLock& lock, const Request& request,
+                                      const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   std::uint64_t pauses() const VPMM_REQUIRES(pool_lock) { return pauses_; }
 
  private:
@@ -62,7 +63,8 @@ class SlowPath {
   Prover& prover_;
   Arenas& arenas_;
   Allocations& allocations_;
-  std::uint64_t pauses_ VPMM_GUARDED_BY(pool_lock) = 0;  // requests that waited before the pool would have grown
+  std::uint64_t pauses_ VPMM_GUARDED_BY(pool_lock) =
+      0;  // requests that waited before the pool would have grown
   std::uint64_t misses_ VPMM_GUARDED_BY(pool_lock) = 0;  // requests that nothing idle fitted
 };
 

@@ -1,10 +1,11 @@
 // context: which stream calls and what it has cached, without a lock.
 //
 // Note [What the fast path may skip]
-// It makes no event, no wait and no mapping call, so nothing that other calls guard against can go wrong on it: a reset
-// by others matters before an event is touched, a capture before work is queued. What it must know is which stream
-// calls. A raw handle is asked for its id, for handles are used again, after asking whether it captures, for a
-// capturing stream has no id; a bound stream has been asked before.
+// It makes no event, no wait and no mapping call, so nothing that other calls guard against can go
+// wrong on it: a reset by others matters before an event is touched, a capture before work is
+// queued. What it must know is which stream calls. A raw handle is asked for its id, for handles
+// are used again, after asking whether it captures, for a capturing stream has no id; a bound
+// stream has been asked before.
 #pragma once
 
 #include <atomic>
@@ -23,8 +24,8 @@ class StreamFront {
   StreamFront(const Device& device, const Recorder& recorder)
       : driver_(device.inner), device_(device), recorder_(recorder) {}
 
-  // What a call may do, asked once in it: whether it may be served from what its stream has cached, and what is told of
-  // it then. While nothing is recorded that costs one load.
+  // What a call may do, asked once in it: whether it may be served from what its stream has cached,
+  // and what is told of it then. While nothing is recorded that costs one load.
   struct Way {
     bool is_open = false;
     CallLog* log = nullptr;  // null: nothing is recorded
@@ -33,7 +34,8 @@ class StreamFront {
   Way way() const {
     const std::uintptr_t state = state_.load(std::memory_order_acquire);
     if (state == 0 || process_is_ending()) return {};
-    return {(state & kOpen) != 0, reinterpret_cast<CallLog*>(state & ~kOpen)};  // NOLINT(performance-no-int-to-ptr)
+    return {(state & kOpen) != 0,
+            reinterpret_cast<CallLog*>(state & ~kOpen)};  // NOLINT(performance-no-int-to-ptr)
   }
   Client client_of(const Way& way, driver::StreamHandle stream) const;
   // Whoever has changed what decides that says so.
@@ -44,47 +46,55 @@ class StreamFront {
 
  private:
   static bool is_default(driver::StreamHandle stream) {
-    return stream == driver::kNullStream || stream == driver::kLegacyStream || stream == driver::kPerThreadStream;
+    return stream == driver::kNullStream || stream == driver::kLegacyStream ||
+           stream == driver::kPerThreadStream;
   }
 
   driver::Driver& driver_;
   const Device& device_;
   const Recorder& recorder_;
   static constexpr std::uintptr_t kOpen = 1;
-  std::atomic<std::uintptr_t> state_{0};  // kOpen or 0, and the address of the log, which lives as long as the pool
+  std::atomic<std::uintptr_t> state_{
+      0};  // kOpen or 0, and the address of the log, which lives as long as the pool
   StreamTable streams_;
 };
 
-inline StreamFront::Client StreamFront::client_of(const Way& way, driver::StreamHandle stream) const {
+inline StreamFront::Client StreamFront::client_of(const Way& way,
+                                                  driver::StreamHandle stream) const {
   if (!way.is_open) return {};
   if (is_default(stream)) {
     // These belong to the context that is current, and their ids outlive a reset.
     driver::ContextHandle current{};
     driver::ContextId id{};
     const driver::ContextHandle primary = device_.primary.handle();
-    if (driver_.ctx_get_current(current) != driver::CuResult::success || current != primary) return {};
-    if (!device_.primary.has_ids() || driver_.ctx_get_id(primary, id) != driver::CuResult::success ||
-        id != device_.primary.id())
+    if (driver_.ctx_get_current(current) != driver::CuResult::success || current != primary)
+      return {};
+    if (!device_.primary.has_ids() ||
+        driver_.ctx_get_id(primary, id) != driver::CuResult::success || id != device_.primary.id())
       return {};
   }
   driver::CaptureStatus status{};
   driver::StreamId id{};
-  if (driver_.stream_is_capturing(stream, status) != driver::CuResult::success || status != driver::CaptureStatus::none)
+  if (driver_.stream_is_capturing(stream, status) != driver::CuResult::success ||
+      status != driver::CaptureStatus::none)
     return {};
   if (driver_.stream_get_id(stream, id) != driver::CuResult::success) return {};
   return {streams_.find(static_cast<std::uint64_t>(id)), id, stream};
 }
 
 inline void StreamFront::refresh() {
-  const bool is_open = device_.small != nullptr && device_.primary.handle() != driver::ContextHandle{} &&
+  const bool is_open = device_.small != nullptr &&
+                       device_.primary.handle() != driver::ContextHandle{} &&
                        !device_.primary.is_poisoned() && !recorder_.wants_all_calls();
-  const std::uintptr_t state = reinterpret_cast<std::uintptr_t>(recorder_.log()) | (is_open ? kOpen : 0);
+  const std::uintptr_t state =
+      reinterpret_cast<std::uintptr_t>(recorder_.log()) | (is_open ? kOpen : 0);
   // Only a change is written: every other thread reads it at every call.
   if (state_.load(std::memory_order_relaxed) != state) state_.store(state);
 }
 
 inline StreamFront::Seen StreamFront::attend(const pool::Caller& caller) {
-  if (device_.small == nullptr || caller.timeline == nullptr || caller.standing != pool::Standing::ordinary)
+  if (device_.small == nullptr || caller.timeline == nullptr ||
+      caller.standing != pool::Standing::ordinary)
     return Seen::now;
   small::StreamCache& cache = device_.small->cache_of(*caller.timeline);
   {
@@ -95,7 +105,8 @@ inline StreamFront::Seen StreamFront::attend(const pool::Caller& caller) {
   }
   const std::uint64_t stream = cache.stream.load(std::memory_order_relaxed);
   const bool is_new = !std::exchange(caller.timeline->is_noted, true);
-  const Seen seen = is_new && streams_.find(stream) != nullptr ? Seen::before_it_was_forgotten : Seen::now;
+  const Seen seen =
+      is_new && streams_.find(stream) != nullptr ? Seen::before_it_was_forgotten : Seen::now;
   if (stream != 0) streams_.note(stream, cache);
   const bool is_primary = caller.timeline->context_id == device_.primary.id();
   if (is_primary && caller.stream && *caller.stream != driver::kPerThreadStream)

@@ -11,18 +11,21 @@
 
 namespace vpmm::context {
 
-// The streams that called last, forgotten ones among them. Some share four places, so that a few of them do not drive
-// each other out. What is found may be out of date: a cache says itself, under its lock, whose it is.
+// The streams that called last, forgotten ones among them. Some share four places, so that a few of
+// them do not drive each other out. What is found may be out of date: a cache says itself, under
+// its lock, whose it is.
 class StreamTable {
  public:
-  // Which streams share places. Ids at equal distances are spread evenly (multiplication by the golden ratio).
+  // Which streams share places. Ids at equal distances are spread evenly (multiplication by the
+  // golden ratio).
   static constexpr std::size_t set_of(std::uint64_t stream) {
     return static_cast<std::size_t>(stream * 0x9e37'79b9'7f4a'7c15 >> (64 - kSetBits));
   }
   // Any thread, without a lock. `stream` is not 0. Null: not here.
   small::StreamCache* find(std::uint64_t stream) const {
     for (const Entry& entry : sets_[set_of(stream)].entries)
-      if (entry.stream.load(std::memory_order_acquire) == stream) return entry.cache.load(std::memory_order_relaxed);
+      if (entry.stream.load(std::memory_order_acquire) == stream)
+        return entry.cache.load(std::memory_order_relaxed);
     return nullptr;
   }
   // Drives out one that is forgotten, or else one of the four in turn.

@@ -11,10 +11,11 @@ namespace vpmm::context {
 constexpr std::size_t kTimelinesKept = 64;  // more than this many, and idle ones may be forgotten
 
 // Note [Streams that come and go, and streams in turn]
-// A stream that ended says so to nobody, and looks like one that calls seldom. Forgetting costs the latter a call
-// through the lock each time; remembering the former makes all work slower that goes through all streams. So the pool
-// remembers few. A forgotten stream that calls again shows that these were too few, and the number doubles. It halves
-// when as many were forgotten and none of them came back.
+// A stream that ended says so to nobody, and looks like one that calls seldom. Forgetting costs the
+// latter a call through the lock each time; remembering the former makes all work slower that goes
+// through all streams. So the pool remembers few. A forgotten stream that calls again shows that
+// these were too few, and the number doubles. It halves when as many were forgotten and none of
+// them came back.
 class StreamsKept {
  public:
   std::size_t most() const VPMM_REQUIRES(pool_lock) { return most_; }

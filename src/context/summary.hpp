@@ -11,11 +11,13 @@
 namespace vpmm::context {
 
 // Several lines for people, the last with its line break.
-std::string summary(driver::DeviceOrdinal device, const observe::Statistics& figures, std::optional<Bytes> capacity);
+std::string summary(driver::DeviceOrdinal device, const observe::Statistics& figures,
+                    std::optional<Bytes> capacity);
 // To standard error, in one write. Safe while the process ends.
 void print_summary(const std::string& text) noexcept;
 
-// "device 0 (NVIDIA H100, 80 GiB): pool opened, limit none; VPMM_PREFER=latency": what differs from the defaults.
+// "device 0 (NVIDIA H100, 80 GiB): pool opened, limit none; VPMM_PREFER=latency": what differs from
+// the defaults.
 std::string opening(driver::Driver& driver, driver::DeviceOrdinal device, const Config& config);
 
 }  // namespace vpmm::context

@@ -11,8 +11,8 @@
 
 namespace vpmm::context {
 
-// Of the live allocations that have one. Their frees take the pool's lock, so that none outlives its allocation; others
-// pay nothing.
+// Of the live allocations that have one. Their frees take the pool's lock, so that none outlives
+// its allocation; others pay nothing.
 class Tags {
  public:
   bool empty() const VPMM_REQUIRES(pool_lock) { return tagged_.empty(); }

@@ -22,12 +22,14 @@ namespace {
 
 constexpr std::uint64_t kLongestMs = 3'600'000;
 constexpr std::uint64_t kLongestSeconds = 3'600'000;
-constexpr std::size_t kLongestFolder = 65;  // ipc: what a socket's name leaves of the system's limit
+constexpr std::size_t kLongestFolder =
+    65;  // ipc: what a socket's name leaves of the system's limit
 
 std::optional<double> parse_ratio(std::string_view text) {
   double ratio = 0;
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), ratio);
-  if (problem != std::errc{} || end != text.data() + text.size() || !(ratio >= 0 && ratio <= 1)) return std::nullopt;
+  if (problem != std::errc{} || end != text.data() + text.size() || !(ratio >= 0 && ratio <= 1))
+    return std::nullopt;
   return ratio;
 }
 
@@ -48,7 +50,8 @@ bool are_all_of(std::string_view text, std::initializer_list<std::string_view> w
   const auto is_known = [&] { return word.empty() || is_one_of(std::exchange(word, {}), words); };
   for (const char letter : text) {
     if (letter == ',' && !is_known()) return false;
-    if (letter != ',' && !is_blank(letter)) word += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+    if (letter != ',' && !is_blank(letter))
+      word += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
   }
   return is_known();
 }
@@ -66,46 +69,53 @@ struct ProcessVariable {
 };
 
 constexpr ProcessVariable kStats{"VPMM_STATS", "0", "0 or 1",
-                                 "1: each pool prints a summary to standard error when it ends", is_switch};
+                                 "1: each pool prints a summary to standard error when it ends",
+                                 is_switch};
 constexpr ProcessVariable kIpcFolder{
     "VPMM_IPC_DIR", "/tmp/vpmm-UID", "an absolute path of at most 65 characters",
     "folder of the sockets through which processes share memory",
     [](std::string_view text) { return text.front() == '/' && text.size() <= kLongestFolder; }};
-constexpr ProcessVariable kIpcTimeout{"VPMM_IPC_TIMEOUT", "10000", "a number of milliseconds from 1 to 3600000",
-                                      "longest wait for one answer of another process, in milliseconds",
-                                      [](std::string_view text) { return is_count_in(text, 1, kLongestMs); }};
+constexpr ProcessVariable kIpcTimeout{
+    "VPMM_IPC_TIMEOUT", "10000", "a number of milliseconds from 1 to 3600000",
+    "longest wait for one answer of another process, in milliseconds",
+    [](std::string_view text) { return is_count_in(text, 1, kLongestMs); }};
 constexpr ProcessVariable kIpcGrace{
     "VPMM_IPC_GRACE", "10000", "a number of milliseconds from 0 to 3600000",
     "milliseconds that memory stays open for a process that is gone and cannot be watched",
     [](std::string_view text) { return is_count_in(text, 0, kLongestMs); }};
 constexpr ProcessVariable kMemoryManager{
-    "VPMM_MEMORY_MANAGER", "vpmm", "\"vpmm\", \"stream_ordered\", \"default\" or the path of a library",
+    "VPMM_MEMORY_MANAGER", "vpmm",
+    "\"vpmm\", \"stream_ordered\", \"default\" or the path of a library",
     "memory manager of programs that use the interface for memory managers", is_anything};
-constexpr ProcessVariable kPendingCount{"VPMM_MAX_PENDING_DEALLOCS_COUNT", "10", "a number, 0 or more",
+constexpr ProcessVariable kPendingCount{"VPMM_MAX_PENDING_DEALLOCS_COUNT", "10",
+                                        "a number, 0 or more",
                                         "most pending frees of a memory manager", is_number};
-constexpr ProcessVariable kPendingRatio{"VPMM_MAX_PENDING_DEALLOCS_RATIO", "0.2", "a number from 0 to 1",
-                                        "most pending bytes of a memory manager, as a share of the device's memory",
-                                        [](std::string_view text) { return parse_ratio(text).has_value(); }};
-constexpr ProcessVariable kRecord{"VPMM_RECORD", "none", "the path of a file",
-                                  "the file that each pool records to; %p is the process number, %d the device",
-                                  is_anything};
-constexpr ProcessVariable kRecordStacks{"VPMM_RECORD_STACKS", "none", "\"none\", \"native\", \"python\" or \"both\"",
-                                        "which call stacks are recorded with each allocation",
-                                        [](std::string_view text) {
-                                          return is_one_of(text, {"none", "native", "python", "both"});
-                                        }};
-constexpr ProcessVariable kRecordLimit{"VPMM_RECORD_LIMIT", "none", "a size such as 1GiB, or \"none\"",
-                                       "most bytes of the file; beyond it the older half is dropped",
-                                       [](std::string_view text) { return text == "none" || parse_bytes(text).ok(); }};
+constexpr ProcessVariable kPendingRatio{
+    "VPMM_MAX_PENDING_DEALLOCS_RATIO", "0.2", "a number from 0 to 1",
+    "most pending bytes of a memory manager, as a share of the device's memory",
+    [](std::string_view text) { return parse_ratio(text).has_value(); }};
+constexpr ProcessVariable kRecord{
+    "VPMM_RECORD", "none", "the path of a file",
+    "the file that each pool records to; %p is the process number, %d the device", is_anything};
+constexpr ProcessVariable kRecordStacks{
+    "VPMM_RECORD_STACKS", "none", "\"none\", \"native\", \"python\" or \"both\"",
+    "which call stacks are recorded with each allocation", [](std::string_view text) {
+      return is_one_of(text, {"none", "native", "python", "both"});
+    }};
+constexpr ProcessVariable kRecordLimit{
+    "VPMM_RECORD_LIMIT", "none", "a size such as 1GiB, or \"none\"",
+    "most bytes of the file; beyond it the older half is dropped",
+    [](std::string_view text) { return text == "none" || parse_bytes(text).ok(); }};
 constexpr ProcessVariable kRecordWindow{
     "VPMM_RECORD_WINDOW", "none", "a number of seconds from 1 to 3600000, or \"none\"",
     "length of the most recent time that the file keeps",
     [](std::string_view text) { return text == "none" || is_count_in(text, 1, kLongestSeconds); }};
-constexpr ProcessVariable kRecordSample{"VPMM_RECORD_SAMPLE", "1", "a number, 1 or more",
-                                        "records one allocation in so many",
-                                        [](std::string_view text) { return is_count_in(text, 1, UINT64_MAX); }};
+constexpr ProcessVariable kRecordSample{
+    "VPMM_RECORD_SAMPLE", "1", "a number, 1 or more", "records one allocation in so many",
+    [](std::string_view text) { return is_count_in(text, 1, UINT64_MAX); }};
 
-// Every variable that is not a pool's, once: error texts, `vpmm info` and the search for misspelt ones derive from it.
+// Every variable that is not a pool's, once: error texts, `vpmm info` and the search for misspelt
+// ones derive from it.
 constexpr ProcessVariable kVariables[] = {
     kStats,
     kRecord,
@@ -137,14 +147,16 @@ constexpr ProcessVariable kVariables[] = {
      }},
     {"VPMM_CACHE_DIR", "~/.cache/vpmm", "the path of a folder",
      "Python: folder of libraries that are compiled at their first use", is_anything},
-    {"VPMM_PAGES_PID", "none", "left alone", "set by a process that mapped pages ahead, for its children", is_anything},
+    {"VPMM_PAGES_PID", "none", "left alone",
+     "set by a process that mapped pages ahead, for its children", is_anything},
 };
 
-// Of the repository's own tests and tools, whose programs open pools; what follows "VPMM_" begins so.
-constexpr std::string_view kOfTests[] = {"BENCH_",      "BUILD_FOLDER", "BUSY_FACTOR", "CLI",      "CUDA_INCLUDE",
-                                         "GOLDEN",      "HERE",         "HOST_FAULTS", "PACKAGE_", "PROGRAMS",
-                                         "REQUIRE_GPU", "SEED",         "SIM_GPU_",    "SOAK_",    "STRESS_",
-                                         "TEST_",       "THERE",        "TORCH_PYTHON"};
+// Of the repository's own tests and tools, whose programs open pools; what follows "VPMM_" begins
+// so.
+constexpr std::string_view kOfTests[] = {
+    "BENCH_",   "BUILD_FOLDER", "BUSY_FACTOR", "CLI",      "CUDA_INCLUDE", "GOLDEN",
+    "HERE",     "HOST_FAULTS",  "PACKAGE_",    "PROGRAMS", "REQUIRE_GPU",  "SEED",
+    "SIM_GPU_", "SOAK_",        "STRESS_",     "TEST_",    "THERE",        "TORCH_PYTHON"};
 
 constexpr std::string_view kPrefix = "VPMM_";
 
@@ -163,7 +175,8 @@ std::size_t distance(std::string_view a, std::string_view b) {
       std::size_t& here = least[i][j];
       here = i + j;
       if (i == 0 || j == 0) continue;
-      here = std::min({least[i - 1][j] + 1, least[i][j - 1] + 1, least[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      here = std::min({least[i - 1][j] + 1, least[i][j - 1] + 1,
+                       least[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
       const bool is_swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
       if (is_swapped) here = std::min(here, least[i - 2][j - 2] + 1);
     }
@@ -260,8 +273,9 @@ Vector<SettingInForce> list_process_settings() {
   for (const ProcessVariable& variable : kVariables) {
     const Result<std::string_view> text = allowed_value(variable);
     const bool is_set = text && !text.value().empty();
-    list.push_back({variable.name, std::string(is_set ? text.value() : variable.fallback), variable.allowed,
-                    variable.meaning, is_set, text ? std::string() : text.error().message});
+    list.push_back({variable.name, std::string(is_set ? text.value() : variable.fallback),
+                    variable.allowed, variable.meaning, is_set,
+                    text ? std::string() : text.error().message});
   }
   return list;
 }
@@ -275,8 +289,10 @@ Vector<std::string> misspelt_variables() {
     if (!name.starts_with(kPrefix) || name.size() + 1 >= text.size() || is_of_tests(name)) continue;
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     const std::string meant = most_like(name, known);
-    sentences.push_back(meant.empty() ? message_of("{} is not a setting; `vpmm info` lists all that there are", name)
-                                      : message_of("{} is not a setting; did you mean {}?", name, meant));
+    sentences.push_back(
+        meant.empty()
+            ? message_of("{} is not a setting; `vpmm info` lists all that there are", name)
+            : message_of("{} is not a setting; did you mean {}?", name, meant));
   }
   return sentences;
 }
@@ -285,10 +301,12 @@ Vector<std::string> idle_variables() {
   Vector<std::string> sentences;
   const std::string_view file = value_of(kRecord.name);
   if (!file.empty() && file != kRecord.fallback) return sentences;
-  for (const ProcessVariable* how : {&kRecordStacks, &kRecordSample, &kRecordLimit, &kRecordWindow}) {
+  for (const ProcessVariable* how :
+       {&kRecordStacks, &kRecordSample, &kRecordLimit, &kRecordWindow}) {
     const std::string_view text = value_of(how->name);
     if (!text.empty() && text != how->fallback)
-      sentences.push_back(message_of("{} has no effect without {}, {}", how->name, kRecord.name, kRecord.allowed));
+      sentences.push_back(
+          message_of("{} has no effect without {}, {}", how->name, kRecord.name, kRecord.allowed));
   }
   return sentences;
 }
@@ -297,7 +315,8 @@ void warn_of_variables() {
   static std::atomic<bool> has_warned{false};
   if (has_warned.exchange(true)) return;
   for (const auto& sentences : {misspelt_variables(), idle_variables()})
-    for (const std::string& sentence : sentences) observe::log(observe::LogLevel::warning, "{}", sentence);
+    for (const std::string& sentence : sentences)
+      observe::log(observe::LogLevel::warning, "{}", sentence);
 }
 
 }  // namespace vpmm::context

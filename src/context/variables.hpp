@@ -1,4 +1,5 @@
-// context: the environment: which variables there are, what they hold, and those that are the process's own settings.
+// context: the environment: which variables there are, what they hold, and those that are the
+// process's own settings.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +18,14 @@ std::string_view value_of(const char* variable);
 Error bad_setting(std::string_view name, std::string_view value, std::string_view allowed);
 
 struct SettingInForce {
-  std::string name;  // the environment variable, or the field of the config struct where there is no variable
+  std::string name;  // the environment variable, or the field of the config struct where there is
+                     // no variable
   std::string value;
   std::string allowed;
   std::string meaning;
   bool is_from_environment = false;
-  std::string problem;  // what the environment holds is not allowed: the message; then `value` is the default
+  std::string problem;  // what the environment holds is not allowed: the message; then `value` is
+                        // the default
 };
 
 // VPMM_MAX_PENDING_DEALLOCS_COUNT and VPMM_MAX_PENDING_DEALLOCS_RATIO, with Numba's defaults.
@@ -38,7 +41,8 @@ struct IpcSettings {
   std::uint64_t grace_ms = 10'000;    // that a process has which is gone and cannot be watched
 };
 Result<IpcSettings> ipc_settings_from_environment();
-// VPMM_MEMORY_MANAGER: the path of a library, or the name of a memory manager of ours; empty: not set.
+// VPMM_MEMORY_MANAGER: the path of a library, or the name of a memory manager of ours; empty: not
+// set.
 std::string memory_manager_from_environment();
 // How a recording is made.
 struct RecordOptions {

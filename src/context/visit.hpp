@@ -1,4 +1,5 @@
-// context: one public call inside a device's context: opened, its CUDA context current, its lock held.
+// context: one public call inside a device's context: opened, its CUDA context current, its lock
+// held.
 #pragma once
 
 #include <optional>
@@ -9,8 +10,9 @@
 
 namespace vpmm::context {
 
-// The current context is changed before the lock is taken and put back after it is left. Check status() first: nothing
-// is held when it is an error. The analysis takes it to be held all the same.
+// The current context is changed before the lock is taken and put back after it is left. Check
+// status() first: nothing is held when it is an error. The analysis takes it to be held all the
+// same.
 class VPMM_SCOPED_LOCK DeviceContext::Visit {
  public:
   explicit Visit(DeviceContext& context) VPMM_ACQUIRE(pool_lock);
@@ -19,8 +21,10 @@ class VPMM_SCOPED_LOCK DeviceContext::Visit {
   Visit& operator=(const Visit&) = delete;
   const Result<void>& status() const { return status_; }
   MutexLock& lock() { return *lock_; }
-  // Who calls. The caller's timeline is not retired before the visit ends, also while the lock is dropped.
-  Result<pool::Caller> identify(const Stream& stream, const time::TimelineId* bound = nullptr) VPMM_REQUIRES(pool_lock);
+  // Who calls. The caller's timeline is not retired before the visit ends, also while the lock is
+  // dropped.
+  Result<pool::Caller> identify(const Stream& stream, const time::TimelineId* bound = nullptr)
+      VPMM_REQUIRES(pool_lock);
 
  private:
   // The lock may be held or not when it returns, which the analysis cannot follow.

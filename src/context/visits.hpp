@@ -9,8 +9,8 @@
 namespace vpmm::context {
 
 // Note [A reset has nobody beside it]
-// vpmm_reset may come beside calls of other threads that use no stream. It waits until those that dropped the lock have
-// ended, and keeps others out meanwhile.
+// vpmm_reset may come beside calls of other threads that use no stream. It waits until those that
+// dropped the lock have ended, and keeps others out meanwhile.
 class Visits {
  public:
   void wait_to_enter(MutexLock& lock) VPMM_REQUIRES(pool_lock) {
@@ -34,7 +34,8 @@ class Visits {
   }
 
  private:
-  std::uint64_t count_ VPMM_GUARDED_BY(pool_lock) = 0;  // in progress, perhaps with the lock dropped
+  std::uint64_t count_ VPMM_GUARDED_BY(pool_lock) =
+      0;  // in progress, perhaps with the lock dropped
   bool is_resetting_ VPMM_GUARDED_BY(pool_lock) = false;
   std::condition_variable_any ended_;
 };

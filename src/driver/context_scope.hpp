@@ -29,8 +29,9 @@ class ContextScope {
   bool changed_ = false;
 };
 
-// Lets the calling thread query events while somebody captures: cuEventQuery on any event, even one that has nothing to
-// do with the capture, breaks a capture in global or thread-local mode unless the querying thread's mode is relaxed.
+// Lets the calling thread query events while somebody captures: cuEventQuery on any event, even one
+// that has nothing to do with the capture, breaks a capture in global or thread-local mode unless
+// the querying thread's mode is relaxed.
 class RelaxedCaptureScope {
  public:
   // Where the mode cannot be exchanged, it stays, and the calls inside report what they meet.

@@ -7,7 +7,8 @@
 // - Sizes are bytes. Addresses are device addresses unless a parameter is a host pointer.
 // - No policy: a call does what CUDA's does, no retry, no logging, no state of ours.
 // Implementations: cuda/ (the real one), sim/ (a GPU on the CPU), and decorators over either
-// (RecordingDriver, TimingDriver, FaultingDriver). tests/contract holds all of them to the same behaviour.
+// (RecordingDriver, TimingDriver, FaultingDriver). tests/contract holds all of them to the same
+// behaviour.
 #pragma once
 
 #include <cstddef>
@@ -32,14 +33,15 @@ constexpr std::size_t kCallCount = 0
     ;
 const char* to_string(Call call);        // "mem_map"
 bool is_memory_call(Call call);          // its time counts as driver time
-const char* to_string(CuResult result);  // "CUDA_ERROR_OUT_OF_MEMORY"; "CUDA_ERROR (123)" is never needed: unknown
-                                         // numbers give "unrecognised CUresult"
+const char* to_string(CuResult result);  // "CUDA_ERROR_OUT_OF_MEMORY"; "CUDA_ERROR (123)" is never
+                                         // needed: unknown numbers give "unrecognised CUresult"
 // Sticky errors: after one of these every later call on the context fails too.
 bool is_sticky(CuResult result);
 
 // Who wants to know what the pool hands out; the simulator's hazard checker is one.
-// `stream` is the handle that was passed to the pool. Called under the pool's lock, so it may not call the pool:
-// on_allocate when the memory is the caller's, on_deallocate before anyone else can get it.
+// `stream` is the handle that was passed to the pool. Called under the pool's lock, so it may not
+// call the pool: on_allocate when the memory is the caller's, on_deallocate before anyone else can
+// get it.
 class MemoryObserver {
  public:
   virtual ~MemoryObserver() = default;
@@ -58,10 +60,12 @@ class Driver {
   Driver& operator=(const Driver&) = delete;
 
   // --- not CUDA calls ---
-  virtual const char* name() const = 0;         // "cuda" or "sim"
-  virtual bool has(Call call) const = 0;        // false: the symbol is missing; calling it gives not_supported
-  virtual std::uint64_t now_ns() = 0;           // host clock: monotonic, virtual in the simulator
-  virtual void sleep_ns(std::uint64_t ns) = 0;  // the calling thread pauses by that clock, or somewhat longer
+  virtual const char* name() const = 0;  // "cuda" or "sim"
+  virtual bool has(
+      Call call) const = 0;  // false: the symbol is missing; calling it gives not_supported
+  virtual std::uint64_t now_ns() = 0;  // host clock: monotonic, virtual in the simulator
+  virtual void sleep_ns(
+      std::uint64_t ns) = 0;  // the calling thread pauses by that clock, or somewhat longer
   virtual MemoryObserver* memory_observer() { return nullptr; }
 
   // --- driver and devices ---
@@ -70,7 +74,8 @@ class Driver {
   virtual CuResult device_get_count(int& count) = 0;
   virtual CuResult device_get_name(DeviceOrdinal device, std::string& name) = 0;
   virtual CuResult device_get_uuid(DeviceOrdinal device, Uuid& uuid) = 0;
-  virtual CuResult device_get_attribute(DeviceAttribute attribute, DeviceOrdinal device, int& value) = 0;
+  virtual CuResult device_get_attribute(DeviceAttribute attribute, DeviceOrdinal device,
+                                        int& value) = 0;
   virtual CuResult device_total_mem(DeviceOrdinal device, Bytes& total) = 0;
   virtual CuResult device_can_access_peer(DeviceOrdinal device, DeviceOrdinal peer, bool& can) = 0;
 
@@ -81,8 +86,9 @@ class Driver {
   virtual CuResult device_primary_ctx_reset(DeviceOrdinal device) = 0;
   virtual CuResult ctx_get_current(ContextHandle& context) = 0;
   virtual CuResult ctx_set_current(ContextHandle context) = 0;
-  virtual CuResult ctx_get_id(ContextHandle context, ContextId& id) = 0;  // context_is_destroyed after a reset
-  virtual CuResult ctx_get_device(DeviceOrdinal& device) = 0;             // of the current context
+  virtual CuResult ctx_get_id(ContextHandle context,
+                              ContextId& id) = 0;              // context_is_destroyed after a reset
+  virtual CuResult ctx_get_device(DeviceOrdinal& device) = 0;  // of the current context
   virtual CuResult ctx_synchronize() = 0;
   // Completes when all work queued so far on every stream of `context` is done. Never legal while
   // any stream of the context captures. Optional (driver 12.5).
@@ -90,12 +96,14 @@ class Driver {
 
   // --- memory: virtual memory management ---
   virtual CuResult mem_get_info(MemInfo& info) = 0;  // of the current context's device
-  virtual CuResult mem_get_allocation_granularity(const ChunkProperties& properties, Granularity kind,
-                                                  Bytes& granularity) = 0;
+  virtual CuResult mem_get_allocation_granularity(const ChunkProperties& properties,
+                                                  Granularity kind, Bytes& granularity) = 0;
   // `hint` null: anywhere. `alignment` 0: the default.
-  virtual CuResult mem_address_reserve(Bytes size, Bytes alignment, DevicePtr hint, DevicePtr& begin) = 0;
+  virtual CuResult mem_address_reserve(Bytes size, Bytes alignment, DevicePtr hint,
+                                       DevicePtr& begin) = 0;
   virtual CuResult mem_address_free(AddressRange reservation) = 0;
-  virtual CuResult mem_create(Bytes size, const ChunkProperties& properties, ChunkHandle& chunk) = 0;
+  virtual CuResult mem_create(Bytes size, const ChunkProperties& properties,
+                              ChunkHandle& chunk) = 0;
   // The memory lives on until the last mapping is gone too.
   virtual CuResult mem_release(ChunkHandle chunk) = 0;
   // Only whole chunks at offset 0: anything else is not_supported on today's drivers.
@@ -103,13 +111,13 @@ class Driver {
   // One or several adjacent whole mappings. Part of a mapping: invalid_value.
   virtual CuResult mem_unmap(AddressRange range) = 0;
   virtual CuResult mem_set_access(AddressRange range, std::span<const AccessDescriptor> access) = 0;
-  // Chunks go to other processes as POSIX file descriptors, over a Unix socket for example; nothing but an import is
-  // of use to whoever has one. `file` is the caller's to close, and holds the memory until then. invalid_value for a
-  // chunk that was not created with posix_file_descriptor.
+  // Chunks go to other processes as POSIX file descriptors, over a Unix socket for example; nothing
+  // but an import is of use to whoever has one. `file` is the caller's to close, and holds the
+  // memory until then. invalid_value for a chunk that was not created with posix_file_descriptor.
   virtual CuResult mem_export_to_shareable_handle(ChunkHandle chunk, int& file) = 0;
-  // `file` stays the caller's and may be closed afterwards. `chunk` is released like one that was created here; the
-  // memory lives on until its last handle, mapping and descriptor in any process is gone. The process that exported
-  // may import, too.
+  // `file` stays the caller's and may be closed afterwards. `chunk` is released like one that was
+  // created here; the memory lives on until its last handle, mapping and descriptor in any process
+  // is gone. The process that exported may import, too.
   virtual CuResult mem_import_from_shareable_handle(int file, ChunkHandle& chunk) = 0;
 
   // --- memory: plain, stream-ordered, host ---
@@ -117,46 +125,60 @@ class Driver {
   virtual CuResult mem_free(DevicePtr ptr) = 0;
   virtual CuResult mem_pool_create(DeviceOrdinal device, MemPoolHandle& pool) = 0;
   virtual CuResult mem_pool_destroy(MemPoolHandle pool) = 0;
-  virtual CuResult mem_pool_set_attribute(MemPoolHandle pool, MemPoolAttribute attribute, std::uint64_t value) = 0;
-  virtual CuResult mem_pool_get_attribute(MemPoolHandle pool, MemPoolAttribute attribute, std::uint64_t& value) = 0;
+  virtual CuResult mem_pool_set_attribute(MemPoolHandle pool, MemPoolAttribute attribute,
+                                          std::uint64_t value) = 0;
+  virtual CuResult mem_pool_get_attribute(MemPoolHandle pool, MemPoolAttribute attribute,
+                                          std::uint64_t& value) = 0;
   virtual CuResult mem_pool_trim_to(MemPoolHandle pool, Bytes bytes_to_keep) = 0;
-  virtual CuResult mem_alloc_from_pool_async(Bytes size, MemPoolHandle pool, StreamHandle stream, DevicePtr& ptr) = 0;
+  virtual CuResult mem_alloc_from_pool_async(Bytes size, MemPoolHandle pool, StreamHandle stream,
+                                             DevicePtr& ptr) = 0;
   virtual CuResult mem_free_async(DevicePtr ptr, StreamHandle stream) = 0;
-  virtual CuResult mem_host_alloc(Bytes size, unsigned flags, void*& host) = 0;  // pinned; flags are CUDA's
+  virtual CuResult mem_host_alloc(Bytes size, unsigned flags,
+                                  void*& host) = 0;  // pinned; flags are CUDA's
   virtual CuResult mem_free_host(void* host) = 0;
 
   // --- memory: of the host and of host and device together ---
   // Pins memory of the caller's own, which stays the caller's; flags are CUDA's.
   virtual CuResult mem_host_register(void* host, Bytes size, unsigned flags) = 0;
-  virtual CuResult mem_host_unregister(void* host) = 0;  // exactly what was registered, by its begin
-  // Of pinned or registered memory. With unified addressing all of it is mapped, whatever its flags.
+  virtual CuResult mem_host_unregister(
+      void* host) = 0;  // exactly what was registered, by its begin
+  // Of pinned or registered memory. With unified addressing all of it is mapped, whatever its
+  // flags.
   virtual CuResult mem_host_get_device_pointer(void* host, DevicePtr& ptr) = 0;
-  virtual CuResult mem_alloc_managed(Bytes size, unsigned flags, DevicePtr& ptr) = 0;  // freed with mem_free
+  virtual CuResult mem_alloc_managed(Bytes size, unsigned flags,
+                                     DevicePtr& ptr) = 0;  // freed with mem_free
   // The allocation that `inside` lies in; of mapped chunks the mapping.
   virtual CuResult mem_get_address_range(DevicePtr inside, AddressRange& range) = 0;
-  // cuPointerGetAttribute(DEVICE_ORDINAL): the device whose memory it is, whatever is current. invalid_value: none's.
+  // cuPointerGetAttribute(DEVICE_ORDINAL): the device whose memory it is, whatever is current.
+  // invalid_value: none's.
   virtual CuResult pointer_get_device(DevicePtr ptr, DeviceOrdinal& device) = 0;
 
   // --- memory: of other processes ---
-  // `ptr` is the begin of what mem_alloc gave; nothing else can be shared this way. An allocation that is freed while
-  // another process has it open leaves that process with undefined contents.
+  // `ptr` is the begin of what mem_alloc gave; nothing else can be shared this way. An allocation
+  // that is freed while another process has it open leaves that process with undefined contents.
   virtual CuResult ipc_get_mem_handle(DevicePtr ptr, IpcMemHandle& handle) = 0;
-  // Maps the memory into the current context, whose device gets access to the one that holds it. Opening again gives
-  // the same address, and each opening is closed once. invalid_context in the process that made the handle.
+  // Maps the memory into the current context, whose device gets access to the one that holds it.
+  // Opening again gives the same address, and each opening is closed once. invalid_context in the
+  // process that made the handle.
   virtual CuResult ipc_open_mem_handle(const IpcMemHandle& handle, DevicePtr& ptr) = 0;
   virtual CuResult ipc_close_mem_handle(DevicePtr ptr) = 0;
 
   // --- copies and fills; async ones read host memory when the stream gets there ---
   virtual CuResult memcpy_host_to_device(DevicePtr to, const void* from, Bytes size) = 0;
   virtual CuResult memcpy_device_to_host(void* to, DevicePtr from, Bytes size) = 0;
-  virtual CuResult memcpy_host_to_device_async(DevicePtr to, const void* from, Bytes size, StreamHandle stream) = 0;
-  virtual CuResult memcpy_device_to_host_async(void* to, DevicePtr from, Bytes size, StreamHandle stream) = 0;
-  virtual CuResult memcpy_device_to_device_async(DevicePtr to, DevicePtr from, Bytes size, StreamHandle stream) = 0;
+  virtual CuResult memcpy_host_to_device_async(DevicePtr to, const void* from, Bytes size,
+                                               StreamHandle stream) = 0;
+  virtual CuResult memcpy_device_to_host_async(void* to, DevicePtr from, Bytes size,
+                                               StreamHandle stream) = 0;
+  virtual CuResult memcpy_device_to_device_async(DevicePtr to, DevicePtr from, Bytes size,
+                                                 StreamHandle stream) = 0;
   virtual CuResult memset_d8(DevicePtr to, std::uint8_t value, Bytes size) = 0;
-  virtual CuResult memset_d8_async(DevicePtr to, std::uint8_t value, Bytes size, StreamHandle stream) = 0;
+  virtual CuResult memset_d8_async(DevicePtr to, std::uint8_t value, Bytes size,
+                                   StreamHandle stream) = 0;
 
   // --- streams ---
-  virtual CuResult stream_create(StreamFlags flags, StreamHandle& stream) = 0;  // in the current context
+  virtual CuResult stream_create(StreamFlags flags,
+                                 StreamHandle& stream) = 0;  // in the current context
   // Queued work still runs. The handle may be given to a later stream, the id never is.
   virtual CuResult stream_destroy(StreamHandle stream) = 0;
   virtual CuResult stream_get_id(StreamHandle stream, StreamId& id) = 0;
@@ -183,7 +205,8 @@ class Driver {
   virtual CuResult graph_destroy(GraphHandle graph) = 0;
   virtual CuResult graph_exec_destroy(GraphExecHandle exec) = 0;
   // The caller owns one reference; `destroy(argument)` runs when the last is gone.
-  virtual CuResult user_object_create(void* argument, UserObjectDestructor destroy, UserObjectHandle& object) = 0;
+  virtual CuResult user_object_create(void* argument, UserObjectDestructor destroy,
+                                      UserObjectHandle& object) = 0;
   virtual CuResult user_object_release(UserObjectHandle object) = 0;
   // Moves the caller's reference to the graph (and to every graph made from it).
   virtual CuResult graph_retain_user_object(GraphHandle graph, UserObjectHandle object) = 0;

@@ -17,8 +17,8 @@ ErrorCode code_of(CuResult result) {
 }  // namespace
 
 Error driver_error(Call call, CuResult result) {
-  return {code_of(result),
-          message_of("{} failed: {} ({})", to_string(call), to_string(result), static_cast<int>(result))};
+  return {code_of(result), message_of("{} failed: {} ({})", to_string(call), to_string(result),
+                                      static_cast<int>(result))};
 }
 
 }  // namespace vpmm::driver

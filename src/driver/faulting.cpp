@@ -19,9 +19,11 @@ std::vector<CuResult> errors_that_matter(Call call) {
     case Call::ctx_set_current:
     case Call::ctx_get_id: return {invalid_context};
     case Call::ctx_synchronize: return {illegal_address};
-    case Call::ctx_record_event: return {stream_capture_unsupported, not_supported, illegal_address};
+    case Call::ctx_record_event:
+      return {stream_capture_unsupported, not_supported, illegal_address};
 
-    case Call::mem_create: return {out_of_memory, invalid_value, not_permitted, not_ready, illegal_address};
+    case Call::mem_create:
+      return {out_of_memory, invalid_value, not_permitted, not_ready, illegal_address};
     case Call::mem_set_access:
     case Call::mem_map: return {out_of_memory, invalid_value, not_ready, illegal_address};
     case Call::mem_address_reserve: return {out_of_memory, not_ready, illegal_address};
@@ -30,7 +32,8 @@ std::vector<CuResult> errors_that_matter(Call call) {
     case Call::mem_address_free: return {invalid_value, not_ready, illegal_address};
 
     case Call::mem_export_to_shareable_handle:
-      return {out_of_memory, invalid_value, operating_system, not_permitted, not_supported, illegal_address};
+      return {out_of_memory, invalid_value, operating_system,
+              not_permitted, not_supported, illegal_address};
     case Call::mem_import_from_shareable_handle:
       return {out_of_memory, invalid_value, invalid_device, operating_system,
               not_permitted, not_supported, illegal_address};
@@ -38,7 +41,8 @@ std::vector<CuResult> errors_that_matter(Call call) {
     case Call::mem_get_info: return {illegal_address};
     case Call::mem_alloc:
     case Call::mem_pool_create: return {out_of_memory, not_supported, illegal_address};
-    case Call::mem_alloc_from_pool_async: return {out_of_memory, invalid_value, not_supported, illegal_address};
+    case Call::mem_alloc_from_pool_async:
+      return {out_of_memory, invalid_value, not_supported, illegal_address};
     case Call::mem_free:
     case Call::mem_free_async:
     case Call::mem_pool_destroy:
@@ -48,8 +52,10 @@ std::vector<CuResult> errors_that_matter(Call call) {
     case Call::mem_host_alloc: return {out_of_memory};
     case Call::mem_free_host: return {invalid_value};
     case Call::mem_host_register:
-      return {out_of_memory, invalid_value, host_memory_already_registered, not_supported, illegal_address};
-    case Call::mem_host_unregister: return {invalid_value, host_memory_not_registered, illegal_address};
+      return {out_of_memory, invalid_value, host_memory_already_registered, not_supported,
+              illegal_address};
+    case Call::mem_host_unregister:
+      return {invalid_value, host_memory_not_registered, illegal_address};
     case Call::mem_host_get_device_pointer: return {invalid_value};
     case Call::mem_alloc_managed: return {out_of_memory, not_supported, illegal_address};
     case Call::mem_get_address_range: return {invalid_value, not_found};
@@ -58,7 +64,8 @@ std::vector<CuResult> errors_that_matter(Call call) {
     case Call::ipc_open_mem_handle:
       return {out_of_memory,  invalid_value,  invalid_context, map_failed,
               invalid_handle, too_many_peers, illegal_address};
-    case Call::ipc_close_mem_handle: return {invalid_value, map_failed, invalid_handle, illegal_address};
+    case Call::ipc_close_mem_handle:
+      return {invalid_value, map_failed, invalid_handle, illegal_address};
 
     case Call::memcpy_host_to_device:
     case Call::memcpy_device_to_host:
@@ -74,8 +81,10 @@ std::vector<CuResult> errors_that_matter(Call call) {
     case Call::stream_get_ctx: return {invalid_handle, invalid_context};
     case Call::stream_is_capturing:
     case Call::stream_get_capture_info: return {stream_capture_implicit, invalid_handle};
-    case Call::stream_wait_event: return {out_of_memory, invalid_handle, stream_capture_isolation, illegal_address};
-    case Call::event_record: return {out_of_memory, invalid_handle, stream_capture_implicit, illegal_address};
+    case Call::stream_wait_event:
+      return {out_of_memory, invalid_handle, stream_capture_isolation, illegal_address};
+    case Call::event_record:
+      return {out_of_memory, invalid_handle, stream_capture_implicit, illegal_address};
     case Call::event_query: return {not_ready, illegal_address};
     case Call::event_synchronize:
     case Call::stream_query:
@@ -144,7 +153,9 @@ std::optional<CuResult> FaultingDriver::before(Call call) {
 std::optional<CuResult> FaultingDriver::decide(Call call) {
   if (!plan_) return std::nullopt;
   const std::vector<Call>& chosen = plan_->calls;
-  const bool matches = chosen.empty() ? can_fail(call) : std::find(chosen.begin(), chosen.end(), call) != chosen.end();
+  const bool matches = chosen.empty()
+                           ? can_fail(call)
+                           : std::find(chosen.begin(), chosen.end(), call) != chosen.end();
   if (matches) ++counted_;
   if (broken_by_) return can_fail(call) ? broken_by_ : std::nullopt;
   const bool hangs = call == Call::event_query && plan_->result == CuResult::not_ready;

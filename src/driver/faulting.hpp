@@ -1,4 +1,5 @@
-// driver: a decorator that makes chosen calls fail, so that tests can sweep a fault over a whole run.
+// driver: a decorator that makes chosen calls fail, so that tests can sweep a fault over a whole
+// run.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,9 @@
 
 namespace vpmm::driver {
 
-// The results a caller of `call` must be able to survive, a sticky one among them where the call can
-// meet it. Empty: a failure of this call has no story of its own (a plain query made at start-up).
+// The results a caller of `call` must be able to survive, a sticky one among them where the call
+// can meet it. Empty: a failure of this call has no story of its own (a plain query made at
+// start-up).
 std::vector<CuResult> errors_that_matter(Call call);
 
 struct FaultPlan {
@@ -32,10 +34,12 @@ class FaultingDriver final : public ForwardingDriver {
  public:
   explicit FaultingDriver(Driver& inner) : ForwardingDriver(inner) {}
 
-  void set_plan(FaultPlan plan) VPMM_EXCLUDES(mutex_);  // counts start again; a broken context is whole again
-  void clear_plan() VPMM_EXCLUDES(mutex_);              // nothing fails from now on; counts stay readable
-  std::uint64_t counted() const VPMM_EXCLUDES(mutex_);  // calls that matched the plan, failed ones included
-  std::uint64_t fired() const VPMM_EXCLUDES(mutex_);    // calls that were made to fail
+  void set_plan(FaultPlan plan)
+      VPMM_EXCLUDES(mutex_);                // counts start again; a broken context is whole again
+  void clear_plan() VPMM_EXCLUDES(mutex_);  // nothing fails from now on; counts stay readable
+  std::uint64_t counted() const
+      VPMM_EXCLUDES(mutex_);  // calls that matched the plan, failed ones included
+  std::uint64_t fired() const VPMM_EXCLUDES(mutex_);  // calls that were made to fail
 
  private:
   std::optional<CuResult> before(Call call) override VPMM_EXCLUDES(mutex_);

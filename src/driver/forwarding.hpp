@@ -1,4 +1,5 @@
-// driver: the base of decorators: passes every call to another driver, with one hook before and after.
+// driver: the base of decorators: passes every call to another driver, with one hook before and
+// after.
 #pragma once
 
 #include <cstdint>

@@ -43,7 +43,8 @@ std::uint64_t sum(const Counts& counts, Include include) {
 
 }  // namespace
 
-RecordingDriver::RecordingDriver(Driver& inner) : ForwardingDriver(inner), id_(next_recorder_id()) {}
+RecordingDriver::RecordingDriver(Driver& inner)
+    : ForwardingDriver(inner), id_(next_recorder_id()) {}
 
 std::uint64_t RecordingDriver::count(Call call) const {
   return counts_[static_cast<std::size_t>(call)].load(std::memory_order_relaxed);
@@ -55,7 +56,9 @@ std::uint64_t RecordingDriver::total_count() const {
 
 std::uint64_t RecordingDriver::memory_call_count() const { return sum(counts_, is_memory_call); }
 
-std::uint64_t RecordingDriver::memory_call_ns() const { return memory_call_ns_.load(std::memory_order_relaxed); }
+std::uint64_t RecordingDriver::memory_call_ns() const {
+  return memory_call_ns_.load(std::memory_order_relaxed);
+}
 
 std::uint64_t RecordingDriver::take_thread_memory_ns() {
   const auto entry = find_thread_time(id_);
@@ -76,7 +79,8 @@ std::vector<std::string> RecordingDriver::stop_listing() {
   return std::exchange(calls_, {});
 }
 
-CuResult RecordingDriver::mem_create(Bytes size, const ChunkProperties& properties, ChunkHandle& chunk) {
+CuResult RecordingDriver::mem_create(Bytes size, const ChunkProperties& properties,
+                                     ChunkHandle& chunk) {
   bytes_of_call = size;
   return ForwardingDriver::mem_create(size, properties, chunk);
 }
@@ -91,7 +95,8 @@ CuResult RecordingDriver::mem_unmap(AddressRange range) {
   return ForwardingDriver::mem_unmap(range);
 }
 
-CuResult RecordingDriver::mem_set_access(AddressRange range, std::span<const AccessDescriptor> access) {
+CuResult RecordingDriver::mem_set_access(AddressRange range,
+                                         std::span<const AccessDescriptor> access) {
   bytes_of_call = range.size;
   return ForwardingDriver::mem_set_access(range, access);
 }

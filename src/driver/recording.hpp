@@ -1,4 +1,5 @@
-// driver: a decorator that counts calls, adds up the time of memory calls and can list what was called.
+// driver: a decorator that counts calls, adds up the time of memory calls and can list what was
+// called.
 #pragma once
 
 #include <array>
@@ -33,11 +34,14 @@ class RecordingDriver final : public ForwardingDriver {
   std::uint64_t memory_call_count() const;
   std::uint64_t memory_call_ns() const;  // all threads together
 
-  // Time that the calling thread spent in memory calls of this recorder since it last took it; 0 the first time.
+  // Time that the calling thread spent in memory calls of this recorder since it last took it; 0
+  // the first time.
   std::uint64_t take_thread_memory_ns();
 
   // Null: nobody. Whoever is told must outlive this driver.
-  void set_observer(CallObserver* observer) { observer_.store(observer, std::memory_order_release); }
+  void set_observer(CallObserver* observer) {
+    observer_.store(observer, std::memory_order_release);
+  }
 
   CuResult mem_create(Bytes size, const ChunkProperties& properties, ChunkHandle& chunk) override;
   CuResult mem_map(AddressRange range, Bytes offset, ChunkHandle chunk) override;

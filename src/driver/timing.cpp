@@ -39,7 +39,8 @@ std::uint64_t DurationHistogram::percentile_ns(unsigned percent) const {
 namespace {
 
 bool has_bytes(Call call) {
-  return call == Call::mem_create || call == Call::mem_map || call == Call::mem_unmap || call == Call::mem_set_access;
+  return call == Call::mem_create || call == Call::mem_map || call == Call::mem_unmap ||
+         call == Call::mem_set_access;
 }
 
 }  // namespace
@@ -70,11 +71,13 @@ std::vector<CallTimes> TimingDriver::times() const {
   for (std::size_t i = 0; i < kCallCount; ++i) {
     if (CallTimes times = times_of(static_cast<Call>(i)); times.count != 0) out.push_back(times);
   }
-  std::stable_partition(out.begin(), out.end(), [](const CallTimes& times) { return is_memory_call(times.call); });
+  std::stable_partition(out.begin(), out.end(),
+                        [](const CallTimes& times) { return is_memory_call(times.call); });
   return out;
 }
 
-CuResult TimingDriver::mem_create(Bytes size, const ChunkProperties& properties, ChunkHandle& chunk) {
+CuResult TimingDriver::mem_create(Bytes size, const ChunkProperties& properties,
+                                  ChunkHandle& chunk) {
   add_bytes(Call::mem_create, size);
   return ForwardingDriver::mem_create(size, properties, chunk);
 }
@@ -89,7 +92,8 @@ CuResult TimingDriver::mem_unmap(AddressRange range) {
   return ForwardingDriver::mem_unmap(range);
 }
 
-CuResult TimingDriver::mem_set_access(AddressRange range, std::span<const AccessDescriptor> access) {
+CuResult TimingDriver::mem_set_access(AddressRange range,
+                                      std::span<const AccessDescriptor> access) {
   add_bytes(Call::mem_set_access, range.size);
   return ForwardingDriver::mem_set_access(range, access);
 }

@@ -1,5 +1,5 @@
-// driver: a decorator that measures every call: how long each kind of call takes, as a histogram, and of how many
-// bytes.
+// driver: a decorator that measures every call: how long each kind of call takes, as a histogram,
+// and of how many bytes.
 #pragma once
 
 #include <array>
@@ -13,8 +13,8 @@
 
 namespace vpmm::driver {
 
-// Durations in buckets that are a sixteenth of their value wide at most, from 1 ns to eighteen minutes; what is longer
-// is in the last. Takes 5 KiB and allocates nothing. Thread-safe.
+// Durations in buckets that are a sixteenth of their value wide at most, from 1 ns to eighteen
+// minutes; what is longer is in the last. Takes 5 KiB and allocates nothing. Thread-safe.
 class DurationHistogram {
  public:
   void add(std::uint64_t ns);
@@ -23,8 +23,9 @@ class DurationHistogram {
   std::uint64_t count() const;
   std::uint64_t total_ns() const { return total_ns_.load(std::memory_order_relaxed); }
   std::uint64_t max_ns() const { return max_ns_.load(std::memory_order_relaxed); }
-  // By nearest rank: the largest duration that its bucket may hold, max_ns() at most. So it is never too small, and too
-  // large by a sixteenth at most. 0 where there is none. Requires: percent <= 100.
+  // By nearest rank: the largest duration that its bucket may hold, max_ns() at most. So it is
+  // never too small, and too large by a sixteenth at most. 0 where there is none. Requires: percent
+  // <= 100.
   std::uint64_t percentile_ns(unsigned percent) const;
 
  private:
@@ -61,11 +62,13 @@ struct CallTimes {
   std::uint64_t p90_ns = 0;
   std::uint64_t p99_ns = 0;
   std::uint64_t max_ns = 0;
-  // All ranges and chunks that were created, mapped, unmapped or given access to; none for other calls.
+  // All ranges and chunks that were created, mapped, unmapped or given access to; none for other
+  // calls.
   std::optional<Bytes> bytes;
 };
 
-// By now_ns(), from right before the inner driver's call to right after it. Several hundred KiB: not for a stack.
+// By now_ns(), from right before the inner driver's call to right after it. Several hundred KiB:
+// not for a stack.
 class TimingDriver final : public ForwardingDriver {
  public:
   using ForwardingDriver::ForwardingDriver;
@@ -88,7 +91,9 @@ class TimingDriver final : public ForwardingDriver {
   bool is_timed(Call /*call*/) const override { return true; }
   void after(Call call, CuResult result, std::uint64_t duration_ns) override;
   Kind& kind(Call call) { return kinds_[static_cast<std::size_t>(call)]; }
-  void add_bytes(Call call, Bytes bytes) { kind(call).bytes.fetch_add(bytes, std::memory_order_relaxed); }
+  void add_bytes(Call call, Bytes bytes) {
+    kind(call).bytes.fetch_add(bytes, std::memory_order_relaxed);
+  }
   CallTimes times_of(Call call) const;
 
   std::array<Kind, kCallCount> kinds_;

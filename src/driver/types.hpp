@@ -108,9 +108,12 @@ struct MemInfo {
 };
 
 // Flags of mem_host_alloc and mem_host_register.
-constexpr unsigned kHostMemoryPortable = 1;       // CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE
-constexpr unsigned kHostMemoryDeviceMap = 2;      // CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTREGISTER_DEVICEMAP
-constexpr unsigned kHostMemoryWriteCombined = 4;  // CU_MEMHOSTALLOC_WRITECOMBINED; not for mem_host_register
+constexpr unsigned kHostMemoryPortable =
+    1;  // CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE
+constexpr unsigned kHostMemoryDeviceMap =
+    2;  // CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTREGISTER_DEVICEMAP
+constexpr unsigned kHostMemoryWriteCombined =
+    4;  // CU_MEMHOSTALLOC_WRITECOMBINED; not for mem_host_register
 
 // Flags of mem_alloc_managed: one of them.
 constexpr unsigned kManagedAttachGlobal = 1;  // CU_MEM_ATTACH_GLOBAL

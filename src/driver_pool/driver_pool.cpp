@@ -11,31 +11,35 @@
 namespace vpmm::driver_pool {
 
 // Note [Pool calls break captures]
-// During a stream capture every call about the driver's pools breaks it, whatever stream the call names, unless the
-// calling thread's mode is relaxed.
+// During a stream capture every call about the driver's pools breaks it, whatever stream the call
+// names, unless the calling thread's mode is relaxed.
 using driver::RelaxedCaptureScope;
 
 using driver::Call;
 using driver::CuResult;
 using driver::MemPoolAttribute;
 
-DriverPool::DriverPool(driver::Driver& driver, driver::DeviceOrdinal device, time::Timelines& timelines)
+DriverPool::DriverPool(driver::Driver& driver, driver::DeviceOrdinal device,
+                       time::Timelines& timelines)
     : driver_(driver), device_(device), timelines_(timelines) {}
 
-// Memory stays in the driver's pool until trim. Reuse by dependencies that the driver inserts itself is off: it would
-// make one stream wait for another without anybody having asked.
+// Memory stays in the driver's pool until trim. Reuse by dependencies that the driver inserts
+// itself is off: it would make one stream wait for another without anybody having asked.
 Result<void> DriverPool::open() {
   if (pool_) return {};
   const RelaxedCaptureScope relaxed(driver_);
   driver::MemPoolHandle pool{};
   VPMM_TRY(driver::checked(Call::mem_pool_create, driver_.mem_pool_create(device_, pool)));
   const std::uint64_t keep_all = std::numeric_limits<std::uint64_t>::max();
-  CuResult result = driver_.mem_pool_set_attribute(pool, MemPoolAttribute::release_threshold, keep_all);
+  CuResult result =
+      driver_.mem_pool_set_attribute(pool, MemPoolAttribute::release_threshold, keep_all);
   if (result == CuResult::success)
-    result = driver_.mem_pool_set_attribute(pool, MemPoolAttribute::reuse_allow_internal_dependencies, 0);
+    result = driver_.mem_pool_set_attribute(pool,
+                                            MemPoolAttribute::reuse_allow_internal_dependencies, 0);
   Result<void> ready = driver::checked(Call::mem_pool_set_attribute, result);
   if (ready)
-    ready = driver::checked(Call::stream_create, driver_.stream_create(driver::StreamFlags::non_blocking, own_stream_));
+    ready = driver::checked(Call::stream_create,
+                            driver_.stream_create(driver::StreamFlags::non_blocking, own_stream_));
   if (!ready) {
     driver_.mem_pool_destroy(pool);  // `ready` is the error to tell
     return ready;
@@ -44,7 +48,8 @@ Result<void> DriverPool::open() {
   return {};
 }
 
-Result<DevicePtr> DriverPool::allocate(MutexLock& lock, Bytes bytes, std::optional<driver::StreamHandle> stream,
+Result<DevicePtr> DriverPool::allocate(MutexLock& lock, Bytes bytes,
+                                       std::optional<driver::StreamHandle> stream,
                                        const time::Timeline* timeline) {
   VPMM_TRY(open());
   const driver::MemPoolHandle pool = *pool_;
@@ -56,9 +61,11 @@ Result<DevicePtr> DriverPool::allocate(MutexLock& lock, Bytes bytes, std::option
   Result<void> done;
   {
     const Unlocked unlocked(lock);
-    done = driver::checked(Call::mem_alloc_from_pool_async, driver_.mem_alloc_from_pool_async(bytes, pool, on, begin));
+    done = driver::checked(Call::mem_alloc_from_pool_async,
+                           driver_.mem_alloc_from_pool_async(bytes, pool, on, begin));
     if (done && !stream) {
-      // Any stream may use it, so the allocation itself must be over. Only finished frees run on this stream: no wait.
+      // Any stream may use it, so the allocation itself must be over. Only finished frees run on
+      // this stream: no wait.
       done = driver::checked(Call::stream_synchronize, driver_.stream_synchronize(on));
       if (!done) driver_.mem_free_async(begin, on);  // `done` is the error to tell
     }
@@ -141,7 +148,8 @@ Result<void> DriverPool::settle(MutexLock& lock) {
     for (const Pending& pending : complete) {
       const CuResult result = driver_.mem_free_async(pending.begin, on);
       if (result == CuResult::success) continue;
-      failed.push_back(pending);  // tried again by the next call, which has nothing to do with it either
+      failed.push_back(
+          pending);  // tried again by the next call, which has nothing to do with it either
       if (driver::is_sticky(result)) outcome = driver::driver_error(Call::mem_free_async, result);
     }
   }
@@ -190,7 +198,8 @@ Bytes DriverPool::reserved_bytes() {
   if (!pool_) return 0;
   const RelaxedCaptureScope relaxed(driver_);
   std::uint64_t reserved = 0;
-  const CuResult result = driver_.mem_pool_get_attribute(*pool_, MemPoolAttribute::reserved_mem_current, reserved);
+  const CuResult result =
+      driver_.mem_pool_get_attribute(*pool_, MemPoolAttribute::reserved_mem_current, reserved);
   return result == CuResult::success ? reserved : requested_ + pending_bytes_;
 }
 
@@ -204,8 +213,10 @@ std::string DriverPool::validate() const {
   }
   Bytes pending = 0;
   for (const Pending& entry : pending_) pending += entry.bytes;
-  if (requested != requested_) return message_of("{} bytes in live blocks, {} counted", requested, requested_);
-  if (pending != pending_bytes_) return message_of("{} bytes pending, {} counted", pending, pending_bytes_);
+  if (requested != requested_)
+    return message_of("{} bytes in live blocks, {} counted", requested, requested_);
+  if (pending != pending_bytes_)
+    return message_of("{} bytes pending, {} counted", pending, pending_bytes_);
   return {};
 }
 

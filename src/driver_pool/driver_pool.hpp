@@ -1,4 +1,5 @@
-// driver_pool: stream-ordered memory manager: requests below a page, over the driver's own asynchronous pool.
+// driver_pool: stream-ordered memory manager: requests below a page, over the driver's own
+// asynchronous pool.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +29,17 @@ class DriverPool {
   DriverPool(driver::Driver& driver, driver::DeviceOrdinal device, time::Timelines& timelines);
 
   // Memory for `stream`; without one, memory that any stream may use at once.
-  Result<DevicePtr> allocate(MutexLock& lock, Bytes bytes, std::optional<driver::StreamHandle> stream,
+  Result<DevicePtr> allocate(MutexLock& lock, Bytes bytes,
+                             std::optional<driver::StreamHandle> stream,
                              const time::Timeline* timeline) VPMM_REQUIRES(pool_lock);
   // The live allocation around `p`; null: none.
   Block* block_around(DevicePtr p) VPMM_REQUIRES(pool_lock);
   // Frees behind the work on `stream`.
-  Result<void> deallocate_on(MutexLock& lock, Block* block, driver::StreamHandle stream) VPMM_REQUIRES(pool_lock);
+  Result<void> deallocate_on(MutexLock& lock, Block* block, driver::StreamHandle stream)
+      VPMM_REQUIRES(pool_lock);
   // Frees once `stamp` is complete.
-  Result<void> deallocate_after(MutexLock& lock, Block* block, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
+  Result<void> deallocate_after(MutexLock& lock, Block* block, const time::Stamp& stamp)
+      VPMM_REQUIRES(pool_lock);
   void record_use(Block* block, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
 
   // Hands what has become complete back to the driver's pool.

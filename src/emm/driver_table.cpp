@@ -1,4 +1,5 @@
-// emm: each slot of the driver's table: passes the gate, makes the call, turns its result into a status.
+// emm: each slot of the driver's table: passes the gate, makes the call, turns its result into a
+// status.
 #include "emm/driver_table.hpp"
 
 #include <atomic>
@@ -41,15 +42,17 @@ vpmm_status call(const vpmm_emm_driver* table, Call which, Work&& work) noexcept
 
 // Calls that want a pointer of the caller's which must not be null.
 template <typename Work>
-vpmm_status call_with(const vpmm_emm_driver* table, Call which, const void* pointer, const char* name,
-                      Work&& work) noexcept {
-  if (pointer == nullptr) return capi::gated(WhenEnding::fail, [&] { return capi::require(pointer, name); });
+vpmm_status call_with(const vpmm_emm_driver* table, Call which, const void* pointer,
+                      const char* name, Work&& work) noexcept {
+  if (pointer == nullptr)
+    return capi::gated(WhenEnding::fail, [&] { return capi::require(pointer, name); });
   return call(table, which, std::forward<Work>(work));
 }
 
 vpmm_status max_pending_deallocs(const vpmm_emm_driver*, uint64_t* count, double* ratio) noexcept {
   return capi::gated(WhenEnding::fail, [&]() -> Result<void> {
-    VPMM_TRY_ASSIGN(const context::PendingLimits limits, context::pending_limits_from_environment());
+    VPMM_TRY_ASSIGN(const context::PendingLimits limits,
+                    context::pending_limits_from_environment());
     *count = limits.count;
     *ratio = limits.ratio;
     return {};
@@ -71,25 +74,30 @@ vpmm_status ctx_set_current(const vpmm_emm_driver* table, vpmm_cuda_context cont
 }
 
 vpmm_status ctx_get_device(const vpmm_emm_driver* table, int* device) noexcept {
-  return call(table, Call::ctx_get_device, [&](Driver& driver) { return driver.ctx_get_device(*device); });
+  return call(table, Call::ctx_get_device,
+              [&](Driver& driver) { return driver.ctx_get_device(*device); });
 }
 
 vpmm_status ctx_synchronize(const vpmm_emm_driver* table) noexcept {
-  return call(table, Call::ctx_synchronize, [](Driver& driver) { return driver.ctx_synchronize(); });
+  return call(table, Call::ctx_synchronize,
+              [](Driver& driver) { return driver.ctx_synchronize(); });
 }
 
 // The first call that most managers and contexts make, so it is the one that begins CUDA.
-vpmm_status device_primary_ctx_retain(const vpmm_emm_driver* table, int device, vpmm_cuda_context* context) noexcept {
+vpmm_status device_primary_ctx_retain(const vpmm_emm_driver* table, int device,
+                                      vpmm_cuda_context* context) noexcept {
   return capi::gated(WhenEnding::fail, [&]() -> Result<void> {
     VPMM_TRY_ASSIGN(Driver* const driver, static_cast<const DriverTable*>(table->self)->open());
     int count = 0;
     VPMM_TRY(checked(Call::init, driver->init()));
     VPMM_TRY(checked(Call::device_get_count, driver->device_get_count(count)));
     if (device < 0 || device >= count)
-      return Error{ErrorCode::invalid_argument,
-                   "device " + std::to_string(device) + " does not exist: there are " + std::to_string(count)};
+      return Error{ErrorCode::invalid_argument, "device " + std::to_string(device) +
+                                                    " does not exist: there are " +
+                                                    std::to_string(count)};
     driver::ContextHandle retained{};
-    VPMM_TRY(checked(Call::device_primary_ctx_retain, driver->device_primary_ctx_retain(device, retained)));
+    VPMM_TRY(checked(Call::device_primary_ctx_retain,
+                     driver->device_primary_ctx_retain(device, retained)));
     *context = to_pointer(retained);
     return {};
   });
@@ -100,13 +108,16 @@ vpmm_status device_primary_ctx_release(const vpmm_emm_driver* table, int device)
               [&](Driver& driver) { return driver.device_primary_ctx_release(device); });
 }
 
-vpmm_status device_get_attribute(const vpmm_emm_driver* table, int attribute, int device, int* value) noexcept {
+vpmm_status device_get_attribute(const vpmm_emm_driver* table, int attribute, int device,
+                                 int* value) noexcept {
   return call(table, Call::device_get_attribute, [&](Driver& driver) {
-    return driver.device_get_attribute(static_cast<driver::DeviceAttribute>(attribute), device, *value);
+    return driver.device_get_attribute(static_cast<driver::DeviceAttribute>(attribute), device,
+                                       *value);
   });
 }
 
-vpmm_status device_get_uuid(const vpmm_emm_driver* table, int device, unsigned char uuid[16]) noexcept {
+vpmm_status device_get_uuid(const vpmm_emm_driver* table, int device,
+                            unsigned char uuid[16]) noexcept {
   return call(table, Call::device_get_uuid, [&](Driver& driver) {
     driver::Uuid found{};
     const CuResult result = driver.device_get_uuid(device, found);
@@ -115,7 +126,8 @@ vpmm_status device_get_uuid(const vpmm_emm_driver* table, int device, unsigned c
   });
 }
 
-vpmm_status mem_get_info(const vpmm_emm_driver* table, uint64_t* free_bytes, uint64_t* total_bytes) noexcept {
+vpmm_status mem_get_info(const vpmm_emm_driver* table, uint64_t* free_bytes,
+                         uint64_t* total_bytes) noexcept {
   return call(table, Call::mem_get_info, [&](Driver& driver) {
     driver::MemInfo info;
     const CuResult result = driver.mem_get_info(info);
@@ -128,7 +140,8 @@ vpmm_status mem_get_info(const vpmm_emm_driver* table, uint64_t* free_bytes, uin
 
 // Calls that allocate device memory.
 template <typename Allocate>
-vpmm_status allocate(const vpmm_emm_driver* table, Call which, void** ptr, Allocate&& allocate_it) noexcept {
+vpmm_status allocate(const vpmm_emm_driver* table, Call which, void** ptr,
+                     Allocate&& allocate_it) noexcept {
   return call(table, which, [&](Driver& driver) {
     DevicePtr begin{};
     const CuResult result = allocate_it(driver, begin);
@@ -142,38 +155,50 @@ vpmm_status mem_alloc(const vpmm_emm_driver* table, size_t bytes, void** ptr) no
                   [&](Driver& driver, DevicePtr& begin) { return driver.mem_alloc(bytes, begin); });
 }
 
-vpmm_status mem_alloc_managed(const vpmm_emm_driver* table, size_t bytes, unsigned flags, void** ptr) noexcept {
-  return allocate(table, Call::mem_alloc_managed, ptr,
-                  [&](Driver& driver, DevicePtr& begin) { return driver.mem_alloc_managed(bytes, flags, begin); });
+vpmm_status mem_alloc_managed(const vpmm_emm_driver* table, size_t bytes, unsigned flags,
+                              void** ptr) noexcept {
+  return allocate(table, Call::mem_alloc_managed, ptr, [&](Driver& driver, DevicePtr& begin) {
+    return driver.mem_alloc_managed(bytes, flags, begin);
+  });
 }
 
 vpmm_status mem_free(const vpmm_emm_driver* table, void* ptr) noexcept {
-  return call(table, Call::mem_free, [&](Driver& driver) { return driver.mem_free(to_device_ptr(ptr)); });
+  return call(table, Call::mem_free,
+              [&](Driver& driver) { return driver.mem_free(to_device_ptr(ptr)); });
 }
 
-vpmm_status mem_host_alloc(const vpmm_emm_driver* table, size_t bytes, unsigned flags, void** ptr) noexcept {
-  return call(table, Call::mem_host_alloc, [&](Driver& driver) { return driver.mem_host_alloc(bytes, flags, *ptr); });
+vpmm_status mem_host_alloc(const vpmm_emm_driver* table, size_t bytes, unsigned flags,
+                           void** ptr) noexcept {
+  return call(table, Call::mem_host_alloc,
+              [&](Driver& driver) { return driver.mem_host_alloc(bytes, flags, *ptr); });
 }
 
 vpmm_status mem_free_host(const vpmm_emm_driver* table, void* ptr) noexcept {
-  return call(table, Call::mem_free_host, [&](Driver& driver) { return driver.mem_free_host(ptr); });
+  return call(table, Call::mem_free_host,
+              [&](Driver& driver) { return driver.mem_free_host(ptr); });
 }
 
-vpmm_status mem_host_register(const vpmm_emm_driver* table, void* ptr, size_t bytes, unsigned flags) noexcept {
+vpmm_status mem_host_register(const vpmm_emm_driver* table, void* ptr, size_t bytes,
+                              unsigned flags) noexcept {
   return call_with(table, Call::mem_host_register, ptr, "ptr",
                    [&](Driver& driver) { return driver.mem_host_register(ptr, bytes, flags); });
 }
 
 vpmm_status mem_host_unregister(const vpmm_emm_driver* table, void* ptr) noexcept {
-  return call(table, Call::mem_host_unregister, [&](Driver& driver) { return driver.mem_host_unregister(ptr); });
+  return call(table, Call::mem_host_unregister,
+              [&](Driver& driver) { return driver.mem_host_unregister(ptr); });
 }
 
-vpmm_status mem_host_get_device_pointer(const vpmm_emm_driver* table, void* ptr, void** device_pointer) noexcept {
+vpmm_status mem_host_get_device_pointer(const vpmm_emm_driver* table, void* ptr,
+                                        void** device_pointer) noexcept {
   return allocate(table, Call::mem_host_get_device_pointer, device_pointer,
-                  [&](Driver& driver, DevicePtr& seen) { return driver.mem_host_get_device_pointer(ptr, seen); });
+                  [&](Driver& driver, DevicePtr& seen) {
+                    return driver.mem_host_get_device_pointer(ptr, seen);
+                  });
 }
 
-vpmm_status mem_get_address_range(const vpmm_emm_driver* table, const void* ptr, void** begin, size_t* bytes) noexcept {
+vpmm_status mem_get_address_range(const vpmm_emm_driver* table, const void* ptr, void** begin,
+                                  size_t* bytes) noexcept {
   return call(table, Call::mem_get_address_range, [&](Driver& driver) {
     AddressRange range;
     const CuResult result = driver.mem_get_address_range(to_device_ptr(ptr), range);
@@ -184,17 +209,22 @@ vpmm_status mem_get_address_range(const vpmm_emm_driver* table, const void* ptr,
   });
 }
 
-vpmm_status memcpy_host_to_device(const vpmm_emm_driver* table, void* to, const void* from, size_t bytes) noexcept {
-  return call_with(table, Call::memcpy_host_to_device, from, "from",
-                   [&](Driver& driver) { return driver.memcpy_host_to_device(to_device_ptr(to), from, bytes); });
+vpmm_status memcpy_host_to_device(const vpmm_emm_driver* table, void* to, const void* from,
+                                  size_t bytes) noexcept {
+  return call_with(table, Call::memcpy_host_to_device, from, "from", [&](Driver& driver) {
+    return driver.memcpy_host_to_device(to_device_ptr(to), from, bytes);
+  });
 }
 
-vpmm_status memcpy_device_to_host(const vpmm_emm_driver* table, void* to, const void* from, size_t bytes) noexcept {
-  return call_with(table, Call::memcpy_device_to_host, to, "to",
-                   [&](Driver& driver) { return driver.memcpy_device_to_host(to, to_device_ptr(from), bytes); });
+vpmm_status memcpy_device_to_host(const vpmm_emm_driver* table, void* to, const void* from,
+                                  size_t bytes) noexcept {
+  return call_with(table, Call::memcpy_device_to_host, to, "to", [&](Driver& driver) {
+    return driver.memcpy_device_to_host(to, to_device_ptr(from), bytes);
+  });
 }
 
-vpmm_status ipc_get_mem_handle(const vpmm_emm_driver* table, const void* ptr, unsigned char token[64]) noexcept {
+vpmm_status ipc_get_mem_handle(const vpmm_emm_driver* table, const void* ptr,
+                               unsigned char token[64]) noexcept {
   return call(table, Call::ipc_get_mem_handle, [&](Driver& driver) {
     driver::IpcMemHandle handle{};
     const CuResult result = driver.ipc_get_mem_handle(to_device_ptr(ptr), handle);
@@ -203,11 +233,13 @@ vpmm_status ipc_get_mem_handle(const vpmm_emm_driver* table, const void* ptr, un
   });
 }
 
-vpmm_status ipc_open_mem_handle(const vpmm_emm_driver* table, const unsigned char token[64], void** ptr) noexcept {
+vpmm_status ipc_open_mem_handle(const vpmm_emm_driver* table, const unsigned char token[64],
+                                void** ptr) noexcept {
   driver::IpcMemHandle handle{};
   std::memcpy(handle.data(), token, handle.size());
-  return allocate(table, Call::ipc_open_mem_handle, ptr,
-                  [&](Driver& driver, DevicePtr& begin) { return driver.ipc_open_mem_handle(handle, begin); });
+  return allocate(table, Call::ipc_open_mem_handle, ptr, [&](Driver& driver, DevicePtr& begin) {
+    return driver.ipc_open_mem_handle(handle, begin);
+  });
 }
 
 vpmm_status ipc_close_mem_handle(const vpmm_emm_driver* table, void* ptr) noexcept {
@@ -253,8 +285,8 @@ DriverTable::DriverTable(Open how_to_open, void* argument)
 
 namespace {
 
-// The process's driver, as the environment names it. Once it is open, the answer is remembered: VPMM_DRIVER is read
-// when CUDA is first needed.
+// The process's driver, as the environment names it. Once it is open, the answer is remembered:
+// VPMM_DRIVER is read when CUDA is first needed.
 vpmm::Result<vpmm::driver::Driver*> open_process_driver(void*) {
   static std::atomic<vpmm::driver::Driver*> known{nullptr};
   if (vpmm::driver::Driver* const driver = known.load(std::memory_order_acquire)) return driver;
@@ -270,7 +302,8 @@ vpmm::Result<vpmm::driver::Driver*> open_process_driver(void*) {
 vpmm_status vpmm_emm_process_driver(const vpmm_emm_driver** driver) {
   return vpmm::capi::guarded([&]() -> vpmm::Result<void> {
     VPMM_TRY(vpmm::capi::require(driver, "driver"));
-    static const auto* const table = new vpmm::emm::DriverTable(open_process_driver, nullptr);  // outlives statics
+    static const auto* const table =
+        new vpmm::emm::DriverTable(open_process_driver, nullptr);  // outlives statics
     *driver = table->table();
     return {};
   });

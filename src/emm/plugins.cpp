@@ -20,9 +20,10 @@ constexpr const char* kVariable = "VPMM_MEMORY_MANAGER";
 constexpr const char* kDefault = "vpmm";
 
 const vpmm_emm_plugin* find_builtin(std::string_view name) {
-  static const vpmm_emm_plugin* const all[] = {new_plugin<VpmmMemoryManager>(kDefault),
-                                               new_plugin<StreamOrderedMemoryManager>("stream_ordered"),
-                                               new_plugin<DefaultMemoryManager>("default")};
+  static const vpmm_emm_plugin* const all[] = {
+      new_plugin<VpmmMemoryManager>(kDefault),
+      new_plugin<StreamOrderedMemoryManager>("stream_ordered"),
+      new_plugin<DefaultMemoryManager>("default")};
   for (const vpmm_emm_plugin* const plugin : all) {
     if (name == plugin->name) return plugin;
   }
@@ -37,26 +38,30 @@ Error bad_plugin(std::string message) { return {ErrorCode::bad_configuration, st
 template <typename Function>
 bool has(const vpmm_emm_plugin& plugin, Function vpmm_emm_plugin::*slot) {
   const auto* const at = reinterpret_cast<const unsigned char*>(&(plugin.*slot));
-  const auto offset = static_cast<std::size_t>(at - reinterpret_cast<const unsigned char*>(&plugin));
+  const auto offset =
+      static_cast<std::size_t>(at - reinterpret_cast<const unsigned char*>(&plugin));
   return offset + sizeof(Function) <= plugin.size && plugin.*slot != nullptr;
 }
 
 Result<void> check(const vpmm_emm_plugin& plugin) {
   // The version comes first: of another version nothing else is known, not even where the name is.
   if (plugin.interface_version != VPMM_EMM_INTERFACE_VERSION)
-    return bad_plugin(fmt::format("the plugin implements version {} of the interface, this library has version {}",
-                                  plugin.interface_version, VPMM_EMM_INTERFACE_VERSION));
+    return bad_plugin(fmt::format(
+        "the plugin implements version {} of the interface, this library has version {}",
+        plugin.interface_version, VPMM_EMM_INTERFACE_VERSION));
   if (plugin.size < VPMM_EMM_PLUGIN_LEAST_SIZE)
-    return bad_plugin(fmt::format("the plugin's table is {} bytes long, the shortest that there is has {}", plugin.size,
-                                  VPMM_EMM_PLUGIN_LEAST_SIZE));
+    return bad_plugin(
+        fmt::format("the plugin's table is {} bytes long, the shortest that there is has {}",
+                    plugin.size, VPMM_EMM_PLUGIN_LEAST_SIZE));
   if (plugin.name == nullptr || *plugin.name == '\0') return bad_plugin("the plugin has no name");
-  const std::pair<const char*, bool> needed[] = {{"create", has(plugin, &vpmm_emm_plugin::create)},
-                                                 {"destroy", has(plugin, &vpmm_emm_plugin::destroy)},
-                                                 {"last_error", has(plugin, &vpmm_emm_plugin::last_error)},
-                                                 {"initialize", has(plugin, &vpmm_emm_plugin::initialize)},
-                                                 {"reset", has(plugin, &vpmm_emm_plugin::reset)},
-                                                 {"allocate", has(plugin, &vpmm_emm_plugin::allocate)},
-                                                 {"release", has(plugin, &vpmm_emm_plugin::release)}};
+  const std::pair<const char*, bool> needed[] = {
+      {"create", has(plugin, &vpmm_emm_plugin::create)},
+      {"destroy", has(plugin, &vpmm_emm_plugin::destroy)},
+      {"last_error", has(plugin, &vpmm_emm_plugin::last_error)},
+      {"initialize", has(plugin, &vpmm_emm_plugin::initialize)},
+      {"reset", has(plugin, &vpmm_emm_plugin::reset)},
+      {"allocate", has(plugin, &vpmm_emm_plugin::allocate)},
+      {"release", has(plugin, &vpmm_emm_plugin::release)}};
   for (const auto& [slot, is_there] : needed) {
     if (!is_there) return bad_plugin(fmt::format("the plugin `{}` lacks `{}`", plugin.name, slot));
   }
@@ -67,8 +72,8 @@ Result<void> check(const vpmm_emm_plugin& plugin) {
     bool has_second;
   };
   const Pair pairs[] = {
-      {"defer_cleanup_begin", has(plugin, &vpmm_emm_plugin::defer_cleanup_begin), "defer_cleanup_end",
-       has(plugin, &vpmm_emm_plugin::defer_cleanup_end)},
+      {"defer_cleanup_begin", has(plugin, &vpmm_emm_plugin::defer_cleanup_begin),
+       "defer_cleanup_end", has(plugin, &vpmm_emm_plugin::defer_cleanup_end)},
       {"allocate_host", has(plugin, &vpmm_emm_plugin::allocate_host), "register_host",
        has(plugin, &vpmm_emm_plugin::register_host)},
       {"allocate_on_stream", has(plugin, &vpmm_emm_plugin::allocate_on_stream), "release_on_stream",
@@ -76,8 +81,8 @@ Result<void> check(const vpmm_emm_plugin& plugin) {
   };
   for (const Pair& pair : pairs) {
     if (pair.has_first == pair.has_second) continue;
-    return bad_plugin(fmt::format("the plugin `{}` has `{}` without `{}`: both or neither", plugin.name,
-                                  pair.has_first ? pair.first : pair.second,
+    return bad_plugin(fmt::format("the plugin `{}` has `{}` without `{}`: both or neither",
+                                  plugin.name, pair.has_first ? pair.first : pair.second,
                                   pair.has_first ? pair.second : pair.first));
   }
   return {};
@@ -87,14 +92,17 @@ Result<void> check(const vpmm_emm_plugin& plugin) {
 
 // Never unloaded: memory, threads and exit handlers of theirs may outlive every user.
 Result<const vpmm_emm_plugin*> load(const std::string& path) {
-  const std::string text = path.find('/') == std::string::npos ? "./" + path : path;  // a file, no search
+  const std::string text =
+      path.find('/') == std::string::npos ? "./" + path : path;  // a file, no search
   void* const library = ::dlopen(text.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr)
-    return Error{ErrorCode::bad_file, fmt::format("the memory manager {} cannot be loaded: {}", path, ::dlerror())};
+    return Error{ErrorCode::bad_file,
+                 fmt::format("the memory manager {} cannot be loaded: {}", path, ::dlerror())};
   using Entry = const vpmm_emm_plugin* (*)(void);
   const auto entry = reinterpret_cast<Entry>(::dlsym(library, VPMM_EMM_PLUGIN_SYMBOL));
   if (entry == nullptr)
-    return bad_plugin(fmt::format("{} is no memory manager: it has no symbol {}", path, VPMM_EMM_PLUGIN_SYMBOL));
+    return bad_plugin(
+        fmt::format("{} is no memory manager: it has no symbol {}", path, VPMM_EMM_PLUGIN_SYMBOL));
   const vpmm_emm_plugin* const plugin = entry();
   if (plugin == nullptr) return bad_plugin(fmt::format("{} gave no plugin", path));
   if (Result<void> usable = check(*plugin); !usable)
@@ -107,7 +115,8 @@ Result<const vpmm_emm_plugin*> load(const std::string& path) {
 struct Registry {
   Mutex mutex;
   const vpmm_emm_plugin* set VPMM_GUARDED_BY(mutex) = nullptr;
-  // Of the variable, and what it said: from the first time that a context needs it, for the life of the process.
+  // Of the variable, and what it said: from the first time that a context needs it, for the life of
+  // the process.
   const vpmm_emm_plugin* from_variable VPMM_GUARDED_BY(mutex) = nullptr;
   std::string variable VPMM_GUARDED_BY(mutex);
 };
@@ -144,7 +153,8 @@ Result<void> try_out(const vpmm_emm_plugin& plugin) {
 
 Result<void> set(const vpmm_emm_plugin* plugin) {
   if (const std::string variable = variable_in_force(); !variable.empty()) {
-    observe::log(observe::LogLevel::warning, "set_memory_manager does nothing: {}={} is set", kVariable, variable);
+    observe::log(observe::LogLevel::warning, "set_memory_manager does nothing: {}={} is set",
+                 kVariable, variable);
     return {};
   }
   if (plugin != nullptr) {
@@ -168,7 +178,8 @@ Result<const vpmm_emm_plugin*> get() {
     const MutexLock lock(all.mutex);
     return all.set != nullptr ? all.set : find_builtin(kDefault);
   }
-  // Without the lock: a library may do anything when it is loaded. Two threads that come at once load the same one.
+  // Without the lock: a library may do anything when it is loaded. Two threads that come at once
+  // load the same one.
   Result<const vpmm_emm_plugin*> found = find(variable);
   if (!found) {
     found.error().message = fmt::format("{}={}: {}", kVariable, variable, found.error().message);
@@ -197,8 +208,9 @@ vpmm_status vpmm_emm_builtin_plugin(const char* name, const vpmm_emm_plugin** pl
     VPMM_TRY(require(plugin, "plugin"));
     const vpmm_emm_plugin* const found = emm::find_builtin(name);
     if (found == nullptr)
-      return Error{ErrorCode::invalid_argument,
-                   fmt::format("there is no memory manager `{}`: vpmm, stream_ordered or default", name)};
+      return Error{
+          ErrorCode::invalid_argument,
+          fmt::format("there is no memory manager `{}`: vpmm, stream_ordered or default", name)};
     *plugin = found;
     return {};
   });

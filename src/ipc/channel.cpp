@@ -86,9 +86,10 @@ void adopt_files(Descriptor::Making& making, msghdr& header, std::vector<Descrip
 
 }  // namespace
 
-// --- messages -------------------------------------------------------------------------------------------------------
+// --- --- messages
 
-Channel::Sent Channel::try_send(const Message& message, const std::vector<Descriptor>& files, Deadline deadline) {
+Channel::Sent Channel::try_send(const Message& message, const std::vector<Descriptor>& files,
+                                Deadline deadline) {
   iovec data{const_cast<Message*>(&message), sizeof message};
   msghdr header{};
   header.msg_iov = &data;
@@ -120,7 +121,8 @@ Channel::Sent Channel::try_send(const Message& message, const std::vector<Descri
   }
 }
 
-Result<void> Channel::send(const Message& message, const std::vector<Descriptor>& files, Deadline deadline) {
+Result<void> Channel::send(const Message& message, const std::vector<Descriptor>& files,
+                           Deadline deadline) {
   switch (try_send(message, files, deadline)) {
     case Sent::yes: return {};
     case Sent::not_now: return not_shared("the other process does not answer");
@@ -133,7 +135,8 @@ bool Channel::wait_to_receive(Deadline deadline) const { return wait_for(get(), 
 
 Result<std::optional<Received>> Channel::receive(Deadline deadline, Files files) {
   Received received;
-  if (files == Files::taken) received.files.reserve(kMostInFlight);  // what arrives must not be lost
+  if (files == Files::taken)
+    received.files.reserve(kMostInFlight);  // what arrives must not be lost
   iovec data{&received.message, sizeof received.message};
   Control control{};
   msghdr header{};
@@ -157,24 +160,28 @@ Result<std::optional<Received>> Channel::receive(Deadline deadline, Files files)
     Descriptor::Making making;
     take();
     if (got > 0) adopt_files(making, header, received.files);
-    // A reset, of an end that closed before it read everything, is told once, ahead of what that end had said.
+    // A reset, of an end that closed before it read everything, is told once, ahead of what that
+    // end had said.
   } while (got < 0 && (said == EINTR || said == EAGAIN || said == ECONNRESET));
   if (got == 0) return std::optional<Received>{};
   if (got < 0) return not_shared(fmt::format("receiving failed: {}", std::strerror(said)));
   const Message& message = received.message;
   // A process at its limit of descriptors gets the message without them.
   if ((header.msg_flags & MSG_CTRUNC) != 0)
-    return Error{ErrorCode::host_out_of_memory,
-                 "descriptors were lost on their way: this process has as many open as it may (ulimit -n)"};
-  if (got != sizeof message || (header.msg_flags & MSG_TRUNC) != 0 || message.magic != Message::kMagic)
+    return Error{
+        ErrorCode::host_out_of_memory,
+        "descriptors were lost on their way: this process has as many open as it may (ulimit -n)"};
+  if (got != sizeof message || (header.msg_flags & MSG_TRUNC) != 0 ||
+      message.magic != Message::kMagic)
     return not_shared("what the other process says is no message of vpmm");
   if (message.version != Message::kVersion)
-    return not_shared(fmt::format("the other process speaks version {} of the protocol, and this library version {}",
-                                  message.version, Message::kVersion));
+    return not_shared(fmt::format(
+        "the other process speaks version {} of the protocol, and this library version {}",
+        message.version, Message::kVersion));
   return std::optional<Received>{std::move(received)};
 }
 
-// --- who is at the other end ----------------------------------------------------------------------------------------
+// --- --- who is at the other end
 
 Result<Peer> peer_of(const Channel& channel) {
   ucred credentials{};
@@ -187,8 +194,9 @@ Result<Peer> peer_of(const Channel& channel) {
 Result<Descriptor> watch(const Channel& channel, const Peer& peer) {
   const auto is_short = [] { return errno == EMFILE || errno == ENFILE || errno == ENOMEM; };
   const auto none = [] {
-    return Error{ErrorCode::host_out_of_memory,
-                 "the process that exported the memory has as many descriptors open as it may (ulimit -n)"};
+    return Error{
+        ErrorCode::host_out_of_memory,
+        "the process that exported the memory has as many descriptors open as it may (ulimit -n)"};
   };
   Descriptor watched;
   {
@@ -206,30 +214,39 @@ Result<Descriptor> watch(const Channel& channel, const Peer& peer) {
   }
   // Only while its end of the connection is there has the number not become another process's.
   pollfd asked{channel.get(), 0, 0};
-  if (watched && poll(&asked, 1, 0) > 0 && (asked.revents & POLLHUP) != 0) return not_shared("it has ended already");
+  if (watched && poll(&asked, 1, 0) > 0 && (asked.revents & POLLHUP) != 0)
+    return not_shared("it has ended already");
   return Result<Descriptor>(std::move(watched));
 }
 
-// --- the folder -----------------------------------------------------------------------------------------------------
+// --- --- the folder
 
 Result<std::string> socket_folder(const std::string& configured) {
-  const std::string folder = configured.empty() ? fmt::format("/tmp/vpmm-{}", geteuid()) : configured;
+  const std::string folder =
+      configured.empty() ? fmt::format("/tmp/vpmm-{}", geteuid()) : configured;
   const std::string name = configured.empty() ? folder : "VPMM_IPC_DIR=" + folder;
   const auto bad = [&](const std::string& why) {
     return Error{ErrorCode::bad_configuration, fmt::format("{}: {}", name, why)};
   };
-  if (folder.front() != '/') return bad("must be an absolute path, so that other processes find it");
-  constexpr std::size_t kMost = sizeof(sockaddr_un::sun_path) - 1 - 1 - kNameLength - kUnfinished.size();
+  if (folder.front() != '/')
+    return bad("must be an absolute path, so that other processes find it");
+  constexpr std::size_t kMost =
+      sizeof(sockaddr_un::sun_path) - 1 - 1 - kNameLength - kUnfinished.size();
   if (folder.size() > kMost)
-    return bad(fmt::format("has {} characters, and a socket in it allows {}", folder.size(), kMost));
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return bad(fmt::format("cannot be made: {}", reason()));
+    return bad(
+        fmt::format("has {} characters, and a socket in it allows {}", folder.size(), kMost));
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
+    return bad(fmt::format("cannot be made: {}", reason()));
   struct stat status {};
-  if (lstat(folder.c_str(), &status) != 0) return bad(fmt::format("cannot be looked at: {}", reason()));
+  if (lstat(folder.c_str(), &status) != 0)
+    return bad(fmt::format("cannot be looked at: {}", reason()));
   if (!S_ISDIR(status.st_mode)) return bad("must be a folder, and not a link to one");
   if (status.st_uid != geteuid())
-    return bad(fmt::format("belongs to user {} and not to {}, whom this process runs as", status.st_uid, geteuid()));
+    return bad(fmt::format("belongs to user {} and not to {}, whom this process runs as",
+                           status.st_uid, geteuid()));
   if ((status.st_mode & 0077) != 0)
-    return bad(fmt::format("has mode {:o}, and others may not enter it: use 0700", status.st_mode & 0777));
+    return bad(
+        fmt::format("has mode {:o}, and others may not enter it: use 0700", status.st_mode & 0777));
   return folder;
 }
 
@@ -252,7 +269,8 @@ void sweep(const std::string& folder) {
     const std::string path = folder + "/" + std::string(name);
     if (name.size() == kNameLength && name.ends_with(kSuffix)) {
       const Descriptor socket = new_socket();
-      if (socket && connect_socket(socket.get(), path) != 0 && errno == ECONNREFUSED) unlink(path.c_str());
+      if (socket && connect_socket(socket.get(), path) != 0 && errno == ECONNREFUSED)
+        unlink(path.c_str());
     } else if (name.size() == kNameLength + kUnfinished.size() && name.ends_with(kUnfinished)) {
       struct stat status {};
       const auto now = std::chrono::system_clock::now();
@@ -263,12 +281,13 @@ void sweep(const std::string& folder) {
   }
 }
 
-// --- connecting -----------------------------------------------------------------------------------------------------
+// --- --- connecting
 
 // Note [Descriptors that nobody asked for]
-// Closing the last descriptor of an open file may take as long as its sender likes: of a connection that lingers, of a
-// file on a dead server. Whoever receives a message closes what came with it, asked for or not, so an exporter has the
-// kernel refuse such messages where it can, and nowhere takes their descriptors as its own.
+// Closing the last descriptor of an open file may take as long as its sender likes: of a connection
+// that lingers, of a file on a dead server. Whoever receives a message closes what came with it,
+// asked for or not, so an exporter has the kernel refuse such messages where it can, and nowhere
+// takes their descriptors as its own.
 //
 // Under another name until it listens: a socket that refuses connections is swept away.
 Result<Descriptor> listen_at(const std::string& path) {
@@ -277,18 +296,21 @@ Result<Descriptor> listen_at(const std::string& path) {
   const sockaddr_un address = address_of(unfinished);
   constexpr int kNot = 0;
   if (socket) setsockopt(socket.get(), SOL_SOCKET, kPassRights, &kNot, sizeof kNot);
-  if (socket && bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
+  if (socket &&
+      bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
       listen(socket.get(), kBacklog) == 0 && rename(unfinished.c_str(), path.c_str()) == 0)
     return socket;
   const int said = errno;
   unlink(unfinished.c_str());
-  return Error{ErrorCode::bad_file, fmt::format("no socket can be made at {}: {}", path, std::strerror(said))};
+  return Error{ErrorCode::bad_file,
+               fmt::format("no socket can be made at {}: {}", path, std::strerror(said))};
 }
 
 Channel accept_from(int listener, bool& is_short) {
   for (;;) {
     Descriptor::Making making;
-    Descriptor accepted = making.adopt(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    Descriptor accepted =
+        making.adopt(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!accepted && (errno == EINTR || errno == ECONNABORTED)) continue;
     is_short = !accepted && errno != EAGAIN && errno != EINVAL;  // EINVAL: it was shut down
     return Channel(std::move(accepted));
@@ -298,18 +320,22 @@ Channel accept_from(int listener, bool& is_short) {
 Result<Channel> connect_to(const std::string& path, Deadline deadline) {
   for (;;) {
     Descriptor socket = new_socket();
-    if (!socket) return Error{ErrorCode::host_out_of_memory, fmt::format("no socket can be made: {}", reason())};
+    if (!socket)
+      return Error{ErrorCode::host_out_of_memory,
+                   fmt::format("no socket can be made: {}", reason())};
     if (connect_socket(socket.get(), path) == 0) return Channel(std::move(socket));
     if (errno == ENOENT || errno == ECONNREFUSED)
       return not_shared(
-          "the process that exported the memory is gone, or uses another VPMM_IPC_DIR, or its socket was removed (its "
+          "the process that exported the memory is gone, or uses another VPMM_IPC_DIR, or its "
+          "socket was removed (its "
           "next "
           "export makes it anew)");
     // EAGAIN: too many wait to be accepted.
     if (errno != EAGAIN && errno != EINTR)
-      return not_shared(
-          fmt::format("the process that exported the memory cannot be reached at {}: {}", path, reason()));
-    if (Clock::now() >= deadline) return not_shared("the process that exported the memory does not answer");
+      return not_shared(fmt::format(
+          "the process that exported the memory cannot be reached at {}: {}", path, reason()));
+    if (Clock::now() >= deadline)
+      return not_shared("the process that exported the memory does not answer");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

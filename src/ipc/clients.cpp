@@ -9,14 +9,17 @@
 namespace vpmm::ipc {
 namespace {
 
-// Of the descriptors that the process may have open, 1 / kShare are for importers: with the usual 1024, 128 processes.
-// Twice the share would serve twice as many and leave a program half; half of it would turn away 65 workers.
+// Of the descriptors that the process may have open, 1 / kShare are for importers: with the usual
+// 1024, 128 processes. Twice the share would serve twice as many and leave a program half; half of
+// it would turn away 65 workers.
 constexpr std::uint64_t kShare = 4;
-// Of one process. It needs one, and for a moment another while the end of the first was not noticed; one more for each
-// copy of this library in it. Twice as many would let half as many hostile processes fill the share.
+// Of one process. It needs one, and for a moment another while the end of the first was not
+// noticed; one more for each copy of this library in it. Twice as many would let half as many
+// hostile processes fill the share.
 constexpr std::ptrdiff_t kMostOfOneProcess = 16;
-// After which a connection without leases may have to make way. Importers ask as soon as they are connected, and hang
-// up when they hold nothing, so a tenth would do; ten times that would keep others waiting.
+// After which a connection without leases may have to make way. Importers ask as soon as they are
+// connected, and hang up when they hold nothing, so a tenth would do; ten times that would keep
+// others waiting.
 constexpr std::chrono::seconds kToAsk{1};
 
 std::uint64_t most_descriptors() {
@@ -27,7 +30,8 @@ std::uint64_t most_descriptors() {
 
 }  // namespace
 
-// Its number is not another process's as long as it has not ended: one that connected before it was let in before it.
+// Its number is not another process's as long as it has not ended: one that connected before it was
+// let in before it.
 Client* Clients::find(pid_t process) {
   const auto found = std::find_if(clients_.begin(), clients_.end(), [&](const Client& client) {
     return process != 0 && client.number == process && client.process && !client.has_ended();
@@ -38,9 +42,13 @@ Client* Clients::find(pid_t process) {
 Result<void> Clients::admit(Channel& channel) {
   VPMM_TRY_ASSIGN(const Peer peer, peer_of(channel));
   if (peer.user != geteuid()) return not_shared("the memory belongs to a process of another user");
-  const auto is_of_peer = [&](const Connection& other) { return other.client->number == peer.process; };
-  if (peer.process != 0 && std::count_if(connections_.begin(), connections_.end(), is_of_peer) >= kMostOfOneProcess)
-    return not_shared("this process has as many connections to the one that exported the memory as it may have");
+  const auto is_of_peer = [&](const Connection& other) {
+    return other.client->number == peer.process;
+  };
+  if (peer.process != 0 &&
+      std::count_if(connections_.begin(), connections_.end(), is_of_peer) >= kMostOfOneProcess)
+    return not_shared(
+        "this process has as many connections to the one that exported the memory as it may have");
   Client* client = find(peer.process);
   VPMM_TRY(make_room(client == nullptr ? 2 : 1));
   client = find(peer.process);  // it may have made room itself
@@ -69,9 +77,11 @@ Result<void> Clients::make_room(std::size_t descriptors) {
     Connection* const idle = longest_without_leases();
     if (idle == nullptr)
       return not_shared(
-          "the process that exported the memory serves as many others as it may, by its limit of descriptors (ulimit "
+          "the process that exported the memory serves as many others as it may, by its limit of "
+          "descriptors (ulimit "
           "-n)");
-    turn_away(idle->channel, ErrorCode::not_shared, "a connection that held nothing made way for another");
+    turn_away(idle->channel, ErrorCode::not_shared,
+              "a connection that held nothing made way for another");
     idle->channel.reset();
     remove_gone();
   }
@@ -80,7 +90,9 @@ Result<void> Clients::make_room(std::size_t descriptors) {
 
 // They are in the order in which they were let in.
 Connection* Clients::longest_without_leases() {
-  const auto is_idle = [](const Connection& one) { return Clock::now() - one.since >= kToAsk && !one.has_leases(); };
+  const auto is_idle = [](const Connection& one) {
+    return Clock::now() - one.since >= kToAsk && !one.has_leases();
+  };
   const auto found = std::find_if(connections_.begin(), connections_.end(), is_idle);
   return found == connections_.end() ? nullptr : &*found;
 }
@@ -99,8 +111,9 @@ void Clients::remove_gone() {
     --connection.client->connections;
     return true;
   });
-  clients_.remove_if(
-      [](const Client& client) { return client.connections == 0 && client.leases.empty() && client.over.empty(); });
+  clients_.remove_if([](const Client& client) {
+    return client.connections == 0 && client.leases.empty() && client.over.empty();
+  });
 }
 
 }  // namespace vpmm::ipc

@@ -13,9 +13,10 @@
 namespace vpmm::ipc {
 
 // Note [Descriptors are the program's]
-// A connection takes one descriptor, and each process one more, through which its end is seen. Together they are a
-// share of what the process may have open, so the program always has the rest. Another process of the user may do what
-// it likes: it has so many connections and no more; and at the limit one that holds nothing makes way for the next.
+// A connection takes one descriptor, and each process one more, through which its end is seen.
+// Together they are a share of what the process may have open, so the program always has the rest.
+// Another process of the user may do what it likes: it has so many connections and no more; and at
+// the limit one that holds nothing makes way for the next.
 class Clients {
  public:
   // Lets a connection in, or says why not. `channel` is taken from only if it is let in.

@@ -36,7 +36,8 @@ void Connection::send(const Message& message, Deadline until) {
   send_again();
 }
 
-void Connection::refuse(std::uint64_t opening, ErrorCode code, std::string_view why, Deadline until) {
+void Connection::refuse(std::uint64_t opening, ErrorCode code, std::string_view why,
+                        Deadline until) {
   Message refusal;
   refusal.kind = MessageKind::refused;
   refusal.number = opening;

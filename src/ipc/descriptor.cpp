@@ -19,7 +19,8 @@ constinit Mutex descriptor_mutex;
 namespace {
 
 constexpr std::size_t kMostForgetters = 4;
-constexpr int kMostFiles = 1 << 20;  // 128 KiB of flags; processes with more open files are rare, and told so (EMFILE)
+constexpr int kMostFiles =
+    1 << 20;  // 128 KiB of flags; processes with more open files are rare, and told so (EMFILE)
 
 struct List {
   std::bitset<kMostFiles> files VPMM_GUARDED_BY(descriptor_mutex);
@@ -28,7 +29,8 @@ struct List {
 };
 constinit List list;
 
-// The analysis sees one function at a time; fork() calls one of these before and one of the others after.
+// The analysis sees one function at a time; fork() calls one of these before and one of the others
+// after.
 void before_fork() VPMM_THREAD_ATTRIBUTE(no_thread_safety_analysis) { descriptor_mutex.lock(); }
 void in_parent() VPMM_THREAD_ATTRIBUTE(no_thread_safety_analysis) { descriptor_mutex.unlock(); }
 void in_child() VPMM_THREAD_ATTRIBUTE(no_thread_safety_analysis) {

@@ -11,9 +11,10 @@ namespace vpmm::ipc {
 extern Mutex descriptor_mutex;
 
 // Note [Forked children close what they inherit]
-// A child that kept the sockets of its parent would keep connections alive whose owner is dead, and one that kept the
-// pool's chunks would keep their memory. So every descriptor of this room is made under one lock and listed; fork()
-// takes that lock, and the child closes what is listed. Programs started by exec inherit none (close-on-exec).
+// A child that kept the sockets of its parent would keep connections alive whose owner is dead, and
+// one that kept the pool's chunks would keep their memory. So every descriptor of this room is made
+// under one lock and listed; fork() takes that lock, and the child closes what is listed. Programs
+// started by exec inherit none (close-on-exec).
 class Descriptor {
  public:
   Descriptor() = default;
@@ -30,7 +31,8 @@ class Descriptor {
   int get() const { return file_; }
   void reset() noexcept VPMM_EXCLUDES(descriptor_mutex);
 
-  // Descriptors are made while one of these exists, by calls that do not block, and none is closed meanwhile.
+  // Descriptors are made while one of these exists, by calls that do not block, and none is closed
+  // meanwhile.
   class VPMM_THREAD_ATTRIBUTE(scoped_lockable) Making {
    public:
     Making() VPMM_THREAD_ATTRIBUTE(acquire_capability(descriptor_mutex));
@@ -46,7 +48,8 @@ class Descriptor {
   int file_ = -1;
 };
 
-// Calls `forget` in every forked child, after its descriptors were closed; it may not take a lock. For each once.
+// Calls `forget` in every forked child, after its descriptors were closed; it may not take a lock.
+// For each once.
 void when_forked(void (*forget)());
 
 }  // namespace vpmm::ipc

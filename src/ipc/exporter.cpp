@@ -45,11 +45,13 @@ void forget_in_child() {
 }
 
 void remove_socket() {
-  if (const std::string* const path = socket_of_this_process.exchange(nullptr)) unlink(path->c_str());
+  if (const std::string* const path = socket_of_this_process.exchange(nullptr))
+    unlink(path->c_str());
 }
 
 void report(const std::exception& failure) noexcept {
-  observe::log(observe::LogLevel::error, "sharing memory with other processes failed: {}", failure.what());
+  observe::log(observe::LogLevel::error, "sharing memory with other processes failed: {}",
+               failure.what());
 }
 
 constexpr const char* kOutOfMemory = "the process that exported the memory is out of host memory";
@@ -61,15 +63,16 @@ Exporter& Exporter::of_process() {
   when_forked(forget_in_child);
   auto fresh = std::make_unique<Exporter>();
   Exporter* expected = nullptr;
-  if (exporter_of_this_process.compare_exchange_strong(expected, fresh.get())) return *fresh.release();
+  if (exporter_of_this_process.compare_exchange_strong(expected, fresh.get()))
+    return *fresh.release();
   return *expected;
 }
 
-// --- shares ---------------------------------------------------------------------------------------------------------
+// --- --- shares
 
 Exporter::Pool* Exporter::find(std::uint64_t number) {
-  const auto found =
-      std::find_if(pools_.begin(), pools_.end(), [&](const Pool& pool) { return pool.number == number; });
+  const auto found = std::find_if(pools_.begin(), pools_.end(),
+                                  [&](const Pool& pool) { return pool.number == number; });
   return found == pools_.end() ? nullptr : &*found;
 }
 
@@ -79,12 +82,13 @@ Result<IpcHandle> Exporter::share(Context& context, AddressRange range) {
                            context.driver().device_get_uuid(context.device(), handle.device)));
   const MutexLock lock(mutex_);
   VPMM_TRY(start());
-  if (std::none_of(pools_.begin(), pools_.end(), [&](const Pool& pool) { return pool.context == &context; }))
+  if (std::none_of(pools_.begin(), pools_.end(),
+                   [&](const Pool& pool) { return pool.context == &context; }))
     pools_.push_back({++last_pool_, &context});
   VPMM_TRY_ASSIGN(const context::SharedRange shared, context.share(range));
   ScopeExit undo([&] { context.end_lease(shared.share, Holder::handle); });
-  handle.token = encode(
-      {identity_, to_integer(shared.allocation), static_cast<std::uint64_t>(shared.share), shared.offset, range.size});
+  handle.token = encode({identity_, to_integer(shared.allocation),
+                         static_cast<std::uint64_t>(shared.share), shared.offset, range.size});
   ++handles_[handle.token];
   undo.dismiss();
   handle.size = range.size;
@@ -96,9 +100,11 @@ Result<void> Exporter::end(const Token& token) {
   const MutexLock lock(mutex_);
   const auto found = handles_.find(encode(token));
   if (found == handles_.end())
-    return Error{ErrorCode::invalid_argument, "this export has ended already, or is another process's"};
+    return Error{ErrorCode::invalid_argument,
+                 "this export has ended already, or is another process's"};
   if (--found->second == 0) handles_.erase(found);
-  for (const Pool& pool : pools_) pool.context->end_lease(ShareId{token.generation}, Holder::handle);
+  for (const Pool& pool : pools_)
+    pool.context->end_lease(ShareId{token.generation}, Holder::handle);
   return {};
 }
 
@@ -106,15 +112,15 @@ bool Exporter::is_ours(const Token& token) { return token.process == identity_; 
 
 void Exporter::forget(Context& context) {
   MutexLock lock(mutex_);
-  const auto found =
-      std::find_if(pools_.begin(), pools_.end(), [&](const Pool& pool) { return pool.context == &context; });
+  const auto found = std::find_if(pools_.begin(), pools_.end(),
+                                  [&](const Pool& pool) { return pool.context == &context; });
   if (found == pools_.end()) return;
   const std::uint64_t number = found->number;
   pools_.erase(found);
   while (busy_ == number) idle_.wait(lock);
 }
 
-// --- the thread -----------------------------------------------------------------------------------------------------
+// --- --- the thread
 
 Result<void> Exporter::start() {
   if (is_running_) return stay_reachable();
@@ -135,10 +141,11 @@ Result<void> Exporter::start() {
 }
 
 // Note [A removed socket is made anew]
-// Cleaners empty folders while processes run for weeks, and a handle that nobody can open is worse than an error. So
-// every export looks whether the path still leads to the socket that listens, and if not, binds another one there, for
-// handles that were made before as well. Connections do not need the path and stay. The thread alone closes the old
-// socket, after it has let in everybody who had reached that one; shutting the socket down wakes the thread.
+// Cleaners empty folders while processes run for weeks, and a handle that nobody can open is worse
+// than an error. So every export looks whether the path still leads to the socket that listens, and
+// if not, binds another one there, for handles that were made before as well. Connections do not
+// need the path and stay. The thread alone closes the old socket, after it has let in everybody who
+// had reached that one; shutting the socket down wakes the thread.
 Result<void> Exporter::stay_reachable() {
   VPMM_TRY(socket_folder(settings_.folder));
   if (file_ && file_ == socket_file(path_)) return {};
@@ -149,7 +156,8 @@ Result<void> Exporter::stay_reachable() {
   return {};
 }
 
-// What goes wrong is no concern of the process, and what was not done is done again: no wait comes before that.
+// What goes wrong is no concern of the process, and what was not done is done again: no wait comes
+// before that.
 void Exporter::serve() {
   for (bool is_behind = false; !context::process_is_ending();) {
     try {
@@ -195,7 +203,8 @@ void Exporter::wait_for_something() {
       add(connection.channel.get());
     if (!connection.delivery) continue;
     until = std::min(until, connection.delivery->deadline);
-    if (!connection.unsent && connection.delivery->may_send_more()) until = std::min(until, connection.try_again);
+    if (!connection.unsent && connection.delivery->may_send_more())
+      until = std::min(until, connection.try_again);
   }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
   // Whatever it says, everybody is asked.
@@ -234,7 +243,7 @@ bool Exporter::take_next_listener() {
   return true;
 }
 
-// --- one connection -------------------------------------------------------------------------------------------------
+// --- --- one connection
 
 void Exporter::attend(Connection& connection) {
   const bool is_dead = connection.client->process && connection.client->has_ended();
@@ -246,27 +255,33 @@ void Exporter::attend(Connection& connection) {
   if (connection.delivery) deliver(connection);
 }
 
-// One that never stops talking leaves the others their turn, and one that does not listen is not heard.
+// One that never stops talking leaves the others their turn, and one that does not listen is not
+// heard.
 void Exporter::hear(Connection& connection) {
   for (std::size_t heard = 0; heard < kMostHeard && !connection.unsent; ++heard) {
     if (!connection.channel.wait_to_receive(Clock::now())) return;
     const auto received = connection.channel.receive(Clock::now(), Channel::Files::none);
-    if (!received || !received.value() || !answer(connection, received.value()->message)) return lose(connection);
+    if (!received || !received.value() || !answer(connection, received.value()->message))
+      return lose(connection);
   }
 }
 
 // An error here means that the connection is of no use any more.
 Result<void> Exporter::answer(Connection& connection, const Message& message) {
-  const auto disorder = [] { return Error{ErrorCode::not_shared, "the importer does not keep to the protocol"}; };
+  const auto disorder = [] {
+    return Error{ErrorCode::not_shared, "the importer does not keep to the protocol"};
+  };
   switch (message.kind) {
     case MessageKind::open: {
-      if (connection.delivery || connection.client->leases.contains({connection.number, message.number}))
+      if (connection.delivery ||
+          connection.client->leases.contains({connection.number, message.number}))
         return disorder();
       open(connection, message);
       return {};
     }
     case MessageKind::received: {
-      if (!connection.delivery || message.number != connection.delivery->number) return {};  // it was cut short
+      if (!connection.delivery || message.number != connection.delivery->number)
+        return {};  // it was cut short
       Delivery& delivery = *connection.delivery;
       if (message.count > delivery.next || message.count <= delivery.received) return disorder();
       delivery.received = message.count;
@@ -275,7 +290,8 @@ Result<void> Exporter::answer(Connection& connection, const Message& message) {
       return {};
     }
     case MessageKind::close:
-      if (connection.delivery && connection.delivery->number == message.number) connection.delivery.reset();
+      if (connection.delivery && connection.delivery->number == message.number)
+        connection.delivery.reset();
       connection.client->end_lease({connection.number, message.number});
       return {};
     default: return disorder();
@@ -286,8 +302,9 @@ Result<void> Exporter::answer(Connection& connection, const Message& message) {
 void Exporter::open(Connection& connection, const Message& message) {
   auto& leases = connection.client->leases;
   if (leases.size() >= kMostLeases)
-    return refuse(connection, message.number, ErrorCode::not_shared,
-                  "this process has as much memory of the one that exported it open as it may have");
+    return refuse(
+        connection, message.number, ErrorCode::not_shared,
+        "this process has as much memory of the one that exported it open as it may have");
   try {
     const auto entry = leases.try_emplace({connection.number, message.number}).first;
     ScopeExit undo([&] {
@@ -307,7 +324,8 @@ void Exporter::open(Connection& connection, const Message& message) {
 Result<void> Exporter::grant(Connection& connection, const Message& message, Lease& lease) {
   VPMM_TRY_ASSIGN(const Token token, decode(message.token));
   if (token.process != identity_)
-    return Error{ErrorCode::not_shared, "the process that exported the memory is gone, and this is another one"};
+    return Error{ErrorCode::not_shared,
+                 "the process that exported the memory is gone, and this is another one"};
   Message granted;
   granted.kind = MessageKind::granted;
   granted.number = message.number;
@@ -337,8 +355,9 @@ Result<Delivery> Exporter::lease_chunks(const Token& token, Lease& lease, Messag
     granted.offset = shared.value().offset;
     granted.chunks = delivery.chunks.size();
     for (const auto& chunk : delivery.chunks) granted.bytes += chunk.size;
-    VPMM_TRY(driver::checked(driver::Call::device_get_uuid,
-                             pool.context->driver().device_get_uuid(pool.context->device(), granted.device)));
+    VPMM_TRY(driver::checked(
+        driver::Call::device_get_uuid,
+        pool.context->driver().device_get_uuid(pool.context->device(), granted.device)));
     return Result<Delivery>(std::move(delivery));
   }
   return refusal;
@@ -347,7 +366,8 @@ Result<Delivery> Exporter::lease_chunks(const Token& token, Lease& lease, Messag
 Result<driver::Driver*> Exporter::begin_to_export(std::uint64_t pool) {
   const MutexLock lock(mutex_);
   const Pool* const found = find(pool);
-  if (found == nullptr) return Error{ErrorCode::not_shared, "the pool that the memory was of is gone"};
+  if (found == nullptr)
+    return Error{ErrorCode::not_shared, "the pool that the memory was of is gone"};
   busy_ = pool;
   return &found->context->driver();
 }
@@ -358,11 +378,13 @@ void Exporter::end_exporting() {
   idle_.notify_all();
 }
 
-// One batch, if there is room for it on the way. The lease keeps the chunks while they are exported without the lock.
+// One batch, if there is room for it on the way. The lease keeps the chunks while they are exported
+// without the lock.
 void Exporter::deliver(Connection& connection) {
   Delivery& delivery = *connection.delivery;
   if (Clock::now() >= delivery.deadline)
-    return cut_short(connection, {ErrorCode::not_shared, "what was asked for was not taken in time"});
+    return cut_short(connection,
+                     {ErrorCode::not_shared, "what was asked for was not taken in time"});
   if (connection.unsent || Clock::now() < connection.try_again || !delivery.may_send_more()) return;
   const std::size_t count = std::min(kBatch, delivery.chunks.size() - delivery.next);
   Message batch;
@@ -388,7 +410,8 @@ void Exporter::deliver(Connection& connection) {
     }
   }
   if (exported != driver::CuResult::success)
-    return cut_short(connection, driver::driver_error(driver::Call::mem_export_to_shareable_handle, exported));
+    return cut_short(connection,
+                     driver::driver_error(driver::Call::mem_export_to_shareable_handle, exported));
   const std::size_t after = delivery.next + count;
   if (connection.try_batch(batch, files)) delivery.next = after;
 }
@@ -400,23 +423,26 @@ void Exporter::cut_short(Connection& connection, const Error& error) {
   refuse(connection, number, error.code, error.message);
 }
 
-void Exporter::refuse(Connection& connection, std::uint64_t number, ErrorCode code, std::string_view why) const {
+void Exporter::refuse(Connection& connection, std::uint64_t number, ErrorCode code,
+                      std::string_view why) const {
   connection.refuse(number, code, why, soon());
 }
 
-// Those that are over; all of a process that is gone. One that cannot be given back now is tried again.
+// Those that are over; all of a process that is gone. One that cannot be given back now is tried
+// again.
 void Exporter::give_back_leases(Client& client) {
   if (client.connections == 0 && client.has_ended()) client.end_all_leases();
   while (!client.over.empty()) {
     const Lease& lease = client.over.begin()->second;
     const MutexLock lock(mutex_);
-    if (const Pool* const pool = find(lease.pool)) pool->context->end_lease(lease.share, Holder::importer);
+    if (const Pool* const pool = find(lease.pool))
+      pool->context->end_lease(lease.share, Holder::importer);
     client.over.erase(client.over.begin());
   }
 }
 
-// What it closed before it went is closed: whoever gives up an opening says so and hangs up. Its other leases stay
-// until its process has ended.
+// What it closed before it went is closed: whoever gives up an opening says so and hangs up. Its
+// other leases stay until its process has ended.
 void Exporter::lose(Connection& connection) {
   connection.delivery.reset();
   connection.unsent.reset();
@@ -425,7 +451,8 @@ void Exporter::lose(Connection& connection) {
     const auto received = connection.channel.receive(Clock::now(), Channel::Files::none);
     if (!received || !received.value()) break;
     const Message& message = received.value()->message;
-    if (message.kind == MessageKind::close) connection.client->end_lease({connection.number, message.number});
+    if (message.kind == MessageKind::close)
+      connection.client->end_lease({connection.number, message.number});
   }
   connection.channel.reset();
   connection.client->grace = Clock::now() + std::chrono::milliseconds(settings_.grace_ms);

@@ -17,24 +17,27 @@
 
 namespace vpmm::ipc {
 
-// One per process, never destroyed. Thread-safe; the lock is taken before that of a context. A forked child has none of
-// what its parent had, and would draw an identity of its own.
+// One per process, never destroyed. Thread-safe; the lock is taken before that of a context. A
+// forked child has none of what its parent had, and would draw an identity of its own.
 class Exporter {
  public:
   static Exporter& of_process();
 
-  // Memory inside one allocation of `context`, held until end() for each. Starts the thread at the first call, and
-  // makes the folder and the socket anew if somebody removed them; bad_configuration, bad_file: that failed.
+  // Memory inside one allocation of `context`, held until end() for each. Starts the thread at the
+  // first call, and makes the folder and the socket anew if somebody removed them;
+  // bad_configuration, bad_file: that failed.
   Result<IpcHandle> share(context::Context& context, AddressRange range) VPMM_EXCLUDES(mutex_);
   // Ends one share() of this token. invalid_argument: there is none.
   Result<void> end(const Token& token) VPMM_EXCLUDES(mutex_);
   // Whether this process made the token.
   bool is_ours(const Token& token);
-  // Before a context goes: nothing of it is handed out any more. Its memory stays valid where it is open.
+  // Before a context goes: nothing of it is handed out any more. Its memory stays valid where it is
+  // open.
   void forget(context::Context& context) VPMM_EXCLUDES(mutex_);
 
  private:
-  // One that shared something, by a number, for a later pool may have the address of an earlier one.
+  // One that shared something, by a number, for a later pool may have the address of an earlier
+  // one.
   struct Pool {
     std::uint64_t number = 0;
     context::Context* context = nullptr;
@@ -54,13 +57,16 @@ class Exporter {
   void hear(Connection& connection);
   Result<void> answer(Connection& connection, const Message& message);
   void open(Connection& connection, const Message& message);
-  Result<void> grant(Connection& connection, const Message& message, Lease& lease) VPMM_EXCLUDES(mutex_);
-  Result<Delivery> lease_chunks(const Token& token, Lease& lease, Message& granted) VPMM_EXCLUDES(mutex_);
+  Result<void> grant(Connection& connection, const Message& message, Lease& lease)
+      VPMM_EXCLUDES(mutex_);
+  Result<Delivery> lease_chunks(const Token& token, Lease& lease, Message& granted)
+      VPMM_EXCLUDES(mutex_);
   void deliver(Connection& connection) VPMM_EXCLUDES(mutex_);
   Result<driver::Driver*> begin_to_export(std::uint64_t pool) VPMM_EXCLUDES(mutex_);
   void end_exporting() VPMM_EXCLUDES(mutex_);
   void cut_short(Connection& connection, const Error& error);
-  void refuse(Connection& connection, std::uint64_t number, ErrorCode code, std::string_view why) const;
+  void refuse(Connection& connection, std::uint64_t number, ErrorCode code,
+              std::string_view why) const;
   void give_back_leases(Client& client) VPMM_EXCLUDES(mutex_);
   void lose(Connection& connection);
   Deadline soon() const { return Clock::now() + std::chrono::milliseconds(settings_.timeout_ms); }
@@ -69,14 +75,16 @@ class Exporter {
   std::condition_variable_any idle_;
   std::vector<Pool> pools_ VPMM_GUARDED_BY(mutex_);
   std::uint64_t last_pool_ VPMM_GUARDED_BY(mutex_) = 0;
-  std::uint64_t busy_ VPMM_GUARDED_BY(mutex_) = 0;  // its chunks are being exported, without the lock
+  std::uint64_t busy_ VPMM_GUARDED_BY(mutex_) =
+      0;  // its chunks are being exported, without the lock
   // Shares of this process that have not ended.
   std::map<TokenBytes, std::uint64_t> handles_ VPMM_GUARDED_BY(mutex_);
   const Identity identity_ = new_identity();
   bool is_running_ VPMM_GUARDED_BY(mutex_) = false;
   bool removes_socket_at_exit_ VPMM_GUARDED_BY(mutex_) = false;
-  Descriptor listener_ VPMM_GUARDED_BY(mutex_);       // replaced by the thread alone, which uses it without the lock
-  Descriptor next_listener_ VPMM_GUARDED_BY(mutex_);  // has its path
+  Descriptor listener_
+      VPMM_GUARDED_BY(mutex_);  // replaced by the thread alone, which uses it without the lock
+  Descriptor next_listener_ VPMM_GUARDED_BY(mutex_);        // has its path
   std::optional<SocketFile> file_ VPMM_GUARDED_BY(mutex_);  // of the newest
   // --- written before the thread starts ---
   context::IpcSettings settings_;

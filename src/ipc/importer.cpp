@@ -31,10 +31,10 @@ Result<void> require_reach(Driver& driver, DeviceOrdinal device, DeviceOrdinal h
   bool can = false;
   VPMM_TRY(checked(Call::device_can_access_peer, driver.device_can_access_peer(device, home, can)));
   if (can) return {};
-  return Error{
-      ErrorCode::unsupported,
-      fmt::format("device {} has no peer access to device {}, which the shared memory is on: open a staged copy",
-                  device, home)};
+  return Error{ErrorCode::unsupported,
+               fmt::format("device {} has no peer access to device {}, which the shared memory is "
+                           "on: open a staged copy",
+                           device, home)};
 }
 
 // An entry that is made before it is needed: once memory is open, noting it cannot fail.
@@ -64,7 +64,8 @@ Result<DeviceOrdinal> device_with(Driver& driver, const driver::Uuid& identity) 
 
 Result<void> wait_for_primary(Driver& driver, DeviceOrdinal device) {
   driver::ContextHandle context{};
-  VPMM_TRY(checked(Call::device_primary_ctx_retain, driver.device_primary_ctx_retain(device, context)));
+  VPMM_TRY(
+      checked(Call::device_primary_ctx_retain, driver.device_primary_ctx_retain(device, context)));
   const ScopeExit release([&] { driver.device_primary_ctx_release(device); });
   const driver::ContextScope scope(driver, context);
   VPMM_TRY(checked(Call::ctx_set_current, scope.result()));
@@ -80,16 +81,20 @@ Importer& Importer::of_process() {
   when_forked([] { importer_of_this_process.store(nullptr); });
   auto fresh = std::make_unique<Importer>();
   Importer* expected = nullptr;
-  if (importer_of_this_process.compare_exchange_strong(expected, fresh.get())) return *fresh.release();
+  if (importer_of_this_process.compare_exchange_strong(expected, fresh.get()))
+    return *fresh.release();
   return *expected;
 }
 
-// --- opening --------------------------------------------------------------------------------------------------------
+// --- --- opening
 
-// What CUDA's own IPC had open is closed by a reset of the context, and its address may be anybody's.
-Importer::Import* Importer::find(const IpcHandle& handle, Bytes offset, std::optional<DeviceOrdinal> device) {
+// What CUDA's own IPC had open is closed by a reset of the context, and its address may be
+// anybody's.
+Importer::Import* Importer::find(const IpcHandle& handle, Bytes offset,
+                                 std::optional<DeviceOrdinal> device) {
   for (auto at = imports_.lower_bound({handle.token, offset, -1});
-       at != imports_.end() && at->first.token == handle.token && at->first.offset == offset; ++at) {
+       at != imports_.end() && at->first.token == handle.token && at->first.offset == offset;
+       ++at) {
     Import& import = at->second;
     if (import.key.device != device.value_or(import.home)) continue;
     if (import.link != nullptr || !import.context.is_reset()) return &import;
@@ -100,23 +105,29 @@ Importer::Import* Importer::find(const IpcHandle& handle, Bytes offset, std::opt
   return nullptr;
 }
 
-Result<DevicePtr> Importer::open(Driver& driver, const IpcHandle& handle, std::optional<DeviceOrdinal> device) {
-  VPMM_TRY(checked(Call::init, driver.init()));  // also so that CUDA's own precautions for fork() come before ours
+Result<DevicePtr> Importer::open(Driver& driver, const IpcHandle& handle,
+                                 std::optional<DeviceOrdinal> device) {
+  VPMM_TRY(
+      checked(Call::init,
+              driver.init()));  // also so that CUDA's own precautions for fork() come before ours
   std::optional<Token> token;
   if (handle.kind == Kind::pool) {
     VPMM_TRY_ASSIGN(token, decode(handle.token));
     if (handle.size != 0 && handle.size != token->size)
-      return Error{ErrorCode::invalid_argument,
-                   fmt::format("the IPC handle says {} bytes, and its token {}", handle.size, token->size)};
+      return Error{
+          ErrorCode::invalid_argument,
+          fmt::format("the IPC handle says {} bytes, and its token {}", handle.size, token->size)};
     if (Exporter::of_process().is_ours(*token))
-      return Error{ErrorCode::invalid_argument,
-                   "an IPC handle cannot be opened in the process that exported it: use the memory itself"};
+      return Error{
+          ErrorCode::invalid_argument,
+          "an IPC handle cannot be opened in the process that exported it: use the memory itself"};
   }
   if (!device && handle.device != driver::Uuid{}) {
     VPMM_TRY_ASSIGN(device, device_with(driver, handle.device));
   }
   if (!token && !device)
-    return Error{ErrorCode::invalid_argument, "an IPC handle of legacy memory must name its device"};
+    return Error{ErrorCode::invalid_argument,
+                 "an IPC handle of legacy memory must name its device"};
   close_late_ones();
   say_what_is_unsaid();
   free_leftovers();
@@ -150,14 +161,16 @@ void Importer::end_opening(const What& what) {
   opened_.notify_all();
 }
 
-Result<DevicePtr> Importer::open_new(Driver& driver, const IpcHandle& handle, const std::optional<Token>& token,
+Result<DevicePtr> Importer::open_new(Driver& driver, const IpcHandle& handle,
+                                     const std::optional<Token>& token,
                                      std::optional<DeviceOrdinal> device, Bytes offset) {
   auto import = new_entry<Imports>();
   auto address = new_entry<Addresses>();
   Import& made = import.mapped();
   made.driver = &driver;
   made.key = {handle.token, offset, device.value_or(-1)};
-  VPMM_TRY(token ? open_pool_memory(handle, *token, device, made) : open_legacy_memory(handle, made));
+  VPMM_TRY(token ? open_pool_memory(handle, *token, device, made)
+                 : open_legacy_memory(handle, made));
   import.key() = address.mapped() = made.key;
   address.key() = made.ptr;
   const MutexLock lock(mutex_);
@@ -178,7 +191,8 @@ Result<void> Importer::open_legacy_memory(const IpcHandle& handle, Import& made)
     VPMM_TRY_ASSIGN(made.home, device_with(*made.driver, handle.device));
   }
   VPMM_TRY_ASSIGN(made.context, PrimaryContext::retain(*made.driver, made.key.device));
-  VPMM_TRY_ASSIGN(const DevicePtr begin, open_legacy(*made.driver, made.context.handle(), handle.token));
+  VPMM_TRY_ASSIGN(const DevicePtr begin,
+                  open_legacy(*made.driver, made.context.handle(), handle.token));
   made.ptr = begin + handle.offset;
   return {};
 }
@@ -196,7 +210,8 @@ Result<void> Importer::open_pool_memory(const IpcHandle& handle, const Token& to
       Link::Turn turn(*made.link);
       Opening opening(driver, turn, std::chrono::milliseconds(settings.timeout_ms));
       Result<bool> connected = turn.connect(folder, opening.deadline());
-      opened = connected ? opening.ask(handle.token, token) : Result<void>(std::move(connected.error()));
+      opened =
+          connected ? opening.ask(handle.token, token) : Result<void>(std::move(connected.error()));
       was_connected = connected && connected.value();
       if (opened) {
         made.home = opening.home();
@@ -220,7 +235,7 @@ Result<void> Importer::open_pool_memory(const IpcHandle& handle, const Token& to
   }
 }
 
-// --- links ----------------------------------------------------------------------------------------------------------
+// --- --- links
 
 // What is open through a broken one closes through it still.
 std::shared_ptr<Link> Importer::link_to(const Identity& exporter) {
@@ -236,21 +251,22 @@ std::shared_ptr<Link> Importer::link_at(std::size_t place) {
   return place < links_.size() ? links_[place] : nullptr;
 }
 
-// One that changes its place meanwhile may be passed over, until the next time. And what nobody needs any more goes:
-// nothing is open through it, and nothing is left to say.
+// One that changes its place meanwhile may be passed over, until the next time. And what nobody
+// needs any more goes: nothing is open through it, and nothing is left to say.
 void Importer::say_what_is_unsaid() noexcept {
-  for (std::size_t place = 0; const std::shared_ptr<Link> link = link_at(place); ++place) link->say_what_is_unsaid();
+  for (std::size_t place = 0; const std::shared_ptr<Link> link = link_at(place); ++place)
+    link->say_what_is_unsaid();
   const MutexLock lock(mutex_);
   std::erase_if(links_, [](const std::shared_ptr<Link>& link) {
     return link.use_count() == 1 && (link->is_broken() || link->has_said_everything());
   });
 }
 
-// --- closing --------------------------------------------------------------------------------------------------------
+// --- --- closing
 
 // Note [Who closes last waits, and looks again]
-// While it waits, others may open the memory, use it and close it again, and their work is not waited for. So the
-// memory goes only if nobody has opened or closed it since before the wait.
+// While it waits, others may open the memory, use it and close it again, and their work is not
+// waited for. So the memory goes only if nobody has opened or closed it since before the wait.
 Result<void> Importer::close_now(DevicePtr ptr, const Wait& wait) {
   free_leftovers();
   MutexLock lock(mutex_);
@@ -260,7 +276,9 @@ Result<void> Importer::close_now(DevicePtr ptr, const Wait& wait) {
     if (found == by_address_.end())
       return Error{
           ErrorCode::invalid_pointer,
-          fmt::format("{:#x} is not open: it was closed already, or is no memory of another process", to_integer(ptr))};
+          fmt::format(
+              "{:#x} is not open: it was closed already, or is no memory of another process",
+              to_integer(ptr))};
     const auto open = imports_.find(found->second);
     Import& import = open->second;
     if (import.opens > 1) {
@@ -284,7 +302,8 @@ Result<void> Importer::close_now(DevicePtr ptr, const Wait& wait) {
       }
       VPMM_TRY(unmap(import.context.handle(), import.mapping));
     } else if (!was_reset) {  // which closed it
-      VPMM_TRY(close_legacy(*import.driver, import.context.handle(), import.ptr - import.key.offset));
+      VPMM_TRY(
+          close_legacy(*import.driver, import.context.handle(), import.ptr - import.key.offset));
     }
     by_address_.erase(found);
     auto closed = imports_.extract(open);
@@ -306,7 +325,8 @@ bool Importer::close_or_note(DevicePtr ptr, Wait wait) noexcept {
   try {
     const Result<void> closed = close_now(ptr, wait);
     if (closed || closed.error().code == ErrorCode::invalid_pointer) return true;
-  } catch (const std::exception&) {  // out of host memory: as with any other failure, it is still open
+  } catch (
+      const std::exception&) {  // out of host memory: as with any other failure, it is still open
   }
   const MutexLock lock(mutex_);
   const auto found = by_address_.find(ptr);
@@ -322,8 +342,10 @@ void Importer::close_some_time(DevicePtr ptr, Wait wait) noexcept {
 
 std::optional<std::pair<DevicePtr, Wait>> Importer::take_late_one(std::optional<DevicePtr> after) {
   const MutexLock lock(mutex_);
-  for (auto at = after ? by_address_.upper_bound(*after) : by_address_.begin(); at != by_address_.end(); ++at)
-    if (Wait& late = imports_.find(at->second)->second.late) return std::pair(at->first, std::exchange(late, nullptr));
+  for (auto at = after ? by_address_.upper_bound(*after) : by_address_.begin();
+       at != by_address_.end(); ++at)
+    if (Wait& late = imports_.find(at->second)->second.late)
+      return std::pair(at->first, std::exchange(late, nullptr));
   return std::nullopt;
 }
 

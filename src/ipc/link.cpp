@@ -10,12 +10,15 @@ namespace vpmm::ipc {
 namespace {
 
 constexpr std::chrono::seconds kForClosing{1};
-constexpr int kMostPassedOver = 1024;  // a socket holds fewer; who never stops talking is not listened to for ever
+constexpr int kMostPassedOver =
+    1024;  // a socket holds fewer; who never stops talking is not listened to for ever
 
 // As vpmm_status numbers, from another process that may be newer.
 ErrorCode code_of(const Message& refusal) {
   const auto code = static_cast<ErrorCode>(refusal.status);
-  return code == ErrorCode::invalid_argument || code == ErrorCode::unsupported ? code : ErrorCode::not_shared;
+  return code == ErrorCode::invalid_argument || code == ErrorCode::unsupported
+             ? code
+             : ErrorCode::not_shared;
 }
 
 }  // namespace
@@ -25,8 +28,9 @@ Result<bool> Link::Turn::connect(const std::string& folder, Deadline deadline) {
   VPMM_TRY_ASSIGN(Channel channel, connect_to(socket_path(folder, link_.exporter_), deadline));
   VPMM_TRY_ASSIGN(const Peer peer, peer_of(channel));
   if (peer.user != geteuid())
-    return not_shared(fmt::format("the socket of the process that exported the memory belongs to user {}, not to {}",
-                                  peer.user, geteuid()));
+    return not_shared(fmt::format(
+        "the socket of the process that exported the memory belongs to user {}, not to {}",
+        peer.user, geteuid()));
   link_.channel_ = std::move(channel);
   return false;
 }
@@ -110,7 +114,8 @@ void Link::say_what_is_unsaid() noexcept {
       message.kind = MessageKind::close;
       message.number = numbers.front();
       const Deadline deadline = is_stuck_ ? Clock::now() : Clock::now() + kForClosing;
-      const Channel::Sent sent = channel_ ? channel_.try_send(message, {}, deadline) : Channel::Sent::gone;
+      const Channel::Sent sent =
+          channel_ ? channel_.try_send(message, {}, deadline) : Channel::Sent::gone;
       goes_on = sent != Channel::Sent::not_now;
       is_stuck_ = !goes_on;
       if (sent == Channel::Sent::yes) numbers.pop_front();

@@ -1,4 +1,5 @@
-// ipc: what is between this process and one exporter: one opening at a time, and closings that are never lost.
+// ipc: what is between this process and one exporter: one opening at a time, and closings that are
+// never lost.
 #pragma once
 
 #include <atomic>
@@ -12,14 +13,15 @@
 
 namespace vpmm::ipc {
 
-// The number of one opening, or nothing. It is made with the opening, and its node goes from list to list, so that a
-// closing cannot fail for want of memory.
+// The number of one opening, or nothing. It is made with the opening, and its node goes from list
+// to list, so that a closing cannot fail for want of memory.
 using Closing = std::list<std::uint64_t>;
 
 // Note [Closings are said by whoever has the link]
-// An opening has the link to itself (Turn) from its first word to its last. A closing never waits for that: it leaves
-// its number, and whoever has the link then says it. What an exporter that does not listen cannot be told is told when
-// this process opens or closes something again, and it is waited for once only; one that is gone needs no word.
+// An opening has the link to itself (Turn) from its first word to its last. A closing never waits
+// for that: it leaves its number, and whoever has the link then says it. What an exporter that does
+// not listen cannot be told is told when this process opens or closes something again, and it is
+// waited for once only; one that is gone needs no word.
 class Link {
  public:
   explicit Link(Identity exporter) : exporter_(exporter) {}
@@ -36,8 +38,8 @@ class Link {
     std::uint64_t next_number() { return ++link_.last_number_; }
     // not_shared, and the link is of no more use: the exporter is gone.
     Result<void> say(const Message& message, Deadline deadline);
-    // What is meant for opening `number`; a refusal is an error. Without an answer in time the link stays what it is,
-    // for what comes late is passed over by the next opening.
+    // What is meant for opening `number`; a refusal is an error. Without an answer in time the link
+    // stays what it is, for what comes late is passed over by the next opening.
     Result<Received> hear(std::uint64_t number, Deadline deadline);
 
     // Said when the turn is over.
@@ -55,7 +57,8 @@ class Link {
   bool is_broken() const { return is_broken_; }
 
  private:
-  // What is to be said, by who has taken the link with it; nothing: there is nothing, or somebody else has it.
+  // What is to be said, by who has taken the link with it; nothing: there is nothing, or somebody
+  // else has it.
   Closing take_unsaid() VPMM_EXCLUDES(mutex_);
   void release() VPMM_EXCLUDES(mutex_);
 
@@ -64,7 +67,8 @@ class Link {
   // --- of whoever has taken it ---
   Channel channel_;
   std::uint64_t last_number_ = 0;
-  bool is_stuck_ = false;  // the exporter did not take a closing in time: the next ones are not waited for
+  bool is_stuck_ =
+      false;  // the exporter did not take a closing in time: the next ones are not waited for
   // --- shared ---
   Mutex mutex_;
   std::condition_variable_any released_;

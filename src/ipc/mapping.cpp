@@ -19,7 +19,8 @@ using driver::Driver;
 namespace {
 
 Error disorder() {
-  return {ErrorCode::not_shared, "the process that exported the memory does not keep to the protocol"};
+  return {ErrorCode::not_shared,
+          "the process that exported the memory does not keep to the protocol"};
 }
 
 // What the driver would not take back.
@@ -43,10 +44,12 @@ std::list<Mapping> take_leftovers() noexcept {
   return std::exchange(leftovers().list, {});
 }
 
-// What is given back is noted, also where the rest is not. Requires: the context is current if anything is mapped.
+// What is given back is noted, also where the rest is not. Requires: the context is current if
+// anything is mapped.
 CuResult give_back(Mapping& mapping) noexcept {
   if (mapping.mapped != 0) {
-    const CuResult unmapped = mapping.driver->mem_unmap({mapping.reservation.begin, mapping.mapped});
+    const CuResult unmapped =
+        mapping.driver->mem_unmap({mapping.reservation.begin, mapping.mapped});
     if (unmapped != CuResult::success) return unmapped;
     mapping.mapped = 0;
   }
@@ -56,7 +59,8 @@ CuResult give_back(Mapping& mapping) noexcept {
 bool is_given_back(Mapping& mapping) noexcept {
   if (mapping.mapped == 0) return give_back(mapping) == CuResult::success;
   driver::ContextHandle context{};
-  if (mapping.driver->device_primary_ctx_retain(mapping.device, context) != CuResult::success) return false;
+  if (mapping.driver->device_primary_ctx_retain(mapping.device, context) != CuResult::success)
+    return false;
   const ScopeExit release([&] { mapping.driver->device_primary_ctx_release(mapping.device); });
   const driver::ContextScope scope(*mapping.driver, context);
   return scope.result() == CuResult::success && give_back(mapping) == CuResult::success;
@@ -64,11 +68,12 @@ bool is_given_back(Mapping& mapping) noexcept {
 
 }  // namespace
 
-// --- the context ----------------------------------------------------------------------------------------------------
+// --- --- the context
 
 Result<PrimaryContext> PrimaryContext::retain(Driver& driver, driver::DeviceOrdinal device) {
   PrimaryContext made;
-  VPMM_TRY(checked(Call::device_primary_ctx_retain, driver.device_primary_ctx_retain(device, made.handle_)));
+  VPMM_TRY(checked(Call::device_primary_ctx_retain,
+                   driver.device_primary_ctx_retain(device, made.handle_)));
   if (driver.has(Call::ctx_get_id)) {
     const CuResult known = driver.ctx_get_id(made.handle_, made.id_);
     if (known != CuResult::success) {
@@ -98,10 +103,11 @@ void PrimaryContext::release() noexcept {
 
 bool PrimaryContext::is_reset() const {
   driver::ContextId id{};
-  return driver_->has(Call::ctx_get_id) && (driver_->ctx_get_id(handle_, id) != CuResult::success || id != id_);
+  return driver_->has(Call::ctx_get_id) &&
+         (driver_->ctx_get_id(handle_, id) != CuResult::success || id != id_);
 }
 
-// --- an opening -----------------------------------------------------------------------------------------------------
+// --- --- an opening
 
 Opening::Opening(Driver& driver, Link::Turn& turn, std::chrono::milliseconds patience)
     : driver_(driver),
@@ -115,12 +121,15 @@ Opening::~Opening() {
   if (closing_.empty()) return;
   if (!mapping_.front().reservation.empty()) {
     const driver::ContextScope scope(driver_, context_.handle());
-    if (scope.result() != CuResult::success || give_back(mapping_.front()) != CuResult::success) leave_over(mapping_);
+    if (scope.result() != CuResult::success || give_back(mapping_.front()) != CuResult::success)
+      leave_over(mapping_);
   }
   if (is_asked_) turn_.close(std::move(closing_));
 }
 
-Opening::Kept Opening::keep() && { return {std::move(context_), std::move(mapping_), std::exchange(closing_, {})}; }
+Opening::Kept Opening::keep() && {
+  return {std::move(context_), std::move(mapping_), std::exchange(closing_, {})};
+}
 
 Result<void> Opening::ask(const TokenBytes& bytes, const Token& token) {
   Message message;
@@ -146,7 +155,8 @@ Result<void> Opening::map_all(driver::DeviceOrdinal device) {
   const driver::ContextScope scope(driver_, context_.handle());
   VPMM_TRY(checked(Call::ctx_set_current, scope.result()));
   DevicePtr begin{};
-  VPMM_TRY(checked(Call::mem_address_reserve, driver_.mem_address_reserve(terms_.bytes, 0, DevicePtr{}, begin)));
+  VPMM_TRY(checked(Call::mem_address_reserve,
+                   driver_.mem_address_reserve(terms_.bytes, 0, DevicePtr{}, begin)));
   mapping.reservation = {begin, terms_.bytes};
   for (std::uint64_t chunks = 0; chunks < terms_.chunks;) {
     VPMM_TRY_ASSIGN(const Received batch, turn_.hear(number_, deadline()));
@@ -177,9 +187,11 @@ Result<void> Opening::map_batch(const Received& batch) {
     driver::ChunkHandle chunk{};
     VPMM_TRY(checked(Call::mem_import_from_shareable_handle,
                      driver_.mem_import_from_shareable_handle(batch.files[i].get(), chunk)));
-    const CuResult mapped = driver_.mem_map({mapping.reservation.begin + mapping.mapped, size}, 0, chunk);
+    const CuResult mapped =
+        driver_.mem_map({mapping.reservation.begin + mapping.mapped, size}, 0, chunk);
     if (mapped == CuResult::success) mapping.mapped += size;
-    const CuResult released = driver_.mem_release(chunk);  // before an error is made, which needs memory
+    const CuResult released =
+        driver_.mem_release(chunk);  // before an error is made, which needs memory
     VPMM_TRY(checked(Call::mem_map, mapped));
     VPMM_TRY(checked(Call::mem_release, released));
     added.size += size;
@@ -206,18 +218,21 @@ void free_leftovers() noexcept {
   }
 }
 
-// --- legacy ---------------------------------------------------------------------------------------------------------
+// --- --- legacy
 
-Result<DevicePtr> open_legacy(Driver& driver, driver::ContextHandle context, const TokenBytes& token) {
+Result<DevicePtr> open_legacy(Driver& driver, driver::ContextHandle context,
+                              const TokenBytes& token) {
   const driver::ContextScope scope(driver, context);
   VPMM_TRY(checked(Call::ctx_set_current, scope.result()));
   DevicePtr begin{};
   const CuResult result = driver.ipc_open_mem_handle(token, begin);
   if (result == CuResult::invalid_context)
-    return Error{ErrorCode::invalid_argument,
-                 "an IPC handle cannot be opened in the process that exported it: use the memory itself"};
+    return Error{
+        ErrorCode::invalid_argument,
+        "an IPC handle cannot be opened in the process that exported it: use the memory itself"};
   if (result == CuResult::invalid_handle)
-    return Error{ErrorCode::not_shared, "the process that exported the memory is gone, or has freed it"};
+    return Error{ErrorCode::not_shared,
+                 "the process that exported the memory is gone, or has freed it"};
   VPMM_TRY(checked(Call::ipc_open_mem_handle, result));
   return begin;
 }

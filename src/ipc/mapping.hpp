@@ -1,4 +1,5 @@
-// ipc: the driver's part of opening memory: asked for over a link, mapped batch by batch, undone when something fails.
+// ipc: the driver's part of opening memory: asked for over a link, mapped batch by batch, undone
+// when something fails.
 #pragma once
 
 #include <chrono>
@@ -12,7 +13,8 @@
 
 namespace vpmm::ipc {
 
-// A device's primary context, retained until this goes or the context is reset, which takes all retains away.
+// A device's primary context, retained until this goes or the context is reset, which takes all
+// retains away.
 class PrimaryContext {
  public:
   static Result<PrimaryContext> retain(driver::Driver& driver, driver::DeviceOrdinal device);
@@ -41,12 +43,13 @@ struct Mapping {
   AddressRange reservation;
   Bytes mapped = 0;
 };
-// One, or none. It is made with the opening, and its node goes from list to list, so that giving memory back cannot
-// fail for want of host memory.
+// One, or none. It is made with the opening, and its node goes from list to list, so that giving
+// memory back cannot fail for want of host memory.
 using OwnMapping = std::list<Mapping>;
 
-// One opening, from the question on. Unless it is kept, its end undoes what was mapped, with the context still
-// retained, and closes it, also where the answer never came: the exporter hears both, one after the other.
+// One opening, from the question on. Unless it is kept, its end undoes what was mapped, with the
+// context still retained, and closes it, also where the answer never came: the exporter hears both,
+// one after the other.
 class Opening {
  public:
   Opening(driver::Driver& driver, Link::Turn& turn, std::chrono::milliseconds patience);
@@ -84,14 +87,15 @@ class Opening {
   driver::DeviceOrdinal home_ = 0;
 };
 
-// Requires: nothing on the GPU uses it. An error means that all is as it was. Address space that the driver does not
-// take back then is left over.
+// Requires: nothing on the GPU uses it. An error means that all is as it was. Address space that
+// the driver does not take back then is left over.
 Result<void> unmap(driver::ContextHandle context, OwnMapping& mapping);
 // Once more for what was left over.
 void free_leftovers() noexcept;
 
 // By CUDA's own IPC, in `context`.
-Result<DevicePtr> open_legacy(driver::Driver& driver, driver::ContextHandle context, const TokenBytes& token);
+Result<DevicePtr> open_legacy(driver::Driver& driver, driver::ContextHandle context,
+                              const TokenBytes& token);
 Result<void> close_legacy(driver::Driver& driver, driver::ContextHandle context, DevicePtr begin);
 
 }  // namespace vpmm::ipc

@@ -13,11 +13,12 @@
 namespace vpmm::ipc {
 
 // Note [How memory is opened]
-// The importer connects to the socket of the process that the token names and says open(number, token), with a number
-// of its own choice. The exporter refuses, or leases the memory and grants, and then sends the descriptors of the
-// chunks in batches. The importer maps a batch while the next one is made, and acknowledges it; no more than
-// kMostInFlight descriptors are on their way. When its work on the GPU is done it says close(number), and the lease
-// ends. One connection serves all that two processes share.
+// The importer connects to the socket of the process that the token names and says open(number,
+// token), with a number of its own choice. The exporter refuses, or leases the memory and grants,
+// and then sends the descriptors of the chunks in batches. The importer maps a batch while the next
+// one is made, and acknowledges it; no more than kMostInFlight descriptors are on their way. When
+// its work on the GPU is done it says close(number), and the lease ends. One connection serves all
+// that two processes share.
 enum class MessageKind : std::uint16_t {
   open = 1,      // to the exporter: token
   granted = 2,   // to the importer: chunks, bytes, offset, device

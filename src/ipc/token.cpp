@@ -38,7 +38,8 @@ std::uint64_t checksum_of(const Layout& layout) {
 
 Identity new_identity() {
   Identity identity{};
-  if (getrandom(identity.data(), identity.size(), 0) == static_cast<ssize_t>(identity.size())) return identity;
+  if (getrandom(identity.data(), identity.size(), 0) == static_cast<ssize_t>(identity.size()))
+    return identity;
   std::random_device dice;  // an old kernel
   for (std::uint8_t& byte : identity) byte = static_cast<std::uint8_t>(dice());
   return identity;
@@ -63,11 +64,12 @@ TokenBytes encode(const Token& token) {
 
 Result<Token> decode(const TokenBytes& bytes) {
   const auto layout = std::bit_cast<Layout>(bytes);
-  if (layout.magic != kMagic) return Error{ErrorCode::invalid_argument, "the 64 bytes are not an IPC token of vpmm"};
+  if (layout.magic != kMagic)
+    return Error{ErrorCode::invalid_argument, "the 64 bytes are not an IPC token of vpmm"};
   if (layout.version != kVersion)
-    return Error{
-        ErrorCode::invalid_argument,
-        fmt::format("the IPC token is of version {}, and this library knows version {}", layout.version, kVersion)};
+    return Error{ErrorCode::invalid_argument,
+                 fmt::format("the IPC token is of version {}, and this library knows version {}",
+                             layout.version, kVersion)};
   if (layout.unused != 0 || layout.checksum != checksum_of(layout))
     return Error{ErrorCode::invalid_argument, "the IPC token is damaged: its checksum is wrong"};
   return Token{layout.process, layout.allocation, layout.generation, layout.offset, layout.size};

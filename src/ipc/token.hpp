@@ -10,7 +10,8 @@
 
 namespace vpmm::ipc {
 
-// Of a process, drawn at random: a number of a process is used again, and is another one in another container.
+// Of a process, drawn at random: a number of a process is used again, and is another one in another
+// container.
 using Identity = std::array<std::uint8_t, 16>;
 Identity new_identity();
 std::string to_hex(const Identity& identity);
@@ -22,8 +23,9 @@ using TokenBytes = driver::IpcMemHandle;
 struct Token {
   Identity process{};
   std::uint64_t allocation = 0;  // its address in that process
-  std::uint64_t generation = 0;  // which of all that were exported; never the same again in that process
-  Bytes offset = 0;              // of the memory in the allocation
+  std::uint64_t generation =
+      0;             // which of all that were exported; never the same again in that process
+  Bytes offset = 0;  // of the memory in the allocation
   Bytes size = 0;
   friend bool operator==(const Token&, const Token&) = default;
 };

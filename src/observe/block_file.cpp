@@ -24,7 +24,8 @@ constexpr int kLevel = 1;
 Result<std::unique_ptr<BlockFile>> BlockFile::create(const std::string& path) {
   VPMM_TRY_ASSIGN(auto own, OwnFile::create(path, OwnFile::Access::read_and_write));
   std::unique_ptr<BlockFile> file(new BlockFile(path, std::move(own)));
-  if (!file->context_) return Error{ErrorCode::host_out_of_memory, "no memory to compress a recording"};
+  if (!file->context_)
+    return Error{ErrorCode::host_out_of_memory, "no memory to compress a recording"};
   if (file->append(kRecordingMagic)) return file;
   return Error{ErrorCode::bad_file, fmt::format("{}: cannot be created: {}", path, file->error_)};
 }
@@ -58,7 +59,8 @@ bool BlockFile::append(std::string_view bytes) noexcept {
     if (count <= 0) {
       keep_error(std::strerror(errno));
       is_broken_ = true;  // what follows part of a block could not be read
-      if (is_regular()) static_cast<void>(::ftruncate(file_->descriptor(), static_cast<off_t>(size_)) == 0);
+      if (is_regular())
+        static_cast<void>(::ftruncate(file_->descriptor(), static_cast<off_t>(size_)) == 0);
       return false;
     }
     done += static_cast<std::size_t>(count);
@@ -68,17 +70,18 @@ bool BlockFile::append(std::string_view bytes) noexcept {
 }
 
 bool BlockFile::write(BlockKind kind, std::string_view bytes) noexcept try {
-  BlockHeader header{kBlockMagic, static_cast<std::uint32_t>(kind), 0, static_cast<std::uint32_t>(bytes.size()), 0};
+  BlockHeader header{kBlockMagic, static_cast<std::uint32_t>(kind), 0,
+                     static_cast<std::uint32_t>(bytes.size()), 0};
   stored_.resize(sizeof(header) + ZSTD_compressBound(bytes.size()));
   char* const frame = stored_.data() + sizeof(header);
-  const std::size_t size =
-      ZSTD_compress2(context_.get(), frame, stored_.size() - sizeof(header), bytes.data(), bytes.size());
+  const std::size_t size = ZSTD_compress2(context_.get(), frame, stored_.size() - sizeof(header),
+                                          bytes.data(), bytes.size());
   if (ZSTD_isError(size) != 0) {
     return false;  // of its own memory
   }
   header.stored = static_cast<std::uint32_t>(size);
-  header.crc = static_cast<std::uint32_t>(
-      crc32(0, reinterpret_cast<const Bytef*>(frame), static_cast<uInt>(size)));  // NOLINT: zlib's bytes
+  header.crc = static_cast<std::uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(frame),
+                                                static_cast<uInt>(size)));  // NOLINT: zlib's bytes
   std::memcpy(stored_.data(), &header, sizeof(header));
   return append({stored_.data(), sizeof(header) + size});
 } catch (const std::exception&) {  // no host memory
@@ -88,8 +91,8 @@ bool BlockFile::write(BlockKind kind, std::string_view bytes) noexcept try {
 bool BlockFile::copy(const BlockFile& from, std::uint64_t begin, std::uint64_t end) noexcept {
   std::array<char, std::size_t{1} << 16> some;
   while (begin < end) {
-    const ssize_t count =
-        ::pread(from.file_->descriptor(), some.data(), std::min<std::uint64_t>(some.size(), end - begin), off_t(begin));
+    const ssize_t count = ::pread(from.file_->descriptor(), some.data(),
+                                  std::min<std::uint64_t>(some.size(), end - begin), off_t(begin));
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
       keep_error(count < 0 ? std::strerror(errno) : "it was cut by others");

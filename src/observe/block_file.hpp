@@ -15,10 +15,12 @@
 
 namespace vpmm::observe {
 
-// Remembers its first error; after one that may have left part of a block, nothing more is written. Of one thread.
+// Remembers its first error; after one that may have left part of a block, nothing more is written.
+// Of one thread.
 class BlockFile {
  public:
-  // ErrorCode::file_in_use: another recording is being written to it; bad_file: it cannot be created, or begun.
+  // ErrorCode::file_in_use: another recording is being written to it; bad_file: it cannot be
+  // created, or begun.
   static Result<std::unique_ptr<BlockFile>> create(const std::string& path);
   ~BlockFile();
   BlockFile(const BlockFile&) = delete;

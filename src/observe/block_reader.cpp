@@ -41,14 +41,15 @@ Result<void> BlockReader::read_magic() {
 
 Result<void> BlockReader::check(const BlockHeader& header) {
   if (header.magic != kBlockMagic) return error("no block begins here");
-  if (header.kind < 1 || header.kind > 4) return error(fmt::format("there is no block of kind {}", header.kind));
+  if (header.kind < 1 || header.kind > 4)
+    return error(fmt::format("there is no block of kind {}", header.kind));
   const auto kind = static_cast<BlockKind>(header.kind);
   if (has_end_) return error("a block follows the end");
   if ((blocks_ == 0) != (kind == BlockKind::header))
     return error(blocks_ == 0 ? "the first block is no header" : "a second header");
   if (header.decompressed > kLargestBlock)
-    return error(
-        fmt::format("a block of {} bytes: there are none of more than {}", header.decompressed, kLargestBlock));
+    return error(fmt::format("a block of {} bytes: there are none of more than {}",
+                             header.decompressed, kLargestBlock));
   if (header.stored > ZSTD_compressBound(kLargestBlock))
     return error(fmt::format("a block of {} stored bytes is larger than any", header.stored));
   return {};
@@ -58,7 +59,8 @@ Result<std::optional<BlockReader::Block>> BlockReader::next() {
   if (at_ == 0) VPMM_TRY(read_magic());
   offset_ = at_;
   BlockHeader header;
-  VPMM_TRY_ASSIGN(const std::size_t of_header, read(reinterpret_cast<char*>(&header), sizeof(header)));
+  VPMM_TRY_ASSIGN(const std::size_t of_header,
+                  read(reinterpret_cast<char*>(&header), sizeof(header)));
   const auto end_here = [&]() -> Result<std::optional<Block>> {
     if (blocks_ == 0) return error("the file is cut before its header");
     has_end_ = has_end_ && at_ == offset_;
@@ -78,14 +80,19 @@ Result<std::optional<BlockReader::Block>> BlockReader::next() {
   return std::optional(std::move(block));
 }
 
-Result<BlockReader::Block> BlockReader::decompressed(const BlockHeader& header, const std::string& stored) {
-  const auto crc = crc32(0, reinterpret_cast<const Bytef*>(stored.data()), static_cast<uInt>(stored.size()));
+Result<BlockReader::Block> BlockReader::decompressed(const BlockHeader& header,
+                                                     const std::string& stored) {
+  const auto crc =
+      crc32(0, reinterpret_cast<const Bytef*>(stored.data()), static_cast<uInt>(stored.size()));
   if (crc != header.crc) return error("the block is damaged: its checksum is another");
   Block block{static_cast<BlockKind>(header.kind), std::string(header.decompressed, '\0')};
-  const std::size_t size = ZSTD_decompress(block.bytes.data(), block.bytes.size(), stored.data(), stored.size());
-  if (ZSTD_isError(size) != 0) return error(fmt::format("the block is damaged ({})", ZSTD_getErrorName(size)));
+  const std::size_t size =
+      ZSTD_decompress(block.bytes.data(), block.bytes.size(), stored.data(), stored.size());
+  if (ZSTD_isError(size) != 0)
+    return error(fmt::format("the block is damaged ({})", ZSTD_getErrorName(size)));
   if (size != block.bytes.size())
-    return error(fmt::format("the block has {} bytes, where its header says {}", size, block.bytes.size()));
+    return error(
+        fmt::format("the block has {} bytes, where its header says {}", size, block.bytes.size()));
   return block;
 }
 

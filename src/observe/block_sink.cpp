@@ -1,4 +1,5 @@
-// observe: a recording as blocks of events: numbers for what recurs, and a file that may be kept short.
+// observe: a recording as blocks of events: numbers for what recurs, and a file that may be kept
+// short.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,8 +19,8 @@ namespace {
 
 class BlockSink final : public RecordingSink {
  public:
-  BlockSink(std::unique_ptr<BlockFile> file, std::uint64_t start_ns, const RecordingOptions& options,
-            StackTable& stacks)
+  BlockSink(std::unique_ptr<BlockFile> file, std::uint64_t start_ns,
+            const RecordingOptions& options, StackTable& stacks)
       : start_ns_(start_ns),
         device_(options.header.device),
         window_(std::move(file), options),
@@ -29,7 +30,8 @@ class BlockSink final : public RecordingSink {
   }
   Result<void> write_header() {
     if (window_.write_header()) return {};
-    return Error{ErrorCode::bad_file, fmt::format("{}: cannot be created: {}", window_.path(), window_.error())};
+    return Error{ErrorCode::bad_file,
+                 fmt::format("{}: cannot be created: {}", window_.path(), window_.error())};
   }
 
   void begin(const std::vector<LiveAllocation>& live, std::uint64_t now_ns) override;
@@ -67,7 +69,8 @@ RecordedEvent BlockSink::numbered(const QueuedEvent& event) {
   out.address = to_integer(event.address);
   out.bytes = event.bytes;
   out.value = event.text ? definitions_.string(*event.text) : event.value;
-  out.stream = event.stream ? definitions_.stream(*event.stream, event.stream_handle) : kNoRecordedStream;
+  out.stream =
+      event.stream ? definitions_.stream(*event.stream, event.stream_handle) : kNoRecordedStream;
   out.thread = definitions_.thread(event.thread);
   out.tag = definitions_.tag(event.tag);
   out.stack = definitions_.stack(event.stack);
@@ -114,7 +117,8 @@ void BlockSink::write(const QueuedEvent& event) {
 void BlockSink::note_mapped(const QueuedEvent& event) {
   if (event.kind == RecordedKind::sample) mapped_ = to_integer(event.address);
   if (event.kind == RecordedKind::map && event.value == 1) mapped_ += event.bytes;
-  if (event.kind == RecordedKind::unmap && event.value == 1) mapped_ -= std::min(mapped_, event.bytes);
+  if (event.kind == RecordedKind::unmap && event.value == 1)
+    mapped_ -= std::min(mapped_, event.bytes);
   peak_mapped_ = std::max(peak_mapped_, mapped_);
 }
 
@@ -142,8 +146,8 @@ void BlockSink::begin(const std::vector<LiveAllocation>& live, std::uint64_t now
   }
 }
 
-// What cannot be written for want of host memory waits for the next time, as long as there is room for it: a file that
-// lacked some of the events in between could not be read.
+// What cannot be written for want of host memory waits for the next time, as long as there is room
+// for it: a file that lacked some of the events in between could not be read.
 std::uint64_t BlockSink::flush() noexcept {
   if (!events_.empty() && write_events()) events_.clear();
   is_over_ = is_over_ || window_.is_broken() || events_.size() == kEventsPerBlock;
@@ -156,8 +160,10 @@ std::uint64_t BlockSink::flush() noexcept {
 
 bool BlockSink::write_events() noexcept try {
   if (is_over_ || !definitions_.write_to(window_)) return false;
-  const auto* const bytes = reinterpret_cast<const char*>(events_.data());  // NOLINT: of a plain struct
-  if (!window_.write(BlockKind::events, {bytes, events_.size() * sizeof(RecordedEvent)})) return false;
+  const auto* const bytes =
+      reinterpret_cast<const char*>(events_.data());  // NOLINT: of a plain struct
+  if (!window_.write(BlockKind::events, {bytes, events_.size() * sizeof(RecordedEvent)}))
+    return false;
   window_.keep_short(live_, last_ns_);
   return true;
 } catch (const std::exception&) {  // no host memory
@@ -180,11 +186,14 @@ void BlockSink::close(std::uint64_t lost, bool is_exit) noexcept try {
 
 }  // namespace
 
-Result<std::unique_ptr<RecordingSink>> make_block_sink(const std::string& path, std::uint64_t start_ns,
-                                                       const RecordingOptions& options, StackTable& stacks) {
+Result<std::unique_ptr<RecordingSink>> make_block_sink(const std::string& path,
+                                                       std::uint64_t start_ns,
+                                                       const RecordingOptions& options,
+                                                       StackTable& stacks) {
   VPMM_TRY_ASSIGN(auto file, BlockFile::create(path));
   if ((options.limit != 0 || options.window_ns != 0) && !file->is_regular())
-    return Error{ErrorCode::bad_file, fmt::format("{}: a recording with a limit needs a regular file", path)};
+    return Error{ErrorCode::bad_file,
+                 fmt::format("{}: a recording with a limit needs a regular file", path)};
   auto sink = std::make_unique<BlockSink>(std::move(file), start_ns, options, stacks);
   VPMM_TRY(sink->write_header());
   return std::unique_ptr<RecordingSink>(std::move(sink));

@@ -1,4 +1,5 @@
-// observe: a recording as lines, plain or in a gzip file, `op,id,bytes,stream,time_us`: allocations and frees alone.
+// observe: a recording as lines, plain or in a gzip file, `op,id,bytes,stream,time_us`: allocations
+// and frees alone.
 #include <fmt/format.h>
 #include <zlib.h>
 
@@ -31,7 +32,8 @@ class GzipFile {
   const std::string& error() const { return error_; }  // empty: none
 
   void write(std::string_view line) {
-    if (gzwrite(file_, line.data(), static_cast<unsigned>(line.size())) <= 0) keep_error(gzerror_text());
+    if (gzwrite(file_, line.data(), static_cast<unsigned>(line.size())) <= 0)
+      keep_error(gzerror_text());
   }
 
   // After it, a file that ends here holds all that was written.
@@ -124,26 +126,33 @@ void CsvSink::write(const QueuedEvent& event) {
     const bool names_stream = event.kind == RecordedKind::free && event.stream;
     const std::uint64_t stream = names_stream ? stream_number(event.stream) : live.stream;
     live_.erase(found);
-    const auto end = fmt::format_to_n(text, sizeof(text), "f,{},0,{},{}\n", live.id, stream, time_us);
+    const auto end =
+        fmt::format_to_n(text, sizeof(text), "f,{},0,{},{}\n", live.id, stream, time_us);
     file_.write({text, end.size});
   }
   if (event.kind == RecordedKind::free) return;
   const Live live{next_id_, stream_number(event.stream)};
   live_.emplace(event.address, live);
   ++next_id_;
-  const auto end = fmt::format_to_n(text, sizeof(text), "a,{},{},{},{}\n", live.id, event.bytes, live.stream, time_us);
+  const auto end = fmt::format_to_n(text, sizeof(text), "a,{},{},{},{}\n", live.id, event.bytes,
+                                    live.stream, time_us);
   file_.write({text, end.size});
 }
 
 }  // namespace
 
-Result<std::unique_ptr<RecordingSink>> make_csv_sink(const std::string& path, std::uint64_t start_ns) {
-  // Level 1: recording must not slow the program down, and the repetitive text still shrinks to a quarter. T: plain.
+Result<std::unique_ptr<RecordingSink>> make_csv_sink(const std::string& path,
+                                                     std::uint64_t start_ns) {
+  // Level 1: recording must not slow the program down, and the repetitive text still shrinks to a
+  // quarter. T: plain.
   VPMM_TRY_ASSIGN(auto own, OwnFile::create(path, OwnFile::Access::write));
   gzFile file = gzdopen(own->descriptor(), path.ends_with(".gz") ? "wb1" : "wbT");
   if (file == nullptr)
-    return Error{ErrorCode::host_out_of_memory, fmt::format("{}: no memory to compress a recording", path)};
-  gzbuffer(file, kBufferBytes);  // fails only after the first write; with smaller buffers the file is the same
+    return Error{ErrorCode::host_out_of_memory,
+                 fmt::format("{}: no memory to compress a recording", path)};
+  gzbuffer(
+      file,
+      kBufferBytes);  // fails only after the first write; with smaller buffers the file is the same
   return std::unique_ptr<RecordingSink>(std::make_unique<CsvSink>(std::move(own), file, start_ns));
 }
 

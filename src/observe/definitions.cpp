@@ -20,7 +20,8 @@ std::string name_of_thread(std::uint32_t number) {
 }
 
 std::string json_of(const FrameText& frame) {
-  return fmt::format("[{},{},{}]", json_quoted(frame.file), frame.line, json_quoted(frame.function));
+  return fmt::format("[{},{},{}]", json_quoted(frame.file), frame.line,
+                     json_quoted(frame.function));
 }
 
 // `define` may throw; then there is no number.
@@ -47,8 +48,9 @@ std::uint32_t Definitions::stream(std::uint64_t key, std::optional<std::uint64_t
 }
 
 std::uint32_t Definitions::thread(std::uint32_t number) {
-  return number_in(threads_, number,
-                   [&](const std::string& in_file) { new_threads_.add(in_file, json_quoted(name_of_thread(number))); });
+  return number_in(threads_, number, [&](const std::string& in_file) {
+    new_threads_.add(in_file, json_quoted(name_of_thread(number)));
+  });
 }
 
 std::uint32_t Definitions::tag(std::uint32_t tag) {
@@ -65,7 +67,8 @@ std::uint64_t Definitions::string(const std::string& text) {
   // One that is written already may be in a block that a window leaves out.
   if (!new_strings_.is_empty() && text == last_string_) return strings_;
   std::string last = text;
-  new_strings_.add(std::to_string(strings_ + 1), json_quoted(std::string_view(text).substr(0, kLongestString)));
+  new_strings_.add(std::to_string(strings_ + 1),
+                   json_quoted(std::string_view(text).substr(0, kLongestString)));
   last_string_ = std::move(last);
   return ++strings_;
 }
@@ -92,7 +95,8 @@ const FrameText& Definitions::native(std::uint64_t return_address) {
   return native_.emplace(return_address, describe_native(return_address)).first->second;
 }
 
-// Where it fails, all are written again: a stack may stand in the file twice, and never stands for another.
+// Where it fails, all are written again: a stack may stand in the file twice, and never stands for
+// another.
 bool Definitions::write_stacks(Window& window) {
   JsonObject stacks;
   const auto write = [&] {
@@ -105,7 +109,9 @@ bool Definitions::write_stacks(Window& window) {
   stacks_.take_new(fresh_stacks_);  // behind those that could not be written
   for (const StackTable::Stack& stack : fresh_stacks_) {
     std::string frames;
-    const auto add = [&](const FrameText& frame) { frames += (frames.empty() ? "" : ",") + json_of(frame); };
+    const auto add = [&](const FrameText& frame) {
+      frames += (frames.empty() ? "" : ",") + json_of(frame);
+    };
     for (const std::uint64_t address : stack.native) add(native(address));
     for (const FrameText& frame : stack.foreign) add(frame);
     stacks.add(std::to_string(stack.number), "[" + frames + "]");

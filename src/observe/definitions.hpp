@@ -14,8 +14,8 @@
 
 namespace vpmm::observe {
 
-// A number is found or given out; what is new is in the file before the events that use it. std::bad_alloc: nothing has
-// changed.
+// A number is found or given out; what is new is in the file before the events that use it.
+// std::bad_alloc: nothing has changed.
 class Definitions {
  public:
   Definitions(const char* (*tag_name)(std::uint32_t), StackTable& stacks)
@@ -34,7 +34,8 @@ class Definitions {
 
  private:
   static constexpr std::size_t kLongestString = std::size_t{256} << 10;
-  static constexpr std::size_t kMostText = std::size_t{4} << 20;  // that waits; a block holds it in any notation
+  static constexpr std::size_t kMostText = std::size_t{4}
+                                           << 20;  // that waits; a block holds it in any notation
 
   const FrameText& native(std::uint64_t return_address);
   bool write_stacks(Window& window);

@@ -26,7 +26,8 @@ bool EventQueue::wait_for_room() noexcept {
   MutexLock lock(mutex_);
   is_woken_ = true;
   wake_.notify_one();
-  room_.wait_for(lock, kLongestWait, [this] { return has_room() || is_behind_.load(std::memory_order_relaxed); });
+  room_.wait_for(lock, kLongestWait,
+                 [this] { return has_room() || is_behind_.load(std::memory_order_relaxed); });
   if (has_room()) return true;
   is_behind_.store(true, std::memory_order_relaxed);
   room_.notify_all();
@@ -41,8 +42,9 @@ void EventQueue::let_on() noexcept {
 
 void EventQueue::wait(std::chrono::milliseconds patience) {
   MutexLock lock(mutex_);
-  wake_.wait_for(lock, patience,
-                 [this]() VPMM_REQUIRES(mutex_) { return is_woken_ || !is_open_.load(std::memory_order_relaxed); });
+  wake_.wait_for(lock, patience, [this]() VPMM_REQUIRES(mutex_) {
+    return is_woken_ || !is_open_.load(std::memory_order_relaxed);
+  });
   is_woken_ = false;
 }
 

@@ -27,7 +27,8 @@ struct QueuedEvent {
   DevicePtr address{};
   Bytes bytes = 0;
   std::uint64_t value = 0;
-  std::optional<std::uint64_t> stream;         // two events with one number are of one stream; none: none was named
+  std::optional<std::uint64_t>
+      stream;  // two events with one number are of one stream; none: none was named
   std::optional<std::uint64_t> stream_handle;  // what the program calls it; none: not known
   std::uint64_t time_ns = 0;                   // by the pool's clock
   std::uint64_t arena = 0;
@@ -37,21 +38,22 @@ struct QueuedEvent {
 };
 
 // Note [The order of claims is the order of the file]
-// A place is claimed by one addition, filled, and published; the writer takes places in the order of the claims, and
-// waits for one that is claimed and not published yet. So whoever claims at the right time needs no lock for the order:
-// an allocation claims after the memory is its caller's, a free before anybody else can get it. Then every free stands
-// behind its allocation, and before the next allocation of the address. A free that turns out to be none leaves its
-// place void.
+// A place is claimed by one addition, filled, and published; the writer takes places in the order
+// of the claims, and waits for one that is claimed and not published yet. So whoever claims at the
+// right time needs no lock for the order: an allocation claims after the memory is its caller's, a
+// free before anybody else can get it. Then every free stands behind its allocation, and before the
+// next allocation of the address. A free that turns out to be none leaves its place void.
 //
 // Note [A recording never stops what it records]
-// When the file takes less than is recorded, the queue is full, and a call waits for the writer, once for a second at
-// most; while it stays full after that, events are left out and counted.
+// When the file takes less than is recorded, the queue is full, and a call waits for the writer,
+// once for a second at most; while it stays full after that, events are left out and counted.
 //
-// Any number of threads put in, one at a time takes out. Nobody may use a place after the queue's end.
+// Any number of threads put in, one at a time takes out. Nobody may use a place after the queue's
+// end.
 class EventQueue {
  public:
-  // Of 128 bytes: 8 MiB. With fewer, calls wait for a disk that pauses for less; more is memory that a program under
-  // test misses.
+  // Of 128 bytes: 8 MiB. With fewer, calls wait for a disk that pauses for less; more is memory
+  // that a program under test misses.
   static constexpr std::size_t kPlaces = std::size_t{1} << 16;
   static constexpr std::size_t kEventsPerFlush = 1024;
 
@@ -67,7 +69,9 @@ class EventQueue {
   void close() noexcept;
   bool is_open() const { return is_open_.load(std::memory_order_acquire); }
   // Whether claim() would wait for the writer.
-  bool would_wait() const noexcept { return is_open() && !has_room() && !is_behind_.load(std::memory_order_relaxed); }
+  bool would_wait() const noexcept {
+    return is_open() && !has_room() && !is_behind_.load(std::memory_order_relaxed);
+  }
   // Without a place, where the queue is closed or stays full.
   Place claim() noexcept;
   void put(QueuedEvent event) noexcept;
@@ -82,23 +86,26 @@ class EventQueue {
   // --- the writer ---
   // Until a flush is worth its while, `patience` is over, or the queue is closed.
   void wait(std::chrono::milliseconds patience);
-  // Calls `use(QueuedEvent&)` for what is published, at most kPlaces, in the order of the claims. False: it is closed
-  // and nothing is left in it.
+  // Calls `use(QueuedEvent&)` for what is published, at most kPlaces, in the order of the claims.
+  // False: it is closed and nothing is left in it.
   template <typename Use>
   bool take(Use&& use);
 
  private:
   struct alignas(kCacheLine) Slot {
-    std::atomic<std::uint64_t> published{0};  // 1 more than the number of the claim that it is published for
+    std::atomic<std::uint64_t> published{
+        0};  // 1 more than the number of the claim that it is published for
     QueuedEvent event;
   };
   static_assert(sizeof(Slot) == 2 * kCacheLine);
   static constexpr std::size_t kMask = kPlaces - 1;
-  // Threads between the look whether there is room and the claim; if there were more, they would wait for the writer.
+  // Threads between the look whether there is room and the claim; if there were more, they would
+  // wait for the writer.
   static constexpr std::uint64_t kSpare = 4096;
 
   bool has_room() const noexcept {
-    return claimed_.load(std::memory_order_relaxed) - taken_.load(std::memory_order_acquire) < kPlaces - kSpare;
+    return claimed_.load(std::memory_order_relaxed) - taken_.load(std::memory_order_acquire) <
+           kPlaces - kSpare;
   }
   bool wait_for_room() noexcept;
   void publish(std::uint64_t claim, QueuedEvent&& event) noexcept;
@@ -120,7 +127,9 @@ class [[nodiscard]] EventQueue::Place {
  public:
   Place() = default;
   Place(Place&& other) noexcept
-      : queue_(std::exchange(other.queue_, nullptr)), claim_(other.claim_), is_lost_(other.is_lost_) {}
+      : queue_(std::exchange(other.queue_, nullptr)),
+        claim_(other.claim_),
+        is_lost_(other.is_lost_) {}
   Place& operator=(Place&&) = delete;
   ~Place() {
     if (queue_ != nullptr && !is_lost_) queue_->publish(claim_, {});

@@ -37,7 +37,9 @@ Result<std::unique_ptr<GzipInput>> GzipInput::begin(File file) {
   return input;
 }
 
-GzipInput::GzipInput(File file) : file_(std::move(file)), input_(kInputBytes) { stream_.next_in = input_.data(); }
+GzipInput::GzipInput(File file) : file_(std::move(file)), input_(kInputBytes) {
+  stream_.next_in = input_.data();
+}
 
 GzipInput::~GzipInput() {
   if (is_compressed_) inflateEnd(&stream_);
@@ -46,18 +48,21 @@ GzipInput::~GzipInput() {
 Result<void> GzipInput::fill() {
   std::memmove(input_.data(), stream_.next_in, stream_.avail_in);
   stream_.next_in = input_.data();
-  stream_.avail_in += static_cast<unsigned>(
-      std::fread(input_.data() + stream_.avail_in, 1, input_.size() - stream_.avail_in, file_.get()));
-  if (std::ferror(file_.get()) != 0) return bad(fmt::format("cannot read on: {}", std::strerror(errno)));
+  stream_.avail_in += static_cast<unsigned>(std::fread(
+      input_.data() + stream_.avail_in, 1, input_.size() - stream_.avail_in, file_.get()));
+  if (std::ferror(file_.get()) != 0)
+    return bad(fmt::format("cannot read on: {}", std::strerror(errno)));
   return {};
 }
 
 bool GzipInput::starts_member() const {
-  return stream_.avail_in >= sizeof(kMagic) && std::memcmp(stream_.next_in, kMagic, sizeof(kMagic)) == 0;
+  return stream_.avail_in >= sizeof(kMagic) &&
+         std::memcmp(stream_.next_in, kMagic, sizeof(kMagic)) == 0;
 }
 
 bool GzipInput::begins_with(std::string_view bytes) const {
-  return stream_.avail_in >= bytes.size() && std::memcmp(stream_.next_in, bytes.data(), bytes.size()) == 0;
+  return stream_.avail_in >= bytes.size() &&
+         std::memcmp(stream_.next_in, bytes.data(), bytes.size()) == 0;
 }
 
 Result<std::size_t> GzipInput::read(char* out, std::size_t size) {
@@ -78,7 +83,8 @@ Result<std::size_t> GzipInput::inflate_some(char* out, std::size_t size) {
     if (stream_.avail_in < sizeof(kMagic)) VPMM_TRY(fill());
     if (is_between_members_) {
       if (stream_.avail_in == 0) return 0;
-      if (!starts_member()) return bad("something that is not compressed follows the end of the compressed data");
+      if (!starts_member())
+        return bad("something that is not compressed follows the end of the compressed data");
       is_between_members_ = false;
     }
     const bool is_all = stream_.avail_in == 0;
@@ -92,9 +98,11 @@ Result<std::size_t> GzipInput::inflate_some(char* out, std::size_t size) {
       is_cut_ = true;
       return 0;
     }
-    if (code == Z_MEM_ERROR) return Error{ErrorCode::host_out_of_memory, "no memory to decompress it"};
+    if (code == Z_MEM_ERROR)
+      return Error{ErrorCode::host_out_of_memory, "no memory to decompress it"};
     if (code != Z_OK && code != Z_BUF_ERROR && stream_.avail_out == size)
-      return bad(fmt::format("the compressed data is damaged ({})", stream_.msg == nullptr ? "?" : stream_.msg));
+      return bad(fmt::format("the compressed data is damaged ({})",
+                             stream_.msg == nullptr ? "?" : stream_.msg));
   }
   return size - stream_.avail_out;
 }

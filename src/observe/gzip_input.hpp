@@ -1,4 +1,5 @@
-// observe: the bytes of a file, gzip or plain, which tells a stream that was cut from one that is damaged.
+// observe: the bytes of a file, gzip or plain, which tells a stream that was cut from one that is
+// damaged.
 #pragma once
 
 #include <zlib.h>
@@ -14,7 +15,8 @@
 
 namespace vpmm::observe {
 
-// zlib's own gzFile takes anything behind the stream for nothing, and a cut stream for a damaged one.
+// zlib's own gzFile takes anything behind the stream for nothing, and a cut stream for a damaged
+// one.
 class GzipInput {
  public:
   // The error of both is the bare reason, without the file's name.
@@ -41,7 +43,8 @@ class GzipInput {
 
   explicit GzipInput(File file);
   static Result<std::unique_ptr<GzipInput>> begin(File file);
-  Result<void> fill();  // until input_ is full or the file ends; what was not consumed stays in front
+  Result<void>
+  fill();  // until input_ is full or the file ends; what was not consumed stays in front
   bool starts_member() const;
   Result<std::size_t> inflate_some(char* out, std::size_t size);
 

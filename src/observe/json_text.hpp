@@ -1,4 +1,5 @@
-// observe: JSON as text, piece by piece. A tree of it cannot be taken apart where the process has no memory.
+// observe: JSON as text, piece by piece. A tree of it cannot be taken apart where the process has
+// no memory.
 #pragma once
 
 #include <cstdint>

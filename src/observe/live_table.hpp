@@ -1,4 +1,5 @@
-// observe: which allocations of a recording live, as the file has them, and which are in the file at all.
+// observe: which allocations of a recording live, as the file has them, and which are in the file
+// at all.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// observe: messages for people, by level, to one sink. A message that nobody wants is never formatted.
+// observe: messages for people, by level, to one sink. A message that nobody wants is never
+// formatted.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,7 +19,8 @@ using LogSink = std::function<void(LogLevel level, std::string_view message)>;
 // For the whole process: messages above `level` are dropped. Starts at warning.
 void set_log_level(LogLevel level);
 
-// For the whole process; an empty sink brings the default back: a line "vpmm: warning: ..." on stderr.
+// For the whole process; an empty sink brings the default back: a line "vpmm: warning: ..." on
+// stderr.
 void set_log_sink(LogSink sink);
 
 // What log() calls once it knows that the message is wanted.

@@ -6,8 +6,8 @@
 namespace vpmm::observe {
 
 enum class LogLevel { quiet, error, warning, info, debug };
-inline constexpr std::array kLogLevels{LogLevel::quiet, LogLevel::error, LogLevel::warning, LogLevel::info,
-                                       LogLevel::debug};
+inline constexpr std::array kLogLevels{LogLevel::quiet, LogLevel::error, LogLevel::warning,
+                                       LogLevel::info, LogLevel::debug};
 const char* to_string(LogLevel level);
 
 }  // namespace vpmm::observe

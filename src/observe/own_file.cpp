@@ -1,18 +1,19 @@
 // observe: creating a file that nobody else writes.
 //
 // Note [Two that record to one file]
-// Children inherit the variable that names the file, and so do programs side by side: the second would empty what the
-// first still writes. So whoever writes a regular file holds flock() on it, and a file is emptied by who got that. A
-// file that is kept short is replaced by another of its name: one that was opened and has no name any more is opened
-// anew, a few times. Where the file system has no locks, or never says that what was opened is what has the name,
-// nobody is kept out.
+// Children inherit the variable that names the file, and so do programs side by side: the second
+// would empty what the first still writes. So whoever writes a regular file holds flock() on it,
+// and a file is emptied by who got that. A file that is kept short is replaced by another of its
+// name: one that was opened and has no name any more is opened anew, a few times. Where the file
+// system has no locks, or never says that what was opened is what has the name, nobody is kept out.
 //
 // Note [A lock that forked children share]
-// A forked child inherits the descriptor, and with it the lock, which would last as long as the child: a worker, a
-// daemon. So the owner unlocks before it closes, and the child closes what is listed at once, in case the owner dies;
-// it must not unlock, which it would do for the owner, too. A file is listed after it was opened and taken off the list
-// before it is closed, so that fork() waits for no file. A child from between has the descriptor, and no lock once the
-// owner has given it up.
+// A forked child inherits the descriptor, and with it the lock, which would last as long as the
+// child: a worker, a daemon. So the owner unlocks before it closes, and the child closes what is
+// listed at once, in case the owner dies; it must not unlock, which it would do for the owner, too.
+// A file is listed after it was opened and taken off the list before it is closed, so that fork()
+// waits for no file. A child from between has the descriptor, and no lock once the owner has given
+// it up.
 #include "observe/own_file.hpp"
 
 #include <fcntl.h>
@@ -34,14 +35,15 @@ namespace {
 constexpr int kMostTries = 10;
 
 Error not_created(const std::string& path) {
-  return {ErrorCode::bad_file, fmt::format("{}: cannot be created: {}", path, std::strerror(errno))};
+  return {ErrorCode::bad_file,
+          fmt::format("{}: cannot be created: {}", path, std::strerror(errno))};
 }
 
 bool is_named(int descriptor, const std::string& path) {
   struct stat file {};
   struct stat named {};
-  return ::fstat(descriptor, &file) == 0 && ::stat(path.c_str(), &named) == 0 && named.st_ino == file.st_ino &&
-         named.st_dev == file.st_dev;
+  return ::fstat(descriptor, &file) == 0 && ::stat(path.c_str(), &named) == 0 &&
+         named.st_ino == file.st_ino && named.st_dev == file.st_dev;
 }
 
 }  // namespace
@@ -81,8 +83,9 @@ Result<void> OwnFile::open(const std::string& path, Access access) {
 
 Result<void> OwnFile::lock(const std::string& path) {
   if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-    return Error{ErrorCode::file_in_use,
-                 fmt::format("{}: cannot be created: another recording is being written to it", path)};
+    return Error{
+        ErrorCode::file_in_use,
+        fmt::format("{}: cannot be created: another recording is being written to it", path)};
   VPMM_RACE_WINDOW("a file is locked, and may have lost its name");
   return {};
 }
@@ -103,9 +106,10 @@ bool OwnFile::close() noexcept {
   return descriptor < 0 || ::close(descriptor) == 0;
 }
 
-// --- fork() ---------------------------------------------------------------------------------------------------------
+// --- --- fork()
 
-// The analysis sees one function at a time; fork() calls one of these before and one of the others after.
+// The analysis sees one function at a time; fork() calls one of these before and one of the others
+// after.
 void OwnFile::before_fork() noexcept VPMM_NO_THREAD_SAFETY_ANALYSIS { list_mutex_.lock(); }
 void OwnFile::in_parent() noexcept VPMM_NO_THREAD_SAFETY_ANALYSIS { list_mutex_.unlock(); }
 void OwnFile::in_child() noexcept VPMM_NO_THREAD_SAFETY_ANALYSIS {

@@ -9,19 +9,22 @@
 
 namespace vpmm::observe {
 
-// A file that nobody else empties. Its end gives it up. Of one thread at a time; in a forked child it is closed
-// already.
+// A file that nobody else empties. Its end gives it up. Of one thread at a time; in a forked child
+// it is closed already.
 class OwnFile {
  public:
   enum class Access { write, read_and_write };
-  // Creates the file, or empties the one there is. A pipe is opened for writing once somebody reads it, for both at
-  // once. ErrorCode::file_in_use: it is being written; bad_file: it cannot be created.
+  // Creates the file, or empties the one there is. A pipe is opened for writing once somebody reads
+  // it, for both at once. ErrorCode::file_in_use: it is being written; bad_file: it cannot be
+  // created.
   static Result<std::unique_ptr<OwnFile>> create(const std::string& path, Access access);
   ~OwnFile() { close(); }
   OwnFile(const OwnFile&) = delete;
   OwnFile& operator=(const OwnFile&) = delete;
 
-  int descriptor() const { return descriptor_; }  // -1: given up, or of the process that this one was forked from
+  int descriptor() const {
+    return descriptor_;
+  }  // -1: given up, or of the process that this one was forked from
   bool is_regular() const { return is_regular_; }
   // Gives it up, and closes it. False: errno says why.
   bool close() noexcept;

@@ -30,7 +30,8 @@ enum class RecordedKind : std::uint16_t {
 constexpr std::uint16_t kLastRecordedKind = 16;
 
 constexpr std::uint32_t kNoRecordedStream = 0xffffffff;
-// Flag of allocate_failed: the request was a mistake, or the pool could not work; more memory would not have helped.
+// Flag of allocate_failed: the request was a mistake, or the pool could not work; more memory would
+// not have helped.
 constexpr std::uint16_t kNotForWantOfMemory = 1;
 
 struct RecordedEvent {

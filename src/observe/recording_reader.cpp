@@ -26,7 +26,8 @@ class Tables {
         std::uint64_t number = 0;
         const char* const end = key.data() + key.size();
         const auto [stop, problem] = std::from_chars(key.data(), end, number);
-        if (problem != std::errc{} || stop != end) return fmt::format("`{}` is no number of `{}`", key, name);
+        if (problem != std::errc{} || stop != end)
+          return fmt::format("`{}` is no number of `{}`", key, name);
         if (name == "stacks" ? !value.is_array() : !value.is_string())
           return fmt::format("what number {} of `{}` stands for is of another type", number, name);
         if (numbers != nullptr) numbers->insert(number);
@@ -38,10 +39,11 @@ class Tables {
   std::string missing(const RecordedEvent& event) const {
     if (event.stream != kNoRecordedStream && !streams_.contains(event.stream))
       return fmt::format("stream {} is not defined", event.stream);
-    if (event.stack != 0 && !stacks_.contains(event.stack)) return fmt::format("stack {} is not defined", event.stack);
+    if (event.stack != 0 && !stacks_.contains(event.stack))
+      return fmt::format("stack {} is not defined", event.stack);
     const auto kind = static_cast<RecordedKind>(event.kind);
-    const bool has_text =
-        kind == RecordedKind::allocate_failed || kind == RecordedKind::out_of_memory || kind == RecordedKind::mark;
+    const bool has_text = kind == RecordedKind::allocate_failed ||
+                          kind == RecordedKind::out_of_memory || kind == RecordedKind::mark;
     if (has_text && event.value != 0 && !strings_.contains(event.value))
       return fmt::format("string {} is not defined", event.value);
     return {};
@@ -67,7 +69,8 @@ class RecordedTraceBuilder {
   std::string read_header(const nlohmann::json& json) {
     const auto bytes_of = [&](const char* key) -> std::optional<Bytes> {
       const auto found = json.find(key);
-      return found != json.end() && found->is_number_unsigned() ? std::optional(found->get<Bytes>()) : std::nullopt;
+      return found != json.end() && found->is_number_unsigned() ? std::optional(found->get<Bytes>())
+                                                                : std::nullopt;
     };
     trace_.capacity = bytes_of("capacity");
     trace_.device_bytes = bytes_of("device_bytes");
@@ -105,15 +108,17 @@ class RecordedTraceBuilder {
     std::size_t stream = 0;
   };
 
-  std::size_t stream_of(std::uint32_t stream) { return streams_.try_emplace(stream, streams_.size()).first->second; }
+  std::size_t stream_of(std::uint32_t stream) {
+    return streams_.try_emplace(stream, streams_.size()).first->second;
+  }
 
   std::string allocate(const RecordedEvent& event) {
     const Live live{next_, event.bytes, stream_of(event.stream)};
     if (!live_.try_emplace(event.address, live).second)
       return fmt::format("{:#x} is allocated while it lives", event.address);
     ++next_;
-    trace_.events.push_back(
-        {TraceEvent::Kind::allocate, live.number, event.bytes, live.stream, event.time_ns / 1000, false});
+    trace_.events.push_back({TraceEvent::Kind::allocate, live.number, event.bytes, live.stream,
+                             event.time_ns / 1000, false});
     return {};
   }
 
@@ -123,19 +128,21 @@ class RecordedTraceBuilder {
     if (found == live_.end()) return fmt::format("{:#x} is freed and does not live", event.address);
     const Live live = found->second;
     if (event.bytes != 0 && event.bytes != live.bytes)
-      return fmt::format("a free of {} bytes, where the allocation has {}", event.bytes, live.bytes);
+      return fmt::format("a free of {} bytes, where the allocation has {}", event.bytes,
+                         live.bytes);
     live_.erase(found);
-    const std::size_t stream = event.stream == kNoRecordedStream ? live.stream : stream_of(event.stream);
-    trace_.events.push_back(
-        {TraceEvent::Kind::deallocate, live.number, live.bytes, stream, event.time_ns / 1000, false});
+    const std::size_t stream =
+        event.stream == kNoRecordedStream ? live.stream : stream_of(event.stream);
+    trace_.events.push_back({TraceEvent::Kind::deallocate, live.number, live.bytes, stream,
+                             event.time_ns / 1000, false});
     return {};
   }
 
   std::string fail(const RecordedEvent& event) {
     if ((event.flags & kNotForWantOfMemory) != 0) return {};
     ++trace_.failed;
-    trace_.events.push_back(
-        {TraceEvent::Kind::allocate, next_++, event.bytes, stream_of(event.stream), event.time_ns / 1000, true});
+    trace_.events.push_back({TraceEvent::Kind::allocate, next_++, event.bytes,
+                             stream_of(event.stream), event.time_ns / 1000, true});
     return {};
   }
 
@@ -169,18 +176,21 @@ std::string add_block(const BlockReader::Block& block, RecordedTraceBuilder& bui
 
 }  // namespace
 
-Result<Trace> read_recorded_trace(const std::string& path, const std::string& name, std::unique_ptr<GzipInput> input) {
+Result<Trace> read_recorded_trace(const std::string& path, const std::string& name,
+                                  std::unique_ptr<GzipInput> input) {
   BlockReader blocks(path, std::move(input));
   RecordedTraceBuilder builder(name);
   while (true) {
     VPMM_TRY_ASSIGN(const std::optional<BlockReader::Block> block, blocks.next());
     if (!block) break;
-    if (const std::string wrong = add_block(*block, builder); !wrong.empty()) return blocks.error(wrong);
+    if (const std::string wrong = add_block(*block, builder); !wrong.empty())
+      return blocks.error(wrong);
   }
   Trace trace = builder.take();
   if (blocks.is_cut())
-    trace.warning = fmt::format("{}: the file is cut short, for its recording was not stopped: {} events were read",
-                                path, trace.events.size());
+    trace.warning = fmt::format(
+        "{}: the file is cut short, for its recording was not stopped: {} events were read", path,
+        trace.events.size());
   return trace;
 }
 

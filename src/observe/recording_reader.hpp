@@ -16,7 +16,8 @@
 
 namespace vpmm::observe {
 
-// The blocks of a file that begins with "VPMMREC", in their order: a header, and behind an end nothing.
+// The blocks of a file that begins with "VPMMREC", in their order: a header, and behind an end
+// nothing.
 class BlockReader {
  public:
   struct Block {
@@ -24,7 +25,8 @@ class BlockReader {
     std::string bytes;
   };
 
-  BlockReader(std::string path, std::unique_ptr<GzipInput> input) : path_(std::move(path)), input_(std::move(input)) {}
+  BlockReader(std::string path, std::unique_ptr<GzipInput> input)
+      : path_(std::move(path)), input_(std::move(input)) {}
 
   // None: the file has ended. bad_file: "PATH: byte OFFSET: reason", the offset of the block.
   Result<std::optional<Block>> next();
@@ -47,6 +49,7 @@ class BlockReader {
 };
 
 // Of such a file, what was allocated and freed.
-Result<Trace> read_recorded_trace(const std::string& path, const std::string& name, std::unique_ptr<GzipInput> input);
+Result<Trace> read_recorded_trace(const std::string& path, const std::string& name,
+                                  std::unique_ptr<GzipInput> input);
 
 }  // namespace vpmm::observe

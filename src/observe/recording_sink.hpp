@@ -45,7 +45,8 @@ struct RecordingOptions {
   std::uint64_t window_ns = 0;  // how far back the file reaches, at least; 0: to the beginning
 };
 
-// Of one thread at a time. Errors are kept: the first is the file's. std::bad_alloc of write() leaves the event out.
+// Of one thread at a time. Errors are kept: the first is the file's. std::bad_alloc of write()
+// leaves the event out.
 class RecordingSink {
  public:
   RecordingSink() = default;
@@ -55,15 +56,19 @@ class RecordingSink {
 
   virtual void begin(const std::vector<LiveAllocation>& live, std::uint64_t now_ns) = 0;
   virtual void write(const QueuedEvent& event) = 0;
-  // After it, the file as it is tells of all that was written. Returns how many events it had to leave out.
+  // After it, the file as it is tells of all that was written. Returns how many events it had to
+  // leave out.
   virtual std::uint64_t flush() noexcept = 0;
   virtual void close(std::uint64_t lost, bool is_exit) noexcept = 0;
   virtual const std::string& error() const = 0;  // empty: none
 };
 
 // ErrorCode::file_in_use: another recording is being written to it; bad_file: it cannot be created.
-Result<std::unique_ptr<RecordingSink>> make_csv_sink(const std::string& path, std::uint64_t start_ns);
-Result<std::unique_ptr<RecordingSink>> make_block_sink(const std::string& path, std::uint64_t start_ns,
-                                                       const RecordingOptions& options, StackTable& stacks);
+Result<std::unique_ptr<RecordingSink>> make_csv_sink(const std::string& path,
+                                                     std::uint64_t start_ns);
+Result<std::unique_ptr<RecordingSink>> make_block_sink(const std::string& path,
+                                                       std::uint64_t start_ns,
+                                                       const RecordingOptions& options,
+                                                       StackTable& stacks);
 
 }  // namespace vpmm::observe

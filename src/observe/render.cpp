@@ -17,7 +17,8 @@ namespace {
 using Regions = std::span<const RegionSnapshot>;
 
 std::string notation(const RegionSnapshot& region, Bytes page_size) {
-  const std::string_view sign = region.kind == ' ' ? std::string_view() : std::string_view(&region.kind, 1);
+  const std::string_view sign =
+      region.kind == ' ' ? std::string_view() : std::string_view(&region.kind, 1);
   if (page_size == 0 || !is_multiple(region.range.size, page_size))
     return fmt::format("[{}{}]", sign, format_bytes(region.range.size));
   return fmt::format("[{}{}]", sign, region.range.size / page_size);
@@ -35,13 +36,16 @@ const char* state_name(char kind) {
 }
 
 Regions without_trailing_holes(Regions regions) {
-  while (!regions.empty() && regions.back().kind == '*') regions = regions.first(regions.size() - 1);
+  while (!regions.empty() && regions.back().kind == '*')
+    regions = regions.first(regions.size() - 1);
   return regions;
 }
 
 // The regions inside `reservation`. Requires: regions ascend.
 Regions regions_in(Regions regions, const AddressRange& reservation) {
-  const auto before = [](const RegionSnapshot& region, DevicePtr address) { return region.range.begin < address; };
+  const auto before = [](const RegionSnapshot& region, DevicePtr address) {
+    return region.range.begin < address;
+  };
   const auto first = std::lower_bound(regions.begin(), regions.end(), reservation.begin, before);
   const auto last = std::lower_bound(first, regions.end(), reservation.end(), before);
   return Regions(first, last);
@@ -49,7 +53,8 @@ Regions regions_in(Regions regions, const AddressRange& reservation) {
 
 std::string picture_of(Regions regions, Bytes page_size) {
   std::string out;
-  for (const RegionSnapshot& region : without_trailing_holes(regions)) out += notation(region, page_size);
+  for (const RegionSnapshot& region : without_trailing_holes(regions))
+    out += notation(region, page_size);
   return out.empty() ? "[]" : out;
 }
 
@@ -62,10 +67,10 @@ std::string stamp_text(const RegionSnapshot& region) {
   }
   if (region.kind != ' ') return region.stamp;
   if (region.small_allocations)
-    return fmt::format("cut for requests below a page: {} live, asked for {}", *region.small_allocations,
-                       readable_bytes(region.requested));
-  return fmt::format("asked for {}{}{}", readable_and_exact_bytes(region.requested), region.stamp.empty() ? "" : ", ",
-                     region.stamp);
+    return fmt::format("cut for requests below a page: {} live, asked for {}",
+                       *region.small_allocations, readable_bytes(region.requested));
+  return fmt::format("asked for {}{}{}", readable_and_exact_bytes(region.requested),
+                     region.stamp.empty() ? "" : ", ", region.stamp);
 }
 
 std::string hex(DevicePtr address) { return fmt::format("0x{:x}", to_integer(address)); }
@@ -75,8 +80,8 @@ std::string json_string(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// One object, written as its members come. The library's own objects ask for memory when they end, and end the process
-// where there is none.
+// One object, written as its members come. The library's own objects ask for memory when they end,
+// and end the process where there is none.
 class JsonObject {
  public:
   // `value` is JSON.
@@ -87,7 +92,9 @@ class JsonObject {
     text_ += value;
     return *this;
   }
-  JsonObject& add(std::string_view name, std::uint64_t value) { return add(name, fmt::format("{}", value)); }
+  JsonObject& add(std::string_view name, std::uint64_t value) {
+    return add(name, fmt::format("{}", value));
+  }
   std::string done() const { return text_ + "}"; }
 
  private:
@@ -109,7 +116,8 @@ std::string array_of(const Range& range) {
 
 std::string json_of(const Statistics& statistics) {
   JsonObject json;
-  for (const StatisticEntry& entry : statistic_list()) json.add(entry.name, statistics.*entry.member);
+  for (const StatisticEntry& entry : statistic_list())
+    json.add(entry.name, statistics.*entry.member);
   return json.done();
 }
 
@@ -144,21 +152,23 @@ std::string to_text(const Statistics& statistics) {
   for (const StatisticEntry& entry : statistic_list()) width = std::max(width, entry.name.size());
   std::string out;
   for (const StatisticEntry& entry : statistic_list()) {
-    fmt::format_to(std::back_inserter(out), "  {:<{}}  {:>20}  {}\n", entry.name, width, statistics.*entry.member,
-                   entry.meaning);
+    fmt::format_to(std::back_inserter(out), "  {:<{}}  {:>20}  {}\n", entry.name, width,
+                   statistics.*entry.member, entry.meaning);
   }
   return out;
 }
 
 std::string to_text(const PoolSnapshot& snapshot) {
-  std::string out = fmt::format("pool on device {} (driver {}, policy {}, pages of {})\n", snapshot.device,
-                                snapshot.driver, snapshot.policy, format_bytes(snapshot.page_size));
+  std::string out =
+      fmt::format("pool on device {} (driver {}, policy {}, pages of {})\n", snapshot.device,
+                  snapshot.driver, snapshot.policy, format_bytes(snapshot.page_size));
   out += to_text(snapshot.statistics);
   out += fmt::format("picture, in pages or with a unit: {}\n", picture(snapshot));
   out += fmt::format("{} regions\n", snapshot.regions.size());
   for (const RegionSnapshot& region : snapshot.regions) {
-    std::string line = fmt::format("  {}  {:>16}  {:<10}  {}", hex(region.range.begin), region.range.size,
-                                   notation(region, snapshot.page_size), stamp_text(region));
+    std::string line =
+        fmt::format("  {}  {:>16}  {:<10}  {}", hex(region.range.begin), region.range.size,
+                    notation(region, snapshot.page_size), stamp_text(region));
     line.erase(line.find_last_not_of(' ') + 1);
     out += line + "\n";
   }

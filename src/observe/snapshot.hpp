@@ -13,10 +13,12 @@ namespace vpmm::observe {
 
 struct RegionSnapshot {
   AddressRange range;
-  char kind = '*';       // ' ' allocated, '-' free, '*' hole, '~' zombie, '#' in flight
-  Bytes requested = 0;   // allocated: what the user asked for; of a page that is cut, what is live in it
+  char kind = '*';  // ' ' allocated, '-' free, '*' hole, '~' zombie, '#' in flight
+  Bytes requested =
+      0;  // allocated: what the user asked for; of a page that is cut, what is live in it
   bool complete = true;  // free, zombie: nothing pending
-  // free, zombie: "timeline 3 up to 17 (stream 9)"; allocated: the stream; empty: any-stream or complete
+  // free, zombie: "timeline 3 up to 17 (stream 9)"; allocated: the stream; empty: any-stream or
+  // complete
   std::string stamp;
   // allocated: how many live small requests begin in it; none: it is one allocation
   std::optional<std::uint64_t> small_allocations;

@@ -35,7 +35,8 @@ int find_own(dl_phdr_info* module, std::size_t /*size*/, void* arg) {
   const auto here = reinterpret_cast<std::uint64_t>(&find_own);
   for (int i = 0; i < module->dlpi_phnum; ++i) {
     const auto& part = module->dlpi_phdr[i];
-    const Area area{module->dlpi_addr + part.p_vaddr, module->dlpi_addr + part.p_vaddr + part.p_memsz};
+    const Area area{module->dlpi_addr + part.p_vaddr,
+                    module->dlpi_addr + part.p_vaddr + part.p_memsz};
     if (part.p_type != PT_LOAD || !area.has(here)) continue;
     if (*module->dlpi_name != '\0') *static_cast<Area*>(arg) = area;
     return 1;
@@ -43,7 +44,8 @@ int find_own(dl_phdr_info* module, std::size_t /*size*/, void* arg) {
   return 0;
 }
 
-// Where the code of this library is. Empty where it is linked into a program, whose frames are wanted.
+// Where the code of this library is. Empty where it is linked into a program, whose frames are
+// wanted.
 const Area& own_code() {
   static const Area own = [] {
     Area found;
@@ -125,7 +127,8 @@ std::string to_string(const StackKinds& kinds) {
   Walk foreign;
   if (kinds.native) _Unwind_Backtrace(&add_frame, &native);
   const StackProvider by = kinds.python ? provider() : StackProvider{};
-  if (by.capture != nullptr) foreign.count = by.capture(by.arg, foreign.frames.data(), foreign.frames.size());
+  if (by.capture != nullptr)
+    foreign.count = by.capture(by.arg, foreign.frames.data(), foreign.frames.size());
   if (native.count + foreign.count == 0) return 0;
   const std::uint64_t hash = hash_of(foreign, hash_of(native, 0));
   {
@@ -135,8 +138,10 @@ std::string to_string(const StackKinds& kinds) {
   }
   Stack stack;
   const std::size_t own = own_code().end == 0 && native.count > 1 ? 1 : 0;  // this very function
-  stack.native.assign(native.frames.begin() + own, native.frames.begin() + static_cast<std::ptrdiff_t>(native.count));
-  for (std::size_t i = 0; i < foreign.count; ++i) stack.foreign.push_back(described(by, foreign.frames[i]));
+  stack.native.assign(native.frames.begin() + own,
+                      native.frames.begin() + static_cast<std::ptrdiff_t>(native.count));
+  for (std::size_t i = 0; i < foreign.count; ++i)
+    stack.foreign.push_back(described(by, foreign.frames[i]));
   const MutexLock lock(mutex_);
   fresh_.reserve(fresh_.size() + 1);  // it may throw, so before there is a number
   const auto [entry, is_new] = numbers_.try_emplace(hash, next_);
@@ -165,7 +170,8 @@ void StackTable::take_new(std::vector<Stack>& taken) {
 FrameText describe_native(std::uint64_t return_address) {
   Dl_info info{};
   // The call is in front of the address to which it returns, which may be another function's.
-  const auto* const at = reinterpret_cast<const void*>(return_address - 1);  // NOLINT(performance-no-int-to-ptr)
+  const auto* const at =
+      reinterpret_cast<const void*>(return_address - 1);  // NOLINT(performance-no-int-to-ptr)
   if (dladdr(at, &info) == 0) return {"", 0, fmt::format("{:#x}", return_address)};
   const std::string file = info.dli_fname == nullptr ? "" : info.dli_fname;
   if (info.dli_sname == nullptr) {
@@ -173,8 +179,8 @@ FrameText describe_native(std::uint64_t return_address) {
     return {file, 0, fmt::format("+{:#x}", return_address - base)};
   }
   int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> name(abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status),
-                                                    &std::free);
+  const std::unique_ptr<char, void (*)(void*)> name(
+      abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status), &std::free);
   return {file, 0, status == 0 && name ? name.get() : info.dli_sname};
 }
 

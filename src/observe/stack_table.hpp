@@ -21,7 +21,8 @@ struct FrameText {
 
 // The frames of another language. Both run on the thread whose stack it is.
 struct StackProvider {
-  // Up to `most` frames, innermost first, by numbers that mean the same frame as long as the process runs; how many.
+  // Up to `most` frames, innermost first, by numbers that mean the same frame as long as the
+  // process runs; how many.
   std::size_t (*capture)(void* arg, std::uint64_t* frames, std::size_t most) = nullptr;
   // Of a frame that capture() gave. The texts are copied.
   void (*describe)(void* arg, std::uint64_t frame, const char** file, std::uint64_t* line,
@@ -53,8 +54,8 @@ class StackTable {
     std::vector<FrameText> foreign;     // further out than those
   };
 
-  // The number of the stack of this thread, without the frames of this library that it begins with. 0: it has none, or
-  // there is no memory for it.
+  // The number of the stack of this thread, without the frames of this library that it begins with.
+  // 0: it has none, or there is no memory for it.
   std::uint32_t capture(const StackKinds& kinds) noexcept VPMM_EXCLUDES(mutex_);
   // Of a new file: no number from before it is given out again. Returns the first that may be.
   std::uint32_t begin_anew() VPMM_EXCLUDES(mutex_);
@@ -63,7 +64,8 @@ class StackTable {
 
  private:
   Mutex mutex_;
-  std::unordered_map<std::uint64_t, std::uint32_t> numbers_ VPMM_GUARDED_BY(mutex_);  // by a hash of all frames
+  std::unordered_map<std::uint64_t, std::uint32_t> numbers_
+      VPMM_GUARDED_BY(mutex_);  // by a hash of all frames
   std::vector<Stack> fresh_ VPMM_GUARDED_BY(mutex_);
   std::uint32_t next_ VPMM_GUARDED_BY(mutex_) = 1;
 };

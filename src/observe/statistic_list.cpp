@@ -5,7 +5,8 @@ namespace vpmm::observe {
 namespace {
 
 constexpr StatisticEntry kStatistics[] = {
-#define VPMM_STATISTIC(name, kind, meaning) {#name, StatisticKind::kind, meaning, &Statistics::name},
+#define VPMM_STATISTIC(name, kind, meaning) \
+  {#name, StatisticKind::kind, meaning, &Statistics::name},
 #include "observe/statistics.def"
 #undef VPMM_STATISTIC
 };

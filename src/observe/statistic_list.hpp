@@ -1,4 +1,5 @@
-// observe: the figures of Statistics as a table, for everything that prints, exports or documents them.
+// observe: the figures of Statistics as a table, for everything that prints, exports or documents
+// them.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,8 @@ struct TraceEvent {
   Bytes bytes = 0;             // of the allocation, in both kinds
   std::size_t stream = 0;      // renumbered from 0 in order of appearance
   std::uint64_t time_us = 0;   // never decreases
-  bool failed = false;         // an allocation for which there was no memory; it has a number and is never freed
+  bool failed =
+      false;  // an allocation for which there was no memory; it has a number and is never freed
 };
 
 struct Trace {
@@ -28,15 +29,15 @@ struct Trace {
   std::vector<TraceEvent> events;
   std::size_t allocations = 0;
   std::size_t streams = 0;
-  std::size_t failed = 0;             // requests
-  std::optional<Bytes> capacity;      // that the pool had; none: as much as the GPU had, or not known
+  std::size_t failed = 0;         // requests
+  std::optional<Bytes> capacity;  // that the pool had; none: as much as the GPU had, or not known
   std::optional<Bytes> device_bytes;  // that the GPU had; none: not known
-  std::string warning;                // empty, or that the file was cut and the trace is what came before
+  std::string warning;  // empty, or that the file was cut and the trace is what came before
 };
 
-// "-": standard input. Anything unexpected is ErrorCode::bad_file, "FILE:LINE: reason" or "FILE: byte OFFSET: reason",
-// but for one thing: a recording or a compressed file that just ends, because the recording program died, is read up to
-// its last whole block or line.
+// "-": standard input. Anything unexpected is ErrorCode::bad_file, "FILE:LINE: reason" or "FILE:
+// byte OFFSET: reason", but for one thing: a recording or a compressed file that just ends, because
+// the recording program died, is read up to its last whole block or line.
 Result<Trace> read_trace(const std::string& path);
 
 }  // namespace vpmm::observe

@@ -1,4 +1,5 @@
-// observe: reading a trace, and its lines one by one, refusing everything that is not exactly a trace.
+// observe: reading a trace, and its lines one by one, refusing everything that is not exactly a
+// trace.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,11 +39,13 @@ class LineReader {
   LineReader(const std::string& path, std::unique_ptr<GzipInput> input)
       : position_{path}, input_(std::move(input)), buffer_(kReadBytes) {}
 
-  // None: the end of the file. A last line without a line feed is left out: its writer may have been killed inside it.
+  // None: the end of the file. A last line without a line feed is left out: its writer may have
+  // been killed inside it.
   Result<std::optional<std::string_view>> next() {
     ++position_.line;
     std::size_t length = 0;
-    while ((length = unread().find('\n')) == std::string_view::npos && unread().size() <= kLongestLine) {
+    while ((length = unread().find('\n')) == std::string_view::npos &&
+           unread().size() <= kLongestLine) {
       VPMM_TRY_ASSIGN(const bool is_end, read_on());
       if (!is_end) continue;
       has_partial_line_ = !unread().empty();
@@ -51,9 +54,11 @@ class LineReader {
     const std::string_view line = unread().substr(0, length);
     if (line.size() > kLongestLine || line.find('\0') != std::string_view::npos)
       return position_.error(
-          "no line of a trace: too long, or it holds a zero byte; `vpmm convert` reads the files of other programs");
+          "no line of a trace: too long, or it holds a zero byte; `vpmm convert` reads the files "
+          "of other programs");
     if (!line.empty() && line.back() == '\r')
-      return position_.error("the line ends with a carriage return (CR LF): lines of a trace end with LF alone");
+      return position_.error(
+          "the line ends with a carriage return (CR LF): lines of a trace end with LF alone");
     begin_ = std::min(begin_ + length + 1, end_);
     return std::optional(line);
   }
@@ -92,10 +97,12 @@ Result<Columns> split(std::string_view line, const Position& position) {
     begin = end + 1;
   }
   if (count == kColumns) return columns;
-  return position.error(fmt::format("expected {} columns ({}), found {}", kColumns, kHeader, count));
+  return position.error(
+      fmt::format("expected {} columns ({}), found {}", kColumns, kHeader, count));
 }
 
-Result<std::uint64_t> number(std::string_view text, std::string_view column, const Position& position) {
+Result<std::uint64_t> number(std::string_view text, std::string_view column,
+                             const Position& position) {
   std::uint64_t value = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
@@ -120,7 +127,8 @@ class TraceBuilder {
     VPMM_TRY_ASSIGN(const std::uint64_t stream, number(columns[3], "stream", position));
     VPMM_TRY_ASSIGN(const std::uint64_t time_us, number(columns[4], "time_us", position));
     if (time_us < last_us_) {
-      return position.error(fmt::format("time_us {} is before the {} of an earlier line", time_us, last_us_));
+      return position.error(
+          fmt::format("time_us {} is before the {} of an earlier line", time_us, last_us_));
     }
     last_us_ = time_us;
     if (columns[0] == "a") return allocate(id, bytes, stream_index(stream), position);
@@ -141,29 +149,38 @@ class TraceBuilder {
     std::optional<std::uint64_t> freed_in_line;
   };
 
-  std::size_t stream_index(std::uint64_t number) { return streams_.try_emplace(number, streams_.size()).first->second; }
+  std::size_t stream_index(std::uint64_t number) {
+    return streams_.try_emplace(number, streams_.size()).first->second;
+  }
 
-  Result<void> allocate(std::uint64_t id, Bytes bytes, std::size_t stream, const Position& position) {
-    const auto [entry, is_new] = allocations_.try_emplace(id, Allocation{allocations_.size(), bytes, std::nullopt});
-    if (!is_new) return position.error(fmt::format("id {} was allocated before: ids are never reused", id));
-    trace_.events.push_back({TraceEvent::Kind::allocate, entry->second.index, bytes, stream, last_us_, false});
+  Result<void> allocate(std::uint64_t id, Bytes bytes, std::size_t stream,
+                        const Position& position) {
+    const auto [entry, is_new] =
+        allocations_.try_emplace(id, Allocation{allocations_.size(), bytes, std::nullopt});
+    if (!is_new)
+      return position.error(fmt::format("id {} was allocated before: ids are never reused", id));
+    trace_.events.push_back(
+        {TraceEvent::Kind::allocate, entry->second.index, bytes, stream, last_us_, false});
     return {};
   }
 
-  Result<void> deallocate(std::uint64_t id, Bytes bytes, std::size_t stream, const Position& position) {
+  Result<void> deallocate(std::uint64_t id, Bytes bytes, std::size_t stream,
+                          const Position& position) {
     const auto entry = allocations_.find(id);
-    if (entry == allocations_.end()) return position.error(fmt::format("id {} is freed but was never allocated", id));
+    if (entry == allocations_.end())
+      return position.error(fmt::format("id {} is freed but was never allocated", id));
     Allocation& allocation = entry->second;
     if (allocation.freed_in_line) {
-      return position.error(fmt::format("id {} was freed before, in line {}", id, *allocation.freed_in_line));
+      return position.error(
+          fmt::format("id {} was freed before, in line {}", id, *allocation.freed_in_line));
     }
     if (bytes != 0 && bytes != allocation.bytes) {
-      return position.error(
-          fmt::format("bytes {} of a free must be 0, or the {} of its allocation", bytes, allocation.bytes));
+      return position.error(fmt::format("bytes {} of a free must be 0, or the {} of its allocation",
+                                        bytes, allocation.bytes));
     }
     allocation.freed_in_line = position.line;
-    trace_.events.push_back(
-        {TraceEvent::Kind::deallocate, allocation.index, allocation.bytes, stream, last_us_, false});
+    trace_.events.push_back({TraceEvent::Kind::deallocate, allocation.index, allocation.bytes,
+                             stream, last_us_, false});
     return {};
   }
 
@@ -176,15 +193,18 @@ class TraceBuilder {
 Result<void> check_header(const std::optional<std::string_view>& header, const LineReader& lines) {
   if (header == kHeader) return {};
   const Position& position = lines.position();
-  if (!header && lines.is_cut()) return position.error("the file is cut short inside its first line");
+  if (!header && lines.is_cut())
+    return position.error("the file is cut short inside its first line");
   if (!header) return position.error("the file is empty");
   if (header->starts_with(kByteOrderMark))
-    return position.error(fmt::format("the file begins with a byte order mark (EF BB BF), not with `{}`", kHeader));
-  return position.error(
-      fmt::format("the first line must be `{}`; `vpmm convert` reads the files of other programs", kHeader));
+    return position.error(
+        fmt::format("the file begins with a byte order mark (EF BB BF), not with `{}`", kHeader));
+  return position.error(fmt::format(
+      "the first line must be `{}`; `vpmm convert` reads the files of other programs", kHeader));
 }
 
-Result<Trace> read_lines(const std::string& path, const std::string& name, std::unique_ptr<GzipInput> input) {
+Result<Trace> read_lines(const std::string& path, const std::string& name,
+                         std::unique_ptr<GzipInput> input) {
   LineReader lines(path, std::move(input));
   TraceBuilder builder(name);
   VPMM_TRY_ASSIGN(const std::optional<std::string_view> header, lines.next());
@@ -196,8 +216,9 @@ Result<Trace> read_lines(const std::string& path, const std::string& name, std::
   }
   Trace trace = builder.take();
   if (lines.is_cut()) {
-    trace.warning = fmt::format("{}: the file is cut short, or its last line has no line end: {} whole lines were read",
-                                path, trace.events.size() + 1);
+    trace.warning = fmt::format(
+        "{}: the file is cut short, or its last line has no line end: {} whole lines were read",
+        path, trace.events.size() + 1);
   }
   return trace;
 }

@@ -18,7 +18,8 @@ namespace {
 
 constexpr std::chrono::seconds kLongestUnflushed{1};
 constexpr std::chrono::milliseconds kBetweenHints{2};
-constexpr std::chrono::microseconds kBetweenLooks{50};  // for events that are claimed and not yet published
+constexpr std::chrono::microseconds kBetweenLooks{
+    50};  // for events that are claimed and not yet published
 
 }  // namespace
 
@@ -28,7 +29,8 @@ struct TraceWriter::Shared {
   Shared(std::string path_of_file, std::shared_ptr<RecordingChannel> used)
       : path(std::move(path_of_file)), channel(std::move(used)) {}
   bool is_forked() const { return getpid() != owner; }
-  void write_until_closed(const std::vector<LiveAllocation>& live, std::uint64_t now_ns) noexcept VPMM_EXCLUDES(mutex);
+  void write_until_closed(const std::vector<LiveAllocation>& live, std::uint64_t now_ns) noexcept
+      VPMM_EXCLUDES(mutex);
   bool write_some() noexcept VPMM_EXCLUDES(mutex);
   void finish() noexcept VPMM_EXCLUDES(mutex);
   Result<void> result() const;
@@ -46,7 +48,7 @@ struct TraceWriter::Shared {
   std::uint64_t lost = 0;  // events that are not in the file
 };
 
-// --- the thread -----------------------------------------------------------------------------------------------------
+// --- --- the thread
 
 // False: nothing comes any more.
 bool TraceWriter::Shared::write_some() noexcept {
@@ -64,7 +66,8 @@ bool TraceWriter::Shared::write_some() noexcept {
   return goes_on;
 }
 
-void TraceWriter::Shared::write_until_closed(const std::vector<LiveAllocation>& live, std::uint64_t now_ns) noexcept {
+void TraceWriter::Shared::write_until_closed(const std::vector<LiveAllocation>& live,
+                                             std::uint64_t now_ns) noexcept {
   try {
     sink->begin(live, now_ns);
   } catch (const std::exception&) {  // no memory for all of them
@@ -86,14 +89,16 @@ void TraceWriter::Shared::finish() noexcept {
   progress.notify_all();
 }
 
-// --- beginning and end ----------------------------------------------------------------------------------------------
+// --- --- beginning and end
 
-Result<std::unique_ptr<TraceWriter>> TraceWriter::create(const std::string& path, std::uint64_t now_ns,
+Result<std::unique_ptr<TraceWriter>> TraceWriter::create(const std::string& path,
+                                                         std::uint64_t now_ns,
                                                          std::shared_ptr<RecordingChannel> channel,
                                                          const RecordingOptions& options) {
   auto shared = std::make_shared<Shared>(path, std::move(channel));
   Result<std::unique_ptr<RecordingSink>> sink =
-      is_csv(path) ? make_csv_sink(path, now_ns) : make_block_sink(path, now_ns, options, shared->channel->stacks);
+      is_csv(path) ? make_csv_sink(path, now_ns)
+                   : make_block_sink(path, now_ns, options, shared->channel->stacks);
   if (!sink) return std::move(sink.error());
   shared->sink = std::move(sink).value();
   std::unique_ptr<TraceWriter> writer(new TraceWriter(std::move(shared)));
@@ -107,8 +112,10 @@ TraceWriter::TraceWriter(std::shared_ptr<Shared> shared) : shared_(std::move(sha
 const std::string& TraceWriter::path() const noexcept { return shared_->path; }
 
 Result<void> TraceWriter::begin(std::vector<LiveAllocation> live, std::uint64_t now_ns) {
-  Result<void> started = start_quiet_thread(
-      "vpmm-record", [shared = shared_, live = std::move(live), now_ns] { shared->write_until_closed(live, now_ns); });
+  Result<void> started =
+      start_quiet_thread("vpmm-record", [shared = shared_, live = std::move(live), now_ns] {
+        shared->write_until_closed(live, now_ns);
+      });
   has_begun_ = started.ok();
   return started;
 }
@@ -117,23 +124,27 @@ TraceWriter::~TraceWriter() {
   if (shared_->is_forked()) return;
   if (!has_begun_) {
     shared_->channel->queue.close();
-    shared_->channel->queue.take([](const QueuedEvent&) {});  // which are no events of the next recording
+    shared_->channel->queue.take(
+        [](const QueuedEvent&) {});  // which are no events of the next recording
     shared_->channel->is_in_use.store(false);
     return;
   }
   if (is_reported_) return;
   try {
-    if (const Result<void> closed = close(); !closed) log(LogLevel::error, "{}", closed.error().message);
+    if (const Result<void> closed = close(); !closed)
+      log(LogLevel::error, "{}", closed.error().message);
   } catch (const std::exception&) {  // no memory for a message
   }
 }
 
-// Others may have claimed a place before, and fill it only now, so the thread looks again and again.
+// Others may have claimed a place before, and fill it only now, so the thread looks again and
+// again.
 void TraceWriter::wait_until_written(std::chrono::milliseconds patience) noexcept try {
   const std::uint64_t wanted = shared_->channel->queue.claimed();
   const auto give_up = std::chrono::steady_clock::now() + patience;
   MutexLock lock(shared_->mutex);
-  while (shared_->written < wanted && !shared_->is_finished && std::chrono::steady_clock::now() < give_up) {
+  while (shared_->written < wanted && !shared_->is_finished &&
+         std::chrono::steady_clock::now() < give_up) {
     shared_->channel->queue.let_on();
     shared_->progress.wait_for(lock, kBetweenHints);
   }
@@ -152,7 +163,8 @@ Result<void> TraceWriter::close(std::chrono::milliseconds patience) {
       lock, patience, [this]() VPMM_REQUIRES(shared_->mutex) { return shared_->is_finished; });
   is_reported_ = true;
   if (is_finished) return shared_->result();
-  return Error{ErrorCode::bad_file, fmt::format("{}: not finished, for it takes no bytes", shared_->path)};
+  return Error{ErrorCode::bad_file,
+               fmt::format("{}: not finished, for it takes no bytes", shared_->path)};
 }
 
 Result<void> TraceWriter::Shared::result() const {

@@ -28,14 +28,16 @@ std::vector<std::string> command_of_process() {
 }
 
 std::int64_t unix_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
       .count();
 }
 
 bool write_events(BlockFile& file, const std::vector<RecordedEvent>& events) {
   for (std::size_t begin = 0; begin < events.size(); begin += kEventsPerBlock) {
     const std::size_t count = std::min(events.size() - begin, kEventsPerBlock);
-    const auto* const bytes = reinterpret_cast<const char*>(events.data() + begin);  // NOLINT: of a plain struct
+    const auto* const bytes =
+        reinterpret_cast<const char*>(events.data() + begin);  // NOLINT: of a plain struct
     if (!file.write(BlockKind::events, {bytes, count * sizeof(RecordedEvent)})) return false;
   }
   return true;
@@ -51,7 +53,8 @@ std::string Window::header_text(bool is_window) const {
   JsonObject settings;
   for (const auto& [name, value] : header.settings) settings.add(name, json_quoted(value));
   std::string command;
-  for (const std::string& word : command_of_process()) command += (command.empty() ? "" : ",") + json_quoted(word);
+  for (const std::string& word : command_of_process())
+    command += (command.empty() ? "" : ",") + json_quoted(word);
   JsonObject json;
   json.add("version", json_quoted(VPMM_VERSION));
   json.add("pid", std::to_string(getpid()));
@@ -125,7 +128,8 @@ bool Window::leave_out_older() {
   is_done = is_done && write_events(next, lived_);
   const std::uint64_t begin = next.size();
   for (const Place& place : lasting_)
-    if (place.begin >= newer_) lasting.push_back({place.begin - newer_ + begin, place.end - newer_ + begin});
+    if (place.begin >= newer_)
+      lasting.push_back({place.begin - newer_ + begin, place.end - newer_ + begin});
   is_done = is_done && next.copy(*file_, newer_, file_->size()) && next.replace(*file_);
   if (!is_done) {
     next.remove();

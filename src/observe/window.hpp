@@ -1,4 +1,5 @@
-// observe: the file of a recording, which is made anew without its oldest part when it has become too large or too old.
+// observe: the file of a recording, which is made anew without its oldest part when it has become
+// too large or too old.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +14,10 @@
 
 namespace vpmm::observe {
 
-// The file is an older part and a newer one. When the newer one has half of the limit, or is as old as the window, the
-// older is left out: a file is made next to it, with what lived where the newer part begins and with the blocks of
-// that part as they are, and takes its place. On any failure the old file goes on, and the error is kept.
+// The file is an older part and a newer one. When the newer one has half of the limit, or is as old
+// as the window, the older is left out: a file is made next to it, with what lived where the newer
+// part begins and with the blocks of that part as they are, and takes its place. On any failure the
+// old file goes on, and the error is kept.
 class Window {
  public:
   Window(std::unique_ptr<BlockFile> file, const RecordingOptions& options);
@@ -24,7 +26,8 @@ class Window {
   bool write(BlockKind kind, std::string_view bytes) noexcept { return file_->write(kind, bytes); }
   // Definitions that no part may be without.
   bool write_lasting(std::string_view bytes);
-  // Requires: everything so far is written. Without host memory nothing changes, and it is tried again.
+  // Requires: everything so far is written. Without host memory nothing changes, and it is tried
+  // again.
   void keep_short(const LiveTable& live, std::uint64_t now_ns) noexcept;
 
   void close() noexcept { file_->close(); }

@@ -10,13 +10,14 @@
 
 namespace vpmm::pool {
 
-// A request larger than a usual reservation gets one of its own size. When the address space is short, smaller
-// reservations do.
+// A request larger than a usual reservation gets one of its own size. When the address space is
+// short, smaller reservations do.
 Result<void> add_reservation(Memory& memory, MutexLock& lock, Bytes at_least) {
   const Bytes least = round_up(at_least, memory.page_size());
   Bytes size = std::max(round_up(memory.config.va_size, memory.page_size()), least);
   // Pages begin at multiples of themselves from there on; the driver takes powers of two only.
-  Bytes alignment = memory.page_alignment() * (pages_stand_alone(memory.config, memory.page_size()) ? 1 : kPagesInLine);
+  Bytes alignment = memory.page_alignment() *
+                    (pages_stand_alone(memory.config, memory.page_size()) ? 1 : kPagesInLine);
   const auto reserve = [&]() VPMM_REQUIRES(pool_lock) {
     const Unlocked unlocked(lock);
     return memory.mapper.reserve(size, alignment);
@@ -35,13 +36,15 @@ Result<void> add_reservation(Memory& memory, MutexLock& lock, Bytes at_least) {
   try {
     memory.reservations.push_back(reserved.value());
     memory.index.add_reservation(reserved.value());
-    ScopeExit undo([&]() VPMM_REQUIRES(pool_lock) { memory.index.remove_reservation(reserved.value()); });
+    ScopeExit undo(
+        [&]() VPMM_REQUIRES(pool_lock) { memory.index.remove_reservation(reserved.value()); });
     memory.chunks.cover(reserved.value());
     undo.dismiss();
   } catch (const std::bad_alloc&) {
     std::erase(memory.reservations, reserved.value());
     if (!memory.mapper.free_reservation(reserved.value()))
-      observe::log(observe::LogLevel::warning, "the driver did not take {} reserved bytes back", reserved.value().size);
+      observe::log(observe::LogLevel::warning, "the driver did not take {} reserved bytes back",
+                   reserved.value().size);
     return no_host_memory();
   }
   return {};

@@ -12,8 +12,9 @@ class Flights {
  public:
   enum class Work { maps, unmaps };
 
-  // Leaves the lock for its scope. Whoever is short of memory waits until it ends, and so does a grant of access where
-  // it unmaps. However the scope is left, the lock is held again and nobody waits for it any more.
+  // Leaves the lock for its scope. Whoever is short of memory waits until it ends, and so does a
+  // grant of access where it unmaps. However the scope is left, the lock is held again and nobody
+  // waits for it any more.
   class VPMM_SCOPED_LOCK InFlight {
    public:
     InFlight(Flights& flights, MutexLock& lock, Work work = Work::maps)
@@ -41,8 +42,8 @@ class Flights {
     const Work work_;
   };
 
-  // Note [Access carries a version]: while it lives nobody begins to unmap what is in the table. Waits for those that
-  // have begun.
+  // Note [Access carries a version]: while it lives nobody begins to unmap what is in the table.
+  // Waits for those that have begun.
   class Grant {
    public:
     Grant(Flights& flights, MutexLock& lock) VPMM_REQUIRES(pool_lock) : flights_(flights) {

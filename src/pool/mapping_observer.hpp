@@ -6,9 +6,9 @@
 
 namespace vpmm::pool {
 
-// Told once it is so: of a plan that was undone, nothing. A chunk that moves leaves its old place first; there the
-// driver unmaps it later, when work that was queued before is over. What could not be undone is nobody's and not told
-// of.
+// Told once it is so: of a plan that was undone, nothing. A chunk that moves leaves its old place
+// first; there the driver unmaps it later, when work that was queued before is over. What could not
+// be undone is nobody's and not told of.
 class MappingObserver {
  public:
   // `before`: where it was; null: it is new.

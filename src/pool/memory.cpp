@@ -40,21 +40,25 @@ std::string Memory::validate() const {
       const bool is_whole = region.range.contains(mapping.range());
       const bool counts = region.state != RegionState::zombie;
       if (!counts && !is_whole)
-        broken = message_of("a chunk at {:#x} begins or ends inside the zombie of {} bytes at {:#x}",
-                            to_integer(mapping.at), region.range.size, to_integer(region.range.begin));
+        broken =
+            message_of("a chunk at {:#x} begins or ends inside the zombie of {} bytes at {:#x}",
+                       to_integer(mapping.at), region.range.size, to_integer(region.range.begin));
       if (counts != (mapping.chunk->place == mapping.at))
         broken = message_of("the chunk at {:#x} is said to be at {:#x}", to_integer(mapping.at),
                             to_integer(mapping.chunk->place));
-      const Bytes bytes = std::min(region.range.end(), mapping.end()) - std::max(region.range.begin, mapping.at);
+      const Bytes bytes =
+          std::min(region.range.end(), mapping.end()) - std::max(region.range.begin, mapping.at);
       if (region.state == RegionState::allocated && !is_whole) partly_used[mapping.chunk] += bytes;
       if (region.state == RegionState::allocated && !is_whole && region.has_own_chunks)
-        broken = message_of("the chunk at {:#x} is not only of the allocation at {:#x} that has own chunks",
-                            to_integer(mapping.at), to_integer(region.range.begin));
+        broken = message_of(
+            "the chunk at {:#x} is not only of the allocation at {:#x} that has own chunks",
+            to_integer(mapping.at), to_integer(region.range.begin));
       if (region.range.contains(mapping.at)) ++mappings;
       mapped += bytes;
     });
     if (broken.empty() && mapped != region.range.size)
-      broken = message_of("{} of the {} bytes of region [{}] are mapped", mapped, region.range.size, index.picture());
+      broken = message_of("{} of the {} bytes of region [{}] are mapped", mapped, region.range.size,
+                          index.picture());
   });
   if (!broken.empty()) return broken;
   if (mappings != chunks.mapping_count())
@@ -63,8 +67,8 @@ std::string Memory::validate() const {
     const auto found = partly_used.find(&chunk);
     const Bytes used = found == partly_used.end() ? 0 : found->second;
     if (used != chunk.partly_used)
-      broken = message_of("{} bytes of the chunk at {:#x} are used in part, {} counted", used, to_integer(chunk.place),
-                          chunk.partly_used);
+      broken = message_of("{} bytes of the chunk at {:#x} are used in part, {} counted", used,
+                          to_integer(chunk.place), chunk.partly_used);
   });
   return broken;
 }

@@ -1,4 +1,5 @@
-// pool: what a pool has: address space, chunks, and in which state each region is. The parts of the pool share it.
+// pool: what a pool has: address space, chunks, and in which state each region is. The parts of the
+// pool share it.
 #pragma once
 
 #include <optional>
@@ -34,11 +35,11 @@ struct Quarantine {
   }
 };
 
-// Invariant: what is not a hole is mapped, without a gap. Zombies are whole mappings; anything else may begin and end
-// inside one.
+// Invariant: what is not a hole is mapped, without a gap. Zombies are whole mappings; anything else
+// may begin and end inside one.
 struct Memory {
-  Memory(driver::Driver& the_driver, const driver::ChunkProperties& properties, const Config& settings, Bytes page_size,
-         time::Timelines& the_timelines)
+  Memory(driver::Driver& the_driver, const driver::ChunkProperties& properties,
+         const Config& settings, Bytes page_size, time::Timelines& the_timelines)
       : driver(the_driver),
         timelines(the_timelines),
         config(settings),
@@ -57,10 +58,12 @@ struct Memory {
   Flights flights VPMM_GUARDED_BY(pool_lock);
   Quarantine quarantine VPMM_GUARDED_BY(pool_lock);
   Vector<AddressRange> reservations VPMM_GUARDED_BY(pool_lock);
-  MappingObserver* mapping_observer VPMM_GUARDED_BY(pool_lock) = nullptr;       // null: nobody wants to know
-  Bytes other_bytes VPMM_GUARDED_BY(pool_lock) = 0;                             // mapped elsewhere on the same account
-  Bytes coming_bytes VPMM_GUARDED_BY(pool_lock) = 0;                            // that flights are about to create
-  alignas(kCacheLine) observe::Statistics counters VPMM_GUARDED_BY(pool_lock);  // totals, and peaks of mapped memory
+  MappingObserver* mapping_observer VPMM_GUARDED_BY(pool_lock) =
+      nullptr;                                        // null: nobody wants to know
+  Bytes other_bytes VPMM_GUARDED_BY(pool_lock) = 0;   // mapped elsewhere on the same account
+  Bytes coming_bytes VPMM_GUARDED_BY(pool_lock) = 0;  // that flights are about to create
+  alignas(kCacheLine) observe::Statistics counters
+      VPMM_GUARDED_BY(pool_lock);  // totals, and peaks of mapped memory
 
   Bytes page_size() const { return tuning.page_size; }
   Bytes page_alignment() const { return tuning.page_alignment(); }

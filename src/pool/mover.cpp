@@ -16,11 +16,12 @@ using region::Region;
 
 namespace {
 
-// What bookkeeping may take for a piece of a plan: its chunk, mapping and regions, and its places in a few lists.
+// What bookkeeping may take for a piece of a plan: its chunk, mapping and regions, and its places
+// in a few lists.
 constexpr std::size_t kHostBytesPerPiece = 1024;
 
-// What a plan names changes when it is carried out, so it is written before; empty where nobody wants to read it. Must
-// not throw: waits are queued already.
+// What a plan names changes when it is carried out, so it is written before; empty where nobody
+// wants to read it. Must not throw: waits are queued already.
 std::string text_of(const Plan& plan, Bytes page_size) noexcept {
   if (!observe::logs(observe::LogLevel::info)) return {};
   try {
@@ -43,12 +44,13 @@ struct Mover::Piece {
 
 struct Mover::Flight {
   const Plan* plan = nullptr;
-  Vector<Region*> kept;              // by address, not joined: each remembers its stamp
-  Vector<Region*> sources;           // one per move
-  Region* span = nullptr;            // what is mapped
-  Vector<Piece> pieces;              // which tile it
-  Vector<vm::Placement> placements;  // of the pieces, with room for all: no memory is asked for in the air
-  time::Stamp stamp;                 // of the piece that may be larger than what is left of the request
+  Vector<Region*> kept;     // by address, not joined: each remembers its stamp
+  Vector<Region*> sources;  // one per move
+  Region* span = nullptr;   // what is mapped
+  Vector<Piece> pieces;     // which tile it
+  Vector<vm::Placement>
+      placements;     // of the pieces, with room for all: no memory is asked for in the air
+  time::Stamp stamp;  // of the piece that may be larger than what is left of the request
   bool is_mapped = false;
   std::uint64_t access_version = 0;
   std::uint64_t undone_chunks = 0;  // after a failure: were created
@@ -88,7 +90,8 @@ Result<Region*> Mover::carry_out(MutexLock& lock, const Plan& plan, region::Owne
 
 Region* Mover::take_hit(const Plan& plan, region::Owner owner) {
   memory_.chunks.begin_use(plan.range());
-  if (plan.kept.size() == 1) return memory_.index.allocate(plan.kept[0].from, plan.kept[0].range, std::move(owner));
+  if (plan.kept.size() == 1)
+    return memory_.index.allocate(plan.kept[0].from, plan.kept[0].range, std::move(owner));
   Region* joined = nullptr;
   for (const Part& part : plan.kept) {
     Region* const piece = memory_.index.detach(part.from, part.range);
@@ -97,8 +100,8 @@ Region* Mover::take_hit(const Plan& plan, region::Owner owner) {
   return memory_.index.attach_allocated(joined, std::move(owner));
 }
 
-// The pieces stand in the order of the plan from the side of what is kept, so that what is too much lies at the end
-// that nothing is kept beside.
+// The pieces stand in the order of the plan from the side of what is kept, so that what is too much
+// lies at the end that nothing is kept beside.
 Mover::Flight Mover::detach(const Plan& plan) {
   Flight flight;
   flight.plan = &plan;
@@ -134,7 +137,7 @@ Mover::Flight Mover::detach(const Plan& plan) {
   return flight;
 }
 
-// --- without the lock: these touch nothing but the flight and the driver ---------------------------------------------
+// --- --- without the lock: these touch nothing but the flight and the driver
 
 std::optional<Error> Mover::create(Flight& flight) {
   for (Piece& piece : flight.pieces) {
@@ -175,16 +178,17 @@ void Mover::release_created(Flight& flight) {
   }
 }
 
-// --- under it again --------------------------------------------------------------------------------------------------
+// --- --- under it again
 
-// What even the undo could not put right: a mapping becomes a zombie, a chunk an orphan; both are counted as
-// quarantined and sweeps try again. The rest is a hole.
+// What even the undo could not put right: a mapping becomes a zombie, a chunk an orphan; both are
+// counted as quarantined and sweeps try again. The rest is a hole.
 void Mover::bury_stuck(Flight& flight) {
   Region* rest = flight.span;
   for (Piece& piece : flight.pieces) {
     if (!piece.is_stuck && !piece.is_held) continue;
     const AddressRange range = piece.placement.range;
-    observe::log(observe::LogLevel::warning, "the driver would not undo: {} bytes at {:#x} are quarantined", range.size,
+    observe::log(observe::LogLevel::warning,
+                 "the driver would not undo: {} bytes at {:#x} are quarantined", range.size,
                  to_integer(range.begin));
     const bool is_new = piece.chunk == nullptr;
     if (is_new) piece.chunk = memory_.chunks.add(piece.placement.handle, range.size);
@@ -196,12 +200,14 @@ void Mover::bury_stuck(Flight& flight) {
       }
       Region* stuck = rest;
       rest = nullptr;
-      if (range.end() < stuck->range.end()) std::tie(stuck, rest) = memory_.index.split_in_flight(stuck, range.end());
+      if (range.end() < stuck->range.end())
+        std::tie(stuck, rest) = memory_.index.split_in_flight(stuck, range.end());
       memory_.chunks.map(piece.chunk, range.begin);
       memory_.index.attach_zombie(stuck, {});
       memory_.quarantine.stuck[range.begin] = range.size;
     }
-    if (is_new && piece.is_held && !piece.is_stuck) memory_.quarantine.orphans.push_back(piece.chunk);
+    if (is_new && piece.is_held && !piece.is_stuck)
+      memory_.quarantine.orphans.push_back(piece.chunk);
     if (is_new && !piece.is_held) memory_.chunks.handle_released(piece.chunk);
     if (rest == nullptr) return;
   }
@@ -244,16 +250,20 @@ void Mover::free_excess(Flight& flight) {
 
 Region* Mover::publish(Flight& flight, region::Owner owner) {
   for (const Move& move : flight.plan->moves)
-    for (const vm::Mapping& mapping : move.chunks) memory_.leave_place(*mapping.chunk, MappingObserver::Fate::lives_on);
+    for (const vm::Mapping& mapping : move.chunks)
+      memory_.leave_place(*mapping.chunk, MappingObserver::Fate::lives_on);
   enter_chunks(flight);
-  for (Region* source : flight.sources) memory_.index.attach_zombie(source, memory_.timelines.reduce(source->stamp));
+  for (Region* source : flight.sources)
+    memory_.index.attach_zombie(source, memory_.timelines.reduce(source->stamp));
   if (flight.plan->request == 0) return memory_.index.attach_free(flight.span, {});
   if (!flight.kept.empty()) memory_.chunks.end_use(flight.kept_range());
   memory_.chunks.begin_use(flight.plan->range());
   free_excess(flight);
   Region* joined = flight.plan->is_mapped_in_front() || flight.kept.empty() ? flight.span : nullptr;
-  for (Region* kept : flight.kept) joined = joined == nullptr ? kept : memory_.index.join_in_flight(joined, kept);
-  if (joined->range.begin != flight.span->range.begin) joined = memory_.index.join_in_flight(joined, flight.span);
+  for (Region* kept : flight.kept)
+    joined = joined == nullptr ? kept : memory_.index.join_in_flight(joined, kept);
+  if (joined->range.begin != flight.span->range.begin)
+    joined = memory_.index.join_in_flight(joined, flight.span);
   return memory_.index.attach_allocated(joined, std::move(owner));
 }
 

@@ -1,4 +1,5 @@
-// pool: carries plans out: detaches what they touch, makes the driver calls without the lock, publishes or undoes.
+// pool: carries plans out: detaches what they touch, makes the driver calls without the lock,
+// publishes or undoes.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +13,17 @@
 namespace vpmm::pool {
 
 // Note [Detach, work, publish]
-// Under the lock, everything a plan touches is taken out of the index (in flight). The driver calls then run without
-// the lock, and the result is put back under it. Nobody else can see, take or unmap what is in flight, and a failure
-// puts everything back as it was.
+// Under the lock, everything a plan touches is taken out of the index (in flight). The driver calls
+// then run without the lock, and the result is put back under it. Nobody else can see, take or
+// unmap what is in flight, and a failure puts everything back as it was.
 class Mover {
  public:
   explicit Mover(Memory& memory) : memory_(memory) {}
 
   // The allocation of `owner`. The lock is dropped meanwhile, unless it is a hit. Requires:
   // the plan was made under this hold of the lock, and its waits are queued.
-  Result<region::Region*> carry_out(MutexLock& lock, const Plan& plan, region::Owner owner) VPMM_REQUIRES(pool_lock);
+  Result<region::Region*> carry_out(MutexLock& lock, const Plan& plan, region::Owner owner)
+      VPMM_REQUIRES(pool_lock);
   // The same for a hit, which makes no call.
   region::Region* take_hit(const Plan& plan, region::Owner owner) VPMM_REQUIRES(pool_lock);
   // New chunks in `part` of `hole`, which are free at once.

@@ -6,12 +6,13 @@
 
 namespace vpmm::pool {
 
-// What the small path cuts as one stretch begins at a multiple of so many pages, and so do reservations.
+// What the small path cuts as one stretch begins at a multiple of so many pages, and so do
+// reservations.
 constexpr Bytes kPagesInLine = 16;
 
-// Pages stand alone where chunks are pages, so that each goes back with the last request in it, as the specification's
-// policy has it, and those of another size than a power of two, whose addresses have no alignment that tells where one
-// begins.
+// Pages stand alone where chunks are pages, so that each goes back with the last request in it, as
+// the specification's policy has it, and those of another size than a power of two, whose addresses
+// have no alignment that tells where one begins.
 inline bool pages_stand_alone(const Config& config, Bytes page_size) {
   return config.page_chunks || !is_power_of_two(page_size);
 }

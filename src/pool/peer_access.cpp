@@ -12,13 +12,14 @@ using region::Region;
 using region::RegionState;
 
 // Note [Access carries a version]
-// A device is put on the mapper's list first, which raises the version, and gets what is mapped afterwards; no lock is
-// held across either. What a request maps meanwhile is not in the table yet. It was mapped under some version of the
-// list and is published only when that is the current one; else it catches up. So whatever the walk below does not
-// find gets access before anybody sees it. What it does find may not be unmapped before the walk is over, also where a
-// plan has taken it out of the index, for an undone plan puts it back into use: sweeps, trims and splits wait for the
-// walk, and the walk waits for those that had begun. Nothing else unmaps what is in the table. Zombies are left out:
-// work of a peer never saw their addresses.
+// A device is put on the mapper's list first, which raises the version, and gets what is mapped
+// afterwards; no lock is held across either. What a request maps meanwhile is not in the table yet.
+// It was mapped under some version of the list and is published only when that is the current one;
+// else it catches up. So whatever the walk below does not find gets access before anybody sees it.
+// What it does find may not be unmapped before the walk is over, also where a plan has taken it out
+// of the index, for an undone plan puts it back into use: sweeps, trims and splits wait for the
+// walk, and the walk waits for those that had begun. Nothing else unmaps what is in the table.
+// Zombies are left out: work of a peer never saw their addresses.
 Result<void> PeerAccess::allow(MutexLock& lock, driver::DeviceOrdinal peer) {
   memory_.flights.wait_for_grant(lock);
   if (std::find(peers_.begin(), peers_.end(), peer) != peers_.end()) return {};
@@ -51,8 +52,10 @@ Vector<AddressRange> PeerAccess::mapped_runs() const {
     if (region.state == RegionState::zombie || region.state == RegionState::hole) return;
     memory_.chunks.for_each_around(region.range, [&](const vm::Mapping& mapping) {
       if (!region.range.contains(mapping.at)) return;  // of the region before
-      const bool begins_reservation = region.previous == nullptr && mapping.at == region.range.begin;
-      if (runs.empty() || begins_reservation || runs.back().end() != mapping.at) runs.push_back({mapping.at, 0});
+      const bool begins_reservation =
+          region.previous == nullptr && mapping.at == region.range.begin;
+      if (runs.empty() || begins_reservation || runs.back().end() != mapping.at)
+        runs.push_back({mapping.at, 0});
       runs.back().size += mapping.chunk->size;
     });
   });

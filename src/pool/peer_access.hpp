@@ -10,8 +10,9 @@ class PeerAccess {
  public:
   explicit PeerAccess(Memory& memory) : memory_(memory) {}
 
-  // Work of `peer` may use what is mapped, now and later. On failure it may not; some of what is mapped may be
-  // accessible to it all the same, and calling again completes it. Drops the lock around driver calls.
+  // Work of `peer` may use what is mapped, now and later. On failure it may not; some of what is
+  // mapped may be accessible to it all the same, and calling again completes it. Drops the lock
+  // around driver calls.
   Result<void> allow(MutexLock& lock, driver::DeviceOrdinal peer) VPMM_REQUIRES(pool_lock);
 
  private:

@@ -11,8 +11,8 @@ namespace vpmm::pool {
 
 namespace {
 
-// Microseconds that driver calls take in a process that keeps the GPU busy, in the mean. What they are is measured
-// (docs/design/chunk-policy.md); only their proportions decide anything.
+// Microseconds that driver calls take in a process that keeps the GPU busy, in the mean. What they
+// are is measured (docs/design/chunk-policy.md); only their proportions decide anything.
 constexpr std::uint64_t kCreateUs = 22;
 constexpr std::uint64_t kMapUs = 9;
 constexpr std::uint64_t kAccessUs = 45;  // for each mapping
@@ -43,19 +43,22 @@ std::uint64_t Plan::pieces() const {
 bool Plan::is_complete() const {
   const auto is_over = [](const Part& part) { return part.stamp.is_complete(); };
   return std::all_of(kept.begin(), kept.end(), is_over) &&
-         std::all_of(moves.begin(), moves.end(), [&](const Move& move) { return is_over(move.part); });
+         std::all_of(moves.begin(), moves.end(),
+                     [&](const Move& move) { return is_over(move.part); });
 }
 
 std::uint64_t Plan::driver_us() const {
   const std::uint64_t moved = pieces() - creates.size();
-  return creates.size() * (kCreateUs + kMapUs + kAccessUs) + moved * (kMapUs + kAccessUs + kUnmapUs);
+  return creates.size() * (kCreateUs + kMapUs + kAccessUs) +
+         moved * (kMapUs + kAccessUs + kUnmapUs);
 }
 
 std::string to_string(const Plan& plan, Bytes unit) {
   std::string text = message_of("{} =", plan.request / unit);
   if (!plan.kept.empty()) text += message_of(" keep {}", plan.kept_bytes() / unit);
   for (const Move& move : plan.moves)
-    text += message_of(" move {} of [-{}]", move.part.range.size / unit, move.part.from->range.size / unit);
+    text += message_of(" move {} of [-{}]", move.part.range.size / unit,
+                       move.part.from->range.size / unit);
   for (const Bytes size : plan.creates) text += message_of(" create {}", size / unit);
   if (!plan.waits.empty()) text += message_of(" after {} waits", plan.waits.size());
   return text;

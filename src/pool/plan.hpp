@@ -1,4 +1,5 @@
-// pool: a plan says what will satisfy one request, and at what price; it is decided before any driver call is made.
+// pool: a plan says what will satisfy one request, and at what price; it is decided before any
+// driver call is made.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +27,14 @@ struct Move {
   Vector<vm::Mapping> chunks;  // by address
 };
 
-// The allocation is `kept` and `mapped` side by side. `mapped` is filled from moves and creations, in this order from
-// the side of what is kept; the last piece may be more than the request needs, and what is too much stays free.
-// A plan without anything to map is a hit: it costs no driver call.
+// The allocation is `kept` and `mapped` side by side. `mapped` is filled from moves and creations,
+// in this order from the side of what is kept; the last piece may be more than the request needs,
+// and what is too much stays free. A plan without anything to map is a hit: it costs no driver
+// call.
 struct Plan {
   Bytes request = 0;  // 0: nobody asked, all of it is free
-  Vector<Part> kept;  // neighbours, by address; what the caller's use of them waits for is in `waits`
+  Vector<Part>
+      kept;  // neighbours, by address; what the caller's use of them waits for is in `waits`
   region::Region* hole = nullptr;
   AddressRange mapped;  // part of the hole; empty: a hit
   DevicePtr allocation{};
@@ -41,7 +44,9 @@ struct Plan {
 
   bool is_hit() const { return mapped.empty(); }
   AddressRange range() const { return {allocation, request}; }
-  bool is_mapped_in_front() const { return !kept.empty() && mapped.begin < kept.front().range.begin; }
+  bool is_mapped_in_front() const {
+    return !kept.empty() && mapped.begin < kept.front().range.begin;
+  }
   Bytes kept_bytes() const;
   Bytes moved_bytes() const;
   Bytes growth() const;          // bytes of new chunks

@@ -24,25 +24,27 @@ using region::RegionState;
 
 namespace {
 
-// Work that a single call does for everybody: bounded, so that no call stalls. Halved, zombies hold their mappings for
-// longer; doubled, a call takes longer.
+// Work that a single call does for everybody: bounded, so that no call stalls. Halved, zombies hold
+// their mappings for longer; doubled, a call takes longer.
 constexpr std::uint64_t kMappingsSweptPerCall = 16;
 
-// Early growth leaves this share of what the GPU has for the pool. With less than that left, memory is scarce. Halved,
-// a program that comes near the GPU's end has grown more, and moves more from there on; doubled, it moves sooner.
+// Early growth leaves this share of what the GPU has for the pool. With less than that left, memory
+// is scarce. Halved, a program that comes near the GPU's end has grown more, and moves more from
+// there on; doubled, it moves sooner.
 constexpr Bytes kEarlyGrowthOfRoom = 4;
-// Several streams place memory if the last change from one to another was at most so many placements ago.
+// Several streams place memory if the last change from one to another was at most so many
+// placements ago.
 constexpr std::uint64_t kPlacementsLookedBack = 4096;
 
 }  // namespace
 
-Pool::Pool(driver::Driver& driver, const driver::ChunkProperties& properties, const Config& config, Bytes page_size,
-           time::Timelines& timelines)
+Pool::Pool(driver::Driver& driver, const driver::ChunkProperties& properties, const Config& config,
+           Bytes page_size, time::Timelines& timelines)
     : memory_(driver, properties, config, page_size, timelines), room_(config.capacity) {}
 
 Pool::~Pool() = default;
 
-// --- the way of a request -------------------------------------------------------------------------------------------
+// --- --- the way of a request
 
 std::optional<Placed> Pool::find(const PageRequest& request, const Caller& caller) {
   const Decision decision = hit(ask_of(request, caller));
@@ -51,7 +53,8 @@ std::optional<Placed> Pool::find(const PageRequest& request, const Caller& calle
   return take(*plan, request, caller);
 }
 
-Result<std::optional<Placed>> Pool::find_waiting(const PageRequest& request, const Caller& caller, Effort effort) {
+Result<std::optional<Placed>> Pool::find_waiting(const PageRequest& request, const Caller& caller,
+                                                 Effort effort) {
   if (!takes_waiting(caller, effort)) return std::optional<Placed>();
   Ask ask = ask_of(request, caller);
   ask.takes_waiting = true;
@@ -68,8 +71,8 @@ bool Pool::can_find(const PageRequest& request, const Caller& caller) const {
 
 Decision Pool::hit(const Ask& ask) const { return fit(memory_.view(), ask); }
 
-Result<Answer> Pool::map(MutexLock& lock, const PageRequest& request, const Caller& caller, Effort effort,
-                         std::uint64_t began_ns) {
+Result<Answer> Pool::map(MutexLock& lock, const PageRequest& request, const Caller& caller,
+                         Effort effort, std::uint64_t began_ns) {
   for (;;) {
     VPMM_TRY_ASSIGN(Decision decision, decide_in_room(lock, request, caller, effort));
     const NoPlan* const none = std::get_if<NoPlan>(&decision);
@@ -81,7 +84,8 @@ Result<Answer> Pool::map(MutexLock& lock, const PageRequest& request, const Call
       const std::uint64_t until_ns = delay_until(plan, user, began_ns);
       if (memory_.driver.now_ns() < until_ns) return Answer(Needs{Needs::What::time, 0, until_ns});
     }
-    const bool has_room = memory_.chunks.mapping_count() + plan.pieces() <= memory_.config.max_mappings;
+    const bool has_room =
+        memory_.chunks.mapping_count() + plan.pieces() <= memory_.config.max_mappings;
     if (has_room || effort == Effort::few_mappings) {
       VPMM_TRY_ASSIGN(const Placed placed, carry_out(lock, plan, request, caller));
       return Answer(placed);
@@ -107,7 +111,8 @@ Ask Pool::ask_of(const PageRequest& request, const Caller& caller) const {
   const bool is_by_use = memory_.tuning.choice == Tuning::Choice::by_use;
   ask.own_first = is_by_use && caller.own().has_value() && have_several_placed();
   ask.growth_room = round_down(room_.below_capacity(held), page);
-  ask.early_growth = round_down(early_growth(std::max(peak_live_, wanted_bytes() + request.size)), page);
+  ask.early_growth =
+      round_down(early_growth(std::max(peak_live_, wanted_bytes() + request.size)), page);
   ask.chunk = memory_.tuning.chunk_size(request.size, held, room_.all(held));
   ask.chunks = chunks_of(request);
   if (ask.chunks == Chunks::one) ask.chunk = request.size;
@@ -124,10 +129,12 @@ void Pool::note_placer(const std::optional<time::TimelineId>& timeline) {
 }
 
 bool Pool::have_several_placed() const {
-  return has_several_placers_ && memory_.counters.allocations - placer_changed_ < kPlacementsLookedBack;
+  return has_several_placers_ &&
+         memory_.counters.allocations - placer_changed_ < kPlacementsLookedBack;
 }
 
-// Note [One knob]. What is grown early is idle memory, which moves when it is needed: no program fails because of it.
+// Note [One knob]. What is grown early is idle memory, which moves when it is needed: no program
+// fails because of it.
 Bytes Pool::early_growth(Bytes peak) const {
   const Bytes held = memory_.claimed_bytes();
   const Bytes most = std::min(peak + peak / 1000 * memory_.tuning.growth_permille, most_early());
@@ -146,7 +153,8 @@ Decision Pool::decide(const Ask& ask, const Caller& caller, Effort effort) const
   within.takes_waiting = takes_waiting(caller, effort);
   if (effort != Effort::by_policy) within.early_growth = 0;
   if (Decision found = hit(within); std::holds_alternative<Plan>(found)) return found;
-  if (effort == Effort::by_policy && memory_.tuning.waiting == Tuning::Waiting::before_growth && caller.may_queue()) {
+  if (effort == Effort::by_policy && memory_.tuning.waiting == Tuning::Waiting::before_growth &&
+      caller.may_queue()) {
     Ask without_growth = within;
     without_growth.growth_room = without_growth.early_growth = 0;
     Decision moved = stitch(view, without_growth);
@@ -159,8 +167,8 @@ Decision Pool::decide(const Ask& ask, const Caller& caller, Effort effort) const
   return stitch(view, within);
 }
 
-Result<Decision> Pool::decide_in_room(MutexLock& lock, const PageRequest& request, const Caller& caller,
-                                      Effort effort) {
+Result<Decision> Pool::decide_in_room(MutexLock& lock, const PageRequest& request,
+                                      const Caller& caller, Effort effort) {
   std::optional<Bytes> gpu_room;  // once it is known to be less than was wanted
   for (;;) {
     memory_.flights.wait_for_grant(lock);
@@ -187,7 +195,8 @@ Result<bool> Pool::ask_for_room(MutexLock& lock, Bytes bytes) {
     room_.learn(memory_.claimed_bytes(), free, bytes, memory_.driver.now_ns());
   };
   driver::MemInfo info;
-  const Result<void> asked = driver::checked(driver::Call::mem_get_info, memory_.driver.mem_get_info(info));
+  const Result<void> asked =
+      driver::checked(driver::Call::mem_get_info, memory_.driver.mem_get_info(info));
   if (!asked && asked.error().code == ErrorCode::poisoned) return asked.error();
   // What flights are about to create may be created already or not, so it is not counted as free.
   const Bytes free = info.free - std::min(info.free, memory_.coming_bytes);
@@ -202,8 +211,10 @@ Placed Pool::take(const Plan& plan, const PageRequest& request, const Caller& ca
   return placed(mover_.take_hit(plan, owner_of(request, caller)), plan, request);
 }
 
-Result<Placed> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageRequest& request, const Caller& caller) {
-  // Waits come first: once they are queued the memory is ordered for the caller whatever happens next.
+Result<Placed> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageRequest& request,
+                               const Caller& caller) {
+  // Waits come first: once they are queued the memory is ordered for the caller whatever happens
+  // next.
   VPMM_TRY(queue_waits(plan, caller));
   if (plan.is_hit()) return take(plan, request, caller);
   prove_moves(plan, caller);
@@ -224,8 +235,8 @@ Placed Pool::placed(Region* region, const Plan& plan, const PageRequest& request
 }
 
 // Note [Caches shrink before the footprint grows]
-// Below the largest footprint so far nothing is gained by giving cached memory back; past it, every cached byte is one
-// that the peak would carry for ever.
+// Below the largest footprint so far nothing is gained by giving cached memory back; past it, every
+// cached byte is one that the peak would carry for ever.
 bool Pool::grows_past_peak(Bytes growth) const {
   return memory_.claimed_bytes() + growth > memory_.counters.peak_mapped_bytes;
 }
@@ -239,7 +250,8 @@ Result<void> Pool::queue_waits(const Plan& plan, const Caller& caller) {
   return {};
 }
 
-// The old mappings become zombies; one on the caller's own timeline needs an event before it can ever be unmapped.
+// The old mappings become zombies; one on the caller's own timeline needs an event before it can
+// ever be unmapped.
 void Pool::prove_moves(const Plan& plan, const Caller& caller) {
   if (!caller.own()) return;
   const bool is_unproven = std::any_of(plan.moves.begin(), plan.moves.end(), [&](const Move& move) {
@@ -248,10 +260,11 @@ void Pool::prove_moves(const Plan& plan, const Caller& caller) {
       return part.timeline == caller.timeline->id && part.sequence > caller.timeline->provable;
     });
   });
-  if (is_unproven && !memory_.timelines.close(*caller.timeline, *caller.stream)) caller.timeline->wanted = true;
+  if (is_unproven && !memory_.timelines.close(*caller.timeline, *caller.stream))
+    caller.timeline->wanted = true;
 }
 
-// --- before the pool grows ------------------------------------------------------------------------------------------
+// --- --- before the pool grows
 
 // Of what the plan would create, what others' pending memory may give whose end an event will tell.
 Bytes Pool::on_its_way(const Plan& plan, const Caller& caller) const {
@@ -263,7 +276,8 @@ Bytes Pool::on_its_way(const Plan& plan, const Caller& caller) const {
   return std::min(bytes, plan.growth());
 }
 
-std::uint64_t Pool::delay_until(const Plan& plan, const Caller& caller, std::uint64_t began_ns) const {
+std::uint64_t Pool::delay_until(const Plan& plan, const Caller& caller,
+                                std::uint64_t began_ns) const {
   if (!memory_.tuning.delays_growth || is_cleanup_held_) return 0;
   if (plan.growth() == 0 || !grows_past_peak(plan.growth())) return 0;
   if (plan.growth() <= early_growth(peak_live_)) return 0;
@@ -282,7 +296,7 @@ bool Pool::would_set_record(const PageRequest& request, const Caller& caller) co
   return idle_bytes() - std::min(idle_bytes(), of_others) < request.size;
 }
 
-// --- when memory is short -------------------------------------------------------------------------------------------
+// --- --- when memory is short
 
 Result<bool> Pool::sweep_all(MutexLock& lock) {
   const Bytes held = mapped_bytes();
@@ -292,15 +306,16 @@ Result<bool> Pool::sweep_all(MutexLock& lock) {
 }
 
 // Note [Chunks are made anew]
-// Where the number of mappings is at its limit, ours or the driver's, idle chunks cannot move although they are enough.
-// Given back, they make room for one chunk that needs one mapping. Only if they are enough: else they would be lost for
-// nothing.
+// Where the number of mappings is at its limit, ours or the driver's, idle chunks cannot move
+// although they are enough. Given back, they make room for one chunk that needs one mapping. Only
+// if they are enough: else they would be lost for nothing.
 Result<bool> Pool::make_room(MutexLock& lock, const PageRequest& request) {
   Bytes room = room_.below_capacity(memory_.claimed_bytes());
   if (driver::MemInfo info; memory_.driver.mem_get_info(info) == driver::CuResult::success)
     room = std::min(room, info.free);
   if (room >= request.size) return false;
-  const Bytes missing = round_up(request.size - room + room_.above_capacity(memory_.claimed_bytes()), page_size());
+  const Bytes missing =
+      round_up(request.size - room + room_.above_capacity(memory_.claimed_bytes()), page_size());
   if (reclaimer_.releasable_bytes(missing) < missing) return false;
   VPMM_TRY_ASSIGN(const Bytes released, trim(lock, memory_.held_bytes() - missing));
   return released >= missing;
@@ -314,11 +329,12 @@ Result<bool> Pool::give_way(MutexLock& lock, const PageRequest& request, const C
   const Bytes growth = plan == nullptr ? request.size : plan->growth();
   const Bytes idle = reclaimer_.releasable_bytes(growth - std::min(ask.early_growth, growth));
   if (idle == 0) return false;
-  VPMM_TRY_ASSIGN(const Bytes released, trim(lock, memory_.held_bytes() - std::min(idle, memory_.held_bytes())));
+  VPMM_TRY_ASSIGN(const Bytes released,
+                  trim(lock, memory_.held_bytes() - std::min(idle, memory_.held_bytes())));
   return released > 0;
 }
 
-// --- the way of a free ----------------------------------------------------------------------------------------------
+// --- --- the way of a free
 
 void Pool::deallocate(Region* region, const time::Stamp& stamp) {
   count_reference(region->owner, -1);
@@ -354,7 +370,7 @@ DevicePtr Pool::pass_on(Region* region, const PageRequest& request, const Caller
   return region->range.begin;
 }
 
-// --- what is complete -----------------------------------------------------------------------------------------------
+// --- --- what is complete
 
 void Pool::advance(const Vector<time::StampPart>& done) {
   for (const time::StampPart& part : done) memory_.index.advance(part.timeline, part.sequence);
@@ -373,20 +389,22 @@ Result<Bytes> Pool::trim(MutexLock& lock, Bytes bytes_to_keep) {
   return reclaimer_.trim(lock, bytes_to_keep);
 }
 
-// --- before anybody asks --------------------------------------------------------------------------------------------
+// --- --- before anybody asks
 
 // Note [A pool tries its calls out]
-// The first creation, mapping and access of a process take the driver half as long again as the next ones, and a
-// program times its first allocation more often than the making of its pool. So one page comes and goes. It counts in
-// no figure but the calls themselves, unless it could not be given back. What fails here fails again, and is reported,
-// when memory is asked for; only a broken context is told at once.
+// The first creation, mapping and access of a process take the driver half as long again as the
+// next ones, and a program times its first allocation more often than the making of its pool. So
+// one page comes and goes. It counts in no figure but the calls themselves, unless it could not be
+// given back. What fails here fails again, and is reported, when memory is asked for; only a broken
+// context is told at once.
 Result<void> Pool::prepare(MutexLock& lock) {
   VPMM_TRY(add_reservation(memory_, lock, std::max<Bytes>(1, memory_.config.pages) * page_size()));
   VPMM_TRY(ask_for_room(lock, page_size()));
   const observe::Statistics counted = memory_.counters;
   Result<void> tried = preallocate(lock, page_size());
   if (tried)
-    if (Result<Bytes> given_back = trim(lock, 0); !given_back) tried = std::move(given_back.error());
+    if (Result<Bytes> given_back = trim(lock, 0); !given_back)
+      tried = std::move(given_back.error());
   if (memory_.chunks.chunk_count() == 0) {
     memory_.counters = counted;
     reset_peaks();
@@ -400,8 +418,9 @@ Result<void> Pool::preallocate(MutexLock& lock, Bytes bytes) {
   if (wanted <= mapped_bytes()) return {};
   const Bytes missing = wanted - mapped_bytes();
   const auto too_much = [&](const std::string& why) VPMM_REQUIRES(pool_lock) {
-    return Error{ErrorCode::out_of_memory, message_of("out of device memory: asked to map {} in all, {} are mapped; {}",
-                                                      readable_bytes(bytes), readable_bytes(mapped_bytes()), why)};
+    return Error{ErrorCode::out_of_memory,
+                 message_of("out of device memory: asked to map {} in all, {} are mapped; {}",
+                            readable_bytes(bytes), readable_bytes(mapped_bytes()), why)};
   };
   if (missing > room_.below_capacity(memory_.claimed_bytes()))
     return too_much(message_of("the limit is {}", readable_bytes(*room_.capacity())));
@@ -412,17 +431,17 @@ Result<void> Pool::preallocate(MutexLock& lock, Bytes bytes) {
   Region* hole = nullptr;
   while ((hole = memory_.index.smallest_hole(missing, page_alignment())) == nullptr)
     VPMM_TRY(add_reservation(memory_, lock, missing));
-  Result<void> filled =
-      mover_.fill(lock, hole, {hole->range.begin, missing}, *memory_.tuning.chunks_for(missing, chunk, missing));
+  Result<void> filled = mover_.fill(lock, hole, {hole->range.begin, missing},
+                                    *memory_.tuning.chunks_for(missing, chunk, missing));
   if (!filled) room_.doubt();
   if (!filled) return filled;
-  peak_live_ = std::max(peak_live_, wanted_bytes() + missing);  // the program says that it will use as much
+  peak_live_ =
+      std::max(peak_live_, wanted_bytes() + missing);  // the program says that it will use as much
   note_peaks();
   return {};
 }
 
 // --- references and figures
-// --------------------------------------------------------------------------------------------
 
 region::Owner Pool::owner_of(const PageRequest& request, const Caller& caller) const {
   region::Owner owner;
@@ -435,7 +454,8 @@ region::Owner Pool::owner_of(const PageRequest& request, const Caller& caller) c
 void Pool::count_reference(const region::Owner& owner, int change) {
   const auto count = [&](time::TimelineId id) VPMM_REQUIRES(pool_lock) {
     time::Timeline* timeline = memory_.timelines.find(id);
-    if (timeline != nullptr) timeline->references += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
+    if (timeline != nullptr)
+      timeline->references += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
   };
   if (owner.timeline) count(*owner.timeline);
   for (const time::TimelineId id : owner.other_uses) count(id);
@@ -443,14 +463,17 @@ void Pool::count_reference(const region::Owner& owner, int change) {
 
 void Pool::record_use(Region* region, time::Timeline& timeline) {
   region::Owner& owner = region->owner;
-  if (std::find(owner.other_uses.begin(), owner.other_uses.end(), timeline.id) != owner.other_uses.end()) return;
+  if (std::find(owner.other_uses.begin(), owner.other_uses.end(), timeline.id) !=
+      owner.other_uses.end())
+    return;
   owner.other_uses.push_back(timeline.id);
   ++timeline.references;
 }
 
 Vector<vm::Mapping> Pool::mappings_around(AddressRange range) const {
   Vector<vm::Mapping> mappings;
-  memory_.chunks.for_each_around(range, [&](const vm::Mapping& mapping) { mappings.push_back(mapping); });
+  memory_.chunks.for_each_around(range,
+                                 [&](const vm::Mapping& mapping) { mappings.push_back(mapping); });
   return mappings;
 }
 
@@ -460,8 +483,8 @@ Bytes Pool::movable_bytes(FunctionRef<bool(const Region&)> is_idle) const {
   bool is_counted = false;
   memory_.index.for_each([&](const Region& region) VPMM_REQUIRES(pool_lock) {
     if (region.state == RegionState::hole || region.state == RegionState::zombie) return;
-    const bool is_used =
-        region.state == RegionState::in_flight || (region.state == RegionState::allocated && !is_idle(region));
+    const bool is_used = region.state == RegionState::in_flight ||
+                         (region.state == RegionState::allocated && !is_idle(region));
     memory_.chunks.for_each_around(region.range, [&](const vm::Mapping& mapping) {
       const bool is_next = std::exchange(chunk, mapping.chunk) != mapping.chunk;
       if (!is_next && (!is_used || !is_counted)) return;
@@ -498,7 +521,8 @@ void Pool::fill(observe::Statistics& statistics) const {
   statistics.trapped_bytes = trapped_bytes();
   statistics.pending_bytes = memory_.index.pending_bytes();
   statistics.largest_free_bytes = memory_.index.largest_free();
-  for (const AddressRange& reservation : memory_.reservations) statistics.reserved_bytes += reservation.size;
+  for (const AddressRange& reservation : memory_.reservations)
+    statistics.reserved_bytes += reservation.size;
   statistics.hole_bytes = memory_.index.bytes(RegionState::hole);
   statistics.zombie_bytes = memory_.index.bytes(RegionState::zombie);
   statistics.quarantined_bytes = memory_.quarantine.bytes();

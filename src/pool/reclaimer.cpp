@@ -11,7 +11,7 @@ namespace vpmm::pool {
 
 using region::Region;
 
-// --- zombies --------------------------------------------------------------------------------------------------------
+// --- --- zombies
 
 namespace {
 
@@ -31,8 +31,9 @@ AddressRange front_of(const vm::ChunkTable& chunks, const Region& zombie, std::u
 }  // namespace
 
 // Note [Zombies outlive their mapping's last use]
-// Work queued before the chunks moved may still run through the old address, so that address is unmapped only when the
-// stamp it was freed with is complete. A failed unmap leaves the zombie a zombie: it is never assumed gone.
+// Work queued before the chunks moved may still run through the old address, so that address is
+// unmapped only when the stamp it was freed with is complete. A failed unmap leaves the zombie a
+// zombie: it is never assumed gone.
 Result<void> Reclaimer::sweep(MutexLock& lock, std::uint64_t max_mappings) {
   VPMM_TRY(retry_orphans(lock));
   memory_.flights.wait_for_grant(lock);
@@ -67,11 +68,12 @@ Result<void> Reclaimer::sweep(MutexLock& lock, std::uint64_t max_mappings) {
   return outcome;
 }
 
-// The zombie is unmapped: its address range is a hole. A chunk that lived on through it alone is gone with it, or is an
-// orphan if its handle is still held.
+// The zombie is unmapped: its address range is a hole. A chunk that lived on through it alone is
+// gone with it, or is an orphan if its handle is still held.
 void Reclaimer::bury(Region* zombie) {
   for (const vm::Mapping& mapping : memory_.chunks.inside(zombie->range))
-    if (mapping.chunk->mappings == 1 && mapping.chunk->handle_held) memory_.quarantine.orphans.push_back(mapping.chunk);
+    if (mapping.chunk->mappings == 1 && mapping.chunk->handle_held)
+      memory_.quarantine.orphans.push_back(mapping.chunk);
   memory_.quarantine.stuck.erase(memory_.quarantine.stuck.lower_bound(zombie->range.begin),
                                  memory_.quarantine.stuck.lower_bound(zombie->range.end()));
   memory_.chunks.unmap(zombie->range);
@@ -86,7 +88,8 @@ Result<void> Reclaimer::retry_orphans(MutexLock& lock) {
   is_released.reserve(orphans.size());
   {
     const Flights::InFlight away(memory_.flights, lock);
-    for (const vm::Chunk* orphan : orphans) is_released.push_back(memory_.mapper.release(orphan->handle).ok());
+    for (const vm::Chunk* orphan : orphans)
+      is_released.push_back(memory_.mapper.release(orphan->handle).ok());
   }
   for (std::size_t i = 0; i < orphans.size(); ++i) {
     if (!is_released[i]) {
@@ -98,7 +101,7 @@ Result<void> Reclaimer::retry_orphans(MutexLock& lock) {
   return {};
 }
 
-// --- giving back ----------------------------------------------------------------------------------------------------
+// --- --- giving back
 
 // Oldest idle memory first; only complete memory, so nobody waits.
 Result<Bytes> Reclaimer::trim(MutexLock& lock, Bytes bytes_to_keep) {
@@ -122,7 +125,8 @@ Result<Bytes> Reclaimer::trim(MutexLock& lock, Bytes bytes_to_keep) {
   }
 }
 
-// A stretch of whole chunks in a complete free region that have no other mapping, about `wanted` bytes of it.
+// A stretch of whole chunks in a complete free region that have no other mapping, about `wanted`
+// bytes of it.
 AddressRange Reclaimer::releasable(const Region& free, Bytes wanted) const {
   AddressRange idle;
   if (!free.stamp.is_complete()) return idle;
@@ -198,7 +202,8 @@ void Reclaimer::release_everything() {
   }
   memory_.chunks.for_each_chunk([&](vm::Chunk& chunk) { chunks.push_back(&chunk); });
   for (vm::Chunk* chunk : chunks)
-    if (chunk->handle_held && memory_.mapper.release(chunk->handle)) memory_.chunks.handle_released(chunk);
+    if (chunk->handle_held && memory_.mapper.release(chunk->handle))
+      memory_.chunks.handle_released(chunk);
   if (memory_.chunks.mapping_count() > 0) return;  // a reservation with mappings cannot be freed
   for (const AddressRange& reservation : memory_.reservations)
     if (!memory_.mapper.free_reservation(reservation)) return;

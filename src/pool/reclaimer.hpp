@@ -15,8 +15,8 @@ class Reclaimer {
 
   // Unmaps zombies that nobody uses any more, at most so many mappings.
   Result<void> sweep(MutexLock& lock, std::uint64_t max_mappings) VPMM_REQUIRES(pool_lock);
-  // Gives complete idle chunks back, the oldest first, until no more than so many bytes are held. Returns what was
-  // given back.
+  // Gives complete idle chunks back, the oldest first, until no more than so many bytes are held.
+  // Returns what was given back.
   Result<Bytes> trim(MutexLock& lock, Bytes bytes_to_keep) VPMM_REQUIRES(pool_lock);
   // What of complete idle memory could be given back, up to `wanted` bytes.
   Bytes releasable_bytes(Bytes wanted) const VPMM_REQUIRES(pool_lock);
@@ -27,7 +27,8 @@ class Reclaimer {
   void bury(region::Region* zombie) VPMM_REQUIRES(pool_lock);
   Result<void> retry_orphans(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   AddressRange releasable(const region::Region& free, Bytes wanted) const VPMM_REQUIRES(pool_lock);
-  Result<Bytes> release_idle(MutexLock& lock, AddressRange idle, region::Region* free) VPMM_REQUIRES(pool_lock);
+  Result<Bytes> release_idle(MutexLock& lock, AddressRange idle, region::Region* free)
+      VPMM_REQUIRES(pool_lock);
 
   Memory& memory_;
 };

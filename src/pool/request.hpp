@@ -14,7 +14,8 @@ namespace vpmm::pool {
 enum class Standing {
   ordinary,
   capturing,  // its stream is being captured: only complete memory, nothing queued
-  blocked,    // the legacy stream while a blocking stream captures, or an invalidated capture: likewise
+  blocked,    // the legacy stream while a blocking stream captures, or an invalidated capture:
+              // likewise
 };
 
 // Who asks.
@@ -32,15 +33,16 @@ struct Caller {
 };
 
 // Note [Own chunks]
-// Memory that others than its user may reach, or that is to go back whole, has chunks that no other allocation touches:
-// then sharing it, or giving it back, concerns nobody else. A hit is chunks side by side that are wholly idle; their
-// sum may be up to an eighth more than the request, and all of it is the allocation's. A plan leaves out idle chunks
-// that are larger than what lacks, and cuts the last new chunk to size, so there nothing is too much. Once it is freed
-// it is memory like any other.
+// Memory that others than its user may reach, or that is to go back whole, has chunks that no other
+// allocation touches: then sharing it, or giving it back, concerns nobody else. A hit is chunks
+// side by side that are wholly idle; their sum may be up to an eighth more than the request, and
+// all of it is the allocation's. A plan leaves out idle chunks that are larger than what lacks, and
+// cuts the last new chunk to size, so there nothing is too much. Once it is freed it is memory like
+// any other.
 //
-// What is idle of chunks that are used in part serves no such request. Of wholly idle chunks some may fit nowhere; they
-// go back for new ones: beyond early growth at once (Pool::give_way), and where memory is short all that is needed
-// (Pool::make_room).
+// What is idle of chunks that are used in part serves no such request. Of wholly idle chunks some
+// may fit nowhere; they go back for new ones: beyond early growth at once (Pool::give_way), and
+// where memory is short all that is needed (Pool::make_room).
 enum class Chunks {
   shared,  // cut anywhere
   own,     // whole chunks
@@ -48,8 +50,9 @@ enum class Chunks {
 };
 
 struct PageRequest {
-  Bytes requested = 0;    // as the user said
-  Bytes size = 0;         // at least a page, rounded to whole grains; to whole pages if the chunks are its own
+  Bytes requested = 0;  // as the user said
+  Bytes size =
+      0;  // at least a page, rounded to whole grains; to whole pages if the chunks are its own
   Bytes alignment = 0;    // at least Pool::grain_alignment()
   bool goes_low = false;  // Note [Shared pages go low]
   Chunks chunks = Chunks::shared;

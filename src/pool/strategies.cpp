@@ -23,35 +23,40 @@ Plan plan_of(const Ask& ask, Vector<Part> kept) {
   return plan;
 }
 
-// --- hits -----------------------------------------------------------------------------------------------------------
+// --- --- hits
 
 // Whole chunks in a range that is mapped.
-Bytes whole_chunks(const vm::ChunkTable& chunks, DevicePtr begin, DevicePtr end) VPMM_REQUIRES(pool_lock) {
+Bytes whole_chunks(const vm::ChunkTable& chunks, DevicePtr begin, DevicePtr end)
+    VPMM_REQUIRES(pool_lock) {
   if (end <= begin) return 0;
   const DevicePtr first = chunks.first_border(begin), last = chunks.last_border(end);
   return last > first ? last - first : 0;
 }
 
 // Note [Cut at the better end]
-// The front or the back of a free range, whichever leaves more chunks whole, for only these can move; the front among
-// equals. None: aligned, it does not fit.
-std::optional<AddressRange> cut(const View& view, const Ask& ask, AddressRange free) VPMM_REQUIRES(pool_lock) {
+// The front or the back of a free range, whichever leaves more chunks whole, for only these can
+// move; the front among equals. None: aligned, it does not fit.
+std::optional<AddressRange> cut(const View& view, const Ask& ask, AddressRange free)
+    VPMM_REQUIRES(pool_lock) {
   const std::optional<DevicePtr> front = region::aligned_start(free, ask.size, ask.alignment);
   if (!front) return std::nullopt;
   const DevicePtr back{round_down(to_integer(free.end() - ask.size), ask.alignment)};
   const auto left_whole = [&](DevicePtr begin) VPMM_REQUIRES(pool_lock) {
-    return whole_chunks(view.chunks, free.begin, begin) + whole_chunks(view.chunks, begin + ask.size, free.end());
+    return whole_chunks(view.chunks, free.begin, begin) +
+           whole_chunks(view.chunks, begin + ask.size, free.end());
   };
   const bool is_front = ask.goes_low || back == *front || left_whole(*front) >= left_whole(back);
   return AddressRange{is_front ? *front : back, ask.size};
 }
 
-// Most bytes above a request that whole chunks may have: an eighth of it. Halved, fewer idle chunks serve again;
-// doubled, more is lost for as long as the allocation lives.
+// Most bytes above a request that whole chunks may have: an eighth of it. Halved, fewer idle chunks
+// serve again; doubled, more is lost for as long as the allocation lives.
 constexpr Bytes kExcessShare = 8;
 
-// Note [Own chunks]. Whole chunks in a free range whose sum is closest to the size, the first among equals.
-std::optional<AddressRange> own_stretch(const View& view, const Ask& ask, AddressRange free) VPMM_REQUIRES(pool_lock) {
+// Note [Own chunks]. Whole chunks in a free range whose sum is closest to the size, the first among
+// equals.
+std::optional<AddressRange> own_stretch(const View& view, const Ask& ask, AddressRange free)
+    VPMM_REQUIRES(pool_lock) {
   const bool is_one = ask.chunks == Chunks::one;
   const Bytes most = is_one ? ask.size : ask.size + ask.size / kExcessShare;
   const DevicePtr last = view.chunks.last_border(free.end());
@@ -62,13 +67,15 @@ std::optional<AddressRange> own_stretch(const View& view, const Ask& ask, Addres
     const AddressRange stretch{begin, end - begin};
     if (stretch.size < ask.size) break;
     const bool fits = stretch.size <= most && (!is_one || view.chunks.around(begin).end() == end);
-    if (fits && is_aligned(begin, ask.alignment) && (!best || stretch.size < best->size)) best = stretch;
+    if (fits && is_aligned(begin, ask.alignment) && (!best || stretch.size < best->size))
+      best = stretch;
   }
   return best;
 }
 
 // What the request takes of a free range; none: it does not fit there.
-std::optional<AddressRange> taken(const View& view, const Ask& ask, AddressRange free) VPMM_REQUIRES(pool_lock) {
+std::optional<AddressRange> taken(const View& view, const Ask& ask, AddressRange free)
+    VPMM_REQUIRES(pool_lock) {
   return ask.has_own_chunks() ? own_stretch(view, ask, free) : cut(view, ask, free);
 }
 
@@ -77,7 +84,8 @@ bool fits(const View& view, const Ask& ask, AddressRange free) VPMM_REQUIRES(poo
                               : region::aligned_start(free, ask.size, ask.alignment).has_value();
 }
 
-Plan hit(const View& view, const Ask& ask, Region* first, AddressRange range) VPMM_REQUIRES(pool_lock) {
+Plan hit(const View& view, const Ask& ask, Region* first, AddressRange range)
+    VPMM_REQUIRES(pool_lock) {
   Plan plan = plan_of(ask, view.parts_of(first, range));
   plan.request = range.size;
   plan.allocation = range.begin;
@@ -86,48 +94,53 @@ Plan hit(const View& view, const Ask& ask, Region* first, AddressRange range) VP
 
 Region* best_with_own_chunks(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
   Region* best = nullptr;
-  view.index.for_each_fit(ask.size, ask.own, ask.first(), [&](Region* free) VPMM_REQUIRES(pool_lock) {
-    if (own_stretch(view, ask, free->range)) best = free;
-    return best == nullptr;
-  });
+  view.index.for_each_fit(ask.size, ask.own, ask.first(),
+                          [&](Region* free) VPMM_REQUIRES(pool_lock) {
+                            if (own_stretch(view, ask, free->range)) best = free;
+                            return best == nullptr;
+                          });
   return best;
 }
 
 // Note [Spare whole chunks]
-// What a request takes of a chunk that is wholly idle traps the rest of it. Where memory is scarce the request
-// therefore looks at the few smallest ranges that are large enough, and takes the one of which it uses least in whole
-// chunks; the smallest among equals. Elsewhere the best fit alone decides: programs that repeat find the ranges of the
-// last step.
+// What a request takes of a chunk that is wholly idle traps the rest of it. Where memory is scarce
+// the request therefore looks at the few smallest ranges that are large enough, and takes the one
+// of which it uses least in whole chunks; the smallest among equals. Elsewhere the best fit alone
+// decides: programs that repeat find the ranges of the last step.
 constexpr int kRangesLookedAt = 4;
 
 Region* sparing_region(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
   Region* best = nullptr;
   Bytes least = 0;
   int looked_at = 0;
-  view.index.for_each_fit(ask.size, ask.own, ask.first(), [&](Region* free) VPMM_REQUIRES(pool_lock) {
-    const std::optional<AddressRange> part = cut(view, ask, free->range);
-    if (!part) return true;
-    const auto whole = [&](DevicePtr begin, DevicePtr end)
-                           VPMM_REQUIRES(pool_lock) { return whole_chunks(view.chunks, begin, end); };
-    const Bytes used = whole(free->range.begin, free->range.end()) - whole(free->range.begin, part->begin) -
-                       whole(part->end(), free->range.end());
-    if (best == nullptr || used < least) {
-      best = free;
-      least = used;
-    }
-    return ++looked_at < kRangesLookedAt && least > 0;
-  });
+  view.index.for_each_fit(
+      ask.size, ask.own, ask.first(), [&](Region* free) VPMM_REQUIRES(pool_lock) {
+        const std::optional<AddressRange> part = cut(view, ask, free->range);
+        if (!part) return true;
+        const auto whole = [&](DevicePtr begin, DevicePtr end) VPMM_REQUIRES(pool_lock) {
+          return whole_chunks(view.chunks, begin, end);
+        };
+        const Bytes used = whole(free->range.begin, free->range.end()) -
+                           whole(free->range.begin, part->begin) -
+                           whole(part->end(), free->range.end());
+        if (best == nullptr || used < least) {
+          best = free;
+          least = used;
+        }
+        return ++looked_at < kRangesLookedAt && least > 0;
+      });
   return best;
 }
 
 // Note [Shared pages go low]
-// Pages that small requests share live long, and each keeps the chunk around it from moving. So they lie side by side,
-// at the lowest addresses there are, out of the way of larger requests.
+// Pages that small requests share live long, and each keeps the chunk around it from moving. So
+// they lie side by side, at the lowest addresses there are, out of the way of larger requests.
 
 // The smallest that is large enough; of regions behind waits, all are looked at.
 Region* best_region(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
   if (ask.has_own_chunks() && !ask.takes_waiting) return best_with_own_chunks(view, ask);
-  if (ask.goes_low && !ask.takes_waiting) return view.index.lowest_fit(ask.size, ask.alignment, ask.own);
+  if (ask.goes_low && !ask.takes_waiting)
+    return view.index.lowest_fit(ask.size, ask.alignment, ask.own);
   if (ask.spares_chunks && !ask.takes_waiting) return sparing_region(view, ask);
   if (!ask.takes_waiting) return view.index.best_fit(ask.size, ask.alignment, ask.own, ask.first());
   Region* best = nullptr;
@@ -149,7 +162,8 @@ std::optional<Plan> best_run(const View& view, const Ask& ask) VPMM_REQUIRES(poo
       if (!view.admits(run[i], ask)) continue;
       Region* const first = run[i];
       AddressRange stretch = first->range;
-      for (; i + 1 < run.size() && view.admits(run[i + 1], ask); ++i) stretch.size += run[i + 1]->range.size;
+      for (; i + 1 < run.size() && view.admits(run[i + 1], ask); ++i)
+        stretch.size += run[i + 1]->range.size;
       const bool is_better = best == nullptr || stretch.size < smallest.size;
       if (!is_better || !fits(view, ask, stretch)) continue;
       best = first;
@@ -168,16 +182,18 @@ std::optional<Plan> best_run(const View& view, const Ask& ask) VPMM_REQUIRES(poo
 }  // namespace
 
 Decision fit(const View& view, const Ask& ask) {
-  if (Region* const free = best_region(view, ask)) return hit(view, ask, free, *taken(view, ask, free->range));
+  if (Region* const free = best_region(view, ask))
+    return hit(view, ask, free, *taken(view, ask, free->range));
   if (std::optional<Plan> plan = best_run(view, ask)) return std::move(*plan);
   return no_memory(ask.size);
 }
 
-// --- plans ----------------------------------------------------------------------------------------------------------
+// --- --- plans
 
 namespace {
 
-// The end of a stretch that stays where it is, beside a hole into which the rest of the allocation is mapped.
+// The end of a stretch that stays where it is, beside a hole into which the rest of the allocation
+// is mapped.
 struct Kept {
   Region* first = nullptr;  // null: nothing is kept
   AddressRange range;
@@ -186,7 +202,8 @@ struct Kept {
 };
 
 // Of a stretch before a hole, where the whole chunks begin that are less than the request.
-DevicePtr own_front(const View& view, const Ask& ask, AddressRange stretch) VPMM_REQUIRES(pool_lock) {
+DevicePtr own_front(const View& view, const Ask& ask, AddressRange stretch)
+    VPMM_REQUIRES(pool_lock) {
   DevicePtr front = stretch.end();
   for (DevicePtr p = stretch.end(); p > stretch.begin;) {
     p = view.chunks.around(p - 1).at;
@@ -197,7 +214,8 @@ DevicePtr own_front(const View& view, const Ask& ask, AddressRange stretch) VPMM
 }
 
 // Of a stretch behind a hole, where they end.
-DevicePtr own_back(const View& view, const Ask& ask, AddressRange stretch) VPMM_REQUIRES(pool_lock) {
+DevicePtr own_back(const View& view, const Ask& ask, AddressRange stretch)
+    VPMM_REQUIRES(pool_lock) {
   DevicePtr back = stretch.begin;
   for (DevicePtr p = stretch.begin; p < stretch.end();) {
     p = view.chunks.around(p).end();
@@ -213,16 +231,19 @@ Kept kept_before(const View& view, const Ask& ask, Region* hole) VPMM_REQUIRES(p
   for (Region* free = hole->previous; view.admits(free, ask); free = free->previous) first = free;
   if (first == nullptr) return kept;
   const AddressRange stretch{first->range.begin, hole->range.begin - first->range.begin};
-  const DevicePtr begin = ask.has_own_chunks() ? own_front(view, ask, stretch) : align_up(stretch.begin, ask.alignment);
+  const DevicePtr begin =
+      ask.has_own_chunks() ? own_front(view, ask, stretch) : align_up(stretch.begin, ask.alignment);
   while (first != hole && first->range.end() <= begin) first = first->next;
-  if (first != hole && begin < hole->range.begin) kept = {first, {begin, hole->range.begin - begin}, hole, true};
+  if (first != hole && begin < hole->range.begin)
+    kept = {first, {begin, hole->range.begin - begin}, hole, true};
   return kept;
 }
 
 Kept kept_behind(const View& view, const Ask& ask, Region* hole) VPMM_REQUIRES(pool_lock) {
   const DevicePtr begin = hole->range.end();
   DevicePtr end = begin;
-  for (const Region* free = hole->next; view.admits(free, ask); free = free->next) end = free->range.end();
+  for (const Region* free = hole->next; view.admits(free, ask); free = free->next)
+    end = free->range.end();
   if (ask.has_own_chunks()) end = own_back(view, ask, {begin, end - begin});
   if (end == begin || end - begin >= ask.size) return {};
   const DevicePtr allocation{round_down(to_integer(end - ask.size), ask.alignment)};
@@ -231,19 +252,22 @@ Kept kept_behind(const View& view, const Ask& ask, Region* hole) VPMM_REQUIRES(p
   return {hole->next, {begin, end - begin}, hole, false};
 }
 
-// No stretch is larger. Where free regions touch, their sum is all that is known without a look at them.
+// No stretch is larger. Where free regions touch, their sum is all that is known without a look at
+// them.
 Bytes bound_of_stretches(const View& view) VPMM_REQUIRES(pool_lock) {
   return view.index.has_runs() ? view.index.bytes(RegionState::free) : view.index.largest_free();
 }
 
-// The largest there is: it moves and creates least. The hole is large enough for what lacks, in whole pages. Of holes
-// at both ends the one behind is filled, unless only the other has room for whole new chunks.
+// The largest there is: it moves and creates least. The hole is large enough for what lacks, in
+// whole pages. Of holes at both ends the one behind is filled, unless only the other has room for
+// whole new chunks.
 Kept best_kept(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
   const Bytes page = view.tuning.page_size;
   const Bytes most = std::min(bound_of_stretches(view), ask.size);
   const auto rank = [&](const Kept& kept) {
     const Bytes left = ask.size - kept.range.size;
-    const bool has_room = kept.hole != nullptr && kept.hole->range.size >= round_up(left, ask.chunk);
+    const bool has_room =
+        kept.hole != nullptr && kept.hole->range.size >= round_up(left, ask.chunk);
     return std::tuple(kept.range.size, has_room, ~to_integer(kept.range.begin), kept.is_front);
   };
   Kept best;
@@ -252,11 +276,12 @@ Kept best_kept(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
     const bool is_enough = kept.hole->range.size >= round_up(ask.size - kept.range.size, page);
     if (is_enough && rank(kept) > rank(best)) best = kept;
   };
-  view.index.for_each_hole(std::max(ask.size - most, page), [&](Region* hole) VPMM_REQUIRES(pool_lock) {
-    consider(kept_before(view, ask, hole));
-    consider(kept_behind(view, ask, hole));
-    return true;
-  });
+  view.index.for_each_hole(std::max(ask.size - most, page),
+                           [&](Region* hole) VPMM_REQUIRES(pool_lock) {
+                             consider(kept_before(view, ask, hole));
+                             consider(kept_behind(view, ask, hole));
+                             return true;
+                           });
   return best;
 }
 
@@ -265,16 +290,19 @@ bool may_move(const Ask& ask, Bytes size, Bytes left) {
   return !ask.has_own_chunks() || (ask.chunks == Chunks::one ? size == left : size <= left);
 }
 
-// Wholly idle chunks for `left` bytes, which it lowers by what they give. Chunks that lie side by side in one region
-// leave it together.
-Vector<Move> idle_chunks(const View& view, const Ask& ask, AddressRange except, Bytes& left) VPMM_REQUIRES(pool_lock) {
+// Wholly idle chunks for `left` bytes, which it lowers by what they give. Chunks that lie side by
+// side in one region leave it together.
+Vector<Move> idle_chunks(const View& view, const Ask& ask, AddressRange except, Bytes& left)
+    VPMM_REQUIRES(pool_lock) {
   Vector<Move> moves;
-  if (view.index.bytes(RegionState::free) == view.chunks.trapped_bytes()) return moves;  // no chunk is wholly idle
+  if (view.index.bytes(RegionState::free) == view.chunks.trapped_bytes())
+    return moves;  // no chunk is wholly idle
   view.for_each_giving(ask, [&](Region* free) VPMM_REQUIRES(pool_lock) {
     view.chunks.for_each_inside(free->range, [&](const vm::Mapping& mapping) {
-      if (except.overlaps(mapping.range()) || !may_move(ask, mapping.chunk->size, left)) return true;
-      const bool is_beside =
-          !moves.empty() && moves.back().part.from == free && moves.back().part.range.end() == mapping.at;
+      if (except.overlaps(mapping.range()) || !may_move(ask, mapping.chunk->size, left))
+        return true;
+      const bool is_beside = !moves.empty() && moves.back().part.from == free &&
+                             moves.back().part.range.end() == mapping.at;
       if (!is_beside) moves.push_back({{free, {mapping.at, 0}, free->stamp}, {}});
       moves.back().part.range.size += mapping.chunk->size;
       moves.back().chunks.push_back(mapping);
@@ -286,8 +314,10 @@ Vector<Move> idle_chunks(const View& view, const Ask& ask, AddressRange except, 
   return moves;
 }
 
-// Finds room for what is mapped: in the hole beside what is kept, else in the smallest that is large enough.
-Decision laid_out(const View& view, const Ask& ask, const Kept& kept, Plan plan) VPMM_REQUIRES(pool_lock) {
+// Finds room for what is mapped: in the hole beside what is kept, else in the smallest that is
+// large enough.
+Decision laid_out(const View& view, const Ask& ask, const Kept& kept, Plan plan)
+    VPMM_REQUIRES(pool_lock) {
   for (const Move& move : plan.moves) View::add_waits(move.part.stamp, ask.own, plan.waits);
   const Bytes bytes = plan.moved_bytes() + plan.growth();
   if (kept.first == nullptr) {
@@ -312,7 +342,8 @@ std::optional<Vector<Bytes>> new_chunks(const View& view, const Ask& ask, Bytes 
 }
 
 Decision stitched(const View& view, const Ask& ask, const Kept& kept) VPMM_REQUIRES(pool_lock) {
-  Plan plan = plan_of(ask, kept.first == nullptr ? Vector<Part>{} : view.parts_of(kept.first, kept.range));
+  Plan plan =
+      plan_of(ask, kept.first == nullptr ? Vector<Part>{} : view.parts_of(kept.first, kept.range));
   Bytes left = ask.size - kept.range.size;
   const Bytes whole = ask.has_own_chunks() ? left : round_up(left, ask.chunk);
   if (whole <= std::min(ask.early_growth, ask.growth_room)) {
@@ -329,20 +360,22 @@ Decision stitched(const View& view, const Ask& ask, const Kept& kept) VPMM_REQUI
 }  // namespace
 
 // Note [A plan]
-// The largest usable stretch beside a hole stays where it is, whole, and the rest of the allocation is mapped beside
-// it: new chunks, as far as early growth goes; else chunks that are wholly idle; and new chunks for what still lacks.
-// Chunks are not cut to size. What the last one has too much stays free beside the allocation, with the stamp of that
-// chunk. Of own chunks nothing may be too much (Note [Own chunks]).
+// The largest usable stretch beside a hole stays where it is, whole, and the rest of the allocation
+// is mapped beside it: new chunks, as far as early growth goes; else chunks that are wholly idle;
+// and new chunks for what still lacks. Chunks are not cut to size. What the last one has too much
+// stays free beside the allocation, with the stamp of that chunk. Of own chunks nothing may be too
+// much (Note [Own chunks]).
 Decision stitch(const View& view, const Ask& ask) {
   const Kept kept = ask.chunks == Chunks::one ? Kept{} : best_kept(view, ask);
   Decision decision = stitched(view, ask, kept);
   const NoPlan* const none = std::get_if<NoPlan>(&decision);
   if (none == nullptr || kept.first == nullptr) return decision;
-  // The last chunk is too large for the hole, or what is kept is part of a chunk that the rest needs.
+  // The last chunk is too large for the hole, or what is kept is part of a chunk that the rest
+  // needs.
   Decision without = stitched(view, ask, Kept{});
   const NoPlan* const neither = std::get_if<NoPlan>(&without);
-  const bool lack_memory =
-      neither != nullptr && none->reason == NoPlan::Reason::memory && neither->reason == NoPlan::Reason::memory;
+  const bool lack_memory = neither != nullptr && none->reason == NoPlan::Reason::memory &&
+                           neither->reason == NoPlan::Reason::memory;
   return lack_memory && none->missing < neither->missing ? decision : without;
 }
 

@@ -6,8 +6,8 @@
 
 namespace vpmm::pool {
 
-// Pure: each looks at the view, changes nothing and calls no driver. Their plans never use memory that the caller may
-// not use, and never exceed the ask's bounds.
+// Pure: each looks at the view, changes nothing and calls no driver. Their plans never use memory
+// that the caller may not use, and never exceed the ask's bounds.
 
 // A piece of a free region, or of neighbours that only their stamps divide. No driver call.
 Decision fit(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock);

@@ -1,4 +1,5 @@
-// pool: what VPMM_PREFER and VPMM_CHUNK_MAX stand for: how much memory may be spent to spare driver calls.
+// pool: what VPMM_PREFER and VPMM_CHUNK_MAX stand for: how much memory may be spent to spare driver
+// calls.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,13 @@
 namespace vpmm::pool {
 
 // Note [One knob]
-// Memory buys time in two ways. A pool may grow although idle chunks could be moved (early growth, a share of the most
-// that ever lived at once), and chunks may be large: each costs a few driver calls, and what is idle of a chunk that is
-// used in part cannot move. docs/design/chunk-policy.md has the figures.
+// Memory buys time in two ways. A pool may grow although idle chunks could be moved (early growth,
+// a share of the most that ever lived at once), and chunks may be large: each costs a few driver
+// calls, and what is idle of a chunk that is used in part cannot move. docs/design/chunk-policy.md
+// has the figures.
 struct Tuning {
-  // Whether memory that other streams still use is taken, behind a wait of the GPU, while new memory is to be had.
+  // Whether memory that other streams still use is taken, behind a wait of the GPU, while new
+  // memory is to be had.
   enum class Waiting {
     never,          // it grows
     before_moves,   // before anything is moved or created
@@ -47,10 +50,11 @@ struct Tuning {
 
   // What every page is aligned to: the largest power of two that divides it.
   Bytes page_alignment() const { return page_size & (~page_size + 1); }
-  // Of a new chunk for a request. `mapped`: by the pool. `all`: that it has or may have. Note [Size of a chunk]
+  // Of a new chunk for a request. `mapped`: by the pool. `all`: that it has or may have. Note [Size
+  // of a chunk]
   Bytes chunk_size(Bytes request, Bytes mapped, Bytes all) const;
-  // Chunks of `chunk` bytes for at least `bytes`, none of them cut to size unless `room` is too small for it. None:
-  // `room` is too small.
+  // Chunks of `chunk` bytes for at least `bytes`, none of them cut to size unless `room` is too
+  // small for it. None: `room` is too small.
   std::optional<Vector<Bytes>> chunks_for(Bytes bytes, Bytes chunk, Bytes room) const;
 };
 

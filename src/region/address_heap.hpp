@@ -10,9 +10,10 @@
 
 namespace vpmm::region {
 
-// A heap with four children a node: adding to it, or taking any region out of it, moves about two entries however large
-// it is, and only taking out the lowest moves one a level. Region::size_place is where a region stands. The root stands
-// in the heap itself, so that a heap of one region, which most are, is a single cache line.
+// A heap with four children a node: adding to it, or taking any region out of it, moves about two
+// entries however large it is, and only taking out the lowest moves one a level. Region::size_place
+// is where a region stands. The root stands in the heap itself, so that a heap of one region, which
+// most are, is a single cache line.
 class AddressHeap {
  public:
   struct Entry {
@@ -49,7 +50,8 @@ class AddressHeap {
       sink(place, moved);
   }
 
-  // The lowest region of `size` bytes in which `wanted` bytes at `alignment` fit; null when there is none.
+  // The lowest region of `size` bytes in which `wanted` bytes at `alignment` fit; null when there
+  // is none.
   Region* lowest_fitting(Bytes size, Bytes wanted, Bytes alignment) const {
     const Entry* best = nullptr;
     if (!empty()) search(0, size, wanted, alignment, best);
@@ -60,7 +62,8 @@ class AddressHeap {
   bool is_sound() const {
     for (std::size_t place = 0; place < count(); ++place) {
       const Entry& entry = at(place);
-      if (entry.region->size_place != place || entry.region->range.begin != entry.begin) return false;
+      if (entry.region->size_place != place || entry.region->range.begin != entry.begin)
+        return false;
       if (place > 0 && at((place - 1) / kChildren).begin >= entry.begin) return false;
     }
     return true;
@@ -112,7 +115,8 @@ class AddressHeap {
   }
 
   // Looks below a node only while nothing lower was found and the node itself does not fit.
-  void search(std::size_t place, Bytes size, Bytes wanted, Bytes alignment, const Entry*& best) const {
+  void search(std::size_t place, Bytes size, Bytes wanted, Bytes alignment,
+              const Entry*& best) const {
     const Entry& here = at(place);
     if (best != nullptr && best->begin < here.begin) return;
     if (aligned_start({here.begin, size}, wanted, alignment)) {

@@ -9,7 +9,8 @@
 namespace vpmm::region {
 
 // Lowest aligned address in `range` with `size` bytes behind it; none if they do not fit.
-inline std::optional<DevicePtr> aligned_start(const AddressRange& range, Bytes size, Bytes alignment) {
+inline std::optional<DevicePtr> aligned_start(const AddressRange& range, Bytes size,
+                                              Bytes alignment) {
   const std::uint64_t begin = to_integer(range.begin);
   const DevicePtr start{is_power_of_two(alignment) ? (begin + alignment - 1) & ~(alignment - 1)
                                                    : round_up(begin, alignment)};

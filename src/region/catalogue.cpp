@@ -103,8 +103,10 @@ void Catalogue::enlist_behind(Region* region, Region* behind) {
   if (list == nullptr) return;
   list->add_behind(region, behind);
   for (int part = 0; part < 2; ++part) behind->parts[part].file = region->parts[part].file;
-  if (TimelineFile* const file = region->parts[0].file) file->first_parts.add_behind(region, behind);
-  if (TimelineFile* const file = region->parts[1].file) file->second_parts.add_behind(region, behind);
+  if (TimelineFile* const file = region->parts[0].file)
+    file->first_parts.add_behind(region, behind);
+  if (TimelineFile* const file = region->parts[1].file)
+    file->second_parts.add_behind(region, behind);
 }
 
 void Catalogue::unite(Region* front, Region* back) {
@@ -208,7 +210,8 @@ std::uint64_t Catalogue::first_page(const Region& region) const {
 
 TimelineFile& Catalogue::timeline_file(time::TimelineId timeline) {
   if (last_file_ != nullptr && last_file_->timeline == timeline) return *last_file_;
-  if (const auto found = timelines_.find(timeline); found != timelines_.end()) return *(last_file_ = &found->second);
+  if (const auto found = timelines_.find(timeline); found != timelines_.end())
+    return *(last_file_ = &found->second);
   if (timelines_.size() >= drop_empty_at_) {
     std::erase_if(timelines_, [](const auto& entry) { return entry.second.empty(); });
     drop_empty_at_ = std::max<std::size_t>(16, 2 * timelines_.size());
@@ -230,7 +233,8 @@ bool Catalogue::touches_free_before(const Region& region) const {
 }
 
 bool Catalogue::touches_free_behind(const Region& region) const {
-  return region.reservation->table.free_begins_at(first_page(region) + unit_.pages(region.range.size));
+  return region.reservation->table.free_begins_at(first_page(region) +
+                                                  unit_.pages(region.range.size));
 }
 
 void Catalogue::add_junction(Region* behind) {
@@ -269,8 +273,10 @@ void Catalogue::visit_junctions(FunctionRef<std::optional<DevicePtr>(Region* beh
 
 // --- looking ---
 
-// Nearly always the addresses have the alignment anyway, and the smallest region that is large enough is the answer.
-Region* Catalogue::best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own, bool own_first) const {
+// Nearly always the addresses have the alignment anyway, and the smallest region that is large
+// enough is the answer.
+Region* Catalogue::best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own,
+                            bool own_first) const {
   const TimelineFile* const file = own ? find(*own) : nullptr;
   const SizeIndex& pending = file == nullptr ? no_sizes_ : file->single_by_size;
   if (own_first) {
@@ -279,10 +285,12 @@ Region* Catalogue::best_fit(Bytes size, Bytes alignment, std::optional<time::Tim
   }
   const Fit smallest = smaller(complete_by_size_.at_least(size), pending.at_least(size));
   if (is_fit(smallest, size, alignment)) return smallest.region;
-  return smaller(complete_by_size_.first_fit(size, alignment), pending.first_fit(size, alignment)).region;
+  return smaller(complete_by_size_.first_fit(size, alignment), pending.first_fit(size, alignment))
+      .region;
 }
 
-Region* Catalogue::lowest_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own) const {
+Region* Catalogue::lowest_fit(Bytes size, Bytes alignment,
+                              std::optional<time::TimelineId> own) const {
   const TimelineFile* const file = own ? find(*own) : nullptr;
   const Fit complete = complete_by_size_.lowest_fit(size, alignment);
   const Fit pending = file == nullptr ? Fit{} : file->single_by_size.lowest_fit(size, alignment);
@@ -305,9 +313,9 @@ void Catalogue::for_each_fit(Bytes size, std::optional<time::TimelineId> own, bo
     Region* const a = complete.region();
     Region* const b = pending.region();
     if (a == nullptr && b == nullptr) return;
-    const bool is_a =
-        b == nullptr || (a != nullptr && !own_first &&
-                         std::pair(a->range.size, a->range.begin) < std::pair(b->range.size, b->range.begin));
+    const bool is_a = b == nullptr || (a != nullptr && !own_first &&
+                                       std::pair(a->range.size, a->range.begin) <
+                                           std::pair(b->range.size, b->range.begin));
     if (!visit(is_a ? a : b)) return;
     (is_a ? complete : pending).next();
   }
@@ -326,7 +334,8 @@ Bytes Catalogue::pending_bytes(time::TimelineId timeline) const {
 
 Bytes Catalogue::largest_free() const {
   Bytes result = std::max(complete_by_size_.largest(), two_part_by_size_.largest());
-  for (const auto& [timeline, file] : timelines_) result = std::max(result, file.single_by_size.largest());
+  for (const auto& [timeline, file] : timelines_)
+    result = std::max(result, file.single_by_size.largest());
   return result;
 }
 

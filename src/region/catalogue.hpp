@@ -1,5 +1,5 @@
-// region: where regions are filed so that they are found by size, by pending number, by age, by address, and by
-// touching each other.
+// region: where regions are filed so that they are found by size, by pending number, by age, by
+// address, and by touching each other.
 #pragma once
 
 #include <array>
@@ -37,20 +37,27 @@ struct TimelineFile {
 
 // What a region is filed under follows from its fields alone:
 //   hole       by size
-//   free       by age; by size among the complete, among the single-part ones of its timeline, or among the two-part
+//   free       by age; by size among the complete, among the single-part ones of its timeline, or
+//   among the two-part
 //              ones; by sequence under the timeline of each part of its stamp
 //   zombie     by age; by sequence under the timeline of each part of its stamp
 //   allocated  at its first page
-// and every state is summed up. Junctions, the places where free regions touch, follow from their neighbours too.
-// So what is filed can be compared with the regions themselves: validate() does that.
+// and every state is summed up. Junctions, the places where free regions touch, follow from their
+// neighbours too. So what is filed can be compared with the regions themselves: validate() does
+// that.
 class Catalogue {
  public:
   explicit Catalogue(Bytes page_size)
-      : unit_(page_size), holes_(unit_), complete_by_size_(unit_), two_part_by_size_(unit_), no_sizes_(unit_) {}
+      : unit_(page_size),
+        holes_(unit_),
+        complete_by_size_(unit_),
+        two_part_by_size_(unit_),
+        no_sizes_(unit_) {}
 
   const PageUnit& unit() const { return unit_; }
 
-  // The region's fields must stay as they are from file() to unfile(), except what no search depends on.
+  // The region's fields must stay as they are from file() to unfile(), except what no search
+  // depends on.
   void file(Region* region) {
     enlist(region);
     enter(region);
@@ -60,8 +67,9 @@ class Catalogue {
     delist(region);
   }
 
-  // The halves of file() and unfile(). By age and sequence: enlist() and delist(). By all else: enter() and leave().
-  // A free region or zombie that left but is listed may be cut, or be united with a neighbour, and enter again.
+  // The halves of file() and unfile(). By age and sequence: enlist() and delist(). By all else:
+  // enter() and leave(). A free region or zombie that left but is listed may be cut, or be united
+  // with a neighbour, and enter again.
   void enlist(Region* region);
   void delist(Region* region);
   void enter(Region* region);
@@ -69,8 +77,8 @@ class Catalogue {
 
   // Lists `behind`, which was the end of `region`, free or zombie, until now.
   void enlist_behind(Region* region, Region* behind);
-  // Of two neighbouring free regions that are one from now on, neither entered: the front is listed for both, with the
-  // stamp and age of both, and the back is not.
+  // Of two neighbouring free regions that are one from now on, neither entered: the front is listed
+  // for both, with the stamp and age of both, and the back is not.
   void unite(Region* front, Region* back);
   // Takes the part on `timeline` from the stamp and the list. Requires: listed, not entered.
   void drop_part(Region* region, time::TimelineId timeline);
@@ -82,31 +90,39 @@ class Catalogue {
   void add_junction(Region* behind);
   void remove_junction(Reservation& reservation, DevicePtr border);
 
-  Region* smallest_hole(Bytes size, Bytes alignment) const { return holes_.first_fit(size, alignment).region; }
+  Region* smallest_hole(Bytes size, Bytes alignment) const {
+    return holes_.first_fit(size, alignment).region;
+  }
   void for_each_hole(Bytes size, FunctionRef<bool(Region*)> visit) const;
-  Region* best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own, bool own_first) const;
+  Region* best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own,
+                   bool own_first) const;
   Region* lowest_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own) const;
   void for_each_fit(Bytes size, std::optional<time::TimelineId> own, bool own_first,
                     FunctionRef<bool(Region*)> visit) const;
-  // A free region or zombie that waits for a number up to `sequence` of `timeline`; null when there is none.
+  // A free region or zombie that waits for a number up to `sequence` of `timeline`; null when there
+  // is none.
   Region* waiting_for(time::TimelineId timeline, std::uint64_t sequence) const;
 
   const OrderedList<AgeLinks>& free_by_age() const { return free_by_age_; }
   const OrderedList<AgeLinks>& zombies() const { return zombies_; }
-  // Calls `visit` for the regions behind junctions, by address; it returns the address to go on from, or none to stop.
+  // Calls `visit` for the regions behind junctions, by address; it returns the address to go on
+  // from, or none to stop.
   void visit_junctions(FunctionRef<std::optional<DevicePtr>(Region* behind)> visit) const;
   std::uint64_t junctions() const { return junctions_; }
   // Free regions whose only part is on the timeline.
   const SizeIndex& single_on(time::TimelineId timeline) const;
 
   Bytes bytes(RegionState state) const { return sums_[static_cast<std::size_t>(state)].bytes; }
-  std::uint64_t count(RegionState state) const { return sums_[static_cast<std::size_t>(state)].count; }
+  std::uint64_t count(RegionState state) const {
+    return sums_[static_cast<std::size_t>(state)].count;
+  }
   Bytes pending_bytes() const { return pending_bytes_; }
   Bytes pending_bytes(time::TimelineId timeline) const;
   Bytes requested_bytes() const { return requested_bytes_; }
   Bytes largest_free() const;
 
-  // How what is filed differs from what should be if these are all regions, as text; empty when it does not.
+  // How what is filed differs from what should be if these are all regions, as text; empty when it
+  // does not.
   std::string difference(const Vector<const Region*>& regions) const;
 
  private:
@@ -116,7 +132,9 @@ class Catalogue {
     friend bool operator==(const Sum&, const Sum&) = default;
   };
   struct ByAddress {
-    bool operator()(const Reservation* a, const Reservation* b) const { return a->range.begin < b->range.begin; }
+    bool operator()(const Reservation* a, const Reservation* b) const {
+      return a->range.begin < b->range.begin;
+    }
   };
 
   // Of the regions of a state, by age; null: they have none.
@@ -145,8 +163,9 @@ class Catalogue {
   OrderedList<AgeLinks> free_by_age_;
   OrderedList<AgeLinks> zombies_;
   Set<Reservation*, ByAddress> joined_;  // reservations with a junction
-  // Files of timelines with nothing pending stay, so that an allocate and free loop does not make one each time; they
-  // are dropped when the table has doubled since, so that streams that are gone do not pile up.
+  // Files of timelines with nothing pending stay, so that an allocate and free loop does not make
+  // one each time; they are dropped when the table has doubled since, so that streams that are gone
+  // do not pile up.
   HashMap<time::TimelineId, TimelineFile> timelines_;
   std::size_t drop_empty_at_ = 16;
   std::uint64_t junctions_ = 0;

@@ -24,8 +24,9 @@ Ranking ranked(const Regions& regions, const Number& number, const Admits& admit
 template <typename Admits>
 bool holds(const SizeIndex& index, const Regions& regions, const Admits& admits) {
   return index.is_sound() &&
-         index.ranking() == ranked(
-                                regions, [](const Region& region) { return region.range.size; }, admits);
+         index.ranking() ==
+             ranked(
+                 regions, [](const Region& region) { return region.range.size; }, admits);
 }
 
 template <typename Links>
@@ -41,8 +42,9 @@ Ranking ranking_of(const OrderedList<Links>& list) {
 bool holds(const OrderedList<AgeLinks>& list, const Regions& regions, RegionState state) {
   const auto is_listed = [&](const Region& region) { return region.state == state; };
   return list.is_sound() &&
-         ranking_of(list) == ranked(
-                                 regions, [](const Region& region) { return region.age; }, is_listed);
+         ranking_of(list) ==
+             ranked(
+                 regions, [](const Region& region) { return region.age; }, is_listed);
 }
 
 // What should stand in the file of one timeline.
@@ -82,7 +84,8 @@ bool holds(const TimelineFile& file, const Expected& expected) {
 
 std::string Catalogue::difference(const Regions& regions) const {
   if (auto found = size_difference(regions); !found.empty()) return found;
-  if (!holds(free_by_age_, regions, RegionState::free)) return "free regions by age are not the free regions";
+  if (!holds(free_by_age_, regions, RegionState::free))
+    return "free regions by age are not the free regions";
   if (!holds(zombies_, regions, RegionState::zombie)) return "zombies by age are not the zombies";
   if (auto found = place_difference(regions); !found.empty()) return found;
   if (auto found = sum_difference(regions); !found.empty()) return found;
@@ -91,11 +94,17 @@ std::string Catalogue::difference(const Regions& regions) const {
 
 std::string Catalogue::size_difference(const Regions& regions) const {
   const auto is_hole = [](const Region& region) { return region.state == RegionState::hole; };
-  const auto is_complete = [](const Region& region) { return is_free(&region) && region.stamp.is_complete(); };
-  const auto has_two_parts = [](const Region& region) { return is_free(&region) && region.stamp.parts().size() == 2; };
+  const auto is_complete = [](const Region& region) {
+    return is_free(&region) && region.stamp.is_complete();
+  };
+  const auto has_two_parts = [](const Region& region) {
+    return is_free(&region) && region.stamp.parts().size() == 2;
+  };
   if (!holds(holes_, regions, is_hole)) return "holes by size are not the holes";
-  if (!holds(complete_by_size_, regions, is_complete)) return "complete free regions by size are not those regions";
-  if (!holds(two_part_by_size_, regions, has_two_parts)) return "two-part free regions by size are not those regions";
+  if (!holds(complete_by_size_, regions, is_complete))
+    return "complete free regions by size are not those regions";
+  if (!holds(two_part_by_size_, regions, has_two_parts))
+    return "two-part free regions by size are not those regions";
   return "";
 }
 
@@ -111,17 +120,20 @@ std::string Catalogue::place_difference(const Regions& regions) const {
     if (is_owner) ++owners[region->reservation];
     if (is_junction) ++junctions[region->reservation];
     if (table.is_owned_from(page) != is_owner) return "owners are not the allocated regions";
-    if (table.is_junction(page) != is_junction) return "junctions are not the places where free regions touch";
+    if (table.is_junction(page) != is_junction)
+      return "junctions are not the places where free regions touch";
     const bool is_between = region->previous != nullptr;
     if (table.free_begins_at(page) != is_free(region) ||
         (is_between && table.free_ends_at(page) != is_free(region->previous)))
       return "borders of free regions are not those";
     if (table.entry(page) != (is_owner || is_junction ? region : nullptr))
-      return fmt::format("what begins at {:#x} is not what is entered there", to_integer(region->range.begin));
+      return fmt::format("what begins at {:#x} is not what is entered there",
+                         to_integer(region->range.begin));
   }
   for (const Region* region : regions) {
     const PageTable& table = region->reservation->table;
-    if (table.owners() != owners[region->reservation]) return "owners are not the allocated regions";
+    if (table.owners() != owners[region->reservation])
+      return "owners are not the allocated regions";
     if (table.junctions() != junctions[region->reservation])
       return "junctions are not the places where free regions touch";
     if (joined_.contains(region->reservation) != table.has_junctions())
@@ -143,7 +155,8 @@ std::string Catalogue::sum_difference(const Regions& regions) const {
   }
   if (sums_ != sums) return "sums by state are not the sums of the regions";
   if (pending_bytes_ != pending) return "pending bytes are not the sum of pending regions";
-  if (requested_bytes_ != requested) return "requested bytes are not the sum over allocated regions";
+  if (requested_bytes_ != requested)
+    return "requested bytes are not the sum over allocated regions";
   return "";
 }
 

@@ -8,12 +8,14 @@
 
 namespace vpmm::region {
 
-// Ages and sequence numbers are handed out in ascending order, so nearly every region belongs at the end of its list,
-// and a list that is linked through the regions takes and loses one in a few writes. The few that come back with an old
-// number stand beside it in a tree, as stragglers; the order is that of both together.
+// Ages and sequence numbers are handed out in ascending order, so nearly every region belongs at
+// the end of its list, and a list that is linked through the regions takes and loses one in a few
+// writes. The few that come back with an old number stand beside it in a tree, as stragglers; the
+// order is that of both together.
 //
-// Links::of(region): the region's link in this list. Among equal numbers the lowest address comes first. A region that
-// is in the list may change its address as long as it passes none with the same number.
+// Links::of(region): the region's link in this list. Among equal numbers the lowest address comes
+// first. A region that is in the list may change its address as long as it passes none with the
+// same number.
 template <typename Links>
 class OrderedList {
  public:
@@ -27,7 +29,8 @@ class OrderedList {
       stragglers_.insert(region);
   }
 
-  // Adds `region` with the number of `place`, with which it shared its address range until now, and which it follows.
+  // Adds `region` with the number of `place`, with which it shared its address range until now, and
+  // which it follows.
   void add_behind(Region* place, Region* region) {
     Links::of(*region) = {nullptr, nullptr, Links::of(*place).number};
     if (is_straggler(place))
@@ -46,7 +49,8 @@ class OrderedList {
     (link.next == nullptr ? last_ : Links::of(*link.next).previous) = link.previous;
   }
 
-  // `region`, which is in no list and touches `other` from the front, takes the place and the number of `other`.
+  // `region`, which is in no list and touches `other` from the front, takes the place and the
+  // number of `other`.
   void replace(Region* other, Region* region) {
     if (is_straggler(other)) {
       stragglers_.erase(other);
@@ -65,7 +69,8 @@ class OrderedList {
     return first_ == nullptr || is_before(straggler, first_) ? straggler : first_;
   }
 
-  // Calls `visit` for the regions in order until it returns false; `visit` must not change the list.
+  // Calls `visit` for the regions in order until it returns false; `visit` must not change the
+  // list.
   template <typename Visit>
   void visit_in_order(const Visit& visit) const {
     auto straggler = stragglers_.begin();
@@ -82,7 +87,9 @@ class OrderedList {
   bool is_sound() const {
     const Region* before = nullptr;
     for (const Region* region = first_; region != nullptr; region = Links::of(*region).next) {
-      if (Links::of(*region).previous != before || (before != nullptr && !is_before(before, region))) return false;
+      if (Links::of(*region).previous != before ||
+          (before != nullptr && !is_before(before, region)))
+        return false;
       before = region;
     }
     if (last_ != before) return false;
@@ -105,7 +112,9 @@ class OrderedList {
   };
 
   // Of a region that is in the list.
-  bool is_straggler(const Region* region) const { return Links::of(*region).previous == nullptr && first_ != region; }
+  bool is_straggler(const Region* region) const {
+    return Links::of(*region).previous == nullptr && first_ != region;
+  }
 
   void link_behind(Region* place, Region* region) {
     Link& link = Links::of(*region);

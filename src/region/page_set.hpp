@@ -11,8 +11,9 @@
 
 namespace vpmm::region {
 
-// A bit per page, above them a bit per word that is not zero, and so on up to a single word. Every operation reads or
-// writes at most one word of each level on its way up and one on its way down; four levels make sixteen million pages.
+// A bit per page, above them a bit per word that is not zero, and so on up to a single word. Every
+// operation reads or writes at most one word of each level on its way up and one on its way down;
+// four levels make sixteen million pages.
 class PageSet {
  public:
   // The words that a set of numbers below `pages` needs.
@@ -66,7 +67,8 @@ class PageSet {
     for (std::size_t level = 0; level < depth_ && page < numbers; ++level) {
       const std::uint64_t found = levels_[level][page / 64] & (~std::uint64_t{0} << page % 64);
       if (found != 0)
-        return descend(level, page / 64, found, [](std::uint64_t word) { return std::countr_zero(word); });
+        return descend(level, page / 64, found,
+                       [](std::uint64_t word) { return std::countr_zero(word); });
       page = page / 64 + 1;
       numbers = words_over(numbers);
     }
@@ -79,7 +81,8 @@ class PageSet {
     for (std::size_t level = 0; level < depth_; ++level) {
       const std::uint64_t found = levels_[level][page / 64] & admitted;
       if (found != 0)
-        return descend(level, page / 64, found, [](std::uint64_t word) { return 63 - std::countl_zero(word); });
+        return descend(level, page / 64, found,
+                       [](std::uint64_t word) { return 63 - std::countl_zero(word); });
       page /= 64;
       admitted = bit(page) - 1;
     }
@@ -87,12 +90,15 @@ class PageSet {
   }
 
  private:
-  static constexpr std::uint64_t bit(std::uint64_t number) { return std::uint64_t{1} << number % 64; }
+  static constexpr std::uint64_t bit(std::uint64_t number) {
+    return std::uint64_t{1} << number % 64;
+  }
   static constexpr std::uint64_t words_over(std::uint64_t numbers) { return (numbers + 63) / 64; }
 
   // From the bits `found` in word number `at` of `level` down to a page.
   template <typename Pick>
-  std::uint64_t descend(std::size_t level, std::uint64_t at, std::uint64_t found, const Pick& pick) const {
+  std::uint64_t descend(std::size_t level, std::uint64_t at, std::uint64_t found,
+                        const Pick& pick) const {
     at = at * 64 + static_cast<std::uint64_t>(pick(found));
     while (level-- > 0) at = at * 64 + static_cast<std::uint64_t>(pick(levels_[level][at]));
     return at;

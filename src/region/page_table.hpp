@@ -15,18 +15,20 @@
 
 namespace vpmm::region {
 
-// An entry and four bits a page, in one piece of memory that is zero by calloc: a reservation of 8 TiB has four million
-// pages, and those never written cost address space only, no memory. A region is noted where it begins and where it
-// ends, so that a large one costs no more than a small one; the bits of one page share a cache line.
+// An entry and four bits a page, in one piece of memory that is zero by calloc: a reservation of 8
+// TiB has four million pages, and those never written cost address space only, no memory. A region
+// is noted where it begins and where it ends, so that a large one costs no more than a small one;
+// the bits of one page share a cache line.
 class PageTable {
  public:
   explicit PageTable(std::uint64_t pages)
       : entries_(allocate(pages)),
         groups_(static_cast<Group*>(static_cast<void*>(entries_.get() + pages))),
-        with_owners_(static_cast<std::uint64_t*>(static_cast<void*>(groups_ + groups(pages))), groups(pages)),
-        with_junctions_(
-            static_cast<std::uint64_t*>(static_cast<void*>(groups_ + groups(pages))) + PageSet::words(groups(pages)),
-            groups(pages)) {
+        with_owners_(static_cast<std::uint64_t*>(static_cast<void*>(groups_ + groups(pages))),
+                     groups(pages)),
+        with_junctions_(static_cast<std::uint64_t*>(static_cast<void*>(groups_ + groups(pages))) +
+                            PageSet::words(groups(pages)),
+                        groups(pages)) {
     // Written here, what the first region needs is in memory by then.
     std::atomic_ref<Region*>(entries_[0]).store(nullptr, std::memory_order_relaxed);
     with_owners_.add(0);
@@ -36,35 +38,49 @@ class PageTable {
     std::atomic_ref<std::uint64_t>(groups_[0].owners).store(0, std::memory_order_relaxed);
   }
 
-  // The allocated region that begins at `page` or, if nothing is entered there, the last one before it.
+  // The allocated region that begins at `page` or, if nothing is entered there, the last one before
+  // it.
   Region* owner(std::uint64_t page) const {
-    if (Region* const begins = entries_[page]) return begins->state == RegionState::allocated ? begins : nullptr;
+    if (Region* const begins = entries_[page])
+      return begins->state == RegionState::allocated ? begins : nullptr;
     std::uint64_t group = page / 64;
     std::uint64_t before = groups_[group].owners & (bit(page) - 1);
     if (before == 0) {
-      const std::optional<std::uint64_t> last = group == 0 ? std::nullopt : with_owners_.last_up_to(group - 1);
+      const std::optional<std::uint64_t> last =
+          group == 0 ? std::nullopt : with_owners_.last_up_to(group - 1);
       if (!last) return nullptr;
       group = *last;
       before = groups_[group].owners;
     }
     return entries_[group * 64 + 63 - static_cast<std::uint64_t>(std::countl_zero(before))];
   }
-  void add_owner(std::uint64_t page, Region* owner) { add(page, owner, &Group::owners, with_owners_); }
+  void add_owner(std::uint64_t page, Region* owner) {
+    add(page, owner, &Group::owners, with_owners_);
+  }
   void remove_owner(std::uint64_t page) { remove(page, &Group::owners, with_owners_); }
 
-  // There is a free region from page `begin` to page `end` now, or none any more. So a region learns whether it touches
-  // free ones without a look at its neighbours, whose memory is likely in no cache.
+  // There is a free region from page `begin` to page `end` now, or none any more. So a region
+  // learns whether it touches free ones without a look at its neighbours, whose memory is likely in
+  // no cache.
   void flip_free(std::uint64_t begin, std::uint64_t end) {
     groups_[begin / 64].free_begins ^= bit(begin);
     groups_[end / 64].free_ends ^= bit(end);
   }
-  bool free_begins_at(std::uint64_t page) const { return (groups_[page / 64].free_begins & bit(page)) != 0; }
-  bool free_ends_at(std::uint64_t page) const { return (groups_[page / 64].free_ends & bit(page)) != 0; }
+  bool free_begins_at(std::uint64_t page) const {
+    return (groups_[page / 64].free_begins & bit(page)) != 0;
+  }
+  bool free_ends_at(std::uint64_t page) const {
+    return (groups_[page / 64].free_ends & bit(page)) != 0;
+  }
 
   // A junction is where two free regions touch; `behind` is the second of them.
-  bool is_junction(std::uint64_t page) const { return (groups_[page / 64].junctions & bit(page)) != 0; }
+  bool is_junction(std::uint64_t page) const {
+    return (groups_[page / 64].junctions & bit(page)) != 0;
+  }
   bool has_junctions() const { return !with_junctions_.empty(); }
-  void add_junction(std::uint64_t page, Region* behind) { add(page, behind, &Group::junctions, with_junctions_); }
+  void add_junction(std::uint64_t page, Region* behind) {
+    add(page, behind, &Group::junctions, with_junctions_);
+  }
   void remove_junction(std::uint64_t page) { remove(page, &Group::junctions, with_junctions_); }
   // The region behind the first junction from `page` on; null when there is none.
   Region* first_behind_junction(std::uint64_t page) const {
@@ -81,7 +97,9 @@ class PageTable {
 
   // --- for validate() ---
   Region* entry(std::uint64_t page) const { return entries_[page]; }
-  bool is_owned_from(std::uint64_t page) const { return (groups_[page / 64].owners & bit(page)) != 0; }
+  bool is_owned_from(std::uint64_t page) const {
+    return (groups_[page / 64].owners & bit(page)) != 0;
+  }
   std::uint64_t owners() const {
     return count(with_owners_, [](const Group& group) { return group.owners; });
   }
@@ -95,7 +113,8 @@ class PageTable {
     std::uint64_t free_begins = 0;  // a free region begins at the page
     std::uint64_t free_ends = 0;    // a free region ends right before the page
     std::uint64_t owners = 0;       // an allocated region begins at the page
-    std::uint64_t junctions = 0;    // a free region begins at the page, and another ends right before it
+    std::uint64_t junctions =
+        0;  // a free region begins at the page, and another ends right before it
   };
   struct Free {
     void operator()(Region** entries) const { std::free(entries); }
@@ -105,7 +124,8 @@ class PageTable {
   // One page more than there are: a region may end behind the last.
   static std::uint64_t groups(std::uint64_t pages) { return pages / 64 + 1; }
   static Region** allocate(std::uint64_t pages) {
-    static_assert(sizeof(Region*) == sizeof(std::uint64_t) && alignof(Group) <= sizeof(Region*), "one piece for all");
+    static_assert(sizeof(Region*) == sizeof(std::uint64_t) && alignof(Group) <= sizeof(Region*),
+                  "one piece for all");
     const std::size_t bytes = pages * sizeof(Region*) + groups(pages) * sizeof(Group) +
                               2 * PageSet::words(groups(pages)) * sizeof(std::uint64_t);
     void* const memory = std::calloc(1, bytes);

@@ -22,11 +22,13 @@ enum class RegionState : std::uint8_t {
 };
 
 // Whether a stamp of theirs means anything.
-constexpr bool has_stamp(RegionState state) { return state == RegionState::free || state == RegionState::zombie; }
+constexpr bool has_stamp(RegionState state) {
+  return state == RegionState::free || state == RegionState::zombie;
+}
 
 // Whose allocation it is.
 struct Owner {
-  Bytes requested = 0;                       // what the user asked for; the region is this rounded up
+  Bytes requested = 0;  // what the user asked for; the region is this rounded up
   std::optional<time::TimelineId> timeline;  // of the allocating stream; none: any-stream
   Vector<time::TimelineId> other_uses;       // streams named with record_use
   std::uint64_t capture = 0;                 // allocated in this stream capture; 0: none
@@ -43,12 +45,12 @@ struct Link {
   std::uint64_t number = 0;  // what the list is in order of
 };
 
-// A node of RegionIndex. RegionIndex alone changes its fields, except owner.other_uses, holder, has_own_chunks and
-// asked; what becomes of an allocated region has no holder and no own chunks. In flight it remembers stamp and age of
-// what it was cut from.
+// A node of RegionIndex. RegionIndex alone changes its fields, except owner.other_uses, holder,
+// has_own_chunks and asked; what becomes of an allocated region has no holder and no own chunks. In
+// flight it remembers stamp and age of what it was cut from.
 //
-// With very many regions every line of a node is a cache miss, so fields that are used together stand together: first
-// what an operation on a neighbour looks at.
+// With very many regions every line of a node is a cache miss, so fields that are used together
+// stand together: first what an operation on a neighbour looks at.
 struct alignas(kCacheLine) Region {
   AddressRange range;
   Region* previous = nullptr;  // neighbours in the same reservation, by address
@@ -72,6 +74,8 @@ struct alignas(kCacheLine) Region {
   Bytes asked VPMM_GUARDED_BY(cache_lock) = 0;
 };
 
-inline bool is_free(const Region* region) { return region != nullptr && region->state == RegionState::free; }
+inline bool is_free(const Region* region) {
+  return region != nullptr && region->state == RegionState::free;
+}
 
 }  // namespace vpmm::region

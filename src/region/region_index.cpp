@@ -76,8 +76,10 @@ Region* RegionIndex::Private::cut(Region* region, AddressRange part, RegionState
   const AddressRange whole = region->range;
   const bool was_free = is_free(region);
   catalogue.leave(region);
-  if (was_free && part.begin == whole.begin) catalogue.remove_junction(*region->reservation, whole.begin);
-  if (was_free && part.end() == whole.end()) catalogue.remove_junction(*region->reservation, whole.end());
+  if (was_free && part.begin == whole.begin)
+    catalogue.remove_junction(*region->reservation, whole.begin);
+  if (was_free && part.end() == whole.end())
+    catalogue.remove_junction(*region->reservation, whole.end());
   Region* taken = region;
   if (part == whole) {
     catalogue.delist(region);
@@ -143,7 +145,8 @@ Region* RegionIndex::Private::merge_and_enter(Region* region) {
 
 // --- address space ---
 
-RegionIndex::RegionIndex(Bytes page_size) : page_size_(page_size), private_(std::make_unique<Private>(page_size)) {
+RegionIndex::RegionIndex(Bytes page_size)
+    : page_size_(page_size), private_(std::make_unique<Private>(page_size)) {
   VPMM_CHECK(page_size > 0, "a page needs a size");
 }
 
@@ -152,11 +155,13 @@ RegionIndex::~RegionIndex() = default;
 void RegionIndex::add_reservation(AddressRange range) {
   VPMM_CHECK(!range.empty() && private_->catalogue.unit().is_whole(range.size),
              fmt::format("{} bytes reserved", range.size));
-  VPMM_CHECK(!private_->overlaps_reservation(range), fmt::format("{:#x} is reserved already", to_integer(range.begin)));
+  VPMM_CHECK(!private_->overlaps_reservation(range),
+             fmt::format("{:#x} is reserved already", to_integer(range.begin)));
   Region* const hole = private_->regions.make();
   try {
     const std::uint64_t pages = private_->catalogue.unit().pages(range.size);
-    hole->reservation = &private_->reservations.try_emplace(range.begin, range, hole, pages).first->second;
+    hole->reservation =
+        &private_->reservations.try_emplace(range.begin, range, hole, pages).first->second;
   } catch (...) {
     private_->regions.recycle(hole);  // nothing has changed
     throw;
@@ -167,11 +172,12 @@ void RegionIndex::add_reservation(AddressRange range) {
 
 void RegionIndex::remove_reservation(AddressRange range) {
   const auto found = private_->reservations.find(range.begin);
-  VPMM_CHECK(found != private_->reservations.end() && found->second.range == range,
-             fmt::format("{} bytes at {:#x} are no reservation", range.size, to_integer(range.begin)));
+  VPMM_CHECK(
+      found != private_->reservations.end() && found->second.range == range,
+      fmt::format("{} bytes at {:#x} are no reservation", range.size, to_integer(range.begin)));
   Region* const only = found->second.first;
-  const bool is_idle =
-      only->state == RegionState::hole || (only->state == RegionState::free && only->stamp.is_complete());
+  const bool is_idle = only->state == RegionState::hole ||
+                       (only->state == RegionState::free && only->stamp.is_complete());
   VPMM_CHECK(only->range == range && is_idle, picture());
   private_->catalogue.unfile(only);
   private_->reservations.erase(found);
@@ -202,11 +208,13 @@ Region* RegionIndex::allocated_around(DevicePtr p) const {
   return owner != nullptr && owner->range.contains(p) ? owner : nullptr;
 }
 
-Region* RegionIndex::best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own, First first) const {
+Region* RegionIndex::best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own,
+                              First first) const {
   return private_->catalogue.best_fit(size, alignment, own, first == First::own);
 }
 
-Region* RegionIndex::lowest_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own) const {
+Region* RegionIndex::lowest_fit(Bytes size, Bytes alignment,
+                                std::optional<time::TimelineId> own) const {
   return private_->catalogue.lowest_fit(size, alignment, own);
 }
 
@@ -227,11 +235,13 @@ void RegionIndex::for_each_run(FunctionRef<bool(const Vector<Region*>& run)> vis
 
 bool RegionIndex::has_runs() const { return private_->catalogue.junctions() > 0; }
 
-void RegionIndex::for_each_run_with(time::TimelineId own, FunctionRef<bool(const Vector<Region*>& run)> visit) const {
+void RegionIndex::for_each_run_with(time::TimelineId own,
+                                    FunctionRef<bool(const Vector<Region*>& run)> visit) const {
   const SizeIndex& pending = private_->catalogue.single_on(own);
   if (private_->catalogue.junctions() <= pending.count()) return for_each_run(visit);
   Vector<Region*> run;
-  for (SizeIndex::Ascent own_regions(pending, 0); own_regions.region() != nullptr; own_regions.next()) {
+  for (SizeIndex::Ascent own_regions(pending, 0); own_regions.region() != nullptr;
+       own_regions.next()) {
     Region* first = own_regions.region();
     if (!is_free(first->previous) && !is_free(first->next)) continue;
     while (is_free(first->previous)) first = first->previous;
@@ -251,7 +261,8 @@ void RegionIndex::for_each_zombie(FunctionRef<bool(Region*)> visit) const {
 
 void RegionIndex::for_each(FunctionRef<void(const Region&)> visit) const {
   for (const auto& [begin, reservation] : private_->reservations)
-    for (const Region* region = reservation.first; region != nullptr; region = region->next) visit(*region);
+    for (const Region* region = reservation.first; region != nullptr; region = region->next)
+      visit(*region);
 }
 
 // --- changing ---
@@ -311,7 +322,8 @@ Region* RegionIndex::detach(Region* region, AddressRange part) {
   return taken;
 }
 
-Region* RegionIndex::attach_free(Region* in_flight, time::Stamp stamp, std::optional<std::uint64_t> age) {
+Region* RegionIndex::attach_free(Region* in_flight, time::Stamp stamp,
+                                 std::optional<std::uint64_t> age) {
   land(in_flight, RegionState::free);
   in_flight->stamp = stamp;
   in_flight->age = age ? *age : ++private_->last_age;
@@ -352,7 +364,8 @@ std::pair<Region*, Region*> RegionIndex::split_in_flight(Region* in_flight, Devi
 }
 
 Region* RegionIndex::join_in_flight(Region* front, Region* back) {
-  VPMM_CHECK(front->state == RegionState::in_flight && back->state == RegionState::in_flight, picture());
+  VPMM_CHECK(front->state == RegionState::in_flight && back->state == RegionState::in_flight,
+             picture());
   VPMM_CHECK(front->next == back, picture());
   private_->catalogue.unfile(front);
   private_->catalogue.unfile(back);
@@ -363,8 +376,9 @@ Region* RegionIndex::join_in_flight(Region* front, Region* back) {
 }
 
 void RegionIndex::advance(time::TimelineId timeline, std::uint64_t sequence) {
-  // Each turn drops the one part it found, so there are as many turns as parts to drop. A merge never swallows a region
-  // still to come: that one is pending on `timeline` up to `sequence`, which the merged region is not.
+  // Each turn drops the one part it found, so there are as many turns as parts to drop. A merge
+  // never swallows a region still to come: that one is pending on `timeline` up to `sequence`,
+  // which the merged region is not.
   while (Region* const region = private_->catalogue.waiting_for(timeline, sequence)) {
     private_->catalogue.leave(region);
     private_->catalogue.drop_part(region, timeline);
@@ -392,7 +406,9 @@ void RegionIndex::land(Region* in_flight, RegionState state) {
 // --- figures ---
 
 Bytes RegionIndex::bytes(RegionState state) const { return private_->catalogue.bytes(state); }
-std::uint64_t RegionIndex::count(RegionState state) const { return private_->catalogue.count(state); }
+std::uint64_t RegionIndex::count(RegionState state) const {
+  return private_->catalogue.count(state);
+}
 Bytes RegionIndex::pending_bytes() const { return private_->catalogue.pending_bytes(); }
 Bytes RegionIndex::pending_bytes(time::TimelineId timeline) const {
   return private_->catalogue.pending_bytes(timeline);

@@ -15,7 +15,8 @@ std::string at(const Region& region, const char* what) {
 std::string broken_fields(const Region& region) {
   const bool stamped = has_stamp(region.state);
   const bool in_flight = region.state == RegionState::in_flight;
-  if (!stamped && !in_flight && !region.stamp.is_complete()) return at(region, "has a stamp that means nothing");
+  if (!stamped && !in_flight && !region.stamp.is_complete())
+    return at(region, "has a stamp that means nothing");
   if (!stamped && !in_flight && region.age != 0) return at(region, "has an age that means nothing");
   if (region.state == RegionState::allocated) return "";
   if (region.holder != nullptr) return at(region, "is not allocated but has a holder");
@@ -26,10 +27,14 @@ std::string broken_fields(const Region& region) {
 }
 
 // `position`: where the regions before it end.
-std::string broken_place(const Reservation& reservation, const Region& region, DevicePtr position, Bytes page_size) {
-  if (region.range.begin != position) return at(region, "leaves a gap or overlaps the one before it");
-  if (region.range.empty() || !is_multiple(region.range.size, page_size)) return at(region, "is not whole pages");
-  if (!reservation.range.contains(region.range)) return at(region, "reaches out of its reservation");
+std::string broken_place(const Reservation& reservation, const Region& region, DevicePtr position,
+                         Bytes page_size) {
+  if (region.range.begin != position)
+    return at(region, "leaves a gap or overlaps the one before it");
+  if (region.range.empty() || !is_multiple(region.range.size, page_size))
+    return at(region, "is not whole pages");
+  if (!reservation.range.contains(region.range))
+    return at(region, "reaches out of its reservation");
   if (region.reservation != &reservation) return at(region, "belongs to another reservation");
   if (region.next == nullptr) return "";
   if (region.next->previous != &region) return at(region, "is not the previous of its next");
@@ -39,15 +44,18 @@ std::string broken_place(const Reservation& reservation, const Region& region, D
 
 std::string broken_reservation(const Reservation& reservation, Bytes page_size) {
   if (reservation.first == nullptr || reservation.first->previous != nullptr)
-    return fmt::format("reservation at {:#x} has no first region", to_integer(reservation.range.begin));
+    return fmt::format("reservation at {:#x} has no first region",
+                       to_integer(reservation.range.begin));
   DevicePtr position = reservation.range.begin;
   for (const Region* region = reservation.first; region != nullptr; region = region->next) {
-    if (auto broken = broken_place(reservation, *region, position, page_size); !broken.empty()) return broken;
+    if (auto broken = broken_place(reservation, *region, position, page_size); !broken.empty())
+      return broken;
     if (auto broken = broken_fields(*region); !broken.empty()) return broken;
     position = region->range.end();
   }
   if (position != reservation.range.end())
-    return fmt::format("reservation at {:#x} is not tiled to its end", to_integer(reservation.range.begin));
+    return fmt::format("reservation at {:#x} is not tiled to its end",
+                       to_integer(reservation.range.begin));
   return "";
 }
 
@@ -58,10 +66,12 @@ std::string RegionIndex::validate() const {
   const Reservation* before = nullptr;
   for (const auto& [begin, reservation] : private_->reservations) {
     if (begin != reservation.range.begin) return "a reservation is not filed where it begins";
-    if (before != nullptr && before->range.end() > reservation.range.begin) return "reservations are not in order";
+    if (before != nullptr && before->range.end() > reservation.range.begin)
+      return "reservations are not in order";
     before = &reservation;
     if (auto broken = broken_reservation(reservation, page_size_); !broken.empty()) return broken;
-    for (const Region* region = reservation.first; region != nullptr; region = region->next) regions.push_back(region);
+    for (const Region* region = reservation.first; region != nullptr; region = region->next)
+      regions.push_back(region);
   }
   return private_->catalogue.difference(regions);
 }

@@ -31,7 +31,8 @@ class RegionSlab {
     return node;
   }
 
-  // Requires: in no file and not allocated, so that owner, holder and places are as those of a new one.
+  // Requires: in no file and not allocated, so that owner, holder and places are as those of a new
+  // one.
   void recycle(Region* node) {
     node->range = {};
     node->previous = nullptr;

@@ -22,12 +22,14 @@ void SizeIndex::add_large(Region* region) {
 
 void SizeIndex::remove_large(const Region* region) {
   spare_ = large_.extract({region->range.size, region->range.begin});
-  VPMM_CHECK(!spare_.empty(), fmt::format("region at {:#x} was not filed", to_integer(region->range.begin)));
+  VPMM_CHECK(!spare_.empty(),
+             fmt::format("region at {:#x} was not filed", to_integer(region->range.begin)));
 }
 
 // None of size + alignment or more is passed over.
 Fit SizeIndex::first_fit(Bytes size, Bytes alignment) const {
-  for (std::uint64_t pages = next_size(unit_.pages_up(size)); pages < kHeaps; pages = next_size(pages + 1)) {
+  for (std::uint64_t pages = next_size(unit_.pages_up(size)); pages < kHeaps;
+       pages = next_size(pages + 1)) {
     const Bytes each = pages * unit_.bytes();
     if (Region* const found = heap(pages).lowest_fitting(each, size, alignment))
       return {found->range.begin, each, found};
@@ -41,8 +43,10 @@ Fit SizeIndex::lowest_fit(Bytes size, Bytes alignment) const {
     if (lowest.region == nullptr || region->range.begin < lowest.begin)
       lowest = {region->range.begin, region->range.size, region};
   };
-  for (std::uint64_t pages = next_size(unit_.pages_up(size)); pages < kHeaps; pages = next_size(pages + 1))
-    if (Region* const found = heap(pages).lowest_fitting(pages * unit_.bytes(), size, alignment)) consider(found);
+  for (std::uint64_t pages = next_size(unit_.pages_up(size)); pages < kHeaps;
+       pages = next_size(pages + 1))
+    if (Region* const found = heap(pages).lowest_fitting(pages * unit_.bytes(), size, alignment))
+      consider(found);
   for (auto it = large_.lower_bound({size, DevicePtr{}}); it != large_.end(); ++it)
     if (aligned_start(it->second->range, size, alignment)) consider(it->second);
   return lowest;
@@ -50,7 +54,8 @@ Fit SizeIndex::lowest_fit(Bytes size, Bytes alignment) const {
 
 Fit SizeIndex::first_large_fit(Bytes size, Bytes alignment) const {
   for (auto it = large_.lower_bound({size, DevicePtr{}}); it != large_.end(); ++it)
-    if (aligned_start(it->second->range, size, alignment)) return {it->first.second, it->first.first, it->second};
+    if (aligned_start(it->second->range, size, alignment))
+      return {it->first.second, it->first.first, it->second};
   return {};
 }
 
@@ -69,20 +74,26 @@ bool SizeIndex::is_sound() const {
     for (std::uint64_t pages = block * 64; blocks_[block] && pages < block * 64 + 64; ++pages) {
       if (heap(pages).empty() == ((occupied_[block] & bit(pages)) != 0)) return false;
       bool is_of_its_size = true;
-      heap(pages).visit([&](const Region* region) { is_of_its_size &= region->range.size == pages * unit_.bytes(); });
+      heap(pages).visit([&](const Region* region) {
+        is_of_its_size &= region->range.size == pages * unit_.bytes();
+      });
       if (!is_of_its_size || !heap(pages).is_sound()) return false;
     }
   }
   return std::all_of(large_.begin(), large_.end(), [this](const auto& entry) {
     const AddressRange& range = entry.second->range;
-    return entry.first == std::pair{range.size, range.begin} && range.size >= kHeaps * unit_.bytes();
+    return entry.first == std::pair{range.size, range.begin} &&
+           range.size >= kHeaps * unit_.bytes();
   });
 }
 
 Ranking SizeIndex::ranking() const {
   Ranking all;
-  const auto collect = [&](const Region* region) { all.push_back({region->range.size, region->range.begin, region}); };
-  for (std::uint64_t pages = next_size(0); pages < kHeaps; pages = next_size(pages + 1)) heap(pages).visit(collect);
+  const auto collect = [&](const Region* region) {
+    all.push_back({region->range.size, region->range.begin, region});
+  };
+  for (std::uint64_t pages = next_size(0); pages < kHeaps; pages = next_size(pages + 1))
+    heap(pages).visit(collect);
   for (const auto& [key, region] : large_) collect(region);
   std::sort(all.begin(), all.end());
   return all;

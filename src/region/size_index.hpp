@@ -28,16 +28,17 @@ struct Rank {
 };
 using Ranking = Vector<Rank>;
 
-// A region found by size; its range is at hand without a look at it, which may have to wait for memory.
+// A region found by size; its range is at hand without a look at it, which may have to wait for
+// memory.
 struct Fit {
   DevicePtr begin{};
   Bytes size = 0;
   Region* region = nullptr;  // null: there is none
 };
 
-// A heap for every number of pages up to a limit, and a bit for every heap that has something: adding, removing and
-// finding cost the same however many regions there are, but for the depth of one heap. The few regions above the limit
-// stand in a tree.
+// A heap for every number of pages up to a limit, and a bit for every heap that has something:
+// adding, removing and finding cost the same however many regions there are, but for the depth of
+// one heap. The few regions above the limit stand in a tree.
 class SizeIndex {
  public:
   explicit SizeIndex(const PageUnit& unit) : unit_(unit) {}
@@ -75,8 +76,8 @@ class SizeIndex {
     const AddressHeap::Entry& lowest = heap(pages).lowest();
     return {lowest.begin, pages * unit_.bytes(), lowest.region};
   }
-  // Regions of at least some bytes, in ascending order of size, of each size the lowest first. Requires: the index does
-  // not change meanwhile.
+  // Regions of at least some bytes, in ascending order of size, of each size the lowest first.
+  // Requires: the index does not change meanwhile.
   class Ascent {
    public:
     Ascent(const SizeIndex& index, Bytes size)
@@ -120,9 +121,12 @@ class SizeIndex {
   };
   using Tree = Map<std::pair<Bytes, DevicePtr>, Region*>;
 
-  static constexpr std::uint64_t bit(std::uint64_t number) { return std::uint64_t{1} << number % 64; }
+  static constexpr std::uint64_t bit(std::uint64_t number) {
+    return std::uint64_t{1} << number % 64;
+  }
   AddressHeap& heap(std::uint64_t pages) const { return blocks_[pages / 64]->heaps[pages % 64]; }
-  // The smallest number of pages, from `pages` on, whose heap has something; kHeaps when there is none.
+  // The smallest number of pages, from `pages` on, whose heap has something; kHeaps when there is
+  // none.
   std::uint64_t next_size(std::uint64_t pages) const {
     if (pages >= kHeaps) return kHeaps;
     std::uint64_t block = pages / 64;
@@ -141,8 +145,9 @@ class SizeIndex {
 
   PageUnit unit_;
   std::uint64_t count_ = 0;
-  std::uint64_t occupied_blocks_ = 0;                       // bit n: occupied_[n] is not zero
-  std::array<std::uint64_t, kHeaps / 64> occupied_{};       // bit n: the heap of regions of n pages has something
+  std::uint64_t occupied_blocks_ = 0;  // bit n: occupied_[n] is not zero
+  std::array<std::uint64_t, kHeaps / 64>
+      occupied_{};  // bit n: the heap of regions of n pages has something
   std::array<std::unique_ptr<Block>, kHeaps / 64> blocks_;  // made when first needed
   Tree large_;                                              // regions of kHeaps pages and more
   Tree::node_type spare_;  // of large_: what is cut from a large region leaves a large region

@@ -12,11 +12,13 @@ namespace {
 
 using driver::Call;
 
-// Its footprint is what it took from the device's free memory; other processes that take or give back memory meanwhile
-// show up in it. The driver is asked when the live bytes have grown by a part in 256 since it was last asked.
+// Its footprint is what it took from the device's free memory; other processes that take or give
+// back memory meanwhile show up in it. The driver is asked when the live bytes have grown by a part
+// in 256 since it was last asked.
 class PlainAllocator final : public TraceAllocator {
  public:
-  PlainAllocator(driver::Driver& driver, Bytes free_at_start) : driver_(driver), free_at_start_(free_at_start) {}
+  PlainAllocator(driver::Driver& driver, Bytes free_at_start)
+      : driver_(driver), free_at_start_(free_at_start) {}
 
   ~PlainAllocator() override {
     // The comparison is over: what a broken context does not give back ends with the process.
@@ -65,9 +67,11 @@ class PlainAllocator final : public TraceAllocator {
 
 class StreamOrderedAllocator final : public TraceAllocator {
  public:
-  StreamOrderedAllocator(driver::Driver& driver, driver::MemPoolHandle pool) : driver_(driver), pool_(pool) {}
+  StreamOrderedAllocator(driver::Driver& driver, driver::MemPoolHandle pool)
+      : driver_(driver), pool_(pool) {}
 
-  // Requires: every allocation was given back; the driver keeps the pool until the last free has happened.
+  // Requires: every allocation was given back; the driver keeps the pool until the last free has
+  // happened.
   ~StreamOrderedAllocator() override {
     driver_.ctx_synchronize();  // failures as in PlainAllocator
     driver_.mem_pool_destroy(pool_);
@@ -76,7 +80,8 @@ class StreamOrderedAllocator final : public TraceAllocator {
   Result<DevicePtr> allocate(Bytes bytes, driver::StreamHandle stream) override {
     DevicePtr ptr{};
     if (bytes == 0) return ptr;
-    VPMM_TRY(checked(Call::mem_alloc_from_pool_async, driver_.mem_alloc_from_pool_async(bytes, pool_, stream, ptr)));
+    VPMM_TRY(checked(Call::mem_alloc_from_pool_async,
+                     driver_.mem_alloc_from_pool_async(bytes, pool_, stream, ptr)));
     return ptr;
   }
 
@@ -87,8 +92,9 @@ class StreamOrderedAllocator final : public TraceAllocator {
 
   Result<Footprint> footprint() override {
     std::uint64_t bytes = 0;
-    VPMM_TRY(checked(Call::mem_pool_get_attribute,
-                     driver_.mem_pool_get_attribute(pool_, driver::MemPoolAttribute::reserved_mem_high, bytes)));
+    VPMM_TRY(checked(
+        Call::mem_pool_get_attribute,
+        driver_.mem_pool_get_attribute(pool_, driver::MemPoolAttribute::reserved_mem_high, bytes)));
     return Footprint{bytes, 0, 0};
   }
 
@@ -110,8 +116,9 @@ Result<std::unique_ptr<TraceAllocator>> make_stream_ordered_allocator(driver::Dr
   VPMM_TRY(checked(Call::mem_pool_create, driver.mem_pool_create(0, pool)));
   auto allocator = std::make_unique<StreamOrderedAllocator>(driver, pool);
   const std::uint64_t keep_all = std::numeric_limits<std::uint64_t>::max();
-  VPMM_TRY(checked(Call::mem_pool_set_attribute,
-                   driver.mem_pool_set_attribute(pool, driver::MemPoolAttribute::release_threshold, keep_all)));
+  VPMM_TRY(checked(
+      Call::mem_pool_set_attribute,
+      driver.mem_pool_set_attribute(pool, driver::MemPoolAttribute::release_threshold, keep_all)));
   return std::unique_ptr<TraceAllocator>(std::move(allocator));
 }
 

@@ -18,7 +18,8 @@ class Search {
         least_fitting_(largest) {}
 
   Result<Fit> run(Bytes first_guess) {
-    VPMM_TRY(find_what_fits(std::min(std::max(round_up(first_guess, page_), most_failing_ + page_), largest_)));
+    VPMM_TRY(find_what_fits(
+        std::min(std::max(round_up(first_guess, page_), most_failing_ + page_), largest_)));
     while (least_fitting_ > most_failing_ + resolution_) {
       VPMM_TRY(look_at(most_failing_ + round_up((least_fitting_ - most_failing_) / 2, page_)));
     }
@@ -53,7 +54,8 @@ class Search {
 
 }  // namespace
 
-Result<std::optional<Fit>> find_fit(const ReplayResult& roomy, Bytes largest, const ReplayAt& replay_at) {
+Result<std::optional<Fit>> find_fit(const ReplayResult& roomy, Bytes largest,
+                                    const ReplayAt& replay_at) {
   if (roomy.failed_allocations != 0) return std::optional<Fit>();
   VPMM_TRY_ASSIGN(const Fit fit, Search(roomy, largest, replay_at).run(roomy.peak_mapped_bytes));
   return std::optional(fit);

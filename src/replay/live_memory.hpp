@@ -7,7 +7,8 @@
 
 namespace vpmm::replay {
 
-// The least that any pool of pages needs for a request: whole pages for a page and more, a multiple of 256 bytes below.
+// The least that any pool of pages needs for a request: whole pages for a page and more, a multiple
+// of 256 bytes below.
 constexpr Bytes page_rounded(Bytes bytes, Bytes page_size) {
   return round_up(bytes, bytes < page_size ? 256 : page_size);
 }

@@ -23,11 +23,12 @@ class Machine {
   virtual driver::Driver& driver() = 0;
   // The program starts now.
   virtual void start() = 0;
-  // Lets time pass until the program would make its next call: `program_ns` after its start by its own account, having
-  // spent `driver_ns` in memory calls of the driver.
+  // Lets time pass until the program would make its next call: `program_ns` after its start by its
+  // own account, having spent `driver_ns` in memory calls of the driver.
   virtual void wait_until(std::uint64_t program_ns, std::uint64_t driver_ns) = 0;
   virtual std::optional<std::uint64_t> hazard_count() const = 0;  // none: nobody checks
-  virtual std::vector<std::string> findings() const = 0;  // the first few hazards and what went unchecked, in words
+  virtual std::vector<std::string> findings()
+      const = 0;  // the first few hazards and what went unchecked, in words
 };
 
 // What driver calls take on the simulator's clock.
@@ -42,8 +43,8 @@ struct SimMachineOptions {
   std::uint64_t seed = 1;
   Costs costs = Costs::busy;
 };
-// The host clock is the program's time plus the time in memory calls, all virtual; calls of the replay itself fit into
-// the program's pauses or push it back.
+// The host clock is the program's time plus the time in memory calls, all virtual; calls of the
+// replay itself fit into the program's pauses or push it back.
 std::unique_ptr<Machine> make_sim_machine(const SimMachineOptions& options);
 
 enum class Pace {

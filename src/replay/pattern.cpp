@@ -33,7 +33,9 @@ Spots::Spots(Bytes bytes, std::uint64_t seed) {
   add({last, bytes - last});
 }
 
-std::uint64_t seed_of(std::uint64_t run_seed, std::size_t allocation) { return mix(mix(run_seed) + allocation); }
+std::uint64_t seed_of(std::uint64_t run_seed, std::size_t allocation) {
+  return mix(mix(run_seed) + allocation);
+}
 
 void fill(std::span<std::byte> bytes, std::uint64_t seed, Bytes offset) {
   for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {

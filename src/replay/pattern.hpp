@@ -10,7 +10,8 @@
 namespace vpmm::replay {
 
 constexpr Bytes kSpotBytes = 64;
-constexpr Bytes kSpotPage = 2 * kMiB;  // spots stand at starts of these, counted from the allocation's start
+constexpr Bytes kSpotPage =
+    2 * kMiB;  // spots stand at starts of these, counted from the allocation's start
 constexpr std::size_t kMaxPageSpots = 16;
 
 // A few bytes of an allocation that the replay writes and later reads back.
@@ -20,9 +21,10 @@ struct Spot {
   friend bool operator==(const Spot&, const Spot&) = default;
 };
 
-// The spots of one allocation, ascending and disjoint: its first 64 bytes, its last 64, and starts of pages between
-// them: all of them up to 16, else 16 spread over the whole, at places that depend on `seed`, so that allocations which
-// share memory are caught sooner or later. Empty for an allocation of no bytes.
+// The spots of one allocation, ascending and disjoint: its first 64 bytes, its last 64, and starts
+// of pages between them: all of them up to 16, else 16 spread over the whole, at places that depend
+// on `seed`, so that allocations which share memory are caught sooner or later. Empty for an
+// allocation of no bytes.
 class Spots {
  public:
   Spots(Bytes bytes, std::uint64_t seed);

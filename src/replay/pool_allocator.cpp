@@ -16,7 +16,8 @@ Result<Footprint> PoolAllocator::footprint() {
   return Footprint{now.peak_mapped_bytes, now.peak_chunks, now.plans};
 }
 
-Result<std::unique_ptr<TraceAllocator>> make_page_allocator(driver::Driver& driver, const context::Config& config) {
+Result<std::unique_ptr<TraceAllocator>> make_page_allocator(driver::Driver& driver,
+                                                            const context::Config& config) {
   if (!config.pool_enabled)
     return Error{ErrorCode::bad_configuration,
                  "VPMM_PAGE_SIZE=max switches off the pool that would have one chunk per page"};
@@ -25,7 +26,8 @@ Result<std::unique_ptr<TraceAllocator>> make_page_allocator(driver::Driver& driv
   return make_pool_allocator(driver, wanted);
 }
 
-Result<std::unique_ptr<TraceAllocator>> make_pool_allocator(driver::Driver& driver, const context::Config& config) {
+Result<std::unique_ptr<TraceAllocator>> make_pool_allocator(driver::Driver& driver,
+                                                            const context::Config& config) {
   VPMM_TRY_ASSIGN(auto context, context::Context::create(driver, 0, config));
   return std::unique_ptr<TraceAllocator>(std::make_unique<PoolAllocator>(std::move(context)));
 }

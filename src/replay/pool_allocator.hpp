@@ -11,7 +11,8 @@ namespace vpmm::replay {
 
 class PoolAllocator : public TraceAllocator {
  public:
-  explicit PoolAllocator(std::unique_ptr<context::Context> context) : context_(std::move(context)) {}
+  explicit PoolAllocator(std::unique_ptr<context::Context> context)
+      : context_(std::move(context)) {}
 
   Result<DevicePtr> allocate(Bytes bytes, driver::StreamHandle stream) override;
   Result<void> deallocate(DevicePtr ptr, driver::StreamHandle stream) override;
@@ -22,8 +23,10 @@ class PoolAllocator : public TraceAllocator {
   const std::unique_ptr<context::Context> context_;
 };
 
-Result<std::unique_ptr<TraceAllocator>> make_pool_allocator(driver::Driver& driver, const context::Config& config);
+Result<std::unique_ptr<TraceAllocator>> make_pool_allocator(driver::Driver& driver,
+                                                            const context::Config& config);
 // With one chunk per page, whatever `config` says. An error where the settings switch the pool off.
-Result<std::unique_ptr<TraceAllocator>> make_page_allocator(driver::Driver& driver, const context::Config& config);
+Result<std::unique_ptr<TraceAllocator>> make_page_allocator(driver::Driver& driver,
+                                                            const context::Config& config);
 
 }  // namespace vpmm::replay

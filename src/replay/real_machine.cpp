@@ -15,7 +15,8 @@ class RealMachine final : public Machine {
   void start() override { start_ = Clock::now(); }
   // Time in the driver is real here: it has passed already.
   void wait_until(std::uint64_t program_ns, std::uint64_t /*driver_ns*/) override {
-    if (pace_ == Pace::recorded) std::this_thread::sleep_until(start_ + std::chrono::nanoseconds(program_ns));
+    if (pace_ == Pace::recorded)
+      std::this_thread::sleep_until(start_ + std::chrono::nanoseconds(program_ns));
   }
   std::optional<std::uint64_t> hazard_count() const override { return std::nullopt; }
   std::vector<std::string> findings() const override { return {}; }

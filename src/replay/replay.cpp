@@ -35,8 +35,9 @@ std::uint64_t p99(std::vector<std::uint64_t> values) {
 
 class Replay {
  public:
-  Replay(const observe::Trace& trace, Machine& machine, Session& session, driver::TimingDriver& timing,
-         driver::RecordingDriver& recorder, TraceAllocator& allocator, UseChecker& checker, Bytes page_size)
+  Replay(const observe::Trace& trace, Machine& machine, Session& session,
+         driver::TimingDriver& timing, driver::RecordingDriver& recorder, TraceAllocator& allocator,
+         UseChecker& checker, Bytes page_size)
       : trace_(trace),
         machine_(machine),
         session_(session),
@@ -53,7 +54,8 @@ class Replay {
     timing_.clear();
     machine_.start();
     const bool stops = options.on_refusal == OnRefusal::stop;
-    for (std::size_t i = 0; i < trace_.events.size() && !(stops && result_.failed_allocations != 0); ++i) {
+    for (std::size_t i = 0; i < trace_.events.size() && !(stops && result_.failed_allocations != 0);
+         ++i) {
       if (i % kEventsPerProgress == 0) VPMM_TRY(report_progress(options, i));
       if (i == trace_.events.size() / 2) result_.driver_first_half_ns = driver_ns();
       const TraceEvent& event = trace_.events[i];
@@ -68,11 +70,14 @@ class Replay {
   ReplayResult take_result() { return std::move(result_); }
 
  private:
-  std::uint64_t driver_ns() const { return recorder_.memory_call_ns() - start_ns_; }  // since the start
+  std::uint64_t driver_ns() const {
+    return recorder_.memory_call_ns() - start_ns_;
+  }  // since the start
 
   Result<void> report_progress(const ReplayOptions& options, std::size_t done) const {
     if (options.progress) options.progress(done, trace_.events.size());
-    if (options.should_stop && options.should_stop()) return Error{ErrorCode::process_ending, "interrupted"};
+    if (options.should_stop && options.should_stop())
+      return Error{ErrorCode::process_ending, "interrupted"};
     return {};
   }
 
@@ -90,11 +95,15 @@ class Replay {
   }
 
   Result<void> refused(std::size_t index, Error error) {
-    if (error.code != ErrorCode::out_of_memory && error.code != ErrorCode::invalid_argument) return error;
-    if (!result_.first_failure) result_.first_failure = FirstFailure{index, trace_.events[index].bytes};
+    if (error.code != ErrorCode::out_of_memory && error.code != ErrorCode::invalid_argument)
+      return error;
+    if (!result_.first_failure)
+      result_.first_failure = FirstFailure{index, trace_.events[index].bytes};
     ++result_.failed_allocations;
-    if (error.message.starts_with("out of device memory"))  // a pool's report; its first line says it all
-      observe::log(observe::LogLevel::warning, "{}", error.message.substr(0, error.message.find('\n')));
+    if (error.message.starts_with(
+            "out of device memory"))  // a pool's report; its first line says it all
+      observe::log(observe::LogLevel::warning, "{}",
+                   error.message.substr(0, error.message.find('\n')));
     return {};
   }
 
@@ -126,7 +135,8 @@ class Replay {
     result_.driver_calls = recorder_.memory_call_count() - start_calls_;
     result_.driver_ns = driver_ns();
     result_.calls = timing_.times();
-    if (!allocate_ns_.empty()) result_.worst_allocate_ns = *std::max_element(allocate_ns_.begin(), allocate_ns_.end());
+    if (!allocate_ns_.empty())
+      result_.worst_allocate_ns = *std::max_element(allocate_ns_.begin(), allocate_ns_.end());
     result_.p99_allocate_ns = p99(std::move(allocate_ns_));
     return {};
   }
@@ -159,7 +169,8 @@ class Replay {
 // A device that cannot map has no granularity; then it is what others have.
 Bytes granularity(driver::Driver& driver) {
   Bytes bytes = 0;
-  const auto answer = driver.mem_get_allocation_granularity({}, driver::Granularity::minimum, bytes);
+  const auto answer =
+      driver.mem_get_allocation_granularity({}, driver::Granularity::minimum, bytes);
   return answer == driver::CuResult::success ? bytes : 2 * kMiB;
 }
 
@@ -168,7 +179,8 @@ Result<ReplayResult> run_in(Session& session, const observe::Trace& trace, Machi
   const auto timing = std::make_unique<driver::TimingDriver>(machine.driver());
   driver::RecordingDriver recorder(*timing);
   VPMM_TRY_ASSIGN(const auto allocator, recipe.make(recorder));
-  VPMM_TRY_ASSIGN(const auto checker, UseChecker::create(machine.driver(), session.streams(), options.seed));
+  VPMM_TRY_ASSIGN(const auto checker,
+                  UseChecker::create(machine.driver(), session.streams(), options.seed));
   const Bytes page_size = options.page_size ? *options.page_size : granularity(machine.driver());
   Replay replay(trace, machine, session, *timing, recorder, *allocator, *checker, page_size);
   VPMM_TRY(replay.run(options));
@@ -177,8 +189,8 @@ Result<ReplayResult> run_in(Session& session, const observe::Trace& trace, Machi
 
 }  // namespace
 
-Result<ReplayResult> replay(const observe::Trace& trace, Machine& machine, const AllocatorRecipe& recipe,
-                            const ReplayOptions& options) {
+Result<ReplayResult> replay(const observe::Trace& trace, Machine& machine,
+                            const AllocatorRecipe& recipe, const ReplayOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   VPMM_TRY_ASSIGN(const auto session, Session::open(machine.driver(), trace.streams));
   VPMM_TRY_ASSIGN(ReplayResult result, run_in(*session, trace, machine, recipe, options));

@@ -24,7 +24,8 @@ struct ReplayOptions {
   std::uint64_t seed = 1;  // of the bytes that are written and the places where
   OnRefusal on_refusal = OnRefusal::go_on;
   std::optional<Bytes> page_size;  // for peak_rounded_bytes; none: the device's granularity
-  // Called now and then with the number of events done, the last time with all of them. May be empty.
+  // Called now and then with the number of events done, the last time with all of them. May be
+  // empty.
   std::function<void(std::size_t done, std::size_t total)> progress;
   // Asked as often; where it says so, the replay ends with an error. May be empty.
   std::function<bool()> should_stop;
@@ -42,8 +43,9 @@ struct FirstFailure {
   Bytes bytes = 0;
 };
 
-// What the replay found out. Driver calls and times are those of memory calls (driver/calls.def) between the first
-// event of the trace and the last; on a simulator all times but `seconds` are virtual and the same in every run.
+// What the replay found out. Driver calls and times are those of memory calls (driver/calls.def)
+// between the first event of the trace and the last; on a simulator all times but `seconds` are
+// virtual and the same in every run.
 struct ReplayResult {
   std::string trace;
   std::string driver;
@@ -62,21 +64,23 @@ struct ReplayResult {
   std::uint64_t driver_first_half_ns = 0;  // of driver_ns, within the first half of the events
   std::uint64_t worst_allocate_ns = 0;     // memory calls within one allocate
   std::uint64_t p99_allocate_ns = 0;
-  std::uint64_t corruptions = 0;         // spots whose contents changed while their allocation lived
+  std::uint64_t corruptions = 0;  // spots whose contents changed while their allocation lived
   std::optional<std::uint64_t> hazards;  // none: the machine does not check
   std::uint64_t mapped_chunks_peak = 0;
-  std::uint64_t plans = 0;               // of the pool, carried out
-  double seconds = 0;                    // wall-clock time that the replay took
-  std::vector<driver::CallTimes> calls;  // of the allocator's calls, those that are no memory calls, too
-  std::vector<std::string> findings;     // the first corruptions and hazards, and what went unchecked
-  std::optional<Fit> fit;                // find_fit()'s; replay() leaves it empty
+  std::uint64_t plans = 0;  // of the pool, carried out
+  double seconds = 0;       // wall-clock time that the replay took
+  std::vector<driver::CallTimes>
+      calls;  // of the allocator's calls, those that are no memory calls, too
+  std::vector<std::string> findings;  // the first corruptions and hazards, and what went unchecked
+  std::optional<Fit> fit;             // find_fit()'s; replay() leaves it empty
 };
 
-// Each allocation is used by small writes on its stream right after it is made and right before it is freed, and its
-// contents are checked in between (use_checker.hpp). One that had failed in the program is freed at once if it
-// succeeds. What is live at the end of the trace is checked and freed too. An error means that the replay itself could
-// not go on, which a refused allocation is not.
-Result<ReplayResult> replay(const observe::Trace& trace, Machine& machine, const AllocatorRecipe& recipe,
-                            const ReplayOptions& options);
+// Each allocation is used by small writes on its stream right after it is made and right before it
+// is freed, and its contents are checked in between (use_checker.hpp). One that had failed in the
+// program is freed at once if it succeeds. What is live at the end of the trace is checked and
+// freed too. An error means that the replay itself could not go on, which a refused allocation is
+// not.
+Result<ReplayResult> replay(const observe::Trace& trace, Machine& machine,
+                            const AllocatorRecipe& recipe, const ReplayOptions& options);
 
 }  // namespace vpmm::replay

@@ -26,10 +26,13 @@ std::string size_text(Bytes bytes) {
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kUnits[unit]);
 }
 
-std::string milliseconds(std::uint64_t ns) { return fmt::format("{:.1f} ms", static_cast<double>(ns) / 1e6); }
+std::string milliseconds(std::uint64_t ns) {
+  return fmt::format("{:.1f} ms", static_cast<double>(ns) / 1e6);
+}
 
 std::string duration(std::uint64_t ns) {
-  return ns < 1'000'000 ? fmt::format("{:.1f} us", microseconds(ns)) : fmt::format("{:.2f} ms", microseconds(ns) / 1e3);
+  return ns < 1'000'000 ? fmt::format("{:.1f} us", microseconds(ns))
+                        : fmt::format("{:.2f} ms", microseconds(ns) / 1e3);
 }
 
 // The simulator's imitation of the driver's pool says little about the real one.
@@ -38,13 +41,14 @@ bool is_stand_in(const ReplayResult& result) {
 }
 
 double ratio(const ReplayResult& result) {
-  return result.peak_live_bytes == 0
-             ? 1.0
-             : static_cast<double>(result.peak_mapped_bytes) / static_cast<double>(result.peak_live_bytes);
+  return result.peak_live_bytes == 0 ? 1.0
+                                     : static_cast<double>(result.peak_mapped_bytes) /
+                                           static_cast<double>(result.peak_live_bytes);
 }
 
 double over_rounded(const ReplayResult& result, double bytes) {
-  return result.peak_rounded_bytes == 0 ? 1.0 : bytes / static_cast<double>(result.peak_rounded_bytes);
+  return result.peak_rounded_bytes == 0 ? 1.0
+                                        : bytes / static_cast<double>(result.peak_rounded_bytes);
 }
 
 double mapped_over_rounded(const ReplayResult& result) {
@@ -57,7 +61,8 @@ double fit_over_rounded(const ReplayResult& result) {
 
 // What is left of the fit without kFitAllowance.
 double fit_less_allowance_over_rounded(const ReplayResult& result) {
-  return over_rounded(result, static_cast<double>(result.fit->capacity) - static_cast<double>(kFitAllowance));
+  return over_rounded(
+      result, static_cast<double>(result.fit->capacity) - static_cast<double>(kFitAllowance));
 }
 
 using Row = std::vector<std::string>;
@@ -91,17 +96,18 @@ Row row(const ReplayResult& result) {
 }
 
 Row fit_header() {
-  return {"trace",  "driver", "allocator", "rounded", "fit", "fit bytes", "fit / rounded", "(fit - 64 MiB) / rounded",
+  return {"trace",  "driver",    "allocator",     "rounded",
+          "fit",    "fit bytes", "fit / rounded", "(fit - 64 MiB) / rounded",
           "replays"};
 }
 
 Row fit_row(const ReplayResult& result) {
   Row row{result.trace, result.driver, result.allocator, size_text(result.peak_rounded_bytes)};
   if (!result.fit) return row.insert(row.end(), {"none", "-", "-", "-", "-"}), row;
-  row.insert(row.end(),
-             {size_text(result.fit->capacity), fmt::format("{}", result.fit->capacity),
-              fmt::format("{:.4f}", fit_over_rounded(result)),
-              fmt::format("{:.4f}", fit_less_allowance_over_rounded(result)), fmt::format("{}", result.fit->replays)});
+  row.insert(row.end(), {size_text(result.fit->capacity), fmt::format("{}", result.fit->capacity),
+                         fmt::format("{:.4f}", fit_over_rounded(result)),
+                         fmt::format("{:.4f}", fit_less_allowance_over_rounded(result)),
+                         fmt::format("{}", result.fit->replays)});
   return row;
 }
 
@@ -126,19 +132,23 @@ Row calls_row(const ReplayResult& result, const driver::CallTimes& times) {
           us(static_cast<double>(times.p90_ns)),
           us(static_cast<double>(times.p99_ns)),
           us(static_cast<double>(times.max_ns)),
-          times.bytes ? fmt::format("{:.1f}", mean(*times.bytes, times.count) / static_cast<double>(kMiB)) : "-"};
+          times.bytes
+              ? fmt::format("{:.1f}", mean(*times.bytes, times.count) / static_cast<double>(kMiB))
+              : "-"};
 }
 
 nlohmann::ordered_json to_json_object(const driver::CallTimes& times) {
   nlohmann::ordered_json json;
   json["count"] = times.count;
   json["total_us"] = microseconds(times.total_ns);
-  json["mean_us"] = microseconds(static_cast<std::uint64_t>(std::llround(mean(times.total_ns, times.count))));
+  json["mean_us"] =
+      microseconds(static_cast<std::uint64_t>(std::llround(mean(times.total_ns, times.count))));
   json["p50_us"] = microseconds(times.p50_ns);
   json["p90_us"] = microseconds(times.p90_ns);
   json["p99_us"] = microseconds(times.p99_ns);
   json["max_us"] = microseconds(times.max_ns);
-  json["bytes"] = times.bytes ? nlohmann::ordered_json(*times.bytes) : nlohmann::ordered_json(nullptr);
+  json["bytes"] =
+      times.bytes ? nlohmann::ordered_json(*times.bytes) : nlohmann::ordered_json(nullptr);
   return json;
 }
 
@@ -146,7 +156,8 @@ std::string aligned(const Row& row, const std::vector<std::size_t>& widths) {
   std::string line;
   for (std::size_t i = 0; i < row.size(); ++i) {
     if (i != 0) line += "  ";
-    line += i < kTextColumns ? fmt::format("{:<{}}", row[i], widths[i]) : fmt::format("{:>{}}", row[i], widths[i]);
+    line += i < kTextColumns ? fmt::format("{:<{}}", row[i], widths[i])
+                             : fmt::format("{:>{}}", row[i], widths[i]);
   }
   return line + "\n";
 }
@@ -162,27 +173,32 @@ std::string aligned(const std::vector<Row>& rows) {
 }
 
 bool is_pool(const ReplayResult& result) {
-  return result.allocator == to_string(AllocatorKind::vpmm) || result.allocator == to_string(AllocatorKind::vpmm_page);
+  return result.allocator == to_string(AllocatorKind::vpmm) ||
+         result.allocator == to_string(AllocatorKind::vpmm_page);
 }
 
 // "; cuda held 30.10 GB (1.020x) and spent 80.2 ms in the driver, 3.9x as much"
 std::string comparison(const ReplayResult& pool, const ReplayResult& other) {
-  std::string out = fmt::format("; {} held {} ({:.3f}x) and spent {} in the driver", other.allocator,
-                                size_text(other.peak_mapped_bytes), ratio(other), milliseconds(other.driver_ns));
+  std::string out =
+      fmt::format("; {} held {} ({:.3f}x) and spent {} in the driver", other.allocator,
+                  size_text(other.peak_mapped_bytes), ratio(other), milliseconds(other.driver_ns));
   if (pool.driver_ns != 0) {
-    const double factor = static_cast<double>(other.driver_ns) / static_cast<double>(pool.driver_ns);
+    const double factor =
+        static_cast<double>(other.driver_ns) / static_cast<double>(pool.driver_ns);
     out += fmt::format(", {:.1f}x as much", factor);
   }
   return out;
 }
 
 std::string sentence(const ReplayResult& pool, std::span<const ReplayResult> results) {
-  std::string out = fmt::format("{}: {} held {} for {} of live memory ({:.3f}x) and spent {} in the driver", pool.trace,
-                                pool.allocator, size_text(pool.peak_mapped_bytes), size_text(pool.peak_live_bytes),
-                                ratio(pool), milliseconds(pool.driver_ns));
+  std::string out =
+      fmt::format("{}: {} held {} for {} of live memory ({:.3f}x) and spent {} in the driver",
+                  pool.trace, pool.allocator, size_text(pool.peak_mapped_bytes),
+                  size_text(pool.peak_live_bytes), ratio(pool), milliseconds(pool.driver_ns));
   for (const ReplayResult& other : results) {
     const bool same_run = other.trace == pool.trace && other.driver == pool.driver;
-    if (same_run && other.allocator != pool.allocator && !is_stand_in(other)) out += comparison(pool, other);
+    if (same_run && other.allocator != pool.allocator && !is_stand_in(other))
+      out += comparison(pool, other);
   }
   return out + ".\n";
 }
@@ -194,10 +210,11 @@ std::string failures(const ReplayResult& result) {
         "{}: {} had no memory for {}, the first of {} at event {}; {} failed when it was "
         "recorded.\n",
         result.trace, result.allocator, counted(result.failed_allocations, "request"),
-        size_text(result.first_failure->bytes), result.first_failure->event, result.recorded_failures);
+        size_text(result.first_failure->bytes), result.first_failure->event,
+        result.recorded_failures);
   if (result.recorded_failures == 0) return {};
-  return fmt::format("{}: {} had memory for the {} that failed when it was recorded.\n", result.trace, result.allocator,
-                     counted(result.recorded_failures, "request"));
+  return fmt::format("{}: {} had memory for the {} that failed when it was recorded.\n",
+                     result.trace, result.allocator, counted(result.recorded_failures, "request"));
 }
 
 }  // namespace
@@ -212,8 +229,10 @@ std::string to_json(const ReplayResult& result) {
   json["failed_allocations"] = result.failed_allocations;
   json["recorded_failures"] = result.recorded_failures;
   const nlohmann::ordered_json none(nullptr);
-  json["first_failed_event"] = result.first_failure ? nlohmann::ordered_json(result.first_failure->event) : none;
-  json["first_failed_bytes"] = result.first_failure ? nlohmann::ordered_json(result.first_failure->bytes) : none;
+  json["first_failed_event"] =
+      result.first_failure ? nlohmann::ordered_json(result.first_failure->event) : none;
+  json["first_failed_bytes"] =
+      result.first_failure ? nlohmann::ordered_json(result.first_failure->bytes) : none;
   json["peak_live_bytes"] = result.peak_live_bytes;
   json["peak_mapped_bytes"] = result.peak_mapped_bytes;
   json["driver_calls"] = result.driver_calls;
@@ -221,7 +240,8 @@ std::string to_json(const ReplayResult& result) {
   json["worst_allocate_us"] = microseconds(result.worst_allocate_ns);
   json["p99_allocate_us"] = microseconds(result.p99_allocate_ns);
   json["corruptions"] = result.corruptions;
-  json["hazards"] = result.hazards ? nlohmann::ordered_json(*result.hazards) : nlohmann::ordered_json(nullptr);
+  json["hazards"] =
+      result.hazards ? nlohmann::ordered_json(*result.hazards) : nlohmann::ordered_json(nullptr);
   json["mapped_chunks_peak"] = result.mapped_chunks_peak;
   json["plans"] = result.plans;
   json["seconds"] = result.seconds;
@@ -230,9 +250,11 @@ std::string to_json(const ReplayResult& result) {
   json["driver_time_second_half_us"] = microseconds(result.driver_ns - result.driver_first_half_ns);
   json["fit_bytes"] = result.fit ? nlohmann::ordered_json(result.fit->capacity) : none;
   json["fit_ratio"] = result.fit ? nlohmann::ordered_json(fit_over_rounded(result)) : none;
-  json["fit_less_64mib_ratio"] = result.fit ? nlohmann::ordered_json(fit_less_allowance_over_rounded(result)) : none;
+  json["fit_less_64mib_ratio"] =
+      result.fit ? nlohmann::ordered_json(fit_less_allowance_over_rounded(result)) : none;
   auto& calls = json["driver_calls_by_kind"] = nlohmann::ordered_json::object();
-  for (const driver::CallTimes& times : result.calls) calls[driver::to_string(times.call)] = to_json_object(times);
+  for (const driver::CallTimes& times : result.calls)
+    calls[driver::to_string(times.call)] = to_json_object(times);
   // A file name that is no valid UTF-8 is repaired, never an exception.
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }

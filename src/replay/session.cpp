@@ -36,7 +36,8 @@ Result<void> Session::make_streams(std::size_t count) {
   streams_.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     driver::StreamHandle stream{};
-    VPMM_TRY(checked(Call::stream_create, driver_.stream_create(driver::StreamFlags::non_blocking, stream)));
+    VPMM_TRY(checked(Call::stream_create,
+                     driver_.stream_create(driver::StreamFlags::non_blocking, stream)));
     streams_.push_back(stream);
   }
   return {};
@@ -46,8 +47,11 @@ Result<void> Session::order(Order order) {
   driver::EventHandle event{};
   VPMM_TRY(checked(Call::event_create, driver_.event_create(event)));
   auto result = checked(Call::event_record, driver_.event_record(event, stream(order.before)));
-  if (result) result = checked(Call::stream_wait_event, driver_.stream_wait_event(stream(order.after), event));
-  // A stream that waits for an event keeps what it needs of it. An event that stays costs a few bytes.
+  if (result)
+    result =
+        checked(Call::stream_wait_event, driver_.stream_wait_event(stream(order.after), event));
+  // A stream that waits for an event keeps what it needs of it. An event that stays costs a few
+  // bytes.
   driver_.event_destroy(event);
   return result;
 }

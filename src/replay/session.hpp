@@ -10,7 +10,8 @@
 
 namespace vpmm::replay {
 
-// Non-blocking streams, the trace's default stream too: on the GPU only the order that the trace's program had remains.
+// Non-blocking streams, the trace's default stream too: on the GPU only the order that the trace's
+// program had remains.
 class Session {
  public:
   // `driver` must outlive the session.

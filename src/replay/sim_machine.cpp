@@ -34,7 +34,8 @@ class SimMachine final : public Machine {
       out.push_back("hazard: " + hazard.describe());
     }
     if (const std::uint64_t dropped = sim_.dropped_hazard_records(); dropped != 0) {
-      out.push_back("note: the hazard checker forgot " + std::to_string(dropped) + " records at its memory bound");
+      out.push_back("note: the hazard checker forgot " + std::to_string(dropped) +
+                    " records at its memory bound");
     }
     return out;
   }

@@ -17,8 +17,8 @@ const char* to_string(AllocatorKind kind) {
 }
 
 std::optional<AllocatorKind> parse_allocator_kind(std::string_view name) {
-  for (const AllocatorKind kind :
-       {AllocatorKind::vpmm, AllocatorKind::vpmm_page, AllocatorKind::cuda, AllocatorKind::cuda_async}) {
+  for (const AllocatorKind kind : {AllocatorKind::vpmm, AllocatorKind::vpmm_page,
+                                   AllocatorKind::cuda, AllocatorKind::cuda_async}) {
     if (name == to_string(kind)) return kind;
   }
   return std::nullopt;

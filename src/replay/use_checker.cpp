@@ -18,11 +18,13 @@ constexpr std::size_t kMaxFindings = 5;
 
 }  // namespace
 
-UseChecker::UseChecker(driver::Driver& driver, std::vector<driver::StreamHandle> streams, std::uint64_t seed)
+UseChecker::UseChecker(driver::Driver& driver, std::vector<driver::StreamHandle> streams,
+                       std::uint64_t seed)
     : driver_(driver), streams_(std::move(streams)), seed_(seed), open_(streams_.size()) {}
 
 Result<std::unique_ptr<UseChecker>> UseChecker::create(driver::Driver& driver,
-                                                       std::vector<driver::StreamHandle> streams, std::uint64_t seed) {
+                                                       std::vector<driver::StreamHandle> streams,
+                                                       std::uint64_t seed) {
   std::unique_ptr<UseChecker> checker(new UseChecker(driver, std::move(streams), seed));
   VPMM_TRY(checker->make_batches());
   return checker;
@@ -34,10 +36,12 @@ UseChecker::~UseChecker() {
   if (host_memory_ != nullptr) driver_.mem_free_host(host_memory_);
 }
 
-// Twice as many batches as streams, so that every stream can have one open and others can be under way.
+// Twice as many batches as streams, so that every stream can have one open and others can be under
+// way.
 Result<void> UseChecker::make_batches() {
   const std::size_t count = std::max(kLeastBatches, 2 * streams_.size());
-  VPMM_TRY(checked(Call::mem_host_alloc, driver_.mem_host_alloc(count * kBatchBytes, 0, host_memory_)));
+  VPMM_TRY(
+      checked(Call::mem_host_alloc, driver_.mem_host_alloc(count * kBatchBytes, 0, host_memory_)));
   batches_.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     driver::EventHandle event{};
@@ -53,9 +57,10 @@ Result<void> UseChecker::first_use(const Use& use) {
   for (const Spot& spot : Spots(use.memory.size, seed)) {
     VPMM_TRY_ASSIGN(const Slot slot, take_slot(use.stream));
     fill(std::span(slot.memory, spot.size), seed, spot.offset);
-    VPMM_TRY(checked(Call::memcpy_host_to_device_async,
-                     driver_.memcpy_host_to_device_async(use.memory.begin + spot.offset, slot.memory, spot.size,
-                                                         streams_[use.stream])));
+    VPMM_TRY(
+        checked(Call::memcpy_host_to_device_async,
+                driver_.memcpy_host_to_device_async(use.memory.begin + spot.offset, slot.memory,
+                                                    spot.size, streams_[use.stream])));
   }
   return {};
 }
@@ -68,7 +73,8 @@ Result<void> UseChecker::last_use(const Use& use) {
     VPMM_TRY(checked(Call::memcpy_device_to_host_async,
                      driver_.memcpy_device_to_host_async(slot.memory, address, spot.size, stream)));
     slot.batch->reads.push_back({use.allocation, spot, slot.number});
-    VPMM_TRY(checked(Call::memset_d8_async, driver_.memset_d8_async(address, kLastUseByte, spot.size, stream)));
+    VPMM_TRY(checked(Call::memset_d8_async,
+                     driver_.memset_d8_async(address, kLastUseByte, spot.size, stream)));
   }
   return {};
 }
@@ -82,7 +88,8 @@ Result<void> UseChecker::finish() {
 }
 
 Result<UseChecker::Slot> UseChecker::take_slot(std::size_t stream) {
-  if (open_[stream] != nullptr && open_[stream]->used_slots == kSlotsPerBatch) VPMM_TRY(close_batch(stream));
+  if (open_[stream] != nullptr && open_[stream]->used_slots == kSlotsPerBatch)
+    VPMM_TRY(close_batch(stream));
   if (open_[stream] == nullptr) {
     VPMM_TRY_ASSIGN(open_[stream], take_batch());
   }
@@ -100,7 +107,8 @@ Result<UseChecker::Batch*> UseChecker::take_batch() {
 }
 
 Result<void> UseChecker::close_batch(std::size_t stream) {
-  VPMM_TRY(checked(Call::event_record, driver_.event_record(open_[stream]->complete, streams_[stream])));
+  VPMM_TRY(
+      checked(Call::event_record, driver_.event_record(open_[stream]->complete, streams_[stream])));
   closed_.push_back(std::exchange(open_[stream], nullptr));
   return {};
 }
@@ -137,9 +145,9 @@ void UseChecker::compare(Batch& batch) {
 void UseChecker::report(const Read& read) {
   ++corruptions_;
   if (findings_.size() == kMaxFindings) return;
-  findings_.push_back(
-      fmt::format("corruption: allocation {} of the trace (counted from 0) lost what was written at byte {}",
-                  read.allocation, read.spot.offset));
+  findings_.push_back(fmt::format(
+      "corruption: allocation {} of the trace (counted from 0) lost what was written at byte {}",
+      read.allocation, read.spot.offset));
 }
 
 }  // namespace vpmm::replay

@@ -1,4 +1,5 @@
-// replay: uses each allocation on its stream as a program would, and finds out whether its contents survived.
+// replay: uses each allocation on its stream as a program would, and finds out whether its contents
+// survived.
 #pragma once
 
 #include <cstddef>
@@ -24,15 +25,17 @@ struct Use {
   std::size_t stream = 0;  // index into the streams given at creation
 };
 
-// Nothing here waits for the GPU per use. Bytes travel through slots of pinned host memory. The slots that one stream
-// takes in a row form a batch; a full batch is closed by an event, and once that is complete its reads are compared and
-// its slots are used again. Only when all batches are under way does the host wait for the oldest.
-// Single-threaded; the device's context is current in every call, construction and destruction included.
+// Nothing here waits for the GPU per use. Bytes travel through slots of pinned host memory. The
+// slots that one stream takes in a row form a batch; a full batch is closed by an event, and once
+// that is complete its reads are compared and its slots are used again. Only when all batches are
+// under way does the host wait for the oldest. Single-threaded; the device's context is current in
+// every call, construction and destruction included.
 class UseChecker {
  public:
-  // `driver` and the streams must outlive the checker. Give it the driver itself, not the decorator that counts: what
-  // the checker does is no part of what is measured.
-  static Result<std::unique_ptr<UseChecker>> create(driver::Driver& driver, std::vector<driver::StreamHandle> streams,
+  // `driver` and the streams must outlive the checker. Give it the driver itself, not the decorator
+  // that counts: what the checker does is no part of what is measured.
+  static Result<std::unique_ptr<UseChecker>> create(driver::Driver& driver,
+                                                    std::vector<driver::StreamHandle> streams,
                                                     std::uint64_t seed);
   ~UseChecker();  // waits for the GPU
   UseChecker(const UseChecker&) = delete;
@@ -40,13 +43,13 @@ class UseChecker {
 
   // Right after allocation: writes the allocation's pattern.
   Result<void> first_use(const Use& use);
-  // Right before deallocation: reads the pattern back and then overwrites it, so that memory which was handed on too
-  // early spoils its new owner's contents.
+  // Right before deallocation: reads the pattern back and then overwrites it, so that memory which
+  // was handed on too early spoils its new owner's contents.
   Result<void> last_use(const Use& use);
   // Waits until everything that was read is compared.
   Result<void> finish();
 
-  std::uint64_t corruptions() const { return corruptions_; }              // spots whose contents had changed
+  std::uint64_t corruptions() const { return corruptions_; }  // spots whose contents had changed
   const std::vector<std::string>& findings() const { return findings_; }  // the first few, in words
 
  private:

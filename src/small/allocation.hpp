@@ -13,7 +13,8 @@ namespace vpmm::small {
 struct Allocation {
   AddressRange range;
   Bytes requested = 0;
-  std::optional<time::TimelineId> timeline;  // of the allocating stream; none: any-stream, or its context is gone
+  std::optional<time::TimelineId>
+      timeline;  // of the allocating stream; none: any-stream, or its context is gone
   StreamCache* cache = nullptr;
   Slab* slab = nullptr;  // null: a span
   Segment* segment = nullptr;
@@ -21,6 +22,7 @@ struct Allocation {
 };
 
 // The segment of the cache around `p`; null: the unit is another's.
-Segment* segment_at(const Arena& arena, DevicePtr p, const StreamCache& cache) VPMM_REQUIRES(cache_lock);
+Segment* segment_at(const Arena& arena, DevicePtr p, const StreamCache& cache)
+    VPMM_REQUIRES(cache_lock);
 
 }  // namespace vpmm::small

@@ -16,9 +16,10 @@ namespace vpmm::small {
 
 struct Arena;
 
-// The owner of memory: none, a slab, a segment, an arena or an allocation of whole pages; or the place where the owner
-// is written. It is one word, so that it can be read without a lock. For a slab it also has class and unit, so that the
-// record of a block can be fetched before the slab itself.
+// The owner of memory: none, a slab, a segment, an arena or an allocation of whole pages; or the
+// place where the owner is written. It is one word, so that it can be read without a lock. For a
+// slab it also has class and unit, so that the record of a block can be fetched before the slab
+// itself.
 class Content {
  public:
   Content() = default;
@@ -28,7 +29,8 @@ class Content {
               std::uint64_t{slab.slab_class} << kClassShift | unit << kUnitShift) {}
   explicit Content(const Segment* segment)
       : bits_(reinterpret_cast<std::uintptr_t>(segment) | bits_of(Kind::segment)) {}
-  explicit Content(const Arena* arena) : bits_(reinterpret_cast<std::uintptr_t>(arena) | bits_of(Kind::arena)) {}
+  explicit Content(const Arena* arena)
+      : bits_(reinterpret_cast<std::uintptr_t>(arena) | bits_of(Kind::arena)) {}
   explicit Content(const region::Region* pages)
       : bits_(reinterpret_cast<std::uintptr_t>(pages) | bits_of(Kind::region)) {}
   explicit Content(const std::atomic<Content>* place)
@@ -42,7 +44,9 @@ class Content {
   Segment* segment() const { return as<Segment>(Kind::segment); }
   Arena* arena() const { return as<Arena>(Kind::arena); }
   region::Region* region() const { return as<region::Region>(Kind::region); }
-  std::atomic<Content>* place() const { return as<std::atomic<Content>>(Kind::place); }  // where it is written instead
+  std::atomic<Content>* place() const {
+    return as<std::atomic<Content>>(Kind::place);
+  }  // where it is written instead
   bool operator==(const Content&) const = default;
 
  private:
@@ -58,24 +62,31 @@ class Content {
   static constexpr std::uintptr_t bits_of(Kind kind) { return static_cast<std::uintptr_t>(kind); }
   template <typename T>
   T* as(Kind kind) const {
-    return (bits_ & kKindBits) == bits_of(kind) ? reinterpret_cast<T*>(bits_ & kAddressBits) : nullptr;
+    return (bits_ & kKindBits) == bits_of(kind) ? reinterpret_cast<T*>(bits_ & kAddressBits)
+                                                : nullptr;
   }
 
   std::uintptr_t bits_ = 0;
 };
 
-// The owner of a page: none, an arena, the segment or the slab that has all of it, or an allocation of whole pages that
-// begins here. Beside it stands what a free reads next: the cache of the allocation, or the table of the arena's units.
+// The owner of a page: none, an arena, the segment or the slab that has all of it, or an allocation
+// of whole pages that begins here. Beside it stands what a free reads next: the cache of the
+// allocation, or the table of the arena's units.
 class PagemapEntry {
  public:
-  void enter(const region::Region& pages, const StreamCache* cache) { enter(Content(&pages), cache, Kind::cache); }
-  void enter(const Slab& slab) VPMM_REQUIRES(cache_lock) { enter(Content(slab, 0), nullptr, Kind::nothing); }
+  void enter(const region::Region& pages, const StreamCache* cache) {
+    enter(Content(&pages), cache, Kind::cache);
+  }
+  void enter(const Slab& slab) VPMM_REQUIRES(cache_lock) {
+    enter(Content(slab, 0), nullptr, Kind::nothing);
+  }
   void enter(const Segment& segment) { enter(Content(&segment), nullptr, Kind::nothing); }
   void enter(const Arena& arena, std::size_t page);
   void leave() { content_.store(Content{}, std::memory_order_relaxed); }
 
-  // Any thread, without a lock. The entry of a live allocation does not change while it is live. For a dead address the
-  // reader may see the content of one time and what stood beside it at another, so each says of which kind it is.
+  // Any thread, without a lock. The entry of a live allocation does not change while it is live.
+  // For a dead address the reader may see the content of one time and what stood beside it at
+  // another, so each says of which kind it is.
   Content content() const { return content_.load(std::memory_order_acquire); }
   StreamCache* cache() const { return static_cast<StreamCache*>(beside(Kind::cache)); }
   const std::atomic<Content>* unit_contents() const {
@@ -93,16 +104,18 @@ class PagemapEntry {
   // Null: not of this kind.
   void* beside(Kind kind) const {
     const std::uintptr_t bits = beside_.load(std::memory_order_relaxed);
-    return (bits & kKindMask) == static_cast<std::uintptr_t>(kind) ? reinterpret_cast<void*>(bits & ~kKindMask)
-                                                                   : nullptr;
+    return (bits & kKindMask) == static_cast<std::uintptr_t>(kind)
+               ? reinterpret_cast<void*>(bits & ~kKindMask)
+               : nullptr;
   }
 
   std::atomic<Content> content_;
   std::atomic<std::uintptr_t> beside_;  // the last bits say of which kind it is
 };
 
-// The holder of an allocation of the pool: the arena whose page it is (with the last bit set), or the cache that keeps
-// it. A cache writes it under its own lock, and calls under the pool's lock read it.
+// The holder of an allocation of the pool: the arena whose page it is (with the last bit set), or
+// the cache that keeps it. A cache writes it under its own lock, and calls under the pool's lock
+// read it.
 inline void* holder_of(const region::Region& region) {
   return std::atomic_ref<void*>(const_cast<void*&>(region.holder)).load(std::memory_order_relaxed);
 }
@@ -120,14 +133,15 @@ inline void set_arena_in(region::Region& page, const Arena& arena) VPMM_REQUIRES
 }
 
 // Note [Streams share no line]
-// Threads with streams of their own write no common cache line in warm calls. Caches, slabs, segments and regions begin
-// a line, and their arrays fill whole lines. A stream writes the contents of its segment's units when it cuts or ends a
-// slab. Where a segment begins or ends within a line of the arena's table, the segment itself has these contents, and
-// the table names the place.
+// Threads with streams of their own write no common cache line in warm calls. Caches, slabs,
+// segments and regions begin a line, and their arrays fill whole lines. A stream writes the
+// contents of its segment's units when it cuts or ends a slab. Where a segment begins or ends
+// within a line of the arena's table, the segment itself has these contents, and the table names
+// the place.
 //
-// Entries of the pagemap are the exception: four of them share a line. One is written when a slab that fills its page
-// begins or ends, or when the first slab is cut in a page of spans. With a line for each entry, every free of a stream
-// that has many pages would cost more.
+// Entries of the pagemap are the exception: four of them share a line. One is written when a slab
+// that fills its page begins or ends, or when the first slab is cut in a page of spans. With a line
+// for each entry, every free of a stream that has many pages would cost more.
 constexpr std::uint64_t kContentsInLine = kCacheLine / sizeof(std::atomic<Content>);
 
 inline Content content_in(const std::atomic<Content>& entry) {
@@ -137,39 +151,47 @@ inline Content content_in(const std::atomic<Content>& entry) {
 }
 
 // Note [Small requests may cross pages]
-// An arena is a stretch of address space in which the pool's pages come and go. A span may begin in one page and end in
-// the next: otherwise a stream that asks for little more than half a page again and again would hold twice as much. For
-// such spans a segment grows by the whole pages behind it. But a span that crosses keeps two pages from going back, and
-// free pages beside it stay with the stream. So only spans of more than half a page cross, and up to a page only where
-// they are three quarters of what their stream has; otherwise smaller requests use the rest of their pages. Spans of
-// several pages always cross, and other requests where there is no other room. docs/design/small-requests.md has the
-// figures.
+// An arena is a stretch of address space in which the pool's pages come and go. A span may begin in
+// one page and end in the next: otherwise a stream that asks for little more than half a page again
+// and again would hold twice as much. For such spans a segment grows by the whole pages behind it.
+// But a span that crosses keeps two pages from going back, and free pages beside it stay with the
+// stream. So only spans of more than half a page cross, and up to a page only where they are three
+// quarters of what their stream has; otherwise smaller requests use the rest of their pages. Spans
+// of several pages always cross, and other requests where there is no other room.
+// docs/design/small-requests.md has the figures.
 constexpr std::size_t kMostArenaPages = pool::kPagesInLine;
 
-// `contents` names the slab around each unit, or else the segment. Where one segment has all of a page and no slab was
-// cut there, the pagemap names the segment directly: this spares frees of spans a look at a large table. Contents are
-// written under the lock of the segment's cache, and read without it. A reader takes that lock and checks that the
-// segment still has the cache and the unit, because a segment may be split, and its page's entry may come to name the
-// arena.
+// `contents` names the slab around each unit, or else the segment. Where one segment has all of a
+// page and no slab was cut there, the pagemap names the segment directly: this spares frees of
+// spans a look at a large table. Contents are written under the lock of the segment's cache, and
+// read without it. A reader takes that lock and checks that the segment still has the cache and the
+// unit, because a segment may be split, and its page's entry may come to name the arena.
 struct alignas(kCacheLine) Arena {
   AddressRange range;
   Bytes page_size = 0;
-  PagemapEntry* entries = nullptr;                       // of its pages; null: the pagemap does not cover them
-  std::atomic<Content>* contents = nullptr;              // by unit; begins a line
+  PagemapEntry* entries = nullptr;           // of its pages; null: the pagemap does not cover them
+  std::atomic<Content>* contents = nullptr;  // by unit; begins a line
   std::array<region::Region*, kMostArenaPages> pages{};  // allocations in the pool; null: not cut
 
   std::uint64_t unit_of(DevicePtr p) const { return (p - range.begin) / kUnit; }
-  std::size_t page_of(DevicePtr p) const { return static_cast<std::size_t>((p - range.begin) / page_size); }
-  void set_content(DevicePtr begin, std::uint64_t units, const Segment& content) VPMM_REQUIRES(cache_lock) {
+  std::size_t page_of(DevicePtr p) const {
+    return static_cast<std::size_t>((p - range.begin) / page_size);
+  }
+  void set_content(DevicePtr begin, std::uint64_t units, const Segment& content)
+      VPMM_REQUIRES(cache_lock) {
     set_contents(begin, units, [&](std::uint64_t) { return Content(&content); });
-    if (PagemapEntry* const entry = entry_of({begin, units * kUnit})) entry->enter(*this, page_of(begin));
+    if (PagemapEntry* const entry = entry_of({begin, units * kUnit}))
+      entry->enter(*this, page_of(begin));
   }
   void set_content(const Slab& content) VPMM_REQUIRES(cache_lock) {
-    set_contents(content.begin, content.units,
-                 [&](std::uint64_t unit) VPMM_REQUIRES(cache_lock) { return Content(content, unit); });
+    set_contents(content.begin, content.units, [&](std::uint64_t unit) VPMM_REQUIRES(cache_lock) {
+      return Content(content, unit);
+    });
     if (entries == nullptr) return;
-    if (PagemapEntry* const entry = entry_of({content.begin, content.bytes()})) return entry->enter(content);
-    for (std::size_t page = page_of(content.begin); page <= page_of(content.begin + (content.bytes() - 1)); ++page)
+    if (PagemapEntry* const entry = entry_of({content.begin, content.bytes()}))
+      return entry->enter(content);
+    for (std::size_t page = page_of(content.begin);
+         page <= page_of(content.begin + (content.bytes() - 1)); ++page)
       if (entries[page].content().segment() != nullptr) entries[page].enter(*this, page);
   }
   // Entries of the pages that lie in it as a whole, with their numbers.
@@ -178,7 +200,8 @@ struct alignas(kCacheLine) Arena {
     if (entries == nullptr) return;
     const Bytes first = (part.begin - range.begin + page_size - 1) / page_size;
     const Bytes end = (part.end() - range.begin) / page_size;
-    for (Bytes page = first; page < end; ++page) visit(entries[page], static_cast<std::size_t>(page));
+    for (Bytes page = first; page < end; ++page)
+      visit(entries[page], static_cast<std::size_t>(page));
   }
   bool is_page(AddressRange part) const {
     return part.size == page_size && range.begin + page_of(part.begin) * page_size == part.begin;
@@ -186,7 +209,8 @@ struct alignas(kCacheLine) Arena {
 
  private:
   template <typename ContentOf>
-  void set_contents(DevicePtr begin, std::uint64_t units, ContentOf&& content_of) VPMM_REQUIRES(cache_lock) {
+  void set_contents(DevicePtr begin, std::uint64_t units, ContentOf&& content_of)
+      VPMM_REQUIRES(cache_lock) {
     for (std::uint64_t unit = 0; unit < units; ++unit) {
       std::atomic<Content>& entry = contents[unit_of(begin) + unit];
       std::atomic<Content>* const place = entry.load(std::memory_order_relaxed).place();

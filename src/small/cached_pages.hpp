@@ -17,24 +17,27 @@
 
 namespace vpmm::small {
 
-// Larger allocations do not stay cached: in the pool they become one with their neighbours, for any size and stream.
-// With twice as many a stream's larger requests find worse fits; with half as many, streams that work side by side meet
-// at the pool's lock more often.
+// Larger allocations do not stay cached: in the pool they become one with their neighbours, for any
+// size and stream. With twice as many a stream's larger requests find worse fits; with half as
+// many, streams that work side by side meet at the pool's lock more often.
 constexpr std::uint64_t kMostPages = 4;
 
-// The sizes of cached allocations, numbered from a page to kMostPages: 32 to a doubling, whole grains. Requests are
-// rounded up to them, so that the same memory serves what differs by less than a 32nd.
+// The sizes of cached allocations, numbered from a page to kMostPages: 32 to a doubling, whole
+// grains. Requests are rounded up to them, so that the same memory serves what differs by less than
+// a 32nd.
 class PageSizes {
  public:
   PageSizes(Bytes page, Bytes grain) : grain_(grain), page_(page), least_(grain_.pages(page)) {}
 
-  static constexpr std::uint64_t kCount = 32 * (kMostPages - 1) + 1;  // at most: a grain is a 32nd of a page or more
+  static constexpr std::uint64_t kCount =
+      32 * (kMostPages - 1) + 1;  // at most: a grain is a 32nd of a page or more
 
   Bytes most() const { return kMostPages * page_; }
   // What the request takes: one of the sizes or, beyond them, whole grains.
   Bytes rounded(Bytes bytes) const {
     if (bytes <= page_) return page_;
-    const Bytes step = bytes > most() ? grain_.bytes() : std::max(grain_.bytes(), std::bit_floor(bytes - 1) / 32);
+    const Bytes step =
+        bytes > most() ? grain_.bytes() : std::max(grain_.bytes(), std::bit_floor(bytes - 1) / 32);
     return is_power_of_two(step) ? (bytes + step - 1) & ~(step - 1) : round_up(bytes, step);
   }
   // Requires: rounded.

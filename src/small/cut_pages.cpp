@@ -19,21 +19,22 @@ using region::Region;
 namespace {
 
 // Note [A segment is as complete as what it was cut from]
-// That may be memory which only the caller's stream may use yet: then it must not leave the cache as if it were
-// complete, even if nothing in it was ever used. 0: it is complete.
+// That may be memory which only the caller's stream may use yet: then it must not leave the cache
+// as if it were complete, even if nothing in it was ever used. 0: it is complete.
 std::uint64_t number_of(const Region& free) {
   return free.stamp.is_complete() ? 0 : free.stamp.parts().front().sequence;
 }
 
 }  // namespace
 
-// --- pages ---------------------------------------------------------------------------------------------------------
+// --- --- pages
 
 // Note [What is left of a page is as complete as the page was]
-// The pool may have given memory that only the caller's stream may use yet. The rest of it then gets a number of that
-// stream taken now, after the waits that the pool queued.
+// The pool may have given memory that only the caller's stream may use yet. The rest of it then
+// gets a number of that stream taken now, after the waits that the pool queued.
 void CutPages::add(const pool::Placed& pages, const Caller& caller) {
-  const time::Stamp stamp = pages.is_complete ? time::Stamp{} : time::Stamp(timelines_.next(*caller.timeline, 0));
+  const time::Stamp stamp =
+      pages.is_complete ? time::Stamp{} : time::Stamp(timelines_.next(*caller.timeline, 0));
   Region* rest = pool_.allocated_around(pages.begin);
   pool_.disown(rest);
   const ScopeExit give_back([&]() VPMM_REQUIRES(pool_lock) {  // short of host memory
@@ -42,7 +43,8 @@ void CutPages::add(const pool::Placed& pages, const Caller& caller) {
   while (rest != nullptr) {
     arena_around(rest->range.begin);
     Region* const page = rest;
-    rest = page->range.size > page_size_ ? pool_.divide(page, page->range.begin + page_size_) : nullptr;
+    rest = page->range.size > page_size_ ? pool_.divide(page, page->range.begin + page_size_)
+                                         : nullptr;
     add_page(page, stamp);
   }
 }
@@ -64,8 +66,9 @@ Arena& CutPages::arena_around(DevicePtr page) {
   if (const auto after = arena_by_begin_.upper_bound(page); after != arena_by_begin_.begin())
     if (Arena* const arena = std::prev(after)->second; arena->range.contains(page)) return *arena;
   const Vector<AddressRange> reservations = pool_.reservations();
-  const auto reservation = std::find_if(reservations.begin(), reservations.end(),
-                                        [&](const AddressRange& range) { return range.contains(page); });
+  const auto reservation =
+      std::find_if(reservations.begin(), reservations.end(),
+                   [&](const AddressRange& range) { return range.contains(page); });
   VPMM_CHECK(reservation != reservations.end(), units_.picture());
   const bool is_alone = pool_.pages_stand_alone();
   const Bytes most = (is_alone ? 1 : kMostArenaPages) * page_size_;
@@ -77,8 +80,8 @@ Arena& CutPages::arena_around(DevicePtr page) {
     arenas_.give_back(arena);
   });
   if (arena->contents == nullptr)
-    arena->contents = static_cast<std::atomic<Content>*>(
-        unit_tables_.take(static_cast<std::size_t>(most / kUnit) * sizeof(std::atomic<Content>), kCacheLine));
+    arena->contents = static_cast<std::atomic<Content>*>(unit_tables_.take(
+        static_cast<std::size_t>(most / kUnit) * sizeof(std::atomic<Content>), kCacheLine));
   arena->range = {begin, std::min(whole + most, reservation->end()) - begin};
   arena->page_size = page_size_;
   pagemap_.cover(*reservation);
@@ -108,7 +111,8 @@ bool CutPages::give_pages(Region* free) {
   const Bytes end = round_down(free->range.end() - arena.range.begin, page_size_);
   if (first >= end) return false;
   const time::Stamp stamp = timelines_.reduce(free->stamp);
-  const Region* const hole = units_.attach_hole(units_.detach(free, {arena.range.begin + first, end - first}));
+  const Region* const hole =
+      units_.attach_hole(units_.detach(free, {arena.range.begin + first, end - first}));
   const bool is_last = hole->range == arena.range;
   for (Bytes at = first; at < end; at += page_size_) {
     const auto page = static_cast<std::size_t>(at / page_size_);
@@ -125,9 +129,10 @@ bool CutPages::give_pages(Region* free) {
   return true;
 }
 
-// --- units ---------------------------------------------------------------------------------------------------------
+// --- --- units
 
-CutPages::Room CutPages::find(Bytes least, Bytes most, Bytes alignment, const Caller& caller) const {
+CutPages::Room CutPages::find(Bytes least, Bytes most, Bytes alignment,
+                              const Caller& caller) const {
   Region* const free = units_.best_fit(least, alignment, caller.own());
   if (free == nullptr) return {};
   const AddressRange range = free->range;
@@ -146,12 +151,14 @@ CutPages::Room CutPages::find(Bytes least, Bytes most, Bytes alignment, const Ca
 CutPages::Room CutPages::find_aligned(Bytes size, Bytes alignment, const Caller& caller) const {
   Region* const free = units_.best_fit(size, alignment, caller.own());
   if (free == nullptr) return {};
-  return {free, {*region::RegionIndex::aligned_start(*free, size, alignment), size}, number_of(*free)};
+  return {
+      free, {*region::RegionIndex::aligned_start(*free, size, alignment), size}, number_of(*free)};
 }
 
 CutPages::Room CutPages::find_pages(Bytes least, const Caller& caller) const {
   Room room = find_aligned(round_up(least, page_size_), pool_.page_alignment(), caller);
-  if (room.free != nullptr) room.part.size = round_down(room.free->range.end() - room.part.begin, page_size_);
+  if (room.free != nullptr)
+    room.part.size = round_down(room.free->range.end() - room.part.begin, page_size_);
   return room;
 }
 
@@ -175,8 +182,11 @@ Segment* CutPages::pages_until(DevicePtr end, const StreamCache& cache) const {
   const Arena& arena = arena_at(end);
   if (arena.range.begin == end || arena.pages[arena.page_of(end) - 1] == nullptr) return nullptr;
   Segment* const segment = segment_at(arena, end - kUnit, cache);
-  const auto is_border = [&](DevicePtr p) { return is_multiple(p - arena.range.begin, page_size_); };
-  const bool has_pages = segment != nullptr && segment->range().end() == end && is_border(segment->begin);
+  const auto is_border = [&](DevicePtr p) {
+    return is_multiple(p - arena.range.begin, page_size_);
+  };
+  const bool has_pages =
+      segment != nullptr && segment->range().end() == end && is_border(segment->begin);
   return has_pages ? segment : nullptr;
 }
 
@@ -202,7 +212,8 @@ void CutPages::end(Segment* segment, const time::Stamp& stamp) {
 
 void CutPages::count_reference(std::optional<time::TimelineId> timeline, int change) {
   time::Timeline* const counted = timeline ? timelines_.find(*timeline) : nullptr;
-  if (counted != nullptr) counted->references += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
+  if (counted != nullptr)
+    counted->references += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
 }
 
 }  // namespace vpmm::small

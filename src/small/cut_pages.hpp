@@ -19,11 +19,15 @@ namespace vpmm::small {
 class CutPages {
  public:
   CutPages(pool::Pool& pool, time::Timelines& timelines, Pagemap& pagemap, Ledger& ledger)
-      : pool_(pool), timelines_(timelines), pagemap_(pagemap), ledger_(ledger), page_size_(pool.page_size()) {}
+      : pool_(pool),
+        timelines_(timelines),
+        pagemap_(pagemap),
+        ledger_(ledger),
+        page_size_(pool.page_size()) {}
 
   // --- pages ---
-  // An allocation of the pool. Throws std::bad_alloc, and has given back what it has not added, where there is no host
-  // memory.
+  // An allocation of the pool. Throws std::bad_alloc, and has given back what it has not added,
+  // where there is no host memory.
   void add(const pool::Placed& pages, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // Pages of which everything is free go back to the pool.
   void give_idle_pages() VPMM_REQUIRES(pool_lock);
@@ -37,8 +41,10 @@ class CutPages {
     std::uint64_t number = 0;  // as complete as what it is cut from; 0: complete
   };
   // As much as lies in one page, `most` at most, or, where the least needed lies in none, that.
-  Room find(Bytes least, Bytes most, Bytes alignment, const pool::Caller& caller) const VPMM_REQUIRES(pool_lock);
-  Room find_aligned(Bytes size, Bytes alignment, const pool::Caller& caller) const VPMM_REQUIRES(pool_lock);
+  Room find(Bytes least, Bytes most, Bytes alignment, const pool::Caller& caller) const
+      VPMM_REQUIRES(pool_lock);
+  Room find_aligned(Bytes size, Bytes alignment, const pool::Caller& caller) const
+      VPMM_REQUIRES(pool_lock);
   // Whole pages.
   Room find_pages(Bytes least, const pool::Caller& caller) const VPMM_REQUIRES(pool_lock);
   // The room becomes a segment.
@@ -46,17 +52,24 @@ class CutPages {
   // The room is taken for a segment that ends where it begins, and is to grow.
   void take_units(const Room& room, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // A segment of the cache that has whole pages, the last of which ends there; null: there is none.
-  Segment* pages_until(DevicePtr end, const StreamCache& cache) const VPMM_REQUIRES(pool_lock, cache_lock);
+  Segment* pages_until(DevicePtr end, const StreamCache& cache) const
+      VPMM_REQUIRES(pool_lock, cache_lock);
   // For what is split off another one.
   Segment* new_segment() VPMM_REQUIRES(pool_lock) { return segments_.take(); }
   // One that left its cache, all free.
   void end(Segment* segment, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
-  void advance(const time::StampPart& done) VPMM_REQUIRES(pool_lock) { units_.advance(done.timeline, done.sequence); }
+  void advance(const time::StampPart& done) VPMM_REQUIRES(pool_lock) {
+    units_.advance(done.timeline, done.sequence);
+  }
 
   // --- figures ---
   Bytes bytes() const VPMM_REQUIRES(pool_lock) { return segment_bytes() + free_bytes(); }
-  Bytes segment_bytes() const VPMM_REQUIRES(pool_lock) { return units_.bytes(region::RegionState::allocated); }
-  Bytes free_bytes() const VPMM_REQUIRES(pool_lock) { return units_.bytes(region::RegionState::free); }
+  Bytes segment_bytes() const VPMM_REQUIRES(pool_lock) {
+    return units_.bytes(region::RegionState::allocated);
+  }
+  Bytes free_bytes() const VPMM_REQUIRES(pool_lock) {
+    return units_.bytes(region::RegionState::free);
+  }
   Bytes pending_bytes() const VPMM_REQUIRES(pool_lock) { return units_.pending_bytes(); }
   Bytes pending_bytes(time::TimelineId timeline) const VPMM_REQUIRES(pool_lock) {
     return units_.pending_bytes(timeline);
@@ -73,7 +86,8 @@ class CutPages {
   void add_page(region::Region* page, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
   Arena& arena_around(DevicePtr page) VPMM_REQUIRES(pool_lock);
   bool give_pages(region::Region* free) VPMM_REQUIRES(pool_lock);
-  void count_reference(std::optional<time::TimelineId> timeline, int change) VPMM_REQUIRES(pool_lock);
+  void count_reference(std::optional<time::TimelineId> timeline, int change)
+      VPMM_REQUIRES(pool_lock);
 
   pool::Pool& pool_;
   time::Timelines& timelines_;

@@ -15,8 +15,8 @@ using region::Region;
 
 namespace {
 
-// All caches are flushed only if they keep this share: of what is mapped, for whole pages; of what is cut, for parts of
-// pages. Less is not worth it, because their streams will soon want it again.
+// All caches are flushed only if they keep this share: of what is mapped, for whole pages; of what
+// is cut, for parts of pages. Less is not worth it, because their streams will soon want it again.
 constexpr Bytes kCachedDivisor = 256;
 constexpr Bytes kCachedPartsDivisor = 16;
 // Under the lock of the stream that has them.
@@ -48,7 +48,8 @@ void for_each_used(const Segment& segment, Visit&& visit) VPMM_REQUIRES(cache_lo
   DevicePtr end{};
   for_each_live(segment, [&](DevicePtr begin, Bytes requested) VPMM_REQUIRES(cache_lock) {
     if (begin < end) return;  // in the slab before
-    const Slab* const slab = content_in(segment.arena->contents[segment.arena->unit_of(begin)]).slab();
+    const Slab* const slab =
+        content_in(segment.arena->contents[segment.arena->unit_of(begin)]).slab();
     const AddressRange range =
         slab == nullptr ? AddressRange{begin, requested} : AddressRange{slab->begin, slab->bytes()};
     end = range.end();
@@ -58,7 +59,7 @@ void for_each_used(const Segment& segment, Visit&& visit) VPMM_REQUIRES(cache_lo
 
 }  // namespace
 
-// --- taking back ---------------------------------------------------------------------------------------------------
+// --- --- taking back
 
 bool SmallPool::flush() { return flush(FreePages::all); }
 
@@ -82,8 +83,10 @@ bool SmallPool::flush_for_pages(const Caller& caller) {
 
 // Note [Streams that work side by side], where there are many.
 bool SmallPool::flush_for_parts(const Caller& caller) {
-  const bool grows_instead = caches_.are_bounded() && may_grow_instead(next_pages(page_size()), caller);
-  return flush_for(caller, grows_instead ? std::numeric_limits<Bytes>::max() : arena_bytes() / kCachedPartsDivisor);
+  const bool grows_instead =
+      caches_.are_bounded() && may_grow_instead(next_pages(page_size()), caller);
+  return flush_for(caller, grows_instead ? std::numeric_limits<Bytes>::max()
+                                         : arena_bytes() / kCachedPartsDivisor);
 }
 
 bool SmallPool::flush_for(const Caller& caller, Bytes worth) {
@@ -104,7 +107,8 @@ bool SmallPool::flush_for(const Caller& caller, Bytes worth) {
 
 bool SmallPool::may_grow_instead(const pool::PageRequest& request, const Caller& caller) {
   if (!caller.own() || !may_be_cached(request.size, kGrain)) return false;
-  return cached_bytes() > cache_of(*caller.timeline).cached_bytes() && pool_.may_grow_early(request.size);
+  return cached_bytes() > cache_of(*caller.timeline).cached_bytes() &&
+         pool_.may_grow_early(request.size);
 }
 
 Bytes SmallPool::cached_bytes() const {
@@ -129,7 +133,8 @@ bool SmallPool::flush_one(const Caller& caller, Bytes size) {
   {
     const CacheGuard guard(cache);
     const std::optional<std::uint64_t> least = page_sizes_.least_from(size);
-    const std::optional<std::uint64_t> found = least ? cache.pages.least_from(*least) : std::nullopt;
+    const std::optional<std::uint64_t> found =
+        least ? cache.pages.least_from(*least) : std::nullopt;
     if (!found) return false;
     cached = cache.pages.take_last(*found);
     leave_cache(cache, cached);
@@ -141,9 +146,9 @@ bool SmallPool::flush_one(const Caller& caller, Bytes size) {
 }
 
 // Note [Half is stolen]
-// Streams that work side by side would come here for every piece that wanders between them. So the stream that keeps
-// most is asked first. Half of its other pieces of the size go into the caller's cache as well. Of pages that are cut,
-// half go to the pool, up to the caller's share.
+// Streams that work side by side would come here for every piece that wanders between them. So the
+// stream that keeps most is asked first. Half of its other pieces of the size go into the caller's
+// cache as well. Of pages that are cut, half go to the pool, up to the caller's share.
 bool SmallPool::steal(const Caller& caller, Bytes size) {
   struct Source {
     Bytes cached = 0;
@@ -157,7 +162,8 @@ bool SmallPool::steal(const Caller& caller, Bytes size) {
     if (timeline != nullptr && timeline != caller.timeline && cached >= size)
       sources.push_back({cached, cache, timeline->complete});
   }
-  std::sort(sources.begin(), sources.end(), [](const Source& a, const Source& b) { return a.cached > b.cached; });
+  std::sort(sources.begin(), sources.end(),
+            [](const Source& a, const Source& b) { return a.cached > b.cached; });
   if (size <= page_sizes_.most() && is_multiple(size, page_size()))
     for (const Source& source : sources)
       if (steal_segments(*source.cache, source.complete, size, caller)) return true;
@@ -166,14 +172,15 @@ bool SmallPool::steal(const Caller& caller, Bytes size) {
   return false;
 }
 
-// Of the least size that is large enough, those that the stream is done with, the oldest first: one, and half of the
-// others if `with_half`.
-Vector<Cached> SmallPool::take_complete_pages(StreamCache& cache, Bytes at_least, std::uint64_t complete,
-                                              bool with_half) {
+// Of the least size that is large enough, those that the stream is done with, the oldest first:
+// one, and half of the others if `with_half`.
+Vector<Cached> SmallPool::take_complete_pages(StreamCache& cache, Bytes at_least,
+                                              std::uint64_t complete, bool with_half) {
   const CacheGuard guard(cache);
   const std::optional<std::uint64_t> least = page_sizes_.least_from(at_least);
   std::optional<std::uint64_t> size = least ? cache.pages.least_from(*least) : std::nullopt;
-  while (size && cache.pages.of(*size).front().number > complete) size = cache.pages.least_from(*size + 1);
+  while (size && cache.pages.of(*size).front().number > complete)
+    size = cache.pages.least_from(*size + 1);
   if (!size) return {};
   const CachedList& cached = cache.pages.of(*size);
   const std::size_t most = with_half ? 1 + (cached.size() - 1) / 2 : 1;
@@ -185,7 +192,8 @@ Vector<Cached> SmallPool::take_complete_pages(StreamCache& cache, Bytes at_least
   return taken;
 }
 
-bool SmallPool::steal_pages(StreamCache& cache, std::uint64_t complete, Bytes size, const Caller& caller) {
+bool SmallPool::steal_pages(StreamCache& cache, std::uint64_t complete, Bytes size,
+                            const Caller& caller) {
   StreamCache* const own = caller.own() ? &cache_of(*caller.timeline) : nullptr;
   const Vector<Cached> taken = take_complete_pages(cache, size, complete, own != nullptr);
   if (taken.empty()) return false;
@@ -207,7 +215,8 @@ bool SmallPool::steal_pages(StreamCache& cache, std::uint64_t complete, Bytes si
   return true;
 }
 
-bool SmallPool::steal_segments(StreamCache& cache, std::uint64_t complete, Bytes size, const Caller& caller) {
+bool SmallPool::steal_segments(StreamCache& cache, std::uint64_t complete, Bytes size,
+                               const Caller& caller) {
   Vector<Segment*> taken;
   {
     const Bytes share = caller.timeline == nullptr ? 0 : share_of(cache_of(*caller.timeline));
@@ -217,7 +226,8 @@ bool SmallPool::steal_segments(StreamCache& cache, std::uint64_t complete, Bytes
     std::uint64_t looked_at = 0;
     if (cache.segments.has_many_free_pages()) part_free_pages(cache);
     cache.segments.lists().for_each_from(units, [&](Segment* segment) VPMM_REQUIRES(cache_lock) {
-      if (segment->is_free() && segment->units >= units && segment->number <= complete) taken.push_back(segment);
+      if (segment->is_free() && segment->units >= units && segment->number <= complete)
+        taken.push_back(segment);
       return taken.size() < 2 * wanted && ++looked_at < kMostSegmentsLookedAt;
     });
     taken.resize(std::min<std::uint64_t>(wanted, (taken.size() + 1) / 2));
@@ -229,7 +239,8 @@ bool SmallPool::steal_segments(StreamCache& cache, std::uint64_t complete, Bytes
 }
 
 void SmallPool::part_free_pages(StreamCache& cache) {
-  cache.segments.part_free_pages([&]() VPMM_REQUIRES(pool_lock) { return cut_pages_.new_segment(); });
+  cache.segments.part_free_pages([&]()
+                                     VPMM_REQUIRES(pool_lock) { return cut_pages_.new_segment(); });
 }
 
 // The index counts them as allocated until the pool has them back.
@@ -302,11 +313,12 @@ void SmallPool::retire_dead() {
 }
 
 // Note [Caches at a reset]
-// The program may reset the context itself, and a warm free does not notice. Until a reset is noticed, work of the new
-// context may use what was freed, for instance on a stream whose handle is used again. So what the cache has, and what
-// its last blocks leave later, waits for an event behind all that is queued by then.
+// The program may reset the context itself, and a warm free does not notice. Until a reset is
+// noticed, work of the new context may use what was freed, for instance on a stream whose handle is
+// used again. So what the cache has, and what its last blocks leave later, waits for an event
+// behind all that is queued by then.
 
-// --- figures -------------------------------------------------------------------------------------------------------
+// --- --- figures
 
 Tally SmallPool::tally() const {
   Tally sum = caches_.tally();
@@ -330,7 +342,9 @@ Bytes SmallPool::take_peak_everywhere() {
   return ledger_.take_peak();
 }
 
-Bytes SmallPool::idle_bytes() const { return static_cast<Bytes>(std::max<std::int64_t>(0, -tally().allocated)); }
+Bytes SmallPool::idle_bytes() const {
+  return static_cast<Bytes>(std::max<std::int64_t>(0, -tally().allocated));
+}
 
 Bytes SmallPool::idle_in_arenas_bytes() const {
   const std::int64_t idle = -tally().allocated - static_cast<std::int64_t>(cached_pages_bytes());
@@ -344,7 +358,8 @@ Set<Bytes> SmallPool::used_pages() const {
     if (cache == nullptr) continue;
     const CacheGuard guard(*cache);
     for_each_used(*segment, [&](AddressRange range) {
-      const Bytes first = to_integer(range.begin) / page_size(), last = (to_integer(range.end()) - 1) / page_size();
+      const Bytes first = to_integer(range.begin) / page_size(),
+                  last = (to_integer(range.end()) - 1) / page_size();
       for (Bytes page = first; page <= last; ++page) used.insert(page);
     });
   }
@@ -359,7 +374,8 @@ HashMap<const Region*, SmallPool::Live> SmallPool::live_by_page() const {
     const CacheGuard guard(*cache);
     for_each_live(*segment, [&](DevicePtr begin, Bytes requested) {
       const AddressRange live{begin, requested};
-      const std::size_t first = segment->arena->page_of(begin), last = segment->arena->page_of(begin + (requested - 1));
+      const std::size_t first = segment->arena->page_of(begin),
+                        last = segment->arena->page_of(begin + (requested - 1));
       for (std::size_t page = first; page <= last; ++page) {
         const AddressRange whole = segment->arena->pages[page]->range;
         Live& found = pages[segment->arena->pages[page]];

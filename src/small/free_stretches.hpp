@@ -19,13 +19,14 @@ struct Stretch {
   std::uint64_t end() const { return first + length; }
 };
 
-// The free ones of a row of units, as the longest stretches there are, in no order: there are few, so to compare them
-// all takes less time than to find one by bits.
+// The free ones of a row of units, as the longest stretches there are, in no order: there are few,
+// so to compare them all takes less time than to find one by bits.
 //
 // Note [Nothing is jumped over]
-// What is free of a segment is as good as random, so a branch that depends on it is often mispredicted: a pair of spans
-// took 140 ns with eleven such mistakes, and takes 99 with two. So stretches are read four at a time, those that are
-// none, too, which are 0; what does not apply is computed as well, and written where it does no harm.
+// What is free of a segment is as good as random, so a branch that depends on it is often
+// mispredicted: a pair of spans took 140 ns with eleven such mistakes, and takes 99 with two. So
+// stretches are read four at a time, those that are none, too, which are 0; what does not apply is
+// computed as well, and written where it does no harm.
 class FreeStretches {
  public:
   std::uint32_t longest() const { return longest_; }
@@ -44,13 +45,15 @@ class FreeStretches {
     keys_ = std::move(keys);
   }
 
-  // So many units side by side, of which the first is to be a multiple of a power of two, counted from `origin` units
-  // before the row.
+  // So many units side by side, of which the first is to be a multiple of a power of two, counted
+  // from `origin` units before the row.
   struct Wanted {
     std::uint64_t units = 0;
     std::uint64_t alignment = 1;
     std::uint64_t origin = 0;
-    std::uint64_t skipped(std::uint64_t first) const { return (0 - origin - first) & (alignment - 1); }
+    std::uint64_t skipped(std::uint64_t first) const {
+      return (0 - origin - first) & (alignment - 1);
+    }
   };
   // Where they are taken from: the shortest stretch in which they fit, the first among equals.
   struct Place {
@@ -101,13 +104,15 @@ class FreeStretches {
     const Stretch front = stretch(keys_[before]);
     more = {more.first - front.length, front.length + more.length + stretch(keys_[behind]).length};
     longest_ = std::max(longest_, static_cast<std::uint32_t>(more.length));
-    // Of two that become one, the first is written, and the last of all takes the place of the other.
+    // Of two that become one, the first is written, and the last of all takes the place of the
+    // other.
     const std::uint32_t are_two = (before != count_) & (behind != count_);
     const std::uint64_t last = count_ + 1 - 2 * are_two;  // or one that is not used
     keys_[std::min(before, behind)] = key(more);
     keys_[std::max(before, behind) + 1 - are_two] = keys_[last];
     keys_[last] = 0;
-    count_ += 1 - static_cast<std::uint32_t>(before != count_) - static_cast<std::uint32_t>(behind != count_);
+    count_ += 1 - static_cast<std::uint32_t>(before != count_) -
+              static_cast<std::uint32_t>(behind != count_);
     return more;
   }
 
@@ -115,11 +120,17 @@ class FreeStretches {
   // The length before the first unit: the order in which they are chosen.
   static constexpr int kLengthShift = 32;
   // 0: there is none.
-  static std::uint64_t key(Stretch of) { return (of.length << kLengthShift | of.first) & all_if(of.length != 0); }
-  static std::uint64_t all_if(bool is_so) { return std::uint64_t{0} - std::uint64_t{is_so}; }  // all bits, or none
+  static std::uint64_t key(Stretch of) {
+    return (of.length << kLengthShift | of.first) & all_if(of.length != 0);
+  }
+  static std::uint64_t all_if(bool is_so) {
+    return std::uint64_t{0} - std::uint64_t{is_so};
+  }  // all bits, or none
   static constexpr std::uint64_t kNone = std::numeric_limits<std::uint64_t>::max();
   static std::uint64_t larger(std::uint64_t a, std::uint64_t b) { return a < b ? b : a; }
-  static Stretch stretch(std::uint64_t key) { return {static_cast<std::uint32_t>(key), key >> kLengthShift}; }
+  static Stretch stretch(std::uint64_t key) {
+    return {static_cast<std::uint32_t>(key), key >> kLengthShift};
+  }
   // Between two there is a unit that is not free; behind the last two are written that are none.
   static std::size_t room(std::uint64_t units) { return round_up(units / 2 + 1 + 2, kAtOnce); }
 

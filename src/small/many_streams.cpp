@@ -12,21 +12,22 @@ namespace {
 // Of many streams, while hardly anything is live, and of what is mapped.
 constexpr Bytes kMostKeptIdle = 64 * kMiB;
 constexpr Bytes kKeptIdleDivisor = 100;
-// A stream that called at none of them gives back what it keeps. Streams that call in turn and miss are looked at four
-// times a turn at most.
+// A stream that called at none of them gives back what it keeps. Streams that call in turn and miss
+// are looked at four times a turn at most.
 constexpr std::uint64_t kLooksUntilIdle = 8;
 
 }  // namespace
 
 // Note [Many streams keep a bounded amount]
-// Each of a few streams keeps all it freed. Of many, those that are idle would keep more than the others use. So every
-// cache may keep kAlwaysKept, and more as far as it is allowed to. A free that would leave more takes the pool's lock,
-// and asks there. All that is allowed is half of what is live and cached at most, or a little where that is less. Warm
-// calls do not change that sum. So whatever is freed in whatever order, caches keep at most as much as is live, and
-// hardly anything when nothing is.
+// Each of a few streams keeps all it freed. Of many, those that are idle would keep more than the
+// others use. So every cache may keep kAlwaysKept, and more as far as it is allowed to. A free that
+// would leave more takes the pool's lock, and asks there. All that is allowed is half of what is
+// live and cached at most, or a little where that is less. Warm calls do not change that sum. So
+// whatever is freed in whatever order, caches keep at most as much as is live, and hardly anything
+// when nothing is.
 //
-// Bounds: n caches keep n kAlwaysKept + allowed, and allowed <= (live + cached - n kAlwaysKept) / 2 after each call
-// through the lock.
+// Bounds: n caches keep n kAlwaysKept + allowed, and allowed <= (live + cached - n kAlwaysKept) / 2
+// after each call through the lock.
 
 Bytes SmallPool::live_and_cached_bytes() const {
   return pool_.used_bytes() - std::min(pool_.used_bytes(), cut_pages_.free_bytes());
@@ -60,7 +61,8 @@ void SmallPool::bound(StreamCache& cache) {
     if (wanted <= cache.may_keep) return;
   }
   const Bytes bytes = wanted - kAlwaysKept;
-  if (caches_.allowed() - cache.allowed + bytes <= most_allowed()) return caches_.allow(cache, bytes);
+  if (caches_.allowed() - cache.allowed + bytes <= most_allowed())
+    return caches_.allow(cache, bytes);
   caches_.allow(cache, cache.allowed);
   if (cache.cached_bytes() > kAlwaysKept + cache.allowed) flush(cache, FreePages::all);
 }

@@ -6,7 +6,7 @@ namespace vpmm::small {
 
 using region::Region;
 
-// --- blocks and spans -----------------------------------------------------------------------------------------------
+// --- --- blocks and spans
 
 Segment* segment_at(const Arena& arena, DevicePtr p, const StreamCache& cache) {
   const Content content = content_in(arena.contents[arena.unit_of(p)]);
@@ -19,8 +19,8 @@ Segment* segment_at(const Arena& arena, DevicePtr p, const StreamCache& cache) {
 
 namespace {
 
-// Whose the unit around `p` is; null: nobody's. What the unit is part of may change at any time without the cache's
-// lock, but not whose it is: that takes the pool's.
+// Whose the unit around `p` is; null: nobody's. What the unit is part of may change at any time
+// without the cache's lock, but not whose it is: that takes the pool's.
 StreamCache* cache_at(const Arena& arena, DevicePtr p) VPMM_REQUIRES(pool_lock) {
   const Content content = content_in(arena.contents[arena.unit_of(p)]);
   if (const Slab* const slab = content.slab()) return slab->cache();
@@ -28,7 +28,8 @@ StreamCache* cache_at(const Arena& arena, DevicePtr p) VPMM_REQUIRES(pool_lock) 
 }
 
 // None: nothing live of the cache is there.
-std::optional<Allocation> live_at(const Arena& arena, DevicePtr p, StreamCache& cache) VPMM_REQUIRES(cache_lock) {
+std::optional<Allocation> live_at(const Arena& arena, DevicePtr p, StreamCache& cache)
+    VPMM_REQUIRES(cache_lock) {
   Allocation found;
   found.segment = segment_at(arena, p, cache);
   if (found.segment == nullptr) return std::nullopt;
@@ -53,7 +54,8 @@ std::optional<Allocation> live_at(const Arena& arena, DevicePtr p, StreamCache& 
 
 // Calls `visit` for what is live around `p`, under the lock of the cache that has it.
 template <typename Visit>
-std::optional<Allocation> visit_live(const Arena& arena, DevicePtr p, Visit&& visit) VPMM_REQUIRES(pool_lock) {
+std::optional<Allocation> visit_live(const Arena& arena, DevicePtr p, Visit&& visit)
+    VPMM_REQUIRES(pool_lock) {
   StreamCache* const cache = cache_at(arena, p);
   if (cache == nullptr) return std::nullopt;
   VPMM_RACE_WINDOW("whose an address is was read, what is there was not");
@@ -105,12 +107,13 @@ std::optional<Allocation> SmallPool::end(const Region& page, DevicePtr begin) {
   return live && live->range.begin == begin ? live : std::nullopt;
 }
 
-// --- allocations of whole pages ------------------------------------------------------------------------------------
+// --- --- allocations of whole pages
 
 void SmallPool::enlist(Region& pages, Bytes requested, StreamCache& cache) {
   const CacheGuard guard(cache);
   enter(pages, requested, cache);
-  if (caches_.are_bounded() && may_be_cached(requested, kGrain)) static_cast<void>(cache.is_beyond(pages.range.size));
+  if (caches_.are_bounded() && may_be_cached(requested, kGrain))
+    static_cast<void>(cache.is_beyond(pages.range.size));
 }
 
 // Where the pagemap has no entry for them, frees take the pool's lock.

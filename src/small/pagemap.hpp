@@ -17,12 +17,14 @@
 
 namespace vpmm::small {
 
-// One table per reservation, an entry per page; entries never written cost address space only. Reservations are large,
-// so that there are few: they are looked through in the order in which they came, sixteen at a time.
+// One table per reservation, an entry per page; entries never written cost address space only.
+// Reservations are large, so that there are few: they are looked through in the order in which they
+// came, sixteen at a time.
 class Pagemap {
  public:
   explicit Pagemap(Bytes page_size)
-      : page_size_(page_size), shift_(is_power_of_two(page_size) ? std::countr_zero(page_size) : -1) {}
+      : page_size_(page_size),
+        shift_(is_power_of_two(page_size) ? std::countr_zero(page_size) : -1) {}
 
   struct Place {
     PagemapEntry* entry = nullptr;  // null: not covered
@@ -30,11 +32,13 @@ class Pagemap {
   };
   // Any thread, without a lock.
   Place find(DevicePtr p) const {
-    for (const Tables* tables = &first_; tables != nullptr; tables = tables->next.load(std::memory_order_acquire)) {
+    for (const Tables* tables = &first_; tables != nullptr;
+         tables = tables->next.load(std::memory_order_acquire)) {
       const std::size_t count = tables->count.load(std::memory_order_acquire);
       for (std::size_t i = 0; i < count; ++i) {
         const Table& table = tables->each[i];
-        const Bytes offset = to_integer(p) - to_integer(table.range.begin);  // huge when p lies below
+        const Bytes offset =
+            to_integer(p) - to_integer(table.range.begin);  // huge when p lies below
         if (offset >= table.range.size) continue;
         const std::uint64_t page = shift_ >= 0 ? offset >> shift_ : offset / page_size_;
         return {&table.entries.get()[page], offset - page * page_size_};
@@ -49,7 +53,8 @@ class Pagemap {
     if (at(reservation.begin) != nullptr) return;
     const auto pages = static_cast<std::size_t>(reservation.size / page_size_);
     auto* entries = static_cast<PagemapEntry*>(std::calloc(pages, sizeof(PagemapEntry)));
-    if (entries == nullptr) return;  // memory there takes the way through the pool's lock: nothing has to be undone
+    if (entries == nullptr)
+      return;  // memory there takes the way through the pool's lock: nothing has to be undone
     std::unique_ptr<PagemapEntry, Free> owned(entries);
     if (last_->count.load(std::memory_order_relaxed) == kTables) {
       more_.push_back(std::make_unique<Tables>());

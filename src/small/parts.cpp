@@ -57,7 +57,9 @@ void CutPages::for_each_free(FunctionRef<void(const region::Region&)> visit) con
 }
 
 void SmallPool::for_each_part(FunctionRef<void(const Part&)> visit) const {
-  cut_pages_.for_each_free([&](const region::Region& free) { visit({free.range, false, 0, {}, false, free.stamp}); });
+  cut_pages_.for_each_free([&](const region::Region& free) {
+    visit({free.range, false, 0, {}, false, free.stamp});
+  });
   for (const Segment* segment : cut_pages_.segments()) {
     StreamCache* const cache = segment->cache();
     if (cache == nullptr) continue;

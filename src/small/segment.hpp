@@ -35,15 +35,17 @@ struct SegmentLink {
   SegmentLink* next = nullptr;
 };
 
-// Units that belong together. Belongs to one cache, whose lock guards all that changes; whose it is and which units it
-// has changes under the pool's lock as well. Whose it is, is read without a lock too, and again under the cache's. It
-// ends only while all of it is free. One that has more than a page has whole pages.
+// Units that belong together. Belongs to one cache, whose lock guards all that changes; whose it is
+// and which units it has changes under the pool's lock as well. Whose it is, is read without a lock
+// too, and again under the cache's. It ends only while all of it is free. One that has more than a
+// page has whole pages.
 struct alignas(kCacheLine) Segment : SegmentLink {
-  // What every call touches, on one line. `begin`, `units` and `arena` change under both locks, and are read under
-  // either.
+  // What every call touches, on one line. `begin`, `units` and `arena` change under both locks, and
+  // are read under either.
   std::atomic<StreamCache*> of_cache{nullptr};  // null: not in use
   DevicePtr begin{};
-  std::uint64_t number VPMM_GUARDED_BY(cache_lock) = 0;  // latest that a free of something here carries; 0: none
+  std::uint64_t number VPMM_GUARDED_BY(cache_lock) =
+      0;  // latest that a free of something here carries; 0: none
   std::uint32_t units = 0;
 
  private:
@@ -66,12 +68,14 @@ struct alignas(kCacheLine) Segment : SegmentLink {
     for (std::uint64_t unit = first; unit < first + units; ++unit) {
       const bool is_in_whole_line = first_of_whole_line <= unit && unit < end_of_whole_lines;
       if (!is_in_whole_line) place->store(Content(this), std::memory_order_relaxed);
-      arena->contents[unit].store(is_in_whole_line ? Content(this) : Content(place++), std::memory_order_release);
+      arena->contents[unit].store(is_in_whole_line ? Content(this) : Content(place++),
+                                  std::memory_order_release);
     }
     arena->for_each_entry(range, [&](PagemapEntry& entry, std::size_t) { entry.enter(*this); });
   }
   void leave() const VPMM_REQUIRES(pool_lock) {
-    arena->for_each_entry(range(), [&](PagemapEntry& entry, std::size_t page) { entry.enter(*arena, page); });
+    arena->for_each_entry(
+        range(), [&](PagemapEntry& entry, std::size_t page) { entry.enter(*arena, page); });
     const std::uint64_t first = arena->unit_of(begin);
     for (std::uint64_t unit = first; unit < first + units; ++unit)
       arena->contents[unit].store(Content{}, std::memory_order_relaxed);
@@ -91,14 +95,21 @@ struct alignas(kCacheLine) Segment : SegmentLink {
     free_.give({0, units});
   }
 
-  std::uint32_t longest() const VPMM_REQUIRES(cache_lock) { return free_.longest(); }  // most free units side by side
+  std::uint32_t longest() const VPMM_REQUIRES(cache_lock) {
+    return free_.longest();
+  }  // most free units side by side
   // `alignment`: of addresses, in units.
-  FreeStretches::Place find(std::uint64_t wanted, std::uint64_t alignment = 1) const VPMM_REQUIRES(cache_lock) {
+  FreeStretches::Place find(std::uint64_t wanted, std::uint64_t alignment = 1) const
+      VPMM_REQUIRES(cache_lock) {
     return free_.find({wanted, alignment, to_integer(begin) / kUnit});
   }
   // Returns the first.
-  std::uint64_t take(const FreeStretches::Place& place) VPMM_REQUIRES(cache_lock) { return free_.take(place); }
-  void give(std::uint64_t first, std::uint64_t count) VPMM_REQUIRES(cache_lock) { free_.give({first, count}); }
+  std::uint64_t take(const FreeStretches::Place& place) VPMM_REQUIRES(cache_lock) {
+    return free_.take(place);
+  }
+  void give(std::uint64_t first, std::uint64_t count) VPMM_REQUIRES(cache_lock) {
+    free_.give({first, count});
+  }
 
   std::uint64_t free_units() const VPMM_REQUIRES(cache_lock) {
     std::uint64_t sum = 0;
@@ -112,7 +123,8 @@ struct alignas(kCacheLine) Segment : SegmentLink {
   }
 
   // --- pages, of one that has whole pages ---
-  // What grow() takes of the host's memory. It may throw; nothing that anybody can tell has changed then.
+  // What grow() takes of the host's memory. It may throw; nothing that anybody can tell has changed
+  // then.
   void make_room(std::uint64_t more) VPMM_REQUIRES(cache_lock) {
     free_.grow(units + more);
     spans_.resize(span_starts(units + more));
@@ -140,8 +152,8 @@ struct alignas(kCacheLine) Segment : SegmentLink {
       if (is_free_page(unit, page_units) != is_free_at_front) return unit;
     return 0;
   }
-  // What is from `at` on, with slabs, spans and all, becomes `back`, which is not in use. Requires: `at` is a border of
-  // pages, and no slab and no span crosses it.
+  // What is from `at` on, with slabs, spans and all, becomes `back`, which is not in use. Requires:
+  // `at` is a border of pages, and no slab and no span crosses it.
   void split(std::uint64_t at, Segment& back) VPMM_REQUIRES(pool_lock, cache_lock) {
     FreeStretches front;  // what may throw comes before anything changes
     front.clear(at);
@@ -175,16 +187,23 @@ struct alignas(kCacheLine) Segment : SegmentLink {
 
   // --- spans, by their first unit ---
   void begin_span(std::uint64_t unit, Bytes requested) VPMM_REQUIRES(cache_lock) {
-    around(unit) = {static_cast<std::uint32_t>(requested), static_cast<std::uint8_t>(unit % SpanStart::kUnits)};
+    around(unit) = {static_cast<std::uint32_t>(requested),
+                    static_cast<std::uint8_t>(unit % SpanStart::kUnits)};
   }
   void end_span(std::uint64_t unit) VPMM_REQUIRES(cache_lock) { around(unit) = {}; }
-  void set_used_elsewhere(std::uint64_t unit) VPMM_REQUIRES(cache_lock) { around(unit).is_used_elsewhere = true; }
+  void set_used_elsewhere(std::uint64_t unit) VPMM_REQUIRES(cache_lock) {
+    around(unit).is_used_elsewhere = true;
+  }
   bool has_span_at(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) {
     return around(unit).requested != 0 && around(unit).at == unit % SpanStart::kUnits;
   }
   // Require: a span begins there.
-  bool is_used_elsewhere(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) { return around(unit).is_used_elsewhere; }
-  Bytes requested(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) { return around(unit).requested; }  // by its user
+  bool is_used_elsewhere(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) {
+    return around(unit).is_used_elsewhere;
+  }
+  Bytes requested(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) {
+    return around(unit).requested;
+  }  // by its user
   // The last span that begins at the unit or before.
   std::optional<std::uint64_t> span_until(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) {
     while (!has_span_at(unit))
@@ -201,7 +220,8 @@ struct alignas(kCacheLine) Segment : SegmentLink {
     for (std::size_t i = 0; i < free_.count(); ++i) {
       const Stretch free = free_[i];
       most = std::max(most, free.length);
-      if (free.length == 0 || free.end() > units) return "a free stretch is empty, or reaches beyond its segment";
+      if (free.length == 0 || free.end() > units)
+        return "a free stretch is empty, or reaches beyond its segment";
       for (std::uint64_t unit = free.first; unit < free.end(); ++unit) {
         if (is_free[unit]) return "two free stretches overlap";
         if (has_span_at(unit)) return "a span begins in free units";
@@ -211,25 +231,30 @@ struct alignas(kCacheLine) Segment : SegmentLink {
     for (std::size_t i = 0; i < free_.count(); ++i)
       if (is_free[free_[i].end()]) return "two free stretches are one";
     if (most == longest()) return {};
-    return "a segment says that " + std::to_string(longest()) + " units are its longest stretch, which has " +
-           std::to_string(most);
+    return "a segment says that " + std::to_string(longest()) +
+           " units are its longest stretch, which has " + std::to_string(most);
   }
 
  private:
-  static std::size_t span_starts(std::uint64_t units) { return (units + SpanStart::kUnits - 1) / SpanStart::kUnits; }
+  static std::size_t span_starts(std::uint64_t units) {
+    return (units + SpanStart::kUnits - 1) / SpanStart::kUnits;
+  }
   bool is_free_page(std::uint64_t first, std::uint64_t page_units) const VPMM_REQUIRES(cache_lock) {
     for (std::size_t i = 0; i < free_.count(); ++i)
       if (free_[i].first <= first && first + page_units <= free_[i].end()) return true;
     return false;
   }
-  SpanStart& around(std::uint64_t unit) VPMM_REQUIRES(cache_lock) { return spans_[unit / SpanStart::kUnits]; }
+  SpanStart& around(std::uint64_t unit) VPMM_REQUIRES(cache_lock) {
+    return spans_[unit / SpanStart::kUnits];
+  }
   const SpanStart& around(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) {
     return spans_[unit / SpanStart::kUnits];
   }
 };
 
-// Segments of one cache, by the longest free stretch in them; the first list is of those that have none. A list is a
-// ring with its head in it, so that nothing is asked at its ends (Note [Nothing is jumped over]).
+// Segments of one cache, by the longest free stretch in them; the first list is of those that have
+// none. A list is a ring with its head in it, so that nothing is asked at its ends (Note [Nothing
+// is jumped over]).
 class SegmentLists {
  public:
   SegmentLists() {
@@ -265,8 +290,8 @@ class SegmentLists {
     Segment* segment = nullptr;  // null: none
     FreeStretches::Place place;
   };
-  // In one of those whose longest stretch is the shortest sufficient. Where some are only too short for the alignment,
-  // in one that is certainly long enough.
+  // In one of those whose longest stretch is the shortest sufficient. Where some are only too short
+  // for the alignment, in one that is certainly long enough.
   Found find(std::uint64_t units, std::uint64_t alignment = 1) const VPMM_REQUIRES(cache_lock) {
     Found found;
     const auto look_from = [&](std::uint64_t least) VPMM_REQUIRES(cache_lock) {
@@ -309,8 +334,8 @@ class SegmentLists {
   }
 
  private:
-  // One for each length below 32 units and for each class of spans from there on, and one for all that is longer: so
-  // what is in the list of a span's length is long enough.
+  // One for each length below 32 units and for each class of spans from there on, and one for all
+  // that is longer: so what is in the list of a span's length is long enough.
   static constexpr std::size_t kLists = 192;
   static constexpr std::uint64_t kMostMisfits = 8;
   static std::size_t list_of(std::uint64_t longest) {

@@ -12,11 +12,12 @@
 namespace vpmm::small {
 
 // Note [Size classes]
-// Up to 2 KiB every multiple of 256 bytes, the least alignment that is promised. From there to 128 KiB eight classes
-// per doubling, so that at most an eighth of a block is left over. These blocks are cut from slabs, at most 256 in one.
-// From 128 KiB a request is a span of its own, of units of 16 KiB, sixteen classes per doubling: at most an eighth is
-// left over below 256 KiB and a sixteenth above. Beyond 2 MiB there are 32, as in PageSizes. From 512 KiB a span begins
-// at a multiple of 64 KiB.
+// Up to 2 KiB every multiple of 256 bytes, the least alignment that is promised. From there to 128
+// KiB eight classes per doubling, so that at most an eighth of a block is left over. These blocks
+// are cut from slabs, at most 256 in one. From 128 KiB a request is a span of its own, of units of
+// 16 KiB, sixteen classes per doubling: at most an eighth is left over below 256 KiB and a
+// sixteenth above. Beyond 2 MiB there are 32, as in PageSizes. From 512 KiB a span begins at a
+// multiple of 64 KiB.
 constexpr Bytes kUnit = 16 * kKiB;
 constexpr Bytes kGrain = 256;
 constexpr Bytes kLeastSpan = 8 * kUnit;
@@ -49,7 +50,9 @@ struct SlabShape {
   constexpr std::uint64_t index_of(Bytes offset) const { return offset * inverse >> 44; }
 };
 
-constexpr bool is_nearly_cut(std::uint64_t units, Bytes cut) { return (units * kUnit - cut) * 32 <= units * kUnit; }
+constexpr bool is_nearly_cut(std::uint64_t units, Bytes cut) {
+  return (units * kUnit - cut) * 32 <= units * kUnit;
+}
 
 // The fewest units of which at most a 32nd stays uncut.
 constexpr SlabShape shape_of(Bytes block) {
@@ -73,10 +76,11 @@ constexpr std::array<SlabShape, kSlabClasses> make_shapes() {
 inline constexpr std::array<SlabShape, kSlabClasses> kShapes = make_shapes();
 
 // Note [Slabs grow with what there is]
-// Many streams may want one block of many classes each, so a stream's first slab of a class has room for hardly more
-// than one. The next has the fewest units that are nearly cut. A record of a slab is a cache miss when there are many,
-// and classes of large blocks have a few in such a slab. So a stream that has much of a class cuts the next one twice,
-// four times ... as large, or a whole page: at most a 16th of what it has of the class, and 256 blocks.
+// Many streams may want one block of many classes each, so a stream's first slab of a class has
+// room for hardly more than one. The next has the fewest units that are nearly cut. A record of a
+// slab is a cache miss when there are many, and classes of large blocks have a few in such a slab.
+// So a stream that has much of a class cuts the next one twice, four times ... as large, or a whole
+// page: at most a 16th of what it has of the class, and 256 blocks.
 constexpr std::uint64_t kSlabShare = 16;
 
 struct SlabSize {
@@ -92,10 +96,12 @@ constexpr SlabSize least_slab(const SlabShape& shape, std::uint64_t units_of_cla
 }
 
 // What it shall be, if there is room.
-constexpr SlabSize slab_size(const SlabShape& shape, std::uint64_t units_of_class, std::uint64_t page_units) {
+constexpr SlabSize slab_size(const SlabShape& shape, std::uint64_t units_of_class,
+                             std::uint64_t page_units) {
   const std::uint64_t most = units_of_class / kSlabShare;
   const std::uint64_t in_a_page = page_units * kUnit / shape.block;
-  const bool fills_page = in_a_page <= kMostBlocks && is_nearly_cut(page_units, in_a_page * shape.block);
+  const bool fills_page =
+      in_a_page <= kMostBlocks && is_nearly_cut(page_units, in_a_page * shape.block);
   if (page_units <= most && fills_page) return {page_units, in_a_page};
   SlabSize size = least_slab(shape, units_of_class);
   while (2 * size.blocks <= kMostBlocks && 2 * size.units <= std::min(most, page_units))
@@ -107,7 +113,8 @@ constexpr SlabSize slab_size(const SlabShape& shape, std::uint64_t units_of_clas
 constexpr std::uint64_t span_units(Bytes bytes) {
   const std::uint64_t units = (std::max(bytes, kLeastSpan) + kUnit - 1) / kUnit;
   const bool is_finer = units > 2 * kMiB / kUnit;
-  const std::uint64_t step = std::uint64_t{1} << (std::bit_width((units - 1) | 31) - 5 - static_cast<int>(is_finer));
+  const std::uint64_t step = std::uint64_t{1}
+                             << (std::bit_width((units - 1) | 31) - 5 - static_cast<int>(is_finer));
   return (units + step - 1) & ~(step - 1);
 }
 

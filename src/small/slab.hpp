@@ -55,9 +55,9 @@ class IndexSet {
 };
 using BlockSet = IndexSet<kMostBlocks>;
 
-// Equal blocks cut from units of one segment. Belongs to one cache, whose lock guards all that changes; cache and size
-// change only while it holds no live block. Whose it is, is read without the lock too, and again under it.
-// live = not free and not waiting
+// Equal blocks cut from units of one segment. Belongs to one cache, whose lock guards all that
+// changes; cache and size change only while it holds no live block. Whose it is, is read without
+// the lock too, and again under it. live = not free and not waiting
 struct alignas(kCacheLine) Slab {
   // What every call touches, on one line.
   BlockSet free VPMM_GUARDED_BY(cache_lock);                 // may be given to the cache's stream
@@ -65,10 +65,12 @@ struct alignas(kCacheLine) Slab {
   std::uint16_t blocks VPMM_GUARDED_BY(cache_lock) = 0;
   std::uint16_t units VPMM_GUARDED_BY(cache_lock) = 0;
   std::uint8_t slab_class VPMM_GUARDED_BY(cache_lock) = 0;
-  bool has_exceptions VPMM_GUARDED_BY(cache_lock) = false;  // some block is in `waiting` or in `used_elsewhere`
+  bool has_exceptions VPMM_GUARDED_BY(cache_lock) =
+      false;  // some block is in `waiting` or in `used_elsewhere`
   DevicePtr begin VPMM_GUARDED_BY(cache_lock){};
-  std::atomic<StreamCache*> of_cache{nullptr};           // null: not in use
-  std::uint64_t number VPMM_GUARDED_BY(cache_lock) = 0;  // latest that a free of a block here carries; 0: none
+  std::atomic<StreamCache*> of_cache{nullptr};  // null: not in use
+  std::uint64_t number VPMM_GUARDED_BY(cache_lock) =
+      0;  // latest that a free of a block here carries; 0: none
   // The next lines.
   Slab* previous VPMM_GUARDED_BY(cache_lock) = nullptr;  // in one of the cache's lists
   Slab* next VPMM_GUARDED_BY(cache_lock) = nullptr;
@@ -108,9 +110,13 @@ struct alignas(kCacheLine) Slab {
   std::uint64_t index_of(DevicePtr p) const VPMM_REQUIRES(cache_lock) {
     return kShapes[slab_class].index_of(p - begin);
   }
-  DevicePtr block(std::uint64_t index) const VPMM_REQUIRES(cache_lock) { return begin + index * block_bytes(); }
+  DevicePtr block(std::uint64_t index) const VPMM_REQUIRES(cache_lock) {
+    return begin + index * block_bytes();
+  }
   Bytes bytes() const VPMM_REQUIRES(cache_lock) { return units * kUnit; }
-  Bytes requested(std::uint64_t index) const VPMM_REQUIRES(cache_lock) { return block_bytes() - slack[index]; }
+  Bytes requested(std::uint64_t index) const VPMM_REQUIRES(cache_lock) {
+    return block_bytes() - slack[index];
+  }
   bool is_live(std::uint64_t index) const VPMM_REQUIRES(cache_lock) {
     return index < blocks && !free.contains(index) && !(has_exceptions && waiting.contains(index));
   }
@@ -124,7 +130,9 @@ struct alignas(kCacheLine) Slab {
   void set_used_elsewhere(std::uint64_t index, bool is_used) VPMM_REQUIRES(cache_lock) {
     set(used_elsewhere, index, is_used);
   }
-  void set_waiting(std::uint64_t index, bool is_waiting) VPMM_REQUIRES(cache_lock) { set(waiting, index, is_waiting); }
+  void set_waiting(std::uint64_t index, bool is_waiting) VPMM_REQUIRES(cache_lock) {
+    set(waiting, index, is_waiting);
+  }
 
  private:
   void set(BlockSet& blocks_of_a_kind, std::uint64_t index, bool is_in) VPMM_REQUIRES(cache_lock) {

@@ -1,4 +1,5 @@
-// small: what one stream has cached: memory that its own frees left, and that its next requests take.
+// small: what one stream has cached: memory that its own frees left, and that its next requests
+// take.
 #pragma once
 
 #include <atomic>
@@ -22,7 +23,8 @@ namespace vpmm::small {
 
 class StreamCache;
 
-// Holds the lock of a cache, with its role (Note [Locks by their roles]). Not analysed, like PoolLock.
+// Holds the lock of a cache, with its role (Note [Locks by their roles]). Not analysed, like
+// PoolLock.
 class VPMM_SCOPED_LOCK CacheGuard {
  public:
   explicit CacheGuard(StreamCache& cache) noexcept VPMM_ACQUIRE(cache_lock);
@@ -35,17 +37,21 @@ class VPMM_SCOPED_LOCK CacheGuard {
 };
 
 constexpr std::uint64_t kNoHandle = ~std::uint64_t{0};
-// Note [Many streams keep a bounded amount]: what any cache may keep, the least that a stream can take of a page.
+// Note [Many streams keep a bounded amount]: what any cache may keep, the least that a stream can
+// take of a page.
 constexpr Bytes kAlwaysKept = kUnit;
-// Note [Streams that crowd cut their own]: a stream that found the lock not taken so often does not crowd any more.
+// Note [Streams that crowd cut their own]: a stream that found the lock not taken so often does not
+// crowd any more.
 constexpr std::uint32_t kAlone = 64;
 
 // Note [A cache is a stream's own]
-// Work that is queued on a stream later may use what the stream freed, without any proof. So that memory stays in the
-// stream's cache. Blocks are cut from slabs, slabs and spans from segments; what is left of a segment serves any size.
-// Before the pool maps anything new, caches give back what they keep and nobody uses. From there on its stamp counts.
+// Work that is queued on a stream later may use what the stream freed, without any proof. So that
+// memory stays in the stream's cache. Blocks are cut from slabs, slabs and spans from segments;
+// what is left of a segment serves any size. Before the pool maps anything new, caches give back
+// what they keep and nobody uses. From there on its stamp counts.
 //
-// Order of locks: the pool's first, then one cache's. A cache begins a line, so that two streams share none.
+// Order of locks: the pool's first, then one cache's. A cache begins a line, so that two streams
+// share none.
 class alignas(kCacheLine) StreamCache {
  public:
   explicit StreamCache(Bytes page_size) : segments(page_size / kUnit), slabs(segments) {}
@@ -55,25 +61,31 @@ class alignas(kCacheLine) StreamCache {
   std::atomic<bool> wants_attention{false};
   bool wants_event VPMM_GUARDED_BY(cache_lock) = false;  // one is due
   bool is_unused VPMM_GUARDED_BY(pool_lock) = false;     // waits for another stream
-  std::atomic<std::uint64_t> stream{0};                  // StreamId; 0: any-stream, or out of service
+  std::atomic<std::uint64_t> stream{0};  // StreamId; 0: any-stream, or out of service
   // By which the stream called last, if it is one of the primary context.
   std::atomic<std::uint64_t> handle{kNoHandle};
-  std::optional<time::TimelineId> timeline VPMM_GUARDED_BY(cache_lock);  // none: any-stream, or out of service
+  std::optional<time::TimelineId> timeline
+      VPMM_GUARDED_BY(cache_lock);  // none: any-stream, or out of service
   time::NextNumber next_number;
   std::optional<time::StampPart> unproven VPMM_GUARDED_BY(pool_lock);  // what it has waits for that
-  time::EventPacing pacing VPMM_GUARDED_BY(cache_lock);                // of events that others want of its frees
+  time::EventPacing pacing VPMM_GUARDED_BY(cache_lock);  // of events that others want of its frees
   Tally tally VPMM_GUARDED_BY(cache_lock);
-  std::uint64_t activity VPMM_GUARDED_BY(cache_lock) = 0;  // calls of the stream under the pool's lock
+  std::uint64_t activity VPMM_GUARDED_BY(cache_lock) =
+      0;  // calls of the stream under the pool's lock
   std::uint64_t calls_seen VPMM_GUARDED_BY(cache_lock) = 0;
-  std::uint64_t idle_looks VPMM_GUARDED_BY(pool_lock) = 0;  // one after another that found no call of the stream
+  std::uint64_t idle_looks VPMM_GUARDED_BY(pool_lock) =
+      0;  // one after another that found no call of the stream
   // Note [Many streams keep a bounded amount]
-  Bytes allowed VPMM_GUARDED_BY(pool_lock) = 0;                   // that it may keep beyond kAlwaysKept
-  Bytes may_keep VPMM_GUARDED_BY(cache_lock) = kAlwaysKept;       // both together
-  Bytes wants_to_keep VPMM_GUARDED_BY(cache_lock) = kAlwaysKept;  // with what a free did not leave here
-  std::int64_t noted VPMM_GUARDED_BY(pool_lock) = 0;              // in the ledger, of the tally
+  Bytes allowed VPMM_GUARDED_BY(pool_lock) = 0;              // that it may keep beyond kAlwaysKept
+  Bytes may_keep VPMM_GUARDED_BY(cache_lock) = kAlwaysKept;  // both together
+  Bytes wants_to_keep VPMM_GUARDED_BY(cache_lock) =
+      kAlwaysKept;                                    // with what a free did not leave here
+  std::int64_t noted VPMM_GUARDED_BY(pool_lock) = 0;  // in the ledger, of the tally
   // Note [Streams that crowd cut their own]
-  std::uint32_t hindered VPMM_GUARDED_BY(cache_lock) = 0;  // how often the lock was taken, beyond how often it was not
-  std::uint32_t alone VPMM_GUARDED_BY(cache_lock) = kAlone;  // how often it was not since it was taken too often
+  std::uint32_t hindered VPMM_GUARDED_BY(cache_lock) =
+      0;  // how often the lock was taken, beyond how often it was not
+  std::uint32_t alone VPMM_GUARDED_BY(cache_lock) =
+      kAlone;  // how often it was not since it was taken too often
   CachedPages pages VPMM_GUARDED_BY(cache_lock);
   Sum cached_pages_bytes;  // of `pages`
   StreamSegments segments;
@@ -82,9 +94,12 @@ class alignas(kCacheLine) StreamCache {
   // Any thread, without a lock.
   Tally tally_now() const VPMM_NO_THREAD_SAFETY_ANALYSIS { return tally.now(); }
   // Pages, free segments and slabs without a live block.
-  Bytes cached_bytes() const { return cached_pages_bytes.now() + segments.free_bytes() + slabs.empty_bytes(); }
+  Bytes cached_bytes() const {
+    return cached_pages_bytes.now() + segments.free_bytes() + slabs.empty_bytes();
+  }
 
-  // Whether it is in service for the stream, and nobody asked that stream to come to the pool's lock.
+  // Whether it is in service for the stream, and nobody asked that stream to come to the pool's
+  // lock.
   bool serves(driver::StreamId id) const VPMM_REQUIRES(cache_lock) {
     return stream.load(std::memory_order_relaxed) == static_cast<std::uint64_t>(id) &&
            !wants_attention.load(std::memory_order_relaxed);
@@ -96,7 +111,8 @@ class alignas(kCacheLine) StreamCache {
     wants_to_keep = kept;
     return true;
   }
-  // Whether the stream called since this was asked last. Others may free what is its own, and warm frees are not asked.
+  // Whether the stream called since this was asked last. Others may free what is its own, and warm
+  // frees are not asked.
   bool was_active() VPMM_REQUIRES(cache_lock) {
     const std::uint64_t calls = activity + static_cast<std::uint64_t>(tally.requests());
     return std::exchange(calls_seen, calls) != calls;
@@ -128,15 +144,18 @@ class alignas(kCacheLine) StreamCache {
     const auto [segment, place] = segments.find(span_units(requested));
     return segment == nullptr ? DevicePtr{} : begin_span(*segment, place, requested);
   }
-  DevicePtr begin_span(Segment& segment, const FreeStretches::Place& place, Bytes requested) VPMM_REQUIRES(cache_lock) {
+  DevicePtr begin_span(Segment& segment, const FreeStretches::Place& place, Bytes requested)
+      VPMM_REQUIRES(cache_lock) {
     const std::uint64_t first = segments.take(segment, place);
     segment.begin_span(first, requested);
     tally.begin(requested, place.wanted.units * kUnit);
     segments.count_span(place.wanted.units, +1);
     return segment.at(first);
   }
-  // Requires: a live span begins at unit `first` of the segment, for `requested` bytes. Returns its size in units.
-  std::uint64_t end_span(Segment& segment, std::uint64_t first, Bytes requested) VPMM_REQUIRES(cache_lock) {
+  // Requires: a live span begins at unit `first` of the segment, for `requested` bytes. Returns its
+  // size in units.
+  std::uint64_t end_span(Segment& segment, std::uint64_t first, Bytes requested)
+      VPMM_REQUIRES(cache_lock) {
     segment.end_span(first);
     const std::uint64_t units = span_units(requested);
     tally.end(requested, units * kUnit);
@@ -162,14 +181,16 @@ class alignas(kCacheLine) StreamCache {
     set_holder(*cached.region, nullptr);
   }
   // `number`: of the free that ended them; 0: nobody uses them any more.
-  void put_pages(region::Region* region, std::uint64_t size, std::uint64_t number) VPMM_REQUIRES(cache_lock) {
+  void put_pages(region::Region* region, std::uint64_t size, std::uint64_t number)
+      VPMM_REQUIRES(cache_lock) {
     pages.add(size, {region, number});
     cached_pages_bytes.add(region->range.size);
     set_holder(*region, this);
   }
 };
 
-inline CacheGuard::CacheGuard(StreamCache& cache) noexcept VPMM_NO_THREAD_SAFETY_ANALYSIS : lock_(cache.lock) {
+inline CacheGuard::CacheGuard(StreamCache& cache) noexcept VPMM_NO_THREAD_SAFETY_ANALYSIS
+    : lock_(cache.lock) {
   lock_.lock();
 }
 inline CacheGuard::~CacheGuard() VPMM_NO_THREAD_SAFETY_ANALYSIS { lock_.unlock(); }

@@ -37,7 +37,8 @@ StreamCache& StreamCaches::of(time::Timeline& timeline) {
   cache->next_number.begin(timeline.last);
   timeline.next_number = &cache->next_number;
   cache->wants_attention.store(false, std::memory_order_relaxed);
-  cache->stream.store(timeline.stream ? static_cast<std::uint64_t>(*timeline.stream) : 0, std::memory_order_relaxed);
+  cache->stream.store(timeline.stream ? static_cast<std::uint64_t>(*timeline.stream) : 0,
+                      std::memory_order_relaxed);
   return *cache;
 }
 
@@ -50,7 +51,8 @@ StreamCache* StreamCaches::find(const time::Timeline* timeline) {
 void StreamCaches::provide_slabs(StreamCache& cache) {
   const CacheGuard guard(cache);
   if (cache.slabs.has_spare()) return;
-  for (std::uint64_t i = 0; i < kSpareSlabs; ++i, ++slab_count_) cache.slabs.add_spare(slabs_.take());
+  for (std::uint64_t i = 0; i < kSpareSlabs; ++i, ++slab_count_)
+    cache.slabs.add_spare(slabs_.take());
 }
 
 void StreamCaches::end(time::TimelineId timeline) {

@@ -15,7 +15,8 @@ namespace vpmm::small {
 
 class StreamCaches {
  public:
-  explicit StreamCaches(Bytes page_size) : page_size_(page_size), any_(caches_.emplace_back(page_size)) {}
+  explicit StreamCaches(Bytes page_size)
+      : page_size_(page_size), any_(caches_.emplace_back(page_size)) {}
 
   // For the first stream.
   void prepare() VPMM_REQUIRES(pool_lock);
@@ -31,7 +32,9 @@ class StreamCaches {
   // Those of streams, and those of none.
   Deque<StreamCache>& all() VPMM_REQUIRES(pool_lock) { return caches_; }
   const Deque<StreamCache>& all() const VPMM_REQUIRES(pool_lock) { return caches_; }
-  const HashMap<time::TimelineId, StreamCache*>& by_timeline() const VPMM_REQUIRES(pool_lock) { return by_timeline_; }
+  const HashMap<time::TimelineId, StreamCache*>& by_timeline() const VPMM_REQUIRES(pool_lock) {
+    return by_timeline_;
+  }
   // So that the cache can cut a few slabs.
   void provide_slabs(StreamCache& cache) VPMM_REQUIRES(pool_lock);
 
@@ -54,7 +57,9 @@ class StreamCaches {
 
   Tally tally() const VPMM_REQUIRES(pool_lock);
   Bytes cached_pages_bytes() const VPMM_REQUIRES(pool_lock);
-  std::uint64_t slab_count() const VPMM_REQUIRES(pool_lock) { return slab_count_; }  // spare ones too
+  std::uint64_t slab_count() const VPMM_REQUIRES(pool_lock) {
+    return slab_count_;
+  }  // spare ones too
 
  private:
   const Bytes page_size_;

@@ -13,9 +13,10 @@
 namespace vpmm::small {
 
 // Note [Free pages of segments in use]
-// A stream whose spans may cross pages wants pages side by side, and what the pool has for one that went back is rarely
-// that. So free pages of a segment that is otherwise in use stay with the stream until they are a quarter of its units,
-// or until somebody needs everything. Then they become segments of their own, which can leave.
+// A stream whose spans may cross pages wants pages side by side, and what the pool has for one that
+// went back is rarely that. So free pages of a segment that is otherwise in use stay with the
+// stream until they are a quarter of its units, or until somebody needs everything. Then they
+// become segments of their own, which can leave.
 class StreamSegments {
  public:
   explicit StreamSegments(std::uint64_t page_units) : page_units_(page_units) {}
@@ -24,8 +25,12 @@ class StreamSegments {
   bool empty() const VPMM_REQUIRES(cache_lock) { return count_ == 0; }
   // Any thread, without a lock.
   std::uint64_t units() const { return units_.now(); }
-  Bytes free_bytes() const { return free_segment_units_.now() * kUnit; }  // in segments that are all free
-  bool may_have_free_pages() const { return has_several_pages_.load(std::memory_order_relaxed); }  // in others
+  Bytes free_bytes() const {
+    return free_segment_units_.now() * kUnit;
+  }  // in segments that are all free
+  bool may_have_free_pages() const {
+    return has_several_pages_.load(std::memory_order_relaxed);
+  }  // in others
 
   // --- units ---
   // Where a span of so many fits.
@@ -38,7 +43,8 @@ class StreamSegments {
     return units >= page_units_ ? std::max(least, page_units_ / 32) : least;
   }
   // Returns the first.
-  std::uint64_t take(Segment& segment, const FreeStretches::Place& place) VPMM_REQUIRES(cache_lock) {
+  std::uint64_t take(Segment& segment, const FreeStretches::Place& place)
+      VPMM_REQUIRES(cache_lock) {
     const std::uint32_t longest = segment.longest();
     if (segment.is_free()) free_segment_units_.add(-std::uint64_t{segment.units});
     const std::uint64_t first = segment.take(place);
@@ -46,7 +52,8 @@ class StreamSegments {
     lists_.refile(&segment, longest);
     return first;
   }
-  // They may be taken from now on. `number`: of the free that ended what was there last; 0: it is complete.
+  // They may be taken from now on. `number`: of the free that ended what was there last; 0: it is
+  // complete.
   void give(Segment& segment, std::uint64_t first, std::uint64_t units, std::uint64_t number)
       VPMM_REQUIRES(cache_lock) {
     const std::uint32_t longest = segment.longest();
@@ -63,14 +70,17 @@ class StreamSegments {
   void count_span(std::uint64_t units, std::int64_t change) VPMM_REQUIRES(cache_lock) {
     large_units_ += units * static_cast<std::uint64_t>(change * is_large(units));
   }
-  // Whether spans of so many units may begin in one page and end in the next (Note [Small requests may cross pages]).
+  // Whether spans of so many units may begin in one page and end in the next (Note [Small requests
+  // may cross pages]).
   bool crosses_pages(std::uint64_t units) const VPMM_REQUIRES(cache_lock) {
-    return units > page_units_ || (is_large(units) && 4 * large_units_ >= 3 * (this->units() - free_units_));
+    return units > page_units_ ||
+           (is_large(units) && 4 * large_units_ >= 3 * (this->units() - free_units_));
   }
 
   // --- segments ---
   // One whose units are all free. `number`: as complete as they are.
-  void attach(Segment* segment, StreamCache* to, std::uint64_t number) VPMM_REQUIRES(pool_lock, cache_lock) {
+  void attach(Segment* segment, StreamCache* to, std::uint64_t number)
+      VPMM_REQUIRES(pool_lock, cache_lock) {
     segment->set_all_free();
     segment->number = number;
     segment->set_cache(to);
@@ -82,15 +92,17 @@ class StreamSegments {
   // One that is all free.
   void detach(Segment* segment) VPMM_REQUIRES(pool_lock, cache_lock) {
     lists_.remove(segment, segment->longest());
-    segment->set_cache(nullptr);  // a call that found it for a dead address sees this under the lock
+    segment->set_cache(
+        nullptr);  // a call that found it for a dead address sees this under the lock
     if (--count_ == 0) has_several_pages_.store(false, std::memory_order_relaxed);
     units_.add(-std::uint64_t{segment->units});
     free_units_ -= segment->units;
     free_segment_units_.add(-std::uint64_t{segment->units});
   }
-  // Nobody's pages behind the segment become part of it, all free. `number`: as complete as they are. Requires: the
-  // segment has made room.
-  void grow(Segment& segment, std::uint64_t units, std::uint64_t number) VPMM_REQUIRES(pool_lock, cache_lock) {
+  // Nobody's pages behind the segment become part of it, all free. `number`: as complete as they
+  // are. Requires: the segment has made room.
+  void grow(Segment& segment, std::uint64_t units, std::uint64_t number)
+      VPMM_REQUIRES(pool_lock, cache_lock) {
     const std::uint64_t first = segment.units;
     if (segment.is_free()) free_segment_units_.add(-first);
     segment.grow(units);
@@ -100,11 +112,14 @@ class StreamSegments {
   }
 
   // --- free pages of segments that are in use otherwise ---
-  bool has_many_free_pages() const VPMM_REQUIRES(cache_lock) { return kFreePagesDivisor * free_page_units() > units(); }
+  bool has_many_free_pages() const VPMM_REQUIRES(cache_lock) {
+    return kFreePagesDivisor * free_page_units() > units();
+  }
   std::uint64_t free_page_units() const VPMM_REQUIRES(cache_lock) {
     std::uint64_t sum = 0;
-    for_each_of_several_pages([&](const Segment* segment)
-                                  VPMM_REQUIRES(cache_lock) { sum += segment->free_page_units(page_units_); });
+    for_each_of_several_pages([&](const Segment* segment) VPMM_REQUIRES(cache_lock) {
+      sum += segment->free_page_units(page_units_);
+    });
     return sum;
   }
   // They become segments of their own.
@@ -128,7 +143,8 @@ class StreamSegments {
 
   const SegmentLists& lists() const VPMM_REQUIRES(cache_lock) { return lists_; }
   // The first broken invariant as text; empty when all hold. `all`: those that name the cache.
-  std::string validate(const StreamCache* owner, const Vector<const Segment*>& all) const VPMM_REQUIRES(cache_lock);
+  std::string validate(const StreamCache* owner, const Vector<const Segment*>& all) const
+      VPMM_REQUIRES(cache_lock);
 
  private:
   static constexpr std::uint64_t kFreePagesDivisor = 4;

@@ -13,20 +13,23 @@
 
 namespace vpmm::small {
 
-// They are cut from units of the stream's segments. Of each class the slabs with a free block are listed; of several
-// none is empty.
+// They are cut from units of the stream's segments. Of each class the slabs with a free block are
+// listed; of several none is empty.
 class StreamSlabs {
  public:
   explicit StreamSlabs(StreamSegments& segments) : segments_(segments) {}
 
-  Bytes empty_bytes() const { return empty_units_.now() * kUnit; }  // without a live block. Any thread, without a lock
+  Bytes empty_bytes() const {
+    return empty_units_.now() * kUnit;
+  }  // without a live block. Any thread, without a lock
   // The least that the next slab of the class may be.
   SlabSize least(std::size_t slab_class) const VPMM_REQUIRES(cache_lock) {
     return least_slab(kShapes[slab_class], units_[slab_class]);
   }
 
   // A block of the class; null: none cached.
-  DevicePtr take(std::size_t slab_class, Bytes requested, StreamCache* owner) VPMM_REQUIRES(cache_lock) {
+  DevicePtr take(std::size_t slab_class, Bytes requested, StreamCache* owner)
+      VPMM_REQUIRES(cache_lock) {
     SlabList& list = open_[slab_class];
     if (list.first == nullptr && !cut(slab_class, owner)) return {};
     Slab* const slab = list.first;
@@ -102,8 +105,9 @@ class StreamSlabs {
 
   StreamSegments& segments_;
   std::array<SlabList, kSlabClasses> open_ VPMM_GUARDED_BY(cache_lock){};
-  std::array<std::uint64_t, kSlabClasses> units_ VPMM_GUARDED_BY(cache_lock){};  // in slabs of the class
-  Slab* spare_ VPMM_GUARDED_BY(cache_lock) = nullptr;                            // linked by `next`
+  std::array<std::uint64_t, kSlabClasses> units_
+      VPMM_GUARDED_BY(cache_lock){};                   // in slabs of the class
+  Slab* spare_ VPMM_GUARDED_BY(cache_lock) = nullptr;  // linked by `next`
   Sum empty_units_;
 };
 

@@ -18,9 +18,9 @@ class Sum {
   std::atomic<std::uint64_t> value_{0};
 };
 
-// Sums over the allocations that one stream's cache began and ended. The pool's index counts cached memory as
-// allocated, and these correct it: so they may be negative. They are written under a lock, and now() reads them without
-// it.
+// Sums over the allocations that one stream's cache began and ended. The pool's index counts cached
+// memory as allocated, and these correct it: so they may be negative. They are written under a
+// lock, and now() reads them without it.
 struct Tally {
   std::int64_t requested = 0;  // bytes
   std::int64_t allocated = 0;  // bytes, rounded up
@@ -36,14 +36,16 @@ struct Tally {
     add(requested, asked);
     add(allocated, rounded);
     add(allocations, 1);
-    if (requested > requested_high) add(requested_high, static_cast<Bytes>(requested - requested_high));
+    if (requested > requested_high)
+      add(requested_high, static_cast<Bytes>(requested - requested_high));
   }
   void end(Bytes asked, Bytes rounded) {
     add(requested, -asked);
     add(allocated, -rounded);
     add(deallocations, 1, std::memory_order_release);
   }
-  // The pool's index counts an allocation that no user made. What users have at most stays the same.
+  // The pool's index counts an allocation that no user made. What users have at most stays the
+  // same.
   void index_begins(Bytes asked, Bytes rounded) {
     shift(-asked);
     add(allocated, -rounded);
@@ -79,8 +81,8 @@ struct Tally {
     return above;
   }
 
-  // Any thread, without a lock: while other threads call, the sums are those of about now. None says that more
-  // allocations ended than began.
+  // Any thread, without a lock: while other threads call, the sums are those of about now. None
+  // says that more allocations ended than began.
   Tally now() const {
     Tally sums;
     sums.deallocations = read(deallocations, std::memory_order_acquire);
@@ -100,10 +102,12 @@ struct Tally {
   }
 
  private:
-  static void add(std::int64_t& sum, Bytes change, std::memory_order order = std::memory_order_relaxed) {
+  static void add(std::int64_t& sum, Bytes change,
+                  std::memory_order order = std::memory_order_relaxed) {
     std::atomic_ref(sum).store(sum + static_cast<std::int64_t>(change), order);
   }
-  static std::int64_t read(const std::int64_t& sum, std::memory_order order = std::memory_order_relaxed) {
+  static std::int64_t read(const std::int64_t& sum,
+                           std::memory_order order = std::memory_order_relaxed) {
     return std::atomic_ref(const_cast<std::int64_t&>(sum)).load(order);
   }
 };

@@ -11,17 +11,19 @@ using region::Region;
 
 namespace {
 
-// Whether each page that it lies in names the arena, or the slab of the segment that fills the page, or the segment,
-// which has all of the page then, without a slab.
+// Whether each page that it lies in names the arena, or the slab of the segment that fills the
+// page, or the segment, which has all of the page then, without a slab.
 bool is_entered(const Segment& segment) VPMM_REQUIRES(cache_lock) {
   const Arena& arena = *segment.arena;
   if (arena.entries == nullptr) return true;
   const AddressRange range = segment.range();
-  for (std::size_t page = arena.page_of(range.begin); page <= arena.page_of(range.begin + (range.size - 1)); ++page) {
+  for (std::size_t page = arena.page_of(range.begin);
+       page <= arena.page_of(range.begin + (range.size - 1)); ++page) {
     const Content content = arena.entries[page].content();
     const Slab* const slab = content.slab();
     const bool is_filled = slab != nullptr && slab->segment == &segment &&
-                           arena.is_page({slab->begin, slab->bytes()}) && arena.page_of(slab->begin) == page;
+                           arena.is_page({slab->begin, slab->bytes()}) &&
+                           arena.page_of(slab->begin) == page;
     bool is_own = content.segment() == &segment;
     const std::uint64_t units = arena.page_size / kUnit;
     for (std::uint64_t unit = page * units; is_own && unit < (page + 1) * units; ++unit)
@@ -43,17 +45,20 @@ std::string SmallPool::validate() {
     sum += segment->range().size;
   }
   if (sum != cut_pages_.segment_bytes())
-    return fmt::format("small: segments have {} bytes, and {} are cut for them", sum, cut_pages_.segment_bytes());
+    return fmt::format("small: segments have {} bytes, and {} are cut for them", sum,
+                       cut_pages_.segment_bytes());
   Bytes allowed = 0;
   for (StreamCache& cache : caches_.all()) {
     const CacheGuard guard(cache);
     allowed += cache.allowed;
-    if (cache.may_keep != kAlwaysKept + cache.allowed) return "small: a cache may keep what it is not allowed to";
+    if (cache.may_keep != kAlwaysKept + cache.allowed)
+      return "small: a cache may keep what it is not allowed to";
     for (const Segment* segment : segments[&cache])
       if (!cut_pages_.is_cut(*segment)) return "small: a segment is not what was cut for it";
     if (std::string broken = cache.segments.validate(&cache, segments[&cache]); !broken.empty())
       return "small: " + broken;
-    if (std::string broken = cache.slabs.validate(&cache); !broken.empty()) return "small: " + broken;
+    if (std::string broken = cache.slabs.validate(&cache); !broken.empty())
+      return "small: " + broken;
     if (std::string broken = validate_pages(cache); !broken.empty()) return "small: " + broken;
   }
   if (allowed != caches_.allowed()) return "small: what caches may keep is counted wrongly";
@@ -68,7 +73,8 @@ std::string CutPages::validate() const {
     for (const Region* page : arena->pages) {
       if (page == nullptr) continue;
       in_pages += page_size_;
-      if (arena_in(*page) != arena || !arena->range.contains(page->range)) return "a page is not its arena's";
+      if (arena_in(*page) != arena || !arena->range.contains(page->range))
+        return "a page is not its arena's";
     }
   }
   if (in_pages == bytes()) return {};
@@ -89,11 +95,13 @@ std::string SmallPool::validate_pages(const StreamCache& cache) const {
   Bytes sum = 0;
   for (std::uint64_t size = 0; size < PageSizes::kCount; ++size) {
     const bool is_marked = cache.pages.least_from(size) == size;
-    if (is_marked == cache.pages.of(size).empty()) return "a size of cached regions is marked wrongly";
+    if (is_marked == cache.pages.of(size).empty())
+      return "a size of cached regions is marked wrongly";
     for (const auto& [region, number] : cache.pages.of(size)) {
       sum += region->range.size;
       if (holder_of(*region) != &cache) return "a cached region names another holder";
-      if (region->state != region::RegionState::allocated) return "a cached region is not allocated";
+      if (region->state != region::RegionState::allocated)
+        return "a cached region is not allocated";
       if (page_sizes_.number_of(region->range.size) != size)
         return "a cached region stands among others of another size";
     }
@@ -109,7 +117,8 @@ std::string StreamSlabs::validate(const StreamCache* owner) const {
       if (slab->is_empty()) empty += slab->units;
       if (slab->is_full()) return "a full slab is listed as open";
       if (slab->free.count() != slab->free_count) return "a slab counts its free blocks wrongly";
-      if (slab->cache() != owner || slab->slab_class != c) return "a slab stands in a list that is not its own";
+      if (slab->cache() != owner || slab->slab_class != c)
+        return "a slab stands in a list that is not its own";
       if (slab->free.overlaps(slab->waiting)) return "a block is free and waiting";
       if (slab->has_exceptions != !(slab->waiting.empty() && slab->used_elsewhere.empty()))
         return "a slab's note of blocks that wait or are used elsewhere is wrong";
@@ -124,29 +133,35 @@ std::string StreamSlabs::validate(const StreamCache* owner) const {
   return empty == empty_units_.now() ? "" : "units of empty slabs are counted wrongly";
 }
 
-std::string StreamSegments::validate(const StreamCache* owner, const Vector<const Segment*>& all) const {
-  std::uint64_t units = 0, free_units = 0, large_units = 0, free_segment_units = 0, with_room = 0, listed = 0;
+std::string StreamSegments::validate(const StreamCache* owner,
+                                     const Vector<const Segment*>& all) const {
+  std::uint64_t units = 0, free_units = 0, large_units = 0, free_segment_units = 0, with_room = 0,
+                listed = 0;
   for (const Segment* segment : all) {
     if (std::string broken = segment->validate(); !broken.empty()) return broken;
-    if (segment->units > page_units_ && !may_have_free_pages()) return "a segment of several pages is not noted";
+    if (segment->units > page_units_ && !may_have_free_pages())
+      return "a segment of several pages is not noted";
     units += segment->units;
     free_units += segment->free_units();
     with_room += segment->longest() != 0;
     if (segment->is_free()) free_segment_units += segment->units;
     for (std::uint64_t unit = 0; unit < segment->units; ++unit) {
-      const std::uint64_t span = segment->has_span_at(unit) ? span_units(segment->requested(unit)) : 0;
+      const std::uint64_t span =
+          segment->has_span_at(unit) ? span_units(segment->requested(unit)) : 0;
       if (is_large(span)) large_units += span;
     }
   }
   lists_.for_each([&](const Segment* segment) { listed += segment->cache() == owner; });
-  if (listed != with_room) return fmt::format("{} segments are listed, and {} have room", listed, with_room);
-  if (all.size() == count_ && units == this->units() && free_units == free_units_ && large_units == large_units_ &&
-      free_segment_units == free_segment_units_.now())
+  if (listed != with_room)
+    return fmt::format("{} segments are listed, and {} have room", listed, with_room);
+  if (all.size() == count_ && units == this->units() && free_units == free_units_ &&
+      large_units == large_units_ && free_segment_units == free_segment_units_.now())
     return {};
   return fmt::format(
-      "{} segments of {} units, {} free, {} in free segments, {} in large spans; {}, {}, {}, {}, {} counted",
-      all.size(), units, free_units, free_segment_units, large_units, count_, this->units(), free_units_,
-      free_segment_units_.now(), large_units_);
+      "{} segments of {} units, {} free, {} in free segments, {} in large spans; {}, {}, {}, {}, "
+      "{} counted",
+      all.size(), units, free_units, free_segment_units, large_units, count_, this->units(),
+      free_units_, free_segment_units_.now(), large_units_);
 }
 
 }  // namespace vpmm::small

@@ -16,15 +16,18 @@ class WaitingFrees {
     bytes_ += ended.range.size;
     file({ended, stamp});
   }
-  // All numbers of the timeline up to that one are complete. Calls `is_over` for what waits for nothing any more.
+  // All numbers of the timeline up to that one are complete. Calls `is_over` for what waits for
+  // nothing any more.
   template <typename Visit>
   void advance(const time::StampPart& done, Visit&& is_over) VPMM_REQUIRES(pool_lock) {
     ByPart ready(earlier);
     const auto last = by_part_.upper_bound(done);
-    for (auto it = by_part_.lower_bound({done.timeline, 0}); it != last;) ready.insert(by_part_.extract(it++));
+    for (auto it = by_part_.lower_bound({done.timeline, 0}); it != last;)
+      ready.insert(by_part_.extract(it++));
     for (auto& [part, list] : ready)
       for (Waiting& waiting : list) {
-        for (const time::StampPart& was : waiting.stamp.parts()) bytes_on_[was.timeline] -= waiting.ended.range.size;
+        for (const time::StampPart& was : waiting.stamp.parts())
+          bytes_on_[was.timeline] -= waiting.ended.range.size;
         waiting.stamp = timelines_.reduce(waiting.stamp);
         if (!waiting.stamp.is_complete()) {
           file(waiting);
@@ -33,7 +36,8 @@ class WaitingFrees {
         bytes_ -= waiting.ended.range.size;
         is_over(waiting.ended);
       }
-    if (const auto on = bytes_on_.find(done.timeline); on != bytes_on_.end() && on->second == 0) bytes_on_.erase(on);
+    if (const auto on = bytes_on_.find(done.timeline); on != bytes_on_.end() && on->second == 0)
+      bytes_on_.erase(on);
   }
   Bytes bytes() const VPMM_REQUIRES(pool_lock) { return bytes_; }
   Bytes bytes(time::TimelineId timeline) const VPMM_REQUIRES(pool_lock) {
@@ -56,15 +60,17 @@ class WaitingFrees {
   static bool earlier(const time::StampPart& a, const time::StampPart& b) {
     return a.timeline != b.timeline ? a.timeline < b.timeline : a.sequence < b.sequence;
   }
-  using ByPart = Map<time::StampPart, Vector<Waiting>, bool (*)(const time::StampPart&, const time::StampPart&)>;
+  using ByPart = Map<time::StampPart, Vector<Waiting>,
+                     bool (*)(const time::StampPart&, const time::StampPart&)>;
 
   void file(const Waiting& waiting) VPMM_REQUIRES(pool_lock) {
     by_part_[waiting.stamp.parts().front()].push_back(waiting);
-    for (const time::StampPart& part : waiting.stamp.parts()) bytes_on_[part.timeline] += waiting.ended.range.size;
+    for (const time::StampPart& part : waiting.stamp.parts())
+      bytes_on_[part.timeline] += waiting.ended.range.size;
   }
 
   time::Timelines& timelines_;
-  ByPart by_part_ VPMM_GUARDED_BY(pool_lock){earlier};                // by the first part of their stamps
+  ByPart by_part_ VPMM_GUARDED_BY(pool_lock){earlier};  // by the first part of their stamps
   Map<time::TimelineId, Bytes> bytes_on_ VPMM_GUARDED_BY(pool_lock);  // that wait for a timeline
   Bytes bytes_ VPMM_GUARDED_BY(pool_lock) = 0;
 };

@@ -5,7 +5,8 @@
 
 namespace vpmm::small {
 
-// `flatten` makes one function of a warm call, without a record of where things are between two: a tenth of a pair.
+// `flatten` makes one function of a warm call, without a record of where things are between two: a
+// tenth of a pair.
 
 static_assert(kLeastSpan < kLeastPage, "a block is smaller than any page that is cut");
 
@@ -42,7 +43,8 @@ void SmallPool::comes_to_lock(StreamCache& cache) const {
       const bool is_cut = is_crowded(cache);
       if (is_cut) taken = {cache.take_span(bytes), span_units(bytes) * kUnit};
       if (is_cut && !is_null(taken.begin)) break;
-      region::Region* const region = cache.take_pages(page_sizes_.number_of(page_sizes_.rounded(bytes)));
+      region::Region* const region =
+          cache.take_pages(page_sizes_.number_of(page_sizes_.rounded(bytes)));
       if (region == nullptr) {
         comes_to_lock(cache);
         return {};
@@ -69,20 +71,24 @@ void SmallPool::comes_to_lock(StreamCache& cache) const {
 }
 
 // Note [A free may go by the handle]
-// CUDA uses handles again, so every *allocation* asks which stream its handle names. A free need not ask if it names
-// the handle by which the stream of that very allocation called last. It may be that stream or a later one with the
-// same handle: the memory goes into the first one's cache in both cases. From there only later work of the first stream
-// takes it without proof, and a stream that ended has none. Every other stream needs an event of the whole context,
-// which covers the later stream as well. A stream that is being captured does no harm: it gets no ordinary memory
-// before the capture is over. Nor does a stream of a context that was made since a reset: what is cached when the reset
-// is noticed waits for an event of the new context (Note [Caches at a reset]). One case is not noticed: the later
-// stream belongs to another context of the device, and this free is its first call.
-[[gnu::flatten]] SmallPool::Freed SmallPool::try_free_by_handle(DevicePtr ptr, driver::StreamHandle stream) {
+// CUDA uses handles again, so every *allocation* asks which stream its handle names. A free need
+// not ask if it names the handle by which the stream of that very allocation called last. It may be
+// that stream or a later one with the same handle: the memory goes into the first one's cache in
+// both cases. From there only later work of the first stream takes it without proof, and a stream
+// that ended has none. Every other stream needs an event of the whole context, which covers the
+// later stream as well. A stream that is being captured does no harm: it gets no ordinary memory
+// before the capture is over. Nor does a stream of a context that was made since a reset: what is
+// cached when the reset is noticed waits for an event of the new context (Note [Caches at a
+// reset]). One case is not noticed: the later stream belongs to another context of the device, and
+// this free is its first call.
+[[gnu::flatten]] SmallPool::Freed SmallPool::try_free_by_handle(DevicePtr ptr,
+                                                                driver::StreamHandle stream) {
   const auto handle = static_cast<std::uint64_t>(stream);
   if (handle == kNoHandle) return Freed::no;
   const Location at = locate(ptr);
   StreamCache* const cache = at.cache;
-  if (cache == nullptr || cache->handle.load(std::memory_order_relaxed) != handle) return Freed::not_known;
+  if (cache == nullptr || cache->handle.load(std::memory_order_relaxed) != handle)
+    return Freed::not_known;
   const CacheGuard guard(*cache);
   const bool is_in_service = cache->handle.load(std::memory_order_relaxed) == handle &&
                              !cache->wants_attention.load(std::memory_order_relaxed);
@@ -90,16 +96,21 @@ void SmallPool::comes_to_lock(StreamCache& cache) const {
   return is_in_service ? put(at, ptr, std::nullopt) : Freed::no;
 }
 
-// Memory of other streams, memory that record_use named, and dead addresses go through the pool's lock.
+// Memory of other streams, memory that record_use named, and dead addresses go through the pool's
+// lock.
 SmallPool::Freed SmallPool::put(const Location& at, DevicePtr ptr, const Stream& stream) {
   StreamCache& cache = *at.cache;
-  if (region::Region* const pages = at.content.region()) return put_pages(cache, *at.entry, *pages, ptr, stream);
+  if (region::Region* const pages = at.content.region())
+    return put_pages(cache, *at.entry, *pages, ptr, stream);
   if (Segment* const segment = at.content.segment()) {
     if (segment->cache() != &cache || !segment->range().contains(ptr)) return Freed::no;
     const std::uint64_t unit = segment->unit_of(ptr);
-    if (segment->at(unit) != ptr || !segment->has_span_at(unit) || segment->is_used_elsewhere(unit)) return Freed::no;
+    if (segment->at(unit) != ptr || !segment->has_span_at(unit) || segment->is_used_elsewhere(unit))
+      return Freed::no;
     const Bytes requested = segment->requested(unit);
-    if (caches_.are_bounded() && cache.is_beyond(segment->kept_after(span_units(requested)) * kUnit)) return Freed::no;
+    if (caches_.are_bounded() &&
+        cache.is_beyond(segment->kept_after(span_units(requested)) * kUnit))
+      return Freed::no;
     const Freed freed = note_free(cache, {ptr, span_units(requested) * kUnit}, stream);
     cache.give_span(*segment, unit, requested);
     return freed;
@@ -107,21 +118,25 @@ SmallPool::Freed SmallPool::put(const Location& at, DevicePtr ptr, const Stream&
   Slab* const slab = at.content.slab();
   if (slab == nullptr || slab->cache() != &cache) return Freed::no;
   const std::uint64_t index = slab->index_of(ptr);
-  if (!slab->is_live(index) || slab->block(index) != ptr || slab->is_used_elsewhere(index)) return Freed::no;
-  if (caches_.are_bounded() && slab->is_last_live() && cache.is_beyond(slab->bytes())) return Freed::no;
+  if (!slab->is_live(index) || slab->block(index) != ptr || slab->is_used_elsewhere(index))
+    return Freed::no;
+  if (caches_.are_bounded() && slab->is_last_live() && cache.is_beyond(slab->bytes()))
+    return Freed::no;
   const Freed freed = note_free(cache, {ptr, slab->block_bytes()}, stream);
   cache.give_block(slab, index);
   return freed;
 }
 
-SmallPool::Freed SmallPool::put_pages(StreamCache& cache, const PagemapEntry& entry, region::Region& region,
-                                      DevicePtr ptr, const Stream& stream) {
-  // Listed pages leave their entry under the lock of its cache, so a call that came too late finds another content.
+SmallPool::Freed SmallPool::put_pages(StreamCache& cache, const PagemapEntry& entry,
+                                      region::Region& region, DevicePtr ptr, const Stream& stream) {
+  // Listed pages leave their entry under the lock of its cache, so a call that came too late finds
+  // another content.
   if (entry.content() != Content(&region) || entry.cache() != &cache) return Freed::no;
   if (region.range.size > page_sizes_.most() || !serving_.caches_pages) return Freed::no;
   const std::uint64_t size = page_sizes_.number_of(region.range.size);
-  if (region.range.begin != ptr || holder_of(region) != nullptr || region.owner.timeline != cache.timeline ||
-      !region.owner.other_uses.empty() || region.owner.capture != 0)
+  if (region.range.begin != ptr || holder_of(region) != nullptr ||
+      region.owner.timeline != cache.timeline || !region.owner.other_uses.empty() ||
+      region.owner.capture != 0)
     return Freed::no;
   if (caches_.are_bounded() && cache.is_beyond(region.range.size)) return Freed::no;
   if (!cache.pages.provide(size)) return Freed::no;
@@ -132,15 +147,19 @@ SmallPool::Freed SmallPool::put_pages(StreamCache& cache, const PagemapEntry& en
 }
 
 // Before it is in the cache, where another thread of the stream may take it.
-SmallPool::Freed SmallPool::note_free(StreamCache& cache, AddressRange range, const Stream& stream) {
+SmallPool::Freed SmallPool::note_free(StreamCache& cache, AddressRange range,
+                                      const Stream& stream) {
   if (observer_ != nullptr && stream) observer_->on_deallocate(range, *stream);
   if (observer_ != nullptr && !stream) observer_->on_deallocate_any_stream(range);
-  const bool is_due = serving_.proves_frees ? cache.pacing.is_due(range.size, page_unit_.bytes())
-                                            : cache.pacing.is_due(range.size, caches_.misses(), caches_.stream_count(),
-                                                                  [this] { return driver_.now_ns(); });
+  const bool is_due =
+      serving_.proves_frees
+          ? cache.pacing.is_due(range.size, page_unit_.bytes())
+          : cache.pacing.is_due(range.size, caches_.misses(), caches_.stream_count(),
+                                [this] { return driver_.now_ns(); });
   if (!is_due) return Freed::yes;
   cache.wants_event = true;
-  cache.wants_attention.store(true, std::memory_order_relaxed);  // where this call does not record it, the next does
+  cache.wants_attention.store(
+      true, std::memory_order_relaxed);  // where this call does not record it, the next does
   return Freed::yes_and_event_is_due;
 }
 

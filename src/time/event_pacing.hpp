@@ -1,4 +1,5 @@
-// time: when a stream's frees are worth an event of their own, because others wait for proof of them.
+// time: when a stream's frees are worth an event of their own, because others wait for proof of
+// them.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +9,20 @@
 
 namespace vpmm::time {
 
-// A request that missed wants events for what other streams free. So after a miss each stream records kEventsPerMiss of
-// them at most: one for at least kBytesPerEvent, and all streams together one in kIntervalNs. A program in a steady
-// state misses seldom and pays for none.
+// A request that missed wants events for what other streams free. So after a miss each stream
+// records kEventsPerMiss of them at most: one for at least kBytesPerEvent, and all streams together
+// one in kIntervalNs. A program in a steady state misses seldom and pays for none.
 //
-// `misses`: how many requests found no memory so far, of all streams. Used under the lock of the stream's cache.
+// `misses`: how many requests found no memory so far, of all streams. Used under the lock of the
+// stream's cache.
 class EventPacing {
  public:
-  // Halved: twice as many events and looks at the clock; doubled: others learn later that memory is complete.
+  // Halved: twice as many events and looks at the clock; doubled: others learn later that memory is
+  // complete.
   static constexpr Bytes kBytesPerEvent = 8 * kMiB;
   static constexpr std::uint64_t kIntervalNs = 125'000;  // likewise
-  // Halved: a program that misses now and then finds less of what others freed; doubled: it pays for more events.
+  // Halved: a program that misses now and then finds less of what others freed; doubled: it pays
+  // for more events.
   static constexpr std::uint64_t kEventsPerMiss = 64;
 
   // For a stream that owes nobody anything.
@@ -38,7 +42,8 @@ class EventPacing {
     return true;
   }
 
-  // Whether the free of so many bytes is the one to record an event behind. `now_ns` is asked for the time, seldom.
+  // Whether the free of so many bytes is the one to record an event behind. `now_ns` is asked for
+  // the time, seldom.
   template <typename Clock>
   bool is_due(Bytes freed, std::uint64_t misses, std::uint64_t streams, const Clock& now_ns) {
     if (std::exchange(misses_seen_, misses) != misses) events_left_ = kEventsPerMiss;

@@ -11,7 +11,8 @@ using driver::Call;
 
 Event::~Event() { pool_.give_back(context_, handle_); }
 
-Result<std::shared_ptr<Event>> EventPool::take(driver::ContextHandle context, driver::ContextId id) {
+Result<std::shared_ptr<Event>> EventPool::take(driver::ContextHandle context,
+                                               driver::ContextId id) {
   Events& events = events_[static_cast<std::uint64_t>(id)];
   driver::EventHandle handle{};
   if (!events.spares.empty()) {
@@ -32,7 +33,9 @@ void EventPool::give_back(driver::ContextId context, driver::EventHandle handle)
   if (found != events_.end()) found->second.spares.push_back(handle);
 }
 
-void EventPool::forget_context(driver::ContextId id) { events_.erase(static_cast<std::uint64_t>(id)); }
+void EventPool::forget_context(driver::ContextId id) {
+  events_.erase(static_cast<std::uint64_t>(id));
+}
 
 void EventPool::destroy_spares() {
   // One that the driver does not take back stays a spare, and ends with its context at the latest.

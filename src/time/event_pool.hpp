@@ -34,8 +34,10 @@ class EventPool {
   explicit EventPool(driver::Driver& driver) : driver_(driver) {}
 
   // An event of `context`, which is made current for the call if need be.
-  Result<std::shared_ptr<Event>> take(driver::ContextHandle context, driver::ContextId id) VPMM_REQUIRES(pool_lock);
-  // The context has died and its events with it: they may not be touched any more, destroying included.
+  Result<std::shared_ptr<Event>> take(driver::ContextHandle context, driver::ContextId id)
+      VPMM_REQUIRES(pool_lock);
+  // The context has died and its events with it: they may not be touched any more, destroying
+  // included.
   void forget_context(driver::ContextId id) VPMM_REQUIRES(pool_lock);
   // Destroys the spare events.
   void destroy_spares() VPMM_REQUIRES(pool_lock);
@@ -44,14 +46,16 @@ class EventPool {
   friend class Event;
   void give_back(driver::ContextId context, driver::EventHandle handle) VPMM_REQUIRES(pool_lock);
 
-  // Of one context. There is room for all of them among the spares, so that one that ends asks for no memory.
+  // Of one context. There is room for all of them among the spares, so that one that ends asks for
+  // no memory.
   struct Events {
     Vector<driver::EventHandle> spares;
     std::size_t count = 0;  // spares, and those on loan
   };
 
   driver::Driver& driver_;
-  HashMap<std::uint64_t, Events> events_ VPMM_GUARDED_BY(pool_lock);  // by ContextId, live contexts only
+  HashMap<std::uint64_t, Events> events_
+      VPMM_GUARDED_BY(pool_lock);  // by ContextId, live contexts only
 };
 
 }  // namespace vpmm::time

@@ -33,7 +33,9 @@ class Stamp {
 
   bool is_complete() const { return count_ == 0; }
   bool is_single() const { return count_ == 1; }
-  bool is_only_on(TimelineId timeline) const { return count_ == 1 && parts_[0].timeline == timeline; }
+  bool is_only_on(TimelineId timeline) const {
+    return count_ == 1 && parts_[0].timeline == timeline;
+  }
   std::span<const StampPart> parts() const { return {parts_.data(), count_}; }
   friend bool operator==(const Stamp&, const Stamp&) = default;
 

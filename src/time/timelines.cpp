@@ -15,10 +15,12 @@ using driver::Call;
 using driver::CuResult;
 
 namespace {
-constexpr Bytes kAnyStreamBytes = 2 * kMiB;  // about 0.2 us of event against memory that nobody could use
+constexpr Bytes kAnyStreamBytes =
+    2 * kMiB;  // about 0.2 us of event against memory that nobody could use
 }
 
-Timelines::Timelines(driver::Driver& driver, const ClosingRule& rule) : driver_(driver), rule_(rule), events_(driver) {}
+Timelines::Timelines(driver::Driver& driver, const ClosingRule& rule)
+    : driver_(driver), rule_(rule), events_(driver) {}
 
 void Timelines::set_primary(driver::ContextHandle context, driver::ContextId id) {
   primary_ = context;
@@ -26,7 +28,9 @@ void Timelines::set_primary(driver::ContextHandle context, driver::ContextId id)
 }
 
 void Timelines::know(const KnownContext& context) {
-  if (context.id == primary_id_ || std::find(others_.begin(), others_.end(), context) != others_.end()) return;
+  if (context.id == primary_id_ ||
+      std::find(others_.begin(), others_.end(), context) != others_.end())
+    return;
   others_.push_back(context);
 }
 
@@ -51,11 +55,12 @@ Result<Timeline*> Timelines::of(driver::StreamHandle stream) {
     return found->second;
   driver::ContextHandle context = primary_;
   driver::ContextId context_id = primary_id_;
-  const bool is_default =
-      stream == driver::kNullStream || stream == driver::kLegacyStream || stream == driver::kPerThreadStream;
+  const bool is_default = stream == driver::kNullStream || stream == driver::kLegacyStream ||
+                          stream == driver::kPerThreadStream;
   if (!is_default) {
     VPMM_TRY(driver::checked(Call::stream_get_ctx, driver_.stream_get_ctx(stream, context)));
-    if (context != primary_) context_id = driver::ContextId{static_cast<std::uint64_t>(context)};  // of an old driver
+    if (context != primary_)
+      context_id = driver::ContextId{static_cast<std::uint64_t>(context)};  // of an old driver
     if (context != primary_ && driver_.has(Call::ctx_get_id))
       VPMM_TRY(driver::checked(Call::ctx_get_id, driver_.ctx_get_id(context, context_id)));
   }
@@ -116,11 +121,16 @@ Stamp Timelines::reduce(const Stamp& stamp) const {
 
 bool Timelines::is_due(const Timeline& timeline) const {
   const bool is_any_stream = !timeline.stream;
-  if (timeline.last == (is_any_stream ? timeline.provable : timeline.waitable) && !has_unsealed(timeline)) return false;
+  if (timeline.last == (is_any_stream ? timeline.provable : timeline.waitable) &&
+      !has_unsealed(timeline))
+    return false;
   if (timeline.wanted) return true;
   // Nobody may use any-stream memory again before it is proven complete, its last user included.
-  if (is_any_stream) return timeline.frees_since_event >= rule_.frees || timeline.bytes_since_event >= kAnyStreamBytes;
-  if (!rule_.even_alone && by_stream_.size() < 2 && (any_ == nullptr || any_->last == 0)) return false;
+  if (is_any_stream)
+    return timeline.frees_since_event >= rule_.frees ||
+           timeline.bytes_since_event >= kAnyStreamBytes;
+  if (!rule_.even_alone && by_stream_.size() < 2 && (any_ == nullptr || any_->last == 0))
+    return false;
   return timeline.frees_since_event >= rule_.frees || timeline.bytes_since_event >= rule_.bytes;
 }
 
@@ -150,7 +160,8 @@ void Timelines::add_unproven(Timeline& timeline, Vector<StampPart>& parts) {
   if (timeline.provable < timeline.last) parts.push_back({timeline.id, timeline.last});
 }
 
-// The legacy stream waits for blocking streams only, so it proves nothing about anybody but the any-stream timeline.
+// The legacy stream waits for blocking streams only, so it proves nothing about anybody but the
+// any-stream timeline.
 Vector<StampPart> Timelines::unproven(driver::ContextId context, Everything how) {
   Vector<StampPart> parts;
   for (const auto& [key, timeline] : by_id_)
@@ -171,12 +182,14 @@ Vector<StampPart> Timelines::unproven_of_everybody(Everything how) {
 Result<std::shared_ptr<Event>> Timelines::record(const KnownContext& context, Everything how) {
   VPMM_TRY_ASSIGN(auto event, events_.take(context.handle, context.id));
   if (how == Everything::context_event) {
-    VPMM_TRY(driver::checked(Call::ctx_record_event, driver_.ctx_record_event(context.handle, event->handle())));
+    VPMM_TRY(driver::checked(Call::ctx_record_event,
+                             driver_.ctx_record_event(context.handle, event->handle())));
   } else {
     std::optional<driver::ContextScope> scope;  // whose legacy stream is meant
     if (context.id != primary_id_) scope.emplace(driver_, context.handle);
     if (scope) VPMM_TRY(driver::checked(Call::ctx_set_current, scope->result()));
-    VPMM_TRY(driver::checked(Call::event_record, driver_.event_record(event->handle(), driver::kLegacyStream)));
+    VPMM_TRY(driver::checked(Call::event_record,
+                             driver_.event_record(event->handle(), driver::kLegacyStream)));
   }
   ++recorded_;
   return event;
@@ -236,8 +249,8 @@ Result<void> Timelines::poll_timeline(Timeline& timeline, Vector<StampPart>& don
   return {};
 }
 
-// Events of one kind finish in the order of their records in each context; those on the legacy stream may overtake the
-// others.
+// Events of one kind finish in the order of their records in each context; those on the legacy
+// stream may overtake the others.
 Result<void> Timelines::poll_context_closings(Vector<StampPart>& done) {
   Vector<std::pair<driver::ContextId, Everything>> unfinished;
   for (auto closing = context_closings_.begin(); closing != context_closings_.end();) {
@@ -256,8 +269,8 @@ Result<void> Timelines::poll_context_closings(Vector<StampPart>& done) {
   return {};
 }
 
-Deque<Timelines::ContextClosing>::iterator Timelines::end_closing(const Deque<ContextClosing>::iterator& closing,
-                                                                  Vector<StampPart>& done) {
+Deque<Timelines::ContextClosing>::iterator Timelines::end_closing(
+    const Deque<ContextClosing>::iterator& closing, Vector<StampPart>& done) {
   for (const StampPart& part : closing->covers)
     if (Timeline* timeline = find(part.timeline)) complete(*timeline, part.sequence, done);
   --outstanding_;
@@ -326,8 +339,8 @@ Vector<StampPart> Timelines::forget_context(driver::ContextId context) {
   return done;
 }
 
-// The primary context has died. Where other contexts may use the memory of everybody, what waits for them goes on
-// waiting; else it is over, and begun anew in the context's successor.
+// The primary context has died. Where other contexts may use the memory of everybody, what waits
+// for them goes on waiting; else it is over, and begun anew in the context's successor.
 void Timelines::pass_on_everybody(driver::ContextId dead) {
   for (Timeline** everybody : {&any_, &every_}) {
     Timeline* const timeline = *everybody;
@@ -351,7 +364,8 @@ Result<void> Timelines::queue_wait(driver::StreamHandle stream, const StampPart&
   if (timeline == nullptr || timeline->complete >= part.sequence) return {};
   for (const Timeline::Closing& closing : timeline->closings) {
     if (closing.sequence < part.sequence) continue;
-    return driver::checked(Call::stream_wait_event, driver_.stream_wait_event(stream, closing.event->handle()));
+    return driver::checked(Call::stream_wait_event,
+                           driver_.stream_wait_event(stream, closing.event->handle()));
   }
   return Error{ErrorCode::invalid_argument, message_of("no event stands for {}", describe(part))};
 }
@@ -363,7 +377,8 @@ std::shared_ptr<Event> Timelines::proof_of(const StampPart& part) const {
     if (closing.sequence >= part.sequence) return closing.event;
   for (const ContextClosing& closing : context_closings_)
     for (const StampPart& covered : closing.covers)
-      if (covered.timeline == part.timeline && covered.sequence >= part.sequence) return closing.events.front();
+      if (covered.timeline == part.timeline && covered.sequence >= part.sequence)
+        return closing.events.front();
   return nullptr;
 }
 
@@ -379,7 +394,8 @@ Timeline* Timelines::next_in_turn() {
 }
 
 bool Timelines::may_be_forgotten(const Timeline& timeline) const {
-  if (&timeline == any_ || &timeline == every_ || timeline.references != 0 || timeline.callers != 0) return false;
+  if (&timeline == any_ || &timeline == every_ || timeline.references != 0 || timeline.callers != 0)
+    return false;
   return timeline.last == timeline.complete && timeline.closings.empty();
 }
 
@@ -429,15 +445,17 @@ std::string Timelines::validate() const {
     closings += timeline->closings.size();
     if (timeline->complete > timeline->provable || timeline->provable > timeline->last ||
         timeline->waitable > timeline->provable)
-      return message_of("timeline {}: complete {} waitable {} provable {} last {} out of order", key,
-                        timeline->complete, timeline->waitable, timeline->provable, timeline->last);
+      return message_of("timeline {}: complete {} waitable {} provable {} last {} out of order",
+                        key, timeline->complete, timeline->waitable, timeline->provable,
+                        timeline->last);
     std::uint64_t previous = 0;
     for (const Timeline::Closing& closing : timeline->closings) {
       if (closing.sequence < previous) return message_of("timeline {}: events out of order", key);
       previous = closing.sequence;
     }
   }
-  if (closings != outstanding_) return message_of("{} events outstanding, {} counted", closings, outstanding_);
+  if (closings != outstanding_)
+    return message_of("{} events outstanding, {} counted", closings, outstanding_);
   return {};
 }
 

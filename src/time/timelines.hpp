@@ -1,4 +1,5 @@
-// time: the timelines of a pool: who frees on which stream, which events close their frees, and what is complete.
+// time: the timelines of a pool: who frees on which stream, which events close their frees, and
+// what is complete.
 #pragma once
 
 #include <algorithm>
@@ -27,14 +28,15 @@ struct ClosingRule {
 };
 
 // Note [Sequence numbers of a cache]
-// Frees that a stream keeps for its own next requests happen without the pool's lock. They carry a number that was laid
-// out beforehand, one past the last given, and share it. Whoever is about to record an event, or to wait for
-// everything, first counts that number as given and lays out the next: a free that still reads the old one was called
-// before the event is recorded, so the event covers it; a free that reads the new one waits for the next event.
+// Frees that a stream keeps for its own next requests happen without the pool's lock. They carry a
+// number that was laid out beforehand, one past the last given, and share it. Whoever is about to
+// record an event, or to wait for everything, first counts that number as given and lays out the
+// next: a free that still reads the old one was called before the event is recorded, so the event
+// covers it; a free that reads the new one waits for the next event.
 //
-// Invariant: what a free carries counts as given, or is the number laid out and marked as used. So a free reads the
-// number before it marks it: the mark of a free that read an old number may come late, and then costs an event that
-// nobody needed.
+// Invariant: what a free carries counts as given, or is the number laid out and marked as used. So
+// a free reads the number before it marks it: the mark of a free that read an old number may come
+// late, and then costs an event that nobody needed.
 class NextNumber {
  public:
   // For a free that happens now, under the lock of the cache that gets the memory.
@@ -44,8 +46,8 @@ class NextNumber {
     is_used_.store(true, std::memory_order_release);  // not before the number is read
     return carried;
   }
-  // Under the pool's lock, like all below. Counts the number as given, if it was, and lays out the next; returns the
-  // last that counts as given, `last` until now.
+  // Under the pool's lock, like all below. Counts the number as given, if it was, and lays out the
+  // next; returns the last that counts as given, `last` until now.
   std::uint64_t seal(std::uint64_t last) VPMM_REQUIRES(pool_lock) {
     if (is_used_.exchange(false)) last = std::max(last, number_.load(std::memory_order_relaxed));
     number_.store(last + 1);
@@ -71,15 +73,17 @@ struct Timeline : FromHostMemory {
   TimelineId id{};
   driver::ContextHandle context{};
   driver::ContextId context_id{};
-  std::optional<driver::StreamId> stream;  // none: any-stream or every-stream, closed by events of the whole context
-  driver::StreamHandle handle{};           // of that stream, as it first called
+  std::optional<driver::StreamId>
+      stream;  // none: any-stream or every-stream, closed by events of the whole context
+  driver::StreamHandle handle{};  // of that stream, as it first called
   std::uint64_t last = 0;
   std::uint64_t waitable = 0;
   std::uint64_t provable = 0;
   std::uint64_t complete = 0;
   std::uint64_t frees_since_event = 0;
   Bytes bytes_since_event = 0;
-  std::uint64_t references = 0;       // live allocations that name this timeline; it is not retired before they end
+  std::uint64_t references =
+      0;  // live allocations that name this timeline; it is not retired before they end
   std::uint64_t callers = 0;          // calls in progress on it, and bindings, likewise
   NextNumber* next_number = nullptr;  // null: the stream keeps nothing
   bool is_over = false;               // its context died
@@ -101,10 +105,11 @@ struct KnownContext {
 };
 
 // Note [Everybody is in every known context]
-// Memory whose users nobody named may be in use in the primary context and in others: those whose streams have called,
-// and those of devices that were given access. An event covers the streams of one context only. So what nobody named is
-// proven by a set of events, one in each of these contexts, and complete when all of them are done. A context that dies
-// takes its event out of the sets, for its work is over, too.
+// Memory whose users nobody named may be in use in the primary context and in others: those whose
+// streams have called, and those of devices that were given access. An event covers the streams of
+// one context only. So what nobody named is proven by a set of events, one in each of these
+// contexts, and complete when all of them are done. A context that dies takes its event out of the
+// sets, for its work is over, too.
 
 // No method waits for the GPU.
 class Timelines {
@@ -124,7 +129,8 @@ class Timelines {
   Result<Timeline*> of(driver::StreamHandle stream)
       VPMM_REQUIRES(pool_lock);  // found or begun; needs the primary context current
   Timeline& any_stream() VPMM_REQUIRES(pool_lock);
-  // Like any_stream(), but never closed by an event on the legacy stream, which does not wait for everybody.
+  // Like any_stream(), but never closed by an event on the legacy stream, which does not wait for
+  // everybody.
   Timeline& every_stream() VPMM_REQUIRES(pool_lock);
   bool is_every_stream_unproven() const VPMM_REQUIRES(pool_lock) {
     return every_ != nullptr && every_->provable < every_->last;
@@ -147,46 +153,54 @@ class Timelines {
   Stamp reduce(const Stamp& stamp) const VPMM_REQUIRES(pool_lock);
 
   bool is_due(const Timeline& timeline) const VPMM_REQUIRES(pool_lock);
-  // Closes all numbers so far by an event on `stream`, which must be the timeline's and not capturing.
+  // Closes all numbers so far by an event on `stream`, which must be the timeline's and not
+  // capturing.
   Result<void> close(Timeline& timeline, driver::StreamHandle stream) VPMM_REQUIRES(pool_lock);
-  // Closes every timeline by one context-wide event in each known context (or any-stream alone, `legacy_stream`, by one
-  // on the legacy stream of each). No stream of these contexts may be capturing. False: there was nothing to close.
+  // Closes every timeline by one context-wide event in each known context (or any-stream alone,
+  // `legacy_stream`, by one on the legacy stream of each). No stream of these contexts may be
+  // capturing. False: there was nothing to close.
   enum class Everything { context_event, legacy_stream };
   Result<bool> close_all(Everything how) VPMM_REQUIRES(pool_lock);
   bool can_close_all() const { return driver_.has(driver::Call::ctx_record_event); }
 
-  // Asks finished events, oldest first, at most `limit` timelines. Adds to `done` what became complete since the last
-  // call, also when a query fails.
+  // Asks finished events, oldest first, at most `limit` timelines. Adds to `done` what became
+  // complete since the last call, also when a query fails.
   Result<void> poll(std::size_t limit, Vector<StampPart>& done) VPMM_REQUIRES(pool_lock);
-  // For a synchronisation of all known contexts: the numbers before it, which are complete after it.
+  // For a synchronisation of all known contexts: the numbers before it, which are complete after
+  // it.
   Vector<StampPart> numbers_so_far() VPMM_REQUIRES(pool_lock);
   // The same for one of them.
   Vector<StampPart> numbers_so_far(driver::ContextId context) VPMM_REQUIRES(pool_lock);
   Vector<StampPart> mark_complete(const Vector<StampPart>& parts) VPMM_REQUIRES(pool_lock);
-  // The context is gone with its streams and events: forgets them untouched; all of it is complete. After that of the
-  // primary context, its successor is the primary one.
+  // The context is gone with its streams and events: forgets them untouched; all of it is complete.
+  // After that of the primary context, its successor is the primary one.
   Vector<StampPart> forget_context(driver::ContextId context) VPMM_REQUIRES(pool_lock);
 
   bool is_waitable(const StampPart& part) const VPMM_REQUIRES(pool_lock);
   // Queues a wait of `stream` for `part`. Requires: is_waitable(part).
-  Result<void> queue_wait(driver::StreamHandle stream, const StampPart& part) VPMM_REQUIRES(pool_lock);
-  // The event that will prove `part`, or the next of those that will together, kept alive for the caller to synchronise
-  // on without the lock; null: nothing will.
+  Result<void> queue_wait(driver::StreamHandle stream, const StampPart& part)
+      VPMM_REQUIRES(pool_lock);
+  // The event that will prove `part`, or the next of those that will together, kept alive for the
+  // caller to synchronise on without the lock; null: nothing will.
   std::shared_ptr<Event> proof_of(const StampPart& part) const VPMM_REQUIRES(pool_lock);
 
   // Each of them in turn, one a call. Null: there is none.
   Timeline* next_in_turn() VPMM_REQUIRES(pool_lock);
   // Nothing is pending on it, and neither an allocation nor a call needs it.
   bool may_be_forgotten(const Timeline& timeline) const VPMM_REQUIRES(pool_lock);
-  // Its stream begins another one when it calls again; ids are not reused. Requires: may_be_forgotten().
+  // Its stream begins another one when it calls again; ids are not reused. Requires:
+  // may_be_forgotten().
   void forget(const Timeline& timeline) VPMM_REQUIRES(pool_lock);
-  // Destroys all events (while the driver may still be called); what they would have proven needs new ones.
+  // Destroys all events (while the driver may still be called); what they would have proven needs
+  // new ones.
   void destroy_events() VPMM_REQUIRES(pool_lock);
-  std::string describe(const StampPart& part) const VPMM_REQUIRES(pool_lock);  // "stream 9 up to 17"
+  std::string describe(const StampPart& part) const
+      VPMM_REQUIRES(pool_lock);  // "stream 9 up to 17"
   // None: any stream, or one of the past.
   std::optional<driver::StreamId> stream_of(TimelineId timeline) const VPMM_REQUIRES(pool_lock);
   // What a stream was called that has a timeline.
-  std::optional<driver::StreamHandle> handle_of(driver::StreamId stream) const VPMM_REQUIRES(pool_lock);
+  std::optional<driver::StreamHandle> handle_of(driver::StreamId stream) const
+      VPMM_REQUIRES(pool_lock);
   std::string describe_stream(TimelineId timeline) const VPMM_REQUIRES(pool_lock);  // "stream 9"
   std::string validate() const VPMM_REQUIRES(pool_lock);
 
@@ -196,17 +210,19 @@ class Timelines {
     Vector<std::shared_ptr<Event>> events;  // those not seen done yet
     Vector<StampPart> covers;
   };
-  Timeline& begin(driver::ContextHandle context, driver::ContextId id, std::optional<driver::StreamId> stream)
+  Timeline& begin(driver::ContextHandle context, driver::ContextId id,
+                  std::optional<driver::StreamId> stream) VPMM_REQUIRES(pool_lock);
+  void complete(Timeline& timeline, std::uint64_t sequence, Vector<StampPart>& done)
       VPMM_REQUIRES(pool_lock);
-  void complete(Timeline& timeline, std::uint64_t sequence, Vector<StampPart>& done) VPMM_REQUIRES(pool_lock);
   bool is_of(const Timeline& timeline, driver::ContextId context) const VPMM_REQUIRES(pool_lock);
   Vector<StampPart> unproven(driver::ContextId context, Everything how) VPMM_REQUIRES(pool_lock);
   Vector<StampPart> unproven_of_everybody(Everything how) VPMM_REQUIRES(pool_lock);
   void add_unproven(Timeline& timeline, Vector<StampPart>& parts) VPMM_REQUIRES(pool_lock);
-  Result<std::shared_ptr<Event>> record(const KnownContext& context, Everything how) VPMM_REQUIRES(pool_lock);
-  void publish(ContextClosing closing) VPMM_REQUIRES(pool_lock);
-  Deque<ContextClosing>::iterator end_closing(const Deque<ContextClosing>::iterator& closing, Vector<StampPart>& done)
+  Result<std::shared_ptr<Event>> record(const KnownContext& context, Everything how)
       VPMM_REQUIRES(pool_lock);
+  void publish(ContextClosing closing) VPMM_REQUIRES(pool_lock);
+  Deque<ContextClosing>::iterator end_closing(const Deque<ContextClosing>::iterator& closing,
+                                              Vector<StampPart>& done) VPMM_REQUIRES(pool_lock);
   void add_incomplete(Timeline& timeline, Vector<StampPart>& parts) VPMM_REQUIRES(pool_lock);
   void pass_on_everybody(driver::ContextId dead) VPMM_REQUIRES(pool_lock);
   static void seal(Timeline& timeline) VPMM_REQUIRES(pool_lock);
@@ -228,8 +244,10 @@ class Timelines {
   Timeline* any_ VPMM_GUARDED_BY(pool_lock) = nullptr;
   Timeline* every_ VPMM_GUARDED_BY(pool_lock) = nullptr;
   Deque<ContextClosing> context_closings_ VPMM_GUARDED_BY(pool_lock);  // oldest first
-  Deque<TimelineId> poll_order_ VPMM_GUARDED_BY(pool_lock);  // timelines with own closings, next to be asked first
-  Deque<TimelineId> turns_ VPMM_GUARDED_BY(pool_lock);       // all timelines, and forgotten ones; the next first
+  Deque<TimelineId> poll_order_
+      VPMM_GUARDED_BY(pool_lock);  // timelines with own closings, next to be asked first
+  Deque<TimelineId> turns_
+      VPMM_GUARDED_BY(pool_lock);  // all timelines, and forgotten ones; the next first
   std::uint64_t outstanding_ VPMM_GUARDED_BY(pool_lock) = 0;
   std::uint64_t recorded_ VPMM_GUARDED_BY(pool_lock) = 0;
 };

@@ -13,7 +13,9 @@ namespace vpmm::vm {
 
 namespace {
 
-Bytes trapped_in(const Chunk& chunk) { return chunk.partly_used == 0 ? 0 : chunk.size - chunk.partly_used; }
+Bytes trapped_in(const Chunk& chunk) {
+  return chunk.partly_used == 0 ? 0 : chunk.size - chunk.partly_used;
+}
 
 }  // namespace
 
@@ -45,7 +47,8 @@ void ChunkTable::set(AddressRange range, const Mapping& mapping) {
 }
 
 void ChunkTable::provide(std::size_t count) {
-  const auto room = static_cast<std::size_t>(static_cast<float>(chunks_.bucket_count()) * chunks_.max_load_factor());
+  const auto room = static_cast<std::size_t>(static_cast<float>(chunks_.bucket_count()) *
+                                             chunks_.max_load_factor());
   if (chunks_.size() + count > room) chunks_.reserve(std::max(2 * room, chunks_.size() + count));
 }
 
@@ -119,7 +122,8 @@ DevicePtr ChunkTable::last_border(DevicePtr p) const {
   return mapping.end() == p ? p : mapping.at;
 }
 
-void ChunkTable::for_each_inside(AddressRange range, FunctionRef<bool(const Mapping&)> visit) const {
+void ChunkTable::for_each_inside(AddressRange range,
+                                 FunctionRef<bool(const Mapping&)> visit) const {
   if (range.empty()) return;
   for (DevicePtr p = first_border(range.begin); p < range.end();) {
     const Mapping mapping = around(p);
@@ -141,7 +145,8 @@ Vector<Mapping> ChunkTable::inside(AddressRange range) const {
   return found;
 }
 
-void ChunkTable::for_each_around(AddressRange range, FunctionRef<void(const Mapping&)> visit) const {
+void ChunkTable::for_each_around(AddressRange range,
+                                 FunctionRef<void(const Mapping&)> visit) const {
   for (DevicePtr p = range.begin; p < range.end();) {
     const Mapping mapping = around(p);
     if (mapping.chunk != nullptr) visit(mapping);
@@ -162,11 +167,15 @@ std::string ChunkTable::validate() const {
     mapped += chunk->mappings;
     trapped += trapped_in(*chunk);
     if (chunk->partly_used > chunk->size) return "more of a chunk is used than it has";
-    if (!chunk->handle_held && chunk->mappings == 0) return "a chunk without handle and mapping is still counted";
+    if (!chunk->handle_held && chunk->mappings == 0)
+      return "a chunk without handle and mapping is still counted";
   }
-  if (bytes != chunk_bytes_) return message_of("{} bytes of chunks, {} counted", bytes, chunk_bytes_);
-  if (trapped != trapped_bytes_) return message_of("{} bytes are trapped, {} counted", trapped, trapped_bytes_);
-  if (mapped != mapping_count_) return message_of("{} mappings, chunks say {}", mapping_count_, mapped);
+  if (bytes != chunk_bytes_)
+    return message_of("{} bytes of chunks, {} counted", bytes, chunk_bytes_);
+  if (trapped != trapped_bytes_)
+    return message_of("{} bytes are trapped, {} counted", trapped, trapped_bytes_);
+  if (mapped != mapping_count_)
+    return message_of("{} mappings, chunks say {}", mapping_count_, mapped);
   return {};
 }
 

@@ -37,12 +37,14 @@ struct Mapping {
 // Pure bookkeeping.
 //
 // Note [Trapped memory]
-// An allocation may begin and end anywhere in a chunk, so a chunk may be used in part. What is idle of such a chunk
-// serves requests that fit there, but it cannot move: it is trapped. Only the chunks at the two ends of an allocation
-// can be used in part, so these two are all that an allocation or a free looks at.
+// An allocation may begin and end anywhere in a chunk, so a chunk may be used in part. What is idle
+// of such a chunk serves requests that fit there, but it cannot move: it is trapped. Only the
+// chunks at the two ends of an allocation can be used in part, so these two are all that an
+// allocation or a free looks at.
 //
-// Invariants: chunk_bytes() is the sum of the sizes of all chunks; mapping_count() is the sum of their mappings;
-// trapped_bytes() is the sum over the chunks that are used in part of what is not used of them.
+// Invariants: chunk_bytes() is the sum of the sizes of all chunks; mapping_count() is the sum of
+// their mappings; trapped_bytes() is the sum over the chunks that are used in part of what is not
+// used of them.
 class ChunkTable {
  public:
   explicit ChunkTable(Bytes page_size) : unit_(page_size) {}
@@ -53,29 +55,35 @@ class ChunkTable {
   void provide(std::size_t count) VPMM_REQUIRES(pool_lock);
   Chunk* add(driver::ChunkHandle handle, Bytes size) VPMM_REQUIRES(pool_lock);
   void map(Chunk* chunk, DevicePtr at) VPMM_REQUIRES(pool_lock);
-  // Forgets the mappings inside `range`, which must hold whole mappings only; a chunk without handle goes with its
-  // last.
+  // Forgets the mappings inside `range`, which must hold whole mappings only; a chunk without
+  // handle goes with its last.
   void unmap(AddressRange range) VPMM_REQUIRES(pool_lock);
   // The handle was given back to the driver; the chunk goes when no mapping is left.
   void handle_released(Chunk* chunk) VPMM_REQUIRES(pool_lock);
 
   // `range`, all of it mapped, becomes one allocation, or is one no longer. Note [Trapped memory]
-  void begin_use(AddressRange range) VPMM_REQUIRES(pool_lock) { change_use(range, &ChunkTable::more); }
-  void end_use(AddressRange range) VPMM_REQUIRES(pool_lock) { change_use(range, &ChunkTable::less); }
+  void begin_use(AddressRange range) VPMM_REQUIRES(pool_lock) {
+    change_use(range, &ChunkTable::more);
+  }
+  void end_use(AddressRange range) VPMM_REQUIRES(pool_lock) {
+    change_use(range, &ChunkTable::less);
+  }
   Bytes trapped_bytes() const VPMM_REQUIRES(pool_lock) { return trapped_bytes_; }
 
   // The mapping around `p`.
   Mapping around(DevicePtr p) const VPMM_REQUIRES(pool_lock);
-  // Where the first whole mapping at or behind `p` begins, and where the last one at or before `p` ends. Requires: the
-  // byte at `p`, or before it, is mapped.
+  // Where the first whole mapping at or behind `p` begins, and where the last one at or before `p`
+  // ends. Requires: the byte at `p`, or before it, is mapped.
   DevicePtr first_border(DevicePtr p) const VPMM_REQUIRES(pool_lock);
   DevicePtr last_border(DevicePtr p) const VPMM_REQUIRES(pool_lock);
   // The whole mappings that lie inside `range`, by address.
   Vector<Mapping> inside(AddressRange range) const VPMM_REQUIRES(pool_lock);
   // Visits them in order until `visit` returns false.
-  void for_each_inside(AddressRange range, FunctionRef<bool(const Mapping&)> visit) const VPMM_REQUIRES(pool_lock);
+  void for_each_inside(AddressRange range, FunctionRef<bool(const Mapping&)> visit) const
+      VPMM_REQUIRES(pool_lock);
   // Visits every mapping that overlaps `range`, by address.
-  void for_each_around(AddressRange range, FunctionRef<void(const Mapping&)> visit) const VPMM_REQUIRES(pool_lock);
+  void for_each_around(AddressRange range, FunctionRef<void(const Mapping&)> visit) const
+      VPMM_REQUIRES(pool_lock);
 
   Bytes chunk_bytes() const VPMM_REQUIRES(pool_lock) { return chunk_bytes_; }
   std::uint64_t chunk_count() const VPMM_REQUIRES(pool_lock) { return chunks_.size(); }
@@ -96,7 +104,8 @@ class ChunkTable {
   Mapping* page_of(DevicePtr p) const VPMM_REQUIRES(pool_lock);
   void set(AddressRange range, const Mapping& mapping) VPMM_REQUIRES(pool_lock);
   void forget(Chunk* chunk) VPMM_REQUIRES(pool_lock);
-  void change_use(AddressRange range, void (ChunkTable::*change)(Chunk&, Bytes)) VPMM_REQUIRES(pool_lock);
+  void change_use(AddressRange range, void (ChunkTable::*change)(Chunk&, Bytes))
+      VPMM_REQUIRES(pool_lock);
   void more(Chunk& chunk, Bytes bytes) VPMM_REQUIRES(pool_lock);
   void less(Chunk& chunk, Bytes bytes) VPMM_REQUIRES(pool_lock);
 

@@ -20,7 +20,8 @@ Mapper::Mapper(driver::Driver& driver, const driver::ChunkProperties& properties
     : driver_(driver), properties_(properties), access_{{properties.device}} {}
 
 // Note [NOT_READY is retried]
-// cuMemMap and cuMemSetAccess were seen to answer NOT_READY on a busy GPU; it is not sticky and goes away.
+// cuMemMap and cuMemSetAccess were seen to answer NOT_READY on a busy GPU; it is not sticky and
+// goes away.
 template <typename F>
 CuResult Mapper::retried(F call) {
   CuResult result = call();
@@ -33,18 +34,20 @@ CuResult Mapper::retried(F call) {
 
 Result<AddressRange> Mapper::reserve(Bytes size, Bytes alignment) {
   DevicePtr begin{};
-  const CuResult result = retried([&] { return driver_.mem_address_reserve(size, alignment, DevicePtr{}, begin); });
+  const CuResult result =
+      retried([&] { return driver_.mem_address_reserve(size, alignment, DevicePtr{}, begin); });
   VPMM_TRY(driver::checked(Call::mem_address_reserve, result));
   return AddressRange{begin, size};
 }
 
 Result<void> Mapper::free_reservation(AddressRange reservation) {
-  return driver::checked(Call::mem_address_free, retried([&] { return driver_.mem_address_free(reservation); }));
+  return driver::checked(Call::mem_address_free,
+                         retried([&] { return driver_.mem_address_free(reservation); }));
 }
 
 // Note [Optional chunk properties are given up one by one]
-// A device may say that chunks can be shared or reached by RDMA, and then not permit it (containers, missing modules).
-// Memory without the extra is better than none.
+// A device may say that chunks can be shared or reached by RDMA, and then not permit it
+// (containers, missing modules). Memory without the extra is better than none.
 Result<driver::ChunkHandle> Mapper::create(Bytes size) {
   const MutexLock lock(mapping_);
   for (;;) {
@@ -83,8 +86,10 @@ Vector<Placement> Mapper::undo(const Vector<Placement>& placements, std::size_t 
 MapOutcome Mapper::map_run(AddressRange whole, const Vector<Placement>& placements) {
   const MutexLock lock(mapping_);
   for (std::size_t i = 0; i < placements.size(); ++i) {
-    const CuResult result = retried([&] { return driver_.mem_map(placements[i].range, 0, placements[i].handle); });
-    if (result != CuResult::success) return {driver::driver_error(Call::mem_map, result), undo(placements, i)};
+    const CuResult result =
+        retried([&] { return driver_.mem_map(placements[i].range, 0, placements[i].handle); });
+    if (result != CuResult::success)
+      return {driver::driver_error(Call::mem_map, result), undo(placements, i)};
   }
   return set_access_or_undo(whole, placements);
 }
@@ -98,7 +103,8 @@ MapOutcome Mapper::set_access_or_undo(AddressRange whole, const Vector<Placement
   const std::span<const driver::AccessDescriptor> access = access_;
   const CuResult result = retried([&] { return driver_.mem_set_access(whole, access); });
   if (result != CuResult::success)
-    return {driver::driver_error(Call::mem_set_access, result), undo(placements, placements.size())};
+    return {driver::driver_error(Call::mem_set_access, result),
+            undo(placements, placements.size())};
   return {std::nullopt, {}, access_version_.load()};
 }
 
@@ -110,13 +116,16 @@ void Mapper::add_device(driver::DeviceOrdinal device) {
 
 void Mapper::remove_device(driver::DeviceOrdinal device) {
   const MutexLock lock(mapping_);
-  std::erase_if(access_, [&](const driver::AccessDescriptor& access) { return access.device == device; });
+  std::erase_if(access_,
+                [&](const driver::AccessDescriptor& access) { return access.device == device; });
 }
 
 Result<void> Mapper::set_access(AddressRange range, driver::DeviceOrdinal device) {
   const MutexLock lock(mapping_);
   const driver::AccessDescriptor access{device};
-  return driver::checked(Call::mem_set_access, retried([&] { return driver_.mem_set_access(range, {&access, 1}); }));
+  return driver::checked(Call::mem_set_access, retried([&] {
+                           return driver_.mem_set_access(range, {&access, 1});
+                         }));
 }
 
 Result<void> Mapper::unmap(AddressRange range) {

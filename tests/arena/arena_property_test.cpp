@@ -1,4 +1,5 @@
-// arena tests: random sequences of operations, compared after each with a model that knows every grain by itself.
+// arena tests: random sequences of operations, compared after each with a model that knows every
+// grain by itself.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -56,10 +57,13 @@ class Model {
     if (const std::string broken = arena_.validate(); !broken.empty()) return what + ": " + broken;
     for (const auto& [begin, grain] : grains_) {
       const Block* const block = arena_.block_around(begin);
-      if (block == nullptr || block->is_live != grain.is_live) return what + ": a grain is live that should not be";
+      if (block == nullptr || block->is_live != grain.is_live)
+        return what + ": a grain is live that should not be";
       if (grain.is_live) continue;
-      if (block->key != grain.key || block->is_waiting != grain.is_waiting) return what + ": a grain is another's";
-      if (block->stamp.is_complete() && !grain.stamp.is_complete()) return what + ": work of a grain was forgotten";
+      if (block->key != grain.key || block->is_waiting != grain.is_waiting)
+        return what + ": a grain is another's";
+      if (block->stamp.is_complete() && !grain.stamp.is_complete())
+        return what + ": work of a grain was forgotten";
     }
     return {};
   }
@@ -70,7 +74,8 @@ class Model {
     const StreamKey owner = key();
     arena_.add(range, owner);
     stretches_.push_back(range);
-    for (Bytes at = 0; at < range.size; at += kGrain) grains_[range.begin + at] = {false, false, owner, {}};
+    for (Bytes at = 0; at < range.size; at += kGrain)
+      grains_[range.begin + at] = {false, false, owner, {}};
     return check("add");
   }
 
@@ -78,7 +83,8 @@ class Model {
     for (std::size_t i = 0; i < stretches_.size(); ++i) {
       const Stretch* const stretch = arena_.stretch_around(stretches_[i].begin);
       if (stretch->live != 0 || below(2) == 0) continue;
-      for (Bytes at = 0; at < stretches_[i].size; at += kGrain) grains_.erase(stretches_[i].begin + at);
+      for (Bytes at = 0; at < stretches_[i].size; at += kGrain)
+        grains_.erase(stretches_[i].begin + at);
       arena_.remove(*stretch);
       stretches_.erase(stretches_.begin() + static_cast<std::ptrdiff_t>(i));
       return check("remove");
@@ -108,7 +114,8 @@ class Model {
 
   void begin(AddressRange part, StreamKey owner) {
     arena_.take(part, {part.size, owner, std::nullopt});
-    for (Bytes at = 0; at < part.size; at += kGrain) grains_[part.begin + at] = {true, false, owner, {}};
+    for (Bytes at = 0; at < part.size; at += kGrain)
+      grains_[part.begin + at] = {true, false, owner, {}};
     live_.push_back(part);
   }
 
@@ -132,11 +139,14 @@ class Model {
     const Arena::Wish wish{(1 + below(below(3) == 0 ? 20 : 5)) * kGrain, kGrain << below(3), key()};
     const auto room = below(2) == 0 ? Arena::Room::everywhere : Arena::Room::by_size;
     const auto part = arena_.find(wish, room);
-    if (!part) return room == Arena::Room::everywhere && has_own_run(wish) ? "what fits was not found" : "";
-    if (part->size != wish.size || !is_aligned(part->begin, wish.alignment)) return "not what was wished for";
+    if (!part)
+      return room == Arena::Room::everywhere && has_own_run(wish) ? "what fits was not found" : "";
+    if (part->size != wish.size || !is_aligned(part->begin, wish.alignment))
+      return "not what was wished for";
     for (Bytes at = 0; at < part->size; at += kGrain) {
       const Grain& grain = grains_.at(part->begin + at);
-      const bool is_anybodys = !arena_.is_pinned() && !grain.is_live && !grain.is_waiting && grain.stamp.is_complete();
+      const bool is_anybodys =
+          !arena_.is_pinned() && !grain.is_live && !grain.is_waiting && grain.stamp.is_complete();
       if (!is_usable(grain, wish.key) && !is_anybodys) return "another's memory was found";
     }
     begin(*part, wish.key);
@@ -146,9 +156,11 @@ class Model {
   std::string take_at() {
     if (stretches_.empty()) return {};
     const AddressRange stretch = stretches_[below(stretches_.size())];
-    const AddressRange part{stretch.begin + below(stretch.size / kGrain) * kGrain, (1 + below(6)) * kGrain};
+    const AddressRange part{stretch.begin + below(stretch.size / kGrain) * kGrain,
+                            (1 + below(6)) * kGrain};
     bool is_free = stretch.contains(part);
-    for (Bytes at = 0; at < part.size && is_free; at += kGrain) is_free = !grains_.at(part.begin + at).is_live;
+    for (Bytes at = 0; at < part.size && is_free; at += kGrain)
+      is_free = !grains_.at(part.begin + at).is_live;
     if (arena_.is_free(part) != is_free) return "is_free is wrong";
     if (is_free) begin(part, key());
     return check("take at");
@@ -191,7 +203,8 @@ TEST(ArenaProperty, random_operations_agree_with_a_model_of_single_grains) {
     for (int i = 0; i < 1500; ++i) {
       if (seed % 3 == 0 && i == 700) model.pin();
       const std::string wrong = model.step();
-      ASSERT_EQ(wrong, "") << "step " << i << " of VPMM_SEED=" << seed << " vpmm_test_arena: " << model.picture();
+      ASSERT_EQ(wrong, "") << "step " << i << " of VPMM_SEED=" << seed
+                           << " vpmm_test_arena: " << model.picture();
     }
   }
 }

@@ -18,14 +18,17 @@ constexpr StreamKey kB{2};
 constexpr TimelineId kTimelineA{11};
 constexpr TimelineId kTimelineB{12};
 
-Stamp after(TimelineId timeline, std::uint64_t sequence) { return Stamp(StampPart{timeline, sequence}); }
+Stamp after(TimelineId timeline, std::uint64_t sequence) {
+  return Stamp(StampPart{timeline, sequence});
+}
 
 class ArenaTest : public ::testing::Test {
  protected:
   void TearDown() override { EXPECT_EQ(arena.validate(), ""); }
 
   // Where it was put; null: nowhere.
-  DevicePtr take(Bytes size, StreamKey key, Arena::Room room = Arena::Room::by_size, Bytes alignment = kGrain) {
+  DevicePtr take(Bytes size, StreamKey key, Arena::Room room = Arena::Room::by_size,
+                 Bytes alignment = kGrain) {
     const auto part = arena.find({size, alignment, key}, room);
     if (!part) return {};
     arena.take(*part, {size, key, std::nullopt});
@@ -183,7 +186,8 @@ TEST_F(ArenaTest, an_idle_stretch_goes_back_with_the_stamps_of_its_blocks) {
 TEST_F(ArenaTest, a_stretch_that_three_streams_use_has_more_than_a_stamp_holds) {
   arena.add({kBase, kPage}, kA);
   const DevicePtr blocks[] = {take(512, kA), take(512, kA), take(512, kA)};
-  for (std::uint64_t i = 0; i < 3; ++i) end(blocks[i], StreamKey{i + 1}, after(TimelineId{i + 1}, 1));
+  for (std::uint64_t i = 0; i < 3; ++i)
+    end(blocks[i], StreamKey{i + 1}, after(TimelineId{i + 1}, 1));
   EXPECT_FALSE(arena.stamp_of(*arena.stretch_around(kBase)).has_value());
 }
 
@@ -220,8 +224,10 @@ TEST(UnsplitArena, gives_a_whole_stretch_that_is_at_most_twice_as_large) {
   Arena arena(kPage, Arena::Splitting::no);
   arena.add({kBase, 4 * kPage}, kA);
   arena.add({kBase + 8 * kPage, kPage}, kA);
-  EXPECT_EQ(arena.find({512, kGrain, kA}, Arena::Room::by_size), (AddressRange{kBase + 8 * kPage, kPage}));
-  EXPECT_EQ(arena.find({2 * kPage, kGrain, kA}, Arena::Room::by_size), (AddressRange{kBase, 4 * kPage}));
+  EXPECT_EQ(arena.find({512, kGrain, kA}, Arena::Room::by_size),
+            (AddressRange{kBase + 8 * kPage, kPage}));
+  EXPECT_EQ(arena.find({2 * kPage, kGrain, kA}, Arena::Room::by_size),
+            (AddressRange{kBase, 4 * kPage}));
   EXPECT_FALSE(arena.find({kPage + 512, kGrain, kA}, Arena::Room::by_size).has_value());
 }
 

@@ -20,7 +20,8 @@ TEST(LineAllocator, what_it_allocates_shares_no_line_with_anything_else) {
     lined[i].resize(1 + i % 20);
     const auto begin = reinterpret_cast<std::uintptr_t>(lined[i].data());
     EXPECT_EQ(begin % kCacheLine, 0u);
-    const std::size_t used = (lined[i].size() * sizeof(std::uint64_t) + kCacheLine - 1) / kCacheLine;
+    const std::size_t used =
+        (lined[i].size() * sizeof(std::uint64_t) + kCacheLine - 1) / kCacheLine;
     for (std::size_t line = 0; line < used; ++line) lines.insert(begin / kCacheLine + line);
     count += used;
   }

@@ -9,7 +9,8 @@
 namespace vpmm {
 namespace {
 
-// Whether another thread could take the mutex now. (Asking from the holding thread would be undefined.)
+// Whether another thread could take the mutex now. (Asking from the holding thread would be
+// undefined.)
 bool is_free(Mutex& mutex) {
   bool taken = false;
   std::thread other([&] {

@@ -29,18 +29,19 @@ TEST(ParseBytes, accepts_bare_numbers_and_every_unit) {
 }
 
 TEST(ParseBytes, accepts_a_blank_and_a_fraction_of_which_it_drops_what_is_less_than_a_byte) {
-  const std::pair<const char*, Bytes> cases[] = {{"954 MiB", 954 * kMiB},
-                                                 {"700 bytes", 700},
-                                                 {"1 byte", 1},
-                                                 {"7 B", 7},
-                                                 {"1.5GiB", kGiB + kGiB / 2},
-                                                 {"1.46 GiB", 1'567'663'063},
-                                                 {"1.10KB", 1'100},
-                                                 {"0.29 KB", 290},
-                                                 {"0.0009KB", 0},
-                                                 {"0.00000000000000000000000000000001TiB", 0},
-                                                 {"0.99999999999999999999999999999999999TiB", kTiB - 1},
-                                                 {"16777215.9999999999999TiB", ~Bytes{0}}};
+  const std::pair<const char*, Bytes> cases[] = {
+      {"954 MiB", 954 * kMiB},
+      {"700 bytes", 700},
+      {"1 byte", 1},
+      {"7 B", 7},
+      {"1.5GiB", kGiB + kGiB / 2},
+      {"1.46 GiB", 1'567'663'063},
+      {"1.10KB", 1'100},
+      {"0.29 KB", 290},
+      {"0.0009KB", 0},
+      {"0.00000000000000000000000000000001TiB", 0},
+      {"0.99999999999999999999999999999999999TiB", kTiB - 1},
+      {"16777215.9999999999999TiB", ~Bytes{0}}};
   for (const auto& [text, bytes] : cases) {
     const auto parsed = parse_bytes(text);
     ASSERT_TRUE(parsed.ok()) << text;
@@ -49,19 +50,22 @@ TEST(ParseBytes, accepts_a_blank_and_a_fraction_of_which_it_drops_what_is_less_t
 }
 
 TEST(ParseBytes, accepts_every_size_that_reports_print) {
-  for (const Bytes bytes : {Bytes{0}, Bytes{1}, Bytes{700}, kKiB, kKiB + 1, 18 * kMiB, 1000 * kMiB,
-                            12 * kMiB + 300 * kKiB, kGiB + kGiB / 2, 139 * kGiB + 5, 8 * kTiB + kGiB}) {
+  for (const Bytes bytes :
+       {Bytes{0}, Bytes{1}, Bytes{700}, kKiB, kKiB + 1, 18 * kMiB, 1000 * kMiB,
+        12 * kMiB + 300 * kKiB, kGiB + kGiB / 2, 139 * kGiB + 5, 8 * kTiB + kGiB}) {
     const auto parsed = parse_bytes(readable_bytes(bytes));
     ASSERT_TRUE(parsed.ok()) << readable_bytes(bytes);
-    EXPECT_NEAR(static_cast<double>(parsed.value()), static_cast<double>(bytes), 0.005 * static_cast<double>(bytes));
+    EXPECT_NEAR(static_cast<double>(parsed.value()), static_cast<double>(bytes),
+                0.005 * static_cast<double>(bytes));
   }
 }
 
 TEST(ParseBytes, refuses_everything_else) {
   for (const char* text :
-       {"",     " ",         "MiB",    " MiB",  "64M",    "64m",     "1k",       "2g",     "-1",     "+1",  " 1",
-        "1 ",   "1  MiB",    "1\tMiB", "1MiB ", " 1MiB",  "64mib",   "0x10",     "1MiBx",  "max",    "1e3", "1.5",
-        "1.5B", "1.5 bytes", ".5GiB",  "1.GiB", "1. GiB", "1.-5GiB", "1.5.5GiB", "1,5GiB", "1 .5GiB"}) {
+       {"",      " ",     "MiB",    " MiB",    "64M",      "64m",    "1k",     "2g",
+        "-1",    "+1",    " 1",     "1 ",      "1  MiB",   "1\tMiB", "1MiB ",  " 1MiB",
+        "64mib", "0x10",  "1MiBx",  "max",     "1e3",      "1.5",    "1.5B",   "1.5 bytes",
+        ".5GiB", "1.GiB", "1. GiB", "1.-5GiB", "1.5.5GiB", "1,5GiB", "1 .5GiB"}) {
     const auto parsed = parse_bytes(text);
     ASSERT_FALSE(parsed.ok()) << text;
     EXPECT_EQ(parsed.error().code, ErrorCode::invalid_argument);
@@ -69,17 +73,20 @@ TEST(ParseBytes, refuses_everything_else) {
 }
 
 TEST(ParseBytes, refuses_sizes_that_overflow) {
-  for (const char* text : {"18446744073709551616", "16777216TiB", "16777216.5TiB", "18446744073709551615KiB",
-                           "18446744073709551615.5KB", "99999999999999999999999"}) {
+  for (const char* text :
+       {"18446744073709551616", "16777216TiB", "16777216.5TiB", "18446744073709551615KiB",
+        "18446744073709551615.5KB", "99999999999999999999999"}) {
     const auto parsed = parse_bytes(text);
     ASSERT_FALSE(parsed.ok()) << text;
-    EXPECT_NE(parsed.error().message.find("larger than any size"), std::string::npos) << parsed.error().message;
+    EXPECT_NE(parsed.error().message.find("larger than any size"), std::string::npos)
+        << parsed.error().message;
   }
   EXPECT_TRUE(parse_bytes("16777215TiB").ok());
 }
 
 TEST(FormatBytes, gives_text_that_parses_back_to_the_same_size) {
-  for (const Bytes bytes : {Bytes{0}, Bytes{1}, Bytes{1500}, kKiB, 3 * kMiB, 2 * kGiB, 8 * kTiB, kTiB + 1, ~Bytes{0}}) {
+  for (const Bytes bytes :
+       {Bytes{0}, Bytes{1}, Bytes{1500}, kKiB, 3 * kMiB, 2 * kGiB, 8 * kTiB, kTiB + 1, ~Bytes{0}}) {
     const auto parsed = parse_bytes(format_bytes(bytes));
     ASSERT_TRUE(parsed.ok()) << format_bytes(bytes);
     EXPECT_EQ(parsed.value(), bytes);

@@ -79,7 +79,8 @@ TEST(ErrorCode, every_code_has_a_name_of_its_own) {
   for (int code = 1; code <= static_cast<int>(ErrorCode::bad_file); ++code) {
     names.insert(to_string(static_cast<ErrorCode>(code)));
   }
-  names.insert(to_string(ErrorCode::not_shared));  // the C ABI has a status between the two that is no error
+  names.insert(
+      to_string(ErrorCode::not_shared));  // the C ABI has a status between the two that is no error
   EXPECT_EQ(names.size(), static_cast<std::size_t>(ErrorCode::bad_file) + 1);
   EXPECT_FALSE(names.contains("unknown error"));
 }

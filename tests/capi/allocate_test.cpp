@@ -47,7 +47,8 @@ TEST_F(Allocate, zero_bytes_are_null_and_null_is_free_to_give_back) {
 TEST_F(Allocate, aligns_as_asked) {
   for (const std::size_t alignment : {std::size_t{1}, std::size_t{512}, 4 * kMiB}) {
     void* ptr = nullptr;
-    ASSERT_EQ(vpmm_allocate_aligned(pool_, 3 * kMiB, alignment, nullptr, &ptr), VPMM_OK) << vpmm_last_error();
+    ASSERT_EQ(vpmm_allocate_aligned(pool_, 3 * kMiB, alignment, nullptr, &ptr), VPMM_OK)
+        << vpmm_last_error();
     EXPECT_TRUE(is_aligned(ptr, alignment)) << alignment;
     EXPECT_EQ(vpmm_deallocate(pool_, ptr, nullptr), VPMM_OK);
   }
@@ -64,7 +65,8 @@ TEST_F(Allocate, refuses_an_alignment_that_is_no_power_of_two) {
 TEST_F(Allocate, refuses_an_absurd_size) {
   void* ptr = nullptr;
   EXPECT_NE(vpmm_allocate(pool_, std::numeric_limits<std::size_t>::max(), nullptr, &ptr), VPMM_OK);
-  EXPECT_NE(vpmm_allocate(pool_, std::numeric_limits<std::size_t>::max() - kMiB, nullptr, &ptr), VPMM_OK);
+  EXPECT_NE(vpmm_allocate(pool_, std::numeric_limits<std::size_t>::max() - kMiB, nullptr, &ptr),
+            VPMM_OK);
   EXPECT_EQ(ptr, nullptr);
   EXPECT_GT(std::strlen(vpmm_last_error()), 0U);
 }
@@ -162,7 +164,8 @@ TEST_F(Allocate, announced_captures_come_in_pairs) {
 TEST_F(Allocate, tries_without_blocking_and_says_so) {
   void* ptr = pool_;
   ASSERT_EQ(vpmm_config_init(nullptr), VPMM_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(vpmm_try_allocate_any_stream(pool_, 80, 0, &ptr), VPMM_WOULD_BLOCK) << "nothing is mapped yet";
+  EXPECT_EQ(vpmm_try_allocate_any_stream(pool_, 80, 0, &ptr), VPMM_WOULD_BLOCK)
+      << "nothing is mapped yet";
   EXPECT_EQ(vpmm_try_allocate_any_stream(pool_, 0, 0, &ptr), VPMM_WOULD_BLOCK);
   EXPECT_EQ(vpmm_try_allocate_any_stream(nullptr, 80, 0, &ptr), VPMM_WOULD_BLOCK);
   EXPECT_EQ(vpmm_try_allocate_any_stream(pool_, 80, 0, nullptr), VPMM_WOULD_BLOCK);
@@ -180,7 +183,8 @@ TEST_F(Allocate, tries_without_blocking_and_says_so) {
 TEST_F(Allocate, tries_what_a_stream_freed_itself) {
   void* ptr = pool_;
   ASSERT_EQ(vpmm_config_init(nullptr), VPMM_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(vpmm_try_allocate(pool_, 80, 0, nullptr, &ptr), VPMM_WOULD_BLOCK) << "nothing is mapped yet";
+  EXPECT_EQ(vpmm_try_allocate(pool_, 80, 0, nullptr, &ptr), VPMM_WOULD_BLOCK)
+      << "nothing is mapped yet";
   EXPECT_EQ(vpmm_try_allocate(nullptr, 80, 0, nullptr, &ptr), VPMM_WOULD_BLOCK);
   EXPECT_EQ(vpmm_try_allocate(pool_, 80, 0, nullptr, nullptr), VPMM_WOULD_BLOCK);
   EXPECT_EQ(vpmm_try_deallocate(pool_, pool_, nullptr), VPMM_WOULD_BLOCK) << "it is not ours";
@@ -191,7 +195,8 @@ TEST_F(Allocate, tries_what_a_stream_freed_itself) {
   void* const first = allocate(80);
   EXPECT_EQ(vpmm_try_deallocate(pool_, first, nullptr), VPMM_OK);
   EXPECT_EQ(statistics_of(pool_).live_allocations, 0U);
-  EXPECT_EQ(vpmm_try_deallocate(pool_, first, nullptr), VPMM_WOULD_BLOCK) << "the ordinary function says it is freed";
+  EXPECT_EQ(vpmm_try_deallocate(pool_, first, nullptr), VPMM_WOULD_BLOCK)
+      << "the ordinary function says it is freed";
   EXPECT_EQ(vpmm_try_allocate(pool_, 80, 0, nullptr, &ptr), VPMM_WOULD_BLOCK)
       << "without a current context it is not known whose default stream that is";
 }

@@ -22,7 +22,8 @@ class ArenaAbi : public SimPool {
   }
   void* take(std::size_t bytes, std::size_t alignment = 0) {
     void* ptr = nullptr;
-    EXPECT_EQ(vpmm_arena_allocate(arena_, bytes, alignment, nullptr, &ptr), VPMM_OK) << vpmm_last_error();
+    EXPECT_EQ(vpmm_arena_allocate(arena_, bytes, alignment, nullptr, &ptr), VPMM_OK)
+        << vpmm_last_error();
     return ptr;
   }
 
@@ -73,8 +74,10 @@ TEST_F(ArenaAbi, a_place_can_be_asked_for) {
   EXPECT_EQ(vpmm_arena_allocate_at(arena_, ptr, 100, nullptr), VPMM_ERROR_INVALID_ARGUMENT);
   EXPECT_TRUE(last_error_names("not free")) << vpmm_last_error();
   EXPECT_EQ(vpmm_deallocate(pool_, ptr, nullptr), VPMM_OK);
-  EXPECT_EQ(vpmm_arena_allocate_at(arena_, plus(ptr, 1024), 100, nullptr), VPMM_OK) << vpmm_last_error();
-  EXPECT_EQ(vpmm_arena_allocate_at(arena_, allocate(3 * kMiB), 100, nullptr), VPMM_ERROR_INVALID_POINTER);
+  EXPECT_EQ(vpmm_arena_allocate_at(arena_, plus(ptr, 1024), 100, nullptr), VPMM_OK)
+      << vpmm_last_error();
+  EXPECT_EQ(vpmm_arena_allocate_at(arena_, allocate(3 * kMiB), 100, nullptr),
+            VPMM_ERROR_INVALID_POINTER);
   EXPECT_EQ(vpmm_arena_allocate_at(arena_, nullptr, 100, nullptr), VPMM_ERROR_INVALID_ARGUMENT);
 }
 
@@ -112,7 +115,8 @@ TEST_F(ArenaAbi, names_the_parameter_that_is_wrong) {
   EXPECT_EQ(vpmm_arena_allocate(nullptr, 1, 0, nullptr, &ptr), VPMM_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(vpmm_arena_allocate(arena_, 1, 0, nullptr, nullptr), VPMM_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(vpmm_arena_allocate(arena_, 1, 384, nullptr, &ptr), VPMM_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(vpmm_arena_allocate(arena_, std::size_t{1} << 60, 0, nullptr, &ptr), VPMM_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(vpmm_arena_allocate(arena_, std::size_t{1} << 60, 0, nullptr, &ptr),
+            VPMM_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(ptr, pool_);
   EXPECT_EQ(vpmm_arena_id(arena_, nullptr), VPMM_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(vpmm_arena_live(arena_, nullptr, 0, nullptr), VPMM_ERROR_INVALID_ARGUMENT);
@@ -123,14 +127,16 @@ TEST_F(ArenaAbi, names_the_parameter_that_is_wrong) {
   EXPECT_EQ(vpmm_arena_release(nullptr), VPMM_OK) << "does nothing";
 }
 
-// The simulator of the process is behind another door, so the memory is another pool's, which does not know.
+// The simulator of the process is behind another door, so the memory is another pool's, which does
+// not know.
 class ExternalArenaAbi : public SimPool {
  protected:
   void SetUp() override {
     SimPool::SetUp();
     ASSERT_EQ(vpmm_pool_create(0, nullptr, &owner_), VPMM_OK) << vpmm_last_error();
     ASSERT_EQ(vpmm_allocate(owner_, kBytes, nullptr, &memory_), VPMM_OK) << vpmm_last_error();
-    ASSERT_EQ(vpmm_arena_create(pool_, VPMM_ARENA_EXTERNAL, 7, &arena_), VPMM_OK) << vpmm_last_error();
+    ASSERT_EQ(vpmm_arena_create(pool_, VPMM_ARENA_EXTERNAL, 7, &arena_), VPMM_OK)
+        << vpmm_last_error();
   }
   void TearDown() override {
     EXPECT_EQ(vpmm_arena_release(arena_), VPMM_OK) << vpmm_last_error();
@@ -172,7 +178,8 @@ TEST_F(ExternalArenaAbi, refuses_by_name_what_is_no_memory_for_it) {
   EXPECT_TRUE(last_error_names("`ptr`")) << vpmm_last_error();
   EXPECT_EQ(vpmm_arena_add_memory(arena_, memory_, 100), VPMM_ERROR_INVALID_ARGUMENT);
   EXPECT_TRUE(last_error_names("multiples of 512")) << vpmm_last_error();
-  EXPECT_EQ(vpmm_arena_add_memory(arena_, allocate(4 * kMiB), 4 * kMiB), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(vpmm_arena_add_memory(arena_, allocate(4 * kMiB), 4 * kMiB),
+            VPMM_ERROR_INVALID_ARGUMENT);
   EXPECT_TRUE(last_error_names("this pool's")) << vpmm_last_error();
   EXPECT_EQ(vpmm_arena_take_memory(nullptr, &taken, nullptr), VPMM_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(vpmm_arena_take_memory(arena_, nullptr, nullptr), VPMM_ERROR_INVALID_ARGUMENT);

@@ -1,4 +1,5 @@
-// capi: the C++ header's way to events, layouts, requests with flags, and several out-of-memory callbacks.
+// capi: the C++ header's way to events, layouts, requests with flags, and several out-of-memory
+// callbacks.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -40,7 +41,9 @@ TEST(CppObserving, out_of_memory_callbacks_come_and_go) {
   const memory_pool pool;
   pool.set_capacity(8 * kMiB);
   int calls = 0;
-  const auto count = [](void* argument, int, std::uint64_t) { return ++*static_cast<int*>(argument), 0; };
+  const auto count = [](void* argument, int, std::uint64_t) {
+    return ++*static_cast<int*>(argument), 0;
+  };
   const std::uint64_t id = pool.add_out_of_memory_callback(count, &calls);
   EXPECT_FALSE(pool.try_allocate(16 * kMiB, any_stream));
   EXPECT_EQ(calls, 1);

@@ -22,8 +22,10 @@ class Cpp : public testing::Test {
   memory_pool pool_;
 };
 
-static_assert(std::is_nothrow_move_constructible_v<buffer> && !std::is_copy_constructible_v<buffer>);
-static_assert(std::is_nothrow_move_constructible_v<memory_pool> && !std::is_copy_constructible_v<memory_pool>);
+static_assert(std::is_nothrow_move_constructible_v<buffer> &&
+              !std::is_copy_constructible_v<buffer>);
+static_assert(std::is_nothrow_move_constructible_v<memory_pool> &&
+              !std::is_copy_constructible_v<memory_pool>);
 static_assert(std::is_trivially_copyable_v<pool_ref>);
 
 TEST_F(Cpp, allocates_and_deallocates) {
@@ -199,13 +201,15 @@ TEST_F(Cpp, what_is_ready_is_given_at_once_and_the_rest_not) {
   pool_.deallocate(second, any_stream);
 }
 
-TEST_F(Cpp, what_a_stream_frees_at_once_is_freed_and_where_no_context_is_current_it_has_nothing_ready) {
+TEST_F(Cpp,
+       what_a_stream_frees_at_once_is_freed_and_where_no_context_is_current_it_has_nothing_ready) {
   const vpmm_stream stream = nullptr;
   void* const ptr = pool_.allocate(80, stream);
   EXPECT_TRUE(pool_.deallocate_if_ready(ptr, stream));
   EXPECT_EQ(live(), 0U);
   EXPECT_FALSE(pool_.deallocate_if_ready(ptr, stream)) << "it is freed";
-  EXPECT_EQ(pool_.allocate_if_ready(80, stream), nullptr) << "whose default stream it is, is not known";
+  EXPECT_EQ(pool_.allocate_if_ready(80, stream), nullptr)
+      << "whose default stream it is, is not known";
   EXPECT_EQ(pool_.allocate(80, stream), ptr);
 }
 
@@ -217,7 +221,8 @@ TEST_F(Cpp, one_stream_waits_for_another_and_what_is_none_is_named) {
     FAIL() << "waited for no stream";
   } catch (const error& caught) {
     EXPECT_EQ(caught.status(), VPMM_ERROR_INVALID_ARGUMENT);
-    EXPECT_NE(std::string(caught.what()).find("`first` 0x4200 is no stream"), std::string::npos) << caught.what();
+    EXPECT_NE(std::string(caught.what()).find("`first` 0x4200 is no stream"), std::string::npos)
+        << caught.what();
   }
 }
 

@@ -33,7 +33,8 @@ int check_child(vpmm_pool* pool, void* live) {
   if (vpmm_synchronize(pool) != VPMM_ERROR_PROCESS_ENDING) return 10;
   if (vpmm_pool_destroy(pool) != VPMM_OK) return 11;
   if (vpmm_try_allocate_any_stream(pool, 80, 0, &ptr) != VPMM_WOULD_BLOCK) return 12;
-  if (vpmm_defer_cleanup_begin(pool) != VPMM_OK || vpmm_defer_cleanup_end(pool) != VPMM_OK) return 13;
+  if (vpmm_defer_cleanup_begin(pool) != VPMM_OK || vpmm_defer_cleanup_end(pool) != VPMM_OK)
+    return 13;
   return 0;
 }
 
@@ -63,8 +64,9 @@ std::unique_ptr<memory_pool> early_pool;
 void check_after_exit_began() {
   void* ptr = nullptr;
   vpmm_pool* pool = nullptr;
-  const bool refused = vpmm_default_pool(0, &pool) == VPMM_ERROR_PROCESS_ENDING &&
-                       vpmm_allocate(early_pool->handle(), kMiB, nullptr, &ptr) == VPMM_ERROR_PROCESS_ENDING;
+  const bool refused =
+      vpmm_default_pool(0, &pool) == VPMM_ERROR_PROCESS_ENDING &&
+      vpmm_allocate(early_pool->handle(), kMiB, nullptr, &ptr) == VPMM_ERROR_PROCESS_ENDING;
   early_buffer.reset();
   early_pool.reset();
   _exit(refused && last_error_names("exiting") ? 42 : 1);

@@ -12,7 +12,8 @@ namespace vpmm::capi_test {
 namespace {
 
 TEST(Version, is_that_of_the_header) {
-  EXPECT_EQ(vpmm_version(), fmt::format("{}.{}.{}", VPMM_VERSION_MAJOR, VPMM_VERSION_MINOR, VPMM_VERSION_PATCH));
+  EXPECT_EQ(vpmm_version(),
+            fmt::format("{}.{}.{}", VPMM_VERSION_MAJOR, VPMM_VERSION_MINOR, VPMM_VERSION_PATCH));
 }
 
 TEST(StatusString, names_every_status_differently) {
@@ -21,7 +22,8 @@ TEST(StatusString, names_every_status_differently) {
     names.insert(vpmm_status_string(static_cast<vpmm_status>(status)));
   }
   EXPECT_EQ(names.size(), static_cast<std::size_t>(VPMM_ERROR_NOT_SHARED) + 1);
-  EXPECT_STREQ(vpmm_status_string(static_cast<vpmm_status>(VPMM_ERROR_NOT_SHARED + 1)), "unknown error");
+  EXPECT_STREQ(vpmm_status_string(static_cast<vpmm_status>(VPMM_ERROR_NOT_SHARED + 1)),
+               "unknown error");
 }
 
 TEST(LastError, names_the_parameter_that_is_null) {
@@ -64,14 +66,17 @@ TEST_F(SimPool, names_the_argument_that_it_refuses) {
   void* ptr = nullptr;
   auto* const no_stream = reinterpret_cast<vpmm_stream>(std::uintptr_t{0x7357});
   EXPECT_EQ(vpmm_allocate(pool_, 1, no_stream, &ptr), VPMM_ERROR_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(vpmm_last_error()).find("`stream` 0x7357"), std::string::npos) << vpmm_last_error();
+  EXPECT_NE(std::string(vpmm_last_error()).find("`stream` 0x7357"), std::string::npos)
+      << vpmm_last_error();
   EXPECT_EQ(ptr, nullptr);
   EXPECT_EQ(vpmm_record_start(pool_, ""), VPMM_ERROR_INVALID_ARGUMENT);
   EXPECT_STREQ(vpmm_last_error(), "`path` is empty");
   ASSERT_EQ(vpmm_set_capacity(pool_, std::uint64_t{1} << 30), VPMM_OK);
   EXPECT_EQ(vpmm_preallocate(pool_, std::size_t{1} << 40), VPMM_ERROR_OUT_OF_MEMORY);
-  EXPECT_NE(std::string(vpmm_last_error()).find("asked to map 1 TiB in all"), std::string::npos) << vpmm_last_error();
-  EXPECT_NE(std::string(vpmm_last_error()).find("the limit is 1 GiB"), std::string::npos) << vpmm_last_error();
+  EXPECT_NE(std::string(vpmm_last_error()).find("asked to map 1 TiB in all"), std::string::npos)
+      << vpmm_last_error();
+  EXPECT_NE(std::string(vpmm_last_error()).find("the limit is 1 GiB"), std::string::npos)
+      << vpmm_last_error();
   EXPECT_EQ(statistics_of(pool_).live_allocations, 0U);
   EXPECT_EQ(statistics_of(pool_).mapped_bytes, 0U);
 }

@@ -19,12 +19,15 @@ struct Heard {
   std::vector<vpmm_event> events;
 };
 
-void hear(void* argument, const vpmm_event* event) { static_cast<Heard*>(argument)->events.push_back(*event); }
+void hear(void* argument, const vpmm_event* event) {
+  static_cast<Heard*>(argument)->events.push_back(*event);
+}
 
 TEST_F(Events, come_with_every_field_filled) {
   Heard heard;
   std::uint64_t id = 0;
-  ASSERT_EQ(vpmm_add_event_callback(pool_, kAllKinds, hear, &heard, &id), VPMM_OK) << vpmm_last_error();
+  ASSERT_EQ(vpmm_add_event_callback(pool_, kAllKinds, hear, &heard, &id), VPMM_OK)
+      << vpmm_last_error();
   EXPECT_NE(id, 0U);
   void* ptr = nullptr;
   ASSERT_EQ(vpmm_allocate_any_stream(pool_, 4 * kMiB - 1, 0, &ptr), VPMM_OK);
@@ -52,7 +55,8 @@ TEST_F(Events, come_with_every_field_filled) {
 TEST_F(Events, name_the_arena_and_tell_what_it_gets_and_gives_back) {
   Heard heard;
   std::uint64_t id = 0, number = 0;
-  ASSERT_EQ(vpmm_add_event_callback(pool_, kAllKinds & ~1U, hear, &heard, &id), VPMM_OK) << vpmm_last_error();
+  ASSERT_EQ(vpmm_add_event_callback(pool_, kAllKinds & ~1U, hear, &heard, &id), VPMM_OK)
+      << vpmm_last_error();
   vpmm_arena* arena = nullptr;
   ASSERT_EQ(vpmm_arena_create(pool_, 0, 0, &arena), VPMM_OK) << vpmm_last_error();
   ASSERT_EQ(vpmm_arena_id(arena, &number), VPMM_OK);
@@ -64,7 +68,8 @@ TEST_F(Events, name_the_arena_and_tell_what_it_gets_and_gives_back) {
   ASSERT_EQ(heard.events.size(), 4U) << "map, grow, free, shrink";
   for (const std::size_t i : {1U, 3U}) {
     const vpmm_event& event = heard.events[i];
-    EXPECT_EQ(event.kind, static_cast<std::uint32_t>(i == 1 ? VPMM_EVENT_ARENA_GROW : VPMM_EVENT_ARENA_SHRINK));
+    EXPECT_EQ(event.kind,
+              static_cast<std::uint32_t>(i == 1 ? VPMM_EVENT_ARENA_GROW : VPMM_EVENT_ARENA_SHRINK));
     EXPECT_EQ(event.ptr, ptr);
     EXPECT_EQ(event.bytes, 4 * kMiB);
     EXPECT_EQ(event.arena, number);

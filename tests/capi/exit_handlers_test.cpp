@@ -1,4 +1,5 @@
-// capi: exit handlers of the library: how many there are, and what a fork beside their registration leaves behind.
+// capi: exit handlers of the library: how many there are, and what a fork beside their registration
+// leaves behind.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -48,7 +49,8 @@ void use_a_pool_of_its_own() {
   void* ptr = nullptr;
   if (vpmm_pool_create(0, nullptr, &pool) != VPMM_OK) _exit(90);
   if (vpmm_allocate_any_stream(pool, 100'000, 0, &ptr) != VPMM_OK) _exit(91);
-  if (vpmm_deallocate_any_stream(pool, ptr) != VPMM_OK || vpmm_pool_destroy(pool) != VPMM_OK) _exit(92);
+  if (vpmm_deallocate_any_stream(pool, ptr) != VPMM_OK || vpmm_pool_destroy(pool) != VPMM_OK)
+    _exit(92);
 }
 
 using ExitHandlers = SimPool;
@@ -64,13 +66,15 @@ TEST_F(ExitHandlers, are_not_more_after_more_pools_and_resets) {
   EXPECT_EQ(registrations, before);
 }
 
-// Started anew by the threadsafe style, so that the library registers its handlers in a process of its own.
+// Started anew by the threadsafe style, so that the library registers its handlers in a process of
+// its own.
 class ExitHandlersDeathTest : public testing::Test {
  protected:
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 
-// What exit() does first. Where the lock is taken and nobody is there who will leave it, the alarm ends the process.
+// What exit() does first. Where the lock is taken and nobody is there who will leave it, the alarm
+// ends the process.
 [[noreturn]] void exit_as_glibc_does() {
   is_forked_child = true;
   alarm(60);

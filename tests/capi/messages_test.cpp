@@ -12,7 +12,9 @@ namespace {
 
 using Heard = std::vector<std::pair<int, std::string>>;
 
-void hear(void* argument, int level, const char* text) { static_cast<Heard*>(argument)->emplace_back(level, text); }
+void hear(void* argument, int level, const char* text) {
+  static_cast<Heard*>(argument)->emplace_back(level, text);
+}
 
 // Opens a pool of 16 MiB that logs at `level`, and asks it for 64.
 void run_short(const char* level) {
@@ -32,16 +34,20 @@ TEST(Messages, go_to_the_callback_with_their_level_until_it_is_taken_away) {
   run_short("info");
   ASSERT_EQ(heard.size(), 2U);
   EXPECT_EQ(heard[0].first, VPMM_LOG_INFO);
-  EXPECT_EQ(heard[0].second.rfind("device 0 (Simulated GPU, 139 GiB): pool opened, limit 16 MiB; ", 0), 0U)
+  EXPECT_EQ(
+      heard[0].second.rfind("device 0 (Simulated GPU, 139 GiB): pool opened, limit 16 MiB; ", 0),
+      0U)
       << heard[0].second;
   EXPECT_EQ(heard[1].first, VPMM_LOG_INFO);
   EXPECT_EQ(heard[1].second,
-            "out of device memory: asked for 64 MiB; 48 MiB are missing; live 0 bytes, free 0 bytes, limit 16 MiB");
+            "out of device memory: asked for 64 MiB; 48 MiB are missing; live 0 bytes, free 0 "
+            "bytes, limit 16 MiB");
   ASSERT_EQ(vpmm_set_log_callback(nullptr, nullptr), VPMM_OK);
   testing::internal::CaptureStderr();
   run_short("info");
   EXPECT_EQ(heard.size(), 2U);
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("vpmm: info: out of device memory: asked for 64 MiB; "),
+  EXPECT_NE(testing::internal::GetCapturedStderr().find(
+                "vpmm: info: out of device memory: asked for 64 MiB; "),
             std::string::npos);
 }
 
@@ -52,7 +58,8 @@ TEST(Messages, are_only_those_of_the_level) {
   EXPECT_EQ(heard, Heard{}) << "the caller has the error";
   ASSERT_EQ(vpmm_set_log_callback(nullptr, nullptr), VPMM_OK);
   EXPECT_TRUE(last_error_names("asked for 64 MiB"));
-  EXPECT_TRUE(last_error_names("\nwhat to try:\n  - raise VPMM_CAPACITY (vpmm_set_capacity) by 48 MiB or more"));
+  EXPECT_TRUE(last_error_names(
+      "\nwhat to try:\n  - raise VPMM_CAPACITY (vpmm_set_capacity) by 48 MiB or more"));
 }
 
 }  // namespace

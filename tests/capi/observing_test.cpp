@@ -117,7 +117,8 @@ TEST_F(Observing, snapshot_and_dump_show_what_is_live_in_a_page_that_is_cut) {
   char* text = nullptr;
   ASSERT_EQ(vpmm_dump_text(pool_, &text), VPMM_OK);
   const std::string dump = take(text);
-  EXPECT_NE(dump.find("[1]         cut for requests below a page: 3 live, asked for 2.93 KiB\n"), std::string::npos)
+  EXPECT_NE(dump.find("[1]         cut for requests below a page: 3 live, asked for 2.93 KiB\n"),
+            std::string::npos)
       << dump;
 }
 

@@ -47,7 +47,8 @@ TEST(DefaultPool, opened_again_with_other_settings_is_an_error_that_names_the_di
   EXPECT_EQ(vpmm_default_pool_open(0, &config, &pool), VPMM_ERROR_BAD_CONFIGURATION);
   EXPECT_EQ(pool, nullptr);
   EXPECT_STREQ(vpmm_last_error(),
-               "the process-wide pool of device 0 is already open with other settings: VPMM_PAGES is 0, not 3");
+               "the process-wide pool of device 0 is already open with other settings: VPMM_PAGES "
+               "is 0, not 3");
 }
 
 TEST(DefaultPool, needs_settings_to_be_opened_with_settings) {
@@ -135,7 +136,8 @@ TEST_F(Pools, a_capacity_of_zero_is_refused_as_in_the_settings) {
   EXPECT_EQ(vpmm_set_capacity(pool_, 0), VPMM_ERROR_INVALID_ARGUMENT);
   EXPECT_TRUE(last_error_names("capacity 0")) << vpmm_last_error();
   void* ptr = nullptr;
-  EXPECT_EQ(vpmm_allocate(pool_, 32 * kMiB, nullptr, &ptr), VPMM_ERROR_OUT_OF_MEMORY) << "the limit is as before";
+  EXPECT_EQ(vpmm_allocate(pool_, 32 * kMiB, nullptr, &ptr), VPMM_ERROR_OUT_OF_MEMORY)
+      << "the limit is as before";
 }
 
 TEST_F(Pools, a_full_pool_reports_device_memory) {
@@ -191,7 +193,9 @@ TEST_F(Pools, the_out_of_memory_callback_may_free_and_is_asked_until_it_cannot) 
 
 TEST_F(Pools, an_exception_out_of_a_callback_becomes_an_error) {
   ASSERT_EQ(vpmm_set_capacity(pool_, 16 * kMiB), VPMM_OK);
-  const auto throws = [](void*, int, std::uint64_t) -> int { throw std::runtime_error("spilling failed"); };
+  const auto throws = [](void*, int, std::uint64_t) -> int {
+    throw std::runtime_error("spilling failed");
+  };
   ASSERT_EQ(vpmm_set_out_of_memory_callback(pool_, throws, nullptr), VPMM_OK);
   void* ptr = nullptr;
   EXPECT_NE(vpmm_allocate(pool_, 32 * kMiB, nullptr, &ptr), VPMM_OK);

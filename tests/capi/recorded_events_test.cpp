@@ -1,4 +1,5 @@
-// capi: recordings with options, by the environment, with frames of another language; and what a kill leaves behind.
+// capi: recordings with options, by the environment, with frames of another language; and what a
+// kill leaves behind.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
@@ -26,7 +27,8 @@ using test::RecordedFile;
 
 std::string file_of_test() {
   const std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();
-  return testing::TempDir() + "vpmm_" + std::to_string(getpid()) + "_" + test.substr(0, 40) + ".vpmmrec";
+  return testing::TempDir() + "vpmm_" + std::to_string(getpid()) + "_" + test.substr(0, 40) +
+         ".vpmmrec";
 }
 
 class RecordedEvents : public SimPool {
@@ -52,7 +54,8 @@ TEST_F(RecordedEvents, with_options_are_recorded_and_marked) {
   allocate(1000);
   ASSERT_EQ(vpmm_record_mark(pool_, "step 12"), VPMM_OK);
   ASSERT_EQ(vpmm_record_stop(pool_), VPMM_OK) << vpmm_last_error();
-  EXPECT_EQ(vpmm_record_mark(pool_, "too late"), VPMM_OK) << "nothing is recorded, and that is no mistake";
+  EXPECT_EQ(vpmm_record_mark(pool_, "too late"), VPMM_OK)
+      << "nothing is recorded, and that is no mistake";
   const RecordedFile file = read_recorded(path_);
   EXPECT_EQ(file.error, "");
   EXPECT_EQ(file.header["stacks"], "native");
@@ -97,7 +100,8 @@ TEST_F(RecordedEvents, go_to_no_file_that_another_recording_is_written_to) {
     allocate(1000);
     EXPECT_EQ(vpmm_record_stop(pool_), VPMM_OK) << vpmm_last_error();
     EXPECT_EQ(observe::read_trace(path).value().allocations, 1U);
-    EXPECT_EQ(vpmm_record_start(other, path.c_str()), VPMM_OK) << "it is over: " << vpmm_last_error();
+    EXPECT_EQ(vpmm_record_start(other, path.c_str()), VPMM_OK)
+        << "it is over: " << vpmm_last_error();
     EXPECT_EQ(vpmm_record_stop(other), VPMM_OK);
   }
   EXPECT_EQ(vpmm_pool_destroy(other), VPMM_OK);
@@ -131,7 +135,7 @@ TEST_F(RecordedEvents, of_the_cpp_header_end_with_its_scope) {
   EXPECT_EQ(file.end["ended"], "stopped");
 }
 
-// --- frames of another language -------------------------------------------------------------------------------------
+// --- --- frames of another language
 
 std::size_t two_frames(void* argument, uint64_t* frames, std::size_t most) {
   EXPECT_GE(most, 2U);
@@ -140,7 +144,8 @@ std::size_t two_frames(void* argument, uint64_t* frames, std::size_t most) {
   return 2;
 }
 
-void name_frame(void* /*argument*/, uint64_t frame, const char** file, uint64_t* line, const char** function) {
+void name_frame(void* /*argument*/, uint64_t frame, const char** file, uint64_t* line,
+                const char** function) {
   *file = "model.py";
   *line = frame;
   *function = frame == 7 ? "forward" : "train";
@@ -162,10 +167,11 @@ TEST_F(RecordedEvents, have_the_frames_that_a_provider_gives) {
   const RecordedFile file = read_recorded(path_);
   EXPECT_EQ(file.definitions["stacks"].size(), 2U);
   const std::string number = std::to_string(file.first(RecordedKind::allocate).stack);
-  EXPECT_EQ(file.definitions["stacks"][number].dump(), R"([["model.py",7,"forward"],["model.py",8,"train"]])");
+  EXPECT_EQ(file.definitions["stacks"][number].dump(),
+            R"([["model.py",7,"forward"],["model.py",8,"train"]])");
 }
 
-// --- by the environment ---------------------------------------------------------------------------------------------
+// --- --- by the environment
 
 class RecordedByEnvironment : public testing::Test {
  protected:
@@ -174,12 +180,14 @@ class RecordedByEnvironment : public testing::Test {
     setenv("VPMM_RECORD", (folder_ + "/run-%p.%d.csv.gz").c_str(), 1);
   }
   void TearDown() override {
-    for (const char* name :
-         {"VPMM_RECORD", "VPMM_RECORD_STACKS", "VPMM_RECORD_SAMPLE", "VPMM_RECORD_LIMIT", "VPMM_RECORD_WINDOW"})
+    for (const char* name : {"VPMM_RECORD", "VPMM_RECORD_STACKS", "VPMM_RECORD_SAMPLE",
+                             "VPMM_RECORD_LIMIT", "VPMM_RECORD_WINDOW"})
       unsetenv(name);
     std::filesystem::remove_all(folder_);
   }
-  std::string run(const std::string& suffix) const { return folder_ + "/run-" + std::to_string(getpid()) + suffix; }
+  std::string run(const std::string& suffix) const {
+    return folder_ + "/run-" + std::to_string(getpid()) + suffix;
+  }
   static void use_a_pool() {
     vpmm_pool* pool = nullptr;
     void* ptr = nullptr;
@@ -209,10 +217,13 @@ TEST_F(RecordedByEnvironment, a_process_that_finds_the_file_in_use_takes_one_of_
   use_a_pool();
   const std::string said = testing::internal::GetCapturedStderr();
   ::close(taken);
-  EXPECT_NE(said.find("warning: recording to " + folder_ + "/run." + std::to_string(getpid())), std::string::npos)
+  EXPECT_NE(said.find("warning: recording to " + folder_ + "/run." + std::to_string(getpid())),
+            std::string::npos)
       << said;
   EXPECT_EQ(std::filesystem::file_size(file), 4U);
-  EXPECT_EQ(read_recorded(folder_ + "/run." + std::to_string(getpid()) + ".vpmm").count(RecordedKind::allocate), 1U);
+  EXPECT_EQ(read_recorded(folder_ + "/run." + std::to_string(getpid()) + ".vpmm")
+                .count(RecordedKind::allocate),
+            1U);
 }
 
 TEST_F(RecordedByEnvironment, a_file_that_is_not_in_use_and_cannot_be_recorded_to_is_an_error) {
@@ -249,8 +260,9 @@ TEST_F(RecordedByEnvironment, what_is_wrong_with_it_keeps_no_pool_from_opening) 
   setenv("VPMM_RECORD", "/no/such/folder/file", 1);
   testing::internal::CaptureStderr();
   use_a_pool();
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("nothing is recorded: /no/such/folder/file"),
-            std::string::npos);
+  EXPECT_NE(
+      testing::internal::GetCapturedStderr().find("nothing is recorded: /no/such/folder/file"),
+      std::string::npos);
   setenv("VPMM_RECORD", (folder_ + "/%x").c_str(), 1);
   testing::internal::CaptureStderr();
   use_a_pool();
@@ -259,22 +271,26 @@ TEST_F(RecordedByEnvironment, what_is_wrong_with_it_keeps_no_pool_from_opening) 
   setenv("VPMM_RECORD_LIMIT", "much", 1);
   testing::internal::CaptureStderr();
   use_a_pool();
-  EXPECT_NE(testing::internal::GetCapturedStderr().find("VPMM_RECORD_LIMIT=much"), std::string::npos);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("VPMM_RECORD_LIMIT=much"),
+            std::string::npos);
 }
 
-// --- processes that end ---------------------------------------------------------------------------------------------
+// --- --- processes that end
 
 class RecordedEventsDeathTest : public testing::Test {
  protected:
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
   void TearDown() override { std::filesystem::remove(path()); }
   static std::string path() {
-    return testing::TempDir() + "vpmm_recorded_events_" + testing::UnitTest::GetInstance()->current_test_info()->name();
+    return testing::TempDir() + "vpmm_recorded_events_" +
+           testing::UnitTest::GetInstance()->current_test_info()->name();
   }
   static void start_and_allocate(int count) {
     vpmm_pool* pool = nullptr;
     void* ptr = nullptr;
-    if (vpmm_default_pool(0, &pool) != VPMM_OK || vpmm_record_start(pool, path().c_str()) != VPMM_OK) _exit(99);
+    if (vpmm_default_pool(0, &pool) != VPMM_OK ||
+        vpmm_record_start(pool, path().c_str()) != VPMM_OK)
+      _exit(99);
     for (int i = 0; i < count; ++i)
       if (vpmm_allocate(pool, 4096, nullptr, &ptr) != VPMM_OK) _exit(97);
   }
@@ -297,7 +313,8 @@ TEST_F(RecordedEventsDeathTest, are_whole_after_an_ordinary_exit) {
 }
 
 TEST_F(RecordedEventsDeathTest, of_the_last_second_at_most_are_missing_after_a_kill) {
-  EXPECT_EXIT((start_and_allocate(100), wait_for(100), kill(getpid(), SIGKILL)), testing::KilledBySignal(SIGKILL), "");
+  EXPECT_EXIT((start_and_allocate(100), wait_for(100), kill(getpid(), SIGKILL)),
+              testing::KilledBySignal(SIGKILL), "");
   const auto trace = observe::read_trace(path());
   ASSERT_TRUE(trace.ok()) << trace.error().message;
   EXPECT_EQ(trace.value().allocations, 100U);
@@ -310,7 +327,8 @@ TEST_F(RecordedEventsDeathTest, have_the_request_that_failed_right_before_the_en
     vpmm_pool* pool = nullptr;
     void* ptr = nullptr;
     if (vpmm_default_pool(0, &pool) != VPMM_OK) _exit(98);
-    if (vpmm_allocate(pool, std::size_t{1} << 45, nullptr, &ptr) != VPMM_ERROR_OUT_OF_MEMORY) _exit(97);
+    if (vpmm_allocate(pool, std::size_t{1} << 45, nullptr, &ptr) != VPMM_ERROR_OUT_OF_MEMORY)
+      _exit(97);
     _exit(3);
   };
   EXPECT_EXIT(fail_and_end(), testing::ExitedWithCode(3), "");
@@ -326,10 +344,12 @@ void mark_and_open_two_pools(const std::string& path) {
   if (vpmm_record_mark(nullptr, "nobody asked") != VPMM_OK) _exit(99);
   setenv("VPMM_RECORD", path.c_str(), 1);
   if (vpmm_record_mark(nullptr, "step 0") != VPMM_OK) _exit(98);
-  if (vpmm_default_pool(0, &first) != VPMM_OK || vpmm_pool_create(0, nullptr, &second) != VPMM_OK) _exit(97);
+  if (vpmm_default_pool(0, &first) != VPMM_OK || vpmm_pool_create(0, nullptr, &second) != VPMM_OK)
+    _exit(97);
 }
 
-TEST_F(RecordedEventsDeathTest, that_the_environment_asks_for_begin_with_the_marks_made_before_there_was_a_pool) {
+TEST_F(RecordedEventsDeathTest,
+       that_the_environment_asks_for_begin_with_the_marks_made_before_there_was_a_pool) {
   EXPECT_EXIT((mark_and_open_two_pools(path()), std::exit(0)), testing::ExitedWithCode(0), "");
   const RecordedFile file = read_recorded(path());
   EXPECT_EQ(file.count(RecordedKind::mark), 1U);

@@ -1,5 +1,5 @@
-// capi: recordings that nobody stops, what is in the file when the process exits, aborts or forks; and files that take
-// no bytes.
+// capi: recordings that nobody stops, what is in the file when the process exits, aborts or forks;
+// and files that take no bytes.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -18,7 +18,8 @@
 namespace vpmm::capi_test {
 namespace {
 
-// The threadsafe style starts the test anew in a process of its own, which records; the test reads what is left.
+// The threadsafe style starts the test anew in a process of its own, which records; the test reads
+// what is left.
 class RecordingDeathTest : public testing::Test {
  protected:
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
@@ -32,7 +33,9 @@ class RecordingDeathTest : public testing::Test {
   // In the process-wide pool, which is never destroyed.
   void start() const {
     vpmm_pool* pool = nullptr;
-    if (vpmm_default_pool(0, &pool) != VPMM_OK || vpmm_record_start(pool, path().c_str()) != VPMM_OK) _exit(99);
+    if (vpmm_default_pool(0, &pool) != VPMM_OK ||
+        vpmm_record_start(pool, path().c_str()) != VPMM_OK)
+      _exit(99);
   }
   static void allocate(int count) {
     vpmm_pool* pool = nullptr;
@@ -66,8 +69,8 @@ TEST_F(RecordingDeathTest, that_was_not_stopped_is_whole_after_an_ordinary_exit)
 }
 
 TEST_F(RecordingDeathTest, loses_only_the_last_calls_when_the_process_aborts) {
-  EXPECT_EXIT((start(), allocate(3000), wait_for(2048), allocate(10), std::abort()), testing::KilledBySignal(SIGABRT),
-              "");
+  EXPECT_EXIT((start(), allocate(3000), wait_for(2048), allocate(10), std::abort()),
+              testing::KilledBySignal(SIGABRT), "");
   expect_recorded(std::size_t{2} * 1024, false);
 }
 
@@ -85,8 +88,8 @@ void fork_and_exit_in_child() {
 }
 
 TEST_F(RecordingDeathTest, is_left_alone_by_a_forked_child_that_exits) {
-  EXPECT_EXIT((start(), allocate(5), fork_and_exit_in_child(), allocate(5), std::exit(0)), testing::ExitedWithCode(0),
-              "");
+  EXPECT_EXIT((start(), allocate(5), fork_and_exit_in_child(), allocate(5), std::exit(0)),
+              testing::ExitedWithCode(0), "");
   expect_recorded(10, true);
 }
 
@@ -104,14 +107,15 @@ TEST_F(Recording, a_second_one_is_refused_before_it_replaces_a_file) {
   std::filesystem::remove(path);
 }
 
-// --- a file that takes no bytes -------------------------------------------------------------------------------------
+// --- --- a file that takes no bytes
 
 constexpr int kCalls = 250'000;  // far more than a recording keeps
 
 void allocate_and_free(vpmm_pool* pool) {
   for (int i = 0; i < kCalls / 2; ++i) {
     void* ptr = nullptr;
-    if (vpmm_allocate_any_stream(pool, 5000, 0, &ptr) != VPMM_OK || vpmm_deallocate_any_stream(pool, ptr) != VPMM_OK)
+    if (vpmm_allocate_any_stream(pool, 5000, 0, &ptr) != VPMM_OK ||
+        vpmm_deallocate_any_stream(pool, ptr) != VPMM_OK)
       _exit(94);
   }
 }

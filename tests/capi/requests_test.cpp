@@ -142,7 +142,8 @@ TEST_F(Requests, several_out_of_memory_callbacks_help_beside_the_one_that_is_set
   Asked second{pool_, allocate(8 * kMiB), 0};
   std::uint64_t one = 0;
   std::uint64_t two = 0;
-  ASSERT_EQ(vpmm_add_out_of_memory_callback(pool_, give_reserve, &first, &one), VPMM_OK) << vpmm_last_error();
+  ASSERT_EQ(vpmm_add_out_of_memory_callback(pool_, give_reserve, &first, &one), VPMM_OK)
+      << vpmm_last_error();
   ASSERT_EQ(vpmm_add_out_of_memory_callback(pool_, give_reserve, &second, &two), VPMM_OK);
   ASSERT_EQ(vpmm_set_out_of_memory_callback(pool_, give_reserve, &set), VPMM_OK);
   void* ptr = nullptr;
@@ -154,8 +155,10 @@ TEST_F(Requests, several_out_of_memory_callbacks_help_beside_the_one_that_is_set
   EXPECT_EQ(vpmm_allocate(pool_, 24 * kMiB, nullptr, &ptr), VPMM_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(second.calls, 0) << "it was taken away";
   EXPECT_EQ(vpmm_remove_out_of_memory_callback(pool_, two), VPMM_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(vpmm_add_out_of_memory_callback(pool_, nullptr, nullptr, &one), VPMM_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(vpmm_add_out_of_memory_callback(pool_, give_reserve, &first, nullptr), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(vpmm_add_out_of_memory_callback(pool_, nullptr, nullptr, &one),
+            VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(vpmm_add_out_of_memory_callback(pool_, give_reserve, &first, nullptr),
+            VPMM_ERROR_INVALID_ARGUMENT);
 }
 
 }  // namespace

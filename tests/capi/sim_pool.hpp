@@ -30,12 +30,16 @@ inline vpmm_statistics statistics_of(vpmm_pool* pool) {
   return statistics;
 }
 
-inline bool last_error_names(const char* words) { return std::strstr(vpmm_last_error(), words) != nullptr; }
+inline bool last_error_names(const char* words) {
+  return std::strstr(vpmm_last_error(), words) != nullptr;
+}
 
 // With a pool that ends with the test.
 class SimPool : public testing::Test {
  protected:
-  void SetUp() override { ASSERT_EQ(vpmm_pool_create(0, nullptr, &pool_), VPMM_OK) << vpmm_last_error(); }
+  void SetUp() override {
+    ASSERT_EQ(vpmm_pool_create(0, nullptr, &pool_), VPMM_OK) << vpmm_last_error();
+  }
   void TearDown() override { EXPECT_EQ(vpmm_pool_destroy(pool_), VPMM_OK) << vpmm_last_error(); }
 
   void* allocate(std::size_t bytes) {

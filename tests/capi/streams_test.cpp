@@ -31,7 +31,8 @@ class Streams : public SimPool {
 };
 
 TEST_F(Streams, a_bound_stream_allocates_and_takes_back) {
-  for (const std::size_t bytes : {std::size_t{1}, std::size_t{100'000}, std::size_t{1'000'000}, 100 * kMiB, 5 * kMiB}) {
+  for (const std::size_t bytes :
+       {std::size_t{1}, std::size_t{100'000}, std::size_t{1'000'000}, 100 * kMiB, 5 * kMiB}) {
     void* const ptr = take(bytes);
     std::size_t usable = 0;
     EXPECT_EQ(vpmm_usable_size(pool_, ptr, &usable), VPMM_OK) << vpmm_last_error();
@@ -44,7 +45,8 @@ TEST_F(Streams, a_bound_stream_allocates_and_takes_back) {
 }
 
 TEST_F(Streams, a_bound_stream_aligns_as_asked_and_refuses_what_is_no_power_of_two) {
-  for (const std::size_t alignment : {std::size_t{256}, std::size_t{4096}, std::size_t{65536}, 4 * kMiB}) {
+  for (const std::size_t alignment :
+       {std::size_t{256}, std::size_t{4096}, std::size_t{65536}, 4 * kMiB}) {
     void* const ptr = take(1000, alignment);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(ptr) % alignment, 0U) << alignment;
     EXPECT_EQ(vpmm_bound_deallocate(bound_, ptr), VPMM_OK);
@@ -70,10 +72,12 @@ TEST_F(Streams, mistakes_at_a_bound_stream_are_named_and_change_nothing) {
 TEST_F(Streams, many_are_allocated_and_freed_at_once) {
   const std::array<std::size_t, 4> bytes{100, 0, 3 * kMiB, 40'000};
   std::array<void*, 4> ptrs{};
-  ASSERT_EQ(vpmm_allocate_many(pool_, bytes.data(), bytes.size(), nullptr, ptrs.data()), VPMM_OK) << vpmm_last_error();
+  ASSERT_EQ(vpmm_allocate_many(pool_, bytes.data(), bytes.size(), nullptr, ptrs.data()), VPMM_OK)
+      << vpmm_last_error();
   EXPECT_EQ(ptrs[1], nullptr);
   EXPECT_EQ(statistics_of(pool_).live_allocations, 3U);
-  EXPECT_EQ(vpmm_deallocate_many(pool_, ptrs.data(), ptrs.size(), nullptr), VPMM_OK) << vpmm_last_error();
+  EXPECT_EQ(vpmm_deallocate_many(pool_, ptrs.data(), ptrs.size(), nullptr), VPMM_OK)
+      << vpmm_last_error();
   EXPECT_EQ(statistics_of(pool_).live_allocations, 0U);
 }
 
@@ -81,7 +85,8 @@ TEST_F(Streams, many_are_all_or_none) {
   ASSERT_EQ(vpmm_set_capacity(pool_, 8 * kMiB), VPMM_OK);
   const std::array<std::size_t, 3> bytes{100, 4 * kMiB, 64 * kMiB};
   std::array<void*, 3> ptrs{};
-  EXPECT_EQ(vpmm_allocate_many(pool_, bytes.data(), bytes.size(), nullptr, ptrs.data()), VPMM_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(vpmm_allocate_many(pool_, bytes.data(), bytes.size(), nullptr, ptrs.data()),
+            VPMM_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(statistics_of(pool_).live_allocations, 0U);
 }
 
@@ -89,7 +94,8 @@ TEST_F(Streams, many_are_not_more_than_memory_holds) {
   const std::size_t bytes = 100;
   void* ptr = nullptr;
   constexpr std::size_t kTooMany = std::numeric_limits<std::size_t>::max() / 8;
-  EXPECT_EQ(vpmm_allocate_many(pool_, &bytes, kTooMany, nullptr, &ptr), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(vpmm_allocate_many(pool_, &bytes, kTooMany, nullptr, &ptr),
+            VPMM_ERROR_INVALID_ARGUMENT);
   EXPECT_TRUE(last_error_names("count")) << vpmm_last_error();
   EXPECT_EQ(vpmm_deallocate_many(pool_, &ptr, kTooMany, nullptr), VPMM_ERROR_INVALID_ARGUMENT);
   EXPECT_TRUE(last_error_names("count")) << vpmm_last_error();
@@ -99,7 +105,8 @@ TEST_F(Streams, freeing_many_frees_the_rest_and_names_the_first_that_is_not_live
   void* const first = allocate(1000);
   void* const second = allocate(3 * kMiB);
   const std::array<void*, 4> ptrs{first, static_cast<char*>(second) + 256, nullptr, second};
-  EXPECT_EQ(vpmm_deallocate_many(pool_, ptrs.data(), ptrs.size(), nullptr), VPMM_ERROR_INVALID_POINTER);
+  EXPECT_EQ(vpmm_deallocate_many(pool_, ptrs.data(), ptrs.size(), nullptr),
+            VPMM_ERROR_INVALID_POINTER);
   EXPECT_TRUE(last_error_names(fmt::format("{}", ptrs[1]).c_str())) << vpmm_last_error();
   EXPECT_EQ(statistics_of(pool_).live_allocations, 0U);
 }

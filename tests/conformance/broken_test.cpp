@@ -24,9 +24,12 @@ Block block_at(void* pointer) {
   block.pointer = pointer;
   return block;
 }
-void* moved(void* pointer, std::ptrdiff_t bytes) { return static_cast<unsigned char*>(pointer) + bytes; }
+void* moved(void* pointer, std::ptrdiff_t bytes) {
+  return static_cast<unsigned char*>(pointer) + bytes;
+}
 
-// The manager without a fault: the driver's memory, freed as Numba does. Those below change one thing each.
+// The manager without a fault: the driver's memory, freed as Numba does. Those below change one
+// thing each.
 class Sound : public emm::HostOnlyMemoryManager {
  public:
   using HostOnlyMemoryManager::HostOnlyMemoryManager;
@@ -44,7 +47,8 @@ class Sound : public emm::HostOnlyMemoryManager {
     deallocations().add(block.pointer, block.bytes, &emm::Driver::mem_free);
   }
   Block do_allocate_managed(std::size_t bytes, unsigned flags) override {
-    return block_at(deallocations().attempt([&] { return driver().mem_alloc_managed(bytes, flags); }));
+    return block_at(
+        deallocations().attempt([&] { return driver().mem_alloc_managed(bytes, flags); }));
   }
   emm::IpcHandle do_get_ipc_handle(void* ptr, std::size_t bytes) override {
     return emm::legacy_ipc_handle(driver(), device(), ptr, bytes);
@@ -80,7 +84,8 @@ class ReusesTooEarly : public Sound {
  protected:
   Block do_allocate(std::size_t bytes) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (last_.pointer != nullptr && last_.bytes == bytes) return block_at(std::exchange(last_, Block{}).pointer);
+    if (last_.pointer != nullptr && last_.bytes == bytes)
+      return block_at(std::exchange(last_, Block{}).pointer);
     return Sound::do_allocate(bytes);
   }
   void do_release_device(const Block& block) noexcept override {
@@ -154,7 +159,9 @@ class Unaligned : public Sound {
   using Sound::Sound;
 
  protected:
-  Block do_allocate(std::size_t bytes) override { return block_at(moved(Sound::do_allocate(bytes + 8).pointer, 8)); }
+  Block do_allocate(std::size_t bytes) override {
+    return block_at(moved(Sound::do_allocate(bytes + 8).pointer, 8));
+  }
   void do_release_device(const Block& block) noexcept override {
     Block whole = block;
     if (block.kind == VPMM_EMM_DEVICE) whole.pointer = moved(block.pointer, -8);
@@ -170,7 +177,8 @@ class ReleasesTwice : public Sound {
  public:
   using Sound::Sound;
   ~ReleasesTwice() override {
-    for (void* const pointer : std::set<void*>(kept_.begin(), kept_.end())) Sound::do_release_device(block_at(pointer));
+    for (void* const pointer : std::set<void*>(kept_.begin(), kept_.end()))
+      Sound::do_release_device(block_at(pointer));
   }
 
  protected:
@@ -182,7 +190,8 @@ class ReleasesTwice : public Sound {
     return block;
   }
   void do_release_device(const Block& block) noexcept override {
-    if (block.bytes != kSize || block.kind != VPMM_EMM_DEVICE) return Sound::do_release_device(block);
+    if (block.bytes != kSize || block.kind != VPMM_EMM_DEVICE)
+      return Sound::do_release_device(block);
     const std::lock_guard<std::mutex> lock(mutex_);
     kept_.insert(kept_.end(), 2, block.pointer);
   }
@@ -320,7 +329,8 @@ class ResetsOthers : public Sound {
   }
   void do_release_device(const Block& block) noexcept override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (block.kind != VPMM_EMM_DEVICE || live_.erase(block.pointer) == 1) Sound::do_release_device(block);
+    if (block.kind != VPMM_EMM_DEVICE || live_.erase(block.pointer) == 1)
+      Sound::do_release_device(block);
   }
   void do_reset() override {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -407,7 +417,9 @@ void unlock_late(vpmm_emm_plugin& plugin) {
 }
 
 void throw_from_allocate(vpmm_emm_plugin& plugin) {
-  plugin.allocate = [](vpmm_emm_manager*, std::size_t, Block*) -> vpmm_status { throw std::logic_error("a slip"); };
+  plugin.allocate = [](vpmm_emm_manager*, std::size_t, Block*) -> vpmm_status {
+    throw std::logic_error("a slip");
+  };
 }
 void throw_a_number_from_initialize(vpmm_emm_plugin& plugin) {
   plugin.initialize = [](vpmm_emm_manager*) -> vpmm_status { throw 7; };
@@ -418,7 +430,8 @@ void say_nothing(vpmm_emm_plugin& plugin) {
 void be_of_version_2(vpmm_emm_plugin& plugin) { plugin.interface_version = 2; }
 void claim_what_has_no_slot(vpmm_emm_plugin& plugin) { plugin.get_ipc_handle = nullptr; }
 void hide_mapped_memory(vpmm_emm_plugin& plugin) {
-  plugin.allocate_host = [](vpmm_emm_manager* manager, std::size_t bytes, unsigned flags, Block* block) {
+  plugin.allocate_host = [](vpmm_emm_manager* manager, std::size_t bytes, unsigned flags,
+                            Block* block) {
     const vpmm_status status = sound().allocate_host(manager, bytes, flags, block);
     block->device_pointer = nullptr;
     return status;
@@ -426,7 +439,8 @@ void hide_mapped_memory(vpmm_emm_plugin& plugin) {
 }
 
 void pin_what_is_pinned(vpmm_emm_plugin& plugin) {
-  plugin.register_host = [](vpmm_emm_manager* manager, void* ptr, std::size_t bytes, unsigned flags, Block* block) {
+  plugin.register_host = [](vpmm_emm_manager* manager, void* ptr, std::size_t bytes, unsigned flags,
+                            Block* block) {
     if (sound().register_host(manager, ptr, bytes, flags, block) != VPMM_OK) *block = block_at(ptr);
     return VPMM_OK;
   };
@@ -462,51 +476,67 @@ const char* const kFirst = "memory_of_any_size_is_aligned_and_keeps_its_contents
 
 std::vector<Fault> faults() {
   return {
-      {"leaks", of<Leaks>(), "dropped_memory_is_used_again", "memory that was dropped must serve again"},
-      {"reuses_too_early", of<ReusesTooEarly>(), "memory_that_queued_work_uses_serves_nobody_else_before_it_is_done",
+      {"leaks", of<Leaks>(), "dropped_memory_is_used_again",
+       "memory that was dropped must serve again"},
+      {"reuses_too_early", of<ReusesTooEarly>(),
+       "memory_that_queued_work_uses_serves_nobody_else_before_it_is_done",
        "that were dropped before it came to them"},
-      {"ignores_reset", of<IgnoresReset>(), "after_reset_as_much_memory_is_free_as_before", "bytes were free; after"},
-      {"overlaps", of<Overlaps>(), "live_memory_is_never_given_to_anybody_else", "live memory must not overlap"},
+      {"ignores_reset", of<IgnoresReset>(), "after_reset_as_much_memory_is_free_as_before",
+       "bytes were free; after"},
+      {"overlaps", of<Overlaps>(), "live_memory_is_never_given_to_anybody_else",
+       "live memory must not overlap"},
       {"unaligned", of<Unaligned>(), kFirst, "must be aligned to 256 bytes"},
       {"releases_twice", of<ReleasesTwice>(), "a_view_keeps_the_memory_and_it_is_given_back_once",
        "live memory must not overlap"},
-      {"forgets_nesting", of<ForgetsNesting>(), "nothing_is_freed_while_cleanup_is_deferred_once_or_twice",
+      {"forgets_nesting", of<ForgetsNesting>(),
+       "nothing_is_freed_while_cleanup_is_deferred_once_or_twice",
        "in a deferral after one within it had ended"},
-      {"refuses_to_nest", of<RefusesToNest>(), "deferrals_may_overlap_and_end_on_other_threads", "deferred already"},
-      {"never_ends_deferral", of<NeverEndsDeferral>(), "an_exception_ends_a_deferral", "an exception ended, never"},
-      {"defers_whatever_it_costs", of<DefersWhateverItCosts>(), "running_out_of_memory_comes_before_a_deferral",
-       "were dropped in a deferral; only 0"},
+      {"refuses_to_nest", of<RefusesToNest>(), "deferrals_may_overlap_and_end_on_other_threads",
+       "deferred already"},
+      {"never_ends_deferral", of<NeverEndsDeferral>(), "an_exception_ends_a_deferral",
+       "an exception ended, never"},
+      {"defers_whatever_it_costs", of<DefersWhateverItCosts>(),
+       "running_out_of_memory_comes_before_a_deferral", "were dropped in a deferral; only 0"},
       {"null_without_error", of<NullWithoutError>(), kFirst, "neither memory nor an error"},
-      {"wrong_memory_info", of<WrongMemoryInfo>(), "free_memory_is_part_of_the_total_and_allocating_does_not_add_to_it",
+      {"wrong_memory_info", of<WrongMemoryInfo>(),
+       "free_memory_is_part_of_the_total_and_allocating_does_not_add_to_it",
        "bytes are said to be free of"},
-      {"wrong_total", of<WrongTotal>(), "free_memory_is_part_of_the_total_and_allocating_does_not_add_to_it",
+      {"wrong_total", of<WrongTotal>(),
+       "free_memory_is_part_of_the_total_and_allocating_does_not_add_to_it",
        "the total must be the driver's"},
       {"no_memory_is_another_error", of<NoMemoryIsAnotherError>(),
-       "an_impossible_request_is_out_of_memory_and_does_no_harm", "must fail with status 3; it failed with status 8"},
+       "an_impossible_request_is_out_of_memory_and_does_no_harm",
+       "must fail with status 3; it failed with status 8"},
       {"needs_a_context_to_release", of<NeedsAContextToRelease>(),
        "memory_may_be_dropped_on_a_thread_without_a_cuda_context", "there was none left"},
-      {"changes_the_current_context", of<ChangesTheCurrentContext>(), "the_current_cuda_context_is_left_as_it_was",
-       "was current before memory was dropped"},
+      {"changes_the_current_context", of<ChangesTheCurrentContext>(),
+       "the_current_cuda_context_is_left_as_it_was", "was current before memory was dropped"},
       {"resets_others", of<ResetsOthers>(), "two_contexts_on_one_device_do_not_disturb_each_other",
        "memory of a context while another was reset"},
-      {"wrong_ipc_offset", of<WrongIpcOffset>(), "an_ipc_handle_tells_size_offset_and_device_also_of_a_view",
+      {"wrong_ipc_offset", of<WrongIpcOffset>(),
+       "an_ipc_handle_tells_size_offset_and_device_also_of_a_view",
        "a view 4096 bytes behind is said to be at 0"},
-      {"initialize_only_once", changed(initialize_only_once), "initialize_may_come_again_and_changes_nothing",
-       "initialize failed with status 8"},
-      {"reset_only_after_initialize", changed(reset_only_after_initialize), "reset_may_come_before_initialize",
-       "reset failed with status 8"},
-      {"unlock_late", changed(unlock_late), "a_range_can_be_pinned_again_at_once_also_while_cleanup_is_deferred",
+      {"initialize_only_once", changed(initialize_only_once),
+       "initialize_may_come_again_and_changes_nothing", "initialize failed with status 8"},
+      {"reset_only_after_initialize", changed(reset_only_after_initialize),
+       "reset_may_come_before_initialize", "reset failed with status 8"},
+      {"unlock_late", changed(unlock_late),
+       "a_range_can_be_pinned_again_at_once_also_while_cleanup_is_deferred",
        "must be unlocked at once"},
-      {"throw_from_allocate", changed(throw_from_allocate), kFirst, "an exception came through: a slip"},
-      {"throw_a_number_from_initialize", changed(throw_a_number_from_initialize), kFirst, "something came through"},
-      {"say_nothing", changed(say_nothing), "an_impossible_request_is_out_of_memory_and_does_no_harm",
-       "without a text"},
-      {"be_of_version_2", changed(be_of_version_2), "it_has_a_name_and_this_version_of_the_interface", "version 2"},
-      {"claim_what_has_no_slot", changed(claim_what_has_no_slot), "a_capability_has_its_slots", "have no slots"},
-      {"hide_mapped_memory", changed(hide_mapped_memory), "mapped_memory_is_the_same_for_host_and_device",
-       "without its device address"},
-      {"pin_what_is_pinned", changed(pin_what_is_pinned), "pinning_what_is_pinned_is_an_error_and_leaves_it_pinned",
-       "was pinned again"},
+      {"throw_from_allocate", changed(throw_from_allocate), kFirst,
+       "an exception came through: a slip"},
+      {"throw_a_number_from_initialize", changed(throw_a_number_from_initialize), kFirst,
+       "something came through"},
+      {"say_nothing", changed(say_nothing),
+       "an_impossible_request_is_out_of_memory_and_does_no_harm", "without a text"},
+      {"be_of_version_2", changed(be_of_version_2),
+       "it_has_a_name_and_this_version_of_the_interface", "version 2"},
+      {"claim_what_has_no_slot", changed(claim_what_has_no_slot), "a_capability_has_its_slots",
+       "have no slots"},
+      {"hide_mapped_memory", changed(hide_mapped_memory),
+       "mapped_memory_is_the_same_for_host_and_device", "without its device address"},
+      {"pin_what_is_pinned", changed(pin_what_is_pinned),
+       "pinning_what_is_pinned_is_an_error_and_leaves_it_pinned", "was pinned again"},
       {"give_the_same_host_memory_to_all", changed(give_the_same_host_memory_to_all),
        "live_host_memory_keeps_its_contents", "live pinned memory lost its contents"},
   };
@@ -517,12 +547,15 @@ std::vector<std::string> failures_of(const vpmm_emm_plugin* plugin) {
   std::vector<std::string> failures;
   for (const Check& check : all_checks()) {
     const Finding finding = suite.run(check);
-    if (finding.verdict == Verdict::failed) failures.push_back(std::string(check.name) + ": " + finding.text);
+    if (finding.verdict == Verdict::failed)
+      failures.push_back(std::string(check.name) + ": " + finding.text);
   }
   return failures;
 }
 
-TEST(Conformance, a_manager_without_a_fault_passes) { EXPECT_THAT(failures_of(&sound()), testing::IsEmpty()); }
+TEST(Conformance, a_manager_without_a_fault_passes) {
+  EXPECT_THAT(failures_of(&sound()), testing::IsEmpty());
+}
 
 TEST(Conformance, a_table_that_ends_before_the_slots_that_may_be_null_passes) {
   const vpmm_emm_plugin* const shortest =

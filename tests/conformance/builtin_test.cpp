@@ -22,8 +22,9 @@ const std::vector<Skip> kSkips{
 };
 
 bool is_skipped(const std::string& manager, const std::string& check) {
-  return std::any_of(kSkips.begin(), kSkips.end(),
-                     [&](const Skip& skip) { return skip.manager == manager && skip.check == check; });
+  return std::any_of(kSkips.begin(), kSkips.end(), [&](const Skip& skip) {
+    return skip.manager == manager && skip.check == check;
+  });
 }
 
 struct Case {
@@ -41,7 +42,8 @@ class Manager : public testing::TestWithParam<Case> {
 TEST_P(Manager, conforms) {
   const Case& one = GetParam();
   const Finding finding = Suite(emm::builtin_plugin(one.manager), 0).run(one.check);
-  const Verdict expected = is_skipped(one.manager, one.check.name) ? Verdict::skipped : Verdict::passed;
+  const Verdict expected =
+      is_skipped(one.manager, one.check.name) ? Verdict::skipped : Verdict::passed;
   EXPECT_STREQ(to_string(finding.verdict), to_string(expected)) << finding.text;
 }
 
@@ -53,7 +55,8 @@ std::vector<Case> cases_of(const char* manager) {
 std::string name_of(const testing::TestParamInfo<Case>& info) { return info.param.check.name; }
 
 INSTANTIATE_TEST_SUITE_P(vpmm, Manager, testing::ValuesIn(cases_of("vpmm")), name_of);
-INSTANTIATE_TEST_SUITE_P(stream_ordered, Manager, testing::ValuesIn(cases_of("stream_ordered")), name_of);
+INSTANTIATE_TEST_SUITE_P(stream_ordered, Manager, testing::ValuesIn(cases_of("stream_ordered")),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(plain, Manager, testing::ValuesIn(cases_of("default")), name_of);
 
 }  // namespace

@@ -1,4 +1,5 @@
-// context: a request and a free by one caller: sizes, alignment, and every mistake a caller can make.
+// context: a request and a free by one caller: sizes, alignment, and every mistake a caller can
+// make.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -91,12 +92,14 @@ TEST(AllocateMistakes, absurd_sizes_are_out_of_memory_and_change_nothing) {
   PoolWorld world(page_world());
   const StreamHandle stream = world.stream();
   world.allocate(kPage, stream);
-  for (const Bytes bytes : {std::numeric_limits<Bytes>::max(), std::numeric_limits<Bytes>::max() - kPage,
-                            Bytes{1} << 63, Bytes{1} << 60, (Bytes{1} << 47) + 1, Bytes{1} << 47})
+  for (const Bytes bytes :
+       {std::numeric_limits<Bytes>::max(), std::numeric_limits<Bytes>::max() - kPage,
+        Bytes{1} << 63, Bytes{1} << 60, (Bytes{1} << 47) + 1, Bytes{1} << 47})
     expect_error(world.pool().allocate({bytes, 0, stream}), ErrorCode::out_of_memory,
                  {std::to_string(bytes), "that is more than the GPU has"});
   for (const Bytes bytes : {std::numeric_limits<Bytes>::max(), Bytes{1} << 48})
-    expect_error(world.pool().preallocate(bytes), ErrorCode::out_of_memory, {std::to_string(bytes)});
+    expect_error(world.pool().preallocate(bytes), ErrorCode::out_of_memory,
+                 {std::to_string(bytes)});
   EXPECT_EQ(world.picture(), "[1]");
   EXPECT_EQ(world.statistics().failed_allocations, 6u);
   EXPECT_EQ(world.statistics().caller_mistakes, 0u);
@@ -117,7 +120,8 @@ TEST(AllocateMistakes, no_callback_is_asked_for_more_than_any_address_space) {
   PoolWorld world(page_world());
   const StreamHandle stream = world.stream();
   int asked = 0;
-  world.pool().add_out_of_memory_callback([&](const context::OutOfMemory&) { return ++asked, false; });
+  world.pool().add_out_of_memory_callback(
+      [&](const context::OutOfMemory&) { return ++asked, false; });
   expect_error(world.pool().allocate({Bytes{1} << 60, 0, stream}), ErrorCode::out_of_memory);
   EXPECT_EQ(asked, 0);
   expect_error(world.pool().allocate({Bytes{1} << 46, 0, stream}), ErrorCode::out_of_memory);
@@ -130,7 +134,8 @@ TEST(AllocateMistakes, freeing_twice_is_an_error_that_names_the_pointer) {
   for (const Bytes bytes : {3 * kPage, Bytes{100}}) {
     const DevicePtr ptr = world.allocate(bytes, stream);
     world.deallocate(ptr, stream);
-    expect_error(world.pool().deallocate(ptr, stream), ErrorCode::invalid_pointer, {hex(ptr), "freed already"});
+    expect_error(world.pool().deallocate(ptr, stream), ErrorCode::invalid_pointer,
+                 {hex(ptr), "freed already"});
   }
   EXPECT_EQ(world.statistics().caller_mistakes, 2u);
   EXPECT_EQ(world.statistics().deallocations, 2u);
@@ -141,8 +146,10 @@ TEST(AllocateMistakes, a_foreign_pointer_is_an_error_that_names_it) {
   const StreamHandle stream = world.stream();
   world.allocate(kPage, stream);
   const DevicePtr foreign{0x1234500};
-  expect_error(world.pool().deallocate(foreign, stream), ErrorCode::invalid_pointer, {hex(foreign)});
-  expect_error(world.pool().record_use(foreign, stream), ErrorCode::invalid_pointer, {hex(foreign)});
+  expect_error(world.pool().deallocate(foreign, stream), ErrorCode::invalid_pointer,
+               {hex(foreign)});
+  expect_error(world.pool().record_use(foreign, stream), ErrorCode::invalid_pointer,
+               {hex(foreign)});
   expect_error(world.pool().query(foreign), ErrorCode::invalid_pointer, {hex(foreign)});
 }
 
@@ -160,14 +167,16 @@ TEST(AllocateMistakes, a_pointer_into_an_allocation_is_an_error_that_names_the_a
 
 TEST(AllocateMistakes, a_device_that_is_not_there_is_named) {
   driver::sim::SimDriver sim;
-  expect_error(context::Context::create(sim, 7, page_world().config), ErrorCode::invalid_argument, {"device 7"});
-  expect_error(context::Context::create(sim, -1, page_world().config), ErrorCode::invalid_argument, {"device -1"});
+  expect_error(context::Context::create(sim, 7, page_world().config), ErrorCode::invalid_argument,
+               {"device 7"});
+  expect_error(context::Context::create(sim, -1, page_world().config), ErrorCode::invalid_argument,
+               {"device -1"});
 }
 
 TEST(AllocateMistakes, a_page_size_below_the_granularity_is_an_error_that_names_the_setting) {
   driver::sim::SimDriver sim;
-  expect_error(context::Context::create(sim, 0, page_world(64 * kKiB).config), ErrorCode::bad_configuration,
-               {"VPMM_PAGE_SIZE", "64KiB", "2MiB"});
+  expect_error(context::Context::create(sim, 0, page_world(64 * kKiB).config),
+               ErrorCode::bad_configuration, {"VPMM_PAGE_SIZE", "64KiB", "2MiB"});
 }
 
 TEST(Allocate, the_callers_current_context_is_put_back) {

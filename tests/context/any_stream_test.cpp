@@ -111,7 +111,8 @@ TEST(AnyStream, without_context_events_the_cap_synchronises) {
 
 TEST(AnyStream, park_mode_has_no_cap) {
   PoolWorld world(with(context::AnyStreamOrder::park));
-  for (int i = 0; i < 10; ++i) world.deallocate(world.allocate(8 * kPage, std::nullopt), std::nullopt);
+  for (int i = 0; i < 10; ++i)
+    world.deallocate(world.allocate(8 * kPage, std::nullopt), std::nullopt);
   EXPECT_EQ(world.statistics().host_waits, 0u);
   EXPECT_EQ(world.statistics().pending_bytes, 80 * kPage);
 }

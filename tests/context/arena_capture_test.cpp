@@ -66,7 +66,8 @@ TEST_P(CapturedArena, a_second_capture_uses_what_the_first_freed) {
   world.deallocate(first, a);
   const GraphHandle graph = end_capture(world, a);
   begin(a);
-  EXPECT_EQ(allocate_in(world, arena, 3 * kPage, a), first) << "graphs that share an arena run one after the other";
+  EXPECT_EQ(allocate_in(world, arena, 3 * kPage, a), first)
+      << "graphs that share an arena run one after the other";
   world.use(first, 3 * kPage, a);
   world.deallocate(first, a);
   const GraphHandle second = end_capture(world, a);
@@ -123,7 +124,8 @@ TEST_P(CapturedArena, a_free_in_a_capture_pins_the_arena) {
   destroy(world, graph, launch(world, graph, b));
 }
 
-TEST_P(CapturedArena, a_use_on_another_stream_in_the_capture_keeps_the_block_until_all_work_is_over) {
+TEST_P(CapturedArena,
+       a_use_on_another_stream_in_the_capture_keeps_the_block_until_all_work_is_over) {
   begin(a);
   const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
   ASSERT_TRUE(world.pool().record_use(ptr, b).ok());
@@ -204,13 +206,15 @@ TEST_P(CapturedArena, memory_runs_out_in_a_capture_without_breaking_it) {
   full.wait();
   begin_capture(full, stream, GetParam());
   full.use(allocate_in(full, used, 6 * kPage, stream), 6 * kPage, stream);
-  expect_error(full.pool().allocate_in_arena({6 * kPage, 0, stream, used}), ErrorCode::out_of_memory);
+  expect_error(full.pool().allocate_in_arena({6 * kPage, 0, stream, used}),
+               ErrorCode::out_of_memory);
   const GraphHandle graph = end_capture(full, stream);
   destroy(full, graph, launch(full, graph, stream));
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, CapturedArena,
-                         ::testing::Values(CaptureMode::global, CaptureMode::thread_local_mode, CaptureMode::relaxed));
+                         ::testing::Values(CaptureMode::global, CaptureMode::thread_local_mode,
+                                           CaptureMode::relaxed));
 
 }  // namespace
 }  // namespace vpmm::test

@@ -1,5 +1,6 @@
-// context: what listeners hear of arenas, and what layouts show of them. EventLog holds each event against those before
-// it: stretches come after their chunks and before what is allocated there, and go after the last free.
+// context: what listeners hear of arenas, and what layouts show of them. EventLog holds each event
+// against those before it: stretches come after their chunks and before what is allocated there,
+// and go after the last free.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -119,7 +120,8 @@ TEST_F(ArenaEvents, an_external_arena_grows_and_shrinks_with_what_it_is_given) {
   add_memory(world, external, memory);
   world.deallocate(allocate_in(world, external, 1000, a), a);
   EXPECT_EQ(take_memory(world, external), memory);
-  EXPECT_EQ(log.kinds(), (Kinds{EventKind::arena_grow, EventKind::allocate, EventKind::free, EventKind::arena_shrink}));
+  EXPECT_EQ(log.kinds(), (Kinds{EventKind::arena_grow, EventKind::allocate, EventKind::free,
+                                EventKind::arena_shrink}));
   for (const Event& event : log.events()) EXPECT_EQ(event.arena, number_of(external));
   EXPECT_EQ(log.events()[0].ptr, memory.begin);
   EXPECT_EQ(log.events()[0].bytes, memory.size);
@@ -144,7 +146,7 @@ TEST_F(ArenaEvents, a_shortage_takes_idle_stretches_back_before_their_chunks_ser
   EXPECT_EQ(log.kinds().front(), EventKind::arena_shrink);
 }
 
-// --- layouts --------------------------------------------------------------------------------------------------------
+// --- --- layouts
 
 TEST_F(ArenaEvents, a_layout_shows_the_blocks_of_each_stretch) {
   const DevicePtr live = allocate_in(world, arena, 1000, a);
@@ -159,7 +161,8 @@ TEST_F(ArenaEvents, a_layout_shows_the_blocks_of_each_stretch) {
     const auto stretch = std::prev(log.stretches().upper_bound(block.range.begin));
     EXPECT_EQ(block.range.begin, stretch->first + reached[stretch->first]);
     reached[stretch->first] += block.range.size;
-    EXPECT_EQ(block.state == RegionState::allocated, block.range.begin == live || block.range.begin == large);
+    EXPECT_EQ(block.state == RegionState::allocated,
+              block.range.begin == live || block.range.begin == large);
   }
   EXPECT_EQ(reached, log.stretches());
   EXPECT_EQ(reached.size(), 2u);
@@ -206,10 +209,10 @@ TEST_F(ArenaEvents, an_arena_of_one_chunk_each_has_one_chunk_behind_each_stretch
   EXPECT_EQ(chunks, log.stretches());
 }
 
-// --- anything in any order ------------------------------------------------------------------------------------------
+// --- --- anything in any order
 
-// Requests in the pool and in four arenas, of which one is external, on three streams, with trims, releases and calls
-// of the driver that fail.
+// Requests in the pool and in four arenas, of which one is external, on three streams, with trims,
+// releases and calls of the driver that fail.
 class RandomArenas {
  public:
   explicit RandomArenas(std::uint32_t seed) : random_(seed) {
@@ -235,7 +238,8 @@ class RandomArenas {
   }
   void check() {
     const context::Layout layout = world_.pool().layout();
-    expect_tiled(layout, has_memory_ ? std::vector<AddressRange>{memory_} : std::vector<AddressRange>{});
+    expect_tiled(layout,
+                 has_memory_ ? std::vector<AddressRange>{memory_} : std::vector<AddressRange>{});
     std::map<DevicePtr, Bytes> shown;
     for (const Block& block : layout.blocks)
       if (block.state == RegionState::allocated) shown[block.range.begin] = block.requested;
@@ -258,12 +262,14 @@ class RandomArenas {
   }
   std::uint32_t pick(std::uint32_t below) { return static_cast<std::uint32_t>(random_() % below); }
   ArenaId make(int kind) {
-    return make_arena(world_, kind == 1 ? kOneChunk : kind == 3 ? kExternal : context::ArenaOptions{});
+    return make_arena(world_, kind == 1   ? kOneChunk
+                              : kind == 3 ? kExternal
+                                          : context::ArenaOptions{});
   }
   void fail_soon() {
     using driver::Call;
-    world_.faults().set_plan({{Call::mem_create, Call::mem_map, Call::mem_set_access, Call::mem_unmap,
-                               Call::mem_release, Call::event_record},
+    world_.faults().set_plan({{Call::mem_create, Call::mem_map, Call::mem_set_access,
+                               Call::mem_unmap, Call::mem_release, Call::event_record},
                               1 + pick(4),
                               driver::CuResult::out_of_memory,
                               driver::FaultPlan::Repeat::once});
@@ -287,7 +293,8 @@ class RandomArenas {
     const std::uint32_t where = pick(6);
     context::Request request{bytes, 0, stream};
     if (where < 4) request.arena = arenas_[where];
-    const auto made = where < 4 ? world_.pool().allocate_in_arena(request) : world_.pool().allocate(request);
+    const auto made =
+        where < 4 ? world_.pool().allocate_in_arena(request) : world_.pool().allocate(request);
     if (!made.ok()) return;
     live_[made.value()] = bytes;
     world_.use(made.value(), bytes, stream, 1 + pick(100'000));

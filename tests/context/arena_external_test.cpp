@@ -38,7 +38,7 @@ class ExternalArena : public ::testing::Test {
   AddressRange memory = user_memory(world, 8 * kPage);
 };
 
-// --- dividing -------------------------------------------------------------------------------------------------------
+// --- --- dividing
 
 TEST_F(ExternalArena, divides_the_memory_to_the_last_byte_and_takes_no_other) {
   EXPECT_EQ(allocate_in(world, arena, 1000, a), memory.begin);
@@ -46,7 +46,8 @@ TEST_F(ExternalArena, divides_the_memory_to_the_last_byte_and_takes_no_other) {
   const DevicePtr rest = allocate_in(world, arena, memory.size - 1536, b);
   EXPECT_EQ(rest, memory.begin + 1536);
   expect_error(world.pool().allocate_in_arena({1, 0, a, arena}), ErrorCode::out_of_memory,
-               {"no room for 1 byte in the " + readable_bytes(memory.size), "live " + readable_bytes(memory.size)});
+               {"no room for 1 byte in the " + readable_bytes(memory.size),
+                "live " + readable_bytes(memory.size)});
   EXPECT_EQ(world.statistics().mapped_bytes, 0u);
   world.use(memory.begin, 1000, a);
   world.use(rest, memory.size - 1536, b);
@@ -57,7 +58,8 @@ TEST_F(ExternalArena, several_pieces_of_memory_are_not_one) {
   const ArenaId divided = make_arena(world, kExternal);
   add_memory(world, divided, {whole.begin, 3 * kPage});
   add_memory(world, divided, {whole.begin + 3 * kPage, 5 * kPage});
-  expect_error(world.pool().allocate_in_arena({6 * kPage, 0, a, divided}), ErrorCode::out_of_memory);
+  expect_error(world.pool().allocate_in_arena({6 * kPage, 0, a, divided}),
+               ErrorCode::out_of_memory);
   EXPECT_EQ(allocate_in(world, divided, 4 * kPage, a), whole.begin + 3 * kPage);
   EXPECT_EQ(allocate_in(world, divided, 3 * kPage, a), whole.begin);
   free_user_memory(world, whole);
@@ -97,8 +99,10 @@ TEST_F(ExternalArena, pointers_inside_are_queried_and_freed_like_all_others) {
   EXPECT_EQ(info.value().usable, 1024u);
   EXPECT_EQ(info.value().arena, arena);
   expect_error(world.pool().query(ptr + 1024), ErrorCode::invalid_pointer);
-  expect_error(world.pool().deallocate(ptr + 512, a), ErrorCode::invalid_pointer, {"inside", hex(ptr)});
-  expect_error(world.pool().record_use(ptr + 512, b), ErrorCode::invalid_pointer, {"inside", hex(ptr)});
+  expect_error(world.pool().deallocate(ptr + 512, a), ErrorCode::invalid_pointer,
+               {"inside", hex(ptr)});
+  expect_error(world.pool().record_use(ptr + 512, b), ErrorCode::invalid_pointer,
+               {"inside", hex(ptr)});
   world.deallocate(ptr, a);
   expect_error(world.pool().deallocate(ptr, a), ErrorCode::invalid_pointer, {hex(ptr)});
   world.pool().deallocate_deferred(allocate_in(world, arena, 3 * kPage, a));
@@ -132,16 +136,17 @@ TEST_F(ExternalArena, a_captured_graph_uses_it_and_it_stays) {
   destroy(world, graph, exec);
 }
 
-// --- apart from the pool --------------------------------------------------------------------------------------------
+// --- --- apart from the pool
 
 TEST_F(ExternalArena, counts_in_no_figure) {
   const auto figures = [&] {
     const observe::Statistics now = world.statistics();
     const auto info = world.pool().memory_info();
     EXPECT_TRUE(info.ok());
-    return std::vector<std::uint64_t>{now.live_bytes,      now.allocated_bytes,  now.free_bytes,   now.pending_bytes,
-                                      now.mapped_bytes,    now.live_allocations, now.allocations,  now.deallocations,
-                                      now.peak_live_bytes, now.leased_bytes,     info.value().free};
+    return std::vector<std::uint64_t>{now.live_bytes,    now.allocated_bytes, now.free_bytes,
+                                      now.pending_bytes, now.mapped_bytes,    now.live_allocations,
+                                      now.allocations,   now.deallocations,   now.peak_live_bytes,
+                                      now.leased_bytes,  info.value().free};
   };
   world.allocate(3 * kPage, a);
   allocate_in(world, make_arena(world), 1000, a);
@@ -176,9 +181,11 @@ class ShortExternalArena : public ExternalArena {
 
 TEST_F(ShortExternalArena, what_is_idle_there_serves_no_request_of_the_pool) {
   expect_error(world.pool().allocate({5 * kPage, 0, a}), ErrorCode::out_of_memory);
-  expect_error(world.pool().allocate_in_arena({5 * kPage, 0, a, make_arena(world)}), ErrorCode::out_of_memory);
+  expect_error(world.pool().allocate_in_arena({5 * kPage, 0, a, make_arena(world)}),
+               ErrorCode::out_of_memory);
   EXPECT_TRUE(world.pool().trim(0).ok());
-  EXPECT_EQ(allocate_in(world, arena, 8 * kPage, a), memory.begin) << "and its room is not the pool's capacity";
+  EXPECT_EQ(allocate_in(world, arena, 8 * kPage, a), memory.begin)
+      << "and its room is not the pool's capacity";
 }
 
 TEST_F(ShortExternalArena, the_report_of_a_shortage_is_about_memory_of_the_pool) {
@@ -240,7 +247,7 @@ TEST_F(ExternalArena, after_a_reset_of_the_context_what_lives_is_known_still) {
   memory = user_memory(world, kPage);  // the rest went with the context
 }
 
-// --- giving and taking back -----------------------------------------------------------------------------------------
+// --- --- giving and taking back
 
 TEST_F(ExternalArena, memory_comes_back_as_it_was_added_when_nothing_lives_in_it) {
   const AddressRange second = user_memory(world, 2 * kPage);
@@ -308,7 +315,8 @@ TEST(ExternalArenaOnThreads, what_is_used_again_during_the_wait_does_not_come_ba
 }
 
 TEST_F(ExternalArena, a_wait_that_fails_takes_nothing) {
-  world.faults().set_plan({{Call::ctx_synchronize}, 1, CuResult::invalid_value, driver::FaultPlan::Repeat::once});
+  world.faults().set_plan(
+      {{Call::ctx_synchronize}, 1, CuResult::invalid_value, driver::FaultPlan::Repeat::once});
   EXPECT_FALSE(world.pool().take_from_arena(arena).ok());
   world.faults().clear_plan();
   EXPECT_EQ(world.pool().validate(), "");
@@ -353,12 +361,13 @@ TEST_F(ExternalArena, release_drops_what_is_idle_at_once_and_the_rest_with_its_l
   free_user_memory(world, second);
 }
 
-// --- mistakes -------------------------------------------------------------------------------------------------------
+// --- --- mistakes
 
 TEST_F(ExternalArena, memory_is_refused_that_is_none_or_not_in_whole_grains) {
   const AddressRange fresh = user_memory(world, kPage);
   const auto refused = [&](AddressRange given, const char* why) {
-    expect_error(world.pool().add_to_arena(arena, given), ErrorCode::invalid_argument, {hex(given.begin), why});
+    expect_error(world.pool().add_to_arena(arena, given), ErrorCode::invalid_argument,
+                 {hex(given.begin), why});
     EXPECT_EQ(world.pool().validate(), "");
   };
   refused({fresh.begin, 0}, "no memory");
@@ -366,7 +375,8 @@ TEST_F(ExternalArena, memory_is_refused_that_is_none_or_not_in_whole_grains) {
   refused({fresh.begin + 256, 1024}, "512");
   refused({fresh.begin, Bytes{1} << 48}, "address space");
   refused({DevicePtr{~std::uint64_t{0} - 511}, 1024}, "address space");
-  expect_error(world.pool().add_to_arena(arena, {DevicePtr{}, 512}), ErrorCode::invalid_argument, {"no memory"});
+  expect_error(world.pool().add_to_arena(arena, {DevicePtr{}, 512}), ErrorCode::invalid_argument,
+               {"no memory"});
   free_user_memory(world, fresh);
 }
 
@@ -374,7 +384,8 @@ TEST_F(ExternalArena, memory_is_refused_that_an_arena_has_in_part) {
   const ArenaId other = make_arena(world, kExternal);
   const auto refused = [&](AddressRange given) {
     for (const ArenaId each : {arena, other})
-      expect_error(world.pool().add_to_arena(each, given), ErrorCode::invalid_argument, {"an arena's already"});
+      expect_error(world.pool().add_to_arena(each, given), ErrorCode::invalid_argument,
+                   {"an arena's already"});
   };
   refused(memory);
   refused({memory.begin + kPage, 512});
@@ -401,8 +412,8 @@ TEST_F(ExternalArena, memory_is_refused_that_is_of_the_drivers_own_pool) {
   const StreamHandle stream = other.stream();
   const DevicePtr ptr = other.allocate(4096, stream);
   const DevicePtr begin = align_up(ptr, 512);
-  expect_error(other.pool().add_to_arena(make_arena(other, kExternal), {begin, 512}), ErrorCode::invalid_argument,
-               {"this pool's"});
+  expect_error(other.pool().add_to_arena(make_arena(other, kExternal), {begin, 512}),
+               ErrorCode::invalid_argument, {"this pool's"});
   other.deallocate(ptr, stream);
 }
 
@@ -410,8 +421,10 @@ TEST_F(ExternalArena, arenas_of_the_pools_memory_take_none_and_give_none) {
   const ArenaId ordinary = make_arena(world);
   const AddressRange fresh = user_memory(world, kPage);
   const std::string name = "arena " + std::to_string(static_cast<std::uint64_t>(ordinary));
-  expect_error(world.pool().add_to_arena(ordinary, fresh), ErrorCode::invalid_argument, {name, "from the pool"});
-  expect_error(world.pool().take_from_arena(ordinary), ErrorCode::invalid_argument, {name, "from the pool"});
+  expect_error(world.pool().add_to_arena(ordinary, fresh), ErrorCode::invalid_argument,
+               {name, "from the pool"});
+  expect_error(world.pool().take_from_arena(ordinary), ErrorCode::invalid_argument,
+               {name, "from the pool"});
   const ArenaId none{~std::uint64_t{0}};
   expect_error(world.pool().add_to_arena(none, fresh), ErrorCode::invalid_argument, {"no arena"});
   expect_error(world.pool().take_from_arena(none), ErrorCode::invalid_argument, {"no arena"});

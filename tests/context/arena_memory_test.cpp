@@ -27,7 +27,7 @@ class ArenaMemory : public ::testing::Test {
   }
 };
 
-// --- where memory comes from and goes -------------------------------------------------------------------------------
+// --- --- where memory comes from and goes
 
 TEST_F(ArenaMemory, keeps_what_it_has_until_it_is_trimmed) {
   const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
@@ -128,9 +128,9 @@ TEST_F(ShortArena, a_pinned_arena_keeps_what_it_has_and_the_report_says_so) {
   pin(world, arena);
   EXPECT_EQ(trim(world, arena), 0u);
   EXPECT_TRUE(world.pool().trim(0).ok());
-  expect_error(
-      world.pool().allocate({7 * kPage, 0, b}), ErrorCode::out_of_memory,
-      {"pinned) holds 12 MiB, of which live 0 bytes", "release pinned arenas that are done with: 12 MiB in them"});
+  expect_error(world.pool().allocate({7 * kPage, 0, b}), ErrorCode::out_of_memory,
+               {"pinned) holds 12 MiB, of which live 0 bytes",
+                "release pinned arenas that are done with: 12 MiB in them"});
   release(world, arena);
   world.use(world.allocate(7 * kPage, b), 7 * kPage, b);
 }
@@ -149,7 +149,7 @@ TEST_F(ShortArena, the_out_of_memory_callback_may_free_in_the_arena) {
   allocate_in(world, arena, 5 * kPage, a);
 }
 
-// --- release --------------------------------------------------------------------------------------------------------
+// --- --- release
 
 TEST_F(ArenaMemory, release_gives_back_what_is_idle_and_the_rest_when_it_is_freed) {
   const DevicePtr live = allocate_in(world, arena, 1000, a);
@@ -159,7 +159,8 @@ TEST_F(ArenaMemory, release_gives_back_what_is_idle_and_the_rest_when_it_is_free
   EXPECT_EQ(world.allocate(3 * kPage, a), idle);
   EXPECT_EQ(info_of(live).requested, 1000u);
   world.use(live, 1000, a);
-  expect_error(world.pool().allocate_in_arena({1000, 0, a, arena}), ErrorCode::invalid_argument, {"released"});
+  expect_error(world.pool().allocate_in_arena({1000, 0, a, arena}), ErrorCode::invalid_argument,
+               {"released"});
   expect_error(world.pool().release_arena(arena), ErrorCode::invalid_argument, {"released"});
   world.deallocate(live, a);
   settle();
@@ -183,7 +184,8 @@ TEST_F(ArenaMemory, memory_of_a_pinned_arena_waits_for_all_work_that_was_queued_
 
 TEST_F(ArenaMemory, live_allocations_are_listed_in_ascending_order) {
   Vector<DevicePtr> all;
-  for (const Bytes bytes : {Bytes{100}, 3 * kPage, Bytes{7000}}) all.push_back(allocate_in(world, arena, bytes, a));
+  for (const Bytes bytes : {Bytes{100}, 3 * kPage, Bytes{7000}})
+    all.push_back(allocate_in(world, arena, bytes, a));
   std::sort(all.begin(), all.end());
   EXPECT_EQ(world.pool().live_in_arena(arena).value(), all);
   world.deallocate(all[1], a);

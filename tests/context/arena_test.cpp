@@ -1,4 +1,5 @@
-// context: arenas: who may have what was freed in one, where their memory comes from, and where it goes.
+// context: arenas: who may have what was freed in one, where their memory comes from, and where it
+// goes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +32,7 @@ class ArenaOnPool : public ::testing::Test {
   }
 };
 
-// --- what is where --------------------------------------------------------------------------------------------------
+// --- --- what is where
 
 TEST_F(ArenaOnPool, small_requests_share_a_page_and_large_ones_have_whole_pages) {
   const DevicePtr first = allocate_in(world, arena, 1000, a);
@@ -45,13 +46,16 @@ TEST_F(ArenaOnPool, small_requests_share_a_page_and_large_ones_have_whole_pages)
   world.use(large, 3 * kPage, a);
 }
 
-TEST_F(ArenaOnPool, zero_bytes_are_null) { EXPECT_EQ(allocate_in(world, arena, 0, a), DevicePtr{}); }
+TEST_F(ArenaOnPool, zero_bytes_are_null) {
+  EXPECT_EQ(allocate_in(world, arena, 0, a), DevicePtr{});
+}
 
 TEST_F(ArenaOnPool, an_alignment_is_kept) {
   allocate_in(world, arena, 512, a);
   EXPECT_TRUE(is_aligned(allocate_in(world, arena, 512, a, 4096), 4096));
   EXPECT_TRUE(is_aligned(allocate_in(world, arena, 512, a, 4 * kPage), 4 * kPage));
-  expect_error(world.pool().allocate_in_arena({512, 384, a, arena}), ErrorCode::invalid_argument, {"384"});
+  expect_error(world.pool().allocate_in_arena({512, 384, a, arena}), ErrorCode::invalid_argument,
+               {"384"});
 }
 
 TEST_F(ArenaOnPool, a_query_tells_the_request_and_the_arena) {
@@ -62,13 +66,16 @@ TEST_F(ArenaOnPool, a_query_tells_the_request_and_the_arena) {
   EXPECT_EQ(info.usable, 1024u);
   EXPECT_EQ(info.arena, arena);
   EXPECT_EQ(info_of(world.allocate(1000, a)).arena, ArenaId{});
-  expect_error(world.pool().query(ptr + 1024), ErrorCode::invalid_pointer);  // free memory of the arena
+  expect_error(world.pool().query(ptr + 1024),
+               ErrorCode::invalid_pointer);  // free memory of the arena
 }
 
 TEST_F(ArenaOnPool, mistakes_change_nothing_and_say_what_is_wrong) {
   const DevicePtr ptr = allocate_in(world, arena, 1000, a);
-  expect_error(world.pool().deallocate(ptr + 512, a), ErrorCode::invalid_pointer, {"inside", hex(ptr)});
-  expect_error(world.pool().record_use(ptr + 512, b), ErrorCode::invalid_pointer, {"inside", hex(ptr)});
+  expect_error(world.pool().deallocate(ptr + 512, a), ErrorCode::invalid_pointer,
+               {"inside", hex(ptr)});
+  expect_error(world.pool().record_use(ptr + 512, b), ErrorCode::invalid_pointer,
+               {"inside", hex(ptr)});
   world.deallocate(ptr, a);
   expect_error(world.pool().deallocate(ptr, a), ErrorCode::invalid_pointer, {hex(ptr)});
   expect_error(world.pool().record_use(ptr, b), ErrorCode::invalid_pointer, {hex(ptr)});
@@ -78,9 +85,12 @@ TEST_F(ArenaOnPool, mistakes_change_nothing_and_say_what_is_wrong) {
 
 TEST_F(ArenaOnPool, what_is_no_arena_is_refused) {
   const ArenaId none{~std::uint64_t{0}};
-  expect_error(world.pool().allocate_in_arena({100, 0, a, none}), ErrorCode::invalid_argument, {"no arena"});
-  expect_error(world.pool().allocate_in_arena({100, 0, a, {}}), ErrorCode::invalid_argument, {"no arena"});
-  expect_error(world.pool().allocate_at(none, {DevicePtr{4096}, 100}, a), ErrorCode::invalid_argument, {"no arena"});
+  expect_error(world.pool().allocate_in_arena({100, 0, a, none}), ErrorCode::invalid_argument,
+               {"no arena"});
+  expect_error(world.pool().allocate_in_arena({100, 0, a, {}}), ErrorCode::invalid_argument,
+               {"no arena"});
+  expect_error(world.pool().allocate_at(none, {DevicePtr{4096}, 100}, a),
+               ErrorCode::invalid_argument, {"no arena"});
   expect_error(world.pool().pin_arena(none), ErrorCode::invalid_argument);
   expect_error(world.pool().trim_arena(none), ErrorCode::invalid_argument);
   expect_error(world.pool().live_in_arena(none), ErrorCode::invalid_argument);
@@ -98,10 +108,11 @@ TEST(ArenaWithoutPool, is_refused) {
   options.config.pool_enabled = false;
   PoolWorld world(options);
   expect_error(world.pool().create_arena({}), ErrorCode::unsupported);
-  expect_error(world.pool().allocate_in_arena({100, 0, world.stream(), ArenaId{1}}), ErrorCode::unsupported);
+  expect_error(world.pool().allocate_in_arena({100, 0, world.stream(), ArenaId{1}}),
+               ErrorCode::unsupported);
 }
 
-// --- streams --------------------------------------------------------------------------------------------------------
+// --- --- streams
 
 TEST_F(ArenaOnPool, what_a_stream_freed_serves_it_again_at_once) {
   for (const Bytes bytes : {Bytes{1000}, 3 * kPage}) {
@@ -211,7 +222,7 @@ TEST_F(ArenaOnPool, a_stretch_where_the_stream_had_pages_before_is_not_taken_for
   EXPECT_NE(world.allocate(kPage, a), pages) << "it is the arena's";
 }
 
-// --- at an address --------------------------------------------------------------------------------------------------
+// --- --- at an address
 
 TEST_F(ArenaOnPool, a_place_that_is_free_can_be_asked_for) {
   const DevicePtr ptr = allocate_in(world, arena, 8192, a);
@@ -227,13 +238,18 @@ TEST_F(ArenaOnPool, a_place_that_is_free_can_be_asked_for) {
 
 TEST_F(ArenaOnPool, a_place_is_refused_that_is_not_free_or_not_of_the_arena) {
   const DevicePtr ptr = allocate_in(world, arena, 8192, a);
-  expect_error(world.pool().allocate_at(arena, {ptr, 100}, a), ErrorCode::invalid_argument, {"not free", hex(ptr)});
-  expect_error(world.pool().allocate_at(arena, {ptr + 8192, kPage}, a), ErrorCode::invalid_argument, {"not free"});
-  expect_error(world.pool().allocate_at(arena, {ptr + 8200, 100}, a), ErrorCode::invalid_argument, {"multiple"});
+  expect_error(world.pool().allocate_at(arena, {ptr, 100}, a), ErrorCode::invalid_argument,
+               {"not free", hex(ptr)});
+  expect_error(world.pool().allocate_at(arena, {ptr + 8192, kPage}, a), ErrorCode::invalid_argument,
+               {"not free"});
+  expect_error(world.pool().allocate_at(arena, {ptr + 8200, 100}, a), ErrorCode::invalid_argument,
+               {"multiple"});
   expect_error(world.pool().allocate_at(arena, {ptr + 8192, 0}, a), ErrorCode::invalid_argument);
   const DevicePtr elsewhere = world.allocate(kPage, a);
-  expect_error(world.pool().allocate_at(arena, {elsewhere, 100}, a), ErrorCode::invalid_pointer, {hex(elsewhere)});
-  expect_error(world.pool().allocate_at(make_arena(world), {ptr + 8192, 100}, a), ErrorCode::invalid_pointer);
+  expect_error(world.pool().allocate_at(arena, {elsewhere, 100}, a), ErrorCode::invalid_pointer,
+               {hex(elsewhere)});
+  expect_error(world.pool().allocate_at(make_arena(world), {ptr + 8192, 100}, a),
+               ErrorCode::invalid_pointer);
 }
 
 TEST_F(ArenaOnPool, a_checkpoint_is_restored_block_by_block) {
@@ -244,12 +260,13 @@ TEST_F(ArenaOnPool, a_checkpoint_is_restored_block_by_block) {
   for (const AddressRange& block : blocks) world.deallocate(block.begin, a);
   settle();
   const Bytes mapped = world.statistics().mapped_bytes;
-  for (const AddressRange& block : blocks) EXPECT_EQ(allocate_at(world, arena, block, a), block.begin);
+  for (const AddressRange& block : blocks)
+    EXPECT_EQ(allocate_at(world, arena, block, a), block.begin);
   EXPECT_EQ(world.pool().live_in_arena(arena).value().size(), blocks.size());
   EXPECT_EQ(world.statistics().mapped_bytes, mapped);
 }
 
-// --- kinds of arenas ------------------------------------------------------------------------------------------------
+// --- --- kinds of arenas
 
 TEST_F(ArenaOnPool, without_splitting_each_allocation_has_pages_of_its_own) {
   const ArenaId whole = make_arena(world, {false, false, 0});
@@ -262,7 +279,8 @@ TEST_F(ArenaOnPool, without_splitting_each_allocation_has_pages_of_its_own) {
   world.deallocate(first, a);
   EXPECT_EQ(allocate_at(world, whole, {first, 3000}, a), first);
   world.deallocate(second, a);
-  expect_error(world.pool().allocate_at(whole, {second + 512, 100}, a), ErrorCode::invalid_argument);
+  expect_error(world.pool().allocate_at(whole, {second + 512, 100}, a),
+               ErrorCode::invalid_argument);
 }
 
 TEST_F(ArenaOnPool, one_chunk_stands_behind_each_stretch_where_that_is_asked_for) {
@@ -292,7 +310,7 @@ TEST(IsolatedArena, allocations_that_may_be_shared_alone_have_chunks_of_their_ow
   EXPECT_EQ(world.statistics().mapped_bytes, 2 * kPage);
 }
 
-// --- sharing, figures, resets, threads ------------------------------------------------------------------------------
+// --- --- sharing, figures, resets, threads
 
 TEST_F(ArenaOnPool, a_block_that_is_leased_stays_until_it_is_let_go) {
   const DevicePtr ptr = allocate_in(world, arena, 4096, a);
@@ -374,7 +392,8 @@ TEST_F(ArenaOnPool, blocks_survive_a_reset_and_serve_new_streams) {
   world.deallocate(freed, a);
   ASSERT_TRUE(world.pool().reset().ok());
   const StreamHandle fresh = world.stream();
-  EXPECT_EQ(allocate_in(world, arena, 3 * kPage, fresh), freed) << "the stream that it was kept for is gone";
+  EXPECT_EQ(allocate_in(world, arena, 3 * kPage, fresh), freed)
+      << "the stream that it was kept for is gone";
   world.deallocate(kept, fresh);
   allocate_in(world, arena, 1000, fresh);
 }
@@ -387,13 +406,15 @@ TEST_F(ArenaOnPool, threads_may_share_an_arena) {
       EXPECT_EQ(world.sim().device_primary_ctx_retain(0, context), driver::CuResult::success);
       EXPECT_EQ(world.sim().ctx_set_current(context), driver::CuResult::success);
       StreamHandle stream{};
-      EXPECT_EQ(world.sim().stream_create(StreamFlags::non_blocking, stream), driver::CuResult::success);
+      EXPECT_EQ(world.sim().stream_create(StreamFlags::non_blocking, stream),
+                driver::CuResult::success);
       for (int i = 0; i < 200; ++i) {
         const Bytes bytes = static_cast<Bytes>(i % 7 + 1) * (t % 2 == 0 ? 3000 : kPage);
         const auto ptr = world.pool().allocate_in_arena({bytes, 0, stream, arena});
         ASSERT_TRUE(ptr.ok()) << message_of(ptr);
         world.use(ptr.value(), bytes, stream);
-        ASSERT_TRUE(world.pool().deallocate(ptr.value(), i % 5 == 0 ? context::Stream() : stream).ok());
+        ASSERT_TRUE(
+            world.pool().deallocate(ptr.value(), i % 5 == 0 ? context::Stream() : stream).ok());
         if (i % 50 == 0) {
           EXPECT_TRUE(world.pool().trim(0).ok());
         }

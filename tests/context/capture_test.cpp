@@ -1,4 +1,5 @@
-// context: stream captures: what an allocation may take, what is kept with the graph, and that no capture is broken.
+// context: stream captures: what an allocation may take, what is kept with the graph, and that no
+// capture is broken.
 #include <gtest/gtest.h>
 
 #include "support/pool_world_captures.hpp"
@@ -243,7 +244,8 @@ TEST_P(Capture, memory_runs_out_in_a_capture_without_breaking_it) {
   full.use(busy, 6 * kPage, other, kLongNs);
   full.deallocate(busy, other);
   begin_capture(full, stream, GetParam());
-  const DevicePtr ptr = full.allocate(6 * kPage, stream);  // the host waits for the other stream's work
+  const DevicePtr ptr =
+      full.allocate(6 * kPage, stream);  // the host waits for the other stream's work
   full.use(ptr, 6 * kPage, stream);
   expect_error(full.pool().allocate({6 * kPage, 0, stream}), ErrorCode::out_of_memory,
                {" on a stream that is being captured\n"});
@@ -252,7 +254,8 @@ TEST_P(Capture, memory_runs_out_in_a_capture_without_breaking_it) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, Capture,
-                         ::testing::Values(CaptureMode::global, CaptureMode::thread_local_mode, CaptureMode::relaxed),
+                         ::testing::Values(CaptureMode::global, CaptureMode::thread_local_mode,
+                                           CaptureMode::relaxed),
                          [](const auto& mode) {
                            switch (mode.param) {
                              case CaptureMode::global: return "global";
@@ -282,7 +285,8 @@ TEST_F(AnnouncedCapture, keeps_context_events_away) {
   ASSERT_TRUE(world.pool().capture_end().ok());
   destroy(world, graph);
   world.deallocate(world.allocate(4 * kPage, std::nullopt), std::nullopt);
-  EXPECT_GT(world.calls().count(Call::ctx_record_event), 0u) << "afterwards they are possible again";
+  EXPECT_GT(world.calls().count(Call::ctx_record_event), 0u)
+      << "afterwards they are possible again";
 }
 
 TEST_F(AnnouncedCapture, announcements_nest) {

@@ -140,7 +140,8 @@ TEST(DeferredCleanup, ends_with_the_last_of_nested_holds_on_whatever_thread) {
   EXPECT_TRUE(world.pool().defer_cleanup_end().ok());
   world.deallocate(world.allocate(kPage, stream), stream);
   EXPECT_EQ(world.statistics().zombie_bytes, 0u);
-  expect_error(world.pool().defer_cleanup_end(), ErrorCode::invalid_argument, {"defer_cleanup_begin"});
+  expect_error(world.pool().defer_cleanup_end(), ErrorCode::invalid_argument,
+               {"defer_cleanup_begin"});
 }
 
 }  // namespace

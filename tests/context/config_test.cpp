@@ -23,7 +23,9 @@ class ConfigFromEnvironment : public testing::Test {
   }
 };
 
-std::string message_of(const Result<void>& result) { return result ? "ok" : result.error().message; }
+std::string message_of(const Result<void>& result) {
+  return result ? "ok" : result.error().message;
+}
 
 std::string allowed_for(std::string_view name) {
   for (const SettingInForce& setting : list_settings(Config{})) {
@@ -47,7 +49,8 @@ TEST_F(ConfigFromEnvironment, children_of_a_process_that_mapped_pages_ahead_do_n
   const Variable parent("VPMM_PAGES_PID", std::to_string(::getppid()).c_str());
   EXPECT_EQ(config_from_environment().value().pages, 0u);
   note_mapped_ahead();
-  EXPECT_STREQ(std::getenv("VPMM_PAGES_PID"), std::to_string(::getppid()).c_str()) << "for grandchildren";
+  EXPECT_STREQ(std::getenv("VPMM_PAGES_PID"), std::to_string(::getppid()).c_str())
+      << "for grandchildren";
 }
 
 TEST_F(ConfigFromEnvironment, without_variables_is_the_default) {
@@ -138,27 +141,31 @@ TEST_F(ConfigFromEnvironment, names_the_variable_its_value_and_what_is_allowed) 
     const auto config = config_from_environment();
     ASSERT_FALSE(config.ok()) << name << "=" << value;
     EXPECT_EQ(config.error().code, ErrorCode::bad_configuration);
-    EXPECT_EQ(config.error().message, std::string(name) + "=" + value + ": must be " + allowed_for(name));
+    EXPECT_EQ(config.error().message,
+              std::string(name) + "=" + value + ": must be " + allowed_for(name));
   }
 }
 
-TEST(ConfigValidate, accepts_the_defaults) { EXPECT_EQ(message_of(validate(Config{}, 2 * kMiB)), "ok"); }
+TEST(ConfigValidate, accepts_the_defaults) {
+  EXPECT_EQ(message_of(validate(Config{}, 2 * kMiB)), "ok");
+}
 
 TEST(ConfigValidate, wants_sizes_in_multiples_of_the_granularity) {
   Config page_size;
   page_size.page_size = 3 * kMiB;
-  EXPECT_EQ(
-      message_of(validate(page_size, 2 * kMiB)),
-      "VPMM_PAGE_SIZE=3MiB: must be a multiple of the device granularity (2MiB) up to 128TiB, or \"max\" to switch the "
-      "pool off");
+  EXPECT_EQ(message_of(validate(page_size, 2 * kMiB)),
+            "VPMM_PAGE_SIZE=3MiB: must be a multiple of the device granularity (2MiB) up to "
+            "128TiB, or \"max\" to switch the "
+            "pool off");
   Config va_size;
   va_size.va_size = 5 * kMiB;
   EXPECT_EQ(message_of(validate(va_size, 2 * kMiB)),
             "VPMM_VA_SIZE=5MiB: must be a multiple of the device granularity (2MiB) up to 128TiB");
   Config chunk_max;
   chunk_max.chunk_max = 1500;
-  EXPECT_EQ(message_of(validate(chunk_max, 2 * kMiB)),
-            "VPMM_CHUNK_MAX=1500B: must be \"page\" or a multiple of the device granularity (2MiB)");
+  EXPECT_EQ(
+      message_of(validate(chunk_max, 2 * kMiB)),
+      "VPMM_CHUNK_MAX=1500B: must be \"page\" or a multiple of the device granularity (2MiB)");
 }
 
 TEST(ConfigValidate, checks_all_sizes_when_the_pool_is_off) {
@@ -198,7 +205,8 @@ TEST_F(ConfigFromEnvironment, is_named_as_it_was_given_when_the_device_refuses_i
 TEST(ConfigValidate, checks_the_mapping_limit_that_did_not_come_from_text) {
   Config config;
   config.max_mappings = 15;
-  EXPECT_EQ(message_of(validate(config, 2 * kMiB)), "VPMM_MAX_MAPPINGS=15: must be a number, 16 or more");
+  EXPECT_EQ(message_of(validate(config, 2 * kMiB)),
+            "VPMM_MAX_MAPPINGS=15: must be a number, 16 or more");
 }
 
 TEST(ConfigSet, refuses_a_name_that_is_no_setting) {

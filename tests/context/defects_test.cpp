@@ -1,4 +1,5 @@
-// context: mistakes that pools of this design are known to make, each with the test that this one does not.
+// context: mistakes that pools of this design are known to make, each with the test that this one
+// does not.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -15,21 +16,25 @@ using driver::FaultPlan;
 
 Bytes unmapped(const PoolWorld& world) { return world.statistics().hole_bytes; }
 
-// Reserved space that is neither a hole nor holds memory once zombies are swept: address space that leaked.
+// Reserved space that is neither a hole nor holds memory once zombies are swept: address space that
+// leaked.
 Bytes leaked_address_space(PoolWorld& world) {
   world.wait();
   const observe::Statistics now = world.statistics();
-  return now.reserved_bytes - unmapped(world) - now.free_bytes - now.zombie_bytes - now.allocated_bytes;
+  return now.reserved_bytes - unmapped(world) - now.free_bytes - now.zombie_bytes -
+         now.allocated_bytes;
 }
 
-// Fails one call of a kind with each error that matters in turn, then checks that nothing was lost: the request can be
-// made again, and in the end every page, address and event can be given back (PoolWorld looks).
-void fail_each(Call call, const std::function<void(PoolWorld&)>& prepare, const std::function<bool(PoolWorld&)>& act) {
+// Fails one call of a kind with each error that matters in turn, then checks that nothing was lost:
+// the request can be made again, and in the end every page, address and event can be given back
+// (PoolWorld looks).
+void fail_each(Call call, const std::function<void(PoolWorld&)>& prepare,
+               const std::function<bool(PoolWorld&)>& act) {
   for (const CuResult error : driver::errors_that_matter(call)) {
     if (driver::is_sticky(error)) continue;
     for (std::uint64_t nth = 1; nth <= 20; ++nth) {
-      SCOPED_TRACE(std::string(driver::to_string(call)) + " number " + std::to_string(nth) + " gives " +
-                   driver::to_string(error));
+      SCOPED_TRACE(std::string(driver::to_string(call)) + " number " + std::to_string(nth) +
+                   " gives " + driver::to_string(error));
       PoolWorld world(page_world());
       prepare(world);
       world.faults().set_plan({{call}, nth, error, FaultPlan::Repeat::once});
@@ -45,7 +50,7 @@ void fail_each(Call call, const std::function<void(PoolWorld&)>& prepare, const 
   }
 }
 
-// --- address space and bookkeeping ----------------------------------------------------------------------------------
+// --- --- address space and bookkeeping
 
 TEST(Defects, growth_returns_the_unused_tail_of_the_hole) {
   PoolWorld world(page_world());
@@ -69,7 +74,8 @@ TEST(Defects, one_buffer_that_grows_from_4_to_198_pages_leaks_no_address_space) 
     }
     EXPECT_EQ(leaked_address_space(world), 0u);
     EXPECT_EQ(world.statistics().reserved_bytes, options.config.va_size);
-    EXPECT_EQ(world.picture(), options.config.page_chunks ? "[-198]" : "[-200]") << "the last chunk is not cut to size";
+    EXPECT_EQ(world.picture(), options.config.page_chunks ? "[-198]" : "[-200]")
+        << "the last chunk is not cut to size";
   }
 }
 
@@ -106,14 +112,16 @@ TEST(Defects, a_pool_holds_no_memory_before_the_first_allocation_where_the_devic
   for (WorldOptions options : {page_world(), adaptive_world()}) {
     options.config.pages = 16;
     PoolWorld world(options);
-    for (const Call once : {Call::mem_address_reserve, Call::mem_create, Call::mem_map, Call::mem_set_access,
-                            Call::mem_unmap, Call::mem_release})
+    for (const Call once : {Call::mem_address_reserve, Call::mem_create, Call::mem_map,
+                            Call::mem_set_access, Call::mem_unmap, Call::mem_release})
       EXPECT_EQ(world.calls().count(once), 1u) << to_string(once);
     EXPECT_EQ(world.calls().memory_call_count(), 6u);
     EXPECT_EQ(world.sim().census().reservations, 1u);
     EXPECT_EQ(world.sim().census().chunks, 0u);
     const observe::Statistics figures = world.statistics();
-    EXPECT_EQ(figures.mapped_bytes + figures.peak_mapped_bytes + figures.peak_chunks + figures.peak_mappings, 0u);
+    EXPECT_EQ(figures.mapped_bytes + figures.peak_mapped_bytes + figures.peak_chunks +
+                  figures.peak_mappings,
+              0u);
     EXPECT_EQ(figures.chunks_created + figures.chunks_released, 0u);
     EXPECT_EQ(world.pool().validate(), "");
   }
@@ -121,9 +129,10 @@ TEST(Defects, a_pool_holds_no_memory_before_the_first_allocation_where_the_devic
 
 // What fails while the pool is made ready is asked again by the first request.
 TEST(Defects, a_pool_that_could_not_be_made_ready_serves_all_the_same) {
-  for (const Call failing : {Call::device_primary_ctx_get_state, Call::device_primary_ctx_retain, Call::ctx_get_id,
-                             Call::mem_address_reserve, Call::mem_get_info, Call::mem_create, Call::mem_map,
-                             Call::mem_set_access, Call::mem_unmap, Call::mem_release}) {
+  for (const Call failing :
+       {Call::device_primary_ctx_get_state, Call::device_primary_ctx_retain, Call::ctx_get_id,
+        Call::mem_address_reserve, Call::mem_get_info, Call::mem_create, Call::mem_map,
+        Call::mem_set_access, Call::mem_unmap, Call::mem_release}) {
     driver::sim::SimDriver sim;
     driver::ContextHandle context{};
     ASSERT_EQ(sim.init(), CuResult::success);
@@ -142,7 +151,8 @@ TEST(Defects, a_pool_that_could_not_be_made_ready_serves_all_the_same) {
   }
 }
 
-// A context that breaks while the pool is made ready gets no further call, not even to give the page back.
+// A context that breaks while the pool is made ready gets no further call, not even to give the
+// page back.
 TEST(Defects, a_context_that_breaks_while_a_pool_is_made_is_left_alone) {
   for (const Call failing : {Call::mem_create, Call::mem_map, Call::mem_set_access}) {
     driver::sim::SimDriver sim;
@@ -155,7 +165,8 @@ TEST(Defects, a_context_that_breaks_while_a_pool_is_made_is_left_alone) {
     auto pool = context::Context::create(recorder, 0, adaptive_world().config);
     ASSERT_TRUE(pool.ok()) << to_string(failing);
     const std::uint64_t calls = recorder.memory_call_count();
-    expect_error(pool.value()->allocate({kPage, 0, std::nullopt}), ErrorCode::poisoned, {"CUDA_ERROR_ILLEGAL_ADDRESS"});
+    expect_error(pool.value()->allocate({kPage, 0, std::nullopt}), ErrorCode::poisoned,
+                 {"CUDA_ERROR_ILLEGAL_ADDRESS"});
     EXPECT_EQ(recorder.memory_call_count(), calls) << to_string(failing);
   }
 }
@@ -168,7 +179,7 @@ TEST(Defects, requests_above_one_reservation_are_served) {
   world.use(world.allocate(9 * kPage, stream), 9 * kPage, stream);
 }
 
-// --- failing calls --------------------------------------------------------------------------------------------------
+// --- --- failing calls
 
 // Four pages idle, one live, two idle: a request of seven keeps two, moves four and creates one.
 StreamHandle fragment(PoolWorld& world) {
@@ -182,7 +193,8 @@ StreamHandle fragment(PoolWorld& world) {
   return stream;
 }
 
-void expect_nothing_lost_when(Call call, const std::function<StreamHandle(PoolWorld&)>& prepare = fragment) {
+void expect_nothing_lost_when(Call call,
+                              const std::function<StreamHandle(PoolWorld&)>& prepare = fragment) {
   StreamHandle stream{};
   fail_each(
       call, [&](PoolWorld& world) { stream = prepare(world); },
@@ -208,8 +220,10 @@ TEST(Defects, a_failed_plan_leaves_the_regions_as_they_were) {
   const StreamHandle stream = fragment(world);
   world.wait();
   const std::string before = world.picture();
-  world.faults().set_plan({{Call::mem_set_access}, 1, CuResult::invalid_value, FaultPlan::Repeat::once});
-  expect_error(world.pool().allocate({7 * kPage, 0, stream}), ErrorCode::driver_failed, {"mem_set_access"});
+  world.faults().set_plan(
+      {{Call::mem_set_access}, 1, CuResult::invalid_value, FaultPlan::Repeat::once});
+  expect_error(world.pool().allocate({7 * kPage, 0, stream}), ErrorCode::driver_failed,
+               {"mem_set_access"});
   EXPECT_EQ(world.picture(), before);
   EXPECT_EQ(world.statistics().failed_plans, 1u);
   EXPECT_EQ(world.sim().census().mappings, world.statistics().mappings);
@@ -243,7 +257,8 @@ TEST(Defects, failed_unmap_keeps_the_zombie) {
   world.deallocate(two, stream);
   world.allocate(3 * kPage, stream);
   ASSERT_EQ(world.statistics().zombie_bytes, 2 * kPage);
-  world.faults().set_plan({{Call::mem_unmap}, 1, CuResult::invalid_value, FaultPlan::Repeat::from_then_on});
+  world.faults().set_plan(
+      {{Call::mem_unmap}, 1, CuResult::invalid_value, FaultPlan::Repeat::from_then_on});
   world.wait();
   EXPECT_EQ(world.statistics().zombie_bytes, 2 * kPage) << "what is still mapped is no hole";
   EXPECT_EQ(world.statistics().quarantined_bytes, 2 * kPage) << "and it is told";
@@ -259,15 +274,18 @@ TEST(Defects, error_event_poisons_instead_of_sticking) {
   const StreamHandle stream = world.stream();
   world.deallocate(world.allocate(4 * kPage, stream), stream);
   world.break_context(CuResult::launch_failed);
-  expect_error(world.pool().allocate({kPage, 0, stream}), ErrorCode::poisoned, {"CUDA_ERROR_LAUNCH_FAILED"});
+  expect_error(world.pool().allocate({kPage, 0, stream}), ErrorCode::poisoned,
+               {"CUDA_ERROR_LAUNCH_FAILED"});
 }
 
 TEST(Defects, a_failed_event_in_a_free_does_not_block_later_calls) {
   PoolWorld world(page_world());
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(4 * kPage, stream);
-  world.faults().set_plan(
-      {{Call::event_create, Call::event_record}, 1, CuResult::out_of_memory, FaultPlan::Repeat::from_then_on});
+  world.faults().set_plan({{Call::event_create, Call::event_record},
+                           1,
+                           CuResult::out_of_memory,
+                           FaultPlan::Repeat::from_then_on});
   EXPECT_TRUE(world.pool().deallocate(ptr, stream).ok());
   EXPECT_EQ(world.allocate(4 * kPage, stream), ptr) << "own memory needs no event";
   world.faults().clear_plan();
@@ -286,7 +304,8 @@ TEST(Defects, a_device_without_virtual_memory_management_is_closed_without_a_wor
 
 TEST(Defects, errors_have_the_drivers_names) {
   PoolWorld world(page_world());
-  world.faults().set_plan({{Call::mem_create}, 1, CuResult::invalid_value, FaultPlan::Repeat::once});
+  world.faults().set_plan(
+      {{Call::mem_create}, 1, CuResult::invalid_value, FaultPlan::Repeat::once});
   expect_error(world.pool().allocate({kPage, 0, world.stream()}), ErrorCode::driver_failed,
                {"mem_create", "CUDA_ERROR_INVALID_VALUE", "(1)"});
 }
@@ -298,11 +317,12 @@ TEST(Defects, the_out_of_memory_error_tells_free_from_mapped) {
   const StreamHandle stream = world.stream();
   world.allocate(5 * kPage, stream);
   world.deallocate(world.allocate(3 * kPage, stream), stream);
-  expect_error(world.pool().allocate({4 * kPage, 0, stream}), ErrorCode::out_of_memory,
-               {"free       6 MiB,", "mapped     16 MiB; the limit is 16 MiB; 0 bytes more may be mapped"});
+  expect_error(
+      world.pool().allocate({4 * kPage, 0, stream}), ErrorCode::out_of_memory,
+      {"free       6 MiB,", "mapped     16 MiB; the limit is 16 MiB; 0 bytes more may be mapped"});
 }
 
-// --- order ----------------------------------------------------------------------------------------------------------
+// --- --- order
 
 TEST(Defects, free_on_another_stream_is_ordered) {
   PoolWorld world(page_world());
@@ -313,7 +333,8 @@ TEST(Defects, free_on_another_stream_is_ordered) {
   ASSERT_EQ(world.sim().stream_synchronize(a), CuResult::success);
   world.use(ptr, 4 * kPage, b, kLongNs);
   world.deallocate(ptr, b);
-  const DevicePtr next = world.allocate(4 * kPage, a);  // without an order this would overtake the work on b
+  const DevicePtr next =
+      world.allocate(4 * kPage, a);  // without an order this would overtake the work on b
   world.use(next, 4 * kPage, a);
 }
 
@@ -359,8 +380,9 @@ TEST(Defects, two_handles_of_one_stream_are_one_timeline) {
 
 TEST(Defects, external_streams_need_no_wrapping) {
   PoolWorld world(page_world());
-  for (const StreamHandle stream : {world.stream(StreamFlags::blocking), world.stream(), driver::kPerThreadStream,
-                                    driver::kLegacyStream, driver::kNullStream}) {
+  for (const StreamHandle stream :
+       {world.stream(StreamFlags::blocking), world.stream(), driver::kPerThreadStream,
+        driver::kLegacyStream, driver::kNullStream}) {
     const DevicePtr ptr = world.allocate(3 * kPage, stream);
     world.use(ptr, 3 * kPage, stream);
     world.deallocate(ptr, stream);
@@ -374,7 +396,8 @@ TEST(Defects, a_capture_elsewhere_survives_the_questions_the_pool_asks) {
   const DevicePtr ptr = world.allocate(4 * kPage, busy);
   world.use(ptr, 4 * kPage, busy, kLongNs);
   world.deallocate(ptr, busy);
-  ASSERT_EQ(world.sim().stream_begin_capture(capturing, driver::CaptureMode::global), CuResult::success);
+  ASSERT_EQ(world.sim().stream_begin_capture(capturing, driver::CaptureMode::global),
+            CuResult::success);
   const std::uint64_t queries = world.calls().count(Call::event_query);
   world.allocate(4 * kPage, busy);
   EXPECT_GT(world.calls().count(Call::event_query), queries);
@@ -383,7 +406,7 @@ TEST(Defects, a_capture_elsewhere_survives_the_questions_the_pool_asks) {
   ASSERT_EQ(world.sim().graph_destroy(graph), CuResult::success);
 }
 
-// --- cost -----------------------------------------------------------------------------------------------------------
+// --- --- cost
 
 TEST(Defects, frees_create_no_event_object_each) {
   for (const WorldOptions& options : {page_world(), adaptive_world()}) {
@@ -479,7 +502,7 @@ TEST(Defects, access_is_set_once_for_a_whole_plan) {
   EXPECT_EQ(world.calls().count(Call::mem_set_access), before + 1);
 }
 
-// --- what was missing -----------------------------------------------------------------------------------------------
+// --- --- what was missing
 
 TEST(Defects, usable_size_and_owner_can_be_asked) {
   PoolWorld world(page_world());

@@ -28,7 +28,8 @@ WorldOptions world_with(context::SmallRequests small) {
   return options;
 }
 
-// A pool with live allocations that hold 0x5A and 0x5B, pending memory, cached memory and outstanding events.
+// A pool with live allocations that hold 0x5A and 0x5B, pending memory, cached memory and
+// outstanding events.
 class Reset : public ::testing::Test {
  protected:
   PoolWorld world;
@@ -42,7 +43,8 @@ class Reset : public ::testing::Test {
     EXPECT_EQ(world.sim().memset_d8_async(live, 0x5A, 4 * kPage, stream), CuResult::success);
     small = world.allocate(1000, stream);
     EXPECT_EQ(world.sim().memset_d8_async(small, 0x5B, 1000, stream), CuResult::success);
-    for (const Bytes bytes : {Bytes{1000}, Bytes{600'000}}) world.deallocate(world.allocate(bytes, stream), stream);
+    for (const Bytes bytes : {Bytes{1000}, Bytes{600'000}})
+      world.deallocate(world.allocate(bytes, stream), stream);
     pending = world.allocate(3 * kPage, stream);
     world.use(pending, 3 * kPage, stream, kLongNs);
     world.deallocate(pending, stream);
@@ -182,7 +184,8 @@ TEST(Broken, a_sticky_error_poisons_the_pool_and_no_driver_call_is_made_after_it
   const DevicePtr live = world.allocate(4 * kPage, stream);
   world.deallocate(world.allocate(2 * kPage, stream), stream);
   world.break_context();
-  expect_error(world.pool().allocate({kPage, 0, stream}), ErrorCode::poisoned, {"CUDA_ERROR_ILLEGAL_ADDRESS"});
+  expect_error(world.pool().allocate({kPage, 0, stream}), ErrorCode::poisoned,
+               {"CUDA_ERROR_ILLEGAL_ADDRESS"});
   const std::uint64_t calls = world.calls().total_count();
   expect_error(world.pool().allocate({kPage, 0, stream}), ErrorCode::poisoned);
   expect_error(world.pool().deallocate(live, stream), ErrorCode::poisoned);

@@ -1,4 +1,5 @@
-// context: events: what listeners are told, in which order, and that nothing is told that was undone.
+// context: events: what listeners are told, in which order, and that nothing is told that was
+// undone.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -31,8 +32,8 @@ TEST(Events, memory_is_mapped_before_it_is_allocated_and_unmapped_after_it_was_f
   world.deallocate(ptr, stream);
   world.wait();
   ASSERT_TRUE(world.pool().trim(0).ok());
-  EXPECT_EQ(log.kinds(),
-            (Kinds{EventKind::map, EventKind::allocate, EventKind::free, EventKind::unmap, EventKind::trim}));
+  EXPECT_EQ(log.kinds(), (Kinds{EventKind::map, EventKind::allocate, EventKind::free,
+                                EventKind::unmap, EventKind::trim}));
   const Event& mapped = log.events()[0];
   const Event& allocated = log.events()[1];
   EXPECT_EQ(mapped.ptr, ptr);
@@ -69,7 +70,8 @@ TEST(Events, a_chunk_that_moves_leaves_its_old_place_before_it_comes_to_the_new_
 
 TEST(Events, calls_that_a_cache_could_serve_are_told_too) {
   PoolWorld world(adaptive_world());
-  EventLog log(world.pool(), only({EventKind::map, EventKind::unmap, EventKind::allocate, EventKind::free}));
+  EventLog log(world.pool(),
+               only({EventKind::map, EventKind::unmap, EventKind::allocate, EventKind::free}));
   const StreamHandle stream = world.stream();
   auto bound = world.pool().bind(stream);
   ASSERT_TRUE(bound.ok());
@@ -80,7 +82,8 @@ TEST(Events, calls_that_a_cache_could_serve_are_told_too) {
       const Result<DevicePtr> ptr = bound.value()->allocate(bytes, 0);
       ASSERT_TRUE(ptr.ok());
       ASSERT_TRUE(bound.value()->deallocate(ptr.value()).ok());
-      EXPECT_TRUE(is_null(world.pool().allocate_if_ready(bytes, 0))) << "it cannot be told without the lock";
+      EXPECT_TRUE(is_null(world.pool().allocate_if_ready(bytes, 0)))
+          << "it cannot be told without the lock";
       const std::vector<Bytes> sizes{bytes, bytes};
       std::vector<DevicePtr> many(2);
       ASSERT_TRUE(world.pool().allocate_many(sizes, stream, many).ok());
@@ -106,7 +109,8 @@ TEST(Events, warm_calls_are_warm_again_when_nobody_listens_any_more) {
   const std::uint64_t before = calls_through_the_lock();
   for (int i = 0; i < 5; ++i) call();
   EXPECT_EQ(calls_through_the_lock(), before);
-  const std::uint64_t id = world.pool().add_event_callback(only({EventKind::free}), [](const Event&) {});
+  const std::uint64_t id =
+      world.pool().add_event_callback(only({EventKind::free}), [](const Event&) {});
   call();
   EXPECT_GT(calls_through_the_lock(), before);
   ASSERT_TRUE(world.pool().remove_event_callback(id).ok());
@@ -179,8 +183,9 @@ TEST(Events, memory_of_the_drivers_own_pool_is_told_too) {
   options.config.small = context::SmallRequests::stream_ordered;
   PoolWorld world(options);
   std::vector<Event> told;
-  const std::uint64_t id = world.pool().add_event_callback(only({EventKind::allocate, EventKind::free}),
-                                                           [&](const Event& event) { told.push_back(event); });
+  const std::uint64_t id =
+      world.pool().add_event_callback(only({EventKind::allocate, EventKind::free}),
+                                      [&](const Event& event) { told.push_back(event); });
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(1000, stream);
   world.deallocate(ptr, stream);
@@ -196,11 +201,13 @@ TEST(Events, a_free_that_the_driver_refuses_is_taken_back) {
   options.config.small = context::SmallRequests::stream_ordered;
   PoolWorld world(options);
   std::vector<EventKind> told;
-  const std::uint64_t id = world.pool().add_event_callback(only({EventKind::allocate, EventKind::free}),
-                                                           [&](const Event& event) { told.push_back(event.kind); });
+  const std::uint64_t id =
+      world.pool().add_event_callback(only({EventKind::allocate, EventKind::free}),
+                                      [&](const Event& event) { told.push_back(event.kind); });
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(1000, stream);
-  world.faults().set_plan({{Call::mem_free_async}, 1, CuResult::out_of_memory, driver::FaultPlan::Repeat::once});
+  world.faults().set_plan(
+      {{Call::mem_free_async}, 1, CuResult::out_of_memory, driver::FaultPlan::Repeat::once});
   EXPECT_FALSE(world.pool().deallocate(ptr, stream).ok());
   EXPECT_EQ(told, (Kinds{EventKind::allocate, EventKind::free, EventKind::allocate}));
   world.faults().clear_plan();
@@ -212,8 +219,10 @@ TEST(Events, nobody_is_told_after_it_was_taken_away_and_the_others_still_are) {
   PoolWorld world(adaptive_world());
   int first = 0;
   int second = 0;
-  const std::uint64_t one = world.pool().add_event_callback(kEveryKind, [&](const Event&) { ++first; });
-  const std::uint64_t two = world.pool().add_event_callback(kEveryKind, [&](const Event&) { ++second; });
+  const std::uint64_t one =
+      world.pool().add_event_callback(kEveryKind, [&](const Event&) { ++first; });
+  const std::uint64_t two =
+      world.pool().add_event_callback(kEveryKind, [&](const Event&) { ++second; });
   EXPECT_NE(one, two);
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(4 * kPage, stream);
@@ -225,13 +234,14 @@ TEST(Events, nobody_is_told_after_it_was_taken_away_and_the_others_still_are) {
   EXPECT_EQ(first, before);
   EXPECT_GT(second, before);
   ASSERT_TRUE(world.pool().remove_event_callback(two).ok());
-  expect_error(world.pool().remove_event_callback(two), ErrorCode::invalid_argument, {std::to_string(two)});
+  expect_error(world.pool().remove_event_callback(two), ErrorCode::invalid_argument,
+               {std::to_string(two)});
 }
 
 TEST(Events, what_a_listener_throws_is_lost_and_the_call_does_its_work) {
   PoolWorld world(adaptive_world());
-  const std::uint64_t id =
-      world.pool().add_event_callback(kEveryKind, [](const Event&) { throw std::runtime_error("no"); });
+  const std::uint64_t id = world.pool().add_event_callback(
+      kEveryKind, [](const Event&) { throw std::runtime_error("no"); });
   EventLog log(world.pool());
   const StreamHandle stream = world.stream();
   world.deallocate(world.allocate(4 * kPage, stream), stream);
@@ -257,11 +267,11 @@ TEST_P(RandomEvents, what_was_told_adds_up_to_what_the_pool_has_whatever_fails) 
     for (int step = 0; step < 150; ++step) {
       const StreamHandle stream = streams[pick(3)];
       if (pick(4) == 0)
-        world.faults().set_plan(
-            {{Call::mem_create, Call::mem_map, Call::mem_set_access, Call::mem_unmap, Call::mem_release},
-             1 + pick(4),
-             CuResult::out_of_memory,
-             driver::FaultPlan::Repeat::once});
+        world.faults().set_plan({{Call::mem_create, Call::mem_map, Call::mem_set_access,
+                                  Call::mem_unmap, Call::mem_release},
+                                 1 + pick(4),
+                                 CuResult::out_of_memory,
+                                 driver::FaultPlan::Repeat::once});
       if (pick(20) == 0) {
         static_cast<void>(world.pool().trim(0));
       } else if (pick(2) == 0 || live.empty()) {

@@ -1,4 +1,5 @@
-// context: everything on the driver's stream-ordered pool: no VMM, pool switched off, huge pages; and small requests.
+// context: everything on the driver's stream-ordered pool: no VMM, pool switched off, huge pages;
+// and small requests.
 #include <gtest/gtest.h>
 
 #include "support/pool_world_words.hpp"
@@ -50,7 +51,8 @@ TEST(StreamOrderedOnly, serves_everything_when_the_pool_is_switched_off) {
   run_program(world);
   EXPECT_EQ(world.calls().count(Call::mem_create), 0u);
   expect_error(world.pool().preallocate(kPage), ErrorCode::unsupported);
-  expect_error(world.pool().allocate({kPage, 4096, world.stream()}), ErrorCode::unsupported, {"alignment 4096"});
+  expect_error(world.pool().allocate({kPage, 4096, world.stream()}), ErrorCode::unsupported,
+               {"alignment 4096"});
 }
 
 TEST(StreamOrderedOnly, serves_everything_below_a_page_of_32_gib) {
@@ -66,7 +68,8 @@ TEST(StreamOrderedOnly, refuses_a_capturing_stream_rather_than_putting_nodes_int
   PoolWorld world(switched_off());
   const StreamHandle stream = world.stream();
   world.allocate(100, stream);
-  ASSERT_EQ(world.sim().stream_begin_capture(stream, driver::CaptureMode::global), driver::CuResult::success);
+  ASSERT_EQ(world.sim().stream_begin_capture(stream, driver::CaptureMode::global),
+            driver::CuResult::success);
   expect_error(world.pool().allocate({kPage, 0, stream}), ErrorCode::capture_active);
   driver::GraphHandle graph{};
   ASSERT_EQ(world.sim().stream_end_capture(stream, graph), driver::CuResult::success);
@@ -93,9 +96,12 @@ TEST(NoSupport, at_all_is_a_clear_error) {
 TEST(OldDriver, has_no_ids_of_streams_so_a_request_is_an_error_that_names_the_call) {
   PoolWorld world(adaptive_world());
   const StreamHandle stream = world.stream();
-  world.faults().set_plan(
-      {{Call::stream_get_id}, 1, driver::CuResult::not_supported, driver::FaultPlan::Repeat::from_then_on});
-  expect_error(world.pool().allocate({kPage, 0, stream}), ErrorCode::unsupported, {"stream_get_id"});
+  world.faults().set_plan({{Call::stream_get_id},
+                           1,
+                           driver::CuResult::not_supported,
+                           driver::FaultPlan::Repeat::from_then_on});
+  expect_error(world.pool().allocate({kPage, 0, stream}), ErrorCode::unsupported,
+               {"stream_get_id"});
 }
 
 // Who serves requests below a page.
@@ -121,7 +127,8 @@ TEST(SmallRequests, are_cut_from_pages_of_the_pool_by_default) {
   PoolWorld world(page_world());
   const StreamHandle stream = world.stream();
   const std::uint64_t created = world.calls().count(Call::mem_create);
-  for (const Bytes bytes : {Bytes{1}, Bytes{100'000}, kMiB}) world.use(world.allocate(bytes, stream), bytes, stream);
+  for (const Bytes bytes : {Bytes{1}, Bytes{100'000}, kMiB})
+    world.use(world.allocate(bytes, stream), bytes, stream);
   EXPECT_EQ(world.calls().count(Call::mem_alloc_from_pool_async), 0u);
   EXPECT_EQ(world.calls().count(Call::mem_create), created + 1);
   EXPECT_EQ(world.statistics().small_bytes, kPage);

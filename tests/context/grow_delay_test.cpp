@@ -1,5 +1,5 @@
-// context: the moment for which a request looks, before the pool grows, whether other streams are done: Note [Grow
-// delay].
+// context: the moment for which a request looks, before the pool grows, whether other streams are
+// done: Note [Grow delay].
 #include "pool/grow_delay.hpp"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,8 @@ using driver::FaultPlan;
 constexpr std::uint64_t kMicrosecond = 1'000;
 constexpr std::uint64_t kMillisecond = 1'000'000;
 constexpr std::uint64_t kLongest = pool::GrowDelay::kLongestNs;
-// More than the driver's calls for what these tests create take, and the look during which a delay ends.
+// More than the driver's calls for what these tests create take, and the look during which a delay
+// ends.
 constexpr std::uint64_t kCalls = 6 * kMillisecond;
 constexpr Bytes kHalf = 256 * kMiB;
 
@@ -36,10 +37,14 @@ struct World : HookedWorld {
     deallocate(held, other);
     hooks.sleeps = 0;
   }
-  void free_behind_a_kernel(std::uint64_t duration_ns) { free_behind_a_kernel(duration_ns, allocate(kHalf, other)); }
+  void free_behind_a_kernel(std::uint64_t duration_ns) {
+    free_behind_a_kernel(duration_ns, allocate(kHalf, other));
+  }
   std::uint64_t time_of(Bytes bytes) { return HookedWorld::time_of(bytes, own); }
   // The delay of one that would create memory of which `spared` bytes are on their way.
-  std::uint64_t longest_for(Bytes spared) const { return pool::GrowDelay::longest_ns(spared, mapped()); }
+  std::uint64_t longest_for(Bytes spared) const {
+    return pool::GrowDelay::longest_ns(spared, mapped());
+  }
   Bytes mapped() const { return statistics().mapped_bytes; }
   std::uint64_t delayed() const { return statistics().pauses; }
   std::uint64_t looks() const { return hooks.sleeps; }
@@ -51,8 +56,8 @@ WorldOptions preferring(pool::Prefer prefer) {
   return options;
 }
 
-// Where `mapped` bytes are a pool's and there is no more than a third as much: it does not grow early, so all growth is
-// delayed.
+// Where `mapped` bytes are a pool's and there is no more than a third as much: it does not grow
+// early, so all growth is delayed.
 WorldOptions without_early_growth(Bytes mapped) {
   WorldOptions options = adaptive_world();
   options.config.capacity = mapped / 3 * 4;
@@ -64,7 +69,7 @@ void expect_as_long(std::uint64_t took, std::uint64_t longest) {
   EXPECT_LT(took, longest + kCalls);
 }
 
-// --- what it is for -------------------------------------------------------------------------------------------------
+// --- --- what it is for
 
 TEST(GrowDelay, memory_that_is_complete_in_a_moment_is_used_instead_of_new_memory) {
   World world;
@@ -90,7 +95,8 @@ TEST(GrowDelay, is_for_memory_that_was_handed_over_too) {
   EXPECT_EQ(world.mapped(), mapped);
 }
 
-// Whoever sees first that it is complete: here a call of another thread, while the one that looks holds no lock.
+// Whoever sees first that it is complete: here a call of another thread, while the one that looks
+// holds no lock.
 TEST(GrowDelay, memory_that_another_call_sees_first_is_found) {
   World world;
   const StreamHandle third = world.stream();
@@ -113,7 +119,9 @@ TEST(GrowDelay, memory_that_is_freed_on_the_own_stream_meanwhile_is_found) {
   const DevicePtr mine = world.allocate(kHalf, world.own);
   world.free_behind_a_kernel(100 * kMillisecond);
   const Bytes mapped = world.mapped();
-  world.hooks.on_sleep = [&] { world.on_another_thread([&] { world.deallocate(mine, world.own); }); };
+  world.hooks.on_sleep = [&] {
+    world.on_another_thread([&] { world.deallocate(mine, world.own); });
+  };
   EXPECT_EQ(world.allocate(kHalf, world.own), mine);
   EXPECT_EQ(world.mapped(), mapped);
 }
@@ -127,7 +135,7 @@ TEST(GrowDelay, is_not_for_what_the_own_stream_can_have_at_once) {
   EXPECT_EQ(world.looks(), 0u);
 }
 
-// --- how long it is -------------------------------------------------------------------------------------------------
+// --- --- how long it is
 
 TEST(GrowDelay, ends_and_the_pool_grows) {
   World world;
@@ -183,7 +191,8 @@ TEST(GrowDelay, is_no_longer_than_what_is_lacking_by_then_is_worth) {
   EXPECT_EQ(world.delayed(), 1u);
 }
 
-// However small the steps are in which a program doubles its memory beside a stream that is never done.
+// However small the steps are in which a program doubles its memory beside a stream that is never
+// done.
 TEST(GrowDelay, costs_a_program_that_doubles_its_memory_a_bounded_time) {
   for (const Bytes step : {4 * kPage, 16 * kPage, 64 * kPage}) {
     World world;
@@ -194,13 +203,14 @@ TEST(GrowDelay, costs_a_program_that_doubles_its_memory_a_bounded_time) {
     const std::uint64_t begin = world.sim.now_ns();
     for (; world.mapped() < 2 * before; ++growths) world.allocate(step, world.own);
     EXPECT_GT(world.sim.now_ns() - begin, kLongest) << step;
-    EXPECT_LT(world.sim.now_ns() - begin, kLongest * pool::GrowDelay::kWholeShare * 3 / 4 + growths * kCalls / 2)
+    EXPECT_LT(world.sim.now_ns() - begin,
+              kLongest * pool::GrowDelay::kWholeShare * 3 / 4 + growths * kCalls / 2)
         << step;
     EXPECT_EQ(world.statistics().host_waits, 0u);
   }
 }
 
-// --- when there is none ---------------------------------------------------------------------------------------------
+// --- --- when there is none
 
 // With the one the pool grows; with the other the stream waits on the GPU.
 TEST(GrowDelay, is_not_for_latency_nor_where_footprint_can_wait_on_the_gpu) {
@@ -212,7 +222,8 @@ TEST(GrowDelay, is_not_for_latency_nor_where_footprint_can_wait_on_the_gpu) {
   }
 }
 
-// As much was mapped before, when the pool had grown in vain; some was given back, and is mapped again.
+// As much was mapped before, when the pool had grown in vain; some was given back, and is mapped
+// again.
 TEST(GrowDelay, is_for_a_record_of_mapped_memory_only) {
   World world;
   world.free_behind_a_kernel(100 * kMillisecond);
@@ -234,7 +245,8 @@ TEST(GrowDelay, is_not_for_early_growth) {
   const WorldOptions options = adaptive_world();
   World world(options);
   world.free_behind_a_kernel(100 * kMillisecond);
-  const Bytes early = world.mapped() / 1000 * pool::tuning_of(options.config, kPage).growth_permille;
+  const Bytes early =
+      world.mapped() / 1000 * pool::tuning_of(options.config, kPage).growth_permille;
   world.allocate(round_down(early, kPage), world.own);
   EXPECT_EQ(world.looks(), 0u);
   world.allocate(round_up(early, kPage), world.own);
@@ -247,7 +259,8 @@ TEST(GrowDelay, is_not_for_memory_that_nobody_freed) {
   EXPECT_EQ(world.looks(), 0u);
 }
 
-// A stream that is alone records no event, and during a capture nothing that covers all streams may be recorded.
+// A stream that is alone records no event, and during a capture nothing that covers all streams may
+// be recorded.
 TEST(GrowDelay, is_not_for_memory_that_no_event_stands_for) {
   PoolWorld world(adaptive_world());
   const StreamHandle alone = world.stream();
@@ -263,7 +276,8 @@ TEST(GrowDelay, is_not_for_memory_that_no_event_stands_for) {
   ASSERT_TRUE(world.pool().capture_end().ok());
 }
 
-// Only synchronize() gives parked memory back. The event there is belongs to the caller's own stream.
+// Only synchronize() gives parked memory back. The event there is belongs to the caller's own
+// stream.
 TEST(GrowDelay, is_not_for_parked_memory) {
   WorldOptions options = adaptive_world();
   options.config.any_stream = context::AnyStreamOrder::park;
@@ -289,7 +303,7 @@ TEST(GrowDelay, there_is_none_while_cleaning_up_is_put_off) {
   EXPECT_GT(world.looks(), 0u);
 }
 
-// --- beside others --------------------------------------------------------------------------------------------------
+// --- --- beside others
 
 TEST(GrowDelay, holds_up_no_call_that_finds_what_it_needs) {
   World world;
@@ -325,7 +339,7 @@ TEST(GrowDelay, of_two_calls_is_no_longer_than_that_of_one) {
   EXPECT_EQ(world.delayed(), 2u);
 }
 
-// --- what fails meanwhile -------------------------------------------------------------------------------------------
+// --- --- what fails meanwhile
 
 // The request needs no answer: there is memory for it.
 TEST(GrowDelay, ends_where_nothing_can_be_learned) {
@@ -333,8 +347,8 @@ TEST(GrowDelay, ends_where_nothing_can_be_learned) {
     World world;
     world.free_behind_a_kernel(100 * kMillisecond);
     const Bytes mapped = world.mapped();
-    world.faults.set_plan(
-        FaultPlan{{Call::event_query}, query, driver::CuResult::unknown, FaultPlan::Repeat::from_then_on});
+    world.faults.set_plan(FaultPlan{
+        {Call::event_query}, query, driver::CuResult::unknown, FaultPlan::Repeat::from_then_on});
     EXPECT_LT(world.time_of(kHalf), kLongest + kCalls) << query;
     EXPECT_GT(world.faults.fired(), 0u);
     EXPECT_EQ(world.mapped(), mapped + kHalf);
@@ -349,7 +363,8 @@ TEST(GrowDelay, a_context_that_breaks_meanwhile_is_told_and_left_alone) {
     calls = world.calls.memory_call_count();
     world.faults.set_plan(FaultPlan{{Call::event_query}, 1, driver::CuResult::illegal_address});
   };
-  expect_error(world.pool->allocate({kHalf, 0, world.own}), ErrorCode::poisoned, {"CUDA_ERROR_ILLEGAL_ADDRESS"});
+  expect_error(world.pool->allocate({kHalf, 0, world.own}), ErrorCode::poisoned,
+               {"CUDA_ERROR_ILLEGAL_ADDRESS"});
   EXPECT_EQ(world.looks(), 1u);
   EXPECT_EQ(world.calls.memory_call_count(), calls);
 }

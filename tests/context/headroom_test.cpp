@@ -59,7 +59,9 @@ class LimitedProgram {
     switch (random_() % 8) {
       case 0:
       case 1:
-      case 2: allocate(random_() % 3 == 0 ? 1 + random_() % (kMiB / 2) : kPage * (1 + random_() % 8)); break;
+      case 2:
+        allocate(random_() % 3 == 0 ? 1 + random_() % (kMiB / 2) : kPage * (1 + random_() % 8));
+        break;
       case 3:
       case 4: free_one(); break;
       case 5: static_cast<void>(world_.pool().trim(random_() % 2 == 0 ? 0 : 16 * kPage)); break;
@@ -74,14 +76,16 @@ class LimitedProgram {
     const Bytes pages = free / kPage * kPage;
     if (pages > 0) {
       const auto all = world_.pool().allocate({pages, 0, streams_[0]});
-      ASSERT_TRUE(all.ok()) << readable_bytes(pages) << " are said to be free:\n" << all.error().message;
+      ASSERT_TRUE(all.ok()) << readable_bytes(pages) << " are said to be free:\n"
+                            << all.error().message;
       ASSERT_TRUE(world_.pool().deallocate(all.value(), streams_[0]).ok());
     }
-    // Above a limit that was lowered, idle memory stays mapped and serves requests all the same; so may what is
-    // trapped, as all of it shows once caches are empty.
+    // Above a limit that was lowered, idle memory stays mapped and serves requests all the same; so
+    // may what is trapped, as all of it shows once caches are empty.
     EXPECT_FALSE(world_.pool().allocate({capacity_ + kGiB, 0, streams_[0]}).ok());
     const Bytes trapped = (world_.statistics().trapped_bytes + kPage - 1) / kPage * kPage;
-    if (world_.statistics().mapped_bytes <= capacity_) check_missing(pages + trapped + kPage * (1 + random_() % 4));
+    if (world_.statistics().mapped_bytes <= capacity_)
+      check_missing(pages + trapped + kPage * (1 + random_() % 4));
   }
 
  private:
@@ -108,13 +112,16 @@ class LimitedProgram {
     const std::string& text = failed.error().message;
     const std::string until = text.substr(0, text.find(" are missing"));
     const Bytes missing = parse_bytes(until.substr(until.rfind("; ") + 2)).value();
-    EXPECT_NE(text.find("raise VPMM_CAPACITY (vpmm_set_capacity) by " + until.substr(until.rfind("; ") + 2)),
+    EXPECT_NE(text.find("raise VPMM_CAPACITY (vpmm_set_capacity) by " +
+                        until.substr(until.rfind("; ") + 2)),
               std::string::npos)
         << text;
     const Bytes before = capacity_;
     if (world_.statistics().trapped_bytes == 0) {
       set_capacity(before + missing - kPage);  // more is mapped by no failed request
-      EXPECT_FALSE(world_.pool().allocate({bytes, 0, streams_[1]}).ok()) << "a page less does not help\n" << text;
+      EXPECT_FALSE(world_.pool().allocate({bytes, 0, streams_[1]}).ok())
+          << "a page less does not help\n"
+          << text;
     }
     set_capacity(before + missing);
     const auto served = world_.pool().allocate({bytes, 0, streams_[1]});

@@ -27,7 +27,8 @@ class HookedWorld {
     faults.clear_plan();
     EXPECT_EQ(pool->validate(), "");
     sim.run_until_idle();
-    EXPECT_EQ(sim.hazard_count(), 0u) << (sim.hazards().empty() ? "" : sim.hazards().front().describe());
+    EXPECT_EQ(sim.hazard_count(), 0u)
+        << (sim.hazards().empty() ? "" : sim.hazards().front().describe());
   }
   HookedWorld(const HookedWorld&) = delete;
   HookedWorld& operator=(const HookedWorld&) = delete;
@@ -49,7 +50,9 @@ class HookedWorld {
     EXPECT_TRUE(made.ok()) << message_of(made);
     return made ? made.value() : DevicePtr{};
   }
-  void deallocate(DevicePtr ptr, context::Stream on) { EXPECT_TRUE(pool->deallocate(ptr, on).ok()); }
+  void deallocate(DevicePtr ptr, context::Stream on) {
+    EXPECT_TRUE(pool->deallocate(ptr, on).ok());
+  }
   void use(DevicePtr ptr, Bytes bytes, StreamHandle on, std::uint64_t duration_ns) {
     driver::sim::Kernel kernel;
     kernel.name = "write";

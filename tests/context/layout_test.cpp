@@ -66,7 +66,8 @@ TEST(Layout, shows_where_chunks_end_inside_an_allocation) {
   const DevicePtr ptr = world.allocate(3 * kPage, world.stream());
   const context::Layout layout = world.pool().layout();
   ASSERT_EQ(layout.chunks.size(), 3u);
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(layout.chunks[i], (AddressRange{ptr + i * kPage, kPage}));
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_EQ(layout.chunks[i], (AddressRange{ptr + i * kPage, kPage}));
 }
 
 TEST(Layout, says_which_stream_may_have_what_is_free_until_it_is_complete) {
@@ -103,7 +104,8 @@ TEST(Layout, shows_each_block_and_span_of_a_page_that_is_cut_and_what_is_idle_be
   const StreamHandle other = world.stream();
   std::map<DevicePtr, Bytes> live;
   std::vector<DevicePtr> blocks;
-  for (const Bytes bytes : {Bytes{1}, Bytes{1000}, Bytes{1024}, 40 * kKiB, 119 * kKiB, 300 * kKiB, 700 * kKiB}) {
+  for (const Bytes bytes :
+       {Bytes{1}, Bytes{1000}, Bytes{1024}, 40 * kKiB, 119 * kKiB, 300 * kKiB, 700 * kKiB}) {
     for (const StreamHandle on : {stream, other, stream}) {
       const DevicePtr ptr = world.allocate(bytes, on);
       live[ptr] = bytes;
@@ -211,11 +213,11 @@ TEST_P(RandomLayout, is_what_live_allocations_and_events_say_whatever_fails) {
     for (int step = 0; step < 150; ++step) {
       const StreamHandle stream = streams[pick(3)];
       if (pick(4) == 0)
-        world.faults().set_plan(
-            {{Call::mem_create, Call::mem_map, Call::mem_set_access, Call::mem_unmap, Call::mem_release},
-             1 + pick(4),
-             driver::CuResult::out_of_memory,
-             driver::FaultPlan::Repeat::once});
+        world.faults().set_plan({{Call::mem_create, Call::mem_map, Call::mem_set_access,
+                                  Call::mem_unmap, Call::mem_release},
+                                 1 + pick(4),
+                                 driver::CuResult::out_of_memory,
+                                 driver::FaultPlan::Repeat::once});
       if (pick(20) == 0) {
         static_cast<void>(world.pool().trim(0));
       } else if (pick(3) != 0 || live.empty()) {
@@ -228,8 +230,11 @@ TEST_P(RandomLayout, is_what_live_allocations_and_events_say_whatever_fails) {
         }
       } else {
         const auto freed =
-            std::next(live.begin(), static_cast<std::ptrdiff_t>(pick(static_cast<std::uint32_t>(live.size()))));
-        ASSERT_TRUE(world.pool().deallocate(freed->first, pick(2) ? context::Stream(stream) : std::nullopt).ok());
+            std::next(live.begin(),
+                      static_cast<std::ptrdiff_t>(pick(static_cast<std::uint32_t>(live.size()))));
+        ASSERT_TRUE(world.pool()
+                        .deallocate(freed->first, pick(2) ? context::Stream(stream) : std::nullopt)
+                        .ok());
         live.erase(freed);
       }
       world.faults().clear_plan();
@@ -237,7 +242,8 @@ TEST_P(RandomLayout, is_what_live_allocations_and_events_say_whatever_fails) {
       const context::Layout layout = world.pool().layout();
       expect_tiled(layout);
       std::map<DevicePtr, Bytes> shown;
-      for (const Block& block : in_state(layout, RegionState::allocated)) shown[block.range.begin] = block.requested;
+      for (const Block& block : in_state(layout, RegionState::allocated))
+        shown[block.range.begin] = block.requested;
       ASSERT_EQ(shown, live);
       std::map<DevicePtr, Bytes> chunks;
       for (const AddressRange& chunk : layout.chunks) chunks[chunk.begin] = chunk.size;

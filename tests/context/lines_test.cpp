@@ -1,5 +1,5 @@
-// context: in steady state the calls of two streams write no cache line in common. Looks at all memory of the process,
-// before and after each step: what differs was written.
+// context: in steady state the calls of two streams write no cache line in common. Looks at all
+// memory of the process, before and after each step: what differs was written.
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <sched.h>
@@ -37,7 +37,8 @@ template <typename T>
 class Apart {
  public:
   explicit Apart(std::size_t count) : bytes_(count * sizeof(T)) {
-    void* const begin = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* const begin =
+        ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     EXPECT_NE(begin, MAP_FAILED);
     begin_ = static_cast<T*>(begin);
   }
@@ -51,8 +52,8 @@ class Apart {
   T* begin_;
 };
 
-// Writable memory of the process as it is now, without the stack. From here on the heap gives nothing back: what is
-// looked at stays.
+// Writable memory of the process as it is now, without the stack. From here on the heap gives
+// nothing back: what is looked at stays.
 std::vector<std::pair<const Line*, const Line*>> writable_memory() {
   EXPECT_EQ(::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max()), 1);
   std::vector<std::pair<const Line*, const Line*>> ranges;
@@ -99,8 +100,8 @@ class Watch {
   Apart<const Line*> changed_{kMostChanges};
 };
 
-// Where a thread runs is written into its control block by the kernel (rseq), whenever it moves: nobody's call does
-// that.
+// Where a thread runs is written into its control block by the kernel (rseq), whenever it moves:
+// nobody's call does that.
 class OnOneProcessor {
  public:
   OnOneProcessor() {
@@ -132,16 +133,18 @@ struct Burst {
 };
 
 // Blocks of one unit, of several, of slabs that grow; runs; pages, and what leaves a rest of them.
-constexpr std::array kBursts{Burst{100, 500},       Burst{5000, 70},      Burst{20 * kKiB, 30}, Burst{64 * kKiB, 600},
-                             Burst{100 * kKiB, 20}, Burst{150 * kKiB, 9}, Burst{300 * kKiB, 9}, Burst{kMiB, 9},
-                             Burst{2 * kMiB, 5},    Burst{5 * kMiB, 3},   Burst{7 * kMiB, 1},   Burst{8 * kMiB, 1}};
+constexpr std::array kBursts{Burst{100, 500},       Burst{5000, 70},       Burst{20 * kKiB, 30},
+                             Burst{64 * kKiB, 600}, Burst{100 * kKiB, 20}, Burst{150 * kKiB, 9},
+                             Burst{300 * kKiB, 9},  Burst{kMiB, 9},        Burst{2 * kMiB, 5},
+                             Burst{5 * kMiB, 3},    Burst{7 * kMiB, 1},    Burst{8 * kMiB, 1}};
 
 class User {
  public:
   User(context::Context& pool, driver::sim::SimDriver& sim) {
     EXPECT_EQ(sim.stream_create(driver::StreamFlags::non_blocking, stream_), CuResult::success);
     bound_ = pool.bind(stream_).value();
-    for (std::size_t burst = 0; burst < kBursts.size(); ++burst) live_[burst].resize(kBursts[burst].count);
+    for (std::size_t burst = 0; burst < kBursts.size(); ++burst)
+      live_[burst].resize(kBursts[burst].count);
   }
   void allocate(std::size_t burst, std::size_t i) {
     DevicePtr& ptr = live_[burst][i];
@@ -211,8 +214,8 @@ TEST_P(Lines, of_two_streams_in_steady_state_are_not_the_same) {
   std::vector<const Line*> both;
   std::set_intersection(users[0].written.begin(), users[0].written.end(), users[1].written.begin(),
                         users[1].written.end(), std::back_inserter(both));
-  EXPECT_EQ(both.size(), 0u) << "of " << users[0].written.size() << " and " << users[1].written.size()
-                             << ", the first at " << both.front();
+  EXPECT_EQ(both.size(), 0u) << "of " << users[0].written.size() << " and "
+                             << users[1].written.size() << ", the first at " << both.front();
   EXPECT_EQ(pool->validate(), "");
 }
 

@@ -1,5 +1,5 @@
-// context: more streams than a pool remembers without being asked: those in turn stay warm, those that are gone leave
-// nothing behind, and all of them together keep little.
+// context: more streams than a pool remembers without being asked: those in turn stay warm, those
+// that are gone leave nothing behind, and all of them together keep little.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -40,7 +40,9 @@ class Crowd {
     EXPECT_TRUE(made.ok()) << message_of(made);
     return made ? made.value() : DevicePtr{};
   }
-  void give(DevicePtr ptr, context::Stream stream) { EXPECT_TRUE(world.pool().deallocate(ptr, stream).ok()); }
+  void give(DevicePtr ptr, context::Stream stream) {
+    EXPECT_TRUE(world.pool().deallocate(ptr, stream).ok());
+  }
   void pair(Bytes bytes, StreamHandle stream) {
     const DevicePtr ptr = take(bytes, stream);
     world.use(ptr, bytes, stream);
@@ -60,13 +62,15 @@ class Crowd {
     for (const auto& [ptr, stream] : live) give(ptr, stream);
   }
   Bytes kept() const { return world.statistics().cached_bytes; }
-  Bytes most_kept() const { return std::min(64 * kMiB, world.statistics().peak_mapped_bytes / 100); }
+  Bytes most_kept() const {
+    return std::min(64 * kMiB, world.statistics().peak_mapped_bytes / 100);
+  }
 
   PoolWorld world;
   std::vector<StreamHandle> streams;
 };
 
-// --- in turn --------------------------------------------------------------------------------------------------------
+// --- --- in turn
 
 struct Turns {
   std::size_t streams = 0;
@@ -81,7 +85,8 @@ class StreamsInTurn : public ::testing::TestWithParam<Turns> {};
 TEST_P(StreamsInTurn, stay_warm) {
   const Turns& turns = GetParam();
   Crowd crowd(turns.streams);
-  const DevicePtr rest = crowd.take(std::max(8 * kGiB, 48 * turns.streams * turns.bytes), crowd.streams[0]);
+  const DevicePtr rest =
+      crowd.take(std::max(8 * kGiB, 48 * turns.streams * turns.bytes), crowd.streams[0]);
   std::vector<std::pair<DevicePtr, StreamHandle>> live;
   for (std::size_t i = 0; i < 4 * turns.streams && turns.are_few(); ++i)
     live.emplace_back(crowd.take(turns.bytes, crowd.streams[i / 4]), crowd.streams[i / 4]);
@@ -93,11 +98,13 @@ TEST_P(StreamsInTurn, stay_warm) {
       if (i % 64 == 0) crowd.world.sim().advance_host_ns(10'000);
     }
   };
-  run(turns.is_random || turns.are_few() ? 50 : 6);  // what others wanted proof of is proven by then
+  run(turns.is_random || turns.are_few() ? 50
+                                         : 6);  // what others wanted proof of is proven by then
   const std::uint64_t before = crowd.calls_through_the_lock();
   run(2);
   // None that asks for memory; a few frees record an event that others wanted.
-  EXPECT_LE(crowd.calls_through_the_lock() - before, std::max<std::size_t>(16, 2 * turns.streams / 20));
+  EXPECT_LE(crowd.calls_through_the_lock() - before,
+            std::max<std::size_t>(16, 2 * turns.streams / 20));
   EXPECT_EQ(crowd.world.statistics().timelines, turns.streams);
   crowd.give(rest, crowd.streams[0]);
   for (const auto& [ptr, stream] : live) crowd.give(ptr, stream);
@@ -127,7 +134,8 @@ TEST(ThreadsWithDefaultStreams, stay_warm) {
   driver::ContextHandle context{};
   ASSERT_EQ(world.sim().ctx_get_current(context), CuResult::success);
   ASSERT_FALSE(is_null(world.allocate(8 * kGiB, world.stream())));
-  std::vector<std::uint64_t> looks;  // which context is current: one a warm call, two a call through the lock
+  std::vector<std::uint64_t>
+      looks;  // which context is current: one a warm call, two a call through the lock
   looks.reserve(100);
   const auto note = [&]() noexcept { looks.push_back(world.calls().count(Call::ctx_get_current)); };
   std::barrier together(kThreads, note);
@@ -154,7 +162,7 @@ TEST(ThreadsWithDefaultStreams, stay_warm) {
   EXPECT_LE(looks.back() - looks[looks.size() - 2], 2 * kThreads * kPairs + kThreads * kPairs / 50);
 }
 
-// --- all is freed ---------------------------------------------------------------------------------------------------
+// --- --- all is freed
 
 class Kept : public ::testing::TestWithParam<pool::Prefer> {};
 
@@ -215,13 +223,15 @@ TEST_P(Kept, never_more_than_is_live) {
     }
     if (i % 100 != 0) continue;
     const observe::Statistics now = crowd.world.statistics();
-    ASSERT_LE(now.cached_bytes, std::max(now.allocated_bytes, now.peak_mapped_bytes / 100) + 200 * small::kAlwaysKept);
+    ASSERT_LE(now.cached_bytes, std::max(now.allocated_bytes, now.peak_mapped_bytes / 100) +
+                                    200 * small::kAlwaysKept);
   }
   for (const auto& [ptr, stream] : live) crowd.give(ptr, stream);
   EXPECT_LE(crowd.kept(), crowd.most_kept());
 }
 
-// Blocks that other streams used come back to their cache when the GPU is done with them, without a call of its stream.
+// Blocks that other streams used come back to their cache when the GPU is done with them, without a
+// call of its stream.
 TEST_P(Kept, little_is_of_what_comes_back_late) {
   Crowd crowd(200, large_gpu(GetParam()));
   std::vector<DevicePtr> live;
@@ -245,7 +255,8 @@ TEST_P(Kept, nothing_is_after_a_trim_or_a_wait) {
     const DevicePtr rest = crowd.take(8 * kGiB, crowd.streams[0]);
     for (int i = 0; i < 3; ++i) crowd.round(kMiB);
     EXPECT_GT(crowd.kept(), 0u);
-    const bool is_done = is_trim ? crowd.world.pool().trim(0).ok() : crowd.world.pool().synchronize().ok();
+    const bool is_done =
+        is_trim ? crowd.world.pool().trim(0).ok() : crowd.world.pool().synchronize().ok();
     EXPECT_TRUE(is_done);
     EXPECT_EQ(crowd.kept(), 0u);
     crowd.give(rest, crowd.streams[0]);
@@ -253,9 +264,10 @@ TEST_P(Kept, nothing_is_after_a_trim_or_a_wait) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Preferences, Kept,
-                         ::testing::Values(pool::Prefer::footprint, pool::Prefer::balanced, pool::Prefer::latency));
+                         ::testing::Values(pool::Prefer::footprint, pool::Prefer::balanced,
+                                           pool::Prefer::latency));
 
-// --- streams that come and go ---------------------------------------------------------------------------------------
+// --- --- streams that come and go
 
 // Their memory outlives them. The hazard checker sees whoever gets it too early.
 TEST(StreamsThatGo, leave_nothing_behind_when_their_memory_is_freed_later) {
@@ -271,7 +283,9 @@ TEST(StreamsThatGo, leave_nothing_behind_when_their_memory_is_freed_later) {
       if (live.size() < 100) continue;
       for (const DevicePtr ptr : live)
         ASSERT_TRUE(
-            crowd.world.pool().deallocate(ptr, i % 2 == 0 ? context::Stream(crowd.streams[0]) : std::nullopt).ok());
+            crowd.world.pool()
+                .deallocate(ptr, i % 2 == 0 ? context::Stream(crowd.streams[0]) : std::nullopt)
+                .ok());
       live.clear();
       crowd.world.sim().advance_host_ns(1'000'000);
     }
@@ -279,7 +293,8 @@ TEST(StreamsThatGo, leave_nothing_behind_when_their_memory_is_freed_later) {
     crowd.world.wait();
     for (Bytes pages = 9; pages < 30; ++pages) crowd.pair(pages * kPage, crowd.streams[0]);
     EXPECT_LE(crowd.world.statistics().timelines, 64u);
-    for (const DevicePtr ptr : live) ASSERT_TRUE(crowd.world.pool().deallocate(ptr, std::nullopt).ok());
+    for (const DevicePtr ptr : live)
+      ASSERT_TRUE(crowd.world.pool().deallocate(ptr, std::nullopt).ok());
   }
 }
 

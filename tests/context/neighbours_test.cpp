@@ -55,7 +55,8 @@ class Neighbours : public ::testing::Test {
   std::unique_ptr<Context> other = open();
 };
 
-// The one whose driver is slow to unmap is trimmed; others come and go meanwhile, and it waits for the trim to end it.
+// The one whose driver is slow to unmap is trimmed; others come and go meanwhile, and it waits for
+// the trim to end it.
 TEST(NeighboursOfHooks, open_and_close_while_one_of_them_is_trimmed) {
   HookedWorld world(sixteen_pages());
   const auto open = [&] {
@@ -69,7 +70,8 @@ TEST(NeighboursOfHooks, open_and_close_while_one_of_them_is_trimmed) {
   ASSERT_TRUE(trimmed->synchronize().ok());
   std::atomic<bool> is_inside{false}, may_go_on{false}, is_closed{false};
   world.hooks.on[driver::Call::mem_unmap] = [&] {
-    if (is_inside.exchange(true)) return driver::CuResult::success;  // of the pools that come and go
+    if (is_inside.exchange(true))
+      return driver::CuResult::success;  // of the pools that come and go
     while (!may_go_on) std::this_thread::yield();
     return driver::CuResult::success;
   };
@@ -98,7 +100,8 @@ TEST_F(Neighbours, give_back_what_is_idle_when_the_gpu_is_short) {
   const DevicePtr ptr = world.allocate(10 * kPage, stream);
   world.use(ptr, 10 * kPage, stream);
   EXPECT_EQ(other->validate(), "");
-  EXPECT_EQ(other->statistics().mapped_bytes + 10 * kPage, 16 * kPage) << "as much as is missing, and no more";
+  EXPECT_EQ(other->statistics().mapped_bytes + 10 * kPage, 16 * kPage)
+      << "as much as is missing, and no more";
 }
 
 TEST_F(Neighbours, also_make_room_for_small_requests_and_for_preallocation) {
@@ -112,15 +115,17 @@ TEST_F(Neighbours, also_make_room_for_small_requests_and_for_preallocation) {
 TEST_F(Neighbours, are_asked_for_nothing_that_would_not_help) {
   const ArenaId arena = make_arena(world, kExternal);
   fill(*other, 16);
-  expect_error(world.pool().allocate_in_arena({kPage, 0, stream, arena}), ErrorCode::out_of_memory, {"no room"});
+  expect_error(world.pool().allocate_in_arena({kPage, 0, stream, arena}), ErrorCode::out_of_memory,
+               {"no room"});
   EXPECT_EQ(other->statistics().mapped_bytes, 16 * kPage);
 }
 
 TEST_F(Neighbours, are_asked_before_the_callback_and_again_after_it) {
   const DevicePtr held = other->allocate({12 * kPage, 0, stream}).value();
   int called = 0;
-  world.pool().set_out_of_memory_callback(
-      [&](const context::OutOfMemory&) { return called++ == 0 && other->deallocate(held, stream).ok(); });
+  world.pool().set_out_of_memory_callback([&](const context::OutOfMemory&) {
+    return called++ == 0 && other->deallocate(held, stream).ok();
+  });
   world.allocate(10 * kPage, stream);
   EXPECT_EQ(called, 1);
 }
@@ -130,7 +135,8 @@ TEST_F(Neighbours, keep_what_is_in_use_and_what_is_not_done) {
   const DevicePtr busy = other->allocate({8 * kPage, 0, stream}).value();
   world.use(busy, 8 * kPage, stream, kLongNs);
   ASSERT_TRUE(other->deallocate(busy, stream).ok());
-  expect_error(world.pool().allocate({10 * kPage, 0, stream}), ErrorCode::out_of_memory, {"12 MiB are missing"});
+  expect_error(world.pool().allocate({10 * kPage, 0, stream}), ErrorCode::out_of_memory,
+               {"12 MiB are missing"});
   EXPECT_EQ(other->statistics().mapped_bytes, 12 * kPage);
   EXPECT_EQ(other->statistics().host_waits, 0u);
   world.use(live, 4 * kPage, stream);

@@ -15,14 +15,16 @@ using driver::Call;
 class OneChunk : public ::testing::TestWithParam<bool> {
  protected:
   static WorldOptions options() { return GetParam() ? page_world() : adaptive_world(); }
-  static Result<DevicePtr> try_allocate(PoolWorld& world, Bytes bytes, context::Stream stream, Bytes alignment = 0) {
+  static Result<DevicePtr> try_allocate(PoolWorld& world, Bytes bytes, context::Stream stream,
+                                        Bytes alignment = 0) {
     context::Request request{bytes, alignment, stream};
     request.one_chunk = true;
     auto result = world.pool().allocate(request);
     EXPECT_EQ(world.pool().validate(), "");
     return result;
   }
-  static DevicePtr allocate(PoolWorld& world, Bytes bytes, context::Stream stream, Bytes alignment = 0) {
+  static DevicePtr allocate(PoolWorld& world, Bytes bytes, context::Stream stream,
+                            Bytes alignment = 0) {
     const auto result = try_allocate(world, bytes, stream, alignment);
     EXPECT_TRUE(result.ok()) << message_of(result);
     return result ? result.value() : DevicePtr{};
@@ -113,7 +115,8 @@ TEST_P(OneChunk, is_new_memory_where_what_is_idle_cannot_be_given_back) {
   PoolWorld world(options());
   const StreamHandle stream = world.stream();
   leave_idle(world, 8, stream);
-  world.faults().set_plan({{Call::mem_unmap}, 1, CuResult::invalid_value, driver::FaultPlan::Repeat::once});
+  world.faults().set_plan(
+      {{Call::mem_unmap}, 1, CuResult::invalid_value, driver::FaultPlan::Repeat::once});
   expect_one_chunk(world, allocate(world, 32 * kPage, stream), 32 * kPage);
   world.faults().clear_plan();
 }
@@ -216,7 +219,8 @@ TEST_P(OneChunk, a_driver_call_that_fails_leaves_nothing_behind) {
   for (const Call call : {Call::mem_create, Call::mem_map, Call::mem_set_access}) {
     PoolWorld world(options());
     const StreamHandle stream = world.stream();
-    world.faults().set_plan({{call}, 1, driver::CuResult::invalid_value, driver::FaultPlan::Repeat::once});
+    world.faults().set_plan(
+        {{call}, 1, driver::CuResult::invalid_value, driver::FaultPlan::Repeat::once});
     EXPECT_FALSE(try_allocate(world, 4 * kPage, stream).ok());
     world.faults().clear_plan();
     EXPECT_TRUE(world.pool().layout().chunks.empty());

@@ -30,7 +30,8 @@ TEST(OpenDriver, automatic_is_cuda_or_its_error_never_silently_the_simulator) {
 TEST(OpenDriver, the_error_without_a_gpu_names_the_way_to_the_simulator) {
   if (cuda_is_usable()) GTEST_SKIP() << "this machine has a GPU, so there is no error";
   const auto driver = open_driver(DriverKind::cuda);
-  EXPECT_NE(driver.error().message.find("VPMM_DRIVER=sim"), std::string::npos) << driver.error().message;
+  EXPECT_NE(driver.error().message.find("VPMM_DRIVER=sim"), std::string::npos)
+      << driver.error().message;
 }
 
 TEST(OpenDriver, automatic_simulates_without_a_gpu_only_when_asked_to) {

@@ -1,4 +1,5 @@
-// context: several callbacks that may free memory before a request fails, and taking one away while others run.
+// context: several callbacks that may free memory before a request fails, and taking one away while
+// others run.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -86,7 +87,8 @@ TEST(OutOfMemoryCallbacks, one_may_take_itself_away) {
 
 TEST(OutOfMemoryCallbacks, one_that_throws_is_not_running_any_more) {
   OutOfMemoryCallbacks callbacks;
-  const std::uint64_t id = callbacks.add([](const OutOfMemory&) -> bool { throw std::runtime_error("no"); });
+  const std::uint64_t id =
+      callbacks.add([](const OutOfMemory&) -> bool { throw std::runtime_error("no"); });
   EXPECT_THROW(callbacks.ask({}), std::runtime_error);
   std::thread([&] { EXPECT_TRUE(callbacks.remove(id)); }).join();
 }
@@ -95,7 +97,8 @@ TEST(OutOfMemoryCallbacks, of_a_pool_may_all_free_until_the_request_fits) {
   PoolWorld world(adaptive_world());
   const StreamHandle stream = world.stream();
   world.pool().set_capacity(8 * kPage);
-  std::vector<DevicePtr> first{world.allocate(2 * kPage, stream), world.allocate(2 * kPage, stream)};
+  std::vector<DevicePtr> first{world.allocate(2 * kPage, stream),
+                               world.allocate(2 * kPage, stream)};
   std::vector<DevicePtr> second{world.allocate(4 * kPage, stream)};
   const auto freeing = [&](std::vector<DevicePtr>& from) {
     return [&](const OutOfMemory& event) {
@@ -114,7 +117,8 @@ TEST(OutOfMemoryCallbacks, of_a_pool_may_all_free_until_the_request_fits) {
   world.use(all, 8 * kPage, stream);
   EXPECT_TRUE(world.pool().remove_out_of_memory_callback(one).ok());
   EXPECT_TRUE(world.pool().remove_out_of_memory_callback(two).ok());
-  expect_error(world.pool().remove_out_of_memory_callback(two), ErrorCode::invalid_argument, {std::to_string(two)});
+  expect_error(world.pool().remove_out_of_memory_callback(two), ErrorCode::invalid_argument,
+               {std::to_string(two)});
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ Vector<AddressRange> chunks_around(PoolWorld& world, AddressRange place) {
 
 Bytes usable(PoolWorld& world, DevicePtr ptr) { return world.pool().query(ptr).value().usable; }
 
-// --- with isolation -------------------------------------------------------------------------------------------------
+// --- --- with isolation
 
 TEST(OwnChunks, are_of_the_ordinary_sizes) {
   PoolWorld world(isolated_world());
@@ -68,12 +68,14 @@ TEST(OwnChunks, that_are_more_than_an_eighth_too_much_are_not_taken) {
   EXPECT_EQ(usable(world, world.allocate(3 * kPage, stream)), 3 * kPage);
 }
 
-// Chunks of sixteen pages, and none of them fits. One stream, of whose memory the pool has no proof unless it asks.
+// Chunks of sixteen pages, and none of them fits. One stream, of whose memory the pool has no proof
+// unless it asks.
 TEST(OwnChunks, beyond_early_growth_idle_chunks_that_fit_nowhere_make_way_for_them) {
   PoolWorld world(isolated_world());
   const StreamHandle stream = world.stream();
   world.deallocate(world.allocate(512 * kPage, stream), stream);
-  for (int i = 0; i < 40; ++i) EXPECT_EQ(usable(world, world.allocate(10 * kPage, stream)), 10 * kPage);
+  for (int i = 0; i < 40; ++i)
+    EXPECT_EQ(usable(world, world.allocate(10 * kPage, stream)), 10 * kPage);
   EXPECT_LE(world.statistics().peak_mapped_bytes, 560 * kPage) << "and not 912";
 }
 
@@ -90,7 +92,8 @@ TEST(OwnChunks, are_made_of_idle_chunks_that_fit_nowhere_where_memory_is_short) 
     }
 }
 
-// The promise: a request in whole pages is refused only if it, what lives and what is trapped exceed the capacity.
+// The promise: a request in whole pages is refused only if it, what lives and what is trapped
+// exceed the capacity.
 TEST(OwnChunks, are_refused_only_where_live_and_requested_pages_exceed_the_capacity) {
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     SCOPED_TRACE(seed);
@@ -134,7 +137,8 @@ TEST(OwnChunks, are_kept_in_a_streams_cache_as_they_are) {
 }
 
 TEST(OwnChunks, a_driver_call_that_fails_leaves_nothing_behind) {
-  for (const Call call : {Call::mem_create, Call::mem_map, Call::mem_set_access, Call::mem_unmap, Call::mem_release}) {
+  for (const Call call : {Call::mem_create, Call::mem_map, Call::mem_set_access, Call::mem_unmap,
+                          Call::mem_release}) {
     PoolWorld world(isolated_world());
     const StreamHandle stream = world.stream();
     std::vector<DevicePtr> idle;
@@ -142,7 +146,8 @@ TEST(OwnChunks, a_driver_call_that_fails_leaves_nothing_behind) {
     for (int i = 0; i < 8; i += 2) world.deallocate(idle[static_cast<std::size_t>(i)], stream);
     world.wait();
     for (std::uint64_t nth = 1; nth <= 4; ++nth) {
-      world.faults().set_plan({{call}, nth, driver::CuResult::invalid_value, driver::FaultPlan::Repeat::once});
+      world.faults().set_plan(
+          {{call}, nth, driver::CuResult::invalid_value, driver::FaultPlan::Repeat::once});
       const auto result = world.pool().allocate({20 * kPage, 0, stream});
       world.faults().clear_plan();
       ASSERT_EQ(world.pool().validate(), "");
@@ -152,7 +157,7 @@ TEST(OwnChunks, a_driver_call_that_fails_leaves_nothing_behind) {
   }
 }
 
-// --- of arenas ------------------------------------------------------------------------------------------------------
+// --- --- of arenas
 
 // Idle memory in large chunks, of which others use parts.
 void share_large_chunks(PoolWorld& world, StreamHandle stream) {

@@ -40,9 +40,11 @@ class PeersWorld : public PoolWorld {
     const Result<void> given = pool().set_peer_access(1);
     EXPECT_TRUE(given.ok()) << message_of(given);
   }
-  // Whether work of device 1 can use it, as seen from the hazards it would make; forgets none of them.
+  // Whether work of device 1 can use it, as seen from the hazards it would make; forgets none of
+  // them.
   bool is_reachable(DevicePtr ptr, Bytes bytes) {
-    EXPECT_EQ(sim().ctx_synchronize(), CuResult::success);  // it may have been allocated for another stream
+    EXPECT_EQ(sim().ctx_synchronize(),
+              CuResult::success);  // it may have been allocated for another stream
     const std::uint64_t before = sim().hazard_count();
     use(ptr, bytes, far);
     EXPECT_EQ(sim().stream_synchronize(far), CuResult::success);
@@ -56,14 +58,16 @@ class PeersWorld : public PoolWorld {
 
 class Peers : public ::testing::TestWithParam<bool> {
  protected:
-  static WorldOptions options() { return two_devices(GetParam() ? page_world() : adaptive_world()); }
+  static WorldOptions options() {
+    return two_devices(GetParam() ? page_world() : adaptive_world());
+  }
   PeersWorld world{options()};
   StreamHandle a = world.stream();
 };
 INSTANTIATE_TEST_SUITE_P(In, Peers, ::testing::Values(true, false),
                          [](const auto& each) { return each.param ? "pages" : "chunks"; });
 
-// --- access ---------------------------------------------------------------------------------------------------------
+// --- --- access
 
 TEST_P(Peers, may_use_memory_of_before_and_after_small_blocks_and_what_is_in_hand) {
   std::vector<std::pair<DevicePtr, Bytes>> live;
@@ -109,27 +113,33 @@ TEST(PeersAccess, is_not_there_before_it_is_given) {
 
 TEST_P(Peers, mistakes_are_named) {
   EXPECT_TRUE(world.pool().set_peer_access(0).ok()) << "its own device";
-  expect_error(world.pool().set_peer_access(2), ErrorCode::invalid_argument, {"device 2", "there are 2"});
+  expect_error(world.pool().set_peer_access(2), ErrorCode::invalid_argument,
+               {"device 2", "there are 2"});
   expect_error(world.pool().set_peer_access(-1), ErrorCode::invalid_argument, {"device -1"});
   EXPECT_EQ(world.statistics().caller_mistakes, 2u);
-  EXPECT_EQ(world.calls().count(Call::device_primary_ctx_get_state), 1u) << "nobody looks for peers";
+  EXPECT_EQ(world.calls().count(Call::device_primary_ctx_get_state), 1u)
+      << "nobody looks for peers";
 }
 
 TEST(PeersAccess, that_the_devices_or_the_settings_do_not_allow_is_refused_by_name) {
   WorldOptions apart = two_devices(page_world());
   apart.sim.peer_access_supported = false;
-  expect_error(PoolWorld(apart).pool().set_peer_access(1), ErrorCode::unsupported, {"device 1", "device 0"});
+  expect_error(PoolWorld(apart).pool().set_peer_access(1), ErrorCode::unsupported,
+               {"device 1", "device 0"});
   WorldOptions small = two_devices(page_world());
   small.config.small = context::SmallRequests::stream_ordered;
-  expect_error(PoolWorld(small).pool().set_peer_access(1), ErrorCode::unsupported, {"VPMM_SMALL=stream_ordered"});
+  expect_error(PoolWorld(small).pool().set_peer_access(1), ErrorCode::unsupported,
+               {"VPMM_SMALL=stream_ordered"});
   WorldOptions off = two_devices(page_world());
   off.config.pool_enabled = false;
-  expect_error(PoolWorld(off).pool().set_peer_access(1), ErrorCode::unsupported, {"VPMM_PAGE_SIZE"});
-  expect_error(PoolWorld(two_devices(page_world(128 * kMiB))).pool().set_peer_access(1), ErrorCode::unsupported,
+  expect_error(PoolWorld(off).pool().set_peer_access(1), ErrorCode::unsupported,
                {"VPMM_PAGE_SIZE"});
+  expect_error(PoolWorld(two_devices(page_world(128 * kMiB))).pool().set_peer_access(1),
+               ErrorCode::unsupported, {"VPMM_PAGE_SIZE"});
   WorldOptions old = two_devices(page_world());
   old.sim.vmm_supported = false;
-  expect_error(PoolWorld(old).pool().set_peer_access(1), ErrorCode::unsupported, {"virtual memory management"});
+  expect_error(PoolWorld(old).pool().set_peer_access(1), ErrorCode::unsupported,
+               {"virtual memory management"});
 }
 
 // Whichever of the calls fails: an error, no access to be relied on, and the next call gives it.
@@ -140,9 +150,11 @@ TEST_P(Peers, a_failed_call_is_an_error_and_calling_again_completes_it) {
     std::vector<DevicePtr> live;
     for (int i = 0; i < 3; ++i) {
       live.push_back(other.allocate(2 * kPage, stream));
-      other.deallocate(other.allocate((3 + static_cast<Bytes>(i)) * kPage, std::nullopt), std::nullopt);
+      other.deallocate(other.allocate((3 + static_cast<Bytes>(i)) * kPage, std::nullopt),
+                       std::nullopt);
     }
-    other.faults().set_plan({{Call::mem_set_access}, nth, CuResult::unknown, FaultPlan::Repeat::once});
+    other.faults().set_plan(
+        {{Call::mem_set_access}, nth, CuResult::unknown, FaultPlan::Repeat::once});
     const Result<void> given = other.pool().set_peer_access(1);
     EXPECT_EQ(other.pool().validate(), "");
     if (given) {
@@ -158,7 +170,8 @@ TEST_P(Peers, a_failed_call_is_an_error_and_calling_again_completes_it) {
   }
 }
 
-// Threads map, move, free and trim while access is given; whatever they have afterwards can be used by the peer.
+// Threads map, move, free and trim while access is given; whatever they have afterwards can be used
+// by the peer.
 TEST_P(Peers, access_is_given_while_others_allocate_and_trim) {
   for (int round = 0; round < 10; ++round) {
     WorldOptions many = options();
@@ -191,12 +204,13 @@ TEST_P(Peers, access_is_given_while_others_allocate_and_trim) {
     for (std::thread& thread : threads) thread.join();
     busy.wait();
     for (const auto& of_thread : live)
-      for (const auto& [ptr, bytes] : of_thread) EXPECT_TRUE(busy.is_reachable(ptr, bytes)) << bytes;
+      for (const auto& [ptr, bytes] : of_thread)
+        EXPECT_TRUE(busy.is_reachable(ptr, bytes)) << bytes;
     EXPECT_EQ(busy.pool().validate(), "");
   }
 }
 
-// --- order ----------------------------------------------------------------------------------------------------------
+// --- --- order
 
 TEST_P(Peers, a_free_without_a_stream_waits_for_work_of_the_peer) {
   world.give_access();
@@ -223,10 +237,12 @@ TEST_P(Peers, memory_that_several_streams_used_waits_for_one_of_a_peer) {
   const StreamHandle b = world.stream();
   const DevicePtr ptr = world.allocate(4 * kPage, a);
   ASSERT_EQ(world.sim().ctx_synchronize(), CuResult::success);
-  for (const StreamHandle user : {b, world.far}) ASSERT_TRUE(world.pool().record_use(ptr, user).ok());
+  for (const StreamHandle user : {b, world.far})
+    ASSERT_TRUE(world.pool().record_use(ptr, user).ok());
   world.use(ptr, 4 * kPage, world.far, kLongNs);
   world.deallocate(ptr, a);
-  for (int i = 0; i < 20; ++i) world.use(world.allocate(4 * kPage, i % 2 == 0 ? a : b), kPage, i % 2 == 0 ? a : b);
+  for (int i = 0; i < 20; ++i)
+    world.use(world.allocate(4 * kPage, i % 2 == 0 ? a : b), kPage, i % 2 == 0 ? a : b);
 }
 
 TEST_P(Peers, a_stream_of_a_peer_allocates_and_frees_as_any_other) {
@@ -275,8 +291,8 @@ TEST_P(Peers, synchronize_waits_for_them) {
 // An old driver, or VPMM_ANY_STREAM=legacy or park: proof comes in other ways.
 TEST(PeersProof, in_every_mode_covers_the_peer) {
   for (const bool has_context_events : {true, false})
-    for (const auto order :
-         {context::AnyStreamOrder::context, context::AnyStreamOrder::legacy, context::AnyStreamOrder::park}) {
+    for (const auto order : {context::AnyStreamOrder::context, context::AnyStreamOrder::legacy,
+                             context::AnyStreamOrder::park}) {
       WorldOptions options = two_devices(page_world());
       options.sim.context_events_supported = has_context_events;
       options.config.any_stream = order;
@@ -287,7 +303,8 @@ TEST(PeersProof, in_every_mode_covers_the_peer) {
       ASSERT_EQ(world.sim().ctx_set_current(world.far_context), CuResult::success);
       const StreamHandle blocking = world.stream(StreamFlags::blocking);
       ASSERT_EQ(world.sim().ctx_set_current(world.near_context), CuResult::success);
-      for (int i = 0; i < 10; ++i) {  // more than there is: out of memory comes before the end of the work
+      for (int i = 0; i < 10;
+           ++i) {  // more than there is: out of memory comes before the end of the work
         const DevicePtr ptr = world.allocate(20 * kPage, std::nullopt);
         world.use(ptr, 20 * kPage, i % 2 == 0 ? blocking : a, 1'000'000);
         if (i % 2 == 1) {
@@ -317,8 +334,10 @@ TEST_P(Peers, a_context_of_a_peer_that_nobody_made_active_is_not_made_by_the_poo
   const DevicePtr ptr = three.allocate(4 * kPage, std::nullopt);
   three.use(ptr, 4 * kPage, later, kLongNs);
   three.deallocate(ptr, std::nullopt);
-  ASSERT_EQ(three.sim().device_primary_ctx_release(2), CuResult::success) << "the pool has its events there";
-  for (int i = 0; i < 20; ++i) three.use(three.allocate(4 * kPage, std::nullopt), kPage, three.stream());
+  ASSERT_EQ(three.sim().device_primary_ctx_release(2), CuResult::success)
+      << "the pool has its events there";
+  for (int i = 0; i < 20; ++i)
+    three.use(three.allocate(4 * kPage, std::nullopt), kPage, three.stream());
 }
 
 TEST_P(Peers, a_reset_of_a_peer_is_noticed_before_an_event_of_its_is_touched) {
@@ -357,7 +376,8 @@ TEST_P(Peers, a_reset_of_the_pool_s_own_device_does_not_free_what_a_peer_uses) {
     ASSERT_EQ(world.sim().ctx_set_current(world.near_context), CuResult::success);
     a = world.stream();
     for (int i = 0; i < 20; ++i)
-      world.use(world.allocate(4 * kPage, i % 2 == 0 ? context::Stream(a) : std::nullopt), kPage, a);
+      world.use(world.allocate(4 * kPage, i % 2 == 0 ? context::Stream(a) : std::nullopt), kPage,
+                a);
     world.wait();
     EXPECT_EQ(world.statistics().pending_bytes, 0u);
   }
@@ -368,12 +388,15 @@ TEST_P(Peers, a_capture_on_a_peer_is_not_broken) {
   world.deallocate(world.allocate(4 * kPage, std::nullopt), std::nullopt);
   ASSERT_EQ(world.sim().ctx_set_current(world.far_context), CuResult::success);
   const StreamHandle blocking = world.stream(StreamFlags::blocking);
-  ASSERT_EQ(world.sim().stream_begin_capture(blocking, driver::CaptureMode::relaxed), CuResult::success);
+  ASSERT_EQ(world.sim().stream_begin_capture(blocking, driver::CaptureMode::relaxed),
+            CuResult::success);
   ASSERT_EQ(world.sim().ctx_set_current(world.near_context), CuResult::success);
-  for (int i = 0; i < 20; ++i) world.deallocate(world.allocate(4 * kPage, std::nullopt), std::nullopt);
+  for (int i = 0; i < 20; ++i)
+    world.deallocate(world.allocate(4 * kPage, std::nullopt), std::nullopt);
   expect_error(world.pool().synchronize(), ErrorCode::capture_active);
   driver::GraphHandle graph{};
-  EXPECT_EQ(world.sim().stream_end_capture(blocking, graph), CuResult::success) << "the capture was broken";
+  EXPECT_EQ(world.sim().stream_end_capture(blocking, graph), CuResult::success)
+      << "the capture was broken";
   ASSERT_EQ(world.sim().graph_destroy(graph), CuResult::success);
   world.wait();
   EXPECT_EQ(world.statistics().pending_bytes, 0u);

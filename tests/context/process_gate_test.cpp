@@ -1,6 +1,7 @@
 // context: what exit and fork do to calls into the library.
 //
-// Gates close for good, so each of these runs in a child process and reports through its exit status.
+// Gates close for good, so each of these runs in a child process and reports through its exit
+// status.
 #include "context/process_gate.hpp"
 
 #include <gtest/gtest.h>
@@ -16,7 +17,8 @@
 namespace vpmm::context {
 namespace {
 
-// The exit status of a forked child that runs `body` and leaves with what it returns; 255 when it died otherwise.
+// The exit status of a forked child that runs `body` and leaves with what it returns; 255 when it
+// died otherwise.
 template <typename Body>
 int status_of_child(Body body) {
   const pid_t child = fork();
@@ -66,10 +68,13 @@ class ProcessGateDeathTest : public testing::Test {
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 
-// Registered before the gate's handler, so it runs after: what a static destructor of the program sees.
+// Registered before the gate's handler, so it runs after: what a static destructor of the program
+// sees.
 void report_gate_late() {
   const GateEntry entry;
-  _exit(entry.open() ? 1 : (process_ending_error().message.find("exiting") != std::string::npos ? 42 : 2));
+  _exit(entry.open()
+            ? 1
+            : (process_ending_error().message.find("exiting") != std::string::npos ? 42 : 2));
 }
 
 TEST_F(ProcessGateDeathTest, is_closed_for_destructors_that_run_after_exit_began) {
@@ -163,7 +168,8 @@ TEST_F(ProcessGateDeathTest, exit_gives_up_waiting_for_a_call_that_never_ends) {
       testing::ExitedWithCode(46), "");
 }
 
-// The bound of the wait is two seconds. The next two would end at the alarm if each of ten handlers waited.
+// The bound of the wait is two seconds. The next two would end at the alarm if each of ten handlers
+// waited.
 constexpr unsigned kFarBelowTenWaits = 12;
 
 void ask_for_nine_more_handlers() {

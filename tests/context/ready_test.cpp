@@ -1,4 +1,5 @@
-// context: any-stream memory that can be had at once: without a driver call, and without waiting for a lock.
+// context: any-stream memory that can be had at once: without a driver call, and without waiting
+// for a lock.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -67,7 +68,8 @@ TEST(Ready, pending_memory_is_not) {
     world.use(ptr, bytes, stream, kLongNs);
     world.deallocate(ptr, std::nullopt);
     std::vector<DevicePtr> taken;
-    for (DevicePtr next = take_if_ready(world, bytes); !is_null(next); next = take_if_ready(world, bytes)) {
+    for (DevicePtr next = take_if_ready(world, bytes); !is_null(next);
+         next = take_if_ready(world, bytes)) {
       EXPECT_NE(next, ptr);
       taken.push_back(next);
     }
@@ -116,7 +118,8 @@ TEST(Ready, requests_do_not_starve_frees_that_were_deferred) {
   EXPECT_EQ(served, 64);
   EXPECT_EQ(world.statistics().deallocations, deallocations);
   world.allocate(80, std::nullopt);
-  EXPECT_EQ(world.statistics().deallocations, deallocations + 1) << "the ordinary call carried them out";
+  EXPECT_EQ(world.statistics().deallocations, deallocations + 1)
+      << "the ordinary call carried them out";
   EXPECT_FALSE(is_null(take_if_ready(world, 80)));
 }
 
@@ -192,7 +195,8 @@ TEST(Ready, what_a_stream_freed_serves_it_behind_its_own_work) {
     world.use(ptr, bytes, stream, kLongNs);
     ASSERT_TRUE(pool.deallocate_if_ready(ptr, stream)) << bytes;
     EXPECT_FALSE(pool.deallocate_if_ready(ptr, stream)) << "it is freed";
-    EXPECT_TRUE(is_null(pool.allocate_if_ready(bytes, 0, world.stream()))) << "another stream has nothing";
+    EXPECT_TRUE(is_null(pool.allocate_if_ready(bytes, 0, world.stream())))
+        << "another stream has nothing";
     const DevicePtr again = pool.allocate_if_ready(bytes, 0, stream);
     EXPECT_EQ(again, ptr) << bytes;
     world.use(again, bytes, stream);
@@ -200,11 +204,13 @@ TEST(Ready, what_a_stream_freed_serves_it_behind_its_own_work) {
     world.deallocate(again, stream);
   }
   EXPECT_TRUE(is_null(pool.allocate_if_ready(0, 0, stream)));
-  EXPECT_TRUE(is_null(pool.allocate_if_ready(80, 24, stream))) << "the ordinary call says what is wrong";
+  EXPECT_TRUE(is_null(pool.allocate_if_ready(80, 24, stream)))
+      << "the ordinary call says what is wrong";
   EXPECT_EQ(world.statistics().live_allocations, 0u);
 }
 
-// The event that others wait for is recorded without waiting, so the free of one stream reaches the others.
+// The event that others wait for is recorded without waiting, so the free of one stream reaches the
+// others.
 TEST(Ready, a_free_at_once_proves_what_others_wait_for) {
   PoolWorld world(adaptive_world());
   const StreamHandle first = world.stream();
@@ -222,7 +228,8 @@ TEST(Ready, a_free_at_once_proves_what_others_wait_for) {
   EXPECT_LE(world.statistics().mapped_bytes, 6 * kPage) << "each stream's frees served the other";
 }
 
-// As finalizers and allocations of several threads meet, with a thread that names its stream beside them.
+// As finalizers and allocations of several threads meet, with a thread that names its stream beside
+// them.
 TEST(Ready, threads_take_and_defer_side_by_side) {
   PoolWorld world(adaptive_world());
   const StreamHandle stream = world.stream();

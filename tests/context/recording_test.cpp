@@ -1,4 +1,5 @@
-// context: recordings tell what the pool did, in an order that is true, while warm calls stay without the pool's lock.
+// context: recordings tell what the pool did, in an order that is true, while warm calls stay
+// without the pool's lock.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -39,7 +40,8 @@ class Recorded : public ::testing::Test {
     return file;
   }
 
-  const std::string path_ = ::testing::TempDir() + "vpmm_recorded_" + std::to_string(getpid()) + ".vpmmrec";
+  const std::string path_ =
+      ::testing::TempDir() + "vpmm_recorded_" + std::to_string(getpid()) + ".vpmmrec";
 };
 
 TEST_F(Recorded, warm_calls_are_served_without_the_lock_and_are_in_the_file) {
@@ -53,7 +55,8 @@ TEST_F(Recorded, warm_calls_are_served_without_the_lock_and_are_in_the_file) {
     ASSERT_TRUE(ptr.ok());
     ASSERT_TRUE(world.pool().deallocate(ptr.value(), stream).ok());
   }
-  EXPECT_EQ(world.calls().count(driver::Call::ctx_set_current), calls) << "a call that takes the lock sets the context";
+  EXPECT_EQ(world.calls().count(driver::Call::ctx_set_current), calls)
+      << "a call that takes the lock sets the context";
   const RecordedFile file = stop(world);
   EXPECT_EQ(file.count(RecordedKind::allocate), 10u);
   EXPECT_EQ(file.count(RecordedKind::free), 10u);
@@ -64,8 +67,10 @@ TEST_F(Recorded, warm_calls_are_served_without_the_lock_and_are_in_the_file) {
   EXPECT_NE(file.first(RecordedKind::free).stream, observe::kNoRecordedStream);
 }
 
-// The free names an address that the program freed before, and comes while the next allocation there is being told.
-TEST_F(Recorded, an_allocation_that_a_stale_free_ends_meanwhile_is_in_the_file_as_it_was_asked_for) {
+// The free names an address that the program freed before, and comes while the next allocation
+// there is being told.
+TEST_F(Recorded,
+       an_allocation_that_a_stale_free_ends_meanwhile_is_in_the_file_as_it_was_asked_for) {
   constexpr Bytes kAsked = 20 * kKiB;
   constexpr Bytes kAlignment = 16 * kKiB;  // which no warm call serves
   PoolWorld world(adaptive_world());
@@ -83,7 +88,8 @@ TEST_F(Recorded, an_allocation_that_a_stale_free_ends_meanwhile_is_in_the_file_a
   ASSERT_TRUE(made.ok());
   EXPECT_EQ(made.value(), stale);
   const std::uint64_t mistakes = world.statistics().caller_mistakes;
-  EXPECT_FALSE(world.pool().deallocate(made.value(), stream).ok()) << "the program's own free comes too late";
+  EXPECT_FALSE(world.pool().deallocate(made.value(), stream).ok())
+      << "the program's own free comes too late";
   EXPECT_EQ(world.statistics().caller_mistakes, mistakes + 1);
   EXPECT_EQ(world.statistics().live_allocations, 0u);
   EXPECT_EQ(world.pool().validate(), "");
@@ -148,7 +154,8 @@ TEST_F(Recorded, mappings_moves_waits_and_driver_calls_are_told_of) {
   const DevicePtr moved = world.allocate(4 * kPage, stream);
   world.use(moved, kPage, stream, 5'000'000);
   world.deallocate(moved, stream);
-  world.allocate(4 * kPage, world.stream());  // waits for the other stream, on the GPU or on the host
+  world.allocate(4 * kPage,
+                 world.stream());  // waits for the other stream, on the GPU or on the host
   world.wait();
   ASSERT_TRUE(world.pool().trim(0).ok());
   const RecordedFile file = stop(world);
@@ -183,7 +190,8 @@ TEST_F(Recorded, a_failed_request_has_its_size_and_the_report) {
   EXPECT_NE(report.find("out of device memory"), std::string::npos) << report;
   EXPECT_NE(report.find("python -m vpmm report " + path_), std::string::npos) << report;
   EXPECT_EQ(file.first(RecordedKind::out_of_memory).bytes, 3 * kPage);
-  EXPECT_EQ(file.first(RecordedKind::allocate_failed).stream, file.first(RecordedKind::allocate).stream);
+  EXPECT_EQ(file.first(RecordedKind::allocate_failed).stream,
+            file.first(RecordedKind::allocate).stream);
   EXPECT_EQ(file.header["capacity"], 4 * kPage);
   EXPECT_EQ(file.header["grain"], kPage) << "one chunk per page";
   const auto trace = observe::read_trace(path_);
@@ -244,7 +252,8 @@ TEST_F(Recorded, stacks_of_one_place_have_one_number_and_name_the_test) {
   const RecordedFile file = stop(world);
   std::vector<std::uint32_t> stacks;
   for (const RecordedEvent& event : file.events)
-    if (event.kind == static_cast<std::uint16_t>(RecordedKind::allocate)) stacks.push_back(event.stack);
+    if (event.kind == static_cast<std::uint16_t>(RecordedKind::allocate))
+      stacks.push_back(event.stack);
   ASSERT_EQ(stacks.size(), 4u);
   EXPECT_NE(stacks[1], 0u);
   EXPECT_EQ(stacks[1], stacks[2]);
@@ -269,8 +278,10 @@ TEST_F(Recorded, options_that_are_wrong_are_refused_before_there_is_a_file) {
   EXPECT_EQ(refusal(options, path_), "a limit of 5 bytes: must be 0, for none, or at least 65536");
   options = {};
   options.sample = 2;
-  EXPECT_EQ(refusal(options, path_ + ".csv"),
-            path_ + ".csv: stacks, samples, limits and windows are not for .csv files; name it otherwise");
+  EXPECT_EQ(
+      refusal(options, path_ + ".csv"),
+      path_ +
+          ".csv: stacks, samples, limits and windows are not for .csv files; name it otherwise");
 }
 
 TEST_F(Recorded, a_second_recording_of_the_pool_is_whole_too) {
@@ -288,9 +299,10 @@ TEST_F(Recorded, a_second_recording_of_the_pool_is_whole_too) {
   }
 }
 
-// Eight threads with streams of their own allocate, and free what others allocated; what is freed is soon somebody
-// else's.
-TEST_F(Recorded, eight_threads_that_hand_memory_to_each_other_are_recorded_in_an_order_that_is_true) {
+// Eight threads with streams of their own allocate, and free what others allocated; what is freed
+// is soon somebody else's.
+TEST_F(Recorded,
+       eight_threads_that_hand_memory_to_each_other_are_recorded_in_an_order_that_is_true) {
   PoolWorld world(adaptive_world());
   start(world);
   std::array<std::atomic<std::uint64_t>, 16> hands{};

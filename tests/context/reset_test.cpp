@@ -34,11 +34,14 @@ class Interrupting final : public driver::ForwardingDriver {
     if (call == Call::device_primary_ctx_reset && refuses_reset) return CuResult::not_permitted;
     return std::nullopt;
   }
-  void after(Call call, CuResult /*result*/, std::uint64_t /*duration_ns*/) override { on_after(call); }
+  void after(Call call, CuResult /*result*/, std::uint64_t /*duration_ns*/) override {
+    on_after(call);
+  }
 };
 
 // True as soon as it holds; false after a time that no test needs.
-bool becomes(const std::function<bool()>& condition, std::chrono::milliseconds patience = std::chrono::seconds(60)) {
+bool becomes(const std::function<bool()>& condition,
+             std::chrono::milliseconds patience = std::chrono::seconds(60)) {
   const auto give_up = std::chrono::steady_clock::now() + patience;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > give_up) return false;
@@ -124,7 +127,8 @@ TEST_F(ResetBeside, that_the_driver_refuses_keeps_the_events) {
       enter();
       write(used, 2 * kPage, busy);
       EXPECT_TRUE(pool->deallocate(used, busy).ok());
-      allocate(kPage, stream());  // two streams, each free of pages is closed by an event of its own
+      allocate(kPage,
+               stream());  // two streams, each free of pages is closed by an event of its own
       events = pool->statistics().outstanding_events;
     }).join();
   };
@@ -133,7 +137,8 @@ TEST_F(ResetBeside, that_the_driver_refuses_keeps_the_events) {
   EXPECT_EQ(pool->statistics().outstanding_events, events);
 }
 
-// The thread has asked for the context's id, which is the old one's, and finds it gone when it makes it current.
+// The thread has asked for the context's id, which is the old one's, and finds it gone when it
+// makes it current.
 TEST_F(ResetBeside, a_call_that_was_about_to_enter_enters_the_new_context) {
   std::atomic<bool> is_entering{false};
   std::atomic<bool> is_reset{false};
@@ -166,7 +171,9 @@ TEST_F(ResetBeside, waits_for_calls_that_are_inside) {
   std::atomic<bool> is_reset{false};
   std::atomic<std::thread::id> other{};
   driver.on_before = [&](Call call) {
-    if (std::this_thread::get_id() != other.load() || call != Call::ctx_synchronize || is_inside.exchange(true)) return;
+    if (std::this_thread::get_id() != other.load() || call != Call::ctx_synchronize ||
+        is_inside.exchange(true))
+      return;
     EXPECT_FALSE(becomes([&] { return is_reset.load(); }, std::chrono::milliseconds(100)));
   };
   driver.on_after = [&](Call call) {

@@ -63,7 +63,8 @@ TEST_F(Reuse, phase_1_never_takes_pending_memory_of_another_stream) {
   world.sim().advance_host_ns(kLongNs);
   world.use(pending, 2 * kPage, a, kLongNs);
   world.deallocate(pending, a);
-  EXPECT_EQ(used(2, b), complete) << "the two pages that fit exactly are pending on the other stream";
+  EXPECT_EQ(used(2, b), complete)
+      << "the two pages that fit exactly are pending on the other stream";
   EXPECT_EQ(world.statistics().gpu_waits, 0u);
 }
 
@@ -130,7 +131,8 @@ TEST_F(Reuse, pages_of_several_streams_are_stitched_together_behind_waits_of_the
   EXPECT_EQ(world.statistics().gpu_waits, 2u);
   EXPECT_EQ(world.statistics().chunks_moved, 4u);
   EXPECT_EQ(world.statistics().host_waits, 0u);
-  EXPECT_EQ(world.picture(), "[~2][1][~2][1][4]") << "the old addresses are zombies while their work runs";
+  EXPECT_EQ(world.picture(), "[~2][1][~2][1][4]")
+      << "the old addresses are zombies while their work runs";
   world.deallocate(between, a);
   world.deallocate(end, b);
 }
@@ -176,7 +178,8 @@ TEST_F(Reuse, live_memory_keeps_its_address_and_its_bytes_whatever_moves) {
   EXPECT_EQ(world.statistics().chunks_moved, 3u);
   ASSERT_EQ(world.sim().stream_synchronize(a), driver::CuResult::success);
   std::uint8_t byte = 0;
-  ASSERT_EQ(world.sim().memcpy_device_to_host(&byte, live + kPage - 1, 1), driver::CuResult::success);
+  ASSERT_EQ(world.sim().memcpy_device_to_host(&byte, live + kPage - 1, 1),
+            driver::CuResult::success);
   EXPECT_EQ(byte, 0xAB);
 }
 
@@ -209,7 +212,8 @@ TEST_F(Reuse, a_long_kernel_on_one_stream_delays_nobody_while_new_memory_exists)
       two.deallocate(ptr, other);
     }
     ASSERT_EQ(two.sim().stream_synchronize(other), driver::CuResult::success);
-    EXPECT_LT(two.sim().now_ns() - start_ns, kLongNs) << "the other stream is done while the kernel still runs";
+    EXPECT_LT(two.sim().now_ns() - start_ns, kLongNs)
+        << "the other stream is done while the kernel still runs";
     EXPECT_EQ(two.sim().stream_query(busy), driver::CuResult::not_ready);
     EXPECT_EQ(two.statistics().gpu_waits, 0u);
     EXPECT_EQ(two.statistics().host_waits, 0u);
@@ -249,9 +253,10 @@ TEST_F(Reuse, the_adaptive_policy_grows_rather_than_waits) {
   EXPECT_EQ(two.statistics().mapped_bytes, 16 * kPage);
 }
 
-// --- a stream that is busy for long -----------------------------------------------------------------------------
+// --- --- a stream that is busy for long
 
-// What one stream asks for after another has freed memory behind a kernel of 100 ms; an event stands for that free.
+// What one stream asks for after another has freed memory behind a kernel of 100 ms; an event
+// stands for that free.
 class BusyNeighbour : public ::testing::TestWithParam<pool::Prefer> {
  protected:
   WorldOptions options() const {
@@ -260,19 +265,22 @@ class BusyNeighbour : public ::testing::TestWithParam<pool::Prefer> {
     return options;
   }
   // `quick` has `wanted` bytes and is done with them while `slow` works on.
-  static void expect_no_delay(PoolWorld& world, StreamHandle slow, StreamHandle quick, Bytes wanted) {
+  static void expect_no_delay(PoolWorld& world, StreamHandle slow, StreamHandle quick,
+                              Bytes wanted) {
     ASSERT_GT(world.calls().count(Call::event_record), 0u) << "nothing to wait for";
     const DevicePtr ptr = world.allocate(wanted, quick);
     world.use(ptr, wanted, quick);
     ASSERT_EQ(world.sim().stream_synchronize(quick), driver::CuResult::success);
-    EXPECT_EQ(world.sim().stream_query(slow), driver::CuResult::not_ready) << wanted / kMiB << " MiB waited for it";
+    EXPECT_EQ(world.sim().stream_query(slow), driver::CuResult::not_ready)
+        << wanted / kMiB << " MiB waited for it";
     EXPECT_EQ(world.statistics().gpu_waits, 0u);
     EXPECT_EQ(world.statistics().host_waits, 0u);
   }
 };
 
 using GrowingPolicies = BusyNeighbour;
-INSTANTIATE_TEST_SUITE_P(, GrowingPolicies, ::testing::Values(pool::Prefer::balanced, pool::Prefer::latency),
+INSTANTIATE_TEST_SUITE_P(, GrowingPolicies,
+                         ::testing::Values(pool::Prefer::balanced, pool::Prefer::latency),
                          [](const auto& tested) {
                            return tested.param == pool::Prefer::balanced ? "balanced" : "latency";
                          });
@@ -282,8 +290,8 @@ TEST_P(GrowingPolicies, delay_nobody_for_memory_that_is_larger_than_the_request_
     Bytes held;
     Bytes wanted;
   };
-  for (const Sizes& size : {Sizes{64 * kMiB, 32 * kMiB}, Sizes{64 * kMiB, 64 * kMiB}, Sizes{256 * kMiB, 32 * kMiB},
-                            Sizes{256 * kMiB, 64 * kMiB}}) {
+  for (const Sizes& size : {Sizes{64 * kMiB, 32 * kMiB}, Sizes{64 * kMiB, 64 * kMiB},
+                            Sizes{256 * kMiB, 32 * kMiB}, Sizes{256 * kMiB, 64 * kMiB}}) {
     PoolWorld world(options());
     const StreamHandle slow = world.stream();
     const StreamHandle quick = world.stream();
@@ -295,7 +303,8 @@ TEST_P(GrowingPolicies, delay_nobody_for_memory_that_is_larger_than_the_request_
   }
 }
 
-// The page that small requests are cut from is no exception. Where growth is delayed it is by what it is worth in all.
+// The page that small requests are cut from is no exception. Where growth is delayed it is by what
+// it is worth in all.
 TEST_P(GrowingPolicies, delay_small_requests_no_longer_than_growth_is_worth) {
   constexpr std::uint64_t kForever = 100 * kLongNs;
   for (const Bytes small : {Bytes{100}, 5 * kKiB, 200 * kKiB, kMiB}) {
@@ -315,7 +324,8 @@ TEST_P(GrowingPolicies, delay_small_requests_no_longer_than_growth_is_worth) {
       const std::uint64_t begin = world.sim().now_ns();
       expect_no_delay(world, slow, quick, small);
       const Bytes growth = world.statistics().mapped_bytes - before;
-      if (GetParam() == pool::Prefer::balanced) longest = pool::GrowDelay::longest_ns(growth, before);
+      if (GetParam() == pool::Prefer::balanced)
+        longest = pool::GrowDelay::longest_ns(growth, before);
       EXPECT_LT(world.sim().now_ns() - begin, longest + 1'000'000) << small;
     }
   }
@@ -324,7 +334,8 @@ TEST_P(GrowingPolicies, delay_small_requests_no_longer_than_growth_is_worth) {
 // Complete memory is enough, but in two pieces, and what waits lies beside one of them.
 using MovingPolicies = BusyNeighbour;
 INSTANTIATE_TEST_SUITE_P(, MovingPolicies,
-                         ::testing::Values(pool::Prefer::balanced, pool::Prefer::latency, pool::Prefer::footprint),
+                         ::testing::Values(pool::Prefer::balanced, pool::Prefer::latency,
+                                           pool::Prefer::footprint),
                          [](const auto& tested) {
                            return tested.param == pool::Prefer::balanced  ? "balanced"
                                   : tested.param == pool::Prefer::latency ? "latency"
@@ -350,7 +361,8 @@ TEST_P(MovingPolicies, put_complete_memory_together_rather_than_wait) {
     world.deallocate(first, quick);
     world.deallocate(second, quick);
     world.wait();
-    world.sim().advance_host_ns(1'000'000);  // long enough after the last event of `slow` for another
+    world.sim().advance_host_ns(
+        1'000'000);  // long enough after the last event of `slow` for another
     world.use(pending, pages.pending * kPage, slow, kLongNs);
     world.deallocate(pending, slow);
     ASSERT_EQ(world.picture(), "[-8][-" + std::to_string(pages.pending) + "][1][-8][1]");
@@ -364,7 +376,8 @@ WorldOptions preferring_footprint() {
   return options;
 }
 
-// What it saves and what that costs: nothing new is mapped, and the second stream's work is behind the first's.
+// What it saves and what that costs: nothing new is mapped, and the second stream's work is behind
+// the first's.
 TEST(Footprint, waits_for_other_streams_before_it_grows_past_the_largest_use) {
   PoolWorld world(preferring_footprint());
   const StreamHandle slow = world.stream();
@@ -380,15 +393,19 @@ TEST(Footprint, waits_for_other_streams_before_it_grows_past_the_largest_use) {
   EXPECT_EQ(world.statistics().host_waits, 0u);
 }
 
-// Whatever size the pieces have, whether the stream keeps them in its cache, and though it is the only one that called.
-// Chunks of each size add up to the request: what the GPU still uses cannot be split.
+// Whatever size the pieces have, whether the stream keeps them in its cache, and though it is the
+// only one that called. Chunks of each size add up to the request: what the GPU still uses cannot
+// be split.
 TEST(Footprint, waits_for_what_the_only_other_stream_freed) {
-  for (const Bytes piece : {20 * kKiB, 200 * kKiB, Bytes{kPage}, 3 * kPage, 8 * kPage, 20 * kPage}) {
+  for (const Bytes piece :
+       {20 * kKiB, 200 * kKiB, Bytes{kPage}, 3 * kPage, 8 * kPage, 20 * kPage}) {
     PoolWorld world(preferring_footprint());
     const StreamHandle slow = world.stream();
     std::vector<DevicePtr> held;
-    for (Bytes bytes = 0; bytes < 60 * kPage; bytes += piece) held.push_back(world.allocate(piece, slow));
-    for (const DevicePtr ptr : held) world.use(ptr, piece, slow, held.size() > 1000 ? 1'000'000 : kLongNs);
+    for (Bytes bytes = 0; bytes < 60 * kPage; bytes += piece)
+      held.push_back(world.allocate(piece, slow));
+    for (const DevicePtr ptr : held)
+      world.use(ptr, piece, slow, held.size() > 1000 ? 1'000'000 : kLongNs);
     for (const DevicePtr ptr : held) world.deallocate(ptr, slow);
     const Bytes mapped = world.statistics().mapped_bytes;
     const StreamHandle quick = world.stream();
@@ -444,12 +461,14 @@ TEST_F(CachedFrees, are_of_up_to_four_pages) {
 
 TEST_F(CachedFrees, of_more_are_the_pools) { EXPECT_EQ(pending_once_freed(5), 5 * kPage); }
 
-// Note [Streams that crowd cut their own]: the lock is taken while the driver is asked who another stream is.
+// Note [Streams that crowd cut their own]: the lock is taken while the driver is asked who another
+// stream is.
 TEST(CachedFreesInACrowd, become_one_with_their_neighbours_while_the_pools_lock_is_mostly_taken) {
   HookedWorld world(adaptive_world());
   const StreamHandle stream = world.stream();
   const auto come_to_lock = [&](int times) {
-    for (int i = 0; i < times; ++i) EXPECT_TRUE(is_null(world.pool->allocate_if_ready(4 * kPage, 0, stream)));
+    for (int i = 0; i < times; ++i)
+      EXPECT_TRUE(is_null(world.pool->allocate_if_ready(4 * kPage, 0, stream)));
   };
   const auto find_taken = [&](int times) {
     bool is_asked = false;
@@ -460,7 +479,8 @@ TEST(CachedFreesInACrowd, become_one_with_their_neighbours_while_the_pools_lock_
     world.deallocate(world.allocate(kGiB, world.stream()), std::nullopt);
     world.hooks.on.clear();
   };
-  // Whether what is freed serves what is much smaller. It comes to the lock once, which is not taken then.
+  // Whether what is freed serves what is much smaller. It comes to the lock once, which is not
+  // taken then.
   const auto is_cut = [&](Bytes bytes) {
     world.deallocate(world.allocate(bytes, stream), stream);
     return !is_null(world.pool->allocate_if_ready(kPage, 0, stream));
@@ -483,8 +503,8 @@ TEST(CachedFreesInPageMode, are_none_of_a_page) {
   EXPECT_EQ(world.statistics().pending_bytes, kPage);
 }
 
-// 2000 MiB in pieces of one size, and then of the next: what the sizes before left in the cache is not what the program
-// uses.
+// 2000 MiB in pieces of one size, and then of the next: what the sizes before left in the cache is
+// not what the program uses.
 TEST_F(CachedFrees, are_no_reason_to_grow) {
   for (const Bytes size : {14 * kMiB, 6 * kMiB, 4 * kMiB, 2 * kMiB}) {
     std::vector<DevicePtr> all;
@@ -494,7 +514,8 @@ TEST_F(CachedFrees, are_no_reason_to_grow) {
       all.push_back(made.value());
     }
     for (const std::size_t first : {0u, 1u})
-      for (std::size_t i = first; i < all.size(); i += 2) ASSERT_TRUE(world.pool().deallocate(all[i], stream).ok());
+      for (std::size_t i = first; i < all.size(); i += 2)
+        ASSERT_TRUE(world.pool().deallocate(all[i], stream).ok());
   }
   EXPECT_LE(world.statistics().peak_mapped_bytes, 2200 * kMiB);
 }

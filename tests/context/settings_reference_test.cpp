@@ -1,4 +1,5 @@
-// context: docs/reference/settings.md holds exactly the settings that exist, as their list words them.
+// context: docs/reference/settings.md holds exactly the settings that exist, as their list words
+// them.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -25,8 +26,8 @@ TEST(SettingsReference, lists_every_setting_with_its_default_in_the_lists_own_wo
   for (const SettingInForce& setting : list_process_settings()) unsetenv(setting.name.c_str());
   std::vector<std::string> expected;
   const auto add = [&expected](const SettingInForce& setting) {
-    expected.push_back("| `" + setting.name + "` | " + setting.value + " | " + setting.allowed + " | " +
-                       setting.meaning + " |");
+    expected.push_back("| `" + setting.name + "` | " + setting.value + " | " + setting.allowed +
+                       " | " + setting.meaning + " |");
   };
   for (const SettingInForce& setting : list_settings({})) add(setting);
   for (const SettingInForce& setting : list_process_settings()) add(setting);

@@ -1,5 +1,5 @@
-// tests/context: memory that other processes hold: what becomes of frees, and of the chunks behind it, until they let
-// go.
+// tests/context: memory that other processes hold: what becomes of frees, and of the chunks behind
+// it, until they let go.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -83,7 +83,8 @@ TEST(Sharing, what_was_freed_stays_until_the_last_holder_let_go) {
     world.deallocate(ptr, stream);
     EXPECT_GE(world.statistics().leased_bytes, size);
     EXPECT_FALSE(world.pool().query(ptr).ok()) << "it is no live allocation any more";
-    EXPECT_EQ(world.pool().deallocate(ptr, stream).error().code, ErrorCode::invalid_pointer) << "freed twice";
+    EXPECT_EQ(world.pool().deallocate(ptr, stream).error().code, ErrorCode::invalid_pointer)
+        << "freed twice";
     std::set<DevicePtr> others;
     for (int i = 0; i < 50; ++i) others.insert(world.allocate(size, stream));
     EXPECT_FALSE(others.contains(ptr));
@@ -114,7 +115,8 @@ TEST(Sharing, chunks_of_leased_memory_are_neither_moved_nor_released) {
   ASSERT_TRUE(world.pool().trim(0).ok());
   EXPECT_EQ(world.statistics().mapped_bytes, 2 * kPage) << "all but what is leased went back";
   const DevicePtr large = world.allocate(14 * kPage, stream);
-  EXPECT_FALSE(world.pool().allocate({2 * kPage, 0, stream}).ok()) << "memory runs out before a lease does";
+  EXPECT_FALSE(world.pool().allocate({2 * kPage, 0, stream}).ok())
+      << "memory runs out before a lease does";
   const auto again = world.pool().lease(id, 0, 2 * kPage);
   ASSERT_TRUE(again.ok()) << "its handle has not ended";
   EXPECT_EQ(again.value().chunks.front().handle, leased.value().chunks.front().handle);
@@ -151,7 +153,8 @@ TEST(Sharing, a_number_of_the_past_is_refused) {
   world.pool().end_lease(id, Holder::handle);
   EXPECT_TRUE(world.pool().lease(id, 0, kPage).ok()) << "allocated, though no handle is left";
   world.deallocate(ptr, stream);
-  EXPECT_EQ(error_of_lease(world, id, 0, kPage), ErrorCode::not_shared) << "freed: only who has it keeps it";
+  EXPECT_EQ(error_of_lease(world, id, 0, kPage), ErrorCode::not_shared)
+      << "freed: only who has it keeps it";
   world.pool().end_lease(id, Holder::importer);
   EXPECT_EQ(error_of_lease(world, id, 0, kPage), ErrorCode::not_shared);
   const DevicePtr next = world.allocate(kPage, stream);
@@ -173,7 +176,8 @@ TEST(Sharing, ranges_outside_of_the_allocation_are_refused) {
   const ShareId id = share(world, {ptr, 100}).share;
   for (const auto& [offset, size] :
        {std::pair<Bytes, Bytes>{0, kPage + 1}, {kPage, 1}, {0, 0}, {~Bytes{0}, 2}, {1, ~Bytes{0}}})
-    EXPECT_EQ(error_of_lease(world, id, offset, size), ErrorCode::invalid_argument) << offset << " " << size;
+    EXPECT_EQ(error_of_lease(world, id, offset, size), ErrorCode::invalid_argument)
+        << offset << " " << size;
 }
 
 TEST(Sharing, stream_ordered_memory_cannot_be_shared_and_the_error_names_the_setting) {
@@ -228,7 +232,8 @@ TEST(Sharing, with_isolation_every_allocation_has_chunks_of_its_own) {
     EXPECT_EQ(leased.value().offset, 0U);
     EXPECT_LT(total(leased.value()), size + kPage);
     for (const auto& chunk : leased.value().chunks)
-      EXPECT_TRUE(seen.insert(static_cast<std::uint64_t>(chunk.handle)).second) << "two allocations in one chunk";
+      EXPECT_TRUE(seen.insert(static_cast<std::uint64_t>(chunk.handle)).second)
+          << "two allocations in one chunk";
   }
 }
 

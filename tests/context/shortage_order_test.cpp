@@ -1,4 +1,5 @@
-// context: in which order the steps before a request fails are tried: Note [What is tried when memory is short].
+// context: in which order the steps before a request fails are tried: Note [What is tried when
+// memory is short].
 #include <gtest/gtest.h>
 
 #include <array>
@@ -13,7 +14,10 @@ namespace vpmm::test {
 namespace {
 
 enum class Step { moved, anew, caches, gpu_wait, host_wait };
-enum class Scarcity { capacity, others };  // the pool's own, or what other processes leave of the GPU
+enum class Scarcity {
+  capacity,
+  others
+};  // the pool's own, or what other processes leave of the GPU
 
 constexpr std::array kNames = {"moved", "anew", "caches", "gpu_wait", "host_wait"};
 void PrintTo(Step step, std::ostream* out) { *out << kNames.at(static_cast<std::size_t>(step)); }
@@ -102,10 +106,11 @@ TEST_P(ShortageOrder, the_cheapest_step_that_helps_is_taken_and_none_after_it) {
 
 INSTANTIATE_TEST_SUITE_P(, ShortageOrder,
                          ::testing::Combine(::testing::Values(Scarcity::capacity, Scarcity::others),
-                                            ::testing::Values(Step::moved, Step::anew, Step::caches, Step::gpu_wait,
-                                                              Step::host_wait)),
+                                            ::testing::Values(Step::moved, Step::anew, Step::caches,
+                                                              Step::gpu_wait, Step::host_wait)),
                          [](const auto& tested) {
-                           const bool is_own = std::get<Scarcity>(tested.param) == Scarcity::capacity;
+                           const bool is_own =
+                               std::get<Scarcity>(tested.param) == Scarcity::capacity;
                            return std::string(is_own ? "capacity_" : "others_") +
                                   kNames.at(static_cast<std::size_t>(std::get<Step>(tested.param)));
                          });

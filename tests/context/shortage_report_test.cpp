@@ -17,9 +17,11 @@ using testing::Not;
 using testing::StartsWith;
 
 constexpr const char* kRecord =
-    "see who holds it, and since when: VPMM_RECORD=run.vpmm PROGRAM; python -m vpmm report run.vpmm";
+    "see who holds it, and since when: VPMM_RECORD=run.vpmm PROGRAM; python -m vpmm report "
+    "run.vpmm";
 
-// A GPU of 64 MiB, of which the pool has mapped 48 and others have 8; the request of 20 MiB lacks 4.
+// A GPU of 64 MiB, of which the pool has mapped 48 and others have 8; the request of 20 MiB
+// lacks 4.
 Shortage usual() {
   Shortage shortage;
   shortage.requested = shortage.taken = 20 * kMiB;
@@ -38,7 +40,8 @@ Shortage usual() {
 
 TEST(ShortageReport, begins_with_a_line_that_makes_sense_alone) {
   EXPECT_EQ(first_line(shortage_report(usual())),
-            "out of device memory: asked for 20 MiB; 4 MiB are missing; live 40 MiB, free 8 MiB, limit none");
+            "out of device memory: asked for 20 MiB; 4 MiB are missing; live 40 MiB, free 8 MiB, "
+            "limit none");
 }
 
 TEST(ShortageReport, tells_what_was_asked_for_what_lives_what_is_free_and_who_holds_it) {
@@ -48,7 +51,8 @@ TEST(ShortageReport, tells_what_was_asked_for_what_lives_what_is_free_and_who_ho
   shortage.gpu = driver::MemInfo{12 * kMiB, 68 * kMiB};
   shortage.by_tag = {{"weights", 40 * kMiB, 3}};
   EXPECT_EQ(shortage_report(shortage),
-            "out of device memory: asked for 20 MiB; 8 MiB are missing; live 40 MiB, free 8 MiB, limit 52 MiB\n"
+            "out of device memory: asked for 20 MiB; 8 MiB are missing; live 40 MiB, free 8 MiB, "
+            "limit 52 MiB\n"
             "  asked for  20 MiB (20971520 bytes) on stream 3, tag weights\n"
             "  live       40 MiB in 3 allocations, which take 40 MiB\n"
             "  free       8 MiB, the largest range 8 MiB\n"
@@ -57,7 +61,8 @@ TEST(ShortageReport, tells_what_was_asked_for_what_lives_what_is_free_and_who_ho
             "  by tag     weights (40 MiB)\n"
             "  by stream  stream 3 (30 MiB), no stream (10 MiB)\n"
             "what to try:\n"
-            "  - raise VPMM_CAPACITY (vpmm_set_capacity) by 8 MiB or more, or take it away: the GPU has 12 MiB free\n"
+            "  - raise VPMM_CAPACITY (vpmm_set_capacity) by 8 MiB or more, or take it away: the "
+            "GPU has 12 MiB free\n"
             "  - " +
                 std::string(kRecord));
 }
@@ -65,8 +70,9 @@ TEST(ShortageReport, tells_what_was_asked_for_what_lives_what_is_free_and_who_ho
 TEST(ShortageReport, names_the_recording_that_is_being_written) {
   Shortage shortage = usual();
   shortage.recording = "out/run.4711.vpmm";
-  EXPECT_THAT(shortage_report(shortage),
-              EndsWith("\n  - see who holds it, and since when: python -m vpmm report out/run.4711.vpmm"));
+  EXPECT_THAT(
+      shortage_report(shortage),
+      EndsWith("\n  - see who holds it, and since when: python -m vpmm report out/run.4711.vpmm"));
 }
 
 TEST(ShortageReport, says_why_memory_that_is_free_did_not_help) {
@@ -79,20 +85,22 @@ TEST(ShortageReport, says_why_memory_that_is_free_did_not_help) {
   shortage.quarantined = 2 * kMiB;
   shortage.arenas = {{4, 7, true, false, 6 * kMiB, 2 * kMiB}};
   const std::string report = shortage_report(shortage);
-  for (const char* line : {"\n  pending    6 MiB of what is free is still used by work that was queued before: "
-                           "stream 9 (4 MiB), any stream (2 MiB)\n",
-                           "\n  in pages   3 MiB are free in pages that smaller requests share\n",
-                           "\n  leased     2 MiB are freed, but other processes have them open\n",
-                           "\n  graphs     10 MiB are freed, but belong to captured graphs\n",
-                           "\n  arena      4 (tag 7, pinned) holds 6 MiB, of which live 2 MiB\n",
-                           "\n  refused    2 MiB that the driver does not take back\n"})
+  for (const char* line :
+       {"\n  pending    6 MiB of what is free is still used by work that was queued before: "
+        "stream 9 (4 MiB), any stream (2 MiB)\n",
+        "\n  in pages   3 MiB are free in pages that smaller requests share\n",
+        "\n  leased     2 MiB are freed, but other processes have them open\n",
+        "\n  graphs     10 MiB are freed, but belong to captured graphs\n",
+        "\n  arena      4 (tag 7, pinned) holds 6 MiB, of which live 2 MiB\n",
+        "\n  refused    2 MiB that the driver does not take back\n"})
     EXPECT_THAT(report, HasSubstr(line));
 }
 
 TEST(ShortageReport, names_five_holders_and_counts_the_others) {
   Shortage shortage = usual();
   shortage.by_stream.clear();
-  for (int i = 1; i <= 7; ++i) shortage.by_stream.push_back({"stream " + std::to_string(i), 2 * kMiB, 1});
+  for (int i = 1; i <= 7; ++i)
+    shortage.by_stream.push_back({"stream " + std::to_string(i), 2 * kMiB, 1});
   EXPECT_THAT(shortage_report(shortage), HasSubstr("stream 5 (2 MiB), 2 more (4 MiB)\n"));
 }
 
@@ -107,7 +115,8 @@ TEST(ShortageAdvice, names_the_limit_where_it_is_in_the_way_and_the_gpu_has_enou
   EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("VPMM_CAPACITY")))) << "there is none";
   shortage.capacity = 50 * kMiB;
   shortage.gpu = driver::MemInfo{512 * kMiB, kGiB};
-  EXPECT_THAT(advice(shortage), Contains(StartsWith("raise VPMM_CAPACITY (vpmm_set_capacity) by 10 MiB or more")));
+  EXPECT_THAT(advice(shortage),
+              Contains(StartsWith("raise VPMM_CAPACITY (vpmm_set_capacity) by 10 MiB or more")));
   shortage.gpu = driver::MemInfo{kMiB, kGiB};
   EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("VPMM_CAPACITY")))) << "it would not help";
 }
@@ -120,7 +129,8 @@ TEST(ShortageAdvice, does_not_count_idle_memory_above_a_limit_that_was_lowered) 
   shortage.free = shortage.movable = shortage.largest_free = shortage.mapped;
   shortage.capacity = 32 * kMiB;
   shortage.gpu = driver::MemInfo{512 * kMiB, kGiB};
-  EXPECT_THAT(advice(shortage), Contains(StartsWith("raise VPMM_CAPACITY (vpmm_set_capacity) by 68 MiB or more")));
+  EXPECT_THAT(advice(shortage),
+              Contains(StartsWith("raise VPMM_CAPACITY (vpmm_set_capacity) by 68 MiB or more")));
 }
 
 TEST(ShortageAdvice, counts_what_is_over_a_lowered_limit) {
@@ -131,7 +141,8 @@ TEST(ShortageAdvice, counts_what_is_over_a_lowered_limit) {
   shortage.capacity = 100 * kMiB;
   shortage.gpu = driver::MemInfo{20 * kMiB, kGiB};
   EXPECT_THAT(shortage_report(shortage), HasSubstr("; 510 MiB are missing; "));
-  EXPECT_THAT(advice(shortage), Contains(StartsWith("raise VPMM_CAPACITY (vpmm_set_capacity) by 510 MiB or more")));
+  EXPECT_THAT(advice(shortage),
+              Contains(StartsWith("raise VPMM_CAPACITY (vpmm_set_capacity) by 510 MiB or more")));
 }
 
 TEST(ShortageAdvice, of_more_than_the_gpu_has_is_to_ask_for_less) {
@@ -146,7 +157,8 @@ TEST(ShortageAdvice, names_others_where_they_hold_what_is_missing) {
   Shortage shortage = usual();
   EXPECT_THAT(advice(shortage), Contains(StartsWith("find out who else holds 8 MiB of the GPU")));
   shortage.gpu->free = 14 * kMiB;
-  EXPECT_THAT(advice(shortage), Contains(StartsWith("find out who else"))) << "2 MiB are held, and nothing is missing";
+  EXPECT_THAT(advice(shortage), Contains(StartsWith("find out who else")))
+      << "2 MiB are held, and nothing is missing";
   shortage.gpu->free = 16 * kMiB;
   EXPECT_THAT(advice(shortage), Not(Contains(StartsWith("find out who else"))));
 }
@@ -157,8 +169,9 @@ TEST(ShortageAdvice, names_the_stream_to_wait_for_and_the_capture_that_forbids_i
   shortage.pending_on = {{"stream 9", 4 * kMiB, 1}};
   EXPECT_THAT(advice(shortage), Contains(StartsWith("wait for the work of stream 9")));
   shortage.is_capture_known = true;
-  EXPECT_THAT(advice(shortage),
-              Contains(StartsWith("end the stream capture that forbids to wait for the work of stream 9")));
+  EXPECT_THAT(
+      advice(shortage),
+      Contains(StartsWith("end the stream capture that forbids to wait for the work of stream 9")));
 }
 
 TEST(ShortageAdvice, names_leases_graphs_and_pinned_arenas) {
@@ -169,7 +182,8 @@ TEST(ShortageAdvice, names_leases_graphs_and_pinned_arenas) {
   EXPECT_EQ(advice(shortage).size(), none.size() + 3);
   EXPECT_THAT(advice(shortage), Contains(HasSubstr("other processes close")));
   EXPECT_THAT(advice(shortage), Contains(HasSubstr("destroy captured graphs")));
-  EXPECT_THAT(advice(shortage), Contains(HasSubstr("release pinned arenas that are done with: 4 MiB")));
+  EXPECT_THAT(advice(shortage),
+              Contains(HasSubstr("release pinned arenas that are done with: 4 MiB")));
 }
 
 TEST(ShortageAdvice, names_the_preference_where_what_is_missing_is_trapped) {
@@ -187,8 +201,8 @@ TEST(ShortageAdvice, names_rounding_where_it_takes_what_is_missing) {
   shortage.live.bytes = 37 * kMiB;
   EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("rounding")))) << "3 MiB are not enough";
   shortage.live.bytes = 34 * kMiB;
-  EXPECT_THAT(advice(shortage),
-              Contains("choose other sizes, or fewer and larger allocations: rounding takes 6 MiB beside what lives"));
+  EXPECT_THAT(advice(shortage), Contains("choose other sizes, or fewer and larger allocations: "
+                                         "rounding takes 6 MiB beside what lives"));
 }
 
 TEST(ShortageAdvice, names_shared_pages_and_the_limit_of_mappings) {

@@ -17,7 +17,8 @@ WorldOptions small_device(Bytes pages) {
   return options;
 }
 
-// What there is no more of: the pool's own limit, the GPU, or the part of it that another process has left.
+// What there is no more of: the pool's own limit, the GPU, or the part of it that another process
+// has left.
 enum class Limit { capacity, gpu, others };
 
 std::string name_of(const ::testing::TestParamInfo<Limit>& tested) {
@@ -201,7 +202,8 @@ TEST_P(ShortOfMemory, the_callback_is_not_called_where_a_wait_of_the_host_helps)
   world.use(freed, 6 * kPage, other, kLongNs);
   world.deallocate(freed, other);
   int called = 0;
-  world.pool().set_out_of_memory_callback([&](const context::OutOfMemory&) { return ++called < 2; });
+  world.pool().set_out_of_memory_callback(
+      [&](const context::OutOfMemory&) { return ++called < 2; });
   world.allocate(6 * kPage, world.stream());
   EXPECT_EQ(called, 0);
   EXPECT_EQ(world.statistics().host_waits, 1u);
@@ -229,10 +231,12 @@ TEST_P(ShortOfMemory, the_request_fails_when_the_callback_gives_up) {
   const StreamHandle stream = world.stream();
   world.allocate(6 * kPage, stream);
   int called = 0;
-  world.pool().set_out_of_memory_callback([&](const context::OutOfMemory&) { return ++called < 3; });
+  world.pool().set_out_of_memory_callback(
+      [&](const context::OutOfMemory&) { return ++called < 3; });
   expect_error(world.pool().allocate({4 * kPage, 0, stream}), ErrorCode::out_of_memory);
   EXPECT_EQ(called, 3);
-  EXPECT_EQ(world.statistics().failed_allocations, 1u) << "the calls that failed, not what was tried for them";
+  EXPECT_EQ(world.statistics().failed_allocations, 1u)
+      << "the calls that failed, not what was tried for them";
 }
 
 TEST(OutOfMemory, the_report_names_asked_live_free_pending_and_the_largest_range) {
@@ -244,12 +248,15 @@ TEST(OutOfMemory, the_report_names_asked_live_free_pending_and_the_largest_range
   world.deallocate(first, stream);
   world.deallocate(second, stream);
   world.wait();
-  expect_error(world.pool().allocate({7 * kPage, 0, stream}), ErrorCode::out_of_memory,
-               {"out of device memory: asked for 14 MiB; 2 MiB are missing; live 4 MiB, free 10 MiB, limit none\n",
-                "asked for  14 MiB (14680064 bytes) on stream ", "live       4 MiB in 1 allocation, which take 4 MiB\n",
-                "free       10 MiB, the largest range 6 MiB\n",
-                "mapped     14 MiB; the limit is none; 2 MiB more may be mapped\n",
-                "GPU        16 MiB, of which 2 MiB free, 0 bytes held by others\n", "what to try:\n"});
+  expect_error(
+      world.pool().allocate({7 * kPage, 0, stream}), ErrorCode::out_of_memory,
+      {"out of device memory: asked for 14 MiB; 2 MiB are missing; live 4 MiB, free 10 MiB, limit "
+       "none\n",
+       "asked for  14 MiB (14680064 bytes) on stream ",
+       "live       4 MiB in 1 allocation, which take 4 MiB\n",
+       "free       10 MiB, the largest range 6 MiB\n",
+       "mapped     14 MiB; the limit is none; 2 MiB more may be mapped\n",
+       "GPU        16 MiB, of which 2 MiB free, 0 bytes held by others\n", "what to try:\n"});
 }
 
 TEST(OutOfMemory, the_report_names_what_a_small_request_asked_for_not_the_page_it_wanted) {
@@ -272,7 +279,8 @@ TEST(OutOfMemory, a_request_that_can_never_succeed_takes_nothing_from_others) {
     const std::uint64_t released = world.calls().count(Call::mem_release);
     expect_error(world.pool().allocate({200 * kGiB, 0, stream}), ErrorCode::out_of_memory);
     expect_error(world.pool().preallocate(200 * kGiB), ErrorCode::out_of_memory);
-    EXPECT_EQ(world.calls().count(Call::mem_create), created + 2) << "each is tried in one piece, once";
+    EXPECT_EQ(world.calls().count(Call::mem_create), created + 2)
+        << "each is tried in one piece, once";
     EXPECT_EQ(world.calls().count(Call::mem_release), released);
     EXPECT_EQ(world.statistics().failed_plans, 0u);
     EXPECT_EQ(world.statistics().peak_mapped_bytes, world.statistics().mapped_bytes);
@@ -283,7 +291,8 @@ TEST(OutOfMemory, a_request_that_can_never_succeed_takes_nothing_from_others) {
 TEST(OutOfMemory, chunks_of_a_plan_that_was_undone_count_in_the_peaks) {
   PoolWorld world(page_world());
   const StreamHandle stream = world.stream();
-  world.faults().set_plan({{Call::mem_map}, 1, driver::CuResult::out_of_memory, driver::FaultPlan::Repeat::once});
+  world.faults().set_plan(
+      {{Call::mem_map}, 1, driver::CuResult::out_of_memory, driver::FaultPlan::Repeat::once});
   expect_error(world.pool().allocate({10 * kPage, 0, stream}), ErrorCode::out_of_memory);
   EXPECT_EQ(world.statistics().mapped_bytes, 0u);
   EXPECT_EQ(world.statistics().peak_mapped_bytes, 10 * kPage);
@@ -297,7 +306,8 @@ TEST_P(ShortOfMemory, a_failed_request_leaves_the_pool_as_usable_as_before) {
   World world(8);
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(5 * kPage, stream);
-  for (int i = 0; i < 5; ++i) expect_error(world.pool().allocate({6 * kPage, 0, stream}), ErrorCode::out_of_memory);
+  for (int i = 0; i < 5; ++i)
+    expect_error(world.pool().allocate({6 * kPage, 0, stream}), ErrorCode::out_of_memory);
   EXPECT_EQ(world.pool().validate(), "");
   world.use(ptr, 5 * kPage, stream);
   world.use(world.allocate(3 * kPage, stream), 3 * kPage, stream);
@@ -315,7 +325,8 @@ TEST(OutOfMemory, memory_that_other_processes_give_back_is_found) {
   world.allocate(4 * kPage, stream);
 }
 
-INSTANTIATE_TEST_SUITE_P(Limits, ShortOfMemory, ::testing::Values(Limit::capacity, Limit::gpu, Limit::others), name_of);
+INSTANTIATE_TEST_SUITE_P(Limits, ShortOfMemory,
+                         ::testing::Values(Limit::capacity, Limit::gpu, Limit::others), name_of);
 
 }  // namespace
 }  // namespace vpmm::test

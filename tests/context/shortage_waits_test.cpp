@@ -12,7 +12,10 @@ using driver::Call;
 using driver::CuResult;
 using driver::FaultPlan;
 
-enum class WaitLimit { capacity, others };  // the pool's own, or what other processes leave of the GPU
+enum class WaitLimit {
+  capacity,
+  others
+};  // the pool's own, or what other processes leave of the GPU
 
 constexpr Bytes kDevicePages = 40;  // all that there is
 constexpr std::uint64_t kMillisecondNs = 1'000'000;
@@ -31,7 +34,8 @@ WorldOptions limited(WaitLimit limit) {
 
 class ShortageWaits : public ::testing::TestWithParam<WaitLimit> {
  protected:
-  void free_behind_a_kernel(DevicePtr ptr, Bytes pages, StreamHandle stream, std::uint64_t duration_ns) {
+  void free_behind_a_kernel(DevicePtr ptr, Bytes pages, StreamHandle stream,
+                            std::uint64_t duration_ns) {
     world.use(ptr, pages * kPage, stream, duration_ns);
     world.deallocate(ptr, stream);
   }
@@ -42,7 +46,8 @@ class ShortageWaits : public ::testing::TestWithParam<WaitLimit> {
   const StreamHandle fast = world.stream();
 };
 
-// Nothing can move, for the number of mappings is at its limit; what is freed is complete only after a wait.
+// Nothing can move, for the number of mappings is at its limit; what is freed is complete only
+// after a wait.
 class WaitAtTheMappingLimit : public ::testing::TestWithParam<WaitLimit> {
  protected:
   static WorldOptions options() {
@@ -67,8 +72,11 @@ TEST_P(WaitAtTheMappingLimit, is_followed_by_chunks_that_are_made_anew) {
   EXPECT_GT(world.statistics().host_waits, 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(, WaitAtTheMappingLimit, ::testing::Values(WaitLimit::capacity, WaitLimit::others),
-                         [](const auto& limit) { return limit.param == WaitLimit::capacity ? "capacity" : "others"; });
+INSTANTIATE_TEST_SUITE_P(, WaitAtTheMappingLimit,
+                         ::testing::Values(WaitLimit::capacity, WaitLimit::others),
+                         [](const auto& limit) {
+                           return limit.param == WaitLimit::capacity ? "capacity" : "others";
+                         });
 
 // The slow stream's page has the older event; the fast one has all others.
 class WhichWait : public ShortageWaits {
@@ -122,12 +130,14 @@ TEST_P(WhichWait, ends_with_what_a_call_of_somebody_else_sees_complete) {
   EXPECT_LT(time_of(kDevicePages - 1), kFastNs + kMillisecondNs);
 }
 
-// During a capture no event of the whole context may stand for what was freed without a stream, so nothing ever tells.
+// During a capture no event of the whole context may stand for what was freed without a stream, so
+// nothing ever tells.
 TEST_P(WhichWait, ends_when_no_event_is_left_that_could_help) {
   ASSERT_TRUE(world.pool->capture_begin().ok());
   world.use(others, (kDevicePages - 1) * kPage, fast, kFastNs);
   world.deallocate(others, std::nullopt);
-  expect_error(world.pool->allocate({kDevicePages * kPage, 0, std::nullopt}), ErrorCode::out_of_memory);
+  expect_error(world.pool->allocate({kDevicePages * kPage, 0, std::nullopt}),
+               ErrorCode::out_of_memory);
   EXPECT_EQ(world.statistics().host_waits, 1u);
   EXPECT_EQ(world.statistics().pending_bytes, (kDevicePages - 1) * kPage);
   ASSERT_TRUE(world.pool->capture_end().ok());
@@ -136,16 +146,19 @@ TEST_P(WhichWait, ends_when_no_event_is_left_that_could_help) {
 
 TEST_P(WhichWait, of_which_a_query_fails_ends_the_request_and_nothing_is_lost) {
   free_behind_a_kernel(others, kDevicePages - 1, fast, kFastNs);
-  world.hooks.on_sleep = [&] { world.faults.set_plan(FaultPlan{{Call::event_query}, 1, CuResult::unknown}); };
-  expect_error(world.pool->allocate({(kDevicePages - 1) * kPage, 0, std::nullopt}), ErrorCode::driver_failed,
-               {"event_query"});
+  world.hooks.on_sleep = [&] {
+    world.faults.set_plan(FaultPlan{{Call::event_query}, 1, CuResult::unknown});
+  };
+  expect_error(world.pool->allocate({(kDevicePages - 1) * kPage, 0, std::nullopt}),
+               ErrorCode::driver_failed, {"event_query"});
   world.faults.clear_plan();
   world.allocate((kDevicePages - 1) * kPage, std::nullopt);
 }
 
 TEST_P(ShortageWaits, the_first_of_two_frees_of_a_stream_is_enough) {
   const DevicePtr first = world.allocate(kPage, slow);
-  world.allocate(kPage, slow);  // between them, so that they do not become one range with the later number
+  world.allocate(kPage,
+                 slow);  // between them, so that they do not become one range with the later number
   const DevicePtr second = world.allocate((kDevicePages - 2) * kPage, slow);
   free_behind_a_kernel(first, 1, slow, kFastNs);
   free_behind_a_kernel(second, kDevicePages - 2, slow, kSlowNs);
@@ -184,7 +197,8 @@ TEST_P(ShortageWaits, what_was_learned_before_a_query_failed_is_used) {
   free_behind_a_kernel(second, kDevicePages / 2, fast, kFastNs);
   world.sim.run_until_idle();
   world.faults.set_plan(FaultPlan{{Call::event_query}, 2, CuResult::unknown});
-  expect_error(world.pool->allocate({kDevicePages * kPage, 0, std::nullopt}), ErrorCode::driver_failed);
+  expect_error(world.pool->allocate({kDevicePages * kPage, 0, std::nullopt}),
+               ErrorCode::driver_failed);
   EXPECT_EQ(world.statistics().pending_bytes, kDevicePages / 2 * kPage);
 }
 
@@ -193,9 +207,11 @@ TEST_P(ShortageWaits, the_report_names_the_stream_of_what_is_pending) {
   const DevicePtr rest = world.allocate((kDevicePages - 2) * kPage, fast);
   ASSERT_TRUE(world.pool->capture_begin().ok());
   world.deallocate(rest, std::nullopt);
-  expect_error(world.pool->allocate({kDevicePages * kPage, 0, std::nullopt}), ErrorCode::out_of_memory,
+  expect_error(world.pool->allocate({kDevicePages * kPage, 0, std::nullopt}),
+               ErrorCode::out_of_memory,
                {"out of device memory: asked for 80 MiB; ", "live       4 MiB in 1 allocation, ",
-                "pending    76 MiB of what is free is still used by work that was queued before: any stream (76 MiB)",
+                "pending    76 MiB of what is free is still used by work that was queued before: "
+                "any stream (76 MiB)",
                 "end the stream capture that forbids to wait for the work of any stream"});
   ASSERT_TRUE(world.pool->capture_end().ok());
 }
@@ -233,8 +249,10 @@ TEST_P(ShortageWaits, plans_in_flight_are_waited_for) {
 std::string name_of_limit(const ::testing::TestParamInfo<WaitLimit>& tested) {
   return tested.param == WaitLimit::capacity ? "capacity" : "others";
 }
-INSTANTIATE_TEST_SUITE_P(, ShortageWaits, ::testing::Values(WaitLimit::capacity, WaitLimit::others), name_of_limit);
-INSTANTIATE_TEST_SUITE_P(, WhichWait, ::testing::Values(WaitLimit::capacity, WaitLimit::others), name_of_limit);
+INSTANTIATE_TEST_SUITE_P(, ShortageWaits, ::testing::Values(WaitLimit::capacity, WaitLimit::others),
+                         name_of_limit);
+INSTANTIATE_TEST_SUITE_P(, WhichWait, ::testing::Values(WaitLimit::capacity, WaitLimit::others),
+                         name_of_limit);
 
 }  // namespace
 }  // namespace vpmm::test

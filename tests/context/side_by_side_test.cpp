@@ -1,4 +1,5 @@
-// context: streams that work side by side, each on what it freed itself (Note [Streams that work side by side]).
+// context: streams that work side by side, each on what it freed itself (Note [Streams that work
+// side by side]).
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -27,7 +28,8 @@ void free_all(PoolWorld& world, const std::vector<DevicePtr>& all, StreamHandle 
 
 // `one` and `other` have 100 pairs each; then `one` keeps some of its own for itself.
 struct SideBySide {
-  explicit SideBySide(std::size_t kept, const WorldOptions& options = adaptive_world()) : world(options) {
+  explicit SideBySide(std::size_t kept, const WorldOptions& options = adaptive_world())
+      : world(options) {
     std::vector<DevicePtr> freed = pairs(world, 100, one);
     pairs(world, 100, other);
     freed.resize(kept);

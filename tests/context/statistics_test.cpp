@@ -30,13 +30,16 @@ void expect_identities(PoolWorld& world) {
   EXPECT_EQ(now.free_bytes, free);
   EXPECT_EQ(now.hole_bytes, holes);
   EXPECT_EQ(now.zombie_bytes, zombies);
-  EXPECT_EQ(now.reserved_bytes, free + holes + zombies + allocated) << "states partition the reserved space";
-  EXPECT_EQ(now.mapped_bytes, allocated + free + now.stream_ordered_bytes) << "zombies alias what is counted already";
+  EXPECT_EQ(now.reserved_bytes, free + holes + zombies + allocated)
+      << "states partition the reserved space";
+  EXPECT_EQ(now.mapped_bytes, allocated + free + now.stream_ordered_bytes)
+      << "zombies alias what is counted already";
   EXPECT_EQ(now.allocations - now.deallocations, now.live_allocations);
   EXPECT_LE(now.live_bytes, now.allocated_bytes);
   EXPECT_LE(now.small_free_bytes, now.small_bytes);
   if (now.stream_ordered_bytes == 0) {
-    EXPECT_EQ(now.allocated_bytes + now.small_free_bytes, allocated) << "whole pages, and what is cut from them";
+    EXPECT_EQ(now.allocated_bytes + now.small_free_bytes, allocated)
+        << "whole pages, and what is cut from them";
     EXPECT_EQ(now.live_bytes, requested);
     EXPECT_EQ(now.live_allocations, live);
   }
@@ -88,10 +91,12 @@ TEST(Statistics, memory_in_hand_is_free_and_counts_once) {
   EXPECT_EQ(world.statistics().free_bytes, 3 * kPage);
   EXPECT_EQ(world.statistics().small_free_bytes, kPage);
   EXPECT_EQ(world.statistics().allocated_bytes, 0u);
-  EXPECT_EQ(world.picture(), "[-3][1]") << "a page that small requests are cut from is no free range";
+  EXPECT_EQ(world.picture(), "[-3][1]")
+      << "a page that small requests are cut from is no free range";
   EXPECT_FALSE(world.pool().snapshot().regions.front().complete) << "nobody has asked the GPU yet";
   EXPECT_EQ(world.allocate(2 * kPage + 5, stream), pages);
-  EXPECT_EQ(world.pool().query(pages).value().requested, 2 * kPage + 5) << "as its present user said";
+  EXPECT_EQ(world.pool().query(pages).value().requested, 2 * kPage + 5)
+      << "as its present user said";
   EXPECT_EQ(world.statistics().live_bytes, 2 * kPage + 5);
   world.deallocate(pages, stream);
   world.wait();
@@ -117,7 +122,8 @@ TEST(Statistics, peaks_can_be_started_anew) {
 TEST(Statistics, driver_calls_and_their_time_are_those_of_memory_calls) {
   PoolWorld world(page_world());
   const StreamHandle stream = world.stream();
-  EXPECT_EQ(world.statistics().driver_calls, 6u) << "reserve; create, map, access, unmap and release once";
+  EXPECT_EQ(world.statistics().driver_calls, 6u)
+      << "reserve; create, map, access, unmap and release once";
   world.allocate(2 * kPage, stream);
   EXPECT_EQ(world.calls().memory_call_count(), world.statistics().driver_calls);
   EXPECT_EQ(world.statistics().driver_calls, 11u) << "twice create and map, access";
@@ -158,8 +164,9 @@ TEST(Recording, reads_back_as_the_calls_that_were_made) {
     const DevicePtr second = world.allocate(100, b);
     world.sim().advance_host_ns(5'000'000);
     world.deallocate(first, a);
-    world.deallocate(before, a);               // allocated before the recording
-    world.pool().deallocate_deferred(second);  // carried out by the next call, which ends the recording
+    world.deallocate(before, a);  // allocated before the recording
+    world.pool().deallocate_deferred(
+        second);  // carried out by the next call, which ends the recording
     ASSERT_TRUE(world.pool().stop_recording().ok());
     expect_error(world.pool().stop_recording(), ErrorCode::invalid_argument);
     world.allocate(kPage, a);  // after it
@@ -179,7 +186,8 @@ TEST(Recording, reads_back_as_the_calls_that_were_made) {
   EXPECT_EQ(events[2].allocation, events[0].allocation);
   EXPECT_GE(events[2].time_us, events[1].time_us + 5'000);
   EXPECT_EQ(events[3].allocation, events[1].allocation);
-  EXPECT_EQ(events[3].stream, events[1].stream) << "a deferred free goes on its allocation's stream";
+  EXPECT_EQ(events[3].stream, events[1].stream)
+      << "a deferred free goes on its allocation's stream";
 }
 
 }  // namespace

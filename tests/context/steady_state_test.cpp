@@ -1,5 +1,5 @@
-// context: a program that does the same again and again makes no call that maps, and waits for nobody, once it has done
-// so a few times.
+// context: a program that does the same again and again makes no call that maps, and waits for
+// nobody, once it has done so a few times.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 namespace vpmm::test {
 namespace {
 
-// A pool with one stream comes to rest when it has moved half of what is mapped (Note [Large frees stay cached while
-// one stream makes the pool grow]).
+// A pool with one stream comes to rest when it has moved half of what is mapped (Note [Large frees
+// stay cached while one stream makes the pool grow]).
 constexpr int kPeriodsUntilSteady = 120;
 constexpr int kPeriodsWatched = 20;
 
@@ -71,7 +71,8 @@ TEST_P(SteadyState, of_two_streams) {
   expect_steady([&](int) {
     std::vector<DevicePtr> live[2];
     for (Bytes part = 1; part <= 6; ++part)
-      for (const std::size_t s : {0U, 1U}) live[s].push_back(take(part * (7 - 3 * s) * kMiB, streams[s]));
+      for (const std::size_t s : {0U, 1U})
+        live[s].push_back(take(part * (7 - 3 * s) * kMiB, streams[s]));
     for (const std::size_t s : {1U, 0U})
       for (const DevicePtr ptr : live[s]) world.deallocate(ptr, streams[s]);
     world.sim().advance_host_ns(1'000'000);
@@ -94,7 +95,8 @@ TEST_P(SteadyState, of_growth_that_ends) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Preferences, SteadyState,
-                         ::testing::Values(pool::Prefer::footprint, pool::Prefer::balanced, pool::Prefer::latency));
+                         ::testing::Values(pool::Prefer::footprint, pool::Prefer::balanced,
+                                           pool::Prefer::latency));
 
 }  // namespace
 }  // namespace vpmm::test

@@ -1,4 +1,5 @@
-// context: streams are known by id: recycled handles, default streams, streams that end, other devices.
+// context: streams are known by id: recycled handles, default streams, streams that end, other
+// devices.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -60,7 +61,8 @@ TEST(Streams, each_thread_has_its_own_per_thread_stream) {
   const DevicePtr ptr = world.allocate(4 * kPage, driver::kPerThreadStream);
   world.use(ptr, 4 * kPage, driver::kPerThreadStream, kLongNs);
   world.deallocate(ptr, driver::kPerThreadStream);
-  EXPECT_EQ(world.allocate(4 * kPage, driver::kPerThreadStream), ptr) << "in the same thread: own memory";
+  EXPECT_EQ(world.allocate(4 * kPage, driver::kPerThreadStream), ptr)
+      << "in the same thread: own memory";
   world.use(ptr, 4 * kPage, driver::kPerThreadStream, kLongNs);
   world.deallocate(ptr, driver::kPerThreadStream);
   driver::ContextHandle context{};
@@ -124,13 +126,15 @@ TEST(Devices, each_has_its_own_pool) {
   ASSERT_TRUE(on_0.ok() && on_1.ok());
   EXPECT_EQ(pools[0]->statistics().mapped_bytes, 3 * kPage);
   EXPECT_EQ(pools[1]->statistics().mapped_bytes, 5 * kPage);
-  expect_error(pools[1]->deallocate(on_0.value(), std::nullopt), ErrorCode::invalid_pointer, {hex(on_0.value())});
+  expect_error(pools[1]->deallocate(on_0.value(), std::nullopt), ErrorCode::invalid_pointer,
+               {hex(on_0.value())});
   for (const int device : {0, 1}) {
     EXPECT_EQ(pools[static_cast<std::size_t>(device)]->validate(), "");
     driver::ContextHandle context{};
     ASSERT_EQ(sim.device_primary_ctx_retain(device, context), CuResult::success);
     ASSERT_EQ(sim.ctx_set_current(context), CuResult::success);
-    EXPECT_EQ(sim.memset_d8(device == 0 ? on_0.value() : on_1.value(), 1, 3 * kPage), CuResult::success)
+    EXPECT_EQ(sim.memset_d8(device == 0 ? on_0.value() : on_1.value(), 1, 3 * kPage),
+              CuResult::success)
         << "mapped for its own device";
   }
   pools.clear();

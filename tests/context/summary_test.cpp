@@ -59,7 +59,8 @@ TEST(Summary, is_printed_at_the_end_of_a_pool_that_was_used_where_the_variable_s
   const std::string text = printed(use);
   EXPECT_EQ(printed([](PoolWorld&) {}), "") << "nobody asked it for anything";
   unsetenv("VPMM_STATS");
-  EXPECT_EQ(text.rfind("vpmm: summary of a pool on device 0\n  live      6 MiB at most", 0), 0u) << text;
+  EXPECT_EQ(text.rfind("vpmm: summary of a pool on device 0\n  live      6 MiB at most", 0), 0u)
+      << text;
 }
 
 TEST(Opening, names_the_device_the_limit_and_what_differs_from_the_defaults) {
@@ -70,7 +71,8 @@ TEST(Opening, names_the_device_the_limit_and_what_differs_from_the_defaults) {
   config.capacity = 3 * kGiB;
   config.page_chunks = true;
   EXPECT_EQ(context::opening(world.pool().driver(), 0, config),
-            "device 0 (Simulated GPU, 139 GiB): pool opened, limit 3 GiB; VPMM_CHUNK_MAX=page; VPMM_CAPACITY=3GiB");
+            "device 0 (Simulated GPU, 139 GiB): pool opened, limit 3 GiB; VPMM_CHUNK_MAX=page; "
+            "VPMM_CAPACITY=3GiB");
 }
 
 }  // namespace

@@ -14,7 +14,8 @@ namespace {
 
 using context::bit_of;
 
-DevicePtr allocate_tagged(PoolWorld& world, Bytes bytes, context::Stream stream, std::uint32_t tag) {
+DevicePtr allocate_tagged(PoolWorld& world, Bytes bytes, context::Stream stream,
+                          std::uint32_t tag) {
   context::Request request{bytes, 0, stream};
   request.tag = tag;
   const auto result = world.pool().allocate(request);
@@ -39,7 +40,8 @@ TEST_P(Tags, are_in_events_and_layouts_until_the_allocation_is_freed) {
   std::vector<Event> told;
   const context::EventKinds kinds =
       bit_of(EventKind::allocate) | bit_of(EventKind::free) | bit_of(EventKind::record_use);
-  const auto id = world.pool().add_event_callback(kinds, [&](const Event& event) { told.push_back(event); });
+  const auto id =
+      world.pool().add_event_callback(kinds, [&](const Event& event) { told.push_back(event); });
   const DevicePtr ptr = allocate_tagged(world, GetParam(), stream, 7);
   ASSERT_TRUE(world.pool().record_use(ptr, world.stream()).ok());
   EXPECT_EQ(tag_at(world, ptr), 7u);
@@ -53,7 +55,8 @@ TEST_P(Tags, do_not_outlive_their_allocation_whoever_frees_it) {
   for (const bool is_named : {true, false}) {
     PoolWorld world(adaptive_world());
     const StreamHandle stream = world.stream();
-    world.deallocate(world.allocate(GetParam(), stream), stream);  // what a cache could serve from now on
+    world.deallocate(world.allocate(GetParam(), stream),
+                     stream);  // what a cache could serve from now on
     const DevicePtr ptr = allocate_tagged(world, GetParam(), stream, 7);
     EXPECT_EQ(tag_at(world, ptr), 7u);
     world.deallocate(ptr, is_named ? context::Stream(stream) : std::nullopt);

@@ -1,5 +1,5 @@
-// context: a free that only tries: it asks the driver about its stream, waits for nothing, and leaves the rest to the
-// next call (Note [A try takes what is there]).
+// context: a free that only tries: it asks the driver about its stream, waits for nothing, and
+// leaves the rest to the next call (Note [A try takes what is there]).
 #include <gtest/gtest.h>
 
 #include <array>
@@ -35,7 +35,8 @@ constexpr std::array<Setting, 8> kSettings{{
     {"footprint", [](context::Config& config) { config.prefer = pool::Prefer::footprint; }},
     {"latency", [](context::Config& config) { config.prefer = pool::Prefer::latency; }},
     {"pages", [](context::Config& config) { config.page_chunks = true; }},
-    {"stream_ordered", [](context::Config& config) { config.small = context::SmallRequests::stream_ordered; }},
+    {"stream_ordered",
+     [](context::Config& config) { config.small = context::SmallRequests::stream_ordered; }},
 }};
 
 WorldOptions world_with(const Setting& setting) {
@@ -55,8 +56,8 @@ class TryFree : public ::testing::TestWithParam<Setting> {
     const bool is_freed = world.pool().deallocate_if_ready(ptr, stream);
     EXPECT_LE(world.sim().now_ns(), began_ns + 1'000) << "it waited";
     for (std::size_t call = 0; call < driver::kCallCount; ++call) {
-      const bool is_about_the_stream =
-          static_cast<Call>(call) == Call::stream_is_capturing || static_cast<Call>(call) == Call::stream_get_id;
+      const bool is_about_the_stream = static_cast<Call>(call) == Call::stream_is_capturing ||
+                                       static_cast<Call>(call) == Call::stream_get_id;
       EXPECT_LE(count(call), before[call] + (is_about_the_stream ? 1 : 0))
           << driver::to_string(static_cast<Call>(call));
     }
@@ -151,7 +152,8 @@ TEST(TryFreeThen, the_next_call_of_the_stream_records_the_event) {
     const std::uint64_t events = world.statistics().events_recorded;
     ASSERT_TRUE(world.pool().deallocate_if_ready(first, stream));
     EXPECT_EQ(world.statistics().events_recorded, events);
-    EXPECT_FALSE(world.pool().deallocate_if_ready(second, stream)) << "the call that may wait is due";
+    EXPECT_FALSE(world.pool().deallocate_if_ready(second, stream))
+        << "the call that may wait is due";
     EXPECT_TRUE(is_null(world.pool().allocate_if_ready(kLarge, 0, stream)));
     if (is_free)
       world.deallocate(second, stream);
@@ -175,8 +177,8 @@ TEST(TryFreeThen, the_next_call_keeps_the_threshold) {
   EXPECT_LE(world.statistics().mapped_bytes, 12 * kPage);
 }
 
-// One thread is inside the driver, and another waits for it to end, so that it can reset the context. Who comes now
-// through the pool's lock waits for both.
+// One thread is inside the driver, and another waits for it to end, so that it can reset the
+// context. Who comes now through the pool's lock waits for both.
 TEST(TryFreeThen, nobody_waits_for_a_reset) {
   HookedWorld world(adaptive_world());
   const StreamHandle stream = world.stream();

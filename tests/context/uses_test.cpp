@@ -80,7 +80,8 @@ TEST_F(Uses, a_stream_waits_for_another_without_an_event_of_the_program) {
   use(ptr, b);  // the hazard checker watches
   const std::uint64_t waits = world.calls().count(Call::stream_wait_event);
   ASSERT_TRUE(world.pool().make_wait(a, a).ok());
-  EXPECT_EQ(world.calls().count(Call::stream_wait_event), waits) << "a stream is in order with itself";
+  EXPECT_EQ(world.calls().count(Call::stream_wait_event), waits)
+      << "a stream is in order with itself";
 }
 
 TEST_F(Uses, a_wait_for_no_stream_is_an_error_and_leaves_no_event) {
@@ -104,7 +105,8 @@ TEST_F(Uses, recording_the_allocating_stream_or_one_stream_twice_adds_nothing) {
   order(a, b);
   use(ptr, b);
   world.deallocate(ptr, a);
-  EXPECT_EQ(stamp_of_first_region().find("any stream"), std::string::npos) << "two streams are two parts";
+  EXPECT_EQ(stamp_of_first_region().find("any stream"), std::string::npos)
+      << "two streams are two parts";
 }
 
 TEST_F(Uses, three_streams_become_all_streams_now) {
@@ -118,7 +120,8 @@ TEST_F(Uses, three_streams_become_all_streams_now) {
     last = other;
   }
   world.deallocate(ptr, a);
-  EXPECT_NE(stamp_of_first_region().find("any stream"), std::string::npos) << stamp_of_first_region();
+  EXPECT_NE(stamp_of_first_region().find("any stream"), std::string::npos)
+      << stamp_of_first_region();
   const DevicePtr other = world.allocate(4 * kPage, b);
   EXPECT_NE(other, ptr) << "nobody may wait for a context-wide event on the GPU";
   use(other, b);
@@ -195,7 +198,8 @@ TEST_F(Uses, of_an_address_inside_an_allocation_are_an_error_that_names_its_star
        {std::pair{Bytes{1000}, Bytes{1}}, {Bytes{300'000}, 16 * kKiB}, {4 * kPage, kPage}}) {
     const DevicePtr ptr = world.allocate(bytes, a);
     const std::uint64_t mistakes = world.statistics().caller_mistakes;
-    expect_error(world.pool().record_use(ptr + inside, b), ErrorCode::invalid_pointer, {hex(ptr + inside), hex(ptr)});
+    expect_error(world.pool().record_use(ptr + inside, b), ErrorCode::invalid_pointer,
+                 {hex(ptr + inside), hex(ptr)});
     EXPECT_EQ(world.statistics().caller_mistakes, mistakes + 1);
     world.use(ptr, bytes, a, kLongNs);
     world.deallocate(ptr, a);

@@ -42,7 +42,8 @@ TEST_F(Variables, reads_what_ipc_is_told) {
   EXPECT_EQ(unset.value().folder, "");
   EXPECT_EQ(unset.value().timeout_ms, 10'000U);
   EXPECT_EQ(unset.value().grace_ms, 10'000U);
-  const Variable variables[] = {{"VPMM_IPC_DIR", "/run/mine"}, {"VPMM_IPC_TIMEOUT", "1"}, {"VPMM_IPC_GRACE", "0"}};
+  const Variable variables[] = {
+      {"VPMM_IPC_DIR", "/run/mine"}, {"VPMM_IPC_TIMEOUT", "1"}, {"VPMM_IPC_GRACE", "0"}};
   const auto set = ipc_settings_from_environment();
   ASSERT_TRUE(set.ok()) << set.error().message;
   EXPECT_EQ(set.value().folder, "/run/mine");
@@ -56,8 +57,8 @@ TEST_F(Variables, refuses_times_of_ipc_that_are_none) {
     const auto settings = ipc_settings_from_environment();
     ASSERT_FALSE(settings.ok()) << text;
     EXPECT_EQ(settings.error().code, ErrorCode::bad_configuration);
-    EXPECT_EQ(settings.error().message,
-              std::string("VPMM_IPC_TIMEOUT=") + text + ": must be a number of milliseconds from 1 to 3600000");
+    EXPECT_EQ(settings.error().message, std::string("VPMM_IPC_TIMEOUT=") + text +
+                                            ": must be a number of milliseconds from 1 to 3600000");
   }
   const Variable grace("VPMM_IPC_GRACE", "never");
   EXPECT_FALSE(ipc_settings_from_environment().ok());
@@ -115,15 +116,18 @@ TEST_F(Variables, that_are_none_are_named_with_the_one_that_was_meant) {
       {"VPMM_RECRD", "VPMM_RECORD"},          {"VPMM_IPC_TIMOUT", "VPMM_IPC_TIMEOUT"}};
   for (const auto& [name, meant] : cases) {
     const Variable variable(name, "1");
-    EXPECT_EQ(misspelt(), std::vector{std::string(name) + " is not a setting; did you mean " + meant + "?"});
+    EXPECT_EQ(misspelt(),
+              std::vector{std::string(name) + " is not a setting; did you mean " + meant + "?"});
   }
   const Variable strange("VPMM_HEAP", "1");
-  EXPECT_EQ(misspelt(), std::vector<std::string>{"VPMM_HEAP is not a setting; `vpmm info` lists all that there are"});
+  EXPECT_EQ(misspelt(), std::vector<std::string>{
+                            "VPMM_HEAP is not a setting; `vpmm info` lists all that there are"});
 }
 
 TEST_F(Variables, of_tests_and_empty_ones_and_ours_are_not_misspelt) {
-  const Variable variables[] = {{"VPMM_SEED", "7"},       {"VPMM_BUILD_FOLDER", "x"}, {"VPMM_PAGE_SZE", ""},
-                                {"VPMM_PAGES_PID", "12"}, {"VPMM_TORCH", "1"},        {"VPMM", "1"}};
+  const Variable variables[] = {{"VPMM_SEED", "7"},    {"VPMM_BUILD_FOLDER", "x"},
+                                {"VPMM_PAGE_SZE", ""}, {"VPMM_PAGES_PID", "12"},
+                                {"VPMM_TORCH", "1"},   {"VPMM", "1"}};
   EXPECT_EQ(misspelt(), std::vector<std::string>{});
 }
 
@@ -134,10 +138,12 @@ TEST_F(Variables, that_say_how_to_record_are_idle_where_none_says_to_what_file) 
   };
   EXPECT_EQ(idle(), std::vector<std::string>{});
   const Variable stacks("VPMM_RECORD_STACKS", "python");
-  const std::vector<std::string> expected{"VPMM_RECORD_STACKS has no effect without VPMM_RECORD, the path of a file"};
+  const std::vector<std::string> expected{
+      "VPMM_RECORD_STACKS has no effect without VPMM_RECORD, the path of a file"};
   EXPECT_EQ(idle(), expected);
   {
-    const Variable variables[] = {{"VPMM_RECORD", "none"}, {"VPMM_RECORD_SAMPLE", "1"}, {"VPMM_RECORD_LIMIT", "none"}};
+    const Variable variables[] = {
+        {"VPMM_RECORD", "none"}, {"VPMM_RECORD_SAMPLE", "1"}, {"VPMM_RECORD_LIMIT", "none"}};
     EXPECT_EQ(idle(), expected) << "defaults as info prints them ask for nothing";
   }
   const Variable record("VPMM_RECORD", "run.vpmm");
@@ -147,13 +153,15 @@ TEST_F(Variables, that_say_how_to_record_are_idle_where_none_says_to_what_file) 
 TEST_F(Variables, that_are_none_or_idle_are_warned_of_once) {
   const Variable variables[] = {{"VPMM_PAGE_SZE", "4MiB"}, {"VPMM_RECORD_WINDOW", "60"}};
   std::vector<std::string> messages;
-  observe::set_log_sink([&](observe::LogLevel, std::string_view message) { messages.emplace_back(message); });
+  observe::set_log_sink(
+      [&](observe::LogLevel, std::string_view message) { messages.emplace_back(message); });
   warn_of_variables();
   warn_of_variables();
   observe::set_log_sink({});
   EXPECT_EQ(messages,
-            (std::vector<std::string>{"VPMM_PAGE_SZE is not a setting; did you mean VPMM_PAGE_SIZE?",
-                                      "VPMM_RECORD_WINDOW has no effect without VPMM_RECORD, the path of a file"}));
+            (std::vector<std::string>{
+                "VPMM_PAGE_SZE is not a setting; did you mean VPMM_PAGE_SIZE?",
+                "VPMM_RECORD_WINDOW has no effect without VPMM_RECORD, the path of a file"}));
 }
 
 }  // namespace

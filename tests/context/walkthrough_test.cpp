@@ -1,7 +1,8 @@
 // context: the specification's five-call walkthrough, cases A to D, for every X from 0 to 20.
 //
-// +10, +1, -10, +4, +11 on one stream with 11 + X pages preallocated. Pictures as the specification draws them, with
-// the plan that moves the fewest pages (docs/spec.md, V18), after zombies were swept.
+// +10, +1, -10, +4, +11 on one stream with 11 + X pages preallocated. Pictures as the specification
+// draws them, with the plan that moves the fewest pages (docs/spec.md, V18), after zombies were
+// swept.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -14,7 +15,9 @@
 namespace vpmm::test {
 namespace {
 
-std::string number(Bytes pages, const char* kind) { return pages == 0 ? "" : fmt::format("[{}{}]", kind, pages); }
+std::string number(Bytes pages, const char* kind) {
+  return pages == 0 ? "" : fmt::format("[{}{}]", kind, pages);
+}
 
 // What step 4 (+4) leaves.
 std::string after_four(Bytes x) {
@@ -26,7 +29,9 @@ std::string after_four(Bytes x) {
 std::string after_eleven(Bytes x) {
   if (x >= 11) return "[4][-6][1][11]" + number(x - 11, "-");  // case A: no defragmentation
   if (x == 10) return "[4][*1][-5][1][11]";                    // case B: the tail lacks one page
-  if (x > 4) return fmt::format("[*{}]", 15 - x) + number(x - 5, "-") + "[1][4][11]";  // case B: the tail lacks 15 - X
+  if (x > 4)
+    return fmt::format("[*{}]", 15 - x) + number(x - 5, "-") +
+           "[1][4][11]";                 // case B: the tail lacks 15 - X
   if (x == 4) return "[*10][1][4][11]";  // case C: ten pages move, one is new
   return "[4][*6][1][11]";               // case D: six move, 5 - X are new
 }

@@ -1,4 +1,5 @@
-// tests/contract: what both drivers do with plain, stream-ordered and host allocations, and say about devices.
+// tests/contract: what both drivers do with plain, stream-ordered and host allocations, and say
+// about devices.
 #include <algorithm>
 #include <limits>
 
@@ -48,8 +49,8 @@ TEST_P(AllocationContract, devices_have_a_name_an_identity_and_memory) {
 
 TEST_P(AllocationContract, attributes_say_that_what_the_pool_needs_is_there) {
   using driver::DeviceAttribute;
-  for (const DeviceAttribute needed :
-       {DeviceAttribute::virtual_memory_management_supported, DeviceAttribute::memory_pools_supported}) {
+  for (const DeviceAttribute needed : {DeviceAttribute::virtual_memory_management_supported,
+                                       DeviceAttribute::memory_pools_supported}) {
     int value = 0;
     EXPECT_OK(driver().device_get_attribute(needed, 0, value));
     EXPECT_EQ(value, 1) << static_cast<int>(needed);
@@ -171,7 +172,8 @@ TEST_P(PoolContract, freed_memory_is_used_again_on_its_stream_without_new_memory
 
 TEST_P(PoolContract, more_than_the_device_has_is_out_of_memory) {
   DevicePtr ptr{};
-  EXPECT_EQ(driver().mem_alloc_from_pool_async(twice_the_device(), pool_, work_, ptr), CuResult::out_of_memory);
+  EXPECT_EQ(driver().mem_alloc_from_pool_async(twice_the_device(), pool_, work_, ptr),
+            CuResult::out_of_memory);
   EXPECT_EQ(ptr, DevicePtr{});
 }
 

@@ -11,7 +11,8 @@ namespace {
 using driver::GraphHandle;
 using driver::kNullStream;
 
-constexpr CaptureMode kEveryMode[] = {CaptureMode::global, CaptureMode::thread_local_mode, CaptureMode::relaxed};
+constexpr CaptureMode kEveryMode[] = {CaptureMode::global, CaptureMode::thread_local_mode,
+                                      CaptureMode::relaxed};
 constexpr CaptureMode kStrictModes[] = {CaptureMode::global, CaptureMode::thread_local_mode};
 
 const char* name_of(CaptureMode mode) {
@@ -131,8 +132,10 @@ std::vector<Probe> CaptureLimits::harmless_probes() {
       {"memset_d8_async", [&d, this] { return d.memset_d8_async(range_.begin, 1, 64, outside_); }},
       {"memcpy_host_to_device_async",
        [&d, this] { return d.memcpy_host_to_device_async(range_.begin, host_, 64, outside_); }},
-      {"memcpy_host_to_device", [&d, this] { return d.memcpy_host_to_device(range_.begin, host_, 64); }},
-      {"memcpy_device_to_host", [&d, this] { return d.memcpy_device_to_host(host_, range_.begin, 64); }},
+      {"memcpy_host_to_device",
+       [&d, this] { return d.memcpy_host_to_device(range_.begin, host_, 64); }},
+      {"memcpy_device_to_host",
+       [&d, this] { return d.memcpy_device_to_host(host_, range_.begin, 64); }},
       {"memset_d8", [&d, this] { return d.memset_d8(range_.begin, 1, 64); }},
   };
 }
@@ -181,7 +184,9 @@ std::vector<Probe> CaptureLimits::allocating_probes() {
       {"mem_alloc_from_pool_async", alloc_async},
       {"mem_pool_get_attribute", get_attribute},
       {"mem_pool_set_attribute",
-       [&d, this] { return d.mem_pool_set_attribute(pool_, MemPoolAttribute::release_threshold, 0); }},
+       [&d, this] {
+         return d.mem_pool_set_attribute(pool_, MemPoolAttribute::release_threshold, 0);
+       }},
       {"mem_pool_trim_to", [&d, this] { return d.mem_pool_trim_to(pool_, 0); }},
   };
 }
@@ -199,7 +204,9 @@ std::vector<Probe> CaptureLimits::freeing_probes() {
 void CaptureLimits::expect_broken_by(const std::vector<Probe>& probes, CaptureMode mode) {
   for (const Probe& probe : probes) {
     SCOPED_TRACE(std::string(probe.name) + " during a capture that is " + name_of(mode));
-    const auto during = [&](StreamHandle) { EXPECT_EQ(probe.call(), CuResult::stream_capture_unsupported); };
+    const auto during = [&](StreamHandle) {
+      EXPECT_EQ(probe.call(), CuResult::stream_capture_unsupported);
+    };
     EXPECT_EQ(end_of_capture(mode, during), CuResult::stream_capture_invalidated);
   }
 }
@@ -209,7 +216,8 @@ void CaptureLimits::expect_harmless(const std::vector<Probe>& probes, CaptureMod
     SCOPED_TRACE(std::string(probe.name) + " during a capture that is " + name_of(mode));
     const auto during = [&](StreamHandle) { EXPECT_OK(probe.call()); };
     EXPECT_OK(end_of_capture(mode, during));
-    EXPECT_OK(driver().ctx_synchronize());  // probes of different streams use the same memory and events
+    EXPECT_OK(
+        driver().ctx_synchronize());  // probes of different streams use the same memory and events
   }
 }
 
@@ -221,7 +229,8 @@ TEST_P(CaptureLimits, waiting_on_the_host_breaks_a_strict_capture) {
   for (const CaptureMode mode : kStrictModes) expect_broken_by(waiting_probes(), mode);
 }
 
-// Stream-ordered calls and calls about pools too, whatever stream they name and however full the pool is.
+// Stream-ordered calls and calls about pools too, whatever stream they name and however full the
+// pool is.
 TEST_P(CaptureLimits, allocating_and_freeing_break_a_strict_capture) {
   for (const CaptureMode mode : kStrictModes) {
     expect_broken_by(allocating_probes(), mode);
@@ -251,10 +260,12 @@ TEST_P(CaptureLimits, synchronising_the_context_breaks_a_relaxed_capture_too) {
   EXPECT_EQ(end_of_capture(CaptureMode::relaxed, during), CuResult::stream_capture_invalidated);
 }
 
-TEST_P(CaptureLimits, other_threads_are_restricted_by_a_global_capture_only_and_only_in_global_mode) {
+TEST_P(CaptureLimits,
+       other_threads_are_restricted_by_a_global_capture_only_and_only_in_global_mode) {
   for (const CaptureMode captured : kEveryMode) {
     for (const CaptureMode own : kEveryMode) {
-      SCOPED_TRACE(std::string("a thread in mode ") + name_of(own) + " beside a capture that is " + name_of(captured));
+      SCOPED_TRACE(std::string("a thread in mode ") + name_of(own) + " beside a capture that is " +
+                   name_of(captured));
       const bool breaks = captured == CaptureMode::global && own == CaptureMode::global;
       const auto query_elsewhere = [&](StreamHandle) {
         std::thread([&] {
@@ -262,7 +273,8 @@ TEST_P(CaptureLimits, other_threads_are_restricted_by_a_global_capture_only_and_
           EXPECT_OK(driver().ctx_set_current(world().context()));
           EXPECT_OK(driver().thread_exchange_stream_capture_mode(mode));
           EXPECT_EQ(mode, CaptureMode::global);  // what every thread starts with
-          EXPECT_EQ(driver().event_query(point_), breaks ? CuResult::stream_capture_unsupported : CuResult::success);
+          EXPECT_EQ(driver().event_query(point_),
+                    breaks ? CuResult::stream_capture_unsupported : CuResult::success);
         }).join();
       };
       EXPECT_EQ(end_of_capture(captured, query_elsewhere),

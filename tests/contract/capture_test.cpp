@@ -1,4 +1,5 @@
-// tests/contract: what both drivers allow while a stream captures, what breaks a capture, and what graphs do.
+// tests/contract: what both drivers allow while a stream captures, what breaks a capture, and what
+// graphs do.
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -14,7 +15,8 @@ using driver::GraphHandle;
 using driver::kLegacyStream;
 using driver::kNullStream;
 
-constexpr CaptureMode kEveryMode[] = {CaptureMode::global, CaptureMode::thread_local_mode, CaptureMode::relaxed};
+constexpr CaptureMode kEveryMode[] = {CaptureMode::global, CaptureMode::thread_local_mode,
+                                      CaptureMode::relaxed};
 
 class CaptureContract : public GpuTest {
  protected:
@@ -84,8 +86,8 @@ TEST_P(CaptureContract, each_capture_has_its_own_id_and_a_graph_to_hang_things_o
     EXPECT_EQ(info_of(captured).id, first);
     EXPECT_NE(info_of(captured).graph, GraphHandle{});
   }));
-  EXPECT_OK(
-      end_of_capture(CaptureMode::relaxed, [&](StreamHandle captured) { EXPECT_NE(info_of(captured).id, first); }));
+  EXPECT_OK(end_of_capture(CaptureMode::relaxed,
+                           [&](StreamHandle captured) { EXPECT_NE(info_of(captured).id, first); }));
 }
 
 TEST_P(CaptureContract, a_stream_joins_a_capture_by_waiting_for_its_event_and_must_be_joined_back) {
@@ -104,7 +106,8 @@ TEST_P(CaptureContract, a_stream_joins_a_capture_by_waiting_for_its_event_and_mu
     EXPECT_OK(driver().stream_wait_event(joined, fork));
     EXPECT_OK(world().launch_busy(joined, 1));
   };
-  EXPECT_EQ(end_of_capture(CaptureMode::thread_local_mode, leave_open), CuResult::stream_capture_unjoined);
+  EXPECT_EQ(end_of_capture(CaptureMode::thread_local_mode, leave_open),
+            CuResult::stream_capture_unjoined);
 }
 
 // --- memory calls ---
@@ -148,7 +151,8 @@ TEST_P(CaptureContract, recording_on_a_stream_that_does_not_capture_is_harmless)
   const StreamHandle outside = stream();
   for (const CaptureMode mode : kEveryMode) {
     const EventHandle unrelated = event();
-    EXPECT_OK(end_of_capture(mode, [&](StreamHandle) { EXPECT_OK(driver().event_record(unrelated, outside)); }));
+    EXPECT_OK(end_of_capture(
+        mode, [&](StreamHandle) { EXPECT_OK(driver().event_record(unrelated, outside)); }));
     EXPECT_OK(driver().event_synchronize(unrelated));
   }
 }
@@ -157,7 +161,8 @@ TEST_P(CaptureContract, a_context_event_breaks_a_capture_in_every_mode) {
   for (const CaptureMode mode : kEveryMode) {
     const EventHandle all = event();
     const auto record = [&](StreamHandle) {
-      EXPECT_EQ(driver().ctx_record_event(world().context(), all), CuResult::stream_capture_unsupported);
+      EXPECT_EQ(driver().ctx_record_event(world().context(), all),
+                CuResult::stream_capture_unsupported);
     };
     EXPECT_EQ(end_of_capture(mode, record), CuResult::stream_capture_invalidated);
   }
@@ -166,9 +171,11 @@ TEST_P(CaptureContract, a_context_event_breaks_a_capture_in_every_mode) {
 TEST_P(CaptureContract, a_context_event_breaks_a_capture_on_a_relaxed_thread_too) {
   const EventHandle all = event();
   const auto record = [&](StreamHandle) {
-    EXPECT_NE(relaxed([&] { return driver().ctx_record_event(world().context(), all); }), CuResult::success);
+    EXPECT_NE(relaxed([&] { return driver().ctx_record_event(world().context(), all); }),
+              CuResult::success);
   };
-  EXPECT_EQ(end_of_capture(CaptureMode::thread_local_mode, record), CuResult::stream_capture_invalidated);
+  EXPECT_EQ(end_of_capture(CaptureMode::thread_local_mode, record),
+            CuResult::stream_capture_invalidated);
 }
 
 TEST_P(CaptureContract, a_capturing_stream_cannot_wait_for_an_outside_event) {
@@ -196,7 +203,8 @@ TEST_P(CaptureContract, synchronising_a_capturing_stream_breaks_the_capture) {
   const auto synchronise = [&](StreamHandle captured) {
     EXPECT_EQ(driver().stream_synchronize(captured), CuResult::stream_capture_unsupported);
   };
-  EXPECT_EQ(end_of_capture(CaptureMode::relaxed, synchronise), CuResult::stream_capture_invalidated);
+  EXPECT_EQ(end_of_capture(CaptureMode::relaxed, synchronise),
+            CuResult::stream_capture_invalidated);
 }
 
 // --- the legacy stream ---
@@ -205,7 +213,8 @@ TEST_P(CaptureContract, asking_a_capturing_stream_for_its_id_breaks_the_capture_
   for (const CaptureMode mode : kEveryMode) {
     const CuResult end = end_of_capture(mode, [&](StreamHandle captured) {
       StreamId id{};
-      EXPECT_EQ(relaxed([&] { return driver().stream_get_id(captured, id); }), CuResult::stream_capture_unsupported);
+      EXPECT_EQ(relaxed([&] { return driver().stream_get_id(captured, id); }),
+                CuResult::stream_capture_unsupported);
     });
     EXPECT_EQ(end, CuResult::stream_capture_invalidated);
   }
@@ -222,14 +231,18 @@ TEST_P(CaptureContract, asking_for_the_legacy_streams_id_breaks_the_capture_of_a
   EXPECT_EQ(end, CuResult::stream_capture_invalidated);
 }
 
-TEST_P(CaptureContract, asking_about_the_legacy_stream_while_a_blocking_stream_captures_is_answered_by_an_error_only) {
+TEST_P(
+    CaptureContract,
+    asking_about_the_legacy_stream_while_a_blocking_stream_captures_is_answered_by_an_error_only) {
   const auto ask = [&](StreamHandle captured) {
     CaptureStatus status{};
-    EXPECT_EQ(driver().stream_is_capturing(kLegacyStream, status), CuResult::stream_capture_implicit);
+    EXPECT_EQ(driver().stream_is_capturing(kLegacyStream, status),
+              CuResult::stream_capture_implicit);
     EXPECT_EQ(driver().stream_is_capturing(kNullStream, status), CuResult::stream_capture_implicit);
     EXPECT_EQ(status_of(captured), CaptureStatus::active);
   };
-  for (const CaptureMode mode : kEveryMode) EXPECT_OK(end_of_capture(mode, ask, StreamFlags::blocking));
+  for (const CaptureMode mode : kEveryMode)
+    EXPECT_OK(end_of_capture(mode, ask, StreamFlags::blocking));
 }
 
 TEST_P(CaptureContract, recording_on_the_legacy_stream_breaks_the_capture_of_a_blocking_stream) {
@@ -238,7 +251,8 @@ TEST_P(CaptureContract, recording_on_the_legacy_stream_breaks_the_capture_of_a_b
     const auto record = [&](StreamHandle) {
       EXPECT_EQ(driver().event_record(unrelated, kLegacyStream), CuResult::stream_capture_implicit);
     };
-    EXPECT_EQ(end_of_capture(mode, record, StreamFlags::blocking), CuResult::stream_capture_invalidated);
+    EXPECT_EQ(end_of_capture(mode, record, StreamFlags::blocking),
+              CuResult::stream_capture_invalidated);
   }
 }
 
@@ -253,7 +267,8 @@ TEST_P(CaptureContract, the_legacy_stream_may_be_used_while_a_non_blocking_strea
 }
 
 TEST_P(CaptureContract, the_legacy_stream_cannot_capture) {
-  EXPECT_EQ(driver().stream_begin_capture(kLegacyStream, CaptureMode::relaxed), CuResult::stream_capture_unsupported);
+  EXPECT_EQ(driver().stream_begin_capture(kLegacyStream, CaptureMode::relaxed),
+            CuResult::stream_capture_unsupported);
 }
 
 // --- graphs ---
@@ -299,7 +314,8 @@ class UserObjects : public CaptureContract {
   // The driver may run destructors on a thread of its own, some time after.
   bool becomes(const std::atomic<int>& counter, int value) {
     using std::chrono::steady_clock;
-    for (const auto deadline = steady_clock::now() + std::chrono::seconds(20); steady_clock::now() < deadline;) {
+    for (const auto deadline = steady_clock::now() + std::chrono::seconds(20);
+         steady_clock::now() < deadline;) {
       world().settle();
       if (counter == value) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

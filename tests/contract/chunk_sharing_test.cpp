@@ -1,4 +1,5 @@
-// tests/contract: what both drivers do with chunks that go from process to process as file descriptors.
+// tests/contract: what both drivers do with chunks that go from process to process as file
+// descriptors.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/mman.h>
@@ -20,8 +21,9 @@ constexpr std::uint32_t kOther = 0x0BAD'F00D;
 constexpr int kNoFile = -7;
 constexpr const char* kVariable = "VPMM_TEST_CHUNK_FILE";
 
-// The statement of a death test runs in a program that has run the test up to there itself. It inherits the descriptor
-// of the first process, whose number reaches it through the environment, which is not overwritten.
+// The statement of a death test runs in a program that has run the test up to there itself. It
+// inherits the descriptor of the first process, whose number reaches it through the environment,
+// which is not overwritten.
 int handed_over(int file) {
   EXPECT_EQ(fcntl(file, F_SETFD, 0), 0);
   setenv(kVariable, std::to_string(file).c_str(), 0);
@@ -101,7 +103,8 @@ TEST_P(ChunkSharingContract, another_process_reads_and_writes_through_the_descri
   EXPECT_TRUE(holds(memory, kOther));
 }
 
-TEST_P(ChunkSharingContract, another_process_finds_the_memory_when_the_first_has_unmapped_and_released_it) {
+TEST_P(ChunkSharingContract,
+       another_process_finds_the_memory_when_the_first_has_unmapped_and_released_it) {
   const AddressRange memory = share();
   fill(memory, kPattern);
   unmap(memory);
@@ -136,7 +139,8 @@ TEST_P(ChunkSharingContract, an_imported_chunk_is_mapped_whole_and_after_its_des
 
 TEST_P(ChunkSharingContract, a_chunk_that_was_not_made_for_it_is_not_exported) {
   int none = kNoFile;
-  EXPECT_EQ(driver().mem_export_to_shareable_handle(create(granularity()), none), CuResult::invalid_value);
+  EXPECT_EQ(driver().mem_export_to_shareable_handle(create(granularity()), none),
+            CuResult::invalid_value);
   EXPECT_EQ(none, kNoFile);
 }
 

@@ -1,4 +1,5 @@
-// tests/contract: what both drivers do with host memory that the device may use, and with managed memory.
+// tests/contract: what both drivers do with host memory that the device may use, and with managed
+// memory.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -19,11 +20,14 @@ using ::testing::AnyOf;
 constexpr Bytes kSize = 1 * kMiB;
 constexpr unsigned kNoSuchFlag = 1u << 20;
 
-DevicePtr device_pointer(const void* host) { return DevicePtr{reinterpret_cast<std::uint64_t>(host)}; }
+DevicePtr device_pointer(const void* host) {
+  return DevicePtr{reinterpret_cast<std::uint64_t>(host)};
+}
 
 bool all_are(const void* host, std::uint32_t pattern) {
   const auto* words = static_cast<const std::uint32_t*>(host);
-  return std::all_of(words, words + kSize / sizeof pattern, [&](std::uint32_t word) { return word == pattern; });
+  return std::all_of(words, words + kSize / sizeof pattern,
+                     [&](std::uint32_t word) { return word == pattern; });
 }
 
 class HostMemoryContract : public GpuTest {
@@ -47,7 +51,8 @@ VPMM_ON_BOTH_DRIVERS(HostMemoryContract);
 TEST_P(HostMemoryContract, the_device_reaches_host_memory_under_one_addressing) {
   using driver::DeviceAttribute;
   for (const DeviceAttribute attribute :
-       {DeviceAttribute::can_map_host_memory, DeviceAttribute::unified_addressing, DeviceAttribute::managed_memory}) {
+       {DeviceAttribute::can_map_host_memory, DeviceAttribute::unified_addressing,
+        DeviceAttribute::managed_memory}) {
     int value = 0;
     EXPECT_OK(driver().device_get_attribute(attribute, 0, value));
     EXPECT_EQ(value, 1) << static_cast<int>(attribute);
@@ -55,7 +60,8 @@ TEST_P(HostMemoryContract, the_device_reaches_host_memory_under_one_addressing) 
 }
 
 TEST_P(HostMemoryContract, a_kernel_writes_to_pinned_memory) {
-  for (const unsigned flags : {0u, kHostMemoryDeviceMap, kHostMemoryPortable | kHostMemoryDeviceMap}) {
+  for (const unsigned flags :
+       {0u, kHostMemoryDeviceMap, kHostMemoryPortable | kHostMemoryDeviceMap}) {
     SCOPED_TRACE(flags);
     void* pinned = nullptr;
     ASSERT_OK(driver().mem_host_alloc(kSize, flags, pinned));
@@ -65,7 +71,8 @@ TEST_P(HostMemoryContract, a_kernel_writes_to_pinned_memory) {
 }
 
 TEST_P(HostMemoryContract, a_kernel_writes_to_registered_memory_which_stays_the_callers) {
-  for (const unsigned flags : {0u, kHostMemoryDeviceMap, kHostMemoryPortable | kHostMemoryDeviceMap}) {
+  for (const unsigned flags :
+       {0u, kHostMemoryDeviceMap, kHostMemoryPortable | kHostMemoryDeviceMap}) {
     SCOPED_TRACE(flags);
     ASSERT_OK(driver().mem_host_register(host(), kSize, flags));
     expect_device_writes_reach(host());
@@ -116,7 +123,8 @@ TEST_P(HostMemoryContract, memory_is_registered_once_and_unregistered_once) {
   auto* const middle = static_cast<char*>(host()) + kSize / 2;
   ASSERT_OK(driver().mem_host_register(host(), kSize, 0));
   EXPECT_EQ(driver().mem_host_register(host(), kSize, 0), CuResult::host_memory_already_registered);
-  EXPECT_EQ(driver().mem_host_register(middle, kSize / 2, 0), CuResult::host_memory_already_registered);
+  EXPECT_EQ(driver().mem_host_register(middle, kSize / 2, 0),
+            CuResult::host_memory_already_registered);
   EXPECT_THAT(driver().mem_host_unregister(middle),
               AnyOf(CuResult::host_memory_not_registered, CuResult::invalid_value));
   EXPECT_OK(driver().mem_host_unregister(host()));
@@ -173,7 +181,8 @@ class AddressRangeContract : public GpuTest {
     return range;
   }
   void expect_found(AddressRange allocation) {
-    for (const DevicePtr inside : {allocation.begin, allocation.begin + allocation.size / 2, allocation.end() - 1}) {
+    for (const DevicePtr inside :
+         {allocation.begin, allocation.begin + allocation.size / 2, allocation.end() - 1}) {
       const AddressRange found = around(inside);
       EXPECT_EQ(found.begin, allocation.begin);
       EXPECT_GE(found.size, allocation.size);

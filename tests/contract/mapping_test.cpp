@@ -27,7 +27,8 @@ VPMM_ON_BOTH_DRIVERS(MappingContract);
 
 TEST_P(MappingContract, the_recommended_granularity_is_a_multiple_of_the_minimum) {
   Bytes recommended = 0;
-  EXPECT_OK(driver().mem_get_allocation_granularity(ChunkProperties{}, Granularity::recommended, recommended));
+  EXPECT_OK(driver().mem_get_allocation_granularity(ChunkProperties{}, Granularity::recommended,
+                                                    recommended));
   EXPECT_TRUE(is_power_of_two(unit_)) << unit_;
   EXPECT_TRUE(is_multiple(recommended, unit_)) << recommended;
 }
@@ -35,7 +36,8 @@ TEST_P(MappingContract, the_recommended_granularity_is_a_multiple_of_the_minimum
 TEST_P(MappingContract, a_chunk_is_any_multiple_of_the_granularity) {
   for (const Bytes units : {1_B, 2_B, 3_B, 7_B}) fill(memory(units * unit_), kPattern);
   ChunkHandle chunk{};
-  EXPECT_EQ(driver().mem_create(unit_ + unit_ / 2, ChunkProperties{}, chunk), CuResult::invalid_value);
+  EXPECT_EQ(driver().mem_create(unit_ + unit_ / 2, ChunkProperties{}, chunk),
+            CuResult::invalid_value);
   EXPECT_EQ(driver().mem_create(0, ChunkProperties{}, chunk), CuResult::invalid_value);
   EXPECT_EQ(chunk, ChunkHandle{});
 }
@@ -43,9 +45,11 @@ TEST_P(MappingContract, a_chunk_is_any_multiple_of_the_granularity) {
 TEST_P(MappingContract, a_chunk_with_the_properties_that_the_device_has_can_be_used) {
   ChunkProperties properties;
   int supported = 0;
-  EXPECT_OK(driver().device_get_attribute(driver::DeviceAttribute::posix_file_descriptor_supported, 0, supported));
+  EXPECT_OK(driver().device_get_attribute(driver::DeviceAttribute::posix_file_descriptor_supported,
+                                          0, supported));
   properties.posix_file_descriptor = supported != 0;
-  EXPECT_OK(driver().device_get_attribute(driver::DeviceAttribute::gpu_direct_rdma_with_vmm_supported, 0, supported));
+  EXPECT_OK(driver().device_get_attribute(
+      driver::DeviceAttribute::gpu_direct_rdma_with_vmm_supported, 0, supported));
   properties.gpu_direct_rdma_capable = supported != 0;
   const AddressRange range = reserve(unit_);
   ChunkHandle chunk{};
@@ -124,7 +128,8 @@ TEST_P(MappingContract, access_is_not_given_to_what_is_not_mapped) {
   const AddressRange range = reserve(2 * unit_);
   map({range.begin, unit_}, create(unit_));
   EXPECT_EQ(driver().mem_set_access(range, kOwnDevice), CuResult::invalid_value);
-  EXPECT_EQ(driver().mem_set_access({range.begin + unit_, unit_}, kOwnDevice), CuResult::invalid_value);
+  EXPECT_EQ(driver().mem_set_access({range.begin + unit_, unit_}, kOwnDevice),
+            CuResult::invalid_value);
 }
 
 TEST_P(MappingContract, memory_lives_on_in_its_mapping_when_the_handle_is_released) {
@@ -207,7 +212,8 @@ TEST_P(MappingContract, new_chunks_do_not_show_what_released_ones_held) {
 
 TEST_P(MappingContract, eight_tebibytes_of_addresses_are_reserved_and_both_ends_can_be_used) {
 #if defined(__SANITIZE_THREAD__)
-  if (GetParam() == WorldKind::sim) GTEST_SKIP() << "the thread sanitizer leaves less than 8 TiB of addresses";
+  if (GetParam() == WorldKind::sim)
+    GTEST_SKIP() << "the thread sanitizer leaves less than 8 TiB of addresses";
 #endif
   const AddressRange range = reserve(8_TiB);
   const AddressRange last{range.end() - unit_, unit_};
@@ -261,11 +267,14 @@ TEST_P(MappingContract, a_reservation_with_mappings_is_not_freed) {
   EXPECT_TRUE(holds(range, kPattern));
 }
 
-TEST_P(MappingContract, reservations_are_multiples_of_the_granularity_with_an_alignment_that_is_a_power_of_two) {
+TEST_P(MappingContract,
+       reservations_are_multiples_of_the_granularity_with_an_alignment_that_is_a_power_of_two) {
   DevicePtr begin{};
   EXPECT_EQ(driver().mem_address_reserve(0, 0, DevicePtr{}, begin), CuResult::invalid_value);
-  EXPECT_EQ(driver().mem_address_reserve(unit_ / 2, 0, DevicePtr{}, begin), CuResult::invalid_value);
-  EXPECT_EQ(driver().mem_address_reserve(unit_, 3 * unit_, DevicePtr{}, begin), CuResult::invalid_value);
+  EXPECT_EQ(driver().mem_address_reserve(unit_ / 2, 0, DevicePtr{}, begin),
+            CuResult::invalid_value);
+  EXPECT_EQ(driver().mem_address_reserve(unit_, 3 * unit_, DevicePtr{}, begin),
+            CuResult::invalid_value);
   EXPECT_EQ(begin, DevicePtr{});
 }
 
@@ -291,7 +300,8 @@ TEST_P(MappingContract, a_chunk_larger_than_the_device_is_out_of_memory_and_give
   Bytes total = 0;
   EXPECT_OK(driver().device_total_mem(0, total));
   ChunkHandle chunk{};
-  EXPECT_EQ(driver().mem_create(round_up(2 * total, unit_), ChunkProperties{}, chunk), CuResult::out_of_memory);
+  EXPECT_EQ(driver().mem_create(round_up(2 * total, unit_), ChunkProperties{}, chunk),
+            CuResult::out_of_memory);
   EXPECT_EQ(chunk, ChunkHandle{});
 }
 

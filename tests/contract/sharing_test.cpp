@@ -1,4 +1,5 @@
-// tests/contract: what both drivers do with memory handles, in the process that makes them and in another one.
+// tests/contract: what both drivers do with memory handles, in the process that makes them and in
+// another one.
 #include <gmock/gmock.h>
 
 #include <cstdlib>
@@ -18,8 +19,9 @@ constexpr std::uint32_t kPattern = 0xA5A5'1234;
 constexpr std::uint32_t kOther = 0x0BAD'F00D;
 constexpr const char* kVariable = "VPMM_TEST_IPC_HANDLE";
 
-// The statement of a death test runs in a process that has run the test up to there itself, and so made a handle of its
-// own. That of the first process reaches it through the environment, which is not overwritten.
+// The statement of a death test runs in a process that has run the test up to there itself, and so
+// made a handle of its own. That of the first process reaches it through the environment, which is
+// not overwritten.
 IpcMemHandle handed_over(const IpcMemHandle& handle) {
   std::string text;
   for (const std::byte byte : handle) {
@@ -77,7 +79,8 @@ class SharingContract : public GpuTest {
     EXPECT_OK(driver().ipc_close_mem_handle(memory.begin));
     EXPECT_TRUE(holds(memory, kPattern));
     EXPECT_OK(driver().ipc_close_mem_handle(memory.begin));
-    EXPECT_THAT(driver().ipc_close_mem_handle(memory.begin), AnyOf(CuResult::invalid_value, CuResult::invalid_handle));
+    EXPECT_THAT(driver().ipc_close_mem_handle(memory.begin),
+                AnyOf(CuResult::invalid_value, CuResult::invalid_handle));
     leave();
   }
 
@@ -107,7 +110,8 @@ TEST_P(SharingContract, the_process_that_made_a_handle_does_not_open_it) {
 
 TEST_P(SharingContract, mapped_and_stream_ordered_memory_has_no_handle) {
   IpcMemHandle handle{};
-  EXPECT_EQ(driver().ipc_get_mem_handle(memory(granularity()).begin, handle), CuResult::invalid_value);
+  EXPECT_EQ(driver().ipc_get_mem_handle(memory(granularity()).begin, handle),
+            CuResult::invalid_value);
   driver::MemPoolHandle pool{};
   DevicePtr pooled{};
   const StreamHandle work = stream();
@@ -131,7 +135,8 @@ TEST_P(SharingContract, memory_that_takes_the_place_of_other_memory_has_a_handle
 }
 
 TEST_P(SharingContract, what_was_not_opened_is_not_closed) {
-  EXPECT_THAT(driver().ipc_close_mem_handle(plain().begin), AnyOf(CuResult::invalid_value, CuResult::invalid_handle));
+  EXPECT_THAT(driver().ipc_close_mem_handle(plain().begin),
+              AnyOf(CuResult::invalid_value, CuResult::invalid_handle));
 }
 
 }  // namespace

@@ -118,7 +118,9 @@ TEST_P(StreamContract, an_event_covers_what_was_queued_before_it_was_recorded) {
   EXPECT_FALSE(is_done(work));
 }
 
-TEST_P(StreamContract, an_event_that_was_never_recorded_is_complete) { EXPECT_TRUE(is_done(event())); }
+TEST_P(StreamContract, an_event_that_was_never_recorded_is_complete) {
+  EXPECT_TRUE(is_done(event()));
+}
 
 TEST_P(StreamContract, an_event_recorded_again_stands_for_the_later_point) {
   const StreamHandle work = stream();

@@ -8,7 +8,8 @@ namespace {
 
 constexpr std::uint32_t kPattern = 0xFEED'BEEF;
 
-// Unlike GpuTest, makes a new world for each test, because each ends with a context that is not the world's.
+// Unlike GpuTest, makes a new world for each test, because each ends with a context that is not the
+// world's.
 class ResetContract : public ::testing::TestWithParam<WorldKind> {
  protected:
   void SetUp() override {
@@ -16,7 +17,8 @@ class ResetContract : public ::testing::TestWithParam<WorldKind> {
     if (world) {
       world_ = std::move(world).value();
       ASSERT_OK(driver().ctx_get_id(world_->context(), old_id_));
-      ASSERT_OK(driver().mem_get_allocation_granularity(ChunkProperties{}, driver::Granularity::minimum, unit_));
+      ASSERT_OK(driver().mem_get_allocation_granularity(ChunkProperties{},
+                                                        driver::Granularity::minimum, unit_));
     } else if (world.error().code == ErrorCode::no_driver && !gpu_is_required()) {
       GTEST_SKIP() << world.error().message;  // no GPU: the simulator alone answers
     } else {

@@ -1,4 +1,5 @@
-// cuda_mr tests: what cuda::mr says of the resource, and all ways of passing it around, for every CCCL by itself.
+// cuda_mr tests: what cuda::mr says of the resource, and all ways of passing it around, for every
+// CCCL by itself.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +20,10 @@ static_assert(cuda::mr::resource_with<memory_resource, cuda::mr::device_accessib
 static_assert(cuda::mr::synchronous_resource_with<memory_resource, cuda::mr::device_accessible>);
 static_assert(!cuda::mr::resource_with<memory_resource, cuda::mr::host_accessible>);
 static_assert(std::is_constructible_v<DeviceRef, memory_resource&>);
-static_assert(std::is_trivially_copyable_v<memory_resource> && sizeof(memory_resource) == sizeof(void*));
-static_assert(noexcept(std::declval<memory_resource&>().deallocate(cuda::stream_ref{cudaStream_t{}}, nullptr, 0, 1)));
+static_assert(std::is_trivially_copyable_v<memory_resource> &&
+              sizeof(memory_resource) == sizeof(void*));
+static_assert(noexcept(std::declval<memory_resource&>().deallocate(cuda::stream_ref{cudaStream_t{}},
+                                                                   nullptr, 0, 1)));
 static_assert(noexcept(std::declval<memory_resource&>().deallocate_sync(nullptr, 0, 1)));
 
 inline void allocate_and_free(DeviceRef resource, cuda::stream_ref stream, std::size_t bytes) {
@@ -35,7 +38,8 @@ inline bool is_found_in_an_environment(const memory_resource& resource) {
 #if CCCL_VERSION >= 3002000
 using AnyDevice = cuda::mr::any_resource<cuda::mr::device_accessible>;
 
-inline void pass_as_any(const memory_resource& resource, cuda::stream_ref stream, std::size_t bytes) {
+inline void pass_as_any(const memory_resource& resource, cuda::stream_ref stream,
+                        std::size_t bytes) {
   AnyDevice any(resource);
   AnyDevice copy = any;
   allocate_and_free(copy, stream, bytes);

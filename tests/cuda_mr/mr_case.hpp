@@ -21,7 +21,8 @@ class MrCase : public testing::Test {
  protected:
   MrCase() {
     for (cudaStream_t& stream : streams_) EXPECT_EQ(cudaStreamCreate(&stream), cudaSuccess);
-    pool_.add_event_callback((1U << VPMM_EVENT_ALLOCATE) | (1U << VPMM_EVENT_FREE), &MrCase::keep, &events_);
+    pool_.add_event_callback((1U << VPMM_EVENT_ALLOCATE) | (1U << VPMM_EVENT_FREE), &MrCase::keep,
+                             &events_);
     events_.reserve(1000);  // no callback of the pool asks for memory
     hazards_before_ = vpmm_sim_gpu_hazards(nullptr, 0);
   }
@@ -39,7 +40,9 @@ class MrCase : public testing::Test {
   // What the pool was told, in order.
   const vpmm_event& last_event() const { return events_.back(); }
   static vpmm_stream handle(std::size_t number) { return reinterpret_cast<vpmm_stream>(number); }
-  static void keep_busy(cudaStream_t stream) { EXPECT_EQ(vpmm_sim_gpu_launch("busy", kLongNs, stream), CUDA_SUCCESS); }
+  static void keep_busy(cudaStream_t stream) {
+    EXPECT_EQ(vpmm_sim_gpu_launch("busy", kLongNs, stream), CUDA_SUCCESS);
+  }
 
   memory_pool pool_;
   std::array<cudaStream_t, 2> streams_{};

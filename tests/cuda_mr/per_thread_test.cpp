@@ -1,4 +1,5 @@
-// cuda_mr: a file that is compiled for per-thread default streams, in one program with files that are not.
+// cuda_mr: a file that is compiled for per-thread default streams, in one program with files that
+// are not.
 #define CUDA_API_PER_THREAD_DEFAULT_STREAM
 #include "cuda_mr/concepts.hpp"
 #include "cuda_mr/mr_case.hpp"

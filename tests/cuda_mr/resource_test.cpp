@@ -39,7 +39,8 @@ TEST_F(MemoryResource, memory_freed_on_another_stream_waits_for_that_stream) {
   keep_busy(streams_[1]);
   ASSERT_EQ(cudaMemsetAsync(ptr, 2, 4 * kMiB, streams_[1]), cudaSuccess);
   resource_.deallocate(second(), ptr, 4 * kMiB, 256);
-  void* const next = resource_.allocate(first(), 4 * kMiB, 256);  // the fixture looks whether the checker objects
+  void* const next =
+      resource_.allocate(first(), 4 * kMiB, 256);  // the fixture looks whether the checker objects
   ASSERT_EQ(cudaMemsetAsync(next, 3, 4 * kMiB, streams_[0]), cudaSuccess);
   resource_.deallocate(first(), next, 4 * kMiB, 256);
 }
@@ -54,10 +55,11 @@ TEST_F(MemoryResource, memory_freed_on_its_stream_is_used_again_at_once) {
 }
 
 TEST_F(MemoryResource, handle_0_is_the_legacy_default_stream) {
-  resource_.deallocate(cuda::stream_ref{cudaStream_t{}}, resource_.allocate(cuda::stream_ref{cudaStream_t{}}, 1, 1), 1,
-                       1);
+  resource_.deallocate(cuda::stream_ref{cudaStream_t{}},
+                       resource_.allocate(cuda::stream_ref{cudaStream_t{}}, 1, 1), 1, 1);
   EXPECT_EQ(last_event().stream, handle(1));
-  resource_.deallocate(cuda::stream_ref{cudaStreamPerThread}, resource_.allocate(first(), 1, 1), 1, 1);
+  resource_.deallocate(cuda::stream_ref{cudaStreamPerThread}, resource_.allocate(first(), 1, 1), 1,
+                       1);
   EXPECT_EQ(last_event().stream, handle(2));
 }
 

@@ -1,4 +1,5 @@
-// cuda_mr tests: the pool's driver is the simulated libcuda, whose streams the simulated runtime hands out.
+// cuda_mr tests: the pool's driver is the simulated libcuda, whose streams the simulated runtime
+// hands out.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -11,6 +12,7 @@ class SimulatedGpu : public testing::Environment {
 };
 
 // Named only to be registered before main; GoogleTest owns it.
-[[maybe_unused]] const auto* const kSimulatedGpu = testing::AddGlobalTestEnvironment(new SimulatedGpu);
+[[maybe_unused]] const auto* const kSimulatedGpu =
+    testing::AddGlobalTestEnvironment(new SimulatedGpu);
 
 }  // namespace

@@ -1,4 +1,5 @@
-// tests/driver: a driver that does nothing, remembers what it was asked and answers what it was told.
+// tests/driver: a driver that does nothing, remembers what it was asked and answers what it was
+// told.
 #pragma once
 
 #include <atomic>
@@ -45,7 +46,8 @@ class FakeDriver final : public Driver {
 template <typename... A>
 CuResult call_method(Driver& driver, CuResult (Driver::*method)(A...)) {
   std::tuple<std::remove_cv_t<std::remove_reference_t<A>>...> values{};
-  return std::apply([&](auto&... value) { return (driver.*method)(static_cast<A>(value)...); }, values);
+  return std::apply([&](auto&... value) { return (driver.*method)(static_cast<A>(value)...); },
+                    values);
 }
 
 // Makes `call` with arguments of no meaning.

@@ -22,7 +22,8 @@ FaultPlan plan(std::vector<Call> calls, std::uint64_t nth, CuResult result,
 TEST(FaultingDriver, without_a_plan_nothing_fails) {
   FakeDriver fake;
   FaultingDriver driver(fake);
-  for (const Call call : every_call()) EXPECT_EQ(invoke(driver, call), CuResult::success) << to_string(call);
+  for (const Call call : every_call())
+    EXPECT_EQ(invoke(driver, call), CuResult::success) << to_string(call);
   EXPECT_EQ(driver.fired(), 0u);
 }
 
@@ -42,7 +43,8 @@ TEST(FaultingDriver, the_nth_call_of_a_kind_fails_once_and_never_reaches_the_dri
 TEST(FaultingDriver, from_then_on_every_matching_call_fails) {
   FakeDriver fake;
   FaultingDriver driver(fake);
-  driver.set_plan(plan({Call::mem_create}, 2, CuResult::out_of_memory, FaultPlan::Repeat::from_then_on));
+  driver.set_plan(
+      plan({Call::mem_create}, 2, CuResult::out_of_memory, FaultPlan::Repeat::from_then_on));
   EXPECT_EQ(invoke(driver, Call::mem_create), CuResult::success);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(invoke(driver, Call::mem_create), CuResult::out_of_memory);
   EXPECT_EQ(invoke(driver, Call::mem_map), CuResult::success);
@@ -72,7 +74,8 @@ TEST(FaultingDriver, a_plan_without_calls_counts_every_call_that_can_fail) {
 TEST(FaultingDriver, a_sweep_strikes_each_call_of_a_scenario_once_and_then_ends) {
   FakeDriver fake;
   FaultingDriver driver(fake);
-  const std::vector<Call> scenario = {Call::mem_create, Call::mem_map, Call::mem_set_access, Call::mem_unmap};
+  const std::vector<Call> scenario = {Call::mem_create, Call::mem_map, Call::mem_set_access,
+                                      Call::mem_unmap};
   std::vector<Call> struck;
   for (std::uint64_t nth = 1;; ++nth) {
     driver.set_plan(plan({}, nth, CuResult::out_of_memory));
@@ -110,7 +113,8 @@ TEST(FaultingDriver, a_new_plan_counts_from_the_start_on_a_whole_context) {
 TEST(FaultingDriver, clearing_the_plan_ends_faults_and_keeps_the_counts) {
   FakeDriver fake;
   FaultingDriver driver(fake);
-  driver.set_plan(plan({Call::mem_map}, 1, CuResult::invalid_value, FaultPlan::Repeat::from_then_on));
+  driver.set_plan(
+      plan({Call::mem_map}, 1, CuResult::invalid_value, FaultPlan::Repeat::from_then_on));
   invoke(driver, Call::mem_map);
   driver.clear_plan();
   EXPECT_EQ(invoke(driver, Call::mem_map), CuResult::success);
@@ -128,7 +132,8 @@ TEST(ErrorsThatMatter, each_names_failures_only_and_memory_calls_always_have_som
 }
 
 TEST(ErrorsThatMatter, growing_can_run_out_of_memory_be_told_to_wait_or_meet_a_broken_context) {
-  for (const Call call : {Call::mem_create, Call::mem_map, Call::mem_set_access, Call::mem_address_reserve}) {
+  for (const Call call :
+       {Call::mem_create, Call::mem_map, Call::mem_set_access, Call::mem_address_reserve}) {
     EXPECT_THAT(errors_that_matter(call), Contains(CuResult::out_of_memory)) << to_string(call);
     EXPECT_THAT(errors_that_matter(call), Contains(CuResult::not_ready)) << to_string(call);
     EXPECT_THAT(errors_that_matter(call), Contains(testing::Truly(is_sticky))) << to_string(call);
@@ -140,16 +145,19 @@ TEST(ErrorsThatMatter, pinning_and_managed_memory_can_run_out_or_be_missing_on_t
     EXPECT_THAT(errors_that_matter(call), Contains(CuResult::out_of_memory)) << to_string(call);
     EXPECT_THAT(errors_that_matter(call), Contains(CuResult::not_supported)) << to_string(call);
   }
-  EXPECT_THAT(errors_that_matter(Call::mem_host_register), Contains(CuResult::host_memory_already_registered));
-  EXPECT_THAT(errors_that_matter(Call::mem_host_unregister), Contains(CuResult::host_memory_not_registered));
+  EXPECT_THAT(errors_that_matter(Call::mem_host_register),
+              Contains(CuResult::host_memory_already_registered));
+  EXPECT_THAT(errors_that_matter(Call::mem_host_unregister),
+              Contains(CuResult::host_memory_not_registered));
   EXPECT_THAT(errors_that_matter(Call::mem_get_address_range), Contains(CuResult::not_found));
   EXPECT_THAT(errors_that_matter(Call::pointer_get_device), Contains(CuResult::invalid_value));
 }
 
 TEST(ErrorsThatMatter, opening_a_handle_can_meet_its_own_process_a_lost_exporter_and_no_room) {
   const std::vector<CuResult> errors = errors_that_matter(Call::ipc_open_mem_handle);
-  for (const CuResult result : {CuResult::invalid_context, CuResult::invalid_handle, CuResult::map_failed,
-                                CuResult::too_many_peers, CuResult::out_of_memory}) {
+  for (const CuResult result :
+       {CuResult::invalid_context, CuResult::invalid_handle, CuResult::map_failed,
+        CuResult::too_many_peers, CuResult::out_of_memory}) {
     EXPECT_THAT(errors, Contains(result)) << to_string(result);
   }
   EXPECT_THAT(errors_that_matter(Call::ipc_get_mem_handle), Contains(CuResult::invalid_value));
@@ -157,14 +165,18 @@ TEST(ErrorsThatMatter, opening_a_handle_can_meet_its_own_process_a_lost_exporter
 }
 
 TEST(ErrorsThatMatter, sharing_a_chunk_can_be_refused_and_can_run_out_of_memory_or_of_descriptors) {
-  for (const Call call : {Call::mem_export_to_shareable_handle, Call::mem_import_from_shareable_handle}) {
-    for (const CuResult result : {CuResult::out_of_memory, CuResult::invalid_value, CuResult::operating_system,
-                                  CuResult::not_permitted, CuResult::not_supported}) {
-      EXPECT_THAT(errors_that_matter(call), Contains(result)) << to_string(call) << ": " << to_string(result);
+  for (const Call call :
+       {Call::mem_export_to_shareable_handle, Call::mem_import_from_shareable_handle}) {
+    for (const CuResult result :
+         {CuResult::out_of_memory, CuResult::invalid_value, CuResult::operating_system,
+          CuResult::not_permitted, CuResult::not_supported}) {
+      EXPECT_THAT(errors_that_matter(call), Contains(result))
+          << to_string(call) << ": " << to_string(result);
     }
     EXPECT_THAT(errors_that_matter(call), Contains(testing::Truly(is_sticky))) << to_string(call);
   }
-  EXPECT_THAT(errors_that_matter(Call::mem_import_from_shareable_handle), Contains(CuResult::invalid_device));
+  EXPECT_THAT(errors_that_matter(Call::mem_import_from_shareable_handle),
+              Contains(CuResult::invalid_device));
 }
 
 TEST(FaultingDriver, a_sharing_call_that_fails_touches_neither_file_nor_chunk) {
@@ -173,7 +185,8 @@ TEST(FaultingDriver, a_sharing_call_that_fails_touches_neither_file_nor_chunk) {
   int file = -7;
   ChunkHandle chunk{};
   driver.set_plan(plan({}, 1, CuResult::operating_system, FaultPlan::Repeat::from_then_on));
-  EXPECT_EQ(driver.mem_export_to_shareable_handle(ChunkHandle{1}, file), CuResult::operating_system);
+  EXPECT_EQ(driver.mem_export_to_shareable_handle(ChunkHandle{1}, file),
+            CuResult::operating_system);
   EXPECT_EQ(driver.mem_import_from_shareable_handle(0, chunk), CuResult::operating_system);
   EXPECT_EQ(file, -7);
   EXPECT_EQ(chunk, ChunkHandle{});

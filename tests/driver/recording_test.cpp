@@ -91,7 +91,8 @@ TEST(RecordingDriver, a_list_holds_calls_in_order_with_the_results_that_were_fai
   invoke(recorder, Call::mem_create);
   fake.answer = CuResult::not_ready;
   invoke(recorder, Call::event_query);
-  EXPECT_THAT(recorder.stop_listing(), ElementsAre("mem_create", "event_query: CUDA_ERROR_NOT_READY"));
+  EXPECT_THAT(recorder.stop_listing(),
+              ElementsAre("mem_create", "event_query: CUDA_ERROR_NOT_READY"));
   invoke(recorder, Call::init);
   EXPECT_THAT(recorder.stop_listing(), ElementsAre());
 }
@@ -110,7 +111,8 @@ TEST(RecordingDriver, threads_lose_no_counts) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(recorder.count(Call::mem_map), std::uint64_t{kThreads} * kCallsPerThread);
-  EXPECT_GE(recorder.memory_call_ns(), std::uint64_t{kThreads} * kCallsPerThread * fake.ns_per_call);
+  EXPECT_GE(recorder.memory_call_ns(),
+            std::uint64_t{kThreads} * kCallsPerThread * fake.ns_per_call);
 }
 
 }  // namespace

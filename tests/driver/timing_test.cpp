@@ -29,8 +29,9 @@ TEST(DurationHistogram, has_zeros_without_a_duration) {
 }
 
 TEST(DurationHistogram, every_percentile_of_one_duration_is_that_duration) {
-  for (const std::uint64_t ns : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{15}, std::uint64_t{16},
-                                 std::uint64_t{22'801}, 15 * kMinute, 20 * kMinute, ~std::uint64_t{0}}) {
+  for (const std::uint64_t ns :
+       {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{15}, std::uint64_t{16},
+        std::uint64_t{22'801}, 15 * kMinute, 20 * kMinute, ~std::uint64_t{0}}) {
     DurationHistogram one;
     one.add(ns);
     for (const unsigned percent : {0u, 50u, 99u, 100u}) EXPECT_EQ(one.percentile_ns(percent), ns);
@@ -52,8 +53,10 @@ TEST(DurationHistogram, a_percentile_is_never_too_small_and_at_most_a_sixteenth_
     std::sort(durations.begin(), durations.end());
     for (const unsigned percent : {1u, 10u, 50u, 90u, 99u, 100u}) {
       const std::uint64_t exact = durations[percent * 10 - 1];
-      EXPECT_GE(histogram.percentile_ns(percent), exact) << "seed " << seed << ", " << percent << " %";
-      EXPECT_LE(histogram.percentile_ns(percent), exact + exact / 16) << "seed " << seed << ", " << percent << " %";
+      EXPECT_GE(histogram.percentile_ns(percent), exact)
+          << "seed " << seed << ", " << percent << " %";
+      EXPECT_LE(histogram.percentile_ns(percent), exact + exact / 16)
+          << "seed " << seed << ", " << percent << " %";
     }
   }
 }
@@ -104,8 +107,8 @@ TEST_F(TimingDriverTest, calls_that_are_no_memory_calls_are_timed_too_and_come_l
   for (const Call which : every_call()) call(which, 5);
   const auto times = timing->times();
   ASSERT_EQ(times.size(), kCallCount);
-  EXPECT_TRUE(
-      std::is_partitioned(times.begin(), times.end(), [](const CallTimes& each) { return is_memory_call(each.call); }));
+  EXPECT_TRUE(std::is_partitioned(times.begin(), times.end(),
+                                  [](const CallTimes& each) { return is_memory_call(each.call); }));
   for (const CallTimes& each : times) EXPECT_EQ(each.total_ns, 5u) << to_string(each.call);
 }
 
@@ -130,7 +133,8 @@ TEST_F(TimingDriverTest, bytes_are_those_of_all_calls_about_chunks_and_mappings)
     if (each.call == Call::mem_release) {
       EXPECT_FALSE(each.bytes);
     } else {
-      EXPECT_EQ(each.bytes, each.call == Call::mem_unmap ? 12 * kMiB : 6 * kMiB) << to_string(each.call);
+      EXPECT_EQ(each.bytes, each.call == Call::mem_unmap ? 12 * kMiB : 6 * kMiB)
+          << to_string(each.call);
     }
   }
 }
@@ -151,7 +155,8 @@ TEST_F(TimingDriverTest, threads_lose_no_calls) {
   std::vector<std::thread> threads;
   for (std::uint64_t i = 0; i < kThreads; ++i) {
     threads.emplace_back([&] {
-      for (std::uint64_t n = 0; n < kCallsPerThread; ++n) timing->mem_unmap({DevicePtr{kGiB}, kMiB});
+      for (std::uint64_t n = 0; n < kCallsPerThread; ++n)
+        timing->mem_unmap({DevicePtr{kGiB}, kMiB});
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -1,4 +1,5 @@
-// tests/driver_cuda: our declarations of libcuda's interface against CUDA's own, where its headers are installed.
+// tests/driver_cuda: our declarations of libcuda's interface against CUDA's own, where its headers
+// are installed.
 #include <gtest/gtest.h>
 
 #if __has_include(<cudaTypedefs.h>)
@@ -22,11 +23,13 @@ constexpr int number(E value) {
   return static_cast<int>(value);
 }
 
-// Same size; and where ours points to something complete, theirs points to something of the same size.
+// Same size; and where ours points to something complete, theirs points to something of the same
+// size.
 template <typename Ours, typename Theirs>
 constexpr bool same_parameter() {
   if constexpr (std::is_pointer_v<Ours> && std::is_object_v<std::remove_pointer_t<Ours>>) {
-    return std::is_pointer_v<Theirs> && sizeof(std::remove_pointer_t<Ours>) == sizeof(std::remove_pointer_t<Theirs>);
+    return std::is_pointer_v<Theirs> &&
+           sizeof(std::remove_pointer_t<Ours>) == sizeof(std::remove_pointer_t<Theirs>);
   } else {
     return sizeof(Ours) == sizeof(Theirs);
   }
@@ -42,8 +45,9 @@ constexpr bool same_function(R (*)(Ours...), S (*)(Theirs...)) {
 }
 
 TEST(CudaAbi, every_symbol_has_the_parameters_of_cudas_declaration) {
-#define VPMM_CUDA_SYMBOL(call, symbol, version, need, parameters)                                      \
-  EXPECT_TRUE(same_function(decltype(CudaSymbols::call){nullptr}, PFN_##symbol##_v##version{nullptr})) \
+#define VPMM_CUDA_SYMBOL(call, symbol, version, need, parameters)                              \
+  EXPECT_TRUE(                                                                                 \
+      same_function(decltype(CudaSymbols::call){nullptr}, PFN_##symbol##_v##version{nullptr})) \
       << #symbol << " of CUDA version " << version;
 #include "driver/cuda/cuda_symbols.def"
 #undef VPMM_CUDA_SYMBOL
@@ -72,11 +76,13 @@ TEST(CudaAbi, structs_have_cudas_layout) {
   EXPECT_EQ(offsetof(MemLocation, id), offsetof(CUmemLocation, id));
 
   EXPECT_EQ(sizeof(MemAllocationProp), sizeof(CUmemAllocationProp));
-  EXPECT_EQ(offsetof(MemAllocationProp, requested_handle_types), offsetof(CUmemAllocationProp, requestedHandleTypes));
+  EXPECT_EQ(offsetof(MemAllocationProp, requested_handle_types),
+            offsetof(CUmemAllocationProp, requestedHandleTypes));
   EXPECT_EQ(offsetof(MemAllocationProp, location), offsetof(CUmemAllocationProp, location));
   EXPECT_EQ(offsetof(MemAllocationProp, flags), offsetof(CUmemAllocationProp, allocFlags));
-  EXPECT_EQ(offsetof(MemAllocationProp, flags) + offsetof(MemAllocationFlags, gpu_direct_rdma_capable),
-            offsetof(CUmemAllocationProp, allocFlags.gpuDirectRDMACapable));
+  EXPECT_EQ(
+      offsetof(MemAllocationProp, flags) + offsetof(MemAllocationFlags, gpu_direct_rdma_capable),
+      offsetof(CUmemAllocationProp, allocFlags.gpuDirectRDMACapable));
   EXPECT_EQ(offsetof(MemAllocationProp, flags) + offsetof(MemAllocationFlags, usage),
             offsetof(CUmemAllocationProp, allocFlags.usage));
 
@@ -113,19 +119,25 @@ TEST(CudaAbi, flags_have_cudas_numbers) {
 }
 
 TEST(CudaAbi, enumerations_of_the_door_have_cudas_numbers) {
-  EXPECT_EQ(number(DeviceAttribute::can_map_host_memory), number(CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY));
-  EXPECT_EQ(number(DeviceAttribute::unified_addressing), number(CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING));
+  EXPECT_EQ(number(DeviceAttribute::can_map_host_memory),
+            number(CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY));
+  EXPECT_EQ(number(DeviceAttribute::unified_addressing),
+            number(CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING));
   EXPECT_EQ(number(DeviceAttribute::managed_memory), number(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY));
-  EXPECT_EQ(number(DeviceAttribute::compute_capability_major), number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR));
-  EXPECT_EQ(number(DeviceAttribute::compute_capability_minor), number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
+  EXPECT_EQ(number(DeviceAttribute::compute_capability_major),
+            number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR));
+  EXPECT_EQ(number(DeviceAttribute::compute_capability_minor),
+            number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
   EXPECT_EQ(number(DeviceAttribute::virtual_memory_management_supported),
             number(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED));
   EXPECT_EQ(number(DeviceAttribute::posix_file_descriptor_supported),
             number(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED));
   EXPECT_EQ(number(DeviceAttribute::gpu_direct_rdma_with_vmm_supported),
             number(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED));
-  EXPECT_EQ(number(DeviceAttribute::memory_pools_supported), number(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED));
-  EXPECT_EQ(number(DeviceAttribute::gpu_direct_rdma_supported), number(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED));
+  EXPECT_EQ(number(DeviceAttribute::memory_pools_supported),
+            number(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED));
+  EXPECT_EQ(number(DeviceAttribute::gpu_direct_rdma_supported),
+            number(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED));
 
   EXPECT_EQ(number(PointerAttribute::device_ordinal), number(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL));
   EXPECT_EQ(number(Granularity::minimum), number(CU_MEM_ALLOC_GRANULARITY_MINIMUM));
@@ -141,7 +153,8 @@ TEST(CudaAbi, enumerations_of_the_door_have_cudas_numbers) {
   EXPECT_EQ(number(MemPoolAttribute::reuse_allow_internal_dependencies),
             number(CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES));
   EXPECT_EQ(number(MemPoolAttribute::release_threshold), number(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD));
-  EXPECT_EQ(number(MemPoolAttribute::reserved_mem_current), number(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
+  EXPECT_EQ(number(MemPoolAttribute::reserved_mem_current),
+            number(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
   EXPECT_EQ(number(MemPoolAttribute::reserved_mem_high), number(CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH));
   EXPECT_EQ(number(MemPoolAttribute::used_mem_current), number(CU_MEMPOOL_ATTR_USED_MEM_CURRENT));
   EXPECT_EQ(number(MemPoolAttribute::used_mem_high), number(CU_MEMPOOL_ATTR_USED_MEM_HIGH));
@@ -155,6 +168,8 @@ TEST(CudaAbi, enumerations_of_the_door_have_cudas_numbers) {
 #else
 
 // Skipped rather than left out, so that whoever runs the tests sees what was not compared.
-TEST(CudaAbi, declarations_match_cudas_headers) { GTEST_SKIP() << "cuda.h of CUDA 13.0 or newer is not installed"; }
+TEST(CudaAbi, declarations_match_cudas_headers) {
+  GTEST_SKIP() << "cuda.h of CUDA 13.0 or newer is not installed";
+}
 
 #endif

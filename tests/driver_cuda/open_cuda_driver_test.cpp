@@ -1,4 +1,5 @@
-// tests/driver_cuda: what a user is told when there is no usable driver, and how entry points are asked for.
+// tests/driver_cuda: what a user is told when there is no usable driver, and how entry points are
+// asked for.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,8 +27,10 @@ struct Imitation {
 Imitation imitation;
 
 CuResult imitated_init(unsigned) { return imitation.init_result; }
-CuResult imitated_map(DevicePtr ptr, std::size_t size, std::size_t offset, ChunkHandle chunk, unsigned long long) {
-  const bool as_passed = ptr == DevicePtr{0x1000} && size == 2 && offset == 3 && chunk == ChunkHandle{4};
+CuResult imitated_map(DevicePtr ptr, std::size_t size, std::size_t offset, ChunkHandle chunk,
+                      unsigned long long) {
+  const bool as_passed =
+      ptr == DevicePtr{0x1000} && size == 2 && offset == 3 && chunk == ChunkHandle{4};
   return as_passed ? CuResult::success : CuResult::invalid_value;
 }
 CuResult imitated_reserve(DevicePtr* ptr, std::size_t, std::size_t, DevicePtr, unsigned long long) {
@@ -54,40 +57,49 @@ struct ImitatedHandle {
   char bytes[64];
 };
 CuResult imitated_open_handle(DevicePtr* ptr, ImitatedHandle handle, unsigned flags) {
-  *ptr = DevicePtr{0x3000} + static_cast<Bytes>(handle.bytes[0]) + static_cast<Bytes>(handle.bytes[63]);
+  *ptr = DevicePtr{0x3000} + static_cast<Bytes>(handle.bytes[0]) +
+         static_cast<Bytes>(handle.bytes[63]);
   return flags == kIpcLazyEnablePeerAccess ? CuResult::success : CuResult::invalid_value;
 }
 CuResult never_called() { return CuResult::unknown; }
 
-CuResult old_get_proc_address(const char* symbol, void** function, int version, std::uint64_t flags) {
+CuResult old_get_proc_address(const char* symbol, void** function, int version,
+                              std::uint64_t flags) {
   imitation.asked[symbol] = version;
   imitation.flags = flags;
   if (imitation.missing.count(symbol) != 0) return CuResult::not_found;
   *function = reinterpret_cast<void*>(never_called);
   if (std::strcmp(symbol, "cuInit") == 0) *function = reinterpret_cast<void*>(imitated_init);
   if (std::strcmp(symbol, "cuMemMap") == 0) *function = reinterpret_cast<void*>(imitated_map);
-  if (std::strcmp(symbol, "cuMemAddressReserve") == 0) *function = reinterpret_cast<void*>(imitated_reserve);
+  if (std::strcmp(symbol, "cuMemAddressReserve") == 0)
+    *function = reinterpret_cast<void*>(imitated_reserve);
   if (std::strcmp(symbol, "cuPointerGetAttribute") == 0)
     *function = reinterpret_cast<void*>(imitated_pointer_attribute);
-  if (std::strcmp(symbol, "cuMemGetAddressRange") == 0) *function = reinterpret_cast<void*>(imitated_address_range);
-  if (std::strcmp(symbol, "cuIpcOpenMemHandle") == 0) *function = reinterpret_cast<void*>(imitated_open_handle);
+  if (std::strcmp(symbol, "cuMemGetAddressRange") == 0)
+    *function = reinterpret_cast<void*>(imitated_address_range);
+  if (std::strcmp(symbol, "cuIpcOpenMemHandle") == 0)
+    *function = reinterpret_cast<void*>(imitated_open_handle);
   if (std::strcmp(symbol, "cuMemHostGetDevicePointer") == 0) {
     *function = reinterpret_cast<void*>(imitated_device_pointer);
   }
   return CuResult::success;
 }
 // As drivers from 12.0: a missing symbol is a success with a null pointer.
-CuResult get_proc_address(const char* symbol, void** function, int version, std::uint64_t flags, int* status) {
+CuResult get_proc_address(const char* symbol, void** function, int version, std::uint64_t flags,
+                          int* status) {
   *status = 0;
-  if (old_get_proc_address(symbol, function, version, flags) != CuResult::success) *function = nullptr;
+  if (old_get_proc_address(symbol, function, version, flags) != CuResult::success)
+    *function = nullptr;
   return CuResult::success;
 }
 
 void* exports_of_12(const char* name) {
-  return std::strcmp(name, "cuGetProcAddress_v2") == 0 ? reinterpret_cast<void*>(get_proc_address) : nullptr;
+  return std::strcmp(name, "cuGetProcAddress_v2") == 0 ? reinterpret_cast<void*>(get_proc_address)
+                                                       : nullptr;
 }
 void* exports_of_11(const char* name) {
-  return std::strcmp(name, "cuGetProcAddress") == 0 ? reinterpret_cast<void*>(old_get_proc_address) : nullptr;
+  return std::strcmp(name, "cuGetProcAddress") == 0 ? reinterpret_cast<void*>(old_get_proc_address)
+                                                    : nullptr;
 }
 void* exports_of_10(const char*) { return nullptr; }
 
@@ -104,8 +116,10 @@ TEST_F(OpenCudaDriver, without_libcuda_the_error_names_the_simulator) {
   const auto driver = open_cuda_driver();
   ASSERT_FALSE(driver.ok());
   EXPECT_EQ(driver.error().code, ErrorCode::no_driver);
-  EXPECT_THAT(driver.error().message,
-              StartsWith("no CUDA driver: libcuda.so.1 was not found; use the simulator with VPMM_DRIVER=sim"));
+  EXPECT_THAT(
+      driver.error().message,
+      StartsWith(
+          "no CUDA driver: libcuda.so.1 was not found; use the simulator with VPMM_DRIVER=sim"));
 }
 
 TEST_F(OpenCudaDriver, a_failed_init_is_named) {
@@ -113,7 +127,8 @@ TEST_F(OpenCudaDriver, a_failed_init_is_named) {
   const auto driver = open_cuda_driver(exports_of_12);
   ASSERT_FALSE(driver.ok());
   EXPECT_EQ(driver.error().code, ErrorCode::driver_failed);
-  EXPECT_THAT(driver.error().message, HasSubstr("cuInit failed with CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)"));
+  EXPECT_THAT(driver.error().message,
+              HasSubstr("cuInit failed with CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)"));
 }
 
 TEST_F(OpenCudaDriver, a_driver_that_sees_no_gpu_is_no_driver) {
@@ -148,7 +163,8 @@ TEST_F(OpenCudaDriver, a_missing_required_symbol_is_named_with_the_version_that_
   const auto driver = open_cuda_driver(exports_of_12);
   ASSERT_FALSE(driver.ok());
   EXPECT_EQ(driver.error().code, ErrorCode::unsupported);
-  EXPECT_THAT(driver.error().message, HasSubstr("does not offer cuMemCreate as of CUDA 10.2 (CUDA_ERROR_NOT_FOUND)"));
+  EXPECT_THAT(driver.error().message,
+              HasSubstr("does not offer cuMemCreate as of CUDA 10.2 (CUDA_ERROR_NOT_FOUND)"));
 }
 
 TEST_F(OpenCudaDriver, a_driver_before_11_3_is_refused_as_too_old) {
@@ -158,7 +174,8 @@ TEST_F(OpenCudaDriver, a_driver_before_11_3_is_refused_as_too_old) {
   EXPECT_THAT(driver.error().message, HasSubstr("11.4 or newer is needed"));
 }
 
-TEST_F(OpenCudaDriver, entry_points_are_asked_for_by_stable_version_and_with_the_legacy_default_stream) {
+TEST_F(OpenCudaDriver,
+       entry_points_are_asked_for_by_stable_version_and_with_the_legacy_default_stream) {
   ASSERT_TRUE(open_cuda_driver(exports_of_12).ok());
   EXPECT_EQ(imitation.asked.size(), kCallCount);
   EXPECT_EQ(imitation.asked["cuStreamGetCaptureInfo"], 11030);

@@ -35,7 +35,8 @@ class DriverPoolTest : public testing::Test {
     driver_pool.release_everything();
     timelines.destroy_events();
     EXPECT_EQ(sim.census().pool_allocations, 0u);
-    EXPECT_EQ(sim.hazard_count(), 0u) << (sim.hazards().empty() ? "" : sim.hazards().front().describe());
+    EXPECT_EQ(sim.hazard_count(), 0u)
+        << (sim.hazards().empty() ? "" : sim.hazards().front().describe());
   }
   static void expect(CuResult result) { EXPECT_EQ(result, CuResult::success); }
 
@@ -87,7 +88,8 @@ TEST_F(DriverPoolTest, makes_its_pool_at_the_first_request_only) {
 }
 
 TEST_F(DriverPoolTest, a_pool_that_cannot_be_made_is_tried_again) {
-  for (const Call call : {Call::mem_pool_create, Call::mem_pool_set_attribute, Call::stream_create}) {
+  for (const Call call :
+       {Call::mem_pool_create, Call::mem_pool_set_attribute, Call::stream_create}) {
     faults.set_plan({{call}, 1, CuResult::out_of_memory, FaultPlan::Repeat::once});
     EXPECT_FALSE(driver_pool.allocate(lock, 100, a, &of(a)).ok()) << driver::to_string(call);
   }
@@ -178,7 +180,8 @@ TEST_F(DriverPoolTest, memory_is_kept_when_a_stream_is_synchronised) {
 TEST_F(DriverPoolTest, forgets_every_pointer_of_a_dead_context_without_a_driver_call) {
   const DevicePtr ptr = allocate(1000, a);
   const DevicePtr other = allocate(500, a);
-  ASSERT_TRUE(driver_pool.deallocate_after(lock, driver_pool.block_around(other), stamp_on(a)).ok());
+  ASSERT_TRUE(
+      driver_pool.deallocate_after(lock, driver_pool.block_around(other), stamp_on(a)).ok());
   const time::TimelineId id = of(a).id;
   sim.run_until_idle();
   expect(sim.device_primary_ctx_reset(0));

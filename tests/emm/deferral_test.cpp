@@ -1,4 +1,5 @@
-// emm: pending deallocations, as Numba's: by count, by bytes, deferred, and what comes first when memory runs out.
+// emm: pending deallocations, as Numba's: by count, by bytes, deferred, and what comes first when
+// memory runs out.
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -21,8 +22,12 @@ class Deferral : public testing::Test {
   std::size_t thousandth = world.driver().mem_get_info().total / 1000;  // bytes
   std::shared_ptr<emm::DefaultMemoryManager> manager = world.make<emm::DefaultMemoryManager>();
 
-  std::uint64_t frees() { return world.calls().count(Call::mem_free) + world.calls().count(Call::mem_free_host); }
-  std::uint64_t allocated() { return world.calls().count(Call::mem_alloc) - world.calls().count(Call::mem_free); }
+  std::uint64_t frees() {
+    return world.calls().count(Call::mem_free) + world.calls().count(Call::mem_free_host);
+  }
+  std::uint64_t allocated() {
+    return world.calls().count(Call::mem_alloc) - world.calls().count(Call::mem_free);
+  }
   void allocate_and_drop(std::size_t bytes) { (void)manager->memalloc(bytes); }
 };
 
@@ -36,7 +41,8 @@ TEST_F(Deferral, waits_until_more_than_the_count_are_pending) {
 }
 
 TEST_F(Deferral, waits_until_more_than_the_bytes_are_pending) {
-  const auto fifth = static_cast<std::size_t>(0.2 * static_cast<double>(world.driver().mem_get_info().total));
+  const auto fifth =
+      static_cast<std::size_t>(0.2 * static_cast<double>(world.driver().mem_get_info().total));
   allocate_and_drop(fifth);
   EXPECT_EQ(manager->pending().bytes(), fifth);
   EXPECT_EQ(frees(), 0u);
@@ -177,7 +183,9 @@ TEST_F(Deferral, a_free_that_fails_is_counted_and_the_others_are_carried_out) {
 
 // A driver that only counts what is freed, and refuses the first.
 std::atomic<int> freed = 0;
-vpmm_status counted_free(const vpmm_emm_driver*, void*) { return ++freed == 1 ? VPMM_ERROR_DRIVER_FAILED : VPMM_OK; }
+vpmm_status counted_free(const vpmm_emm_driver*, void*) {
+  return ++freed == 1 ? VPMM_ERROR_DRIVER_FAILED : VPMM_OK;
+}
 
 TEST_F(Deferral, a_free_is_carried_out_at_once_when_there_is_no_host_memory_for_the_queue) {
   vpmm_emm_driver counting = *world.driver().table();
@@ -218,8 +226,8 @@ TEST_F(Deferral, running_out_of_memory_waits_for_frees_that_another_thread_has_b
     may_free = true;
   });
   void* memory = nullptr;
-  const Thrown thrown =
-      thrown_by([&] { memory = queue.attempt([&] { return world.driver().mem_alloc(600 * thousandth); }); });
+  const Thrown thrown = thrown_by(
+      [&] { memory = queue.attempt([&] { return world.driver().mem_alloc(600 * thousandth); }); });
   EXPECT_EQ(thrown.status, VPMM_OK) << thrown.text;
   waker.join();
   other.join();
@@ -291,7 +299,8 @@ TEST_F(Deferral, unpins_at_once_and_inside_a_guard_so_that_the_range_can_be_pinn
     const emm::PinnedMemory pinned = manager->pin(nullptr, span);
     EXPECT_NE(thrown_by([&] { (void)manager->pin_mapped(nullptr, span); }).status, VPMM_OK);
   }
-  for (int i = 0; i < 3; ++i) EXPECT_NE(manager->pin_mapped(nullptr, span).device_pointer(), nullptr);
+  for (int i = 0; i < 3; ++i)
+    EXPECT_NE(manager->pin_mapped(nullptr, span).device_pointer(), nullptr);
   EXPECT_EQ(world.calls().count(Call::mem_host_unregister), 6u);
   EXPECT_EQ(manager->pending().failures(), 0u);
   EXPECT_EQ(manager->pending().count(), 0u);

@@ -1,4 +1,5 @@
-// emm: each driver call that a memory manager makes fails in turn; nothing is lost, and the manager goes on.
+// emm: each driver call that a memory manager makes fails in turn; nothing is lost, and the manager
+// goes on.
 #include <algorithm>
 #include <functional>
 #include <string>
@@ -22,8 +23,10 @@ std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.nam
 std::vector<Case> cases() {
   return {
       {"default_manager", [](EmmWorld& world) { return world.make<emm::DefaultMemoryManager>(); }},
-      {"on_a_pool", [](EmmWorld& world) { return world.make<OnPool>(world.calls(), pool_config()); }},
-      {"stream_ordered", [](EmmWorld& world) { return world.make<OnPool>(world.calls(), stream_ordered_config()); }}};
+      {"on_a_pool",
+       [](EmmWorld& world) { return world.make<OnPool>(world.calls(), pool_config()); }},
+      {"stream_ordered",
+       [](EmmWorld& world) { return world.make<OnPool>(world.calls(), stream_ordered_config()); }}};
 }
 
 // A bit of everything. Whatever of it fails, what came before is used and given back.
@@ -80,8 +83,8 @@ TEST_P(EmmFault, in_every_call_loses_nothing) {
   for (std::size_t n = 1; n <= calls.size(); ++n) {
     for (const CuResult error : driver::errors_that_matter(calls[n - 1])) {
       if (driver::is_sticky(error)) continue;  // the next test
-      SCOPED_TRACE(GetParam().name + ": call " + std::to_string(n) + " (" + driver::to_string(calls[n - 1]) +
-                   ") gives " + driver::to_string(error));
+      SCOPED_TRACE(GetParam().name + ": call " + std::to_string(n) + " (" +
+                   driver::to_string(calls[n - 1]) + ") gives " + driver::to_string(error));
       EmmWorld world;
       auto manager = GetParam().make(world);
       driver::FaultPlan plan;
@@ -100,7 +103,8 @@ TEST_P(EmmFault, in_every_call_loses_nothing) {
       EXPECT_TRUE(manager->allocate_mapped(10));
       manager->reset();
       manager->reset();
-      const bool may_be_lost = calls[n - 1] == Call::mem_free || calls[n - 1] == Call::mem_free_host ||
+      const bool may_be_lost = calls[n - 1] == Call::mem_free ||
+                               calls[n - 1] == Call::mem_free_host ||
                                calls[n - 1] == Call::mem_host_unregister;
       if (!may_be_lost) {
         EXPECT_TRUE(manager->pin(nullptr, {pages.data(), pages.size()}));
@@ -131,7 +135,8 @@ TEST_P(EmmFault, that_breaks_the_context_ends_in_errors_and_no_crash) {
   mapped.reset();
 }
 
-INSTANTIATE_TEST_SUITE_P(Emm, EmmFault, testing::ValuesIn(cases()), [](const auto& each) { return each.param.name; });
+INSTANTIATE_TEST_SUITE_P(Emm, EmmFault, testing::ValuesIn(cases()),
+                         [](const auto& each) { return each.param.name; });
 
 }  // namespace
 }  // namespace vpmm::emm_test

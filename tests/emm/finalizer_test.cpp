@@ -1,4 +1,5 @@
-// emm: memory is given back exactly once, whoever comes first: the last value, a release, a reset, the end.
+// emm: memory is given back exactly once, whoever comes first: the last value, a release, a reset,
+// the end.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -56,7 +57,9 @@ class Counting : public emm::MemoryManager {
     }
     --busy_;
   }
-  Block do_allocate_on_stream(std::size_t bytes, vpmm_stream) override { return do_allocate(bytes); }
+  Block do_allocate_on_stream(std::size_t bytes, vpmm_stream) override {
+    return do_allocate(bytes);
+  }
   void do_release_on_stream(const Block& block, vpmm_stream) override {
     ++busy_;
     while (is_slow) std::this_thread::yield();
@@ -150,7 +153,8 @@ TEST_F(Finalizer, a_reset_waits_for_finalizers_that_have_begun) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     manager->is_slow = false;
   });
-  // The finalizer has taken the memory, or the reset does; either way both are done before the manager resets itself.
+  // The finalizer has taken the memory, or the reset does; either way both are done before the
+  // manager resets itself.
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
   manager->reset();
   EXPECT_FALSE(manager->was_busy_at_reset());
@@ -163,7 +167,8 @@ TEST_F(Finalizer, a_reset_waits_for_a_release_on_a_stream_and_takes_what_it_refu
   MemoryPointer memory = manager->memalloc(1000);
   manager->refuses_streams = true;
   manager->is_slow = true;
-  std::thread releaser([&] { EXPECT_NE(thrown_by([&] { memory.release_on(nullptr); }).status, VPMM_OK); });
+  std::thread releaser(
+      [&] { EXPECT_NE(thrown_by([&] { memory.release_on(nullptr); }).status, VPMM_OK); });
   while (!manager->is_busy()) std::this_thread::yield();
   std::thread waker([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -288,7 +293,8 @@ TEST_F(FinalizerDeathTest, memory_and_guards_that_outlive_main_end_silently) {
   EXPECT_EXIT(
       {
         last_world = new EmmWorld;
-        static std::shared_ptr<emm::DefaultMemoryManager> manager = last_world->make<emm::DefaultMemoryManager>();
+        static std::shared_ptr<emm::DefaultMemoryManager> manager =
+            last_world->make<emm::DefaultMemoryManager>();
         static emm::MappedMemory mapped = manager->allocate_mapped(100);
         static emm::DeferCleanup guard = manager->defer_cleanup();
         last_pointer = manager->memalloc(1000);

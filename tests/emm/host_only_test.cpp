@@ -18,7 +18,8 @@ class Patched {
   vpmm_emm_driver table;
 };
 
-// What a third party writes at the least, and each method that may be overridden, without a call to a base's.
+// What a third party writes at the least, and each method that may be overridden, without a call to
+// a base's.
 class Minimal : public emm::HostOnlyMemoryManager {
  public:
   using HostOnlyMemoryManager::HostOnlyMemoryManager;
@@ -63,11 +64,13 @@ TEST(HostOnly, options_reach_the_driver) {
   Patched driver(world);
   static auto* const allocate = driver.table.mem_host_alloc;
   static auto* const lock = driver.table.mem_host_register;
-  driver.table.mem_host_alloc = [](const vpmm_emm_driver* table, std::size_t bytes, unsigned asked, void** ptr) {
+  driver.table.mem_host_alloc = [](const vpmm_emm_driver* table, std::size_t bytes, unsigned asked,
+                                   void** ptr) {
     flags.push_back(asked);
     return allocate(table, bytes, asked, ptr);
   };
-  driver.table.mem_host_register = [](const vpmm_emm_driver* table, void* ptr, std::size_t bytes, unsigned asked) {
+  driver.table.mem_host_register = [](const vpmm_emm_driver* table, void* ptr, std::size_t bytes,
+                                      unsigned asked) {
     flags.push_back(asked);
     return lock(table, ptr, bytes, asked);
   };
@@ -79,7 +82,8 @@ TEST(HostOnly, options_reach_the_driver) {
   (void)manager->pin(nullptr, {pages.data(), pages.size()}, {true, false});
   (void)manager->pin_mapped(nullptr, {pages.data(), pages.size()});
   constexpr unsigned kPortable = 1, kMapped = 2, kWriteCombined = 4;
-  EXPECT_EQ(flags, (std::vector<unsigned>{0, kPortable, kMapped | kWriteCombined, kPortable, kMapped}));
+  EXPECT_EQ(flags,
+            (std::vector<unsigned>{0, kPortable, kMapped | kWriteCombined, kPortable, kMapped}));
   manager->reset();
 }
 
@@ -92,11 +96,14 @@ TEST(HostOnly, pinning_as_mapped_is_refused_where_the_device_cannot_map_host_mem
   };
   const auto manager = std::make_shared<Minimal>(driver.creation());
   std::vector<char> pages(4096);
-  const Thrown thrown = thrown_by([&] { (void)manager->pin_mapped(nullptr, {pages.data(), pages.size()}); });
+  const Thrown thrown = thrown_by([&] {
+    (void)manager->pin_mapped(nullptr, {pages.data(), pages.size()});
+  });
   EXPECT_EQ(thrown.status, VPMM_ERROR_UNSUPPORTED);
   EXPECT_TRUE(thrown.names("device 0 cannot map host memory")) << thrown.text;
   EXPECT_EQ(world.calls().count(Call::mem_host_register), 0u);
-  EXPECT_TRUE(manager->pin(nullptr, {pages.data(), pages.size()})) << "the device need not see this";
+  EXPECT_TRUE(manager->pin(nullptr, {pages.data(), pages.size()}))
+      << "the device need not see this";
 }
 
 }  // namespace

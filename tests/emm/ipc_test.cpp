@@ -1,4 +1,5 @@
-// emm: memory of a manager opens in another process, at a view's offset, and both see what the other wrote.
+// emm: memory of a manager opens in another process, at a view's offset, and both see what the
+// other wrote.
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -98,11 +99,15 @@ TEST_F(IpcDeathTest, memory_is_not_opened_where_it_was_exported) {
     const emm::MemoryPointer memory = context.memalloc(kBytes);
     const emm::CurrentContext current(emm::Driver::of_process(), context.cuda_context());
     ipc_handle received(context.get_ipc_handle(memory));
-    EXPECT_TRUE(thrown_by([&] { (void)received.open(); }).names("in the process that exported it")) << name;
-    EXPECT_TRUE(thrown_by([&] { (void)received.open_staged(default_pool()); }).names("in the process that exported it"))
+    EXPECT_TRUE(thrown_by([&] { (void)received.open(); }).names("in the process that exported it"))
+        << name;
+    EXPECT_TRUE(thrown_by([&] {
+                  (void)received.open_staged(default_pool());
+                }).names("in the process that exported it"))
         << name;
     ipc_handle exported = export_memory(memory.device_pointer(), kBytes);
-    EXPECT_TRUE(thrown_by([&] { (void)exported.open(); }).names("in the process that exported it")) << name;
+    EXPECT_TRUE(thrown_by([&] { (void)exported.open(); }).names("in the process that exported it"))
+        << name;
   }
 }
 

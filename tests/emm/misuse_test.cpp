@@ -41,7 +41,8 @@ class Faulty : public MemoryManager {
     ++releases;
     const vpmm_emm_driver* const table = driver().table();
     const bool is_host = block.kind == VPMM_EMM_PINNED || block.kind == VPMM_EMM_MAPPED;
-    (void)(is_host ? table->mem_free_host(table, block.pointer) : table->mem_free(table, block.pointer));
+    (void)(is_host ? table->mem_free_host(table, block.pointer)
+                   : table->mem_free(table, block.pointer));
   }
 };
 
@@ -76,10 +77,12 @@ TEST(Misuse, an_ipc_handle_is_for_memory_of_the_manager_that_is_still_there) {
   const Context mine = Context::create(0, emm::builtin_plugin("default"));
   const Context other = Context::create(0, emm::builtin_plugin("default"));
   const emm::MemoryPointer memory = other.memalloc(100);
-  EXPECT_EQ(thrown_by([&] { (void)mine.get_ipc_handle(memory); }).status, VPMM_ERROR_INVALID_POINTER);
+  EXPECT_EQ(thrown_by([&] { (void)mine.get_ipc_handle(memory); }).status,
+            VPMM_ERROR_INVALID_POINTER);
   EXPECT_EQ(thrown_by([&] { (void)other.get_ipc_handle(memory); }).status, VPMM_OK);
   other.reset();
-  EXPECT_EQ(thrown_by([&] { (void)other.get_ipc_handle(memory); }).status, VPMM_ERROR_INVALID_POINTER);
+  EXPECT_EQ(thrown_by([&] { (void)other.get_ipc_handle(memory); }).status,
+            VPMM_ERROR_INVALID_POINTER);
 }
 
 TEST(Misuse, an_empty_factory_is_refused) {

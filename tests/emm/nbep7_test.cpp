@@ -110,7 +110,8 @@ TEST_F(Nbep7, defer_cleanup_reaches_the_manager_and_ends_with_an_exception) {
     throw 1;
   } catch (int) {
   }
-  EXPECT_EQ(asked(), (Calls{"initialize", "defer", "defer", "allocate 5", "release", "end", "end"}));
+  EXPECT_EQ(asked(),
+            (Calls{"initialize", "defer", "defer", "allocate 5", "release", "end", "end"}));
 }
 
 TEST_F(Nbep7, without_a_choice_contexts_use_the_process_wide_pool) {
@@ -130,7 +131,8 @@ TEST_F(Nbep7, two_contexts_of_a_device_share_its_pool) {
   const std::uint64_t before = default_pool().statistics().live_allocations;
   first.reset();
   const emm::MemoryPointer three = second.memalloc(kMiB);  // the pool looks at what was dropped
-  EXPECT_EQ(default_pool().statistics().live_allocations, before) << "a reset frees what its own manager gave";
+  EXPECT_EQ(default_pool().statistics().live_allocations, before)
+      << "a reset frees what its own manager gave";
 }
 
 TEST_F(Nbep7, a_manager_that_is_exchanged_serves_new_contexts_and_old_ones_keep_theirs) {
@@ -170,9 +172,11 @@ class Ending : public Listed {
   using Listed::Listed;
   ~Ending() override {
     const vpmm_emm_driver* const table = driver().table();
-    const bool is_there = cuda_context() != nullptr && table->ctx_set_current(table, cuda_context()) == VPMM_OK &&
+    const bool is_there = cuda_context() != nullptr &&
+                          table->ctx_set_current(table, cuda_context()) == VPMM_OK &&
                           table->ctx_synchronize(table) == VPMM_OK;
-    if (cuda_context() != nullptr) asked().push_back(is_there ? "end in the context" : "end too late");
+    if (cuda_context() != nullptr)
+      asked().push_back(is_there ? "end in the context" : "end too late");
     (void)table->ctx_set_current(table, nullptr);
   }
   static inline bool refuses_reset = false;
@@ -183,7 +187,8 @@ class Ending : public Listed {
   }
 };
 
-const std::vector<std::string> kTwoLives{"initialize", "end in the context", "initialize", "allocate 5",
+const std::vector<std::string> kTwoLives{"initialize", "end in the context",
+                                         "initialize", "allocate 5",
                                          "release",    "end in the context"};
 
 // Each begins anew, for a pool of this process would keep the primary context too.
@@ -248,7 +253,8 @@ TEST_F(Nbep7, a_manager_that_cannot_say_how_much_is_free_says_that) {
   EXPECT_EQ(thrown.status, VPMM_ERROR_UNSUPPORTED);
   EXPECT_TRUE(thrown.names("how much memory is free")) << thrown.text;
   EXPECT_EQ(thrown_by([&] { (void)context.allocate_pinned(1); }).status, VPMM_ERROR_UNSUPPORTED);
-  EXPECT_EQ(thrown_by([&] { (void)context.get_ipc_handle(context.memalloc(1)); }).status, VPMM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(thrown_by([&] { (void)context.get_ipc_handle(context.memalloc(1)); }).status,
+            VPMM_ERROR_UNSUPPORTED);
   EXPECT_EQ(thrown_by([&] { (void)context.memalloc(1, nullptr); }).status, VPMM_ERROR_UNSUPPORTED);
   EXPECT_EQ(thrown_by([&] { (void)context.allocate_managed(1); }).status, VPMM_ERROR_UNSUPPORTED);
 }
@@ -277,8 +283,9 @@ TEST_F(Nbep7, memory_that_exists_cannot_be_pinned_write_combined) {
   const emm::HostSpan span{pages.data(), pages.size()};
   const Context context = Context::create();
   const emm::HostOptions options{false, true};
-  for (const Thrown& thrown : {thrown_by([&] { (void)context.pin(nullptr, span, options); }),
-                               thrown_by([&] { (void)context.pin_mapped(nullptr, span, options); })}) {
+  for (const Thrown& thrown :
+       {thrown_by([&] { (void)context.pin(nullptr, span, options); }),
+        thrown_by([&] { (void)context.pin_mapped(nullptr, span, options); })}) {
     EXPECT_EQ(thrown.status, VPMM_ERROR_INVALID_ARGUMENT);
     EXPECT_TRUE(thrown.names("write_combined")) << thrown.text;
   }
@@ -312,7 +319,8 @@ TEST_F(Nbep7, a_pool_may_use_dropped_memory_again_inside_a_guard_but_gives_none_
   config.release_threshold = 0;
   const auto manager = world.make<OnPool>(world.calls(), config);
   manager->initialize();
-  const std::uint64_t tried_out = world.calls().count(Call::mem_create);  // when the pool was opened
+  const std::uint64_t tried_out =
+      world.calls().count(Call::mem_create);  // when the pool was opened
   const auto given_back = [&] { return world.calls().count(Call::mem_release) - tried_out; };
   const auto release_three_times = [&] {  // such a free looks at the threshold
     for (int i = 0; i < 3; ++i) {
@@ -350,12 +358,14 @@ TEST_F(Nbep7, a_context_of_somebody_elses_is_wrapped_and_left_alone) {
 }
 
 TEST_F(Nbep7, two_libraries_whose_classes_have_one_name_are_two_managers) {
-  for (const auto& [path, name] : {std::pair{VPMM_TEST_PLUGIN_one, "one"}, {VPMM_TEST_PLUGIN_other, "other"}}) {
+  for (const auto& [path, name] :
+       {std::pair{VPMM_TEST_PLUGIN_one, "one"}, {VPMM_TEST_PLUGIN_other, "other"}}) {
     const vpmm_emm_plugin* const plugin = emm::load_plugin(path);
     EXPECT_STREQ(plugin->name, name);
     EXPECT_EQ(emm::load_plugin(path), plugin) << "loaded once";
     const Context context = Context::create(0, plugin);
-    EXPECT_TRUE(thrown_by([&] { (void)context.memalloc(1); }).names(std::string("this is ") + name));
+    EXPECT_TRUE(
+        thrown_by([&] { (void)context.memalloc(1); }).names(std::string("this is ") + name));
   }
 }
 
@@ -392,18 +402,22 @@ TEST_F(Nbep7, opening_an_ipc_handle_in_the_process_that_made_it_is_an_error) {
   const emm::MemoryPointer memory = context.memalloc(kMiB);
   const emm::IpcHandle handle = context.get_ipc_handle(memory);
   const emm::CurrentContext current(emm::Driver::of_process(), context.cuda_context());
-  EXPECT_NE(thrown_by([&] { (void)emm::LegacyIpcMemory(emm::Driver::of_process(), handle); }).status, VPMM_OK);
+  EXPECT_NE(
+      thrown_by([&] { (void)emm::LegacyIpcMemory(emm::Driver::of_process(), handle); }).status,
+      VPMM_OK);
   emm::IpcHandle unknown = handle;
   unknown.kind = 77;
-  EXPECT_TRUE(thrown_by([&] { (void)emm::LegacyIpcMemory(emm::Driver::of_process(), unknown); }).names("legacy"));
+  EXPECT_TRUE(thrown_by([&] {
+                (void)emm::LegacyIpcMemory(emm::Driver::of_process(), unknown);
+              }).names("legacy"));
 }
 
 TEST_F(Nbep7, memory_that_legacy_ipc_does_not_share_is_refused_with_the_reason) {
   const Context context = Context::create();
   const emm::MemoryPointer memory = context.memalloc(3 * kMiB);
   const emm::CurrentContext current(emm::Driver::of_process(), context.cuda_context());
-  const Thrown thrown =
-      thrown_by([&] { (void)legacy_ipc_handle(emm::Driver::of_process(), 0, memory.device_pointer(), 10); });
+  const Thrown thrown = thrown_by(
+      [&] { (void)legacy_ipc_handle(emm::Driver::of_process(), 0, memory.device_pointer(), 10); });
   EXPECT_EQ(thrown.status, VPMM_ERROR_UNSUPPORTED);
   EXPECT_TRUE(thrown.names("legacy IPC")) << thrown.text;
 }
@@ -421,9 +435,12 @@ TEST_F(VariableDeathTest, names_the_manager_and_makes_the_setter_warn_and_do_not
         emm::set_memory_manager<Listed>("listed");
         const Context context = Context::create();
         (void)context.memalloc(5);
-        std::_Exit(asked().empty() && std::strcmp(emm::get_memory_manager()->name, "default") == 0 ? 42 : 1);
+        std::_Exit(asked().empty() && std::strcmp(emm::get_memory_manager()->name, "default") == 0
+                       ? 42
+                       : 1);
       },
-      testing::ExitedWithCode(42), "set_memory_manager does nothing: VPMM_MEMORY_MANAGER=default is set");
+      testing::ExitedWithCode(42),
+      "set_memory_manager does nothing: VPMM_MEMORY_MANAGER=default is set");
 }
 
 // Where there is no GPU as well as where there is one.
@@ -443,8 +460,8 @@ TEST_F(VariableDeathTest, that_names_no_library_is_an_error_that_names_both) {
       {
         setenv("VPMM_MEMORY_MANAGER", "/nowhere/manager.so", 1);
         const Thrown thrown = thrown_by([] { (void)Context::create(); });
-        const bool is_named =
-            thrown.status == VPMM_ERROR_BAD_FILE && thrown.names("VPMM_MEMORY_MANAGER=/nowhere/manager.so: ");
+        const bool is_named = thrown.status == VPMM_ERROR_BAD_FILE &&
+                              thrown.names("VPMM_MEMORY_MANAGER=/nowhere/manager.so: ");
         std::_Exit(is_named ? 42 : 1);
       },
       testing::ExitedWithCode(42), "");

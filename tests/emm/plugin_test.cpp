@@ -1,4 +1,5 @@
-// emm: a plugin is a table: which tables are refused, what an older one lacks, and what an exception becomes.
+// emm: a plugin is a table: which tables are refused, what an older one lacks, and what an
+// exception becomes.
 #include <functional>
 #include <memory>
 #include <new>
@@ -41,7 +42,9 @@ class PluginTable : public testing::Test {
  protected:
   PluginTable() { Scripted::on_allocate = nullptr; }
 
-  emm::Factory factory = [](const emm::Creation& creation) { return std::make_shared<Scripted>(creation); };
+  emm::Factory factory = [](const emm::Creation& creation) {
+    return std::make_shared<Scripted>(creation);
+  };
   vpmm_emm_plugin plugin = emm::make_plugin("scripted", &factory);
 
   Thrown refused() {
@@ -57,7 +60,8 @@ TEST_F(PluginTable, of_another_version_is_refused_with_both_versions) {
   const Thrown thrown = refused();
   EXPECT_EQ(thrown.status, VPMM_ERROR_BAD_CONFIGURATION);
   EXPECT_TRUE(thrown.names("version 2") && thrown.names("version 1")) << thrown.text;
-  EXPECT_EQ(thrown_by([&] { emm::set_memory_manager(&plugin); }).status, VPMM_ERROR_BAD_CONFIGURATION);
+  EXPECT_EQ(thrown_by([&] { emm::set_memory_manager(&plugin); }).status,
+            VPMM_ERROR_BAD_CONFIGURATION);
 }
 
 TEST_F(PluginTable, that_lacks_what_is_needed_is_refused_by_the_name_of_the_slot) {
@@ -70,7 +74,8 @@ TEST_F(PluginTable, that_lacks_what_is_needed_is_refused_by_the_name_of_the_slot
 
 TEST_F(PluginTable, with_half_of_a_pair_is_refused_by_both_names) {
   plugin.release_on_stream = nullptr;
-  EXPECT_TRUE(refused().names("`allocate_on_stream` without `release_on_stream`")) << refused().text;
+  EXPECT_TRUE(refused().names("`allocate_on_stream` without `release_on_stream`"))
+      << refused().text;
   plugin.allocate_on_stream = nullptr;
   EXPECT_EQ(refused().status, VPMM_OK);
 }
@@ -82,7 +87,8 @@ TEST_F(PluginTable, of_an_older_plugin_is_accepted_and_what_lies_beyond_it_is_ne
   const auto manager = make(world);
   EXPECT_TRUE(manager->memalloc(100));
   EXPECT_EQ(thrown_by([&] { (void)manager->get_memory_info(); }).status, VPMM_ERROR_UNSUPPORTED);
-  EXPECT_EQ(thrown_by([&] { (void)manager->memalloc(100, nullptr); }).status, VPMM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(thrown_by([&] { (void)manager->memalloc(100, nullptr); }).status,
+            VPMM_ERROR_UNSUPPORTED);
   const emm::DeferCleanup guard = manager->defer_cleanup();
 }
 
@@ -102,7 +108,8 @@ TEST_F(PluginTable, turns_what_its_author_throws_into_status_and_text) {
     Scripted::on_allocate = std::move(what);
     return thrown_by([&] { (void)manager->memalloc(100); });
   };
-  const Thrown own = thrown_with([] { throw_error(VPMM_ERROR_OUT_OF_MEMORY, "the arena is full"); });
+  const Thrown own =
+      thrown_with([] { throw_error(VPMM_ERROR_OUT_OF_MEMORY, "the arena is full"); });
   EXPECT_EQ(own.status, VPMM_ERROR_OUT_OF_MEMORY);
   EXPECT_TRUE(own.names("the arena is full")) << own.text;
   EXPECT_EQ(thrown_with([] { throw std::bad_alloc(); }).status, VPMM_ERROR_HOST_OUT_OF_MEMORY);

@@ -13,7 +13,8 @@ using driver::Call;
 class Table : public testing::Test {
  protected:
   Table() {
-    EXPECT_EQ(plugin->create(plugin, world.driver().table(), 0, &manager), VPMM_OK) << plugin->last_error();
+    EXPECT_EQ(plugin->create(plugin, world.driver().table(), 0, &manager), VPMM_OK)
+        << plugin->last_error();
     EXPECT_EQ(plugin->initialize(manager), VPMM_OK) << plugin->last_error();
   }
   ~Table() override { plugin->destroy(manager); }
@@ -27,14 +28,18 @@ TEST_F(Table, fills_in_every_block_so_that_it_can_be_handed_back_unchanged) {
   std::vector<char> pages(2 * 4096);
   vpmm_emm_block blocks[6] = {};
   ASSERT_EQ(plugin->allocate(manager, 100, &blocks[VPMM_EMM_DEVICE]), VPMM_OK);
-  ASSERT_EQ(plugin->allocate_managed(manager, 100, VPMM_EMM_ATTACH_GLOBAL, &blocks[VPMM_EMM_MANAGED]), VPMM_OK);
-  ASSERT_EQ(plugin->allocate_host(manager, 100, 0, &blocks[VPMM_EMM_PINNED]), VPMM_OK);
-  ASSERT_EQ(plugin->allocate_host(manager, 100, VPMM_EMM_DEVICE_MAPPED, &blocks[VPMM_EMM_MAPPED]), VPMM_OK);
-  ASSERT_EQ(plugin->register_host(manager, pages.data(), 100, 0, &blocks[VPMM_EMM_REGISTERED]), VPMM_OK);
-  plugin->release(manager, &blocks[VPMM_EMM_REGISTERED]);
   ASSERT_EQ(
-      plugin->register_host(manager, pages.data(), 100, VPMM_EMM_DEVICE_MAPPED, &blocks[VPMM_EMM_REGISTERED_MAPPED]),
+      plugin->allocate_managed(manager, 100, VPMM_EMM_ATTACH_GLOBAL, &blocks[VPMM_EMM_MANAGED]),
       VPMM_OK);
+  ASSERT_EQ(plugin->allocate_host(manager, 100, 0, &blocks[VPMM_EMM_PINNED]), VPMM_OK);
+  ASSERT_EQ(plugin->allocate_host(manager, 100, VPMM_EMM_DEVICE_MAPPED, &blocks[VPMM_EMM_MAPPED]),
+            VPMM_OK);
+  ASSERT_EQ(plugin->register_host(manager, pages.data(), 100, 0, &blocks[VPMM_EMM_REGISTERED]),
+            VPMM_OK);
+  plugin->release(manager, &blocks[VPMM_EMM_REGISTERED]);
+  ASSERT_EQ(plugin->register_host(manager, pages.data(), 100, VPMM_EMM_DEVICE_MAPPED,
+                                  &blocks[VPMM_EMM_REGISTERED_MAPPED]),
+            VPMM_OK);
   for (std::uint32_t kind = 0; kind < 6; ++kind) {
     EXPECT_EQ(blocks[kind].kind, kind);
     EXPECT_EQ(blocks[kind].bytes, 100u) << kind;
@@ -53,7 +58,8 @@ TEST_F(Table, of_a_driver_that_is_too_short_is_refused_with_both_sizes) {
   older.size -= sizeof(void*);
   vpmm_emm_manager* none = nullptr;
   EXPECT_EQ(plugin->create(plugin, &older, 0, &none), VPMM_ERROR_UNSUPPORTED);
-  EXPECT_NE(std::string(plugin->last_error()).find(std::to_string(older.size) + " bytes"), std::string::npos)
+  EXPECT_NE(std::string(plugin->last_error()).find(std::to_string(older.size) + " bytes"),
+            std::string::npos)
       << plugin->last_error();
   EXPECT_EQ(none, nullptr);
 }

@@ -1,4 +1,5 @@
-/* tests: a C99 program that uses a plugin through its table: statuses for what is thrown inside, and whole blocks. */
+/* tests: a C99 program that uses a plugin through its table: statuses for what is thrown inside,
+ * and whole blocks. */
 #include <stdio.h>
 #include <string.h>
 #include <vpmm/emm.h>
@@ -41,7 +42,8 @@ int main(int argc, char** argv) {
 
   memset(&block, 0, sizeof block);
   REQUIRE(plugin->allocate(manager, 1000, &block) == VPMM_OK);
-  REQUIRE(block.bytes == 1000 && block.kind == VPMM_EMM_DEVICE && block.device_pointer == block.pointer);
+  REQUIRE(block.bytes == 1000 && block.kind == VPMM_EMM_DEVICE &&
+          block.device_pointer == block.pointer);
   REQUIRE(driver->memcpy_host_to_device(driver, block.pointer, registered, 1000) == VPMM_OK);
   plugin->release(manager, &block);
   REQUIRE(plugin->allocate_host(manager, 1000, 0, &block) == VPMM_OK);
@@ -53,10 +55,12 @@ int main(int argc, char** argv) {
   /* Unlocked at once: or else it could not be locked again. */
   for (bytes = 0; bytes < 2; ++bytes) {
     REQUIRE(plugin->register_host(manager, registered, sizeof registered, 0, &block) == VPMM_OK);
-    REQUIRE(block.bytes == sizeof registered && block.kind == VPMM_EMM_REGISTERED && block.pointer == registered);
+    REQUIRE(block.bytes == sizeof registered && block.kind == VPMM_EMM_REGISTERED &&
+            block.pointer == registered);
     plugin->release(manager, &block);
   }
-  REQUIRE(plugin->register_host(manager, registered, sizeof registered, VPMM_EMM_DEVICE_MAPPED, &block) == VPMM_OK);
+  REQUIRE(plugin->register_host(manager, registered, sizeof registered, VPMM_EMM_DEVICE_MAPPED,
+                                &block) == VPMM_OK);
   REQUIRE(block.kind == VPMM_EMM_REGISTERED_MAPPED && block.device_pointer != NULL);
   plugin->release(manager, &block);
 

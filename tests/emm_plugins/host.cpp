@@ -1,4 +1,5 @@
-// tests: a C++ program that does with memory managers what its first argument says, and prints what came of it.
+// tests: a C++ program that does with memory managers what its first argument says, and prints what
+// came of it.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -23,18 +24,20 @@ void use(const vpmm_emm_plugin* plugin) {
   const Context context = Context::create(0, plugin);
   const CurrentContext current(Driver::of_process(), context.cuda_context());
   const Capabilities has = context.memory_manager().capabilities();
-  std::printf("%s: host %d, managed %d, stream %d, ipc %d, info %d\n", name_of(context).c_str(), has.host_memory,
-              has.managed_memory, has.stream_order, has.ipc, has.memory_info);
+  std::printf("%s: host %d, managed %d, stream %d, ipc %d, info %d\n", name_of(context).c_str(),
+              has.host_memory, has.managed_memory, has.stream_order, has.ipc, has.memory_info);
   std::vector<unsigned char> out(kMiB, 42);
   std::vector<unsigned char> back(kMiB, 0);
   const PinnedMemory pinned = has.host_memory ? context.allocate_pinned(kMiB) : PinnedMemory();
   void* const through = pinned ? pinned.host_pointer() : back.data();
   {
     const MemoryPointer part = context.memalloc(3 * kMiB).view(kMiB, kMiB);
-    context.memory_manager().driver().memcpy_host_to_device(part.device_pointer(), out.data(), kMiB);
+    context.memory_manager().driver().memcpy_host_to_device(part.device_pointer(), out.data(),
+                                                            kMiB);
     context.memory_manager().driver().memcpy_device_to_host(through, part.device_pointer(), kMiB);
   }
-  if (std::memcmp(through, out.data(), kMiB) != 0) throw std::runtime_error("the data came back wrong");
+  if (std::memcmp(through, out.data(), kMiB) != 0)
+    throw std::runtime_error("the data came back wrong");
   { const DeferCleanup deferred = context.defer_cleanup(); }
   context.reset();
   std::printf("the data is right\n");
@@ -49,8 +52,8 @@ void let_throw(const vpmm_emm_plugin* plugin) {
       std::printf("%zu: nothing\n", bytes);
     } catch (const vpmm::error& error) {
       const bool is_about_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-      std::printf("%zu: %s %d: %s\n", bytes, is_about_memory ? "out_of_memory" : "failure", error.status(),
-                  error.what());
+      std::printf("%zu: %s %d: %s\n", bytes, is_about_memory ? "out_of_memory" : "failure",
+                  error.status(), error.what());
     }
   }
   use(plugin);

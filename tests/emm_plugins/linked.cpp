@@ -1,4 +1,5 @@
-// emm_plugins: a memory manager that is linked against libvpmm.so, because it takes its memory from the pool.
+// emm_plugins: a memory manager that is linked against libvpmm.so, because it takes its memory from
+// the pool.
 #include <vpmm/emm.hpp>
 
 namespace {

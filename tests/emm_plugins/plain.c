@@ -1,7 +1,8 @@
 /* tests: a plugin in C99: each block is an allocation of the driver.
  *
- * For plugins that are older, newer or wrong, tests define TABLE_SIZE, INTERFACE_VERSION, LACKS (a slot to leave out)
- * or DEFERS (one of a pair that is null here). What lies behind a table that is shorter is no pointer to anything. */
+ * For plugins that are older, newer or wrong, tests define TABLE_SIZE, INTERFACE_VERSION, LACKS (a
+ * slot to leave out) or DEFERS (one of a pair that is null here). What lies behind a table that is
+ * shorter is no pointer to anything. */
 #include <stdlib.h>
 #include <string.h>
 #include <vpmm/emm.h>
@@ -45,8 +46,9 @@ static vpmm_status create(const vpmm_emm_plugin* plugin, const vpmm_emm_driver* 
 static void destroy(vpmm_emm_manager* manager) { free(manager); }
 
 static vpmm_status initialize(vpmm_emm_manager* manager) {
-  return manager->context != NULL ? VPMM_OK
-                                  : done(manager, manager->driver->ctx_get_current(manager->driver, &manager->context));
+  return manager->context != NULL
+             ? VPMM_OK
+             : done(manager, manager->driver->ctx_get_current(manager->driver, &manager->context));
 }
 
 static vpmm_status reset(vpmm_emm_manager* manager) {
@@ -57,7 +59,8 @@ static vpmm_status reset(vpmm_emm_manager* manager) {
 static vpmm_status allocate(vpmm_emm_manager* manager, size_t bytes, vpmm_emm_block* block) {
   const vpmm_emm_block empty = {0};
   void* ptr = NULL;
-  const vpmm_status status = done(manager, manager->driver->mem_alloc(manager->driver, bytes, &ptr));
+  const vpmm_status status =
+      done(manager, manager->driver->mem_alloc(manager->driver, bytes, &ptr));
   if (status != VPMM_OK) return status;
   *block = empty;
   block->pointer = block->device_pointer = ptr;
@@ -66,13 +69,15 @@ static vpmm_status allocate(vpmm_emm_manager* manager, size_t bytes, vpmm_emm_bl
   return VPMM_OK;
 }
 
-static vpmm_status allocate_host(vpmm_emm_manager* manager, size_t bytes, unsigned flags, vpmm_emm_block* block) {
+static vpmm_status allocate_host(vpmm_emm_manager* manager, size_t bytes, unsigned flags,
+                                 vpmm_emm_block* block) {
   const vpmm_emm_driver* const driver = manager->driver;
   vpmm_emm_block made = {0};
   const int is_mapped = (flags & VPMM_EMM_DEVICE_MAPPED) != 0;
   vpmm_status status = done(manager, driver->mem_host_alloc(driver, bytes, flags, &made.pointer));
   if (status == VPMM_OK && is_mapped) {
-    status = done(manager, driver->mem_host_get_device_pointer(driver, made.pointer, &made.device_pointer));
+    status = done(manager,
+                  driver->mem_host_get_device_pointer(driver, made.pointer, &made.device_pointer));
     if (status != VPMM_OK) (void)driver->mem_free_host(driver, made.pointer);
   }
   if (status != VPMM_OK) return status;
@@ -109,13 +114,18 @@ static void release(vpmm_emm_manager* manager, const vpmm_emm_block* block) {
     case VPMM_EMM_PINNED:
     case VPMM_EMM_MAPPED: (void)driver->mem_free_host(driver, block->pointer); break;
     case VPMM_EMM_REGISTERED:
-    case VPMM_EMM_REGISTERED_MAPPED: (void)driver->mem_host_unregister(driver, block->pointer); break;
-    default: (void)driver->mem_free(driver, block->pointer); break; /* waits for work that may use the memory */
+    case VPMM_EMM_REGISTERED_MAPPED:
+      (void)driver->mem_host_unregister(driver, block->pointer);
+      break;
+    default:
+      (void)driver->mem_free(driver, block->pointer);
+      break; /* waits for work that may use the memory */
   }
   (void)driver->ctx_set_current(driver, before);
 }
 
-static vpmm_status get_memory_info(vpmm_emm_manager* manager, uint64_t* free_bytes, uint64_t* total_bytes) {
+static vpmm_status get_memory_info(vpmm_emm_manager* manager, uint64_t* free_bytes,
+                                   uint64_t* total_bytes) {
   return done(manager, manager->driver->mem_get_info(manager->driver, free_bytes, total_bytes));
 }
 
@@ -147,6 +157,7 @@ const VPMM_API vpmm_emm_plugin* vpmm_emm_plugin_v1(void) {
 #ifdef LACKS
   plugin.LACKS = NULL;
 #endif
-  if (plugin.size < sizeof plugin) memset((char*)&plugin + plugin.size, 0xEE, sizeof plugin - plugin.size);
+  if (plugin.size < sizeof plugin)
+    memset((char*)&plugin + plugin.size, 0xEE, sizeof plugin - plugin.size);
   return &plugin;
 }

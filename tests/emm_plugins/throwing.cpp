@@ -1,4 +1,5 @@
-// tests: a plugin of a C++ class that throws, by the size of the request: something else for each size of a few bytes.
+// tests: a plugin of a C++ class that throws, by the size of the request: something else for each
+// size of a few bytes.
 #include <new>
 #include <stdexcept>
 #include <vpmm/emm.hpp>

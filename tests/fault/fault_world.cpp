@@ -32,7 +32,8 @@ void FaultWorld::enter() {
   must(sim_.ctx_set_current(context_), "set current");
   must(sim_.ctx_get_id(context_, context_id_), "get id");
   streams_ = {driver::kLegacyStream};
-  for (const StreamFlags flags : {StreamFlags::non_blocking, StreamFlags::non_blocking, StreamFlags::blocking}) {
+  for (const StreamFlags flags :
+       {StreamFlags::non_blocking, StreamFlags::non_blocking, StreamFlags::blocking}) {
     must(sim_.stream_create(flags, streams_.emplace_back()), "create a stream");
   }
 }
@@ -52,7 +53,8 @@ bool FaultWorld::done(const Result<T>& result, const char* what) {
   if (faulting_.fired() > 0) static_cast<void>(sim_.ctx_set_current(context_));
   if (result) return true;
   if (result.error().code == ErrorCode::poisoned) is_poisoned_ = true;
-  if (result.error().code == ErrorCode::invalid_pointer) fail(fmt::format("{}: {}", what, result.error().message));
+  if (result.error().code == ErrorCode::invalid_pointer)
+    fail(fmt::format("{}: {}", what, result.error().message));
   return false;
 }
 
@@ -68,16 +70,17 @@ void FaultWorld::check_leases(const char* what) {
   for (const Shared& shared : shared_)
     if (shared.is_held() && !pool_->query(shared.of.ptr).ok()) kept += shared.usable;
   if (pool_->statistics().leased_bytes != kept)
-    fail(fmt::format("{} leased bytes after {}, and {} are freed and held", pool_->statistics().leased_bytes, what,
-                     kept));
+    fail(fmt::format("{} leased bytes after {}, and {} are freed and held",
+                     pool_->statistics().leased_bytes, what, kept));
 }
 
-// --- what scenarios are made of -------------------------------------------------------------------------------------
+// --- --- what scenarios are made of
 
 void FaultWorld::open() {
   auto created = within([&] { return context::Context::create(recorder_, 0, config_); });
   if (created) pool_ = std::move(created).value();
-  if (!created && faulting_.fired() == 0 && HostFaults::fired() == 0) fail("open: " + created.error().message);
+  if (!created && faulting_.fired() == 0 && HostFaults::fired() == 0)
+    fail("open: " + created.error().message);
 }
 
 std::size_t FaultWorld::allocate(Bytes bytes, context::Stream stream) {
@@ -108,9 +111,11 @@ std::size_t FaultWorld::allocate_in(std::size_t arena, Bytes bytes, context::Str
                    bytes, stream.value_or(streams_[1]));
 }
 
-std::size_t FaultWorld::allocate_again(std::size_t arena, DevicePtr begin, Bytes bytes, context::Stream stream) {
+std::size_t FaultWorld::allocate_again(std::size_t arena, DevicePtr begin, Bytes bytes,
+                                       context::Stream stream) {
   allocations_.emplace_back();
-  if (pool_ == nullptr || is_null(begin) || arenas_[arena] == context::ArenaId{}) return allocations_.size() - 1;
+  if (pool_ == nullptr || is_null(begin) || arenas_[arena] == context::ArenaId{})
+    return allocations_.size() - 1;
   must(sim_.ctx_synchronize(), "wait");
   return take_over(within([&] {
                      return pool_->allocate_at(arenas_[arena], {begin, bytes}, stream);
@@ -133,7 +138,8 @@ void FaultWorld::add_memory(std::size_t arena, Bytes bytes) {
   if (pool_ == nullptr || arenas_[arena] == context::ArenaId{}) return;
   AddressRange memory{{}, bytes};
   must(sim_.mem_alloc(bytes, memory.begin), "allocate memory for an arena");
-  if (done(within([&] { return pool_->add_to_arena(arenas_[arena], memory); }), "add memory to an arena"))
+  if (done(within([&] { return pool_->add_to_arena(arenas_[arena], memory); }),
+           "add memory to an arena"))
     given_.push_back(memory);
   else
     must(sim_.mem_free(memory.begin), "free what the arena did not take");
@@ -143,13 +149,16 @@ void FaultWorld::take_memory(std::size_t arena) {
   if (pool_ == nullptr || arenas_[arena] == context::ArenaId{}) return;
   const auto taken = within([&] { return pool_->take_from_arena(arenas_[arena]); });
   if (!done(taken, "take memory from an arena") || taken.value().empty()) return;
-  if (std::erase(given_, taken.value()) != 1) return fail("an arena gives back what it was not given");
+  if (std::erase(given_, taken.value()) != 1)
+    return fail("an arena gives back what it was not given");
   for (const std::optional<Live>& live : allocations_)
-    if (live && taken.value().contains(live->ptr)) fail("an arena gives back memory in which something lives");
+    if (live && taken.value().contains(live->ptr))
+      fail("an arena gives back memory in which something lives");
   must(sim_.mem_free(taken.value().begin), "free memory that an arena gave back");
 }
 
-std::size_t FaultWorld::take_over(const Result<DevicePtr>& result, Bytes bytes, StreamHandle stream) {
+std::size_t FaultWorld::take_over(const Result<DevicePtr>& result, Bytes bytes,
+                                  StreamHandle stream) {
   if (done(result, "allocate")) {
     allocations_.back() = Live{result.value(), bytes, 0};
     write(*allocations_.back(), stream);
@@ -184,7 +193,8 @@ void FaultWorld::write(Live& live, StreamHandle stream) {
     first[0] = first[bytes / 2] = first[bytes - 1] = content;
   };
   const CuResult launched = sim_.launch(kernel, stream);
-  if (launched == CuResult::stream_capture_invalidated && faulting_.fired() > 0) return;  // a fault broke the capture
+  if (launched == CuResult::stream_capture_invalidated && faulting_.fired() > 0)
+    return;  // a fault broke the capture
   must(launched, "launch");
 }
 
@@ -209,12 +219,14 @@ void FaultWorld::deallocate_many(const std::vector<std::size_t>& numbers, contex
   std::vector<DevicePtr> pointers;
   for (const std::size_t number : numbers)
     if (allocations_[number]) pointers.push_back(allocations_[number]->ptr);
-  const bool are_freed = done(within([&] { return pool_->deallocate_many(pointers, stream); }), "deallocate_many");
+  const bool are_freed =
+      done(within([&] { return pool_->deallocate_many(pointers, stream); }), "deallocate_many");
   for (const std::size_t number : numbers) {
     if (!allocations_[number] || pool_->query(allocations_[number]->ptr).ok()) continue;
     allocations_[number].reset();
   }
-  if (are_freed && std::any_of(numbers.begin(), numbers.end(), [&](std::size_t n) { return allocations_[n]; }))
+  if (are_freed &&
+      std::any_of(numbers.begin(), numbers.end(), [&](std::size_t n) { return allocations_[n]; }))
     fail("freed, and still live");
 }
 
@@ -246,10 +258,12 @@ void FaultWorld::set_peer_access() {
     driver::ContextHandle peer{};
     must(sim_.device_primary_ctx_retain(1, peer), "retain the peer's");
     must(sim_.ctx_set_current(peer), "set the peer's current");
-    must(sim_.stream_create(StreamFlags::non_blocking, peer_stream_.emplace()), "create a stream of the peer");
+    must(sim_.stream_create(StreamFlags::non_blocking, peer_stream_.emplace()),
+         "create a stream of the peer");
     must(sim_.ctx_set_current(context_), "set current");
   }
-  has_peer_access_ = done(within([&] { return pool_->set_peer_access(1); }), "set_peer_access") || has_peer_access_;
+  has_peer_access_ = done(within([&] { return pool_->set_peer_access(1); }), "set_peer_access") ||
+                     has_peer_access_;
 }
 
 // Behind everything that device 0 has queued, as a user would order it.
@@ -268,7 +282,8 @@ std::size_t FaultWorld::share(std::size_t number) {
   if (!done(shared, "share") && !is_poisoned_ && shared.error().code != ErrorCode::unsupported &&
       shared.error().code != ErrorCode::host_out_of_memory)
     fail("share: " + shared.error().message);
-  if (shared) shared_.back() = {shared.value().share, live, pool_->query(live.ptr).value().usable, {}, 1, 0};
+  if (shared)
+    shared_.back() = {shared.value().share, live, pool_->query(live.ptr).value().usable, {}, 1, 0};
   return shared_.size() - 1;
 }
 
@@ -277,11 +292,13 @@ void FaultWorld::lease(std::size_t number) {
   if (!shared.is_held()) return;
   const auto leased = within([&] { return pool_->lease(shared.id, 0, shared.of.bytes); });
   if (!done(leased, "lease")) {
-    if (!is_poisoned_ && leased.error().code != ErrorCode::host_out_of_memory) fail("lease: " + leased.error().message);
+    if (!is_poisoned_ && leased.error().code != ErrorCode::host_out_of_memory)
+      fail("lease: " + leased.error().message);
     return;
   }
   const driver::ChunkHandle first = leased.value().chunks.front().handle;
-  if (shared.first_chunk != driver::ChunkHandle{} && shared.first_chunk != first) fail("another chunk than before");
+  if (shared.first_chunk != driver::ChunkHandle{} && shared.first_chunk != first)
+    fail("another chunk than before");
   shared.first_chunk = first;
   ++shared.importers;
 }
@@ -326,13 +343,15 @@ void FaultWorld::look() {
   const auto dumped = within([&]() -> Result<std::size_t> {
     static_cast<void>(pool_->statistics());
     const observe::PoolSnapshot snapshot = pool_->snapshot();
-    return observe::to_json(snapshot).size() + observe::to_text(snapshot).size() + pool_->layout().blocks.size();
+    return observe::to_json(snapshot).size() + observe::to_text(snapshot).size() +
+           pool_->layout().blocks.size();
   });
   if (done(dumped, "dump") && dumped.value() == 0) fail("an empty dump");
 }
 
 void FaultWorld::record() {
-  if (pool_ != nullptr) done(within([&] { return pool_->start_recording("/dev/null"); }), "start_recording");
+  if (pool_ != nullptr)
+    done(within([&] { return pool_->start_recording("/dev/null"); }), "start_recording");
 }
 
 void FaultWorld::listen() {
@@ -372,21 +391,24 @@ void FaultWorld::forget_small() {
 
 void FaultWorld::capture(StreamHandle stream, Announced announced) {
   if (pool_ == nullptr) return;
-  if (announced == Announced::yes) done(within([&] { return pool_->capture_begin(); }), "capture_begin");
+  if (announced == Announced::yes)
+    done(within([&] { return pool_->capture_begin(); }), "capture_begin");
   must(sim_.stream_begin_capture(stream, driver::CaptureMode::global), "begin a capture");
   std::vector<std::size_t> inside = {allocate(4 * kMiB, stream)};
   deallocate(inside[0], stream);
   inside.push_back(allocate(3 * kMiB, stream));
   inside.push_back(allocate(6 * kMiB, stream));
   run_graph(stream, inside);
-  if (announced == Announced::yes) done(within([&] { return pool_->capture_end(); }), "capture_end");
+  if (announced == Announced::yes)
+    done(within([&] { return pool_->capture_end(); }), "capture_end");
 }
 
 void FaultWorld::capture_in(std::size_t arena, StreamHandle stream) {
   if (pool_ == nullptr) return;
   must(sim_.ctx_synchronize(), "wait");
   must(sim_.stream_begin_capture(stream, driver::CaptureMode::global), "begin a capture");
-  std::vector<std::size_t> inside = {allocate_in(arena, 3000, stream), allocate_in(arena, 6 * kMiB, stream)};
+  std::vector<std::size_t> inside = {allocate_in(arena, 3000, stream),
+                                     allocate_in(arena, 6 * kMiB, stream)};
   deallocate(inside[1], stream);
   inside.push_back(allocate_in(arena, 5 * kMiB, stream));
   run_graph(stream, inside);
@@ -412,7 +434,7 @@ void FaultWorld::run_graph(StreamHandle stream, const std::vector<std::size_t>& 
   }
 }
 
-// --- what must hold -------------------------------------------------------------------------------------------------
+// --- --- what must hold
 
 void FaultWorld::check_aftermath() {
   if (pool_ != nullptr && !is_poisoned_) {
@@ -445,14 +467,18 @@ void FaultWorld::check_contents(const Live& live) {
 void FaultWorld::check_poison() {
   faulting_.clear_plan();
   const std::uint64_t calls = recorder_.total_count();
-  const auto is_poison = [](const auto& result) { return !result && result.error().code == ErrorCode::poisoned; };
+  const auto is_poison = [](const auto& result) {
+    return !result && result.error().code == ErrorCode::poisoned;
+  };
   if (!is_poison(pool_->allocate({2 * kMiB, 0, streams_[1]}))) fail("poisoned, but it allocates");
   if (!is_poison(pool_->allocate({64, 0, std::nullopt}))) fail("poisoned, but it allocates little");
   for (const std::optional<Live>& live : allocations_)
-    if (live && !is_poison(pool_->deallocate(live->ptr, streams_[1]))) fail("poisoned, but it frees");
+    if (live && !is_poison(pool_->deallocate(live->ptr, streams_[1])))
+      fail("poisoned, but it frees");
   if (!is_poison(pool_->synchronize()) || !is_poison(pool_->trim(0)) || !is_poison(pool_->reset()))
     fail("poisoned, but it works");
-  if (!is_poison(pool_->preallocate(kGiB)) || !is_poison(pool_->memory_info())) fail("poisoned, but it works");
+  if (!is_poison(pool_->preallocate(kGiB)) || !is_poison(pool_->memory_info()))
+    fail("poisoned, but it works");
   end_leases();
   check_pool("poison");
   static_cast<void>(pool_->statistics());
@@ -473,23 +499,30 @@ void FaultWorld::check_use() {
   if (!synchronized) fail("it does not synchronize any more: " + synchronized.error().message);
   if (!done(pool_->trim(0), "trim")) fail("it does not trim any more");
   const observe::Statistics now = pool_->statistics();
-  if (now.live_allocations != 0) fail(fmt::format("{} allocations live after all were freed", now.live_allocations));
-  if (now.quarantined_bytes != 0) fail("memory is quarantined although the driver takes it back now");
-  if (now.zombie_bytes != 0 || now.pending_bytes != 0) fail("zombies or pending memory after synchronize and trim");
-  if (now.mapped_bytes != 0) fail(fmt::format("{} bytes are mapped after trim(0)", now.mapped_bytes));
+  if (now.live_allocations != 0)
+    fail(fmt::format("{} allocations live after all were freed", now.live_allocations));
+  if (now.quarantined_bytes != 0)
+    fail("memory is quarantined although the driver takes it back now");
+  if (now.zombie_bytes != 0 || now.pending_bytes != 0)
+    fail("zombies or pending memory after synchronize and trim");
+  if (now.mapped_bytes != 0)
+    fail(fmt::format("{} bytes are mapped after trim(0)", now.mapped_bytes));
 }
 
 void FaultWorld::close(Left allowed) {
   const std::uint64_t calls = recorder_.total_count();
   bound_.clear();
   pool_.reset();
-  if (is_poisoned_ && recorder_.total_count() != calls) fail("driver calls of a poisoned pool that ends");
+  if (is_poisoned_ && recorder_.total_count() != calls)
+    fail("driver calls of a poisoned pool that ends");
   if (is_poisoned_) return;
   const driver::sim::Census left = sim_.census();
-  const std::uint64_t held = left.chunks + left.mappings + left.reservations + left.pool_allocations + left.events;
+  const std::uint64_t held =
+      left.chunks + left.mappings + left.reservations + left.pool_allocations + left.events;
   if (allowed == Left::nothing && held != 0)
-    fail(fmt::format("left: {} chunks, {} mappings, {} reservations, {} pool allocations, {} events", left.chunks,
-                     left.mappings, left.reservations, left.pool_allocations, left.events));
+    fail(fmt::format(
+        "left: {} chunks, {} mappings, {} reservations, {} pool allocations, {} events",
+        left.chunks, left.mappings, left.reservations, left.pool_allocations, left.events));
 }
 
 }  // namespace vpmm::fault

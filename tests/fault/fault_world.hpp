@@ -16,9 +16,9 @@
 
 namespace vpmm::fault {
 
-// The pool's calls go through `recorder`, then `faulting`, to the simulator; the user's go to the simulator directly.
-// HostFaults strike inside the pool's calls only.
-// Every operation may fail while faults strike; what it did or did not do must be clear from its result.
+// The pool's calls go through `recorder`, then `faulting`, to the simulator; the user's go to the
+// simulator directly. HostFaults strike inside the pool's calls only. Every operation may fail
+// while faults strike; what it did or did not do must be clear from its result.
 class FaultWorld {
  public:
   FaultWorld(const driver::sim::SimOptions& options, const context::Config& config);
@@ -34,15 +34,20 @@ class FaultWorld {
   // --- what scenarios are made of ---
   void open();  // creates the pool; others do nothing without one
   driver::StreamHandle stream(std::size_t number) const { return streams_[number]; }
-  std::size_t allocate(Bytes bytes, context::Stream stream);  // a number for the calls below; it may have failed
+  std::size_t allocate(Bytes bytes,
+                       context::Stream stream);  // a number for the calls below; it may have failed
   std::size_t allocate(const context::Request& request);
-  DevicePtr address(std::size_t number) const { return allocations_[number]->ptr; }  // of one that did not fail
-  std::size_t allocate_bound(Bytes bytes, std::size_t stream);  // by an object that knows the stream from here on
+  DevicePtr address(std::size_t number) const {
+    return allocations_[number]->ptr;
+  }  // of one that did not fail
+  std::size_t allocate_bound(
+      Bytes bytes, std::size_t stream);  // by an object that knows the stream from here on
   // By a number; it may have failed.
   std::size_t make_arena(const context::ArenaOptions& options = {});
   std::size_t allocate_in(std::size_t arena, Bytes bytes, context::Stream stream);
   // `begin`: of what was freed there, and whose work is over; null: nothing is done.
-  std::size_t allocate_again(std::size_t arena, DevicePtr begin, Bytes bytes, context::Stream stream);
+  std::size_t allocate_again(std::size_t arena, DevicePtr begin, Bytes bytes,
+                             context::Stream stream);
   void trim_arena(std::size_t arena);
   void release_arena(std::size_t arena);
   // Memory of the user's, for an arena that is external. What comes back is freed at once.
@@ -58,7 +63,8 @@ class FaultWorld {
   void record_use(std::size_t number, driver::StreamHandle stream);
   void set_peer_access();                  // for device 1, whose context the user makes active
   void write_on_peer(std::size_t number);  // if access was given
-  // Another process: a number for the calls below; it has the handle. None of these calls the driver, so none may fail.
+  // Another process: a number for the calls below; it has the handle. None of these calls the
+  // driver, so none may fail.
   std::size_t share(std::size_t number);
   void lease(std::size_t share);
   void end_lease(std::size_t share, context::Holder holder);
@@ -71,12 +77,15 @@ class FaultWorld {
   void reset();
   void reset_by_others();
   enum class Announced { yes, no };
-  void capture(driver::StreamHandle stream, Announced announced);   // allocates, frees, allocates; a graph of it runs
-  void capture_in(std::size_t arena, driver::StreamHandle stream);  // the same in an arena, not announced
+  void capture(driver::StreamHandle stream,
+               Announced announced);  // allocates, frees, allocates; a graph of it runs
+  void capture_in(std::size_t arena,
+                  driver::StreamHandle stream);  // the same in an arena, not announced
   void pass(std::uint64_t ns) { sim_.advance_host_ns(ns); }
 
   // --- what must hold ---
-  // After a scenario, the faults gone: nothing live is lost, the pool works or says clearly that it is poisoned.
+  // After a scenario, the faults gone: nothing live is lost, the pool works or says clearly that it
+  // is poisoned.
   void check_aftermath();
   // Destroys the pool. What may be left is what the driver refused to take back.
   enum class Left { nothing, what_was_refused };

@@ -91,7 +91,8 @@ std::optional<driver::CuResult> ExemptDriver::before(driver::Call /*call*/) {
   ++state.exempt;
   return std::nullopt;
 }
-void ExemptDriver::after(driver::Call /*call*/, driver::CuResult /*result*/, std::uint64_t /*duration_ns*/) {
+void ExemptDriver::after(driver::Call /*call*/, driver::CuResult /*result*/,
+                         std::uint64_t /*duration_ns*/) {
   --state.exempt;
 }
 
@@ -109,8 +110,12 @@ void* operator new(std::size_t bytes, std::align_val_t to) {
 void* operator new[](std::size_t bytes, std::align_val_t to) {
   return allocate_or_throw(bytes, static_cast<std::size_t>(to));
 }
-void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept { return allocate(bytes, kDefault); }
-void* operator new[](std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept { return allocate(bytes, kDefault); }
+void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
+  return allocate(bytes, kDefault);
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
+  return allocate(bytes, kDefault);
+}
 void* operator new(std::size_t bytes, std::align_val_t to, const std::nothrow_t& /*tag*/) noexcept {
   return allocate(bytes, static_cast<std::size_t>(to));
 }
@@ -120,5 +125,9 @@ void operator delete(void* memory, std::size_t /*bytes*/) noexcept { std::free(m
 void operator delete[](void* memory, std::size_t /*bytes*/) noexcept { std::free(memory); }
 void operator delete(void* memory, std::align_val_t /*to*/) noexcept { std::free(memory); }
 void operator delete[](void* memory, std::align_val_t /*to*/) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t /*bytes*/, std::align_val_t /*to*/) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t /*bytes*/, std::align_val_t /*to*/) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t /*bytes*/, std::align_val_t /*to*/) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::size_t /*bytes*/, std::align_val_t /*to*/) noexcept {
+  std::free(memory);
+}

@@ -8,8 +8,8 @@
 
 namespace vpmm::fault {
 
-// Of the calling thread. This binary replaces the global operator new; allocations outside of InsidePool, and those
-// of the simulator inside of it, never fail and do not count.
+// Of the calling thread. This binary replaces the global operator new; allocations outside of
+// InsidePool, and those of the simulator inside of it, never fail and do not count.
 class HostFaults {
  public:
   enum class Repeat { once, from_then_on };
@@ -32,8 +32,11 @@ class InsidePool {
 // What the driver below does, and who observes memory for it, is not the pool's doing.
 class ExemptDriver final : public driver::ForwardingDriver, private driver::MemoryObserver {
  public:
-  explicit ExemptDriver(driver::Driver& inner) : ForwardingDriver(inner), observer_(inner.memory_observer()) {}
-  driver::MemoryObserver* memory_observer() override { return observer_ == nullptr ? nullptr : this; }
+  explicit ExemptDriver(driver::Driver& inner)
+      : ForwardingDriver(inner), observer_(inner.memory_observer()) {}
+  driver::MemoryObserver* memory_observer() override {
+    return observer_ == nullptr ? nullptr : this;
+  }
 
  private:
   void on_allocate(AddressRange range, driver::StreamHandle stream) override;

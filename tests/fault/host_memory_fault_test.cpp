@@ -1,4 +1,5 @@
-// fault tests: each allocation of host memory of each scenario fails in turn, once and from then on.
+// fault tests: each allocation of host memory of each scenario fails in turn, once and from then
+// on.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,7 +43,8 @@ class HostMemoryFault : public ::testing::TestWithParam<Case> {
 TEST_P(HostMemoryFault, a_failed_allocation_loses_nothing_and_leaves_a_pool_that_works) {
   std::uint64_t all = 0, counted = 0;
   // Twice: the first time some things are made that stay for the process.
-  for (int i = 0; i < 2; ++i) ASSERT_EQ(run(0, HostFaults::Repeat::once, all), "") << "without any fault";
+  for (int i = 0; i < 2; ++i)
+    ASSERT_EQ(run(0, HostFaults::Repeat::once, all), "") << "without any fault";
   ASSERT_GT(all, 0u);
   const std::uint64_t step = std::max<std::uint64_t>(all / most_runs(), 1);
   int failures = 0;
@@ -52,14 +54,17 @@ TEST_P(HostMemoryFault, a_failed_allocation_loses_nothing_and_leaves_a_pool_that
       ASSERT_GE(counted, n) << "allocation " << n << " of " << all << " was not reached";
       if (failure.empty()) continue;
       ADD_FAILURE() << name_of(GetParam()) << ": allocation " << n << " of " << all << " fails "
-                    << (repeat == HostFaults::Repeat::once ? "once" : "and all behind it") << ": " << failure;
+                    << (repeat == HostFaults::Repeat::once ? "once" : "and all behind it") << ": "
+                    << failure;
       ++failures;
     }
   EXPECT_EQ(host_reserve::used(), 0u) << "what the reserve gave came back";
 }
 
 INSTANTIATE_TEST_SUITE_P(Scenarios, HostMemoryFault, ::testing::ValuesIn(cases()),
-                         [](const ::testing::TestParamInfo<Case>& each) { return name_of(each.param); });
+                         [](const ::testing::TestParamInfo<Case>& each) {
+                           return name_of(each.param);
+                         });
 
 // Everything of the reserve, for as long as this lives.
 class EmptyReserve {
@@ -99,7 +104,8 @@ TEST(HostReserve, memory_from_it_has_the_alignment_that_was_asked_for) {
   HostFaults::arm(1, HostFaults::Repeat::from_then_on);
   {
     const InsidePool inside;
-    for (const std::size_t alignment : {std::size_t{8}, std::size_t{16}, std::size_t{64}, std::size_t{4096}}) {
+    for (const std::size_t alignment :
+         {std::size_t{8}, std::size_t{16}, std::size_t{64}, std::size_t{4096}}) {
       void* const memory = host_reserve::take(100, alignment);
       ASSERT_NE(memory, nullptr);
       EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory) % alignment, 0u);

@@ -1,4 +1,5 @@
-// fault tests: each driver call of each scenario fails in turn, with every error that matters, once and from then on.
+// fault tests: each driver call of each scenario fails in turn, with every error that matters, once
+// and from then on.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +24,8 @@ Call call_named(const std::string& name) {
   return Call::init;
 }
 
-// That the legacy stream may not be used is an answer, not a fault; for other streams it would be a lie.
+// That the legacy stream may not be used is an answer, not a fault; for other streams it would be a
+// lie.
 std::vector<CuResult> errors_of(Call call) {
   std::vector<CuResult> errors = driver::errors_that_matter(call);
   if (call == Call::stream_is_capturing || call == Call::stream_get_capture_info)
@@ -46,17 +48,21 @@ std::vector<Call> calls_of(FaultWorld& world, const std::function<void()>& run) 
 class PoolFault : public ::testing::TestWithParam<Case> {
  protected:
   std::string describe(std::size_t n, Call call, CuResult error, FaultPlan::Repeat repeat) const {
-    return fmt::format("{}: call {} ({}) gives {} {}", name_of(GetParam()), n, driver::to_string(call),
-                       driver::to_string(error), repeat == FaultPlan::Repeat::once ? "once" : "from then on");
+    return fmt::format("{}: call {} ({}) gives {} {}", name_of(GetParam()), n,
+                       driver::to_string(call), driver::to_string(error),
+                       repeat == FaultPlan::Repeat::once ? "once" : "from then on");
   }
   // `faulty(n, plan, description)` for every call, error that matters, and repeat.
-  void sweep(const std::vector<Call>& calls, const std::function<std::string(const FaultPlan&)>& faulty) {
+  void sweep(const std::vector<Call>& calls,
+             const std::function<std::string(const FaultPlan&)>& faulty) {
     for (std::size_t n = 1; n <= calls.size(); ++n)
       for (const CuResult error : errors_of(calls[n - 1]))
         for (const auto repeat : {FaultPlan::Repeat::once, FaultPlan::Repeat::from_then_on}) {
           const bool is_repetition = n > 1 && calls[n - 2] == calls[n - 1];
           // Each of the calls to come is tried a hundred times: once for each kind is enough.
-          if (error == CuResult::not_ready && repeat == FaultPlan::Repeat::from_then_on && is_repetition) continue;
+          if (error == CuResult::not_ready && repeat == FaultPlan::Repeat::from_then_on &&
+              is_repetition)
+            continue;
           const std::string failure = faulty({{}, n, error, repeat});
           if (failure.empty()) continue;
           ADD_FAILURE() << describe(n, calls[n - 1], error, repeat) << ": " << failure;
@@ -106,7 +112,8 @@ TEST_P(PoolFault, an_end_with_a_failed_call_gives_back_what_the_driver_takes) {
     FaultWorld world(options_of(c), config_of(c));
     prepare(world);
     world.faulting().set_plan(plan);
-    const bool is_harmless = plan.result == CuResult::not_ready && plan.repeat == FaultPlan::Repeat::once;
+    const bool is_harmless =
+        plan.result == CuResult::not_ready && plan.repeat == FaultPlan::Repeat::once;
     world.close(is_harmless ? FaultWorld::Left::nothing : FaultWorld::Left::what_was_refused);
     EXPECT_GT(world.faulting().fired(), 0u);
     return world.failure();
@@ -114,7 +121,9 @@ TEST_P(PoolFault, an_end_with_a_failed_call_gives_back_what_the_driver_takes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Scenarios, PoolFault, ::testing::ValuesIn(cases()),
-                         [](const ::testing::TestParamInfo<Case>& each) { return name_of(each.param); });
+                         [](const ::testing::TestParamInfo<Case>& each) {
+                           return name_of(each.param);
+                         });
 
 }  // namespace
 }  // namespace vpmm::fault

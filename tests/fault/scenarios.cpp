@@ -24,13 +24,14 @@ void moving(FaultWorld& w) {
   w.deallocate(first, w.stream(1));
   w.deallocate(second, w.stream(1));
   w.allocate(22 * kMiB, w.stream(1));
-  w.allocate(12 * kMiB, w.stream(2));  // of what a failed move left free, nothing that stream 1 still uses
+  w.allocate(12 * kMiB,
+             w.stream(2));  // of what a failed move left free, nothing that stream 1 still uses
   w.pass(1'000'000);
   w.allocate(2 * kMiB, w.stream(1));
 }
 
-// Fourteen chunks of 32 MiB, two of them partly in use, in a pool beyond its budget: what is free of the two serves 44
-// MiB, and where that is not enough an idle chunk is cut.
+// Fourteen chunks of 32 MiB, two of them partly in use, in a pool beyond its budget: what is free
+// of the two serves 44 MiB, and where that is not enough an idle chunk is cut.
 void sparing_idle_chunks(FaultWorld& w) {
   constexpr Bytes kUnit = 4 * kMiB;
   w.allocate(kUnit, w.stream(2));
@@ -82,7 +83,8 @@ void told_and_tagged(FaultWorld& w) {
   };
   w.listen();
   std::vector<std::size_t> tagged;
-  for (const Bytes bytes : {Bytes{3000}, 4 * kMiB, 24 * kMiB}) tagged.push_back(w.allocate(request(bytes, false)));
+  for (const Bytes bytes : {Bytes{3000}, 4 * kMiB, 24 * kMiB})
+    tagged.push_back(w.allocate(request(bytes, false)));
   w.deallocate(w.allocate(request(10 * kMiB, true)), w.stream(1));
   moving(w);
   w.allocate(request(10 * kMiB, true));
@@ -104,8 +106,8 @@ void making_one_chunk(FaultWorld& w) {
   w.allocate(request);
 }
 
-// Whole chunks are kept, moved and created; idle ones that fit nowhere are given back, first for early growth, then
-// because memory is short.
+// Whole chunks are kept, moved and created; idle ones that fit nowhere are given back, first for
+// early growth, then because memory is short.
 void with_own_chunks(FaultWorld& w) {
   moving(w);
   std::vector<std::size_t> live;
@@ -115,7 +117,8 @@ void with_own_chunks(FaultWorld& w) {
   w.deallocate(live[3], w.stream(2));
   live.push_back(w.allocate(9 * kMiB, w.stream(1)));
   live.push_back(w.allocate(22 * kMiB, w.stream(2)));
-  for (const std::size_t number : {live[0], live[2], live[4], live[6]}) w.deallocate(number, w.stream(1));
+  for (const std::size_t number : {live[0], live[2], live[4], live[6]})
+    w.deallocate(number, w.stream(1));
   w.pass(1'000'000);
   w.deallocate(w.allocate(35 * kMiB, w.stream(3)), w.stream(3));
   const auto arena = w.make_arena();
@@ -170,7 +173,8 @@ void small_requests(FaultWorld& w) {
   w.trim(0);
 }
 
-// The first page that is cut, another, runs and blocks in it that two streams use, and the pages go back.
+// The first page that is cut, another, runs and blocks in it that two streams use, and the pages go
+// back.
 void cutting_pages(FaultWorld& w) {
   const auto first = w.allocate(1, w.stream(1));
   const auto run = w.allocate(700 * kKiB, w.stream(1));
@@ -250,7 +254,8 @@ void running_short(FaultWorld& w) {
   w.allocate(1000, w.stream(1));
 }
 
-// Idle chunks are enough and cannot move, for the number of mappings is at its limit: they are made anew.
+// Idle chunks are enough and cannot move, for the number of mappings is at its limit: they are made
+// anew.
 void making_chunks_anew(FaultWorld& w) {
   std::vector<std::size_t> live(16);
   for (std::size_t& number : live) number = w.allocate(2 * kMiB, w.stream(1));
@@ -260,7 +265,8 @@ void making_chunks_anew(FaultWorld& w) {
   w.allocate(4 * kMiB, w.stream(2));
 }
 
-// More than the budget is missing while other streams use the rest: waits, moves, and a place that keeps chunks whole.
+// More than the budget is missing while other streams use the rest: waits, moves, and a place that
+// keeps chunks whole.
 void beyond_the_budget(FaultWorld& w) {
   const auto first = w.allocate(40 * kMiB, w.stream(1));
   const auto second = w.allocate(12 * kMiB, w.stream(2));
@@ -291,7 +297,8 @@ void sharing_with_a_peer(FaultWorld& w) {
   w.allocate(2 * kMiB, kAny);
 }
 
-// 32 MiB of device: memory runs out beside what is freed and held, and is enough when that is let go.
+// 32 MiB of device: memory runs out beside what is freed and held, and is enough when that is let
+// go.
 void held_by_other_processes(FaultWorld& w) {
   std::vector<std::size_t> live;
   for (const Bytes bytes : {8 * kMiB, Bytes{3000}, 700 * kKiB, 6 * kMiB})
@@ -415,15 +422,18 @@ std::vector<Scenario> scenarios() {
       {"announced_capture", announced_capture},
       {"trimming", trimming},
       {"small_requests", small_requests},
-      {"small_requests_of_the_drivers_pool", small_requests, kGiB, 60'000, context::SmallRequests::stream_ordered},
+      {"small_requests_of_the_drivers_pool", small_requests, kGiB, 60'000,
+       context::SmallRequests::stream_ordered},
       {"cutting_pages", cutting_pages},
       {"short_of_pages_to_cut", short_of_pages_to_cut, 16 * kMiB},
       {"bound_streams", bound_streams},
       {"bound_in_a_reset", bound_in_a_reset},
       {"resetting", resetting},
       {"resetting_by_others", resetting_by_others},
-      {"resetting_the_drivers_pool", resetting, kGiB, 60'000, context::SmallRequests::stream_ordered},
-      {"running_short_with_the_drivers_pool", running_short, 32 * kMiB, 60'000, context::SmallRequests::stream_ordered},
+      {"resetting_the_drivers_pool", resetting, kGiB, 60'000,
+       context::SmallRequests::stream_ordered},
+      {"running_short_with_the_drivers_pool", running_short, 32 * kMiB, 60'000,
+       context::SmallRequests::stream_ordered},
       {"running_short", running_short, 32 * kMiB},
       {"making_chunks_anew", making_chunks_anew, 32 * kMiB, 16},
       {"beyond_the_budget", beyond_the_budget},
@@ -433,7 +443,8 @@ std::vector<Scenario> scenarios() {
       {"captures_in_arenas", captures_in_arenas},
       {"memory_given_to_arenas", memory_given_to_arenas},
       {"crowding", crowding, kGiB, 60'000, context::SmallRequests::pool, false, 0},
-      {"crowding_where_memory_is_short", crowding, 32 * kMiB, 60'000, context::SmallRequests::pool, false, 0},
+      {"crowding_where_memory_is_short", crowding, 32 * kMiB, 60'000, context::SmallRequests::pool,
+       false, 0},
       {"many_mappings", many_mappings, kGiB, 16}};
 }
 
@@ -459,13 +470,15 @@ Scenario random_scenario(std::uint64_t seed) {
       }
     }
   };
-  const auto small = seed % 3 == 0 ? context::SmallRequests::stream_ordered : context::SmallRequests::pool;
+  const auto small =
+      seed % 3 == 0 ? context::SmallRequests::stream_ordered : context::SmallRequests::pool;
   const std::uint32_t crowded_after = seed % 2 == 0 ? context::Config{}.crowded_after : 0;
   const Bytes capacity = (seed % 2 == 0 ? 64 : 1024) * kMiB;
-  return {fmt::format("random_{}", seed), run, capacity, 60'000, small, seed % 4 == 1, crowded_after};
+  return {
+      fmt::format("random_{}", seed), run, capacity, 60'000, small, seed % 4 == 1, crowded_after};
 }
 
-// --- cases ----------------------------------------------------------------------------------------------------------
+// --- --- cases
 
 std::vector<Case> cases() {
   std::vector<Scenario> all = scenarios();
@@ -476,7 +489,9 @@ std::vector<Case> cases() {
   return cases;
 }
 
-std::string name_of(const Case& c) { return c.scenario.name + (c.page_chunks ? "_in_pages" : "_adaptive"); }
+std::string name_of(const Case& c) {
+  return c.scenario.name + (c.page_chunks ? "_in_pages" : "_adaptive");
+}
 
 std::ostream& operator<<(std::ostream& out, const Case& c) { return out << name_of(c); }
 

@@ -1,4 +1,5 @@
-// tests/gpu: the pool on a simulated and on a real GPU: order between streams, contents, captures, footprints.
+// tests/gpu: the pool on a simulated and on a real GPU: order between streams, contents, captures,
+// footprints.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -58,10 +59,11 @@ class PoolOnGpu : public GpuTest {
   std::unique_ptr<context::Context> pool_;
 };
 
-// --- order between streams ------------------------------------------------------------------------------------------
+// --- --- order between streams
 
-// A kernel of 100 ms holds a freed range on one stream, and an event stands for it, for the pool knows the other stream
-// already. That one's allocations and kernels must not wait while there is other memory, free or new.
+// A kernel of 100 ms holds a freed range on one stream, and an event stands for it, for the pool
+// knows the other stream already. That one's allocations and kernels must not wait while there is
+// other memory, free or new.
 TEST_P(PoolOnGpu, a_long_kernel_on_one_stream_never_delays_another_while_memory_is_to_be_had) {
   open(adaptive());
   const StreamHandle slow = stream();
@@ -78,7 +80,8 @@ TEST_P(PoolOnGpu, a_long_kernel_on_one_stream_never_delays_another_while_memory_
     EXPECT_TRUE(holds({ptr, 4_MiB < bytes ? 4_MiB : bytes}, 2));
     deallocate(ptr, quick);
   }
-  EXPECT_EQ(driver().stream_query(slow), CuResult::not_ready) << "the other stream waited for the long kernel";
+  EXPECT_EQ(driver().stream_query(slow), CuResult::not_ready)
+      << "the other stream waited for the long kernel";
   EXPECT_EQ(pool_->statistics().gpu_waits, 0u);
   EXPECT_EQ(pool_->statistics().host_waits, 0u);
 }
@@ -107,7 +110,8 @@ TEST_P(PoolOnGpu, out_of_memory_the_host_waits_for_whichever_stream_is_done_firs
   EXPECT_OK(driver().stream_query(slow));
 }
 
-// Whether the kernel ends within the delay is for the GPU to say; that it never does in so many tries is not.
+// Whether the kernel ends within the delay is for the GPU to say; that it never does in so many
+// tries is not.
 TEST_P(PoolOnGpu, what_is_complete_in_a_moment_is_used_instead_of_new_memory) {
   const StreamHandle own = stream();
   const StreamHandle other = stream();
@@ -135,7 +139,8 @@ TEST_P(PoolOnGpu, what_is_complete_in_a_moment_is_used_instead_of_new_memory) {
   FAIL() << "each time it grew, or the kernel was over before:" << seen;
 }
 
-// The specification's way: pending memory of another stream is taken behind a wait of the GPU, and the order holds.
+// The specification's way: pending memory of another stream is taken behind a wait of the GPU, and
+// the order holds.
 TEST_P(PoolOnGpu, in_page_mode_pending_memory_is_taken_behind_a_wait_of_the_gpu) {
   context::Config config = pages();
   config.capacity = 32_MiB;
@@ -190,7 +195,7 @@ TEST_P(PoolOnGpu, recorded_uses_hold_memory_until_their_streams_are_done) {
   EXPECT_TRUE(holds({copy, 512}, 7));
 }
 
-// --- re-mapping -----------------------------------------------------------------------------------------------------
+// --- --- re-mapping
 
 // The five calls of the specification, one page a unit, for X from 0 to 20.
 TEST_P(PoolOnGpu, the_walkthrough_has_the_footprints_of_the_specification) {
@@ -210,13 +215,16 @@ TEST_P(PoolOnGpu, the_walkthrough_has_the_footprints_of_the_specification) {
     const DevicePtr eleven = allocate(11 * page, on);
     fill_on(on, eleven, 11 * page, 11);
     ASSERT_TRUE(pool_->synchronize().ok());
-    EXPECT_TRUE(holds({one, page}, 1) && holds({four, 4 * page}, 4) && holds({eleven, 11 * page}, 11)) << "X = " << x;
-    EXPECT_EQ(pool_->statistics().mapped_bytes, (x < 5 ? 16 : 11 + x) * page) << "X = " << x << ": " << picture();
+    EXPECT_TRUE(holds({one, page}, 1) && holds({four, 4 * page}, 4) &&
+                holds({eleven, 11 * page}, 11))
+        << "X = " << x;
+    EXPECT_EQ(pool_->statistics().mapped_bytes, (x < 5 ? 16 : 11 + x) * page)
+        << "X = " << x << ": " << picture();
     pool_.reset();
   }
 }
 
-// --- captures -------------------------------------------------------------------------------------------------------
+// --- --- captures
 
 TEST_P(PoolOnGpu, a_captured_graph_keeps_its_memory_until_it_is_destroyed) {
   open(adaptive());
@@ -248,12 +256,13 @@ TEST_P(PoolOnGpu, a_captured_graph_keeps_its_memory_until_it_is_destroyed) {
   deallocate(rival, other);
   deallocate(result, other);
   // The driver tells of the graph's end from a thread of its own, a little later.
-  for (int i = 0; i < 1000 && (!pool_->synchronize().ok() || pool_->statistics().live_allocations > 0); ++i)
+  for (int i = 0;
+       i < 1000 && (!pool_->synchronize().ok() || pool_->statistics().live_allocations > 0); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_EQ(pool_->statistics().live_allocations, 0u) << picture();
 }
 
-// --- random programs ------------------------------------------------------------------------------------------------
+// --- --- random programs
 
 struct Live {
   DevicePtr ptr;
@@ -262,12 +271,12 @@ struct Live {
   std::uint32_t pattern;
 };
 
-// Random allocations on several streams, each filled when it is made; before it is freed a sample of it is copied out
-// behind everything, and compared at the end.
+// Random allocations on several streams, each filled when it is made; before it is freed a sample
+// of it is copied out behind everything, and compared at the end.
 class RandomProgram {
  public:
-  RandomProgram(driver::Driver& driver, GpuWorld& world, context::Context& pool, std::vector<StreamHandle> streams,
-                std::uint64_t seed)
+  RandomProgram(driver::Driver& driver, GpuWorld& world, context::Context& pool,
+                std::vector<StreamHandle> streams, std::uint64_t seed)
       : driver_(driver), world_(world), pool_(pool), streams_(std::move(streams)), random_(seed) {}
 
   void run(int operations) {
@@ -277,7 +286,8 @@ class RandomProgram {
     world_.settle();
     EXPECT_OK(driver_.ctx_synchronize());
     std::size_t wrong = 0;
-    for (std::size_t i = 0; i < used_samples_; ++i) wrong += samples_[i].seen != samples_[i].expected ? 1 : 0;
+    for (std::size_t i = 0; i < used_samples_; ++i)
+      wrong += samples_[i].seen != samples_[i].expected ? 1 : 0;
     EXPECT_EQ(wrong, 0u);
     EXPECT_GT(used_samples_, 0u);
   }
@@ -322,9 +332,11 @@ class RandomProgram {
     Sample& sample = samples_[used_samples_++];
     sample.expected = gone.pattern;
     const DevicePtr where = gone.ptr + below(gone.bytes / 4) * 4;
-    EXPECT_OK(driver_.memcpy_device_to_host_async(&sample.seen, where, sizeof sample.seen, gone.stream));
+    EXPECT_OK(
+        driver_.memcpy_device_to_host_async(&sample.seen, where, sizeof sample.seen, gone.stream));
     const std::uint64_t how = below(8);
-    const auto freed = pool_.deallocate(gone.ptr, how == 0 ? std::nullopt : context::Stream(gone.stream));
+    const auto freed =
+        pool_.deallocate(gone.ptr, how == 0 ? std::nullopt : context::Stream(gone.stream));
     EXPECT_TRUE(freed.ok()) << freed.error().message;
   }
 

@@ -1,8 +1,8 @@
-// tests/gpu: threads that share a pool, and in a third of the rounds their streams, find their data where they left it,
-// while an observer trims, limits, looks and records.
+// tests/gpu: threads that share a pool, and in a third of the rounds their streams, find their data
+// where they left it, while an observer trims, limits, looks and records.
 //
-// VPMM_STRESS_SECONDS: how long it goes on. VPMM_SEED: the first round. VPMM_SOAK_OPERATIONS: four times the steps of a
-// thread in a round, where that is fewer than usual.
+// VPMM_STRESS_SECONDS: how long it goes on. VPMM_SEED: the first round. VPMM_SOAK_OPERATIONS: four
+// times the steps of a thread in a round, where that is fewer than usual.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -69,8 +69,9 @@ struct Shared {
   }
 };
 
-// One thread. It fills what it allocates. Before anything is freed, its first, middle and last word are copied to
-// `proofs`, behind everything that was queued for it; they are compared when the round is over.
+// One thread. It fills what it allocates. Before anything is freed, its first, middle and last word
+// are copied to `proofs`, behind everything that was queued for it; they are compared when the
+// round is over.
 class Worker {
  public:
   Worker(Shared& shared, std::vector<StreamHandle> streams, AddressRange proofs, std::uint64_t seed)
@@ -115,7 +116,8 @@ class Worker {
     const Bytes bytes = size();
     const StreamHandle home = stream();
     const bool is_named = below(6) != 0;
-    const auto made = shared_.pool.allocate({bytes, 0, is_named ? context::Stream(home) : std::nullopt});
+    const auto made =
+        shared_.pool.allocate({bytes, 0, is_named ? context::Stream(home) : std::nullopt});
     if (!made) {  // the observer limits the pool
       shared_.expect(made.error().code == ErrorCode::out_of_memory, made.error().message);
       if (!mine_.empty()) free(draw(), 0);
@@ -140,8 +142,8 @@ class Worker {
     const Bytes last = loan.bytes - sizeof(std::uint32_t);
     for (const Bytes offset : {Bytes{0}, last / 8 * 4, last}) {
       const DevicePtr proof = proofs_.begin + expected_.size() * sizeof(std::uint32_t);
-      EXPECT_OK(
-          shared_.driver.memcpy_device_to_device_async(proof, loan.ptr + offset, sizeof(std::uint32_t), loan.home));
+      EXPECT_OK(shared_.driver.memcpy_device_to_device_async(proof, loan.ptr + offset,
+                                                             sizeof(std::uint32_t), loan.home));
       expected_.push_back(loan.pattern);
     }
   }
@@ -161,7 +163,9 @@ class Worker {
     }
     freed(shared_.pool.deallocate(loan.ptr, other));
   }
-  void freed(const Result<void>& result) { shared_.expect(result.ok(), result ? "" : result.error().message); }
+  void freed(const Result<void>& result) {
+    shared_.expect(result.ok(), result ? "" : result.error().message);
+  }
 
   void order(StreamHandle first, StreamHandle second) {
     EventHandle event{};
@@ -219,7 +223,8 @@ class ThreadsOnGpu : public GpuTest {
     for (std::size_t i = 0; i < threads; ++i)
       workers.emplace_back(shared, streams_of(i, shared_streams), proofs_[i], seed * 100 + i);
     together(shared, workers, seed);
-    while (const auto loan = shared.take()) EXPECT_TRUE(pool->deallocate(loan->ptr, std::nullopt).ok());
+    while (const auto loan = shared.take())
+      EXPECT_TRUE(pool->deallocate(loan->ptr, std::nullopt).ok());
     world().settle();
     EXPECT_TRUE(pool->synchronize().ok());
     for (std::size_t i = 0; i < threads; ++i) compare(workers[i].expected(), proofs_[i]);

@@ -1,4 +1,5 @@
-// tests/gpu_peer: work of one GPU uses memory of another's pool, on two simulated and on two real GPUs.
+// tests/gpu_peer: work of one GPU uses memory of another's pool, on two simulated and on two real
+// GPUs.
 #include <algorithm>
 
 #include "gpu_peer/two_gpus.hpp"
@@ -39,7 +40,9 @@ class PeerAccessOnGpus : public TwoGpus {
     const auto given = pool_->set_peer_access(1);
     ASSERT_TRUE(given.ok()) << given.error().message;
   }
-  void fill_near(AddressRange range, std::uint32_t pattern) { EXPECT_OK(world_->launch_fill(near_, range, pattern)); }
+  void fill_near(AddressRange range, std::uint32_t pattern) {
+    EXPECT_OK(world_->launch_fill(near_, range, pattern));
+  }
   // By a kernel of GPU 1, after `busy_ns`.
   void fill_far(AddressRange range, std::uint32_t pattern, std::uint64_t busy_ns = 0) {
     EXPECT_OK(world_->enter(1));
@@ -50,7 +53,8 @@ class PeerAccessOnGpus : public TwoGpus {
   bool holds(AddressRange range, std::uint32_t pattern) {
     std::vector<std::uint32_t> words(range.size / sizeof pattern);
     EXPECT_OK(driver().memcpy_device_to_host(words.data(), range.begin, range.size));
-    return std::all_of(words.begin(), words.end(), [&](std::uint32_t word) { return word == pattern; });
+    return std::all_of(words.begin(), words.end(),
+                       [&](std::uint32_t word) { return word == pattern; });
   }
   void wait_for_both() {
     EXPECT_OK(driver().stream_synchronize(near_));
@@ -66,7 +70,8 @@ VPMM_ON_BOTH_DRIVERS(PeerAccessOnGpus);
 TEST_P(PeerAccessOnGpus, memory_of_before_and_after_and_small_blocks_are_written_by_the_other_gpu) {
   std::vector<AddressRange> live;
   const auto take = [&] {
-    for (const Bytes bytes : {1024_B, 100_KiB, 2_MiB, 34_MiB}) live.push_back({allocate(bytes, near_), bytes});
+    for (const Bytes bytes : {1024_B, 100_KiB, 2_MiB, 34_MiB})
+      live.push_back({allocate(bytes, near_), bytes});
   };
   take();
   deallocate(allocate(6_MiB, near_), near_);
@@ -76,7 +81,8 @@ TEST_P(PeerAccessOnGpus, memory_of_before_and_after_and_small_blocks_are_written
   wait_for_both();
   for (std::uint32_t i = 0; i < live.size(); ++i) fill_far(live[i], 100 + i);
   wait_for_both();
-  for (std::uint32_t i = 0; i < live.size(); ++i) EXPECT_TRUE(holds(live[i], 100 + i)) << live[i].size << " bytes";
+  for (std::uint32_t i = 0; i < live.size(); ++i)
+    EXPECT_TRUE(holds(live[i], 100 + i)) << live[i].size << " bytes";
 }
 
 TEST_P(PeerAccessOnGpus, the_other_gpu_copies_from_its_own_memory_into_the_pool_and_back) {
@@ -101,7 +107,8 @@ TEST_P(PeerAccessOnGpus, the_other_gpu_copies_from_its_own_memory_into_the_pool_
 }
 
 // The kernel of GPU 1 writes late; whoever has the memory by then would see it.
-TEST_P(PeerAccessOnGpus, memory_freed_without_a_stream_is_not_used_again_before_the_other_gpu_is_done) {
+TEST_P(PeerAccessOnGpus,
+       memory_freed_without_a_stream_is_not_used_again_before_the_other_gpu_is_done) {
   give_access();
   for (const Bytes bytes : {2_MiB, 64_KiB}) {
     const DevicePtr ptr = allocate(bytes, std::nullopt);

@@ -1,5 +1,5 @@
-// tests/gpu_peer: memory of another process on one GPU opens for this one and for another, as it is and as a copy; on
-// two simulated and on two real GPUs.
+// tests/gpu_peer: memory of another process on one GPU opens for this one and for another, as it is
+// and as a copy; on two simulated and on two real GPUs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +28,8 @@ using HandleBytes = std::array<std::uint8_t, sizeof(ipc::IpcHandle)>;
 
 std::string to_text(const ipc::IpcHandle& handle) {
   std::string text;
-  for (const std::uint8_t byte : std::bit_cast<HandleBytes>(handle)) text += fmt::format("{:02x}", byte);
+  for (const std::uint8_t byte : std::bit_cast<HandleBytes>(handle))
+    text += fmt::format("{:02x}", byte);
   return text;
 }
 
@@ -43,7 +44,8 @@ ipc::IpcHandle from_text(const std::string& text) {
 class NoPeers final : public driver::ForwardingDriver {
  public:
   using ForwardingDriver::ForwardingDriver;
-  CuResult device_can_access_peer(driver::DeviceOrdinal, driver::DeviceOrdinal, bool& can) override {
+  CuResult device_can_access_peer(driver::DeviceOrdinal, driver::DeviceOrdinal,
+                                  bool& can) override {
     can = false;
     return CuResult::success;
   }
@@ -60,7 +62,8 @@ class SharingBetweenGpus : public TwoGpus {
     EXPECT_OK(world_->enter(device));
     EXPECT_OK(driver().memcpy_device_to_host(words.data(), range.begin, range.size));
     EXPECT_OK(world_->enter(0));
-    return std::all_of(words.begin(), words.end(), [&](std::uint32_t word) { return word == pattern; });
+    return std::all_of(words.begin(), words.end(),
+                       [&](std::uint32_t word) { return word == pattern; });
   }
   // By a kernel of `device`; complete when it returns.
   void fill(int device, AddressRange range, std::uint32_t pattern) {
@@ -72,7 +75,8 @@ class SharingBetweenGpus : public TwoGpus {
     EXPECT_OK(driver().stream_destroy(stream));
     EXPECT_OK(world_->enter(0));
   }
-  // Runs `import` in another process on memory of GPU 0 that holds kOurs, and expects it to hold `after` then.
+  // Runs `import` in another process on memory of GPU 0 that holds kOurs, and expects it to hold
+  // `after` then.
   void expect_shared(const std::function<int(const ipc::IpcHandle&)>& import, std::uint32_t after) {
     if (world_ == nullptr) return;
     // The other process begins this test anew, and finds the handle there.
@@ -99,7 +103,8 @@ class SharingBetweenGpus : public TwoGpus {
     EXPECT_TRUE(pool->deallocate(range.begin, std::nullopt).ok());
     ipc::Exporter::of_process().forget(*pool);
   }
-  std::optional<AddressRange> open(driver::Driver& on, const ipc::IpcHandle& handle, std::optional<int> device) {
+  std::optional<AddressRange> open(driver::Driver& on, const ipc::IpcHandle& handle,
+                                   std::optional<int> device) {
     const auto opened = ipc::Importer::of_process().open(on, handle, device);
     EXPECT_TRUE(opened.ok()) << opened.error().message;
     if (!opened) return std::nullopt;
@@ -133,7 +138,8 @@ TEST_P(SharingBetweenGpus, a_staged_copy_comes_through_peer_access_and_is_its_ow
         const AddressRange range{copy.value(), handle.size};
         if (!holds(1, range, kOurs)) return 2;
         fill(1, range, kTheirs);
-        return pool->deallocate(range.begin, std::nullopt).ok() && pool->validate().empty() ? kDone : 3;
+        return pool->deallocate(range.begin, std::nullopt).ok() && pool->validate().empty() ? kDone
+                                                                                            : 3;
       },
       kOurs);
 }

@@ -1,4 +1,5 @@
-// tests/gpu_peer: a world of two GPUs that reach each other, simulated or real; without them a test is skipped.
+// tests/gpu_peer: a world of two GPUs that reach each other, simulated or real; without them a test
+// is skipped.
 #pragma once
 
 #include "context/context.hpp"

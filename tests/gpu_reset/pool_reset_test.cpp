@@ -1,4 +1,5 @@
-// tests/gpu_reset: a pool lives through resets of its device's context, its own and others', on both drivers.
+// tests/gpu_reset: a pool lives through resets of its device's context, its own and others', on
+// both drivers.
 //
 // A binary of its own: no test of another kind survives a reset in its process.
 #include "context/context.hpp"

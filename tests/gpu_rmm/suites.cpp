@@ -1,4 +1,5 @@
-// gpu_rmm: RMM's typed suites for memory resources, from a tree of RMM's that run.py names, over our resource.
+// gpu_rmm: RMM's typed suites for memory resources, from a tree of RMM's that run.py names, over
+// our resource.
 #include <vpmm/rmm_mr.hpp>
 
 #include "cccl_mr_ref_test_allocation.hpp"
@@ -19,6 +20,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Vpmm, CcclMrRefAllocationTest, VpmmFixture);
 INSTANTIATE_TYPED_TEST_SUITE_P(Vpmm, CcclMrRefTestMT, VpmmFixture);
 
 static_assert(cuda::mr::resource_with<vpmm::rmm_memory_resource, cuda::mr::device_accessible>);
-static_assert(std::is_constructible_v<cuda::mr::any_resource<cuda::mr::device_accessible>, vpmm::rmm_memory_resource>);
+static_assert(std::is_constructible_v<cuda::mr::any_resource<cuda::mr::device_accessible>,
+                                      vpmm::rmm_memory_resource>);
 
 }  // namespace rmm::test

@@ -61,8 +61,8 @@ Actor::Actor(const std::vector<std::string>& settings) {
   std::string name = "/proc/self/exe";
   std::string role = kActor;
   std::array<char*, 3> arguments{name.data(), role.data(), nullptr};
-  const int failed =
-      posix_spawn(&process_, name.c_str(), &actions, nullptr, arguments.data(), environment_with(settings).data());
+  const int failed = posix_spawn(&process_, name.c_str(), &actions, nullptr, arguments.data(),
+                                 environment_with(settings).data());
   posix_spawn_file_actions_destroy(&actions);
   close(ends[1]);
   EXPECT_EQ(failed, 0) << std::strerror(failed);
@@ -75,7 +75,8 @@ void Actor::exit() {
   close(control_);
   int status = 0;
   EXPECT_EQ(waitpid(process_, &status, 0), process_);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "an actor ended with status " << status;
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0)
+      << "an actor ended with status " << status;
   process_ = 0;
 }
 

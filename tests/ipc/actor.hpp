@@ -1,4 +1,5 @@
-// ipc tests: another process that runs this binary too, and does what a test tells it to, step by step.
+// ipc tests: another process that runs this binary too, and does what a test tells it to, step by
+// step.
 #pragma once
 
 #include <sys/types.h>

@@ -1,4 +1,5 @@
-// ipc tests: stream captures of the importer and what it opens and closes meanwhile do not disturb each other.
+// ipc tests: stream captures of the importer and what it opens and closes meanwhile do not disturb
+// each other.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -32,8 +33,9 @@ void begin_capture(Process& process, StreamFlags flags) {
   process.call(
       [](Parcel& asked) {
         driver::Driver& driver = driver_of_actor();
-        must(driver.stream_create(asked.words[0] != 0 ? StreamFlags::non_blocking : StreamFlags::blocking,
-                                  stream_of_actor()));
+        must(driver.stream_create(
+            asked.words[0] != 0 ? StreamFlags::non_blocking : StreamFlags::blocking,
+            stream_of_actor()));
         must(driver.stream_begin_capture(stream_of_actor(), CaptureMode::global));
       },
       parcel);
@@ -85,7 +87,8 @@ class IpcCapture : public testing::Test {
     EXPECT_GE(exporter_.leased(), kSize);
     importer_.close(importer_.open(other_.handle));
     expect_leases_to_end(exporter_);
-    if (opened_ != 0) expect_refused(importer_.try_to_close(opened_), VPMM_ERROR_INVALID_POINTER, "not open");
+    if (opened_ != 0)
+      expect_refused(importer_.try_to_close(opened_), VPMM_ERROR_INVALID_POINTER, "not open");
   }
 
   Process exporter_;
@@ -160,7 +163,9 @@ TEST_F(IpcCapture, puts_a_deferred_close_off_until_the_next_call) {
   begin_capture(importer_, StreamFlags::blocking);
   Parcel parcel;
   parcel.words[0] = opened_;
-  importer_.call([](Parcel& asked) { vpmm_ipc_close_deferred(reinterpret_cast<void*>(asked.words[0])); }, parcel);
+  importer_.call(
+      [](Parcel& asked) { vpmm_ipc_close_deferred(reinterpret_cast<void*>(asked.words[0])); },
+      parcel);
   expect_capture_to_end_well(importer_);
   expect_open();
   expect_closed_in_a_later_call();

@@ -1,5 +1,5 @@
-// ipc tests: other processes of the user, hostile ones too, leave the exporting program its descriptors and each other
-// a place.
+// ipc tests: other processes of the user, hostile ones too, leave the exporting program its
+// descriptors and each other a place.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -37,7 +37,8 @@ void connect_often(Process& client, const vpmm_ipc_handle& handle, std::uint64_t
   parcel.words[0] = times;
   client.call(
       [](Parcel& asked) {
-        for (std::uint64_t i = 0; i < asked.words[0]; ++i) channels_of_actor().push_back(connect_by_hand(asked.handle));
+        for (std::uint64_t i = 0; i < asked.words[0]; ++i)
+          channels_of_actor().push_back(connect_by_hand(asked.handle));
       },
       parcel);
 }
@@ -62,15 +63,16 @@ std::uint64_t files_that_can_be_opened(Process& process) {
   return process
       .call([](Parcel& parcel) {
         std::vector<int> files;
-        for (int file = 0; (file = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) files.push_back(file);
+        for (int file = 0; (file = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;)
+          files.push_back(file);
         parcel.words[0] = files.size();
         for (const int file : files) ::close(file);
       })
       .words[0];
 }
 
-// The exporter closes its copies of the descriptors that it sends after the importer has them, and answers no other
-// opening before.
+// The exporter closes its copies of the descriptors that it sends after the importer has them, and
+// answers no other opening before.
 void await_end_of_delivery(Process& importer, const vpmm_ipc_handle& handle) {
   ipc::Token unknown = parts_of(handle);
   ++unknown.generation;
@@ -162,7 +164,8 @@ TEST(IpcClients, one_with_two_connections_keeps_the_leases_of_either) {
   }
   EXPECT_GE(exporter.leased(), both);
   send_by_hand(one, message_of(MessageKind::close, 1));
-  for (const auto give_up = soon(); exporter.leased() >= both;) ASSERT_LT(ipc::Clock::now(), give_up);
+  for (const auto give_up = soon(); exporter.leased() >= both;)
+    ASSERT_LT(ipc::Clock::now(), give_up);
   EXPECT_GE(exporter.leased(), kSize);
   send_by_hand(other, message_of(MessageKind::close, 1));
   expect_leases_to_end(exporter);
@@ -176,12 +179,13 @@ TEST(IpcClients, more_than_an_exporter_may_serve_are_told_so_and_served_when_one
   for (Process& importer : importers) importer.expect(importer.open(shared.handle), kSize, kSeed);
   Process late;
   for (int i = 0; i < 3; ++i)
-    expect_refused(late.try_to_open(shared.handle), VPMM_ERROR_NOT_SHARED, "as many others as it may");
+    expect_refused(late.try_to_open(shared.handle), VPMM_ERROR_NOT_SHARED,
+                   "as many others as it may");
   importers[0].exit();
   late.expect(open_in_the_end(late, shared.handle), kSize, kSeed);
 }
 
-// --- what else one may do -------------------------------------------------------------------------------------------
+// --- --- what else one may do
 
 // A connection with unsent data, which whoever closes it last waits for.
 class Lingering {
@@ -195,11 +199,13 @@ class Lingering {
     auto* const any = reinterpret_cast<sockaddr*>(&address);
     file_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     is_connected_ = bind(listener, any, sizeof address) == 0 && listen(listener, 1) == 0 &&
-                    getsockname(listener, any, &size) == 0 && connect(file_, any, sizeof address) == 0;
+                    getsockname(listener, any, &size) == 0 &&
+                    connect(file_, any, sizeof address) == 0;
     peer_ = is_connected_ ? accept4(listener, nullptr, nullptr, SOCK_CLOEXEC) : -1;
     ::close(listener);
     const std::vector<char> bytes(1 << 16);
-    while (is_connected_ && send(file_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
+    while (is_connected_ &&
+           send(file_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
     }
     linger({1, 60});
   }
@@ -277,7 +283,8 @@ TEST(IpcClients, one_with_more_openings_than_it_may_have_is_refused_the_next_and
     }
     return answer;
   };
-  for (std::uint64_t number = 1; number <= kMost; ++number) ASSERT_EQ(open(number)->kind, MessageKind::granted);
+  for (std::uint64_t number = 1; number <= kMost; ++number)
+    ASSERT_EQ(open(number)->kind, MessageKind::granted);
   const std::optional<Message> refused = open(kMost + 1);
   ASSERT_TRUE(refused.has_value());
   EXPECT_EQ(refused->kind, MessageKind::refused);
@@ -286,7 +293,7 @@ TEST(IpcClients, one_with_more_openings_than_it_may_have_is_refused_the_next_and
   EXPECT_EQ(open(kMost + 2)->kind, MessageKind::granted);
 }
 
-// --- an exporter ----------------------------------------------------------------------------------------------------
+// --- --- an exporter
 
 TEST(IpcExporter, that_talks_about_other_openings_for_ever_fails_the_opening) {
   Process importer({"VPMM_IPC_TIMEOUT=300"});

@@ -1,4 +1,5 @@
-// ipc tests: who closes last unmaps when nothing on the GPU can use the memory any more; ends of exports are counted.
+// ipc tests: who closes last unmaps when nothing on the GPU can use the memory any more; ends of
+// exports are counted.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -70,7 +71,8 @@ void close_while_others_come(Parcel& parcel) {
   meanwhile_of_actor() = {handle_in(parcel), 0, parcel.words[0] != 0};
   ipc::Importer& importer = ipc::Importer::of_process();
   const Result<DevicePtr> opened = importer.open(sim, handle_in(parcel), std::nullopt);
-  const Result<void> closed = opened ? importer.close(opened.value(), wait_while_others_come) : opened.error();
+  const Result<void> closed =
+      opened ? importer.close(opened.value(), wait_while_others_come) : opened.error();
   if (!closed) {
     parcel.status = static_cast<vpmm_status>(closed.error().code);
     return parcel.say(closed.error().message);
@@ -113,7 +115,8 @@ Result<void> wait_and_linger(driver::Driver& driver, driver::DeviceOrdinal devic
   return {};
 }
 
-// Each on a stream of its own, which only the closing waits for. Out: words[0]: failures; words[1]: hazards.
+// Each on a stream of its own, which only the closing waits for. Out: words[0]: failures; words[1]:
+// hazards.
 void open_use_and_close_in_threads(Parcel& parcel) {
   SimDriver& sim = sim_of_actor();
   ipc::Importer& importer = ipc::Importer::of_process();
@@ -159,7 +162,7 @@ TEST(IpcClosing, threads_that_share_an_opening_never_unmap_under_each_others_ker
   expect_leases_to_end(exporter);
 }
 
-// --- ends of exports ------------------------------------------------------------------------------------------------
+// --- --- ends of exports
 
 TEST(IpcExports, of_one_allocation_end_each_for_itself) {
   Process exporter;

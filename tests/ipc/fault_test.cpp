@@ -42,8 +42,8 @@ Parcel plan_for(Call call, std::uint64_t nth) {
   return parcel;
 }
 
-// words[0]: the address; words[1], [2]: the call that fails, and which of them. Out: words[0], and words[3]: how many
-// failed.
+// words[0]: the address; words[1], [2]: the call that fails, and which of them. Out: words[0], and
+// words[3]: how many failed.
 void open_with_fault(Parcel& parcel) {
   FaultingDriver& driver = faulting_of_actor();
   driver.set_plan(plan_in(parcel));
@@ -95,9 +95,10 @@ class IpcFault : public testing::Test {
 
 TEST_F(IpcFault, in_any_call_of_an_opening_leaves_nothing_and_the_next_one_works) {
   std::uint64_t failures = 0;
-  for (const Call call : {Call::init, Call::device_get_count, Call::device_get_uuid, Call::device_primary_ctx_retain,
-                          Call::ctx_get_id, Call::ctx_get_current, Call::ctx_set_current, Call::mem_address_reserve,
-                          Call::mem_import_from_shareable_handle, Call::mem_map, Call::mem_set_access}) {
+  for (const Call call :
+       {Call::init, Call::device_get_count, Call::device_get_uuid, Call::device_primary_ctx_retain,
+        Call::ctx_get_id, Call::ctx_get_current, Call::ctx_set_current, Call::mem_address_reserve,
+        Call::mem_import_from_shareable_handle, Call::mem_map, Call::mem_set_access}) {
     for (std::uint64_t nth = 1;; ++nth) {
       SCOPED_TRACE(std::string(driver::to_string(call)) + " " + std::to_string(nth));
       const Parcel answer = open_failing(call, nth);
@@ -148,16 +149,18 @@ TEST_F(IpcFault, in_any_call_of_a_closing_leaves_it_open_and_the_next_close_work
         ++failures;
         importer_.close(opened.words[0]);
       }
-      expect_refused(importer_.try_to_close(opened.words[0]), VPMM_ERROR_INVALID_POINTER, "not open");
+      expect_refused(importer_.try_to_close(opened.words[0]), VPMM_ERROR_INVALID_POINTER,
+                     "not open");
       EXPECT_EQ(importer_.belongings(), before_);
       if (closed.words[3] == 0) break;
     }
   }
-  EXPECT_EQ(failures, 2U) << "address space that is not taken back is no reason to keep the memory open";
+  EXPECT_EQ(failures, 2U)
+      << "address space that is not taken back is no reason to keep the memory open";
   expect_leases_over();
 }
 
-// --- the exporter ---------------------------------------------------------------------------------------------------
+// --- --- the exporter
 
 // A pool of its own behind a driver that fails. words[0]: its memory.
 context::Context& context_of_actor() {
@@ -176,7 +179,8 @@ TEST(IpcFaultOfExporter, in_an_export_fails_that_opening_alone) {
   Process importer;
   const Parcel made = exporter.call([](Parcel& parcel) {
     const DevicePtr memory = context_of_actor().allocate({kSize, 0, std::nullopt}).value();
-    const Result<ipc::IpcHandle> handle = ipc::Exporter::of_process().share(context_of_actor(), {memory, kSize});
+    const Result<ipc::IpcHandle> handle =
+        ipc::Exporter::of_process().share(context_of_actor(), {memory, kSize});
     if (!handle) return note(parcel, handle.error());
     parcel.words[0] = to_integer(memory);
     parcel.handle = handle_of(ipc::decode(handle.value().token).value());
@@ -190,10 +194,12 @@ TEST(IpcFaultOfExporter, in_an_export_fails_that_opening_alone) {
   for (const Call call : {Call::device_get_uuid, Call::mem_export_to_shareable_handle}) {
     for (std::uint64_t nth = 1;; ++nth) {
       SCOPED_TRACE(std::string(driver::to_string(call)) + " " + std::to_string(nth));
-      exporter.call([](Parcel& parcel) { faulting_of_actor().set_plan(plan_in(parcel)); }, plan_for(call, nth));
+      exporter.call([](Parcel& parcel) { faulting_of_actor().set_plan(plan_in(parcel)); },
+                    plan_for(call, nth));
       const Parcel answer = importer.try_to_open(made.handle);
       const bool has_failed =
-          exporter.call([](Parcel& parcel) { parcel.words[0] = faulting_of_actor().fired(); }).words[0] != 0;
+          exporter.call([](Parcel& parcel) { parcel.words[0] = faulting_of_actor().fired(); })
+              .words[0] != 0;
       if (has_failed) {
         expect_refused(answer, VPMM_ERROR_NOT_SHARED, driver::to_string(CuResult::out_of_memory));
         ++failures;
@@ -210,9 +216,11 @@ TEST(IpcFaultOfExporter, in_an_export_fails_that_opening_alone) {
   const Parcel ended = exporter.call(
       [](Parcel& parcel) {
         faulting_of_actor().clear_plan();
-        const Result<void> freed = context_of_actor().deallocate(DevicePtr{parcel.words[0]}, std::nullopt);
+        const Result<void> freed =
+            context_of_actor().deallocate(DevicePtr{parcel.words[0]}, std::nullopt);
         note(parcel, freed ? ipc::Exporter::of_process().end(parts_of(parcel.handle)) : freed);
-        for (int i = 0; context_of_actor().statistics().leased_bytes != 0 && i < 20'000; ++i) usleep(1000);
+        for (int i = 0; context_of_actor().statistics().leased_bytes != 0 && i < 20'000; ++i)
+          usleep(1000);
         parcel.words[0] = context_of_actor().statistics().leased_bytes;
       },
       made);

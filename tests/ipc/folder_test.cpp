@@ -19,7 +19,9 @@ namespace fs = std::filesystem;
 class IpcFolder : public testing::Test {
  protected:
   std::string inside(const std::string& name) const { return folder_ + "/" + name; }
-  static std::vector<std::string> setting(const std::string& folder) { return {"VPMM_IPC_DIR=" + folder}; }
+  static std::vector<std::string> setting(const std::string& folder) {
+    return {"VPMM_IPC_DIR=" + folder};
+  }
   // Both sides say why.
   static void expect_refused_as(const std::string& folder, const std::string& why) {
     SCOPED_TRACE(folder);
@@ -74,7 +76,8 @@ TEST_F(IpcFolder, that_is_not_there_is_made_for_its_user_alone) {
 }
 
 TEST_F(IpcFolder, with_the_longest_name_that_is_allowed_works) {
-  // 108 characters of an address with its zero, less a slash and the name of a socket that is not finished.
+  // 108 characters of an address with its zero, less a slash and the name of a socket that is not
+  // finished.
   const std::size_t most = 107 - 1 - 32 - 5 - 4;
   ASSERT_LT(inside("").size(), most);
   const std::string name = inside(std::string(most - inside("").size(), 'n'));
@@ -113,11 +116,13 @@ TEST_F(IpcFolder, of_dead_processes_is_swept_and_the_living_stay) {
   std::ofstream(folder + "/" + names.back()) << "x";
   const std::string unfinished(32, '0');
   for (const char* const age : {"now", "then"}) {
-    const std::string name = (age == std::string("now") ? "0" : "1") + unfinished.substr(1) + ".sock.new";
+    const std::string name =
+        (age == std::string("now") ? "0" : "1") + unfinished.substr(1) + ".sock.new";
     std::ofstream(folder + "/" + name) << "x";
     if (age == std::string("now")) names.push_back(name);
     if (age == std::string("then"))
-      fs::last_write_time(folder + "/" + name, fs::file_time_type::clock::now() - std::chrono::hours(1));
+      fs::last_write_time(folder + "/" + name,
+                          fs::file_time_type::clock::now() - std::chrono::hours(1));
   }
   std::sort(names.begin(), names.end());
   living.signal(SIGSTOP);  // it is none the less alive
@@ -132,7 +137,7 @@ TEST_F(IpcFolder, of_dead_processes_is_swept_and_the_living_stay) {
   importer.expect(importer.open(of_living.handle), kMiB, 1);
 }
 
-// --- a folder that changes while processes share --------------------------------------------------------------------
+// --- --- a folder that changes while processes share
 
 // A socket with a name, at which nobody listens.
 void bind_a_socket_at(const std::string& path) {
@@ -153,7 +158,9 @@ class IpcChangedFolder : public IpcFolder {
     first_ = exporter_->allocate_shared(kMiB, 1);
     opened_ = connected_->open(first_.handle);
   }
-  std::string socket_of_exporter() const { return ipc::socket_path(shared_dir_, parts_of(first_.handle).process); }
+  std::string socket_of_exporter() const {
+    return ipc::socket_path(shared_dir_, parts_of(first_.handle).process);
+  }
   void make_folder(mode_t mode) const {
     fs::create_directory(shared_dir_);
     ASSERT_EQ(chmod(shared_dir_.c_str(), mode), 0);
@@ -308,7 +315,8 @@ TEST_F(IpcChangedFolder, that_is_emptied_between_any_two_exports_leaves_nothing_
     exporter_->end(exporter_->share(first_.address, kMiB));
   }
   expect_sockets(before.sockets);
-  EXPECT_LE(exporter_->belongings().descriptors, before.descriptors) << "an importer of before may have gone meanwhile";
+  EXPECT_LE(exporter_->belongings().descriptors, before.descriptors)
+      << "an importer of before may have gone meanwhile";
   expect_reachable(2);
   exporter_->exit();
   EXPECT_TRUE(names_in(shared_dir_).empty());

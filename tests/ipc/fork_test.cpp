@@ -1,4 +1,5 @@
-// ipc tests: a forked child has none of what its parent shared or opened, keeps nothing of it alive, and removes none.
+// ipc tests: a forked child has none of what its parent shared or opened, keeps nothing of it
+// alive, and removes none.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,8 +14,8 @@ namespace {
 constexpr std::uint64_t kSeed = 9;
 constexpr Bytes kSize = 6 * kMiB;
 
-// A child of an actor that lives on until the test ends it. words[0]: its number; words[1], [2]: its descriptors, and
-// how many of them are sockets.
+// A child of an actor that lives on until the test ends it. words[0]: its number; words[1], [2]:
+// its descriptors, and how many of them are sockets.
 void fork_one_that_stays(Parcel& parcel) {
   std::array<int, 2> ends{};
   if (pipe(ends.data()) != 0) return;
@@ -67,7 +68,8 @@ TEST(IpcFork, a_child_of_the_exporter_has_none_of_its_descriptors) {
   const Child before(exporter);
   const Shared shared = exporter.allocate_shared(kSize, kSeed);
   importer.open(shared.handle);
-  EXPECT_EQ(exporter.belongings().sockets, 3U) << "to the test, the listening one, and the importer's";
+  EXPECT_EQ(exporter.belongings().sockets, 3U)
+      << "to the test, the listening one, and the importer's";
   const Child after(exporter);
   EXPECT_EQ(after.descriptors, before.descriptors);
   EXPECT_EQ(after.sockets, 0U);
@@ -117,7 +119,8 @@ void in_child(Parcel& parcel, Check&& check) {
     std::_Exit(written > 0 ? 0 : 1);
   }
   ::close(ends[1]);
-  if (read(ends[0], parcel.words.data(), sizeof parcel.words) < 0) parcel.status = VPMM_ERROR_DRIVER_FAILED;
+  if (read(ends[0], parcel.words.data(), sizeof parcel.words) < 0)
+    parcel.status = VPMM_ERROR_DRIVER_FAILED;
   ::close(ends[0]);
   waitpid(child, nullptr, 0);
 }
@@ -184,7 +187,8 @@ TEST(IpcFork, children_come_and_go_while_memory_is_opened) {
       const pid_t child = fork();
       if (child == 0) _exit(0);
       int status = 0;
-      if (child < 0 || waitpid(child, &status, 0) != child || status != 0) parcel.status = VPMM_ERROR_DRIVER_FAILED;
+      if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
+        parcel.status = VPMM_ERROR_DRIVER_FAILED;
     }
   };
   const Work open_often = [](Parcel& parcel) {

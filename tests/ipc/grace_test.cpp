@@ -1,4 +1,5 @@
-// ipc tests: an importer that cannot be watched, as one of another container on an old kernel, has a grace period.
+// ipc tests: an importer that cannot be watched, as one of another container on an old kernel, has
+// a grace period.
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -20,12 +21,14 @@ using ipc::MessageKind;
 constexpr std::uint64_t kSeed = 12;
 constexpr Bytes kSize = 4 * kMiB;
 
-// The kernel refuses what watches other processes: the descriptor of a peer (SO_PEERPIDFD) and pidfd_open.
+// The kernel refuses what watches other processes: the descriptor of a peer (SO_PEERPIDFD) and
+// pidfd_open.
 bool become_blind(Process& process) {
   const Parcel answer = process.call([](Parcel& parcel) {
     constexpr std::uint32_t kPeerDescriptor = 77;
     constexpr auto kNumber = static_cast<std::uint32_t>(offsetof(seccomp_data, nr));
-    constexpr auto kOption = static_cast<std::uint32_t>(offsetof(seccomp_data, args) + 2 * sizeof(std::uint64_t));
+    constexpr auto kOption =
+        static_cast<std::uint32_t>(offsetof(seccomp_data, args) + 2 * sizeof(std::uint64_t));
     std::array<sock_filter, 8> program = {{
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kNumber),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 4, 0),
@@ -37,7 +40,8 @@ bool become_blind(Process& process) {
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     }};
     const sock_fprog all{static_cast<unsigned short>(program.size()), program.data()};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all) != 0)
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all) != 0)
       parcel.status = VPMM_ERROR_UNSUPPORTED;
   });
   return answer.status == VPMM_OK;
@@ -60,7 +64,8 @@ TEST(IpcGrace, one_that_cannot_be_watched_and_hangs_up_keeps_its_lease_for_a_whi
   const auto before = std::chrono::steady_clock::now();
   importer.hang_up();
   expect_leases_to_end(exporter);
-  EXPECT_GE(std::chrono::steady_clock::now() - before, std::chrono::milliseconds(700)) << "no less than was promised";
+  EXPECT_GE(std::chrono::steady_clock::now() - before, std::chrono::milliseconds(700))
+      << "no less than was promised";
 }
 
 TEST(IpcGrace, is_not_for_one_that_stays_or_closes) {

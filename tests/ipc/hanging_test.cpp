@@ -62,7 +62,8 @@ TEST(IpcHangingExporter, hears_of_all_that_was_closed_meanwhile_when_it_goes_on)
   EXPECT_EQ(closed.mappings, before.mappings);
   EXPECT_EQ(closed.reservations, before.reservations);
   exporter.signal(SIGCONT);
-  for (int i = 0; exporter.leased() == leased && i < 20'000; ++i) {  // then it reads, and there is room again
+  for (int i = 0; exporter.leased() == leased && i < 20'000;
+       ++i) {  // then it reads, and there is room again
   }
   importer.close(importer.open(other.allocate_shared(kMiB, kSeed).handle));
   expect_leases_to_end(exporter);
@@ -108,7 +109,9 @@ TEST(IpcHangingExporter, holds_up_nobody_who_uses_memory_of_another) {
   }
   importer.close(open);
   const auto is_answered = [&] {
-    return importer.call([](Parcel& parcel) { parcel.words[0] = asking_of_actor().is_answered ? 1 : 0; }).words[0];
+    return importer
+        .call([](Parcel& parcel) { parcel.words[0] = asking_of_actor().is_answered ? 1 : 0; })
+        .words[0];
   };
   EXPECT_EQ(is_answered(), 0U);
   hanging.hang_up();

@@ -1,4 +1,5 @@
-// ipc tests: what a pool costs is the same as long as nothing of it is shared, and for what is not shared afterwards.
+// ipc tests: what a pool costs is the same as long as nothing of it is shared, and for what is not
+// shared afterwards.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -18,8 +19,8 @@ struct Costs {
   friend bool operator==(const Costs&, const Costs&) = default;
 };
 void PrintTo(const Costs& costs, std::ostream* out) {
-  *out << costs.driver_calls << " driver calls, " << costs.hits << " hits, " << costs.plans << " plans, "
-       << costs.events_recorded << " events";
+  *out << costs.driver_calls << " driver calls, " << costs.hits << " hits, " << costs.plans
+       << " plans, " << costs.events_recorded << " events";
 }
 
 // Of a loop that the pool has seen before.
@@ -38,8 +39,8 @@ Costs costs_of_a_warm_loop(Process& process) {
   const vpmm_statistics before = process.statistics();
   expect_ok(process.call(loop));
   const vpmm_statistics after = process.statistics();
-  return {after.driver_calls - before.driver_calls, after.hits - before.hits, after.plans - before.plans,
-          after.events_recorded - before.events_recorded};
+  return {after.driver_calls - before.driver_calls, after.hits - before.hits,
+          after.plans - before.plans, after.events_recorded - before.events_recorded};
 }
 
 TEST(IpcHotPath, a_process_that_shares_nothing_has_no_thread_socket_or_descriptor_for_it) {

@@ -1,4 +1,5 @@
-// ipc tests: a process is killed at each step of an opening; the other side notices, and nothing is lost.
+// ipc tests: a process is killed at each step of an opening; the other side notices, and nothing is
+// lost.
 #include <gtest/gtest.h>
 
 #include "ipc/raw.hpp"
@@ -12,7 +13,7 @@ constexpr std::uint64_t kSeed = 3;
 constexpr Bytes kSize = 64 * kMiB;  // 32 chunks, in 8 batches
 const std::vector<std::string> kPageChunks = {"VPMM_CHUNK_MAX=page"};
 
-// --- the importer ---------------------------------------------------------------------------------------------------
+// --- --- the importer
 
 class IpcKilledImporter : public testing::Test {
  protected:
@@ -129,13 +130,14 @@ TEST_F(IpcKilledImporter, that_only_hung_up_keeps_its_lease_as_long_as_it_lives)
   importer_.hang_up();
   let_go();
   Process other;
-  for (int i = 0; i < 5; ++i) other.close(other.open(exporter_.allocate_shared(kMiB, kSeed).handle));
+  for (int i = 0; i < 5; ++i)
+    other.close(other.open(exporter_.allocate_shared(kMiB, kSeed).handle));
   expect_still_leased();
   importer_.kill();
   expect_leases_to_end(exporter_);
 }
 
-// --- the exporter ---------------------------------------------------------------------------------------------------
+// --- --- the exporter
 
 TEST(IpcKilledExporter, before_an_opening_is_reported_as_gone) {
   Process exporter;

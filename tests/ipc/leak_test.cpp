@@ -10,7 +10,8 @@ namespace {
 Belongings without_importers(Process& exporter) {
   constexpr std::uint64_t kOwnSockets = 2;  // to the test, and the one that listens
   Belongings now = exporter.belongings();
-  for (int i = 0; i < 10'000 && (now.sockets != kOwnSockets || now.watches != 0); ++i) now = exporter.belongings();
+  for (int i = 0; i < 10'000 && (now.sockets != kOwnSockets || now.watches != 0); ++i)
+    now = exporter.belongings();
   EXPECT_EQ(now.sockets, kOwnSockets);
   return now;
 }

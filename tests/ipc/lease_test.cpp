@@ -1,4 +1,5 @@
-// ipc tests: what is freed while others hold it stays as it is, and is used again when the last of them let go.
+// ipc tests: what is freed while others hold it stays as it is, and is used again when the last of
+// them let go.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -12,7 +13,9 @@ namespace {
 constexpr std::uint64_t kSeed = 5;
 const std::vector<Bytes> kSizes = {1000, 100 * kKiB, 2 * kMiB, 24 * kMiB};
 
-bool overlap(Address one, Address other, Bytes bytes) { return one < other + bytes && other < one + bytes; }
+bool overlap(Address one, Address other, Bytes bytes) {
+  return one < other + bytes && other < one + bytes;
+}
 
 // Tries to get the memory at `shared` from the pool in every way there is.
 void expect_never_reused(Process& exporter, Address shared, Bytes bytes) {
@@ -135,7 +138,7 @@ TEST(IpcLease, memory_that_everybody_let_go_of_is_handed_out_again) {
   }
 }
 
-// --- every way to free takes note -----------------------------------------------------------------------------------
+// --- --- every way to free takes note
 
 struct WayToFree {
   const char* name;
@@ -145,8 +148,10 @@ struct WayToFree {
 void* pointer_in(const Parcel& parcel) { return reinterpret_cast<void*>(parcel.words[0]); }
 
 const WayToFree kWaysToFree[] = {
-    {"any_stream", [](Parcel& p) { p.take(vpmm_deallocate_any_stream(pool_of_actor(), pointer_in(p))); }},
-    {"on_a_stream", [](Parcel& p) { p.take(vpmm_deallocate(pool_of_actor(), pointer_in(p), nullptr)); }},
+    {"any_stream",
+     [](Parcel& p) { p.take(vpmm_deallocate_any_stream(pool_of_actor(), pointer_in(p))); }},
+    {"on_a_stream",
+     [](Parcel& p) { p.take(vpmm_deallocate(pool_of_actor(), pointer_in(p), nullptr)); }},
     {"deferred",
      [](Parcel& p) {
        vpmm_deallocate_deferred(pool_of_actor(), pointer_in(p));
@@ -213,7 +218,7 @@ TEST_P(IpcLeaseWays, a_free_of_shared_memory_waits_for_its_holders) {
 INSTANTIATE_TEST_SUITE_P(All, IpcLeaseWays, testing::ValuesIn(kWaysToFree),
                          [](const auto& tested) { return tested.param.name; });
 
-// --- mistakes -------------------------------------------------------------------------------------------------------
+// --- --- mistakes
 
 TEST(IpcLease, a_second_free_of_leased_memory_is_a_mistake_and_changes_nothing) {
   Process exporter;
@@ -253,7 +258,8 @@ TEST(IpcLease, an_export_ends_once) {
   expect_refused(exporter.try_to_end(shared.handle), VPMM_ERROR_INVALID_ARGUMENT, "ended already");
   exporter.free(shared.address);
   expect_refused(exporter.try_to_end(shared.handle), VPMM_ERROR_INVALID_ARGUMENT, "ended already");
-  expect_refused(Process().try_to_end(shared.handle), VPMM_ERROR_INVALID_ARGUMENT, "another process");
+  expect_refused(Process().try_to_end(shared.handle), VPMM_ERROR_INVALID_ARGUMENT,
+                 "another process");
 }
 
 TEST(IpcLease, ending_the_export_of_live_memory_changes_nothing_for_the_others) {

@@ -17,7 +17,8 @@ Address allocate_plain(Process& process, Bytes bytes) {
       .call(
           [](Parcel& asked) {
             DevicePtr ptr{};
-            if (driver_of_actor().mem_alloc(asked.words[0], ptr) != driver::CuResult::success) std::abort();
+            if (driver_of_actor().mem_alloc(asked.words[0], ptr) != driver::CuResult::success)
+              std::abort();
             asked.words[0] = to_integer(ptr);
           },
           parcel)
@@ -29,7 +30,8 @@ void free_plain(Process& process, Address address) {
   parcel.words[0] = address;
   process.call(
       [](Parcel& asked) {
-        if (driver_of_actor().mem_free(DevicePtr{asked.words[0]}) != driver::CuResult::success) std::abort();
+        if (driver_of_actor().mem_free(DevicePtr{asked.words[0]}) != driver::CuResult::success)
+          std::abort();
       },
       parcel);
 }
@@ -118,7 +120,8 @@ TEST(IpcLegacy, a_range_beyond_an_allocation_and_a_nameless_device_are_refused) 
   Process exporter;
   Process importer;
   const Address address = allocate_plain(exporter, 2 * kMiB);
-  expect_refused(exporter.try_to_share(address + kMiB, 2 * kMiB), VPMM_ERROR_INVALID_ARGUMENT, "not inside");
+  expect_refused(exporter.try_to_share(address + kMiB, 2 * kMiB), VPMM_ERROR_INVALID_ARGUMENT,
+                 "not inside");
   expect_refused(exporter.try_to_share(address, 0), VPMM_ERROR_INVALID_ARGUMENT, "0 bytes");
   vpmm_ipc_handle nameless = exporter.share(address, 2 * kMiB);
   std::memset(nameless.device_uuid, 0, sizeof nameless.device_uuid);
@@ -144,7 +147,8 @@ TEST(IpcLegacy, memory_is_exported_by_a_thread_without_context) {
       [](Parcel& asked) {
         driver::Driver& driver = driver_of_actor();
         driver.ctx_set_current({});
-        asked.take(vpmm_ipc_export(reinterpret_cast<void*>(asked.words[0]), 3 * kMiB, &asked.handle));
+        asked.take(
+            vpmm_ipc_export(reinterpret_cast<void*>(asked.words[0]), 3 * kMiB, &asked.handle));
         driver::ContextHandle current{};
         driver.ctx_get_current(current);
         asked.words[0] = current == driver::ContextHandle{} ? 1 : 0;

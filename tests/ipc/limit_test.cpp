@@ -56,7 +56,8 @@ void use_up_descriptors(Process& process, std::uint64_t left) {
   expect_ok(process.call(
       [](Parcel& asked) {
         std::vector<int>& files = used_up_by_actor();
-        for (int file = 0; (file = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) files.push_back(file);
+        for (int file = 0; (file = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;)
+          files.push_back(file);
         for (std::uint64_t i = 0; i < asked.words[0]; ++i) {
           ::close(files.back());
           files.pop_back();
@@ -72,7 +73,8 @@ void free_descriptors(Process& process) {
   }));
 }
 
-// The exporter's thread has closed what it sent: it answers this importer again. Requires: they are connected.
+// The exporter's thread has closed what it sent: it answers this importer again. Requires: they are
+// connected.
 void wait_until_all_is_sent(Process& exporter, Process& importer) {
   const Shared gone = exporter.allocate_shared(kMiB, kSeed);
   exporter.free(gone.address);
@@ -167,7 +169,8 @@ TEST_F(IpcNoDescriptors, an_exporter_without_descriptors_says_so_and_recovers) {
 }
 
 // It could not be told from one that has ended.
-TEST_F(IpcNoDescriptors, an_exporter_that_cannot_watch_an_importer_turns_it_away_and_keeps_the_leases_of_others) {
+TEST_F(IpcNoDescriptors,
+       an_exporter_that_cannot_watch_an_importer_turns_it_away_and_keeps_the_leases_of_others) {
   Process exporter({"VPMM_CHUNK_MAX=page", "VPMM_IPC_GRACE=1"});
   Process connected;
   Process stranger;
@@ -179,7 +182,8 @@ TEST_F(IpcNoDescriptors, an_exporter_that_cannot_watch_an_importer_turns_it_away
   wait_until_all_is_sent(exporter, connected);
   use_up_descriptors(exporter, 1);  // for the connection
   for (int i = 0; i < 5; ++i)
-    expect_refused(stranger.try_to_open(shared.handle), VPMM_ERROR_NOT_SHARED, "as many descriptors open as it may");
+    expect_refused(stranger.try_to_open(shared.handle), VPMM_ERROR_NOT_SHARED,
+                   "as many descriptors open as it may");
   EXPECT_EQ(stranger.belongings(), before);
   free_descriptors(exporter);
   exporter.free(shared.address);
@@ -205,7 +209,8 @@ TEST_F(IpcNoDescriptors, a_first_export_without_descriptors_fails_and_the_next_o
   importer.expect(importer.open(exporter.share(address, kMiB)), kMiB, kSeed);
 }
 
-TEST_F(IpcNoDescriptors, an_export_without_descriptors_for_a_removed_socket_fails_and_the_next_one_works) {
+TEST_F(IpcNoDescriptors,
+       an_export_without_descriptors_for_a_removed_socket_fails_and_the_next_one_works) {
   Process exporter;
   Process importer;
   const Shared first = exporter.allocate_shared(kMiB, kSeed);

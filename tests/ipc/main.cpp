@@ -11,7 +11,8 @@ namespace {
 
 std::string new_folder() {
   const char* const parent = std::getenv("TMPDIR");
-  std::string name = std::string(parent != nullptr && parent[0] == '/' ? parent : "/tmp") + "/vpmm-ipc-XXXXXX";
+  std::string name =
+      std::string(parent != nullptr && parent[0] == '/' ? parent : "/tmp") + "/vpmm-ipc-XXXXXX";
   if (mkdtemp(name.data()) == nullptr) std::abort();
   return name;
 }

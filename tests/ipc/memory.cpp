@@ -26,9 +26,11 @@ bool is_to_fail() {
 }
 
 void* allocate(std::size_t size, std::size_t alignment) {
-  void* const made = is_to_fail()     ? nullptr
-                     : alignment == 0 ? std::malloc(size == 0 ? 1 : size)
-                                      : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+  void* const made =
+      is_to_fail() ? nullptr
+      : alignment == 0
+          ? std::malloc(size == 0 ? 1 : size)
+          : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
   if (made == nullptr) throw std::bad_alloc();
   return made;
 }

@@ -7,8 +7,8 @@
 
 namespace vpmm::ipc_test {
 
-// Of all in the process but those that a SparedDriver makes. `others`: of threads that are not the main one, as the
-// exporter's is.
+// Of all in the process but those that a SparedDriver makes. `others`: of threads that are not the
+// main one, as the exporter's is.
 enum class Of { main_thread, others };
 enum class Repeat { once, from_then_on };
 

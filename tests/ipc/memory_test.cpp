@@ -1,5 +1,5 @@
-// ipc tests: each allocation of host memory in an exchange fails in turn: no process ends, nothing is lost, and the
-// next opening works.
+// ipc tests: each allocation of host memory in an exchange fails in turn: no process ends, nothing
+// is lost, and the next opening works.
 #include "ipc/memory.hpp"
 
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ Parcel nth(std::uint64_t n, const Parcel& given) {
   return parcel;
 }
 
-// --- the exporter's calls -------------------------------------------------------------------------------------------
+// --- --- the exporter's calls
 
 void allocate_here(Parcel& parcel) {
   const DevicePtr memory = context_of_actor().allocate({kSize, 0, std::nullopt}).value();
@@ -70,8 +70,9 @@ void allocate_here(Parcel& parcel) {
 void share_here(Parcel& parcel) {
   ipc::TokenBytes token{};
   with_failure(parcel, [&]() -> Result<void> {
-    VPMM_TRY_ASSIGN(const ipc::IpcHandle handle,
-                    ipc::Exporter::of_process().share(context_of_actor(), {DevicePtr{parcel.words[0]}, kSize}));
+    VPMM_TRY_ASSIGN(
+        const ipc::IpcHandle handle,
+        ipc::Exporter::of_process().share(context_of_actor(), {DevicePtr{parcel.words[0]}, kSize}));
     token = handle.token;
     return {};
   });
@@ -79,7 +80,9 @@ void share_here(Parcel& parcel) {
 }
 
 void end_here(Parcel& parcel) {
-  with_failure(parcel, [&]() -> Result<void> { return ipc::Exporter::of_process().end(parts_of(parcel.handle)); });
+  with_failure(parcel, [&]() -> Result<void> {
+    return ipc::Exporter::of_process().end(parts_of(parcel.handle));
+  });
 }
 
 void free_here(Parcel& parcel) {
@@ -87,7 +90,9 @@ void free_here(Parcel& parcel) {
 }
 
 Bytes leased_in(Process& exporter) {
-  return exporter.call([](Parcel& parcel) { parcel.words[0] = context_of_actor().statistics().leased_bytes; }).words[0];
+  return exporter
+      .call([](Parcel& parcel) { parcel.words[0] = context_of_actor().statistics().leased_bytes; })
+      .words[0];
 }
 
 void expect_no_leases(Process& exporter) {
@@ -130,11 +135,13 @@ TEST(IpcHostMemory, that_is_short_in_a_first_export_leaves_nothing_and_the_next_
   }
 }
 
-TEST(IpcHostMemory, that_is_short_while_a_removed_socket_is_made_anew_leaves_nothing_and_the_next_one_works) {
+TEST(IpcHostMemory,
+     that_is_short_while_a_removed_socket_is_made_anew_leaves_nothing_and_the_next_one_works) {
   Process exporter;
   Parcel shared = exporter.call(share_here, exporter.call(allocate_here));
   expect_ok(shared);
-  const std::string path = ipc::socket_path(socket_folder_of_tests(), parts_of(shared.handle).process);
+  const std::string path =
+      ipc::socket_path(socket_folder_of_tests(), parts_of(shared.handle).process);
   const std::uint64_t before = descriptors_of(exporter);
   for (std::uint64_t n = 1;; ++n) {
     SCOPED_TRACE(n);
@@ -155,13 +162,16 @@ TEST(IpcHostMemory, that_is_short_while_a_removed_socket_is_made_anew_leaves_not
   }
 }
 
-// --- the exporter's thread ------------------------------------------------------------------------------------------
+// --- --- the exporter's thread
 
 void fail_in_thread(Process& exporter, std::uint64_t n, Repeat repeat) {
   Parcel parcel;
   parcel.words = {n, static_cast<std::uint64_t>(repeat)};
-  exporter.call([](Parcel& asked) { fail_allocation(asked.words[0], Of::others, static_cast<Repeat>(asked.words[1])); },
-                parcel);
+  exporter.call(
+      [](Parcel& asked) {
+        fail_allocation(asked.words[0], Of::others, static_cast<Repeat>(asked.words[1]));
+      },
+      parcel);
 }
 
 std::uint64_t stop_in_thread(Process& exporter) {
@@ -202,10 +212,13 @@ TEST_P(IpcHostMemoryOfThread, that_is_short_fails_an_opening_at_most_and_holds_n
   EXPECT_GT(failures, 5U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Host, IpcHostMemoryOfThread, testing::Values(Repeat::once, Repeat::from_then_on),
-                         [](const auto& repeat) { return repeat.param == Repeat::once ? "once" : "for_a_while"; });
+INSTANTIATE_TEST_SUITE_P(Host, IpcHostMemoryOfThread,
+                         testing::Values(Repeat::once, Repeat::from_then_on),
+                         [](const auto& repeat) {
+                           return repeat.param == Repeat::once ? "once" : "for_a_while";
+                         });
 
-// --- the importer ---------------------------------------------------------------------------------------------------
+// --- --- the importer
 
 void open_here(Parcel& parcel) {
   ipc::IpcHandle handle;
@@ -220,7 +233,9 @@ void open_here(Parcel& parcel) {
 }
 
 void close_here(Parcel& parcel) {
-  with_failure(parcel, [&]() -> Result<void> { return ipc::Importer::of_process().close(DevicePtr{parcel.words[0]}); });
+  with_failure(parcel, [&]() -> Result<void> {
+    return ipc::Importer::of_process().close(DevicePtr{parcel.words[0]});
+  });
 }
 
 void close_some_time_here(Parcel& parcel) {

@@ -36,7 +36,8 @@ void share_a_new_pool(Parcel& parcel) {
   pool_of_its_own().emplace(recording_of_actor(), 0, config,
                             context::DeviceTraits{true, false, 2 * kMiB, {0, true, false}});
   const DevicePtr memory = pool_of_its_own()->allocate({kSize, 0, std::nullopt}).value();
-  const ipc::IpcHandle handle = ipc::Exporter::of_process().share(*pool_of_its_own(), {memory, kSize}).value();
+  const ipc::IpcHandle handle =
+      ipc::Exporter::of_process().share(*pool_of_its_own(), {memory, kSize}).value();
   parcel.handle = handle_of(ipc::decode(handle.token).value());
 }
 
@@ -69,7 +70,8 @@ TEST(IpcPool, that_goes_in_the_middle_of_a_delivery_is_not_mixed_up_with_the_nex
   const ipc::Message heard = importer.hear();
   EXPECT_EQ(heard.kind, MessageKind::refused);
   EXPECT_EQ(heard.number, 1U);
-  EXPECT_NE(heard.said().find("the pool that the memory was of is gone"), std::string::npos) << heard.said();
+  EXPECT_NE(heard.said().find("the pool that the memory was of is gone"), std::string::npos)
+      << heard.said();
   EXPECT_EQ(exporter.call(say_what_was_exported).said(), "") << "of chunks that there are no more";
   // The connection is as good as before, and what is let go of is nobody else's.
   importer.say_close(1);

@@ -25,7 +25,9 @@ void must(bool holds, const std::string& what) {
   std::fprintf(stderr, "actor %d: %s\n", getpid(), what.c_str());
   std::abort();
 }
-void must(driver::CuResult result) { must(result == driver::CuResult::success, driver::to_string(result)); }
+void must(driver::CuResult result) {
+  must(result == driver::CuResult::success, driver::to_string(result));
+}
 
 void* to_pointer(Address address) { return reinterpret_cast<void*>(address); }
 Address to_address(const void* pointer) { return reinterpret_cast<Address>(pointer); }
@@ -71,7 +73,7 @@ void open_here(Parcel& parcel) {
 
 }  // namespace
 
-// --- in an actor ----------------------------------------------------------------------------------------------------
+// --- --- in an actor
 
 driver::Driver& driver_of_actor() {
   const Result<context::Config> config = context::config_from_environment();
@@ -115,7 +117,8 @@ Belongings own_belongings() {
   own.watches = files.watches;
   own.threads = entries_of("/proc/self/task");
   std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) own.areas += line.find("memfd:") != std::string::npos ? 1U : 0U;
+  for (std::string line; std::getline(maps, line);)
+    own.areas += line.find("memfd:") != std::string::npos ? 1U : 0U;
   if (const auto* const sim = dynamic_cast<driver::sim::SimDriver*>(&driver_of_actor())) {
     const driver::sim::Census census = sim->census();
     own.chunks = census.chunks;
@@ -125,14 +128,14 @@ Belongings own_belongings() {
   return own;
 }
 
-// --- the exporter's side --------------------------------------------------------------------------------------------
+// --- --- the exporter's side
 
 Address Process::allocate(Bytes bytes, int device) {
   const Parcel answer = call(
       [](Parcel& parcel) {
         void* ptr = nullptr;
-        parcel.take(
-            vpmm_allocate_any_stream(pool_of_actor(static_cast<int>(parcel.words[2])), parcel.words[1], 0, &ptr));
+        parcel.take(vpmm_allocate_any_stream(pool_of_actor(static_cast<int>(parcel.words[2])),
+                                             parcel.words[1], 0, &ptr));
         parcel.words[0] = to_address(ptr);
       },
       with(0, bytes, static_cast<std::uint64_t>(device)));
@@ -142,7 +145,9 @@ Address Process::allocate(Bytes bytes, int device) {
 
 Parcel Process::try_to_free(Address address) {
   return call(
-      [](Parcel& parcel) { parcel.take(vpmm_deallocate_any_stream(pool_of_actor(), to_pointer(parcel.words[0]))); },
+      [](Parcel& parcel) {
+        parcel.take(vpmm_deallocate_any_stream(pool_of_actor(), to_pointer(parcel.words[0])));
+      },
       with(address));
 }
 
@@ -170,7 +175,8 @@ Shared Process::allocate_shared(Bytes bytes, std::uint64_t seed) {
 }
 
 Parcel Process::try_to_end(const vpmm_ipc_handle& handle) {
-  return call([](Parcel& parcel) { parcel.take(vpmm_ipc_export_end(&parcel.handle)); }, with(handle));
+  return call([](Parcel& parcel) { parcel.take(vpmm_ipc_export_end(&parcel.handle)); },
+              with(handle));
 }
 
 void Process::end(const vpmm_ipc_handle& handle) { expect_ok(try_to_end(handle)); }
@@ -198,9 +204,11 @@ vpmm_statistics Process::statistics() {
 
 Bytes Process::leased() { return statistics().leased_bytes; }
 
-// --- the importer's side --------------------------------------------------------------------------------------------
+// --- --- the importer's side
 
-Parcel Process::try_to_open(const vpmm_ipc_handle& handle, int device) { return call(open_here, with(handle, device)); }
+Parcel Process::try_to_open(const vpmm_ipc_handle& handle, int device) {
+  return call(open_here, with(handle, device));
+}
 
 Address Process::open(const vpmm_ipc_handle& handle, int device) {
   const Parcel answer = try_to_open(handle, device);
@@ -214,7 +222,8 @@ Address Process::open_staged(const vpmm_ipc_handle& handle, int device) {
   const Parcel answer = call(
       [](Parcel& parcel) {
         void* ptr = nullptr;
-        parcel.take(vpmm_ipc_open_staged(&parcel.handle, pool_of_actor(static_cast<int>(parcel.words[0])), &ptr));
+        parcel.take(vpmm_ipc_open_staged(&parcel.handle,
+                                         pool_of_actor(static_cast<int>(parcel.words[0])), &ptr));
         parcel.words[0] = to_address(ptr);
       },
       with(handle, device));
@@ -223,12 +232,13 @@ Address Process::open_staged(const vpmm_ipc_handle& handle, int device) {
 }
 
 Parcel Process::try_to_close(Address address) {
-  return call([](Parcel& parcel) { parcel.take(vpmm_ipc_close(to_pointer(parcel.words[0]))); }, with(address));
+  return call([](Parcel& parcel) { parcel.take(vpmm_ipc_close(to_pointer(parcel.words[0]))); },
+              with(address));
 }
 
 void Process::close(Address address) { expect_ok(try_to_close(address)); }
 
-// --- bytes ----------------------------------------------------------------------------------------------------------
+// --- --- bytes
 
 void Process::fill(Address address, Bytes bytes, std::uint64_t seed) {
   expect_ok(call(
@@ -245,7 +255,8 @@ void Process::fill(Address address, Bytes bytes, std::uint64_t seed) {
 void Process::expect(Address address, Bytes bytes, std::uint64_t seed) {
   expect_ok(call(
       [](Parcel& parcel) {
-        const auto [begin, size, kind] = std::tuple(parcel.words[0], parcel.words[1], parcel.words[2]);
+        const auto [begin, size, kind] =
+            std::tuple(parcel.words[0], parcel.words[1], parcel.words[2]);
         driver::Driver& driver = driver_of_actor();
         for_each_piece(size, [&, &seed = kind, &start = begin](Bytes done, Bytes now) {
           std::vector<std::uint64_t> found((now + 7) / 8);
@@ -258,7 +269,7 @@ void Process::expect(Address address, Bytes bytes, std::uint64_t seed) {
       with(address, bytes, seed)));
 }
 
-// --- what it has ----------------------------------------------------------------------------------------------------
+// --- --- what it has
 
 Belongings Process::belongings() {
   const Parcel answer = call([](Parcel& parcel) {
@@ -272,9 +283,10 @@ Belongings Process::belongings() {
 }
 
 void PrintTo(const Belongings& belongings, std::ostream* out) {
-  *out << belongings.descriptors << " descriptors, " << belongings.sockets << " of them sockets, " << belongings.threads
-       << " threads, " << belongings.areas << " areas, " << belongings.chunks << " chunks, " << belongings.mappings
-       << " mappings, " << belongings.reservations << " reservations";
+  *out << belongings.descriptors << " descriptors, " << belongings.sockets << " of them sockets, "
+       << belongings.threads << " threads, " << belongings.areas << " areas, " << belongings.chunks
+       << " chunks, " << belongings.mappings << " mappings, " << belongings.reservations
+       << " reservations";
 }
 
 void Process::limit_descriptors(std::uint64_t most) {
@@ -286,7 +298,7 @@ void Process::limit_descriptors(std::uint64_t most) {
       with(most)));
 }
 
-// --- in the test ----------------------------------------------------------------------------------------------------
+// --- --- in the test
 
 void expect_leases_to_end(Process& exporter) {
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);

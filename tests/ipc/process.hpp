@@ -46,7 +46,8 @@ struct Shared {
   vpmm_ipc_handle handle{};
 };
 
-// The words of a test. Where one may fail, `try_to` gives the whole answer; without it failure fails the test.
+// The words of a test. Where one may fail, `try_to` gives the whole answer; without it failure
+// fails the test.
 class Process : public Actor {
  public:
   using Actor::Actor;

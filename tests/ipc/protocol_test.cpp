@@ -1,5 +1,5 @@
-// ipc tests: an exporter that is told nonsense hangs up on who says it and goes on serving the others; so does an
-// importer.
+// ipc tests: an exporter that is told nonsense hangs up on who says it and goes on serving the
+// others; so does an importer.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -25,7 +25,8 @@ constexpr Bytes kSize = 20 * kMiB;  // 10 chunks
 class IpcProtocol : public testing::Test {
  protected:
   // Bytes as they are, with descriptors of no meaning.
-  static void send_bytes(const Channel& channel, const void* bytes, std::size_t size, std::size_t files = 0) {
+  static void send_bytes(const Channel& channel, const void* bytes, std::size_t size,
+                         std::size_t files = 0) {
     iovec data{const_cast<void*>(bytes), size};
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * 200)> room{};
     msghdr header{};
@@ -39,11 +40,13 @@ class IpcProtocol : public testing::Test {
       part->cmsg_type = SCM_RIGHTS;
       part->cmsg_len = CMSG_LEN(sizeof(int) * files);
       const int file = STDERR_FILENO;
-      for (std::size_t i = 0; i < files; ++i) std::memcpy(CMSG_DATA(part) + i * sizeof file, &file, sizeof file);
+      for (std::size_t i = 0; i < files; ++i)
+        std::memcpy(CMSG_DATA(part) + i * sizeof file, &file, sizeof file);
     }
     sendmsg(channel.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
-  void expect_hung_up_on(const Message& message, std::size_t size = sizeof(Message), std::size_t files = 0) {
+  void expect_hung_up_on(const Message& message, std::size_t size = sizeof(Message),
+                         std::size_t files = 0) {
     Channel channel = connect_by_hand(shared_.handle);
     send_bytes(channel, &message, size, files);
     EXPECT_FALSE(next_from(channel).has_value());
@@ -59,7 +62,8 @@ class IpcProtocol : public testing::Test {
     exporter_.free(shared_.address);
     exporter_.end(shared_.handle);
     Belongings now = exporter_.belongings();
-    for (int i = 0; i < 10'000 && now.descriptors != before_.descriptors; ++i) now = exporter_.belongings();
+    for (int i = 0; i < 10'000 && now.descriptors != before_.descriptors; ++i)
+      now = exporter_.belongings();
     EXPECT_EQ(now.descriptors, before_.descriptors);
     EXPECT_EQ(now.threads, before_.threads);
   }
@@ -165,7 +169,8 @@ TEST_F(IpcProtocol, descriptors_where_none_belong_are_closed) {
 
 TEST_F(IpcProtocol, random_messages_break_nothing) {
   const char* const given = std::getenv("VPMM_SEED");
-  const std::uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
+  const std::uint64_t seed =
+      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
   SCOPED_TRACE("replay: VPMM_SEED=" + std::to_string(seed) + " " + program_invocation_name +
                " --gtest_filter=IpcProtocol.random_messages_break_nothing");
   std::mt19937_64 dice(seed);
@@ -178,7 +183,8 @@ TEST_F(IpcProtocol, random_messages_break_nothing) {
       if (dice() % 4 != 0) message.kind = static_cast<MessageKind>(dice() % 8);
       message.count = static_cast<std::uint32_t>(dice() % 2 == 0 ? dice() : dice() % 12);
       if (dice() % 8 == 0) reinterpret_cast<unsigned char*>(&message)[dice() % sizeof message] ^= 1;
-      send_bytes(channel, &message, dice() % 16 == 0 ? dice() % sizeof message : sizeof message, dice() % 16 == 0);
+      send_bytes(channel, &message, dice() % 16 == 0 ? dice() % sizeof message : sizeof message,
+                 dice() % 16 == 0);
     }
   }
   expect_served();
@@ -265,7 +271,7 @@ TEST(IpcMessage, text_that_does_not_end_ends_with_the_message) {
   EXPECT_EQ(sent.message.said(), std::string(Message::kTextSize - 1, 'y') + 'x');
 }
 
-// --- the importer ---------------------------------------------------------------------------------------------------
+// --- --- the importer
 
 void expect_refused_answer(void (*answer)(HandExporter&), const std::string& words) {
   Process importer;
@@ -280,8 +286,11 @@ void expect_refused_answer(void (*answer)(HandExporter&), const std::string& wor
 }
 
 TEST(IpcProtocolOfExporter, that_is_not_kept_fails_the_opening) {
-  expect_refused_answer([](HandExporter& exporter) { exporter.say(message_of(MessageKind::close, 1)); }, "protocol");
-  expect_refused_answer([](HandExporter& exporter) { exporter.say(message_of(MessageKind::granted, 1)); }, "protocol");
+  expect_refused_answer(
+      [](HandExporter& exporter) { exporter.say(message_of(MessageKind::close, 1)); }, "protocol");
+  expect_refused_answer(
+      [](HandExporter& exporter) { exporter.say(message_of(MessageKind::granted, 1)); },
+      "protocol");
   expect_refused_answer(
       [](HandExporter& exporter) {
         exporter.grant(1);

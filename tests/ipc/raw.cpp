@@ -70,7 +70,7 @@ std::optional<Message> next_from(Channel& channel) {
 
 namespace {
 
-// --- in an actor ----------------------------------------------------------------------------------------------------
+// --- --- in an actor
 
 Channel& channel_of_actor() {
   static Channel channel;
@@ -97,7 +97,8 @@ void answer_with(Parcel& parcel, const Result<void>& outcome) {
 
 Parcel with(const Message& message) {
   Parcel parcel;
-  parcel.words = {message.number, static_cast<std::uint64_t>(message.kind), message.count, message.status};
+  parcel.words = {message.number, static_cast<std::uint64_t>(message.kind), message.count,
+                  message.status};
   std::memcpy(parcel.handle.token, message.token.data(), message.token.size());
   parcel.say(message.said());
   return parcel;
@@ -112,7 +113,9 @@ Message in(const Parcel& parcel) {
   return message;
 }
 
-void send_here(Parcel& parcel) { answer_with(parcel, channel_of_actor().send(in(parcel), {}, soon())); }
+void send_here(Parcel& parcel) {
+  answer_with(parcel, channel_of_actor().send(in(parcel), {}, soon()));
+}
 
 void hear_here(Parcel& parcel) {
   const std::optional<Message> heard = next_from(channel_of_actor());
@@ -145,7 +148,7 @@ void HandImporter::say_close(std::uint64_t number) {
 
 void HandImporter::hang_up() { call(hang_up_here); }
 
-// --- the exporter ---------------------------------------------------------------------------------------------------
+// --- --- the exporter
 
 vpmm_ipc_handle HandExporter::listen(std::uint64_t chunks) {
   Parcel parcel;
@@ -153,7 +156,8 @@ vpmm_ipc_handle HandExporter::listen(std::uint64_t chunks) {
   const Parcel answer = call(
       [](Parcel& asked) {
         const ipc::Token token{ipc::new_identity(), 4096, 1, 0, asked.words[0] * kChunk};
-        Result<ipc::Descriptor> listener = ipc::listen_at(ipc::socket_path(socket_folder_of_tests(), token.process));
+        Result<ipc::Descriptor> listener =
+            ipc::listen_at(ipc::socket_path(socket_folder_of_tests(), token.process));
         if (!listener) return answer_with(asked, listener.error());
         exported_by_actor().listener = std::move(listener).value();
         driver::Driver& driver = driver_of_actor();

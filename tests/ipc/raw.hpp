@@ -1,4 +1,5 @@
-// ipc tests: one side of the protocol spoken by hand, so that a test can stop, lie or die between any two messages.
+// ipc tests: one side of the protocol spoken by hand, so that a test can stop, lie or die between
+// any two messages.
 #pragma once
 
 #include "ipc/channel.hpp"

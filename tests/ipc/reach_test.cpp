@@ -1,4 +1,5 @@
-// ipc tests: what an importer can read and write beside what it opened, without isolation, with it, and of one chunk.
+// ipc tests: what an importer can read and write beside what it opened, without isolation, with it,
+// and of one chunk.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +24,8 @@ struct Reach {
   bool contains(Address from, Bytes bytes) const { return begin <= from && from + bytes <= end; }
 };
 
-// In an importer: what its driver has mapped around an address without a gap. A hostile one looks no further than that.
+// In an importer: what its driver has mapped around an address without a gap. A hostile one looks
+// no further than that.
 Reach reach_around(Process& importer, Address opened) {
   Parcel asked;
   asked.words[0] = opened;
@@ -62,7 +64,8 @@ Address allocate(Process& exporter, Kind kind, Bytes bytes) {
     static vpmm_arena* arena = nullptr;
     if (arena == nullptr) parcel.take(vpmm_arena_create(pool_of_actor(), 0, 0, &arena));
     void* ptr = nullptr;
-    if (parcel.status == VPMM_OK) parcel.take(vpmm_arena_allocate(arena, parcel.words[1], 0, nullptr, &ptr));
+    if (parcel.status == VPMM_OK)
+      parcel.take(vpmm_arena_allocate(arena, parcel.words[1], 0, nullptr, &ptr));
     parcel.words[0] = reinterpret_cast<Address>(ptr);
   };
   const Parcel answer = exporter.call(kind == Kind::arena ? in_an_arena : in_one_chunk, asked);
@@ -101,7 +104,8 @@ class IpcReach : public testing::TestWithParam<std::pair<Kind, Bytes>> {
   // Idle memory of all sizes, so that what follows could be cut from it.
   static void leave_idle(Process& exporter) {
     std::vector<Address> idle;
-    for (const Bytes size : {64 * kMiB, 2 * kMiB, 10 * kMiB, 2 * kMiB}) idle.push_back(exporter.allocate(size));
+    for (const Bytes size : {64 * kMiB, 2 * kMiB, 10 * kMiB, 2 * kMiB})
+      idle.push_back(exporter.allocate(size));
     for (const Address address : idle) exporter.free(address);
   }
 };
@@ -127,7 +131,8 @@ TEST_P(IpcReach, is_the_neighbours_too_or_nothing_but_the_allocation) {
   const Reach there{reach.begin - here_less_there, reach.end - here_less_there};
   std::vector<std::pair<Address, Bytes>> exposed;
   for (const Estate::Plot& plot : estate.plots) {
-    const Address begin = std::max(plot.address, there.begin), end = std::min(plot.address + plot.bytes, there.end);
+    const Address begin = std::max(plot.address, there.begin),
+                  end = std::min(plot.address + plot.bytes, there.end);
     if (begin < end) exposed.emplace_back(begin, end - begin);
   }
   if (kind == Kind::shared) {
@@ -141,7 +146,8 @@ TEST_P(IpcReach, is_the_neighbours_too_or_nothing_but_the_allocation) {
   } else {
     EXPECT_EQ(exposed.size(), 0u);
     const Bytes pages = (bytes() + kPage - 1) / kPage * kPage;
-    EXPECT_LE(reach.end - reach.begin, pages + pages / 8) << "whole pages, and what a hit may have too much";
+    EXPECT_LE(reach.end - reach.begin, pages + pages / 8)
+        << "whole pages, and what a hit may have too much";
     // Everything that it can write, it writes.
     importer.fill(reach.begin, reach.end - reach.begin, kAttack);
     estate.expect_untouched();
@@ -162,13 +168,15 @@ TEST_P(IpcReach, is_the_neighbours_too_or_nothing_but_the_allocation) {
 std::vector<std::pair<Kind, Bytes>> all_kinds() {
   std::vector<std::pair<Kind, Bytes>> all;
   for (const Kind kind : {Kind::shared, Kind::isolated, Kind::one_chunk, Kind::arena})
-    for (const Bytes bytes : {Bytes{1000}, 300 * kKiB, kPage, 3 * kMiB, 9 * kMiB}) all.emplace_back(kind, bytes);
+    for (const Bytes bytes : {Bytes{1000}, 300 * kKiB, kPage, 3 * kMiB, 9 * kMiB})
+      all.emplace_back(kind, bytes);
   return all;
 }
 
 std::string name_of(const testing::TestParamInfo<std::pair<Kind, Bytes>>& tested) {
   static constexpr const char* kNames[] = {"shared", "isolated", "one_chunk", "arena"};
-  return kNames[static_cast<int>(tested.param.first)] + ("_of_" + std::to_string(tested.param.second / 1000)) + "_kB";
+  return kNames[static_cast<int>(tested.param.first)] +
+         ("_of_" + std::to_string(tested.param.second / 1000)) + "_kB";
 }
 
 INSTANTIATE_TEST_SUITE_P(All, IpcReach, testing::ValuesIn(all_kinds()), name_of);

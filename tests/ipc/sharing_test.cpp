@@ -1,4 +1,5 @@
-// ipc tests: memory of one process is the same memory in another, whatever its size and wherever it begins.
+// ipc tests: memory of one process is the same memory in another, whatever its size and wherever it
+// begins.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -31,7 +32,8 @@ void expect_both_ways(Process& exporter, Process& importer, Address address, Byt
 TEST(IpcSharing, both_processes_write_and_read_the_same_bytes_of_any_size) {
   Process exporter;
   Process importer;
-  for (const Bytes bytes : {Bytes{1}, Bytes{256}, Bytes{1000}, 100 * kKiB, kMiB, 2 * kMiB, 3 * kMiB + 8, 200 * kMiB}) {
+  for (const Bytes bytes :
+       {Bytes{1}, Bytes{256}, Bytes{1000}, 100 * kKiB, kMiB, 2 * kMiB, 3 * kMiB + 8, 200 * kMiB}) {
     SCOPED_TRACE(bytes);
     const Address address = exporter.allocate(bytes);
     expect_both_ways(exporter, importer, address, bytes);
@@ -57,7 +59,8 @@ TEST(IpcSharing, a_slice_of_an_allocation_opens_at_its_own_begin) {
 TEST(IpcSharing, memory_beyond_an_allocation_is_not_shared) {
   Process exporter;
   const Address address = exporter.allocate(4 * kMiB);
-  expect_refused(exporter.try_to_share(address + kMiB, 4 * kMiB), VPMM_ERROR_INVALID_ARGUMENT, "not inside");
+  expect_refused(exporter.try_to_share(address + kMiB, 4 * kMiB), VPMM_ERROR_INVALID_ARGUMENT,
+                 "not inside");
   expect_refused(exporter.try_to_share(address, 0), VPMM_ERROR_INVALID_ARGUMENT, "0 bytes");
   expect_refused(exporter.try_to_share(0x1234, 8), VPMM_ERROR_INVALID_POINTER, "0x1234");
 }
@@ -213,7 +216,8 @@ TEST(IpcSharing, a_token_alone_is_enough) {
 TEST(IpcSharing, a_handle_is_not_opened_in_its_own_process) {
   Process exporter;
   const Shared shared = exporter.allocate_shared(2 * kMiB, kMine);
-  expect_refused(exporter.try_to_open(shared.handle), VPMM_ERROR_INVALID_ARGUMENT, "the process that exported it");
+  expect_refused(exporter.try_to_open(shared.handle), VPMM_ERROR_INVALID_ARGUMENT,
+                 "the process that exported it");
 }
 
 TEST(IpcSharing, what_was_opened_is_not_exported_and_its_handle_opens_in_a_third_process) {
@@ -222,11 +226,13 @@ TEST(IpcSharing, what_was_opened_is_not_exported_and_its_handle_opens_in_a_third
   Process third;
   const Shared shared = exporter.allocate_shared(2 * kMiB, kMine);
   const Address opened = importer.open(shared.handle);
-  expect_refused(importer.try_to_share(opened, 2 * kMiB), VPMM_ERROR_INVALID_POINTER, "neither memory of a pool");
+  expect_refused(importer.try_to_share(opened, 2 * kMiB), VPMM_ERROR_INVALID_POINTER,
+                 "neither memory of a pool");
   third.expect(third.open(shared.handle), 2 * kMiB, kMine);
 }
 
-// What the exporter's pools are called after is no business of the importer's: a private one shares as well.
+// What the exporter's pools are called after is no business of the importer's: a private one shares
+// as well.
 TEST(IpcSharing, a_pool_of_its_own_shares_and_ends_while_others_have_its_memory) {
   Process exporter;
   Process importer;
@@ -234,7 +240,8 @@ TEST(IpcSharing, a_pool_of_its_own_shares_and_ends_while_others_have_its_memory)
   const Parcel made = exporter.call([](Parcel& parcel) {
     void* ptr = nullptr;
     parcel.take(vpmm_pool_create(0, nullptr, &of_its_own));
-    if (parcel.status == VPMM_OK) parcel.take(vpmm_allocate_any_stream(of_its_own, 8 * kMiB, 0, &ptr));
+    if (parcel.status == VPMM_OK)
+      parcel.take(vpmm_allocate_any_stream(of_its_own, 8 * kMiB, 0, &ptr));
     parcel.words[0] = reinterpret_cast<Address>(ptr);
   });
   expect_ok(made);

@@ -99,7 +99,8 @@ TEST(IpcTimeout, settings_out_of_range_are_named) {
   expect_refused(exporter.try_to_share(exporter.allocate(kMiB), kMiB), VPMM_ERROR_BAD_CONFIGURATION,
                  "VPMM_IPC_TIMEOUT");
   Process patient({"VPMM_IPC_GRACE=forever"});
-  expect_refused(patient.try_to_share(patient.allocate(kMiB), kMiB), VPMM_ERROR_BAD_CONFIGURATION, "VPMM_IPC_GRACE");
+  expect_refused(patient.try_to_share(patient.allocate(kMiB), kMiB), VPMM_ERROR_BAD_CONFIGURATION,
+                 "VPMM_IPC_GRACE");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// ipc tests: tokens and handles that were damaged, forged or kept too long are refused, and break nothing.
+// ipc tests: tokens and handles that were damaged, forged or kept too long are refused, and break
+// nothing.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -40,7 +41,8 @@ TEST_F(IpcToken, with_any_bit_flipped_is_no_token) {
   for (std::size_t bit = 0; bit < 512; ++bit) {
     vpmm_ipc_handle damaged = shared_.handle;
     damaged.token[bit / 8] = static_cast<unsigned char>(damaged.token[bit / 8] ^ (1U << bit % 8));
-    EXPECT_EQ(open_here(damaged), VPMM_ERROR_INVALID_ARGUMENT) << "bit " << bit << ": " << vpmm_last_error();
+    EXPECT_EQ(open_here(damaged), VPMM_ERROR_INVALID_ARGUMENT)
+        << "bit " << bit << ": " << vpmm_last_error();
     vpmm_ipc_handle read{};
     EXPECT_EQ(vpmm_ipc_read_token(damaged.token, &read), VPMM_ERROR_INVALID_ARGUMENT) << bit;
     EXPECT_EQ(vpmm_ipc_export_end(&damaged), VPMM_ERROR_INVALID_ARGUMENT) << bit;
@@ -50,7 +52,8 @@ TEST_F(IpcToken, with_any_bit_flipped_is_no_token) {
 
 TEST_F(IpcToken, of_random_bytes_is_no_token) {
   const char* const given = std::getenv("VPMM_SEED");
-  const std::uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
+  const std::uint64_t seed =
+      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
   SCOPED_TRACE("replay: VPMM_SEED=" + std::to_string(seed) + " " + program_invocation_name +
                " --gtest_filter=IpcToken.of_random_bytes_is_no_token");
   std::mt19937_64 dice(seed);
@@ -58,8 +61,10 @@ TEST_F(IpcToken, of_random_bytes_is_no_token) {
     vpmm_ipc_handle handle = shared_.handle;
     // Some of the true bytes stay, so that each check is met.
     const std::size_t kept = dice() % sizeof handle.token;
-    for (std::size_t at = kept; at < sizeof handle.token; ++at) handle.token[at] = static_cast<unsigned char>(dice());
-    if (std::memcmp(handle.token, shared_.handle.token, sizeof handle.token) == 0) continue;  // the last byte by chance
+    for (std::size_t at = kept; at < sizeof handle.token; ++at)
+      handle.token[at] = static_cast<unsigned char>(dice());
+    if (std::memcmp(handle.token, shared_.handle.token, sizeof handle.token) == 0)
+      continue;  // the last byte by chance
     EXPECT_EQ(open_here(handle), VPMM_ERROR_INVALID_ARGUMENT) << vpmm_last_error();
   }
   expect_unharmed();
@@ -71,10 +76,14 @@ TEST_F(IpcToken, in_a_handle_that_does_not_fit_it_is_refused) {
     change(handle);
     return importer_.try_to_open(handle);
   };
-  expect_refused(changed([](auto& handle) { handle.kind = 0; }), VPMM_ERROR_INVALID_ARGUMENT, "of kind 0");
-  expect_refused(changed([](auto& handle) { handle.kind = 3; }), VPMM_ERROR_INVALID_ARGUMENT, "of kind 3");
-  expect_refused(changed([](auto& handle) { handle.bytes = kSize + 1; }), VPMM_ERROR_INVALID_ARGUMENT, "bytes");
-  expect_refused(changed([](auto& handle) { handle.device_uuid[0] ^= 1; }), VPMM_ERROR_UNSUPPORTED, "does not see");
+  expect_refused(changed([](auto& handle) { handle.kind = 0; }), VPMM_ERROR_INVALID_ARGUMENT,
+                 "of kind 0");
+  expect_refused(changed([](auto& handle) { handle.kind = 3; }), VPMM_ERROR_INVALID_ARGUMENT,
+                 "of kind 3");
+  expect_refused(changed([](auto& handle) { handle.bytes = kSize + 1; }),
+                 VPMM_ERROR_INVALID_ARGUMENT, "bytes");
+  expect_refused(changed([](auto& handle) { handle.device_uuid[0] ^= 1; }), VPMM_ERROR_UNSUPPORTED,
+                 "does not see");
   EXPECT_NE(changed([](auto& handle) { handle.kind = VPMM_IPC_LEGACY; }).status, VPMM_OK);
   EXPECT_NE(importer_.try_to_open(shared_.handle, 17).status, VPMM_OK) << "there is no such device";
   EXPECT_NE(importer_.try_to_open(shared_.handle, -2).status, VPMM_OK) << "there is no such device";
@@ -100,7 +109,8 @@ TEST_F(IpcToken, forged_with_a_right_checksum_reaches_nothing_but_the_allocation
   expect_outside([](auto& made) { made.offset = kMost - kSize + 1; });
   expect_refused(forged([](auto& made) { ++made.generation; }), VPMM_ERROR_NOT_SHARED, "freed");
   expect_refused(forged([](auto& made) { made.generation = 0; }), VPMM_ERROR_NOT_SHARED, "freed");
-  expect_refused(forged([](auto& made) { made.generation = kMost; }), VPMM_ERROR_NOT_SHARED, "freed");
+  expect_refused(forged([](auto& made) { made.generation = kMost; }), VPMM_ERROR_NOT_SHARED,
+                 "freed");
   expect_refused(forged([](auto& made) { made.process[3] ^= 1; }), VPMM_ERROR_NOT_SHARED, "gone");
   expect_unharmed();
   exporter_.free(shared_.address);
@@ -136,8 +146,10 @@ TEST_F(IpcToken, sets_every_byte_of_the_handle) {
     return exporter_
         .call(
             [](Parcel& asked) {
-              std::memset(static_cast<void*>(&asked.handle), static_cast<int>(asked.words[1]), sizeof asked.handle);
-              asked.take(vpmm_ipc_export(reinterpret_cast<void*>(asked.words[0]), kSize, &asked.handle));
+              std::memset(static_cast<void*>(&asked.handle), static_cast<int>(asked.words[1]),
+                          sizeof asked.handle);
+              asked.take(
+                  vpmm_ipc_export(reinterpret_cast<void*>(asked.words[0]), kSize, &asked.handle));
             },
             parcel)
         .handle;

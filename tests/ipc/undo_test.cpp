@@ -1,4 +1,5 @@
-// ipc tests: an opening that fails half-way gives everything back, also where nothing else keeps the context alive.
+// ipc tests: an opening that fails half-way gives everything back, also where nothing else keeps
+// the context alive.
 #include <gtest/gtest.h>
 
 #include "context/config.hpp"
@@ -18,7 +19,8 @@ using ipc::MessageKind;
 
 constexpr Bytes kSize = 12 * kMiB;  // 6 chunks, in 2 batches
 
-// What the simulator holds for this process; `contexts`: whether the primary context of device 0 is alive.
+// What the simulator holds for this process; `contexts`: whether the primary context of device 0 is
+// alive.
 struct Held {
   std::uint64_t chunks = 0;
   std::uint64_t mappings = 0;
@@ -28,8 +30,9 @@ struct Held {
   std::uint64_t contexts = 0;
   friend bool operator==(const Held&, const Held&) = default;
   friend std::ostream& operator<<(std::ostream& out, const Held& held) {
-    return out << held.chunks << " chunks, " << held.mappings << " mappings, " << held.reservations << " reservations, "
-               << held.imports << " imports, " << held.bytes << " bytes, " << held.contexts << " contexts";
+    return out << held.chunks << " chunks, " << held.mappings << " mappings, " << held.reservations
+               << " reservations, " << held.imports << " imports, " << held.bytes << " bytes, "
+               << held.contexts << " contexts";
   }
 };
 
@@ -43,7 +46,8 @@ FaultingDriver& faulting_of_actor() {
   return *faulting;
 }
 
-// In: words[1], [2]: the call that fails, and which of them. Out: words[0]: how many failed; words[1]: the address.
+// In: words[1], [2]: the call that fails, and which of them. Out: words[0]: how many failed;
+// words[1]: the address.
 void open_here(Parcel& parcel) {
   FaultingDriver& driver = faulting_of_actor();
   driver::FaultPlan plan;
@@ -85,7 +89,8 @@ class IpcUndo : public testing::TestWithParam<Own> {
     const auto& words = answer.words;
     return {words[0], words[1], words[2], words[3], words[4], words[5]};
   }
-  static Parcel question(const vpmm_ipc_handle& handle, Call call = Call::mem_unmap, std::uint64_t nth = 1'000'000) {
+  static Parcel question(const vpmm_ipc_handle& handle, Call call = Call::mem_unmap,
+                         std::uint64_t nth = 1'000'000) {
     Parcel parcel;
     parcel.handle = handle;
     parcel.words = {0, static_cast<std::uint64_t>(call), nth};
@@ -100,9 +105,10 @@ TEST_P(IpcUndo, leaves_nothing_whichever_call_of_the_driver_fails) {
   Process exporter({"VPMM_CHUNK_MAX=page"});
   const Shared shared = exporter.allocate_shared(kSize, 1);
   std::uint64_t failures = 0;
-  for (const Call call : {Call::device_get_uuid, Call::device_primary_ctx_retain, Call::ctx_get_id,
-                          Call::ctx_get_current, Call::ctx_set_current, Call::mem_address_reserve,
-                          Call::mem_import_from_shareable_handle, Call::mem_map, Call::mem_set_access}) {
+  for (const Call call :
+       {Call::device_get_uuid, Call::device_primary_ctx_retain, Call::ctx_get_id,
+        Call::ctx_get_current, Call::ctx_set_current, Call::mem_address_reserve,
+        Call::mem_import_from_shareable_handle, Call::mem_map, Call::mem_set_access}) {
     for (std::uint64_t nth = 1;; ++nth) {
       SCOPED_TRACE(std::string(driver::to_string(call)) + " " + std::to_string(nth));
       const Parcel answer = importer_.call(open_here, question(shared.handle, call, nth));
@@ -154,7 +160,9 @@ TEST_P(IpcUndo, leaves_nothing_wherever_the_exporter_dies) {
 }
 
 INSTANTIATE_TEST_SUITE_P(InAProcess, IpcUndo, testing::Values(Own::nothing, Own::pool),
-                         [](const auto& own) { return own.param == Own::pool ? "with_a_pool" : "without_a_pool"; });
+                         [](const auto& own) {
+                           return own.param == Own::pool ? "with_a_pool" : "without_a_pool";
+                         });
 
 }  // namespace
 }  // namespace vpmm::ipc_test::undo_test

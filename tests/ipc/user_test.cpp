@@ -1,4 +1,5 @@
-// ipc tests: neither side talks to a process of another user, even where the folder would let it in.
+// ipc tests: neither side talks to a process of another user, even where the folder would let it
+// in.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -72,7 +73,8 @@ TEST_F(IpcUser, another_does_not_get_as_far_as_the_socket_by_itself) {
   become_nobody(stranger);
   expect_refused(stranger.try_to_open(shared.handle), VPMM_ERROR_BAD_CONFIGURATION, "VPMM_IPC_DIR");
   open_to_all(shared.handle);
-  expect_refused(stranger.try_to_open(shared.handle), VPMM_ERROR_BAD_CONFIGURATION, "belongs to user 0");
+  expect_refused(stranger.try_to_open(shared.handle), VPMM_ERROR_BAD_CONFIGURATION,
+                 "belongs to user 0");
 }
 
 // Who listens is who the importer would trust with its memory map.
@@ -84,21 +86,24 @@ TEST_F(IpcUser, a_socket_that_another_listens_at_is_not_believed) {
   parcel.handle = handle_of(token);
   expect_ok(impostor.call(
       [](Parcel& asked) {
-        const std::string path = ipc::socket_path(socket_folder_of_tests(), parts_of(asked.handle).process);
+        const std::string path =
+            ipc::socket_path(socket_folder_of_tests(), parts_of(asked.handle).process);
         sockaddr_un address{};
         address.sun_family = AF_UNIX;
         path.copy(address.sun_path, sizeof address.sun_path - 1);
         const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-        const bool is_made = bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
-                             setuid(kNobody) == 0 && listen(listener, 5) == 0;
+        const bool is_made =
+            bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
+            setuid(kNobody) == 0 && listen(listener, 5) == 0;
         if (!is_made) asked.status = VPMM_ERROR_DRIVER_FAILED;
       },
       parcel));
-  expect_refused(importer.try_to_open(handle_of(token)), VPMM_ERROR_NOT_SHARED, "belongs to user 65534");
+  expect_refused(importer.try_to_open(handle_of(token)), VPMM_ERROR_NOT_SHARED,
+                 "belongs to user 65534");
   EXPECT_EQ(importer.belongings().reservations, 0U);
 }
 
-// --- what a user who is not root may have on its way ----------------------------------------------------------------
+// --- --- what a user who is not root may have on its way
 
 constexpr std::uint64_t kDescriptors = 256;  // of all that a user sends, as well
 constexpr std::size_t kSlowOnes = 12;        // with 32 each
@@ -114,7 +119,8 @@ std::vector<SlowOne>& slow_ones_of_actor() {
   return all;
 }
 
-// One message from each in turn, for what one does not take may be what keeps another waiting. Out: words[0]: chunks.
+// One message from each in turn, for what one does not take may be what keeps another waiting. Out:
+// words[0]: chunks.
 void take_everything(Parcel& parcel) {
   constexpr std::uint32_t kAll = kSlowOnes * kSlowChunks;
   std::uint32_t taken = 0;
@@ -126,7 +132,8 @@ void take_everything(Parcel& parcel) {
       if (heard->kind == MessageKind::refused) return parcel.say(heard->said());
       one.taken += heard->count;
       taken += heard->count;
-      if (heard->count != 0) send_by_hand(one.channel, message_of(MessageKind::received, 1, one.taken));
+      if (heard->count != 0)
+        send_by_hand(one.channel, message_of(MessageKind::received, 1, one.taken));
       if (one.taken == kSlowChunks) send_by_hand(one.channel, message_of(MessageKind::close, 1));
     }
   }

@@ -1,4 +1,5 @@
-// judge: several threads of which one runs at a time, so that a program of several threads is the same at every run.
+// judge: several threads of which one runs at a time, so that a program of several threads is the
+// same at every run.
 #pragma once
 
 #include <condition_variable>

@@ -21,11 +21,14 @@ class Flaw {
   // The driver that pools use; programs use `inner` itself.
   virtual driver::Driver& driver(driver::Driver& inner) { return inner; }
   virtual bool refuses() { return false; }  // the pool is not asked
-  virtual Result<DevicePtr> allocated(context::Context& /*pool*/, Result<DevicePtr> result) { return result; }
+  virtual Result<DevicePtr> allocated(context::Context& /*pool*/, Result<DevicePtr> result) {
+    return result;
+  }
   virtual Result<void> deallocate(context::Context& pool, DevicePtr ptr, context::Stream stream) {
     return pool.deallocate(ptr, stream);
   }
-  virtual Result<void> record_use(context::Context& pool, DevicePtr ptr, driver::StreamHandle stream) {
+  virtual Result<void> record_use(context::Context& pool, DevicePtr ptr,
+                                  driver::StreamHandle stream) {
     return pool.record_use(ptr, stream);
   }
   virtual observe::Statistics statistics(context::Context& pool) { return pool.statistics(); }

@@ -1,4 +1,5 @@
-// judge: the judge itself: pools with a flaw are found out, and the program that shows it is made small.
+// judge: the judge itself: pools with a flaw are found out, and the program that shows it is made
+// small.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -70,7 +71,8 @@ class ForgetsToFree final : public Flaw {
 };
 
 class ForgetsAUse final : public Flaw {
-  Result<void> record_use(context::Context& pool, DevicePtr ptr, driver::StreamHandle stream) override {
+  Result<void> record_use(context::Context& pool, DevicePtr ptr,
+                          driver::StreamHandle stream) override {
     if (rarely_.now()) return {};
     return pool.record_use(ptr, stream);
   }
@@ -99,7 +101,8 @@ class ForgetsGraphs final : public Flaw {
     constexpr std::uint64_t kMostCaptures = 30;
     const auto freed = pool.deallocate(ptr, stream);
     for (std::uint64_t id = 1; id < kMostCaptures; ++id)
-      static_cast<void>(pool.capture_release(driver::CaptureId{id}));  // of most there is nothing to release
+      static_cast<void>(
+          pool.capture_release(driver::CaptureId{id}));  // of most there is nothing to release
     return freed;
   }
 };
@@ -116,7 +119,8 @@ class OfDriver final : public Flaw {
 
 class WaitsForNothing final : public driver::ForwardingDriver {
   using ForwardingDriver::ForwardingDriver;
-  driver::CuResult stream_wait_event(driver::StreamHandle /*stream*/, driver::EventHandle /*event*/) override {
+  driver::CuResult stream_wait_event(driver::StreamHandle /*stream*/,
+                                     driver::EventHandle /*event*/) override {
     return driver::CuResult::success;
   }
 };
@@ -131,10 +135,13 @@ class BelievesEvents final : public driver::ForwardingDriver {
 
 class KeepsEvents final : public driver::ForwardingDriver {
   using ForwardingDriver::ForwardingDriver;
-  driver::CuResult event_destroy(driver::EventHandle /*event*/) override { return driver::CuResult::success; }
+  driver::CuResult event_destroy(driver::EventHandle /*event*/) override {
+    return driver::CuResult::success;
+  }
 };
 
-// Of the first program that finds the flaw, made small: the kind of its failure, and the number of its operations.
+// Of the first program that finds the flaw, made small: the kind of its failure, and the number of
+// its operations.
 template <typename F>
 std::pair<std::string, std::size_t> found() {
   const Verdict verdict = [](const Program& program) {
@@ -157,29 +164,41 @@ void expect_found(const std::string& kind, std::size_t most_operations) {
   EXPECT_LE(operations, most_operations);
 }
 
-TEST(JudgeOfFlaws, memory_that_is_handed_out_twice_is_found) { expect_found<HandsOutTwice>("overlap", 6); }
+TEST(JudgeOfFlaws, memory_that_is_handed_out_twice_is_found) {
+  expect_found<HandsOutTwice>("overlap", 6);
+}
 
-TEST(JudgeOfFlaws, an_address_that_is_not_aligned_is_found) { expect_found<Misaligns>("alignment", 6); }
+TEST(JudgeOfFlaws, an_address_that_is_not_aligned_is_found) {
+  expect_found<Misaligns>("alignment", 6);
+}
 
-TEST(JudgeOfFlaws, a_failure_without_need_is_found) { expect_found<FailsWithoutNeed>("refused", 6); }
+TEST(JudgeOfFlaws, a_failure_without_need_is_found) {
+  expect_found<FailsWithoutNeed>("refused", 6);
+}
 
 TEST(JudgeOfFlaws, a_free_that_is_lost_is_found) { expect_found<ForgetsToFree>("figures", 12); }
 
 TEST(JudgeOfFlaws, a_use_that_is_forgotten_is_found) { expect_found<ForgetsAUse>("hazard", 12); }
 
-TEST(JudgeOfFlaws, memory_of_a_graph_that_is_handed_out_is_found) { expect_found<ForgetsGraphs>("hazard", 8); }
+TEST(JudgeOfFlaws, memory_of_a_graph_that_is_handed_out_is_found) {
+  expect_found<ForgetsGraphs>("hazard", 8);
+}
 
 TEST(JudgeOfFlaws, a_byte_too_many_is_found) { expect_found<Miscounts>("figures", 2); }
 
 TEST(JudgeOfFlaws, memory_beyond_the_limit_is_found) { expect_found<MapsTooMuch>("figures", 12); }
 
-TEST(JudgeOfFlaws, a_wait_that_is_left_out_is_found) { expect_found<OfDriver<WaitsForNothing>>("hazard", 30); }
+TEST(JudgeOfFlaws, a_wait_that_is_left_out_is_found) {
+  expect_found<OfDriver<WaitsForNothing>>("hazard", 30);
+}
 
 TEST(JudgeOfFlaws, an_event_that_is_believed_too_early_is_found) {
   expect_found<OfDriver<BelievesEvents>>("hazard", 12);
 }
 
-TEST(JudgeOfFlaws, an_event_that_is_left_behind_is_found) { expect_found<OfDriver<KeepsEvents>>("left", 6); }
+TEST(JudgeOfFlaws, an_event_that_is_left_behind_is_found) {
+  expect_found<OfDriver<KeepsEvents>>("left", 6);
+}
 
 }  // namespace
 }  // namespace vpmm::judge

@@ -53,7 +53,9 @@ class Writer {
   };
   std::size_t pick() { return static_cast<std::size_t>(below(live_.size())); }
   std::uint64_t some_id() { return live_.empty() ? 0 : live_[pick()].id; }
-  std::uint64_t some(const std::vector<std::uint64_t>& ids) { return ids.empty() ? 0 : ids[below(ids.size())]; }
+  std::uint64_t some(const std::vector<std::uint64_t>& ids) {
+    return ids.empty() ? 0 : ids[below(ids.size())];
+  }
   Operation next();
   Operation allocating();
   Operation allocating_many(Operation first);
@@ -82,10 +84,11 @@ class Writer {
 Bytes Writer::between(Bytes least, Bytes most) {
   const double low = std::log2(static_cast<double>(least));
   const double high = std::log2(static_cast<double>(std::max(least, most)));
-  return static_cast<Bytes>(std::exp2(low + (high - low) * static_cast<double>(below(1 << 20)) / (1 << 20)));
+  return static_cast<Bytes>(
+      std::exp2(low + (high - low) * static_cast<double>(below(1 << 20)) / (1 << 20)));
 }
 
-// --- setting and habits ---------------------------------------------------------------------------------------------
+// --- --- setting and habits
 
 void Writer::draw_setting() {
   setting_.seed = random_();
@@ -108,14 +111,17 @@ void Writer::draw_setting() {
 }
 
 void Writer::draw_variables() {
-  const auto set = [this](const char* name, const std::string& value) { setting_.variables.emplace_back(name, value); };
+  const auto set = [this](const char* name, const std::string& value) {
+    setting_.variables.emplace_back(name, value);
+  };
   if (one_in(2)) set("VPMM_PREFER", kPrefer[below(3)]);
   if (one_in(2)) set("VPMM_CHUNK_MAX", kChunkMax[below(kChunkMax.size())]);
   if (one_in(6)) set("VPMM_PAGE_SIZE", "8MiB");
   if (one_in(8)) set("VPMM_MAX_MAPPINGS", std::to_string(40 + below(200)));
   if (one_in(8)) set("VPMM_PAGES", std::to_string(below(40)));
   if (one_in(6)) set("VPMM_RELEASE_THRESHOLD", std::to_string(below(512)) + "MiB");
-  if (one_in(3)) set("VPMM_CAPACITY", std::to_string(between(32, setting_.gpu_bytes / kMiB)) + "MiB");
+  if (one_in(3))
+    set("VPMM_CAPACITY", std::to_string(between(32, setting_.gpu_bytes / kMiB)) + "MiB");
   if (one_in(3)) set("VPMM_ANY_STREAM", kAnyStream[below(3)]);
   if (one_in(8)) set("VPMM_SMALL", "stream_ordered");
   if (one_in(8)) set("VPMM_IPC_ISOLATE", "1");
@@ -152,18 +158,21 @@ Program Writer::program(std::size_t operations) {
   return made;
 }
 
-// --- operations -----------------------------------------------------------------------------------------------------
+// --- --- operations
 
 Bytes Writer::size() {
   if (one_in(16)) {  // a border, one byte less or more
-    constexpr std::array<Bytes, 9> kBorders = {256,      16 * kKiB, 64 * kKiB, 120 * kKiB, 512 * kKiB,
-                                               2 * kMiB, 8 * kMiB,  16 * kMiB, 64 * kMiB};
+    constexpr std::array<Bytes, 9> kBorders = {256,        16 * kKiB,  64 * kKiB,
+                                               120 * kKiB, 512 * kKiB, 2 * kMiB,
+                                               8 * kMiB,   16 * kMiB,  64 * kMiB};
     return kBorders[below(kBorders.size())] + below(3) - 1;
   }
   if (one_in(400)) return setting_.gpu_bytes << below(12);
-  if (!habits_.usual_sizes.empty() && !one_in(8)) return habits_.usual_sizes[below(habits_.usual_sizes.size())];
-  const Bytes drawn = one_in(habits_.small_one_in) ? between(1, 2 * kMiB)
-                                                   : between(std::min(2 * kMiB, habits_.largest), habits_.largest);
+  if (!habits_.usual_sizes.empty() && !one_in(8))
+    return habits_.usual_sizes[below(habits_.usual_sizes.size())];
+  const Bytes drawn = one_in(habits_.small_one_in)
+                          ? between(1, 2 * kMiB)
+                          : between(std::min(2 * kMiB, habits_.largest), habits_.largest);
   return one_in(2) ? drawn : round_up(drawn, drawn >= 2 * kMiB ? 2 * kMiB : 256);
 }
 
@@ -203,10 +212,12 @@ Operation Writer::allocating_many(Operation first) {
 }
 
 Operation Writer::freeing() {
-  constexpr std::array kVerbs = {Verb::free, Verb::free,     Verb::free,          Verb::free_on,  Verb::free_on,
-                                 Verb::free, Verb::free_any, Verb::free_deferred, Verb::try_free, Verb::free_many};
+  constexpr std::array kVerbs = {
+      Verb::free, Verb::free,     Verb::free,          Verb::free_on,  Verb::free_on,
+      Verb::free, Verb::free_any, Verb::free_deferred, Verb::try_free, Verb::free_many};
   std::size_t at = pick();
-  if (habits_.life == Habits::Life::last_first) at = live_.size() - 1 - below(std::min<std::size_t>(3, live_.size()));
+  if (habits_.life == Habits::Life::last_first)
+    at = live_.size() - 1 - below(std::min<std::size_t>(3, live_.size()));
   if (habits_.life == Habits::Life::first_first) at = below(std::min<std::size_t>(3, live_.size()));
   Operation made{.verb = kVerbs[below(kVerbs.size())], .id = live_[at].id};
   if (made.verb == Verb::free_on || made.verb == Verb::free_many) made.stream = stream();
@@ -220,7 +231,8 @@ Operation Writer::freeing() {
 
 Operation Writer::using_it() {
   const std::uint64_t id = some_id();
-  if (!one_in(habits_.other_stream_one_in)) return {.verb = one_in(2) ? Verb::write : Verb::read, .id = id};
+  if (!one_in(habits_.other_stream_one_in))
+    return {.verb = one_in(2) ? Verb::write : Verb::read, .id = id};
   if (one_in(2)) return {.verb = Verb::read_on, .id = id, .stream = stream()};
   return {.verb = Verb::move, .id = id, .stream = stream(), .flag = below(2)};
 }
@@ -232,7 +244,11 @@ Operation Writer::of_streams() {
     case 2:
     case 3: return {.verb = Verb::create_stream, .stream = stream(), .flag = below(2)};
     case 4:
-    case 5: return {.verb = Verb::destroy_stream, .stream = stream(), .other = stream(), .flag = one_in(3) ? 1u : 0u};
+    case 5:
+      return {.verb = Verb::destroy_stream,
+              .stream = stream(),
+              .other = stream(),
+              .flag = one_in(3) ? 1u : 0u};
     case 6: return {.verb = Verb::spin, .stream = stream(), .ns = between(1000, 100'000'000)};
     default: return {.verb = Verb::order, .stream = stream(), .other = stream()};
   }
@@ -242,11 +258,15 @@ Operation Writer::capturing() {
   const std::uint64_t kind = below(10);
   if (kind == 0 || (captures_.empty() && graphs_.empty())) {
     captures_.push_back(next_id_++);
-    return {
-        .verb = Verb::begin_capture, .id = captures_.back(), .stream = stream(), .count = below(3), .flag = below(2)};
+    return {.verb = Verb::begin_capture,
+            .id = captures_.back(),
+            .stream = stream(),
+            .count = below(3),
+            .flag = below(2)};
   }
   if (kind < 4 && !captures_.empty()) {
-    const Operation end{.verb = Verb::end_capture, .id = captures_.back(), .flag = one_in(5) ? 1u : 0u};
+    const Operation end{
+        .verb = Verb::end_capture, .id = captures_.back(), .flag = one_in(5) ? 1u : 0u};
     captures_.pop_back();
     if (end.flag == 0) graphs_.push_back(end.id);
     return end;
@@ -265,20 +285,35 @@ Operation Writer::with_arenas() {
     return {.verb = Verb::release_arena, .id = id};
   }
   arenas_.push_back(next_id_++);
-  return {.verb = Verb::create_arena, .id = arenas_.back(), .pool = pool(), .flag = one_in(2) ? 0 : below(4)};
+  return {.verb = Verb::create_arena,
+          .id = arenas_.back(),
+          .pool = pool(),
+          .flag = one_in(2) ? 0 : below(4)};
 }
 
 Operation Writer::limiting() {
   const Bytes live = std::max<Bytes>(live_bytes_, 8 * kMiB);
   switch (below(8)) {
-    case 0: return {.verb = Verb::trim, .pool = pool(), .bytes = one_in(2) ? 0 : between(kMiB, setting_.gpu_bytes)};
-    case 1: return {.verb = Verb::preallocate, .pool = pool(), .bytes = between(kMiB, setting_.gpu_bytes / 2)};
+    case 0:
+      return {.verb = Verb::trim,
+              .pool = pool(),
+              .bytes = one_in(2) ? 0 : between(kMiB, setting_.gpu_bytes)};
+    case 1:
+      return {.verb = Verb::preallocate,
+              .pool = pool(),
+              .bytes = between(kMiB, setting_.gpu_bytes / 2)};
     case 2:
     case 3:  // often below or just above the bytes that live
-      return {.verb = Verb::set_capacity, .pool = pool(), .bytes = live / 100 * (60 + below(80)) + 2 * kMiB};
-    case 4: return {.verb = Verb::set_capacity, .pool = pool(), .bytes = between(16 * kMiB, setting_.gpu_bytes)};
+      return {.verb = Verb::set_capacity,
+              .pool = pool(),
+              .bytes = live / 100 * (60 + below(80)) + 2 * kMiB};
+    case 4:
+      return {.verb = Verb::set_capacity,
+              .pool = pool(),
+              .bytes = between(16 * kMiB, setting_.gpu_bytes)};
     case 5: return {.verb = Verb::set_capacity, .pool = pool()};
-    default: return {.verb = Verb::others_use, .bytes = one_in(2) ? 0 : between(kMiB, setting_.gpu_bytes)};
+    default:
+      return {.verb = Verb::others_use, .bytes = one_in(2) ? 0 : between(kMiB, setting_.gpu_bytes)};
   }
 }
 
@@ -316,6 +351,8 @@ Operation Writer::next() {
 
 }  // namespace
 
-Program random_program(std::uint64_t seed, std::size_t operations) { return Writer(seed).program(operations); }
+Program random_program(std::uint64_t seed, std::size_t operations) {
+  return Writer(seed).program(operations);
+}
 
 }  // namespace vpmm::judge

@@ -8,7 +8,8 @@
 
 namespace vpmm::judge {
 
-// The same for the same seed: first a setting and the program's habits, then operations that keep to them.
+// The same for the same seed: first a setting and the program's habits, then operations that keep
+// to them.
 Program random_program(std::uint64_t seed, std::size_t operations);
 
 }  // namespace vpmm::judge

@@ -1,7 +1,8 @@
-// judge: with random programs of all verbs the pool does, call by call and address by address, what golden.txt says.
+// judge: with random programs of all verbs the pool does, call by call and address by address, what
+// golden.txt says.
 //
-// The recorded traces of tests/replay/golden.txt have one thread and neither arenas nor captures; these have. A line
-// that differs is no mistake by itself. `./dev golden` writes both files anew.
+// The recorded traces of tests/replay/golden.txt have one thread and neither arenas nor captures;
+// these have. A line that differs is no mistake by itself. `./dev golden` writes both files anew.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -45,7 +46,8 @@ std::string lines_of_programs() {
   std::string lines;
   for (std::uint64_t seed = 1; seed <= kGoldenPrograms; ++seed) {
     Watched watched;
-    EXPECT_EQ(failure_of(random_program(seed, kOperationsOfEach), Look::sometimes, watched), "") << "seed " << seed;
+    EXPECT_EQ(failure_of(random_program(seed, kOperationsOfEach), Look::sometimes, watched), "")
+        << "seed " << seed;
     lines += fmt::format("{} {:016x}\n", seed, watched.fingerprint());
   }
   return lines;

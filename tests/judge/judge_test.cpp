@@ -1,7 +1,8 @@
 // judge: random programs, and those in files, keep every promise of the pool.
 //
-// VPMM_JUDGE_PROGRAMS: how many random programs. VPMM_SEED: the first, or with VPMM_JUDGE_PROGRAMS=1 the only one.
-// VPMM_JUDGE_FILE: a program to run instead of those in tests/judge/programs. VPMM_JUDGE_GOES_ON: failures end nothing.
+// VPMM_JUDGE_PROGRAMS: how many random programs. VPMM_SEED: the first, or with
+// VPMM_JUDGE_PROGRAMS=1 the only one. VPMM_JUDGE_FILE: a program to run instead of those in
+// tests/judge/programs. VPMM_JUDGE_GOES_ON: failures end nothing.
 #include <gtest/gtest.h>
 
 #include <unistd.h>
@@ -75,14 +76,16 @@ class Judge : public testing::Test {
 
 void expect_no_failure_of_seed(std::uint64_t seed) {
   const std::string command =
-      fmt::format("VPMM_SEED={} VPMM_JUDGE_PROGRAMS=1 {} --gtest_filter=Judge.random*", seed, program_invocation_name);
+      fmt::format("VPMM_SEED={} VPMM_JUDGE_PROGRAMS=1 {} --gtest_filter=Judge.random*", seed,
+                  program_invocation_name);
   running() = "\nin: " + command + "\n";
   const Program program = random_program(seed, kOperationsPerProgram);
   const std::string failure = failure_of(program, Look::sometimes);
   if (failure.empty()) return;
   const Verdict verdict = [](const Program& each) { return failure_of(each, Look::always); };
   const Program few = shrunk(program, verdict);
-  ADD_FAILURE() << failure << "\nReplay: " << command << "\nShrunk: " << failure_of(few, Look::always) << "\n"
+  ADD_FAILURE() << failure << "\nReplay: " << command
+                << "\nShrunk: " << failure_of(few, Look::always) << "\n"
                 << to_text(few);
 }
 
@@ -103,9 +106,11 @@ TEST_F(Judge, random_programs_agree_with_a_naive_allocator) {
 }
 
 TEST_F(Judge, programs_in_files_agree_with_a_naive_allocator) {
-  if (const std::string file = environment("VPMM_JUDGE_FILE"); !file.empty()) return expect_no_failure_of_file(file);
+  if (const std::string file = environment("VPMM_JUDGE_FILE"); !file.empty())
+    return expect_no_failure_of_file(file);
   std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(repository_path("tests/judge/programs")))
+  for (const auto& entry :
+       std::filesystem::directory_iterator(repository_path("tests/judge/programs")))
     if (entry.path().extension() == ".txt") files.push_back(entry.path());
   std::sort(files.begin(), files.end());
   for (const std::filesystem::path& file : files) expect_no_failure_of_file(file);

@@ -34,27 +34,29 @@ constexpr std::array<Field<Operation>, 10> kFields = {{{"id", &Operation::id},
                                                        {"ns", &Operation::ns},
                                                        {"flag", &Operation::flag}}};
 
-constexpr std::array<Field<Setting>, 14> kKnobs = {{{"seed", &Setting::seed},
-                                                    {"pools", &Setting::pools},
-                                                    {"threads", &Setting::threads},
-                                                    {"streams", &Setting::streams},
-                                                    {"gpu_bytes", &Setting::gpu_bytes},
-                                                    {"schedule", &Setting::schedule},
-                                                    {"lag_ns", &Setting::lag_ns},
-                                                    {"has_vmm", &Setting::has_vmm},
-                                                    {"has_driver_pool", &Setting::has_driver_pool},
-                                                    {"has_context_events", &Setting::has_context_events},
-                                                    {"frees_when_short", &Setting::frees_when_short},
-                                                    {"frees_on_allocating", &Setting::frees_on_allocating},
-                                                    {"listens", &Setting::listens},
-                                                    {"crowds", &Setting::crowds}}};
+constexpr std::array<Field<Setting>, 14> kKnobs = {
+    {{"seed", &Setting::seed},
+     {"pools", &Setting::pools},
+     {"threads", &Setting::threads},
+     {"streams", &Setting::streams},
+     {"gpu_bytes", &Setting::gpu_bytes},
+     {"schedule", &Setting::schedule},
+     {"lag_ns", &Setting::lag_ns},
+     {"has_vmm", &Setting::has_vmm},
+     {"has_driver_pool", &Setting::has_driver_pool},
+     {"has_context_events", &Setting::has_context_events},
+     {"frees_when_short", &Setting::frees_when_short},
+     {"frees_on_allocating", &Setting::frees_on_allocating},
+     {"listens", &Setting::listens},
+     {"crowds", &Setting::crowds}}};
 
 // "name=value": true if it is one of the fields, and a number.
 template <typename T, typename Fields>
 bool read_field(const std::string& word, const Fields& fields, T& out) {
   const std::size_t sign = word.find('=');
-  const auto field = std::find_if(fields.begin(), fields.end(),
-                                  [&](const Field<T>& each) { return word.substr(0, sign) == each.name; });
+  const auto field = std::find_if(fields.begin(), fields.end(), [&](const Field<T>& each) {
+    return word.substr(0, sign) == each.name;
+  });
   if (sign == std::string::npos || field == fields.end()) return false;
   const std::string value = word.substr(sign + 1);
   if (value == "none") return out.*(field->value) = kNoStream, true;
@@ -78,7 +80,9 @@ bool read_line(const std::string& line, Program& program) {
   if (!is_setting && verb == kVerbs.end()) return false;
   Operation operation{static_cast<Verb>(std::distance(kVerbs.begin(), verb))};
   while (words >> word)
-    if (!(is_setting ? read_field(word, kKnobs, program.setting) : read_field(word, kFields, operation))) return false;
+    if (!(is_setting ? read_field(word, kKnobs, program.setting)
+                     : read_field(word, kFields, operation)))
+      return false;
   if (!is_setting) program.operations.push_back(operation);
   return true;
 }
@@ -104,7 +108,8 @@ std::string to_text(const Program& program) {
     if (program.setting.*field.value != usual.*field.value)
       text += fmt::format(" {}={}", field.name, program.setting.*field.value);
   text += '\n';
-  for (const auto& [name, value] : program.setting.variables) text += fmt::format("{}={}\n", name, value);
+  for (const auto& [name, value] : program.setting.variables)
+    text += fmt::format("{}={}\n", name, value);
   for (const Operation& operation : program.operations) text += to_text(operation) + '\n';
   return text;
 }

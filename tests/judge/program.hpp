@@ -1,4 +1,5 @@
-// judge: a program as data: a setting and operations, which print themselves as text and are read from it.
+// judge: a program as data: a setting and operations, which print themselves as text and are read
+// from it.
 #pragma once
 
 #include <cstdint>
@@ -51,10 +52,10 @@ struct Setting {
   std::uint64_t has_vmm = 1;
   std::uint64_t has_driver_pool = 1;
   std::uint64_t has_context_events = 1;
-  std::uint64_t frees_when_short = 0;                          // an out-of-memory callback frees something
-  std::uint64_t frees_on_allocating = 0;                       // unnamed_free_on_allocating_stream
-  std::uint64_t listens = 0;                                   // events are counted
-  std::uint64_t crowds = 0;                                    // every stream does, from the beginning
+  std::uint64_t frees_when_short = 0;     // an out-of-memory callback frees something
+  std::uint64_t frees_on_allocating = 0;  // unnamed_free_on_allocating_stream
+  std::uint64_t listens = 0;              // events are counted
+  std::uint64_t crowds = 0;               // every stream does, from the beginning
   std::vector<std::pair<std::string, std::string>> variables;  // VPMM_PREFER and its value, ...
 };
 
@@ -64,7 +65,7 @@ struct Program {
 };
 
 std::string to_text(const Operation& operation);  // "allocate id=3 stream=5 bytes=4096"
-std::string to_text(const Program& program);      // one line each; lines that begin with # are comments
+std::string to_text(const Program& program);  // one line each; lines that begin with # are comments
 // None: `problem` names the line.
 std::optional<Program> read_program(const std::string& text, std::string& problem);
 

@@ -10,7 +10,8 @@ namespace vpmm::judge {
 namespace {
 
 constexpr Bytes kSmallAlignment = 256;
-constexpr Bytes kRounding = 8;  // at most an eighth is added, which may reach into another page or chunk
+constexpr Bytes kRounding =
+    8;  // at most an eighth is added, which may reach into another page or chunk
 
 std::string to_text(AddressRange range) {
   return fmt::format("{} bytes at {:#x}", range.size, to_integer(range.begin));
@@ -18,29 +19,36 @@ std::string to_text(AddressRange range) {
 
 std::string differs(const char* name, std::uint64_t is, std::uint64_t least, std::uint64_t most) {
   if (least <= is && is <= most) return "";
-  return fmt::format("figures: {} is {}, not {}{}", name, is, least, least == most ? "" : fmt::format(" to {}", most));
+  return fmt::format("figures: {} is {}, not {}{}", name, is, least,
+                     least == most ? "" : fmt::format(" to {}", most));
 }
 
 }  // namespace
 
-Reference::Reference(const Terms& terms, std::size_t pools, Bytes gpu_bytes, std::optional<Bytes> capacity)
-    : terms_(terms), gpu_bytes_(gpu_bytes), capacity_(pools, capacity), most_mapped_(pools), counts_(pools) {}
+Reference::Reference(const Terms& terms, std::size_t pools, Bytes gpu_bytes,
+                     std::optional<Bytes> capacity)
+    : terms_(terms),
+      gpu_bytes_(gpu_bytes),
+      capacity_(pools, capacity),
+      most_mapped_(pools),
+      counts_(pools) {}
 
-// --- events ---------------------------------------------------------------------------------------------------------
+// --- --- events
 
 // Memory that a graph may use at its next launch is for others only if they share an arena.
 bool Reference::excludes(const Block& other, const Block& made) {
   if (!other.range.overlaps(made.range)) return false;
   if (other.state == State::live) return true;
-  return other.graph != 0 && other.graph != made.graph && (other.arena == 0 || other.arena != made.arena);
+  return other.graph != 0 && other.graph != made.graph &&
+         (other.arena == 0 || other.arena != made.arena);
 }
 
 std::string Reference::hand_out(const Block& made, Bytes alignment) {
   ++counts_[made.pool].allocations;
   for (const Block& other : blocks_)
     if (excludes(other, made))
-      return fmt::format("overlap: {} were handed out while {} are {}", to_text(made.range), to_text(other.range),
-                         other.state == State::live ? "live" : "a graph's");
+      return fmt::format("overlap: {} were handed out while {} are {}", to_text(made.range),
+                         to_text(other.range), other.state == State::live ? "live" : "a graph's");
   std::erase_if(blocks_, [&](const Block& other) {
     return other.range.overlaps(made.range) && other.state != State::held;  // it is in use again
   });
@@ -49,26 +57,29 @@ std::string Reference::hand_out(const Block& made, Bytes alignment) {
   return fmt::format("alignment: {} are not aligned to {}", to_text(made.range), alignment);
 }
 
-// A failure is allowed where the chunks that memory in use touches, and the request in whole pages, exceed a limit:
-// what is idle in those chunks is trapped, and all else can move.
+// A failure is allowed where the chunks that memory in use touches, and the request in whole pages,
+// exceed a limit: what is idle in those chunks is trapped, and all else can move.
 std::string Reference::refuse(const Refused& refused, const Error& error) {
   ++counts_[refused.pool].refusals;
   if (error.code == ErrorCode::capture_active && !refused.may_wait) return "";
   if (error.code == ErrorCode::unsupported && !terms_.is_own) return "";
   if (error.code != ErrorCode::out_of_memory) return "error: " + error.message;
-  if (!terms_.is_own || !terms_.is_exact || !refused.may_wait || has_unknown(refused.pool)) return "";
+  if (!terms_.is_own || !terms_.is_exact || !refused.may_wait || has_unknown(refused.pool))
+    return "";
   const auto is_used = [&](const Block& block) {
-    return block.state == State::live || block.held_by != 0 || block.was_graphs || block.pool != refused.pool;
+    return block.state == State::live || block.held_by != 0 || block.was_graphs ||
+           block.pool != refused.pool;
   };
   Bytes all = refused.bytes + refused.trapped_before;
   for (std::size_t pool = 0; pool < refused.chunks.size(); ++pool)
     all += chunks_of(is_used, pool, refused.chunks[pool]);
-  const Bytes own =
-      refused.bytes + refused.trapped_before + chunks_of(is_used, refused.pool, refused.chunks[refused.pool]);
+  const Bytes own = refused.bytes + refused.trapped_before +
+                    chunks_of(is_used, refused.pool, refused.chunks[refused.pool]);
   const Bytes gpu = gpu_bytes_ - used_by_others_;
   if (own > limit(refused.pool) || all > gpu || !may_all_be_asked(refused.pool)) return "";
   return fmt::format(
-      "refused: {} bytes though {} with it and what is trapped are in use of {}, and {} by all pools of {}: {}",
+      "refused: {} bytes though {} with it and what is trapped are in use of {}, and {} by all "
+      "pools of {}: {}",
       refused.bytes, own, limit(refused.pool), all, gpu, error.message);
 }
 
@@ -101,7 +112,8 @@ void Reference::release_arena(std::uint64_t id, std::uint64_t arena) {
     if (block.arena == id) block.graph = 0;
   if (pinned_.erase(arena) == 0) return;
   for (const Stretch& stretch : stretches_)
-    if (stretch.arena == arena) blocks_.push_back({0, stretch.pool, stretch.memory, 0, id, State::pending});
+    if (stretch.arena == arena)
+      blocks_.push_back({0, stretch.pool, stretch.memory, 0, id, State::pending});
 }
 
 void Reference::let_go(std::uint64_t graph) {
@@ -116,9 +128,11 @@ void Reference::let_go(std::uint64_t graph) {
   }
 }
 
-// The last launch of a graph that is destroyed may end in this very wait, too late for the pool to see it.
+// The last launch of a graph that is destroyed may end in this very wait, too late for the pool to
+// see it.
 void Reference::settle(std::size_t pool) {
-  std::erase_if(undone_, [pool](const Undone& undone) { return undone.pool == pool && undone.graph == 0; });
+  std::erase_if(undone_,
+                [pool](const Undone& undone) { return undone.pool == pool && undone.graph == 0; });
   std::erase_if(blocks_, [pool](Block& block) {
     if (block.pool != pool || block.held_by != 0 || block.state == State::live) return false;
     return !std::exchange(block.was_graphs, false);
@@ -135,21 +149,26 @@ void Reference::grow_arena(std::size_t pool, std::uint64_t arena, AddressRange s
 }
 
 void Reference::shrink_arena(DevicePtr stretch) {
-  std::erase_if(stretches_, [stretch](const Stretch& each) { return each.memory.begin == stretch; });
+  std::erase_if(stretches_,
+                [stretch](const Stretch& each) { return each.memory.begin == stretch; });
 }
 
-// --- sums -----------------------------------------------------------------------------------------------------------
+// --- --- sums
 
 // Such blocks, and arenas' stretches that are pinned or hold one.
-Vector<AddressRange> Reference::ranges_of(const Is& is, Extent extent, std::optional<std::size_t> pool) const {
+Vector<AddressRange> Reference::ranges_of(const Is& is, Extent extent,
+                                          std::optional<std::size_t> pool) const {
   Vector<AddressRange> ranges;
   for (const Block& block : blocks_) {
-    const Bytes size = terms_.has_own_chunks ? round_up(block.range.size, terms_.page) : block.range.size;
+    const Bytes size =
+        terms_.has_own_chunks ? round_up(block.range.size, terms_.page) : block.range.size;
     const Bytes taken = extent == Extent::rounded ? size + size / kRounding : block.range.size;
     if ((!pool || block.pool == *pool) && is(block)) ranges.push_back({block.range.begin, taken});
   }
   for (const Stretch& stretch : stretches_) {
-    const auto is_inside = [&](const Block& block) { return is(block) && stretch.memory.contains(block.range.begin); };
+    const auto is_inside = [&](const Block& block) {
+      return is(block) && stretch.memory.contains(block.range.begin);
+    };
     if (pool && stretch.pool != *pool) continue;
     if (pinned_.count(stretch.arena) != 0 || std::any_of(blocks_.begin(), blocks_.end(), is_inside))
       ranges.push_back(stretch.memory);
@@ -161,18 +180,20 @@ Vector<AddressRange> Reference::ranges_of(const Is& is, Extent extent, std::opti
 Bytes Reference::pages_of(const Is& is, Extent extent, std::optional<std::size_t> pool) const {
   std::set<std::uint64_t> pages;
   for (const AddressRange& range : ranges_of(is, extent, pool))
-    for (std::uint64_t page = to_integer(range.begin) / terms_.page; page * terms_.page < to_integer(range.end());
-         ++page)
+    for (std::uint64_t page = to_integer(range.begin) / terms_.page;
+         page * terms_.page < to_integer(range.end()); ++page)
       pages.insert(page);
   return pages.size() * terms_.page;
 }
 
 // Bytes of the chunks that they touch.
-Bytes Reference::chunks_of(const Is& is, std::size_t pool, const Vector<AddressRange>& chunks) const {
+Bytes Reference::chunks_of(const Is& is, std::size_t pool,
+                           const Vector<AddressRange>& chunks) const {
   const Vector<AddressRange> ranges = ranges_of(is, Extent::rounded, pool);
   Bytes bytes = 0;
   for (const AddressRange& chunk : chunks)
-    if (std::any_of(ranges.begin(), ranges.end(), [&](const AddressRange& used) { return used.overlaps(chunk); }))
+    if (std::any_of(ranges.begin(), ranges.end(),
+                    [&](const AddressRange& used) { return used.overlaps(chunk); }))
       bytes += chunk.size;
   return bytes;
 }
@@ -182,13 +203,16 @@ Bytes Reference::most_mapped(std::size_t pool) const {
   return terms_.is_own ? std::max(limit(pool), most_mapped_[pool]) : gpu_bytes_;
 }
 
-Bytes Reference::limit(std::size_t pool) const { return std::min(capacity_[pool].value_or(gpu_bytes_), gpu_bytes_); }
+Bytes Reference::limit(std::size_t pool) const {
+  return std::min(capacity_[pool].value_or(gpu_bytes_), gpu_bytes_);
+}
 
 // Frees that the pool may not have carried out.
 Reference::Sum Reference::open_frees(std::size_t pool) const {
   Sum open;
   for (const Block& block : blocks_)
-    if (block.pool == pool && (block.state == State::deferred || block.state == State::held)) open.add(block);
+    if (block.pool == pool && (block.state == State::deferred || block.state == State::held))
+      open.add(block);
   return open;
 }
 
@@ -200,32 +224,37 @@ Reference::Sum Reference::live(std::size_t pool) const {
 }
 
 bool Reference::has_unknown(std::size_t pool) const {
-  return std::any_of(undone_.begin(), undone_.end(),
-                     [pool](const Undone& undone) { return undone.pool == pool && undone.is_graphs; });
+  return std::any_of(undone_.begin(), undone_.end(), [pool](const Undone& undone) {
+    return undone.pool == pool && undone.is_graphs;
+  });
 }
 
 // Whether the memory of the other pools is known.
 bool Reference::may_all_be_asked(std::size_t pool) const {
-  return std::all_of(undone_.begin(), undone_.end(), [pool](const Undone& undone) { return undone.pool == pool; });
+  return std::all_of(undone_.begin(), undone_.end(),
+                     [pool](const Undone& undone) { return undone.pool == pool; });
 }
 
-// --- comparisons ----------------------------------------------------------------------------------------------------
+// --- --- comparisons
 
 std::string Reference::compare(std::size_t pool, const observe::Statistics& said) const {
   if (has_unknown(pool)) return "";
   const Sum live = this->live(pool);
   const Sum open = open_frees(pool);
   const Counts& counts = counts_[pool];
-  const Bytes used =
-      terms_.is_own ? pages_of([](const Block& block) { return block.state == State::live; }, Extent::requested, pool)
-                    : live.bytes;
+  const Bytes used = terms_.is_own
+                         ? pages_of([](const Block& block) { return block.state == State::live; },
+                                    Extent::requested, pool)
+                         : live.bytes;
   // Memory of the driver's pool may be made and freed within a call that fails.
-  const std::uint64_t undone = terms_.is_own ? 0 : said.allocations - std::min(said.allocations, counts.allocations);
+  const std::uint64_t undone =
+      terms_.is_own ? 0 : said.allocations - std::min(said.allocations, counts.allocations);
   for (const std::string& wrong :
        {differs("live_bytes", said.live_bytes, live.bytes, live.bytes + open.bytes),
         differs("live_allocations", said.live_allocations, live.count, live.count + open.count),
         differs("allocations", said.allocations - undone, counts.allocations, counts.allocations),
-        differs("deallocations", said.deallocations - undone, counts.deallocations - open.count, counts.deallocations),
+        differs("deallocations", said.deallocations - undone, counts.deallocations - open.count,
+                counts.deallocations),
         differs("failed_allocations", said.failed_allocations, counts.refusals, counts.refusals),
         differs("mapped_bytes", said.mapped_bytes, used, most_mapped(pool)),
         differs("allocated_bytes", said.allocated_bytes, live.bytes, said.mapped_bytes)})
@@ -233,7 +262,8 @@ std::string Reference::compare(std::size_t pool, const observe::Statistics& said
   return "";
 }
 
-// Every live block is in the picture, at its place and with its size, and beside them only frees not carried out.
+// Every live block is in the picture, at its place and with its size, and beside them only frees
+// not carried out.
 std::string Reference::compare(std::size_t pool, const context::Layout& said) const {
   if (has_unknown(pool)) return "";
   std::map<DevicePtr, const Block*> known;
@@ -255,18 +285,23 @@ std::string Reference::compare(std::size_t pool, const context::Layout& said) co
   return missing == 0 ? "" : fmt::format("picture: {} live allocations are not in it", missing);
 }
 
-std::string Reference::compare_events(std::size_t pool, std::uint64_t allocated, std::uint64_t freed) const {
+std::string Reference::compare_events(std::size_t pool, std::uint64_t allocated,
+                                      std::uint64_t freed) const {
   if (has_unknown(pool) || !terms_.is_own) return "";
   const Counts& counts = counts_[pool];
-  const std::string wrong = differs("events of allocations", allocated, counts.allocations, counts.allocations);
+  const std::string wrong =
+      differs("events of allocations", allocated, counts.allocations, counts.allocations);
   if (!wrong.empty()) return wrong;
-  return differs("events of frees", freed, counts.deallocations - open_frees(pool).count, counts.deallocations);
+  return differs("events of frees", freed, counts.deallocations - open_frees(pool).count,
+                 counts.deallocations);
 }
 
 std::string Reference::compare_free_memory(std::size_t pool, Bytes free, Bytes total) const {
   const std::string wrong = differs("total memory", total, 0, gpu_bytes_);
   const Bytes bytes = live(pool).bytes;
-  return !wrong.empty() ? wrong : differs("free memory", free, 0, limit(pool) - std::min(limit(pool), bytes));
+  return !wrong.empty()
+             ? wrong
+             : differs("free memory", free, 0, limit(pool) - std::min(limit(pool), bytes));
 }
 
 }  // namespace vpmm::judge

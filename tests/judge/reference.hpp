@@ -1,7 +1,8 @@
-// judge: a naive allocator beside the pool: owners of memory, sums over it, and the refusals that a pool may make.
+// judge: a naive allocator beside the pool: owners of memory, sums over it, and the refusals that a
+// pool may make.
 //
-// It is told of each result and names the promise that the result breaks. It knows no chunk, stream, cache or plan, and
-// keeps one list, so that it is right at a glance.
+// It is told of each result and names the promise that the result breaks. It knows no chunk,
+// stream, cache or plan, and keeps one list, so that it is right at a glance.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +53,7 @@ class Reference {
     Bytes bytes = 0;                           // whole pages
     bool may_wait = true;                      // for the GPU: no stream captures
     std::vector<Vector<AddressRange>> chunks;  // of each pool
-    Bytes trapped_before = 0;                  // that may have been in chunks of what was made with it, and freed
+    Bytes trapped_before = 0;  // that may have been in chunks of what was made with it, and freed
   };
 
   Reference(const Terms& terms, std::size_t pools, Bytes gpu_bytes, std::optional<Bytes> capacity);
@@ -72,8 +73,8 @@ class Reference {
   void pin_arena(std::uint64_t arena) { pinned_.insert(arena); }
   // Which is `id` of its blocks. Its graphs are not launched any more.
   void release_arena(std::uint64_t id, std::uint64_t arena);
-  // Of many allocations one was refused, so those before it were made and freed; in the capture of `graph` (else 0)
-  // they stay the graph's. Only the pool knows their number.
+  // Of many allocations one was refused, so those before it were made and freed; in the capture of
+  // `graph` (else 0) they stay the graph's. Only the pool knows their number.
   void undo_many(std::size_t pool, std::uint64_t graph, const observe::Statistics& said);
 
   // --- comparisons ---
@@ -105,7 +106,8 @@ class Reference {
   enum class Extent { requested, rounded };
   Bytes pages_of(const Is& is, Extent extent, std::optional<std::size_t> pool) const;
   Bytes chunks_of(const Is& is, std::size_t pool, const Vector<AddressRange>& chunks) const;
-  Vector<AddressRange> ranges_of(const Is& is, Extent extent, std::optional<std::size_t> pool) const;
+  Vector<AddressRange> ranges_of(const Is& is, Extent extent,
+                                 std::optional<std::size_t> pool) const;
   Bytes limit(std::size_t pool) const;
   Bytes most_mapped(std::size_t pool) const;
   bool has_unknown(std::size_t pool) const;  // memory of graphs

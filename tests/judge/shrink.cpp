@@ -46,24 +46,27 @@ class Shrinker {
   void simplify_setting() {
     const Setting usual;
     for (std::uint64_t Setting::*knob :
-         {&Setting::pools, &Setting::threads, &Setting::streams, &Setting::schedule, &Setting::lag_ns,
-          &Setting::has_vmm, &Setting::has_driver_pool, &Setting::has_context_events, &Setting::frees_when_short,
-          &Setting::frees_on_allocating, &Setting::listens, &Setting::crowds, &Setting::seed}) {
+         {&Setting::pools, &Setting::threads, &Setting::streams, &Setting::schedule,
+          &Setting::lag_ns, &Setting::has_vmm, &Setting::has_driver_pool,
+          &Setting::has_context_events, &Setting::frees_when_short, &Setting::frees_on_allocating,
+          &Setting::listens, &Setting::crowds, &Setting::seed}) {
       Program simpler = program_;
       simpler.setting.*knob = usual.*knob;
       accepts(std::move(simpler));
     }
     for (std::size_t i = program_.setting.variables.size(); i-- > 0;) {
       Program simpler = program_;
-      simpler.setting.variables.erase(simpler.setting.variables.begin() + static_cast<std::ptrdiff_t>(i));
+      simpler.setting.variables.erase(simpler.setting.variables.begin() +
+                                      static_cast<std::ptrdiff_t>(i));
       accepts(std::move(simpler));
     }
   }
 
   void simplify_numbers() {
     for (std::size_t i = 0; i < program_.operations.size(); ++i) {
-      for (std::uint64_t Operation::*field : {&Operation::alignment, &Operation::flag, &Operation::arena,
-                                              &Operation::pool, &Operation::ns, &Operation::other}) {
+      for (std::uint64_t Operation::*field :
+           {&Operation::alignment, &Operation::flag, &Operation::arena, &Operation::pool,
+            &Operation::ns, &Operation::other}) {
         if (program_.operations[i].*field == 0) continue;
         Program simpler = program_;
         simpler.operations[i].*field = 0;
@@ -88,6 +91,8 @@ class Shrinker {
 
 std::string kind_of(const std::string& failure) { return failure.substr(0, failure.find(':')); }
 
-Program shrunk(Program program, const Verdict& verdict) { return Shrinker(std::move(program), verdict).run(); }
+Program shrunk(Program program, const Verdict& verdict) {
+  return Shrinker(std::move(program), verdict).run();
+}
 
 }  // namespace vpmm::judge

@@ -27,9 +27,11 @@ driver::sim::SimOptions options_of(const Setting& setting) {
 
 Terms terms_of(const Setting& setting, const context::Config& config) {
   constexpr std::uint64_t kAsManyAsItLikes = 10'000;
-  const bool has_small = setting.has_driver_pool == 0 || config.small == context::SmallRequests::pool;
+  const bool has_small =
+      setting.has_driver_pool == 0 || config.small == context::SmallRequests::pool;
   const bool is_own = setting.has_vmm != 0 && config.pool_enabled && has_small;
-  return {config.page_size.value_or(2 * kMiB), is_own, config.max_mappings >= kAsManyAsItLikes, config.ipc_isolate};
+  return {config.page_size.value_or(2 * kMiB), is_own, config.max_mappings >= kAsManyAsItLikes,
+          config.ipc_isolate};
 }
 
 }  // namespace
@@ -38,7 +40,8 @@ std::optional<context::Config> config_of(const Setting& setting, std::string& pr
   context::Config config;
   config.log = observe::LogLevel::quiet;
   config.va_size = 16 * kGiB;
-  if (setting.frees_on_allocating != 0) config.unnamed_free = context::UnnamedFree::allocating_stream;
+  if (setting.frees_on_allocating != 0)
+    config.unnamed_free = context::UnnamedFree::allocating_stream;
   if (setting.crowds != 0) config.crowded_after = 0;
   for (const auto& [name, value] : setting.variables) {
     const auto set = context::set(config, name, value);
@@ -74,7 +77,8 @@ void Trial::fail(const std::string& what) {
 }
 
 void Trial::expect(CuResult result, const char* what) {
-  if (result != CuResult::success) fail(fmt::format("driver: {}: {}", what, driver::to_string(result)));
+  if (result != CuResult::success)
+    fail(fmt::format("driver: {}: {}", what, driver::to_string(result)));
 }
 
 template <typename T>
@@ -93,16 +97,18 @@ void Trial::listen(std::size_t number) {
   context::EventKinds kinds = bit_of(EventKind::arena_grow) | bit_of(EventKind::arena_shrink);
   if (setting_.listens != 0) kinds |= bit_of(EventKind::allocate) | bit_of(EventKind::free);
   pool(number).add_event_callback(kinds, [this, number](const context::Event& event) {
-    if (event.kind == EventKind::arena_grow) reference_.grow_arena(number, event.arena, {event.ptr, event.bytes});
+    if (event.kind == EventKind::arena_grow)
+      reference_.grow_arena(number, event.arena, {event.ptr, event.bytes});
     if (event.kind == EventKind::arena_shrink) reference_.shrink_arena(event.ptr);
     if (event.kind == EventKind::allocate) ++pools_[number].allocated;
     if (event.kind == EventKind::free) ++pools_[number].freed;
   });
   if (setting_.frees_when_short != 0)
-    pool(number).set_out_of_memory_callback([this, number](const context::OutOfMemory&) { return frees_one(number); });
+    pool(number).set_out_of_memory_callback(
+        [this, number](const context::OutOfMemory&) { return frees_one(number); });
 }
 
-// --- contexts and streams -------------------------------------------------------------------------------------------
+// --- --- contexts and streams
 
 // Retains the context, the first time or after a reset, and makes its streams.
 void Trial::open() {
@@ -132,7 +138,8 @@ void Trial::make_streams() {
 void Trial::make_stream(Stream& place, bool is_blocking) {
   place.key = next_key_++;
   place.is_blocking = is_blocking;
-  const auto flags = is_blocking ? driver::StreamFlags::blocking : driver::StreamFlags::non_blocking;
+  const auto flags =
+      is_blocking ? driver::StreamFlags::blocking : driver::StreamFlags::non_blocking;
   on(place, [&] { expect(sim_.stream_create(flags, place.handle), "create a stream"); });
 }
 
@@ -161,7 +168,8 @@ bool Trial::is_usable(const Stream& stream) const {
 }
 
 bool Trial::is_capturing() const {
-  return std::any_of(streams_.begin(), streams_.end(), [](const Stream& stream) { return stream.capture.has_value(); });
+  return std::any_of(streams_.begin(), streams_.end(),
+                     [](const Stream& stream) { return stream.capture.has_value(); });
 }
 
 void Trial::wait(const Stream& waiting, const Stream& first) {
@@ -200,14 +208,16 @@ void Trial::bind(const Operation& o) {
 }
 
 void Trial::create_stream(const Operation& o) {
-  if (o.stream <= setting_.threads || o.stream >= streams_.size() || streams_[o.stream].key != 0) return;
+  if (o.stream <= setting_.threads || o.stream >= streams_.size() || streams_[o.stream].key != 0)
+    return;
   make_stream(streams_[o.stream], o.flag != 0);
 }
 
 void Trial::destroy_stream(const Operation& o) {
   Stream* const old = find(o.stream);
   const Stream* const heir = find(o.other);
-  if (old == nullptr || o.stream <= setting_.threads || old->capture || !is_done_with_arenas(*old)) return;
+  if (old == nullptr || o.stream <= setting_.threads || old->capture || !is_done_with_arenas(*old))
+    return;
   const bool moves = o.flag == 0 && heir != nullptr && heir != old && is_usable(*heir);
   if (moves) wait(*heir, *old);
   for (auto& [id, memory] : memory_)
@@ -227,7 +237,7 @@ void Trial::step(const Operation& o) {
   }
 }
 
-// --- checks ---------------------------------------------------------------------------------------------------------
+// --- --- checks
 
 void Trial::run(const Operation& operation) {
   if (!failure_.empty()) return;
@@ -243,20 +253,24 @@ void Trial::run(const Operation& operation) {
 void Trial::check_pool(std::size_t number) {
   const observe::Statistics said = flaw_.statistics(pool(number));
   if (const std::string wrong = reference_.compare(number, said); !wrong.empty()) fail(wrong);
-  if (const std::string broken = pool(number).validate(); !broken.empty()) fail("invariant: " + broken);
+  if (const std::string broken = pool(number).validate(); !broken.empty())
+    fail("invariant: " + broken);
   const Pool& each = pools_[number];
   if (setting_.listens == 0) return;
-  if (const std::string wrong = reference_.compare_events(number, each.allocated, each.freed); !wrong.empty())
+  if (const std::string wrong = reference_.compare_events(number, each.allocated, each.freed);
+      !wrong.empty())
     fail(wrong);
 }
 
 void Trial::check_simulator() {
   if (sim_.hazard_count() > 0) fail("hazard: " + sim_.hazards().front().describe());
-  if (misread_ > 0) fail(fmt::format("contents: {} kernels read other contents than were written", misread_));
+  if (misread_ > 0)
+    fail(fmt::format("contents: {} kernels read other contents than were written", misread_));
 }
 
 void Trial::check() {
-  for (std::size_t number = 0; number < pools_.size() && failure_.empty(); ++number) check_pool(number);
+  for (std::size_t number = 0; number < pools_.size() && failure_.empty(); ++number)
+    check_pool(number);
   check_simulator();
 }
 
@@ -266,12 +280,14 @@ void Trial::check_snapshot(std::size_t number) {
   Bytes bytes = 0;
   DevicePtr end{};
   for (const observe::RegionSnapshot& region : snapshot.regions) {
-    if (region.range.begin < end) return fail(fmt::format("picture: two regions at {:#x}", to_integer(end)));
+    if (region.range.begin < end)
+      return fail(fmt::format("picture: two regions at {:#x}", to_integer(end)));
     end = region.range.end();
     bytes += region.range.size;
   }
   if (bytes != snapshot.statistics.reserved_bytes)
-    fail(fmt::format("picture: {} bytes of {} reserved", bytes, snapshot.statistics.reserved_bytes));
+    fail(
+        fmt::format("picture: {} bytes of {} reserved", bytes, snapshot.statistics.reserved_bytes));
 }
 
 // Each allocation is found by its last byte, and each arena knows its own.
@@ -281,7 +297,8 @@ void Trial::check_look_up(std::size_t number) {
     if (memory.pool != number) continue;
     const auto info = pool(number).query(memory.ptr + (memory.bytes - 1));
     if (!info || info.value().begin != memory.ptr || info.value().requested != memory.bytes)
-      fail(fmt::format("query: {} bytes at {:#x} are not found", memory.bytes, to_integer(memory.ptr)));
+      fail(fmt::format("query: {} bytes at {:#x} are not found", memory.bytes,
+                       to_integer(memory.ptr)));
     in_arenas[memory.arena].push_back(memory.ptr);
   }
   for (const auto& [id, arena] : arenas_) {
@@ -289,7 +306,8 @@ void Trial::check_look_up(std::size_t number) {
     Vector<DevicePtr>& known = in_arenas[id];
     std::sort(known.begin(), known.end());
     const auto live = pool(number).live_in_arena(arena.id);  // and deferred frees
-    if (!live || !std::includes(live.value().begin(), live.value().end(), known.begin(), known.end()))
+    if (!live ||
+        !std::includes(live.value().begin(), live.value().end(), known.begin(), known.end()))
       fail(fmt::format("arena: {} has other live memory", id));
   }
 }
@@ -299,11 +317,13 @@ void Trial::inspect(const Operation& o) {
   check_pool(number);
   check_snapshot(number);
   check_look_up(number);
-  if (const std::string wrong = reference_.compare(number, pool(number).layout()); !wrong.empty()) fail(wrong);
+  if (const std::string wrong = reference_.compare(number, pool(number).layout()); !wrong.empty())
+    fail(wrong);
   const auto info = pool(number).memory_info();
   if (!info) return is_capturing() ? void() : fail("error: memory_info: " + info.error().message);
   const auto [free, total] = info.value();
-  if (const std::string wrong = reference_.compare_free_memory(number, free, total); !wrong.empty()) fail(wrong);
+  if (const std::string wrong = reference_.compare_free_memory(number, free, total); !wrong.empty())
+    fail(wrong);
 }
 
 void Trial::finish() {
@@ -312,21 +332,25 @@ void Trial::finish() {
   if (!failure_.empty()) return;
   for (auto memory = memory_.begin(); memory != memory_.end();) {
     auto each = memory++;  // freeing takes it away
-    if (each->first % 2 == 0 && may_free_unnamed(each->second)) free_unnamed(each->first, each->second);
+    if (each->first % 2 == 0 && may_free_unnamed(each->second))
+      free_unnamed(each->first, each->second);
   }
   sim_.run_until_idle();
   expect(sim_.ctx_synchronize(), "synchronize");
   while (!memory_.empty()) free_unnamed(memory_.begin()->first, memory_.begin()->second);
-  while (!arenas_.empty()) release_arena({.verb = Verb::release_arena, .id = arenas_.begin()->first});
+  while (!arenas_.empty())
+    release_arena({.verb = Verb::release_arena, .id = arenas_.begin()->first});
   for (std::size_t number = 0; number < pools_.size() && failure_.empty(); ++number) {
     if (pools_[number].is_recording) record({.verb = Verb::record, .pool = number});
     if (pools_[number].defers_cleanup) defer_cleanup({.verb = Verb::defer_cleanup, .pool = number});
     const auto settled = pool(number).synchronize();
-    if (!settled && !pools_[number].had_unannounced_capture) fail("error: synchronize: " + settled.error().message);
+    if (!settled && !pools_[number].had_unannounced_capture)
+      fail("error: synchronize: " + settled.error().message);
     expect(pool(number).trim(0), "trim");
     reference_.settle(number);
     check_pool(number);
-    if (const std::string wrong = reference_.compare(number, pool(number).layout()); !wrong.empty()) fail(wrong);
+    if (const std::string wrong = reference_.compare(number, pool(number).layout()); !wrong.empty())
+      fail(wrong);
   }
   if (failure_.empty()) check_left();
 }
@@ -335,14 +359,16 @@ void Trial::check_left() {
   for (Pool& each : pools_) {
     const Bytes mapped = each.context->statistics().mapped_bytes;
     const bool is_exact = setting_.has_vmm != 0 && !each.had_unannounced_capture;
-    if (is_exact && mapped != 0) fail(fmt::format("left: {} bytes are mapped after all was trimmed", mapped));
+    if (is_exact && mapped != 0)
+      fail(fmt::format("left: {} bytes are mapped after all was trimmed", mapped));
   }
   for (Stream& stream : streams_) stream.bound.clear();
   pools_.clear();
   const driver::sim::Census left = sim_.census();
   if ((left.chunks | left.mappings | left.reservations | left.pool_allocations | left.events) != 0)
-    fail(fmt::format("left: {} chunks, {} mappings, {} reservations, {} pool allocations, {} events", left.chunks,
-                     left.mappings, left.reservations, left.pool_allocations, left.events));
+    fail(fmt::format(
+        "left: {} chunks, {} mappings, {} reservations, {} pool allocations, {} events",
+        left.chunks, left.mappings, left.reservations, left.pool_allocations, left.events));
   check_simulator();
 }
 

@@ -1,4 +1,5 @@
-// judge: a program that runs on the simulated GPU by the rules of CUDA and of the pool, with the reference beside it.
+// judge: a program that runs on the simulated GPU by the rules of CUDA and of the pool, with the
+// reference beside it.
 #pragma once
 
 #include <cstdint>
@@ -79,8 +80,9 @@ class Trial {
     std::unique_ptr<context::Context> context;
     bool is_recording = false;
     bool defers_cleanup = false;
-    bool had_unannounced_capture = false;  // since the context began: the pool may not have heard of its end
-    std::uint64_t allocated = 0;           // events
+    bool had_unannounced_capture =
+        false;                    // since the context began: the pool may not have heard of its end
+    std::uint64_t allocated = 0;  // events
     std::uint64_t freed = 0;
   };
 
@@ -98,14 +100,17 @@ class Trial {
   void make_streams();
   void make_stream(Stream& place, bool is_blocking);
   // Work given to a thread hands nothing on to another.
-  void on(const Stream& stream, const std::function<void()>& work) { baton_.on(stream.thread, work); }
+  void on(const Stream& stream, const std::function<void()>& work) {
+    baton_.on(stream.thread, work);
+  }
   void on_thread_of(const Operation& o, const Stream* stream, const std::function<void()>& work);
   Stream* find(std::uint64_t number);  // by place; null: there is none
   Stream* find_key(std::uint64_t key);
   std::size_t pool_number(const Operation& o) const { return o.pool % pools_.size(); }
   context::Context& pool(std::size_t number) { return *pools_[number].context; }
-  context::BoundStream* bound(Stream& stream, std::size_t pool);  // for this call; null: it goes by the handle
-  bool is_usable(const Stream& stream) const;                     // ordinary work may be queued on it
+  context::BoundStream* bound(Stream& stream,
+                              std::size_t pool);  // for this call; null: it goes by the handle
+  bool is_usable(const Stream& stream) const;     // ordinary work may be queued on it
   bool is_capturing() const;
   void wait(const Stream& waiting, const Stream& first);
   void check_pool(std::size_t number);

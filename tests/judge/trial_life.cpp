@@ -15,40 +15,43 @@ constexpr std::size_t kMostGraphs = 6;
 constexpr Bytes kFirstInCapture = 3 * kMiB;
 }  // namespace
 
-// --- captures and graphs --------------------------------------------------------------------------------------------
+// --- --- captures and graphs
 
-// A capture that is not announced must be seen by each pool before anything else happens: by an allocation on the
-// stream. With several pools all are announced.
+// A capture that is not announced must be seen by each pool before anything else happens: by an
+// allocation on the stream. With several pools all are announced.
 void Trial::begin_capture(const Operation& o) {
   Stream* const stream = find(o.stream);
   const bool is_announced = o.flag != 0 || pools_.size() > 1;
-  const bool other_announced = std::any_of(streams_.begin(), streams_.end(), [](const Stream& other) {
-    return other.capture && other.capture->is_announced;
-  });
-  if (stream == nullptr || o.stream == 0 || stream->capture || !is_new(o.id) || graphs_.size() >= kMostGraphs ||
-      (other_announced && !is_announced))
+  const bool other_announced =
+      std::any_of(streams_.begin(), streams_.end(),
+                  [](const Stream& other) { return other.capture && other.capture->is_announced; });
+  if (stream == nullptr || o.stream == 0 || stream->capture || !is_new(o.id) ||
+      graphs_.size() >= kMostGraphs || (other_announced && !is_announced))
     return;
   if (!is_done_with_arenas(*stream)) return;
   if (!is_announced) stream->bound.clear();
   on(*stream, [&] {
     for (Pool& each : pools_)
       if (is_announced) expect(each.context->capture_begin(), "capture_begin");
-    expect(sim_.stream_begin_capture(stream->handle, static_cast<driver::CaptureMode>(o.count % 3)), "capture");
+    expect(sim_.stream_begin_capture(stream->handle, static_cast<driver::CaptureMode>(o.count % 3)),
+           "capture");
   });
   stream->capture = Capture{o.id, is_announced};
   pools_.front().had_unannounced_capture |= !is_announced;
-  if (!is_announced) allocate({.verb = Verb::allocate, .id = o.id, .stream = o.stream, .bytes = kFirstInCapture});
+  if (!is_announced)
+    allocate({.verb = Verb::allocate, .id = o.id, .stream = o.stream, .bytes = kFirstInCapture});
   driver::CaptureInfo info;
   on(*stream, [&] { expect(sim_.stream_get_capture_info(stream->handle, info), "capture info"); });
   graphs_[o.id].capture = info.id;
 }
 
-// A capture may get memory of an arena that its stream, or an older one with its handle, freed. The order of that and
-// of the graph is the program's business, and the simulator takes a captured use for one by the host. So the stream's
-// work ends before its capture, and before its own end.
+// A capture may get memory of an arena that its stream, or an older one with its handle, freed. The
+// order of that and of the graph is the program's business, and the simulator takes a captured use
+// for one by the host. So the stream's work ends before its capture, and before its own end.
 bool Trial::is_done_with_arenas(const Stream& stream) {
-  const bool is_user = std::any_of(arenas_.begin(), arenas_.end(),
-                                   [&](const auto& each) { return each.second.users.count(stream.key) != 0; });
+  const bool is_user = std::any_of(arenas_.begin(), arenas_.end(), [&](const auto& each) {
+    return each.second.users.count(stream.key) != 0;
+  });
   if (!is_user) return true;
   if (is_capturing()) return false;
   sim_.run_until_idle();
@@ -81,21 +84,23 @@ void Trial::end_capture(const Operation& o) {
 void Trial::launch(const Operation& o) {
   const auto graph = graphs_.find(o.id);
   const Stream* const stream = find(o.stream);
-  if (graph == graphs_.end() || graph->second.exec == driver::GraphExecHandle{} || stream == nullptr ||
-      !is_usable(*stream))
+  if (graph == graphs_.end() || graph->second.exec == driver::GraphExecHandle{} ||
+      stream == nullptr || !is_usable(*stream))
     return;
   for (const std::uint64_t id : graph->second.arenas) {
     const auto arena = arenas_.find(id);
     if (arena == arenas_.end()) return;  // released: its memory is others'
     for (const std::uint64_t user : arena->second.users)
-      if (const Stream* const first = find_key(user); first != nullptr && !is_usable(*first)) return;
+      if (const Stream* const first = find_key(user); first != nullptr && !is_usable(*first))
+        return;
   }
   for (const std::uint64_t id : graph->second.arenas) {
     for (const std::uint64_t user : arenas_[id].users)
       if (const Stream* const first = find_key(user)) wait(*stream, *first);
     arenas_[id].users.insert(stream->key);
   }
-  on(*stream, [&] { expect(sim_.graph_launch(graph->second.exec, stream->handle), "launch a graph"); });
+  on(*stream,
+     [&] { expect(sim_.graph_launch(graph->second.exec, stream->handle), "launch a graph"); });
 }
 
 void Trial::destroy_graph(const Operation& o) {
@@ -112,11 +117,12 @@ void Trial::destroy_graph(const Operation& o) {
   destroy(o.id, graph, (o.flag & kFreedFirst) != 0);
 }
 
-// Memory that was allocated in the capture lives on, but its owner does not know on which streams the graph ran. So it
-// is freed without a stream, and at once where that means the allocating stream.
+// Memory that was allocated in the capture lives on, but its owner does not know on which streams
+// the graph ran. So it is freed without a stream, and at once where that means the allocating
+// stream.
 void Trial::destroy(std::uint64_t id, const Graph& graph, bool frees_first) {
-  const bool must_free_first =
-      frees_first || setting_.frees_on_allocating != 0 || config_.any_stream == context::AnyStreamOrder::legacy;
+  const bool must_free_first = frees_first || setting_.frees_on_allocating != 0 ||
+                               config_.any_stream == context::AnyStreamOrder::legacy;
   for (auto next = memory_.begin(); next != memory_.end();) {
     auto& [each, memory] = *next++;
     if (memory.graph != id) continue;
@@ -129,7 +135,8 @@ void Trial::destroy(std::uint64_t id, const Graph& graph, bool frees_first) {
     memory.covered.clear();
     memory.home = 0;
   }
-  if (graph.exec != driver::GraphExecHandle{}) expect(sim_.graph_exec_destroy(graph.exec), "destroy a graph");
+  if (graph.exec != driver::GraphExecHandle{})
+    expect(sim_.graph_exec_destroy(graph.exec), "destroy a graph");
   expect(sim_.graph_destroy(graph.graph), "destroy a graph");
   reference_.let_go(id);
 }
@@ -152,11 +159,13 @@ bool Trial::may_seem_capturing(std::size_t pool) const {
   return is_capturing() || pools_[pool].had_unannounced_capture;
 }
 
-// --- arenas ---------------------------------------------------------------------------------------------------------
+// --- --- arenas
 
 void Trial::create_arena(const Operation& o) {
   if (setting_.has_vmm == 0 || !config_.pool_enabled || arenas_.count(o.id) != 0) return;
-  const auto made = pool(pool_number(o)).create_arena({(o.flag & kArenaOneChunk) != 0, (o.flag & kArenaNoSplit) == 0});
+  const auto made =
+      pool(pool_number(o))
+          .create_arena({(o.flag & kArenaOneChunk) != 0, (o.flag & kArenaNoSplit) == 0});
   if (expect(made, "create an arena")) arenas_[o.id] = {pool_number(o), made.value(), {}, false};
 }
 
@@ -182,13 +191,14 @@ void Trial::release_arena(const Operation& o) {
   arenas_.erase(arena);
 }
 
-// --- limits ---------------------------------------------------------------------------------------------------------
+// --- --- limits
 
 void Trial::trim(const Operation& o) { expect(pool(pool_number(o)).trim(o.bytes), "trim"); }
 
 void Trial::preallocate(const Operation& o) {
   const auto result = pool(pool_number(o)).preallocate(o.bytes);
-  if (result || result.error().code == ErrorCode::out_of_memory || result.error().code == ErrorCode::unsupported)
+  if (result || result.error().code == ErrorCode::out_of_memory ||
+      result.error().code == ErrorCode::unsupported)
     return;
   fail("error: preallocate: " + result.error().message);
 }
@@ -224,8 +234,9 @@ void Trial::defer_cleanup(const Operation& o) {
 
 void Trial::record(const Operation& o) {
   Pool& at = pools_[pool_number(o)];
-  const std::string path =
-      (std::filesystem::temp_directory_path() / fmt::format("vpmm-judge-{}-{}.rec", getpid(), pool_number(o))).string();
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            fmt::format("vpmm-judge-{}-{}.rec", getpid(), pool_number(o)))
+                               .string();
   if (!at.is_recording) {
     at.is_recording = expect(at.context->start_recording(path, {}), "start a recording");
     return at.context->mark("begin");
@@ -235,7 +246,7 @@ void Trial::record(const Operation& o) {
   std::filesystem::remove(path);
 }
 
-// --- resets ---------------------------------------------------------------------------------------------------------
+// --- --- resets
 
 void Trial::reset(const Operation& o) {
   if (is_capturing()) return;

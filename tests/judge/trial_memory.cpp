@@ -24,7 +24,7 @@ std::array<std::uint8_t*, 3> samples(DevicePtr begin, Bytes bytes) {
 
 }  // namespace
 
-// --- allocating -----------------------------------------------------------------------------------------------------
+// --- --- allocating
 
 Trial::Memory* Trial::find_memory(std::uint64_t id) {
   const auto found = memory_.find(id);
@@ -40,7 +40,8 @@ Trial::Arena* Trial::find_arena(std::uint64_t id) {
 bool Trial::may_be_lost(const Memory& memory) const {
   const bool is_virtual = setting_.has_vmm != 0 && config_.pool_enabled;
   const bool is_below_page = memory.bytes < page();
-  return !is_virtual || (is_below_page && memory.arena == 0 && config_.small == context::SmallRequests::stream_ordered);
+  return !is_virtual || (is_below_page && memory.arena == 0 &&
+                         config_.small == context::SmallRequests::stream_ordered);
 }
 
 // `stream` null: none is named.
@@ -52,9 +53,10 @@ Result<DevicePtr> Trial::request(const Operation& o, Stream* stream) {
   request.one_chunk = (o.flag & kOneChunk) != 0 && setting_.has_vmm != 0 && config_.pool_enabled;
   request.tag = (o.flag & kTagged) != 0 ? kTag : 0;
   if (o.arena == 0) {
-    context::BoundStream* const by_object = stream != nullptr && o.flag == 0 ? bound(*stream, number) : nullptr;
-    const auto result =
-        by_object != nullptr ? by_object->allocate(o.bytes, o.alignment) : pool(number).allocate(request);
+    context::BoundStream* const by_object =
+        stream != nullptr && o.flag == 0 ? bound(*stream, number) : nullptr;
+    const auto result = by_object != nullptr ? by_object->allocate(o.bytes, o.alignment)
+                                             : pool(number).allocate(request);
     return flaw_.allocated(pool(number), result);
   }
   request.arena = find_arena(o.arena)->id;
@@ -66,12 +68,13 @@ bool Trial::is_new(std::uint64_t id) const {
   return memory_.count(id) == 0 && freed_.count(id) == 0 && graphs_.count(id) == 0;
 }
 
-void Trial::on_thread_of(const Operation& o, const Stream* stream, const std::function<void()>& work) {
+void Trial::on_thread_of(const Operation& o, const Stream* stream,
+                         const std::function<void()>& work) {
   baton_.on(stream != nullptr ? stream->thread : o.id % baton_.size(), work);
 }
 
-// A request or a free of a capture pins the arena. Its memory is for captures alone from then on, for the program would
-// have to order their uses.
+// A request or a free of a capture pins the arena. Its memory is for captures alone from then on,
+// for the program would have to order their uses.
 void Trial::leave_to_graphs(Arena& arena) {
   arena.is_for_graphs = true;
   reference_.pin_arena(static_cast<std::uint64_t>(arena.id));
@@ -87,7 +90,8 @@ void Trial::allocate(const Operation& o) {
   Stream* const stream = find(o.stream);
   if (o.bytes == 0 || !is_new(o.id) || (o.stream != kNoStream && stream == nullptr)) return;
   if (o.arena != 0 && !may_allocate_in(o, stream)) return;
-  if (Arena* const arena = find_arena(o.arena); arena != nullptr && stream->capture) leave_to_graphs(*arena);
+  if (Arena* const arena = find_arena(o.arena); arena != nullptr && stream->capture)
+    leave_to_graphs(*arena);
   Result<DevicePtr> result = DevicePtr{};
   on_thread_of(o, stream, [&] { result = request(o, stream); });
   if (result) return take_over(o.id, o, stream, result.value(), o.bytes);
@@ -96,8 +100,10 @@ void Trial::allocate(const Operation& o) {
 
 // `made_before`: that many others were made in the same call, and freed.
 void Trial::refuse(const Operation& o, Bytes whole_pages, const Error& error, Bytes made_before) {
-  Reference::Refused refused{pool_number(o), whole_pages, !may_seem_capturing(pool_number(o)), {}, 0};
-  for (std::size_t number = 0; number < pools_.size(); ++number) refused.chunks.push_back(pool(number).layout().chunks);
+  Reference::Refused refused{
+      pool_number(o), whole_pages, !may_seem_capturing(pool_number(o)), {}, 0};
+  for (std::size_t number = 0; number < pools_.size(); ++number)
+    refused.chunks.push_back(pool(number).layout().chunks);
   for (const AddressRange& chunk : refused.chunks[refused.pool])
     refused.trapped_before = std::max(refused.trapped_before, 2 * made_before * chunk.size);
   const std::string wrong = reference_.refuse(refused, error);
@@ -111,7 +117,8 @@ void Trial::try_allocate(const Operation& o) {
   context::Context& from = pool(pool_number(o));
   const observe::Statistics before = from.statistics();
   on_thread_of(o, stream, [&] {
-    ptr = stream != nullptr ? from.allocate_if_ready(o.bytes, 0, stream->handle) : from.allocate_if_ready(o.bytes, 0);
+    ptr = stream != nullptr ? from.allocate_if_ready(o.bytes, 0, stream->handle)
+                            : from.allocate_if_ready(o.bytes, 0);
   });
   check_prompt(before, from.statistics());
   if (!is_null(ptr)) take_over(o.id, o, stream, ptr, o.bytes);
@@ -121,7 +128,8 @@ void Trial::try_allocate(const Operation& o) {
 void Trial::check_prompt(const observe::Statistics& before, const observe::Statistics& after) {
   const std::uint64_t calls = after.driver_calls - before.driver_calls;
   const std::uint64_t waits = after.host_waits + after.pauses - before.host_waits - before.pauses;
-  if (calls + waits != 0) fail(fmt::format("try: the call made {} calls for memory and waited {} times", calls, waits));
+  if (calls + waits != 0)
+    fail(fmt::format("try: the call made {} calls for memory and waited {} times", calls, waits));
 }
 
 void Trial::allocate_many(const Operation& o) {
@@ -137,19 +145,23 @@ void Trial::allocate_many(const Operation& o) {
   std::vector<DevicePtr> made(sizes.size());
   Result<void> result;
   on_thread_of(o, stream, [&] {
-    const context::Stream named = stream != nullptr ? context::Stream(stream->handle) : std::nullopt;
+    const context::Stream named =
+        stream != nullptr ? context::Stream(stream->handle) : std::nullopt;
     result = pool(pool_number(o)).allocate_many(sizes, named, made);
   });
-  for (std::size_t i = 0; result && i < sizes.size(); ++i) take_over(o.id + i, o, stream, made[i], sizes[i]);
+  for (std::size_t i = 0; result && i < sizes.size(); ++i)
+    take_over(o.id + i, o, stream, made[i], sizes[i]);
   if (result) return;
   if (std::any_of(made.begin(), made.end(), [](DevicePtr ptr) { return !is_null(ptr); }))
     fail("error: some of many allocations are there though they failed");
-  reference_.undo_many(pool_number(o), stream != nullptr && stream->capture ? stream->capture->graph : 0,
+  reference_.undo_many(pool_number(o),
+                       stream != nullptr && stream->capture ? stream->capture->graph : 0,
                        flaw_.statistics(pool(pool_number(o))));
   refuse(o, whole_pages, result.error(), sizes.size() - 1);
 }
 
-void Trial::take_over(std::uint64_t id, const Operation& o, Stream* stream, DevicePtr ptr, Bytes bytes) {
+void Trial::take_over(std::uint64_t id, const Operation& o, Stream* stream, DevicePtr ptr,
+                      Bytes bytes) {
   Memory made{pool_number(o), ptr, bytes, 0, {}, true, {}, false, 0, o.arena};
   Stream* const user = stream != nullptr ? stream : find(o.id % streams_.size());
   // The pool waits for no stream that captures, or may not be used because another does.
@@ -166,20 +178,21 @@ void Trial::take_over(std::uint64_t id, const Operation& o, Stream* stream, Devi
   Bytes usual = o.arena != 0 ? kArenaAlignment : 0;
   if (o.arena == 0 && bytes >= page() && !may_be_lost(made))
     usual = config_.page_chunks ? page() : std::max(64 * kKiB, page() / 32);
-  const std::string wrong =
-      reference_.hand_out({id, made.pool, {ptr, bytes}, made.graph, o.arena}, std::max(o.alignment, usual));
+  const std::string wrong = reference_.hand_out({id, made.pool, {ptr, bytes}, made.graph, o.arena},
+                                                std::max(o.alignment, usual));
   if (!wrong.empty()) fail(wrong);
   Memory& memory = memory_[id] = std::move(made);
   if (const Stream* on = failure_.empty() ? work_stream(memory) : nullptr) write_on(memory, *on);
 }
 
-// --- using ----------------------------------------------------------------------------------------------------------
+// --- --- using
 
 // Ordinary memory is not used on a capturing stream: the graph would use it at every launch.
 Trial::Stream* Trial::work_stream(const Memory& memory) {
   Stream* stream = find_key(memory.home);
   if (stream == nullptr) return nullptr;
-  if (memory.graph != 0) return stream->capture && stream->capture->graph == memory.graph ? stream : nullptr;
+  if (memory.graph != 0)
+    return stream->capture && stream->capture->graph == memory.graph ? stream : nullptr;
   return is_usable(*stream) ? stream : nullptr;
 }
 
@@ -192,7 +205,8 @@ void Trial::write_on(Memory& memory, const Stream& stream) {
   if (memory.is_shared) return;
   const std::uint8_t value = next_content_++;
   memory.content = value;
-  driver::sim::Kernel kernel{"writer", 2000, {{{memory.ptr, memory.bytes}, MemoryAccess::Kind::write}}, {}};
+  driver::sim::Kernel kernel{
+      "writer", 2000, {{{memory.ptr, memory.bytes}, MemoryAccess::Kind::write}}, {}};
   kernel.body = [ptr = memory.ptr, bytes = memory.bytes, value] {
     for (std::uint8_t* byte : samples(ptr, bytes)) *byte = value;
   };
@@ -201,11 +215,13 @@ void Trial::write_on(Memory& memory, const Stream& stream) {
 
 void Trial::read_on(const Memory& memory, const Stream& stream) {
   if (!memory.content) return;
-  driver::sim::Kernel kernel{"reader", 2000, {{{memory.ptr, memory.bytes}, MemoryAccess::Kind::read}}, {}};
+  driver::sim::Kernel kernel{
+      "reader", 2000, {{{memory.ptr, memory.bytes}, MemoryAccess::Kind::read}}, {}};
   kernel.body = [this, ptr = memory.ptr, bytes = memory.bytes, content = *memory.content] {
     const auto bytes_read = samples(ptr, bytes);
-    const bool is_right = std::all_of(bytes_read.begin(), bytes_read.end(),
-                                      [content](const std::uint8_t* byte) { return *byte == content; });
+    const bool is_right =
+        std::all_of(bytes_read.begin(), bytes_read.end(),
+                    [content](const std::uint8_t* byte) { return *byte == content; });
     misread_ += is_right ? 0 : 1;
   };
   launch(memory, kernel, stream);
@@ -226,11 +242,14 @@ void Trial::read(const Operation& o) {
 void Trial::read_on(const Operation& o) {
   Memory* const memory = find_memory(o.id);
   const Stream* const stream = find(o.stream);
-  const Stream* const home = memory != nullptr && memory->graph == 0 ? work_stream(*memory) : nullptr;
+  const Stream* const home =
+      memory != nullptr && memory->graph == 0 ? work_stream(*memory) : nullptr;
   if (home == nullptr || stream == nullptr || !is_usable(*stream) || stream == home) return;
   wait(*stream, *home);
   read_on(*memory, *stream);
-  on(*stream, [&] { expect(flaw_.record_use(pool(memory->pool), memory->ptr, stream->handle), "record_use"); });
+  on(*stream, [&] {
+    expect(flaw_.record_use(pool(memory->pool), memory->ptr, stream->handle), "record_use");
+  });
   memory->covered.insert(stream->key);
   memory->is_shared = true;
 }
@@ -238,31 +257,37 @@ void Trial::read_on(const Operation& o) {
 void Trial::move(const Operation& o) {
   Memory* const memory = find_memory(o.id);
   const Stream* const stream = find(o.stream);
-  const Stream* const home = memory != nullptr && memory->graph == 0 ? work_stream(*memory) : nullptr;
+  const Stream* const home =
+      memory != nullptr && memory->graph == 0 ? work_stream(*memory) : nullptr;
   if (home == nullptr || stream == nullptr || !is_usable(*stream)) return;
   wait(*stream, *home);
   memory->home = stream->key;
   if (Arena* const arena = find_arena(memory->arena)) arena->users.insert(stream->key);
   if (o.flag == 0) return;
-  on(*stream, [&] { expect(flaw_.record_use(pool(memory->pool), memory->ptr, stream->handle), "record_use"); });
+  on(*stream, [&] {
+    expect(flaw_.record_use(pool(memory->pool), memory->ptr, stream->handle), "record_use");
+  });
   memory->covered.insert(stream->key);
 }
 
-// --- freeing --------------------------------------------------------------------------------------------------------
+// --- --- freeing
 
 void Trial::note_freed(std::uint64_t id, State state, const Stream* stream) {
   const Memory& memory = memory_[id];
   freed_[id] = {memory.pool, memory.ptr};
-  reference_.give_back(id, state, stream != nullptr && stream->capture ? stream->capture->graph : 0);
+  reference_.give_back(id, state,
+                       stream != nullptr && stream->capture ? stream->capture->graph : 0);
   memory_.erase(id);
 }
 
 void Trial::free_on(std::uint64_t id, Memory& memory, Stream& stream) {
-  if (Arena* const arena = find_arena(memory.arena); arena != nullptr && stream.capture) leave_to_graphs(*arena);
+  if (Arena* const arena = find_arena(memory.arena); arena != nullptr && stream.capture)
+    leave_to_graphs(*arena);
   context::Context& from = pool(memory.pool);
   context::BoundStream* const by_object = bound(stream, memory.pool);
   on(stream, [&] {
-    expect(by_object != nullptr ? by_object->deallocate(memory.ptr) : flaw_.deallocate(from, memory.ptr, stream.handle),
+    expect(by_object != nullptr ? by_object->deallocate(memory.ptr)
+                                : flaw_.deallocate(from, memory.ptr, stream.handle),
            "deallocate");
   });
   note_freed(id, State::pending, &stream);
@@ -289,8 +314,8 @@ void Trial::try_free(const Operation& o) {
   if (is_freed) note_freed(o.id, State::pending, home);
 }
 
-// Without order the pool itself must wait for the stream that the memory is used on, so that stream must be covered.
-// True: it is, or it is ordered before `stream` now.
+// Without order the pool itself must wait for the stream that the memory is used on, so that stream
+// must be covered. True: it is, or it is ordered before `stream` now.
 bool Trial::may_free_on(Memory& memory, const Stream& stream, bool is_ordered) {
   const Stream* const home = work_stream(memory);
   if (home != nullptr) read_on(memory, *home);
@@ -316,19 +341,22 @@ void Trial::free_many(const Operation& o) {
   std::vector<DevicePtr> freed;
   for (std::uint64_t id = o.id; id < o.id + o.count; ++id) {
     Memory* const memory = find_memory(id);
-    if (memory == nullptr || memory->pool != number || memory->arena != 0 || !may_free_on(*memory, *stream, false))
+    if (memory == nullptr || memory->pool != number || memory->arena != 0 ||
+        !may_free_on(*memory, *stream, false))
       continue;
     freed.push_back(memory->ptr);
     note_freed(id, State::pending, stream);
   }
-  on(*stream, [&] { expect(pool(number).deallocate_many(freed, stream->handle), "deallocate_many"); });
+  on(*stream,
+     [&] { expect(pool(number).deallocate_many(freed, stream->handle), "deallocate_many"); });
 }
 
-// Where VPMM_ANY_STREAM is legacy, only the work of streams that the legacy stream waits for ends before the memory is
-// used again, and that of streams named by record_use.
+// Where VPMM_ANY_STREAM is legacy, only the work of streams that the legacy stream waits for ends
+// before the memory is used again, and that of streams named by record_use.
 bool Trial::may_free_unnamed(const Memory& memory) {
   if (memory.graph != 0) return true;
-  if (setting_.frees_on_allocating != 0 && !memory.is_any_stream) return memory.covered.count(memory.home) != 0;
+  if (setting_.frees_on_allocating != 0 && !memory.is_any_stream)
+    return memory.covered.count(memory.home) != 0;
   if (config_.any_stream != context::AnyStreamOrder::legacy) return true;
   const Stream* const home = find_key(memory.home);
   return home != nullptr && (home == &streams_.front() || home->is_blocking);
@@ -367,7 +395,8 @@ void Trial::free_inside(const Operation& o) {
   const Memory* const memory = find_memory(o.id);
   if (memory == nullptr) return;
   const auto result = pool(memory->pool).deallocate(memory->ptr + 1, std::nullopt);
-  if (result || result.error().code != ErrorCode::invalid_pointer) fail("mistake: a pointer inside memory was freed");
+  if (result || result.error().code != ErrorCode::invalid_pointer)
+    fail("mistake: a pointer inside memory was freed");
 }
 
 void Trial::free_again(const Operation& o) {
@@ -376,7 +405,8 @@ void Trial::free_again(const Operation& o) {
   const auto [number, ptr] = freed->second;
   if (pool(number).query(ptr).ok()) return;  // handed out again
   const auto result = pool(number).deallocate(ptr, std::nullopt);
-  if (result || result.error().code != ErrorCode::invalid_pointer) fail("mistake: memory was freed twice");
+  if (result || result.error().code != ErrorCode::invalid_pointer)
+    fail("mistake: memory was freed twice");
 }
 
 }  // namespace vpmm::judge

@@ -1,4 +1,5 @@
-// tests: events of many threads come out of the queue in the order in which places were claimed, none lost or twice.
+// tests: events of many threads come out of the queue in the order in which places were claimed,
+// none lost or twice.
 #include "observe/event_queue.hpp"
 
 #include <gtest/gtest.h>
@@ -75,7 +76,8 @@ TEST(EventQueue, that_is_full_holds_up_one_call_for_a_moment_and_then_counts) {
   queue.open();
   const auto began = std::chrono::steady_clock::now();
   for (std::uint64_t i = 0; i < 3 * EventQueue::kPlaces; ++i) queue.put(numbered(i));
-  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(60)) << "each call waited";
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(60))
+      << "each call waited";
   queue.close();
   const auto events = drained(queue);
   EXPECT_EQ(events.size() + queue.lost(), 3 * EventQueue::kPlaces);
@@ -94,8 +96,8 @@ TEST(EventQueue, has_room_again_when_something_was_taken) {
   EXPECT_EQ(queue.lost(), lost);
 }
 
-// Eight threads hand cells to each other as a pool does: who takes a cell says so afterwards, who gives it back claims
-// before others can take it.
+// Eight threads hand cells to each other as a pool does: who takes a cell says so afterwards, who
+// gives it back claims before others can take it.
 TEST(EventQueue, of_eight_threads_that_hand_things_to_each_other_is_in_an_order_that_is_true) {
   constexpr int kThreads = 8;
   constexpr int kTurns = 40'000;

@@ -10,8 +10,8 @@ namespace vpmm::observe {
 namespace {
 
 TEST(JsonText, keeps_every_text_that_is_utf_8) {
-  for (const std::string text :
-       {"", "plain", "a \"quote\" and a \\", "line\nand\ttab\x01", "gr\xc3\xbc\xc3\x9f", "\xf0\x9f\x98\x80"})
+  for (const std::string text : {"", "plain", "a \"quote\" and a \\", "line\nand\ttab\x01",
+                                 "gr\xc3\xbc\xc3\x9f", "\xf0\x9f\x98\x80"})
     EXPECT_EQ(nlohmann::json::parse(json_quoted(text)).get<std::string>(), text);
 }
 

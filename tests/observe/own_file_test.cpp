@@ -1,4 +1,5 @@
-// tests: the file of a recording is its own, no longer than the recording lasts, whoever inherited it.
+// tests: the file of a recording is its own, no longer than the recording lasts, whoever inherited
+// it.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -28,7 +29,8 @@ std::vector<int> descriptors_of(const std::string& path) {
   const std::string real = std::filesystem::canonical(path);
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code is_closed;
-    if (std::filesystem::read_symlink(entry, is_closed) == real) found.push_back(std::stoi(entry.path().filename()));
+    if (std::filesystem::read_symlink(entry, is_closed) == real)
+      found.push_back(std::stoi(entry.path().filename()));
   }
   return found;
 }
@@ -109,7 +111,8 @@ TEST_F(OwnFileTest, that_was_given_up_in_the_parent_closes_nothing_in_a_child) {
   const int number = first.value()->release();
   const pid_t child = fork();
   ASSERT_GE(child, 0);
-  if (child == 0) _exit(descriptors_of(path_).size() == 1 && descriptors_of(path_ + ".csv").empty() ? 0 : 1);
+  if (child == 0)
+    _exit(descriptors_of(path_).size() == 1 && descriptors_of(path_ + ".csv").empty() ? 0 : 1);
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);

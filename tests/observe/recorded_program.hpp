@@ -17,7 +17,8 @@ constexpr DevicePtr kB{0x20000};
 
 class RecordedProgram {
  public:
-  static Result<std::unique_ptr<RecordedProgram>> create(const std::string& path, std::uint64_t now_us,
+  static Result<std::unique_ptr<RecordedProgram>> create(const std::string& path,
+                                                         std::uint64_t now_us,
                                                          const RecordingOptions& options = {},
                                                          std::vector<LiveAllocation> live = {}) {
     auto channel = std::make_shared<RecordingChannel>();
@@ -28,14 +29,17 @@ class RecordedProgram {
   RecordedProgram(std::shared_ptr<RecordingChannel> channel, std::unique_ptr<TraceWriter> writer)
       : channel_(std::move(channel)), writer_(std::move(writer)) {}
 
-  void record_allocate(DevicePtr ptr, Bytes bytes, std::optional<std::uint64_t> stream, std::uint64_t us) noexcept {
+  void record_allocate(DevicePtr ptr, Bytes bytes, std::optional<std::uint64_t> stream,
+                       std::uint64_t us) noexcept {
     record(RecordedKind::allocate, ptr, bytes, stream, us);
   }
-  void record_deallocate(DevicePtr ptr, std::optional<std::uint64_t> stream, std::uint64_t us) noexcept {
+  void record_deallocate(DevicePtr ptr, std::optional<std::uint64_t> stream,
+                         std::uint64_t us) noexcept {
     record(RecordedKind::free, ptr, 0, stream, us);
   }
-  void record(RecordedKind kind, DevicePtr ptr, Bytes bytes, std::optional<std::uint64_t> stream, std::uint64_t us,
-              std::unique_ptr<std::string> text = nullptr, std::uint64_t value = 0) noexcept {
+  void record(RecordedKind kind, DevicePtr ptr, Bytes bytes, std::optional<std::uint64_t> stream,
+              std::uint64_t us, std::unique_ptr<std::string> text = nullptr,
+              std::uint64_t value = 0) noexcept {
     QueuedEvent event;
     event.kind = kind;
     event.address = ptr;

@@ -1,4 +1,5 @@
-// tests: recordings as blocks: what is written is read, cut files are read to their last whole block, damage is named.
+// tests: recordings as blocks: what is written is read, cut files are read to their last whole
+// block, damage is named.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -21,7 +22,8 @@ class RecordingFile : public testing::Test {
  protected:
   void SetUp() override {
     const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = std::filesystem::temp_directory_path() / ("vpmm_rec_" + std::to_string(getpid()) + "_" + test->name());
+    folder_ = std::filesystem::temp_directory_path() /
+              ("vpmm_rec_" + std::to_string(getpid()) + "_" + test->name());
     std::filesystem::create_directories(folder_);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
@@ -42,9 +44,11 @@ class RecordingFile : public testing::Test {
     auto program = start();
     program->record_allocate(kA, 64, 5, 1);
     program->record_allocate(kB, 128, std::nullopt, 2);
-    program->record(RecordedKind::allocate_failed, {}, 4096, 5, 3, std::make_unique<std::string>("no memory"));
+    program->record(RecordedKind::allocate_failed, {}, 4096, 5, 3,
+                    std::make_unique<std::string>("no memory"));
     program->record_deallocate(kA, 6, 4);
-    program->record(RecordedKind::mark, {}, 0, std::nullopt, 5, std::make_unique<std::string>("step 12"));
+    program->record(RecordedKind::mark, {}, 0, std::nullopt, 5,
+                    std::make_unique<std::string>("step 12"));
     ASSERT_TRUE(program->close().ok());
   }
   std::string refusal() const {
@@ -124,7 +128,8 @@ TEST_F(RecordingFile, knows_the_most_that_was_mapped_between_two_samples) {
 
 TEST_F(RecordingFile, has_blocks_of_many_events) {
   auto program = start();
-  for (std::uint64_t i = 0; i < 200'000; ++i) program->record_allocate(DevicePtr{(i + 1) << 12}, 64, i % 7, i);
+  for (std::uint64_t i = 0; i < 200'000; ++i)
+    program->record_allocate(DevicePtr{(i + 1) << 12}, 64, i % 7, i);
   ASSERT_TRUE(program->close(std::chrono::minutes(2)).ok());
   const auto trace = read_trace(path());
   ASSERT_TRUE(trace.ok()) << trace.error().message;
@@ -148,7 +153,7 @@ TEST_F(RecordingFile, holds_one_allocation_in_n_with_its_free) {
   EXPECT_EQ(file.count(RecordedKind::free), chosen);
 }
 
-// --- what is kept short ---------------------------------------------------------------------------------------------
+// --- --- what is kept short
 
 // Sizes that hardly compress.
 void record_noise(RecordedProgram& program, std::uint64_t count, std::uint64_t us_each) {
@@ -208,7 +213,8 @@ TEST_F(RecordingFile, with_a_window_reaches_back_that_far_and_hardly_twice) {
   const RecordedFile file = read_recorded(path());
   ASSERT_EQ(file.error, "");
   ASSERT_FALSE(file.events.empty());
-  const std::uint64_t reach = file.events.back().time_ns - file.first(RecordedKind::allocate).time_ns;
+  const std::uint64_t reach =
+      file.events.back().time_ns - file.first(RecordedKind::allocate).time_ns;
   EXPECT_GE(reach, options.window_ns);
   EXPECT_LT(file.events.size(), 200'000u);
   EXPECT_EQ(test::order_fault(file), "");
@@ -222,7 +228,8 @@ TEST_F(RecordingFile, whose_older_part_cannot_be_left_out_goes_on_and_says_so) {
   record_noise(*program, 100'000, 1);
   const auto closed = program->close(std::chrono::minutes(2));
   ASSERT_FALSE(closed.ok());
-  EXPECT_NE(closed.error().message.find(".new: cannot be created"), std::string::npos) << closed.error().message;
+  EXPECT_NE(closed.error().message.find(".new: cannot be created"), std::string::npos)
+      << closed.error().message;
   const RecordedFile file = read_recorded(path());
   EXPECT_EQ(file.error, "");
   EXPECT_EQ(file.count(RecordedKind::allocate), 100'000u);
@@ -237,13 +244,14 @@ TEST_F(RecordingFile, with_a_limit_must_be_a_regular_file) {
 }
 
 TEST_F(RecordingFile, on_a_full_disk_is_refused_at_once) {
-  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here to stand for a full disk";
+  if (!std::filesystem::exists("/dev/full"))
+    GTEST_SKIP() << "no /dev/full here to stand for a full disk";
   const auto program = RecordedProgram::create("/dev/full", 0);
   ASSERT_FALSE(program.ok());
   EXPECT_EQ(program.error().message, "/dev/full: cannot be created: No space left on device");
 }
 
-// --- reading what is not whole --------------------------------------------------------------------------------------
+// --- --- reading what is not whole
 
 TEST_F(RecordingFile, that_is_cut_is_read_to_its_last_whole_block_with_a_warning) {
   record_a_little();
@@ -253,7 +261,8 @@ TEST_F(RecordingFile, that_is_cut_is_read_to_its_last_whole_block_with_a_warning
     write(whole.substr(0, size));
     const auto trace = read_trace(path());
     if (!trace) {
-      EXPECT_NE(trace.error().message.find("the file is cut"), std::string::npos) << trace.error().message;
+      EXPECT_NE(trace.error().message.find("the file is cut"), std::string::npos)
+          << trace.error().message;
       EXPECT_LT(size, whole.size() / 2);
       break;
     }
@@ -277,7 +286,8 @@ TEST_F(RecordingFile, that_is_damaged_is_refused_with_its_name_and_the_byte) {
   damaged = whole;
   damaged[7] = 9;
   write(damaged);
-  EXPECT_EQ(refusal(), path() + ": byte 0: version 9 of the format, where this program reads version 1");
+  EXPECT_EQ(refusal(),
+            path() + ": byte 0: version 9 of the format, where this program reads version 1");
 }
 
 // With the checksum put right, damage reaches the parts behind it, too.

@@ -68,7 +68,8 @@ TEST(Picture, separates_reservations_by_a_bar) {
 
 TEST(Picture, prints_a_broken_page_with_a_unit) {
   Pool pool;
-  EXPECT_EQ(picture(pool.add(' ', 100).add(' ', 5 * kMiB).add('-', 3 * kKiB).snapshot()), "[100B][5MiB][-3KiB]");
+  EXPECT_EQ(picture(pool.add(' ', 100).add(' ', 5 * kMiB).add('-', 3 * kKiB).snapshot()),
+            "[100B][5MiB][-3KiB]");
 }
 
 TEST(PoolText, names_every_statistic_with_its_value_and_meaning) {
@@ -105,7 +106,8 @@ TEST(PoolText, lists_every_region_with_address_size_notation_and_stamp) {
       "  0x10200000           4194304  [-2]        pending: timeline 3 up to 17 (stream 9)\n"
       "  0x10600000           6291456  [-3]        complete\n"
       "  0x10c00000           8388608  [*4]\n"
-      "  0x11400000           2097152  [1]         cut for requests below a page: 3 live, asked for 2.93 KiB\n";
+      "  0x11400000           2097152  [1]         cut for requests below a page: 3 live, asked "
+      "for 2.93 KiB\n";
   ASSERT_GE(text.size(), expected.size());
   EXPECT_EQ(text.substr(text.size() - expected.size()), expected);
 }
@@ -128,9 +130,10 @@ TEST(PoolJson, holds_the_statistics_by_name_and_the_regions_in_order) {
   EXPECT_EQ(json["statistics"]["mapped_bytes"], 42);
   EXPECT_EQ(json["statistics"].size(), statistic_list().size());
   ASSERT_EQ(json["regions"].size(), 3u);
-  EXPECT_EQ(
-      json["regions"][0],
-      (nlohmann::json{{"address", "0x10000000"}, {"bytes", kPage}, {"state", "allocated"}, {"requested_bytes", 7}}));
+  EXPECT_EQ(json["regions"][0], (nlohmann::json{{"address", "0x10000000"},
+                                                {"bytes", kPage},
+                                                {"state", "allocated"},
+                                                {"requested_bytes", 7}}));
   EXPECT_EQ(json["regions"][1]["state"], "zombie");
   EXPECT_EQ(json["regions"][1]["complete"], false);
   EXPECT_EQ(json["regions"][1]["stamp"], "timeline 1 up to 2 (stream 5)");

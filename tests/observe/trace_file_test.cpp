@@ -24,7 +24,8 @@ class TraceFile : public testing::Test {
  protected:
   void SetUp() override {
     const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = std::filesystem::temp_directory_path() / ("vpmm_trace_" + std::to_string(getpid()) + "_" + test->name());
+    folder_ = std::filesystem::temp_directory_path() /
+              ("vpmm_trace_" + std::to_string(getpid()) + "_" + test->name());
     std::filesystem::create_directories(folder_);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
@@ -93,14 +94,17 @@ TEST_F(TraceFile, that_a_killed_program_left_is_read_up_to_its_last_whole_line_w
       const auto trace = read_trace(file);
       ASSERT_TRUE(trace.ok()) << trace.error().message;
       EXPECT_EQ(trace.value().events.size(), whole - 1);
-      EXPECT_EQ(trace.value().warning, begun.back() == '\n'
-                                           ? ""
-                                           : file + ": the file is cut short, or its last line has no line end: " +
-                                                 std::to_string(whole) + " whole lines were read");
+      EXPECT_EQ(trace.value().warning,
+                begun.back() == '\n'
+                    ? ""
+                    : file + ": the file is cut short, or its last line has no line end: " +
+                          std::to_string(whole) + " whole lines were read");
     }
   }
 }
-TEST_F(TraceFile, is_named_without_its_folder) { EXPECT_EQ(read_trace(write(kSmall)).value().name, "t.csv"); }
+TEST_F(TraceFile, is_named_without_its_folder) {
+  EXPECT_EQ(read_trace(write(kSmall)).value().name, "t.csv");
+}
 TEST_F(TraceFile, may_hold_no_event) {
   EXPECT_EQ(read_trace(write("op,id,bytes,stream,time_us\n")).value().events.size(), 0u);
 }
@@ -109,7 +113,8 @@ TEST_F(TraceFile, that_is_missing_is_refused_by_name) {
   const auto trace = read_trace(path("none.csv"));
   ASSERT_FALSE(trace.ok());
   EXPECT_EQ(trace.error().code, ErrorCode::bad_file);
-  EXPECT_EQ(trace.error().message, path("none.csv") + ": cannot be opened: No such file or directory");
+  EXPECT_EQ(trace.error().message,
+            path("none.csv") + ": cannot be opened: No such file or directory");
 }
 
 TEST_F(TraceFile, that_is_a_folder_is_refused) { EXPECT_FALSE(read_trace(folder_.string()).ok()); }
@@ -143,27 +148,34 @@ TEST_F(TraceFile, with_a_cause_that_an_editor_hides_is_refused_by_that_cause) {
 
 TEST_F(TraceFile, refuses_a_malformed_line_with_its_number_and_the_reason) {
   EXPECT_EQ(refusal("a,1,64,0,0\nx,2,64,0,0\n", 3), "op `x` is neither `a` nor `f`");
-  EXPECT_EQ(refusal("a,1,64,0,0\na,1,64,0,0\n", 3), "id 1 was allocated before: ids are never reused");
-  EXPECT_EQ(refusal("a,1,64,0,0\nf,1,0,0,0\na,1,64,0,0\n", 4), "id 1 was allocated before: ids are never reused");
+  EXPECT_EQ(refusal("a,1,64,0,0\na,1,64,0,0\n", 3),
+            "id 1 was allocated before: ids are never reused");
+  EXPECT_EQ(refusal("a,1,64,0,0\nf,1,0,0,0\na,1,64,0,0\n", 4),
+            "id 1 was allocated before: ids are never reused");
   EXPECT_EQ(refusal("f,4,0,0,0\n", 2), "id 4 is freed but was never allocated");
   EXPECT_EQ(refusal("a,1,64,0,0\nf,1,0,0,0\nf,1,0,0,0\n", 4), "id 1 was freed before, in line 3");
   EXPECT_EQ(refusal("a,1,64,0\n", 2), "expected 5 columns (op,id,bytes,stream,time_us), found 4");
-  EXPECT_EQ(refusal("a,1,64,0,0,7\n", 2), "expected 5 columns (op,id,bytes,stream,time_us), found 6");
-  EXPECT_EQ(refusal("a,1,64,0,0\n\n", 3), "expected 5 columns (op,id,bytes,stream,time_us), found 1");
-  EXPECT_EQ(refusal("a,1,18446744073709551616,0,0\n", 2), "bytes `18446744073709551616` does not fit in 64 bits");
+  EXPECT_EQ(refusal("a,1,64,0,0,7\n", 2),
+            "expected 5 columns (op,id,bytes,stream,time_us), found 6");
+  EXPECT_EQ(refusal("a,1,64,0,0\n\n", 3),
+            "expected 5 columns (op,id,bytes,stream,time_us), found 1");
+  EXPECT_EQ(refusal("a,1,18446744073709551616,0,0\n", 2),
+            "bytes `18446744073709551616` does not fit in 64 bits");
   EXPECT_EQ(refusal("a,1,-64,0,0\n", 2), "bytes `-64` is not a number from 0 up");
   EXPECT_EQ(refusal("a,1,64,-1,0\n", 2), "stream `-1` is not a number from 0 up");
   EXPECT_EQ(refusal("a,,64,0,0\n", 2), "id `` is not a number from 0 up");
   EXPECT_EQ(refusal("a,1,64,0,1.5\n", 2), "time_us `1.5` is not a number from 0 up");
   EXPECT_EQ(refusal("a,1,64,0, 9\n", 2), "time_us ` 9` is not a number from 0 up");
   EXPECT_EQ(refusal("a,1,64,0,9\na,2,64,0,8\n", 3), "time_us 8 is before the 9 of an earlier line");
-  EXPECT_EQ(refusal("a,1,64,0,0\nf,1,65,0,0\n", 3), "bytes 65 of a free must be 0, or the 64 of its allocation");
+  EXPECT_EQ(refusal("a,1,64,0,0\nf,1,65,0,0\n", 3),
+            "bytes 65 of a free must be 0, or the 64 of its allocation");
   EXPECT_EQ(refusal("a,1,64,0,0\nf,1,64,0,0\n", 0), "");
 }
 
 TEST_F(TraceFile, refuses_lines_that_are_too_long_or_not_text) {
   const std::string reason =
-      "no line of a trace: too long, or it holds a zero byte; `vpmm convert` reads the files of other programs";
+      "no line of a trace: too long, or it holds a zero byte; `vpmm convert` reads the files of "
+      "other programs";
   EXPECT_EQ(refusal(std::string(5000, '1') + "\n", 2), reason);
   EXPECT_EQ(refusal(std::string("a,1,64\0,0,0\na,2,1,0,0\n", 22), 2), reason);
 }
@@ -171,7 +183,8 @@ TEST_F(TraceFile, refuses_lines_that_are_too_long_or_not_text) {
 // Enough for the compressed file to have several blocks.
 std::string long_trace() {
   std::string text(kSmall);
-  for (int i = 100; i < 20'000; ++i) text += "a," + std::to_string(i) + "," + std::to_string(i * 7919) + ",5,50\n";
+  for (int i = 100; i < 20'000; ++i)
+    text += "a," + std::to_string(i) + "," + std::to_string(i * 7919) + ",5,50\n";
   return text;
 }
 
@@ -184,13 +197,17 @@ TEST_F(TraceFile, that_is_compressed_and_cut_is_read_to_its_last_whole_line_with
     ASSERT_TRUE(trace.ok()) << trace.error().message;
     const auto& events = trace.value().events;
     ASSERT_GT(events.size(), 1000u);
-    for (std::size_t i = 4; i < events.size(); ++i) ASSERT_EQ(events[i].bytes, (i + 96) * 7919) << "a line was cut";
-    EXPECT_EQ(trace.value().warning, file + ": the file is cut short, or its last line has no line end: " +
-                                         std::to_string(events.size() + 1) + " whole lines were read");
+    for (std::size_t i = 4; i < events.size(); ++i)
+      ASSERT_EQ(events[i].bytes, (i + 96) * 7919) << "a line was cut";
+    EXPECT_EQ(trace.value().warning,
+              file + ": the file is cut short, or its last line has no line end: " +
+                  std::to_string(events.size() + 1) + " whole lines were read");
   }
 }
 
-TEST_F(TraceFile, that_is_whole_has_no_warning) { EXPECT_EQ(read_trace(write_gzip(long_trace())).value().warning, ""); }
+TEST_F(TraceFile, that_is_whole_has_no_warning) {
+  EXPECT_EQ(read_trace(write_gzip(long_trace())).value().warning, "");
+}
 
 TEST_F(TraceFile, that_is_cut_inside_the_header_is_refused) {
   const std::string file = write_gzip(kSmall);
@@ -201,7 +218,8 @@ TEST_F(TraceFile, that_is_cut_inside_the_header_is_refused) {
     EXPECT_EQ(trace.error().message, file + ":1: the file is cut short inside its first line");
   }
   const std::string plain = write("op,id,bytes,str");
-  EXPECT_EQ(read_trace(plain).error().message, plain + ":1: the file is cut short inside its first line");
+  EXPECT_EQ(read_trace(plain).error().message,
+            plain + ":1: the file is cut short inside its first line");
 }
 
 TEST_F(TraceFile, refuses_compressed_data_that_is_damaged) {
@@ -221,10 +239,13 @@ TEST_F(TraceFile, refuses_compressed_data_that_is_damaged) {
 
 TEST_F(TraceFile, names_damage_that_is_no_line_any_more) {
   const std::string file = write_gzip(kSmall);
-  std::fstream(file, std::ios::binary | std::ios::in | std::ios::out).seekp(-8, std::ios::end).write("sum?", 4);
+  std::fstream(file, std::ios::binary | std::ios::in | std::ios::out)
+      .seekp(-8, std::ios::end)
+      .write("sum?", 4);
   const auto trace = read_trace(file);
   ASSERT_FALSE(trace.ok());
-  EXPECT_EQ(trace.error().message, file + ":6: the compressed data is damaged (incorrect data check)");
+  EXPECT_EQ(trace.error().message,
+            file + ":6: the compressed data is damaged (incorrect data check)");
 }
 
 TEST_F(TraceFile, refuses_what_follows_the_compressed_data) {
@@ -247,7 +268,8 @@ TEST_F(TraceFile, of_a_recording_is_plain_or_compressed_as_its_name_says) {
     ASSERT_TRUE(program.value()->close().ok());
     std::ifstream input(file, std::ios::binary);
     const std::string content{std::istreambuf_iterator<char>(input), {}};
-    EXPECT_EQ(content.starts_with("op,id,bytes,stream,time_us\na,0,64,0,"), file.ends_with(".csv")) << content;
+    EXPECT_EQ(content.starts_with("op,id,bytes,stream,time_us\na,0,64,0,"), file.ends_with(".csv"))
+        << content;
     EXPECT_EQ(content.starts_with("\x1f\x8b"), file.ends_with(".gz"));
     EXPECT_EQ(read_trace(file).value().allocations, 1u);
   }
@@ -277,7 +299,8 @@ TEST_F(TraceFile, reads_the_traces_that_come_with_the_project) {
                 {"gpt_ckpt", 143'648, 1},
                 {"moe_train", 124'509, 1}};
   for (const auto& expected : traces) {
-    const auto trace = read_trace(repository_path(std::string("bench/traces/") + expected.name + ".csv.gz"));
+    const auto trace =
+        read_trace(repository_path(std::string("bench/traces/") + expected.name + ".csv.gz"));
     ASSERT_TRUE(trace.ok()) << trace.error().message;
     EXPECT_EQ(trace.value().allocations, expected.allocations);
     EXPECT_EQ(trace.value().streams, expected.streams);
@@ -294,7 +317,8 @@ class TraceWriting : public TraceFile {
   std::string text() const {
     gzFile file = gzopen(path("w.csv.gz").c_str(), "rb");
     std::string content(1 << 16, '\0');
-    content.resize(static_cast<std::size_t>(gzread(file, content.data(), static_cast<unsigned>(content.size()))));
+    content.resize(static_cast<std::size_t>(
+        gzread(file, content.data(), static_cast<unsigned>(content.size()))));
     gzclose(file);
     return content;
   }
@@ -391,11 +415,13 @@ TEST_F(TraceWriting, into_a_folder_that_is_not_there_is_an_error_with_the_name) 
   const auto writer = RecordedProgram::create(path("none/w.csv.gz"), 0);
   ASSERT_FALSE(writer.ok());
   EXPECT_EQ(writer.error().code, ErrorCode::bad_file);
-  EXPECT_EQ(writer.error().message, path("none/w.csv.gz") + ": cannot be created: No such file or directory");
+  EXPECT_EQ(writer.error().message,
+            path("none/w.csv.gz") + ": cannot be created: No such file or directory");
 }
 
 TEST_F(TraceWriting, to_a_full_disk_is_reported_by_close) {
-  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here to stand for a full disk";
+  if (!std::filesystem::exists("/dev/full"))
+    GTEST_SKIP() << "no /dev/full here to stand for a full disk";
   std::filesystem::create_symlink("/dev/full", path("full.csv"));
   auto writer = RecordedProgram::create(path("full.csv"), 0);
   ASSERT_TRUE(writer.ok()) << writer.error().message;

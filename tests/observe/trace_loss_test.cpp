@@ -1,4 +1,5 @@
-// tests: a recording that cannot keep up leaves calls out, counts them, and never stops or fails who makes them.
+// tests: a recording that cannot keep up leaves calls out, counts them, and never stops or fails
+// who makes them.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -29,7 +30,9 @@ std::atomic<std::uint64_t> refusals{0};
   throw std::bad_alloc();
 }
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t /*bytes*/) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t /*bytes*/) noexcept {
+  std::free(memory);
+}
 
 namespace vpmm::observe {
 namespace {
@@ -47,7 +50,8 @@ class TraceLoss : public testing::Test {
   std::string pipe() const { return file_ + ".pipe"; }
   std::string csv_pipe() const { return pipe() + ".csv"; }
 
-  const std::string file_ = testing::TempDir() + "vpmm_trace_loss_" + std::to_string(getpid()) + ".csv.gz";
+  const std::string file_ =
+      testing::TempDir() + "vpmm_trace_loss_" + std::to_string(getpid()) + ".csv.gz";
 };
 
 TEST_F(TraceLoss, a_pipe_that_is_full_stops_nobody_and_what_goes_through_it_later_is_a_trace) {
@@ -57,7 +61,8 @@ TEST_F(TraceLoss, a_pipe_that_is_full_stops_nobody_and_what_goes_through_it_late
   auto writer = RecordedProgram::create(pipe(), 0);
   ASSERT_TRUE(writer.ok());
   alarm(120);
-  for (std::uint64_t i = 0; i < kCalls; ++i) writer.value()->record_allocate(DevicePtr{i + 1}, 4, i % 3, i);
+  for (std::uint64_t i = 0; i < kCalls; ++i)
+    writer.value()->record_allocate(DevicePtr{i + 1}, 4, i % 3, i);
   alarm(0);
   const auto hangs = writer.value()->close(std::chrono::milliseconds(10));
   ASSERT_FALSE(hangs.ok());
@@ -92,7 +97,8 @@ TEST_F(TraceLoss, lines_go_to_a_pipe_once_somebody_reads_it) {
     }
     is_over = true;
   });
-  for (int i = 0; i < 30 && !is_over; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (int i = 0; i < 30 && !is_over; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_FALSE(is_over) << "nobody read";
   const int reader = open(csv_pipe().c_str(), O_RDONLY | (is_over ? O_NONBLOCK : 0));
   std::ofstream copy(file_, std::ios::binary);
@@ -122,7 +128,8 @@ TEST_F(TraceLoss, lines_for_a_pipe_whose_reader_is_gone_are_an_error_of_close) {
 TEST_F(TraceLoss, a_file_that_takes_bytes_gets_every_call) {
   auto writer = RecordedProgram::create(file_, 0);
   ASSERT_TRUE(writer.ok());
-  for (std::uint64_t i = 0; i < kCalls; ++i) writer.value()->record_allocate(DevicePtr{i + 1}, 4, i % 3, i);
+  for (std::uint64_t i = 0; i < kCalls; ++i)
+    writer.value()->record_allocate(DevicePtr{i + 1}, 4, i % 3, i);
   const auto closed = writer.value()->close(std::chrono::minutes(2));
   EXPECT_TRUE(closed.ok()) << closed.error().message;
   EXPECT_EQ(read_trace(file_).value().events.size(), kCalls);
@@ -133,8 +140,10 @@ TEST_F(TraceLoss, without_memory_calls_are_left_out_and_nobody_fails) {
   ASSERT_TRUE(writer.ok());
   refusals = 0;
   has_no_memory = true;
-  for (std::uint64_t i = 0; i < 2000; ++i) writer.value()->record_allocate(DevicePtr{i + 1}, 4, 1, i);
-  for (int i = 0; i < 6000 && refusals < 2000; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (std::uint64_t i = 0; i < 2000; ++i)
+    writer.value()->record_allocate(DevicePtr{i + 1}, 4, 1, i);
+  for (int i = 0; i < 6000 && refusals < 2000; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   has_no_memory = false;
   writer.value()->record_allocate(DevicePtr{1}, 4, 1, 9000);
   const auto closed = writer.value()->close();

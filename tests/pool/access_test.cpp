@@ -11,11 +11,13 @@ namespace {
 
 using driver::CuResult;
 
-// Calls `first_set_access` once, inside the next such call, and refuses access for the next list of devices if told to.
+// Calls `first_set_access` once, inside the next such call, and refuses access for the next list of
+// devices if told to.
 class WatchedAccess : public driver::ForwardingDriver {
  public:
   using ForwardingDriver::ForwardingDriver;
-  CuResult mem_set_access(AddressRange range, std::span<const driver::AccessDescriptor> access) override {
+  CuResult mem_set_access(AddressRange range,
+                          std::span<const driver::AccessDescriptor> access) override {
     if (is_watching.exchange(false)) {
       first_set_access();
     } else if (access.size() > 1 && refuses_lists.exchange(false)) {
@@ -52,8 +54,9 @@ class PeerAccess : public PoolFixture<WatchedAccess> {
     expect(sim.ctx_set_current(context));
     return sim.hazard_count() == before;
   }
-  // Another thread puts `peer` on the list as soon as the mapping is done, and until then, and a moment longer, nobody
-  // gets the pool's lock: so most of the times the request has mapped without `peer` and publishes after the walk.
+  // Another thread puts `peer` on the list as soon as the mapping is done, and until then, and a
+  // moment longer, nobody gets the pool's lock: so most of the times the request has mapped without
+  // `peer` and publishes after the walk.
   void give_access_and_hold_the_lock() {
     giver = std::thread([this] {
       MutexLock mine(mutex);

@@ -1,4 +1,5 @@
-// pool tests: a pool that may have 40 pages: by its own limit, or on a GPU that other processes hold half of.
+// pool tests: a pool that may have 40 pages: by its own limit, or on a GPU that other processes
+// hold half of.
 #pragma once
 
 #include <ostream>
@@ -17,10 +18,14 @@ constexpr Bytes kPages = 40;  // all that there is
 
 enum class Limit { capacity, others };
 
-inline std::string to_string(Limit limit) { return limit == Limit::capacity ? "capacity" : "others"; }
+inline std::string to_string(Limit limit) {
+  return limit == Limit::capacity ? "capacity" : "others";
+}
 inline void PrintTo(Limit limit, std::ostream* out) { *out << to_string(limit); }
 inline auto every_limit() { return ::testing::Values(Limit::capacity, Limit::others); }
-inline std::string name_of_limit(const ::testing::TestParamInfo<Limit>& tested) { return to_string(tested.param); }
+inline std::string name_of_limit(const ::testing::TestParamInfo<Limit>& tested) {
+  return to_string(tested.param);
+}
 
 class LimitedPool : public PoolFixture<HookedDriver> {
  protected:

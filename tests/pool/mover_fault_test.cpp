@@ -1,5 +1,5 @@
-// pool: each driver call of a plan fails in turn, with every error that matters, once and from then on; and each
-// allocation of host memory.
+// pool: each driver call of a plan fails in turn, with every error that matters, once and from then
+// on; and each allocation of host memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -138,26 +138,32 @@ class MoverFault : public testing::TestWithParam<PlanCase> {
     fired = world.faults.fired() > 0;
     world.faults.clear_plan();
     if (std::string broken = world.broken(); !broken.empty()) return broken;
-    std::string broken = result ? broken_success(world, plan, result.value(), before) : broken_failure(world, before);
+    std::string broken = result ? broken_success(world, plan, result.value(), before)
+                                : broken_failure(world, before);
     return broken.empty() ? broken_afterwards(world, result.ok()) : broken;
   }
 
  private:
-  static std::string broken_success(MoverWorld& world, const Plan& plan, region::Region* region, const Idle& before) {
+  static std::string broken_success(MoverWorld& world, const Plan& plan, region::Region* region,
+                                    const Idle& before) {
     if (region->range != plan.range()) return "another allocation";
     world.use(region);
     const Bytes excess = plan.kept_bytes() + plan.mapped.size - plan.request;
-    if (Idle(world).bytes + plan.request != before.bytes + plan.growth()) return "other idle memory";
+    if (Idle(world).bytes + plan.request != before.bytes + plan.growth())
+      return "other idle memory";
     if (excess == 0) return {};
-    const region::Region* const beside = plan.is_mapped_in_front() ? region->previous : region->next;
-    if (beside->state != region::RegionState::free || beside->range.size != excess) return "what is too much is lost";
+    const region::Region* const beside =
+        plan.is_mapped_in_front() ? region->previous : region->next;
+    if (beside->state != region::RegionState::free || beside->range.size != excess)
+      return "what is too much is lost";
     const time::Stamp stamp = plan.creates.empty() ? plan.moves.back().part.stamp : time::Stamp();
     return beside->stamp == stamp ? "" : "what is too much has another stamp";
   }
   // Everything is where it was.
   static std::string broken_failure(MoverWorld& world, const Idle& before) {
     const Idle after(world);
-    if (after.regions != before.regions) return "another state of idle regions: " + world.memory.index.picture();
+    if (after.regions != before.regions)
+      return "another state of idle regions: " + world.memory.index.picture();
     if (after.chunks != before.chunks) return "other idle chunks: " + world.memory.index.picture();
     if (after.trapped != before.trapped) return "more or less is trapped";
     if (after.held - world.memory.quarantine.bytes() > before.held) return "more is held";
@@ -169,7 +175,8 @@ class MoverFault : public testing::TestWithParam<PlanCase> {
     world.finish_work();
     for (int round = 0; round < 2; ++round)
       if (!world.reclaimer.sweep(world.lock, 1000)) return "a sweep fails";
-    if (world.memory.quarantine.bytes() > 0) return "the quarantine is not empty: " + world.memory.index.picture();
+    if (world.memory.quarantine.bytes() > 0)
+      return "the quarantine is not empty: " + world.memory.index.picture();
     if (world.memory.index.bytes(region::RegionState::zombie) > 0) return "a zombie is left";
     if (std::string broken = world.broken(); !broken.empty()) return broken + " after a sweep";
     if (is_served) return {};
@@ -183,15 +190,18 @@ class MoverFault : public testing::TestWithParam<PlanCase> {
 TEST_P(MoverFault, loses_nothing_but_what_the_driver_took_and_the_next_try_succeeds) {
   int failures = 0;
   int cases = 0;
-  for (const Call call : {Call::mem_unmap, Call::mem_release, Call::mem_create, Call::mem_map, Call::mem_set_access})
+  for (const Call call :
+       {Call::mem_unmap, Call::mem_release, Call::mem_create, Call::mem_map, Call::mem_set_access})
     for (const CuResult error : driver::errors_that_matter(call))
       for (const auto repeat : {FaultPlan::Repeat::once, FaultPlan::Repeat::from_then_on}) {
         bool fired = true;
         for (std::uint64_t nth = 1; fired && failures < 5; ++nth, ++cases) {
           const std::string broken = run({{call}, nth, error, repeat}, fired);
           if (broken.empty()) continue;
-          ADD_FAILURE() << driver::to_string(call) << " " << nth << " gives " << driver::to_string(error)
-                        << (repeat == FaultPlan::Repeat::once ? " once: " : " from then on: ") << broken;
+          ADD_FAILURE() << driver::to_string(call) << " " << nth << " gives "
+                        << driver::to_string(error)
+                        << (repeat == FaultPlan::Repeat::once ? " once: " : " from then on: ")
+                        << broken;
           ++failures;
         }
       }
@@ -211,12 +221,13 @@ TEST_P(MoverFault, loses_nothing_when_every_call_fails_from_one_on) {
 INSTANTIATE_TEST_SUITE_P(Plans, MoverFault, testing::ValuesIn(plan_cases()),
                          [](const auto& c) { return std::string(c.param.name); });
 
-// --- host memory ----------------------------------------------------------------------------------------------------
+// --- --- host memory
 
 class MoverHostFault : public testing::TestWithParam<PlanCase> {
  protected:
   void TearDown() override { fault::HostFaults::disarm(); }
-  // What is wrong where the `n`-th allocation of host memory fails, and those behind it, too, or not.
+  // What is wrong where the `n`-th allocation of host memory fails, and those behind it, too, or
+  // not.
   std::string run(std::uint64_t n, fault::HostFaults::Repeat repeat, std::uint64_t& counted) {
     MoverWorld world;
     GetParam().build(world);
@@ -243,7 +254,8 @@ TEST_P(MoverHostFault, a_plan_is_carried_out_whichever_allocation_of_host_memory
   ASSERT_EQ(run(0, fault::HostFaults::Repeat::once, all), "") << "without any fault";
   ASSERT_GT(all, 0u);
   for (std::uint64_t n = 1; n <= all; ++n)
-    for (const auto repeat : {fault::HostFaults::Repeat::once, fault::HostFaults::Repeat::from_then_on}) {
+    for (const auto repeat :
+         {fault::HostFaults::Repeat::once, fault::HostFaults::Repeat::from_then_on}) {
       ASSERT_EQ(run(n, repeat, counted), "") << "allocation " << n << " of " << all;
       ASSERT_GE(counted, n);
     }

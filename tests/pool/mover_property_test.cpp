@@ -1,4 +1,5 @@
-// pool: random programs of requests, frees and failing calls; after each step everything is where it should be.
+// pool: random programs of requests, frees and failing calls; after each step everything is where
+// it should be.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,7 +43,9 @@ class Program {
   const std::string& code() const { return code_; }
 
  private:
-  std::uint64_t below(std::uint64_t n) { return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random_); }
+  std::uint64_t below(std::uint64_t n) {
+    return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random_);
+  }
   bool one_in(std::uint64_t n) { return below(n) == 0; }
   template <typename... T>
   void say(fmt::format_string<const T&...> format, const T&... values) {
@@ -77,15 +80,17 @@ class Program {
     world_.use(taken.value());
   }
   void take_with_fault() {
-    static constexpr Call kCalls[] = {Call::mem_create, Call::mem_release, Call::mem_map, Call::mem_unmap,
-                                      Call::mem_set_access};
+    static constexpr Call kCalls[] = {Call::mem_create, Call::mem_release, Call::mem_map,
+                                      Call::mem_unmap, Call::mem_set_access};
     FaultPlan fault;
     fault.nth = 1 + below(8);
     fault.result = one_in(2) ? CuResult::invalid_value : CuResult::illegal_address;
     fault.repeat = one_in(2) ? FaultPlan::Repeat::once : FaultPlan::Repeat::from_then_on;
     if (one_in(2)) fault.calls = {kCalls[below(5)]};
-    say("fail({}, {}, {}, {});", fault.calls.empty() ? "any call" : driver::to_string(fault.calls[0]), fault.nth,
-        driver::to_string(fault.result), fault.repeat == FaultPlan::Repeat::once ? "once" : "from then on");
+    say("fail({}, {}, {}, {});",
+        fault.calls.empty() ? "any call" : driver::to_string(fault.calls[0]), fault.nth,
+        driver::to_string(fault.result),
+        fault.repeat == FaultPlan::Repeat::once ? "once" : "from then on");
     world_.faults.set_plan(fault);
     take();
     world_.faults.clear_plan();
@@ -128,9 +133,10 @@ testing::AssertionResult nothing_breaks(std::uint64_t seed) {
     code = program.code();
   }
   if (broken.empty() && !testing::Test::HasFailure()) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << broken << "\nReplay: VPMM_SEED=" << seed << " " << program_invocation_name
-                                     << " --gtest_filter=MoverProperty.*\n"
-                                     << code;
+  return testing::AssertionFailure()
+         << broken << "\nReplay: VPMM_SEED=" << seed << " " << program_invocation_name
+         << " --gtest_filter=MoverProperty.*\n"
+         << code;
 }
 
 TEST(MoverProperty, nothing_is_lost_whatever_is_asked_for_and_fails) {

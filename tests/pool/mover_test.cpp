@@ -18,7 +18,8 @@ class MoverTest : public testing::Test, protected MoverWorld {
   // Pages of the chunks inside, by address.
   Vector<Bytes> chunks_of(AddressRange range) const {
     Vector<Bytes> pages;
-    for (const vm::Mapping& mapping : memory.chunks.inside(range)) pages.push_back(mapping.chunk->size / kPage);
+    for (const vm::Mapping& mapping : memory.chunks.inside(range))
+      pages.push_back(mapping.chunk->size / kPage);
     return pages;
   }
   region::Region* take(const Plan& plan) {
@@ -31,13 +32,14 @@ class MoverTest : public testing::Test, protected MoverWorld {
   // Of the driver, by `act`.
   template <typename Act>
   std::uint64_t calls_of(Act&& act) {
-    faults.set_plan({{}, 1'000'000, driver::CuResult::out_of_memory, driver::FaultPlan::Repeat::once});
+    faults.set_plan(
+        {{}, 1'000'000, driver::CuResult::out_of_memory, driver::FaultPlan::Repeat::once});
     act();
     return faults.counted();
   }
 };
 
-// --- hits -----------------------------------------------------------------------------------------------------------
+// --- --- hits
 
 TEST_F(MoverTest, a_hit_costs_no_driver_call) {
   map_free(0, {2, 4});
@@ -75,7 +77,7 @@ TEST_F(MoverTest, several_allocations_share_a_chunk) {
   EXPECT_EQ(broken(), "");
 }
 
-// --- plans ----------------------------------------------------------------------------------------------------------
+// --- --- plans
 
 TEST_F(MoverTest, each_plan_is_logged_with_its_price) {
   Vector<std::string> lines;
@@ -84,11 +86,14 @@ TEST_F(MoverTest, each_plan_is_logged_with_its_price) {
   map_free(33, {32});
   allocated(65, 1);
   observe::set_log_level(observe::LogLevel::debug);
-  observe::set_log_sink([&](observe::LogLevel, std::string_view line) { lines.emplace_back(line); });
+  observe::set_log_sink(
+      [&](observe::LogLevel, std::string_view line) { lines.emplace_back(line); });
   take(plan(ask(80)));
   observe::set_log_sink({});
   observe::set_log_level(observe::LogLevel::warning);
-  EXPECT_EQ(lines, (Vector<std::string>{"plan: 80 = move 32 of [-32] move 32 of [-32] create 8 create 8 for 354 us"}));
+  EXPECT_EQ(lines,
+            (Vector<std::string>{
+                "plan: 80 = move 32 of [-32] move 32 of [-32] create 8 create 8 for 354 us"}));
 }
 
 TEST_F(MoverTest, new_chunks_stand_behind_what_is_kept) {
@@ -154,7 +159,8 @@ TEST_F(MoverTest, what_is_kept_of_a_chunk_may_be_used_in_part) {
   ASSERT_EQ(to_string(growing, kPage), "10 = keep 5 create 8");
   take(growing);
   EXPECT_EQ(picture(), "[3][10][-3]");
-  EXPECT_EQ(memory.chunks.trapped_bytes(), 3 * kPage) << "of the new chunk; the old one is used by two";
+  EXPECT_EQ(memory.chunks.trapped_bytes(), 3 * kPage)
+      << "of the new chunk; the old one is used by two";
 }
 
 TEST_F(MoverTest, grains_of_pages_are_kept_and_whole_pages_stand_beside_them) {
@@ -169,7 +175,7 @@ TEST_F(MoverTest, grains_of_pages_are_kept_and_whole_pages_stand_beside_them) {
   EXPECT_EQ(memory.chunks.trapped_bytes(), 246 * memory.tuning.grain);
 }
 
-// --- what is too much -----------------------------------------------------------------------------------------------
+// --- --- what is too much
 
 TEST_F(MoverTest, what_a_new_chunk_has_too_much_is_free_at_once) {
   take(plan(ask(13)));
@@ -238,14 +244,17 @@ TEST_F(MoverTest, what_is_pending_and_too_much_lies_in_front_where_what_is_kept_
   EXPECT_EQ(at(16)->stamp, stamp);
 }
 
-// --- what fails -----------------------------------------------------------------------------------------------------
+// --- --- what fails
 
 TEST_F(MoverTest, a_plan_that_is_undone_leaves_what_is_used_in_part_as_it_was) {
   map_free(0, {8});
   used(0, 3);
   const Plan growing = plan(ask(10));
   ASSERT_EQ(to_string(growing, kPage), "10 = keep 5 create 8");
-  faults.set_plan({{driver::Call::mem_map}, 1, driver::CuResult::out_of_memory, driver::FaultPlan::Repeat::once});
+  faults.set_plan({{driver::Call::mem_map},
+                   1,
+                   driver::CuResult::out_of_memory,
+                   driver::FaultPlan::Repeat::once});
   EXPECT_FALSE(carry_out(growing).ok());
   EXPECT_EQ(picture(), "[3][-5]");
   EXPECT_EQ(memory.chunks.trapped_bytes(), 5 * kPage);
@@ -253,14 +262,17 @@ TEST_F(MoverTest, a_plan_that_is_undone_leaves_what_is_used_in_part_as_it_was) {
 }
 
 TEST_F(MoverTest, what_was_created_for_a_plan_that_is_undone_counts_in_the_peak) {
-  faults.set_plan({{driver::Call::mem_create}, 3, driver::CuResult::out_of_memory, driver::FaultPlan::Repeat::once});
+  faults.set_plan({{driver::Call::mem_create},
+                   3,
+                   driver::CuResult::out_of_memory,
+                   driver::FaultPlan::Repeat::once});
   EXPECT_FALSE(carry_out(plan(ask(24))).ok());
   EXPECT_EQ(memory.held_bytes(), 0u);
   EXPECT_EQ(memory.counters.peak_mapped_bytes, 16 * kPage);
   EXPECT_EQ(memory.counters.peak_chunks, 2u);
 }
 
-// --- what nobody asked for ------------------------------------------------------------------------------------------
+// --- --- what nobody asked for
 
 TEST_F(MoverTest, filled_memory_is_free_at_once) {
   map_free(3, {4, 2});
@@ -279,14 +291,20 @@ TEST_F(MoverTest, what_is_tried_out_goes_back) {
 }
 
 TEST_F(MoverTest, what_cannot_be_created_in_one_piece_is_no_error) {
-  faults.set_plan({{driver::Call::mem_create}, 1, driver::CuResult::out_of_memory, driver::FaultPlan::Repeat::once});
+  faults.set_plan({{driver::Call::mem_create},
+                   1,
+                   driver::CuResult::out_of_memory,
+                   driver::FaultPlan::Repeat::once});
   const Result<bool> tried = mover.try_out(lock, kPage);
   ASSERT_TRUE(tried.ok());
   EXPECT_FALSE(tried.value());
 }
 
 TEST_F(MoverTest, what_was_tried_out_and_cannot_go_back_is_quarantined) {
-  faults.set_plan({{driver::Call::mem_release}, 1, driver::CuResult::invalid_value, driver::FaultPlan::Repeat::once});
+  faults.set_plan({{driver::Call::mem_release},
+                   1,
+                   driver::CuResult::invalid_value,
+                   driver::FaultPlan::Repeat::once});
   const Result<bool> tried = mover.try_out(lock, 3 * kPage);
   ASSERT_TRUE(tried.ok());
   EXPECT_FALSE(tried.value());

@@ -1,4 +1,5 @@
-// pool tests: what a pool has, on the simulator behind a driver that fails on demand, and a user of some of it.
+// pool tests: what a pool has, on the simulator behind a driver that fails on demand, and a user of
+// some of it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,14 +28,16 @@ namespace vpmm::pool {
 
 using Strategy = Decision (*)(const View& view, const Ask& ask);
 
-// Pages of one reservation. A test maps them in so many words, has a plan made and carried out, and looks at what
-// became of everything. Whatever happened, in the end all of it goes back to the driver.
+// Pages of one reservation. A test maps them in so many words, has a plan made and carried out, and
+// looks at what became of everything. Whatever happened, in the end all of it goes back to the
+// driver.
 class MoverWorld {
  public:
   MoverWorld() {
     observe::set_log_level(observe::LogLevel::quiet);
     time::enter_primary(sim, timelines);
-    EXPECT_EQ(sim.stream_create(driver::StreamFlags::non_blocking, stream), driver::CuResult::success);
+    EXPECT_EQ(sim.stream_create(driver::StreamFlags::non_blocking, stream),
+              driver::CuResult::success);
     own = timelines.of(stream).value();
     EXPECT_TRUE(add_reservation(memory, lock, kPage).ok());
   }
@@ -46,7 +49,8 @@ class MoverWorld {
     EXPECT_EQ(sim.hazard_count(), 0u) << sim.hazards().front().describe();
     while (!lives.empty()) give_back(0, {});
     EXPECT_EQ(memory.chunks.trapped_bytes(), 0u);
-    for (int round = 0; round < 2; ++round) EXPECT_TRUE(reclaimer.trim(lock, 0).ok());  // what a sweep left an orphan
+    for (int round = 0; round < 2; ++round)
+      EXPECT_TRUE(reclaimer.trim(lock, 0).ok());  // what a sweep left an orphan
     EXPECT_EQ(memory.held_bytes(), 0u) << memory.index.picture();
     EXPECT_EQ(memory.quarantine.bytes(), 0u);
     reclaimer.release_everything();
@@ -65,7 +69,8 @@ class MoverWorld {
     memory.index.for_each([&](const region::Region& region) {
       if (region.range.contains(page(number))) found = &region;
     });
-    return const_cast<region::Region*>(found);  // the index shows them const, but they are its own nodes
+    return const_cast<region::Region*>(
+        found);  // the index shows them const, but they are its own nodes
   }
   // New chunks of so many pages each, one behind the other; the whole is free.
   void map_free(Bytes first, const Vector<Bytes>& sizes) {
@@ -100,7 +105,8 @@ class MoverWorld {
   void use(const region::Region* region) {
     lives.push_back({region->range, ++last_content});
     lives.back().for_each_page([&](DevicePtr at) {
-      EXPECT_EQ(sim.memset_d8_async(at, lives.back().content, 16, stream), driver::CuResult::success);
+      EXPECT_EQ(sim.memset_d8_async(at, lives.back().content, 16, stream),
+                driver::CuResult::success);
     });
   }
   AddressRange range_of(Bytes first, const Vector<Bytes>& sizes) const {
@@ -108,7 +114,8 @@ class MoverWorld {
   }
   // The next number of the stream, behind work that still uses `range`.
   time::Stamp pending(AddressRange range) {
-    const driver::sim::Kernel work{"work", 1'000'000, {{range, driver::sim::MemoryAccess::Kind::write}}, {}};
+    const driver::sim::Kernel work{
+        "work", 1'000'000, {{range, driver::sim::MemoryAccess::Kind::write}}, {}};
     EXPECT_EQ(sim.launch(work, stream), driver::CuResult::success);
     const time::StampPart part = timelines.next(*own, kPage);
     EXPECT_TRUE(timelines.close(*own, stream).ok());
@@ -124,7 +131,9 @@ class MoverWorld {
     ask.chunk = 8 * kPage;
     return ask;
   }
-  Plan plan(const Ask& ask, Strategy strategy = stitch) const { return std::get<Plan>(strategy(memory.view(), ask)); }
+  Plan plan(const Ask& ask, Strategy strategy = stitch) const {
+    return std::get<Plan>(strategy(memory.view(), ask));
+  }
   Result<region::Region*> carry_out(const Plan& plan) {
     return mover.carry_out(lock, plan, region::Owner{plan.request, own->id, {}, 0});
   }
@@ -142,10 +151,12 @@ class MoverWorld {
     if (memory.coming_bytes != 0) return "something is still to come";
     const driver::sim::Census census = sim.census();
     if (census.mappings != memory.chunks.mapping_count())
-      return message_of("{} mappings, {} in the table", census.mappings, memory.chunks.mapping_count());
-    if (census.chunks != memory.chunks.chunk_count() || census.physical_bytes != memory.chunks.chunk_bytes())
-      return message_of("{} bytes in {} chunks, {} in {} in the table", census.physical_bytes, census.chunks,
-                        memory.chunks.chunk_bytes(), memory.chunks.chunk_count());
+      return message_of("{} mappings, {} in the table", census.mappings,
+                        memory.chunks.mapping_count());
+    if (census.chunks != memory.chunks.chunk_count() ||
+        census.physical_bytes != memory.chunks.chunk_bytes())
+      return message_of("{} bytes in {} chunks, {} in {} in the table", census.physical_bytes,
+                        census.chunks, memory.chunks.chunk_bytes(), memory.chunks.chunk_count());
     return broken_live();
   }
   std::string broken_live() {
@@ -156,7 +167,8 @@ class MoverWorld {
       if (owner == nullptr || owner->range != live.range) return "a live allocation is lost";
       live.for_each_page([&](DevicePtr at) {
         std::uint8_t read = 0;
-        if (sim.memcpy_device_to_host(&read, at, 1) != driver::CuResult::success) broken = "live memory is unreadable";
+        if (sim.memcpy_device_to_host(&read, at, 1) != driver::CuResult::success)
+          broken = "live memory is unreadable";
         if (read != live.content) broken = "the contents of a live allocation changed";
       });
     }

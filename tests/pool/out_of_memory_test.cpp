@@ -1,5 +1,6 @@
-// pool: what a pool can do by itself when memory is short, at its own limit and on a GPU that other processes hold half
-// of. In which order, and what else there is: tests/context/shortage_order_test.cpp.
+// pool: what a pool can do by itself when memory is short, at its own limit and on a GPU that other
+// processes hold half of. In which order, and what else there is:
+// tests/context/shortage_order_test.cpp.
 #include <string>
 #include <utility>
 #include <vector>
@@ -87,7 +88,7 @@ TEST_P(OutOfMemorySteps, idle_chunks_that_would_not_be_enough_are_kept) {
   EXPECT_EQ(figures().chunks_released, 0u);
 }
 
-// --- what is not tried ---------------------------------------------------------------------------------------------
+// --- --- what is not tried
 
 TEST_P(OutOfMemorySteps, what_is_larger_than_all_there_is_creates_nothing) {
   open();
@@ -100,7 +101,8 @@ TEST_P(OutOfMemorySteps, what_is_larger_than_all_there_is_creates_nothing) {
   EXPECT_EQ(figures().failed_plans, 0u);
 }
 
-TEST_P(OutOfMemorySteps, a_plan_that_the_driver_refused_is_not_carried_out_again_when_nothing_came_back) {
+TEST_P(OutOfMemorySteps,
+       a_plan_that_the_driver_refused_is_not_carried_out_again_when_nothing_came_back) {
   driver.on[Call::mem_create] = [] { return CuResult::out_of_memory; };
   open();
   EXPECT_FALSE(allocate(kPages / 2, a).ok());
@@ -135,7 +137,8 @@ TEST_F(DriverRoom, the_driver_is_asked_when_half_of_what_was_free_is_used_up) {
   EXPECT_GE(driver.counts[Call::mem_get_info], 2u);
 }
 
-// The driver gives what its stream-ordered pools hold unused to a call that needs it, and does not call it free.
+// The driver gives what its stream-ordered pools hold unused to a call that needs it, and does not
+// call it free.
 TEST_F(DriverRoom, what_the_driver_does_not_call_free_is_tried_for_in_one_piece) {
   driver::ChunkHandle unused{};
   expect(sim.mem_create((kGpuPages - 10) * kPage, driver::ChunkProperties{}, unused));

@@ -65,10 +65,13 @@ class Dice {
   const std::string& code() const { return code_; }
 
  private:
-  std::uint64_t below(std::uint64_t n) { return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random_); }
+  std::uint64_t below(std::uint64_t n) {
+    return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random_);
+  }
   bool one_in(std::uint64_t n) { return below(n) == 0; }
   Bytes log_uniform(Bytes most) {
-    const double exponent = std::uniform_real_distribution<double>(0, std::log2(static_cast<double>(most)))(random_);
+    const double exponent =
+        std::uniform_real_distribution<double>(0, std::log2(static_cast<double>(most)))(random_);
     return static_cast<Bytes>(std::exp2(exponent));
   }
   template <typename... T>
@@ -131,11 +134,12 @@ class Dice {
 
 inline std::string text_of(const Ask& ask, Bytes grain) {
   static constexpr const char* kChunks[] = {"", "own chunks, ", "one chunk, "};
-  return message_of("size {}, alignment {} grains, {}{}{}{}{}growth_room {}, early_growth {}, chunk {}",
-                    ask.size / grain, ask.alignment / grain, kChunks[static_cast<int>(ask.chunks)],
-                    ask.own ? "own stream, " : "any stream, ", ask.takes_waiting ? "takes waiting, " : "",
-                    ask.own_first ? "own first, " : "", ask.goes_low ? "goes low, " : "", ask.growth_room / kPage,
-                    ask.early_growth / kPage, ask.chunk / kPage);
+  return message_of(
+      "size {}, alignment {} grains, {}{}{}{}{}growth_room {}, early_growth {}, chunk {}",
+      ask.size / grain, ask.alignment / grain, kChunks[static_cast<int>(ask.chunks)],
+      ask.own ? "own stream, " : "any stream, ", ask.takes_waiting ? "takes waiting, " : "",
+      ask.own_first ? "own first, " : "", ask.goes_low ? "goes low, " : "", ask.growth_room / kPage,
+      ask.early_growth / kPage, ask.chunk / kPage);
 }
 
 }  // namespace vpmm::pool

@@ -21,11 +21,14 @@ class PlanFigures : public testing::Test {
     plan.mapped = {kStart, plan.request};
     return plan;
   }
-  Part part(Bytes first, Bytes pages) { return {&from, {kStart + first * kPage, pages * kPage}, {}}; }
+  Part part(Bytes first, Bytes pages) {
+    return {&from, {kStart + first * kPage, pages * kPage}, {}};
+  }
   // Of chunks of a page each.
   Move move(Bytes first, Bytes pages) {
     Move move{part(first, pages), {}};
-    for (Bytes i = 0; i < pages; ++i) move.chunks.push_back({kStart + (first + i) * kPage, &one_page});
+    for (Bytes i = 0; i < pages; ++i)
+      move.chunks.push_back({kStart + (first + i) * kPage, &one_page});
     return move;
   }
   region::Region from;
@@ -93,7 +96,8 @@ TEST_F(PlanFigures, print_as_text) {
   plan.kept = {part(0, 2), part(2, 1)};
   plan.moves = {move(10, 4)};
   plan.waits = {{time::TimelineId{1}, 1}};
-  EXPECT_EQ(to_string(plan, kPage), "11 = keep 3 move 4 of [-100] create 8 after 1 waits") << "4 of the 15 stay free";
+  EXPECT_EQ(to_string(plan, kPage), "11 = keep 3 move 4 of [-100] create 8 after 1 waits")
+      << "4 of the 15 stay free";
 }
 
 }  // namespace

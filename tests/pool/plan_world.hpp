@@ -1,4 +1,5 @@
-// pool tests: address space, chunks, stamps and what is used of them set up by hand, for plans as pure data.
+// pool tests: address space, chunks, stamps and what is used of them set up by hand, for plans as
+// pure data.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,14 +16,16 @@ namespace vpmm::pool {
 
 using Strategy = Decision (*)(const View& view, const Ask& ask);
 
-// A thousand pages of address space; every region is put there in so many words. Plans are printed in pages.
+// A thousand pages of address space; every region is put there in so many words. Plans are printed
+// in pages.
 class PlanWorld {
  public:
   explicit PlanWorld(const Config& config = {}) : tuning(tuning_of(config, kPage)) {
     cover({kStart, 1000 * kPage});
     time::enter_primary(sim, timelines);
     for (Lane* lane : {&own, &other, &third}) {
-      EXPECT_EQ(sim.stream_create(driver::StreamFlags::non_blocking, lane->stream), driver::CuResult::success);
+      EXPECT_EQ(sim.stream_create(driver::StreamFlags::non_blocking, lane->stream),
+                driver::CuResult::success);
       lane->timeline = timelines.of(lane->stream).value();
     }
   }
@@ -51,12 +54,15 @@ class PlanWorld {
 
   static DevicePtr page(Bytes number) { return kStart + number * kPage; }
   static AddressRange pages(Bytes first, Bytes count) { return {page(first), count * kPage}; }
-  AddressRange grains(Bytes first, Bytes count) const { return {kStart + first * tuning.grain, count * tuning.grain}; }
+  AddressRange grains(Bytes first, Bytes count) const {
+    return {kStart + first * tuning.grain, count * tuning.grain};
+  }
   void cover(AddressRange reservation) {
     index.add_reservation(reservation);
     chunks.cover(reservation);
   }
-  // Maps chunks of so many pages each, one behind the other, from page `first` on; the whole is free.
+  // Maps chunks of so many pages each, one behind the other, from page `first` on; the whole is
+  // free.
   region::Region* map_free(Bytes first, const Vector<Bytes>& sizes, const time::Stamp& stamp = {}) {
     Bytes count = 0;
     for (const Bytes size : sizes) {
@@ -94,7 +100,8 @@ class PlanWorld {
     index.for_each([&](const region::Region& region) {
       if (region.range.contains(p)) found = &region;
     });
-    return const_cast<region::Region*>(found);  // the index shows them const, but they are its own nodes
+    return const_cast<region::Region*>(
+        found);  // the index shows them const, but they are its own nodes
   }
 
   View view() const { return {index, chunks, timelines, tuning}; }
@@ -123,13 +130,17 @@ class PlanWorld {
     waiting.takes_waiting = true;
     return waiting;
   }
-  Plan plan(Strategy strategy, const Ask& ask) const { return std::get<Plan>(strategy(view(), ask)); }
-  // "11 = keep 3 move 8 of [-10] at 14": what the plan does and the page at which the allocation begins.
+  Plan plan(Strategy strategy, const Ask& ask) const {
+    return std::get<Plan>(strategy(view(), ask));
+  }
+  // "11 = keep 3 move 8 of [-10] at 14": what the plan does and the page at which the allocation
+  // begins.
   std::string text(Strategy strategy, const Ask& ask) const { return text(strategy(view(), ask)); }
   static std::string text(const Decision& decision) {
     if (const NoPlan* none = std::get_if<NoPlan>(&decision))
-      return none->reason == NoPlan::Reason::memory ? "no plan: " + std::to_string(none->missing / kPage) + " missing"
-                                                    : "no plan: address space";
+      return none->reason == NoPlan::Reason::memory
+                 ? "no plan: " + std::to_string(none->missing / kPage) + " missing"
+                 : "no plan: address space";
     const Plan& plan = std::get<Plan>(decision);
     return to_string(plan, kPage) + " at " + std::to_string((plan.allocation - kStart) / kPage);
   }

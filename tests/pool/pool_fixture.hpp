@@ -15,7 +15,8 @@ namespace vpmm::pool {
 
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
 
-// `Between` is the driver between the pool and the simulator. A test sets `config` and opens the pool.
+// `Between` is the driver between the pool and the simulator. A test sets `config` and opens the
+// pool.
 template <typename Between>
 class PoolFixture : public ::testing::Test {
  protected:
@@ -48,8 +49,10 @@ class PoolFixture : public ::testing::Test {
     return caller;
   }
   static PageRequest request(Bytes pages) { return {pages * kPage, pages * kPage, kPage}; }
-  // As whoever asks: what is idle, what is idle behind a wait, and what can be mapped; nothing is delayed.
-  Result<DevicePtr> allocate(MutexLock& held, Bytes pages, const Caller& caller, Effort effort = Effort::by_policy) {
+  // As whoever asks: what is idle, what is idle behind a wait, and what can be mapped; nothing is
+  // delayed.
+  Result<DevicePtr> allocate(MutexLock& held, Bytes pages, const Caller& caller,
+                             Effort effort = Effort::by_policy) {
     std::optional<Placed> found = pool->find(request(pages), caller);
     if (!found) {
       VPMM_TRY_ASSIGN(found, pool->find_waiting(request(pages), caller, effort));
@@ -58,7 +61,8 @@ class PoolFixture : public ::testing::Test {
     VPMM_TRY_ASSIGN(const Answer answer, pool->map(held, request(pages), caller, effort, 0));
     if (const Placed* const placed = std::get_if<Placed>(&answer)) return placed->begin;
     EXPECT_EQ(std::get<Needs>(answer).what, Needs::What::memory);
-    return Error{ErrorCode::out_of_memory, message_of("{} bytes are missing", std::get<Needs>(answer).missing)};
+    return Error{ErrorCode::out_of_memory,
+                 message_of("{} bytes are missing", std::get<Needs>(answer).missing)};
   }
   Result<DevicePtr> allocate(Bytes pages, const Caller& caller, Effort effort = Effort::by_policy) {
     return allocate(lock, pages, caller, effort);
@@ -71,7 +75,8 @@ class PoolFixture : public ::testing::Test {
   void give_back(DevicePtr ptr) { pool->deallocate(pool->allocated_around(ptr), {}); }
   enum class Closed { no, yes };
   // Freed behind some work; `closed` when an event stands for it.
-  void give_back_pending(DevicePtr ptr, const Caller& caller, Closed closed, std::uint64_t work_ns = kSecondNs) {
+  void give_back_pending(DevicePtr ptr, const Caller& caller, Closed closed,
+                         std::uint64_t work_ns = kSecondNs) {
     expect(sim.launch({"work", work_ns, {}, {}}, *caller.stream));
     region::Region* region = pool->allocated_around(ptr);
     pool->deallocate(region, time::Stamp(timelines.next(*caller.timeline, region->range.size)));

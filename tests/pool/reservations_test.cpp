@@ -1,4 +1,5 @@
-// pool: its address space: where reservations begin, and what is done about a driver that refuses some.
+// pool: its address space: where reservations begin, and what is done about a driver that refuses
+// some.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +19,8 @@ constexpr Bytes kAligned = kPagesInLine * kPage;
 class PickyDriver final : public driver::ForwardingDriver {
  public:
   using ForwardingDriver::ForwardingDriver;
-  CuResult mem_address_reserve(Bytes size, Bytes alignment, DevicePtr hint, DevicePtr& begin) override {
+  CuResult mem_address_reserve(Bytes size, Bytes alignment, DevicePtr hint,
+                               DevicePtr& begin) override {
     if (alignment > most_alignment || size > most_size) return CuResult::out_of_memory;
     alignments.push_back(alignment);
     return ForwardingDriver::mem_address_reserve(size, alignment, hint, begin);

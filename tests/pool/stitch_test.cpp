@@ -17,7 +17,7 @@ class Stitch : public testing::Test, protected PlanWorld {
   }
 };
 
-// --- what is created ------------------------------------------------------------------------------------------------
+// --- --- what is created
 
 TEST_F(Stitch, an_empty_pool_creates_everything_at_the_lowest_address) {
   EXPECT_EQ(text(stitch, ask(3)), "3 = create 1 create 1 create 1 at 0");
@@ -49,7 +49,7 @@ TEST_F(Stitch, new_chunks_are_whole_pages_whatever_is_asked_for) {
   EXPECT_EQ(creating.range(), grains(0, 33));
 }
 
-// --- what is kept ---------------------------------------------------------------------------------------------------
+// --- --- what is kept
 
 TEST_F(Stitch, a_stretch_before_a_hole_is_kept_whole) {
   map_free(0, {8, 2, 1});
@@ -166,7 +166,8 @@ TEST_F(Stitch, what_is_kept_behind_a_hole_ends_where_the_allocation_is_aligned) 
   allocated(13, 1);
   EXPECT_EQ(text(stitch, aligned(4, 4)), "4 = keep 2 move 1 of [-3] create 1 at 8");
   EXPECT_EQ(text(stitch, aligned(5, 8)), "5 = keep 3 create 1 create 1 at 8");
-  EXPECT_EQ(text(stitch, aligned(6, 8)), "6 = move 3 of [-3] create 1 create 1 create 1 at 0") << "page 0 is too far";
+  EXPECT_EQ(text(stitch, aligned(6, 8)), "6 = move 3 of [-3] create 1 create 1 create 1 at 0")
+      << "page 0 is too far";
 }
 
 TEST_F(Stitch, nothing_is_kept_that_would_trap_what_the_request_needs) {
@@ -174,12 +175,13 @@ TEST_F(Stitch, nothing_is_kept_that_would_trap_what_the_request_needs) {
   map_free(1, {8});
   Ask no_growth = aligned(8, 8);
   no_growth.growth_room = 0;
-  EXPECT_EQ(text(stitch, no_growth), "8 = move 8 of [-8] at 16") << "page 8, kept, would hold the chunk where it is";
+  EXPECT_EQ(text(stitch, no_growth), "8 = move 8 of [-8] at 16")
+      << "page 8, kept, would hold the chunk where it is";
   no_growth.size = 9 * kPage;
   EXPECT_EQ(text(stitch, no_growth), "no plan: 1 missing");
 }
 
-// --- what moves -----------------------------------------------------------------------------------------------------
+// --- --- what moves
 
 TEST_F(Stitch, chunks_of_the_smallest_ranges_move_first) {
   map_free(0, {4, 1});
@@ -264,7 +266,8 @@ TEST_F(Stitch, every_idle_chunk_moves_before_anything_is_created) {
   allocated(15, 1);
   map_free(16, {1, 1});
   allocated(18, 1);
-  EXPECT_EQ(text(stitch, with_chunks(20, 3)), "20 = move 2 of [-2] move 15 of [-15] create 3 at 19");
+  EXPECT_EQ(text(stitch, with_chunks(20, 3)),
+            "20 = move 2 of [-2] move 15 of [-15] create 3 at 19");
 }
 
 TEST_F(Stitch, what_others_still_use_moves_last_and_behind_waits) {
@@ -305,7 +308,7 @@ TEST_F(Stitch, a_caller_that_may_not_wait_takes_complete_memory_only) {
   EXPECT_EQ(text(stitch, any_stream), "2 = move 1 of [-1] create 1 at 8");
 }
 
-// --- early growth ---------------------------------------------------------------------------------------------------
+// --- --- early growth
 
 TEST_F(Stitch, within_early_growth_new_chunks_stand_beside_what_is_kept) {
   map_free(0, {4});
@@ -313,7 +316,8 @@ TEST_F(Stitch, within_early_growth_new_chunks_stand_beside_what_is_kept) {
   map_free(5, {2});
   Ask early = with_chunks(6, 4);
   early.early_growth = 4 * kPage;
-  EXPECT_EQ(text(stitch, early), "6 = keep 2 create 4 at 5") << "although four idle pages could move";
+  EXPECT_EQ(text(stitch, early), "6 = keep 2 create 4 at 5")
+      << "although four idle pages could move";
   early.early_growth = 3 * kPage;
   EXPECT_EQ(text(stitch, early), "6 = keep 2 move 4 of [-4] at 5");
 }
@@ -339,7 +343,7 @@ TEST_F(Stitch, early_growth_is_growth) {
   EXPECT_EQ(text(stitch, early), "4 = move 4 of [-4] at 5");
 }
 
-// --- bounds ---------------------------------------------------------------------------------------------------------
+// --- --- bounds
 
 TEST_F(Stitch, growth_stays_within_its_room) {
   map_free(0, {2});
@@ -357,7 +361,8 @@ TEST_F(Stitch, no_plan_says_that_address_space_is_missing) {
   EXPECT_EQ(std::get<NoPlan>(stitch(view(), ask(1000))).missing, 1000 * kPage);
   Ask roomy = with_chunks(1000, 16);
   roomy.growth_room = 2000 * kPage;
-  EXPECT_EQ(std::get<NoPlan>(stitch(view(), roomy)).missing, 1008 * kPage) << "with what is too much";
+  EXPECT_EQ(std::get<NoPlan>(stitch(view(), roomy)).missing, 1008 * kPage)
+      << "with what is too much";
 }
 
 TEST_F(Stitch, the_smallest_hole_that_is_large_enough_is_filled) {

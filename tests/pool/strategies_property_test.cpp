@@ -20,11 +20,13 @@ namespace {
 using region::Region;
 using region::RegionState;
 
-// --- what there is, seen without the code under test ----------------------------------------------------------------
+// --- --- what there is, seen without the code under test
 
 bool may_use(const PlanWorld& world, const time::Stamp& stamp, const Ask& ask) {
   const auto parts = stamp.parts();
-  const auto is_own = [&](const time::StampPart& part) { return ask.own && part.timeline == *ask.own; };
+  const auto is_own = [&](const time::StampPart& part) {
+    return ask.own && part.timeline == *ask.own;
+  };
   return std::all_of(parts.begin(), parts.end(), [&](const time::StampPart& part) {
     return is_own(part) || (ask.takes_waiting && world.timelines.is_waitable(part));
   });
@@ -47,8 +49,8 @@ struct Seen {
       const bool is_hole = region.state == RegionState::hole;
       const bool is_usable = region.state == RegionState::free && may_use(world, region.stamp, ask);
       if (!is_hole && !is_usable) return;
-      const bool goes_on =
-          is_usable && !all.empty() && !all.back().is_hole && all.back().range.end() == region.range.begin;
+      const bool goes_on = is_usable && !all.empty() && !all.back().is_hole &&
+                           all.back().range.end() == region.range.begin;
       if (!goes_on) all.push_back({{region.range.begin, 0}, 0, is_hole});
       all.back().range.size += region.range.size;
       ++all.back().regions;
@@ -90,8 +92,8 @@ struct Beside {
   Bytes hole = 0;
 };
 
-// The largest end of a stretch beside a hole that is large enough for the rest, in whole pages; of several the one
-// whose hole is the smallest that has room for whole chunks.
+// The largest end of a stretch beside a hole that is large enough for the rest, in whole pages; of
+// several the one whose hole is the smallest that has room for whole chunks.
 Beside largest_beside_hole(const Seen& seen, const Ask& ask, Bytes grain) {
   Beside best;
   const auto consider = [&](AddressRange kept, Bytes hole) {
@@ -110,7 +112,8 @@ Beside largest_beside_hole(const Seen& seen, const Ask& ask, Bytes grain) {
       while (begin < hole.begin && !is_aligned(begin, ask.alignment)) begin = begin + grain;
       if (begin < hole.begin) consider({begin, hole.begin - begin}, hole.size);
     }
-    if (i + 1 < seen.all.size() && !seen.all[i + 1].is_hole && seen.all[i + 1].range.begin == hole.end()) {
+    if (i + 1 < seen.all.size() && !seen.all[i + 1].is_hole &&
+        seen.all[i + 1].range.begin == hole.end()) {
       const AddressRange stretch = seen.all[i + 1].range;
       if (stretch.size >= ask.size) continue;
       DevicePtr begin = stretch.end() - ask.size;
@@ -122,12 +125,13 @@ Beside largest_beside_hole(const Seen& seen, const Ask& ask, Bytes grain) {
   return best;
 }
 
-// --- what every plan keeps ------------------------------------------------------------------------------------------
+// --- --- what every plan keeps
 
 // The first promise that `plan` breaks; empty: none.
 class PlanCheck {
  public:
-  PlanCheck(PlanWorld& world, const Ask& ask, const Plan& plan) : world_(world), ask_(ask), plan_(plan) {}
+  PlanCheck(PlanWorld& world, const Ask& ask, const Plan& plan)
+      : world_(world), ask_(ask), plan_(plan) {}
 
   std::string broken() {
     check_memory();
@@ -142,7 +146,8 @@ class PlanCheck {
   }
   void take(const Part& part, const char* what) {
     expect(part.from->state == RegionState::free, what);
-    expect(part.from->range.contains(part.range) && !part.range.empty(), "a part lies in its region");
+    expect(part.from->range.contains(part.range) && !part.range.empty(),
+           "a part lies in its region");
     expect(part.stamp == part.from->stamp, "a part has the stamp of its region");
     expect(may_use(world_, part.stamp, ask_), "only memory that the caller may use");
     for (const AddressRange& other : taken_) expect(!other.overlaps(part.range), "nothing twice");
@@ -158,7 +163,8 @@ class PlanCheck {
         expect(mapping.at == reached, "the chunks of a move tile it");
         expect(mapping.chunk->partly_used == 0, "only wholly idle chunks move");
         const vm::Mapping there = world_.chunks.around(mapping.at);
-        expect(there.at == mapping.at && there.chunk == mapping.chunk, "a chunk moves from where it is");
+        expect(there.at == mapping.at && there.chunk == mapping.chunk,
+               "a chunk moves from where it is");
         reached = mapping.end();
       }
       expect(reached == move.part.range.end(), "the chunks of a move tile it");
@@ -169,7 +175,8 @@ class PlanCheck {
     if (ask_.chunks == Chunks::shared || ask_.chunks == Chunks::one || !plan_.is_hit())
       expect(plan_.request == ask_.size, "the request is what was asked for");
     else
-      expect(plan_.request >= ask_.size && plan_.request - ask_.size <= ask_.size / 8, "an eighth more is the most");
+      expect(plan_.request >= ask_.size && plan_.request - ask_.size <= ask_.size / 8,
+             "an eighth more is the most");
     if (ask_.chunks != Chunks::shared) check_own_chunks();
     expect(is_aligned(plan_.allocation, ask_.alignment), "the allocation is aligned");
     expect(plan_.growth() <= ask_.growth_room, "growth is within its room");
@@ -181,17 +188,20 @@ class PlanCheck {
     }
     if (plan_.is_hit()) {
       expect(plan_.moves.empty() && plan_.creates.empty(), "a hit needs no call");
-      return expect(plan_.range() == AddressRange{kept_begin, reached - kept_begin}, "a hit is what it keeps");
+      return expect(plan_.range() == AddressRange{kept_begin, reached - kept_begin},
+                    "a hit is what it keeps");
     }
     expect(plan_.hole->state == RegionState::hole && plan_.hole->range.contains(plan_.mapped),
            "what is mapped lies in a hole");
     expect(is_multiple(plan_.mapped.begin - PlanWorld::kStart, kPage), "whole pages are mapped");
     expect(plan_.mapped.size == plan_.moved_bytes() + plan_.growth(), "pieces tile what is mapped");
-    for (const Bytes size : plan_.creates) expect(size > 0 && size % kPage == 0, "new chunks are whole pages");
+    for (const Bytes size : plan_.creates)
+      expect(size > 0 && size % kPage == 0, "new chunks are whole pages");
     check_excess(kept_begin, reached);
   }
 
-  // What is kept is whole chunks, and so what moves and is created, which ends where the request does.
+  // What is kept is whole chunks, and so what moves and is created, which ends where the request
+  // does.
   void check_own_chunks() {
     for (const Part& part : plan_.kept) {
       const DevicePtr begin = plan_.kept.front().range.begin, end = plan_.kept.back().range.end();
@@ -208,10 +218,13 @@ class PlanCheck {
 
   // What is too much is less than the last piece, at the end that nothing is kept beside.
   void check_excess(DevicePtr kept_begin, DevicePtr kept_end) {
-    const Bytes last = plan_.creates.empty() ? plan_.moves.back().chunks.back().chunk->size : plan_.creates.back();
+    const Bytes last =
+        plan_.creates.empty() ? plan_.moves.back().chunks.back().chunk->size : plan_.creates.back();
     const Bytes excess = plan_.kept_bytes() + plan_.mapped.size - plan_.request;
-    expect(plan_.kept_bytes() + plan_.mapped.size >= plan_.request && excess < last, "less than a piece is too much");
-    if (plan_.kept.empty()) return expect(plan_.allocation == plan_.mapped.begin, "it begins with what is mapped");
+    expect(plan_.kept_bytes() + plan_.mapped.size >= plan_.request && excess < last,
+           "less than a piece is too much");
+    if (plan_.kept.empty())
+      return expect(plan_.allocation == plan_.mapped.begin, "it begins with what is mapped");
     if (plan_.is_mapped_in_front()) {
       expect(plan_.mapped.end() == kept_begin, "what is mapped stands beside what is kept");
       return expect(plan_.range().end() == kept_end, "it ends with what is kept");
@@ -225,13 +238,15 @@ class PlanCheck {
     Map<time::TimelineId, std::uint64_t> wanted;
     const auto add = [&](const time::Stamp& stamp) {
       for (const time::StampPart& part : stamp.parts())
-        if (part.timeline != ask_.own) wanted[part.timeline] = std::max(wanted[part.timeline], part.sequence);
+        if (part.timeline != ask_.own)
+          wanted[part.timeline] = std::max(wanted[part.timeline], part.sequence);
     };
     for (const Part& part : plan_.kept) add(part.stamp);
     for (const Move& move : plan_.moves) add(move.part.stamp);
     expect(plan_.waits.size() == wanted.size(), "one wait for each stream");
     for (const time::StampPart& part : plan_.waits)
-      expect(wanted.contains(part.timeline) && wanted[part.timeline] == part.sequence, "waits for the latest");
+      expect(wanted.contains(part.timeline) && wanted[part.timeline] == part.sequence,
+             "waits for the latest");
   }
 
   PlanWorld& world_;
@@ -241,13 +256,14 @@ class PlanCheck {
   std::string broken_;
 };
 
-// --- what each strategy promises ------------------------------------------------------------------------------------
+// --- --- what each strategy promises
 
 // Bytes of whole chunks that a cut at `range` leaves of `free`.
 Bytes left_whole(PlanWorld& world, AddressRange free, AddressRange range) {
   Bytes bytes = 0;
   world.chunks.for_each_around(free, [&](const vm::Mapping& mapping) {
-    if (free.contains(mapping.range()) && !range.overlaps(mapping.range())) bytes += mapping.chunk->size;
+    if (free.contains(mapping.range()) && !range.overlaps(mapping.range()))
+      bytes += mapping.chunk->size;
   });
   return bytes;
 }
@@ -272,17 +288,20 @@ Bytes used_whole(PlanWorld& world, const Ask& ask, AddressRange free) {
          std::max(left(*first_place(free, ask, grain)), left(last_place(free, ask, grain)));
 }
 
-std::string broken_by_fit(PlanWorld& world, const Seen& seen, const Ask& ask, const Decision& decision) {
+std::string broken_by_fit(PlanWorld& world, const Seen& seen, const Ask& ask,
+                          const Decision& decision) {
   const Bytes grain = world.tuning.grain;
   std::vector<const Region*> all;
   const auto rank = [&](const Region* region) {
-    const bool is_later = ask.own_first && !ask.takes_waiting && !ask.goes_low && region->stamp.is_complete();
+    const bool is_later =
+        ask.own_first && !ask.takes_waiting && !ask.goes_low && region->stamp.is_complete();
     const Bytes size = ask.goes_low && !ask.takes_waiting ? 0 : region->range.size;
     return std::tuple(is_later, size, region->range.begin);
   };
   for (const Region* region : seen.usable)
     if (first_place(region->range, ask, grain)) all.push_back(region);
-  std::sort(all.begin(), all.end(), [&](const Region* a, const Region* b) { return rank(a) < rank(b); });
+  std::sort(all.begin(), all.end(),
+            [&](const Region* a, const Region* b) { return rank(a) < rank(b); });
   const Region* best = all.empty() ? nullptr : all.front();
   if (ask.spares_chunks && !ask.goes_low && !ask.takes_waiting && best != nullptr) {
     all.resize(std::min<std::size_t>(all.size(), 4));
@@ -320,7 +339,8 @@ std::string broken_order(const PlanWorld& world, const Ask& ask, const Plan& pla
   return "";
 }
 
-std::string broken_by_stitch(PlanWorld& world, const Seen& seen, const Ask& ask, const Decision& decision) {
+std::string broken_by_stitch(PlanWorld& world, const Seen& seen, const Ask& ask,
+                             const Decision& decision) {
   const Beside beside = largest_beside_hole(seen, ask, world.tuning.grain);
   const Bytes left = ask.size - beside.kept.size;
   const Bytes movable = seen.movable_bytes({});
@@ -332,23 +352,28 @@ std::string broken_by_stitch(PlanWorld& world, const Seen& seen, const Ask& ask,
     if (none->reason == NoPlan::Reason::address_space) return "there is address space";
     if (none->missing == 0) return "something is missing";
     if (movable + ask.growth_room >= ask.size) return "what can move and growth are enough";
-    if (has_room && movable_beside + ask.growth_room >= left) return "with what is kept it is enough";
+    if (has_room && movable_beside + ask.growth_room >= left)
+      return "with what is kept it is enough";
     return none->missing <= round_up(ask.size, kPage) ? "" : "more is missing than was asked for";
   }
   const Plan& plan = std::get<Plan>(decision);
   const Bytes kept = plan.kept_bytes();
   if (kept != beside.kept.size && kept != 0) return "the largest end is kept";
-  if (kept == 0 && has_room && movable_beside + ask.growth_room >= left) return "an end could be kept";
-  const AddressRange except = plan.kept.empty() ? AddressRange{} : AddressRange{plan.kept.front().range.begin, kept};
+  if (kept == 0 && has_room && movable_beside + ask.growth_room >= left)
+    return "an end could be kept";
+  const AddressRange except =
+      plan.kept.empty() ? AddressRange{} : AddressRange{plan.kept.front().range.begin, kept};
   const Bytes lacking = ask.size - kept;
   const bool is_early = round_up(lacking, ask.chunk) <= std::min(ask.early_growth, ask.growth_room);
-  if (is_early != (plan.moves.empty() && plan.growth() >= lacking && plan.growth() <= ask.early_growth) &&
+  if (is_early !=
+          (plan.moves.empty() && plan.growth() >= lacking && plan.growth() <= ask.early_growth) &&
       seen.movable_bytes(except) > 0)
     return "early growth goes first, as far as it goes";
   if (is_early) return "";
   if (!plan.creates.empty() && plan.moved_bytes() != seen.movable_bytes(except))
     return "every idle chunk moves before anything is created";
-  if (!plan.creates.empty() && plan.growth() >= lacking - plan.moved_bytes() + ask.chunk) return "it grows too much";
+  if (!plan.creates.empty() && plan.growth() >= lacking - plan.moved_bytes() + ask.chunk)
+    return "it grows too much";
   return broken_order(world, ask, plan);
 }
 
@@ -370,25 +395,30 @@ std::optional<AddressRange> own_place(const PlanWorld& world, const Ask& ask, Ad
   for (std::size_t first = 0; first < chunks.size(); ++first)
     for (std::size_t last = first; last < chunks.size(); ++last) {
       const AddressRange place{chunks[first].begin, chunks[last].end() - chunks[first].begin};
-      const bool may_be = ask.chunks == Chunks::one ? first == last && place.size == ask.size
-                                                    : place.size >= ask.size && place.size - ask.size <= ask.size / 8;
-      if (may_be && is_aligned(place.begin, ask.alignment) && (!best || place.size < best->size)) best = place;
+      const bool may_be = ask.chunks == Chunks::one
+                              ? first == last && place.size == ask.size
+                              : place.size >= ask.size && place.size - ask.size <= ask.size / 8;
+      if (may_be && is_aligned(place.begin, ask.alignment) && (!best || place.size < best->size))
+        best = place;
     }
   return best;
 }
 
-std::string broken_by_own_fit(const PlanWorld& world, const Seen& seen, const Ask& ask, const Decision& decision) {
+std::string broken_by_own_fit(const PlanWorld& world, const Seen& seen, const Ask& ask,
+                              const Decision& decision) {
   const Region* best = nullptr;
   const auto rank = [&](const Region* region) {
     const bool is_later = ask.own_first && !ask.takes_waiting && region->stamp.is_complete();
     return std::tuple(is_later, region->range.size, region->range.begin);
   };
   for (const Region* region : seen.usable)
-    if (own_place(world, ask, region->range) && (best == nullptr || rank(region) < rank(best))) best = region;
+    if (own_place(world, ask, region->range) && (best == nullptr || rank(region) < rank(best)))
+      best = region;
   std::vector<AddressRange> places;
   Bytes smallest = 0;
   for (const Stretch& each : seen.all) {
-    const auto place = each.is_hole || each.regions < 2 ? std::nullopt : own_place(world, ask, each.range);
+    const auto place =
+        each.is_hole || each.regions < 2 ? std::nullopt : own_place(world, ask, each.range);
     if (!place || (!places.empty() && each.range.size > smallest)) continue;
     if (each.range.size < smallest) places.clear();
     smallest = each.range.size;
@@ -397,11 +427,15 @@ std::string broken_by_own_fit(const PlanWorld& world, const Seen& seen, const As
   const Plan* const plan = std::get_if<Plan>(&decision);
   if (plan == nullptr) return best != nullptr || !places.empty() ? "there is a place" : "";
   if (!plan->is_hit()) return "a hit needs no call";
-  if (best != nullptr) return plan->range() == own_place(world, ask, best->range) ? "" : "another place is the best";
-  return std::find(places.begin(), places.end(), plan->range()) != places.end() ? "" : "another run is the smallest";
+  if (best != nullptr)
+    return plan->range() == own_place(world, ask, best->range) ? "" : "another place is the best";
+  return std::find(places.begin(), places.end(), plan->range()) != places.end()
+             ? ""
+             : "another run is the smallest";
 }
 
-// Bytes of the largest end of a stretch beside a hole, of whole chunks that are less than the request.
+// Bytes of the largest end of a stretch beside a hole, of whole chunks that are less than the
+// request.
 Bytes own_beside_hole(const PlanWorld& world, const Seen& seen, const Ask& ask) {
   Bytes best = 0;
   for (std::size_t i = 0; i + 1 < seen.all.size() && ask.chunks == Chunks::own; ++i) {
@@ -420,22 +454,28 @@ Bytes own_beside_hole(const PlanWorld& world, const Seen& seen, const Ask& ask) 
   return best;
 }
 
-std::string broken_by_own_stitch(PlanWorld& world, const Seen& seen, const Ask& ask, const Decision& decision) {
+std::string broken_by_own_stitch(PlanWorld& world, const Seen& seen, const Ask& ask,
+                                 const Decision& decision) {
   const Bytes beside = own_beside_hole(world, seen, ask);
   if (const NoPlan* const none = std::get_if<NoPlan>(&decision)) {
     if (none->reason == NoPlan::Reason::address_space) return "there is address space";
-    if (none->missing == 0 || none->missing > ask.size) return "what is missing is part of what was asked for";
+    if (none->missing == 0 || none->missing > ask.size)
+      return "what is missing is part of what was asked for";
     if (ask.growth_room >= ask.size - beside) return "with what is kept growth is enough";
     const bool all_fit = ask.chunks == Chunks::own && seen.largest_movable() <= ask.growth_room;
-    return all_fit && seen.movable_bytes({}) + ask.growth_room >= ask.size ? "what can move and growth are enough" : "";
+    return all_fit && seen.movable_bytes({}) + ask.growth_room >= ask.size
+               ? "what can move and growth are enough"
+               : "";
   }
   const Plan& plan = std::get<Plan>(decision);
   const Bytes kept = plan.kept_bytes();
-  if (kept != beside && (kept != 0 || ask.growth_room >= ask.size - beside)) return "the largest end is kept";
+  if (kept != beside && (kept != 0 || ask.growth_room >= ask.size - beside))
+    return "the largest end is kept";
   Bytes left = ask.size - kept;
   const bool is_early = left <= std::min(ask.early_growth, ask.growth_room);
   if (is_early) return plan.moves.empty() ? "" : "early growth goes first, as far as it goes";
-  const AddressRange except = kept == 0 ? AddressRange{} : AddressRange{plan.kept.front().range.begin, kept};
+  const AddressRange except =
+      kept == 0 ? AddressRange{} : AddressRange{plan.kept.front().range.begin, kept};
   std::vector<DevicePtr> moved;
   for (const Move& move : plan.moves)
     for (const vm::Mapping& mapping : move.chunks) {
@@ -444,10 +484,12 @@ std::string broken_by_own_stitch(PlanWorld& world, const Seen& seen, const Ask& 
       moved.push_back(mapping.at);
     }
   for (const vm::Mapping& mapping : seen.movable) {
-    const bool is_taken =
-        except.overlaps(mapping.range()) || std::find(moved.begin(), moved.end(), mapping.at) != moved.end();
-    const bool fits = ask.chunks == Chunks::one ? mapping.chunk->size == left : mapping.chunk->size <= left;
-    if (!is_taken && left > 0 && fits) return "every idle chunk that fits moves before anything is created";
+    const bool is_taken = except.overlaps(mapping.range()) ||
+                          std::find(moved.begin(), moved.end(), mapping.at) != moved.end();
+    const bool fits =
+        ask.chunks == Chunks::one ? mapping.chunk->size == left : mapping.chunk->size <= left;
+    if (!is_taken && left > 0 && fits)
+      return "every idle chunk that fits moves before anything is created";
   }
   return broken_order(world, ask, plan);
 }
@@ -456,7 +498,9 @@ std::string broken_by_new_chunk(const Ask& ask, const Decision& decision) {
   const Bytes size = round_up(ask.size, kPage);
   const Plan* const plan = std::get_if<Plan>(&decision);
   if (plan == nullptr) return size <= ask.growth_room ? "there is room for it" : "";
-  return plan->creates == Vector<Bytes>{size} && plan->moves.empty() && plan->kept.empty() ? "" : "one new chunk";
+  return plan->creates == Vector<Bytes>{size} && plan->moves.empty() && plan->kept.empty()
+             ? ""
+             : "one new chunk";
 }
 
 std::string broken_by(PlanWorld& world, const Ask& ask) {
@@ -465,18 +509,22 @@ std::string broken_by(PlanWorld& world, const Ask& ask) {
   const auto check = [&](const char* name, Strategy strategy, const auto& own_promises) {
     if (!broken.empty()) return;
     const Decision decision = strategy(world.view(), ask);
-    if (const Plan* const plan = std::get_if<Plan>(&decision)) broken = PlanCheck(world, ask, *plan).broken();
+    if (const Plan* const plan = std::get_if<Plan>(&decision))
+      broken = PlanCheck(world, ask, *plan).broken();
     if (broken.empty()) broken = own_promises(decision);
-    if (!broken.empty()) broken = message_of("not so: {}\n{}: {}", broken, name, PlanWorld::text(decision));
+    if (!broken.empty())
+      broken = message_of("not so: {}\n{}: {}", broken, name, PlanWorld::text(decision));
   };
   const bool is_shared = ask.chunks == Chunks::shared;
   check("fit", fit, [&](const Decision& d) {
     return is_shared ? broken_by_fit(world, seen, ask, d) : broken_by_own_fit(world, seen, ask, d);
   });
   check("stitch", stitch, [&](const Decision& d) {
-    return is_shared ? broken_by_stitch(world, seen, ask, d) : broken_by_own_stitch(world, seen, ask, d);
+    return is_shared ? broken_by_stitch(world, seen, ask, d)
+                     : broken_by_own_stitch(world, seen, ask, d);
   });
-  check("grow_in_one_chunk", grow_in_one_chunk, [&](const Decision& d) { return broken_by_new_chunk(ask, d); });
+  check("grow_in_one_chunk", grow_in_one_chunk,
+        [&](const Decision& d) { return broken_by_new_chunk(ask, d); });
   return broken;
 }
 
@@ -493,10 +541,11 @@ testing::AssertionResult keeps_promises(std::uint64_t seed) {
     const Ask ask = dice.draw_ask();
     const std::string broken = broken_by(world, ask);
     if (broken.empty()) continue;
-    return testing::AssertionFailure() << broken << "\nasked: " << text_of(ask, world.tuning.grain) << "\nof "
-                                       << world.index.picture(world.tuning.grain) << "\n"
-                                       << dice.code() << "Replay: VPMM_SEED=" << seed << " " << program_invocation_name
-                                       << " --gtest_filter=StrategiesProperty.*";
+    return testing::AssertionFailure()
+           << broken << "\nasked: " << text_of(ask, world.tuning.grain) << "\nof "
+           << world.index.picture(world.tuning.grain) << "\n"
+           << dice.code() << "Replay: VPMM_SEED=" << seed << " " << program_invocation_name
+           << " --gtest_filter=StrategiesProperty.*";
   }
   return testing::AssertionSuccess();
 }

@@ -8,7 +8,7 @@
 namespace vpmm::pool {
 namespace {
 
-// --- fit ------------------------------------------------------------------------------------------------------------
+// --- --- fit
 
 class Fit : public testing::Test, protected PlanWorld {};
 
@@ -258,7 +258,7 @@ TEST_F(Fit, a_hit_of_several_regions_waits_for_each_stream_once) {
   EXPECT_EQ(hit.waits[1], (time::StampPart{third.timeline->id, 1}));
 }
 
-// --- own chunks: Note [Own chunks] ----------------------------------------------------------------------------------
+// --- --- own chunks: Note [Own chunks]
 
 class OwnChunks : public testing::Test, protected PlanWorld {
  protected:
@@ -272,10 +272,12 @@ TEST_F(OwnChunks, a_hit_is_whole_chunks_side_by_side_and_at_most_an_eighth_large
   map_free(0, {4, 8, 8, 2});
   EXPECT_EQ(text(fit, own_chunks(ask(16))), "16 = keep 16 at 4");
   EXPECT_EQ(text(fit, own_chunks(ask(15))), "16 = keep 16 at 4");
-  EXPECT_EQ(text(fit, own_chunks(ask(14))), "no plan: 14 missing") << "16 is more than an eighth too much";
+  EXPECT_EQ(text(fit, own_chunks(ask(14))), "no plan: 14 missing")
+      << "16 is more than an eighth too much";
   EXPECT_EQ(text(fit, own_chunks(ask(2))), "2 = keep 2 at 20");
   EXPECT_EQ(text(fit, own_chunks(ask(3))), "no plan: 3 missing");
-  EXPECT_EQ(plan(fit, own_chunks(ask(15))).range(), pages(4, 16)) << "all of it is the allocation's";
+  EXPECT_EQ(plan(fit, own_chunks(ask(15))).range(), pages(4, 16))
+      << "all of it is the allocation's";
 }
 
 TEST_F(OwnChunks, of_a_range_the_stretch_closest_to_the_size_is_taken) {
@@ -289,7 +291,8 @@ TEST_F(OwnChunks, of_ranges_the_smallest_that_has_a_stretch_is_cut) {
   allocated(10, 1);
   map_free(11, {9});
   EXPECT_EQ(text(fit, own_chunks(ask(8))), "9 = keep 9 at 11");
-  EXPECT_EQ(text(fit, own_chunks(ask(2))), "2 = keep 2 at 8") << "of one chunk of nine nothing can be taken";
+  EXPECT_EQ(text(fit, own_chunks(ask(2))), "2 = keep 2 at 8")
+      << "of one chunk of nine nothing can be taken";
 }
 
 TEST_F(OwnChunks, a_chunk_that_is_used_in_part_is_not_taken) {
@@ -327,7 +330,8 @@ TEST_F(OwnChunks, begin_at_the_alignment) {
 
 TEST_F(OwnChunks, the_last_new_chunk_is_cut_to_size) {
   EXPECT_EQ(text(stitch, own_chunks(with_chunks(10, 4))), "10 = create 4 create 4 create 2 at 0");
-  EXPECT_EQ(plan(stitch, own_chunks(with_chunks(10, 4))).mapped, pages(0, 10)) << "nothing is too much";
+  EXPECT_EQ(plan(stitch, own_chunks(with_chunks(10, 4))).mapped, pages(0, 10))
+      << "nothing is too much";
   Ask early = own_chunks(with_chunks(10, 4));
   early.early_growth = 10 * kPage;
   EXPECT_EQ(text(stitch, early), "10 = create 4 create 4 create 2 at 0");
@@ -349,9 +353,11 @@ TEST_F(OwnChunks, whole_chunks_behind_a_hole_are_kept) {
   map_free(20, {1, 2, 8});
   used(pages(28, 3));
   EXPECT_EQ(text(stitch, own_chunks(ask(5))), "5 = keep 3 create 1 create 1 at 18");
-  EXPECT_EQ(text(stitch, own_chunks(aligned(6, 8))), "6 = move 3 of [-8] create 1 create 1 create 1 at 0")
+  EXPECT_EQ(text(stitch, own_chunks(aligned(6, 8))),
+            "6 = move 3 of [-8] create 1 create 1 create 1 at 0")
       << "neither 1 nor 3 end six behind a multiple of eight";
-  EXPECT_EQ(text(stitch, own_chunks(aligned(7, 2))), "7 = keep 3 create 1 create 1 create 1 create 1 at 16");
+  EXPECT_EQ(text(stitch, own_chunks(aligned(7, 2))),
+            "7 = keep 3 create 1 create 1 create 1 create 1 at 16");
 }
 
 TEST_F(OwnChunks, only_idle_chunks_that_fit_in_what_lacks_move) {
@@ -360,10 +366,11 @@ TEST_F(OwnChunks, only_idle_chunks_that_fit_in_what_lacks_move) {
   map_free(9, {4, 2});
   allocated(15, 1);
   EXPECT_EQ(text(stitch, own_chunks(with_chunks(5, 8))), "5 = move 4 of [-6] create 1 at 16");
-  EXPECT_EQ(text(stitch, own_chunks(with_chunks(15, 8))), "15 = move 6 of [-6] move 8 of [-8] create 1 at 16");
+  EXPECT_EQ(text(stitch, own_chunks(with_chunks(15, 8))),
+            "15 = move 6 of [-6] move 8 of [-8] create 1 at 16");
 }
 
-// --- one chunk ------------------------------------------------------------------------------------------------------
+// --- --- one chunk
 
 class OneChunk : public testing::Test, protected PlanWorld {
  protected:

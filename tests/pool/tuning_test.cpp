@@ -22,7 +22,7 @@ Tuning tuning_for(Prefer prefer) {
 // Roomy, unless a test says otherwise.
 constexpr Bytes kGpu = 160 * kGiB;
 
-// --- Note [Size of a chunk]: each bound in its turn -----------------------------------------------------------------
+// --- --- Note [Size of a chunk]: each bound in its turn
 
 class ChunkSize : public testing::Test {
  protected:
@@ -73,7 +73,9 @@ TEST_F(ChunkSize, is_the_page_in_page_mode_whatever_the_largest) {
 
 TEST_F(ChunkSize, is_a_power_of_two_of_pages_and_few_make_a_request) {
   std::mt19937_64 random(5);
-  const auto below = [&](Bytes n) { return std::uniform_int_distribution<Bytes>(0, n - 1)(random); };
+  const auto below = [&](Bytes n) {
+    return std::uniform_int_distribution<Bytes>(0, n - 1)(random);
+  };
   for (const Bytes page : {kPage, 6 * kMiB, 64 * kMiB}) {
     const Tuning each = tuning_of({}, page);
     for (int i = 0; i < 3000; ++i) {
@@ -96,12 +98,13 @@ TEST(LargestChunk, is_a_power_of_two_of_pages_and_never_less_than_one) {
   EXPECT_EQ(tuning_of({}, 6 * kMiB).chunk_max, 32 * 6 * kMiB) << "256 MiB hold 42 pages";
 }
 
-// --- chunks for a request -------------------------------------------------------------------------------------------
+// --- --- chunks for a request
 
 class ChunksFor : public testing::Test {
  protected:
   std::optional<Vector<Bytes>> pages(Bytes pages, Bytes chunk, Bytes room) const {
-    std::optional<Vector<Bytes>> sizes = tuning.chunks_for(pages * kPage, chunk * kPage, room * kPage);
+    std::optional<Vector<Bytes>> sizes =
+        tuning.chunks_for(pages * kPage, chunk * kPage, room * kPage);
     if (sizes)
       for (Bytes& size : *sizes) size /= kPage;
     return sizes;
@@ -146,16 +149,18 @@ TEST_F(ChunksFor, every_request_are_enough_within_the_room_and_too_much_by_less_
         ASSERT_GE(sum, request);
         ASSERT_LE(sum, room);
         ASSERT_LT(sum - request, sizes->back());
-        ASSERT_TRUE(std::all_of(sizes->begin(), sizes->end() - 1, [&](Bytes size) { return size == chunk; }));
+        ASSERT_TRUE(std::all_of(sizes->begin(), sizes->end() - 1,
+                                [&](Bytes size) { return size == chunk; }));
       }
 }
 
-// --- Note [Grain] ---------------------------------------------------------------------------------------------------
+// --- --- Note [Grain]
 
 TEST(Grain, is_a_share_of_a_page_that_is_a_power_of_two) {
   EXPECT_EQ(tuning_of({}, kPage).grain, 64 * kKiB);
   EXPECT_EQ(tuning_of({}, 32 * kMiB).grain, kMiB);
-  EXPECT_EQ(tuning_of({}, 512 * kKiB).grain, 64 * kKiB) << "so many sizes are told apart, and no more";
+  EXPECT_EQ(tuning_of({}, 512 * kKiB).grain, 64 * kKiB)
+      << "so many sizes are told apart, and no more";
 }
 
 TEST(Grain, is_the_page_where_that_is_small_or_no_power_of_two) {
@@ -175,7 +180,7 @@ TEST(Grain, leaves_a_page_its_alignment) {
   EXPECT_EQ(tuning_of({}, 6 * kMiB).page_alignment(), 2 * kMiB);
 }
 
-// --- Note [One knob] ------------------------------------------------------------------------------------------------
+// --- --- Note [One knob]
 
 TEST(Prefer, latency_may_spend_more_memory_than_balanced_and_balanced_more_than_footprint) {
   const Tuning footprint = tuning_for(Prefer::footprint);
@@ -184,7 +189,8 @@ TEST(Prefer, latency_may_spend_more_memory_than_balanced_and_balanced_more_than_
   EXPECT_LT(footprint.growth_permille, balanced.growth_permille);
   EXPECT_LT(balanced.growth_permille, latency.growth_permille);
   EXPECT_LT(footprint.chunk_size(kPage, 0, kGpu), balanced.chunk_size(kPage, 0, kGpu));
-  EXPECT_LT(footprint.chunk_size(kPage, 4 * kGiB, kGpu), balanced.chunk_size(kPage, 4 * kGiB, kGpu));
+  EXPECT_LT(footprint.chunk_size(kPage, 4 * kGiB, kGpu),
+            balanced.chunk_size(kPage, 4 * kGiB, kGpu));
   EXPECT_EQ(balanced.chunk_size(kPage, 4 * kGiB, kGpu), latency.chunk_size(kPage, 4 * kGiB, kGpu));
 }
 

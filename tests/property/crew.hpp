@@ -1,4 +1,5 @@
-// property tests: threads that share a pool of each device, and what must hold while they do and in the end.
+// property tests: threads that share a pool of each device, and what must hold while they do and in
+// the end.
 #pragma once
 
 #include <atomic>
@@ -46,7 +47,8 @@ class Crew {
   void run(std::uint64_t seed, std::size_t threads, int steps, int phases) {
     std::mt19937_64 random(seed);
     for (int phase = 0; phase < phases; ++phase) {
-      for (std::size_t i = 0; i < devices_.size() && streams_ == Streams::shared; ++i) make_shared_streams(i, random());
+      for (std::size_t i = 0; i < devices_.size() && streams_ == Streams::shared; ++i)
+        make_shared_streams(i, random());
       work(seed * 1000 + static_cast<std::uint64_t>(phase) * 100, threads, steps / phases);
       for (std::size_t i = 0; i < devices_.size() && phase + 1 < phases; ++i)
         if (random() % 3 != 0) reset(i, random() % 2 == 0);
@@ -124,13 +126,16 @@ class Crew {
 
   void enter(std::size_t number) {
     Device& at = devices_[number];
-    expect(sim_.device_primary_ctx_retain(static_cast<int>(number), at.context) == CuResult::success, "retain");
+    expect(
+        sim_.device_primary_ctx_retain(static_cast<int>(number), at.context) == CuResult::success,
+        "retain");
     expect(sim_.ctx_set_current(at.context) == CuResult::success, "set current");
   }
 
   StreamHandle new_stream() {
     StreamHandle made{};
-    expect(sim_.stream_create(driver::StreamFlags::non_blocking, made) == CuResult::success, "stream");
+    expect(sim_.stream_create(driver::StreamFlags::non_blocking, made) == CuResult::success,
+           "stream");
     return made;
   }
 
@@ -138,20 +143,23 @@ class Crew {
   void make_shared_streams(std::size_t number, std::uint64_t dice) {
     expect(sim_.ctx_set_current(devices_[number].context) == CuResult::success, "set current");
     devices_[number].shared_streams.clear();
-    for (std::uint64_t i = 0; i <= dice % 3; ++i) devices_[number].shared_streams.push_back(new_stream());
+    for (std::uint64_t i = 0; i <= dice % 3; ++i)
+      devices_[number].shared_streams.push_back(new_stream());
   }
 
   // crew_worker.cpp: every thread in one of its own, until each has taken its steps.
   void work(std::uint64_t seed, std::size_t threads, int steps);
 
-  // What is lent out lives on with its contents, on a new stream; but not what the driver's own pool gave.
+  // What is lent out lives on with its contents, on a new stream; but not what the driver's own
+  // pool gave.
   void reset(std::size_t number, bool is_foreign) {
     const Watchdog::Watched main(watchdog_, "a reset");
     Device& at = devices_[number];
     expect(sim_.ctx_set_current(at.context) == CuResult::success, "set current");
     if (is_foreign) {
       sim_.run_until_idle();
-      expect(sim_.device_primary_ctx_reset(static_cast<int>(number)) == CuResult::success, "reset by somebody else");
+      expect(sim_.device_primary_ctx_reset(static_cast<int>(number)) == CuResult::success,
+             "reset by somebody else");
     } else {
       const auto result = at.pool->reset();
       expect(result.ok(), result ? "" : result.error().message.c_str());
@@ -178,7 +186,8 @@ class Crew {
   void finish() {
     for (Device& at : devices_) {
       expect(sim_.ctx_set_current(at.context) == CuResult::success, "set current");
-      while (const auto loan = at.exchange.take()) expect(at.pool->deallocate(loan->ptr, std::nullopt).ok(), "free");
+      while (const auto loan = at.exchange.take())
+        expect(at.pool->deallocate(loan->ptr, std::nullopt).ok(), "free");
       while (const auto lease = at.leases.take()) at.pool->end_lease(lease->id, lease->kept);
       sim_.run_until_idle();
       expect(at.pool->synchronize().ok(), "synchronize");
@@ -190,7 +199,8 @@ class Crew {
       at.pool.reset();
     }
     const driver::sim::Census census = sim_.census();
-    expect((census.chunks | census.mappings | census.reservations | census.pool_allocations | census.events) == 0,
+    expect((census.chunks | census.mappings | census.reservations | census.pool_allocations |
+            census.events) == 0,
            "the driver still holds something of the pool's");
     expect(misread_ == 0, "a kernel read what nobody had written");
     const std::string hazard = sim_.hazard_count() == 0 ? "" : sim_.hazards().front().describe();

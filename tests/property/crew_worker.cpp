@@ -13,7 +13,8 @@ using driver::sim::MemoryAccess;
 
 class Crew::Worker {
  public:
-  Worker(Crew& crew, Device& device, std::uint64_t seed) : crew_(crew), device_(device), random_(seed) {
+  Worker(Crew& crew, Device& device, std::uint64_t seed)
+      : crew_(crew), device_(device), random_(seed) {
     crew_.expect(sim().ctx_set_current(device_.context) == CuResult::success, "set current");
     const std::vector<StreamHandle>& shared = device.shared_streams;
     for (std::size_t i = 0; i < streams_.size(); ++i) {
@@ -69,10 +70,13 @@ class Crew::Worker {
     const bool is_named = below(6) != 0;
     const StreamHandle home = stream();
     context::BoundStream* const by_object = is_named ? bound(home) : nullptr;
-    const auto result = by_object != nullptr
-                            ? by_object->allocate(bytes, 0)
-                            : pool().allocate({bytes, 0, is_named ? context::Stream(home) : std::nullopt});
-    if (!result) return crew_.expect(result.error().code == ErrorCode::out_of_memory, result.error().message.c_str());
+    const auto result =
+        by_object != nullptr
+            ? by_object->allocate(bytes, 0)
+            : pool().allocate({bytes, 0, is_named ? context::Stream(home) : std::nullopt});
+    if (!result)
+      return crew_.expect(result.error().code == ErrorCode::out_of_memory,
+                          result.error().message.c_str());
     take_over(result.value(), bytes, home, is_named);
   }
 
@@ -83,7 +87,9 @@ class Crew::Worker {
     std::array<DevicePtr, 3> made{};
     const StreamHandle home = stream();
     const auto result = pool().allocate_many(sizes, home, made);
-    if (!result) return crew_.expect(result.error().code == ErrorCode::out_of_memory, result.error().message.c_str());
+    if (!result)
+      return crew_.expect(result.error().code == ErrorCode::out_of_memory,
+                          result.error().message.c_str());
     for (std::size_t i = 0; i < sizes.size(); ++i) take_over(made[i], sizes[i], home, true);
   }
 
@@ -131,7 +137,8 @@ class Crew::Worker {
     read(*loan);
     crew_.live_.remove(loan->ptr);
     context::BoundStream* const by_object = bound(loan->home);
-    freed(by_object != nullptr ? by_object->deallocate(loan->ptr) : pool().deallocate(loan->ptr, loan->home));
+    freed(by_object != nullptr ? by_object->deallocate(loan->ptr)
+                               : pool().deallocate(loan->ptr, loan->home));
   }
 
   // On one stream, which waits for the others.
@@ -160,7 +167,8 @@ class Crew::Worker {
     if (!loan) return;
     Watchdog::doing("share");
     const auto shared = pool().share({loan->ptr, loan->bytes});
-    if (!shared) crew_.expect(shared.error().code == ErrorCode::unsupported, shared.error().message.c_str());
+    if (!shared)
+      crew_.expect(shared.error().code == ErrorCode::unsupported, shared.error().message.c_str());
     if (shared) lease(*loan, shared.value().share);
     if (below(2) == 0) return device_.exchange.give(*loan);
     mine_.push_back(*loan);
@@ -171,7 +179,8 @@ class Crew::Worker {
     crew_.expect(leased.ok(), "a lease of live memory");
     if (!leased) return;
     const auto ended = below(2) == 0 ? context::Holder::handle : context::Holder::importer;
-    const auto kept = ended == context::Holder::handle ? context::Holder::importer : context::Holder::handle;
+    const auto kept =
+        ended == context::Holder::handle ? context::Holder::importer : context::Holder::handle;
     pool().end_lease(id, ended);
     device_.leases.give({loan, id, kept, leased.value().chunks.front().handle});
   }
@@ -187,7 +196,8 @@ class Crew::Worker {
     wait(own);  // an importer is done with the memory when it says so
     if (lease->kept == context::Holder::handle) {
       const auto leased = pool().lease(lease->id, 0, lease->of.bytes);
-      crew_.expect(leased && leased.value().chunks.front().handle == lease->first_chunk, "another chunk than before");
+      crew_.expect(leased && leased.value().chunks.front().handle == lease->first_chunk,
+                   "another chunk than before");
       if (leased) pool().end_lease(lease->id, context::Holder::importer);
     }
     pool().end_lease(lease->id, lease->kept);
@@ -216,7 +226,9 @@ class Crew::Worker {
     crew_.expect(sim().stream_synchronize(stream) == CuResult::success, "synchronize a stream");
   }
 
-  void freed(const Result<void>& result) { crew_.expect(result.ok(), result ? "" : result.error().message.c_str()); }
+  void freed(const Result<void>& result) {
+    crew_.expect(result.ok(), result ? "" : result.error().message.c_str());
+  }
 
   void order(StreamHandle first, StreamHandle second) {
     driver::EventHandle event{};
@@ -232,7 +244,8 @@ class Crew::Worker {
     const StreamHandle captured = crew_.new_stream();
     crew_.expect(pool().capture_begin().ok(), "capture_begin");
     const auto mode = static_cast<driver::CaptureMode>(below(3));
-    crew_.expect(sim().stream_begin_capture(captured, mode) == CuResult::success, "begin a capture");
+    crew_.expect(sim().stream_begin_capture(captured, mode) == CuResult::success,
+                 "begin a capture");
     const Bytes bytes = (2 + below(6)) * kMiB;
     const auto inside = pool().allocate({bytes, 0, captured});
     if (inside) {
@@ -245,7 +258,8 @@ class Crew::Worker {
     else if (inside)
       pool().deallocate_deferred(inside.value());
     driver::GraphHandle graph{};
-    crew_.expect(sim().stream_end_capture(captured, graph) == CuResult::success, "a capture was broken");
+    crew_.expect(sim().stream_end_capture(captured, graph) == CuResult::success,
+                 "a capture was broken");
     crew_.expect(pool().capture_end().ok(), "capture_end");
     driver::GraphExecHandle exec{};
     if (sim().graph_instantiate(graph, exec) != CuResult::success) return;

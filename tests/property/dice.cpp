@@ -9,21 +9,24 @@ namespace vpmm::property {
 Bytes Dice::size(Bytes least, Bytes most) {
   const double low = std::log2(static_cast<double>(least));
   const double high = std::log2(static_cast<double>(most));
-  const auto drawn = static_cast<Bytes>(std::exp2(std::uniform_real_distribution<double>(low, high)(random_)));
+  const auto drawn =
+      static_cast<Bytes>(std::exp2(std::uniform_real_distribution<double>(low, high)(random_)));
   // Round numbers are what programs ask for, and where fits are exact.
   return one_in(3) ? drawn : round_up(drawn, drawn >= 2 * kMiB ? 2 * kMiB : 256);
 }
 
 // One byte less, the border itself, or one byte more.
 Bytes Dice::border() {
-  const std::array borders = {Bytes{256}, 2 * kKiB,  8 * kKiB,          16 * kKiB, 120 * kKiB, 128 * kKiB,
-                              256 * kKiB, page_ / 2, page_ - 64 * kKiB, page_,     8 * page_};
+  const std::array borders = {Bytes{256},        2 * kKiB,   8 * kKiB,   16 * kKiB,
+                              120 * kKiB,        128 * kKiB, 256 * kKiB, page_ / 2,
+                              page_ - 64 * kKiB, page_,      8 * page_};
   return borders[below(borders.size())] + below(3) - 1;
 }
 
 Bytes Dice::request() {
   if (one_in(12)) return border();
-  if (is_roomy_) return one_in(8) ? size(largest_ / 4, largest_) : size(largest_ / 128, largest_ / 32);
+  if (is_roomy_)
+    return one_in(8) ? size(largest_ / 4, largest_) : size(largest_ / 128, largest_ / 32);
   return one_in(small_one_in_) ? size(1, 2 * kMiB) : size(2 * kMiB, largest_);
 }
 
@@ -40,7 +43,8 @@ void Dice::draw_config(context::Config& config) {
   if (one_in(4)) config.max_mappings = 40 + below(200);
   if (one_in(4)) config.pages = below(60);
   if (one_in(5)) config.release_threshold = below(512) * kMiB;
-  if (one_in(3)) config.any_stream = one_in(2) ? context::AnyStreamOrder::legacy : context::AnyStreamOrder::park;
+  if (one_in(3))
+    config.any_stream = one_in(2) ? context::AnyStreamOrder::legacy : context::AnyStreamOrder::park;
   if (one_in(3)) config.small = context::SmallRequests::stream_ordered;
   if (one_in(3)) config.prefer = one_in(2) ? pool::Prefer::footprint : pool::Prefer::latency;
   if (one_in(3)) config.crowded_after = 0;
@@ -95,7 +99,8 @@ std::vector<Operation> Dice::program(std::size_t length) {
   operations.reserve(length);
   for (std::size_t i = 0; i < length; ++i) {
     operations.push_back(operation());
-    if (others_one_in_ != 0 && below_for_others(others_one_in_) == 0) operations.push_back(with_others());
+    if (others_one_in_ != 0 && below_for_others(others_one_in_) == 0)
+      operations.push_back(with_others());
   }
   return operations;
 }
@@ -104,15 +109,20 @@ Operation Dice::operation() {
   const std::uint64_t kind = below(100);
   if (kind < 72) return usual();
   if (kind < 84 && captures_) return capturing();
-  if (kind < 97) return one_in(2) ? Operation{Order{any(), any(), any()}} : Operation{Pass{below(200'000)}};
+  if (kind < 97)
+    return one_in(2) ? Operation{Order{any(), any(), any()}} : Operation{Pass{below(200'000)}};
   return rare();
 }
 
-Allocate Dice::allocate() { return {any(), one_in(any_stream_one_in_) ? kAnyStream : any(), request(), alignment()}; }
+Allocate Dice::allocate() {
+  return {any(), one_in(any_stream_one_in_) ? kAnyStream : any(), request(), alignment()};
+}
 
 Operation Dice::usual() {
   if (below(16) < allocates_of_16_) {
-    if (one_in(12)) return AllocateMany{any(), one_in(any_stream_one_in_) ? kAnyStream : any(), request(), below(8)};
+    if (one_in(12))
+      return AllocateMany{any(), one_in(any_stream_one_in_) ? kAnyStream : any(), request(),
+                          below(8)};
     return allocate();
   }
   switch (below(16)) {
@@ -132,7 +142,8 @@ Operation Dice::usual() {
 
 Operation Dice::capturing() {
   switch (below(8)) {
-    case 0: return BeginCapture{any(), any(), static_cast<driver::CaptureMode>(below(3)), one_in(2)};
+    case 0:
+      return BeginCapture{any(), any(), static_cast<driver::CaptureMode>(below(3)), one_in(2)};
     case 1:
     case 2: return EndCapture{any(), !one_in(4)};
     case 3: return DestroyGraph{any(), one_in(2)};
@@ -168,11 +179,14 @@ Operation Dice::rare() {
     case 2:
     case 3:
     case 4:
-      return ReplaceStream{any(), any(), one_in(2) ? driver::StreamFlags::blocking : driver::StreamFlags::non_blocking,
-                           one_in(2)};
+      return ReplaceStream{
+          any(), any(),
+          one_in(2) ? driver::StreamFlags::blocking : driver::StreamFlags::non_blocking, one_in(2)};
     case 5: return Trim{any(), one_in(2) ? 0 : size(kMiB, kGiB)};
     case 6: return Preallocate{any(), size(2 * kMiB, 512 * kMiB)};
-    case 7: return SetCapacity{any(), one_in(3) ? std::nullopt : std::optional(size(64 * kMiB, 4 * kGiB))};
+    case 7:
+      return SetCapacity{any(),
+                         one_in(3) ? std::nullopt : std::optional(size(64 * kMiB, 4 * kGiB))};
     case 8:
     case 9: return Synchronize{any()};
     case 10: return Pass{below(200'000'000)};

@@ -22,7 +22,9 @@ class Dice {
 
  private:
   void make_roomy(Scene& scene);
-  std::uint64_t below(std::uint64_t n) { return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random_); }
+  std::uint64_t below(std::uint64_t n) {
+    return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random_);
+  }
   bool one_in(std::uint64_t n) { return below(n) == 0; }
   std::uint64_t below_for_others(std::uint64_t n) { return others_() % n; }
   std::uint64_t any() { return below(1 << 16); }
@@ -39,8 +41,9 @@ class Dice {
   Allocate allocate();
 
   std::mt19937_64 random_;
-  // What other processes and devices do comes in between and has numbers of its own: the rest of the program is the
-  // same with it as without, so that seeds that are known for something stay what they are.
+  // What other processes and devices do comes in between and has numbers of its own: the rest of
+  // the program is the same with it as without, so that seeds that are known for something stay
+  // what they are.
   std::mt19937_64 others_;
   std::uint64_t others_one_in_;  // 0: they do nothing
   bool is_roomy_;

@@ -14,26 +14,27 @@ constexpr std::size_t kMostGraphs = 6;
 constexpr Bytes kFirstInCapture = 3 * kMiB;
 }  // namespace
 
-// --- captures and graphs --------------------------------------------------------------------------------------------
+// --- --- captures and graphs
 
-// A capture that is not announced must be seen by the pool before anything else happens: an allocation on the stream.
-// The pool of another device, of which this is a peer, does not see it and must be told; so with peers all are
-// announced.
+// A capture that is not announced must be seen by the pool before anything else happens: an
+// allocation on the stream. The pool of another device, of which this is a peer, does not see it
+// and must be told; so with peers all are announced.
 void World::operator()(const BeginCapture& o) {
   const std::size_t number = o.device % devices_.size();
   Device& at = devices_[number];
   const std::size_t index = 1 + o.stream % (at.streams.size() - 1);
   Stream& stream = at.streams[index];
-  const bool other_announced = std::any_of(at.streams.begin(), at.streams.end(), [](const Stream& other) {
-    return other.capture && other.capture->is_announced;
-  });
+  const bool other_announced =
+      std::any_of(at.streams.begin(), at.streams.end(),
+                  [](const Stream& other) { return other.capture && other.capture->is_announced; });
   if (stream.capture || graphs_.size() >= kMostGraphs || allocations_.size() >= kMostAllocations ||
       ((other_announced || has_peers()) && !o.is_announced))
     return;
   make_current(number);
   if (!o.is_announced) stream.bound.reset();
   if (o.is_announced)
-    for (context::Context* const pool : pools_of(number)) expect(pool->capture_begin(), "capture_begin");
+    for (context::Context* const pool : pools_of(number))
+      expect(pool->capture_begin(), "capture_begin");
   expect(sim_.stream_begin_capture(stream.handle, o.mode), "begin a capture");
   stream.capture = Capture{next_key_++, o.is_announced};
   if (!o.is_announced) at.had_unannounced_capture = true;
@@ -45,7 +46,8 @@ void World::end_capture(std::size_t number, Stream& stream, bool is_kept) {
   Graph made{stream.capture->key, number, {}, {}};
   expect(sim_.stream_end_capture(stream.handle, made.graph), "end a capture");
   if (stream.capture->is_announced)
-    for (context::Context* const pool : pools_of(number)) expect(pool->capture_end(), "capture_end");
+    for (context::Context* const pool : pools_of(number))
+      expect(pool->capture_end(), "capture_end");
   stream.capture.reset();
   if (!failure_.empty()) return;
   if (!is_kept) return destroy(made, false);
@@ -80,13 +82,15 @@ void World::operator()(const DestroyGraph& o) {
   destroy(graph, o.frees_first);
 }
 
-// What was allocated in the capture lives on for its owner, who does not know on which streams the graph ran: it can
-// only be freed without naming a stream, and not at all where that means the allocating stream.
+// What was allocated in the capture lives on for its owner, who does not know on which streams the
+// graph ran: it can only be freed without naming a stream, and not at all where that means the
+// allocating stream.
 void World::destroy(const Graph& graph, bool frees_first) {
   for (std::size_t i = allocations_.size(); i-- > 0;) {
     Allocation& allocation = allocations_[i];
     if (allocation.capture != graph.key) continue;
-    if (frees_first || must_name_home() || scene_.config.any_stream == context::AnyStreamOrder::legacy) {
+    if (frees_first || must_name_home() ||
+        scene_.config.any_stream == context::AnyStreamOrder::legacy) {
       free_unnamed(allocation, false);
       forget(allocation);
       continue;
@@ -96,7 +100,8 @@ void World::destroy(const Graph& graph, bool frees_first) {
     allocation.covered.clear();
     allocation.home = 0;
   }
-  if (graph.exec != driver::GraphExecHandle{}) expect(sim_.graph_exec_destroy(graph.exec), "destroy a graph");
+  if (graph.exec != driver::GraphExecHandle{})
+    expect(sim_.graph_exec_destroy(graph.exec), "destroy a graph");
   expect(sim_.graph_destroy(graph.graph), "destroy a graph");
 }
 
@@ -114,7 +119,7 @@ void World::settle_captures(std::size_t number) {
     if (stream.capture && failure_.empty()) end_capture(number, stream, false);
 }
 
-// --- limits ---------------------------------------------------------------------------------------------------------
+// --- --- limits
 
 void World::operator()(const Trim& o) {
   context::Context& pool = *device(o.device).pool;
@@ -124,7 +129,8 @@ void World::operator()(const Trim& o) {
 
 void World::operator()(const Preallocate& o) {
   const auto result = device(o.device).pool->preallocate(o.bytes);
-  if (!result && result.error().code != ErrorCode::out_of_memory && result.error().code != ErrorCode::unsupported)
+  if (!result && result.error().code != ErrorCode::out_of_memory &&
+      result.error().code != ErrorCode::unsupported)
     fail("preallocate: " + result.error().message);
 }
 
@@ -141,10 +147,11 @@ void World::operator()(const Synchronize& o) {
   const auto result = at.pool->synchronize();
   if (is_capturing(at) == result.ok() && (result || !at.had_unannounced_capture))
     fail(result ? "synchronize during a capture" : "synchronize: " + result.error().message);
-  if (!result && result.error().code != ErrorCode::capture_active) fail("synchronize: " + result.error().message);
+  if (!result && result.error().code != ErrorCode::capture_active)
+    fail("synchronize: " + result.error().message);
 }
 
-// --- resets ---------------------------------------------------------------------------------------------------------
+// --- --- resets
 
 void World::operator()(const Reset& o) {
   const std::size_t number = o.device % devices_.size();
@@ -153,18 +160,21 @@ void World::operator()(const Reset& o) {
   destroy_graphs(number);
   if (!o.is_foreign) {
     const auto result = at.pool->reset();
-    if (!result && result.error().code == ErrorCode::capture_active && at.had_unannounced_capture) return;
+    if (!result && result.error().code == ErrorCode::capture_active && at.had_unannounced_capture)
+      return;
     if (expect(result, "reset")) notice_reset(number, true);
     return;
   }
-  const bool is_idle = has_peers() || number % 2 == allocations_.size() % 2;  // others wait for what is queued here
+  const bool is_idle =
+      has_peers() || number % 2 == allocations_.size() % 2;  // others wait for what is queued here
   if (is_idle) sim_.run_until_idle();
   expect(sim_.device_primary_ctx_reset(static_cast<int>(number)), "reset by somebody else");
   notice_reset(number, is_idle);
 }
 
-// Streams and events are gone; memory of the pool is not, but what comes from the driver's own pool is. Without any of
-// it nothing tells the pool of a reset by others but the next call, whichever that is.
+// Streams and events are gone; memory of the pool is not, but what comes from the driver's own pool
+// is. Without any of it nothing tells the pool of a reset by others but the next call, whichever
+// that is.
 void World::notice_reset(std::size_t number, bool keeps_contents) {
   Device& at = devices_[number];
   const std::vector<Stream> dead = std::move(at.streams);
@@ -175,13 +185,15 @@ void World::notice_reset(std::size_t number, bool keeps_contents) {
   if (has_drivers_pool() || next_key_ % 2 == 0) {
     expect(at.pool->memory_info(), "memory_info after a reset");
     for (const Stream& stream : dead)
-      if (stream.bound != nullptr && stream.bound->allocate(kFirstInCapture, 0)) fail("a dead bound stream allocates");
+      if (stream.bound != nullptr && stream.bound->allocate(kFirstInCapture, 0))
+        fail("a dead bound stream allocates");
   }
   for (std::size_t i = allocations_.size(); i-- > 0;) {
     Allocation& allocation = allocations_[i];
     if (allocation.device != number) continue;
     if (!at.pool->query(allocation.ptr)) {
-      if (has_pool() && (allocation.bytes >= page() || !has_drivers_pool())) fail("a reset lost memory of the pool");
+      if (has_pool() && (allocation.bytes >= page() || !has_drivers_pool()))
+        fail("a reset lost memory of the pool");
       forget(allocation);
       continue;
     }

@@ -32,22 +32,25 @@ driver::sim::Kernel kernel_on(AddressRange range, MemoryAccess::Kind kind) {
 
 }  // namespace
 
-// --- allocating -----------------------------------------------------------------------------------------------------
+// --- --- allocating
 
 void World::operator()(const Allocate& o) {
   if (allocations_.size() >= kMostAllocations) return;
   const std::size_t number = o.device % devices_.size();
   Device& at = devices_[number];
   const bool is_named = o.stream != kAnyStream;
-  Stream& stream = at.streams[is_named ? o.stream % at.streams.size() : o.bytes % at.streams.size()];
+  Stream& stream =
+      at.streams[is_named ? o.stream % at.streams.size() : o.bytes % at.streams.size()];
   context::BoundStream* const by_object = is_named ? bound(stream) : nullptr;
   const auto result =
       by_object != nullptr
           ? by_object->allocate(o.bytes, o.alignment)
-          : at.pool->allocate({o.bytes, o.alignment, is_named ? context::Stream(stream.handle) : std::nullopt});
+          : at.pool->allocate(
+                {o.bytes, o.alignment, is_named ? context::Stream(stream.handle) : std::nullopt});
   if (!result) return judge_shortage(at, result.error(), {round_up(o.bytes, page()), 0});
   const Bytes grain = scene_.config.page_chunks ? page() : std::max(64 * kKiB, page() / 32);
-  const Bytes expected = std::max(o.alignment, o.bytes >= page() && has_pool() ? grain : kSmallAlignment);
+  const Bytes expected =
+      std::max(o.alignment, o.bytes >= page() && has_pool() ? grain : kSmallAlignment);
   if (!is_aligned(result.value(), expected))
     fail(fmt::format("{:#x} is not aligned to {}", to_integer(result.value()), expected));
   take_over(number, stream, is_named, result.value(), o.bytes);
@@ -57,7 +60,8 @@ void World::operator()(const AllocateMany& o) {
   const std::size_t number = o.device % devices_.size();
   Device& at = devices_[number];
   const bool is_named = o.stream != kAnyStream;
-  const Stream& stream = at.streams[is_named ? o.stream % at.streams.size() : o.bytes % at.streams.size()];
+  const Stream& stream =
+      at.streams[is_named ? o.stream % at.streams.size() : o.bytes % at.streams.size()];
   std::vector<Bytes> sizes;
   Bytes whole_pages = 0;
   for (std::size_t i = 0; i < o.count && allocations_.size() + i < kMostAllocations; ++i) {
@@ -65,21 +69,26 @@ void World::operator()(const AllocateMany& o) {
     whole_pages += round_up(sizes.back(), page());
   }
   std::vector<DevicePtr> made(sizes.size());
-  const auto result = at.pool->allocate_many(sizes, is_named ? context::Stream(stream.handle) : std::nullopt, made);
+  const auto result =
+      at.pool->allocate_many(sizes, is_named ? context::Stream(stream.handle) : std::nullopt, made);
   if (!result) {
     if (std::any_of(made.begin(), made.end(), [](DevicePtr ptr) { return !is_null(ptr); }))
       fail("some of many allocations are there though they failed");
     return judge_shortage(at, result.error(), {whole_pages, sizes.size() - 1});
   }
-  for (std::size_t i = 0; i < sizes.size(); ++i) take_over(number, stream, is_named, made[i], sizes[i]);
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    take_over(number, stream, is_named, made[i], sizes[i]);
 }
 
-void World::take_over(std::size_t number, const Stream& stream, bool is_named, DevicePtr ptr, Bytes bytes) {
+void World::take_over(std::size_t number, const Stream& stream, bool is_named, DevicePtr ptr,
+                      Bytes bytes) {
   for (const Allocation& live : allocations_)
     if (bytes > 0 && AddressRange{ptr, bytes}.overlaps({live.ptr, live.bytes}))
-      fail(fmt::format("overlap: {} bytes at {:#x} were handed out while {} bytes at {:#x} are live", bytes,
-                       to_integer(ptr), live.bytes, to_integer(live.ptr)));
-  // A stream that captures, or may not be used because another does, is nobody the pool will wait for.
+      fail(
+          fmt::format("overlap: {} bytes at {:#x} were handed out while {} bytes at {:#x} are live",
+                      bytes, to_integer(ptr), live.bytes, to_integer(live.ptr)));
+  // A stream that captures, or may not be used because another does, is nobody the pool will wait
+  // for.
   const bool is_tenant = is_named && is_usable(devices_[number], stream);
   Allocation made{number, ptr, bytes, stream.key, {}, !is_tenant, {}, false, {}};
   if (is_tenant) made.covered.insert(stream.key);
@@ -93,11 +102,13 @@ bool World::has_drivers_pool() const {
   return !has_pool() || scene_.config.small == context::SmallRequests::stream_ordered;
 }
 
-// Out of memory is right only when the memory is out: nothing but the chunks in use counts, since every other can be
-// moved, and a page that small requests were cut from is free when the last of these is. What is pending can be waited
-// for, except while somebody captures.
+// Out of memory is right only when the memory is out: nothing but the chunks in use counts, since
+// every other can be moved, and a page that small requests were cut from is free when the last of
+// these is. What is pending can be waited for, except while somebody captures.
 void World::judge_shortage(const Device& at, const Error& error, const Refused& refused) {
-  if (!has_pool() && (error.code == ErrorCode::capture_active || error.code == ErrorCode::unsupported)) return;
+  if (!has_pool() &&
+      (error.code == ErrorCode::capture_active || error.code == ErrorCode::unsupported))
+    return;
   if (error.code != ErrorCode::out_of_memory) return fail("allocate: " + error.message);
   const bool is_exact = has_pool() && scene_.config.max_mappings > 10'000;
   if (!is_exact || has_drivers_pool() || at.had_unannounced_capture) return;
@@ -107,12 +118,13 @@ void World::judge_shortage(const Device& at, const Error& error, const Refused& 
   const Bytes trapped_before = 2 * refused.made_before * used.largest;
   if (used.chunks + refused.whole_pages + trapped_before <= limit)
     fail(
-        fmt::format("refused: {} bytes, though {} bytes of chunks are in use of {} ({} bytes live, in whole pages): {}",
+        fmt::format("refused: {} bytes, though {} bytes of chunks are in use of {} ({} bytes live, "
+                    "in whole pages): {}",
                     refused.whole_pages, used.chunks, limit, used.asked_for, error.message));
 }
 
-// Chunks in which something is allocated, leased or a graph's, and those that live small memory is cut from, which the
-// program itself has counted.
+// Chunks in which something is allocated, leased or a graph's, and those that live small memory is
+// cut from, which the program itself has counted.
 World::InUse World::in_use(const Device& at) const {
   InUse used;
   std::set<std::uint64_t> cut_pages;
@@ -122,21 +134,25 @@ World::InUse World::in_use(const Device& at) const {
     if (!info) continue;
     const AddressRange range{allocation.ptr, info.value().usable};
     if (range.size >= page()) used.asked_for += round_up(allocation.bytes, page());
-    for (std::uint64_t number = to_integer(range.begin) / page(); number * page() < to_integer(range.end()); ++number)
+    for (std::uint64_t number = to_integer(range.begin) / page();
+         number * page() < to_integer(range.end()); ++number)
       cut_pages.insert(number);
   }
   for (const Shared& shared : shared_) {
-    if (&devices_[shared.device] != &at || shared.range.size >= page() || !is_kept(shared)) continue;
+    if (&devices_[shared.device] != &at || shared.range.size >= page() || !is_kept(shared))
+      continue;
     for (const DevicePtr byte : {shared.range.begin, shared.range.end() - 1})
       cut_pages.insert(to_integer(byte) / page());
   }
   std::vector<AddressRange> ranges;
-  for (const std::uint64_t number : cut_pages) ranges.push_back({DevicePtr{number * page()}, page()});
+  for (const std::uint64_t number : cut_pages)
+    ranges.push_back({DevicePtr{number * page()}, page()});
   for (const observe::RegionSnapshot& region : at.pool->snapshot().regions)
     if (region.kind == ' ' && !region.small_allocations) ranges.push_back(region.range);
   for (const AddressRange& chunk : at.pool->layout().chunks) {
     used.largest = std::max(used.largest, chunk.size);
-    if (std::any_of(ranges.begin(), ranges.end(), [&](const AddressRange& range) { return range.overlaps(chunk); }))
+    if (std::any_of(ranges.begin(), ranges.end(),
+                    [&](const AddressRange& range) { return range.overlaps(chunk); }))
       used.chunks += chunk.size;
   }
   return used;
@@ -146,14 +162,15 @@ void World::forget(const Allocation& allocation) {
   allocations_.erase(allocations_.begin() + (&allocation - allocations_.data()));
 }
 
-// --- using ----------------------------------------------------------------------------------------------------------
+// --- --- using
 
 // Ordinary memory is not used on a capturing stream: the graph would use it at every launch.
 World::Stream* World::work_stream(const Allocation& allocation) {
   Device& at = devices_[allocation.device];
   Stream* stream = find_stream(at, allocation.home);
   if (stream == nullptr) return nullptr;
-  if (allocation.capture) return stream->capture && stream->capture->key == *allocation.capture ? stream : nullptr;
+  if (allocation.capture)
+    return stream->capture && stream->capture->key == *allocation.capture ? stream : nullptr;
   return is_usable(at, *stream) ? stream : nullptr;
 }
 
@@ -166,7 +183,8 @@ void World::write(Allocation& allocation, const Stream& stream) {
     expect(sim_.memset_d8_async(allocation.ptr, value, allocation.bytes, stream.handle), "fill");
     return;
   }
-  driver::sim::Kernel kernel = kernel_on({allocation.ptr, allocation.bytes}, MemoryAccess::Kind::write);
+  driver::sim::Kernel kernel =
+      kernel_on({allocation.ptr, allocation.bytes}, MemoryAccess::Kind::write);
   kernel.body = [ptr = allocation.ptr, bytes = allocation.bytes, value] {
     for (std::uint8_t* byte : samples(ptr, bytes)) *byte = value;
   };
@@ -180,7 +198,8 @@ void World::read(const Allocation& allocation, const Stream& stream) {
   read(whole, whole, *allocation.content, stream.handle);
 }
 
-void World::read(AddressRange whole, AddressRange part, std::uint8_t content, driver::StreamHandle stream) {
+void World::read(AddressRange whole, AddressRange part, std::uint8_t content,
+                 driver::StreamHandle stream) {
   driver::sim::Kernel kernel = kernel_on(part, MemoryAccess::Kind::read);
   kernel.body = [this, whole, part, content] {
     for (const std::uint8_t* byte : samples(whole.begin, whole.size)) {
@@ -233,7 +252,7 @@ void World::operator()(const Move& o) {
   allocation->covered.insert(stream.key);
 }
 
-// --- freeing --------------------------------------------------------------------------------------------------------
+// --- --- freeing
 
 Result<void> World::free_on(Device& device, DevicePtr ptr, Stream& stream) {
   if (context::BoundStream* const by_object = bound(stream)) return by_object->deallocate(ptr);
@@ -258,8 +277,8 @@ void World::operator()(const Free& o) {
   forget(*allocation);
 }
 
-// Without order the pool itself must wait for the stream that the memory is used on, so that stream must be covered.
-// True: it is, or it is ordered before `stream` now.
+// Without order the pool itself must wait for the stream that the memory is used on, so that stream
+// must be covered. True: it is, or it is ordered before `stream` now.
 bool World::may_free_on(Allocation& allocation, const Stream& stream, bool is_ordered) {
   const Device& at = devices_[allocation.device];
   const Stream* home = work_stream(allocation);
@@ -292,14 +311,16 @@ void World::operator()(const FreeMany& o) {
   Device& at = devices_[number];
   const Stream& stream = at.streams[o.stream % at.streams.size()];
   std::vector<DevicePtr> freed;
-  for (std::size_t i = o.allocation % allocations_.size(); i < allocations_.size() && freed.size() < o.count; ++i) {
+  for (std::size_t i = o.allocation % allocations_.size();
+       i < allocations_.size() && freed.size() < o.count; ++i) {
     if (allocations_[i].device != number || !may_free_on(allocations_[i], stream, false)) continue;
     freed.push_back(allocations_[i].ptr);
     note_freed(allocations_[i]);
   }
   expect(at.pool->deallocate_many(freed, stream.handle), "deallocate_many");
   std::erase_if(allocations_, [&](const Allocation& allocation) {
-    return allocation.device == number && std::find(freed.begin(), freed.end(), allocation.ptr) != freed.end();
+    return allocation.device == number &&
+           std::find(freed.begin(), freed.end(), allocation.ptr) != freed.end();
   });
 }
 
@@ -311,8 +332,8 @@ void World::operator()(const FreeAnyStream& o) {
   forget(*allocation);
 }
 
-// Where VPMM_ANY_STREAM is legacy, only the work of streams that the legacy stream waits for ends before the memory is
-// used again, and that of streams named by record_use.
+// Where VPMM_ANY_STREAM is legacy, only the work of streams that the legacy stream waits for ends
+// before the memory is used again, and that of streams named by record_use.
 bool World::may_free_unnamed(const Allocation& allocation) const {
   if (allocation.capture) return true;
   if (must_name_home() && !allocation.is_any_stream) return is_covered(allocation);
@@ -336,8 +357,9 @@ void World::free_unnamed(Allocation& allocation, bool is_deferred) {
 }
 
 bool World::frees_one() {
-  const auto found = std::find_if(allocations_.begin(), allocations_.end(),
-                                  [this](const Allocation& allocation) { return may_free_unnamed(allocation); });
+  const auto found =
+      std::find_if(allocations_.begin(), allocations_.end(),
+                   [this](const Allocation& allocation) { return may_free_unnamed(allocation); });
   if (found == allocations_.end()) return false;
   free_unnamed(*found, false);
   allocations_.erase(found);
@@ -347,8 +369,10 @@ bool World::frees_one() {
 void World::operator()(const FreeWrongly& o) {
   const Allocation* allocation = pick(o.allocation);
   if (allocation == nullptr) return;
-  const auto result = devices_[allocation->device].pool->deallocate(allocation->ptr + 1, std::nullopt);
-  if (result || result.error().code != ErrorCode::invalid_pointer) fail("a pointer inside an allocation was freed");
+  const auto result =
+      devices_[allocation->device].pool->deallocate(allocation->ptr + 1, std::nullopt);
+  if (result || result.error().code != ErrorCode::invalid_pointer)
+    fail("a pointer inside an allocation was freed");
 }
 
 void World::operator()(const FreeTwice& o) {

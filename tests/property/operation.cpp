@@ -6,10 +6,13 @@
 namespace vpmm::property {
 namespace {
 
-std::string number(std::uint64_t value) { return value == kAnyStream ? "kAnyStream" : fmt::format("{}", value); }
+std::string number(std::uint64_t value) {
+  return value == kAnyStream ? "kAnyStream" : fmt::format("{}", value);
+}
 
 const char* code(driver::StreamFlags flags) {
-  return flags == driver::StreamFlags::blocking ? "driver::StreamFlags::blocking" : "driver::StreamFlags::non_blocking";
+  return flags == driver::StreamFlags::blocking ? "driver::StreamFlags::blocking"
+                                                : "driver::StreamFlags::non_blocking";
 }
 
 const char* code(driver::CaptureMode mode) {
@@ -22,15 +25,18 @@ const char* code(driver::CaptureMode mode) {
 }
 
 const char* code(context::Holder holder) {
-  return holder == context::Holder::handle ? "context::Holder::handle" : "context::Holder::importer";
+  return holder == context::Holder::handle ? "context::Holder::handle"
+                                           : "context::Holder::importer";
 }
 
 struct Printer {
   std::string operator()(const Allocate& o) const {
-    return fmt::format("Allocate{{{}, {}, {}, {}}}", o.device, number(o.stream), o.bytes, o.alignment);
+    return fmt::format("Allocate{{{}, {}, {}, {}}}", o.device, number(o.stream), o.bytes,
+                       o.alignment);
   }
   std::string operator()(const AllocateMany& o) const {
-    return fmt::format("AllocateMany{{{}, {}, {}, {}}}", o.device, number(o.stream), o.bytes, o.count);
+    return fmt::format("AllocateMany{{{}, {}, {}, {}}}", o.device, number(o.stream), o.bytes,
+                       o.count);
   }
   std::string operator()(const Write& o) const { return fmt::format("Write{{{}}}", o.allocation); }
   std::string operator()(const Read& o) const { return fmt::format("Read{{{}}}", o.allocation); }
@@ -50,9 +56,15 @@ struct Printer {
   std::string operator()(const FreeAnyStream& o) const {
     return fmt::format("FreeAnyStream{{{}, {}}}", o.allocation, o.is_deferred);
   }
-  std::string operator()(const FreeWrongly& o) const { return fmt::format("FreeWrongly{{{}}}", o.allocation); }
-  std::string operator()(const FreeTwice& o) const { return fmt::format("FreeTwice{{{}, {}}}", o.freed, o.stream); }
-  std::string operator()(const Bind& o) const { return fmt::format("Bind{{{}, {}}}", o.device, o.stream); }
+  std::string operator()(const FreeWrongly& o) const {
+    return fmt::format("FreeWrongly{{{}}}", o.allocation);
+  }
+  std::string operator()(const FreeTwice& o) const {
+    return fmt::format("FreeTwice{{{}, {}}}", o.freed, o.stream);
+  }
+  std::string operator()(const Bind& o) const {
+    return fmt::format("Bind{{{}, {}}}", o.device, o.stream);
+  }
   std::string operator()(const Spin& o) const {
     return fmt::format("Spin{{{}, {}, {}}}", o.device, o.stream, o.duration_ns);
   }
@@ -60,23 +72,31 @@ struct Printer {
     return fmt::format("Order{{{}, {}, {}}}", o.device, o.first, o.second);
   }
   std::string operator()(const ReplaceStream& o) const {
-    return fmt::format("ReplaceStream{{{}, {}, {}, {}}}", o.device, o.stream, code(o.flags), o.takes_allocations);
+    return fmt::format("ReplaceStream{{{}, {}, {}, {}}}", o.device, o.stream, code(o.flags),
+                       o.takes_allocations);
   }
   std::string operator()(const BeginCapture& o) const {
-    return fmt::format("BeginCapture{{{}, {}, {}, {}}}", o.device, o.stream, code(o.mode), o.is_announced);
+    return fmt::format("BeginCapture{{{}, {}, {}, {}}}", o.device, o.stream, code(o.mode),
+                       o.is_announced);
   }
   std::string operator()(const EndCapture& o) const {
     return fmt::format("EndCapture{{{}, {}}}", o.capture, o.is_kept);
   }
-  std::string operator()(const Launch& o) const { return fmt::format("Launch{{{}, {}}}", o.graph, o.stream); }
+  std::string operator()(const Launch& o) const {
+    return fmt::format("Launch{{{}, {}}}", o.graph, o.stream);
+  }
   std::string operator()(const DestroyGraph& o) const {
     return fmt::format("DestroyGraph{{{}, {}}}", o.graph, o.frees_first);
   }
   std::string operator()(const Share& o) const {
     return fmt::format("Share{{{}, {}, {}}}", o.allocation, o.begin, o.size);
   }
-  std::string operator()(const Lease& o) const { return fmt::format("Lease{{{}, {}, {}}}", o.share, o.begin, o.size); }
-  std::string operator()(const ReadLease& o) const { return fmt::format("ReadLease{{{}, {}}}", o.share, o.importer); }
+  std::string operator()(const Lease& o) const {
+    return fmt::format("Lease{{{}, {}, {}}}", o.share, o.begin, o.size);
+  }
+  std::string operator()(const ReadLease& o) const {
+    return fmt::format("ReadLease{{{}, {}}}", o.share, o.importer);
+  }
   std::string operator()(const EndLease& o) const {
     return fmt::format("EndLease{{{}, {}, {}}}", o.share, o.importer, code(o.holder));
   }
@@ -86,15 +106,24 @@ struct Printer {
   std::string operator()(const ReadOnPeer& o) const {
     return fmt::format("ReadOnPeer{{{}, {}, {}}}", o.allocation, o.peer, o.stream);
   }
-  std::string operator()(const Trim& o) const { return fmt::format("Trim{{{}, {}}}", o.device, o.bytes_to_keep); }
-  std::string operator()(const Preallocate& o) const { return fmt::format("Preallocate{{{}, {}}}", o.device, o.bytes); }
-  std::string operator()(const SetCapacity& o) const {
-    return fmt::format("SetCapacity{{{}, {}}}", o.device, o.bytes ? fmt::format("{}", *o.bytes) : "std::nullopt");
+  std::string operator()(const Trim& o) const {
+    return fmt::format("Trim{{{}, {}}}", o.device, o.bytes_to_keep);
   }
-  std::string operator()(const Synchronize& o) const { return fmt::format("Synchronize{{{}}}", o.device); }
+  std::string operator()(const Preallocate& o) const {
+    return fmt::format("Preallocate{{{}, {}}}", o.device, o.bytes);
+  }
+  std::string operator()(const SetCapacity& o) const {
+    return fmt::format("SetCapacity{{{}, {}}}", o.device,
+                       o.bytes ? fmt::format("{}", *o.bytes) : "std::nullopt");
+  }
+  std::string operator()(const Synchronize& o) const {
+    return fmt::format("Synchronize{{{}}}", o.device);
+  }
   std::string operator()(const Pass& o) const { return fmt::format("Pass{{{}}}", o.ns); }
   std::string operator()(const Step& o) const { return fmt::format("Step{{{}}}", o.count); }
-  std::string operator()(const Reset& o) const { return fmt::format("Reset{{{}, {}}}", o.device, o.is_foreign); }
+  std::string operator()(const Reset& o) const {
+    return fmt::format("Reset{{{}, {}}}", o.device, o.is_foreign);
+  }
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// property tests: what a program may do with pools and a GPU, as values that run and print themselves as code.
+// property tests: what a program may do with pools and a GPU, as values that run and print
+// themselves as code.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,9 @@
 
 namespace vpmm::property {
 
-// Numbers name things modulo how many there are, so that any sequence runs, also one with operations left out. What
-// cannot be done, or would break a rule of CUDA or of the pool, is passed over.
+// Numbers name things modulo how many there are, so that any sequence runs, also one with
+// operations left out. What cannot be done, or would break a rule of CUDA or of the pool, is passed
+// over.
 constexpr std::uint64_t kAnyStream = ~std::uint64_t{0};
 
 struct Allocate {
@@ -67,7 +69,8 @@ struct FreeTwice {  // what was freed a while ago and is no user's now, on any s
   std::uint64_t freed = 0;
   std::uint64_t stream = 0;
 };
-struct Bind {  // or unbind, where it is bound. Two of three calls on the stream go through the object then
+struct Bind {  // or unbind, where it is bound. Two of three calls on the stream go through the
+               // object then
   std::uint64_t device = 0;
   std::uint64_t stream = 0;
 };
@@ -159,10 +162,12 @@ struct Reset {
   bool is_foreign = false;  // by somebody else, without a word to the pool
 };
 
-using Operation = std::variant<Allocate, AllocateMany, Write, Read, ReadElsewhere, Move, Free, FreeElsewhere, FreeMany,
-                               FreeAnyStream, FreeWrongly, FreeTwice, Bind, Spin, Order, ReplaceStream, BeginCapture,
-                               EndCapture, Launch, DestroyGraph, Share, Lease, ReadLease, EndLease, SetPeerAccess,
-                               ReadOnPeer, Trim, Preallocate, SetCapacity, Synchronize, Pass, Step, Reset>;
+using Operation =
+    std::variant<Allocate, AllocateMany, Write, Read, ReadElsewhere, Move, Free, FreeElsewhere,
+                 FreeMany, FreeAnyStream, FreeWrongly, FreeTwice, Bind, Spin, Order, ReplaceStream,
+                 BeginCapture, EndCapture, Launch, DestroyGraph, Share, Lease, ReadLease, EndLease,
+                 SetPeerAccess, ReadOnPeer, Trim, Preallocate, SetCapacity, Synchronize, Pass, Step,
+                 Reset>;
 
 std::string to_code(const Operation& operation);  // "Free{.allocation = 3}"
 

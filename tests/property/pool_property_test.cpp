@@ -1,7 +1,8 @@
-// property tests: random programs on random machines keep every promise: no hazard, no broken invariant, nothing left.
+// property tests: random programs on random machines keep every promise: no hazard, no broken
+// invariant, nothing left.
 //
-// VPMM_SOAK_OPERATIONS: how many operations in all. VPMM_SOAK_FIRST_SEED: where to begin, so that several processes
-// share a soak. VPMM_SEED: replays one seed and prints its operations.
+// VPMM_SOAK_OPERATIONS: how many operations in all. VPMM_SOAK_FIRST_SEED: where to begin, so that
+// several processes share a soak. VPMM_SEED: replays one seed and prints its operations.
 #include <gtest/gtest.h>
 
 #include <unistd.h>
@@ -30,7 +31,8 @@ std::uint64_t environment(const char* name, std::uint64_t otherwise) {
 }
 
 std::string replay_command(std::uint64_t seed) {
-  return fmt::format("VPMM_SEED={} {} --gtest_filter=PoolProperty.*", seed, program_invocation_name);
+  return fmt::format("VPMM_SEED={} {} --gtest_filter=PoolProperty.*", seed,
+                     program_invocation_name);
 }
 
 // An abort inside a seed must name it, too; the watchdog ends a hang with one.
@@ -46,16 +48,19 @@ void tell_seed(int signal) {
   std::raise(signal);
 }
 
-// "hazard" of "hazard: use after free: ...": leaving operations out must not lead to another failure.
+// "hazard" of "hazard: use after free: ...": leaving operations out must not lead to another
+// failure.
 std::string kind(const std::string& failure) { return failure.substr(0, failure.find(':')); }
 
 // Leaves out what the failure does not need, in ever smaller pieces.
-std::vector<Operation> shrunk(const Scene& scene, std::vector<Operation> operations, const std::string& failure) {
+std::vector<Operation> shrunk(const Scene& scene, std::vector<Operation> operations,
+                              const std::string& failure) {
   for (std::size_t piece = operations.size() / 2; piece > 0; piece /= 2) {
     for (std::size_t at = 0; at < operations.size();) {
       std::vector<Operation> fewer = operations;
       const std::size_t end = std::min(at + piece, fewer.size());
-      fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(at), fewer.begin() + static_cast<std::ptrdiff_t>(end));
+      fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(at),
+                  fewer.begin() + static_cast<std::ptrdiff_t>(end));
       if (kind(failure_of(scene, fewer)) != kind(failure))
         at += piece;
       else
@@ -79,8 +84,8 @@ std::string failure_of_seed(std::uint64_t seed) {
   const std::string failure = failure_of(scene, operations);
   if (failure.empty()) return "";
   const std::vector<Operation> few = shrunk(scene, operations, failure);
-  return fmt::format("{}\nReplay: {}\nShrunk: {}\n{}", failure, replay_command(seed), failure_of(scene, few),
-                     as_code(scene, few));
+  return fmt::format("{}\nReplay: {}\nShrunk: {}\n{}", failure, replay_command(seed),
+                     failure_of(scene, few), as_code(scene, few));
 }
 
 void report(const std::string& failure) {
@@ -97,10 +102,12 @@ TEST(PoolProperty, random_programs_meet_no_hazard_and_leave_nothing_behind) {
     fmt::print("{}", as_code(scene, dice.program(kOperationsPerSeed)));
     report(failure_of_seed(seed));
   } else {
-    const std::uint64_t seeds = environment("VPMM_SOAK_OPERATIONS", kOperations) / kOperationsPerSeed;
+    const std::uint64_t seeds =
+        environment("VPMM_SOAK_OPERATIONS", kOperations) / kOperationsPerSeed;
     const std::uint64_t first = environment("VPMM_SOAK_FIRST_SEED", 1);
     for (const std::uint64_t once : kOnceFailed) report(failure_of_seed(once));
-    for (std::uint64_t next = first; next < first + seeds && !HasFailure(); ++next) report(failure_of_seed(next));
+    for (std::uint64_t next = first; next < first + seeds && !HasFailure(); ++next)
+      report(failure_of_seed(next));
   }
   for (const int signal : {SIGABRT, SIGSEGV}) std::signal(signal, SIG_DFL);
 }

@@ -27,48 +27,54 @@ BeginCapture capture_on(std::uint64_t stream, bool is_announced) {
 
 TEST(PoolRegression, a_free_waits_for_recorded_uses_that_its_own_stream_does_not_wait_for) {
   for (const Bytes bytes : {Bytes{1000}, 4 * kMiB})
-    EXPECT_EQ(failure_of(scene_with(), {Allocate{0, kNonBlocking, bytes, 0}, ReadElsewhere{0, kOther}, Free{0},
-                                        Allocate{0, kNonBlocking, bytes, 0}}),
-              "");
+    EXPECT_EQ(
+        failure_of(scene_with(), {Allocate{0, kNonBlocking, bytes, 0}, ReadElsewhere{0, kOther},
+                                  Free{0}, Allocate{0, kNonBlocking, bytes, 0}}),
+        "");
 }
 
 TEST(PoolRegression, a_small_free_on_another_stream_waits_for_the_stream_of_the_allocation) {
-  EXPECT_EQ(failure_of(scene_with(), {Allocate{0, kNonBlocking, 1000, 0}, FreeElsewhere{0, kOther, false},
-                                      Allocate{0, kOther, 1000, 0}}),
-            "");
+  EXPECT_EQ(
+      failure_of(scene_with(), {Allocate{0, kNonBlocking, 1000, 0}, FreeElsewhere{0, kOther, false},
+                                Allocate{0, kOther, 1000, 0}}),
+      "");
 }
 
 TEST(PoolRegression, a_reset_takes_no_retain_of_the_context_from_others) {
   for (const bool is_foreign : {true, false})
-    EXPECT_EQ(failure_of(scene_with(), {Allocate{0, kNonBlocking, 4 * kMiB, 0}, Reset{0, is_foreign},
-                                        Allocate{0, kNonBlocking, 6 * kMiB, 0}}),
-              "");
+    EXPECT_EQ(
+        failure_of(scene_with(), {Allocate{0, kNonBlocking, 4 * kMiB, 0}, Reset{0, is_foreign},
+                                  Allocate{0, kNonBlocking, 6 * kMiB, 0}}),
+        "");
 }
 
 TEST(PoolRegression, small_requests_on_other_streams_do_not_break_a_capture) {
-  EXPECT_EQ(failure_of(scene_with(), {capture_on(kNonBlocking, false), Allocate{0, kOther, 256, 0}, Free{1},
-                                      Allocate{0, kAnyStream, 256, 0}, FreeAnyStream{1, false}, EndCapture{0, true},
+  EXPECT_EQ(
+      failure_of(scene_with(), {capture_on(kNonBlocking, false), Allocate{0, kOther, 256, 0},
+                                Free{1}, Allocate{0, kAnyStream, 256, 0}, FreeAnyStream{1, false},
+                                EndCapture{0, true}, Launch{0, kOther}}),
+      "");
+}
+
+TEST(PoolRegression, a_capture_is_known_before_deferred_frees_are_proven) {
+  EXPECT_EQ(
+      failure_of(scene_with(), {Allocate{0, kNonBlocking, 10 * kMiB, 0}, FreeAnyStream{0, true},
+                                capture_on(kNonBlocking, false), EndCapture{0, true}}),
+      "");
+}
+
+TEST(PoolRegression, memory_freed_in_a_capture_is_had_again_in_it) {
+  EXPECT_EQ(failure_of(scene_with(), {capture_on(kNonBlocking, false), Free{0},
+                                      Allocate{0, kNonBlocking, 2 * kMiB, 0}, EndCapture{0, true},
                                       Launch{0, kOther}}),
             "");
 }
 
-TEST(PoolRegression, a_capture_is_known_before_deferred_frees_are_proven) {
-  EXPECT_EQ(failure_of(scene_with(), {Allocate{0, kNonBlocking, 10 * kMiB, 0}, FreeAnyStream{0, true},
-                                      capture_on(kNonBlocking, false), EndCapture{0, true}}),
-            "");
-}
-
-TEST(PoolRegression, memory_freed_in_a_capture_is_had_again_in_it) {
-  EXPECT_EQ(failure_of(scene_with(), {capture_on(kNonBlocking, false), Free{0}, Allocate{0, kNonBlocking, 2 * kMiB, 0},
-                                      EndCapture{0, true}, Launch{0, kOther}}),
-            "");
-}
-
 TEST(PoolRegression, the_end_of_an_announced_capture_is_not_the_end_of_one_seen_before) {
-  EXPECT_EQ(
-      failure_of(scene_with(), {capture_on(kNonBlocking, false), capture_on(kOther, true), EndCapture{1, true},
-                                Allocate{0, kAnyStream, 16 * kMiB, 0}, FreeAnyStream{2, false}, EndCapture{0, true}}),
-      "");
+  EXPECT_EQ(failure_of(scene_with(), {capture_on(kNonBlocking, false), capture_on(kOther, true),
+                                      EndCapture{1, true}, Allocate{0, kAnyStream, 16 * kMiB, 0},
+                                      FreeAnyStream{2, false}, EndCapture{0, true}}),
+            "");
 }
 
 TEST(PoolRegression, running_out_ends_where_no_event_proves_anything) {
@@ -77,7 +83,8 @@ TEST(PoolRegression, running_out_ends_where_no_event_proves_anything) {
     scene.sim.capacity = 32 * kMiB;
     scene.sim.context_events_supported = false;
     scene.config.any_stream = order;
-    EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, 20 * kMiB, 0}, Free{0}, Allocate{0, kOther, 26 * kMiB, 0},
+    EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, 20 * kMiB, 0}, Free{0},
+                                 Allocate{0, kOther, 26 * kMiB, 0},
                                  Allocate{0, kAnyStream, 26 * kMiB, 0}}),
               "");
   }
@@ -87,7 +94,8 @@ TEST(PoolRegression, an_aligned_request_gets_all_free_memory_when_there_is_no_mo
   Scene scene = scene_with();
   scene.sim.capacity = 48 * kMiB;
   scene.config.page_chunks = true;
-  EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, 2 * kMiB, 0}, Allocate{0, kNonBlocking, 46 * kMiB, 0}, Free{1},
+  EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, 2 * kMiB, 0},
+                               Allocate{0, kNonBlocking, 46 * kMiB, 0}, Free{1},
                                Allocate{0, kNonBlocking, 46 * kMiB, 16 * kMiB}}),
             "");
 }
@@ -96,9 +104,10 @@ TEST(PoolRegression, an_aligned_request_gets_all_free_memory_when_there_is_no_mo
 TEST(PoolRegression, memory_of_many_streams_waits_for_all_of_them_whatever_any_stream_means) {
   Scene scene = scene_with();
   scene.config.any_stream = context::AnyStreamOrder::legacy;
-  EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, 32 * kMiB, 0}, ReadElsewhere{0, kOther}, ReadElsewhere{0, 6},
-                               Free{0}, Spin{0, kLegacy, 1000}, Allocate{0, kAnyStream, 2 * kMiB, 0},
-                               FreeAnyStream{0, false}, Allocate{0, kAnyStream, 30 * kMiB, 0}}),
+  EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, 32 * kMiB, 0}, ReadElsewhere{0, kOther},
+                               ReadElsewhere{0, 6}, Free{0}, Spin{0, kLegacy, 1000},
+                               Allocate{0, kAnyStream, 2 * kMiB, 0}, FreeAnyStream{0, false},
+                               Allocate{0, kAnyStream, 30 * kMiB, 0}}),
             "");
 }
 
@@ -107,22 +116,26 @@ TEST(PoolRegression, a_use_on_the_stream_of_the_allocation_counts_when_it_was_na
   for (const Bytes bytes : {Bytes{1000}, 48 * kMiB}) {
     Scene scene = scene_with(driver::sim::Schedule::timed);
     scene.config.any_stream = context::AnyStreamOrder::legacy;
-    EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, bytes, 0}, Move{0, kLegacy, false},
-                                 Spin{0, kNonBlocking, 1'000'000'000}, ReadElsewhere{0, kNonBlocking},
-                                 FreeAnyStream{0, false}, Allocate{0, kOther, 4 * kMiB, 0}, FreeAnyStream{0, false},
-                                 Pass{1'000'000}, Allocate{0, kLegacy, bytes, 0}, Allocate{0, kLegacy, bytes, 0}}),
-              "");
+    EXPECT_EQ(
+        failure_of(scene, {Allocate{0, kNonBlocking, bytes, 0}, Move{0, kLegacy, false},
+                           Spin{0, kNonBlocking, 1'000'000'000}, ReadElsewhere{0, kNonBlocking},
+                           FreeAnyStream{0, false}, Allocate{0, kOther, 4 * kMiB, 0},
+                           FreeAnyStream{0, false}, Pass{1'000'000}, Allocate{0, kLegacy, bytes, 0},
+                           Allocate{0, kLegacy, bytes, 0}}),
+        "");
   }
 }
 
-// Events on the legacy stream may finish before a context event that stands longer; pending memory above the cap waits.
+// Events on the legacy stream may finish before a context event that stands longer; pending memory
+// above the cap waits.
 TEST(PoolRegression, an_event_on_the_legacy_stream_may_overtake_one_of_the_context) {
   Scene scene = scene_with();
   scene.config.any_stream = context::AnyStreamOrder::legacy;
-  EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, 4 * kMiB, 0}, ReadElsewhere{0, kOther}, ReadElsewhere{0, 6},
-                               Free{0}, Allocate{0, kAnyStream, 2 * kMiB, 0}, FreeAnyStream{0, false},
-                               Allocate{0, kLegacy, 100 * kMiB, 0}, FreeAnyStream{0, false},
-                               Allocate{0, kLegacy, 200 * kMiB, 0}, FreeAnyStream{0, false}}),
+  EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, 4 * kMiB, 0}, ReadElsewhere{0, kOther},
+                               ReadElsewhere{0, 6}, Free{0}, Allocate{0, kAnyStream, 2 * kMiB, 0},
+                               FreeAnyStream{0, false}, Allocate{0, kLegacy, 100 * kMiB, 0},
+                               FreeAnyStream{0, false}, Allocate{0, kLegacy, 200 * kMiB, 0},
+                               FreeAnyStream{0, false}}),
             "");
 }
 
@@ -130,9 +143,10 @@ TEST(PoolRegression, a_free_that_names_a_capturing_stream_waits_for_that_stream)
   Scene scene = scene_with();
   scene.config.unnamed_free = context::UnnamedFree::allocating_stream;
   for (const Bytes bytes : {Bytes{768}, 4 * kMiB})
-    EXPECT_EQ(failure_of(scene, {Allocate{0, kOther, bytes, 0}, Move{0, kNonBlocking, false}, Write{0},
-                                 capture_on(kNonBlocking, true), Free{0}, Synchronize{0}, Allocate{0, kOther, bytes, 0},
-                                 Step{3}, Allocate{0, kAnyStream, bytes, 0}, EndCapture{0, true}}),
+    EXPECT_EQ(failure_of(scene, {Allocate{0, kOther, bytes, 0}, Move{0, kNonBlocking, false},
+                                 Write{0}, capture_on(kNonBlocking, true), Free{0}, Synchronize{0},
+                                 Allocate{0, kOther, bytes, 0}, Step{3},
+                                 Allocate{0, kAnyStream, bytes, 0}, EndCapture{0, true}}),
               "");
 }
 
@@ -141,13 +155,14 @@ TEST(PoolRegression, what_the_last_holder_lets_go_of_waits_for_all_work_whatever
   scene.config.any_stream = context::AnyStreamOrder::legacy;
   for (const Bytes bytes : {Bytes{1000}, 6 * kMiB})
     EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, bytes, 0}, Share{0, 0, 4}, Free{0},
-                                 EndLease{0, 0, context::Holder::handle}, AllocateMany{0, kAnyStream, bytes, 6}}),
+                                 EndLease{0, 0, context::Holder::handle},
+                                 AllocateMany{0, kAnyStream, bytes, 6}}),
               "");
 }
 
 TEST(PoolRegression, running_out_without_a_pool_takes_back_what_any_stream_frees_hold) {
-  for (const auto order :
-       {context::AnyStreamOrder::context, context::AnyStreamOrder::legacy, context::AnyStreamOrder::park}) {
+  for (const auto order : {context::AnyStreamOrder::context, context::AnyStreamOrder::legacy,
+                           context::AnyStreamOrder::park}) {
     Scene scene = scene_with();
     scene.sim.vmm_supported = false;
     scene.sim.capacity = 128 * kMiB;

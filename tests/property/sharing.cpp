@@ -1,7 +1,8 @@
 // property tests: memory that other processes hold, and another GPU that uses memory of the pool.
 //
-// The other process is a stream that the pool never hears of. It reads what it has leased, also after the exporter's
-// free; the samples in there and the simulator's hazard checker tell whether anybody took the memory away from it.
+// The other process is a stream that the pool never hears of. It reads what it has leased, also
+// after the exporter's free; the samples in there and the simulator's hazard checker tell whether
+// anybody took the memory away from it.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -17,8 +18,8 @@ namespace {
 
 constexpr std::size_t kMostShared = 24;
 
-// A quarter of `whole`, the rest of it, all of it, and so on: as often as not with the first or the last byte. Perhaps
-// empty.
+// A quarter of `whole`, the rest of it, all of it, and so on: as often as not with the first or the
+// last byte. Perhaps empty.
 AddressRange part_of(AddressRange whole, std::uint64_t begin, std::uint64_t size) {
   const Bytes offset = whole.size * (begin % 4) / 4;
   return {whole.begin + offset, (whole.size - offset) * (size % 5) / 4};
@@ -32,11 +33,12 @@ AddressRange common(AddressRange a, AddressRange b) {
 
 }  // namespace
 
-// --- what is shared -------------------------------------------------------------------------------------------------
+// --- --- what is shared
 
 World::Shared* World::find_shared(const Allocation& allocation) {
   for (Shared& shared : shared_)
-    if (shared.freed == Shared::Freed::no && shared.device == allocation.device && shared.range.begin == allocation.ptr)
+    if (shared.freed == Shared::Freed::no && shared.device == allocation.device &&
+        shared.range.begin == allocation.ptr)
       return &shared;
   return nullptr;
 }
@@ -58,7 +60,8 @@ void World::note_freed(const Allocation& allocation, Shared::Freed how) {
 
 // A deferred free is carried out by some later call, and what is held keeps its address.
 bool World::is_freed(const Shared& shared) const {
-  if (shared.freed == Shared::Freed::deferred) return !devices_[shared.device].pool->query(shared.range.begin).ok();
+  if (shared.freed == Shared::Freed::deferred)
+    return !devices_[shared.device].pool->query(shared.range.begin).ok();
   return shared.freed == Shared::Freed::yes;
 }
 
@@ -73,7 +76,8 @@ void World::check_shared() {
         fail("memory that was freed is live again while another process holds it");
     }
     const Bytes told = devices_[number].pool->statistics().leased_bytes;
-    if (told != kept) fail(fmt::format("leased: {} bytes are told, and {} are freed and held", told, kept));
+    if (told != kept)
+      fail(fmt::format("leased: {} bytes are told, and {} are freed and held", told, kept));
   }
 }
 
@@ -90,11 +94,13 @@ void World::operator()(const Share& o) {
   if (!result && result.error().code == ErrorCode::unsupported && may_be_drivers) return;
   if (!result && result.error().code == ErrorCode::invalid_argument && part.empty()) return;
   if (!result) return fail("share: " + result.error().message);
-  if (part.empty() || result.value().allocation != whole.begin || result.value().offset != part.begin - whole.begin)
+  if (part.empty() || result.value().allocation != whole.begin ||
+      result.value().offset != part.begin - whole.begin)
     return fail("share tells another range");
   Shared* shared = find_shared(*allocation);
   if (shared == nullptr) {
-    if (!share_ids_.insert(result.value().share).second) return fail("a number of the past was given again");
+    if (!share_ids_.insert(result.value().share).second)
+      return fail("a number of the past was given again");
     shared = &shared_.emplace_back();
     shared->id = result.value().share;
     shared->device = allocation->device;
@@ -113,7 +119,7 @@ void World::operator()(const Share& o) {
   check();
 }
 
-// --- the other process ----------------------------------------------------------------------------------------------
+// --- --- the other process
 
 const World::Stream& World::other_process(Device& at) {
   if (!at.other_process) at.other_process = created_stream(driver::StreamFlags::non_blocking);
@@ -132,7 +138,8 @@ void World::operator()(const Lease& o) {
   if (shared_.empty()) return;
   Shared& shared = shared_[o.share % shared_.size()];
   const AddressRange part = part_of(shared.range, o.begin, o.size);
-  const auto result = devices_[shared.device].pool->lease(shared.id, part.begin - shared.range.begin, part.size);
+  const auto result =
+      devices_[shared.device].pool->lease(shared.id, part.begin - shared.range.begin, part.size);
   const bool is_over = shared.freed == Shared::Freed::yes && shared.handles == 0;
   const bool may_be_over = shared.freed != Shared::Freed::no && shared.handles == 0;
   if (!result && result.error().code == ErrorCode::not_shared && may_be_over) {
@@ -157,7 +164,8 @@ void World::operator()(const Lease& o) {
 void World::operator()(const ReadLease& o) {
   if (shared_.empty()) return;
   const Shared& shared = shared_[o.share % shared_.size()];
-  if (!shared.importers.empty()) read(shared, shared.importers[o.importer % shared.importers.size()]);
+  if (!shared.importers.empty())
+    read(shared, shared.importers[o.importer % shared.importers.size()]);
 }
 
 // An importer is done with the memory when it says so, whatever captures here.
@@ -166,7 +174,8 @@ void World::operator()(const EndLease& o) {
   Shared& shared = shared_[o.share % shared_.size()];
   Device& at = devices_[shared.device];
   if (o.holder == Holder::importer && !shared.importers.empty()) {
-    const auto importer = shared.importers.begin() + static_cast<std::ptrdiff_t>(o.importer % shared.importers.size());
+    const auto importer = shared.importers.begin() +
+                          static_cast<std::ptrdiff_t>(o.importer % shared.importers.size());
     read(shared, *importer);
     const driver::RelaxedCaptureScope relaxed(sim_);
     make_current(shared.device);
@@ -183,14 +192,16 @@ void World::operator()(const EndLease& o) {
 void World::end_leases(std::size_t one_in) {
   for (std::size_t i = 0; i < shared_.size(); i += one_in) {
     while (shared_[i].handles > 0 && failure_.empty()) (*this)(EndLease{i, 0, Holder::handle});
-    while (!shared_[i].importers.empty() && failure_.empty()) (*this)(EndLease{i, 0, Holder::importer});
+    while (!shared_[i].importers.empty() && failure_.empty())
+      (*this)(EndLease{i, 0, Holder::importer});
   }
 }
 
-// --- another GPU ----------------------------------------------------------------------------------------------------
+// --- --- another GPU
 
 bool World::has_peers() const {
-  return std::any_of(devices_.begin(), devices_.end(), [](const Device& each) { return !each.peers.empty(); });
+  return std::any_of(devices_.begin(), devices_.end(),
+                     [](const Device& each) { return !each.peers.empty(); });
 }
 
 std::vector<context::Context*> World::pools_of(std::size_t number) {
@@ -206,7 +217,9 @@ void World::operator()(const SetPeerAccess& o) {
   if (is_capturing_anywhere()) return;  // the captures were not announced to that pool
   const auto result = at.pool->set_peer_access(static_cast<driver::DeviceOrdinal>(peer));
   if (&at == &devices_[peer]) return static_cast<void>(expect(result, "set_peer_access"));
-  if (!result && result.error().code == ErrorCode::unsupported && (!has_pool() || has_drivers_pool())) return;
+  if (!result && result.error().code == ErrorCode::unsupported &&
+      (!has_pool() || has_drivers_pool()))
+    return;
   if (expect(result, "set_peer_access")) at.peers.insert(peer);
 }
 

@@ -1,6 +1,7 @@
-// property tests: several threads with a pool per device, memory that one allocates and another frees, or that another
-// process holds beyond that, and resets while all of them pause. In a third of the seeds the threads share streams; in
-// all, an observer of each device trims, limits, looks and records beside them.
+// property tests: several threads with a pool per device, memory that one allocates and another
+// frees, or that another process holds beyond that, and resets while all of them pause. In a third
+// of the seeds the threads share streams; in all, an observer of each device trims, limits, looks
+// and records beside them.
 //
 // VPMM_SOAK_OPERATIONS: a tenth of it is done here. VPMM_SEED: replays one seed.
 #include <gtest/gtest.h>
@@ -20,8 +21,8 @@ constexpr std::uint64_t kStepsPerThread = 400;
 constexpr std::uint64_t kLeastSeeds = 16;
 constexpr std::uint64_t kShareOfSoak = 10;  // one in so many operations
 
-// Streams here are non-blocking, and memory is freed without a stream while they use it. `legacy` forbids that, and
-// `allocating_stream` where another thread has moved the memory on.
+// Streams here are non-blocking, and memory is freed without a stream while they use it. `legacy`
+// forbids that, and `allocating_stream` where another thread has moved the memory on.
 Scene scene_for_threads(std::uint64_t seed) {
   Dice dice(seed);
   Scene scene = dice.scene();
@@ -46,7 +47,8 @@ TEST(PoolThreads, threads_that_share_a_pool_meet_no_hazard_and_leave_nothing_beh
   std::uint64_t done = 0;
   for (std::uint64_t seed = first; !is_over(seed, done) && !HasFailure(); ++seed) {
     const Scene scene = scene_for_threads(seed);
-    Crew crew(scene, seed % 3 == 0 ? Crew::Streams::shared : Crew::Streams::own, fmt::format("VPMM_SEED={}", seed));
+    Crew crew(scene, seed % 3 == 0 ? Crew::Streams::shared : Crew::Streams::own,
+              fmt::format("VPMM_SEED={}", seed));
     const std::uint64_t threads = 2 + seed % 7;
     crew.run(seed, threads, static_cast<int>(kStepsPerThread), 1 + static_cast<int>(seed % 4));
     done += threads * kStepsPerThread;

@@ -49,7 +49,8 @@ std::string to_code(const Scene& scene) {
   const context::Config& config = scene.config;
   std::string code = fmt::format(
       "scene.sim.device_count = {};\nscene.sim.capacity = {};\nscene.sim.seed = {};\n"
-      "scene.sim.schedule = driver::sim::Schedule::{};\nscene.sim.lag_ns = {};\nscene.sim.vmm_supported = {};\n"
+      "scene.sim.schedule = driver::sim::Schedule::{};\nscene.sim.lag_ns = "
+      "{};\nscene.sim.vmm_supported = {};\n"
       "scene.sim.memory_pools_supported = {};\nscene.sim.context_events_supported = {};\n",
       sim.device_count, sim.capacity, sim.seed, name(sim.schedule), sim.lag_ns, sim.vmm_supported,
       sim.memory_pools_supported, sim.context_events_supported);
@@ -57,8 +58,8 @@ std::string to_code(const Scene& scene) {
       "scene.config.page_size = {};\nscene.config.va_size = {};\nscene.config.page_chunks = {};\n"
       "scene.config.chunk_max = {};\nscene.config.max_mappings = {};\nscene.config.pages = {};\n"
       "scene.config.any_stream = context::AnyStreamOrder::{};\n",
-      config.page_size.value_or(2 * kMiB), config.va_size, config.page_chunks, config.chunk_max, config.max_mappings,
-      config.pages, name(config.any_stream));
+      config.page_size.value_or(2 * kMiB), config.va_size, config.page_chunks, config.chunk_max,
+      config.max_mappings, config.pages, name(config.any_stream));
   if (config.small == context::SmallRequests::stream_ordered)
     code += "scene.config.small = context::SmallRequests::stream_ordered;\n";
   if (config.prefer != pool::Prefer::balanced)
@@ -83,7 +84,8 @@ World::World(const Scene& scene)
     devices_[number].pool = std::move(created).value();
     devices_[number].capacity = scene.config.capacity;
     if (scene.frees_when_short)
-      devices_[number].pool->set_out_of_memory_callback([this](const context::OutOfMemory&) { return frees_one(); });
+      devices_[number].pool->set_out_of_memory_callback(
+          [this](const context::OutOfMemory&) { return frees_one(); });
   }
 }
 
@@ -106,7 +108,7 @@ template bool World::expect(const Result<void>&, const char*);
 template bool World::expect(const Result<Bytes>&, const char*);
 template bool World::expect(const Result<driver::MemInfo>&, const char*);
 
-// --- contexts and streams -------------------------------------------------------------------------------------------
+// --- --- contexts and streams
 
 // Retains the context, the first time or after a reset, and makes its streams.
 void World::open(std::size_t number) {
@@ -125,8 +127,8 @@ void World::make_streams(Device& device) {
   if (device.context_id == driver::ContextId{1}) device.streams.back().handle = driver::kNullStream;
   device.streams.push_back({driver::kPerThreadStream, next_key_++, true, {}, {}});
   for (std::size_t i = 0; i < kCreatedStreams; ++i)
-    device.streams.push_back(
-        created_stream(i % 2 == 0 ? driver::StreamFlags::non_blocking : driver::StreamFlags::blocking));
+    device.streams.push_back(created_stream(i % 2 == 0 ? driver::StreamFlags::non_blocking
+                                                       : driver::StreamFlags::blocking));
 }
 
 World::Stream World::created_stream(driver::StreamFlags flags) {
@@ -155,7 +157,8 @@ bool World::is_capturing(const Device& device) const {
 }
 
 bool World::is_capturing_anywhere() const {
-  return std::any_of(devices_.begin(), devices_.end(), [this](const Device& each) { return is_capturing(each); });
+  return std::any_of(devices_.begin(), devices_.end(),
+                     [this](const Device& each) { return is_capturing(each); });
 }
 
 World::Stream* World::find_stream(Device& device, std::uint64_t key) {
@@ -232,7 +235,7 @@ void World::operator()(const Step& o) {
   }
 }
 
-// --- what must hold -------------------------------------------------------------------------------------------------
+// --- --- what must hold
 
 void World::run(const Operation& operation) {
   if (failure_.empty()) std::visit([this](const auto& o) { (*this)(o); }, operation);
@@ -256,9 +259,9 @@ void World::finish() {
   end_leases(2);
   for (Allocation& allocation : allocations_)
     if (may_free_unnamed(allocation)) free_unnamed(allocation, false);
-  allocations_.erase(
-      std::remove_if(allocations_.begin(), allocations_.end(), [](const Allocation& a) { return is_null(a.ptr); }),
-      allocations_.end());
+  allocations_.erase(std::remove_if(allocations_.begin(), allocations_.end(),
+                                    [](const Allocation& a) { return is_null(a.ptr); }),
+                     allocations_.end());
   sim_.run_until_idle();
   for (std::size_t number = 0; number < devices_.size(); ++number) {
     make_current(number);
@@ -266,7 +269,8 @@ void World::finish() {
   }
   for (Allocation& allocation : allocations_) free_unnamed(allocation, false);
   check();
-  const bool ends_held = scene_.sim.seed % 4 == 0;  // the pool, while others still have memory of it
+  const bool ends_held =
+      scene_.sim.seed % 4 == 0;  // the pool, while others still have memory of it
   if (!ends_held) end_leases(1);
   for (std::size_t number = 0; number < devices_.size() && failure_.empty(); ++number) {
     context::Context& pool = *devices_[number].pool;
@@ -276,7 +280,8 @@ void World::finish() {
     if (!ends_held && now.live_allocations != 0)
       fail(fmt::format("{} allocations are left after all were freed", now.live_allocations));
     if (!ends_held && (now.live_bytes | now.allocated_bytes) != 0)
-      fail(fmt::format("{} bytes live, {} allocated after all were freed", now.live_bytes, now.allocated_bytes));
+      fail(fmt::format("{} bytes live, {} allocated after all were freed", now.live_bytes,
+                       now.allocated_bytes));
     check();
     for (Stream& stream : devices_[number].streams) stream.bound.reset();
     devices_[number].pool.reset();
@@ -284,9 +289,11 @@ void World::finish() {
     expect(sim_.ctx_get_id(devices_[number].context, id), "the context after the pool");
   }
   const driver::sim::Census left = sim_.census();
-  if (failure_.empty() && (left.chunks | left.mappings | left.reservations | left.pool_allocations | left.events) != 0)
-    fail(fmt::format("left: {} chunks, {} mappings, {} reservations, {} pool allocations, {} events", left.chunks,
-                     left.mappings, left.reservations, left.pool_allocations, left.events));
+  if (failure_.empty() &&
+      (left.chunks | left.mappings | left.reservations | left.pool_allocations | left.events) != 0)
+    fail(fmt::format(
+        "left: {} chunks, {} mappings, {} reservations, {} pool allocations, {} events",
+        left.chunks, left.mappings, left.reservations, left.pool_allocations, left.events));
   check();
 }
 

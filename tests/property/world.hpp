@@ -1,4 +1,5 @@
-// property tests: simulated GPUs with a pool each, and a program that uses them by the rules and knows what must hold.
+// property tests: simulated GPUs with a pool each, and a program that uses them by the rules and
+// knows what must hold.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ namespace vpmm::property {
 struct Scene {
   driver::sim::SimOptions sim;
   context::Config config;
-  bool frees_when_short = false;  // the out-of-memory callback frees an allocation and asks for another try
+  bool frees_when_short =
+      false;  // the out-of-memory callback frees an allocation and asks for another try
 };
 std::string to_code(const Scene& scene);
 
@@ -59,8 +61,9 @@ class World {
     std::unique_ptr<context::Context> pool;
     std::vector<Stream> streams;  // 0: legacy, 1: per thread, the rest created
     std::optional<Bytes> capacity;
-    bool had_unannounced_capture = false;  // since the context began: the pool may not have heard of its end
-    std::optional<Stream> other_process;   // the work of all importers; the pool never hears of it
+    bool had_unannounced_capture =
+        false;  // since the context began: the pool may not have heard of its end
+    std::optional<Stream> other_process;  // the work of all importers; the pool never hears of it
     std::set<std::size_t> peers;
   };
   struct Allocation {
@@ -71,8 +74,9 @@ class World {
     std::set<std::uint64_t> covered;  // keys of streams whose work the pool itself waits for
     bool is_any_stream = false;       // no stream was named when it was allocated
     std::optional<std::uint8_t> content;
-    bool is_shared = false;                // others read it, unordered with home: no more writes
-    std::optional<std::uint64_t> capture;  // key of the capture it was allocated in, while its graph exists
+    bool is_shared = false;  // others read it, unordered with home: no more writes
+    std::optional<std::uint64_t>
+        capture;  // key of the capture it was allocated in, while its graph exists
   };
   // An allocation that was exported: alive, freed and held, or of the past.
   struct Shared {
@@ -139,8 +143,9 @@ class World {
   Device& device(std::uint64_t number) { return devices_[number % devices_.size()]; }
   void make_streams(Device& device);
   Stream created_stream(driver::StreamFlags flags);
-  context::BoundStream* bound(Stream& stream);                       // for this call; null: it goes by the handle
-  bool is_usable(const Device& device, const Stream& stream) const;  // ordinary work may be queued on it
+  context::BoundStream* bound(Stream& stream);  // for this call; null: it goes by the handle
+  bool is_usable(const Device& device,
+                 const Stream& stream) const;  // ordinary work may be queued on it
   bool is_capturing(const Device& device) const;
   bool is_capturing_anywhere() const;
   Stream* find_stream(Device& device, std::uint64_t key);
@@ -155,7 +160,8 @@ class World {
   // Whether requests below a page are the driver's to serve: what they got dies with its context.
   bool has_drivers_pool() const;
   Bytes page() const { return scene_.config.page_size.value_or(2 * kMiB); }
-  void take_over(std::size_t device, const Stream& stream, bool is_named, DevicePtr ptr, Bytes bytes);
+  void take_over(std::size_t device, const Stream& stream, bool is_named, DevicePtr ptr,
+                 Bytes bytes);
   struct Refused {
     Bytes whole_pages = 0;
     Bytes made_before = 0;  // so many others in the same call, which were freed
@@ -171,16 +177,21 @@ class World {
   void write(Allocation& allocation, const Stream& stream);
   void read(const Allocation& allocation, const Stream& stream);
   // Samples of `whole` inside `part`.
-  void read(AddressRange whole, AddressRange part, std::uint8_t content, driver::StreamHandle stream);
+  void read(AddressRange whole, AddressRange part, std::uint8_t content,
+            driver::StreamHandle stream);
   bool may_free_on(Allocation& allocation, const Stream& stream, bool is_ordered);
   Result<void> free_on(Device& device, DevicePtr ptr, Stream& stream);
   void note_freed(const Allocation& allocation);
-  bool must_name_home() const { return scene_.config.unnamed_free == context::UnnamedFree::allocating_stream; }
+  bool must_name_home() const {
+    return scene_.config.unnamed_free == context::UnnamedFree::allocating_stream;
+  }
   bool may_free_unnamed(const Allocation& allocation) const;
   void free_unnamed(Allocation& allocation, bool is_deferred);
   bool frees_one();
 
-  bool is_covered(const Allocation& allocation) const { return allocation.covered.count(allocation.home) != 0; }
+  bool is_covered(const Allocation& allocation) const {
+    return allocation.covered.count(allocation.home) != 0;
+  }
 
   // sharing.cpp
   Shared* find_shared(const Allocation& allocation);  // none where no handle was ever made
@@ -207,7 +218,8 @@ class World {
   std::vector<Device> devices_;
   std::optional<std::size_t> current_;
   std::vector<Allocation> allocations_;
-  std::deque<std::pair<std::size_t, DevicePtr>> freed_;  // lately, by device; perhaps somebody else's by now
+  std::deque<std::pair<std::size_t, DevicePtr>>
+      freed_;  // lately, by device; perhaps somebody else's by now
   std::vector<Graph> graphs_;
   std::vector<Shared> shared_;
   std::set<context::ShareId> share_ids_;  // that were ever given

@@ -42,14 +42,17 @@ void agrees_with_a_set(std::uint64_t pages, std::uint64_t seed) {
       naive.erase(naive.begin());
     }
     const std::uint64_t asked = random() % pages;
-    ASSERT_EQ(ours.first_from(asked), first_from(naive, asked)) << pages << " pages, from " << asked;
-    ASSERT_EQ(ours.last_up_to(asked), last_up_to(naive, asked)) << pages << " pages, up to " << asked;
+    ASSERT_EQ(ours.first_from(asked), first_from(naive, asked))
+        << pages << " pages, from " << asked;
+    ASSERT_EQ(ours.last_up_to(asked), last_up_to(naive, asked))
+        << pages << " pages, up to " << asked;
     ASSERT_EQ(ours.empty(), naive.empty());
   }
 }
 
 TEST(PageSet, numbers_are_found_as_in_a_sorted_set_whatever_the_depth) {
-  constexpr std::uint64_t kPages[] = {1, 2, 63, 64, 65, 4095, 4096, 4097, 262'144, 262'145, 5'000'000};
+  constexpr std::uint64_t kPages[] = {1,    2,    63,      64,      65,       4095,
+                                      4096, 4097, 262'144, 262'145, 5'000'000};
   for (const std::uint64_t pages : kPages) agrees_with_a_set(pages, pages);
 }
 

@@ -8,7 +8,8 @@
 namespace vpmm::region {
 namespace {
 
-// Whether `count` pages fit behind some page of `span` whose number from kStart's zero is a multiple of `alignment`.
+// Whether `count` pages fit behind some page of `span` whose number from kStart's zero is a
+// multiple of `alignment`.
 bool fits_in(PageSpan span, std::uint64_t count, std::uint64_t alignment) {
   for (std::uint64_t at = span.first; at + count <= span.first + span.count; ++at)
     if (to_integer(page(at)) % (alignment * kPage) == 0) return true;
@@ -16,8 +17,8 @@ bool fits_in(PageSpan span, std::uint64_t count, std::uint64_t alignment) {
 }
 
 template <typename Usable>
-std::optional<PageSpan> smallest(const Vector<ModelRegion>& regions, std::uint64_t count, std::uint64_t alignment,
-                                 const Usable& usable) {
+std::optional<PageSpan> smallest(const Vector<ModelRegion>& regions, std::uint64_t count,
+                                 std::uint64_t alignment, const Usable& usable) {
   std::optional<PageSpan> best;
   for (const ModelRegion& region : regions) {
     if (!usable(region) || !fits_in(region.span, count, alignment)) continue;
@@ -27,9 +28,12 @@ std::optional<PageSpan> smallest(const Vector<ModelRegion>& regions, std::uint64
 }
 
 bool is_own(const ModelRegion& region, std::optional<time::TimelineId> own) {
-  return region.state == RegionState::free && own && region.parts.size() == 1 && region.parts.contains(*own);
+  return region.state == RegionState::free && own && region.parts.size() == 1 &&
+         region.parts.contains(*own);
 }
-bool is_complete(const ModelRegion& region) { return region.state == RegionState::free && region.parts.empty(); }
+bool is_complete(const ModelRegion& region) {
+  return region.state == RegionState::free && region.parts.empty();
+}
 bool is_usable(const ModelRegion& region, std::optional<time::TimelineId> own) {
   return is_complete(region) || is_own(region, own);
 }
@@ -55,7 +59,8 @@ ReferenceModel::ReferenceModel(const Vector<PageSpan>& reservations) {
 
 void ReferenceModel::reserve(PageSpan span) {
   ++last_id_;
-  for (std::uint64_t at = span.first; at < span.first + span.count; ++at) pages_[at] = Page{last_id_, last_id_, {}};
+  for (std::uint64_t at = span.first; at < span.first + span.count; ++at)
+    pages_[at] = Page{last_id_, last_id_, {}};
 }
 
 void ReferenceModel::unreserve(PageSpan span) {
@@ -63,9 +68,12 @@ void ReferenceModel::unreserve(PageSpan span) {
 }
 
 bool ReferenceModel::is_reservation(PageSpan span) const {
-  const auto goes_on = [this](std::uint64_t a, std::uint64_t b) { return pages_.contains(b) && one_reservation(a, b); };
+  const auto goes_on = [this](std::uint64_t a, std::uint64_t b) {
+    return pages_.contains(b) && one_reservation(a, b);
+  };
   const std::uint64_t last = span.first + span.count - 1;
-  return one_reservation(span.first, last) && !goes_on(last, last + 1) && !goes_on(span.first, span.first - 1);
+  return one_reservation(span.first, last) && !goes_on(last, last + 1) &&
+         !goes_on(span.first, span.first - 1);
 }
 
 template <typename Change>
@@ -94,7 +102,8 @@ bool ReferenceModel::merge_once() {
   for (auto here = pages_.begin(), next = std::next(here); next != pages_.end(); here = next++) {
     const ModelRegion a = here->second.what;
     const ModelRegion b = next->second.what;
-    if (here->second.id == next->second.id || !one_reservation(here->first, next->first) || a.state != b.state)
+    if (here->second.id == next->second.id || !one_reservation(here->first, next->first) ||
+        a.state != b.state)
       continue;
     if (a.state != RegionState::hole && a.state != RegionState::free) continue;
     if (a.parts.size() != b.parts.size() || a.parts.size() > 1) continue;
@@ -150,7 +159,9 @@ void ReferenceModel::attach_zombie(std::uint64_t page, const Parts& parts) {
 }
 
 void ReferenceModel::attach_allocated(std::uint64_t page, Bytes requested) {
-  change(page, [&](ModelRegion& region) { region = {{}, RegionState::allocated, {}, 0, requested}; });
+  change(page, [&](ModelRegion& region) {
+    region = {{}, RegionState::allocated, {}, 0, requested};
+  });
 }
 
 void ReferenceModel::split(std::uint64_t at) {
@@ -197,13 +208,14 @@ bool ReferenceModel::one_reservation(std::uint64_t a, std::uint64_t b) const {
 
 std::optional<PageSpan> ReferenceModel::best_fit(std::uint64_t count, std::uint64_t alignment,
                                                  std::optional<time::TimelineId> own) const {
-  return smallest(regions(), count, alignment, [&](const ModelRegion& region) { return is_usable(region, own); });
+  return smallest(regions(), count, alignment,
+                  [&](const ModelRegion& region) { return is_usable(region, own); });
 }
 
 std::optional<PageSpan> ReferenceModel::best_own_fit(std::uint64_t count, std::uint64_t alignment,
                                                      std::optional<time::TimelineId> own) const {
-  const std::optional<PageSpan> pending =
-      smallest(regions(), count, alignment, [&](const ModelRegion& region) { return is_own(region, own); });
+  const std::optional<PageSpan> pending = smallest(
+      regions(), count, alignment, [&](const ModelRegion& region) { return is_own(region, own); });
   return pending ? pending : smallest(regions(), count, alignment, is_complete);
 }
 
@@ -221,7 +233,8 @@ Vector<PageSpan> ReferenceModel::holes(std::uint64_t count) const {
   return in_order(std::move(all));
 }
 
-Vector<PageSpan> ReferenceModel::fits(std::uint64_t count, std::optional<time::TimelineId> own, bool own_first) const {
+Vector<PageSpan> ReferenceModel::fits(std::uint64_t count, std::optional<time::TimelineId> own,
+                                      bool own_first) const {
   Vector<PageSpan> first;
   Vector<PageSpan> all;
   for (const ModelRegion& region : regions()) {
@@ -234,7 +247,8 @@ Vector<PageSpan> ReferenceModel::fits(std::uint64_t count, std::optional<time::T
   return first;
 }
 
-std::optional<PageSpan> ReferenceModel::smallest_hole(std::uint64_t count, std::uint64_t alignment) const {
+std::optional<PageSpan> ReferenceModel::smallest_hole(std::uint64_t count,
+                                                      std::uint64_t alignment) const {
   return smallest(regions(), count, alignment,
                   [](const ModelRegion& region) { return region.state == RegionState::hole; });
 }
@@ -248,8 +262,8 @@ Vector<Vector<PageSpan>> ReferenceModel::runs() const {
   };
   for (const ModelRegion& region : regions()) {
     const std::uint64_t first = region.span.first;
-    const bool touches =
-        !run.empty() && run.back().first + run.back().count == first && one_reservation(first - 1, first);
+    const bool touches = !run.empty() && run.back().first + run.back().count == first &&
+                         one_reservation(first - 1, first);
     if (!touches || region.state != RegionState::free) close();
     if (region.state == RegionState::free) run.push_back(region.span);
   }

@@ -1,4 +1,5 @@
-// region tests: the region index said naively: a row of pages, every question answered by looking at all of them.
+// region tests: the region index said naively: a row of pages, every question answered by looking
+// at all of them.
 #pragma once
 
 #include <cstdint>
@@ -62,8 +63,10 @@ class ReferenceModel {
                                      std::optional<time::TimelineId> own) const;
   std::optional<PageSpan> smallest_hole(std::uint64_t count, std::uint64_t alignment) const;
   Vector<PageSpan> holes(std::uint64_t count) const;  // of at least as many, by size and address
-  // Of at least as many, what `own` may use, by size and address; `own_first`: its pending ones first.
-  Vector<PageSpan> fits(std::uint64_t count, std::optional<time::TimelineId> own, bool own_first) const;
+  // Of at least as many, what `own` may use, by size and address; `own_first`: its pending ones
+  // first.
+  Vector<PageSpan> fits(std::uint64_t count, std::optional<time::TimelineId> own,
+                        bool own_first) const;
   Vector<Vector<PageSpan>> runs() const;
   Vector<PageSpan> by_age(RegionState state) const;
   std::string picture() const;

@@ -1,4 +1,5 @@
-// region tests: an index whose pages are mapped, allocated and looked at by number; valid at the end of every test.
+// region tests: an index whose pages are mapped, allocated and looked at by number; valid at the
+// end of every test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +20,8 @@ class RegionIndexTest : public testing::Test {
     return index.attach_free(index.detach(region_at(index, first), pages(first, count)), stamp);
   }
   Region* allocate(std::uint64_t first, std::uint64_t count) {
-    return index.allocate(region_at(index, first), pages(first, count), Owner{count * kPage, A, {}, 0});
+    return index.allocate(region_at(index, first), pages(first, count),
+                          Owner{count * kPage, A, {}, 0});
   }
   // The pages at which the free regions begin, oldest first.
   Vector<std::uint64_t> by_age() const {

@@ -1,4 +1,5 @@
-// region tests: what RegionIndex does where a caller breaks its preconditions, or changes a region behind its back.
+// region tests: what RegionIndex does where a caller breaks its preconditions, or changes a region
+// behind its back.
 #include <gtest/gtest.h>
 
 #include "region/region_index.hpp"
@@ -44,7 +45,8 @@ TEST_F(RegionIndexValidate, validate_tells_a_region_changed_behind_its_back) {
   EXPECT_EQ(broken.validate(), "region at 0x7f0000000000 is not allocated but has a holder");
   region_at(broken, 0)->holder = nullptr;
   region_at(broken, 0)->range.size += kPage;
-  EXPECT_EQ(broken.validate(), "region at 0x7f0000800000 leaves a gap or overlaps the one before it");
+  EXPECT_EQ(broken.validate(),
+            "region at 0x7f0000800000 leaves a gap or overlaps the one before it");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// region tests: random and exhaustive sequences of operations, the index compared with the naive model after each.
+// region tests: random and exhaustive sequences of operations, the index compared with the naive
+// model after each.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +23,9 @@ class Dice {
  public:
   explicit Dice(std::uint64_t seed) : random_(seed) {}
 
-  std::uint64_t below(std::uint64_t n) { return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random_); }
+  std::uint64_t below(std::uint64_t n) {
+    return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random_);
+  }
   bool one_in(std::uint64_t n) { return below(n) == 0; }
 
   // One to three reservations; some touch, some lie apart, added in any order.
@@ -44,9 +47,10 @@ class Dice {
     if (one_in(16)) return reserve(regions);
     const std::size_t at = below(regions.size());
     const ModelRegion& region = regions[at];
-    const bool is_idle =
-        region.state == RegionState::hole || (region.state == RegionState::free && region.parts.empty());
-    if (is_idle && regions.size() > 1 && model.is_reservation(region.span) && one_in(2)) return Unreserve{region.span};
+    const bool is_idle = region.state == RegionState::hole ||
+                         (region.state == RegionState::free && region.parts.empty());
+    if (is_idle && regions.size() > 1 && model.is_reservation(region.span) && one_in(2))
+      return Unreserve{region.span};
     switch (region.state) {
       case RegionState::hole:
       case RegionState::zombie: return Detach{part(region.span)};
@@ -56,9 +60,10 @@ class Dice {
         return Allocate{part(region.span), 1 + below(region.span.count * kPage)};
       case RegionState::in_flight: break;
     }
-    const bool has_front = at > 0 && regions[at - 1].state == RegionState::in_flight &&
-                           regions[at - 1].span.first + regions[at - 1].span.count == region.span.first &&
-                           model.one_reservation(region.span.first - 1, region.span.first);
+    const bool has_front =
+        at > 0 && regions[at - 1].state == RegionState::in_flight &&
+        regions[at - 1].span.first + regions[at - 1].span.count == region.span.first &&
+        model.one_reservation(region.span.first - 1, region.span.first);
     return landing(region.span, has_front);
   }
 
@@ -120,7 +125,8 @@ class Dice {
   std::uint64_t now_ = 1;
 };
 
-// Runs one seed; a failure tells the difference, the command that replays it, and the operations as code.
+// Runs one seed; a failure tells the difference, the command that replays it, and the operations as
+// code.
 testing::AssertionResult agrees_with_the_model(std::uint64_t seed, int operations) {
   Dice dice(seed);
   // So that the same numbers of pages stand in small and in large structures.
@@ -130,11 +136,11 @@ testing::AssertionResult agrees_with_the_model(std::uint64_t seed, int operation
     twins.run(dice.operation(twins.model()));
     const std::string difference = twins.difference(dice.question());
     if (difference.empty()) continue;
-    return testing::AssertionFailure() << difference << "\nReplay: VPMM_SEED=" << seed << " " << program_invocation_name
-                                       << " --gtest_filter="
-                                       << testing::UnitTest::GetInstance()->current_test_info()->test_suite_name()
-                                       << ".*\n"
-                                       << twins.history();
+    return testing::AssertionFailure()
+           << difference << "\nReplay: VPMM_SEED=" << seed << " " << program_invocation_name
+           << " --gtest_filter="
+           << testing::UnitTest::GetInstance()->current_test_info()->test_suite_name() << ".*\n"
+           << twins.history();
   }
   return testing::AssertionSuccess();
 }
@@ -145,7 +151,8 @@ TEST(RegionIndexProperty, random_operations_leave_the_index_as_the_naive_model_s
     EXPECT_TRUE(agrees_with_the_model(std::strtoull(seed, nullptr, 10), kOperations));
     return;
   }
-  for (std::uint64_t seed = 1; seed <= 1000; ++seed) ASSERT_TRUE(agrees_with_the_model(seed, kOperations));
+  for (std::uint64_t seed = 1; seed <= 1000; ++seed)
+    ASSERT_TRUE(agrees_with_the_model(seed, kOperations));
 }
 
 // All operations that a state of the model allows, with a handful of stamps.
@@ -182,10 +189,12 @@ std::string canonical(const ReferenceModel& model) {
   for (const ModelRegion& region : model.regions()) ages.insert(region.age);
   std::string text;
   for (const ModelRegion& region : model.regions()) {
-    text += std::to_string(region.span.count) + "/" + std::to_string(static_cast<int>(region.state)) + "/" +
+    text += std::to_string(region.span.count) + "/" +
+            std::to_string(static_cast<int>(region.state)) + "/" +
             std::to_string(std::distance(ages.begin(), ages.find(region.age)));
     for (const auto& [timeline, sequence] : region.parts)
-      text += "/" + std::to_string(static_cast<std::uint64_t>(timeline)) + ":" + std::to_string(sequence);
+      text += "/" + std::to_string(static_cast<std::uint64_t>(timeline)) + ":" +
+              std::to_string(sequence);
     text += ";";
   }
   return text;
@@ -193,9 +202,10 @@ std::string canonical(const ReferenceModel& model) {
 
 using Path = Vector<Operation>;
 
-// Runs `path` and every operation possible after it; adds the paths to states not seen before to `next`.
-testing::AssertionResult extend(const Path& path, std::uint64_t page_count, std::set<std::string>& seen,
-                                Vector<Path>& next) {
+// Runs `path` and every operation possible after it; adds the paths to states not seen before to
+// `next`.
+testing::AssertionResult extend(const Path& path, std::uint64_t page_count,
+                                std::set<std::string>& seen, Vector<Path>& next) {
   const auto walk = [&] {
     auto twins = std::make_unique<Twins>(Vector<PageSpan>{{0, page_count}});
     for (const Operation& operation : path) twins->run(operation);
@@ -206,7 +216,8 @@ testing::AssertionResult extend(const Path& path, std::uint64_t page_count, std:
     twins->run(operation);
     for (std::uint64_t count = 1; count <= page_count; ++count) {
       const std::string difference = twins->difference({count, count, A});
-      if (!difference.empty()) return testing::AssertionFailure() << difference << "\n" << twins->history();
+      if (!difference.empty())
+        return testing::AssertionFailure() << difference << "\n" << twins->history();
     }
     if (!seen.insert(canonical(twins->model())).second) continue;
     next.push_back(path);
@@ -227,8 +238,12 @@ void try_every_sequence(std::uint64_t page_count, int depth) {
   EXPECT_GT(seen.size(), 500U);
 }
 
-TEST(RegionIndexExhaustive, every_short_sequence_on_two_pages_agrees_with_the_model) { try_every_sequence(2, 9); }
-TEST(RegionIndexExhaustive, every_short_sequence_on_four_pages_agrees_with_the_model) { try_every_sequence(4, 5); }
+TEST(RegionIndexExhaustive, every_short_sequence_on_two_pages_agrees_with_the_model) {
+  try_every_sequence(2, 9);
+}
+TEST(RegionIndexExhaustive, every_short_sequence_on_four_pages_agrees_with_the_model) {
+  try_every_sequence(4, 5);
+}
 
 }  // namespace
 }  // namespace vpmm::region

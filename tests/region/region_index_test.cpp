@@ -49,7 +49,8 @@ TEST_F(MappedRegionIndex, leftovers_keep_stamp_and_age) {
 }
 
 TEST_F(MappedRegionIndex, a_release_forgets_the_tenant) {
-  Region* const region = index.allocate(region_at(index, 4), pages(4, 1), Owner{kPage - 7, B, {C}, 9});
+  Region* const region =
+      index.allocate(region_at(index, 4), pages(4, 1), Owner{kPage - 7, B, {C}, 9});
   EXPECT_EQ(region->owner.other_uses, Vector<time::TimelineId>{C});
   EXPECT_EQ(index.requested_bytes(), 6 * kPage - 7);
   index.release(region, on(B, 1));
@@ -59,7 +60,8 @@ TEST_F(MappedRegionIndex, a_release_forgets_the_tenant) {
 
 TEST_F(MappedRegionIndex, an_allocation_that_is_handed_over_is_the_next_tenants_where_it_stands) {
   int room = 0;
-  Region* const region = index.allocate(region_at(index, 4), pages(5, 1), Owner{kPage - 7, B, {C}, 9});
+  Region* const region =
+      index.allocate(region_at(index, 4), pages(5, 1), Owner{kPage - 7, B, {C}, 9});
   region->holder = &room;
   const std::string before = index.picture();
   index.hand_over(region, Owner{kPage - 100, A, {}, 0});
@@ -72,8 +74,10 @@ TEST_F(MappedRegionIndex, an_allocation_that_is_handed_over_is_the_next_tenants_
   EXPECT_EQ(index.validate(), "");
 }
 
-TEST_F(MappedRegionIndex, each_part_of_an_allocation_that_is_split_is_its_tenants_and_asked_for_as_a_whole) {
-  Region* const front = index.allocate(region_at(index, 4), pages(5, 3), Owner{3 * kPage - 7, B, {}, 0});
+TEST_F(MappedRegionIndex,
+       each_part_of_an_allocation_that_is_split_is_its_tenants_and_asked_for_as_a_whole) {
+  Region* const front =
+      index.allocate(region_at(index, 4), pages(5, 3), Owner{3 * kPage - 7, B, {}, 0});
   const Bytes others = index.requested_bytes() - (3 * kPage - 7);
   Region* const back = index.split_allocated(front, page(6));
   EXPECT_EQ(index.allocated_around(page(5)), front);
@@ -220,11 +224,15 @@ TEST_F(RegionIndexFit, own_pending_memory_goes_before_complete_memory_where_it_i
   map(18, 12);
   map(31, 1, on(B, 1));
   EXPECT_EQ(index.best_fit(2 * kPage, kPage, A)->range, pages(0, 2));
-  EXPECT_EQ(index.best_fit(2 * kPage, kPage, A, kOwn)->range, pages(13, 4)) << "the smallest of its own";
+  EXPECT_EQ(index.best_fit(2 * kPage, kPage, A, kOwn)->range, pages(13, 4))
+      << "the smallest of its own";
   EXPECT_EQ(index.best_fit(5 * kPage, kPage, A, kOwn)->range, pages(3, 9));
-  EXPECT_EQ(index.best_fit(10 * kPage, kPage, A, kOwn)->range, pages(18, 12)) << "its own are too small";
-  EXPECT_EQ(index.best_fit(2 * kPage, 8 * kPage, A, kOwn)->range, pages(3, 9)) << "page 8 lies in it";
-  EXPECT_EQ(index.best_fit(2 * kPage, kPage, C, kOwn)->range, pages(0, 2)) << "it has none of its own";
+  EXPECT_EQ(index.best_fit(10 * kPage, kPage, A, kOwn)->range, pages(18, 12))
+      << "its own are too small";
+  EXPECT_EQ(index.best_fit(2 * kPage, 8 * kPage, A, kOwn)->range, pages(3, 9))
+      << "page 8 lies in it";
+  EXPECT_EQ(index.best_fit(2 * kPage, kPage, C, kOwn)->range, pages(0, 2))
+      << "it has none of its own";
   EXPECT_EQ(index.best_fit(2 * kPage, kPage, std::nullopt, kOwn)->range, pages(0, 2));
   EXPECT_EQ(index.best_fit(13 * kPage, kPage, A, kOwn), nullptr);
 }
@@ -249,7 +257,8 @@ TEST_F(RegionIndexFit, a_visit_of_fits_comes_to_own_pending_memory_first_where_i
   map(35, 3);
   EXPECT_EQ(sizes(RegionIndex::First::smaller, 9), (Vector<Bytes>{3, 4, 9, 12}));
   EXPECT_EQ(sizes(RegionIndex::First::own, 9), (Vector<Bytes>{4, 9, 3, 12}));
-  EXPECT_EQ(sizes(RegionIndex::First::own, 3), (Vector<Bytes>{4, 9, 3})) << "until it is told to stop";
+  EXPECT_EQ(sizes(RegionIndex::First::own, 3), (Vector<Bytes>{4, 9, 3}))
+      << "until it is told to stop";
 }
 
 TEST_F(RegionIndexFit, the_lowest_region_that_fits_is_found_whatever_its_size) {
@@ -260,9 +269,11 @@ TEST_F(RegionIndexFit, the_lowest_region_that_fits_is_found_whatever_its_size) {
   map(15, 5, on(B, 1));
   EXPECT_EQ(index.lowest_fit(kPage, kPage, A)->range, pages(0, 1));
   EXPECT_EQ(index.lowest_fit(2 * kPage, kPage, A)->range, pages(2, 9));
-  EXPECT_EQ(index.lowest_fit(2 * kPage, kPage, std::nullopt)->range, pages(12, 2)) << "others' is left alone";
+  EXPECT_EQ(index.lowest_fit(2 * kPage, kPage, std::nullopt)->range, pages(12, 2))
+      << "others' is left alone";
   EXPECT_EQ(index.lowest_fit(3 * kPage, kPage, B)->range, pages(15, 5));
-  EXPECT_EQ(index.lowest_fit(4 * kPage, 16 * kPage, B)->range, pages(15, 5)) << "page 16 lies in it";
+  EXPECT_EQ(index.lowest_fit(4 * kPage, 16 * kPage, B)->range, pages(15, 5))
+      << "page 16 lies in it";
   EXPECT_EQ(index.lowest_fit(3 * kPage, kPage, C), nullptr);
 }
 
@@ -393,7 +404,8 @@ TEST_F(RegionIndexAdvance, the_number_itself_is_complete_and_the_next_is_not) {
   EXPECT_TRUE(region_at(index, 0)->stamp.is_complete());
 }
 
-TEST_F(RegionIndexAdvance, a_region_that_loses_one_of_two_parts_joins_its_neighbours_of_the_other_stream) {
+TEST_F(RegionIndexAdvance,
+       a_region_that_loses_one_of_two_parts_joins_its_neighbours_of_the_other_stream) {
   index.add_reservation(pages(0, 10));
   map(0, 2, on(B, 9));
   map(2, 2, on(A, 1, B, 4));
@@ -533,7 +545,8 @@ TEST_F(RegionIndexOwner, a_free_region_behind_another_has_no_owner) {
 
 // --- figures ---
 
-TEST_F(RegionIndexFigures, pending_bytes_count_a_region_once_in_all_and_once_on_each_of_its_streams) {
+TEST_F(RegionIndexFigures,
+       pending_bytes_count_a_region_once_in_all_and_once_on_each_of_its_streams) {
   index.add_reservation(pages(0, 20));
   map(0, 1, complete());
   map(2, 2, on(A, 1));

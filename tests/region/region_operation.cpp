@@ -11,35 +11,50 @@ namespace vpmm::region {
 namespace {
 
 AddressRange range(PageSpan span) { return pages(span.first, span.count); }
-PageSpan span_of(const Region& region) { return {(region.range.begin - kStart) / kPage, region.range.size / kPage}; }
+PageSpan span_of(const Region& region) {
+  return {(region.range.begin - kStart) / kPage, region.range.size / kPage};
+}
 std::optional<PageSpan> span_of(const Region* region) {
   return region == nullptr ? std::nullopt : std::optional(span_of(*region));
 }
 
-char letter(time::TimelineId timeline) { return static_cast<char>('A' + static_cast<std::uint64_t>(timeline) - 1); }
+char letter(time::TimelineId timeline) {
+  return static_cast<char>('A' + static_cast<std::uint64_t>(timeline) - 1);
+}
 
 std::string code(const time::Stamp& stamp) {
   std::string inner;
   for (const time::StampPart& part : stamp.parts())
-    inner += fmt::format("{}{}, {}", inner.empty() ? "" : ", ", letter(part.timeline), part.sequence);
+    inner +=
+        fmt::format("{}{}, {}", inner.empty() ? "" : ", ", letter(part.timeline), part.sequence);
   return inner.empty() ? "complete()" : fmt::format("on({})", inner);
 }
 
 std::string code(PageSpan span) { return fmt::format("{{{}, {}}}", span.first, span.count); }
 
 struct Printer {
-  std::string operator()(const Reserve& o) const { return fmt::format("Reserve{{{}}}", code(o.span)); }
-  std::string operator()(const Unreserve& o) const { return fmt::format("Unreserve{{{}}}", code(o.span)); }
+  std::string operator()(const Reserve& o) const {
+    return fmt::format("Reserve{{{}}}", code(o.span));
+  }
+  std::string operator()(const Unreserve& o) const {
+    return fmt::format("Unreserve{{{}}}", code(o.span));
+  }
   std::string operator()(const Allocate& o) const {
     return fmt::format("Allocate{{{}, {}}}", code(o.part), o.requested);
   }
-  std::string operator()(const Release& o) const { return fmt::format("Release{{{}, {}}}", o.page, code(o.stamp)); }
-  std::string operator()(const Detach& o) const { return fmt::format("Detach{{{}}}", code(o.part)); }
+  std::string operator()(const Release& o) const {
+    return fmt::format("Release{{{}, {}}}", o.page, code(o.stamp));
+  }
+  std::string operator()(const Detach& o) const {
+    return fmt::format("Detach{{{}}}", code(o.part));
+  }
   std::string operator()(const AttachFree& o) const {
     return fmt::format("AttachFree{{{}, {}}}", o.page, code(o.stamp));
   }
   std::string operator()(const TakeBack& o) const { return fmt::format("TakeBack{{{}}}", o.page); }
-  std::string operator()(const AttachHole& o) const { return fmt::format("AttachHole{{{}}}", o.page); }
+  std::string operator()(const AttachHole& o) const {
+    return fmt::format("AttachHole{{{}}}", o.page);
+  }
   std::string operator()(const AttachZombie& o) const {
     return fmt::format("AttachZombie{{{}, {}}}", o.page, code(o.stamp));
   }
@@ -85,19 +100,27 @@ struct OnIndex {
   Region* operator()(const Allocate& o) const {
     return index.allocate(at(o.part.first), range(o.part), Owner{o.requested, A, {}, 0});
   }
-  Region* operator()(const Release& o) const { return index.release(index.allocated_around(page(o.page)), o.stamp); }
-  Region* operator()(const Detach& o) const { return index.detach(at(o.part.first), range(o.part)); }
+  Region* operator()(const Release& o) const {
+    return index.release(index.allocated_around(page(o.page)), o.stamp);
+  }
+  Region* operator()(const Detach& o) const {
+    return index.detach(at(o.part.first), range(o.part));
+  }
   Region* operator()(const AttachFree& o) const { return index.attach_free(at(o.page), o.stamp); }
   Region* operator()(const TakeBack& o) const {
     Region* const region = at(o.page);
     return index.attach_free(region, region->stamp, region->age);
   }
   Region* operator()(const AttachHole& o) const { return index.attach_hole(at(o.page)); }
-  Region* operator()(const AttachZombie& o) const { return index.attach_zombie(at(o.page), o.stamp); }
+  Region* operator()(const AttachZombie& o) const {
+    return index.attach_zombie(at(o.page), o.stamp);
+  }
   Region* operator()(const AttachAllocated& o) const {
     return index.attach_allocated(at(o.page), Owner{o.requested, A, {}, 0});
   }
-  Region* operator()(const Split& o) const { return index.split_in_flight(at(o.at), page(o.at)).second; }
+  Region* operator()(const Split& o) const {
+    return index.split_in_flight(at(o.at), page(o.at)).second;
+  }
   Region* operator()(const Join& o) const { return index.join_in_flight(at(o.at - 1), at(o.at)); }
   Region* operator()(const Advance& o) const {
     index.advance(o.timeline, o.sequence);
@@ -128,23 +151,29 @@ std::string text(const Vector<PageSpan>& spans) {
   return all;
 }
 
-// How the regions of a visit differ from those expected, whose groups stand by size and address; of a size only the
-// lowest is promised to come first.
+// How the regions of a visit differ from those expected, whose groups stand by size and address; of
+// a size only the lowest is promised to come first.
 std::string order_difference(Vector<PageSpan> visited, const Vector<PageSpan>& expected) {
-  if (visited.size() != expected.size()) return "are " + text(visited) + " but expected " + text(expected);
-  const auto at = [&](std::size_t place) { return visited.begin() + static_cast<std::ptrdiff_t>(place); };
+  if (visited.size() != expected.size())
+    return "are " + text(visited) + " but expected " + text(expected);
+  const auto at = [&](std::size_t place) {
+    return visited.begin() + static_cast<std::ptrdiff_t>(place);
+  };
   for (std::size_t first = 0, end = 0; first < expected.size(); first = end) {
     do ++end;
     while (end < expected.size() && expected[end].count == expected[first].count &&
            expected[end].first > expected[end - 1].first);
-    std::sort(at(first + 1), at(end), [](const PageSpan& a, const PageSpan& b) { return a.first < b.first; });
+    std::sort(at(first + 1), at(end),
+              [](const PageSpan& a, const PageSpan& b) { return a.first < b.first; });
   }
   return visited == expected ? "" : "are " + text(visited) + " but expected " + text(expected);
 }
 
 }  // namespace
 
-std::string to_code(const Operation& operation) { return fmt::format("run({});", std::visit(Printer{}, operation)); }
+std::string to_code(const Operation& operation) {
+  return fmt::format("run({});", std::visit(Printer{}, operation));
+}
 
 Twins::Twins(const Vector<PageSpan>& reservations, Bytes unit)
     : reservations_(reservations), unit_(unit), model_(reservations), index_(unit) {
@@ -161,7 +190,8 @@ void Twins::run(const Operation& operation) {
 
 std::string Twins::history() const {
   std::string all = "Twins twins({";
-  for (const PageSpan& span : reservations_) all += (span == reservations_.front() ? "" : ", ") + code(span);
+  for (const PageSpan& span : reservations_)
+    all += (span == reservations_.front() ? "" : ", ") + code(span);
   all += fmt::format("}}, kPage / {});\n", kPage / unit_);
   for (const Operation& operation : history_) all += "twins." + to_code(operation) + "\n";
   return all;
@@ -182,19 +212,22 @@ std::string Twins::difference(const Question& fit) const {
 std::string Twins::region_difference() const {
   Vector<ModelRegion> seen;
   index_.for_each([&](const Region& region) {
-    seen.push_back({span_of(region), region.state, parts_of(region.stamp), 0, region.owner.requested});
+    seen.push_back(
+        {span_of(region), region.state, parts_of(region.stamp), 0, region.owner.requested});
   });
   Vector<ModelRegion> expected = model_.regions();
   for (ModelRegion& region : expected) region.age = 0;  // only its order is promised
   for (std::size_t i = 0; i < std::min(seen.size(), expected.size()); ++i)
-    if (!(seen[i] == expected[i])) return fmt::format("region at page {} differs", expected[i].span.first);
+    if (!(seen[i] == expected[i]))
+      return fmt::format("region at page {} differs", expected[i].span.first);
   return seen.size() == expected.size() ? "" : "not the same number of regions";
 }
 
 std::string Twins::owner_difference(const Vector<ModelRegion>& regions) const {
   for (const ModelRegion& region : regions) {
     for (std::uint64_t at = region.span.first; at < region.span.first + region.span.count; ++at) {
-      const std::optional<PageSpan> owner = span_of(index_.allocated_around(page(at) + (kPage - 1)));
+      const std::optional<PageSpan> owner =
+          span_of(index_.allocated_around(page(at) + (kPage - 1)));
       const bool allocated = region.state == RegionState::allocated;
       if (owner != (allocated ? std::optional(region.span) : std::nullopt))
         return fmt::format("owner of page {} differs", at);
@@ -206,13 +239,15 @@ std::string Twins::owner_difference(const Vector<ModelRegion>& regions) const {
 std::string Twins::search_difference(const Question& fit) const {
   const Bytes size = fit.count * kPage;
   const Bytes alignment = fit.alignment * kPage;
-  if (span_of(index_.best_fit(size, alignment, fit.own)) != model_.best_fit(fit.count, fit.alignment, fit.own))
+  if (span_of(index_.best_fit(size, alignment, fit.own)) !=
+      model_.best_fit(fit.count, fit.alignment, fit.own))
     return fmt::format("best fit of {} pages at {} differs", fit.count, fit.alignment);
   using First = RegionIndex::First;
   if (span_of(index_.best_fit(size, alignment, fit.own, First::own)) !=
       model_.best_own_fit(fit.count, fit.alignment, fit.own))
     return fmt::format("best fit of {} own pages at {} differs", fit.count, fit.alignment);
-  if (span_of(index_.lowest_fit(size, alignment, fit.own)) != model_.lowest_fit(fit.count, fit.alignment, fit.own))
+  if (span_of(index_.lowest_fit(size, alignment, fit.own)) !=
+      model_.lowest_fit(fit.count, fit.alignment, fit.own))
     return fmt::format("lowest fit of {} pages at {} differs", fit.count, fit.alignment);
   Vector<PageSpan> visited;
   const auto visit = [&](Region* region) {
@@ -222,14 +257,17 @@ std::string Twins::search_difference(const Question& fit) const {
   for (const First first : {First::smaller, First::own}) {
     visited.clear();
     index_.for_each_fit(size, fit.own, first, visit);
-    if (std::string found = order_difference(visited, model_.fits(fit.count, fit.own, first == First::own));
+    if (std::string found =
+            order_difference(visited, model_.fits(fit.count, fit.own, first == First::own));
         !found.empty())
       return "fits " + found;
   }
   visited.clear();
   index_.for_each_hole(size, visit);
-  if (std::string found = order_difference(visited, model_.holes(fit.count)); !found.empty()) return "holes " + found;
-  if (span_of(index_.smallest_hole(size, alignment)) != model_.smallest_hole(fit.count, fit.alignment))
+  if (std::string found = order_difference(visited, model_.holes(fit.count)); !found.empty())
+    return "holes " + found;
+  if (span_of(index_.smallest_hole(size, alignment)) !=
+      model_.smallest_hole(fit.count, fit.alignment))
     return fmt::format("smallest hole of {} pages at {} differs", fit.count, fit.alignment);
   Vector<Vector<PageSpan>> runs;
   index_.for_each_run([&](const Vector<Region*>& run) {
@@ -268,11 +306,14 @@ std::string Twins::figure_difference(const Vector<ModelRegion>& regions) const {
     for (const auto& [timeline, sequence] : region.parts) on_timeline[timeline] += size;
   }
   for (std::size_t state = 0; state < bytes.size(); ++state) {
-    if (index_.bytes(static_cast<RegionState>(state)) != bytes[state]) return fmt::format("bytes of state {}", state);
-    if (index_.count(static_cast<RegionState>(state)) != counts[state]) return fmt::format("count of state {}", state);
+    if (index_.bytes(static_cast<RegionState>(state)) != bytes[state])
+      return fmt::format("bytes of state {}", state);
+    if (index_.count(static_cast<RegionState>(state)) != counts[state])
+      return fmt::format("count of state {}", state);
   }
   for (const time::TimelineId timeline : {A, B, C}) {
-    if (index_.pending_bytes(timeline) != on_timeline[timeline]) return "pending bytes of a timeline differ";
+    if (index_.pending_bytes(timeline) != on_timeline[timeline])
+      return "pending bytes of a timeline differ";
   }
   if (index_.pending_bytes() != pending) return "pending bytes differ";
   if (index_.requested_bytes() != requested) return "requested bytes differ";

@@ -1,4 +1,5 @@
-// region tests: changes of a region index that run on the index and on the model, and print themselves as code.
+// region tests: changes of a region index that run on the index and on the model, and print
+// themselves as code.
 #pragma once
 
 #include <cstdint>
@@ -59,8 +60,8 @@ struct Advance {
   std::uint64_t sequence = 0;
 };
 
-using Operation = std::variant<Reserve, Unreserve, Allocate, Release, Detach, AttachFree, TakeBack, AttachHole,
-                               AttachZombie, AttachAllocated, Split, Join, Advance>;
+using Operation = std::variant<Reserve, Unreserve, Allocate, Release, Detach, AttachFree, TakeBack,
+                               AttachHole, AttachZombie, AttachAllocated, Split, Join, Advance>;
 
 // As a line for a regression test: `run(Release{3, on(A, 7)});`
 std::string to_code(const Operation& operation);
@@ -73,7 +74,8 @@ class Twins {
 
   void run(const Operation& operation);
 
-  // What validate() says, or where index and model part; empty when all is well. Fits are asked for `fit` pages.
+  // What validate() says, or where index and model part; empty when all is well. Fits are asked for
+  // `fit` pages.
   struct Question {
     std::uint64_t count = 1;
     std::uint64_t alignment = 1;

@@ -32,11 +32,13 @@ TEST_F(RegionIndexReservation, regions_of_adjacent_reservations_never_merge) {
   EXPECT_EQ(runs().size(), 0U);
 }
 
-TEST_F(RegionIndexReservation, a_reservation_that_starts_between_pages_counts_pages_from_its_start) {
+TEST_F(RegionIndexReservation,
+       a_reservation_that_starts_between_pages_counts_pages_from_its_start) {
   RegionIndex odd(6 * kMiB);
   const DevicePtr start = kStart + 2 * kMiB;
   odd.add_reservation({start, 5 * 6 * kMiB});
-  Region* const free = odd.attach_free(odd.detach(odd.smallest_hole(12 * kMiB, 256), {start, 12 * kMiB}), complete());
+  Region* const free = odd.attach_free(
+      odd.detach(odd.smallest_hole(12 * kMiB, 256), {start, 12 * kMiB}), complete());
   Region* const region = odd.allocate(free, {start + 6 * kMiB, 6 * kMiB}, Owner{});
   EXPECT_EQ(odd.picture(), "[-1][1]");
   EXPECT_EQ(odd.allocated_around(start + 12 * kMiB - 1), region);

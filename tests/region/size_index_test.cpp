@@ -32,8 +32,9 @@ class SizeIndexTest : public testing::Test {
     const Region* best = nullptr;
     for (const Region* region : present) {
       if (!aligned_start(region->range, size, alignment)) continue;
-      const bool is_better = best == nullptr || region->range.size < best->range.size ||
-                             (region->range.size == best->range.size && region->range.begin < best->range.begin);
+      const bool is_better =
+          best == nullptr || region->range.size < best->range.size ||
+          (region->range.size == best->range.size && region->range.begin < best->range.begin);
       if (is_better) best = region;
     }
     return best;
@@ -41,13 +42,15 @@ class SizeIndexTest : public testing::Test {
   const Region* naive_lowest(Bytes size, Bytes alignment) const {
     const Region* best = nullptr;
     for (const Region* region : present)
-      if (aligned_start(region->range, size, alignment) && (best == nullptr || region->range.begin < best->range.begin))
+      if (aligned_start(region->range, size, alignment) &&
+          (best == nullptr || region->range.begin < best->range.begin))
         best = region;
     return best;
   }
   Ranking naive_ranking() const {
     Ranking all;
-    for (const Region* region : present) all.push_back({region->range.size, region->range.begin, region});
+    for (const Region* region : present)
+      all.push_back({region->range.size, region->range.begin, region});
     std::sort(all.begin(), all.end());
     return all;
   }
@@ -65,7 +68,8 @@ TEST_F(SizeIndexTest, random_regions_of_few_sizes_are_found_as_by_a_look_at_all)
     if (is_crowded || (!present.empty() && random() % 3 == 0))
       remove(present[random() % present.size()]);
     else
-      add(static_cast<std::uint64_t>(i) * 10'000 + random() % 50, sizes[random() % std::size(sizes)]);
+      add(static_cast<std::uint64_t>(i) * 10'000 + random() % 50,
+          sizes[random() % std::size(sizes)]);
     const Bytes size = (sizes[random() % std::size(sizes)] + random() % 3) * kPage;
     const Bytes alignment = kPage << random() % 6;
     ASSERT_EQ(index.first_fit(size, alignment).region, naive_fit(size, alignment));

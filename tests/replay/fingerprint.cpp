@@ -33,9 +33,11 @@ class Watched final : public TraceAllocator {
 }  // namespace
 
 AllocatorRecipe FingerprintMachine::watched(const AllocatorRecipe& recipe) {
-  return {recipe.name, [this, recipe](driver::Driver& driver) -> Result<std::unique_ptr<TraceAllocator>> {
+  return {recipe.name,
+          [this, recipe](driver::Driver& driver) -> Result<std::unique_ptr<TraceAllocator>> {
             VPMM_TRY_ASSIGN(auto inner, recipe.make(driver));
-            return std::unique_ptr<TraceAllocator>(std::make_unique<Watched>(std::move(inner), driver_));
+            return std::unique_ptr<TraceAllocator>(
+                std::make_unique<Watched>(std::move(inner), driver_));
           }};
 }
 

@@ -10,11 +10,12 @@
 
 namespace vpmm::replay {
 
-// A machine whose driver takes a fingerprint, and an allocator that adds what it hands out to it, up to the last event
-// of a trace.
+// A machine whose driver takes a fingerprint, and an allocator that adds what it hands out to it,
+// up to the last event of a trace.
 class FingerprintMachine final : public Machine {
  public:
-  explicit FingerprintMachine(std::unique_ptr<Machine> inner) : inner_(std::move(inner)), driver_(inner_->driver()) {}
+  explicit FingerprintMachine(std::unique_ptr<Machine> inner)
+      : inner_(std::move(inner)), driver_(inner_->driver()) {}
 
   driver::Driver& driver() override { return driver_; }
   void start() override { inner_->start(); }

@@ -1,4 +1,5 @@
-// tests: a fingerprint tells what an allocator did from everything else that it could have done, and from where.
+// tests: a fingerprint tells what an allocator did from everything else that it could have done,
+// and from where.
 #include "replay/fingerprint.hpp"
 
 #include <gtest/gtest.h>
@@ -21,16 +22,18 @@ TEST(Fingerprint, is_fnv_1a) {
   EXPECT_EQ(fingerprint.value(), 0xcbf29ce484222325ULL);
   fingerprint.add(0x7261626f6f66);  // "foobar" and two zero bytes
   Fingerprint same;
-  for (const char each : {'f', 'o', 'o', 'b', 'a', 'r', '\0', '\0'}) same.add_byte(static_cast<unsigned char>(each));
+  for (const char each : {'f', 'o', 'o', 'b', 'a', 'r', '\0', '\0'})
+    same.add_byte(static_cast<unsigned char>(each));
   EXPECT_EQ(fingerprint.value(), same.value());
   Fingerprint foobar;
-  for (const char each : {'f', 'o', 'o', 'b', 'a', 'r'}) foobar.add_byte(static_cast<unsigned char>(each));
+  for (const char each : {'f', 'o', 'o', 'b', 'a', 'r'})
+    foobar.add_byte(static_cast<unsigned char>(each));
   EXPECT_EQ(foobar.value(), 0x85944171f73967e8ULL);
 }
 
 struct Steps {
-  Bytes lead = kPage;                      // address space that is reserved before the driver is watched
-  Bytes at = 0;                            // where the first of two chunks is mapped
+  Bytes lead = kPage;  // address space that is reserved before the driver is watched
+  Bytes at = 0;        // where the first of two chunks is mapped
   std::array<std::size_t, 2> order{0, 1};  // in which they are mapped
   Bytes given = 0;                         // the address handed out
 };
@@ -47,13 +50,17 @@ std::uint64_t fingerprint_of(const Steps& steps) {
   DevicePtr begin{};
   EXPECT_EQ(driver.mem_address_reserve(64 * kPage, 0, DevicePtr{}, begin), CuResult::success);
   std::array<driver::ChunkHandle, 2> chunks{};
-  for (driver::ChunkHandle& chunk : chunks) EXPECT_EQ(driver.mem_create(kPage, {}, chunk), CuResult::success);
-  const std::array<AddressRange, 2> ranges{AddressRange{begin + steps.at, kPage}, {begin + 32 * kPage, kPage}};
-  for (const std::size_t i : steps.order) EXPECT_EQ(driver.mem_map(ranges[i], 0, chunks[i]), CuResult::success);
+  for (driver::ChunkHandle& chunk : chunks)
+    EXPECT_EQ(driver.mem_create(kPage, {}, chunk), CuResult::success);
+  const std::array<AddressRange, 2> ranges{AddressRange{begin + steps.at, kPage},
+                                           {begin + 32 * kPage, kPage}};
+  for (const std::size_t i : steps.order)
+    EXPECT_EQ(driver.mem_map(ranges[i], 0, chunks[i]), CuResult::success);
   driver.add_address(begin + steps.given);
   driver.take();
   for (const AddressRange range : ranges) EXPECT_EQ(driver.mem_unmap(range), CuResult::success);
-  for (const driver::ChunkHandle chunk : chunks) EXPECT_EQ(driver.mem_release(chunk), CuResult::success);
+  for (const driver::ChunkHandle chunk : chunks)
+    EXPECT_EQ(driver.mem_release(chunk), CuResult::success);
   EXPECT_EQ(driver.mem_address_free({begin, 64 * kPage}), CuResult::success);
   return driver.taken();
 }

@@ -11,7 +11,8 @@ namespace {
 
 class WatchedPool final : public PoolAllocator {
  public:
-  WatchedPool(std::unique_ptr<context::Context> context, std::optional<observe::Statistics>& shortage)
+  WatchedPool(std::unique_ptr<context::Context> context,
+              std::optional<observe::Statistics>& shortage)
       : PoolAllocator(std::move(context)), shortage_(shortage) {}
 
   Result<DevicePtr> allocate(Bytes bytes, driver::StreamHandle stream) override {
@@ -34,7 +35,8 @@ Result<ShortReplay> replay_to_first_shortage(const observe::Trace& trace, Bytes 
   const AllocatorRecipe recipe{
       "vpmm", [&](driver::Driver& driver) -> Result<std::unique_ptr<TraceAllocator>> {
         VPMM_TRY_ASSIGN(auto context, context::Context::create(driver, 0, {}));
-        return std::unique_ptr<TraceAllocator>(std::make_unique<WatchedPool>(std::move(context), found.shortage));
+        return std::unique_ptr<TraceAllocator>(
+            std::make_unique<WatchedPool>(std::move(context), found.shortage));
       }};
   ReplayOptions options;
   options.on_refusal = OnRefusal::stop;

@@ -10,7 +10,8 @@ namespace vpmm::replay {
 
 struct ShortReplay {
   ReplayResult result;
-  std::optional<observe::Statistics> shortage;  // right after the first refusal; none: there was none
+  std::optional<observe::Statistics>
+      shortage;  // right after the first refusal; none: there was none
 };
 
 // Through the pool with the default settings, up to the first refusal.

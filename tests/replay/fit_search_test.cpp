@@ -1,4 +1,5 @@
-// tests: the smallest GPU on which a trace runs is found, whatever the allocator needs beyond what lives.
+// tests: the smallest GPU on which a trace runs is found, whatever the allocator needs beyond what
+// lives.
 #include <gtest/gtest.h>
 
 #include <vector>

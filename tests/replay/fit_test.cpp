@@ -1,5 +1,6 @@
-// tests: what the project promises about memory: on which GPUs programs run, and that where memory runs out little is
-// trapped. In page mode every program runs on a GPU of a hundredth and 64 MiB more than its page-rounded live memory.
+// tests: what the project promises about memory: on which GPUs programs run, and that where memory
+// runs out little is trapped. In page mode every program runs on a GPU of a hundredth and 64 MiB
+// more than its page-rounded live memory.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +31,8 @@ using observe::TraceEvent;
 LiveMemory live_memory(const Trace& trace) {
   LiveMemory live(kPage);
   for (const TraceEvent& event : trace.events) {
-    event.kind == TraceEvent::Kind::allocate ? live.allocate(event.bytes) : live.deallocate(event.bytes);
+    event.kind == TraceEvent::Kind::allocate ? live.allocate(event.bytes)
+                                             : live.deallocate(event.bytes);
   }
   return live;
 }
@@ -45,8 +47,8 @@ void expect_to_fit(const Trace& trace, AllocatorKind allocator, Bytes capacity) 
   const auto result = replay(trace, *machine, allocator_recipe(allocator, {}), {});
   ASSERT_TRUE(result.ok()) << result.error().message;
   EXPECT_EQ(result.value().failed_allocations, 0u)
-      << fmt::format("{} of {} on {} bytes, for {} bytes that live", trace.name, result.value().allocations, capacity,
-                     result.value().peak_live_bytes);
+      << fmt::format("{} of {} on {} bytes, for {} bytes that live", trace.name,
+                     result.value().allocations, capacity, result.value().peak_live_bytes);
   EXPECT_EQ(result.value().corruptions, 0u);
   EXPECT_EQ(result.value().hazards, 0u);
 }
@@ -63,11 +65,13 @@ struct Share {
   Bytes of(Bytes live) const { return live / 1000 * permille_of_live; }
 };
 
-Bytes capacity_of(const Trace& trace, Share fit) { return fit.of(live_peak(trace)) + kFitAllowance; }
+Bytes capacity_of(const Trace& trace, Share fit) {
+  return fit.of(live_peak(trace)) + kFitAllowance;
+}
 
-// Where memory runs out on a GPU that is a little too small, it has run out: no more is trapped than `most_trapped`,
-// and all else that is idle was used. `fit` suffices; the GPU is smaller by so many steps that the program no longer
-// fits.
+// Where memory runs out on a GPU that is a little too small, it has run out: no more is trapped
+// than `most_trapped`, and all else that is idle was used. `fit` suffices; the GPU is smaller by so
+// many steps that the program no longer fits.
 void expect_a_shortage_to_be_one(const Trace& trace, Share fit, Share step, Share most_trapped) {
   Bytes capacity = 0;
   Bytes request = 0;
@@ -82,15 +86,17 @@ void expect_a_shortage_to_be_one(const Trace& trace, Share fit, Share step, Shar
     if (at) request = found.value().result.first_failure->bytes;
   }
   const std::string figures = fmt::format(
-      "{} on {} bytes: request={} live={} allocated={} mapped={} free={} trapped={} pending={} cached={} small_free={}",
-      trace.name, capacity, request, at->live_bytes, at->allocated_bytes, at->mapped_bytes, at->free_bytes,
-      at->trapped_bytes, at->pending_bytes, at->cached_bytes, at->small_free_bytes);
+      "{} on {} bytes: request={} live={} allocated={} mapped={} free={} trapped={} pending={} "
+      "cached={} small_free={}",
+      trace.name, capacity, request, at->live_bytes, at->allocated_bytes, at->mapped_bytes,
+      at->free_bytes, at->trapped_bytes, at->pending_bytes, at->cached_bytes, at->small_free_bytes);
   EXPECT_LE(at->trapped_bytes, most_trapped.of(at->live_bytes)) << figures;
-  EXPECT_LT(capacity, at->allocated_bytes + at->small_free_bytes + at->trapped_bytes + round_up(request, kPage))
+  EXPECT_LT(capacity, at->allocated_bytes + at->small_free_bytes + at->trapped_bytes +
+                          round_up(request, kPage))
       << figures;
 }
 
-// --- random programs ------------------------------------------------------------------------------------------------
+// --- --- random programs
 
 constexpr Share kRandomFit{1100};
 constexpr Share kRandomTrapped{100};
@@ -98,7 +104,8 @@ constexpr Share kRandomTrapped{100};
 class RandomPrograms : public testing::TestWithParam<RandomProgram> {};
 
 std::vector<RandomProgram> programs() {
-  // Few large requests on much memory, or many smaller ones on less: each fills its memory many times over.
+  // Few large requests on much memory, or many smaller ones on less: each fills its memory many
+  // times over.
   struct Scale {
     Bytes largest;
     Bytes most_live;
@@ -106,18 +113,22 @@ std::vector<RandomProgram> programs() {
   std::vector<RandomProgram> all;
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
     for (const std::size_t streams : {std::size_t{1}, std::size_t{4}}) {
-      for (const auto& [largest, most_live] : {Scale{16 * kMiB, kGiB}, {128 * kMiB, 4 * kGiB}, {kGiB, 12 * kGiB}}) {
-        all.push_back({.seed = seed, .streams = streams, .largest = largest, .most_live = most_live});
+      for (const auto& [largest, most_live] :
+           {Scale{16 * kMiB, kGiB}, {128 * kMiB, 4 * kGiB}, {kGiB, 12 * kGiB}}) {
+        all.push_back(
+            {.seed = seed, .streams = streams, .largest = largest, .most_live = most_live});
       }
     }
   }
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(, RandomPrograms, testing::ValuesIn(programs()), [](const auto& parameter) {
-  const RandomProgram& program = parameter.param;
-  return fmt::format("seed_{}_streams_{}_mib_{}", program.seed, program.streams, program.largest / kMiB);
-});
+INSTANTIATE_TEST_SUITE_P(, RandomPrograms, testing::ValuesIn(programs()),
+                         [](const auto& parameter) {
+                           const RandomProgram& program = parameter.param;
+                           return fmt::format("seed_{}_streams_{}_mib_{}", program.seed,
+                                              program.streams, program.largest / kMiB);
+                         });
 
 // With VPMM_PROGRAMS=FOLDER the programs are written there, for `vpmm replay --fit`.
 TEST_P(RandomPrograms, fit_what_lives_and_a_tenth_and_64_mib) {
@@ -155,16 +166,17 @@ TEST(RandomProgram, is_the_same_every_time_and_reads_as_a_trace) {
 
 TEST(RandomProgram, fills_the_memory_that_it_may_and_takes_no_more) {
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
-    const Bytes rounded = rounded_peak(random_program({.seed = seed, .largest = 16 * kMiB, .most_live = kGiB}));
+    const Bytes rounded =
+        rounded_peak(random_program({.seed = seed, .largest = 16 * kMiB, .most_live = kGiB}));
     EXPECT_GE(rounded, kGiB / 20 * 19) << seed;
     EXPECT_LE(rounded, kGiB / 4 * 5) << seed << ": with what rounding adds";
   }
 }
 
-// --- recorded programs ----------------------------------------------------------------------------------------------
+// --- --- recorded programs
 
-// The goal, of what lives: the smallest GPU less 64 MiB, of each program and of all on average, and trapped memory
-// where it runs out.
+// The goal, of what lives: the smallest GPU less 64 MiB, of each program and of all on average, and
+// trapped memory where it runs out.
 constexpr Share kGoal{1050};
 constexpr Share kMeanGoal{1030};
 constexpr Share kTrappedGoal{50};
@@ -176,9 +188,10 @@ struct Reached {
   Share trapped = kTrappedGoal;
 };
 constexpr Reached kReached[] = {
-    {"eval_between", {1021}},  {"gnn", {1002}},          {"gpt_ckpt", {1017}}, {"gpt_train", {1028}},
-    {"llama_generate", {999}}, {"moe_train", {1035}},    {"rl_loop", {1034}},  {"serve_streams", {995}},
-    {"unet_diffusion", {997}}, {"vit_multires", {1010}},
+    {"eval_between", {1021}}, {"gnn", {1002}},           {"gpt_ckpt", {1017}},
+    {"gpt_train", {1028}},    {"llama_generate", {999}}, {"moe_train", {1035}},
+    {"rl_loop", {1034}},      {"serve_streams", {995}},  {"unet_diffusion", {997}},
+    {"vit_multires", {1010}},
 };
 
 void PrintTo(const Reached& reached, std::ostream* out) { *out << reached.trace; }
@@ -189,8 +202,8 @@ class RecordedPrograms : public testing::TestWithParam<Reached> {
   const Trace& trace() const { return trace_.value(); }
 
  private:
-  const Result<Trace> trace_ =
-      observe::read_trace(repository_path(std::string("bench/traces/") + GetParam().trace + ".csv.gz"));
+  const Result<Trace> trace_ = observe::read_trace(
+      repository_path(std::string("bench/traces/") + GetParam().trace + ".csv.gz"));
 };
 INSTANTIATE_TEST_SUITE_P(, RecordedPrograms, testing::ValuesIn(kReached),
                          [](const auto& parameter) { return std::string(parameter.param.trace); });
@@ -217,30 +230,35 @@ TEST(FitOfRecordedPrograms, is_five_hundredths_at_most_and_three_on_average) {
   EXPECT_LE(2 * sum, (2 * kMeanGoal.permille_of_live + 1) * std::size(kReached));
 }
 
-// --- programs that nobody recorded ----------------------------------------------------------------------------------
+// --- --- programs that nobody recorded
 
-// A recorded program with other sizes, or with its allocations on four streams in turn: those that need most.
+// A recorded program with other sizes, or with its allocations on four streams in turn: those that
+// need most.
 struct Changed {
   const char* trace;
   Bytes percent_of_sizes = 100;
   std::size_t streams = 1;
 
-  std::string name() const { return fmt::format("{}_percent_{}_streams_{}", trace, percent_of_sizes, streams); }
+  std::string name() const {
+    return fmt::format("{}_percent_{}_streams_{}", trace, percent_of_sizes, streams);
+  }
 };
-constexpr Changed kChanged[] = {{"moe_train", 60},     {"moe_train", 25},        {"eval_between", 25},
-                                {"rl_loop", 25},       {"gpt_ckpt", 100, 4},     {"rl_loop", 100, 4},
-                                {"gpt_train", 100, 4}, {"unet_diffusion", 60, 4}};
+constexpr Changed kChanged[] = {
+    {"moe_train", 60},    {"moe_train", 25},   {"eval_between", 25},  {"rl_loop", 25},
+    {"gpt_ckpt", 100, 4}, {"rl_loop", 100, 4}, {"gpt_train", 100, 4}, {"unet_diffusion", 60, 4}};
 
 class ChangedPrograms : public testing::TestWithParam<Changed> {
  protected:
   void SetUp() override {
-    auto read = observe::read_trace(repository_path(std::string("bench/traces/") + GetParam().trace + ".csv.gz"));
+    auto read = observe::read_trace(
+        repository_path(std::string("bench/traces/") + GetParam().trace + ".csv.gz"));
     ASSERT_TRUE(read.ok()) << read.error().message;
     trace_ = std::move(read.value());
     trace_.name = GetParam().name();
     if (GetParam().streams > 1) trace_.streams = GetParam().streams;
     for (TraceEvent& event : trace_.events) {
-      if (event.bytes > 0) event.bytes = std::max<Bytes>(event.bytes * GetParam().percent_of_sizes / 100, 1);
+      if (event.bytes > 0)
+        event.bytes = std::max<Bytes>(event.bytes * GetParam().percent_of_sizes / 100, 1);
       if (GetParam().streams > 1) event.stream = event.allocation % GetParam().streams;
     }
   }

@@ -1,7 +1,10 @@
-// tests: the pool does with the recorded traces, call by call and address by address, what golden.txt says it did.
+// tests: the pool does with the recorded traces, call by call and address by address, what
+// golden.txt says it did.
 //
-// A line that differs is no mistake by itself: it says that a change, meant to or not, reached what the pool does.
-// `./dev golden` writes the file anew; the figures of a line say whether the change was for the better.
+// A line that differs is no mistake by itself: it says that a change, meant to or not, reached what
+// the pool does.
+// `./dev golden` writes the file anew; the figures of a line say whether the change was for the
+// better.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -35,7 +38,8 @@ std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// What becomes of each event of a trace. Equal sizes stay equal, and nothing becomes a request for no bytes.
+// What becomes of each event of a trace. Equal sizes stay equal, and nothing becomes a request for
+// no bytes.
 struct Variant {
   const char* name;
   void (*change)(TraceEvent& event);
@@ -43,11 +47,15 @@ struct Variant {
 constexpr Variant kVariants[] = {
     {"recorded", [](TraceEvent&) {}},
     {"scaled", [](TraceEvent& event) { event.bytes = event.bytes - event.bytes / 5; }},
-    {"jitter", [](TraceEvent& event) { event.bytes = (event.bytes * (600 + mix(event.bytes) % 901) + 999) / 1000; }},
+    {"jitter",
+     [](TraceEvent& event) {
+       event.bytes = (event.bytes * (600 + mix(event.bytes) % 901) + 999) / 1000;
+     }},
     {"spread", [](TraceEvent& event) { event.stream = event.allocation % 4; }},
 };
 
-// All variants take minutes; the other settings differ from the default in what it takes to move or create a chunk.
+// All variants take minutes; the other settings differ from the default in what it takes to move or
+// create a chunk.
 std::span<const Variant> variants_of(const std::string& setting) {
   return std::span(kVariants).first(setting == "balanced" ? std::size(kVariants) : 1);
 }
@@ -64,14 +72,16 @@ AllocatorRecipe recipe_of(const std::string& setting) {
   context::Config config;
   if (setting == "footprint") config.prefer = pool::Prefer::footprint;
   if (setting == "latency") config.prefer = pool::Prefer::latency;
-  return allocator_recipe(setting == "page" ? AllocatorKind::vpmm_page : AllocatorKind::vpmm, config);
+  return allocator_recipe(setting == "page" ? AllocatorKind::vpmm_page : AllocatorKind::vpmm,
+                          config);
 }
 
 std::string key_of(const std::string& trace, const std::string& setting, const Variant& variant) {
   return fmt::format("{} {} {}", trace, setting, variant.name);
 }
 
-// What stands behind the key: driver calls, peak mapped, time in the driver, worst allocate, refused, fingerprint.
+// What stands behind the key: driver calls, peak mapped, time in the driver, worst allocate,
+// refused, fingerprint.
 std::string figures_of(const Trace& trace, const std::string& setting) {
   FingerprintMachine machine(make_sim_machine({}));
   const auto result = replay(trace, machine, machine.watched(recipe_of(setting)), {});
@@ -79,9 +89,10 @@ std::string figures_of(const Trace& trace, const std::string& setting) {
   if (!result) return {};
   EXPECT_EQ(result.value().corruptions, 0u);
   EXPECT_EQ(result.value().hazards, 0u);
-  return fmt::format("calls={} mapped={} driver_us={} worst_us={} failed={} {:016x}", result.value().driver_calls,
-                     result.value().peak_mapped_bytes, result.value().driver_ns / 1000,
-                     result.value().worst_allocate_ns / 1000, result.value().failed_allocations, machine.fingerprint());
+  return fmt::format("calls={} mapped={} driver_us={} worst_us={} failed={} {:016x}",
+                     result.value().driver_calls, result.value().peak_mapped_bytes,
+                     result.value().driver_ns / 1000, result.value().worst_allocate_ns / 1000,
+                     result.value().failed_allocations, machine.fingerprint());
 }
 
 Trace read(const std::string& name) {
@@ -102,7 +113,8 @@ std::map<std::string, std::string> golden() {
 }
 
 class Golden : public testing::TestWithParam<std::tuple<std::string, std::string>> {};
-INSTANTIATE_TEST_SUITE_P(, Golden, testing::Combine(testing::ValuesIn(kTraces), testing::ValuesIn(kSettings)),
+INSTANTIATE_TEST_SUITE_P(, Golden,
+                         testing::Combine(testing::ValuesIn(kTraces), testing::ValuesIn(kSettings)),
                          [](const auto& parameter) {
                            return std::get<0>(parameter.param) + "_" + std::get<1>(parameter.param);
                          });
@@ -119,19 +131,22 @@ TEST_P(Golden, lines_are_what_the_pool_does) {
     const std::string now = figures_of(changed(trace, variant), setting);
     if (out != nullptr) {
       std::ofstream(out, std::ios::app) << key << ' ' << now << '\n';
-    } else if (const auto line = expected.find(key); line == expected.end() || line->second != now) {
-      differences +=
-          fmt::format("- {} {}\n+ {} {}\n", key, line == expected.end() ? "is missing" : line->second, key, now);
+    } else if (const auto line = expected.find(key);
+               line == expected.end() || line->second != now) {
+      differences += fmt::format("- {} {}\n+ {} {}\n", key,
+                                 line == expected.end() ? "is missing" : line->second, key, now);
     }
   }
-  if (!differences.empty()) ADD_FAILURE() << differences << "if that is what was meant: ./dev golden";
+  if (!differences.empty())
+    ADD_FAILURE() << differences << "if that is what was meant: ./dev golden";
 }
 
 TEST(GoldenFile, has_a_line_for_every_trace_setting_and_variant_and_no_other) {
   std::set<std::string> keys;
   for (const std::string& trace : kTraces) {
     for (const std::string& setting : kSettings) {
-      for (const Variant& variant : variants_of(setting)) keys.insert(key_of(trace, setting, variant));
+      for (const Variant& variant : variants_of(setting))
+        keys.insert(key_of(trace, setting, variant));
     }
   }
   std::set<std::string> found;
@@ -143,7 +158,8 @@ TEST(GoldenFile, holds_nothing_that_depends_on_where_the_system_puts_memory) {
   const Trace trace = read("gnn");
   const std::string here = figures_of(trace, "balanced");
   constexpr std::size_t kElsewhere = kTiB + 12 * kKiB;
-  void* const pushed_away = mmap(nullptr, kElsewhere, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const pushed_away =
+      mmap(nullptr, kElsewhere, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   ASSERT_NE(pushed_away, MAP_FAILED);
   EXPECT_EQ(figures_of(trace, "balanced"), here);
   munmap(pushed_away, kElsewhere);

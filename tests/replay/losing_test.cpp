@@ -1,5 +1,5 @@
-// tests: what docs/where-it-loses.md says of memory, on the simulator: programs that hold more than lives, and how
-// much.
+// tests: what docs/where-it-loses.md says of memory, on the simulator: programs that hold more than
+// lives, and how much.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -32,8 +32,8 @@ Held held_by(const Trace& trace, const SimMachineOptions& options = {}) {
           mapped / static_cast<double>(result.value().peak_rounded_bytes)};
 }
 
-// So many live allocations whose sizes `pick` draws; then one of them after the other makes room for another, 5000
-// times.
+// So many live allocations whose sizes `pick` draws; then one of them after the other makes room
+// for another, 5000 times.
 template <typename Pick>
 Trace replacing(std::size_t live, const Pick& pick) {
   std::mt19937_64 random(1);
@@ -60,17 +60,21 @@ Trace replacing(std::size_t live, const Pick& pick) {
   return trace;
 }
 
-Bytes between(std::mt19937_64& random, Bytes least, Bytes most) { return least + random() % (most - least + 1); }
+Bytes between(std::mt19937_64& random, Bytes least, Bytes most) {
+  return least + random() % (most - least + 1);
+}
 
 TEST(LosingPrograms, random_sizes_up_to_4_mib_hold_1_07_times_their_bytes) {
   const Trace trace = replacing(10'000, [](auto& random) { return between(random, 1, 4 * kMiB); });
   EXPECT_NEAR(held_by(trace).over_live, 1.07, 0.01);
 }
 
-// Spans of more than half a page, a little less than three quarters of all: none may cross from one page to the next.
+// Spans of more than half a page, a little less than three quarters of all: none may cross from one
+// page to the next.
 TEST(LosingPrograms, sizes_of_1_to_2_mib_hold_1_24_times_their_bytes) {
   const Trace trace = replacing(928, [](auto& random) {
-    return random() % 928 < 342 ? between(random, kMiB + 1, 134 * kMiB / 100) : between(random, 1, 600 * kKiB);
+    return random() % 928 < 342 ? between(random, kMiB + 1, 134 * kMiB / 100)
+                                : between(random, 1, 600 * kKiB);
   });
   EXPECT_NEAR(held_by(trace).over_live, 1.24, 0.01);
 }

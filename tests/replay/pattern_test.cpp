@@ -1,4 +1,5 @@
-// tests: spots lie inside their allocation and apart from each other; patterns tell allocations and places apart.
+// tests: spots lie inside their allocation and apart from each other; patterns tell allocations and
+// places apart.
 #include "replay/pattern.hpp"
 
 #include <gtest/gtest.h>
@@ -30,7 +31,8 @@ TEST(Spots, stand_at_every_page_start_of_a_medium_allocation) {
 }
 
 TEST(Spots, are_ascending_disjoint_and_inside) {
-  for (const Bytes around : {Bytes{64}, Bytes{128}, 2 * kMiB, 4 * kMiB, 34 * kMiB, 36 * kMiB, 9 * kGiB}) {
+  for (const Bytes around :
+       {Bytes{64}, Bytes{128}, 2 * kMiB, 4 * kMiB, 34 * kMiB, 36 * kMiB, 9 * kGiB}) {
     for (Bytes bytes = around - 64; bytes <= around + 130; ++bytes) {
       Bytes end = 0;
       for (const Spot& spot : Spots(bytes, bytes)) {
@@ -49,7 +51,8 @@ TEST(Spots, of_a_large_allocation_are_bounded_and_spread_over_all_of_it) {
   ASSERT_EQ(spots.size(), kMaxPageSpots + 2);
   for (std::size_t i = 1; i + 1 < spots.size(); ++i) {
     EXPECT_TRUE(is_multiple(spots[i].offset, kSpotPage));
-    EXPECT_EQ((spots[i].offset - kSpotPage) / (10 * kGiB / kMaxPageSpots), i - 1) << "one in each share";
+    EXPECT_EQ((spots[i].offset - kSpotPage) / (10 * kGiB / kMaxPageSpots), i - 1)
+        << "one in each share";
   }
 }
 

@@ -1,5 +1,6 @@
-// tests: VPMM_PREFER does what its values say, over all recorded traces, on several streams and in small programs:
-// `footprint` holds less than the default, and `latency` spends less time in the driver.
+// tests: VPMM_PREFER does what its values say, over all recorded traces, on several streams and in
+// small programs: `footprint` holds less than the default, and `latency` spends less time in the
+// driver.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,7 +43,8 @@ void expect_monotone_in_footprint(const Trace& trace, std::uint64_t lag_us) {
   const Bytes footprint = replayed(trace, pool::Prefer::footprint, lag_us).peak_mapped_bytes;
   const Bytes balanced = replayed(trace, pool::Prefer::balanced, lag_us).peak_mapped_bytes;
   EXPECT_LE(footprint, with_tolerance(balanced));
-  EXPECT_LE(balanced, with_tolerance(replayed(trace, pool::Prefer::latency, lag_us).peak_mapped_bytes));
+  EXPECT_LE(balanced,
+            with_tolerance(replayed(trace, pool::Prefer::latency, lag_us).peak_mapped_bytes));
 }
 
 Trace recorded(const std::string& name) {
@@ -51,10 +53,11 @@ Trace recorded(const std::string& name) {
   return trace ? std::move(trace).value() : Trace{};
 }
 
-// --- recorded traces ------------------------------------------------------------------------------------------------
+// --- --- recorded traces
 
-constexpr const char* kTraces[] = {"eval_between", "gnn",     "gpt_ckpt",      "gpt_train",      "llama_generate",
-                                   "moe_train",    "rl_loop", "serve_streams", "unet_diffusion", "vit_multires"};
+constexpr const char* kTraces[] = {"eval_between",   "gnn",         "gpt_ckpt", "gpt_train",
+                                   "llama_generate", "moe_train",   "rl_loop",  "serve_streams",
+                                   "unet_diffusion", "vit_multires"};
 
 struct Sum {
   Bytes held = 0;
@@ -78,13 +81,14 @@ void expect_what_the_values_say(const std::vector<Trace>& traces) {
   EXPECT_LT(sum_over(traces, pool::Prefer::latency).driver_ns, balanced.driver_ns);
 }
 
-TEST(PreferOnTraces, footprint_holds_less_and_latency_takes_less_time_in_the_driver_than_the_default) {
+TEST(PreferOnTraces,
+     footprint_holds_less_and_latency_takes_less_time_in_the_driver_than_the_default) {
   std::vector<Trace> traces;
   for (const char* const name : kTraces) traces.push_back(recorded(name));
   expect_what_the_values_say(traces);
 }
 
-// --- several streams ------------------------------------------------------------------------------------------------
+// --- --- several streams
 
 // Allocations take turns, and each is freed on its own stream.
 Trace spread_over_four(Trace trace) {
@@ -94,18 +98,23 @@ Trace spread_over_four(Trace trace) {
   return trace;
 }
 
-TEST(PreferOnStreams, footprint_holds_less_and_latency_takes_less_time_where_traces_are_spread_over_four) {
+TEST(PreferOnStreams,
+     footprint_holds_less_and_latency_takes_less_time_where_traces_are_spread_over_four) {
   std::vector<Trace> traces;
   for (const char* const name : {"gnn", "gpt_train", "serve_streams", "gpt_ckpt", "moe_train"})
     traces.push_back(spread_over_four(recorded(name)));
   expect_what_the_values_say(traces);
 }
 
-TEST(PreferOnRandomPrograms, footprint_holds_no_more_than_the_default_however_far_the_gpu_is_behind) {
+TEST(PreferOnRandomPrograms,
+     footprint_holds_no_more_than_the_default_however_far_the_gpu_is_behind) {
   for (const std::size_t streams : {2U, 4U, 8U}) {
     for (const Bytes largest : {6 * kMiB, 64 * kMiB}) {
-      const Trace trace = random_program(
-          {.seed = streams, .operations = 2000, .streams = streams, .largest = largest, .most_live = 16 * largest});
+      const Trace trace = random_program({.seed = streams,
+                                          .operations = 2000,
+                                          .streams = streams,
+                                          .largest = largest,
+                                          .most_live = 16 * largest});
       for (const std::uint64_t lag_us : {0U, 500U, 5'000U, 50'000U}) {
         EXPECT_LE(replayed(trace, pool::Prefer::footprint, lag_us).peak_mapped_bytes,
                   with_tolerance(replayed(trace, pool::Prefer::balanced, lag_us).peak_mapped_bytes))
@@ -115,22 +124,26 @@ TEST(PreferOnRandomPrograms, footprint_holds_no_more_than_the_default_however_fa
   }
 }
 
-// --- small programs -------------------------------------------------------------------------------------------------
+// --- --- small programs
 
-// A stream allocates `count` times `bytes` and frees every other of them; then another stream asks for `wanted`.
+// A stream allocates `count` times `bytes` and frees every other of them; then another stream asks
+// for `wanted`.
 Trace handed_over(std::size_t count, Bytes bytes, Bytes wanted) {
   Trace trace;
   trace.name = std::to_string(count) + " x " + std::to_string(bytes / kMiB) + " MiB";
   trace.streams = 2;
   for (std::size_t i = 0; i < count; ++i) trace.events.push_back({Kind::allocate, i, bytes, 0, i});
-  for (std::size_t i = 0; i < count; i += 2) trace.events.push_back({Kind::deallocate, i, bytes, 0, count + i});
+  for (std::size_t i = 0; i < count; i += 2)
+    trace.events.push_back({Kind::deallocate, i, bytes, 0, count + i});
   trace.events.push_back({Kind::allocate, count, wanted, 1, 2 * count});
   trace.allocations = count + 1;
   return trace;
 }
 
-// What the first stream gave back is enough, in pieces that it keeps in its cache and in larger ones.
-TEST(PreferFootprint, takes_what_another_stream_freed_before_it_grows_however_far_the_gpu_is_behind) {
+// What the first stream gave back is enough, in pieces that it keeps in its cache and in larger
+// ones.
+TEST(PreferFootprint,
+     takes_what_another_stream_freed_before_it_grows_however_far_the_gpu_is_behind) {
   for (const auto& [count, bytes, wanted] : {std::tuple{6, 5 * kMiB, 12 * kMiB},
                                              {18, 50 * kMiB, 60 * kMiB},
                                              {90, 10 * kMiB, 60 * kMiB},
@@ -153,10 +166,12 @@ TEST(PreferFootprint, holds_no_more_than_the_default_in_the_program_that_runs_ou
   trace.streams = 2;
   trace.events.push_back({Kind::allocate, 0, 20 * kMiB, 0, 0});
   for (std::size_t i = 1; i <= 6; ++i) trace.events.push_back({Kind::allocate, i, 5 * kMiB, 1, i});
-  for (std::size_t i = 1; i <= 6; i += 2) trace.events.push_back({Kind::deallocate, i, 5 * kMiB, 1, 6 + i});
+  for (std::size_t i = 1; i <= 6; i += 2)
+    trace.events.push_back({Kind::deallocate, i, 5 * kMiB, 1, 6 + i});
   trace.events.push_back({Kind::allocate, 7, 40 * kMiB, 0, 14});
   trace.allocations = 8;
-  for (const std::uint64_t lag_us : {0U, 500U, 5'000U, 50'000U}) expect_monotone_in_footprint(trace, lag_us);
+  for (const std::uint64_t lag_us : {0U, 500U, 5'000U, 50'000U})
+    expect_monotone_in_footprint(trace, lag_us);
 }
 
 }  // namespace

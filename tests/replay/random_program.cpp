@@ -19,7 +19,8 @@ using observe::TraceEvent;
 class Maker {
  public:
   explicit Maker(const RandomProgram& program) : program_(program), random_(program.seed) {
-    trace_.name = fmt::format("random_{}_streams_{}_mib_{}.csv", program.seed, program.streams, program.largest / kMiB);
+    trace_.name = fmt::format("random_{}_streams_{}_mib_{}.csv", program.seed, program.streams,
+                              program.largest / kMiB);
     trace_.streams = program.streams;
     for (Bytes& size : usual_) size = any_size();
     begin_phase();
@@ -62,7 +63,8 @@ class Maker {
 
   void allocate(Bytes bytes) {
     const Allocation allocation{trace_.allocations++, bytes, below(program_.streams)};
-    trace_.events.push_back({TraceEvent::Kind::allocate, allocation.number, bytes, allocation.stream, time_us_});
+    trace_.events.push_back(
+        {TraceEvent::Kind::allocate, allocation.number, bytes, allocation.stream, time_us_});
     live_ += bytes;
     if (below(50) == 0) {
       live_to_the_end_ += bytes;
@@ -81,12 +83,14 @@ class Maker {
 
   // The way that the phase prefers, mostly, or the next one with anything to free.
   bool free_one() {
-    for (std::size_t turn = below(4) == 0 ? below(kLives) : preferred_, tried = 0; tried < kLives; ++turn, ++tried) {
+    for (std::size_t turn = below(4) == 0 ? below(kLives) : preferred_, tried = 0; tried < kLives;
+         ++turn, ++tried) {
       auto& lives = lives_[turn % kLives];
       if (lives.empty()) continue;
       const Allocation allocation = take(lives, static_cast<Life>(turn % kLives));
       const std::size_t stream = below(16) == 0 ? below(program_.streams) : allocation.stream;
-      trace_.events.push_back({TraceEvent::Kind::deallocate, allocation.number, allocation.bytes, stream, time_us_});
+      trace_.events.push_back(
+          {TraceEvent::Kind::deallocate, allocation.number, allocation.bytes, stream, time_us_});
       live_ -= allocation.bytes;
       return true;
     }
@@ -109,8 +113,8 @@ class Maker {
 }  // namespace
 
 void PrintTo(const RandomProgram& program, std::ostream* out) {
-  *out << fmt::format("{} operations on {} streams, {} MiB at most, seed {}", program.operations, program.streams,
-                      program.largest / kMiB, program.seed);
+  *out << fmt::format("{} operations on {} streams, {} MiB at most, seed {}", program.operations,
+                      program.streams, program.largest / kMiB, program.seed);
 }
 
 Trace random_program(const RandomProgram& program) { return Maker(program).make(); }
@@ -119,8 +123,8 @@ void write_trace(const Trace& trace, const std::string& path) {
   std::ofstream file(path);
   file << "op,id,bytes,stream,time_us\n";
   for (const TraceEvent& event : trace.events) {
-    file << fmt::format("{},{},{},{},{}\n", event.kind == TraceEvent::Kind::allocate ? 'a' : 'f', event.allocation,
-                        event.bytes, event.stream, event.time_us);
+    file << fmt::format("{},{},{},{},{}\n", event.kind == TraceEvent::Kind::allocate ? 'a' : 'f',
+                        event.allocation, event.bytes, event.stream, event.time_us);
   }
 }
 

@@ -1,4 +1,5 @@
-// tests: programs that nobody wrote: sizes and lifetimes at random, for promises about every program.
+// tests: programs that nobody wrote: sizes and lifetimes at random, for promises about every
+// program.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +21,11 @@ struct RandomProgram {
 
 void PrintTo(const RandomProgram& program, std::ostream* out);  // for GoogleTest
 
-// Sizes are log-uniform from 256 B to the largest, half of them from a short list that the program keeps coming back
-// to. Allocations live like a stack, like a queue, anyhow, or to the end. The program goes through phases, each with a
-// level of live memory that it keeps to, in half of them the most, and a way of freeing that it prefers. Of sixteen
-// frees one is on another stream. Depends on the options alone.
+// Sizes are log-uniform from 256 B to the largest, half of them from a short list that the program
+// keeps coming back to. Allocations live like a stack, like a queue, anyhow, or to the end. The
+// program goes through phases, each with a level of live memory that it keeps to, in half of them
+// the most, and a way of freeing that it prefers. Of sixteen frees one is on another stream.
+// Depends on the options alone.
 observe::Trace random_program(const RandomProgram& program);
 
 // As a file that `vpmm replay` reads.

@@ -17,7 +17,8 @@ namespace {
 
 constexpr Bytes kGpu = 64 * kMiB;
 
-// Fills the GPU, frees a little, asks for too much, and goes on. Returns the number of the event that failed.
+// Fills the GPU, frees a little, asks for too much, and goes on. Returns the number of the event
+// that failed.
 std::size_t run_out_of_memory(const std::string& path) {
   driver::sim::SimOptions options;
   options.capacity = kGpu;
@@ -27,7 +28,8 @@ std::size_t run_out_of_memory(const std::string& path) {
   EXPECT_EQ(sim.init(), driver::CuResult::success);
   EXPECT_EQ(sim.device_primary_ctx_retain(0, context), driver::CuResult::success);
   EXPECT_EQ(sim.ctx_set_current(context), driver::CuResult::success);
-  EXPECT_EQ(sim.stream_create(driver::StreamFlags::non_blocking, stream), driver::CuResult::success);
+  EXPECT_EQ(sim.stream_create(driver::StreamFlags::non_blocking, stream),
+            driver::CuResult::success);
   auto pool = context::Context::create(sim, 0, {});
   EXPECT_TRUE(pool.value()->start_recording(path, {}).ok());
   std::vector<DevicePtr> live;
@@ -56,7 +58,8 @@ class RecordedFailure : public testing::Test {
     return std::move(result).value();
   }
 
-  const std::string path_ = testing::TempDir() + "vpmm_failure_" + std::to_string(getpid()) + ".vpmmrec";
+  const std::string path_ =
+      testing::TempDir() + "vpmm_failure_" + std::to_string(getpid()) + ".vpmmrec";
 };
 
 TEST_F(RecordedFailure, happens_again_at_the_same_request_with_the_memory_that_there_was) {

@@ -69,7 +69,8 @@ Trace random_trace(std::uint64_t seed) {
   return text.trace();
 }
 
-ReplayResult run(const Trace& trace, const AllocatorRecipe& recipe, const SimMachineOptions& sim = {}) {
+ReplayResult run(const Trace& trace, const AllocatorRecipe& recipe,
+                 const SimMachineOptions& sim = {}) {
   const auto machine = make_sim_machine(sim);
   auto result = replay(trace, *machine, recipe, {});
   EXPECT_TRUE(result.ok()) << result.error().message;
@@ -82,8 +83,8 @@ ReplayResult run(const Trace& trace, AllocatorKind kind, const SimMachineOptions
 
 class ReplayAllocators : public testing::TestWithParam<AllocatorKind> {};
 INSTANTIATE_TEST_SUITE_P(, ReplayAllocators,
-                         testing::Values(AllocatorKind::vpmm, AllocatorKind::vpmm_page, AllocatorKind::cuda,
-                                         AllocatorKind::cuda_async),
+                         testing::Values(AllocatorKind::vpmm, AllocatorKind::vpmm_page,
+                                         AllocatorKind::cuda, AllocatorKind::cuda_async),
                          [](const auto& parameter) {
                            std::string name = to_string(parameter.param);
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -176,7 +177,8 @@ TEST_P(ReplayAllocators, count_what_does_not_fit_and_go_on) {
   EXPECT_EQ(result.hazards, 0u);
 }
 
-// One allocation by the driver, then the same memory again and again, as if every stream were always idle.
+// One allocation by the driver, then the same memory again and again, as if every stream were
+// always idle.
 class OneAddress final : public TraceAllocator {
  public:
   explicit OneAddress(driver::Driver& driver) : driver_(driver) { driver_.mem_alloc(kBytes, ptr_); }
@@ -197,14 +199,20 @@ const AllocatorRecipe kOneAddress{
     }};
 
 TEST(Replay, finds_the_corruption_when_two_live_allocations_share_memory) {
-  const Trace trace = TraceText().allocate(0, kMiB).allocate(1, kMiB).deallocate(0).deallocate(1).trace();
+  const Trace trace =
+      TraceText().allocate(0, kMiB).allocate(1, kMiB).deallocate(0).deallocate(1).trace();
   const ReplayResult result = run(trace, kOneAddress);
   EXPECT_GT(result.corruptions, 0u);
   EXPECT_FALSE(result.findings.empty());
 }
 
 TEST(Replay, finds_the_hazard_when_another_stream_gets_memory_that_is_still_in_use) {
-  const Trace trace = TraceText().allocate(0, kMiB, 0).deallocate(0, 0).allocate(1, kMiB, 1).deallocate(1, 1).trace();
+  const Trace trace = TraceText()
+                          .allocate(0, kMiB, 0)
+                          .deallocate(0, 0)
+                          .allocate(1, kMiB, 1)
+                          .deallocate(1, 1)
+                          .trace();
   const ReplayResult result = run(trace, kOneAddress);
   EXPECT_GT(result.hazards.value_or(0), 0u);
   EXPECT_TRUE(std::any_of(result.findings.begin(), result.findings.end(),
@@ -212,8 +220,13 @@ TEST(Replay, finds_the_hazard_when_another_stream_gets_memory_that_is_still_in_u
 }
 
 TEST(Replay, finds_both_when_streams_share_live_memory) {
-  const Trace trace =
-      TraceText().allocate(0, kMiB, 0).allocate(1, kMiB, 1).wait_us(5000).deallocate(0, 0).deallocate(1, 1).trace();
+  const Trace trace = TraceText()
+                          .allocate(0, kMiB, 0)
+                          .allocate(1, kMiB, 1)
+                          .wait_us(5000)
+                          .deallocate(0, 0)
+                          .deallocate(1, 1)
+                          .trace();
   const ReplayResult result = run(trace, kOneAddress);
   EXPECT_GT(result.corruptions, 0u);
   EXPECT_GT(result.hazards.value_or(0), 0u);
@@ -223,7 +236,8 @@ TEST(Replay, orders_the_streams_before_a_free_on_another_one) {
   TraceText text;
   for (std::size_t i = 0; i < 50; ++i) text.allocate(i, 3 * kMiB, i % 2).deallocate(i, (i + 1) % 2);
   const ReplayResult result = run(text.trace(), kOneAddress);
-  // Allocation i+1 is made on the stream that freed i, so one address is enough when frees are ordered.
+  // Allocation i+1 is made on the stream that freed i, so one address is enough when frees are
+  // ordered.
   EXPECT_EQ(result.hazards, 0u);
   EXPECT_EQ(result.corruptions, 0u);
 }
@@ -235,7 +249,8 @@ class Counting final : public TraceAllocator {
     std::size_t live = 0;
     std::size_t allocated = 0;
   };
-  Counting(std::unique_ptr<TraceAllocator> inner, Counts& counts) : inner_(std::move(inner)), counts_(counts) {}
+  Counting(std::unique_ptr<TraceAllocator> inner, Counts& counts)
+      : inner_(std::move(inner)), counts_(counts) {}
   Result<DevicePtr> allocate(Bytes bytes, driver::StreamHandle stream) override {
     ++counts_.live;
     ++counts_.allocated;
@@ -258,7 +273,8 @@ TEST(Replay, gives_back_what_is_live_at_the_end_of_the_trace) {
     VPMM_TRY_ASSIGN(auto inner, make_plain_allocator(driver));
     return std::unique_ptr<TraceAllocator>(std::make_unique<Counting>(std::move(inner), counts));
   };
-  run(TraceText().allocate(0, kMiB).allocate(1, 10).deallocate(0).allocate(2, 20, 1).trace(), {"counting", make});
+  run(TraceText().allocate(0, kMiB).allocate(1, 10).deallocate(0).allocate(2, 20, 1).trace(),
+      {"counting", make});
   EXPECT_EQ(counts.allocated, 3u);
   EXPECT_EQ(counts.live, 0u);
 }
@@ -304,7 +320,12 @@ TEST(Replay, stops_at_the_first_refusal_where_it_is_told_to) {
   const auto machine = make_sim_machine(small);
   ReplayOptions options;
   options.on_refusal = OnRefusal::stop;
-  const Trace trace = TraceText().allocate(0, 30 * kMiB).allocate(1, 50 * kMiB).deallocate(0).allocate(2, 8).trace();
+  const Trace trace = TraceText()
+                          .allocate(0, 30 * kMiB)
+                          .allocate(1, 50 * kMiB)
+                          .deallocate(0)
+                          .allocate(2, 8)
+                          .trace();
   const auto result = replay(trace, *machine, allocator_recipe(AllocatorKind::vpmm, {}), options);
   ASSERT_TRUE(result.ok()) << result.error().message;
   EXPECT_EQ(result.value().failed_allocations, 1u);
@@ -315,8 +336,8 @@ TEST(Replay, rounds_what_lives_to_the_pages_it_is_told) {
   const auto machine = make_sim_machine({});
   ReplayOptions options;
   options.page_size = 16 * kMiB;
-  const auto result = replay(TraceText().allocate(0, 17 * kMiB).allocate(1, 3 * kMiB).trace(), *machine,
-                             allocator_recipe(AllocatorKind::cuda, {}), options);
+  const auto result = replay(TraceText().allocate(0, 17 * kMiB).allocate(1, 3 * kMiB).trace(),
+                             *machine, allocator_recipe(AllocatorKind::cuda, {}), options);
   ASSERT_TRUE(result.ok()) << result.error().message;
   EXPECT_EQ(result.value().peak_rounded_bytes, 35 * kMiB);
 }
@@ -344,7 +365,8 @@ TEST(Replay, of_an_empty_trace_is_all_zeros) {
   EXPECT_EQ(result.hazards, 0u);
 }
 
-// The clock of the program goes on while the GPU lags: a free is complete before an allocation made long after it.
+// The clock of the program goes on while the GPU lags: a free is complete before an allocation made
+// long after it.
 TEST(Replay, lets_the_recorded_time_pass_on_the_simulator) {
   TraceText quick;
   TraceText slow;
@@ -360,8 +382,8 @@ TEST(Replay, lets_the_recorded_time_pass_on_the_simulator) {
 }
 
 TEST(AllocatorKinds, are_named_as_on_the_command_line) {
-  for (const AllocatorKind kind :
-       {AllocatorKind::vpmm, AllocatorKind::vpmm_page, AllocatorKind::cuda, AllocatorKind::cuda_async}) {
+  for (const AllocatorKind kind : {AllocatorKind::vpmm, AllocatorKind::vpmm_page,
+                                   AllocatorKind::cuda, AllocatorKind::cuda_async}) {
     EXPECT_EQ(parse_allocator_kind(to_string(kind)), kind);
   }
   EXPECT_FALSE(parse_allocator_kind("malloc").has_value());
@@ -371,7 +393,8 @@ TEST(ReplayCosts, an_idle_process_spends_less_in_the_driver_than_a_busy_one) {
   const Trace trace = random_trace(5);
   SimMachineOptions idle;
   idle.costs = Costs::idle;
-  EXPECT_LT(run(trace, AllocatorKind::vpmm, idle).driver_ns, run(trace, AllocatorKind::vpmm).driver_ns);
+  EXPECT_LT(run(trace, AllocatorKind::vpmm, idle).driver_ns,
+            run(trace, AllocatorKind::vpmm).driver_ns);
 }
 
 }  // namespace

@@ -47,19 +47,20 @@ ReplayResult sample() {
 }
 
 TEST(ReplayJson, has_exactly_the_promised_keys_in_their_order) {
-  EXPECT_EQ(to_json(sample()),
-            R"({"trace":"gnn.csv.gz","driver":"sim","allocator":"vpmm","operations":18297,"allocations":9150,)"
-            R"("failed_allocations":0,"recorded_failures":0,"first_failed_event":null,"first_failed_bytes":null,)"
-            R"("peak_live_bytes":18460000000,"peak_mapped_bytes":18829200000,)"
-            R"("driver_calls":1234,"driver_time_us":82000.5,"worst_allocate_us":5000.25,"p99_allocate_us":40.0,)"
-            R"("corruptions":0,"hazards":0,"mapped_chunks_peak":1957,"plans":151,"seconds":1.5,)"
-            R"("peak_rounded_bytes":18645000000,)"
-            R"("driver_time_first_half_us":50250.5,"driver_time_second_half_us":31750.0,)"
-            R"("fit_bytes":null,"fit_ratio":null,"fit_less_64mib_ratio":null,"driver_calls_by_kind":{)"
-            R"("mem_map":{"count":3,"total_us":4.0,"mean_us":1.333,"p50_us":1.0,"p90_us":1.9,"p99_us":1.95,)"
-            R"("max_us":2.0,"bytes":6291456},)"
-            R"("event_query":{"count":1,"total_us":0.2,"mean_us":0.2,"p50_us":0.2,"p90_us":0.2,"p99_us":0.2,)"
-            R"("max_us":0.2,"bytes":null}}})");
+  EXPECT_EQ(
+      to_json(sample()),
+      R"({"trace":"gnn.csv.gz","driver":"sim","allocator":"vpmm","operations":18297,"allocations":9150,)"
+      R"("failed_allocations":0,"recorded_failures":0,"first_failed_event":null,"first_failed_bytes":null,)"
+      R"("peak_live_bytes":18460000000,"peak_mapped_bytes":18829200000,)"
+      R"("driver_calls":1234,"driver_time_us":82000.5,"worst_allocate_us":5000.25,"p99_allocate_us":40.0,)"
+      R"("corruptions":0,"hazards":0,"mapped_chunks_peak":1957,"plans":151,"seconds":1.5,)"
+      R"("peak_rounded_bytes":18645000000,)"
+      R"("driver_time_first_half_us":50250.5,"driver_time_second_half_us":31750.0,)"
+      R"("fit_bytes":null,"fit_ratio":null,"fit_less_64mib_ratio":null,"driver_calls_by_kind":{)"
+      R"("mem_map":{"count":3,"total_us":4.0,"mean_us":1.333,"p50_us":1.0,"p90_us":1.9,"p99_us":1.95,)"
+      R"("max_us":2.0,"bytes":6291456},)"
+      R"("event_query":{"count":1,"total_us":0.2,"mean_us":0.2,"p50_us":0.2,"p90_us":0.2,"p99_us":0.2,)"
+      R"("max_us":0.2,"bytes":null}}})");
 }
 
 TEST(ReplayJson, has_the_fit_where_it_was_looked_for_and_found) {
@@ -89,8 +90,8 @@ TEST(ReplayJson, survives_a_file_name_that_is_not_text) {
 TEST(ReplayTable, shows_footprint_ratio_and_times) {
   const std::vector<ReplayResult> results{sample()};
   const std::string text = table(results);
-  for (const char* cell : {"gnn.csv.gz", "17.19 GiB", "17.36 GiB", "17.54 GiB", "1.0200", "1.0099", "82.0 ms",
-                           "50.3 ms", "31.8 ms", "5.00 ms", "40.0 us", "1957"}) {
+  for (const char* cell : {"gnn.csv.gz", "17.19 GiB", "17.36 GiB", "17.54 GiB", "1.0200", "1.0099",
+                           "82.0 ms", "50.3 ms", "31.8 ms", "5.00 ms", "40.0 us", "1957"}) {
     EXPECT_NE(text.find(cell), std::string::npos) << cell << " is missing in\n" << text;
   }
 }
@@ -115,17 +116,20 @@ TEST(ReplayTable, leaves_out_the_footprint_of_the_simulated_async_pool) {
 
 TEST(ReplayCallsTable, has_a_row_for_each_kind_of_call_of_each_result) {
   EXPECT_EQ(calls_table(std::vector{sample()}),
-            "trace       allocator  call         calls   total  mean us  p50 us  p90 us  p99 us  max us  MiB a call\n"
-            "gnn.csv.gz  vpmm       mem_map          3  0.0 ms      1.3     1.0     1.9     1.9     2.0         2.0\n"
-            "gnn.csv.gz  vpmm       event_query      1  0.0 ms      0.2     0.2     0.2     0.2     0.2           -\n");
+            "trace       allocator  call         calls   total  mean us  p50 us  p90 us  p99 us  "
+            "max us  MiB a call\n"
+            "gnn.csv.gz  vpmm       mem_map          3  0.0 ms      1.3     1.0     1.9     1.9    "
+            " 2.0         2.0\n"
+            "gnn.csv.gz  vpmm       event_query      1  0.0 ms      0.2     0.2     0.2     0.2    "
+            " 0.2           -\n");
 }
 
 TEST(ReplayFitTable, shows_the_fit_over_what_lived_in_pages_and_where_there_is_none) {
   std::vector<ReplayResult> results{sample(), sample()};
   results[0].fit = Fit{.capacity = 18'831'450'000, .replays = 9};
   const std::string text = fit_table(results);
-  for (const char* cell :
-       {"17.36 GiB", "17.54 GiB", "18831450000", "1.0100", "(fit - 64 MiB) / rounded", "1.0064", "none"})
+  for (const char* cell : {"17.36 GiB", "17.54 GiB", "18831450000", "1.0100",
+                           "(fit - 64 MiB) / rounded", "1.0064", "none"})
     EXPECT_NE(text.find(cell), std::string::npos) << cell << " is missing in\n" << text;
 }
 
@@ -137,9 +141,11 @@ TEST(ReplaySummary, compares_the_pool_with_the_others_of_its_trace) {
   ReplayResult elsewhere = sample();
   elsewhere.trace = "other.csv";
   EXPECT_EQ(summary(std::vector{sample(), pages, elsewhere}),
-            "gnn.csv.gz: vpmm held 17.54 GiB for 17.19 GiB of live memory (1.020x) and spent 82.0 ms in the driver; "
+            "gnn.csv.gz: vpmm held 17.54 GiB for 17.19 GiB of live memory (1.020x) and spent 82.0 "
+            "ms in the driver; "
             "vpmm-page held 17.20 GiB (1.001x) and spent 3942.0 ms in the driver, 48.1x as much.\n"
-            "other.csv: vpmm held 17.54 GiB for 17.19 GiB of live memory (1.020x) and spent 82.0 ms in the driver.\n");
+            "other.csv: vpmm held 17.54 GiB for 17.19 GiB of live memory (1.020x) and spent 82.0 "
+            "ms in the driver.\n");
 }
 
 TEST(ReplaySummary, has_nothing_to_say_without_a_pool) {

@@ -1,4 +1,5 @@
-// tests: what an allocation held is checked at the end of its life, whatever became of it in between.
+// tests: what an allocation held is checked at the end of its life, whatever became of it in
+// between.
 #include "replay/use_checker.hpp"
 
 #include <gtest/gtest.h>
@@ -59,7 +60,8 @@ TEST_F(UseCheckerTest, counts_each_spot_that_changed) {
   EXPECT_EQ(checker_->corruptions(), 3u);
   ASSERT_EQ(checker_->findings().size(), 3u);
   EXPECT_EQ(checker_->findings()[1],
-            "corruption: allocation 41 of the trace (counted from 0) lost what was written at byte 4194304");
+            "corruption: allocation 41 of the trace (counted from 0) lost what was written at byte "
+            "4194304");
 }
 
 TEST_F(UseCheckerTest, notices_a_last_use_that_falls_on_memory_handed_on_too_early) {
@@ -87,7 +89,8 @@ TEST_F(UseCheckerTest, keeps_a_bounded_list_of_findings) {
   EXPECT_LE(checker_->findings().size(), 5u);
 }
 
-// More uses than there are slots, on a GPU that lags far behind: slots are used again, but never too early.
+// More uses than there are slots, on a GPU that lags far behind: slots are used again, but never
+// too early.
 TEST_F(UseCheckerTest, uses_its_host_memory_again_without_mixing_contents_up) {
   open(3, 1'000'000'000);
   std::vector<Use> uses;

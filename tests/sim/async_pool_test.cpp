@@ -8,7 +8,9 @@ namespace {
 
 class PoolSim : public Sim {
  public:
-  explicit PoolSim(const SimOptions& options = manual()) : Sim(options) { ok(driver.mem_pool_create(0, pool)); }
+  explicit PoolSim(const SimOptions& options = manual()) : Sim(options) {
+    ok(driver.mem_pool_create(0, pool));
+  }
   DevicePtr allocate(Bytes size, StreamHandle stream) {
     DevicePtr ptr{};
     ok(driver.mem_alloc_from_pool_async(size, pool, stream, ptr));
@@ -19,7 +21,9 @@ class PoolSim : public Sim {
     ok(driver.mem_pool_get_attribute(pool, which, value));
     return value;
   }
-  void keep_everything() { ok(driver.mem_pool_set_attribute(pool, MemPoolAttribute::release_threshold, UINT64_MAX)); }
+  void keep_everything() {
+    ok(driver.mem_pool_set_attribute(pool, MemPoolAttribute::release_threshold, UINT64_MAX));
+  }
   MemPoolHandle pool{};
 };
 
@@ -89,7 +93,8 @@ TEST(SimPool, misuse_by_another_stream_is_a_hazard) {
   sim.read({ptr, 4096}, b);
   ok(sim.driver.mem_free_async(ptr, a));
   sim.read({ptr, 4096}, a);
-  const std::vector<Hazard::Kind> expected = {Hazard::Kind::use_before_allocate, Hazard::Kind::use_after_free,
+  const std::vector<Hazard::Kind> expected = {Hazard::Kind::use_before_allocate,
+                                              Hazard::Kind::use_after_free,
                                               Hazard::Kind::use_after_free};
   EXPECT_EQ(sim.kinds(), expected) << sim.hazards();
 }
@@ -132,7 +137,8 @@ TEST(SimPool, a_destroyed_pool_lives_until_its_last_allocation_is_freed) {
   const DevicePtr ptr = sim.allocate(512, stream);
   ok(sim.driver.mem_pool_destroy(sim.pool));
   DevicePtr other{};
-  EXPECT_EQ(sim.driver.mem_alloc_from_pool_async(512, sim.pool, stream, other), CuResult::invalid_value);
+  EXPECT_EQ(sim.driver.mem_alloc_from_pool_async(512, sim.pool, stream, other),
+            CuResult::invalid_value);
   sim.write({ptr, 512}, stream);
   ok(sim.driver.mem_free_async(ptr, stream));
   EXPECT_EQ(sim.driver.census().pool_allocations, 0U);

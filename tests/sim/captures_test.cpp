@@ -11,7 +11,8 @@ namespace {
 
 class Capturing {
  public:
-  explicit Capturing(Sim& sim, CaptureMode mode = CaptureMode::global, StreamFlags flags = StreamFlags::non_blocking)
+  explicit Capturing(Sim& sim, CaptureMode mode = CaptureMode::global,
+                     StreamFlags flags = StreamFlags::non_blocking)
       : sim_(sim), stream(sim.stream(flags)) {
     ok(sim.driver.stream_begin_capture(stream, mode));
   }
@@ -90,7 +91,8 @@ CuResult query_on_another_thread(CaptureMode mode, CaptureStatus& after) {
 
 TEST(SimCapture, only_a_global_capture_reaches_other_threads) {
   CaptureStatus status{};
-  EXPECT_EQ(query_on_another_thread(CaptureMode::global, status), CuResult::stream_capture_unsupported);
+  EXPECT_EQ(query_on_another_thread(CaptureMode::global, status),
+            CuResult::stream_capture_unsupported);
   EXPECT_EQ(status, CaptureStatus::invalidated);
   EXPECT_EQ(query_on_another_thread(CaptureMode::thread_local_mode, status), CuResult::success);
   EXPECT_EQ(status, CaptureStatus::active);
@@ -99,13 +101,15 @@ TEST(SimCapture, only_a_global_capture_reaches_other_threads) {
 }
 
 TEST(SimCapture, a_context_event_is_refused_and_invalidates_in_every_mode) {
-  for (const auto mode : {CaptureMode::global, CaptureMode::thread_local_mode, CaptureMode::relaxed}) {
+  for (const auto mode :
+       {CaptureMode::global, CaptureMode::thread_local_mode, CaptureMode::relaxed}) {
     Sim sim;
     const EventHandle event = sim.event();
     Capturing capture(sim, mode);
     CaptureMode relaxed = CaptureMode::relaxed;
     ok(sim.driver.thread_exchange_stream_capture_mode(relaxed));
-    EXPECT_EQ(sim.driver.ctx_record_event(sim.context, event), CuResult::stream_capture_unsupported);
+    EXPECT_EQ(sim.driver.ctx_record_event(sim.context, event),
+              CuResult::stream_capture_unsupported);
     EXPECT_EQ(capture.status(), CaptureStatus::invalidated);
   }
 }
@@ -144,7 +148,8 @@ TEST(SimCapture, waiting_for_an_outside_event_isolates_and_invalidates) {
   Sim sim;
   const EventHandle outside = sim.recorded_event(sim.stream());
   Capturing capture(sim);
-  EXPECT_EQ(sim.driver.stream_wait_event(capture.stream, outside), CuResult::stream_capture_isolation);
+  EXPECT_EQ(sim.driver.stream_wait_event(capture.stream, outside),
+            CuResult::stream_capture_isolation);
   EXPECT_EQ(capture.status(), CaptureStatus::invalidated);
 }
 
@@ -175,7 +180,8 @@ TEST(SimCapture, an_invalidated_capture_takes_no_more_work) {
   DevicePtr ptr{};
   EXPECT_EQ(sim.driver.mem_alloc(512, ptr), CuResult::stream_capture_unsupported);
   EXPECT_EQ(sim.driver.launch({}, capture.stream), CuResult::stream_capture_invalidated);
-  EXPECT_EQ(sim.driver.event_record(sim.event(), capture.stream), CuResult::stream_capture_invalidated);
+  EXPECT_EQ(sim.driver.event_record(sim.event(), capture.stream),
+            CuResult::stream_capture_invalidated);
 }
 
 TEST(SimCapture, a_capture_forks_and_joins_through_its_events) {
@@ -220,10 +226,12 @@ TEST(SimCapture, two_captures_do_not_merge) {
 TEST(SimCapture, beginning_and_ending_in_the_wrong_place_is_refused) {
   Sim sim;
   GraphHandle graph{};
-  EXPECT_EQ(sim.driver.stream_begin_capture(kNullStream, CaptureMode::global), CuResult::stream_capture_unsupported);
+  EXPECT_EQ(sim.driver.stream_begin_capture(kNullStream, CaptureMode::global),
+            CuResult::stream_capture_unsupported);
   EXPECT_EQ(sim.driver.stream_end_capture(sim.stream(), graph), CuResult::illegal_state);
   Capturing capture(sim);
-  EXPECT_EQ(sim.driver.stream_begin_capture(capture.stream, CaptureMode::global), CuResult::illegal_state);
+  EXPECT_EQ(sim.driver.stream_begin_capture(capture.stream, CaptureMode::global),
+            CuResult::illegal_state);
   std::thread([&] { EXPECT_EQ(capture.end(), CuResult::stream_capture_wrong_thread); }).join();
   EXPECT_EQ(capture.end(), CuResult::success);
 }
@@ -251,10 +259,13 @@ TEST(SimCapture, the_drivers_own_pools_are_not_captured) {
   DevicePtr ptr{};
   ok(sim.driver.mem_pool_create(0, pool));
   Capturing capture(sim);
-  EXPECT_EQ(sim.driver.mem_alloc_from_pool_async(512, pool, capture.stream, ptr), CuResult::stream_capture_unsupported);
+  EXPECT_EQ(sim.driver.mem_alloc_from_pool_async(512, pool, capture.stream, ptr),
+            CuResult::stream_capture_unsupported);
   EXPECT_EQ(capture.status(), CaptureStatus::active);
-  EXPECT_EQ(sim.driver.mem_alloc_from_pool_async(512, pool, sim.stream(), ptr), CuResult::stream_capture_unsupported);
-  EXPECT_EQ(capture.status(), CaptureStatus::invalidated) << "on another stream it is a call that may wait";
+  EXPECT_EQ(sim.driver.mem_alloc_from_pool_async(512, pool, sim.stream(), ptr),
+            CuResult::stream_capture_unsupported);
+  EXPECT_EQ(capture.status(), CaptureStatus::invalidated)
+      << "on another stream it is a call that may wait";
 }
 
 TEST(SimCapture, a_copy_that_waits_breaks_only_captures_that_the_legacy_stream_breaks) {
@@ -265,7 +276,8 @@ TEST(SimCapture, a_copy_that_waits_breaks_only_captures_that_the_legacy_stream_b
   EXPECT_EQ(apart.status(), CaptureStatus::active);
   Capturing blocking(sim, CaptureMode::relaxed, StreamFlags::blocking);
   char bytes[8];
-  EXPECT_EQ(sim.driver.memcpy_device_to_host(bytes, memory.begin, 8), CuResult::stream_capture_implicit);
+  EXPECT_EQ(sim.driver.memcpy_device_to_host(bytes, memory.begin, 8),
+            CuResult::stream_capture_implicit);
   EXPECT_EQ(blocking.status(), CaptureStatus::invalidated);
   EXPECT_EQ(apart.status(), CaptureStatus::active);
 }

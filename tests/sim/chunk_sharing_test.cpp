@@ -1,4 +1,5 @@
-// tests/sim: chunks that go from one simulator to another as file descriptors, within a process and between two.
+// tests/sim: chunks that go from one simulator to another as file descriptors, within a process and
+// between two.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -59,7 +60,8 @@ void unmap(Sim& sim, AddressRange range) {
 }
 
 auto open_files() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                       std::filesystem::directory_iterator());
 }
 
 Bytes free_bytes(Sim& sim) {
@@ -224,7 +226,8 @@ TEST(SimChunkSharing, an_imported_chunk_is_its_devices_and_others_get_access) {
 TEST(SimChunkSharing, unmapping_while_work_may_still_use_the_memory_is_a_hazard) {
   Sim exporting;
   Sim sim;
-  const AddressRange range = mapped(sim, import_file(sim, export_file(exporting, create(exporting))));
+  const AddressRange range =
+      mapped(sim, import_file(sim, export_file(exporting, create(exporting))));
   sim.write(range, sim.stream());
   ok(sim.driver.mem_unmap(range));
   EXPECT_EQ(sim.kinds(), std::vector{Hazard::Kind::unmapped_too_early});
@@ -233,11 +236,13 @@ TEST(SimChunkSharing, unmapping_while_work_may_still_use_the_memory_is_a_hazard)
 TEST(SimChunkSharing, a_chunk_is_exported_by_a_live_handle_that_was_made_for_it) {
   Sim sim;
   int file = -7;
-  EXPECT_EQ(sim.driver.mem_export_to_shareable_handle(sim.create(kPage), file), CuResult::invalid_value);
+  EXPECT_EQ(sim.driver.mem_export_to_shareable_handle(sim.create(kPage), file),
+            CuResult::invalid_value);
   const ChunkHandle released = create(sim);
   ok(sim.driver.mem_release(released));
   EXPECT_EQ(sim.driver.mem_export_to_shareable_handle(released, file), CuResult::invalid_value);
-  EXPECT_EQ(sim.driver.mem_export_to_shareable_handle(ChunkHandle{}, file), CuResult::invalid_value);
+  EXPECT_EQ(sim.driver.mem_export_to_shareable_handle(ChunkHandle{}, file),
+            CuResult::invalid_value);
   EXPECT_EQ(file, -7);
 }
 
@@ -253,13 +258,15 @@ TEST(SimChunkSharing, descriptors_of_anything_else_are_refused) {
   for (const int other : {-1, 100'000, memory, device, folder, pipe_ends[0]}) {
     EXPECT_EQ(try_to_import(sim, other), CuResult::invalid_value) << other;
   }
-  for (const off_t elsewhere : {off_t{1}, off_t{kPage}, off_t{kSize}, off_t{1} << 59, off_t{3} << 58}) {
+  for (const off_t elsewhere :
+       {off_t{1}, off_t{kPage}, off_t{kSize}, off_t{1} << 59, off_t{3} << 58}) {
     ASSERT_EQ(lseek(good, elsewhere, SEEK_SET), elsewhere);
     EXPECT_EQ(try_to_import(sim, good), CuResult::invalid_value) << elsewhere;
   }
   ASSERT_EQ(lseek(good, 0, SEEK_SET), 0);
   import_file(sim, good);
-  for (const int other : {memory, device, folder, pipe_ends[0], pipe_ends[1]}) EXPECT_EQ(close(other), 0);
+  for (const int other : {memory, device, folder, pipe_ends[0], pipe_ends[1]})
+    EXPECT_EQ(close(other), 0);
 }
 
 TEST(SimChunkSharing, machines_of_different_granularity_share_nothing) {
@@ -279,7 +286,8 @@ TEST(SimChunkSharing, a_driver_without_descriptors_makes_and_imports_no_such_chu
   Sim exporting;
   Sim sim(options);
   ChunkHandle chunk{};
-  EXPECT_EQ(sim.driver.mem_create(kSize, ChunkProperties{0, true, false}, chunk), CuResult::not_supported);
+  EXPECT_EQ(sim.driver.mem_create(kSize, ChunkProperties{0, true, false}, chunk),
+            CuResult::not_supported);
   const int file = export_file(exporting, create(exporting));
   EXPECT_EQ(try_to_import(sim, file), CuResult::not_supported);
   close(file);

@@ -26,7 +26,9 @@ class SimCosts : public testing::TestWithParam<Costs> {
   const MappingCosts& costs = mapping_costs(GetParam());
 };
 INSTANTIATE_TEST_SUITE_P(, SimCosts, testing::Values(Costs::busy, Costs::idle),
-                         [](const auto& parameter) { return parameter.param == Costs::busy ? "busy" : "idle"; });
+                         [](const auto& parameter) {
+                           return parameter.param == Costs::busy ? "busy" : "idle";
+                         });
 
 TEST_P(SimCosts, memory_calls_take_what_the_table_says) {
   ChunkHandle small{};
@@ -34,7 +36,10 @@ TEST_P(SimCosts, memory_calls_take_what_the_table_says) {
   EXPECT_EQ(ns_of([&] { small = sim.create(2 * kMiB); }), costs.create.at(2 * kMiB));
   EXPECT_EQ(ns_of([&] { large = sim.create(kGiB); }), costs.create.at(kGiB));
   const AddressRange range = sim.reserve(2 * kGiB);
-  EXPECT_EQ(ns_of([&] { ok(sim.driver.mem_map({range.begin, kGiB}, 0, large)); }), costs.map.at(kGiB));
+  EXPECT_EQ(ns_of([&] {
+              ok(sim.driver.mem_map({range.begin, kGiB}, 0, large));
+            }),
+            costs.map.at(kGiB));
   EXPECT_EQ(ns_of([&] { sim.allow({range.begin, kGiB}, {0}); }), costs.set_access.at(kGiB));
   EXPECT_EQ(ns_of([&] { ok(sim.driver.mem_unmap({range.begin, kGiB})); }), costs.unmap.at(kGiB));
   EXPECT_EQ(ns_of([&] { ok(sim.driver.mem_release(large)); }), costs.release.at(kGiB));
@@ -50,8 +55,10 @@ TEST_P(SimCosts, one_call_about_two_mappings_takes_as_long_as_two_calls) {
   const AddressRange both = sim.reserve(66 * kMiB);
   ok(sim.driver.mem_map({both.begin, 2 * kMiB}, 0, sim.create(2 * kMiB)));
   ok(sim.driver.mem_map({both.begin + 2 * kMiB, 64 * kMiB}, 0, sim.create(64 * kMiB)));
-  EXPECT_EQ(ns_of([&] { sim.allow(both, {0}); }), costs.set_access.at(2 * kMiB) + costs.set_access.at(64 * kMiB));
-  EXPECT_EQ(ns_of([&] { ok(sim.driver.mem_unmap(both)); }), costs.unmap.at(2 * kMiB) + costs.unmap.at(64 * kMiB));
+  EXPECT_EQ(ns_of([&] { sim.allow(both, {0}); }),
+            costs.set_access.at(2 * kMiB) + costs.set_access.at(64 * kMiB));
+  EXPECT_EQ(ns_of([&] { ok(sim.driver.mem_unmap(both)); }),
+            costs.unmap.at(2 * kMiB) + costs.unmap.at(64 * kMiB));
 }
 
 TEST(SimCostTable, has_idle_figures_as_measured_and_larger_ones_for_a_busy_process) {

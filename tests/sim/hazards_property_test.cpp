@@ -23,7 +23,8 @@ class Model {
     bool is_hazard = false;
     for (std::size_t i = 0; i < accesses_.size(); ++i) {
       const Access& other = accesses_[i];
-      const bool both_read = kind == MemoryAccess::Kind::read && other.kind == MemoryAccess::Kind::read;
+      const bool both_read =
+          kind == MemoryAccess::Kind::read && other.kind == MemoryAccess::Kind::read;
       if (both_read || other.end <= begin || end <= other.begin) continue;
       if (known_[stream].count(i) == 0) is_hazard = true;
     }
@@ -71,9 +72,11 @@ class Model {
 class Program {
  public:
   explicit Program(std::uint64_t seed)
-      : random_(seed), sim_(Sim::with_schedule(Schedule::random, seed)), memory_(sim_.memory(kMemory)) {
-    streams_ = {kLegacyStream, sim_.stream(StreamFlags::blocking), sim_.stream(StreamFlags::blocking), sim_.stream(),
-                sim_.stream()};
+      : random_(seed),
+        sim_(Sim::with_schedule(Schedule::random, seed)),
+        memory_(sim_.memory(kMemory)) {
+    streams_ = {kLegacyStream, sim_.stream(StreamFlags::blocking),
+                sim_.stream(StreamFlags::blocking), sim_.stream(), sim_.stream()};
   }
   // Runs until the model sees the first hazard; the checker must see exactly that one.
   void run() {
@@ -99,7 +102,8 @@ class Program {
     const std::size_t stream = draw_stream();
     // Mostly small and in few places, so that accesses meet; now and then across pages.
     const Bytes place = draw(2) == 0 ? 0 : 32 * 1024;
-    const Bytes begin = draw(4) == 0 ? draw(kMemory - 64) : draw(8) * kMiB / 2 + place + draw(16) * 32;
+    const Bytes begin =
+        draw(4) == 0 ? draw(kMemory - 64) : draw(8) * kMiB / 2 + place + draw(16) * 32;
     const Bytes size = std::min(kMemory - begin, draw(20) == 0 ? 1 + draw(kMemory) : 1 + draw(64));
     const auto kind = draw(3) == 0 ? MemoryAccess::Kind::write : MemoryAccess::Kind::read;
     return access(stream, begin, size, kind);

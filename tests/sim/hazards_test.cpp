@@ -32,7 +32,8 @@ TEST(Hazards, two_unordered_writes_are_found_and_both_are_named) {
   EXPECT_THAT(hazard.first, AllOf(HasSubstr("write by first_writer"), HasSubstr(place(1, a))));
   EXPECT_THAT(hazard.second, AllOf(HasSubstr("write by second_writer"), HasSubstr(place(2, b))));
   EXPECT_THAT(hazard.missing, AllOf(HasSubstr(place(2, b) + " must wait for " + place(1, a))));
-  EXPECT_THAT(hazard.describe(), AllOf(HasSubstr(hazard.first), HasSubstr(hazard.second), HasSubstr(hazard.missing)));
+  EXPECT_THAT(hazard.describe(),
+              AllOf(HasSubstr(hazard.first), HasSubstr(hazard.second), HasSubstr(hazard.missing)));
 }
 
 TEST(Hazards, unordered_reads_and_writes_are_found_both_ways_round) {
@@ -95,7 +96,8 @@ TEST(Hazards, a_query_that_says_not_ready_orders_nothing) {
   EXPECT_EQ(sim.driver.event_query(event), CuResult::not_ready);
   sim.driver.run_until_idle();
   sim.write(memory, sim.stream());
-  EXPECT_THAT(sim.kinds(), ElementsAre(Kind::unordered_accesses)) << "that it happened to be over is no order";
+  EXPECT_THAT(sim.kinds(), ElementsAre(Kind::unordered_accesses))
+      << "that it happened to be over is no order";
 }
 
 TEST(Hazards, a_hazard_is_found_in_whatever_order_the_work_runs) {
@@ -185,7 +187,8 @@ TEST(Hazards, streams_made_and_destroyed_in_turn_stay_apart_and_ordered) {
   EXPECT_NO_HAZARD(sim);
 }
 
-TEST(Hazards, a_non_blocking_stream_in_the_place_of_a_blocking_one_is_not_ordered_by_the_legacy_stream) {
+TEST(Hazards,
+     a_non_blocking_stream_in_the_place_of_a_blocking_one_is_not_ordered_by_the_legacy_stream) {
   Sim sim;
   const AddressRange memory = sim.memory();
   const StreamHandle blocking = sim.stream(StreamFlags::blocking);

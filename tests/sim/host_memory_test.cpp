@@ -11,7 +11,9 @@ namespace {
 
 constexpr Bytes kHostPage = 4 * kKiB;
 
-DevicePtr device_pointer(const void* host) { return DevicePtr{reinterpret_cast<std::uint64_t>(host)}; }
+DevicePtr device_pointer(const void* host) {
+  return DevicePtr{reinterpret_cast<std::uint64_t>(host)};
+}
 
 // Eight whole pages that no other test registers.
 struct OwnMemory {
@@ -51,17 +53,22 @@ TEST(SimHostMemory, registrations_share_no_page) {
   Sim sim;
   OwnMemory own;
   ok(sim.driver.mem_host_register(own.page(2) + 100, 2 * kHostPage, 0));  // pages 2 to 4
-  EXPECT_EQ(sim.driver.mem_host_register(own.page(2), 1, 0), CuResult::host_memory_already_registered);
-  EXPECT_EQ(sim.driver.mem_host_register(own.page(5) - 1, 1, 0), CuResult::host_memory_already_registered);
-  EXPECT_EQ(sim.driver.mem_host_register(own.page(0), 8 * kHostPage, 0), CuResult::host_memory_already_registered);
-  EXPECT_EQ(sim.driver.mem_host_register(own.page(1), kHostPage + 1, 0), CuResult::host_memory_already_registered);
+  EXPECT_EQ(sim.driver.mem_host_register(own.page(2), 1, 0),
+            CuResult::host_memory_already_registered);
+  EXPECT_EQ(sim.driver.mem_host_register(own.page(5) - 1, 1, 0),
+            CuResult::host_memory_already_registered);
+  EXPECT_EQ(sim.driver.mem_host_register(own.page(0), 8 * kHostPage, 0),
+            CuResult::host_memory_already_registered);
+  EXPECT_EQ(sim.driver.mem_host_register(own.page(1), kHostPage + 1, 0),
+            CuResult::host_memory_already_registered);
   ok(sim.driver.mem_host_register(own.page(0), 2 * kHostPage, 0));
   ok(sim.driver.mem_host_register(own.page(5), kHostPage, 0));
   ok(sim.driver.mem_host_unregister(own.page(2) + 100));
   ok(sim.driver.mem_host_register(own.page(2), 3 * kHostPage, 0));
 }
 
-TEST(SimHostMemory, what_the_driver_pinned_is_freed_and_what_the_caller_registered_is_unregistered) {
+TEST(SimHostMemory,
+     what_the_driver_pinned_is_freed_and_what_the_caller_registered_is_unregistered) {
   Sim sim;
   OwnMemory own;
   void* pinned = nullptr;
@@ -94,8 +101,9 @@ TEST(SimHostMemory, a_range_that_leaves_the_addresses_is_invalid) {
   Sim sim;
   OwnMemory own;
   EXPECT_EQ(sim.driver.mem_host_register(own.bytes, ~Bytes{0}, 0), CuResult::invalid_value);
-  EXPECT_EQ(sim.driver.mem_host_register(own.bytes, ~Bytes{0} - to_integer(device_pointer(own.bytes)), 0),
-            CuResult::invalid_value);
+  EXPECT_EQ(
+      sim.driver.mem_host_register(own.bytes, ~Bytes{0} - to_integer(device_pointer(own.bytes)), 0),
+      CuResult::invalid_value);
 }
 
 // Work on host memory that is not pinned is a use of an address without mapping.
@@ -131,7 +139,8 @@ TEST(SimHostMemory, pinning_breaks_a_strict_capture_and_asking_for_a_device_poin
   ok(sim.driver.stream_is_capturing(stream, status));
   EXPECT_EQ(status, CaptureStatus::active);
   EXPECT_EQ(sim.driver.mem_host_unregister(own.bytes), CuResult::stream_capture_unsupported);
-  EXPECT_EQ(sim.driver.mem_host_register(own.page(2), kHostPage, 0), CuResult::success);  // broken already
+  EXPECT_EQ(sim.driver.mem_host_register(own.page(2), kHostPage, 0),
+            CuResult::success);  // broken already
   ok(sim.driver.stream_is_capturing(stream, status));
   EXPECT_EQ(status, CaptureStatus::invalidated);
 }
@@ -173,7 +182,8 @@ TEST(SimManagedMemory, every_device_may_use_it) {
 TEST(SimManagedMemory, more_than_the_device_has_is_out_of_memory) {
   Sim sim;
   DevicePtr ptr{};
-  EXPECT_EQ(sim.driver.mem_alloc_managed(5 * kGiB, kManagedAttachGlobal, ptr), CuResult::out_of_memory);
+  EXPECT_EQ(sim.driver.mem_alloc_managed(5 * kGiB, kManagedAttachGlobal, ptr),
+            CuResult::out_of_memory);
   EXPECT_EQ(ptr, DevicePtr{});
 }
 
@@ -226,7 +236,7 @@ TEST_F(SimAddressRange, reserved_but_unmapped_and_freed_addresses_are_not_found)
   EXPECT_EQ(look_up(DevicePtr{}), CuResult::not_found);
 }
 
-// --- whose memory it is ---------------------------------------------------------------------------------------------
+// --- --- whose memory it is
 
 class SimPointerDevice : public testing::Test {
  protected:
@@ -267,7 +277,8 @@ TEST_F(SimPointerDevice, is_the_one_that_has_the_memory_whatever_is_current) {
   }
 }
 
-TEST_F(SimPointerDevice, is_nobodys_of_host_memory_that_is_not_pinned_and_of_memory_that_was_freed) {
+TEST_F(SimPointerDevice,
+       is_nobodys_of_host_memory_that_is_not_pinned_and_of_memory_that_was_freed) {
   int mine = 0;
   DevicePtr ptr{};
   ok(sim.driver.mem_alloc(4 * kMiB, ptr));

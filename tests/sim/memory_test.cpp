@@ -1,4 +1,5 @@
-// tests/sim: chunks, reservations, mappings, access rights and capacity, as the real driver treats them.
+// tests/sim: chunks, reservations, mappings, access rights and capacity, as the real driver treats
+// them.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -97,9 +98,12 @@ TEST(SimMemory, reservations_honour_alignment_and_the_address_space) {
   DevicePtr begin{};
   ok(sim.driver.mem_address_reserve(512 * kMiB, 256 * kMiB, DevicePtr{}, begin));
   EXPECT_TRUE(is_aligned(begin, 256 * kMiB));
-  EXPECT_EQ(sim.driver.mem_address_reserve(513 * kMiB + kMiB, 0, DevicePtr{}, begin), CuResult::out_of_memory);
-  EXPECT_EQ(sim.driver.mem_address_reserve(kPage, 3 * kMiB, DevicePtr{}, begin), CuResult::invalid_value);
-  EXPECT_EQ(sim.driver.mem_address_reserve(kPage + 1, 0, DevicePtr{}, begin), CuResult::invalid_value);
+  EXPECT_EQ(sim.driver.mem_address_reserve(513 * kMiB + kMiB, 0, DevicePtr{}, begin),
+            CuResult::out_of_memory);
+  EXPECT_EQ(sim.driver.mem_address_reserve(kPage, 3 * kMiB, DevicePtr{}, begin),
+            CuResult::invalid_value);
+  EXPECT_EQ(sim.driver.mem_address_reserve(kPage + 1, 0, DevicePtr{}, begin),
+            CuResult::invalid_value);
   EXPECT_EQ(sim.driver.mem_address_reserve(0, 0, DevicePtr{}, begin), CuResult::invalid_value);
 }
 
@@ -130,7 +134,8 @@ TEST(SimMemory, mapping_outside_a_reservation_or_over_a_mapping_is_refused) {
   const AddressRange range = sim.reserve(2 * kPage);
   const ChunkHandle chunk = sim.create(2 * kPage);
   const ChunkHandle small = sim.create(kPage);
-  EXPECT_EQ(sim.driver.mem_map({range.begin + kPage, 2 * kPage}, 0, chunk), CuResult::invalid_value);
+  EXPECT_EQ(sim.driver.mem_map({range.begin + kPage, 2 * kPage}, 0, chunk),
+            CuResult::invalid_value);
   EXPECT_EQ(sim.driver.mem_map({DevicePtr{kPage}, kPage}, 0, small), CuResult::invalid_value);
   EXPECT_EQ(sim.driver.mem_map({range.begin + 4096, kPage}, 0, small), CuResult::invalid_value);
   ok(sim.driver.mem_map({range.begin + kPage, kPage}, 0, small));
@@ -208,7 +213,8 @@ TEST(SimMemory, access_of_a_peer_is_refused_where_devices_cannot_reach_each_othe
     const AddressRange memory = sim.reserve(kPage);
     ok(sim.driver.mem_map(memory, 0, sim.create(kPage)));
     const std::array<AccessDescriptor, 2> both{{{0}, {1}}};
-    EXPECT_EQ(sim.driver.mem_set_access(memory, both), is_supported ? CuResult::success : CuResult::invalid_device);
+    EXPECT_EQ(sim.driver.mem_set_access(memory, both),
+              is_supported ? CuResult::success : CuResult::invalid_device);
     const std::array<AccessDescriptor, 1> own{{{0}}};
     ok(sim.driver.mem_set_access(memory, own));
     ok(sim.driver.mem_unmap(memory));
@@ -236,7 +242,8 @@ TEST(SimMemory, options_take_capabilities_away) {
   EXPECT_EQ(sim.driver.mem_create(kPage, {0, false, false}, chunk), CuResult::not_supported);
   EXPECT_EQ(sim.driver.mem_address_reserve(kPage, 0, DevicePtr{}, begin), CuResult::not_supported);
   EXPECT_EQ(sim.driver.mem_pool_create(0, pool), CuResult::not_supported);
-  ok(sim.driver.device_get_attribute(DeviceAttribute::virtual_memory_management_supported, 0, value));
+  ok(sim.driver.device_get_attribute(DeviceAttribute::virtual_memory_management_supported, 0,
+                                     value));
   EXPECT_EQ(value, 0);
 }
 

@@ -18,7 +18,9 @@ namespace vpmm::driver::sim {
 class Channel {
  public:
   explicit Channel(int end) : end_(end) {}
-  void send(const IpcMemHandle& handle) { EXPECT_EQ(write(end_, handle.data(), handle.size()), 64); }
+  void send(const IpcMemHandle& handle) {
+    EXPECT_EQ(write(end_, handle.data(), handle.size()), 64);
+  }
   IpcMemHandle receive() {
     IpcMemHandle handle{};
     EXPECT_EQ(recv(end_, handle.data(), handle.size(), MSG_WAITALL), 64);

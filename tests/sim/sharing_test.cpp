@@ -1,4 +1,5 @@
-// tests/sim: memory that goes from one process to another by handle, and what happens when either lets go of it.
+// tests/sim: memory that goes from one process to another by handle, and what happens when either
+// lets go of it.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -217,8 +218,8 @@ TEST(SimSharing, only_the_begin_of_what_mem_alloc_gave_has_a_handle) {
   ok(sim.driver.mem_host_alloc(100, 0, host));
   const DevicePtr plain = allocate(sim, kLarge);
   IpcMemHandle handle{};
-  for (const DevicePtr ptr : {managed, pooled, DevicePtr{reinterpret_cast<std::uint64_t>(host)}, sim.memory().begin,
-                              plain + 512, plain + kPage, DevicePtr{}}) {
+  for (const DevicePtr ptr : {managed, pooled, DevicePtr{reinterpret_cast<std::uint64_t>(host)},
+                              sim.memory().begin, plain + 512, plain + kPage, DevicePtr{}}) {
     EXPECT_EQ(sim.driver.ipc_get_mem_handle(ptr, handle), CuResult::invalid_value);
   }
   EXPECT_EQ(handle, IpcMemHandle{});
@@ -235,7 +236,8 @@ TEST(SimSharing, a_handle_is_the_same_until_the_memory_is_freed) {
 TEST(SimSharing, handles_of_this_process_and_arbitrary_bytes_are_refused) {
   Sim exporting;
   Sim sim;
-  EXPECT_EQ(try_to_open(sim, handle_of(exporting, allocate(exporting, kLarge))), CuResult::invalid_context);
+  EXPECT_EQ(try_to_open(sim, handle_of(exporting, allocate(exporting, kLarge))),
+            CuResult::invalid_context);
   EXPECT_EQ(try_to_open(sim, IpcMemHandle{}), CuResult::invalid_value);
   Exporter exporter(lender());
   const IpcMemHandle good = exporter.channel().receive();

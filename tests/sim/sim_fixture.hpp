@@ -15,7 +15,9 @@ namespace vpmm::driver::sim {
 
 using Kind = Hazard::Kind;
 
-inline AddressRange part(AddressRange range, Bytes offset, Bytes size) { return {range.begin + offset, size}; }
+inline AddressRange part(AddressRange range, Bytes offset, Bytes size) {
+  return {range.begin + offset, size};
+}
 
 // Every result that no test is about must be success.
 inline void ok(CuResult result) { ASSERT_EQ(result, CuResult::success) << to_string(result); }

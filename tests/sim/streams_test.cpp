@@ -13,7 +13,8 @@ class Diary {
  public:
   explicit Diary(Sim& sim) : sim_(sim) {}
   void launch(char name, StreamHandle stream, std::uint64_t duration_ns = 0) {
-    ok(sim_.driver.launch({std::string(1, name), duration_ns, {}, [this, name] { text_ += name; }}, stream));
+    ok(sim_.driver.launch({std::string(1, name), duration_ns, {}, [this, name] { text_ += name; }},
+                          stream));
   }
   const std::string& text() const { return text_; }
 
@@ -228,7 +229,8 @@ TEST(SimCopies, asynchronous_copies_read_and_write_when_the_stream_gets_there) {
   char from[] = "early";
   char to[6] = {};
   ok(sim.driver.memcpy_host_to_device_async(memory.begin, from, sizeof from, stream));
-  ok(sim.driver.memcpy_device_to_device_async(memory.begin + 100, memory.begin, sizeof from, stream));
+  ok(sim.driver.memcpy_device_to_device_async(memory.begin + 100, memory.begin, sizeof from,
+                                              stream));
   ok(sim.driver.memcpy_device_to_host_async(to, memory.begin + 100, sizeof to, stream));
   std::memcpy(from, "later", sizeof from);
   EXPECT_STREQ(to, "");

@@ -1,4 +1,5 @@
-// sim_gpu: the functions of cuBLAS that PyTorch multiplies with; they take their time on a stream and compute nothing.
+// sim_gpu: the functions of cuBLAS that PyTorch multiplies with; they take their time on a stream
+// and compute nothing.
 //
 // The products need the handle alone, which comes first, so that one parameter list fits all.
 #include <cuda.h>
@@ -25,7 +26,9 @@ struct WayToMultiply {  // cublasLtMatmulHeuristicResult_t
 };
 
 int launch(CUstream stream) {
-  return vpmm_sim_gpu_launch("matrix product", kProductNs, stream) == CUDA_SUCCESS ? kSuccess : kExecutionFailed;
+  return vpmm_sim_gpu_launch("matrix product", kProductNs, stream) == CUDA_SUCCESS
+             ? kSuccess
+             : kExecutionFailed;
 }
 
 }  // namespace
@@ -86,16 +89,17 @@ VPMM_PRODUCT(cublasSdot_v2)
 VPMM_PRODUCT(cublasDdot_v2)
 VPMM_PRODUCT(cublasDotEx)
 
-// Of cublasLt, whose descriptions of matrices need no GPU: the one way to multiply, and the product.
-int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int, WayToMultiply* ways,
-                                   int* count) {
+// Of cublasLt, whose descriptions of matrices need no GPU: the one way to multiply, and the
+// product.
+int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int,
+                                   WayToMultiply* ways, int* count) {
   ways[0] = {};
   *count = 1;
   return kSuccess;
 }
 
-int cublasLtMatmul(void*, void*, const void*, const void*, void*, const void*, void*, const void*, const void*, void*,
-                   void*, void*, const void*, void*, size_t, CUstream stream) {
+int cublasLtMatmul(void*, void*, const void*, const void*, void*, const void*, void*, const void*,
+                   const void*, void*, void*, void*, const void*, void*, size_t, CUstream stream) {
   return launch(stream);
 }
 

@@ -1,7 +1,8 @@
 // sim_gpu: libcuda's copies and fills, done on the simulated memory in the order of the streams.
 //
-// Pageable host memory is read before a copy from it returns, and written before a copy to it does, as CUDA does it:
-// a program may let go of it then. A copy between devices goes through the host, on a stream of each.
+// Pageable host memory is read before a copy from it returns, and written before a copy to it does,
+// as CUDA does it: a program may let go of it then. A copy between devices goes through the host,
+// on a stream of each.
 #include <cuda.h>
 
 #include <algorithm>
@@ -37,7 +38,8 @@ bool is_pinned(const void* host) {
 // Copies in a capture run with its graph, and read and write then.
 bool captures(StreamHandle stream) {
   CaptureStatus status = CaptureStatus::none;
-  return machine().stream_is_capturing(stream, status) == CuResult::success && status != CaptureStatus::none;
+  return machine().stream_is_capturing(stream, status) == CuResult::success &&
+         status != CaptureStatus::none;
 }
 
 // The buffer lives until the stream gets here.
@@ -49,7 +51,8 @@ CuResult keep_until_here(const Buffer& buffer, StreamHandle stream) {
 }
 
 CuResult copy_to_device(DevicePtr to, const void* from, size_t size, StreamHandle stream) {
-  if (is_pinned(from) || captures(stream)) return machine().memcpy_host_to_device_async(to, from, size, stream);
+  if (is_pinned(from) || captures(stream))
+    return machine().memcpy_host_to_device_async(to, from, size, stream);
   const auto* const bytes = static_cast<const std::byte*>(from);
   const auto staged = std::make_shared<std::vector<std::byte>>(bytes, bytes + size);
   const CuResult result = machine().memcpy_host_to_device_async(to, staged->data(), size, stream);
@@ -80,7 +83,8 @@ CuResult far_stream(DeviceOrdinal device, StreamHandle& stream) {
 CuResult follow(StreamHandle later, StreamHandle earlier, DeviceOrdinal device_of_earlier) {
   EventHandle event{};
   const InContextOf scope(device_of_earlier);
-  if (const CuResult error = machine().event_create(event); error != CuResult::success) return error;
+  if (const CuResult error = machine().event_create(event); error != CuResult::success)
+    return error;
   CuResult result = machine().event_record(event, earlier);
   if (result == CuResult::success) result = machine().stream_wait_event(later, event);
   machine().event_destroy(event);
@@ -93,13 +97,15 @@ struct Place {
 };
 
 // One half runs on `stream`, which is of `here`, the other on a stream of the other device.
-CuResult copy_between(const Place& to, const Place& from, size_t size, StreamHandle stream, DeviceOrdinal here) {
+CuResult copy_between(const Place& to, const Place& from, size_t size, StreamHandle stream,
+                      DeviceOrdinal here) {
   const auto staged = std::make_shared<std::vector<std::byte>>(size);
   const Place& far = here == to.device ? from : to;
   StreamHandle other{};
   {
     const InContextOf scope(far.device);
-    if (const CuResult error = far_stream(far.device, other); error != CuResult::success) return error;
+    if (const CuResult error = far_stream(far.device, other); error != CuResult::success)
+      return error;
   }
   if (const CuResult error = follow(other, stream, here); error != CuResult::success) return error;
   const bool pushes = far.device == to.device;
@@ -124,7 +130,8 @@ CuResult copy_on_devices(DevicePtr to, DevicePtr from, size_t size, StreamHandle
   Place target{0, to}, source{0, from};
   DeviceOrdinal here = 0;
   vpmm::driver::ContextHandle before{}, context{};
-  if (const CuResult error = machine().stream_get_ctx(stream, context); error != CuResult::success) return error;
+  if (const CuResult error = machine().stream_get_ctx(stream, context); error != CuResult::success)
+    return error;
   machine().ctx_get_current(before);
   machine().ctx_set_current(context);
   const CuResult found = machine().ctx_get_device(here);
@@ -132,7 +139,8 @@ CuResult copy_on_devices(DevicePtr to, DevicePtr from, size_t size, StreamHandle
   if (found != CuResult::success) return found;
   const bool known = machine().pointer_get_device(to, target.device) == CuResult::success &&
                      machine().pointer_get_device(from, source.device) == CuResult::success;
-  if (!known || target.device == source.device) return machine().memcpy_device_to_device_async(to, from, size, stream);
+  if (!known || target.device == source.device)
+    return machine().memcpy_device_to_device_async(to, from, size, stream);
   return copy_between(target, source, size, stream, here);
 }
 
@@ -144,7 +152,9 @@ bool is_on_device(CUdeviceptr ptr) {
 CuResult copy_on_host(CUdeviceptr to, CUdeviceptr from, size_t size, StreamHandle stream) {
   vpmm::driver::sim::Kernel copy;
   copy.name = "copy of host memory";
-  copy.body = [to, from, size] { std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), size); };
+  copy.body = [to, from, size] {
+    std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), size);
+  };
   return machine().launch(copy, stream);
 }
 
@@ -172,14 +182,16 @@ CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstre
 
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
   if (is_on_device(to)) {
-    return is_on_device(from) ? cuMemcpyDtoDAsync(to, from, size, stream)
-                              : cuMemcpyHtoDAsync(to, reinterpret_cast<const void*>(from), size, stream);
+    return is_on_device(from)
+               ? cuMemcpyDtoDAsync(to, from, size, stream)
+               : cuMemcpyHtoDAsync(to, reinterpret_cast<const void*>(from), size, stream);
   }
   if (is_on_device(from)) return cuMemcpyDtoHAsync(reinterpret_cast<void*>(to), from, size, stream);
   return to_cuda(copy_on_host(to, from, size, stream_of(stream)));
 }
 
-CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t size, CUstream stream) {
+CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t size,
+                           CUstream stream) {
   return cuMemcpyDtoDAsync(to, from, size, stream);
 }
 

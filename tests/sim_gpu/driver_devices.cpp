@@ -18,7 +18,8 @@ using vpmm::sim_gpu::to_cuda;
 
 namespace {
 
-// What the simulator has no opinion about; of a common GPU, so that programs choose ordinary ways. All others are 0.
+// What the simulator has no opinion about; of a common GPU, so that programs choose ordinary ways.
+// All others are 0.
 int ordinary_attribute(CUdevice_attribute attribute) {
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_WARP_SIZE: return 32;
@@ -58,7 +59,9 @@ std::vector<CUcontext>& pushed() {
 
 CUresult cuInit(unsigned) { return to_cuda(machine().init()); }
 
-CUresult cuDriverGetVersion(int* version) { return to_cuda(machine().driver_get_version(*version)); }
+CUresult cuDriverGetVersion(int* version) {
+  return to_cuda(machine().driver_get_version(*version));
+}
 
 CUresult cuDeviceGetCount(int* count) { return to_cuda(machine().device_get_count(*count)); }
 
@@ -90,7 +93,8 @@ CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
 }
 
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
-  const CuResult result = machine().device_get_attribute(static_cast<DeviceAttribute>(attribute), device, *value);
+  const CuResult result =
+      machine().device_get_attribute(static_cast<DeviceAttribute>(attribute), device, *value);
   if (result != CuResult::invalid_value) return to_cuda(result);
   *value = ordinary_attribute(attribute);
   return CUDA_SUCCESS;
@@ -122,9 +126,13 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   return to_cuda(result);
 }
 
-CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return to_cuda(machine().device_primary_ctx_release(device)); }
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+  return to_cuda(machine().device_primary_ctx_release(device));
+}
 
-CUresult cuDevicePrimaryCtxReset(CUdevice device) { return to_cuda(machine().device_primary_ctx_reset(device)); }
+CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+  return to_cuda(machine().device_primary_ctx_reset(device));
+}
 
 CUresult cuCtxGetCurrent(CUcontext* context) {
   ContextHandle current{};
@@ -149,7 +157,8 @@ CUresult cuCtxPopCurrent(CUcontext* context) {
   if (pushed().empty()) return CUDA_ERROR_INVALID_CONTEXT;
   CUcontext popped = nullptr;
   if (const CUresult result = cuCtxGetCurrent(&popped); result != CUDA_SUCCESS) return result;
-  if (const CUresult result = cuCtxSetCurrent(pushed().back()); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = cuCtxSetCurrent(pushed().back()); result != CUDA_SUCCESS)
+    return result;
   pushed().pop_back();
   if (context != nullptr) *context = popped;
   return CUDA_SUCCESS;

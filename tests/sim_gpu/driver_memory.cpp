@@ -28,7 +28,8 @@ namespace {
 ChunkProperties properties_of(const CUmemAllocationProp& prop) {
   ChunkProperties properties;
   properties.device = prop.location.id;
-  properties.posix_file_descriptor = (prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
+  properties.posix_file_descriptor =
+      (prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0;
   properties.gpu_direct_rdma_capable = prop.allocFlags.gpuDirectRDMACapable != 0;
   return properties;
 }
@@ -42,13 +43,19 @@ CUresult give_address(CUdeviceptr* out, Call&& call) {
   return to_cuda(result);
 }
 
-// The attributes of a pool about reuse are ints, the others 64 bits. Two of them the simulator's pools do not have.
-bool is_int(CUmemPool_attribute attribute) { return attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES; }
-bool changes_nothing(CUmemPool_attribute attribute) { return attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC; }
+// The attributes of a pool about reuse are ints, the others 64 bits. Two of them the simulator's
+// pools do not have.
+bool is_int(CUmemPool_attribute attribute) {
+  return attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES;
+}
+bool changes_nothing(CUmemPool_attribute attribute) {
+  return attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC;
+}
 
 bool is_pinned(CUdeviceptr ptr) {
   DevicePtr mapped{};
-  return machine().mem_host_get_device_pointer(reinterpret_cast<void*>(ptr), mapped) == CuResult::success;
+  return machine().mem_host_get_device_pointer(reinterpret_cast<void*>(ptr), mapped) ==
+         CuResult::success;
 }
 
 }  // namespace
@@ -67,37 +74,44 @@ CUresult cuMemGetInfo(size_t* free, size_t* total) {
 
 CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* prop,
                                        CUmemAllocationGranularity_flags kind) {
-  return to_cuda(machine().mem_get_allocation_granularity(properties_of(*prop),
-                                                          static_cast<vpmm::driver::Granularity>(kind), *granularity));
+  return to_cuda(machine().mem_get_allocation_granularity(
+      properties_of(*prop), static_cast<vpmm::driver::Granularity>(kind), *granularity));
 }
 
-CUresult cuMemAddressReserve(CUdeviceptr* begin, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long) {
-  return give_address(
-      begin, [&](DevicePtr& out) { return machine().mem_address_reserve(size, alignment, device_ptr(hint), out); });
+CUresult cuMemAddressReserve(CUdeviceptr* begin, size_t size, size_t alignment, CUdeviceptr hint,
+                             unsigned long long) {
+  return give_address(begin, [&](DevicePtr& out) {
+    return machine().mem_address_reserve(size, alignment, device_ptr(hint), out);
+  });
 }
 
 CUresult cuMemAddressFree(CUdeviceptr begin, size_t size) {
   return to_cuda(machine().mem_address_free({device_ptr(begin), size}));
 }
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle* chunk, size_t size, const CUmemAllocationProp* prop,
-                     unsigned long long) {
+CUresult cuMemCreate(CUmemGenericAllocationHandle* chunk, size_t size,
+                     const CUmemAllocationProp* prop, unsigned long long) {
   ChunkHandle made{};
   const CuResult result = machine().mem_create(size, properties_of(*prop), made);
   if (result == CuResult::success) *chunk = static_cast<CUmemGenericAllocationHandle>(made);
   return to_cuda(result);
 }
 
-CUresult cuMemRelease(CUmemGenericAllocationHandle chunk) { return to_cuda(machine().mem_release(ChunkHandle{chunk})); }
+CUresult cuMemRelease(CUmemGenericAllocationHandle chunk) {
+  return to_cuda(machine().mem_release(ChunkHandle{chunk}));
+}
 
 CUresult cuMemMap(CUdeviceptr begin, size_t size, size_t offset, CUmemGenericAllocationHandle chunk,
                   unsigned long long) {
   return to_cuda(machine().mem_map({device_ptr(begin), size}, offset, ChunkHandle{chunk}));
 }
 
-CUresult cuMemUnmap(CUdeviceptr begin, size_t size) { return to_cuda(machine().mem_unmap({device_ptr(begin), size})); }
+CUresult cuMemUnmap(CUdeviceptr begin, size_t size) {
+  return to_cuda(machine().mem_unmap({device_ptr(begin), size}));
+}
 
-CUresult cuMemSetAccess(CUdeviceptr begin, size_t size, const CUmemAccessDesc* access, size_t count) {
+CUresult cuMemSetAccess(CUdeviceptr begin, size_t size, const CUmemAccessDesc* access,
+                        size_t count) {
   std::vector<AccessDescriptor> devices;
   for (size_t i = 0; i < count; ++i) {
     if (access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_NOT_SUPPORTED;
@@ -109,7 +123,8 @@ CUresult cuMemSetAccess(CUdeviceptr begin, size_t size, const CUmemAccessDesc* a
 CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle chunk,
                                       CUmemAllocationHandleType type, unsigned long long) {
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
-  return to_cuda(machine().mem_export_to_shareable_handle(ChunkHandle{chunk}, *static_cast<int*>(shareable)));
+  return to_cuda(
+      machine().mem_export_to_shareable_handle(ChunkHandle{chunk}, *static_cast<int*>(shareable)));
 }
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* chunk, void* shareable,
@@ -141,14 +156,16 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   return to_cuda(machine().mem_pool_destroy(handle<MemPoolHandle>(pool)));
 }
 
-// The simulator has no such pool of its own: made when first asked for, and again after a reset took it.
+// The simulator has no such pool of its own: made when first asked for, and again after a reset
+// took it.
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
   static std::mutex mutex;
   static std::map<CUdevice, MemPoolHandle> pools;
   const std::lock_guard lock(mutex);
   MemPoolHandle& made = pools[device];
   std::uint64_t used = 0;
-  if (machine().mem_pool_get_attribute(made, MemPoolAttribute::used_mem_current, used) != CuResult::success) {
+  if (machine().mem_pool_get_attribute(made, MemPoolAttribute::used_mem_current, used) !=
+      CuResult::success) {
     const CuResult result = machine().mem_pool_create(device, made);
     if (result != CuResult::success) return to_cuda(result);
   }
@@ -158,18 +175,20 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
   if (changes_nothing(attribute)) return CUDA_SUCCESS;
-  const std::uint64_t number =
-      is_int(attribute) ? static_cast<std::uint64_t>(*static_cast<int*>(value)) : *static_cast<std::uint64_t*>(value);
-  return to_cuda(
-      machine().mem_pool_set_attribute(handle<MemPoolHandle>(pool), static_cast<MemPoolAttribute>(attribute), number));
+  const std::uint64_t number = is_int(attribute)
+                                   ? static_cast<std::uint64_t>(*static_cast<int*>(value))
+                                   : *static_cast<std::uint64_t*>(value);
+  return to_cuda(machine().mem_pool_set_attribute(
+      handle<MemPoolHandle>(pool), static_cast<MemPoolAttribute>(attribute), number));
 }
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
   std::uint64_t number = 1;
-  const CuResult result = changes_nothing(attribute)
-                              ? CuResult::success
-                              : machine().mem_pool_get_attribute(handle<MemPoolHandle>(pool),
-                                                                 static_cast<MemPoolAttribute>(attribute), number);
+  const CuResult result =
+      changes_nothing(attribute)
+          ? CuResult::success
+          : machine().mem_pool_get_attribute(handle<MemPoolHandle>(pool),
+                                             static_cast<MemPoolAttribute>(attribute), number);
   if (result != CuResult::success) return to_cuda(result);
   if (is_int(attribute)) {
     *static_cast<int*>(value) = static_cast<int>(number);
@@ -183,17 +202,21 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t bytes_to_keep) {
   return to_cuda(machine().mem_pool_trim_to(handle<MemPoolHandle>(pool), bytes_to_keep));
 }
 
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr* ptr, size_t size, CUmemoryPool pool, CUstream stream) {
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* ptr, size_t size, CUmemoryPool pool,
+                                 CUstream stream) {
   return give_address(ptr, [&](DevicePtr& out) {
-    return machine().mem_alloc_from_pool_async(size, handle<MemPoolHandle>(pool), stream_of(stream), out);
+    return machine().mem_alloc_from_pool_async(size, handle<MemPoolHandle>(pool), stream_of(stream),
+                                               out);
   });
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr* ptr, size_t size, CUstream stream) {
   CUdevice device = 0;
   CUmemoryPool pool = nullptr;
-  if (const CuResult result = machine().ctx_get_device(device); result != CuResult::success) return to_cuda(result);
-  if (const CUresult result = cuDeviceGetDefaultMemPool(&pool, device); result != CUDA_SUCCESS) return result;
+  if (const CuResult result = machine().ctx_get_device(device); result != CuResult::success)
+    return to_cuda(result);
+  if (const CUresult result = cuDeviceGetDefaultMemPool(&pool, device); result != CUDA_SUCCESS)
+    return result;
   return cuMemAllocFromPoolAsync(ptr, size, pool, stream);
 }
 
@@ -216,11 +239,13 @@ CUresult cuMemHostRegister(void* host, size_t size, unsigned flags) {
 CUresult cuMemHostUnregister(void* host) { return to_cuda(machine().mem_host_unregister(host)); }
 
 CUresult cuMemHostGetDevicePointer(CUdeviceptr* ptr, void* host, unsigned) {
-  return give_address(ptr, [&](DevicePtr& out) { return machine().mem_host_get_device_pointer(host, out); });
+  return give_address(
+      ptr, [&](DevicePtr& out) { return machine().mem_host_get_device_pointer(host, out); });
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr* ptr, size_t size, unsigned flags) {
-  return give_address(ptr, [&](DevicePtr& out) { return machine().mem_alloc_managed(size, flags, out); });
+  return give_address(
+      ptr, [&](DevicePtr& out) { return machine().mem_alloc_managed(size, flags, out); });
 }
 
 CUresult cuMemGetAddressRange(CUdeviceptr* begin, size_t* size, CUdeviceptr inside) {
@@ -241,10 +266,16 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       *static_cast<CUmemorytype*>(data) = is_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
       return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *static_cast<int*>(data) = device; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      *static_cast<int*>(data) = device;
+      return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: *static_cast<unsigned*>(data) = 0; return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *static_cast<CUdeviceptr*>(data) = ptr; return CUDA_SUCCESS;
-    default: vpmm::sim_gpu::say_unsupported("this attribute of cuPointerGetAttribute"); return CUDA_ERROR_NOT_SUPPORTED;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      *static_cast<CUdeviceptr*>(data) = ptr;
+      return CUDA_SUCCESS;
+    default:
+      vpmm::sim_gpu::say_unsupported("this attribute of cuPointerGetAttribute");
+      return CUDA_ERROR_NOT_SUPPORTED;
   }
 }
 
@@ -261,7 +292,10 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* shared, CUdeviceptr ptr) {
 CUresult cuIpcOpenMemHandle(CUdeviceptr* ptr, CUipcMemHandle shared, unsigned) {
   vpmm::driver::IpcMemHandle bytes{};
   std::memcpy(&bytes, &shared, sizeof bytes);
-  return give_address(ptr, [&](DevicePtr& out) { return machine().ipc_open_mem_handle(bytes, out); });
+  return give_address(ptr,
+                      [&](DevicePtr& out) { return machine().ipc_open_mem_handle(bytes, out); });
 }
 
-CUresult cuIpcCloseMemHandle(CUdeviceptr ptr) { return to_cuda(machine().ipc_close_mem_handle(device_ptr(ptr))); }
+CUresult cuIpcCloseMemHandle(CUdeviceptr ptr) {
+  return to_cuda(machine().ipc_close_mem_handle(device_ptr(ptr)));
+}

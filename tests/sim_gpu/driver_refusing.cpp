@@ -1,5 +1,5 @@
-// sim_gpu: functions of libcuda that PyTorch's libraries must find and nothing here can do; no CUDA headers, so that
-// one parameter list fits all.
+// sim_gpu: functions of libcuda that PyTorch's libraries must find and nothing here can do; no CUDA
+// headers, so that one parameter list fits all.
 #include <cstring>
 
 namespace vpmm::sim_gpu {

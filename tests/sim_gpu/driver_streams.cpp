@@ -82,11 +82,15 @@ CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priori
   const CuResult result = machine().stream_create(StreamFlags{flags}, made);
   if (result != CuResult::success) return to_cuda(result);
   *stream = pointer<CUstream>(made);
-  priorities().set(*stream, priority > 0 ? 0 : priority < kHighestPriority ? kHighestPriority : priority);
+  priorities().set(*stream, priority > 0                  ? 0
+                            : priority < kHighestPriority ? kHighestPriority
+                                                          : priority);
   return CUDA_SUCCESS;
 }
 
-CUresult cuStreamCreate(CUstream* stream, unsigned flags) { return cuStreamCreateWithPriority(stream, flags, 0); }
+CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
+  return cuStreamCreateWithPriority(stream, flags, 0);
+}
 
 CUresult cuStreamGetPriority(CUstream stream, int* priority) {
   *priority = 0;  // of the default streams
@@ -113,9 +117,13 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
   return to_cuda(result);
 }
 
-CUresult cuStreamQuery(CUstream stream) { return to_cuda(machine().stream_query(stream_of(stream))); }
+CUresult cuStreamQuery(CUstream stream) {
+  return to_cuda(machine().stream_query(stream_of(stream)));
+}
 
-CUresult cuStreamSynchronize(CUstream stream) { return to_cuda(machine().stream_synchronize(stream_of(stream))); }
+CUresult cuStreamSynchronize(CUstream stream) {
+  return to_cuda(machine().stream_synchronize(stream_of(stream)));
+}
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
   return to_cuda(machine().stream_wait_event(stream_of(stream), event_of(event)));
@@ -135,15 +143,20 @@ CUresult cuEventCreate(CUevent* event, unsigned flags) {
 CUresult cuEventRecord(CUevent event, CUstream stream) {
   const CuResult result = machine().event_record(event_of(event), stream_of(stream));
   Timing timing;
-  if (result == CuResult::success && timings().find(event, timing)) timings().set(event, {true, machine().now_ns()});
+  if (result == CuResult::success && timings().find(event, timing))
+    timings().set(event, {true, machine().now_ns()});
   return to_cuda(result);
 }
 
-CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned) { return cuEventRecord(event, stream); }
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned) {
+  return cuEventRecord(event, stream);
+}
 
 CUresult cuEventQuery(CUevent event) { return to_cuda(machine().event_query(event_of(event))); }
 
-CUresult cuEventSynchronize(CUevent event) { return to_cuda(machine().event_synchronize(event_of(event))); }
+CUresult cuEventSynchronize(CUevent event) {
+  return to_cuda(machine().event_synchronize(event_of(event)));
+}
 
 CUresult cuEventDestroy(CUevent event) {
   timings().erase(event);
@@ -153,24 +166,27 @@ CUresult cuEventDestroy(CUevent event) {
 // The virtual time between the two calls of cuEventRecord, not between what they recorded.
 CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
   Timing first, second;
-  if (!timings().find(start, first) || !timings().find(end, second)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!timings().find(start, first) || !timings().find(end, second))
+    return CUDA_ERROR_INVALID_HANDLE;
   if (!first.is_recorded || !second.is_recorded) return CUDA_ERROR_INVALID_HANDLE;
   for (const CUevent event : {start, end}) {
     if (const CUresult result = cuEventQuery(event); result != CUDA_SUCCESS) return result;
   }
-  const auto elapsed_ns = static_cast<double>(second.recorded_ns) - static_cast<double>(first.recorded_ns);
+  const auto elapsed_ns =
+      static_cast<double>(second.recorded_ns) - static_cast<double>(first.recorded_ns);
   *milliseconds = static_cast<float>(elapsed_ns / 1e6);
   return CUDA_SUCCESS;
 }
 
 CUresult cuCtxRecordEvent(CUcontext context, CUevent event) {
-  return to_cuda(machine().ctx_record_event(handle<vpmm::driver::ContextHandle>(context), event_of(event)));
+  return to_cuda(
+      machine().ctx_record_event(handle<vpmm::driver::ContextHandle>(context), event_of(event)));
 }
 
 // --- events of other processes ---
 
-// What the event recorded is over when the handle is made, so that nobody needs to wait for it: it holds for events
-// that are recorded once, before their handle goes out.
+// What the event recorded is over when the handle is made, so that nobody needs to wait for it: it
+// holds for events that are recorded once, before their handle goes out.
 CUresult cuIpcGetEventHandle(CUipcEventHandle* shared, CUevent event) {
   const CuResult result = machine().event_synchronize(event_of(event));
   if (result == CuResult::success) *shared = {};
@@ -191,8 +207,9 @@ CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
 }
 
 // Says of no stream what its next node would depend on.
-CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                                const CUgraphNode** nodes, const CUgraphEdgeData** edges, size_t* count) {
+CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
+                                CUgraph* graph, const CUgraphNode** nodes,
+                                const CUgraphEdgeData** edges, size_t* count) {
   vpmm::driver::CaptureInfo info;
   const CuResult result = machine().stream_get_capture_info(stream_of(stream), info);
   if (result != CuResult::success) return to_cuda(result);
@@ -234,13 +251,16 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
   return to_cuda(machine().graph_launch(handle<GraphExecHandle>(exec), stream_of(stream)));
 }
 
-CUresult cuGraphDestroy(CUgraph graph) { return to_cuda(machine().graph_destroy(handle<GraphHandle>(graph))); }
+CUresult cuGraphDestroy(CUgraph graph) {
+  return to_cuda(machine().graph_destroy(handle<GraphHandle>(graph)));
+}
 
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
   return to_cuda(machine().graph_exec_destroy(handle<GraphExecHandle>(exec)));
 }
 
-CUresult cuUserObjectCreate(CUuserObject* object, void* argument, CUhostFn destroy, unsigned references, unsigned) {
+CUresult cuUserObjectCreate(CUuserObject* object, void* argument, CUhostFn destroy,
+                            unsigned references, unsigned) {
   if (references != 1) return CUDA_ERROR_NOT_SUPPORTED;
   UserObjectHandle made{};
   const CuResult result = machine().user_object_create(argument, destroy, made);
@@ -253,7 +273,9 @@ CUresult cuUserObjectRelease(CUuserObject object, unsigned references) {
   return to_cuda(machine().user_object_release(handle<UserObjectHandle>(object)));
 }
 
-CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned references, unsigned flags) {
+CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned references,
+                                 unsigned flags) {
   if (references != 1 || flags != CU_GRAPH_USER_OBJECT_MOVE) return CUDA_ERROR_NOT_SUPPORTED;
-  return to_cuda(machine().graph_retain_user_object(handle<GraphHandle>(graph), handle<UserObjectHandle>(object)));
+  return to_cuda(machine().graph_retain_user_object(handle<GraphHandle>(graph),
+                                                    handle<UserObjectHandle>(object)));
 }

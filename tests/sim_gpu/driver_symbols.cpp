@@ -9,8 +9,8 @@
 namespace {
 
 // The interface of CUDA 11.3 to 12.2, without edges.
-CUresult stream_get_capture_info_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                                    const CUgraphNode** nodes, size_t* count) {
+CUresult stream_get_capture_info_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
+                                    CUgraph* graph, const CUgraphNode** nodes, size_t* count) {
   return cuStreamGetCaptureInfo(stream, status, id, graph, nodes, nullptr, count);
 }
 
@@ -39,7 +39,8 @@ CUresult cuGetProcAddress(const char* symbol, void** function, int version, cuui
                           CUdriverProcAddressQueryResult* status) {
   *function = find(symbol, version);
   if (status != nullptr) {
-    *status = *function != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    *status =
+        *function != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   }
   return *function != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }

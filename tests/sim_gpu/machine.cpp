@@ -1,4 +1,5 @@
-// sim_gpu: what the environment says about the simulated computer, and what tests ask of it beside CUDA.
+// sim_gpu: what the environment says about the simulated computer, and what tests ask of it beside
+// CUDA.
 #include "sim_gpu/machine.hpp"
 
 #include <algorithm>
@@ -42,7 +43,8 @@ driver::sim::SimDriver& machine() {
 }
 
 void say_unsupported(const char* function) {
-  if (std::getenv("VPMM_SIM_GPU_VERBOSE") != nullptr) std::fprintf(stderr, "sim_gpu: %s is not supported\n", function);
+  if (std::getenv("VPMM_SIM_GPU_VERBOSE") != nullptr)
+    std::fprintf(stderr, "sim_gpu: %s is not supported\n", function);
 }
 
 InContextOf::InContextOf(driver::DeviceOrdinal device) : device_(device) {
@@ -72,11 +74,14 @@ extern "C" unsigned long long vpmm_sim_gpu_hazards(char* text, size_t size) {
   return machine().hazard_count();
 }
 
-extern "C" CUresult vpmm_sim_gpu_launch(const char* name, unsigned long long duration_ns, CUstream stream) {
+extern "C" CUresult vpmm_sim_gpu_launch(const char* name, unsigned long long duration_ns,
+                                        CUstream stream) {
   vpmm::driver::sim::Kernel kernel;
   kernel.name = name;
   kernel.duration_ns = duration_ns;
   return vpmm::sim_gpu::to_cuda(machine().launch(kernel, vpmm::sim_gpu::stream_of(stream)));
 }
 
-extern "C" void vpmm_sim_gpu_say_unsupported(const char* function) { vpmm::sim_gpu::say_unsupported(function); }
+extern "C" void vpmm_sim_gpu_say_unsupported(const char* function) {
+  vpmm::sim_gpu::say_unsupported(function);
+}

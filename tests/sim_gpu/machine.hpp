@@ -1,4 +1,5 @@
-// sim_gpu: the one simulated computer of the process, and CUDA's types in the words of the driver's door.
+// sim_gpu: the one simulated computer of the process, and CUDA's types in the words of the driver's
+// door.
 #pragma once
 
 #include <cuda.h>
@@ -9,9 +10,9 @@
 
 namespace vpmm::sim_gpu {
 
-// Made by the first call from the environment: VPMM_SIM_GPU_DEVICES, VPMM_SIM_GPU_BYTES of each, and VPMM_SIM_GPU_SEED,
-// which has work run late and in a random order instead of by the virtual clock. Never destroyed: threads of the
-// process may outlive its static objects.
+// Made by the first call from the environment: VPMM_SIM_GPU_DEVICES, VPMM_SIM_GPU_BYTES of each,
+// and VPMM_SIM_GPU_SEED, which has work run late and in a random order instead of by the virtual
+// clock. Never destroyed: threads of the process may outlive its static objects.
 driver::sim::SimDriver& machine();
 
 // Says which call is not there, if VPMM_SIM_GPU_VERBOSE is set.
@@ -31,7 +32,9 @@ template <typename T, typename Handle>
 T pointer(Handle handle) {
   return reinterpret_cast<T>(static_cast<std::uintptr_t>(handle));
 }
-inline driver::StreamHandle stream_of(CUstream stream) { return handle<driver::StreamHandle>(stream); }
+inline driver::StreamHandle stream_of(CUstream stream) {
+  return handle<driver::StreamHandle>(stream);
+}
 inline DevicePtr device_ptr(CUdeviceptr ptr) { return DevicePtr{ptr}; }
 
 // Makes a device's primary context current while it lives.

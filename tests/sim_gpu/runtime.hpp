@@ -1,4 +1,5 @@
-// sim_gpu: what the simulated CUDA runtime keeps per thread: the device, the last error, the launch being prepared.
+// sim_gpu: what the simulated CUDA runtime keeps per thread: the device, the last error, the launch
+// being prepared.
 #pragma once
 
 #include <cuda.h>
@@ -10,7 +11,8 @@ namespace vpmm::sim_gpu {
 cudaError_t answer(CUresult result);
 cudaError_t answer(cudaError_t error);
 
-// The device's primary context is current from here on, as with any call of the runtime that needs one.
+// The device's primary context is current from here on, as with any call of the runtime that needs
+// one.
 CUresult enter();
 
 // answer(call()), in the context of the thread's device.

@@ -37,11 +37,13 @@ CUresult context_of(int device, CUcontext& context) {
   unsigned flags = 0;
   int is_active = 0;
   if (const CUresult result = cuInit(0); result != CUDA_SUCCESS) return result;
-  if (const CUresult result = cuDevicePrimaryCtxGetState(device, &flags, &is_active); result != CUDA_SUCCESS) {
+  if (const CUresult result = cuDevicePrimaryCtxGetState(device, &flags, &is_active);
+      result != CUDA_SUCCESS) {
     return result;
   }
   if (kept == nullptr || is_active == 0) {
-    if (const CUresult result = cuDevicePrimaryCtxRetain(&kept, device); result != CUDA_SUCCESS) return result;
+    if (const CUresult result = cuDevicePrimaryCtxRetain(&kept, device); result != CUDA_SUCCESS)
+      return result;
   }
   context = kept;
   return CUDA_SUCCESS;
@@ -80,8 +82,8 @@ constexpr std::array kErrors = std::to_array<ErrorText>({
 });
 
 const ErrorText* find_error(cudaError_t error) {
-  const auto* const found =
-      std::find_if(kErrors.begin(), kErrors.end(), [&](const ErrorText& each) { return each.error == error; });
+  const auto* const found = std::find_if(
+      kErrors.begin(), kErrors.end(), [&](const ErrorText& each) { return each.error == error; });
   return found == kErrors.end() ? nullptr : found;
 }
 
@@ -102,8 +104,10 @@ void fill_limits(cudaDeviceProp& prop, int device) {
   prop.maxThreadsPerMultiProcessor = get(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
   prop.maxBlocksPerMultiProcessor = get(CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR);
   for (int axis = 0; axis < 3; ++axis) {
-    prop.maxThreadsDim[axis] = get(static_cast<CUdevice_attribute>(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X + axis));
-    prop.maxGridSize[axis] = get(static_cast<CUdevice_attribute>(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + axis));
+    prop.maxThreadsDim[axis] =
+        get(static_cast<CUdevice_attribute>(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X + axis));
+    prop.maxGridSize[axis] =
+        get(static_cast<CUdevice_attribute>(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + axis));
   }
   prop.sharedMemPerBlock = size(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);
   prop.sharedMemPerBlockOptin = size(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
@@ -144,7 +148,8 @@ CUresult enter() {
   if (const CUresult result = cuInit(0); result != CUDA_SUCCESS) return result;
   if (cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != nullptr) return CUDA_SUCCESS;
   CUcontext context = nullptr;
-  if (const CUresult result = context_of(this_thread().device, context); result != CUDA_SUCCESS) return result;
+  if (const CUresult result = context_of(this_thread().device, context); result != CUDA_SUCCESS)
+    return result;
   return cuCtxSetCurrent(context);
 }
 
@@ -184,9 +189,11 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 }
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version,
-                                             unsigned long long flags, cudaDriverEntryPointQueryResult* status) {
+                                             unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult* status) {
   CUdriverProcAddressQueryResult found{};
-  const CUresult result = cuGetProcAddress(symbol, function, static_cast<int>(version), flags, &found);
+  const CUresult result =
+      cuGetProcAddress(symbol, function, static_cast<int>(version), flags, &found);
   if (status != nullptr) *status = static_cast<cudaDriverEntryPointQueryResult>(found);
   return result == CUDA_ERROR_NOT_FOUND ? cudaSuccess : answer(result);  // the status says it
 }
@@ -204,14 +211,16 @@ cudaError_t cudaGetDeviceCount(int* count) {
 
 cudaError_t cudaGetDevice(int* device) {
   CUcontext current = nullptr;
-  if (cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != nullptr) return answer(cuCtxGetDevice(device));
+  if (cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != nullptr)
+    return answer(cuCtxGetDevice(device));
   *device = this_thread().device;
   return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int device) {
   CUcontext context = nullptr;
-  if (const CUresult result = context_of(device, context); result != CUDA_SUCCESS) return answer(result);
+  if (const CUresult result = context_of(device, context); result != CUDA_SUCCESS)
+    return answer(result);
   this_thread().device = device;
   return answer(cuCtxSetCurrent(context));
 }
@@ -253,15 +262,17 @@ cudaError_t cudaDeviceCanAccessPeer(int* answer_out, int device, int peer) {
   return answer(cuDeviceCanAccessPeer(answer_out, device, peer));
 }
 
-// Nothing but the answer changes: what runs on a device touches the other's memory in copies alone, and those need
-// none.
+// Nothing but the answer changes: what runs on a device touches the other's memory in copies alone,
+// and those need none.
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
   static std::mutex mutex;
   static std::set<std::pair<int, int>> enabled;
   int device = 0, can = 0;
   if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
-  if (const cudaError_t error = cudaDeviceCanAccessPeer(&can, device, peer); error != cudaSuccess) return error;
+  if (const cudaError_t error = cudaDeviceCanAccessPeer(&can, device, peer); error != cudaSuccess)
+    return error;
   if (can == 0) return answer(cudaErrorPeerAccessUnsupported);
   const std::lock_guard lock(mutex);
-  return enabled.emplace(device, peer).second ? cudaSuccess : answer(cudaErrorPeerAccessAlreadyEnabled);
+  return enabled.emplace(device, peer).second ? cudaSuccess
+                                              : answer(cudaErrorPeerAccessAlreadyEnabled);
 }

@@ -1,7 +1,8 @@
-// sim_gpu: the CUDA runtime's functions about kernels, which take their time on a stream and compute nothing.
+// sim_gpu: the CUDA runtime's functions about kernels, which take their time on a stream and
+// compute nothing.
 //
-// A kernel takes kKernelNs of the virtual clock. PyTorch's `spin_kernel`, which torch.cuda._sleep launches, takes a
-// nanosecond for each of its cycles: so a test says how long a stream is busy.
+// A kernel takes kKernelNs of the virtual clock. PyTorch's `spin_kernel`, which torch.cuda._sleep
+// launches, takes a nanosecond for each of its cycles: so a test says how long a stream is busy.
 #include <cstring>
 #include <mutex>
 #include <unordered_set>
@@ -42,7 +43,8 @@ cudaError_t launch(const void* function, void** arguments, cudaStream_t stream) 
   unsigned long long duration_ns = kKernelNs;
   {
     const std::lock_guard lock(spins().mutex);
-    if (spins().functions.count(function) != 0) std::memcpy(&duration_ns, arguments[0], sizeof duration_ns);
+    if (spins().functions.count(function) != 0)
+      std::memcpy(&duration_ns, arguments[0], sizeof duration_ns);
   }
   return in_context([&] { return vpmm_sim_gpu_launch("kernel", duration_ns, stream); });
 }
@@ -58,8 +60,8 @@ void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void** handle) { delete handle; }
 char __cudaInitModule(void**) { return 1; }
 
-void __cudaRegisterFunction(void**, const char* host_function, char*, const char* name, int, void*, void*, void*, void*,
-                            int*) {
+void __cudaRegisterFunction(void**, const char* host_function, char*, const char* name, int, void*,
+                            void*, void*, void*, int*) {
   if (std::strstr(name, "spin_kernel") == nullptr) return;
   const std::lock_guard lock(spins().mutex);
   spins().functions.insert(host_function);
@@ -67,12 +69,14 @@ void __cudaRegisterFunction(void**, const char* host_function, char*, const char
 
 void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
 
-unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_memory, cudaStream_t stream) {
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_memory,
+                                     cudaStream_t stream) {
   prepared().push_back({grid, block, shared_memory, stream});
   return 0;
 }
 
-cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared_memory, void* stream) {
+cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared_memory,
+                                       void* stream) {
   if (prepared().empty()) return answer(cudaErrorMissingConfiguration);
   const LaunchConfiguration configuration = prepared().back();
   prepared().pop_back();
@@ -88,17 +92,20 @@ cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
   return cudaSuccess;
 }
 
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void** arguments, size_t, cudaStream_t stream) {
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void** arguments, size_t,
+                               cudaStream_t stream) {
   return launch(kernel, arguments, stream);
 }
 
 }  // extern "C"
 
-cudaError_t cudaLaunchKernel(const void* function, dim3, dim3, void** arguments, size_t, cudaStream_t stream) {
+cudaError_t cudaLaunchKernel(const void* function, dim3, dim3, void** arguments, size_t,
+                             cudaStream_t stream) {
   return launch(function, arguments, stream);
 }
 
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* configuration, const void* function, void** arguments) {
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* configuration, const void* function,
+                                void** arguments) {
   return launch(function, arguments, configuration->stream);
 }
 
@@ -125,7 +132,8 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
   return cudaSuccess;
 }
 
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int, size_t, unsigned) {
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int,
+                                                                   size_t, unsigned) {
   *blocks = 1;
   return cudaSuccess;
 }

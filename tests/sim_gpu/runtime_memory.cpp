@@ -1,4 +1,5 @@
-// sim_gpu: the CUDA runtime's functions about memory: allocation, copies, fills, what a pointer is, other processes.
+// sim_gpu: the CUDA runtime's functions about memory: allocation, copies, fills, what a pointer is,
+// other processes.
 #include <cstring>
 
 #include "sim_gpu/runtime.hpp"
@@ -18,9 +19,12 @@ cudaError_t give_pointer(void** out, Call&& call) {
   return error;
 }
 
-bool says_neither_end(cudaMemcpyKind kind) { return kind == cudaMemcpyDefault || kind == cudaMemcpyHostToHost; }
+bool says_neither_end(cudaMemcpyKind kind) {
+  return kind == cudaMemcpyDefault || kind == cudaMemcpyHostToHost;
+}
 
-CUresult copy_in_order(void* to, const void* from, size_t size, cudaMemcpyKind kind, CUstream stream) {
+CUresult copy_in_order(void* to, const void* from, size_t size, cudaMemcpyKind kind,
+                       CUstream stream) {
   if (says_neither_end(kind)) return cuMemcpyAsync(address(to), address(from), size, stream);
   if (kind == cudaMemcpyHostToDevice) return cuMemcpyHtoDAsync(address(to), from, size, stream);
   if (kind == cudaMemcpyDeviceToHost) return cuMemcpyDtoHAsync(to, address(from), size, stream);
@@ -72,11 +76,13 @@ cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
 }
 
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr which, void* value) {
-  return in_context([&] { return cuMemPoolGetAttribute(pool, static_cast<CUmemPool_attribute>(which), value); });
+  return in_context(
+      [&] { return cuMemPoolGetAttribute(pool, static_cast<CUmemPool_attribute>(which), value); });
 }
 
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr which, void* value) {
-  return in_context([&] { return cuMemPoolSetAttribute(pool, static_cast<CUmemPool_attribute>(which), value); });
+  return in_context(
+      [&] { return cuMemPoolSetAttribute(pool, static_cast<CUmemPool_attribute>(which), value); });
 }
 
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t bytes_to_keep) {
@@ -102,7 +108,8 @@ cudaError_t cudaHostUnregister(void* host) {
 }
 
 cudaError_t cudaHostGetDevicePointer(void** ptr, void* host, unsigned flags) {
-  return give_pointer(ptr, [&](CUdeviceptr* made) { return cuMemHostGetDevicePointer(made, host, flags); });
+  return give_pointer(
+      ptr, [&](CUdeviceptr* made) { return cuMemHostGetDevicePointer(made, host, flags); });
 }
 
 // --- copies and fills ---
@@ -111,20 +118,26 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t size, cudaMemcpyKind k
   return in_context([&] { return size == 0 ? CUDA_SUCCESS : copy_now(to, from, size, kind); });
 }
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyKind kind, cudaStream_t stream) {
-  return in_context([&] { return size == 0 ? CUDA_SUCCESS : copy_in_order(to, from, size, kind, stream); });
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  return in_context(
+      [&] { return size == 0 ? CUDA_SUCCESS : copy_in_order(to, from, size, kind, stream); });
 }
 
-cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t size, cudaStream_t stream) {
+cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t size,
+                                cudaStream_t stream) {
   return cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToDevice, stream);
 }
 
 cudaError_t cudaMemset(void* to, int value, size_t size) {
-  return in_context([&] { return cuMemsetD8(address(to), static_cast<unsigned char>(value), size); });
+  return in_context(
+      [&] { return cuMemsetD8(address(to), static_cast<unsigned char>(value), size); });
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t size, cudaStream_t stream) {
-  return in_context([&] { return cuMemsetD8Async(address(to), static_cast<unsigned char>(value), size, stream); });
+  return in_context([&] {
+    return cuMemsetD8Async(address(to), static_cast<unsigned char>(value), size, stream);
+  });
 }
 
 // --- what a pointer is, and other processes ---
@@ -136,7 +149,8 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   made.device = cudaInvalidDeviceId;
   made.hostPointer = const_cast<void*>(ptr);
   const cudaError_t error = in_context([&] {
-    const CUresult known = cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address(ptr));
+    const CUresult known =
+        cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address(ptr));
     if (known != CUDA_SUCCESS) return CUDA_SUCCESS;
     made.type = type == CU_MEMORYTYPE_DEVICE ? cudaMemoryTypeDevice : cudaMemoryTypeHost;
     made.devicePointer = made.hostPointer;
@@ -158,7 +172,8 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* ptr) {
 cudaError_t cudaIpcOpenMemHandle(void** ptr, cudaIpcMemHandle_t handle, unsigned flags) {
   CUipcMemHandle shared{};
   std::memcpy(&shared, &handle, sizeof shared);
-  return give_pointer(ptr, [&](CUdeviceptr* made) { return cuIpcOpenMemHandle(made, shared, flags); });
+  return give_pointer(ptr,
+                      [&](CUdeviceptr* made) { return cuIpcOpenMemHandle(made, shared, flags); });
 }
 
 cudaError_t cudaIpcCloseMemHandle(void* ptr) {

@@ -1,5 +1,5 @@
-// sim_gpu: functions of the CUDA runtime that PyTorch's libraries must find and nothing here can do; no CUDA headers,
-// so that one parameter list fits all.
+// sim_gpu: functions of the CUDA runtime that PyTorch's libraries must find and nothing here can
+// do; no CUDA headers, so that one parameter list fits all.
 namespace vpmm::sim_gpu {
 int refuse(const char* function);  // runtime.hpp's unsupported(), without CUDA's types
 }  // namespace vpmm::sim_gpu

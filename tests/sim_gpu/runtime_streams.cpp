@@ -16,7 +16,9 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   return cudaStreamCreateWithPriority(stream, flags, 0);
 }
 
-cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
+}
 
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
   return in_context([&] { return cuStreamGetPriority(stream, priority); });
@@ -44,7 +46,9 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return in_context([&] { return cuEventCreate(event, flags); });
 }
 
-cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  return cudaEventCreateWithFlags(event, cudaEventDefault);
+}
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return in_context([&] { return cuEventRecord(event, stream); });
@@ -95,13 +99,15 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   });
 }
 
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id,
-                                     cudaGraph_t* graph, const cudaGraphNode_t** nodes, const cudaGraphEdgeData** edges,
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                     unsigned long long* id, cudaGraph_t* graph,
+                                     const cudaGraphNode_t** nodes, const cudaGraphEdgeData** edges,
                                      size_t* count) {
   return in_context([&] {
     CUstreamCaptureStatus found{};
     cuuint64_t found_id = 0;
-    const CUresult result = cuStreamGetCaptureInfo(stream, &found, &found_id, graph, nodes, nullptr, count);
+    const CUresult result =
+        cuStreamGetCaptureInfo(stream, &found, &found_id, graph, nodes, nullptr, count);
     if (result != CUDA_SUCCESS) return result;
     *status = static_cast<cudaStreamCaptureStatus>(found);
     if (id != nullptr) *id = found_id;
@@ -111,7 +117,8 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatu
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
-  return in_context([&] { return cuStreamBeginCapture(stream, static_cast<CUstreamCaptureMode>(mode)); });
+  return in_context(
+      [&] { return cuStreamBeginCapture(stream, static_cast<CUstreamCaptureMode>(mode)); });
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
@@ -127,14 +134,16 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   return answer(result);
 }
 
-// The simulator does not tell what is in a graph; a program that counts wants to know whether there is anything.
+// The simulator does not tell what is in a graph; a program that counts wants to know whether there
+// is anything.
 cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t* nodes, size_t* count) {
   if (nodes != nullptr) return vpmm::sim_gpu::unsupported("cudaGraphGetNodes, with nodes,");
   *count = 1;
   return cudaSuccess;
 }
 
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags) {
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph,
+                                          unsigned long long flags) {
   return in_context([&] { return cuGraphInstantiateWithFlags(exec, graph, flags); });
 }
 

@@ -8,7 +8,8 @@
 extern "C" {
 #endif
 
-// How many accesses nothing ordered so far, and what is known of the first hundred in `text`, a line and more each.
+// How many accesses nothing ordered so far, and what is known of the first hundred in `text`, a
+// line and more each.
 unsigned long long vpmm_sim_gpu_hazards(char* text, size_t size);
 // Work that takes time on `stream` and touches nothing.
 CUresult vpmm_sim_gpu_launch(const char* name, unsigned long long duration_ns, CUstream stream);

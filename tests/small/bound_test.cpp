@@ -60,7 +60,8 @@ TEST_P(BoundStreams, give_what_was_asked_for_or_say_why_not) {
   EXPECT_TRUE(is_null(allocate(*bound, 0)));
   deallocate(*bound, DevicePtr{});
   for (const Bytes alignment : {Bytes{256}, 4 * kKiB, kPage, 4 * kPage})
-    for (const Bytes bytes : kSizes) EXPECT_TRUE(is_aligned(allocate(*bound, bytes, alignment), alignment));
+    for (const Bytes bytes : kSizes)
+      EXPECT_TRUE(is_aligned(allocate(*bound, bytes, alignment), alignment));
   expect_error(bound->allocate(100, 3), ErrorCode::invalid_argument);
   const DevicePtr ptr = allocate(*bound, 5000);
   expect_error(bound->deallocate(ptr + 8), ErrorCode::invalid_pointer, {hex(ptr), hex(ptr + 8)});
@@ -163,7 +164,8 @@ TEST_P(BoundStreams, are_dead_after_a_reset_of_ours) {
   }
 }
 
-// Any call that asks the driver notices; a bound stream alone does not, which is why it may not outlive its stream.
+// Any call that asks the driver notices; a bound stream alone does not, which is why it may not
+// outlive its stream.
 TEST_P(BoundStreams, are_dead_after_a_reset_by_others_that_somebody_noticed) {
   for (const bool is_legacy : {false, true}) {
     auto bound = bind(world, is_legacy ? driver::kLegacyStream : world.stream());
@@ -204,7 +206,8 @@ TEST(BoundStreamsElsewhere, work_on_the_drivers_pool_and_without_a_pool_of_pages
         EXPECT_EQ(world.pool().query(made.value()).value().requested, bytes);
         world.use(made.value(), bytes, a);
         ASSERT_TRUE(bound->deallocate(made.value()).ok());
-        expect_error(bound->deallocate(made.value()), ErrorCode::invalid_pointer, {hex(made.value())});
+        expect_error(bound->deallocate(made.value()), ErrorCode::invalid_pointer,
+                     {hex(made.value())});
       }
     EXPECT_EQ(world.statistics().live_allocations, 0u);
     EXPECT_GT(world.calls().count(Call::mem_alloc_from_pool_async), 0u);

@@ -14,7 +14,8 @@ constexpr std::uint64_t kLargest = PageSizes::kCount - 1;
 
 TEST(CachedPages, find_the_least_size_that_is_large_enough) {
   CachedPages pages;
-  for (const std::uint64_t size : {std::uint64_t{1}, std::uint64_t{3}, std::uint64_t{4}, kLargest}) pages.add(size, {});
+  for (const std::uint64_t size : {std::uint64_t{1}, std::uint64_t{3}, std::uint64_t{4}, kLargest})
+    pages.add(size, {});
   EXPECT_EQ(pages.least_from(0), 1u);
   EXPECT_EQ(pages.least_from(1), 1u);
   EXPECT_EQ(pages.least_from(2), 3u);

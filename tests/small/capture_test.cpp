@@ -14,9 +14,11 @@ class SmallCapture : public SmallTest {
   void begin(StreamHandle stream) { begin_capture(world, stream, CaptureMode::relaxed); }
 };
 
-TEST_P(SmallCapture, a_small_request_in_a_capture_gets_a_page_of_its_own_that_stays_with_the_graph) {
+TEST_P(SmallCapture,
+       a_small_request_in_a_capture_gets_a_page_of_its_own_that_stays_with_the_graph) {
   for (const Bytes bytes : {Bytes{100}, 100 * kKiB, kMiB}) {
-    for (const Bytes warm_bytes : {bytes, kPage}) warm(warm_bytes, a);  // cached, and not for a graph
+    for (const Bytes warm_bytes : {bytes, kPage})
+      warm(warm_bytes, a);  // cached, and not for a graph
     begin(a);
     const DevicePtr ptr = world.allocate(bytes, a);
     EXPECT_TRUE(is_aligned(ptr, kPage));
@@ -29,7 +31,8 @@ TEST_P(SmallCapture, a_small_request_in_a_capture_gets_a_page_of_its_own_that_st
       for (const StreamHandle stream : {a, b})
         for (const Bytes other : {bytes, kPage}) {
           const DevicePtr next = world.allocate(other, stream);
-          EXPECT_FALSE((AddressRange{ptr, kPage}.contains(next))) << "the graph may be launched again";
+          EXPECT_FALSE((AddressRange{ptr, kPage}.contains(next)))
+              << "the graph may be launched again";
           world.use(next, other, stream);
           world.deallocate(next, stream);
         }

@@ -26,13 +26,16 @@ class Crossing : public SmallTest {
     for (const DevicePtr span : spans) world.deallocate(span, stream);
     spans.clear();
   }
-  static bool crosses(DevicePtr span) { return to_integer(span) / kPage != (to_integer(span) + kRun - 1) / kPage; }
+  static bool crosses(DevicePtr span) {
+    return to_integer(span) / kPage != (to_integer(span) + kRun - 1) / kPage;
+  }
   Bytes mapped() { return world.statistics().mapped_bytes; }
 };
 
 class InPageMode : public Crossing {};
 
-// A segment keeps what its stream has of it: where one crosses, that may be a page in which nothing lives any more.
+// A segment keeps what its stream has of it: where one crosses, that may be a page in which nothing
+// lives any more.
 TEST_P(InPageMode, none_crosses_and_every_page_goes_back_with_the_last_request_in_it) {
   allocate(20, a);
   EXPECT_EQ(std::count_if(spans.begin(), spans.end(), crosses), 0);
@@ -72,7 +75,8 @@ TEST_P(Crossing, a_run_in_two_pages_is_known_by_all_its_addresses_and_its_memory
     }
   }
   std::uint64_t live = 0;
-  for (const auto& region : world.pool().snapshot().regions) live += region.small_allocations.value_or(0);
+  for (const auto& region : world.pool().snapshot().regions)
+    live += region.small_allocations.value_or(0);
   EXPECT_EQ(live, 40u);
 }
 
@@ -124,8 +128,10 @@ TEST_P(Crossing, free_pages_between_runs_that_live_go_back) {
   }
   world.wait();
   ASSERT_TRUE(world.pool().trim(0).ok());
-  EXPECT_EQ(world.statistics().allocated_bytes, kept.size() * small::span_units(kRun) * small::kUnit);
-  EXPECT_EQ(world.statistics().allocated_bytes + world.statistics().small_free_bytes, pages.size() * kPage);
+  EXPECT_EQ(world.statistics().allocated_bytes,
+            kept.size() * small::span_units(kRun) * small::kUnit);
+  EXPECT_EQ(world.statistics().allocated_bytes + world.statistics().small_free_bytes,
+            pages.size() * kPage);
   for (const DevicePtr span : kept) {
     world.use(span, kRun, a);
     world.deallocate(span, a);
@@ -239,8 +245,9 @@ TEST_P(Crossing, runs_lie_in_reservations_that_begin_anywhere) {
     own.faults().clear_plan();
   }
   const auto reservations = own.pool().snapshot().reservations;
-  EXPECT_TRUE(std::any_of(reservations.begin(), reservations.end(),
-                          [](const AddressRange& range) { return !is_aligned(range.begin, 16 * kPage); }));
+  EXPECT_TRUE(std::any_of(reservations.begin(), reservations.end(), [](const AddressRange& range) {
+    return !is_aligned(range.begin, 16 * kPage);
+  }));
   for (const DevicePtr ptr : larger) own.deallocate(ptr, stream);
   std::mt19937_64 random(6);
   std::vector<std::pair<DevicePtr, Bytes>> live;
@@ -274,7 +281,8 @@ TEST_P(Crossing, pages_of_no_power_of_two_hold_what_they_begin) {
     const DevicePtr span = odd.allocate(bytes, stream);
     odd.use(span, bytes, stream);
     const Bytes apart = span > origin ? span - origin : origin - span;
-    EXPECT_TRUE(is_multiple(apart, 3 * kPage)) << "each in a page of its own, from its beginning on";
+    EXPECT_TRUE(is_multiple(apart, 3 * kPage))
+        << "each in a page of its own, from its beginning on";
   }
 }
 

@@ -20,7 +20,9 @@ class Crowding : public ::testing::Test {
   StreamHandle a = world.stream();
   StreamHandle b = world.stream();
 
-  DevicePtr if_ready(Bytes bytes, StreamHandle stream) { return world.pool().allocate_if_ready(bytes, 0, stream); }
+  DevicePtr if_ready(Bytes bytes, StreamHandle stream) {
+    return world.pool().allocate_if_ready(bytes, 0, stream);
+  }
 };
 
 TEST_F(Crowding, what_a_stream_freed_serves_smaller_and_larger_requests_without_the_lock) {
@@ -62,7 +64,8 @@ TEST_F(Crowding, none_takes_more_than_a_32nd_above_its_size) {
   for (Bytes bytes = kPage; bytes <= 4 * kPage; bytes += 777'777) {
     const Bytes before = world.statistics().small_bytes - world.statistics().small_free_bytes;
     const DevicePtr ptr = world.allocate(bytes, a);
-    const Bytes taken = world.statistics().small_bytes - world.statistics().small_free_bytes - before;
+    const Bytes taken =
+        world.statistics().small_bytes - world.statistics().small_free_bytes - before;
     EXPECT_GE(taken, bytes);
     EXPECT_LE(taken, bytes + bytes / 32);
     world.deallocate(ptr, a);
@@ -101,7 +104,8 @@ TEST_F(Crowding, where_whole_pages_are_short_the_grains_between_them_serve) {
 
 TEST_F(Crowding, all_goes_back_when_all_is_freed) {
   std::vector<DevicePtr> all;
-  for (int i = 0; i < 50; ++i) all.push_back(world.allocate(kPage + static_cast<Bytes>(i) * 100'000, i % 2 ? a : b));
+  for (int i = 0; i < 50; ++i)
+    all.push_back(world.allocate(kPage + static_cast<Bytes>(i) * 100'000, i % 2 ? a : b));
   for (std::size_t i = 0; i < all.size(); ++i) world.deallocate(all[i], i % 2 ? a : b);
   world.wait();
   ASSERT_TRUE(world.pool().trim(0).ok());

@@ -65,7 +65,8 @@ TEST_P(GrowingSlabs, a_warm_free_is_the_next_of_its_size) {
         EXPECT_EQ(world.allocate(kBlock, a), block);
       }
     }
-    EXPECT_EQ(world.calls().count(Call::ctx_set_current), calls) << "none of them took the pool's lock";
+    EXPECT_EQ(world.calls().count(Call::ctx_set_current), calls)
+        << "none of them took the pool's lock";
   }
 }
 
@@ -90,7 +91,8 @@ TEST_P(GrowingSlabs, uses_elsewhere_are_waited_for_block_by_block) {
 
 TEST_P(GrowingSlabs, mistakes_are_told_as_for_any_other) {
   const DevicePtr block = late_page()[7];
-  expect_error(world.pool().deallocate(block + 256, a), ErrorCode::invalid_pointer, {hex(block + 256)});
+  expect_error(world.pool().deallocate(block + 256, a), ErrorCode::invalid_pointer,
+               {hex(block + 256)});
   world.deallocate(block, a);
   expect_error(world.pool().deallocate(block, a), ErrorCode::invalid_pointer, {hex(block)});
   EXPECT_EQ(world.allocate(kBlock, a), block);

@@ -1,4 +1,5 @@
-// small: many streams hoard nothing: what one has left serves the next, and streams that are gone leave nothing behind.
+// small: many streams hoard nothing: what one has left serves the next, and streams that are gone
+// leave nothing behind.
 #include <algorithm>
 
 #include "small/small_world.hpp"
@@ -10,7 +11,8 @@ namespace {
 std::vector<Bytes> one_of_every_class() {
   std::vector<Bytes> sizes;
   for (std::size_t c = 0; c < small::kSlabClasses; ++c) sizes.push_back(small::block_size(c));
-  for (std::uint64_t units = small::kLeastSpan / small::kUnit; units * small::kUnit < kPage; ++units)
+  for (std::uint64_t units = small::kLeastSpan / small::kUnit; units * small::kUnit < kPage;
+       ++units)
     if (small::span_units(units * small::kUnit) == units) sizes.push_back(units * small::kUnit);
   return sizes;
 }
@@ -50,8 +52,8 @@ TEST_P(Hoarding, a_hundred_streams_one_after_another_need_hardly_more_than_one) 
       world.sim().advance_host_ns(1'000'000);
     }
     EXPECT_LE(mapped(), needed + needed / 2 + 6 * kPage)
-        << sizes.size() << " classes, of which one stream needs " << needed / kPage << " pages; 100 streams hold "
-        << mapped() / kPage;
+        << sizes.size() << " classes, of which one stream needs " << needed / kPage
+        << " pages; 100 streams hold " << mapped() / kPage;
     EXPECT_EQ(world.statistics().live_allocations, 0u);
     world.wait();
     ASSERT_TRUE(world.pool().trim(0).ok());
@@ -109,7 +111,8 @@ TEST_P(AtOnce, a_hundred_streams_that_freed_all_hold_a_few_pages) {
 // They are live in few pages, since every stream's first are cut beside one another.
 TEST_P(AtOnce, a_few_blocks_that_stay_hold_few_pages) {
   allocate_everywhere();
-  std::stable_partition(live.begin(), live.end(), [&](const auto& each) { return each.second == streams[0]; });
+  std::stable_partition(live.begin(), live.end(),
+                        [&](const auto& each) { return each.second == streams[0]; });
   free_all_but(one_of_every_block_class().size());
   pass_by();
   EXPECT_LE(cut(), 8 * kPage);
@@ -179,12 +182,13 @@ TEST_P(Hoarding, a_threshold_is_kept_for_what_warm_frees_left_too) {
       frugal.sim().advance_host_ns(1'000'000);
     }
     frugal.wait();
-    frugal.deallocate(frugal.allocate(100, std::nullopt), std::nullopt);  // passes by the pool, when all is complete
+    frugal.deallocate(frugal.allocate(100, std::nullopt),
+                      std::nullopt);  // passes by the pool, when all is complete
     EXPECT_LE(frugal.statistics().mapped_bytes, 4 * kPage) << bytes;
   }
 }
 
-// --- streams that end ----------------------------------------------------------------------------------------------
+// --- --- streams that end
 
 class Mortal : public SmallTest {};
 
@@ -224,7 +228,8 @@ TEST_P(Mortal, a_recycled_handle_does_not_see_what_its_predecessor_had_in_hand) 
     ASSERT_EQ(second, first);
     for (int i = 0; i < 3; ++i) {
       const DevicePtr next = world.allocate(bytes, second);
-      world.use(next, bytes, second);  // the hazard checker sees it, should it be `ptr` without a wait
+      world.use(next, bytes,
+                second);  // the hazard checker sees it, should it be `ptr` without a wait
     }
     ASSERT_EQ(world.sim().stream_destroy(second), CuResult::success);
   }
@@ -253,8 +258,8 @@ TEST_P(Mortal, blocks_that_outlive_their_stream_are_freed_by_others) {
   EXPECT_EQ(world.statistics().mapped_bytes, 0u);
 }
 
-// A few of them are looked at in each call, and those that had called meanwhile are looked at again before they are
-// forgotten.
+// A few of them are looked at in each call, and those that had called meanwhile are looked at again
+// before they are forgotten.
 TEST(IdleStreams, most_are_forgotten_and_give_back_what_they_kept) {
   PoolWorld world(options_of(false));
   for (int i = 0; i < 100; ++i) {
@@ -267,7 +272,8 @@ TEST(IdleStreams, most_are_forgotten_and_give_back_what_they_kept) {
   EXPECT_GT(world.statistics().cached_bytes, 64 * small::kUnit);
   world.sim().advance_host_ns(1'000'000);
   const StreamHandle busy = world.stream();
-  for (Bytes pages = 9; pages < 29; ++pages) world.deallocate(world.allocate(pages * kPage, busy), busy);
+  for (Bytes pages = 9; pages < 29; ++pages)
+    world.deallocate(world.allocate(pages * kPage, busy), busy);
   EXPECT_LE(world.statistics().timelines, 64u);
   EXPECT_GE(world.statistics().timelines, 62u) << "no more than it takes";
   EXPECT_LE(world.statistics().cached_bytes, 64 * small::kUnit);

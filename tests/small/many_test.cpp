@@ -91,7 +91,8 @@ TEST_P(Many, frees_go_on_after_a_bad_pointer_and_name_the_first) {
     std::vector<DevicePtr> all = made;
     all.insert(all.begin() + 2, inside);
     all.insert(all.begin() + 5, freed);
-    expect_error(world.pool().deallocate_many(all, stream), ErrorCode::invalid_pointer, {hex(inside)});
+    expect_error(world.pool().deallocate_many(all, stream), ErrorCode::invalid_pointer,
+                 {hex(inside)});
     EXPECT_EQ(world.statistics().live_allocations, 0u);
     EXPECT_EQ(world.pool().validate(), "");
     world.wait();

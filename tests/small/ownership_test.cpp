@@ -1,4 +1,5 @@
-// small: whose an address is: queries, frees and mistakes with addresses inside, outside and no longer there.
+// small: whose an address is: queries, frees and mistakes with addresses inside, outside and no
+// longer there.
 #include <functional>
 
 #include "small/small_world.hpp"
@@ -9,7 +10,8 @@ namespace {
 class Ownership : public SmallTest {
  protected:
   // The call fails, names the address, and nothing but the count of mistakes changes.
-  void expect_mistake(DevicePtr ptr, const std::function<Result<void>()>& call, const std::string& words = "") {
+  void expect_mistake(DevicePtr ptr, const std::function<Result<void>()>& call,
+                      const std::string& words = "") {
     const observe::Statistics before = world.statistics();
     expect_error(call(), ErrorCode::invalid_pointer, {hex(ptr), words});
     const observe::Statistics after = world.statistics();
@@ -21,7 +23,9 @@ class Ownership : public SmallTest {
     expect_mistake(
         ptr, [&] { return world.pool().deallocate(ptr, stream); }, words);
   }
-  void expect_unknown(DevicePtr ptr) { expect_error(world.pool().query(ptr), ErrorCode::invalid_pointer, {hex(ptr)}); }
+  void expect_unknown(DevicePtr ptr) {
+    expect_error(world.pool().query(ptr), ErrorCode::invalid_pointer, {hex(ptr)});
+  }
 };
 
 TEST_P(Ownership, every_address_of_an_allocation_is_its_own_and_the_next_is_not) {
@@ -60,9 +64,9 @@ TEST_P(Ownership, an_address_where_nothing_is_live_is_nobodys) {
   const DevicePtr span = world.allocate(200 * kKiB, a);
   const DevicePtr pages = world.allocate(2 * kPage, a);
   const auto usable = [&](DevicePtr ptr) { return world.pool().query(ptr).value().usable; };
-  expect_unknown(block + usable(block));                        // the next block of its slab
-  expect_unknown(span + usable(span));                          // units that are in no slab and no span
-  expect_unknown(pages + usable(pages) + 4000 * kPage);         // address space without memory
+  expect_unknown(block + usable(block));                 // the next block of its slab
+  expect_unknown(span + usable(span));                   // units that are in no slab and no span
+  expect_unknown(pages + usable(pages) + 4000 * kPage);  // address space without memory
   expect_unknown(DevicePtr{to_integer(block) ^ (1ull << 46)});  // elsewhere
   int host = 0;
   expect_unknown(DevicePtr{reinterpret_cast<std::uintptr_t>(&host)});
@@ -134,10 +138,12 @@ TEST_P(Ownership, addresses_of_others_are_refused_by_every_call_that_takes_one) 
   warm(5000, a);
   const DevicePtr block = world.allocate(5000, a);
   int host = 0;
-  for (const DevicePtr foreign : {DevicePtr{reinterpret_cast<std::uintptr_t>(&host)}, DevicePtr{1},
-                                  DevicePtr{~std::uint64_t{0}}, block + 1000 * kPage, block + 256 * kKiB}) {
+  for (const DevicePtr foreign :
+       {DevicePtr{reinterpret_cast<std::uintptr_t>(&host)}, DevicePtr{1},
+        DevicePtr{~std::uint64_t{0}}, block + 1000 * kPage, block + 256 * kKiB}) {
     SCOPED_TRACE(hex(foreign));
-    for (const context::Stream stream : {context::Stream(a), context::Stream()}) expect_bad_free(foreign, stream);
+    for (const context::Stream stream : {context::Stream(a), context::Stream()})
+      expect_bad_free(foreign, stream);
     expect_mistake(foreign, [&] { return world.pool().record_use(foreign, b); });
     expect_unknown(foreign);
   }

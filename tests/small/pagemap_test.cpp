@@ -63,7 +63,8 @@ TEST(Pagemap, covers_any_number_of_reservations) {
   }
   EXPECT_EQ(entries.size(), 100u);
   EXPECT_EQ(entries.count(nullptr), 0u);
-  for (std::uint64_t i = 0; i < 100; ++i) EXPECT_EQ(entries.count(pagemap.at(at((i + 1) * 100 * kPage))), 1u);
+  for (std::uint64_t i = 0; i < 100; ++i)
+    EXPECT_EQ(entries.count(pagemap.at(at((i + 1) * 100 * kPage))), 1u);
   EXPECT_EQ(pagemap.at(at(50'000 * kPage)), nullptr);
 }
 
@@ -79,8 +80,8 @@ TEST(Pagemap, how_far_into_its_page_an_address_is) {
   }
 }
 
-// Whoever asks about memory that is nobody's any more may see the content of one time and what was beside it at
-// another.
+// Whoever asks about memory that is nobody's any more may see the content of one time and what was
+// beside it at another.
 TEST(PagemapEntry, what_stands_beside_the_owner_says_of_which_kind_it_is) {
   PagemapEntry entry;
   const std::vector<std::uint64_t> words(16);
@@ -113,8 +114,8 @@ TEST(Content, is_of_one_kind_and_no_other) {
   const Arena arena;
   const region::Region region;
   const auto kinds = [](Content content) {
-    return std::vector<bool>{content.slab() != nullptr, content.segment() != nullptr, content.arena() != nullptr,
-                             content.region() != nullptr};
+    return std::vector<bool>{content.slab() != nullptr, content.segment() != nullptr,
+                             content.arena() != nullptr, content.region() != nullptr};
   };
   EXPECT_EQ(kinds(Content{}), (std::vector{false, false, false, false}));
   EXPECT_EQ(kinds(Content(slab, 0)), (std::vector{true, false, false, false}));

@@ -20,7 +20,8 @@ TEST_P(Placement, every_alignment_up_to_a_page_is_kept_for_every_size) {
     }
 }
 
-// A warm call takes what is cached, aligned to 256 bytes and no more: a larger alignment must not be served from it.
+// A warm call takes what is cached, aligned to 256 bytes and no more: a larger alignment must not
+// be served from it.
 TEST_P(Placement, memory_in_hand_does_not_serve_an_alignment_it_has_not) {
   for (const Bytes bytes : {Bytes{256}, Bytes{768}, 100 * kKiB, 144 * kKiB}) {
     std::vector<DevicePtr> next_number;
@@ -28,7 +29,8 @@ TEST_P(Placement, memory_in_hand_does_not_serve_an_alignment_it_has_not) {
     for (const DevicePtr ptr : next_number) world.deallocate(ptr, a);
     for (const Bytes alignment : {512 * kKiB, 64 * kKiB, 32 * kKiB, 4 * kKiB, Bytes{512}})
       for (int i = 0; i < 9; ++i)
-        ASSERT_TRUE(is_aligned(world.allocate(bytes, a, alignment), alignment)) << bytes << " at " << alignment;
+        ASSERT_TRUE(is_aligned(world.allocate(bytes, a, alignment), alignment))
+            << bytes << " at " << alignment;
   }
 }
 
@@ -102,7 +104,8 @@ TEST_P(Placement, pages_of_other_sizes_are_cut_too) {
     const StreamHandle stream = large.stream();
     std::vector<DevicePtr> live;
     for (int i = 0; i < 40; ++i)
-      for (const Bytes bytes : {Bytes{100}, Bytes{55000}, 300 * kKiB, page / 2, page - kMiB, page}) {
+      for (const Bytes bytes :
+           {Bytes{100}, Bytes{55000}, 300 * kKiB, page / 2, page - kMiB, page}) {
         live.push_back(large.allocate(bytes, stream));
         EXPECT_EQ(large.pool().query(live.back() + bytes / 2).value().begin, live.back());
         large.use(live.back(), bytes, stream);

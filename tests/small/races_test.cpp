@@ -23,7 +23,8 @@ class Races : public SmallTest {
   void expect_apart(std::vector<AddressRange> ranges) {
     std::sort(ranges.begin(), ranges.end(), [](auto& x, auto& y) { return x.begin < y.begin; });
     for (std::size_t i = 1; i < ranges.size(); ++i)
-      EXPECT_LE(ranges[i - 1].end(), ranges[i].begin) << "handed out twice: " << hex(ranges[i].begin);
+      EXPECT_LE(ranges[i - 1].end(), ranges[i].begin)
+          << "handed out twice: " << hex(ranges[i].begin);
   }
 };
 
@@ -71,11 +72,13 @@ TEST_P(Races, a_deferred_free_beside_another_of_the_same_allocation_is_a_mistake
 
 TEST_P(Races, a_use_of_what_is_freed_at_the_same_time_is_a_mistake_and_leaves_no_mark) {
   for (const Bytes bytes : kSizes) {
-    if (GetParam() && bytes >= kPage) continue;  // such pages are never freed without the pool's lock
+    if (GetParam() && bytes >= kPage)
+      continue;  // such pages are never freed without the pool's lock
     SCOPED_TRACE(bytes);
     warm(bytes, a);
     const DevicePtr ptr = world.allocate(bytes, a);
-    Held held("what is used elsewhere was found", [&] { EXPECT_TRUE(world.pool().deallocate(ptr, a).ok()); });
+    Held held("what is used elsewhere was found",
+              [&] { EXPECT_TRUE(world.pool().deallocate(ptr, a).ok()); });
     EXPECT_FALSE(succeeds(world.pool().record_use(ptr, b)));
     ASSERT_TRUE(held.end());
     const DevicePtr next = world.allocate(bytes, a);
@@ -92,7 +95,8 @@ TEST_P(Races, what_is_freed_while_it_is_shared_is_not_shared) {
     SCOPED_TRACE(bytes);
     warm(bytes, a);
     const DevicePtr ptr = world.allocate(bytes, a);
-    Held held("what is to be shared was found", [&] { EXPECT_TRUE(world.pool().deallocate(ptr, a).ok()); });
+    Held held("what is to be shared was found",
+              [&] { EXPECT_TRUE(world.pool().deallocate(ptr, a).ok()); });
     expect_error(world.pool().share({ptr, bytes}), ErrorCode::invalid_pointer, {hex(ptr)});
     ASSERT_TRUE(held.end());
     EXPECT_EQ(world.allocate(bytes, a), ptr);
@@ -136,7 +140,8 @@ TEST_P(Races, a_free_by_another_stream_waits_for_no_stream_but_that_of_the_alloc
       },
       kLong);
   EXPECT_TRUE(world.pool().deallocate(of_c, c).ok());
-  EXPECT_TRUE(held.is_over()) << "they waited for the lock of a stream that they have nothing to do with";
+  EXPECT_TRUE(held.is_over())
+      << "they waited for the lock of a stream that they have nothing to do with";
   EXPECT_TRUE(held.end());
 }
 
@@ -155,9 +160,11 @@ TEST_P(Races, figures_are_told_while_a_call_has_the_lock_of_a_stream) {
 
 class CrossingRaces : public Races {};
 
-// Of a stream: a segment F, another stream's page, a segment E whose last unit is a slab, and then new pages. While a
-// call looks for the segment in front of the new pages, the slab leaves E, and its record serves in F.
-TEST_P(CrossingRaces, new_pages_become_part_of_the_segment_in_front_of_them_whatever_is_cut_meanwhile) {
+// Of a stream: a segment F, another stream's page, a segment E whose last unit is a slab, and then
+// new pages. While a call looks for the segment in front of the new pages, the slab leaves E, and
+// its record serves in F.
+TEST_P(CrossingRaces,
+       new_pages_become_part_of_the_segment_in_front_of_them_whatever_is_cut_meanwhile) {
   constexpr Bytes kUnit = small::kUnit;
   constexpr Bytes kRun = kPage - 8 * kUnit;
   const DevicePtr in_f = world.allocate(kRun, a);
@@ -184,7 +191,8 @@ TEST_P(CrossingRaces, new_pages_become_part_of_the_segment_in_front_of_them_what
   ASSERT_TRUE(span.ok() && cut);
   EXPECT_EQ(*cut, blocks[0]) << "in F";
   EXPECT_EQ(world.pool().validate(), "");
-  std::vector<AddressRange> live{{in_f, kRun}, {others, kRun}, {in_e, kRun}, {span.value(), kRun}, {*cut, kUnit + 1}};
+  std::vector<AddressRange> live{
+      {in_f, kRun}, {others, kRun}, {in_e, kRun}, {span.value(), kRun}, {*cut, kUnit + 1}};
   for (int i = 0; i < 8; ++i) live.push_back({world.allocate(kRun, a), kRun});
   expect_apart(live);
 }

@@ -46,12 +46,14 @@ TEST_P(SmallReset, live_memory_and_its_contents_survive_and_are_freed_by_new_str
     const StreamHandle after = world.stream();
     for (std::size_t i = 0; i < live.size(); ++i) {
       std::uint8_t byte = 0;
-      ASSERT_EQ(world.sim().memcpy_device_to_host(&byte, live[i] + (kSizes[i] - 1), 1), CuResult::success);
+      ASSERT_EQ(world.sim().memcpy_device_to_host(&byte, live[i] + (kSizes[i] - 1), 1),
+                CuResult::success);
       EXPECT_EQ(byte, 0x5A);
       EXPECT_EQ(world.pool().query(live[i] + 1).value().requested, kSizes[i]);
       world.use(live[i], kSizes[i], after, kLongNs);
       world.deallocate(live[i], after);
-      expect_error(world.pool().deallocate(live[i], after), ErrorCode::invalid_pointer, {hex(live[i])});
+      expect_error(world.pool().deallocate(live[i], after), ErrorCode::invalid_pointer,
+                   {hex(live[i])});
       const StreamHandle other = world.stream();
       world.use(world.allocate(kSizes[i], other), kSizes[i], other);
     }
@@ -61,7 +63,8 @@ TEST_P(SmallReset, live_memory_and_its_contents_survive_and_are_freed_by_new_str
 
 // The legacy stream has the same handle and the same id before and after.
 TEST_P(SmallReset, what_the_legacy_stream_frees_in_the_new_context_is_not_taken_for_complete) {
-  for (const StreamHandle legacy : {driver::kLegacyStream, driver::kNullStream, driver::kPerThreadStream})
+  for (const StreamHandle legacy :
+       {driver::kLegacyStream, driver::kNullStream, driver::kPerThreadStream})
     for (const Bytes bytes : kSizes) {
       warm(bytes, legacy);
       const DevicePtr ptr = world.allocate(bytes, legacy);
@@ -78,7 +81,8 @@ TEST_P(SmallReset, what_the_legacy_stream_frees_in_the_new_context_is_not_taken_
     }
 }
 
-// A block of a slab in which others stay live, and those others, which are freed when the reset has been noticed.
+// A block of a slab in which others stay live, and those others, which are freed when the reset has
+// been noticed.
 TEST_P(SmallReset, what_a_stream_with_a_handle_used_again_frees_is_not_taken_for_complete) {
   for (const Bytes bytes : kSizes) {
     const StreamHandle before = world.stream();
@@ -207,7 +211,8 @@ TEST_P(SmallReset, a_capture_that_began_after_it_is_not_broken) {
     world.deallocate(world.allocate(bytes, before), before);
     reset(false);
     const StreamHandle after = world.stream();
-    ASSERT_EQ(world.sim().stream_begin_capture(after, driver::CaptureMode::global), CuResult::success);
+    ASSERT_EQ(world.sim().stream_begin_capture(after, driver::CaptureMode::global),
+              CuResult::success);
     world.use(world.allocate(bytes, after), bytes, after);
     driver::GraphHandle graph{};
     EXPECT_EQ(world.sim().stream_end_capture(after, graph), CuResult::success);
@@ -218,8 +223,8 @@ TEST_P(SmallReset, a_capture_that_began_after_it_is_not_broken) {
 TEST_P(SmallReset, a_handle_that_no_stream_can_have_is_nobodys) {
   for (const Bytes bytes : kSizes) {
     const DevicePtr ptr = world.allocate(bytes, std::nullopt);
-    expect_error(world.pool().deallocate(ptr, StreamHandle{~std::uintptr_t{0}}), ErrorCode::invalid_argument,
-                 {"`stream` 0xffffffffffffffff is no stream"});
+    expect_error(world.pool().deallocate(ptr, StreamHandle{~std::uintptr_t{0}}),
+                 ErrorCode::invalid_argument, {"`stream` 0xffffffffffffffff is no stream"});
     world.deallocate(ptr, std::nullopt);
   }
 }

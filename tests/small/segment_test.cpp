@@ -21,7 +21,9 @@ struct FreeSegments : Segment {
   }
 };
 
-Stretch take(Segment& segment, std::uint64_t units) { return {segment.take(segment.find(units)), units}; }
+Stretch take(Segment& segment, std::uint64_t units) {
+  return {segment.take(segment.find(units)), units};
+}
 
 TEST(Segment, begins_as_one_stretch_of_any_length) {
   for (const std::uint32_t units : {1u, 63u, 64u, 65u, 127u, 128u, 129u, 1000u, 4096u}) {
@@ -109,7 +111,8 @@ TEST_F(SegmentInArena, is_split_where_free_pages_begin_and_end) {
   EXPECT_EQ(back.free_units(), 7u + 98);
   EXPECT_EQ(back.units, 2 * kPageUnits);
   EXPECT_EQ(back.first_border(kPageUnits), 0u);
-  for (const auto& [part, first] : {std::pair{&segment, std::uint64_t{90}}, {&back, kPageUnits + 5}}) {
+  for (const auto& [part, first] :
+       {std::pair{&segment, std::uint64_t{90}}, {&back, kPageUnits + 5}}) {
     EXPECT_TRUE(part->has_span_at(first));
     EXPECT_TRUE(part->is_used_elsewhere(first));
     EXPECT_EQ(part->requested(first), requested);
@@ -134,7 +137,8 @@ TEST_F(SegmentInArena, is_named_by_the_entries_of_its_pages_until_a_slab_is_cut_
   for (std::size_t page = 0; page < entries.size(); ++page) {
     const bool is_cut = page == 1 || page == 2;
     EXPECT_EQ(entries[page].content(), is_cut ? Content(&arena) : Content(&segment));
-    EXPECT_EQ(entries[page].unit_contents(), is_cut ? contents.data() + page * kPageUnits : nullptr);
+    EXPECT_EQ(entries[page].unit_contents(),
+              is_cut ? contents.data() + page * kPageUnits : nullptr);
   }
   Slab whole;
   whole.segment = &segment;
@@ -214,7 +218,8 @@ TEST(Segment, knows_of_every_run_where_it_begins_and_what_its_user_asked_for) {
         segment.begin_span(first, requested);
         if (spans[first].is_used_elsewhere) segment.set_used_elsewhere(first);
       } else if (!spans.empty()) {
-        const auto gone = std::next(spans.begin(), static_cast<std::ptrdiff_t>(random() % spans.size()));
+        const auto gone =
+            std::next(spans.begin(), static_cast<std::ptrdiff_t>(random() % spans.size()));
         segment.end_span(gone->first);
         segment.give(gone->first, gone->second.units);
         spans.erase(gone);
@@ -227,7 +232,8 @@ TEST(Segment, knows_of_every_run_where_it_begins_and_what_its_user_asked_for) {
           ASSERT_EQ(segment.requested(unit), span->second.requested);
         }
         const auto behind = spans.upper_bound(unit);
-        const auto last = behind == spans.begin() ? std::nullopt : std::optional(std::prev(behind)->first);
+        const auto last =
+            behind == spans.begin() ? std::nullopt : std::optional(std::prev(behind)->first);
         ASSERT_EQ(segment.span_until(unit), last);
       }
       ASSERT_EQ(segment.validate(), "");
@@ -241,8 +247,12 @@ TEST(SegmentLists, find_one_of_those_with_the_shortest_sufficient_stretch) {
   std::deque<FreeSegments> segments;
   for (const std::uint32_t units : {5u, 64u, 128u, 200u, 4096u}) segments.emplace_back((units));
   for (Segment& segment : segments) lists.file(&segment);
-  for (const auto& [wanted, found] :
-       {std::pair<std::uint64_t, std::uint32_t>{1, 5}, {5, 5}, {6, 64}, {65, 128}, {201, 4096}, {4096, 4096}})
+  for (const auto& [wanted, found] : {std::pair<std::uint64_t, std::uint32_t>{1, 5},
+                                      {5, 5},
+                                      {6, 64},
+                                      {65, 128},
+                                      {201, 4096},
+                                      {4096, 4096}})
     EXPECT_EQ(lists.find(wanted).segment->units, found) << wanted;
   EXPECT_GE(lists.find(129).segment->units, 200u);
   EXPECT_EQ(lists.find(4097).segment, nullptr);
@@ -267,7 +277,8 @@ TEST(SegmentLists, find_one_of_those_with_the_shortest_sufficient_stretch) {
   FreeSegments full(3);
   take(full, 3);
   lists.file(&full);
-  lists.for_each([&](const Segment* segment) { EXPECT_NE(segment, &full) << "nothing can be taken from it"; });
+  lists.for_each(
+      [&](const Segment* segment) { EXPECT_NE(segment, &full) << "nothing can be taken from it"; });
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// small: memory between streams: what is used on several, freed on another or by a thread without one, and when others
-// get it.
+// small: memory between streams: what is used on several, freed on another or by a thread without
+// one, and when others get it.
 #include <algorithm>
 #include <set>
 #include <thread>
@@ -16,10 +16,12 @@ class Sharing : public SmallTest {
  protected:
   StreamHandle c = world.stream();
 
-  // Requests of the size on every stream, each used at once: the hazard checker sees whoever gets `ptr` too early.
+  // Requests of the size on every stream, each used at once: the hazard checker sees whoever gets
+  // `ptr` too early.
   void everybody_allocates(Bytes bytes) {
     for (int i = 0; i < 3; ++i)
-      for (const context::Stream stream : {context::Stream(a), context::Stream(b), context::Stream(c)}) {
+      for (const context::Stream stream :
+           {context::Stream(a), context::Stream(b), context::Stream(c)}) {
         const DevicePtr ptr = world.allocate(bytes, stream);
         world.use(ptr, bytes, *stream);
         given.insert(ptr);
@@ -86,7 +88,8 @@ TEST_P(Sharing, a_recorded_use_is_forgotten_with_its_allocation) {
     for (int i = 0; i < 70; ++i) live.push_back(world.allocate(bytes, a));
     const std::uint64_t slow = world.calls().count(Call::ctx_get_current);
     for (const DevicePtr one : live) world.deallocate(one, a);
-    EXPECT_EQ(world.calls().count(Call::ctx_get_current), slow) << bytes << ": nobody else uses any of them";
+    EXPECT_EQ(world.calls().count(Call::ctx_get_current), slow)
+        << bytes << ": nobody else uses any of them";
     world.wait();
   }
 }
@@ -252,7 +255,8 @@ WorldOptions without_early_growth() {
   return options;
 }
 
-// Of ten allocations that A freed and is done with, B's miss brings one and half of the others into B's cache.
+// Of ten allocations that A freed and is done with, B's miss brings one and half of the others into
+// B's cache.
 TEST(SharingPages, who_takes_one_takes_half) {
   PoolWorld world(without_early_growth());
   const StreamHandle a = world.stream();
@@ -261,7 +265,8 @@ TEST(SharingPages, who_takes_one_takes_half) {
   const DevicePtr missed = world.allocate(kBytes, b);
   std::set<DevicePtr> of_a;
   for (int i = 0; i < 10; ++i) of_a.insert(world.allocate(kBytes, a));
-  ASSERT_EQ(world.pool().allocate({100 * kPage, 0, b}).ok(), true) << "which makes events worth while";
+  ASSERT_EQ(world.pool().allocate({100 * kPage, 0, b}).ok(), true)
+      << "which makes events worth while";
   for (const DevicePtr ptr : of_a) {
     world.use(ptr, kBytes, a);
     world.deallocate(ptr, a);
@@ -276,9 +281,11 @@ TEST(SharingPages, who_takes_one_takes_half) {
   };
   take();
   EXPECT_EQ(world.pool().validate(), "");
-  const std::uint64_t calls = world.calls().count(Call::ctx_set_current) + world.calls().count(Call::ctx_get_current);
+  const std::uint64_t calls =
+      world.calls().count(Call::ctx_set_current) + world.calls().count(Call::ctx_get_current);
   for (int i = 0; i < 4; ++i) take();
-  EXPECT_EQ(world.calls().count(Call::ctx_set_current) + world.calls().count(Call::ctx_get_current), calls)
+  EXPECT_EQ(world.calls().count(Call::ctx_set_current) + world.calls().count(Call::ctx_get_current),
+            calls)
       << "without the pool's lock";
   const observe::Statistics after = world.statistics();
   EXPECT_EQ(after.mapped_bytes, before.mapped_bytes);
@@ -308,7 +315,8 @@ TEST(SharingPages, who_keeps_most_gives) {
     if (is_a_first) fill(of_a, 2, a);
     fill(of_c, 10, c);
     fill(of_a, 2, a);
-    ASSERT_TRUE(world.pool().allocate({100 * kPage, 0, b}).ok()) << "which makes events worth while";
+    ASSERT_TRUE(world.pool().allocate({100 * kPage, 0, b}).ok())
+        << "which makes events worth while";
     const auto end = [&](const std::set<DevicePtr>& of, StreamHandle stream) {
       for (const DevicePtr ptr : of) {
         world.deallocate(ptr, stream);
@@ -322,8 +330,8 @@ TEST(SharingPages, who_keeps_most_gives) {
   }
 }
 
-// A has spans in 300 pages, so its share, a 64th of that, is four pages. A third of them lie two in a page: with large
-// ones alone they would begin in one page and end in the next.
+// A has spans in 300 pages, so its share, a 64th of that, is four pages. A third of them lie two in
+// a page: with large ones alone they would begin in one page and end in the next.
 class SharingParts : public ::testing::Test {
  protected:
   static constexpr Bytes kRun = kPage - 4 * small::kUnit;  // one in a page
@@ -359,7 +367,8 @@ class SharingParts : public ::testing::Test {
         grown = statistics().mapped_bytes > mapped ? grown + 1 : 0;
       }
     }
-    // A asks for one span and, without the pool's lock, for all others but the last. Nothing is mapped for them.
+    // A asks for one span and, without the pool's lock, for all others but the last. Nothing is
+    // mapped for them.
     std::vector<DevicePtr> take_at_once(int count) {
       const Bytes mapped = statistics().mapped_bytes;
       const auto visits = [&] { return calls().count(Call::ctx_get_current); };
@@ -384,7 +393,8 @@ TEST_F(SharingParts, a_stream_that_has_much_takes_several_idle_pages_at_once) {
   world.take_at_once(4);
 }
 
-// Of ten pages that B cut, freed and is done with, A takes its share, and no more than half; of two it takes one.
+// Of ten pages that B cut, freed and is done with, A takes its share, and no more than half; of two
+// it takes one.
 TEST_F(SharingParts, cut_pages_that_another_stream_keeps_come_several_at_a_time) {
   for (const auto& [kept, taken] : {std::pair{10, 4}, {4, 2}, {2, 1}}) {
     World world;
@@ -392,7 +402,8 @@ TEST_F(SharingParts, cut_pages_that_another_stream_keeps_come_several_at_a_time)
     const std::vector<DevicePtr> of_b = world.allocate_runs(kept, world.b);
     world.use_up(world.b);
     const DevicePtr last = world.allocate(4 * kPage, world.b);
-    ASSERT_TRUE(world.pool().allocate({100 * kPage, 0, world.a}).ok()) << "which makes events worth while";
+    ASSERT_TRUE(world.pool().allocate({100 * kPage, 0, world.a}).ok())
+        << "which makes events worth while";
     world.use_up(world.a);
     world.deallocate_on_b(of_b);
     world.sim().advance_host_ns(1'000'000);

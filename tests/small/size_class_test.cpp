@@ -15,7 +15,9 @@ namespace vpmm::small {
 namespace {
 
 // What a request of `bytes` takes of a page.
-Bytes taken(Bytes bytes) { return bytes <= kLargestBlock ? block_size(slab_class(bytes)) : span_units(bytes) * kUnit; }
+Bytes taken(Bytes bytes) {
+  return bytes <= kLargestBlock ? block_size(slab_class(bytes)) : span_units(bytes) * kUnit;
+}
 
 TEST(SizeClass, every_request_below_a_page_fits_and_wastes_at_most_an_eighth) {
   for (Bytes bytes = 1; bytes <= kPage; ++bytes) {
@@ -40,7 +42,8 @@ TEST(SizeClass, the_smallest_class_that_fits_is_taken_and_classes_grow_with_the_
 
 TEST(SizeClass, classes_and_runs_meet_without_a_gap) {
   EXPECT_LT(kLargestBlock, kLeastSpan);
-  EXPECT_EQ(span_units(kLargestBlock + 1), kLeastSpan / kUnit) << "the first span that is not a block";
+  EXPECT_EQ(span_units(kLargestBlock + 1), kLeastSpan / kUnit)
+      << "the first span that is not a block";
 }
 
 TEST(SizeClass, every_block_begins_at_a_multiple_of_256) {
@@ -61,10 +64,12 @@ TEST(SlabShape, blocks_fit_into_whole_units_and_not_too_many_of_them) {
   }
 }
 
-// A slab of 64 blocks of 256 bytes fills its unit, so the limit on the number of blocks costs nothing either.
+// A slab of 64 blocks of 256 bytes fills its unit, so the limit on the number of blocks costs
+// nothing either.
 TEST(SlabShape, at_most_a_thirty_second_of_a_slab_is_never_cut) {
   for (const SlabShape& shape : kShapes)
-    EXPECT_LE((shape.units * kUnit - shape.blocks * shape.block) * 32, shape.units * kUnit) << shape.block;
+    EXPECT_LE((shape.units * kUnit - shape.blocks * shape.block) * 32, shape.units * kUnit)
+        << shape.block;
 }
 
 TEST(BlockSet, agrees_with_a_set_of_numbers) {
@@ -97,7 +102,8 @@ TEST(BlockSet, is_filled_from_the_first_on) {
 }
 
 TEST(BlockSet, overlaps_where_one_block_is_in_both) {
-  for (const std::uint64_t index : {std::uint64_t{0}, std::uint64_t{63}, std::uint64_t{64}, kMostBlocks - 1}) {
+  for (const std::uint64_t index :
+       {std::uint64_t{0}, std::uint64_t{63}, std::uint64_t{64}, kMostBlocks - 1}) {
     BlockSet one, other;
     one.add(index);
     EXPECT_FALSE(one.overlaps(other));
@@ -140,7 +146,8 @@ TEST(SlabShape, the_index_of_every_offset_in_a_page_is_the_quotient) {
     SCOPED_TRACE(shape.block);
     std::uint64_t wrong = 0;
     for (Bytes begin = 0; begin < kMostBlocks * shape.block; begin += shape.block)
-      for (const Bytes offset : {begin, begin + 1, begin + shape.block / 2, begin + shape.block - 1})
+      for (const Bytes offset :
+           {begin, begin + 1, begin + shape.block / 2, begin + shape.block - 1})
         wrong += shape.index_of(offset) == offset / shape.block ? 0 : 1;
     EXPECT_EQ(wrong, 0u);
   }
@@ -151,7 +158,8 @@ TEST(SlabSize, is_at_most_a_thirty_second_of_what_the_class_has_and_fits_a_page)
     for (const SlabShape& shape : kShapes) {
       SCOPED_TRACE(shape.block);
       const SlabSize first = slab_size(shape, 0, page / kUnit);
-      EXPECT_EQ(first.units, (shape.block + kUnit - 1) / kUnit) << "the first slab is the smallest there is";
+      EXPECT_EQ(first.units, (shape.block + kUnit - 1) / kUnit)
+          << "the first slab is the smallest there is";
       EXPECT_EQ(first.blocks, first.units * kUnit / shape.block) << "and no block is missing in it";
       EXPECT_EQ(slab_size(shape, 1, page / kUnit).units, shape.units) << "the second is nearly cut";
       std::uint64_t most = 0;
@@ -161,7 +169,8 @@ TEST(SlabSize, is_at_most_a_thirty_second_of_what_the_class_has_and_fits_a_page)
         EXPECT_LE(size.units * kUnit, page);
         EXPECT_LE(size.blocks, kMostBlocks);
         EXPECT_LE(size.blocks * shape.block, size.units * kUnit);
-        EXPECT_LE((size.units * kUnit - size.blocks * shape.block) * 32, size.units * kUnit) << "hardly any is not cut";
+        EXPECT_LE((size.units * kUnit - size.blocks * shape.block) * 32, size.units * kUnit)
+            << "hardly any is not cut";
         EXPECT_GE(size.units, most) << "never less for more";
         most = size.units;
       }
@@ -187,14 +196,16 @@ TEST(RunClass, there_are_at_most_sixteen_per_doubling_and_twice_as_many_beyond_2
   for (Bytes low = kLeastSpan; low <= 32 * kMiB; low *= 2) {
     std::vector<std::uint64_t> classes;
     for (std::uint64_t units = low / kUnit + 1; units <= 2 * low / kUnit; ++units)
-      if (classes.empty() || classes.back() != span_units(units * kUnit)) classes.push_back(span_units(units * kUnit));
+      if (classes.empty() || classes.back() != span_units(units * kUnit))
+        classes.push_back(span_units(units * kUnit));
     EXPECT_LE(classes.size(), low < 2 * kMiB ? 16u : 32u) << low;
   }
 }
 
 TEST(SmallPool, serves_what_is_less_than_a_page_after_rounding_and_aligned_to_less) {
   for (Bytes bytes = 1; bytes < kPage; bytes += 511)
-    EXPECT_EQ(SmallPool::is_below_a_page(bytes, 0, kPage), span_units(bytes) * kUnit < kPage) << bytes;
+    EXPECT_EQ(SmallPool::is_below_a_page(bytes, 0, kPage), span_units(bytes) * kUnit < kPage)
+        << bytes;
   EXPECT_FALSE(SmallPool::is_below_a_page(kPage, 0, kPage));
   EXPECT_FALSE(SmallPool::is_below_a_page(100, kPage, kPage)) << "aligned to a page is a page";
   EXPECT_FALSE(SmallPool::is_below_a_page(100, 2 * kPage, kPage));

@@ -1,4 +1,5 @@
-// tests: a world whose requests below a page are cut from the pool's own pages, and what tests of it say.
+// tests: a world whose requests below a page are cut from the pool's own pages, and what tests of
+// it say.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,10 +19,12 @@ namespace vpmm::test {
 using driver::Call;
 using driver::CuResult;
 
-// A size for each way to be served: a block of the first class, of the last, a span, the longest span, whole pages.
+// A size for each way to be served: a block of the first class, of the last, a span, the longest
+// span, whole pages.
 constexpr std::array<Bytes, 7> kSizes{100, 5000, 100 * kKiB, 200 * kKiB, kMiB, kPage, 4 * kPage};
 
-// Figures that are not the same, as "name before -> after"; mistakes, and streams that became known by one, aside.
+// Figures that are not the same, as "name before -> after"; mistakes, and streams that became known
+// by one, aside.
 inline std::string changes(const observe::Statistics& before, const observe::Statistics& after) {
   const std::vector<std::string> aside{"caller_mistakes", "timelines"};
   std::string text;
@@ -36,7 +39,9 @@ inline std::string changes(const observe::Statistics& before, const observe::Sta
 }
 
 // The policies of chunks there are; requests below a page are served alike under both.
-inline WorldOptions options_of(bool has_page_chunks) { return has_page_chunks ? page_world() : page_by_page_world(); }
+inline WorldOptions options_of(bool has_page_chunks) {
+  return has_page_chunks ? page_world() : page_by_page_world();
+}
 inline std::string name_of_policy(const ::testing::TestParamInfo<bool>& each) {
   return each.param ? "pages" : "adaptive";
 }

@@ -236,7 +236,8 @@ TEST_P(Figures, small_pages_and_what_is_nobodys_of_them_are_told) {
   world.deallocate(block, a);
   EXPECT_EQ(world.statistics().small_free_bytes, kPage) << "cached";
   world.wait();
-  EXPECT_EQ(world.statistics().small_bytes, 0u) << "a page of which nothing is live is the pool's again";
+  EXPECT_EQ(world.statistics().small_bytes, 0u)
+      << "a page of which nothing is live is the pool's again";
   EXPECT_EQ(world.statistics().small_free_bytes, 0u);
   EXPECT_EQ(world.statistics().free_bytes, kPage);
 }

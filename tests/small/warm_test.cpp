@@ -1,4 +1,5 @@
-// small: what a warm call costs: no driver call but who the stream is, and events only when somebody needs to know.
+// small: what a warm call costs: no driver call but who the stream is, and events only when
+// somebody needs to know.
 #include <map>
 
 #include "small/small_world.hpp"
@@ -91,8 +92,8 @@ TEST_P(Warm, a_stream_alone_records_no_event_however_much_it_allocates) {
   EXPECT_EQ(events(), 0u);
 }
 
-// All streams live at once, so that none can do with what another has: after a few rounds each has what it needs in
-// hand. The GPU works on meanwhile.
+// All streams live at once, so that none can do with what another has: after a few rounds each has
+// what it needs in hand. The GPU works on meanwhile.
 TEST_P(Warm, streams_in_a_steady_state_record_no_event_and_wait_for_nobody) {
   for (const std::size_t count : {2u, 4u}) {
     std::vector<std::pair<DevicePtr, StreamHandle>> live;
@@ -123,7 +124,8 @@ TEST_P(Warm, streams_in_a_steady_state_record_no_event_and_wait_for_nobody) {
   }
 }
 
-// A frees what B needs: from B's miss on A's frees are worth events, and B gets the memory without growth.
+// A frees what B needs: from B's miss on A's frees are worth events, and B gets the memory without
+// growth.
 TEST_P(Warm, an_event_is_recorded_when_another_stream_missed) {
   const auto round = [&](StreamHandle stream) {
     std::vector<DevicePtr> live;

@@ -1,5 +1,6 @@
-// stress tests: on one stream some threads take and leave runs that cross pages, while others take and leave blocks, so
-// that pages pass from segments of runs to slabs of blocks and back at any moment.
+// stress tests: on one stream some threads take and leave runs that cross pages, while others take
+// and leave blocks, so that pages pass from segments of runs to slabs of blocks and back at any
+// moment.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -23,7 +24,8 @@ class CrossingStress : public ::testing::Test {
   // A thread's allocations on the one stream.
   class Held {
    public:
-    Held(Hammer& hammer, StreamHandle stream, std::uint64_t seed) : hammer_(hammer), stream_(stream), random_(seed) {}
+    Held(Hammer& hammer, StreamHandle stream, std::uint64_t seed)
+        : hammer_(hammer), stream_(stream), random_(seed) {}
     std::uint64_t below(std::uint64_t limit) { return random_() % limit; }
     void take(Bytes bytes) {
       if (const auto made = hammer_.allocate(bytes, stream_)) held_.push_back(made.value());
@@ -62,7 +64,8 @@ class CrossingStress : public ::testing::Test {
     Held held(hammer, stream, seed);
     while (busy.load() > 0 && hammer.goes_on()) {
       for (std::size_t most = held.below(120); held.count() < most && busy.load() > 0;)
-        held.take(held.below(4) == 0 ? 1 + held.below(4 * kKiB) : 4 * kKiB + held.below(126 * kKiB));
+        held.take(held.below(4) == 0 ? 1 + held.below(4 * kKiB)
+                                     : 4 * kKiB + held.below(126 * kKiB));
       held.leave(held.below(30));
     }
     held.leave(0);
@@ -76,7 +79,8 @@ class CrossingStress : public ::testing::Test {
 TEST_F(CrossingStress, runs_and_blocks_of_one_stream_never_overlap) {
   const auto end = test::end_of_stress(std::chrono::seconds(2));
   std::uint64_t seed = 0;
-  for (int round = 0; round == 0 || (hammer.goes_on() && std::chrono::steady_clock::now() < end); ++round) {
+  for (int round = 0; round == 0 || (hammer.goes_on() && std::chrono::steady_clock::now() < end);
+       ++round) {
     busy = 1 + round % 3;  // two to six threads
     std::vector<std::function<void()>> works;
     for (int i = 0; i < busy.load(); ++i) {

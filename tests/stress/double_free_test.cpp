@@ -1,5 +1,5 @@
-// stress tests: two threads free one live allocation at the same moment. That is a mistake of the caller; it must be
-// refused to one of them, and must not hand the memory out twice.
+// stress tests: two threads free one live allocation at the same moment. That is a mistake of the
+// caller; it must be refused to one of them, and must not hand the memory out twice.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -40,7 +40,8 @@ constexpr Case kCases[] = {
     {"one_of_many_by_another_stream", Second::many, 4 * kKiB},
 };
 
-// Two threads leave it within nanoseconds, which a barrier that puts threads to sleep would not let them.
+// Two threads leave it within nanoseconds, which a barrier that puts threads to sleep would not let
+// them.
 class Meeting {
  public:
   void meet() {
@@ -79,7 +80,8 @@ class DoubleFree : public ::testing::TestWithParam<Case> {
   void take_back() {
     std::vector<DevicePtr> taken;
     for (const StreamHandle stream : {own, other, own, other})
-      if (const auto made = hammer.allocate(GetParam().bytes, stream)) taken.push_back(made.value());
+      if (const auto made = hammer.allocate(GetParam().bytes, stream))
+        taken.push_back(made.value());
     for (std::size_t i = 0; i < taken.size() && hammer.goes_on(); ++i)
       hammer.deallocate(taken[i], i % 2 == 0 ? own : other);
   }
@@ -101,8 +103,8 @@ TEST_P(DoubleFree, of_two_threads_at_once_frees_for_one_and_is_refused_to_the_ot
   bool is_right = true;  // written by the first thread between two barriers
   const auto check = [&](int round) {
     is_right = (first.ok() && is_refused(second)) || (second.ok() && is_refused(first));
-    EXPECT_TRUE(is_right) << "round " << round << ": " << (first ? "freed" : first.error().message) << "; "
-                          << (second ? "freed" : second.error().message);
+    EXPECT_TRUE(is_right) << "round " << round << ": " << (first ? "freed" : first.error().message)
+                          << "; " << (second ? "freed" : second.error().message);
     if (!is_right || round % 16 == 0) take_back();
     is_right = is_right && hammer.goes_on();
   };
@@ -113,8 +115,10 @@ TEST_P(DoubleFree, of_two_threads_at_once_frees_for_one_and_is_refused_to_the_ot
       if (is_first) victim = hammer.pool().allocate({GetParam().bytes, 0, own}).value();
       both.meet();
       // The ways of the second take longer until they look for the allocation.
-      for (std::uint64_t pauses = random() % (is_first ? 64 : 4); pauses > 0; --pauses) spin_pause();
-      (is_first ? first : second) = is_first ? hammer.pool().deallocate(victim, own) : free_second(victim);
+      for (std::uint64_t pauses = random() % (is_first ? 64 : 4); pauses > 0; --pauses)
+        spin_pause();
+      (is_first ? first : second) =
+          is_first ? hammer.pool().deallocate(victim, own) : free_second(victim);
       both.meet();
       if (is_first) check(round);
       both.meet();
@@ -124,7 +128,9 @@ TEST_P(DoubleFree, of_two_threads_at_once_frees_for_one_and_is_refused_to_the_ot
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, DoubleFree, ::testing::ValuesIn(kCases),
-                         [](const ::testing::TestParamInfo<Case>& each) { return std::string(each.param.name); });
+                         [](const ::testing::TestParamInfo<Case>& each) {
+                           return std::string(each.param.name);
+                         });
 
 }  // namespace
 }  // namespace vpmm::stress

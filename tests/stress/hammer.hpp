@@ -1,4 +1,5 @@
-// tests: a simulated GPU that runs work in any order, and one pool on it that many threads use at once.
+// tests: a simulated GPU that runs work in any order, and one pool on it that many threads use at
+// once.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +27,8 @@ using test::Watchdog;
 class Hammer {
  public:
   // `shared_streams`: how many streams all threads share; 0: each has one of its own.
-  explicit Hammer(const context::Config& config, std::size_t shared_streams = 0, const std::string& run = "")
+  explicit Hammer(const context::Config& config, std::size_t shared_streams = 0,
+                  const std::string& run = "")
       : watchdog_(run), sim_(options()) {
     EXPECT_EQ(sim_.init(), CuResult::success);
     EXPECT_EQ(sim_.device_primary_ctx_retain(0, context_), CuResult::success);
@@ -47,7 +49,8 @@ class Hammer {
     pool_.reset();
     EXPECT_EQ(sim_.census().chunks, 0u);
     EXPECT_EQ(sim_.census().reservations, 0u);
-    EXPECT_EQ(sim_.hazard_count(), 0u) << (sim_.hazards().empty() ? "" : sim_.hazards().front().describe());
+    EXPECT_EQ(sim_.hazard_count(), 0u)
+        << (sim_.hazards().empty() ? "" : sim_.hazards().front().describe());
   }
   Hammer(const Hammer&) = delete;
   Hammer& operator=(const Hammer&) = delete;
@@ -79,14 +82,17 @@ class Hammer {
   }
   void destroy(StreamHandle stream) { EXPECT_EQ(sim_.stream_destroy(stream), CuResult::success); }
 
-  // The pool's calls, for memory that must not be handed out twice. `bound`, where there is one, is of `stream`.
-  Result<DevicePtr> allocate(Bytes bytes, context::Stream stream, context::BoundStream* bound = nullptr) {
+  // The pool's calls, for memory that must not be handed out twice. `bound`, where there is one, is
+  // of `stream`.
+  Result<DevicePtr> allocate(Bytes bytes, context::Stream stream,
+                             context::BoundStream* bound = nullptr) {
     Watchdog::doing("allocate");
     auto made = bound != nullptr ? bound->allocate(bytes, 0) : pool_->allocate({bytes, 0, stream});
     if (made) add(made.value(), bytes);
     return made;
   }
-  Result<void> allocate_many(const std::vector<Bytes>& sizes, StreamHandle stream, std::vector<DevicePtr>& made) {
+  Result<void> allocate_many(const std::vector<Bytes>& sizes, StreamHandle stream,
+                             std::vector<DevicePtr>& made) {
     Watchdog::doing("allocate_many");
     auto result = pool_->allocate_many(sizes, stream, made);
     for (std::size_t i = 0; result && i < sizes.size(); ++i) add(made[i], sizes[i]);
@@ -118,7 +124,8 @@ class Hammer {
     pool_->deallocate_deferred(ptr);
   }
 
-  // False when memory was handed out twice or a free was refused: what follows would only bury the cause.
+  // False when memory was handed out twice or a free was refused: what follows would only bury the
+  // cause.
   bool goes_on() const { return !has_failed_.load(std::memory_order_relaxed); }
 
   // Runs all at once, each in a watched thread with the context current.
@@ -180,7 +187,9 @@ inline Hammer hammer_for(const Run& run) {
   if (run.crowds) config.crowded_after = 0;
   return Hammer(config, run.shared_streams);
 }
-inline auto runs() { return ::testing::Values(Run{true, 0}, Run{false, 0}, Run{false, 1}, Run{false, 0, true}); }
+inline auto runs() {
+  return ::testing::Values(Run{true, 0}, Run{false, 0}, Run{false, 1}, Run{false, 0, true});
+}
 inline std::string run_name(const ::testing::TestParamInfo<Run>& info) {
   return std::string(info.param.page_chunks ? "pages" : "adaptive") +
          (info.param.shared_streams != 0 ? "_shared" : "") + (info.param.crowds ? "_crowding" : "");

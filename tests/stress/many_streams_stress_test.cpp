@@ -1,8 +1,8 @@
-// stress tests: rounds in which a few threads use many streams in turn, which come and go, while an observer trims,
-// limits, looks and records.
+// stress tests: rounds in which a few threads use many streams in turn, which come and go, while an
+// observer trims, limits, looks and records.
 //
-// VPMM_STRESS_SECONDS: how long it goes on. VPMM_STRESS_STREAMS: how many streams there are. VPMM_SEED: the first
-// round.
+// VPMM_STRESS_SECONDS: how long it goes on. VPMM_STRESS_STREAMS: how many streams there are.
+// VPMM_SEED: the first round.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -43,7 +43,8 @@ class ManyStreamsRound {
         Worker(*this, thread).run(steps);
         --busy_;
       });
-    works.emplace_back([this] { EXPECT_EQ(test::PoolObserver(hammer_.pool(), seed_).run(busy_), ""); });
+    works.emplace_back(
+        [this] { EXPECT_EQ(test::PoolObserver(hammer_.pool(), seed_).run(busy_), ""); });
     hammer_.together(works);
     for (const DevicePtr ptr : left_) hammer_.deallocate(ptr, std::nullopt);
   }
@@ -68,7 +69,8 @@ class ManyStreamsRound {
     void run(int steps) {
       for (int i = 0; i < steps && hammer_.goes_on(); ++i) {
         const bool is_in_turn = steps / 4 < i && i < steps / 2;
-        step(lanes_[is_in_turn ? static_cast<std::size_t>(i) % lanes_.size() : below(lanes_.size())]);
+        step(lanes_[is_in_turn ? static_cast<std::size_t>(i) % lanes_.size()
+                               : below(lanes_.size())]);
       }
       for (Lane& lane : lanes_) empty(lane);
     }
@@ -126,7 +128,8 @@ class ManyStreamsRound {
   };
 
   static context::Config config(std::uint64_t seed) {
-    constexpr std::array kPrefer{pool::Prefer::footprint, pool::Prefer::balanced, pool::Prefer::latency};
+    constexpr std::array kPrefer{pool::Prefer::footprint, pool::Prefer::balanced,
+                                 pool::Prefer::latency};
     context::Config config = small_config(seed % 4 == 0);
     config.prefer = kPrefer[seed % kPrefer.size()];
     if (seed % 2 == 0) config.crowded_after = 0;

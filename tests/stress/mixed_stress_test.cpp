@@ -1,8 +1,9 @@
-// stress tests: rounds in which threads mix all ways to allocate and to free, on streams of their own or, in a third of
-// the rounds, on fewer streams than threads, while an observer trims, limits, looks and records.
+// stress tests: rounds in which threads mix all ways to allocate and to free, on streams of their
+// own or, in a third of the rounds, on fewer streams than threads, while an observer trims, limits,
+// looks and records.
 //
-// VPMM_STRESS_SECONDS: how long it goes on. VPMM_SEED: the first round; what the threads do in a round depends on it,
-// when they do it does not.
+// VPMM_STRESS_SECONDS: how long it goes on. VPMM_SEED: the first round; what the threads do in a
+// round depends on it, when they do it does not.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -39,7 +40,8 @@ class Round {
       : random_(seed),
         seed_(seed),
         threads_(2 + random_() % 7),
-        hammer_(config(), seed % 3 == 0 ? 1 + random_() % (threads_ - 1) : 0, "VPMM_SEED=" + std::to_string(seed)) {}
+        hammer_(config(), seed % 3 == 0 ? 1 + random_() % (threads_ - 1) : 0,
+                "VPMM_SEED=" + std::to_string(seed)) {}
 
   void run(int steps) {
     std::vector<std::function<void()>> works;
@@ -49,7 +51,8 @@ class Round {
         Worker(*this, thread).run(steps);
         --busy_;
       });
-    works.emplace_back([this] { EXPECT_EQ(test::PoolObserver(hammer_.pool(), seed_).run(busy_), ""); });
+    works.emplace_back(
+        [this] { EXPECT_EQ(test::PoolObserver(hammer_.pool(), seed_).run(busy_), ""); });
     hammer_.together(works);
     while (const auto loan = take()) hammer_.deallocate(loan->ptr, std::nullopt);
   }
@@ -58,7 +61,10 @@ class Round {
   class Worker {
    public:
     Worker(Round& round, std::uint64_t thread)
-        : round_(round), hammer_(round.hammer_), random_(round.seed_ * 100 + thread), own_(hammer_.stream_of(thread)) {
+        : round_(round),
+          hammer_(round.hammer_),
+          random_(round.seed_ * 100 + thread),
+          own_(hammer_.stream_of(thread)) {
       kind_ = below(4);
       most_live_ = 4 + below(kind_ == 0 ? 120 : 60);
       if (below(2) == 0) return;
@@ -85,8 +91,8 @@ class Round {
       free_taken();
     }
 
-    // From a byte to 64 MiB. A thread prefers blocks, or runs that are likely to cross a page, or neither: the one
-    // then cuts what the other gives back.
+    // From a byte to 64 MiB. A thread prefers blocks, or runs that are likely to cross a page, or
+    // neither: the one then cuts what the other gives back.
     Bytes size() {
       const std::uint64_t what = below(8) != 0 ? kind_ : below(3);
       if (what == 0) return 1 + below(below(4) == 0 ? 4 * kKiB : 128 * kKiB);
@@ -172,7 +178,8 @@ class Round {
 
   context::Config config() {
     context::Config config = small_config(random_() % 2 == 0);
-    constexpr std::array kPrefer{pool::Prefer::footprint, pool::Prefer::balanced, pool::Prefer::latency};
+    constexpr std::array kPrefer{pool::Prefer::footprint, pool::Prefer::balanced,
+                                 pool::Prefer::latency};
     config.prefer = kPrefer[random_() % kPrefer.size()];
     if (random_() % 2 == 0) config.crowded_after = 0;
     if (random_() % 4 == 0) config.any_stream = context::AnyStreamOrder::park;
@@ -200,7 +207,8 @@ class Round {
   std::deque<Loan> left_;
 };
 
-TEST(MixedStress, threads_share_memory_and_streams_while_an_observer_trims_limits_looks_and_records) {
+TEST(MixedStress,
+     threads_share_memory_and_streams_while_an_observer_trims_limits_looks_and_records) {
   constexpr int kSteps = 2000;
   const char* const asked = std::getenv("VPMM_SEED");
   const std::uint64_t first = asked != nullptr ? std::stoull(asked) : 1;

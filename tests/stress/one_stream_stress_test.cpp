@@ -21,10 +21,12 @@ class Live {
     const auto [place, is_new] = ranges_.emplace(range.begin, range);
     EXPECT_TRUE(is_new) << "handed out twice: " << to_integer(range.begin);
     if (place != ranges_.begin()) {
-      EXPECT_LE(std::prev(place)->second.end(), range.begin) << "inside another: " << to_integer(range.begin);
+      EXPECT_LE(std::prev(place)->second.end(), range.begin)
+          << "inside another: " << to_integer(range.begin);
     }
     if (std::next(place) != ranges_.end()) {
-      EXPECT_LE(range.end(), std::next(place)->first) << "around another: " << to_integer(range.begin);
+      EXPECT_LE(range.end(), std::next(place)->first)
+          << "around another: " << to_integer(range.begin);
     }
   }
   void remove(DevicePtr begin) {

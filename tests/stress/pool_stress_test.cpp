@@ -1,4 +1,5 @@
-// stress tests: many threads on one pool at once, made for the thread sanitizer: short, crowded, no GPU work.
+// stress tests: many threads on one pool at once, made for the thread sanitizer: short, crowded, no
+// GPU work.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -21,7 +22,8 @@ void churn(Hammer& hammer, std::uint64_t thread, int rounds) {
   std::vector<DevicePtr> live;
   for (int i = 0; i < rounds && hammer.goes_on(); ++i) {
     const Bytes bytes = random() % 3 == 0 ? 1 + random() % kMiB : (1 + random() % 12) * kMiB;
-    const auto made = hammer.allocate(bytes, random() % 4 == 0 ? std::nullopt : context::Stream(own));
+    const auto made =
+        hammer.allocate(bytes, random() % 4 == 0 ? std::nullopt : context::Stream(own));
     if (made) live.push_back(made.value());
     while (live.size() > 6 || (!made && !live.empty())) {
       const std::uint64_t way = random() % 3;
@@ -40,7 +42,8 @@ class PoolStress : public ::testing::TestWithParam<Run> {
 };
 
 TEST_P(PoolStress, eight_threads_allocate_and_free_at_once) {
-  for (std::uint64_t seed = 1; seed <= 8; ++seed) works.push_back([this, seed] { churn(hammer, seed, 600); });
+  for (std::uint64_t seed = 1; seed <= 8; ++seed)
+    works.push_back([this, seed] { churn(hammer, seed, 600); });
   hammer.together(works);
 }
 
@@ -107,7 +110,8 @@ TEST_P(PoolStress, the_callback_of_a_pool_that_runs_short_frees_what_it_holds) {
         const auto made = hammer.allocate(14 * kMiB, own);
         if (!made) continue;
         std::uint64_t none = 0;
-        if (!hoard.compare_exchange_strong(none, to_integer(made.value()))) hammer.deallocate(made.value(), own);
+        if (!hoard.compare_exchange_strong(none, to_integer(made.value())))
+          hammer.deallocate(made.value(), own);
       }
     });
   hammer.together(works);
@@ -116,8 +120,10 @@ TEST_P(PoolStress, the_callback_of_a_pool_that_runs_short_frees_what_it_holds) {
 }
 
 TEST_P(PoolStress, a_recording_starts_and_stops_while_others_allocate) {
-  const std::string path = ::testing::TempDir() + "vpmm_stress_" + run_name({GetParam(), 0}) + ".csv.gz";
-  for (std::uint64_t seed = 1; seed <= 3; ++seed) works.push_back([this, seed] { churn(hammer, seed, 300); });
+  const std::string path =
+      ::testing::TempDir() + "vpmm_stress_" + run_name({GetParam(), 0}) + ".csv.gz";
+  for (std::uint64_t seed = 1; seed <= 3; ++seed)
+    works.push_back([this, seed] { churn(hammer, seed, 300); });
   works.push_back([&] {
     for (int i = 0; i < 30; ++i) {
       EXPECT_TRUE(hammer.pool().start_recording(path).ok());

@@ -1,4 +1,5 @@
-// stress tests: many threads on requests that pass the pool's lock by, with GPU work that the hazard checker watches.
+// stress tests: many threads on requests that pass the pool's lock by, with GPU work that the
+// hazard checker watches.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -17,9 +18,11 @@
 namespace vpmm::stress {
 namespace {
 
-// Blocks, runs and pages, sizes of a kind often alike, so that what is cached fits; runs that cross pages, too.
+// Blocks, runs and pages, sizes of a kind often alike, so that what is cached fits; runs that cross
+// pages, too.
 Bytes draw(std::mt19937_64& random) {
-  constexpr std::array<Bytes, 8> kUsual{256, 1000, 5000, 100 * kKiB, 200 * kKiB, kMiB, kPage, 3 * kPage};
+  constexpr std::array<Bytes, 8> kUsual{256,        1000, 5000,  100 * kKiB,
+                                        200 * kKiB, kMiB, kPage, 3 * kPage};
   if (random() % 4 != 0) return kUsual[random() % kUsual.size()];
   if (random() % 2 != 0) return kMiB + random() % (900 * kKiB);
   return 1 + random() % (Bytes{1} << (random() % 23));
@@ -144,11 +147,13 @@ TEST_P(SmallStress, threads_free_what_others_allocated) {
       if (way == 2) hammer.deallocate(ptr, std::nullopt);
     });
   hammer.together(works);
-  for (DevicePtr ptr = exchange.take(); !is_null(ptr); ptr = exchange.take()) hammer.deallocate_deferred(ptr);
+  for (DevicePtr ptr = exchange.take(); !is_null(ptr); ptr = exchange.take())
+    hammer.deallocate_deferred(ptr);
 }
 
 TEST_P(SmallStress, hands_are_emptied_and_looked_at_while_their_streams_go_on) {
-  for (std::uint64_t seed = 1; seed <= 4; ++seed) add_worker(seed, 1000, [](Worker& worker) { worker.round(); });
+  for (std::uint64_t seed = 1; seed <= 4; ++seed)
+    add_worker(seed, 1000, [](Worker& worker) { worker.round(); });
   add_beside([this] { EXPECT_TRUE(hammer.pool().trim(4 * kPage).ok()); });
   add_beside([this] { EXPECT_EQ(hammer.pool().validate(), ""); });
   add_beside([this] {
@@ -197,7 +202,8 @@ TEST_P(SmallStress, uses_and_questions_from_other_threads_meet_warm_calls) {
 }
 
 TEST_P(SmallStress, a_capture_announced_by_one_thread_does_not_disturb_the_others) {
-  for (std::uint64_t seed = 1; seed <= 4; ++seed) add_worker(seed, 800, [](Worker& worker) { worker.round(); });
+  for (std::uint64_t seed = 1; seed <= 4; ++seed)
+    add_worker(seed, 800, [](Worker& worker) { worker.round(); });
   add_beside([this] {
     EXPECT_TRUE(hammer.pool().capture_begin().ok());
     EXPECT_TRUE(hammer.pool().capture_end().ok());

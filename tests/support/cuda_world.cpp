@@ -1,4 +1,5 @@
-// tests: real GPUs as a world; its kernels are PTX that the driver compiles for whatever GPU there is.
+// tests: real GPUs as a world; its kernels are PTX that the driver compiles for whatever GPU there
+// is.
 #include <cstdlib>
 #include <map>
 
@@ -62,8 +63,9 @@ enum class Module : std::uintptr_t {};
 enum class Function : std::uintptr_t {};
 using ModuleLoadData = CuResult (*)(Module*, const void* image);
 using ModuleGetFunction = CuResult (*)(Function*, Module, const char* name);
-using LaunchKernel = CuResult (*)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                                  StreamHandle, void** parameters, void** extra);
+using LaunchKernel = CuResult (*)(Function, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                  unsigned, unsigned, StreamHandle, void** parameters,
+                                  void** extra);
 
 class CudaWorld final : public GpuWorld {
  public:
@@ -80,10 +82,13 @@ class CudaWorld final : public GpuWorld {
     driver::ContextHandle context{};
     CuResult result = driver_->device_primary_ctx_retain(device, context);
     if (result == CuResult::success) result = driver_->ctx_set_current(context);
-    return result == CuResult::success && kernels_.count(device) == 0 ? load_kernels(kernels_[device]) : result;
+    return result == CuResult::success && kernels_.count(device) == 0
+               ? load_kernels(kernels_[device])
+               : result;
   }
   CuResult launch_busy(StreamHandle stream, std::uint64_t duration_ns) override {
-    // A tool that slows everything else down (compute-sanitizer) must not make busy kernels look short.
+    // A tool that slows everything else down (compute-sanitizer) must not make busy kernels look
+    // short.
     static const char* factor = std::getenv("VPMM_BUSY_FACTOR");
     if (factor != nullptr) duration_ns *= std::strtoull(factor, nullptr, 10);
     void* parameters[] = {&duration_ns};
@@ -93,7 +98,8 @@ class CudaWorld final : public GpuWorld {
     std::uint64_t begin = to_integer(range.begin);
     std::uint64_t words = range.size / sizeof pattern;
     void* parameters[] = {&begin, &words, &pattern};
-    return launch_kernel_(current_kernels().fill, 128, 1, 1, 256, 1, 1, 0, stream, parameters, nullptr);
+    return launch_kernel_(current_kernels().fill, 128, 1, 1, 256, 1, 1, 0, stream, parameters,
+                          nullptr);
   }
   void settle() override { driver_->ctx_synchronize(); }
   std::string complaints() override { return {}; }
@@ -110,13 +116,16 @@ class CudaWorld final : public GpuWorld {
   }
   CuResult load_kernels(Kernels& kernels) {
     const auto& cuda = dynamic_cast<const driver::cuda::CudaDriver&>(*driver_);
-    const auto module_load_data = reinterpret_cast<ModuleLoadData>(cuda.symbol("cuModuleLoadData", 2000));
-    const auto module_get_function = reinterpret_cast<ModuleGetFunction>(cuda.symbol("cuModuleGetFunction", 2000));
+    const auto module_load_data =
+        reinterpret_cast<ModuleLoadData>(cuda.symbol("cuModuleLoadData", 2000));
+    const auto module_get_function =
+        reinterpret_cast<ModuleGetFunction>(cuda.symbol("cuModuleGetFunction", 2000));
     launch_kernel_ = reinterpret_cast<LaunchKernel>(cuda.symbol("cuLaunchKernel", 4000));
     Module module{};
     CuResult result = module_load_data(&module, kKernels);
     if (result == CuResult::success) result = module_get_function(&kernels.busy, module, "busy");
-    return result == CuResult::success ? module_get_function(&kernels.fill, module, "fill") : result;
+    return result == CuResult::success ? module_get_function(&kernels.fill, module, "fill")
+                                       : result;
   }
 
   std::unique_ptr<driver::Driver> driver_;
@@ -127,14 +136,16 @@ class CudaWorld final : public GpuWorld {
 
 }  // namespace
 
-// The context is left to the process: destroying and making it anew for each test would take longer than the tests.
+// The context is left to the process: destroying and making it anew for each test would take longer
+// than the tests.
 Result<std::unique_ptr<GpuWorld>> open_cuda_world() {
   auto driver = driver::cuda::open_cuda_driver();
   if (!driver) return std::move(driver.error());
   auto world = std::make_unique<CudaWorld>(std::move(driver).value());
   const CuResult result = world->open();
   if (result != CuResult::success) {
-    return Error{ErrorCode::driver_failed, std::string("opening device 0 gave ") + driver::to_string(result)};
+    return Error{ErrorCode::driver_failed,
+                 std::string("opening device 0 gave ") + driver::to_string(result)};
   }
   return std::unique_ptr<GpuWorld>(std::move(world));
 }

@@ -16,9 +16,10 @@ using context::EventKind;
 
 constexpr context::EventKinds kEveryKind = (context::EventKinds{1} << context::kEventKinds) - 1;
 
-// From a pool that has nothing yet. A chunk is at one place; what is allocated lies in chunks, or in memory that an
-// arena was given, and is freed as it was allocated. Where it hears of arenas: what is allocated in one lies in a
-// stretch that it has, and nothing else does; a stretch comes and goes with nothing live in it.
+// From a pool that has nothing yet. A chunk is at one place; what is allocated lies in chunks, or
+// in memory that an arena was given, and is freed as it was allocated. Where it hears of arenas:
+// what is allocated in one lies in a stretch that it has, and nothing else does; a stretch comes
+// and goes with nothing live in it.
 class EventLog {
  public:
   explicit EventLog(context::Context& pool, context::EventKinds kinds = kEveryKind)
@@ -64,7 +65,8 @@ class EventLog {
         chunks_[event.ptr] = event.bytes;
         break;
       case EventKind::unmap:
-        EXPECT_EQ(chunks_.count(event.ptr) == 0 ? 0 : chunks_[event.ptr], event.bytes) << "no such chunk";
+        EXPECT_EQ(chunks_.count(event.ptr) == 0 ? 0 : chunks_[event.ptr], event.bytes)
+            << "no such chunk";
         EXPECT_FALSE(is_any_live({event.ptr, event.bytes})) << "unmapped before it was freed";
         EXPECT_FALSE(has_any(stretches_, {event.ptr, event.bytes})) << "unmapped, and an arena's";
         chunks_.erase(event.ptr);
@@ -75,18 +77,22 @@ class EventLog {
         live_[event.ptr] = event.bytes;
         break;
       case EventKind::free:
-        EXPECT_EQ(live_.count(event.ptr) == 0 ? 0 : live_[event.ptr], event.bytes) << "no such allocation";
+        EXPECT_EQ(live_.count(event.ptr) == 0 ? 0 : live_[event.ptr], event.bytes)
+            << "no such allocation";
         live_.erase(event.ptr);
         break;
       case EventKind::arena_grow:
-        EXPECT_FALSE(is_any_live({event.ptr, event.bytes})) << "an arena's only after it was allocated";
+        EXPECT_FALSE(is_any_live({event.ptr, event.bytes}))
+            << "an arena's only after it was allocated";
         EXPECT_FALSE(has_any(stretches_, {event.ptr, event.bytes})) << "an arena's twice";
-        EXPECT_TRUE(is_mapped({event.ptr, event.bytes}) || !is_any_mapped({event.ptr, event.bytes})) << "half mapped";
+        EXPECT_TRUE(is_mapped({event.ptr, event.bytes}) || !is_any_mapped({event.ptr, event.bytes}))
+            << "half mapped";
         stretches_[event.ptr] = event.bytes;
         arenas_[event.ptr] = event.arena;
         break;
       case EventKind::arena_shrink:
-        EXPECT_EQ(stretches_.count(event.ptr) == 0 ? 0 : stretches_[event.ptr], event.bytes) << "no such stretch";
+        EXPECT_EQ(stretches_.count(event.ptr) == 0 ? 0 : stretches_[event.ptr], event.bytes)
+            << "no such stretch";
         EXPECT_EQ(arenas_[event.ptr], event.arena) << "of another arena";
         EXPECT_FALSE(is_any_live({event.ptr, event.bytes})) << "given back before it was freed";
         stretches_.erase(event.ptr);
@@ -106,10 +112,12 @@ class EventLog {
       ADD_FAILURE() << "allocated before its arena had the stretch";
       return;
     }
-    EXPECT_TRUE((AddressRange{stretch->first, stretch->second}.contains(range))) << "beyond its stretch";
+    EXPECT_TRUE((AddressRange{stretch->first, stretch->second}.contains(range)))
+        << "beyond its stretch";
     EXPECT_EQ(arenas_.at(stretch->first), arena);
   }
-  static std::map<DevicePtr, Bytes>::const_iterator around(const std::map<DevicePtr, Bytes>& ranges, DevicePtr p) {
+  static std::map<DevicePtr, Bytes>::const_iterator around(const std::map<DevicePtr, Bytes>& ranges,
+                                                           DevicePtr p) {
     auto next = ranges.upper_bound(p);
     if (next == ranges.begin()) return ranges.end();
     --next;
@@ -127,7 +135,8 @@ class EventLog {
     auto chunk = chunks_.upper_bound(range.begin);
     if (chunk == chunks_.begin()) return false;
     DevicePtr reached = range.begin;
-    for (--chunk; chunk != chunks_.end() && chunk->first <= reached && reached < range.end(); ++chunk)
+    for (--chunk; chunk != chunks_.end() && chunk->first <= reached && reached < range.end();
+         ++chunk)
       reached = chunk->first + chunk->second;
     return reached >= range.end();
   }

@@ -32,7 +32,8 @@ void FingerprintDriver::add_address(DevicePtr ptr) {
   add_place(ptr);
 }
 
-CuResult FingerprintDriver::mem_address_reserve(Bytes size, Bytes alignment, DevicePtr hint, DevicePtr& begin) {
+CuResult FingerprintDriver::mem_address_reserve(Bytes size, Bytes alignment, DevicePtr hint,
+                                                DevicePtr& begin) {
   const CuResult result = ForwardingDriver::mem_address_reserve(size, alignment, hint, begin);
   if (result == CuResult::success) reservations_[begin] = {++reserved_, size};
   add(kReserve, result);
@@ -80,7 +81,8 @@ CuResult FingerprintDriver::mem_unmap(AddressRange range) {
   return result;
 }
 
-CuResult FingerprintDriver::mem_set_access(AddressRange range, std::span<const driver::AccessDescriptor> access) {
+CuResult FingerprintDriver::mem_set_access(AddressRange range,
+                                           std::span<const driver::AccessDescriptor> access) {
   const CuResult result = ForwardingDriver::mem_set_access(range, access);
   add(kAccess, result);
   add_range(range);

@@ -1,5 +1,5 @@
-// tests: a fingerprint of everything that an allocator did: the memory calls it made, in their order, and the addresses
-// it handed out.
+// tests: a fingerprint of everything that an allocator did: the memory calls it made, in their
+// order, and the addresses it handed out.
 #pragma once
 
 #include <cstdint>
@@ -24,26 +24,30 @@ class Fingerprint {
   std::uint64_t value_ = 0xcbf29ce484222325ULL;
 };
 
-// Addresses count as which reservation, by order, and where in it, and chunks by the order of their creation, so that
-// the same calls have the same fingerprint wherever the system puts reservations. Single-threaded.
+// Addresses count as which reservation, by order, and where in it, and chunks by the order of their
+// creation, so that the same calls have the same fingerprint wherever the system puts reservations.
+// Single-threaded.
 class FingerprintDriver final : public driver::ForwardingDriver {
  public:
   using ForwardingDriver::ForwardingDriver;
 
   void add_address(DevicePtr ptr);
   void add_refusal() { fingerprint_.add(kRefusal); }
-  // Of what has been added so far. What the pool does as it ends is left out: it gives chunks back in any order.
+  // Of what has been added so far. What the pool does as it ends is left out: it gives chunks back
+  // in any order.
   void take() { taken_ = fingerprint_.value(); }
   std::uint64_t taken() const { return taken_; }
 
-  driver::CuResult mem_address_reserve(Bytes size, Bytes alignment, DevicePtr hint, DevicePtr& begin) override;
+  driver::CuResult mem_address_reserve(Bytes size, Bytes alignment, DevicePtr hint,
+                                       DevicePtr& begin) override;
   driver::CuResult mem_address_free(AddressRange reservation) override;
   driver::CuResult mem_create(Bytes size, const driver::ChunkProperties& properties,
                               driver::ChunkHandle& chunk) override;
   driver::CuResult mem_release(driver::ChunkHandle chunk) override;
   driver::CuResult mem_map(AddressRange range, Bytes offset, driver::ChunkHandle chunk) override;
   driver::CuResult mem_unmap(AddressRange range) override;
-  driver::CuResult mem_set_access(AddressRange range, std::span<const driver::AccessDescriptor> access) override;
+  driver::CuResult mem_set_access(AddressRange range,
+                                  std::span<const driver::AccessDescriptor> access) override;
 
  private:
   // Values of their own, so that a new call of the driver changes no fingerprint.

@@ -15,7 +15,8 @@ SharedWorld share(Result<std::unique_ptr<GpuWorld>> world) {
 
 SharedWorld world_for_a_test(WorldKind kind) {
   if (kind == WorldKind::sim) return share(open_sim_world());
-  static const auto* cuda = new SharedWorld(share(open_cuda_world()));  // never destroyed: no CUDA call at exit
+  static const auto* cuda =
+      new SharedWorld(share(open_cuda_world()));  // never destroyed: no CUDA call at exit
   return *cuda;
 }
 
@@ -44,12 +45,14 @@ void GpuTest::TearDown() {
 void GpuTest::give_back_memory() {
   for (const auto& [begin, size] : mappings_) EXPECT_OK(driver().mem_unmap({begin, size}));
   for (const ChunkHandle chunk : chunks_) EXPECT_OK(driver().mem_release(chunk));
-  for (const AddressRange& reservation : reservations_) EXPECT_OK(driver().mem_address_free(reservation));
+  for (const AddressRange& reservation : reservations_)
+    EXPECT_OK(driver().mem_address_free(reservation));
 }
 
 Bytes GpuTest::granularity() {
   Bytes bytes = 0;
-  EXPECT_OK(driver().mem_get_allocation_granularity(ChunkProperties{}, driver::Granularity::minimum, bytes));
+  EXPECT_OK(driver().mem_get_allocation_granularity(ChunkProperties{}, driver::Granularity::minimum,
+                                                    bytes));
   return bytes;
 }
 
@@ -138,9 +141,11 @@ std::vector<std::uint32_t> GpuTest::words_of(AddressRange range) {
 
 bool GpuTest::holds(AddressRange range, std::uint32_t pattern) {
   const std::vector<std::uint32_t> words = words_of(range);
-  const auto other = std::find_if(words.begin(), words.end(), [&](std::uint32_t word) { return word != pattern; });
+  const auto other =
+      std::find_if(words.begin(), words.end(), [&](std::uint32_t word) { return word != pattern; });
   if (other == words.end()) return true;
-  ADD_FAILURE() << "word " << other - words.begin() << " is " << std::hex << *other << ", not " << pattern;
+  ADD_FAILURE() << "word " << other - words.begin() << " is " << std::hex << *other << ", not "
+                << pattern;
   return false;
 }
 

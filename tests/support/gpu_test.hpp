@@ -1,5 +1,5 @@
-// tests: the fixture of tests that run on a simulated and on a real GPU: words for scenarios, and tidying up after
-// them.
+// tests: the fixture of tests that run on a simulated and on a real GPU: words for scenarios, and
+// tidying up after them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,8 +32,9 @@ using driver::StreamFlags;
 using driver::StreamHandle;
 using driver::StreamId;
 
-// Everything made through these words is given back at the end of the test, when all work is done, unless
-// the test gave it back itself (through these words too). Without a GPU, tests on "cuda" are skipped.
+// Everything made through these words is given back at the end of the test, when all work is done,
+// unless the test gave it back itself (through these words too). Without a GPU, tests on "cuda" are
+// skipped.
 class GpuTest : public ::testing::TestWithParam<WorldKind> {
  protected:
   // One world for all tests on a GPU; a new one for each test on the simulator.
@@ -75,10 +76,13 @@ class GpuTest : public ::testing::TestWithParam<WorldKind> {
 };
 
 // For INSTANTIATE_TEST_SUITE_P: "sim" and "cuda" at the end of each name.
-inline std::string world_name(const ::testing::TestParamInfo<WorldKind>& info) { return to_string(info.param); }
+inline std::string world_name(const ::testing::TestParamInfo<WorldKind>& info) {
+  return to_string(info.param);
+}
 
 }  // namespace vpmm::test
 
-#define VPMM_ON_BOTH_DRIVERS(suite)                                                                                   \
-  INSTANTIATE_TEST_SUITE_P(On, suite, ::testing::Values(::vpmm::test::WorldKind::sim, ::vpmm::test::WorldKind::cuda), \
-                           ::vpmm::test::world_name)
+#define VPMM_ON_BOTH_DRIVERS(suite)                                                              \
+  INSTANTIATE_TEST_SUITE_P(                                                                      \
+      On, suite, ::testing::Values(::vpmm::test::WorldKind::sim, ::vpmm::test::WorldKind::cuda), \
+      ::vpmm::test::world_name)

@@ -1,5 +1,5 @@
-// tests: a GPU, simulated or real, with kernels that keep it busy and fill memory, so that one test body runs on
-// both.
+// tests: a GPU, simulated or real, with kernels that keep it busy and fill memory, so that one test
+// body runs on both.
 #pragma once
 
 #include <cstdint>
@@ -33,14 +33,15 @@ class GpuWorld {
   virtual ~GpuWorld() = default;
   virtual driver::Driver& driver() = 0;
   virtual driver::ContextHandle context() const = 0;  // of device 0
-  // Makes the primary context of `device` current on this thread, and ready for the two below, which are for streams of
-  // the current context. It stays retained.
+  // Makes the primary context of `device` current on this thread, and ready for the two below,
+  // which are for streams of the current context. It stays retained.
   virtual driver::CuResult enter(driver::DeviceOrdinal device) = 0;
 
   // A kernel of about this duration that touches no memory. Virtual time in the simulator.
   virtual driver::CuResult launch_busy(driver::StreamHandle stream, std::uint64_t duration_ns) = 0;
   // A kernel that writes `pattern` to each 4-byte word. Requires: `range` is a multiple of 4 bytes.
-  virtual driver::CuResult launch_fill(driver::StreamHandle stream, AddressRange range, std::uint32_t pattern) = 0;
+  virtual driver::CuResult launch_fill(driver::StreamHandle stream, AddressRange range,
+                                       std::uint32_t pattern) = 0;
   // Waits for all work of the current context.
   virtual void settle() = 0;
   // What the world found wrong by itself; empty if nothing, and always on a real GPU.

@@ -12,11 +12,13 @@
 
 namespace vpmm::test {
 
-// The first thread that comes to the place waits there until `meanwhile` is over in another thread, or is itself kept
-// waiting, by a lock that the first one holds: then both go on after a while. One at a time.
+// The first thread that comes to the place waits there until `meanwhile` is over in another thread,
+// or is itself kept waiting, by a lock that the first one holds: then both go on after a while. One
+// at a time.
 class Held {
  public:
-  Held(std::string place, std::function<void()> meanwhile, std::chrono::milliseconds most = kUsually)
+  Held(std::string place, std::function<void()> meanwhile,
+       std::chrono::milliseconds most = kUsually)
       : place_(std::move(place)), meanwhile_(std::move(meanwhile)), most_(most) {
     present = this;
     race_window.store([](const char* name) { present.load()->hold(name); });

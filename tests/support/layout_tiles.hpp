@@ -25,9 +25,10 @@ class Runs {
   std::map<DevicePtr, DevicePtr> ends_;
 };
 
-// Blocks and chunks ascend and do not overlap, and what is free or allocated is what chunks back, to the byte, or all
-// of `external`: memory that arenas were given, by address.
-inline void expect_tiled(const context::Layout& layout, const std::vector<AddressRange>& external = {}) {
+// Blocks and chunks ascend and do not overlap, and what is free or allocated is what chunks back,
+// to the byte, or all of `external`: memory that arenas were given, by address.
+inline void expect_tiled(const context::Layout& layout,
+                         const std::vector<AddressRange>& external = {}) {
   DevicePtr reached{};
   for (const context::Block& block : layout.blocks) {
     EXPECT_GE(block.range.begin, reached);
@@ -42,7 +43,8 @@ inline void expect_tiled(const context::Layout& layout, const std::vector<Addres
   for (const AddressRange& chunk : layout.chunks) backed.add(chunk);
   for (const AddressRange& range : external) given.add(range);
   for (const context::Block& block : layout.blocks) {
-    if (block.state != region::RegionState::free && block.state != region::RegionState::allocated) continue;
+    if (block.state != region::RegionState::free && block.state != region::RegionState::allocated)
+      continue;
     (is_external(block.range.begin) ? external_used : used).add(block.range);
   }
   EXPECT_TRUE(used == backed);
@@ -50,7 +52,8 @@ inline void expect_tiled(const context::Layout& layout, const std::vector<Addres
 }
 
 // The blocks of one arena.
-inline std::vector<context::Block> blocks_of(const context::Layout& layout, context::ArenaId arena) {
+inline std::vector<context::Block> blocks_of(const context::Layout& layout,
+                                             context::ArenaId arena) {
   std::vector<context::Block> blocks;
   for (const context::Block& block : layout.blocks)
     if (block.arena == static_cast<std::uint64_t>(arena)) blocks.push_back(block);

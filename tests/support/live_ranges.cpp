@@ -7,7 +7,8 @@ namespace vpmm::test {
 namespace {
 
 std::string to_text(AddressRange range) {
-  return fmt::format("[{:#x}, {:#x}) of {} bytes", to_integer(range.begin), to_integer(range.end()), range.size);
+  return fmt::format("[{:#x}, {:#x}) of {} bytes", to_integer(range.begin), to_integer(range.end()),
+                     range.size);
 }
 
 }  // namespace
@@ -18,7 +19,8 @@ std::string LiveRanges::add(AddressRange range) {
   const auto beyond = live_.lower_bound(range.end());
   if (beyond != live_.begin()) {
     const AddressRange& before = std::prev(beyond)->second;
-    if (before.overlaps(range)) return to_text(range) + " was handed out while " + to_text(before) + " is live";
+    if (before.overlaps(range))
+      return to_text(range) + " was handed out while " + to_text(before) + " is live";
   }
   live_.emplace(range.begin, range);
   return "";

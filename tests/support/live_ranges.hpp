@@ -1,4 +1,5 @@
-// tests: which memory is live, kept without asking the pool, to find memory that was handed out twice.
+// tests: which memory is live, kept without asking the pool, to find memory that was handed out
+// twice.
 #pragma once
 
 #include <map>
@@ -9,8 +10,8 @@
 
 namespace vpmm::test {
 
-// Thread-safe. A range is added when its allocation has returned and removed before its free is called, so that at no
-// time two ranges of a correct pool overlap.
+// Thread-safe. A range is added when its allocation has returned and removed before its free is
+// called, so that at no time two ranges of a correct pool overlap.
 class LiveRanges {
  public:
   // Empty: added. Otherwise `range` overlaps a live one; the text names both.

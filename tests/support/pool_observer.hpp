@@ -26,9 +26,11 @@ class PoolObserver {
       : pool_(pool),
         random_(seed),
         capacity_(pool.config().capacity),
-        recording_(fmt::format("{}vpmm_observer_{}_{}.csv.gz", ::testing::TempDir(), getpid(), pool.device())) {}
+        recording_(fmt::format("{}vpmm_observer_{}_{}.csv.gz", ::testing::TempDir(), getpid(),
+                               pool.device())) {}
 
-  // While `busy` is not 0. Then the pool has its capacity again and records no more. What went wrong; empty: nothing.
+  // While `busy` is not 0. Then the pool has its capacity again and records no more. What went
+  // wrong; empty: nothing.
   std::string run(const std::atomic<std::uint64_t>& busy) {
     std::string wrong;
     while (busy.load() > 0 && wrong.empty()) {

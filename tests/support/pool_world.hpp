@@ -1,5 +1,5 @@
-// tests: a simulated machine with one pool on it; every test through it ends with the hazard checker, validate() and a
-// look for leaks.
+// tests: a simulated machine with one pool on it; every test through it ends with the hazard
+// checker, validate() and a look for leaks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -73,9 +73,12 @@ class PoolWorld {
 
   driver::sim::SimDriver& sim() { return sim_; }
   context::Context& pool() { return *pool_; }
-  driver::FaultingDriver& faults() { return faults_; }  // between the pool and the simulator: fails what it is told to
-  driver::RecordingDriver& calls() { return calls_; }   // what reaches the simulator from the pool
-  // The GPU breaks as after an illegal access; the pool may not call it any more, so nothing can be given back.
+  driver::FaultingDriver& faults() {
+    return faults_;
+  }  // between the pool and the simulator: fails what it is told to
+  driver::RecordingDriver& calls() { return calls_; }  // what reaches the simulator from the pool
+  // The GPU breaks as after an illegal access; the pool may not call it any more, so nothing can be
+  // given back.
   void break_context(driver::CuResult error = driver::CuResult::illegal_address) {
     sim_.break_context(0, error);
     is_broken_ = true;
@@ -113,7 +116,8 @@ class PoolWorld {
   observe::Statistics statistics() const { return pool_->statistics(); }
   void check_hazards() {
     sim_.run_until_idle();
-    EXPECT_EQ(sim_.hazard_count(), 0u) << (sim_.hazards().empty() ? "" : sim_.hazards().front().describe());
+    EXPECT_EQ(sim_.hazard_count(), 0u)
+        << (sim_.hazards().empty() ? "" : sim_.hazards().front().describe());
   }
 
  private:

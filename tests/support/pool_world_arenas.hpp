@@ -19,7 +19,8 @@ inline DevicePtr allocate_in(PoolWorld& world, ArenaId arena, Bytes bytes, conte
   EXPECT_EQ(world.pool().validate(), "");
   return result ? result.value() : DevicePtr{};
 }
-inline DevicePtr allocate_at(PoolWorld& world, ArenaId arena, AddressRange place, context::Stream stream) {
+inline DevicePtr allocate_at(PoolWorld& world, ArenaId arena, AddressRange place,
+                             context::Stream stream) {
   const auto result = world.pool().allocate_at(arena, place, stream);
   EXPECT_TRUE(result.ok()) << message_of(result);
   EXPECT_EQ(world.pool().validate(), "");

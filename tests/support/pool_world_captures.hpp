@@ -10,11 +10,13 @@ inline void begin_capture(PoolWorld& world, StreamHandle stream, driver::Capture
 }
 inline driver::GraphHandle end_capture(PoolWorld& world, StreamHandle stream) {
   driver::GraphHandle graph{};
-  EXPECT_EQ(world.sim().stream_end_capture(stream, graph), driver::CuResult::success) << "the capture was broken";
+  EXPECT_EQ(world.sim().stream_end_capture(stream, graph), driver::CuResult::success)
+      << "the capture was broken";
   return graph;
 }
 // What is returned can be launched again.
-inline driver::GraphExecHandle launch(PoolWorld& world, driver::GraphHandle graph, StreamHandle stream) {
+inline driver::GraphExecHandle launch(PoolWorld& world, driver::GraphHandle graph,
+                                      StreamHandle stream) {
   driver::GraphExecHandle exec{};
   EXPECT_EQ(world.sim().graph_instantiate(graph, exec), driver::CuResult::success);
   EXPECT_EQ(world.sim().graph_launch(exec, stream), driver::CuResult::success);

@@ -21,11 +21,13 @@ std::string message_of(const Result<T>& result) {
 
 // Fails with `code`, in a text that contains each of `words`.
 template <typename T>
-void expect_error(const Result<T>& result, ErrorCode code, const std::vector<std::string>& words = {}) {
+void expect_error(const Result<T>& result, ErrorCode code,
+                  const std::vector<std::string>& words = {}) {
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.error().code, code) << result.error().message;
   for (const std::string& word : words)
-    EXPECT_NE(result.error().message.find(word), std::string::npos) << word << " is not in: " << result.error().message;
+    EXPECT_NE(result.error().message.find(word), std::string::npos)
+        << word << " is not in: " << result.error().message;
 }
 
 inline std::string hex(DevicePtr ptr) {

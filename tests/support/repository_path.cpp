@@ -3,6 +3,8 @@
 
 namespace vpmm {
 
-std::string repository_path(const std::string& relative) { return std::string(VPMM_TEST_SOURCE_DIR "/") + relative; }
+std::string repository_path(const std::string& relative) {
+  return std::string(VPMM_TEST_SOURCE_DIR "/") + relative;
+}
 
 }  // namespace vpmm

@@ -1,4 +1,5 @@
-// tests: where the files of the repository lie. Only one source knows, so that all others are the same in every clone.
+// tests: where the files of the repository lie. Only one source knows, so that all others are the
+// same in every clone.
 #pragma once
 
 #include <string>

@@ -8,7 +8,8 @@
 
 namespace vpmm::time {
 
-// The primary context of device 0, retained and current in this thread, becomes that of `timelines`.
+// The primary context of device 0, retained and current in this thread, becomes that of
+// `timelines`.
 inline driver::ContextHandle enter_primary(driver::sim::SimDriver& sim, Timelines& timelines) {
   driver::ContextHandle context{};
   driver::ContextId id{};

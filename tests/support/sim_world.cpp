@@ -59,7 +59,8 @@ Result<std::unique_ptr<GpuWorld>> open_sim_world(int devices) {
   options.device_count = devices;
   auto world = std::make_unique<SimWorld>(options);
   const CuResult result = world->open();
-  if (result != CuResult::success) return Error{ErrorCode::driver_failed, driver::to_string(result)};
+  if (result != CuResult::success)
+    return Error{ErrorCode::driver_failed, driver::to_string(result)};
   return std::unique_ptr<GpuWorld>(std::move(world));
 }
 

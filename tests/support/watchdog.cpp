@@ -23,7 +23,9 @@ std::string running_test() {
 thread_local Watchdog::Post* Watchdog::current_ = nullptr;
 
 Watchdog::Watchdog(std::string run, std::chrono::milliseconds patience)
-    : run_(running_test() + ", " + std::move(run)), patience_(patience), thread_([this] { watch(); }) {}
+    : run_(running_test() + ", " + std::move(run)),
+      patience_(patience),
+      thread_([this] { watch(); }) {}
 
 Watchdog::~Watchdog() {
   {
@@ -34,7 +36,8 @@ Watchdog::~Watchdog() {
   thread_.join();
 }
 
-Watchdog::Watched::Watched(Watchdog& watchdog, std::string name) : watchdog_(watchdog), outer_(current_) {
+Watchdog::Watched::Watched(Watchdog& watchdog, std::string name)
+    : watchdog_(watchdog), outer_(current_) {
   const std::lock_guard lock(watchdog.mutex_);
   post_ = watchdog.posts_.emplace(watchdog.posts_.end());
   post_->name = std::move(name);
@@ -67,8 +70,8 @@ void Watchdog::look() {
 }
 
 void Watchdog::give_up(const Post& hanging) {
-  std::string text = fmt::format("watchdog: {}: {} has been in one step for {} s:\n", run_, hanging.name,
-                                 std::chrono::duration<double>(patience_).count());
+  std::string text = fmt::format("watchdog: {}: {} has been in one step for {} s:\n", run_,
+                                 hanging.name, std::chrono::duration<double>(patience_).count());
   for (const Post& post : posts_)
     text += fmt::format("  {}: {}, step {}\n", post.name, post.doing.load(), post.steps.load());
   std::fputs(text.c_str(), stderr);

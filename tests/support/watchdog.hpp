@@ -12,7 +12,8 @@
 
 namespace vpmm::test {
 
-// How long a watched thread may stay in one step. A step takes microseconds, or milliseconds on a busy machine.
+// How long a watched thread may stay in one step. A step takes microseconds, or milliseconds on a
+// busy machine.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || defined(VPMM_CHECKED)
 constexpr std::chrono::seconds kPatience{600};
 #else
@@ -43,7 +44,8 @@ class Watchdog {
     Post* outer_;
   };
 
-  // The calling thread begins a step. `what` is a literal. Does nothing in a thread that is not watched.
+  // The calling thread begins a step. `what` is a literal. Does nothing in a thread that is not
+  // watched.
   static void doing(const char* what);
 
  private:
@@ -52,7 +54,7 @@ class Watchdog {
     std::atomic<const char*> doing{"begin"};
     std::atomic<std::uint64_t> steps{0};
     std::uint64_t seen_steps = 0;  // by the watching thread, as is the next
-    int idle_looks = 0;            // in a row; looks, not time, so that a machine that slept is no alarm
+    int idle_looks = 0;  // in a row; looks, not time, so that a machine that slept is no alarm
   };
   void watch();
   void look();

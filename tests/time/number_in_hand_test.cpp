@@ -24,7 +24,8 @@ TEST(NextNumber, one_that_nobody_used_does_not_count_as_given) {
   EXPECT_EQ(next_number.of_a_free(), 8u);
 }
 
-// Otherwise no event would be due for it, and what it freed would stay unproven until the next free.
+// Otherwise no event would be due for it, and what it freed would stay unproven until the next
+// free.
 TEST(NextNumber, a_free_while_it_counts_as_given_carries_one_that_counts_or_is_marked) {
   for (const bool is_used_before : {false, true}) {
     time::NextNumber next_number;
@@ -33,7 +34,8 @@ TEST(NextNumber, a_free_while_it_counts_as_given_carries_one_that_counts_or_is_m
     Held held("the number of a free is read", [&] { last = next_number.seal(last); });
     const std::uint64_t carried = next_number.of_a_free();
     ASSERT_TRUE(held.end());
-    EXPECT_TRUE(carried <= last || next_number.is_used()) << "number " << carried << " of " << last << " is forgotten";
+    EXPECT_TRUE(carried <= last || next_number.is_used())
+        << "number " << carried << " of " << last << " is forgotten";
   }
 }
 

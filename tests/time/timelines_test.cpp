@@ -188,7 +188,8 @@ TEST_F(TimelinesTest, an_event_on_the_legacy_stream_proves_any_stream_frees_only
   const StampPart named = timelines.next(of(a), 1);
   const StampPart unnamed = timelines.next(timelines.any_stream(), 1);
   ASSERT_TRUE(timelines.close_all(Everything::legacy_stream).ok());
-  EXPECT_EQ(timelines.proof_of(named), nullptr) << "the legacy stream does not wait for non-blocking streams";
+  EXPECT_EQ(timelines.proof_of(named), nullptr)
+      << "the legacy stream does not wait for non-blocking streams";
   EXPECT_EQ(poll(), Vector<StampPart>{unnamed});
 }
 
@@ -216,7 +217,8 @@ TEST_F(TimelinesTest, a_wait_is_queued_once_for_the_oldest_event_that_covers_the
   EXPECT_EQ(sim.stream_query(b), CuResult::not_ready) << "b has begun only now";
   sim.advance_host_ns(kSecondNs / 2);
   EXPECT_EQ(sim.stream_query(b), CuResult::success);
-  EXPECT_EQ(sim.stream_query(a), CuResult::not_ready) << "b waited for the first piece of work only";
+  EXPECT_EQ(sim.stream_query(a), CuResult::not_ready)
+      << "b waited for the first piece of work only";
 }
 
 TEST_F(TimelinesTest, nothing_is_queued_for_what_is_complete) {
@@ -282,7 +284,8 @@ TEST_F(TimelinesTest, what_was_found_complete_before_a_query_failed_is_told) {
     }
     ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
     Vector<StampPart> done;
-    faults.set_plan({{Call::event_query}, failing, CuResult::unknown, driver::FaultPlan::Repeat::once});
+    faults.set_plan(
+        {{Call::event_query}, failing, CuResult::unknown, driver::FaultPlan::Repeat::once});
     EXPECT_FALSE(timelines.poll(kAll, done).ok());
     EXPECT_EQ(done.size(), failing - 1);
     EXPECT_TRUE(timelines.poll(kAll, done).ok());
@@ -368,7 +371,8 @@ TEST_F(TwoContexts, what_nobody_named_is_complete_when_both_are_done) {
     EXPECT_TRUE(poll().empty());
     const std::shared_ptr<Event> proof = timelines.proof_of(number);
     ASSERT_NE(proof, nullptr);
-    EXPECT_EQ(proof->context(), id_of(last == foreign ? other : context)) << "the other one is done";
+    EXPECT_EQ(proof->context(), id_of(last == foreign ? other : context))
+        << "the other one is done";
     sim.run_until_idle();
     EXPECT_EQ(poll(), Vector<StampPart>{number});
     EXPECT_EQ(timelines.outstanding_events(), 0u);
@@ -425,7 +429,8 @@ TEST_F(TwoContexts, a_failed_record_in_one_does_not_keep_the_other_from_being_pr
   const StampPart here = timelines.next(of(stream()), 1);
   const StampPart there = timelines.next(of(foreign), 1);
   const StampPart unnamed = timelines.next(timelines.any_stream(), 1);
-  faults.set_plan({{Call::ctx_record_event}, 2, CuResult::out_of_memory, driver::FaultPlan::Repeat::once});
+  faults.set_plan(
+      {{Call::ctx_record_event}, 2, CuResult::out_of_memory, driver::FaultPlan::Repeat::once});
   EXPECT_FALSE(timelines.close_all(Everything::context_event).ok());
   EXPECT_EQ(poll(), Vector<StampPart>{here});
   ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
@@ -441,8 +446,9 @@ TEST_F(TimelinesTest, only_what_is_needed_by_nobody_may_be_forgotten) {
   timelines.any_stream();
   timelines.every_stream();
   Timeline& idle = of(stream());
-  timelines.for_each([&](Timeline& each)
-                         VPMM_REQUIRES(pool_lock) { EXPECT_EQ(timelines.may_be_forgotten(each), &each == &idle); });
+  timelines.for_each([&](Timeline& each) VPMM_REQUIRES(pool_lock) {
+    EXPECT_EQ(timelines.may_be_forgotten(each), &each == &idle);
+  });
 }
 
 TEST_F(TimelinesTest, each_of_them_has_its_turn) {
@@ -453,7 +459,8 @@ TEST_F(TimelinesTest, each_of_them_has_its_turn) {
   EXPECT_EQ(timelines.next_in_turn(), second);
   timelines.forget(*third);
   Timeline* const fourth = &of(stream());
-  for (Timeline* const next : {first, second, fourth, first}) EXPECT_EQ(timelines.next_in_turn(), next);
+  for (Timeline* const next : {first, second, fourth, first})
+    EXPECT_EQ(timelines.next_in_turn(), next);
   for (Timeline* const each : {first, second, fourth}) timelines.forget(*each);
   EXPECT_EQ(timelines.next_in_turn(), nullptr);
 }

@@ -1,4 +1,5 @@
-// tests: what libraries add to PyTorch's allocator in C++: trackers of its events, and callbacks for shortages.
+// tests: what libraries add to PyTorch's allocator in C++: trackers of its events, and callbacks
+// for shortages.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/util/Exception.h>
 
@@ -32,8 +33,11 @@ std::vector<Event> events;
 void track(const TraceEntry& entry) {
   const std::lock_guard<std::mutex> lock(mutex);
   if (is_listening)
-    events.push_back(
-        {entry.action_, entry.device_, entry.addr_, entry.size_, {entry.mempool_.first, entry.mempool_.second}});
+    events.push_back({entry.action_,
+                      entry.device_,
+                      entry.addr_,
+                      entry.size_,
+                      {entry.mempool_.first, entry.mempool_.second}});
   if (entry.action_ != refused) return;
   refused = -1;
   throw std::runtime_error("the tracker refuses it");

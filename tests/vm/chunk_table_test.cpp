@@ -156,7 +156,7 @@ TEST_F(ChunkTableTest, a_visit_ends_when_it_is_told_to) {
   EXPECT_EQ(visited, 3);
 }
 
-// --- Note [Trapped memory] ------------------------------------------------------------------------------------------
+// --- --- Note [Trapped memory]
 
 class TrappedMemory : public ChunkTableTest {
  protected:
@@ -255,7 +255,9 @@ TEST_F(TrappedMemory, a_chunk_that_is_used_in_part_may_be_mapped_a_second_time) 
 // Allocations come and go; what the table counts is what a look at each of them says.
 TEST_F(TrappedMemory, is_what_a_look_at_every_allocation_says) {
   std::mt19937_64 random(7);
-  const auto below = [&](std::uint64_t n) { return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random); };
+  const auto below = [&](std::uint64_t n) {
+    return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random);
+  };
   Vector<std::pair<Chunk*, AddressRange>> chunks;
   Bytes units = 0;
   while (units < 60) {
@@ -269,8 +271,8 @@ TEST_F(TrappedMemory, is_what_a_look_at_every_allocation_says) {
     const Bytes size = below(3) == 0 ? 32 * (1 + below(6)) : 1 + below(150);
     const Bytes first = below(2) == 0 ? below(units) * 32 : below(all);
     const AddressRange range = grains(first, std::min(size, all - first));
-    const bool is_free =
-        std::none_of(live.begin(), live.end(), [&](const auto& other) { return other.overlaps(range); });
+    const bool is_free = std::none_of(live.begin(), live.end(),
+                                      [&](const auto& other) { return other.overlaps(range); });
     if (is_free) {
       live.push_back(range);
       table.begin_use(range);
@@ -296,7 +298,7 @@ TEST_F(TrappedMemory, is_what_a_look_at_every_allocation_says) {
   EXPECT_EQ(table.trapped_bytes(), 0u);
 }
 
-// --- what must not be ------------------------------------------------------------------------------------------------
+// --- --- what must not be
 
 using ChunkTableDeath = ChunkTableTest;
 

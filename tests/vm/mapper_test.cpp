@@ -32,13 +32,15 @@ class MapperTest : public testing::Test {
   // Everything can be given back, so nothing was left mapped that the test does not know of.
   ~MapperTest() override {
     faults.clear_plan();
-    for (const Placement& placement : placements) EXPECT_TRUE(mapper.release(placement.handle).ok());
+    for (const Placement& placement : placements)
+      EXPECT_TRUE(mapper.release(placement.handle).ok());
     EXPECT_TRUE(mapper.free_reservation(span).ok());
     EXPECT_EQ(sim.census().chunks, 0u);
     EXPECT_EQ(sim.census().mappings, 0u);
     EXPECT_EQ(sim.census().reservations, 0u);
   }
-  void fail(Call call, std::uint64_t nth, CuResult result, FaultPlan::Repeat repeat = FaultPlan::Repeat::once) {
+  void fail(Call call, std::uint64_t nth, CuResult result,
+            FaultPlan::Repeat repeat = FaultPlan::Repeat::once) {
     faults.set_plan({{call}, nth, result, repeat});
   }
 
@@ -94,8 +96,10 @@ TEST_F(MapperTest, failed_access_unmaps_everything) {
 }
 
 TEST_F(MapperTest, what_even_the_undo_cannot_unmap_is_named) {
-  faults.set_plan(
-      {{Call::mem_set_access, Call::mem_unmap}, 1, CuResult::invalid_value, FaultPlan::Repeat::from_then_on});
+  faults.set_plan({{Call::mem_set_access, Call::mem_unmap},
+                   1,
+                   CuResult::invalid_value,
+                   FaultPlan::Repeat::from_then_on});
   const MapOutcome outcome = mapper.map_run(span, placements);
   ASSERT_TRUE(outcome.error.has_value());
   ASSERT_EQ(outcome.still_mapped.size(), kPieces);
@@ -109,7 +113,8 @@ TEST_F(MapperTest, devices_of_the_list_get_access_to_what_is_mapped_from_then_on
   EXPECT_EQ(before.access_version, mapper.access_version());
   EXPECT_FALSE(peer_can_write(span));
   mapper.add_device(1);
-  EXPECT_NE(before.access_version, mapper.access_version()) << "what was mapped before has to catch up";
+  EXPECT_NE(before.access_version, mapper.access_version())
+      << "what was mapped before has to catch up";
   const MapOutcome caught_up = mapper.catch_up(span, placements);
   EXPECT_FALSE(caught_up.error.has_value());
   EXPECT_EQ(caught_up.access_version, mapper.access_version());

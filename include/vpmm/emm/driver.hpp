@@ -10,7 +10,8 @@
 #include "vpmm/emm.h"
 #include "vpmm/vpmm.hpp"
 
-// The version separates the classes of programs and plugins that were built against different header versions.
+// The version separates the classes of programs and plugins that were built against different
+// header versions.
 namespace vpmm::emm {
 inline namespace v1 {
 
@@ -27,17 +28,20 @@ struct PendingLimits {
 // CUDA's number for CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY.
 inline constexpr int kCanMapHostMemory = 19;
 
-// A table of the driver's calls: a value that stays valid for the life of the process. Thread-safe. As in CUDA, the
-// methods act on the calling thread's current context. They throw vpmm::error with a status of emm.h.
+// A table of the driver's calls: a value that stays valid for the life of the process. Thread-safe.
+// As in CUDA, the methods act on the calling thread's current context. They throw vpmm::error with
+// a status of emm.h.
 class Driver {
  public:
-  // Throws if the table comes from a library older than this header and lacks slots that are called here.
+  // Throws if the table comes from a library older than this header and lacks slots that are called
+  // here.
   explicit Driver(const vpmm_emm_driver* table) : table_(table) {
     if (table->size < sizeof(vpmm_emm_driver))
       throw_error(VPMM_ERROR_UNSUPPORTED,
                   "libvpmm is older than the headers that this was built with: its table of the "
                   "driver has " +
-                      std::to_string(table->size) + " bytes, needed are " + std::to_string(sizeof(vpmm_emm_driver)));
+                      std::to_string(table->size) + " bytes, needed are " +
+                      std::to_string(sizeof(vpmm_emm_driver)));
   }
   // The driver of the process, from libvpmm.
   static Driver of_process() {
@@ -60,7 +64,9 @@ class Driver {
     done(table_->ctx_get_current(table_, &context));
     return context;
   }
-  void ctx_set_current(vpmm_cuda_context context) const { done(table_->ctx_set_current(table_, context)); }
+  void ctx_set_current(vpmm_cuda_context context) const {
+    done(table_->ctx_set_current(table_, context));
+  }
   int ctx_get_device() const {
     int device = 0;
     done(table_->ctx_get_device(table_, &device));
@@ -72,7 +78,9 @@ class Driver {
     done(table_->device_primary_ctx_retain(table_, device, &context));
     return context;
   }
-  void device_primary_ctx_release(int device) const { done(table_->device_primary_ctx_release(table_, device)); }
+  void device_primary_ctx_release(int device) const {
+    done(table_->device_primary_ctx_release(table_, device));
+  }
   int device_get_attribute(int attribute, int device) const {
     int value = 0;
     done(table_->device_get_attribute(table_, attribute, device, &value));
@@ -130,13 +138,15 @@ class Driver {
 // Makes a CUDA context current for a scope and then restores the previous one.
 class CurrentContext {
  public:
-  CurrentContext(const Driver& driver, vpmm_cuda_context wanted) : driver_(driver), before_(driver.ctx_get_current()) {
+  CurrentContext(const Driver& driver, vpmm_cuda_context wanted)
+      : driver_(driver), before_(driver.ctx_get_current()) {
     if (before_ == wanted) return;
     driver_.ctx_set_current(wanted);
     is_changed_ = true;
   }
   // If that fails, the current context stays. For releasing memory, which may succeed all the same.
-  CurrentContext(const Driver& driver, vpmm_cuda_context wanted, const std::nothrow_t&) noexcept : driver_(driver) {
+  CurrentContext(const Driver& driver, vpmm_cuda_context wanted, const std::nothrow_t&) noexcept
+      : driver_(driver) {
     const vpmm_emm_driver* const table = driver_.table();
     if (table->ctx_get_current(table, &before_) != VPMM_OK || before_ == wanted) return;
     is_changed_ = table->ctx_set_current(table, wanted) == VPMM_OK;

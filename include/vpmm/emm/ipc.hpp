@@ -1,5 +1,5 @@
-// emm: CUDA's legacy IPC for plain driver allocations, through the driver's table alone. vpmm::ipc_handle in vpmm.hpp
-// opens handles of every kind.
+// emm: CUDA's legacy IPC for plain driver allocations, through the driver's table alone.
+// vpmm::ipc_handle in vpmm.hpp opens handles of every kind.
 #ifndef VPMM_EMM_IPC_HPP
 #define VPMM_EMM_IPC_HPP
 
@@ -12,10 +12,12 @@
 namespace vpmm::emm {
 inline namespace v1 {
 
-// Names `bytes` bytes at `ptr`, a whole allocation of Driver::mem_alloc on `device` or a part of one. The other process
-// sees the whole allocation. Throws VPMM_ERROR_UNSUPPORTED for memory that the driver does not share this way: memory
-// of virtual memory management and of the asynchronous pool.
-inline IpcHandle legacy_ipc_handle(const Driver& driver, int device, const void* ptr, std::size_t bytes) {
+// Names `bytes` bytes at `ptr`, a whole allocation of Driver::mem_alloc on `device` or a part of
+// one. The other process sees the whole allocation. Throws VPMM_ERROR_UNSUPPORTED for memory that
+// the driver does not share this way: memory of virtual memory management and of the asynchronous
+// pool.
+inline IpcHandle legacy_ipc_handle(const Driver& driver, int device, const void* ptr,
+                                   std::size_t bytes) {
   const vpmm_emm_driver* const table = driver.table();
   void* begin = nullptr;
   std::size_t size = 0;
@@ -23,27 +25,32 @@ inline IpcHandle legacy_ipc_handle(const Driver& driver, int device, const void*
   IpcHandle handle;
   handle.kind = VPMM_EMM_IPC_LEGACY;
   handle.bytes = bytes;
-  handle.offset =
-      static_cast<std::uint64_t>(static_cast<const unsigned char*>(ptr) - static_cast<unsigned char*>(begin));
+  handle.offset = static_cast<std::uint64_t>(static_cast<const unsigned char*>(ptr) -
+                                             static_cast<unsigned char*>(begin));
   const vpmm_status shared = table->ipc_get_mem_handle(table, begin, handle.token);
   if (shared == VPMM_ERROR_DRIVER_FAILED)
     throw_error(VPMM_ERROR_UNSUPPORTED,
-                std::string("CUDA's legacy IPC does not share memory of this kind: ") + table->last_error(table));
+                std::string("CUDA's legacy IPC does not share memory of this kind: ") +
+                    table->last_error(table));
   driver.done(shared);
   if (bytes > size || handle.offset > size - bytes)
-    throw_error(VPMM_ERROR_INVALID_ARGUMENT, "memory for an IPC handle reaches beyond its allocation");
+    throw_error(VPMM_ERROR_INVALID_ARGUMENT,
+                "memory for an IPC handle reaches beyond its allocation");
   driver.done(table->device_get_uuid(table, device, handle.device_uuid));
   return handle;
 }
 
-// Memory of another process, open in this process while the object exists. It is opened in the current CUDA context, on
-// the device that the handle names or on one that can access it. The exporter must keep the memory. Finish GPU work on
-// it before the object is destroyed. CUDA's rules apply: a process may open a handle once at a time, and the exporter
-// may not open it. Movable.
+// Memory of another process, open in this process while the object exists. It is opened in the
+// current CUDA context, on the device that the handle names or on one that can access it. The
+// exporter must keep the memory. Finish GPU work on it before the object is destroyed. CUDA's rules
+// apply: a process may open a handle once at a time, and the exporter may not open it. Movable.
 class LegacyIpcMemory {
  public:
   LegacyIpcMemory(const Driver& driver, const IpcHandle& handle)
-      : driver_(driver), offset_(handle.offset), size_(handle.bytes), context_(driver.ctx_get_current()) {
+      : driver_(driver),
+        offset_(handle.offset),
+        size_(handle.bytes),
+        context_(driver.ctx_get_current()) {
     if (handle.kind != VPMM_EMM_IPC_LEGACY)
       throw_error(VPMM_ERROR_INVALID_ARGUMENT, "this IPC handle is not one of CUDA's legacy IPC");
     const vpmm_emm_driver* const table = driver_.table();

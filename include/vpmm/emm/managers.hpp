@@ -15,16 +15,18 @@
 namespace vpmm::emm {
 inline namespace v1 {
 
-// Pending frees, carried out together as Numba's _PendingDeallocs does: all of them as soon as their count or their
-// bytes exceed a limit, unless cleanup is deferred. One queue for device and host memory. Thread-safe. The driver is
-// called in the CUDA context that set_limits() named, without the lock that add() takes.
+// Pending frees, carried out together as Numba's _PendingDeallocs does: all of them as soon as
+// their count or their bytes exceed a limit, unless cleanup is deferred. One queue for device and
+// host memory. Thread-safe. The driver is called in the CUDA context that set_limits() named,
+// without the lock that add() takes.
 class PendingDeallocs {
  public:
   explicit PendingDeallocs(const Driver& driver) : driver_(driver) {}
   PendingDeallocs(const PendingDeallocs&) = delete;
   PendingDeallocs& operator=(const PendingDeallocs&) = delete;
 
-  // `capacity`: the bytes of memory to which limits.ratio applies. Before this call every free is carried out at once.
+  // `capacity`: the bytes of memory to which limits.ratio applies. Before this call every free is
+  // carried out at once.
   void set_limits(vpmm_cuda_context context, const PendingLimits& limits, std::uint64_t capacity) {
     const std::lock_guard<std::mutex> lock(mutex_);
     context_ = context;
@@ -33,7 +35,8 @@ class PendingDeallocs {
   }
 
   using Free = void (Driver::*)(void*) const;
-  // Queues a call of `free` with `ptr`. If host memory for the queue runs out, the free is carried out at once.
+  // Queues a call of `free` with `ptr`. If host memory for the queue runs out, the free is carried
+  // out at once.
   void add(void* ptr, std::size_t bytes, Free free) noexcept {
     bool is_due = false;
     try {
@@ -52,8 +55,8 @@ class PendingDeallocs {
     carry_out(&only, 1);
   }
 
-  // Carries out all pending frees, and waits for frees that another thread has begun. A free that fails is counted and
-  // does not stop the others.
+  // Carries out all pending frees, and waits for frees that another thread has begun. A free that
+  // fails is counted and does not stop the others.
   void flush() noexcept {
     const std::lock_guard<std::mutex> one_at_a_time(flushing_);
     std::vector<Item> items;  // an empty vector needs no memory
@@ -69,8 +72,9 @@ class PendingDeallocs {
     if (!is_deferred()) flush();
   }
 
-  // Calls `allocate`. If it runs out of memory, calls it once more after this thread or another has carried out all
-  // pending frees, even while cleanup is deferred. Throws vpmm::out_of_memory if that fails, too.
+  // Calls `allocate`. If it runs out of memory, calls it once more after this thread or another has
+  // carried out all pending frees, even while cleanup is deferred. Throws vpmm::out_of_memory if
+  // that fails, too.
   template <typename Allocate>
   void* attempt(Allocate&& allocate) {
     const std::uint64_t before = carried_out_.load(std::memory_order_relaxed);
@@ -144,13 +148,14 @@ class PendingDeallocs {
   std::atomic<std::uint64_t> carried_out_{0};
 };
 
-// Page-locked host memory from the driver, for managers that implement device memory only: derive from it and write
-// do_allocate and do_release_device. Dropped host memory is queued in deallocations(), except registered memory; the
-// derived class may queue device memory there too. The derived class's initialize, reset and deferral run after this
-// class's.
+// Page-locked host memory from the driver, for managers that implement device memory only: derive
+// from it and write do_allocate and do_release_device. Dropped host memory is queued in
+// deallocations(), except registered memory; the derived class may queue device memory there too.
+// The derived class's initialize, reset and deferral run after this class's.
 class HostOnlyMemoryManager : public MemoryManager {
  public:
-  explicit HostOnlyMemoryManager(const Creation& creation) : MemoryManager(creation), pending_(creation.driver) {}
+  explicit HostOnlyMemoryManager(const Creation& creation)
+      : MemoryManager(creation), pending_(creation.driver) {}
   ~HostOnlyMemoryManager() override {
     if (!driver().process_is_ending()) pending_.flush();
   }
@@ -165,7 +170,8 @@ class HostOnlyMemoryManager : public MemoryManager {
  protected:
   PendingDeallocs& deallocations() noexcept { return pending_; }
   void initialize_base() override {
-    pending_.set_limits(driver().ctx_get_current(), driver().max_pending_deallocs(), driver().mem_get_info().total);
+    pending_.set_limits(driver().ctx_get_current(), driver().max_pending_deallocs(),
+                        driver().mem_get_info().total);
   }
   void reset_base() override { pending_.flush_unless_deferred(); }
   void defer_cleanup_begin_base() override { pending_.defer(); }
@@ -235,7 +241,8 @@ class DefaultMemoryManager : public HostOnlyMemoryManager {
   }
   Block do_allocate_managed(std::size_t bytes, unsigned flags) override {
     Block block{};
-    block.pointer = deallocations().attempt([&] { return driver().mem_alloc_managed(bytes, flags); });
+    block.pointer =
+        deallocations().attempt([&] { return driver().mem_alloc_managed(bytes, flags); });
     return block;
   }
   // cuMemFree waits for all work that may use the memory.
@@ -248,10 +255,11 @@ class DefaultMemoryManager : public HostOnlyMemoryManager {
   MemoryInfo do_get_memory_info() override { return driver().mem_get_info(); }
 };
 
-// Device memory from a pool of VPMM; host and managed memory from the driver. Dropping a MemoryPointer only adds it to
-// the pool's list of deferred frees: no driver call, no wait. Its memory is reused once all work that was queued when
-// the pool next read the list is done. While cleanup is deferred, the pool still reuses dropped memory, but unmaps and
-// releases nothing and does not wait on the host. The derived class chooses the pool.
+// Device memory from a pool of VPMM; host and managed memory from the driver. Dropping a
+// MemoryPointer only adds it to the pool's list of deferred frees: no driver call, no wait. Its
+// memory is reused once all work that was queued when the pool next read the list is done. While
+// cleanup is deferred, the pool still reuses dropped memory, but unmaps and releases nothing and
+// does not wait on the host. The derived class chooses the pool.
 class PoolMemoryManager : public HostOnlyMemoryManager {
  public:
   using HostOnlyMemoryManager::HostOnlyMemoryManager;
@@ -265,21 +273,25 @@ class PoolMemoryManager : public HostOnlyMemoryManager {
   // Called once. The pool must live as long as the manager.
   virtual pool_ref open_pool() = 0;
 
-  // A free without a stream is complete when all work of the primary context is; other contexts are not checked.
+  // A free without a stream is complete when all work of the primary context is; other contexts are
+  // not checked.
   void do_initialize() override {
     const vpmm_cuda_context primary = driver().device_primary_ctx_retain(device());
     driver().device_primary_ctx_release(device());
     if (primary != driver().ctx_get_current())
       throw_error(VPMM_ERROR_UNSUPPORTED,
-                  "a pool is for the primary context of its device: another CUDA context needs another memory manager, "
+                  "a pool is for the primary context of its device: another CUDA context needs "
+                  "another memory manager, "
                   "such as \"default\"");
     pool_.emplace(open_pool());
   }
   Block do_allocate(std::size_t bytes) override {
-    return block_of(deallocations().attempt([&] { return pool_->try_allocate(bytes, any_stream).value(); }));
+    return block_of(
+        deallocations().attempt([&] { return pool_->try_allocate(bytes, any_stream).value(); }));
   }
   Block do_allocate_on_stream(std::size_t bytes, vpmm_stream stream) override {
-    return block_of(deallocations().attempt([&] { return pool_->try_allocate(bytes, stream).value(); }));
+    return block_of(
+        deallocations().attempt([&] { return pool_->try_allocate(bytes, stream).value(); }));
   }
   Block do_allocate_managed(std::size_t bytes, unsigned flags) override {
     const auto allocate = [&] { return driver().mem_alloc_managed(bytes, flags); };
@@ -318,7 +330,8 @@ class PoolMemoryManager : public HostOnlyMemoryManager {
   std::optional<pool_ref> pool_;
 };
 
-// The process-wide pool of the device: all contexts on it, and all other users in the process, share one pool.
+// The process-wide pool of the device: all contexts on it, and all other users in the process,
+// share one pool.
 class VpmmMemoryManager : public PoolMemoryManager {
  public:
   using PoolMemoryManager::PoolMemoryManager;
@@ -339,7 +352,8 @@ class VpmmMemoryManager : public PoolMemoryManager {
   }
 };
 
-// The driver's asynchronous pool (cuMemAllocAsync) with VPMM's contract: a private pool without a pool of pages.
+// The driver's asynchronous pool (cuMemAllocAsync) with VPMM's contract: a private pool without a
+// pool of pages.
 class StreamOrderedMemoryManager : public PoolMemoryManager {
  public:
   using PoolMemoryManager::PoolMemoryManager;

@@ -1,4 +1,5 @@
-// emm: memory from a memory manager: reference-counted values over one piece of memory that is given back exactly once.
+// emm: memory from a memory manager: reference-counted values over one piece of memory that is
+// given back exactly once.
 #ifndef VPMM_EMM_MEMORY_HPP
 #define VPMM_EMM_MEMORY_HPP
 
@@ -18,11 +19,12 @@ using Block = vpmm_emm_block;
 
 namespace detail {
 
-// One piece of memory in use. The first of these gives it back: the end of the last value that refers to it, an
-// explicit release, or the manager's reset; see MemoryManager.
+// One piece of memory in use. The first of these gives it back: the end of the last value that
+// refers to it, an explicit release, or the manager's reset; see MemoryManager.
 class Allocation {
  public:
-  Allocation(std::shared_ptr<MemoryManager> manager, const Block& block, std::shared_ptr<const void> owner) noexcept
+  Allocation(std::shared_ptr<MemoryManager> manager, const Block& block,
+             std::shared_ptr<const void> owner) noexcept
       : manager_(std::move(manager)), owner_(std::move(owner)), block_(block) {}
   ~Allocation();
   Allocation(const Allocation&) = delete;
@@ -43,8 +45,9 @@ class Allocation {
   bool is_live_ = false;
 };
 
-// The base of all kinds of memory. Copies and views share the memory, which is given back with the last of them. As
-// with std::shared_ptr, different threads may use different values, but only one thread at a time may use one value.
+// The base of all kinds of memory. Copies and views share the memory, which is given back with the
+// last of them. As with std::shared_ptr, different threads may use different values, but only one
+// thread at a time may use one value.
 template <typename Derived>
 class Memory {
  public:
@@ -60,15 +63,21 @@ class Memory {
   // The number of values that share the memory, including this one.
   long use_count() const noexcept { return allocation_.use_count(); }
   // The owner passed to pin(), which keeps the memory itself alive; usually null.
-  std::shared_ptr<const void> owner() const noexcept { return allocation_ ? allocation_->owner() : nullptr; }
+  std::shared_ptr<const void> owner() const noexcept {
+    return allocation_ ? allocation_->owner() : nullptr;
+  }
   // Null for the empty value.
-  std::shared_ptr<MemoryManager> manager() const noexcept { return allocation_ ? allocation_->manager() : nullptr; }
+  std::shared_ptr<MemoryManager> manager() const noexcept {
+    return allocation_ ? allocation_->manager() : nullptr;
+  }
 
-  // A part of the memory, which keeps the whole alive. Throws vpmm::error if the part is not inside.
+  // A part of the memory, which keeps the whole alive. Throws vpmm::error if the part is not
+  // inside.
   Derived view(std::size_t offset, std::size_t bytes) const {
     if (offset > size_ || bytes > size_ - offset)
-      throw_error(VPMM_ERROR_INVALID_ARGUMENT, "a view of " + std::to_string(bytes) + " bytes at offset " +
-                                                   std::to_string(offset) + " does not lie in memory of " +
+      throw_error(VPMM_ERROR_INVALID_ARGUMENT, "a view of " + std::to_string(bytes) +
+                                                   " bytes at offset " + std::to_string(offset) +
+                                                   " does not lie in memory of " +
                                                    std::to_string(size_) + " bytes");
     Derived part(static_cast<const Derived&>(*this));
     if (pointer_ != nullptr) part.pointer_ += offset;
@@ -76,7 +85,9 @@ class Memory {
     part.size_ = bytes;
     return part;
   }
-  Derived view(std::size_t offset) const { return view(offset, offset > size_ ? 0 : size_ - offset); }
+  Derived view(std::size_t offset) const {
+    return view(offset, offset > size_ ? 0 : size_ - offset);
+  }
 
   // Empties this value. The memory stays allocated while other values refer to it.
   void reset() noexcept { static_cast<Derived&>(*this) = Derived(); }
@@ -96,9 +107,9 @@ class MemoryPointer : public detail::Memory<MemoryPointer> {
  public:
   using Memory::Memory;
   void* device_pointer() const noexcept { return device_pointer_; }
-  // Gives the memory back now, in the order of `stream`: work already queued there may still use it. Values that share
-  // the memory must not be used any more. Throws if the memory was already given back or the manager has no stream
-  // order; the memory is then unchanged.
+  // Gives the memory back now, in the order of `stream`: work already queued there may still use
+  // it. Values that share the memory must not be used any more. Throws if the memory was already
+  // given back or the manager has no stream order; the memory is then unchanged.
   void release_on(vpmm_stream stream);
 };
 
@@ -125,7 +136,8 @@ class ManagedMemory : public detail::Memory<ManagedMemory> {
   void* device_pointer() const noexcept { return device_pointer_; }
 };
 
-// Names memory to another process. It is plain bytes: a copy, here or elsewhere, keeps no memory alive.
+// Names memory to another process. It is plain bytes: a copy, here or elsewhere, keeps no memory
+// alive.
 struct IpcHandle : vpmm_emm_ipc_handle {
   IpcHandle() noexcept : vpmm_emm_ipc_handle{} {}
   friend bool operator==(const IpcHandle& a, const IpcHandle& b) noexcept {

@@ -1,4 +1,5 @@
-// emm: converts between C++ and the table of emm.h: a plugin from a class of memory managers, a manager from a plugin.
+// emm: converts between C++ and the table of emm.h: a plugin from a class of memory managers, a
+// manager from a plugin.
 #ifndef VPMM_EMM_PLUGIN_HPP
 #define VPMM_EMM_PLUGIN_HPP
 
@@ -55,18 +56,22 @@ vpmm_status guarded(Work&& work) noexcept {
   }
 }
 
-// The slots of a table made from a class. They call the authors' methods directly: the user of the table keeps the list
-// of live allocations. A vpmm_emm_manager is a std::shared_ptr<MemoryManager> here.
+// The slots of a table made from a class. They call the authors' methods directly: the user of the
+// table keeps the list of live allocations. A vpmm_emm_manager is a std::shared_ptr<MemoryManager>
+// here.
 class Slots {
  public:
-  static vpmm_status create(const vpmm_emm_plugin* plugin, const vpmm_emm_driver* driver, int device,
-                            vpmm_emm_manager** manager) noexcept {
+  static vpmm_status create(const vpmm_emm_plugin* plugin, const vpmm_emm_driver* driver,
+                            int device, vpmm_emm_manager** manager) noexcept {
     return guarded([&] {
       const Factory& make = *static_cast<const Factory*>(plugin->argument);
-      auto made = std::make_unique<std::shared_ptr<MemoryManager>>(make(Creation{Driver(driver), device}));
-      if (*made == nullptr) throw_error(VPMM_ERROR_DRIVER_FAILED, "the factory made no memory manager");
+      auto made =
+          std::make_unique<std::shared_ptr<MemoryManager>>(make(Creation{Driver(driver), device}));
+      if (*made == nullptr)
+        throw_error(VPMM_ERROR_DRIVER_FAILED, "the factory made no memory manager");
       if (const int version = (*made)->interface_version(); version != VPMM_EMM_INTERFACE_VERSION)
-        throw_error(VPMM_ERROR_UNSUPPORTED, "the memory manager implements version " + std::to_string(version) +
+        throw_error(VPMM_ERROR_UNSUPPORTED, "the memory manager implements version " +
+                                                std::to_string(version) +
                                                 " of the interface, this header has version " +
                                                 std::to_string(VPMM_EMM_INTERFACE_VERSION));
       *manager = reinterpret_cast<vpmm_emm_manager*>(made.release());
@@ -85,9 +90,14 @@ class Slots {
   static vpmm_status allocate(vpmm_emm_manager* manager, std::size_t bytes, Block* block) noexcept {
     return give(block, bytes, VPMM_EMM_DEVICE, [&] { return get(manager).do_allocate(bytes); });
   }
-  static void release(vpmm_emm_manager* manager, const Block* block) noexcept { get(manager).do_release(*block); }
-  static std::uint32_t capabilities(vpmm_emm_manager* manager) noexcept { return get(manager).capabilities().bits(); }
-  static vpmm_status get_memory_info(vpmm_emm_manager* manager, std::uint64_t* free, std::uint64_t* total) noexcept {
+  static void release(vpmm_emm_manager* manager, const Block* block) noexcept {
+    get(manager).do_release(*block);
+  }
+  static std::uint32_t capabilities(vpmm_emm_manager* manager) noexcept {
+    return get(manager).capabilities().bits();
+  }
+  static vpmm_status get_memory_info(vpmm_emm_manager* manager, std::uint64_t* free,
+                                     std::uint64_t* total) noexcept {
     return guarded([&] {
       const MemoryInfo info = get(manager).do_get_memory_info();
       *free = info.free;
@@ -106,28 +116,34 @@ class Slots {
   }
   static vpmm_status allocate_host(vpmm_emm_manager* manager, std::size_t bytes, unsigned flags,
                                    Block* block) noexcept {
-    const vpmm_emm_kind kind = (flags & VPMM_EMM_DEVICE_MAPPED) != 0 ? VPMM_EMM_MAPPED : VPMM_EMM_PINNED;
+    const vpmm_emm_kind kind =
+        (flags & VPMM_EMM_DEVICE_MAPPED) != 0 ? VPMM_EMM_MAPPED : VPMM_EMM_PINNED;
     return give(block, bytes, kind, [&] { return get(manager).do_allocate_host(bytes, flags); });
   }
-  static vpmm_status register_host(vpmm_emm_manager* manager, void* ptr, std::size_t bytes, unsigned flags,
-                                   Block* block) noexcept {
+  static vpmm_status register_host(vpmm_emm_manager* manager, void* ptr, std::size_t bytes,
+                                   unsigned flags, Block* block) noexcept {
     const bool is_mapped = (flags & VPMM_EMM_DEVICE_MAPPED) != 0;
     const vpmm_emm_kind kind = is_mapped ? VPMM_EMM_REGISTERED_MAPPED : VPMM_EMM_REGISTERED;
-    return give(block, bytes, kind, [&] { return get(manager).do_register_host(ptr, bytes, flags); });
+    return give(block, bytes, kind,
+                [&] { return get(manager).do_register_host(ptr, bytes, flags); });
   }
   static vpmm_status get_ipc_handle(vpmm_emm_manager* manager, const void* ptr, std::size_t bytes,
                                     vpmm_emm_ipc_handle* handle) noexcept {
-    return guarded([&] { *handle = get(manager).do_get_ipc_handle(const_cast<void*>(ptr), bytes); });
+    return guarded(
+        [&] { *handle = get(manager).do_get_ipc_handle(const_cast<void*>(ptr), bytes); });
   }
   static vpmm_status allocate_managed(vpmm_emm_manager* manager, std::size_t bytes, unsigned flags,
                                       Block* block) noexcept {
-    return give(block, bytes, VPMM_EMM_MANAGED, [&] { return get(manager).do_allocate_managed(bytes, flags); });
+    return give(block, bytes, VPMM_EMM_MANAGED,
+                [&] { return get(manager).do_allocate_managed(bytes, flags); });
   }
-  static vpmm_status allocate_on_stream(vpmm_emm_manager* manager, std::size_t bytes, vpmm_stream stream,
-                                        Block* block) noexcept {
-    return give(block, bytes, VPMM_EMM_DEVICE, [&] { return get(manager).do_allocate_on_stream(bytes, stream); });
+  static vpmm_status allocate_on_stream(vpmm_emm_manager* manager, std::size_t bytes,
+                                        vpmm_stream stream, Block* block) noexcept {
+    return give(block, bytes, VPMM_EMM_DEVICE,
+                [&] { return get(manager).do_allocate_on_stream(bytes, stream); });
   }
-  static vpmm_status release_on_stream(vpmm_emm_manager* manager, const Block* block, vpmm_stream stream) noexcept {
+  static vpmm_status release_on_stream(vpmm_emm_manager* manager, const Block* block,
+                                       vpmm_stream stream) noexcept {
     return guarded([&] { get(manager).do_release_on_stream(*block, stream); });
   }
 
@@ -136,14 +152,16 @@ class Slots {
     return **reinterpret_cast<std::shared_ptr<MemoryManager>*>(manager);
   }
   template <typename Allocate>
-  static vpmm_status give(Block* block, std::size_t bytes, vpmm_emm_kind kind, Allocate&& allocate) noexcept {
+  static vpmm_status give(Block* block, std::size_t bytes, vpmm_emm_kind kind,
+                          Allocate&& allocate) noexcept {
     return guarded([&] { *block = MemoryManager::filled_in(allocate(), bytes, kind); });
   }
 };
 
 }  // namespace detail
 
-// A plugin whose factory makes the managers. `name` and the factory must stay valid for the life of the process.
+// A plugin whose factory makes the managers. `name` and the factory must stay valid for the life of
+// the process.
 inline vpmm_emm_plugin make_plugin(const char* name, const Factory* factory) noexcept {
   using detail::Slots;
   vpmm_emm_plugin plugin{};
@@ -171,9 +189,10 @@ inline vpmm_emm_plugin make_plugin(const char* name, const Factory* factory) noe
   return plugin;
 }
 
-// A plugin for a class whose constructor takes a Creation; valid for the life of the process. To have only one, keep it
-// in a static variable, but not inside a template or an inline function: the dynamic linker may share that variable
-// among all libraries, so that two classes of the same name would get the first one's plugin.
+// A plugin for a class whose constructor takes a Creation; valid for the life of the process. To
+// have only one, keep it in a static variable, but not inside a template or an inline function: the
+// dynamic linker may share that variable among all libraries, so that two classes of the same name
+// would get the first one's plugin.
 template <typename Manager>
 const vpmm_emm_plugin* new_plugin(const char* name) {
   const auto make = [](const Creation& creation) { return std::make_shared<Manager>(creation); };
@@ -197,16 +216,22 @@ class PluginMemoryManager : public MemoryManager {
   }
   const char* name() const noexcept { return plugin_->name; }
 
-  int interface_version() const noexcept override { return static_cast<int>(plugin_->interface_version); }
+  int interface_version() const noexcept override {
+    return static_cast<int>(plugin_->interface_version);
+  }
   Capabilities capabilities() const noexcept override {
     const auto ask = slot(&vpmm_emm_plugin::capabilities);
     const std::uint32_t bits = ask == nullptr ? ~std::uint32_t{0} : ask(manager_);
     Capabilities found;
-    found.host_memory = (bits & VPMM_EMM_HAS_HOST_MEMORY) != 0 && has(&vpmm_emm_plugin::allocate_host);
-    found.managed_memory = (bits & VPMM_EMM_HAS_MANAGED_MEMORY) != 0 && has(&vpmm_emm_plugin::allocate_managed);
-    found.stream_order = (bits & VPMM_EMM_HAS_STREAM_ORDER) != 0 && has(&vpmm_emm_plugin::allocate_on_stream);
+    found.host_memory =
+        (bits & VPMM_EMM_HAS_HOST_MEMORY) != 0 && has(&vpmm_emm_plugin::allocate_host);
+    found.managed_memory =
+        (bits & VPMM_EMM_HAS_MANAGED_MEMORY) != 0 && has(&vpmm_emm_plugin::allocate_managed);
+    found.stream_order =
+        (bits & VPMM_EMM_HAS_STREAM_ORDER) != 0 && has(&vpmm_emm_plugin::allocate_on_stream);
     found.ipc = (bits & VPMM_EMM_HAS_IPC) != 0 && has(&vpmm_emm_plugin::get_ipc_handle);
-    found.memory_info = (bits & VPMM_EMM_HAS_MEMORY_INFO) != 0 && has(&vpmm_emm_plugin::get_memory_info);
+    found.memory_info =
+        (bits & VPMM_EMM_HAS_MEMORY_INFO) != 0 && has(&vpmm_emm_plugin::get_memory_info);
     return found;
   }
 
@@ -216,7 +241,9 @@ class PluginMemoryManager : public MemoryManager {
   Function slot(Function vpmm_emm_plugin::*member) const noexcept {
     const auto* const begin = reinterpret_cast<const unsigned char*>(plugin_);
     const auto* const at = reinterpret_cast<const unsigned char*>(&(plugin_->*member));
-    return static_cast<std::size_t>(at - begin) + sizeof(Function) <= plugin_->size ? plugin_->*member : nullptr;
+    return static_cast<std::size_t>(at - begin) + sizeof(Function) <= plugin_->size
+               ? plugin_->*member
+               : nullptr;
   }
   template <typename Function>
   bool has(Function vpmm_emm_plugin::*member) const noexcept {
@@ -248,19 +275,23 @@ class PluginMemoryManager : public MemoryManager {
   }
   void do_release(const Block& block) noexcept override { plugin_->release(manager_, &block); }
   Block do_allocate_on_stream(std::size_t bytes, vpmm_stream stream) override {
-    return block_from([&](Block* block) { return plugin_->allocate_on_stream(manager_, bytes, stream, block); });
+    return block_from(
+        [&](Block* block) { return plugin_->allocate_on_stream(manager_, bytes, stream, block); });
   }
   void do_release_on_stream(const Block& block, vpmm_stream stream) override {
     done(plugin_->release_on_stream(manager_, &block, stream));
   }
   Block do_allocate_managed(std::size_t bytes, unsigned flags) override {
-    return block_from([&](Block* block) { return plugin_->allocate_managed(manager_, bytes, flags, block); });
+    return block_from(
+        [&](Block* block) { return plugin_->allocate_managed(manager_, bytes, flags, block); });
   }
   Block do_allocate_host(std::size_t bytes, unsigned flags) override {
-    return block_from([&](Block* block) { return plugin_->allocate_host(manager_, bytes, flags, block); });
+    return block_from(
+        [&](Block* block) { return plugin_->allocate_host(manager_, bytes, flags, block); });
   }
   Block do_register_host(void* ptr, std::size_t bytes, unsigned flags) override {
-    return block_from([&](Block* block) { return plugin_->register_host(manager_, ptr, bytes, flags, block); });
+    return block_from(
+        [&](Block* block) { return plugin_->register_host(manager_, ptr, bytes, flags, block); });
   }
   IpcHandle do_get_ipc_handle(void* ptr, std::size_t bytes) override {
     IpcHandle handle;
@@ -280,8 +311,9 @@ class PluginMemoryManager : public MemoryManager {
 }  // namespace v1
 }  // namespace vpmm::emm
 
-// Exports a class of memory managers as the plugin of the enclosing library. Use it once, at file scope:
-// VPMM_EMM_EXPORT_PLUGIN(mylib::Manager, "mylib"); The constructor takes a vpmm::emm::Creation.
+// Exports a class of memory managers as the plugin of the enclosing library. Use it once, at file
+// scope: VPMM_EMM_EXPORT_PLUGIN(mylib::Manager, "mylib"); The constructor takes a
+// vpmm::emm::Creation.
 #define VPMM_EMM_EXPORT_PLUGIN(Manager, name)                                            \
   extern "C" VPMM_API const vpmm_emm_plugin* vpmm_emm_plugin_v1(void) {                  \
     static const vpmm_emm_plugin* const plugin = ::vpmm::emm::new_plugin<Manager>(name); \

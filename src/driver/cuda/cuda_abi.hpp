@@ -1,7 +1,9 @@
-// driver/cuda: the structs and numbers of libcuda's binary interface, so that no CUDA header is needed.
+// driver/cuda: the structs and numbers of libcuda's binary interface, so that no CUDA header is
+// needed.
 //
-// tests/driver_cuda/cuda_abi_test.cpp compares every one of them with cuda.h where that is installed.
-// Handles, enumerations and results need no twin here: those of driver/types.hpp have CUDA's size and values.
+// tests/driver_cuda/cuda_abi_test.cpp compares every one of them with cuda.h where that is
+// installed. Handles, enumerations and results need no twin here: those of driver/types.hpp have
+// CUDA's size and values.
 #pragma once
 
 #include <cstddef>
@@ -62,7 +64,9 @@ constexpr unsigned kGraphUserObjectMove = 1;           // CU_GRAPH_USER_OBJECT_M
 constexpr std::uint64_t kProcAddressLegacyStream = 1;  // CU_GET_PROC_ADDRESS_LEGACY_STREAM
 
 // cuGetProcAddress as exported by drivers from 12.0 (cuGetProcAddress_v2) and before.
-using GetProcAddress = CuResult (*)(const char* symbol, void** function, int version, std::uint64_t flags, int* status);
-using GetProcAddressV1 = CuResult (*)(const char* symbol, void** function, int version, std::uint64_t flags);
+using GetProcAddress = CuResult (*)(const char* symbol, void** function, int version,
+                                    std::uint64_t flags, int* status);
+using GetProcAddressV1 = CuResult (*)(const char* symbol, void** function, int version,
+                                      std::uint64_t flags);
 
 }  // namespace vpmm::driver::cuda

@@ -23,7 +23,8 @@ MemLocation on_device(DeviceOrdinal device) { return {kMemLocationTypeDevice, de
 MemAllocationProp to_cuda(const ChunkProperties& properties) {
   MemAllocationProp prop;
   prop.type = kMemAllocationTypePinned;
-  prop.requested_handle_types = properties.posix_file_descriptor ? kMemHandleTypePosixFileDescriptor : 0;
+  prop.requested_handle_types =
+      properties.posix_file_descriptor ? kMemHandleTypePosixFileDescriptor : 0;
   prop.location = on_device(properties.device);
   prop.flags.gpu_direct_rdma_capable = properties.gpu_direct_rdma_capable ? 1 : 0;
   return prop;
@@ -38,16 +39,21 @@ void* CudaDriver::symbol(const char* name, int version) const {
 
 std::uint64_t CudaDriver::now_ns() {
   const auto since_start = std::chrono::steady_clock::now().time_since_epoch();
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(since_start).count());
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(since_start).count());
 }
 
-void CudaDriver::sleep_ns(std::uint64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); }
+void CudaDriver::sleep_ns(std::uint64_t ns) {
+  std::this_thread::sleep_for(std::chrono::nanoseconds(ns));
+}
 
 // --- driver and devices ---
 
 CuResult CudaDriver::init() { return cuda_.init(0); }
 
-CuResult CudaDriver::driver_get_version(int& version) { return fetch(version, cuda_.driver_get_version); }
+CuResult CudaDriver::driver_get_version(int& version) {
+  return fetch(version, cuda_.driver_get_version);
+}
 
 CuResult CudaDriver::device_get_count(int& count) { return fetch(count, cuda_.device_get_count); }
 
@@ -62,7 +68,8 @@ CuResult CudaDriver::device_get_uuid(DeviceOrdinal device, Uuid& uuid) {
   return fetch(uuid, [&](Uuid* out) { return cuda_.device_get_uuid(out, device); });
 }
 
-CuResult CudaDriver::device_get_attribute(DeviceAttribute attribute, DeviceOrdinal device, int& value) {
+CuResult CudaDriver::device_get_attribute(DeviceAttribute attribute, DeviceOrdinal device,
+                                          int& value) {
   return fetch(value, [&](int* out) { return cuda_.device_get_attribute(out, attribute, device); });
 }
 
@@ -88,18 +95,25 @@ CuResult CudaDriver::device_primary_ctx_get_state(DeviceOrdinal device, bool& is
 }
 
 CuResult CudaDriver::device_primary_ctx_retain(DeviceOrdinal device, ContextHandle& context) {
-  return fetch(context, [&](ContextHandle* out) { return cuda_.device_primary_ctx_retain(out, device); });
+  return fetch(context,
+               [&](ContextHandle* out) { return cuda_.device_primary_ctx_retain(out, device); });
 }
 
 CuResult CudaDriver::device_primary_ctx_release(DeviceOrdinal device) {
   return cuda_.device_primary_ctx_release(device);
 }
 
-CuResult CudaDriver::device_primary_ctx_reset(DeviceOrdinal device) { return cuda_.device_primary_ctx_reset(device); }
+CuResult CudaDriver::device_primary_ctx_reset(DeviceOrdinal device) {
+  return cuda_.device_primary_ctx_reset(device);
+}
 
-CuResult CudaDriver::ctx_get_current(ContextHandle& context) { return fetch(context, cuda_.ctx_get_current); }
+CuResult CudaDriver::ctx_get_current(ContextHandle& context) {
+  return fetch(context, cuda_.ctx_get_current);
+}
 
-CuResult CudaDriver::ctx_set_current(ContextHandle context) { return cuda_.ctx_set_current(context); }
+CuResult CudaDriver::ctx_set_current(ContextHandle context) {
+  return cuda_.ctx_set_current(context);
+}
 
 CuResult CudaDriver::ctx_get_id(ContextHandle context, ContextId& id) {
   if (!cuda_.ctx_get_id) return CuResult::not_supported;
@@ -109,7 +123,9 @@ CuResult CudaDriver::ctx_get_id(ContextHandle context, ContextId& id) {
   return result;
 }
 
-CuResult CudaDriver::ctx_get_device(DeviceOrdinal& device) { return fetch(device, cuda_.ctx_get_device); }
+CuResult CudaDriver::ctx_get_device(DeviceOrdinal& device) {
+  return fetch(device, cuda_.ctx_get_device);
+}
 
 CuResult CudaDriver::ctx_synchronize() { return cuda_.ctx_synchronize(); }
 
@@ -123,14 +139,18 @@ CuResult CudaDriver::mem_get_info(MemInfo& info) {
   return fetch(info, [&](MemInfo* out) { return cuda_.mem_get_info(&out->free, &out->total); });
 }
 
-CuResult CudaDriver::mem_get_allocation_granularity(const ChunkProperties& properties, Granularity kind,
-                                                    Bytes& granularity) {
+CuResult CudaDriver::mem_get_allocation_granularity(const ChunkProperties& properties,
+                                                    Granularity kind, Bytes& granularity) {
   const MemAllocationProp prop = to_cuda(properties);
-  return fetch(granularity, [&](Bytes* out) { return cuda_.mem_get_allocation_granularity(out, &prop, kind); });
+  return fetch(granularity,
+               [&](Bytes* out) { return cuda_.mem_get_allocation_granularity(out, &prop, kind); });
 }
 
-CuResult CudaDriver::mem_address_reserve(Bytes size, Bytes alignment, DevicePtr hint, DevicePtr& begin) {
-  return fetch(begin, [&](DevicePtr* out) { return cuda_.mem_address_reserve(out, size, alignment, hint, 0); });
+CuResult CudaDriver::mem_address_reserve(Bytes size, Bytes alignment, DevicePtr hint,
+                                         DevicePtr& begin) {
+  return fetch(begin, [&](DevicePtr* out) {
+    return cuda_.mem_address_reserve(out, size, alignment, hint, 0);
+  });
 }
 
 CuResult CudaDriver::mem_address_free(AddressRange reservation) {
@@ -148,12 +168,15 @@ CuResult CudaDriver::mem_map(AddressRange range, Bytes offset, ChunkHandle chunk
   return cuda_.mem_map(range.begin, range.size, offset, chunk, 0);
 }
 
-CuResult CudaDriver::mem_unmap(AddressRange range) { return cuda_.mem_unmap(range.begin, range.size); }
+CuResult CudaDriver::mem_unmap(AddressRange range) {
+  return cuda_.mem_unmap(range.begin, range.size);
+}
 
 CuResult CudaDriver::mem_set_access(AddressRange range, std::span<const AccessDescriptor> access) {
   std::vector<MemAccessDesc> descriptors;
   descriptors.reserve(access.size());
-  for (const AccessDescriptor& one : access) descriptors.push_back({on_device(one.device), kMemAccessReadWrite});
+  for (const AccessDescriptor& one : access)
+    descriptors.push_back({on_device(one.device), kMemAccessReadWrite});
   return cuda_.mem_set_access(range.begin, range.size, descriptors.data(), descriptors.size());
 }
 
@@ -164,9 +187,11 @@ CuResult CudaDriver::mem_export_to_shareable_handle(ChunkHandle chunk, int& file
 }
 
 CuResult CudaDriver::mem_import_from_shareable_handle(int file, ChunkHandle& chunk) {
-  void* const shareable = reinterpret_cast<void*>(static_cast<std::uintptr_t>(file));  // a descriptor goes by value
+  void* const shareable =
+      reinterpret_cast<void*>(static_cast<std::uintptr_t>(file));  // a descriptor goes by value
   return fetch(chunk, [&](ChunkHandle* out) {
-    return cuda_.mem_import_from_shareable_handle(out, shareable, kMemHandleTypePosixFileDescriptor);
+    return cuda_.mem_import_from_shareable_handle(out, shareable,
+                                                  kMemHandleTypePosixFileDescriptor);
   });
 }
 
@@ -187,23 +212,32 @@ CuResult CudaDriver::mem_pool_create(DeviceOrdinal device, MemPoolHandle& pool) 
 
 CuResult CudaDriver::mem_pool_destroy(MemPoolHandle pool) { return cuda_.mem_pool_destroy(pool); }
 
-CuResult CudaDriver::mem_pool_set_attribute(MemPoolHandle pool, MemPoolAttribute attribute, std::uint64_t value) {
+CuResult CudaDriver::mem_pool_set_attribute(MemPoolHandle pool, MemPoolAttribute attribute,
+                                            std::uint64_t value) {
   return cuda_.mem_pool_set_attribute(pool, attribute, &value);
 }
 
-CuResult CudaDriver::mem_pool_get_attribute(MemPoolHandle pool, MemPoolAttribute attribute, std::uint64_t& value) {
-  return fetch(value, [&](std::uint64_t* out) { return cuda_.mem_pool_get_attribute(pool, attribute, out); });
+CuResult CudaDriver::mem_pool_get_attribute(MemPoolHandle pool, MemPoolAttribute attribute,
+                                            std::uint64_t& value) {
+  return fetch(value, [&](std::uint64_t* out) {
+    return cuda_.mem_pool_get_attribute(pool, attribute, out);
+  });
 }
 
 CuResult CudaDriver::mem_pool_trim_to(MemPoolHandle pool, Bytes bytes_to_keep) {
   return cuda_.mem_pool_trim_to(pool, bytes_to_keep);
 }
 
-CuResult CudaDriver::mem_alloc_from_pool_async(Bytes size, MemPoolHandle pool, StreamHandle stream, DevicePtr& ptr) {
-  return fetch(ptr, [&](DevicePtr* out) { return cuda_.mem_alloc_from_pool_async(out, size, pool, stream); });
+CuResult CudaDriver::mem_alloc_from_pool_async(Bytes size, MemPoolHandle pool, StreamHandle stream,
+                                               DevicePtr& ptr) {
+  return fetch(ptr, [&](DevicePtr* out) {
+    return cuda_.mem_alloc_from_pool_async(out, size, pool, stream);
+  });
 }
 
-CuResult CudaDriver::mem_free_async(DevicePtr ptr, StreamHandle stream) { return cuda_.mem_free_async(ptr, stream); }
+CuResult CudaDriver::mem_free_async(DevicePtr ptr, StreamHandle stream) {
+  return cuda_.mem_free_async(ptr, stream);
+}
 
 CuResult CudaDriver::mem_host_alloc(Bytes size, unsigned flags, void*& host) {
   return fetch(host, [&](void** out) { return cuda_.mem_host_alloc(out, size, flags); });
@@ -220,7 +254,8 @@ CuResult CudaDriver::mem_host_register(void* host, Bytes size, unsigned flags) {
 CuResult CudaDriver::mem_host_unregister(void* host) { return cuda_.mem_host_unregister(host); }
 
 CuResult CudaDriver::mem_host_get_device_pointer(void* host, DevicePtr& ptr) {
-  return fetch(ptr, [&](DevicePtr* out) { return cuda_.mem_host_get_device_pointer(out, host, 0); });
+  return fetch(ptr,
+               [&](DevicePtr* out) { return cuda_.mem_host_get_device_pointer(out, host, 0); });
 }
 
 CuResult CudaDriver::mem_alloc_managed(Bytes size, unsigned flags, DevicePtr& ptr) {
@@ -228,12 +263,15 @@ CuResult CudaDriver::mem_alloc_managed(Bytes size, unsigned flags, DevicePtr& pt
 }
 
 CuResult CudaDriver::mem_get_address_range(DevicePtr inside, AddressRange& range) {
-  return fetch(range, [&](AddressRange* out) { return cuda_.mem_get_address_range(&out->begin, &out->size, inside); });
+  return fetch(range, [&](AddressRange* out) {
+    return cuda_.mem_get_address_range(&out->begin, &out->size, inside);
+  });
 }
 
 CuResult CudaDriver::pointer_get_device(DevicePtr ptr, DeviceOrdinal& device) {
-  return fetch(
-      device, [&](DeviceOrdinal* out) { return cuda_.pointer_get_device(out, PointerAttribute::device_ordinal, ptr); });
+  return fetch(device, [&](DeviceOrdinal* out) {
+    return cuda_.pointer_get_device(out, PointerAttribute::device_ordinal, ptr);
+  });
 }
 
 // --- memory: of other processes ---
@@ -243,7 +281,9 @@ CuResult CudaDriver::ipc_get_mem_handle(DevicePtr ptr, IpcMemHandle& handle) {
 }
 
 CuResult CudaDriver::ipc_open_mem_handle(const IpcMemHandle& handle, DevicePtr& ptr) {
-  return fetch(ptr, [&](DevicePtr* out) { return cuda_.ipc_open_mem_handle(out, handle, kIpcLazyEnablePeerAccess); });
+  return fetch(ptr, [&](DevicePtr* out) {
+    return cuda_.ipc_open_mem_handle(out, handle, kIpcLazyEnablePeerAccess);
+  });
 }
 
 CuResult CudaDriver::ipc_close_mem_handle(DevicePtr ptr) { return cuda_.ipc_close_mem_handle(ptr); }
@@ -258,15 +298,18 @@ CuResult CudaDriver::memcpy_device_to_host(void* to, DevicePtr from, Bytes size)
   return cuda_.memcpy_device_to_host(to, from, size);
 }
 
-CuResult CudaDriver::memcpy_host_to_device_async(DevicePtr to, const void* from, Bytes size, StreamHandle stream) {
+CuResult CudaDriver::memcpy_host_to_device_async(DevicePtr to, const void* from, Bytes size,
+                                                 StreamHandle stream) {
   return cuda_.memcpy_host_to_device_async(to, from, size, stream);
 }
 
-CuResult CudaDriver::memcpy_device_to_host_async(void* to, DevicePtr from, Bytes size, StreamHandle stream) {
+CuResult CudaDriver::memcpy_device_to_host_async(void* to, DevicePtr from, Bytes size,
+                                                 StreamHandle stream) {
   return cuda_.memcpy_device_to_host_async(to, from, size, stream);
 }
 
-CuResult CudaDriver::memcpy_device_to_device_async(DevicePtr to, DevicePtr from, Bytes size, StreamHandle stream) {
+CuResult CudaDriver::memcpy_device_to_device_async(DevicePtr to, DevicePtr from, Bytes size,
+                                                   StreamHandle stream) {
   return cuda_.memcpy_device_to_device_async(to, from, size, stream);
 }
 
@@ -274,7 +317,8 @@ CuResult CudaDriver::memset_d8(DevicePtr to, std::uint8_t value, Bytes size) {
   return cuda_.memset_d8(to, value, size);
 }
 
-CuResult CudaDriver::memset_d8_async(DevicePtr to, std::uint8_t value, Bytes size, StreamHandle stream) {
+CuResult CudaDriver::memset_d8_async(DevicePtr to, std::uint8_t value, Bytes size,
+                                     StreamHandle stream) {
   return cuda_.memset_d8_async(to, value, size, stream);
 }
 
@@ -304,7 +348,8 @@ CuResult CudaDriver::stream_is_capturing(StreamHandle stream, CaptureStatus& sta
 
 CuResult CudaDriver::stream_get_capture_info(StreamHandle stream, CaptureInfo& info) {
   return fetch(info, [&](CaptureInfo* out) {
-    return cuda_.stream_get_capture_info(stream, &out->status, &out->id, &out->graph, nullptr, nullptr);
+    return cuda_.stream_get_capture_info(stream, &out->status, &out->id, &out->graph, nullptr,
+                                         nullptr);
   });
 }
 
@@ -314,7 +359,9 @@ CuResult CudaDriver::stream_wait_event(StreamHandle stream, EventHandle event) {
 
 CuResult CudaDriver::stream_query(StreamHandle stream) { return cuda_.stream_query(stream); }
 
-CuResult CudaDriver::stream_synchronize(StreamHandle stream) { return cuda_.stream_synchronize(stream); }
+CuResult CudaDriver::stream_synchronize(StreamHandle stream) {
+  return cuda_.stream_synchronize(stream);
+}
 
 CuResult CudaDriver::stream_begin_capture(StreamHandle stream, CaptureMode mode) {
   return cuda_.stream_begin_capture(stream, mode);
@@ -327,10 +374,13 @@ CuResult CudaDriver::stream_end_capture(StreamHandle stream, GraphHandle& graph)
 // --- events ---
 
 CuResult CudaDriver::event_create(EventHandle& event) {
-  return fetch(event, [&](EventHandle* out) { return cuda_.event_create(out, kEventDisableTiming); });
+  return fetch(event,
+               [&](EventHandle* out) { return cuda_.event_create(out, kEventDisableTiming); });
 }
 
-CuResult CudaDriver::event_record(EventHandle event, StreamHandle stream) { return cuda_.event_record(event, stream); }
+CuResult CudaDriver::event_record(EventHandle event, StreamHandle stream) {
+  return cuda_.event_record(event, stream);
+}
 
 CuResult CudaDriver::event_query(EventHandle event) { return cuda_.event_query(event); }
 
@@ -354,15 +404,20 @@ CuResult CudaDriver::graph_launch(GraphExecHandle exec, StreamHandle stream) {
 
 CuResult CudaDriver::graph_destroy(GraphHandle graph) { return cuda_.graph_destroy(graph); }
 
-CuResult CudaDriver::graph_exec_destroy(GraphExecHandle exec) { return cuda_.graph_exec_destroy(exec); }
+CuResult CudaDriver::graph_exec_destroy(GraphExecHandle exec) {
+  return cuda_.graph_exec_destroy(exec);
+}
 
-CuResult CudaDriver::user_object_create(void* argument, UserObjectDestructor destroy, UserObjectHandle& object) {
+CuResult CudaDriver::user_object_create(void* argument, UserObjectDestructor destroy,
+                                        UserObjectHandle& object) {
   return fetch(object, [&](UserObjectHandle* out) {
     return cuda_.user_object_create(out, argument, destroy, 1, kUserObjectNoDestructorSync);
   });
 }
 
-CuResult CudaDriver::user_object_release(UserObjectHandle object) { return cuda_.user_object_release(object, 1); }
+CuResult CudaDriver::user_object_release(UserObjectHandle object) {
+  return cuda_.user_object_release(object, 1);
+}
 
 CuResult CudaDriver::graph_retain_user_object(GraphHandle graph, UserObjectHandle object) {
   return cuda_.graph_retain_user_object(graph, object, 1, kGraphUserObjectMove);

@@ -9,10 +9,10 @@ namespace {
 enum class Need { required, optional };
 
 Error missing_symbol(const char* symbol, int version, CuResult result) {
-  return {
-      ErrorCode::unsupported,
-      fmt::format("the CUDA driver does not offer {} as of CUDA {}.{} ({}); a driver for CUDA 11.4 or newer is needed",
-                  symbol, version / 1000, version % 1000 / 10, to_string(result))};
+  return {ErrorCode::unsupported,
+          fmt::format("the CUDA driver does not offer {} as of CUDA {}.{} ({}); a driver for CUDA "
+                      "11.4 or newer is needed",
+                      symbol, version / 1000, version % 1000 / 10, to_string(result))};
 }
 
 }  // namespace
@@ -20,10 +20,12 @@ Error missing_symbol(const char* symbol, int version, CuResult result) {
 Result<SymbolFinder> SymbolFinder::create(const ExportLookup& exports) {
   SymbolFinder finder;
   finder.current_ = reinterpret_cast<GetProcAddress>(exports("cuGetProcAddress_v2"));
-  if (!finder.current_) finder.old_ = reinterpret_cast<GetProcAddressV1>(exports("cuGetProcAddress"));
+  if (!finder.current_)
+    finder.old_ = reinterpret_cast<GetProcAddressV1>(exports("cuGetProcAddress"));
   if (!finder.current_ && !finder.old_) {
     return Error{ErrorCode::unsupported,
-                 "the CUDA driver does not export cuGetProcAddress; a driver for CUDA 11.4 or newer is needed"};
+                 "the CUDA driver does not export cuGetProcAddress; a driver for CUDA 11.4 or "
+                 "newer is needed"};
   }
   return finder;
 }
@@ -43,7 +45,8 @@ Result<CudaSymbols> CudaSymbols::load(const SymbolFinder& finder) {
   CuResult result = CuResult::success;
 #define VPMM_CUDA_SYMBOL(call, symbol, version, need, parameters)                                 \
   symbols.call = reinterpret_cast<decltype(symbols.call)>(finder.find(#symbol, version, result)); \
-  if (!symbols.call && Need::need == Need::required) return missing_symbol(#symbol, version, result);
+  if (!symbols.call && Need::need == Need::required)                                              \
+    return missing_symbol(#symbol, version, result);
 #include "driver/cuda/cuda_symbols.def"
 #undef VPMM_CUDA_SYMBOL
   return symbols;

@@ -12,8 +12,8 @@ namespace vpmm::driver::cuda {
 // Finds what libcuda exports by name; dlsym, except in tests.
 using ExportLookup = std::function<void*(const char* name)>;
 
-// Finds entry points by name and interface version through cuGetProcAddress. Always the legacy default
-// stream's variants: handle 0 must mean the same here as in the caller's own CUDA calls.
+// Finds entry points by name and interface version through cuGetProcAddress. Always the legacy
+// default stream's variants: handle 0 must mean the same here as in the caller's own CUDA calls.
 class SymbolFinder {
  public:
   static Result<SymbolFinder> create(const ExportLookup& exports);
@@ -28,7 +28,8 @@ class SymbolFinder {
 
 // A pointer per call, null where an optional symbol is missing.
 struct CudaSymbols {
-#define VPMM_CUDA_SYMBOL(call, symbol, version, need, parameters) CuResult(*call) parameters = nullptr;
+#define VPMM_CUDA_SYMBOL(call, symbol, version, need, parameters) \
+  CuResult(*call) parameters = nullptr;
 #include "driver/cuda/cuda_symbols.def"
 #undef VPMM_CUDA_SYMBOL
 

@@ -12,15 +12,18 @@ constexpr const char* kLibrary = "libcuda.so.1";
 Error no_library(const char* reason) {
   return {
       ErrorCode::no_driver,
-      fmt::format("no CUDA driver: {} was not found; use the simulator with VPMM_DRIVER=sim ({})", kLibrary, reason)};
+      fmt::format("no CUDA driver: {} was not found; use the simulator with VPMM_DRIVER=sim ({})",
+                  kLibrary, reason)};
 }
 
 Error init_failed(CuResult result) {
   const bool no_gpu = result == CuResult::no_device;
-  return {no_gpu ? ErrorCode::no_driver : ErrorCode::driver_failed,
-          fmt::format("the CUDA driver is installed but cuInit failed with {} ({}){}; without a usable GPU, use the "
-                      "simulator with VPMM_DRIVER=sim",
-                      to_string(result), static_cast<int>(result), no_gpu ? ": it sees no GPU" : "")};
+  return {
+      no_gpu ? ErrorCode::no_driver : ErrorCode::driver_failed,
+      fmt::format("the CUDA driver is installed but cuInit failed with {} ({}){}; without a usable "
+                  "GPU, use the "
+                  "simulator with VPMM_DRIVER=sim",
+                  to_string(result), static_cast<int>(result), no_gpu ? ": it sees no GPU" : "")};
 }
 
 }  // namespace

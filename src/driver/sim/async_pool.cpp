@@ -31,7 +31,8 @@ AsyncPool::~AsyncPool() {
 }
 
 bool AsyncPool::complete(const Block& block) const {
-  return block.freed_at.slot == kHostSlot || timeline_.complete({block.freed_at.slot, block.freed_at.n});
+  return block.freed_at.slot == kHostSlot ||
+         timeline_.complete({block.freed_at.slot, block.freed_at.n});
 }
 
 CuResult AsyncPool::allocate(Bytes size, Slot slot, AddressRange& range) {
@@ -51,7 +52,8 @@ CuResult AsyncPool::allocate(Bytes size, Slot slot, AddressRange& range) {
 AsyncPool::Blocks::iterator AsyncPool::find_fit(Bytes size, Slot slot) {
   int tried = 0;
   const AddressRange home = home_of(size);
-  for (auto fit = by_size_.lower_bound({size, DevicePtr{}}); fit != by_size_.end() && tried < kFitsTried; ++fit) {
+  for (auto fit = by_size_.lower_bound({size, DevicePtr{}});
+       fit != by_size_.end() && tried < kFitsTried; ++fit) {
     if (!home.contains(fit->second)) continue;
     const auto block = blocks_.find(fit->second);
     if (usable(block->second, slot)) return block;
@@ -60,8 +62,8 @@ AsyncPool::Blocks::iterator AsyncPool::find_fit(Bytes size, Slot slot) {
   return blocks_.end();
 }
 
-// Blocks below half a page, which often live long, have a half of the space of their own: among large ones each would
-// keep a page.
+// Blocks below half a page, which often live long, have a half of the space of their own: among
+// large ones each would keep a page.
 AddressRange AsyncPool::home_of(Bytes size) const {
   const Bytes half = space_.size / 2;
   return {size < kLargeBlock ? space_.begin : space_.begin + half, half};
@@ -96,7 +98,8 @@ CuResult AsyncPool::grow(Bytes size, Slot slot, Blocks::iterator& block) {
 CuResult AsyncPool::find_growth(Bytes size, Slot slot, Growth& growth) {
   if (space_.empty()) {
     space_.size = kAddressSpace;
-    const CuResult result = memory_.reserve(space_.size, page(), DevicePtr{}, Memory::Owner::driver, space_.begin);
+    const CuResult result =
+        memory_.reserve(space_.size, page(), DevicePtr{}, Memory::Owner::driver, space_.begin);
     if (result != CuResult::success) {
       space_ = {};
       return result;
@@ -126,7 +129,8 @@ CuResult AsyncPool::back(AddressRange pages) {
   for (Bytes done = 0; done < pages.size; done += page()) {
     const CuResult result = memory_.plug_at({pages.begin + done, page()}, device_, Ownership::none);
     if (result == CuResult::success) continue;
-    for (Bytes undone = 0; undone < done; undone += page()) memory_.unplug_at({pages.begin + undone, page()});
+    for (Bytes undone = 0; undone < done; undone += page())
+      memory_.unplug_at({pages.begin + undone, page()});
     return result;
   }
   reserved_ += pages.size;
@@ -135,7 +139,8 @@ CuResult AsyncPool::back(AddressRange pages) {
 }
 
 void AsyncPool::unback(AddressRange pages) {
-  for (Bytes done = 0; done < pages.size; done += page()) memory_.unplug_at({pages.begin + done, page()});
+  for (Bytes done = 0; done < pages.size; done += page())
+    memory_.unplug_at({pages.begin + done, page()});
   reserved_ -= pages.size;
 }
 
@@ -203,7 +208,8 @@ void AsyncPool::put(Blocks::iterator block) {
   by_size_.emplace(block->second.size, block->first);
 }
 
-// One place in one stream must stand for both blocks: the same stream's later one, or any complete one.
+// One place in one stream must stand for both blocks: the same stream's later one, or any complete
+// one.
 bool AsyncPool::absorb(Blocks::iterator left, Blocks::iterator right) {
   Block& a = left->second;
   const Block& b = right->second;
@@ -221,7 +227,8 @@ void AsyncPool::merge_complete() {
   for (auto block = blocks_.begin(); block != blocks_.end(); ++block) {
     if (!block->second.is_free) continue;
     by_size_.erase({block->second.size, block->first});
-    for (auto next = std::next(block); next != blocks_.end() && next->second.is_free; next = std::next(block)) {
+    for (auto next = std::next(block); next != blocks_.end() && next->second.is_free;
+         next = std::next(block)) {
       const std::pair key{next->second.size, next->first};
       if (!absorb(block, next)) break;
       by_size_.erase(key);
@@ -262,7 +269,9 @@ void AsyncPool::trim_to(Bytes bytes_to_keep) {
 
 CuResult AsyncPool::set_attribute(MemPoolAttribute attribute, std::uint64_t value) {
   switch (attribute) {
-    case MemPoolAttribute::reuse_allow_internal_dependencies: internal_dependencies_ = value; return CuResult::success;
+    case MemPoolAttribute::reuse_allow_internal_dependencies:
+      internal_dependencies_ = value;
+      return CuResult::success;
     case MemPoolAttribute::release_threshold: release_threshold_ = value; return CuResult::success;
     case MemPoolAttribute::reserved_mem_high:
       if (value != 0) return CuResult::invalid_value;
@@ -280,7 +289,9 @@ CuResult AsyncPool::set_attribute(MemPoolAttribute attribute, std::uint64_t valu
 
 CuResult AsyncPool::get_attribute(MemPoolAttribute attribute, std::uint64_t& value) const {
   switch (attribute) {
-    case MemPoolAttribute::reuse_allow_internal_dependencies: value = internal_dependencies_; return CuResult::success;
+    case MemPoolAttribute::reuse_allow_internal_dependencies:
+      value = internal_dependencies_;
+      return CuResult::success;
     case MemPoolAttribute::release_threshold: value = release_threshold_; return CuResult::success;
     case MemPoolAttribute::reserved_mem_current: value = reserved_; return CuResult::success;
     case MemPoolAttribute::reserved_mem_high: value = reserved_high_; return CuResult::success;

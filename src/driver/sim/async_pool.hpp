@@ -13,9 +13,9 @@
 
 namespace vpmm::driver::sim {
 
-// Best fit over 512-byte blocks in one stretch of address space that is backed page by page, where a request lacks it.
-// A freed block serves the freeing stream at once and others when the work before the free is complete.
-// Single-threaded: the machine's lock is held.
+// Best fit over 512-byte blocks in one stretch of address space that is backed page by page, where
+// a request lacks it. A freed block serves the freeing stream at once and others when the work
+// before the free is complete. Single-threaded: the machine's lock is held.
 class AsyncPool {
  public:
   AsyncPool(Memory& memory, Timeline& timeline, DeviceOrdinal device)
@@ -54,7 +54,9 @@ class AsyncPool {
     Blocks::iterator tail;
   };
   bool complete(const Block& block) const;
-  bool usable(const Block& block, Slot slot) const { return block.freed_at.slot == slot || complete(block); }
+  bool usable(const Block& block, Slot slot) const {
+    return block.freed_at.slot == slot || complete(block);
+  }
   Blocks::iterator find_fit(Bytes size, Slot slot);
   CuResult grow(Bytes size, Slot slot, Blocks::iterator& block);
   CuResult find_growth(Bytes size, Slot slot, Growth& growth);

@@ -1,4 +1,5 @@
-// driver/sim: what each call costs on the virtual clock: measured, in an idle process and in a busy one.
+// driver/sim: what each call costs on the virtual clock: measured, in an idle process and in a busy
+// one.
 #pragma once
 
 #include <array>
@@ -11,9 +12,11 @@
 
 namespace vpmm::driver::sim {
 
-// A cost that depends on the size: straight lines between measured sizes, in proportion beyond the last.
+// A cost that depends on the size: straight lines between measured sizes, in proportion beyond the
+// last.
 struct SizedCost {
-  static constexpr std::array<Bytes, 6> kSizes = {2 * kMiB, 16 * kMiB, 64 * kMiB, 256 * kMiB, kGiB, 4 * kGiB};
+  static constexpr std::array<Bytes, 6> kSizes = {2 * kMiB,   16 * kMiB, 64 * kMiB,
+                                                  256 * kMiB, kGiB,      4 * kGiB};
   std::array<std::uint64_t, 6> ns;
 
   constexpr SizedCost plus(std::uint64_t more_ns) const {
@@ -25,7 +28,8 @@ struct SizedCost {
     if (size <= kSizes.front()) return ns.front();
     for (std::size_t i = 1; i < kSizes.size(); ++i) {
       if (size > kSizes[i]) continue;
-      const double part = static_cast<double>(size - kSizes[i - 1]) / static_cast<double>(kSizes[i] - kSizes[i - 1]);
+      const double part = static_cast<double>(size - kSizes[i - 1]) /
+                          static_cast<double>(kSizes[i] - kSizes[i - 1]);
       const double step = static_cast<double>(ns[i]) - static_cast<double>(ns[i - 1]);
       return static_cast<std::uint64_t>(static_cast<double>(ns[i - 1]) + part * step);
     }
@@ -34,8 +38,8 @@ struct SizedCost {
   }
 };
 
-// What it costs to create, map and give back chunks, and to ask what is free. A call about several mappings costs the
-// sum over them.
+// What it costs to create, map and give back chunks, and to ask what is free. A call about several
+// mappings costs the sum over them.
 struct MappingCosts {
   SizedCost create;
   SizedCost map;
@@ -58,29 +62,36 @@ constexpr MappingCosts kIdleCosts{
     // clang-format on
 };
 
-// In a process that computes meanwhile each takes so much more, whatever the size: means of ten training runs on H100s
-// of 80 GB, driver 580 (mixtures of experts, a U-Net, an encoder: bench/torch), less what kIdleCosts has for chunks of
-// their sizes. One call that sets access or unmaps is about several mappings, and counts once for each.
+// In a process that computes meanwhile each takes so much more, whatever the size: means of ten
+// training runs on H100s of 80 GB, driver 580 (mixtures of experts, a U-Net, an encoder:
+// bench/torch), less what kIdleCosts has for chunks of their sizes. One call that sets access or
+// unmaps is about several mappings, and counts once for each.
 constexpr MappingCosts kBusyCosts{
-    .create = kIdleCosts.create.plus(13'000),          // 15 to 30 us, 22 in the mean; less 9
-    .map = kIdleCosts.map.plus(8'000),                 // 7 to 11, 9 in the mean; less 1
-    .set_access = kIdleCosts.set_access.plus(20'000),  // 37 to 53 a mapping, 45 in the mean; less 25
-    .unmap = kIdleCosts.unmap.plus(32'000),            // 29 to 56 a mapping, 47 in the mean; less 15
-    .release = kIdleCosts.release.plus(25'000),        // 26 to 73, 46 in the mean; less 21
-    .mem_get_info_ns = 62'000,                         // 58 to 70
+    .create = kIdleCosts.create.plus(13'000),  // 15 to 30 us, 22 in the mean; less 9
+    .map = kIdleCosts.map.plus(8'000),         // 7 to 11, 9 in the mean; less 1
+    .set_access =
+        kIdleCosts.set_access.plus(20'000),      // 37 to 53 a mapping, 45 in the mean; less 25
+    .unmap = kIdleCosts.unmap.plus(32'000),      // 29 to 56 a mapping, 47 in the mean; less 15
+    .release = kIdleCosts.release.plus(25'000),  // 26 to 73, 46 in the mean; less 21
+    .mem_get_info_ns = 62'000,                   // 58 to 70
 };
 
-constexpr const MappingCosts& mapping_costs(Costs costs) { return costs == Costs::idle ? kIdleCosts : kBusyCosts; }
+constexpr const MappingCosts& mapping_costs(Costs costs) {
+  return costs == Costs::idle ? kIdleCosts : kBusyCosts;
+}
 
 // All others are the same in both kinds of process: nobody has measured them in a busy one.
 //
-// Of these, 2 MiB, 64 MiB and 1 GiB were measured; the others lie on the straight lines through them.
+// Of these, 2 MiB, 64 MiB and 1 GiB were measured; the others lie on the straight lines through
+// them.
 constexpr SizedCost kExportCost{{504'000, 546'000, 692'000, 714'000, 801'000, 1'150'000}};
-constexpr SizedCost kSetAccessOfImportCost{{544'000, 564'000, 631'000, 667'000, 810'000, 1'380'000}};
+constexpr SizedCost kSetAccessOfImportCost{
+    {544'000, 564'000, 631'000, 667'000, 810'000, 1'380'000}};
 constexpr SizedCost kPlainAllocCost{{28'000, 29'000, 32'000, 42'000, 77'000, 216'000}};
 constexpr SizedCost kPlainFreeCost{{24'000, 28'000, 40'000, 86'000, 271'000, 1'010'000}};
 
-// Calls whose cost depends neither on a size nor on the process. Those above are charged apart and have 0 here.
+// Calls whose cost depends neither on a size nor on the process. Those above are charged apart and
+// have 0 here.
 constexpr std::uint64_t fixed_cost_ns(Call call) {
   switch (call) {
     case Call::mem_create:
@@ -99,7 +110,8 @@ constexpr std::uint64_t fixed_cost_ns(Call call) {
     case Call::mem_free_async: return 240;
     case Call::mem_host_alloc:
     case Call::mem_free_host:
-    case Call::mem_host_register:  // this one and those below not measured: as dear as the two above
+    case Call::mem_host_register:  // this one and those below not measured: as dear as the two
+                                   // above
     case Call::mem_host_unregister:
     case Call::ipc_open_mem_handle:
     case Call::ipc_close_mem_handle: return 50'000;

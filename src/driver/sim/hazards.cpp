@@ -13,7 +13,9 @@ constexpr std::size_t kHazardsKept = 100;
 constexpr std::size_t kStreamNamesKept = 16;
 constexpr std::uint64_t kFirstCollect = 1 << 16;
 
-const char* to_string(MemoryAccess::Kind kind) { return kind == MemoryAccess::Kind::read ? "read" : "write"; }
+const char* to_string(MemoryAccess::Kind kind) {
+  return kind == MemoryAccess::Kind::read ? "read" : "write";
+}
 
 }  // namespace
 
@@ -40,23 +42,25 @@ void HazardChecker::remove(Shadow& shadow) {
 template <typename Update>
 void HazardChecker::change(const Piece& piece, Shadow::Cover cover, Update&& update) {
   const DevicePtr chunk_begin = piece.range.begin - piece.offset;
-  piece.shadow.visit(piece.offset, piece.offset + piece.range.size, cover,
-                     [&](Segments& segments, Bytes origin, std::uint32_t begin, std::uint32_t end) {
-                       const DevicePtr page = chunk_begin + origin;
-                       auto update_segment = [&](Segment& segment) {
-                         update(segment, AddressRange{page + segment.begin, segment.end - segment.begin});
-                       };
-                       replace(segments, begin, end, piece.shadow.blank(), update_segment);
-                     });
+  piece.shadow.visit(
+      piece.offset, piece.offset + piece.range.size, cover,
+      [&](Segments& segments, Bytes origin, std::uint32_t begin, std::uint32_t end) {
+        const DevicePtr page = chunk_begin + origin;
+        auto update_segment = [&](Segment& segment) {
+          update(segment, AddressRange{page + segment.begin, segment.end - segment.begin});
+        };
+        replace(segments, begin, end, piece.shadow.blank(), update_segment);
+      });
   collect_if_due();
 }
 
 // Cuts the segments at `begin` and `end`, fills gaps with blank ones, updates all in between.
 template <typename Update>
-void HazardChecker::replace(Segments& segments, std::uint32_t begin, std::uint32_t end, Ownership blank,
-                            Update& update) {
-  const auto first = std::partition_point(segments.begin(), segments.end(),
-                                          [begin](const Segment& segment) { return segment.end <= begin; });
+void HazardChecker::replace(Segments& segments, std::uint32_t begin, std::uint32_t end,
+                            Ownership blank, Update& update) {
+  const auto first =
+      std::partition_point(segments.begin(), segments.end(),
+                           [begin](const Segment& segment) { return segment.end <= begin; });
   if (first != segments.end() && first->begin == begin && first->end == end) {
     records_ -= first->records();
     update(*first);
@@ -128,7 +132,8 @@ void HazardChecker::access(const Piece& piece, MemoryAccess::Kind kind, const Ac
       segment.more_reads.clear();
       return;
     }
-    if (!ordered(segment.write, actor)) report_unordered(segment.write, "write", range, actor, "read");
+    if (!ordered(segment.write, actor))
+      report_unordered(segment.write, "write", range, actor, "read");
     add_read(segment, actor);
   });
 }
@@ -139,8 +144,8 @@ void HazardChecker::allocate(const Piece& piece, Allocator allocator, const Acto
   const std::uint64_t base = observed ? to_integer(piece.range.begin) - piece.offset : 0;
   change(piece, Shadow::Cover::whole, [&](Segment& segment, AddressRange range) {
     if (observed && segment.owner == Ownership::allocated) {
-      report(Hazard::Kind::unordered_accesses, range, segment.write, actor.at, "memory that is still allocated",
-             describe(actor.at, ""),
+      report(Hazard::Kind::unordered_accesses, range, segment.write, actor.at,
+             "memory that is still allocated", describe(actor.at, ""),
              "the earlier allocation must be deallocated before its memory is handed out again");
     } else {
       check_order(segment, range, actor, "");
@@ -178,18 +183,21 @@ void HazardChecker::deallocate_in_capture(const Piece& piece) {
 }
 
 // Whether the accessor may touch this memory at all; reports when not.
-bool HazardChecker::owned(const Segment& segment, const Piece& piece, AddressRange range, const Actor& actor) {
+bool HazardChecker::owned(const Segment& segment, const Piece& piece, AddressRange range,
+                          const Actor& actor) {
   const char* use = "use";
   switch (segment.owner) {
     case Ownership::none:
       if (!piece.shadow.annotated()) return true;
-      report(Hazard::Kind::use_before_allocate, range, Position{}, actor.at, "no allocation of this memory",
-             describe(actor.at, use), "the memory must be allocated before it is used");
+      report(Hazard::Kind::use_before_allocate, range, Position{}, actor.at,
+             "no allocation of this memory", describe(actor.at, use),
+             "the memory must be allocated before it is used");
       return false;
     case Ownership::freed:
       report(Hazard::Kind::use_after_free, range, segment.write, actor.at,
              segment.write.what == kDeallocateName ? describe(segment.write, "") : "deallocate",
-             describe(actor.at, use), "the use must be queued, and ordered, before the deallocation");
+             describe(actor.at, use),
+             "the use must be queued, and ordered, before the deallocation");
       return false;
     case Ownership::allocated:
     case Ownership::captured:
@@ -204,31 +212,37 @@ bool HazardChecker::owned(const Segment& segment, const Piece& piece, AddressRan
   return true;
 }
 
-void HazardChecker::check_order(const Segment& segment, AddressRange range, const Actor& actor, std::string_view verb) {
-  if (!ordered(segment.write, actor)) return report_unordered(segment.write, "write", range, actor, verb);
-  if (!ordered(segment.read, actor)) return report_unordered(segment.read, "read", range, actor, verb);
+void HazardChecker::check_order(const Segment& segment, AddressRange range, const Actor& actor,
+                                std::string_view verb) {
+  if (!ordered(segment.write, actor))
+    return report_unordered(segment.write, "write", range, actor, verb);
+  if (!ordered(segment.read, actor))
+    return report_unordered(segment.read, "read", range, actor, verb);
   for (const Position& read : segment.more_reads) {
     if (!ordered(read, actor)) return report_unordered(read, "read", range, actor, verb);
   }
 }
 
-void HazardChecker::report_unordered(const Position& earlier, std::string_view earlier_verb, AddressRange range,
-                                     const Actor& actor, std::string_view verb) {
+void HazardChecker::report_unordered(const Position& earlier, std::string_view earlier_verb,
+                                     AddressRange range, const Actor& actor,
+                                     std::string_view verb) {
   auto kind = Hazard::Kind::unordered_accesses;
   if (earlier.what == kAllocateName) kind = Hazard::Kind::use_before_allocate;
   if (actor.at.what == kDeallocateName) kind = Hazard::Kind::use_after_free;
   if (actor.at.what == kAllocateName) kind = Hazard::Kind::unordered_accesses;
-  const bool earlier_is_annotation = earlier.what == kAllocateName || earlier.what == kDeallocateName;
-  report(kind, range, earlier, actor.at, describe(earlier, earlier_is_annotation ? "" : earlier_verb),
-         describe(actor.at, verb),
-         fmt::format("{} must wait for {}: by stream order, an event or the host", describe_place(actor.at),
-                     describe_place(earlier)));
+  const bool earlier_is_annotation =
+      earlier.what == kAllocateName || earlier.what == kDeallocateName;
+  report(kind, range, earlier, actor.at,
+         describe(earlier, earlier_is_annotation ? "" : earlier_verb), describe(actor.at, verb),
+         fmt::format("{} must wait for {}: by stream order, an event or the host",
+                     describe_place(actor.at), describe_place(earlier)));
 }
 
 void HazardChecker::add_read(Segment& segment, const Actor& actor) {
   // A read that is ordered before this one adds nothing: whoever waits for this one waits for both.
   auto& more = segment.more_reads;
-  more.erase(std::remove_if(more.begin(), more.end(), [&](const Position& read) { return ordered(read, actor); }),
+  more.erase(std::remove_if(more.begin(), more.end(),
+                            [&](const Position& read) { return ordered(read, actor); }),
              more.end());
   if (ordered(segment.read, actor)) {
     segment.read = actor.at;
@@ -237,9 +251,10 @@ void HazardChecker::add_read(Segment& segment, const Actor& actor) {
   }
 }
 
-void HazardChecker::unmapped_access(AddressRange range, MemoryAccess::Kind kind, const Actor& actor) {
-  report(Hazard::Kind::unmapped_access, range, Position{}, actor.at, "no mapping that this device may access",
-         describe(actor.at, to_string(kind)),
+void HazardChecker::unmapped_access(AddressRange range, MemoryAccess::Kind kind,
+                                    const Actor& actor) {
+  report(Hazard::Kind::unmapped_access, range, Position{}, actor.at,
+         "no mapping that this device may access", describe(actor.at, to_string(kind)),
          "the address must be mapped and accessible before work that uses it is queued");
 }
 
@@ -249,19 +264,22 @@ void HazardChecker::unmapped_annotation(AddressRange range, const Actor& actor) 
 }
 
 void HazardChecker::unmapped_too_early(AddressRange range, const Position& use, const Actor& host) {
-  report(Hazard::Kind::unmapped_too_early, range, use, host.at, describe(use, "use"), describe(host.at, ""),
+  report(Hazard::Kind::unmapped_too_early, range, use, host.at, describe(use, "use"),
+         describe(host.at, ""),
          fmt::format("the host must see {} complete before it unmaps", describe_place(use)));
 }
 
-void HazardChecker::report(Hazard::Kind kind, AddressRange range, const Position& first, const Position& second,
-                           std::string first_text, std::string second_text, std::string missing) {
+void HazardChecker::report(Hazard::Kind kind, AddressRange range, const Position& first,
+                           const Position& second, std::string first_text, std::string second_text,
+                           std::string missing) {
   const std::pair pair{first, second};
   if (count_ != 0 && kind == last_kind_ && pair == last_pair_) return;
   last_kind_ = kind;
   last_pair_ = pair;
   ++count_;
   if (hazards_.size() >= kHazardsKept) return;
-  hazards_.push_back({kind, range, std::move(first_text), std::move(second_text), std::move(missing)});
+  hazards_.push_back(
+      {kind, range, std::move(first_text), std::move(second_text), std::move(missing)});
 }
 
 NameId HazardChecker::intern(std::string_view name) {
@@ -340,8 +358,9 @@ void HazardChecker::coarsen() {
 void HazardChecker::forget_what_the_host_knows(Segment& segment) const {
   auto known = [this](const Position& position) { return host_.covers(position.slot, position.n); };
   if (known(segment.write)) segment.write = Position{};
-  segment.more_reads.erase(std::remove_if(segment.more_reads.begin(), segment.more_reads.end(), known),
-                           segment.more_reads.end());
+  segment.more_reads.erase(
+      std::remove_if(segment.more_reads.begin(), segment.more_reads.end(), known),
+      segment.more_reads.end());
   if (!known(segment.read)) return;
   segment.read = Position{};
   if (segment.more_reads.empty()) return;
@@ -353,7 +372,8 @@ void HazardChecker::merge_neighbours(Segments& segments, Ownership blank) {
   auto out = segments.begin();
   for (auto in = segments.begin(); in != segments.end(); ++in) {
     if (in->owner == blank && !in->write.exists() && !in->read.exists()) continue;
-    if (out != segments.begin() && std::prev(out)->end == in->begin && std::prev(out)->same_history(*in)) {
+    if (out != segments.begin() && std::prev(out)->end == in->begin &&
+        std::prev(out)->same_history(*in)) {
       std::prev(out)->end = in->end;
       continue;
     }

@@ -1,8 +1,9 @@
-// driver/sim: finds accesses to device memory that nothing orders, and uses of memory one does not own.
+// driver/sim: finds accesses to device memory that nothing orders, and uses of memory one does not
+// own.
 //
 // Operations are shown in the order in which they are queued. Edges of order only ever lead from an
-// operation queued earlier to one queued later, so checking each new access against what earlier ones
-// left in the shadow finds every unordered pair, whichever of the two runs first.
+// operation queued earlier to one queued later, so checking each new access against what earlier
+// ones left in the shadow finds every unordered pair, whichever of the two runs first.
 // Single-threaded: the machine's lock is held.
 #pragma once
 
@@ -78,7 +79,8 @@ class HazardChecker {
   template <typename Update>
   void change(const Piece& piece, Shadow::Cover cover, Update&& update);
   template <typename Update>
-  void replace(Segments& segments, std::uint32_t begin, std::uint32_t end, Ownership blank, Update& update);
+  void replace(Segments& segments, std::uint32_t begin, std::uint32_t end, Ownership blank,
+               Update& update);
   void append(Segment&& segment);
   void splice(Segments& segments, Segments::iterator first, Segments::iterator last);
 
@@ -87,9 +89,10 @@ class HazardChecker {
     return !earlier.exists() || actor.clock.covers(earlier.slot, earlier.n);
   }
   // Reports the first record of the segment that is not ordered before `actor`.
-  void check_order(const Segment& segment, AddressRange range, const Actor& actor, std::string_view verb);
-  void report_unordered(const Position& earlier, std::string_view earlier_verb, AddressRange range, const Actor& actor,
-                        std::string_view verb);
+  void check_order(const Segment& segment, AddressRange range, const Actor& actor,
+                   std::string_view verb);
+  void report_unordered(const Position& earlier, std::string_view earlier_verb, AddressRange range,
+                        const Actor& actor, std::string_view verb);
   void add_read(Segment& segment, const Actor& actor);
   void report(Hazard::Kind kind, AddressRange range, const Position& first, const Position& second,
               std::string first_text, std::string second_text, std::string missing);

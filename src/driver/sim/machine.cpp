@@ -24,7 +24,8 @@ Machine::Machine(const SimOptions& options)
       next_stream_id_(kFirstStreamId),
       small_plain_(static_cast<std::size_t>(options.device_count)) {
   timeline_.set_checker(checker_);
-  for (DeviceOrdinal device = 0; device < options.device_count; ++device) exports_.emplace_back(memory_.file(device));
+  for (DeviceOrdinal device = 0; device < options.device_count; ++device)
+    exports_.emplace_back(memory_.file(device));
   unmap_name_ = checker_.intern("unmap");
   work_names_ = {checker_.intern("kernel"),
                  checker_.intern("copy to the device"),
@@ -36,7 +37,8 @@ Machine::Machine(const SimOptions& options)
 
 Machine::~Machine() {
   for (const auto& [host, memory] : pinned_) {
-    if (memory.owner == PinnedMemory::Owner::driver) std::free(reinterpret_cast<void*>(to_integer(host)));
+    if (memory.owner == PinnedMemory::Owner::driver)
+      std::free(reinterpret_cast<void*>(to_integer(host)));
   }
 }
 
@@ -54,7 +56,9 @@ CuResult Machine::device_error(DeviceOrdinal device) {
   return is_device(device) ? context(device).error : CuResult::invalid_device;
 }
 
-CuResult Machine::caller_error() { return caller_->current ? context(*caller_->current).error : CuResult::success; }
+CuResult Machine::caller_error() {
+  return caller_->current ? context(*caller_->current).error : CuResult::success;
+}
 
 CuResult Machine::current_device(DeviceOrdinal& device) {
   if (!caller_->current) return CuResult::invalid_context;
@@ -93,7 +97,8 @@ CuResult Machine::device_get_uuid(DeviceOrdinal device, Uuid& uuid) {
   return CuResult::success;
 }
 
-CuResult Machine::device_get_attribute(DeviceAttribute attribute, DeviceOrdinal device, int& value) {
+CuResult Machine::device_get_attribute(DeviceAttribute attribute, DeviceOrdinal device,
+                                       int& value) {
   if (!is_device(device)) return CuResult::invalid_device;
   switch (attribute) {
     case DeviceAttribute::can_map_host_memory:
@@ -192,7 +197,8 @@ void Machine::destroy_context(DeviceOrdinal device) {
     event->life = Life::dead;
     --live_events_;
   }
-  std::erase_if(pools_, [device](const auto& entry) { return entry.second.pool->device() == device; });
+  std::erase_if(pools_,
+                [device](const auto& entry) { return entry.second.pool->device() == device; });
   exports_[static_cast<std::size_t>(device)].withdraw_all();
   std::erase_if(imports_, [&](const auto& entry) {
     if (entry.second.device != device) return false;
@@ -233,7 +239,8 @@ CuResult Machine::ctx_set_current(ContextHandle handle) {
 }
 
 CuResult Machine::ctx_get_id(ContextHandle handle, ContextId& id) {
-  std::optional<DeviceOrdinal> device = handle == ContextHandle{} ? caller_->current : find_context(handle);
+  std::optional<DeviceOrdinal> device =
+      handle == ContextHandle{} ? caller_->current : find_context(handle);
   if (!device) return CuResult::invalid_context;
   const Context& c = context(*device);
   if (!c.is_alive) return CuResult::context_is_destroyed;
@@ -247,7 +254,8 @@ CuResult Machine::ctx_get_device(DeviceOrdinal& device) { return current_device(
 CuResult Machine::ctx_synchronize() {
   DeviceOrdinal device = 0;
   if (const CuResult error = current_device(device); error != CuResult::success) return error;
-  if (const CuResult error = refuse_while_any_captures(device); error != CuResult::success) return error;
+  if (const CuResult error = refuse_while_any_captures(device); error != CuResult::success)
+    return error;
   if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
   timeline_.host_wait_device(device);
   stream_was_synchronised(device);
@@ -261,9 +269,11 @@ CuResult Machine::ctx_record_event(ContextHandle handle, EventHandle event_handl
   if (!context(*device).is_alive) return CuResult::context_is_destroyed;
   if (context(*device).error != CuResult::success) return context(*device).error;
   Event* event = nullptr;
-  if (const CuResult error = find_event(event_handle, event); error != CuResult::success) return error;
+  if (const CuResult error = find_event(event_handle, event); error != CuResult::success)
+    return error;
   if (event->device != *device) return CuResult::invalid_handle;
-  if (const CuResult error = refuse_while_any_captures(*device); error != CuResult::success) return error;
+  if (const CuResult error = refuse_while_any_captures(*device); error != CuResult::success)
+    return error;
   timeline_.record_all(*device, event->recording);
   event->is_recorded = true;
   event->captured_in = CaptureId{};

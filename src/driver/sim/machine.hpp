@@ -1,7 +1,8 @@
-// driver/sim: the simulated computer: devices, contexts, handles, and every driver call, one at a time.
+// driver/sim: the simulated computer: devices, contexts, handles, and every driver call, one at a
+// time.
 //
-// SimDriver takes the lock, says who calls (enter), makes the call and lets go of what it left behind.
-// Methods have the names and meanings of driver.hpp. machine_*.cpp hold them by subject.
+// SimDriver takes the lock, says who calls (enter), makes the call and lets go of what it left
+// behind. Methods have the names and meanings of driver.hpp. machine_*.cpp hold them by subject.
 #pragma once
 
 #include <array>
@@ -34,7 +35,8 @@ class Machine final : private WorkRunner {
 
   // `thread` names the calling thread, never reused. Charges the call and lets due work run.
   void enter(std::uint64_t thread, std::uint64_t cost_ns);
-  // Destructors of user objects whose last reference is gone; the caller runs them without the lock.
+  // Destructors of user objects whose last reference is gone; the caller runs them without the
+  // lock.
   struct Farewell {
     UserObjectDestructor destroy;
     void* argument;
@@ -47,7 +49,9 @@ class Machine final : private WorkRunner {
   Timeline& timeline() { return timeline_; }
   const HazardChecker& checker() const { return checker_; }
   Census census() const;
-  void set_used_by_others(DeviceOrdinal device, Bytes bytes) { memory_.set_used_by_others(device, bytes); }
+  void set_used_by_others(DeviceOrdinal device, Bytes bytes) {
+    memory_.set_used_by_others(device, bytes);
+  }
   void break_context(DeviceOrdinal device, CuResult error);
   void on_allocate(AddressRange range, StreamHandle stream);
   void on_allocate_any_stream(AddressRange range);
@@ -76,7 +80,11 @@ class Machine final : private WorkRunner {
     };
     std::vector<Default> per_thread_streams;  // by device
   };
-  enum class Life { live, destroyed, dead };  // dead: its context was reset; touching it crashes the real driver
+  enum class Life {
+    live,
+    destroyed,
+    dead
+  };  // dead: its context was reset; touching it crashes the real driver
   struct StreamHandleEntry {
     Life life = Life::live;
     Slot slot = 0;
@@ -132,7 +140,9 @@ class Machine final : private WorkRunner {
   bool can_access(DeviceOrdinal device, DeviceOrdinal peer) const {
     return device != peer && options_.peer_access_supported;
   }
-  bool is_device(DeviceOrdinal device) const { return device >= 0 && device < options_.device_count; }
+  bool is_device(DeviceOrdinal device) const {
+    return device >= 0 && device < options_.device_count;
+  }
   Context& context(DeviceOrdinal device) { return contexts_[static_cast<std::size_t>(device)]; }
   CuResult device_error(DeviceOrdinal device);  // sticky error, or success
   CuResult caller_error();                      // of the caller's context, when it has one
@@ -183,12 +193,13 @@ class Machine final : private WorkRunner {
 
   // machine_host.cpp
   CuResult unpin(void* host, PinnedMemory::Owner owner, CuResult if_missing);
-  AddressRange find_pinned(AddressRange inside) const;  // empty: not all of it is pinned, or not in one piece
+  AddressRange find_pinned(
+      AddressRange inside) const;  // empty: not all of it is pinned, or not in one piece
 
   // machine_captures.cpp: each refusal also invalidates the captures that it protects.
-  CuResult refuse_unsafe_call();                             // calls that may wait for the device
-  CuResult refuse_implicit(Slot slot);                       // the legacy stream, while a blocking stream captures
-  CuResult refuse_host_wait(Slot slot);                      // queries and waits for a stream
+  CuResult refuse_unsafe_call();         // calls that may wait for the device
+  CuResult refuse_implicit(Slot slot);   // the legacy stream, while a blocking stream captures
+  CuResult refuse_host_wait(Slot slot);  // queries and waits for a stream
   CuResult refuse_event_wait(const Event& event);            // queries and waits for an event
   CuResult refuse_while_any_captures(DeviceOrdinal device);  // calls about a whole context
   bool is_implicit(const Capture& capture, Slot slot) const;

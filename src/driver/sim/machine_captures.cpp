@@ -12,7 +12,8 @@ CuResult Machine::refuse_unsafe_call() {
   CuResult result = CuResult::success;
   captures_.for_each_valid([&](Capture& capture) {
     if (capture.mode == CaptureMode::relaxed) return;
-    const bool both_global = capture.mode == CaptureMode::global && caller_->capture_mode == CaptureMode::global;
+    const bool both_global =
+        capture.mode == CaptureMode::global && caller_->capture_mode == CaptureMode::global;
     if (capture.thread != thread_ && !both_global) return;
     capture.invalidated = true;
     result = CuResult::stream_capture_unsupported;
@@ -24,7 +25,9 @@ CuResult Machine::refuse_unsafe_call() {
 bool Machine::is_implicit(const Capture& capture, Slot slot) const {
   if (info(slot).kind != StreamKind::legacy || capture.device != info(slot).device) return false;
   return std::any_of(capture.members.begin(), capture.members.end(),
-                     [this](const CaptureMember& member) { return info(member.slot).kind == StreamKind::blocking; });
+                     [this](const CaptureMember& member) {
+                       return info(member.slot).kind == StreamKind::blocking;
+                     });
 }
 
 CuResult Machine::refuse_implicit(Slot slot) {
@@ -252,10 +255,12 @@ void Machine::bury_finished_execs() {
     drop_references(exec.user_objects);
     return true;
   };
-  dying_execs_.erase(std::remove_if(dying_execs_.begin(), dying_execs_.end(), is_over), dying_execs_.end());
+  dying_execs_.erase(std::remove_if(dying_execs_.begin(), dying_execs_.end(), is_over),
+                     dying_execs_.end());
 }
 
-CuResult Machine::user_object_create(void* argument, UserObjectDestructor destroy, UserObjectHandle& object) {
+CuResult Machine::user_object_create(void* argument, UserObjectDestructor destroy,
+                                     UserObjectHandle& object) {
   if (destroy == nullptr) return CuResult::invalid_value;
   if (const CuResult error = caller_error(); error != CuResult::success) return error;
   object = UserObjectHandle{next_graph_object_++};

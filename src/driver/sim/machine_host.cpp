@@ -1,4 +1,5 @@
-// driver/sim: host memory that the device may use: pinned by the driver, or registered by its owner.
+// driver/sim: host memory that the device may use: pinned by the driver, or registered by its
+// owner.
 #include <cstdlib>
 #include <iterator>
 
@@ -9,12 +10,16 @@ namespace {
 
 constexpr Bytes kHostPage = 4 * kKiB;
 constexpr Bytes kAddresses = Bytes{1} << 56;  // of a process, with room to spare
-constexpr unsigned kAllocFlags = kHostMemoryPortable | kHostMemoryDeviceMap | kHostMemoryWriteCombined;
-// What CUDA knows and this machine has nothing for: I/O memory, and memory that a device may only read.
+constexpr unsigned kAllocFlags =
+    kHostMemoryPortable | kHostMemoryDeviceMap | kHostMemoryWriteCombined;
+// What CUDA knows and this machine has nothing for: I/O memory, and memory that a device may only
+// read.
 constexpr unsigned kOtherRegisterFlags = 4 | 8;
 constexpr unsigned kRegisterFlags = kHostMemoryPortable | kHostMemoryDeviceMap;
 
-DevicePtr device_pointer(const void* host) { return DevicePtr{reinterpret_cast<std::uint64_t>(host)}; }
+DevicePtr device_pointer(const void* host) {
+  return DevicePtr{reinterpret_cast<std::uint64_t>(host)};
+}
 
 // Memory is pinned by whole pages.
 AddressRange pages_of(AddressRange range) {
@@ -58,7 +63,8 @@ CuResult Machine::mem_host_register(void* host, Bytes size, unsigned flags) {
   const auto after = pinned_.lower_bound(pages.end());
   if (after != pinned_.begin()) {
     const auto& [begin, memory] = *std::prev(after);
-    if (pages_of({begin, memory.size}).overlaps(pages)) return CuResult::host_memory_already_registered;
+    if (pages_of({begin, memory.size}).overlaps(pages))
+      return CuResult::host_memory_already_registered;
   }
   pinned_.emplace(range.begin, PinnedMemory{size, PinnedMemory::Owner::caller});
   return CuResult::success;

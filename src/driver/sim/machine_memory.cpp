@@ -24,13 +24,15 @@ CuResult Machine::mem_get_info(MemInfo& info) {
   return CuResult::success;
 }
 
-CuResult Machine::mem_get_allocation_granularity(const ChunkProperties& properties, Granularity, Bytes& granularity) {
+CuResult Machine::mem_get_allocation_granularity(const ChunkProperties& properties, Granularity,
+                                                 Bytes& granularity) {
   if (const CuResult error = vmm_error(properties.device); error != CuResult::success) return error;
   granularity = options_.granularity;
   return CuResult::success;
 }
 
-CuResult Machine::mem_address_reserve(Bytes size, Bytes alignment, DevicePtr hint, DevicePtr& begin) {
+CuResult Machine::mem_address_reserve(Bytes size, Bytes alignment, DevicePtr hint,
+                                      DevicePtr& begin) {
   if (!options_.vmm_supported) return CuResult::not_supported;
   if (const CuResult error = caller_error(); error != CuResult::success) return error;
   return memory_.reserve(size, alignment, hint, Memory::Owner::user, begin);
@@ -44,7 +46,8 @@ CuResult Machine::mem_address_free(AddressRange reservation) {
 
 CuResult Machine::mem_create(Bytes size, const ChunkProperties& properties, ChunkHandle& handle) {
   if (const CuResult error = vmm_error(properties.device); error != CuResult::success) return error;
-  if (properties.posix_file_descriptor && !options_.posix_file_descriptor_supported) return CuResult::not_supported;
+  if (properties.posix_file_descriptor && !options_.posix_file_descriptor_supported)
+    return CuResult::not_supported;
   charge(costs_.create.at(size));
   Chunk* chunk = nullptr;
   const CuResult result = memory_.create(size, properties.device, Ownership::none, chunk);
@@ -76,7 +79,8 @@ CuResult Machine::mem_map(AddressRange range, Bytes offset, ChunkHandle handle) 
 CuResult Machine::mem_unmap(AddressRange range) {
   if (!memory_.whole_mappings(range, mappings_)) return CuResult::invalid_value;
   for (const Mapping* mapping : mappings_) {
-    if (const CuResult error = vmm_error(mapping->chunk->device); error != CuResult::success) return error;
+    if (const CuResult error = vmm_error(mapping->chunk->device); error != CuResult::success)
+      return error;
   }
   for (const Mapping* mapping : mappings_) charge(costs_.unmap.at(mapping->range.size));
   const Actor host = timeline_.begin_host(unmap_name_);
@@ -84,7 +88,8 @@ CuResult Machine::mem_unmap(AddressRange range) {
   return memory_.unmap(mappings_);
 }
 
-// Work that went through this mapping must be known to be over; that the chunk lives on elsewhere is no excuse.
+// Work that went through this mapping must be known to be over; that the chunk lives on elsewhere
+// is no excuse.
 void Machine::check_unused(const Mapping& mapping, const Actor& host) {
   for (const Position& use : mapping.uses) {
     if (!timeline_.host_knows(use)) checker_.unmapped_too_early(mapping.range, use, host);
@@ -96,13 +101,16 @@ CuResult Machine::mem_set_access(AddressRange range, std::span<const AccessDescr
   std::uint64_t devices = 0;
   for (const AccessDescriptor& descriptor : access) {
     if (!is_device(descriptor.device)) return CuResult::invalid_value;
-    if (const CuResult error = vmm_error(descriptor.device); error != CuResult::success) return error;
+    if (const CuResult error = vmm_error(descriptor.device); error != CuResult::success)
+      return error;
     devices |= std::uint64_t{1} << descriptor.device;
   }
   for (const Mapping* mapping : mappings_) {
-    if (const CuResult error = vmm_error(mapping->chunk->device); error != CuResult::success) return error;
+    if (const CuResult error = vmm_error(mapping->chunk->device); error != CuResult::success)
+      return error;
     for (const AccessDescriptor& descriptor : access)
-      if (descriptor.device != mapping->chunk->device && !can_access(descriptor.device, mapping->chunk->device))
+      if (descriptor.device != mapping->chunk->device &&
+          !can_access(descriptor.device, mapping->chunk->device))
         return CuResult::invalid_device;
     const bool is_imported = mapping->chunk->home == Chunk::Home::imported;
     charge((is_imported ? kSetAccessOfImportCost : costs_.set_access).at(mapping->range.size));
@@ -133,20 +141,22 @@ CuResult Machine::alloc_small(DeviceOrdinal device, Bytes size, DevicePtr& ptr) 
 
 CuResult Machine::alloc_large(DeviceOrdinal device, Bytes size, DevicePtr& ptr) {
   AddressRange range;
-  const CuResult result = memory_.plug(round_up(size, options_.granularity), device, Ownership::driver, range);
+  const CuResult result =
+      memory_.plug(round_up(size, options_.granularity), device, Ownership::driver, range);
   if (result != CuResult::success) return result;
   plain_.emplace(range.begin, PlainAllocation{range, device, PlainAllocation::Kind::of_device});
   ptr = range.begin;
   return CuResult::success;
 }
 
-// Device memory that every device may use; the host may use all device memory here anyway. Unlike the real driver's it
-// does not leave the device, so more than the device has is refused.
+// Device memory that every device may use; the host may use all device memory here anyway. Unlike
+// the real driver's it does not leave the device, so more than the device has is refused.
 CuResult Machine::mem_alloc_managed(Bytes size, unsigned flags, DevicePtr& ptr) {
   DeviceOrdinal device = 0;
   if (const CuResult error = current_device(device); error != CuResult::success) return error;
   if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
-  if (size == 0 || (flags != kManagedAttachGlobal && flags != kManagedAttachHost)) return CuResult::invalid_value;
+  if (size == 0 || (flags != kManagedAttachGlobal && flags != kManagedAttachHost))
+    return CuResult::invalid_value;
   if (size > options_.capacity) return CuResult::out_of_memory;
   charge(kPlainAllocCost.at(size));
   const CuResult result = alloc_large(device, size, ptr);
@@ -206,15 +216,20 @@ CuResult Machine::pointer_get_device(DevicePtr ptr, DeviceOrdinal& device) {
 
 // Of the driver's own reservations only what is allocated counts, not what is mapped.
 AddressRange Machine::find_allocation(DevicePtr inside) {
-  if (const AddressRange mapping = memory_.find_user_mapping(inside); !mapping.empty()) return mapping;
+  if (const AddressRange mapping = memory_.find_user_mapping(inside); !mapping.empty())
+    return mapping;
   if (const auto after = plain_.upper_bound(inside); after != plain_.begin()) {
-    if (const AddressRange large = std::prev(after)->second.range; large.contains(inside)) return large;
+    if (const AddressRange large = std::prev(after)->second.range; large.contains(inside))
+      return large;
   }
   if (const auto after = imports_.upper_bound(inside); after != imports_.begin()) {
-    if (const AddressRange import = std::prev(after)->second.range; import.contains(inside)) return import;
+    if (const AddressRange import = std::prev(after)->second.range; import.contains(inside))
+      return import;
   }
   for (const auto& pool : small_plain_) {
-    if (const AddressRange block = pool ? pool->find_around(inside) : AddressRange{}; !block.empty()) return block;
+    if (const AddressRange block = pool ? pool->find_around(inside) : AddressRange{};
+        !block.empty())
+      return block;
   }
   for (const auto& [handle, entry] : pools_) {
     if (const AddressRange block = entry.pool->find_around(inside); !block.empty()) return block;
@@ -226,8 +241,9 @@ void Machine::free_block(AsyncPool& pool, AddressRange range, const Actor& actor
   mark_deallocated(range, actor);
   pool.free(range.begin, actor.at, actor.clock);
   if (pool.live() != 0) return;
-  std::erase_if(pools_,
-                [&](const auto& entry) { return entry.second.is_destroyed && entry.second.pool.get() == &pool; });
+  std::erase_if(pools_, [&](const auto& entry) {
+    return entry.second.is_destroyed && entry.second.pool.get() == &pool;
+  });
 }
 
 CuResult Machine::mem_pool_create(DeviceOrdinal device, MemPoolHandle& pool) {
@@ -255,7 +271,8 @@ Machine::PoolEntry* Machine::find_pool_of(DevicePtr ptr) {
 CuResult Machine::mem_pool_destroy(MemPoolHandle pool) {
   PoolEntry* entry = find_pool(pool);
   if (entry == nullptr) return CuResult::invalid_value;
-  if (const CuResult error = device_error(entry->pool->device()); error != CuResult::success) return error;
+  if (const CuResult error = device_error(entry->pool->device()); error != CuResult::success)
+    return error;
   if (entry->pool->live() == 0) {
     pools_.erase(static_cast<std::uintptr_t>(pool));
   } else {
@@ -264,18 +281,22 @@ CuResult Machine::mem_pool_destroy(MemPoolHandle pool) {
   return CuResult::success;
 }
 
-CuResult Machine::mem_pool_set_attribute(MemPoolHandle pool, MemPoolAttribute attribute, std::uint64_t value) {
+CuResult Machine::mem_pool_set_attribute(MemPoolHandle pool, MemPoolAttribute attribute,
+                                         std::uint64_t value) {
   PoolEntry* entry = find_pool(pool);
   if (entry == nullptr) return CuResult::invalid_value;
-  if (const CuResult error = device_error(entry->pool->device()); error != CuResult::success) return error;
+  if (const CuResult error = device_error(entry->pool->device()); error != CuResult::success)
+    return error;
   if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
   return entry->pool->set_attribute(attribute, value);
 }
 
-CuResult Machine::mem_pool_get_attribute(MemPoolHandle pool, MemPoolAttribute attribute, std::uint64_t& value) {
+CuResult Machine::mem_pool_get_attribute(MemPoolHandle pool, MemPoolAttribute attribute,
+                                         std::uint64_t& value) {
   PoolEntry* entry = find_pool(pool);
   if (entry == nullptr) return CuResult::invalid_value;
-  if (const CuResult error = device_error(entry->pool->device()); error != CuResult::success) return error;
+  if (const CuResult error = device_error(entry->pool->device()); error != CuResult::success)
+    return error;
   if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
   return entry->pool->get_attribute(attribute, value);
 }
@@ -283,13 +304,15 @@ CuResult Machine::mem_pool_get_attribute(MemPoolHandle pool, MemPoolAttribute at
 CuResult Machine::mem_pool_trim_to(MemPoolHandle pool, Bytes bytes_to_keep) {
   PoolEntry* entry = find_pool(pool);
   if (entry == nullptr) return CuResult::invalid_value;
-  if (const CuResult error = device_error(entry->pool->device()); error != CuResult::success) return error;
+  if (const CuResult error = device_error(entry->pool->device()); error != CuResult::success)
+    return error;
   if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
   entry->pool->trim_to(bytes_to_keep);
   return CuResult::success;
 }
 
-CuResult Machine::mem_alloc_from_pool_async(Bytes size, MemPoolHandle pool, StreamHandle stream, DevicePtr& ptr) {
+CuResult Machine::mem_alloc_from_pool_async(Bytes size, MemPoolHandle pool, StreamHandle stream,
+                                            DevicePtr& ptr) {
   PoolEntry* entry = find_pool(pool);
   if (entry == nullptr) return CuResult::invalid_value;
   Slot slot = 0;

@@ -15,7 +15,8 @@ CuResult Machine::mem_export_to_shareable_handle(ChunkHandle handle, int& file) 
   if (const CuResult error = vmm_error(chunk->device); error != CuResult::success) return error;
   if (chunk->sharing == Chunk::Sharing::refused) return CuResult::invalid_value;
   charge(kExportCost.at(chunk->size));
-  const CuResult result = export_chunk(chunk->file, {chunk->offset, chunk->size, chunk->device}, file);
+  const CuResult result =
+      export_chunk(chunk->file, {chunk->offset, chunk->size, chunk->device}, file);
   if (result == CuResult::success) chunk->sharing = Chunk::Sharing::exported;
   return result;
 }
@@ -56,7 +57,8 @@ CuResult Machine::ipc_open_mem_handle(const IpcMemHandle& handle, DevicePtr& ptr
   if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
   Import made;
   made.device = device;
-  if (const CuResult error = read_cookie(handle, made.cookie); error != CuResult::success) return error;
+  if (const CuResult error = read_cookie(handle, made.cookie); error != CuResult::success)
+    return error;
   const auto open = std::find_if(imports_.begin(), imports_.end(), [&](const auto& entry) {
     return entry.second.cookie == made.cookie && entry.second.device == device;
   });

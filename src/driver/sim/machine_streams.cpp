@@ -9,14 +9,17 @@ constexpr std::uintptr_t kStreamBase = 0x5000'0000;
 constexpr std::uintptr_t kStreamStep = 0x100;
 constexpr StreamId kLegacyStreamId{7};
 
-// Event handles carry a generation, so that a destroyed event is recognised even if its place is taken.
+// Event handles carry a generation, so that a destroyed event is recognised even if its place is
+// taken.
 constexpr std::uintptr_t kEventTag = std::uintptr_t{0xE} << 60;
 constexpr unsigned kEventIndexShift = 4;
 constexpr unsigned kEventGenerationShift = 28;
-constexpr std::uintptr_t kEventIndexMask = (std::uintptr_t{1} << (kEventGenerationShift - kEventIndexShift)) - 1;
+constexpr std::uintptr_t kEventIndexMask =
+    (std::uintptr_t{1} << (kEventGenerationShift - kEventIndexShift)) - 1;
 
 EventHandle event_handle(std::size_t index, std::uint32_t generation) {
-  return EventHandle{kEventTag | (std::uintptr_t{generation} << kEventGenerationShift) | (index << kEventIndexShift)};
+  return EventHandle{kEventTag | (std::uintptr_t{generation} << kEventGenerationShift) |
+                     (index << kEventIndexShift)};
 }
 
 }  // namespace
@@ -47,12 +50,15 @@ CuResult Machine::find_stream(StreamHandle handle, Slot& slot) {
     return CuResult::success;
   }
   const auto value = static_cast<std::uintptr_t>(handle);
-  if (value < kStreamBase || (value - kStreamBase) % kStreamStep != 0) return CuResult::invalid_handle;
+  if (value < kStreamBase || (value - kStreamBase) % kStreamStep != 0)
+    return CuResult::invalid_handle;
   const std::size_t index = (value - kStreamBase) / kStreamStep;
   if (index >= stream_handles_.size()) return CuResult::invalid_handle;
   const StreamHandleEntry& entry = stream_handles_[index];
-  VPMM_CHECK(entry.life != Life::dead, "touched a stream of a dead context: the real driver crashes here");
-  VPMM_CHECK(entry.life != Life::destroyed, "touched a destroyed stream: the real driver crashes here");
+  VPMM_CHECK(entry.life != Life::dead,
+             "touched a stream of a dead context: the real driver crashes here");
+  VPMM_CHECK(entry.life != Life::destroyed,
+             "touched a destroyed stream: the real driver crashes here");
   slot = entry.slot;
   return context(info(slot).device).error;
 }
@@ -67,11 +73,13 @@ CuResult Machine::find_event(EventHandle handle, Event*& event) {
   const auto value = static_cast<std::uintptr_t>(handle);
   const std::size_t index = (value >> kEventIndexShift) & kEventIndexMask;
   const auto generation = static_cast<std::uint32_t>((value ^ kEventTag) >> kEventGenerationShift);
-  if (index >= events_.size() || event_handle(index, generation) != handle) return CuResult::invalid_handle;
+  if (index >= events_.size() || event_handle(index, generation) != handle)
+    return CuResult::invalid_handle;
   Event& found = *events_[index];
   VPMM_CHECK(found.generation == generation && found.life != Life::destroyed,
              "touched a destroyed event: the real driver crashes here");
-  VPMM_CHECK(found.life != Life::dead, "touched an event of a dead context: the real driver crashes here");
+  VPMM_CHECK(found.life != Life::dead,
+             "touched an event of a dead context: the real driver crashes here");
   event = &found;
   return context(found.device).error;
 }
@@ -79,8 +87,8 @@ CuResult Machine::find_event(EventHandle handle, Event*& event) {
 CuResult Machine::stream_create(StreamFlags flags, StreamHandle& stream) {
   DeviceOrdinal device = 0;
   if (const CuResult error = current_device(device); error != CuResult::success) return error;
-  const Slot slot =
-      open_stream(device, flags == StreamFlags::non_blocking ? StreamKind::non_blocking : StreamKind::blocking);
+  const Slot slot = open_stream(
+      device, flags == StreamFlags::non_blocking ? StreamKind::non_blocking : StreamKind::blocking);
   std::size_t index = stream_handles_.size();
   if (free_stream_handles_.empty()) {
     stream_handles_.push_back({Life::live, slot});
@@ -95,7 +103,8 @@ CuResult Machine::stream_create(StreamFlags flags, StreamHandle& stream) {
 }
 
 CuResult Machine::stream_destroy(StreamHandle stream) {
-  if (stream == kNullStream || stream == kLegacyStream || stream == kPerThreadStream) return CuResult::invalid_handle;
+  if (stream == kNullStream || stream == kLegacyStream || stream == kPerThreadStream)
+    return CuResult::invalid_handle;
   Slot slot = 0;
   if (const CuResult error = find_stream(stream, slot); error != CuResult::success) return error;
   if (Capture* capture = captures_.of_stream(slot)) capture->invalidated = true;
@@ -158,7 +167,8 @@ CuResult Machine::stream_wait_event(StreamHandle stream, EventHandle waited) {
   if (const CuResult error = find_stream(stream, slot); error != CuResult::success) return error;
   if (const CuResult error = find_event(waited, event); error != CuResult::success) return error;
   Capture* capture = captures_.of_stream(slot);
-  if (event->captured_in != CaptureId{} || capture != nullptr) return wait_in_capture(slot, capture, *event);
+  if (event->captured_in != CaptureId{} || capture != nullptr)
+    return wait_in_capture(slot, capture, *event);
   if (const CuResult error = refuse_implicit(slot); error != CuResult::success) return error;
   if (event->is_recorded) timeline_.wait(slot, event->recording);
   return CuResult::success;
@@ -190,7 +200,8 @@ CuResult Machine::event_record(EventHandle handle, StreamHandle stream) {
   if (const CuResult error = find_stream(stream, slot); error != CuResult::success) return error;
   if (const CuResult error = find_event(handle, event); error != CuResult::success) return error;
   if (event->device != info(slot).device) return CuResult::invalid_handle;
-  if (Capture* capture = captures_.of_stream(slot)) return record_in_capture(*capture, slot, *event);
+  if (Capture* capture = captures_.of_stream(slot))
+    return record_in_capture(*capture, slot, *event);
   if (const CuResult error = refuse_implicit(slot); error != CuResult::success) return error;
   timeline_.record(slot, event->recording);
   event->is_recorded = true;
@@ -223,7 +234,8 @@ CuResult Machine::event_destroy(EventHandle handle) {
   if (const CuResult error = find_event(handle, event); error != CuResult::success) return error;
   event->life = Life::destroyed;
   ++event->generation;
-  free_events_.push_back((static_cast<std::uintptr_t>(handle) >> kEventIndexShift) & kEventIndexMask);
+  free_events_.push_back((static_cast<std::uintptr_t>(handle) >> kEventIndexShift) &
+                         kEventIndexMask);
   --live_events_;
   return CuResult::success;
 }

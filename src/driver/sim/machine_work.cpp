@@ -1,4 +1,5 @@
-// driver/sim: kernels, copies and fills: queued, checked, run; and what an observed allocator reports.
+// driver/sim: kernels, copies and fills: queued, checked, run; and what an observed allocator
+// reports.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -23,7 +24,9 @@ std::span<const MemoryAccess> accesses_of(const Work& work, std::array<MemoryAcc
     case Work::Kind::kernel: return work.kernel->accesses;
     case Work::Kind::host_to_device:
     case Work::Kind::fill: buffer[0] = {written(work), Kind::write}; return {buffer.data(), 1};
-    case Work::Kind::device_to_host: buffer[0] = {read(work), Kind::read}; return {buffer.data(), 1};
+    case Work::Kind::device_to_host:
+      buffer[0] = {read(work), Kind::read};
+      return {buffer.data(), 1};
     case Work::Kind::device_to_device:
       buffer = {{{read(work), Kind::read}, {written(work), Kind::write}}};
       return buffer;
@@ -33,7 +36,8 @@ std::span<const MemoryAccess> accesses_of(const Work& work, std::array<MemoryAcc
 }
 
 std::uint64_t copy_duration_ns(const Work& work) {
-  const bool crosses_bus = work.kind == Work::Kind::host_to_device || work.kind == Work::Kind::device_to_host;
+  const bool crosses_bus =
+      work.kind == Work::Kind::host_to_device || work.kind == Work::Kind::device_to_host;
   return work.size / (crosses_bus ? kHostCopyBytesPerNs : kDeviceBytesPerNs);
 }
 
@@ -63,7 +67,8 @@ CuResult Machine::copy(Work work, StreamHandle stream) {
   if (const CuResult error = find_stream(stream, slot); error != CuResult::success) return error;
   work.duration_ns = copy_duration_ns(work);
   work.name = work_names_[static_cast<std::size_t>(work.kind)];
-  if (Capture* capture = captures_.of_stream(slot)) return capture_work(*capture, slot, std::move(work));
+  if (Capture* capture = captures_.of_stream(slot))
+    return capture_work(*capture, slot, std::move(work));
   if (const CuResult error = refuse_implicit(slot); error != CuResult::success) return error;
   queue_self_described(slot, work);
   return CuResult::success;
@@ -71,29 +76,38 @@ CuResult Machine::copy(Work work, StreamHandle stream) {
 
 // Unlike other waits it breaks no capture but those that the legacy stream breaks.
 CuResult Machine::copy_and_wait(Work work) {
-  if (const CuResult error = copy(std::move(work), kLegacyStream); error != CuResult::success) return error;
+  if (const CuResult error = copy(std::move(work), kLegacyStream); error != CuResult::success)
+    return error;
   timeline_.host_wait_stream(context(*caller_->current).legacy);
   return CuResult::success;
 }
 
 CuResult Machine::memcpy_host_to_device(DevicePtr to, const void* from, Bytes size) {
-  return copy_and_wait({Work::Kind::host_to_device, 0, {}, 0, to_integer(to), address(from), size, {}});
+  return copy_and_wait(
+      {Work::Kind::host_to_device, 0, {}, 0, to_integer(to), address(from), size, {}});
 }
 
 CuResult Machine::memcpy_device_to_host(void* to, DevicePtr from, Bytes size) {
-  return copy_and_wait({Work::Kind::device_to_host, 0, {}, 0, address(to), to_integer(from), size, {}});
+  return copy_and_wait(
+      {Work::Kind::device_to_host, 0, {}, 0, address(to), to_integer(from), size, {}});
 }
 
-CuResult Machine::memcpy_host_to_device_async(DevicePtr to, const void* from, Bytes size, StreamHandle stream) {
-  return copy({Work::Kind::host_to_device, 0, {}, 0, to_integer(to), address(from), size, {}}, stream);
+CuResult Machine::memcpy_host_to_device_async(DevicePtr to, const void* from, Bytes size,
+                                              StreamHandle stream) {
+  return copy({Work::Kind::host_to_device, 0, {}, 0, to_integer(to), address(from), size, {}},
+              stream);
 }
 
-CuResult Machine::memcpy_device_to_host_async(void* to, DevicePtr from, Bytes size, StreamHandle stream) {
-  return copy({Work::Kind::device_to_host, 0, {}, 0, address(to), to_integer(from), size, {}}, stream);
+CuResult Machine::memcpy_device_to_host_async(void* to, DevicePtr from, Bytes size,
+                                              StreamHandle stream) {
+  return copy({Work::Kind::device_to_host, 0, {}, 0, address(to), to_integer(from), size, {}},
+              stream);
 }
 
-CuResult Machine::memcpy_device_to_device_async(DevicePtr to, DevicePtr from, Bytes size, StreamHandle stream) {
-  return copy({Work::Kind::device_to_device, 0, {}, 0, to_integer(to), to_integer(from), size, {}}, stream);
+CuResult Machine::memcpy_device_to_device_async(DevicePtr to, DevicePtr from, Bytes size,
+                                                StreamHandle stream) {
+  return copy({Work::Kind::device_to_device, 0, {}, 0, to_integer(to), to_integer(from), size, {}},
+              stream);
 }
 
 // The host does not wait for a fill.
@@ -101,7 +115,8 @@ CuResult Machine::memset_d8(DevicePtr to, std::uint8_t value, Bytes size) {
   return memset_d8_async(to, value, size, kLegacyStream);
 }
 
-CuResult Machine::memset_d8_async(DevicePtr to, std::uint8_t value, Bytes size, StreamHandle stream) {
+CuResult Machine::memset_d8_async(DevicePtr to, std::uint8_t value, Bytes size,
+                                  StreamHandle stream) {
   return copy({Work::Kind::fill, value, {}, 0, to_integer(to), 0, size, {}}, stream);
 }
 
@@ -126,7 +141,8 @@ void Machine::check_access(const MemoryAccess& access, const Actor& actor, Devic
       return;
     }
     note_use(*mapping, actor);
-    checker_.access({mapping->chunk->shadow, part.begin - mapping->range.begin, part}, access.kind, actor);
+    checker_.access({mapping->chunk->shadow, part.begin - mapping->range.begin, part}, access.kind,
+                    actor);
   });
 }
 
@@ -147,10 +163,12 @@ void Machine::note_use(Mapping& mapping, const Actor& actor) {
 void Machine::run(const Work& work, DeviceOrdinal device) {
   switch (work.kind) {
     case Work::Kind::kernel:
-      if (work.kernel && work.kernel->body && all_reachable(*work.kernel, device)) work.kernel->body();
+      if (work.kernel && work.kernel->body && all_reachable(*work.kernel, device))
+        work.kernel->body();
       return;
     case Work::Kind::fill:
-      if (reachable(written(work), device)) std::memset(host_pointer(work.to), work.value, work.size);
+      if (reachable(written(work), device))
+        std::memset(host_pointer(work.to), work.value, work.size);
       return;
     case Work::Kind::host_to_device:
       if (!reachable(written(work), device)) return;
@@ -175,8 +193,8 @@ bool Machine::reachable(AddressRange range, DeviceOrdinal device) {
   return memory_.accessible(range, device) || !find_pinned(range).empty();
 }
 
-// The stream that an annotation means; the host when there is none any more. Default streams are those
-// of the device that has the memory, whatever context is current.
+// The stream that an annotation means; the host when there is none any more. Default streams are
+// those of the device that has the memory, whatever context is current.
 Slot Machine::annotation_slot(AddressRange range, StreamHandle stream) {
   if (stream != kNullStream && stream != kLegacyStream && stream != kPerThreadStream) {
     Slot slot = 0;
@@ -184,7 +202,8 @@ Slot Machine::annotation_slot(AddressRange range, StreamHandle stream) {
     return result == CuResult::invalid_handle ? kHostSlot : slot;
   }
   const Mapping* mapping = memory_.find(range.begin);
-  const DeviceOrdinal device = mapping != nullptr ? mapping->chunk->device : caller_->current.value_or(0);
+  const DeviceOrdinal device =
+      mapping != nullptr ? mapping->chunk->device : caller_->current.value_or(0);
   if (!context(device).is_alive) return kHostSlot;
   return stream == kPerThreadStream ? per_thread_stream(device) : context(device).legacy;
 }
@@ -207,7 +226,8 @@ void Machine::for_each_piece(AddressRange range, const Actor& actor, F&& f) {
 // On a capturing stream only memory that the host knows to be complete may be handed out.
 void Machine::on_allocate(AddressRange range, StreamHandle stream) {
   const Slot slot = annotation_slot(range, stream);
-  const Actor actor = begin_annotation(captures_.of_stream(slot) != nullptr ? kHostSlot : slot, kAllocateName);
+  const Actor actor =
+      begin_annotation(captures_.of_stream(slot) != nullptr ? kHostSlot : slot, kAllocateName);
   for_each_piece(range, actor, [&](const HazardChecker::Piece& piece) {
     checker_.allocate(piece, HazardChecker::Allocator::observed, actor);
   });
@@ -220,8 +240,8 @@ void Machine::on_allocate_any_stream(AddressRange range) {
   });
 }
 
-// Of a stream whose context is dead the handle may be named here, as that of a bound stream is: nothing runs on it, so
-// all streams may have used the memory last.
+// Of a stream whose context is dead the handle may be named here, as that of a bound stream is:
+// nothing runs on it, so all streams may have used the memory last.
 void Machine::on_deallocate(AddressRange range, StreamHandle stream) {
   if (is_of_dead_context(stream)) return on_deallocate_any_stream(range);
   const Slot slot = annotation_slot(range, stream);
@@ -238,7 +258,8 @@ void Machine::on_deallocate(AddressRange range, StreamHandle stream) {
 
 void Machine::on_deallocate_any_stream(AddressRange range) {
   const Actor actor = timeline_.begin_host(kDeallocateName);
-  for_each_piece(range, actor, [&](const HazardChecker::Piece& piece) { checker_.deallocate_after_all(piece); });
+  for_each_piece(range, actor,
+                 [&](const HazardChecker::Piece& piece) { checker_.deallocate_after_all(piece); });
 }
 
 void Machine::mark_allocated(AddressRange range, const Actor& actor) {
@@ -248,7 +269,8 @@ void Machine::mark_allocated(AddressRange range, const Actor& actor) {
 }
 
 void Machine::mark_deallocated(AddressRange range, const Actor& actor) {
-  for_each_piece(range, actor, [&](const HazardChecker::Piece& piece) { checker_.deallocate(piece, actor); });
+  for_each_piece(range, actor,
+                 [&](const HazardChecker::Piece& piece) { checker_.deallocate(piece, actor); });
 }
 
 }  // namespace vpmm::driver::sim

@@ -27,17 +27,20 @@ int make_file() {
 }
 
 bool make_inaccessible(AddressRange range) {
-  return mmap(host_pointer(range.begin), range.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
-              -1, 0) != MAP_FAILED;
+  return mmap(host_pointer(range.begin), range.size, PROT_NONE,
+              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 
 }  // namespace
 
 Memory::Memory(const SimOptions& options, HazardChecker& checker)
-    : options_(options), checker_(checker), devices_(static_cast<std::size_t>(options.device_count)) {
+    : options_(options),
+      checker_(checker),
+      devices_(static_cast<std::size_t>(options.device_count)) {
   VPMM_CHECK(is_power_of_two(options.granularity) && is_multiple(options.granularity, 4 * kKiB),
              "the granularity must be a power of two of at least 4 KiB");
-  VPMM_CHECK(options.device_count >= 0 && options.device_count <= 64, "0 to 64 devices can be simulated");
+  VPMM_CHECK(options.device_count >= 0 && options.device_count <= 64,
+             "0 to 64 devices can be simulated");
   for (Device& device : devices_) {
     device.file = make_file();
     device.used_by_others = options.used_by_others;
@@ -71,7 +74,8 @@ CuResult Memory::create(Bytes size, DeviceOrdinal device, Ownership blank, Chunk
   if (size > free(device)) return CuResult::out_of_memory;
   Device& d = devices_[static_cast<std::size_t>(device)];
   const ChunkHandle handle{next_chunk_++};
-  auto made = std::make_unique<Chunk>(Chunk{handle, device, d.file, d.next_offset, size, true, 0, Shadow(size, blank)});
+  auto made = std::make_unique<Chunk>(
+      Chunk{handle, device, d.file, d.next_offset, size, true, 0, Shadow(size, blank)});
   d.next_offset += size;
   d.used += size;
   checker_.add(made->shadow);
@@ -81,13 +85,14 @@ CuResult Memory::create(Bytes size, DeviceOrdinal device, Ownership blank, Chunk
 }
 
 CuResult Memory::import(const SharedChunk& shared, int file, Chunk*& chunk) {
-  if (shared.size == 0 || !is_multiple(shared.size, options_.granularity)) return CuResult::map_failed;
+  if (shared.size == 0 || !is_multiple(shared.size, options_.granularity))
+    return CuResult::map_failed;
   const int own = fcntl(file, F_DUPFD_CLOEXEC, 0);
   if (own < 0) return CuResult::operating_system;
   const ChunkHandle handle{next_chunk_++};
-  auto made = std::make_unique<Chunk>(Chunk{handle, shared.device, own, shared.offset, shared.size, true, 0,
-                                            Shadow(shared.size, Ownership::driver), Chunk::Home::imported,
-                                            Chunk::Sharing::allowed});
+  auto made = std::make_unique<Chunk>(Chunk{handle, shared.device, own, shared.offset, shared.size,
+                                            true, 0, Shadow(shared.size, Ownership::driver),
+                                            Chunk::Home::imported, Chunk::Sharing::allowed});
   checker_.add(made->shadow);
   chunk = made.get();
   chunks_.emplace(static_cast<std::uint64_t>(handle), std::move(made));
@@ -110,8 +115,8 @@ void Memory::destroy_if_unused(Chunk& chunk) {
   if (chunk.home == Chunk::Home::here) {
     devices_[static_cast<std::size_t>(chunk.device)].used -= chunk.size;
     if (chunk.sharing != Chunk::Sharing::exported) {
-      fallocate(chunk.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(chunk.offset),
-                static_cast<off_t>(chunk.size));
+      fallocate(chunk.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                static_cast<off_t>(chunk.offset), static_cast<off_t>(chunk.size));
     }
   }
   checker_.remove(chunk.shadow);
@@ -120,7 +125,8 @@ void Memory::destroy_if_unused(Chunk& chunk) {
 
 CuResult Memory::reserve_host(Bytes size, Bytes alignment, DevicePtr hint, DevicePtr& begin) {
   const Bytes padded = size + alignment;
-  void* const host = mmap(host_pointer(hint), padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const host = mmap(host_pointer(hint), padded, PROT_NONE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (host == MAP_FAILED) return CuResult::out_of_memory;
   const DevicePtr got = device_pointer(host);
   begin = align_up(got, alignment);
@@ -130,10 +136,12 @@ CuResult Memory::reserve_host(Bytes size, Bytes alignment, DevicePtr hint, Devic
   return CuResult::success;
 }
 
-CuResult Memory::reserve(Bytes size, Bytes alignment, DevicePtr hint, Owner owner, DevicePtr& begin) {
+CuResult Memory::reserve(Bytes size, Bytes alignment, DevicePtr hint, Owner owner,
+                         DevicePtr& begin) {
   if (size == 0 || !is_multiple(size, options_.granularity)) return CuResult::invalid_value;
   if (alignment != 0 && !is_power_of_two(alignment)) return CuResult::invalid_value;
-  if (owner == Owner::user && size > options_.address_space - reserved_) return CuResult::out_of_memory;
+  if (owner == Owner::user && size > options_.address_space - reserved_)
+    return CuResult::out_of_memory;
   DevicePtr got{};
   const CuResult result = reserve_host(size, std::max(alignment, options_.granularity), hint, got);
   if (result != CuResult::success) return result;
@@ -191,11 +199,13 @@ AddressRange Memory::find_user_mapping(DevicePtr ptr) {
   return mapping->range;
 }
 
-DevicePtr Memory::next_granule(DevicePtr at) const { return align_up(at + 1, options_.granularity); }
+DevicePtr Memory::next_granule(DevicePtr at) const {
+  return align_up(at + 1, options_.granularity);
+}
 
 void Memory::fill_table(Reservation& reservation, const Mapping& mapping, Mapping* value) {
-  Mapping** const first =
-      reservation.by_granule + (mapping.range.begin - reservation.range.begin) / options_.granularity;
+  Mapping** const first = reservation.by_granule +
+                          (mapping.range.begin - reservation.range.begin) / options_.granularity;
   std::fill_n(first, mapping.range.size / options_.granularity, value);
 }
 
@@ -204,7 +214,8 @@ CuResult Memory::map(AddressRange range, Chunk& chunk) {
   if (reservation == nullptr || !reservation->range.contains(range)) return CuResult::invalid_value;
   if (!is_aligned(range.begin, options_.granularity)) return CuResult::invalid_value;
   const auto next = reservation->mappings.lower_bound(range.begin);
-  if (next != reservation->mappings.end() && next->first < range.end()) return CuResult::invalid_value;
+  if (next != reservation->mappings.end() && next->first < range.end())
+    return CuResult::invalid_value;
   if (find(range.begin) != nullptr) return CuResult::invalid_value;
   // Without access until mem_set_access, as on the device.
   if (mmap(host_pointer(range.begin), range.size, PROT_NONE, MAP_SHARED | MAP_FIXED, chunk.file,
@@ -247,12 +258,14 @@ CuResult Memory::unmap(const std::vector<Mapping*>& mappings) {
 
 CuResult Memory::set_access(const std::vector<Mapping*>& mappings, std::uint64_t devices) {
   const bool is_counted = find_reservation(mappings.front()->range.begin)->owner == Owner::user;
-  const auto fresh = static_cast<std::uint64_t>(
-      std::count_if(mappings.begin(), mappings.end(), [](const Mapping* m) { return m->devices == 0; }));
-  if (is_counted && accessible_mappings_ + fresh > options_.max_mappings) return CuResult::out_of_memory;
+  const auto fresh = static_cast<std::uint64_t>(std::count_if(
+      mappings.begin(), mappings.end(), [](const Mapping* m) { return m->devices == 0; }));
+  if (is_counted && accessible_mappings_ + fresh > options_.max_mappings)
+    return CuResult::out_of_memory;
   for (Mapping* mapping : mappings) {
     if (mapping->devices == 0) {
-      if (mprotect(host_pointer(mapping->range.begin), mapping->range.size, PROT_READ | PROT_WRITE) != 0) {
+      if (mprotect(host_pointer(mapping->range.begin), mapping->range.size,
+                   PROT_READ | PROT_WRITE) != 0) {
         return CuResult::out_of_memory;
       }
       if (is_counted) ++accessible_mappings_;
@@ -305,16 +318,19 @@ SharedMemory Memory::locate(AddressRange range) {
   shared.size = range.size;
   std::size_t parts = 0;
   for_each_part(range, [&](const Mapping* mapping, AddressRange) {
-    VPMM_CHECK(mapping != nullptr && parts < shared.parts.size(), "an allocation has one chunk or two");
+    VPMM_CHECK(mapping != nullptr && parts < shared.parts.size(),
+               "an allocation has one chunk or two");
     shared.parts[parts++] = {mapping->chunk->offset, mapping->chunk->size};
   });
   return shared;
 }
 
-CuResult Memory::plug_shared(const SharedMemory& memory, int file, DeviceOrdinal device, AddressRange& range) {
+CuResult Memory::plug_shared(const SharedMemory& memory, int file, DeviceOrdinal device,
+                             AddressRange& range) {
   const auto& [first, second] = memory.parts;
   // Made by a machine of another granularity.
-  if (!is_multiple(first.size, options_.granularity) || !is_multiple(second.size, options_.granularity)) {
+  if (!is_multiple(first.size, options_.granularity) ||
+      !is_multiple(second.size, options_.granularity)) {
     return CuResult::map_failed;
   }
   range.size = first.size + second.size;
@@ -335,7 +351,8 @@ CuResult Memory::plug_imported(AddressRange range, const SharedChunk& shared, in
   CuResult result = import(shared, file, chunk);
   if (result != CuResult::success) return result;
   result = map(range, *chunk);
-  if (result == CuResult::success) result = set_access({find(range.begin)}, std::uint64_t{1} << shared.device);
+  if (result == CuResult::success)
+    result = set_access({find(range.begin)}, std::uint64_t{1} << shared.device);
   release(*chunk);
   return result;
 }

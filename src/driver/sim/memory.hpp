@@ -2,8 +2,8 @@
 //
 // Each device is one sparse memory file; a chunk is an offset range in it that no other chunk ever
 // gets again, so fresh chunks read as zero and host memory is returned when a chunk dies. Mapping a
-// chunk maps the file at the simulated address: two mappings of one chunk really are the same bytes.
-// Single-threaded: the machine's lock is held.
+// chunk maps the file at the simulated address: two mappings of one chunk really are the same
+// bytes. Single-threaded: the machine's lock is held.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,11 @@ struct Chunk {
   Shadow shadow;
   enum class Home { here, imported };  // imported: neither its capacity nor its bytes are ours
   Home home = Home::here;
-  enum class Sharing { refused, allowed, exported };  // exported: others may have its bytes for ever
+  enum class Sharing {
+    refused,
+    allowed,
+    exported
+  };  // exported: others may have its bytes for ever
   Sharing sharing = Sharing::refused;
 };
 
@@ -53,8 +57,9 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
 
   CuResult create(Bytes size, DeviceOrdinal device, Ownership blank, Chunk*& chunk);
-  // `file` is not needed later. map_failed: made by a machine of another granularity. operating_system: no descriptor
-  // is left. Memory of this machine is imported as that of any other is.
+  // `file` is not needed later. map_failed: made by a machine of another granularity.
+  // operating_system: no descriptor is left. Memory of this machine is imported as that of any
+  // other is.
   CuResult import(const SharedChunk& shared, int file, Chunk*& chunk);
   Chunk* find_chunk(ChunkHandle handle);
   void release(Chunk& chunk);
@@ -77,9 +82,11 @@ class Memory {
   CuResult plug_at(AddressRange range, DeviceOrdinal device, Ownership blank);
   void unplug_at(AddressRange range);
 
-  // A driver allocation that another process can map, and one that another process made. `file` is not needed later.
+  // A driver allocation that another process can map, and one that another process made. `file` is
+  // not needed later.
   SharedMemory locate(AddressRange range);
-  CuResult plug_shared(const SharedMemory& memory, int file, DeviceOrdinal device, AddressRange& range);
+  CuResult plug_shared(const SharedMemory& memory, int file, DeviceOrdinal device,
+                       AddressRange& range);
   void unplug_shared(AddressRange range);
 
   // The mapping that holds `ptr`, or null.

@@ -25,7 +25,8 @@ void Shadow::Page::split() {
 void Shadow::Page::join() {
   for (Segments& leaf : *leaves) {
     for (Segment& segment : leaf) {
-      if (!segments.empty() && segments.back().end == segment.begin && segments.back().same_history(segment)) {
+      if (!segments.empty() && segments.back().end == segment.begin &&
+          segments.back().same_history(segment)) {
         segments.back().end = segment.end;
       } else {
         segments.push_back(std::move(segment));

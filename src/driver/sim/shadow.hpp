@@ -41,14 +41,14 @@ struct Segment {
   std::uint32_t begin = 0;
   std::uint32_t end = 0;
   Ownership owner = Ownership::none;
-  std::uint64_t base = 0;            // allocated: address minus chunk offset, under which the owner got it
-  Position write;                    // the last write, allocation or deallocation
-  Position read;                     // a read since then
+  std::uint64_t base = 0;  // allocated: address minus chunk offset, under which the owner got it
+  Position write;          // the last write, allocation or deallocation
+  Position read;           // a read since then
   std::vector<Position> more_reads;  // further ones, unordered with `read`
 
   bool same_history(const Segment& other) const {
-    return owner == other.owner && base == other.base && write == other.write && read == other.read &&
-           more_reads == other.more_reads;
+    return owner == other.owner && base == other.base && write == other.write &&
+           read == other.read && more_reads == other.more_reads;
   }
   std::uint64_t records() const { return 1 + more_reads.size(); }
 };
@@ -71,13 +71,15 @@ class Shadow {
   // How a page that a visit covers whole is shown: as it is, or as one leaf (for changes that leave
   // one segment behind anyway).
   enum class Cover { as_is, whole };
-  // f(segments, origin, begin, end): `origin` is the page's offset in the chunk, the rest relative to it.
+  // f(segments, origin, begin, end): `origin` is the page's offset in the chunk, the rest relative
+  // to it.
   template <typename F>
   void visit(Bytes begin, Bytes end, Cover cover, F&& f) {
     for (std::size_t i = begin / kPageSize; i < pages_.size() && i * kPageSize < end; ++i) {
       const Bytes origin = i * kPageSize;
       const auto from = static_cast<std::uint32_t>(begin > origin ? begin - origin : 0);
-      const auto to = static_cast<std::uint32_t>(end - origin < kPageSize ? end - origin : kPageSize);
+      const auto to =
+          static_cast<std::uint32_t>(end - origin < kPageSize ? end - origin : kPageSize);
       Page& page = pages_[i];
       if (page.leaves && cover == Cover::whole && from == 0 && to == kPageSize) page.join();
       if (page.leaves) {
@@ -118,11 +120,13 @@ class Shadow {
     void join();
   };
   template <typename F>
-  static void visit_leaves(Leaves& leaves, Bytes origin, std::uint32_t from, std::uint32_t to, F& f) {
+  static void visit_leaves(Leaves& leaves, Bytes origin, std::uint32_t from, std::uint32_t to,
+                           F& f) {
     constexpr auto kLeaf = static_cast<std::uint32_t>(kLeafSize);
     for (std::uint32_t leaf = from / kLeaf; leaf < kLeavesPerPage && leaf * kLeaf < to; ++leaf) {
       const std::uint32_t leaf_begin = leaf * kLeaf;
-      f(leaves[leaf], origin, from > leaf_begin ? from : leaf_begin, to < leaf_begin + kLeaf ? to : leaf_begin + kLeaf);
+      f(leaves[leaf], origin, from > leaf_begin ? from : leaf_begin,
+        to < leaf_begin + kLeaf ? to : leaf_begin + kLeaf);
     }
   }
 

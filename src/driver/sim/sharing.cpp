@@ -39,17 +39,22 @@ struct ChunkNotice {
 };
 constexpr std::uint64_t kChunkMagic = 0x316b6e68'6d6d7076;  // "vpmmhnk1"
 
-// Chunks of any machine begin on such a boundary, so that the importer need not know the exporter's granularity.
+// Chunks of any machine begin on such a boundary, so that the importer need not know the exporter's
+// granularity.
 constexpr Bytes kSmallestChunk = 4 * kKiB;
 
 off_t chunk_position(Bytes offset) {
-  return static_cast<off_t>(kNoticesBegin + kNoticesBegin / 2 + offset / kSmallestChunk * sizeof(ChunkNotice));
+  return static_cast<off_t>(kNoticesBegin + kNoticesBegin / 2 +
+                            offset / kSmallestChunk * sizeof(ChunkNotice));
 }
 
-off_t position(std::uint64_t place) { return static_cast<off_t>(kNoticesBegin + place * sizeof(Notice)); }
+off_t position(std::uint64_t place) {
+  return static_cast<off_t>(kNoticesBegin + place * sizeof(Notice));
+}
 
 bool write_notice(int file, std::uint64_t place, const Notice& notice) {
-  return pwrite(file, &notice, sizeof notice, position(place)) == static_cast<ssize_t>(sizeof notice);
+  return pwrite(file, &notice, sizeof notice, position(place)) ==
+         static_cast<ssize_t>(sizeof notice);
 }
 
 Cookie new_cookie() {
@@ -66,7 +71,8 @@ CuResult unreachable() { return errno == ENOENT ? CuResult::invalid_handle : CuR
 CuResult check_file(const char* path, std::uint64_t inode) {
   struct stat status {};
   if (stat(path, &status) != 0) return unreachable();
-  return S_ISREG(status.st_mode) && status.st_ino == inode ? CuResult::success : CuResult::invalid_handle;
+  return S_ISREG(status.st_mode) && status.st_ino == inode ? CuResult::success
+                                                           : CuResult::invalid_handle;
 }
 
 }  // namespace
@@ -91,7 +97,8 @@ CuResult Exports::publish(DevicePtr ptr, const SharedMemory& memory, IpcMemHandl
     found = exports_.emplace(ptr, made).first;
   }
   const auto& [place, cookie] = found->second;
-  handle = std::bit_cast<IpcMemHandle>(Contents{kMagic, getpid(), file_, status.st_ino, place, cookie, {}});
+  handle = std::bit_cast<IpcMemHandle>(
+      Contents{kMagic, getpid(), file_, status.st_ino, place, cookie, {}});
   return CuResult::success;
 }
 
@@ -124,12 +131,14 @@ CuResult read_cookie(const IpcMemHandle& handle, Cookie& cookie) {
 CuResult open_handle(const IpcMemHandle& handle, OpenedHandle& opened) {
   const auto contents = std::bit_cast<Contents>(handle);
   const std::string path = fmt::format("/proc/{}/fd/{}", contents.process, contents.file);
-  if (const CuResult error = check_file(path.c_str(), contents.inode); error != CuResult::success) return error;
+  if (const CuResult error = check_file(path.c_str(), contents.inode); error != CuResult::success)
+    return error;
   const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return unreachable();
   Notice notice;
   const ssize_t got = pread(file, &notice, sizeof notice, position(contents.place));
-  if (got != static_cast<ssize_t>(sizeof notice) || notice.cookie != contents.cookie || notice.cookie == Cookie{}) {
+  if (got != static_cast<ssize_t>(sizeof notice) || notice.cookie != contents.cookie ||
+      notice.cookie == Cookie{}) {
     close(file);
     return CuResult::invalid_handle;
   }
@@ -139,7 +148,8 @@ CuResult open_handle(const IpcMemHandle& handle, OpenedHandle& opened) {
 
 CuResult export_chunk(int memory_file, const SharedChunk& chunk, int& file) {
   const ChunkNotice notice{kChunkMagic, chunk.size, chunk.device, 0};
-  if (pwrite(memory_file, &notice, sizeof notice, chunk_position(chunk.offset)) != ssize_t{sizeof notice}) {
+  if (pwrite(memory_file, &notice, sizeof notice, chunk_position(chunk.offset)) !=
+      ssize_t{sizeof notice}) {
     return CuResult::out_of_memory;
   }
   // Not dup: that would share one position with every other descriptor of the file.
@@ -158,7 +168,8 @@ CuResult read_chunk(int file, SharedChunk& chunk) {
   if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) return CuResult::invalid_value;
   if (status.st_size != static_cast<off_t>(kMemoryFileSize)) return CuResult::invalid_value;
   const auto offset = static_cast<Bytes>(lseek(file, 0, SEEK_CUR));
-  if (offset >= kNoticesBegin || !is_multiple(offset, kSmallestChunk)) return CuResult::invalid_value;
+  if (offset >= kNoticesBegin || !is_multiple(offset, kSmallestChunk))
+    return CuResult::invalid_value;
   ChunkNotice notice;
   const ssize_t got = pread(file, &notice, sizeof notice, chunk_position(offset));
   if (got != ssize_t{sizeof notice} || notice.magic != kChunkMagic) return CuResult::invalid_value;

@@ -1,11 +1,13 @@
-// driver/sim: handles and descriptors through which one process maps simulated device memory of another.
+// driver/sim: handles and descriptors through which one process maps simulated device memory of
+// another.
 //
-// A legacy handle names the exporting process, its memory file and a notice in that file. The notice says where the
-// memory lies and is there for as long as the memory is allocated. An importer reaches the file through /proc, so that
-// nothing but the handle has to be sent, and the exporter need not take part.
-// The descriptor of a chunk is a further opening of the memory file, and its position is the chunk's offset. A notice
-// says how large the chunk is. It stays, as do the bytes: an importer may come when the exporter is long gone.
-// Single-threaded: the machine's lock is held.
+// A legacy handle names the exporting process, its memory file and a notice in that file. The
+// notice says where the memory lies and is there for as long as the memory is allocated. An
+// importer reaches the file through /proc, so that nothing but the handle has to be sent, and the
+// exporter need not take part. The descriptor of a chunk is a further opening of the memory file,
+// and its position is the chunk's offset. A notice says how large the chunk is. It stays, as do the
+// bytes: an importer may come when the exporter is long gone. Single-threaded: the machine's lock
+// is held.
 #pragma once
 
 #include <array>
@@ -18,7 +20,8 @@
 
 namespace vpmm::driver::sim {
 
-// Notices lie in the memory files from here on, where no chunk ever comes; those about chunks in the upper half.
+// Notices lie in the memory files from here on, where no chunk ever comes; those about chunks in
+// the upper half.
 constexpr Bytes kNoticesBegin = Bytes{1} << 59;
 constexpr Bytes kMemoryFileSize = 2 * kNoticesBegin;
 
@@ -28,8 +31,9 @@ struct SharedMemory {
     Bytes offset = 0;
     Bytes size = 0;
   };
-  std::array<Part, 2> parts;  // whole chunks; two, one behind the other, where a small allocation crosses pages
-  Bytes begin = 0;            // of the allocation, from the begin of the first part
+  std::array<Part, 2>
+      parts;  // whole chunks; two, one behind the other, where a small allocation crosses pages
+  Bytes begin = 0;  // of the allocation, from the begin of the first part
   Bytes size = 0;
 };
 
@@ -67,7 +71,8 @@ struct OpenedHandle {
 
 // invalid_value: no handle of a simulated driver. invalid_context: one of this process.
 CuResult read_cookie(const IpcMemHandle& handle, Cookie& cookie);
-// invalid_handle: the memory is freed or its process gone. map_failed: its process may not be looked into.
+// invalid_handle: the memory is freed or its process gone. map_failed: its process may not be
+// looked into.
 CuResult open_handle(const IpcMemHandle& handle, OpenedHandle& opened);
 
 // A chunk that goes by descriptor.
@@ -76,8 +81,8 @@ struct SharedChunk {
   Bytes size = 0;
   DeviceOrdinal device = 0;
 };
-// `memory_file` is the one that the chunk lies in; the caller closes `file`. out_of_memory: the memory file cannot
-// grow. operating_system: no descriptor is left.
+// `memory_file` is the one that the chunk lies in; the caller closes `file`. out_of_memory: the
+// memory file cannot grow. operating_system: no descriptor is left.
 CuResult export_chunk(int memory_file, const SharedChunk& chunk, int& file);
 // invalid_value: no descriptor of a chunk.
 CuResult read_chunk(int file, SharedChunk& chunk);

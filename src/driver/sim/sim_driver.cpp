@@ -1,4 +1,5 @@
-// driver/sim: the door of the simulated driver: takes the lock, makes the call, runs what it left behind.
+// driver/sim: the door of the simulated driver: takes the lock, makes the call, runs what it left
+// behind.
 #include "driver/sim/sim_driver.hpp"
 
 #include <atomic>
@@ -27,7 +28,8 @@ class SimDriver::State final : public MemoryObserver {
   template <typename F>
   CuResult call(Call which, F&& f) VPMM_EXCLUDES(mutex) {
     const bool needs_init = which != Call::init && which != Call::driver_get_version;
-    return call_costing(fixed_cost_ns(which), needs_init ? Needs::init : Needs::nothing, std::forward<F>(f));
+    return call_costing(fixed_cost_ns(which), needs_init ? Needs::init : Needs::nothing,
+                        std::forward<F>(f));
   }
   enum class Needs { init, nothing };
   template <typename F>
@@ -86,7 +88,8 @@ std::uint64_t SimDriver::now_ns() {
 MemoryObserver* SimDriver::memory_observer() { return state_.get(); }
 
 CuResult SimDriver::launch(const Kernel& kernel, StreamHandle stream) {
-  return state_->call_costing(kLaunchCostNs, State::Needs::init, [&](Machine& m) { return m.launch(kernel, stream); });
+  return state_->call_costing(kLaunchCostNs, State::Needs::init,
+                              [&](Machine& m) { return m.launch(kernel, stream); });
 }
 
 void SimDriver::advance_host_ns(std::uint64_t ns) {

@@ -20,8 +20,8 @@ const char* to_string(Hazard::Kind kind) {
 }  // namespace
 
 std::string Hazard::describe() const {
-  return fmt::format("{}: {:#x} + {} bytes: first {}; then {}; missing: {}", to_string(kind), to_integer(range.begin),
-                     range.size, first, second, missing);
+  return fmt::format("{}: {:#x} + {} bytes: first {}; then {}; missing: {}", to_string(kind),
+                     to_integer(range.begin), range.size, first, second, missing);
 }
 
 }  // namespace vpmm::driver::sim

@@ -13,8 +13,10 @@ namespace vpmm::driver::sim {
 
 // When queued work runs.
 enum class Schedule {
-  timed,   // each operation ends `lag_ns` (plus its own duration) after it could start, on the virtual clock
-  random,  // at each driver call a seeded coin decides what, if anything, runs; unordered work in any order
+  timed,   // each operation ends `lag_ns` (plus its own duration) after it could start, on the
+           // virtual clock
+  random,  // at each driver call a seeded coin decides what, if anything, runs; unordered work in
+           // any order
   manual,  // only step(), run_until_idle(), host waits and sleep_ns() run work
 };
 
@@ -49,7 +51,8 @@ struct MemoryAccess {
   Kind kind = Kind::write;
 };
 
-// Simulated GPU work; its accesses are checked, and `body` (may be empty) runs when the kernel does.
+// Simulated GPU work; its accesses are checked, and `body` (may be empty) runs when the kernel
+// does.
 struct Kernel {
   std::string name;
   std::uint64_t duration_ns = 0;
@@ -58,7 +61,13 @@ struct Kernel {
 };
 
 struct Hazard {
-  enum class Kind { unordered_accesses, use_before_allocate, use_after_free, unmapped_access, unmapped_too_early };
+  enum class Kind {
+    unordered_accesses,
+    use_before_allocate,
+    use_after_free,
+    unmapped_access,
+    unmapped_too_early
+  };
   Kind kind = Kind::unordered_accesses;
   AddressRange range;   // virtual, as the later access named it
   std::string first;    // the earlier access: what, which stream, which operation number

@@ -50,14 +50,16 @@ Slot Timeline::take_slot() {
 }
 
 void Timeline::attach_to_legacy(Slot slot) {
-  if (const auto legacy = legacy_of(stream(slot).device)) stream(*legacy).blocking_seen.push_back({slot, 0});
+  if (const auto legacy = legacy_of(stream(slot).device))
+    stream(*legacy).blocking_seen.push_back({slot, 0});
 }
 
 void Timeline::detach_from_legacy(Slot slot) {
   const auto legacy = legacy_of(stream(slot).device);
   if (!legacy) return;
   auto& seen = stream(*legacy).blocking_seen;
-  seen.erase(std::remove_if(seen.begin(), seen.end(), [slot](Point p) { return p.slot == slot; }), seen.end());
+  seen.erase(std::remove_if(seen.begin(), seen.end(), [slot](Point p) { return p.slot == slot; }),
+             seen.end());
 }
 
 std::optional<Slot> Timeline::legacy_of(DeviceOrdinal device) const {
@@ -207,7 +209,8 @@ bool Timeline::complete(Point point) const {
 
 bool Timeline::complete(const Recording& recording) const {
   if (is_timed() && now_ns_ < recording.end_ns) return false;
-  return std::all_of(recording.points.begin(), recording.points.end(), [this](Point p) { return complete(p); });
+  return std::all_of(recording.points.begin(), recording.points.end(),
+                     [this](Point p) { return complete(p); });
 }
 
 bool Timeline::idle(Slot slot) const {
@@ -305,7 +308,8 @@ bool Timeline::run_random() {
   return false;
 }
 
-// The eagerness changes now and then, so that the device is far behind in some phases and idle in others.
+// The eagerness changes now and then, so that the device is far behind in some phases and idle in
+// others.
 void Timeline::tick() {
   if (schedule_ != Schedule::random || busy_.empty()) return;
   if (ticks_until_mood_ == 0) {
@@ -325,7 +329,8 @@ bool Timeline::step() {
   std::optional<Slot> oldest;
   for (const Slot slot : busy_) {
     if (!can_run(slot)) continue;
-    if (!oldest || stream(slot).queue.front().order < stream(*oldest).queue.front().order) oldest = slot;
+    if (!oldest || stream(slot).queue.front().order < stream(*oldest).queue.front().order)
+      oldest = slot;
   }
   VPMM_CHECK(oldest.has_value(), "deadlock: every queued operation waits for another");
   run_front(*oldest);
@@ -347,7 +352,8 @@ void Timeline::run_until(Point point) {
     }
     const Slot slot = needed.back().slot;
     const auto& waits = stream(slot).queue.front().waits;
-    const auto open = std::find_if(waits.begin(), waits.end(), [this](Point p) { return !complete(p); });
+    const auto open =
+        std::find_if(waits.begin(), waits.end(), [this](Point p) { return !complete(p); });
     if (open == waits.end()) {
       run_front(slot);
     } else {

@@ -1,8 +1,8 @@
 // driver/sim: streams as queues of operations, when they run, and what is ordered before what.
 //
-// Two orders live here. The *schedule* decides when a queued operation runs. The *clocks* say what is
-// ordered before an operation; they follow from the calls alone, never from what happened to run first.
-// Single-threaded: the machine's lock is held.
+// Two orders live here. The *schedule* decides when a queued operation runs. The *clocks* say what
+// is ordered before an operation; they follow from the calls alone, never from what happened to run
+// first. Single-threaded: the machine's lock is held.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,14 @@ enum class StreamKind { blocking, non_blocking, legacy };
 
 // What an operation does when it runs. Host pointers are numbers, as device addresses are.
 struct Work {
-  enum class Kind : std::uint8_t { kernel, host_to_device, device_to_host, device_to_device, fill, order };
+  enum class Kind : std::uint8_t {
+    kernel,
+    host_to_device,
+    device_to_host,
+    device_to_device,
+    fill,
+    order
+  };
   Kind kind = Kind::order;  // order: records and waits, which only take their place in the queue
   std::uint8_t value = 0;   // of a fill
   NameId name{};
@@ -70,7 +77,7 @@ class Timeline {
   void enqueue(const Actor& actor, Work&& work);
   void record(Slot slot, Recording& recording);
   void record_all(DeviceOrdinal device, Recording& recording);  // all streams, closed ones too
-  void add_point(Slot slot, Recording& recording);              // everything queued on `slot` so far
+  void add_point(Slot slot, Recording& recording);  // everything queued on `slot` so far
   void wait(Slot slot, const Recording& recording);
   // What `clock` covers is known to be complete: the stream's next operation comes after it.
   void join(Slot slot, const VectorClock& clock) { stream(slot).clock.join(clock); }

@@ -8,8 +8,8 @@
 
 namespace vpmm::driver::sim {
 
-// An actor of the vector clocks: slot 0 is the host, every other slot a stream. A slot is given to a
-// new stream only when the host has seen all of the old one, so numbers in a slot only ever grow.
+// An actor of the vector clocks: slot 0 is the host, every other slot a stream. A slot is given to
+// a new stream only when the host has seen all of the old one, so numbers in a slot only ever grow.
 using Slot = std::uint32_t;
 constexpr Slot kHostSlot = 0;
 

@@ -1,4 +1,5 @@
-/* tests: a C11 program allocates from a simulated GPU through the installed package, and sees a mistake reported. */
+/* tests: a C11 program allocates from a simulated GPU through the installed package, and sees a
+ * mistake reported. */
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>

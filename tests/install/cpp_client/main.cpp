@@ -1,4 +1,5 @@
-// tests: a C++17 program allocates from a simulated GPU through the installed package, in all three forms.
+// tests: a C++17 program allocates from a simulated GPU through the installed package, in all three
+// forms.
 #include <cstdio>
 #include <cstring>
 #include <new>

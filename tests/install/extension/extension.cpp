@@ -1,4 +1,5 @@
-// tests: a Python module whose one function holds memory of the process's pool, which Python's `vpmm` then sees.
+// tests: a Python module whose one function holds memory of the process's pool, which Python's
+// `vpmm` then sees.
 #include <Python.h>
 
 #include <memory>
@@ -20,8 +21,10 @@ PyObject* hold(PyObject* /*module*/, PyObject* bytes) {
   return PyLong_FromVoidPtr(held->data());
 }
 
-PyMethodDef methods[] = {{"hold", hold, METH_O, "Holds that many bytes; the address."}, {nullptr, nullptr, 0, nullptr}};
-PyModuleDef extension = {PyModuleDef_HEAD_INIT, "extension", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
+PyMethodDef methods[] = {{"hold", hold, METH_O, "Holds that many bytes; the address."},
+                         {nullptr, nullptr, 0, nullptr}};
+PyModuleDef extension = {
+    PyModuleDef_HEAD_INIT, "extension", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
 

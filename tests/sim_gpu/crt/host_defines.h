@@ -1,4 +1,5 @@
-// sim_gpu: the words of the CUDA headers that a host compiler does not know; the wheels leave this header out.
+// sim_gpu: the words of the CUDA headers that a host compiler does not know; the wheels leave this
+// header out.
 #pragma once
 
 #define CUDARTAPI

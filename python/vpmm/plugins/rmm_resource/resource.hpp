@@ -11,7 +11,8 @@
 
 namespace vpmm::rmm_plugin {
 
-// The pool of a device, opened by its first allocation, so that naming a device makes no CUDA context there.
+// The pool of a device, opened by its first allocation, so that naming a device makes no CUDA
+// context there.
 class DefaultPool {
  public:
   explicit DefaultPool(int device) noexcept : device_(device) {}
@@ -19,7 +20,8 @@ class DefaultPool {
   void* allocate(cuda::stream_ref stream, std::size_t bytes, std::size_t alignment) {
     return memory_resource(device_).allocate(stream, bytes, alignment);
   }
-  void deallocate(cuda::stream_ref stream, void* ptr, std::size_t bytes, std::size_t alignment) noexcept {
+  void deallocate(cuda::stream_ref stream, void* ptr, std::size_t bytes,
+                  std::size_t alignment) noexcept {
     if (const pool_ref pool = opened(); pool.handle() != nullptr)
       memory_resource(pool).deallocate(stream, ptr, bytes, alignment);
   }
@@ -34,7 +36,8 @@ class DefaultPool {
   friend constexpr void get_property(const DefaultPool&, cuda::mr::device_accessible) noexcept {}
 
  private:
-  // What is freed was allocated, so the pool is open; null in a process that is ending, which frees nothing.
+  // What is freed was allocated, so the pool is open; null in a process that is ending, which frees
+  // nothing.
   pool_ref opened() const noexcept {
     vpmm_pool* pool = nullptr;
     (void)vpmm_default_pool(device_, &pool);
@@ -55,7 +58,8 @@ inline rmm::device_async_resource_ref of_device(int device) {
     for (int each = 0; each < kMostDevices; ++each) all->emplace_back(each);
     return all;
   }();
-  if (device < 0 || device >= kMostDevices) throw std::invalid_argument("there is no device " + std::to_string(device));
+  if (device < 0 || device >= kMostDevices)
+    throw std::invalid_argument("there is no device " + std::to_string(device));
   return rmm::device_async_resource_ref((*resources)[static_cast<std::size_t>(device)]);
 }
 

@@ -11,19 +11,21 @@
 
 namespace vpmm::torch_plugin {
 
-// --- devices and their pools ----------------------------------------------------------------------------------------
+// --- --- devices and their pools
 
 void Allocator::init(int device_count) {
-  TORCH_CHECK(static_cast<std::size_t>(device_count) <= kMostDevices, "VPMM: more than ", kMostDevices, " devices");
-  for (int i = 0; i < device_count; ++i) devices_.at(static_cast<std::size_t>(i)).index = static_cast<DeviceIndex>(i);
+  TORCH_CHECK(static_cast<std::size_t>(device_count) <= kMostDevices, "VPMM: more than ",
+              kMostDevices, " devices");
+  for (int i = 0; i < device_count; ++i)
+    devices_.at(static_cast<std::size_t>(i)).index = static_cast<DeviceIndex>(i);
   int before = device_count_.load();
   while (before < device_count && !device_count_.compare_exchange_weak(before, device_count)) {
   }
 }
 
 Device& Allocator::device_of(DeviceIndex index) {
-  TORCH_CHECK(0 <= index && index < device_count_.load(), "Allocator not initialized for device ", int{index},
-              ": did you call init?");
+  TORCH_CHECK(0 <= index && index < device_count_.load(), "Allocator not initialized for device ",
+              int{index}, ": did you call init?");
   return devices_[static_cast<std::size_t>(index)];
 }
 
@@ -35,8 +37,8 @@ vpmm_pool* Allocator::pool_of(Device& device) {
   vpmm_pool* pool = nullptr;
   check(vpmm_default_pool(device.index, &pool), "the pool could not be opened");
   device.largest_small = Layout(pool)->largest_small;
-  constexpr std::uint32_t kKinds = (1U << VPMM_EVENT_MAP) | (1U << VPMM_EVENT_UNMAP) | (1U << VPMM_EVENT_ARENA_GROW) |
-                                   (1U << VPMM_EVENT_ARENA_SHRINK);
+  constexpr std::uint32_t kKinds = (1U << VPMM_EVENT_MAP) | (1U << VPMM_EVENT_UNMAP) |
+                                   (1U << VPMM_EVENT_ARENA_GROW) | (1U << VPMM_EVENT_ARENA_SHRINK);
   std::uint64_t id = 0;
   check(vpmm_add_event_callback(pool, kKinds, &Allocator::on_event, &device, &id), "events");
   const vpmm_status status = begin_counting(device, pool);
@@ -46,13 +48,15 @@ vpmm_pool* Allocator::pool_of(Device& device) {
   return pool;
 }
 
-// Other libraries may map memory of the pool meanwhile, which its events report, too: then the figures are taken anew.
+// Other libraries may map memory of the pool meanwhile, which its events report, too: then the
+// figures are taken anew.
 vpmm_status Allocator::begin_counting(Device& device, vpmm_pool* pool) {
   vpmm_statistics figures{};
   figures.size = sizeof figures;
   for (;;) {
     const std::uint64_t changes = device.mapping_changes.load();
-    if (const vpmm_status status = vpmm_get_statistics(pool, &figures); status != VPMM_OK) return status;
+    if (const vpmm_status status = vpmm_get_statistics(pool, &figures); status != VPMM_OK)
+      return status;
     const std::lock_guard<std::mutex> lock(device.mutex);
     if (device.mapping_changes.load() != changes) continue;
     set(device.reserved.at(kAll), static_cast<std::int64_t>(figures.mapped_bytes));
@@ -73,10 +77,12 @@ void Allocator::on_event(void* argument, const vpmm_event* event) {
       device.reserved.at(kAll).decrease(event->bytes);
     device.mapping_changes.fetch_add(1, std::memory_order_relaxed);
   }
-  instance().tell_of_segment(device, is_map ? Action::SEGMENT_MAP : Action::SEGMENT_UNMAP, *event, kCommonPool);
+  instance().tell_of_segment(device, is_map ? Action::SEGMENT_MAP : Action::SEGMENT_UNMAP, *event,
+                             kCommonPool);
 }
 
-// A stretch of a private pool has the stack of the call that added it, and keeps that stack when it is released.
+// A stretch of a private pool has the stack of the call that added it, and keeps that stack when it
+// is released.
 void Allocator::note_growth(Device& device, const vpmm_event& event, Context stack) {
   const auto begin = reinterpret_cast<std::size_t>(event.ptr);
   const std::lock_guard<std::mutex> lock(device.mutex);
@@ -86,9 +92,10 @@ void Allocator::note_growth(Device& device, const vpmm_event& event, Context sta
     device.growths.add(begin, event.bytes, std::move(stack));
 }
 
-// Exceptions of trackers must not pass through the pool. The ring has no entries for stretches of private pools: it
-// already has the memory that they lie in.
-void Allocator::tell_of_segment(Device& device, Action action, const vpmm_event& event, MempoolId_t id) {
+// Exceptions of trackers must not pass through the pool. The ring has no entries for stretches of
+// private pools: it already has the memory that they lie in.
+void Allocator::tell_of_segment(Device& device, Action action, const vpmm_event& event,
+                                MempoolId_t id) {
   const Context stack = Call::current_stack();
   try {
     note_growth(device, event, stack);
@@ -119,8 +126,9 @@ void Allocator::tell_of_arena(Device& device, const vpmm_event& event) {
   instance().tell_of_segment(device, action, event, id);
 }
 
-// As the driver tells it, but free memory is within the pool's limit. As natively, idle memory of the pool is not free:
-// it is reserved. The total is the device's, because a memory fraction is a share of it.
+// As the driver tells it, but free memory is within the pool's limit. As natively, idle memory of
+// the pool is not free: it is reserved. The total is the device's, because a memory fraction is a
+// share of it.
 std::pair<std::size_t, std::size_t> Allocator::getMemoryInfo(DeviceIndex index) {
   Device& device = device_of(index);
   auto [free, total] = cca::CUDAAllocator::getMemoryInfo(index);
@@ -139,9 +147,11 @@ double Allocator::getMemoryFraction(DeviceIndex index) {
   return device.fraction;
 }
 
-// A fraction of the device's memory, but at most the pool's own limit (VPMM_CAPACITY). 1: as if it was never set.
+// A fraction of the device's memory, but at most the pool's own limit (VPMM_CAPACITY). 1: as if it
+// was never set.
 void Allocator::setMemoryFraction(double fraction, DeviceIndex index) {
-  TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction: ", fraction, ". Please set within [0, 1].");
+  TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction: ", fraction,
+              ". Please set within [0, 1].");
   Device& device = device_of(index);
   if (fraction == 1) {
     std::optional<std::uint64_t> before;
@@ -159,7 +169,8 @@ void Allocator::setMemoryFraction(double fraction, DeviceIndex index) {
   C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
   std::uint64_t capacity = 0;
   check(vpmm_get_capacity(pool_of(device), &capacity), "the memory fraction");
-  auto limit = std::max<std::uint64_t>(static_cast<std::uint64_t>(fraction * static_cast<double>(total)), 1);
+  auto limit =
+      std::max<std::uint64_t>(static_cast<std::uint64_t>(fraction * static_cast<double>(total)), 1);
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
     device.fraction = fraction;
@@ -169,7 +180,7 @@ void Allocator::setMemoryFraction(double fraction, DeviceIndex index) {
   check(vpmm_set_capacity(pool_of(device), limit), "the memory fraction");
 }
 
-// --- allocating -----------------------------------------------------------------------------------------------------
+// --- --- allocating
 
 c10::DataPtr Allocator::allocate(std::size_t bytes) {
   DeviceIndex device = 0;
@@ -206,7 +217,8 @@ void* Allocator::raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) {
 }
 
 void* Allocator::allocate_on(DeviceIndex index, std::size_t bytes, Stream stream) {
-  TORCH_CHECK_WITH(OutOfMemoryError, bytes < kExabyte, "CUDA out of memory. Tried to allocate more than 1EB memory.");
+  TORCH_CHECK_WITH(OutOfMemoryError, bytes < kExabyte,
+                   "CUDA out of memory. Tried to allocate more than 1EB memory.");
   Device& device = device_of(index);
   const Call call(history_, RecordContext::STATE);
   ArenaPtr arena;
@@ -221,7 +233,8 @@ void* Allocator::allocate_on(DeviceIndex index, std::size_t bytes, Stream stream
       fail(device, bytes, call.stack(), reason);
     }
   }
-  if (device.mapping_changes.load(std::memory_order_relaxed) != device.noted_changes.load(std::memory_order_relaxed))
+  if (device.mapping_changes.load(std::memory_order_relaxed) !=
+      device.noted_changes.load(std::memory_order_relaxed))
     note_mapped(device);
   note_allocated(device, ptr, bytes, stream, std::move(arena), call);
   report(device, ptr, static_cast<std::int64_t>(round_up(bytes, kGrain)));
@@ -229,12 +242,15 @@ void* Allocator::allocate_on(DeviceIndex index, std::size_t bytes, Stream stream
   return ptr;
 }
 
-vpmm_status Allocator::request(Device& device, Arena* arena, std::size_t bytes, cudaStream_t stream, void** ptr) {
-  if (C10_LIKELY(arena == nullptr)) return vpmm_allocate(pool_of(device), bytes_to_ask_for(bytes), stream, ptr);
+vpmm_status Allocator::request(Device& device, Arena* arena, std::size_t bytes, cudaStream_t stream,
+                               void** ptr) {
+  if (C10_LIKELY(arena == nullptr))
+    return vpmm_allocate(pool_of(device), bytes_to_ask_for(bytes), stream, ptr);
   return request_in(device, *arena, bytes, stream, ptr);
 }
 
-vpmm_status Allocator::request_in(Device& device, Arena& arena, std::size_t bytes, cudaStream_t stream, void** ptr) {
+vpmm_status Allocator::request_in(Device& device, Arena& arena, std::size_t bytes,
+                                  cudaStream_t stream, void** ptr) {
   std::shared_ptr<vpmm_arena> handle = handle_of(device, arena);
   if (handle == nullptr)
     if (const vpmm_status made = make_arena(device, arena, handle); made != VPMM_OK) return made;
@@ -242,18 +258,21 @@ vpmm_status Allocator::request_in(Device& device, Arena& arena, std::size_t byte
   vpmm_status status = vpmm_arena_allocate(handle.get(), rounded, kGrain, stream, ptr);
   if (status != VPMM_ERROR_OUT_OF_MEMORY || arena.source == nullptr) return status;
   status = add_memory(device, arena, handle.get(), rounded);
-  return status == VPMM_OK ? vpmm_arena_allocate(handle.get(), rounded, kGrain, stream, ptr) : status;
+  return status == VPMM_OK ? vpmm_arena_allocate(handle.get(), rounded, kGrain, stream, ptr)
+                           : status;
 }
 
 // Called by the first allocation, because by then all options are known.
-vpmm_status Allocator::make_arena(Device& device, Arena& arena, std::shared_ptr<vpmm_arena>& handle) {
+vpmm_status Allocator::make_arena(Device& device, Arena& arena,
+                                  std::shared_ptr<vpmm_arena>& handle) {
   vpmm_pool* const pool = pool_of(device);
   const std::lock_guard<std::mutex> making(arena.making);
   if (handle = handle_of(device, arena); handle != nullptr) return VPMM_OK;
   std::uint32_t flags = arena.source != nullptr ? VPMM_ARENA_EXTERNAL : VPMM_ARENA_ONE_CHUNK;
   if (!arena.splits) flags |= VPMM_ARENA_NO_SPLIT;
   vpmm_arena* made = nullptr;
-  if (const vpmm_status status = vpmm_arena_create(pool, flags, 0, &made); status != VPMM_OK) return status;
+  if (const vpmm_status status = vpmm_arena_create(pool, flags, 0, &made); status != VPMM_OK)
+    return status;
   handle = std::shared_ptr<vpmm_arena>(made, [](vpmm_arena* over) { vpmm_arena_release(over); });
   std::uint64_t number = 0;
   if (const vpmm_status status = vpmm_arena_id(made, &number); status != VPMM_OK) return status;
@@ -264,9 +283,11 @@ vpmm_status Allocator::make_arena(Device& device, Arena& arena, std::shared_ptr<
   return VPMM_OK;
 }
 
-// Takes memory from the allocator that the MemPool was made with, in the sizes that PyTorch's own allocator would
-// request. It is foreign code and may take locks of the program, so no lock of this plugin is held.
-vpmm_status Allocator::add_memory(Device& device, Arena& arena, vpmm_arena* handle, std::size_t bytes) {
+// Takes memory from the allocator that the MemPool was made with, in the sizes that PyTorch's own
+// allocator would request. It is foreign code and may take locks of the program, so no lock of this
+// plugin is held.
+vpmm_status Allocator::add_memory(Device& device, Arena& arena, vpmm_arena* handle,
+                                  std::size_t bytes) {
   const std::size_t piece = arena.splits && bytes <= kPiece / 2 ? kPiece : round_up(bytes, kPiece);
   void* memory = nullptr;
   try {
@@ -285,7 +306,8 @@ vpmm_status Allocator::add_memory(Device& device, Arena& arena, vpmm_arena* hand
   const vpmm_status status = vpmm_arena_add_memory(handle, memory, piece);
   if (status == VPMM_OK) {
     note_foreign(device, memory, piece);
-    history_.note(Action::SEGMENT_ALLOC, device.index, memory, piece, arena.id, Call::current_stack());
+    history_.note(Action::SEGMENT_ALLOC, device.index, memory, piece, arena.id,
+                  Call::current_stack());
     return status;
   }
   {
@@ -304,13 +326,13 @@ void Allocator::note_foreign(Device& device, const void* memory, std::size_t byt
   device.mapping_changes.fetch_add(1, std::memory_order_relaxed);
 }
 
-// The pool has already done everything that it can do by itself. This releases what others hold: tensors received from
-// other processes, memory of other allocators in deleted MemPools, and MemPools that may serve every request. Null: it
-// did not help.
-void* Allocator::allocate_short(Device& device, ArenaPtr& arena, std::size_t bytes, cudaStream_t stream,
-                                vpmm_status status, std::string& reason) {
-  TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY,
-              "VPMM: ", arena == nullptr ? "" : "in a memory pool (MemPool or CUDA graph): ", reason);
+// The pool has already done everything that it can do by itself. This releases what others hold:
+// tensors received from other processes, memory of other allocators in deleted MemPools, and
+// MemPools that may serve every request. Null: it did not help.
+void* Allocator::allocate_short(Device& device, ArenaPtr& arena, std::size_t bytes,
+                                cudaStream_t stream, vpmm_status status, std::string& reason) {
+  TORCH_CHECK(status == VPMM_ERROR_OUT_OF_MEMORY, "VPMM: ",
+              arena == nullptr ? "" : "in a memory pool (MemPool or CUDA graph): ", reason);
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
     ++device.retries;
@@ -334,16 +356,19 @@ void* Allocator::allocate_short(Device& device, ArenaPtr& arena, std::size_t byt
       if (other->serves_others_when_short && other != arena) others.push_back(other);
   }
   for (const ArenaPtr& other : others) {
-    const std::shared_ptr<vpmm_arena> handle = handle_of(device, *other);  // null: empty, or deleted meanwhile
+    const std::shared_ptr<vpmm_arena> handle =
+        handle_of(device, *other);  // null: empty, or deleted meanwhile
     if (handle == nullptr) continue;
-    if (vpmm_arena_allocate(handle.get(), round_up(bytes, kGrain), kGrain, stream, &ptr) != VPMM_OK) continue;
+    if (vpmm_arena_allocate(handle.get(), round_up(bytes, kGrain), kGrain, stream, &ptr) != VPMM_OK)
+      continue;
     arena = other;
     return ptr;
   }
   return nullptr;
 }
 
-void Allocator::fail(Device& device, std::size_t bytes, const Context& stack, const std::string& reason) {
+void Allocator::fail(Device& device, std::size_t bytes, const Context& stack,
+                     const std::string& reason) {
   using c10::CachingAllocator::format_size;
   const c10::cuda::CUDAGuard guard(device.index);
   std::size_t free = 0;
@@ -362,33 +387,38 @@ void Allocator::fail(Device& device, std::size_t bytes, const Context& stack, co
     ++device.failures;
     of_others = bytes_of_others(device, layout);
     allocated = static_cast<std::size_t>(device.counts.bytes[0].current);
-    reserved = std::max(static_cast<std::size_t>(device.reserved.at(kAll).current), allocated + of_others);
+    reserved =
+        std::max(static_cast<std::size_t>(device.reserved.at(kAll).current), allocated + of_others);
     for (const auto& [id, arena] : device.arenas)
       for (void* const ptr : arena->live) in_arenas += device.blocks.at(ptr).bytes;
   }
-  history_.record(Action::OOM, device.index, reinterpret_cast<const void*>(free), bytes, nullptr, kCommonPool, stack);
+  history_.record(Action::OOM, device.index, reinterpret_cast<const void*>(free), bytes, nullptr,
+                  kCommonPool, stack);
   std::vector<cca::OutOfMemoryObserver> observers;
   {
     const std::lock_guard<std::mutex> lock(observers_mutex_);
     observers = observers_;
   }
-  for (const cca::OutOfMemoryObserver& observer : observers) observer(device.index, bytes, allowed, free);
+  for (const cca::OutOfMemoryObserver& observer : observers)
+    observer(device.index, bytes, allowed, free);
   c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(bytes), allocated, reserved,
                                    c10::Device(c10::DeviceType::CUDA, device.index));
   const std::string limit = allowed < total ? format_size(allowed) + " allowed; " : "";
-  const std::string graphs =
-      in_arenas != 0 ? ", with " + format_size(in_arenas) + " allocated in private pools (e.g., CUDA Graphs)" : "";
+  const std::string graphs = in_arenas != 0 ? ", with " + format_size(in_arenas) +
+                                                  " allocated in private pools (e.g., CUDA Graphs)"
+                                            : "";
   const std::string others =
       of_others != 0 ? ", " + format_size(of_others) + " by other libraries in the same pool" : "";
-  TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", format_size(bytes), ". GPU ",
-                   int{device.index}, " has a total capacity of ", format_size(total), " of which ", format_size(free),
-                   " is free. ", limit, "Of the allocated memory ", format_size(allocated), " is allocated by PyTorch",
+  TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ",
+                   format_size(bytes), ". GPU ", int{device.index}, " has a total capacity of ",
+                   format_size(total), " of which ", format_size(free), " is free. ", limit,
+                   "Of the allocated memory ", format_size(allocated), " is allocated by PyTorch",
                    graphs, others, ", and ", format_size(reserved - allocated - of_others),
                    " is reserved by PyTorch but unallocated. VPMM: ", reason);
 }
 
-void Allocator::note_allocated(Device& device, void* ptr, std::size_t bytes, Stream stream, ArenaPtr arena,
-                               const Call& call) {
+void Allocator::note_allocated(Device& device, void* ptr, std::size_t bytes, Stream stream,
+                               ArenaPtr arena, const Call& call) {
   Block block;
   block.requested = bytes;
   block.bytes = round_up(bytes, kGrain);
@@ -407,13 +437,15 @@ void Allocator::note_allocated(Device& device, void* ptr, std::size_t bytes, Str
   device.blocks.insert_or_assign(ptr, std::move(block));
 }
 
-// If a tracker throws at an allocation or its segment, the memory goes back to the pool and the program gets the
-// exception.
-void Allocator::tell_of_allocation(Device& device, void* ptr, const Block& block, const Call& call) {
+// If a tracker throws at an allocation or its segment, the memory goes back to the pool and the
+// program gets the exception.
+void Allocator::tell_of_allocation(Device& device, void* ptr, const Block& block,
+                                   const Call& call) {
   const MempoolId_t id = block.arena == nullptr ? kCommonPool : block.arena->id;
   try {
     call.rethrow();
-    history_.record(Action::ALLOC, device.index, ptr, block.requested, block.stream, id, block.stack);
+    history_.record(Action::ALLOC, device.index, ptr, block.requested, block.stream, id,
+                    block.stack);
   } catch (...) {
     give_back(device, ptr, block);
     throw;
@@ -429,13 +461,15 @@ void Allocator::report(Device& device, void* ptr, std::int64_t bytes) {
     allocated = static_cast<std::size_t>(device.counts.bytes[0].current);
     reserved = static_cast<std::size_t>(device.reserved.at(kAll).current);
   }
-  c10::reportMemoryUsageToProfiler(ptr, bytes, allocated, reserved, c10::Device(c10::DeviceType::CUDA, device.index));
+  c10::reportMemoryUsageToProfiler(ptr, bytes, allocated, reserved,
+                                   c10::Device(c10::DeviceType::CUDA, device.index));
 }
 
-// --- freeing --------------------------------------------------------------------------------------------------------
+// --- --- freeing
 
 void Allocator::raw_delete(void* ptr) {
-  if (const std::exception_ptr thrown = free(ptr); thrown != nullptr) std::rethrow_exception(thrown);
+  if (const std::exception_ptr thrown = free(ptr); thrown != nullptr)
+    std::rethrow_exception(thrown);
 }
 
 std::exception_ptr Allocator::free(void* ptr) {
@@ -454,7 +488,8 @@ std::exception_ptr Allocator::free(void* ptr) {
 }
 
 // A tracker may throw; the memory is freed anyway.
-void Allocator::tell_of_free(const Device& device, const void* ptr, const Block& block, const Call& call) {
+void Allocator::tell_of_free(const Device& device, const void* ptr, const Block& block,
+                             const Call& call) {
   const MempoolId_t id = block.arena == nullptr ? kCommonPool : block.arena->id;
   try {
     for (const Action action : {Action::FREE_REQUESTED, Action::FREE_COMPLETED})
@@ -497,13 +532,16 @@ Allocator::Freed Allocator::forget_on(Device& device, void* ptr) {
   return freed;
 }
 
-// Deleters must not throw: an error of the pool is reported once, and at worst the memory is lost. While memory pools
-// are open, a foreign stream may be the one that is captured; then it exists.
+// Deleters must not throw: an error of the pool is reported once, and at worst the memory is lost.
+// While memory pools are open, a foreign stream may be the one that is captured; then it exists.
 void Allocator::give_back(Device& device, void* ptr, const Block& block) {
   vpmm_pool* const pool = device.pool.load(std::memory_order_acquire);
-  const bool names_stream = !block.may_outlive_stream || (block.arena != nullptr && device.has_routes.load());
-  vpmm_status status = names_stream ? vpmm_deallocate(pool, ptr, block.stream) : vpmm_deallocate_any_stream(pool, ptr);
-  if (status == VPMM_ERROR_INVALID_ARGUMENT) status = vpmm_deallocate_any_stream(pool, ptr);  // no such stream now
+  const bool names_stream =
+      !block.may_outlive_stream || (block.arena != nullptr && device.has_routes.load());
+  vpmm_status status = names_stream ? vpmm_deallocate(pool, ptr, block.stream)
+                                    : vpmm_deallocate_any_stream(pool, ptr);
+  if (status == VPMM_ERROR_INVALID_ARGUMENT)
+    status = vpmm_deallocate_any_stream(pool, ptr);  // no such stream now
   if (C10_LIKELY(status == VPMM_OK)) return;
   if (status == VPMM_ERROR_HOST_OUT_OF_MEMORY) {
     vpmm_deallocate_deferred(pool, ptr);
@@ -530,8 +568,8 @@ void Allocator::recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stre
   TORCH_CHECK(false, "No allocated block can be found for ", ptr.get());
 }
 
-// Releases memory of one memory pool: arenas that are no longer used, and idle memory. The destructors of memory pools
-// call this, so it does not throw.
+// Releases memory of one memory pool: arenas that are no longer used, and idle memory. The
+// destructors of memory pools call this, so it does not throw.
 void Allocator::emptyCache(MempoolId_t id) {
   const Call call(history_, RecordContext::ALL);
   const int count = device_count_.load();
@@ -551,8 +589,10 @@ void Allocator::emptyCache(MempoolId_t id) {
     }
     vpmm_statistics figures{};
     figures.size = sizeof figures;
-    // Memory that the GPU may still use is released, too, after a wait, as with cudaFree; but not in a capture.
-    if (vpmm_get_statistics(pool, &figures) == VPMM_OK && figures.pending_bytes != 0) vpmm_synchronize(pool);
+    // Memory that the GPU may still use is released, too, after a wait, as with cudaFree; but not
+    // in a capture.
+    if (vpmm_get_statistics(pool, &figures) == VPMM_OK && figures.pending_bytes != 0)
+      vpmm_synchronize(pool);
     check(vpmm_trim(pool, 0, nullptr), "empty_cache");
     note_mapped(device);
   }

@@ -1,12 +1,14 @@
-// torch_allocator: PyTorch's CUDA allocator over the pools of libvpmm. Built for one minor version of PyTorch; see
+// torch_allocator: PyTorch's CUDA allocator over the pools of libvpmm. Built for one minor version
+// of PyTorch; see
 // ../torch.py.
 //
-// Every method of c10::cuda::CUDACachingAllocator::CUDAAllocator. The pools decide where memory lies and when it is
-// used again; this file keeps what PyTorch asks about an allocation (its stream, the size asked for, the stack that
-// made it), counts as PyTorch counts, and writes the events that its memory history consists of.
+// Every method of c10::cuda::CUDACachingAllocator::CUDAAllocator. The pools decide where memory
+// lies and when it is used again; this file keeps what PyTorch asks about an allocation (its
+// stream, the size asked for, the stack that made it), counts as PyTorch counts, and writes the
+// events that its memory history consists of.
 //
-// Locks: Device::mutex (blocks, counts, arenas), then History::mutex_. Events take both under the pool's own lock, so
-// no function of the pool is called under either.
+// Locks: Device::mutex (blocks, counts, arenas), then History::mutex_. Events take both under the
+// pool's own lock, so no function of the pool is called under either.
 
 #if VPMM_TORCH_MINOR < 11
 #error "PyTorch 2.11 or newer is needed"
@@ -37,14 +39,15 @@ void Allocator::enablePeerAccess(DeviceIndex device, DeviceIndex owner) {
     C10_CUDA_CHECK(enabled);
 }
 
-cudaError_t Allocator::memcpyAsync(void* to, int to_device, const void* from, int from_device, std::size_t bytes,
-                                   cudaStream_t stream, bool p2p_enabled) {
+cudaError_t Allocator::memcpyAsync(void* to, int to_device, const void* from, int from_device,
+                                   std::size_t bytes, cudaStream_t stream, bool p2p_enabled) {
   if (p2p_enabled || to_device == from_device)
     return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
   return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
 }
 
-// One export for the life of an allocation, so that a receiver knows by the bytes that it has the memory open already.
+// One export for the life of an allocation, so that a receiver knows by the bytes that it has the
+// memory open already.
 cca::ShareableHandle Allocator::shareIpcHandle(void* ptr) {
   std::size_t bytes = 0;
   void* const begin = getBaseAllocation(ptr, &bytes);
@@ -66,7 +69,8 @@ cca::ShareableHandle Allocator::shareIpcHandle(void* ptr) {
       const std::lock_guard<std::mutex> lock(device.mutex);
       const auto block = device.blocks.find(begin);
       if (block != device.blocks.end()) {
-        const auto [entry, is_new] = device.exports.try_emplace(begin, Export{handle, to_bytes(handle)});
+        const auto [entry, is_new] =
+            device.exports.try_emplace(begin, Export{handle, to_bytes(handle)});
         block->second.is_exported = true;
         bytes_to_send = entry->second.bytes;
         is_ours = is_new;
@@ -119,15 +123,16 @@ VPMM_TORCH_EXPORT int vpmm_torch_minor() { return VPMM_TORCH_MINOR; }
 
 VPMM_TORCH_EXPORT const char* vpmm_torch_last_error() { return last_error.c_str(); }
 
-// Makes PyTorch allocate CUDA memory here from now on. 0: done, or done before. Only PyTorch's own allocators are
-// replaced. Not thread-safe: call it before the first CUDA tensor.
+// Makes PyTorch allocate CUDA memory here from now on. 0: done, or done before. Only PyTorch's own
+// allocators are replaced. Not thread-safe: call it before the first CUDA tensor.
 VPMM_TORCH_EXPORT int vpmm_torch_install() {
   try {
     cca::CUDAAllocator* const before = cca::allocator.load();
     if (before == &instance()) return 0;
     TORCH_CHECK(before != nullptr, "PyTorch has no CUDA allocator: is this a build without CUDA?");
     const std::string name = before->name();
-    TORCH_CHECK(name == "native" || name == "cudaMallocAsync", "PyTorch has another allocator already, '", name,
+    TORCH_CHECK(name == "native" || name == "cudaMallocAsync",
+                "PyTorch has another allocator already, '", name,
                 "': leave out either VPMM or torch.cuda.memory.change_current_allocator");
     TORCH_CHECK(!before->initialized(),
                 "PyTorch has initialized CUDA already: switch VPMM on before the first CUDA call");

@@ -57,19 +57,22 @@ class Allocator final : public cca::CUDAAllocator {
   using cca::CUDAAllocator::recordStream;
   void recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stream) override;
   cca::SnapshotInfo snapshot(MempoolId_t id, bool include_traces) override;
-  void beginAllocateToPool(DeviceIndex device, MempoolId_t id, std::function<bool(cudaStream_t)> filter) override;
+  void beginAllocateToPool(DeviceIndex device, MempoolId_t id,
+                           std::function<bool(cudaStream_t)> filter) override;
   void endAllocateToPool(DeviceIndex device, MempoolId_t id) override;
   void releasePool(DeviceIndex device, MempoolId_t id) override;
   int getPoolUseCount(DeviceIndex device, MempoolId_t id) override;
-  void createOrIncrefPool(DeviceIndex device, MempoolId_t id, std::shared_ptr<cca::CUDAAllocator> source) override;
+  void createOrIncrefPool(DeviceIndex device, MempoolId_t id,
+                          std::shared_ptr<cca::CUDAAllocator> source) override;
   void setUseOnOOM(DeviceIndex device, MempoolId_t id, bool value) override;
   void setNoSplit(DeviceIndex device, MempoolId_t id) override;
-  bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id, const std::unordered_set<void*>& expected) override;
+  bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id,
+                                const std::unordered_set<void*>& expected) override;
   cca::ShareableHandle shareIpcHandle(void* ptr) override;
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
   bool isHistoryEnabled() override { return history_.is_recording(); }
-  void recordHistory(bool is_on, cca::CreateContextFn gather, std::size_t most, RecordContext level, bool clears,
-                     const std::vector<std::string>& skipped) override;
+  void recordHistory(bool is_on, cca::CreateContextFn gather, std::size_t most, RecordContext level,
+                     bool clears, const std::vector<std::string>& skipped) override;
   void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& pairs) override;
   void pushCompileContext(std::string& name) override { compile_contexts.push_back(name); }
   void popCompileContext() override {
@@ -78,18 +81,22 @@ class Allocator final : public cca::CUDAAllocator {
   void setUserMetadata(const std::string& text) override { user_metadata = text; }
   std::string getUserMetadata() override { return user_metadata; }
   void attachOutOfMemoryObserver(cca::OutOfMemoryObserver observer) override;
-  void attachAllocatorTraceTracker(cca::AllocatorTraceTracker tracker) override { history_.track(std::move(tracker)); }
+  void attachAllocatorTraceTracker(cca::AllocatorTraceTracker tracker) override {
+    history_.track(std::move(tracker));
+  }
   void enablePeerAccess(DeviceIndex device, DeviceIndex owner) override;
-  cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, std::size_t bytes,
-                          cudaStream_t stream, bool p2p_enabled) override;
-  std::shared_ptr<cca::AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t id) override;
-  cca::CheckpointDelta setCheckpointPoolState(DeviceIndex device, std::shared_ptr<cca::AllocatorState> state) override;
+  cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device,
+                          std::size_t bytes, cudaStream_t stream, bool p2p_enabled) override;
+  std::shared_ptr<cca::AllocatorState> getCheckpointState(DeviceIndex device,
+                                                          MempoolId_t id) override;
+  cca::CheckpointDelta setCheckpointPoolState(DeviceIndex device,
+                                              std::shared_ptr<cca::AllocatorState> state) override;
   std::string name() override { return "vpmm"; }
   std::pair<std::size_t, std::size_t> getMemoryInfo(DeviceIndex device) override;
 #if VPMM_TORCH_MINOR >= 12
   std::shared_ptr<GatheredContext> getContextForPointer(const void* ptr) override;
-  // For requests that an option of the native allocator refuses before it asks the driver. This allocator has no such
-  // option.
+  // For requests that an option of the native allocator refuses before it asks the driver. This
+  // allocator has no such option.
   void attachOomRejectionObserver(cca::OomRejectionObserver) override {}
 #endif
 #if VPMM_TORCH_MINOR >= 13
@@ -115,14 +122,18 @@ class Allocator final : public cca::CUDAAllocator {
   vpmm_pool* pool_of(Device& device);
   static vpmm_status begin_counting(Device& device, vpmm_pool* pool);
   void* allocate_on(DeviceIndex index, std::size_t bytes, Stream stream);
-  vpmm_status request(Device& device, Arena* arena, std::size_t bytes, cudaStream_t stream, void** ptr);
-  vpmm_status request_in(Device& device, Arena& arena, std::size_t bytes, cudaStream_t stream, void** ptr);
+  vpmm_status request(Device& device, Arena* arena, std::size_t bytes, cudaStream_t stream,
+                      void** ptr);
+  vpmm_status request_in(Device& device, Arena& arena, std::size_t bytes, cudaStream_t stream,
+                         void** ptr);
   vpmm_status make_arena(Device& device, Arena& arena, std::shared_ptr<vpmm_arena>& handle);
   vpmm_status add_memory(Device& device, Arena& arena, vpmm_arena* handle, std::size_t bytes);
-  void* allocate_short(Device& device, ArenaPtr& arena, std::size_t bytes, cudaStream_t stream, vpmm_status status,
-                       std::string& reason);
-  [[noreturn]] void fail(Device& device, std::size_t bytes, const Context& stack, const std::string& reason);
-  void note_allocated(Device& device, void* ptr, std::size_t bytes, Stream stream, ArenaPtr arena, const Call& call);
+  void* allocate_short(Device& device, ArenaPtr& arena, std::size_t bytes, cudaStream_t stream,
+                       vpmm_status status, std::string& reason);
+  [[noreturn]] void fail(Device& device, std::size_t bytes, const Context& stack,
+                         const std::string& reason);
+  void note_allocated(Device& device, void* ptr, std::size_t bytes, Stream stream, ArenaPtr arena,
+                      const Call& call);
   void tell_of_allocation(Device& device, void* ptr, const Block& block, const Call& call);
   void tell_of_free(const Device& device, const void* ptr, const Block& block, const Call& call);
   Freed forget(void* ptr);
@@ -138,7 +149,8 @@ class Allocator final : public cca::CUDAAllocator {
   ArenaPtr route(Device& device, cudaStream_t stream);
   static bool end_if_capture_is_over(Route& route);
   static void keep_for_graph(Arena& graph, const ArenaPtr& arena);
-  static void release_if_unused(Device& device, const ArenaPtr& arena, std::vector<std::shared_ptr<vpmm_arena>>& over);
+  static void release_if_unused(Device& device, const ArenaPtr& arena,
+                                std::vector<std::shared_ptr<vpmm_arena>>& over);
   static ArenaPtr find_arena(Device& device, MempoolId_t id);
   static ArenaPtr arena_of(Device& device, MempoolId_t id, const char* what);
   void report(Device& device, void* ptr, std::int64_t bytes);
@@ -168,7 +180,8 @@ class Allocator final : public cca::CUDAAllocator {
   std::mutex observers_mutex_;
   std::vector<cca::OutOfMemoryObserver> observers_;
   std::mutex opened_mutex_;
-  std::unordered_map<std::string, std::weak_ptr<void>> opened_;  // memory of other processes, by handle and device
+  std::unordered_map<std::string, std::weak_ptr<void>>
+      opened_;  // memory of other processes, by handle and device
 };
 
 // Never destroyed: tensors outlive every static object.
@@ -179,11 +192,13 @@ inline Allocator& instance() {
 
 // Calls Python's observers of GPU memory, such as the sanitizer; they do not throw.
 inline void trace_allocation(void* ptr) {
-  if (const c10::impl::PyInterpreter* const trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr))
+  if (const c10::impl::PyInterpreter* const trace = c10::impl::GPUTrace::get_trace();
+      C10_UNLIKELY(trace != nullptr))
     (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
 }
 inline void trace_deallocation(void* ptr) {
-  if (const c10::impl::PyInterpreter* const trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr))
+  if (const c10::impl::PyInterpreter* const trace = c10::impl::GPUTrace::get_trace();
+      C10_UNLIKELY(trace != nullptr))
     (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
 }
 

@@ -10,9 +10,9 @@
 
 namespace vpmm::torch_plugin {
 
-// A pool maps and unmaps memory in the middle of a call, under its lock. No stack can be captured there, so the call
-// captures it before. No exception may be thrown there, so the call stores that of a tracker for later. Does
-// nothing if nobody wants events.
+// A pool maps and unmaps memory in the middle of a call, under its lock. No stack can be captured
+// there, so the call captures it before. No exception may be thrown there, so the call stores that
+// of a tracker for later. Does nothing if nobody wants events.
 class Call {
  public:
   Call(const History& history, RecordContext level) {
@@ -37,8 +37,8 @@ class Call {
 
   // The stack of the call that this thread is in; null: it is in none.
   static Context current_stack() { return current_ == nullptr ? nullptr : current_->stack_; }
-  // Stores the exception that is being handled in the call that this thread is in. Outside of a call, as when another
-  // library uses the pool, it becomes a warning.
+  // Stores the exception that is being handled in the call that this thread is in. Outside of a
+  // call, as when another library uses the pool, it becomes a warning.
   static void note_exception() noexcept {
     if (current_ == nullptr) return warn_of(std::current_exception());
     if (current_->thrown_ == nullptr) current_->thrown_ = std::current_exception();

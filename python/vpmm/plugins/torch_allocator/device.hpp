@@ -1,4 +1,5 @@
-// torch_allocator: the state of a device: its pool, its live allocations, its private pools, its counts.
+// torch_allocator: the state of a device: its pool, its live allocations, its private pools, its
+// counts.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -27,15 +28,21 @@
 
 namespace vpmm::torch_plugin {
 
-constexpr std::size_t kGrain = 512;                   // PyTorch's own allocator rounds and aligns to this
-constexpr std::size_t kPiece = std::size_t{2} << 20;  // PyTorch's own requests multiples of this from another allocator
+constexpr std::size_t kGrain = 512;  // PyTorch's own allocator rounds and aligns to this
+constexpr std::size_t kPiece =
+    std::size_t{2} << 20;  // PyTorch's own requests multiples of this from another allocator
 constexpr std::size_t kExabyte = std::size_t{1} << 60;
 constexpr MempoolId_t kCommonPool{0, 0};
 
-constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
 
-// The pool has block sizes at every multiple of 256 bytes up to 4 KiB, above only at multiples of 512.
-constexpr std::size_t bytes_to_ask_for(std::size_t bytes) { return bytes < 4096 ? round_up(bytes, kGrain) : bytes; }
+// The pool has block sizes at every multiple of 256 bytes up to 4 KiB, above only at multiples of
+// 512.
+constexpr std::size_t bytes_to_ask_for(std::size_t bytes) {
+  return bytes < 4096 ? round_up(bytes, kGrain) : bytes;
+}
 
 inline void check(vpmm_status status, const char* what) {
   TORCH_CHECK(status == VPMM_OK, "VPMM: ", what, ": ", vpmm_last_error());
@@ -57,20 +64,25 @@ class Layout {
   vpmm_layout layout_{};
 };
 
-// A private pool of PyTorch: that of a graph, or a MemPool. Its first allocation makes the pool's arena.
+// A private pool of PyTorch: that of a graph, or a MemPool. Its first allocation makes the pool's
+// arena.
 struct Arena {
   explicit Arena(MempoolId_t id_) : id(id_) {}
   const MempoolId_t id;
   std::mutex making;
-  std::shared_ptr<vpmm_arena> handle;  // under Device::mutex; null: nothing was allocated yet, or it has ended
-  std::uint64_t number = 0;            // the pool's name for it
-  int users = 0;                       // graphs and MemPools
-  int graph_pools = 0;                 // pools of graphs that use its memory: it is not released before them
-  std::unordered_set<std::shared_ptr<Arena>> used_by_graph;  // arenas with such memory, of this graph's pool
+  std::shared_ptr<vpmm_arena>
+      handle;  // under Device::mutex; null: nothing was allocated yet, or it has ended
+  std::uint64_t number = 0;  // the pool's name for it
+  int users = 0;             // graphs and MemPools
+  int graph_pools = 0;       // pools of graphs that use its memory: it is not released before them
+  std::unordered_set<std::shared_ptr<Arena>>
+      used_by_graph;  // arenas with such memory, of this graph's pool
   bool serves_others_when_short = false;
   bool splits = true;
-  std::shared_ptr<cca::CUDAAllocator> source;     // where its memory comes from; null: from the device's pool
-  std::unordered_map<void*, std::size_t> pieces;  // of that source, and their sizes; under Device::mutex
+  std::shared_ptr<cca::CUDAAllocator>
+      source;  // where its memory comes from; null: from the device's pool
+  std::unordered_map<void*, std::size_t>
+      pieces;  // of that source, and their sizes; under Device::mutex
   std::unordered_set<void*> live;
 };
 using ArenaPtr = std::shared_ptr<Arena>;
@@ -106,10 +118,13 @@ struct Counts {
       requested.at(static_cast<std::size_t>(type)).decrease(block.requested);
     }
   }
-  static StatType type_of(const Block& block) { return block.is_small ? StatType::SMALL_POOL : StatType::LARGE_POOL; }
+  static StatType type_of(const Block& block) {
+    return block.is_small ? StatType::SMALL_POOL : StatType::LARGE_POOL;
+  }
 };
 
-// A stream and its owner. PyTorch never destroys its own streams; the id of a foreign stream is its handle.
+// A stream and its owner. PyTorch never destroys its own streams; the id of a foreign stream is its
+// handle.
 struct Stream {
   cudaStream_t handle = nullptr;
   bool is_foreign = false;
@@ -120,7 +135,8 @@ struct Stream {
   }
 };
 
-// Allocations whose stream `filter` accepts are routed to an arena, unless a newer route takes them.
+// Allocations whose stream `filter` accepts are routed to an arena, unless a newer route takes
+// them.
 struct Route {
   ArenaPtr arena;
   std::function<bool(cudaStream_t)> filter;
@@ -139,7 +155,8 @@ struct Export {
 struct Device {
   DeviceIndex index = 0;
   std::atomic<vpmm_pool*> pool{nullptr};
-  std::size_t largest_small = 0;  // the largest request that the pool cuts from shared pages; set before `pool`
+  std::size_t largest_small =
+      0;  // the largest request that the pool cuts from shared pages; set before `pool`
   std::atomic<bool> has_routes{false};
   std::atomic<bool> uses_drivers_pool{false};
   std::atomic<std::uint64_t> mapping_changes{0};
@@ -156,15 +173,18 @@ struct Device {
   std::optional<std::uint64_t> capacity;  // the pool's limit before a fraction below 1 was set
   std::vector<Route> routes;
   std::map<MempoolId_t, ArenaPtr> arenas;
-  std::unordered_set<ArenaPtr> ending;  // unused, but memory of another allocator must still go back
-  std::unordered_map<std::uint64_t, MempoolId_t> arena_names;  // by the pool's number, of deleted ones, too
+  std::unordered_set<ArenaPtr>
+      ending;  // unused, but memory of another allocator must still go back
+  std::unordered_map<std::uint64_t, MempoolId_t>
+      arena_names;  // by the pool's number, of deleted ones, too
   Growths growths;
   std::unordered_map<void*, Export> exports;
 
   template <class Visit>
   void for_each_stat(Visit visit) {
-    for (StatArray* const array : {&counts.allocations, &counts.bytes, &counts.requested, &reserved,
-                                   &stretches.segments, &stretches.inactive_split, &stretches.inactive_split_bytes})
+    for (StatArray* const array :
+         {&counts.allocations, &counts.bytes, &counts.requested, &reserved, &stretches.segments,
+          &stretches.inactive_split, &stretches.inactive_split_bytes})
       for (auto& stat : *array) visit(stat);
   }
   bool is_open() const { return pool.load(std::memory_order_acquire) != nullptr; }

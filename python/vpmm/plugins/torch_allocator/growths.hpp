@@ -12,10 +12,12 @@ namespace vpmm::torch_plugin {
 
 class Growths {
  public:
-  // A call with this stack mapped [begin, begin + bytes), or gave it to a private pool; null: no stack is recorded.
+  // A call with this stack mapped [begin, begin + bytes), or gave it to a private pool; null: no
+  // stack is recorded.
   void add(std::size_t begin, std::size_t bytes, Context stack) {
     remove(begin, bytes);
-    if (stack != nullptr) by_begin_.insert_or_assign(begin, Growth{begin + bytes, std::move(stack)});
+    if (stack != nullptr)
+      by_begin_.insert_or_assign(begin, Growth{begin + bytes, std::move(stack)});
   }
 
   void remove(std::size_t begin, std::size_t bytes) {

@@ -40,19 +40,22 @@ class History {
   // Whether anybody wants events.
   bool is_listening() const { return is_listening_.load(std::memory_order_relaxed); }
   bool is_recording() const { return is_recording_.load(std::memory_order_relaxed); }
-  // The caller's stack, if stacks of this level are recorded. Takes the GIL, so no lock may be held.
+  // The caller's stack, if stacks of this level are recorded. Takes the GIL, so no lock may be
+  // held.
   Context stack(RecordContext level) const {
     if (level_.load(std::memory_order_relaxed) < level) return nullptr;
     const cca::CreateContextFn gather = gather_.load(std::memory_order_relaxed);
     return gather == nullptr ? nullptr : gather();
   }
 
-  void start(bool is_on, cca::CreateContextFn gather, std::size_t most, RecordContext level, bool clears,
-             const std::vector<std::string>& skipped) {
+  void start(bool is_on, cca::CreateContextFn gather, std::size_t most, RecordContext level,
+             bool clears, const std::vector<std::string>& skipped) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    TORCH_CHECK(level == RecordContext::NEVER || gather != nullptr, "stacks are asked for without a way to take them");
+    TORCH_CHECK(level == RecordContext::NEVER || gather != nullptr,
+                "stacks are asked for without a way to take them");
     std::vector<Action> actions;
-    for (const std::string& name : skipped) actions.push_back(c10::CachingDeviceAllocator::parseTraceEntryAction(name));
+    for (const std::string& name : skipped)
+      actions.push_back(c10::CachingDeviceAllocator::parseTraceEntryAction(name));
     skipped_ = std::move(actions);
     is_recording_ = is_on;
     gather_ = is_on ? gather : nullptr;
@@ -71,8 +74,9 @@ class History {
   }
 
   // Tells trackers, and writes into the ring.
-  void record(Action action, DeviceIndex device, const void* at, std::size_t bytes, cudaStream_t stream,
-              MempoolId_t pool, Context context = nullptr, const std::optional<std::string>& text = std::nullopt) {
+  void record(Action action, DeviceIndex device, const void* at, std::size_t bytes,
+              cudaStream_t stream, MempoolId_t pool, Context context = nullptr,
+              const std::optional<std::string>& text = std::nullopt) {
     if (!is_listening()) return;
     TraceEntry entry = make(action, device, at, bytes, stream, pool, std::move(context));
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -81,14 +85,16 @@ class History {
     keep(std::move(entry));
   }
   // Tells trackers only: the ring already has the memory that this lies in.
-  void tell(Action action, DeviceIndex device, const void* at, std::size_t bytes, MempoolId_t pool, Context context) {
+  void tell(Action action, DeviceIndex device, const void* at, std::size_t bytes, MempoolId_t pool,
+            Context context) {
     if (!is_listening()) return;
     const TraceEntry entry = make(action, device, at, bytes, nullptr, pool, std::move(context));
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const cca::AllocatorTraceTracker& tracker : trackers_) tracker(entry);
   }
   // Writes into the ring only: trackers were told already.
-  void note(Action action, DeviceIndex device, const void* at, std::size_t bytes, MempoolId_t pool, Context context) {
+  void note(Action action, DeviceIndex device, const void* at, std::size_t bytes, MempoolId_t pool,
+            Context context) {
     if (!is_listening()) return;
     TraceEntry entry = make(action, device, at, bytes, nullptr, pool, std::move(context));
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -108,7 +114,8 @@ class History {
   void copy_to(cca::SnapshotInfo& snapshot) {
     const auto to_unix_ns = clock_.makeConverter();
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (std::size_t device = 0; device < std::min(rings_.size(), snapshot.device_traces.size()); ++device) {
+    for (std::size_t device = 0; device < std::min(rings_.size(), snapshot.device_traces.size());
+         ++device) {
       for (const TraceEntry& entry : rings_[device]) {
         TraceEntry& copy = snapshot.device_traces[device].emplace_back(entry);
         copy.time_.t_ = to_unix_ns(copy.time_.approx_t_) / 1000;
@@ -121,8 +128,8 @@ class History {
   }
 
  private:
-  TraceEntry make(Action action, DeviceIndex device, const void* at, std::size_t bytes, cudaStream_t stream,
-                  MempoolId_t pool, Context context) const {
+  TraceEntry make(Action action, DeviceIndex device, const void* at, std::size_t bytes,
+                  cudaStream_t stream, MempoolId_t pool, Context context) const {
     if (level_.load(std::memory_order_relaxed) < RecordContext::ALLOC) context = nullptr;
     return {action,
             device,
@@ -135,7 +142,9 @@ class History {
             compile_contexts.empty() ? std::string() : compile_contexts.back()};
   }
   void keep(TraceEntry entry) {
-    if (!is_recording() || std::find(skipped_.begin(), skipped_.end(), entry.action_) != skipped_.end()) return;
+    if (!is_recording() ||
+        std::find(skipped_.begin(), skipped_.end(), entry.action_) != skipped_.end())
+      return;
     const auto index = static_cast<std::size_t>(entry.device_);
     if (rings_.size() <= index) rings_.resize(index + 1);
     if (rings_[index].size() == most_) rings_[index].pop_front();

@@ -12,8 +12,9 @@
 
 namespace vpmm::torch_plugin {
 
-// A run of mapped addresses of one kind is what PyTorch calls an expandable segment. In private pools each stretch is
-// a segment of its own, because libraries that register memory need its borders.
+// A run of mapped addresses of one kind is what PyTorch calls an expandable segment. In private
+// pools each stretch is a segment of its own, because libraries that register memory need its
+// borders.
 struct Allocator::Mapped {
   std::size_t begin = 0;
   std::size_t bytes = 0;
@@ -28,8 +29,8 @@ struct Allocator::Mapped {
       if (block.state == VPMM_REGION_HOLE || block.state == VPMM_REGION_ZOMBIE) continue;
       // Blocks of the driver's own pool have the requested size.
       const std::size_t bytes = block.is_small != 0 ? block.bytes : round_up(block.bytes, kGrain);
-      const Mapped next{reinterpret_cast<std::size_t>(block.begin), bytes, block.is_small != 0, block.arena,
-                        block.arena == 0 ? nullptr : stretches.find(block.begin)};
+      const Mapped next{reinterpret_cast<std::size_t>(block.begin), bytes, block.is_small != 0,
+                        block.arena, block.arena == 0 ? nullptr : stretches.find(block.begin)};
       if (!runs.empty() && runs.back().is_continued_by(next))
         runs.back().bytes += next.bytes;
       else
@@ -38,7 +39,8 @@ struct Allocator::Mapped {
     return runs;
   }
   bool is_continued_by(const Mapped& next) const {
-    return begin + bytes == next.begin && is_small == next.is_small && arena == next.arena && next.stretch == nullptr;
+    return begin + bytes == next.begin && is_small == next.is_small && arena == next.arena &&
+           next.stretch == nullptr;
   }
 };
 
@@ -59,13 +61,14 @@ struct Allocator::Live {
   }
 };
 
-// By address. An allocation that PyTorch does not know belongs to another library, or another thread of PyTorch is
-// making or freeing it. Holds: Device::mutex.
+// By address. An allocation that PyTorch does not know belongs to another library, or another
+// thread of PyTorch is making or freeing it. Holds: Device::mutex.
 std::vector<Allocator::Live> Allocator::live_of_others(const Device& device, const Layout& layout) {
   std::vector<Live> live;
   for (std::size_t i = 0; i < layout->block_count; ++i) {
     const vpmm_block& block = layout->blocks[i];
-    if (block.state == VPMM_REGION_ALLOCATED && device.blocks.find(block.begin) == device.blocks.end())
+    if (block.state == VPMM_REGION_ALLOCATED &&
+        device.blocks.find(block.begin) == device.blocks.end())
       live.push_back({reinterpret_cast<std::size_t>(block.begin), block.bytes, block.requested});
   }
   return live;
@@ -82,7 +85,8 @@ std::vector<Allocator::Live> Allocator::live_of_all(const Device& device, const 
   live.reserve(live.size() + device.blocks.size());
   for (const auto& [ptr, block] : device.blocks)
     live.push_back({reinterpret_cast<std::size_t>(ptr), block.bytes, block.requested, &block});
-  std::sort(live.begin(), live.end(), [](const Live& a, const Live& b) { return a.begin < b.begin; });
+  std::sort(live.begin(), live.end(),
+            [](const Live& a, const Live& b) { return a.begin < b.begin; });
   return live;
 }
 
@@ -98,7 +102,8 @@ void Allocator::tile(SegmentInfo& segment, std::vector<Live>::const_iterator& ne
     segment.blocks.push_back(std::move(idle));
   };
   for (; next != last && next->begin < end; ++next) {
-    if (next->begin < at || next->begin + next->bytes > end) continue;  // the layout is of another moment
+    if (next->begin < at || next->begin + next->bytes > end)
+      continue;  // the layout is of another moment
     add_idle(next->begin);
     segment.blocks.push_back(next->info());
     segment.allocated_size += next->bytes;
@@ -110,7 +115,8 @@ void Allocator::tile(SegmentInfo& segment, std::vector<Live>::const_iterator& ne
   add_idle(end);
 }
 
-std::vector<SegmentInfo> Allocator::segments_of(Device& device, const std::optional<MempoolId_t>& only) {
+std::vector<SegmentInfo> Allocator::segments_of(Device& device,
+                                                const std::optional<MempoolId_t>& only) {
   const Layout layout(pool_of(device));
   const std::lock_guard<std::mutex> lock(device.mutex);
   const std::vector<Live> live = live_of_all(device, layout);
@@ -126,7 +132,8 @@ std::vector<SegmentInfo> Allocator::segments_of(Device& device, const std::optio
     segment.registration_counter = run.stretch == nullptr ? 0 : run.stretch->order;
     segment.context_when_allocated = device.growths.stack_in(run.begin, run.bytes);
     const auto name = device.arena_names.find(run.arena);
-    if (run.arena != 0 && name != device.arena_names.end()) segment.owner_private_pool_id = name->second;
+    if (run.arena != 0 && name != device.arena_names.end())
+      segment.owner_private_pool_id = name->second;
     tile(segment, next, live.end());
     if (!only || segment.owner_private_pool_id == *only) segments.push_back(std::move(segment));
   }
@@ -159,8 +166,9 @@ cca::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
   return snapshot;
 }
 
-// Events report how much is mapped, but not which pages the pool cuts for small requests. So the pool is asked for
-// these whenever memory was mapped or unmapped. Null: the pool does not report it.
+// Events report how much is mapped, but not which pages the pool cuts for small requests. So the
+// pool is asked for these whenever memory was mapped or unmapped. Null: the pool does not report
+// it.
 std::optional<vpmm_statistics> Allocator::note_mapped(Device& device) {
   device.noted_changes = device.mapping_changes.load();
   vpmm_statistics figures{};
@@ -179,7 +187,8 @@ void Allocator::note_drivers_pool(Device& device) {
   const Layout layout(pool_of(device));
   const std::lock_guard<std::mutex> lock(device.mutex);
   std::int64_t all = 0;
-  for (const Mapped& run : Mapped::of(layout, device.stretches)) all += static_cast<std::int64_t>(run.bytes);
+  for (const Mapped& run : Mapped::of(layout, device.stretches))
+    all += static_cast<std::int64_t>(run.bytes);
   set(device.reserved.at(kAll), all);
 }
 
@@ -238,11 +247,13 @@ std::vector<cca::StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceI
   if (!device.is_open()) return sizes;
   for (const SegmentInfo& segment : segments_of(device, std::nullopt))
     if (segment.is_expandable)
-      sizes.emplace_back(static_cast<cudaStream_t>(segment.stream), !segment.is_large, segment.total_size);
+      sizes.emplace_back(static_cast<cudaStream_t>(segment.stream), !segment.is_large,
+                         segment.total_size);
   return sizes;
 }
 
-// The largest piece that needs no new memory. A caller that starts with 0 asks for the largest that is possible.
+// The largest piece that needs no new memory. A caller that starts with 0 asks for the largest that
+// is possible.
 void Allocator::cacheInfo(DeviceIndex index, std::size_t* largest) {
   Device& device = device_of(index);
   if (*largest == 0) {
@@ -260,7 +271,8 @@ void Allocator::cacheInfo(DeviceIndex index, std::size_t* largest) {
 void* Allocator::getBaseAllocation(void* ptr, std::size_t* bytes) {
   const int count = device_count_.load();
   for (int i = 0; i < count; ++i) {
-    vpmm_pool* const pool = devices_[static_cast<std::size_t>(i)].pool.load(std::memory_order_acquire);
+    vpmm_pool* const pool =
+        devices_[static_cast<std::size_t>(i)].pool.load(std::memory_order_acquire);
     if (pool == nullptr) continue;
     vpmm_allocation_info info{};
     info.size = sizeof info;
@@ -271,8 +283,9 @@ void* Allocator::getBaseAllocation(void* ptr, std::size_t* bytes) {
   TORCH_CHECK(false, "invalid device pointer: ", ptr);
 }
 
-void Allocator::recordHistory(bool is_on, cca::CreateContextFn gather, std::size_t most, RecordContext level,
-                              bool clears, const std::vector<std::string>& skipped) {
+void Allocator::recordHistory(bool is_on, cca::CreateContextFn gather, std::size_t most,
+                              RecordContext level, bool clears,
+                              const std::vector<std::string>& skipped) {
   history_.start(is_on, gather, most, level, clears, skipped);
 }
 

@@ -1,4 +1,5 @@
-// torch_allocator: memory pools of graphs and of programs, and their checkpoints. Part of allocator.cpp.
+// torch_allocator: memory pools of graphs and of programs, and their checkpoints. Part of
+// allocator.cpp.
 #pragma once
 
 #include <c10/cuda/CUDAFunctions.h>
@@ -17,13 +18,13 @@ ArenaPtr Allocator::find_arena(Device& device, MempoolId_t id) {
 
 ArenaPtr Allocator::arena_of(Device& device, MempoolId_t id, const char* what) {
   ArenaPtr arena = find_arena(device, id);
-  TORCH_CHECK(arena != nullptr, what, ": there is no memory pool (", id.first, ", ", id.second, ") on device ",
-              int{device.index});
+  TORCH_CHECK(arena != nullptr, what, ": there is no memory pool (", id.first, ", ", id.second,
+              ") on device ", int{device.index});
   return arena;
 }
 
-// The newest route whose filter takes the stream; a filter may ask the driver whether it is captured. A graph that is
-// captured through an older route uses the memory, too.
+// The newest route whose filter takes the stream; a filter may ask the driver whether it is
+// captured. A graph that is captured through an older route uses the memory, too.
 ArenaPtr Allocator::route(Device& device, cudaStream_t stream) {
   ArenaPtr arena;
   int ended = 0;
@@ -45,8 +46,9 @@ ArenaPtr Allocator::route(Device& device, cudaStream_t stream) {
   return arena;
 }
 
-// PyTorch does not end the route of a capture that CUDA invalidated. Its stream is asked, for PyTorch keeps its own
-// streams; a foreign one may be gone. Returns whether the capture's end must be announced. Holds: Device::mutex.
+// PyTorch does not end the route of a capture that CUDA invalidated. Its stream is asked, for
+// PyTorch keeps its own streams; a foreign one may be gone. Returns whether the capture's end must
+// be announced. Holds: Device::mutex.
 bool Allocator::end_if_capture_is_over(Route& route) {
   if (!route.is_capture || route.opener.is_foreign) return false;
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -56,12 +58,13 @@ bool Allocator::end_if_capture_is_over(Route& route) {
   }
   route.has_begun |= status != cudaStreamCaptureStatusNone;
   // The thread that opens the route begins the capture before it allocates again.
-  route.is_over =
-      status == cudaStreamCaptureStatusNone && (route.has_begun || route.thread == std::this_thread::get_id());
+  route.is_over = status == cudaStreamCaptureStatusNone &&
+                  (route.has_begun || route.thread == std::this_thread::get_id());
   return route.is_over;
 }
 
-// Memory of another pool that a graph uses stays as long as the graph's own pool. Holds: Device::mutex.
+// Memory of another pool that a graph uses stays as long as the graph's own pool. Holds:
+// Device::mutex.
 void Allocator::keep_for_graph(Arena& graph, const ArenaPtr& arena) {
   if (arena.get() != &graph && graph.used_by_graph.insert(arena).second) ++arena->graph_pools;
 }
@@ -71,7 +74,8 @@ std::shared_ptr<vpmm_arena> Allocator::handle_of(Device& device, const Arena& ar
   return arena.handle;
 }
 
-void Allocator::createOrIncrefPool(DeviceIndex index, MempoolId_t id, std::shared_ptr<cca::CUDAAllocator> source) {
+void Allocator::createOrIncrefPool(DeviceIndex index, MempoolId_t id,
+                                   std::shared_ptr<cca::CUDAAllocator> source) {
   Device& device = device_of(index);
   const std::lock_guard<std::mutex> lock(device.mutex);
   ArenaPtr& arena = device.arenas[id];
@@ -103,20 +107,23 @@ int Allocator::getPoolUseCount(DeviceIndex index, MempoolId_t id) {
   return arena == nullptr ? 0 : arena->users;
 }
 
-// A filter that does not accept the current stream yet is that of a capture about to begin. It is announced to the
-// pool, which cannot know of the capture before a capturing stream calls it; an event of the whole context would break
-// the capture.
-void Allocator::beginAllocateToPool(DeviceIndex index, MempoolId_t id, std::function<bool(cudaStream_t)> filter) {
+// A filter that does not accept the current stream yet is that of a capture about to begin. It is
+// announced to the pool, which cannot know of the capture before a capturing stream calls it; an
+// event of the whole context would break the capture.
+void Allocator::beginAllocateToPool(DeviceIndex index, MempoolId_t id,
+                                    std::function<bool(cudaStream_t)> filter) {
   createOrIncrefPool(index, id, nullptr);
   Device& device = device_of(index);
   const Stream opener = Stream::current(index);
   const bool is_capture = !filter(opener.handle);
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
-    std::erase_if(device.routes, [&](const Route& open) { return open.is_over && open.arena->id == id; });
+    std::erase_if(device.routes,
+                  [&](const Route& open) { return open.is_over && open.arena->id == id; });
     for (const Route& open : device.routes)
       TORCH_CHECK(open.arena->id != id, "beginAllocateToPool: already recording to mempool_id");
-    Route route{arena_of(device, id, "beginAllocateToPool"), std::move(filter), opener, std::this_thread::get_id()};
+    Route route{arena_of(device, id, "beginAllocateToPool"), std::move(filter), opener,
+                std::this_thread::get_id()};
     route.is_capture = is_capture;
     device.routes.push_back(std::move(route));
     device.has_routes.store(true, std::memory_order_release);
@@ -131,7 +138,8 @@ void Allocator::endAllocateToPool(DeviceIndex index, MempoolId_t id) {
     const std::lock_guard<std::mutex> lock(device.mutex);
     const auto found = std::find_if(device.routes.begin(), device.routes.end(),
                                     [&](const Route& open) { return open.arena->id == id; });
-    TORCH_CHECK(found != device.routes.end(), "endAllocatePool: not currently recording to mempool_id");
+    TORCH_CHECK(found != device.routes.end(),
+                "endAllocatePool: not currently recording to mempool_id");
     was_capture = found->is_capture && !found->is_over;
     device.routes.erase(found);
     device.has_routes.store(!device.routes.empty(), std::memory_order_release);
@@ -163,9 +171,9 @@ void Allocator::release_if_unused(Device& device, const ArenaPtr& arena,
     over.push_back(std::move(arena->handle));
 }
 
-// Memory of another allocator goes back to it in the pieces in which it came, once the pool is unused and nothing in a
-// piece is live. While a stream is captured, this is left to the next call that empties caches. Destructors call this,
-// too. Returns whether anything went back.
+// Memory of another allocator goes back to it in the pieces in which it came, once the pool is
+// unused and nothing in a piece is live. While a stream is captured, this is left to the next call
+// that empties caches. Destructors call this, too. Returns whether anything went back.
 bool Allocator::end_all_over(Device& device) {
   std::vector<ArenaPtr> ending;
   {
@@ -184,15 +192,16 @@ bool Allocator::give_back_idle_pieces(Device& device, Arena& arena) {
   const std::shared_ptr<vpmm_arena> handle = handle_of(device, arena);
   bool has_freed = false;
   void* piece = nullptr;
-  while (handle != nullptr && vpmm_arena_take_memory(handle.get(), &piece, nullptr) == VPMM_OK && piece != nullptr) {
+  while (handle != nullptr && vpmm_arena_take_memory(handle.get(), &piece, nullptr) == VPMM_OK &&
+         piece != nullptr) {
     give_back_piece(device, arena, piece);
     has_freed = true;
   }
   return has_freed;
 }
 
-// What remains afterwards: nothing, or the pieces of a pool in which a capture allocated. A thread inside a request
-// holds the handle, or the memory that it just got is live.
+// What remains afterwards: nothing, or the pieces of a pool in which a capture allocated. A thread
+// inside a request holds the handle, or the memory that it just got is live.
 bool Allocator::end_if_over(Device& device, const ArenaPtr& arena) {
   {
     const std::lock_guard<std::mutex> lock(device.mutex);
@@ -233,17 +242,19 @@ void Allocator::give_back_piece(Device& device, Arena& arena, void* piece) {
   try {
     arena.source->raw_delete(piece);
   } catch (const std::exception& error) {
-    TORCH_WARN("VPMM: the memory of a memory pool did not go back to its allocator: ", error.what());
+    TORCH_WARN("VPMM: the memory of a memory pool did not go back to its allocator: ",
+               error.what());
   }
 }
 
-bool Allocator::checkPoolLiveAllocations(DeviceIndex index, MempoolId_t id, const std::unordered_set<void*>& expected) {
+bool Allocator::checkPoolLiveAllocations(DeviceIndex index, MempoolId_t id,
+                                         const std::unordered_set<void*>& expected) {
   Device& device = device_of(index);
   const std::lock_guard<std::mutex> lock(device.mutex);
   return arena_of(device, id, "checkPoolLiveAllocations")->live == expected;
 }
 
-// --- checkpoints: states that a graph tree returns to ---------------------------------------------------------------
+// --- --- checkpoints: states that a graph tree returns to
 
 struct Allocator::Checkpoint final : cca::AllocatorState {
   struct Live {
@@ -276,8 +287,10 @@ c10::DataPtr Allocator::allocateWithAddress(std::size_t bytes, void* at) {
   const Call call(history_, RecordContext::STATE);
   ArenaPtr arena = route(device, stream.handle);
   const std::shared_ptr<vpmm_arena> handle = arena == nullptr ? nullptr : handle_of(device, *arena);
-  TORCH_CHECK(handle != nullptr, "an allocation at an address needs a memory pool: use torch.cuda.use_mem_pool");
-  check(vpmm_arena_allocate_at(handle.get(), at, round_up(bytes, kGrain), stream.handle), "allocateWithAddress");
+  TORCH_CHECK(handle != nullptr,
+              "an allocation at an address needs a memory pool: use torch.cuda.use_mem_pool");
+  check(vpmm_arena_allocate_at(handle.get(), at, round_up(bytes, kGrain), stream.handle),
+        "allocateWithAddress");
   note_allocated(device, at, bytes, stream, std::move(arena), call);
   return {at, at, &delete_memory, c10::Device(c10::kCUDA, index)};
 }
@@ -294,13 +307,15 @@ void Allocator::annotateMemory(const void* ptr, const std::string& text) {
       block = found->second;
     }
     const MempoolId_t id = block.arena == nullptr ? kCommonPool : block.arena->id;
-    history_.record(Action::ANNOTATE, device.index, ptr, block.requested, block.stream, id, nullptr, text);
+    history_.record(Action::ANNOTATE, device.index, ptr, block.requested, block.stream, id, nullptr,
+                    text);
     return;
   }
 }
 #endif
 
-std::shared_ptr<Allocator::Checkpoint> Allocator::checkpoint_of(Device& device, const ArenaPtr& arena) {
+std::shared_ptr<Allocator::Checkpoint> Allocator::checkpoint_of(Device& device,
+                                                                const ArenaPtr& arena) {
   auto state = std::make_shared<Checkpoint>();
   state->id = arena->id;
   const std::lock_guard<std::mutex> lock(device.mutex);
@@ -311,8 +326,10 @@ std::shared_ptr<Allocator::Checkpoint> Allocator::checkpoint_of(Device& device, 
   return state;
 }
 
-// From now on the pool's memory stays where it is, because a restore brings back the same addresses.
-std::shared_ptr<cca::AllocatorState> Allocator::getCheckpointState(DeviceIndex index, MempoolId_t id) {
+// From now on the pool's memory stays where it is, because a restore brings back the same
+// addresses.
+std::shared_ptr<cca::AllocatorState> Allocator::getCheckpointState(DeviceIndex index,
+                                                                   MempoolId_t id) {
   Device& device = device_of(index);
   ArenaPtr arena;
   {
@@ -324,8 +341,10 @@ std::shared_ptr<cca::AllocatorState> Allocator::getCheckpointState(DeviceIndex i
   return checkpoint_of(device, arena);
 }
 
-// The pool's live allocations become those of the state, at the same addresses; if that fails, they stay as before.
-cca::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex index, std::shared_ptr<cca::AllocatorState> state) {
+// The pool's live allocations become those of the state, at the same addresses; if that fails, they
+// stay as before.
+cca::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex index,
+                                                       std::shared_ptr<cca::AllocatorState> state) {
   const auto* const wanted = dynamic_cast<const Checkpoint*>(state.get());
   TORCH_CHECK(wanted != nullptr, "the checkpoint is another allocator's");
   Device& device = device_of(index);
@@ -335,8 +354,10 @@ cca::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex index, std::s
     arena = arena_of(device, wanted->id, "setCheckpointPoolState");
   }
   const std::shared_ptr<vpmm_arena> handle = handle_of(device, *arena);
-  TORCH_CHECK(handle != nullptr || wanted->live.empty(), "the memory pool of the checkpoint is over");
-  if (handle != nullptr) check(vpmm_arena_pin(handle.get()), "a checkpoint");  // what is freed here stays for now
+  TORCH_CHECK(handle != nullptr || wanted->live.empty(),
+              "the memory pool of the checkpoint is over");
+  if (handle != nullptr)
+    check(vpmm_arena_pin(handle.get()), "a checkpoint");  // what is freed here stays for now
   const std::shared_ptr<Checkpoint> before = checkpoint_of(device, arena);
   for (const Checkpoint::Live& block : before->live) delete_memory(block.ptr);
   try {
@@ -348,17 +369,20 @@ cca::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex index, std::s
   cca::CheckpointDelta delta;
   for (const Checkpoint::Live& block : before->live) delta.ptrs_freed.push_back(block.ptr);
   for (const Checkpoint::Live& block : wanted->live)
-    delta.dataptrs_allocd.emplace_back(block.ptr, block.ptr, &delete_memory, c10::Device(c10::kCUDA, index));
+    delta.dataptrs_allocd.emplace_back(block.ptr, block.ptr, &delete_memory,
+                                       c10::Device(c10::kCUDA, index));
   return delta;
 }
 
 // All of them, or none.
-void Allocator::place(Device& device, const ArenaPtr& arena, vpmm_arena* handle, const Checkpoint& wanted) {
+void Allocator::place(Device& device, const ArenaPtr& arena, vpmm_arena* handle,
+                      const Checkpoint& wanted) {
   const Call call(history_, RecordContext::STATE);
   auto next = wanted.live.begin();
   try {
     for (; next != wanted.live.end(); ++next) {
-      check(vpmm_arena_allocate_at(handle, next->ptr, round_up(next->bytes, kGrain), next->stream.handle),
+      check(vpmm_arena_allocate_at(handle, next->ptr, round_up(next->bytes, kGrain),
+                                   next->stream.handle),
             "a checkpoint could not be restored");
       note_allocated(device, next->ptr, next->bytes, next->stream, arena, call);
     }

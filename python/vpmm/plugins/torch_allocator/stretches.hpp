@@ -1,4 +1,5 @@
-// torch_allocator: the stretches of private pools, which are PyTorch's segments, and their idle memory.
+// torch_allocator: the stretches of private pools, which are PyTorch's segments, and their idle
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -115,7 +116,8 @@ class Stretches {
   }
 
   std::map<std::uintptr_t, Stretch> by_address_;
-  std::int32_t made_ = 0;  // NCCL registers segments in the order in which they were made, on every rank
+  std::int32_t made_ =
+      0;  // NCCL registers segments in the order in which they were made, on every rank
 };
 
 }  // namespace vpmm::torch_plugin

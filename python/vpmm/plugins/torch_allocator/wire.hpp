@@ -29,9 +29,11 @@ inline std::string to_bytes(const vpmm_ipc_handle& handle) {
 
 inline vpmm_ipc_handle from_bytes(const std::string& bytes) {
   Wire wire;
-  const bool is_ours =
-      bytes.size() == sizeof wire && std::equal(Wire::kMagic.begin(), Wire::kMagic.end(), bytes.begin());
-  TORCH_CHECK(is_ours, "this CUDA tensor was shared by a process whose PyTorch does not allocate through VPMM; both ",
+  const bool is_ours = bytes.size() == sizeof wire &&
+                       std::equal(Wire::kMagic.begin(), Wire::kMagic.end(), bytes.begin());
+  TORCH_CHECK(is_ours,
+              "this CUDA tensor was shared by a process whose PyTorch does not allocate through "
+              "VPMM; both ",
               "processes must (VPMM_TORCH=1)");
   std::memcpy(&wire, bytes.data(), sizeof wire);
   return wire.handle;
