@@ -224,7 +224,7 @@ void cupy_free(std::uintptr_t address, int device) {
   Py_XDECREF(place.stream_object);
 }
 
-// --- --- as CFunctionAllocator calls them
+// --- as CFunctionAllocator calls them
 
 // CuPy turns std::bad_alloc into the Python error that is set.
 void* c_allocate(void* /*argument*/, std::size_t bytes, int device) {

@@ -20,7 +20,7 @@ constexpr Bytes kMostOfWish = 2;
 
 }  // namespace
 
-// --- --- looking
+// --- looking
 
 std::optional<AddressRange> Arena::fit_in(AddressRange free, const Wish& wish) {
   const DevicePtr begin = align_up(free.begin, wish.alignment);
@@ -187,7 +187,7 @@ Bytes Arena::pending_bytes(FunctionRef<Stamp(const Stamp&)> reduce) const {
   return bytes;
 }
 
-// --- --- cutting and merging
+// --- cutting and merging
 
 template <typename Change>
 void Arena::refile(Block& block, Change&& change) {
@@ -257,7 +257,7 @@ Arena::Blocks::iterator Arena::merge(Blocks::iterator block) {
   return block;
 }
 
-// --- --- changing
+// --- changing
 
 void Arena::add(AddressRange range, StreamKey key) {
   VPMM_CHECK(!range.empty() && is_multiple(range.size, kGrain), picture(kGrain));

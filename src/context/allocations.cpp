@@ -20,7 +20,7 @@ constexpr std::uint64_t kServedBesideDeferred = 64;
 
 }  // namespace
 
-// --- --- what is live
+// --- what is live
 
 // Whether it is a user's: not kept by a cache, not parked for a graph, not kept for other processes
 // alone.
@@ -125,7 +125,7 @@ void Allocations::free_through_lock(DevicePtr begin) {
     device_.small->free_through_lock(*region, begin);
 }
 
-// --- --- a free
+// --- a free
 
 Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const Stream& stream,
                                const Caller& caller) {
@@ -218,7 +218,7 @@ void Allocations::release_capture(std::uint64_t capture) {
   }
 }
 
-// --- --- deferred
+// --- deferred
 
 bool Allocations::may_pass_deferred() {
   return !has_deferred() ||

@@ -40,7 +40,7 @@ Error no_arenas() {
           "does not support"};
 }
 
-// --- --- which arena
+// --- which arena
 
 ArenaId Arenas::create(const ArenaOptions& options) {
   const bool splits = options.splits && !device_.config.ipc_isolate;
@@ -116,7 +116,7 @@ void Arenas::forget_streams() {
   }
 }
 
-// --- --- a request
+// --- a request
 
 Result<void> Arenas::enter(ArenaId id, const Caller& caller) {
   VPMM_TRY_ASSIGN(Entry* const in, entry(id));
@@ -210,7 +210,7 @@ Result<DevicePtr> Arenas::take_at(ArenaId id, AddressRange part, const Caller& c
   return begin(in, whole, part.size, caller);
 }
 
-// --- --- what is live
+// --- what is live
 
 const arena::Block* Arenas::live_around(DevicePtr p) const {
   const Entry* const in = entry_around(p);
@@ -279,7 +279,7 @@ Result<Vector<DevicePtr>> Arenas::live_in(ArenaId id) const {
   return live;
 }
 
-// --- --- giving back
+// --- giving back
 
 Result<void> Arenas::pin(ArenaId id) {
   VPMM_TRY_ASSIGN(Entry* const in, entry(id));
@@ -336,7 +336,7 @@ void Arenas::give_back(Entry& entry, const arena::Stretch& idle) {
   device_.pool->deallocate(region, *stamp);
 }
 
-// --- --- figures
+// --- figures
 
 std::uint64_t Arenas::live() const {
   std::uint64_t live = 0;

@@ -24,7 +24,7 @@ constexpr std::chrono::milliseconds kLongestForShortage{
 using driver::Call;
 using pool::Caller;
 
-// --- --- a request
+// --- a request
 
 Result<DevicePtr> DeviceContext::allocate_slowly(const Request& request,
                                                  const time::TimelineId* bound) {
@@ -116,7 +116,7 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request,
   return result;
 }
 
-// --- --- a free
+// --- a free
 
 Result<void> DeviceContext::deallocate_slowly(DevicePtr ptr, const Stream& stream,
                                               const time::TimelineId* bound) {
@@ -178,7 +178,7 @@ Result<void> DeviceContext::make_wait(driver::StreamHandle waiting, driver::Stre
   return device_.primary.noted(std::move(done));
 }
 
-// --- --- putting off
+// --- putting off
 
 void DeviceContext::defer_cleanup_begin() {
   const PoolLock lock(mutex_);
@@ -191,7 +191,7 @@ Result<void> DeviceContext::defer_cleanup_end() {
   return Error{ErrorCode::invalid_argument, "defer_cleanup_end without defer_cleanup_begin"};
 }
 
-// --- --- captures
+// --- captures
 
 Result<void> DeviceContext::capture_begin() {
   PoolLock lock(mutex_);
@@ -217,7 +217,7 @@ Result<void> DeviceContext::capture_release(driver::CaptureId id) {
   return {};
 }
 
-// --- --- waiting
+// --- waiting
 
 Result<void> DeviceContext::synchronize() {
   Visit visit(*this);
@@ -263,7 +263,7 @@ Result<void> DeviceContext::reset() {
   return {};
 }
 
-// --- --- other processes
+// --- other processes
 
 Result<SharedRange> DeviceContext::share(AddressRange range) {
   const PoolLock lock(mutex_);

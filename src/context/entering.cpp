@@ -106,7 +106,7 @@ DeviceContext::~DeviceContext() {
   device_.primary.release();
 }
 
-// --- --- entering
+// --- entering
 
 // Note [A reset has nobody beside it]: who made the old context current and then waited for the
 // lock enters again.

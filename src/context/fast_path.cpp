@@ -63,7 +63,7 @@ void DeviceContext::record_due_event(const Stream& stream, const time::TimelineI
   }
 }
 
-// --- --- public calls
+// --- public calls
 
 Result<DevicePtr> DeviceContext::allocate(const Request& request) {
   if (request.bytes == 0) return DevicePtr{};
@@ -207,7 +207,7 @@ Result<void> DeviceContext::deallocate_many(std::span<const DevicePtr> pointers,
   return first;
 }
 
-// --- --- bound streams
+// --- bound streams
 
 // On a line of its own, for it is read at every call. Keeps its timeline from being retired. The
 // timeline ends all the same when its CUDA context does.

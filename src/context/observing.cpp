@@ -43,7 +43,7 @@ Result<AllocationInfo> DeviceContext::query(DevicePtr ptr) const {
   return allocations_.query(ptr);
 }
 
-// --- --- limits
+// --- limits
 
 Result<Bytes> DeviceContext::trim(Bytes bytes_to_keep) {
   Visit visit(*this);
@@ -153,7 +153,7 @@ Result<void> DeviceContext::remove_out_of_memory_callback(std::uint64_t id) {
                message_of("no out-of-memory callback of this pool has the number {}", id)};
 }
 
-// --- --- listeners
+// --- listeners
 
 std::uint64_t DeviceContext::add_event_callback(EventKinds kinds, EventCallback callback) {
   const PoolLock lock(mutex_);
@@ -171,7 +171,7 @@ Result<void> DeviceContext::remove_event_callback(std::uint64_t id) {
                message_of("no event callback of this pool has the number {}", id)};
 }
 
-// --- --- figures
+// --- figures
 
 void DeviceContext::reset_peaks() {
   const PoolLock lock(mutex_);
@@ -308,7 +308,7 @@ std::string DeviceContext::validate() const {
   return device_.validate();
 }
 
-// --- --- other GPUs
+// --- other GPUs
 
 Result<void> DeviceContext::set_peer_access(driver::DeviceOrdinal peer) {
   if (peer == device()) return {};

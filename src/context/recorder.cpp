@@ -8,7 +8,7 @@ constexpr std::uint64_t kBetweenSamplesNs = 10'000'000;
 
 }  // namespace
 
-// --- --- a recording
+// --- a recording
 
 // A channel that is in use is that of a recording whose file hangs, and whose thread still takes
 // from it.
@@ -35,7 +35,7 @@ std::shared_ptr<observe::TraceWriter> Recorder::stop() {
   return writer;
 }
 
-// --- --- listeners
+// --- listeners
 
 std::uint64_t Recorder::add_listener(EventKinds kinds, EventCallback callback) {
   listeners_.push_back({last_listener_ + 1, kinds, std::move(callback)});
@@ -71,7 +71,7 @@ void Recorder::tell(Event event) noexcept {
   }
 }
 
-// --- --- what happens
+// --- what happens
 
 void Recorder::allocated(DevicePtr begin, const Request& request, const pool::Caller& caller,
                          std::optional<AddressRange> block) {

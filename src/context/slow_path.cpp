@@ -186,7 +186,7 @@ Result<void> SlowPath::wait_until(MutexLock& lock, std::uint64_t until_ns) {
   return {};
 }
 
-// --- --- requests below a page
+// --- requests below a page
 
 Result<DevicePtr> SlowPath::allocate_small(MutexLock& lock, Bytes bytes, Bytes alignment,
                                            const Caller& caller) {
@@ -211,7 +211,7 @@ Result<DevicePtr> SlowPath::allocate_small(MutexLock& lock, Bytes bytes, Bytes a
   }
 }
 
-// --- --- requests in an arena
+// --- requests in an arena
 
 // Its stretches are asked for without a stream, so that they are complete. Where there is none,
 // requests below a page may spoil larger free blocks.
@@ -239,7 +239,7 @@ Result<DevicePtr> SlowPath::allocate_in_arena(MutexLock& lock, const Request& re
   }
 }
 
-// --- --- when memory is short
+// --- when memory is short
 
 Result<bool> SlowPath::await_returning(const Job& job) {
   const bool has_drained = allocations_.drain(job.lock);

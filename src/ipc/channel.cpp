@@ -86,7 +86,7 @@ void adopt_files(Descriptor::Making& making, msghdr& header, std::vector<Descrip
 
 }  // namespace
 
-// --- --- messages
+// --- messages
 
 Channel::Sent Channel::try_send(const Message& message, const std::vector<Descriptor>& files,
                                 Deadline deadline) {
@@ -181,7 +181,7 @@ Result<std::optional<Received>> Channel::receive(Deadline deadline, Files files)
   return std::optional<Received>{std::move(received)};
 }
 
-// --- --- who is at the other end
+// --- who is at the other end
 
 Result<Peer> peer_of(const Channel& channel) {
   ucred credentials{};
@@ -219,7 +219,7 @@ Result<Descriptor> watch(const Channel& channel, const Peer& peer) {
   return Result<Descriptor>(std::move(watched));
 }
 
-// --- --- the folder
+// --- the folder
 
 Result<std::string> socket_folder(const std::string& configured) {
   const std::string folder =
@@ -281,7 +281,7 @@ void sweep(const std::string& folder) {
   }
 }
 
-// --- --- connecting
+// --- connecting
 
 // Note [Descriptors that nobody asked for]
 // Closing the last descriptor of an open file may take as long as its sender likes: of a connection

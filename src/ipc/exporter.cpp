@@ -68,7 +68,7 @@ Exporter& Exporter::of_process() {
   return *expected;
 }
 
-// --- --- shares
+// --- shares
 
 Exporter::Pool* Exporter::find(std::uint64_t number) {
   const auto found = std::find_if(pools_.begin(), pools_.end(),
@@ -120,7 +120,7 @@ void Exporter::forget(Context& context) {
   while (busy_ == number) idle_.wait(lock);
 }
 
-// --- --- the thread
+// --- the thread
 
 Result<void> Exporter::start() {
   if (is_running_) return stay_reachable();
@@ -243,7 +243,7 @@ bool Exporter::take_next_listener() {
   return true;
 }
 
-// --- --- one connection
+// --- one connection
 
 void Exporter::attend(Connection& connection) {
   const bool is_dead = connection.client->process && connection.client->has_ended();

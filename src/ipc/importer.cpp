@@ -86,7 +86,7 @@ Importer& Importer::of_process() {
   return *expected;
 }
 
-// --- --- opening
+// --- opening
 
 // What CUDA's own IPC had open is closed by a reset of the context, and its address may be
 // anybody's.
@@ -235,7 +235,7 @@ Result<void> Importer::open_pool_memory(const IpcHandle& handle, const Token& to
   }
 }
 
-// --- --- links
+// --- links
 
 // What is open through a broken one closes through it still.
 std::shared_ptr<Link> Importer::link_to(const Identity& exporter) {
@@ -262,7 +262,7 @@ void Importer::say_what_is_unsaid() noexcept {
   });
 }
 
-// --- --- closing
+// --- closing
 
 // Note [Who closes last waits, and looks again]
 // While it waits, others may open the memory, use it and close it again, and their work is not

@@ -68,7 +68,7 @@ bool is_given_back(Mapping& mapping) noexcept {
 
 }  // namespace
 
-// --- --- the context
+// --- the context
 
 Result<PrimaryContext> PrimaryContext::retain(Driver& driver, driver::DeviceOrdinal device) {
   PrimaryContext made;
@@ -107,7 +107,7 @@ bool PrimaryContext::is_reset() const {
          (driver_->ctx_get_id(handle_, id) != CuResult::success || id != id_);
 }
 
-// --- --- an opening
+// --- an opening
 
 Opening::Opening(Driver& driver, Link::Turn& turn, std::chrono::milliseconds patience)
     : driver_(driver),
@@ -218,7 +218,7 @@ void free_leftovers() noexcept {
   }
 }
 
-// --- --- legacy
+// --- legacy
 
 Result<DevicePtr> open_legacy(Driver& driver, driver::ContextHandle context,
                               const TokenBytes& token) {

@@ -106,7 +106,7 @@ bool OwnFile::close() noexcept {
   return descriptor < 0 || ::close(descriptor) == 0;
 }
 
-// --- --- fork()
+// --- fork()
 
 // The analysis sees one function at a time; fork() calls one of these before and one of the others
 // after.

@@ -48,7 +48,7 @@ struct TraceWriter::Shared {
   std::uint64_t lost = 0;  // events that are not in the file
 };
 
-// --- --- the thread
+// --- the thread
 
 // False: nothing comes any more.
 bool TraceWriter::Shared::write_some() noexcept {
@@ -89,7 +89,7 @@ void TraceWriter::Shared::finish() noexcept {
   progress.notify_all();
 }
 
-// --- --- beginning and end
+// --- beginning and end
 
 Result<std::unique_ptr<TraceWriter>> TraceWriter::create(const std::string& path,
                                                          std::uint64_t now_ns,

@@ -137,7 +137,7 @@ Mover::Flight Mover::detach(const Plan& plan) {
   return flight;
 }
 
-// --- --- without the lock: these touch nothing but the flight and the driver
+// --- without the lock: these touch nothing but the flight and the driver
 
 std::optional<Error> Mover::create(Flight& flight) {
   for (Piece& piece : flight.pieces) {
@@ -178,7 +178,7 @@ void Mover::release_created(Flight& flight) {
   }
 }
 
-// --- --- under it again
+// --- under it again
 
 // What even the undo could not put right: a mapping becomes a zombie, a chunk an orphan; both are
 // counted as quarantined and sweeps try again. The rest is a hole.

@@ -44,7 +44,7 @@ Pool::Pool(driver::Driver& driver, const driver::ChunkProperties& properties, co
 
 Pool::~Pool() = default;
 
-// --- --- the way of a request
+// --- the way of a request
 
 std::optional<Placed> Pool::find(const PageRequest& request, const Caller& caller) {
   const Decision decision = hit(ask_of(request, caller));
@@ -264,7 +264,7 @@ void Pool::prove_moves(const Plan& plan, const Caller& caller) {
     caller.timeline->wanted = true;
 }
 
-// --- --- before the pool grows
+// --- before the pool grows
 
 // Of what the plan would create, what others' pending memory may give whose end an event will tell.
 Bytes Pool::on_its_way(const Plan& plan, const Caller& caller) const {
@@ -296,7 +296,7 @@ bool Pool::would_set_record(const PageRequest& request, const Caller& caller) co
   return idle_bytes() - std::min(idle_bytes(), of_others) < request.size;
 }
 
-// --- --- when memory is short
+// --- when memory is short
 
 Result<bool> Pool::sweep_all(MutexLock& lock) {
   const Bytes held = mapped_bytes();
@@ -334,7 +334,7 @@ Result<bool> Pool::give_way(MutexLock& lock, const PageRequest& request, const C
   return released > 0;
 }
 
-// --- --- the way of a free
+// --- the way of a free
 
 void Pool::deallocate(Region* region, const time::Stamp& stamp) {
   count_reference(region->owner, -1);
@@ -370,7 +370,7 @@ DevicePtr Pool::pass_on(Region* region, const PageRequest& request, const Caller
   return region->range.begin;
 }
 
-// --- --- what is complete
+// --- what is complete
 
 void Pool::advance(const Vector<time::StampPart>& done) {
   for (const time::StampPart& part : done) memory_.index.advance(part.timeline, part.sequence);
@@ -389,7 +389,7 @@ Result<Bytes> Pool::trim(MutexLock& lock, Bytes bytes_to_keep) {
   return reclaimer_.trim(lock, bytes_to_keep);
 }
 
-// --- --- before anybody asks
+// --- before anybody asks
 
 // Note [A pool tries its calls out]
 // The first creation, mapping and access of a process take the driver half as long again as the

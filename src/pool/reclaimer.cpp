@@ -11,7 +11,7 @@ namespace vpmm::pool {
 
 using region::Region;
 
-// --- --- zombies
+// --- zombies
 
 namespace {
 
@@ -101,7 +101,7 @@ Result<void> Reclaimer::retry_orphans(MutexLock& lock) {
   return {};
 }
 
-// --- --- giving back
+// --- giving back
 
 // Oldest idle memory first; only complete memory, so nobody waits.
 Result<Bytes> Reclaimer::trim(MutexLock& lock, Bytes bytes_to_keep) {

@@ -23,7 +23,7 @@ Plan plan_of(const Ask& ask, Vector<Part> kept) {
   return plan;
 }
 
-// --- --- hits
+// --- hits
 
 // Whole chunks in a range that is mapped.
 Bytes whole_chunks(const vm::ChunkTable& chunks, DevicePtr begin, DevicePtr end)
@@ -188,7 +188,7 @@ Decision fit(const View& view, const Ask& ask) {
   return no_memory(ask.size);
 }
 
-// --- --- plans
+// --- plans
 
 namespace {
 

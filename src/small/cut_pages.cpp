@@ -27,7 +27,7 @@ std::uint64_t number_of(const Region& free) {
 
 }  // namespace
 
-// --- --- pages
+// --- pages
 
 // Note [What is left of a page is as complete as the page was]
 // The pool may have given memory that only the caller's stream may use yet. The rest of it then
@@ -129,7 +129,7 @@ bool CutPages::give_pages(Region* free) {
   return true;
 }
 
-// --- --- units
+// --- units
 
 CutPages::Room CutPages::find(Bytes least, Bytes most, Bytes alignment,
                               const Caller& caller) const {

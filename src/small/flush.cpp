@@ -59,7 +59,7 @@ void for_each_used(const Segment& segment, Visit&& visit) VPMM_REQUIRES(cache_lo
 
 }  // namespace
 
-// --- --- taking back
+// --- taking back
 
 bool SmallPool::flush() { return flush(FreePages::all); }
 
@@ -318,7 +318,7 @@ void SmallPool::retire_dead() {
 // used again. So what the cache has, and what its last blocks leave later, waits for an event
 // behind all that is queued by then.
 
-// --- --- figures
+// --- figures
 
 Tally SmallPool::tally() const {
   Tally sum = caches_.tally();

@@ -6,7 +6,7 @@ namespace vpmm::small {
 
 using region::Region;
 
-// --- --- blocks and spans
+// --- blocks and spans
 
 Segment* segment_at(const Arena& arena, DevicePtr p, const StreamCache& cache) {
   const Content content = content_in(arena.contents[arena.unit_of(p)]);
@@ -107,7 +107,7 @@ std::optional<Allocation> SmallPool::end(const Region& page, DevicePtr begin) {
   return live && live->range.begin == begin ? live : std::nullopt;
 }
 
-// --- --- allocations of whole pages
+// --- allocations of whole pages
 
 void SmallPool::enlist(Region& pages, Bytes requested, StreamCache& cache) {
   const CacheGuard guard(cache);

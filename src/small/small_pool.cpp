@@ -57,7 +57,7 @@ void SmallPool::prepare() {
   caches_.prepare();
 }
 
-// --- --- a request
+// --- a request
 
 // Note [Streams that crowd cut their own]
 // Requests of a page and more are cut from the pool's memory, under its lock. Threads whose sizes
@@ -208,7 +208,7 @@ std::uint64_t SmallPool::most_live() const {
   return std::min(caches_.slab_count() * kMostBlocks, cut / kGrain) + cut / kLeastSpan;
 }
 
-// --- --- a free
+// --- a free
 
 void SmallPool::deallocate(const Allocation& ended, const time::Stamp& stamp) {
   uses_.forget(ended.range.begin);

@@ -135,7 +135,7 @@ TEST_F(RecordedEvents, of_the_cpp_header_end_with_its_scope) {
   EXPECT_EQ(file.end["ended"], "stopped");
 }
 
-// --- --- frames of another language
+// --- frames of another language
 
 std::size_t two_frames(void* argument, uint64_t* frames, std::size_t most) {
   EXPECT_GE(most, 2U);
@@ -171,7 +171,7 @@ TEST_F(RecordedEvents, have_the_frames_that_a_provider_gives) {
             R"([["model.py",7,"forward"],["model.py",8,"train"]])");
 }
 
-// --- --- by the environment
+// --- by the environment
 
 class RecordedByEnvironment : public testing::Test {
  protected:
@@ -275,7 +275,7 @@ TEST_F(RecordedByEnvironment, what_is_wrong_with_it_keeps_no_pool_from_opening) 
             std::string::npos);
 }
 
-// --- --- processes that end
+// --- processes that end
 
 class RecordedEventsDeathTest : public testing::Test {
  protected:

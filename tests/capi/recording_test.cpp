@@ -107,7 +107,7 @@ TEST_F(Recording, a_second_one_is_refused_before_it_replaces_a_file) {
   std::filesystem::remove(path);
 }
 
-// --- --- a file that takes no bytes
+// --- a file that takes no bytes
 
 constexpr int kCalls = 250'000;  // far more than a recording keeps
 

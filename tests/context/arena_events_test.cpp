@@ -146,7 +146,7 @@ TEST_F(ArenaEvents, a_shortage_takes_idle_stretches_back_before_their_chunks_ser
   EXPECT_EQ(log.kinds().front(), EventKind::arena_shrink);
 }
 
-// --- --- layouts
+// --- layouts
 
 TEST_F(ArenaEvents, a_layout_shows_the_blocks_of_each_stretch) {
   const DevicePtr live = allocate_in(world, arena, 1000, a);
@@ -209,7 +209,7 @@ TEST_F(ArenaEvents, an_arena_of_one_chunk_each_has_one_chunk_behind_each_stretch
   EXPECT_EQ(chunks, log.stretches());
 }
 
-// --- --- anything in any order
+// --- anything in any order
 
 // Requests in the pool and in four arenas, of which one is external, on three streams, with trims,
 // releases and calls of the driver that fail.

@@ -38,7 +38,7 @@ class ExternalArena : public ::testing::Test {
   AddressRange memory = user_memory(world, 8 * kPage);
 };
 
-// --- --- dividing
+// --- dividing
 
 TEST_F(ExternalArena, divides_the_memory_to_the_last_byte_and_takes_no_other) {
   EXPECT_EQ(allocate_in(world, arena, 1000, a), memory.begin);
@@ -136,7 +136,7 @@ TEST_F(ExternalArena, a_captured_graph_uses_it_and_it_stays) {
   destroy(world, graph, exec);
 }
 
-// --- --- apart from the pool
+// --- apart from the pool
 
 TEST_F(ExternalArena, counts_in_no_figure) {
   const auto figures = [&] {
@@ -247,7 +247,7 @@ TEST_F(ExternalArena, after_a_reset_of_the_context_what_lives_is_known_still) {
   memory = user_memory(world, kPage);  // the rest went with the context
 }
 
-// --- --- giving and taking back
+// --- giving and taking back
 
 TEST_F(ExternalArena, memory_comes_back_as_it_was_added_when_nothing_lives_in_it) {
   const AddressRange second = user_memory(world, 2 * kPage);
@@ -361,7 +361,7 @@ TEST_F(ExternalArena, release_drops_what_is_idle_at_once_and_the_rest_with_its_l
   free_user_memory(world, second);
 }
 
-// --- --- mistakes
+// --- mistakes
 
 TEST_F(ExternalArena, memory_is_refused_that_is_none_or_not_in_whole_grains) {
   const AddressRange fresh = user_memory(world, kPage);

@@ -27,7 +27,7 @@ class ArenaMemory : public ::testing::Test {
   }
 };
 
-// --- --- where memory comes from and goes
+// --- where memory comes from and goes
 
 TEST_F(ArenaMemory, keeps_what_it_has_until_it_is_trimmed) {
   const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
@@ -149,7 +149,7 @@ TEST_F(ShortArena, the_out_of_memory_callback_may_free_in_the_arena) {
   allocate_in(world, arena, 5 * kPage, a);
 }
 
-// --- --- release
+// --- release
 
 TEST_F(ArenaMemory, release_gives_back_what_is_idle_and_the_rest_when_it_is_freed) {
   const DevicePtr live = allocate_in(world, arena, 1000, a);

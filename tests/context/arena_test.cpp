@@ -32,7 +32,7 @@ class ArenaOnPool : public ::testing::Test {
   }
 };
 
-// --- --- what is where
+// --- what is where
 
 TEST_F(ArenaOnPool, small_requests_share_a_page_and_large_ones_have_whole_pages) {
   const DevicePtr first = allocate_in(world, arena, 1000, a);
@@ -112,7 +112,7 @@ TEST(ArenaWithoutPool, is_refused) {
                ErrorCode::unsupported);
 }
 
-// --- --- streams
+// --- streams
 
 TEST_F(ArenaOnPool, what_a_stream_freed_serves_it_again_at_once) {
   for (const Bytes bytes : {Bytes{1000}, 3 * kPage}) {
@@ -222,7 +222,7 @@ TEST_F(ArenaOnPool, a_stretch_where_the_stream_had_pages_before_is_not_taken_for
   EXPECT_NE(world.allocate(kPage, a), pages) << "it is the arena's";
 }
 
-// --- --- at an address
+// --- at an address
 
 TEST_F(ArenaOnPool, a_place_that_is_free_can_be_asked_for) {
   const DevicePtr ptr = allocate_in(world, arena, 8192, a);
@@ -266,7 +266,7 @@ TEST_F(ArenaOnPool, a_checkpoint_is_restored_block_by_block) {
   EXPECT_EQ(world.statistics().mapped_bytes, mapped);
 }
 
-// --- --- kinds of arenas
+// --- kinds of arenas
 
 TEST_F(ArenaOnPool, without_splitting_each_allocation_has_pages_of_its_own) {
   const ArenaId whole = make_arena(world, {false, false, 0});
@@ -310,7 +310,7 @@ TEST(IsolatedArena, allocations_that_may_be_shared_alone_have_chunks_of_their_ow
   EXPECT_EQ(world.statistics().mapped_bytes, 2 * kPage);
 }
 
-// --- --- sharing, figures, resets, threads
+// --- sharing, figures, resets, threads
 
 TEST_F(ArenaOnPool, a_block_that_is_leased_stays_until_it_is_let_go) {
   const DevicePtr ptr = allocate_in(world, arena, 4096, a);

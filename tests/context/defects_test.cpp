@@ -50,7 +50,7 @@ void fail_each(Call call, const std::function<void(PoolWorld&)>& prepare,
   }
 }
 
-// --- --- address space and bookkeeping
+// --- address space and bookkeeping
 
 TEST(Defects, growth_returns_the_unused_tail_of_the_hole) {
   PoolWorld world(page_world());
@@ -179,7 +179,7 @@ TEST(Defects, requests_above_one_reservation_are_served) {
   world.use(world.allocate(9 * kPage, stream), 9 * kPage, stream);
 }
 
-// --- --- failing calls
+// --- failing calls
 
 // Four pages idle, one live, two idle: a request of seven keeps two, moves four and creates one.
 StreamHandle fragment(PoolWorld& world) {
@@ -322,7 +322,7 @@ TEST(Defects, the_out_of_memory_error_tells_free_from_mapped) {
       {"free       6 MiB,", "mapped     16 MiB; the limit is 16 MiB; 0 bytes more may be mapped"});
 }
 
-// --- --- order
+// --- order
 
 TEST(Defects, free_on_another_stream_is_ordered) {
   PoolWorld world(page_world());
@@ -406,7 +406,7 @@ TEST(Defects, a_capture_elsewhere_survives_the_questions_the_pool_asks) {
   ASSERT_EQ(world.sim().graph_destroy(graph), CuResult::success);
 }
 
-// --- --- cost
+// --- cost
 
 TEST(Defects, frees_create_no_event_object_each) {
   for (const WorldOptions& options : {page_world(), adaptive_world()}) {
@@ -502,7 +502,7 @@ TEST(Defects, access_is_set_once_for_a_whole_plan) {
   EXPECT_EQ(world.calls().count(Call::mem_set_access), before + 1);
 }
 
-// --- --- what was missing
+// --- what was missing
 
 TEST(Defects, usable_size_and_owner_can_be_asked) {
   PoolWorld world(page_world());

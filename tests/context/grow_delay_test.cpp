@@ -69,7 +69,7 @@ void expect_as_long(std::uint64_t took, std::uint64_t longest) {
   EXPECT_LT(took, longest + kCalls);
 }
 
-// --- --- what it is for
+// --- what it is for
 
 TEST(GrowDelay, memory_that_is_complete_in_a_moment_is_used_instead_of_new_memory) {
   World world;
@@ -135,7 +135,7 @@ TEST(GrowDelay, is_not_for_what_the_own_stream_can_have_at_once) {
   EXPECT_EQ(world.looks(), 0u);
 }
 
-// --- --- how long it is
+// --- how long it is
 
 TEST(GrowDelay, ends_and_the_pool_grows) {
   World world;
@@ -210,7 +210,7 @@ TEST(GrowDelay, costs_a_program_that_doubles_its_memory_a_bounded_time) {
   }
 }
 
-// --- --- when there is none
+// --- when there is none
 
 // With the one the pool grows; with the other the stream waits on the GPU.
 TEST(GrowDelay, is_not_for_latency_nor_where_footprint_can_wait_on_the_gpu) {
@@ -303,7 +303,7 @@ TEST(GrowDelay, there_is_none_while_cleaning_up_is_put_off) {
   EXPECT_GT(world.looks(), 0u);
 }
 
-// --- --- beside others
+// --- beside others
 
 TEST(GrowDelay, holds_up_no_call_that_finds_what_it_needs) {
   World world;
@@ -339,7 +339,7 @@ TEST(GrowDelay, of_two_calls_is_no_longer_than_that_of_one) {
   EXPECT_EQ(world.delayed(), 2u);
 }
 
-// --- --- what fails meanwhile
+// --- what fails meanwhile
 
 // The request needs no answer: there is memory for it.
 TEST(GrowDelay, ends_where_nothing_can_be_learned) {

@@ -70,7 +70,7 @@ class Crowd {
   std::vector<StreamHandle> streams;
 };
 
-// --- --- in turn
+// --- in turn
 
 struct Turns {
   std::size_t streams = 0;
@@ -162,7 +162,7 @@ TEST(ThreadsWithDefaultStreams, stay_warm) {
   EXPECT_LE(looks.back() - looks[looks.size() - 2], 2 * kThreads * kPairs + kThreads * kPairs / 50);
 }
 
-// --- --- all is freed
+// --- all is freed
 
 class Kept : public ::testing::TestWithParam<pool::Prefer> {};
 
@@ -267,7 +267,7 @@ INSTANTIATE_TEST_SUITE_P(Preferences, Kept,
                          ::testing::Values(pool::Prefer::footprint, pool::Prefer::balanced,
                                            pool::Prefer::latency));
 
-// --- --- streams that come and go
+// --- streams that come and go
 
 // Their memory outlives them. The hazard checker sees whoever gets it too early.
 TEST(StreamsThatGo, leave_nothing_behind_when_their_memory_is_freed_later) {

@@ -28,7 +28,7 @@ Vector<AddressRange> chunks_around(PoolWorld& world, AddressRange place) {
 
 Bytes usable(PoolWorld& world, DevicePtr ptr) { return world.pool().query(ptr).value().usable; }
 
-// --- --- with isolation
+// --- with isolation
 
 TEST(OwnChunks, are_of_the_ordinary_sizes) {
   PoolWorld world(isolated_world());
@@ -157,7 +157,7 @@ TEST(OwnChunks, a_driver_call_that_fails_leaves_nothing_behind) {
   }
 }
 
-// --- --- of arenas
+// --- of arenas
 
 // Idle memory in large chunks, of which others use parts.
 void share_large_chunks(PoolWorld& world, StreamHandle stream) {

@@ -67,7 +67,7 @@ class Peers : public ::testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(In, Peers, ::testing::Values(true, false),
                          [](const auto& each) { return each.param ? "pages" : "chunks"; });
 
-// --- --- access
+// --- access
 
 TEST_P(Peers, may_use_memory_of_before_and_after_small_blocks_and_what_is_in_hand) {
   std::vector<std::pair<DevicePtr, Bytes>> live;
@@ -210,7 +210,7 @@ TEST_P(Peers, access_is_given_while_others_allocate_and_trim) {
   }
 }
 
-// --- --- order
+// --- order
 
 TEST_P(Peers, a_free_without_a_stream_waits_for_work_of_the_peer) {
   world.give_access();

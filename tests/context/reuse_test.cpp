@@ -253,7 +253,7 @@ TEST_F(Reuse, the_adaptive_policy_grows_rather_than_waits) {
   EXPECT_EQ(two.statistics().mapped_bytes, 16 * kPage);
 }
 
-// --- --- a stream that is busy for long
+// --- a stream that is busy for long
 
 // What one stream asks for after another has freed memory behind a kernel of 100 ms; an event
 // stands for that free.

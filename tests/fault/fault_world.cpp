@@ -74,7 +74,7 @@ void FaultWorld::check_leases(const char* what) {
                      pool_->statistics().leased_bytes, what, kept));
 }
 
-// --- --- what scenarios are made of
+// --- what scenarios are made of
 
 void FaultWorld::open() {
   auto created = within([&] { return context::Context::create(recorder_, 0, config_); });
@@ -434,7 +434,7 @@ void FaultWorld::run_graph(StreamHandle stream, const std::vector<std::size_t>& 
   }
 }
 
-// --- --- what must hold
+// --- what must hold
 
 void FaultWorld::check_aftermath() {
   if (pool_ != nullptr && !is_poisoned_) {

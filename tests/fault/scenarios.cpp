@@ -478,7 +478,7 @@ Scenario random_scenario(std::uint64_t seed) {
       fmt::format("random_{}", seed), run, capacity, 60'000, small, seed % 4 == 1, crowded_after};
 }
 
-// --- --- cases
+// --- cases
 
 std::vector<Case> cases() {
   std::vector<Scenario> all = scenarios();

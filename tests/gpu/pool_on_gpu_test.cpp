@@ -59,7 +59,7 @@ class PoolOnGpu : public GpuTest {
   std::unique_ptr<context::Context> pool_;
 };
 
-// --- --- order between streams
+// --- order between streams
 
 // A kernel of 100 ms holds a freed range on one stream, and an event stands for it, for the pool
 // knows the other stream already. That one's allocations and kernels must not wait while there is
@@ -195,7 +195,7 @@ TEST_P(PoolOnGpu, recorded_uses_hold_memory_until_their_streams_are_done) {
   EXPECT_TRUE(holds({copy, 512}, 7));
 }
 
-// --- --- re-mapping
+// --- re-mapping
 
 // The five calls of the specification, one page a unit, for X from 0 to 20.
 TEST_P(PoolOnGpu, the_walkthrough_has_the_footprints_of_the_specification) {
@@ -224,7 +224,7 @@ TEST_P(PoolOnGpu, the_walkthrough_has_the_footprints_of_the_specification) {
   }
 }
 
-// --- --- captures
+// --- captures
 
 TEST_P(PoolOnGpu, a_captured_graph_keeps_its_memory_until_it_is_destroyed) {
   open(adaptive());
@@ -262,7 +262,7 @@ TEST_P(PoolOnGpu, a_captured_graph_keeps_its_memory_until_it_is_destroyed) {
   EXPECT_EQ(pool_->statistics().live_allocations, 0u) << picture();
 }
 
-// --- --- random programs
+// --- random programs
 
 struct Live {
   DevicePtr ptr;

@@ -185,7 +185,7 @@ TEST(IpcClients, more_than_an_exporter_may_serve_are_told_so_and_served_when_one
   late.expect(open_in_the_end(late, shared.handle), kSize, kSeed);
 }
 
-// --- --- what else one may do
+// --- what else one may do
 
 // A connection with unsent data, which whoever closes it last waits for.
 class Lingering {
@@ -293,7 +293,7 @@ TEST(IpcClients, one_with_more_openings_than_it_may_have_is_refused_the_next_and
   EXPECT_EQ(open(kMost + 2)->kind, MessageKind::granted);
 }
 
-// --- --- an exporter
+// --- an exporter
 
 TEST(IpcExporter, that_talks_about_other_openings_for_ever_fails_the_opening) {
   Process importer({"VPMM_IPC_TIMEOUT=300"});

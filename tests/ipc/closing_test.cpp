@@ -162,7 +162,7 @@ TEST(IpcClosing, threads_that_share_an_opening_never_unmap_under_each_others_ker
   expect_leases_to_end(exporter);
 }
 
-// --- --- ends of exports
+// --- ends of exports
 
 TEST(IpcExports, of_one_allocation_end_each_for_itself) {
   Process exporter;

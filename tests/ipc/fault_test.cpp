@@ -160,7 +160,7 @@ TEST_F(IpcFault, in_any_call_of_a_closing_leaves_it_open_and_the_next_close_work
   expect_leases_over();
 }
 
-// --- --- the exporter
+// --- the exporter
 
 // A pool of its own behind a driver that fails. words[0]: its memory.
 context::Context& context_of_actor() {

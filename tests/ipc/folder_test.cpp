@@ -137,7 +137,7 @@ TEST_F(IpcFolder, of_dead_processes_is_swept_and_the_living_stay) {
   importer.expect(importer.open(of_living.handle), kMiB, 1);
 }
 
-// --- --- a folder that changes while processes share
+// --- a folder that changes while processes share
 
 // A socket with a name, at which nobody listens.
 void bind_a_socket_at(const std::string& path) {

@@ -13,7 +13,7 @@ constexpr std::uint64_t kSeed = 3;
 constexpr Bytes kSize = 64 * kMiB;  // 32 chunks, in 8 batches
 const std::vector<std::string> kPageChunks = {"VPMM_CHUNK_MAX=page"};
 
-// --- --- the importer
+// --- the importer
 
 class IpcKilledImporter : public testing::Test {
  protected:
@@ -137,7 +137,7 @@ TEST_F(IpcKilledImporter, that_only_hung_up_keeps_its_lease_as_long_as_it_lives)
   expect_leases_to_end(exporter_);
 }
 
-// --- --- the exporter
+// --- the exporter
 
 TEST(IpcKilledExporter, before_an_opening_is_reported_as_gone) {
   Process exporter;

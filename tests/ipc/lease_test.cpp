@@ -138,7 +138,7 @@ TEST(IpcLease, memory_that_everybody_let_go_of_is_handed_out_again) {
   }
 }
 
-// --- --- every way to free takes note
+// --- every way to free takes note
 
 struct WayToFree {
   const char* name;
@@ -218,7 +218,7 @@ TEST_P(IpcLeaseWays, a_free_of_shared_memory_waits_for_its_holders) {
 INSTANTIATE_TEST_SUITE_P(All, IpcLeaseWays, testing::ValuesIn(kWaysToFree),
                          [](const auto& tested) { return tested.param.name; });
 
-// --- --- mistakes
+// --- mistakes
 
 TEST(IpcLease, a_second_free_of_leased_memory_is_a_mistake_and_changes_nothing) {
   Process exporter;

@@ -60,7 +60,7 @@ Parcel nth(std::uint64_t n, const Parcel& given) {
   return parcel;
 }
 
-// --- --- the exporter's calls
+// --- the exporter's calls
 
 void allocate_here(Parcel& parcel) {
   const DevicePtr memory = context_of_actor().allocate({kSize, 0, std::nullopt}).value();
@@ -162,7 +162,7 @@ TEST(IpcHostMemory,
   }
 }
 
-// --- --- the exporter's thread
+// --- the exporter's thread
 
 void fail_in_thread(Process& exporter, std::uint64_t n, Repeat repeat) {
   Parcel parcel;
@@ -218,7 +218,7 @@ INSTANTIATE_TEST_SUITE_P(Host, IpcHostMemoryOfThread,
                            return repeat.param == Repeat::once ? "once" : "for_a_while";
                          });
 
-// --- --- the importer
+// --- the importer
 
 void open_here(Parcel& parcel) {
   ipc::IpcHandle handle;

@@ -73,7 +73,7 @@ void open_here(Parcel& parcel) {
 
 }  // namespace
 
-// --- --- in an actor
+// --- in an actor
 
 driver::Driver& driver_of_actor() {
   const Result<context::Config> config = context::config_from_environment();
@@ -128,7 +128,7 @@ Belongings own_belongings() {
   return own;
 }
 
-// --- --- the exporter's side
+// --- the exporter's side
 
 Address Process::allocate(Bytes bytes, int device) {
   const Parcel answer = call(
@@ -204,7 +204,7 @@ vpmm_statistics Process::statistics() {
 
 Bytes Process::leased() { return statistics().leased_bytes; }
 
-// --- --- the importer's side
+// --- the importer's side
 
 Parcel Process::try_to_open(const vpmm_ipc_handle& handle, int device) {
   return call(open_here, with(handle, device));
@@ -238,7 +238,7 @@ Parcel Process::try_to_close(Address address) {
 
 void Process::close(Address address) { expect_ok(try_to_close(address)); }
 
-// --- --- bytes
+// --- bytes
 
 void Process::fill(Address address, Bytes bytes, std::uint64_t seed) {
   expect_ok(call(
@@ -269,7 +269,7 @@ void Process::expect(Address address, Bytes bytes, std::uint64_t seed) {
       with(address, bytes, seed)));
 }
 
-// --- --- what it has
+// --- what it has
 
 Belongings Process::belongings() {
   const Parcel answer = call([](Parcel& parcel) {
@@ -298,7 +298,7 @@ void Process::limit_descriptors(std::uint64_t most) {
       with(most)));
 }
 
-// --- --- in the test
+// --- in the test
 
 void expect_leases_to_end(Process& exporter) {
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);

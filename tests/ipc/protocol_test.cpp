@@ -271,7 +271,7 @@ TEST(IpcMessage, text_that_does_not_end_ends_with_the_message) {
   EXPECT_EQ(sent.message.said(), std::string(Message::kTextSize - 1, 'y') + 'x');
 }
 
-// --- --- the importer
+// --- the importer
 
 void expect_refused_answer(void (*answer)(HandExporter&), const std::string& words) {
   Process importer;

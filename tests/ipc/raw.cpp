@@ -70,7 +70,7 @@ std::optional<Message> next_from(Channel& channel) {
 
 namespace {
 
-// --- --- in an actor
+// --- in an actor
 
 Channel& channel_of_actor() {
   static Channel channel;
@@ -148,7 +148,7 @@ void HandImporter::say_close(std::uint64_t number) {
 
 void HandImporter::hang_up() { call(hang_up_here); }
 
-// --- --- the exporter
+// --- the exporter
 
 vpmm_ipc_handle HandExporter::listen(std::uint64_t chunks) {
   Parcel parcel;

@@ -103,7 +103,7 @@ TEST_F(IpcUser, a_socket_that_another_listens_at_is_not_believed) {
   EXPECT_EQ(importer.belongings().reservations, 0U);
 }
 
-// --- --- what a user who is not root may have on its way
+// --- what a user who is not root may have on its way
 
 constexpr std::uint64_t kDescriptors = 256;  // of all that a user sends, as well
 constexpr std::size_t kSlowOnes = 12;        // with 32 each

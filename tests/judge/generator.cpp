@@ -88,7 +88,7 @@ Bytes Writer::between(Bytes least, Bytes most) {
       std::exp2(low + (high - low) * static_cast<double>(below(1 << 20)) / (1 << 20)));
 }
 
-// --- --- setting and habits
+// --- setting and habits
 
 void Writer::draw_setting() {
   setting_.seed = random_();
@@ -158,7 +158,7 @@ Program Writer::program(std::size_t operations) {
   return made;
 }
 
-// --- --- operations
+// --- operations
 
 Bytes Writer::size() {
   if (one_in(16)) {  // a border, one byte less or more

@@ -33,7 +33,7 @@ Reference::Reference(const Terms& terms, std::size_t pools, Bytes gpu_bytes,
       most_mapped_(pools),
       counts_(pools) {}
 
-// --- --- events
+// --- events
 
 // Memory that a graph may use at its next launch is for others only if they share an arena.
 bool Reference::excludes(const Block& other, const Block& made) {
@@ -153,7 +153,7 @@ void Reference::shrink_arena(DevicePtr stretch) {
                 [stretch](const Stretch& each) { return each.memory.begin == stretch; });
 }
 
-// --- --- sums
+// --- sums
 
 // Such blocks, and arenas' stretches that are pinned or hold one.
 Vector<AddressRange> Reference::ranges_of(const Is& is, Extent extent,
@@ -235,7 +235,7 @@ bool Reference::may_all_be_asked(std::size_t pool) const {
                      [pool](const Undone& undone) { return undone.pool == pool; });
 }
 
-// --- --- comparisons
+// --- comparisons
 
 std::string Reference::compare(std::size_t pool, const observe::Statistics& said) const {
   if (has_unknown(pool)) return "";

@@ -108,7 +108,7 @@ void Trial::listen(std::size_t number) {
         [this, number](const context::OutOfMemory&) { return frees_one(number); });
 }
 
-// --- --- contexts and streams
+// --- contexts and streams
 
 // Retains the context, the first time or after a reset, and makes its streams.
 void Trial::open() {
@@ -237,7 +237,7 @@ void Trial::step(const Operation& o) {
   }
 }
 
-// --- --- checks
+// --- checks
 
 void Trial::run(const Operation& operation) {
   if (!failure_.empty()) return;

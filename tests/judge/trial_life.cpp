@@ -15,7 +15,7 @@ constexpr std::size_t kMostGraphs = 6;
 constexpr Bytes kFirstInCapture = 3 * kMiB;
 }  // namespace
 
-// --- --- captures and graphs
+// --- captures and graphs
 
 // A capture that is not announced must be seen by each pool before anything else happens: by an
 // allocation on the stream. With several pools all are announced.
@@ -159,7 +159,7 @@ bool Trial::may_seem_capturing(std::size_t pool) const {
   return is_capturing() || pools_[pool].had_unannounced_capture;
 }
 
-// --- --- arenas
+// --- arenas
 
 void Trial::create_arena(const Operation& o) {
   if (setting_.has_vmm == 0 || !config_.pool_enabled || arenas_.count(o.id) != 0) return;
@@ -191,7 +191,7 @@ void Trial::release_arena(const Operation& o) {
   arenas_.erase(arena);
 }
 
-// --- --- limits
+// --- limits
 
 void Trial::trim(const Operation& o) { expect(pool(pool_number(o)).trim(o.bytes), "trim"); }
 
@@ -246,7 +246,7 @@ void Trial::record(const Operation& o) {
   std::filesystem::remove(path);
 }
 
-// --- --- resets
+// --- resets
 
 void Trial::reset(const Operation& o) {
   if (is_capturing()) return;

@@ -24,7 +24,7 @@ std::array<std::uint8_t*, 3> samples(DevicePtr begin, Bytes bytes) {
 
 }  // namespace
 
-// --- --- allocating
+// --- allocating
 
 Trial::Memory* Trial::find_memory(std::uint64_t id) {
   const auto found = memory_.find(id);
@@ -185,7 +185,7 @@ void Trial::take_over(std::uint64_t id, const Operation& o, Stream* stream, Devi
   if (const Stream* on = failure_.empty() ? work_stream(memory) : nullptr) write_on(memory, *on);
 }
 
-// --- --- using
+// --- using
 
 // Ordinary memory is not used on a capturing stream: the graph would use it at every launch.
 Trial::Stream* Trial::work_stream(const Memory& memory) {
@@ -270,7 +270,7 @@ void Trial::move(const Operation& o) {
   memory->covered.insert(stream->key);
 }
 
-// --- --- freeing
+// --- freeing
 
 void Trial::note_freed(std::uint64_t id, State state, const Stream* stream) {
   const Memory& memory = memory_[id];

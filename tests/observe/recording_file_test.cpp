@@ -153,7 +153,7 @@ TEST_F(RecordingFile, holds_one_allocation_in_n_with_its_free) {
   EXPECT_EQ(file.count(RecordedKind::free), chosen);
 }
 
-// --- --- what is kept short
+// --- what is kept short
 
 // Sizes that hardly compress.
 void record_noise(RecordedProgram& program, std::uint64_t count, std::uint64_t us_each) {
@@ -251,7 +251,7 @@ TEST_F(RecordingFile, on_a_full_disk_is_refused_at_once) {
   EXPECT_EQ(program.error().message, "/dev/full: cannot be created: No space left on device");
 }
 
-// --- --- reading what is not whole
+// --- reading what is not whole
 
 TEST_F(RecordingFile, that_is_cut_is_read_to_its_last_whole_block_with_a_warning) {
   record_a_little();

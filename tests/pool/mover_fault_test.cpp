@@ -221,7 +221,7 @@ TEST_P(MoverFault, loses_nothing_when_every_call_fails_from_one_on) {
 INSTANTIATE_TEST_SUITE_P(Plans, MoverFault, testing::ValuesIn(plan_cases()),
                          [](const auto& c) { return std::string(c.param.name); });
 
-// --- --- host memory
+// --- host memory
 
 class MoverHostFault : public testing::TestWithParam<PlanCase> {
  protected:

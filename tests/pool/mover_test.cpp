@@ -39,7 +39,7 @@ class MoverTest : public testing::Test, protected MoverWorld {
   }
 };
 
-// --- --- hits
+// --- hits
 
 TEST_F(MoverTest, a_hit_costs_no_driver_call) {
   map_free(0, {2, 4});
@@ -77,7 +77,7 @@ TEST_F(MoverTest, several_allocations_share_a_chunk) {
   EXPECT_EQ(broken(), "");
 }
 
-// --- --- plans
+// --- plans
 
 TEST_F(MoverTest, each_plan_is_logged_with_its_price) {
   Vector<std::string> lines;
@@ -175,7 +175,7 @@ TEST_F(MoverTest, grains_of_pages_are_kept_and_whole_pages_stand_beside_them) {
   EXPECT_EQ(memory.chunks.trapped_bytes(), 246 * memory.tuning.grain);
 }
 
-// --- --- what is too much
+// --- what is too much
 
 TEST_F(MoverTest, what_a_new_chunk_has_too_much_is_free_at_once) {
   take(plan(ask(13)));
@@ -244,7 +244,7 @@ TEST_F(MoverTest, what_is_pending_and_too_much_lies_in_front_where_what_is_kept_
   EXPECT_EQ(at(16)->stamp, stamp);
 }
 
-// --- --- what fails
+// --- what fails
 
 TEST_F(MoverTest, a_plan_that_is_undone_leaves_what_is_used_in_part_as_it_was) {
   map_free(0, {8});
@@ -272,7 +272,7 @@ TEST_F(MoverTest, what_was_created_for_a_plan_that_is_undone_counts_in_the_peak)
   EXPECT_EQ(memory.counters.peak_chunks, 2u);
 }
 
-// --- --- what nobody asked for
+// --- what nobody asked for
 
 TEST_F(MoverTest, filled_memory_is_free_at_once) {
   map_free(3, {4, 2});

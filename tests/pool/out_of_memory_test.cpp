@@ -88,7 +88,7 @@ TEST_P(OutOfMemorySteps, idle_chunks_that_would_not_be_enough_are_kept) {
   EXPECT_EQ(figures().chunks_released, 0u);
 }
 
-// --- --- what is not tried
+// --- what is not tried
 
 TEST_P(OutOfMemorySteps, what_is_larger_than_all_there_is_creates_nothing) {
   open();

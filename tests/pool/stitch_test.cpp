@@ -17,7 +17,7 @@ class Stitch : public testing::Test, protected PlanWorld {
   }
 };
 
-// --- --- what is created
+// --- what is created
 
 TEST_F(Stitch, an_empty_pool_creates_everything_at_the_lowest_address) {
   EXPECT_EQ(text(stitch, ask(3)), "3 = create 1 create 1 create 1 at 0");
@@ -49,7 +49,7 @@ TEST_F(Stitch, new_chunks_are_whole_pages_whatever_is_asked_for) {
   EXPECT_EQ(creating.range(), grains(0, 33));
 }
 
-// --- --- what is kept
+// --- what is kept
 
 TEST_F(Stitch, a_stretch_before_a_hole_is_kept_whole) {
   map_free(0, {8, 2, 1});
@@ -181,7 +181,7 @@ TEST_F(Stitch, nothing_is_kept_that_would_trap_what_the_request_needs) {
   EXPECT_EQ(text(stitch, no_growth), "no plan: 1 missing");
 }
 
-// --- --- what moves
+// --- what moves
 
 TEST_F(Stitch, chunks_of_the_smallest_ranges_move_first) {
   map_free(0, {4, 1});
@@ -308,7 +308,7 @@ TEST_F(Stitch, a_caller_that_may_not_wait_takes_complete_memory_only) {
   EXPECT_EQ(text(stitch, any_stream), "2 = move 1 of [-1] create 1 at 8");
 }
 
-// --- --- early growth
+// --- early growth
 
 TEST_F(Stitch, within_early_growth_new_chunks_stand_beside_what_is_kept) {
   map_free(0, {4});
@@ -343,7 +343,7 @@ TEST_F(Stitch, early_growth_is_growth) {
   EXPECT_EQ(text(stitch, early), "4 = move 4 of [-4] at 5");
 }
 
-// --- --- bounds
+// --- bounds
 
 TEST_F(Stitch, growth_stays_within_its_room) {
   map_free(0, {2});

@@ -20,7 +20,7 @@ namespace {
 using region::Region;
 using region::RegionState;
 
-// --- --- what there is, seen without the code under test
+// --- what there is, seen without the code under test
 
 bool may_use(const PlanWorld& world, const time::Stamp& stamp, const Ask& ask) {
   const auto parts = stamp.parts();
@@ -125,7 +125,7 @@ Beside largest_beside_hole(const Seen& seen, const Ask& ask, Bytes grain) {
   return best;
 }
 
-// --- --- what every plan keeps
+// --- what every plan keeps
 
 // The first promise that `plan` breaks; empty: none.
 class PlanCheck {
@@ -256,7 +256,7 @@ class PlanCheck {
   std::string broken_;
 };
 
-// --- --- what each strategy promises
+// --- what each strategy promises
 
 // Bytes of whole chunks that a cut at `range` leaves of `free`.
 Bytes left_whole(PlanWorld& world, AddressRange free, AddressRange range) {

@@ -8,7 +8,7 @@
 namespace vpmm::pool {
 namespace {
 
-// --- --- fit
+// --- fit
 
 class Fit : public testing::Test, protected PlanWorld {};
 
@@ -258,7 +258,7 @@ TEST_F(Fit, a_hit_of_several_regions_waits_for_each_stream_once) {
   EXPECT_EQ(hit.waits[1], (time::StampPart{third.timeline->id, 1}));
 }
 
-// --- --- own chunks: Note [Own chunks]
+// --- own chunks: Note [Own chunks]
 
 class OwnChunks : public testing::Test, protected PlanWorld {
  protected:
@@ -370,7 +370,7 @@ TEST_F(OwnChunks, only_idle_chunks_that_fit_in_what_lacks_move) {
             "15 = move 6 of [-6] move 8 of [-8] create 1 at 16");
 }
 
-// --- --- one chunk
+// --- one chunk
 
 class OneChunk : public testing::Test, protected PlanWorld {
  protected:

@@ -22,7 +22,7 @@ Tuning tuning_for(Prefer prefer) {
 // Roomy, unless a test says otherwise.
 constexpr Bytes kGpu = 160 * kGiB;
 
-// --- --- Note [Size of a chunk]: each bound in its turn
+// --- Note [Size of a chunk]: each bound in its turn
 
 class ChunkSize : public testing::Test {
  protected:
@@ -98,7 +98,7 @@ TEST(LargestChunk, is_a_power_of_two_of_pages_and_never_less_than_one) {
   EXPECT_EQ(tuning_of({}, 6 * kMiB).chunk_max, 32 * 6 * kMiB) << "256 MiB hold 42 pages";
 }
 
-// --- --- chunks for a request
+// --- chunks for a request
 
 class ChunksFor : public testing::Test {
  protected:
@@ -154,7 +154,7 @@ TEST_F(ChunksFor, every_request_are_enough_within_the_room_and_too_much_by_less_
       }
 }
 
-// --- --- Note [Grain]
+// --- Note [Grain]
 
 TEST(Grain, is_a_share_of_a_page_that_is_a_power_of_two) {
   EXPECT_EQ(tuning_of({}, kPage).grain, 64 * kKiB);
@@ -180,7 +180,7 @@ TEST(Grain, leaves_a_page_its_alignment) {
   EXPECT_EQ(tuning_of({}, 6 * kMiB).page_alignment(), 2 * kMiB);
 }
 
-// --- --- Note [One knob]
+// --- Note [One knob]
 
 TEST(Prefer, latency_may_spend_more_memory_than_balanced_and_balanced_more_than_footprint) {
   const Tuning footprint = tuning_for(Prefer::footprint);

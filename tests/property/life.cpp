@@ -14,7 +14,7 @@ constexpr std::size_t kMostGraphs = 6;
 constexpr Bytes kFirstInCapture = 3 * kMiB;
 }  // namespace
 
-// --- --- captures and graphs
+// --- captures and graphs
 
 // A capture that is not announced must be seen by the pool before anything else happens: an
 // allocation on the stream. The pool of another device, of which this is a peer, does not see it
@@ -119,7 +119,7 @@ void World::settle_captures(std::size_t number) {
     if (stream.capture && failure_.empty()) end_capture(number, stream, false);
 }
 
-// --- --- limits
+// --- limits
 
 void World::operator()(const Trim& o) {
   context::Context& pool = *device(o.device).pool;
@@ -151,7 +151,7 @@ void World::operator()(const Synchronize& o) {
     fail("synchronize: " + result.error().message);
 }
 
-// --- --- resets
+// --- resets
 
 void World::operator()(const Reset& o) {
   const std::size_t number = o.device % devices_.size();

@@ -32,7 +32,7 @@ driver::sim::Kernel kernel_on(AddressRange range, MemoryAccess::Kind kind) {
 
 }  // namespace
 
-// --- --- allocating
+// --- allocating
 
 void World::operator()(const Allocate& o) {
   if (allocations_.size() >= kMostAllocations) return;
@@ -162,7 +162,7 @@ void World::forget(const Allocation& allocation) {
   allocations_.erase(allocations_.begin() + (&allocation - allocations_.data()));
 }
 
-// --- --- using
+// --- using
 
 // Ordinary memory is not used on a capturing stream: the graph would use it at every launch.
 World::Stream* World::work_stream(const Allocation& allocation) {
@@ -252,7 +252,7 @@ void World::operator()(const Move& o) {
   allocation->covered.insert(stream.key);
 }
 
-// --- --- freeing
+// --- freeing
 
 Result<void> World::free_on(Device& device, DevicePtr ptr, Stream& stream) {
   if (context::BoundStream* const by_object = bound(stream)) return by_object->deallocate(ptr);

@@ -33,7 +33,7 @@ AddressRange common(AddressRange a, AddressRange b) {
 
 }  // namespace
 
-// --- --- what is shared
+// --- what is shared
 
 World::Shared* World::find_shared(const Allocation& allocation) {
   for (Shared& shared : shared_)
@@ -119,7 +119,7 @@ void World::operator()(const Share& o) {
   check();
 }
 
-// --- --- the other process
+// --- the other process
 
 const World::Stream& World::other_process(Device& at) {
   if (!at.other_process) at.other_process = created_stream(driver::StreamFlags::non_blocking);
@@ -197,7 +197,7 @@ void World::end_leases(std::size_t one_in) {
   }
 }
 
-// --- --- another GPU
+// --- another GPU
 
 bool World::has_peers() const {
   return std::any_of(devices_.begin(), devices_.end(),

@@ -108,7 +108,7 @@ template bool World::expect(const Result<void>&, const char*);
 template bool World::expect(const Result<Bytes>&, const char*);
 template bool World::expect(const Result<driver::MemInfo>&, const char*);
 
-// --- --- contexts and streams
+// --- contexts and streams
 
 // Retains the context, the first time or after a reset, and makes its streams.
 void World::open(std::size_t number) {
@@ -235,7 +235,7 @@ void World::operator()(const Step& o) {
   }
 }
 
-// --- --- what must hold
+// --- what must hold
 
 void World::run(const Operation& operation) {
   if (failure_.empty()) std::visit([this](const auto& o) { (*this)(o); }, operation);

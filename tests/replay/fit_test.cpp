@@ -96,7 +96,7 @@ void expect_a_shortage_to_be_one(const Trace& trace, Share fit, Share step, Shar
       << figures;
 }
 
-// --- --- random programs
+// --- random programs
 
 constexpr Share kRandomFit{1100};
 constexpr Share kRandomTrapped{100};
@@ -173,7 +173,7 @@ TEST(RandomProgram, fills_the_memory_that_it_may_and_takes_no_more) {
   }
 }
 
-// --- --- recorded programs
+// --- recorded programs
 
 // The goal, of what lives: the smallest GPU less 64 MiB, of each program and of all on average, and
 // trapped memory where it runs out.
@@ -230,7 +230,7 @@ TEST(FitOfRecordedPrograms, is_five_hundredths_at_most_and_three_on_average) {
   EXPECT_LE(2 * sum, (2 * kMeanGoal.permille_of_live + 1) * std::size(kReached));
 }
 
-// --- --- programs that nobody recorded
+// --- programs that nobody recorded
 
 // A recorded program with other sizes, or with its allocations on four streams in turn: those that
 // need most.

@@ -53,7 +53,7 @@ Trace recorded(const std::string& name) {
   return trace ? std::move(trace).value() : Trace{};
 }
 
-// --- --- recorded traces
+// --- recorded traces
 
 constexpr const char* kTraces[] = {"eval_between",   "gnn",         "gpt_ckpt", "gpt_train",
                                    "llama_generate", "moe_train",   "rl_loop",  "serve_streams",
@@ -88,7 +88,7 @@ TEST(PreferOnTraces,
   expect_what_the_values_say(traces);
 }
 
-// --- --- several streams
+// --- several streams
 
 // Allocations take turns, and each is freed on its own stream.
 Trace spread_over_four(Trace trace) {
@@ -124,7 +124,7 @@ TEST(PreferOnRandomPrograms,
   }
 }
 
-// --- --- small programs
+// --- small programs
 
 // A stream allocates `count` times `bytes` and frees every other of them; then another stream asks
 // for `wanted`.

@@ -236,7 +236,7 @@ TEST_F(SimAddressRange, reserved_but_unmapped_and_freed_addresses_are_not_found)
   EXPECT_EQ(look_up(DevicePtr{}), CuResult::not_found);
 }
 
-// --- --- whose memory it is
+// --- whose memory it is
 
 class SimPointerDevice : public testing::Test {
  protected:

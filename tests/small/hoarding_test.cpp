@@ -188,7 +188,7 @@ TEST_P(Hoarding, a_threshold_is_kept_for_what_warm_frees_left_too) {
   }
 }
 
-// --- --- streams that end
+// --- streams that end
 
 class Mortal : public SmallTest {};
 

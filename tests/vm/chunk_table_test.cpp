@@ -156,7 +156,7 @@ TEST_F(ChunkTableTest, a_visit_ends_when_it_is_told_to) {
   EXPECT_EQ(visited, 3);
 }
 
-// --- --- Note [Trapped memory]
+// --- Note [Trapped memory]
 
 class TrappedMemory : public ChunkTableTest {
  protected:
@@ -298,7 +298,7 @@ TEST_F(TrappedMemory, is_what_a_look_at_every_allocation_says) {
   EXPECT_EQ(table.trapped_bytes(), 0u);
 }
 
-// --- --- what must not be
+// --- what must not be
 
 using ChunkTableDeath = ChunkTableTest;
 

@@ -11,7 +11,7 @@
 
 namespace vpmm::torch_plugin {
 
-// --- --- devices and their pools
+// --- devices and their pools
 
 void Allocator::init(int device_count) {
   TORCH_CHECK(static_cast<std::size_t>(device_count) <= kMostDevices, "VPMM: more than ",
@@ -180,7 +180,7 @@ void Allocator::setMemoryFraction(double fraction, DeviceIndex index) {
   check(vpmm_set_capacity(pool_of(device), limit), "the memory fraction");
 }
 
-// --- --- allocating
+// --- allocating
 
 c10::DataPtr Allocator::allocate(std::size_t bytes) {
   DeviceIndex device = 0;
@@ -465,7 +465,7 @@ void Allocator::report(Device& device, void* ptr, std::int64_t bytes) {
                                    c10::Device(c10::DeviceType::CUDA, device.index));
 }
 
-// --- --- freeing
+// --- freeing
 
 void Allocator::raw_delete(void* ptr) {
   if (const std::exception_ptr thrown = free(ptr); thrown != nullptr)

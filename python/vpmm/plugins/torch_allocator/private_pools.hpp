@@ -254,7 +254,7 @@ bool Allocator::checkPoolLiveAllocations(DeviceIndex index, MempoolId_t id,
   return arena_of(device, id, "checkPoolLiveAllocations")->live == expected;
 }
 
-// --- --- checkpoints: states that a graph tree returns to
+// --- checkpoints: states that a graph tree returns to
 
 struct Allocator::Checkpoint final : cca::AllocatorState {
   struct Live {
