@@ -14,8 +14,8 @@
 #include "cli/options.hpp"
 #include "cli/verbs.hpp"
 #include "conformance/conformance.hpp"
-#include "context/config.hpp"
 #include "context/open_driver.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::cli {
 namespace {
@@ -26,7 +26,7 @@ using Json = nlohmann::ordered_json;
 
 struct CheckArguments {
   std::string manager;
-  std::optional<context::DriverKind> driver;
+  std::optional<settings::DriverKind> driver;
   int device = 0;
   bool json = false;
 };
@@ -68,7 +68,7 @@ void print_json(const char* name, const char* driver, int device,
 Result<int> check(const CheckArguments& options) {
   // The library reads the variable when CUDA is first needed; there is no other thread yet.
   if (options.driver) ::setenv("VPMM_DRIVER", context::to_string(*options.driver), 1);
-  VPMM_TRY_ASSIGN(const context::Config config, context::config_from_environment());
+  VPMM_TRY_ASSIGN(const settings::Config config, settings::config_from_environment());
   VPMM_TRY_ASSIGN(driver::Driver* const driver, context::process_driver(config.driver));
   const vpmm_emm_plugin* const plugin = find_plugin(options.manager);
   const conformance::Suite suite(plugin, options.device);

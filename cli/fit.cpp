@@ -13,11 +13,11 @@
 #include "cli/options.hpp"
 #include "cli/progress_bar.hpp"
 #include "cli/verbs.hpp"
-#include "context/config.hpp"
 #include "observe/trace_file.hpp"
 #include "replay/fit.hpp"
 #include "replay/replay.hpp"
 #include "replay/report.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::cli {
 namespace {
@@ -51,7 +51,7 @@ struct FitArguments {
 
 class Fitter {
  public:
-  Fitter(const FitArguments& options, const context::Config& config)
+  Fitter(const FitArguments& options, const settings::Config& config)
       : options_(options),
         config_(config),
         largest_(options.capacity.value_or(replay::SimMachineOptions().capacity)) {}
@@ -94,10 +94,10 @@ class Fitter {
 
   Result<replay::ReplayResult> replay(const observe::Trace& trace, Setting setting, Bytes capacity,
                                       replay::OnRefusal on_refusal, ProgressBar& bar) {
-    context::Config config = config_;
-    if (setting == Setting::footprint) config.prefer = pool::Prefer::footprint;
-    if (setting == Setting::balanced) config.prefer = pool::Prefer::balanced;
-    if (setting == Setting::latency) config.prefer = pool::Prefer::latency;
+    settings::Config config = config_;
+    if (setting == Setting::footprint) config.prefer = settings::Prefer::footprint;
+    if (setting == Setting::balanced) config.prefer = settings::Prefer::balanced;
+    if (setting == Setting::latency) config.prefer = settings::Prefer::latency;
     const auto kind =
         setting == Setting::page ? replay::AllocatorKind::vpmm_page : replay::AllocatorKind::vpmm;
     replay::SimMachineOptions sim;
@@ -134,13 +134,13 @@ class Fitter {
   static constexpr std::size_t kLikelyReplays = 8;
 
   const FitArguments& options_;
-  const context::Config config_;
+  const settings::Config config_;
   const Bytes largest_;
   std::vector<replay::ReplayResult> results_;
 };
 
 Result<void> fit_traces(const FitArguments& options) {
-  VPMM_TRY_ASSIGN(const context::Config config, context::config_from_environment());
+  VPMM_TRY_ASSIGN(const settings::Config config, settings::config_from_environment());
   Fitter fitter(options, config);
   Result<void> done = fitter.run();
   fitter.print_table();  // what was done before an error, too

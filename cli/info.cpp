@@ -10,10 +10,10 @@
 #include "base/quantity.hpp"
 #include "cli/options.hpp"
 #include "cli/verbs.hpp"
-#include "context/config.hpp"
 #include "context/context.hpp"
 #include "context/open_driver.hpp"
 #include "driver/driver_error.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::cli {
 namespace {
@@ -23,7 +23,7 @@ using driver::Call;
 using driver::DeviceAttribute;
 
 struct InfoArguments {
-  std::optional<context::DriverKind> driver;
+  std::optional<settings::DriverKind> driver;
   bool json = false;
 };
 
@@ -138,13 +138,13 @@ void print_device(const Device& device, std::size_t ordinal) {
 }
 
 struct ShownSetting {
-  context::SettingInForce setting;
+  settings::SettingInForce setting;
   std::string origin;
 };
 
 // All that was found out. An error does not keep the rest from being printed.
 struct Answer {
-  context::Config config;
+  settings::Config config;
   std::vector<ShownSetting> settings;  // the pool's, then the process's
   std::optional<DriverInfo> driver;
   std::vector<std::string>
@@ -199,19 +199,19 @@ void print_json(const Answer& answer) {
 }
 
 void read_settings(const InfoArguments& options, Answer& answer) {
-  const auto add = [&answer](const context::SettingInForce& setting, const char* origin) {
+  const auto add = [&answer](const settings::SettingInForce& setting, const char* origin) {
     answer.settings.push_back({setting, origin != nullptr             ? origin
                                         : setting.is_from_environment ? "environment"
                                                                       : "default"});
     if (!setting.problem.empty()) answer.problems.push_back(setting.problem);
   };
-  answer.config = context::allowed_config_from_environment();
+  answer.config = settings::allowed_config_from_environment();
   if (options.driver) answer.config.driver = *options.driver;
-  for (const context::SettingInForce& setting : context::list_settings(answer.config))
+  for (const settings::SettingInForce& setting : settings::list_settings(answer.config))
     add(setting, options.driver && setting.name == "VPMM_DRIVER" ? "--driver" : nullptr);
-  for (const context::SettingInForce& setting : context::list_process_settings())
+  for (const settings::SettingInForce& setting : settings::list_process_settings())
     add(setting, nullptr);
-  for (const std::string& sentence : context::misspelt_variables())
+  for (const std::string& sentence : settings::misspelt_variables())
     answer.misspelt.push_back(sentence);
 }
 
@@ -232,7 +232,7 @@ int info(const InfoArguments& options) {
   options.json ? print_json(answer) : print_text(answer);
   for (const std::string& sentence : answer.misspelt)
     fmt::print(stderr, "vpmm: warning: {}\n", sentence);
-  for (const std::string& sentence : context::idle_variables())
+  for (const std::string& sentence : settings::idle_variables())
     fmt::print(stderr, "vpmm: warning: {}\n", sentence);
   for (const std::string& problem : answer.problems) fail(problem);
   return answer.problems.empty() ? kSuccess : kCouldNot;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/quantity.hpp"
-#include "context/config.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::cli {
 
@@ -39,9 +39,9 @@ CLI::Validator names_only(const std::vector<std::pair<std::string, Enum>>& choic
 }
 
 inline CLI::Validator driver_names() {
-  return names_only<context::DriverKind>({{"auto", context::DriverKind::automatic},
-                                          {"cuda", context::DriverKind::cuda},
-                                          {"sim", context::DriverKind::sim}});
+  return names_only<settings::DriverKind>({{"auto", settings::DriverKind::automatic},
+                                           {"cuda", settings::DriverKind::cuda},
+                                           {"sim", settings::DriverKind::sim}});
 }
 
 // Turns "64MiB" into the number of bytes.

@@ -13,13 +13,13 @@
 #include "cli/options.hpp"
 #include "cli/progress_bar.hpp"
 #include "cli/verbs.hpp"
-#include "context/config.hpp"
 #include "context/open_driver.hpp"
 #include "observe/log.hpp"
 #include "observe/trace_file.hpp"
 #include "replay/fit.hpp"
 #include "replay/replay.hpp"
 #include "replay/report.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::cli {
 namespace {
@@ -28,7 +28,7 @@ constexpr Bytes kAsRecorded = std::numeric_limits<Bytes>::max();
 
 struct ReplayArguments {
   std::vector<std::string> traces;
-  std::optional<context::DriverKind> driver;
+  std::optional<settings::DriverKind> driver;
   std::vector<replay::AllocatorKind> allocators;
   std::optional<Bytes> capacity;  // kAsRecorded: what the recorded pool had
   std::uint64_t lag_us = 500;
@@ -97,7 +97,7 @@ class FewShortages {
 
 class Replayer {
  public:
-  Replayer(const ReplayArguments& options, const context::Config& config)
+  Replayer(const ReplayArguments& options, const settings::Config& config)
       : options_(options), config_(config) {}
 
   // Reads everything before anything runs, so that a bad file costs no time.
@@ -222,7 +222,7 @@ class Replayer {
 
   Result<replay::ReplayResult> replay_on(replay::Machine& machine, const Run& run,
                                          const replay::ReplayOptions& how) {
-    context::Config config = config_;
+    settings::Config config = config_;
     if (const std::optional<Bytes> limit = room_for(*run.trace).limit) config.capacity = limit;
     auto result =
         replay::replay(*run.trace, machine, replay::allocator_recipe(run.allocator, config), how);
@@ -233,7 +233,7 @@ class Replayer {
   }
 
   const ReplayArguments& options_;
-  context::Config config_;
+  settings::Config config_;
   std::vector<observe::Trace> traces_;
   std::unique_ptr<driver::Driver> driver_;
   bool simulated_ = false;
@@ -242,7 +242,7 @@ class Replayer {
 };
 
 Result<int> replay_traces(const ReplayArguments& options) {
-  VPMM_TRY_ASSIGN(context::Config config, context::config_from_environment());
+  VPMM_TRY_ASSIGN(settings::Config config, settings::config_from_environment());
   if (options.driver) config.driver = *options.driver;
   Replayer replayer(options, config);
   VPMM_TRY(replayer.prepare());

@@ -28,7 +28,7 @@ DOCUMENTS = [
     "tests/**/*.md",
 ]
 SETTINGS_PAGE = "docs/reference/settings.md"
-CONFIGS = ["src/context/config.cpp", "src/context/variables.cpp"]
+CONFIGS = ["src/settings/config.cpp", "src/settings/variables.cpp"]
 KNOWN_SUFFIXES = (
     ".md .cpp .hpp .h .c .def .inc .py .txt .json .toml .cmake .map .yml .gz .csv .svg .png .sh .ipynb".split()
 )

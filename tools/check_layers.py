@@ -20,7 +20,7 @@ MAX_LINES = 700
 CPP_SUFFIXES = {".cpp", ".hpp", ".h", ".c", ".cu", ".def", ".inc"}
 SOURCE_SUFFIXES = CPP_SUFFIXES | {".py"}
 PUBLIC = "vpmm"
-ENVIRONMENT_READER = "src/context/variables.cpp"
+ENVIRONMENT_READER = "src/settings/variables.cpp"
 DRIVER_ROOM = "driver/cuda"
 FOR_CUDA_PROGRAMS = {"include/vpmm/cuda_mr.hpp", "include/vpmm/rmm_mr.hpp"}  # nothing of the project includes them
 # Spelled in two halves so that this file passes its own rule.

@@ -13,10 +13,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "context/config.hpp"
 #include "context/context.hpp"
 #include "context/open_driver.hpp"
 #include "driver/timing.hpp"
+#include "settings/config.hpp"
 
 #define VPMM_BENCH_API extern "C" __attribute__((visibility("default")))
 
@@ -37,10 +37,10 @@ T value_of(Result<T> result) {
 
 // Never destroyed: PyTorch frees when static objects are gone.
 struct Pool {
-  std::unique_ptr<driver::Driver> cuda = value_of(context::open_driver(context::DriverKind::cuda));
+  std::unique_ptr<driver::Driver> cuda = value_of(context::open_driver(settings::DriverKind::cuda));
   std::unique_ptr<driver::TimingDriver> timing = std::make_unique<driver::TimingDriver>(*cuda);
   std::unique_ptr<context::Context> context =
-      value_of(context::Context::create(*timing, 0, value_of(context::config_from_environment())));
+      value_of(context::Context::create(*timing, 0, value_of(settings::config_from_environment())));
   std::mutex mutex;  // of what follows
   std::unordered_map<void*, Bytes> rounded;
   Bytes live = 0;  // requests of a page and more rounded up to pages

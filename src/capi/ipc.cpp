@@ -8,13 +8,13 @@
 #include "base/scope_exit.hpp"
 #include "capi/call.hpp"
 #include "capi/pool.hpp"
-#include "context/config.hpp"
 #include "context/open_driver.hpp"
 #include "driver/context_scope.hpp"
 #include "driver/driver_error.hpp"
 #include "ipc/exporter.hpp"
 #include "ipc/importer.hpp"
 #include "ipc/staged.hpp"
+#include "settings/config.hpp"
 
 using namespace vpmm;
 using namespace vpmm::capi;
@@ -51,7 +51,7 @@ Result<ipc::IpcHandle> from_struct(const vpmm_ipc_handle* handle) {
 }
 
 Result<driver::Driver*> driver_of_process() {
-  VPMM_TRY_ASSIGN(const context::Config config, context::config_from_environment());
+  VPMM_TRY_ASSIGN(const settings::Config config, settings::config_from_environment());
   return context::process_driver(config.driver);
 }
 

@@ -9,11 +9,11 @@
 #include "base/message.hpp"
 #include "base/mutex.hpp"
 #include "capi/recording.hpp"
-#include "context/config.hpp"
 #include "context/open_driver.hpp"
-#include "context/variables.hpp"
 #include "ipc/exporter.hpp"
 #include "observe/log.hpp"
+#include "settings/config.hpp"
+#include "settings/variables.hpp"
 
 namespace vpmm::capi {
 namespace {
@@ -51,9 +51,9 @@ Result<std::atomic<vpmm_pool*>*> slot_of(int device) {
 
 // Two ways of asking for the same thing are no difference: no page size, and the page size that it
 // came to.
-Result<void> check_same(int device, const vpmm_pool& open, const context::Config& config) {
+Result<void> check_same(int device, const vpmm_pool& open, const settings::Config& config) {
   if (config == open.asked || config == open.context->config()) return {};
-  const std::string how = context::difference(open.asked, config);
+  const std::string how = settings::difference(open.asked, config);
   return Error{
       ErrorCode::bad_configuration,
       message_of("the process-wide pool of device {} is already open with other settings: {}",
@@ -61,7 +61,7 @@ Result<void> check_same(int device, const vpmm_pool& open, const context::Config
 }
 
 Result<vpmm_pool*> open_in(std::atomic<vpmm_pool*>& slot, int device,
-                           const context::Config& config) {
+                           const settings::Config& config) {
   VPMM_TRY_ASSIGN(vpmm_pool* const pool, open_pool(device, config, Ownership::process_wide));
   slot.store(pool, std::memory_order_release);
   return pool;
@@ -69,9 +69,9 @@ Result<vpmm_pool*> open_in(std::atomic<vpmm_pool*>& slot, int device,
 
 }  // namespace
 
-Result<vpmm_pool*> open_pool(int device, const context::Config& config, Ownership ownership) {
+Result<vpmm_pool*> open_pool(int device, const settings::Config& config, Ownership ownership) {
   observe::set_log_level(config.log);
-  context::warn_of_variables();
+  settings::warn_of_variables();
   VPMM_TRY_ASSIGN(driver::Driver* const driver, context::process_driver(config.driver));
   VPMM_TRY_ASSIGN(auto opened, context::Context::create(*driver, device, config));
   auto pool = std::unique_ptr<vpmm_pool>(new vpmm_pool{std::move(opened), ownership, config});
@@ -101,11 +101,11 @@ Result<vpmm_pool*> process_pool(int device) {
   if (vpmm_pool* const open = slot->load(std::memory_order_acquire)) return open;
   const MutexLock lock(process_pools().opening);
   if (vpmm_pool* const open = slot->load(std::memory_order_acquire)) return open;
-  VPMM_TRY_ASSIGN(const context::Config config, context::config_from_environment());
+  VPMM_TRY_ASSIGN(const settings::Config config, settings::config_from_environment());
   return open_in(*slot, device, config);
 }
 
-Result<vpmm_pool*> process_pool(int device, const context::Config& config) {
+Result<vpmm_pool*> process_pool(int device, const settings::Config& config) {
   VPMM_TRY_ASSIGN(auto* const slot, slot_of(device));
   const MutexLock lock(process_pools().opening);
   vpmm_pool* const open = slot->load(std::memory_order_acquire);

@@ -18,13 +18,13 @@ enum class Ownership { process_wide, of_the_caller };
 struct alignas(vpmm::kCacheLine) vpmm_pool {
   std::unique_ptr<vpmm::context::Context> context;
   vpmm::capi::Ownership ownership;
-  vpmm::context::Config asked;  // as it was opened; context->config() is what that came to
+  vpmm::settings::Config asked;  // as it was opened; context->config() is what that came to
 };
 
 namespace vpmm::capi {
 
 // A pool on the driver that the process shares; it ends with close_pool().
-Result<vpmm_pool*> open_pool(int device, const context::Config& config, Ownership ownership);
+Result<vpmm_pool*> open_pool(int device, const settings::Config& config, Ownership ownership);
 void close_pool(vpmm_pool* pool);
 // Visits the pools of the process until `visit` returns false; none is closed meanwhile.
 void for_each_pool(const std::function<bool(vpmm_pool&)>& visit);
@@ -32,6 +32,6 @@ void for_each_pool(const std::function<bool(vpmm_pool&)>& visit);
 // The process-wide pool of `device`, opened from the environment at the first call.
 Result<vpmm_pool*> process_pool(int device);
 // The same with settings. bad_configuration: it is open already with others.
-Result<vpmm_pool*> process_pool(int device, const context::Config& config);
+Result<vpmm_pool*> process_pool(int device, const settings::Config& config);
 
 }  // namespace vpmm::capi

@@ -3,8 +3,8 @@
 #include "capi/call.hpp"
 #include "capi/pool.hpp"
 #include "capi/settings.hpp"
-#include "context/config.hpp"
 #include "context/open_driver.hpp"
+#include "settings/config.hpp"
 
 using namespace vpmm;
 using namespace vpmm::capi;
@@ -13,7 +13,7 @@ using context::Context;
 namespace {
 
 Result<int> count_devices() {
-  VPMM_TRY_ASSIGN(const context::Config config, context::config_from_environment());
+  VPMM_TRY_ASSIGN(const settings::Config config, settings::config_from_environment());
   VPMM_TRY_ASSIGN(driver::Driver* const driver, context::process_driver(config.driver));
   int count = 0;
   driver::CuResult result = driver->init();
@@ -26,7 +26,7 @@ Result<int> count_devices() {
 Result<void> create_private_pool(int device, const vpmm_config* settings, vpmm_pool** pool) {
   VPMM_TRY(require(pool, "pool"));
   VPMM_TRY_ASSIGN(const auto config,
-                  settings != nullptr ? to_config(settings) : context::config_from_environment());
+                  settings != nullptr ? to_config(settings) : settings::config_from_environment());
   VPMM_TRY_ASSIGN(*pool, open_pool(device, config, Ownership::of_the_caller));
   return {};
 }

@@ -13,9 +13,9 @@
 #include "base/mutex.hpp"
 #include "capi/call.hpp"
 #include "capi/versioned_struct.hpp"
-#include "context/config.hpp"
 #include "observe/log.hpp"
 #include "observe/stack_table.hpp"
+#include "settings/config.hpp"
 
 using namespace vpmm;
 using namespace vpmm::capi;
@@ -92,7 +92,7 @@ class EarlyMarks {
 };
 
 bool is_asked_for_by_environment() {
-  const Result<context::RecordSettings> settings = context::record_settings_from_environment();
+  const Result<settings::RecordSettings> settings = settings::record_settings_from_environment();
   return settings && !settings.value().file.empty();
 }
 
@@ -109,8 +109,8 @@ void mark_everywhere(const char* text) {
 }
 
 Result<void> start_from_environment(Context& context) {
-  VPMM_TRY_ASSIGN(const context::RecordSettings settings,
-                  context::record_settings_from_environment());
+  VPMM_TRY_ASSIGN(const settings::RecordSettings settings,
+                  settings::record_settings_from_environment());
   if (settings.file.empty()) return {};
   VPMM_TRY_ASSIGN(const std::string path, expanded(settings.file, context.device()));
   const int count = count_of(path);
@@ -151,7 +151,7 @@ vpmm_status vpmm_record_start_with(vpmm_pool* pool, const vpmm_record_options* o
     VPMM_TRY(copy_in(options, asked, "vpmm_record_options"));
     VPMM_TRY(require(asked.path, "path"));
     if (*asked.path == '\0') return Error{ErrorCode::invalid_argument, "`path` is empty"};
-    context::RecordOptions how;
+    settings::RecordOptions how;
     if (asked.stacks != nullptr) how.stacks = asked.stacks;
     if (asked.sample != 0) how.sample = asked.sample;
     how.limit = asked.limit;

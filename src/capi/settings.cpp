@@ -9,8 +9,8 @@
 #include "base/quantity.hpp"
 #include "capi/call.hpp"
 #include "capi/versioned_struct.hpp"
-#include "context/config.hpp"
 #include "observe/log_level.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::capi {
 namespace {
@@ -19,7 +19,7 @@ constexpr std::uint64_t kUnset = std::numeric_limits<std::uint64_t>::max();
 constexpr std::size_t kFirstVersion =
     offsetof(vpmm_config, unnamed_free_on_allocating_stream) + sizeof(int);
 
-vpmm_config to_settings(const context::Config& config) {
+vpmm_config to_settings(const settings::Config& config) {
   vpmm_config settings{};
   settings.page_size = config.pool_enabled ? config.page_size.value_or(0) : kUnset;
   settings.pages = config.pages;
@@ -35,7 +35,7 @@ vpmm_config to_settings(const context::Config& config) {
   settings.prefer = context::to_string(config.prefer);
   settings.ipc_isolate = config.ipc_isolate;
   settings.unnamed_free_on_allocating_stream =
-      config.unnamed_free == context::UnnamedFree::allocating_stream;
+      config.unnamed_free == settings::UnnamedFree::allocating_stream;
   return settings;
 }
 
@@ -45,26 +45,26 @@ std::string text_of(std::uint64_t number, std::uint64_t special, const char* nam
   return number == special ? name_of_special : std::to_string(number);
 }
 
-Result<void> set_numbers(const vpmm_config& settings, context::Config& config) {
+Result<void> set_numbers(const vpmm_config& settings, settings::Config& config) {
   if (settings.page_size != 0) {
-    VPMM_TRY(context::set(config, "VPMM_PAGE_SIZE", text_of(settings.page_size, kUnset, "max")));
+    VPMM_TRY(settings::set(config, "VPMM_PAGE_SIZE", text_of(settings.page_size, kUnset, "max")));
   }
-  VPMM_TRY(context::set(config, "VPMM_PAGES", std::to_string(settings.pages)));
-  VPMM_TRY(context::set(config, "VPMM_VA_SIZE", std::to_string(settings.va_size)));
-  VPMM_TRY(context::set(config, "VPMM_CHUNK_MAX", text_of(settings.chunk_max, 0, "page")));
-  VPMM_TRY(context::set(config, "VPMM_RELEASE_THRESHOLD",
-                        text_of(settings.release_threshold, kUnset, "none")));
-  VPMM_TRY(context::set(config, "VPMM_MAX_MAPPINGS", std::to_string(settings.max_mappings)));
-  VPMM_TRY(context::set(config, "VPMM_IPC_ISOLATE", std::to_string(settings.ipc_isolate)));
-  return context::set(config, "VPMM_CAPACITY", text_of(settings.capacity, kUnset, "none"));
+  VPMM_TRY(settings::set(config, "VPMM_PAGES", std::to_string(settings.pages)));
+  VPMM_TRY(settings::set(config, "VPMM_VA_SIZE", std::to_string(settings.va_size)));
+  VPMM_TRY(settings::set(config, "VPMM_CHUNK_MAX", text_of(settings.chunk_max, 0, "page")));
+  VPMM_TRY(settings::set(config, "VPMM_RELEASE_THRESHOLD",
+                         text_of(settings.release_threshold, kUnset, "none")));
+  VPMM_TRY(settings::set(config, "VPMM_MAX_MAPPINGS", std::to_string(settings.max_mappings)));
+  VPMM_TRY(settings::set(config, "VPMM_IPC_ISOLATE", std::to_string(settings.ipc_isolate)));
+  return settings::set(config, "VPMM_CAPACITY", text_of(settings.capacity, kUnset, "none"));
 }
 
-Result<void> set_name(context::Config& config, const char* variable, const char* name) {
+Result<void> set_name(settings::Config& config, const char* variable, const char* name) {
   if (name == nullptr) return {};
-  return context::set(config, variable, name);
+  return settings::set(config, variable, name);
 }
 
-Result<void> set_names(const vpmm_config& settings, context::Config& config) {
+Result<void> set_names(const vpmm_config& settings, settings::Config& config) {
   VPMM_TRY(set_name(config, "VPMM_SMALL", settings.small));
   VPMM_TRY(set_name(config, "VPMM_ANY_STREAM", settings.any_stream));
   VPMM_TRY(set_name(config, "VPMM_LOG", settings.log));
@@ -72,23 +72,23 @@ Result<void> set_names(const vpmm_config& settings, context::Config& config) {
   return set_name(config, "VPMM_PREFER", settings.prefer);
 }
 
-Result<void> set_unnamed_free(int on_allocating_stream, context::Config& config) {
+Result<void> set_unnamed_free(int on_allocating_stream, settings::Config& config) {
   if (on_allocating_stream != 0 && on_allocating_stream != 1) {
     return Error{
         ErrorCode::bad_configuration,
         message_of("unnamed_free_on_allocating_stream={}: must be 0 or 1", on_allocating_stream)};
   }
-  config.unnamed_free = on_allocating_stream == 1 ? context::UnnamedFree::allocating_stream
-                                                  : context::UnnamedFree::any_stream;
+  config.unnamed_free = on_allocating_stream == 1 ? settings::UnnamedFree::allocating_stream
+                                                  : settings::UnnamedFree::any_stream;
   return {};
 }
 
 }  // namespace
 
-Result<context::Config> to_config(const vpmm_config* settings) {
+Result<settings::Config> to_config(const vpmm_config* settings) {
   VPMM_TRY(require(settings, "config"));
   VPMM_TRY(check_size(settings->size, kFirstVersion, "vpmm_config"));
-  context::Config config;
+  settings::Config config;
   vpmm_config known = to_settings(config);
   VPMM_TRY(copy_in(settings, known, "vpmm_config"));
   VPMM_TRY(set_numbers(known, config));
@@ -97,7 +97,7 @@ Result<context::Config> to_config(const vpmm_config* settings) {
   return config;
 }
 
-Result<void> from_config(const context::Config& config, vpmm_config* settings) {
+Result<void> from_config(const settings::Config& config, vpmm_config* settings) {
   VPMM_TRY(require(settings, "config"));
   VPMM_TRY(check_size(settings->size, kFirstVersion, "vpmm_config"));
   copy_out(to_settings(config), settings);
@@ -109,12 +109,12 @@ Result<void> from_config(const context::Config& config, vpmm_config* settings) {
 using vpmm::capi::guarded;
 
 vpmm_status vpmm_config_init(vpmm_config* config) {
-  return guarded([&] { return vpmm::capi::from_config(vpmm::context::Config{}, config); });
+  return guarded([&] { return vpmm::capi::from_config(vpmm::settings::Config{}, config); });
 }
 
 vpmm_status vpmm_config_from_environment(vpmm_config* config) {
   return guarded([&]() -> vpmm::Result<void> {
-    VPMM_TRY_ASSIGN(const auto from_environment, vpmm::context::config_from_environment());
+    VPMM_TRY_ASSIGN(const auto from_environment, vpmm::settings::config_from_environment());
     return vpmm::capi::from_config(from_environment, config);
   });
 }

@@ -2,13 +2,13 @@
 #pragma once
 
 #include "base/result.hpp"
-#include "context/config.hpp"
+#include "settings/config.hpp"
 #include "vpmm/vpmm.h"
 
 namespace vpmm::capi {
 
-Result<context::Config> to_config(const vpmm_config* settings);
+Result<settings::Config> to_config(const vpmm_config* settings);
 // Writes the caller's struct as far as its size goes. Its texts live for ever.
-Result<void> from_config(const context::Config& config, vpmm_config* settings);
+Result<void> from_config(const settings::Config& config, vpmm_config* settings);
 
 }  // namespace vpmm::capi

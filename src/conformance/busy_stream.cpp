@@ -4,9 +4,9 @@
 #include <string_view>
 #include <utility>
 
-#include "context/config.hpp"
 #include "context/open_driver.hpp"
 #include "driver/driver_error.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::conformance {
 namespace {
@@ -31,7 +31,7 @@ void done(Call call, driver::CuResult result) {
 }
 
 driver::Driver& process_driver() {
-  const context::Config config = value_or_throw(context::config_from_environment());
+  const settings::Config config = value_or_throw(settings::config_from_environment());
   return *value_or_throw(context::process_driver(config.driver));
 }
 

@@ -92,7 +92,7 @@ Error Allocations::not_live(DevicePtr ptr, AddressRange around) {
 // VPMM_ANY_STREAM leaves out streams that nobody named: there it counts that this one was.
 Result<void> Allocations::record_use(DevicePtr ptr, time::Timeline& user) {
   const auto is_news = [&](std::optional<time::TimelineId> owner) {
-    return owner != user.id || device_.config.any_stream == AnyStreamOrder::legacy;
+    return owner != user.id || device_.config.any_stream == settings::AnyStreamOrder::legacy;
   };
   region::Region* const region = device_.allocated_around(ptr);
   if (region == nullptr && !arenas_.has(ptr)) {

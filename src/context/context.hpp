@@ -11,13 +11,13 @@
 #include "base/address.hpp"
 #include "base/host_memory.hpp"
 #include "base/result.hpp"
-#include "context/config.hpp"
 #include "context/events.hpp"
 #include "context/layout.hpp"
 #include "context/out_of_memory.hpp"
 #include "driver/driver.hpp"
 #include "observe/snapshot.hpp"
 #include "observe/statistics.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::context {
 
@@ -117,7 +117,7 @@ class Context {
   // finds everything ready; otherwise nothing is touched before that. No memory stays.
   static Result<std::unique_ptr<Context>> create(driver::Driver& driver,
                                                  driver::DeviceOrdinal device,
-                                                 const Config& config);
+                                                 const settings::Config& config);
   virtual ~Context() =
       default;  // waits for the GPU and gives everything back, unless the process is ending
 
@@ -240,7 +240,7 @@ class Context {
   virtual observe::PoolSnapshot snapshot() const = 0;
   // As at one moment; what streams are served from their caches meanwhile may be in it or not.
   virtual Layout layout() const = 0;
-  virtual const Config& config() const = 0;  // as in force
+  virtual const settings::Config& config() const = 0;  // as in force
   virtual driver::DeviceOrdinal device() const = 0;
   virtual driver::Driver& driver() = 0;
   // First broken invariant of any structure inside, as text; empty when all hold.
@@ -256,7 +256,7 @@ class Context {
 
   // Writes what happens to a file that `vpmm replay` reads (docs/reference/recording.md).
   virtual Result<void> start_recording(const std::string& path,
-                                       const RecordOptions& options = {}) = 0;
+                                       const settings::RecordOptions& options = {}) = 0;
   virtual Result<void> stop_recording() = 0;
   // A text of the program's, between the calls before it and those after; without a recording:
   // nothing.

@@ -14,29 +14,29 @@ using driver::DeviceAttribute;
 
 namespace {
 
-time::ClosingRule closing_rule(const Config& config) {
+time::ClosingRule closing_rule(const settings::Config& config) {
   time::ClosingRule rule;
-  rule.even_alone = config.page_chunks || config.prefer == pool::Prefer::footprint;
+  rule.even_alone = config.page_chunks || config.prefer == settings::Prefer::footprint;
   if (config.page_chunks)
     rule.frees = 1;  // the specification closes every free
-  else if (config.prefer == pool::Prefer::footprint)
+  else if (config.prefer == settings::Prefer::footprint)
     rule.frees =
         0;  // and those that a cache has kept: before the pool grows, other streams wait for them
   return rule;
 }
 
-bool cuts_pages(const Config& config, const DeviceTraits& traits) {
+bool cuts_pages(const settings::Config& config, const DeviceTraits& traits) {
   const Bytes page = config.page_size.value_or(traits.granularity);
   return !config.ipc_isolate && traits.has_vmm && config.pool_enabled &&
-         config.small == SmallRequests::pool && small::SmallPool::can_cut(page) &&
+         config.small == settings::SmallRequests::pool && small::SmallPool::can_cut(page) &&
          page <= kLargestPageCut;
 }
 
 // Another process gets whole chunks. Where it must not see what else is in them, nothing else may
 // be in them: every allocation has own chunks (Note [Own chunks]), so requests below a page take
 // whole pages.
-bool keeps_apart(const Config& config) {
-  return config.ipc_isolate && config.small == SmallRequests::pool;
+bool keeps_apart(const settings::Config& config) {
+  return config.ipc_isolate && config.small == settings::SmallRequests::pool;
 }
 
 Result<bool> device_can(driver::Driver& driver, DeviceAttribute attribute,
@@ -76,8 +76,8 @@ Result<DeviceTraits> traits_of(driver::Driver& driver, driver::DeviceOrdinal dev
   return traits;
 }
 
-Device::Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal, const Config& asked,
-               const DeviceTraits& traits)
+Device::Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal,
+               const settings::Config& asked, const DeviceTraits& traits)
     : config(asked),
       page_size(config.page_size.value_or(traits.granularity)),
       driver(inner_driver),
@@ -95,7 +95,7 @@ Device::Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal, cons
   const BelowAPage below_a_page = cuts                     ? BelowAPage::cut
                                   : driver_pool != nullptr ? BelowAPage::driver_pool
                                                            : BelowAPage::whole_pages;
-  const bool proves_frees = !config.page_chunks && config.prefer == pool::Prefer::footprint;
+  const bool proves_frees = !config.page_chunks && config.prefer == settings::Prefer::footprint;
   small = std::make_unique<small::SmallPool>(
       inner, *pool, timelines,
       small::SmallPool::Serving{below_a_page, !config.page_chunks, proves_frees,

@@ -6,11 +6,11 @@
 
 #include "base/line_allocator.hpp"
 #include "base/mutex.hpp"
-#include "context/config.hpp"
 #include "context/primary_context.hpp"
 #include "driver/recording.hpp"
 #include "driver_pool/driver_pool.hpp"
 #include "pool/pool.hpp"
+#include "settings/config.hpp"
 #include "small/small_pool.hpp"
 #include "time/timelines.hpp"
 
@@ -32,7 +32,7 @@ constexpr Bytes kLargestPageCut = 64 * kMiB;
 
 // What all parts of the context share; who serves is settled when it is made.
 struct Device {
-  Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal, const Config& asked,
+  Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal, const settings::Config& asked,
          const DeviceTraits& traits);
 
   // Null: there is none.
@@ -49,8 +49,8 @@ struct Device {
   void fill(observe::Statistics& figures) const VPMM_REQUIRES(pool_lock);
   std::string validate() const VPMM_REQUIRES(pool_lock);
 
-  const Config config;    // as in force
-  const Bytes page_size;  // of the pool, if there is one
+  const settings::Config config;  // as in force
+  const Bytes page_size;          // of the pool, if there is one
   alignas(
       kCacheLine) mutable driver::RecordingDriver driver;  // over `inner`: counts for statistics
   time::Timelines timelines VPMM_GUARDED_BY(pool_lock);

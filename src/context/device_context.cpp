@@ -9,9 +9,9 @@
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
 #include "base/scope_exit.hpp"
-#include "context/config.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::context {
 namespace {

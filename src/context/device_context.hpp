@@ -36,8 +36,9 @@ enum class AtEnd { nothing, summary };
 class DeviceContext final : public Context {
  public:
   // `at_end`: VPMM_STATS.
-  DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device, const Config& config,
-                const DeviceTraits& traits, AtEnd at_end = AtEnd::nothing);
+  DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device,
+                const settings::Config& config, const DeviceTraits& traits,
+                AtEnd at_end = AtEnd::nothing);
   ~DeviceContext() override;
   void prepare();
 
@@ -92,14 +93,15 @@ class DeviceContext final : public Context {
   void summarize() const noexcept override;
   observe::PoolSnapshot snapshot() const override;
   Layout layout() const override;
-  const Config& config() const override { return device_.config; }
+  const settings::Config& config() const override { return device_.config; }
   driver::DeviceOrdinal device() const override { return device_.primary.device(); }
   driver::Driver& driver() override { return device_.inner; }
   std::string validate() const override;
   Result<SharedRange> share(AddressRange range) override;
   Result<SharedChunks> lease(ShareId id, Bytes offset, Bytes size) override;
   void end_lease(ShareId id, Holder holder) override;
-  Result<void> start_recording(const std::string& path, const RecordOptions& options) override;
+  Result<void> start_recording(const std::string& path,
+                               const settings::RecordOptions& options) override;
   Result<void> stop_recording() override;
   void mark(const std::string& text) override;
 

@@ -1,13 +1,13 @@
 // context: opening a device, entering and leaving it, and noticing that its CUDA context died.
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
-#include "context/config.hpp"
 #include "context/neighbours.hpp"
 #include "context/process_gate.hpp"
 #include "context/summary.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
 #include "observe/log.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::context {
 
@@ -22,7 +22,7 @@ constexpr std::size_t kTimelinesAsked = 16;
 
 Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver,
                                                  driver::DeviceOrdinal device,
-                                                 const Config& config) {
+                                                 const settings::Config& config) {
   VPMM_TRY(driver::checked(Call::init, driver.init()));
   int count = 0;
   VPMM_TRY(driver::checked(Call::device_get_count, driver.device_get_count(count)));
@@ -34,8 +34,8 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver,
     return Error{ErrorCode::unsupported,
                  message_of("device {} supports neither virtual memory management nor memory pools",
                             device)};
-  VPMM_TRY(vpmm::context::validate(config, traits.granularity));
-  VPMM_TRY_ASSIGN(const bool has_summary, wants_summary_from_environment());
+  VPMM_TRY(vpmm::settings::validate(config, traits.granularity));
+  VPMM_TRY_ASSIGN(const bool has_summary, settings::wants_summary_from_environment());
   observe::set_log_level(config.log);
   auto context = std::make_unique<DeviceContext>(driver, device, config, traits,
                                                  has_summary ? AtEnd::summary : AtEnd::nothing);
@@ -63,7 +63,8 @@ void DeviceContext::prepare() {
 }
 
 DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device,
-                             const Config& config, const DeviceTraits& traits, AtEnd at_end)
+                             const settings::Config& config, const DeviceTraits& traits,
+                             AtEnd at_end)
     : device_(driver, device, config, traits),
       front_(device_, recorder_),
       captures_(device_),

@@ -327,7 +327,7 @@ Result<void> DeviceContext::set_peer_access(driver::DeviceOrdinal peer) {
                            : "VPMM_PAGE_SIZE switches the virtual memory pool off");
   if (device_.driver_pool != nullptr)
     return unsupported(
-        device_.config.small == SmallRequests::stream_ordered
+        device_.config.small == settings::SmallRequests::stream_ordered
             ? "VPMM_SMALL=stream_ordered takes requests below a page from the driver's own pool"
             : "with this VPMM_PAGE_SIZE requests below a page come from the driver's own pool");
   Visit visit(*this);

@@ -34,19 +34,20 @@ Result<std::unique_ptr<driver::Driver>> open_sim() {
 
 }  // namespace
 
-Result<std::unique_ptr<driver::Driver>> open_driver(DriverKind kind, OnMissingCuda on_missing) {
-  if (kind == DriverKind::sim) return open_sim();
+Result<std::unique_ptr<driver::Driver>> open_driver(settings::DriverKind kind,
+                                                    OnMissingCuda on_missing) {
+  if (kind == settings::DriverKind::sim) return open_sim();
   auto cuda = driver::cuda::open_cuda_driver();
   const bool missing = !cuda && cuda.error().code == ErrorCode::no_driver;
-  if (missing && kind == DriverKind::automatic && on_missing == OnMissingCuda::simulate)
+  if (missing && kind == settings::DriverKind::automatic && on_missing == OnMissingCuda::simulate)
     return open_sim();
   return cuda;
 }
 
-Result<driver::Driver*> process_driver(DriverKind kind) {
+Result<driver::Driver*> process_driver(settings::DriverKind kind) {
   ProcessDrivers& drivers = process_drivers();
   const MutexLock lock(drivers.mutex);
-  ProcessDriver& slot = kind == DriverKind::sim ? drivers.sim : drivers.cuda;
+  ProcessDriver& slot = kind == settings::DriverKind::sim ? drivers.sim : drivers.cuda;
   if (slot.driver == nullptr) {
     VPMM_TRY_ASSIGN(auto opened, open_driver(kind));
     slot.driver = opened.release();

@@ -57,10 +57,10 @@ bool Prover::may_record_context_event() {
 // whole context, `legacy` by one on its legacy stream (which waits for blocking streams only),
 // `park` not at all.
 bool Prover::prove_everything() {
-  if (!may_record_context_event() || device_.config.any_stream == AnyStreamOrder::park)
+  if (!may_record_context_event() || device_.config.any_stream == settings::AnyStreamOrder::park)
     return false;
   Everything how = Everything::context_event;
-  if (device_.config.any_stream == AnyStreamOrder::legacy) {
+  if (device_.config.any_stream == settings::AnyStreamOrder::legacy) {
     const bool needs_all =
         device_.timelines.is_every_stream_unproven() && device_.timelines.can_close_all();
     if (!needs_all) how = Everything::legacy_stream;
@@ -79,7 +79,8 @@ bool Prover::prove_now() {
 // For what the pool itself knows to be used by several streams: VPMM_ANY_STREAM is about memory
 // whose streams nobody named.
 time::Timeline& Prover::all_streams() {
-  if (device_.config.any_stream == AnyStreamOrder::legacy) return device_.timelines.every_stream();
+  if (device_.config.any_stream == settings::AnyStreamOrder::legacy)
+    return device_.timelines.every_stream();
   return device_.timelines.any_stream();
 }
 
@@ -140,7 +141,8 @@ bool Prover::synchronize(MutexLock& lock) {
 // up. Above the cap the oldest event is waited for, with the lock dropped. `park` promises to wait
 // for explicit synchronisation only.
 Result<void> Prover::bound_any_stream(MutexLock& lock) {
-  if (device_.pool == nullptr || device_.config.any_stream == AnyStreamOrder::park) return {};
+  if (device_.pool == nullptr || device_.config.any_stream == settings::AnyStreamOrder::park)
+    return {};
   for (;;) {
     const time::Timeline& any = device_.timelines.any_stream();
     const Bytes cap =
@@ -183,9 +185,9 @@ time::Stamp Prover::stamp_of(const Uses& uses, const pool::Caller& caller) {
       timelines.push_back(timeline);
   };
   const time::Timeline* const owner = uses.owner ? device_.timelines.find(*uses.owner) : nullptr;
-  const bool names_owner = !caller.stream &&
-                           device_.config.unnamed_free == UnnamedFree::allocating_stream &&
-                           owner != nullptr && !owner->is_over;
+  const bool names_owner =
+      !caller.stream && device_.config.unnamed_free == settings::UnnamedFree::allocating_stream &&
+      owner != nullptr && !owner->is_over;
   const bool is_unnamed = !caller.stream && uses.others.empty();
   if (caller.timeline == nullptr && !names_owner)
     return time::Stamp(device_.timelines.next(

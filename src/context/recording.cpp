@@ -3,17 +3,17 @@
 
 #include "base/message.hpp"
 #include "base/scope_exit.hpp"
-#include "context/config.hpp"
 #include "context/process_gate.hpp"
 #include "context/recordings.hpp"
 #include "context/visit.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::context {
 namespace {
 
 constexpr Bytes kLeastLimit = 64 * kKiB;
 
-Result<observe::StackKinds> check(const std::string& path, const RecordOptions& options) {
+Result<observe::StackKinds> check(const std::string& path, const settings::RecordOptions& options) {
   const std::optional<observe::StackKinds> stacks = observe::stack_kinds_of(options.stacks);
   if (!stacks)
     return Error{ErrorCode::invalid_argument,
@@ -46,7 +46,7 @@ observe::RecordingHeader DeviceContext::header() const {
   static_cast<void>(device_.inner.device_total_mem(device_.primary.device(), header.device_bytes));
   header.page_size = device_.page_size;
   header.grain = device_.pool == nullptr ? device_.page_size : device_.pool->grain();
-  for (const SettingInForce& setting : list_settings(device_.config))
+  for (const settings::SettingInForce& setting : settings::list_settings(device_.config))
     header.settings.emplace_back(setting.name, setting.value);
   header.tag_name = &tag_name;
   return header;
@@ -74,7 +74,8 @@ std::vector<observe::LiveAllocation> DeviceContext::live_allocations() const {
 
 // What lives is listed once warm calls are told of: those that run meanwhile may be in the list and
 // in the events, and the writer puts that right.
-Result<void> DeviceContext::start_recording(const std::string& path, const RecordOptions& options) {
+Result<void> DeviceContext::start_recording(const std::string& path,
+                                            const settings::RecordOptions& options) {
   if (process_is_ending()) return process_ending_error();
   VPMM_TRY_ASSIGN(const observe::StackKinds stacks, check(path, options));
   observe::RecordingOptions how{header(), static_cast<std::uint32_t>(options.sample), options.limit,

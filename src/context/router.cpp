@@ -156,7 +156,7 @@ Result<void> Router::preallocate_once(MutexLock& lock) {
   if (has_preallocated_) return {};
   has_preallocated_ = true;
   if (device_.pool == nullptr || device_.config.pages == 0) return {};
-  note_mapped_ahead();
+  settings::note_mapped_ahead();
   const std::uint64_t most = kAddressSpace / device_.pool->page_size();
   for (std::uint64_t missing = std::min(device_.config.pages, most), step = missing;
        step > 0 && missing > 0; step = std::min(step, missing)) {

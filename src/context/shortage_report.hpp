@@ -9,7 +9,7 @@
 
 #include "base/bytes.hpp"
 #include "driver/driver.hpp"
-#include "pool/config.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::context {
 
@@ -55,7 +55,7 @@ struct Shortage {
   std::uint64_t mappings = 0;
   std::uint64_t max_mappings = 0;
   std::optional<Bytes> capacity;
-  pool::Prefer prefer = pool::Prefer::balanced;
+  settings::Prefer prefer = settings::Prefer::balanced;
   bool is_capture_known = false;
   std::string recording;  // the file that is being written; empty: none
   // --- the GPU ---

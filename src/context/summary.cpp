@@ -51,7 +51,8 @@ void print_summary(const std::string& text) noexcept {
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
-std::string opening(driver::Driver& driver, driver::DeviceOrdinal device, const Config& config) {
+std::string opening(driver::Driver& driver, driver::DeviceOrdinal device,
+                    const settings::Config& config) {
   std::string name;
   Bytes total = 0;
   if (driver.device_get_name(device, name) != driver::CuResult::success) name = "unknown";
@@ -59,8 +60,8 @@ std::string opening(driver::Driver& driver, driver::DeviceOrdinal device, const 
   std::string text =
       fmt::format("device {} ({}, {}): pool opened, limit {}", device, name, readable_bytes(total),
                   config.capacity ? readable_bytes(*config.capacity) : "none");
-  const Vector<SettingInForce> usual = list_settings(Config{});
-  const Vector<SettingInForce> here = list_settings(config);
+  const Vector<settings::SettingInForce> usual = settings::list_settings(settings::Config{});
+  const Vector<settings::SettingInForce> here = settings::list_settings(config);
   for (std::size_t i = 0; i < here.size(); ++i)
     if (here[i].value != usual[i].value)
       text += fmt::format("; {}={}", here[i].name, here[i].value);

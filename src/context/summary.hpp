@@ -4,9 +4,9 @@
 #include <optional>
 #include <string>
 
-#include "context/config.hpp"
 #include "driver/driver.hpp"
 #include "observe/statistics.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::context {
 
@@ -18,6 +18,7 @@ void print_summary(const std::string& text) noexcept;
 
 // "device 0 (NVIDIA H100, 80 GiB): pool opened, limit none; VPMM_PREFER=latency": what differs from
 // the defaults.
-std::string opening(driver::Driver& driver, driver::DeviceOrdinal device, const Config& config);
+std::string opening(driver::Driver& driver, driver::DeviceOrdinal device,
+                    const settings::Config& config);
 
 }  // namespace vpmm::context

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "capi/call.hpp"
-#include "context/config.hpp"
 #include "context/open_driver.hpp"
 #include "driver/driver_error.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::emm {
 namespace {
@@ -51,8 +51,8 @@ vpmm_status call_with(const vpmm_emm_driver* table, Call which, const void* poin
 
 vpmm_status max_pending_deallocs(const vpmm_emm_driver*, uint64_t* count, double* ratio) noexcept {
   return capi::gated(WhenEnding::fail, [&]() -> Result<void> {
-    VPMM_TRY_ASSIGN(const context::PendingLimits limits,
-                    context::pending_limits_from_environment());
+    VPMM_TRY_ASSIGN(const settings::PendingLimits limits,
+                    settings::pending_limits_from_environment());
     *count = limits.count;
     *ratio = limits.ratio;
     return {};
@@ -290,7 +290,7 @@ namespace {
 vpmm::Result<vpmm::driver::Driver*> open_process_driver(void*) {
   static std::atomic<vpmm::driver::Driver*> known{nullptr};
   if (vpmm::driver::Driver* const driver = known.load(std::memory_order_acquire)) return driver;
-  VPMM_TRY_ASSIGN(const vpmm::context::Config config, vpmm::context::config_from_environment());
+  VPMM_TRY_ASSIGN(const vpmm::settings::Config config, vpmm::settings::config_from_environment());
   VPMM_TRY_ASSIGN(vpmm::driver::Driver* const driver, vpmm::context::process_driver(config.driver));
   VPMM_TRY(vpmm::driver::checked(vpmm::driver::Call::init, driver->init()));
   known.store(driver, std::memory_order_release);

@@ -9,8 +9,8 @@
 
 #include "base/mutex.hpp"
 #include "capi/call.hpp"
-#include "context/config.hpp"
 #include "observe/log.hpp"
+#include "settings/config.hpp"
 #include "vpmm/emm.hpp"
 
 namespace vpmm::emm {
@@ -135,7 +135,7 @@ Result<const vpmm_emm_plugin*> find(const std::string& name) {
 std::string variable_in_force() {
   Registry& all = registry();
   const MutexLock lock(all.mutex);
-  return all.from_variable != nullptr ? all.variable : context::memory_manager_from_environment();
+  return all.from_variable != nullptr ? all.variable : settings::memory_manager_from_environment();
 }
 
 // Whether it makes managers: one is made that is never initialized, which calls no CUDA.
@@ -173,7 +173,7 @@ Result<const vpmm_emm_plugin*> get() {
     const MutexLock lock(all.mutex);
     if (all.from_variable != nullptr) return all.from_variable;
   }
-  const std::string variable = context::memory_manager_from_environment();
+  const std::string variable = settings::memory_manager_from_environment();
   if (variable.empty()) {
     const MutexLock lock(all.mutex);
     return all.set != nullptr ? all.set : find_builtin(kDefault);

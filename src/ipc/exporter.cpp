@@ -124,7 +124,7 @@ void Exporter::forget(Context& context) {
 
 Result<void> Exporter::start() {
   if (is_running_) return stay_reachable();
-  VPMM_TRY_ASSIGN(settings_, context::ipc_settings_from_environment());
+  VPMM_TRY_ASSIGN(settings_, settings::ipc_settings_from_environment());
   VPMM_TRY_ASSIGN(const std::string folder, socket_folder(settings_.folder));
   sweep(folder);
   path_ = socket_path(folder, identity_);

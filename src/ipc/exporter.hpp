@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "base/mutex.hpp"
-#include "context/config.hpp"
 #include "context/context.hpp"
 #include "ipc/clients.hpp"
 #include "ipc/handle.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::ipc {
 
@@ -87,7 +87,7 @@ class Exporter {
   Descriptor next_listener_ VPMM_GUARDED_BY(mutex_);        // has its path
   std::optional<SocketFile> file_ VPMM_GUARDED_BY(mutex_);  // of the newest
   // --- written before the thread starts ---
-  context::IpcSettings settings_;
+  settings::IpcSettings settings_;
   std::string path_;
   // --- the thread's alone, once it runs ---
   Clients clients_;

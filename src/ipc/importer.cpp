@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "base/scope_exit.hpp"
-#include "context/config.hpp"
 #include "driver/context_scope.hpp"
 #include "driver/driver_error.hpp"
 #include "ipc/exporter.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::ipc {
 
@@ -200,7 +200,7 @@ Result<void> Importer::open_legacy_memory(const IpcHandle& handle, Import& made)
 Result<void> Importer::open_pool_memory(const IpcHandle& handle, const Token& token,
                                         std::optional<DeviceOrdinal> device, Import& made) {
   Driver& driver = *made.driver;
-  VPMM_TRY_ASSIGN(const context::IpcSettings settings, context::ipc_settings_from_environment());
+  VPMM_TRY_ASSIGN(const settings::IpcSettings settings, settings::ipc_settings_from_environment());
   VPMM_TRY_ASSIGN(const std::string folder, socket_folder(settings.folder));
   for (;;) {
     made.link = link_to(token.process);

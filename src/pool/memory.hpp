@@ -10,12 +10,12 @@
 #include "base/mutex.hpp"
 #include "driver/driver.hpp"
 #include "observe/statistics.hpp"
-#include "pool/config.hpp"
 #include "pool/flights.hpp"
 #include "pool/mapping_observer.hpp"
 #include "pool/tuning.hpp"
 #include "pool/view.hpp"
 #include "region/region_index.hpp"
+#include "settings/config.hpp"
 #include "time/timelines.hpp"
 #include "vm/chunk_table.hpp"
 #include "vm/mapper.hpp"
@@ -39,7 +39,7 @@ struct Quarantine {
 // may begin and end inside one.
 struct Memory {
   Memory(driver::Driver& the_driver, const driver::ChunkProperties& properties,
-         const Config& settings, Bytes page_size, time::Timelines& the_timelines)
+         const settings::Config& settings, Bytes page_size, time::Timelines& the_timelines)
       : driver(the_driver),
         timelines(the_timelines),
         config(settings),
@@ -50,7 +50,7 @@ struct Memory {
 
   driver::Driver& driver;
   time::Timelines& timelines;
-  const Config config;
+  const settings::Config config;
   const Tuning tuning;
   region::RegionIndex index VPMM_GUARDED_BY(pool_lock);
   vm::ChunkTable chunks VPMM_GUARDED_BY(pool_lock);

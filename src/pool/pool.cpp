@@ -38,8 +38,8 @@ constexpr std::uint64_t kPlacementsLookedBack = 4096;
 
 }  // namespace
 
-Pool::Pool(driver::Driver& driver, const driver::ChunkProperties& properties, const Config& config,
-           Bytes page_size, time::Timelines& timelines)
+Pool::Pool(driver::Driver& driver, const driver::ChunkProperties& properties,
+           const settings::Config& config, Bytes page_size, time::Timelines& timelines)
     : memory_(driver, properties, config, page_size, timelines), room_(config.capacity) {}
 
 Pool::~Pool() = default;

@@ -14,7 +14,6 @@
 #include "base/result.hpp"
 #include "driver/driver.hpp"
 #include "observe/statistics.hpp"
-#include "pool/config.hpp"
 #include "pool/gpu_room.hpp"
 #include "pool/mapping_observer.hpp"
 #include "pool/memory.hpp"
@@ -24,6 +23,7 @@
 #include "pool/reclaimer.hpp"
 #include "pool/request.hpp"
 #include "region/region_index.hpp"
+#include "settings/config.hpp"
 #include "time/timelines.hpp"
 
 namespace vpmm::pool {
@@ -66,8 +66,8 @@ using Answer = std::variant<Placed, Needs>;
 // publish].
 class Pool {
  public:
-  Pool(driver::Driver& driver, const driver::ChunkProperties& properties, const Config& config,
-       Bytes page_size, time::Timelines& timelines);
+  Pool(driver::Driver& driver, const driver::ChunkProperties& properties,
+       const settings::Config& config, Bytes page_size, time::Timelines& timelines);
   ~Pool();
 
   Bytes page_size() const { return memory_.page_size(); }

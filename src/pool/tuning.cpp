@@ -60,7 +60,7 @@ std::optional<Vector<Bytes>> Tuning::chunks_for(Bytes bytes, Bytes chunk, Bytes 
   return sizes;
 }
 
-Tuning tuning_of(const Config& config, Bytes page_size) {
+Tuning tuning_of(const settings::Config& config, Bytes page_size) {
   Tuning tuning;
   tuning.page_size = tuning.grain = page_size;
   if (config.page_chunks) {
@@ -77,17 +77,17 @@ Tuning tuning_of(const Config& config, Bytes page_size) {
   tuning.chunk_share = kChunkShare;
   tuning.name = "adaptive";
   switch (config.prefer) {
-    case Prefer::footprint:
+    case settings::Prefer::footprint:
       tuning.chunk_least = page_size;
       tuning.chunk_share = 4 * kChunkShare;
       tuning.waiting = Tuning::Waiting::before_growth;
       tuning.delays_growth = true;
       break;
-    case Prefer::balanced:
+    case settings::Prefer::balanced:
       tuning.growth_permille = 30;
       tuning.delays_growth = true;
       break;
-    case Prefer::latency: tuning.growth_permille = 200; break;
+    case settings::Prefer::latency: tuning.growth_permille = 200; break;
   }
   return tuning;
 }

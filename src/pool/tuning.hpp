@@ -7,7 +7,7 @@
 
 #include "base/bytes.hpp"
 #include "base/host_memory.hpp"
-#include "pool/config.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::pool {
 
@@ -58,6 +58,6 @@ struct Tuning {
   std::optional<Vector<Bytes>> chunks_for(Bytes bytes, Bytes chunk, Bytes room) const;
 };
 
-Tuning tuning_of(const Config& config, Bytes page_size);
+Tuning tuning_of(const settings::Config& config, Bytes page_size);
 
 }  // namespace vpmm::pool

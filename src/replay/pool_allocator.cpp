@@ -17,17 +17,17 @@ Result<Footprint> PoolAllocator::footprint() {
 }
 
 Result<std::unique_ptr<TraceAllocator>> make_page_allocator(driver::Driver& driver,
-                                                            const context::Config& config) {
+                                                            const settings::Config& config) {
   if (!config.pool_enabled)
     return Error{ErrorCode::bad_configuration,
                  "VPMM_PAGE_SIZE=max switches off the pool that would have one chunk per page"};
-  context::Config wanted = config;
+  settings::Config wanted = config;
   wanted.page_chunks = true;
   return make_pool_allocator(driver, wanted);
 }
 
 Result<std::unique_ptr<TraceAllocator>> make_pool_allocator(driver::Driver& driver,
-                                                            const context::Config& config) {
+                                                            const settings::Config& config) {
   VPMM_TRY_ASSIGN(auto context, context::Context::create(driver, 0, config));
   return std::unique_ptr<TraceAllocator>(std::make_unique<PoolAllocator>(std::move(context)));
 }

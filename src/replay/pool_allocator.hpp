@@ -24,9 +24,9 @@ class PoolAllocator : public TraceAllocator {
 };
 
 Result<std::unique_ptr<TraceAllocator>> make_pool_allocator(driver::Driver& driver,
-                                                            const context::Config& config);
+                                                            const settings::Config& config);
 // With one chunk per page, whatever `config` says. An error where the settings switch the pool off.
 Result<std::unique_ptr<TraceAllocator>> make_page_allocator(driver::Driver& driver,
-                                                            const context::Config& config);
+                                                            const settings::Config& config);
 
 }  // namespace vpmm::replay

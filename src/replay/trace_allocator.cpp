@@ -24,7 +24,7 @@ std::optional<AllocatorKind> parse_allocator_kind(std::string_view name) {
   return std::nullopt;
 }
 
-AllocatorRecipe allocator_recipe(AllocatorKind kind, const context::Config& config) {
+AllocatorRecipe allocator_recipe(AllocatorKind kind, const settings::Config& config) {
   const std::string name = to_string(kind);
   if (kind == AllocatorKind::cuda) return {name, make_plain_allocator};
   if (kind == AllocatorKind::cuda_async) return {name, make_stream_ordered_allocator};

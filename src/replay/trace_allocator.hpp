@@ -10,8 +10,8 @@
 
 #include "base/address.hpp"
 #include "base/result.hpp"
-#include "context/config.hpp"
 #include "driver/driver.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::replay {
 
@@ -51,6 +51,6 @@ struct AllocatorRecipe {
   std::function<Result<std::unique_ptr<TraceAllocator>>(driver::Driver& driver)> make;
 };
 // `config`: the pool's settings, for the allocators that are one.
-AllocatorRecipe allocator_recipe(AllocatorKind kind, const context::Config& config);
+AllocatorRecipe allocator_recipe(AllocatorKind kind, const settings::Config& config);
 
 }  // namespace vpmm::replay

@@ -8,7 +8,7 @@ namespace {
 
 using driver::Call;
 
-WorldOptions with(context::AnyStreamOrder order) {
+WorldOptions with(settings::AnyStreamOrder order) {
   WorldOptions options = page_world();
   options.config.any_stream = order;
   return options;
@@ -55,7 +55,7 @@ TEST(AnyStream, nobody_waits_on_the_gpu_for_a_context_event) {
 }
 
 TEST(AnyStream, legacy_mode_closes_by_the_legacy_stream_which_waits_for_blocking_streams_only) {
-  PoolWorld world(with(context::AnyStreamOrder::legacy));
+  PoolWorld world(with(settings::AnyStreamOrder::legacy));
   const StreamHandle blocking = world.stream(StreamFlags::blocking);
   const StreamHandle non_blocking = world.stream();
   const DevicePtr elsewhere = world.allocate(4 * kPage, non_blocking);
@@ -71,7 +71,7 @@ TEST(AnyStream, legacy_mode_closes_by_the_legacy_stream_which_waits_for_blocking
 }
 
 TEST(AnyStream, park_mode_records_nothing_and_waits_for_an_explicit_synchronisation) {
-  PoolWorld world(with(context::AnyStreamOrder::park));
+  PoolWorld world(with(settings::AnyStreamOrder::park));
   const DevicePtr ptr = world.allocate(4 * kPage, std::nullopt);
   world.deallocate(ptr, std::nullopt);
   world.sim().advance_host_ns(kLongNs);
@@ -110,7 +110,7 @@ TEST(AnyStream, without_context_events_the_cap_synchronises) {
 }
 
 TEST(AnyStream, park_mode_has_no_cap) {
-  PoolWorld world(with(context::AnyStreamOrder::park));
+  PoolWorld world(with(settings::AnyStreamOrder::park));
   for (int i = 0; i < 10; ++i)
     world.deallocate(world.allocate(8 * kPage, std::nullopt), std::nullopt);
   EXPECT_EQ(world.statistics().host_waits, 0u);

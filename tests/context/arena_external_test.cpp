@@ -407,7 +407,7 @@ TEST_F(ExternalArena, memory_is_refused_that_is_the_pools_in_part) {
 
 TEST_F(ExternalArena, memory_is_refused_that_is_of_the_drivers_own_pool) {
   WorldOptions options = adaptive_world();
-  options.config.small = context::SmallRequests::stream_ordered;
+  options.config.small = settings::SmallRequests::stream_ordered;
   PoolWorld other(options);
   const StreamHandle stream = other.stream();
   const DevicePtr ptr = other.allocate(4096, stream);

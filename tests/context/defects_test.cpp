@@ -99,7 +99,7 @@ TEST(Defects, holes_of_two_reservations_stay_apart) {
 TEST(Defects, nothing_is_touched_before_the_first_allocation_of_a_device_that_nobody_uses) {
   driver::sim::SimDriver sim;
   driver::RecordingDriver calls(sim);
-  context::Config config;
+  settings::Config config;
   config.pages = 16;
   auto pool = context::Context::create(calls, 0, config);
   ASSERT_TRUE(pool.ok());

@@ -22,7 +22,7 @@ void enter_again(PoolWorld& world) {
   ASSERT_EQ(world.sim().ctx_set_current(context), CuResult::success);
 }
 
-WorldOptions world_with(context::SmallRequests small) {
+WorldOptions world_with(settings::SmallRequests small) {
   WorldOptions options = page_world();
   options.config.small = small;
   return options;
@@ -75,7 +75,7 @@ class Reset : public ::testing::Test {
 // The driver's pool dies with its context.
 class ResetStreamOrdered : public Reset {
  protected:
-  ResetStreamOrdered() : Reset(world_with(context::SmallRequests::stream_ordered)) {}
+  ResetStreamOrdered() : Reset(world_with(settings::SmallRequests::stream_ordered)) {}
   void expect_of_small(StreamHandle stream) override {
     EXPECT_EQ(world.statistics().live_bytes, 7 * kPage);
     expect_error(world.pool().deallocate(small, stream), ErrorCode::invalid_pointer);

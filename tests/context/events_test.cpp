@@ -180,7 +180,7 @@ TEST(Events, a_double_free_is_not_told) {
 
 TEST(Events, memory_of_the_drivers_own_pool_is_told_too) {
   WorldOptions options = adaptive_world();
-  options.config.small = context::SmallRequests::stream_ordered;
+  options.config.small = settings::SmallRequests::stream_ordered;
   PoolWorld world(options);
   std::vector<Event> told;
   const std::uint64_t id =
@@ -198,7 +198,7 @@ TEST(Events, memory_of_the_drivers_own_pool_is_told_too) {
 
 TEST(Events, a_free_that_the_driver_refuses_is_taken_back) {
   WorldOptions options = adaptive_world();
-  options.config.small = context::SmallRequests::stream_ordered;
+  options.config.small = settings::SmallRequests::stream_ordered;
   PoolWorld world(options);
   std::vector<EventKind> told;
   const std::uint64_t id =

@@ -107,7 +107,7 @@ TEST(OldDriver, has_no_ids_of_streams_so_a_request_is_an_error_that_names_the_ca
 // Who serves requests below a page.
 WorldOptions stream_ordered_world() {
   WorldOptions options = page_world();
-  options.config.small = context::SmallRequests::stream_ordered;
+  options.config.small = settings::SmallRequests::stream_ordered;
   return options;
 }
 

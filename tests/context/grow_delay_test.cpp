@@ -50,7 +50,7 @@ struct World : HookedWorld {
   std::uint64_t looks() const { return hooks.sleeps; }
 };
 
-WorldOptions preferring(pool::Prefer prefer) {
+WorldOptions preferring(settings::Prefer prefer) {
   WorldOptions options = adaptive_world();
   options.config.prefer = prefer;
   return options;
@@ -214,7 +214,7 @@ TEST(GrowDelay, costs_a_program_that_doubles_its_memory_a_bounded_time) {
 
 // With the one the pool grows; with the other the stream waits on the GPU.
 TEST(GrowDelay, is_not_for_latency_nor_where_footprint_can_wait_on_the_gpu) {
-  for (const pool::Prefer prefer : {pool::Prefer::latency, pool::Prefer::footprint}) {
+  for (const settings::Prefer prefer : {settings::Prefer::latency, settings::Prefer::footprint}) {
     World world(preferring(prefer));
     world.free_behind_a_kernel(100 * kMillisecond);
     world.allocate(kHalf, world.own);
@@ -280,7 +280,7 @@ TEST(GrowDelay, is_not_for_memory_that_no_event_stands_for) {
 // stream.
 TEST(GrowDelay, is_not_for_parked_memory) {
   WorldOptions options = adaptive_world();
-  options.config.any_stream = context::AnyStreamOrder::park;
+  options.config.any_stream = settings::AnyStreamOrder::park;
   World world(options);
   const DevicePtr parked = world.allocate(kHalf, world.other);
   const DevicePtr mine = world.allocate(kHalf, world.own);

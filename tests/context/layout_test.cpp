@@ -165,7 +165,7 @@ TEST(Layout, what_was_freed_and_is_kept_for_a_captured_graph_is_free_for_nobody_
 
 TEST(Layout, memory_of_the_drivers_own_pool_is_shown_and_has_no_chunk) {
   WorldOptions options = adaptive_world();
-  options.config.small = context::SmallRequests::stream_ordered;
+  options.config.small = settings::SmallRequests::stream_ordered;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(1000, stream);

@@ -84,7 +84,7 @@ TEST(Capacity, is_never_exceeded_and_may_be_changed) {
 
 TEST(Capacity, counts_the_drivers_pool_too) {
   WorldOptions options = page_world();
-  options.config.small = context::SmallRequests::stream_ordered;
+  options.config.small = settings::SmallRequests::stream_ordered;
   options.config.capacity = 64 * kMiB;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
@@ -160,7 +160,7 @@ TEST(Capacity, counts_pages_that_small_requests_are_cut_from) {
 
 TEST(Trim, empties_the_drivers_pool_as_well) {
   WorldOptions options = page_world();
-  options.config.small = context::SmallRequests::stream_ordered;
+  options.config.small = settings::SmallRequests::stream_ordered;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   for (int i = 0; i < 5; ++i) world.deallocate(world.allocate(100'000, stream), stream);
@@ -261,7 +261,7 @@ TEST(AddressSpace, a_request_above_the_reservation_size_reserves_more) {
 
 TEST(AddressSpace, there_is_room_for_whole_chunks_that_move_although_the_request_is_smaller) {
   WorldOptions options = adaptive_world();
-  options.config.prefer = pool::Prefer::latency;  // a page of slack is allowed
+  options.config.prefer = settings::Prefer::latency;  // a page of slack is allowed
   options.config.va_size = 8 * kPage;
   options.config.chunk_max = 8 * kPage;
   options.config.pages = 24;  // three chunks

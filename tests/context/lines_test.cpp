@@ -182,7 +182,7 @@ TEST_P(Lines, of_two_streams_in_steady_state_are_not_the_same) {
   ASSERT_EQ(sim.init(), CuResult::success);
   ASSERT_EQ(sim.device_primary_ctx_retain(0, handle), CuResult::success);
   ASSERT_EQ(sim.ctx_set_current(handle), CuResult::success);
-  context::Config config;
+  settings::Config config;
   config.page_size = GetParam();
   config.va_size = 64 * kGiB;
   const auto pool = context::Context::create(driver, 0, config).value();

@@ -20,7 +20,8 @@ namespace {
 using driver::Call;
 using driver::CuResult;
 
-WorldOptions large_gpu(pool::Prefer prefer = pool::Prefer::balanced, bool has_page_chunks = false) {
+WorldOptions large_gpu(settings::Prefer prefer = settings::Prefer::balanced,
+                       bool has_page_chunks = false) {
   WorldOptions options = has_page_chunks ? page_world() : adaptive_world();
   options.sim.capacity = 2 * kTiB;
   options.config.va_size = 2048 * kGiB;
@@ -164,7 +165,7 @@ TEST(ThreadsWithDefaultStreams, stay_warm) {
 
 // --- all is freed
 
-class Kept : public ::testing::TestWithParam<pool::Prefer> {};
+class Kept : public ::testing::TestWithParam<settings::Prefer> {};
 
 TEST_P(Kept, little_is_when_all_is_freed_at_once) {
   for (const std::size_t streams : {std::size_t{65}, std::size_t{200}, std::size_t{2000}})
@@ -201,7 +202,7 @@ TEST_P(Kept, little_is_when_the_last_large_allocation_is_freed) {
 TEST_P(Kept, little_is_however_much_was_before_there_were_many) {
   Crowd crowd(64, large_gpu(GetParam()));
   crowd.burst(4 * kMiB, 16);
-  if (GetParam() != pool::Prefer::footprint) {  // whose streams find memory before they grow
+  if (GetParam() != settings::Prefer::footprint) {  // whose streams find memory before they grow
     EXPECT_GT(crowd.kept(), 3 * kGiB) << "a few may keep all";
   }
   crowd.pair(kKiB, crowd.world.stream());
@@ -264,15 +265,15 @@ TEST_P(Kept, nothing_is_after_a_trim_or_a_wait) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Preferences, Kept,
-                         ::testing::Values(pool::Prefer::footprint, pool::Prefer::balanced,
-                                           pool::Prefer::latency));
+                         ::testing::Values(settings::Prefer::footprint, settings::Prefer::balanced,
+                                           settings::Prefer::latency));
 
 // --- streams that come and go
 
 // Their memory outlives them. The hazard checker sees whoever gets it too early.
 TEST(StreamsThatGo, leave_nothing_behind_when_their_memory_is_freed_later) {
   for (const bool has_page_chunks : {false, true}) {
-    Crowd crowd(1, large_gpu(pool::Prefer::balanced, has_page_chunks));
+    Crowd crowd(1, large_gpu(settings::Prefer::balanced, has_page_chunks));
     std::vector<DevicePtr> live;
     for (int i = 0; i < 10'000; ++i) {
       const StreamHandle stream = crowd.world.stream();

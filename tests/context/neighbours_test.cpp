@@ -30,7 +30,7 @@ class Neighbours : public ::testing::Test {
  protected:
   // Its chunks are pages, so that it can give back any number of them.
   std::unique_ptr<Context> open(driver::DeviceOrdinal device = 0) {
-    context::Config config = page_world().config;
+    settings::Config config = page_world().config;
     config.log = observe::LogLevel::quiet;
     return Context::create(world.faults(), device, config).value();
   }
@@ -60,7 +60,7 @@ class Neighbours : public ::testing::Test {
 TEST(NeighboursOfHooks, open_and_close_while_one_of_them_is_trimmed) {
   HookedWorld world(sixteen_pages());
   const auto open = [&] {
-    context::Config config = page_world().config;
+    settings::Config config = page_world().config;
     config.log = observe::LogLevel::quiet;
     return Context::create(world.hooks, 0, config).value();
   };

@@ -8,17 +8,17 @@
 namespace vpmm::context {
 namespace {
 
-bool cuda_is_usable() { return open_driver(DriverKind::cuda).ok(); }
+bool cuda_is_usable() { return open_driver(settings::DriverKind::cuda).ok(); }
 
 TEST(OpenDriver, sim_is_the_simulator) {
-  const auto driver = open_driver(DriverKind::sim);
+  const auto driver = open_driver(settings::DriverKind::sim);
   ASSERT_TRUE(driver.ok()) << driver.error().message;
   EXPECT_STREQ(driver.value()->name(), "sim");
 }
 
 TEST(OpenDriver, automatic_is_cuda_or_its_error_never_silently_the_simulator) {
-  const auto automatic = open_driver(DriverKind::automatic);
-  const auto cuda = open_driver(DriverKind::cuda);
+  const auto automatic = open_driver(settings::DriverKind::automatic);
+  const auto cuda = open_driver(settings::DriverKind::cuda);
   ASSERT_EQ(automatic.ok(), cuda.ok());
   if (cuda.ok()) {
     EXPECT_STREQ(automatic.value()->name(), "cuda");
@@ -29,25 +29,25 @@ TEST(OpenDriver, automatic_is_cuda_or_its_error_never_silently_the_simulator) {
 
 TEST(OpenDriver, the_error_without_a_gpu_names_the_way_to_the_simulator) {
   if (cuda_is_usable()) GTEST_SKIP() << "this machine has a GPU, so there is no error";
-  const auto driver = open_driver(DriverKind::cuda);
+  const auto driver = open_driver(settings::DriverKind::cuda);
   EXPECT_NE(driver.error().message.find("VPMM_DRIVER=sim"), std::string::npos)
       << driver.error().message;
 }
 
 TEST(OpenDriver, automatic_simulates_without_a_gpu_only_when_asked_to) {
-  const auto driver = open_driver(DriverKind::automatic, OnMissingCuda::simulate);
+  const auto driver = open_driver(settings::DriverKind::automatic, OnMissingCuda::simulate);
   ASSERT_TRUE(driver.ok()) << driver.error().message;
   EXPECT_STREQ(driver.value()->name(), cuda_is_usable() ? "cuda" : "sim");
 }
 
 TEST(OpenDriver, cuda_never_becomes_the_simulator) {
-  const auto driver = open_driver(DriverKind::cuda, OnMissingCuda::simulate);
+  const auto driver = open_driver(settings::DriverKind::cuda, OnMissingCuda::simulate);
   EXPECT_EQ(driver.ok(), cuda_is_usable());
 }
 
 TEST(ProcessDriver, is_opened_once) {
-  const auto first = process_driver(DriverKind::sim);
-  const auto second = process_driver(DriverKind::sim);
+  const auto first = process_driver(settings::DriverKind::sim);
+  const auto second = process_driver(settings::DriverKind::sim);
   ASSERT_TRUE(first.ok()) << first.error().message;
   ASSERT_TRUE(second.ok()) << second.error().message;
   EXPECT_EQ(first.value(), second.value());
@@ -55,8 +55,8 @@ TEST(ProcessDriver, is_opened_once) {
 
 TEST(ProcessDriver, a_failure_is_not_kept_as_if_it_were_a_driver) {
   if (cuda_is_usable()) GTEST_SKIP() << "this machine has a GPU, so there is no failure";
-  EXPECT_FALSE(process_driver(DriverKind::cuda).ok());
-  EXPECT_FALSE(process_driver(DriverKind::cuda).ok());
+  EXPECT_FALSE(process_driver(settings::DriverKind::cuda).ok());
+  EXPECT_FALSE(process_driver(settings::DriverKind::cuda).ok());
 }
 
 }  // namespace

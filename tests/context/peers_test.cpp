@@ -127,7 +127,7 @@ TEST(PeersAccess, that_the_devices_or_the_settings_do_not_allow_is_refused_by_na
   expect_error(PoolWorld(apart).pool().set_peer_access(1), ErrorCode::unsupported,
                {"device 1", "device 0"});
   WorldOptions small = two_devices(page_world());
-  small.config.small = context::SmallRequests::stream_ordered;
+  small.config.small = settings::SmallRequests::stream_ordered;
   expect_error(PoolWorld(small).pool().set_peer_access(1), ErrorCode::unsupported,
                {"VPMM_SMALL=stream_ordered"});
   WorldOptions off = two_devices(page_world());
@@ -291,8 +291,8 @@ TEST_P(Peers, synchronize_waits_for_them) {
 // An old driver, or VPMM_ANY_STREAM=legacy or park: proof comes in other ways.
 TEST(PeersProof, in_every_mode_covers_the_peer) {
   for (const bool has_context_events : {true, false})
-    for (const auto order : {context::AnyStreamOrder::context, context::AnyStreamOrder::legacy,
-                             context::AnyStreamOrder::park}) {
+    for (const auto order : {settings::AnyStreamOrder::context, settings::AnyStreamOrder::legacy,
+                             settings::AnyStreamOrder::park}) {
       WorldOptions options = two_devices(page_world());
       options.sim.context_events_supported = has_context_events;
       options.config.any_stream = order;
@@ -311,7 +311,7 @@ TEST(PeersProof, in_every_mode_covers_the_peer) {
           ASSERT_EQ(world.sim().stream_synchronize(a), CuResult::success);
         }
         world.deallocate(ptr, std::nullopt);
-        if (order == context::AnyStreamOrder::park) world.wait();
+        if (order == settings::AnyStreamOrder::park) world.wait();
       }
     }
 }

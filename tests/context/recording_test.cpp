@@ -17,9 +17,9 @@
 namespace vpmm::test {
 namespace {
 
-using context::RecordOptions;
 using observe::RecordedEvent;
 using observe::RecordedKind;
+using settings::RecordOptions;
 using test::read_recorded;
 using test::RecordedFile;
 

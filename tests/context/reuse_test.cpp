@@ -257,7 +257,7 @@ TEST_F(Reuse, the_adaptive_policy_grows_rather_than_waits) {
 
 // What one stream asks for after another has freed memory behind a kernel of 100 ms; an event
 // stands for that free.
-class BusyNeighbour : public ::testing::TestWithParam<pool::Prefer> {
+class BusyNeighbour : public ::testing::TestWithParam<settings::Prefer> {
  protected:
   WorldOptions options() const {
     WorldOptions options = adaptive_world();
@@ -280,9 +280,10 @@ class BusyNeighbour : public ::testing::TestWithParam<pool::Prefer> {
 
 using GrowingPolicies = BusyNeighbour;
 INSTANTIATE_TEST_SUITE_P(, GrowingPolicies,
-                         ::testing::Values(pool::Prefer::balanced, pool::Prefer::latency),
+                         ::testing::Values(settings::Prefer::balanced, settings::Prefer::latency),
                          [](const auto& tested) {
-                           return tested.param == pool::Prefer::balanced ? "balanced" : "latency";
+                           return tested.param == settings::Prefer::balanced ? "balanced"
+                                                                             : "latency";
                          });
 
 TEST_P(GrowingPolicies, delay_nobody_for_memory_that_is_larger_than_the_request_or_fits_it) {
@@ -324,7 +325,7 @@ TEST_P(GrowingPolicies, delay_small_requests_no_longer_than_growth_is_worth) {
       const std::uint64_t begin = world.sim().now_ns();
       expect_no_delay(world, slow, quick, small);
       const Bytes growth = world.statistics().mapped_bytes - before;
-      if (GetParam() == pool::Prefer::balanced)
+      if (GetParam() == settings::Prefer::balanced)
         longest = pool::GrowDelay::longest_ns(growth, before);
       EXPECT_LT(world.sim().now_ns() - begin, longest + 1'000'000) << small;
     }
@@ -334,12 +335,12 @@ TEST_P(GrowingPolicies, delay_small_requests_no_longer_than_growth_is_worth) {
 // Complete memory is enough, but in two pieces, and what waits lies beside one of them.
 using MovingPolicies = BusyNeighbour;
 INSTANTIATE_TEST_SUITE_P(, MovingPolicies,
-                         ::testing::Values(pool::Prefer::balanced, pool::Prefer::latency,
-                                           pool::Prefer::footprint),
+                         ::testing::Values(settings::Prefer::balanced, settings::Prefer::latency,
+                                           settings::Prefer::footprint),
                          [](const auto& tested) {
-                           return tested.param == pool::Prefer::balanced  ? "balanced"
-                                  : tested.param == pool::Prefer::latency ? "latency"
-                                                                          : "footprint";
+                           return tested.param == settings::Prefer::balanced  ? "balanced"
+                                  : tested.param == settings::Prefer::latency ? "latency"
+                                                                              : "footprint";
                          });
 
 TEST_P(MovingPolicies, put_complete_memory_together_rather_than_wait) {
@@ -372,7 +373,7 @@ TEST_P(MovingPolicies, put_complete_memory_together_rather_than_wait) {
 
 WorldOptions preferring_footprint() {
   WorldOptions options = adaptive_world();
-  options.config.prefer = pool::Prefer::footprint;
+  options.config.prefer = settings::Prefer::footprint;
   return options;
 }
 

@@ -182,7 +182,7 @@ TEST(Sharing, ranges_outside_of_the_allocation_are_refused) {
 
 TEST(Sharing, stream_ordered_memory_cannot_be_shared_and_the_error_names_the_setting) {
   WorldOptions options = adaptive_world();
-  options.config.small = context::SmallRequests::stream_ordered;
+  options.config.small = settings::SmallRequests::stream_ordered;
   PoolWorld world(options);
   const auto shared = world.pool().share({world.allocate(100, world.stream()), 100});
   ASSERT_FALSE(shared.ok());

@@ -40,8 +40,8 @@ class ShortageOrder : public ::testing::TestWithParam<std::tuple<Scarcity, Step>
   static WorldOptions options() {
     WorldOptions options = adaptive_world();
     options.config.chunk_max = kPage;
-    options.config.prefer = pool::Prefer::latency;  // no waits while there is anything else
-    options.config.small = context::SmallRequests::stream_ordered;
+    options.config.prefer = settings::Prefer::latency;  // no waits while there is anything else
+    options.config.small = settings::SmallRequests::stream_ordered;
     if (first() == Step::anew) options.config.max_mappings = kPages - kCached;  // nothing can move
     if (std::get<Scarcity>(GetParam()) == Scarcity::capacity) {
       options.config.capacity = kPages * kPage;

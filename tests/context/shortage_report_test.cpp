@@ -192,7 +192,7 @@ TEST(ShortageAdvice, names_the_preference_where_what_is_missing_is_trapped) {
   EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("VPMM_PREFER")))) << "it is not enough";
   shortage.trapped = 4 * kMiB;
   EXPECT_THAT(advice(shortage), Contains(StartsWith("VPMM_PREFER=footprint: 4 MiB")));
-  shortage.prefer = pool::Prefer::footprint;
+  shortage.prefer = settings::Prefer::footprint;
   EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("VPMM_PREFER"))));
 }
 

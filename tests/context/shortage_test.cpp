@@ -69,7 +69,7 @@ TEST(OutOfMemory, idle_pages_are_moved_together_before_the_driver_is_asked_in_va
 
 TEST_P(ShortOfMemory, the_drivers_pool_is_emptied_for_pages_and_pages_for_the_drivers_pool) {
   WorldOptions options = page_world();
-  options.config.small = context::SmallRequests::stream_ordered;
+  options.config.small = settings::SmallRequests::stream_ordered;
   World world(40, options);  // 80 MiB
   const StreamHandle stream = world.stream();
   world.deallocate(world.allocate(1000, stream), stream);

@@ -61,7 +61,7 @@ TEST(StreamsSideBySide, take_it_before_the_pool_grows_by_more_than_8_percent) {
 
 TEST(StreamsSideBySide, take_it_before_the_pool_grows_at_all_where_memory_matters_more) {
   WorldOptions options = adaptive_world();
-  options.config.prefer = pool::Prefer::footprint;
+  options.config.prefer = settings::Prefer::footprint;
   SideBySide streams(10, options);
   pairs(streams.world, 10, streams.other);
   EXPECT_EQ(streams.world.statistics().mapped_bytes, streams.mapped);

@@ -56,7 +56,7 @@ void expect_identities(PoolWorld& world) {
 
 TEST(Statistics, agree_with_each_other_and_with_the_regions_after_every_step) {
   WorldOptions stream_ordered = page_world();
-  stream_ordered.config.small = context::SmallRequests::stream_ordered;
+  stream_ordered.config.small = settings::SmallRequests::stream_ordered;
   for (const WorldOptions& options : {page_world(), adaptive_world(), stream_ordered}) {
     PoolWorld world(options);
     const StreamHandle streams[] = {world.stream(), world.stream()};

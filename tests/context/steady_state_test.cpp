@@ -17,7 +17,7 @@ namespace {
 constexpr int kPeriodsUntilSteady = 120;
 constexpr int kPeriodsWatched = 20;
 
-class SteadyState : public ::testing::TestWithParam<pool::Prefer> {
+class SteadyState : public ::testing::TestWithParam<settings::Prefer> {
  protected:
   static WorldOptions options() {
     WorldOptions options = adaptive_world();
@@ -95,8 +95,8 @@ TEST_P(SteadyState, of_growth_that_ends) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Preferences, SteadyState,
-                         ::testing::Values(pool::Prefer::footprint, pool::Prefer::balanced,
-                                           pool::Prefer::latency));
+                         ::testing::Values(settings::Prefer::footprint, settings::Prefer::balanced,
+                                           settings::Prefer::latency));
 
 }  // namespace
 }  // namespace vpmm::test

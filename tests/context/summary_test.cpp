@@ -65,7 +65,7 @@ TEST(Summary, is_printed_at_the_end_of_a_pool_that_was_used_where_the_variable_s
 
 TEST(Opening, names_the_device_the_limit_and_what_differs_from_the_defaults) {
   PoolWorld world(adaptive_world());
-  context::Config config;
+  settings::Config config;
   EXPECT_EQ(context::opening(world.pool().driver(), 0, config),
             "device 0 (Simulated GPU, 139 GiB): pool opened, limit none");
   config.capacity = 3 * kGiB;

@@ -91,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Tags, ::testing::Values(1000, 300'000, kPage, 12
 
 TEST(Tag, of_memory_that_a_reset_took_away_is_forgotten) {
   WorldOptions options = adaptive_world();
-  options.config.small = context::SmallRequests::stream_ordered;
+  options.config.small = settings::SmallRequests::stream_ordered;
   PoolWorld world(options);
   const DevicePtr lost = allocate_tagged(world, 1000, world.stream(), 7);
   EXPECT_EQ(tag_at(world, lost), 7u);

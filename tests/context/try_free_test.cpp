@@ -16,27 +16,27 @@
 namespace vpmm::test {
 namespace {
 
-using context::AnyStreamOrder;
 using driver::Call;
 using driver::CuResult;
+using settings::AnyStreamOrder;
 
 constexpr Bytes kLarge = 4 * kPage;  // enough for an event to be due, if others missed
 
 struct Setting {
   const char* name;
-  void (*set)(context::Config& config);
+  void (*set)(settings::Config& config);
 };
 
 constexpr std::array<Setting, 8> kSettings{{
-    {"default", [](context::Config&) {}},
-    {"threshold", [](context::Config& config) { config.release_threshold = 0; }},
-    {"legacy", [](context::Config& config) { config.any_stream = AnyStreamOrder::legacy; }},
-    {"park", [](context::Config& config) { config.any_stream = AnyStreamOrder::park; }},
-    {"footprint", [](context::Config& config) { config.prefer = pool::Prefer::footprint; }},
-    {"latency", [](context::Config& config) { config.prefer = pool::Prefer::latency; }},
-    {"pages", [](context::Config& config) { config.page_chunks = true; }},
+    {"default", [](settings::Config&) {}},
+    {"threshold", [](settings::Config& config) { config.release_threshold = 0; }},
+    {"legacy", [](settings::Config& config) { config.any_stream = AnyStreamOrder::legacy; }},
+    {"park", [](settings::Config& config) { config.any_stream = AnyStreamOrder::park; }},
+    {"footprint", [](settings::Config& config) { config.prefer = settings::Prefer::footprint; }},
+    {"latency", [](settings::Config& config) { config.prefer = settings::Prefer::latency; }},
+    {"pages", [](settings::Config& config) { config.page_chunks = true; }},
     {"stream_ordered",
-     [](context::Config& config) { config.small = context::SmallRequests::stream_ordered; }},
+     [](settings::Config& config) { config.small = settings::SmallRequests::stream_ordered; }},
 }};
 
 WorldOptions world_with(const Setting& setting) {

@@ -182,7 +182,7 @@ TEST_F(Uses, any_stream_memory_freed_with_a_named_stream_counts_on_that_stream_o
 
 TEST_F(Uses, frees_belong_to_the_allocating_stream_when_the_pool_was_opened_so) {
   WorldOptions options = page_world();
-  options.config.unnamed_free = context::UnnamedFree::allocating_stream;
+  options.config.unnamed_free = settings::UnnamedFree::allocating_stream;
   PoolWorld lenient(options);
   const StreamHandle stream = lenient.stream();
   const DevicePtr ptr = lenient.allocate(4 * kPage, stream);
@@ -211,7 +211,7 @@ TEST_F(Uses, of_an_address_inside_an_allocation_are_an_error_that_names_its_star
 
 TEST(UsesStreamOrdered, of_an_address_inside_an_allocation_are_an_error_that_names_its_start) {
   WorldOptions options = adaptive_world();
-  options.config.small = context::SmallRequests::stream_ordered;
+  options.config.small = settings::SmallRequests::stream_ordered;
   PoolWorld world(options);
   const StreamHandle a = world.stream();
   const StreamHandle b = world.stream();

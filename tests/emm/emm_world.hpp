@@ -58,7 +58,7 @@ class EmmWorld {
   std::unique_ptr<driver::Driver> open() {
     const char* const named = std::getenv("VPMM_DRIVER");
     if (named != nullptr && std::string(named) == "cuda") {
-      auto cuda = context::open_driver(context::DriverKind::cuda);
+      auto cuda = context::open_driver(settings::DriverKind::cuda);
       if (cuda) return std::move(cuda).value();
       throw std::runtime_error(cuda.error().message);
     }
@@ -78,7 +78,8 @@ class EmmWorld {
 };
 
 // A pool on a driver of the test's, as the C ABI has it.
-inline std::unique_ptr<vpmm_pool> make_pool(driver::Driver& driver, const context::Config& config) {
+inline std::unique_ptr<vpmm_pool> make_pool(driver::Driver& driver,
+                                            const settings::Config& config) {
   Result<std::unique_ptr<context::Context>> context = context::Context::create(driver, 0, config);
   if (!context) throw_error(VPMM_ERROR_DRIVER_FAILED, context.error().message);
   return std::unique_ptr<vpmm_pool>(
@@ -88,7 +89,7 @@ inline std::unique_ptr<vpmm_pool> make_pool(driver::Driver& driver, const contex
 // VPMM's manager, on a pool of the test's.
 class OnPool : public emm::PoolMemoryManager {
  public:
-  OnPool(const emm::Creation& creation, driver::Driver& driver, const context::Config& config)
+  OnPool(const emm::Creation& creation, driver::Driver& driver, const settings::Config& config)
       : PoolMemoryManager(creation), driver_(driver), config_(config) {}
 
  private:
@@ -97,18 +98,18 @@ class OnPool : public emm::PoolMemoryManager {
     return pool_ref(pool_.get());
   }
   driver::Driver& driver_;
-  context::Config config_;
+  settings::Config config_;
   std::unique_ptr<vpmm_pool> pool_;
 };
 
-inline context::Config pool_config() {
-  context::Config config;
+inline settings::Config pool_config() {
+  settings::Config config;
   config.va_size = Bytes{1} << 30;
   config.log = observe::LogLevel::quiet;
   return config;
 }
-inline context::Config stream_ordered_config() {
-  context::Config config = pool_config();
+inline settings::Config stream_ordered_config() {
+  settings::Config config = pool_config();
   config.pool_enabled = false;
   return config;
 }

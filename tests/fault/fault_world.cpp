@@ -15,7 +15,7 @@ using driver::StreamFlags;
 using driver::StreamHandle;
 using driver::sim::MemoryAccess;
 
-FaultWorld::FaultWorld(const driver::sim::SimOptions& options, const context::Config& config)
+FaultWorld::FaultWorld(const driver::sim::SimOptions& options, const settings::Config& config)
     : sim_(options), config_(config) {
   must(sim_.init(), "init");
   enter();
@@ -384,7 +384,7 @@ void FaultWorld::reset_by_others() {
 
 // Memory of the driver's own pool dies with its context.
 void FaultWorld::forget_small() {
-  if (config_.small == context::SmallRequests::pool) return;
+  if (config_.small == settings::SmallRequests::pool) return;
   for (std::optional<Live>& live : allocations_)
     if (live && live->bytes < config_.page_size.value_or(2 * kMiB)) live.reset();
 }

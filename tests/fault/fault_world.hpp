@@ -21,7 +21,7 @@ namespace vpmm::fault {
 // while faults strike; what it did or did not do must be clear from its result.
 class FaultWorld {
  public:
-  FaultWorld(const driver::sim::SimOptions& options, const context::Config& config);
+  FaultWorld(const driver::sim::SimOptions& options, const settings::Config& config);
   ~FaultWorld();
   FaultWorld(const FaultWorld&) = delete;
   FaultWorld& operator=(const FaultWorld&) = delete;
@@ -142,7 +142,7 @@ class FaultWorld {
   ExemptDriver exempt_{sim_};
   driver::FaultingDriver faulting_{exempt_};
   driver::RecordingDriver recorder_{faulting_};
-  context::Config config_;
+  settings::Config config_;
   driver::ContextHandle context_{};
   driver::ContextId context_id_{};
   std::vector<driver::StreamHandle> streams_;

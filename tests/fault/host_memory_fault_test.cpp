@@ -118,7 +118,7 @@ TEST(HostReserve, memory_from_it_has_the_alignment_that_was_asked_for) {
 
 TEST(HostReserve, without_it_a_call_fails_before_it_changes_anything) {
   driver::sim::SimOptions options;
-  context::Config config;
+  settings::Config config;
   config.va_size = kGiB;
   config.log = observe::LogLevel::quiet;
   FaultWorld world(options, config);

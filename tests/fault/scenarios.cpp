@@ -417,13 +417,13 @@ std::vector<Scenario> scenarios() {
       {"looked_at", looked_at},
       {"told_and_tagged", told_and_tagged},
       {"making_one_chunk", making_one_chunk, 32 * kMiB},
-      {"with_own_chunks", with_own_chunks, 128 * kMiB, 60'000, context::SmallRequests::pool, true},
+      {"with_own_chunks", with_own_chunks, 128 * kMiB, 60'000, settings::SmallRequests::pool, true},
       {"unannounced_capture", unannounced_capture},
       {"announced_capture", announced_capture},
       {"trimming", trimming},
       {"small_requests", small_requests},
       {"small_requests_of_the_drivers_pool", small_requests, kGiB, 60'000,
-       context::SmallRequests::stream_ordered},
+       settings::SmallRequests::stream_ordered},
       {"cutting_pages", cutting_pages},
       {"short_of_pages_to_cut", short_of_pages_to_cut, 16 * kMiB},
       {"bound_streams", bound_streams},
@@ -431,9 +431,9 @@ std::vector<Scenario> scenarios() {
       {"resetting", resetting},
       {"resetting_by_others", resetting_by_others},
       {"resetting_the_drivers_pool", resetting, kGiB, 60'000,
-       context::SmallRequests::stream_ordered},
+       settings::SmallRequests::stream_ordered},
       {"running_short_with_the_drivers_pool", running_short, 32 * kMiB, 60'000,
-       context::SmallRequests::stream_ordered},
+       settings::SmallRequests::stream_ordered},
       {"running_short", running_short, 32 * kMiB},
       {"making_chunks_anew", making_chunks_anew, 32 * kMiB, 16},
       {"beyond_the_budget", beyond_the_budget},
@@ -442,8 +442,8 @@ std::vector<Scenario> scenarios() {
       {"arenas", arenas, 32 * kMiB},
       {"captures_in_arenas", captures_in_arenas},
       {"memory_given_to_arenas", memory_given_to_arenas},
-      {"crowding", crowding, kGiB, 60'000, context::SmallRequests::pool, false, 0},
-      {"crowding_where_memory_is_short", crowding, 32 * kMiB, 60'000, context::SmallRequests::pool,
+      {"crowding", crowding, kGiB, 60'000, settings::SmallRequests::pool, false, 0},
+      {"crowding_where_memory_is_short", crowding, 32 * kMiB, 60'000, settings::SmallRequests::pool,
        false, 0},
       {"many_mappings", many_mappings, kGiB, 16}};
 }
@@ -471,8 +471,8 @@ Scenario random_scenario(std::uint64_t seed) {
     }
   };
   const auto small =
-      seed % 3 == 0 ? context::SmallRequests::stream_ordered : context::SmallRequests::pool;
-  const std::uint32_t crowded_after = seed % 2 == 0 ? context::Config{}.crowded_after : 0;
+      seed % 3 == 0 ? settings::SmallRequests::stream_ordered : settings::SmallRequests::pool;
+  const std::uint32_t crowded_after = seed % 2 == 0 ? settings::Config{}.crowded_after : 0;
   const Bytes capacity = (seed % 2 == 0 ? 64 : 1024) * kMiB;
   return {
       fmt::format("random_{}", seed), run, capacity, 60'000, small, seed % 4 == 1, crowded_after};
@@ -503,8 +503,8 @@ driver::sim::SimOptions options_of(const Case& c) {
   return options;
 }
 
-context::Config config_of(const Case& c) {
-  context::Config config;
+settings::Config config_of(const Case& c) {
+  settings::Config config;
   config.va_size = kGiB;
   config.page_chunks = c.page_chunks;
   config.max_mappings = c.scenario.max_mappings;

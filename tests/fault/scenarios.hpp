@@ -15,9 +15,9 @@ struct Scenario {
   std::function<void(FaultWorld&)> run;  // on an open pool
   Bytes capacity = kGiB;                 // of the simulated device
   std::uint64_t max_mappings = 60'000;
-  context::SmallRequests small = context::SmallRequests::pool;
+  settings::SmallRequests small = settings::SmallRequests::pool;
   bool ipc_isolate = false;
-  std::uint32_t crowded_after = context::Config{}.crowded_after;
+  std::uint32_t crowded_after = settings::Config{}.crowded_after;
 };
 
 std::vector<Scenario> scenarios();
@@ -33,6 +33,6 @@ std::vector<Case> cases();  // every scenario, and some random ones, under both
 std::string name_of(const Case& c);
 std::ostream& operator<<(std::ostream& out, const Case& c);
 driver::sim::SimOptions options_of(const Case& c);
-context::Config config_of(const Case& c);
+settings::Config config_of(const Case& c);
 
 }  // namespace vpmm::fault

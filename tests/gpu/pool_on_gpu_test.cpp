@@ -25,17 +25,17 @@ class PoolOnGpu : public GpuTest {
     pool_.reset();
     GpuTest::TearDown();
   }
-  static context::Config adaptive() {
-    context::Config config;
+  static settings::Config adaptive() {
+    settings::Config config;
     config.va_size = 64_GiB;
     return config;
   }
-  static context::Config pages() {
-    context::Config config = adaptive();
+  static settings::Config pages() {
+    settings::Config config = adaptive();
     config.page_chunks = true;
     return config;
   }
-  context::Context& open(const context::Config& config) {
+  context::Context& open(const settings::Config& config) {
     auto created = context::Context::create(driver(), 0, config);
     EXPECT_TRUE(created.ok()) << (created ? "" : created.error().message);
     pool_ = std::move(created).value();
@@ -89,7 +89,7 @@ TEST_P(PoolOnGpu, a_long_kernel_on_one_stream_never_delays_another_while_memory_
 // A page behind a long kernel was freed first, and all others behind a short one.
 TEST_P(PoolOnGpu, out_of_memory_the_host_waits_for_whichever_stream_is_done_first) {
   constexpr Bytes kPages = 40;
-  context::Config config = pages();
+  settings::Config config = pages();
   config.capacity = kPages * granularity();
   open(config);
   const StreamHandle slow = stream();
@@ -142,7 +142,7 @@ TEST_P(PoolOnGpu, what_is_complete_in_a_moment_is_used_instead_of_new_memory) {
 // The specification's way: pending memory of another stream is taken behind a wait of the GPU, and
 // the order holds.
 TEST_P(PoolOnGpu, in_page_mode_pending_memory_is_taken_behind_a_wait_of_the_gpu) {
-  context::Config config = pages();
+  settings::Config config = pages();
   config.capacity = 32_MiB;
   open(config);
   const StreamHandle first = stream();
@@ -159,7 +159,7 @@ TEST_P(PoolOnGpu, in_page_mode_pending_memory_is_taken_behind_a_wait_of_the_gpu)
 }
 
 TEST_P(PoolOnGpu, memory_freed_on_a_destroyed_stream_is_used_again) {
-  context::Config config = adaptive();
+  settings::Config config = adaptive();
   config.capacity = 64_MiB;
   open(config);
   const StreamHandle gone = stream();
@@ -175,7 +175,7 @@ TEST_P(PoolOnGpu, memory_freed_on_a_destroyed_stream_is_used_again) {
 }
 
 TEST_P(PoolOnGpu, recorded_uses_hold_memory_until_their_streams_are_done) {
-  context::Config config = adaptive();
+  settings::Config config = adaptive();
   config.capacity = 128_MiB;  // the driver's own pool takes part of it
   open(config);
   const StreamHandle owner = stream();
@@ -200,7 +200,7 @@ TEST_P(PoolOnGpu, recorded_uses_hold_memory_until_their_streams_are_done) {
 // The five calls of the specification, one page a unit, for X from 0 to 20.
 TEST_P(PoolOnGpu, the_walkthrough_has_the_footprints_of_the_specification) {
   for (Bytes x = 0; x <= 20; ++x) {
-    context::Config config = pages();
+    settings::Config config = pages();
     config.pages = 11 + x;
     open(config);
     const Bytes page = granularity();
@@ -360,7 +360,7 @@ TEST_P(PoolOnGpu, random_programs_find_their_data_where_they_left_it) {
   const int operations = shorter != nullptr ? std::min(std::atoi(shorter), most) : most;
   for (std::uint64_t seed = first; seed <= last; ++seed) {
     SCOPED_TRACE(fmt::format("replay with VPMM_SEED={} --gtest_filter=*random_programs*", seed));
-    context::Config config = seed % 2 == 0 ? pages() : adaptive();
+    settings::Config config = seed % 2 == 0 ? pages() : adaptive();
     config.capacity = seed <= 2 ? std::optional<Bytes>() : std::optional<Bytes>(6_GiB);
     context::Context& pool = open(config);
     std::vector<StreamHandle> streams;

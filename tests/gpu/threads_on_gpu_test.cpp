@@ -210,7 +210,7 @@ class ThreadsOnGpu : public GpuTest {
 
   void round(std::uint64_t seed) {
     std::mt19937_64 random(seed);
-    context::Config config;
+    settings::Config config;
     config.va_size = 64_GiB;
     config.page_chunks = random() % 3 == 0;
     auto created = context::Context::create(driver(), 0, config);

@@ -26,7 +26,7 @@ class TwoGpus : public ::testing::TestWithParam<WorldKind> {
   }
   driver::Driver& driver() { return world_->driver(); }
   std::unique_ptr<context::Context> pool_of(driver::Driver& on, int device) {
-    context::Config config;
+    settings::Config config;
     config.va_size = 64_GiB;
     auto created = context::Context::create(on, device, config);
     EXPECT_TRUE(created.ok()) << created.error().message;

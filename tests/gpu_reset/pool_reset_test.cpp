@@ -18,7 +18,7 @@ class PoolReset : public ::testing::TestWithParam<WorldKind> {
       GTEST_SKIP() << world.error().message;  // no GPU: the simulator alone answers
     ASSERT_TRUE(world.ok()) << world.error().message;
     world_ = std::move(world).value();
-    context::Config config;
+    settings::Config config;
     config.va_size = 64_GiB;
     auto created = context::Context::create(driver(), 0, config);
     ASSERT_TRUE(created.ok()) << created.error().message;

@@ -2,11 +2,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "context/config.hpp"
 #include "driver/faulting.hpp"
 #include "ipc/exporter.hpp"
 #include "ipc/importer.hpp"
 #include "ipc/raw.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::ipc_test::fault_test {
 namespace {
@@ -165,7 +165,7 @@ TEST_F(IpcFault, in_any_call_of_a_closing_leaves_it_open_and_the_next_close_work
 // A pool of its own behind a driver that fails. words[0]: its memory.
 context::Context& context_of_actor() {
   static context::Context* const made = [] {
-    context::Config config = context::config_from_environment().value();
+    settings::Config config = settings::config_from_environment().value();
     config.page_chunks = true;
     auto created = context::Context::create(faulting_of_actor(), 0, config);
     if (!created) std::abort();

@@ -5,11 +5,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "context/config.hpp"
 #include "driver/sim/sim_driver.hpp"
 #include "ipc/exporter.hpp"
 #include "ipc/importer.hpp"
 #include "ipc/raw.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::ipc_test::memory_test {
 namespace {
@@ -24,7 +24,7 @@ SparedDriver& spared_of_actor() {
 
 context::Context& context_of_actor() {
   static context::Context* const made = [] {
-    context::Config config = context::config_from_environment().value();
+    settings::Config config = settings::config_from_environment().value();
     config.page_chunks = true;
     auto created = context::Context::create(spared_of_actor(), 0, config);
     if (!created) std::abort();

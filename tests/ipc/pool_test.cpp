@@ -3,11 +3,11 @@
 
 #include <optional>
 
-#include "context/config.hpp"
 #include "context/device_context.hpp"
 #include "driver/recording.hpp"
 #include "ipc/exporter.hpp"
 #include "ipc/raw.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::ipc_test::pool_test {
 namespace {
@@ -31,7 +31,7 @@ std::optional<context::DeviceContext>& pool_of_its_own() {
 
 // Out: the handle.
 void share_a_new_pool(Parcel& parcel) {
-  context::Config config = context::config_from_environment().value();
+  settings::Config config = settings::config_from_environment().value();
   config.page_chunks = true;
   pool_of_its_own().emplace(recording_of_actor(), 0, config,
                             context::DeviceTraits{true, false, 2 * kMiB, {0, true, false}});

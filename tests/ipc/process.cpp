@@ -11,9 +11,9 @@
 #include <iterator>
 #include <thread>
 
-#include "context/config.hpp"
 #include "context/open_driver.hpp"
 #include "driver/sim/sim_driver.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::ipc_test {
 namespace {
@@ -76,7 +76,7 @@ void open_here(Parcel& parcel) {
 // --- in an actor
 
 driver::Driver& driver_of_actor() {
-  const Result<context::Config> config = context::config_from_environment();
+  const Result<settings::Config> config = settings::config_from_environment();
   must(config.ok(), "settings");
   const Result<driver::Driver*> driver = context::process_driver(config.value().driver);
   must(driver.ok(), "driver");

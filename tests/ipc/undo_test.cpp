@@ -2,12 +2,12 @@
 // the context alive.
 #include <gtest/gtest.h>
 
-#include "context/config.hpp"
 #include "context/open_driver.hpp"
 #include "driver/faulting.hpp"
 #include "driver/sim/sim_driver.hpp"
 #include "ipc/importer.hpp"
 #include "ipc/raw.hpp"
+#include "settings/config.hpp"
 
 namespace vpmm::ipc_test::undo_test {
 namespace {
@@ -38,7 +38,7 @@ struct Held {
 
 // Unlike driver_of_actor(): retains no context.
 driver::Driver& bare_driver_of_actor() {
-  return *context::process_driver(context::config_from_environment().value().driver).value();
+  return *context::process_driver(settings::config_from_environment().value().driver).value();
 }
 
 FaultingDriver& faulting_of_actor() {

@@ -25,10 +25,10 @@ driver::sim::SimOptions options_of(const Setting& setting) {
   return options;
 }
 
-Terms terms_of(const Setting& setting, const context::Config& config) {
+Terms terms_of(const Setting& setting, const settings::Config& config) {
   constexpr std::uint64_t kAsManyAsItLikes = 10'000;
   const bool has_small =
-      setting.has_driver_pool == 0 || config.small == context::SmallRequests::pool;
+      setting.has_driver_pool == 0 || config.small == settings::SmallRequests::pool;
   const bool is_own = setting.has_vmm != 0 && config.pool_enabled && has_small;
   return {config.page_size.value_or(2 * kMiB), is_own, config.max_mappings >= kAsManyAsItLikes,
           config.ipc_isolate};
@@ -36,15 +36,15 @@ Terms terms_of(const Setting& setting, const context::Config& config) {
 
 }  // namespace
 
-std::optional<context::Config> config_of(const Setting& setting, std::string& problem) {
-  context::Config config;
+std::optional<settings::Config> config_of(const Setting& setting, std::string& problem) {
+  settings::Config config;
   config.log = observe::LogLevel::quiet;
   config.va_size = 16 * kGiB;
   if (setting.frees_on_allocating != 0)
-    config.unnamed_free = context::UnnamedFree::allocating_stream;
+    config.unnamed_free = settings::UnnamedFree::allocating_stream;
   if (setting.crowds != 0) config.crowded_after = 0;
   for (const auto& [name, value] : setting.variables) {
-    const auto set = context::set(config, name, value);
+    const auto set = settings::set(config, name, value);
     if (set) continue;
     problem = set.error().message;
     return std::nullopt;
@@ -52,7 +52,7 @@ std::optional<context::Config> config_of(const Setting& setting, std::string& pr
   return config;
 }
 
-Trial::Trial(const Setting& setting, const context::Config& config, Flaw& flaw)
+Trial::Trial(const Setting& setting, const settings::Config& config, Flaw& flaw)
     : setting_(setting),
       config_(config),
       flaw_(flaw),

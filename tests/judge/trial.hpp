@@ -21,12 +21,12 @@
 namespace vpmm::judge {
 
 // The settings of the program's pools. None: `problem` names the one that is not allowed.
-std::optional<context::Config> config_of(const Setting& setting, std::string& problem);
+std::optional<settings::Config> config_of(const Setting& setting, std::string& problem);
 
 // Single-threaded for its caller; the threads of the program take turns.
 class Trial {
  public:
-  Trial(const Setting& setting, const context::Config& config, Flaw& flaw);
+  Trial(const Setting& setting, const settings::Config& config, Flaw& flaw);
   ~Trial();
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
@@ -152,7 +152,7 @@ class Trial {
   void notice_reset();
 
   const Setting setting_;
-  const context::Config config_;
+  const settings::Config config_;
   Flaw& flaw_;
   driver::sim::SimDriver sim_;
   driver::ContextHandle context_{};

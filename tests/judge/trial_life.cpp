@@ -122,7 +122,7 @@ void Trial::destroy_graph(const Operation& o) {
 // stream.
 void Trial::destroy(std::uint64_t id, const Graph& graph, bool frees_first) {
   const bool must_free_first = frees_first || setting_.frees_on_allocating != 0 ||
-                               config_.any_stream == context::AnyStreamOrder::legacy;
+                               config_.any_stream == settings::AnyStreamOrder::legacy;
   for (auto next = memory_.begin(); next != memory_.end();) {
     auto& [each, memory] = *next++;
     if (memory.graph != id) continue;

@@ -41,7 +41,7 @@ bool Trial::may_be_lost(const Memory& memory) const {
   const bool is_virtual = setting_.has_vmm != 0 && config_.pool_enabled;
   const bool is_below_page = memory.bytes < page();
   return !is_virtual || (is_below_page && memory.arena == 0 &&
-                         config_.small == context::SmallRequests::stream_ordered);
+                         config_.small == settings::SmallRequests::stream_ordered);
 }
 
 // `stream` null: none is named.
@@ -357,7 +357,7 @@ bool Trial::may_free_unnamed(const Memory& memory) {
   if (memory.graph != 0) return true;
   if (setting_.frees_on_allocating != 0 && !memory.is_any_stream)
     return memory.covered.count(memory.home) != 0;
-  if (config_.any_stream != context::AnyStreamOrder::legacy) return true;
+  if (config_.any_stream != settings::AnyStreamOrder::legacy) return true;
   const Stream* const home = find_key(memory.home);
   return home != nullptr && (home == &streams_.front() || home->is_blocking);
 }

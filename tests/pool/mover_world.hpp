@@ -184,8 +184,8 @@ class MoverWorld {
       visit(range.end() - 16);
     }
   };
-  static Config config() {
-    Config config;
+  static settings::Config config() {
+    settings::Config config;
     config.va_size = kGiB;
     return config;
   }

@@ -56,7 +56,7 @@ TEST_P(OutOfMemorySteps, what_the_driver_would_not_take_back_is_offered_again) {
 // While there is room it would rather grow.
 TEST_P(OutOfMemorySteps, every_idle_chunk_moves_whatever_the_policy_says) {
   config.page_chunks = false;
-  config.prefer = Prefer::latency;
+  config.prefer = settings::Prefer::latency;
   config.chunk_max = kPage;
   open();
   take_every_other_page();

@@ -15,8 +15,8 @@ using time::Stamp;
 class PagePlans : public testing::Test, protected PlanWorld {
  protected:
   PagePlans() : PlanWorld(page_chunks()) {}
-  static Config page_chunks() {
-    Config config;
+  static settings::Config page_chunks() {
+    settings::Config config;
     config.page_chunks = true;
     return config;
   }

@@ -20,7 +20,7 @@ using Strategy = Decision (*)(const View& view, const Ask& ask);
 // in pages.
 class PlanWorld {
  public:
-  explicit PlanWorld(const Config& config = {}) : tuning(tuning_of(config, kPage)) {
+  explicit PlanWorld(const settings::Config& config = {}) : tuning(tuning_of(config, kPage)) {
     cover({kStart, 1000 * kPage});
     time::enter_primary(sim, timelines);
     for (Lane* lane : {&own, &other, &third}) {

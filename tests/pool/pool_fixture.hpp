@@ -94,7 +94,7 @@ class PoolFixture : public ::testing::Test {
   Between driver{sim};
   time::Timelines timelines{driver, {}};
   driver::ContextHandle context{};
-  Config config;
+  settings::Config config;
   std::unique_ptr<Pool> pool;
   Mutex mutex;
   MutexLock lock{mutex};

@@ -532,7 +532,7 @@ constexpr int kAsks = 20;
 
 // A failure tells the promise, the command that replays its seed, and the state as code.
 testing::AssertionResult keeps_promises(std::uint64_t seed) {
-  Config config;
+  settings::Config config;
   config.page_chunks = seed % 7 == 3;
   PlanWorld world(config);
   Dice dice(seed, world);

@@ -13,8 +13,8 @@
 namespace vpmm::pool {
 namespace {
 
-Tuning tuning_for(Prefer prefer) {
-  Config config;
+Tuning tuning_for(settings::Prefer prefer) {
+  settings::Config config;
   config.prefer = prefer;
   return tuning_of(config, kPage);
 }
@@ -26,7 +26,7 @@ constexpr Bytes kGpu = 160 * kGiB;
 
 class ChunkSize : public testing::Test {
  protected:
-  const Tuning tuning = tuning_for(Prefer::balanced);
+  const Tuning tuning = tuning_for(settings::Prefer::balanced);
 };
 
 TEST_F(ChunkSize, has_a_least_where_nothing_else_asks_for_more) {
@@ -58,7 +58,7 @@ TEST_F(ChunkSize, stays_a_smaller_share_of_the_request_however_small_the_gpu_is)
 
 TEST_F(ChunkSize, has_a_most_above_everything_else) {
   EXPECT_EQ(tuning.chunk_size(64 * kGiB, 0, kGpu), tuning.chunk_max);
-  Config config;
+  settings::Config config;
   config.chunk_max = 4 * kPage;
   EXPECT_EQ(tuning_of(config, kPage).chunk_size(64 * kGiB, 0, kGpu), 4 * kPage);
   config.chunk_max = kPage;
@@ -66,7 +66,7 @@ TEST_F(ChunkSize, has_a_most_above_everything_else) {
 }
 
 TEST_F(ChunkSize, is_the_page_in_page_mode_whatever_the_largest) {
-  Config config;
+  settings::Config config;
   config.page_chunks = true;
   EXPECT_EQ(tuning_of(config, kPage).chunk_size(64 * kGiB, 16 * kGiB, kGpu), kPage);
 }
@@ -90,7 +90,7 @@ TEST_F(ChunkSize, is_a_power_of_two_of_pages_and_few_make_a_request) {
 }
 
 TEST(LargestChunk, is_a_power_of_two_of_pages_and_never_less_than_one) {
-  Config config;
+  settings::Config config;
   config.chunk_max = 15 * kPage;
   EXPECT_EQ(tuning_of(config, kPage).chunk_max, 8 * kPage);
   config.chunk_max = kMiB;
@@ -109,7 +109,7 @@ class ChunksFor : public testing::Test {
       for (Bytes& size : *sizes) size /= kPage;
     return sizes;
   }
-  const Tuning tuning = tuning_for(Prefer::balanced);
+  const Tuning tuning = tuning_for(settings::Prefer::balanced);
 };
 
 TEST_F(ChunksFor, nothing_are_none) { EXPECT_EQ(pages(0, 4, 0), Vector<Bytes>{}); }
@@ -170,7 +170,7 @@ TEST(Grain, is_the_page_where_that_is_small_or_no_power_of_two) {
 }
 
 TEST(Grain, is_the_page_in_page_mode) {
-  Config config;
+  settings::Config config;
   config.page_chunks = true;
   EXPECT_EQ(tuning_of(config, kPage).grain, kPage);
 }
@@ -182,10 +182,11 @@ TEST(Grain, leaves_a_page_its_alignment) {
 
 // --- Note [One knob]
 
-TEST(Prefer, latency_may_spend_more_memory_than_balanced_and_balanced_more_than_footprint) {
-  const Tuning footprint = tuning_for(Prefer::footprint);
-  const Tuning balanced = tuning_for(Prefer::balanced);
-  const Tuning latency = tuning_for(Prefer::latency);
+TEST(settings::Prefer,
+     latency_may_spend_more_memory_than_balanced_and_balanced_more_than_footprint) {
+  const Tuning footprint = tuning_for(settings::Prefer::footprint);
+  const Tuning balanced = tuning_for(settings::Prefer::balanced);
+  const Tuning latency = tuning_for(settings::Prefer::latency);
   EXPECT_LT(footprint.growth_permille, balanced.growth_permille);
   EXPECT_LT(balanced.growth_permille, latency.growth_permille);
   EXPECT_LT(footprint.chunk_size(kPage, 0, kGpu), balanced.chunk_size(kPage, 0, kGpu));
@@ -194,20 +195,21 @@ TEST(Prefer, latency_may_spend_more_memory_than_balanced_and_balanced_more_than_
   EXPECT_EQ(balanced.chunk_size(kPage, 4 * kGiB, kGpu), latency.chunk_size(kPage, 4 * kGiB, kGpu));
 }
 
-TEST(Prefer, only_footprint_waits_for_other_streams_before_it_grows) {
-  EXPECT_EQ(tuning_for(Prefer::footprint).waiting, Tuning::Waiting::before_growth);
-  EXPECT_EQ(tuning_for(Prefer::balanced).waiting, Tuning::Waiting::never);
-  EXPECT_EQ(tuning_for(Prefer::latency).waiting, Tuning::Waiting::never);
+TEST(settings::Prefer, only_footprint_waits_for_other_streams_before_it_grows) {
+  EXPECT_EQ(tuning_for(settings::Prefer::footprint).waiting, Tuning::Waiting::before_growth);
+  EXPECT_EQ(tuning_for(settings::Prefer::balanced).waiting, Tuning::Waiting::never);
+  EXPECT_EQ(tuning_for(settings::Prefer::latency).waiting, Tuning::Waiting::never);
 }
 
-TEST(Prefer, latency_never_delays_growth) {
-  EXPECT_TRUE(tuning_for(Prefer::balanced).delays_growth);
-  EXPECT_FALSE(tuning_for(Prefer::latency).delays_growth);
+TEST(settings::Prefer, latency_never_delays_growth) {
+  EXPECT_TRUE(tuning_for(settings::Prefer::balanced).delays_growth);
+  EXPECT_FALSE(tuning_for(settings::Prefer::latency).delays_growth);
 }
 
-TEST(Prefer, has_no_say_in_page_mode) {
-  for (const Prefer prefer : {Prefer::footprint, Prefer::balanced, Prefer::latency}) {
-    Config config;
+TEST(settings::Prefer, has_no_say_in_page_mode) {
+  for (const settings::Prefer prefer :
+       {settings::Prefer::footprint, settings::Prefer::balanced, settings::Prefer::latency}) {
+    settings::Config config;
     config.page_chunks = true;
     config.prefer = prefer;
     const Tuning tuning = tuning_of(config, kPage);

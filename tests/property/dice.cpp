@@ -35,7 +35,7 @@ Bytes Dice::alignment() {
   return Bytes{1} << below(26);
 }
 
-void Dice::draw_config(context::Config& config) {
+void Dice::draw_config(settings::Config& config) {
   config.va_size = one_in(4) ? kGiB : 16 * kGiB;
   config.page_size = one_in(3) ? 8 * kMiB : 2 * kMiB;
   config.page_chunks = one_in(2);
@@ -44,11 +44,13 @@ void Dice::draw_config(context::Config& config) {
   if (one_in(4)) config.pages = below(60);
   if (one_in(5)) config.release_threshold = below(512) * kMiB;
   if (one_in(3))
-    config.any_stream = one_in(2) ? context::AnyStreamOrder::legacy : context::AnyStreamOrder::park;
-  if (one_in(3)) config.small = context::SmallRequests::stream_ordered;
-  if (one_in(3)) config.prefer = one_in(2) ? pool::Prefer::footprint : pool::Prefer::latency;
+    config.any_stream =
+        one_in(2) ? settings::AnyStreamOrder::legacy : settings::AnyStreamOrder::park;
+  if (one_in(3)) config.small = settings::SmallRequests::stream_ordered;
+  if (one_in(3))
+    config.prefer = one_in(2) ? settings::Prefer::footprint : settings::Prefer::latency;
   if (one_in(3)) config.crowded_after = 0;
-  if (one_in(6)) config.unnamed_free = context::UnnamedFree::allocating_stream;
+  if (one_in(6)) config.unnamed_free = settings::UnnamedFree::allocating_stream;
   if (one_in(3)) config.capacity = size(128 * kMiB, 2 * kGiB);
   config.log = observe::LogLevel::quiet;
 }
@@ -85,11 +87,12 @@ void Dice::make_roomy(Scene& scene) {
   scene.config.page_size = page_ = 2 * kMiB;
   scene.config.page_chunks = false;
   scene.config.chunk_max = 4 * kGiB;
-  scene.config.max_mappings = context::Config{}.max_mappings;
+  scene.config.max_mappings = settings::Config{}.max_mappings;
   scene.config.pages = 0;
   scene.config.capacity.reset();
   scene.config.va_size = 128 * kGiB;
-  if (scene.config.prefer == pool::Prefer::latency) scene.config.prefer = pool::Prefer::balanced;
+  if (scene.config.prefer == settings::Prefer::latency)
+    scene.config.prefer = settings::Prefer::balanced;
   largest_ = 2 * kGiB;
   any_stream_one_in_ = 12;
 }

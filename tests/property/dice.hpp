@@ -32,7 +32,7 @@ class Dice {
   Bytes border();                       // where another class, or another way, begins
   Bytes request();
   Bytes alignment();
-  void draw_config(context::Config& config);
+  void draw_config(settings::Config& config);
   Operation operation();
   Operation usual();
   Operation rare();

@@ -90,7 +90,7 @@ void World::destroy(const Graph& graph, bool frees_first) {
     Allocation& allocation = allocations_[i];
     if (allocation.capture != graph.key) continue;
     if (frees_first || must_name_home() ||
-        scene_.config.any_stream == context::AnyStreamOrder::legacy) {
+        scene_.config.any_stream == settings::AnyStreamOrder::legacy) {
       free_unnamed(allocation, false);
       forget(allocation);
       continue;

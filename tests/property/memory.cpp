@@ -99,7 +99,7 @@ void World::take_over(std::size_t number, const Stream& stream, bool is_named, D
 
 bool World::has_drivers_pool() const {
   if (!scene_.sim.memory_pools_supported) return false;
-  return !has_pool() || scene_.config.small == context::SmallRequests::stream_ordered;
+  return !has_pool() || scene_.config.small == settings::SmallRequests::stream_ordered;
 }
 
 // Out of memory is right only when the memory is out: nothing but the chunks in use counts, since
@@ -337,7 +337,7 @@ void World::operator()(const FreeAnyStream& o) {
 bool World::may_free_unnamed(const Allocation& allocation) const {
   if (allocation.capture) return true;
   if (must_name_home() && !allocation.is_any_stream) return is_covered(allocation);
-  if (scene_.config.any_stream != context::AnyStreamOrder::legacy) return true;
+  if (scene_.config.any_stream != settings::AnyStreamOrder::legacy) return true;
   for (const Stream& stream : devices_[allocation.device].streams)
     if (stream.key == allocation.home)
       return &stream == &devices_[allocation.device].streams.front() || stream.is_blocking;

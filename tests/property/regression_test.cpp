@@ -78,7 +78,7 @@ TEST(PoolRegression, the_end_of_an_announced_capture_is_not_the_end_of_one_seen_
 }
 
 TEST(PoolRegression, running_out_ends_where_no_event_proves_anything) {
-  for (const auto order : {context::AnyStreamOrder::legacy, context::AnyStreamOrder::park}) {
+  for (const auto order : {settings::AnyStreamOrder::legacy, settings::AnyStreamOrder::park}) {
     Scene scene = scene_with();
     scene.sim.capacity = 32 * kMiB;
     scene.sim.context_events_supported = false;
@@ -103,7 +103,7 @@ TEST(PoolRegression, an_aligned_request_gets_all_free_memory_when_there_is_no_mo
 // What VPMM_ANY_STREAM=legacy leaves out is the work of streams that nobody named.
 TEST(PoolRegression, memory_of_many_streams_waits_for_all_of_them_whatever_any_stream_means) {
   Scene scene = scene_with();
-  scene.config.any_stream = context::AnyStreamOrder::legacy;
+  scene.config.any_stream = settings::AnyStreamOrder::legacy;
   EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, 32 * kMiB, 0}, ReadElsewhere{0, kOther},
                                ReadElsewhere{0, 6}, Free{0}, Spin{0, kLegacy, 1000},
                                Allocate{0, kAnyStream, 2 * kMiB, 0}, FreeAnyStream{0, false},
@@ -115,7 +115,7 @@ TEST(PoolRegression, memory_of_many_streams_waits_for_all_of_them_whatever_any_s
 TEST(PoolRegression, a_use_on_the_stream_of_the_allocation_counts_when_it_was_named) {
   for (const Bytes bytes : {Bytes{1000}, 48 * kMiB}) {
     Scene scene = scene_with(driver::sim::Schedule::timed);
-    scene.config.any_stream = context::AnyStreamOrder::legacy;
+    scene.config.any_stream = settings::AnyStreamOrder::legacy;
     EXPECT_EQ(
         failure_of(scene, {Allocate{0, kNonBlocking, bytes, 0}, Move{0, kLegacy, false},
                            Spin{0, kNonBlocking, 1'000'000'000}, ReadElsewhere{0, kNonBlocking},
@@ -130,7 +130,7 @@ TEST(PoolRegression, a_use_on_the_stream_of_the_allocation_counts_when_it_was_na
 // above the cap waits.
 TEST(PoolRegression, an_event_on_the_legacy_stream_may_overtake_one_of_the_context) {
   Scene scene = scene_with();
-  scene.config.any_stream = context::AnyStreamOrder::legacy;
+  scene.config.any_stream = settings::AnyStreamOrder::legacy;
   EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, 4 * kMiB, 0}, ReadElsewhere{0, kOther},
                                ReadElsewhere{0, 6}, Free{0}, Allocate{0, kAnyStream, 2 * kMiB, 0},
                                FreeAnyStream{0, false}, Allocate{0, kLegacy, 100 * kMiB, 0},
@@ -141,7 +141,7 @@ TEST(PoolRegression, an_event_on_the_legacy_stream_may_overtake_one_of_the_conte
 
 TEST(PoolRegression, a_free_that_names_a_capturing_stream_waits_for_that_stream) {
   Scene scene = scene_with();
-  scene.config.unnamed_free = context::UnnamedFree::allocating_stream;
+  scene.config.unnamed_free = settings::UnnamedFree::allocating_stream;
   for (const Bytes bytes : {Bytes{768}, 4 * kMiB})
     EXPECT_EQ(failure_of(scene, {Allocate{0, kOther, bytes, 0}, Move{0, kNonBlocking, false},
                                  Write{0}, capture_on(kNonBlocking, true), Free{0}, Synchronize{0},
@@ -152,7 +152,7 @@ TEST(PoolRegression, a_free_that_names_a_capturing_stream_waits_for_that_stream)
 
 TEST(PoolRegression, what_the_last_holder_lets_go_of_waits_for_all_work_whatever_any_stream_means) {
   Scene scene = scene_with();
-  scene.config.any_stream = context::AnyStreamOrder::legacy;
+  scene.config.any_stream = settings::AnyStreamOrder::legacy;
   for (const Bytes bytes : {Bytes{1000}, 6 * kMiB})
     EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, bytes, 0}, Share{0, 0, 4}, Free{0},
                                  EndLease{0, 0, context::Holder::handle},
@@ -161,8 +161,8 @@ TEST(PoolRegression, what_the_last_holder_lets_go_of_waits_for_all_work_whatever
 }
 
 TEST(PoolRegression, running_out_without_a_pool_takes_back_what_any_stream_frees_hold) {
-  for (const auto order : {context::AnyStreamOrder::context, context::AnyStreamOrder::legacy,
-                           context::AnyStreamOrder::park}) {
+  for (const auto order : {settings::AnyStreamOrder::context, settings::AnyStreamOrder::legacy,
+                           settings::AnyStreamOrder::park}) {
     Scene scene = scene_with();
     scene.sim.vmm_supported = false;
     scene.sim.capacity = 128 * kMiB;

@@ -24,20 +24,20 @@ const char* name(driver::sim::Schedule schedule) {
   return "";
 }
 
-const char* name(context::AnyStreamOrder order) {
+const char* name(settings::AnyStreamOrder order) {
   switch (order) {
-    case context::AnyStreamOrder::context: return "context";
-    case context::AnyStreamOrder::legacy: return "legacy";
-    case context::AnyStreamOrder::park: return "park";
+    case settings::AnyStreamOrder::context: return "context";
+    case settings::AnyStreamOrder::legacy: return "legacy";
+    case settings::AnyStreamOrder::park: return "park";
   }
   return "";
 }
 
-const char* name(pool::Prefer prefer) {
+const char* name(settings::Prefer prefer) {
   switch (prefer) {
-    case pool::Prefer::footprint: return "footprint";
-    case pool::Prefer::balanced: return "balanced";
-    case pool::Prefer::latency: return "latency";
+    case settings::Prefer::footprint: return "footprint";
+    case settings::Prefer::balanced: return "balanced";
+    case settings::Prefer::latency: return "latency";
   }
   return "";
 }
@@ -46,7 +46,7 @@ const char* name(pool::Prefer prefer) {
 
 std::string to_code(const Scene& scene) {
   const driver::sim::SimOptions& sim = scene.sim;
-  const context::Config& config = scene.config;
+  const settings::Config& config = scene.config;
   std::string code = fmt::format(
       "scene.sim.device_count = {};\nscene.sim.capacity = {};\nscene.sim.seed = {};\n"
       "scene.sim.schedule = driver::sim::Schedule::{};\nscene.sim.lag_ns = "
@@ -57,18 +57,18 @@ std::string to_code(const Scene& scene) {
   code += fmt::format(
       "scene.config.page_size = {};\nscene.config.va_size = {};\nscene.config.page_chunks = {};\n"
       "scene.config.chunk_max = {};\nscene.config.max_mappings = {};\nscene.config.pages = {};\n"
-      "scene.config.any_stream = context::AnyStreamOrder::{};\n",
+      "scene.config.any_stream = settings::AnyStreamOrder::{};\n",
       config.page_size.value_or(2 * kMiB), config.va_size, config.page_chunks, config.chunk_max,
       config.max_mappings, config.pages, name(config.any_stream));
-  if (config.small == context::SmallRequests::stream_ordered)
-    code += "scene.config.small = context::SmallRequests::stream_ordered;\n";
-  if (config.prefer != pool::Prefer::balanced)
-    code += fmt::format("scene.config.prefer = pool::Prefer::{};\n", name(config.prefer));
+  if (config.small == settings::SmallRequests::stream_ordered)
+    code += "scene.config.small = settings::SmallRequests::stream_ordered;\n";
+  if (config.prefer != settings::Prefer::balanced)
+    code += fmt::format("scene.config.prefer = settings::Prefer::{};\n", name(config.prefer));
   if (config.capacity) code += fmt::format("scene.config.capacity = {};\n", *config.capacity);
   if (config.release_threshold)
     code += fmt::format("scene.config.release_threshold = {};\n", *config.release_threshold);
-  if (config.unnamed_free == context::UnnamedFree::allocating_stream)
-    code += "scene.config.unnamed_free = context::UnnamedFree::allocating_stream;\n";
+  if (config.unnamed_free == settings::UnnamedFree::allocating_stream)
+    code += "scene.config.unnamed_free = settings::UnnamedFree::allocating_stream;\n";
   if (config.crowded_after == 0) code += "scene.config.crowded_after = 0;\n";
   if (scene.frees_when_short) code += "scene.frees_when_short = true;\n";
   return code;

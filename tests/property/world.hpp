@@ -20,7 +20,7 @@ namespace vpmm::property {
 
 struct Scene {
   driver::sim::SimOptions sim;
-  context::Config config;
+  settings::Config config;
   bool frees_when_short =
       false;  // the out-of-memory callback frees an allocation and asks for another try
 };
@@ -183,7 +183,7 @@ class World {
   Result<void> free_on(Device& device, DevicePtr ptr, Stream& stream);
   void note_freed(const Allocation& allocation);
   bool must_name_home() const {
-    return scene_.config.unnamed_free == context::UnnamedFree::allocating_stream;
+    return scene_.config.unnamed_free == settings::UnnamedFree::allocating_stream;
   }
   bool may_free_unnamed(const Allocation& allocation) const;
   void free_unnamed(Allocation& allocation, bool is_deferred);

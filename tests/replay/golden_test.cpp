@@ -69,9 +69,9 @@ Trace changed(Trace trace, const Variant& variant) {
 }
 
 AllocatorRecipe recipe_of(const std::string& setting) {
-  context::Config config;
-  if (setting == "footprint") config.prefer = pool::Prefer::footprint;
-  if (setting == "latency") config.prefer = pool::Prefer::latency;
+  settings::Config config;
+  if (setting == "footprint") config.prefer = settings::Prefer::footprint;
+  if (setting == "latency") config.prefer = settings::Prefer::latency;
   return allocator_recipe(setting == "page" ? AllocatorKind::vpmm_page : AllocatorKind::vpmm,
                           config);
 }

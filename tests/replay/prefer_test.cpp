@@ -22,8 +22,8 @@ using Kind = TraceEvent::Kind;
 
 constexpr std::uint64_t kLagUs = 500;
 
-ReplayResult replayed(const Trace& trace, pool::Prefer prefer, std::uint64_t lag_us = kLagUs) {
-  context::Config config;
+ReplayResult replayed(const Trace& trace, settings::Prefer prefer, std::uint64_t lag_us = kLagUs) {
+  settings::Config config;
   config.prefer = prefer;
   SimMachineOptions options;
   options.lag_us = lag_us;
@@ -40,11 +40,11 @@ Bytes with_tolerance(Bytes bytes) { return bytes + bytes / 200; }
 
 void expect_monotone_in_footprint(const Trace& trace, std::uint64_t lag_us) {
   SCOPED_TRACE(trace.name + ", behind the host by us: " + std::to_string(lag_us));
-  const Bytes footprint = replayed(trace, pool::Prefer::footprint, lag_us).peak_mapped_bytes;
-  const Bytes balanced = replayed(trace, pool::Prefer::balanced, lag_us).peak_mapped_bytes;
+  const Bytes footprint = replayed(trace, settings::Prefer::footprint, lag_us).peak_mapped_bytes;
+  const Bytes balanced = replayed(trace, settings::Prefer::balanced, lag_us).peak_mapped_bytes;
   EXPECT_LE(footprint, with_tolerance(balanced));
   EXPECT_LE(balanced,
-            with_tolerance(replayed(trace, pool::Prefer::latency, lag_us).peak_mapped_bytes));
+            with_tolerance(replayed(trace, settings::Prefer::latency, lag_us).peak_mapped_bytes));
 }
 
 Trace recorded(const std::string& name) {
@@ -64,7 +64,7 @@ struct Sum {
   std::uint64_t driver_ns = 0;
 };
 
-Sum sum_over(const std::vector<Trace>& traces, pool::Prefer prefer) {
+Sum sum_over(const std::vector<Trace>& traces, settings::Prefer prefer) {
   Sum sum;
   for (const Trace& trace : traces) {
     const ReplayResult result = replayed(trace, prefer);
@@ -76,9 +76,9 @@ Sum sum_over(const std::vector<Trace>& traces, pool::Prefer prefer) {
 
 // A program may be an exception: what a pool does with it depends on where a chunk happens to lie.
 void expect_what_the_values_say(const std::vector<Trace>& traces) {
-  const Sum balanced = sum_over(traces, pool::Prefer::balanced);
-  EXPECT_LT(sum_over(traces, pool::Prefer::footprint).held, balanced.held);
-  EXPECT_LT(sum_over(traces, pool::Prefer::latency).driver_ns, balanced.driver_ns);
+  const Sum balanced = sum_over(traces, settings::Prefer::balanced);
+  EXPECT_LT(sum_over(traces, settings::Prefer::footprint).held, balanced.held);
+  EXPECT_LT(sum_over(traces, settings::Prefer::latency).driver_ns, balanced.driver_ns);
 }
 
 TEST(PreferOnTraces,
@@ -116,8 +116,9 @@ TEST(PreferOnRandomPrograms,
                                           .largest = largest,
                                           .most_live = 16 * largest});
       for (const std::uint64_t lag_us : {0U, 500U, 5'000U, 50'000U}) {
-        EXPECT_LE(replayed(trace, pool::Prefer::footprint, lag_us).peak_mapped_bytes,
-                  with_tolerance(replayed(trace, pool::Prefer::balanced, lag_us).peak_mapped_bytes))
+        EXPECT_LE(
+            replayed(trace, settings::Prefer::footprint, lag_us).peak_mapped_bytes,
+            with_tolerance(replayed(trace, settings::Prefer::balanced, lag_us).peak_mapped_bytes))
             << trace.name << ", " << lag_us;
       }
     }
@@ -153,7 +154,7 @@ TEST(PreferFootprint,
     const Bytes needed = static_cast<Bytes>(count) * round_up(bytes, 2 * kMiB);
     for (const std::uint64_t lag_us : {0U, 500U, 50'000U}) {
       expect_monotone_in_footprint(trace, lag_us);
-      const Bytes mapped = replayed(trace, pool::Prefer::footprint, lag_us).peak_mapped_bytes;
+      const Bytes mapped = replayed(trace, settings::Prefer::footprint, lag_us).peak_mapped_bytes;
       EXPECT_LE(mapped, with_tolerance(needed)) << trace.name << ", " << lag_us;
     }
   }

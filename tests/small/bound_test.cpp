@@ -192,7 +192,7 @@ INSTANTIATE_TEST_SUITE_P(Policies, BoundStreams, ::testing::Bool(), name_of_poli
 
 TEST(BoundStreamsElsewhere, work_on_the_drivers_pool_and_without_a_pool_of_pages) {
   WorldOptions stream_ordered = adaptive_world();
-  stream_ordered.config.small = context::SmallRequests::stream_ordered;
+  stream_ordered.config.small = settings::SmallRequests::stream_ordered;
   WorldOptions without_pool = adaptive_world();
   without_pool.config.pool_enabled = false;
   for (const WorldOptions& options : {stream_ordered, without_pool}) {
@@ -217,7 +217,7 @@ TEST(BoundStreamsElsewhere, work_on_the_drivers_pool_and_without_a_pool_of_pages
 
 TEST(BoundStreamsElsewhere, keep_whole_pages_in_hand_also_where_small_requests_are_the_drivers) {
   WorldOptions options = adaptive_world();
-  options.config.small = context::SmallRequests::stream_ordered;
+  options.config.small = settings::SmallRequests::stream_ordered;
   PoolWorld world(options);
   auto bound = bind(world, world.stream());
   const auto made = bound->allocate(3 * kPage, 0);

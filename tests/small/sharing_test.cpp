@@ -251,7 +251,7 @@ TEST_P(Sharing, after_everything_is_freed_and_complete_nothing_stays_mapped) {
 // With it streams take nothing from each other at first: tests/context/side_by_side_test.cpp.
 WorldOptions without_early_growth() {
   WorldOptions options = adaptive_world();
-  options.config.prefer = pool::Prefer::footprint;
+  options.config.prefer = settings::Prefer::footprint;
   return options;
 }
 

@@ -27,7 +27,7 @@ using test::Watchdog;
 class Hammer {
  public:
   // `shared_streams`: how many streams all threads share; 0: each has one of its own.
-  explicit Hammer(const context::Config& config, std::size_t shared_streams = 0,
+  explicit Hammer(const settings::Config& config, std::size_t shared_streams = 0,
                   const std::string& run = "")
       : watchdog_(run), sim_(options()) {
     EXPECT_EQ(sim_.init(), CuResult::success);
@@ -167,8 +167,8 @@ class Hammer {
   std::atomic<bool> has_failed_{false};
 };
 
-inline context::Config small_config(bool page_chunks) {
-  context::Config config;
+inline settings::Config small_config(bool page_chunks) {
+  settings::Config config;
   config.va_size = 2 * kGiB;
   config.page_chunks = page_chunks;
   config.chunk_max = 16 * kMiB;
@@ -183,7 +183,7 @@ struct Run {
   bool crowds = false;  // every stream, from the beginning
 };
 inline Hammer hammer_for(const Run& run) {
-  context::Config config = small_config(run.page_chunks);
+  settings::Config config = small_config(run.page_chunks);
   if (run.crowds) config.crowded_after = 0;
   return Hammer(config, run.shared_streams);
 }

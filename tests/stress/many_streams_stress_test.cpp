@@ -127,10 +127,10 @@ class ManyStreamsRound {
     std::vector<Lane> lanes_;
   };
 
-  static context::Config config(std::uint64_t seed) {
-    constexpr std::array kPrefer{pool::Prefer::footprint, pool::Prefer::balanced,
-                                 pool::Prefer::latency};
-    context::Config config = small_config(seed % 4 == 0);
+  static settings::Config config(std::uint64_t seed) {
+    constexpr std::array kPrefer{settings::Prefer::footprint, settings::Prefer::balanced,
+                                 settings::Prefer::latency};
+    settings::Config config = small_config(seed % 4 == 0);
     config.prefer = kPrefer[seed % kPrefer.size()];
     if (seed % 2 == 0) config.crowded_after = 0;
     return config;

@@ -176,13 +176,13 @@ class Round {
     std::vector<Loan> mine_;
   };
 
-  context::Config config() {
-    context::Config config = small_config(random_() % 2 == 0);
-    constexpr std::array kPrefer{pool::Prefer::footprint, pool::Prefer::balanced,
-                                 pool::Prefer::latency};
+  settings::Config config() {
+    settings::Config config = small_config(random_() % 2 == 0);
+    constexpr std::array kPrefer{settings::Prefer::footprint, settings::Prefer::balanced,
+                                 settings::Prefer::latency};
     config.prefer = kPrefer[random_() % kPrefer.size()];
     if (random_() % 2 == 0) config.crowded_after = 0;
-    if (random_() % 4 == 0) config.any_stream = context::AnyStreamOrder::park;
+    if (random_() % 4 == 0) config.any_stream = settings::AnyStreamOrder::park;
     return config;
   }
 

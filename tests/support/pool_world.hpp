@@ -23,7 +23,7 @@ using driver::StreamHandle;
 
 struct WorldOptions {
   driver::sim::SimOptions sim;
-  context::Config config;
+  settings::Config config;
 };
 
 // Pages of `page` bytes, one chunk per page: the specification read literally.

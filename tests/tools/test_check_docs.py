@@ -40,7 +40,7 @@ struct Rule final : Base {
       break;
   }
 """,
-    "src/context/config.cpp": '// context: settings.\nconst char* a = "VPMM_LOG";\nconst char* b = "VPMM_PAGES";\n',
+    "src/settings/config.cpp": '// settings: settings.\nconst char* a = "VPMM_LOG";\nconst char* b = "VPMM_PAGES";\n',
     "include/vpmm/vpmm.h": "/* vpmm: C. */\n#define VPMM_VPMM_H\n",
     "cli/main.cpp": "// cli: verbs.\n" + CLI,
     "docs/reference/settings.md": "# Settings\n\n`VPMM_LOG` and `VPMM_PAGES`.\n",

@@ -96,7 +96,7 @@ class Habits(unittest.TestCase):
     def test_getenv_is_read_in_one_file(self) -> None:
         text = '// base: x.\nconst char* s = std::getenv("VPMM_LOG");\n'
         self.assertIn("src/base/x.cpp:2", findings("src/base/x.cpp", text)[0])
-        self.assertEqual(findings("src/context/variables.cpp", text.replace("base", "context")), [])
+        self.assertEqual(findings("src/settings/variables.cpp", text.replace("base", "settings")), [])
 
     def test_cuda_names_stay_behind_the_door(self) -> None:
         text = "// base: x.\nint r = cuMemMap(1, 2);\n"

@@ -1,5 +1,5 @@
-// context: the settings: what is accepted, what is refused and with which words.
-#include "context/config.hpp"
+// settings: the settings: what is accepted, what is refused and with which words.
+#include "settings/config.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "base/bytes.hpp"
-#include "context/variable.hpp"
+#include "settings/variable.hpp"
 
-namespace vpmm::context {
+namespace vpmm::settings {
 namespace {
 
 // Without the variables that the shell may have set.
@@ -80,7 +80,7 @@ TEST_F(ConfigFromEnvironment, reads_every_variable) {
   expected.capacity = Bytes{10'000'000'000};
   expected.small = SmallRequests::stream_ordered;
   expected.any_stream = AnyStreamOrder::park;
-  expected.prefer = pool::Prefer::latency;
+  expected.prefer = settings::Prefer::latency;
   expected.log = observe::LogLevel::debug;
   expected.ipc_isolate = true;
   EXPECT_EQ(config.value(), expected) << difference(config.value(), expected);
@@ -250,4 +250,4 @@ TEST(ListSettings, shows_the_value_in_force_and_explains_it) {
 }
 
 }  // namespace
-}  // namespace vpmm::context
+}  // namespace vpmm::settings

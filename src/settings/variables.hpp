@@ -1,4 +1,4 @@
-// context: the environment: which variables there are, what they hold, and those that are the
+// settings: the environment: which variables there are, what they hold, and those that are the
 // process's own settings.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include "base/host_memory.hpp"
 #include "base/result.hpp"
 
-namespace vpmm::context {
+namespace vpmm::settings {
 
 // Empty: the variable is not set, or empty, which counts as not set.
 std::string_view value_of(const char* variable);
@@ -72,4 +72,4 @@ Vector<std::string> idle_variables();
 // Writes both to the log, once in the life of the process.
 void warn_of_variables();
 
-}  // namespace vpmm::context
+}  // namespace vpmm::settings

@@ -1,4 +1,4 @@
-// context: the settings: read from the environment, checked, compared and listed.
+// settings: the settings of a pool: read from the environment, checked, compared and listed.
 #pragma once
 
 #include <cstdint>
@@ -9,37 +9,45 @@
 #include "base/bytes.hpp"
 #include "base/host_memory.hpp"
 #include "base/result.hpp"
-#include "context/variables.hpp"
 #include "observe/log_level.hpp"
-#include "pool/config.hpp"
+#include "settings/variables.hpp"
 
-namespace vpmm::context {
+namespace vpmm::settings {
 
 enum class DriverKind { automatic, cuda, sim };
 enum class SmallRequests { pool, stream_ordered };
 enum class AnyStreamOrder { context, legacy, park };
-// Whose work ends the use of memory that is freed without naming a stream.
+// Streams whose work ends the use of memory that is freed without a stream.
 enum class UnnamedFree { any_stream, allocating_stream };
 
-// All settings, the pool's included.
-struct Config : pool::Config {
+// What the pool spends driver calls on: VPMM_PREFER.
+enum class Prefer { footprint, balanced, latency };
+
+struct Config {
   DriverKind driver = DriverKind::automatic;  // VPMM_DRIVER
-  std::optional<Bytes> page_size;             // VPMM_PAGE_SIZE; none: the device's granularity
-  bool pool_enabled = true;  // false: VPMM_PAGE_SIZE=max, everything is stream-ordered
-  std::optional<Bytes>
-      release_threshold;  // VPMM_RELEASE_THRESHOLD: idle memory above this is given back
+  std::uint64_t pages = 0;         // VPMM_PAGES: preallocated at the first allocation, best effort
+  std::optional<Bytes> page_size;  // VPMM_PAGE_SIZE; none: the device's granularity
+  bool pool_enabled = true;        // false: VPMM_PAGE_SIZE=max, everything is stream-ordered
+  Bytes va_size = 8 * kTiB;        // VPMM_VA_SIZE: one reservation
+  bool page_chunks = false;  // VPMM_CHUNK_MAX=page: chunks of a page, the specification's policy
+  Bytes chunk_max = 256 * kMiB;         // VPMM_CHUNK_MAX: largest chunk of the adaptive policy
+  bool ipc_isolate = false;             // VPMM_IPC_ISOLATE: Note [Own chunks], of every allocation
+  Prefer prefer = Prefer::balanced;     // VPMM_PREFER
+  std::uint64_t max_mappings = 60'000;  // VPMM_MAX_MAPPINGS
+  std::optional<Bytes> capacity;  // VPMM_CAPACITY: limit of mapped bytes; none: the GPU's memory
+  std::optional<Bytes> release_threshold;  // VPMM_RELEASE_THRESHOLD: idle memory above it goes back
   SmallRequests small = SmallRequests::pool;            // VPMM_SMALL
   AnyStreamOrder any_stream = AnyStreamOrder::context;  // VPMM_ANY_STREAM
   observe::LogLevel log = observe::LogLevel::warning;   // VPMM_LOG
-  UnnamedFree unnamed_free = UnnamedFree::any_stream;
-  std::uint32_t crowded_after =
-      4;  // how often a stream finds the lock taken before it cuts pages of its own
+  UnnamedFree unnamed_free = UnnamedFree::any_stream;   // of the plugin interface
+  // Times by which a stream finds the lock taken more often than free before it cuts own pages.
+  std::uint32_t crowded_after = 4;
   friend bool operator==(const Config&, const Config&) = default;
 };
 
 const char* to_string(DriverKind kind);
 const char* to_string(SmallRequests small);
-const char* to_string(pool::Prefer prefer);
+const char* to_string(Prefer prefer);
 const char* to_string(AnyStreamOrder order);
 const char* to_string(UnnamedFree rule);
 
@@ -61,4 +69,4 @@ std::string difference(const Config& in_force, const Config& asked);
 // Of a pool with this configuration. What the environment holds is judged, too.
 Vector<SettingInForce> list_settings(const Config& config);
 
-}  // namespace vpmm::context
+}  // namespace vpmm::settings

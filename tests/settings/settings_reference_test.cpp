@@ -1,4 +1,4 @@
-// context: docs/reference/settings.md holds exactly the settings that exist, as their list words
+// settings: docs/reference/settings.md holds exactly the settings that exist, as their list words
 // them.
 #include <gtest/gtest.h>
 
@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "context/config.hpp"
+#include "settings/config.hpp"
 #include "support/repository_path.hpp"
 
-namespace vpmm::context {
+namespace vpmm::settings {
 namespace {
 
 std::vector<std::string> rows_of_the_page() {
@@ -35,4 +35,4 @@ TEST(SettingsReference, lists_every_setting_with_its_default_in_the_lists_own_wo
 }
 
 }  // namespace
-}  // namespace vpmm::context
+}  // namespace vpmm::settings

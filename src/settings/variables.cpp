@@ -1,5 +1,5 @@
-// context: the table of the process's variables, and the search for the one that was meant.
-#include "context/variables.hpp"
+// settings: the table of the process's variables, and the search for the one that was meant.
+#include "settings/variables.hpp"
 
 #include <unistd.h>
 
@@ -14,10 +14,10 @@
 
 #include "base/message.hpp"
 #include "base/quantity.hpp"
-#include "context/config.hpp"
 #include "observe/log.hpp"
+#include "settings/config.hpp"
 
-namespace vpmm::context {
+namespace vpmm::settings {
 namespace {
 
 constexpr std::uint64_t kLongestMs = 3'600'000;
@@ -319,4 +319,4 @@ void warn_of_variables() {
       observe::log(observe::LogLevel::warning, "{}", sentence);
 }
 
-}  // namespace vpmm::context
+}  // namespace vpmm::settings

@@ -3,7 +3,7 @@
 
 #include <cstdlib>
 
-namespace vpmm::context {
+namespace vpmm::settings {
 
 class Variable {
  public:
@@ -16,4 +16,4 @@ class Variable {
   const char* name_;
 };
 
-}  // namespace vpmm::context
+}  // namespace vpmm::settings

@@ -1,5 +1,5 @@
-// context: the process's own settings, and variables that are none.
-#include "context/variables.hpp"
+// settings: the process's own settings, and variables that are none.
+#include "settings/variables.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "context/config.hpp"
-#include "context/variable.hpp"
 #include "observe/log.hpp"
+#include "settings/config.hpp"
+#include "settings/variable.hpp"
 
-namespace vpmm::context {
+namespace vpmm::settings {
 namespace {
 
 // Without the variables that the shell may have set.
@@ -165,4 +165,4 @@ TEST_F(Variables, that_are_none_or_idle_are_warned_of_once) {
 }
 
 }  // namespace
-}  // namespace vpmm::context
+}  // namespace vpmm::settings

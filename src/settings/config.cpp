@@ -1,5 +1,5 @@
-// context: the table of a pool's settings.
-#include "context/config.hpp"
+// settings: the table of a pool's settings.
+#include "settings/config.hpp"
 
 #include <unistd.h>
 
@@ -12,9 +12,9 @@
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
 #include "base/quantity.hpp"
-#include "context/variables.hpp"
+#include "settings/variables.hpp"
 
-namespace vpmm::context {
+namespace vpmm::settings {
 namespace {
 
 constexpr Bytes kMaxBytes = std::numeric_limits<Bytes>::max();
@@ -29,9 +29,9 @@ constexpr std::array kDriverNames{Name<DriverKind>{DriverKind::automatic, "auto"
 constexpr std::array kSmallNames{
     Name<SmallRequests>{SmallRequests::pool, "pool"},
     Name<SmallRequests>{SmallRequests::stream_ordered, "stream_ordered"}};
-constexpr std::array kPreferNames{Name<pool::Prefer>{pool::Prefer::footprint, "footprint"},
-                                  Name<pool::Prefer>{pool::Prefer::balanced, "balanced"},
-                                  Name<pool::Prefer>{pool::Prefer::latency, "latency"}};
+constexpr std::array kPreferNames{Name<settings::Prefer>{settings::Prefer::footprint, "footprint"},
+                                  Name<settings::Prefer>{settings::Prefer::balanced, "balanced"},
+                                  Name<settings::Prefer>{settings::Prefer::latency, "latency"}};
 constexpr std::array kAnyStreamNames{Name<AnyStreamOrder>{AnyStreamOrder::context, "context"},
                                      Name<AnyStreamOrder>{AnyStreamOrder::legacy, "legacy"},
                                      Name<AnyStreamOrder>{AnyStreamOrder::park, "park"}};
@@ -243,7 +243,7 @@ void forget_pages_mapped_by_a_parent(Config& config) {
 
 const char* to_string(DriverKind kind) { return name_of(kDriverNames, kind); }
 const char* to_string(SmallRequests small) { return name_of(kSmallNames, small); }
-const char* to_string(pool::Prefer prefer) { return name_of(kPreferNames, prefer); }
+const char* to_string(settings::Prefer prefer) { return name_of(kPreferNames, prefer); }
 const char* to_string(AnyStreamOrder order) { return name_of(kAnyStreamNames, order); }
 const char* to_string(UnnamedFree rule) { return name_of(kUnnamedFreeNames, rule); }
 
@@ -320,4 +320,4 @@ Vector<SettingInForce> list_settings(const Config& config) {
   return list;
 }
 
-}  // namespace vpmm::context
+}  // namespace vpmm::settings
