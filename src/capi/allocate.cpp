@@ -49,7 +49,7 @@ vpmm_status deallocate(vpmm_pool* pool, void* ptr, context::Stream stream) {
 // left to the ordinary function, which meets the same and reports it.
 template <typename Allocate>
 vpmm_status try_allocate(vpmm_pool* pool, void** ptr, Allocate&& allocate_if_ready) noexcept {
-  const context::GateEntry entry;
+  const process::GateEntry entry;
   if (pool == nullptr || ptr == nullptr || !entry.open()) return VPMM_WOULD_BLOCK;
   try {
     const DevicePtr begin = allocate_if_ready();
@@ -105,7 +105,7 @@ vpmm_status vpmm_deallocate(vpmm_pool* pool, void* ptr, vpmm_stream stream) {
 
 vpmm_status vpmm_try_deallocate(vpmm_pool* pool, void* ptr, vpmm_stream stream) {
   if (ptr == nullptr) return VPMM_OK;
-  const context::GateEntry entry;
+  const process::GateEntry entry;
   if (pool == nullptr || !entry.open()) return VPMM_WOULD_BLOCK;
   try {
     return pool->context->deallocate_if_ready(to_device_ptr(ptr), to_stream(stream))
@@ -122,7 +122,7 @@ vpmm_status vpmm_deallocate_any_stream(vpmm_pool* pool, void* ptr) {
 
 void vpmm_deallocate_deferred(vpmm_pool* pool, void* ptr) {
   if (pool == nullptr || ptr == nullptr) return;
-  const context::GateEntry entry;
+  const process::GateEntry entry;
   if (entry.open()) pool->context->deallocate_deferred(to_device_ptr(ptr));
 }
 

@@ -9,7 +9,7 @@
 
 #include "base/result.hpp"
 #include "capi/pool.hpp"
-#include "context/process_gate.hpp"
+#include "process/process_gate.hpp"
 #include "vpmm/vpmm.h"
 
 namespace vpmm::capi {
@@ -40,10 +40,10 @@ vpmm_status guarded(Work&& work) noexcept {
 // The same behind the gate: for everything that takes a lock or may reach the driver.
 template <typename Work>
 vpmm_status gated(WhenEnding when_ending, Work&& work) noexcept {
-  const context::GateEntry entry;
+  const process::GateEntry entry;
   if (entry.open()) return guarded(std::forward<Work>(work));
   if (when_ending == WhenEnding::do_nothing) return VPMM_OK;
-  return guarded([]() -> Result<void> { return context::process_ending_error(); });
+  return guarded([]() -> Result<void> { return process::ending_error(); });
 }
 
 // The same on a pool: `work` gets its context.

@@ -18,6 +18,6 @@ vpmm_status vpmm_set_tag_name(uint32_t tag, const char* name) {
 
 // In a forked child the lock of the names may be held for ever.
 const char* vpmm_tag_name(uint32_t tag) {
-  const context::GateEntry entry;
+  const process::GateEntry entry;
   return entry.open() ? context::tag_name(tag) : "";
 }

@@ -41,6 +41,7 @@ class DeviceContext final : public Context {
                 AtEnd at_end = AtEnd::nothing);
   ~DeviceContext() override;
   void prepare();
+  void join_neighbourhood();
 
   Result<DevicePtr> allocate(const Request& request) override;
   DevicePtr allocate_if_ready(Bytes bytes, Bytes alignment) override;

@@ -1,12 +1,14 @@
 // context: opening a device, entering and leaving it, and noticing that its CUDA context died.
+#include <algorithm>
+
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
-#include "context/neighbours.hpp"
-#include "context/process_gate.hpp"
-#include "context/summary.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
 #include "observe/log.hpp"
+#include "process/neighbours.hpp"
+#include "process/process_gate.hpp"
+#include "process/summary.hpp"
 #include "settings/config.hpp"
 
 namespace vpmm::context {
@@ -41,8 +43,9 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver,
                                                  has_summary ? AtEnd::summary : AtEnd::nothing);
   context->prepare();
   if (observe::logs(observe::LogLevel::info))
-    observe::log(observe::LogLevel::info, "{}", opening(driver, device, context->config()));
-  enter_neighbourhood(*context);
+    observe::log(observe::LogLevel::info, "{}",
+                 process::opening(driver, device, context->config()));
+  context->join_neighbourhood();
   return std::unique_ptr<Context>(std::move(context));
 }
 
@@ -60,6 +63,18 @@ void DeviceContext::prepare() {
   Visit visit(*this);
   if (!visit.status() || !device_.primary.noted(device_.pool->prepare(visit.lock()))) return;
   device_.small->prepare();
+}
+
+// Of a pool that holds nothing the GPU is not even opened. Errors of a trim are reported to the
+// pool's own users.
+void DeviceContext::join_neighbourhood() {
+  const auto give_back = [this](Bytes most) {
+    const Bytes mapped = statistics().mapped_bytes;
+    if (mapped == 0) return Bytes{0};
+    const Result<Bytes> released = trim(mapped - std::min(mapped, most));
+    return released ? released.value() : Bytes{0};
+  };
+  process::enter_neighbourhood(this, {device(), &driver(), give_back, [this] { summarize(); }});
 }
 
 DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal device,
@@ -84,9 +99,9 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
 // Waits for the GPU, then gives everything back in the order of dependence. At exit and after a
 // sticky error the driver may not be called any more; the system takes the memory back.
 DeviceContext::~DeviceContext() {
-  leave_neighbourhood(*this);
-  if (!process_is_ending()) summarize();
-  if (device_.primary.openings() == 0 || device_.primary.is_poisoned() || process_is_ending())
+  process::leave_neighbourhood(this);
+  if (!process::is_ending()) summarize();
+  if (device_.primary.openings() == 0 || device_.primary.is_poisoned() || process::is_ending())
     return;
   if (!check_alive() || device_.primary.is_poisoned()) return;
   {

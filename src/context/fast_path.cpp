@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "base/message.hpp"
-#include "context/process_gate.hpp"
 #include "context/visit.hpp"
+#include "process/process_gate.hpp"
 
 namespace vpmm::context {
 
@@ -244,7 +244,7 @@ Result<std::unique_ptr<BoundStream>> DeviceContext::bind(driver::StreamHandle st
 }
 
 DeviceContext::Bound::~Bound() {
-  if (process_is_ending()) return;
+  if (process::is_ending()) return;
   const PoolLock lock(context_.mutex_);
   if (time::Timeline* timeline = context_.device_.timelines.find(timeline_)) --timeline->callers;
 }

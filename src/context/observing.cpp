@@ -4,12 +4,13 @@
 #include "base/message.hpp"
 #include "base/scope_exit.hpp"
 #include "context/headroom.hpp"
-#include "context/neighbours.hpp"
-#include "context/process_gate.hpp"
-#include "context/recordings.hpp"
-#include "context/summary.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
+#include "observe/log.hpp"
+#include "process/neighbours.hpp"
+#include "process/process_gate.hpp"
+#include "process/recordings.hpp"
+#include "process/summary.hpp"
 
 namespace vpmm::context {
 
@@ -134,7 +135,11 @@ Bytes DeviceContext::ask_for_idle(Bytes bytes) {
     const PoolLock lock(mutex_);
     prover_.end_wait();
   });
-  return ask_neighbours(*this, missing);
+  const Bytes given = process::ask_neighbours(this, missing);
+  if (given > 0)
+    observe::log(observe::LogLevel::info,
+                 "device {}: other pools of this process gave back {} bytes", device(), given);
+  return given;
 }
 
 void DeviceContext::set_capacity(std::optional<Bytes> bytes) {
@@ -186,7 +191,7 @@ void DeviceContext::summarize() const noexcept {
     const PoolLock lock(mutex_, std::adopt_lock);
     const observe::Statistics now = figures();
     if (now.allocations + now.failed_allocations > 0)
-      print_summary(summary(device(), now, footprint_.capacity()));
+      process::print_summary(process::summary(device(), now, footprint_.capacity()));
   } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for the text
   }
 }

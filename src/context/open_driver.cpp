@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "base/mutex.hpp"
-#include "context/process_gate.hpp"
 #include "driver/cuda/cuda_driver.hpp"
 #include "driver/sim/sim_driver.hpp"
+#include "process/process_gate.hpp"
 
 namespace vpmm::context {
 namespace {
@@ -56,7 +56,7 @@ Result<driver::Driver*> process_driver(settings::DriverKind kind) {
   // Handlers run last in, first out: ours must come before them. Who uses the driver calls init()
   // again, and reports what it says.
   if (!slot.is_behind_gate && slot.driver->init() == driver::CuResult::success) {
-    close_gate_at_exit();
+    process::close_gate_at_exit();
     slot.is_behind_gate = true;
   }
   return slot.driver;

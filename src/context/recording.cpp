@@ -3,9 +3,9 @@
 
 #include "base/message.hpp"
 #include "base/scope_exit.hpp"
-#include "context/process_gate.hpp"
-#include "context/recordings.hpp"
 #include "context/visit.hpp"
+#include "process/process_gate.hpp"
+#include "process/recordings.hpp"
 #include "settings/config.hpp"
 
 namespace vpmm::context {
@@ -76,7 +76,7 @@ std::vector<observe::LiveAllocation> DeviceContext::live_allocations() const {
 // in the events, and the writer puts that right.
 Result<void> DeviceContext::start_recording(const std::string& path,
                                             const settings::RecordOptions& options) {
-  if (process_is_ending()) return process_ending_error();
+  if (process::is_ending()) return process::ending_error();
   VPMM_TRY_ASSIGN(const observe::StackKinds stacks, check(path, options));
   observe::RecordingOptions how{header(), static_cast<std::uint32_t>(options.sample), options.limit,
                                 options.window_ns};
@@ -95,7 +95,7 @@ Result<void> DeviceContext::start_recording(const std::string& path,
   const std::uint64_t now_ns = device_.driver.now_ns();
   VPMM_TRY_ASSIGN(auto created, observe::TraceWriter::create(path, now_ns, log->channel(), how));
   const std::shared_ptr<observe::TraceWriter> writer = std::move(created);
-  finish_at_exit(writer);
+  process::finish_at_exit(writer);
   return begin_recording(writer, now_ns);
 }
 

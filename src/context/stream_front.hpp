@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "context/device.hpp"
-#include "context/process_gate.hpp"
 #include "context/recorder.hpp"
 #include "context/stream_table.hpp"
+#include "process/process_gate.hpp"
 
 namespace vpmm::context {
 
@@ -33,7 +33,7 @@ class StreamFront {
   };
   Way way() const {
     const std::uintptr_t state = state_.load(std::memory_order_acquire);
-    if (state == 0 || process_is_ending()) return {};
+    if (state == 0 || process::is_ending()) return {};
     return {(state & kOpen) != 0,
             reinterpret_cast<CallLog*>(state & ~kOpen)};  // NOLINT(performance-no-int-to-ptr)
   }

@@ -253,7 +253,7 @@ DriverTable::DriverTable(Open how_to_open, void* argument)
     : table_{sizeof(vpmm_emm_driver),
              this,
              [](const vpmm_emm_driver*) { return vpmm_last_error(); },
-             [](const vpmm_emm_driver*) { return context::process_is_ending() ? 1 : 0; },
+             [](const vpmm_emm_driver*) { return process::is_ending() ? 1 : 0; },
              max_pending_deallocs,
              ctx_get_current,
              ctx_set_current,

@@ -16,9 +16,9 @@
 
 #include "base/quiet_thread.hpp"
 #include "base/scope_exit.hpp"
-#include "context/process_gate.hpp"
 #include "driver/driver_error.hpp"
 #include "observe/log.hpp"
+#include "process/process_gate.hpp"
 
 namespace vpmm::ipc {
 
@@ -130,7 +130,7 @@ Result<void> Exporter::start() {
   path_ = socket_path(folder, identity_);
   VPMM_TRY_ASSIGN(listener_, listen_at(path_));
   file_ = socket_file(path_);
-  if (!std::exchange(removes_socket_at_exit_, true)) context::run_at_exit(remove_socket);
+  if (!std::exchange(removes_socket_at_exit_, true)) process::run_at_exit(remove_socket);
   socket_of_this_process.store(&path_);
   const Result<void> started = start_quiet_thread("vpmm-ipc", [this] { serve(); });
   is_running_ = started.ok();
@@ -159,10 +159,10 @@ Result<void> Exporter::stay_reachable() {
 // What goes wrong is no concern of the process, and what was not done is done again: no wait comes
 // before that.
 void Exporter::serve() {
-  for (bool is_behind = false; !context::process_is_ending();) {
+  for (bool is_behind = false; !process::is_ending();) {
     try {
       if (!is_behind) wait_for_something();
-      const context::GateEntry entry;
+      const process::GateEntry entry;
       if (!entry.open()) return;
       serve_once();
       is_behind = false;

@@ -1,5 +1,5 @@
 // context: the summary that VPMM_STATS=1 asks for, and the line of a pool that opens.
-#include "context/summary.hpp"
+#include "process/summary.hpp"
 
 #include <gtest/gtest.h>
 
@@ -66,11 +66,11 @@ TEST(Summary, is_printed_at_the_end_of_a_pool_that_was_used_where_the_variable_s
 TEST(Opening, names_the_device_the_limit_and_what_differs_from_the_defaults) {
   PoolWorld world(adaptive_world());
   settings::Config config;
-  EXPECT_EQ(context::opening(world.pool().driver(), 0, config),
+  EXPECT_EQ(process::opening(world.pool().driver(), 0, config),
             "device 0 (Simulated GPU, 139 GiB): pool opened, limit none");
   config.capacity = 3 * kGiB;
   config.page_chunks = true;
-  EXPECT_EQ(context::opening(world.pool().driver(), 0, config),
+  EXPECT_EQ(process::opening(world.pool().driver(), 0, config),
             "device 0 (Simulated GPU, 139 GiB): pool opened, limit 3 GiB; VPMM_CHUNK_MAX=page; "
             "VPMM_CAPACITY=3GiB");
 }

@@ -1,5 +1,5 @@
-// context: the lines of the summary, and the one of the opening.
-#include "context/summary.hpp"
+// process: the lines of the summary, and the one of the opening.
+#include "process/summary.hpp"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 #include "base/quantity.hpp"
 
-namespace vpmm::context {
+namespace vpmm::process {
 namespace {
 
 double percent(std::uint64_t part, std::uint64_t whole) {
@@ -68,4 +68,4 @@ std::string opening(driver::Driver& driver, driver::DeviceOrdinal device,
   return text;
 }
 
-}  // namespace vpmm::context
+}  // namespace vpmm::process

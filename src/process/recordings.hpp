@@ -1,11 +1,11 @@
-// context: the recordings that are open, so that a process which just exits leaves whole files.
+// process: the recordings that are open, so that a process which just exits leaves whole files.
 #pragma once
 
 #include <memory>
 
 #include "observe/trace_writer.hpp"
 
-namespace vpmm::context {
+namespace vpmm::process {
 
 // Keeps no recording alive: one that is stopped or destroyed before needs nothing.
 void finish_at_exit(const std::shared_ptr<observe::TraceWriter>& recording);
@@ -15,4 +15,4 @@ void finish_at_exit(const std::shared_ptr<observe::TraceWriter>& recording);
 // thread that exit found in the middle of a call may hold that for ever.
 void finish_recordings() noexcept;
 
-}  // namespace vpmm::context
+}  // namespace vpmm::process

@@ -1,5 +1,5 @@
-// context: how exit and fork close the gate.
-#include "context/process_gate.hpp"
+// process: how exit and fork close the gate.
+#include "process/process_gate.hpp"
 
 #include <linux/membarrier.h>
 #include <pthread.h>
@@ -17,10 +17,10 @@
 
 #include "base/line_allocator.hpp"
 #include "base/mutex.hpp"
-#include "context/neighbours.hpp"
-#include "context/recordings.hpp"
+#include "process/neighbours.hpp"
+#include "process/recordings.hpp"
 
-namespace vpmm::context {
+namespace vpmm::process {
 
 // These and all below are initialised at compile time and have no destructor: usable before main
 // and after exit.
@@ -162,7 +162,7 @@ void GateEntry::leave_shared() noexcept {
   shared_counter().entries.fetch_sub(1, std::memory_order_release);
 }
 
-Error process_ending_error() {
+Error ending_error() {
   const bool child = gate.load(std::memory_order_acquire) == Gate::forked_child;
   return {ErrorCode::process_ending, child ? "this is a forked child: CUDA works only in the "
                                              "process that started it; use the spawn start method"
@@ -178,4 +178,4 @@ void close_gate_at_exit() noexcept {
   run_at_exit([] { close_for_exit(); });
 }
 
-}  // namespace vpmm::context
+}  // namespace vpmm::process

@@ -1,8 +1,8 @@
-// context: what exit and fork do to calls into the library.
+// process: what exit and fork do to calls into the library.
 //
 // Gates close for good, so each of these runs in a child process and reports through its exit
 // status.
-#include "context/process_gate.hpp"
+#include "process/process_gate.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -14,7 +14,7 @@
 #include <string>
 #include <thread>
 
-namespace vpmm::context {
+namespace vpmm::process {
 namespace {
 
 // The exit status of a forked child that runs `body` and leaves with what it returns; 255 when it
@@ -31,7 +31,7 @@ int status_of_child(Body body) {
 TEST(ProcessGate, is_open_while_the_process_runs) {
   const GateEntry entry;
   EXPECT_TRUE(entry.open());
-  EXPECT_FALSE(process_is_ending());
+  EXPECT_FALSE(is_ending());
 }
 
 TEST(ProcessGate, entries_nest) {
@@ -46,16 +46,16 @@ TEST(ProcessGate, is_closed_in_a_forked_child_also_when_the_parent_was_inside_a_
   ASSERT_TRUE(parent.open());
   EXPECT_EQ(status_of_child([] {
               const GateEntry entry;
-              return !entry.open() && process_is_ending() ? 0 : 1;
+              return !entry.open() && is_ending() ? 0 : 1;
             }),
             0);
-  EXPECT_FALSE(process_is_ending());
+  EXPECT_FALSE(is_ending());
 }
 
 TEST(ProcessGate, says_in_the_child_that_it_is_a_child) {
   { const GateEntry first_use; }
   EXPECT_EQ(status_of_child([] {
-              const Error error = process_ending_error();
+              const Error error = ending_error();
               const bool says = error.message.find("forked child") != std::string::npos;
               return says && error.code == ErrorCode::process_ending ? 0 : 1;
             }),
@@ -72,9 +72,7 @@ class ProcessGateDeathTest : public testing::Test {
 // sees.
 void report_gate_late() {
   const GateEntry entry;
-  _exit(entry.open()
-            ? 1
-            : (process_ending_error().message.find("exiting") != std::string::npos ? 42 : 2));
+  _exit(entry.open() ? 1 : (ending_error().message.find("exiting") != std::string::npos ? 42 : 2));
 }
 
 TEST_F(ProcessGateDeathTest, is_closed_for_destructors_that_run_after_exit_began) {
@@ -110,7 +108,7 @@ TEST_F(ProcessGateDeathTest, exit_waits_for_a_call_in_progress_on_another_thread
         std::thread([&inside] {
           const GateEntry entry;
           inside = true;
-          while (!process_is_ending()) std::this_thread::yield();
+          while (!is_ending()) std::this_thread::yield();
           std::this_thread::sleep_for(std::chrono::milliseconds(20));
           call_finished = true;
         }).detach();
@@ -225,4 +223,4 @@ TEST_F(ProcessGateDeathTest, exit_does_not_wait_for_calls_that_it_turned_away) {
 }
 
 }  // namespace
-}  // namespace vpmm::context
+}  // namespace vpmm::process

@@ -1,5 +1,5 @@
-// context: which recordings are open.
-#include "context/recordings.hpp"
+// process: which recordings are open.
+#include "process/recordings.hpp"
 
 #include <chrono>
 #include <utility>
@@ -8,7 +8,7 @@
 #include "base/mutex.hpp"
 #include "observe/log.hpp"
 
-namespace vpmm::context {
+namespace vpmm::process {
 namespace {
 
 constexpr std::chrono::seconds kPatience{1};  // with all files that take no bytes, together
@@ -52,4 +52,4 @@ void finish_recordings() noexcept {
   }
 }
 
-}  // namespace vpmm::context
+}  // namespace vpmm::process

@@ -1,4 +1,4 @@
-// context: no CUDA call after the process began to exit, none in a forked child.
+// process: no CUDA call after the process began to exit, none in a forked child.
 //
 // Note [The gate is tested before any lock]
 // In a child, a lock may be held for ever by a thread that fork() did not copy, and CUDA does not
@@ -12,7 +12,7 @@
 
 #include "base/result.hpp"
 
-namespace vpmm::context {
+namespace vpmm::process {
 
 // Note [Thread-local variables]
 // In a shared library each access to one is a call into the loader, unless they lie in the block
@@ -29,7 +29,7 @@ extern constinit std::atomic<bool> has_membarrier;
 
 // True from the start of exit on, and in a forked child. For destructors, which run inside somebody
 // else's entry.
-inline bool process_is_ending() noexcept {
+inline bool is_ending() noexcept {
   return detail::gate.load(std::memory_order_acquire) != detail::Gate::open;
 }
 
@@ -47,7 +47,7 @@ inline bool process_is_ending() noexcept {
 class GateEntry {
  public:
   GateEntry() noexcept {
-    if (process_is_ending()) return;
+    if (is_ending()) return;
     own_ = detail::own_entries;
     if (own_ == nullptr) {
       enter_first_or_shared();
@@ -85,7 +85,7 @@ class GateEntry {
 };
 
 // process_ending, and why.
-Error process_ending_error();
+Error ending_error();
 
 // Has exit run `handler`, before those registered so far. The only way in which the library
 // registers one:
@@ -103,4 +103,4 @@ void run_at_exit(void (*handler)()) noexcept;
 // registered its own handlers, which must find the gate closed.
 void close_gate_at_exit() noexcept;
 
-}  // namespace vpmm::context
+}  // namespace vpmm::process

@@ -1,4 +1,4 @@
-// context: what VPMM_STATS=1 and VPMM_LOG=info say of a pool when it ends and when it opens.
+// process: what VPMM_STATS=1 and VPMM_LOG=info say of a pool when it ends and when it opens.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 #include "observe/statistics.hpp"
 #include "settings/config.hpp"
 
-namespace vpmm::context {
+namespace vpmm::process {
 
 // Several lines for people, the last with its line break.
 std::string summary(driver::DeviceOrdinal device, const observe::Statistics& figures,
@@ -21,4 +21,4 @@ void print_summary(const std::string& text) noexcept;
 std::string opening(driver::Driver& driver, driver::DeviceOrdinal device,
                     const settings::Config& config);
 
-}  // namespace vpmm::context
+}  // namespace vpmm::process

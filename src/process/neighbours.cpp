@@ -1,0 +1,133 @@
+// process: the list of all pools of the process, and how they are asked for idle memory.
+#include "process/neighbours.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <thread>
+#include <utility>
+
+#include "base/host_memory.hpp"
+#include "base/mutex.hpp"
+#include "process/process_gate.hpp"
+
+namespace vpmm::process {
+namespace {
+
+constexpr int kMostTries = 500;
+constexpr std::chrono::microseconds kBetweenTries{100};
+constexpr std::chrono::milliseconds kBetweenLooks{10};
+
+struct Member {
+  PoolKey pool = nullptr;
+  Neighbour neighbour;
+  int pins = 0;             // trims in progress, which the pool's end waits for
+  bool is_leaving = false;  // takes no more pins
+};
+
+// Leaked: pools may be destroyed after every static object.
+struct Neighbourhood {
+  Mutex mutex;
+  std::condition_variable_any unpinned;
+  Vector<Member> members VPMM_GUARDED_BY(mutex);
+
+  // Null: the pool is not in the list.
+  Member* find(PoolKey pool) VPMM_REQUIRES(mutex) {
+    const auto found = std::find_if(members.begin(), members.end(),
+                                    [pool](const Member& each) { return each.pool == pool; });
+    return found == members.end() ? nullptr : &*found;
+  }
+};
+
+Neighbourhood& neighbourhood() {
+  static auto* const all = new Neighbourhood;
+  return *all;
+}
+
+// Keeps a pool from being destroyed.
+class Pin {
+ public:
+  explicit Pin(PoolKey pool) : pool_(pool) {
+    const MutexLock lock(neighbourhood().mutex);
+    Member* const member = neighbourhood().find(pool);
+    if (member == nullptr || member->is_leaving) return;
+    ++member->pins;
+    give_back_ = member->neighbour.give_back;
+  }
+  ~Pin() {
+    if (!give_back_) return;
+    const MutexLock lock(neighbourhood().mutex);
+    --neighbourhood().find(pool_)->pins;
+    neighbourhood().unpinned.notify_all();
+  }
+  Pin(const Pin&) = delete;
+  Pin& operator=(const Pin&) = delete;
+
+  // 0 also for a pool that is gone or about to go.
+  Bytes give_back(Bytes most) const { return give_back_ ? give_back_(most) : 0; }
+
+ private:
+  const PoolKey pool_;
+  std::function<Bytes(Bytes)> give_back_;
+};
+
+Vector<PoolKey> neighbours_of(PoolKey asking) {
+  Vector<PoolKey> found;
+  const MutexLock lock(neighbourhood().mutex);
+  const Member* const own = neighbourhood().find(asking);
+  if (own == nullptr) return found;
+  for (const Member& each : neighbourhood().members)
+    if (each.pool != asking && each.neighbour.device == own->neighbour.device &&
+        each.neighbour.driver == own->neighbour.driver)
+      found.push_back(each.pool);
+  return found;
+}
+
+// In a forked child the mutex may be held for ever, and at exit by a thread that is stuck in the
+// driver; then the list is not used any more. A summary in progress takes a moment.
+bool lock_at_end(Mutex& mutex) noexcept {
+  for (int tries = 0; !mutex.try_lock(); ++tries) {
+    if (tries == kMostTries) return false;
+    std::this_thread::sleep_for(kBetweenTries);
+  }
+  return true;
+}
+
+}  // namespace
+
+void enter_neighbourhood(PoolKey pool, Neighbour neighbour) {
+  const MutexLock lock(neighbourhood().mutex);
+  neighbourhood().members.push_back({pool, std::move(neighbour)});
+}
+
+void leave_neighbourhood(PoolKey pool) noexcept {
+  Neighbourhood& all = neighbourhood();
+  if (is_ending()) {
+    if (!lock_at_end(all.mutex)) return;
+    all.mutex.unlock();
+  }
+  MutexLock lock(all.mutex);
+  Member* const leaving = all.find(pool);
+  if (leaving == nullptr) return;
+  leaving->is_leaving = true;
+  // Calls that exit has stopped may never end.
+  while (all.find(pool)->pins > 0 && !is_ending()) all.unpinned.wait_for(lock, kBetweenLooks);
+  std::erase_if(all.members, [pool](const Member& each) { return each.pool == pool; });
+}
+
+void summarize_all() noexcept {
+  if (!neighbourhood().mutex.try_lock()) return;
+  const MutexLock lock(neighbourhood().mutex, std::adopt_lock);
+  for (const Member& each : neighbourhood().members) each.neighbour.summarize();
+}
+
+Bytes ask_neighbours(PoolKey asking, Bytes bytes) {
+  Bytes given = 0;
+  for (const PoolKey pool : neighbours_of(asking)) {
+    if (given >= bytes || is_ending()) break;
+    given += Pin(pool).give_back(bytes - given);
+  }
+  return given;
+}
+
+}  // namespace vpmm::process
