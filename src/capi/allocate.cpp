@@ -13,7 +13,7 @@ constexpr std::size_t kFirstInfoVersion = offsetof(vpmm_allocation_info, usable)
 constexpr std::size_t kFirstRequest = offsetof(vpmm_request, tag) + sizeof(uint32_t);
 constexpr std::uint32_t kKnownFlags = VPMM_ALLOCATE_ANY_STREAM | VPMM_ALLOCATE_ONE_CHUNK;
 
-Result<context::Request> to_request(const vpmm_request* theirs) {
+Result<pool::Request> to_request(const vpmm_request* theirs) {
   VPMM_TRY(require(theirs, "request"));
   VPMM_TRY(check_size(theirs->size, kFirstRequest, "vpmm_request"));
   vpmm_request known{};
@@ -22,14 +22,14 @@ Result<context::Request> to_request(const vpmm_request* theirs) {
     return Error{ErrorCode::unsupported,
                  message_of("vpmm_request.flags is {:#x}: this version knows those of {:#x}",
                             known.flags, kKnownFlags)};
-  context::Request request{known.bytes, known.alignment, to_stream(known.stream)};
+  pool::Request request{known.bytes, known.alignment, to_stream(known.stream)};
   if ((known.flags & VPMM_ALLOCATE_ANY_STREAM) != 0) request.stream.reset();
   request.one_chunk = (known.flags & VPMM_ALLOCATE_ONE_CHUNK) != 0;
   request.tag = known.tag;
   return request;
 }
 
-vpmm_status allocate(vpmm_pool* pool, const context::Request& request, void** ptr) {
+vpmm_status allocate(vpmm_pool* pool, const pool::Request& request, void** ptr) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(ptr, "ptr"));
     VPMM_TRY_ASSIGN(const DevicePtr memory, context.allocate(request));
@@ -38,7 +38,7 @@ vpmm_status allocate(vpmm_pool* pool, const context::Request& request, void** pt
   });
 }
 
-vpmm_status deallocate(vpmm_pool* pool, void* ptr, context::Stream stream) {
+vpmm_status deallocate(vpmm_pool* pool, void* ptr, pool::Stream stream) {
   if (ptr == nullptr) return VPMM_OK;
   return with_pool(
       pool, [&](Context& context) { return context.deallocate(to_device_ptr(ptr), stream); },
@@ -79,7 +79,7 @@ vpmm_status vpmm_allocate_any_stream(vpmm_pool* pool, size_t bytes, size_t align
 vpmm_status vpmm_allocate_with(vpmm_pool* pool, const vpmm_request* request, void** ptr) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(ptr, "ptr"));
-    VPMM_TRY_ASSIGN(const context::Request known, to_request(request));
+    VPMM_TRY_ASSIGN(const pool::Request known, to_request(request));
     VPMM_TRY_ASSIGN(const DevicePtr memory, context.allocate(known));
     *ptr = to_pointer(memory);
     return {};

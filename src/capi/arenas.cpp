@@ -10,7 +10,7 @@ using context::Context;
 // Its memory is the pool's; this is its name.
 struct vpmm_arena {
   Context* context = nullptr;
-  context::ArenaId id{};
+  pool::ArenaId id{};
 };
 
 namespace {
@@ -33,9 +33,9 @@ Result<void> create(Context& context, std::uint32_t flags, std::uint32_t tag, vp
                      ": this version of the library knows only bits 1, 2 and 4"};
   auto made = std::make_unique<vpmm_arena>();
   made->context = &context;
-  const context::ArenaOptions options{(flags & VPMM_ARENA_ONE_CHUNK) != 0,
-                                      (flags & VPMM_ARENA_NO_SPLIT) == 0, tag,
-                                      (flags & VPMM_ARENA_EXTERNAL) != 0};
+  const arena::ArenaOptions options{(flags & VPMM_ARENA_ONE_CHUNK) != 0,
+                                    (flags & VPMM_ARENA_NO_SPLIT) == 0, tag,
+                                    (flags & VPMM_ARENA_EXTERNAL) != 0};
   VPMM_TRY_ASSIGN(made->id, context.create_arena(options));
   *arena = made.release();
   return {};

@@ -1,16 +1,16 @@
 // capi: callbacks for what happens in a pool.
-#include "context/events.hpp"
+#include "report/events.hpp"
 #include "base/message.hpp"
 #include "capi/call.hpp"
 
 using namespace vpmm;
 using namespace vpmm::capi;
 using context::Context;
-using context::EventKind;
+using report::EventKind;
 
 namespace {
 
-constexpr context::EventKinds kAllKinds = (context::EventKinds{1} << context::kEventKinds) - 1;
+constexpr report::EventKinds kAllKinds = (report::EventKinds{1} << report::kEventKinds) - 1;
 
 constexpr bool mirrors(EventKind kind, vpmm_event_kind public_kind) {
   return static_cast<int>(kind) == static_cast<int>(public_kind);
@@ -25,7 +25,7 @@ static_assert(mirrors(EventKind::trim, VPMM_EVENT_TRIM));
 static_assert(mirrors(EventKind::arena_grow, VPMM_EVENT_ARENA_GROW));
 static_assert(mirrors(EventKind::arena_shrink, VPMM_EVENT_ARENA_SHRINK));
 
-vpmm_event to_struct(const context::Event& event) {
+vpmm_event to_struct(const report::Event& event) {
   vpmm_event out{};
   out.size = sizeof(out);
   out.kind = static_cast<std::uint32_t>(event.kind);
@@ -57,7 +57,7 @@ vpmm_status vpmm_add_event_callback(vpmm_pool* pool, uint32_t kinds, vpmm_event_
     VPMM_TRY(check_kinds(kinds));
     VPMM_TRY(require(reinterpret_cast<const void*>(callback), "callback"));
     VPMM_TRY(require(id, "id"));
-    *id = context.add_event_callback(kinds, [callback, argument](const context::Event& event) {
+    *id = context.add_event_callback(kinds, [callback, argument](const report::Event& event) {
       const vpmm_event told = to_struct(event);
       callback(argument, &told);
     });

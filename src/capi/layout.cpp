@@ -1,5 +1,5 @@
 // capi: what lies where in a pool.
-#include "context/layout.hpp"
+#include "report/layout.hpp"
 
 #include <cstddef>
 #include <memory>
@@ -31,7 +31,7 @@ static_assert(mirrors(RegionState::allocated, VPMM_REGION_ALLOCATED));
 static_assert(mirrors(RegionState::zombie, VPMM_REGION_ZOMBIE));
 static_assert(mirrors(RegionState::in_flight, VPMM_REGION_IN_FLIGHT));
 
-vpmm_block to_struct(const context::Block& block) {
+vpmm_block to_struct(const report::LayoutBlock& block) {
   vpmm_block out{};
   out.begin = to_pointer(block.range.begin);
   out.bytes = block.range.size;
@@ -45,11 +45,11 @@ vpmm_block to_struct(const context::Block& block) {
   return out;
 }
 
-std::unique_ptr<Owner> to_structs(const context::Layout& layout) {
+std::unique_ptr<Owner> to_structs(const report::Layout& layout) {
   auto owner = std::make_unique<Owner>();
   owner->blocks.reserve(layout.blocks.size());
   owner->chunks.reserve(layout.chunks.size());
-  for (const context::Block& block : layout.blocks) owner->blocks.push_back(to_struct(block));
+  for (const report::LayoutBlock& block : layout.blocks) owner->blocks.push_back(to_struct(block));
   for (const AddressRange& chunk : layout.chunks)
     owner->chunks.push_back({to_pointer(chunk.begin), chunk.size});
   return owner;
@@ -61,7 +61,7 @@ vpmm_status vpmm_layout_take(vpmm_pool* pool, vpmm_layout* layout) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(layout, "layout"));
     VPMM_TRY(check_size(layout->size, kFirstVersion, "vpmm_layout"));
-    const context::Layout drawn = context.layout();
+    const report::Layout drawn = context.layout();
     std::unique_ptr<Owner> owner = to_structs(drawn);
     vpmm_layout taken{};
     taken.blocks = owner->blocks.data();

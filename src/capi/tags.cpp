@@ -1,5 +1,5 @@
 // capi: names of tags.
-#include "context/tags.hpp"
+#include "report/tags.hpp"
 
 #include "capi/call.hpp"
 
@@ -11,7 +11,7 @@ vpmm_status vpmm_set_tag_name(uint32_t tag, const char* name) {
     VPMM_TRY(require(name, "name"));
     if (tag == 0)
       return Error{ErrorCode::invalid_argument, "tag 0 stands for none and has no name"};
-    context::set_tag_name(tag, name);
+    report::set_tag_name(tag, name);
     return {};
   });
 }
@@ -19,5 +19,5 @@ vpmm_status vpmm_set_tag_name(uint32_t tag, const char* name) {
 // In a forked child the lock of the names may be held for ever.
 const char* vpmm_tag_name(uint32_t tag) {
   const process::GateEntry entry;
-  return entry.open() ? context::tag_name(tag) : "";
+  return entry.open() ? report::tag_name(tag) : "";
 }

@@ -62,13 +62,14 @@ Result<AllocationInfo> Allocations::query(DevicePtr ptr) const {
                             arenas_.arena_of(ptr)};
   } else if (region != nullptr && small::SmallPool::is_arena(*region)) {
     if (const auto small = find_live(*region, ptr))
-      return AllocationInfo{small->range.begin, small->requested, small->range.size, ArenaId{}};
+      return AllocationInfo{small->range.begin, small->requested, small->range.size,
+                            pool::ArenaId{}};
   } else if (region != nullptr && is_live(*region)) {
     return AllocationInfo{region->range.begin, device_.small->requested_of(*region),
-                          region->range.size, ArenaId{}};
+                          region->range.size, pool::ArenaId{}};
   }
   if (const driver_pool::Block* const block = device_.block_around(ptr))
-    return AllocationInfo{block->begin, block->requested, block->requested, ArenaId{}};
+    return AllocationInfo{block->begin, block->requested, block->requested, pool::ArenaId{}};
   return not_inside(ptr);
 }
 
@@ -127,13 +128,13 @@ void Allocations::free_through_lock(DevicePtr begin) {
 
 // --- a free
 
-Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const Stream& stream,
+Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const pool::Stream& stream,
                                const Caller& caller) {
   region::Region* const region = device_.allocated_around(ptr);
   if (region == nullptr && !arenas_.has(ptr)) return free_block(lock, ptr, stream, caller);
   if (shares_.is_kept(ptr)) return not_live(ptr, {});
-  const Recorder::Told told = what_to_tell(EventKind::free, ptr);
-  CallLog::Place place = recorder_.claim_free();
+  const report::Recorder::Told told = what_to_tell(report::EventKind::free, ptr);
+  report::CallLog::Place place = recorder_.claim_free();
   const bool is_kept = shares_.keep(ptr);
   VPMM_RACE_WINDOW("a free holds the pool's lock, nothing has ended");
   if (!is_kept && !end(ptr, stream, caller)) return not_live(ptr, live_around(region, ptr));
@@ -149,14 +150,15 @@ void Allocations::free_kept(DevicePtr begin) {
 }
 
 // Where somebody wants to know.
-Recorder::Told Allocations::what_to_tell(EventKind kind, DevicePtr begin) const {
+report::Recorder::Told Allocations::what_to_tell(report::EventKind kind, DevicePtr begin) const {
   if (!recorder_.wants(kind)) return {};
   const Result<AllocationInfo> around = query(begin);
-  return around ? Recorder::Told{around.value().requested, around.value().arena} : Recorder::Told{};
+  return around ? report::Recorder::Told{around.value().requested, around.value().arena}
+                : report::Recorder::Told{};
 }
 
 // Note [Who ends an allocation may free it]
-bool Allocations::end(DevicePtr begin, const Stream& stream, const Caller& caller) {
+bool Allocations::end(DevicePtr begin, const pool::Stream& stream, const Caller& caller) {
   if (arenas_.has(begin)) return arenas_.end(begin, stream, caller);
   region::Region* const region = device_.allocated_around(begin);
   if (!small::SmallPool::is_arena(*region)) {
@@ -173,7 +175,8 @@ bool Allocations::end(DevicePtr begin, const Stream& stream, const Caller& calle
   return true;
 }
 
-void Allocations::free_pages(region::Region* region, const Stream& stream, const Caller& caller) {
+void Allocations::free_pages(region::Region* region, const pool::Stream& stream,
+                             const Caller& caller) {
   if (captures_.keeps(region->owner.capture)) {
     const bool is_inside = caller.capture == region->owner.capture;
     captures_.park(region->owner.capture, region, is_inside ? caller.stream : std::nullopt);
@@ -186,7 +189,7 @@ void Allocations::free_pages(region::Region* region, const Stream& stream, const
 
 // A free on the one stream that used the memory is the driver's to order; everything else waits
 // here until its stamp is complete.
-Result<void> Allocations::free_block(MutexLock& lock, DevicePtr ptr, const Stream& stream,
+Result<void> Allocations::free_block(MutexLock& lock, DevicePtr ptr, const pool::Stream& stream,
                                      const Caller& caller) {
   driver_pool::Block* const block = device_.block_around(ptr);
   if (block == nullptr) return not_live(ptr, {});
@@ -206,8 +209,8 @@ Result<void> Allocations::free_block(MutexLock& lock, DevicePtr ptr, const Strea
 
 // The named stream need not wait for others that used the memory: the pool does, so to an observer
 // any of them may be the last.
-void Allocations::observe_end(AddressRange range, const Prover::Uses& uses, const Stream& stream,
-                              const Caller& caller) const {
+void Allocations::observe_end(AddressRange range, const Prover::Uses& uses,
+                              const pool::Stream& stream, const Caller& caller) const {
   recorder_.observe_end(range, stream && uses.are_of(caller) ? stream : std::nullopt);
 }
 

@@ -5,22 +5,22 @@
 #include <cstdint>
 #include <optional>
 
+#include "arena/arenas.hpp"
 #include "base/address.hpp"
-#include "context/arenas.hpp"
 #include "context/captures.hpp"
 #include "context/context.hpp"
 #include "context/deferred.hpp"
 #include "context/device.hpp"
 #include "context/prover.hpp"
-#include "context/recorder.hpp"
 #include "context/shares.hpp"
+#include "report/recorder.hpp"
 
 namespace vpmm::context {
 
 class Allocations {
  public:
-  Allocations(Device& device, Captures& captures, Arenas& arenas, Shares& shares,
-              Recorder& recorder, Prover& prover)
+  Allocations(Device& device, Captures& captures, arena::Arenas& arenas, Shares& shares,
+              report::Recorder& recorder, Prover& prover)
       : device_(device),
         captures_(captures),
         arenas_(arenas),
@@ -34,7 +34,7 @@ class Allocations {
   Result<void> record_use(DevicePtr ptr, time::Timeline& user) VPMM_REQUIRES(pool_lock);
   // The new allocation's free will come here, whoever makes it.
   void free_through_lock(DevicePtr begin) VPMM_REQUIRES(pool_lock);
-  Result<void> free(MutexLock& lock, DevicePtr ptr, const Stream& stream,
+  Result<void> free(MutexLock& lock, DevicePtr ptr, const pool::Stream& stream,
                     const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // What was freed, and kept for other processes, which have let go of it. They named no stream.
   void free_kept(DevicePtr begin) VPMM_REQUIRES(pool_lock);
@@ -59,29 +59,30 @@ class Allocations {
 
  private:
   // Of what is not shared; nobody is told. False: no live allocation starts there.
-  bool end(DevicePtr begin, const Stream& stream, const pool::Caller& caller)
+  bool end(DevicePtr begin, const pool::Stream& stream, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
   bool is_live(const region::Region& region) const VPMM_REQUIRES(pool_lock);
   std::optional<small::Allocation> find_live(const region::Region& page, DevicePtr ptr) const
       VPMM_REQUIRES(pool_lock);
-  Recorder::Told what_to_tell(EventKind kind, DevicePtr begin) const VPMM_REQUIRES(pool_lock);
+  report::Recorder::Told what_to_tell(report::EventKind kind, DevicePtr begin) const
+      VPMM_REQUIRES(pool_lock);
   // The live block of an arena around `ptr` that is a user's; null: none.
   const arena::Block* block_in_arena(DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
   AddressRange live_around(const region::Region* region, DevicePtr ptr) const
       VPMM_REQUIRES(pool_lock);
   Error not_live(DevicePtr ptr, AddressRange around) VPMM_REQUIRES(pool_lock);
-  void free_pages(region::Region* region, const Stream& stream, const pool::Caller& caller)
+  void free_pages(region::Region* region, const pool::Stream& stream, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  Result<void> free_block(MutexLock& lock, DevicePtr ptr, const Stream& stream,
+  Result<void> free_block(MutexLock& lock, DevicePtr ptr, const pool::Stream& stream,
                           const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  void observe_end(AddressRange range, const Prover::Uses& uses, const Stream& stream,
+  void observe_end(AddressRange range, const Prover::Uses& uses, const pool::Stream& stream,
                    const pool::Caller& caller) const VPMM_REQUIRES(pool_lock);
 
   Device& device_;
   Captures& captures_;
-  Arenas& arenas_;
+  arena::Arenas& arenas_;
   Shares& shares_;
-  Recorder& recorder_;
+  report::Recorder& recorder_;
   Prover& prover_;
   std::uint64_t mistakes_ VPMM_GUARDED_BY(pool_lock) = 0;  // of callers
   // --- without the lock ---

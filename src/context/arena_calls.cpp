@@ -7,23 +7,24 @@ namespace vpmm::context {
 
 using pool::Caller;
 
-Result<ArenaId> DeviceContext::create_arena(const ArenaOptions& options) {
-  if (device_.pool == nullptr) return no_arenas();
+Result<pool::ArenaId> DeviceContext::create_arena(const arena::ArenaOptions& options) {
+  if (device_.pool == nullptr) return arena::no_arenas();
   const PoolLock lock(mutex_);
   const HostPromise promise;
   if (!promise.is_kept()) return no_host_memory();
   return arenas_.create(options);
 }
 
-Result<DevicePtr> DeviceContext::allocate_in_arena(const Request& request) {
-  if (request.arena == ArenaId{})
+Result<DevicePtr> DeviceContext::allocate_in_arena(const pool::Request& request) {
+  if (request.arena == pool::ArenaId{})
     return mistake({ErrorCode::invalid_argument, "there is no arena 0"});
   if (request.bytes == 0) return DevicePtr{};
   return allocate_slowly(request, nullptr);
 }
 
-Result<DevicePtr> DeviceContext::allocate_at(ArenaId arena, AddressRange place, Stream stream) {
-  if (place.empty() || place.size > kAddressSpace)
+Result<DevicePtr> DeviceContext::allocate_at(pool::ArenaId arena, AddressRange place,
+                                             pool::Stream stream) {
+  if (place.empty() || place.size > pool::kAddressSpace)
     return mistake(
         {ErrorCode::invalid_argument, message_of("{} bytes at {:#x} are nothing to allocate",
                                                  place.size, to_integer(place.begin))});
@@ -42,12 +43,12 @@ Result<DevicePtr> DeviceContext::allocate_at(ArenaId arena, AddressRange place, 
   return begin;
 }
 
-Result<void> DeviceContext::pin_arena(ArenaId arena) {
+Result<void> DeviceContext::pin_arena(pool::ArenaId arena) {
   const PoolLock lock(mutex_);
   return arenas_.pin(arena);
 }
 
-Result<void> DeviceContext::add_to_arena(ArenaId arena, AddressRange memory) {
+Result<void> DeviceContext::add_to_arena(pool::ArenaId arena, AddressRange memory) {
   const PoolLock lock(mutex_);
   const HostPromise promise;
   if (!promise.is_kept()) return no_host_memory();
@@ -55,7 +56,7 @@ Result<void> DeviceContext::add_to_arena(ArenaId arena, AddressRange memory) {
 }
 
 // Note [External memory]
-Result<AddressRange> DeviceContext::take_from_arena(ArenaId arena) {
+Result<AddressRange> DeviceContext::take_from_arena(pool::ArenaId arena) {
   Visit visit(*this);
   VPMM_TRY(visit.status());
   allocations_.drain(visit.lock());
@@ -68,7 +69,7 @@ Result<AddressRange> DeviceContext::take_from_arena(ArenaId arena) {
   return arenas_.take_external(arena);
 }
 
-Result<Bytes> DeviceContext::trim_arena(ArenaId arena) {
+Result<Bytes> DeviceContext::trim_arena(pool::ArenaId arena) {
   const PoolLock lock(mutex_);
   const HostPromise promise;
   if (!promise.is_kept()) return no_host_memory();
@@ -76,7 +77,7 @@ Result<Bytes> DeviceContext::trim_arena(ArenaId arena) {
 }
 
 // What is freed, and kept for other processes alone, is no user's.
-Result<Vector<DevicePtr>> DeviceContext::live_in_arena(ArenaId arena) const {
+Result<Vector<DevicePtr>> DeviceContext::live_in_arena(pool::ArenaId arena) const {
   const PoolLock lock(mutex_);
   VPMM_TRY_ASSIGN(Vector<DevicePtr> live, arenas_.live_in(arena));
   std::erase_if(live,
@@ -84,7 +85,7 @@ Result<Vector<DevicePtr>> DeviceContext::live_in_arena(ArenaId arena) const {
   return live;
 }
 
-Result<void> DeviceContext::release_arena(ArenaId arena) {
+Result<void> DeviceContext::release_arena(pool::ArenaId arena) {
   const PoolLock lock(mutex_);
   const HostPromise promise;
   if (!promise.is_kept()) return no_host_memory();

@@ -44,7 +44,7 @@ Error no_stream(const char* parameter, driver::StreamHandle stream, Call call) {
 // the legacy stream while a blocking stream captures. cuStreamIsCapturing harms nothing, so it is
 // asked first, and a caller in a capture goes without a timeline: its frees of ordinary memory are
 // complete when all streams are.
-Result<Caller> Captures::identify(const Stream& stream, const time::TimelineId* bound) {
+Result<Caller> Captures::identify(const pool::Stream& stream, const time::TimelineId* bound) {
   Caller caller;
   caller.stream = stream;
   if (!stream) return caller;

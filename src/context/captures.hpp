@@ -34,7 +34,7 @@ class Captures {
   explicit Captures(Device& device) : device_(device), ended_(std::make_shared<DeferredList>()) {}
 
   // `bound`: the timeline of a bound stream, which is not asked who it is.
-  Result<pool::Caller> identify(const Stream& stream, const time::TimelineId* bound)
+  Result<pool::Caller> identify(const pool::Stream& stream, const time::TimelineId* bound)
       VPMM_REQUIRES(pool_lock);
   void announce() VPMM_REQUIRES(pool_lock);
   // False: none is announced.

@@ -11,50 +11,21 @@
 #include "base/address.hpp"
 #include "base/host_memory.hpp"
 #include "base/result.hpp"
-#include "context/events.hpp"
-#include "context/layout.hpp"
 #include "context/out_of_memory.hpp"
 #include "driver/driver.hpp"
 #include "observe/snapshot.hpp"
 #include "observe/statistics.hpp"
+#include "report/events.hpp"
+#include "report/layout.hpp"
 #include "settings/config.hpp"
 
 namespace vpmm::context {
-
-constexpr Bytes kAddressSpace = Bytes{1} << 47;  // a larger request is out of memory
-
-// The stream a call is ordered by; none: any-stream (the user names no stream).
-using Stream = std::optional<driver::StreamHandle>;
-
-// Memory that is kept together, by a number that no other arena of the process ever has. 0: none.
-enum class ArenaId : std::uint64_t {};
-
-struct ArenaOptions {
-  bool one_chunk = false;    // what it takes from the pool is one physical chunk each time
-  bool splits = true;        // false: each allocation has memory of its own that nothing else is in
-  std::uint32_t tag = 0;     // for reports
-  bool is_external = false;  // all its memory is the caller's: add_to_arena
-};
-
-struct Request {
-  Bytes bytes = 0;
-  Bytes alignment =
-      0;  // power of two; 0: the default (256 below a page, a page from there up; 512 in an arena)
-  Stream stream;
-  ArenaId arena{};
-  std::uint32_t tag = 0;    // for events, layouts and reports; 0: none
-  bool one_chunk = false;   // whole pages, backed by one physical chunk that nothing else uses
-  std::uint32_t stack = 0;  // of the call, for a recording; 0: not known
-
-  // Whether what its stream keeps may serve it.
-  bool is_plain() const { return tag == 0 && !one_chunk; }
-};
 
 struct AllocationInfo {
   DevicePtr begin{};
   Bytes requested = 0;
   Bytes usable = 0;  // what may be used: the request rounded up
-  ArenaId arena{};
+  pool::ArenaId arena{};
 };
 
 // An allocation that was exported, by a number that no other allocation of the process ever has.
@@ -122,7 +93,7 @@ class Context {
       default;  // waits for the GPU and gives everything back, unless the process is ending
 
   // Memory that work queued on `stream` after the call may use. Zero bytes: null.
-  virtual Result<DevicePtr> allocate(const Request& request) = 0;
+  virtual Result<DevicePtr> allocate(const pool::Request& request) = 0;
   // Any-stream memory, if it can be had without a driver call and without waiting for a lock that
   // is held across one. Null: it cannot, or something is wrong with the request; allocate() knows.
   virtual DevicePtr allocate_if_ready(Bytes bytes, Bytes alignment) = 0;
@@ -131,15 +102,16 @@ class Context {
   virtual DevicePtr allocate_if_ready(Bytes bytes, Bytes alignment,
                                       driver::StreamHandle stream) = 0;
   // out[i] gets `bytes[i]`; all or none. Requires: as many of both.
-  virtual Result<void> allocate_many(std::span<const Bytes> bytes, Stream stream,
+  virtual Result<void> allocate_many(std::span<const Bytes> bytes, pool::Stream stream,
                                      std::span<DevicePtr> out) = 0;
   // Work queued before the call on `stream` (and on streams named with record_use) is the last to
   // use the memory.
-  virtual Result<void> deallocate(DevicePtr ptr, Stream stream) = 0;
+  virtual Result<void> deallocate(DevicePtr ptr, pool::Stream stream) = 0;
   // Into what the stream has cached; otherwise as allocate_if_ready. False: nothing happened.
   virtual bool deallocate_if_ready(DevicePtr ptr, driver::StreamHandle stream) = 0;
   // All of them but those that are not live, of which the first is the error.
-  virtual Result<void> deallocate_many(std::span<const DevicePtr> pointers, Stream stream) = 0;
+  virtual Result<void> deallocate_many(std::span<const DevicePtr> pointers,
+                                       pool::Stream stream) = 0;
   // `stream` may not be capturing.
   virtual Result<std::unique_ptr<BoundStream>> bind(driver::StreamHandle stream) = 0;
   // For finalizers: pushes onto a lock-free list and returns; no lock, no driver call, no wait.
@@ -153,30 +125,31 @@ class Context {
 
   // --- arenas: what is allocated there is freed, used and queried like any other memory ---
   // unsupported: there is no virtual memory pool.
-  virtual Result<ArenaId> create_arena(const ArenaOptions& options) = 0;
+  virtual Result<pool::ArenaId> create_arena(const arena::ArenaOptions& options) = 0;
   // `request` names the arena. What a stream freed in it serves that stream at once, also while it
   // captures; others when its work is known to be over, as long as the arena is not pinned. A
   // capturing stream pins it.
-  virtual Result<DevicePtr> allocate_in_arena(const Request& request) = 0;
+  virtual Result<DevicePtr> allocate_in_arena(const pool::Request& request) = 0;
   // That place, which is free there: what has used it is the caller's business. invalid_pointer: it
   // is not of this arena. invalid_argument: it is not free.
-  virtual Result<DevicePtr> allocate_at(ArenaId arena, AddressRange place, Stream stream) = 0;
+  virtual Result<DevicePtr> allocate_at(pool::ArenaId arena, AddressRange place,
+                                        pool::Stream stream) = 0;
   // What it has, and will get, keeps address and memory until it is released.
-  virtual Result<void> pin_arena(ArenaId arena) = 0;
+  virtual Result<void> pin_arena(pool::ArenaId arena) = 0;
   // Memory of the caller's, for an arena that is external: whole grains of 512 bytes, complete, and
   // of no pool. It stays the caller's, who takes it back with take_from_arena or after the arena's
   // release.
-  virtual Result<void> add_to_arena(ArenaId arena, AddressRange memory) = 0;
+  virtual Result<void> add_to_arena(pool::ArenaId arena, AddressRange memory) = 0;
   // Waits for the work that is queued, then takes back memory in which nothing lives and no work is
   // under way, as it was added. Empty: there is none, or the arena is pinned. capture_active: not
   // now.
-  virtual Result<AddressRange> take_from_arena(ArenaId arena) = 0;
+  virtual Result<AddressRange> take_from_arena(pool::ArenaId arena) = 0;
   // What is idle goes back to the pool, unless it is pinned. Returns how much.
-  virtual Result<Bytes> trim_arena(ArenaId arena) = 0;
-  virtual Result<Vector<DevicePtr>> live_in_arena(ArenaId arena) const = 0;  // ascending
+  virtual Result<Bytes> trim_arena(pool::ArenaId arena) = 0;
+  virtual Result<Vector<DevicePtr>> live_in_arena(pool::ArenaId arena) const = 0;  // ascending
   // No more requests. What is idle is everybody's, behind all work queued by now if the arena was
   // pinned; the rest when what lives in it is freed.
-  virtual Result<void> release_arena(ArenaId arena) = 0;
+  virtual Result<void> release_arena(pool::ArenaId arena) = 0;
 
   // Announce stream captures that the pool cannot see; pairs, may nest and overlap.
   virtual Result<void> capture_begin() = 0;
@@ -206,7 +179,8 @@ class Context {
   virtual Result<void> remove_out_of_memory_callback(std::uint64_t id) = 0;
   // Tells of events of these kinds from now on, in the order in which they happen; returns a number
   // for taking it away. While allocations or frees are asked for, every call takes the pool's lock.
-  virtual std::uint64_t add_event_callback(EventKinds kinds, EventCallback callback) = 0;
+  virtual std::uint64_t add_event_callback(report::EventKinds kinds,
+                                           report::EventCallback callback) = 0;
   // Once it has returned, nobody calls it any more. Not to be called by an event callback.
   virtual Result<void> remove_event_callback(std::uint64_t id) = 0;
   // Waits for all work of the device's context, and of other contexts that may use the pool's
@@ -239,7 +213,7 @@ class Context {
   virtual void summarize() const noexcept = 0;
   virtual observe::PoolSnapshot snapshot() const = 0;
   // As at one moment; what streams are served from their caches meanwhile may be in it or not.
-  virtual Layout layout() const = 0;
+  virtual report::Layout layout() const = 0;
   virtual const settings::Config& config() const = 0;  // as in force
   virtual driver::DeviceOrdinal device() const = 0;
   virtual driver::Driver& driver() = 0;

@@ -26,19 +26,19 @@ using pool::Caller;
 
 // --- a request
 
-Result<DevicePtr> DeviceContext::allocate_slowly(const Request& request,
+Result<DevicePtr> DeviceContext::allocate_slowly(const pool::Request& request,
                                                  const time::TimelineId* bound) {
-  CallLog* const log = front_.way().log;
+  report::CallLog* const log = front_.way().log;
   const std::uint32_t stack = log == nullptr ? 0 : log->capture_stack();
   if (stack == 0) return allocate_or_tell(request, bound);
-  Request with_stack = request;
+  pool::Request with_stack = request;
   with_stack.stack = stack;
   return allocate_or_tell(with_stack, bound);
 }
 
-Result<DevicePtr> DeviceContext::allocate_or_tell(const Request& request,
+Result<DevicePtr> DeviceContext::allocate_or_tell(const pool::Request& request,
                                                   const time::TimelineId* bound) {
-  CallLog::By by;
+  report::CallLog::By by;
   Result<DevicePtr> result = allocate_or_call_back(request, bound, by);
   if (result) return result;
   const bool is_shortage = result.error().code == ErrorCode::out_of_memory;
@@ -55,16 +55,16 @@ Result<DevicePtr> DeviceContext::allocate_or_tell(const Request& request,
   return result;
 }
 
-Result<DevicePtr> DeviceContext::allocate_or_call_back(const Request& request,
+Result<DevicePtr> DeviceContext::allocate_or_call_back(const pool::Request& request,
                                                        const time::TimelineId* bound,
-                                                       CallLog::By& by) {
+                                                       report::CallLog::By& by) {
   if (request.alignment != 0 && !is_power_of_two(request.alignment))
     return mistake({ErrorCode::invalid_argument,
                     message_of("alignment {} is not a power of two", request.alignment)});
-  if (request.bytes > kAddressSpace)  // no callback can help
+  if (request.bytes > pool::kAddressSpace)  // no callback can help
     return Error{ErrorCode::out_of_memory,
                  message_of("{} bytes is more than any address space", request.bytes)};
-  if (request.alignment > kAddressSpace)
+  if (request.alignment > pool::kAddressSpace)
     return mistake({ErrorCode::invalid_argument,
                     message_of("alignment {} is more than any address space", request.alignment)});
   for (bool has_asked = false;;) {
@@ -79,20 +79,21 @@ Result<DevicePtr> DeviceContext::allocate_or_call_back(const Request& request,
 }
 
 // Of a request that failed: an external arena gets none.
-bool DeviceContext::lacks_gpu_memory(const Request& request) const {
+bool DeviceContext::lacks_gpu_memory(const pool::Request& request) const {
   const PoolLock lock(mutex_);
   return !arenas_.is_external(request.arena);
 }
 
-Result<DevicePtr> DeviceContext::allocate_once(const Request& request,
-                                               const time::TimelineId* bound, CallLog::By& by) {
+Result<DevicePtr> DeviceContext::allocate_once(const pool::Request& request,
+                                               const time::TimelineId* bound,
+                                               report::CallLog::By& by) {
   Visit visit(*this);
   VPMM_TRY(visit.status());
   MutexLock& lock = visit.lock();
   // First of all: a capture of this stream must be known before an event of the whole context might
   // break it.
   VPMM_TRY_ASSIGN(const Caller caller, visit.identify(request.stream, bound));
-  by = CallLog::by(caller);
+  by = report::CallLog::by(caller);
   if (bound != nullptr && caller.timeline == nullptr && !caller.stream)
     return Error{ErrorCode::invalid_argument,
                  "the bound stream is gone: its CUDA context was reset"};
@@ -118,7 +119,7 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request,
 
 // --- a free
 
-Result<void> DeviceContext::deallocate_slowly(DevicePtr ptr, const Stream& stream,
+Result<void> DeviceContext::deallocate_slowly(DevicePtr ptr, const pool::Stream& stream,
                                               const time::TimelineId* bound) {
   Visit visit(*this);
   VPMM_TRY(visit.status());
@@ -148,7 +149,7 @@ Result<void> DeviceContext::record_use(DevicePtr ptr, driver::StreamHandle strea
   VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream));
   time::Timeline& user = caller.timeline != nullptr ? *caller.timeline : prover_.all_streams();
   VPMM_TRY(allocations_.record_use(ptr, user));
-  if (recorder_.wants(EventKind::record_use) || recorder_.is_recording())
+  if (recorder_.wants(report::EventKind::record_use) || recorder_.is_recording())
     if (const Result<AllocationInfo> info = allocations_.query(ptr))
       recorder_.used(ptr, {info.value().requested, info.value().arena}, caller, stream);
   leave(caller);

@@ -7,23 +7,23 @@
 #include <string>
 #include <utility>
 
+#include "arena/arenas.hpp"
 #include "base/line_allocator.hpp"
 #include "base/mutex.hpp"
 #include "context/allocations.hpp"
-#include "context/arenas.hpp"
 #include "context/captures.hpp"
 #include "context/context.hpp"
 #include "context/device.hpp"
 #include "context/footprint.hpp"
 #include "context/peers.hpp"
 #include "context/prover.hpp"
-#include "context/recorder.hpp"
 #include "context/router.hpp"
 #include "context/shares.hpp"
 #include "context/slow_path.hpp"
 #include "context/stream_front.hpp"
 #include "context/streams_kept.hpp"
 #include "context/visits.hpp"
+#include "report/recorder.hpp"
 
 namespace vpmm::context {
 
@@ -43,27 +43,28 @@ class DeviceContext final : public Context {
   void prepare();
   void join_neighbourhood();
 
-  Result<DevicePtr> allocate(const Request& request) override;
+  Result<DevicePtr> allocate(const pool::Request& request) override;
   DevicePtr allocate_if_ready(Bytes bytes, Bytes alignment) override;
   DevicePtr allocate_if_ready(Bytes bytes, Bytes alignment, driver::StreamHandle stream) override;
-  Result<void> allocate_many(std::span<const Bytes> bytes, Stream stream,
+  Result<void> allocate_many(std::span<const Bytes> bytes, pool::Stream stream,
                              std::span<DevicePtr> out) override;
-  Result<void> deallocate(DevicePtr ptr, Stream stream) override;
+  Result<void> deallocate(DevicePtr ptr, pool::Stream stream) override;
   bool deallocate_if_ready(DevicePtr ptr, driver::StreamHandle stream) override;
-  Result<void> deallocate_many(std::span<const DevicePtr> pointers, Stream stream) override;
+  Result<void> deallocate_many(std::span<const DevicePtr> pointers, pool::Stream stream) override;
   Result<std::unique_ptr<BoundStream>> bind(driver::StreamHandle stream) override;
   void deallocate_deferred(DevicePtr ptr) noexcept override;
   Result<void> record_use(DevicePtr ptr, driver::StreamHandle stream) override;
   Result<void> make_wait(driver::StreamHandle waiting, driver::StreamHandle first) override;
-  Result<ArenaId> create_arena(const ArenaOptions& options) override;
-  Result<DevicePtr> allocate_in_arena(const Request& request) override;
-  Result<DevicePtr> allocate_at(ArenaId arena, AddressRange place, Stream stream) override;
-  Result<void> pin_arena(ArenaId arena) override;
-  Result<void> add_to_arena(ArenaId arena, AddressRange memory) override;
-  Result<AddressRange> take_from_arena(ArenaId arena) override;
-  Result<Bytes> trim_arena(ArenaId arena) override;
-  Result<Vector<DevicePtr>> live_in_arena(ArenaId arena) const override;
-  Result<void> release_arena(ArenaId arena) override;
+  Result<pool::ArenaId> create_arena(const arena::ArenaOptions& options) override;
+  Result<DevicePtr> allocate_in_arena(const pool::Request& request) override;
+  Result<DevicePtr> allocate_at(pool::ArenaId arena, AddressRange place,
+                                pool::Stream stream) override;
+  Result<void> pin_arena(pool::ArenaId arena) override;
+  Result<void> add_to_arena(pool::ArenaId arena, AddressRange memory) override;
+  Result<AddressRange> take_from_arena(pool::ArenaId arena) override;
+  Result<Bytes> trim_arena(pool::ArenaId arena) override;
+  Result<Vector<DevicePtr>> live_in_arena(pool::ArenaId arena) const override;
+  Result<void> release_arena(pool::ArenaId arena) override;
   Result<void> capture_begin() override;
   Result<void> capture_end() override;
   Result<void> capture_release(driver::CaptureId id) override;
@@ -81,7 +82,8 @@ class DeviceContext final : public Context {
     return out_of_memory_.add(std::move(callback));
   }
   Result<void> remove_out_of_memory_callback(std::uint64_t id) override;
-  std::uint64_t add_event_callback(EventKinds kinds, EventCallback callback) override;
+  std::uint64_t add_event_callback(report::EventKinds kinds,
+                                   report::EventCallback callback) override;
   Result<void> remove_event_callback(std::uint64_t id) override;
   Result<void> synchronize() override;
   Result<void> wait_for_work() override;
@@ -93,7 +95,7 @@ class DeviceContext final : public Context {
   void reset_peaks() override;
   void summarize() const noexcept override;
   observe::PoolSnapshot snapshot() const override;
-  Layout layout() const override;
+  report::Layout layout() const override;
   const settings::Config& config() const override { return device_.config; }
   driver::DeviceOrdinal device() const override { return device_.primary.device(); }
   driver::Driver& driver() override { return device_.inner; }
@@ -138,40 +140,41 @@ class DeviceContext final : public Context {
   DevicePtr take_pages_if_ready(Bytes bytes, Bytes alignment);
   Freed try_free(const Way& way, const StreamFront::Client& client, DevicePtr ptr);
   Freed try_free(const Way& way, DevicePtr ptr, driver::StreamHandle stream);
-  [[gnu::noinline]] void record(CallLog& log, const StreamFront::Client& client, DevicePtr begin,
-                                Bytes bytes);
-  [[gnu::noinline]] Freed free_and_record(CallLog& log, const StreamFront::Client& client,
+  [[gnu::noinline]] void record(report::CallLog& log, const StreamFront::Client& client,
+                                DevicePtr begin, Bytes bytes);
+  [[gnu::noinline]] Freed free_and_record(report::CallLog& log, const StreamFront::Client& client,
                                           DevicePtr ptr);
-  bool is_freed(Freed freed, const Stream& stream, const time::TimelineId* bound);
-  void record_due_event(const Stream& stream, const time::TimelineId* bound) noexcept;
-  void free_surely(DevicePtr ptr, Stream stream) noexcept;
+  bool is_freed(Freed freed, const pool::Stream& stream, const time::TimelineId* bound);
+  void record_due_event(const pool::Stream& stream, const time::TimelineId* bound) noexcept;
+  void free_surely(DevicePtr ptr, pool::Stream stream) noexcept;
   // device_context.cpp; `bound`: of a bound stream, else null
-  Result<DevicePtr> allocate_slowly(const Request& request, const time::TimelineId* bound);
-  Result<DevicePtr> allocate_or_tell(const Request& request, const time::TimelineId* bound);
+  Result<DevicePtr> allocate_slowly(const pool::Request& request, const time::TimelineId* bound);
+  Result<DevicePtr> allocate_or_tell(const pool::Request& request, const time::TimelineId* bound);
   // `by`: out, of whom, once that is known.
-  Result<DevicePtr> allocate_or_call_back(const Request& request, const time::TimelineId* bound,
-                                          CallLog::By& by);
-  Result<DevicePtr> allocate_once(const Request& request, const time::TimelineId* bound,
-                                  CallLog::By& by);
-  bool lacks_gpu_memory(const Request& request) const;
-  Result<void> deallocate_slowly(DevicePtr ptr, const Stream& stream,
+  Result<DevicePtr> allocate_or_call_back(const pool::Request& request,
+                                          const time::TimelineId* bound, report::CallLog::By& by);
+  Result<DevicePtr> allocate_once(const pool::Request& request, const time::TimelineId* bound,
+                                  report::CallLog::By& by);
+  bool lacks_gpu_memory(const pool::Request& request) const;
+  Result<void> deallocate_slowly(DevicePtr ptr, const pool::Stream& stream,
                                  const time::TimelineId* bound);
   Error mistake(Error error);
   // shortage.cpp
-  void explain_shortage(const Request& request, Error& error) noexcept;
-  Shortage look_at_shortage(const Request& request, const std::string& reason) const
+  void explain_shortage(const pool::Request& request, Error& error) noexcept;
+  report::Shortage look_at_shortage(const pool::Request& request, const std::string& reason) const
       VPMM_REQUIRES(pool_lock);
-  void add_holders(Shortage& shortage) const VPMM_REQUIRES(pool_lock);
-  void add_pending(Shortage& shortage) const VPMM_REQUIRES(pool_lock);
+  void add_holders(report::Shortage& shortage) const VPMM_REQUIRES(pool_lock);
+  void add_pending(report::Shortage& shortage) const VPMM_REQUIRES(pool_lock);
   // layout.cpp
-  Layout drawn_layout() const VPMM_REQUIRES(pool_lock);
+  report::Layout drawn_layout() const VPMM_REQUIRES(pool_lock);
   std::uint64_t stream_id_of(std::optional<time::TimelineId> timeline) const
       VPMM_REQUIRES(pool_lock);
   std::uint64_t stream_id_of(const time::Stamp& stamp) const VPMM_REQUIRES(pool_lock);
-  Block block_of(const region::Region& region) const VPMM_REQUIRES(pool_lock);
-  Block block_of(const small::SmallPool::Part& part) const VPMM_REQUIRES(pool_lock);
-  Block block_of(const driver_pool::Block& of_driver) const VPMM_REQUIRES(pool_lock);
-  void add_blocks_of_arena(DevicePtr stretch, Layout& layout) const VPMM_REQUIRES(pool_lock);
+  report::LayoutBlock block_of(const region::Region& region) const VPMM_REQUIRES(pool_lock);
+  report::LayoutBlock block_of(const small::SmallPool::Part& part) const VPMM_REQUIRES(pool_lock);
+  report::LayoutBlock block_of(const driver_pool::Block& of_driver) const VPMM_REQUIRES(pool_lock);
+  void add_blocks_of_arena(DevicePtr stretch, report::Layout& layout) const
+      VPMM_REQUIRES(pool_lock);
   // recording.cpp
   observe::RecordingHeader header() const;
   Result<void> begin_recording(const std::shared_ptr<observe::TraceWriter>& writer,
@@ -195,10 +198,10 @@ class DeviceContext final : public Context {
   Captures captures_;
   // --- under mutex_: each knows those above it ---
   alignas(kCacheLine) Peers peers_;
-  Recorder recorder_;
+  report::Recorder recorder_;
   Footprint footprint_;
   Prover prover_;
-  Arenas arenas_;
+  arena::Arenas arenas_;
   Shares shares_;
   Allocations allocations_;
   SlowPath slow_path_;

@@ -55,7 +55,7 @@ void DeviceContext::prepare() {
   bool is_active = false;
   if (device_.pool == nullptr) return;
   if (device_.page_size > kLargestPageCut ||
-      device_.config.pages > kAddressSpace / device_.page_size)
+      device_.config.pages > pool::kAddressSpace / device_.page_size)
     return;
   if (device_.driver.device_primary_ctx_get_state(device(), is_active) != CuResult::success ||
       !is_active)
@@ -173,7 +173,8 @@ DeviceContext::Visit::~Visit() {
   context_.front_.refresh();
 }
 
-Result<Caller> DeviceContext::Visit::identify(const Stream& stream, const time::TimelineId* bound) {
+Result<Caller> DeviceContext::Visit::identify(const pool::Stream& stream,
+                                              const time::TimelineId* bound) {
   Result<Caller> caller =
       context_.device_.primary.noted(context_.captures_.identify(stream, bound));
   // So that what was cached is not pending for want of an event. Not before: the caller's stream

@@ -26,32 +26,35 @@ Freed DeviceContext::try_free(const Way& way, const Client& client, DevicePtr pt
                             : free_and_record(*way.log, client, ptr);
 }
 
-void DeviceContext::record(CallLog& log, const Client& client, DevicePtr begin, Bytes bytes) {
-  Request request;
+void DeviceContext::record(report::CallLog& log, const Client& client, DevicePtr begin,
+                           Bytes bytes) {
+  pool::Request request;
   request.bytes = bytes;
   request.stack = log.capture_stack();
-  log.allocated(begin, request, device_.small->taken_for(bytes), CallLog::by(client));
+  log.allocated(begin, request, device_.small->taken_for(bytes), report::CallLog::by(client));
 }
 
 // Note [The order of claims is the order of the file]
-Freed DeviceContext::free_and_record(CallLog& log, const Client& client, DevicePtr ptr) {
-  CallLog::Place place = log.claim();
+Freed DeviceContext::free_and_record(report::CallLog& log, const Client& client, DevicePtr ptr) {
+  report::CallLog::Place place = log.claim();
   const Freed freed = device_.small->try_free(client, ptr);
   if (freed == Freed::yes || freed == Freed::yes_and_event_is_due)
-    log.freed(std::move(place), ptr, CallLog::by(client));
+    log.freed(std::move(place), ptr, report::CallLog::by(client));
   return freed;
 }
 
 // True: it is freed. Where others wait for proof of this stream's frees, it is this call that
 // records the event.
-bool DeviceContext::is_freed(Freed freed, const Stream& stream, const time::TimelineId* bound) {
+bool DeviceContext::is_freed(Freed freed, const pool::Stream& stream,
+                             const time::TimelineId* bound) {
   if (freed == Freed::yes_and_event_is_due) record_due_event(stream, bound);
   return freed == Freed::yes || freed == Freed::yes_and_event_is_due;
 }
 
 // The memory is freed already, so a failure is not the call's: the event stays due, and a later
 // call records it.
-void DeviceContext::record_due_event(const Stream& stream, const time::TimelineId* bound) noexcept {
+void DeviceContext::record_due_event(const pool::Stream& stream,
+                                     const time::TimelineId* bound) noexcept {
   try {
     Visit visit(*this);
     if (!visit.status()) return;
@@ -65,7 +68,7 @@ void DeviceContext::record_due_event(const Stream& stream, const time::TimelineI
 
 // --- public calls
 
-Result<DevicePtr> DeviceContext::allocate(const Request& request) {
+Result<DevicePtr> DeviceContext::allocate(const pool::Request& request) {
   if (request.bytes == 0) return DevicePtr{};
   if (request.stream && request.is_plain()) {
     const DevicePtr begin = allocate_if_ready(request.bytes, request.alignment, *request.stream);
@@ -101,14 +104,15 @@ DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment) {
 }
 
 DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
-  if (device_.config.page_chunks || bytes > kAddressSpace || allocations_.has_deferred()) return {};
+  if (device_.config.page_chunks || bytes > pool::kAddressSpace || allocations_.has_deferred())
+    return {};
   pool::Pool& pool = *device_.pool;
   const Bytes natural = pool.grain_alignment();
   if (alignment > natural || (alignment & (alignment - 1)) != 0) return {};
-  Request request;
+  pool::Request request;
   request.bytes = bytes;
   request.alignment = alignment;
-  if (CallLog* const log = front_.way().log) request.stack = log->capture_stack();
+  if (report::CallLog* const log = front_.way().log) request.stack = log->capture_stack();
   if (!mutex_.try_lock()) return {};
   const PoolLock lock(mutex_, std::adopt_lock);
   const HostPromise promise;
@@ -126,7 +130,7 @@ DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   return begin;
 }
 
-Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
+Result<void> DeviceContext::deallocate(DevicePtr ptr, pool::Stream stream) {
   if (is_null(ptr)) return {};
   if (stream && is_freed(try_free(front_.way(), ptr, *stream), stream, nullptr)) return {};
   return deallocate_slowly(ptr, stream, nullptr);
@@ -155,7 +159,7 @@ bool DeviceContext::deallocate_if_ready(DevicePtr ptr, driver::StreamHandle stre
 
 // The stream is asked for its id once, and whether a recording has begun each time. All or none,
 // also when the out-of-memory callback throws.
-Result<void> DeviceContext::allocate_many(std::span<const Bytes> bytes, Stream stream,
+Result<void> DeviceContext::allocate_many(std::span<const Bytes> bytes, pool::Stream stream,
                                           std::span<DevicePtr> out) {
   if (bytes.size() != out.size())
     return Error{ErrorCode::invalid_argument,
@@ -187,7 +191,7 @@ Result<void> DeviceContext::allocate_many(std::span<const Bytes> bytes, Stream s
 }
 
 // What cannot be freed now for want of host memory is freed later.
-void DeviceContext::free_surely(DevicePtr ptr, Stream stream) noexcept {
+void DeviceContext::free_surely(DevicePtr ptr, pool::Stream stream) noexcept {
   try {
     const Result<void> freed = deallocate(ptr, stream);
     if (freed || freed.error().code != ErrorCode::host_out_of_memory) return;
@@ -196,7 +200,8 @@ void DeviceContext::free_surely(DevicePtr ptr, Stream stream) noexcept {
   deallocate_deferred(ptr);
 }
 
-Result<void> DeviceContext::deallocate_many(std::span<const DevicePtr> pointers, Stream stream) {
+Result<void> DeviceContext::deallocate_many(std::span<const DevicePtr> pointers,
+                                            pool::Stream stream) {
   const Client client = stream ? front_.client_of(front_.way(), *stream) : Client{};
   Result<void> first;
   for (const DevicePtr ptr : pointers) {

@@ -1,5 +1,5 @@
 // context: drawing up what lies where.
-#include "context/layout.hpp"
+#include "report/layout.hpp"
 
 #include <algorithm>
 
@@ -29,14 +29,14 @@ Bytes largest_small(const small::SmallPool& small, Bytes page_size) {
 
 }  // namespace
 
-Layout DeviceContext::layout() const {
+report::Layout DeviceContext::layout() const {
   const PoolLock lock(mutex_);
   return drawn_layout();
 }
 
 // Frees that finalizers deferred are to come; until then what they free is allocated.
-Layout DeviceContext::drawn_layout() const {
-  Layout layout;
+report::Layout DeviceContext::drawn_layout() const {
+  report::Layout layout;
   if (device_.pool != nullptr) {
     device_.pool->for_each_place([&](AddressRange chunk) { layout.chunks.push_back(chunk); });
     device_.pool->for_each_region([&](const Region& region) VPMM_REQUIRES(pool_lock) {
@@ -59,7 +59,9 @@ Layout DeviceContext::drawn_layout() const {
   std::sort(layout.chunks.begin(), layout.chunks.end(),
             [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
   std::sort(layout.blocks.begin(), layout.blocks.end(),
-            [](const Block& a, const Block& b) { return a.range.begin < b.range.begin; });
+            [](const report::LayoutBlock& a, const report::LayoutBlock& b) {
+              return a.range.begin < b.range.begin;
+            });
   return layout;
 }
 
@@ -75,8 +77,8 @@ std::uint64_t DeviceContext::stream_id_of(const time::Stamp& stamp) const {
 }
 
 // What its user freed is free, also where a stream keeps it, a captured graph or other processes.
-Block DeviceContext::block_of(const Region& region) const {
-  Block block;
+report::LayoutBlock DeviceContext::block_of(const Region& region) const {
+  report::LayoutBlock block;
   block.range = region.range;
   block.state = region.state;
   if (region.state == RegionState::free || region.state == RegionState::zombie) {
@@ -97,10 +99,10 @@ Block DeviceContext::block_of(const Region& region) const {
   return block;
 }
 
-void DeviceContext::add_blocks_of_arena(DevicePtr stretch, Layout& layout) const {
+void DeviceContext::add_blocks_of_arena(DevicePtr stretch, report::Layout& layout) const {
   arenas_.for_each_block_around(
       stretch, [&](const arena::Block& part, bool is_pinned) VPMM_REQUIRES(pool_lock) {
-        Block block;
+        report::LayoutBlock block;
         block.range = part.range;
         block.arena = static_cast<std::uint64_t>(arenas_.arena_of(stretch));
         const bool is_live = part.is_live && !shares_.is_kept(part.range.begin);
@@ -120,8 +122,8 @@ void DeviceContext::add_blocks_of_arena(DevicePtr stretch, Layout& layout) const
       });
 }
 
-Block DeviceContext::block_of(const small::SmallPool::Part& part) const {
-  Block block;
+report::LayoutBlock DeviceContext::block_of(const small::SmallPool::Part& part) const {
+  report::LayoutBlock block;
   block.range = part.range;
   block.is_small = true;
   block.state = part.is_live ? RegionState::allocated : RegionState::free;
@@ -136,8 +138,8 @@ Block DeviceContext::block_of(const small::SmallPool::Part& part) const {
   return block;
 }
 
-Block DeviceContext::block_of(const driver_pool::Block& of_driver) const {
-  Block block;
+report::LayoutBlock DeviceContext::block_of(const driver_pool::Block& of_driver) const {
+  report::LayoutBlock block;
   block.range = {of_driver.begin, of_driver.requested};
   block.state = RegionState::allocated;
   block.requested = of_driver.requested;

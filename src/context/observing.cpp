@@ -3,7 +3,6 @@
 
 #include "base/message.hpp"
 #include "base/scope_exit.hpp"
-#include "context/headroom.hpp"
 #include "context/visit.hpp"
 #include "driver/driver_error.hpp"
 #include "observe/log.hpp"
@@ -11,6 +10,7 @@
 #include "process/process_gate.hpp"
 #include "process/recordings.hpp"
 #include "process/summary.hpp"
+#include "report/headroom.hpp"
 
 namespace vpmm::context {
 
@@ -81,7 +81,7 @@ void DeviceContext::trim_above_threshold(MutexLock& lock) {
 }
 
 Result<void> DeviceContext::preallocate(Bytes bytes) {
-  if (bytes > kAddressSpace)
+  if (bytes > pool::kAddressSpace)
     return Error{ErrorCode::out_of_memory,
                  message_of("{} bytes is more than any address space", bytes)};
   Result<void> done = preallocate_mapped(bytes);
@@ -160,7 +160,8 @@ Result<void> DeviceContext::remove_out_of_memory_callback(std::uint64_t id) {
 
 // --- listeners
 
-std::uint64_t DeviceContext::add_event_callback(EventKinds kinds, EventCallback callback) {
+std::uint64_t DeviceContext::add_event_callback(report::EventKinds kinds,
+                                                report::EventCallback callback) {
   const PoolLock lock(mutex_);
   const std::uint64_t id = recorder_.add_listener(kinds, std::move(callback));
   front_.refresh();
@@ -242,7 +243,7 @@ Result<driver::MemInfo> DeviceContext::memory_info() {
   const std::optional<Bytes> capacity = footprint_.capacity();
   const Bytes gpu_free =
       device_.pool == nullptr ? info.free : info.free / device_.page_size * device_.page_size;
-  info.free = Headroom(footprint_.held(), idle, gpu_free, capacity).left();
+  info.free = report::Headroom(footprint_.held(), idle, gpu_free, capacity).left();
   info.total = std::min(info.total, capacity.value_or(info.total));
   return info;
 }

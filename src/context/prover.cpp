@@ -76,17 +76,9 @@ bool Prover::prove_now() {
   return has_more && has_more.value();
 }
 
-// For what the pool itself knows to be used by several streams: VPMM_ANY_STREAM is about memory
-// whose streams nobody named.
-time::Timeline& Prover::all_streams() {
-  if (device_.config.any_stream == settings::AnyStreamOrder::legacy)
-    return device_.timelines.every_stream();
-  return device_.timelines.any_stream();
-}
-
 void Prover::prove_if_due() {
   if (device_.timelines.is_due(device_.timelines.any_stream()) ||
-      device_.timelines.is_due(all_streams()))
+      device_.timelines.is_due(device_.stamper.all_streams()))
     prove_everything();
 }
 
@@ -170,40 +162,6 @@ Result<void> Prover::wait_for(MutexLock& lock, std::shared_ptr<time::Event> proo
   }
   proof.reset();  // goes back to the event pool, so under the lock
   return driver::checked(Call::event_synchronize, waited);
-}
-
-// Note [Free on which stream]
-// The stream that is named, the streams that record_use named, and, when it is another one, the
-// stream of the allocation, whose queued work may use the memory too. More than two are "all
-// streams now".
-time::Stamp Prover::stamp_of(const Uses& uses, const pool::Caller& caller) {
-  Vector<time::Timeline*> timelines;
-  const auto add = [&](std::optional<time::TimelineId> id) VPMM_REQUIRES(pool_lock) {
-    time::Timeline* timeline = id ? device_.timelines.find(*id) : nullptr;
-    if (timeline != nullptr && !timeline->is_over &&
-        std::find(timelines.begin(), timelines.end(), timeline) == timelines.end())
-      timelines.push_back(timeline);
-  };
-  const time::Timeline* const owner = uses.owner ? device_.timelines.find(*uses.owner) : nullptr;
-  const bool names_owner =
-      !caller.stream && device_.config.unnamed_free == settings::UnnamedFree::allocating_stream &&
-      owner != nullptr && !owner->is_over;
-  const bool is_unnamed = !caller.stream && uses.others.empty();
-  if (caller.timeline == nullptr && !names_owner)
-    return time::Stamp(device_.timelines.next(
-        is_unnamed ? device_.timelines.any_stream() : all_streams(), uses.bytes));
-  if (caller.timeline != nullptr) add(caller.timeline->id);
-  add(uses.owner);
-  for (const time::TimelineId other : uses.others) add(other);
-  if (timelines.size() > 2) return stamp_of_all(uses.bytes);
-  const time::StampPart first = device_.timelines.next(*timelines[0], uses.bytes);
-  if (timelines.size() == 1) return time::Stamp(first);
-  timelines[1]->wanted = true;
-  return time::Stamp(first, device_.timelines.next(*timelines[1], 0));
-}
-
-time::Stamp Prover::stamp_of_all(Bytes bytes) {
-  return time::Stamp(device_.timelines.next(all_streams(), bytes));
 }
 
 }  // namespace vpmm::context

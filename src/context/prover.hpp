@@ -18,22 +18,6 @@ class Prover {
   Prover(Device& device, const Captures& captures, Peers& peers)
       : device_(device), captures_(captures), peers_(peers) {}
 
-  // Whose work may be the last to use memory that is freed.
-  struct Uses {
-    std::optional<time::TimelineId> owner;  // the stream of the allocation
-    const Vector<time::TimelineId>& others;
-    Bytes bytes;
-    // Whether that is the caller's stream alone.
-    bool are_of(const pool::Caller& caller) const {
-      return others.empty() && caller.timeline != nullptr &&
-             (!owner || owner == caller.timeline->id);
-    }
-  };
-  time::Stamp stamp_of(const Uses& uses, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // Behind everything queued so far.
-  time::Stamp stamp_of_all(Bytes bytes) VPMM_REQUIRES(pool_lock);
-  time::Timeline& all_streams() VPMM_REQUIRES(pool_lock);
-
   // --- without waiting ---
   // Asks the events of at most so many timelines. True: something is complete that was not known to
   // be.

@@ -48,13 +48,13 @@ observe::RecordingHeader DeviceContext::header() const {
   header.grain = device_.pool == nullptr ? device_.page_size : device_.pool->grain();
   for (const settings::SettingInForce& setting : settings::list_settings(device_.config))
     header.settings.emplace_back(setting.name, setting.value);
-  header.tag_name = &tag_name;
+  header.tag_name = &report::tag_name;
   return header;
 }
 
 std::vector<observe::LiveAllocation> DeviceContext::live_allocations() const {
   std::vector<observe::LiveAllocation> live;
-  for (const Block& block : drawn_layout().blocks) {
+  for (const report::LayoutBlock& block : drawn_layout().blocks) {
     if (block.state != region::RegionState::allocated) continue;
     observe::LiveAllocation allocation;
     allocation.address = block.range.begin;
@@ -82,7 +82,7 @@ Result<void> DeviceContext::start_recording(const std::string& path,
                                 options.window_ns};
   how.header.stacks = options.stacks;
   const MutexLock one_at_a_time(starting_recordings_);
-  CallLog* log = nullptr;
+  report::CallLog* log = nullptr;
   {
     const PoolLock lock(mutex_);
     // Before a file is replaced, perhaps the one that is being written.
@@ -134,7 +134,7 @@ Result<void> DeviceContext::stop_recording() {
 }
 
 void DeviceContext::mark(const std::string& text) {
-  if (CallLog* const log = front_.way().log) log->put(CallLog::Kind::mark, text);
+  if (report::CallLog* const log = front_.way().log) log->put(report::CallLog::Kind::mark, text);
 }
 
 void DeviceContext::sample_figures() {

@@ -24,8 +24,9 @@ bool is_shortage(const Result<DevicePtr>& result) {
 
 // A stream that captures gets whole pages, which stay with its graph; a stream-ordered allocation
 // would become a node of it.
-Result<DevicePtr> Router::allocate(MutexLock& lock, const Request& request, const Caller& caller) {
-  if (request.arena != ArenaId{}) return allocate_in_arena(lock, request, caller);
+Result<DevicePtr> Router::allocate(MutexLock& lock, const pool::Request& request,
+                                   const Caller& caller) {
+  if (request.arena != pool::ArenaId{}) return allocate_in_arena(lock, request, caller);
   using Server = small::SmallPool::Server;
   Server server = Server::driver_pool;
   if (device_.pool != nullptr)
@@ -54,7 +55,7 @@ Result<DevicePtr> Router::allocate(MutexLock& lock, const Request& request, cons
   return allocate_stream_ordered(lock, request, caller);
 }
 
-Result<DevicePtr> Router::allocate_one_chunk(MutexLock& lock, const Request& request,
+Result<DevicePtr> Router::allocate_one_chunk(MutexLock& lock, const pool::Request& request,
                                              const Caller& caller) {
   if (device_.pool != nullptr) return allocate_pages(lock, request, caller);
   return Error{
@@ -71,14 +72,14 @@ Result<void> Router::check_alignment(Bytes alignment) const {
                  alignment, page)};
 }
 
-Result<DevicePtr> Router::allocate_in_arena(MutexLock& lock, const Request& request,
+Result<DevicePtr> Router::allocate_in_arena(MutexLock& lock, const pool::Request& request,
                                             const Caller& caller) {
-  if (device_.pool == nullptr) return no_arenas();
+  if (device_.pool == nullptr) return arena::no_arenas();
   VPMM_TRY(check_alignment(request.alignment));
   return slow_path_.allocate_in_arena(lock, request, caller);
 }
 
-Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const Request& request,
+Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const pool::Request& request,
                                          const Caller& caller) {
   VPMM_TRY(check_alignment(request.alignment));
   // A page that serves less than a page shall not lie over two chunks and keep both from moving.
@@ -108,7 +109,7 @@ Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const Request& request
 }
 
 // When the driver's pool cannot grow, our idle memory makes room for it.
-Result<DevicePtr> Router::allocate_stream_ordered(MutexLock& lock, const Request& request,
+Result<DevicePtr> Router::allocate_stream_ordered(MutexLock& lock, const pool::Request& request,
                                                   const Caller& caller) {
   const auto once = [&]() VPMM_REQUIRES(pool_lock) {
     return device_.driver_pool->allocate(lock, request.bytes, caller.stream, caller.timeline);
@@ -157,7 +158,7 @@ Result<void> Router::preallocate_once(MutexLock& lock) {
   has_preallocated_ = true;
   if (device_.pool == nullptr || device_.config.pages == 0) return {};
   settings::note_mapped_ahead();
-  const std::uint64_t most = kAddressSpace / device_.pool->page_size();
+  const std::uint64_t most = pool::kAddressSpace / device_.pool->page_size();
   for (std::uint64_t missing = std::min(device_.config.pages, most), step = missing;
        step > 0 && missing > 0; step = std::min(step, missing)) {
     Result<void> done = device_.pool->preallocate(

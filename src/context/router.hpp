@@ -6,14 +6,14 @@
 #include "context/device.hpp"
 #include "context/footprint.hpp"
 #include "context/prover.hpp"
-#include "context/recorder.hpp"
 #include "context/slow_path.hpp"
+#include "report/recorder.hpp"
 
 namespace vpmm::context {
 
 class Router {
  public:
-  Router(Device& device, Captures& captures, Footprint& footprint, Recorder& recorder,
+  Router(Device& device, Captures& captures, Footprint& footprint, report::Recorder& recorder,
          Prover& prover, SlowPath& slow_path)
       : device_(device),
         captures_(captures),
@@ -22,21 +22,21 @@ class Router {
         prover_(prover),
         slow_path_(slow_path) {}
 
-  Result<DevicePtr> allocate(MutexLock& lock, const Request& request, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
+  Result<DevicePtr> allocate(MutexLock& lock, const pool::Request& request,
+                             const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // VPMM_PAGES, at the first allocation and best effort.
   Result<void> preallocate_once(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   bool has_preallocated() const VPMM_REQUIRES(pool_lock) { return has_preallocated_; }
 
  private:
   Result<void> check_alignment(Bytes alignment) const;
-  Result<DevicePtr> allocate_in_arena(MutexLock& lock, const Request& request,
+  Result<DevicePtr> allocate_in_arena(MutexLock& lock, const pool::Request& request,
                                       const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  Result<DevicePtr> allocate_pages(MutexLock& lock, const Request& request,
+  Result<DevicePtr> allocate_pages(MutexLock& lock, const pool::Request& request,
                                    const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  Result<DevicePtr> allocate_one_chunk(MutexLock& lock, const Request& request,
+  Result<DevicePtr> allocate_one_chunk(MutexLock& lock, const pool::Request& request,
                                        const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  Result<DevicePtr> allocate_stream_ordered(MutexLock& lock, const Request& request,
+  Result<DevicePtr> allocate_stream_ordered(MutexLock& lock, const pool::Request& request,
                                             const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   Result<void> keep_capacity(MutexLock& lock, DevicePtr begin, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
@@ -44,7 +44,7 @@ class Router {
   Device& device_;
   Captures& captures_;
   Footprint& footprint_;
-  Recorder& recorder_;
+  report::Recorder& recorder_;
   Prover& prover_;
   SlowPath& slow_path_;
   bool has_preallocated_ VPMM_GUARDED_BY(pool_lock) = false;

@@ -5,10 +5,10 @@
 #include <optional>
 #include <string>
 
+#include "arena/arenas.hpp"
 #include "base/address.hpp"
 #include "base/host_memory.hpp"
 #include "base/mutex.hpp"
-#include "context/arenas.hpp"
 #include "context/context.hpp"
 #include "context/device.hpp"
 #include "context/prover.hpp"
@@ -28,7 +28,7 @@ Error not_inside(DevicePtr ptr);  // any live allocation
 // Invariant: an entry is freed only while somebody holds it.
 class Shares {
  public:
-  Shares(Device& device, Prover& prover, Arenas& arenas)
+  Shares(Device& device, Prover& prover, arena::Arenas& arenas)
       : device_(device), prover_(prover), arenas_(arenas) {}
 
   // `of`: the allocation around the range, in the pool.
@@ -60,7 +60,7 @@ class Shares {
 
   Device& device_;
   Prover& prover_;
-  Arenas& arenas_;
+  arena::Arenas& arenas_;
   Map<DevicePtr, Share> by_begin_ VPMM_GUARDED_BY(pool_lock);
   HashMap<std::uint64_t, DevicePtr> by_id_ VPMM_GUARDED_BY(pool_lock);
 };

@@ -6,15 +6,15 @@
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
 #include "base/quantity.hpp"
-#include "context/shortage_report.hpp"
 #include "context/visit.hpp"
 #include "observe/log.hpp"
+#include "report/shortage_report.hpp"
 
 namespace vpmm::context {
 namespace {
 
 std::string name_of_tag(std::uint32_t tag) {
-  const char* const name = tag_name(tag);
+  const char* const name = report::tag_name(tag);
   if (tag == 0) return "untagged";
   return *name == '\0' ? message_of("{}", tag) : name;
 }
@@ -24,16 +24,17 @@ std::string name_of_stream(std::uint64_t stream) {
 }
 
 template <typename Number>
-std::vector<Holding> sorted(const std::map<Number, Holding>& sums) {
-  std::vector<Holding> holders;
+std::vector<report::Holding> sorted(const std::map<Number, report::Holding>& sums) {
+  std::vector<report::Holding> holders;
   holders.reserve(sums.size());
   for (const auto& [number, holder] : sums) holders.push_back(holder);
-  std::stable_sort(holders.begin(), holders.end(),
-                   [](const Holding& a, const Holding& b) { return a.bytes > b.bytes; });
+  std::stable_sort(
+      holders.begin(), holders.end(),
+      [](const report::Holding& a, const report::Holding& b) { return a.bytes > b.bytes; });
   return holders;
 }
 
-void count(Holding& holder, std::string name, Bytes bytes) {
+void count(report::Holding& holder, std::string name, Bytes bytes) {
   holder.name = std::move(name);
   holder.bytes += bytes;
   ++holder.allocations;
@@ -42,16 +43,16 @@ void count(Holding& holder, std::string name, Bytes bytes) {
 }  // namespace
 
 // What is the pool's: nothing of an external arena.
-void DeviceContext::add_holders(Shortage& shortage) const {
+void DeviceContext::add_holders(report::Shortage& shortage) const {
   Set<DevicePtr> external;
   arenas_.for_each_external([&](DevicePtr stretch) VPMM_REQUIRES(pool_lock) {
     arenas_.for_each_block_around(stretch, [&](const arena::Block& block, bool /*is_pinned*/) {
       external.insert(block.range.begin);
     });
   });
-  std::map<std::uint32_t, Holding> by_tag;
-  std::map<std::uint64_t, Holding> by_stream;
-  for (const Block& block : drawn_layout().blocks) {
+  std::map<std::uint32_t, report::Holding> by_tag;
+  std::map<std::uint64_t, report::Holding> by_stream;
+  for (const report::LayoutBlock& block : drawn_layout().blocks) {
     if (block.state != region::RegionState::allocated || external.contains(block.range.begin))
       continue;
     count(shortage.live, "live", block.requested);
@@ -63,8 +64,8 @@ void DeviceContext::add_holders(Shortage& shortage) const {
   shortage.by_stream = sorted(by_stream);
 }
 
-void DeviceContext::add_pending(Shortage& shortage) const {
-  std::map<std::uint64_t, Holding> by_timeline;
+void DeviceContext::add_pending(report::Shortage& shortage) const {
+  std::map<std::uint64_t, report::Holding> by_timeline;
   device_.timelines.for_each([&](const time::Timeline& timeline) VPMM_REQUIRES(pool_lock) {
     if (device_.pool == nullptr) return;
     const Bytes pending =
@@ -76,14 +77,15 @@ void DeviceContext::add_pending(Shortage& shortage) const {
   shortage.pending_on = sorted(by_timeline);
 }
 
-Shortage DeviceContext::look_at_shortage(const Request& request, const std::string& reason) const {
-  Shortage shortage;
+report::Shortage DeviceContext::look_at_shortage(const pool::Request& request,
+                                                 const std::string& reason) const {
+  report::Shortage shortage;
   const observe::Statistics now = figures();
   shortage.requested = request.bytes;
   // A request beyond any address space is not rounded: the sum could be beyond the type.
-  shortage.taken = request.bytes > kAddressSpace ? request.bytes
-                   : device_.small == nullptr    ? round_up(request.bytes, device_.page_size)
-                                                 : device_.small->size_of_pages(request.bytes);
+  shortage.taken = request.bytes > pool::kAddressSpace ? request.bytes
+                   : device_.small == nullptr          ? round_up(request.bytes, device_.page_size)
+                                              : device_.small->size_of_pages(request.bytes);
   if (request.tag != 0) shortage.tag = name_of_tag(request.tag);
   shortage.arena = static_cast<std::uint64_t>(request.arena);
   shortage.is_one_chunk = request.one_chunk;
@@ -114,23 +116,23 @@ Shortage DeviceContext::look_at_shortage(const Request& request, const std::stri
 
 // Of what it is when nobody could help any more; other threads may have changed it since the
 // request was refused. Where the process has no memory for a report the reason is all that is told.
-void DeviceContext::explain_shortage(const Request& request, Error& error) noexcept {
+void DeviceContext::explain_shortage(const pool::Request& request, Error& error) noexcept {
   const std::string reason =
       std::exchange(error.message, message_of("out of device memory: {}", error.message));
   try {
     Visit visit(*this);
     if (visit.status()) {
-      Shortage shortage = look_at_shortage(request, reason);
+      report::Shortage shortage = look_at_shortage(request, reason);
       shortage.stream = request.stream ? "a stream that is being captured" : "no stream";
       const Result<pool::Caller> caller =
           visit.identify(request.stream);  // asks no id where that breaks a capture
       if (caller && caller.value().timeline != nullptr)
         shortage.stream = device_.timelines.describe_stream(caller.value().timeline->id);
-      error.message = shortage_report(shortage);
+      error.message = report::shortage_report(shortage);
     }
   } catch (...) {  // NOLINT(bugprone-empty-catch): the reason alone
   }
-  observe::log(observe::LogLevel::info, "{}", first_line(error.message));
+  observe::log(observe::LogLevel::info, "{}", report::first_line(error.message));
 }
 
 }  // namespace vpmm::context

@@ -215,7 +215,7 @@ Result<DevicePtr> SlowPath::allocate_small(MutexLock& lock, Bytes bytes, Bytes a
 
 // Its stretches are asked for without a stream, so that they are complete. Where there is none,
 // requests below a page may spoil larger free blocks.
-Result<DevicePtr> SlowPath::allocate_in_arena(MutexLock& lock, const Request& request,
+Result<DevicePtr> SlowPath::allocate_in_arena(MutexLock& lock, const pool::Request& request,
                                               const Caller& caller) {
   using Room = arena::Arena::Room;
   VPMM_TRY(arenas_.enter(request.arena, caller));

@@ -8,15 +8,15 @@
 #include "context/device.hpp"
 #include "context/footprint.hpp"
 #include "context/prover.hpp"
-#include "context/recorder.hpp"
+#include "report/recorder.hpp"
 
 namespace vpmm::context {
 
 // Requires, of all calls: there is a pool.
 class SlowPath {
  public:
-  SlowPath(Device& device, Footprint& footprint, Recorder& recorder, Prover& prover, Arenas& arenas,
-           Allocations& allocations)
+  SlowPath(Device& device, Footprint& footprint, report::Recorder& recorder, Prover& prover,
+           arena::Arenas& arenas, Allocations& allocations)
       : device_(device),
         footprint_(footprint),
         recorder_(recorder),
@@ -36,7 +36,7 @@ class SlowPath {
   Result<DevicePtr> allocate_small(MutexLock& lock, Bytes bytes, Bytes alignment,
                                    const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // From what the arena has, or a stretch more.
-  Result<DevicePtr> allocate_in_arena(MutexLock& lock, const Request& request,
+  Result<DevicePtr> allocate_in_arena(MutexLock& lock, const pool::Request& request,
                                       const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   std::uint64_t pauses() const VPMM_REQUIRES(pool_lock) { return pauses_; }
 
@@ -59,9 +59,9 @@ class SlowPath {
 
   Device& device_;
   Footprint& footprint_;
-  Recorder& recorder_;
+  report::Recorder& recorder_;
   Prover& prover_;
-  Arenas& arenas_;
+  arena::Arenas& arenas_;
   Allocations& allocations_;
   std::uint64_t pauses_ VPMM_GUARDED_BY(pool_lock) =
       0;  // requests that waited before the pool would have grown

@@ -12,30 +12,30 @@
 #include <utility>
 
 #include "context/device.hpp"
-#include "context/recorder.hpp"
 #include "context/stream_table.hpp"
 #include "process/process_gate.hpp"
+#include "report/recorder.hpp"
 
 namespace vpmm::context {
 
 class StreamFront {
  public:
   using Client = small::SmallPool::Client;
-  StreamFront(const Device& device, const Recorder& recorder)
+  StreamFront(const Device& device, const report::Recorder& recorder)
       : driver_(device.inner), device_(device), recorder_(recorder) {}
 
   // What a call may do, asked once in it: whether it may be served from what its stream has cached,
   // and what is told of it then. While nothing is recorded that costs one load.
   struct Way {
     bool is_open = false;
-    CallLog* log = nullptr;  // null: nothing is recorded
+    report::CallLog* log = nullptr;  // null: nothing is recorded
     bool would_wait() const { return log != nullptr && log->would_wait(); }
   };
   Way way() const {
     const std::uintptr_t state = state_.load(std::memory_order_acquire);
     if (state == 0 || process::is_ending()) return {};
-    return {(state & kOpen) != 0,
-            reinterpret_cast<CallLog*>(state & ~kOpen)};  // NOLINT(performance-no-int-to-ptr)
+    return {(state & kOpen) != 0, reinterpret_cast<report::CallLog*>(
+                                      state & ~kOpen)};  // NOLINT(performance-no-int-to-ptr)
   }
   Client client_of(const Way& way, driver::StreamHandle stream) const;
   // Whoever has changed what decides that says so.
@@ -52,7 +52,7 @@ class StreamFront {
 
   driver::Driver& driver_;
   const Device& device_;
-  const Recorder& recorder_;
+  const report::Recorder& recorder_;
   static constexpr std::uintptr_t kOpen = 1;
   std::atomic<std::uintptr_t> state_{
       0};  // kOpen or 0, and the address of the log, which lives as long as the pool

@@ -23,7 +23,7 @@ class VPMM_SCOPED_LOCK DeviceContext::Visit {
   MutexLock& lock() { return *lock_; }
   // Who calls. The caller's timeline is not retired before the visit ends, also while the lock is
   // dropped.
-  Result<pool::Caller> identify(const Stream& stream, const time::TimelineId* bound = nullptr)
+  Result<pool::Caller> identify(const pool::Stream& stream, const time::TimelineId* bound = nullptr)
       VPMM_REQUIRES(pool_lock);
 
  private:

@@ -10,6 +10,30 @@
 
 namespace vpmm::pool {
 
+constexpr Bytes kAddressSpace = Bytes{1} << 47;  // a larger request is out of memory
+
+// The stream that orders a call. None: any-stream (the user names no stream).
+using Stream = std::optional<driver::StreamHandle>;
+
+// An arena of the program: memory that is kept together. The number is unique in the process. 0:
+// no arena.
+enum class ArenaId : std::uint64_t {};
+
+// A request as a user makes it.
+struct Request {
+  Bytes bytes = 0;
+  // A power of two. 0: the default (256 below a page, a page from there up; 512 in an arena).
+  Bytes alignment = 0;
+  Stream stream;
+  ArenaId arena{};
+  std::uint32_t tag = 0;    // for events, layouts and reports; 0: none
+  bool one_chunk = false;   // whole pages, backed by one physical chunk of their own
+  std::uint32_t stack = 0;  // of the call, for a recording; 0: not known
+
+  // Whether the cache of its stream may serve it.
+  bool is_plain() const { return tag == 0 && !one_chunk; }
+};
+
 // Whether the caller's stream may be given work (events, waits) right now.
 enum class Standing {
   ordinary,

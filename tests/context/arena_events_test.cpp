@@ -16,12 +16,12 @@
 namespace vpmm::test {
 namespace {
 
-using context::Block;
 using region::RegionState;
+using report::LayoutBlock;
 
 using Kinds = std::vector<EventKind>;
 
-constexpr context::ArenaOptions kOneChunk{true, true, 0, false};
+constexpr arena::ArenaOptions kOneChunk{true, true, 0, false};
 
 std::uint64_t number_of(ArenaId arena) { return static_cast<std::uint64_t>(arena); }
 
@@ -154,7 +154,7 @@ TEST_F(ArenaEvents, a_layout_shows_the_blocks_of_each_stretch) {
   world.use(freed, 600 * kKiB, a, kLongNs);
   world.deallocate(freed, a);
   const DevicePtr large = allocate_in(world, arena, 3 * kPage, b);
-  const context::Layout layout = world.pool().layout();
+  const report::Layout layout = world.pool().layout();
   expect_tiled(layout);
   std::map<DevicePtr, Bytes> reached;  // of each stretch
   for (const Block& block : blocks_of(layout, arena)) {
@@ -202,7 +202,7 @@ TEST_F(ArenaEvents, an_arena_of_one_chunk_each_has_one_chunk_behind_each_stretch
   for (const Bytes pages : {1U, 5U, 17U}) allocate_in(world, chunked, pages * kPage, a);
   allocate_in(world, chunked, 1000, a);
   ASSERT_EQ(log.stretches().size(), 4u);
-  const context::Layout layout = world.pool().layout();
+  const report::Layout layout = world.pool().layout();
   expect_tiled(layout);
   std::map<DevicePtr, Bytes> chunks;
   for (const AddressRange& chunk : layout.chunks) chunks[chunk.begin] = chunk.size;
@@ -237,7 +237,7 @@ class RandomArenas {
     EXPECT_EQ(world_.pool().validate(), "");
   }
   void check() {
-    const context::Layout layout = world_.pool().layout();
+    const report::Layout layout = world_.pool().layout();
     expect_tiled(layout,
                  has_memory_ ? std::vector<AddressRange>{memory_} : std::vector<AddressRange>{});
     std::map<DevicePtr, Bytes> shown;
@@ -264,7 +264,7 @@ class RandomArenas {
   ArenaId make(int kind) {
     return make_arena(world_, kind == 1   ? kOneChunk
                               : kind == 3 ? kExternal
-                                          : context::ArenaOptions{});
+                                          : arena::ArenaOptions{});
   }
   void fail_soon() {
     using driver::Call;
@@ -291,7 +291,7 @@ class RandomArenas {
     const StreamHandle stream = streams_[pick(3)];
     const Bytes bytes = pick(3) != 0 ? 1 + pick(1'900'000) : kPage * (1 + pick(8)) - pick(2);
     const std::uint32_t where = pick(6);
-    context::Request request{bytes, 0, stream};
+    pool::Request request{bytes, 0, stream};
     if (where < 4) request.arena = arenas_[where];
     const auto made =
         where < 4 ? world_.pool().allocate_in_arena(request) : world_.pool().allocate(request);
@@ -304,12 +304,12 @@ class RandomArenas {
   }
   void deallocate() {
     const auto freed = std::next(live_.begin(), pick(static_cast<std::uint32_t>(live_.size())));
-    const context::Stream stream = pick(2) != 0 ? context::Stream(streams_[pick(3)]) : std::nullopt;
+    const pool::Stream stream = pick(2) != 0 ? pool::Stream(streams_[pick(3)]) : std::nullopt;
     EXPECT_TRUE(world_.pool().deallocate(freed->first, stream).ok());
     live_.erase(freed);
   }
   // Blocks of arenas fill what they have, and blocks that are of none lie elsewhere.
-  void expect_stretches(const context::Layout& layout) {
+  void expect_stretches(const report::Layout& layout) {
     Runs stretches, blocks;
     for (const auto& [begin, bytes] : log_.stretches()) stretches.add({begin, bytes});
     for (const Block& block : layout.blocks)

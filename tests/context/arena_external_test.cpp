@@ -211,16 +211,16 @@ TEST_F(ExternalArena, sharing_its_memory_is_refused) {
 
 TEST_F(ExternalArena, a_layout_shows_its_blocks_and_no_chunk_behind_them) {
   world.allocate(3 * kPage, a);
-  context::Request request{1000, 0, a, arena};
+  pool::Request request{1000, 0, a, arena};
   request.tag = 9;
   const auto live = world.pool().allocate_in_arena(request);
   ASSERT_TRUE(live.ok());
   const DevicePtr freed = allocate_in(world, arena, kPage, a);
   world.use(freed, kPage, a, kLongNs);
   world.deallocate(freed, a);
-  const context::Layout layout = world.pool().layout();
+  const report::Layout layout = world.pool().layout();
   expect_tiled(layout, {memory});
-  const std::vector<context::Block> blocks = blocks_of(layout, arena);
+  const std::vector<report::LayoutBlock> blocks = blocks_of(layout, arena);
   ASSERT_EQ(blocks.size(), 3u);
   EXPECT_EQ(blocks[0].range, (AddressRange{live.value(), 1024}));
   EXPECT_EQ(blocks[0].requested, 1000u);
@@ -236,7 +236,7 @@ TEST_F(ExternalArena, after_a_reset_of_the_context_what_lives_is_known_still) {
   const AddressRange kept = user_memory(world, kPage);
   const ArenaId other = make_arena(world, kExternal);
   add_memory(world, other, kept);
-  context::Request request{1000, 0, a, other};
+  pool::Request request{1000, 0, a, other};
   request.tag = 9;
   ASSERT_TRUE(world.pool().allocate_in_arena(request).ok());
   ASSERT_TRUE(world.pool().reset().ok());
@@ -267,7 +267,7 @@ TEST_F(ExternalArena, memory_comes_back_as_it_was_added_when_nothing_lives_in_it
 TEST_F(ExternalArena, no_work_is_under_way_in_memory_that_comes_back) {
   const AddressRange second = user_memory(world, 16 * kPage);
   add_memory(world, arena, second);
-  for (const context::Stream stream : {context::Stream(a), context::Stream(b), context::Stream()}) {
+  for (const pool::Stream stream : {pool::Stream(a), pool::Stream(b), pool::Stream()}) {
     const DevicePtr ptr = allocate_in(world, arena, 10 * kPage, a);
     world.use(ptr, 10 * kPage, a, kLongNs);
     world.deallocate(ptr, stream);

@@ -414,7 +414,7 @@ TEST_F(ArenaOnPool, threads_may_share_an_arena) {
         ASSERT_TRUE(ptr.ok()) << message_of(ptr);
         world.use(ptr.value(), bytes, stream);
         ASSERT_TRUE(
-            world.pool().deallocate(ptr.value(), i % 5 == 0 ? context::Stream() : stream).ok());
+            world.pool().deallocate(ptr.value(), i % 5 == 0 ? pool::Stream() : stream).ok());
         if (i % 50 == 0) {
           EXPECT_TRUE(world.pool().trim(0).ok());
         }

@@ -18,9 +18,9 @@ using driver::CuResult;
 
 using Kinds = std::vector<EventKind>;
 
-context::EventKinds only(std::initializer_list<EventKind> kinds) {
-  context::EventKinds bits = 0;
-  for (const EventKind kind : kinds) bits |= context::bit_of(kind);
+report::EventKinds only(std::initializer_list<EventKind> kinds) {
+  report::EventKinds bits = 0;
+  for (const EventKind kind : kinds) bits |= report::bit_of(kind);
   return bits;
 }
 

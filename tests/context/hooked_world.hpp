@@ -45,14 +45,12 @@ class HookedWorld {
     EXPECT_EQ(sim.stream_create(StreamFlags::non_blocking, made), driver::CuResult::success);
     return made;
   }
-  DevicePtr allocate(Bytes bytes, context::Stream on) {
+  DevicePtr allocate(Bytes bytes, pool::Stream on) {
     auto made = pool->allocate({bytes, 0, on});
     EXPECT_TRUE(made.ok()) << message_of(made);
     return made ? made.value() : DevicePtr{};
   }
-  void deallocate(DevicePtr ptr, context::Stream on) {
-    EXPECT_TRUE(pool->deallocate(ptr, on).ok());
-  }
+  void deallocate(DevicePtr ptr, pool::Stream on) { EXPECT_TRUE(pool->deallocate(ptr, on).ok()); }
   void use(DevicePtr ptr, Bytes bytes, StreamHandle on, std::uint64_t duration_ns) {
     driver::sim::Kernel kernel;
     kernel.name = "write";
@@ -61,7 +59,7 @@ class HookedWorld {
     EXPECT_EQ(sim.launch(kernel, on), driver::CuResult::success);
   }
   // How long an allocation took, on the virtual clock.
-  std::uint64_t time_of(Bytes bytes, context::Stream on) {
+  std::uint64_t time_of(Bytes bytes, pool::Stream on) {
     const std::uint64_t begin = sim.now_ns();
     allocate(bytes, on);
     return sim.now_ns() - begin;

@@ -14,18 +14,18 @@
 namespace vpmm::test {
 namespace {
 
-using context::bit_of;
-using context::Block;
 using region::RegionState;
+using report::bit_of;
+using report::LayoutBlock;
 
-std::vector<Block> in_state(const context::Layout& layout, RegionState state) {
+std::vector<Block> in_state(const report::Layout& layout, RegionState state) {
   std::vector<Block> found;
   for (const Block& block : layout.blocks)
     if (block.state == state) found.push_back(block);
   return found;
 }
 
-Block at(const context::Layout& layout, DevicePtr begin) {
+Block at(const report::Layout& layout, DevicePtr begin) {
   for (const Block& block : layout.blocks)
     if (block.range.begin == begin) return block;
   ADD_FAILURE() << "no block begins at " << hex(begin);
@@ -40,7 +40,7 @@ std::uint64_t id_of(PoolWorld& world, StreamHandle stream) {
 
 TEST(Layout, of_a_pool_that_has_nothing_is_empty) {
   PoolWorld world(adaptive_world());
-  const context::Layout layout = world.pool().layout();
+  const report::Layout layout = world.pool().layout();
   EXPECT_TRUE(layout.blocks.empty());
   EXPECT_TRUE(layout.chunks.empty());
 }
@@ -50,7 +50,7 @@ TEST(Layout, shows_an_allocation_with_what_was_asked_for_and_its_stream) {
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(4 * kPage - 100, stream);
   const DevicePtr any = world.allocate(6 * kPage, std::nullopt);
-  const context::Layout layout = world.pool().layout();
+  const report::Layout layout = world.pool().layout();
   expect_tiled(layout);
   const Block block = at(layout, ptr);
   EXPECT_EQ(block.state, RegionState::allocated);
@@ -64,7 +64,7 @@ TEST(Layout, shows_an_allocation_with_what_was_asked_for_and_its_stream) {
 TEST(Layout, shows_where_chunks_end_inside_an_allocation) {
   PoolWorld world(page_world());
   const DevicePtr ptr = world.allocate(3 * kPage, world.stream());
-  const context::Layout layout = world.pool().layout();
+  const report::Layout layout = world.pool().layout();
   ASSERT_EQ(layout.chunks.size(), 3u);
   for (std::size_t i = 0; i < 3; ++i)
     EXPECT_EQ(layout.chunks[i], (AddressRange{ptr + i * kPage, kPage}));
@@ -116,7 +116,7 @@ TEST(Layout, shows_each_block_and_span_of_a_page_that_is_cut_and_what_is_idle_be
     world.deallocate(blocks[i], stream);
     live.erase(blocks[i]);
   }
-  const context::Layout layout = world.pool().layout();
+  const report::Layout layout = world.pool().layout();
   expect_tiled(layout);
   std::map<DevicePtr, Bytes> shown;
   for (const Block& block : in_state(layout, RegionState::allocated)) {
@@ -136,7 +136,7 @@ TEST(Layout, a_block_that_waits_for_another_stream_is_free_and_not_complete) {
   const DevicePtr next = world.allocate(1000, stream);
   ASSERT_TRUE(world.pool().record_use(ptr, other).ok());
   world.deallocate(ptr, stream);
-  const context::Layout layout = world.pool().layout();
+  const report::Layout layout = world.pool().layout();
   expect_tiled(layout);
   const std::vector<Block> live = in_state(layout, RegionState::allocated);
   ASSERT_EQ(live.size(), 1u);
@@ -169,7 +169,7 @@ TEST(Layout, memory_of_the_drivers_own_pool_is_shown_and_has_no_chunk) {
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(1000, stream);
-  const context::Layout layout = world.pool().layout();
+  const report::Layout layout = world.pool().layout();
   EXPECT_TRUE(layout.chunks.empty());
   EXPECT_EQ(at(layout, ptr).requested, 1000u);
   EXPECT_EQ(at(layout, ptr).stream_id, id_of(world, stream));
@@ -187,7 +187,7 @@ TEST(Layout, old_places_of_chunks_that_moved_are_zombies_and_hold_no_chunk) {
     world.deallocate(pages[i], stream);
   }
   const DevicePtr two = world.allocate(2 * kPage, stream);
-  const context::Layout layout = world.pool().layout();
+  const report::Layout layout = world.pool().layout();
   EXPECT_FALSE(in_state(layout, RegionState::zombie).empty());
   EXPECT_EQ(layout.chunks.size(), 4u);
   EXPECT_EQ(at(layout, two).range.size, 2 * kPage);
@@ -233,13 +233,13 @@ TEST_P(RandomLayout, is_what_live_allocations_and_events_say_whatever_fails) {
             std::next(live.begin(),
                       static_cast<std::ptrdiff_t>(pick(static_cast<std::uint32_t>(live.size()))));
         ASSERT_TRUE(world.pool()
-                        .deallocate(freed->first, pick(2) ? context::Stream(stream) : std::nullopt)
+                        .deallocate(freed->first, pick(2) ? pool::Stream(stream) : std::nullopt)
                         .ok());
         live.erase(freed);
       }
       world.faults().clear_plan();
       ASSERT_EQ(world.pool().validate(), "");
-      const context::Layout layout = world.pool().layout();
+      const report::Layout layout = world.pool().layout();
       expect_tiled(layout);
       std::map<DevicePtr, Bytes> shown;
       for (const Block& block : in_state(layout, RegionState::allocated))

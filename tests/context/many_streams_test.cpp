@@ -36,12 +36,12 @@ class Crowd {
   }
   // Warm calls of these streams never look which context is current.
   std::uint64_t calls_through_the_lock() { return world.calls().count(Call::ctx_get_current); }
-  DevicePtr take(Bytes bytes, context::Stream stream) {
+  DevicePtr take(Bytes bytes, pool::Stream stream) {
     auto made = world.pool().allocate({bytes, 0, stream});
     EXPECT_TRUE(made.ok()) << message_of(made);
     return made ? made.value() : DevicePtr{};
   }
-  void give(DevicePtr ptr, context::Stream stream) {
+  void give(DevicePtr ptr, pool::Stream stream) {
     EXPECT_TRUE(world.pool().deallocate(ptr, stream).ok());
   }
   void pair(Bytes bytes, StreamHandle stream) {
@@ -283,10 +283,9 @@ TEST(StreamsThatGo, leave_nothing_behind_when_their_memory_is_freed_later) {
       ASSERT_EQ(crowd.world.sim().stream_destroy(stream), CuResult::success);
       if (live.size() < 100) continue;
       for (const DevicePtr ptr : live)
-        ASSERT_TRUE(
-            crowd.world.pool()
-                .deallocate(ptr, i % 2 == 0 ? context::Stream(crowd.streams[0]) : std::nullopt)
-                .ok());
+        ASSERT_TRUE(crowd.world.pool()
+                        .deallocate(ptr, i % 2 == 0 ? pool::Stream(crowd.streams[0]) : std::nullopt)
+                        .ok());
       live.clear();
       crowd.world.sim().advance_host_ns(1'000'000);
     }

@@ -15,15 +15,15 @@ using driver::Call;
 class OneChunk : public ::testing::TestWithParam<bool> {
  protected:
   static WorldOptions options() { return GetParam() ? page_world() : adaptive_world(); }
-  static Result<DevicePtr> try_allocate(PoolWorld& world, Bytes bytes, context::Stream stream,
+  static Result<DevicePtr> try_allocate(PoolWorld& world, Bytes bytes, pool::Stream stream,
                                         Bytes alignment = 0) {
-    context::Request request{bytes, alignment, stream};
+    pool::Request request{bytes, alignment, stream};
     request.one_chunk = true;
     auto result = world.pool().allocate(request);
     EXPECT_EQ(world.pool().validate(), "");
     return result;
   }
-  static DevicePtr allocate(PoolWorld& world, Bytes bytes, context::Stream stream,
+  static DevicePtr allocate(PoolWorld& world, Bytes bytes, pool::Stream stream,
                             Bytes alignment = 0) {
     const auto result = try_allocate(world, bytes, stream, alignment);
     EXPECT_TRUE(result.ok()) << message_of(result);
@@ -235,7 +235,7 @@ TEST(OneChunkWithoutPool, needs_the_virtual_memory_pool) {
   WorldOptions options = adaptive_world();
   options.config.pool_enabled = false;
   PoolWorld world(options);
-  context::Request request{kPage, 0, world.stream()};
+  pool::Request request{kPage, 0, world.stream()};
   request.one_chunk = true;
   expect_error(world.pool().allocate(request), ErrorCode::unsupported, {"one physical chunk"});
 }

@@ -219,7 +219,7 @@ TEST_P(Peers, a_free_without_a_stream_waits_for_work_of_the_peer) {
     world.use(ptr, bytes, world.far, kLongerNs);
     world.deallocate(ptr, std::nullopt);
     for (int i = 0; i < 20; ++i) {
-      const DevicePtr other = world.allocate(bytes, i % 2 == 0 ? context::Stream(a) : std::nullopt);
+      const DevicePtr other = world.allocate(bytes, i % 2 == 0 ? pool::Stream(a) : std::nullopt);
       EXPECT_NE(other, ptr);
       world.use(other, bytes, a);
     }
@@ -376,8 +376,7 @@ TEST_P(Peers, a_reset_of_the_pool_s_own_device_does_not_free_what_a_peer_uses) {
     ASSERT_EQ(world.sim().ctx_set_current(world.near_context), CuResult::success);
     a = world.stream();
     for (int i = 0; i < 20; ++i)
-      world.use(world.allocate(4 * kPage, i % 2 == 0 ? context::Stream(a) : std::nullopt), kPage,
-                a);
+      world.use(world.allocate(4 * kPage, i % 2 == 0 ? pool::Stream(a) : std::nullopt), kPage, a);
     world.wait();
     EXPECT_EQ(world.statistics().pending_bytes, 0u);
   }

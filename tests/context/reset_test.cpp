@@ -73,7 +73,7 @@ class ResetBeside : public ::testing::Test {
     EXPECT_EQ(sim.stream_create(driver::StreamFlags::non_blocking, made), CuResult::success);
     return made;
   }
-  DevicePtr allocate(Bytes bytes, context::Stream stream) {
+  DevicePtr allocate(Bytes bytes, pool::Stream stream) {
     const auto made = pool->allocate({bytes, 0, stream});
     EXPECT_TRUE(made.ok());
     return made ? made.value() : DevicePtr{};

@@ -53,7 +53,7 @@ class ShortageOrder : public ::testing::TestWithParam<std::tuple<Scarcity, Step>
   }
   void fill() {
     Bytes left = kPages;
-    const auto take = [&](Bytes pages, context::Stream on) {
+    const auto take = [&](Bytes pages, pool::Stream on) {
       left -= pages;
       return world.allocate(pages * kPage, on);
     };

@@ -5,18 +5,17 @@
 #include <string>
 #include <vector>
 
-#include "context/tags.hpp"
+#include "report/tags.hpp"
 #include "support/event_log.hpp"
 #include "support/pool_world_words.hpp"
 
 namespace vpmm::test {
 namespace {
 
-using context::bit_of;
+using report::bit_of;
 
-DevicePtr allocate_tagged(PoolWorld& world, Bytes bytes, context::Stream stream,
-                          std::uint32_t tag) {
-  context::Request request{bytes, 0, stream};
+DevicePtr allocate_tagged(PoolWorld& world, Bytes bytes, pool::Stream stream, std::uint32_t tag) {
+  pool::Request request{bytes, 0, stream};
   request.tag = tag;
   const auto result = world.pool().allocate(request);
   EXPECT_TRUE(result.ok()) << message_of(result);
@@ -26,7 +25,7 @@ DevicePtr allocate_tagged(PoolWorld& world, Bytes bytes, context::Stream stream,
 
 // None: nothing live begins there.
 std::optional<std::uint32_t> tag_at(PoolWorld& world, DevicePtr ptr) {
-  for (const context::Block& block : world.pool().layout().blocks)
+  for (const report::LayoutBlock& block : world.pool().layout().blocks)
     if (block.range.begin == ptr && block.state == region::RegionState::allocated) return block.tag;
   return std::nullopt;
 }
@@ -38,7 +37,7 @@ TEST_P(Tags, are_in_events_and_layouts_until_the_allocation_is_freed) {
   PoolWorld world(adaptive_world());
   const StreamHandle stream = world.stream();
   std::vector<Event> told;
-  const context::EventKinds kinds =
+  const report::EventKinds kinds =
       bit_of(EventKind::allocate) | bit_of(EventKind::free) | bit_of(EventKind::record_use);
   const auto id =
       world.pool().add_event_callback(kinds, [&](const Event& event) { told.push_back(event); });
@@ -59,7 +58,7 @@ TEST_P(Tags, do_not_outlive_their_allocation_whoever_frees_it) {
                      stream);  // what a cache could serve from now on
     const DevicePtr ptr = allocate_tagged(world, GetParam(), stream, 7);
     EXPECT_EQ(tag_at(world, ptr), 7u);
-    world.deallocate(ptr, is_named ? context::Stream(stream) : std::nullopt);
+    world.deallocate(ptr, is_named ? pool::Stream(stream) : std::nullopt);
     for (int i = 0; i < 4; ++i) EXPECT_EQ(tag_at(world, world.allocate(GetParam(), stream)), 0u);
   }
 }
@@ -107,11 +106,11 @@ TEST(Tag, names_what_lives_in_the_report_of_a_shortage) {
   PoolWorld world(adaptive_world());
   const StreamHandle stream = world.stream();
   world.pool().set_capacity(8 * kPage);
-  context::set_tag_name(41, "weights");
+  report::set_tag_name(41, "weights");
   allocate_tagged(world, 2 * kPage, stream, 41);
   allocate_tagged(world, 1 * kPage, stream, 41);
   allocate_tagged(world, 1000, stream, 42);
-  context::Request request{8 * kPage, 0, stream};
+  pool::Request request{8 * kPage, 0, stream};
   request.tag = 43;
   const EventLog log(world.pool(), bit_of(EventKind::out_of_memory));
   expect_error(world.pool().allocate(request), ErrorCode::out_of_memory,
@@ -121,15 +120,15 @@ TEST(Tag, names_what_lives_in_the_report_of_a_shortage) {
 }
 
 TEST(Tag, names_are_the_processs_and_their_texts_stay) {
-  EXPECT_STREQ(context::tag_name(1001), "");
-  context::set_tag_name(1001, "cache");
-  const char* const first = context::tag_name(1001);
+  EXPECT_STREQ(report::tag_name(1001), "");
+  report::set_tag_name(1001, "cache");
+  const char* const first = report::tag_name(1001);
   EXPECT_STREQ(first, "cache");
-  context::set_tag_name(1001, "other");
+  report::set_tag_name(1001, "other");
   EXPECT_STREQ(first, "cache");
-  EXPECT_STREQ(context::tag_name(1001), "other");
-  context::set_tag_name(1001, "");
-  EXPECT_STREQ(context::tag_name(1001), "");
+  EXPECT_STREQ(report::tag_name(1001), "other");
+  report::set_tag_name(1001, "");
+  EXPECT_STREQ(report::tag_name(1001), "");
 }
 
 }  // namespace

@@ -83,18 +83,18 @@ void FaultWorld::open() {
     fail("open: " + created.error().message);
 }
 
-std::size_t FaultWorld::allocate(Bytes bytes, context::Stream stream) {
-  return allocate(context::Request{bytes, 0, stream});
+std::size_t FaultWorld::allocate(Bytes bytes, pool::Stream stream) {
+  return allocate(pool::Request{bytes, 0, stream});
 }
 
-std::size_t FaultWorld::allocate(const context::Request& request) {
+std::size_t FaultWorld::allocate(const pool::Request& request) {
   allocations_.emplace_back();
   if (pool_ == nullptr) return allocations_.size() - 1;
   return take_over(within([&] { return pool_->allocate(request); }), request.bytes,
                    request.stream.value_or(streams_[1]));
 }
 
-std::size_t FaultWorld::make_arena(const context::ArenaOptions& options) {
+std::size_t FaultWorld::make_arena(const arena::ArenaOptions& options) {
   arenas_.emplace_back();
   if (pool_ == nullptr) return arenas_.size() - 1;
   const auto made = within([&] { return pool_->create_arena(options); });
@@ -102,9 +102,9 @@ std::size_t FaultWorld::make_arena(const context::ArenaOptions& options) {
   return arenas_.size() - 1;
 }
 
-std::size_t FaultWorld::allocate_in(std::size_t arena, Bytes bytes, context::Stream stream) {
+std::size_t FaultWorld::allocate_in(std::size_t arena, Bytes bytes, pool::Stream stream) {
   allocations_.emplace_back();
-  if (pool_ == nullptr || arenas_[arena] == context::ArenaId{}) return allocations_.size() - 1;
+  if (pool_ == nullptr || arenas_[arena] == pool::ArenaId{}) return allocations_.size() - 1;
   return take_over(within([&] {
                      return pool_->allocate_in_arena({bytes, 0, stream, arenas_[arena]});
                    }),
@@ -112,9 +112,9 @@ std::size_t FaultWorld::allocate_in(std::size_t arena, Bytes bytes, context::Str
 }
 
 std::size_t FaultWorld::allocate_again(std::size_t arena, DevicePtr begin, Bytes bytes,
-                                       context::Stream stream) {
+                                       pool::Stream stream) {
   allocations_.emplace_back();
-  if (pool_ == nullptr || is_null(begin) || arenas_[arena] == context::ArenaId{})
+  if (pool_ == nullptr || is_null(begin) || arenas_[arena] == pool::ArenaId{})
     return allocations_.size() - 1;
   must(sim_.ctx_synchronize(), "wait");
   return take_over(within([&] {
@@ -124,18 +124,18 @@ std::size_t FaultWorld::allocate_again(std::size_t arena, DevicePtr begin, Bytes
 }
 
 void FaultWorld::trim_arena(std::size_t arena) {
-  if (pool_ == nullptr || arenas_[arena] == context::ArenaId{}) return;
+  if (pool_ == nullptr || arenas_[arena] == pool::ArenaId{}) return;
   done(within([&] { return pool_->trim_arena(arenas_[arena]); }), "trim an arena");
 }
 
 void FaultWorld::release_arena(std::size_t arena) {
-  if (pool_ == nullptr || arenas_[arena] == context::ArenaId{}) return;
+  if (pool_ == nullptr || arenas_[arena] == pool::ArenaId{}) return;
   if (done(within([&] { return pool_->release_arena(arenas_[arena]); }), "release an arena"))
-    arenas_[arena] = context::ArenaId{};
+    arenas_[arena] = pool::ArenaId{};
 }
 
 void FaultWorld::add_memory(std::size_t arena, Bytes bytes) {
-  if (pool_ == nullptr || arenas_[arena] == context::ArenaId{}) return;
+  if (pool_ == nullptr || arenas_[arena] == pool::ArenaId{}) return;
   AddressRange memory{{}, bytes};
   must(sim_.mem_alloc(bytes, memory.begin), "allocate memory for an arena");
   if (done(within([&] { return pool_->add_to_arena(arenas_[arena], memory); }),
@@ -146,7 +146,7 @@ void FaultWorld::add_memory(std::size_t arena, Bytes bytes) {
 }
 
 void FaultWorld::take_memory(std::size_t arena) {
-  if (pool_ == nullptr || arenas_[arena] == context::ArenaId{}) return;
+  if (pool_ == nullptr || arenas_[arena] == pool::ArenaId{}) return;
   const auto taken = within([&] { return pool_->take_from_arena(arenas_[arena]); });
   if (!done(taken, "take memory from an arena") || taken.value().empty()) return;
   if (std::erase(given_, taken.value()) != 1)
@@ -199,7 +199,7 @@ void FaultWorld::write(Live& live, StreamHandle stream) {
 }
 
 // A free that fails has freed nothing; one that succeeds has, whatever else went wrong.
-void FaultWorld::deallocate(std::size_t number, context::Stream stream) {
+void FaultWorld::deallocate(std::size_t number, pool::Stream stream) {
   if (pool_ == nullptr || !allocations_[number]) return;
   const DevicePtr ptr = allocations_[number]->ptr;
   note_free(number, within([&] { return pool_->deallocate(ptr, stream); }));
@@ -214,7 +214,7 @@ void FaultWorld::deallocate_bound(std::size_t number, std::size_t stream) {
 }
 
 // An error does not say which of them it was.
-void FaultWorld::deallocate_many(const std::vector<std::size_t>& numbers, context::Stream stream) {
+void FaultWorld::deallocate_many(const std::vector<std::size_t>& numbers, pool::Stream stream) {
   if (pool_ == nullptr) return;
   std::vector<DevicePtr> pointers;
   for (const std::size_t number : numbers)
@@ -356,9 +356,9 @@ void FaultWorld::record() {
 
 void FaultWorld::listen() {
   if (pool_ == nullptr) return;
-  const context::EventKinds all = (context::EventKinds{1} << context::kEventKinds) - 1;
+  const report::EventKinds all = (report::EventKinds{1} << report::kEventKinds) - 1;
   done(within([&]() -> Result<std::uint64_t> {
-         return pool_->add_event_callback(all, [this](const context::Event&) { ++events_; });
+         return pool_->add_event_callback(all, [this](const report::Event&) { ++events_; });
        }),
        "add_event_callback");
 }

@@ -35,19 +35,18 @@ class FaultWorld {
   void open();  // creates the pool; others do nothing without one
   driver::StreamHandle stream(std::size_t number) const { return streams_[number]; }
   std::size_t allocate(Bytes bytes,
-                       context::Stream stream);  // a number for the calls below; it may have failed
-  std::size_t allocate(const context::Request& request);
+                       pool::Stream stream);  // a number for the calls below; it may have failed
+  std::size_t allocate(const pool::Request& request);
   DevicePtr address(std::size_t number) const {
     return allocations_[number]->ptr;
   }  // of one that did not fail
   std::size_t allocate_bound(
       Bytes bytes, std::size_t stream);  // by an object that knows the stream from here on
   // By a number; it may have failed.
-  std::size_t make_arena(const context::ArenaOptions& options = {});
-  std::size_t allocate_in(std::size_t arena, Bytes bytes, context::Stream stream);
+  std::size_t make_arena(const arena::ArenaOptions& options = {});
+  std::size_t allocate_in(std::size_t arena, Bytes bytes, pool::Stream stream);
   // `begin`: of what was freed there, and whose work is over; null: nothing is done.
-  std::size_t allocate_again(std::size_t arena, DevicePtr begin, Bytes bytes,
-                             context::Stream stream);
+  std::size_t allocate_again(std::size_t arena, DevicePtr begin, Bytes bytes, pool::Stream stream);
   void trim_arena(std::size_t arena);
   void release_arena(std::size_t arena);
   // Memory of the user's, for an arena that is external. What comes back is freed at once.
@@ -56,9 +55,9 @@ class FaultWorld {
   DevicePtr address_of(std::size_t number) const {  // null: it failed
     return allocations_[number] ? allocations_[number]->ptr : DevicePtr{};
   }
-  void deallocate(std::size_t number, context::Stream stream);
+  void deallocate(std::size_t number, pool::Stream stream);
   void deallocate_bound(std::size_t number, std::size_t stream);
-  void deallocate_many(const std::vector<std::size_t>& numbers, context::Stream stream);
+  void deallocate_many(const std::vector<std::size_t>& numbers, pool::Stream stream);
   void deallocate_deferred(std::size_t number);
   void record_use(std::size_t number, driver::StreamHandle stream);
   void set_peer_access();                  // for device 1, whose context the user makes active
@@ -149,7 +148,7 @@ class FaultWorld {
   std::unique_ptr<context::Context> pool_;
   std::vector<std::unique_ptr<context::BoundStream>> bound_;  // by stream
   std::vector<std::optional<Live>> allocations_;
-  std::vector<context::ArenaId> arenas_;
+  std::vector<pool::ArenaId> arenas_;
   std::vector<AddressRange> given_;  // to arenas
   std::vector<Shared> shared_;
   std::optional<driver::StreamHandle> peer_stream_;

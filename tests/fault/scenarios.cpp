@@ -8,7 +8,7 @@
 namespace vpmm::fault {
 namespace {
 
-constexpr context::Stream kAny = std::nullopt;
+constexpr pool::Stream kAny = std::nullopt;
 
 void growth(FaultWorld& w) {
   w.allocate(4 * kMiB, w.stream(1));
@@ -76,7 +76,7 @@ void without_streams(FaultWorld& w) {
 // Tags, one chunk each, and somebody who hears of everything.
 void told_and_tagged(FaultWorld& w) {
   const auto request = [&](Bytes bytes, bool one_chunk) {
-    context::Request made{bytes, 0, w.stream(1)};
+    pool::Request made{bytes, 0, w.stream(1)};
     made.tag = 7;
     made.one_chunk = one_chunk;
     return made;
@@ -101,7 +101,7 @@ void making_one_chunk(FaultWorld& w) {
   for (int i = 0; i < 12; ++i) pages.push_back(w.allocate(2 * kMiB, w.stream(1)));
   for (const std::size_t number : pages) w.deallocate(number, w.stream(1));
   w.pass(1'000'000);
-  context::Request request{20 * kMiB, 0, w.stream(2)};
+  pool::Request request{20 * kMiB, 0, w.stream(2)};
   request.one_chunk = true;
   w.allocate(request);
 }
@@ -452,12 +452,12 @@ Scenario random_scenario(std::uint64_t seed) {
   const auto run = [seed](FaultWorld& w) {
     std::mt19937_64 random(seed);
     const auto below = [&](std::uint64_t n) { return random() % n; };
-    const auto stream = [&] { return below(5) == 0 ? kAny : context::Stream(w.stream(below(4))); };
-    std::vector<std::pair<std::size_t, context::Stream>> live;
+    const auto stream = [&] { return below(5) == 0 ? kAny : pool::Stream(w.stream(below(4))); };
+    std::vector<std::pair<std::size_t, pool::Stream>> live;
     for (int i = 0; i < 16; ++i) {
       const std::uint64_t what = below(16);
       if (what < 8 || live.empty()) {
-        const context::Stream on = stream();
+        const pool::Stream on = stream();
         const Bytes bytes = below(3) == 0 ? 1 + below(2 * kMiB) : (1 + below(10)) * 2 * kMiB;
         live.emplace_back(w.allocate(bytes, on), on);
       } else if (what < 14) {

@@ -41,12 +41,12 @@ class PoolOnGpu : public GpuTest {
     pool_ = std::move(created).value();
     return *pool_;
   }
-  DevicePtr allocate(Bytes bytes, context::Stream stream) {
+  DevicePtr allocate(Bytes bytes, pool::Stream stream) {
     auto result = pool_->allocate({bytes, 0, stream});
     EXPECT_TRUE(result.ok()) << (result ? "" : result.error().message);
     return result ? result.value() : DevicePtr{};
   }
-  void deallocate(DevicePtr ptr, context::Stream stream) {
+  void deallocate(DevicePtr ptr, pool::Stream stream) {
     const auto result = pool_->deallocate(ptr, stream);
     EXPECT_TRUE(result.ok()) << (result ? "" : result.error().message);
   }
@@ -319,7 +319,7 @@ class RandomProgram {
     const StreamHandle stream = streams_[below(streams_.size())];
     const Bytes bytes = random_size();
     const bool names_stream = below(8) != 0;
-    auto ptr = pool_.allocate({bytes, 0, names_stream ? context::Stream(stream) : std::nullopt});
+    auto ptr = pool_.allocate({bytes, 0, names_stream ? pool::Stream(stream) : std::nullopt});
     ASSERT_TRUE(ptr.ok()) << ptr.error().message;
     const auto pattern = static_cast<std::uint32_t>(random_());
     EXPECT_OK(world_.launch_fill(stream, {ptr.value(), bytes}, pattern));
@@ -336,7 +336,7 @@ class RandomProgram {
         driver_.memcpy_device_to_host_async(&sample.seen, where, sizeof sample.seen, gone.stream));
     const std::uint64_t how = below(8);
     const auto freed =
-        pool_.deallocate(gone.ptr, how == 0 ? std::nullopt : context::Stream(gone.stream));
+        pool_.deallocate(gone.ptr, how == 0 ? std::nullopt : pool::Stream(gone.stream));
     EXPECT_TRUE(freed.ok()) << freed.error().message;
   }
 

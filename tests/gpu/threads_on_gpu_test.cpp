@@ -117,7 +117,7 @@ class Worker {
     const StreamHandle home = stream();
     const bool is_named = below(6) != 0;
     const auto made =
-        shared_.pool.allocate({bytes, 0, is_named ? context::Stream(home) : std::nullopt});
+        shared_.pool.allocate({bytes, 0, is_named ? pool::Stream(home) : std::nullopt});
     if (!made) {  // the observer limits the pool
       shared_.expect(made.error().code == ErrorCode::out_of_memory, made.error().message);
       if (!mine_.empty()) free(draw(), 0);

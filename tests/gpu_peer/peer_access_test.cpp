@@ -27,12 +27,12 @@ class PeerAccessOnGpus : public TwoGpus {
     EXPECT_OK(driver().stream_destroy(far_));
     EXPECT_EQ(world_->complaints(), "");
   }
-  DevicePtr allocate(Bytes bytes, context::Stream stream) {
+  DevicePtr allocate(Bytes bytes, pool::Stream stream) {
     auto result = pool_->allocate({bytes, 0, stream});
     EXPECT_TRUE(result.ok()) << (result ? "" : result.error().message);
     return result ? result.value() : DevicePtr{};
   }
-  void deallocate(DevicePtr ptr, context::Stream stream) {
+  void deallocate(DevicePtr ptr, pool::Stream stream) {
     const auto result = pool_->deallocate(ptr, stream);
     EXPECT_TRUE(result.ok()) << (result ? "" : result.error().message);
   }
@@ -116,7 +116,7 @@ TEST_P(PeerAccessOnGpus,
     deallocate(ptr, std::nullopt);
     std::vector<DevicePtr> next;
     for (int i = 0; i < 20; ++i) {
-      next.push_back(allocate(bytes, i % 2 == 0 ? context::Stream(near_) : std::nullopt));
+      next.push_back(allocate(bytes, i % 2 == 0 ? pool::Stream(near_) : std::nullopt));
       fill_near({next.back(), bytes}, 2);
     }
     EXPECT_EQ(driver().stream_query(far_), CuResult::not_ready) << "nobody waited";

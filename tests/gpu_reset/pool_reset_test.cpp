@@ -39,7 +39,7 @@ class PoolReset : public ::testing::TestWithParam<WorldKind> {
     EXPECT_EQ(world_->complaints(), "");
   }
   driver::Driver& driver() { return world_->driver(); }
-  DevicePtr allocate(Bytes bytes, context::Stream stream) {
+  DevicePtr allocate(Bytes bytes, pool::Stream stream) {
     auto result = pool_->allocate({bytes, 0, stream});
     EXPECT_TRUE(result.ok()) << (result ? "" : result.error().message);
     return result ? result.value() : DevicePtr{};

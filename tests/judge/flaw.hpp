@@ -24,7 +24,7 @@ class Flaw {
   virtual Result<DevicePtr> allocated(context::Context& /*pool*/, Result<DevicePtr> result) {
     return result;
   }
-  virtual Result<void> deallocate(context::Context& pool, DevicePtr ptr, context::Stream stream) {
+  virtual Result<void> deallocate(context::Context& pool, DevicePtr ptr, pool::Stream stream) {
     return pool.deallocate(ptr, stream);
   }
   virtual Result<void> record_use(context::Context& pool, DevicePtr ptr,

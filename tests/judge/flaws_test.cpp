@@ -63,7 +63,7 @@ class FailsWithoutNeed final : public Flaw {
 };
 
 class ForgetsToFree final : public Flaw {
-  Result<void> deallocate(context::Context& pool, DevicePtr ptr, context::Stream stream) override {
+  Result<void> deallocate(context::Context& pool, DevicePtr ptr, pool::Stream stream) override {
     if (rarely_.now()) return {};
     return pool.deallocate(ptr, stream);
   }
@@ -97,7 +97,7 @@ class MapsTooMuch final : public Flaw {
 
 // Takes every graph for destroyed.
 class ForgetsGraphs final : public Flaw {
-  Result<void> deallocate(context::Context& pool, DevicePtr ptr, context::Stream stream) override {
+  Result<void> deallocate(context::Context& pool, DevicePtr ptr, pool::Stream stream) override {
     constexpr std::uint64_t kMostCaptures = 30;
     const auto freed = pool.deallocate(ptr, stream);
     for (std::uint64_t id = 1; id < kMostCaptures; ++id)

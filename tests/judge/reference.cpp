@@ -264,7 +264,7 @@ std::string Reference::compare(std::size_t pool, const observe::Statistics& said
 
 // Every live block is in the picture, at its place and with its size, and beside them only frees
 // not carried out.
-std::string Reference::compare(std::size_t pool, const context::Layout& said) const {
+std::string Reference::compare(std::size_t pool, const report::Layout& said) const {
   if (has_unknown(pool)) return "";
   std::map<DevicePtr, const Block*> known;
   std::uint64_t missing = 0;
@@ -273,7 +273,7 @@ std::string Reference::compare(std::size_t pool, const context::Layout& said) co
     known[block.range.begin] = &block;
     missing += block.state == State::live ? 1 : 0;
   }
-  for (const context::Block& block : said.blocks) {
+  for (const report::LayoutBlock& block : said.blocks) {
     if (block.state != region::RegionState::allocated) continue;
     const auto found = known.find(block.range.begin);
     if (found == known.end()) return fmt::format("picture: {} are free", to_text(block.range));

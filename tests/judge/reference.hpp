@@ -16,8 +16,8 @@
 #include "base/address.hpp"
 #include "base/bytes.hpp"
 #include "base/result.hpp"
-#include "context/layout.hpp"
 #include "observe/statistics.hpp"
+#include "report/layout.hpp"
 
 namespace vpmm::judge {
 
@@ -79,7 +79,7 @@ class Reference {
 
   // --- comparisons ---
   std::string compare(std::size_t pool, const observe::Statistics& said) const;
-  std::string compare(std::size_t pool, const context::Layout& said) const;
+  std::string compare(std::size_t pool, const report::Layout& said) const;
   std::string compare_events(std::size_t pool, std::uint64_t allocated, std::uint64_t freed) const;
   std::string compare_free_memory(std::size_t pool, Bytes free, Bytes total) const;
 

@@ -88,15 +88,15 @@ bool Trial::expect(const Result<T>& result, const char* what) {
 }
 template bool Trial::expect(const Result<void>&, const char*);
 template bool Trial::expect(const Result<Bytes>&, const char*);
-template bool Trial::expect(const Result<context::ArenaId>&, const char*);
+template bool Trial::expect(const Result<pool::ArenaId>&, const char*);
 template bool Trial::expect(const Result<driver::MemInfo>&, const char*);
 
 // Events tell the reference of arenas' stretches; those of allocations and frees are counted.
 void Trial::listen(std::size_t number) {
-  using context::EventKind;
-  context::EventKinds kinds = bit_of(EventKind::arena_grow) | bit_of(EventKind::arena_shrink);
+  using report::EventKind;
+  report::EventKinds kinds = bit_of(EventKind::arena_grow) | bit_of(EventKind::arena_shrink);
   if (setting_.listens != 0) kinds |= bit_of(EventKind::allocate) | bit_of(EventKind::free);
-  pool(number).add_event_callback(kinds, [this, number](const context::Event& event) {
+  pool(number).add_event_callback(kinds, [this, number](const report::Event& event) {
     if (event.kind == EventKind::arena_grow)
       reference_.grow_arena(number, event.arena, {event.ptr, event.bytes});
     if (event.kind == EventKind::arena_shrink) reference_.shrink_arena(event.ptr);

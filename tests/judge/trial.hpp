@@ -66,7 +66,7 @@ class Trial {
   };
   struct Arena {
     std::size_t pool = 0;
-    context::ArenaId id{};
+    pool::ArenaId id{};
     std::set<std::uint64_t> users;  // keys of streams
     bool is_for_graphs = false;
   };

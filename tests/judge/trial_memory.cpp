@@ -47,9 +47,9 @@ bool Trial::may_be_lost(const Memory& memory) const {
 // `stream` null: none is named.
 Result<DevicePtr> Trial::request(const Operation& o, Stream* stream) {
   const std::size_t number = pool_number(o);
-  const context::Stream named = stream != nullptr ? context::Stream(stream->handle) : std::nullopt;
+  const pool::Stream named = stream != nullptr ? pool::Stream(stream->handle) : std::nullopt;
   if (flaw_.refuses()) return Error{ErrorCode::out_of_memory, "a flaw"};
-  context::Request request{o.bytes, o.alignment, named};
+  pool::Request request{o.bytes, o.alignment, named};
   request.one_chunk = (o.flag & kOneChunk) != 0 && setting_.has_vmm != 0 && config_.pool_enabled;
   request.tag = (o.flag & kTagged) != 0 ? kTag : 0;
   if (o.arena == 0) {
@@ -145,8 +145,7 @@ void Trial::allocate_many(const Operation& o) {
   std::vector<DevicePtr> made(sizes.size());
   Result<void> result;
   on_thread_of(o, stream, [&] {
-    const context::Stream named =
-        stream != nullptr ? context::Stream(stream->handle) : std::nullopt;
+    const pool::Stream named = stream != nullptr ? pool::Stream(stream->handle) : std::nullopt;
     result = pool(pool_number(o)).allocate_many(sizes, named, made);
   });
   for (std::size_t i = 0; result && i < sizes.size(); ++i)

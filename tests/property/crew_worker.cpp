@@ -73,7 +73,7 @@ class Crew::Worker {
     const auto result =
         by_object != nullptr
             ? by_object->allocate(bytes, 0)
-            : pool().allocate({bytes, 0, is_named ? context::Stream(home) : std::nullopt});
+            : pool().allocate({bytes, 0, is_named ? pool::Stream(home) : std::nullopt});
     if (!result)
       return crew_.expect(result.error().code == ErrorCode::out_of_memory,
                           result.error().message.c_str());

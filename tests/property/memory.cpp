@@ -46,7 +46,7 @@ void World::operator()(const Allocate& o) {
       by_object != nullptr
           ? by_object->allocate(o.bytes, o.alignment)
           : at.pool->allocate(
-                {o.bytes, o.alignment, is_named ? context::Stream(stream.handle) : std::nullopt});
+                {o.bytes, o.alignment, is_named ? pool::Stream(stream.handle) : std::nullopt});
   if (!result) return judge_shortage(at, result.error(), {round_up(o.bytes, page()), 0});
   const Bytes grain = scene_.config.page_chunks ? page() : std::max(64 * kKiB, page() / 32);
   const Bytes expected =
@@ -70,7 +70,7 @@ void World::operator()(const AllocateMany& o) {
   }
   std::vector<DevicePtr> made(sizes.size());
   const auto result =
-      at.pool->allocate_many(sizes, is_named ? context::Stream(stream.handle) : std::nullopt, made);
+      at.pool->allocate_many(sizes, is_named ? pool::Stream(stream.handle) : std::nullopt, made);
   if (!result) {
     if (std::any_of(made.begin(), made.end(), [](DevicePtr ptr) { return !is_null(ptr); }))
       fail("some of many allocations are there though they failed");

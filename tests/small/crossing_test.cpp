@@ -22,7 +22,7 @@ class Crossing : public SmallTest {
       world.use(spans.back(), kRun, stream);
     }
   }
-  void deallocate_all(context::Stream stream) {
+  void deallocate_all(pool::Stream stream) {
     for (const DevicePtr span : spans) world.deallocate(span, stream);
     spans.clear();
   }
@@ -97,7 +97,7 @@ TEST_P(Crossing, it_keeps_its_two_pages_and_no_other) {
 TEST_P(Crossing, freed_by_whom_ever_it_serves_another_stream) {
   allocate(60, a);
   for (std::size_t i = 0; i < spans.size(); ++i)
-    world.deallocate(spans[i], i % 2 == 0 ? context::Stream(b) : std::nullopt);
+    world.deallocate(spans[i], i % 2 == 0 ? pool::Stream(b) : std::nullopt);
   world.wait();
   const Bytes before = mapped();
   allocate(60, b);
@@ -198,7 +198,7 @@ TEST_P(Crossing, smaller_requests_in_the_rest_of_an_segment_that_is_parted_survi
         ++it;
         continue;
       }
-      world.deallocate(it->first, random() % 2 == 0 ? context::Stream(a) : std::nullopt);
+      world.deallocate(it->first, random() % 2 == 0 ? pool::Stream(a) : std::nullopt);
       it = live.erase(it);
     }
     world.wait();

@@ -245,7 +245,7 @@ TEST_P(Mortal, blocks_that_outlive_their_stream_are_freed_by_others) {
   }
   for (std::size_t i = 0; i < left.size(); ++i) {
     EXPECT_EQ(world.pool().query(left[i] + 10).value().begin, left[i]);
-    world.deallocate(left[i], i % 2 == 0 ? context::Stream(a) : std::nullopt);
+    world.deallocate(left[i], i % 2 == 0 ? pool::Stream(a) : std::nullopt);
     const DevicePtr next = world.allocate(5000, a);
     world.use(next, 5000, a);
     world.deallocate(next, a);

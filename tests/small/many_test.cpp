@@ -13,7 +13,7 @@ class Many : public SmallTest {
 };
 
 TEST_P(Many, requests_give_each_what_it_asked_for_and_null_for_nothing) {
-  for (const context::Stream stream : {context::Stream(a), context::Stream()})
+  for (const pool::Stream stream : {pool::Stream(a), pool::Stream()})
     for (int round = 0; round < 3; ++round) {
       std::vector<DevicePtr> made(mixed.size(), DevicePtr{1});
       ASSERT_TRUE(world.pool().allocate_many(mixed, stream, made).ok());
@@ -83,7 +83,7 @@ TEST_P(Many, requests_are_none_when_the_callback_throws) {
 }
 
 TEST_P(Many, frees_go_on_after_a_bad_pointer_and_name_the_first) {
-  for (const context::Stream stream : {context::Stream(a), context::Stream(b), context::Stream()}) {
+  for (const pool::Stream stream : {pool::Stream(a), pool::Stream(b), pool::Stream()}) {
     std::vector<DevicePtr> made(mixed.size());
     ASSERT_TRUE(world.pool().allocate_many(mixed, a, made).ok());
     const DevicePtr inside = made[3] + 8;

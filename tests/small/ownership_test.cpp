@@ -19,7 +19,7 @@ class Ownership : public SmallTest {
     EXPECT_EQ(changes(before, after), "");
     EXPECT_EQ(world.pool().validate(), "");
   }
-  void expect_bad_free(DevicePtr ptr, context::Stream stream, const std::string& words = "") {
+  void expect_bad_free(DevicePtr ptr, pool::Stream stream, const std::string& words = "") {
     expect_mistake(
         ptr, [&] { return world.pool().deallocate(ptr, stream); }, words);
   }
@@ -102,9 +102,9 @@ TEST_P(Ownership, a_free_inside_an_allocation_is_refused_and_names_both_addresse
 
 TEST_P(Ownership, a_second_free_is_refused_whoever_made_the_first_and_whoever_tries) {
   for (const Bytes bytes : kSizes) {
-    const std::array<context::Stream, 3> streams{a, b, std::nullopt};
-    for (const context::Stream first : streams)
-      for (const context::Stream second : streams) {
+    const std::array<pool::Stream, 3> streams{a, b, std::nullopt};
+    for (const pool::Stream first : streams)
+      for (const pool::Stream second : streams) {
         const DevicePtr ptr = world.allocate(bytes, a);
         world.deallocate(ptr, first);
         expect_bad_free(ptr, second);
@@ -142,7 +142,7 @@ TEST_P(Ownership, addresses_of_others_are_refused_by_every_call_that_takes_one) 
        {DevicePtr{reinterpret_cast<std::uintptr_t>(&host)}, DevicePtr{1},
         DevicePtr{~std::uint64_t{0}}, block + 1000 * kPage, block + 256 * kKiB}) {
     SCOPED_TRACE(hex(foreign));
-    for (const context::Stream stream : {context::Stream(a), context::Stream()})
+    for (const pool::Stream stream : {pool::Stream(a), pool::Stream()})
       expect_bad_free(foreign, stream);
     expect_mistake(foreign, [&] { return world.pool().record_use(foreign, b); });
     expect_unknown(foreign);

@@ -30,7 +30,7 @@ class Races : public SmallTest {
 
 TEST_P(Races, of_two_frees_of_one_allocation_at_once_one_is_a_mistake_and_changes_nothing) {
   for (const Bytes bytes : kSizes)
-    for (const context::Stream slow : {context::Stream(b), context::Stream()}) {
+    for (const pool::Stream slow : {pool::Stream(b), pool::Stream()}) {
       SCOPED_TRACE(bytes);
       warm(bytes, a);
       const DevicePtr ptr = world.allocate(bytes, a);

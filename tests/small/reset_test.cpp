@@ -99,7 +99,7 @@ TEST_P(SmallReset, what_a_stream_with_a_handle_used_again_frees_is_not_taken_for
     const StreamHandle other = world.stream();
     world.use(world.allocate(bytes, other), bytes, other);  // notices the reset
     for (const std::size_t last : {2, 3}) {
-      world.deallocate(live[last], last == 2 ? context::Stream(after) : std::nullopt);
+      world.deallocate(live[last], last == 2 ? pool::Stream(after) : std::nullopt);
       for (int i = 0; i < 3; ++i) world.use(world.allocate(bytes, other), bytes, other);
     }
     world.wait();

@@ -20,8 +20,7 @@ class Sharing : public SmallTest {
   // `ptr` too early.
   void everybody_allocates(Bytes bytes) {
     for (int i = 0; i < 3; ++i)
-      for (const context::Stream stream :
-           {context::Stream(a), context::Stream(b), context::Stream(c)}) {
+      for (const pool::Stream stream : {pool::Stream(a), pool::Stream(b), pool::Stream(c)}) {
         const DevicePtr ptr = world.allocate(bytes, stream);
         world.use(ptr, bytes, *stream);
         given.insert(ptr);
@@ -236,7 +235,7 @@ TEST_P(Sharing, a_stream_frees_warm_what_it_allocated_in_another_thread) {
 
 TEST_P(Sharing, after_everything_is_freed_and_complete_nothing_stays_mapped) {
   std::vector<DevicePtr> live;
-  const std::array<context::Stream, 4> streams{a, b, c, std::nullopt};
+  const std::array<pool::Stream, 4> streams{a, b, c, std::nullopt};
   for (std::size_t i = 0; i < 400; ++i) {
     live.push_back(world.allocate(kSizes[i % kSizes.size()] - i % 100, streams[i % 4]));
     if (i % 4 != 3) world.use(live.back(), 100, *streams[i % 4]);

@@ -71,13 +71,13 @@ class Figures : public SmallTest {
  protected:
   Ledger ledger;
 
-  DevicePtr begin(Bytes bytes, context::Stream stream) {
+  DevicePtr begin(Bytes bytes, pool::Stream stream) {
     const auto made = world.pool().allocate({bytes, 0, stream});
     EXPECT_TRUE(made.ok());
     ledger.allocated(made.value(), bytes, world.pool().query(made.value()).value().usable);
     return made.value();
   }
-  void end(std::size_t index, context::Stream stream) {
+  void end(std::size_t index, pool::Stream stream) {
     ASSERT_TRUE(world.pool().deallocate(ledger.freed(index), stream).ok());
   }
   void check() {
@@ -100,9 +100,9 @@ TEST_P(Figures, of_one_stream_are_exact_after_every_warm_call) {
 
 TEST_P(Figures, stay_exact_while_memory_is_recalled_and_other_streams_take_part) {
   std::mt19937_64 random(12);
-  const std::array<context::Stream, 3> streams{a, b, std::nullopt};
+  const std::array<pool::Stream, 3> streams{a, b, std::nullopt};
   for (int i = 0; i < 2000; ++i) {
-    const context::Stream stream = streams[random() % 3];
+    const pool::Stream stream = streams[random() % 3];
     const std::uint64_t what = random() % 40;
     if (what == 0)
       world.wait();

@@ -28,7 +28,7 @@ class Warm : public SmallTest {
     for (const std::string& call : world.calls().stop_listing()) ++counts[call];
     return counts;
   }
-  void pair(Bytes bytes, context::Stream stream) {
+  void pair(Bytes bytes, pool::Stream stream) {
     const auto made = world.pool().allocate({bytes, 0, stream});
     ASSERT_TRUE(made.ok());
     ASSERT_TRUE(world.pool().deallocate(made.value(), stream).ok());

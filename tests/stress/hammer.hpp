@@ -84,7 +84,7 @@ class Hammer {
 
   // The pool's calls, for memory that must not be handed out twice. `bound`, where there is one, is
   // of `stream`.
-  Result<DevicePtr> allocate(Bytes bytes, context::Stream stream,
+  Result<DevicePtr> allocate(Bytes bytes, pool::Stream stream,
                              context::BoundStream* bound = nullptr) {
     Watchdog::doing("allocate");
     auto made = bound != nullptr ? bound->allocate(bytes, 0) : pool_->allocate({bytes, 0, stream});
@@ -98,7 +98,7 @@ class Hammer {
     for (std::size_t i = 0; result && i < sizes.size(); ++i) add(made[i], sizes[i]);
     return result;
   }
-  void deallocate(DevicePtr ptr, context::Stream stream, context::BoundStream* bound = nullptr) {
+  void deallocate(DevicePtr ptr, pool::Stream stream, context::BoundStream* bound = nullptr) {
     Watchdog::doing("deallocate");
     live_.remove(ptr);
     const auto freed = bound != nullptr ? bound->deallocate(ptr) : pool_->deallocate(ptr, stream);

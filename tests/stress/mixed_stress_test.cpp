@@ -103,7 +103,7 @@ class Round {
     void allocate() {
       const Bytes bytes = size();
       const bool is_named = below(6) != 0;
-      const auto made = hammer_.allocate(bytes, is_named ? context::Stream(own_) : std::nullopt,
+      const auto made = hammer_.allocate(bytes, is_named ? pool::Stream(own_) : std::nullopt,
                                          is_named && below(3) != 0 ? bound_.get() : nullptr);
       if (made) return take_over(made.value(), bytes, is_named);
       EXPECT_EQ(made.error().code, ErrorCode::out_of_memory) << made.error().message;

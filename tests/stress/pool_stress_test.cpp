@@ -22,13 +22,12 @@ void churn(Hammer& hammer, std::uint64_t thread, int rounds) {
   std::vector<DevicePtr> live;
   for (int i = 0; i < rounds && hammer.goes_on(); ++i) {
     const Bytes bytes = random() % 3 == 0 ? 1 + random() % kMiB : (1 + random() % 12) * kMiB;
-    const auto made =
-        hammer.allocate(bytes, random() % 4 == 0 ? std::nullopt : context::Stream(own));
+    const auto made = hammer.allocate(bytes, random() % 4 == 0 ? std::nullopt : pool::Stream(own));
     if (made) live.push_back(made.value());
     while (live.size() > 6 || (!made && !live.empty())) {
       const std::uint64_t way = random() % 3;
       if (way == 0) hammer.deallocate_deferred(live.back());
-      if (way != 0) hammer.deallocate(live.back(), way == 1 ? context::Stream(own) : std::nullopt);
+      if (way != 0) hammer.deallocate(live.back(), way == 1 ? pool::Stream(own) : std::nullopt);
       live.pop_back();
     }
   }

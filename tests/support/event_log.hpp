@@ -11,10 +11,10 @@
 
 namespace vpmm::test {
 
-using context::Event;
-using context::EventKind;
+using report::Event;
+using report::EventKind;
 
-constexpr context::EventKinds kEveryKind = (context::EventKinds{1} << context::kEventKinds) - 1;
+constexpr report::EventKinds kEveryKind = (report::EventKinds{1} << report::kEventKinds) - 1;
 
 // From a pool that has nothing yet. A chunk is at one place; what is allocated lies in chunks, or
 // in memory that an arena was given, and is freed as it was allocated. Where it hears of arenas:
@@ -22,8 +22,8 @@ constexpr context::EventKinds kEveryKind = (context::EventKinds{1} << context::k
 // and goes with nothing live in it.
 class EventLog {
  public:
-  explicit EventLog(context::Context& pool, context::EventKinds kinds = kEveryKind)
-      : pool_(pool), hears_of_arenas_((kinds & context::bit_of(EventKind::arena_grow)) != 0) {
+  explicit EventLog(context::Context& pool, report::EventKinds kinds = kEveryKind)
+      : pool_(pool), hears_of_arenas_((kinds & report::bit_of(EventKind::arena_grow)) != 0) {
     id_ = pool.add_event_callback(kinds, [this](const Event& event) { note(event); });
   }
   ~EventLog() { EXPECT_TRUE(pool_.remove_event_callback(id_).ok()); }

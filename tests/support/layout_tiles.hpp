@@ -27,10 +27,10 @@ class Runs {
 
 // Blocks and chunks ascend and do not overlap, and what is free or allocated is what chunks back,
 // to the byte, or all of `external`: memory that arenas were given, by address.
-inline void expect_tiled(const context::Layout& layout,
+inline void expect_tiled(const report::Layout& layout,
                          const std::vector<AddressRange>& external = {}) {
   DevicePtr reached{};
-  for (const context::Block& block : layout.blocks) {
+  for (const report::LayoutBlock& block : layout.blocks) {
     EXPECT_GE(block.range.begin, reached);
     reached = block.range.end();
   }
@@ -42,7 +42,7 @@ inline void expect_tiled(const context::Layout& layout,
   Runs backed, used, given, external_used;
   for (const AddressRange& chunk : layout.chunks) backed.add(chunk);
   for (const AddressRange& range : external) given.add(range);
-  for (const context::Block& block : layout.blocks) {
+  for (const report::LayoutBlock& block : layout.blocks) {
     if (block.state != region::RegionState::free && block.state != region::RegionState::allocated)
       continue;
     (is_external(block.range.begin) ? external_used : used).add(block.range);
@@ -52,10 +52,10 @@ inline void expect_tiled(const context::Layout& layout,
 }
 
 // The blocks of one arena.
-inline std::vector<context::Block> blocks_of(const context::Layout& layout,
-                                             context::ArenaId arena) {
-  std::vector<context::Block> blocks;
-  for (const context::Block& block : layout.blocks)
+inline std::vector<report::LayoutBlock> blocks_of(const report::Layout& layout,
+                                                  pool::ArenaId arena) {
+  std::vector<report::LayoutBlock> blocks;
+  for (const report::LayoutBlock& block : layout.blocks)
     if (block.arena == static_cast<std::uint64_t>(arena)) blocks.push_back(block);
   return blocks;
 }

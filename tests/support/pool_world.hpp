@@ -91,13 +91,13 @@ class PoolWorld {
     EXPECT_EQ(sim_.stream_create(flags, stream), driver::CuResult::success);
     return stream;
   }
-  DevicePtr allocate(Bytes bytes, context::Stream stream, Bytes alignment = 0) {
+  DevicePtr allocate(Bytes bytes, pool::Stream stream, Bytes alignment = 0) {
     auto result = pool_->allocate({bytes, alignment, stream});
     EXPECT_TRUE(result.ok()) << (result ? "" : result.error().message);
     EXPECT_EQ(pool_->validate(), "");
     return result ? result.value() : DevicePtr{};
   }
-  void deallocate(DevicePtr ptr, context::Stream stream) {
+  void deallocate(DevicePtr ptr, pool::Stream stream) {
     const auto result = pool_->deallocate(ptr, stream);
     EXPECT_TRUE(result.ok()) << (result ? "" : result.error().message);
     EXPECT_EQ(pool_->validate(), "");

@@ -5,14 +5,14 @@
 
 namespace vpmm::test {
 
-using context::ArenaId;
+using pool::ArenaId;
 
-inline ArenaId make_arena(PoolWorld& world, const context::ArenaOptions& options = {}) {
+inline ArenaId make_arena(PoolWorld& world, const arena::ArenaOptions& options = {}) {
   const auto arena = world.pool().create_arena(options);
   EXPECT_TRUE(arena.ok()) << message_of(arena);
   return arena ? arena.value() : ArenaId{};
 }
-inline DevicePtr allocate_in(PoolWorld& world, ArenaId arena, Bytes bytes, context::Stream stream,
+inline DevicePtr allocate_in(PoolWorld& world, ArenaId arena, Bytes bytes, pool::Stream stream,
                              Bytes alignment = 0) {
   const auto result = world.pool().allocate_in_arena({bytes, alignment, stream, arena});
   EXPECT_TRUE(result.ok()) << message_of(result);
@@ -20,7 +20,7 @@ inline DevicePtr allocate_in(PoolWorld& world, ArenaId arena, Bytes bytes, conte
   return result ? result.value() : DevicePtr{};
 }
 inline DevicePtr allocate_at(PoolWorld& world, ArenaId arena, AddressRange place,
-                             context::Stream stream) {
+                             pool::Stream stream) {
   const auto result = world.pool().allocate_at(arena, place, stream);
   EXPECT_TRUE(result.ok()) << message_of(result);
   EXPECT_EQ(world.pool().validate(), "");
@@ -37,7 +37,7 @@ inline Bytes trim(PoolWorld& world, ArenaId arena) {
   return released ? released.value() : 0;
 }
 // --- memory of the user's, for arenas that are external ---
-constexpr context::ArenaOptions kExternal{false, true, 0, true};
+constexpr arena::ArenaOptions kExternal{false, true, 0, true};
 
 inline AddressRange user_memory(PoolWorld& world, Bytes bytes) {
   DevicePtr begin{};

@@ -1,12 +1,12 @@
-// context: what the report of a shortage says, and which advice it gives when.
-#include "context/shortage_report.hpp"
+// report: what the report of a shortage says, and which advice it gives when.
+#include "report/shortage_report.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
-namespace vpmm::context {
+namespace vpmm::report {
 namespace {
 
 using testing::Contains;
@@ -214,4 +214,4 @@ TEST(ShortageAdvice, names_shared_pages_and_the_limit_of_mappings) {
 }
 
 }  // namespace
-}  // namespace vpmm::context
+}  // namespace vpmm::report

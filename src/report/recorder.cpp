@@ -1,7 +1,7 @@
-// context: telling of allocations, frees and what else happens.
-#include "context/recorder.hpp"
+// report: telling of allocations, frees and what else happens.
+#include "report/recorder.hpp"
 
-namespace vpmm::context {
+namespace vpmm::report {
 namespace {
 
 constexpr std::uint64_t kBetweenSamplesNs = 10'000'000;
@@ -17,21 +17,19 @@ CallLog& Recorder::provide_log() {
     given_up_.reserve(given_up_.size() + 1);
     given_up_.push_back(std::move(log_));
   }
-  if (log_ == nullptr) log_ = std::make_unique<CallLog>(device_.driver);
+  if (log_ == nullptr) log_ = std::make_unique<CallLog>(driver_);
   return *log_;
 }
 
 void Recorder::start(std::shared_ptr<observe::TraceWriter> writer) {
   writer_ = std::move(writer);
   sampled_ns_ = 0;
-  device_.driver.set_observer(log_.get());
-  listen();
+  driver_.set_observer(log_.get());
 }
 
 std::shared_ptr<observe::TraceWriter> Recorder::stop() {
   std::shared_ptr<observe::TraceWriter> writer = std::move(writer_);
-  device_.driver.set_observer(nullptr);
-  listen();
+  driver_.set_observer(nullptr);
   return writer;
 }
 
@@ -53,15 +51,13 @@ bool Recorder::remove_listener(std::uint64_t id) {
 void Recorder::listen() {
   wanted_ = 0;
   for (const Listener& listener : listeners_) wanted_ |= listener.kinds;
-  const bool wants_mappings = wants(EventKind::map) || wants(EventKind::unmap) || is_recording();
-  if (device_.pool != nullptr) device_.pool->set_mapping_observer(wants_mappings ? this : nullptr);
 }
 
 // The pool is in the middle of its work, so nothing that is thrown may pass.
 void Recorder::tell(Event event) noexcept {
   if (!wants(event.kind)) return;
-  event.time_ns = device_.driver.now_ns();
-  event.device = device_.primary.device();
+  event.time_ns = driver_.now_ns();
+  event.device = device_;
   for (const Listener& listener : listeners_) {
     if ((listener.kinds & bit_of(event.kind)) == 0) continue;
     try {
@@ -73,22 +69,11 @@ void Recorder::tell(Event event) noexcept {
 
 // --- what happens
 
-void Recorder::allocated(DevicePtr begin, const Request& request, const pool::Caller& caller,
-                         std::optional<AddressRange> block) {
+void Recorder::allocated(AddressRange range, DevicePtr begin, const pool::Request& request,
+                         const pool::Caller& caller) {
   if (request.tag != 0) tags_.add(begin, request.bytes, request.tag);
   tell({EventKind::allocate, begin, request.bytes, request.stream, request.tag,
         static_cast<std::uint64_t>(request.arena)});
-  if (observer_ == nullptr && log() == nullptr) return;
-  const region::Region* const region = device_.allocated_around(begin);
-  AddressRange range{begin, request.bytes};
-  if (block) {
-    range = *block;
-  } else if (region != nullptr && small::SmallPool::is_arena(*region)) {
-    // A program that is wrong may have freed the address on another thread already.
-    if (const auto found = device_.small->find(*region, begin)) range = found->range;
-  } else if (region != nullptr) {
-    range = region->range;
-  }
   if (CallLog* const recording = log())
     recording->allocated(begin, request, range.size, CallLog::by(caller));
   observe_begin(range, request.stream);
@@ -105,7 +90,7 @@ void Recorder::free_failed(AddressRange range, std::uint32_t tag, const pool::Ca
   if (tag != 0) tags_.add(range.begin, range.size, tag);
   tell({EventKind::allocate, range.begin, range.size, caller.stream, tag});
   if (CallLog* const recording = log()) {
-    Request request;
+    pool::Request request;
     request.bytes = range.size;
     request.tag = tag;
     recording->allocated(range.begin, request, 0, CallLog::by(caller));
@@ -129,7 +114,7 @@ void Recorder::used(DevicePtr ptr, const Told& told, const pool::Caller& caller,
   if (CallLog* const recording = log()) recording->used({ptr, told.requested}, CallLog::by(caller));
 }
 
-void Recorder::arena_changed(EventKind kind, AddressRange stretch, ArenaId arena) {
+void Recorder::arena_changed(EventKind kind, AddressRange stretch, pool::ArenaId arena) {
   tell({kind, stretch.begin, stretch.size, std::nullopt, 0, static_cast<std::uint64_t>(arena)});
   using Kind = CallLog::Kind;
   if (CallLog* const recording = log())
@@ -137,7 +122,7 @@ void Recorder::arena_changed(EventKind kind, AddressRange stretch, ArenaId arena
                    0, static_cast<std::uint64_t>(arena));
 }
 
-void Recorder::failed(const Request& request, const Error& error, const CallLog::By& by) {
+void Recorder::failed(const pool::Request& request, const Error& error, const CallLog::By& by) {
   const bool is_shortage = error.code == ErrorCode::out_of_memory;
   if (is_shortage)
     tell({EventKind::out_of_memory, DevicePtr{}, request.bytes, request.stream, request.tag});
@@ -156,7 +141,7 @@ void Recorder::paused(std::uint64_t ns) {
 
 bool Recorder::is_sample_due() {
   if (log() == nullptr) return false;
-  const std::uint64_t now_ns = device_.driver.now_ns();
+  const std::uint64_t now_ns = driver_.now_ns();
   if (sampled_ns_ != 0 && now_ns - sampled_ns_ < kBetweenSamplesNs) return false;
   sampled_ns_ = now_ns;
   return true;
@@ -181,14 +166,7 @@ void Recorder::on_unmap(AddressRange chunk, Fate fate) noexcept {
     recording->put(CallLog::Kind::unmap, chunk, fate == Fate::given_back ? 1 : 0);
 }
 
-void Recorder::forget_lost(FunctionRef<bool(DevicePtr)> is_elsewhere) {
-  tags_.forget_unless([&](DevicePtr begin) VPMM_REQUIRES(pool_lock) {
-    return device_.allocated_around(begin) != nullptr || device_.block_around(begin) != nullptr ||
-           is_elsewhere(begin);
-  });
-}
-
-void Recorder::observe_begin(AddressRange range, const Stream& stream) const {
+void Recorder::observe_begin(AddressRange range, const pool::Stream& stream) const {
   if (observer_ == nullptr || range.empty()) return;
   if (stream)
     observer_->on_allocate(range, *stream);
@@ -196,7 +174,7 @@ void Recorder::observe_begin(AddressRange range, const Stream& stream) const {
     observer_->on_allocate_any_stream(range);
 }
 
-void Recorder::observe_end(AddressRange range, const Stream& last) const {
+void Recorder::observe_end(AddressRange range, const pool::Stream& last) const {
   if (observer_ == nullptr) return;
   if (last)
     observer_->on_deallocate(range, *last);
@@ -204,4 +182,4 @@ void Recorder::observe_end(AddressRange range, const Stream& last) const {
     observer_->on_deallocate_any_stream(range);
 }
 
-}  // namespace vpmm::context
+}  // namespace vpmm::report

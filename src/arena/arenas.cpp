@@ -1,5 +1,5 @@
-// context: requests and frees in arenas, and what becomes of their memory.
-#include "context/arenas.hpp"
+// arena: requests and frees in arenas, and what becomes of their memory.
+#include "arena/arenas.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -7,12 +7,8 @@
 #include "base/address.hpp"
 #include "base/message.hpp"
 
-namespace vpmm::context {
+namespace vpmm::arena {
 
-using arena::Arena;
-using arena::kEverybody;
-using arena::kGrain;
-using arena::StreamKey;
 using pool::Caller;
 using pool::Standing;
 
@@ -27,7 +23,7 @@ constexpr std::uint64_t kUnknownStreams = std::uint64_t{1} << 63;
 // bytes.
 constexpr std::size_t kNamesKept = 1024;
 
-Error no_such_arena(ArenaId id) {
+Error no_such_arena(pool::ArenaId id) {
   return {ErrorCode::invalid_argument,
           message_of("there is no arena {}, or it was released", static_cast<std::uint64_t>(id))};
 }
@@ -42,21 +38,21 @@ Error no_arenas() {
 
 // --- which arena
 
-ArenaId Arenas::create(const ArenaOptions& options) {
-  const bool splits = options.splits && !device_.config.ipc_isolate;
-  const ArenaId id{last_id.fetch_add(1) + 1};
+pool::ArenaId Arenas::create(const ArenaOptions& options) {
+  const bool splits = options.splits && !isolates_;
+  const pool::ArenaId id{last_id.fetch_add(1) + 1};
   by_id_.emplace(static_cast<std::uint64_t>(id),
-                 std::make_unique<Entry>(id, options, device_.pool->page_size(),
+                 std::make_unique<Entry>(id, options, pool_->page_size(),
                                          splits ? Arena::Splitting::yes : Arena::Splitting::no));
   return id;
 }
 
-Arenas::Entry* Arenas::find(ArenaId id) const {
+Arenas::Entry* Arenas::find(pool::ArenaId id) const {
   const auto found = by_id_.find(static_cast<std::uint64_t>(id));
   return found == by_id_.end() || found->second->is_released ? nullptr : found->second.get();
 }
 
-Result<Arenas::Entry*> Arenas::entry(ArenaId id) const {
+Result<Arenas::Entry*> Arenas::entry(pool::ArenaId id) const {
   Entry* const found = find(id);
   if (found == nullptr) return no_such_arena(id);
   return found;
@@ -118,7 +114,7 @@ void Arenas::forget_streams() {
 
 // --- a request
 
-Result<void> Arenas::enter(ArenaId id, const Caller& caller) {
+Result<void> Arenas::enter(pool::ArenaId id, const Caller& caller) {
   VPMM_TRY_ASSIGN(Entry* const in, entry(id));
   if (caller.standing == Standing::capturing) in->arena.pin();
   return {};
@@ -126,11 +122,11 @@ Result<void> Arenas::enter(ArenaId id, const Caller& caller) {
 
 void Arenas::refresh(Entry& entry) const {
   entry.arena.refresh([this](const time::Stamp& stamp)
-                          VPMM_REQUIRES(pool_lock) { return device_.timelines.reduce(stamp); });
+                          VPMM_REQUIRES(pool_lock) { return timelines_.reduce(stamp); });
 }
 
 // What has become complete is looked for where nothing else is found.
-DevicePtr Arenas::take(const Request& request, const Caller& caller, Arena::Room room) {
+DevicePtr Arenas::take(const pool::Request& request, const Caller& caller, Arena::Room room) {
   Entry* const in = find(request.arena);
   if (in == nullptr) return {};
   const Arena::Wish wish{round_up(request.bytes, kGrain), std::max(request.alignment, kGrain),
@@ -143,10 +139,9 @@ DevicePtr Arenas::take(const Request& request, const Caller& caller, Arena::Room
   return part ? begin(*in, *part, request.bytes, caller) : DevicePtr{};
 }
 
-// Where captures are known nothing is asked of the GPU for an arena's sake.
-bool Arenas::waits_for_proof(const Request& request, const Caller& caller) {
+bool Arenas::waits_for_proof(const pool::Request& request, const Caller& caller) {
   const Entry* const in = find(request.arena);
-  return in != nullptr && !captures_.are_known() && in->arena.has_pending_for(key_of(caller));
+  return in != nullptr && in->arena.has_pending_for(key_of(caller));
 }
 
 // To an observer the memory of a pinned arena is not free before somebody has it again, for graphs
@@ -157,40 +152,40 @@ DevicePtr Arenas::begin(Entry& entry, AddressRange part, Bytes requested, const 
   entry.arena.take(part, {requested, key_of(caller), timeline});
   count_reference(timeline, +1);
   if (entry.options.is_external) return part.begin;
-  device_.small->block_begins(requested, part.size);
+  small_->block_begins(requested, part.size);
   if (entry.arena.is_pinned()) recorder_.observe_end(part, caller.stream);
   return part.begin;
 }
 
-pool::PageRequest Arenas::stretch_for(const Request& request) const {
-  const Bytes page = device_.pool->page_size();
+pool::PageRequest Arenas::stretch_for(const pool::Request& request) const {
+  const Bytes page = pool_->page_size();
   pool::PageRequest stretch;
   stretch.size = round_up(request.bytes, page);
   stretch.requested = stretch.size;
-  stretch.alignment = std::max(request.alignment, device_.pool->page_alignment());
+  stretch.alignment = std::max(request.alignment, pool_->page_alignment());
   const Entry* const in = find(request.arena);
   stretch.chunks = in != nullptr && in->options.one_chunk ? pool::Chunks::one : pool::Chunks::own;
   return stretch;
 }
 
-Result<void> Arenas::add(ArenaId id, const pool::Placed& stretch, const Caller& caller) {
-  region::Region* const region = device_.pool->allocated_around(stretch.begin);
+Result<void> Arenas::add(pool::ArenaId id, const pool::Placed& stretch, const Caller& caller) {
+  region::Region* const region = pool_->allocated_around(stretch.begin);
   Entry* const in = find(id);
   if (in == nullptr) {  // the lock was dropped while the pool mapped
-    device_.pool->deallocate(region, {});
+    pool_->deallocate(region, {});
     return no_such_arena(id);
   }
   by_stretch_.emplace(region->range.begin, in);
   in->arena.add(region->range, key_of(caller));
-  device_.small->stretch_begins(*region);
-  recorder_.arena_changed(EventKind::arena_grow, region->range, id);
+  small_->stretch_begins(*region);
+  recorder_.arena_changed(report::EventKind::arena_grow, region->range, id);
   return {};
 }
 
-Result<DevicePtr> Arenas::take_at(ArenaId id, AddressRange part, const Caller& caller) {
+Result<DevicePtr> Arenas::take_at(pool::ArenaId id, AddressRange part, const Caller& caller) {
   VPMM_TRY(enter(id, caller));
   Entry& in = *find(id);
-  const arena::Stretch* const stretch = in.arena.stretch_around(part.begin);
+  const Stretch* const stretch = in.arena.stretch_around(part.begin);
   if (stretch == nullptr)
     return Error{ErrorCode::invalid_pointer,
                  message_of("{:#x} is not in memory of arena {}", to_integer(part.begin),
@@ -212,22 +207,22 @@ Result<DevicePtr> Arenas::take_at(ArenaId id, AddressRange part, const Caller& c
 
 // --- what is live
 
-const arena::Block* Arenas::live_around(DevicePtr p) const {
+const Block* Arenas::live_around(DevicePtr p) const {
   const Entry* const in = entry_around(p);
-  const arena::Block* const block = in == nullptr ? nullptr : in->arena.block_around(p);
+  const Block* const block = in == nullptr ? nullptr : in->arena.block_around(p);
   return block != nullptr && block->is_live ? block : nullptr;
 }
 
 // Empty: nobody observes it.
 std::optional<AddressRange> Arenas::range_of(DevicePtr begin) const {
-  const arena::Block* const block = live_around(begin);
+  const Block* const block = live_around(begin);
   if (block == nullptr) return std::nullopt;
   return entry_around(begin)->options.is_external ? AddressRange{} : block->range;
 }
 
-ArenaId Arenas::arena_of(DevicePtr p) const {
+pool::ArenaId Arenas::arena_of(DevicePtr p) const {
   const Entry* const in = entry_around(p);
-  return in == nullptr ? ArenaId{} : in->id;
+  return in == nullptr ? pool::ArenaId{} : in->id;
 }
 
 void Arenas::record_use(DevicePtr begin, time::Timeline& user) {
@@ -235,31 +230,31 @@ void Arenas::record_use(DevicePtr begin, time::Timeline& user) {
 }
 
 void Arenas::count_reference(std::optional<time::TimelineId> timeline, int change) {
-  time::Timeline* const counted = timeline ? device_.timelines.find(*timeline) : nullptr;
+  time::Timeline* const counted = timeline ? timelines_.find(*timeline) : nullptr;
   if (counted != nullptr)
     counted->references += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
 }
 
 // A free is in order where it names the only stream that had the block: that stream may have it
 // again at once. In a capture the order is that of the graph, and no stamp says anything.
-bool Arenas::end(DevicePtr begin, const Stream& stream, const Caller& caller) {
-  const arena::Block* const block = live_around(begin);
+bool Arenas::end(DevicePtr begin, const pool::Stream& stream, const Caller& caller) {
+  const Block* const block = live_around(begin);
   if (block == nullptr || block->range.begin != begin) return false;
   Entry& in = *entry_around(begin);
   const bool captures = caller.standing == Standing::capturing;
   const StreamKey key = key_of(caller);
   if (captures) in.arena.pin();
-  const Prover::Uses uses{block->timeline, block->other_uses, block->range.size};
+  const pool::Stamper::Uses uses{block->timeline, block->other_uses, block->range.size};
   const bool is_own = block->other_uses.empty() && (block->key == key || block->key == kEverybody);
   const bool is_in_order = is_own && (captures || uses.are_of(caller));
   const bool is_pools = !in.options.is_external;
   if (is_pools && !in.arena.is_pinned())
     recorder_.observe_end(block->range, is_in_order ? stream : std::nullopt);
   time::Stamp stamp;
-  if (!captures || !is_in_order) stamp = device_.timelines.reduce(prover_.stamp_of(uses, caller));
+  if (!captures || !is_in_order) stamp = timelines_.reduce(stamper_.stamp_of(uses, caller));
   count_reference(block->timeline, -1);
   for (const time::TimelineId other : block->other_uses) count_reference(other, -1);
-  if (is_pools) device_.small->block_ends(block->requested, block->range.size);
+  if (is_pools) small_->block_ends(block->requested, block->range.size);
   in.arena.end(begin, {is_in_order ? key : block->key, stamp, !is_in_order});
   return true;
 }
@@ -271,28 +266,28 @@ void Arenas::ended(DevicePtr p) {
   drop_if_over(*in);
 }
 
-Result<Vector<DevicePtr>> Arenas::live_in(ArenaId id) const {
+Result<Vector<DevicePtr>> Arenas::live_in(pool::ArenaId id) const {
   VPMM_TRY_ASSIGN(const Entry* const in, entry(id));
   Vector<DevicePtr> live;
   live.reserve(in->arena.live());
-  in->arena.for_each_live([&](const arena::Block& block) { live.push_back(block.range.begin); });
+  in->arena.for_each_live([&](const Block& block) { live.push_back(block.range.begin); });
   return live;
 }
 
 // --- giving back
 
-Result<void> Arenas::pin(ArenaId id) {
+Result<void> Arenas::pin(pool::ArenaId id) {
   VPMM_TRY_ASSIGN(Entry* const in, entry(id));
   in->arena.pin();
   return {};
 }
 
-Result<Bytes> Arenas::trim(ArenaId id) {
+Result<Bytes> Arenas::trim(pool::ArenaId id) {
   VPMM_TRY_ASSIGN(Entry* const in, entry(id));
   return in->arena.is_pinned() || in->options.is_external ? Bytes{0} : give_back_idle(*in);
 }
 
-Result<void> Arenas::release(ArenaId id) {
+Result<void> Arenas::release(pool::ArenaId id) {
   VPMM_TRY_ASSIGN(Entry* const in, entry(id));
   in->is_released = true;
   give_back_idle(*in);
@@ -314,26 +309,26 @@ Bytes Arenas::give_back_idle() {
 
 Bytes Arenas::give_back_idle(Entry& entry) {
   const Bytes held = entry.arena.held_bytes();
-  for (const arena::Stretch* idle = entry.arena.idle_stretch(); idle != nullptr;
+  for (const Stretch* idle = entry.arena.idle_stretch(); idle != nullptr;
        idle = entry.arena.idle_stretch())
     give_back(entry, *idle);
   return held - entry.arena.held_bytes();
 }
 
 // Note [What is pinned stays]
-void Arenas::give_back(Entry& entry, const arena::Stretch& idle) {
+void Arenas::give_back(Entry& entry, const Stretch& idle) {
   if (entry.options.is_external) return drop_external(entry, idle);
   const AddressRange range = idle.range;
   std::optional<time::Stamp> stamp;
   if (!entry.arena.is_pinned()) stamp = entry.arena.stamp_of(idle);
   if (entry.arena.is_pinned()) recorder_.observe_end(range, std::nullopt);
-  if (!stamp) stamp = prover_.stamp_of_all(range.size);
-  region::Region* const region = device_.pool->allocated_around(range.begin);
-  recorder_.arena_changed(EventKind::arena_shrink, range, entry.id);
-  device_.small->stretch_ends(*region);
+  if (!stamp) stamp = stamper_.stamp_of_all(range.size);
+  region::Region* const region = pool_->allocated_around(range.begin);
+  recorder_.arena_changed(report::EventKind::arena_shrink, range, entry.id);
+  small_->stretch_ends(*region);
   by_stretch_.erase(range.begin);
   entry.arena.remove(idle);
-  device_.pool->deallocate(region, *stamp);
+  pool_->deallocate(region, *stamp);
 }
 
 // --- figures
@@ -354,7 +349,7 @@ Bytes Arenas::free_bytes() const {
 
 Bytes Arenas::pending_bytes() const {
   const auto reduce = [this](const time::Stamp& stamp)
-                          VPMM_REQUIRES(pool_lock) { return device_.timelines.reduce(stamp); };
+                          VPMM_REQUIRES(pool_lock) { return timelines_.reduce(stamp); };
   Bytes bytes = 0;
   for (const auto& [id, each] : by_id_)
     if (!each->options.is_external) bytes += each->arena.pending_bytes(reduce);
@@ -367,8 +362,8 @@ bool Arenas::is_idle(DevicePtr stretch) const {
          in->arena.stretch_around(stretch)->live == 0;
 }
 
-std::vector<ArenaHolding> Arenas::holdings() const {
-  std::vector<ArenaHolding> holdings;
+std::vector<report::ArenaHolding> Arenas::holdings() const {
+  std::vector<report::ArenaHolding> holdings;
   for (const auto& [id, each] : by_id_) {
     const Arena& arena = each->arena;
     if (arena.held_bytes() == 0 || each->options.is_external) continue;
@@ -378,22 +373,20 @@ std::vector<ArenaHolding> Arenas::holdings() const {
   return holdings;
 }
 
-void Arenas::for_each_block_around(DevicePtr p,
-                                   FunctionRef<void(const arena::Block&, bool)> visit) const {
+void Arenas::for_each_block_around(DevicePtr p, FunctionRef<void(const Block&, bool)> visit) const {
   const Entry* const in = entry_around(p);
   if (in == nullptr) return;
-  in->arena.for_each_block_in(in->arena.stretch_around(p)->range, [&](const arena::Block& block) {
-    visit(block, in->arena.is_pinned());
-  });
+  in->arena.for_each_block_in(in->arena.stretch_around(p)->range,
+                              [&](const Block& block) { visit(block, in->arena.is_pinned()); });
 }
 
 std::string Arenas::validate(const Entry& entry) const {
   const auto id = static_cast<std::uint64_t>(entry.id);
   std::string broken = entry.arena.validate();
   if (!broken.empty()) return message_of("arena {}: {}", id, broken);
-  entry.arena.for_each_stretch([&](const arena::Stretch& stretch) VPMM_REQUIRES(pool_lock) {
+  entry.arena.for_each_stretch([&](const Stretch& stretch) VPMM_REQUIRES(pool_lock) {
     const auto filed = by_stretch_.find(stretch.range.begin);
-    const region::Region* const region = device_.pool->allocated_around(stretch.range.begin);
+    const region::Region* const region = pool_->allocated_around(stretch.range.begin);
     const bool is_ours =
         entry.options.is_external
             ? region == nullptr
@@ -417,4 +410,4 @@ std::string Arenas::validate() const {
   return message_of("{} stretches of arenas, {} filed", stretches, by_stretch_.size());
 }
 
-}  // namespace vpmm::context
+}  // namespace vpmm::arena

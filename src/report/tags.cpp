@@ -1,10 +1,10 @@
-// context: names of tags.
-#include "context/tags.hpp"
+// report: names of tags.
+#include "report/tags.hpp"
 
 #include <map>
 #include <set>
 
-namespace vpmm::context {
+namespace vpmm::report {
 namespace {
 
 struct Names {
@@ -34,4 +34,4 @@ const char* tag_name(std::uint32_t tag) {
   return found == all.by_tag.end() ? "" : found->second;
 }
 
-}  // namespace vpmm::context
+}  // namespace vpmm::report

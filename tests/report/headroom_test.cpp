@@ -1,5 +1,5 @@
-// context: how much the pool says that it can hand out, and how much is missing, hold to the page.
-#include "context/headroom.hpp"
+// report: how much the pool says that it can hand out, and how much is missing, hold to the page.
+#include "report/headroom.hpp"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@
 namespace vpmm::test {
 namespace {
 
-using context::Headroom;
+using report::Headroom;
 
 TEST(Headroom, is_what_may_be_mapped_and_what_is_idle) {
   const Headroom room(10, 4, 100, 50);

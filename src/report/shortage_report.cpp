@@ -1,5 +1,5 @@
-// context: the lines of the report, and the rules for what to try.
-#include "context/shortage_report.hpp"
+// report: the lines of the report, and the rules for what to try.
+#include "report/shortage_report.hpp"
 
 #include <fmt/format.h>
 
@@ -8,9 +8,9 @@
 #include <string_view>
 
 #include "base/quantity.hpp"
-#include "context/headroom.hpp"
+#include "report/headroom.hpp"
 
-namespace vpmm::context {
+namespace vpmm::report {
 namespace {
 
 constexpr std::size_t kHoldingsNamed = 5;
@@ -207,4 +207,4 @@ std::string shortage_report(const Shortage& shortage) {
 
 std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
 
-}  // namespace vpmm::context
+}  // namespace vpmm::report

@@ -1,4 +1,4 @@
-// context: who is told of what happens: a recording, listeners for events, the driver's observer of
+// report: who is told of what happens: a recording, listeners for events, the driver's observer of
 // memory; and what is known of allocations for them.
 #pragma once
 
@@ -8,14 +8,15 @@
 #include <utility>
 
 #include "base/host_memory.hpp"
-#include "context/call_log.hpp"
-#include "context/context.hpp"
-#include "context/device.hpp"
-#include "context/events.hpp"
-#include "context/tags.hpp"
+#include "driver/recording.hpp"
 #include "observe/trace_writer.hpp"
+#include "pool/mapping_observer.hpp"
+#include "pool/request.hpp"
+#include "report/call_log.hpp"
+#include "report/events.hpp"
+#include "report/tags.hpp"
 
-namespace vpmm::context {
+namespace vpmm::report {
 
 // Note [Listeners are told under the lock]
 // Events are told where they happen, under the pool's lock, so listeners hear them in the order in
@@ -24,8 +25,9 @@ namespace vpmm::context {
 // away takes the lock, so nobody calls it afterwards.
 class Recorder final : public pool::MappingObserver {
  public:
-  explicit Recorder(Device& device) : device_(device), observer_(device.driver.memory_observer()) {}
-  ~Recorder() { device_.driver.set_observer(nullptr); }
+  Recorder(driver::RecordingDriver& driver, driver::DeviceOrdinal device)
+      : driver_(driver), device_(device), observer_(driver.memory_observer()) {}
+  ~Recorder() { driver_.set_observer(nullptr); }
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
@@ -54,14 +56,23 @@ class Recorder final : public pool::MappingObserver {
     return wants(EventKind::allocate) || wants(EventKind::free);
   }
 
-  // --- what happens ---
-  // `block`: where it is part of an arena's memory.
-  void allocated(DevicePtr begin, const Request& request, const pool::Caller& caller,
-                 std::optional<AddressRange> block = std::nullopt) VPMM_REQUIRES(pool_lock);
+  // Whether the pool is to tell of its chunks, by on_map() and on_unmap().
+  bool wants_mappings() const VPMM_REQUIRES(pool_lock) {
+    return wants(EventKind::map) || wants(EventKind::unmap) || is_recording();
+  }
+
+  // --- events ---
+  // Whether allocated() reads the range of the allocation, beyond its begin.
+  bool wants_ranges() const VPMM_REQUIRES(pool_lock) {
+    return observer_ != nullptr || is_recording();
+  }
+  // `range`: memory of the allocation. Empty: of an external arena, which no observer is told of.
+  void allocated(AddressRange range, DevicePtr begin, const pool::Request& request,
+                 const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // What listeners are told of an allocation beside its address, where they want to know.
   struct Told {
     Bytes requested = 0;
-    ArenaId arena{};
+    pool::ArenaId arena{};
   };
   // Returns what it was tagged with.
   std::uint32_t freed(DevicePtr ptr, const Told& told, const pool::Caller& caller)
@@ -77,8 +88,9 @@ class Recorder final : public pool::MappingObserver {
   void used(DevicePtr ptr, const Told& told, const pool::Caller& caller,
             driver::StreamHandle stream) VPMM_REQUIRES(pool_lock);
   // arena_grow or arena_shrink.
-  void arena_changed(EventKind kind, AddressRange stretch, ArenaId arena) VPMM_REQUIRES(pool_lock);
-  void failed(const Request& request, const Error& error, const CallLog::By& by)
+  void arena_changed(EventKind kind, AddressRange stretch, pool::ArenaId arena)
+      VPMM_REQUIRES(pool_lock);
+  void failed(const pool::Request& request, const Error& error, const CallLog::By& by)
       VPMM_REQUIRES(pool_lock);
   void trimmed(Bytes released) VPMM_REQUIRES(pool_lock);
   // A call waited for the GPU.
@@ -89,11 +101,13 @@ class Recorder final : public pool::MappingObserver {
   void on_map(AddressRange chunk, DevicePtr before) noexcept override VPMM_REQUIRES(pool_lock);
   void on_unmap(AddressRange chunk, Fate fate) noexcept override VPMM_REQUIRES(pool_lock);
   const Tags& tags() const VPMM_REQUIRES(pool_lock) { return tags_; }
-  // Memory is gone that nobody freed. `is_elsewhere`: whether it lives beside what the device has.
-  void forget_lost(FunctionRef<bool(DevicePtr)> is_elsewhere) VPMM_REQUIRES(pool_lock);
+  // Drops the tags of allocations that ended without a free: with their CUDA context.
+  void forget_unless(FunctionRef<bool(DevicePtr)> is_live) VPMM_REQUIRES(pool_lock) {
+    tags_.forget_unless(is_live);
+  }
   // To the driver's observer alone. `last`: whose work is the last to use it; none: any stream's.
-  void observe_begin(AddressRange range, const Stream& stream) const;
-  void observe_end(AddressRange range, const Stream& last) const;
+  void observe_begin(AddressRange range, const pool::Stream& stream) const;
+  void observe_end(AddressRange range, const pool::Stream& last) const;
 
  private:
   struct Listener {
@@ -104,7 +118,8 @@ class Recorder final : public pool::MappingObserver {
   void listen() VPMM_REQUIRES(pool_lock);
   void tell(Event event) noexcept VPMM_REQUIRES(pool_lock);
 
-  Device& device_;
+  driver::RecordingDriver& driver_;
+  const driver::DeviceOrdinal device_;
   driver::MemoryObserver* const observer_;
   std::shared_ptr<observe::TraceWriter> writer_
       VPMM_GUARDED_BY(pool_lock);                            // null: nothing is recorded
@@ -118,4 +133,4 @@ class Recorder final : public pool::MappingObserver {
   Vector<Listener> listeners_ VPMM_GUARDED_BY(pool_lock);
 };
 
-}  // namespace vpmm::context
+}  // namespace vpmm::report

@@ -1,4 +1,4 @@
-// context: what users call their allocations.
+// report: what users call their allocations.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include "base/host_memory.hpp"
 #include "base/mutex.hpp"
 
-namespace vpmm::context {
+namespace vpmm::report {
 
 // Of the live allocations that have one. Their frees take the pool's lock, so that none outlives
 // its allocation; others pay nothing.
@@ -48,4 +48,4 @@ class Tags {
 void set_tag_name(std::uint32_t tag, const char* name);
 const char* tag_name(std::uint32_t tag);
 
-}  // namespace vpmm::context
+}  // namespace vpmm::report

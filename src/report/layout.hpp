@@ -1,4 +1,4 @@
-// context: what lies where in a pool at one moment.
+// report: what lies where in a pool at one moment.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 #include "base/host_memory.hpp"
 #include "region/region.hpp"
 
-namespace vpmm::context {
+namespace vpmm::report {
 
-struct Block {
+struct LayoutBlock {
   AddressRange range;
   region::RegionState state{};  // never a hole
   Bytes requested = 0;          // allocated: as asked for
@@ -26,10 +26,10 @@ struct Block {
 // allocated lies in chunks, and fills them, but for memory of the driver's own pool and of external
 // arenas, which has none.
 struct Layout {
-  Vector<Block> blocks;
+  Vector<LayoutBlock> blocks;
   Vector<AddressRange> chunks;
   Bytes largest_small =
       0;  // the largest request that is served from pages that are cut; 0: none is
 };
 
-}  // namespace vpmm::context
+}  // namespace vpmm::report

@@ -1,4 +1,4 @@
-// context: what happens in a pool, as listeners are told of it.
+// report: what happens in a pool, as listeners are told of it.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include "base/address.hpp"
 #include "driver/types.hpp"
 
-namespace vpmm::context {
+namespace vpmm::report {
 
 enum class EventKind : std::uint32_t {
   allocate,
@@ -45,4 +45,4 @@ struct Event {
 // Called under the pool's lock: calls nothing of the pool. What it throws is lost.
 using EventCallback = std::function<void(const Event&)>;
 
-}  // namespace vpmm::context
+}  // namespace vpmm::report

@@ -1,4 +1,4 @@
-// context: the arenas of a device: which memory each has, and the way of requests and frees in
+// arena: the arenas of a device: which memory each has, and the way of requests and frees in
 // them.
 #pragma once
 
@@ -12,14 +12,22 @@
 #include <vector>
 
 #include "arena/arena.hpp"
-#include "context/captures.hpp"
-#include "context/context.hpp"
-#include "context/device.hpp"
-#include "context/prover.hpp"
-#include "context/recorder.hpp"
-#include "context/shortage_report.hpp"
+#include "base/function_ref.hpp"
+#include "pool/pool.hpp"
+#include "pool/stamper.hpp"
+#include "report/recorder.hpp"
+#include "report/shortage_report.hpp"
+#include "small/small_pool.hpp"
+#include "time/timelines.hpp"
 
-namespace vpmm::context {
+namespace vpmm::arena {
+
+struct ArenaOptions {
+  bool one_chunk = false;    // each stretch from the pool is one physical chunk
+  bool splits = true;        // false: no two allocations share a stretch
+  std::uint32_t tag = 0;     // for reports
+  bool is_external = false;  // divides only memory of the caller: add_external()
+};
 
 Error no_arenas();  // unsupported: there is no pool to take memory from
 
@@ -45,60 +53,70 @@ Error no_arenas();  // unsupported: there is no pool to take memory from
 // Requires, of all calls but those that look: there is a pool.
 class Arenas {
  public:
-  Arenas(Device& device, const Captures& captures, Recorder& recorder, Prover& prover)
-      : device_(device), captures_(captures), recorder_(recorder), prover_(prover) {}
+  // `pool`, `small`: null where there are none. `isolates`: VPMM_IPC_ISOLATE.
+  Arenas(pool::Pool* pool, small::SmallPool* small, time::Timelines& timelines,
+         pool::Stamper& stamper, report::Recorder& recorder, bool isolates)
+      : pool_(pool),
+        small_(small),
+        timelines_(timelines),
+        stamper_(stamper),
+        recorder_(recorder),
+        isolates_(isolates) {}
 
-  ArenaId create(const ArenaOptions& options) VPMM_REQUIRES(pool_lock);
+  pool::ArenaId create(const ArenaOptions& options) VPMM_REQUIRES(pool_lock);
   // --- a request ---
   // A capturing stream pins the arena. invalid_argument: there is no such arena.
-  Result<void> enter(ArenaId id, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  Result<void> enter(pool::ArenaId id, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // From what the arena has; null: nothing there will do.
-  DevicePtr take(const Request& request, const pool::Caller& caller, arena::Arena::Room room)
+  DevicePtr take(const pool::Request& request, const pool::Caller& caller, Arena::Room room)
       VPMM_REQUIRES(pool_lock);
   // Whether it might, once more work is known to be over.
-  bool waits_for_proof(const Request& request, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // What to ask the pool for where take() found nothing.
-  pool::PageRequest stretch_for(const Request& request) const VPMM_REQUIRES(pool_lock);
-  // What the pool gave. If the arena was released meanwhile it goes back: invalid_argument.
-  Result<void> add(ArenaId id, const pool::Placed& stretch, const pool::Caller& caller)
+  bool waits_for_proof(const pool::Request& request, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  Result<DevicePtr> take_at(ArenaId id, AddressRange part, const pool::Caller& caller)
+  // What to ask the pool for where take() found nothing.
+  pool::PageRequest stretch_for(const pool::Request& request) const VPMM_REQUIRES(pool_lock);
+  // What the pool gave. If the arena was released meanwhile it goes back: invalid_argument.
+  Result<void> add(pool::ArenaId id, const pool::Placed& stretch, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  Result<DevicePtr> take_at(pool::ArenaId id, AddressRange part, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
 
   // --- what is live ---
   // Whether `p` is in memory of an arena.
   bool has(DevicePtr p) const VPMM_REQUIRES(pool_lock) { return entry_around(p) != nullptr; }
   // The live block around `p`; null: none.
-  const arena::Block* live_around(DevicePtr p) const VPMM_REQUIRES(pool_lock);
+  const Block* live_around(DevicePtr p) const VPMM_REQUIRES(pool_lock);
   std::optional<AddressRange> range_of(DevicePtr begin) const VPMM_REQUIRES(pool_lock);
-  ArenaId arena_of(DevicePtr p) const VPMM_REQUIRES(pool_lock);  // 0: none
-  static std::uint64_t stream_id_of(arena::StreamKey key);       // 0: of no stream that is known
+  pool::ArenaId arena_of(DevicePtr p) const VPMM_REQUIRES(pool_lock);  // 0: none
+  static std::uint64_t stream_id_of(StreamKey key);  // 0: of no stream that is known
   // Of the live block that begins there.
   void record_use(DevicePtr begin, time::Timeline& user) VPMM_REQUIRES(pool_lock);
   // False: no live block begins there.
-  bool end(DevicePtr begin, const Stream& stream, const pool::Caller& caller)
+  bool end(DevicePtr begin, const pool::Stream& stream, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
   // To follow on end(), once it was told: what a released arena has idle around `p` goes back.
   void ended(DevicePtr p) VPMM_REQUIRES(pool_lock);
-  Result<Vector<DevicePtr>> live_in(ArenaId id) const VPMM_REQUIRES(pool_lock);
+  Result<Vector<DevicePtr>> live_in(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
 
   // --- external arenas: external_memory.cpp, Note [External memory] ---
-  bool is_external(ArenaId id) const VPMM_REQUIRES(pool_lock);
+  bool is_external(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
   // invalid_argument: the arena is not for that, or the memory is not.
-  Result<void> add_external(ArenaId id, AddressRange memory) VPMM_REQUIRES(pool_lock);
+  // `is_owned`: whether the pool has any of the memory itself.
+  Result<void> add_external(pool::ArenaId id, AddressRange memory,
+                            FunctionRef<bool(AddressRange)> is_owned) VPMM_REQUIRES(pool_lock);
   // Whether there may be something to take back, once work is over.
-  Result<bool> has_idle_external(ArenaId id) const VPMM_REQUIRES(pool_lock);
+  Result<bool> has_idle_external(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
   // Memory in which nothing lives and no work is under way, as it was added; empty: there is none.
-  Result<AddressRange> take_external(ArenaId id) VPMM_REQUIRES(pool_lock);
+  Result<AddressRange> take_external(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
   // Where each piece of such memory begins.
   void for_each_external(FunctionRef<void(DevicePtr)> visit) const VPMM_REQUIRES(pool_lock);
   // Of a request that found nothing there.
-  Error no_room_for(const Request& request) const VPMM_REQUIRES(pool_lock);
+  Error no_room_for(const pool::Request& request) const VPMM_REQUIRES(pool_lock);
 
   // --- giving back ---
-  Result<void> pin(ArenaId id) VPMM_REQUIRES(pool_lock);
-  Result<Bytes> trim(ArenaId id) VPMM_REQUIRES(pool_lock);
-  Result<void> release(ArenaId id) VPMM_REQUIRES(pool_lock);
+  Result<void> pin(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
+  Result<Bytes> trim(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
+  Result<void> release(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
   // Idle stretches of all arenas that are not pinned. How much that was.
   Bytes give_back_idle() VPMM_REQUIRES(pool_lock);
   // The streams of the primary context are gone; what the timelines say is complete counts.
@@ -110,55 +128,57 @@ class Arenas {
   Bytes pending_bytes() const VPMM_REQUIRES(pool_lock);  // part of that which is not complete
   bool is_idle(DevicePtr stretch) const VPMM_REQUIRES(pool_lock);  // it could go back
   // Of each arena that has memory of the pool.
-  std::vector<ArenaHolding> holdings() const VPMM_REQUIRES(pool_lock);
+  std::vector<report::ArenaHolding> holdings() const VPMM_REQUIRES(pool_lock);
   // The blocks of the stretch around `p`, for a snapshot. `is_pinned`: of its arena.
   void for_each_block_around(DevicePtr p,
-                             FunctionRef<void(const arena::Block&, bool is_pinned)> visit) const
+                             FunctionRef<void(const Block&, bool is_pinned)> visit) const
       VPMM_REQUIRES(pool_lock);
   std::string validate() const VPMM_REQUIRES(pool_lock);
 
  private:
   struct Entry : FromHostMemory {
-    Entry(ArenaId number, const ArenaOptions& asked, Bytes page, arena::Arena::Splitting splitting)
+    Entry(pool::ArenaId number, const ArenaOptions& asked, Bytes page, Arena::Splitting splitting)
         : id(number), options(asked), arena(page, splitting) {}
-    const ArenaId id;
+    const pool::ArenaId id;
     const ArenaOptions options;
-    arena::Arena arena;
+    Arena arena;
     bool is_released = false;
   };
   // A thread's own default stream has the handle that every thread's has.
   using Name = std::pair<driver::StreamHandle, std::thread::id>;
 
-  Entry* find(ArenaId id) const
+  Entry* find(pool::ArenaId id) const
       VPMM_REQUIRES(pool_lock);  // null: there is none, or it was released
-  Result<Entry*> entry(ArenaId id) const VPMM_REQUIRES(pool_lock);
+  Result<Entry*> entry(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
   Entry* entry_around(DevicePtr p) const VPMM_REQUIRES(pool_lock);
-  arena::StreamKey key_of(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  StreamKey key_of(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   void drop_unused_names() VPMM_REQUIRES(pool_lock);
   void refresh(Entry& entry) const VPMM_REQUIRES(pool_lock);
   DevicePtr begin(Entry& entry, AddressRange part, Bytes requested, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
   Bytes give_back_idle(Entry& entry) VPMM_REQUIRES(pool_lock);
-  void give_back(Entry& entry, const arena::Stretch& idle) VPMM_REQUIRES(pool_lock);
-  Result<Entry*> external_entry(ArenaId id) const VPMM_REQUIRES(pool_lock);
-  std::string_view objection_to(AddressRange memory) const VPMM_REQUIRES(pool_lock);
-  bool is_complete(const arena::Arena& arena, const arena::Stretch& idle) const
+  void give_back(Entry& entry, const Stretch& idle) VPMM_REQUIRES(pool_lock);
+  Result<Entry*> external_entry(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
+  std::string_view objection_to(AddressRange memory, FunctionRef<bool(AddressRange)> is_owned) const
       VPMM_REQUIRES(pool_lock);
-  void drop_external(Entry& entry, const arena::Stretch& idle) VPMM_REQUIRES(pool_lock);
+  bool is_complete(const Arena& arena, const Stretch& idle) const VPMM_REQUIRES(pool_lock);
+  void drop_external(Entry& entry, const Stretch& idle) VPMM_REQUIRES(pool_lock);
   void drop_if_over(Entry& entry) VPMM_REQUIRES(pool_lock);
   std::string validate(const Entry& entry) const VPMM_REQUIRES(pool_lock);
   void count_reference(std::optional<time::TimelineId> timeline, int change)
       VPMM_REQUIRES(pool_lock);
 
-  Device& device_;
-  const Captures& captures_;
-  Recorder& recorder_;
-  Prover& prover_;
+  pool::Pool* const pool_;
+  small::SmallPool* const small_;
+  time::Timelines& timelines_;
+  pool::Stamper& stamper_;
+  report::Recorder& recorder_;
+  const bool isolates_;
   Map<std::uint64_t, std::unique_ptr<Entry>> by_id_ VPMM_GUARDED_BY(pool_lock);
   Map<DevicePtr, Entry*> by_stretch_ VPMM_GUARDED_BY(pool_lock);  // by its begin
-  Map<Name, arena::StreamKey> names_
+  Map<Name, StreamKey> names_
       VPMM_GUARDED_BY(pool_lock);  // Note [A capturing stream goes by its handle]
   std::uint64_t last_unknown_ VPMM_GUARDED_BY(pool_lock) = 0;
 };
 
-}  // namespace vpmm::context
+}  // namespace vpmm::arena

@@ -1,4 +1,4 @@
-// context: how much more memory a device's pool can hand out, within its limit and what the GPU
+// report: how much more memory a device's pool can hand out, within its limit and what the GPU
 // has.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 #include "base/bytes.hpp"
 
-namespace vpmm::context {
+namespace vpmm::report {
 
 // Free memory, missing memory and advice follow from one signed quantity. left = mappable + idle,
 // where mappable = min(free on the GPU, capacity - mapped). It is below zero where more is in use
@@ -49,4 +49,4 @@ class Headroom {
   std::int64_t below_capacity_;
 };
 
-}  // namespace vpmm::context
+}  // namespace vpmm::report

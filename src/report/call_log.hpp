@@ -1,4 +1,4 @@
-// context: what calls leave in a recording: of any thread, with the pool's lock or without.
+// report: what calls leave in a recording: of any thread, with the pool's lock or without.
 #pragma once
 
 #include <atomic>
@@ -9,13 +9,11 @@
 #include <utility>
 
 #include "base/thread_number.hpp"
-#include "context/context.hpp"
 #include "driver/recording.hpp"
 #include "observe/trace_writer.hpp"
-#include "pool/memory.hpp"
-#include "small/small_pool.hpp"
+#include "pool/request.hpp"
 
-namespace vpmm::context {
+namespace vpmm::report {
 
 // Lives as long as its pool (observe::RecordingChannel). While nothing is recorded, all of it does
 // nothing.
@@ -37,9 +35,9 @@ class CallLog final : public driver::CallObserver {
     std::optional<std::uint64_t> stream;  // its id
     std::optional<std::uint64_t> handle;
   };
-  static By by(const small::SmallPool::Client& client) {
-    if (!client.stream) return {};
-    return {static_cast<std::uint64_t>(client.id), static_cast<std::uint64_t>(*client.stream)};
+  static By by(driver::StreamId id, const pool::Stream& stream) {
+    if (!stream) return {};
+    return {static_cast<std::uint64_t>(id), static_cast<std::uint64_t>(*stream)};
   }
   static By by(const pool::Caller& caller) {
     if (caller.timeline == nullptr || !caller.timeline->stream) return {};
@@ -61,8 +59,8 @@ class CallLog final : public driver::CallObserver {
   Place claim() noexcept { return channel_->queue.claim(); }
   void freed(Place place, DevicePtr ptr, const By& by) noexcept;
   // Once it is the caller's. `taken`: bytes of the pool, or 0.
-  void allocated(DevicePtr begin, const Request& request, Bytes taken, const By& by) noexcept;
-  void failed(const Request& request, const Error& error, const By& by) noexcept;
+  void allocated(DevicePtr begin, const pool::Request& request, Bytes taken, const By& by) noexcept;
+  void failed(const pool::Request& request, const Error& error, const By& by) noexcept;
   void put(Kind kind, AddressRange range, std::uint64_t value = 0,
            std::uint64_t arena = 0) noexcept;
   void put(Kind kind, const std::string& text) noexcept;
@@ -70,7 +68,7 @@ class CallLog final : public driver::CallObserver {
   void after_call(driver::Call call, Bytes bytes, std::uint64_t duration_ns) noexcept override;
 
  private:
-  void fail(Kind kind, const Request& request, const Error& error, const By& by) noexcept;
+  void fail(Kind kind, const pool::Request& request, const Error& error, const By& by) noexcept;
   observe::QueuedEvent event(Kind kind, AddressRange range, const By& by) const noexcept;
 
   driver::Driver& driver_;
@@ -79,4 +77,4 @@ class CallLog final : public driver::CallObserver {
   std::atomic<bool> python_{false};
 };
 
-}  // namespace vpmm::context
+}  // namespace vpmm::report

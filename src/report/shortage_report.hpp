@@ -1,4 +1,4 @@
-// context: the report of a request that failed for want of memory, as text for people.
+// report: the report of a request that failed for want of memory, as text for people.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include "driver/driver.hpp"
 #include "settings/config.hpp"
 
-namespace vpmm::context {
+namespace vpmm::report {
 
 // What holds memory, by its name for people: "stream 9", "weights".
 struct Holding {
@@ -75,4 +75,4 @@ std::vector<std::string> advice(const Shortage& shortage);
 
 std::string_view first_line(std::string_view text);
 
-}  // namespace vpmm::context
+}  // namespace vpmm::report

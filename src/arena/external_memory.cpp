@@ -1,19 +1,19 @@
-// context: memory of callers that arenas divide.
+// arena: memory of callers that arenas divide.
 #include <algorithm>
 
+#include "arena/arenas.hpp"
 #include "base/address.hpp"
 #include "base/message.hpp"
 #include "base/quantity.hpp"
-#include "context/arenas.hpp"
 
-namespace vpmm::context {
+namespace vpmm::arena {
 
-bool Arenas::is_external(ArenaId id) const {
+bool Arenas::is_external(pool::ArenaId id) const {
   const Entry* const in = find(id);
   return in != nullptr && in->options.is_external;
 }
 
-Result<Arenas::Entry*> Arenas::external_entry(ArenaId id) const {
+Result<Arenas::Entry*> Arenas::external_entry(pool::ArenaId id) const {
   VPMM_TRY_ASSIGN(Entry* const in, entry(id));
   if (in->options.is_external) return in;
   return Error{ErrorCode::invalid_argument, message_of("arena {} takes its memory from the pool",
@@ -21,49 +21,50 @@ Result<Arenas::Entry*> Arenas::external_entry(ArenaId id) const {
 }
 
 // Why no arena may divide it; empty: one may.
-std::string_view Arenas::objection_to(AddressRange memory) const {
+std::string_view Arenas::objection_to(AddressRange memory,
+                                      FunctionRef<bool(AddressRange)> is_owned) const {
   if (is_null(memory.begin) || memory.empty()) return "this is no memory";
-  if (!is_multiple(memory.size, arena::kGrain) ||
-      !is_multiple(to_integer(memory.begin), arena::kGrain))
+  if (!is_multiple(memory.size, kGrain) || !is_multiple(to_integer(memory.begin), kGrain))
     return "not whole multiples of 512 bytes";
-  if (memory.size > kAddressSpace || memory.end() < memory.begin)
+  if (memory.size > pool::kAddressSpace || memory.end() < memory.begin)
     return "more than any address space";
   const auto next = by_stretch_.lower_bound(memory.begin);
-  if (device_.owns_part_of(memory)) return "part of it is this pool's";
+  if (is_owned(memory)) return "part of it is this pool's";
   if ((next != by_stretch_.end() && next->first < memory.end()) || has(memory.begin))
     return "part of it is an arena's already";
   return {};
 }
 
-Result<void> Arenas::add_external(ArenaId id, AddressRange memory) {
+Result<void> Arenas::add_external(pool::ArenaId id, AddressRange memory,
+                                  FunctionRef<bool(AddressRange)> is_owned) {
   VPMM_TRY_ASSIGN(Entry* const in, external_entry(id));
-  if (const std::string_view objection = objection_to(memory); !objection.empty())
+  if (const std::string_view objection = objection_to(memory, is_owned); !objection.empty())
     return Error{ErrorCode::invalid_argument, message_of("{} bytes at {:#x}: {}", memory.size,
                                                          to_integer(memory.begin), objection)};
   by_stretch_.emplace(memory.begin, in);
-  in->arena.add(memory, arena::kEverybody);
-  recorder_.arena_changed(EventKind::arena_grow, memory, id);
+  in->arena.add(memory, kEverybody);
+  recorder_.arena_changed(report::EventKind::arena_grow, memory, id);
   return {};
 }
 
-Result<bool> Arenas::has_idle_external(ArenaId id) const {
+Result<bool> Arenas::has_idle_external(pool::ArenaId id) const {
   VPMM_TRY_ASSIGN(const Entry* const in, external_entry(id));
   return !in->arena.is_pinned() && in->arena.idle_stretch() != nullptr;
 }
 
-bool Arenas::is_complete(const arena::Arena& arena, const arena::Stretch& idle) const {
+bool Arenas::is_complete(const Arena& arena, const Stretch& idle) const {
   bool complete = true;
-  arena.for_each_block_in(idle.range, [&](const arena::Block& block) VPMM_REQUIRES(pool_lock) {
-    complete = complete && device_.timelines.reduce(block.stamp).is_complete();
+  arena.for_each_block_in(idle.range, [&](const Block& block) VPMM_REQUIRES(pool_lock) {
+    complete = complete && timelines_.reduce(block.stamp).is_complete();
   });
   return complete;
 }
 
-Result<AddressRange> Arenas::take_external(ArenaId id) {
+Result<AddressRange> Arenas::take_external(pool::ArenaId id) {
   VPMM_TRY_ASSIGN(Entry* const in, external_entry(id));
   if (in->arena.is_pinned()) return AddressRange{};
-  const arena::Stretch* found = nullptr;
-  in->arena.for_each_stretch([&](const arena::Stretch& stretch) VPMM_REQUIRES(pool_lock) {
+  const Stretch* found = nullptr;
+  in->arena.for_each_stretch([&](const Stretch& stretch) VPMM_REQUIRES(pool_lock) {
     if (found == nullptr && stretch.live == 0 && is_complete(in->arena, stretch)) found = &stretch;
   });
   if (found == nullptr) return AddressRange{};
@@ -72,11 +73,11 @@ Result<AddressRange> Arenas::take_external(ArenaId id) {
   return memory;
 }
 
-void Arenas::drop_external(Entry& entry, const arena::Stretch& idle) {
+void Arenas::drop_external(Entry& entry, const Stretch& idle) {
   const AddressRange memory = idle.range;
   by_stretch_.erase(memory.begin);
   entry.arena.remove(idle);
-  recorder_.arena_changed(EventKind::arena_shrink, memory, entry.id);
+  recorder_.arena_changed(report::EventKind::arena_shrink, memory, entry.id);
 }
 
 void Arenas::for_each_external(FunctionRef<void(DevicePtr)> visit) const {
@@ -84,8 +85,8 @@ void Arenas::for_each_external(FunctionRef<void(DevicePtr)> visit) const {
     if (entry->options.is_external) visit(begin);
 }
 
-Error Arenas::no_room_for(const Request& request) const {
-  const arena::Arena& arena = find(request.arena)->arena;
+Error Arenas::no_room_for(const pool::Request& request) const {
+  const Arena& arena = find(request.arena)->arena;
   return {
       ErrorCode::out_of_memory,
       message_of("arena {} has no room for {} in the {} that it was given, of which live {}",
@@ -93,4 +94,4 @@ Error Arenas::no_room_for(const Request& request) const {
                  readable_bytes(arena.held_bytes()), readable_bytes(arena.allocated_bytes()))};
 }
 
-}  // namespace vpmm::context
+}  // namespace vpmm::arena

@@ -1,9 +1,9 @@
-// context: events of a recording, from what a call knows.
-#include "context/call_log.hpp"
+// report: events of a recording, from what a call knows.
+#include "report/call_log.hpp"
 
 #include <new>
 
-namespace vpmm::context {
+namespace vpmm::report {
 namespace {
 
 using driver::Call;
@@ -47,7 +47,7 @@ void CallLog::freed(Place place, DevicePtr ptr, const By& by) noexcept {
   if (place.is_wanted()) place.publish(event(Kind::free, {ptr, 0}, by));
 }
 
-void CallLog::allocated(DevicePtr begin, const Request& request, Bytes taken,
+void CallLog::allocated(DevicePtr begin, const pool::Request& request, Bytes taken,
                         const By& by) noexcept {
   Place place = claim();
   if (!place.is_wanted()) return;
@@ -59,13 +59,14 @@ void CallLog::allocated(DevicePtr begin, const Request& request, Bytes taken,
   place.publish(std::move(allocated));
 }
 
-void CallLog::failed(const Request& request, const Error& error, const By& by) noexcept {
+void CallLog::failed(const pool::Request& request, const Error& error, const By& by) noexcept {
   const bool is_shortage = error.code == ErrorCode::out_of_memory;
   if (is_shortage) fail(Kind::out_of_memory, request, error, by);
   fail(Kind::allocate_failed, request, error, by);
 }
 
-void CallLog::fail(Kind kind, const Request& request, const Error& error, const By& by) noexcept {
+void CallLog::fail(Kind kind, const pool::Request& request, const Error& error,
+                   const By& by) noexcept {
   Place place = claim();
   if (!place.is_wanted()) return;
   observe::QueuedEvent failed = event(kind, {DevicePtr{}, request.bytes}, by);
@@ -109,4 +110,4 @@ void CallLog::after_call(Call call, Bytes bytes, std::uint64_t duration_ns) noex
   place.publish(std::move(called));
 }
 
-}  // namespace vpmm::context
+}  // namespace vpmm::report
