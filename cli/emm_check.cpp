@@ -67,7 +67,7 @@ void print_json(const char* name, const char* driver, int device,
 // Throws vpmm::error when nothing can be checked.
 Result<int> check(const CheckArguments& options) {
   // The library reads the variable when CUDA is first needed; there is no other thread yet.
-  if (options.driver) ::setenv("VPMM_DRIVER", context::to_string(*options.driver), 1);
+  if (options.driver) ::setenv("VPMM_DRIVER", settings::to_string(*options.driver), 1);
   VPMM_TRY_ASSIGN(const settings::Config config, settings::config_from_environment());
   VPMM_TRY_ASSIGN(driver::Driver* const driver, context::process_driver(config.driver));
   const vpmm_emm_plugin* const plugin = find_plugin(options.manager);

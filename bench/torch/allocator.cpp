@@ -94,7 +94,7 @@ VPMM_BENCH_API void vpmm_bench_torch_deallocate(void* ptr, ssize_t /*bytes*/, in
 // What happened so far, as JSON into a file.
 VPMM_BENCH_API void vpmm_bench_torch_report(const char* path) {
   Pool& pool = Pool::the();
-  const observe::Statistics figures = pool.context->statistics();
+  const observe::Statistics figures = pool.context->reports().statistics();
   nlohmann::json report{
       {"page_rounded_live_bytes", pool.peak_live}, {"live_bytes", figures.peak_live_bytes},
       {"held_bytes", figures.peak_mapped_bytes},   {"driver_ms", figures.driver_ns / 1'000'000},

@@ -136,7 +136,7 @@ vpmm_status vpmm_record_use(vpmm_pool* pool, void* ptr, vpmm_stream stream) {
 
 vpmm_status vpmm_stream_wait(vpmm_pool* pool, vpmm_stream waiting, vpmm_stream first) {
   return with_pool(pool, [&](Context& context) {
-    return context.make_wait(to_stream(waiting), to_stream(first));
+    return context.streams().make_wait(to_stream(waiting), to_stream(first));
   });
 }
 

@@ -36,7 +36,7 @@ Result<void> create(Context& context, std::uint32_t flags, std::uint32_t tag, vp
   const arena::ArenaOptions options{(flags & VPMM_ARENA_ONE_CHUNK) != 0,
                                     (flags & VPMM_ARENA_NO_SPLIT) == 0, tag,
                                     (flags & VPMM_ARENA_EXTERNAL) != 0};
-  VPMM_TRY_ASSIGN(made->id, context.create_arena(options));
+  VPMM_TRY_ASSIGN(made->id, context.arenas().create(options));
   *arena = made.release();
   return {};
 }
@@ -60,7 +60,7 @@ vpmm_status vpmm_arena_allocate(vpmm_arena* arena, size_t bytes, size_t alignmen
   return with_arena(arena, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(ptr, "ptr"));
     VPMM_TRY_ASSIGN(const DevicePtr memory,
-                    context.allocate_in_arena({bytes, alignment, to_stream(stream), arena->id}));
+                    context.allocate({bytes, alignment, to_stream(stream), arena->id}));
     *ptr = to_pointer(memory);
     return {};
   });
@@ -69,26 +69,26 @@ vpmm_status vpmm_arena_allocate(vpmm_arena* arena, size_t bytes, size_t alignmen
 vpmm_status vpmm_arena_allocate_at(vpmm_arena* arena, void* ptr, size_t bytes, vpmm_stream stream) {
   return with_arena(arena, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(ptr, "ptr"));
-    VPMM_TRY(context.allocate_at(arena->id, {to_device_ptr(ptr), bytes}, to_stream(stream)));
+    VPMM_TRY(context.arenas().allocate_at(arena->id, {to_device_ptr(ptr), bytes}, to_stream(stream)));
     return {};
   });
 }
 
 vpmm_status vpmm_arena_pin(vpmm_arena* arena) {
-  return with_arena(arena, [&](Context& context) { return context.pin_arena(arena->id); });
+  return with_arena(arena, [&](Context& context) { return context.arenas().pin(arena->id); });
 }
 
 vpmm_status vpmm_arena_add_memory(vpmm_arena* arena, void* ptr, size_t bytes) {
   return with_arena(arena, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(ptr, "ptr"));
-    return context.add_to_arena(arena->id, {to_device_ptr(ptr), bytes});
+    return context.arenas().add(arena->id, {to_device_ptr(ptr), bytes});
   });
 }
 
 vpmm_status vpmm_arena_take_memory(vpmm_arena* arena, void** ptr, size_t* bytes) {
   return with_arena(arena, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(ptr, "ptr"));
-    VPMM_TRY_ASSIGN(const AddressRange memory, context.take_from_arena(arena->id));
+    VPMM_TRY_ASSIGN(const AddressRange memory, context.arenas().take(arena->id));
     *ptr = to_pointer(memory.begin);
     if (bytes != nullptr) *bytes = memory.size;
     return {};
@@ -97,7 +97,7 @@ vpmm_status vpmm_arena_take_memory(vpmm_arena* arena, void** ptr, size_t* bytes)
 
 vpmm_status vpmm_arena_trim(vpmm_arena* arena, size_t* released) {
   return with_arena(arena, [&](Context& context) -> Result<void> {
-    VPMM_TRY_ASSIGN(const Bytes bytes, context.trim_arena(arena->id));
+    VPMM_TRY_ASSIGN(const Bytes bytes, context.arenas().trim(arena->id));
     if (released != nullptr) *released = bytes;
     return {};
   });
@@ -107,7 +107,7 @@ vpmm_status vpmm_arena_live(vpmm_arena* arena, void** ptrs, size_t capacity, siz
   return with_arena(arena, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(count, "count"));
     if (capacity != 0) VPMM_TRY(require(ptrs, "ptrs"));
-    VPMM_TRY_ASSIGN(const auto live, context.live_in_arena(arena->id));
+    VPMM_TRY_ASSIGN(const auto live, context.arenas().live(arena->id));
     for (std::size_t i = 0; i < live.size() && i < capacity; ++i) ptrs[i] = to_pointer(live[i]);
     *count = live.size();
     return {};
@@ -120,7 +120,7 @@ vpmm_status vpmm_arena_release(vpmm_arena* arena) {
   return with_arena(
       arena,
       [&](Context& context) -> Result<void> {
-        VPMM_TRY(context.release_arena(arena->id));
+        VPMM_TRY(context.arenas().release(arena->id));
         delete arena;
         return {};
       },

@@ -57,7 +57,7 @@ vpmm_status vpmm_add_event_callback(vpmm_pool* pool, uint32_t kinds, vpmm_event_
     VPMM_TRY(check_kinds(kinds));
     VPMM_TRY(require(reinterpret_cast<const void*>(callback), "callback"));
     VPMM_TRY(require(id, "id"));
-    *id = context.add_event_callback(kinds, [callback, argument](const report::Event& event) {
+    *id = context.reports().add_event_callback(kinds, [callback, argument](const report::Event& event) {
       const vpmm_event told = to_struct(event);
       callback(argument, &told);
     });
@@ -67,6 +67,6 @@ vpmm_status vpmm_add_event_callback(vpmm_pool* pool, uint32_t kinds, vpmm_event_
 
 vpmm_status vpmm_remove_event_callback(vpmm_pool* pool, uint64_t id) {
   return with_pool(
-      pool, [&](Context& context) { return context.remove_event_callback(id); },
+      pool, [&](Context& context) { return context.reports().remove_event_callback(id); },
       WhenEnding::do_nothing);
 }

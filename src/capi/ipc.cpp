@@ -63,11 +63,11 @@ Result<void> wait_for_work(driver::Driver& driver, driver::DeviceOrdinal device)
   for_each_pool([&](vpmm_pool& pool) {
     if (pool.context->device() != device) return true;
     if (pool.ownership == Ownership::process_wide) lasting = pool.context.get();
-    is_capturing = pool.context->is_capturing();
+    is_capturing = pool.context->streams().is_capturing();
     return !is_capturing;
   });
   if (is_capturing) return Error{ErrorCode::capture_active, "a stream is being captured"};
-  return lasting != nullptr ? lasting->wait_for_work() : ipc::wait_for_primary(driver, device);
+  return lasting != nullptr ? lasting->streams().wait_for_work() : ipc::wait_for_primary(driver, device);
 }
 
 // The calling thread's context stays, if it has one on the device of the memory; else it is the

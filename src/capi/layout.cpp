@@ -61,7 +61,7 @@ vpmm_status vpmm_layout_take(vpmm_pool* pool, vpmm_layout* layout) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(layout, "layout"));
     VPMM_TRY(check_size(layout->size, kFirstVersion, "vpmm_layout"));
-    const report::Layout drawn = context.layout();
+    const report::Layout drawn = context.reports().layout();
     std::unique_ptr<Owner> owner = to_structs(drawn);
     vpmm_layout taken{};
     taken.blocks = owner->blocks.data();

@@ -70,7 +70,7 @@ vpmm_status vpmm_memory_info(vpmm_pool* pool, uint64_t* free_bytes, uint64_t* to
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(free_bytes, "free_bytes"));
     VPMM_TRY(require(total_bytes, "total_bytes"));
-    VPMM_TRY_ASSIGN(const auto info, context.memory_info());
+    VPMM_TRY_ASSIGN(const auto info, context.limits().memory_info());
     *free_bytes = info.free;
     *total_bytes = info.total;
     return {};
@@ -81,14 +81,14 @@ vpmm_status vpmm_get_statistics(vpmm_pool* pool, vpmm_statistics* statistics) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(statistics, "statistics"));
     VPMM_TRY(check_size(statistics->size, kFirstStatistics, "vpmm_statistics"));
-    copy_out(to_struct(context.statistics()), statistics);
+    copy_out(to_struct(context.reports().statistics()), statistics);
     return {};
   });
 }
 
 vpmm_status vpmm_reset_peaks(vpmm_pool* pool) {
   return with_pool(pool, [](Context& context) -> Result<void> {
-    context.reset_peaks();
+    context.reports().reset_peaks();
     return {};
   });
 }
@@ -97,7 +97,7 @@ vpmm_status vpmm_snapshot(vpmm_pool* pool, vpmm_region* regions, size_t capacity
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(count, "count"));
     if (capacity != 0) VPMM_TRY(require(regions, "regions"));
-    const auto snapshot = context.snapshot();
+    const auto snapshot = context.reports().snapshot();
     const std::size_t copied = std::min(capacity, snapshot.regions.size());
     for (std::size_t i = 0; i < copied; ++i) regions[i] = to_struct(snapshot.regions[i]);
     *count = snapshot.regions.size();
@@ -108,7 +108,7 @@ vpmm_status vpmm_snapshot(vpmm_pool* pool, vpmm_region* regions, size_t capacity
 vpmm_status vpmm_dump_text(vpmm_pool* pool, char** text) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(text, "text"));
-    *text = copy_of(observe::to_text(context.snapshot()));
+    *text = copy_of(observe::to_text(context.reports().snapshot()));
     return {};
   });
 }
@@ -116,7 +116,7 @@ vpmm_status vpmm_dump_text(vpmm_pool* pool, char** text) {
 vpmm_status vpmm_dump_json(vpmm_pool* pool, char** text) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(text, "text"));
-    *text = copy_of(observe::to_json(context.snapshot()));
+    *text = copy_of(observe::to_json(context.reports().snapshot()));
     return {};
   });
 }

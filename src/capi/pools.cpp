@@ -82,17 +82,17 @@ vpmm_status vpmm_pool_destroy(vpmm_pool* pool) {
 }
 
 vpmm_status vpmm_capture_begin(vpmm_pool* pool) {
-  return with_pool(pool, [](Context& context) { return context.capture_begin(); });
+  return with_pool(pool, [](Context& context) { return context.streams().capture_begin(); });
 }
 
 vpmm_status vpmm_capture_end(vpmm_pool* pool) {
-  return with_pool(pool, [](Context& context) { return context.capture_end(); });
+  return with_pool(pool, [](Context& context) { return context.streams().capture_end(); });
 }
 
 vpmm_status vpmm_capture_release(vpmm_pool* pool, uint64_t capture_id) {
   return with_pool(
       pool,
-      [&](Context& context) { return context.capture_release(driver::CaptureId{capture_id}); },
+      [&](Context& context) { return context.streams().capture_release(driver::CaptureId{capture_id}); },
       WhenEnding::do_nothing);
 }
 
@@ -100,7 +100,7 @@ vpmm_status vpmm_defer_cleanup_begin(vpmm_pool* pool) {
   return with_pool(
       pool,
       [](Context& context) -> Result<void> {
-        context.defer_cleanup_begin();
+        context.limits().defer_cleanup_begin();
         return {};
       },
       WhenEnding::do_nothing);
@@ -108,19 +108,19 @@ vpmm_status vpmm_defer_cleanup_begin(vpmm_pool* pool) {
 
 vpmm_status vpmm_defer_cleanup_end(vpmm_pool* pool) {
   return with_pool(
-      pool, [](Context& context) { return context.defer_cleanup_end(); }, WhenEnding::do_nothing);
+      pool, [](Context& context) { return context.limits().defer_cleanup_end(); }, WhenEnding::do_nothing);
 }
 
 vpmm_status vpmm_trim(vpmm_pool* pool, size_t bytes_to_keep, size_t* bytes_released) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
-    VPMM_TRY_ASSIGN(const Bytes released, context.trim(bytes_to_keep));
+    VPMM_TRY_ASSIGN(const Bytes released, context.limits().trim(bytes_to_keep));
     if (bytes_released != nullptr) *bytes_released = released;
     return {};
   });
 }
 
 vpmm_status vpmm_preallocate(vpmm_pool* pool, size_t bytes) {
-  return with_pool(pool, [&](Context& context) { return context.preallocate(bytes); });
+  return with_pool(pool, [&](Context& context) { return context.limits().preallocate(bytes); });
 }
 
 vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes) {
@@ -128,7 +128,7 @@ vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes) {
     if (bytes == 0)
       return Error{ErrorCode::invalid_argument,
                    "capacity 0: must be a number of bytes, or UINT64_MAX for no limit"};
-    context.set_capacity(bytes == UINT64_MAX ? std::nullopt : std::optional<Bytes>(bytes));
+    context.limits().set_capacity(bytes == UINT64_MAX ? std::nullopt : std::optional<Bytes>(bytes));
     return {};
   });
 }
@@ -136,19 +136,19 @@ vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes) {
 vpmm_status vpmm_get_capacity(vpmm_pool* pool, uint64_t* bytes) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(bytes, "bytes"));
-    *bytes = context.capacity().value_or(UINT64_MAX);
+    *bytes = context.limits().capacity().value_or(UINT64_MAX);
     return {};
   });
 }
 
 vpmm_status vpmm_set_peer_access(vpmm_pool* pool, int device) {
-  return with_pool(pool, [&](Context& context) { return context.set_peer_access(device); });
+  return with_pool(pool, [&](Context& context) { return context.sharing().set_peer_access(device); });
 }
 
 vpmm_status vpmm_set_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_callback callback,
                                             void* argument) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
-    context.set_out_of_memory_callback(callback != nullptr ? asking(callback, argument)
+    context.limits().out_of_memory_callbacks().set(callback != nullptr ? asking(callback, argument)
                                                            : context::OutOfMemoryCallback());
     return {};
   });
@@ -159,21 +159,21 @@ vpmm_status vpmm_add_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(reinterpret_cast<const void*>(callback), "callback"));
     VPMM_TRY(require(id, "id"));
-    *id = context.add_out_of_memory_callback(asking(callback, argument));
+    *id = context.limits().out_of_memory_callbacks().add(asking(callback, argument));
     return {};
   });
 }
 
 vpmm_status vpmm_remove_out_of_memory_callback(vpmm_pool* pool, uint64_t id) {
   return with_pool(
-      pool, [&](Context& context) { return context.remove_out_of_memory_callback(id); },
+      pool, [&](Context& context) { return context.limits().remove_out_of_memory_callback(id); },
       WhenEnding::do_nothing);
 }
 
 vpmm_status vpmm_synchronize(vpmm_pool* pool) {
-  return with_pool(pool, [](Context& context) { return context.synchronize(); });
+  return with_pool(pool, [](Context& context) { return context.streams().synchronize(); });
 }
 
 vpmm_status vpmm_reset(vpmm_pool* pool) {
-  return with_pool(pool, [](Context& context) { return context.reset(); });
+  return with_pool(pool, [](Context& context) { return context.streams().reset(); });
 }

@@ -101,7 +101,7 @@ bool is_asked_for_by_environment() {
 void mark_everywhere(const char* text) {
   bool is_heard = false;
   for_each_pool([&](vpmm_pool& each) {
-    each.context->mark(text);
+    each.context->reports().mark(text);
     is_heard = true;
     return true;
   });
@@ -115,11 +115,11 @@ Result<void> start_from_environment(Context& context) {
   VPMM_TRY_ASSIGN(const std::string path, expanded(settings.file, context.device()));
   const int count = count_of(path);
   const std::string wanted = count == 1 ? path : numbered(path, count);
-  Result<void> started = context.start_recording(wanted, settings.options);
+  Result<void> started = context.reports().start_recording(wanted, settings.options);
   if (started || started.error().code != ErrorCode::file_in_use) return started;
   const std::string own =
       numbered(wanted, ::getpid());  // others of the same environment may record to it
-  if (!context.start_recording(own, settings.options)) return started;
+  if (!context.reports().start_recording(own, settings.options)) return started;
   observe::log(observe::LogLevel::warning, "recording to {}, for {}", own, started.error().message);
   return {};
 }
@@ -129,7 +129,7 @@ Result<void> start_from_environment(Context& context) {
 void record_as_environment_says(Context& context) {
   const Result<void> started = start_from_environment(context);
   if (started)
-    for (const std::string& text : EarlyMarks::of_process().take()) context.mark(text);
+    for (const std::string& text : EarlyMarks::of_process().take()) context.reports().mark(text);
   else
     observe::log(observe::LogLevel::error, "nothing is recorded: {}", started.error().message);
 }
@@ -156,19 +156,19 @@ vpmm_status vpmm_record_start_with(vpmm_pool* pool, const vpmm_record_options* o
     if (asked.sample != 0) how.sample = asked.sample;
     how.limit = asked.limit;
     how.window_ns = asked.window_ns;
-    return context.start_recording(asked.path, how);
+    return context.reports().start_recording(asked.path, how);
   });
 }
 
 vpmm_status vpmm_record_stop(vpmm_pool* pool) {
-  return with_pool(pool, [](Context& context) { return context.stop_recording(); });
+  return with_pool(pool, [](Context& context) { return context.reports().stop_recording(); });
 }
 
 vpmm_status vpmm_record_mark(vpmm_pool* pool, const char* text) {
   return gated(WhenEnding::fail, [&]() -> Result<void> {
     VPMM_TRY(require(text, "text"));
     if (pool != nullptr)
-      pool->context->mark(text);
+      pool->context->reports().mark(text);
     else
       mark_everywhere(text);
     return {};

@@ -28,11 +28,11 @@ vpmm_config to_settings(const settings::Config& config) {
   settings.release_threshold = config.release_threshold.value_or(kUnset);
   settings.max_mappings = config.max_mappings;
   settings.capacity = config.capacity.value_or(kUnset);
-  settings.small = context::to_string(config.small);
-  settings.any_stream = context::to_string(config.any_stream);
+  settings.small = settings::to_string(config.small);
+  settings.any_stream = settings::to_string(config.any_stream);
   settings.log = observe::to_string(config.log);
-  settings.driver = context::to_string(config.driver);
-  settings.prefer = context::to_string(config.prefer);
+  settings.driver = settings::to_string(config.driver);
+  settings.prefer = settings::to_string(config.prefer);
   settings.ipc_isolate = config.ipc_isolate;
   settings.unnamed_free_on_allocating_stream =
       config.unnamed_free == settings::UnnamedFree::allocating_stream;

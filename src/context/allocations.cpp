@@ -1,9 +1,10 @@
-// context: from a pointer to whose it is, and on to whoever takes it back.
+// context: from a pointer to its owner, and to the part that takes the memory back.
 #include "context/allocations.hpp"
 
 #include <new>
 #include <string>
 #include <string_view>
+#include <variant>
 
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
@@ -20,57 +21,48 @@ constexpr std::uint64_t kServedBesideDeferred = 64;
 
 }  // namespace
 
-// --- what is live
+// --- live allocations
 
-// Whether it is a user's: not kept by a cache, not parked for a graph, not kept for other processes
-// alone.
-bool Allocations::is_live(const region::Region& region) const {
-  return !small::SmallPool::is_cached(region) && !captures_.is_parked(&region) &&
-         !shares_.is_kept(region.range.begin);
-}
-
-// The live small allocation around `ptr` that is a user's.
+// Null: none is live there.
 std::optional<small::Allocation> Allocations::find_live(const region::Region& page,
                                                         DevicePtr ptr) const {
-  std::optional<small::Allocation> small = device_.small->find(page, ptr);
-  if (small && shares_.is_kept(small->range.begin)) small.reset();
-  return small;
+  std::optional<small::Allocation> part = device_.small->find(page, ptr);
+  if (part && shares_.is_kept(part->range.begin)) part.reset();
+  return part;
 }
 
-const arena::Block* Allocations::block_in_arena(DevicePtr ptr) const {
-  const arena::Block* const block = arenas_.live_around(ptr);
-  return block != nullptr && !shares_.is_kept(block->range.begin) ? block : nullptr;
-}
-
-// The live allocation in it around `ptr`; empty: nothing live is there.
-AddressRange Allocations::live_around(const region::Region* region, DevicePtr ptr) const {
-  if (arenas_.has(ptr)) {
-    const arena::Block* const block = block_in_arena(ptr);
-    return block != nullptr ? block->range : AddressRange{};
-  }
-  if (!small::SmallPool::is_arena(*region))
-    return is_live(*region) ? region->range : AddressRange{};
-  const std::optional<small::Allocation> small = find_live(*region, ptr);
-  return small ? small->range : AddressRange{};
+std::optional<AllocationInfo> Allocations::live_around(DevicePtr ptr) const {
+  using Info = std::optional<AllocationInfo>;
+  const Overloaded info{
+      [](std::monostate) -> Info { return std::nullopt; },
+      [&](ArenaMemory) VPMM_REQUIRES(pool_lock) -> Info {
+        const arena::Block* const block = arenas_.live_around(ptr);
+        if (block == nullptr || shares_.is_kept(block->range.begin)) return std::nullopt;
+        return AllocationInfo{block->range.begin, block->requested, block->range.size,
+                              arenas_.arena_of(ptr)};
+      },
+      [&](CutPage cut) VPMM_REQUIRES(pool_lock) -> Info {
+        const std::optional<small::Allocation> part = find_live(*cut.page, ptr);
+        if (!part) return std::nullopt;
+        return AllocationInfo{part->range.begin, part->requested, part->range.size, {}};
+      },
+      [&](Pages pages) VPMM_REQUIRES(pool_lock) -> Info {
+        const region::Region& region = *pages.region;
+        if (small::SmallPool::is_cached(region) || captures_.is_parked(&region) ||
+            shares_.is_kept(region.range.begin))
+          return std::nullopt;
+        return AllocationInfo{
+            region.range.begin, device_.small->requested_of(region), region.range.size, {}};
+      },
+      [](DriverBlock of) -> Info {
+        return AllocationInfo{of.block->begin, of.block->requested, of.block->requested, {}};
+      }};
+  return std::visit(info, owners_.of(ptr));
 }
 
 Result<AllocationInfo> Allocations::query(DevicePtr ptr) const {
-  const region::Region* const region = device_.allocated_around(ptr);
-  if (arenas_.has(ptr)) {
-    if (const arena::Block* const block = block_in_arena(ptr))
-      return AllocationInfo{block->range.begin, block->requested, block->range.size,
-                            arenas_.arena_of(ptr)};
-  } else if (region != nullptr && small::SmallPool::is_arena(*region)) {
-    if (const auto small = find_live(*region, ptr))
-      return AllocationInfo{small->range.begin, small->requested, small->range.size,
-                            pool::ArenaId{}};
-  } else if (region != nullptr && is_live(*region)) {
-    return AllocationInfo{region->range.begin, device_.small->requested_of(*region),
-                          region->range.size, pool::ArenaId{}};
-  }
-  if (const driver_pool::Block* const block = device_.block_around(ptr))
-    return AllocationInfo{block->begin, block->requested, block->requested, pool::ArenaId{}};
-  return not_inside(ptr);
+  const std::optional<AllocationInfo> live = live_around(ptr);
+  return live ? Result<AllocationInfo>(*live) : not_inside(ptr);
 }
 
 Error Allocations::mistake(Error error) {
@@ -78,66 +70,91 @@ Error Allocations::mistake(Error error) {
   return error;
 }
 
-Error Allocations::not_live(DevicePtr ptr, AddressRange around) {
-  if (!around.empty() && around.begin != ptr)
+Error Allocations::not_live(DevicePtr ptr) {
+  const std::optional<AllocationInfo> around = live_around(ptr);
+  if (around && around->begin != ptr)
     return mistake({ErrorCode::invalid_pointer,
                     message_of("{:#x} points inside the allocation that starts at {:#x}",
-                               to_integer(ptr), to_integer(around.begin))});
+                               to_integer(ptr), to_integer(around->begin))});
   return mistake(
       {ErrorCode::invalid_pointer, message_of("{:#x} is not a live allocation of this pool: it was "
                                               "freed already, or comes from elsewhere",
                                               to_integer(ptr))});
 }
 
-// Every free waits for the stream of the allocation anyway, but for one without a stream where
-// VPMM_ANY_STREAM leaves out streams that nobody named: there it counts that this one was.
+// A free waits for the allocating stream anyway. Exception: VPMM_ANY_STREAM=legacy and a free
+// without a stream, where the use by that stream must be recorded.
 Result<void> Allocations::record_use(DevicePtr ptr, time::Timeline& user) {
   const auto is_news = [&](std::optional<time::TimelineId> owner) {
     return owner != user.id || device_.config.any_stream == settings::AnyStreamOrder::legacy;
   };
-  region::Region* const region = device_.allocated_around(ptr);
-  if (region == nullptr && !arenas_.has(ptr)) {
-    driver_pool::Block* const block = device_.block_around(ptr);
-    if (block == nullptr) return not_live(ptr, {});
-    if (block->begin != ptr) return not_live(ptr, {block->begin, block->requested});
-    if (is_news(block->timeline)) device_.driver_pool->record_use(block, user);
-  } else if (const AddressRange live = live_around(region, ptr);
-             live.empty() || live.begin != ptr) {
-    return not_live(ptr, live);
-  } else if (const arena::Block* const block = arenas_.live_around(ptr)) {
-    if (is_news(block->timeline)) arenas_.record_use(ptr, user);
-  } else if (small::SmallPool::is_arena(*region)) {
-    const std::optional<small::Allocation> small = find_live(*region, ptr);
-    VPMM_RACE_WINDOW("what is used elsewhere was found");
-    if (!small || (is_news(small->timeline) && !device_.small->record_use(*region, ptr, user)))
-      return not_live(ptr, {});
-  } else {
-    VPMM_RACE_WINDOW("what is used elsewhere was found");
-    if (is_news(region->owner.timeline) && !device_.small->record_use(*region, user))
-      return not_live(ptr, {});
-  }
+  const std::optional<AllocationInfo> live = live_around(ptr);
+  if (!live || live->begin != ptr) return not_live(ptr);
+  // False: a warm free has ended it meanwhile.
+  const Overloaded record{[](std::monostate) { return false; },
+                          [&](ArenaMemory) VPMM_REQUIRES(pool_lock) {
+                            if (is_news(arenas_.live_around(ptr)->timeline))
+                              arenas_.record_use(ptr, user);
+                            return true;
+                          },
+                          [&](CutPage cut) VPMM_REQUIRES(pool_lock) {
+                            const std::optional<small::Allocation> part = find_live(*cut.page, ptr);
+                            VPMM_RACE_WINDOW("what is used elsewhere was found");
+                            return part && (!is_news(part->timeline) ||
+                                            device_.small->record_use(*cut.page, ptr, user));
+                          },
+                          [&](Pages pages) VPMM_REQUIRES(pool_lock) {
+                            VPMM_RACE_WINDOW("what is used elsewhere was found");
+                            return !is_news(pages.region->owner.timeline) ||
+                                   device_.small->record_use(*pages.region, user);
+                          },
+                          [&](DriverBlock of) VPMM_REQUIRES(pool_lock) {
+                            if (is_news(of.block->timeline))
+                              device_.driver_pool->record_use(of.block, user);
+                            return true;
+                          }};
+  if (!std::visit(record, owners_.of(ptr))) return not_live(ptr);
   return {};
 }
 
-// Whole pages are not in the pagemap (Router), and what is the driver's own never is.
+AddressRange Allocations::range_to_tell(DevicePtr begin, Bytes requested) const {
+  const AddressRange asked{begin, requested};
+  if (!recorder_.wants_ranges()) return asked;
+  return std::visit(Overloaded{[&](ArenaMemory) VPMM_REQUIRES(pool_lock) {
+                                 return arenas_.range_of(begin).value_or(asked);
+                               },
+                               [&](CutPage cut) VPMM_REQUIRES(pool_lock) {
+                                 // A wrong program may have freed the address on another thread
+                                 // already.
+                                 const std::optional<small::Allocation> part =
+                                     device_.small->find(*cut.page, begin);
+                                 return part ? part->range : asked;
+                               },
+                               [](Pages pages) { return pages.region->range; },
+                               [&](const auto&) { return asked; }},
+                    owners_.of(begin));
+}
+
+// The pagemap names no whole pages (Router), and no memory of the driver.
 void Allocations::free_through_lock(DevicePtr begin) {
-  const region::Region* const region = device_.allocated_around(begin);
-  if (region != nullptr && small::SmallPool::is_arena(*region))
-    device_.small->free_through_lock(*region, begin);
+  const OwnedBy owner = owners_.of(begin);
+  if (const CutPage* const cut = std::get_if<CutPage>(&owner))
+    device_.small->free_through_lock(*cut->page, begin);
 }
 
 // --- a free
 
 Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const pool::Stream& stream,
                                const Caller& caller) {
-  region::Region* const region = device_.allocated_around(ptr);
-  if (region == nullptr && !arenas_.has(ptr)) return free_block(lock, ptr, stream, caller);
-  if (shares_.is_kept(ptr)) return not_live(ptr, {});
+  const OwnedBy owner = owners_.of(ptr);
+  if (const DriverBlock* const of = std::get_if<DriverBlock>(&owner))
+    return of->block->begin == ptr ? free_block(lock, of->block, stream, caller) : not_live(ptr);
+  if (std::holds_alternative<std::monostate>(owner) || shares_.is_kept(ptr)) return not_live(ptr);
   const report::Recorder::Told told = what_to_tell(report::EventKind::free, ptr);
   report::CallLog::Place place = recorder_.claim_free();
   const bool is_kept = shares_.keep(ptr);
   VPMM_RACE_WINDOW("a free holds the pool's lock, nothing has ended");
-  if (!is_kept && !end(ptr, stream, caller)) return not_live(ptr, live_around(region, ptr));
+  if (!is_kept && !end(owner, ptr, stream, caller)) return not_live(ptr);
   recorder_.record_free(std::move(place), ptr, caller);
   recorder_.freed(ptr, told, caller);
   if (!is_kept) arenas_.ended(ptr);
@@ -145,63 +162,71 @@ Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const pool::Strea
 }
 
 void Allocations::free_kept(DevicePtr begin) {
-  end(begin, std::nullopt, Caller{});
+  end(owners_.of(begin), begin, std::nullopt, Caller{});
   arenas_.ended(begin);
 }
 
-// Where somebody wants to know.
+// Read only if a listener asks for events of this kind.
 report::Recorder::Told Allocations::what_to_tell(report::EventKind kind, DevicePtr begin) const {
-  if (!recorder_.wants(kind)) return {};
-  const Result<AllocationInfo> around = query(begin);
-  return around ? report::Recorder::Told{around.value().requested, around.value().arena}
-                : report::Recorder::Told{};
+  const std::optional<AllocationInfo> live =
+      recorder_.wants(kind) ? live_around(begin) : std::nullopt;
+  return live ? report::Recorder::Told{live->requested, live->arena} : report::Recorder::Told{};
 }
 
 // Note [Who ends an allocation may free it]
-bool Allocations::end(DevicePtr begin, const pool::Stream& stream, const Caller& caller) {
-  if (arenas_.has(begin)) return arenas_.end(begin, stream, caller);
-  region::Region* const region = device_.allocated_around(begin);
-  if (!small::SmallPool::is_arena(*region)) {
-    if (region->range.begin != begin || captures_.is_parked(region) || !device_.small->end(*region))
-      return false;
-    free_pages(region, stream, caller);
-    return true;
-  }
-  const std::optional<small::Allocation> ended = device_.small->end(*region, begin);
+bool Allocations::end(const OwnedBy& owner, DevicePtr begin, const pool::Stream& stream,
+                      const Caller& caller) {
+  return std::visit(
+      Overloaded{
+          [&](ArenaMemory) VPMM_REQUIRES(pool_lock) { return arenas_.end(begin, stream, caller); },
+          [&](CutPage cut)
+              VPMM_REQUIRES(pool_lock) { return end_part(*cut.page, begin, stream, caller); },
+          [&](Pages pages)
+              VPMM_REQUIRES(pool_lock) { return end_pages(*pages.region, begin, stream, caller); },
+          [](const auto&) { return false; }},
+      owner);
+}
+
+bool Allocations::end_part(region::Region& page, DevicePtr begin, const pool::Stream& stream,
+                           const Caller& caller) {
+  const std::optional<small::Allocation> ended = device_.small->end(page, begin);
   if (!ended) return false;
-  const Prover::Uses uses{ended->timeline, device_.small->other_uses(*ended), ended->range.size};
+  const pool::Stamper::Uses uses{ended->timeline, device_.small->other_uses(*ended),
+                                 ended->range.size};
   observe_end(ended->range, uses, stream, caller);
-  device_.small->deallocate(*ended, prover_.stamp_of(uses, caller));
+  device_.small->deallocate(*ended, device_.stamper.stamp_of(uses, caller));
   return true;
 }
 
-void Allocations::free_pages(region::Region* region, const pool::Stream& stream,
-                             const Caller& caller) {
-  if (captures_.keeps(region->owner.capture)) {
-    const bool is_inside = caller.capture == region->owner.capture;
-    captures_.park(region->owner.capture, region, is_inside ? caller.stream : std::nullopt);
-    return;
+bool Allocations::end_pages(region::Region& region, DevicePtr begin, const pool::Stream& stream,
+                            const Caller& caller) {
+  if (region.range.begin != begin || captures_.is_parked(&region) || !device_.small->end(region))
+    return false;
+  if (captures_.keeps(region.owner.capture)) {
+    const bool is_inside = caller.capture == region.owner.capture;
+    captures_.park(region.owner.capture, &region, is_inside ? caller.stream : std::nullopt);
+    return true;
   }
-  const Prover::Uses uses{region->owner.timeline, region->owner.other_uses, region->range.size};
-  observe_end(region->range, uses, stream, caller);
-  device_.pool->deallocate(region, prover_.stamp_of(uses, caller));
+  const pool::Stamper::Uses uses{region.owner.timeline, region.owner.other_uses, region.range.size};
+  observe_end(region.range, uses, stream, caller);
+  device_.pool->deallocate(&region, device_.stamper.stamp_of(uses, caller));
+  return true;
 }
 
 // A free on the one stream that used the memory is the driver's to order; everything else waits
 // here until its stamp is complete.
-Result<void> Allocations::free_block(MutexLock& lock, DevicePtr ptr, const pool::Stream& stream,
-                                     const Caller& caller) {
-  driver_pool::Block* const block = device_.block_around(ptr);
-  if (block == nullptr) return not_live(ptr, {});
-  const AddressRange range{block->begin, block->requested};
-  if (block->begin != ptr) return not_live(ptr, range);
+Result<void> Allocations::free_block(MutexLock& lock, driver_pool::Block* block,
+                                     const pool::Stream& stream, const Caller& caller) {
+  const DevicePtr ptr = block->begin;
+  const AddressRange range{ptr, block->requested};
   // Before the driver is called, for a place that is claimed holds up the recording.
   recorder_.record_free(recorder_.claim_free(), ptr, caller);
   const std::uint32_t tag = recorder_.freed(ptr, {range.size}, caller);
-  const Prover::Uses uses{block->timeline, block->other_uses, block->requested};
+  const pool::Stamper::Uses uses{block->timeline, block->other_uses, block->requested};
   observe_end(range, uses, stream, caller);
   if (!caller.may_queue() || !uses.are_of(caller))
-    return device_.driver_pool->deallocate_after(lock, block, prover_.stamp_of(uses, caller));
+    return device_.driver_pool->deallocate_after(lock, block,
+                                                 device_.stamper.stamp_of(uses, caller));
   Result<void> freed = device_.driver_pool->deallocate_on(lock, block, *caller.stream);
   if (!freed) recorder_.free_failed(range, tag, caller);  // it is the caller's still
   return freed;
@@ -209,7 +234,7 @@ Result<void> Allocations::free_block(MutexLock& lock, DevicePtr ptr, const pool:
 
 // The named stream need not wait for others that used the memory: the pool does, so to an observer
 // any of them may be the last.
-void Allocations::observe_end(AddressRange range, const Prover::Uses& uses,
+void Allocations::observe_end(AddressRange range, const pool::Stamper::Uses& uses,
                               const pool::Stream& stream, const Caller& caller) const {
   recorder_.observe_end(range, stream && uses.are_of(caller) ? stream : std::nullopt);
 }
@@ -217,7 +242,7 @@ void Allocations::observe_end(AddressRange range, const Prover::Uses& uses,
 void Allocations::release_capture(std::uint64_t capture) {
   for (region::Region* region : captures_.release(capture)) {
     recorder_.observe_end(region->range, std::nullopt);
-    device_.pool->deallocate(region, prover_.stamp_of_all(region->range.size));
+    device_.pool->deallocate(region, device_.stamper.stamp_of_all(region->range.size));
   }
 }
 

@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <optional>
 
-#include "arena/arenas.hpp"
 #include "base/address.hpp"
+#include "context/allocation_info.hpp"
 #include "context/captures.hpp"
-#include "context/context.hpp"
 #include "context/deferred.hpp"
 #include "context/device.hpp"
+#include "context/owners.hpp"
 #include "context/prover.hpp"
 #include "context/shares.hpp"
 #include "report/recorder.hpp"
@@ -19,26 +19,30 @@ namespace vpmm::context {
 
 class Allocations {
  public:
-  Allocations(Device& device, Captures& captures, arena::Arenas& arenas, Shares& shares,
-              report::Recorder& recorder, Prover& prover)
+  Allocations(Device& device, Captures& captures, arena::Arenas& arenas, const Owners& owners,
+              Shares& shares, report::Recorder& recorder, Prover& prover)
       : device_(device),
         captures_(captures),
         arenas_(arenas),
+        owners_(owners),
         shares_(shares),
         recorder_(recorder),
         prover_(prover) {}
 
-  // Of the live allocation around `ptr`.
+  // Describes the live allocation around `ptr`.
   Result<AllocationInfo> query(DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
   // Work of `user` uses what starts at `ptr`, too.
   Result<void> record_use(DevicePtr ptr, time::Timeline& user) VPMM_REQUIRES(pool_lock);
-  // The new allocation's free will come here, whoever makes it.
+  // Memory of a new allocation as recordings and observers are told of it.
+  AddressRange range_to_tell(DevicePtr begin, Bytes requested) const VPMM_REQUIRES(pool_lock);
+  // Makes the free of a new allocation take the pool's lock.
   void free_through_lock(DevicePtr begin) VPMM_REQUIRES(pool_lock);
   Result<void> free(MutexLock& lock, DevicePtr ptr, const pool::Stream& stream,
                     const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // What was freed, and kept for other processes, which have let go of it. They named no stream.
+  // Frees memory that its user freed before, and that other processes have let go of now, without a
+  // stream.
   void free_kept(DevicePtr begin) VPMM_REQUIRES(pool_lock);
-  // The memory of that capture is free: its graph is gone.
+  // Frees the memory of a capture whose graph is gone.
   void release_capture(std::uint64_t capture) VPMM_REQUIRES(pool_lock);
 
   // --- frees that wait for a call through the lock: of finalizers, and of graphs that are gone ---
@@ -58,29 +62,30 @@ class Allocations {
   std::uint64_t mistakes() const VPMM_REQUIRES(pool_lock) { return mistakes_; }
 
  private:
-  // Of what is not shared; nobody is told. False: no live allocation starts there.
-  bool end(DevicePtr begin, const pool::Stream& stream, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  bool is_live(const region::Region& region) const VPMM_REQUIRES(pool_lock);
+  // Ends an allocation without telling listeners. False: no live allocation starts there.
+  bool end(const OwnedBy& owner, DevicePtr begin, const pool::Stream& stream,
+           const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  bool end_part(region::Region& page, DevicePtr begin, const pool::Stream& stream,
+                const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  bool end_pages(region::Region& region, DevicePtr begin, const pool::Stream& stream,
+                 const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // The user's live allocation around `ptr`. Caches, graphs and other processes keep memory that is
+  // no user's.
+  std::optional<AllocationInfo> live_around(DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
   std::optional<small::Allocation> find_live(const region::Region& page, DevicePtr ptr) const
       VPMM_REQUIRES(pool_lock);
   report::Recorder::Told what_to_tell(report::EventKind kind, DevicePtr begin) const
       VPMM_REQUIRES(pool_lock);
-  // The live block of an arena around `ptr` that is a user's; null: none.
-  const arena::Block* block_in_arena(DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
-  AddressRange live_around(const region::Region* region, DevicePtr ptr) const
-      VPMM_REQUIRES(pool_lock);
-  Error not_live(DevicePtr ptr, AddressRange around) VPMM_REQUIRES(pool_lock);
-  void free_pages(region::Region* region, const pool::Stream& stream, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  Result<void> free_block(MutexLock& lock, DevicePtr ptr, const pool::Stream& stream,
+  Error not_live(DevicePtr ptr) VPMM_REQUIRES(pool_lock);
+  Result<void> free_block(MutexLock& lock, driver_pool::Block* block, const pool::Stream& stream,
                           const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  void observe_end(AddressRange range, const Prover::Uses& uses, const pool::Stream& stream,
+  void observe_end(AddressRange range, const pool::Stamper::Uses& uses, const pool::Stream& stream,
                    const pool::Caller& caller) const VPMM_REQUIRES(pool_lock);
 
   Device& device_;
   Captures& captures_;
   arena::Arenas& arenas_;
+  const Owners& owners_;
   Shares& shares_;
   report::Recorder& recorder_;
   Prover& prover_;

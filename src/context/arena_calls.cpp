@@ -1,95 +1,92 @@
 // context: public calls on arenas.
+#include "context/arena_calls.hpp"
+
+#include <utility>
+
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
-#include "context/visit.hpp"
+#include "driver/driver_error.hpp"
 
 namespace vpmm::context {
 
-using pool::Caller;
-
-Result<pool::ArenaId> DeviceContext::create_arena(const arena::ArenaOptions& options) {
+Result<pool::ArenaId> ArenaCalls::create(const arena::ArenaOptions& options) {
   if (device_.pool == nullptr) return arena::no_arenas();
-  const PoolLock lock(mutex_);
+  const PoolLock lock(parts_.mutex);
   const HostPromise promise;
   if (!promise.is_kept()) return no_host_memory();
-  return arenas_.create(options);
+  return parts_.arenas.create(options);
 }
 
-Result<DevicePtr> DeviceContext::allocate_in_arena(const pool::Request& request) {
-  if (request.arena == pool::ArenaId{})
-    return mistake({ErrorCode::invalid_argument, "there is no arena 0"});
-  if (request.bytes == 0) return DevicePtr{};
-  return allocate_slowly(request, nullptr);
-}
-
-Result<DevicePtr> DeviceContext::allocate_at(pool::ArenaId arena, AddressRange place,
-                                             pool::Stream stream) {
-  if (place.empty() || place.size > pool::kAddressSpace)
-    return mistake(
+Result<DevicePtr> ArenaCalls::allocate_at(pool::ArenaId arena, AddressRange range,
+                                          pool::Stream stream) {
+  if (range.empty() || range.size > pool::kAddressSpace)
+    return parts_.mistake(
         {ErrorCode::invalid_argument, message_of("{} bytes at {:#x} are nothing to allocate",
-                                                 place.size, to_integer(place.begin))});
-  Visit visit(*this);
+                                                 range.size, to_integer(range.begin))});
+  Visit visit(entrance_);
   VPMM_TRY(visit.status());
-  VPMM_TRY_ASSIGN(const Caller caller, visit.identify(stream));
-  allocations_.provide();
-  Result<DevicePtr> begin = arenas_.take_at(arena, place, caller);
-  if (!begin) return allocations_.mistake(std::move(begin.error()));
-  afterwards([&]() VPMM_REQUIRES(pool_lock) {
-    recorder_.allocated(begin.value(), {place.size, 0, stream, arena}, caller,
-                        arenas_.range_of(begin.value()));
-    leave(caller);
-    footprint_.note_peaks(caller);
+  VPMM_TRY_ASSIGN(const pool::Caller caller, visit.identify(stream));
+  parts_.allocations.provide();
+  Result<DevicePtr> begin = parts_.arenas.take_at(arena, range, caller);
+  if (!begin) return parts_.allocations.mistake(std::move(begin.error()));
+  Entrance::afterwards([&]() VPMM_REQUIRES(pool_lock) {
+    parts_.recorder.allocated(parts_.allocations.range_to_tell(begin.value(), range.size),
+                              begin.value(), {range.size, 0, stream, arena}, caller);
+    entrance_.leave(caller);
+    parts_.footprint.note_peaks(caller);
   });
   return begin;
 }
 
-Result<void> DeviceContext::pin_arena(pool::ArenaId arena) {
-  const PoolLock lock(mutex_);
-  return arenas_.pin(arena);
+Result<void> ArenaCalls::pin(pool::ArenaId arena) {
+  const PoolLock lock(parts_.mutex);
+  return parts_.arenas.pin(arena);
 }
 
-Result<void> DeviceContext::add_to_arena(pool::ArenaId arena, AddressRange memory) {
-  const PoolLock lock(mutex_);
+Result<void> ArenaCalls::add(pool::ArenaId arena, AddressRange memory) {
+  const PoolLock lock(parts_.mutex);
   const HostPromise promise;
   if (!promise.is_kept()) return no_host_memory();
-  return arenas_.add_external(arena, memory);
+  return parts_.arenas.add_external(arena, memory, [&](AddressRange part) VPMM_REQUIRES(pool_lock) {
+    return device_.owns_part_of(part);
+  });
 }
 
 // Note [External memory]
-Result<AddressRange> DeviceContext::take_from_arena(pool::ArenaId arena) {
-  Visit visit(*this);
+Result<AddressRange> ArenaCalls::take(pool::ArenaId arena) {
+  Visit visit(entrance_);
   VPMM_TRY(visit.status());
-  allocations_.drain(visit.lock());
-  VPMM_TRY_ASSIGN(const bool is_worth_a_wait, arenas_.has_idle_external(arena));
+  parts_.allocations.drain(visit.lock());
+  VPMM_TRY_ASSIGN(const bool is_worth_a_wait, parts_.arenas.has_idle_external(arena));
   if (!is_worth_a_wait) return AddressRange{};
-  VPMM_TRY(device_.primary.noted(peers_.find_contexts()));
-  if (!prover_.may_record_context_event())
+  VPMM_TRY(device_.primary.noted(parts_.peers.find_contexts()));
+  if (!parts_.prover.may_record_context_event())
     return Error{ErrorCode::capture_active, "a stream is being captured"};
-  VPMM_TRY(prover_.wait_for_everything(visit.lock()));
-  return arenas_.take_external(arena);
+  VPMM_TRY(parts_.prover.wait_for_everything(visit.lock()));
+  return parts_.arenas.take_external(arena);
 }
 
-Result<Bytes> DeviceContext::trim_arena(pool::ArenaId arena) {
-  const PoolLock lock(mutex_);
+Result<Bytes> ArenaCalls::trim(pool::ArenaId arena) {
+  const PoolLock lock(parts_.mutex);
   const HostPromise promise;
   if (!promise.is_kept()) return no_host_memory();
-  return arenas_.trim(arena);
+  return parts_.arenas.trim(arena);
 }
 
 // What is freed, and kept for other processes alone, is no user's.
-Result<Vector<DevicePtr>> DeviceContext::live_in_arena(pool::ArenaId arena) const {
-  const PoolLock lock(mutex_);
-  VPMM_TRY_ASSIGN(Vector<DevicePtr> live, arenas_.live_in(arena));
-  std::erase_if(live,
-                [&](DevicePtr begin) VPMM_REQUIRES(pool_lock) { return shares_.is_kept(begin); });
+Result<Vector<DevicePtr>> ArenaCalls::live(pool::ArenaId arena) const {
+  const PoolLock lock(parts_.mutex);
+  VPMM_TRY_ASSIGN(Vector<DevicePtr> live, parts_.arenas.live_in(arena));
+  std::erase_if(
+      live, [&](DevicePtr begin) VPMM_REQUIRES(pool_lock) { return parts_.shares.is_kept(begin); });
   return live;
 }
 
-Result<void> DeviceContext::release_arena(pool::ArenaId arena) {
-  const PoolLock lock(mutex_);
+Result<void> ArenaCalls::release(pool::ArenaId arena) {
+  const PoolLock lock(parts_.mutex);
   const HostPromise promise;
   if (!promise.is_kept()) return no_host_memory();
-  return arenas_.release(arena);
+  return parts_.arenas.release(arena);
 }
 
 }  // namespace vpmm::context

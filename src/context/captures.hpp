@@ -12,7 +12,6 @@
 #include "base/host_memory.hpp"
 #include "base/mutex.hpp"
 #include "base/result.hpp"
-#include "context/context.hpp"
 #include "context/deferred.hpp"
 #include "context/device.hpp"
 #include "region/region.hpp"

@@ -82,6 +82,7 @@ Device::Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal,
       page_size(config.page_size.value_or(traits.granularity)),
       driver(inner_driver),
       timelines(driver, closing_rule(config)),
+      stamper(timelines, config),
       inner(inner_driver),
       primary(driver, ordinal) {
   using BelowAPage = small::SmallPool::BelowAPage;

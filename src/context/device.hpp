@@ -10,6 +10,7 @@
 #include "driver/recording.hpp"
 #include "driver_pool/driver_pool.hpp"
 #include "pool/pool.hpp"
+#include "pool/stamper.hpp"
 #include "settings/config.hpp"
 #include "small/small_pool.hpp"
 #include "time/timelines.hpp"
@@ -54,6 +55,7 @@ struct Device {
   alignas(
       kCacheLine) mutable driver::RecordingDriver driver;  // over `inner`: counts for statistics
   time::Timelines timelines VPMM_GUARDED_BY(pool_lock);
+  pool::Stamper stamper;
   // --- read by every call, without the lock; on lines of their own, for what is around them
   // changes all the time ---
   alignas(kCacheLine) driver::Driver& inner;             // for calls that take no lock

@@ -1,74 +1,17 @@
-// context: calls that are served from what their stream has cached: no lock but its cache's, no
-// driver work.
+// context: calls that the cache of their stream serves: no lock but the cache's, no driver work.
 #include <algorithm>
 #include <utility>
 
+#include "base/host_memory.hpp"
 #include "base/message.hpp"
-#include "context/visit.hpp"
+#include "context/context.hpp"
 #include "process/process_gate.hpp"
 
 namespace vpmm::context {
 
-using Client = StreamFront::Client;
 using Freed = small::SmallPool::Freed;
 
-DevicePtr DeviceContext::try_allocate(const Way& way, const Client& client, Bytes bytes,
-                                      Bytes alignment) {
-  if (client.cache == nullptr || !device_.small->may_be_cached(bytes, alignment)) return {};
-  const DevicePtr begin = device_.small->try_allocate(client, bytes);
-  if (way.log != nullptr && !is_null(begin)) record(*way.log, client, begin, bytes);
-  return begin;
-}
-
-Freed DeviceContext::try_free(const Way& way, const Client& client, DevicePtr ptr) {
-  if (client.cache == nullptr) return Freed::no;
-  return way.log == nullptr ? device_.small->try_free(client, ptr)
-                            : free_and_record(*way.log, client, ptr);
-}
-
-void DeviceContext::record(report::CallLog& log, const Client& client, DevicePtr begin,
-                           Bytes bytes) {
-  pool::Request request;
-  request.bytes = bytes;
-  request.stack = log.capture_stack();
-  log.allocated(begin, request, device_.small->taken_for(bytes), report::CallLog::by(client));
-}
-
-// Note [The order of claims is the order of the file]
-Freed DeviceContext::free_and_record(report::CallLog& log, const Client& client, DevicePtr ptr) {
-  report::CallLog::Place place = log.claim();
-  const Freed freed = device_.small->try_free(client, ptr);
-  if (freed == Freed::yes || freed == Freed::yes_and_event_is_due)
-    log.freed(std::move(place), ptr, report::CallLog::by(client));
-  return freed;
-}
-
-// True: it is freed. Where others wait for proof of this stream's frees, it is this call that
-// records the event.
-bool DeviceContext::is_freed(Freed freed, const pool::Stream& stream,
-                             const time::TimelineId* bound) {
-  if (freed == Freed::yes_and_event_is_due) record_due_event(stream, bound);
-  return freed == Freed::yes || freed == Freed::yes_and_event_is_due;
-}
-
-// The memory is freed already, so a failure is not the call's: the event stays due, and a later
-// call records it.
-void DeviceContext::record_due_event(const pool::Stream& stream,
-                                     const time::TimelineId* bound) noexcept {
-  try {
-    Visit visit(*this);
-    if (!visit.status()) return;
-    const Result<pool::Caller> caller = visit.identify(stream, bound);
-    if (!caller) return;
-    leave(caller.value());
-    keep_bounds(visit.lock());
-  } catch (...) {  // NOLINT(bugprone-empty-catch): no host memory: the event stays due
-  }
-}
-
-// --- public calls
-
-Result<DevicePtr> DeviceContext::allocate(const pool::Request& request) {
+Result<DevicePtr> Context::allocate(const pool::Request& request) {
   if (request.bytes == 0) return DevicePtr{};
   if (request.stream && request.is_plain()) {
     const DevicePtr begin = allocate_if_ready(request.bytes, request.alignment, *request.stream);
@@ -77,12 +20,11 @@ Result<DevicePtr> DeviceContext::allocate(const pool::Request& request) {
   return allocate_slowly(request, nullptr);
 }
 
-DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment,
-                                           driver::StreamHandle stream) {
-  const Way way = front_.way();
+DevicePtr Context::allocate_if_ready(Bytes bytes, Bytes alignment, driver::StreamHandle stream) {
+  const Way way = parts_.front.way();
   if (bytes == 0 || !way.is_open || !device_.small->may_be_cached(bytes, alignment)) return {};
   if (way.would_wait()) return {};
-  return try_allocate(way, front_.client_of(way, stream), bytes, alignment);
+  return try_allocate(way, parts_.front.client_of(way, stream), bytes, alignment);
 }
 
 // Note [What is ready for any stream]
@@ -91,20 +33,21 @@ DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment,
 // calls this with its interpreter locked. Frees that finalizers deferred are carried out by the
 // ordinary calls, so after some requests that found such frees waiting, and for whole pages at
 // once, the answer is no.
-DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment) {
-  const Way way = front_.way();
+DevicePtr Context::allocate_if_ready(Bytes bytes, Bytes alignment) {
+  const Way way = parts_.front.way();
   if (bytes == 0 || !way.is_open || way.would_wait()) return {};
   const small::SmallPool::Server server = device_.small->server_of(bytes, alignment);
   if (server == small::SmallPool::Server::driver_pool) return {};
   if (server == small::SmallPool::Server::pages) return take_pages_if_ready(bytes, alignment);
   if (!device_.small->may_be_cached(bytes, alignment)) return {};
-  if (!allocations_.may_pass_deferred()) return {};
+  if (!parts_.allocations.may_pass_deferred()) return {};
   return try_allocate(way, {&device_.small->any_stream_cache(), driver::StreamId{}, std::nullopt},
                       bytes, alignment);
 }
 
-DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
-  if (device_.config.page_chunks || bytes > pool::kAddressSpace || allocations_.has_deferred())
+DevicePtr Context::take_pages_if_ready(Bytes bytes, Bytes alignment) {
+  if (device_.config.page_chunks || bytes > pool::kAddressSpace ||
+      parts_.allocations.has_deferred())
     return {};
   pool::Pool& pool = *device_.pool;
   const Bytes natural = pool.grain_alignment();
@@ -112,59 +55,34 @@ DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   pool::Request request;
   request.bytes = bytes;
   request.alignment = alignment;
-  if (report::CallLog* const log = front_.way().log) request.stack = log->capture_stack();
-  if (!mutex_.try_lock()) return {};
-  const PoolLock lock(mutex_, std::adopt_lock);
+  if (report::CallLog* const log = parts_.front.way().log) request.stack = log->capture_stack();
+  if (!parts_.mutex.try_lock()) return {};
+  const PoolLock lock(parts_.mutex, std::adopt_lock);
   const HostPromise promise;
-  if (!router_.has_preallocated() || recorder_.wants_all_calls() || !promise.is_kept()) return {};
+  if (!parts_.router.has_preallocated() || parts_.recorder.wants_all_calls() || !promise.is_kept())
+    return {};
   const pool::Caller caller;
-  allocations_.provide();  // it may throw, so before anything is taken
+  parts_.allocations.provide();  // it may throw, so before anything is taken
   const std::optional<pool::Placed> found =
       pool.find({bytes, device_.small->size_of_pages(bytes), natural}, caller);
   if (!found) return {};
   const DevicePtr begin = found->begin;
-  afterwards([&]() VPMM_REQUIRES(pool_lock) {
-    recorder_.allocated(begin, request, caller);
-    footprint_.note_peaks(caller);
+  Entrance::afterwards([&]() VPMM_REQUIRES(pool_lock) {
+    parts_.recorder.allocated(parts_.allocations.range_to_tell(begin, bytes), begin, request,
+                              caller);
+    parts_.footprint.note_peaks(caller);
   });
   return begin;
 }
 
-Result<void> DeviceContext::deallocate(DevicePtr ptr, pool::Stream stream) {
-  if (is_null(ptr)) return {};
-  if (stream && is_freed(try_free(front_.way(), ptr, *stream), stream, nullptr)) return {};
-  return deallocate_slowly(ptr, stream, nullptr);
-}
-
-Freed DeviceContext::try_free(const Way& way, DevicePtr ptr, driver::StreamHandle stream) {
-  if (!way.is_open) return Freed::no;
-  // By the handle it is not known whose free it is, which a recording says.
-  const Freed freed =
-      way.log == nullptr ? device_.small->try_free_by_handle(ptr, stream) : Freed::not_known;
-  return freed == Freed::not_known ? try_free(way, front_.client_of(way, stream), ptr) : freed;
-}
-
-// Note [A try takes what is there]
-// A program calls it with a lock of its own, which GPU work and callbacks may want. So it asks
-// nothing of the driver but which stream that is, takes no lock but the cache's, and waits for no
-// room in a recording. An event that is due is left to the stream's next call, which takes the
-// pool's lock for it and keeps the bounds there.
-bool DeviceContext::deallocate_if_ready(DevicePtr ptr, driver::StreamHandle stream) {
-  if (is_null(ptr)) return true;
-  const Way way = front_.way();
-  if (way.would_wait()) return false;
-  const Freed freed = try_free(way, ptr, stream);
-  return freed == Freed::yes || freed == Freed::yes_and_event_is_due;
-}
-
 // The stream is asked for its id once, and whether a recording has begun each time. All or none,
 // also when the out-of-memory callback throws.
-Result<void> DeviceContext::allocate_many(std::span<const Bytes> bytes, pool::Stream stream,
-                                          std::span<DevicePtr> out) {
+Result<void> Context::allocate_many(std::span<const Bytes> bytes, pool::Stream stream,
+                                    std::span<DevicePtr> out) {
   if (bytes.size() != out.size())
     return Error{ErrorCode::invalid_argument,
                  message_of("{} sizes and {} results", bytes.size(), out.size())};
-  const Client client = stream ? front_.client_of(front_.way(), *stream) : Client{};
+  const Client client = stream ? parts_.front.client_of(parts_.front.way(), *stream) : Client{};
   const auto take_back = [&](std::size_t made) {
     for (const DevicePtr ptr : out.first(made)) free_surely(ptr, stream);
     std::fill(out.begin(), out.end(), DevicePtr{});
@@ -172,7 +90,7 @@ Result<void> DeviceContext::allocate_many(std::span<const Bytes> bytes, pool::St
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     out[i] = DevicePtr{};
     if (bytes[i] == 0) continue;
-    out[i] = try_allocate(front_.way(), client, bytes[i], 0);
+    out[i] = try_allocate(parts_.front.way(), client, bytes[i], 0);
     if (!is_null(out[i])) continue;
     try {
       Result<DevicePtr> slow = allocate_slowly({bytes[i], 0, stream}, nullptr);
@@ -191,7 +109,7 @@ Result<void> DeviceContext::allocate_many(std::span<const Bytes> bytes, pool::St
 }
 
 // What cannot be freed now for want of host memory is freed later.
-void DeviceContext::free_surely(DevicePtr ptr, pool::Stream stream) noexcept {
+void Context::free_surely(DevicePtr ptr, pool::Stream stream) noexcept {
   try {
     const Result<void> freed = deallocate(ptr, stream);
     if (freed || freed.error().code != ErrorCode::host_out_of_memory) return;
@@ -200,85 +118,146 @@ void DeviceContext::free_surely(DevicePtr ptr, pool::Stream stream) noexcept {
   deallocate_deferred(ptr);
 }
 
-Result<void> DeviceContext::deallocate_many(std::span<const DevicePtr> pointers,
-                                            pool::Stream stream) {
-  const Client client = stream ? front_.client_of(front_.way(), *stream) : Client{};
+Result<void> Context::deallocate(DevicePtr ptr, pool::Stream stream) {
+  if (is_null(ptr)) return {};
+  if (stream && is_freed(try_free(parts_.front.way(), ptr, *stream), stream, nullptr)) return {};
+  return deallocate_slowly(ptr, stream, nullptr);
+}
+
+// Note [A try takes what is there]
+// A program calls it with a lock of its own, which GPU work and callbacks may want. So it asks
+// nothing of the driver but which stream that is, takes no lock but the cache's, and waits for no
+// room in a recording. An event that is due is left to the stream's next call, which takes the
+// pool's lock for it and keeps the bounds there.
+bool Context::deallocate_if_ready(DevicePtr ptr, driver::StreamHandle stream) {
+  if (is_null(ptr)) return true;
+  const Way way = parts_.front.way();
+  if (way.would_wait()) return false;
+  const Freed freed = try_free(way, ptr, stream);
+  return freed == Freed::yes || freed == Freed::yes_and_event_is_due;
+}
+
+Result<void> Context::deallocate_many(std::span<const DevicePtr> pointers, pool::Stream stream) {
+  const Client client = stream ? parts_.front.client_of(parts_.front.way(), *stream) : Client{};
   Result<void> first;
   for (const DevicePtr ptr : pointers) {
-    if (is_null(ptr) || is_freed(try_free(front_.way(), client, ptr), stream, nullptr)) continue;
+    if (is_null(ptr) || is_freed(try_free(parts_.front.way(), client, ptr), stream, nullptr))
+      continue;
     Result<void> freed = deallocate_slowly(ptr, stream, nullptr);
     if (!freed && first) first = std::move(freed);
   }
   return first;
 }
 
-// --- bound streams
+DevicePtr Context::try_allocate(const Way& way, const Client& client, Bytes bytes,
+                                Bytes alignment) {
+  if (client.cache == nullptr || !device_.small->may_be_cached(bytes, alignment)) return {};
+  const DevicePtr begin = device_.small->try_allocate(client, bytes);
+  if (way.log != nullptr && !is_null(begin)) record(*way.log, client, begin, bytes);
+  return begin;
+}
 
-// On a line of its own, for it is read at every call. Keeps its timeline from being retired. The
-// timeline ends all the same when its CUDA context does.
-class alignas(kCacheLine) DeviceContext::Bound final : public BoundStream {
- public:
-  Bound(DeviceContext& context, const Client& client, time::TimelineId timeline)
-      : context_(context), client_(client), timeline_(timeline) {}
-  ~Bound() override;
-  DevicePtr try_allocate(Bytes bytes, Bytes alignment) override;
-  bool try_deallocate(DevicePtr ptr) override;
-  Result<DevicePtr> allocate_beyond(Bytes bytes, Bytes alignment) override;
-  Result<void> deallocate_beyond(DevicePtr ptr) override;
+Freed Context::try_free(const Way& way, const Client& client, DevicePtr ptr) {
+  if (client.cache == nullptr) return Freed::no;
+  return way.log == nullptr ? device_.small->try_free(client, ptr)
+                            : free_and_record(*way.log, client, ptr);
+}
 
- private:
-  // Not open: the call takes the lock.
-  Way way() const;
+Freed Context::try_free(const Way& way, DevicePtr ptr, driver::StreamHandle stream) {
+  if (!way.is_open) return Freed::no;
+  // By the handle it is not known whose free it is, which a recording says.
+  const Freed freed =
+      way.log == nullptr ? device_.small->try_free_by_handle(ptr, stream) : Freed::not_known;
+  return freed == Freed::not_known ? try_free(way, parts_.front.client_of(way, stream), ptr)
+                                   : freed;
+}
 
-  DeviceContext& context_;
-  const Client client_;
-  const time::TimelineId timeline_;
-};
+void Context::record(report::CallLog& log, const Client& client, DevicePtr begin, Bytes bytes) {
+  pool::Request request;
+  request.bytes = bytes;
+  request.stack = log.capture_stack();
+  log.allocated(begin, request, device_.small->taken_for(bytes),
+                report::CallLog::by(client.id, client.stream));
+}
 
-Result<std::unique_ptr<BoundStream>> DeviceContext::bind(driver::StreamHandle stream) {
-  Visit visit(*this);
+// Note [The order of claims is the order of the file]
+Freed Context::free_and_record(report::CallLog& log, const Client& client, DevicePtr ptr) {
+  report::CallLog::Place place = log.claim();
+  const Freed freed = device_.small->try_free(client, ptr);
+  if (freed == Freed::yes || freed == Freed::yes_and_event_is_due)
+    log.freed(std::move(place), ptr, report::CallLog::by(client.id, client.stream));
+  return freed;
+}
+
+// True: it is freed. Where others wait for proof of this stream's frees, it is this call that
+// records the event.
+bool Context::is_freed(Freed freed, const pool::Stream& stream, const time::TimelineId* bound) {
+  if (freed == Freed::yes_and_event_is_due) record_due_event(stream, bound);
+  return freed == Freed::yes || freed == Freed::yes_and_event_is_due;
+}
+
+// The memory is freed already, so a failure is not the call's: the event stays due, and a later
+// call records it.
+void Context::record_due_event(const pool::Stream& stream, const time::TimelineId* bound) noexcept {
+  try {
+    Visit visit(entrance_);
+    if (!visit.status()) return;
+    const Result<pool::Caller> caller = visit.identify(stream, bound);
+    if (!caller) return;
+    entrance_.leave(caller.value());
+    entrance_.keep_bounds(visit.lock());
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no host memory: the event stays due
+  }
+}
+
+Result<std::unique_ptr<BoundStream>> Context::bind(driver::StreamHandle stream) {
+  Visit visit(entrance_);
   VPMM_TRY(visit.status());
   VPMM_TRY_ASSIGN(const pool::Caller caller, visit.identify(stream));
   if (caller.timeline == nullptr)
     return Error{ErrorCode::capture_active, "a stream that is being captured cannot be bound"};
   Client client{nullptr, *caller.timeline->stream, stream};
   if (device_.small != nullptr) client.cache = &device_.small->cache_of(*caller.timeline);
-  std::unique_ptr<BoundStream> bound = std::make_unique<Bound>(*this, client, caller.timeline->id);
+  std::unique_ptr<BoundStream> bound =
+      std::make_unique<BoundStream>(*this, client, caller.timeline->id);
   ++caller.timeline->callers;  // which its end takes back
   return bound;
 }
 
-DeviceContext::Bound::~Bound() {
+// --- bound streams
+
+BoundStream::~BoundStream() {
   if (process::is_ending()) return;
-  const PoolLock lock(context_.mutex_);
-  if (time::Timeline* timeline = context_.device_.timelines.find(timeline_)) --timeline->callers;
+  const PoolLock lock(context_.parts_.mutex);
+  if (time::Timeline* timeline = context_.parts_.device.timelines.find(timeline_))
+    --timeline->callers;
 }
 
-DeviceContext::Way DeviceContext::Bound::way() const {
-  Way way = context_.front_.way();
-  way.is_open = way.is_open && client_.cache != nullptr && !context_.captures_.may_be_known();
+StreamFront::Way BoundStream::way() const {
+  StreamFront::Way way = context_.parts_.front.way();
+  way.is_open = way.is_open && client_.cache != nullptr && !context_.parts_.captures.may_be_known();
   return way;
 }
 
-DevicePtr DeviceContext::Bound::try_allocate(Bytes bytes, Bytes alignment) {
+DevicePtr BoundStream::try_allocate(Bytes bytes, Bytes alignment) {
   if (bytes == 0) return {};
-  const Way now = way();
+  const StreamFront::Way now = way();
   return now.is_open ? context_.try_allocate(now, client_, bytes, alignment) : DevicePtr{};
 }
 
-bool DeviceContext::Bound::try_deallocate(DevicePtr ptr) {
+bool BoundStream::try_deallocate(DevicePtr ptr) {
   if (is_null(ptr)) return false;
-  const Way now = way();
+  const StreamFront::Way now = way();
   return now.is_open &&
          context_.is_freed(context_.try_free(now, client_, ptr), client_.stream, &timeline_);
 }
 
-Result<DevicePtr> DeviceContext::Bound::allocate_beyond(Bytes bytes, Bytes alignment) {
+Result<DevicePtr> BoundStream::allocate_beyond(Bytes bytes, Bytes alignment) {
   if (bytes == 0) return DevicePtr{};
   return context_.allocate_slowly({bytes, alignment, client_.stream}, &timeline_);
 }
 
-Result<void> DeviceContext::Bound::deallocate_beyond(DevicePtr ptr) {
+Result<void> BoundStream::deallocate_beyond(DevicePtr ptr) {
   if (is_null(ptr)) return {};
   return context_.deallocate_slowly(ptr, client_.stream, &timeline_);
 }

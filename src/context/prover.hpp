@@ -30,7 +30,8 @@ class Prover {
   bool prove_everything() VPMM_REQUIRES(pool_lock);
   // The same where enough of what has no stream was freed.
   void prove_if_due() VPMM_REQUIRES(pool_lock);
-  // True: something became complete, for the GPU has kept pace.
+  bool knows_captures() const VPMM_REQUIRES(pool_lock) { return captures_.are_known(); }
+  // True: something became complete, because the GPU has kept pace.
   bool prove_now() VPMM_REQUIRES(pool_lock);
 
   // --- waiting, without the lock ---

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "context/captures.hpp"
-#include "context/context.hpp"
 #include "context/device.hpp"
 #include "context/footprint.hpp"
 #include "context/prover.hpp"

@@ -2,6 +2,7 @@
 #include "context/shares.hpp"
 
 #include <atomic>
+#include <variant>
 
 #include "base/message.hpp"
 #include "base/race_window.hpp"
@@ -22,12 +23,14 @@ Error not_inside(DevicePtr ptr) {
 }
 
 Result<SharedRange> Shares::share(const AllocationInfo& of, AddressRange range) {
-  if (arenas_.has(range.begin) && device_.allocated_around(range.begin) == nullptr)
+  const OwnedBy owner = owners_.of(range.begin);
+  if (std::holds_alternative<ArenaMemory>(owner) &&
+      device_.allocated_around(range.begin) == nullptr)
     return Error{
         ErrorCode::unsupported,
         message_of("{:#x} is memory that an arena was given, which is its owner's to share",
                    to_integer(range.begin))};
-  if (device_.allocated_around(range.begin) == nullptr)
+  if (std::holds_alternative<DriverBlock>(owner))
     return Error{
         ErrorCode::unsupported,
         message_of(
@@ -50,14 +53,22 @@ Result<SharedRange> Shares::share(const AllocationInfo& of, AddressRange range) 
   return SharedRange{share.id, of.begin, range.begin - of.begin};
 }
 
-// The mark that record_use leaves: frees of it take no short cut. False: it is not live any more.
+// Leaves the mark of record_use: frees take the pool's lock. False: the allocation has ended.
 bool Shares::mark_used_everywhere(DevicePtr begin) {
   if (find(begin) != nullptr) return true;
-  if (arenas_.has(begin)) return arenas_.record_use(begin, prover_.all_streams()), true;
-  region::Region* const region = device_.allocated_around(begin);
-  if (small::SmallPool::is_arena(*region))
-    return device_.small->record_use(*region, begin, prover_.all_streams());
-  return device_.small->record_use(*region, prover_.all_streams());
+  time::Timeline& all = device_.stamper.all_streams();
+  return std::visit(Overloaded{[&](ArenaMemory) VPMM_REQUIRES(pool_lock) {
+                                 arenas_.record_use(begin, all);
+                                 return true;
+                               },
+                               [&](CutPage cut) VPMM_REQUIRES(pool_lock) {
+                                 return device_.small->record_use(*cut.page, begin, all);
+                               },
+                               [&](Pages pages) VPMM_REQUIRES(pool_lock) {
+                                 return device_.small->record_use(*pages.region, all);
+                               },
+                               [](const auto&) { return false; }},
+                    owners_.of(begin));
 }
 
 Result<SharedChunks> Shares::lease(ShareId id, Bytes offset, Bytes size) {

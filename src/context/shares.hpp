@@ -5,13 +5,12 @@
 #include <optional>
 #include <string>
 
-#include "arena/arenas.hpp"
 #include "base/address.hpp"
 #include "base/host_memory.hpp"
 #include "base/mutex.hpp"
-#include "context/context.hpp"
+#include "context/allocation_info.hpp"
 #include "context/device.hpp"
-#include "context/prover.hpp"
+#include "context/owners.hpp"
 
 namespace vpmm::context {
 
@@ -28,8 +27,8 @@ Error not_inside(DevicePtr ptr);  // any live allocation
 // Invariant: an entry is freed only while somebody holds it.
 class Shares {
  public:
-  Shares(Device& device, Prover& prover, arena::Arenas& arenas)
-      : device_(device), prover_(prover), arenas_(arenas) {}
+  Shares(Device& device, arena::Arenas& arenas, const Owners& owners)
+      : device_(device), arenas_(arenas), owners_(owners) {}
 
   // `of`: the allocation around the range, in the pool.
   Result<SharedRange> share(const AllocationInfo& of, AddressRange range) VPMM_REQUIRES(pool_lock);
@@ -59,8 +58,8 @@ class Shares {
   void erase(const Share& share) VPMM_REQUIRES(pool_lock);
 
   Device& device_;
-  Prover& prover_;
   arena::Arenas& arenas_;
+  const Owners& owners_;
   Map<DevicePtr, Share> by_begin_ VPMM_GUARDED_BY(pool_lock);
   HashMap<std::uint64_t, DevicePtr> by_id_ VPMM_GUARDED_BY(pool_lock);
 };

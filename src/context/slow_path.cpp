@@ -222,9 +222,12 @@ Result<DevicePtr> SlowPath::allocate_in_arena(MutexLock& lock, const pool::Reque
   for (bool has_proven = false;;) {
     if (const DevicePtr begin = arenas_.take(request, caller, Room::by_size); !is_null(begin))
       return begin;
-    if (!std::exchange(has_proven, true) && arenas_.waits_for_proof(request, caller) &&
-        prover_.prove_now())
-      continue;
+    if (!has_proven) {
+      has_proven = true;
+      if (arenas_.waits_for_proof(request, caller) && !prover_.knows_captures() &&
+          prover_.prove_now())
+        continue;
+    }
     if (arenas_.is_external(request.arena)) {
       const DevicePtr begin = arenas_.take(request, caller, Room::everywhere);
       return is_null(begin) ? Result<DevicePtr>(arenas_.no_room_for(request)) : begin;

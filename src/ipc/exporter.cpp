@@ -85,8 +85,8 @@ Result<IpcHandle> Exporter::share(Context& context, AddressRange range) {
   if (std::none_of(pools_.begin(), pools_.end(),
                    [&](const Pool& pool) { return pool.context == &context; }))
     pools_.push_back({++last_pool_, &context});
-  VPMM_TRY_ASSIGN(const context::SharedRange shared, context.share(range));
-  ScopeExit undo([&] { context.end_lease(shared.share, Holder::handle); });
+  VPMM_TRY_ASSIGN(const context::SharedRange shared, context.sharing().share(range));
+  ScopeExit undo([&] { context.sharing().end_lease(shared.share, Holder::handle); });
   handle.token = encode({identity_, to_integer(shared.allocation),
                          static_cast<std::uint64_t>(shared.share), shared.offset, range.size});
   ++handles_[handle.token];
@@ -104,7 +104,7 @@ Result<void> Exporter::end(const Token& token) {
                  "this export has ended already, or is another process's"};
   if (--found->second == 0) handles_.erase(found);
   for (const Pool& pool : pools_)
-    pool.context->end_lease(ShareId{token.generation}, Holder::handle);
+    pool.context->sharing().end_lease(ShareId{token.generation}, Holder::handle);
   return {};
 }
 
@@ -341,7 +341,7 @@ Result<Delivery> Exporter::lease_chunks(const Token& token, Lease& lease, Messag
   Error refusal{ErrorCode::not_shared, "the memory was freed by the process that exported it"};
   const ShareId share{token.generation};
   for (const Pool& pool : pools_) {
-    Result<context::SharedChunks> shared = pool.context->lease(share, token.offset, token.size);
+    Result<context::SharedChunks> shared = pool.context->sharing().lease(share, token.offset, token.size);
     if (!shared) {
       if (shared.error().code != ErrorCode::not_shared) refusal = std::move(shared.error());
       continue;
@@ -436,7 +436,7 @@ void Exporter::give_back_leases(Client& client) {
     const Lease& lease = client.over.begin()->second;
     const MutexLock lock(mutex_);
     if (const Pool* const pool = find(lease.pool))
-      pool->context->end_lease(lease.share, Holder::importer);
+      pool->context->sharing().end_lease(lease.share, Holder::importer);
     client.over.erase(client.over.begin());
   }
 }

@@ -17,7 +17,7 @@ class PoolAllocator : public TraceAllocator {
   Result<DevicePtr> allocate(Bytes bytes, driver::StreamHandle stream) override;
   Result<void> deallocate(DevicePtr ptr, driver::StreamHandle stream) override;
   Result<Footprint> footprint() override;
-  observe::Statistics statistics() { return context_->statistics(); }
+  observe::Statistics statistics() { return context_->reports().statistics(); }
 
  private:
   const std::unique_ptr<context::Context> context_;

@@ -98,7 +98,7 @@ TEST(AllocateMistakes, absurd_sizes_are_out_of_memory_and_change_nothing) {
     expect_error(world.pool().allocate({bytes, 0, stream}), ErrorCode::out_of_memory,
                  {std::to_string(bytes), "that is more than the GPU has"});
   for (const Bytes bytes : {std::numeric_limits<Bytes>::max(), Bytes{1} << 48})
-    expect_error(world.pool().preallocate(bytes), ErrorCode::out_of_memory,
+    expect_error(world.pool().limits().preallocate(bytes), ErrorCode::out_of_memory,
                  {std::to_string(bytes)});
   EXPECT_EQ(world.picture(), "[1]");
   EXPECT_EQ(world.statistics().failed_allocations, 6u);
@@ -120,7 +120,7 @@ TEST(AllocateMistakes, no_callback_is_asked_for_more_than_any_address_space) {
   PoolWorld world(page_world());
   const StreamHandle stream = world.stream();
   int asked = 0;
-  world.pool().add_out_of_memory_callback(
+  world.pool().limits().out_of_memory_callbacks().add(
       [&](const context::OutOfMemory&) { return ++asked, false; });
   expect_error(world.pool().allocate({Bytes{1} << 60, 0, stream}), ErrorCode::out_of_memory);
   EXPECT_EQ(asked, 0);

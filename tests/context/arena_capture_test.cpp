@@ -97,7 +97,7 @@ TEST_P(CapturedArena, other_streams_have_nothing_of_it_even_if_all_is_complete) 
   EXPECT_NE(allocate_in(world, arena, 3 * kPage, b), ptr);
   EXPECT_NE(world.allocate(3 * kPage, b), ptr);
   EXPECT_EQ(trim(world, arena), 0u);
-  EXPECT_TRUE(world.pool().trim(0).ok());
+  EXPECT_TRUE(world.pool().limits().trim(0).ok());
   ASSERT_EQ(world.sim().graph_launch(exec, b), driver::CuResult::success);
   destroy(world, graph, exec);
 }
@@ -206,7 +206,7 @@ TEST_P(CapturedArena, memory_runs_out_in_a_capture_without_breaking_it) {
   full.wait();
   begin_capture(full, stream, GetParam());
   full.use(allocate_in(full, used, 6 * kPage, stream), 6 * kPage, stream);
-  expect_error(full.pool().allocate_in_arena({6 * kPage, 0, stream, used}),
+  expect_error(full.pool().allocate({6 * kPage, 0, stream, used}),
                ErrorCode::out_of_memory);
   const GraphHandle graph = end_capture(full, stream);
   destroy(full, graph, launch(full, graph, stream));

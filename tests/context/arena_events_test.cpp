@@ -80,7 +80,7 @@ TEST_F(ArenaEvents, a_trim_is_told_of_the_stretch_and_then_of_its_chunks) {
   EXPECT_EQ(log.events()[0].ptr, ptr);
   EXPECT_EQ(log.events()[0].bytes, 3 * kPage);
   EXPECT_EQ(log.events()[0].arena, number_of(arena));
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(log.kinds(), (Kinds{EventKind::arena_shrink, EventKind::unmap, EventKind::trim}));
 }
 
@@ -98,20 +98,20 @@ TEST_F(ArenaEvents, a_released_arena_shrinks_behind_the_last_free) {
 
 TEST_F(ArenaEvents, memory_that_other_processes_hold_shrinks_when_they_let_go) {
   const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
-  const auto shared = world.pool().share({ptr, 3 * kPage});
+  const auto shared = world.pool().sharing().share({ptr, 3 * kPage});
   ASSERT_TRUE(shared.ok()) << message_of(shared);
   release(world, arena);
   log.clear();
   world.deallocate(ptr, a);
   EXPECT_EQ(log.kinds(), Kinds{EventKind::free});
-  const std::vector<Block> blocks = blocks_of(world.pool().layout(), arena);
+  const std::vector<Block> blocks = blocks_of(world.pool().reports().layout(), arena);
   ASSERT_EQ(blocks.size(), 1u);
   EXPECT_EQ(blocks[0].state, RegionState::free);
   EXPECT_FALSE(blocks[0].is_complete);
   EXPECT_EQ(blocks[0].stream_id, 0u);
-  world.pool().end_lease(shared.value().share, context::Holder::handle);
+  world.pool().sharing().end_lease(shared.value().share, context::Holder::handle);
   EXPECT_EQ(log.kinds(), (Kinds{EventKind::free, EventKind::arena_shrink}));
-  EXPECT_EQ(world.pool().validate(), "");
+  EXPECT_EQ(world.pool().reports().validate(), "");
 }
 
 TEST_F(ArenaEvents, an_external_arena_grows_and_shrinks_with_what_it_is_given) {
@@ -131,13 +131,13 @@ TEST_F(ArenaEvents, an_external_arena_grows_and_shrinks_with_what_it_is_given) {
 }
 
 TEST_F(ArenaEvents, a_request_that_fails_grows_nothing) {
-  world.pool().set_capacity(2 * kPage);
-  expect_error(world.pool().allocate_in_arena({3 * kPage, 0, a, arena}), ErrorCode::out_of_memory);
+  world.pool().limits().set_capacity(2 * kPage);
+  expect_error(world.pool().allocate({3 * kPage, 0, a, arena}), ErrorCode::out_of_memory);
   EXPECT_EQ(log.kinds(), Kinds{EventKind::out_of_memory});
 }
 
 TEST_F(ArenaEvents, a_shortage_takes_idle_stretches_back_before_their_chunks_serve_others) {
-  world.pool().set_capacity(8 * kPage);
+  world.pool().limits().set_capacity(8 * kPage);
   const DevicePtr ptr = allocate_in(world, arena, 6 * kPage, a);
   world.deallocate(ptr, a);
   log.clear();
@@ -154,7 +154,7 @@ TEST_F(ArenaEvents, a_layout_shows_the_blocks_of_each_stretch) {
   world.use(freed, 600 * kKiB, a, kLongNs);
   world.deallocate(freed, a);
   const DevicePtr large = allocate_in(world, arena, 3 * kPage, b);
-  const report::Layout layout = world.pool().layout();
+  const report::Layout layout = world.pool().reports().layout();
   expect_tiled(layout);
   std::map<DevicePtr, Bytes> reached;  // of each stretch
   for (const Block& block : blocks_of(layout, arena)) {
@@ -202,7 +202,7 @@ TEST_F(ArenaEvents, an_arena_of_one_chunk_each_has_one_chunk_behind_each_stretch
   for (const Bytes pages : {1U, 5U, 17U}) allocate_in(world, chunked, pages * kPage, a);
   allocate_in(world, chunked, 1000, a);
   ASSERT_EQ(log.stretches().size(), 4u);
-  const report::Layout layout = world.pool().layout();
+  const report::Layout layout = world.pool().reports().layout();
   expect_tiled(layout);
   std::map<DevicePtr, Bytes> chunks;
   for (const AddressRange& chunk : layout.chunks) chunks[chunk.begin] = chunk.size;
@@ -227,17 +227,17 @@ class RandomArenas {
   void step() {
     if (pick(4) == 0) fail_soon();
     switch (pick(24)) {
-      case 0: static_cast<void>(world_.pool().trim(0)); break;
-      case 1: static_cast<void>(world_.pool().trim_arena(arenas_[pick(3)])); break;
+      case 0: static_cast<void>(world_.pool().limits().trim(0)); break;
+      case 1: static_cast<void>(world_.pool().arenas().trim(arenas_[pick(3)])); break;
       case 2: replace(pick(3)); break;
       case 3: take_and_add(); break;
       default: pick(3) != 0 || live_.empty() ? allocate() : deallocate();
     }
     world_.faults().clear_plan();
-    EXPECT_EQ(world_.pool().validate(), "");
+    EXPECT_EQ(world_.pool().reports().validate(), "");
   }
   void check() {
-    const report::Layout layout = world_.pool().layout();
+    const report::Layout layout = world_.pool().reports().layout();
     expect_tiled(layout,
                  has_memory_ ? std::vector<AddressRange>{memory_} : std::vector<AddressRange>{});
     std::map<DevicePtr, Bytes> shown;
@@ -280,7 +280,7 @@ class RandomArenas {
   }
   void take_and_add() {
     if (has_memory_) {
-      const auto taken = world_.pool().take_from_arena(arenas_[3]);
+      const auto taken = world_.pool().arenas().take(arenas_[3]);
       if (taken.ok() && !taken.value().empty()) has_memory_ = false;
     } else {
       add_memory(world_, arenas_[3], memory_);
@@ -294,7 +294,7 @@ class RandomArenas {
     pool::Request request{bytes, 0, stream};
     if (where < 4) request.arena = arenas_[where];
     const auto made =
-        where < 4 ? world_.pool().allocate_in_arena(request) : world_.pool().allocate(request);
+        where < 4 ? world_.pool().allocate(request) : world_.pool().allocate(request);
     if (!made.ok()) return;
     live_[made.value()] = bytes;
     world_.use(made.value(), bytes, stream, 1 + pick(100'000));

@@ -58,7 +58,7 @@ TEST_F(ArenaMemory, a_trim_of_the_pool_takes_idle_stretches_along) {
   world.deallocate(allocate_in(world, arena, 30 * kPage, a), a);
   settle();
   const Bytes mapped = world.statistics().mapped_bytes;
-  EXPECT_TRUE(world.pool().trim(0).ok());
+  EXPECT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_LT(world.statistics().mapped_bytes, mapped);
   world.use(live, 1000, a);
 }
@@ -109,7 +109,7 @@ TEST_F(ShortArena, it_serves_another_arena_too) {
 TEST_F(ShortArena, it_serves_a_request_below_a_page) {
   for (int i = 0; i < 8; ++i) allocate_in(world, arena, kPage, a);
   expect_error(world.pool().allocate({1000, 0, b}), ErrorCode::out_of_memory);
-  const auto live = world.pool().live_in_arena(arena);
+  const auto live = world.pool().arenas().live(arena);
   ASSERT_EQ(live.value().size(), 8u);
   world.deallocate(live.value()[3], a);
   world.allocate(1000, b);
@@ -127,7 +127,7 @@ TEST_F(ShortArena, a_pinned_arena_keeps_what_it_has_and_the_report_says_so) {
   world.deallocate(allocate_in(world, arena, 6 * kPage, a), a);
   pin(world, arena);
   EXPECT_EQ(trim(world, arena), 0u);
-  EXPECT_TRUE(world.pool().trim(0).ok());
+  EXPECT_TRUE(world.pool().limits().trim(0).ok());
   expect_error(world.pool().allocate({7 * kPage, 0, b}), ErrorCode::out_of_memory,
                {"pinned) holds 12 MiB, of which live 0 bytes",
                 "release pinned arenas that are done with: 12 MiB in them"});
@@ -137,14 +137,14 @@ TEST_F(ShortArena, a_pinned_arena_keeps_what_it_has_and_the_report_says_so) {
 
 TEST_F(ShortArena, a_failed_request_leaves_the_arena_as_it_was) {
   const DevicePtr ptr = allocate_in(world, arena, 6 * kPage, a);
-  expect_error(world.pool().allocate_in_arena({3 * kPage, 0, a, arena}), ErrorCode::out_of_memory);
-  EXPECT_EQ(world.pool().live_in_arena(arena).value(), Vector<DevicePtr>{ptr});
+  expect_error(world.pool().allocate({3 * kPage, 0, a, arena}), ErrorCode::out_of_memory);
+  EXPECT_EQ(world.pool().arenas().live(arena).value(), Vector<DevicePtr>{ptr});
   EXPECT_EQ(world.statistics().failed_allocations, 1u);
 }
 
 TEST_F(ShortArena, the_out_of_memory_callback_may_free_in_the_arena) {
   const DevicePtr ptr = allocate_in(world, arena, 6 * kPage, a);
-  world.pool().set_out_of_memory_callback(
+  world.pool().limits().out_of_memory_callbacks().set(
       [&](const context::OutOfMemory&) { return world.pool().deallocate(ptr, a).ok(); });
   allocate_in(world, arena, 5 * kPage, a);
 }
@@ -159,9 +159,9 @@ TEST_F(ArenaMemory, release_gives_back_what_is_idle_and_the_rest_when_it_is_free
   EXPECT_EQ(world.allocate(3 * kPage, a), idle);
   EXPECT_EQ(info_of(live).requested, 1000u);
   world.use(live, 1000, a);
-  expect_error(world.pool().allocate_in_arena({1000, 0, a, arena}), ErrorCode::invalid_argument,
+  expect_error(world.pool().allocate({1000, 0, a, arena}), ErrorCode::invalid_argument,
                {"released"});
-  expect_error(world.pool().release_arena(arena), ErrorCode::invalid_argument, {"released"});
+  expect_error(world.pool().arenas().release(arena), ErrorCode::invalid_argument, {"released"});
   world.deallocate(live, a);
   settle();
   EXPECT_EQ(world.allocate(kPage, b), live) << "the page is the pool's again";
@@ -187,9 +187,9 @@ TEST_F(ArenaMemory, live_allocations_are_listed_in_ascending_order) {
   for (const Bytes bytes : {Bytes{100}, 3 * kPage, Bytes{7000}})
     all.push_back(allocate_in(world, arena, bytes, a));
   std::sort(all.begin(), all.end());
-  EXPECT_EQ(world.pool().live_in_arena(arena).value(), all);
+  EXPECT_EQ(world.pool().arenas().live(arena).value(), all);
   world.deallocate(all[1], a);
-  EXPECT_EQ(world.pool().live_in_arena(arena).value(), (Vector<DevicePtr>{all[0], all[2]}));
+  EXPECT_EQ(world.pool().arenas().live(arena).value(), (Vector<DevicePtr>{all[0], all[2]}));
 }
 
 TEST_F(ShortArena, idle_chunks_make_room_for_one_chunk) {
@@ -198,11 +198,11 @@ TEST_F(ShortArena, idle_chunks_make_room_for_one_chunk) {
   for (const DevicePtr ptr : idle) world.deallocate(ptr, a);
   world.wait();
   const DevicePtr ptr = allocate_in(world, make_arena(world, {true, true, 0}), 6 * kPage, a);
-  const auto range = world.pool().share({ptr, 6 * kPage});
+  const auto range = world.pool().sharing().share({ptr, 6 * kPage});
   ASSERT_TRUE(range.ok()) << message_of(range);
-  EXPECT_EQ(world.pool().lease(range.value().share, 0, 6 * kPage).value().chunks.size(), 1u);
-  world.pool().end_lease(range.value().share, context::Holder::importer);
-  world.pool().end_lease(range.value().share, context::Holder::handle);
+  EXPECT_EQ(world.pool().sharing().lease(range.value().share, 0, 6 * kPage).value().chunks.size(), 1u);
+  world.pool().sharing().end_lease(range.value().share, context::Holder::importer);
+  world.pool().sharing().end_lease(range.value().share, context::Holder::handle);
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ TEST_F(ArenaOnPool, an_alignment_is_kept) {
   allocate_in(world, arena, 512, a);
   EXPECT_TRUE(is_aligned(allocate_in(world, arena, 512, a, 4096), 4096));
   EXPECT_TRUE(is_aligned(allocate_in(world, arena, 512, a, 4 * kPage), 4 * kPage));
-  expect_error(world.pool().allocate_in_arena({512, 384, a, arena}), ErrorCode::invalid_argument,
+  expect_error(world.pool().allocate({512, 384, a, arena}), ErrorCode::invalid_argument,
                {"384"});
 }
 
@@ -80,21 +80,21 @@ TEST_F(ArenaOnPool, mistakes_change_nothing_and_say_what_is_wrong) {
   expect_error(world.pool().deallocate(ptr, a), ErrorCode::invalid_pointer, {hex(ptr)});
   expect_error(world.pool().record_use(ptr, b), ErrorCode::invalid_pointer, {hex(ptr)});
   EXPECT_EQ(world.statistics().caller_mistakes, 4u);
-  EXPECT_EQ(world.pool().validate(), "");
+  EXPECT_EQ(world.pool().reports().validate(), "");
 }
 
 TEST_F(ArenaOnPool, what_is_no_arena_is_refused) {
   const ArenaId none{~std::uint64_t{0}};
-  expect_error(world.pool().allocate_in_arena({100, 0, a, none}), ErrorCode::invalid_argument,
+  expect_error(world.pool().allocate({100, 0, a, none}), ErrorCode::invalid_argument,
                {"no arena"});
-  expect_error(world.pool().allocate_in_arena({100, 0, a, {}}), ErrorCode::invalid_argument,
+  expect_error(world.pool().allocate({100, 0, a, {}}), ErrorCode::invalid_argument,
                {"no arena"});
-  expect_error(world.pool().allocate_at(none, {DevicePtr{4096}, 100}, a),
+  expect_error(world.pool().arenas().allocate_at(none, {DevicePtr{4096}, 100}, a),
                ErrorCode::invalid_argument, {"no arena"});
-  expect_error(world.pool().pin_arena(none), ErrorCode::invalid_argument);
-  expect_error(world.pool().trim_arena(none), ErrorCode::invalid_argument);
-  expect_error(world.pool().live_in_arena(none), ErrorCode::invalid_argument);
-  expect_error(world.pool().release_arena(none), ErrorCode::invalid_argument);
+  expect_error(world.pool().arenas().pin(none), ErrorCode::invalid_argument);
+  expect_error(world.pool().arenas().trim(none), ErrorCode::invalid_argument);
+  expect_error(world.pool().arenas().live(none), ErrorCode::invalid_argument);
+  expect_error(world.pool().arenas().release(none), ErrorCode::invalid_argument);
 }
 
 TEST_F(ArenaOnPool, a_number_is_never_given_twice) {
@@ -107,8 +107,8 @@ TEST(ArenaWithoutPool, is_refused) {
   WorldOptions options;
   options.config.pool_enabled = false;
   PoolWorld world(options);
-  expect_error(world.pool().create_arena({}), ErrorCode::unsupported);
-  expect_error(world.pool().allocate_in_arena({100, 0, world.stream(), ArenaId{1}}),
+  expect_error(world.pool().arenas().create({}), ErrorCode::unsupported);
+  expect_error(world.pool().allocate({100, 0, world.stream(), ArenaId{1}}),
                ErrorCode::unsupported);
 }
 
@@ -238,17 +238,17 @@ TEST_F(ArenaOnPool, a_place_that_is_free_can_be_asked_for) {
 
 TEST_F(ArenaOnPool, a_place_is_refused_that_is_not_free_or_not_of_the_arena) {
   const DevicePtr ptr = allocate_in(world, arena, 8192, a);
-  expect_error(world.pool().allocate_at(arena, {ptr, 100}, a), ErrorCode::invalid_argument,
+  expect_error(world.pool().arenas().allocate_at(arena, {ptr, 100}, a), ErrorCode::invalid_argument,
                {"not free", hex(ptr)});
-  expect_error(world.pool().allocate_at(arena, {ptr + 8192, kPage}, a), ErrorCode::invalid_argument,
+  expect_error(world.pool().arenas().allocate_at(arena, {ptr + 8192, kPage}, a), ErrorCode::invalid_argument,
                {"not free"});
-  expect_error(world.pool().allocate_at(arena, {ptr + 8200, 100}, a), ErrorCode::invalid_argument,
+  expect_error(world.pool().arenas().allocate_at(arena, {ptr + 8200, 100}, a), ErrorCode::invalid_argument,
                {"multiple"});
-  expect_error(world.pool().allocate_at(arena, {ptr + 8192, 0}, a), ErrorCode::invalid_argument);
+  expect_error(world.pool().arenas().allocate_at(arena, {ptr + 8192, 0}, a), ErrorCode::invalid_argument);
   const DevicePtr elsewhere = world.allocate(kPage, a);
-  expect_error(world.pool().allocate_at(arena, {elsewhere, 100}, a), ErrorCode::invalid_pointer,
+  expect_error(world.pool().arenas().allocate_at(arena, {elsewhere, 100}, a), ErrorCode::invalid_pointer,
                {hex(elsewhere)});
-  expect_error(world.pool().allocate_at(make_arena(world), {ptr + 8192, 100}, a),
+  expect_error(world.pool().arenas().allocate_at(make_arena(world), {ptr + 8192, 100}, a),
                ErrorCode::invalid_pointer);
 }
 
@@ -262,7 +262,7 @@ TEST_F(ArenaOnPool, a_checkpoint_is_restored_block_by_block) {
   const Bytes mapped = world.statistics().mapped_bytes;
   for (const AddressRange& block : blocks)
     EXPECT_EQ(allocate_at(world, arena, block, a), block.begin);
-  EXPECT_EQ(world.pool().live_in_arena(arena).value().size(), blocks.size());
+  EXPECT_EQ(world.pool().arenas().live(arena).value().size(), blocks.size());
   EXPECT_EQ(world.statistics().mapped_bytes, mapped);
 }
 
@@ -279,7 +279,7 @@ TEST_F(ArenaOnPool, without_splitting_each_allocation_has_pages_of_its_own) {
   world.deallocate(first, a);
   EXPECT_EQ(allocate_at(world, whole, {first, 3000}, a), first);
   world.deallocate(second, a);
-  expect_error(world.pool().allocate_at(whole, {second + 512, 100}, a),
+  expect_error(world.pool().arenas().allocate_at(whole, {second + 512, 100}, a),
                ErrorCode::invalid_argument);
 }
 
@@ -290,13 +290,13 @@ TEST_F(ArenaOnPool, one_chunk_stands_behind_each_stretch_where_that_is_asked_for
   settle();
   const ArenaId registered = make_arena(world, {true, true, 0});
   const DevicePtr ptr = allocate_in(world, registered, 4 * kPage, a);
-  const auto range = world.pool().share({ptr, 4 * kPage});
+  const auto range = world.pool().sharing().share({ptr, 4 * kPage});
   ASSERT_TRUE(range.ok()) << message_of(range);
-  const auto chunks = world.pool().lease(range.value().share, 0, 4 * kPage);
+  const auto chunks = world.pool().sharing().lease(range.value().share, 0, 4 * kPage);
   ASSERT_TRUE(chunks.ok());
   EXPECT_EQ(chunks.value().chunks.size(), 1u);
-  world.pool().end_lease(range.value().share, context::Holder::importer);
-  world.pool().end_lease(range.value().share, context::Holder::handle);
+  world.pool().sharing().end_lease(range.value().share, context::Holder::importer);
+  world.pool().sharing().end_lease(range.value().share, context::Holder::handle);
 }
 
 TEST(IsolatedArena, allocations_that_may_be_shared_alone_have_chunks_of_their_own) {
@@ -314,19 +314,19 @@ TEST(IsolatedArena, allocations_that_may_be_shared_alone_have_chunks_of_their_ow
 
 TEST_F(ArenaOnPool, a_block_that_is_leased_stays_until_it_is_let_go) {
   const DevicePtr ptr = allocate_in(world, arena, 4096, a);
-  const auto range = world.pool().share({ptr, 4096});
+  const auto range = world.pool().sharing().share({ptr, 4096});
   ASSERT_TRUE(range.ok()) << message_of(range);
-  ASSERT_TRUE(world.pool().lease(range.value().share, 0, 4096).ok());
-  world.pool().end_lease(range.value().share, context::Holder::handle);
+  ASSERT_TRUE(world.pool().sharing().lease(range.value().share, 0, 4096).ok());
+  world.pool().sharing().end_lease(range.value().share, context::Holder::handle);
   world.deallocate(ptr, a);
   expect_error(world.pool().query(ptr), ErrorCode::invalid_pointer);
   expect_error(world.pool().deallocate(ptr, a), ErrorCode::invalid_pointer);
-  EXPECT_TRUE(world.pool().live_in_arena(arena).value().empty());
+  EXPECT_TRUE(world.pool().arenas().live(arena).value().empty());
   release(world, arena);
   EXPECT_EQ(world.statistics().leased_bytes, 4096u);
   EXPECT_NE(world.allocate(kPage, a), ptr);
-  world.pool().end_lease(range.value().share, context::Holder::importer);
-  EXPECT_EQ(world.pool().validate(), "");
+  world.pool().sharing().end_lease(range.value().share, context::Holder::importer);
+  EXPECT_EQ(world.pool().reports().validate(), "");
   settle();
   EXPECT_EQ(world.allocate(kPage, b), ptr);
 }
@@ -362,7 +362,7 @@ TEST_F(ArenaOnPool, a_snapshot_shows_the_blocks) {
   const DevicePtr first = allocate_in(world, arena, 512 * kKiB, a);
   allocate_in(world, arena, 512 * kKiB, a);
   world.deallocate(first, a);
-  const auto snapshot = world.pool().snapshot();
+  const auto snapshot = world.pool().reports().snapshot();
   ASSERT_GE(snapshot.regions.size(), 3u);
   EXPECT_EQ(snapshot.regions[0].kind, '-');
   EXPECT_FALSE(snapshot.regions[0].complete);
@@ -373,7 +373,7 @@ TEST_F(ArenaOnPool, a_snapshot_shows_the_blocks) {
 }
 
 TEST_F(ArenaOnPool, memory_that_is_free_counts_stretches_that_are_idle_and_not_pinned) {
-  const auto free_bytes = [&] { return world.pool().memory_info().value().free; };
+  const auto free_bytes = [&] { return world.pool().limits().memory_info().value().free; };
   const Bytes all = free_bytes();
   const DevicePtr ptr = allocate_in(world, arena, 4 * kPage, a);  // a chunk
   EXPECT_EQ(free_bytes(), all - 4 * kPage);
@@ -390,7 +390,7 @@ TEST_F(ArenaOnPool, blocks_survive_a_reset_and_serve_new_streams) {
   const DevicePtr freed = allocate_in(world, arena, 3 * kPage, a);
   pin(world, arena);
   world.deallocate(freed, a);
-  ASSERT_TRUE(world.pool().reset().ok());
+  ASSERT_TRUE(world.pool().streams().reset().ok());
   const StreamHandle fresh = world.stream();
   EXPECT_EQ(allocate_in(world, arena, 3 * kPage, fresh), freed)
       << "the stream that it was kept for is gone";
@@ -410,13 +410,13 @@ TEST_F(ArenaOnPool, threads_may_share_an_arena) {
                 driver::CuResult::success);
       for (int i = 0; i < 200; ++i) {
         const Bytes bytes = static_cast<Bytes>(i % 7 + 1) * (t % 2 == 0 ? 3000 : kPage);
-        const auto ptr = world.pool().allocate_in_arena({bytes, 0, stream, arena});
+        const auto ptr = world.pool().allocate({bytes, 0, stream, arena});
         ASSERT_TRUE(ptr.ok()) << message_of(ptr);
         world.use(ptr.value(), bytes, stream);
         ASSERT_TRUE(
             world.pool().deallocate(ptr.value(), i % 5 == 0 ? pool::Stream() : stream).ok());
         if (i % 50 == 0) {
-          EXPECT_TRUE(world.pool().trim(0).ok());
+          EXPECT_TRUE(world.pool().limits().trim(0).ok());
         }
       }
     });

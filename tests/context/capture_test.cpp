@@ -142,7 +142,7 @@ TEST_P(Capture, a_shortage_names_memory_that_is_kept_for_graphs) {
   const GraphHandle graph = end_capture(world, a);
   const GraphExecHandle exec = launch(world, graph, a);
   world.deallocate(captured, a);
-  world.pool().set_capacity(world.statistics().mapped_bytes);
+  world.pool().limits().set_capacity(world.statistics().mapped_bytes);
   const auto refused = world.pool().allocate({world.statistics().mapped_bytes, 0, a});
   ASSERT_FALSE(refused.ok());
   const std::string kept = "8 MiB are freed, but belong to captured graphs";
@@ -169,11 +169,11 @@ TEST_P(Capture, release_frees_the_memory_of_a_graph_that_will_not_be_launched_ag
   world.deallocate(captured, a);
   const GraphHandle graph = end_capture(world, a);
   const GraphExecHandle exec = launch(world, graph, a);
-  ASSERT_TRUE(world.pool().capture_release(id).ok());
+  ASSERT_TRUE(world.pool().streams().capture_release(id).ok());
   world.allocate(kPage, a);  // the pool learns that the capture is over
   world.wait();
   EXPECT_EQ(world.allocate(4 * kPage, b), captured);
-  expect_error(world.pool().capture_release(id), ErrorCode::invalid_argument);
+  expect_error(world.pool().streams().capture_release(id), ErrorCode::invalid_argument);
   destroy(world, graph, exec);
 }
 
@@ -227,9 +227,9 @@ TEST_P(Capture, what_would_wait_for_the_whole_context_is_refused_and_breaks_noth
   begin(a);
   const DevicePtr captured = world.allocate(4 * kPage, a);
   use(captured, a);
-  expect_error(world.pool().synchronize(), ErrorCode::capture_active);
-  expect_error(world.pool().reset(), ErrorCode::capture_active);
-  EXPECT_TRUE(world.pool().trim(0).ok());
+  expect_error(world.pool().streams().synchronize(), ErrorCode::capture_active);
+  expect_error(world.pool().streams().reset(), ErrorCode::capture_active);
+  EXPECT_TRUE(world.pool().limits().trim(0).ok());
   const GraphHandle graph = end_capture(world, a);
   destroy(world, graph, launch(world, graph, b));
 }
@@ -274,15 +274,15 @@ class AnnouncedCapture : public ::testing::Test {
 };
 
 TEST_F(AnnouncedCapture, keeps_context_events_away) {
-  ASSERT_TRUE(world.pool().capture_begin().ok());
+  ASSERT_TRUE(world.pool().streams().capture_begin().ok());
   begin_capture(world, hidden, CaptureMode::global);
   const DevicePtr ptr = world.allocate(4 * kPage, std::nullopt);
   world.deallocate(ptr, std::nullopt);
   for (int i = 0; i < 20; ++i) world.deallocate(world.allocate(4 * kPage, b), b);
   EXPECT_EQ(world.calls().count(Call::ctx_record_event), 0u);
-  expect_error(world.pool().synchronize(), ErrorCode::capture_active);
+  expect_error(world.pool().streams().synchronize(), ErrorCode::capture_active);
   const GraphHandle graph = end_capture(world, hidden);
-  ASSERT_TRUE(world.pool().capture_end().ok());
+  ASSERT_TRUE(world.pool().streams().capture_end().ok());
   destroy(world, graph);
   world.deallocate(world.allocate(4 * kPage, std::nullopt), std::nullopt);
   EXPECT_GT(world.calls().count(Call::ctx_record_event), 0u)
@@ -290,13 +290,13 @@ TEST_F(AnnouncedCapture, keeps_context_events_away) {
 }
 
 TEST_F(AnnouncedCapture, announcements_nest) {
-  ASSERT_TRUE(world.pool().capture_begin().ok());
-  ASSERT_TRUE(world.pool().capture_begin().ok());
-  ASSERT_TRUE(world.pool().capture_end().ok());
-  expect_error(world.pool().synchronize(), ErrorCode::capture_active);
-  ASSERT_TRUE(world.pool().capture_end().ok());
-  EXPECT_TRUE(world.pool().synchronize().ok());
-  expect_error(world.pool().capture_end(), ErrorCode::invalid_argument);
+  ASSERT_TRUE(world.pool().streams().capture_begin().ok());
+  ASSERT_TRUE(world.pool().streams().capture_begin().ok());
+  ASSERT_TRUE(world.pool().streams().capture_end().ok());
+  expect_error(world.pool().streams().synchronize(), ErrorCode::capture_active);
+  ASSERT_TRUE(world.pool().streams().capture_end().ok());
+  EXPECT_TRUE(world.pool().streams().synchronize().ok());
+  expect_error(world.pool().streams().capture_end(), ErrorCode::invalid_argument);
 }
 
 TEST_F(AnnouncedCapture, a_capture_of_a_blocking_stream_is_seen_through_the_legacy_stream) {
@@ -317,7 +317,7 @@ TEST_F(AnnouncedCapture, a_seen_capture_that_ended_unseen_is_over_when_its_graph
   destroy(world, end_capture(world, hidden));
   ASSERT_EQ(world.sim().stream_destroy(hidden), CuResult::success);
   world.deallocate(world.allocate(4 * kPage, std::nullopt), std::nullopt);
-  EXPECT_TRUE(world.pool().synchronize().ok());
+  EXPECT_TRUE(world.pool().streams().synchronize().ok());
 }
 
 }  // namespace

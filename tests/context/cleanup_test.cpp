@@ -13,8 +13,8 @@ using driver::Call;
 // While it lives.
 class Hold {
  public:
-  explicit Hold(PoolWorld& world) : world_(world) { world_.pool().defer_cleanup_begin(); }
-  ~Hold() { EXPECT_TRUE(world_.pool().defer_cleanup_end().ok()); }
+  explicit Hold(PoolWorld& world) : world_(world) { world_.pool().limits().defer_cleanup_begin(); }
+  ~Hold() { EXPECT_TRUE(world_.pool().limits().defer_cleanup_end().ok()); }
   Hold(const Hold&) = delete;
   Hold& operator=(const Hold&) = delete;
 
@@ -73,7 +73,7 @@ TEST(DeferredCleanup, the_host_does_not_wait_for_any_stream_memory) {
   for (const bool is_held : {false, true}) {
     PoolWorld world(page_world());
     const StreamHandle stream = world.stream();
-    if (is_held) world.pool().defer_cleanup_begin();
+    if (is_held) world.pool().limits().defer_cleanup_begin();
     for (int i = 0; i < 20; ++i) {
       const DevicePtr ptr = world.allocate(8 * kPage, std::nullopt);
       world.use(ptr, 8 * kPage, stream, kLongNs);
@@ -81,7 +81,7 @@ TEST(DeferredCleanup, the_host_does_not_wait_for_any_stream_memory) {
     }
     EXPECT_EQ(world.statistics().host_waits == 0, is_held);
     EXPECT_EQ(world.calls().count(Call::event_synchronize) == 0, is_held);
-    EXPECT_EQ(world.pool().defer_cleanup_end().ok(), is_held);
+    EXPECT_EQ(world.pool().limits().defer_cleanup_end().ok(), is_held);
     world.deallocate(world.allocate(kPage, std::nullopt), std::nullopt);
     EXPECT_GT(world.statistics().host_waits, 0u) << "the next free catches up";
   }
@@ -96,11 +96,11 @@ TEST(DeferredCleanup, no_call_pauses_before_the_pool_grows) {
     const DevicePtr theirs = world.allocate(64 * kMiB, other);
     world.use(theirs, 64 * kMiB, other, 300'000);
     world.deallocate(theirs, other);
-    if (is_held) world.pool().defer_cleanup_begin();
+    if (is_held) world.pool().limits().defer_cleanup_begin();
     const std::uint64_t before = world.statistics().pauses;
     world.allocate(64 * kMiB, own);
     EXPECT_EQ(world.statistics().pauses - before, is_held ? 0u : 1u);
-    EXPECT_EQ(world.pool().defer_cleanup_end().ok(), is_held);
+    EXPECT_EQ(world.pool().limits().defer_cleanup_end().ok(), is_held);
   }
 }
 
@@ -124,23 +124,23 @@ TEST(DeferredCleanup, what_the_caller_asks_for_is_done) {
   const Hold hold(world);
   make_zombies(world, stream);
   world.wait();
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(world.statistics().zombie_bytes, 0u);
 }
 
 TEST(DeferredCleanup, ends_with_the_last_of_nested_holds_on_whatever_thread) {
   PoolWorld world(page_world());
   const StreamHandle stream = world.stream();
-  world.pool().defer_cleanup_begin();
-  world.pool().defer_cleanup_begin();
+  world.pool().limits().defer_cleanup_begin();
+  world.pool().limits().defer_cleanup_begin();
   make_zombies(world, stream);
-  std::thread([&] { EXPECT_TRUE(world.pool().defer_cleanup_end().ok()); }).join();
+  std::thread([&] { EXPECT_TRUE(world.pool().limits().defer_cleanup_end().ok()); }).join();
   world.deallocate(world.allocate(kPage, stream), stream);
   EXPECT_GT(world.statistics().zombie_bytes, 0u);
-  EXPECT_TRUE(world.pool().defer_cleanup_end().ok());
+  EXPECT_TRUE(world.pool().limits().defer_cleanup_end().ok());
   world.deallocate(world.allocate(kPage, stream), stream);
   EXPECT_EQ(world.statistics().zombie_bytes, 0u);
-  expect_error(world.pool().defer_cleanup_end(), ErrorCode::invalid_argument,
+  expect_error(world.pool().limits().defer_cleanup_end(), ErrorCode::invalid_argument,
                {"defer_cleanup_begin"});
 }
 

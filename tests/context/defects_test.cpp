@@ -42,7 +42,7 @@ void fail_each(Call call, const std::function<void(PoolWorld&)>& prepare,
       const bool has_fired = world.faults().fired() > 0;
       world.faults().clear_plan();
       EXPECT_TRUE(has_fired || nth > 1) << "there is no such call";
-      EXPECT_EQ(world.pool().validate(), "");
+      EXPECT_EQ(world.pool().reports().validate(), "");
       EXPECT_TRUE(act(world)) << "the pool works as before";
       EXPECT_EQ(leaked_address_space(world), 0u);
       if (!has_fired) break;
@@ -89,9 +89,9 @@ TEST(Defects, holes_of_two_reservations_stay_apart) {
   world.deallocate(first, stream);
   world.deallocate(second, stream);
   world.wait();
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(world.picture(), "[] | []");
-  const auto regions = world.pool().snapshot().regions;
+  const auto regions = world.pool().reports().snapshot().regions;
   ASSERT_EQ(regions.size(), 2u) << "two holes, even where the reservations touch";
   for (const auto& hole : regions) EXPECT_EQ(hole.range.size, 8 * kPage);
 }
@@ -123,7 +123,7 @@ TEST(Defects, a_pool_holds_no_memory_before_the_first_allocation_where_the_devic
                   figures.peak_mappings,
               0u);
     EXPECT_EQ(figures.chunks_created + figures.chunks_released, 0u);
-    EXPECT_EQ(world.pool().validate(), "");
+    EXPECT_EQ(world.pool().reports().validate(), "");
   }
 }
 
@@ -147,7 +147,7 @@ TEST(Defects, a_pool_that_could_not_be_made_ready_serves_all_the_same) {
     const auto ptr = pool.value()->allocate({kPage, 0, stream});
     ASSERT_TRUE(ptr.ok()) << to_string(failing) << ": " << ptr.error().message;
     EXPECT_TRUE(pool.value()->deallocate(ptr.value(), stream).ok());
-    EXPECT_EQ(pool.value()->validate(), "");
+    EXPECT_EQ(pool.value()->reports().validate(), "");
   }
 }
 
@@ -361,7 +361,7 @@ TEST(Defects, taking_part_of_a_foreign_region_leaves_the_rest_to_its_stream) {
   world.use(ptr, 6 * kPage, a, kLongNs);
   world.deallocate(ptr, a);
   world.allocate(2 * kPage, b);
-  const auto regions = world.pool().snapshot().regions;
+  const auto regions = world.pool().reports().snapshot().regions;
   ASSERT_EQ(regions[1].kind, '-');
   driver::StreamId id{};
   ASSERT_EQ(world.sim().stream_get_id(a, id), CuResult::success);
@@ -518,7 +518,7 @@ TEST(Defects, memory_can_be_given_back_to_the_system) {
   const StreamHandle stream = world.stream();
   world.deallocate(world.allocate(9 * kPage, stream), stream);
   world.wait();
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(world.sim().census().physical_bytes, 0u);
 }
 

@@ -60,7 +60,7 @@ class Reset : public ::testing::Test {
     world.deallocate(live, stream);
     const DevicePtr new_small = world.allocate(1000, stream);
     world.use(new_small, 1000, stream);
-    EXPECT_TRUE(world.pool().synchronize().ok());
+    EXPECT_TRUE(world.pool().streams().synchronize().ok());
     EXPECT_EQ(world.statistics().pending_bytes, 0u);
   }
   // Blocks are cut from chunks, so they survive with them.
@@ -83,7 +83,7 @@ class ResetStreamOrdered : public Reset {
 };
 
 TEST_F(ResetStreamOrdered, by_us_forgets_small_pointers) {
-  ASSERT_TRUE(world.pool().reset().ok());
+  ASSERT_TRUE(world.pool().streams().reset().ok());
   expect_alive_after();
 }
 
@@ -97,7 +97,7 @@ TEST_F(ResetStreamOrdered, by_others_forgets_small_pointers) {
 }
 
 TEST_F(Reset, by_us_waits_and_keeps_chunks_and_contents) {
-  ASSERT_TRUE(world.pool().reset().ok());
+  ASSERT_TRUE(world.pool().streams().reset().ok());
   EXPECT_EQ(world.calls().count(Call::device_primary_ctx_reset), 1u);
   expect_alive_after();
 }
@@ -124,7 +124,7 @@ TEST_F(Reset, what_a_dead_stream_had_in_hand_is_anybodys) {
   const DevicePtr run = world.allocate(300'000, dead);
   world.deallocate(block, dead);
   world.deallocate(run, dead);
-  ASSERT_TRUE(world.pool().reset().ok());
+  ASSERT_TRUE(world.pool().streams().reset().ok());
   enter_again(world);
   const StreamHandle next = world.stream();
   EXPECT_EQ(world.statistics().small_bytes, kPage) << "one page, with the live block in it";
@@ -140,16 +140,16 @@ TEST_F(Reset, a_bound_stream_is_dead_after_it) {
   ASSERT_TRUE(bound.ok());
   const auto block = bound.value()->allocate(1000, 0);
   ASSERT_TRUE(block.ok());
-  ASSERT_TRUE(world.pool().reset().ok());
+  ASSERT_TRUE(world.pool().streams().reset().ok());
   enter_again(world);
   expect_error(bound.value()->allocate(2000, 0), ErrorCode::invalid_argument, {"bound stream"});
   EXPECT_TRUE(bound.value()->deallocate(block.value()).ok());
-  EXPECT_EQ(world.pool().validate(), "");
+  EXPECT_EQ(world.pool().reports().validate(), "");
 }
 
 TEST_F(Reset, twice_is_survived_too) {
   for (int i = 0; i < 2; ++i) {
-    ASSERT_TRUE(world.pool().reset().ok());
+    ASSERT_TRUE(world.pool().streams().reset().ok());
     enter_again(world);
     const StreamHandle stream = world.stream();
     world.deallocate(world.allocate(5 * kPage, stream), stream);
@@ -189,9 +189,9 @@ TEST(Broken, a_sticky_error_poisons_the_pool_and_no_driver_call_is_made_after_it
   const std::uint64_t calls = world.calls().total_count();
   expect_error(world.pool().allocate({kPage, 0, stream}), ErrorCode::poisoned);
   expect_error(world.pool().deallocate(live, stream), ErrorCode::poisoned);
-  expect_error(world.pool().trim(0), ErrorCode::poisoned);
-  expect_error(world.pool().synchronize(), ErrorCode::poisoned);
-  expect_error(world.pool().memory_info(), ErrorCode::poisoned);
+  expect_error(world.pool().limits().trim(0), ErrorCode::poisoned);
+  expect_error(world.pool().streams().synchronize(), ErrorCode::poisoned);
+  expect_error(world.pool().limits().memory_info(), ErrorCode::poisoned);
   expect_error(world.pool().record_use(live, stream), ErrorCode::poisoned);
   world.pool().deallocate_deferred(live);
   EXPECT_EQ(world.calls().total_count(), calls);
@@ -205,7 +205,7 @@ TEST(Broken, figures_and_pictures_still_answer) {
   expect_error(world.pool().allocate({kPage, 0, stream}), ErrorCode::poisoned);
   EXPECT_EQ(world.picture(), "[4]");
   EXPECT_EQ(world.statistics().live_allocations, 1u);
-  EXPECT_EQ(world.pool().validate(), "");
+  EXPECT_EQ(world.pool().reports().validate(), "");
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ TEST(Events, memory_is_mapped_before_it_is_allocated_and_unmapped_after_it_was_f
   const DevicePtr ptr = world.allocate(4 * kPage - 5, stream);
   world.deallocate(ptr, stream);
   world.wait();
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(log.kinds(), (Kinds{EventKind::map, EventKind::allocate, EventKind::free,
                                 EventKind::unmap, EventKind::trim}));
   const Event& mapped = log.events()[0];
@@ -52,7 +52,7 @@ TEST(Events, a_chunk_that_moves_leaves_its_old_place_before_it_comes_to_the_new_
   EventLog log(world.pool());
   const StreamHandle stream = world.stream();
   std::vector<DevicePtr> live;
-  world.pool().set_capacity(4 * kPage);
+  world.pool().limits().set_capacity(4 * kPage);
   for (int i = 0; i < 4; ++i) live.push_back(world.allocate(kPage, stream));
   world.deallocate(live[0], stream);
   world.deallocate(live[2], stream);
@@ -110,10 +110,10 @@ TEST(Events, warm_calls_are_warm_again_when_nobody_listens_any_more) {
   for (int i = 0; i < 5; ++i) call();
   EXPECT_EQ(calls_through_the_lock(), before);
   const std::uint64_t id =
-      world.pool().add_event_callback(only({EventKind::free}), [](const Event&) {});
+      world.pool().reports().add_event_callback(only({EventKind::free}), [](const Event&) {});
   call();
   EXPECT_GT(calls_through_the_lock(), before);
-  ASSERT_TRUE(world.pool().remove_event_callback(id).ok());
+  ASSERT_TRUE(world.pool().reports().remove_event_callback(id).ok());
 }
 
 TEST(Events, a_listener_hears_only_what_it_asked_for) {
@@ -128,7 +128,7 @@ TEST(Events, a_request_that_fails_for_want_of_memory_is_told_once) {
   PoolWorld world(adaptive_world());
   EventLog log(world.pool(), only({EventKind::out_of_memory, EventKind::allocate}));
   const StreamHandle stream = world.stream();
-  world.pool().set_capacity(4 * kPage);
+  world.pool().limits().set_capacity(4 * kPage);
   expect_error(world.pool().allocate({8 * kPage, 0, stream}), ErrorCode::out_of_memory);
   ASSERT_EQ(log.kinds(), Kinds{EventKind::out_of_memory});
   EXPECT_EQ(log.events()[0].bytes, 8 * kPage);
@@ -184,7 +184,7 @@ TEST(Events, memory_of_the_drivers_own_pool_is_told_too) {
   PoolWorld world(options);
   std::vector<Event> told;
   const std::uint64_t id =
-      world.pool().add_event_callback(only({EventKind::allocate, EventKind::free}),
+      world.pool().reports().add_event_callback(only({EventKind::allocate, EventKind::free}),
                                       [&](const Event& event) { told.push_back(event); });
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(1000, stream);
@@ -193,7 +193,7 @@ TEST(Events, memory_of_the_drivers_own_pool_is_told_too) {
   EXPECT_EQ(told[0].ptr, ptr);
   EXPECT_EQ(told[1].ptr, ptr);
   EXPECT_EQ(told[1].bytes, 1000u);
-  EXPECT_TRUE(world.pool().remove_event_callback(id).ok());
+  EXPECT_TRUE(world.pool().reports().remove_event_callback(id).ok());
 }
 
 TEST(Events, a_free_that_the_driver_refuses_is_taken_back) {
@@ -202,7 +202,7 @@ TEST(Events, a_free_that_the_driver_refuses_is_taken_back) {
   PoolWorld world(options);
   std::vector<EventKind> told;
   const std::uint64_t id =
-      world.pool().add_event_callback(only({EventKind::allocate, EventKind::free}),
+      world.pool().reports().add_event_callback(only({EventKind::allocate, EventKind::free}),
                                       [&](const Event& event) { told.push_back(event.kind); });
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(1000, stream);
@@ -212,7 +212,7 @@ TEST(Events, a_free_that_the_driver_refuses_is_taken_back) {
   EXPECT_EQ(told, (Kinds{EventKind::allocate, EventKind::free, EventKind::allocate}));
   world.faults().clear_plan();
   world.deallocate(ptr, stream);
-  EXPECT_TRUE(world.pool().remove_event_callback(id).ok());
+  EXPECT_TRUE(world.pool().reports().remove_event_callback(id).ok());
 }
 
 TEST(Events, nobody_is_told_after_it_was_taken_away_and_the_others_still_are) {
@@ -220,33 +220,33 @@ TEST(Events, nobody_is_told_after_it_was_taken_away_and_the_others_still_are) {
   int first = 0;
   int second = 0;
   const std::uint64_t one =
-      world.pool().add_event_callback(kEveryKind, [&](const Event&) { ++first; });
+      world.pool().reports().add_event_callback(kEveryKind, [&](const Event&) { ++first; });
   const std::uint64_t two =
-      world.pool().add_event_callback(kEveryKind, [&](const Event&) { ++second; });
+      world.pool().reports().add_event_callback(kEveryKind, [&](const Event&) { ++second; });
   EXPECT_NE(one, two);
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(4 * kPage, stream);
   EXPECT_GT(first, 0);
   EXPECT_EQ(first, second);
-  ASSERT_TRUE(world.pool().remove_event_callback(one).ok());
+  ASSERT_TRUE(world.pool().reports().remove_event_callback(one).ok());
   const int before = first;
   world.deallocate(ptr, stream);
   EXPECT_EQ(first, before);
   EXPECT_GT(second, before);
-  ASSERT_TRUE(world.pool().remove_event_callback(two).ok());
-  expect_error(world.pool().remove_event_callback(two), ErrorCode::invalid_argument,
+  ASSERT_TRUE(world.pool().reports().remove_event_callback(two).ok());
+  expect_error(world.pool().reports().remove_event_callback(two), ErrorCode::invalid_argument,
                {std::to_string(two)});
 }
 
 TEST(Events, what_a_listener_throws_is_lost_and_the_call_does_its_work) {
   PoolWorld world(adaptive_world());
-  const std::uint64_t id = world.pool().add_event_callback(
+  const std::uint64_t id = world.pool().reports().add_event_callback(
       kEveryKind, [](const Event&) { throw std::runtime_error("no"); });
   EventLog log(world.pool());
   const StreamHandle stream = world.stream();
   world.deallocate(world.allocate(4 * kPage, stream), stream);
   EXPECT_EQ(log.kinds(), (Kinds{EventKind::map, EventKind::allocate, EventKind::free}));
-  EXPECT_TRUE(world.pool().remove_event_callback(id).ok());
+  EXPECT_TRUE(world.pool().reports().remove_event_callback(id).ok());
 }
 
 // Sizes around pages, three streams, now and then a trim; a driver call fails every so often.
@@ -273,7 +273,7 @@ TEST_P(RandomEvents, what_was_told_adds_up_to_what_the_pool_has_whatever_fails) 
                                  CuResult::out_of_memory,
                                  driver::FaultPlan::Repeat::once});
       if (pick(20) == 0) {
-        static_cast<void>(world.pool().trim(0));
+        static_cast<void>(world.pool().limits().trim(0));
       } else if (pick(2) == 0 || live.empty()) {
         const Bytes bytes = pick(3) == 0 ? 1 + pick(300'000) : kPage * (1 + pick(12)) - pick(2);
         const auto made = world.pool().allocate({bytes, 0, stream});
@@ -285,7 +285,7 @@ TEST_P(RandomEvents, what_was_told_adds_up_to_what_the_pool_has_whatever_fails) 
         live.pop_back();
       }
       world.faults().clear_plan();
-      ASSERT_EQ(world.pool().validate(), "");
+      ASSERT_EQ(world.pool().reports().validate(), "");
       ASSERT_EQ(log.live().size(), live.size());
       const observe::Statistics now = world.statistics();
       if (now.quarantined_bytes == 0) {
@@ -295,7 +295,7 @@ TEST_P(RandomEvents, what_was_told_adds_up_to_what_the_pool_has_whatever_fails) 
     }
     for (const DevicePtr ptr : live) world.deallocate(ptr, std::nullopt);
     world.wait();
-    ASSERT_TRUE(world.pool().trim(0).ok());
+    ASSERT_TRUE(world.pool().limits().trim(0).ok());
     EXPECT_EQ(log.mapped_bytes(), 0u);
   }
 }

@@ -41,7 +41,7 @@ TEST(StreamOrderedOnly, serves_everything_on_a_device_without_virtual_memory_man
   run_program(world);
   EXPECT_EQ(world.calls().count(Call::mem_create), 0u);
   EXPECT_EQ(world.calls().count(Call::mem_address_reserve), 0u);
-  EXPECT_EQ(world.pool().snapshot().policy, "stream_ordered");
+  EXPECT_EQ(world.pool().reports().snapshot().policy, "stream_ordered");
   EXPECT_EQ(world.statistics().live_allocations, 0u);
   EXPECT_GT(world.statistics().stream_ordered_bytes, 0u);
 }
@@ -50,7 +50,7 @@ TEST(StreamOrderedOnly, serves_everything_when_the_pool_is_switched_off) {
   PoolWorld world(switched_off());
   run_program(world);
   EXPECT_EQ(world.calls().count(Call::mem_create), 0u);
-  expect_error(world.pool().preallocate(kPage), ErrorCode::unsupported);
+  expect_error(world.pool().limits().preallocate(kPage), ErrorCode::unsupported);
   expect_error(world.pool().allocate({kPage, 4096, world.stream()}), ErrorCode::unsupported,
                {"alignment 4096"});
 }

@@ -231,8 +231,8 @@ TEST(GrowDelay, is_for_a_record_of_mapped_memory_only) {
   ASSERT_GT(world.looks(), 0u);
   world.deallocate(first, world.own);
   world.sim.advance_host_ns(200 * kMillisecond);
-  ASSERT_TRUE(world.pool->synchronize().ok());
-  ASSERT_TRUE(world.pool->trim(2 * kHalf).ok());
+  ASSERT_TRUE(world.pool->streams().synchronize().ok());
+  ASSERT_TRUE(world.pool->limits().trim(2 * kHalf).ok());
   world.free_behind_a_kernel(100 * kMillisecond);
   world.allocate(kHalf, world.own);
   EXPECT_EQ(world.looks(), 0u);
@@ -268,12 +268,12 @@ TEST(GrowDelay, is_not_for_memory_that_no_event_stands_for) {
   const DevicePtr held = world.allocate(kHalf, alone);
   world.use(held, kHalf, alone, 100 * kMillisecond);
   world.deallocate(held, alone);
-  ASSERT_TRUE(world.pool().capture_begin().ok());
+  ASSERT_TRUE(world.pool().streams().capture_begin().ok());
   const std::uint64_t begin = world.sim().now_ns();
   world.allocate(kHalf, world.stream());
   EXPECT_LT(world.sim().now_ns() - begin, kCalls);
   EXPECT_EQ(world.statistics().pauses, 0u);
-  ASSERT_TRUE(world.pool().capture_end().ok());
+  ASSERT_TRUE(world.pool().streams().capture_end().ok());
 }
 
 // Only synchronize() gives parked memory back. The event there is belongs to the caller's own
@@ -295,10 +295,10 @@ TEST(GrowDelay, is_not_for_parked_memory) {
 TEST(GrowDelay, there_is_none_while_cleaning_up_is_put_off) {
   World world;
   world.free_behind_a_kernel(100 * kMillisecond);
-  world.pool->defer_cleanup_begin();
+  world.pool->limits().defer_cleanup_begin();
   world.allocate(kHalf, world.own);
   EXPECT_EQ(world.looks(), 0u);
-  EXPECT_TRUE(world.pool->defer_cleanup_end().ok());
+  EXPECT_TRUE(world.pool->limits().defer_cleanup_end().ok());
   world.allocate(kHalf, world.own);
   EXPECT_GT(world.looks(), 0u);
 }

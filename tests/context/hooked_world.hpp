@@ -25,7 +25,7 @@ class HookedWorld {
   ~HookedWorld() {
     hooks.on.clear();
     faults.clear_plan();
-    EXPECT_EQ(pool->validate(), "");
+    EXPECT_EQ(pool->reports().validate(), "");
     sim.run_until_idle();
     EXPECT_EQ(sim.hazard_count(), 0u)
         << (sim.hazards().empty() ? "" : sim.hazards().front().describe());
@@ -64,7 +64,7 @@ class HookedWorld {
     allocate(bytes, on);
     return sim.now_ns() - begin;
   }
-  observe::Statistics statistics() const { return pool->statistics(); }
+  observe::Statistics statistics() const { return pool->reports().statistics(); }
   void on_another_thread(const std::function<void()>& act) {
     std::thread([&] {
       EXPECT_EQ(sim.ctx_set_current(context), driver::CuResult::success);

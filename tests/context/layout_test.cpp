@@ -40,7 +40,7 @@ std::uint64_t id_of(PoolWorld& world, StreamHandle stream) {
 
 TEST(Layout, of_a_pool_that_has_nothing_is_empty) {
   PoolWorld world(adaptive_world());
-  const report::Layout layout = world.pool().layout();
+  const report::Layout layout = world.pool().reports().layout();
   EXPECT_TRUE(layout.blocks.empty());
   EXPECT_TRUE(layout.chunks.empty());
 }
@@ -50,7 +50,7 @@ TEST(Layout, shows_an_allocation_with_what_was_asked_for_and_its_stream) {
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(4 * kPage - 100, stream);
   const DevicePtr any = world.allocate(6 * kPage, std::nullopt);
-  const report::Layout layout = world.pool().layout();
+  const report::Layout layout = world.pool().reports().layout();
   expect_tiled(layout);
   const Block block = at(layout, ptr);
   EXPECT_EQ(block.state, RegionState::allocated);
@@ -64,7 +64,7 @@ TEST(Layout, shows_an_allocation_with_what_was_asked_for_and_its_stream) {
 TEST(Layout, shows_where_chunks_end_inside_an_allocation) {
   PoolWorld world(page_world());
   const DevicePtr ptr = world.allocate(3 * kPage, world.stream());
-  const report::Layout layout = world.pool().layout();
+  const report::Layout layout = world.pool().reports().layout();
   ASSERT_EQ(layout.chunks.size(), 3u);
   for (std::size_t i = 0; i < 3; ++i)
     EXPECT_EQ(layout.chunks[i], (AddressRange{ptr + i * kPage, kPage}));
@@ -82,7 +82,7 @@ TEST(Layout, says_which_stream_may_have_what_is_free_until_it_is_complete) {
   EXPECT_EQ(block.stream_id, id_of(world, stream));
   EXPECT_EQ(block.requested, 0u);
   world.wait();
-  block = at(world.pool().layout(), ptr);
+  block = at(world.pool().reports().layout(), ptr);
   EXPECT_TRUE(block.is_complete);
   EXPECT_EQ(block.stream_id, 0u);
 }
@@ -116,7 +116,7 @@ TEST(Layout, shows_each_block_and_span_of_a_page_that_is_cut_and_what_is_idle_be
     world.deallocate(blocks[i], stream);
     live.erase(blocks[i]);
   }
-  const report::Layout layout = world.pool().layout();
+  const report::Layout layout = world.pool().reports().layout();
   expect_tiled(layout);
   std::map<DevicePtr, Bytes> shown;
   for (const Block& block : in_state(layout, RegionState::allocated)) {
@@ -136,7 +136,7 @@ TEST(Layout, a_block_that_waits_for_another_stream_is_free_and_not_complete) {
   const DevicePtr next = world.allocate(1000, stream);
   ASSERT_TRUE(world.pool().record_use(ptr, other).ok());
   world.deallocate(ptr, stream);
-  const report::Layout layout = world.pool().layout();
+  const report::Layout layout = world.pool().reports().layout();
   expect_tiled(layout);
   const std::vector<Block> live = in_state(layout, RegionState::allocated);
   ASSERT_EQ(live.size(), 1u);
@@ -153,7 +153,7 @@ TEST(Layout, what_was_freed_and_is_kept_for_a_captured_graph_is_free_for_nobody_
   const StreamHandle stream = world.stream();
   begin_capture(world, stream, driver::CaptureMode::global);
   const DevicePtr ptr = world.allocate(4 * kPage, stream);
-  EXPECT_EQ(at(world.pool().layout(), ptr).state, RegionState::allocated);
+  EXPECT_EQ(at(world.pool().reports().layout(), ptr).state, RegionState::allocated);
   world.deallocate(ptr, stream);
   const Block block = at(world.pool().layout(), ptr);
   EXPECT_EQ(block.state, RegionState::free);
@@ -169,7 +169,7 @@ TEST(Layout, memory_of_the_drivers_own_pool_is_shown_and_has_no_chunk) {
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(1000, stream);
-  const report::Layout layout = world.pool().layout();
+  const report::Layout layout = world.pool().reports().layout();
   EXPECT_TRUE(layout.chunks.empty());
   EXPECT_EQ(at(layout, ptr).requested, 1000u);
   EXPECT_EQ(at(layout, ptr).stream_id, id_of(world, stream));
@@ -179,7 +179,7 @@ TEST(Layout, memory_of_the_drivers_own_pool_is_shown_and_has_no_chunk) {
 TEST(Layout, old_places_of_chunks_that_moved_are_zombies_and_hold_no_chunk) {
   PoolWorld world(page_world());
   const StreamHandle stream = world.stream();
-  world.pool().set_capacity(4 * kPage);
+  world.pool().limits().set_capacity(4 * kPage);
   std::vector<DevicePtr> pages;
   for (int i = 0; i < 4; ++i) pages.push_back(world.allocate(kPage, stream));
   for (const std::size_t i : {0U, 2U}) {
@@ -187,7 +187,7 @@ TEST(Layout, old_places_of_chunks_that_moved_are_zombies_and_hold_no_chunk) {
     world.deallocate(pages[i], stream);
   }
   const DevicePtr two = world.allocate(2 * kPage, stream);
-  const report::Layout layout = world.pool().layout();
+  const report::Layout layout = world.pool().reports().layout();
   EXPECT_FALSE(in_state(layout, RegionState::zombie).empty());
   EXPECT_EQ(layout.chunks.size(), 4u);
   EXPECT_EQ(at(layout, two).range.size, 2 * kPage);
@@ -219,7 +219,7 @@ TEST_P(RandomLayout, is_what_live_allocations_and_events_say_whatever_fails) {
                                  driver::CuResult::out_of_memory,
                                  driver::FaultPlan::Repeat::once});
       if (pick(20) == 0) {
-        static_cast<void>(world.pool().trim(0));
+        static_cast<void>(world.pool().limits().trim(0));
       } else if (pick(3) != 0 || live.empty()) {
         const Bytes bytes = pick(3) != 0 ? 1 + pick(1'900'000) : kPage * (1 + pick(12)) - pick(2);
         const auto made = world.pool().allocate({bytes, 0, stream});
@@ -238,8 +238,8 @@ TEST_P(RandomLayout, is_what_live_allocations_and_events_say_whatever_fails) {
         live.erase(freed);
       }
       world.faults().clear_plan();
-      ASSERT_EQ(world.pool().validate(), "");
-      const report::Layout layout = world.pool().layout();
+      ASSERT_EQ(world.pool().reports().validate(), "");
+      const report::Layout layout = world.pool().reports().layout();
       expect_tiled(layout);
       std::map<DevicePtr, Bytes> shown;
       for (const Block& block : in_state(layout, RegionState::allocated))

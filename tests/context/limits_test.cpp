@@ -48,11 +48,11 @@ TEST(Preallocation, of_more_pages_than_any_address_space_has_maps_what_there_is)
 
 TEST(Preallocation, by_call_maps_at_least_so_much_in_all) {
   PoolWorld world(page_world());
-  ASSERT_TRUE(world.pool().preallocate(10 * kPage).ok());
+  ASSERT_TRUE(world.pool().limits().preallocate(10 * kPage).ok());
   EXPECT_EQ(world.statistics().mapped_bytes, 10 * kPage);
-  ASSERT_TRUE(world.pool().preallocate(4 * kPage).ok());
+  ASSERT_TRUE(world.pool().limits().preallocate(4 * kPage).ok());
   EXPECT_EQ(world.statistics().mapped_bytes, 10 * kPage);
-  ASSERT_TRUE(world.pool().preallocate(12 * kPage).ok());
+  ASSERT_TRUE(world.pool().limits().preallocate(12 * kPage).ok());
   EXPECT_EQ(world.picture(), "[-12]") << "one range";
 }
 
@@ -60,7 +60,7 @@ TEST(Preallocation, beyond_the_capacity_is_an_error_by_call) {
   WorldOptions options = page_world();
   options.config.capacity = 8 * kPage;
   PoolWorld world(options);
-  expect_error(world.pool().preallocate(9 * kPage), ErrorCode::out_of_memory);
+  expect_error(world.pool().limits().preallocate(9 * kPage), ErrorCode::out_of_memory);
   EXPECT_EQ(world.statistics().mapped_bytes, 0u);
 }
 
@@ -71,11 +71,11 @@ TEST(Capacity, is_never_exceeded_and_may_be_changed) {
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(8 * kPage, stream);
   expect_error(world.pool().allocate({kPage, 0, stream}), ErrorCode::out_of_memory);
-  world.pool().set_capacity(9 * kPage);
+  world.pool().limits().set_capacity(9 * kPage);
   world.allocate(kPage, stream);
-  world.pool().set_capacity(std::nullopt);
+  world.pool().limits().set_capacity(std::nullopt);
   world.allocate(20 * kPage, stream);
-  world.pool().set_capacity(kPage);
+  world.pool().limits().set_capacity(kPage);
   EXPECT_EQ(world.statistics().mapped_bytes, 29 * kPage) << "what is mapped stays";
   world.deallocate(ptr, stream);
   world.allocate(8 * kPage, stream);
@@ -91,7 +91,7 @@ TEST(Capacity, counts_the_drivers_pool_too) {
   world.allocate(1000, stream);
   const Bytes small = world.statistics().stream_ordered_bytes;
   ASSERT_GT(small, 0u);
-  expect_error(world.pool().preallocate(64 * kMiB), ErrorCode::out_of_memory);
+  expect_error(world.pool().limits().preallocate(64 * kMiB), ErrorCode::out_of_memory);
   expect_error(world.pool().allocate({64 * kMiB, 0, stream}), ErrorCode::out_of_memory);
   world.allocate(64 * kMiB - round_up(small, kPage), stream);
   EXPECT_LE(world.statistics().mapped_bytes, 64 * kMiB);
@@ -104,11 +104,11 @@ TEST(Trim, keeps_as_much_as_it_is_told_and_everything_that_lives) {
   const DevicePtr live = world.allocate(2 * kPage, stream);
   world.deallocate(ptr, stream);
   world.wait();
-  const auto some = world.pool().trim(7 * kPage);
+  const auto some = world.pool().limits().trim(7 * kPage);
   ASSERT_TRUE(some.ok());
   EXPECT_EQ(some.value(), 5 * kPage);
   EXPECT_EQ(world.statistics().mapped_bytes, 7 * kPage);
-  const auto rest = world.pool().trim(0);
+  const auto rest = world.pool().limits().trim(0);
   ASSERT_TRUE(rest.ok());
   EXPECT_EQ(rest.value(), 5 * kPage);
   EXPECT_EQ(world.picture(), "[*10][2]");
@@ -124,7 +124,7 @@ TEST(Trim, gives_back_what_the_gpu_has_finished_with_although_nobody_asked_for_p
   world.deallocate(ptr, stream);
   ASSERT_EQ(world.sim().stream_synchronize(stream), driver::CuResult::success);
   const Bytes mapped = world.statistics().mapped_bytes;
-  const auto released = world.pool().trim(0);
+  const auto released = world.pool().limits().trim(0);
   ASSERT_TRUE(released.ok());
   EXPECT_EQ(released.value(), mapped);
   EXPECT_EQ(world.statistics().mapped_bytes, 0u);
@@ -136,7 +136,7 @@ TEST(Trim, never_touches_pending_memory_and_never_waits) {
   const DevicePtr ptr = world.allocate(10 * kPage, stream);
   world.use(ptr, 10 * kPage, stream, kLongNs);
   world.deallocate(ptr, stream);
-  const auto released = world.pool().trim(0);
+  const auto released = world.pool().limits().trim(0);
   ASSERT_TRUE(released.ok());
   EXPECT_EQ(released.value(), 0u);
   EXPECT_EQ(world.sim().stream_query(stream), driver::CuResult::not_ready);
@@ -166,7 +166,7 @@ TEST(Trim, empties_the_drivers_pool_as_well) {
   for (int i = 0; i < 5; ++i) world.deallocate(world.allocate(100'000, stream), stream);
   world.wait();
   ASSERT_GT(world.statistics().stream_ordered_bytes, 0u);
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(world.statistics().stream_ordered_bytes, 0u);
   EXPECT_EQ(world.statistics().mapped_bytes, 0u);
 }
@@ -181,7 +181,7 @@ TEST(Trim, takes_back_what_streams_have_in_hand) {
     for (const auto& [ptr, stream] : live) world.deallocate(ptr, stream);
     ASSERT_GT(world.statistics().small_bytes, 0u);
     world.wait();
-    ASSERT_TRUE(world.pool().trim(0).ok());
+    ASSERT_TRUE(world.pool().limits().trim(0).ok());
     EXPECT_EQ(world.statistics().small_bytes, 0u);
     EXPECT_EQ(world.statistics().mapped_bytes, 0u);
   }
@@ -216,9 +216,9 @@ TEST(ReleaseThreshold, idle_memory_above_it_goes_back_where_frees_are_deferred) 
 TEST(MemoryInfo, counts_what_finalizers_have_freed) {
   PoolWorld world(page_world());
   const DevicePtr memory = world.allocate(6 * kPage, world.stream());
-  const Bytes before = world.pool().memory_info().value().free;
+  const Bytes before = world.pool().limits().memory_info().value().free;
   world.pool().deallocate_deferred(memory);
-  EXPECT_EQ(world.pool().memory_info().value().free, before + 6 * kPage);
+  EXPECT_EQ(world.pool().limits().memory_info().value().free, before + 6 * kPage);
 }
 
 TEST(ReleaseThreshold, without_one_memory_is_kept_for_life) {
@@ -328,9 +328,9 @@ TEST(MemoryInfo, free_is_what_the_driver_and_the_pool_have) {
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(10 * kPage, stream);
-  const auto used = world.pool().memory_info();
+  const auto used = world.pool().limits().memory_info();
   world.deallocate(ptr, stream);
-  const auto idle = world.pool().memory_info();
+  const auto idle = world.pool().limits().memory_info();
   ASSERT_TRUE(used.ok() && idle.ok());
   EXPECT_EQ(idle.value().free - used.value().free, 10 * kPage);
   EXPECT_EQ(idle.value().total, kGiB);

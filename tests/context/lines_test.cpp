@@ -216,7 +216,7 @@ TEST_P(Lines, of_two_streams_in_steady_state_are_not_the_same) {
                         users[1].written.end(), std::back_inserter(both));
   EXPECT_EQ(both.size(), 0u) << "of " << users[0].written.size() << " and "
                              << users[1].written.size() << ", the first at " << both.front();
-  EXPECT_EQ(pool->validate(), "");
+  EXPECT_EQ(pool->reports().validate(), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(PageSizes, Lines, ::testing::Values(2 * kMiB, 4 * kMiB));

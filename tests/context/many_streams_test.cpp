@@ -238,7 +238,7 @@ TEST_P(Kept, little_is_of_what_comes_back_late) {
   std::vector<DevicePtr> live;
   for (const StreamHandle stream : crowd.streams) {
     for (int i = 0; i < 8; ++i) live.push_back(crowd.take(kMiB, stream));
-    ASSERT_TRUE(crowd.world.pool().make_wait(crowd.streams[0], stream).ok());
+    ASSERT_TRUE(crowd.world.pool().streams().make_wait(crowd.streams[0], stream).ok());
   }
   for (const DevicePtr ptr : live) {
     ASSERT_TRUE(crowd.world.pool().record_use(ptr, crowd.streams[0]).ok());
@@ -257,7 +257,7 @@ TEST_P(Kept, nothing_is_after_a_trim_or_a_wait) {
     for (int i = 0; i < 3; ++i) crowd.round(kMiB);
     EXPECT_GT(crowd.kept(), 0u);
     const bool is_done =
-        is_trim ? crowd.world.pool().trim(0).ok() : crowd.world.pool().synchronize().ok();
+        is_trim ? crowd.world.pool().limits().trim(0).ok() : crowd.world.pool().streams().synchronize().ok();
     EXPECT_TRUE(is_done);
     EXPECT_EQ(crowd.kept(), 0u);
     crowd.give(rest, crowd.streams[0]);
@@ -317,7 +317,7 @@ TEST(StreamsThatGo, with_their_context_leave_nothing_behind) {
   Crowd crowd(200);
   const DevicePtr rest = crowd.take(8 * kGiB, std::nullopt);
   for (int i = 0; i < 3; ++i) crowd.round(kMiB);
-  ASSERT_TRUE(crowd.world.pool().reset().ok());
+  ASSERT_TRUE(crowd.world.pool().streams().reset().ok());
   EXPECT_EQ(crowd.kept(), 0u);
   for (StreamHandle& stream : crowd.streams) stream = crowd.world.stream();
   for (int i = 0; i < 6; ++i) crowd.round(kMiB);

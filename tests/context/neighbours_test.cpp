@@ -38,8 +38,8 @@ class Neighbours : public ::testing::Test {
   void fill(Context& pool, Bytes pages) {
     const DevicePtr ptr = pool.allocate({pages * kPage, 0, std::nullopt}).value();
     ASSERT_TRUE(pool.deallocate(ptr, std::nullopt).ok());
-    ASSERT_TRUE(pool.synchronize().ok());
-    ASSERT_EQ(pool.statistics().mapped_bytes, pages * kPage);
+    ASSERT_TRUE(pool.streams().synchronize().ok());
+    ASSERT_EQ(pool.reports().statistics().mapped_bytes, pages * kPage);
   }
   // Whether there was memory for it.
   static bool use_for_a_moment(Context& pool, Bytes bytes) {
@@ -67,7 +67,7 @@ TEST(NeighboursOfHooks, open_and_close_while_one_of_them_is_trimmed) {
   std::unique_ptr<Context> trimmed = open();
   const DevicePtr idle = trimmed->allocate({14 * kPage, 0, std::nullopt}).value();
   ASSERT_TRUE(trimmed->deallocate(idle, std::nullopt).ok());
-  ASSERT_TRUE(trimmed->synchronize().ok());
+  ASSERT_TRUE(trimmed->streams().synchronize().ok());
   std::atomic<bool> is_inside{false}, may_go_on{false}, is_closed{false};
   world.hooks.on[driver::Call::mem_unmap] = [&] {
     if (is_inside.exchange(true))
@@ -99,31 +99,31 @@ TEST_F(Neighbours, give_back_what_is_idle_when_the_gpu_is_short) {
   fill(*other, 12);
   const DevicePtr ptr = world.allocate(10 * kPage, stream);
   world.use(ptr, 10 * kPage, stream);
-  EXPECT_EQ(other->validate(), "");
-  EXPECT_EQ(other->statistics().mapped_bytes + 10 * kPage, 16 * kPage)
+  EXPECT_EQ(other->reports().validate(), "");
+  EXPECT_EQ(other->reports().statistics().mapped_bytes + 10 * kPage, 16 * kPage)
       << "as much as is missing, and no more";
 }
 
 TEST_F(Neighbours, also_make_room_for_small_requests_and_for_preallocation) {
   fill(*other, 16);
   world.allocate(100, stream);
-  EXPECT_EQ(other->statistics().mapped_bytes, 15 * kPage);
-  EXPECT_TRUE(world.pool().preallocate(5 * kPage).ok());
-  EXPECT_EQ(other->statistics().mapped_bytes, 11 * kPage);
+  EXPECT_EQ(other->reports().statistics().mapped_bytes, 15 * kPage);
+  EXPECT_TRUE(world.pool().limits().preallocate(5 * kPage).ok());
+  EXPECT_EQ(other->reports().statistics().mapped_bytes, 11 * kPage);
 }
 
 TEST_F(Neighbours, are_asked_for_nothing_that_would_not_help) {
   const ArenaId arena = make_arena(world, kExternal);
   fill(*other, 16);
-  expect_error(world.pool().allocate_in_arena({kPage, 0, stream, arena}), ErrorCode::out_of_memory,
+  expect_error(world.pool().allocate({kPage, 0, stream, arena}), ErrorCode::out_of_memory,
                {"no room"});
-  EXPECT_EQ(other->statistics().mapped_bytes, 16 * kPage);
+  EXPECT_EQ(other->reports().statistics().mapped_bytes, 16 * kPage);
 }
 
 TEST_F(Neighbours, are_asked_before_the_callback_and_again_after_it) {
   const DevicePtr held = other->allocate({12 * kPage, 0, stream}).value();
   int called = 0;
-  world.pool().set_out_of_memory_callback([&](const context::OutOfMemory&) {
+  world.pool().limits().out_of_memory_callbacks().set([&](const context::OutOfMemory&) {
     return called++ == 0 && other->deallocate(held, stream).ok();
   });
   world.allocate(10 * kPage, stream);
@@ -137,27 +137,27 @@ TEST_F(Neighbours, keep_what_is_in_use_and_what_is_not_done) {
   ASSERT_TRUE(other->deallocate(busy, stream).ok());
   expect_error(world.pool().allocate({10 * kPage, 0, stream}), ErrorCode::out_of_memory,
                {"12 MiB are missing"});
-  EXPECT_EQ(other->statistics().mapped_bytes, 12 * kPage);
-  EXPECT_EQ(other->statistics().host_waits, 0u);
+  EXPECT_EQ(other->reports().statistics().mapped_bytes, 12 * kPage);
+  EXPECT_EQ(other->reports().statistics().host_waits, 0u);
   world.use(live, 4 * kPage, stream);
   ASSERT_TRUE(other->deallocate(live, stream).ok());
 }
 
 TEST_F(Neighbours, are_left_alone_where_their_memory_would_not_help) {
   fill(*other, 12);
-  world.pool().set_capacity(4 * kPage);
+  world.pool().limits().set_capacity(4 * kPage);
   expect_error(world.pool().allocate({5 * kPage, 0, stream}), ErrorCode::out_of_memory);
-  world.pool().set_capacity(std::nullopt);
+  world.pool().limits().set_capacity(std::nullopt);
   world.allocate(4 * kPage, stream);
   expect_error(world.pool().allocate({13 * kPage, 0, stream}), ErrorCode::out_of_memory);
-  EXPECT_EQ(other->statistics().mapped_bytes, 12 * kPage);
+  EXPECT_EQ(other->reports().statistics().mapped_bytes, 12 * kPage);
 }
 
 TEST_F(Neighbours, are_not_asked_while_a_capture_is_known_that_they_could_break) {
   fill(*other, 12);
-  ASSERT_TRUE(world.pool().capture_begin().ok());
+  ASSERT_TRUE(world.pool().streams().capture_begin().ok());
   expect_error(world.pool().allocate({10 * kPage, 0, stream}), ErrorCode::out_of_memory);
-  ASSERT_TRUE(world.pool().capture_end().ok());
+  ASSERT_TRUE(world.pool().streams().capture_end().ok());
   world.allocate(10 * kPage, stream);
 }
 
@@ -167,11 +167,11 @@ TEST_F(Neighbours, of_another_device_or_that_hold_nothing_or_are_gone_are_not_as
   fill(*other, 12);
   other.reset();
   const std::unique_ptr<Context> unused = open();
-  const std::uint64_t calls = unused->statistics().driver_calls;
+  const std::uint64_t calls = unused->reports().statistics().driver_calls;
   world.allocate(16 * kPage, stream);
   expect_error(world.pool().allocate({kPage, 0, stream}), ErrorCode::out_of_memory);
-  EXPECT_EQ(unused->statistics().driver_calls, calls);
-  EXPECT_EQ(elsewhere->statistics().mapped_bytes, 12 * kPage);
+  EXPECT_EQ(unused->reports().statistics().driver_calls, calls);
+  EXPECT_EQ(elsewhere->reports().statistics().mapped_bytes, 12 * kPage);
 }
 
 TEST_F(Neighbours, that_end_while_they_are_asked_are_waited_for) {
@@ -188,7 +188,7 @@ TEST_F(Neighbours, that_end_while_they_are_asked_are_waited_for) {
   });
   while (!is_over) {
     served += use_for_a_moment(world.pool(), 12 * kPage);
-    EXPECT_TRUE(world.pool().trim(0).ok());
+    EXPECT_TRUE(world.pool().limits().trim(0).ok());
   }
   opener.join();
   EXPECT_GT(passed, 0);
@@ -205,8 +205,8 @@ TEST_F(Neighbours, that_are_short_at_once_do_not_wait_for_each_other_for_ever) {
   std::thread second([&] { take_turns(*other); });
   first.join();
   second.join();
-  EXPECT_EQ(world.pool().validate(), "");
-  EXPECT_EQ(other->validate(), "");
+  EXPECT_EQ(world.pool().reports().validate(), "");
+  EXPECT_EQ(other->reports().validate(), "");
 }
 
 }  // namespace

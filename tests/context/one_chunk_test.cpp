@@ -20,7 +20,7 @@ class OneChunk : public ::testing::TestWithParam<bool> {
     pool::Request request{bytes, alignment, stream};
     request.one_chunk = true;
     auto result = world.pool().allocate(request);
-    EXPECT_EQ(world.pool().validate(), "");
+    EXPECT_EQ(world.pool().reports().validate(), "");
     return result;
   }
   static DevicePtr allocate(PoolWorld& world, Bytes bytes, pool::Stream stream,
@@ -30,7 +30,7 @@ class OneChunk : public ::testing::TestWithParam<bool> {
     return result ? result.value() : DevicePtr{};
   }
   static void expect_one_chunk(PoolWorld& world, DevicePtr ptr, Bytes bytes) {
-    const auto chunks = world.pool().layout().chunks;
+    const auto chunks = world.pool().reports().layout().chunks;
     std::size_t found = 0;
     for (const AddressRange& chunk : chunks) {
       if (chunk.end() <= ptr || chunk.begin >= ptr + bytes) continue;
@@ -148,7 +148,7 @@ TEST_P(OneChunk, where_the_gpu_is_full_idle_chunks_are_given_back_to_make_it) {
 TEST_P(OneChunk, at_the_capacity_idle_chunks_are_given_back_to_make_it) {
   PoolWorld world(options());
   const StreamHandle stream = world.stream();
-  world.pool().set_capacity(16 * kPage);
+  world.pool().limits().set_capacity(16 * kPage);
   leave_idle(world, 16, stream);
   expect_one_chunk(world, allocate(world, 16 * kPage, stream), 16 * kPage);
 }
@@ -172,7 +172,7 @@ TEST_P(OneChunk, where_memory_is_short_it_waits_for_what_the_gpu_still_uses) {
 TEST_P(OneChunk, what_does_not_fit_beside_what_lives_fails_and_leaves_the_pool_as_it_was) {
   PoolWorld world(options());
   const StreamHandle stream = world.stream();
-  world.pool().set_capacity(16 * kPage);
+  world.pool().limits().set_capacity(16 * kPage);
   const DevicePtr live = world.allocate(8 * kPage, stream);
   expect_error(try_allocate(world, 9 * kPage, stream), ErrorCode::out_of_memory);
   EXPECT_EQ(world.statistics().live_bytes, 8 * kPage);
@@ -223,7 +223,7 @@ TEST_P(OneChunk, a_driver_call_that_fails_leaves_nothing_behind) {
         {{call}, 1, driver::CuResult::invalid_value, driver::FaultPlan::Repeat::once});
     EXPECT_FALSE(try_allocate(world, 4 * kPage, stream).ok());
     world.faults().clear_plan();
-    EXPECT_TRUE(world.pool().layout().chunks.empty());
+    EXPECT_TRUE(world.pool().reports().layout().chunks.empty());
     expect_one_chunk(world, allocate(world, 4 * kPage, stream), 4 * kPage);
   }
 }

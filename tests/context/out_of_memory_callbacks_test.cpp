@@ -96,7 +96,7 @@ TEST(OutOfMemoryCallbacks, one_that_throws_is_not_running_any_more) {
 TEST(OutOfMemoryCallbacks, of_a_pool_may_all_free_until_the_request_fits) {
   PoolWorld world(adaptive_world());
   const StreamHandle stream = world.stream();
-  world.pool().set_capacity(8 * kPage);
+  world.pool().limits().set_capacity(8 * kPage);
   std::vector<DevicePtr> first{world.allocate(2 * kPage, stream),
                                world.allocate(2 * kPage, stream)};
   std::vector<DevicePtr> second{world.allocate(4 * kPage, stream)};
@@ -109,15 +109,15 @@ TEST(OutOfMemoryCallbacks, of_a_pool_may_all_free_until_the_request_fits) {
       return true;
     };
   };
-  const std::uint64_t one = world.pool().add_out_of_memory_callback(freeing(first));
-  const std::uint64_t two = world.pool().add_out_of_memory_callback(freeing(second));
+  const std::uint64_t one = world.pool().limits().out_of_memory_callbacks().add(freeing(first));
+  const std::uint64_t two = world.pool().limits().out_of_memory_callbacks().add(freeing(second));
   const DevicePtr all = world.allocate(8 * kPage, stream);
   EXPECT_TRUE(first.empty());
   EXPECT_TRUE(second.empty());
   world.use(all, 8 * kPage, stream);
-  EXPECT_TRUE(world.pool().remove_out_of_memory_callback(one).ok());
-  EXPECT_TRUE(world.pool().remove_out_of_memory_callback(two).ok());
-  expect_error(world.pool().remove_out_of_memory_callback(two), ErrorCode::invalid_argument,
+  EXPECT_TRUE(world.pool().limits().remove_out_of_memory_callback(one).ok());
+  EXPECT_TRUE(world.pool().limits().remove_out_of_memory_callback(two).ok());
+  expect_error(world.pool().limits().remove_out_of_memory_callback(two), ErrorCode::invalid_argument,
                {std::to_string(two)});
 }
 

@@ -21,7 +21,7 @@ WorldOptions isolated_world() {
 
 // Of the chunks at `place`.
 Vector<AddressRange> chunks_around(PoolWorld& world, AddressRange place) {
-  Vector<AddressRange> chunks = world.pool().layout().chunks;
+  Vector<AddressRange> chunks = world.pool().reports().layout().chunks;
   std::erase_if(chunks, [&](const AddressRange& chunk) { return !chunk.overlaps(place); });
   return chunks;
 }
@@ -116,7 +116,7 @@ TEST(OwnChunks, are_refused_only_where_live_and_requested_pages_exceed_the_capac
       Bytes used = 0;
       for (const auto& [ptr, on] : live) used += usable(world, ptr);
       const auto result = world.pool().allocate({bytes, 0, stream});
-      ASSERT_EQ(world.pool().validate(), "");
+      ASSERT_EQ(world.pool().reports().validate(), "");
       if (!result) {
         EXPECT_GT(used + round_up(bytes, kPage), 128 * kPage) << result.error().message;
         continue;
@@ -150,7 +150,7 @@ TEST(OwnChunks, a_driver_call_that_fails_leaves_nothing_behind) {
           {{call}, nth, driver::CuResult::invalid_value, driver::FaultPlan::Repeat::once});
       const auto result = world.pool().allocate({20 * kPage, 0, stream});
       world.faults().clear_plan();
-      ASSERT_EQ(world.pool().validate(), "");
+      ASSERT_EQ(world.pool().reports().validate(), "");
       if (result) world.deallocate(result.value(), stream);
     }
     world.allocate(20 * kPage, stream);
@@ -185,7 +185,7 @@ TEST(ArenaChunks, go_back_whole_and_move_nobody_elses) {
   const StreamHandle stream = world.stream();
   share_large_chunks(world, stream);
   world.wait();
-  EXPECT_TRUE(world.pool().trim(0).ok());
+  EXPECT_TRUE(world.pool().limits().trim(0).ok());
   const Bytes mapped = world.statistics().mapped_bytes;
   const ArenaId arena = make_arena(world);
   for (const Bytes bytes : {Bytes{1000}, 3 * kMiB, 9 * kMiB})
@@ -193,7 +193,7 @@ TEST(ArenaChunks, go_back_whole_and_move_nobody_elses) {
   EXPECT_GT(world.statistics().mapped_bytes, mapped);
   release(world, arena);
   world.wait();
-  EXPECT_TRUE(world.pool().trim(0).ok());
+  EXPECT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(world.statistics().mapped_bytes, mapped);
 }
 

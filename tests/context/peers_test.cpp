@@ -37,7 +37,7 @@ class PeersWorld : public PoolWorld {
     EXPECT_EQ(sim().ctx_set_current(near_context), CuResult::success);
   }
   void give_access() {
-    const Result<void> given = pool().set_peer_access(1);
+    const Result<void> given = pool().sharing().set_peer_access(1);
     EXPECT_TRUE(given.ok()) << message_of(given);
   }
   // Whether work of device 1 can use it, as seen from the hazards it would make; forgets none of
@@ -112,10 +112,10 @@ TEST(PeersAccess, is_not_there_before_it_is_given) {
 }
 
 TEST_P(Peers, mistakes_are_named) {
-  EXPECT_TRUE(world.pool().set_peer_access(0).ok()) << "its own device";
-  expect_error(world.pool().set_peer_access(2), ErrorCode::invalid_argument,
+  EXPECT_TRUE(world.pool().sharing().set_peer_access(0).ok()) << "its own device";
+  expect_error(world.pool().sharing().set_peer_access(2), ErrorCode::invalid_argument,
                {"device 2", "there are 2"});
-  expect_error(world.pool().set_peer_access(-1), ErrorCode::invalid_argument, {"device -1"});
+  expect_error(world.pool().sharing().set_peer_access(-1), ErrorCode::invalid_argument, {"device -1"});
   EXPECT_EQ(world.statistics().caller_mistakes, 2u);
   EXPECT_EQ(world.calls().count(Call::device_primary_ctx_get_state), 1u)
       << "nobody looks for peers";
@@ -124,21 +124,21 @@ TEST_P(Peers, mistakes_are_named) {
 TEST(PeersAccess, that_the_devices_or_the_settings_do_not_allow_is_refused_by_name) {
   WorldOptions apart = two_devices(page_world());
   apart.sim.peer_access_supported = false;
-  expect_error(PoolWorld(apart).pool().set_peer_access(1), ErrorCode::unsupported,
+  expect_error(PoolWorld(apart).pool().sharing().set_peer_access(1), ErrorCode::unsupported,
                {"device 1", "device 0"});
   WorldOptions small = two_devices(page_world());
   small.config.small = settings::SmallRequests::stream_ordered;
-  expect_error(PoolWorld(small).pool().set_peer_access(1), ErrorCode::unsupported,
+  expect_error(PoolWorld(small).pool().sharing().set_peer_access(1), ErrorCode::unsupported,
                {"VPMM_SMALL=stream_ordered"});
   WorldOptions off = two_devices(page_world());
   off.config.pool_enabled = false;
-  expect_error(PoolWorld(off).pool().set_peer_access(1), ErrorCode::unsupported,
+  expect_error(PoolWorld(off).pool().sharing().set_peer_access(1), ErrorCode::unsupported,
                {"VPMM_PAGE_SIZE"});
-  expect_error(PoolWorld(two_devices(page_world(128 * kMiB))).pool().set_peer_access(1),
+  expect_error(PoolWorld(two_devices(page_world(128 * kMiB))).pool().sharing().set_peer_access(1),
                ErrorCode::unsupported, {"VPMM_PAGE_SIZE"});
   WorldOptions old = two_devices(page_world());
   old.sim.vmm_supported = false;
-  expect_error(PoolWorld(old).pool().set_peer_access(1), ErrorCode::unsupported,
+  expect_error(PoolWorld(old).pool().sharing().set_peer_access(1), ErrorCode::unsupported,
                {"virtual memory management"});
 }
 
@@ -155,8 +155,8 @@ TEST_P(Peers, a_failed_call_is_an_error_and_calling_again_completes_it) {
     }
     other.faults().set_plan(
         {{Call::mem_set_access}, nth, CuResult::unknown, FaultPlan::Repeat::once});
-    const Result<void> given = other.pool().set_peer_access(1);
-    EXPECT_EQ(other.pool().validate(), "");
+    const Result<void> given = other.pool().sharing().set_peer_access(1);
+    EXPECT_EQ(other.pool().reports().validate(), "");
     if (given) {
       EXPECT_GT(nth, 1u);
       break;
@@ -195,18 +195,18 @@ TEST_P(Peers, access_is_given_while_others_allocate_and_trim) {
             live[t].erase(live[t].begin() + static_cast<std::ptrdiff_t>(i % 8));
           }
           if (i % 20 == 19) {
-            ASSERT_TRUE(busy.pool().trim(0).ok());
+            ASSERT_TRUE(busy.pool().limits().trim(0).ok());
           }
         }
       });
-    for (const int peer : {1, 2, 3, 1}) EXPECT_TRUE(busy.pool().set_peer_access(peer).ok());
+    for (const int peer : {1, 2, 3, 1}) EXPECT_TRUE(busy.pool().sharing().set_peer_access(peer).ok());
     is_over.store(true);
     for (std::thread& thread : threads) thread.join();
     busy.wait();
     for (const auto& of_thread : live)
       for (const auto& [ptr, bytes] : of_thread)
         EXPECT_TRUE(busy.is_reachable(ptr, bytes)) << bytes;
-    EXPECT_EQ(busy.pool().validate(), "");
+    EXPECT_EQ(busy.pool().reports().validate(), "");
   }
 }
 
@@ -269,10 +269,10 @@ TEST_P(Peers, memory_of_a_stream_of_a_peer_that_is_gone_comes_back_by_an_event_o
   world.deallocate(ptr, world.far);
   ASSERT_EQ(world.sim().stream_destroy(world.far), CuResult::success);
   for (int i = 0; i < 12; ++i) world.allocate((5 + static_cast<Bytes>(i)) * kPage, std::nullopt);
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_GT(world.statistics().pending_bytes, 0u);
   world.sim().advance_host_ns(2 * kLongerNs);
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(world.statistics().pending_bytes, 0u);
 }
 
@@ -320,7 +320,7 @@ TEST_P(Peers, a_context_of_a_peer_that_nobody_made_active_is_not_made_by_the_poo
   WorldOptions many = options();
   many.sim.device_count = 3;
   PeersWorld three(many);
-  ASSERT_TRUE(three.pool().set_peer_access(2).ok());
+  ASSERT_TRUE(three.pool().sharing().set_peer_access(2).ok());
   three.deallocate(three.allocate(4 * kPage, std::nullopt), std::nullopt);
   three.wait();
   bool is_active = true;
@@ -370,7 +370,7 @@ TEST_P(Peers, a_reset_of_the_pool_s_own_device_does_not_free_what_a_peer_uses) {
     if (by_others) {
       ASSERT_EQ(world.sim().device_primary_ctx_reset(0), CuResult::success);
     } else {
-      ASSERT_TRUE(world.pool().reset().ok());
+      ASSERT_TRUE(world.pool().streams().reset().ok());
     }
     ASSERT_EQ(world.sim().device_primary_ctx_retain(0, world.near_context), CuResult::success);
     ASSERT_EQ(world.sim().ctx_set_current(world.near_context), CuResult::success);
@@ -392,7 +392,7 @@ TEST_P(Peers, a_capture_on_a_peer_is_not_broken) {
   ASSERT_EQ(world.sim().ctx_set_current(world.near_context), CuResult::success);
   for (int i = 0; i < 20; ++i)
     world.deallocate(world.allocate(4 * kPage, std::nullopt), std::nullopt);
-  expect_error(world.pool().synchronize(), ErrorCode::capture_active);
+  expect_error(world.pool().streams().synchronize(), ErrorCode::capture_active);
   driver::GraphHandle graph{};
   EXPECT_EQ(world.sim().stream_end_capture(blocking, graph), CuResult::success)
       << "the capture was broken";

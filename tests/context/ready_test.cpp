@@ -21,7 +21,7 @@ DevicePtr take_if_ready(PoolWorld& world, Bytes bytes, Bytes alignment = 0) {
   const std::uint64_t calls = world.calls().total_count();
   const DevicePtr begin = world.pool().allocate_if_ready(bytes, alignment);
   EXPECT_EQ(world.calls().total_count(), calls);
-  EXPECT_EQ(world.pool().validate(), "");
+  EXPECT_EQ(world.pool().reports().validate(), "");
   return begin;
 }
 
@@ -99,7 +99,7 @@ TEST(Ready, hand_that_was_recalled_serves_again_after_an_ordinary_call) {
   PoolWorld world(adaptive_world());
   world.allocate(80, std::nullopt);
   ASSERT_FALSE(is_null(take_if_ready(world, 80)));
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   world.allocate(80, std::nullopt);
   EXPECT_FALSE(is_null(take_if_ready(world, 80)));
 }
@@ -142,10 +142,10 @@ TEST(Ready, calls_are_served_and_recorded_while_the_pool_is_recorded) {
   world.deallocate(world.allocate(4 * kPage, std::nullopt), std::nullopt);
   world.wait();
   const std::string path = ::testing::TempDir() + "ready_recording.csv.gz";
-  ASSERT_TRUE(world.pool().start_recording(path).ok());
+  ASSERT_TRUE(world.pool().reports().start_recording(path).ok());
   EXPECT_FALSE(is_null(take_if_ready(world, 80)));
   EXPECT_FALSE(is_null(take_if_ready(world, 4 * kPage)));
-  ASSERT_TRUE(world.pool().stop_recording().ok());
+  ASSERT_TRUE(world.pool().reports().stop_recording().ok());
   EXPECT_EQ(observe::read_trace(path).value().allocations, 2u);
   std::filesystem::remove(path);
 }
@@ -200,7 +200,7 @@ TEST(Ready, what_a_stream_freed_serves_it_behind_its_own_work) {
     const DevicePtr again = pool.allocate_if_ready(bytes, 0, stream);
     EXPECT_EQ(again, ptr) << bytes;
     world.use(again, bytes, stream);
-    EXPECT_EQ(pool.validate(), "");
+    EXPECT_EQ(pool.reports().validate(), "");
     world.deallocate(again, stream);
   }
   EXPECT_TRUE(is_null(pool.allocate_if_ready(0, 0, stream)));

@@ -27,11 +27,11 @@ class Recorded : public ::testing::Test {
  protected:
   void TearDown() override { std::filesystem::remove(path_); }
   void start(PoolWorld& world, const RecordOptions& options = {}) const {
-    const auto started = world.pool().start_recording(path_, options);
+    const auto started = world.pool().reports().start_recording(path_, options);
     ASSERT_TRUE(started.ok()) << started.error().message;
   }
   RecordedFile stop(PoolWorld& world) const {
-    const auto stopped = world.pool().stop_recording();
+    const auto stopped = world.pool().reports().stop_recording();
     EXPECT_TRUE(stopped.ok()) << stopped.error().message;
     RecordedFile file = read_recorded(path_);
     EXPECT_EQ(file.error, "");
@@ -92,8 +92,8 @@ TEST_F(Recorded,
       << "the program's own free comes too late";
   EXPECT_EQ(world.statistics().caller_mistakes, mistakes + 1);
   EXPECT_EQ(world.statistics().live_allocations, 0u);
-  EXPECT_EQ(world.pool().validate(), "");
-  ASSERT_TRUE(world.pool().stop_recording().ok());
+  EXPECT_EQ(world.pool().reports().validate(), "");
+  ASSERT_TRUE(world.pool().reports().stop_recording().ok());
   const RecordedFile file = read_recorded(path_);
   EXPECT_EQ(file.error, "");
   const RecordedEvent told = file.first(RecordedKind::allocate);
@@ -157,7 +157,7 @@ TEST_F(Recorded, mappings_moves_waits_and_driver_calls_are_told_of) {
   world.allocate(4 * kPage,
                  world.stream());  // waits for the other stream, on the GPU or on the host
   world.wait();
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   const RecordedFile file = stop(world);
   EXPECT_EQ(file.first(RecordedKind::map).value, 1u) << "the first chunk is new";
   ASSERT_EQ(file.count(RecordedKind::move), 4u);
@@ -225,10 +225,10 @@ TEST_F(Recorded, a_shortage_has_the_figures_of_its_moment_before_it) {
 TEST_F(Recorded, marks_stand_between_the_calls) {
   PoolWorld world(adaptive_world());
   const StreamHandle stream = world.stream();
-  world.pool().mark("nobody hears this");
+  world.pool().reports().mark("nobody hears this");
   start(world);
   world.allocate(100, stream);
-  world.pool().mark("step 1");
+  world.pool().reports().mark("step 1");
   world.allocate(200, stream);
   const RecordedFile file = stop(world);
   ASSERT_EQ(file.count(RecordedKind::mark), 1u);
@@ -266,7 +266,7 @@ TEST_F(Recorded, stacks_of_one_place_have_one_number_and_name_the_test) {
 TEST_F(Recorded, options_that_are_wrong_are_refused_before_there_is_a_file) {
   PoolWorld world(adaptive_world());
   const auto refusal = [&](const RecordOptions& options, const std::string& path) {
-    const auto started = world.pool().start_recording(path, options);
+    const auto started = world.pool().reports().start_recording(path, options);
     EXPECT_FALSE(std::filesystem::exists(path));
     return started ? "" : started.error().message;
   };

@@ -106,14 +106,14 @@ TEST_F(ResetBeside, that_the_driver_refuses_leaves_memory_of_running_work_alone)
       EXPECT_TRUE(pool->deallocate(used, busy).ok());
     }).join();
   };
-  expect_error(pool->reset(), ErrorCode::driver_failed, {"CUDA_ERROR_NOT_PERMITTED"});
+  expect_error(pool->streams().reset(), ErrorCode::driver_failed, {"CUDA_ERROR_NOT_PERMITTED"});
   ASSERT_TRUE(has_queued);
-  EXPECT_EQ(pool->statistics().pending_bytes, kBytes);
+  EXPECT_EQ(pool->reports().statistics().pending_bytes, kBytes);
   const DevicePtr next = allocate(kBytes, other);
   write(next, kBytes, other);
   sim.run_until_idle();
   EXPECT_EQ(sim.hazard_count(), 0u);
-  EXPECT_EQ(pool->validate(), "");
+  EXPECT_EQ(pool->reports().validate(), "");
 }
 
 TEST_F(ResetBeside, that_the_driver_refuses_keeps_the_events) {
@@ -129,12 +129,12 @@ TEST_F(ResetBeside, that_the_driver_refuses_keeps_the_events) {
       EXPECT_TRUE(pool->deallocate(used, busy).ok());
       allocate(kPage,
                stream());  // two streams, each free of pages is closed by an event of its own
-      events = pool->statistics().outstanding_events;
+      events = pool->reports().statistics().outstanding_events;
     }).join();
   };
-  EXPECT_FALSE(pool->reset().ok());
+  EXPECT_FALSE(pool->streams().reset().ok());
   EXPECT_GT(events, 0u);
-  EXPECT_EQ(pool->statistics().outstanding_events, events);
+  EXPECT_EQ(pool->reports().statistics().outstanding_events, events);
 }
 
 // The thread has asked for the context's id, which is the old one's, and finds it gone when it
@@ -160,9 +160,9 @@ TEST_F(ResetBeside, a_call_that_was_about_to_enter_enters_the_new_context) {
     EXPECT_TRUE(made.ok()) << made.error().message;
   });
   EXPECT_TRUE(becomes([&] { return is_entering.load(); }));
-  EXPECT_TRUE(pool->reset().ok());
+  EXPECT_TRUE(pool->streams().reset().ok());
   thread.join();
-  EXPECT_EQ(pool->validate(), "");
+  EXPECT_EQ(pool->reports().validate(), "");
 }
 
 // The thread waits for the old context with the lock dropped.
@@ -181,22 +181,22 @@ TEST_F(ResetBeside, waits_for_calls_that_are_inside) {
   };
   std::thread thread([&] {
     other = std::this_thread::get_id();
-    const auto done = pool->synchronize();
+    const auto done = pool->streams().synchronize();
     EXPECT_TRUE(done.ok()) << done.error().message;
   });
   EXPECT_TRUE(becomes([&] { return is_inside.load(); }));
-  EXPECT_TRUE(pool->reset().ok());
+  EXPECT_TRUE(pool->streams().reset().ok());
   thread.join();
-  EXPECT_EQ(pool->validate(), "");
+  EXPECT_EQ(pool->reports().validate(), "");
 }
 
 TEST_F(ResetBeside, another_reset_is_done_after_it) {
   std::thread thread([&] {
-    for (int i = 0; i < 50; ++i) EXPECT_TRUE(pool->reset().ok());
+    for (int i = 0; i < 50; ++i) EXPECT_TRUE(pool->streams().reset().ok());
   });
-  for (int i = 0; i < 50; ++i) EXPECT_TRUE(pool->reset().ok());
+  for (int i = 0; i < 50; ++i) EXPECT_TRUE(pool->streams().reset().ok());
   thread.join();
-  EXPECT_EQ(pool->validate(), "");
+  EXPECT_EQ(pool->reports().validate(), "");
 }
 
 }  // namespace

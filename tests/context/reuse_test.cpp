@@ -191,7 +191,7 @@ TEST_F(Reuse, leftovers_of_a_harvested_range_keep_their_stamp) {
   const DevicePtr part = used(4, b);
   EXPECT_EQ(part, on_a);
   EXPECT_EQ(world.picture(), "[4][-2][1]");
-  const auto regions = world.pool().snapshot().regions;
+  const auto regions = world.pool().reports().snapshot().regions;
   EXPECT_FALSE(regions[1].complete) << "still behind the work of the first stream";
   const std::uint64_t waits = world.statistics().gpu_waits;
   EXPECT_EQ(used(2, a), on_a + 4 * kPage);

@@ -24,13 +24,13 @@ Bytes total(const SharedChunks& shared) {
 }
 
 SharedRange share(PoolWorld& world, AddressRange range) {
-  auto shared = world.pool().share(range);
+  auto shared = world.pool().sharing().share(range);
   EXPECT_TRUE(shared.ok()) << shared.error().message;
   return shared ? shared.value() : SharedRange{};
 }
 
 ErrorCode error_of_lease(PoolWorld& world, ShareId id, Bytes offset, Bytes size) {
-  const auto leased = world.pool().lease(id, offset, size);
+  const auto leased = world.pool().sharing().lease(id, offset, size);
   EXPECT_FALSE(leased.ok());
   return leased ? ErrorCode{} : leased.error().code;
 }
@@ -45,12 +45,12 @@ TEST(Sharing, tells_the_chunks_behind_a_range_and_where_it_begins_in_them) {
   const SharedRange inside = share(world, {ptr + kPage + 100, 1000});
   EXPECT_EQ(inside.share, whole.share) << "one allocation, one number";
   EXPECT_EQ(inside.offset, kPage + 100);
-  const auto leased = world.pool().lease(inside.share, inside.offset, 1000);
+  const auto leased = world.pool().sharing().lease(inside.share, inside.offset, 1000);
   ASSERT_TRUE(leased.ok()) << leased.error().message;
   EXPECT_GE(total(leased.value()), leased.value().offset + 1000);
-  world.pool().end_lease(whole.share, Holder::handle);
-  world.pool().end_lease(whole.share, Holder::handle);
-  world.pool().end_lease(whole.share, Holder::importer);
+  world.pool().sharing().end_lease(whole.share, Holder::handle);
+  world.pool().sharing().end_lease(whole.share, Holder::handle);
+  world.pool().sharing().end_lease(whole.share, Holder::importer);
   world.deallocate(ptr, stream);
 }
 
@@ -61,14 +61,14 @@ TEST(Sharing, a_shortage_names_what_others_still_hold) {
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(5 * kPage, stream);
   const ShareId id = share(world, {ptr, 5 * kPage}).share;
-  ASSERT_TRUE(world.pool().lease(id, 0, 5 * kPage).ok());
+  ASSERT_TRUE(world.pool().sharing().lease(id, 0, 5 * kPage).ok());
   world.deallocate(ptr, stream);
   const auto refused = world.pool().allocate({5 * kPage, 0, stream});
   ASSERT_FALSE(refused.ok());
   const std::string leased = "10 MiB are freed, but other processes have them open";
   EXPECT_NE(refused.error().message.find(leased), std::string::npos) << refused.error().message;
-  world.pool().end_lease(id, Holder::handle);
-  world.pool().end_lease(id, Holder::importer);
+  world.pool().sharing().end_lease(id, Holder::handle);
+  world.pool().sharing().end_lease(id, Holder::importer);
   EXPECT_TRUE(world.pool().allocate({5 * kPage, 0, stream}).ok());
 }
 
@@ -79,7 +79,7 @@ TEST(Sharing, what_was_freed_stays_until_the_last_holder_let_go) {
     const StreamHandle stream = world.stream();
     const DevicePtr ptr = world.allocate(size, stream);
     const ShareId id = share(world, {ptr, size}).share;
-    ASSERT_TRUE(world.pool().lease(id, 0, size).ok());
+    ASSERT_TRUE(world.pool().sharing().lease(id, 0, size).ok());
     world.deallocate(ptr, stream);
     EXPECT_GE(world.statistics().leased_bytes, size);
     EXPECT_FALSE(world.pool().query(ptr).ok()) << "it is no live allocation any more";
@@ -88,15 +88,15 @@ TEST(Sharing, what_was_freed_stays_until_the_last_holder_let_go) {
     std::set<DevicePtr> others;
     for (int i = 0; i < 50; ++i) others.insert(world.allocate(size, stream));
     EXPECT_FALSE(others.contains(ptr));
-    world.pool().end_lease(id, Holder::handle);
+    world.pool().sharing().end_lease(id, Holder::handle);
     EXPECT_GE(world.statistics().leased_bytes, size) << "an importer has it still";
-    world.pool().end_lease(id, Holder::importer);
+    world.pool().sharing().end_lease(id, Holder::importer);
     EXPECT_EQ(world.statistics().leased_bytes, 0U);
     for (const DevicePtr other : others) world.deallocate(other, stream);
-    ASSERT_TRUE(world.pool().synchronize().ok());
-    ASSERT_TRUE(world.pool().trim(0).ok());
+    ASSERT_TRUE(world.pool().streams().synchronize().ok());
+    ASSERT_TRUE(world.pool().limits().trim(0).ok());
     EXPECT_EQ(world.statistics().mapped_bytes, 0U) << "nothing is held for ever";
-    EXPECT_EQ(world.pool().validate(), "");
+    EXPECT_EQ(world.pool().reports().validate(), "");
   }
 }
 
@@ -108,21 +108,21 @@ TEST(Sharing, chunks_of_leased_memory_are_neither_moved_nor_released) {
   std::vector<DevicePtr> pieces;
   for (int i = 0; i < 8; ++i) pieces.push_back(world.allocate(2 * kPage, stream));
   const ShareId id = share(world, {pieces[3], 2 * kPage}).share;
-  const auto leased = world.pool().lease(id, 0, 2 * kPage);
+  const auto leased = world.pool().sharing().lease(id, 0, 2 * kPage);
   ASSERT_TRUE(leased.ok());
   for (const DevicePtr piece : pieces) world.deallocate(piece, stream);
-  ASSERT_TRUE(world.pool().synchronize().ok());
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().streams().synchronize().ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(world.statistics().mapped_bytes, 2 * kPage) << "all but what is leased went back";
   const DevicePtr large = world.allocate(14 * kPage, stream);
   EXPECT_FALSE(world.pool().allocate({2 * kPage, 0, stream}).ok())
       << "memory runs out before a lease does";
-  const auto again = world.pool().lease(id, 0, 2 * kPage);
+  const auto again = world.pool().sharing().lease(id, 0, 2 * kPage);
   ASSERT_TRUE(again.ok()) << "its handle has not ended";
   EXPECT_EQ(again.value().chunks.front().handle, leased.value().chunks.front().handle);
-  world.pool().end_lease(id, Holder::importer);
-  world.pool().end_lease(id, Holder::importer);
-  world.pool().end_lease(id, Holder::handle);
+  world.pool().sharing().end_lease(id, Holder::importer);
+  world.pool().sharing().end_lease(id, Holder::importer);
+  world.pool().sharing().end_lease(id, Holder::handle);
   world.deallocate(large, stream);
   EXPECT_TRUE(world.pool().allocate({16 * kPage, 0, stream}).ok());
 }
@@ -141,7 +141,7 @@ TEST(Sharing, the_rest_of_a_leased_chunk_stays_in_use) {
   world.deallocate(neighbour, stream);
   EXPECT_EQ(world.allocate(256, stream), neighbour);
   EXPECT_EQ(world.statistics().mapped_bytes, mapped);
-  world.pool().end_lease(id, Holder::handle);
+  world.pool().sharing().end_lease(id, Holder::handle);
   EXPECT_EQ(world.statistics().leased_bytes, 0U);
 }
 
@@ -150,29 +150,29 @@ TEST(Sharing, a_number_of_the_past_is_refused) {
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(kPage, stream);
   const ShareId id = share(world, {ptr, kPage}).share;
-  world.pool().end_lease(id, Holder::handle);
-  EXPECT_TRUE(world.pool().lease(id, 0, kPage).ok()) << "allocated, though no handle is left";
+  world.pool().sharing().end_lease(id, Holder::handle);
+  EXPECT_TRUE(world.pool().sharing().lease(id, 0, kPage).ok()) << "allocated, though no handle is left";
   world.deallocate(ptr, stream);
   EXPECT_EQ(error_of_lease(world, id, 0, kPage), ErrorCode::not_shared)
       << "freed: only who has it keeps it";
-  world.pool().end_lease(id, Holder::importer);
+  world.pool().sharing().end_lease(id, Holder::importer);
   EXPECT_EQ(error_of_lease(world, id, 0, kPage), ErrorCode::not_shared);
   const DevicePtr next = world.allocate(kPage, stream);
   EXPECT_NE(share(world, {next, kPage}).share, id);
   EXPECT_EQ(error_of_lease(world, id, 0, kPage), ErrorCode::not_shared);
   EXPECT_EQ(error_of_lease(world, ShareId{0}, 0, kPage), ErrorCode::not_shared);
-  world.pool().end_lease(id, Holder::importer);  // of the past: ignored
-  EXPECT_EQ(world.pool().validate(), "");
+  world.pool().sharing().end_lease(id, Holder::importer);  // of the past: ignored
+  EXPECT_EQ(world.pool().reports().validate(), "");
 }
 
 TEST(Sharing, ranges_outside_of_the_allocation_are_refused) {
   PoolWorld world(adaptive_world());
   const DevicePtr ptr = world.allocate(kPage, world.stream());
-  EXPECT_EQ(world.pool().share({ptr, kPage + 1}).error().code, ErrorCode::invalid_argument);
-  EXPECT_EQ(world.pool().share({ptr, 0}).error().code, ErrorCode::invalid_argument);
-  EXPECT_EQ(world.pool().share({ptr + 100, kPage}).error().code, ErrorCode::invalid_argument);
-  EXPECT_EQ(world.pool().share({ptr, ~Bytes{0}}).error().code, ErrorCode::invalid_argument);
-  EXPECT_EQ(world.pool().share({ptr + 64 * kPage, 1}).error().code, ErrorCode::invalid_pointer);
+  EXPECT_EQ(world.pool().sharing().share({ptr, kPage + 1}).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(world.pool().sharing().share({ptr, 0}).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(world.pool().sharing().share({ptr + 100, kPage}).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(world.pool().sharing().share({ptr, ~Bytes{0}}).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(world.pool().sharing().share({ptr + 64 * kPage, 1}).error().code, ErrorCode::invalid_pointer);
   const ShareId id = share(world, {ptr, 100}).share;
   for (const auto& [offset, size] :
        {std::pair<Bytes, Bytes>{0, kPage + 1}, {kPage, 1}, {0, 0}, {~Bytes{0}, 2}, {1, ~Bytes{0}}})
@@ -184,7 +184,7 @@ TEST(Sharing, stream_ordered_memory_cannot_be_shared_and_the_error_names_the_set
   WorldOptions options = adaptive_world();
   options.config.small = settings::SmallRequests::stream_ordered;
   PoolWorld world(options);
-  const auto shared = world.pool().share({world.allocate(100, world.stream()), 100});
+  const auto shared = world.pool().sharing().share({world.allocate(100, world.stream()), 100});
   ASSERT_FALSE(shared.ok());
   EXPECT_EQ(shared.error().code, ErrorCode::unsupported);
   EXPECT_NE(shared.error().message.find("VPMM_SMALL"), std::string::npos) << shared.error().message;
@@ -200,7 +200,7 @@ TEST(Sharing, memory_that_was_held_is_reused_behind_all_work_that_may_use_it) {
     const ShareId id = share(world, {ptr, size}).share;
     world.use(ptr, size, first);
     world.deallocate(ptr, first);
-    world.pool().end_lease(id, Holder::handle);
+    world.pool().sharing().end_lease(id, Holder::handle);
     for (int i = 0; i < 4; ++i) {
       const DevicePtr other = world.allocate(size, second);
       world.use(other, size, second);
@@ -227,7 +227,7 @@ TEST(Sharing, with_isolation_every_allocation_has_chunks_of_its_own) {
   std::set<std::uint64_t> seen;
   for (const auto& [ptr, size] : live) {
     const SharedRange shared = share(world, {ptr, size});
-    const auto leased = world.pool().lease(shared.share, 0, size);
+    const auto leased = world.pool().sharing().lease(shared.share, 0, size);
     ASSERT_TRUE(leased.ok()) << leased.error().message;
     EXPECT_EQ(leased.value().offset, 0U);
     EXPECT_LT(total(leased.value()), size + kPage);

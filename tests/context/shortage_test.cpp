@@ -183,7 +183,7 @@ TEST_P(ShortOfMemory, the_callback_may_free_memory_of_the_pool_and_have_the_requ
   const StreamHandle stream = world.stream();
   DevicePtr cache = world.allocate(6 * kPage, stream);
   int called = 0;
-  world.pool().set_out_of_memory_callback([&](const context::OutOfMemory& need) {
+  world.pool().limits().out_of_memory_callbacks().set([&](const context::OutOfMemory& need) {
     ++called;
     EXPECT_EQ(need.requested, 4 * kPage);
     EXPECT_EQ(need.device, 0);
@@ -202,7 +202,7 @@ TEST_P(ShortOfMemory, the_callback_is_not_called_where_a_wait_of_the_host_helps)
   world.use(freed, 6 * kPage, other, kLongNs);
   world.deallocate(freed, other);
   int called = 0;
-  world.pool().set_out_of_memory_callback(
+  world.pool().limits().out_of_memory_callbacks().set(
       [&](const context::OutOfMemory&) { return ++called < 2; });
   world.allocate(6 * kPage, world.stream());
   EXPECT_EQ(called, 0);
@@ -214,7 +214,7 @@ TEST_P(ShortOfMemory, the_callback_may_itself_allocate) {
   const StreamHandle stream = world.stream();
   const DevicePtr cache = world.allocate(8 * kPage, stream);
   bool is_first = true;
-  world.pool().set_out_of_memory_callback([&](const context::OutOfMemory&) {
+  world.pool().limits().out_of_memory_callbacks().set([&](const context::OutOfMemory&) {
     if (!is_first) return false;
     is_first = false;
     world.deallocate(cache, stream);
@@ -231,7 +231,7 @@ TEST_P(ShortOfMemory, the_request_fails_when_the_callback_gives_up) {
   const StreamHandle stream = world.stream();
   world.allocate(6 * kPage, stream);
   int called = 0;
-  world.pool().set_out_of_memory_callback(
+  world.pool().limits().out_of_memory_callbacks().set(
       [&](const context::OutOfMemory&) { return ++called < 3; });
   expect_error(world.pool().allocate({4 * kPage, 0, stream}), ErrorCode::out_of_memory);
   EXPECT_EQ(called, 3);
@@ -278,7 +278,7 @@ TEST(OutOfMemory, a_request_that_can_never_succeed_takes_nothing_from_others) {
     const std::uint64_t created = world.calls().count(Call::mem_create);
     const std::uint64_t released = world.calls().count(Call::mem_release);
     expect_error(world.pool().allocate({200 * kGiB, 0, stream}), ErrorCode::out_of_memory);
-    expect_error(world.pool().preallocate(200 * kGiB), ErrorCode::out_of_memory);
+    expect_error(world.pool().limits().preallocate(200 * kGiB), ErrorCode::out_of_memory);
     EXPECT_EQ(world.calls().count(Call::mem_create), created + 2)
         << "each is tried in one piece, once";
     EXPECT_EQ(world.calls().count(Call::mem_release), released);
@@ -298,7 +298,7 @@ TEST(OutOfMemory, chunks_of_a_plan_that_was_undone_count_in_the_peaks) {
   EXPECT_EQ(world.statistics().peak_mapped_bytes, 10 * kPage);
   EXPECT_EQ(world.statistics().peak_chunks, 10u);
   EXPECT_EQ(world.statistics().failed_plans, 1u) << "no step helped, so it was not tried again";
-  world.pool().reset_peaks();
+  world.pool().reports().reset_peaks();
   EXPECT_EQ(world.statistics().peak_mapped_bytes, 0u);
 }
 
@@ -308,7 +308,7 @@ TEST_P(ShortOfMemory, a_failed_request_leaves_the_pool_as_usable_as_before) {
   const DevicePtr ptr = world.allocate(5 * kPage, stream);
   for (int i = 0; i < 5; ++i)
     expect_error(world.pool().allocate({6 * kPage, 0, stream}), ErrorCode::out_of_memory);
-  EXPECT_EQ(world.pool().validate(), "");
+  EXPECT_EQ(world.pool().reports().validate(), "");
   world.use(ptr, 5 * kPage, stream);
   world.use(world.allocate(3 * kPage, stream), 3 * kPage, stream);
   EXPECT_EQ(world.statistics().failed_allocations, 5u);

@@ -124,7 +124,7 @@ TEST_P(WhichWait, ends_with_what_a_call_of_somebody_else_sees_complete) {
   world.hooks.on_sleep = [&] {
     world.on_another_thread([&] {
       world.sim.advance_host_ns(kFastNs);
-      EXPECT_TRUE(world.pool->trim(kDevicePages * kPage).ok());
+      EXPECT_TRUE(world.pool->limits().trim(kDevicePages * kPage).ok());
     });
   };
   EXPECT_LT(time_of(kDevicePages - 1), kFastNs + kMillisecondNs);
@@ -133,14 +133,14 @@ TEST_P(WhichWait, ends_with_what_a_call_of_somebody_else_sees_complete) {
 // During a capture no event of the whole context may stand for what was freed without a stream, so
 // nothing ever tells.
 TEST_P(WhichWait, ends_when_no_event_is_left_that_could_help) {
-  ASSERT_TRUE(world.pool->capture_begin().ok());
+  ASSERT_TRUE(world.pool->streams().capture_begin().ok());
   world.use(others, (kDevicePages - 1) * kPage, fast, kFastNs);
   world.deallocate(others, std::nullopt);
   expect_error(world.pool->allocate({kDevicePages * kPage, 0, std::nullopt}),
                ErrorCode::out_of_memory);
   EXPECT_EQ(world.statistics().host_waits, 1u);
   EXPECT_EQ(world.statistics().pending_bytes, (kDevicePages - 1) * kPage);
-  ASSERT_TRUE(world.pool->capture_end().ok());
+  ASSERT_TRUE(world.pool->streams().capture_end().ok());
   world.allocate(kDevicePages * kPage, std::nullopt);
 }
 
@@ -205,7 +205,7 @@ TEST_P(ShortageWaits, what_was_learned_before_a_query_failed_is_used) {
 TEST_P(ShortageWaits, the_report_names_the_stream_of_what_is_pending) {
   world.allocate(2 * kPage, slow);
   const DevicePtr rest = world.allocate((kDevicePages - 2) * kPage, fast);
-  ASSERT_TRUE(world.pool->capture_begin().ok());
+  ASSERT_TRUE(world.pool->streams().capture_begin().ok());
   world.deallocate(rest, std::nullopt);
   expect_error(world.pool->allocate({kDevicePages * kPage, 0, std::nullopt}),
                ErrorCode::out_of_memory,
@@ -213,7 +213,7 @@ TEST_P(ShortageWaits, the_report_names_the_stream_of_what_is_pending) {
                 "pending    76 MiB of what is free is still used by work that was queued before: "
                 "any stream (76 MiB)",
                 "end the stream capture that forbids to wait for the work of any stream"});
-  ASSERT_TRUE(world.pool->capture_end().ok());
+  ASSERT_TRUE(world.pool->streams().capture_end().ok());
 }
 
 // The plan of another thread has the idle pages cached, and they come back because it fails.
@@ -221,7 +221,7 @@ TEST_P(ShortageWaits, plans_in_flight_are_waited_for) {
   std::vector<DevicePtr> all;
   for (Bytes i = 0; i < kDevicePages; ++i) all.push_back(world.allocate(kPage, slow));
   for (std::size_t i = 0; i < all.size(); i += 2) world.deallocate(all[i], slow);
-  ASSERT_TRUE(world.pool->synchronize().ok());
+  ASSERT_TRUE(world.pool->streams().synchronize().ok());
   Result<DevicePtr> second = Error{ErrorCode::out_of_memory, {}};
   std::atomic<bool> has_begun{false};
   std::thread thread;

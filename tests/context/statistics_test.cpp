@@ -15,7 +15,7 @@ using driver::Call;
 // Identities that hold whenever no call is in progress and nothing was quarantined.
 void expect_identities(PoolWorld& world) {
   const observe::Statistics now = world.statistics();
-  const observe::PoolSnapshot snapshot = world.pool().snapshot();
+  const observe::PoolSnapshot snapshot = world.pool().reports().snapshot();
   Bytes free = 0, holes = 0, zombies = 0, allocated = 0, requested = 0;
   std::uint64_t live = 0;
   for (const observe::RegionSnapshot& region : snapshot.regions) {
@@ -74,7 +74,7 @@ TEST(Statistics, agree_with_each_other_and_with_the_regions_after_every_step) {
       expect_identities(world);
     }
     world.wait();
-    ASSERT_TRUE(world.pool().trim(0).ok());
+    ASSERT_TRUE(world.pool().limits().trim(0).ok());
     expect_identities(world);
   }
 }
@@ -93,7 +93,7 @@ TEST(Statistics, memory_in_hand_is_free_and_counts_once) {
   EXPECT_EQ(world.statistics().allocated_bytes, 0u);
   EXPECT_EQ(world.picture(), "[-3][1]")
       << "a page that small requests are cut from is no free range";
-  EXPECT_FALSE(world.pool().snapshot().regions.front().complete) << "nobody has asked the GPU yet";
+  EXPECT_FALSE(world.pool().reports().snapshot().regions.front().complete) << "nobody has asked the GPU yet";
   EXPECT_EQ(world.allocate(2 * kPage + 5, stream), pages);
   EXPECT_EQ(world.pool().query(pages).value().requested, 2 * kPage + 5)
       << "as its present user said";
@@ -110,10 +110,10 @@ TEST(Statistics, peaks_can_be_started_anew) {
   const StreamHandle stream = world.stream();
   world.deallocate(world.allocate(10 * kPage, stream), stream);
   world.wait();
-  ASSERT_TRUE(world.pool().trim(4 * kPage).ok());
+  ASSERT_TRUE(world.pool().limits().trim(4 * kPage).ok());
   EXPECT_EQ(world.statistics().peak_live_bytes, 10 * kPage);
   EXPECT_EQ(world.statistics().peak_mapped_bytes, 10 * kPage);
-  world.pool().reset_peaks();
+  world.pool().reports().reset_peaks();
   EXPECT_EQ(world.statistics().peak_live_bytes, 0u);
   EXPECT_EQ(world.statistics().peak_mapped_bytes, 4 * kPage);
   EXPECT_EQ(world.statistics().peak_chunks, 4u);
@@ -138,7 +138,7 @@ TEST(Snapshot, lists_every_region_in_ascending_address_order_with_stamp_and_stre
   world.use(second, kPage, stream, kLongNs);
   world.deallocate(second, stream);
   world.allocate(kPage, std::nullopt);
-  const observe::PoolSnapshot snapshot = world.pool().snapshot();
+  const observe::PoolSnapshot snapshot = world.pool().reports().snapshot();
   ASSERT_GE(snapshot.regions.size(), 3u);
   for (std::size_t i = 1; i < snapshot.regions.size(); ++i)
     EXPECT_EQ(snapshot.regions[i].range.begin, snapshot.regions[i - 1].range.end());
@@ -158,8 +158,8 @@ TEST(Recording, reads_back_as_the_calls_that_were_made) {
     const StreamHandle a = world.stream();
     const StreamHandle b = world.stream();
     const DevicePtr before = world.allocate(kPage, a);
-    ASSERT_TRUE(world.pool().start_recording(path).ok());
-    expect_error(world.pool().start_recording(path), ErrorCode::invalid_argument);
+    ASSERT_TRUE(world.pool().reports().start_recording(path).ok());
+    expect_error(world.pool().reports().start_recording(path), ErrorCode::invalid_argument);
     const DevicePtr first = world.allocate(3 * kPage + 7, a);
     const DevicePtr second = world.allocate(100, b);
     world.sim().advance_host_ns(5'000'000);
@@ -167,8 +167,8 @@ TEST(Recording, reads_back_as_the_calls_that_were_made) {
     world.deallocate(before, a);  // allocated before the recording
     world.pool().deallocate_deferred(
         second);  // carried out by the next call, which ends the recording
-    ASSERT_TRUE(world.pool().stop_recording().ok());
-    expect_error(world.pool().stop_recording(), ErrorCode::invalid_argument);
+    ASSERT_TRUE(world.pool().reports().stop_recording().ok());
+    expect_error(world.pool().reports().stop_recording(), ErrorCode::invalid_argument);
     world.allocate(kPage, a);  // after it
   }
   const auto trace = observe::read_trace(path);

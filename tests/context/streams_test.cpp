@@ -124,12 +124,12 @@ TEST(Devices, each_has_its_own_pool) {
   const auto on_0 = pools[0]->allocate({3 * kPage, 0, std::nullopt});
   const auto on_1 = pools[1]->allocate({5 * kPage, 0, std::nullopt});
   ASSERT_TRUE(on_0.ok() && on_1.ok());
-  EXPECT_EQ(pools[0]->statistics().mapped_bytes, 3 * kPage);
-  EXPECT_EQ(pools[1]->statistics().mapped_bytes, 5 * kPage);
+  EXPECT_EQ(pools[0]->reports().statistics().mapped_bytes, 3 * kPage);
+  EXPECT_EQ(pools[1]->reports().statistics().mapped_bytes, 5 * kPage);
   expect_error(pools[1]->deallocate(on_0.value(), std::nullopt), ErrorCode::invalid_pointer,
                {hex(on_0.value())});
   for (const int device : {0, 1}) {
-    EXPECT_EQ(pools[static_cast<std::size_t>(device)]->validate(), "");
+    EXPECT_EQ(pools[static_cast<std::size_t>(device)]->reports().validate(), "");
     driver::ContextHandle context{};
     ASSERT_EQ(sim.device_primary_ctx_retain(device, context), CuResult::success);
     ASSERT_EQ(sim.ctx_set_current(context), CuResult::success);

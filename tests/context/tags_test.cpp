@@ -19,13 +19,13 @@ DevicePtr allocate_tagged(PoolWorld& world, Bytes bytes, pool::Stream stream, st
   request.tag = tag;
   const auto result = world.pool().allocate(request);
   EXPECT_TRUE(result.ok()) << message_of(result);
-  EXPECT_EQ(world.pool().validate(), "");
+  EXPECT_EQ(world.pool().reports().validate(), "");
   return result ? result.value() : DevicePtr{};
 }
 
 // None: nothing live begins there.
 std::optional<std::uint32_t> tag_at(PoolWorld& world, DevicePtr ptr) {
-  for (const report::LayoutBlock& block : world.pool().layout().blocks)
+  for (const report::LayoutBlock& block : world.pool().reports().layout().blocks)
     if (block.range.begin == ptr && block.state == region::RegionState::allocated) return block.tag;
   return std::nullopt;
 }
@@ -40,14 +40,14 @@ TEST_P(Tags, are_in_events_and_layouts_until_the_allocation_is_freed) {
   const report::EventKinds kinds =
       bit_of(EventKind::allocate) | bit_of(EventKind::free) | bit_of(EventKind::record_use);
   const auto id =
-      world.pool().add_event_callback(kinds, [&](const Event& event) { told.push_back(event); });
+      world.pool().reports().add_event_callback(kinds, [&](const Event& event) { told.push_back(event); });
   const DevicePtr ptr = allocate_tagged(world, GetParam(), stream, 7);
   ASSERT_TRUE(world.pool().record_use(ptr, world.stream()).ok());
   EXPECT_EQ(tag_at(world, ptr), 7u);
   world.deallocate(ptr, stream);
   ASSERT_EQ(told.size(), 3u);
   for (const Event& event : told) EXPECT_EQ(event.tag, 7u);
-  EXPECT_TRUE(world.pool().remove_event_callback(id).ok());
+  EXPECT_TRUE(world.pool().reports().remove_event_callback(id).ok());
 }
 
 TEST_P(Tags, do_not_outlive_their_allocation_whoever_frees_it) {
@@ -95,7 +95,7 @@ TEST(Tag, of_memory_that_a_reset_took_away_is_forgotten) {
   const DevicePtr lost = allocate_tagged(world, 1000, world.stream(), 7);
   EXPECT_EQ(tag_at(world, lost), 7u);
   const DevicePtr kept = allocate_tagged(world, 4 * kPage, std::nullopt, 8);
-  ASSERT_TRUE(world.pool().reset().ok());
+  ASSERT_TRUE(world.pool().streams().reset().ok());
   EXPECT_EQ(tag_at(world, lost), std::nullopt);
   EXPECT_EQ(tag_at(world, kept), 8u);
   const StreamHandle stream = world.stream();
@@ -105,7 +105,7 @@ TEST(Tag, of_memory_that_a_reset_took_away_is_forgotten) {
 TEST(Tag, names_what_lives_in_the_report_of_a_shortage) {
   PoolWorld world(adaptive_world());
   const StreamHandle stream = world.stream();
-  world.pool().set_capacity(8 * kPage);
+  world.pool().limits().set_capacity(8 * kPage);
   report::set_tag_name(41, "weights");
   allocate_tagged(world, 2 * kPage, stream, 41);
   allocate_tagged(world, 1 * kPage, stream, 41);

@@ -100,10 +100,10 @@ TEST_P(TryFree, leaves_what_is_pending_for_any_stream_to_the_next_call) {
   world.use(ptr, pending, world.stream(StreamFlags::blocking), kLongNs);
   const DevicePtr mine = world.allocate(kLarge, stream);
   world.sim().advance_host_ns(1'000'000);
-  world.pool().defer_cleanup_begin();
+  world.pool().limits().defer_cleanup_begin();
   world.deallocate(ptr, std::nullopt);
   world.deallocate(world.allocate(40 * kPage, other), other);
-  ASSERT_TRUE(world.pool().defer_cleanup_end().ok());
+  ASSERT_TRUE(world.pool().limits().defer_cleanup_end().ok());
   EXPECT_EQ(try_free(mine), is_cached());
   world.deallocate(world.allocate(kPage, stream), stream);
   if (GetParam().set == kSettings[3].set) return;  // which promises no bound
@@ -112,15 +112,15 @@ TEST_P(TryFree, leaves_what_is_pending_for_any_stream_to_the_next_call) {
 
 TEST_P(TryFree, of_memory_of_two_gpus_asks_no_more) {
   if (GetParam().set == kSettings[7].set) return;  // refuses peers
-  ASSERT_TRUE(world.pool().set_peer_access(1).ok());
+  ASSERT_TRUE(world.pool().sharing().set_peer_access(1).ok());
   try_many();
 }
 
 TEST_P(TryFree, of_a_recorded_pool_asks_no_more) {
   const std::string path = ::testing::TempDir() + "try_free_" + GetParam().name + ".csv.gz";
-  ASSERT_TRUE(world.pool().start_recording(path).ok());
+  ASSERT_TRUE(world.pool().reports().start_recording(path).ok());
   try_many();
-  ASSERT_TRUE(world.pool().stop_recording().ok());
+  ASSERT_TRUE(world.pool().reports().stop_recording().ok());
   std::filesystem::remove(path);
 }
 
@@ -197,7 +197,7 @@ TEST(TryFreeThen, nobody_waits_for_a_reset) {
     if (resetter.joinable()) return CuResult::success;
     resetter = std::thread([&] {
       EXPECT_EQ(world.sim.ctx_set_current(world.context), CuResult::success);
-      static_cast<void>(world.pool->reset());
+      static_cast<void>(world.pool->streams().reset());
     });
     while (!is_waiting) std::this_thread::yield();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -25,7 +25,7 @@ class Uses : public ::testing::Test {
     ASSERT_EQ(world.sim().stream_wait_event(then, event), driver::CuResult::success);
     ASSERT_EQ(world.sim().event_destroy(event), driver::CuResult::success);
   }
-  std::string stamp_of_first_region() { return world.pool().snapshot().regions.front().stamp; }
+  std::string stamp_of_first_region() { return world.pool().reports().snapshot().regions.front().stamp; }
 };
 
 TEST_F(Uses, a_free_on_another_stream_than_the_allocating_one_waits_for_both) {
@@ -76,10 +76,10 @@ TEST_F(Uses, a_recorded_use_is_waited_for) {
 TEST_F(Uses, a_stream_waits_for_another_without_an_event_of_the_program) {
   const DevicePtr ptr = world.allocate(4 * kPage, a);
   use(ptr, a);
-  ASSERT_TRUE(world.pool().make_wait(b, a).ok());
+  ASSERT_TRUE(world.pool().streams().make_wait(b, a).ok());
   use(ptr, b);  // the hazard checker watches
   const std::uint64_t waits = world.calls().count(Call::stream_wait_event);
-  ASSERT_TRUE(world.pool().make_wait(a, a).ok());
+  ASSERT_TRUE(world.pool().streams().make_wait(a, a).ok());
   EXPECT_EQ(world.calls().count(Call::stream_wait_event), waits)
       << "a stream is in order with itself";
 }
@@ -87,8 +87,8 @@ TEST_F(Uses, a_stream_waits_for_another_without_an_event_of_the_program) {
 TEST_F(Uses, a_wait_for_no_stream_is_an_error_and_leaves_no_event) {
   const std::uint64_t created = world.calls().count(Call::event_create);
   const std::uint64_t destroyed = world.calls().count(Call::event_destroy);
-  EXPECT_FALSE(world.pool().make_wait(b, StreamHandle{0x4200}).ok());
-  EXPECT_FALSE(world.pool().make_wait(StreamHandle{0x4200}, b).ok());
+  EXPECT_FALSE(world.pool().streams().make_wait(b, StreamHandle{0x4200}).ok());
+  EXPECT_FALSE(world.pool().streams().make_wait(StreamHandle{0x4200}, b).ok());
   EXPECT_EQ(world.calls().count(Call::event_create) - created, 2u);
   EXPECT_EQ(world.calls().count(Call::event_destroy) - destroyed, 2u);
 }

@@ -20,7 +20,7 @@ class PoolOnGpu : public GpuTest {
  protected:
   void TearDown() override {
     if (pool_ != nullptr) {
-      EXPECT_EQ(pool_->validate(), "");
+      EXPECT_EQ(pool_->reports().validate(), "");
     }
     pool_.reset();
     GpuTest::TearDown();
@@ -54,7 +54,7 @@ class PoolOnGpu : public GpuTest {
     EXPECT_OK(world().launch_fill(stream, {ptr, bytes}, pattern));
   }
   void wait_for(StreamHandle stream) { EXPECT_OK(driver().stream_synchronize(stream)); }
-  std::string picture() const { return observe::picture(pool_->snapshot()); }
+  std::string picture() const { return observe::picture(pool_->reports().snapshot()); }
 
   std::unique_ptr<context::Context> pool_;
 };
@@ -82,8 +82,8 @@ TEST_P(PoolOnGpu, a_long_kernel_on_one_stream_never_delays_another_while_memory_
   }
   EXPECT_EQ(driver().stream_query(slow), CuResult::not_ready)
       << "the other stream waited for the long kernel";
-  EXPECT_EQ(pool_->statistics().gpu_waits, 0u);
-  EXPECT_EQ(pool_->statistics().host_waits, 0u);
+  EXPECT_EQ(pool_->reports().statistics().gpu_waits, 0u);
+  EXPECT_EQ(pool_->reports().statistics().host_waits, 0u);
 }
 
 // A page behind a long kernel was freed first, and all others behind a short one.
@@ -122,12 +122,12 @@ TEST_P(PoolOnGpu, what_is_complete_in_a_moment_is_used_instead_of_new_memory) {
     deallocate(allocate(2_MiB, own), own);
     const DevicePtr second = allocate(64_MiB, other);
     wait_for(other);
-    const Bytes mapped = pool_->statistics().mapped_bytes;
+    const Bytes mapped = pool_->reports().statistics().mapped_bytes;
     EXPECT_OK(world().launch_busy(other, kMilliseconds / 4));
     deallocate(second, other);
-    const std::uint64_t before = pool_->statistics().pauses;
+    const std::uint64_t before = pool_->reports().statistics().pauses;
     const DevicePtr next = allocate(64_MiB, own);
-    const observe::Statistics figures = pool_->statistics();
+    const observe::Statistics figures = pool_->reports().statistics();
     EXPECT_EQ(figures.gpu_waits + figures.host_waits, 0u);
     deallocate(next, own);
     deallocate(first, other);
@@ -155,7 +155,7 @@ TEST_P(PoolOnGpu, in_page_mode_pending_memory_is_taken_behind_a_wait_of_the_gpu)
   fill_on(second, ptr, 24_MiB, 2);
   wait_for(second);
   EXPECT_TRUE(holds({ptr, 24_MiB}, 2));
-  EXPECT_GT(pool_->statistics().gpu_waits + pool_->statistics().host_waits, 0u);
+  EXPECT_GT(pool_->reports().statistics().gpu_waits + pool_->reports().statistics().host_waits, 0u);
 }
 
 TEST_P(PoolOnGpu, memory_freed_on_a_destroyed_stream_is_used_again) {
@@ -214,11 +214,11 @@ TEST_P(PoolOnGpu, the_walkthrough_has_the_footprints_of_the_specification) {
     fill_on(on, four, 4 * page, 4);
     const DevicePtr eleven = allocate(11 * page, on);
     fill_on(on, eleven, 11 * page, 11);
-    ASSERT_TRUE(pool_->synchronize().ok());
+    ASSERT_TRUE(pool_->streams().synchronize().ok());
     EXPECT_TRUE(holds({one, page}, 1) && holds({four, 4 * page}, 4) &&
                 holds({eleven, 11 * page}, 11))
         << "X = " << x;
-    EXPECT_EQ(pool_->statistics().mapped_bytes, (x < 5 ? 16 : 11 + x) * page)
+    EXPECT_EQ(pool_->reports().statistics().mapped_bytes, (x < 5 ? 16 : 11 + x) * page)
         << "X = " << x << ": " << picture();
     pool_.reset();
   }
@@ -257,9 +257,9 @@ TEST_P(PoolOnGpu, a_captured_graph_keeps_its_memory_until_it_is_destroyed) {
   deallocate(result, other);
   // The driver tells of the graph's end from a thread of its own, a little later.
   for (int i = 0;
-       i < 1000 && (!pool_->synchronize().ok() || pool_->statistics().live_allocations > 0); ++i)
+       i < 1000 && (!pool_->streams().synchronize().ok() || pool_->reports().statistics().live_allocations > 0); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  EXPECT_EQ(pool_->statistics().live_allocations, 0u) << picture();
+  EXPECT_EQ(pool_->reports().statistics().live_allocations, 0u) << picture();
 }
 
 // --- random programs
@@ -308,7 +308,7 @@ class RandomProgram {
   void step() {
     const std::uint64_t what = below(100);
     if (what < 2) {
-      EXPECT_TRUE(pool_.trim(below(2) * 128_MiB).ok());
+      EXPECT_TRUE(pool_.limits().trim(below(2) * 128_MiB).ok());
     } else if (live_.size() < kMostLive && (live_.empty() || what < 55)) {
       begin();
     } else {
@@ -368,8 +368,8 @@ TEST_P(PoolOnGpu, random_programs_find_their_data_where_they_left_it) {
     streams.push_back(stream(StreamFlags::blocking));
     streams.push_back(driver::kNullStream);
     RandomProgram(driver(), world(), pool, streams, seed).run(operations);
-    EXPECT_EQ(pool.validate(), "");
-    EXPECT_EQ(pool.statistics().live_allocations, 0u);
+    EXPECT_EQ(pool.reports().validate(), "");
+    EXPECT_EQ(pool.reports().statistics().live_allocations, 0u);
     pool_.reset();
   }
 }

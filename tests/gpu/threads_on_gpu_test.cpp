@@ -226,11 +226,11 @@ class ThreadsOnGpu : public GpuTest {
     while (const auto loan = shared.take())
       EXPECT_TRUE(pool->deallocate(loan->ptr, std::nullopt).ok());
     world().settle();
-    EXPECT_TRUE(pool->synchronize().ok());
+    EXPECT_TRUE(pool->streams().synchronize().ok());
     for (std::size_t i = 0; i < threads; ++i) compare(workers[i].expected(), proofs_[i]);
-    EXPECT_EQ(pool->validate(), "");
-    EXPECT_EQ(pool->statistics().live_allocations, 0u);
-    allocations_ += pool->statistics().allocations;
+    EXPECT_EQ(pool->reports().validate(), "");
+    EXPECT_EQ(pool->reports().statistics().live_allocations, 0u);
+    allocations_ += pool->reports().statistics().allocations;
   }
 
   void together(Shared& shared, std::vector<Worker>& workers, std::uint64_t seed) {

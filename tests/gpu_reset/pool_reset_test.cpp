@@ -34,7 +34,7 @@ class PoolReset : public ::testing::TestWithParam<WorldKind> {
   }
   void TearDown() override {
     if (pool_ == nullptr) return;
-    EXPECT_EQ(pool_->validate(), "");
+    EXPECT_EQ(pool_->reports().validate(), "");
     pool_.reset();
     EXPECT_EQ(world_->complaints(), "");
   }
@@ -61,9 +61,9 @@ class PoolReset : public ::testing::TestWithParam<WorldKind> {
     EXPECT_TRUE(pool_->deallocate(small, stream).ok());
     EXPECT_TRUE(pool_->deallocate(kept_, stream).ok());
     EXPECT_TRUE(pool_->deallocate(next, driver::kNullStream).ok());
-    EXPECT_TRUE(pool_->synchronize().ok());
-    EXPECT_EQ(pool_->statistics().live_allocations, 0u);
-    EXPECT_EQ(pool_->statistics().pending_bytes, 0u);
+    EXPECT_TRUE(pool_->streams().synchronize().ok());
+    EXPECT_EQ(pool_->reports().statistics().live_allocations, 0u);
+    EXPECT_EQ(pool_->reports().statistics().pending_bytes, 0u);
     EXPECT_OK(driver().stream_destroy(stream));
     EXPECT_OK(driver().device_primary_ctx_release(0));
   }
@@ -76,7 +76,7 @@ class PoolReset : public ::testing::TestWithParam<WorldKind> {
 };
 
 TEST_P(PoolReset, a_reset_of_its_own_keeps_chunks_and_contents) {
-  ASSERT_TRUE(pool_->reset().ok());
+  ASSERT_TRUE(pool_->streams().reset().ok());
   check_after_reset();
 }
 

@@ -54,7 +54,7 @@ class FailsWithoutNeed final : public Flaw {
     return does;
   }
   observe::Statistics statistics(context::Context& pool) override {
-    observe::Statistics figures = pool.statistics();
+    observe::Statistics figures = pool.reports().statistics();
     figures.failed_allocations += failures_;
     return figures;
   }
@@ -81,7 +81,7 @@ class ForgetsAUse final : public Flaw {
 
 class Miscounts final : public Flaw {
   observe::Statistics statistics(context::Context& pool) override {
-    observe::Statistics figures = pool.statistics();
+    observe::Statistics figures = pool.reports().statistics();
     if (figures.live_bytes > kMiB) ++figures.live_bytes;
     return figures;
   }
@@ -89,7 +89,7 @@ class Miscounts final : public Flaw {
 
 class MapsTooMuch final : public Flaw {
   observe::Statistics statistics(context::Context& pool) override {
-    observe::Statistics figures = pool.statistics();
+    observe::Statistics figures = pool.reports().statistics();
     if (figures.chunks > 4) figures.mapped_bytes += 64 * kGiB;
     return figures;
   }
@@ -102,7 +102,7 @@ class ForgetsGraphs final : public Flaw {
     const auto freed = pool.deallocate(ptr, stream);
     for (std::uint64_t id = 1; id < kMostCaptures; ++id)
       static_cast<void>(
-          pool.capture_release(driver::CaptureId{id}));  // of most there is nothing to release
+          pool.streams().capture_release(driver::CaptureId{id}));  // of most there is nothing to release
     return freed;
   }
 };

@@ -96,7 +96,7 @@ void Trial::listen(std::size_t number) {
   using report::EventKind;
   report::EventKinds kinds = bit_of(EventKind::arena_grow) | bit_of(EventKind::arena_shrink);
   if (setting_.listens != 0) kinds |= bit_of(EventKind::allocate) | bit_of(EventKind::free);
-  pool(number).add_event_callback(kinds, [this, number](const report::Event& event) {
+  pool(number).reports().add_event_callback(kinds, [this, number](const report::Event& event) {
     if (event.kind == EventKind::arena_grow)
       reference_.grow_arena(number, event.arena, {event.ptr, event.bytes});
     if (event.kind == EventKind::arena_shrink) reference_.shrink_arena(event.ptr);
@@ -104,7 +104,7 @@ void Trial::listen(std::size_t number) {
     if (event.kind == EventKind::free) ++pools_[number].freed;
   });
   if (setting_.frees_when_short != 0)
-    pool(number).set_out_of_memory_callback(
+    pool(number).limits().out_of_memory_callbacks().set(
         [this, number](const context::OutOfMemory&) { return frees_one(number); });
 }
 
@@ -253,7 +253,7 @@ void Trial::run(const Operation& operation) {
 void Trial::check_pool(std::size_t number) {
   const observe::Statistics said = flaw_.statistics(pool(number));
   if (const std::string wrong = reference_.compare(number, said); !wrong.empty()) fail(wrong);
-  if (const std::string broken = pool(number).validate(); !broken.empty())
+  if (const std::string broken = pool(number).reports().validate(); !broken.empty())
     fail("invariant: " + broken);
   const Pool& each = pools_[number];
   if (setting_.listens == 0) return;
@@ -276,7 +276,7 @@ void Trial::check() {
 
 // The regions of a picture divide the reserved address space.
 void Trial::check_snapshot(std::size_t number) {
-  const observe::PoolSnapshot snapshot = pool(number).snapshot();
+  const observe::PoolSnapshot snapshot = pool(number).reports().snapshot();
   Bytes bytes = 0;
   DevicePtr end{};
   for (const observe::RegionSnapshot& region : snapshot.regions) {
@@ -305,7 +305,7 @@ void Trial::check_look_up(std::size_t number) {
     if (arena.pool != number) continue;
     Vector<DevicePtr>& known = in_arenas[id];
     std::sort(known.begin(), known.end());
-    const auto live = pool(number).live_in_arena(arena.id);  // and deferred frees
+    const auto live = pool(number).arenas().live(arena.id);  // and deferred frees
     if (!live ||
         !std::includes(live.value().begin(), live.value().end(), known.begin(), known.end()))
       fail(fmt::format("arena: {} has other live memory", id));
@@ -317,9 +317,9 @@ void Trial::inspect(const Operation& o) {
   check_pool(number);
   check_snapshot(number);
   check_look_up(number);
-  if (const std::string wrong = reference_.compare(number, pool(number).layout()); !wrong.empty())
+  if (const std::string wrong = reference_.compare(number, pool(number).reports().layout()); !wrong.empty())
     fail(wrong);
-  const auto info = pool(number).memory_info();
+  const auto info = pool(number).limits().memory_info();
   if (!info) return is_capturing() ? void() : fail("error: memory_info: " + info.error().message);
   const auto [free, total] = info.value();
   if (const std::string wrong = reference_.compare_free_memory(number, free, total); !wrong.empty())
@@ -343,13 +343,13 @@ void Trial::finish() {
   for (std::size_t number = 0; number < pools_.size() && failure_.empty(); ++number) {
     if (pools_[number].is_recording) record({.verb = Verb::record, .pool = number});
     if (pools_[number].defers_cleanup) defer_cleanup({.verb = Verb::defer_cleanup, .pool = number});
-    const auto settled = pool(number).synchronize();
+    const auto settled = pool(number).streams().synchronize();
     if (!settled && !pools_[number].had_unannounced_capture)
       fail("error: synchronize: " + settled.error().message);
-    expect(pool(number).trim(0), "trim");
+    expect(pool(number).limits().trim(0), "trim");
     reference_.settle(number);
     check_pool(number);
-    if (const std::string wrong = reference_.compare(number, pool(number).layout()); !wrong.empty())
+    if (const std::string wrong = reference_.compare(number, pool(number).reports().layout()); !wrong.empty())
       fail(wrong);
   }
   if (failure_.empty()) check_left();
@@ -357,7 +357,7 @@ void Trial::finish() {
 
 void Trial::check_left() {
   for (Pool& each : pools_) {
-    const Bytes mapped = each.context->statistics().mapped_bytes;
+    const Bytes mapped = each.context->reports().statistics().mapped_bytes;
     const bool is_exact = setting_.has_vmm != 0 && !each.had_unannounced_capture;
     if (is_exact && mapped != 0)
       fail(fmt::format("left: {} bytes are mapped after all was trimmed", mapped));

@@ -32,7 +32,7 @@ void Trial::begin_capture(const Operation& o) {
   if (!is_announced) stream->bound.clear();
   on(*stream, [&] {
     for (Pool& each : pools_)
-      if (is_announced) expect(each.context->capture_begin(), "capture_begin");
+      if (is_announced) expect(each.context->streams().capture_begin(), "capture_begin");
     expect(sim_.stream_begin_capture(stream->handle, static_cast<driver::CaptureMode>(o.count % 3)),
            "capture");
   });
@@ -65,7 +65,7 @@ void Trial::end(Stream& stream, bool is_kept) {
   on(stream, [&] {
     expect(sim_.stream_end_capture(stream.handle, made.graph), "end a capture");
     for (Pool& each : pools_)
-      if (capture.is_announced) expect(each.context->capture_end(), "capture_end");
+      if (capture.is_announced) expect(each.context->streams().capture_end(), "capture_end");
   });
   stream.capture.reset();
   if (!failure_.empty()) return;
@@ -110,7 +110,7 @@ void Trial::destroy_graph(const Operation& o) {
   graphs_.erase(found);
   for (Pool& each : pools_) {
     if ((o.flag & kReleasedFirst) == 0) break;
-    const auto released = each.context->capture_release(graph.capture);
+    const auto released = each.context->streams().capture_release(graph.capture);
     const bool keeps_none = !released && released.error().code == ErrorCode::invalid_argument;
     if (!released && !keeps_none) fail("error: release a capture: " + released.error().message);
   }
@@ -165,21 +165,21 @@ void Trial::create_arena(const Operation& o) {
   if (setting_.has_vmm == 0 || !config_.pool_enabled || arenas_.count(o.id) != 0) return;
   const auto made =
       pool(pool_number(o))
-          .create_arena({(o.flag & kArenaOneChunk) != 0, (o.flag & kArenaNoSplit) == 0});
+          .arenas().create({(o.flag & kArenaOneChunk) != 0, (o.flag & kArenaNoSplit) == 0});
   if (expect(made, "create an arena")) arenas_[o.id] = {pool_number(o), made.value(), {}, false};
 }
 
 void Trial::pin_arena(const Operation& o) {
   const auto arena = arenas_.find(o.id);
   if (arena == arenas_.end()) return;
-  expect(pool(arena->second.pool).pin_arena(arena->second.id), "pin an arena");
+  expect(pool(arena->second.pool).arenas().pin(arena->second.id), "pin an arena");
   reference_.pin_arena(static_cast<std::uint64_t>(arena->second.id));
 }
 
 void Trial::trim_arena(const Operation& o) {
   const auto arena = arenas_.find(o.id);
   if (arena == arenas_.end()) return;
-  const auto trimmed = pool(arena->second.pool).trim_arena(arena->second.id);
+  const auto trimmed = pool(arena->second.pool).arenas().trim(arena->second.id);
   if (!trimmed && !is_capturing()) fail("error: trim an arena: " + trimmed.error().message);
 }
 
@@ -187,16 +187,16 @@ void Trial::release_arena(const Operation& o) {
   const auto arena = arenas_.find(o.id);
   if (arena == arenas_.end()) return;
   reference_.release_arena(o.id, static_cast<std::uint64_t>(arena->second.id));
-  expect(pool(arena->second.pool).release_arena(arena->second.id), "release an arena");
+  expect(pool(arena->second.pool).arenas().release(arena->second.id), "release an arena");
   arenas_.erase(arena);
 }
 
 // --- limits
 
-void Trial::trim(const Operation& o) { expect(pool(pool_number(o)).trim(o.bytes), "trim"); }
+void Trial::trim(const Operation& o) { expect(pool(pool_number(o)).limits().trim(o.bytes), "trim"); }
 
 void Trial::preallocate(const Operation& o) {
-  const auto result = pool(pool_number(o)).preallocate(o.bytes);
+  const auto result = pool(pool_number(o)).limits().preallocate(o.bytes);
   if (result || result.error().code == ErrorCode::out_of_memory ||
       result.error().code == ErrorCode::unsupported)
     return;
@@ -206,8 +206,8 @@ void Trial::preallocate(const Operation& o) {
 void Trial::set_capacity(const Operation& o) {
   const std::optional<Bytes> bytes = o.bytes != 0 ? std::optional(o.bytes) : std::nullopt;
   context::Context& at = pool(pool_number(o));
-  at.set_capacity(bytes);
-  reference_.set_capacity(pool_number(o), bytes, at.statistics().mapped_bytes);
+  at.limits().set_capacity(bytes);
+  reference_.set_capacity(pool_number(o), bytes, at.reports().statistics().mapped_bytes);
 }
 
 void Trial::others_use(const Operation& o) {
@@ -218,7 +218,7 @@ void Trial::others_use(const Operation& o) {
 
 void Trial::synchronize(const Operation& o) {
   const std::size_t number = pool_number(o);
-  const auto result = pool(number).synchronize();
+  const auto result = pool(number).streams().synchronize();
   if (result) reference_.settle(number);
   if (result && is_capturing()) fail("error: synchronize during a capture");
   if (!result && (!may_seem_capturing(number) || result.error().code != ErrorCode::capture_active))
@@ -228,8 +228,8 @@ void Trial::synchronize(const Operation& o) {
 void Trial::defer_cleanup(const Operation& o) {
   Pool& at = pools_[pool_number(o)];
   at.defers_cleanup = !at.defers_cleanup;
-  if (at.defers_cleanup) return at.context->defer_cleanup_begin();
-  expect(at.context->defer_cleanup_end(), "defer_cleanup_end");
+  if (at.defers_cleanup) return at.context->limits().defer_cleanup_begin();
+  expect(at.context->limits().defer_cleanup_end(), "defer_cleanup_end");
 }
 
 void Trial::record(const Operation& o) {
@@ -238,11 +238,11 @@ void Trial::record(const Operation& o) {
                             fmt::format("vpmm-judge-{}-{}.rec", getpid(), pool_number(o)))
                                .string();
   if (!at.is_recording) {
-    at.is_recording = expect(at.context->start_recording(path, {}), "start a recording");
-    return at.context->mark("begin");
+    at.is_recording = expect(at.context->reports().start_recording(path, {}), "start a recording");
+    return at.context->reports().mark("begin");
   }
   at.is_recording = false;
-  expect(at.context->stop_recording(), "stop a recording");
+  expect(at.context->reports().stop_recording(), "stop a recording");
   std::filesystem::remove(path);
 }
 
@@ -252,7 +252,7 @@ void Trial::reset(const Operation& o) {
   if (is_capturing()) return;
   destroy_graphs();
   if (o.flag == 0) {
-    const auto result = pool(pool_number(o)).reset();
+    const auto result = pool(pool_number(o)).streams().reset();
     const bool may_refuse = may_seem_capturing(pool_number(o));
     if (!result && result.error().code == ErrorCode::capture_active && may_refuse) return;
     if (!expect(result, "reset")) return;
@@ -269,7 +269,7 @@ void Trial::notice_reset() {
   open();
   for (Pool& each : pools_) {
     each.had_unannounced_capture = false;
-    expect(each.context->memory_info(), "memory_info after a reset");
+    expect(each.context->limits().memory_info(), "memory_info after a reset");
   }
   for (auto& [id, arena] : arenas_) arena.users.clear();
   for (auto next = memory_.begin(); next != memory_.end();) {

@@ -61,7 +61,7 @@ Result<DevicePtr> Trial::request(const Operation& o, Stream* stream) {
   }
   request.arena = find_arena(o.arena)->id;
   request.one_chunk = false;
-  return pool(number).allocate_in_arena(request);
+  return pool(number).allocate(request);
 }
 
 bool Trial::is_new(std::uint64_t id) const {
@@ -103,7 +103,7 @@ void Trial::refuse(const Operation& o, Bytes whole_pages, const Error& error, By
   Reference::Refused refused{
       pool_number(o), whole_pages, !may_seem_capturing(pool_number(o)), {}, 0};
   for (std::size_t number = 0; number < pools_.size(); ++number)
-    refused.chunks.push_back(pool(number).layout().chunks);
+    refused.chunks.push_back(pool(number).reports().layout().chunks);
   for (const AddressRange& chunk : refused.chunks[refused.pool])
     refused.trapped_before = std::max(refused.trapped_before, 2 * made_before * chunk.size);
   const std::string wrong = reference_.refuse(refused, error);
@@ -115,12 +115,12 @@ void Trial::try_allocate(const Operation& o) {
   if (o.bytes == 0 || !is_new(o.id) || (o.stream != kNoStream && stream == nullptr)) return;
   DevicePtr ptr{};
   context::Context& from = pool(pool_number(o));
-  const observe::Statistics before = from.statistics();
+  const observe::Statistics before = from.reports().statistics();
   on_thread_of(o, stream, [&] {
     ptr = stream != nullptr ? from.allocate_if_ready(o.bytes, 0, stream->handle)
                             : from.allocate_if_ready(o.bytes, 0);
   });
-  check_prompt(before, from.statistics());
+  check_prompt(before, from.reports().statistics());
   if (!is_null(ptr)) take_over(o.id, o, stream, ptr, o.bytes);
 }
 
@@ -307,9 +307,9 @@ void Trial::try_free(const Operation& o) {
   if (const Stream* const stream = work_stream(*memory)) read_on(*memory, *stream);
   bool is_freed = false;
   context::Context& from = pool(memory->pool);
-  const observe::Statistics before = from.statistics();
+  const observe::Statistics before = from.reports().statistics();
   on(*home, [&] { is_freed = from.deallocate_if_ready(memory->ptr, home->handle); });
-  check_prompt(before, from.statistics());
+  check_prompt(before, from.reports().statistics());
   if (is_freed) note_freed(o.id, State::pending, home);
 }
 

@@ -161,11 +161,11 @@ class Crew {
       expect(sim_.device_primary_ctx_reset(static_cast<int>(number)) == CuResult::success,
              "reset by somebody else");
     } else {
-      const auto result = at.pool->reset();
+      const auto result = at.pool->streams().reset();
       expect(result.ok(), result ? "" : result.error().message.c_str());
     }
     enter(number);
-    expect(at.pool->memory_info().ok(), "memory_info after a reset");
+    expect(at.pool->limits().memory_info().ok(), "memory_info after a reset");
     const StreamHandle home = new_stream();
     for (Loan loan : at.exchange.take_all()) {
       if (!at.pool->query(loan.ptr)) {
@@ -188,14 +188,14 @@ class Crew {
       expect(sim_.ctx_set_current(at.context) == CuResult::success, "set current");
       while (const auto loan = at.exchange.take())
         expect(at.pool->deallocate(loan->ptr, std::nullopt).ok(), "free");
-      while (const auto lease = at.leases.take()) at.pool->end_lease(lease->id, lease->kept);
+      while (const auto lease = at.leases.take()) at.pool->sharing().end_lease(lease->id, lease->kept);
       sim_.run_until_idle();
-      expect(at.pool->synchronize().ok(), "synchronize");
-      expect(at.pool->trim(0).ok(), "trim");
-      const std::string broken = at.pool->validate();
+      expect(at.pool->streams().synchronize().ok(), "synchronize");
+      expect(at.pool->limits().trim(0).ok(), "trim");
+      const std::string broken = at.pool->reports().validate();
       expect(broken.empty(), broken.c_str());
-      expect(at.pool->statistics().live_allocations == 0, "allocations are left");
-      expect(at.pool->statistics().leased_bytes == 0, "leases are left");
+      expect(at.pool->reports().statistics().live_allocations == 0, "allocations are left");
+      expect(at.pool->reports().statistics().leased_bytes == 0, "leases are left");
       at.pool.reset();
     }
     const driver::sim::Census census = sim_.census();

@@ -166,7 +166,7 @@ class Crew::Worker {
     const auto loan = draw_mine();
     if (!loan) return;
     Watchdog::doing("share");
-    const auto shared = pool().share({loan->ptr, loan->bytes});
+    const auto shared = pool().sharing().share({loan->ptr, loan->bytes});
     if (!shared)
       crew_.expect(shared.error().code == ErrorCode::unsupported, shared.error().message.c_str());
     if (shared) lease(*loan, shared.value().share);
@@ -175,13 +175,13 @@ class Crew::Worker {
   }
 
   void lease(const Loan& loan, context::ShareId id) {
-    const auto leased = pool().lease(id, 0, loan.bytes);
+    const auto leased = pool().sharing().lease(id, 0, loan.bytes);
     crew_.expect(leased.ok(), "a lease of live memory");
     if (!leased) return;
     const auto ended = below(2) == 0 ? context::Holder::handle : context::Holder::importer;
     const auto kept =
         ended == context::Holder::handle ? context::Holder::importer : context::Holder::handle;
-    pool().end_lease(id, ended);
+    pool().sharing().end_lease(id, ended);
     device_.leases.give({loan, id, kept, leased.value().chunks.front().handle});
   }
 
@@ -195,12 +195,12 @@ class Crew::Worker {
     read(lease->of);
     wait(own);  // an importer is done with the memory when it says so
     if (lease->kept == context::Holder::handle) {
-      const auto leased = pool().lease(lease->id, 0, lease->of.bytes);
+      const auto leased = pool().sharing().lease(lease->id, 0, lease->of.bytes);
       crew_.expect(leased && leased.value().chunks.front().handle == lease->first_chunk,
                    "another chunk than before");
-      if (leased) pool().end_lease(lease->id, context::Holder::importer);
+      if (leased) pool().sharing().end_lease(lease->id, context::Holder::importer);
     }
-    pool().end_lease(lease->id, lease->kept);
+    pool().sharing().end_lease(lease->id, lease->kept);
   }
 
   void free_taken() {
@@ -242,7 +242,7 @@ class Crew::Worker {
   void capture() {
     Watchdog::doing("capture");
     const StreamHandle captured = crew_.new_stream();
-    crew_.expect(pool().capture_begin().ok(), "capture_begin");
+    crew_.expect(pool().streams().capture_begin().ok(), "capture_begin");
     const auto mode = static_cast<driver::CaptureMode>(below(3));
     crew_.expect(sim().stream_begin_capture(captured, mode) == CuResult::success,
                  "begin a capture");
@@ -260,7 +260,7 @@ class Crew::Worker {
     driver::GraphHandle graph{};
     crew_.expect(sim().stream_end_capture(captured, graph) == CuResult::success,
                  "a capture was broken");
-    crew_.expect(pool().capture_end().ok(), "capture_end");
+    crew_.expect(pool().streams().capture_end().ok(), "capture_end");
     driver::GraphExecHandle exec{};
     if (sim().graph_instantiate(graph, exec) != CuResult::success) return;
     if (sim().graph_launch(exec, stream()) == CuResult::success) sim().graph_exec_destroy(exec);
@@ -271,15 +271,15 @@ class Crew::Worker {
   void rare(std::uint64_t what) {
     Watchdog::doing("trim, validate, synchronize, ask or compute");
     if (what == 94) {
-      crew_.expect(pool().trim(below(64) * kMiB).ok(), "trim");
+      crew_.expect(pool().limits().trim(below(64) * kMiB).ok(), "trim");
     } else if (what == 95) {
-      const std::string broken = pool().validate();
+      const std::string broken = pool().reports().validate();
       crew_.expect(broken.empty(), broken.c_str());
     } else if (what == 96) {
-      const auto result = pool().synchronize();
+      const auto result = pool().streams().synchronize();
       crew_.expect(result || result.error().code == ErrorCode::capture_active, "synchronize");
     } else if (what == 97) {
-      crew_.expect(pool().memory_info().ok(), "memory_info");
+      crew_.expect(pool().limits().memory_info().ok(), "memory_info");
     } else {
       sim().advance_host_ns(below(100'000));
     }

@@ -34,7 +34,7 @@ void World::operator()(const BeginCapture& o) {
   if (!o.is_announced) stream.bound.reset();
   if (o.is_announced)
     for (context::Context* const pool : pools_of(number))
-      expect(pool->capture_begin(), "capture_begin");
+      expect(pool->streams().capture_begin(), "capture_begin");
   expect(sim_.stream_begin_capture(stream.handle, o.mode), "begin a capture");
   stream.capture = Capture{next_key_++, o.is_announced};
   if (!o.is_announced) at.had_unannounced_capture = true;
@@ -47,7 +47,7 @@ void World::end_capture(std::size_t number, Stream& stream, bool is_kept) {
   expect(sim_.stream_end_capture(stream.handle, made.graph), "end a capture");
   if (stream.capture->is_announced)
     for (context::Context* const pool : pools_of(number))
-      expect(pool->capture_end(), "capture_end");
+      expect(pool->streams().capture_end(), "capture_end");
   stream.capture.reset();
   if (!failure_.empty()) return;
   if (!is_kept) return destroy(made, false);
@@ -123,12 +123,12 @@ void World::settle_captures(std::size_t number) {
 
 void World::operator()(const Trim& o) {
   context::Context& pool = *device(o.device).pool;
-  if (!expect(pool.trim(o.bytes_to_keep), "trim")) return;
-  expect(pool.memory_info(), "memory_info");
+  if (!expect(pool.limits().trim(o.bytes_to_keep), "trim")) return;
+  expect(pool.limits().memory_info(), "memory_info");
 }
 
 void World::operator()(const Preallocate& o) {
-  const auto result = device(o.device).pool->preallocate(o.bytes);
+  const auto result = device(o.device).pool->limits().preallocate(o.bytes);
   if (!result && result.error().code != ErrorCode::out_of_memory &&
       result.error().code != ErrorCode::unsupported)
     fail("preallocate: " + result.error().message);
@@ -136,7 +136,7 @@ void World::operator()(const Preallocate& o) {
 
 void World::operator()(const SetCapacity& o) {
   device(o.device).capacity = o.bytes;
-  device(o.device).pool->set_capacity(o.bytes);
+  device(o.device).pool->limits().set_capacity(o.bytes);
 }
 
 // Waiting for a whole context is not for times of capture, wherever the thread captures.
@@ -144,7 +144,7 @@ void World::operator()(const Synchronize& o) {
   for (const Device& each : devices_)
     if (&each != &device(o.device) && is_capturing(each)) return;
   Device& at = device(o.device);
-  const auto result = at.pool->synchronize();
+  const auto result = at.pool->streams().synchronize();
   if (is_capturing(at) == result.ok() && (result || !at.had_unannounced_capture))
     fail(result ? "synchronize during a capture" : "synchronize: " + result.error().message);
   if (!result && result.error().code != ErrorCode::capture_active)
@@ -159,7 +159,7 @@ void World::operator()(const Reset& o) {
   Device& at = devices_[number];
   destroy_graphs(number);
   if (!o.is_foreign) {
-    const auto result = at.pool->reset();
+    const auto result = at.pool->streams().reset();
     if (!result && result.error().code == ErrorCode::capture_active && at.had_unannounced_capture)
       return;
     if (expect(result, "reset")) notice_reset(number, true);
@@ -183,7 +183,7 @@ void World::notice_reset(std::size_t number, bool keeps_contents) {
   for (Shared& shared : shared_)
     if (shared.device == number && !keeps_contents) shared.content.reset();
   if (has_drivers_pool() || next_key_ % 2 == 0) {
-    expect(at.pool->memory_info(), "memory_info after a reset");
+    expect(at.pool->limits().memory_info(), "memory_info after a reset");
     for (const Stream& stream : dead)
       if (stream.bound != nullptr && stream.bound->allocate(kFirstInCapture, 0))
         fail("a dead bound stream allocates");

@@ -147,9 +147,9 @@ World::InUse World::in_use(const Device& at) const {
   std::vector<AddressRange> ranges;
   for (const std::uint64_t number : cut_pages)
     ranges.push_back({DevicePtr{number * page()}, page()});
-  for (const observe::RegionSnapshot& region : at.pool->snapshot().regions)
+  for (const observe::RegionSnapshot& region : at.pool->reports().snapshot().regions)
     if (region.kind == ' ' && !region.small_allocations) ranges.push_back(region.range);
-  for (const AddressRange& chunk : at.pool->layout().chunks) {
+  for (const AddressRange& chunk : at.pool->reports().layout().chunks) {
     used.largest = std::max(used.largest, chunk.size);
     if (std::any_of(ranges.begin(), ranges.end(),
                     [&](const AddressRange& range) { return range.overlaps(chunk); }))

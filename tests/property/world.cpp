@@ -84,7 +84,7 @@ World::World(const Scene& scene)
     devices_[number].pool = std::move(created).value();
     devices_[number].capacity = scene.config.capacity;
     if (scene.frees_when_short)
-      devices_[number].pool->set_out_of_memory_callback(
+      devices_[number].pool->limits().out_of_memory_callbacks().set(
           [this](const context::OutOfMemory&) { return frees_one(); });
   }
 }
@@ -244,7 +244,7 @@ void World::run(const Operation& operation) {
 void World::check() {
   for (const Device& each : devices_)
     if (each.pool != nullptr)
-      if (std::string broken = each.pool->validate(); !broken.empty()) fail("invariant: " + broken);
+      if (std::string broken = each.pool->reports().validate(); !broken.empty()) fail("invariant: " + broken);
   if (sim_.hazard_count() > 0) fail("hazard: " + sim_.hazards().front().describe());
   if (misread_ > 0) fail(fmt::format("{} kernels read what nobody had written", misread_));
   check_shared();
@@ -276,7 +276,7 @@ void World::finish() {
     context::Context& pool = *devices_[number].pool;
     const auto last = pool.allocate({1, 0, std::nullopt});  // takes in what was freed deferred
     if (last) expect(pool.deallocate(last.value(), std::nullopt), "deallocate");
-    const observe::Statistics now = pool.statistics();
+    const observe::Statistics now = pool.reports().statistics();
     if (!ends_held && now.live_allocations != 0)
       fail(fmt::format("{} allocations are left after all were freed", now.live_allocations));
     if (!ends_held && (now.live_bytes | now.allocated_bytes) != 0)

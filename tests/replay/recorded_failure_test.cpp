@@ -31,7 +31,7 @@ std::size_t run_out_of_memory(const std::string& path) {
   EXPECT_EQ(sim.stream_create(driver::StreamFlags::non_blocking, stream),
             driver::CuResult::success);
   auto pool = context::Context::create(sim, 0, {});
-  EXPECT_TRUE(pool.value()->start_recording(path, {}).ok());
+  EXPECT_TRUE(pool.value()->reports().start_recording(path, {}).ok());
   std::vector<DevicePtr> live;
   while (true) {
     const auto ptr = pool.value()->allocate({6 * kMiB + 1000, 0, stream});
@@ -41,7 +41,7 @@ std::size_t run_out_of_memory(const std::string& path) {
   EXPECT_GT(live.size(), 4U);
   EXPECT_TRUE(pool.value()->deallocate(live.back(), stream).ok());
   EXPECT_TRUE(pool.value()->allocate({100, 0, stream}).ok());
-  const auto stopped = pool.value()->stop_recording();
+  const auto stopped = pool.value()->reports().stop_recording();
   EXPECT_TRUE(stopped.ok()) << stopped.error().message;
   return live.size();
 }

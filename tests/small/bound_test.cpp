@@ -21,13 +21,13 @@ class BoundStreams : public SmallTest {
   DevicePtr allocate(context::BoundStream& bound, Bytes bytes, Bytes alignment = 0) {
     const auto made = bound.allocate(bytes, alignment);
     EXPECT_TRUE(made.ok()) << message_of(made);
-    EXPECT_EQ(world.pool().validate(), "");
+    EXPECT_EQ(world.pool().reports().validate(), "");
     return made ? made.value() : DevicePtr{};
   }
   void deallocate(context::BoundStream& bound, DevicePtr ptr) {
     const auto freed = bound.deallocate(ptr);
     EXPECT_TRUE(freed.ok()) << message_of(freed);
-    EXPECT_EQ(world.pool().validate(), "");
+    EXPECT_EQ(world.pool().reports().validate(), "");
   }
   // Each was freed and allocated again, so that the stream has been warm.
   std::vector<DevicePtr> one_of_each_size(context::BoundStream& bound) {
@@ -122,7 +122,7 @@ TEST_P(BoundStreams, whose_captures_are_announced_take_part_in_them) {
   const DevicePtr before = allocate(*bound, 5000);
   world.use(before, 5000, a, kLongNs);
   deallocate(*bound, before);
-  ASSERT_TRUE(world.pool().capture_begin().ok());
+  ASSERT_TRUE(world.pool().streams().capture_begin().ok());
   begin_capture(world, a, CaptureMode::relaxed);
   EXPECT_TRUE(is_null(bound->try_allocate(5000, 0)));
   const DevicePtr captured = allocate(*bound, 5000);
@@ -131,7 +131,7 @@ TEST_P(BoundStreams, whose_captures_are_announced_take_part_in_them) {
   world.use(captured, 5000, a);
   deallocate(*bound, captured);
   const GraphHandle graph = end_capture(world, a);
-  ASSERT_TRUE(world.pool().capture_end().ok());
+  ASSERT_TRUE(world.pool().streams().capture_end().ok());
   const DevicePtr after = allocate(*bound, 5000);
   EXPECT_NE(after, captured) << "that stays with the graph";
   world.use(after, 5000, a);
@@ -148,7 +148,7 @@ TEST_P(BoundStreams, are_dead_after_a_reset_of_ours) {
   for (const bool is_legacy : {false, true}) {
     auto bound = bind(world, is_legacy ? driver::kLegacyStream : world.stream());
     const std::vector<DevicePtr> live = one_of_each_size(*bound);
-    ASSERT_TRUE(world.pool().reset().ok());
+    ASSERT_TRUE(world.pool().streams().reset().ok());
     enter_again(world);
     const StreamHandle fresh = world.stream();
     for (std::size_t i = 0; i < live.size(); ++i) {

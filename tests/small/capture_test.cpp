@@ -40,7 +40,7 @@ TEST_P(SmallCapture,
     destroy(world, graph, exec);
     world.wait();
   }
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(world.statistics().mapped_bytes, 0u) << "what the graphs kept came back";
 }
 

@@ -108,7 +108,7 @@ TEST_F(Crowding, all_goes_back_when_all_is_freed) {
     all.push_back(world.allocate(kPage + static_cast<Bytes>(i) * 100'000, i % 2 ? a : b));
   for (std::size_t i = 0; i < all.size(); ++i) world.deallocate(all[i], i % 2 ? a : b);
   world.wait();
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(world.statistics().mapped_bytes, 0u);
 }
 
@@ -152,7 +152,7 @@ TEST_F(Crowding, random_programs_hold_little_more_than_they_use) {
     all.emplace_back(made.value(), bytes);
     most = std::max(most, live += bytes);
   }
-  EXPECT_EQ(world.pool().validate(), "");
+  EXPECT_EQ(world.pool().reports().validate(), "");
   EXPECT_LE(world.statistics().peak_mapped_bytes, most / 100 * 120);
 }
 

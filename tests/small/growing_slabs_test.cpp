@@ -43,7 +43,7 @@ TEST_P(GrowingSlabs, every_block_is_known_by_all_its_addresses) {
     }
   std::uint64_t live = 0;
   Bytes asked = 0;
-  for (const auto& region : world.pool().snapshot().regions) {
+  for (const auto& region : world.pool().reports().snapshot().regions) {
     live += region.small_allocations.value_or(0);
     asked += region.requested;
   }
@@ -104,7 +104,7 @@ TEST_P(GrowingSlabs, nothing_stays_when_all_of_it_is_freed) {
       if (!is_null(blocks[i])) world.deallocate(std::exchange(blocks[i], DevicePtr{}), a);
   EXPECT_EQ(world.statistics().live_bytes, 0u);
   world.wait();
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(world.statistics().mapped_bytes, 0u);
 }
 

@@ -52,7 +52,7 @@ TEST_P(Many, requests_are_all_or_none) {
       ASSERT_TRUE(world.pool().allocate_many(sizes, a, made).ok());
       ASSERT_TRUE(world.pool().deallocate_many(made, a).ok());
     }
-    world.pool().set_capacity(8 * kPage);
+    world.pool().limits().set_capacity(8 * kPage);
     sizes[failing] = 100 * kPage;
     std::fill(made.begin(), made.end(), DevicePtr{7});
     const observe::Statistics before = world.statistics();
@@ -62,24 +62,24 @@ TEST_P(Many, requests_are_all_or_none) {
     EXPECT_EQ(after.live_allocations, before.live_allocations);
     EXPECT_EQ(after.live_bytes, before.live_bytes);
     EXPECT_EQ(after.allocated_bytes, before.allocated_bytes);
-    EXPECT_EQ(world.pool().validate(), "");
-    world.pool().set_capacity(std::nullopt);
+    EXPECT_EQ(world.pool().reports().validate(), "");
+    world.pool().limits().set_capacity(std::nullopt);
     world.wait();
-    ASSERT_TRUE(world.pool().trim(0).ok());
+    ASSERT_TRUE(world.pool().limits().trim(0).ok());
     EXPECT_EQ(world.statistics().mapped_bytes, 0u);
   }
 }
 
 TEST_P(Many, requests_are_none_when_the_callback_throws) {
-  world.pool().set_capacity(8 * kPage);
-  world.pool().set_out_of_memory_callback(
+  world.pool().limits().set_capacity(8 * kPage);
+  world.pool().limits().out_of_memory_callbacks().set(
       [](const context::OutOfMemory&) -> bool { throw std::runtime_error("spill failed"); });
   const std::vector<Bytes> sizes{kPage, 5000, 100 * kPage};
   std::vector<DevicePtr> made(sizes.size(), DevicePtr{7});
   EXPECT_THROW(static_cast<void>(world.pool().allocate_many(sizes, a, made)), std::runtime_error);
   EXPECT_EQ(std::count(made.begin(), made.end(), DevicePtr{}), 3) << "nothing to free";
   EXPECT_EQ(world.statistics().live_allocations, 0u);
-  EXPECT_EQ(world.pool().validate(), "");
+  EXPECT_EQ(world.pool().reports().validate(), "");
 }
 
 TEST_P(Many, frees_go_on_after_a_bad_pointer_and_name_the_first) {
@@ -94,7 +94,7 @@ TEST_P(Many, frees_go_on_after_a_bad_pointer_and_name_the_first) {
     expect_error(world.pool().deallocate_many(all, stream), ErrorCode::invalid_pointer,
                  {hex(inside)});
     EXPECT_EQ(world.statistics().live_allocations, 0u);
-    EXPECT_EQ(world.pool().validate(), "");
+    EXPECT_EQ(world.pool().reports().validate(), "");
     world.wait();
   }
   EXPECT_EQ(world.statistics().caller_mistakes, 6u);

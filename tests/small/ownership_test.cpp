@@ -17,7 +17,7 @@ class Ownership : public SmallTest {
     const observe::Statistics after = world.statistics();
     EXPECT_EQ(after.caller_mistakes, before.caller_mistakes + 1);
     EXPECT_EQ(changes(before, after), "");
-    EXPECT_EQ(world.pool().validate(), "");
+    EXPECT_EQ(world.pool().reports().validate(), "");
   }
   void expect_bad_free(DevicePtr ptr, pool::Stream stream, const std::string& words = "") {
     expect_mistake(
@@ -80,7 +80,7 @@ TEST_P(Ownership, a_freed_address_is_nobodys_wherever_it_is_kept) {
     expect_unknown(ptr + bytes / 2);
     world.wait();
     expect_unknown(ptr);  // recalled
-    ASSERT_TRUE(world.pool().trim(0).ok());
+    ASSERT_TRUE(world.pool().limits().trim(0).ok());
     expect_unknown(ptr);  // unmapped
   }
 }
@@ -118,7 +118,7 @@ TEST_P(Ownership, a_second_free_is_refused_after_the_memory_left_the_streams_han
     world.deallocate(ptr, a);
     world.wait();  // recalls
     expect_bad_free(ptr, a);
-    ASSERT_TRUE(world.pool().trim(0).ok());
+    ASSERT_TRUE(world.pool().limits().trim(0).ok());
     expect_bad_free(ptr, a);
     expect_bad_free(ptr, std::nullopt);
   }

@@ -112,7 +112,7 @@ TEST_P(Placement, pages_of_other_sizes_are_cut_too) {
       }
     for (const DevicePtr ptr : live) large.deallocate(ptr, stream);
     large.wait();
-    ASSERT_TRUE(large.pool().trim(0).ok());
+    ASSERT_TRUE(large.pool().limits().trim(0).ok());
     EXPECT_EQ(large.statistics().mapped_bytes, 0u);
   }
 }

@@ -8,7 +8,7 @@ class SmallReset : public SmallTest {
  protected:
   void reset(bool is_by_us) {
     if (is_by_us) {
-      ASSERT_TRUE(world.pool().reset().ok());
+      ASSERT_TRUE(world.pool().streams().reset().ok());
     } else {
       world.sim().run_until_idle();
       ASSERT_EQ(world.sim().device_primary_ctx_reset(0), CuResult::success);
@@ -166,7 +166,7 @@ TEST_P(SmallReset, many_resets_leave_no_timelines_and_no_memory_behind) {
     world.deallocate(left, std::nullopt);
   }
   world.wait();
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(world.statistics().mapped_bytes, 0u);
   EXPECT_LE(world.statistics().timelines, 2u);
 }

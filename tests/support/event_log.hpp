@@ -24,9 +24,9 @@ class EventLog {
  public:
   explicit EventLog(context::Context& pool, report::EventKinds kinds = kEveryKind)
       : pool_(pool), hears_of_arenas_((kinds & report::bit_of(EventKind::arena_grow)) != 0) {
-    id_ = pool.add_event_callback(kinds, [this](const Event& event) { note(event); });
+    id_ = pool.reports().add_event_callback(kinds, [this](const Event& event) { note(event); });
   }
-  ~EventLog() { EXPECT_TRUE(pool_.remove_event_callback(id_).ok()); }
+  ~EventLog() { EXPECT_TRUE(pool_.reports().remove_event_callback(id_).ok()); }
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
 

@@ -38,7 +38,7 @@ class PoolObserver {
       wrong = look();
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
-    pool_.set_capacity(capacity_);
+    pool_.limits().set_capacity(capacity_);
     if (is_recording_) wrong += switch_recording();
     std::remove(recording_.c_str());
     return wrong;
@@ -47,28 +47,28 @@ class PoolObserver {
  private:
   std::string look() {
     switch (random_() % 8) {
-      case 0: return said(pool_.trim(0));
-      case 1: return said(pool_.trim(random_() % 512 * kMiB));
-      case 2: pool_.set_capacity((64 + random_() % 512) * kMiB); return "";
-      case 3: pool_.set_capacity(capacity_); return "";
-      case 4: return observe::to_text(pool_.snapshot()).empty() ? "an empty dump" : "";
+      case 0: return said(pool_.limits().trim(0));
+      case 1: return said(pool_.limits().trim(random_() % 512 * kMiB));
+      case 2: pool_.limits().set_capacity((64 + random_() % 512) * kMiB); return "";
+      case 3: pool_.limits().set_capacity(capacity_); return "";
+      case 4: return observe::to_text(pool_.reports().snapshot()).empty() ? "an empty dump" : "";
       case 5: return look_at_statistics();
       case 6: return switch_recording();
-      default: return random_() % 2 == 0 ? pool_.validate() : synchronize();
+      default: return random_() % 2 == 0 ? pool_.reports().validate() : synchronize();
     }
   }
   std::string look_at_statistics() {
-    const observe::Statistics now = pool_.statistics();
-    if (random_() % 2 == 0) pool_.reset_peaks();
+    const observe::Statistics now = pool_.reports().statistics();
+    if (random_() % 2 == 0) pool_.reports().reset_peaks();
     return now.live_bytes <= now.peak_live_bytes ? "" : "more is live than the peak";
   }
   std::string synchronize() {
-    const auto done = pool_.synchronize();
+    const auto done = pool_.streams().synchronize();
     return !done && done.error().code == ErrorCode::capture_active ? "" : said(done);
   }
   std::string switch_recording() {
     is_recording_ = !is_recording_;
-    return said(is_recording_ ? pool_.start_recording(recording_) : pool_.stop_recording());
+    return said(is_recording_ ? pool_.reports().start_recording(recording_) : pool_.reports().stop_recording());
   }
   template <typename T>
   static std::string said(const Result<T>& result) {

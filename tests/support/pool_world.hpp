@@ -62,7 +62,7 @@ class PoolWorld {
   }
   ~PoolWorld() {
     if (pool_ == nullptr) return;
-    EXPECT_EQ(pool_->validate(), "");
+    EXPECT_EQ(pool_->reports().validate(), "");
     check_hazards();
     faults_.clear_plan();
     pool_.reset();
@@ -94,13 +94,13 @@ class PoolWorld {
   DevicePtr allocate(Bytes bytes, pool::Stream stream, Bytes alignment = 0) {
     auto result = pool_->allocate({bytes, alignment, stream});
     EXPECT_TRUE(result.ok()) << (result ? "" : result.error().message);
-    EXPECT_EQ(pool_->validate(), "");
+    EXPECT_EQ(pool_->reports().validate(), "");
     return result ? result.value() : DevicePtr{};
   }
   void deallocate(DevicePtr ptr, pool::Stream stream) {
     const auto result = pool_->deallocate(ptr, stream);
     EXPECT_TRUE(result.ok()) << (result ? "" : result.error().message);
-    EXPECT_EQ(pool_->validate(), "");
+    EXPECT_EQ(pool_->reports().validate(), "");
   }
   // A kernel on `stream` that writes the whole range for `duration_ns`.
   void use(DevicePtr ptr, Bytes bytes, StreamHandle stream, std::uint64_t duration_ns = 1000) {
@@ -110,10 +110,10 @@ class PoolWorld {
     kernel.accesses = {{{ptr, bytes}, driver::sim::MemoryAccess::Kind::write}};
     EXPECT_EQ(sim_.launch(kernel, stream), driver::CuResult::success);
   }
-  void wait() { EXPECT_TRUE(pool_->synchronize().ok()); }
+  void wait() { EXPECT_TRUE(pool_->streams().synchronize().ok()); }
   // The pool after its zombies were swept, in units of `unit` (default: pages).
-  std::string picture() const { return observe::picture(pool_->snapshot()); }
-  observe::Statistics statistics() const { return pool_->statistics(); }
+  std::string picture() const { return observe::picture(pool_->reports().snapshot()); }
+  observe::Statistics statistics() const { return pool_->reports().statistics(); }
   void check_hazards() {
     sim_.run_until_idle();
     EXPECT_EQ(sim_.hazard_count(), 0u)

@@ -8,32 +8,32 @@ namespace vpmm::test {
 using pool::ArenaId;
 
 inline ArenaId make_arena(PoolWorld& world, const arena::ArenaOptions& options = {}) {
-  const auto arena = world.pool().create_arena(options);
+  const auto arena = world.pool().arenas().create(options);
   EXPECT_TRUE(arena.ok()) << message_of(arena);
   return arena ? arena.value() : ArenaId{};
 }
 inline DevicePtr allocate_in(PoolWorld& world, ArenaId arena, Bytes bytes, pool::Stream stream,
                              Bytes alignment = 0) {
-  const auto result = world.pool().allocate_in_arena({bytes, alignment, stream, arena});
+  const auto result = world.pool().allocate({bytes, alignment, stream, arena});
   EXPECT_TRUE(result.ok()) << message_of(result);
-  EXPECT_EQ(world.pool().validate(), "");
+  EXPECT_EQ(world.pool().reports().validate(), "");
   return result ? result.value() : DevicePtr{};
 }
 inline DevicePtr allocate_at(PoolWorld& world, ArenaId arena, AddressRange place,
                              pool::Stream stream) {
-  const auto result = world.pool().allocate_at(arena, place, stream);
+  const auto result = world.pool().arenas().allocate_at(arena, place, stream);
   EXPECT_TRUE(result.ok()) << message_of(result);
-  EXPECT_EQ(world.pool().validate(), "");
+  EXPECT_EQ(world.pool().reports().validate(), "");
   return result ? result.value() : DevicePtr{};
 }
 inline void pin(PoolWorld& world, ArenaId arena) {
-  const auto pinned = world.pool().pin_arena(arena);
+  const auto pinned = world.pool().arenas().pin(arena);
   EXPECT_TRUE(pinned.ok()) << message_of(pinned);
 }
 inline Bytes trim(PoolWorld& world, ArenaId arena) {
-  const auto released = world.pool().trim_arena(arena);
+  const auto released = world.pool().arenas().trim(arena);
   EXPECT_TRUE(released.ok()) << message_of(released);
-  EXPECT_EQ(world.pool().validate(), "");
+  EXPECT_EQ(world.pool().reports().validate(), "");
   return released ? released.value() : 0;
 }
 // --- memory of the user's, for arenas that are external ---
@@ -48,20 +48,20 @@ inline void free_user_memory(PoolWorld& world, AddressRange memory) {
   EXPECT_EQ(world.sim().mem_free(memory.begin), driver::CuResult::success);
 }
 inline void add_memory(PoolWorld& world, ArenaId arena, AddressRange memory) {
-  const auto added = world.pool().add_to_arena(arena, memory);
+  const auto added = world.pool().arenas().add(arena, memory);
   EXPECT_TRUE(added.ok()) << message_of(added);
-  EXPECT_EQ(world.pool().validate(), "");
+  EXPECT_EQ(world.pool().reports().validate(), "");
 }
 inline AddressRange take_memory(PoolWorld& world, ArenaId arena) {
-  const auto taken = world.pool().take_from_arena(arena);
+  const auto taken = world.pool().arenas().take(arena);
   EXPECT_TRUE(taken.ok()) << message_of(taken);
-  EXPECT_EQ(world.pool().validate(), "");
+  EXPECT_EQ(world.pool().reports().validate(), "");
   return taken ? taken.value() : AddressRange{};
 }
 inline void release(PoolWorld& world, ArenaId arena) {
-  const auto released = world.pool().release_arena(arena);
+  const auto released = world.pool().arenas().release(arena);
   EXPECT_TRUE(released.ok()) << message_of(released);
-  EXPECT_EQ(world.pool().validate(), "");
+  EXPECT_EQ(world.pool().reports().validate(), "");
 }
 
 }  // namespace vpmm::test

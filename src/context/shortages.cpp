@@ -1,16 +1,19 @@
-// context: looking at a pool whose request has failed for want of memory.
+// context: describing a pool whose request has failed for want of memory.
+#include "context/shortages.hpp"
+
 #include <algorithm>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
 #include "base/quantity.hpp"
-#include "context/visit.hpp"
 #include "observe/log.hpp"
-#include "report/shortage_report.hpp"
+#include "report/tags.hpp"
 
 namespace vpmm::context {
+
 namespace {
 
 std::string name_of_tag(std::uint32_t tag) {
@@ -43,16 +46,16 @@ void count(report::Holding& holder, std::string name, Bytes bytes) {
 }  // namespace
 
 // What is the pool's: nothing of an external arena.
-void DeviceContext::add_holders(report::Shortage& shortage) const {
+void Shortages::add_holders(report::Shortage& shortage) const {
   Set<DevicePtr> external;
-  arenas_.for_each_external([&](DevicePtr stretch) VPMM_REQUIRES(pool_lock) {
-    arenas_.for_each_block_around(stretch, [&](const arena::Block& block, bool /*is_pinned*/) {
-      external.insert(block.range.begin);
-    });
+  parts_.arenas.for_each_external([&](DevicePtr stretch) VPMM_REQUIRES(pool_lock) {
+    parts_.arenas.for_each_block_around(
+        stretch,
+        [&](const arena::Block& block, bool /*is_pinned*/) { external.insert(block.range.begin); });
   });
   std::map<std::uint32_t, report::Holding> by_tag;
   std::map<std::uint64_t, report::Holding> by_stream;
-  for (const report::LayoutBlock& block : drawn_layout().blocks) {
+  for (const report::LayoutBlock& block : drawing_.layout().blocks) {
     if (block.state != region::RegionState::allocated || external.contains(block.range.begin))
       continue;
     count(shortage.live, "live", block.requested);
@@ -64,7 +67,7 @@ void DeviceContext::add_holders(report::Shortage& shortage) const {
   shortage.by_stream = sorted(by_stream);
 }
 
-void DeviceContext::add_pending(report::Shortage& shortage) const {
+void Shortages::add_pending(report::Shortage& shortage) const {
   std::map<std::uint64_t, report::Holding> by_timeline;
   device_.timelines.for_each([&](const time::Timeline& timeline) VPMM_REQUIRES(pool_lock) {
     if (device_.pool == nullptr) return;
@@ -77,10 +80,9 @@ void DeviceContext::add_pending(report::Shortage& shortage) const {
   shortage.pending_on = sorted(by_timeline);
 }
 
-report::Shortage DeviceContext::look_at_shortage(const pool::Request& request,
-                                                 const std::string& reason) const {
+report::Shortage Shortages::look_at(const pool::Request& request, const std::string& reason) const {
   report::Shortage shortage;
-  const observe::Statistics now = figures();
+  const observe::Statistics now = figures_.now();
   shortage.requested = request.bytes;
   // A request beyond any address space is not rounded: the sum could be beyond the type.
   shortage.taken = request.bytes > pool::kAddressSpace ? request.bytes
@@ -91,24 +93,24 @@ report::Shortage DeviceContext::look_at_shortage(const pool::Request& request,
   shortage.is_one_chunk = request.one_chunk;
   shortage.reason = reason;
   shortage.trapped = now.trapped_bytes;
-  shortage.movable = device_.pool == nullptr ? 0 : movable_bytes();
+  shortage.movable = device_.pool == nullptr ? 0 : figures_.movable_bytes();
   shortage.free = now.free_bytes;
   shortage.pending = now.pending_bytes;
   shortage.largest_free = now.largest_free_bytes;
   shortage.small_free = now.small_free_bytes;
   shortage.leased = now.leased_bytes;
-  shortage.parked = captures_.parked_bytes();
+  shortage.parked = parts_.captures.parked_bytes();
   shortage.quarantined = now.quarantined_bytes;
   shortage.mapped = now.mapped_bytes;
   shortage.mappings = now.mappings;
   shortage.max_mappings = device_.config.max_mappings;
-  shortage.capacity = footprint_.capacity();
+  shortage.capacity = parts_.footprint.capacity();
   shortage.prefer = device_.config.prefer;
-  shortage.is_capture_known = captures_.are_known();
-  if (const auto writer = recorder_.writer()) shortage.recording = writer->path();
+  shortage.is_capture_known = parts_.captures.are_known();
+  if (const auto writer = parts_.recorder.writer()) shortage.recording = writer->path();
   driver::MemInfo gpu;
   if (device_.driver.mem_get_info(gpu) == driver::CuResult::success) shortage.gpu = gpu;
-  shortage.arenas = arenas_.holdings();
+  shortage.arenas = parts_.arenas.holdings();
   add_pending(shortage);
   add_holders(shortage);
   return shortage;
@@ -116,13 +118,13 @@ report::Shortage DeviceContext::look_at_shortage(const pool::Request& request,
 
 // Of what it is when nobody could help any more; other threads may have changed it since the
 // request was refused. Where the process has no memory for a report the reason is all that is told.
-void DeviceContext::explain_shortage(const pool::Request& request, Error& error) noexcept {
+void Shortages::explain(const pool::Request& request, Error& error) noexcept {
   const std::string reason =
       std::exchange(error.message, message_of("out of device memory: {}", error.message));
   try {
-    Visit visit(*this);
+    Visit visit(entrance_);
     if (visit.status()) {
-      report::Shortage shortage = look_at_shortage(request, reason);
+      report::Shortage shortage = look_at(request, reason);
       shortage.stream = request.stream ? "a stream that is being captured" : "no stream";
       const Result<pool::Caller> caller =
           visit.identify(request.stream);  // asks no id where that breaks a capture

@@ -1,14 +1,17 @@
-// context: beginning and ending a recording, and what it says of the pool as a whole.
+// context: figures, pictures, listeners, and the beginning and end of a recording.
+#include "context/reports.hpp"
+
 #include <utility>
 
 #include "base/message.hpp"
 #include "base/scope_exit.hpp"
-#include "context/visit.hpp"
 #include "process/process_gate.hpp"
 #include "process/recordings.hpp"
-#include "settings/config.hpp"
+#include "process/summary.hpp"
+#include "report/tags.hpp"
 
 namespace vpmm::context {
+
 namespace {
 
 constexpr Bytes kLeastLimit = 64 * kKiB;
@@ -39,7 +42,66 @@ Result<observe::StackKinds> check(const std::string& path, const settings::Recor
 
 }  // namespace
 
-observe::RecordingHeader DeviceContext::header() const {
+std::uint64_t Reports::add_event_callback(report::EventKinds kinds,
+                                          report::EventCallback callback) {
+  const PoolLock lock(parts_.mutex);
+  const std::uint64_t id = parts_.recorder.add_listener(kinds, std::move(callback));
+  parts_.listeners_changed();
+  return id;
+}
+
+Result<void> Reports::remove_event_callback(std::uint64_t id) {
+  const PoolLock lock(parts_.mutex);
+  const bool is_there = parts_.recorder.remove_listener(id);
+  parts_.listeners_changed();
+  if (is_there) return {};
+  return Error{ErrorCode::invalid_argument,
+               message_of("no event callback of this pool has the number {}", id)};
+}
+
+void Reports::reset_peaks() {
+  const PoolLock lock(parts_.mutex);
+  parts_.footprint.reset_peaks();
+}
+
+// At exit a thread may be stuck inside a driver call, with the lock.
+void Reports::summarize() const noexcept {
+  if (!has_summary_) return;
+  if (!parts_.mutex.try_lock()) return;
+  try {
+    const PoolLock lock(parts_.mutex, std::adopt_lock);
+    const observe::Statistics now = figures_.now();
+    if (now.allocations + now.failed_allocations > 0)
+      process::print_summary(
+          process::summary(device_.primary.device(), now, parts_.footprint.capacity()));
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for the text
+  }
+}
+
+observe::Statistics Reports::statistics() const {
+  const PoolLock lock(parts_.mutex);
+  return figures_.now();
+}
+
+report::Layout Reports::layout() const {
+  const PoolLock lock(parts_.mutex);
+  return drawing_.layout();
+}
+
+observe::PoolSnapshot Reports::snapshot() const {
+  const PoolLock lock(parts_.mutex);
+  return drawing_.snapshot();
+}
+
+std::string Reports::validate() const {
+  const PoolLock lock(parts_.mutex);
+  if (std::string broken = device_.timelines.validate(); !broken.empty()) return broken;
+  if (std::string broken = parts_.arenas.validate(); !broken.empty()) return broken;
+  if (std::string broken = parts_.shares.validate(); !broken.empty()) return broken;
+  return device_.validate();
+}
+
+observe::RecordingHeader Reports::header() const {
   observe::RecordingHeader header;
   header.device = static_cast<std::uint32_t>(device_.primary.device());
   static_cast<void>(device_.inner.device_get_name(device_.primary.device(), header.device_name));
@@ -52,30 +114,10 @@ observe::RecordingHeader DeviceContext::header() const {
   return header;
 }
 
-std::vector<observe::LiveAllocation> DeviceContext::live_allocations() const {
-  std::vector<observe::LiveAllocation> live;
-  for (const report::LayoutBlock& block : drawn_layout().blocks) {
-    if (block.state != region::RegionState::allocated) continue;
-    observe::LiveAllocation allocation;
-    allocation.address = block.range.begin;
-    allocation.requested = block.requested;
-    allocation.taken = block.range.size;
-    allocation.arena = block.arena;
-    allocation.tag = block.tag;
-    if (block.stream_id != 0) {
-      allocation.stream = block.stream_id;
-      if (const auto handle = device_.timelines.handle_of(driver::StreamId{block.stream_id}))
-        allocation.stream_handle = static_cast<std::uint64_t>(*handle);
-    }
-    live.push_back(allocation);
-  }
-  return live;
-}
-
 // What lives is listed once warm calls are told of: those that run meanwhile may be in the list and
 // in the events, and the writer puts that right.
-Result<void> DeviceContext::start_recording(const std::string& path,
-                                            const settings::RecordOptions& options) {
+Result<void> Reports::start_recording(const std::string& path,
+                                      const settings::RecordOptions& options) {
   if (process::is_ending()) return process::ending_error();
   VPMM_TRY_ASSIGN(const observe::StackKinds stacks, check(path, options));
   observe::RecordingOptions how{header(), static_cast<std::uint32_t>(options.sample), options.limit,
@@ -84,12 +126,12 @@ Result<void> DeviceContext::start_recording(const std::string& path,
   const MutexLock one_at_a_time(starting_recordings_);
   report::CallLog* log = nullptr;
   {
-    const PoolLock lock(mutex_);
+    const PoolLock lock(parts_.mutex);
     // Before a file is replaced, perhaps the one that is being written.
-    if (recorder_.is_recording())
+    if (parts_.recorder.is_recording())
       return Error{ErrorCode::invalid_argument, "a recording is running already"};
-    how.header.capacity = footprint_.capacity();
-    log = &recorder_.provide_log();
+    how.header.capacity = parts_.footprint.capacity();
+    log = &parts_.recorder.provide_log();
   }
   log->set_stacks(stacks);
   const std::uint64_t now_ns = device_.driver.now_ns();
@@ -99,48 +141,43 @@ Result<void> DeviceContext::start_recording(const std::string& path,
   return begin_recording(writer, now_ns);
 }
 
-Result<void> DeviceContext::begin_recording(const std::shared_ptr<observe::TraceWriter>& writer,
-                                            std::uint64_t now_ns) {
-  const PoolLock lock(mutex_);
+Result<void> Reports::begin_recording(const std::shared_ptr<observe::TraceWriter>& writer,
+                                      std::uint64_t now_ns) {
+  const PoolLock lock(parts_.mutex);
   bool has_begun = false;
   const ScopeExit undo([&]() VPMM_REQUIRES(pool_lock) {
-    if (!has_begun) recorder_.stop();
-    front_.refresh();
+    if (!has_begun) parts_.recorder.stop();
+    parts_.listeners_changed();
   });
-  recorder_.start(writer);
-  front_.refresh();
-  VPMM_TRY(writer->begin(live_allocations(), now_ns));
+  parts_.recorder.start(writer);
+  parts_.listeners_changed();
+  VPMM_TRY(writer->begin(drawing_.live_allocations(), now_ns));
   has_begun = true;
-  sample_figures();
+  figures_.sample();
   return {};
 }
 
 // Frees that finalizers deferred happened while it ran. Where the device cannot be entered any more
 // they stay out.
-Result<void> DeviceContext::stop_recording() {
-  if (allocations_.has_deferred()) {
-    Visit visit(*this);
-    if (visit.status()) allocations_.drain(visit.lock());
+Result<void> Reports::stop_recording() {
+  if (parts_.allocations.has_deferred()) {
+    Visit visit(entrance_);
+    if (visit.status()) parts_.allocations.drain(visit.lock());
   }
   std::shared_ptr<observe::TraceWriter> writer;
   {
-    const PoolLock lock(mutex_);
-    sample_figures();
-    writer = recorder_.stop();
-    front_.refresh();
+    const PoolLock lock(parts_.mutex);
+    figures_.sample();
+    writer = parts_.recorder.stop();
+    parts_.listeners_changed();
   }
   if (!writer) return Error{ErrorCode::invalid_argument, "no recording is running"};
   return writer->close();
 }
 
-void DeviceContext::mark(const std::string& text) {
-  if (report::CallLog* const log = front_.way().log) log->put(report::CallLog::Kind::mark, text);
-}
-
-void DeviceContext::sample_figures() {
-  if (!recorder_.is_recording()) return;
-  const observe::Statistics now = figures();
-  recorder_.sample(now.mapped_bytes, now.pending_bytes, now.free_bytes);
+void Reports::mark(const std::string& text) {
+  if (report::CallLog* const log = parts_.front.way().log)
+    log->put(report::CallLog::Kind::mark, text);
 }
 
 }  // namespace vpmm::context

@@ -1,0 +1,238 @@
+// context: drawing up the layout and the snapshot of a pool.
+#include "context/drawing.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace vpmm::context {
+
+using region::Region;
+using region::RegionState;
+
+namespace {
+
+// Between what is cut and what takes whole pages there is one border.
+Bytes largest_small(const small::SmallPool& small, Bytes page_size) {
+  using Server = small::SmallPool::Server;
+  Bytes cut = 0;
+  for (Bytes whole = page_size; whole - cut > 1;) {
+    const Bytes middle = cut + (whole - cut) / 2;
+    const Server server = small.server_of(middle, small::kGrain);
+    if (server == Server::blocks || server == Server::spans)
+      cut = middle;
+    else
+      whole = middle;
+  }
+  return cut;
+}
+
+char kind_of(RegionState state) {
+  switch (state) {
+    case RegionState::hole: return '*';
+    case RegionState::free: return '-';
+    case RegionState::allocated: return ' ';
+    case RegionState::zombie: return '~';
+    case RegionState::in_flight: return '#';
+  }
+  return '?';
+}
+
+}  // namespace
+
+// Frees that finalizers deferred are to come; until then what they free is allocated.
+report::Layout Drawing::layout() const {
+  report::Layout layout;
+  if (device_.pool != nullptr) {
+    device_.pool->for_each_place([&](AddressRange chunk) { layout.chunks.push_back(chunk); });
+    device_.pool->for_each_region([&](const Region& region) VPMM_REQUIRES(pool_lock) {
+      if (parts_.arenas.has(region.range.begin))
+        add_blocks_of_arena(region.range.begin, layout);
+      else if (region.state != RegionState::hole && !small::SmallPool::is_arena(region))
+        layout.blocks.push_back(block_of(region));
+    });
+    parts_.arenas.for_each_external(
+        [&](DevicePtr begin) VPMM_REQUIRES(pool_lock) { add_blocks_of_arena(begin, layout); });
+    layout.largest_small = largest_small(*device_.small, device_.page_size);
+    device_.small->for_each_part([&](const small::SmallPool::Part& part) VPMM_REQUIRES(pool_lock) {
+      layout.blocks.push_back(block_of(part));
+    });
+  }
+  if (device_.driver_pool != nullptr)
+    device_.driver_pool->for_each_block(
+        [&](const driver_pool::Block& block)
+            VPMM_REQUIRES(pool_lock) { layout.blocks.push_back(block_of(block)); });
+  std::sort(layout.chunks.begin(), layout.chunks.end(),
+            [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
+  std::sort(layout.blocks.begin(), layout.blocks.end(),
+            [](const report::LayoutBlock& a, const report::LayoutBlock& b) {
+              return a.range.begin < b.range.begin;
+            });
+  return layout;
+}
+
+std::uint64_t Drawing::stream_id_of(std::optional<time::TimelineId> timeline) const {
+  const std::optional<driver::StreamId> stream =
+      timeline ? device_.timelines.stream_of(*timeline) : std::optional<driver::StreamId>();
+  return stream ? static_cast<std::uint64_t>(*stream) : 0;
+}
+
+std::uint64_t Drawing::stream_id_of(const time::Stamp& stamp) const {
+  const auto parts = stamp.parts();
+  return parts.size() == 1 ? stream_id_of(parts.front().timeline) : 0;
+}
+
+// What its user freed is free, also where a stream keeps it, a captured graph or other processes.
+report::LayoutBlock Drawing::block_of(const Region& region) const {
+  report::LayoutBlock block;
+  block.range = region.range;
+  block.state = region.state;
+  if (region.state == RegionState::free || region.state == RegionState::zombie) {
+    block.is_complete = region.stamp.is_complete();
+    block.stream_id = stream_id_of(region.stamp);
+  }
+  if (region.state != RegionState::allocated) return block;
+  if (parts_.captures.is_parked(&region) || parts_.shares.is_kept(region.range.begin)) {
+    block.state = RegionState::free;
+    return block;
+  }
+  block.stream_id = stream_id_of(region.owner.timeline);
+  if (small::SmallPool::is_cached(region))
+    block.state = RegionState::free;
+  else
+    block.requested = device_.small->requested_of(region);
+  if (block.state == RegionState::allocated)
+    block.tag = parts_.recorder.tags().of(block.range.begin);
+  return block;
+}
+
+report::LayoutBlock Drawing::block_of(const small::SmallPool::Part& part) const {
+  report::LayoutBlock block;
+  block.range = part.range;
+  block.is_small = true;
+  block.state = part.is_live ? RegionState::allocated : RegionState::free;
+  if (part.is_live && parts_.shares.is_kept(part.range.begin)) {
+    block.state = RegionState::free;
+    return block;
+  }
+  block.requested = part.requested;
+  if (part.is_live) block.tag = parts_.recorder.tags().of(part.range.begin);
+  block.stream_id = part.timeline ? stream_id_of(part.timeline) : stream_id_of(part.stamp);
+  block.is_complete = !part.is_live && !part.is_kept && part.stamp.is_complete();
+  return block;
+}
+
+report::LayoutBlock Drawing::block_of(const driver_pool::Block& of_driver) const {
+  report::LayoutBlock block;
+  block.range = {of_driver.begin, of_driver.requested};
+  block.state = RegionState::allocated;
+  block.requested = of_driver.requested;
+  block.stream_id = stream_id_of(of_driver.timeline);
+  block.tag = parts_.recorder.tags().of(of_driver.begin);
+  return block;
+}
+
+void Drawing::add_blocks_of_arena(DevicePtr stretch, report::Layout& layout) const {
+  parts_.arenas.for_each_block_around(
+      stretch, [&](const arena::Block& part, bool is_pinned) VPMM_REQUIRES(pool_lock) {
+        report::LayoutBlock block;
+        block.range = part.range;
+        block.arena = static_cast<std::uint64_t>(parts_.arenas.arena_of(stretch));
+        const bool is_live = part.is_live && !parts_.shares.is_kept(part.range.begin);
+        block.state = is_live ? RegionState::allocated : RegionState::free;
+        const time::Stamp stamp = device_.timelines.reduce(part.stamp);
+        if (is_live) {
+          block.requested = part.requested;
+          block.stream_id = stream_id_of(part.timeline);
+          block.tag = parts_.recorder.tags().of(part.range.begin);
+        } else if (!part.is_live) {
+          block.is_complete = !is_pinned && stamp.is_complete();
+          const bool serves_nobody = part.is_waiting && !stamp.is_complete();
+          if (!block.is_complete && !serves_nobody)
+            block.stream_id = parts_.arenas.stream_id_of(part.key);
+        }
+        layout.blocks.push_back(block);
+      });
+}
+
+// --- a snapshot
+
+// Each as a region of its own.
+void Drawing::add_blocks_of_arena(DevicePtr stretch, observe::PoolSnapshot& snapshot) const {
+  parts_.arenas.for_each_block_around(stretch, [&](const arena::Block& block,
+                                                   bool is_pinned) VPMM_REQUIRES(pool_lock) {
+    observe::RegionSnapshot picture;
+    picture.range = block.range;
+    picture.kind = kind_of(block.is_live ? RegionState::allocated : RegionState::free);
+    picture.requested = block.requested;
+    const time::Stamp stamp = device_.timelines.reduce(block.stamp);
+    picture.complete = block.is_live || (!is_pinned && stamp.is_complete());
+    for (const time::StampPart& part : stamp.parts())
+      picture.stamp += (picture.stamp.empty() ? "" : " and ") + device_.timelines.describe(part);
+    if (block.is_live && block.timeline)
+      picture.stamp = device_.timelines.describe_stream(*block.timeline);
+    if (!block.is_live && is_pinned && picture.stamp.empty()) picture.stamp = "in a pinned arena";
+    snapshot.regions.push_back(std::move(picture));
+  });
+}
+
+observe::PoolSnapshot Drawing::snapshot() const {
+  observe::PoolSnapshot snapshot;
+  snapshot.device = device_.primary.device();
+  snapshot.driver = device_.driver.name();
+  snapshot.policy = device_.pool == nullptr ? "stream_ordered" : device_.pool->policy_name();
+  snapshot.statistics = figures_.now();
+  if (device_.pool == nullptr) return snapshot;
+  snapshot.page_size = device_.pool->page_size();
+  const Vector<AddressRange>& reservations = device_.pool->reservations();
+  snapshot.reservations.assign(reservations.begin(), reservations.end());
+  std::sort(snapshot.reservations.begin(), snapshot.reservations.end(),
+            [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
+  const auto live_by_page = device_.small->live_by_page();
+  device_.pool->for_each_region([&](const region::Region& region) VPMM_REQUIRES(pool_lock) {
+    if (parts_.arenas.has(region.range.begin))
+      return add_blocks_of_arena(region.range.begin, snapshot);
+    observe::RegionSnapshot picture;
+    picture.range = region.range;
+    picture.kind = kind_of(region.state);
+    picture.complete = region.stamp.is_complete();
+    if (small::SmallPool::is_cached(region)) {
+      picture.kind = kind_of(RegionState::free);
+      picture.complete = false;  // nobody has asked
+    } else if (small::SmallPool::is_arena(region)) {
+      const auto live = live_by_page.find(&region);
+      picture.small_allocations = live == live_by_page.end() ? 0 : live->second.allocations;
+      picture.requested = live == live_by_page.end() ? 0 : live->second.requested;
+    } else if (region.state == RegionState::allocated) {
+      picture.requested = device_.small->requested_of(region);
+    }
+    for (const time::StampPart& part : region.stamp.parts())
+      picture.stamp += (picture.stamp.empty() ? "" : " and ") + device_.timelines.describe(part);
+    if (region.state == RegionState::allocated && region.owner.timeline)
+      picture.stamp = device_.timelines.describe_stream(*region.owner.timeline);
+    snapshot.regions.push_back(std::move(picture));
+  });
+  return snapshot;
+}
+
+std::vector<observe::LiveAllocation> Drawing::live_allocations() const {
+  std::vector<observe::LiveAllocation> live;
+  for (const report::LayoutBlock& block : layout().blocks) {
+    if (block.state != region::RegionState::allocated) continue;
+    observe::LiveAllocation allocation;
+    allocation.address = block.range.begin;
+    allocation.requested = block.requested;
+    allocation.taken = block.range.size;
+    allocation.arena = block.arena;
+    allocation.tag = block.tag;
+    if (block.stream_id != 0) {
+      allocation.stream = block.stream_id;
+      if (const auto handle = device_.timelines.handle_of(driver::StreamId{block.stream_id}))
+        allocation.stream_handle = static_cast<std::uint64_t>(*handle);
+    }
+    live.push_back(allocation);
+  }
+  return live;
+}
+
+}  // namespace vpmm::context

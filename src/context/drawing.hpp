@@ -1,0 +1,45 @@
+// context: the layout and the snapshot of a pool at one moment.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "context/figures.hpp"
+#include "context/parts.hpp"
+#include "observe/snapshot.hpp"
+#include "observe/trace_writer.hpp"
+#include "report/layout.hpp"
+
+namespace vpmm::context {
+
+class Drawing {
+ public:
+  Drawing(const Parts& parts, const Figures& figures)
+      : parts_(parts), device_(parts.device), figures_(figures) {}
+
+  // Deferred frees have not happened yet: their memory is allocated.
+  report::Layout layout() const VPMM_REQUIRES(pool_lock);
+  observe::PoolSnapshot snapshot() const VPMM_REQUIRES(pool_lock);
+  // As a recording lists them at its beginning.
+  std::vector<observe::LiveAllocation> live_allocations() const VPMM_REQUIRES(pool_lock);
+
+ private:
+  // 0: no stream, or several.
+  std::uint64_t stream_id_of(std::optional<time::TimelineId> timeline) const
+      VPMM_REQUIRES(pool_lock);
+  std::uint64_t stream_id_of(const time::Stamp& stamp) const VPMM_REQUIRES(pool_lock);
+  report::LayoutBlock block_of(const region::Region& region) const VPMM_REQUIRES(pool_lock);
+  report::LayoutBlock block_of(const small::SmallPool::Part& part) const VPMM_REQUIRES(pool_lock);
+  report::LayoutBlock block_of(const driver_pool::Block& of_driver) const VPMM_REQUIRES(pool_lock);
+  void add_blocks_of_arena(DevicePtr stretch, report::Layout& layout) const
+      VPMM_REQUIRES(pool_lock);
+  void add_blocks_of_arena(DevicePtr stretch, observe::PoolSnapshot& snapshot) const
+      VPMM_REQUIRES(pool_lock);
+
+  const Parts& parts_;
+  const Device& device_;
+  const Figures& figures_;
+};
+
+}  // namespace vpmm::context

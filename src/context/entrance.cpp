@@ -1,0 +1,227 @@
+// context: opening a device, entering and leaving it.
+#include "context/entrance.hpp"
+
+#include "driver/driver_error.hpp"
+#include "observe/log.hpp"
+
+namespace vpmm::context {
+
+using driver::Call;
+using driver::CuResult;
+
+// Bounds of one call's work: streams that stay remembered, and all streams.
+constexpr std::size_t kLooksPerCall = 2;
+constexpr std::size_t kMostLooksPerCall = 64;
+constexpr std::size_t kTimelinesAsked = 16;
+
+// --- a visit
+
+// Note [A reset has nobody beside it]: who made the old context current and then waited for the
+// lock enters again.
+Visit::Visit(Entrance& entrance) : entrance_(entrance), parts_(entrance.parts_) {
+  while (!enter()) {
+    lock_.reset();
+    scope_.reset();
+  }
+}
+
+// False: a reset came in between.
+bool Visit::enter() {
+  if (parts_.device.primary.is_poisoned()) {
+    const PoolLock lock(parts_.mutex);
+    status_ = *parts_.device.primary.poison();
+    return true;
+  }
+  // Note [Host memory in reserve]
+  {
+    const HostPromise opening_may_need;
+    status_ = opening_may_need.is_kept() ? entrance_.check_alive() : no_host_memory();
+  }
+  if (!status_) return true;
+  const std::uint64_t opening = parts_.device.primary.openings();
+  scope_.emplace(parts_.device.driver, parts_.device.primary.handle());
+  lock_.emplace(parts_.mutex);
+  entrance_.visits_.wait_to_enter(*lock_);
+  if (parts_.device.primary.handle() == driver::ContextHandle{} ||
+      parts_.device.primary.openings() != opening)
+    return false;
+  promise_.emplace();  // not before: those that wait for the lock need nothing yet
+  if (!promise_->is_kept()) {
+    status_ = no_host_memory();
+    return true;
+  }
+  status_ = parts_.device.primary.noted(driver::checked(Call::ctx_set_current, scope_->result()));
+  if (status_) status_ = parts_.device.primary.noted(entrance_.forget_dead_others());
+  is_inside_ = true;
+  entrance_.visits_.begin();
+  return true;
+}
+
+Visit::~Visit() {
+  if (pinned_ != nullptr) --pinned_->callers;
+  if (!is_inside_) return;
+  entrance_.visits_.end();
+  parts_.front.refresh();
+}
+
+Result<pool::Caller> Visit::identify(const pool::Stream& stream, const time::TimelineId* bound) {
+  Result<pool::Caller> caller =
+      parts_.device.primary.noted(parts_.captures.identify(stream, bound));
+  // So that what was cached is not pending for want of an event. Not before: the caller's stream
+  // may be capturing.
+  if (caller && entrance_.has_noticed_reset_ && parts_.prover.may_record_context_event()) {
+    entrance_.has_noticed_reset_ = false;
+    parts_.prover.prove_everything();
+  }
+  if (!caller || caller.value().timeline == nullptr) return caller;
+  pinned_ = caller.value().timeline;
+  ++pinned_->callers;
+  // Of its warm calls, while the pool's index still says what it said beside them.
+  parts_.footprint.note_peaks(caller.value());
+  return caller;
+}
+
+void Visit::begin_reset() {
+  entrance_.visits_.begin_reset();
+  entrance_.visits_.wait_alone(lock());
+}
+
+// --- the CUDA context
+
+Result<void> Entrance::check_alive() {
+  const CuResult seen = device_.primary.look();
+  if (seen == CuResult::success) return {};
+  const PoolLock lock(parts_.mutex);
+  Result<void> result =
+      is_gone(seen) ? open() : device_.primary.noted(driver::checked(Call::ctx_get_id, seen));
+  parts_.front.refresh();
+  return result;
+}
+
+// The first time, or again after a reset.
+Result<void> Entrance::open() {
+  VPMM_TRY_ASSIGN(const std::optional<time::KnownContext> found, device_.primary.retain());
+  if (!found) return {};
+  device_.timelines.set_primary(found->handle, found->id);
+  if (device_.primary.openings() != 0) forget_dead(device_.primary.id());
+  device_.primary.adopt(*found);
+  return {};
+}
+
+// The old context's streams and events are gone; all work on them is over. Chunks and their
+// contents are kept.
+void Entrance::forget_dead(driver::ContextId dead) {
+  observe::log(
+      observe::LogLevel::info,
+      "device {}: its CUDA context was reset; chunks are kept, streams and small memory are gone",
+      device_.primary.device());
+  forget_work_of(dead);
+  for (const std::uint64_t capture : parts_.captures.all())
+    parts_.allocations.release_capture(capture);
+  parts_.footprint.forget_driver_pool();
+  parts_.recorder.forget_unless([this](DevicePtr begin) VPMM_REQUIRES(pool_lock) {
+    return parts_.owners.of(begin).index() != 0;
+  });
+  parts_.captures.forget_streams();
+  parts_.arenas.forget_streams();
+  has_noticed_reset_ = true;
+}
+
+void Entrance::forget_work_of(driver::ContextId dead) {
+  device_.advance(device_.timelines.forget_context(dead));
+  if (device_.small != nullptr) device_.small->retire_dead();
+}
+
+// Their events die with them, those of peers' contexts and of contexts whose streams called.
+Result<void> Entrance::forget_dead_others() {
+  VPMM_TRY_ASSIGN(const Vector<time::KnownContext> dead, parts_.peers.dead_contexts());
+  for (const time::KnownContext& context : dead) {
+    forget_work_of(context.id);
+    parts_.peers.forget(context);
+  }
+  return {};
+}
+
+// Closes the caller's timeline when that is due: here its stream is surely alive.
+void Entrance::leave(const pool::Caller& caller) {
+  if (parts_.front.attend(caller) == StreamFront::Seen::before_it_was_forgotten)
+    streams_kept_.came_back();
+  if (parts_.recorder.is_sample_due()) figures_.sample();
+  if (caller.may_queue()) {
+    // Without the event the timeline stays due, and a later call tries again; the call itself has
+    // done its work.
+    if (device_.timelines.is_due(*caller.timeline))
+      static_cast<void>(
+          device_.primary.noted(device_.timelines.close(*caller.timeline, *caller.stream)));
+  } else if (caller.timeline == nullptr) {
+    parts_.prover.prove_if_due();
+  }
+  // Those that were many stay bounded while some are forgotten.
+  const bool were_many = device_.small != nullptr && device_.small->are_caches_bounded();
+  const bool are_many = device_.timelines.stream_count() > kTimelinesKept / (were_many ? 2 : 1);
+  if (device_.small != nullptr) device_.small->bound_caches(are_many, caller);
+  if (!are_many && device_.timelines.count() <= kTimelinesKept) return;
+  sees_unproven_ = look_for_idle_streams();
+}
+
+// What many streams gave back comes to nobody before it is known to be complete. Where that is more
+// than all of them use, it is worth looking, and an event of the context, one at a time, for
+// streams that record none.
+void Entrance::learn_if_much_is_pending() {
+  if (device_.small == nullptr || !device_.small->are_caches_bounded()) return;
+  const Bytes pending = device_.pool->pending_bytes() + device_.small->pending_bytes();
+  if (pending <= device_.small->live_and_cached_bytes()) return;
+  if (sees_unproven_ && !device_.timelines.awaits_context_event()) parts_.prover.prove_everything();
+  static_cast<void>(parts_.prover.learn(kTimelinesAsked));
+}
+
+// In turn, at a few that stay. What is forgotten is paid for by the call that began it. True: one
+// of them has frees that no event stands for.
+bool Entrance::look_for_idle_streams() {
+  bool is_unproven = false;
+  std::size_t stayed = 0;
+  for (std::size_t looks = 0; looks < kMostLooksPerCall && stayed < kLooksPerCall; ++looks) {
+    time::Timeline* const next = device_.timelines.next_in_turn();
+    if (next == nullptr) break;
+    const bool is_idle = device_.small == nullptr || device_.small->is_idle(*next);
+    if (!is_idle || device_.timelines.count() <= streams_kept_.most() || !is_forgotten(*next)) {
+      is_unproven = is_unproven || next->provable < next->last;
+      ++stayed;
+    }
+  }
+  return is_unproven;
+}
+
+// False: something is pending on it, or needs it.
+bool Entrance::is_forgotten(time::Timeline& timeline) {
+  if (device_.small != nullptr) device_.small->give_back(timeline);
+  if (!device_.timelines.may_be_forgotten(timeline)) return false;
+  if (device_.small != nullptr) device_.small->retire(timeline);
+  device_.timelines.forget(timeline);
+  streams_kept_.is_forgotten();
+  return true;
+}
+
+// The bounds of what is kept for nobody's sake but the pool's.
+void Entrance::keep_bounds(MutexLock& lock) {
+  bound_any_stream(lock);
+  trim_above_threshold(lock);
+}
+
+void Entrance::bound_any_stream(MutexLock& lock) {
+  if (!parts_.footprint.is_cleanup_held())
+    static_cast<void>(device_.primary.noted(parts_.prover.bound_any_stream(lock)));
+}
+
+// Nobody asked for this, so nobody is told how it went.
+void Entrance::trim_above_threshold(MutexLock& lock) {
+  if (!parts_.footprint.is_above_threshold()) return;
+  parts_.footprint.flush_caches();
+  parts_.arenas.give_back_idle();
+  if (device_.pool->idle_bytes() == 0 || !device_.primary.noted(parts_.prover.settle(lock))) return;
+  const Result<Bytes> released =
+      device_.primary.noted(device_.pool->trim(lock, *device_.config.release_threshold));
+  if (released && released.value() > 0) parts_.recorder.trimmed(released.value());
+}
+
+}  // namespace vpmm::context

@@ -1,0 +1,98 @@
+// context: entering and leaving a device, and noticing that its CUDA context died.
+#pragma once
+
+#include <optional>
+#include <utility>
+
+#include "base/host_memory.hpp"
+#include "context/figures.hpp"
+#include "context/parts.hpp"
+#include "context/streams_kept.hpp"
+#include "context/visits.hpp"
+#include "driver/context_scope.hpp"
+
+namespace vpmm::context {
+
+class Entrance {
+ public:
+  Entrance(Parts& parts, Figures& figures)
+      : parts_(parts), device_(parts.device), figures_(figures) {}
+
+  // Opens the device's CUDA context at first use, and again after a reset by others.
+  Result<void> check_alive();
+  Result<void> open() VPMM_REQUIRES(pool_lock);
+  // Work on streams of other contexts that are gone is over.
+  Result<void> forget_dead_others() VPMM_REQUIRES(pool_lock);
+
+  // --- at the start of a call ---
+  // While caches are bounded: proves frees once more is pending than in use.
+  void learn_if_much_is_pending() VPMM_REQUIRES(pool_lock);
+  // --- at the end of a call ---
+  // Closes the caller's timeline when that is due: here its stream is alive for certain.
+  void leave(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // VPMM_RELEASE_THRESHOLD, and the bound of memory pending for any stream.
+  void keep_bounds(MutexLock& lock) VPMM_REQUIRES(pool_lock);
+  void bound_any_stream(MutexLock& lock) VPMM_REQUIRES(pool_lock);
+  void trim_above_threshold(MutexLock& lock) VPMM_REQUIRES(pool_lock);
+  // Runs work that follows the call's own. A failure for want of host memory is dropped: the next
+  // call catches up.
+  template <typename F>
+  static void afterwards(F&& work) noexcept VPMM_REQUIRES(pool_lock) {
+    try {
+      std::forward<F>(work)();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the call itself has succeeded
+    }
+  }
+
+ private:
+  friend class Visit;
+  void forget_dead(driver::ContextId dead) VPMM_REQUIRES(pool_lock);
+  void forget_work_of(driver::ContextId dead) VPMM_REQUIRES(pool_lock);
+  bool look_for_idle_streams() VPMM_REQUIRES(pool_lock);
+  bool is_forgotten(time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
+
+  Parts& parts_;
+  Device& device_;
+  Figures& figures_;
+  Visits visits_;
+  StreamsKept streams_kept_;
+  // Whether the last look for idle streams found frees without an event.
+  bool sees_unproven_ VPMM_GUARDED_BY(pool_lock) = false;
+  // A reset by others was noticed, and no event covers the cached memory yet.
+  bool has_noticed_reset_ VPMM_GUARDED_BY(pool_lock) = false;
+};
+
+// One public call on a device: its CUDA context current, its lock held. The current context is
+// changed before the lock is taken and restored after the lock is released. Check status() first:
+// after an error nothing is held, although the analysis assumes that it is.
+class VPMM_SCOPED_LOCK Visit {
+ public:
+  explicit Visit(Entrance& entrance) VPMM_ACQUIRE(pool_lock);
+  ~Visit() VPMM_RELEASE();
+  Visit(const Visit&) = delete;
+  Visit& operator=(const Visit&) = delete;
+  const Result<void>& status() const { return status_; }
+  MutexLock& lock() { return *lock_; }
+  // Identifies the caller. Its timeline is not retired before the visit ends, also while the lock
+  // is dropped.
+  Result<pool::Caller> identify(const pool::Stream& stream, const time::TimelineId* bound = nullptr)
+      VPMM_REQUIRES(pool_lock);
+  // Note [A reset has nobody beside it]
+  void begin_reset() VPMM_REQUIRES(pool_lock);
+  void end_reset() VPMM_REQUIRES(pool_lock) { entrance_.visits_.end_reset(); }
+
+ private:
+  // The lock may be held or not when it returns, which the analysis cannot follow.
+  bool enter() VPMM_NO_THREAD_SAFETY_ANALYSIS;
+
+  Entrance& entrance_;
+  Parts& parts_;
+  bool is_inside_ = false;  // counted by Visits
+  time::Timeline* pinned_ = nullptr;
+  Result<void> status_;
+  std::optional<driver::ContextScope> scope_;
+  std::optional<PoolLock> lock_;
+  std::optional<HostPromise> promise_;
+};
+
+}  // namespace vpmm::context

@@ -1,0 +1,41 @@
+// context: summing the figures of the parts.
+#include "context/figures.hpp"
+
+namespace vpmm::context {
+
+observe::Statistics Figures::now() const {
+  observe::Statistics figures;
+  device_.fill(figures);
+  parts_.footprint.fill(figures);
+  figures.free_bytes += parts_.arenas.free_bytes();
+  figures.pending_bytes += parts_.arenas.pending_bytes();
+  figures.leased_bytes = parts_.shares.freed_bytes();
+  figures.timelines = device_.timelines.stream_count();
+  figures.outstanding_events = device_.timelines.outstanding_events();
+  figures.events_recorded = device_.timelines.events_recorded();
+  figures.failed_allocations = failed_allocations_;
+  figures.caller_mistakes = parts_.allocations.mistakes();
+  figures.host_waits += parts_.prover.host_waits();
+  figures.pauses = parts_.slow_path.pauses();
+  figures.driver_calls = device_.driver.memory_call_count();
+  figures.driver_ns = device_.driver.memory_call_ns();
+  return figures;
+}
+
+// Bytes of chunks that any request may have, once what streams and arenas keep has come back.
+Bytes Figures::movable_bytes() const {
+  const Set<Bytes> used_pages = device_.small->used_pages();
+  return device_.pool->movable_bytes([&](const region::Region& region) VPMM_REQUIRES(pool_lock) {
+    if (small::SmallPool::is_arena(region))
+      return !used_pages.contains(to_integer(region.range.begin) / device_.page_size);
+    return small::SmallPool::is_cached(region) || parts_.arenas.is_idle(region.range.begin);
+  });
+}
+
+void Figures::sample() {
+  if (!parts_.recorder.is_recording()) return;
+  const observe::Statistics figures = now();
+  parts_.recorder.sample(figures.mapped_bytes, figures.pending_bytes, figures.free_bytes);
+}
+
+}  // namespace vpmm::context

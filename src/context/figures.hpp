@@ -1,0 +1,29 @@
+// context: the figures of a pool, summed over its parts.
+#pragma once
+
+#include <cstdint>
+
+#include "context/parts.hpp"
+#include "observe/statistics.hpp"
+
+namespace vpmm::context {
+
+class Figures {
+ public:
+  explicit Figures(Parts& parts) : parts_(parts), device_(parts.device) {}
+
+  observe::Statistics now() const VPMM_REQUIRES(pool_lock);
+  // Bytes of chunks that can serve any request, once caches and arenas have given back idle memory.
+  // Requires: there is a pool.
+  Bytes movable_bytes() const VPMM_REQUIRES(pool_lock);
+  // Writes mapped, pending and free bytes to the recording, if one runs.
+  void sample() VPMM_REQUIRES(pool_lock);
+  void count_failure() VPMM_REQUIRES(pool_lock) { ++failed_allocations_; }
+
+ private:
+  Parts& parts_;
+  Device& device_;
+  std::uint64_t failed_allocations_ VPMM_GUARDED_BY(pool_lock) = 0;
+};
+
+}  // namespace vpmm::context

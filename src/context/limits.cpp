@@ -1,0 +1,176 @@
+// context: limits of a pool, and memory given back.
+#include "context/limits.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/message.hpp"
+#include "base/scope_exit.hpp"
+#include "driver/driver_error.hpp"
+#include "observe/log.hpp"
+#include "process/neighbours.hpp"
+#include "report/headroom.hpp"
+
+namespace vpmm::context {
+
+using driver::Call;
+
+namespace {
+
+bool has_unproven(const time::Timelines& timelines) VPMM_REQUIRES(pool_lock) {
+  bool found = false;
+  timelines.for_each(
+      [&](const time::Timeline& timeline) { found = found || timeline.provable < timeline.last; });
+  return found;
+}
+
+}  // namespace
+
+Result<Bytes> Limits::trim(Bytes bytes_to_keep) {
+  Visit visit(entrance_);
+  VPMM_TRY(visit.status());
+  MutexLock& lock = visit.lock();
+  parts_.allocations.drain(lock);
+  parts_.footprint.flush_caches();
+  parts_.arenas.give_back_idle();
+  // Work that is over must not keep memory because nobody asked.
+  if (has_unproven(device_.timelines)) parts_.prover.prove_everything();
+  VPMM_TRY(device_.primary.noted(parts_.prover.settle(lock)));
+  Bytes released = 0;
+  if (parts_.footprint.held() > bytes_to_keep) {
+    VPMM_TRY_ASSIGN(released, parts_.footprint.trim_driver_pool(lock));
+  }
+  if (device_.pool != nullptr) {
+    VPMM_TRY_ASSIGN(const Bytes from_pool,
+                    device_.primary.noted(device_.pool->trim(lock, bytes_to_keep)));
+    released += from_pool;
+  }
+  parts_.recorder.trimmed(released);
+  return released;
+}
+
+Result<void> Limits::preallocate(Bytes bytes) {
+  if (bytes > pool::kAddressSpace)
+    return Error{ErrorCode::out_of_memory,
+                 message_of("{} bytes is more than any address space", bytes)};
+  Result<void> done = preallocate_mapped(bytes);
+  if (done || done.error().code != ErrorCode::out_of_memory) return done;
+  Bytes held = 0;
+  {
+    const PoolLock lock(parts_.mutex);
+    held = parts_.footprint.held();
+  }
+  return ask_for_idle(bytes - std::min(bytes, held)) > 0 ? preallocate_mapped(bytes) : done;
+}
+
+Result<void> Limits::preallocate_mapped(Bytes bytes) {
+  Visit visit(entrance_);
+  VPMM_TRY(visit.status());
+  if (device_.pool == nullptr)
+    return Error{ErrorCode::unsupported, "the virtual memory pool is off or not supported here"};
+  Result<void> done = device_.primary.noted(device_.pool->preallocate(visit.lock(), bytes));
+  parts_.footprint.note_peaks(Bytes{0});
+  return done;
+}
+
+// What has to become free on the GPU before it can give us `bytes` more, or as much of that as our
+// own limit allows. 0: that would not help, or others cannot be asked now, for their events could
+// break a capture that only we know of.
+Bytes Limits::missing_on_gpu(Bytes bytes) {
+  driver::MemInfo info;
+  if (device_.driver.mem_get_info(info) != driver::CuResult::success) return 0;
+  if (!parts_.prover.may_record_context_event()) return 0;
+  Bytes in_use = 0;
+  if (device_.pool != nullptr) {
+    device_.pool->set_cached_bytes(device_.small->cached_bytes());
+    in_use = device_.pool->wanted_bytes();
+  }
+  const Bytes held = parts_.footprint.held();
+  const std::optional<Bytes> capacity = parts_.footprint.capacity();
+  const Bytes wanted = round_up(bytes, device_.page_size);
+  if (wanted > info.total - std::min(info.total, in_use))
+    return 0;  // nobody could make room for it
+  const Bytes growth = capacity ? std::min(wanted, *capacity - std::min(*capacity, held)) : wanted;
+  return growth - std::min(growth, info.free);
+}
+
+// Has the other pools of the GPU give back what lacks for `bytes` more. Their waits and events are
+// like ours: a capture begins before they are asked, and then they are not, or afterwards.
+Bytes Limits::ask_for_idle(Bytes bytes) {
+  Bytes missing = 0;
+  {
+    Visit visit(entrance_);
+    if (visit.status()) missing = missing_on_gpu(bytes);
+    if (missing == 0) return 0;
+    parts_.prover.begin_wait();
+  }
+  const ScopeExit end_wait([this] {
+    const PoolLock lock(parts_.mutex);
+    parts_.prover.end_wait();
+  });
+  const Bytes given = process::ask_neighbours(&parts_, missing);
+  if (given > 0)
+    observe::log(observe::LogLevel::info,
+                 "device {}: other pools of this process gave back {} bytes",
+                 device_.primary.device(), given);
+  return given;
+}
+
+void Limits::set_capacity(std::optional<Bytes> bytes) {
+  const PoolLock lock(parts_.mutex);
+  parts_.footprint.set_capacity(bytes);
+}
+
+std::optional<Bytes> Limits::capacity() const {
+  const PoolLock lock(parts_.mutex);
+  return parts_.footprint.capacity();
+}
+
+Result<void> Limits::remove_out_of_memory_callback(std::uint64_t id) {
+  if (out_of_memory_.remove(id)) return {};
+  return Error{ErrorCode::invalid_argument,
+               message_of("no out-of-memory callback of this pool has the number {}", id)};
+}
+
+Result<driver::MemInfo> Limits::memory_info() {
+  Visit visit(entrance_);
+  VPMM_TRY(visit.status());
+  parts_.allocations.drain(visit.lock());
+  driver::MemInfo info;
+  VPMM_TRY(device_.primary.noted(
+      driver::checked(Call::mem_get_info, device_.driver.mem_get_info(info))));
+  Bytes idle = parts_.footprint.idle_in_driver_pool();
+  if (device_.pool != nullptr) idle += figures_.movable_bytes();
+  const std::optional<Bytes> capacity = parts_.footprint.capacity();
+  const Bytes gpu_free =
+      device_.pool == nullptr ? info.free : info.free / device_.page_size * device_.page_size;
+  info.free = report::Headroom(parts_.footprint.held(), idle, gpu_free, capacity).left();
+  info.total = std::min(info.total, capacity.value_or(info.total));
+  return info;
+}
+
+void Limits::defer_cleanup_begin() {
+  const PoolLock lock(parts_.mutex);
+  parts_.footprint.hold_cleanup();
+}
+
+Result<void> Limits::defer_cleanup_end() {
+  const PoolLock lock(parts_.mutex);
+  if (parts_.footprint.end_hold()) return {};
+  return Error{ErrorCode::invalid_argument, "defer_cleanup_end without defer_cleanup_begin"};
+}
+
+bool Limits::find_memory(const pool::Request& request, bool& has_asked) {
+  const bool is_first = !std::exchange(has_asked, true);
+  if (is_first && uses_gpu_memory(request) && ask_for_idle(request.bytes) > 0) return true;
+  if (!out_of_memory_.ask({request.bytes, device_.primary.device()})) return false;
+  has_asked = false;  // the callbacks may have freed memory of neighbours
+  return true;
+}
+
+bool Limits::uses_gpu_memory(const pool::Request& request) const {
+  const PoolLock lock(parts_.mutex);
+  return !parts_.arenas.is_external(request.arena);
+}
+
+}  // namespace vpmm::context

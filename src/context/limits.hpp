@@ -1,0 +1,53 @@
+// context: limits of a pool, memory given back, and what helps in a shortage.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "context/entrance.hpp"
+#include "context/figures.hpp"
+#include "context/out_of_memory.hpp"
+#include "context/parts.hpp"
+
+namespace vpmm::context {
+
+class Limits {
+ public:
+  Limits(Parts& parts, Entrance& entrance, Figures& figures)
+      : parts_(parts), device_(parts.device), entrance_(entrance), figures_(figures) {}
+
+  // Gives idle memory back to the driver until at most `bytes_to_keep` are mapped, or nothing idle
+  // is left. Returns the bytes given back.
+  Result<Bytes> trim(Bytes bytes_to_keep);
+  Result<void> preallocate(Bytes bytes);  // maps at least this much in all
+  void set_capacity(std::optional<Bytes> bytes);
+  std::optional<Bytes> capacity() const;
+  // Of the pool, within its capacity. free: the largest request that can be served.
+  Result<driver::MemInfo> memory_info();
+  // Asked before a request fails.
+  OutOfMemoryCallbacks& out_of_memory_callbacks() { return out_of_memory_; }
+  Result<void> remove_out_of_memory_callback(std::uint64_t id);
+  // While held, the pool unmaps, releases and waits on the host only in a shortage. Pairs, may nest
+  // and overlap.
+  void defer_cleanup_begin();
+  Result<void> defer_cleanup_end();
+
+  // Helps a request for which neither pool nor GPU has memory: neighbours give back idle memory,
+  // once (`has_asked`), then the callbacks are asked. True: try again.
+  bool find_memory(const pool::Request& request, bool& has_asked);
+  // False: an external arena serves the request, from memory of the caller.
+  bool uses_gpu_memory(const pool::Request& request) const;
+
+ private:
+  Result<void> preallocate_mapped(Bytes bytes);
+  Bytes missing_on_gpu(Bytes bytes) VPMM_REQUIRES(pool_lock);
+  Bytes ask_for_idle(Bytes bytes);
+
+  Parts& parts_;
+  Device& device_;
+  Entrance& entrance_;
+  Figures& figures_;
+  OutOfMemoryCallbacks out_of_memory_;  // has its own lock
+};
+
+}  // namespace vpmm::context

@@ -1,0 +1,44 @@
+// context: the kind of memory behind an address, found once for a call and visited from there.
+#pragma once
+
+#include <variant>
+
+#include "arena/arenas.hpp"
+#include "base/overloaded.hpp"
+#include "context/device.hpp"
+
+namespace vpmm::context {
+
+struct ArenaMemory {};  // of an arena of the program: live block, free block, or neither
+struct CutPage {        // a page that small requests share
+  region::Region* page;
+};
+struct Pages {  // an allocation of whole pages: a user's, a cache's or parked for a graph
+  region::Region* region;
+};
+struct DriverBlock {  // of the driver's own pool
+  driver_pool::Block* block;
+};
+// Valid while the pool's lock is held. monostate: no memory of this pool.
+using OwnedBy = std::variant<std::monostate, ArenaMemory, CutPage, Pages, DriverBlock>;
+
+class Owners {
+ public:
+  Owners(const Device& device, const arena::Arenas& arenas) : device_(device), arenas_(arenas) {}
+
+  OwnedBy of(DevicePtr ptr) const VPMM_REQUIRES(pool_lock) {
+    if (arenas_.has(ptr)) return ArenaMemory{};
+    if (region::Region* const region = device_.allocated_around(ptr)) {
+      if (small::SmallPool::is_arena(*region)) return CutPage{region};
+      return Pages{region};
+    }
+    if (driver_pool::Block* const block = device_.block_around(ptr)) return DriverBlock{block};
+    return {};
+  }
+
+ private:
+  const Device& device_;
+  const arena::Arenas& arenas_;
+};
+
+}  // namespace vpmm::context

@@ -1,0 +1,78 @@
+// context: the parts of a device's pool, which its calls share, behind one lock.
+#pragma once
+
+#include <utility>
+
+#include "arena/arenas.hpp"
+#include "base/line_allocator.hpp"
+#include "base/mutex.hpp"
+#include "context/allocations.hpp"
+#include "context/captures.hpp"
+#include "context/device.hpp"
+#include "context/footprint.hpp"
+#include "context/owners.hpp"
+#include "context/peers.hpp"
+#include "context/prover.hpp"
+#include "context/router.hpp"
+#include "context/shares.hpp"
+#include "context/slow_path.hpp"
+#include "context/stream_front.hpp"
+#include "report/recorder.hpp"
+
+namespace vpmm::context {
+
+// Lock order: `mutex` (pool_lock) first, then the lock of one cache (cache_lock); the mapper's leaf
+// mutex and the driver's own below `mutex`. A call passes gate, current context and lock in this
+// order, so the driver never changes contexts under the lock.
+struct Parts {
+  Parts(driver::Driver& driver, driver::DeviceOrdinal ordinal, const settings::Config& config,
+        const DeviceTraits& traits)
+      : device(driver, ordinal, config, traits),
+        front(device, recorder),
+        captures(device),
+        peers(device),
+        recorder(device.driver, ordinal),
+        footprint(device),
+        prover(device, captures, peers),
+        arenas(device.pool.get(), device.small.get(), device.timelines, device.stamper, recorder,
+               device.config.ipc_isolate),
+        owners(device, arenas),
+        shares(device, arenas, owners),
+        allocations(device, captures, arenas, owners, shares, recorder, prover),
+        slow_path(device, footprint, recorder, prover, arenas, allocations),
+        router(device, captures, footprint, recorder, prover, slow_path) {
+    if (device.small != nullptr) device.small->heed(mutex);
+  }
+
+  // Call after a change of listeners or recordings.
+  void listeners_changed() VPMM_REQUIRES(pool_lock) {
+    if (device.pool != nullptr)
+      device.pool->set_mapping_observer(recorder.wants_mappings() ? &recorder : nullptr);
+    front.refresh();
+  }
+
+  // Counts a caller's mistake, and passes its error on.
+  Error mistake(Error error) {
+    const PoolLock lock(mutex);
+    return allocations.mistake(std::move(error));
+  }
+
+  alignas(kCacheLine) mutable Mutex mutex;
+  Device device;
+  // Read by every call without the lock, like the end of `device`.
+  StreamFront front;
+  Captures captures;
+  // Under `mutex`. Each part knows those above it.
+  alignas(kCacheLine) Peers peers;
+  report::Recorder recorder;
+  Footprint footprint;
+  Prover prover;
+  arena::Arenas arenas;
+  Owners owners;
+  Shares shares;
+  Allocations allocations;
+  SlowPath slow_path;
+  Router router;
+};
+
+}  // namespace vpmm::context

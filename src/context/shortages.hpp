@@ -1,0 +1,40 @@
+// context: explaining a request that failed for want of memory.
+#pragma once
+
+#include <string>
+
+#include "context/drawing.hpp"
+#include "context/entrance.hpp"
+#include "context/figures.hpp"
+#include "context/parts.hpp"
+#include "report/shortage_report.hpp"
+
+namespace vpmm::context {
+
+class Shortages {
+ public:
+  Shortages(Parts& parts, Entrance& entrance, Figures& figures, const Drawing& drawing)
+      : parts_(parts),
+        device_(parts.device),
+        entrance_(entrance),
+        figures_(figures),
+        drawing_(drawing) {}
+
+  // Replaces the message of `error` by the report of the pool as it is now; other threads may have
+  // changed it since the request failed. Keeps the reason alone where there is no host memory.
+  void explain(const pool::Request& request, Error& error) noexcept;
+
+ private:
+  report::Shortage look_at(const pool::Request& request, const std::string& reason) const
+      VPMM_REQUIRES(pool_lock);
+  void add_holders(report::Shortage& shortage) const VPMM_REQUIRES(pool_lock);
+  void add_pending(report::Shortage& shortage) const VPMM_REQUIRES(pool_lock);
+
+  Parts& parts_;
+  Device& device_;
+  Entrance& entrance_;
+  Figures& figures_;
+  const Drawing& drawing_;
+};
+
+}  // namespace vpmm::context
