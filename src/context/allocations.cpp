@@ -34,9 +34,9 @@ std::optional<small::Allocation> Allocations::find_live(const region::Region& pa
 std::optional<AllocationInfo> Allocations::live_around(DevicePtr ptr) const {
   using Info = std::optional<AllocationInfo>;
   const Overloaded info{
-      [](std::monostate) -> Info { return std::nullopt; },
-      [&](ArenaMemory) VPMM_REQUIRES(pool_lock) -> Info {
-        const arena::Block* const block = arenas_.live_around(ptr);
+      [](Foreign) -> Info { return std::nullopt; },
+      [&](ArenaMemory memory) VPMM_REQUIRES(pool_lock) -> Info {
+        const arena::Block* const block = memory.live;
         if (block == nullptr || shares_.is_kept(block->range.begin)) return std::nullopt;
         return AllocationInfo{block->range.begin, block->requested, block->range.size,
                               arenas_.arena_of(ptr)};
@@ -91,10 +91,9 @@ Result<void> Allocations::record_use(DevicePtr ptr, time::Timeline& user) {
   const std::optional<AllocationInfo> live = live_around(ptr);
   if (!live || live->begin != ptr) return not_live(ptr);
   // False: a warm free has ended it meanwhile.
-  const Overloaded record{[](std::monostate) { return false; },
-                          [&](ArenaMemory) VPMM_REQUIRES(pool_lock) {
-                            if (is_news(arenas_.live_around(ptr)->timeline))
-                              arenas_.record_use(ptr, user);
+  const Overloaded record{[](Foreign) { return false; },
+                          [&](ArenaMemory memory) VPMM_REQUIRES(pool_lock) {
+                            if (is_news(memory.live->timeline)) arenas_.record_use(ptr, user);
                             return true;
                           },
                           [&](CutPage cut) VPMM_REQUIRES(pool_lock) {
@@ -149,7 +148,7 @@ Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const pool::Strea
   const OwnedBy owner = owners_.of(ptr);
   if (const DriverBlock* const of = std::get_if<DriverBlock>(&owner))
     return of->block->begin == ptr ? free_block(lock, of->block, stream, caller) : not_live(ptr);
-  if (std::holds_alternative<std::monostate>(owner) || shares_.is_kept(ptr)) return not_live(ptr);
+  if (std::holds_alternative<Foreign>(owner) || shares_.is_kept(ptr)) return not_live(ptr);
   const report::Recorder::Told told = what_to_tell(report::EventKind::free, ptr);
   report::CallLog::Place place = recorder_.claim_free();
   const bool is_kept = shares_.keep(ptr);

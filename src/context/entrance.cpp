@@ -120,7 +120,7 @@ void Entrance::forget_dead(driver::ContextId dead) {
     parts_.allocations.release_capture(capture);
   parts_.footprint.forget_driver_pool();
   parts_.recorder.forget_unless([this](DevicePtr begin) VPMM_REQUIRES(pool_lock) {
-    return parts_.owners.of(begin).index() != 0;
+    return !std::holds_alternative<Foreign>(parts_.owners.of(begin));
   });
   parts_.captures.forget_streams();
   parts_.arenas.forget_streams();

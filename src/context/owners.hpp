@@ -9,8 +9,13 @@
 
 namespace vpmm::context {
 
-struct ArenaMemory {};  // of an arena of the program: live block, free block, or neither
-struct CutPage {        // a page that small requests share
+struct Foreign {  // no memory of this pool
+  DevicePtr ptr;
+};
+struct ArenaMemory {         // divided by an arena of the program
+  const arena::Block* live;  // block around the address; null: it is free
+};
+struct CutPage {  // a page that small requests share
   region::Region* page;
 };
 struct Pages {  // an allocation of whole pages: a user's, a cache's or parked for a graph
@@ -19,21 +24,21 @@ struct Pages {  // an allocation of whole pages: a user's, a cache's or parked f
 struct DriverBlock {  // of the driver's own pool
   driver_pool::Block* block;
 };
-// Valid while the pool's lock is held. monostate: no memory of this pool.
-using OwnedBy = std::variant<std::monostate, ArenaMemory, CutPage, Pages, DriverBlock>;
+// Valid while the pool's lock is held.
+using OwnedBy = std::variant<Foreign, ArenaMemory, CutPage, Pages, DriverBlock>;
 
 class Owners {
  public:
   Owners(const Device& device, const arena::Arenas& arenas) : device_(device), arenas_(arenas) {}
 
   OwnedBy of(DevicePtr ptr) const VPMM_REQUIRES(pool_lock) {
-    if (arenas_.has(ptr)) return ArenaMemory{};
+    if (arenas_.has(ptr)) return ArenaMemory{arenas_.live_around(ptr)};
     if (region::Region* const region = device_.allocated_around(ptr)) {
       if (small::SmallPool::is_arena(*region)) return CutPage{region};
       return Pages{region};
     }
     if (driver_pool::Block* const block = device_.block_around(ptr)) return DriverBlock{block};
-    return {};
+    return Foreign{ptr};
   }
 
  private:

@@ -104,7 +104,7 @@ TEST_F(ArenaEvents, memory_that_other_processes_hold_shrinks_when_they_let_go) {
   log.clear();
   world.deallocate(ptr, a);
   EXPECT_EQ(log.kinds(), Kinds{EventKind::free});
-  const std::vector<Block> blocks = blocks_of(world.pool().reports().layout(), arena);
+  const std::vector<LayoutBlock> blocks = blocks_of(world.pool().reports().layout(), arena);
   ASSERT_EQ(blocks.size(), 1u);
   EXPECT_EQ(blocks[0].state, RegionState::free);
   EXPECT_FALSE(blocks[0].is_complete);
@@ -157,7 +157,7 @@ TEST_F(ArenaEvents, a_layout_shows_the_blocks_of_each_stretch) {
   const report::Layout layout = world.pool().reports().layout();
   expect_tiled(layout);
   std::map<DevicePtr, Bytes> reached;  // of each stretch
-  for (const Block& block : blocks_of(layout, arena)) {
+  for (const LayoutBlock& block : blocks_of(layout, arena)) {
     const auto stretch = std::prev(log.stretches().upper_bound(block.range.begin));
     EXPECT_EQ(block.range.begin, stretch->first + reached[stretch->first]);
     reached[stretch->first] += block.range.size;
@@ -172,10 +172,10 @@ TEST_F(ArenaEvents, a_layout_says_which_stream_may_have_what_is_free_in_an_arena
   const DevicePtr own = allocate_in(world, arena, 3 * kPage, a);
   const DevicePtr shared = allocate_in(world, arena, 5 * kPage, a);
   const auto block_at = [&](DevicePtr begin) {
-    for (const Block& block : world.pool().layout().blocks)
+    for (const LayoutBlock& block : world.pool().layout().blocks)
       if (block.range.begin == begin) return block;
     ADD_FAILURE() << "no block begins at " << hex(begin);
-    return Block{};
+    return LayoutBlock{};
   };
   const std::uint64_t stream = block_at(own).stream_id;
   EXPECT_NE(stream, 0u);
@@ -241,7 +241,7 @@ class RandomArenas {
     expect_tiled(layout,
                  has_memory_ ? std::vector<AddressRange>{memory_} : std::vector<AddressRange>{});
     std::map<DevicePtr, Bytes> shown;
-    for (const Block& block : layout.blocks)
+    for (const LayoutBlock& block : layout.blocks)
       if (block.state == RegionState::allocated) shown[block.range.begin] = block.requested;
     EXPECT_EQ(shown, live_);
     EXPECT_EQ(log_.live(), live_);
@@ -312,7 +312,7 @@ class RandomArenas {
   void expect_stretches(const report::Layout& layout) {
     Runs stretches, blocks;
     for (const auto& [begin, bytes] : log_.stretches()) stretches.add({begin, bytes});
-    for (const Block& block : layout.blocks)
+    for (const LayoutBlock& block : layout.blocks)
       if (block.arena != 0) blocks.add(block.range);
     EXPECT_TRUE(blocks == stretches);
   }

@@ -18,15 +18,15 @@ using region::RegionState;
 using report::bit_of;
 using report::LayoutBlock;
 
-std::vector<Block> in_state(const report::Layout& layout, RegionState state) {
-  std::vector<Block> found;
-  for (const Block& block : layout.blocks)
+std::vector<LayoutBlock> in_state(const report::Layout& layout, RegionState state) {
+  std::vector<LayoutBlock> found;
+  for (const LayoutBlock& block : layout.blocks)
     if (block.state == state) found.push_back(block);
   return found;
 }
 
-Block at(const report::Layout& layout, DevicePtr begin) {
-  for (const Block& block : layout.blocks)
+LayoutBlock at(const report::Layout& layout, DevicePtr begin) {
+  for (const LayoutBlock& block : layout.blocks)
     if (block.range.begin == begin) return block;
   ADD_FAILURE() << "no block begins at " << hex(begin);
   return {};
@@ -52,7 +52,7 @@ TEST(Layout, shows_an_allocation_with_what_was_asked_for_and_its_stream) {
   const DevicePtr any = world.allocate(6 * kPage, std::nullopt);
   const report::Layout layout = world.pool().reports().layout();
   expect_tiled(layout);
-  const Block block = at(layout, ptr);
+  const LayoutBlock block = at(layout, ptr);
   EXPECT_EQ(block.state, RegionState::allocated);
   EXPECT_EQ(block.range.size, 4 * kPage);
   EXPECT_EQ(block.requested, 4 * kPage - 100);
@@ -76,7 +76,7 @@ TEST(Layout, says_which_stream_may_have_what_is_free_until_it_is_complete) {
   const DevicePtr ptr = world.allocate(20 * kPage, stream);
   world.use(ptr, 20 * kPage, stream);
   world.deallocate(ptr, stream);
-  Block block = at(world.pool().layout(), ptr);
+  LayoutBlock block = at(world.pool().layout(), ptr);
   EXPECT_EQ(block.state, RegionState::free);
   EXPECT_FALSE(block.is_complete);
   EXPECT_EQ(block.stream_id, id_of(world, stream));
@@ -93,7 +93,7 @@ TEST(Layout, what_a_stream_keeps_for_its_next_requests_is_free_for_that_stream) 
   const DevicePtr ptr = world.allocate(2 * kPage, stream);
   world.deallocate(ptr, stream);
   ASSERT_EQ(world.statistics().live_allocations, 0u);
-  const Block block = at(world.pool().layout(), ptr);
+  const LayoutBlock block = at(world.pool().layout(), ptr);
   EXPECT_EQ(block.state, RegionState::free);
   EXPECT_EQ(block.stream_id, id_of(world, stream));
 }
@@ -119,7 +119,7 @@ TEST(Layout, shows_each_block_and_span_of_a_page_that_is_cut_and_what_is_idle_be
   const report::Layout layout = world.pool().reports().layout();
   expect_tiled(layout);
   std::map<DevicePtr, Bytes> shown;
-  for (const Block& block : in_state(layout, RegionState::allocated)) {
+  for (const LayoutBlock& block : in_state(layout, RegionState::allocated)) {
     EXPECT_TRUE(block.is_small);
     EXPECT_GE(block.range.size, block.requested);
     EXPECT_NE(block.stream_id, 0u);
@@ -138,10 +138,10 @@ TEST(Layout, a_block_that_waits_for_another_stream_is_free_and_not_complete) {
   world.deallocate(ptr, stream);
   const report::Layout layout = world.pool().reports().layout();
   expect_tiled(layout);
-  const std::vector<Block> live = in_state(layout, RegionState::allocated);
+  const std::vector<LayoutBlock> live = in_state(layout, RegionState::allocated);
   ASSERT_EQ(live.size(), 1u);
   EXPECT_EQ(live[0].range.begin, next);
-  for (const Block& block : in_state(layout, RegionState::free)) {
+  for (const LayoutBlock& block : in_state(layout, RegionState::free)) {
     if (block.range.contains(ptr)) {
       EXPECT_FALSE(block.is_complete);
     }
@@ -155,7 +155,7 @@ TEST(Layout, what_was_freed_and_is_kept_for_a_captured_graph_is_free_for_nobody_
   const DevicePtr ptr = world.allocate(4 * kPage, stream);
   EXPECT_EQ(at(world.pool().reports().layout(), ptr).state, RegionState::allocated);
   world.deallocate(ptr, stream);
-  const Block block = at(world.pool().layout(), ptr);
+  const LayoutBlock block = at(world.pool().layout(), ptr);
   EXPECT_EQ(block.state, RegionState::free);
   EXPECT_FALSE(block.is_complete);
   EXPECT_EQ(block.stream_id, 0u);
@@ -242,7 +242,7 @@ TEST_P(RandomLayout, is_what_live_allocations_and_events_say_whatever_fails) {
       const report::Layout layout = world.pool().reports().layout();
       expect_tiled(layout);
       std::map<DevicePtr, Bytes> shown;
-      for (const Block& block : in_state(layout, RegionState::allocated))
+      for (const LayoutBlock& block : in_state(layout, RegionState::allocated))
         shown[block.range.begin] = block.requested;
       ASSERT_EQ(shown, live);
       std::map<DevicePtr, Bytes> chunks;

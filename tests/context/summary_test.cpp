@@ -31,7 +31,7 @@ TEST(Summary, tells_peaks_requests_failures_driver_time_and_waits) {
   figures.host_waits = 7;
   figures.gpu_waits = 8;
   figures.pauses = 9;
-  EXPECT_EQ(context::summary(1, figures, 64 * kMiB),
+  EXPECT_EQ(process::summary(1, figures, 64 * kMiB),
             "vpmm: summary of a pool on device 1\n"
             "  live      30 MiB at most, 10 MiB now in 2 allocations\n"
             "  mapped    32 MiB at most, 32 MiB now; the limit is 64 MiB\n"

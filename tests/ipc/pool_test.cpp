@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "context/device_context.hpp"
+#include "context/context.hpp"
 #include "driver/recording.hpp"
 #include "ipc/exporter.hpp"
 #include "ipc/raw.hpp"
@@ -24,8 +24,8 @@ RecordingDriver& recording_of_actor() {
 }
 
 // Always at the same address, as the heap may have it.
-std::optional<context::DeviceContext>& pool_of_its_own() {
-  static std::optional<context::DeviceContext> pool;
+std::optional<context::Context>& pool_of_its_own() {
+  static std::optional<context::Context> pool;
   return pool;
 }
 
