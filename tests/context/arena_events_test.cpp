@@ -172,7 +172,7 @@ TEST_F(ArenaEvents, a_layout_says_which_stream_may_have_what_is_free_in_an_arena
   const DevicePtr own = allocate_in(world, arena, 3 * kPage, a);
   const DevicePtr shared = allocate_in(world, arena, 5 * kPage, a);
   const auto block_at = [&](DevicePtr begin) {
-    for (const LayoutBlock& block : world.pool().layout().blocks)
+    for (const LayoutBlock& block : world.pool().reports().layout().blocks)
       if (block.range.begin == begin) return block;
     ADD_FAILURE() << "no block begins at " << hex(begin);
     return LayoutBlock{};

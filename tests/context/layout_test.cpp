@@ -76,7 +76,7 @@ TEST(Layout, says_which_stream_may_have_what_is_free_until_it_is_complete) {
   const DevicePtr ptr = world.allocate(20 * kPage, stream);
   world.use(ptr, 20 * kPage, stream);
   world.deallocate(ptr, stream);
-  LayoutBlock block = at(world.pool().layout(), ptr);
+  LayoutBlock block = at(world.pool().reports().layout(), ptr);
   EXPECT_EQ(block.state, RegionState::free);
   EXPECT_FALSE(block.is_complete);
   EXPECT_EQ(block.stream_id, id_of(world, stream));
@@ -93,7 +93,7 @@ TEST(Layout, what_a_stream_keeps_for_its_next_requests_is_free_for_that_stream) 
   const DevicePtr ptr = world.allocate(2 * kPage, stream);
   world.deallocate(ptr, stream);
   ASSERT_EQ(world.statistics().live_allocations, 0u);
-  const LayoutBlock block = at(world.pool().layout(), ptr);
+  const LayoutBlock block = at(world.pool().reports().layout(), ptr);
   EXPECT_EQ(block.state, RegionState::free);
   EXPECT_EQ(block.stream_id, id_of(world, stream));
 }
@@ -155,7 +155,7 @@ TEST(Layout, what_was_freed_and_is_kept_for_a_captured_graph_is_free_for_nobody_
   const DevicePtr ptr = world.allocate(4 * kPage, stream);
   EXPECT_EQ(at(world.pool().reports().layout(), ptr).state, RegionState::allocated);
   world.deallocate(ptr, stream);
-  const LayoutBlock block = at(world.pool().layout(), ptr);
+  const LayoutBlock block = at(world.pool().reports().layout(), ptr);
   EXPECT_EQ(block.state, RegionState::free);
   EXPECT_FALSE(block.is_complete);
   EXPECT_EQ(block.stream_id, 0u);

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "support/page_size.hpp"
 #include "support/pool_world.hpp"
 
 namespace vpmm::test {
