@@ -37,7 +37,7 @@ Result<DevicePtr> DeviceContext::allocate_at(ArenaId arena, AddressRange place, 
     recorder_.allocated(begin.value(), {place.size, 0, stream, arena}, caller,
                         arenas_.range_of(begin.value()));
     leave(caller);
-    footprint_.note_peaks(caller);
+    footprint_.note_peaks();
   });
   return begin;
 }

@@ -126,6 +126,14 @@ void Device::advance(const Vector<time::StampPart>& done) const {
   small->advance(done);
 }
 
+Bytes Device::live_bytes() const {
+  Bytes live = driver_pool == nullptr ? 0 : driver_pool->requested_bytes();
+  if (pool != nullptr)
+    live += pool->requested_bytes() +
+            static_cast<Bytes>(small->tally().requested + small->tally_of_stretches().requested);
+  return live;
+}
+
 void Device::fill(observe::Statistics& figures) const {
   if (pool != nullptr) {
     pool->fill(figures);
@@ -142,12 +150,9 @@ void Device::fill(observe::Statistics& figures) const {
     figures.allocations += static_cast<std::uint64_t>(tally.allocations);
     figures.hits += static_cast<std::uint64_t>(tally.allocations);
     figures.deallocations += static_cast<std::uint64_t>(tally.deallocations);
-    const Bytes high = pool->requested_bytes() + static_cast<Bytes>(tally.requested_high);
-    figures.peak_live_bytes = std::max(high, small->peak_noted());
   }
   if (driver_pool == nullptr) return;
   figures.live_bytes += driver_pool->requested_bytes();
-  figures.peak_live_bytes += driver_pool->requested_bytes();
   figures.allocated_bytes += driver_pool->requested_bytes();
   figures.pending_bytes += driver_pool->pending_bytes();
   figures.live_allocations += driver_pool->live_allocations();

@@ -109,7 +109,7 @@ Result<DevicePtr> DeviceContext::allocate_once(const Request& request,
     if (request.tag != 0) allocations_.free_through_lock(result.value());
     recorder_.allocated(result.value(), request, caller, arenas_.range_of(result.value()));
     leave(caller);
-    footprint_.note_peaks(caller);
+    footprint_.note_peaks();
     bound_any_stream(lock);
     if (has_drained) trim_above_threshold(lock);  // these frees could not do it themselves
   });

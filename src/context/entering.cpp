@@ -169,8 +169,7 @@ Result<Caller> DeviceContext::Visit::identify(const Stream& stream, const time::
   if (!caller || caller.value().timeline == nullptr) return caller;
   pinned_ = caller.value().timeline;
   ++pinned_->callers;
-  // Of its warm calls, while the pool's index still says what it said beside them.
-  context_.footprint_.note_peaks(caller.value());
+  context_.footprint_.note_peaks();
   return caller;
 }
 

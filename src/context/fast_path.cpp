@@ -121,7 +121,7 @@ DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   const DevicePtr begin = found->begin;
   afterwards([&]() VPMM_REQUIRES(pool_lock) {
     recorder_.allocated(begin, request, caller);
-    footprint_.note_peaks(caller);
+    footprint_.note_peaks();
   });
   return begin;
 }

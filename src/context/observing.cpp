@@ -95,7 +95,7 @@ Result<void> DeviceContext::preallocate_mapped(Bytes bytes) {
   if (device_.pool == nullptr)
     return Error{ErrorCode::unsupported, "the virtual memory pool is off or not supported here"};
   Result<void> done = device_.primary.noted(device_.pool->preallocate(visit.lock(), bytes));
-  footprint_.note_peaks(Bytes{0});
+  footprint_.note_peaks();
   return done;
 }
 

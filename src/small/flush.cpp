@@ -64,8 +64,6 @@ void for_each_used(const Segment& segment, Visit&& visit) VPMM_REQUIRES(cache_lo
 bool SmallPool::flush() { return flush(FreePages::all); }
 
 bool SmallPool::flush(FreePages which) {
-  // While the pool's index still says what it said beside them.
-  ledger_.raise_peak(caches_.tally().requested_high);
   const Bytes idle = given_back_bytes();
   const Bytes cut = cut_pages_.bytes();
   for (StreamCache& cache : caches_.all()) {
@@ -138,7 +136,6 @@ bool SmallPool::flush_one(const Caller& caller, Bytes size) {
     if (!found) return false;
     cached = cache.pages.take_last(*found);
     leave_cache(cache, cached);
-    ledger_.note(cache);
   }
   timelines_.claim(*caller.timeline, cached.number, cached.region->range.size);
   pool_.deallocate(cached.region, time::Stamp({caller.timeline->id, cached.number}));
@@ -188,7 +185,6 @@ Vector<Cached> SmallPool::take_complete_pages(StreamCache& cache, Bytes at_least
   while (count < most && cached[count].number <= complete) ++count;
   Vector<Cached> taken = cache.pages.take_first(*size, count);
   for (const Cached& each : taken) leave_cache(cache, each);
-  ledger_.note(cache);
   return taken;
 }
 
@@ -211,7 +207,6 @@ bool SmallPool::steal_pages(StreamCache& cache, std::uint64_t complete, Bytes si
     own->put_pages(other.region, page_sizes_.number_of(bytes), 0);
     enter(*other.region, bytes, *own);
   }
-  ledger_.note(*own);
   return true;
 }
 
@@ -232,7 +227,6 @@ bool SmallPool::steal_segments(StreamCache& cache, std::uint64_t complete, Bytes
     });
     taken.resize(std::min<std::uint64_t>(wanted, (taken.size() + 1) / 2));
     for (Segment* segment : taken) cache.segments.detach(segment);
-    ledger_.note(cache);
   }
   for (Segment* segment : taken) cut_pages_.end(segment, {});
   return !taken.empty();
@@ -259,7 +253,6 @@ void SmallPool::flush(StreamCache& cache, FreePages which) {
   {
     const CacheGuard guard(cache);
     of_timeline = cache.timeline;
-    ledger_.note_peak(cache);
     cache.slabs.end_empty();
     if (which == FreePages::all || cache.segments.has_many_free_pages()) part_free_pages(cache);
     if (cache.cached_bytes() == 0) return;
@@ -274,7 +267,6 @@ void SmallPool::flush(StreamCache& cache, FreePages which) {
     for (const Cached& cached : pages) leave_cache(cache, cached);
     cache.pages.clear();
     if (cache.timeline) cache.wants_attention.store(true, std::memory_order_relaxed);
-    ledger_.note(cache);
   }
   time::Timeline* const timeline = of_timeline ? timelines_.find(*of_timeline) : nullptr;
   std::uint64_t latest = 0;
@@ -324,26 +316,6 @@ Tally SmallPool::tally() const {
   Tally sum = caches_.tally();
   sum += ledger_.of_pages();
   return sum;
-}
-
-Bytes SmallPool::take_peak(const Caller& caller) {
-  if (StreamCache* const own = caches_.find(caller.timeline)) {
-    const CacheGuard guard(*own);
-    ledger_.note_peak(*own);
-  }
-  return ledger_.take_peak();
-}
-
-Bytes SmallPool::take_peak_everywhere() {
-  for (StreamCache& cache : caches_.all()) {
-    const CacheGuard guard(cache);
-    ledger_.note_peak(cache);
-  }
-  return ledger_.take_peak();
-}
-
-Bytes SmallPool::idle_bytes() const {
-  return static_cast<Bytes>(std::max<std::int64_t>(0, -tally().allocated));
 }
 
 Bytes SmallPool::idle_in_arenas_bytes() const {

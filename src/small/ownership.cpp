@@ -96,12 +96,10 @@ std::optional<Allocation> SmallPool::end(const Region& page, DevicePtr begin) {
   const auto end_at = [&](const Allocation& live) VPMM_REQUIRES(pool_lock, cache_lock) {
     if (live.range.begin != begin) return;
     StreamCache& cache = *live.cache;
-    ledger_.note_peak(cache);
     if (live.slab != nullptr)
       cache.end_block(live.slab, live.index);
     else
       cache.end_span(*live.segment, live.index, live.requested);
-    ledger_.note(cache);
   };
   const std::optional<Allocation> live = visit_live(*arena_in(page), begin, end_at);
   return live && live->range.begin == begin ? live : std::nullopt;
@@ -153,7 +151,6 @@ bool SmallPool::end(const Region& pages) {
   if (cache == nullptr) return !is_cached(pages);
   const CacheGuard guard(*cache);
   if (is_cached(pages)) return false;
-  ledger_.note_peak(*cache);
   ledger_.pages_end(pages.owner.requested, pages.asked);
   pagemap_.at(pages.range.begin)->leave();
   return true;

@@ -46,7 +46,6 @@ SmallPool::SmallPool(driver::Driver& driver, pool::Pool& pool, time::Timelines& 
       page_unit_(pool.page_size()),
       page_sizes_(pool.page_size(), pool.grain()),
       pagemap_(pool.page_size()),
-      ledger_(pool),
       cut_pages_(pool, timelines, pagemap_, ledger_),
       caches_(pool.page_size()),
       waiting_(timelines),
@@ -109,7 +108,6 @@ DevicePtr SmallPool::take_block(std::size_t slab_class, Bytes requested, const C
     {
       const CacheGuard guard(cache);
       const DevicePtr block = cache.take_block(slab_class, requested);
-      ledger_.note(cache);
       if (!is_null(block)) return block;
       missing = cache.slabs.least(slab_class).units;
     }
@@ -124,7 +122,6 @@ DevicePtr SmallPool::take_span(Bytes requested, Bytes alignment, const Caller& c
     {
       const CacheGuard guard(cache);
       const DevicePtr span = cache.take_span(requested);
-      ledger_.note(cache);
       if (!is_null(span)) return span;
     }
     if (!take_segments(units, cache, caller)) return {};
@@ -134,9 +131,7 @@ DevicePtr SmallPool::take_span(Bytes requested, Bytes alignment, const Caller& c
   Segment* const segment = cut_pages_.cut(room, caller);
   const CacheGuard guard(cache);
   cache.segments.attach(segment, &cache, room.number);
-  const DevicePtr span = cache.begin_span(*segment, segment->find(units), requested);
-  ledger_.note(cache);
-  return span;
+  return cache.begin_span(*segment, segment->find(units), requested);
 }
 
 // Units that the caller may use at once come into its cache, its share of them if there are so
@@ -219,7 +214,6 @@ void SmallPool::deallocate(const Allocation& ended, const time::Stamp& stamp) {
   {
     const CacheGuard guard(cache);
     set_free(ended, cache.next_number.of_a_free());
-    ledger_.note(cache);
   }
   if (caches_.are_bounded()) bound(cache);
   if (ended.timeline || &cache == &caches_.any()) return;

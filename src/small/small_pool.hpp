@@ -241,16 +241,7 @@ class SmallPool {
   Tally tally() const VPMM_REQUIRES(pool_lock);  // of all caches
   // Of what arenas divide.
   Tally tally_of_stretches() const VPMM_REQUIRES(pool_lock) { return ledger_.of_stretches(); }
-  // Most bytes that users of pages and parts of pages asked for at once since the last such call.
-  // Of other streams than the caller's, what the ledger has noted counts. Takes the lock of the
-  // caller's cache.
-  Bytes take_peak(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // The same of all streams, whose caches are visited one at a time.
-  Bytes take_peak_everywhere() VPMM_REQUIRES(pool_lock);
-  Bytes peak_noted() const VPMM_REQUIRES(pool_lock) {
-    return ledger_.peak();
-  }                                                   // so far since the last such call
-  Bytes idle_bytes() const VPMM_REQUIRES(pool_lock);  // in arenas or cached, and nobody's
+  std::uint64_t stream_count() const { return caches_.stream_count(); }
   // The numbers (address / page size) of the pages that are cut and in use. Looks at each slab and
   // span.
   Set<Bytes> used_pages() const VPMM_REQUIRES(pool_lock);

@@ -79,8 +79,7 @@ class alignas(kCacheLine) StreamCache {
   Bytes allowed VPMM_GUARDED_BY(pool_lock) = 0;              // that it may keep beyond kAlwaysKept
   Bytes may_keep VPMM_GUARDED_BY(cache_lock) = kAlwaysKept;  // both together
   Bytes wants_to_keep VPMM_GUARDED_BY(cache_lock) =
-      kAlwaysKept;                                    // with what a free did not leave here
-  std::int64_t noted VPMM_GUARDED_BY(pool_lock) = 0;  // in the ledger, of the tally
+      kAlwaysKept;  // with what a free did not leave here
   // Note [Streams that crowd cut their own]
   std::uint32_t hindered VPMM_GUARDED_BY(cache_lock) =
       0;  // how often the lock was taken, beyond how often it was not
