@@ -25,14 +25,14 @@ constexpr std::uint64_t kServedBesideDeferred = 64;
 // Whether it is a user's: not kept by a cache, not parked for a graph, not kept for other processes
 // alone.
 bool Allocations::is_live(const region::Region& region) const {
-  return !small::SmallPool::is_cached(region) && !captures_.is_parked(&region) &&
+  return !small::is_cached(region) && !captures_.is_parked(&region) &&
          !shares_.is_kept(region.range.begin);
 }
 
 // The live small allocation around `ptr` that is a user's.
 std::optional<small::Allocation> Allocations::find_live(const region::Region& page,
                                                         DevicePtr ptr) const {
-  std::optional<small::Allocation> small = device_.small->find(page, ptr);
+  std::optional<small::Allocation> small = device_.small->ownership().find(page, ptr);
   if (small && shares_.is_kept(small->range.begin)) small.reset();
   return small;
 }
@@ -48,8 +48,7 @@ AddressRange Allocations::live_around(const region::Region* region, DevicePtr pt
     const arena::Block* const block = block_in_arena(ptr);
     return block != nullptr ? block->range : AddressRange{};
   }
-  if (!small::SmallPool::is_arena(*region))
-    return is_live(*region) ? region->range : AddressRange{};
+  if (!small::is_cut(*region)) return is_live(*region) ? region->range : AddressRange{};
   const std::optional<small::Allocation> small = find_live(*region, ptr);
   return small ? small->range : AddressRange{};
 }
@@ -60,11 +59,11 @@ Result<AllocationInfo> Allocations::query(DevicePtr ptr) const {
     if (const arena::Block* const block = block_in_arena(ptr))
       return AllocationInfo{block->range.begin, block->requested, block->range.size,
                             arenas_.arena_of(ptr)};
-  } else if (region != nullptr && small::SmallPool::is_arena(*region)) {
+  } else if (region != nullptr && small::is_cut(*region)) {
     if (const auto small = find_live(*region, ptr))
       return AllocationInfo{small->range.begin, small->requested, small->range.size, ArenaId{}};
   } else if (region != nullptr && is_live(*region)) {
-    return AllocationInfo{region->range.begin, device_.small->requested_of(*region),
+    return AllocationInfo{region->range.begin, device_.small->ownership().requested_of(*region),
                           region->range.size, ArenaId{}};
   }
   if (const driver_pool::Block* const block = device_.block_around(ptr))
@@ -105,14 +104,15 @@ Result<void> Allocations::record_use(DevicePtr ptr, time::Timeline& user) {
     return not_live(ptr, live);
   } else if (const arena::Block* const block = arenas_.live_around(ptr)) {
     if (is_news(block->timeline)) arenas_.record_use(ptr, user);
-  } else if (small::SmallPool::is_arena(*region)) {
+  } else if (small::is_cut(*region)) {
     const std::optional<small::Allocation> small = find_live(*region, ptr);
     VPMM_RACE_WINDOW("what is used elsewhere was found");
-    if (!small || (is_news(small->timeline) && !device_.small->record_use(*region, ptr, user)))
+    if (!small ||
+        (is_news(small->timeline) && !device_.small->ownership().record_use(*region, ptr, user)))
       return not_live(ptr, {});
   } else {
     VPMM_RACE_WINDOW("what is used elsewhere was found");
-    if (is_news(region->owner.timeline) && !device_.small->record_use(*region, user))
+    if (is_news(region->owner.timeline) && !device_.small->ownership().record_use(*region, user))
       return not_live(ptr, {});
   }
   return {};
@@ -121,8 +121,8 @@ Result<void> Allocations::record_use(DevicePtr ptr, time::Timeline& user) {
 // Whole pages are not in the pagemap (Router), and what is the driver's own never is.
 void Allocations::free_through_lock(DevicePtr begin) {
   const region::Region* const region = device_.allocated_around(begin);
-  if (region != nullptr && small::SmallPool::is_arena(*region))
-    device_.small->free_through_lock(*region, begin);
+  if (region != nullptr && small::is_cut(*region))
+    device_.small->ownership().free_through_lock(*region, begin);
 }
 
 // --- a free
@@ -159,15 +159,17 @@ Recorder::Told Allocations::what_to_tell(EventKind kind, DevicePtr begin) const 
 bool Allocations::end(DevicePtr begin, const Stream& stream, const Caller& caller) {
   if (arenas_.has(begin)) return arenas_.end(begin, stream, caller);
   region::Region* const region = device_.allocated_around(begin);
-  if (!small::SmallPool::is_arena(*region)) {
-    if (region->range.begin != begin || captures_.is_parked(region) || !device_.small->end(*region))
+  if (!small::is_cut(*region)) {
+    if (region->range.begin != begin || captures_.is_parked(region) ||
+        !device_.small->ownership().end(*region))
       return false;
     free_pages(region, stream, caller);
     return true;
   }
-  const std::optional<small::Allocation> ended = device_.small->end(*region, begin);
+  const std::optional<small::Allocation> ended = device_.small->ownership().end(*region, begin);
   if (!ended) return false;
-  const Prover::Uses uses{ended->timeline, device_.small->other_uses(*ended), ended->range.size};
+  const Prover::Uses uses{ended->timeline, device_.small->ownership().other_uses(*ended),
+                          ended->range.size};
   observe_end(ended->range, uses, stream, caller);
   device_.small->deallocate(*ended, prover_.stamp_of(uses, caller));
   return true;

@@ -157,7 +157,7 @@ DevicePtr Arenas::begin(Entry& entry, AddressRange part, Bytes requested, const 
   entry.arena.take(part, {requested, key_of(caller), timeline});
   count_reference(timeline, +1);
   if (entry.options.is_external) return part.begin;
-  device_.small->block_begins(requested, part.size);
+  device_.small->ledger().block_begins(requested, part.size);
   if (entry.arena.is_pinned()) recorder_.observe_end(part, caller.stream);
   return part.begin;
 }
@@ -182,7 +182,7 @@ Result<void> Arenas::add(ArenaId id, const pool::Placed& stretch, const Caller& 
   }
   by_stretch_.emplace(region->range.begin, in);
   in->arena.add(region->range, key_of(caller));
-  device_.small->stretch_begins(*region);
+  device_.small->ledger().stretch_begins(*region);
   recorder_.arena_changed(EventKind::arena_grow, region->range, id);
   return {};
 }
@@ -259,7 +259,7 @@ bool Arenas::end(DevicePtr begin, const Stream& stream, const Caller& caller) {
   if (!captures || !is_in_order) stamp = device_.timelines.reduce(prover_.stamp_of(uses, caller));
   count_reference(block->timeline, -1);
   for (const time::TimelineId other : block->other_uses) count_reference(other, -1);
-  if (is_pools) device_.small->block_ends(block->requested, block->range.size);
+  if (is_pools) device_.small->ledger().block_ends(block->requested, block->range.size);
   in.arena.end(begin, {is_in_order ? key : block->key, stamp, !is_in_order});
   return true;
 }
@@ -330,7 +330,7 @@ void Arenas::give_back(Entry& entry, const arena::Stretch& idle) {
   if (!stamp) stamp = prover_.stamp_of_all(range.size);
   region::Region* const region = device_.pool->allocated_around(range.begin);
   recorder_.arena_changed(EventKind::arena_shrink, range, entry.id);
-  device_.small->stretch_ends(*region);
+  device_.small->ledger().stretch_ends(*region);
   by_stretch_.erase(range.begin);
   entry.arena.remove(idle);
   device_.pool->deallocate(region, *stamp);

@@ -37,7 +37,7 @@ class CallLog final : public driver::CallObserver {
     std::optional<std::uint64_t> stream;  // its id
     std::optional<std::uint64_t> handle;
   };
-  static By by(const small::SmallPool::Client& client) {
+  static By by(const small::WarmCalls::Client& client) {
     if (!client.stream) return {};
     return {static_cast<std::uint64_t>(client.id), static_cast<std::uint64_t>(*client.stream)};
   }

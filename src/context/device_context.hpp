@@ -128,7 +128,7 @@ class DeviceContext final : public Context {
     }
   }
   // fast_path.cpp
-  using Freed = small::SmallPool::Freed;
+  using Freed = small::WarmCalls::Freed;
   using Way = StreamFront::Way;
   DevicePtr try_allocate(const Way& way, const StreamFront::Client& client, Bytes bytes,
                          Bytes alignment);
@@ -166,7 +166,7 @@ class DeviceContext final : public Context {
       VPMM_REQUIRES(pool_lock);
   std::uint64_t stream_id_of(const time::Stamp& stamp) const VPMM_REQUIRES(pool_lock);
   Block block_of(const region::Region& region) const VPMM_REQUIRES(pool_lock);
-  Block block_of(const small::SmallPool::Part& part) const VPMM_REQUIRES(pool_lock);
+  Block block_of(const small::Part& part) const VPMM_REQUIRES(pool_lock);
   Block block_of(const driver_pool::Block& of_driver) const VPMM_REQUIRES(pool_lock);
   void add_blocks_of_arena(DevicePtr stretch, Layout& layout) const VPMM_REQUIRES(pool_lock);
   // recording.cpp

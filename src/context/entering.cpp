@@ -77,7 +77,7 @@ DeviceContext::DeviceContext(driver::Driver& driver, driver::DeviceOrdinal devic
       slow_path_(device_, footprint_, recorder_, prover_, arenas_, allocations_),
       router_(device_, captures_, footprint_, recorder_, prover_, slow_path_),
       has_summary_(at_end == AtEnd::summary) {
-  if (device_.small != nullptr) device_.small->heed(mutex_);
+  if (device_.small != nullptr) device_.small->warm_calls().heed(mutex_);
 }
 
 // Waits for the GPU, then gives everything back in the order of dependence. At exit and after a
@@ -212,7 +212,7 @@ void DeviceContext::forget_dead(driver::ContextId dead) {
 
 void DeviceContext::forget_work_of(driver::ContextId dead) {
   device_.advance(device_.timelines.forget_context(dead));
-  if (device_.small != nullptr) device_.small->retire_dead();
+  if (device_.small != nullptr) device_.small->flusher().retire_dead();
 }
 
 // Their events die with them, those of peers' contexts and of contexts whose streams called.
@@ -240,9 +240,9 @@ void DeviceContext::leave(const Caller& caller) {
     prover_.prove_if_due();
   }
   // Those that were many stay bounded while some are forgotten.
-  const bool were_many = device_.small != nullptr && device_.small->are_caches_bounded();
+  const bool were_many = device_.small != nullptr && device_.small->caches().are_bounded();
   const bool are_many = device_.timelines.stream_count() > kTimelinesKept / (were_many ? 2 : 1);
-  if (device_.small != nullptr) device_.small->bound_caches(are_many, caller);
+  if (device_.small != nullptr) device_.small->bounds().keep(are_many, caller);
   if (!are_many && device_.timelines.count() <= kTimelinesKept) return;
   sees_unproven_ = look_for_idle_streams();
 }
@@ -251,9 +251,9 @@ void DeviceContext::leave(const Caller& caller) {
 // than all of them use, it is worth looking, and an event of the context, one at a time, for
 // streams that record none.
 void DeviceContext::learn_if_much_is_pending() {
-  if (device_.small == nullptr || !device_.small->are_caches_bounded()) return;
-  const Bytes pending = device_.pool->pending_bytes() + device_.small->pending_bytes();
-  if (pending <= device_.small->live_and_cached_bytes()) return;
+  if (device_.small == nullptr || !device_.small->caches().are_bounded()) return;
+  const Bytes pending = device_.pool->pending_bytes() + device_.small->figures().pending_bytes();
+  if (pending <= device_.small->bounds().live_and_cached_bytes()) return;
   if (sees_unproven_ && !device_.timelines.awaits_context_event()) prover_.prove_everything();
   static_cast<void>(prover_.learn(kTimelinesAsked));
 }
@@ -266,7 +266,7 @@ bool DeviceContext::look_for_idle_streams() {
   for (std::size_t looks = 0; looks < kMostLooksPerCall && stayed < kLooksPerCall; ++looks) {
     time::Timeline* const next = device_.timelines.next_in_turn();
     if (next == nullptr) break;
-    const bool is_idle = device_.small == nullptr || device_.small->is_idle(*next);
+    const bool is_idle = device_.small == nullptr || device_.small->bounds().look_at(*next);
     if (!is_idle || device_.timelines.count() <= streams_kept_.most() || !is_forgotten(*next)) {
       is_unproven = is_unproven || next->provable < next->last;
       ++stayed;
@@ -277,9 +277,9 @@ bool DeviceContext::look_for_idle_streams() {
 
 // False: something is pending on it, or needs it.
 bool DeviceContext::is_forgotten(time::Timeline& timeline) {
-  if (device_.small != nullptr) device_.small->give_back(timeline);
+  if (device_.small != nullptr) device_.small->bounds().give_back(timeline);
   if (!device_.timelines.may_be_forgotten(timeline)) return false;
-  if (device_.small != nullptr) device_.small->retire(timeline);
+  if (device_.small != nullptr) device_.small->bounds().retire(timeline);
   device_.timelines.forget(timeline);
   streams_kept_.is_forgotten();
   return true;

@@ -10,19 +10,20 @@
 namespace vpmm::context {
 
 using Client = StreamFront::Client;
-using Freed = small::SmallPool::Freed;
+using Freed = small::WarmCalls::Freed;
 
 DevicePtr DeviceContext::try_allocate(const Way& way, const Client& client, Bytes bytes,
                                       Bytes alignment) {
-  if (client.cache == nullptr || !device_.small->may_be_cached(bytes, alignment)) return {};
-  const DevicePtr begin = device_.small->try_allocate(client, bytes);
+  if (client.cache == nullptr || !device_.small->serving().may_be_cached(bytes, alignment))
+    return {};
+  const DevicePtr begin = device_.small->warm_calls().try_allocate(client, bytes);
   if (way.log != nullptr && !is_null(begin)) record(*way.log, client, begin, bytes);
   return begin;
 }
 
 Freed DeviceContext::try_free(const Way& way, const Client& client, DevicePtr ptr) {
   if (client.cache == nullptr) return Freed::no;
-  return way.log == nullptr ? device_.small->try_free(client, ptr)
+  return way.log == nullptr ? device_.small->warm_calls().try_free(client, ptr)
                             : free_and_record(*way.log, client, ptr);
 }
 
@@ -30,13 +31,13 @@ void DeviceContext::record(CallLog& log, const Client& client, DevicePtr begin, 
   Request request;
   request.bytes = bytes;
   request.stack = log.capture_stack();
-  log.allocated(begin, request, device_.small->taken_for(bytes), CallLog::by(client));
+  log.allocated(begin, request, device_.small->serving().taken_for(bytes), CallLog::by(client));
 }
 
 // Note [The order of claims is the order of the file]
 Freed DeviceContext::free_and_record(CallLog& log, const Client& client, DevicePtr ptr) {
   CallLog::Place place = log.claim();
-  const Freed freed = device_.small->try_free(client, ptr);
+  const Freed freed = device_.small->warm_calls().try_free(client, ptr);
   if (freed == Freed::yes || freed == Freed::yes_and_event_is_due)
     log.freed(std::move(place), ptr, CallLog::by(client));
   return freed;
@@ -77,7 +78,8 @@ Result<DevicePtr> DeviceContext::allocate(const Request& request) {
 DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment,
                                            driver::StreamHandle stream) {
   const Way way = front_.way();
-  if (bytes == 0 || !way.is_open || !device_.small->may_be_cached(bytes, alignment)) return {};
+  if (bytes == 0 || !way.is_open || !device_.small->serving().may_be_cached(bytes, alignment))
+    return {};
   if (way.would_wait()) return {};
   return try_allocate(way, front_.client_of(way, stream), bytes, alignment);
 }
@@ -91,12 +93,12 @@ DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment,
 DevicePtr DeviceContext::allocate_if_ready(Bytes bytes, Bytes alignment) {
   const Way way = front_.way();
   if (bytes == 0 || !way.is_open || way.would_wait()) return {};
-  const small::SmallPool::Server server = device_.small->server_of(bytes, alignment);
-  if (server == small::SmallPool::Server::driver_pool) return {};
-  if (server == small::SmallPool::Server::pages) return take_pages_if_ready(bytes, alignment);
-  if (!device_.small->may_be_cached(bytes, alignment)) return {};
+  const small::Server server = device_.small->serving().server_of(bytes, alignment);
+  if (server == small::Server::driver_pool) return {};
+  if (server == small::Server::pages) return take_pages_if_ready(bytes, alignment);
+  if (!device_.small->serving().may_be_cached(bytes, alignment)) return {};
   if (!allocations_.may_pass_deferred()) return {};
-  return try_allocate(way, {&device_.small->any_stream_cache(), driver::StreamId{}, std::nullopt},
+  return try_allocate(way, {&device_.small->caches().any(), driver::StreamId{}, std::nullopt},
                       bytes, alignment);
 }
 
@@ -116,7 +118,7 @@ DevicePtr DeviceContext::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   const pool::Caller caller;
   allocations_.provide();  // it may throw, so before anything is taken
   const std::optional<pool::Placed> found =
-      pool.find({bytes, device_.small->size_of_pages(bytes), natural}, caller);
+      pool.find({bytes, device_.small->serving().size_of_pages(bytes), natural}, caller);
   if (!found) return {};
   const DevicePtr begin = found->begin;
   afterwards([&]() VPMM_REQUIRES(pool_lock) {
@@ -135,8 +137,9 @@ Result<void> DeviceContext::deallocate(DevicePtr ptr, Stream stream) {
 Freed DeviceContext::try_free(const Way& way, DevicePtr ptr, driver::StreamHandle stream) {
   if (!way.is_open) return Freed::no;
   // By the handle it is not known whose free it is, which a recording says.
-  const Freed freed =
-      way.log == nullptr ? device_.small->try_free_by_handle(ptr, stream) : Freed::not_known;
+  const Freed freed = way.log == nullptr
+                          ? device_.small->warm_calls().try_free_by_handle(ptr, stream)
+                          : Freed::not_known;
   return freed == Freed::not_known ? try_free(way, front_.client_of(way, stream), ptr) : freed;
 }
 
@@ -237,7 +240,7 @@ Result<std::unique_ptr<BoundStream>> DeviceContext::bind(driver::StreamHandle st
   if (caller.timeline == nullptr)
     return Error{ErrorCode::capture_active, "a stream that is being captured cannot be bound"};
   Client client{nullptr, *caller.timeline->stream, stream};
-  if (device_.small != nullptr) client.cache = &device_.small->cache_of(*caller.timeline);
+  if (device_.small != nullptr) client.cache = &device_.small->caches().of(*caller.timeline);
   std::unique_ptr<BoundStream> bound = std::make_unique<Bound>(*this, client, caller.timeline->id);
   ++caller.timeline->callers;  // which its end takes back
   return bound;

@@ -79,7 +79,8 @@ void Footprint::note_peaks() {
   const bool has_grown = held() > peak_mapped_;
   if (has_grown) peak_mapped_ = held();
   ++calls_since_sample_;
-  const std::uint64_t streams = device_.small == nullptr ? 0 : device_.small->stream_count();
+  const std::uint64_t streams =
+      device_.small == nullptr ? 0 : device_.small->caches().stream_count();
   if (!has_grown && calls_since_sample_ * kCachesPerCall < streams) return;
   calls_since_sample_ = 0;
   peak_live_ = std::max(peak_live_, device_.live_bytes());
@@ -92,7 +93,7 @@ void Footprint::reset_peaks() {
 }
 
 bool Footprint::flush_caches() {
-  return device_.small != nullptr && device_.small->flush();
+  return device_.small != nullptr && device_.small->flusher().flush();
 }
 
 void Footprint::fill(observe::Statistics& figures) const {

@@ -14,11 +14,11 @@ namespace {
 
 // Between what is cut and what takes whole pages there is one border.
 Bytes largest_small(const small::SmallPool& small, Bytes page_size) {
-  using Server = small::SmallPool::Server;
+  using Server = small::Server;
   Bytes cut = 0;
   for (Bytes whole = page_size; whole - cut > 1;) {
     const Bytes middle = cut + (whole - cut) / 2;
-    const Server server = small.server_of(middle, small::kGrain);
+    const Server server = small.serving().server_of(middle, small::kGrain);
     if (server == Server::blocks || server == Server::spans)
       cut = middle;
     else
@@ -42,13 +42,13 @@ Layout DeviceContext::drawn_layout() const {
     device_.pool->for_each_region([&](const Region& region) VPMM_REQUIRES(pool_lock) {
       if (arenas_.has(region.range.begin))
         add_blocks_of_arena(region.range.begin, layout);
-      else if (region.state != RegionState::hole && !small::SmallPool::is_arena(region))
+      else if (region.state != RegionState::hole && !small::is_cut(region))
         layout.blocks.push_back(block_of(region));
     });
     arenas_.for_each_external([&](DevicePtr begin)
                                   VPMM_REQUIRES(pool_lock) { add_blocks_of_arena(begin, layout); });
     layout.largest_small = largest_small(*device_.small, device_.page_size);
-    device_.small->for_each_part([&](const small::SmallPool::Part& part) VPMM_REQUIRES(pool_lock) {
+    device_.small->figures().for_each_part([&](const small::Part& part) VPMM_REQUIRES(pool_lock) {
       layout.blocks.push_back(block_of(part));
     });
   }
@@ -89,10 +89,10 @@ Block DeviceContext::block_of(const Region& region) const {
     return block;
   }
   block.stream_id = stream_id_of(region.owner.timeline);
-  if (small::SmallPool::is_cached(region))
+  if (small::is_cached(region))
     block.state = RegionState::free;
   else
-    block.requested = device_.small->requested_of(region);
+    block.requested = device_.small->ownership().requested_of(region);
   if (block.state == RegionState::allocated) block.tag = recorder_.tags().of(block.range.begin);
   return block;
 }
@@ -120,7 +120,7 @@ void DeviceContext::add_blocks_of_arena(DevicePtr stretch, Layout& layout) const
       });
 }
 
-Block DeviceContext::block_of(const small::SmallPool::Part& part) const {
+Block DeviceContext::block_of(const small::Part& part) const {
   Block block;
   block.range = part.range;
   block.is_small = true;

@@ -108,7 +108,7 @@ Bytes DeviceContext::missing_on_gpu(Bytes bytes) {
   if (!prover_.may_record_context_event()) return 0;
   Bytes in_use = 0;
   if (device_.pool != nullptr) {
-    device_.pool->set_cached_bytes(device_.small->cached_bytes());
+    device_.pool->set_cached_bytes(device_.small->caches().cached_bytes());
     in_use = device_.pool->wanted_bytes();
   }
   const Bytes held = footprint_.held();
@@ -217,11 +217,11 @@ observe::Statistics DeviceContext::figures() const {
 
 // Bytes of chunks that any request may have, once what streams and arenas keep has come back.
 Bytes DeviceContext::movable_bytes() const {
-  const Set<Bytes> used_pages = device_.small->used_pages();
+  const Set<Bytes> used_pages = device_.small->figures().used_pages();
   return device_.pool->movable_bytes([&](const region::Region& region) VPMM_REQUIRES(pool_lock) {
-    if (small::SmallPool::is_arena(region))
+    if (small::is_cut(region))
       return !used_pages.contains(to_integer(region.range.begin) / device_.page_size);
-    return small::SmallPool::is_cached(region) || arenas_.is_idle(region.range.begin);
+    return small::is_cached(region) || arenas_.is_idle(region.range.begin);
   });
 }
 
@@ -274,22 +274,22 @@ observe::PoolSnapshot DeviceContext::snapshot() const {
   snapshot.reservations.assign(reservations.begin(), reservations.end());
   std::sort(snapshot.reservations.begin(), snapshot.reservations.end(),
             [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
-  const auto live_by_page = device_.small->live_by_page();
+  const auto live_by_page = device_.small->figures().live_by_page();
   device_.pool->for_each_region([&](const region::Region& region) VPMM_REQUIRES(pool_lock) {
     if (arenas_.has(region.range.begin)) return add_blocks_of_arena(region.range.begin, snapshot);
     observe::RegionSnapshot picture;
     picture.range = region.range;
     picture.kind = kind_of(region.state);
     picture.complete = region.stamp.is_complete();
-    if (small::SmallPool::is_cached(region)) {
+    if (small::is_cached(region)) {
       picture.kind = kind_of(RegionState::free);
       picture.complete = false;  // nobody has asked
-    } else if (small::SmallPool::is_arena(region)) {
+    } else if (small::is_cut(region)) {
       const auto live = live_by_page.find(&region);
       picture.small_allocations = live == live_by_page.end() ? 0 : live->second.allocations;
       picture.requested = live == live_by_page.end() ? 0 : live->second.requested;
     } else if (region.state == RegionState::allocated) {
-      picture.requested = device_.small->requested_of(region);
+      picture.requested = device_.small->ownership().requested_of(region);
     }
     for (const time::StampPart& part : region.stamp.parts())
       picture.stamp += (picture.stamp.empty() ? "" : " and ") + device_.timelines.describe(part);

@@ -83,9 +83,9 @@ void Recorder::allocated(DevicePtr begin, const Request& request, const pool::Ca
   AddressRange range{begin, request.bytes};
   if (block) {
     range = *block;
-  } else if (region != nullptr && small::SmallPool::is_arena(*region)) {
+  } else if (region != nullptr && small::is_cut(*region)) {
     // A program that is wrong may have freed the address on another thread already.
-    if (const auto found = device_.small->find(*region, begin)) range = found->range;
+    if (const auto found = device_.small->ownership().find(*region, begin)) range = found->range;
   } else if (region != nullptr) {
     range = region->range;
   }

@@ -55,9 +55,9 @@ bool Shares::mark_used_everywhere(DevicePtr begin) {
   if (find(begin) != nullptr) return true;
   if (arenas_.has(begin)) return arenas_.record_use(begin, prover_.all_streams()), true;
   region::Region* const region = device_.allocated_around(begin);
-  if (small::SmallPool::is_arena(*region))
-    return device_.small->record_use(*region, begin, prover_.all_streams());
-  return device_.small->record_use(*region, prover_.all_streams());
+  if (small::is_cut(*region))
+    return device_.small->ownership().record_use(*region, begin, prover_.all_streams());
+  return device_.small->ownership().record_use(*region, prover_.all_streams());
 }
 
 Result<SharedChunks> Shares::lease(ShareId id, Bytes offset, Bytes size) {

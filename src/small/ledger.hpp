@@ -1,24 +1,25 @@
 // small: sums over users' memory beside the caches.
 #pragma once
 
+#include "base/line_allocator.hpp"
 #include "base/mutex.hpp"
+#include "region/region.hpp"
 #include "small/tally.hpp"
 
 namespace vpmm::small {
 
 // Corrects what the pool's index counts, as the tallies of caches do.
-class Ledger {
+class alignas(kCacheLine) Ledger {
  public:
   // The pool's index counts a page that is cut as an allocation of a user.
   void page_is_cut(Bytes size) VPMM_REQUIRES(pool_lock) { of_pages_.index_begins(size, size); }
   void page_goes_back(Bytes size) VPMM_REQUIRES(pool_lock) { of_pages_.index_ends(size, size); }
-  // Pages that an arena of the program divides, and what users have of them: beside what is cut
-  // here.
-  void stretch_begins(Bytes asked, Bytes size) VPMM_REQUIRES(pool_lock) {
-    of_stretches_.index_begins(asked, size);
+  // An allocation of the pool that an arena of the program divides, and the blocks of users in it.
+  void stretch_begins(const region::Region& pages) VPMM_REQUIRES(pool_lock) {
+    of_stretches_.index_begins(pages.owner.requested, pages.range.size);
   }
-  void stretch_ends(Bytes asked, Bytes size) VPMM_REQUIRES(pool_lock) {
-    of_stretches_.index_ends(asked, size);
+  void stretch_ends(const region::Region& pages) VPMM_REQUIRES(pool_lock) {
+    of_stretches_.index_ends(pages.owner.requested, pages.range.size);
   }
   void block_begins(Bytes asked, Bytes size) VPMM_REQUIRES(pool_lock) {
     of_stretches_.begin(asked, size);
@@ -27,7 +28,7 @@ class Ledger {
     of_stretches_.end(asked, size);
   }
   const Tally& of_stretches() const VPMM_REQUIRES(pool_lock) { return of_stretches_; }
-  // Pages of a user, of which the index counts what their first user asked for.
+  // An allocation of whole pages ends, of which the index counts the request of its first user.
   void pages_end(Bytes first, Bytes present) VPMM_REQUIRES(pool_lock) {
     of_pages_.index_omits(first - present);
   }

@@ -14,8 +14,8 @@
 #include "base/address.hpp"
 #include "base/host_memory.hpp"
 #include "region/region.hpp"
-#include "small/arena.hpp"
 #include "small/free_stretches.hpp"
+#include "small/page_run.hpp"
 
 namespace vpmm::small {
 
@@ -53,32 +53,32 @@ struct alignas(kCacheLine) Segment : SegmentLink {
   std::vector<SpanStart, LineAllocator<SpanStart>> spans_ VPMM_GUARDED_BY(cache_lock);
 
  public:
-  Arena* arena = nullptr;
+  PageRun* run = nullptr;
   std::array<std::atomic<Content>, 2 * (kContentsInLine - 1)> contents{};
 
   // Nobody's units become this.
-  void enter(Arena& in, AddressRange range) VPMM_REQUIRES(pool_lock) {
-    arena = &in;
+  void enter(PageRun& in, AddressRange range) VPMM_REQUIRES(pool_lock) {
+    run = &in;
     begin = range.begin;
     units = static_cast<std::uint32_t>(range.size / kUnit);
-    const std::uint64_t first = arena->unit_of(begin);
+    const std::uint64_t first = run->unit_of(begin);
     const std::uint64_t first_of_whole_line = round_up(first, kContentsInLine);
     const std::uint64_t end_of_whole_lines = round_down(first + units, kContentsInLine);
     std::atomic<Content>* place = contents.data();
     for (std::uint64_t unit = first; unit < first + units; ++unit) {
       const bool is_in_whole_line = first_of_whole_line <= unit && unit < end_of_whole_lines;
       if (!is_in_whole_line) place->store(Content(this), std::memory_order_relaxed);
-      arena->contents[unit].store(is_in_whole_line ? Content(this) : Content(place++),
-                                  std::memory_order_release);
+      run->contents[unit].store(is_in_whole_line ? Content(this) : Content(place++),
+                                std::memory_order_release);
     }
-    arena->for_each_entry(range, [&](PagemapEntry& entry, std::size_t) { entry.enter(*this); });
+    run->for_each_entry(range, [&](PagemapEntry& entry, std::size_t) { entry.enter(*this); });
   }
   void leave() const VPMM_REQUIRES(pool_lock) {
-    arena->for_each_entry(
-        range(), [&](PagemapEntry& entry, std::size_t page) { entry.enter(*arena, page); });
-    const std::uint64_t first = arena->unit_of(begin);
+    run->for_each_entry(range(),
+                        [&](PagemapEntry& entry, std::size_t page) { entry.enter(*run, page); });
+    const std::uint64_t first = run->unit_of(begin);
     for (std::uint64_t unit = first; unit < first + units; ++unit)
-      arena->contents[unit].store(Content{}, std::memory_order_relaxed);
+      run->contents[unit].store(Content{}, std::memory_order_relaxed);
   }
 
   StreamCache* cache() const { return of_cache.load(std::memory_order_relaxed); }
@@ -131,12 +131,12 @@ struct alignas(kCacheLine) Segment : SegmentLink {
   }
   // Nobody's units behind the last one become part of it, used for now. Requires: make_room(more).
   void grow(std::uint64_t more) VPMM_REQUIRES(pool_lock, cache_lock) {
-    const std::uint64_t first = arena->unit_of(begin) + units;
+    const std::uint64_t first = run->unit_of(begin) + units;
     units += static_cast<std::uint32_t>(more);
     for (std::uint64_t unit = first; unit < first + more; ++unit)
-      arena->contents[unit].store(Content(this), std::memory_order_release);
-    const AddressRange added{arena->range.begin + first * kUnit, more * kUnit};
-    arena->for_each_entry(added, [&](PagemapEntry& entry, std::size_t) { entry.enter(*this); });
+      run->contents[unit].store(Content(this), std::memory_order_release);
+    const AddressRange added{run->range.begin + first * kUnit, more * kUnit};
+    run->for_each_entry(added, [&](PagemapEntry& entry, std::size_t) { entry.enter(*this); });
   }
   // Units of whole pages that are free.
   std::uint64_t free_page_units(std::uint64_t page_units) const VPMM_REQUIRES(cache_lock) {
@@ -165,7 +165,7 @@ struct alignas(kCacheLine) Segment : SegmentLink {
       const std::uint64_t behind = std::max(free.first, at);
       if (free.end() > at) back.free_.give({behind - at, free.end() - behind});
     }
-    back.arena = arena;
+    back.run = run;
     back.begin = this->at(at);
     back.units = static_cast<std::uint32_t>(units - at);
     back.number = number;
@@ -174,13 +174,13 @@ struct alignas(kCacheLine) Segment : SegmentLink {
     free_ = std::move(front);
     spans_.resize(span_starts(at));
     for (std::uint64_t unit = 0; unit < back.units; ++unit) {
-      std::atomic<Content>& content = arena->contents[arena->unit_of(back.begin) + unit];
+      std::atomic<Content>& content = run->contents[run->unit_of(back.begin) + unit];
       if (Slab* const slab = content.load(std::memory_order_relaxed).slab())
         slab->segment = &back;
       else
         content.store(Content(&back), std::memory_order_release);  // `back` is written before
     }
-    arena->for_each_entry(back.range(), [&](PagemapEntry& entry, std::size_t) {
+    run->for_each_entry(back.range(), [&](PagemapEntry& entry, std::size_t) {
       if (entry.content().segment() == this) entry.enter(back);
     });
   }

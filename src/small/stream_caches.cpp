@@ -30,15 +30,15 @@ StreamCache& StreamCaches::of(time::Timeline& timeline) {
   by_timeline_.emplace(timeline.id, cache);
   stream_count_.store(by_timeline_.size(), std::memory_order_relaxed);
   cache->unproven.reset();
-  cache->idle_looks = 0;
+  cache->activity.idle_looks = 0;
   const CacheGuard guard(*cache);
-  cache->timeline = timeline.id;
-  cache->pacing.begin(misses());
+  cache->service.timeline = timeline.id;
+  cache->events.pacing.begin(misses());
   cache->next_number.begin(timeline.last);
   timeline.next_number = &cache->next_number;
   cache->wants_attention.store(false, std::memory_order_relaxed);
-  cache->stream.store(timeline.stream ? static_cast<std::uint64_t>(*timeline.stream) : 0,
-                      std::memory_order_relaxed);
+  cache->service.stream.store(timeline.stream ? static_cast<std::uint64_t>(*timeline.stream) : 0,
+                              std::memory_order_relaxed);
   return *cache;
 }
 
@@ -62,20 +62,21 @@ void StreamCaches::end(time::TimelineId timeline) {
   stream_count_.store(by_timeline_.size(), std::memory_order_relaxed);
   allow(cache, 0);
   const CacheGuard guard(cache);
-  cache.stream.store(0, std::memory_order_relaxed);
-  cache.handle.store(kNoHandle, std::memory_order_relaxed);
-  cache.timeline.reset();
+  cache.service.stream.store(0, std::memory_order_relaxed);
+  cache.service.handle.store(kNoHandle, std::memory_order_relaxed);
+  cache.service.timeline.reset();
 }
 
 void StreamCaches::allow(StreamCache& cache, Bytes bytes) {
-  allowed_ += bytes - std::exchange(cache.allowed, bytes);
+  allowed_ += bytes - std::exchange(cache.keeping.allowed, bytes);
   const CacheGuard guard(cache);
-  cache.may_keep = cache.wants_to_keep = kAlwaysKept + bytes;
+  cache.keeping.most = cache.keeping.wanted = kAlwaysKept + bytes;
 }
 
 void StreamCaches::retire_if_empty(StreamCache& cache) {
   const CacheGuard guard(cache);
-  if (cache.is_unused || cache.timeline || &cache == &any_ || !cache.segments.empty()) return;
+  if (cache.is_unused || cache.service.timeline || &cache == &any_ || !cache.segments.empty())
+    return;
   for (; cache.slabs.has_spare(); --slab_count_) {
     Slab* const slab = cache.slabs.take_spare();
     slab->next = nullptr;
@@ -91,7 +92,7 @@ void StreamCaches::want_events(const time::Timeline* except) {
   StreamCache* const own = find(except);
   if (own == nullptr) return;
   const CacheGuard guard(*own);
-  own->pacing.miss(count);
+  own->events.pacing.miss(count);
 }
 
 Tally StreamCaches::tally() const {
@@ -100,9 +101,15 @@ Tally StreamCaches::tally() const {
   return sum;
 }
 
+Bytes StreamCaches::cached_bytes() const {
+  Bytes bytes = 0;
+  for (const StreamCache& cache : caches_) bytes += cache.cached_bytes();
+  return bytes;
+}
+
 Bytes StreamCaches::cached_pages_bytes() const {
   Bytes bytes = 0;
-  for (const StreamCache& cache : caches_) bytes += cache.cached_pages_bytes.now();
+  for (const StreamCache& cache : caches_) bytes += cache.pages.bytes();
   return bytes;
 }
 

@@ -28,6 +28,9 @@ class StreamSegments {
   Bytes free_bytes() const {
     return free_segment_units_.now() * kUnit;
   }  // in segments that are all free
+  // The share of what there is that the stream takes at a time. A stream that has much seldom has
+  // to ask; of those that have little, many share a page.
+  Bytes share_bytes() const { return units() / kShareOfSegments * kUnit; }
   bool may_have_free_pages() const {
     return has_several_pages_.load(std::memory_order_relaxed);
   }  // in others
@@ -148,6 +151,7 @@ class StreamSegments {
 
  private:
   static constexpr std::uint64_t kFreePagesDivisor = 4;
+  static constexpr std::uint64_t kShareOfSegments = 64;
   static constexpr std::uint64_t kLeastAligned = 512 * kKiB / kUnit;
   static constexpr std::uint64_t kAlignment = 64 * kKiB / kUnit;
 
