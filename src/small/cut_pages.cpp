@@ -193,10 +193,16 @@ void CutPages::take_units(const Room& room, const Caller& caller) {
   count_reference(timeline, +1);
 }
 
-Segment* CutPages::pages_until(DevicePtr end, const StreamCache& cache) const {
+Segment* CutPages::pages_until(DevicePtr end, StreamCache& cache) const {
   const PageRun& run = run_at(end);
   if (run.range.begin == end || run.pages[run.page_of(end) - 1] == nullptr) return nullptr;
-  Segment* const segment = segment_at(run, end - kUnit, cache);
+  Segment* segment = nullptr;
+  {
+    // Other threads of the stream end slabs and cut them elsewhere. Its segments stay the same as
+    // long as the pool's lock is held.
+    const CacheGuard guard(cache);
+    segment = segment_at(run, end - kUnit, cache);
+  }
   const auto is_border = [&](DevicePtr p) { return is_multiple(p - run.range.begin, page_size_); };
   const bool has_pages =
       segment != nullptr && segment->range().end() == end && is_border(segment->begin);

@@ -54,10 +54,10 @@ class CutPages {
   // The room is taken for a segment that ends where it begins, and is to grow.
   void take_units(const Room& room, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // A segment of the cache that has whole pages, the last of which ends there; null: there is none.
-  Segment* pages_until(DevicePtr end, const StreamCache& cache) const
-      VPMM_REQUIRES(pool_lock, cache_lock);
+  Segment* pages_until(DevicePtr end, StreamCache& cache) const VPMM_REQUIRES(pool_lock);
   // For what is split off another one.
   Segment* new_segment() VPMM_REQUIRES(pool_lock) { return segments_.take(); }
+  void forget(Segment* unused) VPMM_REQUIRES(pool_lock) { segments_.give_back(unused); }
   // One that left its cache, all free.
   void end(Segment* segment, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
   void advance(const time::StampPart& done) VPMM_REQUIRES(pool_lock) {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
-#include <utility>
 
 #include "base/host_memory.hpp"
 
@@ -166,30 +165,68 @@ void Flusher::take_over(StreamCache& own, Region& pages, const Caller& caller) {
 
 bool Flusher::steal_segments(StreamCache& cache, std::uint64_t complete, Bytes size,
                              const Caller& caller) {
-  Vector<Segment*> taken;
+  const Bytes share =
+      caller.timeline == nullptr ? 0 : caches_.of(*caller.timeline).segments.share_bytes();
+  const std::uint64_t units = size / kUnit;
+  const std::uint64_t wanted = std::max<std::uint64_t>(share / size, 1);
+  if (has_many_free_pages(cache)) part_free_pages(cache);
+  SegmentChain taken;
   {
-    const Bytes share =
-        caller.timeline == nullptr ? 0 : caches_.of(*caller.timeline).segments.share_bytes();
     const CacheGuard guard(cache);
-    const std::uint64_t units = size / kUnit;
-    const std::uint64_t wanted = std::max<std::uint64_t>(share / size, 1);
+    SegmentChain found;
     std::uint64_t looked_at = 0;
-    if (cache.segments.has_many_free_pages()) part_free_pages(cache);
     cache.segments.lists().for_each_from(units, [&](Segment* segment) VPMM_REQUIRES(cache_lock) {
       if (segment->is_free() && segment->units >= units && segment->number <= complete)
-        taken.push_back(segment);
-      return taken.size() < 2 * wanted && ++looked_at < kMostSegmentsLookedAt;
+        found.add(segment);
+      return found.count() < 2 * wanted && ++looked_at < kMostSegmentsLookedAt;
     });
-    taken.resize(std::min<std::uint64_t>(wanted, (taken.size() + 1) / 2));
-    for (Segment* segment : taken) cache.segments.detach(segment);
+    const std::uint64_t count = std::min(wanted, (found.count() + 1) / 2);
+    while (taken.count() < count) {
+      Segment* const segment = found.take_first();
+      cache.segments.detach(segment);
+      taken.add(segment);
+    }
   }
-  for (Segment* segment : taken) cut_pages_.end(segment, {});
-  return !taken.empty();
+  const bool has_taken = taken.count() > 0;
+  while (Segment* const segment = taken.take_first()) cut_pages_.end(segment, {});
+  return has_taken;
+}
+
+bool Flusher::has_many_free_pages(StreamCache& cache) {
+  if (!cache.segments.may_have_free_pages()) return false;
+  const CacheGuard guard(cache);
+  return cache.segments.has_many_free_pages();
 }
 
 void Flusher::part_free_pages(StreamCache& cache) {
-  cache.segments.part_free_pages([&]()
-                                     VPMM_REQUIRES(pool_lock) { return cut_pages_.new_segment(); });
+  if (!cache.segments.may_have_free_pages()) return;
+  SegmentChain several;
+  {
+    const CacheGuard guard(cache);
+    several = cache.segments.of_several_pages();
+  }
+  while (Segment* const segment = several.take_first()) part_free_pages(cache, segment);
+}
+
+// Host memory is taken between two holds of the lock. If a warm call moved the border meanwhile, it
+// is looked for again.
+void Flusher::part_free_pages(StreamCache& cache, Segment* segment) {
+  const std::uint64_t page_units = cache.segments.page_units();
+  const auto border = [&] {
+    const CacheGuard guard(cache);
+    return segment->first_border(page_units);
+  };
+  while (const std::uint64_t at = border()) {
+    SegmentRoom front_room(at), back_room(segment->units - at);
+    Segment* const back = cut_pages_.new_segment();
+    const CacheGuard guard(cache);
+    if (segment->first_border(page_units) == at) {
+      cache.segments.split(*segment, at, *back, front_room, back_room);
+      segment = back;
+    } else {
+      cut_pages_.forget(back);
+    }
+  }
 }
 
 // The index counts them as allocated until the pool has them back.
@@ -201,18 +238,17 @@ void Flusher::leave_cache(StreamCache& cache, Region& pages) {
 
 void Flusher::flush(StreamCache& cache, FreePages which) {
   CachedList pages;
-  Vector<std::pair<Segment*, std::uint64_t>> free;  // and their numbers
-  std::optional<time::TimelineId> of_timeline;
+  SegmentChain free;
+  const std::optional<time::TimelineId> of_timeline = cache.timeline_now();
   {
     const CacheGuard guard(cache);
-    of_timeline = cache.service.timeline;
     cache.slabs.end_empty();
-    if (which == FreePages::all || cache.segments.has_many_free_pages()) part_free_pages(cache);
+  }
+  if (which == FreePages::all || has_many_free_pages(cache)) part_free_pages(cache);
+  {
+    const CacheGuard guard(cache);
     if (cache.cached_bytes() == 0) return;
-    cache.segments.lists().for_each([&](Segment* segment) VPMM_REQUIRES(cache_lock) {
-      if (segment->is_free()) free.emplace_back(segment, segment->number);
-    });
-    for (const auto& [segment, number] : free) cache.segments.detach(segment);
+    free = cache.segments.detach_free();
     pages = cache.pages.take_all();
     if (of_timeline) cache.wants_attention.store(true, std::memory_order_relaxed);
   }
@@ -229,12 +265,13 @@ void Flusher::flush(StreamCache& cache, FreePages which) {
     latest = std::max(latest, CachedList::number_of(*each));
     bytes += each->range.size;
   }
-  for (const auto& [segment, number] : free) {
-    latest = std::max(latest, number);
+  for (Segment* segment = free.first(); segment != nullptr; segment = segment->chained) {
+    latest = std::max(latest, segment->last_number());
     bytes += segment->units * kUnit;
   }
   if (timeline != nullptr) timelines_.claim(*timeline, latest, bytes);
-  for (const auto& [segment, number] : free) cut_pages_.end(segment, stamp_of(number));
+  while (Segment* const segment = free.take_first())
+    cut_pages_.end(segment, stamp_of(segment->last_number()));
   while (!pages.empty()) {
     Region* const region = pages.take_first();
     {

@@ -76,7 +76,10 @@ class Flusher {
   // Segments of whole pages, `size` at least.
   bool steal_segments(StreamCache& cache, std::uint64_t complete, Bytes size,
                       const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  void part_free_pages(StreamCache& cache) VPMM_REQUIRES(pool_lock, cache_lock);
+  static bool has_many_free_pages(StreamCache& cache);
+  // Note [Free pages of segments in use]
+  void part_free_pages(StreamCache& cache) VPMM_REQUIRES(pool_lock);
+  void part_free_pages(StreamCache& cache, Segment* segment) VPMM_REQUIRES(pool_lock);
   void leave_cache(StreamCache& cache, region::Region& pages) VPMM_REQUIRES(pool_lock, cache_lock);
   Bytes given_back_bytes() const VPMM_REQUIRES(pool_lock) {
     return cut_pages_.free_bytes() + pool_.idle_bytes();

@@ -139,17 +139,13 @@ bool SmallPool::take_segments(std::uint64_t units, StreamCache& cache, const Cal
 bool SmallPool::take_whole_pages(Bytes least, StreamCache& cache, const Caller& caller) {
   const CutPages::Room room = cut_pages_.find_pages(least, caller);
   if (room.free == nullptr) return false;
-  const std::uint64_t units = room.part.size / kUnit;
-  {
-    // Found and grown under one hold: meanwhile other threads of the stream end slabs and cut them
-    // elsewhere.
+  if (Segment* const before = cut_pages_.pages_until(room.part.begin, cache)) {
+    const std::uint64_t units = room.part.size / kUnit;
+    SegmentRoom grown(before->units + units);  // it may throw, as the next may: nothing has changed
+    cut_pages_.take_units(room, caller);
     const CacheGuard guard(cache);
-    if (Segment* const before = cut_pages_.pages_until(room.part.begin, cache)) {
-      before->make_room(units);  // it may throw, as the next may, so before anything changes
-      cut_pages_.take_units(room, caller);
-      cache.segments.grow(*before, units, room.number);
-      return true;
-    }
+    cache.segments.grow(*before, units, room.number, grown);
+    return true;
   }
   Segment* const segment = cut_pages_.cut(room, caller);
   const CacheGuard guard(cache);
@@ -174,26 +170,25 @@ void SmallPool::deallocate(const Allocation& ended, const time::Stamp& stamp) {
   const time::Stamp left = timelines_.reduce(stamp);
   if (!left.is_complete() && !(ended.timeline && left.is_only_on(*ended.timeline)))
     return waiting_.add(ended, left);
-  {
-    const CacheGuard guard(cache);
-    set_free(ended, cache.next_number.of_a_free());
-  }
+  set_free(ended, UsedBy::own_stream);
   if (caches_.are_bounded()) bounds_.keep(cache);
   if (ended.timeline || &cache == &caches_.any()) return;
   flusher_.flush(cache);  // of a stream that is no more: nobody takes from it
   caches_.retire_if_empty(cache);
 }
 
-void SmallPool::set_free(const Allocation& ended, std::uint64_t number) {
+void SmallPool::set_free(const Allocation& ended, UsedBy used_by) {
   StreamCache& cache = *ended.cache;
+  const DevicePtr begin = ended.range.begin;
+  const PageRun* const run = ended.slab == nullptr ? &cut_pages_.run_at(begin) : nullptr;
+  const CacheGuard guard(cache);
+  const std::uint64_t number = used_by == UsedBy::own_stream ? cache.next_number.of_a_free() : 0;
   if (Slab* const slab = ended.slab) {
     slab->set_waiting(ended.index, false);
     slab->number = std::max(slab->number, number);
     return cache.slabs.give(slab, ended.index);
   }
-  const DevicePtr begin = ended.range.begin;
-  Segment* const segment =
-      segment_at(cut_pages_.run_at(begin), begin, cache);  // it may have been split meanwhile
+  Segment* const segment = segment_at(*run, begin, cache);  // it may have been split meanwhile
   VPMM_CHECK(segment != nullptr, message_of("what waits at {:#x} is nobody's", to_integer(begin)));
   cache.segments.give(*segment, segment->unit_of(begin), ended.range.size / kUnit, number);
 }
@@ -203,10 +198,7 @@ void SmallPool::advance(const Vector<time::StampPart>& done) {
   for (const time::StampPart& part : done) {
     cut_pages_.advance(part);
     waiting_.advance(part, [&](const Allocation& ended) VPMM_REQUIRES(pool_lock) {
-      {
-        const CacheGuard guard(*ended.cache);
-        set_free(ended, 0);
-      }
+      set_free(ended, UsedBy::nobody);
       if (caches_.are_bounded()) bounds_.keep(*ended.cache);
     });
   }

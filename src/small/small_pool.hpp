@@ -84,8 +84,8 @@ class SmallPool {
   bool take_whole_pages(Bytes least, StreamCache& cache, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
   bool is_crowded(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // `number`: of the free that ended it; 0: it is complete.
-  void set_free(const Allocation& ended, std::uint64_t number) VPMM_REQUIRES(pool_lock, cache_lock);
+  enum class UsedBy { own_stream, nobody };
+  void set_free(const Allocation& ended, UsedBy used_by) VPMM_REQUIRES(pool_lock);
   std::string validate_pages(const StreamCache& cache) const VPMM_REQUIRES(pool_lock, cache_lock);
 
   pool::Pool& pool_;

@@ -49,10 +49,16 @@ StreamCache* StreamCaches::find(const time::Timeline* timeline) {
 }
 
 void StreamCaches::provide_slabs(StreamCache& cache) {
-  const CacheGuard guard(cache);
-  if (cache.slabs.has_spare()) return;
-  for (std::uint64_t i = 0; i < kSpareSlabs; ++i, ++slab_count_)
-    cache.slabs.add_spare(slabs_.take());
+  const auto has_spare = [&] {
+    const CacheGuard guard(cache);
+    return cache.slabs.has_spare();
+  };
+  if (has_spare()) return;
+  for (std::uint64_t i = 0; i < kSpareSlabs; ++i, ++slab_count_) {
+    Slab* const slab = slabs_.take();
+    const CacheGuard guard(cache);
+    cache.slabs.add_spare(slab);
+  }
 }
 
 void StreamCaches::end(time::TimelineId timeline) {
@@ -74,15 +80,21 @@ void StreamCaches::allow(StreamCache& cache, Bytes bytes) {
 }
 
 void StreamCaches::retire_if_empty(StreamCache& cache) {
-  const CacheGuard guard(cache);
-  if (cache.is_unused || cache.service.timeline || &cache == &any_ || !cache.segments.empty())
-    return;
-  for (; cache.slabs.has_spare(); --slab_count_) {
-    Slab* const slab = cache.slabs.take_spare();
+  if (cache.is_unused || cache.timeline_now() || &cache == &any_) return;
+  const auto is_empty = [&] {
+    const CacheGuard guard(cache);
+    return cache.segments.empty();
+  };
+  if (!is_empty()) return;
+  const auto take_spare = [&] {
+    const CacheGuard guard(cache);
+    Slab* const slab = cache.slabs.has_spare() ? cache.slabs.take_spare() : nullptr;
+    if (slab == nullptr) return slab;
     slab->next = nullptr;
     slab->set_cache(nullptr);  // as with segments
-    slabs_.give_back(slab);
-  }
+    return slab;
+  };
+  for (; Slab* const slab = take_spare(); --slab_count_) slabs_.give_back(slab);
   cache.is_unused = true;
   unused_.push_back(&cache);
 }

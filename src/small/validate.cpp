@@ -122,8 +122,9 @@ std::string StreamSlabs::validate(const StreamCache* owner) const {
       if (slab->free.count() != slab->free_count) return "a slab counts its free blocks wrongly";
       if (slab->cache() != owner || slab->slab_class != c)
         return "a slab stands in a list that is not its own";
-      if (slab->free.overlaps(slab->waiting)) return "a block is free and waiting";
-      if (slab->has_exceptions != !(slab->waiting.empty() && slab->used_elsewhere.empty()))
+      if (slab->free.overlaps(slab->exceptions.waiting)) return "a block is free and waiting";
+      if (slab->has_exceptions !=
+          !(slab->exceptions.waiting.empty() && slab->exceptions.used_elsewhere.empty()))
         return "a slab's note of blocks that wait or are used elsewhere is wrong";
       const PageRun& run = *slab->segment->run;
       for (std::uint64_t unit = 0; unit < slab->units; ++unit)

@@ -67,14 +67,20 @@ struct SegmentInRun : ::testing::Test {
     run.entries = entries.data();
     for (std::size_t page = 0; page < entries.size(); ++page) entries[page].enter(run, page);
     segment.enter(run, {run.range.begin, kPageUnits * kUnit});
-    segment.set_all_free();
+  }
+  void grow(std::uint64_t units) {
+    SegmentRoom room(segment.units + units);
+    segment.grow(units, room);
+  }
+  static void split(Segment& front, std::uint64_t at, Segment& back) {
+    SegmentRoom front_room(at), back_room(front.units - at);
+    front.split(at, back, front_room, back_room);
   }
 };
 
 TEST_F(SegmentInRun, grows_with_the_pages_behind_it) {
   take(segment, 100);
-  segment.make_room(2 * kPageUnits);
-  segment.grow(2 * kPageUnits);
+  grow(2 * kPageUnits);
   EXPECT_EQ(segment.units, 3 * kPageUnits);
   EXPECT_EQ(segment.free_units(), 28u) << "what it grew by is in use until it is given";
   segment.give(kPageUnits, 2 * kPageUnits);
@@ -88,8 +94,7 @@ TEST_F(SegmentInRun, grows_with_the_pages_behind_it) {
 }
 
 TEST_F(SegmentInRun, is_split_where_free_pages_begin_and_end) {
-  segment.make_room(3 * kPageUnits);
-  segment.grow(3 * kPageUnits);
+  grow(3 * kPageUnits);
   segment.give(kPageUnits, 3 * kPageUnits);
   take(segment, 4 * kPageUnits);
   const Bytes requested = 20 * kUnit - 1;
@@ -102,9 +107,9 @@ TEST_F(SegmentInRun, is_split_where_free_pages_begin_and_end) {
   EXPECT_EQ(segment.free_page_units(kPageUnits), kPageUnits);
   ASSERT_EQ(segment.first_border(kPageUnits), kPageUnits);
   Segment middle, back;
-  segment.split(kPageUnits, middle);
+  split(segment, kPageUnits, middle);
   ASSERT_EQ(middle.first_border(kPageUnits), kPageUnits);
-  middle.split(kPageUnits, back);
+  split(middle, kPageUnits, back);
   EXPECT_TRUE(middle.is_free());
   EXPECT_EQ(middle.begin, run.range.begin + kPageUnits * kUnit);
   EXPECT_EQ(segment.free_units(), 18u);
@@ -127,8 +132,7 @@ TEST_F(SegmentInRun, is_split_where_free_pages_begin_and_end) {
 }
 
 TEST_F(SegmentInRun, is_named_by_the_entries_of_its_pages_until_a_slab_is_cut_there) {
-  segment.make_room(3 * kPageUnits);
-  segment.grow(3 * kPageUnits);
+  grow(3 * kPageUnits);
   Slab slab;
   slab.segment = &segment;
   slab.units = 8;
