@@ -152,7 +152,7 @@ DevicePtr Arenas::begin(Entry& entry, AddressRange part, Bytes requested, const 
   entry.arena.take(part, {requested, key_of(caller), timeline});
   count_reference(timeline, +1);
   if (entry.options.is_external) return part.begin;
-  small_->block_begins(requested, part.size);
+  small_->ledger().block_begins(requested, part.size);
   if (entry.arena.is_pinned()) recorder_.observe_end(part, caller.stream);
   return part.begin;
 }
@@ -177,7 +177,7 @@ Result<void> Arenas::add(pool::ArenaId id, const pool::Placed& stretch, const Ca
   }
   by_stretch_.emplace(region->range.begin, in);
   in->arena.add(region->range, key_of(caller));
-  small_->stretch_begins(*region);
+  small_->ledger().stretch_begins(*region);
   recorder_.arena_changed(report::EventKind::arena_grow, region->range, id);
   return {};
 }
@@ -254,7 +254,7 @@ bool Arenas::end(DevicePtr begin, const pool::Stream& stream, const Caller& call
   if (!captures || !is_in_order) stamp = timelines_.reduce(stamper_.stamp_of(uses, caller));
   count_reference(block->timeline, -1);
   for (const time::TimelineId other : block->other_uses) count_reference(other, -1);
-  if (is_pools) small_->block_ends(block->requested, block->range.size);
+  if (is_pools) small_->ledger().block_ends(block->requested, block->range.size);
   in.arena.end(begin, {is_in_order ? key : block->key, stamp, !is_in_order});
   return true;
 }
@@ -325,7 +325,7 @@ void Arenas::give_back(Entry& entry, const Stretch& idle) {
   if (!stamp) stamp = stamper_.stamp_of_all(range.size);
   region::Region* const region = pool_->allocated_around(range.begin);
   recorder_.arena_changed(report::EventKind::arena_shrink, range, entry.id);
-  small_->stretch_ends(*region);
+  small_->ledger().stretch_ends(*region);
   by_stretch_.erase(range.begin);
   entry.arena.remove(idle);
   pool_->deallocate(region, *stamp);

@@ -26,7 +26,7 @@ constexpr std::uint64_t kServedBesideDeferred = 64;
 // Null: none is live there.
 std::optional<small::Allocation> Allocations::find_live(const region::Region& page,
                                                         DevicePtr ptr) const {
-  std::optional<small::Allocation> part = device_.small->find(page, ptr);
+  std::optional<small::Allocation> part = device_.small->ownership().find(page, ptr);
   if (part && shares_.is_kept(part->range.begin)) part.reset();
   return part;
 }
@@ -48,11 +48,13 @@ std::optional<AllocationInfo> Allocations::live_around(DevicePtr ptr) const {
       },
       [&](Pages pages) VPMM_REQUIRES(pool_lock) -> Info {
         const region::Region& region = *pages.region;
-        if (small::SmallPool::is_cached(region) || captures_.is_parked(&region) ||
+        if (small::is_cached(region) || captures_.is_parked(&region) ||
             shares_.is_kept(region.range.begin))
           return std::nullopt;
-        return AllocationInfo{
-            region.range.begin, device_.small->requested_of(region), region.range.size, {}};
+        return AllocationInfo{region.range.begin,
+                              device_.small->ownership().requested_of(region),
+                              region.range.size,
+                              {}};
       },
       [](DriverBlock of) -> Info {
         return AllocationInfo{of.block->begin, of.block->requested, of.block->requested, {}};
@@ -99,13 +101,14 @@ Result<void> Allocations::record_use(DevicePtr ptr, time::Timeline& user) {
                           [&](CutPage cut) VPMM_REQUIRES(pool_lock) {
                             const std::optional<small::Allocation> part = find_live(*cut.page, ptr);
                             VPMM_RACE_WINDOW("what is used elsewhere was found");
-                            return part && (!is_news(part->timeline) ||
-                                            device_.small->record_use(*cut.page, ptr, user));
+                            return part &&
+                                   (!is_news(part->timeline) ||
+                                    device_.small->ownership().record_use(*cut.page, ptr, user));
                           },
                           [&](Pages pages) VPMM_REQUIRES(pool_lock) {
                             VPMM_RACE_WINDOW("what is used elsewhere was found");
                             return !is_news(pages.region->owner.timeline) ||
-                                   device_.small->record_use(*pages.region, user);
+                                   device_.small->ownership().record_use(*pages.region, user);
                           },
                           [&](DriverBlock of) VPMM_REQUIRES(pool_lock) {
                             if (is_news(of.block->timeline))
@@ -126,7 +129,7 @@ AddressRange Allocations::range_to_tell(DevicePtr begin, Bytes requested) const 
                                  // A wrong program may have freed the address on another thread
                                  // already.
                                  const std::optional<small::Allocation> part =
-                                     device_.small->find(*cut.page, begin);
+                                     device_.small->ownership().find(*cut.page, begin);
                                  return part ? part->range : asked;
                                },
                                [](Pages pages) { return pages.region->range; },
@@ -138,7 +141,7 @@ AddressRange Allocations::range_to_tell(DevicePtr begin, Bytes requested) const 
 void Allocations::free_through_lock(DevicePtr begin) {
   const OwnedBy owner = owners_.of(begin);
   if (const CutPage* const cut = std::get_if<CutPage>(&owner))
-    device_.small->free_through_lock(*cut->page, begin);
+    device_.small->ownership().free_through_lock(*cut->page, begin);
 }
 
 // --- a free
@@ -188,9 +191,9 @@ bool Allocations::end(const OwnedBy& owner, DevicePtr begin, const pool::Stream&
 
 bool Allocations::end_part(region::Region& page, DevicePtr begin, const pool::Stream& stream,
                            const Caller& caller) {
-  const std::optional<small::Allocation> ended = device_.small->end(page, begin);
+  const std::optional<small::Allocation> ended = device_.small->ownership().end(page, begin);
   if (!ended) return false;
-  const pool::Stamper::Uses uses{ended->timeline, device_.small->other_uses(*ended),
+  const pool::Stamper::Uses uses{ended->timeline, device_.small->ownership().other_uses(*ended),
                                  ended->range.size};
   observe_end(ended->range, uses, stream, caller);
   device_.small->deallocate(*ended, device_.stamper.stamp_of(uses, caller));
@@ -199,7 +202,8 @@ bool Allocations::end_part(region::Region& page, DevicePtr begin, const pool::St
 
 bool Allocations::end_pages(region::Region& region, DevicePtr begin, const pool::Stream& stream,
                             const Caller& caller) {
-  if (region.range.begin != begin || captures_.is_parked(&region) || !device_.small->end(region))
+  if (region.range.begin != begin || captures_.is_parked(&region) ||
+      !device_.small->ownership().end(region))
     return false;
   if (captures_.keeps(region.owner.capture)) {
     const bool is_inside = caller.capture == region.owner.capture;

@@ -33,7 +33,7 @@ Result<DevicePtr> ArenaCalls::allocate_at(pool::ArenaId arena, AddressRange rang
     parts_.recorder.allocated(parts_.allocations.range_to_tell(begin.value(), range.size),
                               begin.value(), {range.size, 0, stream, arena}, caller);
     entrance_.leave(caller);
-    parts_.footprint.note_peaks(caller);
+    parts_.footprint.note_peaks();
   });
   return begin;
 }

@@ -186,7 +186,7 @@ Result<DevicePtr> Context::attempt(const pool::Request& request, const time::Tim
     parts_.recorder.allocated(parts_.allocations.range_to_tell(begin, request.bytes), begin,
                               request, caller);
     entrance_.leave(caller);
-    parts_.footprint.note_peaks(caller);
+    parts_.footprint.note_peaks();
     entrance_.bound_any_stream(lock);
     // Drained frees could not do it themselves.
     if (has_drained) entrance_.trim_above_threshold(lock);

@@ -79,7 +79,7 @@ class Context {
 
  private:
   friend class BoundStream;
-  using Freed = small::SmallPool::Freed;
+  using Freed = small::WarmCalls::Freed;
   using Way = StreamFront::Way;
   using Client = StreamFront::Client;
   void prepare();

@@ -28,7 +28,7 @@ time::ClosingRule closing_rule(const settings::Config& config) {
 bool cuts_pages(const settings::Config& config, const DeviceTraits& traits) {
   const Bytes page = config.page_size.value_or(traits.granularity);
   return !config.ipc_isolate && traits.has_vmm && config.pool_enabled &&
-         config.small == settings::SmallRequests::pool && small::SmallPool::can_cut(page) &&
+         config.small == settings::SmallRequests::pool && small::Serving::can_cut(page) &&
          page <= kLargestPageCut;
 }
 
@@ -85,7 +85,7 @@ Device::Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal,
       stamper(timelines, config),
       inner(inner_driver),
       primary(driver, ordinal) {
-  using BelowAPage = small::SmallPool::BelowAPage;
+  using BelowAPage = small::BelowAPage;
   if (traits.has_vmm && config.pool_enabled)
     pool = std::make_unique<pool::Pool>(driver, traits.chunk, config, page_size, timelines);
   const bool cuts = cuts_pages(config, traits);
@@ -99,8 +99,7 @@ Device::Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal,
   const bool proves_frees = !config.page_chunks && config.prefer == settings::Prefer::footprint;
   small = std::make_unique<small::SmallPool>(
       inner, *pool, timelines,
-      small::SmallPool::Serving{below_a_page, !config.page_chunks, proves_frees,
-                                config.crowded_after});
+      small::ServingOptions{below_a_page, !config.page_chunks, proves_frees, config.crowded_after});
 }
 
 bool Device::owns_part_of(AddressRange memory) const {
@@ -117,7 +116,7 @@ bool Device::owns_part_of(AddressRange memory) const {
 
 std::uint64_t Device::live_allocations() const {
   std::uint64_t live = driver_pool == nullptr ? 0 : driver_pool->live_allocations();
-  if (pool != nullptr) live += pool->live_allocations() + small->most_live();
+  if (pool != nullptr) live += pool->live_allocations() + small->figures().most_live();
   return live;
 }
 
@@ -127,28 +126,33 @@ void Device::advance(const Vector<time::StampPart>& done) const {
   small->advance(done);
 }
 
+Bytes Device::live_bytes() const {
+  Bytes live = driver_pool == nullptr ? 0 : driver_pool->requested_bytes();
+  if (pool != nullptr)
+    live += pool->requested_bytes() + static_cast<Bytes>(small->figures().tally().requested +
+                                                         small->ledger().of_stretches().requested);
+  return live;
+}
+
 void Device::fill(observe::Statistics& figures) const {
   if (pool != nullptr) {
     pool->fill(figures);
-    small::Tally tally = small->tally();
-    tally += small->tally_of_stretches();
+    small::Tally tally = small->figures().tally();
+    tally += small->ledger().of_stretches();
     figures.live_bytes += static_cast<Bytes>(tally.requested);
     figures.allocated_bytes += static_cast<Bytes>(tally.allocated);
-    figures.free_bytes += small->cached_pages_bytes();
-    figures.pending_bytes += small->pending_bytes();
-    figures.small_bytes = small->arena_bytes();
-    figures.small_free_bytes = small->idle_in_arenas_bytes();
-    figures.cached_bytes = small->cached_bytes();
+    figures.free_bytes += small->caches().cached_pages_bytes();
+    figures.pending_bytes += small->figures().pending_bytes();
+    figures.small_bytes = small->cut_pages().bytes();
+    figures.small_free_bytes = small->figures().idle_in_cut_bytes();
+    figures.cached_bytes = small->caches().cached_bytes();
     figures.live_allocations += static_cast<std::uint64_t>(tally.live());
     figures.allocations += static_cast<std::uint64_t>(tally.allocations);
     figures.hits += static_cast<std::uint64_t>(tally.allocations);
     figures.deallocations += static_cast<std::uint64_t>(tally.deallocations);
-    const Bytes high = pool->requested_bytes() + static_cast<Bytes>(tally.requested_high);
-    figures.peak_live_bytes = std::max(high, small->peak_noted());
   }
   if (driver_pool == nullptr) return;
   figures.live_bytes += driver_pool->requested_bytes();
-  figures.peak_live_bytes += driver_pool->requested_bytes();
   figures.allocated_bytes += driver_pool->requested_bytes();
   figures.pending_bytes += driver_pool->pending_bytes();
   figures.live_allocations += driver_pool->live_allocations();

@@ -45,6 +45,8 @@ struct Device {
   }
   bool owns_part_of(AddressRange memory) const VPMM_REQUIRES(pool_lock);
   std::uint64_t live_allocations() const VPMM_REQUIRES(pool_lock);
+  // A sum over all caches.
+  Bytes live_bytes() const VPMM_REQUIRES(pool_lock);
   // What is complete by now may be used again.
   void advance(const Vector<time::StampPart>& done) const VPMM_REQUIRES(pool_lock);
   void fill(observe::Statistics& figures) const VPMM_REQUIRES(pool_lock);

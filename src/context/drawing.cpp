@@ -14,11 +14,11 @@ namespace {
 
 // Between what is cut and what takes whole pages there is one border.
 Bytes largest_small(const small::SmallPool& small, Bytes page_size) {
-  using Server = small::SmallPool::Server;
+  using Server = small::Server;
   Bytes cut = 0;
   for (Bytes whole = page_size; whole - cut > 1;) {
     const Bytes middle = cut + (whole - cut) / 2;
-    const Server server = small.server_of(middle, small::kGrain);
+    const Server server = small.serving().server_of(middle, small::kGrain);
     if (server == Server::blocks || server == Server::spans)
       cut = middle;
     else
@@ -48,13 +48,13 @@ report::Layout Drawing::layout() const {
     device_.pool->for_each_region([&](const Region& region) VPMM_REQUIRES(pool_lock) {
       if (parts_.arenas.has(region.range.begin))
         add_blocks_of_arena(region.range.begin, layout);
-      else if (region.state != RegionState::hole && !small::SmallPool::is_arena(region))
+      else if (region.state != RegionState::hole && !small::is_cut(region))
         layout.blocks.push_back(block_of(region));
     });
     parts_.arenas.for_each_external(
         [&](DevicePtr begin) VPMM_REQUIRES(pool_lock) { add_blocks_of_arena(begin, layout); });
     layout.largest_small = largest_small(*device_.small, device_.page_size);
-    device_.small->for_each_part([&](const small::SmallPool::Part& part) VPMM_REQUIRES(pool_lock) {
+    device_.small->figures().for_each_part([&](const small::Part& part) VPMM_REQUIRES(pool_lock) {
       layout.blocks.push_back(block_of(part));
     });
   }
@@ -97,16 +97,16 @@ report::LayoutBlock Drawing::block_of(const Region& region) const {
     return block;
   }
   block.stream_id = stream_id_of(region.owner.timeline);
-  if (small::SmallPool::is_cached(region))
+  if (small::is_cached(region))
     block.state = RegionState::free;
   else
-    block.requested = device_.small->requested_of(region);
+    block.requested = device_.small->ownership().requested_of(region);
   if (block.state == RegionState::allocated)
     block.tag = parts_.recorder.tags().of(block.range.begin);
   return block;
 }
 
-report::LayoutBlock Drawing::block_of(const small::SmallPool::Part& part) const {
+report::LayoutBlock Drawing::block_of(const small::Part& part) const {
   report::LayoutBlock block;
   block.range = part.range;
   block.is_small = true;
@@ -188,7 +188,7 @@ observe::PoolSnapshot Drawing::snapshot() const {
   snapshot.reservations.assign(reservations.begin(), reservations.end());
   std::sort(snapshot.reservations.begin(), snapshot.reservations.end(),
             [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
-  const auto live_by_page = device_.small->live_by_page();
+  const auto live_by_page = device_.small->figures().live_by_page();
   device_.pool->for_each_region([&](const region::Region& region) VPMM_REQUIRES(pool_lock) {
     if (parts_.arenas.has(region.range.begin))
       return add_blocks_of_arena(region.range.begin, snapshot);
@@ -196,15 +196,15 @@ observe::PoolSnapshot Drawing::snapshot() const {
     picture.range = region.range;
     picture.kind = kind_of(region.state);
     picture.complete = region.stamp.is_complete();
-    if (small::SmallPool::is_cached(region)) {
+    if (small::is_cached(region)) {
       picture.kind = kind_of(RegionState::free);
       picture.complete = false;  // nobody has asked
-    } else if (small::SmallPool::is_arena(region)) {
+    } else if (small::is_cut(region)) {
       const auto live = live_by_page.find(&region);
       picture.small_allocations = live == live_by_page.end() ? 0 : live->second.allocations;
       picture.requested = live == live_by_page.end() ? 0 : live->second.requested;
     } else if (region.state == RegionState::allocated) {
-      picture.requested = device_.small->requested_of(region);
+      picture.requested = device_.small->ownership().requested_of(region);
     }
     for (const time::StampPart& part : region.stamp.parts())
       picture.stamp += (picture.stamp.empty() ? "" : " and ") + device_.timelines.describe(part);

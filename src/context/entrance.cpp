@@ -77,7 +77,7 @@ Result<pool::Caller> Visit::identify(const pool::Stream& stream, const time::Tim
   pinned_ = caller.value().timeline;
   ++pinned_->callers;
   // Of its warm calls, while the pool's index still says what it said beside them.
-  parts_.footprint.note_peaks(caller.value());
+  parts_.footprint.note_peaks();
   return caller;
 }
 
@@ -129,7 +129,7 @@ void Entrance::forget_dead(driver::ContextId dead) {
 
 void Entrance::forget_work_of(driver::ContextId dead) {
   device_.advance(device_.timelines.forget_context(dead));
-  if (device_.small != nullptr) device_.small->retire_dead();
+  if (device_.small != nullptr) device_.small->flusher().retire_dead();
 }
 
 // Their events die with them, those of peers' contexts and of contexts whose streams called.
@@ -157,9 +157,9 @@ void Entrance::leave(const pool::Caller& caller) {
     parts_.prover.prove_if_due();
   }
   // Those that were many stay bounded while some are forgotten.
-  const bool were_many = device_.small != nullptr && device_.small->are_caches_bounded();
+  const bool were_many = device_.small != nullptr && device_.small->caches().are_bounded();
   const bool are_many = device_.timelines.stream_count() > kTimelinesKept / (were_many ? 2 : 1);
-  if (device_.small != nullptr) device_.small->bound_caches(are_many, caller);
+  if (device_.small != nullptr) device_.small->bounds().keep(are_many, caller);
   if (!are_many && device_.timelines.count() <= kTimelinesKept) return;
   sees_unproven_ = look_for_idle_streams();
 }
@@ -168,9 +168,9 @@ void Entrance::leave(const pool::Caller& caller) {
 // than all of them use, it is worth looking, and an event of the context, one at a time, for
 // streams that record none.
 void Entrance::learn_if_much_is_pending() {
-  if (device_.small == nullptr || !device_.small->are_caches_bounded()) return;
-  const Bytes pending = device_.pool->pending_bytes() + device_.small->pending_bytes();
-  if (pending <= device_.small->live_and_cached_bytes()) return;
+  if (device_.small == nullptr || !device_.small->caches().are_bounded()) return;
+  const Bytes pending = device_.pool->pending_bytes() + device_.small->figures().pending_bytes();
+  if (pending <= device_.small->bounds().live_and_cached_bytes()) return;
   if (sees_unproven_ && !device_.timelines.awaits_context_event()) parts_.prover.prove_everything();
   static_cast<void>(parts_.prover.learn(kTimelinesAsked));
 }
@@ -183,7 +183,7 @@ bool Entrance::look_for_idle_streams() {
   for (std::size_t looks = 0; looks < kMostLooksPerCall && stayed < kLooksPerCall; ++looks) {
     time::Timeline* const next = device_.timelines.next_in_turn();
     if (next == nullptr) break;
-    const bool is_idle = device_.small == nullptr || device_.small->is_idle(*next);
+    const bool is_idle = device_.small == nullptr || device_.small->bounds().look_at(*next);
     if (!is_idle || device_.timelines.count() <= streams_kept_.most() || !is_forgotten(*next)) {
       is_unproven = is_unproven || next->provable < next->last;
       ++stayed;
@@ -194,9 +194,9 @@ bool Entrance::look_for_idle_streams() {
 
 // False: something is pending on it, or needs it.
 bool Entrance::is_forgotten(time::Timeline& timeline) {
-  if (device_.small != nullptr) device_.small->give_back(timeline);
+  if (device_.small != nullptr) device_.small->bounds().give_back(timeline);
   if (!device_.timelines.may_be_forgotten(timeline)) return false;
-  if (device_.small != nullptr) device_.small->retire(timeline);
+  if (device_.small != nullptr) device_.small->bounds().retire(timeline);
   device_.timelines.forget(timeline);
   streams_kept_.is_forgotten();
   return true;

@@ -9,7 +9,7 @@
 
 namespace vpmm::context {
 
-using Freed = small::SmallPool::Freed;
+using Freed = small::WarmCalls::Freed;
 
 Result<DevicePtr> Context::allocate(const pool::Request& request) {
   if (request.bytes == 0) return DevicePtr{};
@@ -22,7 +22,8 @@ Result<DevicePtr> Context::allocate(const pool::Request& request) {
 
 DevicePtr Context::allocate_if_ready(Bytes bytes, Bytes alignment, driver::StreamHandle stream) {
   const Way way = parts_.front.way();
-  if (bytes == 0 || !way.is_open || !device_.small->may_be_cached(bytes, alignment)) return {};
+  if (bytes == 0 || !way.is_open || !device_.small->serving().may_be_cached(bytes, alignment))
+    return {};
   if (way.would_wait()) return {};
   return try_allocate(way, parts_.front.client_of(way, stream), bytes, alignment);
 }
@@ -36,12 +37,12 @@ DevicePtr Context::allocate_if_ready(Bytes bytes, Bytes alignment, driver::Strea
 DevicePtr Context::allocate_if_ready(Bytes bytes, Bytes alignment) {
   const Way way = parts_.front.way();
   if (bytes == 0 || !way.is_open || way.would_wait()) return {};
-  const small::SmallPool::Server server = device_.small->server_of(bytes, alignment);
-  if (server == small::SmallPool::Server::driver_pool) return {};
-  if (server == small::SmallPool::Server::pages) return take_pages_if_ready(bytes, alignment);
-  if (!device_.small->may_be_cached(bytes, alignment)) return {};
+  const small::Server server = device_.small->serving().server_of(bytes, alignment);
+  if (server == small::Server::driver_pool) return {};
+  if (server == small::Server::pages) return take_pages_if_ready(bytes, alignment);
+  if (!device_.small->serving().may_be_cached(bytes, alignment)) return {};
   if (!parts_.allocations.may_pass_deferred()) return {};
-  return try_allocate(way, {&device_.small->any_stream_cache(), driver::StreamId{}, std::nullopt},
+  return try_allocate(way, {&device_.small->caches().any(), driver::StreamId{}, std::nullopt},
                       bytes, alignment);
 }
 
@@ -64,13 +65,13 @@ DevicePtr Context::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   const pool::Caller caller;
   parts_.allocations.provide();  // it may throw, so before anything is taken
   const std::optional<pool::Placed> found =
-      pool.find({bytes, device_.small->size_of_pages(bytes), natural}, caller);
+      pool.find({bytes, device_.small->serving().size_of_pages(bytes), natural}, caller);
   if (!found) return {};
   const DevicePtr begin = found->begin;
   Entrance::afterwards([&]() VPMM_REQUIRES(pool_lock) {
     parts_.recorder.allocated(parts_.allocations.range_to_tell(begin, bytes), begin, request,
                               caller);
-    parts_.footprint.note_peaks(caller);
+    parts_.footprint.note_peaks();
   });
   return begin;
 }
@@ -151,23 +152,25 @@ Result<void> Context::deallocate_many(std::span<const DevicePtr> pointers, pool:
 
 DevicePtr Context::try_allocate(const Way& way, const Client& client, Bytes bytes,
                                 Bytes alignment) {
-  if (client.cache == nullptr || !device_.small->may_be_cached(bytes, alignment)) return {};
-  const DevicePtr begin = device_.small->try_allocate(client, bytes);
+  if (client.cache == nullptr || !device_.small->serving().may_be_cached(bytes, alignment))
+    return {};
+  const DevicePtr begin = device_.small->warm_calls().try_allocate(client, bytes);
   if (way.log != nullptr && !is_null(begin)) record(*way.log, client, begin, bytes);
   return begin;
 }
 
 Freed Context::try_free(const Way& way, const Client& client, DevicePtr ptr) {
   if (client.cache == nullptr) return Freed::no;
-  return way.log == nullptr ? device_.small->try_free(client, ptr)
+  return way.log == nullptr ? device_.small->warm_calls().try_free(client, ptr)
                             : free_and_record(*way.log, client, ptr);
 }
 
 Freed Context::try_free(const Way& way, DevicePtr ptr, driver::StreamHandle stream) {
   if (!way.is_open) return Freed::no;
   // By the handle it is not known whose free it is, which a recording says.
-  const Freed freed =
-      way.log == nullptr ? device_.small->try_free_by_handle(ptr, stream) : Freed::not_known;
+  const Freed freed = way.log == nullptr
+                          ? device_.small->warm_calls().try_free_by_handle(ptr, stream)
+                          : Freed::not_known;
   return freed == Freed::not_known ? try_free(way, parts_.front.client_of(way, stream), ptr)
                                    : freed;
 }
@@ -176,14 +179,14 @@ void Context::record(report::CallLog& log, const Client& client, DevicePtr begin
   pool::Request request;
   request.bytes = bytes;
   request.stack = log.capture_stack();
-  log.allocated(begin, request, device_.small->taken_for(bytes),
+  log.allocated(begin, request, device_.small->serving().taken_for(bytes),
                 report::CallLog::by(client.id, client.stream));
 }
 
 // Note [The order of claims is the order of the file]
 Freed Context::free_and_record(report::CallLog& log, const Client& client, DevicePtr ptr) {
   report::CallLog::Place place = log.claim();
-  const Freed freed = device_.small->try_free(client, ptr);
+  const Freed freed = device_.small->warm_calls().try_free(client, ptr);
   if (freed == Freed::yes || freed == Freed::yes_and_event_is_due)
     log.freed(std::move(place), ptr, report::CallLog::by(client.id, client.stream));
   return freed;
@@ -217,7 +220,7 @@ Result<std::unique_ptr<BoundStream>> Context::bind(driver::StreamHandle stream) 
   if (caller.timeline == nullptr)
     return Error{ErrorCode::capture_active, "a stream that is being captured cannot be bound"};
   Client client{nullptr, *caller.timeline->stream, stream};
-  if (device_.small != nullptr) client.cache = &device_.small->cache_of(*caller.timeline);
+  if (device_.small != nullptr) client.cache = &device_.small->caches().of(*caller.timeline);
   std::unique_ptr<BoundStream> bound =
       std::make_unique<BoundStream>(*this, client, caller.timeline->id);
   ++caller.timeline->callers;  // which its end takes back

@@ -24,11 +24,11 @@ observe::Statistics Figures::now() const {
 
 // Bytes of chunks that any request may have, once what streams and arenas keep has come back.
 Bytes Figures::movable_bytes() const {
-  const Set<Bytes> used_pages = device_.small->used_pages();
+  const Set<Bytes> used_pages = device_.small->figures().used_pages();
   return device_.pool->movable_bytes([&](const region::Region& region) VPMM_REQUIRES(pool_lock) {
-    if (small::SmallPool::is_arena(region))
+    if (small::is_cut(region))
       return !used_pages.contains(to_integer(region.range.begin) / device_.page_size);
-    return small::SmallPool::is_cached(region) || parts_.arenas.is_idle(region.range.begin);
+    return small::is_cached(region) || parts_.arenas.is_idle(region.range.begin);
   });
 }
 

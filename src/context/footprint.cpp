@@ -6,6 +6,12 @@
 
 namespace vpmm::context {
 
+namespace {
+
+constexpr std::uint64_t kCachesPerCall = 8;  // that a sample of what is live reads, on average
+
+}  // namespace
+
 Bytes Footprint::held() const {
   return (device_.pool == nullptr ? 0 : device_.pool->mapped_bytes()) + driver_pool_bytes_;
 }
@@ -65,30 +71,29 @@ bool Footprint::end_hold() {
   return true;
 }
 
-void Footprint::note_peaks(const pool::Caller& caller) {
-  note_peaks(device_.small == nullptr ? 0 : device_.small->take_peak(caller));
-}
-
-void Footprint::note_peaks(Bytes peak_requested) {
-  peak_mapped_ = std::max(peak_mapped_, held());
-  const Bytes in_driver_pool =
-      device_.driver_pool == nullptr ? 0 : device_.driver_pool->requested_bytes();
-  peak_live_ = std::max(peak_live_, peak_requested + in_driver_pool);
+// Note [The peak is sampled]
+// Warm calls count only in their own cache, so what is live is a sum over all caches. It is sampled
+// where a call has the pool's lock: of many streams at every second such call, every third ..., so
+// that a call pays for a few caches at most, and always where the footprint grows.
+void Footprint::note_peaks() {
+  const bool has_grown = held() > peak_mapped_;
+  if (has_grown) peak_mapped_ = held();
+  ++calls_since_sample_;
+  const std::uint64_t streams =
+      device_.small == nullptr ? 0 : device_.small->caches().stream_count();
+  if (!has_grown && calls_since_sample_ * kCachesPerCall < streams) return;
+  calls_since_sample_ = 0;
+  peak_live_ = std::max(peak_live_, device_.live_bytes());
 }
 
 void Footprint::reset_peaks() {
   if (device_.pool != nullptr) device_.pool->reset_peaks();
-  if (device_.small != nullptr)
-    device_.small->take_peak_everywhere();  // what warm calls had at most before
-  peak_mapped_ = peak_live_ = 0;
-  note_peaks(device_.small == nullptr ? 0 : device_.small->take_peak_everywhere());
+  peak_mapped_ = held();
+  peak_live_ = device_.live_bytes();
 }
 
 bool Footprint::flush_caches() {
-  if (device_.small == nullptr) return false;
-  const bool is_back = device_.small->flush();
-  note_peaks(pool::Caller{});  // beside what the driver's pool has at the same time
-  return is_back;
+  return device_.small != nullptr && device_.small->flusher().flush();
 }
 
 void Footprint::fill(observe::Statistics& figures) const {
@@ -96,7 +101,7 @@ void Footprint::fill(observe::Statistics& figures) const {
   figures.mapped_bytes += driver_pool_bytes_;
   figures.peak_mapped_bytes =
       std::max({peak_mapped_, figures.mapped_bytes, figures.peak_mapped_bytes});
-  figures.peak_live_bytes = std::max({peak_live_, figures.live_bytes, figures.peak_live_bytes});
+  figures.peak_live_bytes = peak_live_ = std::max(peak_live_, figures.live_bytes);
 }
 
 }  // namespace vpmm::context

@@ -42,8 +42,8 @@ class Footprint {
   bool end_hold() VPMM_REQUIRES(pool_lock);
   bool is_cleanup_held() const VPMM_REQUIRES(pool_lock) { return cleanup_holds_ != 0; }
 
-  void note_peaks(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  void note_peaks(Bytes peak_requested) VPMM_REQUIRES(pool_lock);
+  // Of what is live it takes a sample: Note [The peak is sampled].
+  void note_peaks() VPMM_REQUIRES(pool_lock);
   void reset_peaks() VPMM_REQUIRES(pool_lock);
   // What streams have cached and nobody uses goes back to the pool. True: something did.
   bool flush_caches() VPMM_REQUIRES(pool_lock);
@@ -58,7 +58,8 @@ class Footprint {
       VPMM_GUARDED_BY(pool_lock);  // most bytes of pool and driver pool together
   std::uint64_t cleanup_holds_ VPMM_GUARDED_BY(pool_lock) = 0;
   Bytes peak_mapped_ VPMM_GUARDED_BY(pool_lock) = 0;
-  Bytes peak_live_ VPMM_GUARDED_BY(pool_lock) = 0;
+  mutable Bytes peak_live_ VPMM_GUARDED_BY(pool_lock) = 0;  // reading it takes a sample
+  std::uint64_t calls_since_sample_ VPMM_GUARDED_BY(pool_lock) = 0;
 };
 
 }  // namespace vpmm::context

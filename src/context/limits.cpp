@@ -69,7 +69,7 @@ Result<void> Limits::preallocate_mapped(Bytes bytes) {
   if (device_.pool == nullptr)
     return Error{ErrorCode::unsupported, "the virtual memory pool is off or not supported here"};
   Result<void> done = device_.primary.noted(device_.pool->preallocate(visit.lock(), bytes));
-  parts_.footprint.note_peaks(Bytes{0});
+  parts_.footprint.note_peaks();
   return done;
 }
 
@@ -82,7 +82,7 @@ Bytes Limits::missing_on_gpu(Bytes bytes) {
   if (!parts_.prover.may_record_context_event()) return 0;
   Bytes in_use = 0;
   if (device_.pool != nullptr) {
-    device_.pool->set_cached_bytes(device_.small->cached_bytes());
+    device_.pool->set_cached_bytes(device_.small->caches().cached_bytes());
     in_use = device_.pool->wanted_bytes();
   }
   const Bytes held = parts_.footprint.held();

@@ -34,7 +34,7 @@ class Owners {
   OwnedBy of(DevicePtr ptr) const VPMM_REQUIRES(pool_lock) {
     if (arenas_.has(ptr)) return ArenaMemory{arenas_.live_around(ptr)};
     if (region::Region* const region = device_.allocated_around(ptr)) {
-      if (small::SmallPool::is_arena(*region)) return CutPage{region};
+      if (small::is_cut(*region)) return CutPage{region};
       return Pages{region};
     }
     if (driver_pool::Block* const block = device_.block_around(ptr)) return DriverBlock{block};

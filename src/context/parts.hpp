@@ -41,7 +41,7 @@ struct Parts {
         allocations(device, captures, arenas, owners, shares, recorder, prover),
         slow_path(device, footprint, recorder, prover, arenas, allocations),
         router(device, captures, footprint, recorder, prover, slow_path) {
-    if (device.small != nullptr) device.small->heed(mutex);
+    if (device.small != nullptr) device.small->warm_calls().heed(mutex);
   }
 
   // Call after a change of listeners or recordings.

@@ -140,7 +140,8 @@ Result<void> Prover::bound_any_stream(MutexLock& lock) {
     const Bytes cap =
         std::max(kAnyStreamPendingLeast, device_.pool->used_bytes() / kAnyStreamPendingDivisor);
     const auto is_within = [&]() VPMM_REQUIRES(pool_lock) {
-      return device_.pool->pending_bytes(any.id) + device_.small->pending_bytes(any.id) <= cap;
+      return device_.pool->pending_bytes(any.id) + device_.small->figures().pending_bytes(any.id) <=
+             cap;
     };
     if (is_within()) return {};
     VPMM_TRY(settle(lock));

@@ -27,11 +27,11 @@ bool is_shortage(const Result<DevicePtr>& result) {
 Result<DevicePtr> Router::allocate(MutexLock& lock, const pool::Request& request,
                                    const Caller& caller) {
   if (request.arena != pool::ArenaId{}) return allocate_in_arena(lock, request, caller);
-  using Server = small::SmallPool::Server;
+  using Server = small::Server;
   Server server = Server::driver_pool;
   if (device_.pool != nullptr)
     server = caller.standing == Standing::ordinary
-                 ? device_.small->server_of(request.bytes, request.alignment)
+                 ? device_.small->serving().server_of(request.bytes, request.alignment)
                  : Server::pages;
   if (request.one_chunk) return allocate_one_chunk(lock, request, caller);
   const bool is_cut = server == Server::pages &&
@@ -87,7 +87,7 @@ Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const pool::Request& r
   const Bytes natural =
       has_whole_pages ? device_.pool->page_alignment() : device_.pool->grain_alignment();
   const Bytes size = request.one_chunk ? round_up(request.bytes, device_.pool->page_size())
-                                       : device_.small->size_of_pages(request.bytes);
+                                       : device_.small->serving().size_of_pages(request.bytes);
   const pool::PageRequest pages{request.bytes, size, std::max(request.alignment, natural), false,
                                 request.one_chunk ? pool::Chunks::one : pool::Chunks::shared};
   if (caller.standing == Standing::capturing && !request.one_chunk) {
@@ -103,8 +103,8 @@ Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const pool::Request& r
   // Frees of what is not plain take the lock: a tag is to be forgotten, and a chunk shall be found
   // again.
   if (caller.own() && request.is_plain())
-    device_.small->enlist(*device_.pool->allocated_around(placed.begin), request.bytes,
-                          device_.small->cache_of(*caller.timeline));
+    device_.small->ownership().enlist(*device_.pool->allocated_around(placed.begin), request.bytes,
+                                      device_.small->caches().of(*caller.timeline));
   return placed.begin;
 }
 

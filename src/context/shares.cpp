@@ -62,10 +62,11 @@ bool Shares::mark_used_everywhere(DevicePtr begin) {
                                  return true;
                                },
                                [&](CutPage cut) VPMM_REQUIRES(pool_lock) {
-                                 return device_.small->record_use(*cut.page, begin, all);
+                                 return device_.small->ownership().record_use(*cut.page, begin,
+                                                                              all);
                                },
                                [&](Pages pages) VPMM_REQUIRES(pool_lock) {
-                                 return device_.small->record_use(*pages.region, all);
+                                 return device_.small->ownership().record_use(*pages.region, all);
                                },
                                [](const auto&) { return false; }},
                     owners_.of(begin));

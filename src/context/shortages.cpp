@@ -71,8 +71,8 @@ void Shortages::add_pending(report::Shortage& shortage) const {
   std::map<std::uint64_t, report::Holding> by_timeline;
   device_.timelines.for_each([&](const time::Timeline& timeline) VPMM_REQUIRES(pool_lock) {
     if (device_.pool == nullptr) return;
-    const Bytes pending =
-        device_.pool->pending_bytes(timeline.id) + device_.small->pending_bytes(timeline.id);
+    const Bytes pending = device_.pool->pending_bytes(timeline.id) +
+                          device_.small->figures().pending_bytes(timeline.id);
     if (pending > 0)
       count(by_timeline[static_cast<std::uint64_t>(timeline.id)],
             device_.timelines.describe_stream(timeline.id), pending);
@@ -86,8 +86,9 @@ report::Shortage Shortages::look_at(const pool::Request& request, const std::str
   shortage.requested = request.bytes;
   // A request beyond any address space is not rounded: the sum could be beyond the type.
   shortage.taken = request.bytes > pool::kAddressSpace ? request.bytes
-                   : device_.small == nullptr          ? round_up(request.bytes, device_.page_size)
-                                              : device_.small->size_of_pages(request.bytes);
+                   : device_.small == nullptr
+                       ? round_up(request.bytes, device_.page_size)
+                       : device_.small->serving().size_of_pages(request.bytes);
   if (request.tag != 0) shortage.tag = name_of_tag(request.tag);
   shortage.arena = static_cast<std::uint64_t>(request.arena);
   shortage.is_one_chunk = request.one_chunk;

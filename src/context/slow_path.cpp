@@ -78,15 +78,15 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
   bool has_paused = false;
   bool has_made_room = false;
   for (bool is_first = true;; is_first = false) {
-    if (is_first) device_.small->give_back_before(job.caller, job.request.size);
-    pool.set_cached_bytes(device_.small->cached_bytes());
+    if (is_first) device_.small->flusher().give_back_before(job.caller, job.request.size);
+    pool.set_cached_bytes(device_.small->caches().cached_bytes());
     std::optional<Placed> found = pool.find(job.request, job.caller);
     while (!found && flush(job, effort)) found = pool.find(job.request, job.caller);
     if (found) return *found;
     VPMM_TRY_ASSIGN(found, pool.find_waiting(job.request, job.caller, effort));
     if (found) return *found;
     if (is_first) ++misses_;
-    pool.set_cached_bytes(device_.small->cached_bytes());
+    pool.set_cached_bytes(device_.small->caches().cached_bytes());
     prepare_growth(job);
     if (has_own_chunks && effort == Effort::by_policy) {
       // The pool may grow all the same where nothing could be given back; only a broken context is
@@ -121,18 +121,19 @@ bool SlowPath::flush(const Job& job, Effort effort) {
   small::SmallPool& small = *device_.small;
   // What streams keep is hardly ever one chunk of just that size; what is pending often is.
   const bool may_fit = job.request.chunks != pool::Chunks::one || effort != Effort::by_policy;
-  if (may_fit && small.flush_one(job.caller, job.request.size)) return true;
+  if (may_fit && small.flusher().flush_one(job.caller, job.request.size)) return true;
   if (const Result<bool> learned = prover_.learn(kTimelinesAskedPerLook);
       learned && learned.value())
     return true;
   if (!may_fit) return false;
-  small.want_events(job.caller.timeline);
+  small.caches().want_events(job.caller.timeline);
   // Note [Streams that work side by side]
   const bool may_grow =
-      effort == Effort::by_policy && (!job.is_for_parts || small.are_caches_bounded());
-  if (may_grow && small.may_grow_instead(job.request, job.caller)) return false;
-  if (small.steal(job.caller, job.request.size)) return true;
-  return effort == Effort::by_policy ? small.flush_for_pages(job.caller) : small.flush();
+      effort == Effort::by_policy && (!job.is_for_parts || small.caches().are_bounded());
+  if (may_grow && small.flusher().may_grow_instead(job.request, job.caller)) return false;
+  if (small.flusher().steal(job.caller, job.request.size)) return true;
+  return effort == Effort::by_policy ? small.flusher().flush_for_pages(job.caller)
+                                     : small.flusher().flush();
 }
 
 // What may spare growth, where the request would probably need any: proof, and what the driver's
@@ -154,7 +155,9 @@ void SlowPath::want_proof(const Caller& caller, Urgency urgency) {
   bool is_unanswered = false;
   device_.timelines.for_each([&](time::Timeline& timeline) VPMM_REQUIRES(pool_lock) {
     if (&timeline == caller.timeline || timeline.provable == timeline.last) return;
-    if (device_.pool->pending_bytes(timeline.id) + device_.small->pending_bytes(timeline.id) == 0)
+    if (device_.pool->pending_bytes(timeline.id) +
+            device_.small->figures().pending_bytes(timeline.id) ==
+        0)
       return;
     if (!timeline.wanted) {
       timeline.wanted = true;
@@ -193,11 +196,12 @@ Result<DevicePtr> SlowPath::allocate_small(MutexLock& lock, Bytes bytes, Bytes a
   small::SmallPool& small = *device_.small;
   for (bool has_flushed = false;;) {
     if (const DevicePtr begin = small.take(bytes, alignment, caller); !is_null(begin)) return begin;
-    const pool::PageRequest pages = small.next_pages(bytes);
+    const pool::PageRequest pages = small.cut_pages().next_pages(bytes);
     if (!small.should_cut(pages, caller) && !std::exchange(has_flushed, true)) {
-      const bool is_back = small.flush_for_parts(caller);
-      const Bytes own = caller.timeline == nullptr ? 0 : small.pending_bytes(caller.timeline->id);
-      if ((small.pending_bytes() > own && prover_.prove_now()) || is_back) continue;
+      const bool is_back = small.flusher().flush_for_parts(caller);
+      const Bytes own =
+          caller.timeline == nullptr ? 0 : small.figures().pending_bytes(caller.timeline->id);
+      if ((small.figures().pending_bytes() > own && prover_.prove_now()) || is_back) continue;
     }
     const Result<Placed> placed = place({lock, pages, caller, true});
     if (!placed) {
@@ -206,7 +210,7 @@ Result<DevicePtr> SlowPath::allocate_small(MutexLock& lock, Bytes bytes, Bytes a
       const DevicePtr begin = small.take(bytes, alignment, caller);
       return is_null(begin) ? Result<DevicePtr>(placed.error()) : begin;
     }
-    small.cut(placed.value(), caller);
+    small.cut_pages().add(placed.value(), caller);
     small.cut_more(pages, caller);
   }
 }
@@ -252,7 +256,7 @@ Result<bool> SlowPath::await_returning(const Job& job) {
 Result<bool> SlowPath::collect_idle(const Job& job) {
   VPMM_TRY_ASSIGN(const bool is_complete, prover_.learn(device_.timelines.count()));
   VPMM_TRY_ASSIGN(const bool is_swept, device_.pool->sweep_all(job.lock));
-  const bool is_flushed = device_.small->flush();
+  const bool is_flushed = device_.small->flusher().flush();
   const bool is_given_back = arenas_.give_back_idle() > 0;
   return is_complete || is_swept || is_flushed || is_given_back || device_.pool->idle_bytes() > 0;
 }
@@ -276,7 +280,7 @@ Result<bool> SlowPath::may_queue_waits(const Job& job) {
 // first nobody knows, so all events are asked again and again, without the lock between. False:
 // there is nothing to wait for.
 Result<bool> SlowPath::wait_on_host(const Job& job) {
-  if (device_.pool->pending_bytes() + device_.small->pending_bytes() == 0) return false;
+  if (device_.pool->pending_bytes() + device_.small->figures().pending_bytes() == 0) return false;
   const std::uint64_t began_ns = device_.driver.now_ns();
   const ScopeExit tell(
       [&]() VPMM_REQUIRES(pool_lock) { recorder_.paused(device_.driver.now_ns() - began_ns); });

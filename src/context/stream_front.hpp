@@ -20,7 +20,7 @@ namespace vpmm::context {
 
 class StreamFront {
  public:
-  using Client = small::SmallPool::Client;
+  using Client = small::WarmCalls::Client;
   StreamFront(const Device& device, const report::Recorder& recorder)
       : driver_(device.inner), device_(device), recorder_(recorder) {}
 
@@ -96,21 +96,22 @@ inline StreamFront::Seen StreamFront::attend(const pool::Caller& caller) {
   if (device_.small == nullptr || caller.timeline == nullptr ||
       caller.standing != pool::Standing::ordinary)
     return Seen::now;
-  small::StreamCache& cache = device_.small->cache_of(*caller.timeline);
+  small::StreamCache& cache = device_.small->caches().of(*caller.timeline);
   {
     const small::CacheGuard guard(cache);
     cache.wants_attention.store(false, std::memory_order_relaxed);
-    ++cache.activity;
-    caller.timeline->wanted = std::exchange(cache.wants_event, false) || caller.timeline->wanted;
+    ++cache.activity.locked_calls;
+    caller.timeline->wanted = std::exchange(cache.events.is_due, false) || caller.timeline->wanted;
   }
-  const std::uint64_t stream = cache.stream.load(std::memory_order_relaxed);
+  const std::uint64_t stream = cache.service.stream.load(std::memory_order_relaxed);
   const bool is_new = !std::exchange(caller.timeline->is_noted, true);
   const Seen seen =
       is_new && streams_.find(stream) != nullptr ? Seen::before_it_was_forgotten : Seen::now;
   if (stream != 0) streams_.note(stream, cache);
   const bool is_primary = caller.timeline->context_id == device_.primary.id();
   if (is_primary && caller.stream && *caller.stream != driver::kPerThreadStream)
-    cache.handle.store(static_cast<std::uint64_t>(*caller.stream), std::memory_order_relaxed);
+    cache.service.handle.store(static_cast<std::uint64_t>(*caller.stream),
+                               std::memory_order_relaxed);
   return seen;
 }
 

@@ -41,7 +41,7 @@ class StreamTable {
         same = &entry;
       else if (known == 0)
         empty = &entry;
-      else if (entry.cache.load(std::memory_order_relaxed)->stream != known)
+      else if (entry.cache.load(std::memory_order_relaxed)->service.stream != known)
         gone = &entry;
     }
     Entry* const place = same != nullptr    ? same

@@ -22,7 +22,7 @@ struct Allocation {
 };
 
 // The segment of the cache around `p`; null: the unit is another's.
-Segment* segment_at(const Arena& arena, DevicePtr p, const StreamCache& cache)
+Segment* segment_at(const PageRun& run, DevicePtr p, const StreamCache& cache)
     VPMM_REQUIRES(cache_lock);
 
 }  // namespace vpmm::small

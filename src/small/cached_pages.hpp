@@ -7,13 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "base/bytes.hpp"
-#include "base/host_memory.hpp"
-#include "base/line_allocator.hpp"
+#include "base/mutex.hpp"
 #include "base/page_unit.hpp"
 #include "region/region.hpp"
+#include "small/tally.hpp"
 
 namespace vpmm::small {
 
@@ -54,56 +53,87 @@ class PageSizes {
   std::uint64_t least_;
 };
 
-// Such an allocation, and the number of its free.
-struct Cached {
-  region::Region* region = nullptr;
-  std::uint64_t number = 0;
-};
+// Allocations in the order of their frees, linked through the regions with the numbers of the
+// frees. An allocated region is in no other list by age. The links beyond both ends are arbitrary,
+// so that a warm call writes no region but those it links.
+class CachedList {
+ public:
+  bool empty() const { return count_ == 0; }
+  std::size_t size() const { return count_; }
+  region::Region* first() const { return first_; }
+  static region::Region* after(const region::Region& region) { return region.by_age.next; }
+  static std::uint64_t number_of(const region::Region& region) { return region.by_age.number; }
 
-using CachedList = std::vector<Cached, LineAllocator<Cached>>;
+  void add(region::Region* region, std::uint64_t number) {
+    region->by_age = {last_, nullptr, number};
+    (last_ == nullptr ? first_ : last_->by_age.next) = region;
+    last_ = region;
+    ++count_;
+  }
+  // Require: not empty.
+  region::Region* take_first() {
+    region::Region* const first = first_;
+    first_ = first->by_age.next;
+    --count_;
+    if (empty()) last_ = first_ = nullptr;
+    return first;
+  }
+  region::Region* take_last() {
+    region::Region* const last = last_;
+    last_ = last->by_age.previous;
+    --count_;
+    if (empty()) last_ = first_ = nullptr;
+    return last;
+  }
+  // All of the other's come behind these.
+  void splice(CachedList& other) {
+    if (other.empty()) return;
+    other.first_->by_age.previous = last_;
+    (last_ == nullptr ? first_ : last_->by_age.next) = other.first_;
+    last_ = other.last_;
+    count_ += other.count_;
+    other = {};
+  }
+
+ private:
+  region::Region* first_ = nullptr;
+  region::Region* last_ = nullptr;
+  std::size_t count_ = 0;
+};
 
 // By the numbers of PageSizes. Invariant: a size is marked when there is one of it.
 class CachedPages {
  public:
-  // Last freed last.
-  const CachedList& of(std::uint64_t size) const { return by_size_[size]; }
-  // Whether there is room for one more; the process may have no memory for it.
-  bool provide(std::uint64_t size) noexcept {
-    CachedList& list = by_size_[size];
-    if (list.size() < list.capacity()) return true;
-    try {
-      list.reserve(2 * list.size() + 1);
-      return true;
-    } catch (...) {
-      return false;
-    }
+  // Any thread, without a lock.
+  Bytes bytes() const { return bytes_.now(); }
+
+  const CachedList& of(std::uint64_t size) const VPMM_REQUIRES(cache_lock) {
+    return by_size_[size];
   }
-  void add(std::uint64_t size, const Cached& cached) {
-    by_size_[size].push_back(cached);
+  void add(std::uint64_t size, region::Region* region, std::uint64_t number)
+      VPMM_REQUIRES(cache_lock) {
+    by_size_[size].add(region, number);
+    bytes_.add(region->range.size);
     marks_[size / 64] |= bit(size);
   }
   // The last that was freed. Requires: there is one of that size.
-  Cached take_last(std::uint64_t size) {
-    const Cached last = by_size_[size].back();
-    by_size_[size].pop_back();
-    unmark_empty(size);
-    return last;
+  region::Region* take_last(std::uint64_t size) VPMM_REQUIRES(cache_lock) {
+    return taken(size, by_size_[size].take_last());
   }
-  // The first that were freed. Requires: there are so many of that size.
-  Vector<Cached> take_first(std::uint64_t size, std::size_t count) {
-    const auto begin = by_size_[size].begin();
-    const auto end = begin + static_cast<std::ptrdiff_t>(count);
-    Vector<Cached> first(begin, end);
-    by_size_[size].erase(begin, end);
-    unmark_empty(size);
-    return first;
+  // The one that was freed first. Requires: there is one of that size.
+  region::Region* take_first(std::uint64_t size) VPMM_REQUIRES(cache_lock) {
+    return taken(size, by_size_[size].take_first());
   }
-  void clear() {
-    for (auto size = least_from(0); size; size = least_from(*size + 1)) by_size_[*size].clear();
+  // All of them, by size.
+  CachedList take_all() VPMM_REQUIRES(cache_lock) {
+    CachedList all;
+    for (auto size = least_from(0); size; size = least_from(*size + 1)) all.splice(by_size_[*size]);
     marks_ = {};
+    bytes_.add(-bytes());
+    return all;
   }
   // The least size there is, from `size` on.
-  std::optional<std::uint64_t> least_from(std::uint64_t size) const {
+  std::optional<std::uint64_t> least_from(std::uint64_t size) const VPMM_REQUIRES(cache_lock) {
     for (std::uint64_t word = size / 64; word < marks_.size(); ++word) {
       const std::uint64_t found =
           marks_[word] & (word == size / 64 ? ~std::uint64_t{0} << size % 64 : ~std::uint64_t{0});
@@ -114,12 +144,15 @@ class CachedPages {
 
  private:
   static constexpr std::uint64_t bit(std::uint64_t size) { return std::uint64_t{1} << size % 64; }
-  void unmark_empty(std::uint64_t size) {
+  region::Region* taken(std::uint64_t size, region::Region* region) VPMM_REQUIRES(cache_lock) {
+    bytes_.add(-region->range.size);
     if (by_size_[size].empty()) marks_[size / 64] &= ~bit(size);
+    return region;
   }
 
-  std::array<CachedList, PageSizes::kCount> by_size_;
-  std::array<std::uint64_t, PageSizes::kCount / 64 + 1> marks_{};
+  std::array<CachedList, PageSizes::kCount> by_size_ VPMM_GUARDED_BY(cache_lock);
+  std::array<std::uint64_t, PageSizes::kCount / 64 + 1> marks_ VPMM_GUARDED_BY(cache_lock){};
+  Sum bytes_;
 };
 
 }  // namespace vpmm::small

@@ -2,6 +2,7 @@
 #include "small/cut_pages.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -29,6 +30,14 @@ std::uint64_t number_of(const Region& free) {
 
 // --- pages
 
+// Several pages all lie in one run.
+pool::PageRequest CutPages::next_pages(Bytes bytes) const {
+  const Bytes pages =
+      bytes <= page_size_ ? 1 : (span_units(bytes) * kUnit + page_size_ - 1) / page_size_;
+  return {pages * page_size_, pages * page_size_, std::bit_ceil(pages) * pool_.page_alignment(),
+          true};
+}
+
 // Note [What is left of a page is as complete as the page was]
 // The pool may have given memory that only the caller's stream may use yet. The rest of it then
 // gets a number of that stream taken now, after the waits that the pool queued.
@@ -41,7 +50,7 @@ void CutPages::add(const pool::Placed& pages, const Caller& caller) {
     if (rest != nullptr) pool_.deallocate(rest, stamp);
   });
   while (rest != nullptr) {
-    arena_around(rest->range.begin);
+    run_around(rest->range.begin);
     Region* const page = rest;
     rest = page->range.size > page_size_ ? pool_.divide(page, page->range.begin + page_size_)
                                          : nullptr;
@@ -51,52 +60,52 @@ void CutPages::add(const pool::Placed& pages, const Caller& caller) {
 
 void CutPages::add_page(Region* page, const time::Stamp& stamp) {
   const DevicePtr begin = page->range.begin;
-  Arena& arena = arena_around(begin);
-  const std::size_t at = arena.page_of(begin);
-  arena.pages[at] = page;
-  set_arena_in(*page, arena);
-  if (arena.entries != nullptr) arena.entries[at].enter(arena, at);
+  PageRun& run = run_around(begin);
+  const std::size_t at = run.page_of(begin);
+  run.pages[at] = page;
+  set_run_in(*page, run);
+  if (run.entries != nullptr) run.entries[at].enter(run, at);
   ledger_.page_is_cut(page_size_);
   Region* const flying = units_.detach(units_.hole_around(begin), {begin, page_size_});
   units_.attach_free(flying, stamp);
 }
 
 // Found or begun.
-Arena& CutPages::arena_around(DevicePtr page) {
-  if (const auto after = arena_by_begin_.upper_bound(page); after != arena_by_begin_.begin())
-    if (Arena* const arena = std::prev(after)->second; arena->range.contains(page)) return *arena;
+PageRun& CutPages::run_around(DevicePtr page) {
+  if (const auto after = run_by_begin_.upper_bound(page); after != run_by_begin_.begin())
+    if (PageRun* const run = std::prev(after)->second; run->range.contains(page)) return *run;
   const Vector<AddressRange> reservations = pool_.reservations();
   const auto reservation =
       std::find_if(reservations.begin(), reservations.end(),
                    [&](const AddressRange& range) { return range.contains(page); });
   VPMM_CHECK(reservation != reservations.end(), units_.picture());
   const bool is_alone = pool_.pages_stand_alone();
-  const Bytes most = (is_alone ? 1 : kMostArenaPages) * page_size_;
+  const Bytes most = (is_alone ? 1 : kMostRunPages) * page_size_;
   const DevicePtr whole = is_alone ? page : align_down(page, most);
   const DevicePtr begin = std::max(whole, reservation->begin);
-  Arena* const arena = arenas_.take();
+  PageRun* const run = runs_.take();
   ScopeExit give_back([&]() VPMM_REQUIRES(pool_lock) {  // it keeps its table
-    arena_by_begin_.erase(begin);
-    arenas_.give_back(arena);
+    run_by_begin_.erase(begin);
+    runs_.give_back(run);
   });
-  if (arena->contents == nullptr)
-    arena->contents = static_cast<std::atomic<Content>*>(unit_tables_.take(
+  if (run->contents == nullptr)
+    run->contents = static_cast<std::atomic<Content>*>(unit_tables_.take(
         static_cast<std::size_t>(most / kUnit) * sizeof(std::atomic<Content>), kCacheLine));
-  arena->range = {begin, std::min(whole + most, reservation->end()) - begin};
-  arena->page_size = page_size_;
+  run->range = {begin, std::min(whole + most, reservation->end()) - begin};
+  run->page_size = page_size_;
   pagemap_.cover(*reservation);
-  arena->entries = pagemap_.at(begin);
-  arena_by_begin_.emplace(begin, arena);
-  units_.add_reservation(arena->range);
+  run->entries = pagemap_.at(begin);
+  run_by_begin_.emplace(begin, run);
+  units_.add_reservation(run->range);
   give_back.dismiss();
-  return *arena;
+  return *run;
 }
 
-Arena& CutPages::arena_at(DevicePtr p) const {
+PageRun& CutPages::run_at(DevicePtr p) const {
   const Region* const page = pool_.allocated_around(p);
-  Arena* const arena = page == nullptr ? nullptr : arena_in(*page);
-  VPMM_CHECK(arena != nullptr, message_of("no arena around {:#x}", to_integer(p)));
-  return *arena;
+  PageRun* const run = page == nullptr ? nullptr : run_in(*page);
+  VPMM_CHECK(run != nullptr, message_of("no page that is cut around {:#x}", to_integer(p)));
+  return *run;
 }
 
 void CutPages::give_idle_pages() {
@@ -106,30 +115,36 @@ void CutPages::give_idle_pages() {
 
 // What of it is whole pages goes back to the pool. False: nothing.
 bool CutPages::give_pages(Region* free) {
-  Arena& arena = arena_at(free->range.begin);
-  const Bytes first = round_up(free->range.begin - arena.range.begin, page_size_);
-  const Bytes end = round_down(free->range.end() - arena.range.begin, page_size_);
+  PageRun& run = run_at(free->range.begin);
+  const Bytes first = round_up(free->range.begin - run.range.begin, page_size_);
+  const Bytes end = round_down(free->range.end() - run.range.begin, page_size_);
   if (first >= end) return false;
   const time::Stamp stamp = timelines_.reduce(free->stamp);
   const Region* const hole =
-      units_.attach_hole(units_.detach(free, {arena.range.begin + first, end - first}));
-  const bool is_last = hole->range == arena.range;
+      units_.attach_hole(units_.detach(free, {run.range.begin + first, end - first}));
+  const bool is_last = hole->range == run.range;
   for (Bytes at = first; at < end; at += page_size_) {
     const auto page = static_cast<std::size_t>(at / page_size_);
-    if (arena.entries != nullptr) arena.entries[page].leave();
-    Region* const region = std::exchange(arena.pages[page], nullptr);
+    if (run.entries != nullptr) run.entries[page].leave();
+    Region* const region = std::exchange(run.pages[page], nullptr);
     set_holder(*region, nullptr);
     pool_.deallocate(region, stamp);
     ledger_.page_goes_back(page_size_);
   }
   if (!is_last) return true;
-  units_.remove_reservation(arena.range);
-  arena_by_begin_.erase(arena.range.begin);
-  arenas_.give_back(&arena);
+  units_.remove_reservation(run.range);
+  run_by_begin_.erase(run.range.begin);
+  runs_.give_back(&run);
   return true;
 }
 
 // --- units
+
+void CutPages::for_each_free(FunctionRef<void(const Region&)> visit) const {
+  units_.for_each([&](const Region& region) {
+    if (region.state == region::RegionState::free) visit(region);
+  });
+}
 
 CutPages::Room CutPages::find(Bytes least, Bytes most, Bytes alignment,
                               const Caller& caller) const {
@@ -137,8 +152,8 @@ CutPages::Room CutPages::find(Bytes least, Bytes most, Bytes alignment,
   if (free == nullptr) return {};
   const AddressRange range = free->range;
   DevicePtr begin = *region::RegionIndex::aligned_start(*free, least, alignment);
-  const Arena& arena = arena_at(begin);
-  const DevicePtr border = arena.range.begin + (arena.page_of(begin) + 1) * page_size_;
+  const PageRun& run = run_at(begin);
+  const DevicePtr border = run.range.begin + (run.page_of(begin) + 1) * page_size_;
   Bytes room = std::min(range.end(), border) - begin;
   if (room < least) {  // so it reaches beyond the border
     const Bytes behind = std::min(range.end() - border, page_size_);
@@ -165,7 +180,7 @@ CutPages::Room CutPages::find_pages(Bytes least, const Caller& caller) const {
 Segment* CutPages::cut(const Room& room, const Caller& caller) {
   Segment* const segment = segments_.take();
   take_units(room, caller);
-  segment->enter(arena_at(room.part.begin), room.part);
+  segment->enter(run_at(room.part.begin), room.part);
   return segment;
 }
 
@@ -178,13 +193,17 @@ void CutPages::take_units(const Room& room, const Caller& caller) {
   count_reference(timeline, +1);
 }
 
-Segment* CutPages::pages_until(DevicePtr end, const StreamCache& cache) const {
-  const Arena& arena = arena_at(end);
-  if (arena.range.begin == end || arena.pages[arena.page_of(end) - 1] == nullptr) return nullptr;
-  Segment* const segment = segment_at(arena, end - kUnit, cache);
-  const auto is_border = [&](DevicePtr p) {
-    return is_multiple(p - arena.range.begin, page_size_);
-  };
+Segment* CutPages::pages_until(DevicePtr end, StreamCache& cache) const {
+  const PageRun& run = run_at(end);
+  if (run.range.begin == end || run.pages[run.page_of(end) - 1] == nullptr) return nullptr;
+  Segment* segment = nullptr;
+  {
+    // Other threads of the stream end slabs and cut them elsewhere. Its segments stay the same as
+    // long as the pool's lock is held.
+    const CacheGuard guard(cache);
+    segment = segment_at(run, end - kUnit, cache);
+  }
+  const auto is_border = [&](DevicePtr p) { return is_multiple(p - run.range.begin, page_size_); };
   const bool has_pages =
       segment != nullptr && segment->range().end() == end && is_border(segment->begin);
   return has_pages ? segment : nullptr;

@@ -26,12 +26,14 @@ class CutPages {
         page_size_(pool.page_size()) {}
 
   // --- pages ---
-  // An allocation of the pool. Throws std::bad_alloc, and has given back what it has not added,
-  // where there is no host memory.
+  // The pages to ask the pool for where nothing that is cut serves so many bytes.
+  pool::PageRequest next_pages(Bytes bytes) const;
+  // Cuts an allocation of the pool. Throws std::bad_alloc, and has given back what it has not
+  // added, where there is no host memory.
   void add(const pool::Placed& pages, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // Pages of which everything is free go back to the pool.
   void give_idle_pages() VPMM_REQUIRES(pool_lock);
-  Arena& arena_at(DevicePtr p) const VPMM_REQUIRES(pool_lock);
+  PageRun& run_at(DevicePtr p) const VPMM_REQUIRES(pool_lock);
 
   // --- units ---
   // Part of a free region, which the caller may use at once.
@@ -52,10 +54,10 @@ class CutPages {
   // The room is taken for a segment that ends where it begins, and is to grow.
   void take_units(const Room& room, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // A segment of the cache that has whole pages, the last of which ends there; null: there is none.
-  Segment* pages_until(DevicePtr end, const StreamCache& cache) const
-      VPMM_REQUIRES(pool_lock, cache_lock);
+  Segment* pages_until(DevicePtr end, StreamCache& cache) const VPMM_REQUIRES(pool_lock);
   // For what is split off another one.
   Segment* new_segment() VPMM_REQUIRES(pool_lock) { return segments_.take(); }
+  void forget(Segment* unused) VPMM_REQUIRES(pool_lock) { segments_.give_back(unused); }
   // One that left its cache, all free.
   void end(Segment* segment, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
   void advance(const time::StampPart& done) VPMM_REQUIRES(pool_lock) {
@@ -80,11 +82,11 @@ class CutPages {
   void for_each_free(FunctionRef<void(const region::Region&)> visit) const VPMM_REQUIRES(pool_lock);
   std::string validate() const VPMM_REQUIRES(pool_lock);
   // Whether the segment is what was cut for it, and its pages say so.
-  bool is_cut(const Segment& segment) const VPMM_REQUIRES(pool_lock, cache_lock);
+  bool backs(const Segment& segment) const VPMM_REQUIRES(pool_lock, cache_lock);
 
  private:
   void add_page(region::Region* page, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
-  Arena& arena_around(DevicePtr page) VPMM_REQUIRES(pool_lock);
+  PageRun& run_around(DevicePtr page) VPMM_REQUIRES(pool_lock);
   bool give_pages(region::Region* free) VPMM_REQUIRES(pool_lock);
   void count_reference(std::optional<time::TimelineId> timeline, int change)
       VPMM_REQUIRES(pool_lock);
@@ -94,10 +96,10 @@ class CutPages {
   Pagemap& pagemap_;
   Ledger& ledger_;
   const Bytes page_size_;
-  region::RegionIndex units_ VPMM_GUARDED_BY(pool_lock){kUnit};  // of the arenas
-  StableStore<Arena> arenas_ VPMM_GUARDED_BY(pool_lock);
-  StableBytes unit_tables_ VPMM_GUARDED_BY(pool_lock);  // of the arenas
-  Map<DevicePtr, Arena*> arena_by_begin_ VPMM_GUARDED_BY(pool_lock);
+  region::RegionIndex units_ VPMM_GUARDED_BY(pool_lock){kUnit};  // of the runs
+  StableStore<PageRun> runs_ VPMM_GUARDED_BY(pool_lock);
+  StableBytes unit_tables_ VPMM_GUARDED_BY(pool_lock);  // of the runs
+  Map<DevicePtr, PageRun*> run_by_begin_ VPMM_GUARDED_BY(pool_lock);
   StableStore<Segment> segments_ VPMM_GUARDED_BY(pool_lock);
 };
 

@@ -38,11 +38,13 @@ class FreeStretches {
     keys_ = make_line_array<std::uint64_t>(room(units));
     count_ = longest_ = 0;
   }
-  // There are more units, none of which is free.
-  void grow(std::uint64_t units) {
-    auto keys = make_line_array<std::uint64_t>(room(units));
-    std::copy_n(keys_.get(), count_, keys.get());
-    keys_ = std::move(keys);
+  // There are more units, none of which is free. Requires: `room` was cleared for all of them. It
+  // has the old memory after the call.
+  void grow(FreeStretches& room) {
+    std::copy_n(keys_.get(), count_, room.keys_.get());
+    room.count_ = count_;
+    room.longest_ = longest_;
+    std::swap(*this, room);
   }
 
   // So many units side by side, of which the first is to be a multiple of a power of two, counted

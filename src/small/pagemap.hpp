@@ -13,7 +13,7 @@
 
 #include "base/address.hpp"
 #include "base/host_memory.hpp"
-#include "small/arena.hpp"
+#include "small/page_run.hpp"
 
 namespace vpmm::small {
 

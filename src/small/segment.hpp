@@ -14,8 +14,8 @@
 #include "base/address.hpp"
 #include "base/host_memory.hpp"
 #include "region/region.hpp"
-#include "small/arena.hpp"
 #include "small/free_stretches.hpp"
+#include "small/page_run.hpp"
 
 namespace vpmm::small {
 
@@ -28,6 +28,20 @@ struct SpanStart {
   bool is_used_elsewhere = false;  // record_use named another stream
 };
 static_assert(kLeastPage / kUnit % SpanStart::kUnits == 0, "pages of a segment share none");
+
+using SpanStarts = std::vector<SpanStart, LineAllocator<SpanStart>>;
+
+// Host memory for a segment of so many units, taken before the lock of its cache, and given back
+// after it.
+struct SegmentRoom {
+  explicit SegmentRoom(std::uint64_t units) : spans(span_starts(units)) { free.clear(units); }
+  static std::size_t span_starts(std::uint64_t units) {
+    return (units + SpanStart::kUnits - 1) / SpanStart::kUnits;
+  }
+
+  FreeStretches free;
+  SpanStarts spans;
+};
 
 // In one of a cache's lists.
 struct SegmentLink {
@@ -50,35 +64,37 @@ struct alignas(kCacheLine) Segment : SegmentLink {
 
  private:
   FreeStretches free_ VPMM_GUARDED_BY(cache_lock);
-  std::vector<SpanStart, LineAllocator<SpanStart>> spans_ VPMM_GUARDED_BY(cache_lock);
+  SpanStarts spans_ VPMM_GUARDED_BY(cache_lock);
 
  public:
-  Arena* arena = nullptr;
+  PageRun* run = nullptr;
   std::array<std::atomic<Content>, 2 * (kContentsInLine - 1)> contents{};
+  Segment* chained VPMM_GUARDED_BY(pool_lock) = nullptr;  // behind it in a SegmentChain
 
   // Nobody's units become this.
-  void enter(Arena& in, AddressRange range) VPMM_REQUIRES(pool_lock) {
-    arena = &in;
+  void enter(PageRun& in, AddressRange range) VPMM_REQUIRES(pool_lock) {
+    run = &in;
     begin = range.begin;
     units = static_cast<std::uint32_t>(range.size / kUnit);
-    const std::uint64_t first = arena->unit_of(begin);
+    set_all_free();
+    const std::uint64_t first = run->unit_of(begin);
     const std::uint64_t first_of_whole_line = round_up(first, kContentsInLine);
     const std::uint64_t end_of_whole_lines = round_down(first + units, kContentsInLine);
     std::atomic<Content>* place = contents.data();
     for (std::uint64_t unit = first; unit < first + units; ++unit) {
       const bool is_in_whole_line = first_of_whole_line <= unit && unit < end_of_whole_lines;
       if (!is_in_whole_line) place->store(Content(this), std::memory_order_relaxed);
-      arena->contents[unit].store(is_in_whole_line ? Content(this) : Content(place++),
-                                  std::memory_order_release);
+      run->contents[unit].store(is_in_whole_line ? Content(this) : Content(place++),
+                                std::memory_order_release);
     }
-    arena->for_each_entry(range, [&](PagemapEntry& entry, std::size_t) { entry.enter(*this); });
+    run->for_each_entry(range, [&](PagemapEntry& entry, std::size_t) { entry.enter(*this); });
   }
   void leave() const VPMM_REQUIRES(pool_lock) {
-    arena->for_each_entry(
-        range(), [&](PagemapEntry& entry, std::size_t page) { entry.enter(*arena, page); });
-    const std::uint64_t first = arena->unit_of(begin);
+    run->for_each_entry(range(),
+                        [&](PagemapEntry& entry, std::size_t page) { entry.enter(*run, page); });
+    const std::uint64_t first = run->unit_of(begin);
     for (std::uint64_t unit = first; unit < first + units; ++unit)
-      arena->contents[unit].store(Content{}, std::memory_order_relaxed);
+      run->contents[unit].store(Content{}, std::memory_order_relaxed);
   }
 
   StreamCache* cache() const { return of_cache.load(std::memory_order_relaxed); }
@@ -89,11 +105,15 @@ struct alignas(kCacheLine) Segment : SegmentLink {
   // Requires: p is in the segment.
   std::uint64_t unit_of(DevicePtr p) const { return (p - begin) / kUnit; }
 
-  void set_all_free() VPMM_REQUIRES(cache_lock) {
-    free_.clear(units);
-    spans_.assign(span_starts(units), {});
+  // Requires: no cache has it.
+  void set_all_free() VPMM_NO_THREAD_SAFETY_ANALYSIS {
+    SegmentRoom room(units);
+    std::swap(free_, room.free);
+    std::swap(spans_, room.spans);
     free_.give({0, units});
   }
+  // After it left its cache, so that no other call writes it.
+  std::uint64_t last_number() const VPMM_NO_THREAD_SAFETY_ANALYSIS { return number; }
 
   std::uint32_t longest() const VPMM_REQUIRES(cache_lock) {
     return free_.longest();
@@ -123,26 +143,27 @@ struct alignas(kCacheLine) Segment : SegmentLink {
   }
 
   // --- pages, of one that has whole pages ---
-  // What grow() takes of the host's memory. It may throw; nothing that anybody can tell has changed
-  // then.
-  void make_room(std::uint64_t more) VPMM_REQUIRES(cache_lock) {
-    free_.grow(units + more);
-    spans_.resize(span_starts(units + more));
-  }
-  // Nobody's units behind the last one become part of it, used for now. Requires: make_room(more).
-  void grow(std::uint64_t more) VPMM_REQUIRES(pool_lock, cache_lock) {
-    const std::uint64_t first = arena->unit_of(begin) + units;
+  // Free units behind the last one become part of it, used for now. Requires: `room` is for all
+  // units.
+  void grow(std::uint64_t more, SegmentRoom& room) VPMM_REQUIRES(pool_lock, cache_lock) {
+    free_.grow(room.free);
+    std::copy(spans_.begin(), spans_.end(), room.spans.begin());
+    std::swap(spans_, room.spans);
+    const std::uint64_t first = run->unit_of(begin) + units;
     units += static_cast<std::uint32_t>(more);
     for (std::uint64_t unit = first; unit < first + more; ++unit)
-      arena->contents[unit].store(Content(this), std::memory_order_release);
-    const AddressRange added{arena->range.begin + first * kUnit, more * kUnit};
-    arena->for_each_entry(added, [&](PagemapEntry& entry, std::size_t) { entry.enter(*this); });
+      run->contents[unit].store(Content(this), std::memory_order_release);
+    const AddressRange added{run->range.begin + first * kUnit, more * kUnit};
+    run->for_each_entry(added, [&](PagemapEntry& entry, std::size_t) { entry.enter(*this); });
   }
   // Units of whole pages that are free.
   std::uint64_t free_page_units(std::uint64_t page_units) const VPMM_REQUIRES(cache_lock) {
     std::uint64_t sum = 0;
-    for (std::uint64_t unit = 0; unit < units; unit += page_units)
-      if (is_free_page(unit, page_units)) sum += page_units;
+    for (std::size_t i = 0; i < free_.count(); ++i) {
+      const std::uint64_t first = round_up(free_[i].first, page_units);
+      const std::uint64_t end = std::min<std::uint64_t>(free_[i].end(), units);
+      sum += round_down(std::max(first, end) - first, page_units);
+    }
     return sum;
   }
   // Where, at a border of pages, free pages begin or end for the first time; 0: nowhere.
@@ -152,35 +173,39 @@ struct alignas(kCacheLine) Segment : SegmentLink {
       if (is_free_page(unit, page_units) != is_free_at_front) return unit;
     return 0;
   }
-  // What is from `at` on, with slabs, spans and all, becomes `back`, which is not in use. Requires:
-  // `at` is a border of pages, and no slab and no span crosses it.
-  void split(std::uint64_t at, Segment& back) VPMM_REQUIRES(pool_lock, cache_lock) {
-    FreeStretches front;  // what may throw comes before anything changes
-    front.clear(at);
-    back.free_.clear(units - at);
-    back.spans_.assign(spans_.begin() + static_cast<std::ptrdiff_t>(span_starts(at)), spans_.end());
+  // The part from `at` on, with slabs, spans and all, becomes `back`, which is not in use.
+  // Requires: `at` is a border of pages, no slab and no span crosses it, and the rooms are for the
+  // units of both parts.
+  void split(std::uint64_t at, Segment& back, SegmentRoom& front_room, SegmentRoom& back_room)
+      VPMM_REQUIRES(pool_lock, cache_lock) {
     for (std::size_t i = 0; i < free_.count(); ++i) {
       const Stretch free = free_[i];
-      if (free.first < at) front.give({free.first, std::min(free.end(), at) - free.first});
+      if (free.first < at)
+        front_room.free.give({free.first, std::min(free.end(), at) - free.first});
       const std::uint64_t behind = std::max(free.first, at);
-      if (free.end() > at) back.free_.give({behind - at, free.end() - behind});
+      if (free.end() > at) back_room.free.give({behind - at, free.end() - behind});
     }
-    back.arena = arena;
+    const auto border = spans_.begin() + static_cast<std::ptrdiff_t>(SegmentRoom::span_starts(at));
+    std::copy(spans_.begin(), border, front_room.spans.begin());
+    std::copy(border, spans_.end(), back_room.spans.begin());
+    std::swap(free_, front_room.free);
+    std::swap(spans_, front_room.spans);
+    std::swap(back.free_, back_room.free);
+    std::swap(back.spans_, back_room.spans);
+    back.run = run;
     back.begin = this->at(at);
     back.units = static_cast<std::uint32_t>(units - at);
     back.number = number;
     back.set_cache(cache());
     units = static_cast<std::uint32_t>(at);
-    free_ = std::move(front);
-    spans_.resize(span_starts(at));
     for (std::uint64_t unit = 0; unit < back.units; ++unit) {
-      std::atomic<Content>& content = arena->contents[arena->unit_of(back.begin) + unit];
+      std::atomic<Content>& content = run->contents[run->unit_of(back.begin) + unit];
       if (Slab* const slab = content.load(std::memory_order_relaxed).slab())
         slab->segment = &back;
       else
         content.store(Content(&back), std::memory_order_release);  // `back` is written before
     }
-    arena->for_each_entry(back.range(), [&](PagemapEntry& entry, std::size_t) {
+    run->for_each_entry(back.range(), [&](PagemapEntry& entry, std::size_t) {
       if (entry.content().segment() == this) entry.enter(back);
     });
   }
@@ -236,9 +261,6 @@ struct alignas(kCacheLine) Segment : SegmentLink {
   }
 
  private:
-  static std::size_t span_starts(std::uint64_t units) {
-    return (units + SpanStart::kUnits - 1) / SpanStart::kUnits;
-  }
   bool is_free_page(std::uint64_t first, std::uint64_t page_units) const VPMM_REQUIRES(cache_lock) {
     for (std::size_t i = 0; i < free_.count(); ++i)
       if (free_[i].first <= first && first + page_units <= free_[i].end()) return true;
@@ -250,6 +272,33 @@ struct alignas(kCacheLine) Segment : SegmentLink {
   const SpanStart& around(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) {
     return spans_[unit / SpanStart::kUnits];
   }
+};
+
+// Segments that a call under the pool's lock has picked, in order.
+class SegmentChain {
+ public:
+  std::uint64_t count() const { return count_; }
+  // Not analysed: functions that visit lists under the cache's lock call it.
+  void add(Segment* segment) VPMM_NO_THREAD_SAFETY_ANALYSIS {
+    segment->chained = nullptr;
+    (first_ == nullptr ? first_ : last_->chained) = segment;
+    last_ = segment;
+    ++count_;
+  }
+  // Null: there are none.
+  Segment* first() const { return first_; }
+  Segment* take_first() VPMM_REQUIRES(pool_lock) {
+    Segment* const first = first_;
+    if (first == nullptr) return nullptr;
+    first_ = first->chained;
+    --count_;
+    return first;
+  }
+
+ private:
+  Segment* first_ = nullptr;
+  Segment* last_ = nullptr;
+  std::uint64_t count_ = 0;
 };
 
 // Segments of one cache, by the longest free stretch in them; the first list is of those that have

@@ -65,8 +65,7 @@ struct alignas(kCacheLine) Slab {
   std::uint16_t blocks VPMM_GUARDED_BY(cache_lock) = 0;
   std::uint16_t units VPMM_GUARDED_BY(cache_lock) = 0;
   std::uint8_t slab_class VPMM_GUARDED_BY(cache_lock) = 0;
-  bool has_exceptions VPMM_GUARDED_BY(cache_lock) =
-      false;  // some block is in `waiting` or in `used_elsewhere`
+  bool has_exceptions VPMM_GUARDED_BY(cache_lock) = false;  // some block is in `exceptions`
   DevicePtr begin VPMM_GUARDED_BY(cache_lock){};
   std::atomic<StreamCache*> of_cache{nullptr};  // null: not in use
   std::uint64_t number VPMM_GUARDED_BY(cache_lock) =
@@ -78,8 +77,10 @@ struct alignas(kCacheLine) Slab {
       VPMM_GUARDED_BY(cache_lock){};  // block size less what the user asked for
   // What few calls touch.
   Segment* segment VPMM_GUARDED_BY(cache_lock) = nullptr;
-  BlockSet waiting VPMM_GUARDED_BY(cache_lock);         // freed, and its stamp is not complete
-  BlockSet used_elsewhere VPMM_GUARDED_BY(cache_lock);  // live, and record_use named another stream
+  struct {
+    BlockSet waiting;         // freed, and its stamp is not complete
+    BlockSet used_elsewhere;  // live, and record_use named another stream
+  } exceptions VPMM_GUARDED_BY(cache_lock);
 
   StreamCache* cache() const { return of_cache.load(std::memory_order_relaxed); }
   void set_cache(StreamCache* cache) { of_cache.store(cache, std::memory_order_relaxed); }
@@ -118,20 +119,21 @@ struct alignas(kCacheLine) Slab {
     return block_bytes() - slack[index];
   }
   bool is_live(std::uint64_t index) const VPMM_REQUIRES(cache_lock) {
-    return index < blocks && !free.contains(index) && !(has_exceptions && waiting.contains(index));
+    return index < blocks && !free.contains(index) &&
+           !(has_exceptions && exceptions.waiting.contains(index));
   }
   bool is_empty() const VPMM_REQUIRES(cache_lock) { return free_count == blocks; }
   bool is_full() const VPMM_REQUIRES(cache_lock) { return free_count == 0; }
   // Whether it is empty when one more block is free.
   bool is_last_live() const VPMM_REQUIRES(cache_lock) { return free_count + 1 == blocks; }
   bool is_used_elsewhere(std::uint64_t index) const VPMM_REQUIRES(cache_lock) {
-    return has_exceptions && used_elsewhere.contains(index);
+    return has_exceptions && exceptions.used_elsewhere.contains(index);
   }
   void set_used_elsewhere(std::uint64_t index, bool is_used) VPMM_REQUIRES(cache_lock) {
-    set(used_elsewhere, index, is_used);
+    set(exceptions.used_elsewhere, index, is_used);
   }
   void set_waiting(std::uint64_t index, bool is_waiting) VPMM_REQUIRES(cache_lock) {
-    set(waiting, index, is_waiting);
+    set(exceptions.waiting, index, is_waiting);
   }
 
  private:
@@ -140,7 +142,7 @@ struct alignas(kCacheLine) Slab {
       blocks_of_a_kind.add(index);
     else
       blocks_of_a_kind.remove(index);
-    has_exceptions = !waiting.empty() || !used_elsewhere.empty();
+    has_exceptions = !exceptions.waiting.empty() || !exceptions.used_elsewhere.empty();
   }
 };
 

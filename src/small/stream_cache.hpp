@@ -1,5 +1,4 @@
-// small: what one stream has cached: memory that its own frees left, and that its next requests
-// take.
+// small: memory that a stream's frees left, and that its next requests take.
 #pragma once
 
 #include <atomic>
@@ -13,6 +12,7 @@
 #include "driver/types.hpp"
 #include "region/region.hpp"
 #include "small/cached_pages.hpp"
+#include "small/crowding.hpp"
 #include "small/stream_segments.hpp"
 #include "small/stream_slabs.hpp"
 #include "small/tally.hpp"
@@ -37,18 +37,44 @@ class VPMM_SCOPED_LOCK CacheGuard {
 };
 
 constexpr std::uint64_t kNoHandle = ~std::uint64_t{0};
-// Note [Many streams keep a bounded amount]: what any cache may keep, the least that a stream can
-// take of a page.
+
+// The stream that a cache is in service for.
+struct Service {
+  std::atomic<std::uint64_t> stream{0};  // StreamId; 0: any-stream, or out of service
+  // By which the stream called last, if it is one of the primary context.
+  std::atomic<std::uint64_t> handle{kNoHandle};
+  // None: any-stream, or out of service.
+  std::optional<time::TimelineId> timeline VPMM_GUARDED_BY(cache_lock);
+};
+
+// Events that other streams want of a stream's frees.
+struct FreeEvents {
+  time::EventPacing pacing VPMM_GUARDED_BY(cache_lock);
+  bool is_due VPMM_GUARDED_BY(cache_lock) = false;
+};
+
+// Whether a stream calls.
+struct Activity {
+  std::uint64_t locked_calls VPMM_GUARDED_BY(cache_lock) =
+      0;                                                    // of the stream, with the pool's lock
+  std::uint64_t seen VPMM_GUARDED_BY(cache_lock) = 0;       // calls at the last look
+  std::uint64_t idle_looks VPMM_GUARDED_BY(pool_lock) = 0;  // since one that saw a call
+};
+
+// Note [Many streams keep a bounded amount]: any cache may keep the least that a stream can take of
+// a page.
 constexpr Bytes kAlwaysKept = kUnit;
-// Note [Streams that crowd cut their own]: a stream that found the lock not taken so often does not
-// crowd any more.
-constexpr std::uint32_t kAlone = 64;
+struct Keeping {
+  Bytes allowed VPMM_GUARDED_BY(pool_lock) = 0;            // beyond kAlwaysKept
+  Bytes most VPMM_GUARDED_BY(cache_lock) = kAlwaysKept;    // kAlwaysKept + allowed
+  Bytes wanted VPMM_GUARDED_BY(cache_lock) = kAlwaysKept;  // with a free that was too much
+};
 
 // Note [A cache is a stream's own]
-// Work that is queued on a stream later may use what the stream freed, without any proof. So that
-// memory stays in the stream's cache. Blocks are cut from slabs, slabs and spans from segments;
-// what is left of a segment serves any size. Before the pool maps anything new, caches give back
-// what they keep and nobody uses. From there on its stamp counts.
+// Work that is queued on a stream later may use memory that the stream freed, without any proof. So
+// that memory stays in the stream's cache. Blocks are cut from slabs, slabs and spans from
+// segments; the rest of a segment serves any size. Before the pool maps anything new, caches give
+// back memory that nobody uses. From there on its stamp counts.
 //
 // Order of locks: the pool's first, then one cache's. A cache begins a line, so that two streams
 // share none.
@@ -57,65 +83,48 @@ class alignas(kCacheLine) StreamCache {
   explicit StreamCache(Bytes page_size) : segments(page_size / kUnit), slabs(segments) {}
 
   SpinLock lock;  // CacheGuard takes it
-  // The next call of the stream takes the pool's lock: somebody needs an event, or memory back.
+  // The next call of the stream takes the pool's lock: for an event, or to give memory back.
   std::atomic<bool> wants_attention{false};
-  bool wants_event VPMM_GUARDED_BY(cache_lock) = false;  // one is due
-  bool is_unused VPMM_GUARDED_BY(pool_lock) = false;     // waits for another stream
-  std::atomic<std::uint64_t> stream{0};  // StreamId; 0: any-stream, or out of service
-  // By which the stream called last, if it is one of the primary context.
-  std::atomic<std::uint64_t> handle{kNoHandle};
-  std::optional<time::TimelineId> timeline
-      VPMM_GUARDED_BY(cache_lock);  // none: any-stream, or out of service
+  bool is_unused VPMM_GUARDED_BY(pool_lock) = false;  // ready for another stream
+  Service service;
   time::NextNumber next_number;
-  std::optional<time::StampPart> unproven VPMM_GUARDED_BY(pool_lock);  // what it has waits for that
-  time::EventPacing pacing VPMM_GUARDED_BY(cache_lock);  // of events that others want of its frees
+  std::optional<time::StampPart> unproven VPMM_GUARDED_BY(pool_lock);  // its memory waits for that
+  FreeEvents events;
   Tally tally VPMM_GUARDED_BY(cache_lock);
-  std::uint64_t activity VPMM_GUARDED_BY(cache_lock) =
-      0;  // calls of the stream under the pool's lock
-  std::uint64_t calls_seen VPMM_GUARDED_BY(cache_lock) = 0;
-  std::uint64_t idle_looks VPMM_GUARDED_BY(pool_lock) =
-      0;  // one after another that found no call of the stream
-  // Note [Many streams keep a bounded amount]
-  Bytes allowed VPMM_GUARDED_BY(pool_lock) = 0;              // that it may keep beyond kAlwaysKept
-  Bytes may_keep VPMM_GUARDED_BY(cache_lock) = kAlwaysKept;  // both together
-  Bytes wants_to_keep VPMM_GUARDED_BY(cache_lock) =
-      kAlwaysKept;                                    // with what a free did not leave here
-  std::int64_t noted VPMM_GUARDED_BY(pool_lock) = 0;  // in the ledger, of the tally
-  // Note [Streams that crowd cut their own]
-  std::uint32_t hindered VPMM_GUARDED_BY(cache_lock) =
-      0;  // how often the lock was taken, beyond how often it was not
-  std::uint32_t alone VPMM_GUARDED_BY(cache_lock) =
-      kAlone;  // how often it was not since it was taken too often
-  CachedPages pages VPMM_GUARDED_BY(cache_lock);
-  Sum cached_pages_bytes;  // of `pages`
+  Activity activity;
+  Keeping keeping;
+  Crowding crowding;
+  CachedPages pages;
   StreamSegments segments;
   StreamSlabs slabs;
 
   // Any thread, without a lock.
   Tally tally_now() const VPMM_NO_THREAD_SAFETY_ANALYSIS { return tally.now(); }
-  // Pages, free segments and slabs without a live block.
-  Bytes cached_bytes() const {
-    return cached_pages_bytes.now() + segments.free_bytes() + slabs.empty_bytes();
+  // It changes under both locks.
+  std::optional<time::TimelineId> timeline_now() const
+      VPMM_REQUIRES(pool_lock) VPMM_NO_THREAD_SAFETY_ANALYSIS {
+    return service.timeline;
   }
+  // Pages, free segments and slabs without a live block.
+  Bytes cached_bytes() const { return pages.bytes() + segments.free_bytes() + slabs.empty_bytes(); }
 
-  // Whether it is in service for the stream, and nobody asked that stream to come to the pool's
-  // lock.
+  // Whether it is in service for the stream, which is not asked to come to the pool's lock.
   bool serves(driver::StreamId id) const VPMM_REQUIRES(cache_lock) {
-    return stream.load(std::memory_order_relaxed) == static_cast<std::uint64_t>(id) &&
+    return service.stream.load(std::memory_order_relaxed) == static_cast<std::uint64_t>(id) &&
            !wants_attention.load(std::memory_order_relaxed);
   }
-  // Whether `more` would be too much for it. Then the stream has asked for as much.
-  bool is_beyond(Bytes more) VPMM_REQUIRES(cache_lock) {
+  // True: `more` would be too much for it. Then the stream has asked for as much.
+  bool refuse(Bytes more) VPMM_REQUIRES(cache_lock) {
     const Bytes kept = cached_bytes() + more;
-    if (kept <= may_keep) return false;
-    wants_to_keep = kept;
-    return true;
+    const bool is_too_much = kept > keeping.most;
+    if (is_too_much) keeping.wanted = kept;
+    return is_too_much;
   }
-  // Whether the stream called since this was asked last. Others may free what is its own, and warm
-  // frees are not asked.
-  bool was_active() VPMM_REQUIRES(cache_lock) {
-    const std::uint64_t calls = activity + static_cast<std::uint64_t>(tally.requests());
-    return std::exchange(calls_seen, calls) != calls;
+  // Whether the stream called since the last look. Frees by others and warm frees do not count.
+  bool look_for_calls() VPMM_REQUIRES(cache_lock) {
+    const std::uint64_t calls =
+        activity.locked_calls + static_cast<std::uint64_t>(tally.requests());
+    return std::exchange(activity.seen, calls) != calls;
   }
 
   // --- blocks ---
@@ -168,23 +177,17 @@ class alignas(kCacheLine) StreamCache {
   }
 
   // --- whole pages ---
-  // Null: none of that many pages cached.
+  // Null: none of that size is cached.
   region::Region* take_pages(std::uint64_t size) VPMM_REQUIRES(cache_lock) {
     if (pages.of(size).empty()) return nullptr;
-    const Cached last = pages.take_last(size);
-    leave(last);
-    return last.region;
+    region::Region* const last = pages.take_last(size);
+    set_holder(*last, nullptr);
+    return last;
   }
-  // Of pages that were cached.
-  void leave(const Cached& cached) VPMM_REQUIRES(cache_lock) {
-    cached_pages_bytes.add(-cached.region->range.size);
-    set_holder(*cached.region, nullptr);
-  }
-  // `number`: of the free that ended them; 0: nobody uses them any more.
+  // `number`: of the free that ended them; 0: they are complete.
   void put_pages(region::Region* region, std::uint64_t size, std::uint64_t number)
       VPMM_REQUIRES(cache_lock) {
-    pages.add(size, {region, number});
-    cached_pages_bytes.add(region->range.size);
+    pages.add(size, region, number);
     set_holder(*region, this);
   }
 };

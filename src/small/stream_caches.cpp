@@ -30,15 +30,15 @@ StreamCache& StreamCaches::of(time::Timeline& timeline) {
   by_timeline_.emplace(timeline.id, cache);
   stream_count_.store(by_timeline_.size(), std::memory_order_relaxed);
   cache->unproven.reset();
-  cache->idle_looks = 0;
+  cache->activity.idle_looks = 0;
   const CacheGuard guard(*cache);
-  cache->timeline = timeline.id;
-  cache->pacing.begin(misses());
+  cache->service.timeline = timeline.id;
+  cache->events.pacing.begin(misses());
   cache->next_number.begin(timeline.last);
   timeline.next_number = &cache->next_number;
   cache->wants_attention.store(false, std::memory_order_relaxed);
-  cache->stream.store(timeline.stream ? static_cast<std::uint64_t>(*timeline.stream) : 0,
-                      std::memory_order_relaxed);
+  cache->service.stream.store(timeline.stream ? static_cast<std::uint64_t>(*timeline.stream) : 0,
+                              std::memory_order_relaxed);
   return *cache;
 }
 
@@ -49,10 +49,16 @@ StreamCache* StreamCaches::find(const time::Timeline* timeline) {
 }
 
 void StreamCaches::provide_slabs(StreamCache& cache) {
-  const CacheGuard guard(cache);
-  if (cache.slabs.has_spare()) return;
-  for (std::uint64_t i = 0; i < kSpareSlabs; ++i, ++slab_count_)
-    cache.slabs.add_spare(slabs_.take());
+  const auto has_spare = [&] {
+    const CacheGuard guard(cache);
+    return cache.slabs.has_spare();
+  };
+  if (has_spare()) return;
+  for (std::uint64_t i = 0; i < kSpareSlabs; ++i, ++slab_count_) {
+    Slab* const slab = slabs_.take();
+    const CacheGuard guard(cache);
+    cache.slabs.add_spare(slab);
+  }
 }
 
 void StreamCaches::end(time::TimelineId timeline) {
@@ -62,26 +68,33 @@ void StreamCaches::end(time::TimelineId timeline) {
   stream_count_.store(by_timeline_.size(), std::memory_order_relaxed);
   allow(cache, 0);
   const CacheGuard guard(cache);
-  cache.stream.store(0, std::memory_order_relaxed);
-  cache.handle.store(kNoHandle, std::memory_order_relaxed);
-  cache.timeline.reset();
+  cache.service.stream.store(0, std::memory_order_relaxed);
+  cache.service.handle.store(kNoHandle, std::memory_order_relaxed);
+  cache.service.timeline.reset();
 }
 
 void StreamCaches::allow(StreamCache& cache, Bytes bytes) {
-  allowed_ += bytes - std::exchange(cache.allowed, bytes);
+  allowed_ += bytes - std::exchange(cache.keeping.allowed, bytes);
   const CacheGuard guard(cache);
-  cache.may_keep = cache.wants_to_keep = kAlwaysKept + bytes;
+  cache.keeping.most = cache.keeping.wanted = kAlwaysKept + bytes;
 }
 
 void StreamCaches::retire_if_empty(StreamCache& cache) {
-  const CacheGuard guard(cache);
-  if (cache.is_unused || cache.timeline || &cache == &any_ || !cache.segments.empty()) return;
-  for (; cache.slabs.has_spare(); --slab_count_) {
-    Slab* const slab = cache.slabs.take_spare();
+  if (cache.is_unused || cache.timeline_now() || &cache == &any_) return;
+  const auto is_empty = [&] {
+    const CacheGuard guard(cache);
+    return cache.segments.empty();
+  };
+  if (!is_empty()) return;
+  const auto take_spare = [&] {
+    const CacheGuard guard(cache);
+    Slab* const slab = cache.slabs.has_spare() ? cache.slabs.take_spare() : nullptr;
+    if (slab == nullptr) return slab;
     slab->next = nullptr;
     slab->set_cache(nullptr);  // as with segments
-    slabs_.give_back(slab);
-  }
+    return slab;
+  };
+  for (; Slab* const slab = take_spare(); --slab_count_) slabs_.give_back(slab);
   cache.is_unused = true;
   unused_.push_back(&cache);
 }
@@ -91,7 +104,7 @@ void StreamCaches::want_events(const time::Timeline* except) {
   StreamCache* const own = find(except);
   if (own == nullptr) return;
   const CacheGuard guard(*own);
-  own->pacing.miss(count);
+  own->events.pacing.miss(count);
 }
 
 Tally StreamCaches::tally() const {
@@ -100,9 +113,15 @@ Tally StreamCaches::tally() const {
   return sum;
 }
 
+Bytes StreamCaches::cached_bytes() const {
+  Bytes bytes = 0;
+  for (const StreamCache& cache : caches_) bytes += cache.cached_bytes();
+  return bytes;
+}
+
 Bytes StreamCaches::cached_pages_bytes() const {
   Bytes bytes = 0;
-  for (const StreamCache& cache : caches_) bytes += cache.cached_pages_bytes.now();
+  for (const StreamCache& cache : caches_) bytes += cache.pages.bytes();
   return bytes;
 }
 

@@ -55,7 +55,9 @@ class StreamCaches {
   void allow(StreamCache& cache, Bytes bytes) VPMM_REQUIRES(pool_lock);
   Bytes allowed() const VPMM_REQUIRES(pool_lock) { return allowed_; }  // to all of them
 
+  // --- sums over all caches, read without their locks: of about now while others call ---
   Tally tally() const VPMM_REQUIRES(pool_lock);
+  Bytes cached_bytes() const VPMM_REQUIRES(pool_lock);
   Bytes cached_pages_bytes() const VPMM_REQUIRES(pool_lock);
   std::uint64_t slab_count() const VPMM_REQUIRES(pool_lock) {
     return slab_count_;

@@ -28,6 +28,9 @@ class StreamSegments {
   Bytes free_bytes() const {
     return free_segment_units_.now() * kUnit;
   }  // in segments that are all free
+  // The share of what there is that the stream takes at a time. A stream that has much seldom has
+  // to ask; of those that have little, many share a page.
+  Bytes share_bytes() const { return units() / kShareOfSegments * kUnit; }
   bool may_have_free_pages() const {
     return has_several_pages_.load(std::memory_order_relaxed);
   }  // in others
@@ -81,7 +84,6 @@ class StreamSegments {
   // One whose units are all free. `number`: as complete as they are.
   void attach(Segment* segment, StreamCache* to, std::uint64_t number)
       VPMM_REQUIRES(pool_lock, cache_lock) {
-    segment->set_all_free();
     segment->number = number;
     segment->set_cache(to);
     add(*segment);
@@ -100,12 +102,12 @@ class StreamSegments {
     free_segment_units_.add(-std::uint64_t{segment->units});
   }
   // Nobody's pages behind the segment become part of it, all free. `number`: as complete as they
-  // are. Requires: the segment has made room.
-  void grow(Segment& segment, std::uint64_t units, std::uint64_t number)
+  // are.
+  void grow(Segment& segment, std::uint64_t units, std::uint64_t number, SegmentRoom& room)
       VPMM_REQUIRES(pool_lock, cache_lock) {
     const std::uint64_t first = segment.units;
     if (segment.is_free()) free_segment_units_.add(-first);
-    segment.grow(units);
+    segment.grow(units, room);
     has_several_pages_.store(true, std::memory_order_relaxed);
     units_.add(units);
     give(segment, first, units, number);
@@ -115,6 +117,8 @@ class StreamSegments {
   bool has_many_free_pages() const VPMM_REQUIRES(cache_lock) {
     return kFreePagesDivisor * free_page_units() > units();
   }
+  // Looks at each segment of several pages that has a free one. With a counter every warm call
+  // would look at all free stretches of its segment.
   std::uint64_t free_page_units() const VPMM_REQUIRES(cache_lock) {
     std::uint64_t sum = 0;
     for_each_of_several_pages([&](const Segment* segment) VPMM_REQUIRES(cache_lock) {
@@ -122,23 +126,30 @@ class StreamSegments {
     });
     return sum;
   }
-  // They become segments of their own.
-  template <typename MakeSegment>
-  void part_free_pages(MakeSegment&& make_segment) VPMM_REQUIRES(pool_lock, cache_lock) {
-    Vector<Segment*> several;
-    for_each_of_several_pages([&](Segment* segment) { several.push_back(segment); });
-    for (Segment* segment : several) {
-      while (const std::uint64_t at = segment->first_border(page_units_)) {
-        Segment* const back = make_segment();
-        const std::uint32_t longest = segment->longest();
-        segment->split(at, *back);
-        ++count_;
-        lists_.refile(segment, longest);
-        if (segment->is_free()) free_segment_units_.add(segment->units);
-        add(*back);
-        segment = back;
-      }
-    }
+  SegmentChain of_several_pages() const VPMM_REQUIRES(pool_lock, cache_lock) {
+    SegmentChain several;
+    for_each_of_several_pages([&](Segment* segment) { several.add(segment); });
+    return several;
+  }
+  // Segment::split(), of one of the stream's.
+  void split(Segment& segment, std::uint64_t at, Segment& back, SegmentRoom& front_room,
+             SegmentRoom& back_room) VPMM_REQUIRES(pool_lock, cache_lock) {
+    const std::uint32_t longest = segment.longest();
+    segment.split(at, back, front_room, back_room);
+    ++count_;
+    lists_.refile(&segment, longest);
+    if (segment.is_free()) free_segment_units_.add(segment.units);
+    add(back);
+  }
+  // Those that are all free, no more the stream's.
+  SegmentChain detach_free() VPMM_REQUIRES(pool_lock, cache_lock) {
+    SegmentChain free;
+    lists_.for_each([&](Segment* segment) VPMM_REQUIRES(cache_lock) {
+      if (segment->is_free()) free.add(segment);
+    });
+    for (Segment* segment = free.first(); segment != nullptr; segment = segment->chained)
+      detach(segment);
+    return free;
   }
 
   const SegmentLists& lists() const VPMM_REQUIRES(cache_lock) { return lists_; }
@@ -148,6 +159,7 @@ class StreamSegments {
 
  private:
   static constexpr std::uint64_t kFreePagesDivisor = 4;
+  static constexpr std::uint64_t kShareOfSegments = 64;
   static constexpr std::uint64_t kLeastAligned = 512 * kKiB / kUnit;
   static constexpr std::uint64_t kAlignment = 64 * kKiB / kUnit;
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "small/arena.hpp"
+#include "small/page_run.hpp"
 #include "small/slab.hpp"
 #include "small/stream_segments.hpp"
 
@@ -88,7 +88,7 @@ class StreamSlabs {
     slab->segment = segment;
     slab->begin = segment->at(segments_.take(*segment, found.place));
     units_[slab_class] += size.units;
-    segment->arena->set_content(*slab);
+    segment->run->set_content(*slab);
     open_[slab_class].push(slab);
     empty_units_.add(size.units);
     return true;
@@ -98,7 +98,7 @@ class StreamSlabs {
     open_[slab->slab_class].remove(slab);
     Segment& segment = *slab->segment;
     units_[slab->slab_class] -= slab->units;
-    segment.arena->set_content(slab->begin, slab->units, segment);
+    segment.run->set_content(slab->begin, slab->units, segment);
     segments_.give(segment, segment.unit_of(slab->begin), slab->units, slab->number);
     add_spare(slab);
   }

@@ -26,8 +26,7 @@ struct Tally {
   std::int64_t allocated = 0;  // bytes, rounded up
   std::int64_t allocations = 0;
   std::int64_t deallocations = 0;
-  std::int64_t requested_high = 0;  // largest `requested` since it was last noted
-  std::int64_t corrections = 0;     // of `allocations`, downwards
+  std::int64_t corrections = 0;  // of `allocations`, downwards
 
   // How often a user allocated: it never falls.
   std::int64_t requests() const { return allocations + corrections; }
@@ -36,50 +35,27 @@ struct Tally {
     add(requested, asked);
     add(allocated, rounded);
     add(allocations, 1);
-    if (requested > requested_high)
-      add(requested_high, static_cast<Bytes>(requested - requested_high));
   }
   void end(Bytes asked, Bytes rounded) {
     add(requested, -asked);
     add(allocated, -rounded);
     add(deallocations, 1, std::memory_order_release);
   }
-  // The pool's index counts an allocation that no user made. What users have at most stays the
-  // same.
+  // The pool's index counts an allocation that no user made.
   void index_begins(Bytes asked, Bytes rounded) {
-    shift(-asked);
+    add(requested, -asked);
     add(allocated, -rounded);
     add(allocations, Bytes{0} - 1);
     ++corrections;
   }
   // The pool's index counts the end of an allocation that no user ends.
   void index_ends(Bytes asked, Bytes rounded) {
-    shift(asked);
+    add(requested, asked);
     add(allocated, rounded);
     add(deallocations, Bytes{0} - 1, std::memory_order_release);
   }
-  // Of memory that no cache has: the most is what is noted after each of these.
-  void begin_noted(Bytes asked, Bytes rounded) {
-    shift(asked);
-    add(allocated, rounded);
-    add(allocations, 1);
-  }
-  void end_noted(Bytes asked, Bytes rounded) {
-    shift(-asked);
-    add(allocated, -rounded);
-    add(deallocations, 1, std::memory_order_release);
-  }
-  // The index counts so much less.
-  void shift(Bytes asked) {
-    add(requested, asked);
-    add(requested_high, asked);
-  }
-  // How far the highest was above what is requested now, which is the highest from here on.
-  Bytes take_high() {
-    const auto above = static_cast<Bytes>(requested_high - requested);
-    add(requested_high, -above);
-    return above;
-  }
+  // The pool's index counts so much less than users asked for.
+  void index_omits(Bytes asked) { add(requested, asked); }
 
   // Any thread, without a lock: while other threads call, the sums are those of about now. None
   // says that more allocations ended than began.
@@ -89,7 +65,6 @@ struct Tally {
     sums.allocations = read(allocations);
     sums.requested = read(requested);
     sums.allocated = read(allocated);
-    sums.requested_high = read(requested_high);
     return sums;
   }
   Tally& operator+=(const Tally& other) {
@@ -97,7 +72,6 @@ struct Tally {
     allocated += other.allocated;
     allocations += other.allocations;
     deallocations += other.deallocations;
-    requested_high += other.requested_high;
     return *this;
   }
 

@@ -11,30 +11,31 @@ using region::Region;
 
 namespace {
 
-// Whether each page that it lies in names the arena, or the slab of the segment that fills the
+// Whether each page that it lies in names the run, or the slab of the segment that fills the
 // page, or the segment, which has all of the page then, without a slab.
 bool is_entered(const Segment& segment) VPMM_REQUIRES(cache_lock) {
-  const Arena& arena = *segment.arena;
-  if (arena.entries == nullptr) return true;
+  const PageRun& run = *segment.run;
+  if (run.entries == nullptr) return true;
   const AddressRange range = segment.range();
-  for (std::size_t page = arena.page_of(range.begin);
-       page <= arena.page_of(range.begin + (range.size - 1)); ++page) {
-    const Content content = arena.entries[page].content();
+  for (std::size_t page = run.page_of(range.begin);
+       page <= run.page_of(range.begin + (range.size - 1)); ++page) {
+    const Content content = run.entries[page].content();
     const Slab* const slab = content.slab();
     const bool is_filled = slab != nullptr && slab->segment == &segment &&
-                           arena.is_page({slab->begin, slab->bytes()}) &&
-                           arena.page_of(slab->begin) == page;
+                           run.is_page({slab->begin, slab->bytes()}) &&
+                           run.page_of(slab->begin) == page;
     bool is_own = content.segment() == &segment;
-    const std::uint64_t units = arena.page_size / kUnit;
+    const std::uint64_t units = run.page_size / kUnit;
     for (std::uint64_t unit = page * units; is_own && unit < (page + 1) * units; ++unit)
-      is_own = content_in(arena.contents[unit]).segment() == &segment;
-    if (content != Content(&arena) && !is_filled && !is_own) return false;
+      is_own = content_in(run.contents[unit]).segment() == &segment;
+    if (content != Content(&run) && !is_filled && !is_own) return false;
   }
   return true;
 }
 
 }  // namespace
 
+// It sees one state of each cache, so it allocates under their locks; tests call it.
 std::string SmallPool::validate() {
   if (std::string broken = cut_pages_.validate(); !broken.empty()) return "small: " + broken;
   HashMap<const StreamCache*, Vector<const Segment*>> segments;
@@ -50,11 +51,11 @@ std::string SmallPool::validate() {
   Bytes allowed = 0;
   for (StreamCache& cache : caches_.all()) {
     const CacheGuard guard(cache);
-    allowed += cache.allowed;
-    if (cache.may_keep != kAlwaysKept + cache.allowed)
+    allowed += cache.keeping.allowed;
+    if (cache.keeping.most != kAlwaysKept + cache.keeping.allowed)
       return "small: a cache may keep what it is not allowed to";
     for (const Segment* segment : segments[&cache])
-      if (!cut_pages_.is_cut(*segment)) return "small: a segment is not what was cut for it";
+      if (!cut_pages_.backs(*segment)) return "small: a segment is not what was cut for it";
     if (std::string broken = cache.segments.validate(&cache, segments[&cache]); !broken.empty())
       return "small: " + broken;
     if (std::string broken = cache.slabs.validate(&cache); !broken.empty())
@@ -68,20 +69,20 @@ std::string SmallPool::validate() {
 std::string CutPages::validate() const {
   if (std::string broken = units_.validate(); !broken.empty()) return broken;
   Bytes in_pages = 0;
-  for (const auto& [begin, arena] : arena_by_begin_) {
-    if (arena->range.begin != begin) return "an arena stands elsewhere";
-    for (const Region* page : arena->pages) {
+  for (const auto& [begin, run] : run_by_begin_) {
+    if (run->range.begin != begin) return "a run of pages stands elsewhere";
+    for (const Region* page : run->pages) {
       if (page == nullptr) continue;
       in_pages += page_size_;
-      if (arena_in(*page) != arena || !arena->range.contains(page->range))
-        return "a page is not its arena's";
+      if (run_in(*page) != run || !run->range.contains(page->range))
+        return "a page is not its run's";
     }
   }
   if (in_pages == bytes()) return {};
-  return fmt::format("{} bytes of pages in arenas, {} bytes cut or free", in_pages, bytes());
+  return fmt::format("{} bytes of pages in runs, {} bytes cut or free", in_pages, bytes());
 }
 
-bool CutPages::is_cut(const Segment& segment) const {
+bool CutPages::backs(const Segment& segment) const {
   const AddressRange range = segment.range();
   for (DevicePtr at = range.begin; at < range.end();) {
     const Region* const part = units_.allocated_around(at);
@@ -97,17 +98,19 @@ std::string SmallPool::validate_pages(const StreamCache& cache) const {
     const bool is_marked = cache.pages.least_from(size) == size;
     if (is_marked == cache.pages.of(size).empty())
       return "a size of cached regions is marked wrongly";
-    for (const auto& [region, number] : cache.pages.of(size)) {
+    const Region* region = cache.pages.of(size).first();
+    for (std::size_t i = 0; i < cache.pages.of(size).size(); ++i) {
       sum += region->range.size;
       if (holder_of(*region) != &cache) return "a cached region names another holder";
       if (region->state != region::RegionState::allocated)
         return "a cached region is not allocated";
-      if (page_sizes_.number_of(region->range.size) != size)
+      if (serving_.page_sizes().number_of(region->range.size) != size)
         return "a cached region stands among others of another size";
+      region = CachedList::after(*region);
     }
   }
-  if (sum == cache.cached_pages_bytes.now()) return {};
-  return fmt::format("{} bytes of pages cached, {} counted", sum, cache.cached_pages_bytes.now());
+  if (sum == cache.pages.bytes()) return {};
+  return fmt::format("{} bytes of pages cached, {} counted", sum, cache.pages.bytes());
 }
 
 std::string StreamSlabs::validate(const StreamCache* owner) const {
@@ -119,12 +122,13 @@ std::string StreamSlabs::validate(const StreamCache* owner) const {
       if (slab->free.count() != slab->free_count) return "a slab counts its free blocks wrongly";
       if (slab->cache() != owner || slab->slab_class != c)
         return "a slab stands in a list that is not its own";
-      if (slab->free.overlaps(slab->waiting)) return "a block is free and waiting";
-      if (slab->has_exceptions != !(slab->waiting.empty() && slab->used_elsewhere.empty()))
+      if (slab->free.overlaps(slab->exceptions.waiting)) return "a block is free and waiting";
+      if (slab->has_exceptions !=
+          !(slab->exceptions.waiting.empty() && slab->exceptions.used_elsewhere.empty()))
         return "a slab's note of blocks that wait or are used elsewhere is wrong";
-      const Arena& arena = *slab->segment->arena;
+      const PageRun& run = *slab->segment->run;
       for (std::uint64_t unit = 0; unit < slab->units; ++unit)
-        if (content_in(arena.contents[arena.unit_of(slab->begin) + unit]) != Content(*slab, unit))
+        if (content_in(run.contents[run.unit_of(slab->begin) + unit]) != Content(*slab, unit))
           return "a unit of a slab names another content or place";
       if (slab->is_empty() && (slab->next != nullptr || slab->previous != nullptr))
         return "an empty slab stands among open ones";

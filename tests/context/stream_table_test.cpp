@@ -24,7 +24,7 @@ class StreamTableTest : public ::testing::Test {
  protected:
   small::StreamCache& serve(std::uint64_t stream) {
     small::StreamCache& cache = caches.emplace_back(kPage);
-    cache.stream = stream;
+    cache.service.stream = stream;
     table.note(stream, cache);
     return cache;
   }
@@ -56,7 +56,7 @@ TEST_F(StreamTableTest, one_of_five_is_driven_out) {
 
 TEST_F(StreamTableTest, one_that_is_no_more_in_service_makes_room) {
   for (std::uint64_t i = 0; i < 4; ++i) serve(alike(i));
-  caches[2].stream = 0;
+  caches[2].service.stream = 0;
   serve(alike(4));
   for (const std::uint64_t i : {0u, 1u, 3u, 4u}) EXPECT_EQ(table.find(alike(i)), &caches[i]);
   EXPECT_EQ(table.find(alike(2)), nullptr);
@@ -66,7 +66,7 @@ TEST_F(StreamTableTest, a_stream_has_one_cache_at_a_time) {
   serve(7);
   small::StreamCache& later = serve(7);
   EXPECT_EQ(table.find(7), &later);
-  caches.front().stream = 0;
+  caches.front().service.stream = 0;
   EXPECT_EQ(table.find(7), &later);
 }
 
@@ -76,7 +76,7 @@ TEST_F(StreamTableTest, thousands_of_streams_at_equal_distances_stay) {
     StreamTable many;
     for (std::uint64_t i = 1; i <= 4000; ++i) {
       small::StreamCache& cache = caches.emplace_back(kPage);
-      cache.stream = i * distance;
+      cache.service.stream = i * distance;
       many.note(i * distance, cache);
     }
     int found = 0;
@@ -86,7 +86,7 @@ TEST_F(StreamTableTest, thousands_of_streams_at_equal_distances_stay) {
 }
 
 TEST_F(StreamTableTest, one_that_is_forgotten_stays_while_there_is_room) {
-  for (std::uint64_t i = 0; i < 3; ++i) serve(alike(i)).stream = 0;
+  for (std::uint64_t i = 0; i < 3; ++i) serve(alike(i)).service.stream = 0;
   serve(alike(3));
   for (std::uint64_t i = 0; i < 4; ++i) EXPECT_NE(table.find(alike(i)), nullptr);
 }

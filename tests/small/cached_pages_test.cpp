@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 
 #include "small/size_class.hpp"
 
@@ -12,10 +13,18 @@ namespace {
 
 constexpr std::uint64_t kLargest = PageSizes::kCount - 1;
 
-TEST(CachedPages, find_the_least_size_that_is_large_enough) {
+struct Cached : ::testing::Test {
   CachedPages pages;
-  for (const std::uint64_t size : {std::uint64_t{1}, std::uint64_t{3}, std::uint64_t{4}, kLargest})
-    pages.add(size, {});
+  std::array<region::Region, 4> regions;
+
+  Cached() {
+    for (region::Region& region : regions) region.range.size = kMiB;
+  }
+};
+
+TEST_F(Cached, pages_of_the_least_size_that_is_large_enough_are_found) {
+  const std::array sizes{std::uint64_t{1}, std::uint64_t{3}, std::uint64_t{4}, kLargest};
+  for (std::size_t i = 0; i < sizes.size(); ++i) pages.add(sizes[i], &regions[i], 0);
   EXPECT_EQ(pages.least_from(0), 1u);
   EXPECT_EQ(pages.least_from(1), 1u);
   EXPECT_EQ(pages.least_from(2), 3u);
@@ -55,25 +64,29 @@ TEST(PageSizes, are_those_of_spans) {
   }
 }
 
-TEST(CachedPages, forget_a_size_with_its_last) {
-  CachedPages pages;
-  pages.add(7, {nullptr, 1});
-  pages.add(7, {nullptr, 2});
-  pages.add(7, {nullptr, 3});
-  EXPECT_EQ(pages.take_last(7).number, 3u);
-  EXPECT_EQ(pages.take_first(7, 1).front().number, 1u);
+TEST_F(Cached, pages_forget_a_size_with_its_last) {
+  for (std::size_t i = 0; i < 3; ++i) pages.add(7, &regions[i], i + 1);
+  EXPECT_EQ(pages.bytes(), 3 * kMiB);
+  EXPECT_EQ(pages.take_last(7), &regions[2]);
+  EXPECT_EQ(pages.take_first(7), &regions[0]);
   EXPECT_EQ(pages.least_from(1), 7u);
-  EXPECT_EQ(pages.take_last(7).number, 2u);
+  EXPECT_EQ(CachedList::number_of(*pages.of(7).first()), 2u);
+  EXPECT_EQ(pages.take_last(7), &regions[1]);
   EXPECT_EQ(pages.least_from(1), std::nullopt);
+  EXPECT_EQ(pages.bytes(), 0u);
 }
 
-TEST(CachedPages, are_none_once_cleared) {
-  CachedPages pages;
-  pages.add(2, {});
-  pages.add(kLargest, {});
-  pages.clear();
+TEST_F(Cached, pages_are_taken_all_by_size_and_in_order) {
+  pages.add(kLargest, &regions[0], 1);
+  pages.add(2, &regions[1], 2);
+  pages.add(kLargest, &regions[2], 3);
+  CachedList all = pages.take_all();
   EXPECT_EQ(pages.least_from(0), std::nullopt);
   EXPECT_TRUE(pages.of(kLargest).empty());
+  EXPECT_EQ(pages.bytes(), 0u);
+  EXPECT_EQ(all.size(), 3u);
+  for (const std::size_t i : {1, 0, 2}) EXPECT_EQ(all.take_first(), &regions[i]);
+  EXPECT_TRUE(all.empty());
 }
 
 }  // namespace

@@ -47,11 +47,11 @@ TEST(Pagemap, covering_again_keeps_what_was_written) {
   const AddressRange reservation{at(64 * kPage), 10 * kPage};
   pagemap.cover(reservation);
   PagemapEntry* entry = pagemap.at(reservation.begin + 3 * kPage);
-  const Arena arena;
-  entry->enter(arena, 0);
+  const PageRun run;
+  entry->enter(run, 0);
   pagemap.cover(reservation);
   EXPECT_EQ(pagemap.at(reservation.begin + 3 * kPage), entry);
-  EXPECT_EQ(entry->content().arena(), &arena);
+  EXPECT_EQ(entry->content().run(), &run);
 }
 
 TEST(Pagemap, covers_any_number_of_reservations) {
@@ -88,9 +88,9 @@ TEST(PagemapEntry, what_stands_beside_the_owner_says_of_which_kind_it_is) {
   const auto* const cache = reinterpret_cast<const StreamCache*>(words.data());
   region::Region pages;
   Slab slab;
-  Arena arena;
+  PageRun run;
   std::atomic<Content> contents[4];
-  arena.contents = contents;
+  run.contents = contents;
   EXPECT_EQ(entry.cache(), nullptr);
   entry.enter(pages, cache);
   EXPECT_EQ(entry.content().region(), &pages);
@@ -100,8 +100,8 @@ TEST(PagemapEntry, what_stands_beside_the_owner_says_of_which_kind_it_is) {
   EXPECT_EQ(entry.content(), Content(slab, 0));
   EXPECT_EQ(entry.cache(), nullptr);
   EXPECT_EQ(entry.unit_contents(), nullptr);
-  entry.enter(arena, 0);
-  EXPECT_EQ(entry.content().arena(), &arena);
+  entry.enter(run, 0);
+  EXPECT_EQ(entry.content().run(), &run);
   EXPECT_EQ(entry.unit_contents(), contents);
   EXPECT_EQ(entry.cache(), nullptr);
   entry.leave();
@@ -111,20 +111,20 @@ TEST(PagemapEntry, what_stands_beside_the_owner_says_of_which_kind_it_is) {
 TEST(Content, is_of_one_kind_and_no_other) {
   const Slab slab;
   const Segment segment;
-  const Arena arena;
+  const PageRun run;
   const region::Region region;
   const auto kinds = [](Content content) {
     return std::vector<bool>{content.slab() != nullptr, content.segment() != nullptr,
-                             content.arena() != nullptr, content.region() != nullptr};
+                             content.run() != nullptr, content.region() != nullptr};
   };
   EXPECT_EQ(kinds(Content{}), (std::vector{false, false, false, false}));
   EXPECT_EQ(kinds(Content(slab, 0)), (std::vector{true, false, false, false}));
   EXPECT_EQ(kinds(Content(&segment)), (std::vector{false, true, false, false}));
-  EXPECT_EQ(kinds(Content(&arena)), (std::vector{false, false, true, false}));
+  EXPECT_EQ(kinds(Content(&run)), (std::vector{false, false, true, false}));
   EXPECT_EQ(kinds(Content(&region)), (std::vector{false, false, false, true}));
   EXPECT_EQ(Content(slab, 0).slab(), &slab);
   EXPECT_EQ(Content(&segment).segment(), &segment);
-  EXPECT_EQ(Content(&arena).arena(), &arena);
+  EXPECT_EQ(Content(&run).run(), &run);
   EXPECT_EQ(Content(&region).region(), &region);
 }
 

@@ -54,27 +54,33 @@ TEST(Segment, takes_the_front_of_the_shortest_stretch_that_is_long_enough) {
   EXPECT_EQ(segment.validate(), "");
 }
 
-struct SegmentInArena : ::testing::Test {
+struct SegmentInRun : ::testing::Test {
   static constexpr std::uint64_t kPageUnits = 128;
   std::vector<std::atomic<Content>> contents{4 * kPageUnits};
   std::vector<PagemapEntry> entries{4};
-  Arena arena;
+  PageRun run;
   Segment segment;
-  SegmentInArena() {
-    arena.range = {DevicePtr{1} + (kUnit - 1), 4 * kPageUnits * kUnit};
-    arena.page_size = kPageUnits * kUnit;
-    arena.contents = contents.data();
-    arena.entries = entries.data();
-    for (std::size_t page = 0; page < entries.size(); ++page) entries[page].enter(arena, page);
-    segment.enter(arena, {arena.range.begin, kPageUnits * kUnit});
-    segment.set_all_free();
+  SegmentInRun() {
+    run.range = {DevicePtr{1} + (kUnit - 1), 4 * kPageUnits * kUnit};
+    run.page_size = kPageUnits * kUnit;
+    run.contents = contents.data();
+    run.entries = entries.data();
+    for (std::size_t page = 0; page < entries.size(); ++page) entries[page].enter(run, page);
+    segment.enter(run, {run.range.begin, kPageUnits * kUnit});
+  }
+  void grow(std::uint64_t units) {
+    SegmentRoom room(segment.units + units);
+    segment.grow(units, room);
+  }
+  static void split(Segment& front, std::uint64_t at, Segment& back) {
+    SegmentRoom front_room(at), back_room(front.units - at);
+    front.split(at, back, front_room, back_room);
   }
 };
 
-TEST_F(SegmentInArena, grows_with_the_pages_behind_it) {
+TEST_F(SegmentInRun, grows_with_the_pages_behind_it) {
   take(segment, 100);
-  segment.make_room(2 * kPageUnits);
-  segment.grow(2 * kPageUnits);
+  grow(2 * kPageUnits);
   EXPECT_EQ(segment.units, 3 * kPageUnits);
   EXPECT_EQ(segment.free_units(), 28u) << "what it grew by is in use until it is given";
   segment.give(kPageUnits, 2 * kPageUnits);
@@ -83,13 +89,12 @@ TEST_F(SegmentInArena, grows_with_the_pages_behind_it) {
   for (std::uint64_t unit = 0; unit < 4 * kPageUnits; ++unit)
     EXPECT_EQ(contents[unit].load(), unit < 3 * kPageUnits ? Content(&segment) : Content{});
   for (std::size_t page = 0; page < entries.size(); ++page)
-    EXPECT_EQ(entries[page].content(), page < 3 ? Content(&segment) : Content(&arena));
+    EXPECT_EQ(entries[page].content(), page < 3 ? Content(&segment) : Content(&run));
   EXPECT_EQ(segment.validate(), "");
 }
 
-TEST_F(SegmentInArena, is_split_where_free_pages_begin_and_end) {
-  segment.make_room(3 * kPageUnits);
-  segment.grow(3 * kPageUnits);
+TEST_F(SegmentInRun, is_split_where_free_pages_begin_and_end) {
+  grow(3 * kPageUnits);
   segment.give(kPageUnits, 3 * kPageUnits);
   take(segment, 4 * kPageUnits);
   const Bytes requested = 20 * kUnit - 1;
@@ -102,11 +107,11 @@ TEST_F(SegmentInArena, is_split_where_free_pages_begin_and_end) {
   EXPECT_EQ(segment.free_page_units(kPageUnits), kPageUnits);
   ASSERT_EQ(segment.first_border(kPageUnits), kPageUnits);
   Segment middle, back;
-  segment.split(kPageUnits, middle);
+  split(segment, kPageUnits, middle);
   ASSERT_EQ(middle.first_border(kPageUnits), kPageUnits);
-  middle.split(kPageUnits, back);
+  split(middle, kPageUnits, back);
   EXPECT_TRUE(middle.is_free());
-  EXPECT_EQ(middle.begin, arena.range.begin + kPageUnits * kUnit);
+  EXPECT_EQ(middle.begin, run.range.begin + kPageUnits * kUnit);
   EXPECT_EQ(segment.free_units(), 18u);
   EXPECT_EQ(back.free_units(), 7u + 98);
   EXPECT_EQ(back.units, 2 * kPageUnits);
@@ -120,23 +125,22 @@ TEST_F(SegmentInArena, is_split_where_free_pages_begin_and_end) {
   for (const Segment* part : {&segment, &middle, &back}) {
     EXPECT_EQ(part->validate(), "");
     for (std::uint64_t unit = 0; unit < part->units; ++unit)
-      EXPECT_EQ(contents[arena.unit_of(part->begin) + unit].load(), Content(part));
+      EXPECT_EQ(contents[run.unit_of(part->begin) + unit].load(), Content(part));
   }
   for (const auto& [page, part] : {std::pair{0, &segment}, {1, &middle}, {2, &back}, {3, &back}})
     EXPECT_EQ(entries[static_cast<std::size_t>(page)].content(), Content(part));
 }
 
-TEST_F(SegmentInArena, is_named_by_the_entries_of_its_pages_until_a_slab_is_cut_there) {
-  segment.make_room(3 * kPageUnits);
-  segment.grow(3 * kPageUnits);
+TEST_F(SegmentInRun, is_named_by_the_entries_of_its_pages_until_a_slab_is_cut_there) {
+  grow(3 * kPageUnits);
   Slab slab;
   slab.segment = &segment;
   slab.units = 8;
   slab.begin = segment.at(2 * kPageUnits - 4);  // across a border of pages
-  arena.set_content(slab);
+  run.set_content(slab);
   for (std::size_t page = 0; page < entries.size(); ++page) {
     const bool is_cut = page == 1 || page == 2;
-    EXPECT_EQ(entries[page].content(), is_cut ? Content(&arena) : Content(&segment));
+    EXPECT_EQ(entries[page].content(), is_cut ? Content(&run) : Content(&segment));
     EXPECT_EQ(entries[page].unit_contents(),
               is_cut ? contents.data() + page * kPageUnits : nullptr);
   }
@@ -144,11 +148,11 @@ TEST_F(SegmentInArena, is_named_by_the_entries_of_its_pages_until_a_slab_is_cut_
   whole.segment = &segment;
   whole.units = kPageUnits;
   whole.begin = segment.at(3 * kPageUnits);
-  arena.set_content(whole);
+  run.set_content(whole);
   EXPECT_EQ(entries[3].content(), Content(whole, 0));
-  arena.set_content(slab.begin, slab.units, segment);
+  run.set_content(slab.begin, slab.units, segment);
   segment.leave();
-  for (const PagemapEntry& entry : entries) EXPECT_EQ(entry.content(), Content(&arena));
+  for (const PagemapEntry& entry : entries) EXPECT_EQ(entry.content(), Content(&run));
   for (const std::atomic<Content>& content : contents) EXPECT_EQ(content.load(), Content{});
 }
 

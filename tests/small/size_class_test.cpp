@@ -6,9 +6,9 @@
 #include <set>
 #include <vector>
 
+#include "small/serving.hpp"
 #include "small/size_class.hpp"
 #include "small/slab.hpp"
-#include "small/small_pool.hpp"
 #include "support/page_size.hpp"
 
 namespace vpmm::small {
@@ -202,21 +202,21 @@ TEST(RunClass, there_are_at_most_sixteen_per_doubling_and_twice_as_many_beyond_2
   }
 }
 
-TEST(SmallPool, serves_what_is_less_than_a_page_after_rounding_and_aligned_to_less) {
+TEST(Serving, serves_what_is_less_than_a_page_after_rounding_and_aligned_to_less) {
   for (Bytes bytes = 1; bytes < kPage; bytes += 511)
-    EXPECT_EQ(SmallPool::is_below_a_page(bytes, 0, kPage), span_units(bytes) * kUnit < kPage)
+    EXPECT_EQ(Serving::is_below_a_page(bytes, 0, kPage), span_units(bytes) * kUnit < kPage)
         << bytes;
-  EXPECT_FALSE(SmallPool::is_below_a_page(kPage, 0, kPage));
-  EXPECT_FALSE(SmallPool::is_below_a_page(100, kPage, kPage)) << "aligned to a page is a page";
-  EXPECT_FALSE(SmallPool::is_below_a_page(100, 2 * kPage, kPage));
-  EXPECT_TRUE(SmallPool::is_below_a_page(100, kPage / 2, kPage));
+  EXPECT_FALSE(Serving::is_below_a_page(kPage, 0, kPage));
+  EXPECT_FALSE(Serving::is_below_a_page(100, kPage, kPage)) << "aligned to a page is a page";
+  EXPECT_FALSE(Serving::is_below_a_page(100, 2 * kPage, kPage));
+  EXPECT_TRUE(Serving::is_below_a_page(100, kPage / 2, kPage));
 }
 
-TEST(SmallPool, cuts_pages_that_hold_at_least_two_of_the_largest_slabs) {
-  EXPECT_TRUE(SmallPool::can_cut(kLeastPage));
-  EXPECT_TRUE(SmallPool::can_cut(3 * kLeastPage)) << "a power of two or not";
-  EXPECT_FALSE(SmallPool::can_cut(kLeastPage / 2));
-  EXPECT_FALSE(SmallPool::can_cut(kLeastPage + kUnit / 2));
+TEST(Serving, cuts_pages_that_hold_at_least_two_of_the_largest_slabs) {
+  EXPECT_TRUE(Serving::can_cut(kLeastPage));
+  EXPECT_TRUE(Serving::can_cut(3 * kLeastPage)) << "a power of two or not";
+  EXPECT_FALSE(Serving::can_cut(kLeastPage / 2));
+  EXPECT_FALSE(Serving::can_cut(kLeastPage + kUnit / 2));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 
 namespace vpmm::small {
 
-struct Arena;
+struct PageRun;
 
 // The owner of memory: none, a slab, a segment, an arena or an allocation of whole pages; or the
 // place where the owner is written. It is one word, so that it can be read without a lock. For a
@@ -29,8 +29,8 @@ class Content {
               std::uint64_t{slab.slab_class} << kClassShift | unit << kUnitShift) {}
   explicit Content(const Segment* segment)
       : bits_(reinterpret_cast<std::uintptr_t>(segment) | bits_of(Kind::segment)) {}
-  explicit Content(const Arena* arena)
-      : bits_(reinterpret_cast<std::uintptr_t>(arena) | bits_of(Kind::arena)) {}
+  explicit Content(const PageRun* run)
+      : bits_(reinterpret_cast<std::uintptr_t>(run) | bits_of(Kind::run)) {}
   explicit Content(const region::Region* pages)
       : bits_(reinterpret_cast<std::uintptr_t>(pages) | bits_of(Kind::region)) {}
   explicit Content(const std::atomic<Content>* place)
@@ -42,7 +42,7 @@ class Content {
   std::size_t slab_class() const { return bits_ >> kClassShift & kMostClass; }
   std::uint64_t unit() const { return bits_ >> kUnitShift; }
   Segment* segment() const { return as<Segment>(Kind::segment); }
-  Arena* arena() const { return as<Arena>(Kind::arena); }
+  PageRun* run() const { return as<PageRun>(Kind::run); }
   region::Region* region() const { return as<region::Region>(Kind::region); }
   std::atomic<Content>* place() const {
     return as<std::atomic<Content>>(Kind::place);
@@ -51,7 +51,7 @@ class Content {
 
  private:
   // In the last bits, which are free, because all of these are aligned to more.
-  enum class Kind : std::uintptr_t { nothing, slab, segment, arena, region, place };
+  enum class Kind : std::uintptr_t { nothing, slab, segment, run, region, place };
   static constexpr std::uintptr_t kKindBits = 7;
   // In the first bits: on x86-64 and aarch64 Linux gives addresses beyond 48 bits only on request.
   static constexpr int kClassShift = 48;
@@ -69,7 +69,7 @@ class Content {
   std::uintptr_t bits_ = 0;
 };
 
-// The owner of a page: none, an arena, the segment or the slab that has all of it, or an allocation
+// The owner of a page: none, an run, the segment or the slab that has all of it, or an allocation
 // of whole pages that begins here. Beside it stands what a free reads next: the cache of the
 // allocation, or the table of the arena's units.
 class PagemapEntry {
@@ -81,7 +81,7 @@ class PagemapEntry {
     enter(Content(slab, 0), nullptr, Kind::nothing);
   }
   void enter(const Segment& segment) { enter(Content(&segment), nullptr, Kind::nothing); }
-  void enter(const Arena& arena, std::size_t page);
+  void enter(const PageRun& run, std::size_t page);
   void leave() { content_.store(Content{}, std::memory_order_relaxed); }
 
   // Any thread, without a lock. The entry of a live allocation does not change while it is live.
@@ -124,12 +124,16 @@ inline void set_holder(region::Region& region, void* holder) {
 }
 
 // Null: it is not cut, or kept by a cache.
-inline Arena* arena_in(const region::Region& page) {
+inline PageRun* run_in(const region::Region& page) {
   const auto bits = reinterpret_cast<std::uintptr_t>(holder_of(page));
-  return (bits & 1) != 0 ? reinterpret_cast<Arena*>(bits & ~std::uintptr_t{1}) : nullptr;
+  return (bits & 1) != 0 ? reinterpret_cast<PageRun*>(bits & ~std::uintptr_t{1}) : nullptr;
 }
-inline void set_arena_in(region::Region& page, const Arena& arena) VPMM_REQUIRES(pool_lock) {
-  set_holder(page, reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(&arena) | 1));
+inline bool is_cut(const region::Region& page) { return run_in(page) != nullptr; }
+inline bool is_cached(const region::Region& region) {
+  return holder_of(region) != nullptr && !is_cut(region);
+}
+inline void set_run_in(region::Region& page, const PageRun& run) VPMM_REQUIRES(pool_lock) {
+  set_holder(page, reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(&run) | 1));
 }
 
 // Note [Streams share no line]
@@ -159,19 +163,19 @@ inline Content content_in(const std::atomic<Content>& entry) {
 // quarters of what their stream has; otherwise smaller requests use the rest of their pages. Spans
 // of several pages always cross, and other requests where there is no other room.
 // docs/design/small-requests.md has the figures.
-constexpr std::size_t kMostArenaPages = pool::kPagesInLine;
+constexpr std::size_t kMostRunPages = pool::kPagesInLine;
 
 // `contents` names the slab around each unit, or else the segment. Where one segment has all of a
 // page and no slab was cut there, the pagemap names the segment directly: this spares frees of
 // spans a look at a large table. Contents are written under the lock of the segment's cache, and
 // read without it. A reader takes that lock and checks that the segment still has the cache and the
-// unit, because a segment may be split, and its page's entry may come to name the arena.
-struct alignas(kCacheLine) Arena {
+// unit, because a segment may be split, and its page's entry may come to name the run.
+struct alignas(kCacheLine) PageRun {
   AddressRange range;
   Bytes page_size = 0;
   PagemapEntry* entries = nullptr;           // of its pages; null: the pagemap does not cover them
   std::atomic<Content>* contents = nullptr;  // by unit; begins a line
-  std::array<region::Region*, kMostArenaPages> pages{};  // allocations in the pool; null: not cut
+  std::array<region::Region*, kMostRunPages> pages{};  // allocations in the pool; null: not cut
 
   std::uint64_t unit_of(DevicePtr p) const { return (p - range.begin) / kUnit; }
   std::size_t page_of(DevicePtr p) const {
@@ -222,8 +226,8 @@ struct alignas(kCacheLine) Arena {
     return entries == nullptr || !is_page(part) ? nullptr : &entries[page_of(part.begin)];
   }
 };
-inline void PagemapEntry::enter(const Arena& arena, std::size_t page) {
-  enter(Content(&arena), arena.contents + page * (arena.page_size / kUnit), Kind::unit_contents);
+inline void PagemapEntry::enter(const PageRun& run, std::size_t page) {
+  enter(Content(&run), run.contents + page * (run.page_size / kUnit), Kind::unit_contents);
 }
 
 }  // namespace vpmm::small

@@ -1,0 +1,123 @@
+// small: from an address to the allocation around it, and the end of allocations.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/host_memory.hpp"
+#include "pool/pool.hpp"
+#include "small/allocation.hpp"
+#include "small/ledger.hpp"
+#include "small/other_uses.hpp"
+#include "small/pagemap.hpp"
+#include "small/serving.hpp"
+#include "small/stream_caches.hpp"
+
+namespace vpmm::small {
+
+// Note [Who ends an allocation may free it]
+// Warm calls of other threads take only a cache's lock. So an allocation that was found live stays
+// live only while that lock is held. end() finds an allocation and ends it under one hold, and only
+// the call that ended it goes on to free it. Of two threads that free the same memory at once, the
+// second changes nothing.
+
+// The owner of an address, as far as it can be told without the pool's lock.
+struct Location {
+  Content content;                      // a slab, a segment or whole pages
+  StreamCache* cache = nullptr;         // of the owner; null: not known
+  const PagemapEntry* entry = nullptr;  // of the page
+};
+
+class alignas(kCacheLine) Ownership {
+ public:
+  Ownership(pool::Pool& pool, time::Timelines& timelines, Ledger& ledger,
+            const StreamCaches& caches, const Serving& serving)
+      : pagemap_(pool.page_size()),
+        pool_(pool),
+        ledger_(ledger),
+        caches_(caches),
+        serving_(serving),
+        uses_(timelines) {}
+
+  Pagemap& pagemap() { return pagemap_; }
+  // Any thread, without a lock. Of a live allocation the answer stands; of any other address it is
+  // arbitrary.
+  Location locate(DevicePtr p) const;
+
+  // --- blocks and spans, in a page of the pool that is cut ---
+  // The live allocation around `p`, as it was at some time during the call; none: nothing live is
+  // there.
+  static std::optional<Allocation> find(const region::Region& page, DevicePtr p)
+      VPMM_REQUIRES(pool_lock);
+  // False: nothing live is around `p`.
+  bool record_use(const region::Region& page, DevicePtr p, time::Timeline& timeline)
+      VPMM_REQUIRES(pool_lock);
+  // Streams that record_use named for it.
+  const Vector<time::TimelineId>& other_uses(const Allocation& allocation) const
+      VPMM_REQUIRES(pool_lock) {
+    return uses_.of(allocation.range.begin);
+  }
+  void forget_uses(const Allocation& ended) VPMM_REQUIRES(pool_lock) {
+    uses_.forget(ended.range.begin);
+  }
+  // From now on no warm call ends it. Requires: a live allocation begins there.
+  static void free_through_lock(const region::Region& page, DevicePtr begin)
+      VPMM_REQUIRES(pool_lock);
+  // Note [Who ends an allocation may free it]. None: no live allocation begins there.
+  static std::optional<Allocation> end(const region::Region& page, DevicePtr begin)
+      VPMM_REQUIRES(pool_lock);
+
+  // --- allocations of whole pages ---
+  // Lists one, for frees that take no lock. `requested`: by its present user.
+  void enlist(region::Region& pages, Bytes requested, StreamCache& cache) VPMM_REQUIRES(pool_lock);
+  // The same, under the lock of the cache, where the pagemap covers the pages.
+  void enter(region::Region& pages, Bytes requested, StreamCache& cache)
+      VPMM_REQUIRES(pool_lock, cache_lock);
+  // Under the lock of the cache that lists it.
+  void leave(const region::Region& pages) VPMM_REQUIRES(pool_lock, cache_lock) {
+    if (PagemapEntry* const entry = pagemap_.at(pages.range.begin)) entry->leave();
+  }
+  // Of an allocation that is listed or not. False: its cache keeps it, so it is not live.
+  bool record_use(region::Region& pages, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
+  // Note [Who ends an allocation may free it]. True: it is the caller's to give to the pool.
+  bool end(const region::Region& pages) VPMM_REQUIRES(pool_lock);
+  Bytes requested_of(const region::Region& pages) const VPMM_REQUIRES(pool_lock);
+
+ private:
+  void cover(const region::Region& pages) VPMM_REQUIRES(pool_lock);
+  StreamCache* lister_of(const region::Region& pages) const VPMM_REQUIRES(pool_lock);
+
+  Pagemap pagemap_;  // read without a lock, so it shares no line with fields that change
+  pool::Pool& pool_;
+  Ledger& ledger_;
+  const StreamCaches& caches_;
+  const Serving& serving_;
+  alignas(kCacheLine) OtherUses uses_;
+};
+
+inline Location Ownership::locate(DevicePtr p) const {
+  const Pagemap::Place place = pagemap_.find(p);
+  if (place.entry == nullptr) return {};
+  const Content content = place.entry->content();
+  if (content.region() != nullptr) return {content, place.entry->cache(), place.entry};
+  Content inside = content;
+  Bytes offset = place.offset;
+  if (content.run() != nullptr) {
+    const std::atomic<Content>* const units = place.entry->unit_contents();
+    if (units == nullptr) return {};
+    inside = content_in(units[place.offset / kUnit]);
+    offset %= kUnit;
+  }
+  if (const Slab* const slab = inside.slab()) {
+    // Of many slabs every line is a miss: this one shall come beside that of the slab itself.
+    const std::uint64_t index =
+        kShapes[inside.slab_class()].index_of(inside.unit() * kUnit + offset);
+    __builtin_prefetch(slab->place_of_slack(index));
+    return {inside, slab->cache(), place.entry};
+  }
+  if (const Segment* const segment = inside.segment())
+    return {inside, segment->cache(), place.entry};
+  return {};
+}
+
+}  // namespace vpmm::small

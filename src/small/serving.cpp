@@ -1,0 +1,30 @@
+// small: the sizes that requests take.
+#include "small/serving.hpp"
+
+namespace vpmm::small {
+
+namespace {
+
+// Of smaller pages the sizes of spans are other than those of PageSizes.
+constexpr Bytes kLeastCutAbove = kMiB;
+
+}  // namespace
+
+static_assert(kLeastSpan < kLeastPage, "a block is smaller than any page that is cut");
+
+Serving::Serving(const ServingOptions& options, const pool::Pool& pool)
+    : options_(options),
+      cuts_pages_(options.below_a_page == BelowAPage::cut && options.caches_pages &&
+                  !pool.pages_stand_alone() && pool.page_size() >= kLeastCutAbove),
+      page_unit_(pool.page_size()),
+      page_sizes_(pool.page_size(), pool.grain()) {}
+
+Bytes Serving::taken_for(Bytes bytes) const {
+  switch (server_of(bytes, 0)) {
+    case Server::blocks: return kShapes[slab_class(bytes)].block;
+    case Server::spans: return span_units(bytes) * kUnit;
+    default: return page_sizes_.rounded(bytes);
+  }
+}
+
+}  // namespace vpmm::small

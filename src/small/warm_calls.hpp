@@ -1,0 +1,73 @@
+// small: calls that a stream's cache serves, under the lock of the cache alone.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/mutex.hpp"
+#include "driver/driver.hpp"
+#include "small/ownership.hpp"
+#include "small/serving.hpp"
+#include "small/stream_caches.hpp"
+
+namespace vpmm::small {
+
+// Any thread. No call here waits for the pool's lock, or makes a driver call.
+class alignas(kCacheLine) WarmCalls {
+ public:
+  // `driver`: for its clock, and for its observer of memory.
+  WarmCalls(driver::Driver& driver, const Serving& serving, const Ownership& ownership,
+            const StreamCaches& caches)
+      : driver_(driver),
+        observer_(driver.memory_observer()),
+        serving_(serving),
+        ownership_(ownership),
+        caches_(caches) {}
+
+  // The pool's lock: streams that find it taken crowd. Called before any other thread calls.
+  void heed(const Mutex& lock) { lock_ = &lock; }
+
+  using Stream = std::optional<driver::StreamHandle>;
+  // The cache that a stream's calls look in first. It serves them as long as it is in service for
+  // the stream with this id.
+  struct Client {
+    StreamCache* cache = nullptr;  // null: the call takes the pool's lock
+    driver::StreamId id{};
+    Stream stream;  // none: any-stream
+  };
+  // Null: the cache has no such memory, or the stream is asked to come to the pool's lock.
+  // Requires: Serving::may_be_cached().
+  DevicePtr try_allocate(const Client& client, Bytes bytes);
+  // `yes`: the memory is in the cache, as a live allocation of that very stream was. Where an event
+  // is due, the stream's call is to record one.
+  enum class Freed { no, not_known, yes, yes_and_event_is_due };
+  Freed try_free(const Client& client, DevicePtr ptr);
+  // By the handle alone; `not_known`: it says nothing of this memory.
+  Freed try_free_by_handle(DevicePtr ptr, driver::StreamHandle stream);
+
+ private:
+  Freed put(const Location& at, DevicePtr ptr, const Stream& stream) const
+      VPMM_REQUIRES(cache_lock);
+  Freed put_span(StreamCache& cache, Segment& segment, DevicePtr ptr, const Stream& stream) const
+      VPMM_REQUIRES(cache_lock);
+  Freed put_block(StreamCache& cache, Slab& slab, DevicePtr ptr, const Stream& stream) const
+      VPMM_REQUIRES(cache_lock);
+  Freed put_pages(const Location& at, region::Region& region, DevicePtr ptr,
+                  const Stream& stream) const VPMM_REQUIRES(cache_lock);
+  AddressRange take_pages(StreamCache& cache, Bytes bytes) const VPMM_REQUIRES(cache_lock);
+  Freed note_free(StreamCache& cache, AddressRange range, const Stream& stream) const
+      VPMM_REQUIRES(cache_lock);
+  // True: the free takes the pool's lock, where the stream may be allowed to keep as much.
+  bool refuses(StreamCache& cache, Bytes more) const VPMM_REQUIRES(cache_lock) {
+    return caches_.are_bounded() && cache.refuse(more);
+  }
+
+  driver::Driver& driver_;
+  driver::MemoryObserver* const observer_;
+  const Serving& serving_;
+  const Ownership& ownership_;
+  const StreamCaches& caches_;
+  const Mutex* lock_ = nullptr;  // null: nobody waits for it
+};
+
+}  // namespace vpmm::small
