@@ -59,7 +59,7 @@ bool FaultWorld::done(const Result<T>& result, const char* what) {
 }
 
 void FaultWorld::check_pool(const char* what) {
-  if (std::string broken = pool_->validate(); !broken.empty())
+  if (std::string broken = pool_->reports().validate(); !broken.empty())
     fail(fmt::format("invariant after {}: {}", what, broken));
   check_leases(what);
 }
@@ -69,9 +69,9 @@ void FaultWorld::check_leases(const char* what) {
   Bytes kept = 0;
   for (const Shared& shared : shared_)
     if (shared.is_held() && !pool_->query(shared.of.ptr).ok()) kept += shared.usable;
-  if (pool_->statistics().leased_bytes != kept)
+  if (pool_->reports().statistics().leased_bytes != kept)
     fail(fmt::format("{} leased bytes after {}, and {} are freed and held",
-                     pool_->statistics().leased_bytes, what, kept));
+                     pool_->reports().statistics().leased_bytes, what, kept));
 }
 
 // --- what scenarios are made of
@@ -97,7 +97,7 @@ std::size_t FaultWorld::allocate(const pool::Request& request) {
 std::size_t FaultWorld::make_arena(const arena::ArenaOptions& options) {
   arenas_.emplace_back();
   if (pool_ == nullptr) return arenas_.size() - 1;
-  const auto made = within([&] { return pool_->create_arena(options); });
+  const auto made = within([&] { return pool_->arenas().create(options); });
   if (done(made, "create an arena")) arenas_.back() = made.value();
   return arenas_.size() - 1;
 }
@@ -106,7 +106,7 @@ std::size_t FaultWorld::allocate_in(std::size_t arena, Bytes bytes, pool::Stream
   allocations_.emplace_back();
   if (pool_ == nullptr || arenas_[arena] == pool::ArenaId{}) return allocations_.size() - 1;
   return take_over(within([&] {
-                     return pool_->allocate_in_arena({bytes, 0, stream, arenas_[arena]});
+                     return pool_->allocate({bytes, 0, stream, arenas_[arena]});
                    }),
                    bytes, stream.value_or(streams_[1]));
 }
@@ -118,19 +118,19 @@ std::size_t FaultWorld::allocate_again(std::size_t arena, DevicePtr begin, Bytes
     return allocations_.size() - 1;
   must(sim_.ctx_synchronize(), "wait");
   return take_over(within([&] {
-                     return pool_->allocate_at(arenas_[arena], {begin, bytes}, stream);
+                     return pool_->arenas().allocate_at(arenas_[arena], {begin, bytes}, stream);
                    }),
                    bytes, stream.value_or(streams_[1]));
 }
 
 void FaultWorld::trim_arena(std::size_t arena) {
   if (pool_ == nullptr || arenas_[arena] == pool::ArenaId{}) return;
-  done(within([&] { return pool_->trim_arena(arenas_[arena]); }), "trim an arena");
+  done(within([&] { return pool_->arenas().trim(arenas_[arena]); }), "trim an arena");
 }
 
 void FaultWorld::release_arena(std::size_t arena) {
   if (pool_ == nullptr || arenas_[arena] == pool::ArenaId{}) return;
-  if (done(within([&] { return pool_->release_arena(arenas_[arena]); }), "release an arena"))
+  if (done(within([&] { return pool_->arenas().release(arenas_[arena]); }), "release an arena"))
     arenas_[arena] = pool::ArenaId{};
 }
 
@@ -138,7 +138,7 @@ void FaultWorld::add_memory(std::size_t arena, Bytes bytes) {
   if (pool_ == nullptr || arenas_[arena] == pool::ArenaId{}) return;
   AddressRange memory{{}, bytes};
   must(sim_.mem_alloc(bytes, memory.begin), "allocate memory for an arena");
-  if (done(within([&] { return pool_->add_to_arena(arenas_[arena], memory); }),
+  if (done(within([&] { return pool_->arenas().add(arenas_[arena], memory); }),
            "add memory to an arena"))
     given_.push_back(memory);
   else
@@ -147,7 +147,7 @@ void FaultWorld::add_memory(std::size_t arena, Bytes bytes) {
 
 void FaultWorld::take_memory(std::size_t arena) {
   if (pool_ == nullptr || arenas_[arena] == pool::ArenaId{}) return;
-  const auto taken = within([&] { return pool_->take_from_arena(arenas_[arena]); });
+  const auto taken = within([&] { return pool_->arenas().take(arenas_[arena]); });
   if (!done(taken, "take memory from an arena") || taken.value().empty()) return;
   if (std::erase(given_, taken.value()) != 1)
     return fail("an arena gives back what it was not given");
@@ -262,7 +262,7 @@ void FaultWorld::set_peer_access() {
          "create a stream of the peer");
     must(sim_.ctx_set_current(context_), "set current");
   }
-  has_peer_access_ = done(within([&] { return pool_->set_peer_access(1); }), "set_peer_access") ||
+  has_peer_access_ = done(within([&] { return pool_->sharing().set_peer_access(1); }), "set_peer_access") ||
                      has_peer_access_;
 }
 
@@ -277,7 +277,7 @@ std::size_t FaultWorld::share(std::size_t number) {
   shared_.emplace_back();
   if (pool_ == nullptr || !allocations_[number]) return shared_.size() - 1;
   const Live& live = *allocations_[number];
-  const auto shared = within([&] { return pool_->share({live.ptr, live.bytes}); });
+  const auto shared = within([&] { return pool_->sharing().share({live.ptr, live.bytes}); });
   // Where chunks are refused a file descriptor they are made without one, and cannot be shared.
   if (!done(shared, "share") && !is_poisoned_ && shared.error().code != ErrorCode::unsupported &&
       shared.error().code != ErrorCode::host_out_of_memory)
@@ -290,7 +290,7 @@ std::size_t FaultWorld::share(std::size_t number) {
 void FaultWorld::lease(std::size_t number) {
   Shared& shared = shared_[number];
   if (!shared.is_held()) return;
-  const auto leased = within([&] { return pool_->lease(shared.id, 0, shared.of.bytes); });
+  const auto leased = within([&] { return pool_->sharing().lease(shared.id, 0, shared.of.bytes); });
   if (!done(leased, "lease")) {
     if (!is_poisoned_ && leased.error().code != ErrorCode::host_out_of_memory)
       fail("lease: " + leased.error().message);
@@ -314,7 +314,7 @@ void FaultWorld::end_lease(std::size_t number, context::Holder holder) {
   --count;
   {
     const InsidePool inside;
-    pool_->end_lease(shared.id, holder);
+    pool_->sharing().end_lease(shared.id, holder);
   }
   check_pool("end_lease");
 }
@@ -327,38 +327,38 @@ void FaultWorld::end_leases() {
 }
 
 void FaultWorld::trim(Bytes bytes_to_keep) {
-  if (pool_ != nullptr) done(within([&] { return pool_->trim(bytes_to_keep); }), "trim");
+  if (pool_ != nullptr) done(within([&] { return pool_->limits().trim(bytes_to_keep); }), "trim");
 }
 
 void FaultWorld::preallocate(Bytes bytes) {
-  if (pool_ != nullptr) done(within([&] { return pool_->preallocate(bytes); }), "preallocate");
+  if (pool_ != nullptr) done(within([&] { return pool_->limits().preallocate(bytes); }), "preallocate");
 }
 
 void FaultWorld::synchronize() {
-  if (pool_ != nullptr) done(within([&] { return pool_->synchronize(); }), "synchronize");
+  if (pool_ != nullptr) done(within([&] { return pool_->streams().synchronize(); }), "synchronize");
 }
 
 void FaultWorld::look() {
   if (pool_ == nullptr) return;
   const auto dumped = within([&]() -> Result<std::size_t> {
-    static_cast<void>(pool_->statistics());
-    const observe::PoolSnapshot snapshot = pool_->snapshot();
+    static_cast<void>(pool_->reports().statistics());
+    const observe::PoolSnapshot snapshot = pool_->reports().snapshot();
     return observe::to_json(snapshot).size() + observe::to_text(snapshot).size() +
-           pool_->layout().blocks.size();
+           pool_->reports().layout().blocks.size();
   });
   if (done(dumped, "dump") && dumped.value() == 0) fail("an empty dump");
 }
 
 void FaultWorld::record() {
   if (pool_ != nullptr)
-    done(within([&] { return pool_->start_recording("/dev/null"); }), "start_recording");
+    done(within([&] { return pool_->reports().start_recording("/dev/null"); }), "start_recording");
 }
 
 void FaultWorld::listen() {
   if (pool_ == nullptr) return;
   const report::EventKinds all = (report::EventKinds{1} << report::kEventKinds) - 1;
   done(within([&]() -> Result<std::uint64_t> {
-         return pool_->add_event_callback(all, [this](const report::Event&) { ++events_; });
+         return pool_->reports().add_event_callback(all, [this](const report::Event&) { ++events_; });
        }),
        "add_event_callback");
 }
@@ -366,7 +366,7 @@ void FaultWorld::listen() {
 // After a reset that failed half-way the context may be gone or not.
 void FaultWorld::reset() {
   if (pool_ == nullptr) return;
-  done(within([&] { return pool_->reset(); }), "reset");
+  done(within([&] { return pool_->streams().reset(); }), "reset");
   if (is_poisoned_) return;
   const driver::ContextId before = context_id_;
   bound_.clear();
@@ -392,7 +392,7 @@ void FaultWorld::forget_small() {
 void FaultWorld::capture(StreamHandle stream, Announced announced) {
   if (pool_ == nullptr) return;
   if (announced == Announced::yes)
-    done(within([&] { return pool_->capture_begin(); }), "capture_begin");
+    done(within([&] { return pool_->streams().capture_begin(); }), "capture_begin");
   must(sim_.stream_begin_capture(stream, driver::CaptureMode::global), "begin a capture");
   std::vector<std::size_t> inside = {allocate(4 * kMiB, stream)};
   deallocate(inside[0], stream);
@@ -400,7 +400,7 @@ void FaultWorld::capture(StreamHandle stream, Announced announced) {
   inside.push_back(allocate(6 * kMiB, stream));
   run_graph(stream, inside);
   if (announced == Announced::yes)
-    done(within([&] { return pool_->capture_end(); }), "capture_end");
+    done(within([&] { return pool_->streams().capture_end(); }), "capture_end");
 }
 
 void FaultWorld::capture_in(std::size_t arena, StreamHandle stream) {
@@ -475,13 +475,13 @@ void FaultWorld::check_poison() {
   for (const std::optional<Live>& live : allocations_)
     if (live && !is_poison(pool_->deallocate(live->ptr, streams_[1])))
       fail("poisoned, but it frees");
-  if (!is_poison(pool_->synchronize()) || !is_poison(pool_->trim(0)) || !is_poison(pool_->reset()))
+  if (!is_poison(pool_->streams().synchronize()) || !is_poison(pool_->limits().trim(0)) || !is_poison(pool_->streams().reset()))
     fail("poisoned, but it works");
-  if (!is_poison(pool_->preallocate(kGiB)) || !is_poison(pool_->memory_info()))
+  if (!is_poison(pool_->limits().preallocate(kGiB)) || !is_poison(pool_->limits().memory_info()))
     fail("poisoned, but it works");
   end_leases();
   check_pool("poison");
-  static_cast<void>(pool_->statistics());
+  static_cast<void>(pool_->reports().statistics());
   if (recorder_.total_count() != calls) fail("driver calls after poison");
 }
 
@@ -495,10 +495,10 @@ void FaultWorld::check_use() {
   const std::size_t last = allocate(16 * kMiB, streams_[1]);
   if (!allocations_[last]) fail("it does not allocate, with all memory free and no more faults");
   deallocate(last, streams_[1]);
-  const auto synchronized = pool_->synchronize();
+  const auto synchronized = pool_->streams().synchronize();
   if (!synchronized) fail("it does not synchronize any more: " + synchronized.error().message);
-  if (!done(pool_->trim(0), "trim")) fail("it does not trim any more");
-  const observe::Statistics now = pool_->statistics();
+  if (!done(pool_->limits().trim(0), "trim")) fail("it does not trim any more");
+  const observe::Statistics now = pool_->reports().statistics();
   if (now.live_allocations != 0)
     fail(fmt::format("{} allocations live after all were freed", now.live_allocations));
   if (now.quarantined_bytes != 0)

@@ -124,7 +124,7 @@ TEST(HostReserve, without_it_a_call_fails_before_it_changes_anything) {
   FaultWorld world(options, config);
   world.open();
   const auto live = world.allocate(20 * kMiB, world.stream(1));
-  const auto before = world.pool()->statistics();
+  const auto before = world.pool()->reports().statistics();
   const DevicePtr ptr = world.address(live);
   {
     const EmptyReserve empty;
@@ -135,8 +135,8 @@ TEST(HostReserve, without_it_a_call_fails_before_it_changes_anything) {
     const Result<void> freed = world.pool()->deallocate(ptr, world.stream(2));
     ASSERT_FALSE(freed);
     EXPECT_EQ(freed.error().code, ErrorCode::host_out_of_memory);
-    EXPECT_EQ(world.pool()->statistics().live_bytes, before.live_bytes);
-    EXPECT_EQ(world.pool()->statistics().mapped_bytes, before.mapped_bytes);
+    EXPECT_EQ(world.pool()->reports().statistics().live_bytes, before.live_bytes);
+    EXPECT_EQ(world.pool()->reports().statistics().mapped_bytes, before.mapped_bytes);
   }
   world.check_aftermath();
   world.close(FaultWorld::Left::nothing);

@@ -42,7 +42,7 @@ void sparing_idle_chunks(FaultWorld& w) {
   w.deallocate(live[1], w.stream(1));
   w.deallocate(live[3], w.stream(1));
   w.pass(1'000'000);
-  if (w.pool() != nullptr) w.pool()->reset_peaks();
+  if (w.pool() != nullptr) w.pool()->reports().reset_peaks();
   const auto joined = w.allocate(11 * kUnit, w.stream(1));
   w.allocate(10 * kUnit, w.stream(1));
   w.deallocate(joined, w.stream(1));

@@ -75,7 +75,7 @@ void World::check_shared() {
       if (devices_[number].pool->query(shared.range.begin).ok())
         fail("memory that was freed is live again while another process holds it");
     }
-    const Bytes told = devices_[number].pool->statistics().leased_bytes;
+    const Bytes told = devices_[number].pool->reports().statistics().leased_bytes;
     if (told != kept)
       fail(fmt::format("leased: {} bytes are told, and {} are freed and held", told, kept));
   }
@@ -89,7 +89,7 @@ void World::operator()(const Share& o) {
   if (!info) return fail("query: " + info.error().message);
   const AddressRange whole{allocation->ptr, info.value().usable};
   const AddressRange part = part_of(whole, o.begin, o.size);
-  const auto result = at.pool->share(part);
+  const auto result = at.pool->sharing().share(part);
   const bool may_be_drivers = !has_pool() || (has_drivers_pool() && allocation->bytes < page());
   if (!result && result.error().code == ErrorCode::unsupported && may_be_drivers) return;
   if (!result && result.error().code == ErrorCode::invalid_argument && part.empty()) return;
@@ -139,7 +139,7 @@ void World::operator()(const Lease& o) {
   Shared& shared = shared_[o.share % shared_.size()];
   const AddressRange part = part_of(shared.range, o.begin, o.size);
   const auto result =
-      devices_[shared.device].pool->lease(shared.id, part.begin - shared.range.begin, part.size);
+      devices_[shared.device].pool->sharing().lease(shared.id, part.begin - shared.range.begin, part.size);
   const bool is_over = shared.freed == Shared::Freed::yes && shared.handles == 0;
   const bool may_be_over = shared.freed != Shared::Freed::no && shared.handles == 0;
   if (!result && result.error().code == ErrorCode::not_shared && may_be_over) {
@@ -184,7 +184,7 @@ void World::operator()(const EndLease& o) {
   } else if (o.holder == Holder::handle && shared.handles > 0) {
     --shared.handles;
   }
-  at.pool->end_lease(shared.id, o.holder);
+  at.pool->sharing().end_lease(shared.id, o.holder);
   check();
 }
 
@@ -215,7 +215,7 @@ void World::operator()(const SetPeerAccess& o) {
   const std::size_t peer = o.peer % devices_.size();
   Device& at = device(o.device);
   if (is_capturing_anywhere()) return;  // the captures were not announced to that pool
-  const auto result = at.pool->set_peer_access(static_cast<driver::DeviceOrdinal>(peer));
+  const auto result = at.pool->sharing().set_peer_access(static_cast<driver::DeviceOrdinal>(peer));
   if (&at == &devices_[peer]) return static_cast<void>(expect(result, "set_peer_access"));
   if (!result && result.error().code == ErrorCode::unsupported &&
       (!has_pool() || has_drivers_pool()))

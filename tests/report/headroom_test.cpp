@@ -64,14 +64,14 @@ class LimitedProgram {
         break;
       case 3:
       case 4: free_one(); break;
-      case 5: static_cast<void>(world_.pool().trim(random_() % 2 == 0 ? 0 : 16 * kPage)); break;
+      case 5: static_cast<void>(world_.pool().limits().trim(random_() % 2 == 0 ? 0 : 16 * kPage)); break;
       case 6: set_capacity(kPage * (8 + random_() % 60) + random_() % kPage); break;
       default: check(); break;
     }
   }
   // What is said to be free can be had; one page more is missing, and helps.
   void check() {
-    const Bytes free = world_.pool().memory_info().value().free;
+    const Bytes free = world_.pool().limits().memory_info().value().free;
     EXPECT_LE(free, capacity_);
     const Bytes pages = free / kPage * kPage;
     if (pages > 0) {
@@ -104,7 +104,7 @@ class LimitedProgram {
   }
   void set_capacity(Bytes bytes) {
     capacity_ = bytes;
-    world_.pool().set_capacity(bytes);
+    world_.pool().limits().set_capacity(bytes);
   }
   void check_missing(Bytes bytes) {
     const auto failed = world_.pool().allocate({bytes, 0, streams_[1]});
@@ -157,11 +157,11 @@ TEST(MemoryInfo, total_is_the_limit_where_it_is_less_than_the_gpu_has) {
   WorldOptions options = adaptive_world();
   options.sim.capacity = kGiB;
   PoolWorld world(options);
-  world.pool().set_capacity(2 * kGiB);
-  EXPECT_EQ(world.pool().memory_info().value().total, kGiB);
-  world.pool().set_capacity(100 * kMiB);
-  EXPECT_EQ(world.pool().memory_info().value().total, 100 * kMiB);
-  EXPECT_EQ(world.pool().memory_info().value().free, 100 * kMiB);
+  world.pool().limits().set_capacity(2 * kGiB);
+  EXPECT_EQ(world.pool().limits().memory_info().value().total, kGiB);
+  world.pool().limits().set_capacity(100 * kMiB);
+  EXPECT_EQ(world.pool().limits().memory_info().value().total, 100 * kMiB);
+  EXPECT_EQ(world.pool().limits().memory_info().value().free, 100 * kMiB);
 }
 
 TEST(MemoryInfo, free_counts_pages_that_small_requests_have_left) {
@@ -170,9 +170,9 @@ TEST(MemoryInfo, free_counts_pages_that_small_requests_have_left) {
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const DevicePtr kept = world.allocate(1000, stream);
-  EXPECT_EQ(world.pool().memory_info().value().free, 64 * kMiB - kPage);
+  EXPECT_EQ(world.pool().limits().memory_info().value().free, 64 * kMiB - kPage);
   world.deallocate(kept, stream);
-  EXPECT_EQ(world.pool().memory_info().value().free, 64 * kMiB);
+  EXPECT_EQ(world.pool().limits().memory_info().value().free, 64 * kMiB);
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ TEST_P(InPageMode, none_crosses_and_every_page_goes_back_with_the_last_request_i
       world.deallocate(spans[i], a);
   }
   world.wait();
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(mapped(), pages.size() * kPage);
 }
 
@@ -75,7 +75,7 @@ TEST_P(Crossing, a_run_in_two_pages_is_known_by_all_its_addresses_and_its_memory
     }
   }
   std::uint64_t live = 0;
-  for (const auto& region : world.pool().snapshot().regions)
+  for (const auto& region : world.pool().reports().snapshot().regions)
     live += region.small_allocations.value_or(0);
   EXPECT_EQ(live, 40u);
 }
@@ -86,11 +86,11 @@ TEST_P(Crossing, it_keeps_its_two_pages_and_no_other) {
   for (const DevicePtr span : spans)
     if (span != kept) world.deallocate(span, a);
   world.wait();
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(mapped(), 2 * kPage);
   world.deallocate(kept, a);
   world.wait();
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(mapped(), 0u);
 }
 
@@ -127,7 +127,7 @@ TEST_P(Crossing, free_pages_between_runs_that_live_go_back) {
     pages.insert((to_integer(spans[i]) + kRun - 1) / kPage);
   }
   world.wait();
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(world.statistics().allocated_bytes,
             kept.size() * small::span_units(kRun) * small::kUnit);
   EXPECT_EQ(world.statistics().allocated_bytes + world.statistics().small_free_bytes,
@@ -137,7 +137,7 @@ TEST_P(Crossing, free_pages_between_runs_that_live_go_back) {
     world.deallocate(span, a);
   }
   world.wait();
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(mapped(), 0u);
 }
 
@@ -173,12 +173,12 @@ TEST_P(Crossing, a_run_that_waits_for_another_stream_outlives_its_segment_being_
   }
   deallocate_all(a);
   world.sim().advance_host_ns(1'000'000);
-  ASSERT_TRUE(world.pool().trim(0).ok());
-  EXPECT_EQ(world.pool().validate(), "");
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
+  EXPECT_EQ(world.pool().reports().validate(), "");
   for (const StreamHandle stream : {a, b}) allocate(128, stream);
   deallocate_all(std::nullopt);
   world.wait();
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(mapped(), 0u);
 }
 
@@ -202,8 +202,8 @@ TEST_P(Crossing, smaller_requests_in_the_rest_of_an_segment_that_is_parted_survi
       it = live.erase(it);
     }
     world.wait();
-    ASSERT_TRUE(world.pool().trim(0).ok());
-    ASSERT_EQ(world.pool().validate(), "");
+    ASSERT_TRUE(world.pool().limits().trim(0).ok());
+    ASSERT_EQ(world.pool().reports().validate(), "");
     for (const auto& [ptr, bytes] : live) {
       const auto info = world.pool().query(ptr);
       ASSERT_TRUE(info.ok());
@@ -244,7 +244,7 @@ TEST_P(Crossing, runs_lie_in_reservations_that_begin_anywhere) {
     larger.push_back(own.allocate(17 * kPage, stream));
     own.faults().clear_plan();
   }
-  const auto reservations = own.pool().snapshot().reservations;
+  const auto reservations = own.pool().reports().snapshot().reservations;
   EXPECT_TRUE(std::any_of(reservations.begin(), reservations.end(), [](const AddressRange& range) {
     return !is_aligned(range.begin, 16 * kPage);
   }));
@@ -265,7 +265,7 @@ TEST_P(Crossing, runs_lie_in_reservations_that_begin_anywhere) {
     own.deallocate(ptr, stream);
   }
   own.wait();
-  ASSERT_TRUE(own.pool().trim(0).ok());
+  ASSERT_TRUE(own.pool().limits().trim(0).ok());
   EXPECT_EQ(own.statistics().mapped_bytes, 0u);
 }
 

@@ -56,7 +56,7 @@ TEST_P(Hoarding, a_hundred_streams_one_after_another_need_hardly_more_than_one) 
         << " pages; 100 streams hold " << mapped() / kPage;
     EXPECT_EQ(world.statistics().live_allocations, 0u);
     world.wait();
-    ASSERT_TRUE(world.pool().trim(0).ok());
+    ASSERT_TRUE(world.pool().limits().trim(0).ok());
     EXPECT_EQ(mapped(), 0u);
   }
 }
@@ -153,11 +153,11 @@ TEST_P(Hoarding, a_page_goes_back_when_its_last_block_is_freed_and_not_before) {
   for (int i = 0; i < 200; ++i) live.push_back(world.allocate(50 * kKiB, a));
   for (std::size_t i = 1; i < live.size(); ++i) world.deallocate(live[i], a);
   world.wait();
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(mapped(), kPage) << "where the one block lives";
   world.deallocate(live[0], a);
   world.wait();
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(mapped(), 0u);
 }
 
@@ -165,7 +165,7 @@ TEST_P(Hoarding, trim_takes_complete_memory_out_of_hands_without_being_asked_twi
   burst(one_of_every_class(), a);
   burst(one_of_every_class(), b);
   world.sim().run_until_idle();
-  for (int i = 0; i < 2; ++i) ASSERT_TRUE(world.pool().trim(0).ok());  // the first asks for proof
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(world.pool().limits().trim(0).ok());  // the first asks for proof
   EXPECT_EQ(mapped(), 0u);
 }
 
@@ -212,7 +212,7 @@ TEST_P(Mortal, a_thousand_streams_one_after_another_do_not_pile_up) {
     EXPECT_LE(world.calls().count(Call::event_create), 32u);
   }
   world.wait();
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(world.statistics().mapped_bytes, 0u);
 }
 
@@ -254,7 +254,7 @@ TEST_P(Mortal, blocks_that_outlive_their_stream_are_freed_by_others) {
   for (int i = 0; i < 3; ++i) world.deallocate(world.allocate(9 * kPage, b), b);
   EXPECT_LE(world.statistics().timelines, 70u);
   world.wait();
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(world.statistics().mapped_bytes, 0u);
 }
 

@@ -43,7 +43,7 @@ TEST_P(Races, of_two_frees_of_one_allocation_at_once_one_is_a_mistake_and_change
       EXPECT_NE(is_ok, is_other_ok);
       EXPECT_EQ(world.statistics().caller_mistakes, mistakes + 1);
       EXPECT_EQ(world.statistics().live_allocations, 0u);
-      EXPECT_EQ(world.pool().validate(), "");
+      EXPECT_EQ(world.pool().reports().validate(), "");
       std::vector<AddressRange> next;
       for (int i = 0; i < 3; ++i) next.push_back({world.allocate(bytes, a), bytes});
       expect_apart(next);
@@ -66,7 +66,7 @@ TEST_P(Races, a_deferred_free_beside_another_of_the_same_allocation_is_a_mistake
     ASSERT_TRUE(held.end());
     EXPECT_EQ(world.statistics().caller_mistakes, mistakes + 1);
     EXPECT_EQ(world.statistics().live_allocations, 0u);
-    EXPECT_EQ(world.pool().validate(), "");
+    EXPECT_EQ(world.pool().reports().validate(), "");
   }
 }
 
@@ -97,7 +97,7 @@ TEST_P(Races, what_is_freed_while_it_is_shared_is_not_shared) {
     const DevicePtr ptr = world.allocate(bytes, a);
     Held held("what is to be shared was found",
               [&] { EXPECT_TRUE(world.pool().deallocate(ptr, a).ok()); });
-    expect_error(world.pool().share({ptr, bytes}), ErrorCode::invalid_pointer, {hex(ptr)});
+    expect_error(world.pool().sharing().share({ptr, bytes}), ErrorCode::invalid_pointer, {hex(ptr)});
     ASSERT_TRUE(held.end());
     EXPECT_EQ(world.allocate(bytes, a), ptr);
     world.deallocate(ptr, a);
@@ -190,7 +190,7 @@ TEST_P(CrossingRaces,
   EXPECT_TRUE(held.end()) << "nothing was cut meanwhile";
   ASSERT_TRUE(span.ok() && cut);
   EXPECT_EQ(*cut, blocks[0]) << "in F";
-  EXPECT_EQ(world.pool().validate(), "");
+  EXPECT_EQ(world.pool().reports().validate(), "");
   std::vector<AddressRange> live{
       {in_f, kRun}, {others, kRun}, {in_e, kRun}, {span.value(), kRun}, {*cut, kUnit + 1}};
   for (int i = 0; i < 8; ++i) live.push_back({world.allocate(kRun, a), kRun});

@@ -199,7 +199,7 @@ TEST_P(Sharing, a_thread_without_a_context_frees_by_deferring) {
     given.clear();
     world.wait();
     EXPECT_EQ(world.statistics().live_allocations, 0u);
-    ASSERT_TRUE(world.pool().trim(0).ok());
+    ASSERT_TRUE(world.pool().limits().trim(0).ok());
     EXPECT_EQ(world.statistics().mapped_bytes, 0u);
   }
 }
@@ -243,7 +243,7 @@ TEST_P(Sharing, after_everything_is_freed_and_complete_nothing_stays_mapped) {
   }
   for (std::size_t i = 0; i < live.size(); ++i) world.deallocate(live[i], streams[i / 3 % 4]);
   world.wait();
-  ASSERT_TRUE(world.pool().trim(0).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(world.statistics().mapped_bytes, 0u);
 }
 
@@ -279,7 +279,7 @@ TEST(SharingPages, who_takes_one_takes_half) {
     EXPECT_TRUE(of_a.contains(taken.back()));
   };
   take();
-  EXPECT_EQ(world.pool().validate(), "");
+  EXPECT_EQ(world.pool().reports().validate(), "");
   const std::uint64_t calls =
       world.calls().count(Call::ctx_set_current) + world.calls().count(Call::ctx_get_current);
   for (int i = 0; i < 4; ++i) take();
@@ -295,7 +295,7 @@ TEST(SharingPages, who_takes_one_takes_half) {
   EXPECT_EQ(after.live_allocations, before.live_allocations + 5);
   for (const DevicePtr ptr : taken) world.deallocate(ptr, b);
   world.deallocate(missed, b);
-  EXPECT_EQ(world.pool().validate(), "");
+  EXPECT_EQ(world.pool().reports().validate(), "");
 }
 
 // A keeps two allocations and C ten: B's miss is C's to help, whoever of them became known first.
@@ -325,7 +325,7 @@ TEST(SharingPages, who_keeps_most_gives) {
     end(of_a, a);
     end(of_c, c);
     EXPECT_TRUE(of_c.contains(world.allocate(kBytes, b)));
-    EXPECT_EQ(world.pool().validate(), "");
+    EXPECT_EQ(world.pool().reports().validate(), "");
   }
 }
 
@@ -378,7 +378,7 @@ class SharingParts : public ::testing::Test {
       allocate_runs(1, a);
       EXPECT_GT(visits(), after_one) << "and no more than " << count;
       EXPECT_EQ(statistics().mapped_bytes, mapped);
-      EXPECT_EQ(pool().validate(), "");
+      EXPECT_EQ(pool().reports().validate(), "");
       return taken;
     }
   };
@@ -388,7 +388,7 @@ TEST_F(SharingParts, a_stream_that_has_much_takes_several_idle_pages_at_once) {
   World world;
   world.deallocate_on_b(world.allocate_runs(16, world.b));
   world.wait();
-  ASSERT_TRUE(world.pool().synchronize().ok()) << "which takes them back into the pool";
+  ASSERT_TRUE(world.pool().streams().synchronize().ok()) << "which takes them back into the pool";
   world.take_at_once(4);
 }
 

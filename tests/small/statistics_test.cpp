@@ -81,7 +81,7 @@ class Figures : public SmallTest {
   }
   void check() {
     ledger.expect_equal(world.statistics());
-    ledger.expect_equal(world.pool().snapshot());
+    ledger.expect_equal(world.pool().reports().snapshot());
   }
 };
 
@@ -106,7 +106,7 @@ TEST_P(Figures, stay_exact_while_memory_is_recalled_and_other_streams_take_part)
     if (what == 0)
       world.wait();
     else if (what == 1)
-      ASSERT_TRUE(world.pool().trim(0).ok());
+      ASSERT_TRUE(world.pool().limits().trim(0).ok());
     else if (ledger.count() > 0 && what % 2 == 0)
       end(random() % ledger.count(), stream);
     else
@@ -153,14 +153,14 @@ TEST_P(Figures, a_page_that_is_cut_tells_what_is_live_in_it) {
   world.deallocate(blocks[0], a);  // cached
   world.deallocate(blocks[1], b);  // these wait for both streams
   world.deallocate(shorter, b);
-  const observe::PoolSnapshot snapshot = world.pool().snapshot();
+  const observe::PoolSnapshot snapshot = world.pool().reports().snapshot();
   const observe::RegionSnapshot& page = snapshot.regions.front();
   ASSERT_EQ(page.range.size, kPage);
   EXPECT_EQ(page.kind, ' ');
   EXPECT_EQ(page.small_allocations, 3u);
   EXPECT_EQ(page.requested, 2000 + 200 * kKiB);
   const DevicePtr whole = world.allocate(kPage + 1, a);
-  for (const observe::RegionSnapshot& region : world.pool().snapshot().regions) {
+  for (const observe::RegionSnapshot& region : world.pool().reports().snapshot().regions) {
     if (region.range.begin == whole) {
       EXPECT_EQ(region.small_allocations, std::nullopt);
     }
@@ -171,7 +171,7 @@ TEST_P(Figures, the_peak_is_sampled_where_a_call_takes_the_pools_lock) {
   for (const Bytes bytes : {Bytes{5000}, 200 * kKiB}) {
     SCOPED_TRACE(bytes);
     warm(bytes, a);
-    world.pool().reset_peaks();
+    world.pool().reports().reset_peaks();
     EXPECT_EQ(world.statistics().peak_live_bytes, 0u);
     world.deallocate(world.allocate(bytes, a), a);
     EXPECT_EQ(world.statistics().peak_live_bytes, 0u) << "no call took it";
@@ -194,11 +194,11 @@ TEST_P(Figures, the_peak_is_remembered_when_the_memory_is_recalled_afterwards) {
   for (const Bytes bytes : {Bytes{5000}, 200 * kKiB, kPage, 4 * kPage}) {
     SCOPED_TRACE(bytes);
     warm(bytes, a);
-    world.pool().reset_peaks();
+    world.pool().reports().reset_peaks();
     const DevicePtr ptr = world.allocate(bytes, a);
     EXPECT_EQ(world.statistics().peak_live_bytes, bytes);
     world.deallocate(ptr, a);
-    ASSERT_TRUE(world.pool().trim(0).ok());
+    ASSERT_TRUE(world.pool().limits().trim(0).ok());
     EXPECT_EQ(world.statistics().peak_live_bytes, bytes);
   }
 }
@@ -209,7 +209,7 @@ TEST_P(Figures, the_peak_does_not_count_pages_that_wander_from_one_cache_to_anot
   for (const DevicePtr page : pages) world.deallocate(page, a);
   warm(5000, b);
   world.wait();
-  world.pool().reset_peaks();
+  world.pool().reports().reset_peaks();
   world.allocate(kPage, b);
   EXPECT_EQ(world.statistics().peak_live_bytes, kPage);
 }

@@ -54,7 +54,7 @@ class CrossingStress : public ::testing::Test {
         held.take(1100 * kKiB + held.below(700 * kKiB));
       while (held.count() > 0 && held.below(40) != 0 && hammer.goes_on()) held.leave_one();
       if (held.below(2) == 0) {
-        EXPECT_TRUE(hammer.pool().trim(0).ok());
+        EXPECT_TRUE(hammer.pool().limits().trim(0).ok());
       }
     }
     held.leave(0);
@@ -88,7 +88,7 @@ TEST_F(CrossingStress, runs_and_blocks_of_one_stream_never_overlap) {
       works.emplace_back([this, one = ++seed] { take_blocks(one); });
     }
     hammer.together(works);
-    ASSERT_EQ(hammer.pool().validate(), "");
+    ASSERT_EQ(hammer.pool().reports().validate(), "");
   }
 }
 

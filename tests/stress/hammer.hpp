@@ -42,10 +42,10 @@ class Hammer {
   ~Hammer() {
     const Watchdog::Watched main(watchdog_, "the end");
     sim_.run_until_idle();
-    EXPECT_TRUE(pool_->synchronize().ok());
-    EXPECT_TRUE(pool_->trim(0).ok());
-    EXPECT_EQ(pool_->validate(), "");
-    EXPECT_EQ(pool_->statistics().live_allocations, 0u);
+    EXPECT_TRUE(pool_->streams().synchronize().ok());
+    EXPECT_TRUE(pool_->limits().trim(0).ok());
+    EXPECT_EQ(pool_->reports().validate(), "");
+    EXPECT_EQ(pool_->reports().statistics().live_allocations, 0u);
     pool_.reset();
     EXPECT_EQ(sim_.census().chunks, 0u);
     EXPECT_EQ(sim_.census().reservations, 0u);

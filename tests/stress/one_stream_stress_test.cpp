@@ -70,7 +70,7 @@ class OneStreamStress : public ::testing::TestWithParam<bool> {
         allocate(1100 * kKiB + random() % (700 * kKiB), mine);
       while (!mine.empty() && random() % 40 != 0) free(random, mine);
       if (random() % 2 != 0) continue;
-      EXPECT_TRUE(hammer.pool().trim(0).ok());
+      EXPECT_TRUE(hammer.pool().limits().trim(0).ok());
     }
     while (!mine.empty()) free(random, mine);
     is_over = true;

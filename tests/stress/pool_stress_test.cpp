@@ -61,20 +61,20 @@ TEST_P(PoolStress, observers_and_limits_change_nothing_for_those_who_allocate) {
       churn(hammer, seed, 600);
       --busy;
     });
-  works.push_back(beside([&] { EXPECT_EQ(hammer.pool().validate(), ""); }));
+  works.push_back(beside([&] { EXPECT_EQ(hammer.pool().reports().validate(), ""); }));
   works.push_back(beside([&] {
-    const observe::Statistics now = hammer.pool().statistics();
+    const observe::Statistics now = hammer.pool().reports().statistics();
     EXPECT_LE(now.live_bytes, now.peak_live_bytes);
-    static_cast<void>(hammer.pool().snapshot());
-    hammer.pool().reset_peaks();
+    static_cast<void>(hammer.pool().reports().snapshot());
+    hammer.pool().reports().reset_peaks();
   }));
   works.push_back(beside([&] {
-    hammer.pool().set_capacity(64 * kMiB);
-    EXPECT_TRUE(hammer.pool().trim(16 * kMiB).ok());
-    hammer.pool().set_capacity(std::nullopt);
-    EXPECT_TRUE(hammer.pool().memory_info().ok());
+    hammer.pool().limits().set_capacity(64 * kMiB);
+    EXPECT_TRUE(hammer.pool().limits().trim(16 * kMiB).ok());
+    hammer.pool().limits().set_capacity(std::nullopt);
+    EXPECT_TRUE(hammer.pool().limits().memory_info().ok());
   }));
-  works.push_back(beside([&] { EXPECT_TRUE(hammer.pool().synchronize().ok()); }));
+  works.push_back(beside([&] { EXPECT_TRUE(hammer.pool().streams().synchronize().ok()); }));
   hammer.together(works);
 }
 
@@ -93,7 +93,7 @@ TEST_P(PoolStress, streams_that_come_and_go_are_forgotten_while_others_allocate)
 }
 
 TEST_P(PoolStress, the_callback_of_a_pool_that_runs_short_frees_what_it_holds) {
-  hammer.pool().set_capacity(48 * kMiB);
+  hammer.pool().limits().set_capacity(48 * kMiB);
   std::atomic<std::uint64_t> hoard{0};
   const auto drop = [&] {
     const std::uint64_t held = hoard.exchange(0);
@@ -101,7 +101,7 @@ TEST_P(PoolStress, the_callback_of_a_pool_that_runs_short_frees_what_it_holds) {
     hammer.deallocate(DevicePtr{held}, std::nullopt);
     return true;
   };
-  hammer.pool().set_out_of_memory_callback([&](const context::OutOfMemory&) { return drop(); });
+  hammer.pool().limits().out_of_memory_callbacks().set([&](const context::OutOfMemory&) { return drop(); });
   for (std::uint64_t thread = 0; thread < 4; ++thread)
     works.push_back([&, thread] {
       const StreamHandle own = hammer.stream_of(thread);
@@ -114,7 +114,7 @@ TEST_P(PoolStress, the_callback_of_a_pool_that_runs_short_frees_what_it_holds) {
       }
     });
   hammer.together(works);
-  hammer.pool().set_out_of_memory_callback({});
+  hammer.pool().limits().out_of_memory_callbacks().set({});
   drop();
 }
 
@@ -125,8 +125,8 @@ TEST_P(PoolStress, a_recording_starts_and_stops_while_others_allocate) {
     works.push_back([this, seed] { churn(hammer, seed, 300); });
   works.push_back([&] {
     for (int i = 0; i < 30; ++i) {
-      EXPECT_TRUE(hammer.pool().start_recording(path).ok());
-      EXPECT_TRUE(hammer.pool().stop_recording().ok());
+      EXPECT_TRUE(hammer.pool().reports().start_recording(path).ok());
+      EXPECT_TRUE(hammer.pool().reports().stop_recording().ok());
     }
   });
   hammer.together(works);

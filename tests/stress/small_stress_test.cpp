@@ -154,17 +154,17 @@ TEST_P(SmallStress, threads_free_what_others_allocated) {
 TEST_P(SmallStress, hands_are_emptied_and_looked_at_while_their_streams_go_on) {
   for (std::uint64_t seed = 1; seed <= 4; ++seed)
     add_worker(seed, 1000, [](Worker& worker) { worker.round(); });
-  add_beside([this] { EXPECT_TRUE(hammer.pool().trim(4 * kPage).ok()); });
-  add_beside([this] { EXPECT_EQ(hammer.pool().validate(), ""); });
+  add_beside([this] { EXPECT_TRUE(hammer.pool().limits().trim(4 * kPage).ok()); });
+  add_beside([this] { EXPECT_EQ(hammer.pool().reports().validate(), ""); });
   add_beside([this] {
-    const observe::Statistics now = hammer.pool().statistics();
+    const observe::Statistics now = hammer.pool().reports().statistics();
     EXPECT_LE(now.live_bytes, now.allocated_bytes);
     EXPECT_LE(now.live_bytes, now.peak_live_bytes);
     EXPECT_LE(now.small_free_bytes, now.small_bytes);
-    static_cast<void>(hammer.pool().snapshot());
-    hammer.pool().reset_peaks();
+    static_cast<void>(hammer.pool().reports().snapshot());
+    hammer.pool().reports().reset_peaks();
   });
-  add_beside([this] { EXPECT_TRUE(hammer.pool().synchronize().ok()); });
+  add_beside([this] { EXPECT_TRUE(hammer.pool().streams().synchronize().ok()); });
   hammer.together(works);
 }
 
@@ -205,8 +205,8 @@ TEST_P(SmallStress, a_capture_announced_by_one_thread_does_not_disturb_the_other
   for (std::uint64_t seed = 1; seed <= 4; ++seed)
     add_worker(seed, 800, [](Worker& worker) { worker.round(); });
   add_beside([this] {
-    EXPECT_TRUE(hammer.pool().capture_begin().ok());
-    EXPECT_TRUE(hammer.pool().capture_end().ok());
+    EXPECT_TRUE(hammer.pool().streams().capture_begin().ok());
+    EXPECT_TRUE(hammer.pool().streams().capture_end().ok());
   });
   hammer.together(works);
 }
@@ -230,7 +230,7 @@ TEST_P(SmallStress, streams_come_and_go_with_what_they_had_in_hand) {
       }
     });
   hammer.together(works);
-  EXPECT_LE(hammer.pool().statistics().timelines, 500u);
+  EXPECT_LE(hammer.pool().reports().statistics().timelines, 500u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Runs, SmallStress, runs(), run_name);
