@@ -46,8 +46,9 @@ struct Link {
 };
 
 // A node of RegionIndex. RegionIndex alone changes its fields, except owner.other_uses, holder,
-// has_own_chunks and asked; what becomes of an allocated region has no holder and no own chunks. In
-// flight it remembers stamp and age of what it was cut from.
+// has_own_chunks, asked, and by_age of an allocated region, by which the room above links it. What
+// becomes of an allocated region has no holder and no own chunks. In flight it remembers stamp and
+// age of what it was cut from.
 //
 // With very many regions every line of a node is a cache miss, so fields that are used together
 // stand together: first what an operation on a neighbour looks at.
@@ -63,7 +64,7 @@ struct alignas(kCacheLine) Region {
   std::uint32_t size_place = 0;  // free, hole: where in the heap of its size
 
   time::Stamp stamp;  // free, zombie: what must have finished
-  Link by_age;        // likewise
+  Link by_age;        // likewise; allocated: like holder
   struct {
     TimelineFile* file = nullptr;  // null: no part of the stamp is filed here
     Link by_sequence;

@@ -1,4 +1,4 @@
-// small: what is live at an address in a page that is cut.
+// small: the live allocation at an address in a page that is cut.
 #pragma once
 
 #include <cstdint>

@@ -9,10 +9,10 @@ using pool::Caller;
 
 namespace {
 
-// Of many streams, while hardly anything is live, and of what is mapped.
+// Of many streams, while hardly anything is live: at most, and of mapped memory.
 constexpr Bytes kMostKeptIdle = 64 * kMiB;
 constexpr Bytes kKeptIdleDivisor = 100;
-// A stream that called at none of so many looks gives back what it keeps. Streams that call in turn
+// A stream that called at none of so many looks gives back all it keeps. Streams that call in turn
 // and miss are looked at four times a turn at most.
 constexpr std::uint64_t kLooksUntilIdle = 8;
 

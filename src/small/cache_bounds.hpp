@@ -13,8 +13,8 @@ namespace vpmm::small {
 // Note [Many streams keep a bounded amount]
 // Each of a few streams keeps all it freed. Of many, those that are idle would keep more than the
 // others use. So every cache may keep kAlwaysKept, and more as far as it is allowed to. A free that
-// would leave more takes the pool's lock, and asks there. All that is allowed is half of what is
-// live and cached at most, or a little where that is less. Warm calls do not change that sum. So
+// would leave more takes the pool's lock, and asks there. All that is allowed is half of live and
+// cached memory at most, or a little where that is less. Warm calls do not change that sum. So
 // whatever is freed in whatever order, caches keep at most as much as is live, and hardly anything
 // when nothing is.
 //

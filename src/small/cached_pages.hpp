@@ -22,8 +22,8 @@ namespace vpmm::small {
 constexpr std::uint64_t kMostPages = 4;
 
 // The sizes of cached allocations, numbered from a page to kMostPages: 32 to a doubling, whole
-// grains. Requests are rounded up to them, so that the same memory serves what differs by less than
-// a 32nd.
+// grains. Requests are rounded up to them, so that the same memory serves sizes that differ by less
+// than a 32nd.
 class PageSizes {
  public:
   PageSizes(Bytes page, Bytes grain) : grain_(grain), page_(page), least_(grain_.pages(page)) {}
@@ -32,7 +32,7 @@ class PageSizes {
       32 * (kMostPages - 1) + 1;  // at most: a grain is a 32nd of a page or more
 
   Bytes most() const { return kMostPages * page_; }
-  // What the request takes: one of the sizes or, beyond them, whole grains.
+  // Bytes that a request takes: one of the sizes or, beyond them, whole grains.
   Bytes rounded(Bytes bytes) const {
     if (bytes <= page_) return page_;
     const Bytes step =

@@ -113,7 +113,7 @@ void CutPages::give_idle_pages() {
     if (!give_pages(free)) break;
 }
 
-// What of it is whole pages goes back to the pool. False: nothing.
+// Gives its whole pages back to the pool. False: it has none.
 bool CutPages::give_pages(Region* free) {
   PageRun& run = run_at(free->range.begin);
   const Bytes first = round_up(free->range.begin - run.range.begin, page_size_);

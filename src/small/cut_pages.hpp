@@ -28,8 +28,8 @@ class CutPages {
   // --- pages ---
   // The pages to ask the pool for where nothing that is cut serves so many bytes.
   pool::PageRequest next_pages(Bytes bytes) const;
-  // Cuts an allocation of the pool. Throws std::bad_alloc, and has given back what it has not
-  // added, where there is no host memory.
+  // Cuts an allocation of the pool. Throws std::bad_alloc, and has given back the pages that it has
+  // not added, where there is no host memory.
   void add(const pool::Placed& pages, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // Pages of which everything is free go back to the pool.
   void give_idle_pages() VPMM_REQUIRES(pool_lock);
@@ -40,7 +40,7 @@ class CutPages {
   struct Room {
     region::Region* free = nullptr;  // null: there is none
     AddressRange part;
-    std::uint64_t number = 0;  // as complete as what it is cut from; 0: complete
+    std::uint64_t number = 0;  // as complete as its memory; 0: complete
   };
   // As much as lies in one page, `most` at most, or, where the least needed lies in none, that.
   Room find(Bytes least, Bytes most, Bytes alignment, const pool::Caller& caller) const
@@ -55,7 +55,7 @@ class CutPages {
   void take_units(const Room& room, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // A segment of the cache that has whole pages, the last of which ends there; null: there is none.
   Segment* pages_until(DevicePtr end, StreamCache& cache) const VPMM_REQUIRES(pool_lock);
-  // For what is split off another one.
+  // For the part that is split off another one.
   Segment* new_segment() VPMM_REQUIRES(pool_lock) { return segments_.take(); }
   void forget(Segment* unused) VPMM_REQUIRES(pool_lock) { segments_.give_back(unused); }
   // One that left its cache, all free.
@@ -81,7 +81,7 @@ class CutPages {
   // Units that are in no segment.
   void for_each_free(FunctionRef<void(const region::Region&)> visit) const VPMM_REQUIRES(pool_lock);
   std::string validate() const VPMM_REQUIRES(pool_lock);
-  // Whether the segment is what was cut for it, and its pages say so.
+  // Whether all of the segment was cut for it, and its pages name it.
   bool backs(const Segment& segment) const VPMM_REQUIRES(pool_lock, cache_lock);
 
  private:

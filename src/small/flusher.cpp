@@ -14,8 +14,9 @@ using region::Region;
 
 namespace {
 
-// All caches are flushed only if they keep this share: of what is mapped, for whole pages; of what
-// is cut, for parts of pages. Less is not worth it, because their streams will soon want it again.
+// All caches are flushed only if they keep this share: of mapped memory, for whole pages; of pages
+// that are cut, for parts of pages. Less is not worth it, because their streams will soon want it
+// again.
 constexpr Bytes kCachedDivisor = 256;
 constexpr Bytes kCachedPartsDivisor = 16;
 // Under the lock of the stream that has them.

@@ -16,8 +16,8 @@ namespace vpmm::small {
 // Not later: an event that was recorded since the free proves it.
 //
 // Memory leaves a cache in steps of one hold of its lock each. Only calls under the pool's lock
-// move pages and segments from one cache to another or to the pool, so what was seen under an
-// earlier hold is still the cache's.
+// move pages and segments from one cache to another or to the pool, so a page or segment that was
+// seen under an earlier hold is still the cache's.
 class Flusher {
  public:
   Flusher(pool::Pool& pool, time::Timelines& timelines, const Serving& serving, CutPages& cut_pages,
@@ -37,9 +37,10 @@ class Flusher {
   bool flush_for_pages(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   bool flush_for_parts(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // Note [Streams that work side by side]
-  // Each of them keeps what it freed for its own next requests. If one takes it from another, the
-  // other soon comes for it: every such call takes the pool's lock, and a call that waits for it
-  // may sleep. So as far as early growth goes, a request that caches serve gets new memory instead.
+  // Each of them keeps the memory that it freed for its own next requests. If one takes it from
+  // another, the other soon comes for it: every such call takes the pool's lock, and a call that
+  // waits for it may sleep. So as far as early growth goes, a request that caches serve gets new
+  // memory instead.
   bool may_grow_instead(const pool::PageRequest& request, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
   // The whole pages that the caller's stream keeps come back before a request that no cache serves:
@@ -54,7 +55,7 @@ class Flusher {
   // The same of another stream's, which is known to be done with it, or whole pages that it cut;
   // more than one where that saves calls (Note [Half is stolen]).
   bool steal(const pool::Caller& caller, Bytes size) VPMM_REQUIRES(pool_lock);
-  // Caches of streams whose context is gone give back what they keep, and end.
+  // Caches of streams without a context give back all they keep, and end.
   void retire_dead() VPMM_REQUIRES(pool_lock);
 
  private:

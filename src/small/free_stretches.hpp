@@ -1,4 +1,4 @@
-// small: what is free of a segment.
+// small: the free units of a segment.
 #pragma once
 
 #include <algorithm>
@@ -23,10 +23,10 @@ struct Stretch {
 // so to compare them all takes less time than to find one by bits.
 //
 // Note [Nothing is jumped over]
-// What is free of a segment is as good as random, so a branch that depends on it is often
+// The free units of a segment are as good as random, so a branch that depends on it is often
 // mispredicted: a pair of spans took 140 ns with eleven such mistakes, and takes 99 with two. So
-// stretches are read four at a time, those that are none, too, which are 0; what does not apply is
-// computed as well, and written where it does no harm.
+// stretches are read four at a time, those that are none, too, which are 0; results that do not
+// apply are computed as well, and written where they do no harm.
 class FreeStretches {
  public:
   std::uint32_t longest() const { return longest_; }
@@ -101,7 +101,7 @@ class FreeStretches {
       before = other.end() == more.first ? i : before;
       behind = other.first == more.end() ? i : behind;
     });
-    // Nothing ends where the units begin, but what is none seems to.
+    // No stretch ends where the units begin, but entries that are none seem to.
     before = std::min<std::uint64_t>(before, count_);
     const Stretch front = stretch(keys_[before]);
     more = {more.first - front.length, front.length + more.length + stretch(keys_[behind]).length};

@@ -8,7 +8,7 @@
 
 namespace vpmm::small {
 
-// Corrects what the pool's index counts, as the tallies of caches do.
+// Corrects the counts of the pool's index, as the tallies of caches do.
 class alignas(kCacheLine) Ledger {
  public:
   // The pool's index counts a page that is cut as an allocation of a user.

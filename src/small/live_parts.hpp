@@ -60,7 +60,7 @@ class LiveParts {
 };
 
 // Calls `visit` for each, by address, without the lock of the cache, so that `visit` may allocate.
-// While others call, it is what was live at some time during the call.
+// While others call, each part was live at some time during the call.
 template <typename Visit>
 void for_each_live(const Segment& segment, Visit&& visit) VPMM_REQUIRES(pool_lock) {
   StreamCache* const cache = segment.cache();

@@ -1,4 +1,4 @@
-// small: pages of the pool that small requests are cut from, and what owns which part of them.
+// small: pages of the pool that small requests are cut from, and the owners of their parts.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ namespace vpmm::small {
 
 struct PageRun;
 
-// The owner of memory: none, a slab, a segment, an arena or an allocation of whole pages; or the
+// The owner of memory: none, a slab, a segment, a run or an allocation of whole pages; or the
 // place where the owner is written. It is one word, so that it can be read without a lock. For a
 // slab it also has class and unit, so that the record of a block can be fetched before the slab
 // itself.
@@ -70,8 +70,8 @@ class Content {
 };
 
 // The owner of a page: none, an run, the segment or the slab that has all of it, or an allocation
-// of whole pages that begins here. Beside it stands what a free reads next: the cache of the
-// allocation, or the table of the arena's units.
+// of whole pages that begins here. Beside it stands the word that a free reads next: the cache of
+// the allocation, or the table of the run's units.
 class PagemapEntry {
  public:
   void enter(const region::Region& pages, const StreamCache* cache) {
@@ -85,7 +85,7 @@ class PagemapEntry {
   void leave() { content_.store(Content{}, std::memory_order_relaxed); }
 
   // Any thread, without a lock. The entry of a live allocation does not change while it is live.
-  // For a dead address the reader may see the content of one time and what stood beside it at
+  // For a dead address the reader may see the content of one time and the word beside it of
   // another, so each says of which kind it is.
   Content content() const { return content_.load(std::memory_order_acquire); }
   StreamCache* cache() const { return static_cast<StreamCache*>(beside(Kind::cache)); }
@@ -99,7 +99,7 @@ class PagemapEntry {
   void enter(Content content, const void* beside, Kind kind) {
     beside_.store(reinterpret_cast<std::uintptr_t>(beside) | static_cast<std::uintptr_t>(kind),
                   std::memory_order_relaxed);
-    content_.store(content, std::memory_order_release);  // what it names is written before
+    content_.store(content, std::memory_order_release);  // its owner is written before
   }
   // Null: not of this kind.
   void* beside(Kind kind) const {
@@ -113,7 +113,7 @@ class PagemapEntry {
   std::atomic<std::uintptr_t> beside_;  // the last bits say of which kind it is
 };
 
-// The holder of an allocation of the pool: the arena whose page it is (with the last bit set), or
+// The holder of an allocation of the pool: the run that has the page (with the last bit set), or
 // the cache that keeps it. A cache writes it under its own lock, and calls under the pool's lock
 // read it.
 inline void* holder_of(const region::Region& region) {
@@ -140,7 +140,7 @@ inline void set_run_in(region::Region& page, const PageRun& run) VPMM_REQUIRES(p
 // Threads with streams of their own write no common cache line in warm calls. Caches, slabs,
 // segments and regions begin a line, and their arrays fill whole lines. A stream writes the
 // contents of its segment's units when it cuts or ends a slab. Where a segment begins or ends
-// within a line of the arena's table, the segment itself has these contents, and the table names
+// within a line of the run's table, the segment itself has these contents, and the table names
 // the place.
 //
 // Entries of the pagemap are the exception: four of them share a line. One is written when a slab
@@ -155,7 +155,7 @@ inline Content content_in(const std::atomic<Content>& entry) {
 }
 
 // Note [Small requests may cross pages]
-// An arena is a stretch of address space in which the pool's pages come and go. A span may begin in
+// A run is a stretch of address space in which the pool's pages come and go. A span may begin in
 // one page and end in the next: otherwise a stream that asks for little more than half a page again
 // and again would hold twice as much. For such spans a segment grows by the whole pages behind it.
 // But a span that crosses keeps two pages from going back, and free pages beside it stay with the

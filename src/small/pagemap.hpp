@@ -1,4 +1,4 @@
-// small: from an address to what owns the page around it, without a lock.
+// small: from an address to the owner of the page around it, without a lock.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// small: a stretch of units in an arena that one cache cuts slabs and spans from.
+// small: a stretch of units in a run of pages that one cache cuts slabs and spans from.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace vpmm::small {
 struct SpanStart {
   static constexpr std::uint64_t kUnits = kLeastSpan / kUnit;
 
-  std::uint32_t requested = 0;     // what its user asked for; 0: no span begins here
+  std::uint32_t requested = 0;     // by its user; 0: no span begins here
   std::uint8_t at = 0;             // which of the eight units
   bool is_used_elsewhere = false;  // record_use named another stream
 };
@@ -49,12 +49,12 @@ struct SegmentLink {
   SegmentLink* next = nullptr;
 };
 
-// Units that belong together. Belongs to one cache, whose lock guards all that changes; whose it is
-// and which units it has changes under the pool's lock as well. Whose it is, is read without a lock
+// Units that belong together. Belongs to one cache, under its lock all changes; its
+// cache and its units change under the pool's lock as well. The cache is read without a lock
 // too, and again under the cache's. It ends only while all of it is free. One that has more than a
 // page has whole pages.
 struct alignas(kCacheLine) Segment : SegmentLink {
-  // What every call touches, on one line. `begin`, `units` and `arena` change under both locks, and
+  // Fields of every call, on one line. `begin`, `units` and `run` change under both locks, and
   // are read under either.
   std::atomic<StreamCache*> of_cache{nullptr};  // null: not in use
   DevicePtr begin{};
@@ -71,7 +71,7 @@ struct alignas(kCacheLine) Segment : SegmentLink {
   std::array<std::atomic<Content>, 2 * (kContentsInLine - 1)> contents{};
   Segment* chained VPMM_GUARDED_BY(pool_lock) = nullptr;  // behind it in a SegmentChain
 
-  // Nobody's units become this.
+  // Free units of the run become this, all free.
   void enter(PageRun& in, AddressRange range) VPMM_REQUIRES(pool_lock) {
     run = &in;
     begin = range.begin;
@@ -384,7 +384,7 @@ class SegmentLists {
 
  private:
   // One for each length below 32 units and for each class of spans from there on, and one for all
-  // that is longer: so what is in the list of a span's length is long enough.
+  // that is longer: so every segment in the list of a span's length is long enough.
   static constexpr std::size_t kLists = 192;
   static constexpr std::uint64_t kMostMisfits = 8;
   static std::size_t list_of(std::uint64_t longest) {

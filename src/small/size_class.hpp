@@ -80,7 +80,7 @@ inline constexpr std::array<SlabShape, kSlabClasses> kShapes = make_shapes();
 // room for hardly more than one. The next has the fewest units that are nearly cut. A record of a
 // slab is a cache miss when there are many, and classes of large blocks have a few in such a slab.
 // So a stream that has much of a class cuts the next one twice, four times ... as large, or a whole
-// page: at most a 16th of what it has of the class, and 256 blocks.
+// page: at most a 16th of its memory of the class, and 256 blocks.
 constexpr std::uint64_t kSlabShare = 16;
 
 struct SlabSize {
@@ -95,7 +95,7 @@ constexpr SlabSize least_slab(const SlabShape& shape, std::uint64_t units_of_cla
   return {units, std::min(units * kUnit / shape.block, kMostBlocks)};
 }
 
-// What it shall be, if there is room.
+// The size it shall have, if there is room.
 constexpr SlabSize slab_size(const SlabShape& shape, std::uint64_t units_of_class,
                              std::uint64_t page_units) {
   const std::uint64_t most = units_of_class / kSlabShare;

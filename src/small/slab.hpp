@@ -1,4 +1,4 @@
-// small: equal blocks in a row, and what is kept beside them.
+// small: equal blocks in a row, and their record.
 #pragma once
 
 #include <algorithm>
@@ -55,11 +55,11 @@ class IndexSet {
 };
 using BlockSet = IndexSet<kMostBlocks>;
 
-// Equal blocks cut from units of one segment. Belongs to one cache, whose lock guards all that
-// changes; cache and size change only while it holds no live block. Whose it is, is read without
+// Equal blocks cut from units of one segment. Belongs to one cache, under whose lock all
+// changes; cache and size change only while it holds no live block. The cache is read without
 // the lock too, and again under it. live = not free and not waiting
 struct alignas(kCacheLine) Slab {
-  // What every call touches, on one line.
+  // Fields of every call, on one line.
   BlockSet free VPMM_GUARDED_BY(cache_lock);                 // may be given to the cache's stream
   std::uint16_t free_count VPMM_GUARDED_BY(cache_lock) = 0;  // of them
   std::uint16_t blocks VPMM_GUARDED_BY(cache_lock) = 0;
@@ -74,8 +74,8 @@ struct alignas(kCacheLine) Slab {
   Slab* previous VPMM_GUARDED_BY(cache_lock) = nullptr;  // in one of the cache's lists
   Slab* next VPMM_GUARDED_BY(cache_lock) = nullptr;
   std::array<std::uint16_t, kMostBlocks> slack
-      VPMM_GUARDED_BY(cache_lock){};  // block size less what the user asked for
-  // What few calls touch.
+      VPMM_GUARDED_BY(cache_lock){};  // block size less the request
+  // Fields of few calls.
   Segment* segment VPMM_GUARDED_BY(cache_lock) = nullptr;
   struct {
     BlockSet waiting;         // freed, and its stamp is not complete

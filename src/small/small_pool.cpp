@@ -173,7 +173,7 @@ void SmallPool::deallocate(const Allocation& ended, const time::Stamp& stamp) {
   set_free(ended, UsedBy::own_stream);
   if (caches_.are_bounded()) bounds_.keep(cache);
   if (ended.timeline || &cache == &caches_.any()) return;
-  flusher_.flush(cache);  // of a stream that is no more: nobody takes from it
+  flusher_.flush(cache);  // of a stream that is no more, so no call takes from it
   caches_.retire_if_empty(cache);
 }
 

@@ -31,7 +31,7 @@
 namespace vpmm::small {
 
 // The way of a request below a page, and of its free, over parts that callers name directly. It
-// calls nobody above it, and drops no lock.
+// calls no room above, and drops no lock.
 class SmallPool {
  public:
   SmallPool(driver::Driver& driver, pool::Pool& pool, time::Timelines& timelines,

@@ -74,7 +74,7 @@ struct Keeping {
 // Work that is queued on a stream later may use memory that the stream freed, without any proof. So
 // that memory stays in the stream's cache. Blocks are cut from slabs, slabs and spans from
 // segments; the rest of a segment serves any size. Before the pool maps anything new, caches give
-// back memory that nobody uses. From there on its stamp counts.
+// back memory that no user has. From there on its stamp counts.
 //
 // Order of locks: the pool's first, then one cache's. A cache begins a line, so that two streams
 // share none.
@@ -140,7 +140,7 @@ class alignas(kCacheLine) StreamCache {
     slab->number = next_number.of_a_free();
     slabs.give(slab, index);
   }
-  // The same, but nobody may take it yet. Clears what record_use left.
+  // The same, but no call may take it yet. Clears the mark of record_use.
   void end_block(Slab* slab, std::uint64_t index) VPMM_REQUIRES(cache_lock) {
     tally.end(slab->requested(index), slab->block_bytes());
     slab->set_used_elsewhere(index, false);

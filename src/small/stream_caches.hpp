@@ -51,7 +51,7 @@ class StreamCaches {
   // Note [Many streams keep a bounded amount]. Any thread, without a lock.
   bool are_bounded() const { return are_bounded_.load(std::memory_order_relaxed); }
   void set_bounded(bool are_bounded) VPMM_REQUIRES(pool_lock) { are_bounded_.store(are_bounded); }
-  // So much, beyond what all may keep.
+  // So much, beyond kAlwaysKept.
   void allow(StreamCache& cache, Bytes bytes) VPMM_REQUIRES(pool_lock);
   Bytes allowed() const VPMM_REQUIRES(pool_lock) { return allowed_; }  // to all of them
 

@@ -13,8 +13,8 @@
 namespace vpmm::small {
 
 // Note [Free pages of segments in use]
-// A stream whose spans may cross pages wants pages side by side, and what the pool has for one that
-// went back is rarely that. So free pages of a segment that is otherwise in use stay with the
+// A stream whose spans may cross pages wants pages side by side, and memory of the pool for one
+// that went back is rarely that. So free pages of a segment that is otherwise in use stay with the
 // stream until they are a quarter of its units, or until somebody needs everything. Then they
 // become segments of their own, which can leave.
 class StreamSegments {
@@ -28,7 +28,7 @@ class StreamSegments {
   Bytes free_bytes() const {
     return free_segment_units_.now() * kUnit;
   }  // in segments that are all free
-  // The share of what there is that the stream takes at a time. A stream that has much seldom has
+  // The share of its units that the stream takes more at a time. A stream that has much seldom has
   // to ask; of those that have little, many share a page.
   Bytes share_bytes() const { return units() / kShareOfSegments * kUnit; }
   bool may_have_free_pages() const {
@@ -55,7 +55,7 @@ class StreamSegments {
     lists_.refile(&segment, longest);
     return first;
   }
-  // They may be taken from now on. `number`: of the free that ended what was there last; 0: it is
+  // They may be taken from now on. `number`: of the free that ended the last use; 0: it is
   // complete.
   void give(Segment& segment, std::uint64_t first, std::uint64_t units, std::uint64_t number)
       VPMM_REQUIRES(cache_lock) {
@@ -101,8 +101,8 @@ class StreamSegments {
     free_units_ -= segment->units;
     free_segment_units_.add(-std::uint64_t{segment->units});
   }
-  // Nobody's pages behind the segment become part of it, all free. `number`: as complete as they
-  // are.
+  // Free pages of the run behind the segment become part of it, all free. `number`: as complete as
+  // they are.
   void grow(Segment& segment, std::uint64_t units, std::uint64_t number, SegmentRoom& room)
       VPMM_REQUIRES(pool_lock, cache_lock) {
     const std::uint64_t first = segment.units;

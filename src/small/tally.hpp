@@ -1,4 +1,4 @@
-// small: sums over what users allocated and freed.
+// small: sums over the allocations and frees of users.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// small: what is always so.
+// small: the invariants.
 #include <fmt/format.h>
 
 #include "base/host_memory.hpp"

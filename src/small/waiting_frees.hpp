@@ -16,8 +16,8 @@ class WaitingFrees {
     bytes_ += ended.range.size;
     file({ended, stamp});
   }
-  // All numbers of the timeline up to that one are complete. Calls `is_over` for what waits for
-  // nothing any more.
+  // All numbers of the timeline up to that one are complete. Calls `is_over` for an allocation that
+  // waits for nothing any more.
   template <typename Visit>
   void advance(const time::StampPart& done, Visit&& is_over) VPMM_REQUIRES(pool_lock) {
     ByPart ready(earlier);

@@ -67,7 +67,7 @@ class alignas(kCacheLine) WarmCalls {
   const Serving& serving_;
   const Ownership& ownership_;
   const StreamCaches& caches_;
-  const Mutex* lock_ = nullptr;  // null: nobody waits for it
+  const Mutex* lock_ = nullptr;  // null: no call waits for it
 };
 
 }  // namespace vpmm::small
