@@ -1,4 +1,4 @@
-// pool: how many pages lie side by side in the same way wherever the system reserves address space.
+// pool: number of pages that lie side by side in the same way in every reservation.
 #pragma once
 
 #include "base/bytes.hpp"
@@ -6,13 +6,12 @@
 
 namespace vpmm::pool {
 
-// What the small path cuts as one stretch begins at a multiple of so many pages, and so do
-// reservations.
+// Alignment, in pages, of stretches that the small path cuts and of reservations.
 constexpr Bytes kPagesInLine = 16;
 
-// Pages stand alone where chunks are pages, so that each goes back with the last request in it, as
-// the specification's policy has it, and those of another size than a power of two, whose addresses
-// have no alignment that tells where one begins.
+// Tells if each page is on its own: where chunks are pages, so that each goes back with its last
+// request (the specification's policy), and where the page size is no power of two, as addresses
+// then do not show where a page begins.
 inline bool pages_stand_alone(const Config& config, Bytes page_size) {
   return config.page_chunks || !is_power_of_two(page_size);
 }

@@ -1,4 +1,4 @@
-// pool: which other devices may use what is mapped.
+// pool: access of other devices to mapped memory.
 #pragma once
 
 #include "base/result.hpp"
@@ -10,8 +10,8 @@ class PeerAccess {
  public:
   explicit PeerAccess(Memory& memory) : memory_(memory) {}
 
-  // Work of `peer` may use what is mapped, now and later. On failure it may not; some of what is
-  // mapped may be accessible to it all the same, and calling again completes it. Drops the lock
+  // Lets work of `peer` use all memory mapped now and later. After a failure work of `peer` must
+  // not use any, though some may be accessible; a repeated call completes the grant. Drops the lock
   // around driver calls.
   Result<void> allow(MutexLock& lock, driver::DeviceOrdinal peer) VPMM_REQUIRES(pool_lock);
 
@@ -20,7 +20,7 @@ class PeerAccess {
   Vector<AddressRange> mapped_runs() const VPMM_REQUIRES(pool_lock);
 
   Memory& memory_;
-  Vector<driver::DeviceOrdinal> peers_ VPMM_GUARDED_BY(pool_lock);  // that may use everything
+  Vector<driver::DeviceOrdinal> peers_ VPMM_GUARDED_BY(pool_lock);  // with full access
 };
 
 }  // namespace vpmm::pool
