@@ -369,7 +369,7 @@ DevicePtr Pool::pass_on(Region* region, const PageRequest& request, const Caller
   return region->range.begin;
 }
 
-// --- what is complete
+// --- completion
 
 void Pool::advance(const Vector<time::StampPart>& done) {
   for (const time::StampPart& part : done) memory_.index.advance(part.timeline, part.sequence);

@@ -19,7 +19,7 @@ class SimDriver final : public Driver {
   explicit SimDriver(const SimOptions& options = {});
   ~SimDriver() override;
 
-  // --- what only a simulator has ---
+  // --- simulator only ---
   CuResult launch(const Kernel& kernel, StreamHandle stream);
   void advance_host_ns(std::uint64_t ns);  // the host computes; due GPU work runs
   bool step();                             // runs one operation that could run now; false: none can
