@@ -1,4 +1,4 @@
-// capi: callbacks for what happens in a pool.
+// capi: callbacks for events of a pool.
 #include "context/events.hpp"
 #include "base/message.hpp"
 #include "capi/call.hpp"

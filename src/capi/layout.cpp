@@ -1,4 +1,4 @@
-// capi: what lies where in a pool.
+// capi: the layout of a pool.
 #include "context/layout.hpp"
 
 #include <cstddef>

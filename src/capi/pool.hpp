@@ -1,4 +1,4 @@
-// capi: what a vpmm_pool is.
+// capi: the struct vpmm_pool.
 #pragma once
 
 #include <functional>
@@ -14,24 +14,24 @@ enum class Ownership { process_wide, of_the_caller };
 
 }  // namespace vpmm::capi
 
-// Read at every call, so nothing else is on its lines.
+// Read at every call, so alone on its cache lines.
 struct alignas(vpmm::kCacheLine) vpmm_pool {
   std::unique_ptr<vpmm::context::Context> context;
   vpmm::capi::Ownership ownership;
-  vpmm::context::Config asked;  // as it was opened; context->config() is what that came to
+  vpmm::context::Config asked;  // settings as asked; context->config() has the resolved ones
 };
 
 namespace vpmm::capi {
 
-// A pool on the driver that the process shares; it ends with close_pool().
+// Opens a pool on the driver that the process shares; close_pool() ends it.
 Result<vpmm_pool*> open_pool(int device, const context::Config& config, Ownership ownership);
 void close_pool(vpmm_pool* pool);
-// Visits the pools of the process until `visit` returns false; none is closed meanwhile.
+// Visits the pools of the process until `visit` returns false; no pool is closed meanwhile.
 void for_each_pool(const std::function<bool(vpmm_pool&)>& visit);
 
 // The process-wide pool of `device`, opened from the environment at the first call.
 Result<vpmm_pool*> process_pool(int device);
-// The same with settings. bad_configuration: it is open already with others.
+// Same with settings. bad_configuration: open already with others.
 Result<vpmm_pool*> process_pool(int device, const context::Config& config);
 
 }  // namespace vpmm::capi

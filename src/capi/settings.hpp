@@ -8,7 +8,7 @@
 namespace vpmm::capi {
 
 Result<context::Config> to_config(const vpmm_config* settings);
-// Writes the caller's struct as far as its size goes. Its texts live for ever.
+// Fills the caller's struct up to its size. Its texts live for ever.
 Result<void> from_config(const context::Config& config, vpmm_config* settings);
 
 }  // namespace vpmm::capi

@@ -206,7 +206,7 @@ void Exporter::wait_for_something() {
       until = std::min(until, connection.try_again);
   }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
-  // Asks every connection, whatever poll() returns.
+  // Asks every connection, after any result.
   poll(asked.data(), asked.size(), static_cast<int>(std::clamp<std::int64_t>(left, 0, 3'600'000)));
 }
 

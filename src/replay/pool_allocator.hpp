@@ -25,7 +25,7 @@ class PoolAllocator : public TraceAllocator {
 
 Result<std::unique_ptr<TraceAllocator>> make_pool_allocator(driver::Driver& driver,
                                                             const context::Config& config);
-// With one chunk per page, whatever `config` says. An error where the settings switch the pool off.
+// Uses one chunk per page, against `config`. bad_configuration: the settings switch the pool off.
 Result<std::unique_ptr<TraceAllocator>> make_page_allocator(driver::Driver& driver,
                                                             const context::Config& config);
 

@@ -101,7 +101,7 @@ class Replay {
       result_.first_failure = FirstFailure{index, trace_.events[index].bytes};
     ++result_.failed_allocations;
     if (error.message.starts_with(
-            "out of device memory"))  // a pool's report; its first line says it all
+            "out of device memory"))  // a pool's report; its first line suffices
       observe::log(observe::LogLevel::warning, "{}",
                    error.message.substr(0, error.message.find('\n')));
     return {};
@@ -112,7 +112,7 @@ class Replay {
     return end(event.allocation, event.stream);
   }
 
-  // The last use and the free, both on `stream`.
+  // Last use and free, both on `stream`.
   Result<void> end(std::size_t allocation, std::size_t stream) {
     const Live live = *std::exchange(live_[allocation], std::nullopt);
     live_memory_.deallocate(live.bytes);
@@ -159,14 +159,14 @@ class Replay {
   TraceAllocator& allocator_;
   UseChecker& checker_;
   std::vector<std::optional<Live>> live_;  // by allocation
-  LiveMemory live_memory_;                 // = live_
+  LiveMemory live_memory_;                 //  live_
   std::vector<std::uint64_t> allocate_ns_;
   std::uint64_t start_calls_ = 0;
   std::uint64_t start_ns_ = 0;
   ReplayResult result_;
 };
 
-// A device that cannot map has no granularity; then it is what others have.
+// A device that cannot map has no granularity; others' is taken.
 Bytes granularity(driver::Driver& driver) {
   Bytes bytes = 0;
   const auto answer =
@@ -197,7 +197,7 @@ Result<ReplayResult> replay(const observe::Trace& trace, Machine& machine,
   result.trace = trace.name;
   result.allocator = recipe.name;
   result.driver = machine.driver().name();
-  // After the allocator is gone: taking it down is part of what must be free of hazards.
+  // After the allocator's end, which must be free of hazards, too.
   result.hazards = machine.hazard_count();
   for (std::string& finding : machine.findings()) result.findings.push_back(std::move(finding));
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -1,7 +1,7 @@
 // driver/sim: a GPU on the CPU behind the driver door, deterministic by seed, with a hazard
 // checker.
 //
-// Implements what the real driver was seen to do, its refusals included (docs/simulator.md).
+// Implements the observed behaviour of the real driver, its refusals included (docs/simulator.md).
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,8 @@ class SimDriver final : public Driver {
   bool step();                             // runs one operation that could run now; false: none can
   void run_until_idle();
   std::uint64_t hazard_count() const;
-  std::vector<Hazard> hazards() const;  // the first 100, in order of discovery
-  std::uint64_t dropped_hazard_records()
-      const;  // forgotten at the memory bound: that much went unchecked
+  std::vector<Hazard> hazards() const;           // the first 100, in order of discovery
+  std::uint64_t dropped_hazard_records() const;  // forgotten at the memory bound, so unchecked
   Census census() const;
   void set_used_by_others(DeviceOrdinal device, Bytes bytes);
   // Breaks the device's context as an illegal access would: every later call on it gives `error`.
