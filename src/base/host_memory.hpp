@@ -4,8 +4,8 @@
 // Note [Host memory in reserve]
 // A call that has made half of its changes cannot stop because `operator new` fails: an allocation
 // would be lost, or given twice. So the containers of the rooms take their memory here. If the
-// process has none left, it comes from a reserve set aside when the library was loaded, and a call
-// is promised its whole need *before it changes anything* (HostPromise); otherwise it fails with
+// process has none left, it comes from a reserve set aside when the library was loaded; a call is
+// promised its whole need *before it changes anything* (HostPromise), or fails with
 // host_out_of_memory. Memory of the reserve returns to it. Only read-only operations with a need
 // that grows with the pool (dumps, validate()) may take more and fail on the way.
 #pragma once

@@ -13,8 +13,8 @@
 namespace vpmm {
 
 // Among very many objects each access is a miss, and with small memory pages a second one for the
-// page table. Without huge pages the advice has no effect. If the process has no memory left,
-// kFromReserve bytes come from the reserve.
+// page table. Without huge pages the advice has no effect. Out of memory, it takes kFromReserve
+// bytes of the reserve.
 class HugeBlock {
  public:
   static constexpr std::size_t kHugePage = std::size_t{2} << 20;

@@ -23,9 +23,9 @@ namespace vpmm {
 
 // Note [Locks by their roles]
 // Data guarded by one lock is spread over classes without the lock: a pool's timelines, regions and
-// chunks do not know the context around them. So the analysis is told of roles. A guard takes the
-// lock's role, and code that needs the lock names the role. The analysis does not see that it is
-// the lock of this very pool, or stream. Order: the pool's first, then one cache's.
+// chunks do not know their context. So the analysis is told of roles. A guard takes the lock's
+// role, and code that needs the lock names the role. That it is the lock of this very pool, or
+// stream, is not analysed. Order: the pool's first, then one cache's.
 struct VPMM_THREAD_ATTRIBUTE(capability("role")) LockRole {};
 inline LockRole pool_lock;   // of a device's context, for all data of the device
 inline LockRole cache_lock;  // of one stream's cache (small::StreamCache)

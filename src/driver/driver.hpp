@@ -2,13 +2,12 @@
 //
 // Conventions, for all calls:
 // - Names are CUDA's (cuMemMap is mem_map), so a search finds both. Results are CUDA's numbers.
-// - Output parameters are references, written only if the call returns success.
+// - Output parameters are references, written only on success.
 // - Thread-safe. Where CUDA acts on the calling thread's current context, so do these.
-// - Sizes are bytes. Addresses are device addresses unless a parameter is a host pointer.
-// - No policy: a call acts as CUDA's, without retry, logging or own state.
+// - Sizes are bytes. Addresses are the device's unless a parameter is a host pointer.
+// - No policy: acts as CUDA's call, without retry, logging or own state.
 // Implementations: cuda/ (the real one), sim/ (a GPU on the CPU), and decorators over either
-// (RecordingDriver, TimingDriver, FaultingDriver). tests/contract holds all of them to the same
-// behaviour.
+// (RecordingDriver, TimingDriver, FaultingDriver). tests/contract holds all to the same behaviour.
 #pragma once
 
 #include <cstddef>
@@ -38,9 +37,9 @@ const char* to_string(CuResult result);  // "CUDA_ERROR_OUT_OF_MEMORY"; unknown 
 // Tells if, after this error, every later call on the context fails too.
 bool is_sticky(CuResult result);
 
-// Observer of memory that the pool hands out, as the simulator's hazard checker. `stream` is the
-// handle passed to the pool. Called under the pool's lock, so it may not call the pool: on_allocate
-// once the memory is the caller's, on_deallocate before any other caller can get it.
+// Observer of memory that the pool hands out, as the simulator's hazard checker. `stream`: as
+// passed to the pool. Called under the pool's lock, so may not call the pool: on_allocate once the
+// memory is the caller's, on_deallocate before another can get it.
 class MemoryObserver {
  public:
   virtual ~MemoryObserver() = default;
@@ -110,13 +109,13 @@ class Driver {
   // Unmaps adjacent whole mappings. Part of a mapping: invalid_value.
   virtual CuResult mem_unmap(AddressRange range) = 0;
   virtual CuResult mem_set_access(AddressRange range, std::span<const AccessDescriptor> access) = 0;
-  // Exports a chunk as a POSIX file descriptor, for another process, over a Unix socket for
-  // example; the descriptor serves imports only. The caller owns `file`, which holds the memory
-  // until its close. invalid_value: the chunk was not created with posix_file_descriptor.
+  // Exports a chunk as a POSIX file descriptor for an import, over a Unix socket for example. The
+  // caller owns `file`, which holds the memory until its close. invalid_value: not created with
+  // posix_file_descriptor.
   virtual CuResult mem_export_to_shareable_handle(ChunkHandle chunk, int& file) = 0;
   // `file` stays the caller's and may be closed afterwards. `chunk` is released like an own one;
-  // the memory lives on until its last handle, mapping and descriptor in any process is gone. The
-  // exporting process may import, too.
+  // the memory lives until its last handle, mapping and descriptor in any process. The exporting
+  // process may import, too.
   virtual CuResult mem_import_from_shareable_handle(int file, ChunkHandle& chunk) = 0;
 
   // --- memory: plain, stream-ordered, host ---
@@ -152,8 +151,8 @@ class Driver {
   virtual CuResult pointer_get_device(DevicePtr ptr, DeviceOrdinal& device) = 0;
 
   // --- memory: of other processes ---
-  // `ptr`: begin of a mem_alloc, the only memory that can be shared this way. If it is freed while
-  // another process has it open, that process sees undefined contents.
+  // `ptr`: begin of a mem_alloc, the only memory that can be shared this way. Freed while open in
+  // another process, its contents are undefined there.
   virtual CuResult ipc_get_mem_handle(DevicePtr ptr, IpcMemHandle& handle) = 0;
   // Maps the memory into the current context, with access of its device to the memory's.
   // Repeated openings give the same address; each needs one close. invalid_context: this process

@@ -25,8 +25,8 @@ struct FaultPlan {
 };
 
 // A failed call never reaches the inner driver. After a sticky result, every call that can fail
-// gives it, against any plan, as a broken context does. not_ready from event_query is given once at
-// most, for an endless one means a GPU that hangs. Thread-safe.
+// gives it, against any plan, as in a broken context. event_query gives not_ready once at most, for
+// an endless one means a hung GPU. Thread-safe.
 //
 // A sweep: for n = 1, 2, ...: set_plan with nth = n, run the scenario, stop when fired() is 0.
 class FaultingDriver final : public ForwardingDriver {

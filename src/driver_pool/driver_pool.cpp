@@ -11,8 +11,8 @@
 namespace vpmm::driver_pool {
 
 // Note [Pool calls break captures]
-// During a stream capture every call about the driver's pools breaks it, on any stream, unless the
-// calling thread's mode is relaxed.
+// Every call about the driver's pools breaks a stream capture, on any stream, unless the calling
+// thread's mode is relaxed.
 using driver::RelaxedCaptureScope;
 
 using driver::Call;
@@ -23,8 +23,8 @@ DriverPool::DriverPool(driver::Driver& driver, driver::DeviceOrdinal device,
                        time::Timelines& timelines)
     : driver_(driver), device_(device), timelines_(timelines) {}
 
-// Keeps memory in the driver's pool until trim. Turns off reuse by dependencies that the driver
-// inserts: it would make one stream wait for another without a request.
+// Keeps memory in the driver's pool until trim. Turns off reuse by dependencies of the driver,
+// which would make one stream wait for another.
 Result<void> DriverPool::open() {
   if (pool_) return {};
   const RelaxedCaptureScope relaxed(driver_);
@@ -64,8 +64,8 @@ Result<DevicePtr> DriverPool::allocate(MutexLock& lock, Bytes bytes,
     done = driver::checked(Call::mem_alloc_from_pool_async,
                            driver_.mem_alloc_from_pool_async(bytes, pool, on, begin));
     if (done && !stream) {
-      // Any stream may use the memory, so the allocation itself must be over. Only finished frees
-      // run on this stream: no wait.
+      // Any stream may use the memory, so the allocation must be over. Only finished frees run on
+      // this stream: no wait.
       done = driver::checked(Call::stream_synchronize, driver_.stream_synchronize(on));
       if (!done) driver_.mem_free_async(begin, on);  // `done` is the error to tell
     }

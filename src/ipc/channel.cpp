@@ -284,10 +284,10 @@ void sweep(const std::string& folder) {
 // --- connecting
 
 // Note [Descriptors that nobody asked for]
-// Closing the last descriptor of an open file may take as long as its sender likes: of a connection
-// that lingers, of a file on a dead server. The receiver of a message closes its descriptors,
-// wanted or not, so an exporter has the kernel refuse such messages where possible, and never takes
-// their descriptors as its own.
+// Closing the last descriptor of an open file may take as long as its sender likes: a connection
+// that lingers, a file on a dead server. A receiver closes all descriptors of a message, wanted or
+// not, so an exporter has the kernel refuse such messages where possible, and never takes their
+// descriptors.
 //
 // Binds another name until it listens: a socket that refuses connections is swept away.
 Result<Descriptor> listen_at(const std::string& path) {

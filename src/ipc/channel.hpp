@@ -66,9 +66,9 @@ Result<Peer> peer_of(const Channel& channel);
 // host_out_of_memory: no descriptor is free. not_shared: the process has ended already.
 Result<Descriptor> watch(const Channel& channel, const Peer& peer);
 
-// Returns the folder of sockets: `configured`, or the user's own under /tmp; made with mode 0700 if
-// missing. bad_configuration: cannot be made, belongs to another user, is open to others, or its
-// name is too long for a socket.
+// Returns the folder of sockets: `configured`, or the user's own under /tmp; makes a missing one
+// with mode 0700. bad_configuration: not made, another user's, open to others, or its name is too
+// long for a socket.
 Result<std::string> socket_folder(const std::string& configured);
 std::string socket_path(const std::string& folder, const Identity& process);
 // Removes the sockets of ended processes.

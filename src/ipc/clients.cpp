@@ -9,16 +9,14 @@
 namespace vpmm::ipc {
 namespace {
 
-// Importers get 1 / kShare of the process's descriptor limit: with the usual 1024, 128 processes.
-// Doubled share: twice as many, and half the limit for the program; halved: 65 workers are too
-// many.
+// Importers get 1 / kShare of the process's descriptors: of the usual 1024, 128 processes. Doubled
+// share: twice as many, and half for the program; halved: no room for 65 workers.
 constexpr std::uint64_t kShare = 4;
-// Connections of one process. One is needed, for a moment a second while the end of the first is
-// unnoticed, and one more per copy of this library in it. Doubled: half as many hostile processes
-// fill the share.
+// Connections of one process: one, for a moment a second while the end of the first is unnoticed,
+// and one per further copy of this library. Doubled: half as many hostile processes fill the share.
 constexpr std::ptrdiff_t kMostOfOneProcess = 16;
-// Time after which a connection without leases may have to make way. Importers ask at once, and
-// hang up when they hold no memory, so a tenth would do; ten times that would keep others waiting.
+// Age at which a connection without leases may have to make way. Importers ask at once, and hang up
+// when they hold no memory, so a tenth would do; ten times that would keep others waiting.
 constexpr std::chrono::seconds kToAsk{1};
 
 std::uint64_t most_descriptors() {

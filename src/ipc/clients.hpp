@@ -14,9 +14,8 @@ namespace vpmm::ipc {
 
 // Note [Descriptors are the program's]
 // A connection takes one descriptor, and each process one more, which shows its end. Together they
-// are a share of the process's limit, so the program always has the rest. A hostile process of the
-// user is bounded by its number of connections; and at the limit one without leases makes way for
-// the next.
+// are a share of the process's limit; the program has the rest. A hostile process of the user is
+// bounded by its connections; at the limit one without leases makes way for the next.
 class Clients {
  public:
   // Admits a connection, or returns the reason for a refusal. Moves from `channel` only on success.

@@ -22,9 +22,9 @@ struct Lease {
 
 // Note [A lease ends when its importer says so or is dead]
 // A closed connection alone proves nothing: a kernel of the importer may still be running. So
-// leases that were not closed wait until the importer's process has ended, as its descriptor tells;
-// by then the driver has taken its work off the GPU. A process that cannot be watched, because it
-// lives in another container, gets a grace period.
+// unclosed leases wait for the end of the importer's process, as its descriptor tells; by then the
+// driver has taken its work off the GPU. A process that cannot be watched, in another container,
+// gets a grace period.
 struct Client {
   using LeaseKey = std::pair<std::uint64_t, std::uint64_t>;  // numbers of connection and opening
 

@@ -11,10 +11,10 @@ namespace vpmm::ipc {
 extern Mutex descriptor_mutex;
 
 // Note [Forked children close what they inherit]
-// A child with the sockets of its parent would keep connections of a dead owner alive, and with the
-// pool's chunks would keep their memory. So every descriptor of this room is made under one lock
-// and listed; fork() takes that lock, and the child closes the listed ones. Programs started by
-// exec inherit none (close-on-exec).
+// In a child the sockets of its parent would keep connections of a dead owner alive, and the pool's
+// chunks their memory. So every descriptor of this room is made under one lock and listed; fork()
+// takes that lock, and the child closes the listed ones. Programs started by exec inherit none
+// (close-on-exec).
 class Descriptor {
  public:
   Descriptor() = default;

@@ -144,7 +144,7 @@ Result<void> Exporter::start() {
 // Cleaners empty folders while processes run for weeks, and a handle that no process can open is
 // worse than an error. So every export checks that the path still leads to the listening socket,
 // and otherwise binds another one there, also for earlier handles. Connections do not need the path
-// and stay. Only the thread closes the old socket, after it has admitted all connections to it; a
+// and stay. The thread closes the old socket, once it has admitted all connections to it; a
 // shutdown of the socket wakes the thread.
 Result<void> Exporter::stay_reachable() {
   VPMM_TRY(socket_folder(settings_.folder));

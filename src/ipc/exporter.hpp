@@ -17,15 +17,15 @@
 
 namespace vpmm::ipc {
 
-// One per process, never destroyed. Thread-safe; its lock is taken before that of a context. A
-// forked child starts without its parent's exporter, with an identity of its own.
+// One per process, never destroyed. Thread-safe; its lock is taken before a context's. A forked
+// child starts without its parent's, with an identity of its own.
 class Exporter {
  public:
   static Exporter& of_process();
 
-  // Shares memory inside one allocation of `context`, held until one end() per call. Starts the
-  // thread at the first call, and makes a removed folder or socket anew; bad_configuration,
-  // bad_file: that failed.
+  // Shares memory inside one allocation of `context`, until one end() per call. Starts the thread
+  // at the first call; makes a removed folder or socket anew; bad_configuration, bad_file: that
+  // failed.
   Result<IpcHandle> share(context::Context& context, AddressRange range) VPMM_EXCLUDES(mutex_);
   // Ends one share() of this token. invalid_argument: there is none.
   Result<void> end(const Token& token) VPMM_EXCLUDES(mutex_);

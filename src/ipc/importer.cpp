@@ -266,8 +266,8 @@ void Importer::say_what_is_unsaid() noexcept {
 // --- closing
 
 // Note [Who closes last waits, and looks again]
-// While it waits, other threads may open, use and close the memory again, and their work is not
-// waited for. So the memory goes only if no thread has opened or closed it since before the wait.
+// Meanwhile other threads may open, use and close the memory again, and their work is not waited
+// for. So the memory goes only if no thread has opened or closed it since before the wait.
 Result<void> Importer::close_now(DevicePtr ptr, const Wait& wait) {
   free_leftovers();
   MutexLock lock(mutex_);

@@ -27,16 +27,16 @@ using Wait = std::function<Result<void>(driver::Driver& driver, driver::DeviceOr
 // Waits for the primary context; sees captures of blocking streams only.
 Result<void> wait_for_primary(driver::Driver& driver, driver::DeviceOrdinal device);
 
-// One per process, never destroyed. Thread-safe: openings of one token wait for each other, and so
-// do those from one exporter; no other call waits for an exporter. A forked child starts without
-// its parent's openings.
+// One per process, never destroyed. Thread-safe: openings of one token, or from one exporter, wait
+// for each other; no other call waits for an exporter. A forked child starts without its parent's
+// openings.
 class Importer {
  public:
   static Importer& of_process();
 
-  // Returns the address of the memory, mapped for work on `device`; nullopt: on its own device. If
-  // open already: the same address, and one more close() is needed. Errors as of vpmm_ipc_open.
-  // `driver` must live until the close.
+  // Returns the address of the memory, mapped for work on `device`; nullopt: on its own. If open
+  // already: the same address, and one more close(). Errors as of vpmm_ipc_open. `driver` must
+  // outlive the opening.
   Result<DevicePtr> open(driver::Driver& driver, const IpcHandle& handle,
                          std::optional<driver::DeviceOrdinal> device) VPMM_EXCLUDES(mutex_);
   // Ends one opening; the last one first waits for the work of the device. invalid_pointer: `ptr`

@@ -18,9 +18,9 @@ using Closing = std::list<std::uint64_t>;
 
 // Note [Closings are said by whoever has the link]
 // An opening has the link to itself (Turn) from its first message to its last. A closing never
-// waits for the link: it leaves its number, which the thread with the link then sends. An exporter
-// that does not read gets the rest when this process opens or closes memory again, and is waited
-// for once only; one that is gone needs no message.
+// waits for it: it leaves its number, which the thread with the link sends. An exporter that does
+// not read gets the rest at the next opening or closing, and is waited for once only; one that is
+// gone needs no message.
 class Link {
  public:
   explicit Link(Identity exporter) : exporter_(exporter) {}

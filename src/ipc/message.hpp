@@ -13,12 +13,12 @@
 namespace vpmm::ipc {
 
 // Note [How memory is opened]
-// The importer connects to the socket of the process in the token and sends open(number, token),
-// with a number of its own choice. The exporter refuses, or leases the memory and grants, and then
-// sends the descriptors of the chunks in batches. The importer maps a batch while the next one is
-// made, and acknowledges it; at most kMostInFlight descriptors are unacknowledged. When its work on
-// the GPU is done it sends close(number), and the lease ends. One connection serves all memory that
-// two processes share.
+// The importer connects to the socket of the token's process and sends open(number, token), with a
+// number of its own. The exporter refuses, or leases the memory, grants, and sends the chunks'
+// descriptors in batches. The importer maps a batch while the next one is made, and acknowledges
+// it; at most kMostInFlight descriptors are unacknowledged. When its work on the GPU is done it
+// sends close(number), and the lease ends. One connection serves all memory shared by two
+// processes.
 enum class MessageKind : std::uint16_t {
   open = 1,      // to the exporter: token
   granted = 2,   // to the importer: chunks, bytes, offset, device

@@ -7,9 +7,8 @@
 namespace vpmm::ipc {
 
 // Returns a copy in `target`, freed with its deallocate(): the content after all work that the
-// exporter had finished. Copies through peer access where the devices have it, else through host
-// memory. Closes the source before the return. The device of the memory must be visible to this
-// process.
+// exporter had finished. Copies by peer access, else through host memory. Closes the source. The
+// memory's device must be visible to this process.
 Result<DevicePtr> open_staged(context::Context& target, const IpcHandle& handle,
                               const Wait& wait = wait_for_primary);
 

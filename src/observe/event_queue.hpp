@@ -39,10 +39,10 @@ struct QueuedEvent {
 
 // Note [The order of claims is the order of the file]
 // A place is claimed by one addition, filled, and published; the writer takes places in the order
-// of claims, and waits for one that is claimed but unpublished. So a claim at the right time needs
-// no lock for the order: an allocation claims after the memory is its caller's, a free before any
-// other thread can get the memory. Then every free stands behind its allocation, and before the
-// next allocation of the address. A free that turns out to be none leaves its place void.
+// of claims, and waits for unpublished ones. So a claim at the right time needs no lock for the
+// order: an allocation claims after the memory is its caller's, a free before any other thread can
+// get the memory. Then every free stands behind its allocation, and before the address's next one.
+// A free that turns out to be none leaves its place void.
 //
 // Note [A recording never stops what it records]
 // If the file takes less than is recorded, the queue is full, and a call waits for the writer,

@@ -1,20 +1,18 @@
 // observe: creates a file that no other process writes.
 //
 // Note [Two that record to one file]
-// Children inherit the variable that names the file, and programs side by side may share it: the
-// second would empty the file that the first still writes. So the writer of a regular file holds
-// flock() on it, and only its holder empties the file. A file that is kept short is replaced by
-// another of its name: a file that lost its name between open and lock is opened anew, a few times.
-// Where the file system has no locks, or never confirms that the open file is the named one, there
-// is no protection.
+// Children, and programs side by side, may share the variable that names the file: the second would
+// empty the file that the first still writes. So the writer of a regular file holds flock() on it,
+// and only its holder empties the file. A file kept short is replaced by another of its name: one
+// that lost its name between open and lock is opened anew, a few times. Without locks in the file
+// system, or proof that the open file is the named one, there is no protection.
 //
 // Note [A lock that forked children share]
 // A forked child inherits the descriptor, and with it the lock, which would last as long as the
-// child: a worker, a daemon. So the owner unlocks before it closes, and the child closes listed
-// files at once, in case the owner dies; it must not unlock, which would unlock for the owner, too.
-// A file is listed after it was opened and taken off the list before it is closed, so that fork()
-// waits for no file. A child from between has the descriptor, but no lock once the owner has given
-// it up.
+// child. So the owner unlocks before it closes, and the child closes listed files at once, in case
+// the owner dies; an unlock there would unlock for the owner, too. A file is listed after it was
+// opened and taken off the list before it is closed, so that fork() waits for no file. A child from
+// between has the descriptor, but no lock once the owner has given it up.
 #include "observe/own_file.hpp"
 
 #include <fcntl.h>

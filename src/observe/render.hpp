@@ -8,7 +8,7 @@
 namespace vpmm::observe {
 
 // Sizes in pages, lowest address first: [4] allocated, [-6] free, [*10] hole, [~2] zombie, [#1] in
-// flight. The hole at the end of a reservation, usually terabytes, is left out; a bar separates
+// flight. Leaves out the hole at the end of a reservation, usually terabytes; a bar separates
 // reservations. "[]": only holes. A size in broken pages has a unit: [100B], [5MiB].
 std::string picture(const PoolSnapshot& snapshot);
 

@@ -35,8 +35,8 @@ struct Trace {
 };
 
 // "-": standard input. Any deviation is ErrorCode::bad_file, "FILE:LINE: reason" or "FILE: byte
-// OFFSET: reason", with one exception: a recording or a compressed file that just ends, because the
-// recording program died, is read up to its last whole block or line.
+// OFFSET: reason"; except that a recording or a compressed file that just ends, because its program
+// died, is read up to its last whole block or line.
 Result<Trace> read_trace(const std::string& path);
 
 }  // namespace vpmm::observe

@@ -17,8 +17,8 @@
 
 namespace vpmm::observe {
 
-// Channel of a pool for all its recordings: a thread without the pool's lock may still be about to
-// put an event in when a recording ends. So the channel lives as long as the pool.
+// Channel of a pool for all its recordings. Lives as long as the pool: a thread without the pool's
+// lock may still put an event in when a recording ends.
 struct RecordingChannel {
   EventQueue queue;
   StackTable stacks;
@@ -35,8 +35,8 @@ class TraceWriter {
  public:
   // Creates or replaces the file: lines for names that end in .csv or .csv.gz, else blocks.
   // `now_ns`: time 0 of the file. Opens the queue; writes no event before begin(). Requires: the
-  // channel is not in use. ErrorCode::file_in_use: another recording writes the file; bad_file: it
-  // cannot be created.
+  // channel is not in use. ErrorCode::file_in_use: another recording writes the file; bad_file: not
+  // created.
   static Result<std::unique_ptr<TraceWriter>> create(const std::string& path, std::uint64_t now_ns,
                                                      std::shared_ptr<RecordingChannel> channel,
                                                      const RecordingOptions& options = {});
@@ -50,9 +50,8 @@ class TraceWriter {
   // Waits until all earlier events are in the file, or `patience` is over: for events that must
   // survive the program's death.
   void wait_until_written(std::chrono::milliseconds patience) noexcept;
-  // Finishes the file; later events are dropped. Reports the first error of the whole recording,
-  // the number of missing events, or that the file was not finished within `patience`, because it
-  // takes no bytes.
+  // Finishes the file; drops later events. Reports the first error of the recording, the number of
+  // missing events, or that the file was not finished within `patience`, because it takes no bytes.
   Result<void> close(std::chrono::milliseconds patience = kPatience);
   // Begins to close without a wait.
   enum class Reason { stopped, exit };

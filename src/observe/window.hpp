@@ -13,10 +13,10 @@
 
 namespace vpmm::observe {
 
-// The file has an older and a newer part. Once the newer one has half of the limit, or the age of
-// the window, the older is left out: a file is made beside it, with the allocations alive at the
-// begin of the newer part and its blocks as they are, and takes its place. On any failure the old
-// file goes on, and the error is kept.
+// The file has an older and a newer part. Once the newer one has half of the limit, or the window's
+// age, the older is left out: a new file, with the allocations alive at the begin of the newer part
+// and its blocks as they are, takes the place of the old. On any failure the old file goes on, and
+// the error is kept.
 class Window {
  public:
   Window(std::unique_ptr<BlockFile> file, const RecordingOptions& options);

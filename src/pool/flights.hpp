@@ -42,8 +42,8 @@ class Flights {
     const Work work_;
   };
 
-  // Note [Access carries a version]: blocks new unmapping of mappings in the table while it lives.
-  // The constructor waits for unmapping flights to end.
+  // Note [Access carries a version]: bars new unmapping of the table's mappings while it lives. The
+  // constructor waits for unmapping flights.
   class Grant {
    public:
     Grant(Flights& flights, MutexLock& lock) VPMM_REQUIRES(pool_lock) : flights_(flights) {

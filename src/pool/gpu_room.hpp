@@ -13,10 +13,10 @@ namespace vpmm::pool {
 // Note [The driver is asked before it is filled]
 // A plan too large for the GPU would create all free memory before the driver refuses, and take it
 // from other processes meanwhile. So creation stays within the driver's figure of free memory. The
-// pool asks again when half of that is used, when a plan has failed (a few times while a pool
-// grows, often only where little is left), and after kKnownForNs, as other processes take and give
-// memory. The driver does not count unused memory of its stream-ordered pools as free, yet gives it
-// to a call that needs it: hence the try in one piece (Mover::try_out).
+// pool asks again when half of that is used, when a plan has failed, and after kKnownForNs, as
+// other processes take and give memory. The driver does not count unused memory of its
+// stream-ordered pools as free, yet gives it to a call in need: hence the try in one piece
+// (Mover::try_out).
 //
 // `held`: GPU memory of this pool now. Bytes.
 class GpuRoom {

@@ -9,15 +9,15 @@
 namespace vpmm::pool {
 
 // Note [Grow delay]
-// Memory freed by other streams is often complete sooner than new memory is mapped, and a pool
-// keeps its growth. So before growth sets a record, the host polls for a moment, without the lock,
-// whether pending memory completes. No stream is put behind another, and a long kernel delays a
-// request by that moment at most. The delay is proportional to the share of mapped memory that it
-// may spare: doubling a program's memory costs about kLongestNs * kWholeShare * ln 2, a quarter of
-// a second, in all. A pool with little mapped does not wait long for little (kLeastWhole).
+// Memory freed by other streams is often complete sooner than new memory is mapped, and growth is
+// kept. So before growth sets a record, the host polls for a moment, without the lock, for pending
+// memory to complete. No stream is put behind another, and a long kernel costs at most that moment.
+// The delay is proportional to the share of mapped memory that it may spare: doubling a program's
+// memory costs about kLongestNs * kWholeShare * ln 2, a quarter of a second, in all. Little is not
+// worth a delay, however little is mapped (kLeastWhole).
 struct GrowDelay {
-  // Longest delay, for a share of 1/kWholeShare of mapped memory and more. Halved: several streams
-  // of short kernels hold more; doubled: a request that grows waits longer for longer kernels.
+  // Delay for a share of 1/kWholeShare of mapped memory and more. Halved: several streams of short
+  // kernels hold more; doubled: a request that grows waits longer for longer kernels.
   static constexpr std::uint64_t kLongestNs = 12'000'000;
   static constexpr Bytes kWholeShare = 32;
   // Least denominator of the share. Halved: small programs wait twice as long; doubled: they hold

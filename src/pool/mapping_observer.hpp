@@ -6,9 +6,9 @@
 
 namespace vpmm::pool {
 
-// Called after a change is final; undone plans are not reported. A moving chunk leaves its old
-// place first; the driver unmaps the old place later, when earlier queued work is over. Quarantined
-// memory is not reported.
+// Called after a change is final; undone plans and quarantined memory are not reported. A moving
+// chunk leaves its old place first; the driver unmaps that place later, when earlier queued work is
+// over.
 class MappingObserver {
  public:
   // `before`: the chunk's previous place; null: a new chunk.

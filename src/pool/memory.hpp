@@ -34,8 +34,8 @@ struct Quarantine {
   }
 };
 
-// Invariant: every region but a hole is mapped without a gap. Zombies are whole mappings; other
-// regions may begin and end inside a mapping.
+// Invariant: all but holes is mapped without a gap. Zombies are whole mappings; other regions may
+// begin and end inside one.
 struct Memory {
   Memory(driver::Driver& the_driver, const driver::ChunkProperties& properties,
          const Config& settings, Bytes page_size, time::Timelines& the_timelines)

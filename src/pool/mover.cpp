@@ -179,8 +179,8 @@ void Mover::release_created(Flight& flight) {
 
 // --- under it again
 
-// Turns leftovers of a failed undo into a zombie (mapping) or an orphan (chunk), quarantined until
-// a sweep succeeds. The rest becomes a hole.
+// Turns leftovers of a failed undo into quarantined zombies (mappings) or orphans (chunks), which
+// sweeps retry; the rest into a hole.
 void Mover::bury_stuck(Flight& flight) {
   Region* rest = flight.span;
   for (Piece& piece : flight.pieces) {

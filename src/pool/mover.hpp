@@ -13,15 +13,15 @@
 namespace vpmm::pool {
 
 // Note [Detach, work, publish]
-// Under the lock, all regions of a plan leave the index (in flight). Driver calls then run without
-// the lock, and the result is published under it. No other thread can see, take or unmap a region
-// in flight, and a failure restores the state before.
+// Under the lock, all regions of a plan leave the index (in flight). Driver calls run without the
+// lock, and the result is published under it. No other thread can see, take or unmap a region in
+// flight; a failure restores the state before.
 class Mover {
  public:
   explicit Mover(Memory& memory) : memory_(memory) {}
 
-  // Returns the allocation of `owner`. Drops the lock, unless the plan is a hit. Requires: the plan
-  // was made under this hold of the lock, and its waits are queued.
+  // Returns the allocation of `owner`. Drops the lock, except for a hit. Requires: the plan was
+  // made under this hold of the lock, and its waits are queued.
   Result<region::Region*> carry_out(MutexLock& lock, const Plan& plan, region::Owner owner)
       VPMM_REQUIRES(pool_lock);
   // Same for a hit; no driver call, so no failure.

@@ -9,9 +9,9 @@ namespace vpmm::pool {
 // Alignment, in pages, of stretches that the small path cuts and of reservations.
 constexpr Bytes kPagesInLine = 16;
 
-// Tells if each page is on its own: where chunks are pages, so that each goes back with its last
-// request (the specification's policy), and where the page size is no power of two, as addresses
-// then do not show where a page begins.
+// Tells if pages stand alone: where chunks are pages, so that each goes back with its last request
+// (the specification's policy), and where the page size is no power of two, as addresses then do
+// not show a page's begin.
 inline bool pages_stand_alone(const Config& config, Bytes page_size) {
   return config.page_chunks || !is_power_of_two(page_size);
 }

@@ -13,13 +13,13 @@ using region::RegionState;
 
 // Note [Access carries a version]
 // A device joins the mapper's list first, which raises the version, and gets access to all later
-// mappings; no lock is held across either. A request's mapping in progress is not in the table yet.
-// It is published only if its version of the list is the current one; otherwise it catches up. So
-// any mapping that the walk below misses gets access before its publication. Mappings that the walk
-// finds may not be unmapped before the walk is over, even where a plan has detached them, as an
-// undone plan returns them to use: sweeps, trims and splits wait for the walk, and the walk waits
-// for those begun before. No other code unmaps mappings of the table. Zombies are left out: work of
-// a peer never saw their addresses.
+// mappings; no lock is held across either. A mapping in progress is not in the table yet. It is
+// published only under the current version; otherwise it catches up. So a mapping that the walk
+// below misses gets access before its publication. Mappings found by the walk may not be unmapped
+// before the walk ends, even if a plan has detached them, as an undone plan returns them to use:
+// sweeps, trims and plans wait for the walk, and the walk waits for unmaps begun before. No other
+// code unmaps mappings of the table. Zombies are left out: work of a peer never saw their
+// addresses.
 Result<void> PeerAccess::allow(MutexLock& lock, driver::DeviceOrdinal peer) {
   memory_.flights.wait_for_grant(lock);
   if (std::find(peers_.begin(), peers_.end(), peer) != peers_.end()) return {};

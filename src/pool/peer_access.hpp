@@ -10,9 +10,9 @@ class PeerAccess {
  public:
   explicit PeerAccess(Memory& memory) : memory_(memory) {}
 
-  // Lets work of `peer` use all memory mapped now and later. After a failure work of `peer` must
-  // not use any, though some may be accessible; a repeated call completes the grant. Drops the lock
-  // around driver calls.
+  // Lets work of `peer` use all memory mapped now and later. On failure it may not, though some
+  // memory may be accessible; a repeated call completes the grant. Drops the lock around driver
+  // calls.
   Result<void> allow(MutexLock& lock, driver::DeviceOrdinal peer) VPMM_REQUIRES(pool_lock);
 
  private:

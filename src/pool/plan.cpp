@@ -11,8 +11,8 @@ namespace vpmm::pool {
 
 namespace {
 
-// Mean time of driver calls, in microseconds, in a process that keeps the GPU busy (measured:
-// docs/design/chunk-policy.md). Only the proportions affect decisions.
+// Mean microseconds of driver calls in a process that keeps the GPU busy
+// (docs/design/chunk-policy.md). Only the proportions affect decisions.
 constexpr std::uint64_t kCreateUs = 22;
 constexpr std::uint64_t kMapUs = 9;
 constexpr std::uint64_t kAccessUs = 45;  // per mapping

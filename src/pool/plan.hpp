@@ -26,9 +26,9 @@ struct Move {
   Vector<vm::Mapping> chunks;  // by address
 };
 
-// Allocation = `kept` and `mapped` side by side, without the excess. `mapped` is filled from moves,
-// then creations, starting beside the kept part; the last piece may exceed the request, and its
-// excess stays free. Hit: a plan with an empty `mapped`; costs no driver call.
+// Allocation = `kept` and `mapped` side by side, without the excess. Moves, then creations fill
+// `mapped`, starting beside the kept part; the excess of the last piece stays free. Hit: `mapped`
+// is empty; no driver call.
 struct Plan {
   Bytes request = 0;  // 0: without a request, all of it becomes free
   Vector<Part> kept;  // neighbours, by address; their use requires `waits`

@@ -24,13 +24,12 @@ using region::RegionState;
 
 namespace {
 
-// Mappings that one call unmaps for all streams: bounded, so that no call stalls. Halved: zombies
-// keep their mappings longer; doubled: a call takes longer.
+// Mappings unmapped per call for all streams, so that no call stalls. Halved: zombies keep their
+// mappings longer; doubled: a call takes longer.
 constexpr std::uint64_t kMappingsSweptPerCall = 16;
 
-// Share of the pool's GPU memory (1/4) that early growth leaves; below it memory is scarce. Halved:
-// a program near the GPU's end has grown more, and moves more from there on; doubled: it moves
-// sooner.
+// Early growth leaves 1/4 of the pool's GPU memory; below it memory is scarce. Halved: a program
+// near the GPU's end has grown more, and moves more from there on; doubled: it moves sooner.
 constexpr Bytes kEarlyGrowthOfRoom = 4;
 // Several streams place memory if the placing stream changed within so many placements.
 constexpr std::uint64_t kPlacementsLookedBack = 4096;
@@ -233,8 +232,8 @@ Placed Pool::placed(Region* region, const Plan& plan, const PageRequest& request
 }
 
 // Note [Caches shrink before the footprint grows]
-// Below the largest footprint so far, giving cached memory back gains no memory; past it, the peak
-// would carry every cached byte for ever.
+// Below the largest footprint so far, giving cached memory back gains none; past it, the peak would
+// carry every cached byte for ever.
 bool Pool::grows_past_peak(Bytes growth) const {
   return memory_.claimed_bytes() + growth > memory_.counters.peak_mapped_bytes;
 }
@@ -305,9 +304,8 @@ Result<bool> Pool::sweep_all(MutexLock& lock) {
 }
 
 // Note [Chunks are made anew]
-// At the limit of mappings, the pool's or the driver's, idle chunks cannot move even if they
-// suffice. Given back, they make room for one chunk with one mapping. Only if they suffice:
-// otherwise they would be lost in vain.
+// At the limit of mappings, the pool's or the driver's, idle chunks cannot move. Given back, they
+// make room for one chunk with one mapping; only if they suffice, or they would be lost in vain.
 Result<bool> Pool::make_room(MutexLock& lock, const PageRequest& request) {
   Bytes room = room_.below_capacity(memory_.claimed_bytes());
   if (driver::MemInfo info; memory_.driver.mem_get_info(info) == driver::CuResult::success)
@@ -391,10 +389,10 @@ Result<Bytes> Pool::trim(MutexLock& lock, Bytes bytes_to_keep) {
 // --- before anybody asks
 
 // Note [A pool tries its calls out]
-// The first creation, mapping and access of a process take the driver half as long again as later
-// ones, and programs time their first allocation more often than the making of their pool. So one
-// page comes and goes. Only the call counts show it, unless its release fails. A failure of the try
-// is not reported, as the first allocation would fail again; except for a broken context.
+// A process's first creation, mapping and access take the driver half as long again as later ones,
+// and programs time their first allocation more often than the making of their pool. So one page
+// comes and goes. Only call counts show it, unless its release fails. A failure of the try is not
+// reported, as the first allocation repeats it; except for a broken context.
 Result<void> Pool::prepare(MutexLock& lock) {
   VPMM_TRY(add_reservation(memory_, lock, std::max<Bytes>(1, memory_.config.pages) * page_size()));
   VPMM_TRY(ask_for_room(lock, page_size()));

@@ -54,14 +54,14 @@ struct Needs {
 
 using Answer = std::variant<Placed, Needs>;
 
-// Promise: a request succeeds whenever living allocations + request, both rounded to grains, +
+// Promise: a request succeeds whenever living allocations + request, both in whole grains, +
 // trapped memory (Note [Trapped memory]) <= capacity. A request of own chunks is rounded to pages.
 // Memory leased to other processes, owned by captures, or in use by the GPU without a possible
 // wait, counts as living.
 //
-// The pool calls no layer above: it answers with a place, or with the help needed; the caller
-// provides the help and asks again. Methods with a `lock` may drop it around blocking driver calls
-// (create, map, set access, unmap, release) and waits: Note [Detach, work, publish].
+// The pool calls no layer above: it answers with a place, or with the help needed; the caller helps
+// and asks again. Methods with a `lock` may drop it around blocking driver calls (create, map, set
+// access, unmap, release) and waits: Note [Detach, work, publish].
 class Pool {
  public:
   Pool(driver::Driver& driver, const driver::ChunkProperties& properties, const Config& config,
@@ -91,8 +91,8 @@ class Pool {
                                              Effort effort) VPMM_REQUIRES(pool_lock);
   // Tells if find() would succeed.
   bool can_find(const PageRequest& request, const Caller& caller) const VPMM_REQUIRES(pool_lock);
-  // Maps memory for a request that find() could not serve: moves idle chunks, splits one, or
-  // creates new ones. `began_ns`: time at which the request started.
+  // Maps memory for a request that find() could not serve: moves idle chunks or creates new ones.
+  // `began_ns`: time at which the request started.
   Result<Answer> map(MutexLock& lock, const PageRequest& request, const Caller& caller,
                      Effort effort, std::uint64_t began_ns) VPMM_REQUIRES(pool_lock);
   // Tells if early growth has room for `size`.
@@ -130,7 +130,7 @@ class Pool {
   // Note [Chunks are made anew]. Returns true if one new chunk has room.
   Result<bool> make_room(MutexLock& lock, const PageRequest& request) VPMM_REQUIRES(pool_lock);
   // Gives back as many idle bytes as a request of own chunks would create beyond early growth.
-  // Returns true if any were.
+  // Returns true if any.
   Result<bool> give_way(MutexLock& lock, const PageRequest& request, const Caller& caller)
       VPMM_REQUIRES(pool_lock);
   Result<Bytes> trim(MutexLock& lock, Bytes bytes_to_keep) VPMM_REQUIRES(pool_lock);
@@ -138,9 +138,7 @@ class Pool {
   Result<void> prepare(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   // Creates chunks until at least `bytes` are mapped; free at once.
   Result<void> preallocate(MutexLock& lock, Bytes bytes) VPMM_REQUIRES(pool_lock);
-  // Lets work of `peer` use all memory mapped now and later: Note [Access carries a version]. After
-  // a failure work of `peer` must not use any, though some may be accessible; a repeated call
-  // completes the grant.
+  // Lets work of `peer` use all memory mapped now and later, as PeerAccess::allow().
   Result<void> set_peer_access(MutexLock& lock, driver::DeviceOrdinal peer)
       VPMM_REQUIRES(pool_lock) {
     return peers_.allow(lock, peer);

@@ -32,8 +32,7 @@ AddressRange front_of(const vm::ChunkTable& chunks, const Region& zombie, std::u
 
 // Note [Zombies outlive their mapping's last use]
 // Work queued before the chunks moved may still run through the old address, so the address is
-// unmapped only once its stamp is complete. After a failed unmap the zombie stays: it is never
-// assumed gone.
+// unmapped only once its stamp is complete. After a failed unmap the zombie stays.
 Result<void> Reclaimer::sweep(MutexLock& lock, std::uint64_t max_mappings) {
   VPMM_TRY(retry_orphans(lock));
   memory_.flights.wait_for_grant(lock);
@@ -68,7 +67,7 @@ Result<void> Reclaimer::sweep(MutexLock& lock, std::uint64_t max_mappings) {
   return outcome;
 }
 
-// Turns an unmapped zombie into a hole. A chunk with no other mapping ends, or is an orphan if its
+// Turns an unmapped zombie into a hole. A chunk without other mappings ends, or is an orphan if its
 // handle is held.
 void Reclaimer::bury(Region* zombie) {
   for (const vm::Mapping& mapping : memory_.chunks.inside(zombie->range))

@@ -32,15 +32,15 @@ struct Caller {
 };
 
 // Note [Own chunks]
-// Memory that others than its user may reach, or that must go back whole, has chunks without a part
-// of any other allocation: sharing it, or giving it back, then affects no other user. A hit takes
-// wholly idle chunks side by side; their sum may exceed the request by an eighth, and belongs to
-// the allocation. A plan skips idle chunks larger than the missing bytes, and cuts the last new
-// chunk to size: no excess. Freed, it is ordinary memory.
+// Memory that others than its user may reach, or that must go back whole, shares no chunk with
+// another allocation: sharing it, or giving it back, then affects no other user. A hit takes wholly
+// idle chunks side by side; their sum may exceed the request by an eighth, and belongs to the
+// allocation. A plan skips idle chunks larger than the missing bytes, and cuts the last new chunk
+// to size. Freed, it is ordinary memory.
 //
-// Idle parts of partly used chunks do not serve such a request. Some wholly idle chunks may fit
-// nowhere; they make room for new ones: beyond early growth at once (Pool::give_way), and, where
-// memory is short, as many as needed (Pool::make_room).
+// Idle parts of partly used chunks do not serve such a request. Wholly idle chunks that fit nowhere
+// make room for new ones: beyond early growth at once (Pool::give_way), and, where memory is short,
+// as many as needed (Pool::make_room).
 enum class Chunks {
   shared,  // cut anywhere
   own,     // whole chunks

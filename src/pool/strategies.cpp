@@ -34,8 +34,8 @@ Bytes whole_chunks(const vm::ChunkTable& chunks, DevicePtr begin, DevicePtr end)
 }
 
 // Note [Cut at the better end]
-// Takes the front or the back of a free range: the end that leaves more chunks whole, as only whole
-// chunks can move; the front among equals. Returns nullopt if it does not fit aligned.
+// Takes the end of a free range that leaves more chunks whole, as only these can move; the front
+// among equals. Returns nullopt if it does not fit aligned.
 std::optional<AddressRange> cut(const View& view, const Ask& ask, AddressRange free)
     VPMM_REQUIRES(pool_lock) {
   const std::optional<DevicePtr> front = region::aligned_start(free, ask.size, ask.alignment);
@@ -49,8 +49,8 @@ std::optional<AddressRange> cut(const View& view, const Ask& ask, AddressRange f
   return AddressRange{is_front ? *front : back, ask.size};
 }
 
-// Most bytes of whole chunks beyond a request: an eighth of it. Halved: fewer idle chunks serve
-// again; doubled: more is lost while the allocation lives.
+// Most bytes of whole chunks beyond a request: an eighth. Halved: fewer idle chunks serve again;
+// doubled: more is lost while the allocation lives.
 constexpr Bytes kExcessShare = 8;
 
 // Note [Own chunks]. Returns the whole chunks in a free range with the sum closest to the size, the
@@ -103,10 +103,10 @@ Region* best_with_own_chunks(const View& view, const Ask& ask) VPMM_REQUIRES(poo
 }
 
 // Note [Spare whole chunks]
-// A request that takes part of a wholly idle chunk traps the rest. Where memory is scarce, the
-// request therefore compares the few smallest ranges that are large enough, and takes the one in
-// which it uses fewest bytes of whole chunks; the smallest among equals. Elsewhere the best fit
-// alone decides: programs that repeat find the ranges of the last step.
+// A request in part of a wholly idle chunk traps the rest. Where memory is scarce, it therefore
+// compares the few smallest ranges that are large enough, and takes the one in which it uses fewest
+// bytes of whole chunks; the smallest among equals. Elsewhere the best fit alone decides: programs
+// that repeat find the ranges of the last step.
 constexpr int kRangesLookedAt = 4;
 
 Region* sparing_region(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
@@ -133,8 +133,8 @@ Region* sparing_region(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock
 }
 
 // Note [Shared pages go low]
-// Pages of small requests live long, and each pins the chunk around it. So they lie side by side at
-// the lowest addresses, away from larger requests.
+// Pages of small requests live long, and each pins its chunk. So they lie side by side at the
+// lowest addresses, away from larger requests.
 
 // Returns the smallest region that is large enough; behind waits, after a look at all.
 Region* best_region(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
@@ -201,8 +201,8 @@ struct Kept {
   bool is_front = false;  // the kept part is the allocation's front; the hole is behind it
 };
 
-// Returns the begin of the most whole chunks at the end of `stretch`, before a hole, that are less
-// than the request.
+// Begin of the most whole chunks at the end of `stretch`, before a hole, that are less than the
+// request.
 DevicePtr own_front(const View& view, const Ask& ask, AddressRange stretch)
     VPMM_REQUIRES(pool_lock) {
   DevicePtr front = stretch.end();
@@ -214,8 +214,8 @@ DevicePtr own_front(const View& view, const Ask& ask, AddressRange stretch)
   return front;
 }
 
-// Returns the end of the most whole chunks at the front of `stretch`, behind a hole, that are less
-// than the request.
+// End of the most whole chunks at the front of `stretch`, behind a hole, that are less than the
+// request.
 DevicePtr own_back(const View& view, const Ask& ask, AddressRange stretch)
     VPMM_REQUIRES(pool_lock) {
   DevicePtr back = stretch.begin;
@@ -261,7 +261,7 @@ Bytes bound_of_stretches(const View& view) VPMM_REQUIRES(pool_lock) {
 }
 
 // Keeps the largest stretch: it moves and creates least. Its hole fits the missing bytes in whole
-// pages. Of holes at both ends the one behind is filled, unless only the other has room for whole
+// pages. Of holes at both ends it fills the one behind, unless only the other has room for whole
 // new chunks.
 Kept best_kept(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
   const Bytes page = view.tuning.page_size;
@@ -362,16 +362,16 @@ Decision stitched(const View& view, const Ask& ask, const Kept& kept) VPMM_REQUI
 }  // namespace
 
 // Note [A plan]
-// The largest usable stretch beside a hole stays in place, and the rest of the allocation is mapped
-// beside it: new chunks, as far as early growth goes; else wholly idle chunks; and new chunks for
-// the missing rest. Chunks are not cut to size. The excess of the last one stays free beside the
-// allocation, with the stamp of that chunk. Own chunks have no excess (Note [Own chunks]).
+// The largest usable stretch beside a hole stays in place, and the rest is mapped beside it: new
+// chunks, as far as early growth goes; else wholly idle chunks, then new ones. Chunks are not cut
+// to size. The excess of the last one stays free beside the allocation, with that chunk's stamp.
+// Own chunks have no excess (Note [Own chunks]).
 Decision stitch(const View& view, const Ask& ask) {
   const Kept kept = ask.chunks == Chunks::one ? Kept{} : best_kept(view, ask);
   Decision decision = stitched(view, ask, kept);
   const NoPlan* const none = std::get_if<NoPlan>(&decision);
   if (none == nullptr || kept.first == nullptr) return decision;
-  // The last chunk is too large for the hole, or the kept part lies in a chunk that the rest needs.
+  // The last chunk exceeds the hole, or the kept part lies in a chunk that the rest needs.
   Decision without = stitched(view, ask, Kept{});
   const NoPlan* const neither = std::get_if<NoPlan>(&without);
   const bool lack_memory = neither != nullptr && none->reason == NoPlan::Reason::memory &&

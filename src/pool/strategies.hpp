@@ -6,8 +6,8 @@
 
 namespace vpmm::pool {
 
-// Pure: each reads the view only and calls no driver. Plans use only memory open to the caller,
-// within the bounds of the ask.
+// Pure: reads the view only, without driver calls. Plans use only memory open to the caller, within
+// the ask's bounds.
 
 // Plans a piece of a free region, or of neighbours that only their stamps divide. No driver call.
 Decision fit(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock);

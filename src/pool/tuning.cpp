@@ -10,7 +10,7 @@ namespace {
 
 // Least chunk = request / 32: bounds the driver calls of one request.
 constexpr Bytes kRequestShare = 32;
-// Least chunk on a GPU with little memory = request / 256: at most 512 chunks a request, in some 40
+// Least chunk on a GPU with little memory = request / 256: at most 512 chunks a request, some 40
 // ms.
 constexpr Bytes kLeastRequestShare = 256;
 // Largest chunk = the pool's GPU memory / 4096, so that little is trapped where all is used.
@@ -22,8 +22,8 @@ constexpr Bytes kLeastGrain = 64 * kKiB;
 constexpr Bytes kGrainShare = 32;
 
 // Note [Grain]
-// Chunks and mappings are whole pages; allocations begin and end at whole grains. Where the page
-// size is no power of two, page addresses have no alignment, so the grain is the page.
+// Chunks and mappings are whole pages; allocations are whole grains. Where the page size is no
+// power of two, page addresses have no alignment, so the grain is the page.
 Bytes grain_of(Bytes page_size) {
   return is_power_of_two(page_size) && page_size > kLeastGrain
              ? std::max(kLeastGrain, page_size / kGrainShare)
@@ -35,7 +35,7 @@ Bytes grain_of(Bytes page_size) {
 // Note [Size of a chunk]
 // Large chunks cost few calls, and trap more: the idle part of a partly used chunk. Trapped memory
 // matters where memory is scarce, and earlier chunks stay. So the pool's share of the GPU bounds
-// their size from the beginning. docs/design/chunk-policy.md has the figures.
+// their size from the beginning (docs/design/chunk-policy.md).
 Bytes Tuning::chunk_size(Bytes request, Bytes mapped, Bytes all) const {
   const auto power = [](Bytes bytes) { return std::bit_floor(std::max<Bytes>(bytes, 1)); };
   Bytes size = std::max({power(request / kRequestShare), power(mapped / chunk_share), chunk_least});

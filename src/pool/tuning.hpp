@@ -13,11 +13,9 @@ namespace vpmm::pool {
 // Note [One knob]
 // Memory buys time in two ways. A pool may grow although idle chunks could be moved (early growth,
 // a share of the most that ever lived at once), and chunks may be large: each costs a few driver
-// calls, and the idle part of a partly used chunk cannot move. docs/design/chunk-policy.md has the
-// figures.
+// calls, and the idle part of a partly used chunk cannot move (docs/design/chunk-policy.md).
 struct Tuning {
-  // Use of memory that other streams still use, behind a wait of the GPU, while new memory is to be
-  // had.
+  // Use of memory that other streams still use, behind a wait of the GPU, before growth.
   enum class Waiting {
     never,          // the pool grows instead
     before_moves,   // before anything is moved or created
@@ -49,11 +47,11 @@ struct Tuning {
 
   // Alignment of every page: the largest power of two that divides page_size.
   Bytes page_alignment() const { return page_size & (~page_size + 1); }
-  // Bytes of a new chunk: Note [Size of a chunk]. `mapped`: bytes of the pool; `all`: bytes that it
-  // has or may have.
+  // Bytes of a new chunk: Note [Size of a chunk]. `mapped`: by the pool; `all`: that it has or may
+  // have.
   Bytes chunk_size(Bytes request, Bytes mapped, Bytes all) const;
-  // Returns chunks of `chunk` bytes for at least `bytes`, cut to size only if `room` is too small.
-  // Returns nullopt if `room` is too small for pages.
+  // Chunks of `chunk` bytes for at least `bytes`, cut to size only if `room` is too small; nullopt:
+  // too small even so.
   std::optional<Vector<Bytes>> chunks_for(Bytes bytes, Bytes chunk, Bytes room) const;
 };
 

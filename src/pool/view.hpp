@@ -37,10 +37,9 @@ struct Ask {
 };
 
 // Note [Own memory first]
-// Memory pending on a stream serves that stream only, until complete; complete memory serves every
-// stream. So where several streams place memory, each uses its own first. Otherwise a stream takes
-// complete memory that fits better, which others then miss while memory lies idle that only this
-// stream can use.
+// Memory pending on a stream serves that stream only; complete memory serves every stream. So where
+// several streams place memory, each uses its own first. Otherwise it takes complete memory that
+// fits better, which others then miss while memory lies idle that only this stream can use.
 
 // Reads only.
 struct View {
@@ -60,8 +59,8 @@ struct View {
     return region != nullptr && region->state == region::RegionState::free &&
            (is_usable(*region, ask.own) || (ask.takes_waiting && is_waitable(*region, ask.own)));
   }
-  // Visits free regions that the caller may use and that may hold a chunk, in the order in which
-  // they give chunks: those without a wait first. `visit` returns false to stop.
+  // Visits free regions that the caller may use and that may hold a chunk, in order of giving:
+  // those without a wait first. `visit` returns false to stop.
   void for_each_giving(const Ask& ask, FunctionRef<bool(region::Region*)> visit) const
       VPMM_REQUIRES(pool_lock);
   // Returns the parts of free regions in `range`, which begins in `first` or behind it.

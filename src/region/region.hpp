@@ -46,8 +46,8 @@ struct Link {
 };
 
 // Node of RegionIndex. Other code changes only owner.timeline, owner.other_uses, holder,
-// has_own_chunks and asked. A region that stops being allocated loses holder and has_own_chunks. In
-// flight it keeps stamp and age of the region it was cut from.
+// has_own_chunks and asked. Once not allocated it has no holder or own chunks. In flight it keeps
+// stamp and age of its origin.
 //
 // With very many regions every line of a node is a cache miss, so fields used together stand
 // together: first those that an operation on a neighbour reads.

@@ -35,9 +35,9 @@ struct Fit {
   Region* region = nullptr;  // null: not found
 };
 
-// One heap per number of pages up to a limit, and one bit per heap with entries: adding, removing
-// and finding cost the same for any number of regions, but for the depth of one heap. The few
-// regions above the limit stand in a tree.
+// One heap per number of pages up to a limit, and one bit per non-empty heap: adding, removing and
+// finding cost the same for any number of regions, but for the depth of one heap. The few larger
+// regions stand in a tree.
 class SizeIndex {
  public:
   explicit SizeIndex(const PageUnit& unit) : unit_(unit) {}

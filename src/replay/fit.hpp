@@ -17,10 +17,9 @@ using ReplayAt = std::function<Result<ReplayResult>(Bytes capacity)>;
 // `roomy`: result of the same replay on a GPU of capacity `largest`. nullopt: an allocation was
 // refused even there.
 //
-// Bisects to a thousandth of roomy.peak_rounded_bytes or a page, whichever is more: a GPU below
-// peak_live_bytes does not fit, the result does, and one smaller by that much does not. An
-// allocator's choices depend on free memory, so a size in between, or even beyond, may be an
-// exception.
+// Bisects to a thousandth of roomy.peak_rounded_bytes or a page, whichever is more: the result
+// fits, one smaller by that much does not, nor does a GPU below peak_live_bytes. An allocator's
+// choices depend on free memory, so a size in between, or even beyond, may be an exception.
 Result<std::optional<Fit>> find_fit(const ReplayResult& roomy, Bytes largest,
                                     const ReplayAt& replay_at);
 

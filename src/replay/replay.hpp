@@ -75,8 +75,8 @@ struct ReplayResult {
 
 // Replays the trace. Small writes on its stream use each allocation right after it is made and
 // right before it is freed; contents are checked in between (use_checker.hpp). An allocation that
-// had failed in the program is freed at once if it succeeds. Memory live at the end of the trace is
-// checked and freed, too. Error: the replay itself could not go on; a refused allocation is none.
+// had failed in the program is freed at once. Memory live at the end is checked and freed, too.
+// Error: the replay could not go on; a refused allocation is none.
 Result<ReplayResult> replay(const observe::Trace& trace, Machine& machine,
                             const AllocatorRecipe& recipe, const ReplayOptions& options);
 

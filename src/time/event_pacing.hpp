@@ -9,8 +9,8 @@
 namespace vpmm::time {
 
 // A request that missed wants events for frees of other streams. So after a miss each stream
-// records at most kEventsPerMiss events: one per kBytesPerEvent, and all streams together one per
-// kIntervalNs. A program in a steady state misses seldom and pays for none.
+// records at most kEventsPerMiss: one per kBytesPerEvent, and all streams together one per
+// kIntervalNs. A steady state misses seldom and pays for none.
 //
 // `misses`: requests of all streams that found no memory so far. Used under the lock of the
 // stream's cache.

@@ -249,8 +249,8 @@ Result<void> Timelines::poll_timeline(Timeline& timeline, Vector<StampPart>& don
   return {};
 }
 
-// Events of one kind finish in the order of their records in each context; those on the legacy
-// stream may overtake the others.
+// Events of one kind finish in record order in each context; those on the legacy stream may
+// overtake others.
 Result<void> Timelines::poll_context_closings(Vector<StampPart>& done) {
   Vector<std::pair<driver::ContextId, Everything>> unfinished;
   for (auto closing = context_closings_.begin(); closing != context_closings_.end();) {

@@ -29,13 +29,12 @@ struct ClosingRule {
 // Note [Sequence numbers of a cache]
 // Frees that a stream keeps for its own next requests happen without the pool's lock. They share a
 // number laid out beforehand, the last given + 1. Code about to record an event, or to wait for
-// everything, first counts that number as given and lays out the next: a free that still reads the
-// old number was called before the event is recorded, so the event covers it; a free that reads the
-// new one waits for the next event.
+// everything, first counts that number as given and lays out the next: a free with the old number
+// was called before the event is recorded, so the event covers it; a free with the new one waits
+// for the next event.
 //
-// Invariant: a number carried by a free counts as given, or is laid out and marked as used. So a
-// free reads the number before it marks it: the mark of a free with an old number may come late,
-// and then costs a needless event.
+// Invariant: a free's number counts as given, or is laid out and marked as used. So a free reads
+// the number before it marks it: a late mark, after an old number, only costs a needless event.
 class NextNumber {
  public:
   // Returns the number for a free now. Under the lock of the cache that gets the memory.
@@ -105,10 +104,9 @@ struct KnownContext {
 
 // Note [Everybody is in every known context]
 // Memory without named users may be in use in the primary context and in others: those of streams
-// that have called, and those of devices that were given access. An event covers the streams of one
-// context only. So such memory is proven by a set of events, one in each of these contexts, and
-// complete when all are done. The death of a context takes its event out of the sets, as its work
-// is over, too.
+// that have called, and of devices that were given access. An event covers the streams of one
+// context only. So a set of events, one in each of these contexts, proves such memory, once all are
+// done. A dead context takes its event out of the sets, as its work is over, too.
 
 // No method waits for the GPU.
 class Timelines {
@@ -154,9 +152,9 @@ class Timelines {
   bool is_due(const Timeline& timeline) const VPMM_REQUIRES(pool_lock);
   // Closes all numbers so far by an event on `stream`, the timeline's own. Requires: not capturing.
   Result<void> close(Timeline& timeline, driver::StreamHandle stream) VPMM_REQUIRES(pool_lock);
-  // Closes every timeline by one context-wide event in each known context (or, for `legacy_stream`,
-  // any-stream alone by one on each legacy stream). Requires: no stream of these contexts is
-  // capturing. Returns false if there was nothing to close.
+  // Closes every timeline by one context-wide event in each known context (`legacy_stream`:
+  // any-stream alone, by one on each legacy stream). Requires: no stream of these contexts is
+  // capturing. Returns false if all were closed.
   enum class Everything { context_event, legacy_stream };
   Result<bool> close_all(Everything how) VPMM_REQUIRES(pool_lock);
   bool can_close_all() const { return driver_.has(driver::Call::ctx_record_event); }
@@ -178,7 +176,7 @@ class Timelines {
   Result<void> queue_wait(driver::StreamHandle stream, const StampPart& part)
       VPMM_REQUIRES(pool_lock);
   // Event that will prove `part`, or the next of a set that will; shared, for a synchronisation
-  // without the lock. Null: no event will.
+  // without the lock. Null if none will.
   std::shared_ptr<Event> proof_of(const StampPart& part) const VPMM_REQUIRES(pool_lock);
 
   // Returns each timeline in turn, one a call. Null if there is none.

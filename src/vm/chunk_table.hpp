@@ -37,10 +37,9 @@ struct Mapping {
 // Pure bookkeeping.
 //
 // Note [Trapped memory]
-// An allocation may begin and end anywhere in a chunk, so a chunk may be used in part. The idle
-// part of such a chunk serves requests that fit there, but cannot move: it is trapped. Only the
-// chunks at the two ends of an allocation can be used in part, so an allocation or a free looks at
-// these two alone.
+// An allocation may begin and end anywhere in a chunk, so a chunk may be used in part. Its idle
+// part serves requests that fit there, but cannot move: it is trapped. Only the chunks at the two
+// ends of an allocation can be used in part, so an allocation or a free looks at these alone.
 //
 // Invariants: chunk_bytes() = sum of chunk sizes; mapping_count() = sum of their mappings;
 // trapped_bytes() = sum of size - partly_used over chunks with partly_used > 0.

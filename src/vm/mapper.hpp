@@ -25,8 +25,8 @@ struct MapOutcome {
   std::uint64_t access_version = 0;  // on success: of the list of devices with access
 };
 
-// Called without the pool's locks; a leaf mutex lets one thread map at a time, because concurrent
-// mapping calls slow each other down inside the driver.
+// Called without the pool's locks; a leaf mutex lets one thread map at a time, as concurrent
+// mapping calls slow each other down in the driver.
 class Mapper {
  public:
   Mapper(driver::Driver& driver, const driver::ChunkProperties& properties);
@@ -47,8 +47,7 @@ class Mapper {
   Result<void> unmap(AddressRange range);
 
   // Devices with access to later mappings: the chunks' own first, then peers. The version counts
-  // additions, so memory mapped under the current version is accessible to every device of the
-  // list.
+  // additions: memory mapped under the current version is accessible to the whole list.
   void add_device(driver::DeviceOrdinal device);
   void remove_device(driver::DeviceOrdinal device);
   std::uint64_t access_version() const { return access_version_.load(); }

@@ -63,7 +63,7 @@ constexpr MappingCosts kIdleCosts{
 
 // Added in a process that computes meanwhile, for any size: means of ten training runs on H100s of
 // 80 GB, driver 580 (mixtures of experts, a U-Net, an encoder: bench/torch), less kIdleCosts for
-// chunks of their sizes. A call that sets access or unmaps counts once per mapping.
+// their chunks. A call that sets access or unmaps counts once per mapping.
 constexpr MappingCosts kBusyCosts{
     .create = kIdleCosts.create.plus(13'000),  // 15 to 30 us, 22 in the mean; less 9
     .map = kIdleCosts.map.plus(8'000),         // 7 to 11, 9 in the mean; less 1

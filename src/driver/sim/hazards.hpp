@@ -1,9 +1,8 @@
 // driver/sim: finds unordered accesses to device memory, and uses of memory without ownership.
 //
-// Operations are shown in the order in which they are queued. Edges of order lead only from an
-// earlier queued operation to a later one, so a check of each new access against earlier ones in
-// the shadow finds every unordered pair, in any order of running. Single-threaded: the machine's
-// lock is held.
+// Operations are shown in queueing order. Edges of order lead only to operations queued later, so a
+// check of each new access against earlier ones in the shadow finds every unordered pair, in any
+// order of running. Single-threaded: the machine's lock is held.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +32,9 @@ constexpr NameId kDeallocateName{1};
 
 class HazardChecker {
  public:
-  // `host`: operations that the host knows to be complete; their records order before all later
-  // operations, and may be forgotten. That bounds the memory: at most `max_records` segments and
-  // reads are kept; more pending ones are forgotten and counted.
+  // `host`: operations known to the host as complete; their records order before all later
+  // operations, and may be forgotten. At most `max_records` segments and reads are kept; more
+  // pending ones are forgotten and counted.
   HazardChecker(std::uint64_t max_records, const VectorClock& host);
 
   void add(Shadow& shadow);

@@ -1,9 +1,9 @@
 // driver/sim: physical chunks, reservations and mappings, with real bytes behind them.
 //
-// Each device is one sparse memory file; a chunk is an offset range in it that no other chunk ever
-// gets again, so fresh chunks read as zero and host memory is returned when a chunk dies. Mapping a
-// chunk maps the file at the simulated address: two mappings of one chunk really are the same
-// bytes. Single-threaded: the machine's lock is held.
+// Each device is one sparse memory file; a chunk is an offset range in it, never reused, so fresh
+// chunks read as zero and host memory returns when a chunk dies. Mapping a chunk maps the file at
+// the simulated address: two mappings of one chunk are the same bytes. Single-threaded: the
+// machine's lock is held.
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,12 @@
 // driver/sim: handles and descriptors through which one process maps simulated device memory of
 // another.
 //
-// A legacy handle names the exporting process, its memory file and a notice in that file. The
-// notice locates the memory, for as long as the memory is allocated. An importer reaches the file
-// through /proc, so that only the handle has to be sent, and the exporter need not take part. The
-// descriptor of a chunk is a further opening of the memory file, positioned at the chunk's offset.
-// A notice has the chunk's size. Notice and bytes stay: an importer may come long after the
-// exporter's end. Single-threaded: the machine's lock is held.
+// A legacy handle names the exporting process, its memory file and a notice in that file, which
+// locates the memory while it is allocated. An importer reaches the file through /proc: only the
+// handle is sent, and the exporter need not take part. A chunk's descriptor is a further opening of
+// the memory file, positioned at the chunk's offset. A notice has the chunk's size. Notice and
+// bytes stay: an importer may come long after the exporter's end. Single-threaded: the machine's
+// lock is held.
 #pragma once
 
 #include <array>

@@ -1,8 +1,8 @@
 // driver/sim: streams as queues of operations, their schedule, and their order.
 //
-// Two orders live here. The *schedule* decides when a queued operation runs. The *clocks* hold the
-// operations ordered before an operation; they follow from the calls alone, never from the order of
-// running. Single-threaded: the machine's lock is held.
+// The *schedule* decides when a queued operation runs. The *clocks* hold the operations ordered
+// before one; they follow from the calls alone, never from the order of running. Single-threaded:
+// the machine's lock is held.
 #pragma once
 
 #include <cstdint>
