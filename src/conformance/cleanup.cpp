@@ -50,7 +50,6 @@ class FreeCounter {
   Spy spy_;
 };
 
-// A manager with counted frees.
 struct Watched {
   explicit Watched(const Subject& subject)
       : counter(FreeCounter::of(subject.driver)),

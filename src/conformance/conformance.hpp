@@ -8,7 +8,6 @@
 
 namespace vpmm::conformance {
 
-// Subject of a check.
 struct Subject {
   const vpmm_emm_plugin* plugin;
   emm::Driver driver;
@@ -28,7 +27,7 @@ struct Check {
 };
 
 enum class Verdict { passed, failed, skipped };
-const char* to_string(Verdict verdict);  // "passed" and so on
+const char* to_string(Verdict verdict);
 
 struct Finding {
   const char* check;

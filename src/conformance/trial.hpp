@@ -58,7 +58,6 @@ std::size_t device_bytes(const Subject& subject);  // total of the device
 // Allocates `bytes` bytes and checks the rules of device memory.
 emm::MemoryPointer allocate(const emm::Context& context, std::size_t bytes);
 void require_device_memory(const emm::MemoryPointer& memory, std::size_t bytes);
-// Requires that no two share a byte.
 void require_apart(std::span<const emm::MemoryPointer> blocks);
 // Allocates, writes, verifies and drops: that a manager works at all.
 void require_works(const Subject& subject, const emm::Context& context, std::string_view when);

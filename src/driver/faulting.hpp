@@ -37,7 +37,7 @@ class FaultingDriver final : public ForwardingDriver {
   void clear_plan() VPMM_EXCLUDES(mutex_);              // ends all faults; counts stay readable
   std::uint64_t counted() const
       VPMM_EXCLUDES(mutex_);  // calls that matched the plan, failed ones included
-  std::uint64_t fired() const VPMM_EXCLUDES(mutex_);  // calls that were made to fail
+  std::uint64_t fired() const VPMM_EXCLUDES(mutex_);
 
  private:
   std::optional<CuResult> before(Call call) override VPMM_EXCLUDES(mutex_);
@@ -45,7 +45,7 @@ class FaultingDriver final : public ForwardingDriver {
 
   mutable Mutex mutex_;
   std::optional<FaultPlan> plan_ VPMM_GUARDED_BY(mutex_);
-  std::optional<CuResult> broken_by_ VPMM_GUARDED_BY(mutex_);  // the sticky result that was given
+  std::optional<CuResult> broken_by_ VPMM_GUARDED_BY(mutex_);
   std::uint64_t counted_ VPMM_GUARDED_BY(mutex_) = 0;
   std::uint64_t fired_ VPMM_GUARDED_BY(mutex_) = 0;
 };

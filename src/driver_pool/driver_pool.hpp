@@ -15,7 +15,6 @@
 
 namespace vpmm::driver_pool {
 
-// One live allocation.
 struct Block {
   DevicePtr begin{};
   Bytes requested = 0;
@@ -37,7 +36,6 @@ class DriverPool {
   // Frees behind the work on `stream`.
   Result<void> deallocate_on(MutexLock& lock, Block* block, driver::StreamHandle stream)
       VPMM_REQUIRES(pool_lock);
-  // Frees once `stamp` is complete.
   Result<void> deallocate_after(MutexLock& lock, Block* block, const time::Stamp& stamp)
       VPMM_REQUIRES(pool_lock);
   void record_use(Block* block, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
@@ -48,7 +46,7 @@ class DriverPool {
   Result<Bytes> trim(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   // Forgets all blocks: the context has died, and every address with it.
   void forget() VPMM_REQUIRES(pool_lock);
-  // Frees everything. Requires: the GPU is idle.
+  // Requires: the GPU is idle.
   void release_everything() VPMM_REQUIRES(pool_lock);
 
   Bytes reserved_bytes() VPMM_REQUIRES(pool_lock);  // bytes held by the driver's pool

@@ -138,7 +138,6 @@ vpmm_status mem_get_info(const vpmm_emm_driver* table, uint64_t* free_bytes,
   });
 }
 
-// For calls that allocate device memory.
 template <typename Allocate>
 vpmm_status allocate(const vpmm_emm_driver* table, Call which, void** ptr,
                      Allocate&& allocate_it) noexcept {

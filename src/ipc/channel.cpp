@@ -46,7 +46,6 @@ bool wait_for(int file, short events, Deadline deadline) {
   }
 }
 
-// Room for the descriptors of a message.
 union Control {
   cmsghdr align;
   char bytes[CMSG_SPACE(sizeof(int) * kMostInFlight)];

@@ -28,9 +28,9 @@ struct Lease {
 struct Client {
   using LeaseKey = std::pair<std::uint64_t, std::uint64_t>;  // numbers of connection and opening
 
-  pid_t number = 0;               // of the process; 0: not visible from here
-  Descriptor process;             // readable once the process has ended; empty: cannot be watched
-  std::uint64_t connections = 0;  // open ones
+  pid_t number = 0;    // of the process; 0: not visible from here
+  Descriptor process;  // readable once the process has ended; empty: cannot be watched
+  std::uint64_t connections = 0;
   std::map<LeaseKey, Lease> leases;
   std::multimap<LeaseKey, Lease> over;  // leases to give back; their nodes come from `leases`
   Deadline grace{};                     // of an unwatched process that has hung up
@@ -62,7 +62,7 @@ struct Connection {
       unsent;            // not sent yet; no message is read meanwhile, so there is one at most
   Deadline give_up{};    // on `unsent`
   Deadline try_again{};  // to send `unsent` or a batch
-  Deadline since{};      // time of admission
+  Deadline since{};
   bool is_deaf = false;  // reads no more; its earlier messages still count
 
   bool has_leases() const;

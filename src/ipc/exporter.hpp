@@ -29,7 +29,6 @@ class Exporter {
   Result<IpcHandle> share(context::Context& context, AddressRange range) VPMM_EXCLUDES(mutex_);
   // Ends one share() of this token. invalid_argument: there is none.
   Result<void> end(const Token& token) VPMM_EXCLUDES(mutex_);
-  // Tells if this process made the token.
   bool is_ours(const Token& token);
   // Stops handing out memory of `context`, before its end; waits for an export in progress. Memory
   // stays valid where it is open.

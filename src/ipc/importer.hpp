@@ -68,7 +68,6 @@ class Importer {
     Closing closing;  // on the link
     Wait late;        // not empty: a close is due that failed before
   };
-  // Token and offset.
   using What = std::pair<TokenBytes, Bytes>;
   using Imports = std::map<Key, Import>;
   using Addresses = std::map<DevicePtr, Key>;
@@ -100,7 +99,7 @@ class Importer {
   Imports imports_ VPMM_GUARDED_BY(mutex_);
   Addresses by_address_ VPMM_GUARDED_BY(mutex_);
   std::uint64_t last_use_ VPMM_GUARDED_BY(mutex_) = 0;
-  std::set<What> opening_ VPMM_GUARDED_BY(mutex_);  // openings in progress
+  std::set<What> opening_ VPMM_GUARDED_BY(mutex_);
   std::condition_variable_any opened_;
   std::vector<std::shared_ptr<Link>> links_
       VPMM_GUARDED_BY(mutex_);  // broken ones as long as memory is open through them

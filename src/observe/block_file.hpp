@@ -34,7 +34,6 @@ class BlockFile {
   // unchanged.
   bool replace(const BlockFile& old) noexcept;
   void remove() noexcept;
-  // Ends all writing.
   void close() noexcept;
 
   bool is_broken() const { return is_broken_; }

@@ -67,7 +67,6 @@ class EventQueue {
   // Admits no more events, except for places claimed already.
   void close() noexcept;
   bool is_open() const { return is_open_.load(std::memory_order_acquire); }
-  // Tells if claim() would wait for the writer.
   bool would_wait() const noexcept {
     return is_open() && !has_room() && !is_behind_.load(std::memory_order_relaxed);
   }

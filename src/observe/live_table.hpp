@@ -55,7 +55,7 @@ class LiveTable {
   const std::uint32_t sample_;
   std::uint64_t asked_ = 0;
   std::unordered_map<std::uint64_t, RecordedEvent> live_;
-  Bytes bytes_ = 0;  //  sum of live_
+  Bytes bytes_ = 0;  // = sum of live_
   Bytes peak_bytes_ = 0;
 };
 

@@ -14,7 +14,6 @@
 namespace vpmm::observe {
 namespace {
 
-// Defined numbers.
 class Tables {
  public:
   // Returns the fault as text; empty: no fault.

@@ -25,7 +25,6 @@ struct LiveAllocation {
   std::uint32_t tag = 0;
 };
 
-// Header of a recording.
 struct RecordingHeader {
   std::uint32_t device = 0;
   std::string device_name;

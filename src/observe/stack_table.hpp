@@ -12,7 +12,6 @@
 
 namespace vpmm::observe {
 
-// Place of a frame, as text.
 struct FrameText {
   std::string file;  // of a native frame: its library
   std::uint64_t line = 0;

@@ -22,7 +22,6 @@ constexpr std::size_t kLongestLine = 256;  // five numbers and their commas need
 constexpr std::size_t kReadBytes = std::size_t{64} * 1024;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-// Position in the file; makes errors.
 struct Position {
   std::string path;
   std::uint64_t line = 0;

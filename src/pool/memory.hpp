@@ -57,7 +57,7 @@ struct Memory {
   Flights flights VPMM_GUARDED_BY(pool_lock);
   Quarantine quarantine VPMM_GUARDED_BY(pool_lock);
   Vector<AddressRange> reservations VPMM_GUARDED_BY(pool_lock);
-  MappingObserver* mapping_observer VPMM_GUARDED_BY(pool_lock) = nullptr;  // null: no observer
+  MappingObserver* mapping_observer VPMM_GUARDED_BY(pool_lock) = nullptr;
   Bytes other_bytes VPMM_GUARDED_BY(pool_lock) = 0;   // mapped elsewhere on the same account
   Bytes coming_bytes VPMM_GUARDED_BY(pool_lock) = 0;  // to be created by flights
   alignas(kCacheLine) observe::Statistics counters

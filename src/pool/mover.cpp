@@ -32,7 +32,6 @@ std::string text_of(const Plan& plan, Bytes page_size) noexcept {
 
 }  // namespace
 
-// One chunk of the mapped part.
 struct Mover::Piece {
   vm::Placement placement;
   vm::Chunk* chunk = nullptr;  // null: to be created
@@ -43,10 +42,10 @@ struct Mover::Piece {
 
 struct Mover::Flight {
   const Plan* plan = nullptr;
-  Vector<Region*> kept;     // by address, not joined: each keeps its stamp
-  Vector<Region*> sources;  // one per move
-  Region* span = nullptr;   // region of plan->mapped
-  Vector<Piece> pieces;     // tile `span`
+  Vector<Region*> kept;  // by address, not joined: each keeps its stamp
+  Vector<Region*> sources;
+  Region* span = nullptr;  // region of plan->mapped
+  Vector<Piece> pieces;    // tile `span`
   Vector<vm::Placement>
       placements;     // of `pieces`, reserved in full: no allocation during the flight
   time::Stamp stamp;  // of the piece with the excess
@@ -213,7 +212,6 @@ void Mover::bury_stuck(Flight& flight) {
   memory_.index.attach_hole(rest);
 }
 
-// Puts all regions back.
 void Mover::undo(Flight& flight) {
   if (!flight.kept.empty()) memory_.chunks.end_use(flight.kept_range());
   for (const Vector<Region*>* taken : {&flight.sources, &flight.kept})

@@ -17,7 +17,7 @@ namespace vpmm::pool {
 struct Part {
   region::Region* from = nullptr;
   AddressRange range;
-  time::Stamp stamp;  // of `from`
+  time::Stamp stamp;
 };
 
 // Idle chunks that leave their old address, which becomes a zombie with their stamp.
@@ -33,7 +33,7 @@ struct Plan {
   Bytes request = 0;  // 0: without a request, all of it becomes free
   Vector<Part> kept;  // neighbours, by address; their use requires `waits`
   region::Region* hole = nullptr;
-  AddressRange mapped;  // part of the hole; empty: a hit
+  AddressRange mapped;
   DevicePtr allocation{};
   Vector<time::StampPart> waits;
   Vector<Move> moves;
@@ -53,7 +53,6 @@ struct Plan {
   std::uint64_t driver_us() const;
 };
 
-// Reason of a missing plan.
 struct NoPlan {
   enum class Reason { memory, address_space } reason = Reason::memory;
   Bytes missing = 0;

@@ -28,7 +28,6 @@
 
 namespace vpmm::pool {
 
-// Measures that an attempt may take.
 enum class Effort {
   by_policy,     // as Tuning prefers
   move_first,    // every idle chunk before a new one, without delay
@@ -89,13 +88,11 @@ class Pool {
   // Same behind waits of the caller's stream, where `effort` allows them.
   Result<std::optional<Placed>> find_waiting(const PageRequest& request, const Caller& caller,
                                              Effort effort) VPMM_REQUIRES(pool_lock);
-  // Tells if find() would succeed.
   bool can_find(const PageRequest& request, const Caller& caller) const VPMM_REQUIRES(pool_lock);
   // Maps memory for a request that find() could not serve: moves idle chunks or creates new ones.
   // `began_ns`: time at which the request started.
   Result<Answer> map(MutexLock& lock, const PageRequest& request, const Caller& caller,
                      Effort effort, std::uint64_t began_ns) VPMM_REQUIRES(pool_lock);
-  // Tells if early growth has room for `size`.
   bool may_grow_early(Bytes size) const VPMM_REQUIRES(pool_lock);
   // Tells if map() would probably create memory beyond the record of mapped bytes.
   bool would_set_record(const PageRequest& request, const Caller& caller) const
@@ -146,9 +143,7 @@ class Pool {
   void set_capacity(std::optional<Bytes> capacity) VPMM_REQUIRES(pool_lock) {
     room_.set_capacity(capacity);
   }
-  void set_other_bytes(Bytes bytes) VPMM_REQUIRES(pool_lock) {
-    memory_.other_bytes = bytes;
-  }  // mapped elsewhere on the same account
+  void set_other_bytes(Bytes bytes) VPMM_REQUIRES(pool_lock) { memory_.other_bytes = bytes; }
   // Null: no observer. The observer must outlive the pool, or be removed.
   void set_mapping_observer(MappingObserver* observer) VPMM_REQUIRES(pool_lock) {
     memory_.mapping_observer = observer;
@@ -202,7 +197,7 @@ class Pool {
     return memory_.index.picture(unit == 0 ? page_size() : unit);
   }
 
-  // Releases all memory. Requires: the GPU is idle.
+  // Requires: the GPU is idle.
   void release_everything() VPMM_REQUIRES(pool_lock) { reclaimer_.release_everything(); }
 
  private:
@@ -211,7 +206,6 @@ class Pool {
   Bytes early_growth(Bytes peak) const VPMM_REQUIRES(pool_lock);
   // Bytes up to which early growth may fill this GPU. A pool that holds as much spares memory.
   Bytes most_early() const VPMM_REQUIRES(pool_lock);
-  // Plans without mapping.
   Decision hit(const Ask& ask) const VPMM_REQUIRES(pool_lock);
   bool takes_waiting(const Caller& caller, Effort effort) const VPMM_REQUIRES(pool_lock);
   Decision decide(const Ask& ask, const Caller& caller, Effort effort) const
@@ -247,7 +241,7 @@ class Pool {
   GpuRoom room_;
   Bytes peak_live_ = 0;  // most bytes alive at once, in whole grains
   Bytes cached_bytes_ = 0;
-  std::uint64_t returned_ = 0;  // frees and completions so far
+  std::uint64_t returned_ = 0;
   bool is_cleanup_held_ = false;
   // Note [Own memory first]: last placing timeline, and the count of allocations at its last
   // change.

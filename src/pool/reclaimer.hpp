@@ -13,7 +13,6 @@ class Reclaimer {
  public:
   explicit Reclaimer(Memory& memory) : memory_(memory) {}
 
-  // Unmaps complete zombies, at most `max_mappings` mappings.
   Result<void> sweep(MutexLock& lock, std::uint64_t max_mappings) VPMM_REQUIRES(pool_lock);
   // Gives complete idle chunks back, the oldest first, until held bytes <= bytes_to_keep. Returns
   // the bytes given back.

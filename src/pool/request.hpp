@@ -17,7 +17,6 @@ enum class Standing {
   blocked,    // legacy stream while a blocking stream captures, or an invalidated capture: likewise
 };
 
-// Origin of a request.
 struct Caller {
   std::optional<driver::StreamHandle> stream;  // nullopt: any-stream
   time::Timeline* timeline = nullptr;          // of `stream`; null: any-stream

@@ -25,7 +25,6 @@ Plan plan_of(const Ask& ask, Vector<Part> kept) {
 
 // --- hits
 
-// Bytes of whole chunks in a mapped range.
 Bytes whole_chunks(const vm::ChunkTable& chunks, DevicePtr begin, DevicePtr end)
     VPMM_REQUIRES(pool_lock) {
   if (end <= begin) return 0;

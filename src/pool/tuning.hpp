@@ -21,13 +21,11 @@ struct Tuning {
     before_moves,   // before anything is moved or created
     before_growth,  // when complete memory does not suffice, and before anything is created
   };
-  // Order in which free ranges give idle chunks.
   enum class Order {
     smallest_first,  // large ranges stay whole, for requests of their size
     oldest_first,    // as the specification has it
   };
 
-  // Choice of a free range for a request.
   enum class Choice {
     by_use,    // Notes [Own memory first] and [Shared pages go low]
     smallest,  // whichever stream may use it, as the specification has it
@@ -42,7 +40,7 @@ struct Tuning {
   Waiting waiting = Waiting::never;
   Order order = Order::smallest_first;
   Choice choice = Choice::by_use;
-  bool delays_growth = false;  // GrowDelay
+  bool delays_growth = false;
   const char* name = "";
 
   // Alignment of every page: the largest power of two that divides page_size.

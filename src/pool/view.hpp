@@ -25,9 +25,9 @@ struct Ask {
   bool own_first = false;      // Note [Own memory first]
   Bytes growth_room = 0;       // most new memory
   Bytes early_growth = 0;      // new memory although idle chunks could be moved
-  Bytes chunk = 0;             // size of a new chunk
-  bool goes_low = false;       // Note [Shared pages go low]
-  bool spares_chunks = false;  // Note [Spare whole chunks]
+  Bytes chunk = 0;
+  bool goes_low = false;           // Note [Shared pages go low]
+  bool spares_chunks = false;      // Note [Spare whole chunks]
   Chunks chunks = Chunks::shared;  // Note [Own chunks]
 
   bool has_own_chunks() const { return chunks != Chunks::shared; }

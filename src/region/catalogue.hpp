@@ -104,7 +104,6 @@ class Catalogue {
   // nullopt to stop.
   void visit_junctions(FunctionRef<std::optional<DevicePtr>(Region* behind)> visit) const;
   std::uint64_t junctions() const { return junctions_; }
-  // Free regions with their only part on `timeline`.
   const SizeIndex& single_on(time::TimelineId timeline) const;
 
   Bytes bytes(RegionState state) const { return sums_[static_cast<std::size_t>(state)].bytes; }
@@ -156,7 +155,7 @@ class Catalogue {
   SizeIndex no_sizes_;  // always empty: for a timeline without a file
   OrderedList<AgeLinks> free_by_age_;
   OrderedList<AgeLinks> zombies_;
-  Set<Reservation*, ByAddress> joined_;  // reservations with a junction
+  Set<Reservation*, ByAddress> joined_;
   // Files without pending regions stay, so that an allocate and free loop does not make one each
   // time; they are dropped when the table has doubled since, so that files of past streams do not
   // pile up.

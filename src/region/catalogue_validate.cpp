@@ -47,7 +47,6 @@ bool holds(const OrderedList<AgeLinks>& list, const Regions& regions, RegionStat
                  regions, [](const Region& region) { return region.age; }, is_listed);
 }
 
-// Expected content of one timeline's file.
 struct Expected {
   Ranking by_sequence;
   Regions singles;

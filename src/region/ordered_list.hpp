@@ -79,7 +79,6 @@ class OrderedList {
       if (!visit(*straggler)) return;
   }
 
-  // Checks links and order.
   bool is_sound() const {
     const Region* before = nullptr;
     for (const Region* region = first_; region != nullptr; region = Links::of(*region).next) {

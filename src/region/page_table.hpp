@@ -153,8 +153,8 @@ class PageTable {
   std::unique_ptr<Region*[], Free>
       entries_;  // region that begins at a page, if allocated or behind a junction
   Group* groups_;
-  PageSet with_owners_;     // groups with owners
-  PageSet with_junctions_;  // groups with junctions
+  PageSet with_owners_;
+  PageSet with_junctions_;
 };
 
 }  // namespace vpmm::region

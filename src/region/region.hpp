@@ -26,7 +26,6 @@ constexpr bool has_stamp(RegionState state) {
   return state == RegionState::free || state == RegionState::zombie;
 }
 
-// Owner of an allocation.
 struct Owner {
   Bytes requested = 0;  // bytes the user asked for; the region is this rounded up
   std::optional<time::TimelineId> timeline;  // of the allocating stream; nullopt: any-stream
@@ -35,10 +34,9 @@ struct Owner {
 };
 
 struct Region;
-struct Reservation;   // defined for RegionIndex only
-struct TimelineFile;  // likewise
+struct Reservation;  // defined for RegionIndex only
+struct TimelineFile;
 
-// A region's place in an ordered list.
 struct Link {
   Region* previous = nullptr;
   Region* next = nullptr;

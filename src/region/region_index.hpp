@@ -44,7 +44,7 @@ class RegionIndex {
   RegionIndex& operator=(const RegionIndex&) = delete;
 
   // --- address space ---
-  void add_reservation(AddressRange range);  // becomes one hole
+  void add_reservation(AddressRange range);
   // Forgets a reservation that is one hole, or one complete free region, from end to end.
   void remove_reservation(AddressRange range);
   // Smallest hole in which `size` bytes at `alignment` fit; lowest address among equals. Null if
@@ -88,7 +88,6 @@ class RegionIndex {
   void for_each_free_by_age(FunctionRef<bool(Region*)> visit) const;
   // Visits zombies in the order they became zombies. `visit` returns false to stop.
   void for_each_zombie(FunctionRef<bool(Region*)> visit) const;
-  // Visits every region by address, over all reservations.
   void for_each(FunctionRef<void(const Region&)> visit) const;
 
   // --- changing ---

@@ -14,7 +14,7 @@ struct Reservation {
       : range(reserved), first(hole), table(pages) {}
 
   AddressRange range;
-  Region* first = nullptr;  // head of the list of regions, by address
+  Region* first = nullptr;
   PageTable table;
 };
 

@@ -145,8 +145,8 @@ class SizeIndex {
   std::uint64_t count_ = 0;
   std::uint64_t occupied_blocks_ = 0;                  // bit n: occupied_[n] != 0
   std::array<std::uint64_t, kHeaps / 64> occupied_{};  // bit n: the heap of n pages is not empty
-  std::array<std::unique_ptr<Block>, kHeaps / 64> blocks_;  // made when first needed
-  Tree large_;                                              // regions of kHeaps pages and more
+  std::array<std::unique_ptr<Block>, kHeaps / 64> blocks_;
+  Tree large_;             // regions of kHeaps pages and more
   Tree::node_type spare_;  // of large_: the rest of a cut large region is mostly large, too
 };
 

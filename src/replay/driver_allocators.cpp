@@ -60,7 +60,7 @@ class PlainAllocator final : public TraceAllocator {
   driver::Driver& driver_;
   const Bytes free_at_start_;
   std::unordered_map<DevicePtr, Bytes> live_;
-  Bytes live_bytes_ = 0;  //  sum of live_
+  Bytes live_bytes_ = 0;  // = sum of live_
   Bytes asked_at_ = 0;    // largest live_bytes_ at a query
   Bytes peak_bytes_ = 0;
 };
@@ -73,7 +73,7 @@ class StreamOrderedAllocator final : public TraceAllocator {
   // Requires: every allocation was given back; the driver keeps the pool until the last free has
   // happened.
   ~StreamOrderedAllocator() override {
-    driver_.ctx_synchronize();  // failures as in PlainAllocator
+    driver_.ctx_synchronize();
     driver_.mem_pool_destroy(pool_);
   }
 

@@ -34,8 +34,8 @@ class LiveMemory {
 
  private:
   const Bytes page_size_;
-  Bytes now_ = 0;          //  sum of live bytes
-  Bytes rounded_now_ = 0;  //  sum of page_rounded() of live allocations
+  Bytes now_ = 0;          // = sum of live bytes
+  Bytes rounded_now_ = 0;  // = sum of page_rounded() of live allocations
   Bytes peak_ = 0;
   Bytes rounded_peak_ = 0;
 };

@@ -21,7 +21,6 @@ class Machine {
   Machine& operator=(const Machine&) = delete;
 
   virtual driver::Driver& driver() = 0;
-  // Starts the program's time.
   virtual void start() = 0;
   // Passes time until the program's next call: `program_ns` after its start by its own account,
   // with `driver_ns` spent in memory calls of the driver.

@@ -38,7 +38,6 @@ class Spots {
   std::size_t count_ = 0;
 };
 
-// A seed for one allocation of one run.
 std::uint64_t seed_of(std::uint64_t run_seed, std::size_t allocation);
 
 // Bytes at `offset` of the allocation with this seed; never begin with kLastUseByte.

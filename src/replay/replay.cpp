@@ -25,7 +25,6 @@ struct Live {
   std::size_t stream = 0;
 };
 
-// The 99th percentile by nearest rank.
 std::uint64_t p99(std::vector<std::uint64_t> values) {
   if (values.empty()) return 0;
   const auto rank = static_cast<std::ptrdiff_t>((values.size() * 99 + 99) / 100 - 1);
@@ -159,7 +158,7 @@ class Replay {
   TraceAllocator& allocator_;
   UseChecker& checker_;
   std::vector<std::optional<Live>> live_;  // by allocation
-  LiveMemory live_memory_;                 //  live_
+  LiveMemory live_memory_;                 // = live_
   std::vector<std::uint64_t> allocate_ns_;
   std::uint64_t start_calls_ = 0;
   std::uint64_t start_ns_ = 0;

@@ -33,10 +33,9 @@ struct ReplayOptions {
 // Smallest GPU found on which a trace runs without a refused allocation.
 struct Fit {
   Bytes capacity = 0;
-  std::size_t replays = 0;  // needed to find it
+  std::size_t replays = 0;
 };
 
-// The first refused request.
 struct FirstFailure {
   std::size_t event = 0;  // of the trace, from 0
   Bytes bytes = 0;
@@ -49,8 +48,8 @@ struct ReplayResult {
   std::string trace;
   std::string driver;
   std::string allocator;
-  std::uint64_t operations = 0;          // events of the trace
-  std::uint64_t allocations = 0;         // allocations asked for
+  std::uint64_t operations = 0;
+  std::uint64_t allocations = 0;
   std::uint64_t failed_allocations = 0;  // refused ones: no memory, or a size beyond any GPU
   std::uint64_t recorded_failures = 0;   // allocations that had failed when the trace was recorded
   std::optional<FirstFailure> first_failure;
@@ -66,8 +65,8 @@ struct ReplayResult {
   std::uint64_t corruptions = 0;         // spots that changed while their allocation lived
   std::optional<std::uint64_t> hazards;  // nullopt: the machine does not check
   std::uint64_t mapped_chunks_peak = 0;
-  std::uint64_t plans = 0;               // of the pool, carried out
-  double seconds = 0;                    // wall-clock time of the replay
+  std::uint64_t plans = 0;  // of the pool, carried out
+  double seconds = 0;
   std::vector<driver::CallTimes> calls;  // of the allocator, also other than memory calls
   std::vector<std::string> findings;     // first corruptions and hazards, and unchecked records
   std::optional<Fit> fit;                // from find_fit(); replay() leaves it empty

@@ -16,9 +16,9 @@
 namespace vpmm::replay {
 
 enum class AllocatorKind {
-  vpmm,        // the pool with the settings in force
-  vpmm_page,   // the pool with VPMM_CHUNK_MAX=page
-  cuda,        // cuMemAlloc and cuMemFree
+  vpmm,       // the pool with the settings in force
+  vpmm_page,  // the pool with VPMM_CHUNK_MAX=page
+  cuda,
   cuda_async,  // the driver's stream-ordered pool, which keeps all memory
 };
 const char* to_string(AllocatorKind kind);  // as on the command line: "vpmm-page"

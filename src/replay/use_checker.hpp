@@ -18,7 +18,6 @@
 
 namespace vpmm::replay {
 
-// An allocation as the checker needs it.
 struct Use {
   std::size_t allocation = 0;
   AddressRange memory;

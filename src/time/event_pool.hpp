@@ -38,7 +38,6 @@ class EventPool {
       VPMM_REQUIRES(pool_lock);
   // Forgets the events of a dead context without a call: they died with it.
   void forget_context(driver::ContextId id) VPMM_REQUIRES(pool_lock);
-  // Destroys the spare events.
   void destroy_spares() VPMM_REQUIRES(pool_lock);
 
  private:

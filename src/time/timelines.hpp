@@ -142,11 +142,9 @@ class Timelines {
   bool awaits_context_event() const VPMM_REQUIRES(pool_lock) { return !context_closings_.empty(); }
   std::uint64_t events_recorded() const VPMM_REQUIRES(pool_lock) { return recorded_; }
 
-  // Numbers a free that happens now.
   StampPart next(Timeline& timeline, Bytes bytes) VPMM_REQUIRES(pool_lock);
   // Counts the number of frees that leave a cache as given.
   void claim(Timeline& timeline, std::uint64_t number, Bytes bytes) VPMM_REQUIRES(pool_lock);
-  // `stamp` without complete parts.
   Stamp reduce(const Stamp& stamp) const VPMM_REQUIRES(pool_lock);
 
   bool is_due(const Timeline& timeline) const VPMM_REQUIRES(pool_lock);

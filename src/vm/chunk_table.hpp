@@ -74,12 +74,10 @@ class ChunkTable {
   // Requires: the byte at `p`, or before it, is mapped.
   DevicePtr first_border(DevicePtr p) const VPMM_REQUIRES(pool_lock);
   DevicePtr last_border(DevicePtr p) const VPMM_REQUIRES(pool_lock);
-  // Whole mappings inside `range`, by address.
   Vector<Mapping> inside(AddressRange range) const VPMM_REQUIRES(pool_lock);
   // Visits them in order until `visit` returns false.
   void for_each_inside(AddressRange range, FunctionRef<bool(const Mapping&)> visit) const
       VPMM_REQUIRES(pool_lock);
-  // Visits every mapping that overlaps `range`, by address.
   void for_each_around(AddressRange range, FunctionRef<void(const Mapping&)> visit) const
       VPMM_REQUIRES(pool_lock);
 

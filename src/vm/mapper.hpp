@@ -12,7 +12,6 @@
 
 namespace vpmm::vm {
 
-// A chunk and its range.
 struct Placement {
   driver::ChunkHandle handle{};
   AddressRange range;

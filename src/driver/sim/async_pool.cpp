@@ -187,7 +187,6 @@ void AsyncPool::free(DevicePtr ptr, const Position& at, const VectorClock& clock
   put(block);
 }
 
-// Merges a freed block with its free neighbours.
 void AsyncPool::put(Blocks::iterator block) {
   const auto next = std::next(block);
   if (next != blocks_.end() && next->second.is_free) {

@@ -70,7 +70,6 @@ class Captures {
     }
     return nullptr;
   }
-  // Calls f(capture) for valid captures.
   template <typename F>
   void for_each_valid(F&& f) {
     for (Capture& capture : captures_) {

@@ -106,7 +106,7 @@ class HazardChecker {
   std::uint64_t max_records_;
   const VectorClock& host_;
   std::vector<Shadow*> shadows_;
-  std::uint64_t records_ = 0;  //  sum of Segment::records() over all shadows
+  std::uint64_t records_ = 0;  // = sum of Segment::records() over all shadows
   std::uint64_t next_collect_;
   std::uint64_t dropped_ = 0;
   std::size_t next_coarsened_ = 0;

@@ -63,7 +63,7 @@ class Machine final : private WorkRunner {
 #undef VPMM_DRIVER_METHOD
 
  private:
-  struct Context {  // the primary context of a device
+  struct Context {
     ContextId id{};
     std::uint32_t retains = 0;
     bool is_alive = false;
@@ -112,7 +112,7 @@ class Machine final : private WorkRunner {
     enum class Kind { of_device, managed };
     Kind kind = Kind::of_device;
   };
-  struct Import {  // memory of another process
+  struct Import {
     AddressRange mapped;
     AddressRange range;  // within `mapped`: memory of the handle
     DeviceOrdinal device = 0;
@@ -218,7 +218,7 @@ class Machine final : private WorkRunner {
   std::vector<Context> contexts_;
   std::uint64_t next_context_id_ = 1;
   std::unordered_map<std::uint64_t, Thread> threads_;
-  std::uint64_t thread_ = 0;  // the caller
+  std::uint64_t thread_ = 0;
   Thread* caller_ = nullptr;
 
   std::vector<StreamHandleEntry> stream_handles_;

@@ -15,7 +15,6 @@
 
 namespace vpmm::driver::sim {
 
-// An interned name of an operation.
 enum class NameId : std::uint32_t {};
 
 // One operation: the n-th of its actor. n == 0: none.

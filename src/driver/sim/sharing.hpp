@@ -37,7 +37,6 @@ struct SharedMemory {
 // Unique number of an allocation, also among past ones.
 enum class Cookie : std::uint64_t {};
 
-// Exports of one device.
 class Exports {
  public:
   explicit Exports(int file) : file_(file) {}
