@@ -75,7 +75,7 @@ class ChunkTable {
   DevicePtr first_border(DevicePtr p) const VPMM_REQUIRES(pool_lock);
   DevicePtr last_border(DevicePtr p) const VPMM_REQUIRES(pool_lock);
   Vector<Mapping> inside(AddressRange range) const VPMM_REQUIRES(pool_lock);
-  // Visits them in order until `visit` returns false.
+  // Visits the mappings inside `range`, by address, until `visit` returns false.
   void for_each_inside(AddressRange range, FunctionRef<bool(const Mapping&)> visit) const
       VPMM_REQUIRES(pool_lock);
   void for_each_around(AddressRange range, FunctionRef<void(const Mapping&)> visit) const
