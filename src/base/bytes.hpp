@@ -5,7 +5,7 @@
 
 namespace vpmm {
 
-// A size or offset in bytes. The name is the unit; every size in the code base has this type.
+// A size or offset in bytes; the type of every size in the code base.
 using Bytes = std::uint64_t;
 
 constexpr Bytes kKiB = Bytes{1} << 10;

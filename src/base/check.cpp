@@ -1,4 +1,4 @@
-// base: how a failed check ends the process.
+// base: ends the process after a failed check.
 #include "base/check.hpp"
 
 #include <cstdio>

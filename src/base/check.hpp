@@ -1,4 +1,4 @@
-// base: VPMM_CHECK, for our own bugs only: prints what broke and aborts.
+// base: VPMM_CHECK, for our own bugs only: prints the broken condition and aborts.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace vpmm {
 
 }  // namespace vpmm
 
-// Always on. `message` is evaluated only when the check fails; pass a dump of the structure.
+// Always on. `message` is evaluated only on failure; pass a dump of the structure.
 #define VPMM_CHECK(expression, message)                                                  \
   do {                                                                                   \
     if (!(expression)) ::vpmm::check_failed(__FILE__, __LINE__, #expression, (message)); \

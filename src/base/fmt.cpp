@@ -1,5 +1,5 @@
-// base: fmt's code, compiled once for developers' builds, where it would be half of what each other
-// file takes.
+// base: fmt's code, compiled once for developers' builds, where it would be half of each other
+// file.
 #ifndef FMT_HEADER_ONLY  // else every file has it, so that users' builds work with any version of
                          // fmt
 
@@ -8,7 +8,7 @@
 FMT_BEGIN_NAMESPACE
 namespace detail {
 
-// What fmt's headers use as templates and do not define.
+// Templates that fmt's headers use without a definition.
 template FMT_API thousands_sep_result<char> thousands_sep_impl(locale_ref);
 template FMT_API char decimal_point_impl(locale_ref);
 template FMT_API dragonbox::decimal_fp<float> dragonbox::to_decimal(float) noexcept;

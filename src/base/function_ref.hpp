@@ -1,5 +1,4 @@
-// base: a function that somebody else keeps, as a parameter: no copy, and no memory for what it
-// captured.
+// base: parameter that refers to a function: no copy, no memory for captures.
 #pragma once
 
 #include <memory>
@@ -13,13 +12,13 @@ namespace vpmm {
 template <typename Signature>
 class FunctionRef;
 
-// Requires: what it was made of outlives it.
+// Requires: the function outlives the reference.
 template <typename R, typename... Args>
 class FunctionRef<R(Args...)> {
  public:
-  // Why the linter's rules do not hold here: it is implicit for lambdas as arguments
-  // (explicit-constructor), the requires clause leaves copies and moves alone
-  // (forwarding-overload), and only the address is kept (missing-std-forward).
+  // Exempt from the linter's rules: implicit for lambdas as arguments (explicit-constructor),
+  // limited by the requires clause to neither copy nor move (forwarding-overload), keeps only the
+  // address (missing-std-forward).
   template <typename F>
   requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef> &&
            std::is_invocable_r_v<R, F&, Args...>)
@@ -30,8 +29,7 @@ class FunctionRef<R(Args...)> {
   R operator()(Args... args) const { return call_(object_, std::forward<Args>(args)...); }
 
  private:
-  // Which lock the function needs is checked where it is written, and that whoever calls it has it
-  // is not.
+  // The analysis checks the function's lock at its definition; it cannot check the caller's.
   template <typename F>
   static R call(void* object, Args... args) VPMM_NO_THREAD_SAFETY_ANALYSIS {
     return (*static_cast<F*>(object))(std::forward<Args>(args)...);

@@ -1,4 +1,4 @@
-// base: the reserve: blocks of powers of two, cut from a piece that is there from the start and
+// base: the reserve: blocks of powers of two, cut from a piece that exists from the start and was
 // never touched before.
 #include "base/host_memory.hpp"
 
@@ -19,7 +19,7 @@ constexpr std::size_t kMostAlignment = 4096;
 constexpr std::size_t kLeastHeader = 16;
 constexpr std::size_t kPieces = 16;  // each as large as all before it
 
-// In front of what a block gives out; the block begins max(alignment, kLeastHeader) before that.
+// Lies before the memory given out; the block begins max(alignment, kLeastHeader) before that.
 struct Header {
   std::size_t block = 0;  // bytes
 };
@@ -29,13 +29,13 @@ struct FreeBlock {
 struct Piece {
   std::byte* begin = nullptr;
   std::size_t size = 0;
-  std::size_t cut = 0;  // so many bytes of it are blocks, in use or free
+  std::size_t cut = 0;  // bytes already cut into blocks, in use or free
 };
 
 alignas(kMostAlignment) constinit std::array<std::byte, kFirstPiece> first_piece{};
 
-// used_ = sum of the blocks that are in use. When all are back, the pieces are whole again.
-// promised_ = sum over the calls in progress of what they may need.
+// used_ = sum of blocks in use; at 0 the pieces are whole again. promised_ = sum of the promises to
+// calls in progress.
 class Reserve {
  public:
   constexpr Reserve() { pieces_[0] = {first_piece.data(), kFirstPiece, 0}; }
@@ -90,7 +90,8 @@ class Reserve {
     return static_cast<Header*>(static_cast<void*>(memory - sizeof(Header)));
   }
 
-  // Not in free blocks, which may have the wrong size; and what one call needs, in one piece.
+  // Tells if uncut memory suffices, one call's need in one piece; free blocks may have the wrong
+  // size, so they do not count.
   bool has_room(std::size_t bytes) noexcept {
     const SpinGuard guard(lock_);
     const std::size_t count = count_.load(std::memory_order_relaxed);
@@ -138,7 +139,7 @@ class Reserve {
   std::atomic<std::size_t> used_{0};
   std::atomic<std::size_t> promised_{0};
   std::atomic<std::size_t> count_{1};
-  // `begin` and `size` of a piece do not change once count_ covers it; `cut` is the lock's.
+  // A piece's `begin` and `size` are fixed once count_ covers it; lock_ guards `cut`.
   std::array<Piece, kPieces> pieces_{};
   std::array<FreeBlock*, 64> free_ VPMM_GUARDED_BY(lock_){};  // by the logarithm of their size
 };

@@ -2,13 +2,12 @@
 // begun.
 //
 // Note [Host memory in reserve]
-// A call that has changed half of what it changes cannot stop because `operator new` fails: an
-// allocation would be lost, or given twice. So the containers of the rooms take their memory here.
-// Where the process has none left, it comes from a reserve that was set aside when the library was
-// loaded, and a call is promised *before it changes anything* all that it may need of it
-// (HostPromise); otherwise it fails with host_out_of_memory. What the reserve gave returns to it.
-// Only operations whose need grows with the size of the pool and that change nothing (dumps,
-// validate()) may take more than that and fail on the way.
+// A call that has made half of its changes cannot stop because `operator new` fails: an allocation
+// would be lost, or given twice. So the containers of the rooms take their memory here. If the
+// process has none left, it comes from a reserve set aside when the library was loaded; a call is
+// promised its whole need *before it changes anything* (HostPromise), or fails with
+// host_out_of_memory. Memory of the reserve returns to it. Only read-only operations with a need
+// that grows with the pool (dumps, validate()) may take more and fail on the way.
 #pragma once
 
 #include <cstddef>
@@ -24,12 +23,11 @@
 
 namespace vpmm {
 
-// What one call may need beyond what it asks for itself, in bytes.
+// Most bytes of one call, beyond those it asks for itself.
 constexpr std::size_t kHostReserve = std::size_t{512} << 10;
 
-// So many bytes of the reserve, for as long as this lives: of calls at the same time each is
-// promised its own. Any thread; takes a lock for a few instructions where the process has run out
-// of memory, or many calls come at once.
+// Promises `bytes` of the reserve during its life; concurrent promises add up. Any thread; takes a
+// lock for a few instructions if the process is out of memory, or many calls come at once.
 class [[nodiscard]] HostPromise {
  public:
   explicit HostPromise(std::size_t bytes = kHostReserve) noexcept;
@@ -44,11 +42,11 @@ class [[nodiscard]] HostPromise {
 };
 
 namespace host_reserve {
-// From the process, else from the reserve; null: neither has it. Requires: `alignment` is a power
-// of two <= 4096.
+// Takes memory from the process, else from the reserve; null: both are exhausted. Requires:
+// `alignment` is a power of two <= 4096.
 void* take(std::size_t bytes, std::size_t alignment) noexcept;
 void give_back(void* memory, std::size_t alignment) noexcept;
-// Bytes of the reserve that are in use; 0 unless the process ran out of memory.
+// Bytes of the reserve in use; 0 unless the process ran out of memory.
 std::size_t used() noexcept;
 }  // namespace host_reserve
 
@@ -85,7 +83,7 @@ template <typename Key, typename Value>
 using HashMap = std::unordered_map<Key, Value, std::hash<Key>, std::equal_to<Key>,
                                    HostAllocator<std::pair<const Key, Value>>>;
 
-// Base of what is made with `new`, std::make_unique or the like.
+// Base of classes made with `new`, std::make_unique or the like.
 struct FromHostMemory {
   static void* operator new(std::size_t bytes) {
     if (void* const memory = host_reserve::take(bytes, alignof(std::max_align_t))) return memory;

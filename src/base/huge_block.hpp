@@ -1,4 +1,4 @@
-// base: a piece of memory for many small objects: a huge page where there is one.
+// base: a piece of memory for many small objects: a huge page if available.
 #pragma once
 
 #include <sys/mman.h>
@@ -12,16 +12,16 @@
 
 namespace vpmm {
 
-// Of very many objects each one is a miss, and on small memory pages a second one for where its
-// page is. Without huge pages the advice does nothing. Where the process has no memory left, a
-// little comes from the reserve.
+// Among very many objects each access is a miss, and with small memory pages a second one for the
+// page table. Without huge pages the advice has no effect. Out of memory, it takes kFromReserve
+// bytes of the reserve.
 class HugeBlock {
  public:
   static constexpr std::size_t kHugePage = std::size_t{2} << 20;
   static constexpr std::size_t kFromReserve = std::size_t{32} << 10;
 
-  // Throws std::bad_alloc. Requires: `size` is a power of two up to a huge page. size() may be less
-  // than it: then it is kFromReserve.
+  // Throws std::bad_alloc. Requires: `size` is a power of two up to a huge page. size() == `size`,
+  // or kFromReserve.
   explicit HugeBlock(std::size_t size) : memory_(std::aligned_alloc(size, size)), size_(size) {
     if (memory_ != nullptr) {
       if (size == kHugePage) static_cast<void>(::madvise(memory_, size, MADV_HUGEPAGE));

@@ -1,5 +1,5 @@
-// base: memory in whole cache lines, for what one thread writes all the time and others may not
-// have to fetch.
+// base: memory in whole cache lines, for data that one thread writes often, so that others need not
+// fetch it.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,7 @@ namespace vpmm {
 
 constexpr std::size_t kCacheLine = 64;
 
-// For containers of the standard library: what one of them allocates shares no line with anything
-// else.
+// For containers of the standard library: an allocation shares no line with others.
 template <typename T>
 struct LineAllocator {
   using value_type =
@@ -35,7 +34,7 @@ struct LineAllocator {
   friend bool operator==(const LineAllocator&, const LineAllocator&) { return true; }
 };
 
-// The same for an array of numbers, where a container would be too large.
+// Same for an array of numbers, where a container would be too large.
 template <typename T>
 struct LineDeleter {
   void operator()(T* begin) const { LineAllocator<T>().deallocate(begin, 0); }

@@ -8,11 +8,11 @@
 
 namespace vpmm {
 
-// What std::string holds without memory of its own.
+// Short enough for std::string without an allocation.
 constexpr const char* kNoMemoryForMessage = "no host memory";
 
-// fmt::format, or, where the process has no memory for the text, the words above: an error must not
-// become another one on its way, least of all half-way through a change.
+// fmt::format, or without memory kNoMemoryForMessage: an error must not become another one on its
+// way, least of all half-way through a change.
 template <typename... Args>
 std::string message_of(fmt::format_string<Args...> format, Args&&... args) noexcept {
   try {

@@ -1,4 +1,4 @@
-// base: a mutex, and the roles of locks, which clang's thread-safety analysis understands.
+// base: a mutex, and the roles of locks for clang's thread-safety analysis.
 #pragma once
 
 #include <atomic>
@@ -16,20 +16,19 @@
 #define VPMM_ACQUIRE(...) VPMM_THREAD_ATTRIBUTE(acquire_capability(__VA_ARGS__))
 #define VPMM_RELEASE(...) VPMM_THREAD_ATTRIBUTE(release_capability(__VA_ARGS__))
 #define VPMM_SCOPED_LOCK VPMM_THREAD_ATTRIBUTE(scoped_lockable)
-// With its reason beside it.
+// Needs a reason beside it.
 #define VPMM_NO_THREAD_SAFETY_ANALYSIS VPMM_THREAD_ATTRIBUTE(no_thread_safety_analysis)
 
 namespace vpmm {
 
 // Note [Locks by their roles]
-// What a lock guards is spread over classes that do not have the lock: a pool's timelines, regions
-// and chunks know nothing of the context around them. So the analysis is told of roles. Whoever
-// takes a lock takes its role with it, and what needs the lock names the role. That it is the lock
-// of this very pool, or this very stream, the analysis does not see. Order: the pool's first, then
-// one cache's.
+// Data guarded by one lock is spread over classes without the lock: a pool's timelines, regions and
+// chunks do not know their context. So the analysis is told of roles. A guard takes the lock's
+// role, and code that needs the lock names the role. That it is the lock of this very pool, or
+// stream, is not analysed. Order: the pool's first, then one cache's.
 struct VPMM_THREAD_ATTRIBUTE(capability("role")) LockRole {};
-inline LockRole pool_lock;   // of a device's context, for all that the device has
-inline LockRole cache_lock;  // of what one stream has cached (small::StreamCache)
+inline LockRole pool_lock;   // of a device's context, for all data of the device
+inline LockRole cache_lock;  // of one stream's cache (small::StreamCache)
 
 // Tells the processor that this thread waits for another.
 inline void spin_pause() noexcept {
@@ -40,8 +39,8 @@ inline void spin_pause() noexcept {
 #endif
 }
 
-// Whoever finds it taken tries for a few microseconds before it sleeps: what is done under it takes
-// less, and to be woken takes more.
+// Retries for a few microseconds before it sleeps: critical sections are shorter, and a wake-up
+// takes longer.
 class VPMM_THREAD_ATTRIBUTE(capability("mutex")) Mutex {
  public:
   void lock() VPMM_THREAD_ATTRIBUTE(acquire_capability()) {
@@ -62,7 +61,7 @@ class VPMM_THREAD_ATTRIBUTE(capability("mutex")) Mutex {
     if (is_mine) is_taken_.store(true, std::memory_order_relaxed);
     return is_mine;
   }
-  // About now, for who would rather do without it than wait. Any thread.
+  // Approximate, for callers that would rather skip the work than wait. Any thread.
   bool is_taken() const { return is_taken_.load(std::memory_order_relaxed); }
 
  private:
@@ -79,7 +78,7 @@ class VPMM_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
       : mutex_(mutex) {
     mutex_.lock();
   }
-  // Takes over one that try_lock() took.
+  // Takes over a mutex locked by try_lock().
   MutexLock(Mutex& mutex, std::adopt_lock_t /*is_held*/) VPMM_REQUIRES(mutex) : mutex_(mutex) {}
   ~MutexLock() VPMM_THREAD_ATTRIBUTE(release_capability()) {
     if (held_) mutex_.unlock();
@@ -96,8 +95,8 @@ class VPMM_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
     held_ = true;
   }
 
-  // The same for functions that were handed a held lock to leave meanwhile; the analysis sees one
-  // function at a time and cannot follow that.
+  // Same for functions that were handed a held lock; the analysis sees one function at a time and
+  // cannot follow that.
   void leave() VPMM_THREAD_ATTRIBUTE(no_thread_safety_analysis) { unlock(); }
   void enter() VPMM_THREAD_ATTRIBUTE(no_thread_safety_analysis) { lock(); }
 
@@ -119,7 +118,7 @@ class VPMM_SCOPED_LOCK PoolLock : public MutexLock {
   PoolLock& operator=(const PoolLock&) = delete;
 };
 
-// Leaves for a scope a lock that the function was handed, with its role.
+// Leaves a lock that the function was handed, with its role, for a scope.
 class VPMM_SCOPED_LOCK Unlocked {
  public:
   explicit Unlocked(MutexLock& lock) VPMM_RELEASE(pool_lock) VPMM_NO_THREAD_SAFETY_ANALYSIS

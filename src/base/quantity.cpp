@@ -48,8 +48,8 @@ std::size_t digits_at_the_start_of(std::string_view text) {
   return std::min(text.find_first_not_of("0123456789"), text.size());
 }
 
-// `factor` times 0.digits, rounded down. Exact: the last digit comes first, and no remainder that
-// is dropped on the way can carry.
+// Returns `factor` times 0.digits, rounded down. Exact: the last digit comes first, and no dropped
+// remainder can carry.
 Bytes part_of(Bytes factor, std::string_view digits) {
   Bytes part = 0;
   for (; !digits.empty(); digits.remove_suffix(1))

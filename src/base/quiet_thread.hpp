@@ -14,9 +14,9 @@
 
 namespace vpmm {
 
-// Detached, with the name that debuggers show (15 characters at most); it takes no signals, which
-// are for the program's own threads. host_out_of_memory: it cannot be started. A forked child has
-// none of them.
+// Starts a detached thread with a name for debuggers (15 characters at most); blocks all signals,
+// which are for the program's own threads. host_out_of_memory: cannot be started. A forked child
+// has no such thread.
 template <typename Work>
 Result<void> start_quiet_thread(const char* name, Work work) {
   sigset_t all;

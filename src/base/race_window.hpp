@@ -1,5 +1,4 @@
-// base: places where tests hold a thread, so that a race of two instructions becomes one that a
-// test meets.
+// base: places where tests hold a thread, so that a test can meet a race of two instructions.
 #pragma once
 
 #if defined(VPMM_TEST_HOOKS)
@@ -8,7 +7,7 @@
 
 namespace vpmm {
 
-// Called with the name of the place; null: nobody holds anybody.
+// Called with the name of the place; null: no hold.
 using RaceWindow = void (*)(const char* name);
 inline std::atomic<RaceWindow> race_window{nullptr};
 

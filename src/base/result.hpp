@@ -1,4 +1,5 @@
-// base: Result<T>, the return type of everything that can fail, and VPMM_TRY to pass failure on.
+// base: Result<T>, the return type of every function that can fail, and VPMM_TRY to pass failure
+// on.
 #pragma once
 
 #include <optional>
@@ -8,28 +9,28 @@
 
 namespace vpmm {
 
-// What went wrong, as a caller can act on it. The C ABI mirrors these (vpmm_status).
+// Kind of a failure, by the caller's possible reaction. The C ABI mirrors these (vpmm_status).
 enum class ErrorCode {
-  invalid_argument = 1,    // a parameter is out of its domain: size, alignment, ordinal
-  invalid_pointer = 2,     // the address is not a live allocation of this pool
-  out_of_memory = 3,       // device memory
-  host_out_of_memory = 4,  // memory of the process itself
-  bad_configuration = 5,   // a setting has a value that is not allowed
-  unsupported = 6,         // this device or driver cannot do it
-  no_driver = 7,           // no CUDA driver on this machine
-  driver_failed = 8,       // a driver call failed; nothing was lost
-  poisoned = 9,         // the GPU context is broken (sticky error); no more driver calls are made
-  process_ending = 10,  // the process is exiting, or this is a forked child
-  capture_active = 11,  // not possible while a stream is being captured
-  bad_file = 12,        // a file is missing, malformed or cannot be written
-  not_shared = 14,      // memory of another process that is gone, does not answer, or took it back
-  file_in_use = 15,     // a file that something else writes; bad_file to users of the C ABI
+  invalid_argument = 1,  // a parameter is out of its domain: size, alignment, ordinal
+  invalid_pointer = 2,   // the address is not a live allocation of this pool
+  out_of_memory = 3,
+  host_out_of_memory = 4,
+  bad_configuration = 5,  // a setting has a value that is not allowed
+  unsupported = 6,        // this device or driver cannot do it
+  no_driver = 7,          // no CUDA driver on this machine
+  driver_failed = 8,      // a driver call failed; no memory was lost
+  poisoned = 9,           // the GPU context is broken (sticky error); no more driver calls are made
+  process_ending = 10,    // the process is exiting, or this is a forked child
+  capture_active = 11,    // not possible while a stream is being captured
+  bad_file = 12,          // a file is missing, malformed or cannot be written
+  not_shared = 14,   // memory of another process that is gone, does not answer, or took it back
+  file_in_use = 15,  // a file with another writer; bad_file to users of the C ABI
 };
 
 const char* to_string(ErrorCode code);
 
-// One failure: the code for programs, a complete sentence for people. To make, copy or move one
-// never throws: where the process has no memory for the sentence, it says that.
+// One failure: the code for programs, a complete sentence for people. Making, copying or moving one
+// never throws: without memory the sentence says so.
 struct Error {
   Error() = default;
   Error(ErrorCode code_of_it, std::string text) noexcept
@@ -45,7 +46,6 @@ struct Error {
   std::string message;
 };
 
-// host_out_of_memory.
 inline Error no_host_memory() noexcept {
   return {ErrorCode::host_out_of_memory, "the process itself is out of memory"};
 }

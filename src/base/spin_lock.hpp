@@ -8,8 +8,8 @@
 
 namespace vpmm {
 
-// One atomic exchange to take, one store to leave. Whoever finds it taken for long lets other
-// threads run, so that a holder that lost its processor gets it back. Not recursive.
+// One atomic exchange to take, one store to leave. A long wait yields, so that a holder that lost
+// its processor gets it back. Not recursive.
 class VPMM_THREAD_ATTRIBUTE(capability("mutex")) SpinLock {
  public:
   void lock() noexcept VPMM_THREAD_ATTRIBUTE(acquire_capability()) {

@@ -11,11 +11,11 @@
 
 namespace vpmm {
 
-// Bytes side by side in blocks of a huge page each, so that a look at one object of a million costs
-// no walk of page tables beside the miss of its own line. All of it ends with the store.
+// Bytes side by side in blocks of a huge page each, so that an access to one object of a million
+// costs its own cache miss, but no walk of page tables. Freed with the store.
 class StableBytes {
  public:
-  // Zeroed. Requires: size <= a huge page, alignment a power of two up to 4 KiB.
+  // Returns zeroed bytes. Requires: size <= a huge page, alignment a power of two up to 4 KiB.
   void* take(std::size_t size, std::size_t alignment) {
     std::size_t at = (used_ + alignment - 1) / alignment * alignment;
     if (blocks_.empty() || at + size > blocks_.back().size()) {
@@ -29,11 +29,11 @@ class StableBytes {
 
  private:
   Vector<HugeBlock> blocks_;
-  std::size_t used_ = 0;  // of the last
+  std::size_t used_ = 0;  // of the last block
 };
 
-// Objects of one kind, used again. One that was given back keeps its address and its value: whoever
-// still reads it by mistake reads an object.
+// Objects of one kind, reused. A returned object keeps its address and its value: a stale read
+// still finds an object.
 template <typename T>
 class StableStore {
  public:
@@ -44,7 +44,7 @@ class StableStore {
   StableStore(const StableStore&) = delete;
   StableStore& operator=(const StableStore&) = delete;
 
-  // One that was given back, as it was, or a new one.
+  // Returns an object given back, unchanged, or a new one.
   T* take() {
     if (!unused_.empty()) {
       T* const object = unused_.back();
@@ -63,7 +63,7 @@ class StableStore {
   }
   void give_back(T* object) noexcept { unused_.push_back(object); }
 
-  // Every object there is, those given back too.
+  // Every object, also those given back.
   const Vector<T*>& all() const { return all_; }
 
  private:

@@ -1,4 +1,4 @@
-// base: the number that the system knows a thread by.
+// base: the system's number of a thread.
 #pragma once
 
 #include <sys/syscall.h>
@@ -14,7 +14,7 @@ namespace detail {
     0;
 }  // namespace detail
 
-// Asked once in a thread's life; in a forked child it is the parent's.
+// Asks the system once per thread; a forked child keeps the parent's number.
 inline std::uint32_t thread_number() noexcept {
   if (detail::own_thread_number == 0)
     detail::own_thread_number = static_cast<std::uint32_t>(syscall(SYS_gettid));

@@ -1,4 +1,4 @@
-// capi: allocating and giving back.
+// capi: allocates and gives back.
 #include "capi/call.hpp"
 #include "capi/versioned_struct.hpp"
 
@@ -45,8 +45,8 @@ vpmm_status deallocate(vpmm_pool* pool, void* ptr, pool::Stream stream) {
       WhenEnding::do_nothing);
 }
 
-// Leaves the thread's last error alone, as a success does: nothing is wrong yet. What throws is
-// left to the ordinary function, which meets the same and reports it.
+// Keeps the thread's last error, as a success does: no failure yet. After an exception the ordinary
+// function meets and reports the same.
 template <typename Allocate>
 vpmm_status try_allocate(vpmm_pool* pool, void** ptr, Allocate&& allocate_if_ready) noexcept {
   const process::GateEntry entry;
@@ -126,7 +126,7 @@ void vpmm_deallocate_deferred(vpmm_pool* pool, void* ptr) {
   if (entry.open()) pool->context->deallocate_deferred(to_device_ptr(ptr));
 }
 
-// Null is what zero bytes gave: nothing can use it.
+// Null is the result for zero bytes, without a use.
 vpmm_status vpmm_record_use(vpmm_pool* pool, void* ptr, vpmm_stream stream) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     if (ptr == nullptr) return {};

@@ -7,7 +7,7 @@ using namespace vpmm;
 using namespace vpmm::capi;
 using context::Context;
 
-// Its memory is the pool's; this is its name.
+// Name of an arena; the pool owns its memory.
 struct vpmm_arena {
   Context* context = nullptr;
   pool::ArenaId id{};
@@ -114,7 +114,7 @@ vpmm_status vpmm_arena_live(vpmm_arena* arena, void** ptrs, size_t capacity, siz
   });
 }
 
-// While the process ends the system takes all memory back.
+// At process end the system takes all memory back.
 vpmm_status vpmm_arena_release(vpmm_arena* arena) {
   if (arena == nullptr) return VPMM_OK;
   return with_arena(

@@ -1,5 +1,4 @@
-// capi: what every function of the C ABI does around its work: checks, the gate, errors into
-// statuses.
+// capi: frame of every C ABI function: checks, the gate, errors into statuses.
 #pragma once
 
 #include <new>
@@ -18,11 +17,10 @@ namespace vpmm::capi {
 vpmm_status fail(vpmm_status status, std::string_view message) noexcept;
 vpmm_status fail(const Error& error) noexcept;
 
-// Whether a call has anything to do once the process is ending: giving memory back has not.
+// Effect of a call once the process is ending: giving memory back has none.
 enum class WhenEnding { fail, do_nothing };
 
-// Runs `work`, which returns Result<void>. No exception passes, whoever threw it (a user's callback
-// may).
+// Runs `work`, which returns Result<void>. Stops every exception, also of a user's callback.
 template <typename Work>
 vpmm_status guarded(Work&& work) noexcept {
   try {
@@ -37,7 +35,7 @@ vpmm_status guarded(Work&& work) noexcept {
   }
 }
 
-// The same behind the gate: for everything that takes a lock or may reach the driver.
+// Same behind the gate: for every call that takes a lock or may reach the driver.
 template <typename Work>
 vpmm_status gated(WhenEnding when_ending, Work&& work) noexcept {
   const process::GateEntry entry;
@@ -46,7 +44,7 @@ vpmm_status gated(WhenEnding when_ending, Work&& work) noexcept {
   return guarded([]() -> Result<void> { return process::ending_error(); });
 }
 
-// The same on a pool: `work` gets its context.
+// Same on a pool: `work` gets its context.
 template <typename Work>
 vpmm_status with_pool(vpmm_pool* pool, Work&& work,
                       WhenEnding when_ending = WhenEnding::fail) noexcept {

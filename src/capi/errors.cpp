@@ -9,8 +9,8 @@
 namespace vpmm::capi {
 namespace {
 
-// By Note [Thread-local variables] only what points to it is the thread's. Plain words, for static
-// destructors get here too, when the thread's objects are gone.
+// By Note [Thread-local variables] only pointers are the thread's. Trivial types, for static
+// destructors get here too, after the end of the thread's objects.
 constexpr std::size_t kLongestMessage = 4096;
 constinit thread_local char* message_buffer = nullptr;  // from a thread's first error on
 constinit thread_local const char* last_error = "";
@@ -83,5 +83,5 @@ const char* vpmm_status_string(vpmm_status status) {
   if (status == VPMM_WOULD_BLOCK) return "would block";
   const auto code = static_cast<vpmm::ErrorCode>(status);
   return code == vpmm::ErrorCode::file_in_use ? "unknown error"
-                                              : vpmm::to_string(code);  // that is no status
+                                              : vpmm::to_string(code);  // not a status
 }

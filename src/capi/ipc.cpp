@@ -55,8 +55,7 @@ Result<driver::Driver*> driver_of_process() {
   return context::process_driver(config.driver);
 }
 
-// Captures that were announced to a pool of the device, or seen by one, are not broken by the wait
-// for its work.
+// Spares captures announced to, or seen by, a pool of the device: fails instead of breaking them.
 Result<void> wait_for_work(driver::Driver& driver, driver::DeviceOrdinal device) {
   Context* lasting = nullptr;
   bool is_capturing = false;
@@ -70,8 +69,8 @@ Result<void> wait_for_work(driver::Driver& driver, driver::DeviceOrdinal device)
   return lasting != nullptr ? lasting->streams().wait_for_work() : ipc::wait_for_primary(driver, device);
 }
 
-// The calling thread's context stays, if it has one on the device of the memory; else it is the
-// primary one.
+// Keeps the calling thread's context if it is on the device of the memory; else uses the primary
+// one.
 Result<ipc::IpcHandle> export_from(driver::Driver& driver, driver::DeviceOrdinal device,
                                    AddressRange range) {
   using driver::Call;
@@ -102,7 +101,7 @@ Result<ipc::IpcHandle> export_from(driver::Driver& driver, driver::DeviceOrdinal
   return handle;
 }
 
-// Whoever the memory is of when no pool has it: CUDA's own IPC shares what cuMemAlloc gave.
+// Exports memory outside all pools: CUDA's own IPC shares memory of cuMemAlloc.
 Result<ipc::IpcHandle> export_legacy(AddressRange range) {
   using driver::Call;
   using driver::checked;
@@ -151,7 +150,7 @@ vpmm_status vpmm_ipc_export(const void* ptr, size_t bytes, vpmm_ipc_handle* hand
 vpmm_status vpmm_ipc_export_end(const vpmm_ipc_handle* handle) {
   return gated(WhenEnding::do_nothing, [&]() -> Result<void> {
     VPMM_TRY_ASSIGN(const ipc::IpcHandle shared, from_struct(handle));
-    if (shared.kind == ipc::Kind::legacy) return {};  // nothing was begun
+    if (shared.kind == ipc::Kind::legacy) return {};  // no share was begun
     VPMM_TRY_ASSIGN(const ipc::Token token, ipc::decode(shared.token));
     return ipc::Exporter::of_process().end(token);
   });
@@ -180,7 +179,7 @@ vpmm_status vpmm_ipc_open_staged(const vpmm_ipc_handle* handle, vpmm_pool* pool,
   });
 }
 
-// While the process ends what is open is left to the system, which tells the exporter.
+// At process end open memory is left to the system, which tells the exporter.
 vpmm_status vpmm_ipc_close(void* ptr) {
   return gated(WhenEnding::do_nothing, [&]() -> Result<void> {
     return ipc::Importer::of_process().close(to_device_ptr(ptr), wait_for_work);

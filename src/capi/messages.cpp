@@ -1,4 +1,4 @@
-// capi: where the log goes.
+// capi: the destination of the log.
 #include <string>
 
 #include "capi/call.hpp"

@@ -1,4 +1,4 @@
-// capi: opens pools, and keeps the one that each device has for the whole process.
+// capi: opens pools, and keeps one per device for the whole process.
 #include "capi/pool.hpp"
 
 #include <array>
@@ -20,8 +20,8 @@ namespace {
 
 constexpr int kMaxDevices = 128;
 
-// Leaked on purpose, pools and all: whoever still uses one during static destruction must find it.
-// The slots make the second and every later look-up a plain load.
+// Leaked on purpose, with all pools, for users during static destruction. With the slots every
+// later look-up is a plain load.
 struct ProcessPools {
   Mutex opening;
   std::array<std::atomic<vpmm_pool*>, kMaxDevices> slots{};
@@ -32,7 +32,7 @@ ProcessPools& process_pools() {
   return *pools;
 }
 
-// The private ones, too.
+// Also private ones.
 struct OpenPools {
   Mutex mutex;
   std::vector<vpmm_pool*> list;

@@ -1,4 +1,4 @@
-// capi: what a vpmm_pool is.
+// capi: the struct vpmm_pool.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@ enum class Ownership { process_wide, of_the_caller };
 
 }  // namespace vpmm::capi
 
-// Read at every call, so nothing else is on its lines.
+// Read at every call, so alone on its cache lines.
 struct alignas(vpmm::kCacheLine) vpmm_pool {
   std::unique_ptr<vpmm::context::Context> context;
   vpmm::capi::Ownership ownership;
@@ -26,7 +26,7 @@ namespace vpmm::capi {
 // A pool on the driver that the process shares; it ends with close_pool().
 Result<vpmm_pool*> open_pool(int device, const settings::Config& config, Ownership ownership);
 void close_pool(vpmm_pool* pool);
-// Visits the pools of the process until `visit` returns false; none is closed meanwhile.
+// Visits the pools of the process until `visit` returns false; no pool is closed meanwhile.
 void for_each_pool(const std::function<bool(vpmm_pool&)>& visit);
 
 // The process-wide pool of `device`, opened from the environment at the first call.

@@ -1,5 +1,4 @@
-// capi: opening and destroying pools, and what belongs to a whole pool: limits, captures,
-// synchronisation.
+// capi: opens and destroys pools; limits, captures and synchronisation of a whole pool.
 #include "capi/call.hpp"
 #include "capi/pool.hpp"
 #include "capi/settings.hpp"
@@ -68,7 +67,7 @@ vpmm_status vpmm_pool_create(int device, const vpmm_config* config, vpmm_pool** 
   return gated(WhenEnding::fail, [&] { return create_private_pool(device, config, pool); });
 }
 
-// While the process ends the pool is left as it is: giving its memory back would need CUDA.
+// At process end the pool is left as it is: giving its memory back would need CUDA.
 vpmm_status vpmm_pool_destroy(vpmm_pool* pool) {
   if (pool == nullptr) return VPMM_OK;
   return gated(WhenEnding::do_nothing, [&]() -> Result<void> {

@@ -1,4 +1,4 @@
-// capi: recordings of a pool: those that a program starts, and those that the environment asks for.
+// capi: recordings of a pool, started by the program or by the environment.
 #include "capi/recording.hpp"
 
 #include <unistd.h>
@@ -52,12 +52,12 @@ Result<std::string> expanded(const std::string& pattern, int device) {
 
 // trace.csv.gz as the second of its name: trace.2.csv.gz.
 std::string numbered(const std::string& path, int number) {
-  const std::size_t name = path.find_last_of('/') + 1;  // 0 where there is no slash
+  const std::size_t name = path.find_last_of('/') + 1;  // 0 without a slash
   const std::size_t suffix = std::min(path.find('.', name + 1), path.size());
   return path.substr(0, suffix) + "." + std::to_string(number) + path.substr(suffix);
 }
 
-// How many pools of the process have begun a file of this name.
+// Number of pools of the process that have begun a file of this name.
 int count_of(const std::string& path) {
   static Mutex mutex;
   static auto* const counts =
@@ -66,15 +66,14 @@ int count_of(const std::string& path) {
   return ++(*counts)[path];
 }
 
-// Marks that were made while there was no pool, for the recording that the environment asks for and
-// that begins next.
+// Marks made before the first pool, for the next recording that the environment starts.
 class EarlyMarks {
  public:
   static EarlyMarks& of_process() {
     static auto* const marks = new EarlyMarks;  // never destroyed: static objects may open pools
     return *marks;
   }
-  // The latest are kept, as far as kMost goes.
+  // Keeps the latest kMost.
   void keep(const char* text) {
     const MutexLock lock(mutex_);
     if (texts_.size() == kMost) texts_.erase(texts_.begin());
@@ -96,8 +95,7 @@ bool is_asked_for_by_environment() {
   return settings && !settings.value().file.empty();
 }
 
-// In all recordings. Where there is no pool yet none is opened, which would take memory of a GPU
-// for a text.
+// Marks all recordings. Opens no pool, which would take GPU memory for a text.
 void mark_everywhere(const char* text) {
   bool is_heard = false;
   for_each_pool([&](vpmm_pool& each) {

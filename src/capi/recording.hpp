@@ -5,8 +5,8 @@
 
 namespace vpmm::capi {
 
-// VPMM_RECORD and those beside it, of a pool that was just opened. What is wrong is an error in the
-// log: the program asked for a pool and gets it.
+// Starts a recording of a new pool by VPMM_RECORD and related variables. Logs a failure as an
+// error: the program asked for a pool and gets it.
 void record_as_environment_says(context::Context& context);
 
 }  // namespace vpmm::capi

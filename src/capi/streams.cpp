@@ -12,16 +12,16 @@ using context::Context;
 
 namespace {
 
-// The C ABI's name for one is its address.
+// A handle of the C ABI is the object's address.
 BoundStream* stream_of(vpmm_bound_stream* bound) { return reinterpret_cast<BoundStream*>(bound); }
 
-// No driver call and no lock that a fork could leave taken, so it needs no gate.
+// Needs no gate: no driver call, and no lock that a fork could leave taken.
 template <typename Work>
 bool served_from_cache(Work&& work) noexcept {
   try {
     return std::forward<Work>(work)();
   } catch (...) {
-    return false;  // the slow way meets the same and reports it
+    return false;  // the slow way meets and reports the same
   }
 }
 
@@ -31,7 +31,7 @@ Result<void> check_count(std::size_t count) {
                "`count` is " + std::to_string(count) + ": more than memory could hold"};
 }
 
-// Functions of their own, so that calls served from a cache do not set up what these need.
+// Separate functions, so that calls served from a cache skip their set-up.
 [[gnu::noinline]] vpmm_status allocate_beyond(vpmm_bound_stream* bound, std::size_t bytes,
                                               std::size_t alignment, void** ptr) noexcept {
   return gated(WhenEnding::fail, [&]() -> Result<void> {

@@ -1,8 +1,8 @@
-// capi: structs that grow: how one side's size meets the other's.
+// capi: structs that grow: match of two sides' sizes.
 //
 // A caller may have been compiled against an older header (a shorter struct) or a newer one (a
-// longer struct). Only what both know is copied; `smallest` is the size of the first version, and
-// anything below it is a mistake.
+// longer struct). Only the common part is copied; `smallest` is the size of the first version, and
+// a smaller size is a mistake.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,7 @@ inline Result<void> check_size(std::size_t size, std::size_t smallest, const cha
                           size, smallest)};
 }
 
-// Fills the caller's struct and zeroes the part that only the caller knows. Leaves `size` as the
-// caller set it.
+// Fills the caller's struct and zeroes the part unknown to us. Keeps the caller's `size`.
 template <typename Struct>
 void copy_out(Struct ours, Struct* theirs) {
   const std::size_t size = theirs->size;
@@ -32,8 +31,8 @@ void copy_out(Struct ours, Struct* theirs) {
     std::memset(reinterpret_cast<char*>(theirs) + sizeof(Struct), 0, size - sizeof(Struct));
 }
 
-// Reads the caller's struct over our defaults. What only the caller knows must be zero: a setting
-// that would be ignored is an error.
+// Reads the caller's struct over our defaults. The part unknown to us must be zero: an ignored
+// setting is an error.
 template <typename Struct>
 Result<void> copy_in(const Struct* theirs, Struct& ours, const char* name) {
   const char* const bytes = reinterpret_cast<const char*>(theirs);

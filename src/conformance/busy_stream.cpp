@@ -1,4 +1,4 @@
-// conformance: queues work by the driver's own calls, which the table for managers does not have.
+// conformance: queues work by the driver's own calls, which the managers' table lacks.
 #include "conformance/busy_stream.hpp"
 
 #include <string_view>
@@ -14,7 +14,7 @@ namespace {
 using driver::Call;
 
 constexpr Bytes kScratch = 64 * kMiB;
-// An H200 fills so much in 20 to 30 microseconds, the simulator's clock goes on as much, and its
+// An H200 fills kScratch in 20 to 30 microseconds, as on the simulator's clock; the simulator's
 // host needs longer.
 constexpr int kFills = 400;
 constexpr int kFillsOnSimulator = 8;

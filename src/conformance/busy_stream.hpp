@@ -1,4 +1,4 @@
-// conformance: a stream with work to do, for checks of memory that the GPU still uses.
+// conformance: a busy stream, for checks of memory that the GPU still uses.
 #pragma once
 
 #include "conformance/conformance.hpp"

@@ -1,5 +1,5 @@
-// conformance: what only some managers do: managed memory, the order of streams, IPC handles; and
-// saying no.
+// conformance: optional abilities: managed memory, the order of streams, IPC handles; and their
+// refusal.
 #include <array>
 #include <cstring>
 #include <optional>

@@ -1,5 +1,5 @@
-// conformance: deferred cleanup: what the manager asks of the driver meanwhile, and that memory
-// does not run out of it.
+// conformance: deferred cleanup: driver calls of the manager meanwhile, and memory that must not
+// run out.
 #include <atomic>
 #include <exception>
 #include <memory>
@@ -13,8 +13,7 @@ namespace vpmm::conformance {
 namespace {
 
 // The driver's table with a count of frees, the calls that wait for the device. One for the
-// process, because managers may keep the table; a manager that has a driver of its own goes
-// uncounted.
+// process, because managers may keep the table; a manager with a driver of its own goes uncounted.
 class FreeCounter {
  public:
   static FreeCounter& of(const emm::Driver& driver) {
@@ -51,7 +50,6 @@ class FreeCounter {
   Spy spy_;
 };
 
-// A manager whose frees are counted.
 struct Watched {
   explicit Watched(const Subject& subject)
       : counter(FreeCounter::of(subject.driver)),
@@ -113,7 +111,7 @@ void deferrals_may_overlap_and_end_on_other_threads(const Subject& subject) {
   require_works(subject, subject.context(), "after deferrals that overlapped");
 }
 
-// Whatever is freed as memory is dropped before a deferral is freed again after it.
+// A manager that frees dropped memory before a deferral must do so again after it.
 void an_exception_ends_a_deferral(const Subject& subject) {
   const Watched watched(subject);
   const int before = watched.frees_of_dropping();

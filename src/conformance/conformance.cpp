@@ -1,4 +1,4 @@
-// conformance: runs one check and turns whatever it throws into a verdict.
+// conformance: runs one check and turns any exception into a verdict.
 #include "conformance/conformance.hpp"
 
 #include <array>

@@ -1,5 +1,4 @@
-// conformance: checks that every memory manager must pass, whoever wrote it, over the public
-// interface alone.
+// conformance: checks for every memory manager, over the public interface alone.
 #pragma once
 
 #include <string>
@@ -9,7 +8,6 @@
 
 namespace vpmm::conformance {
 
-// What a check works on.
 struct Subject {
   const vpmm_emm_plugin* plugin;
   emm::Driver driver;
@@ -22,30 +20,30 @@ struct Subject {
 
 struct Check {
   const char* name;  // a sentence, with _ for spaces
-  // Throws what is wrong.
+  // Throws the fault.
   void (*run)(const Subject& subject);
-  // The check is skipped for managers that lack it; null: it is for all.
+  // Skips managers that lack it; null: for all.
   bool emm::Capabilities::*needs = nullptr;
 };
 
 enum class Verdict { passed, failed, skipped };
-const char* to_string(Verdict verdict);  // "passed" and so on
+const char* to_string(Verdict verdict);
 
 struct Finding {
   const char* check;
   Verdict verdict;
-  std::string text;  // what was expected and what came, or why it was skipped; empty when it passed
+  std::string text;  // expectation and outcome, or the reason of a skip; empty if passed
 };
 
-// All checks, in the order in which they are best run: what others rely on comes first.
+// All checks in the best order: those that others rely on come first.
 std::vector<Check> all_checks();
 
-// Runs checks on managers of one plugin. Not thread-safe. A manager that throws or gives wrong
-// memory is reported; one that crashes takes the process along.
+// Runs checks on managers of one plugin. Not thread-safe. Reports a manager that throws or gives
+// wrong memory; one that crashes takes the process along.
 class Suite {
  public:
-  // Keeps the device's primary context while it lives. The plugin must be one that
-  // vpmm_emm_check_plugin accepts. Throws vpmm::error when there is no such device or no driver.
+  // Keeps the device's primary context while it lives. Requires: vpmm_emm_check_plugin accepts the
+  // plugin. Throws vpmm::error if the device or driver is missing.
   Suite(const vpmm_emm_plugin* plugin, int device);
   ~Suite();
   Suite(const Suite&) = delete;

@@ -1,5 +1,4 @@
-// conformance: device memory: where it lies, that it keeps what is written, that it comes back, how
-// it runs out.
+// conformance: device memory: place, contents, reuse and exhaustion.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -29,8 +28,7 @@ void memory_of_any_size_is_aligned_and_keeps_its_contents(const Subject& subject
            fmt::format("memory of {} bytes", blocks[i].size()));
 }
 
-// Two rounds in which every other block is replaced, so that what was dropped is used again beside
-// what is live.
+// Replaces every other block in two rounds, so that dropped memory is reused beside live memory.
 void live_memory_is_never_given_to_anybody_else(const Subject& subject) {
   constexpr std::array<std::size_t, 6> kSizes{1, 100, 513, 5000, 70'000, 300'000};
   const emm::Context context = subject.context();
@@ -59,7 +57,7 @@ void no_bytes_are_no_memory(const Subject& subject) {
           memory.size(), memory.device_pointer());
 }
 
-// Four times the device, in pieces of which two are live at a time.
+// Four times the device, in pieces, with two live at a time.
 void dropped_memory_is_used_again(const Subject& subject) {
   const emm::Context context = subject.context();
   const std::size_t bytes = device_bytes(subject) / 256;
@@ -107,12 +105,12 @@ void a_view_keeps_the_memory_and_it_is_given_back_once(const Subject& subject) {
   for (std::uint64_t i = 0; i < 8; ++i)
     verify(subject, others[i].device_pointer(), kMiB, 10 + i, "memory beside a view");
   second.reset();
-  // Were it given back twice, two of these would be the same.
+  // After a double release, two of these would be the same.
   for (std::uint64_t i = 0; i < 8; ++i) others.push_back(allocate(context, kMiB));
   require_apart(others);
 }
 
-// Twice the device, so that what such a thread cannot give back is missed.
+// Twice the device, so that memory such a thread cannot give back is missed.
 void memory_may_be_dropped_on_a_thread_without_a_cuda_context(const Subject& subject) {
   const emm::Context context = subject.context();
   const std::size_t bytes = device_bytes(subject) / 32;
@@ -184,7 +182,7 @@ void after_reset_as_much_memory_is_free_as_before(const Subject& subject) {
           before, after, kTolerance);
 }
 
-// A copy out of the memory waits behind other work when the memory is dropped; who gets it next
+// A copy out of the memory waits behind other work when the memory is dropped; the next owner
 // writes to it at once.
 void memory_that_queued_work_uses_serves_nobody_else_before_it_is_done(const Subject& subject) {
   constexpr std::uint64_t kOthers = 4;

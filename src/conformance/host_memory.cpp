@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kSize = 256 * kKiB;
 
-// Pages of their own, so that nothing else is registered on them.
+// Pages of their own, without other registrations.
 std::shared_ptr<void> make_pages() {
   return {std::aligned_alloc(64 * kKiB, kSize), [](void* pages) { std::free(pages); }};
 }
@@ -24,7 +24,7 @@ std::string describe(emm::HostOptions options, const char* kind) {
                      options.write_combined ? ", write-combined" : "");
 }
 
-// What one side writes, the other must see.
+// Requires that each side sees the other's writes.
 void require_shared(const Subject& subject, const emm::MappedMemory& memory,
                     std::string_view what) {
   require(memory.host_pointer() != nullptr, "{} has no host pointer", what);
@@ -61,7 +61,7 @@ void mapped_memory_is_the_same_for_host_and_device(const Subject& subject) {
   }
 }
 
-// Live and dropped by turns, so that both are seen beside each other.
+// Live and dropped by turns, so that both lie side by side.
 void live_host_memory_keeps_its_contents(const Subject& subject) {
   const emm::Context context = subject.context();
   std::vector<emm::PinnedMemory> blocks;
@@ -143,7 +143,7 @@ void pinning_what_is_pinned_is_an_error_and_leaves_it_pinned(const Subject& subj
             "a range could not be pinned twice, as it must be, but without a text");
   }
   require(has_failed, "a range that is pinned was pinned again; that must be an error");
-  // Still in force: a third attempt fails as the second did, and there is something to give back.
+  // Still in force: a third attempt fails as the second did, and there is a pin to give back.
   try {
     (void)context.pin(pages, {pages.get(), kSize});
     throw Failed{"the failed second pinning of a range undid the first"};

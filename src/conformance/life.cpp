@@ -1,4 +1,4 @@
-// conformance: how a manager begins, is reset and ends.
+// conformance: begin, reset and end of a manager.
 #include <array>
 #include <vector>
 
@@ -111,8 +111,7 @@ void two_contexts_on_one_device_do_not_disturb_each_other(const Subject& subject
   require_works(subject, other, "while another context was reset");
 }
 
-// What is current, after each step; the caller's own must not change, and where none was, none may
-// be.
+// Checks the current context after each step: the caller's own must stay, and none may appear.
 void the_current_cuda_context_is_left_as_it_was(const Subject& subject) {
   for (const vpmm_cuda_context wanted :
        std::array<vpmm_cuda_context, 2>{subject.primary, nullptr}) {

@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kPiece = kMiB;  // bytes of one copy; a multiple of 8
 constexpr std::size_t kAlignment = 256;
 
-// SplitMix64's: neighbours have nothing in common.
+// SplitMix64's: neighbours have no likeness.
 std::uint64_t mix(std::uint64_t value) {
   value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;
   value = (value ^ (value >> 27)) * 0x94D049BB133111EB;
@@ -27,7 +27,7 @@ void require_same(const unsigned char* found, std::span<const unsigned char> exp
           good == expected.end() ? 0 : *bad);
 }
 
-// Calls `work` with the pieces of memory: an offset and a number of bytes.
+// Calls `work` with an offset and a number of bytes for each piece.
 template <typename Work>
 void for_pieces(std::size_t bytes, Work&& work) {
   for (std::size_t offset = 0; offset < bytes; offset += kPiece)

@@ -1,5 +1,4 @@
-// conformance: what checks are written with: verdicts, contents of memory, threads, a manager's
-// bare slots.
+// conformance: tools of the checks: verdicts, contents of memory, threads, a manager's bare slots.
 #pragma once
 
 #include <fmt/format.h>
@@ -22,7 +21,7 @@ constexpr std::size_t kMiB = 1024 * kKiB;
 
 // --- verdicts ---
 
-// Ends a check; no std::exception, so that nothing takes them for an error of the manager.
+// Ends a check; no std::exception, so that it is not taken for an error of the manager.
 struct Failed {
   std::string text;
 };
@@ -35,39 +34,38 @@ void require(bool holds, fmt::format_string<Values...> otherwise, Values&&... va
   if (!holds) throw Failed{fmt::format(otherwise, std::forward<Values>(values)...)};
 }
 
-// Whether the manager said what went wrong.
+// Tells if the manager gave a reason.
 bool has_text(const vpmm::error& error);
-// `action` must fail with this status and a text. `what` names it in the verdict.
+// Requires that `action` fails with this status and a text.
 void require_error(vpmm_status status, std::string_view what, const std::function<void()>& action);
 
 // --- contents ---
 
-// Bytes that tell of the seed and of the place.
+// Bytes that depend on the seed and the place.
 std::vector<unsigned char> pattern(std::uint64_t seed, std::size_t offset, std::size_t bytes);
-// Into and out of memory that the device sees, by copies of the driver.
+// Copy into and out of device-visible memory by the driver.
 void write(const Subject& subject, void* device_pointer, std::size_t bytes, std::uint64_t seed);
 void verify(const Subject& subject, const void* device_pointer, std::size_t bytes,
             std::uint64_t seed, std::string_view what);
-// The same by the host.
+// Same by the host.
 void write_by_host(void* host_pointer, std::size_t bytes, std::uint64_t seed);
 void verify_by_host(const void* host_pointer, std::size_t bytes, std::uint64_t seed,
                     std::string_view what);
 
 // --- device memory ---
 
-std::size_t device_bytes(const Subject& subject);  // all that the device has
-// Memory of `bytes` bytes that is as device memory has to be.
+std::size_t device_bytes(const Subject& subject);  // total of the device
+// Allocates `bytes` bytes and checks the rules of device memory.
 emm::MemoryPointer allocate(const emm::Context& context, std::size_t bytes);
 void require_device_memory(const emm::MemoryPointer& memory, std::size_t bytes);
-// No two of them share a byte.
 void require_apart(std::span<const emm::MemoryPointer> blocks);
 // Allocates, writes, verifies and drops: that a manager works at all.
 void require_works(const Subject& subject, const emm::Context& context, std::string_view when);
 
 // --- threads ---
 
-// Runs `work` with the numbers from 0 on new threads, on which no CUDA context is current, and
-// waits. What one of them throws is thrown here.
+// Runs `work` with the numbers from 0 on new threads without a current CUDA context, and waits.
+// Rethrows an exception of one.
 void on_threads(int count, const std::function<void(int)>& work);
 inline void on_another_thread(const std::function<void()>& work) {
   on_threads(1, [&](int) { work(); });
@@ -87,7 +85,7 @@ class BareManager {
   void reset() const { done("reset", plugin_->reset(manager_)); }
   emm::Block allocate(std::size_t bytes) const;
   void release(const emm::Block& block) const { plugin_->release(manager_, &block); }
-  // As the plugin says, whether or not it has the slots.
+  // By the plugin's claim, even without the slots.
   emm::Capabilities capabilities() const;
 
  private:

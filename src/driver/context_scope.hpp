@@ -1,4 +1,4 @@
-// driver: makes a context current for a scope and puts back what was current before.
+// driver: makes a context current for a scope and restores the previous one.
 #pragma once
 
 #include "driver/driver.hpp"
@@ -14,7 +14,7 @@ class ContextScope {
     changed_ = result_ == CuResult::success;
   }
   ~ContextScope() {
-    // It was current a moment ago. If it is gone since, nothing better can be made current.
+    // If the previous context is gone since, no better one can be made current.
     if (changed_) driver_.ctx_set_current(previous_);
   }
   ContextScope(const ContextScope&) = delete;
@@ -29,17 +29,17 @@ class ContextScope {
   bool changed_ = false;
 };
 
-// Lets the calling thread query events while somebody captures: cuEventQuery on any event, even one
-// that has nothing to do with the capture, breaks a capture in global or thread-local mode unless
-// the querying thread's mode is relaxed.
+// Lets the calling thread query events during captures: cuEventQuery on any event, even an
+// unrelated one, breaks a capture in global or thread-local mode unless the querying thread's mode
+// is relaxed.
 class RelaxedCaptureScope {
  public:
-  // Where the mode cannot be exchanged, it stays, and the calls inside report what they meet.
+  // If the exchange fails, the mode stays, and calls inside report their own errors.
   explicit RelaxedCaptureScope(Driver& driver) : driver_(driver) {
     exchanged_ = driver_.thread_exchange_stream_capture_mode(mode_) == CuResult::success;
   }
   ~RelaxedCaptureScope() {
-    // The call just worked the other way round; it has no reason to fail but a broken context.
+    // The reverse exchange just worked; only a broken context can make this one fail.
     if (exchanged_) driver_.thread_exchange_stream_capture_mode(mode_);
   }
   RelaxedCaptureScope(const RelaxedCaptureScope&) = delete;

@@ -1,4 +1,4 @@
-// driver: the names of calls and results, and which results end a context.
+// driver: names of calls and results, and the results that end a context.
 #include "driver/driver.hpp"
 
 namespace vpmm::driver {

@@ -1,14 +1,13 @@
-// driver: the door to CUDA. Everything the project asks of a GPU is a method of this class.
+// driver: the door to CUDA. Every GPU call of the project is a method of this class.
 //
 // Conventions, for all calls:
 // - Names are CUDA's (cuMemMap is mem_map), so a search finds both. Results are CUDA's numbers.
-// - Output parameters are references and are written only when the call returns success.
+// - Output parameters are references, written only on success.
 // - Thread-safe. Where CUDA acts on the calling thread's current context, so do these.
-// - Sizes are bytes. Addresses are device addresses unless a parameter is a host pointer.
-// - No policy: a call does what CUDA's does, no retry, no logging, no state of ours.
+// - Sizes are bytes. Addresses are the device's unless a parameter is a host pointer.
+// - No policy: acts as CUDA's call, without retry, logging or own state.
 // Implementations: cuda/ (the real one), sim/ (a GPU on the CPU), and decorators over either
-// (RecordingDriver, TimingDriver, FaultingDriver). tests/contract holds all of them to the same
-// behaviour.
+// (RecordingDriver, TimingDriver, FaultingDriver). tests/contract holds all to the same behaviour.
 #pragma once
 
 #include <cstddef>
@@ -33,22 +32,21 @@ constexpr std::size_t kCallCount = 0
     ;
 const char* to_string(Call call);        // "mem_map"
 bool is_memory_call(Call call);          // its time counts as driver time
-const char* to_string(CuResult result);  // "CUDA_ERROR_OUT_OF_MEMORY"; "CUDA_ERROR (123)" is never
-                                         // needed: unknown numbers give "unrecognised CUresult"
-// Sticky errors: after one of these every later call on the context fails too.
+const char* to_string(CuResult result);  // "CUDA_ERROR_OUT_OF_MEMORY"; unknown numbers:
+                                         // "unrecognised CUresult"
+// Tells if, after this error, every later call on the context fails too.
 bool is_sticky(CuResult result);
 
-// Who wants to know what the pool hands out; the simulator's hazard checker is one.
-// `stream` is the handle that was passed to the pool. Called under the pool's lock, so it may not
-// call the pool: on_allocate when the memory is the caller's, on_deallocate before anyone else can
-// get it.
+// Observer of memory that the pool hands out, as the simulator's hazard checker. `stream`: as
+// passed to the pool. Called under the pool's lock, so may not call the pool: on_allocate once the
+// memory is the caller's, on_deallocate before another can get it.
 class MemoryObserver {
  public:
   virtual ~MemoryObserver() = default;
   virtual void on_allocate(AddressRange range, StreamHandle stream) = 0;
   virtual void on_allocate_any_stream(AddressRange range) = 0;
   virtual void on_deallocate(AddressRange range, StreamHandle stream) = 0;
-  // Everything queued so far on every stream of the context may be the last use.
+  // All work queued so far on every stream of the context may be the last use.
   virtual void on_deallocate_any_stream(AddressRange range) = 0;
 };
 
@@ -62,10 +60,10 @@ class Driver {
   // --- not CUDA calls ---
   virtual const char* name() const = 0;  // "cuda" or "sim"
   virtual bool has(
-      Call call) const = 0;  // false: the symbol is missing; calling it gives not_supported
+      Call call) const = 0;            // false: the symbol is missing; a call gives not_supported
   virtual std::uint64_t now_ns() = 0;  // host clock: monotonic, virtual in the simulator
   virtual void sleep_ns(
-      std::uint64_t ns) = 0;  // the calling thread pauses by that clock, or somewhat longer
+      std::uint64_t ns) = 0;  // pauses the calling thread by that clock, or somewhat longer
   virtual MemoryObserver* memory_observer() { return nullptr; }
 
   // --- driver and devices ---
@@ -90,8 +88,8 @@ class Driver {
                               ContextId& id) = 0;              // context_is_destroyed after a reset
   virtual CuResult ctx_get_device(DeviceOrdinal& device) = 0;  // of the current context
   virtual CuResult ctx_synchronize() = 0;
-  // Completes when all work queued so far on every stream of `context` is done. Never legal while
-  // any stream of the context captures. Optional (driver 12.5).
+  // Completes when all work queued so far on every stream of `context` is done. Illegal while any
+  // stream of the context captures. Optional (driver 12.5).
   virtual CuResult ctx_record_event(ContextHandle context, EventHandle event) = 0;
 
   // --- memory: virtual memory management ---
@@ -104,20 +102,20 @@ class Driver {
   virtual CuResult mem_address_free(AddressRange reservation) = 0;
   virtual CuResult mem_create(Bytes size, const ChunkProperties& properties,
                               ChunkHandle& chunk) = 0;
-  // The memory lives on until the last mapping is gone too.
+  // The memory lives on until its last mapping is gone.
   virtual CuResult mem_release(ChunkHandle chunk) = 0;
-  // Only whole chunks at offset 0: anything else is not_supported on today's drivers.
+  // Maps whole chunks at offset 0: anything else is not_supported on today's drivers.
   virtual CuResult mem_map(AddressRange range, Bytes offset, ChunkHandle chunk) = 0;
-  // One or several adjacent whole mappings. Part of a mapping: invalid_value.
+  // Unmaps adjacent whole mappings. Part of a mapping: invalid_value.
   virtual CuResult mem_unmap(AddressRange range) = 0;
   virtual CuResult mem_set_access(AddressRange range, std::span<const AccessDescriptor> access) = 0;
-  // Chunks go to other processes as POSIX file descriptors, over a Unix socket for example; nothing
-  // but an import is of use to whoever has one. `file` is the caller's to close, and holds the
-  // memory until then. invalid_value for a chunk that was not created with posix_file_descriptor.
+  // Exports a chunk as a POSIX file descriptor for an import, over a Unix socket for example. The
+  // caller owns `file`, which holds the memory until its close. invalid_value: not created with
+  // posix_file_descriptor.
   virtual CuResult mem_export_to_shareable_handle(ChunkHandle chunk, int& file) = 0;
-  // `file` stays the caller's and may be closed afterwards. `chunk` is released like one that was
-  // created here; the memory lives on until its last handle, mapping and descriptor in any process
-  // is gone. The process that exported may import, too.
+  // `file` stays the caller's and may be closed afterwards. `chunk` is released like an own one;
+  // the memory lives until its last handle, mapping and descriptor in any process. The exporting
+  // process may import, too.
   virtual CuResult mem_import_from_shareable_handle(int file, ChunkHandle& chunk) = 0;
 
   // --- memory: plain, stream-ordered, host ---
@@ -138,28 +136,27 @@ class Driver {
   virtual CuResult mem_free_host(void* host) = 0;
 
   // --- memory: of the host and of host and device together ---
-  // Pins memory of the caller's own, which stays the caller's; flags are CUDA's.
+  // Pins memory of the caller, still its owner; flags are CUDA's.
   virtual CuResult mem_host_register(void* host, Bytes size, unsigned flags) = 0;
-  virtual CuResult mem_host_unregister(
-      void* host) = 0;  // exactly what was registered, by its begin
-  // Of pinned or registered memory. With unified addressing all of it is mapped, whatever its
+  virtual CuResult mem_host_unregister(void* host) = 0;  // exactly one registration, by its begin
+  // Requires: pinned or registered memory. With unified addressing all of it is mapped, with any
   // flags.
   virtual CuResult mem_host_get_device_pointer(void* host, DevicePtr& ptr) = 0;
   virtual CuResult mem_alloc_managed(Bytes size, unsigned flags,
                                      DevicePtr& ptr) = 0;  // freed with mem_free
-  // The allocation that `inside` lies in; of mapped chunks the mapping.
+  // Allocation around `inside`; for mapped chunks the mapping.
   virtual CuResult mem_get_address_range(DevicePtr inside, AddressRange& range) = 0;
-  // cuPointerGetAttribute(DEVICE_ORDINAL): the device whose memory it is, whatever is current.
-  // invalid_value: none's.
+  // cuPointerGetAttribute(DEVICE_ORDINAL): the device of the memory, independent of the current
+  // one. invalid_value: unknown memory.
   virtual CuResult pointer_get_device(DevicePtr ptr, DeviceOrdinal& device) = 0;
 
   // --- memory: of other processes ---
-  // `ptr` is the begin of what mem_alloc gave; nothing else can be shared this way. An allocation
-  // that is freed while another process has it open leaves that process with undefined contents.
+  // `ptr`: begin of a mem_alloc, the only memory that can be shared this way. Freed while open in
+  // another process, its contents are undefined there.
   virtual CuResult ipc_get_mem_handle(DevicePtr ptr, IpcMemHandle& handle) = 0;
-  // Maps the memory into the current context, whose device gets access to the one that holds it.
-  // Opening again gives the same address, and each opening is closed once. invalid_context in the
-  // process that made the handle.
+  // Maps the memory into the current context, with access of its device to the memory's.
+  // Repeated openings give the same address; each needs one close. invalid_context: this process
+  // made the handle.
   virtual CuResult ipc_open_mem_handle(const IpcMemHandle& handle, DevicePtr& ptr) = 0;
   virtual CuResult ipc_close_mem_handle(DevicePtr ptr) = 0;
 
@@ -179,7 +176,7 @@ class Driver {
   // --- streams ---
   virtual CuResult stream_create(StreamFlags flags,
                                  StreamHandle& stream) = 0;  // in the current context
-  // Queued work still runs. The handle may be given to a later stream, the id never is.
+  // Queued work still runs. A later stream may get the handle, never the id.
   virtual CuResult stream_destroy(StreamHandle stream) = 0;
   virtual CuResult stream_get_id(StreamHandle stream, StreamId& id) = 0;
   virtual CuResult stream_get_ctx(StreamHandle stream, ContextHandle& context) = 0;
@@ -204,7 +201,7 @@ class Driver {
   virtual CuResult graph_launch(GraphExecHandle exec, StreamHandle stream) = 0;
   virtual CuResult graph_destroy(GraphHandle graph) = 0;
   virtual CuResult graph_exec_destroy(GraphExecHandle exec) = 0;
-  // The caller owns one reference; `destroy(argument)` runs when the last is gone.
+  // The caller owns one reference; `destroy(argument)` runs after the last is gone.
   virtual CuResult user_object_create(void* argument, UserObjectDestructor destroy,
                                       UserObjectHandle& object) = 0;
   virtual CuResult user_object_release(UserObjectHandle object) = 0;

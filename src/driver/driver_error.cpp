@@ -1,4 +1,4 @@
-// driver: which error code a driver result becomes.
+// driver: error code of a driver result.
 #include "driver/driver_error.hpp"
 
 #include "base/message.hpp"

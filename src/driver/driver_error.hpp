@@ -8,8 +8,8 @@
 
 namespace vpmm::driver {
 
-// out_of_memory for CUDA's, poisoned for sticky errors, driver_failed for the rest; names the call
-// and the result.
+// Error that names call and result: poisoned if sticky, out_of_memory and unsupported for CUDA's
+// own, else driver_failed.
 Error driver_error(Call call, CuResult result);
 
 inline Result<void> checked(Call call, CuResult result) {

@@ -1,4 +1,4 @@
-// driver: which calls fail with what, and when a planned fault strikes.
+// driver: possible failures of each call, and the moment of a planned fault.
 #include "driver/faulting.hpp"
 
 #include <algorithm>

@@ -1,5 +1,4 @@
-// driver: the base of decorators: passes every call to another driver, with one hook before and
-// after.
+// driver: base of decorators: passes every call to another driver, with one hook before and after.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +24,11 @@ class ForwardingDriver : public Driver {
 #undef VPMM_DRIVER_METHOD
 
  protected:
-  // A value is given to the caller and the inner driver is not called.
+  // Returns a result in place of the inner call, or nullopt.
   virtual std::optional<CuResult> before(Call /*call*/) { return std::nullopt; }
   virtual bool is_timed(Call call) const { return is_memory_call(call); }
-  // `duration_ns` is by now_ns(), measured where is_timed(call) and otherwise 0. Other threads may
-  // have advanced a virtual clock meanwhile. Not called for a call that before() answered.
+  // `duration_ns`: by now_ns() where is_timed(call), otherwise 0; other threads may have advanced a
+  // virtual clock meanwhile. Not called after an answer of before().
   virtual void after(Call /*call*/, CuResult /*result*/, std::uint64_t /*duration_ns*/) {}
 
  private:

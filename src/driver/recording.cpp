@@ -1,4 +1,4 @@
-// driver: counting calls, and the time of memory calls by process and by thread.
+// driver: counts calls, and sums the time of memory calls by process and by thread.
 #include "driver/recording.hpp"
 
 #include <algorithm>
@@ -11,10 +11,10 @@ struct ThreadTime {
   std::uint64_t recorder_id;
   std::uint64_t ns;
 };
-// One entry per recorder that this thread has taken time from, so nearly always none or one.
+// One entry per recorder that this thread has taken time from: mostly empty or one.
 thread_local std::vector<ThreadTime> thread_times;
 
-// Of the memory call that the thread is in. Note [Thread-local variables]
+// Bytes of the thread's current memory call. Note [Thread-local variables]
 [[gnu::tls_model("initial-exec")]] constinit thread_local Bytes bytes_of_call = 0;
 
 auto find_thread_time(std::uint64_t recorder_id) {

@@ -1,4 +1,4 @@
-// driver: histograms of what calls take.
+// driver: histograms of call durations.
 #include "driver/timing.hpp"
 
 #include <algorithm>

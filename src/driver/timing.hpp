@@ -1,5 +1,4 @@
-// driver: a decorator that measures every call: how long each kind of call takes, as a histogram,
-// and of how many bytes.
+// driver: decorator that measures every call: durations by kind, as a histogram, and bytes.
 #pragma once
 
 #include <array>
@@ -13,19 +12,18 @@
 
 namespace vpmm::driver {
 
-// Durations in buckets that are a sixteenth of their value wide at most, from 1 ns to eighteen
-// minutes; what is longer is in the last. Takes 5 KiB and allocates nothing. Thread-safe.
+// Durations in buckets of at most a sixteenth of their value, from 1 ns to eighteen minutes; longer
+// ones are in the last. Takes 5 KiB and allocates no memory. Thread-safe.
 class DurationHistogram {
  public:
   void add(std::uint64_t ns);
-  void clear();  // a duration that another thread adds meanwhile may be in part of the figures
+  void clear();  // a concurrently added duration may be in part of the figures
 
   std::uint64_t count() const;
   std::uint64_t total_ns() const { return total_ns_.load(std::memory_order_relaxed); }
   std::uint64_t max_ns() const { return max_ns_.load(std::memory_order_relaxed); }
-  // By nearest rank: the largest duration that its bucket may hold, max_ns() at most. So it is
-  // never too small, and too large by a sixteenth at most. 0 where there is none. Requires: percent
-  // <= 100.
+  // Percentile by nearest rank: the largest duration of its bucket, max_ns() at most, so 0 to 1/16
+  // too large. 0 if empty. Requires: percent <= 100.
   std::uint64_t percentile_ns(unsigned percent) const;
 
  private:
@@ -53,22 +51,20 @@ class DurationHistogram {
   std::atomic<std::uint64_t> max_ns_{0};
 };
 
-// What calls of one kind took, those that failed included.
+// Durations of calls of one kind, failed ones included.
 struct CallTimes {
   Call call{};
   std::uint64_t count = 0;
   std::uint64_t total_ns = 0;
-  std::uint64_t p50_ns = 0;  // percentiles as percentile_ns() has them
+  std::uint64_t p50_ns = 0;  // percentiles by percentile_ns()
   std::uint64_t p90_ns = 0;
   std::uint64_t p99_ns = 0;
   std::uint64_t max_ns = 0;
-  // All ranges and chunks that were created, mapped, unmapped or given access to; none for other
-  // calls.
+  // Ranges and chunks created, mapped, unmapped or given access to; nullopt for other calls.
   std::optional<Bytes> bytes;
 };
 
-// By now_ns(), from right before the inner driver's call to right after it. Several hundred KiB:
-// not for a stack.
+// Measures the inner driver's call by now_ns(). Several hundred KiB: not for a stack.
 class TimingDriver final : public ForwardingDriver {
  public:
   using ForwardingDriver::ForwardingDriver;

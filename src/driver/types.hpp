@@ -1,4 +1,4 @@
-// driver: the handles, numbers and small structs that driver calls take; values are CUDA's own.
+// driver: handles, numbers and small structs of driver calls; values are CUDA's own.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace vpmm::driver {
 
-// CUresult by value. Numbers without a name here still pass through unchanged.
+// CUresult by value. Numbers without a name here pass through unchanged.
 enum class CuResult : int {
   success = 0,
   invalid_value = 1,
@@ -88,7 +88,7 @@ enum class DeviceAttribute : int {
   gpu_direct_rdma_supported = 116,
 };
 
-// What cuMemCreate is asked for; fixed for the life of a chunk.
+// Properties of a cuMemCreate; fixed for the life of a chunk.
 struct ChunkProperties {
   DeviceOrdinal device = 0;
   bool posix_file_descriptor = false;  // requestedHandleTypes = POSIX_FILE_DESCRIPTOR

@@ -1,4 +1,4 @@
-// driver_pool: allocating from and freeing to the driver's pool.
+// driver_pool: allocates from and frees to the driver's pool.
 #include "driver_pool/driver_pool.hpp"
 
 #include <limits>
@@ -11,8 +11,8 @@
 namespace vpmm::driver_pool {
 
 // Note [Pool calls break captures]
-// During a stream capture every call about the driver's pools breaks it, whatever stream the call
-// names, unless the calling thread's mode is relaxed.
+// Every call about the driver's pools breaks a stream capture, on any stream, unless the calling
+// thread's mode is relaxed.
 using driver::RelaxedCaptureScope;
 
 using driver::Call;
@@ -23,8 +23,8 @@ DriverPool::DriverPool(driver::Driver& driver, driver::DeviceOrdinal device,
                        time::Timelines& timelines)
     : driver_(driver), device_(device), timelines_(timelines) {}
 
-// Memory stays in the driver's pool until trim. Reuse by dependencies that the driver inserts
-// itself is off: it would make one stream wait for another without anybody having asked.
+// Keeps memory in the driver's pool until trim. Turns off reuse by dependencies of the driver,
+// which would make one stream wait for another.
 Result<void> DriverPool::open() {
   if (pool_) return {};
   const RelaxedCaptureScope relaxed(driver_);
@@ -64,7 +64,7 @@ Result<DevicePtr> DriverPool::allocate(MutexLock& lock, Bytes bytes,
     done = driver::checked(Call::mem_alloc_from_pool_async,
                            driver_.mem_alloc_from_pool_async(bytes, pool, on, begin));
     if (done && !stream) {
-      // Any stream may use it, so the allocation itself must be over. Only finished frees run on
+      // Any stream may use the memory, so the allocation must be over. Only finished frees run on
       // this stream: no wait.
       done = driver::checked(Call::stream_synchronize, driver_.stream_synchronize(on));
       if (!done) driver_.mem_free_async(begin, on);  // `done` is the error to tell
@@ -148,8 +148,7 @@ Result<void> DriverPool::settle(MutexLock& lock) {
     for (const Pending& pending : complete) {
       const CuResult result = driver_.mem_free_async(pending.begin, on);
       if (result == CuResult::success) continue;
-      failed.push_back(
-          pending);  // tried again by the next call, which has nothing to do with it either
+      failed.push_back(pending);  // retried by the next call
       if (driver::is_sticky(result)) outcome = driver::driver_error(Call::mem_free_async, result);
     }
   }
@@ -185,7 +184,7 @@ void DriverPool::forget() {
 void DriverPool::release_everything() {
   if (!pool_) return;
   const RelaxedCaptureScope relaxed(driver_);
-  // Nobody is left to tell of a failure, and each step is right without the one before.
+  // Ignores failures at the end; each step is right without the one before.
   for (const auto& [begin, block] : blocks_) driver_.mem_free_async(begin, own_stream_);
   for (const Pending& pending : pending_) driver_.mem_free_async(pending.begin, own_stream_);
   driver_.stream_synchronize(own_stream_);

@@ -1,4 +1,4 @@
-// driver_pool: stream-ordered memory manager: requests below a page, over the driver's own
+// driver_pool: stream-ordered memory manager for requests below a page, over the driver's own
 // asynchronous pool.
 #pragma once
 
@@ -15,43 +15,41 @@
 
 namespace vpmm::driver_pool {
 
-// One live allocation.
 struct Block {
   DevicePtr begin{};
   Bytes requested = 0;
-  std::optional<time::TimelineId> timeline;  // of the allocating stream; none: any-stream
+  std::optional<time::TimelineId> timeline;  // of the allocating stream; nullopt: any-stream
   Vector<time::TimelineId> other_uses;       // streams named with record_use
 };
 
-// Methods that are handed the context's lock drop it around driver calls that may block.
+// Methods with a `lock` drop it around driver calls that may block.
 class DriverPool {
  public:
   DriverPool(driver::Driver& driver, driver::DeviceOrdinal device, time::Timelines& timelines);
 
-  // Memory for `stream`; without one, memory that any stream may use at once.
+  // Allocates for `stream`; without a stream, memory that any stream may use at once.
   Result<DevicePtr> allocate(MutexLock& lock, Bytes bytes,
                              std::optional<driver::StreamHandle> stream,
                              const time::Timeline* timeline) VPMM_REQUIRES(pool_lock);
-  // The live allocation around `p`; null: none.
+  // Live allocation around `p`; null if none.
   Block* block_around(DevicePtr p) VPMM_REQUIRES(pool_lock);
   // Frees behind the work on `stream`.
   Result<void> deallocate_on(MutexLock& lock, Block* block, driver::StreamHandle stream)
       VPMM_REQUIRES(pool_lock);
-  // Frees once `stamp` is complete.
   Result<void> deallocate_after(MutexLock& lock, Block* block, const time::Stamp& stamp)
       VPMM_REQUIRES(pool_lock);
   void record_use(Block* block, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
 
-  // Hands what has become complete back to the driver's pool.
+  // Returns completed memory to the driver's pool.
   Result<void> settle(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  // Gives unused memory of the driver's pool back; returns how much.
+  // Gives unused memory of the driver's pool back; returns the bytes.
   Result<Bytes> trim(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  // The context has died, and every address with it.
+  // Forgets all blocks: the context has died, and every address with it.
   void forget() VPMM_REQUIRES(pool_lock);
-  // Frees everything. Requires: the GPU is idle.
+  // Requires: the GPU is idle.
   void release_everything() VPMM_REQUIRES(pool_lock);
 
-  Bytes reserved_bytes() VPMM_REQUIRES(pool_lock);  // what the driver's pool holds
+  Bytes reserved_bytes() VPMM_REQUIRES(pool_lock);  // bytes held by the driver's pool
   Bytes requested_bytes() const VPMM_REQUIRES(pool_lock) { return requested_; }
   Bytes pending_bytes() const VPMM_REQUIRES(pool_lock) { return pending_bytes_; }
   std::uint64_t live_allocations() const VPMM_REQUIRES(pool_lock) { return blocks_.size(); }
@@ -76,7 +74,7 @@ class DriverPool {
   time::Timelines& timelines_;
   std::optional<driver::MemPoolHandle> pool_ VPMM_GUARDED_BY(pool_lock);
   driver::StreamHandle own_stream_
-      VPMM_GUARDED_BY(pool_lock){};  // non-blocking; carries frees that no caller's stream carries
+      VPMM_GUARDED_BY(pool_lock){};  // non-blocking; carries frees without a caller's stream
   Map<DevicePtr, Block> blocks_ VPMM_GUARDED_BY(pool_lock);
   Vector<Pending> pending_ VPMM_GUARDED_BY(pool_lock);
   Bytes requested_ VPMM_GUARDED_BY(pool_lock) = 0;

@@ -1,4 +1,4 @@
-// emm: each slot of the driver's table: passes the gate, makes the call, turns its result into a
+// emm: slots of the driver's table: each passes the gate, makes the call, turns its result into a
 // status.
 #include "emm/driver_table.hpp"
 
@@ -31,7 +31,7 @@ driver::ContextHandle to_context(vpmm_cuda_context context) {
 
 static_assert(sizeof(driver::IpcMemHandle) == sizeof(vpmm_emm_ipc_handle::token));
 
-// `work` gets the driver and returns what its call said.
+// `work` makes the call on the driver and returns its result.
 template <typename Work>
 vpmm_status call(const vpmm_emm_driver* table, Call which, Work&& work) noexcept {
   return capi::gated(WhenEnding::fail, [&]() -> Result<void> {
@@ -40,7 +40,7 @@ vpmm_status call(const vpmm_emm_driver* table, Call which, Work&& work) noexcept
   });
 }
 
-// Calls that want a pointer of the caller's which must not be null.
+// For calls with a pointer that must not be null.
 template <typename Work>
 vpmm_status call_with(const vpmm_emm_driver* table, Call which, const void* pointer,
                       const char* name, Work&& work) noexcept {
@@ -83,7 +83,7 @@ vpmm_status ctx_synchronize(const vpmm_emm_driver* table) noexcept {
               [](Driver& driver) { return driver.ctx_synchronize(); });
 }
 
-// The first call that most managers and contexts make, so it is the one that begins CUDA.
+// Begins CUDA, as the first call of most managers and contexts.
 vpmm_status device_primary_ctx_retain(const vpmm_emm_driver* table, int device,
                                       vpmm_cuda_context* context) noexcept {
   return capi::gated(WhenEnding::fail, [&]() -> Result<void> {
@@ -138,7 +138,6 @@ vpmm_status mem_get_info(const vpmm_emm_driver* table, uint64_t* free_bytes,
   });
 }
 
-// Calls that allocate device memory.
 template <typename Allocate>
 vpmm_status allocate(const vpmm_emm_driver* table, Call which, void** ptr,
                      Allocate&& allocate_it) noexcept {
@@ -285,8 +284,8 @@ DriverTable::DriverTable(Open how_to_open, void* argument)
 
 namespace {
 
-// The process's driver, as the environment names it. Once it is open, the answer is remembered:
-// VPMM_DRIVER is read when CUDA is first needed.
+// Opens the process's driver, as named by the environment, and keeps it: VPMM_DRIVER is read when
+// CUDA is first needed.
 vpmm::Result<vpmm::driver::Driver*> open_process_driver(void*) {
   static std::atomic<vpmm::driver::Driver*> known{nullptr};
   if (vpmm::driver::Driver* const driver = known.load(std::memory_order_acquire)) return driver;

@@ -7,12 +7,11 @@
 
 namespace vpmm::emm {
 
-// A driver behind a table of C functions. It must stay where it is, and outlive all managers that
-// have it.
+// A driver behind a table of C functions. It must stay in place, and outlive all its managers.
 class DriverTable {
  public:
-  // `how_to_open` gives the driver that all calls go to. It is asked at each call, so that a table
-  // can be had before anything of CUDA is touched; it must be quick when the driver is open.
+  // `how_to_open` returns the driver of all calls. Called at each call, so that a table exists
+  // before CUDA is touched; must be quick once the driver is open.
   using Open = Result<driver::Driver*> (*)(void* argument);
   DriverTable(Open how_to_open, void* argument);
   explicit DriverTable(driver::Driver& driver)

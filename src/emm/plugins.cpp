@@ -1,4 +1,4 @@
-// emm: plugins: those of ours, those of libraries, and which of them a process uses.
+// emm: plugins: built in or from libraries, and the choice of a process.
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -34,7 +34,7 @@ const vpmm_emm_plugin* find_builtin(std::string_view name) {
 
 Error bad_plugin(std::string message) { return {ErrorCode::bad_configuration, std::move(message)}; }
 
-// Slots of the table as its author knows it; those beyond count as null.
+// Reads slots within the author's table size; those beyond count as null.
 template <typename Function>
 bool has(const vpmm_emm_plugin& plugin, Function vpmm_emm_plugin::*slot) {
   const auto* const at = reinterpret_cast<const unsigned char*>(&(plugin.*slot));
@@ -44,7 +44,7 @@ bool has(const vpmm_emm_plugin& plugin, Function vpmm_emm_plugin::*slot) {
 }
 
 Result<void> check(const vpmm_emm_plugin& plugin) {
-  // The version comes first: of another version nothing else is known, not even where the name is.
+  // Checks the version first: of another version even the name's place is unknown.
   if (plugin.interface_version != VPMM_EMM_INTERFACE_VERSION)
     return bad_plugin(fmt::format(
         "the plugin implements version {} of the interface, this library has version {}",
@@ -90,7 +90,7 @@ Result<void> check(const vpmm_emm_plugin& plugin) {
 
 // --- libraries ---
 
-// Never unloaded: memory, threads and exit handlers of theirs may outlive every user.
+// Never unloads: memory, threads and exit handlers of a library may outlive every user.
 Result<const vpmm_emm_plugin*> load(const std::string& path) {
   const std::string text =
       path.find('/') == std::string::npos ? "./" + path : path;  // a file, no search
@@ -110,13 +110,12 @@ Result<const vpmm_emm_plugin*> load(const std::string& path) {
   return plugin;
 }
 
-// --- what the process uses ---
+// --- choice of the process ---
 
 struct Registry {
   Mutex mutex;
   const vpmm_emm_plugin* set VPMM_GUARDED_BY(mutex) = nullptr;
-  // Of the variable, and what it said: from the first time that a context needs it, for the life of
-  // the process.
+  // Plugin and value of the variable: fixed from the first use by a context.
   const vpmm_emm_plugin* from_variable VPMM_GUARDED_BY(mutex) = nullptr;
   std::string variable VPMM_GUARDED_BY(mutex);
 };
@@ -131,14 +130,14 @@ Result<const vpmm_emm_plugin*> find(const std::string& name) {
   return load(name);
 }
 
-// Empty: the variable decides nothing.
+// Empty: the variable is unset.
 std::string variable_in_force() {
   Registry& all = registry();
   const MutexLock lock(all.mutex);
   return all.from_variable != nullptr ? all.variable : settings::memory_manager_from_environment();
 }
 
-// Whether it makes managers: one is made that is never initialized, which calls no CUDA.
+// Tries to make a manager, never initialized, so without a CUDA call.
 Result<void> try_out(const vpmm_emm_plugin& plugin) {
   const vpmm_emm_driver* driver = nullptr;
   vpmm_emm_manager* manager = nullptr;
@@ -178,8 +177,7 @@ Result<const vpmm_emm_plugin*> get() {
     const MutexLock lock(all.mutex);
     return all.set != nullptr ? all.set : find_builtin(kDefault);
   }
-  // Without the lock: a library may do anything when it is loaded. Two threads that come at once
-  // load the same one.
+  // Without the lock: loading a library may run any code. Concurrent threads load the same one.
   Result<const vpmm_emm_plugin*> found = find(variable);
   if (!found) {
     found.error().message = fmt::format("{}={}: {}", kVariable, variable, found.error().message);

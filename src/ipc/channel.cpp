@@ -1,4 +1,4 @@
-// ipc: sockets: making, finding and sweeping them, and one message at a time through them.
+// ipc: makes, finds and sweeps sockets, and passes one message at a time.
 #include "ipc/channel.hpp"
 
 #include <dirent.h>
@@ -22,7 +22,7 @@ namespace vpmm::ipc {
 namespace {
 
 constexpr std::string_view kSuffix = ".sock";
-constexpr std::size_t kNameLength = 32 + kSuffix.size();  // of a process in hexadecimal digits
+constexpr std::size_t kNameLength = 32 + kSuffix.size();  // of a process, in hexadecimal digits
 constexpr std::string_view kUnfinished = ".new";
 constexpr std::chrono::minutes kUnfinishedForSure{1};
 constexpr int kBacklog = 128;
@@ -36,7 +36,7 @@ int remaining_ms(Deadline deadline) {
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000));
 }
 
-// True: `events` are there, or the other side is gone; false: `deadline` is over.
+// Waits for `events` or the end of the other side. Returns false after `deadline`.
 bool wait_for(int file, short events, Deadline deadline) {
   for (;;) {
     pollfd asked{file, events, 0};
@@ -46,7 +46,6 @@ bool wait_for(int file, short events, Deadline deadline) {
   }
 }
 
-// Room for the descriptors of a message.
 union Control {
   cmsghdr align;
   char bytes[CMSG_SPACE(sizeof(int) * kMostInFlight)];
@@ -69,8 +68,8 @@ Descriptor new_socket() {
   return making.adopt(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-// What arrived is ours to close, whether it is wanted or not.
-// Requires: there is room for kMostInFlight in `files`.
+// Takes ownership of every received descriptor, even if unwanted. Requires: room for kMostInFlight
+// in `files`.
 void adopt_files(Descriptor::Making& making, msghdr& header, std::vector<Descriptor>& files)
     VPMM_REQUIRES(descriptor_mutex) {
   for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
@@ -110,7 +109,7 @@ Channel::Sent Channel::try_send(const Message& message, const std::vector<Descri
   for (;;) {
     if (sendmsg(get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return Sent::yes;
     if (errno == EINTR) continue;
-    // Too many descriptors on their way are over soon, too, but cannot be waited for.
+    // A surplus of descriptors in flight ends soon, too, but poll() cannot wait for it.
     const bool is_full = errno == EAGAIN || errno == ETOOMANYREFS || errno == ENOBUFS;
     if (!is_full) return Sent::gone;
     if (Clock::now() >= deadline) return Sent::not_now;
@@ -136,7 +135,7 @@ bool Channel::wait_to_receive(Deadline deadline) const { return wait_for(get(), 
 Result<std::optional<Received>> Channel::receive(Deadline deadline, Files files) {
   Received received;
   if (files == Files::taken)
-    received.files.reserve(kMostInFlight);  // what arrives must not be lost
+    received.files.reserve(kMostInFlight);  // so that no received descriptor is lost
   iovec data{&received.message, sizeof received.message};
   Control control{};
   msghdr header{};
@@ -160,8 +159,8 @@ Result<std::optional<Received>> Channel::receive(Deadline deadline, Files files)
     Descriptor::Making making;
     take();
     if (got > 0) adopt_files(making, header, received.files);
-    // A reset, of an end that closed before it read everything, is told once, ahead of what that
-    // end had said.
+    // A reset, by an end that closed before it read everything, is reported once, ahead of messages
+    // sent by that end.
   } while (got < 0 && (said == EINTR || said == EAGAIN || said == ECONNRESET));
   if (got == 0) return std::optional<Received>{};
   if (got < 0) return not_shared(fmt::format("receiving failed: {}", std::strerror(said)));
@@ -181,7 +180,7 @@ Result<std::optional<Received>> Channel::receive(Deadline deadline, Files files)
   return std::optional<Received>{std::move(received)};
 }
 
-// --- who is at the other end
+// --- the other end
 
 Result<Peer> peer_of(const Channel& channel) {
   ucred credentials{};
@@ -212,7 +211,7 @@ Result<Descriptor> watch(const Channel& channel, const Peer& peer) {
       if (!watched && is_short()) return none();
     }
   }
-  // Only while its end of the connection is there has the number not become another process's.
+  // The process number is certain only while the peer's end of the connection exists.
   pollfd asked{channel.get(), 0, 0};
   if (watched && poll(&asked, 1, 0) > 0 && (asked.revents & POLLHUP) != 0)
     return not_shared("it has ended already");
@@ -284,12 +283,12 @@ void sweep(const std::string& folder) {
 // --- connecting
 
 // Note [Descriptors that nobody asked for]
-// Closing the last descriptor of an open file may take as long as its sender likes: of a connection
-// that lingers, of a file on a dead server. Whoever receives a message closes what came with it,
-// asked for or not, so an exporter has the kernel refuse such messages where it can, and nowhere
-// takes their descriptors as its own.
+// Closing the last descriptor of an open file may take as long as its sender likes: a connection
+// that lingers, a file on a dead server. A receiver closes all descriptors of a message, wanted or
+// not, so an exporter has the kernel refuse such messages where possible, and never takes their
+// descriptors.
 //
-// Under another name until it listens: a socket that refuses connections is swept away.
+// Binds another name until it listens: a socket that refuses connections is swept away.
 Result<Descriptor> listen_at(const std::string& path) {
   const std::string unfinished = path + std::string(kUnfinished);
   Descriptor socket = new_socket();
@@ -330,7 +329,7 @@ Result<Channel> connect_to(const std::string& path, Deadline deadline) {
           "socket was removed (its "
           "next "
           "export makes it anew)");
-    // EAGAIN: too many wait to be accepted.
+    // EAGAIN: too many connections wait to be accepted.
     if (errno != EAGAIN && errno != EINTR)
       return not_shared(fmt::format(
           "the process that exported the memory cannot be reached at {}: {}", path, reason()));

@@ -26,7 +26,7 @@ struct Received {
   std::vector<Descriptor> files;
 };
 
-// One end of a connection. Messages keep their borders (SOCK_SEQPACKET); descriptors come
+// One end of a connection. Messages keep their borders (SOCK_SEQPACKET); descriptors are
 // close-on-exec.
 class Channel {
  public:
@@ -37,20 +37,19 @@ class Channel {
   int get() const { return socket_.get(); }
   void reset() { socket_.reset(); }
 
-  // `not_now`: the other side has not taken what is on its way, or too many descriptors are, of all
-  // that this user sends.
+  // `not_now`: the other side has not read earlier messages, or this user has too many descriptors
+  // in flight.
   enum class Sent { yes, not_now, gone };
   Sent try_send(const Message& message, const std::vector<Descriptor>& files, Deadline deadline);
-  // not_shared: the other side is gone, or takes nothing before `deadline`.
+  // not_shared: the other side is gone, or reads nothing before `deadline`.
   Result<void> send(const Message& message, const std::vector<Descriptor>& files,
                     Deadline deadline);
-  // Whether descriptors may come with a message. Where they may not, none ever becomes this
-  // process's.
+  // Tells if descriptors may come with a message. `none`: none ever becomes this process's.
   enum class Files { none, taken };
-  // None: the other side has closed. not_shared: nothing came before `deadline`, or what came was
-  // cut off or is no message.
+  // nullopt: the other side has closed. not_shared: no message before `deadline`, a truncated or a
+  // foreign one. host_out_of_memory: descriptors were lost.
   Result<std::optional<Received>> receive(Deadline deadline, Files files = Files::taken);
-  // Waits for something to receive; false: there was nothing before `deadline`.
+  // Waits for a message, or the end of the other side. Returns false after `deadline`.
   bool wait_to_receive(Deadline deadline) const;
 
  private:
@@ -58,23 +57,23 @@ class Channel {
 };
 
 struct Peer {
-  pid_t process = 0;  // 0: it cannot be seen from here
+  pid_t process = 0;  // 0: not visible from here
   uid_t user = 0;
 };
-// Who made the connection, or listens at its other end.
+// Returns the process that connected, or listens, at the other end.
 Result<Peer> peer_of(const Channel& channel);
-// A descriptor that can be read from once the process has ended; empty: it cannot be watched.
-// host_out_of_memory: there is no descriptor for it now. not_shared: it has ended already.
+// Returns a descriptor that is readable once the process has ended; empty: cannot be watched.
+// host_out_of_memory: no descriptor is free. not_shared: the process has ended already.
 Result<Descriptor> watch(const Channel& channel, const Peer& peer);
 
-// The folder of sockets: `configured`, or one of the user's own under /tmp; made with mode 0700 if
-// it is not there. bad_configuration: it is somebody else's, open to others, or its name too long
-// for a socket in it.
+// Returns the folder of sockets: `configured`, or the user's own under /tmp; makes a missing one
+// with mode 0700. bad_configuration: not made, another user's, open to others, or its name is too
+// long for a socket.
 Result<std::string> socket_folder(const std::string& configured);
 std::string socket_path(const std::string& folder, const Identity& process);
-// Removes the sockets of processes that are gone.
+// Removes the sockets of ended processes.
 void sweep(const std::string& folder);
-// A socket's file. Another one at its path differs, also if it has the same inode number.
+// A socket's file. A later one at the same path differs, even with the same inode number.
 struct SocketFile {
   dev_t device = 0;
   ino_t inode = 0;
@@ -82,14 +81,15 @@ struct SocketFile {
   std::int64_t changed_ns = 0;
   friend bool operator==(const SocketFile&, const SocketFile&) = default;
 };
-// None: no socket is at `path`.
+// nullopt: no socket is at `path`.
 std::optional<SocketFile> socket_file(const std::string& path);
-// Listens at `path`, in place of a file that is there. Where the kernel can (Linux 6.16), who
-// connects can send no descriptors.
+// Listens at `path`, and replaces a file there. Where the kernel can (Linux 6.16), connecting
+// processes cannot send descriptors.
 Result<Descriptor> listen_at(const std::string& path);
-// Never blocks. Empty: nobody waits any more, or (`is_short`) there is no descriptor for it.
+// Never blocks. Empty: no connection waits any more, or (`is_short`) no descriptor is free.
 Channel accept_from(int listener, bool& is_short);
-// not_shared: nobody listens, or does not answer before `deadline`.
+// not_shared: no process listens, or it does not answer before `deadline`. host_out_of_memory: no
+// socket can be made.
 Result<Channel> connect_to(const std::string& path, Deadline deadline);
 
 }  // namespace vpmm::ipc

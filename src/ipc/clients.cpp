@@ -1,4 +1,4 @@
-// ipc: letting importers in, and out.
+// ipc: admits importers and removes them.
 #include "ipc/clients.hpp"
 
 #include <sys/resource.h>
@@ -9,17 +9,14 @@
 namespace vpmm::ipc {
 namespace {
 
-// Of the descriptors that the process may have open, 1 / kShare are for importers: with the usual
-// 1024, 128 processes. Twice the share would serve twice as many and leave a program half; half of
-// it would turn away 65 workers.
+// Importers get 1 / kShare of the process's descriptors: of the usual 1024, 128 processes. Doubled
+// share: twice as many, and half for the program; halved: no room for 65 workers.
 constexpr std::uint64_t kShare = 4;
-// Of one process. It needs one, and for a moment another while the end of the first was not
-// noticed; one more for each copy of this library in it. Twice as many would let half as many
-// hostile processes fill the share.
+// Connections of one process: one, for a moment a second while the end of the first is unnoticed,
+// and one per further copy of this library. Doubled: half as many hostile processes fill the share.
 constexpr std::ptrdiff_t kMostOfOneProcess = 16;
-// After which a connection without leases may have to make way. Importers ask as soon as they are
-// connected, and hang up when they hold nothing, so a tenth would do; ten times that would keep
-// others waiting.
+// Age at which a connection without leases may have to make way. Importers ask at once, and hang up
+// when they hold no memory, so a tenth would do; ten times that would keep others waiting.
 constexpr std::chrono::seconds kToAsk{1};
 
 std::uint64_t most_descriptors() {
@@ -30,8 +27,8 @@ std::uint64_t most_descriptors() {
 
 }  // namespace
 
-// Its number is not another process's as long as it has not ended: one that connected before it was
-// let in before it.
+// A process number is not reused before its process ends: a later connection with it is of the same
+// process, unless that has ended.
 Client* Clients::find(pid_t process) {
   const auto found = std::find_if(clients_.begin(), clients_.end(), [&](const Client& client) {
     return process != 0 && client.number == process && client.process && !client.has_ended();
@@ -51,7 +48,7 @@ Result<void> Clients::admit(Channel& channel) {
         "this process has as many connections to the one that exported the memory as it may have");
   Client* client = find(peer.process);
   VPMM_TRY(make_room(client == nullptr ? 2 : 1));
-  client = find(peer.process);  // it may have made room itself
+  client = find(peer.process);  // make_room() may have removed it
   Connection connection;
   connection.number = ++last_number_;
   connection.since = Clock::now();
@@ -71,7 +68,7 @@ Result<void> Clients::admit(Channel& channel) {
   return {};
 }
 
-// Not all of them have a descriptor, but all are something that is kept for others.
+// Counts all connections and clients, even those without a descriptor: each is an upper bound.
 Result<void> Clients::make_room(std::size_t descriptors) {
   while (connections_.size() + clients_.size() + descriptors > most_descriptors()) {
     Connection* const idle = longest_without_leases();
@@ -88,7 +85,7 @@ Result<void> Clients::make_room(std::size_t descriptors) {
   return {};
 }
 
-// They are in the order in which they were let in.
+// Connections are in order of admission.
 Connection* Clients::longest_without_leases() {
   const auto is_idle = [](const Connection& one) {
     return Clock::now() - one.since >= kToAsk && !one.has_leases();

@@ -1,4 +1,4 @@
-// ipc: what is said over a connection, and what its process holds.
+// ipc: messages over a connection, and leases of its process.
 #include "ipc/connection.hpp"
 
 #include <poll.h>
@@ -27,7 +27,7 @@ bool Connection::has_leases() const {
   return first != client->leases.end() && first->first.first == number;
 }
 
-// What it replaces was about the same opening.
+// Replaces only a message about the same opening.
 void Connection::send(const Message& message, Deadline until) {
   if (is_deaf) return;
   unsent = message;

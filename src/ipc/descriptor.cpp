@@ -1,4 +1,4 @@
-// ipc: the list of descriptors, and what becomes of it in a forked child.
+// ipc: the list of descriptors, and its end in a forked child.
 #include "ipc/descriptor.hpp"
 
 #include <pthread.h>
@@ -20,16 +20,16 @@ namespace {
 
 constexpr std::size_t kMostForgetters = 4;
 constexpr int kMostFiles =
-    1 << 20;  // 128 KiB of flags; processes with more open files are rare, and told so (EMFILE)
+    1 << 20;  // 128 KiB of flags; a process with more open files, a rare one, gets EMFILE
 
 struct List {
   std::bitset<kMostFiles> files VPMM_GUARDED_BY(descriptor_mutex);
-  int end VPMM_GUARDED_BY(descriptor_mutex) = 0;  // all that were ever listed are below
+  int end VPMM_GUARDED_BY(descriptor_mutex) = 0;  // all listed files < end
   std::array<std::atomic<void (*)()>, kMostForgetters> forgetters{};
 };
 constinit List list;
 
-// The analysis sees one function at a time; fork() calls one of these before and one of the others
+// The analysis sees one function at a time; fork() calls the first before, and one of the others
 // after.
 void before_fork() VPMM_THREAD_ATTRIBUTE(no_thread_safety_analysis) { descriptor_mutex.lock(); }
 void in_parent() VPMM_THREAD_ATTRIBUTE(no_thread_safety_analysis) { descriptor_mutex.unlock(); }
@@ -52,7 +52,7 @@ void prepare_for_fork() {
 void Descriptor::reset() noexcept {
   if (file_ < 0) return;
   const MutexLock lock(descriptor_mutex);
-  // In a child it was closed, and its number may be somebody else's by now.
+  // In a child the file was closed, and its number may be reused by now.
   if (list.files[static_cast<std::size_t>(file_)]) close(file_);
   list.files.reset(static_cast<std::size_t>(file_));
   file_ = -1;

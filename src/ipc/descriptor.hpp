@@ -11,10 +11,10 @@ namespace vpmm::ipc {
 extern Mutex descriptor_mutex;
 
 // Note [Forked children close what they inherit]
-// A child that kept the sockets of its parent would keep connections alive whose owner is dead, and
-// one that kept the pool's chunks would keep their memory. So every descriptor of this room is made
-// under one lock and listed; fork() takes that lock, and the child closes what is listed. Programs
-// started by exec inherit none (close-on-exec).
+// In a child the sockets of its parent would keep connections of a dead owner alive, and the pool's
+// chunks their memory. So every descriptor of this room is made under one lock and listed; fork()
+// takes that lock, and the child closes the listed ones. Programs started by exec inherit none
+// (close-on-exec).
 class Descriptor {
  public:
   Descriptor() = default;
@@ -31,7 +31,7 @@ class Descriptor {
   int get() const { return file_; }
   void reset() noexcept VPMM_EXCLUDES(descriptor_mutex);
 
-  // Descriptors are made while one of these exists, by calls that do not block, and none is closed
+  // Holds the lock while descriptors are made, by calls that do not block; no descriptor is closed
   // meanwhile.
   class VPMM_THREAD_ATTRIBUTE(scoped_lockable) Making {
    public:
@@ -39,7 +39,8 @@ class Descriptor {
     ~Making() VPMM_THREAD_ATTRIBUTE(release_capability());
     Making(const Making&) = delete;
     Making& operator=(const Making&) = delete;
-    // -1: an empty one, and errno stays. Needs no memory: what the kernel gave is never lost.
+    // Returns an owner; for -1 an empty one, with errno kept. Allocates no memory: no descriptor of
+    // the kernel is lost. Closes a number that is too large for the list (EMFILE).
     Descriptor adopt(int file) noexcept VPMM_REQUIRES(descriptor_mutex);
   };
 
@@ -48,8 +49,8 @@ class Descriptor {
   int file_ = -1;
 };
 
-// Calls `forget` in every forked child, after its descriptors were closed; it may not take a lock.
-// For each once.
+// Calls `forget` in every forked child, after its descriptors were closed; `forget` may not take a
+// lock. A repeated registration has no effect.
 void when_forked(void (*forget)());
 
 }  // namespace vpmm::ipc

@@ -29,14 +29,14 @@ using context::ShareId;
 namespace {
 
 constexpr std::chrono::milliseconds kWithoutDescriptors{20};
-// Of one process: 2 MiB to keep them. Each is memory that it mapped by itself.
+// Of one process: 2 MiB of bookkeeping. Each is memory that the process mapped on its own.
 constexpr std::size_t kMostLeases = 1 << 14;
-constexpr std::size_t kMostHeard = 32;  // of one connection, before it is the others' turn
-constexpr int kMostLetIn = 32;          // likewise of new ones
+constexpr std::size_t kMostHeard = 32;  // messages of one connection per turn
+constexpr int kMostLetIn = 32;          // new connections per turn
 
 constinit std::atomic<Exporter*> exporter_of_this_process{nullptr};
 
-// For the handler at exit; the child of a fork has none.
+// For the handler at exit; null in a forked child.
 constinit std::atomic<const std::string*> socket_of_this_process{nullptr};
 
 void forget_in_child() {
@@ -141,11 +141,11 @@ Result<void> Exporter::start() {
 }
 
 // Note [A removed socket is made anew]
-// Cleaners empty folders while processes run for weeks, and a handle that nobody can open is worse
-// than an error. So every export looks whether the path still leads to the socket that listens, and
-// if not, binds another one there, for handles that were made before as well. Connections do not
-// need the path and stay. The thread alone closes the old socket, after it has let in everybody who
-// had reached that one; shutting the socket down wakes the thread.
+// Cleaners empty folders while processes run for weeks, and a handle that no process can open is
+// worse than an error. So every export checks that the path still leads to the listening socket,
+// and otherwise binds another one there, also for earlier handles. Connections do not need the path
+// and stay. The thread closes the old socket, once it has admitted all connections to it; a
+// shutdown of the socket wakes the thread.
 Result<void> Exporter::stay_reachable() {
   VPMM_TRY(socket_folder(settings_.folder));
   if (file_ && file_ == socket_file(path_)) return {};
@@ -156,8 +156,7 @@ Result<void> Exporter::stay_reachable() {
   return {};
 }
 
-// What goes wrong is no concern of the process, and what was not done is done again: no wait comes
-// before that.
+// Logs failures and retries unfinished work before the next wait.
 void Exporter::serve() {
   for (bool is_behind = false; !process::is_ending();) {
     try {
@@ -179,7 +178,7 @@ void Exporter::serve_once() {
   clients_.remove_gone();
   for (Client& client : clients_.all()) give_back_leases(client);
   clients_.remove_gone();
-  take_new_importers();  // last: whoever has gone has made room
+  take_new_importers();  // last: ended connections have made room
 }
 
 void Exporter::wait_for_something() {
@@ -207,7 +206,7 @@ void Exporter::wait_for_something() {
       until = std::min(until, connection.try_again);
   }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
-  // Whatever it says, everybody is asked.
+  // Asks every connection, after any result.
   poll(asked.data(), asked.size(), static_cast<int>(std::clamp<std::int64_t>(left, 0, 3'600'000)));
 }
 
@@ -224,7 +223,7 @@ void Exporter::take_new_importers() {
       if (admitted) continue;
       Clients::turn_away(channel, admitted.error().code, admitted.error().message);
       if (admitted.error().code == ErrorCode::host_out_of_memory)
-        accepts_again_ = Clock::now() + kWithoutDescriptors;  // there is no descriptor to watch it
+        accepts_again_ = Clock::now() + kWithoutDescriptors;  // no descriptor to watch the process
     } catch (const std::bad_alloc&) {
       Clients::turn_away(channel, ErrorCode::host_out_of_memory, kOutOfMemory);
     }
@@ -250,13 +249,13 @@ void Exporter::attend(Connection& connection) {
   connection.send_again();
   hear(connection);
   if (!connection.channel) return;
-  // One that takes no answer keeps no connection.
+  // A connection that does not read its answer in time is lost.
   if (is_dead || (connection.unsent && Clock::now() >= connection.give_up)) return lose(connection);
   if (connection.delivery) deliver(connection);
 }
 
-// One that never stops talking leaves the others their turn, and one that does not listen is not
-// heard.
+// Reads at most kMostHeard messages, so that others get their turn, and none while an answer is
+// unsent.
 void Exporter::hear(Connection& connection) {
   for (std::size_t heard = 0; heard < kMostHeard && !connection.unsent; ++heard) {
     if (!connection.channel.wait_to_receive(Clock::now())) return;
@@ -266,7 +265,7 @@ void Exporter::hear(Connection& connection) {
   }
 }
 
-// An error here means that the connection is of no use any more.
+// Returns an error if the connection is of no more use.
 Result<void> Exporter::answer(Connection& connection, const Message& message) {
   const auto disorder = [] {
     return Error{ErrorCode::not_shared, "the importer does not keep to the protocol"};
@@ -281,7 +280,7 @@ Result<void> Exporter::answer(Connection& connection, const Message& message) {
     }
     case MessageKind::received: {
       if (!connection.delivery || message.number != connection.delivery->number)
-        return {};  // it was cut short
+        return {};  // its delivery was cut short
       Delivery& delivery = *connection.delivery;
       if (message.count > delivery.next || message.count <= delivery.received) return disorder();
       delivery.received = message.count;
@@ -298,7 +297,7 @@ Result<void> Exporter::answer(Connection& connection, const Message& message) {
   }
 }
 
-// The entry is there before the lease: what is leased is never lost.
+// Makes the entry before the lease, so that no lease is lost.
 void Exporter::open(Connection& connection, const Message& message) {
   auto& leases = connection.client->leases;
   if (leases.size() >= kMostLeases)
@@ -335,7 +334,7 @@ Result<void> Exporter::grant(Connection& connection, const Message& message, Lea
   return {};
 }
 
-// Lease::pool says whether there is one to end, also if this fails.
+// Sets lease.pool if there is a lease to end, also on failure.
 Result<Delivery> Exporter::lease_chunks(const Token& token, Lease& lease, Message& granted) {
   const MutexLock lock(mutex_);
   Error refusal{ErrorCode::not_shared, "the memory was freed by the process that exported it"};
@@ -378,8 +377,8 @@ void Exporter::end_exporting() {
   idle_.notify_all();
 }
 
-// One batch, if there is room for it on the way. The lease keeps the chunks while they are exported
-// without the lock.
+// Sends one batch, if the bound on descriptors allows. The lease keeps the chunks alive during the
+// export without the lock.
 void Exporter::deliver(Connection& connection) {
   Delivery& delivery = *connection.delivery;
   if (Clock::now() >= delivery.deadline)
@@ -392,7 +391,7 @@ void Exporter::deliver(Connection& connection) {
   batch.number = delivery.number;
   batch.count = static_cast<std::uint32_t>(count);
   std::vector<Descriptor> files;
-  files.reserve(count);  // so that nothing is thrown, and closed, while one is made
+  files.reserve(count);  // so that no exception closes a descriptor while another is made
   const Result<driver::Driver*> driver = begin_to_export(delivery.pool);
   if (!driver) return cut_short(connection, driver.error());
   driver::CuResult exported = driver::CuResult::success;
@@ -416,7 +415,7 @@ void Exporter::deliver(Connection& connection) {
   if (connection.try_batch(batch, files)) delivery.next = after;
 }
 
-// Its lease ends as others do, for the importer may have mapped some of it.
+// Refuses the opening. Its lease ends as others do, for the importer may have mapped some chunks.
 void Exporter::cut_short(Connection& connection, const Error& error) {
   const std::uint64_t number = connection.delivery->number;
   connection.delivery.reset();
@@ -428,8 +427,8 @@ void Exporter::refuse(Connection& connection, std::uint64_t number, ErrorCode co
   connection.refuse(number, code, why, soon());
 }
 
-// Those that are over; all of a process that is gone. One that cannot be given back now is tried
-// again.
+// Gives back ended leases, and all of an ended process. On an exception the rest waits for the next
+// turn.
 void Exporter::give_back_leases(Client& client) {
   if (client.connections == 0 && client.has_ended()) client.end_all_leases();
   while (!client.over.empty()) {
@@ -441,12 +440,12 @@ void Exporter::give_back_leases(Client& client) {
   }
 }
 
-// What it closed before it went is closed: whoever gives up an opening says so and hangs up. Its
-// other leases stay until its process has ended.
+// Ends leases that the importer closed before it went: an importer that gives up an opening closes
+// it and hangs up. Other leases stay until their process has ended.
 void Exporter::lose(Connection& connection) {
   connection.delivery.reset();
   connection.unsent.reset();
-  shutdown(connection.channel.get(), SHUT_RD);  // it says nothing more
+  shutdown(connection.channel.get(), SHUT_RD);  // no further messages
   for (;;) {
     const auto received = connection.channel.receive(Clock::now(), Channel::Files::none);
     if (!received || !received.value()) break;

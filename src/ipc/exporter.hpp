@@ -1,4 +1,4 @@
-// ipc: the side that owns the memory: hands out tokens, and a thread of it the chunks behind them.
+// ipc: exporter: hands out tokens, and its thread the chunks behind them.
 #pragma once
 
 #include <condition_variable>
@@ -17,27 +17,25 @@
 
 namespace vpmm::ipc {
 
-// One per process, never destroyed. Thread-safe; the lock is taken before that of a context. A
-// forked child has none of what its parent had, and would draw an identity of its own.
+// One per process, never destroyed. Thread-safe; its lock is taken before a context's. A forked
+// child starts without its parent's, with an identity of its own.
 class Exporter {
  public:
   static Exporter& of_process();
 
-  // Memory inside one allocation of `context`, held until end() for each. Starts the thread at the
-  // first call, and makes the folder and the socket anew if somebody removed them;
-  // bad_configuration, bad_file: that failed.
+  // Shares memory inside one allocation of `context`, until one end() per call. Starts the thread
+  // at the first call; makes a removed folder or socket anew; bad_configuration, bad_file: that
+  // failed.
   Result<IpcHandle> share(context::Context& context, AddressRange range) VPMM_EXCLUDES(mutex_);
   // Ends one share() of this token. invalid_argument: there is none.
   Result<void> end(const Token& token) VPMM_EXCLUDES(mutex_);
-  // Whether this process made the token.
   bool is_ours(const Token& token);
-  // Before a context goes: nothing of it is handed out any more. Its memory stays valid where it is
-  // open.
+  // Stops handing out memory of `context`, before its end; waits for an export in progress. Memory
+  // stays valid where it is open.
   void forget(context::Context& context) VPMM_EXCLUDES(mutex_);
 
  private:
-  // One that shared something, by a number, for a later pool may have the address of an earlier
-  // one.
+  // A pool with shares, by a number, for a later pool may have the same address.
   struct Pool {
     std::uint64_t number = 0;
     context::Context* context = nullptr;
@@ -45,7 +43,7 @@ class Exporter {
 
   Result<void> start() VPMM_REQUIRES(mutex_);
   Result<void> stay_reachable() VPMM_REQUIRES(mutex_);
-  Pool* find(std::uint64_t number) VPMM_REQUIRES(mutex_);  // null: it is gone
+  Pool* find(std::uint64_t number) VPMM_REQUIRES(mutex_);  // null: gone
   // --- the thread ---
   void serve();
   void serve_once();
@@ -76,22 +74,22 @@ class Exporter {
   std::vector<Pool> pools_ VPMM_GUARDED_BY(mutex_);
   std::uint64_t last_pool_ VPMM_GUARDED_BY(mutex_) = 0;
   std::uint64_t busy_ VPMM_GUARDED_BY(mutex_) =
-      0;  // its chunks are being exported, without the lock
-  // Shares of this process that have not ended.
+      0;  // number of the pool that exports chunks without the lock; 0: none
+  // Open shares of this process, by token.
   std::map<TokenBytes, std::uint64_t> handles_ VPMM_GUARDED_BY(mutex_);
   const Identity identity_ = new_identity();
   bool is_running_ VPMM_GUARDED_BY(mutex_) = false;
   bool removes_socket_at_exit_ VPMM_GUARDED_BY(mutex_) = false;
   Descriptor listener_
       VPMM_GUARDED_BY(mutex_);  // replaced by the thread alone, which uses it without the lock
-  Descriptor next_listener_ VPMM_GUARDED_BY(mutex_);        // has its path
+  Descriptor next_listener_ VPMM_GUARDED_BY(mutex_);        // has the path already
   std::optional<SocketFile> file_ VPMM_GUARDED_BY(mutex_);  // of the newest
   // --- written before the thread starts ---
   settings::IpcSettings settings_;
   std::string path_;
   // --- the thread's alone, once it runs ---
   Clients clients_;
-  Deadline accepts_again_{};  // there was no descriptor for a new one
+  Deadline accepts_again_{};  // set after a lack of descriptors
 };
 
 }  // namespace vpmm::ipc

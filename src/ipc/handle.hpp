@@ -1,4 +1,4 @@
-// ipc: what stands for memory outside of its process.
+// ipc: handle that represents memory outside of its process.
 #pragma once
 
 #include "driver/types.hpp"
@@ -16,7 +16,7 @@ struct IpcHandle {
   TokenBytes token{};
   Bytes size = 0;         // of the memory
   Bytes offset = 0;       // of the memory in its allocation
-  driver::Uuid device{};  // that it is on; all 0: not known
+  driver::Uuid device{};  // home of the memory; all 0: unknown
 };
 
 }  // namespace vpmm::ipc

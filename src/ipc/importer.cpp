@@ -1,4 +1,4 @@
-// ipc: opening and closing memory of other processes.
+// ipc: opens and closes memory of other processes.
 #include "ipc/importer.hpp"
 
 #include <fmt/format.h>
@@ -37,7 +37,7 @@ Result<void> require_reach(Driver& driver, DeviceOrdinal device, DeviceOrdinal h
                            device, home)};
 }
 
-// An entry that is made before it is needed: once memory is open, noting it cannot fail.
+// Makes an entry before it is needed, so that noting open memory cannot fail.
 template <typename Map>
 typename Map::node_type new_entry() {
   Map one;
@@ -88,8 +88,8 @@ Importer& Importer::of_process() {
 
 // --- opening
 
-// What CUDA's own IPC had open is closed by a reset of the context, and its address may be
-// anybody's.
+// Drops an entry of CUDA's own IPC after a reset of its context: the reset closed it, and its
+// address may be reused.
 Importer::Import* Importer::find(const IpcHandle& handle, Bytes offset,
                                  std::optional<DeviceOrdinal> device) {
   for (auto at = imports_.lower_bound({handle.token, offset, -1});
@@ -107,9 +107,9 @@ Importer::Import* Importer::find(const IpcHandle& handle, Bytes offset,
 
 Result<DevicePtr> Importer::open(Driver& driver, const IpcHandle& handle,
                                  std::optional<DeviceOrdinal> device) {
-  VPMM_TRY(
-      checked(Call::init,
-              driver.init()));  // also so that CUDA's own precautions for fork() come before ours
+  VPMM_TRY(checked(Call::init,
+                   driver.init()));  // before our handlers, so that CUDA's own precautions for
+                                     // fork() come first
   std::optional<Token> token;
   if (handle.kind == Kind::pool) {
     VPMM_TRY_ASSIGN(token, decode(handle.token));
@@ -140,7 +140,8 @@ Result<DevicePtr> Importer::open(Driver& driver, const IpcHandle& handle,
   return opened;
 }
 
-// The address of what is open already; none: the caller opens it, and says when it is done.
+// Returns the address of memory that is open already; nullopt: the caller opens it, then calls
+// end_opening().
 std::optional<DevicePtr> Importer::join_or_begin(const What& what, const IpcHandle& handle,
                                                  std::optional<DeviceOrdinal> device) {
   MutexLock lock(mutex_);
@@ -175,7 +176,7 @@ Result<DevicePtr> Importer::open_new(Driver& driver, const IpcHandle& handle,
   address.key() = made.ptr;
   const MutexLock lock(mutex_);
   made.last_use = ++last_use_;
-  // What CUDA's own IPC had open there went with a reset.
+  // A reset closed the stale memory of CUDA's own IPC at this address.
   if (const auto stale = by_address_.find(made.ptr); stale != by_address_.end()) {
     imports_.erase(stale->second);
     by_address_.erase(stale);
@@ -226,7 +227,7 @@ Result<void> Importer::open_pool_memory(const IpcHandle& handle, const Token& to
         made.mapping = std::move(kept.mapping);
         made.closing = std::move(kept.closing);
       }
-    }  // an opening that was not kept is closed
+    }  // closes an opening that was not kept
     if (opened) return {};
     const bool is_broken = made.link->is_broken();
     made.link.reset();
@@ -237,7 +238,7 @@ Result<void> Importer::open_pool_memory(const IpcHandle& handle, const Token& to
 
 // --- links
 
-// What is open through a broken one closes through it still.
+// Memory opened through a broken link still closes through it.
 std::shared_ptr<Link> Importer::link_to(const Identity& exporter) {
   const MutexLock lock(mutex_);
   for (const std::shared_ptr<Link>& link : links_)
@@ -251,8 +252,8 @@ std::shared_ptr<Link> Importer::link_at(std::size_t place) {
   return place < links_.size() ? links_[place] : nullptr;
 }
 
-// One that changes its place meanwhile may be passed over, until the next time. And what nobody
-// needs any more goes: nothing is open through it, and nothing is left to say.
+// Passes over links that change their place, until the next call. Drops unused links that are
+// broken or have no closing left to send.
 void Importer::say_what_is_unsaid() noexcept {
   for (std::size_t place = 0; const std::shared_ptr<Link> link = link_at(place); ++place)
     link->say_what_is_unsaid();
@@ -265,8 +266,8 @@ void Importer::say_what_is_unsaid() noexcept {
 // --- closing
 
 // Note [Who closes last waits, and looks again]
-// While it waits, others may open the memory, use it and close it again, and their work is not
-// waited for. So the memory goes only if nobody has opened or closed it since before the wait.
+// Meanwhile other threads may open, use and close the memory again, and their work is not waited
+// for. So the memory goes only if no thread has opened or closed it since before the wait.
 Result<void> Importer::close_now(DevicePtr ptr, const Wait& wait) {
   free_leftovers();
   MutexLock lock(mutex_);
@@ -301,7 +302,7 @@ Result<void> Importer::close_now(DevicePtr ptr, const Wait& wait) {
         VPMM_TRY_ASSIGN(import.context, PrimaryContext::retain(*import.driver, import.key.device));
       }
       VPMM_TRY(unmap(import.context.handle(), import.mapping));
-    } else if (!was_reset) {  // which closed it
+    } else if (!was_reset) {  // the reset closed it
       VPMM_TRY(
           close_legacy(*import.driver, import.context.handle(), import.ptr - import.key.offset));
     }
@@ -320,13 +321,12 @@ Result<void> Importer::close(DevicePtr ptr, const Wait& wait) {
   return {};
 }
 
-// True: it is closed now, or never was open.
+// Returns true if the memory is closed now, or never was open.
 bool Importer::close_or_note(DevicePtr ptr, Wait wait) noexcept {
   try {
     const Result<void> closed = close_now(ptr, wait);
     if (closed || closed.error().code == ErrorCode::invalid_pointer) return true;
-  } catch (
-      const std::exception&) {  // out of host memory: as with any other failure, it is still open
+  } catch (const std::exception&) {  // out of host memory: still open, as after any other failure
   }
   const MutexLock lock(mutex_);
   const auto found = by_address_.find(ptr);
@@ -349,7 +349,7 @@ std::optional<std::pair<DevicePtr, Wait>> Importer::take_late_one(std::optional<
   return std::nullopt;
 }
 
-// Each once, in the order of addresses: what cannot be closed yet is late again.
+// Tries each once, by address: memory that cannot be closed yet is late again.
 void Importer::close_late_ones() noexcept {
   std::optional<DevicePtr> last;
   while (auto late = take_late_one(last)) {

@@ -1,4 +1,4 @@
-// ipc: the side that uses memory of another process: opens it, counts the openings, gives it back.
+// ipc: importer: opens memory of another process, counts the openings, gives it back.
 #pragma once
 
 #include <condition_variable>
@@ -19,38 +19,36 @@
 
 namespace vpmm::ipc {
 
-// Which of a driver's devices has this identity. unsupported: none that this process sees.
+// Returns the device with this identity. unsupported: not visible to this process.
 Result<driver::DeviceOrdinal> device_with(driver::Driver& driver, const driver::Uuid& identity);
 
-// Waits for the work that is queued on a device. capture_active: not now, for it would break a
-// stream capture.
+// Waits for the queued work of a device. capture_active: the wait would break a stream capture.
 using Wait = std::function<Result<void>(driver::Driver& driver, driver::DeviceOrdinal device)>;
-// By its primary context; captures of blocking streams are seen, others are not.
+// Waits for the primary context; sees captures of blocking streams only.
 Result<void> wait_for_primary(driver::Driver& driver, driver::DeviceOrdinal device);
 
-// One per process, never destroyed. Thread-safe: openings of one token wait for each other, and so
-// do those from one exporter; nobody else waits for an exporter. A forked child has none of what
-// its parent opened.
+// One per process, never destroyed. Thread-safe: openings of one token, or from one exporter, wait
+// for each other; no other call waits for an exporter. A forked child starts without its parent's
+// openings.
 class Importer {
  public:
   static Importer& of_process();
 
-  // The address of the memory, mapped for work on `device`; none: the device that it is on. Open
-  // already: the same address, and one more close() is needed. Errors as vpmm_ipc_open has them.
-  // `driver` must live until it is closed.
+  // Returns the address of the memory, mapped for work on `device`; nullopt: on its own. If open
+  // already: the same address, and one more close(). Errors as of vpmm_ipc_open. `driver` must
+  // outlive the opening.
   Result<DevicePtr> open(driver::Driver& driver, const IpcHandle& handle,
                          std::optional<driver::DeviceOrdinal> device) VPMM_EXCLUDES(mutex_);
-  // The last one waits for the work of the device first. invalid_pointer: `ptr` is not open. When
-  // it fails, the memory stays open.
+  // Ends one opening; the last one first waits for the work of the device. invalid_pointer: `ptr`
+  // is not open. After another failure the memory stays open.
   Result<void> close(DevicePtr ptr, const Wait& wait = wait_for_primary) VPMM_EXCLUDES(mutex_);
-  // For those who cannot be told: what cannot be closed now is tried again by later openings and
-  // closings.
+  // Closes without a report of failure: later openings and closings retry.
   void close_some_time(DevicePtr ptr, Wait wait = wait_for_primary) noexcept VPMM_EXCLUDES(mutex_);
 
  private:
   struct Key {
     TokenBytes token{};
-    Bytes offset = 0;  // legacy tokens do not have it
+    Bytes offset = 0;  // missing in legacy tokens
     driver::DeviceOrdinal device = 0;
     friend bool operator<(const Key& a, const Key& b) {
       return std::tie(a.token, a.offset, a.device) < std::tie(b.token, b.offset, b.device);
@@ -59,18 +57,17 @@ class Importer {
   struct Import {
     driver::Driver* driver = nullptr;
     Key key;
-    driver::DeviceOrdinal home = 0;  // that the memory is on
+    driver::DeviceOrdinal home = 0;  // device of the memory
     DevicePtr ptr{};
     std::uint64_t opens = 1;
     std::uint64_t last_use =
-        0;  // the number of its latest opening or closing, of all that there were
+        0;  // number of its latest opening or closing, counted over all imports
     PrimaryContext context;
-    OwnMapping mapping;  // of memory of a pool; none: legacy
+    OwnMapping mapping;  // of memory of a pool; empty: legacy
     std::shared_ptr<Link> link;
     Closing closing;  // on the link
-    Wait late;        // not empty: it is to be closed, and could not be yet
+    Wait late;        // not empty: a close is due that failed before
   };
-  // By token and offset.
   using What = std::pair<TokenBytes, Bytes>;
   using Imports = std::map<Key, Import>;
   using Addresses = std::map<DevicePtr, Key>;
@@ -98,14 +95,14 @@ class Importer {
       VPMM_EXCLUDES(mutex_);
   void close_late_ones() noexcept VPMM_EXCLUDES(mutex_);
 
-  Mutex mutex_;  // no wait for another process or the GPU is made under it
+  Mutex mutex_;  // never held during a wait for another process or the GPU
   Imports imports_ VPMM_GUARDED_BY(mutex_);
   Addresses by_address_ VPMM_GUARDED_BY(mutex_);
   std::uint64_t last_use_ VPMM_GUARDED_BY(mutex_) = 0;
-  std::set<What> opening_ VPMM_GUARDED_BY(mutex_);  // what is being opened
+  std::set<What> opening_ VPMM_GUARDED_BY(mutex_);
   std::condition_variable_any opened_;
   std::vector<std::shared_ptr<Link>> links_
-      VPMM_GUARDED_BY(mutex_);  // broken ones as long as something is open
+      VPMM_GUARDED_BY(mutex_);  // broken ones as long as memory is open through them
 };
 
 }  // namespace vpmm::ipc

@@ -1,4 +1,4 @@
-// ipc: talking to one exporter.
+// ipc: conversation with one exporter.
 #include "ipc/link.hpp"
 
 #include <fmt/format.h>
@@ -10,10 +10,9 @@ namespace vpmm::ipc {
 namespace {
 
 constexpr std::chrono::seconds kForClosing{1};
-constexpr int kMostPassedOver =
-    1024;  // a socket holds fewer; who never stops talking is not listened to for ever
+constexpr int kMostPassedOver = 1024;  // more than a socket holds; an endless talker is cut off
 
-// As vpmm_status numbers, from another process that may be newer.
+// Reads a vpmm_status number, from another process that may be newer.
 ErrorCode code_of(const Message& refusal) {
   const auto code = static_cast<ErrorCode>(refusal.status);
   return code == ErrorCode::invalid_argument || code == ErrorCode::unsupported

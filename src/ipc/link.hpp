@@ -1,5 +1,4 @@
-// ipc: what is between this process and one exporter: one opening at a time, and closings that are
-// never lost.
+// ipc: link to one exporter: one opening at a time, and closings that are never lost.
 #pragma once
 
 #include <atomic>
@@ -13,15 +12,15 @@
 
 namespace vpmm::ipc {
 
-// The number of one opening, or nothing. It is made with the opening, and its node goes from list
-// to list, so that a closing cannot fail for want of memory.
+// Number of one opening, or empty. Made with the opening, and moved as a list node, so that a
+// closing cannot fail for want of memory.
 using Closing = std::list<std::uint64_t>;
 
 // Note [Closings are said by whoever has the link]
-// An opening has the link to itself (Turn) from its first word to its last. A closing never waits
-// for that: it leaves its number, and whoever has the link then says it. What an exporter that does
-// not listen cannot be told is told when this process opens or closes something again, and it is
-// waited for once only; one that is gone needs no word.
+// An opening has the link to itself (Turn) from its first message to its last. A closing never
+// waits for it: it leaves its number, which the thread with the link sends. An exporter that does
+// not read gets the rest at the next opening or closing, and is waited for once only; one that is
+// gone needs no message.
 class Link {
  public:
   explicit Link(Identity exporter) : exporter_(exporter) {}
@@ -33,16 +32,16 @@ class Link {
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
 
-    // Connects if that has not been done. True: it had been, perhaps long ago.
+    // Connects unless connected. Returns true if it was connected before, perhaps long ago.
     Result<bool> connect(const std::string& folder, Deadline deadline);
     std::uint64_t next_number() { return ++link_.last_number_; }
-    // not_shared, and the link is of no more use: the exporter is gone.
+    // not_shared: the exporter is gone or does not read, and the link is broken.
     Result<void> say(const Message& message, Deadline deadline);
-    // What is meant for opening `number`; a refusal is an error. Without an answer in time the link
-    // stays what it is, for what comes late is passed over by the next opening.
+    // Receives a message for opening `number`; a refusal is an error. After a timeout the link
+    // stays usable, as the next opening skips late messages.
     Result<Received> hear(std::uint64_t number, Deadline deadline);
 
-    // Said when the turn is over.
+    // Sent at the end of the turn.
     void close(Closing&& closing) { link_.close(std::move(closing)); }
 
    private:
@@ -51,20 +50,19 @@ class Link {
 
   const Identity& exporter() const { return exporter_; }
   void close(Closing&& closing) noexcept VPMM_EXCLUDES(mutex_);
-  // Who finds the link taken leaves it to whoever has it.
+  // Sends closings; if the link is taken, the thread that has it sends them.
   void say_what_is_unsaid() noexcept VPMM_EXCLUDES(mutex_);
   bool has_said_everything() VPMM_EXCLUDES(mutex_);
   bool is_broken() const { return is_broken_; }
 
  private:
-  // What is to be said, by who has taken the link with it; nothing: there is nothing, or somebody
-  // else has it.
+  // Takes the closings and the link; empty: no closings, or the link is taken.
   Closing take_unsaid() VPMM_EXCLUDES(mutex_);
   void release() VPMM_EXCLUDES(mutex_);
 
   const Identity exporter_;
   std::atomic<bool> is_broken_{false};
-  // --- of whoever has taken it ---
+  // --- of the thread that has the link ---
   Channel channel_;
   std::uint64_t last_number_ = 0;
   bool is_stuck_ =

@@ -1,4 +1,4 @@
-// ipc: importing, mapping and unmapping chunks of other processes.
+// ipc: imports, maps and unmaps chunks of other processes.
 #include "ipc/mapping.hpp"
 
 #include <utility>
@@ -23,7 +23,7 @@ Error disorder() {
           "the process that exported the memory does not keep to the protocol"};
 }
 
-// What the driver would not take back.
+// Mappings that the driver refused to take back.
 struct Leftovers {
   Mutex mutex;
   std::list<Mapping> list VPMM_GUARDED_BY(mutex);
@@ -44,8 +44,8 @@ std::list<Mapping> take_leftovers() noexcept {
   return std::exchange(leftovers().list, {});
 }
 
-// What is given back is noted, also where the rest is not. Requires: the context is current if
-// anything is mapped.
+// Notes each part given back, also if a later part fails. Requires: the context is current if
+// memory is mapped.
 CuResult give_back(Mapping& mapping) noexcept {
   if (mapping.mapped != 0) {
     const CuResult unmapped =
@@ -136,7 +136,8 @@ Result<void> Opening::ask(const TokenBytes& bytes, const Token& token) {
   message.kind = MessageKind::open;
   message.number = number_;
   message.token = bytes;
-  // Who turns us away says why and hangs up, perhaps before the question is there.
+  // An exporter that refuses the connection says why and hangs up, perhaps before the question
+  // arrives.
   const Result<void> said = turn_.say(message, deadline());
   is_asked_ = said.ok();
   VPMM_TRY_ASSIGN(const Received granted, turn_.hear(number_, said ? deadline() : Clock::now()));
@@ -173,7 +174,7 @@ Result<void> Opening::map_all(driver::DeviceOrdinal device) {
   return {};
 }
 
-// Each chunk is held by its mapping alone from here on.
+// Imports, maps and releases each chunk: its mapping alone keeps the chunk from here on.
 Result<void> Opening::map_batch(const Received& batch) {
   const Message& message = batch.message;
   if (message.kind != MessageKind::batch || message.count == 0 || message.count > kMostInFlight ||

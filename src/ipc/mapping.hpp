@@ -1,5 +1,5 @@
-// ipc: the driver's part of opening memory: asked for over a link, mapped batch by batch, undone
-// when something fails.
+// ipc: driver calls of an opening: chunks asked for over a link, mapped batch by batch, undone on
+// failure.
 #pragma once
 
 #include <chrono>
@@ -13,8 +13,8 @@
 
 namespace vpmm::ipc {
 
-// A device's primary context, retained until this goes or the context is reset, which takes all
-// retains away.
+// A device's primary context, retained until destruction or a reset of the context, which ends all
+// retains.
 class PrimaryContext {
  public:
   static Result<PrimaryContext> retain(driver::Driver& driver, driver::DeviceOrdinal device);
@@ -24,32 +24,32 @@ class PrimaryContext {
   PrimaryContext& operator=(PrimaryContext&& other) noexcept;
 
   driver::ContextHandle handle() const { return handle_; }
-  // Then nothing runs that could use memory, and what was retained is gone. Mappings survive it.
+  // Tells if the context was reset: then no work uses memory, and the retain is gone. Mappings
+  // survive.
   bool is_reset() const;
 
  private:
   void release() noexcept;
 
-  driver::Driver* driver_ = nullptr;  // null: nothing is retained
+  driver::Driver* driver_ = nullptr;  // null: not retained
   driver::DeviceOrdinal device_ = 0;
   driver::ContextHandle handle_{};
-  driver::ContextId id_{};  // where the driver tells
+  driver::ContextId id_{};  // if the driver tells
 };
 
-// Address space, and what is mapped from its begin on.
+// Address space, mapped from its begin for `mapped` bytes.
 struct Mapping {
   driver::Driver* driver = nullptr;
   driver::DeviceOrdinal device = 0;
   AddressRange reservation;
   Bytes mapped = 0;
 };
-// One, or none. It is made with the opening, and its node goes from list to list, so that giving
-// memory back cannot fail for want of host memory.
+// One mapping, or none. Made with the opening, and moved as a list node, so that giving memory back
+// cannot fail for want of host memory.
 using OwnMapping = std::list<Mapping>;
 
-// One opening, from the question on. Unless it is kept, its end undoes what was mapped, with the
-// context still retained, and closes it, also where the answer never came: the exporter hears both,
-// one after the other.
+// One opening, from the question on. Unless kept, its destructor unmaps, with the context still
+// retained, and then closes, also without an answer: the exporter gets both messages in order.
 class Opening {
  public:
   Opening(driver::Driver& driver, Link::Turn& turn, std::chrono::milliseconds patience);
@@ -64,7 +64,7 @@ class Opening {
   Result<void> map_all(driver::DeviceOrdinal device);
   DevicePtr begin() const { return mapping_.front().reservation.begin + terms_.offset; }
 
-  // What is open is the caller's to give back and to close.
+  // The caller gives back and closes the open memory.
   struct Kept {
     PrimaryContext context;
     OwnMapping mapping;
@@ -79,7 +79,7 @@ class Opening {
   Link::Turn& turn_;
   const std::chrono::milliseconds patience_;
   const std::uint64_t number_;
-  Closing closing_;  // empty: it was kept
+  Closing closing_;  // empty: kept
   OwnMapping mapping_;
   PrimaryContext context_;
   bool is_asked_ = false;
@@ -87,13 +87,13 @@ class Opening {
   driver::DeviceOrdinal home_ = 0;
 };
 
-// Requires: nothing on the GPU uses it. An error means that all is as it was. Address space that
-// the driver does not take back then is left over.
+// Unmaps. Requires: no use on the GPU. An error leaves all as it was. Address space that the driver
+// refuses to take back is left over.
 Result<void> unmap(driver::ContextHandle context, OwnMapping& mapping);
-// Once more for what was left over.
+// Retries the leftovers.
 void free_leftovers() noexcept;
 
-// By CUDA's own IPC, in `context`.
+// Opens by CUDA's own IPC, in `context`.
 Result<DevicePtr> open_legacy(driver::Driver& driver, driver::ContextHandle context,
                               const TokenBytes& token);
 Result<void> close_legacy(driver::Driver& driver, driver::ContextHandle context, DevicePtr begin);

@@ -1,4 +1,4 @@
-// ipc: what exporter and importer say to each other.
+// ipc: messages between exporter and importer.
 #pragma once
 
 #include <algorithm>
@@ -13,12 +13,12 @@
 namespace vpmm::ipc {
 
 // Note [How memory is opened]
-// The importer connects to the socket of the process that the token names and says open(number,
-// token), with a number of its own choice. The exporter refuses, or leases the memory and grants,
-// and then sends the descriptors of the chunks in batches. The importer maps a batch while the next
-// one is made, and acknowledges it; no more than kMostInFlight descriptors are on their way. When
-// its work on the GPU is done it says close(number), and the lease ends. One connection serves all
-// that two processes share.
+// The importer connects to the socket of the token's process and sends open(number, token), with a
+// number of its own. The exporter refuses, or leases the memory, grants, and sends the chunks'
+// descriptors in batches. The importer maps a batch while the next one is made, and acknowledges
+// it; at most kMostInFlight descriptors are unacknowledged. When its work on the GPU is done it
+// sends close(number), and the lease ends. One connection serves all memory shared by two
+// processes.
 enum class MessageKind : std::uint16_t {
   open = 1,      // to the exporter: token
   granted = 2,   // to the importer: chunks, bytes, offset, device
@@ -31,7 +31,7 @@ enum class MessageKind : std::uint16_t {
 constexpr std::size_t kMostInFlight = 32;  // descriptors
 constexpr std::size_t kBatch = 4;          // so that mapping begins while others are exported
 
-// One for all kinds: every message is of this size, so a short one is a foreign one.
+// One layout for all kinds: every message has this size, so a shorter one is foreign.
 struct Message {
   static constexpr std::uint32_t kMagic = 0x6370696D;  // "mipc"
   static constexpr std::uint16_t kVersion = 1;
@@ -43,9 +43,9 @@ struct Message {
   std::uint64_t number = 0;  // of the opening
   TokenBytes token{};
   std::uint32_t status = 0;  // ErrorCode
-  std::uint32_t count = 0;   // descriptors of the batch, or of the batches that were received
-  std::uint64_t chunks = 0;  // that will come
-  std::uint64_t bytes = 0;   // of all of them
+  std::uint32_t count = 0;   // descriptors of the batch, or of all batches received
+  std::uint64_t chunks = 0;  // of the opening
+  std::uint64_t bytes = 0;   // of all chunks
   std::uint64_t offset = 0;  // of the memory, from the begin of the first chunk
   driver::Uuid device{};
   std::array<std::uint64_t, kMostInFlight> sizes{};  // of the chunks in this batch

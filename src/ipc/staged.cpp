@@ -1,4 +1,4 @@
-// ipc: staged copies: opened where the memory is, copied, synchronised, closed.
+// ipc: staged copies: opened on the source's device, copied, synchronised, closed.
 #include "ipc/staged.hpp"
 
 #include <algorithm>
@@ -20,8 +20,8 @@ namespace {
 
 constexpr Bytes kBounce = 16 * kMiB;  // of page-locked host memory
 
-// A device's primary context, current while the function runs, and a stream of its own there, so
-// that nothing but the copy is waited for.
+// Runs `work` with the device's primary context current, on a stream of its own, so that only the
+// copy is waited for.
 template <typename Work>
 Result<void> on_stream_of(Driver& driver, DeviceOrdinal device, Work&& work) {
   ContextHandle context{};
@@ -95,11 +95,11 @@ Result<DevicePtr> open_staged(context::Context& target, const IpcHandle& handle,
   VPMM_TRY_ASSIGN(const DevicePtr source, importer.open(driver, handle, reader));
   const ScopeExit close([&] { importer.close_some_time(source, wait); });
   VPMM_TRY_ASSIGN(const DevicePtr copy, target.allocate({size, 0, std::nullopt}));
-  // Why the copying failed is the error to tell.
+  // Returns the error of the copy, not of the release.
   ScopeExit give_back([&] {
     target.deallocate_deferred(copy);  // needs no memory
   });
-  // Captures of other streams are no concern of these copies.
+  // Captures of other streams do not concern these copies.
   const driver::RelaxedCaptureScope relaxed(driver);
   Result<void> copied = can_reach
                             ? copy_on_device(driver, reader, copy, source, size)

@@ -1,4 +1,4 @@
-// ipc: memory of another process as a copy of one's own.
+// ipc: own copy of memory of another process.
 #pragma once
 
 #include "context/context.hpp"
@@ -6,10 +6,9 @@
 
 namespace vpmm::ipc {
 
-// A copy in `target`, freed with its deallocate(): what the memory held when all work that the
-// exporter had finished was done. Through peer access where the devices have it, through host
-// memory where they have not. The source is closed when this returns. The device that the memory is
-// on must be one that this process sees.
+// Returns a copy in `target`, freed with its deallocate(): the content after all work that the
+// exporter had finished. Copies by peer access, else through host memory. Closes the source. The
+// memory's device must be visible to this process.
 Result<DevicePtr> open_staged(context::Context& target, const IpcHandle& handle,
                               const Wait& wait = wait_for_primary);
 

@@ -1,4 +1,4 @@
-// ipc: tokens as bytes and back, with a checksum over all of them.
+// ipc: tokens as bytes and back, with a checksum.
 #include "ipc/token.hpp"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint32_t kMagic = 0x6D6D7076;  // "vpmm"
 constexpr std::uint16_t kVersion = 1;
 
-// As the bytes lie there. Both processes run on one machine, so byte order is no question.
+// Bytes as they lie in memory. Both processes run on one machine, so they share the byte order.
 struct Layout {
   std::uint32_t magic = kMagic;
   std::uint16_t version = kVersion;
@@ -25,11 +25,11 @@ struct Layout {
   std::uint64_t generation = 0;
   std::uint64_t offset = 0;
   std::uint64_t size = 0;
-  std::uint64_t checksum = 0;  // of everything before it
+  std::uint64_t checksum = 0;  // of all bytes before it
 };
 static_assert(sizeof(Layout) == sizeof(TokenBytes));
 
-// Against damage, not against forgery, which a process of the same user has no need of.
+// Detects damage, not forgery, of which a process of the same user has no need.
 std::uint64_t checksum_of(const Layout& layout) {
   return crc32(0, reinterpret_cast<const Bytef*>(&layout), offsetof(Layout, checksum));
 }

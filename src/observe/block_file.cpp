@@ -1,4 +1,4 @@
-// observe: writing blocks, and putting one file in the place of another.
+// observe: writes blocks, and puts one file in the place of another.
 #include "observe/block_file.hpp"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@
 namespace vpmm::observe {
 namespace {
 
-// Recording must not slow the program down.
+// Lowest level: recording must not slow the program down.
 constexpr int kLevel = 1;
 
 }  // namespace
@@ -58,7 +58,7 @@ bool BlockFile::append(std::string_view bytes) noexcept {
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
       keep_error(std::strerror(errno));
-      is_broken_ = true;  // what follows part of a block could not be read
+      is_broken_ = true;  // blocks behind a partial one could not be read
       if (is_regular())
         static_cast<void>(::ftruncate(file_->descriptor(), static_cast<off_t>(size_)) == 0);
       return false;
@@ -77,7 +77,7 @@ bool BlockFile::write(BlockKind kind, std::string_view bytes) noexcept try {
   const std::size_t size = ZSTD_compress2(context_.get(), frame, stored_.size() - sizeof(header),
                                           bytes.data(), bytes.size());
   if (ZSTD_isError(size) != 0) {
-    return false;  // of its own memory
+    return false;  // out of zstd's own memory
   }
   header.stored = static_cast<std::uint32_t>(size);
   header.crc = static_cast<std::uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(frame),
@@ -109,7 +109,7 @@ bool BlockFile::replace(const BlockFile& old) noexcept {
     keep_error(std::strerror(errno));
     return false;
   }
-  path_.resize(old.path_.size());  // it was that with more behind it
+  path_.resize(old.path_.size());  // it was `old.path_` and a suffix
   return true;
 }
 

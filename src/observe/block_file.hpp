@@ -1,4 +1,4 @@
-// observe: a file of compressed blocks, each whole or not there.
+// observe: a file of compressed blocks, each whole or absent.
 #pragma once
 
 #include <zstd.h>
@@ -15,32 +15,32 @@
 
 namespace vpmm::observe {
 
-// Remembers its first error; after one that may have left part of a block, nothing more is written.
-// Of one thread.
+// Keeps its first error; writes no more after one that may have left a partial block. Of one
+// thread.
 class BlockFile {
  public:
-  // ErrorCode::file_in_use: another recording is being written to it; bad_file: it cannot be
-  // created, or begun.
+  // ErrorCode::file_in_use: another recording writes the file; bad_file: it cannot be created or
+  // begun.
   static Result<std::unique_ptr<BlockFile>> create(const std::string& path);
   ~BlockFile();
   BlockFile(const BlockFile&) = delete;
   BlockFile& operator=(const BlockFile&) = delete;
 
-  // False: it is not in the file; without is_broken() for want of host memory.
+  // False: not in the file; without is_broken() for want of host memory.
   bool write(BlockKind kind, std::string_view bytes) noexcept;
-  // A block or several, as they are in `from`, to which they were written.
+  // Appends the bytes [begin, end) of `from`, one or several blocks.
   bool copy(const BlockFile& from, std::uint64_t begin, std::uint64_t end) noexcept;
-  // Takes the place of `old`, whose path ours begins with. False: both are as they were.
+  // Takes the place of `old`. Requires: our path is that of `old` and a suffix. False: both are
+  // unchanged.
   bool replace(const BlockFile& old) noexcept;
   void remove() noexcept;
-  // Nothing is written after it.
   void close() noexcept;
 
   bool is_broken() const { return is_broken_; }
   std::uint64_t size() const { return size_; }
   bool is_regular() const { return file_->is_regular(); }
   const std::string& path() const { return path_; }
-  const std::string& error() const { return error_; }  // empty: none
+  const std::string& error() const { return error_; }  // empty: no error
   void keep_error(const char* text) noexcept;
 
  private:
@@ -53,7 +53,7 @@ class BlockFile {
   std::string path_;
   const std::unique_ptr<OwnFile> file_;
   bool is_broken_ = false;
-  std::uint64_t size_ = 0;  // of what is whole
+  std::uint64_t size_ = 0;  // of whole blocks
   std::string error_;
   const std::unique_ptr<ZSTD_CCtx, ContextDeleter> context_;
   std::vector<char> stored_;

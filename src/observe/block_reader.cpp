@@ -1,4 +1,4 @@
-// observe: the blocks of a recording, each checked before it is handed out.
+// observe: blocks of a recording, each checked before it is returned.
 #include <fmt/format.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -15,7 +15,7 @@ Error BlockReader::error(const std::string& reason) const {
   return Error{ErrorCode::bad_file, fmt::format("{}: byte {}: {}", path_, offset_, reason)};
 }
 
-// As many as there are.
+// Reads `size` bytes, fewer only at the end of the file.
 Result<std::size_t> BlockReader::read(char* out, std::size_t size) {
   std::size_t done = 0;
   while (done < size) {

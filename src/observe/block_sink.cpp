@@ -1,5 +1,5 @@
-// observe: a recording as blocks of events: numbers for what recurs, and a file that may be kept
-// short.
+// observe: a recording as blocks of events: numbers for recurring values, in a file that may be
+// kept short.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -56,9 +56,9 @@ class BlockSink final : public RecordingSink {
   Window window_;
   Definitions definitions_;
   LiveTable live_;
-  std::vector<RecordedEvent> events_;  // not in the file yet; never more than fit into a block
+  std::vector<RecordedEvent> events_;  // not in the file yet; at most one block
   std::uint64_t left_out_ = 0;
-  bool is_over_ = false;  // nothing can be written any more
+  bool is_over_ = false;  // no more can be written
   Bytes mapped_ = 0;
   Bytes peak_mapped_ = 0;
 };
@@ -81,11 +81,11 @@ RecordedEvent BlockSink::numbered(const QueuedEvent& event) {
   return out;
 }
 
-// Whatever throws does so before anything is added.
+// On an exception the event is left out; each step that may throw comes before its add().
 void BlockSink::write(const QueuedEvent& event) {
   if (event.kind == RecordedKind::free) {
     const std::optional<RecordedEvent> allocation = live_.find(to_integer(event.address));
-    if (!allocation) return;  // it was not in the file
+    if (!allocation) return;  // the allocation is not in the file
     RecordedEvent freed = numbered(event);
     freed.bytes = allocation->bytes;
     freed.tag = allocation->tag;
@@ -99,7 +99,7 @@ void BlockSink::write(const QueuedEvent& event) {
     return add(other);
   }
   if (const std::optional<RecordedEvent> before = live_.find(to_integer(event.address))) {
-    RecordedEvent freed = *before;  // whose free was left out
+    RecordedEvent freed = *before;  // its own free was left out
     freed.kind = static_cast<std::uint16_t>(RecordedKind::free);
     freed.time_ns = time_of(event.time_ns);
     freed.value = 0;
@@ -113,7 +113,7 @@ void BlockSink::write(const QueuedEvent& event) {
   add(allocated);
 }
 
-// A sample is the pool's own figure; between two of them chunks come and go.
+// A sample is the pool's own figure; maps and unmaps adjust it until the next.
 void BlockSink::note_mapped(const QueuedEvent& event) {
   if (event.kind == RecordedKind::sample) mapped_ = to_integer(event.address);
   if (event.kind == RecordedKind::map && event.value == 1) mapped_ += event.bytes;
@@ -123,7 +123,7 @@ void BlockSink::note_mapped(const QueuedEvent& event) {
 }
 
 void BlockSink::add(const RecordedEvent& event) {
-  events_.push_back(event);  // in memory that is reserved
+  events_.push_back(event);  // in reserved memory
   if (events_.size() == kEventsPerBlock || definitions_.is_full()) left_out_ = flush();
 }
 
@@ -146,8 +146,8 @@ void BlockSink::begin(const std::vector<LiveAllocation>& live, std::uint64_t now
   }
 }
 
-// What cannot be written for want of host memory waits for the next time, as long as there is room
-// for it: a file that lacked some of the events in between could not be read.
+// Keeps events for the next flush if host memory is short, as long as there is room: a file that
+// lacks events in between could not be read.
 std::uint64_t BlockSink::flush() noexcept {
   if (!events_.empty() && write_events()) events_.clear();
   is_over_ = is_over_ || window_.is_broken() || events_.size() == kEventsPerBlock;

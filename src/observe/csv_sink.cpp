@@ -1,5 +1,5 @@
-// observe: a recording as lines, plain or in a gzip file, `op,id,bytes,stream,time_us`: allocations
-// and frees alone.
+// observe: a recording as lines, plain or gzip, `op,id,bytes,stream,time_us`: allocations and frees
+// alone.
 #include <fmt/format.h>
 #include <zlib.h>
 
@@ -17,31 +17,31 @@
 namespace vpmm::observe {
 namespace {
 
-// More than zlib is given between two flushes, so that nothing but a flush reaches the file.
+// More bytes than zlib gets between two flushes, so that only a flush writes to the file.
 constexpr unsigned kBufferBytes = 256 * 1024;
 
-// A file of zlib's, compressed or plain, that remembers its first error.
+// File of zlib's, compressed or plain, that keeps its first error.
 class GzipFile {
  public:
-  // `file` writes to what `own` is, and is closed with it.
+  // `file` writes to the descriptor of `own`, and is closed with it.
   GzipFile(std::unique_ptr<OwnFile> own, gzFile file) : own_(std::move(own)), file_(file) {}
   ~GzipFile() { close(); }
   GzipFile(const GzipFile&) = delete;
   GzipFile& operator=(const GzipFile&) = delete;
 
-  const std::string& error() const { return error_; }  // empty: none
+  const std::string& error() const { return error_; }  // empty: no error
 
   void write(std::string_view line) {
     if (gzwrite(file_, line.data(), static_cast<unsigned>(line.size())) <= 0)
       keep_error(gzerror_text());
   }
 
-  // After it, a file that ends here holds all that was written.
+  // Makes the file complete up to here.
   void flush() {
     if (gzflush(file_, Z_SYNC_FLUSH) != Z_OK) keep_error(gzerror_text());
   }
 
-  // Nothing in a forked child, whose number may be another file's by now.
+  // No effect in a forked child: the descriptor's number may be reused.
   void close() {
     if (own_->descriptor() < 0) return;
     if (gzflush(file_, Z_FINISH) != Z_OK) keep_error(gzerror_text());
@@ -69,7 +69,7 @@ class GzipFile {
   std::string error_;
 };
 
-// Failed requests and all else have no line in this format.
+// Failed requests and other kinds have no line in this format.
 class CsvSink final : public RecordingSink {
  public:
   CsvSink(std::unique_ptr<OwnFile> own, gzFile file, std::uint64_t start_ns)
@@ -114,14 +114,14 @@ class CsvSink final : public RecordingSink {
   std::optional<std::uint64_t> unnamed_stream_;
 };
 
-// Where it throws, the lines go on as if the event had not been.
+// On an exception the event is left out.
 void CsvSink::write(const QueuedEvent& event) {
   if (event.kind != RecordedKind::allocate && event.kind != RecordedKind::free) return;
   char text[128];  // five numbers of 20 digits at most
   const std::uint64_t time_us = trace_time_us(event.time_ns);
   has_unflushed_ = true;
   const auto found = live_.find(event.address);
-  if (found != live_.end()) {  // an allocation finds it only where the free before was left out
+  if (found != live_.end()) {  // an allocation finds an entry only if the free before was left out
     const Live live = found->second;
     const bool names_stream = event.kind == RecordedKind::free && event.stream;
     const std::uint64_t stream = names_stream ? stream_number(event.stream) : live.stream;
@@ -150,9 +150,8 @@ Result<std::unique_ptr<RecordingSink>> make_csv_sink(const std::string& path,
   if (file == nullptr)
     return Error{ErrorCode::host_out_of_memory,
                  fmt::format("{}: no memory to compress a recording", path)};
-  gzbuffer(
-      file,
-      kBufferBytes);  // fails only after the first write; with smaller buffers the file is the same
+  gzbuffer(file,
+           kBufferBytes);  // fails only after the first write; smaller buffers give the same file
   return std::unique_ptr<RecordingSink>(std::make_unique<CsvSink>(std::move(own), file, start_ns));
 }
 

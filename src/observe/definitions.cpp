@@ -1,4 +1,4 @@
-// observe: giving out numbers, and writing down what they stand for.
+// observe: gives out numbers, and writes their definitions.
 #include "observe/definitions.hpp"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ std::string json_of(const FrameText& frame) {
                      json_quoted(frame.function));
 }
 
-// `define` may throw; then there is no number.
+// If `define` throws, no number is given.
 template <typename Map, typename Define>
 std::uint32_t number_in(Map& map, const typename Map::key_type& key, Define&& define) {
   const auto [entry, is_new] = map.try_emplace(key, static_cast<std::uint32_t>(map.size()));
@@ -56,7 +56,7 @@ std::uint32_t Definitions::thread(std::uint32_t number) {
 std::uint32_t Definitions::tag(std::uint32_t tag) {
   if (tag == 0 || tag_name_ == nullptr || tags_.contains(tag)) return tag;
   const char* const name = tag_name_(tag);
-  if (*name == '\0') return tag;  // it may get one
+  if (*name == '\0') return tag;  // it may be named later
   tags_.reserve(tags_.size() + 1);
   new_tags_.add(std::to_string(tag), json_quoted(name));
   tags_.insert(tag);
@@ -64,7 +64,7 @@ std::uint32_t Definitions::tag(std::uint32_t tag) {
 }
 
 std::uint64_t Definitions::string(const std::string& text) {
-  // One that is written already may be in a block that a window leaves out.
+  // A text in the file already may be in a block that a window leaves out.
   if (!new_strings_.is_empty() && text == last_string_) return strings_;
   std::string last = text;
   new_strings_.add(std::to_string(strings_ + 1),
@@ -95,8 +95,7 @@ const FrameText& Definitions::native(std::uint64_t return_address) {
   return native_.emplace(return_address, describe_native(return_address)).first->second;
 }
 
-// Where it fails, all are written again: a stack may stand in the file twice, and never stands for
-// another.
+// After a failure writes all again: a stack may be in the file twice, always under its own number.
 bool Definitions::write_stacks(Window& window) {
   JsonObject stacks;
   const auto write = [&] {
@@ -106,7 +105,7 @@ bool Definitions::write_stacks(Window& window) {
     stacks.clear();
     return window.write_lasting(block.text());
   };
-  stacks_.take_new(fresh_stacks_);  // behind those that could not be written
+  stacks_.take_new(fresh_stacks_);  // behind those not written yet
   for (const StackTable::Stack& stack : fresh_stacks_) {
     std::string frames;
     const auto add = [&](const FrameText& frame) {

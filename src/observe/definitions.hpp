@@ -1,4 +1,4 @@
-// observe: the numbers that a recording has for streams, threads, tags, stacks and texts.
+// observe: numbers of a recording for streams, threads, tags, stacks and texts.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace vpmm::observe {
 
-// A number is found or given out; what is new is in the file before the events that use it.
-// std::bad_alloc: nothing has changed.
+// Finds or gives out numbers; a definition is in the file before the events that use it. After
+// std::bad_alloc no number was given.
 class Definitions {
  public:
   Definitions(const char* (*tag_name)(std::uint32_t), StackTable& stacks)
@@ -24,18 +24,18 @@ class Definitions {
   std::uint32_t stream(std::uint64_t key, std::optional<std::uint64_t> handle);
   std::uint32_t thread(std::uint32_t number);
   std::uint32_t tag(std::uint32_t tag);
-  // Of an event that a recording before this one was to get, the file does not know the stack.
+  // 0 for stacks of an earlier recording: the file lacks their definition.
   std::uint32_t stack(std::uint32_t stack) const { return stack < first_stack_ ? 0 : stack; }
   std::uint64_t string(const std::string& text);
-  // There is so much that it should be written.
+  // Tells if a write is due.
   bool is_full() const { return new_strings_.size() >= kMostText; }
-  // False: something is not in the file.
+  // False: some definitions are not in the file.
   bool write_to(Window& window);
 
  private:
   static constexpr std::size_t kLongestString = std::size_t{256} << 10;
-  static constexpr std::size_t kMostText = std::size_t{4}
-                                           << 20;  // that waits; a block holds it in any notation
+  static constexpr std::size_t kMostText = std::size_t{4} << 20;  // text that waits; a block holds
+                                                                  // it in any notation
 
   const FrameText& native(std::uint64_t return_address);
   bool write_stacks(Window& window);
@@ -43,7 +43,7 @@ class Definitions {
   const char* (*const tag_name_)(std::uint32_t);
   StackTable& stacks_;
   const std::uint32_t first_stack_;
-  std::vector<StackTable::Stack> fresh_stacks_;  // not in the file, or not all of them
+  std::vector<StackTable::Stack> fresh_stacks_;  // not in the file, or only in part
   std::unordered_map<std::uint64_t, std::uint32_t> streams_;
   std::unordered_map<std::uint32_t, std::uint32_t> threads_;
   std::unordered_set<std::uint32_t> tags_;

@@ -1,4 +1,4 @@
-// observe: waiting in the queue of events: for room, and for something to write.
+// observe: waits in the queue of events: for room, and for events.
 #include "observe/event_queue.hpp"
 
 namespace vpmm::observe {

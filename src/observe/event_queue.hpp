@@ -1,4 +1,4 @@
-// observe: what many threads do, in one order, on its way to the thread that writes it to a file.
+// observe: events of many threads, in one order, on their way to the thread that writes the file.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@
 
 namespace vpmm::observe {
 
-// An event as the thread that makes it knows it: the writer gives out the numbers of the file.
+// An event as known to the thread that makes it: the writer gives out the file's numbers.
 struct QueuedEvent {
   RecordedKind kind = RecordedKind::none;
   std::uint16_t flags = 0;
@@ -28,8 +28,8 @@ struct QueuedEvent {
   Bytes bytes = 0;
   std::uint64_t value = 0;
   std::optional<std::uint64_t>
-      stream;  // two events with one number are of one stream; none: none was named
-  std::optional<std::uint64_t> stream_handle;  // what the program calls it; none: not known
+      stream;  // equal for events of one stream; nullopt: no stream was named
+  std::optional<std::uint64_t> stream_handle;  // the program's handle; nullopt: unknown
   std::uint64_t time_ns = 0;                   // by the pool's clock
   std::uint64_t arena = 0;
   std::uint32_t tag = 0;
@@ -39,20 +39,19 @@ struct QueuedEvent {
 
 // Note [The order of claims is the order of the file]
 // A place is claimed by one addition, filled, and published; the writer takes places in the order
-// of the claims, and waits for one that is claimed and not published yet. So whoever claims at the
-// right time needs no lock for the order: an allocation claims after the memory is its caller's, a
-// free before anybody else can get it. Then every free stands behind its allocation, and before the
-// next allocation of the address. A free that turns out to be none leaves its place void.
+// of claims, and waits for unpublished ones. So a claim at the right time needs no lock for the
+// order: an allocation claims after the memory is its caller's, a free before any other thread can
+// get the memory. Then every free stands behind its allocation, and before the address's next one.
+// A free that turns out to be none leaves its place void.
 //
 // Note [A recording never stops what it records]
-// When the file takes less than is recorded, the queue is full, and a call waits for the writer,
-// once for a second at most; while it stays full after that, events are left out and counted.
+// If the file takes less than is recorded, the queue is full, and a call waits for the writer,
+// once, for at most a second; while the queue stays full, events are left out and counted.
 //
-// Any number of threads put in, one at a time takes out. Nobody may use a place after the queue's
-// end.
+// Any number of threads put in, one at a time takes out. No place may outlive the queue.
 class EventQueue {
  public:
-  // Of 128 bytes: 8 MiB. With fewer, calls wait for a disk that pauses for less; more is memory
+  // Places of 128 bytes: 8 MiB. With fewer, calls wait for shorter pauses of a disk; more is memory
   // that a program under test misses.
   static constexpr std::size_t kPlaces = std::size_t{1} << 16;
   static constexpr std::size_t kEventsPerFlush = 1024;
@@ -65,42 +64,39 @@ class EventQueue {
   ~EventQueue() = default;
 
   void open() noexcept;
-  // Nothing is put in any more, but by those that have claimed already.
+  // Admits no more events, except for places claimed already.
   void close() noexcept;
   bool is_open() const { return is_open_.load(std::memory_order_acquire); }
-  // Whether claim() would wait for the writer.
   bool would_wait() const noexcept {
     return is_open() && !has_room() && !is_behind_.load(std::memory_order_relaxed);
   }
-  // Without a place, where the queue is closed or stays full.
+  // Returns no place if the queue is closed, and a lost one if it stays full.
   Place claim() noexcept;
   void put(QueuedEvent event) noexcept;
-  // Events that found no room since open().
+  // Events without room since open().
   std::uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }
-  // How many were claimed so far, and how many of those the writer has taken.
+  // Claims so far, and those taken by the writer.
   std::uint64_t claimed() const { return claimed_.load(std::memory_order_acquire); }
   std::uint64_t taken() const { return taken_.load(std::memory_order_acquire); }
-  // The writer need not wait any longer.
+  // Wakes the writer.
   void let_on() noexcept;
 
   // --- the writer ---
-  // Until a flush is worth its while, `patience` is over, or the queue is closed.
+  // Waits until a flush is worthwhile, `patience` is over, or the queue is closed.
   void wait(std::chrono::milliseconds patience);
-  // Calls `use(QueuedEvent&)` for what is published, at most kPlaces, in the order of the claims.
-  // False: it is closed and nothing is left in it.
+  // Calls `use(QueuedEvent&)` for published events, at most kPlaces, in the order of claims.
+  // Returns false if the queue is closed and empty.
   template <typename Use>
   bool take(Use&& use);
 
  private:
   struct alignas(kCacheLine) Slot {
-    std::atomic<std::uint64_t> published{
-        0};  // 1 more than the number of the claim that it is published for
+    std::atomic<std::uint64_t> published{0};  // number of the claim + 1
     QueuedEvent event;
   };
   static_assert(sizeof(Slot) == 2 * kCacheLine);
   static constexpr std::size_t kMask = kPlaces - 1;
-  // Threads between the look whether there is room and the claim; if there were more, they would
-  // wait for the writer.
+  // Bound on threads between the check for room and the claim; any more would wait for the writer.
   static constexpr std::uint64_t kSpare = 4096;
 
   bool has_room() const noexcept {
@@ -114,15 +110,15 @@ class EventQueue {
   alignas(kCacheLine) std::atomic<std::uint64_t> claimed_{0};
   alignas(kCacheLine) std::atomic<std::uint64_t> taken_{0};
   alignas(kCacheLine) std::atomic<bool> is_open_{false};
-  std::atomic<bool> is_behind_{false};  // a call has waited in vain since something was taken
+  std::atomic<bool> is_behind_{false};  // a call has waited in vain since the last take
   std::atomic<std::uint64_t> lost_{0};
-  Mutex mutex_;  // of those who sleep
+  Mutex mutex_;  // of sleeping threads
   std::condition_variable_any wake_;
   std::condition_variable_any room_;
   bool is_woken_ VPMM_GUARDED_BY(mutex_) = false;
 };
 
-// A claim. Its end leaves it void if nothing was published.
+// A claim; destroyed unpublished, it leaves its place void.
 class [[nodiscard]] EventQueue::Place {
  public:
   Place() = default;
@@ -135,7 +131,7 @@ class [[nodiscard]] EventQueue::Place {
     if (queue_ != nullptr && !is_lost_) queue_->publish(claim_, {});
   }
   bool is_wanted() const { return queue_ != nullptr; }
-  // Where there was no room, it is counted.
+  // Publishes, or counts a lost event.
   void publish(QueuedEvent event) noexcept {
     EventQueue* const queue = std::exchange(queue_, nullptr);
     if (queue == nullptr) return;
@@ -173,7 +169,8 @@ inline void EventQueue::publish(std::uint64_t claim, QueuedEvent&& event) noexce
 
 template <typename Use>
 bool EventQueue::take(Use&& use) {
-  constexpr std::uint64_t kStep = 256;  // so that those who put in do not fetch the line for each
+  constexpr std::uint64_t kStep = 256;  // so that writing threads do not fetch the line for each
+                                        // event
   const bool was_open = is_open();
   const std::uint64_t begin = taken_.load(std::memory_order_relaxed);
   std::uint64_t next = begin;

@@ -1,4 +1,4 @@
-// observe: inflating a file piece by piece.
+// observe: inflates a file piece by piece.
 #include "observe/gzip_input.hpp"
 
 #include <fmt/format.h>
@@ -75,7 +75,7 @@ Result<std::size_t> GzipInput::read(char* out, std::size_t size) {
   return count;
 }
 
-// What was inflated before an error is handed out first; zlib repeats its error at the next call.
+// Returns bytes inflated before an error first; zlib repeats its error at the next call.
 Result<std::size_t> GzipInput::inflate_some(char* out, std::size_t size) {
   stream_.next_out = reinterpret_cast<unsigned char*>(out);
   stream_.avail_out = static_cast<unsigned>(size);

@@ -1,5 +1,4 @@
-// observe: the bytes of a file, gzip or plain, which tells a stream that was cut from one that is
-// damaged.
+// observe: bytes of a file, gzip or plain; tells a cut stream from a damaged one.
 #pragma once
 
 #include <zlib.h>
@@ -15,22 +14,22 @@
 
 namespace vpmm::observe {
 
-// zlib's own gzFile takes anything behind the stream for nothing, and a cut stream for a damaged
-// one.
+// Replaces zlib's gzFile, which ignores any bytes behind the stream, and takes a cut stream for a
+// damaged one.
 class GzipInput {
  public:
-  // The error of both is the bare reason, without the file's name.
+  // Both return the bare reason as error, without the file's name.
   static Result<std::unique_ptr<GzipInput>> open(const std::string& path);
   static Result<std::unique_ptr<GzipInput>> standard_input();
-  // Whether the file does, before anything is read. Requires: no more than a few bytes.
+  // Tells if the file begins with `bytes`, at most a few. Requires: nothing is read yet.
   bool begins_with(std::string_view bytes) const;
-  // Up to `size` bytes; 0: the end.
+  // Reads up to `size` bytes; 0: the end.
   Result<std::size_t> read(char* out, std::size_t size);
   ~GzipInput();
   GzipInput(const GzipInput&) = delete;
   GzipInput& operator=(const GzipInput&) = delete;
 
-  // At the end: the file ended inside the compressed stream. All that came before it was read.
+  // At the end: the file ended inside the compressed stream. All bytes before were returned.
   bool is_cut() const { return is_cut_; }
 
  private:
@@ -44,13 +43,13 @@ class GzipInput {
   explicit GzipInput(File file);
   static Result<std::unique_ptr<GzipInput>> begin(File file);
   Result<void>
-  fill();  // until input_ is full or the file ends; what was not consumed stays in front
+  fill();  // fills input_, or up to the end of the file; unconsumed bytes stay in front
   bool starts_member() const;
   Result<std::size_t> inflate_some(char* out, std::size_t size);
 
   const File file_;
   std::vector<unsigned char> input_;
-  z_stream stream_{};  // next_in and avail_in: what of input_ is not consumed, for plain files too
+  z_stream stream_{};  // next_in and avail_in: unconsumed part of input_, for plain files too
   bool is_compressed_ = false;
   bool is_between_members_ = true;  // `cat a.gz b.gz` is a gzip file
   bool is_cut_ = false;

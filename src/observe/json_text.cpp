@@ -1,4 +1,4 @@
-// observe: quoting for JSON.
+// observe: quotes for JSON.
 #include "observe/json_text.hpp"
 
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 namespace vpmm::observe {
 namespace {
 
-// Of the character that `text` begins with; 0: it is no UTF-8.
+// Bytes of the first character of `text`; 0: not UTF-8.
 std::size_t length_of_character(std::string_view text) {
   const auto first = static_cast<unsigned char>(text[0]);
   if (first < 0x80) return 1;

@@ -1,5 +1,5 @@
-// observe: JSON as text, piece by piece. A tree of it cannot be taken apart where the process has
-// no memory.
+// observe: JSON as text, piece by piece, as a tree of JSON objects needs memory for its
+// destruction.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace vpmm::observe {
 
-// In quotes; what is no UTF-8 becomes a question mark.
+// Quotes `text`; bytes that are not UTF-8 become question marks.
 std::string json_quoted(std::string_view text);
 
-// An object as it grows. std::bad_alloc: it is as it was.
+// A growing object; unchanged by std::bad_alloc.
 class JsonObject {
  public:
   // `value`: JSON.

@@ -1,5 +1,4 @@
-// observe: which allocations of a recording live, as the file has them, and which are in the file
-// at all.
+// observe: live allocations of a recording, as in the file, and the choice of a sample.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +13,10 @@ namespace vpmm::observe {
 
 class LiveTable {
  public:
-  // One allocation in `sample` is in the file.
+  // Chooses one allocation in `sample` for the file.
   explicit LiveTable(std::uint32_t sample) : sample_(std::max(sample, 1U)) {}
 
-  // Asked once for each allocation.
+  // Called once per allocation.
   bool is_chosen(std::uint64_t address) {
     if (sample_ == 1) return true;
     const std::uint64_t mixed = (address ^ (++asked_ << 20)) * 0x9e3779b97f4a7c15ULL;
@@ -40,7 +39,7 @@ class LiveTable {
   }
   Bytes peak_bytes() const { return peak_bytes_; }
 
-  // What lives now, as `live` events, oldest first.
+  // Returns the live allocations as `live` events, oldest first.
   std::vector<RecordedEvent> as_live_events() const {
     std::vector<RecordedEvent> events;
     events.reserve(live_.size());

@@ -29,12 +29,12 @@ std::shared_ptr<const LogSink> current_sink() {
   return holder.sink;
 }
 
-// A child of fork() finds the lock free, whoever had it. No other lock is taken under it.
+// Holds the lock over fork(), so that the child finds it free. No other lock is taken under it.
 void before_fork() noexcept VPMM_NO_THREAD_SAFETY_ANALYSIS { sink_holder().mutex.lock(); }
 void after_fork() noexcept VPMM_NO_THREAD_SAFETY_ANALYSIS { sink_holder().mutex.unlock(); }
 [[maybe_unused]] const int kForkHandlers = pthread_atfork(before_fork, after_fork, after_fork);
 
-// One write, so that lines of several threads do not mix.
+// Writes once, so that lines of several threads do not mix.
 void write_to_stderr(LogLevel level, std::string_view message) {
   const std::string line = fmt::format("vpmm: {}: {}\n", to_string(level), message);
   std::fwrite(line.data(), 1, line.size(), stderr);

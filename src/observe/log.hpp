@@ -1,5 +1,4 @@
-// observe: messages for people, by level, to one sink. A message that nobody wants is never
-// formatted.
+// observe: messages for people, by level, to one sink; dropped messages are never formatted.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,17 +12,16 @@
 
 namespace vpmm::observe {
 
-// Called from any thread, perhaps several at once, without any lock of this room held. May not log.
+// Called from any thread, perhaps concurrently, without a lock of this room. May not log.
 using LogSink = std::function<void(LogLevel level, std::string_view message)>;
 
-// For the whole process: messages above `level` are dropped. Starts at warning.
+// For the whole process: drops messages above `level`. Default: warning.
 void set_log_level(LogLevel level);
 
-// For the whole process; an empty sink brings the default back: a line "vpmm: warning: ..." on
-// stderr.
+// For the whole process; an empty sink restores the default: a line "vpmm: warning: ..." on stderr.
 void set_log_sink(LogSink sink);
 
-// What log() calls once it knows that the message is wanted.
+// Writes regardless of the level; called by log().
 void write_log(LogLevel level, std::string_view message);
 
 extern std::atomic<LogLevel> current_log_level;  // written by set_log_level only
@@ -32,7 +30,7 @@ inline bool logs(LogLevel level) {
   return level != LogLevel::quiet && level <= current_log_level.load(std::memory_order_relaxed);
 }
 
-// Never throws: a message for which the process has no memory, or whose sink throws, is lost.
+// Never throws: a message is lost if memory is short or the sink throws.
 template <typename... Args>
 void log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) noexcept {
   if (!logs(level)) return;

@@ -1,4 +1,4 @@
-// observe: how much a message matters, and which messages are wanted.
+// observe: importance of a message, and the bound on those that are written.
 #pragma once
 
 #include <array>

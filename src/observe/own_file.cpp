@@ -1,19 +1,18 @@
-// observe: creating a file that nobody else writes.
+// observe: creates a file that no other process writes.
 //
 // Note [Two that record to one file]
-// Children inherit the variable that names the file, and so do programs side by side: the second
-// would empty what the first still writes. So whoever writes a regular file holds flock() on it,
-// and a file is emptied by who got that. A file that is kept short is replaced by another of its
-// name: one that was opened and has no name any more is opened anew, a few times. Where the file
-// system has no locks, or never says that what was opened is what has the name, nobody is kept out.
+// Children, and programs side by side, may share the variable that names the file: the second would
+// empty the file that the first still writes. So the writer of a regular file holds flock() on it,
+// and only its holder empties the file. A file kept short is replaced by another of its name: one
+// that lost its name between open and lock is opened anew, a few times. Without locks in the file
+// system, or proof that the open file is the named one, there is no protection.
 //
 // Note [A lock that forked children share]
 // A forked child inherits the descriptor, and with it the lock, which would last as long as the
-// child: a worker, a daemon. So the owner unlocks before it closes, and the child closes what is
-// listed at once, in case the owner dies; it must not unlock, which it would do for the owner, too.
-// A file is listed after it was opened and taken off the list before it is closed, so that fork()
-// waits for no file. A child from between has the descriptor, and no lock once the owner has given
-// it up.
+// child. So the owner unlocks before it closes, and the child closes listed files at once, in case
+// the owner dies; an unlock there would unlock for the owner, too. A file is listed after it was
+// opened and taken off the list before it is closed, so that fork() waits for no file. A child from
+// between has the descriptor, but no lock once the owner has given it up.
 #include "observe/own_file.hpp"
 
 #include <fcntl.h>
@@ -50,7 +49,7 @@ bool is_named(int descriptor, const std::string& path) {
 
 constinit Mutex OwnFile::list_mutex_;
 constinit OwnFile* OwnFile::first_ = nullptr;
-// From the library's loading on.
+// Installed when the library is loaded.
 const int OwnFile::fork_handlers_ = pthread_atfork(before_fork, in_parent, in_child);
 
 Result<std::unique_ptr<OwnFile>> OwnFile::create(const std::string& path, Access access) {
@@ -108,7 +107,7 @@ bool OwnFile::close() noexcept {
 
 // --- fork()
 
-// The analysis sees one function at a time; fork() calls one of these before and one of the others
+// The analysis sees one function at a time; fork() calls the first before, and one of the others
 // after.
 void OwnFile::before_fork() noexcept VPMM_NO_THREAD_SAFETY_ANALYSIS { list_mutex_.lock(); }
 void OwnFile::in_parent() noexcept VPMM_NO_THREAD_SAFETY_ANALYSIS { list_mutex_.unlock(); }

@@ -9,26 +9,23 @@
 
 namespace vpmm::observe {
 
-// A file that nobody else empties. Its end gives it up. Of one thread at a time; in a forked child
-// it is closed already.
+// A file that no other process empties; given up by the destructor. Of one thread at a time; closed
+// in a forked child.
 class OwnFile {
  public:
   enum class Access { write, read_and_write };
-  // Creates the file, or empties the one there is. A pipe is opened for writing once somebody reads
-  // it, for both at once. ErrorCode::file_in_use: it is being written; bad_file: it cannot be
-  // created.
+  // Creates the file, or empties an existing one. A pipe opens for writing once it has a reader.
+  // ErrorCode::file_in_use: another process writes it; bad_file: it cannot be created.
   static Result<std::unique_ptr<OwnFile>> create(const std::string& path, Access access);
   ~OwnFile() { close(); }
   OwnFile(const OwnFile&) = delete;
   OwnFile& operator=(const OwnFile&) = delete;
 
-  int descriptor() const {
-    return descriptor_;
-  }  // -1: given up, or of the process that this one was forked from
+  int descriptor() const { return descriptor_; }  // -1: given up, or closed by fork()
   bool is_regular() const { return is_regular_; }
-  // Gives it up, and closes it. False: errno says why.
+  // Gives up and closes the file. False: error in errno.
   bool close() noexcept;
-  // Gives it up, and leaves its descriptor to the caller to close. -1: there is none.
+  // Gives up the file; the caller closes the returned descriptor. -1: none.
   int release() noexcept;
 
  private:
@@ -40,7 +37,7 @@ class OwnFile {
   static void in_child() noexcept;
 
   static const int fork_handlers_;
-  static Mutex list_mutex_;  // held by fork(), and for no call that may block
+  static Mutex list_mutex_;  // held by fork(), and never during a call that may block
   static OwnFile* first_ VPMM_GUARDED_BY(list_mutex_);
   OwnFile* before_ VPMM_GUARDED_BY(list_mutex_) = nullptr;
   OwnFile* after_ VPMM_GUARDED_BY(list_mutex_) = nullptr;

@@ -1,4 +1,4 @@
-// observe: what a recording tells, as its file has it (docs/reference/recording.md).
+// observe: events and blocks of a recording's file (docs/reference/recording.md).
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 namespace vpmm::observe {
 
 enum class RecordedKind : std::uint16_t {
-  none = 0,  // of a place in the queue: nothing happened after all
+  none = 0,  // of a place in the queue: void
   allocate = 1,
   free = 2,
   allocate_failed = 3,
@@ -30,8 +30,8 @@ enum class RecordedKind : std::uint16_t {
 constexpr std::uint16_t kLastRecordedKind = 16;
 
 constexpr std::uint32_t kNoRecordedStream = 0xffffffff;
-// Flag of allocate_failed: the request was a mistake, or the pool could not work; more memory would
-// not have helped.
+// Flag of allocate_failed: an invalid request, or a pool that could not work; more memory would not
+// have helped.
 constexpr std::uint16_t kNotForWantOfMemory = 1;
 
 struct RecordedEvent {

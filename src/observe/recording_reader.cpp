@@ -1,4 +1,4 @@
-// observe: what was allocated and freed, from the events of a recording.
+// observe: allocations and frees from the events of a recording.
 #include "observe/recording_reader.hpp"
 
 #include <fmt/format.h>
@@ -14,10 +14,9 @@
 namespace vpmm::observe {
 namespace {
 
-// Which numbers are defined.
 class Tables {
  public:
-  // Returns what is wrong; empty: nothing.
+  // Returns the fault as text; empty: no fault.
   std::string add(const nlohmann::json& json) {
     for (const auto& [name, table] : json.items()) {
       if (!table.is_object()) return fmt::format("the definitions of `{}` are no object", name);
@@ -65,7 +64,7 @@ class RecordedTraceBuilder {
  public:
   explicit RecordedTraceBuilder(std::string name) { trace_.name = std::move(name); }
 
-  // Each returns what is wrong; empty: nothing.
+  // Each returns the fault as text; empty: no fault.
   std::string read_header(const nlohmann::json& json) {
     const auto bytes_of = [&](const char* key) -> std::optional<Bytes> {
       const auto found = json.find(key);
@@ -122,7 +121,7 @@ class RecordedTraceBuilder {
     return {};
   }
 
-  // A free that names no stream has that of its allocation.
+  // A free without a stream has that of its allocation.
   std::string deallocate(const RecordedEvent& event) {
     const auto found = live_.find(event.address);
     if (found == live_.end()) return fmt::format("{:#x} is freed and does not live", event.address);
@@ -149,7 +148,7 @@ class RecordedTraceBuilder {
   Trace trace_;
   Tables tables_;
   std::uint64_t last_ns_ = 0;
-  std::size_t next_ = 0;  // number of an allocation
+  std::size_t next_ = 0;  // number of the next allocation
   std::unordered_map<std::uint64_t, Live> live_;
   std::unordered_map<std::uint32_t, std::size_t> streams_;
 };

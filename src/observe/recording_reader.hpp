@@ -1,4 +1,4 @@
-// observe: a recording, read block by block, refusing everything that is not exactly one.
+// observe: reads a recording block by block, and refuses any deviation from the format.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,7 @@
 
 namespace vpmm::observe {
 
-// The blocks of a file that begins with "VPMMREC", in their order: a header, and behind an end
-// nothing.
+// Blocks in order of a file that begins with "VPMMREC": a header first, an end last.
 class BlockReader {
  public:
   struct Block {
@@ -28,10 +27,10 @@ class BlockReader {
   BlockReader(std::string path, std::unique_ptr<GzipInput> input)
       : path_(std::move(path)), input_(std::move(input)) {}
 
-  // None: the file has ended. bad_file: "PATH: byte OFFSET: reason", the offset of the block.
+  // nullopt: end of the file. bad_file: "PATH: byte OFFSET: reason", with the block's offset.
   Result<std::optional<Block>> next();
-  Error error(const std::string& reason) const;  // of the block that was read last
-  // Once it has ended: without an end, or inside a block.
+  Error error(const std::string& reason) const;  // at the block read last
+  // After the end of the file: it lacks an end block, or stops inside a block.
   bool is_cut() const { return !has_end_; }
 
  private:
@@ -43,12 +42,12 @@ class BlockReader {
   const std::string path_;
   const std::unique_ptr<GzipInput> input_;
   std::uint64_t offset_ = 0;  // of the block
-  std::uint64_t at_ = 0;      // of what is read next
+  std::uint64_t at_ = 0;      // of the next read
   std::uint64_t blocks_ = 0;
   bool has_end_ = false;
 };
 
-// Of such a file, what was allocated and freed.
+// Returns the allocations and frees of such a file.
 Result<Trace> read_recorded_trace(const std::string& path, const std::string& name,
                                   std::unique_ptr<GzipInput> input);
 

@@ -1,4 +1,4 @@
-// observe: what the writer of a recording gives its events to: a file of one format or another.
+// observe: destination of a recording's events: a file of one format or another.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace vpmm::observe {
 
-// What lived when the recording began.
+// An allocation alive at the begin of the recording.
 struct LiveAllocation {
   DevicePtr address{};
   Bytes requested = 0;
@@ -25,13 +25,12 @@ struct LiveAllocation {
   std::uint32_t tag = 0;
 };
 
-// What a recording says of itself.
 struct RecordingHeader {
   std::uint32_t device = 0;
   std::string device_name;
   Bytes page_size = 0;
   Bytes grain = 0;
-  std::optional<Bytes> capacity;  // none: what the GPU has
+  std::optional<Bytes> capacity;  // nullopt: the GPU's memory
   Bytes device_bytes = 0;
   std::vector<std::pair<std::string, std::string>> settings;
   std::string stacks = "none";
@@ -42,11 +41,11 @@ struct RecordingOptions {
   RecordingHeader header;
   std::uint32_t sample = 1;     // one allocation in so many
   Bytes limit = 0;              // of the file; 0: none
-  std::uint64_t window_ns = 0;  // how far back the file reaches, at least; 0: to the beginning
+  std::uint64_t window_ns = 0;  // least time that the file reaches back; 0: to the beginning
 };
 
-// Of one thread at a time. Errors are kept: the first is the file's. std::bad_alloc of write()
-// leaves the event out.
+// Of one thread at a time. Keeps its first error. After std::bad_alloc of write() the event is left
+// out.
 class RecordingSink {
  public:
   RecordingSink() = default;
@@ -56,14 +55,13 @@ class RecordingSink {
 
   virtual void begin(const std::vector<LiveAllocation>& live, std::uint64_t now_ns) = 0;
   virtual void write(const QueuedEvent& event) = 0;
-  // After it, the file as it is tells of all that was written. Returns how many events it had to
-  // leave out.
+  // Makes the file complete up to here. Returns the number of events left out since the last flush.
   virtual std::uint64_t flush() noexcept = 0;
   virtual void close(std::uint64_t lost, bool is_exit) noexcept = 0;
-  virtual const std::string& error() const = 0;  // empty: none
+  virtual const std::string& error() const = 0;  // empty: no error
 };
 
-// ErrorCode::file_in_use: another recording is being written to it; bad_file: it cannot be created.
+// ErrorCode::file_in_use: another recording writes the file; bad_file: it cannot be created.
 Result<std::unique_ptr<RecordingSink>> make_csv_sink(const std::string& path,
                                                      std::uint64_t start_ns);
 Result<std::unique_ptr<RecordingSink>> make_block_sink(const std::string& path,

@@ -41,7 +41,7 @@ Regions without_trailing_holes(Regions regions) {
   return regions;
 }
 
-// The regions inside `reservation`. Requires: regions ascend.
+// Returns the regions inside `reservation`. Requires: regions ascend.
 Regions regions_in(Regions regions, const AddressRange& reservation) {
   const auto before = [](const RegionSnapshot& region, DevicePtr address) {
     return region.range.begin < address;
@@ -75,16 +75,17 @@ std::string stamp_text(const RegionSnapshot& region) {
 
 std::string hex(DevicePtr address) { return fmt::format("0x{:x}", to_integer(address)); }
 
-// A string as JSON. A stamp or name that is no valid UTF-8 is repaired, never an exception.
+// Quotes a string for JSON; repairs a stamp or name of invalid UTF-8, and throws no exception for
+// it.
 std::string json_string(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// One object, written as its members come. The library's own objects ask for memory when they end,
-// and end the process where there is none.
+// One object, written as its members come. Destroying nlohmann's objects allocates, and ends the
+// process where memory is short.
 class JsonObject {
  public:
-  // `value` is JSON.
+  // `value`: JSON.
   JsonObject& add(std::string_view name, std::string_view value) {
     text_ += text_.size() == 1 ? "\"" : ",\"";
     text_ += name;

@@ -13,14 +13,13 @@ namespace vpmm::observe {
 
 struct RegionSnapshot {
   AddressRange range;
-  char kind = '*';  // ' ' allocated, '-' free, '*' hole, '~' zombie, '#' in flight
-  Bytes requested =
-      0;  // allocated: what the user asked for; of a page that is cut, what is live in it
-  bool complete = true;  // free, zombie: nothing pending
+  char kind = '*';      // ' ' allocated, '-' free, '*' hole, '~' zombie, '#' in flight
+  Bytes requested = 0;  // allocated: bytes the user asked for; for a cut page, the live bytes in it
+  bool complete = true;  // free, zombie: no pending work
   // free, zombie: "timeline 3 up to 17 (stream 9)"; allocated: the stream; empty: any-stream or
   // complete
   std::string stamp;
-  // allocated: how many live small requests begin in it; none: it is one allocation
+  // allocated: live small requests that begin in it; nullopt: one allocation
   std::optional<std::uint64_t> small_allocations;
 };
 

@@ -1,4 +1,4 @@
-// observe: walking the stack of a thread, and naming what was found.
+// observe: walks the stack of a thread, and names its frames.
 #include "observe/stack_table.hpp"
 
 #include <cxxabi.h>
@@ -44,8 +44,8 @@ int find_own(dl_phdr_info* module, std::size_t /*size*/, void* arg) {
   return 0;
 }
 
-// Where the code of this library is. Empty where it is linked into a program, whose frames are
-// wanted.
+// Address range of this library's code. Empty where it is linked into a program, as the program's
+// frames are wanted.
 const Area& own_code() {
   static const Area own = [] {
     Area found;
@@ -121,7 +121,7 @@ std::string to_string(const StackKinds& kinds) {
   return kinds.python ? "python" : "none";
 }
 
-// No lock is held while the provider runs: it may come back here.
+// Holds no lock while the provider runs, which may call capture() again.
 [[gnu::noinline]] std::uint32_t StackTable::capture(const StackKinds& kinds) noexcept try {
   Walk native;
   Walk foreign;
@@ -137,13 +137,13 @@ std::string to_string(const StackKinds& kinds) {
     if (numbers_.size() == kMostStacks) return 0;
   }
   Stack stack;
-  const std::size_t own = own_code().end == 0 && native.count > 1 ? 1 : 0;  // this very function
+  const std::size_t own = own_code().end == 0 && native.count > 1 ? 1 : 0;  // capture() itself
   stack.native.assign(native.frames.begin() + own,
                       native.frames.begin() + static_cast<std::ptrdiff_t>(native.count));
   for (std::size_t i = 0; i < foreign.count; ++i)
     stack.foreign.push_back(described(by, foreign.frames[i]));
   const MutexLock lock(mutex_);
-  fresh_.reserve(fresh_.size() + 1);  // it may throw, so before there is a number
+  fresh_.reserve(fresh_.size() + 1);  // may throw, so before a number is given
   const auto [entry, is_new] = numbers_.try_emplace(hash, next_);
   if (!is_new) return entry->second;
   stack.number = next_;
@@ -169,7 +169,7 @@ void StackTable::take_new(std::vector<Stack>& taken) {
 
 FrameText describe_native(std::uint64_t return_address) {
   Dl_info info{};
-  // The call is in front of the address to which it returns, which may be another function's.
+  // The call lies before its return address, which may be in another function.
   const auto* const at =
       reinterpret_cast<const void*>(return_address - 1);  // NOLINT(performance-no-int-to-ptr)
   if (dladdr(at, &info) == 0) return {"", 0, fmt::format("{:#x}", return_address)};

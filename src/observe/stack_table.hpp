@@ -1,4 +1,4 @@
-// observe: call stacks of allocations, each of which has a number.
+// observe: numbered call stacks of allocations.
 #pragma once
 
 #include <cstddef>
@@ -12,25 +12,24 @@
 
 namespace vpmm::observe {
 
-// Where a frame is, in words.
 struct FrameText {
   std::string file;  // of a native frame: its library
   std::uint64_t line = 0;
   std::string function;
 };
 
-// The frames of another language. Both run on the thread whose stack it is.
+// Frames of another language. Both functions run on the stack's own thread.
 struct StackProvider {
-  // Up to `most` frames, innermost first, by numbers that mean the same frame as long as the
-  // process runs; how many.
+  // Writes up to `most` frames, innermost first, as numbers that keep their meaning while the
+  // process runs; returns their count.
   std::size_t (*capture)(void* arg, std::uint64_t* frames, std::size_t most) = nullptr;
-  // Of a frame that capture() gave. The texts are copied.
+  // Describes a frame of capture(). The texts are copied.
   void (*describe)(void* arg, std::uint64_t frame, const char** file, std::uint64_t* line,
                    const char** function) = nullptr;
   void* arg = nullptr;
 };
 
-// The process's; without functions: none.
+// Sets the process's provider; without functions: none.
 void set_stack_provider(const StackProvider& provider);
 
 struct StackKinds {
@@ -38,11 +37,11 @@ struct StackKinds {
   bool python = false;
   bool any() const { return native || python; }
 };
-// "none", "native", "python" or "both"; none: it is neither of them.
+// "none", "native", "python" or "both"; nullopt: another text.
 std::optional<StackKinds> stack_kinds_of(const std::string& text);
 std::string to_string(const StackKinds& kinds);
 
-// Any thread. Stacks are kept as addresses; names are looked up by whoever takes them out.
+// Thread-safe. Keeps native frames as addresses; the reader of take_new() looks up their names.
 class StackTable {
  public:
   static constexpr std::size_t kMostFrames = 32;  // of each kind
@@ -54,12 +53,12 @@ class StackTable {
     std::vector<FrameText> foreign;     // further out than those
   };
 
-  // The number of the stack of this thread, without the frames of this library that it begins with.
-  // 0: it has none, or there is no memory for it.
+  // Number of this thread's stack, without the leading frames of this library. 0: no frames, or no
+  // memory.
   std::uint32_t capture(const StackKinds& kinds) noexcept VPMM_EXCLUDES(mutex_);
-  // Of a new file: no number from before it is given out again. Returns the first that may be.
+  // Starts a new file: earlier numbers are never given out again. Returns the first new one.
   std::uint32_t begin_anew() VPMM_EXCLUDES(mutex_);
-  // Appends what got a number since the last time.
+  // Appends the stacks numbered since the last call.
   void take_new(std::vector<Stack>& taken) VPMM_EXCLUDES(mutex_);
 
  private:
@@ -70,7 +69,7 @@ class StackTable {
   std::uint32_t next_ VPMM_GUARDED_BY(mutex_) = 1;
 };
 
-// By what the process has loaded. Never fails: without a symbol the function is the address.
+// Looks up loaded symbols. Never fails: without a symbol the function is the address.
 FrameText describe_native(std::uint64_t return_address);
 
 }  // namespace vpmm::observe

@@ -1,5 +1,4 @@
-// observe: the figures of Statistics as a table, for everything that prints, exports or documents
-// them.
+// observe: figures of Statistics as a table, for code that prints, exports or documents them.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +17,7 @@ enum class StatisticKind {
 const char* to_string(StatisticKind kind);
 
 struct StatisticEntry {
-  std::string_view name;  // as the member of Statistics is called
+  std::string_view name;  // of the member of Statistics
   StatisticKind kind;
   std::string_view meaning;
   std::uint64_t Statistics::*member;

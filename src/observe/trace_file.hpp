@@ -1,4 +1,4 @@
-// observe: what a program allocated and freed, read strictly from a file: a recording, or lines
+// observe: allocations and frees of a program, read strictly from a file: a recording, or lines
 // `op,id,bytes,stream,time_us`, gzip or plain.
 #pragma once
 
@@ -20,8 +20,7 @@ struct TraceEvent {
   Bytes bytes = 0;             // of the allocation, in both kinds
   std::size_t stream = 0;      // renumbered from 0 in order of appearance
   std::uint64_t time_us = 0;   // never decreases
-  bool failed =
-      false;  // an allocation for which there was no memory; it has a number and is never freed
+  bool failed = false;         // an allocation without memory; numbered, never freed
 };
 
 struct Trace {
@@ -29,15 +28,15 @@ struct Trace {
   std::vector<TraceEvent> events;
   std::size_t allocations = 0;
   std::size_t streams = 0;
-  std::size_t failed = 0;         // requests
-  std::optional<Bytes> capacity;  // that the pool had; none: as much as the GPU had, or not known
-  std::optional<Bytes> device_bytes;  // that the GPU had; none: not known
-  std::string warning;  // empty, or that the file was cut and the trace is what came before
+  std::size_t failed = 0;             // requests
+  std::optional<Bytes> capacity;      // of the pool; nullopt: the GPU's memory, or unknown
+  std::optional<Bytes> device_bytes;  // of the GPU; nullopt: unknown
+  std::string warning;                // empty, or: the file was cut, and the trace is its beginning
 };
 
-// "-": standard input. Anything unexpected is ErrorCode::bad_file, "FILE:LINE: reason" or "FILE:
-// byte OFFSET: reason", but for one thing: a recording or a compressed file that just ends, because
-// the recording program died, is read up to its last whole block or line.
+// "-": standard input. Any deviation is ErrorCode::bad_file, "FILE:LINE: reason" or "FILE: byte
+// OFFSET: reason"; except that a recording or a compressed file that just ends, because its program
+// died, is read up to its last whole block or line.
 Result<Trace> read_trace(const std::string& path);
 
 }  // namespace vpmm::observe

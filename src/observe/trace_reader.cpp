@@ -1,5 +1,4 @@
-// observe: reading a trace, and its lines one by one, refusing everything that is not exactly a
-// trace.
+// observe: reads a trace line by line, and refuses any deviation from the format.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +22,6 @@ constexpr std::size_t kLongestLine = 256;  // five numbers and their commas need
 constexpr std::size_t kReadBytes = std::size_t{64} * 1024;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-// Where we are in the file; makes errors.
 struct Position {
   std::string path;
   std::uint64_t line = 0;
@@ -39,8 +37,8 @@ class LineReader {
   LineReader(const std::string& path, std::unique_ptr<GzipInput> input)
       : position_{path}, input_(std::move(input)), buffer_(kReadBytes) {}
 
-  // None: the end of the file. A last line without a line feed is left out: its writer may have
-  // been killed inside it.
+  // nullopt: end of the file. Leaves out a last line without a line feed: its writer may have been
+  // killed inside it.
   Result<std::optional<std::string_view>> next() {
     ++position_.line;
     std::size_t length = 0;
@@ -68,7 +66,7 @@ class LineReader {
  private:
   std::string_view unread() const { return {buffer_.data() + begin_, end_ - begin_}; }
 
-  // True: nothing is left to read.
+  // Returns true if no byte is left.
   Result<bool> read_on() {
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
     end_ -= std::exchange(begin_, 0);
@@ -81,7 +79,7 @@ class LineReader {
   Position position_;
   std::unique_ptr<GzipInput> input_;
   std::vector<char> buffer_;
-  std::size_t begin_ = 0;  // of what next() has not handed out
+  std::size_t begin_ = 0;  // of the unread part
   std::size_t end_ = 0;
   bool has_partial_line_ = false;
 };
@@ -115,7 +113,7 @@ Result<std::uint64_t> number(std::string_view text, std::string_view column,
   return value;
 }
 
-// The events so far, and what later lines are checked against.
+// Events so far, and the state that later lines are checked against.
 class TraceBuilder {
  public:
   explicit TraceBuilder(std::string name) { trace_.name = std::move(name); }

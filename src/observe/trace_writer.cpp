@@ -1,4 +1,4 @@
-// observe: the thread that writes a recording, its beginning and its end.
+// observe: thread that writes a recording, with its beginning and end.
 #include "observe/trace_writer.hpp"
 
 #include <fmt/format.h>
@@ -50,7 +50,7 @@ struct TraceWriter::Shared {
 
 // --- the thread
 
-// False: nothing comes any more.
+// Returns false after the last event.
 bool TraceWriter::Shared::write_some() noexcept {
   const bool goes_on = channel->queue.take([this](const QueuedEvent& event) {
     try {
@@ -124,8 +124,7 @@ TraceWriter::~TraceWriter() {
   if (shared_->is_forked()) return;
   if (!has_begun_) {
     shared_->channel->queue.close();
-    shared_->channel->queue.take(
-        [](const QueuedEvent&) {});  // which are no events of the next recording
+    shared_->channel->queue.take([](const QueuedEvent&) {});  // do not belong to the next recording
     shared_->channel->is_in_use.store(false);
     return;
   }
@@ -137,8 +136,7 @@ TraceWriter::~TraceWriter() {
   }
 }
 
-// Others may have claimed a place before, and fill it only now, so the thread looks again and
-// again.
+// Polls, as other threads may fill places that they claimed before.
 void TraceWriter::wait_until_written(std::chrono::milliseconds patience) noexcept try {
   const std::uint64_t wanted = shared_->channel->queue.claimed();
   const auto give_up = std::chrono::steady_clock::now() + patience;

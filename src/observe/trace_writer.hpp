@@ -1,4 +1,4 @@
-// observe: writing what a running program does to a file.
+// observe: writes the events of a running program to a file.
 #pragma once
 
 #include <atomic>
@@ -17,45 +17,43 @@
 
 namespace vpmm::observe {
 
-// What a pool keeps for its recordings, one after the other: whoever records without the pool's
-// lock may still be about to put an event in when a recording ends. So it is not destroyed before
-// the pool.
+// Channel of a pool for all its recordings. Lives as long as the pool: a thread without the pool's
+// lock may still put an event in when a recording ends.
 struct RecordingChannel {
   EventQueue queue;
   StackTable stacks;
-  std::atomic<bool> is_in_use{false};  // by a recording, whose thread takes out
+  std::atomic<bool> is_in_use{false};  // by a recording, with a thread that takes out
 };
 
-// Whether a recording of this name is lines.
+// Tells if a recording of this name is lines.
 bool is_csv(const std::string& path);
 
-// A recording. Thread-safe. The file is readable at any time: a thread writes what is in the queue
-// as soon as 1024 events wait, or a second later. In a forked child it may be destroyed, which does
-// nothing, and nothing else.
+// A recording. Thread-safe. The file is readable at any time: a thread writes the queue as soon as
+// 1024 events wait, or a second later. In a forked child only the destructor may be called; it has
+// no effect.
 class TraceWriter {
  public:
   // Creates or replaces the file: lines for names that end in .csv or .csv.gz, else blocks.
-  // `now_ns` is the time that the file calls 0. The queue is open from then on; nothing is written
-  // before begin(). Requires: the channel is not in use. ErrorCode::file_in_use: another recording
-  // is being written to the file; bad_file: it cannot be created.
+  // `now_ns`: time 0 of the file. Opens the queue; writes no event before begin(). Requires: the
+  // channel is not in use. ErrorCode::file_in_use: another recording writes the file; bad_file: not
+  // created.
   static Result<std::unique_ptr<TraceWriter>> create(const std::string& path, std::uint64_t now_ns,
                                                      std::shared_ptr<RecordingChannel> channel,
                                                      const RecordingOptions& options = {});
-  ~TraceWriter();  // closes the file, and logs what was not reported
+  ~TraceWriter();  // closes the file, and logs an unreported error
   TraceWriter(const TraceWriter&) = delete;
   TraceWriter& operator=(const TraceWriter&) = delete;
 
   const std::string& path() const noexcept;
-  // What lives already; it stands in front of all events. On failure nothing is recorded.
+  // Starts the thread; `live` stands in front of all events. After a failure nothing is recorded.
   Result<void> begin(std::vector<LiveAllocation> live, std::uint64_t now_ns);
-  // Until what was put in before is in the file, or `patience` is over: for what must not be lost
-  // if the program dies.
+  // Waits until all earlier events are in the file, or `patience` is over: for events that must
+  // survive the program's death.
   void wait_until_written(std::chrono::milliseconds patience) noexcept;
-  // Finishes the file; what is recorded afterwards is dropped. The first error of the whole
-  // recording is reported, how many events it lacks, or that the file was not finished within
-  // `patience`, because it takes no bytes.
+  // Finishes the file; drops later events. Reports the first error of the recording, the number of
+  // missing events, or that the file was not finished within `patience`, because it takes no bytes.
   Result<void> close(std::chrono::milliseconds patience = kPatience);
-  // Begins to, and does not wait.
+  // Begins to close without a wait.
   enum class Reason { stopped, exit };
   void begin_to_close(Reason reason = Reason::stopped) noexcept;
 
@@ -66,7 +64,7 @@ class TraceWriter {
   explicit TraceWriter(std::shared_ptr<Shared> shared);
 
   const std::shared_ptr<Shared>
-      shared_;  // with the thread, which a file that hangs keeps beyond our end
+      shared_;  // shared with the thread, which a hanging file keeps beyond our end
   std::atomic<bool> is_reported_{false};
   bool has_begun_ = false;
 };

@@ -1,4 +1,4 @@
-// observe: cutting off the older part of a recording.
+// observe: cuts off the older part of a recording.
 #include "observe/window.hpp"
 
 #include <fmt/format.h>

@@ -1,5 +1,4 @@
-// observe: the file of a recording, which is made anew without its oldest part when it has become
-// too large or too old.
+// observe: the file of a recording, made anew without its oldest part once too large or too old.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +13,20 @@
 
 namespace vpmm::observe {
 
-// The file is an older part and a newer one. When the newer one has half of the limit, or is as old
-// as the window, the older is left out: a file is made next to it, with what lived where the newer
-// part begins and with the blocks of that part as they are, and takes its place. On any failure the
-// old file goes on, and the error is kept.
+// The file has an older and a newer part. Once the newer one has half of the limit, or the window's
+// age, the older is left out: a new file, with the allocations alive at the begin of the newer part
+// and its blocks as they are, takes the place of the old. On any failure the old file goes on, and
+// the error is kept.
 class Window {
  public:
   Window(std::unique_ptr<BlockFile> file, const RecordingOptions& options);
 
   bool write_header() noexcept;
   bool write(BlockKind kind, std::string_view bytes) noexcept { return file_->write(kind, bytes); }
-  // Definitions that no part may be without.
+  // Writes definitions that every part needs.
   bool write_lasting(std::string_view bytes);
-  // Requires: everything so far is written. Without host memory nothing changes, and it is tried
-  // again.
+  // Starts a new part if due. Requires: all events so far are written. Without host memory it has
+  // no effect, and the next call retries.
   void keep_short(const LiveTable& live, std::uint64_t now_ns) noexcept;
 
   void close() noexcept { file_->close(); }
@@ -51,10 +50,10 @@ class Window {
   std::unique_ptr<BlockFile> file_;
   std::vector<Place> lasting_;  // ascending
   // --- of the newer part ---
-  std::vector<RecordedEvent> lived_;  // where it begins; empty where that is the beginning
-  std::uint64_t newer_ = 0;           // where it begins; 0: all of the file is one part
+  std::vector<RecordedEvent> lived_;  // alive at its begin; empty if it begins the file
+  std::uint64_t newer_ = 0;           // its begin; 0: the file is one part
   std::uint64_t newer_since_ns_ = 0;
-  std::uint64_t retry_at_ = 0;  // the size of the file from which on it is tried again
+  std::uint64_t retry_at_ = 0;  // size of the file that causes the next try
 };
 
 }  // namespace vpmm::observe

@@ -1,4 +1,4 @@
-// pool: getting address space.
+// pool: reserves address space.
 #include "pool/address_space.hpp"
 
 #include <algorithm>
@@ -10,12 +10,12 @@
 
 namespace vpmm::pool {
 
-// A request larger than a usual reservation gets one of its own size. When the address space is
-// short, smaller reservations do.
+// Reserves `va_size`, or the request if larger; halves the size, then lowers the alignment, while
+// address space is short.
 Result<void> add_reservation(Memory& memory, MutexLock& lock, Bytes at_least) {
   const Bytes least = round_up(at_least, memory.page_size());
   Bytes size = std::max(round_up(memory.config.va_size, memory.page_size()), least);
-  // Pages begin at multiples of themselves from there on; the driver takes powers of two only.
+  // Aligns page runs at multiples of their length; the driver takes only powers of two.
   Bytes alignment = memory.page_alignment() *
                     (pages_stand_alone(memory.config, memory.page_size()) ? 1 : kPagesInLine);
   const auto reserve = [&]() VPMM_REQUIRES(pool_lock) {
@@ -32,7 +32,7 @@ Result<void> add_reservation(Memory& memory, MutexLock& lock, Bytes at_least) {
     reserved = reserve();
   }
   if (!reserved) return std::move(reserved.error());
-  // The tables of its pages are the one thing that is too large for the reserve of host memory.
+  // Page tables are too large for the reserve of host memory, so bad_alloc is handled here.
   try {
     memory.reservations.push_back(reserved.value());
     memory.index.add_reservation(reserved.value());

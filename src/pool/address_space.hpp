@@ -1,4 +1,4 @@
-// pool: getting address space.
+// pool: reserves address space.
 #pragma once
 
 #include "base/result.hpp"
@@ -6,7 +6,8 @@
 
 namespace vpmm::pool {
 
-// At least so many bytes more, as one hole. Drops the lock around the driver call.
+// Adds a reservation of at least `at_least` bytes, as one hole. Drops the lock around the driver
+// call.
 Result<void> add_reservation(Memory& memory, MutexLock& lock, Bytes at_least)
     VPMM_REQUIRES(pool_lock);
 

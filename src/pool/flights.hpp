@@ -1,4 +1,4 @@
-// pool: calls that have left the lock while what they work on is in flight, and who waits for them.
+// pool: driver calls in flight without the lock, and the requests and grants that wait for them.
 #pragma once
 
 #include <condition_variable>
@@ -12,9 +12,9 @@ class Flights {
  public:
   enum class Work { maps, unmaps };
 
-  // Leaves the lock for its scope. Whoever is short of memory waits until it ends, and so does a
-  // grant of access where it unmaps. However the scope is left, the lock is held again and nobody
-  // waits for it any more.
+  // Leaves the lock for its scope. Requests short of memory wait for a flight to end; so does
+  // PeerAccess if the flight unmaps. The destructor re-takes the lock and wakes them, also after an
+  // exception.
   class VPMM_SCOPED_LOCK InFlight {
    public:
     InFlight(Flights& flights, MutexLock& lock, Work work = Work::maps)
@@ -42,8 +42,8 @@ class Flights {
     const Work work_;
   };
 
-  // Note [Access carries a version]: while it lives nobody begins to unmap what is in the table.
-  // Waits for those that have begun.
+  // Note [Access carries a version]: bars new unmapping of the table's mappings while it lives. The
+  // constructor waits for unmapping flights.
   class Grant {
    public:
     Grant(Flights& flights, MutexLock& lock) VPMM_REQUIRES(pool_lock) : flights_(flights) {
@@ -62,7 +62,7 @@ class Flights {
   };
 
   bool empty() const { return count_ == 0; }
-  // Until one of those in flight has ended. False: there are none.
+  // Waits until one flight has ended. Returns false if none is in flight.
   bool wait_for_one(MutexLock& lock) VPMM_REQUIRES(pool_lock) {
     if (count_ == 0) return false;
     const std::uint64_t at_most = count_;
@@ -75,7 +75,7 @@ class Flights {
 
  private:
   std::uint64_t count_ = 0;
-  std::uint64_t unmapping_ = 0;  // of these, those that unmap what is in the table
+  std::uint64_t unmapping_ = 0;  // flights that unmap mappings of the table; unmapping_ <= count_
   bool is_granting_ = false;
   std::condition_variable_any ended_;
   std::condition_variable_any access_settled_;

@@ -1,4 +1,4 @@
-// pool: who is told where chunks are.
+// pool: interface told of each chunk's place.
 #pragma once
 
 #include "base/address.hpp"
@@ -6,12 +6,12 @@
 
 namespace vpmm::pool {
 
-// Told once it is so: of a plan that was undone, nothing. A chunk that moves leaves its old place
-// first; there the driver unmaps it later, when work that was queued before is over. What could not
-// be undone is nobody's and not told of.
+// Called after a change is final; undone plans and quarantined memory are not reported. A moving
+// chunk leaves its old place first; the driver unmaps that place later, when earlier queued work is
+// over.
 class MappingObserver {
  public:
-  // `before`: where it was; null: it is new.
+  // `before`: the chunk's previous place; null: a new chunk.
   virtual void on_map(AddressRange chunk, DevicePtr before) noexcept VPMM_REQUIRES(pool_lock) = 0;
   enum class Fate { lives_on, given_back };
   virtual void on_unmap(AddressRange chunk, Fate fate) noexcept VPMM_REQUIRES(pool_lock) = 0;

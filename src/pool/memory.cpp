@@ -1,4 +1,4 @@
-// pool: peaks and invariants of what a pool has.
+// pool: peaks and invariants of a pool's memory.
 #include "pool/memory.hpp"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ void Memory::reset_peaks() {
 std::string Memory::validate() const {
   if (std::string broken = index.validate(); !broken.empty()) return broken;
   if (std::string broken = chunks.validate(); !broken.empty()) return broken;
-  if (!flights.empty()) return {};  // the two change hands while something is in flight
+  if (!flights.empty()) return {};  // index and chunks disagree during a flight
   std::string broken;
   std::uint64_t mappings = 0;
   HashMap<const vm::Chunk*, Bytes> partly_used;

@@ -1,5 +1,4 @@
-// pool: what a pool has: address space, chunks, and in which state each region is. The parts of the
-// pool share it.
+// pool: address space, chunks and region states, shared by the parts of the pool.
 #pragma once
 
 #include <optional>
@@ -22,10 +21,10 @@
 
 namespace vpmm::pool {
 
-// What the driver refused to take back; sweeps try again.
+// Memory that the driver refused to take back; sweeps retry.
 struct Quarantine {
-  Map<DevicePtr, Bytes> stuck;  // mappings whose unmap failed; they are zombies
-  Vector<vm::Chunk*> orphans;   // chunks without mapping whose release failed
+  Map<DevicePtr, Bytes> stuck;  // mappings with a failed unmap; zombies
+  Vector<vm::Chunk*> orphans;   // chunks without mapping and with a failed release
 
   Bytes bytes() const {
     Bytes bytes = 0;
@@ -35,8 +34,8 @@ struct Quarantine {
   }
 };
 
-// Invariant: what is not a hole is mapped, without a gap. Zombies are whole mappings; anything else
-// may begin and end inside one.
+// Invariant: all but holes is mapped without a gap. Zombies are whole mappings; other regions may
+// begin and end inside one.
 struct Memory {
   Memory(driver::Driver& the_driver, const driver::ChunkProperties& properties,
          const settings::Config& settings, Bytes page_size, time::Timelines& the_timelines)
@@ -54,14 +53,13 @@ struct Memory {
   const Tuning tuning;
   region::RegionIndex index VPMM_GUARDED_BY(pool_lock);
   vm::ChunkTable chunks VPMM_GUARDED_BY(pool_lock);
-  vm::Mapper mapper;  // has a lock of its own
+  vm::Mapper mapper;  // has its own lock
   Flights flights VPMM_GUARDED_BY(pool_lock);
   Quarantine quarantine VPMM_GUARDED_BY(pool_lock);
   Vector<AddressRange> reservations VPMM_GUARDED_BY(pool_lock);
-  MappingObserver* mapping_observer VPMM_GUARDED_BY(pool_lock) =
-      nullptr;                                        // null: nobody wants to know
+  MappingObserver* mapping_observer VPMM_GUARDED_BY(pool_lock) = nullptr;
   Bytes other_bytes VPMM_GUARDED_BY(pool_lock) = 0;   // mapped elsewhere on the same account
-  Bytes coming_bytes VPMM_GUARDED_BY(pool_lock) = 0;  // that flights are about to create
+  Bytes coming_bytes VPMM_GUARDED_BY(pool_lock) = 0;  // to be created by flights
   alignas(kCacheLine) observe::Statistics counters
       VPMM_GUARDED_BY(pool_lock);  // totals, and peaks of mapped memory
 
@@ -69,9 +67,9 @@ struct Memory {
   Bytes page_alignment() const { return tuning.page_alignment(); }
   View view() const VPMM_REQUIRES(pool_lock) { return {index, chunks, timelines, tuning}; }
   Bytes held_bytes() const VPMM_REQUIRES(pool_lock) { return chunks.chunk_bytes() + other_bytes; }
-  // What is mapped, or is about to be.
+  // Bytes mapped or about to be mapped.
   Bytes claimed_bytes() const VPMM_REQUIRES(pool_lock) { return held_bytes() + coming_bytes; }
-  // What is mapped there is what counts from now on, until the chunk leaves.
+  // Makes the mapping at `at` the chunk's place, until leave_place().
   void enter_place(vm::Chunk& chunk, DevicePtr at) VPMM_REQUIRES(pool_lock) {
     chunk.place = at;
     if (mapping_observer != nullptr) mapping_observer->on_map({at, chunk.size}, chunk.left);
@@ -80,7 +78,7 @@ struct Memory {
     chunk.left = std::exchange(chunk.place, DevicePtr{});
     if (mapping_observer != nullptr) mapping_observer->on_unmap({chunk.left, chunk.size}, fate);
   }
-  // A chunk counts while it exists, so those of a plan that was undone count, too.
+  // Counts chunks while they exist, so also those of an undone plan.
   void note_peaks(std::uint64_t undone_chunks = 0, Bytes undone_bytes = 0) VPMM_REQUIRES(pool_lock);
   void reset_peaks() VPMM_REQUIRES(pool_lock);
   std::string validate() const VPMM_REQUIRES(pool_lock);

@@ -1,4 +1,4 @@
-// pool: plans carried out, with an undo for each step.
+// pool: carries out plans, with an undo for each step.
 #include "pool/mover.hpp"
 
 #include <algorithm>
@@ -16,12 +16,11 @@ using region::Region;
 
 namespace {
 
-// What bookkeeping may take for a piece of a plan: its chunk, mapping and regions, and its places
-// in a few lists.
+// Host memory that bookkeeping may take per piece: chunk, mapping, regions and list entries.
 constexpr std::size_t kHostBytesPerPiece = 1024;
 
-// What a plan names changes when it is carried out, so it is written before; empty where nobody
-// wants to read it. Must not throw: waits are queued already.
+// Writes the plan before its parts change; empty unless logged. Must not throw: waits are queued
+// already.
 std::string text_of(const Plan& plan, Bytes page_size) noexcept {
   if (!observe::logs(observe::LogLevel::info)) return {};
   try {
@@ -33,27 +32,26 @@ std::string text_of(const Plan& plan, Bytes page_size) noexcept {
 
 }  // namespace
 
-// A chunk of what is mapped.
 struct Mover::Piece {
   vm::Placement placement;
   vm::Chunk* chunk = nullptr;  // null: to be created
-  bool is_created = false;     // by this flight, and not given back since
-  bool is_stuck = false;       // after a failure: mapped, and even the undo could not unmap it
-  bool is_held = false;        // after a failure: created, and the undo could not release it
+  bool is_created = false;     // created by this flight, and not released since
+  bool is_stuck = false;       // after a failure: still mapped after the undo
+  bool is_held = false;        // after a failure: created, and not released by the undo
 };
 
 struct Mover::Flight {
   const Plan* plan = nullptr;
-  Vector<Region*> kept;     // by address, not joined: each remembers its stamp
-  Vector<Region*> sources;  // one per move
-  Region* span = nullptr;   // what is mapped
-  Vector<Piece> pieces;     // which tile it
+  Vector<Region*> kept;  // by address, not joined: each keeps its stamp
+  Vector<Region*> sources;
+  Region* span = nullptr;  // region of plan->mapped
+  Vector<Piece> pieces;    // tile `span`
   Vector<vm::Placement>
-      placements;     // of the pieces, with room for all: no memory is asked for in the air
-  time::Stamp stamp;  // of the piece that may be larger than what is left of the request
+      placements;     // of `pieces`, reserved in full: no allocation during the flight
+  time::Stamp stamp;  // of the piece with the excess
   bool is_mapped = false;
   std::uint64_t access_version = 0;
-  std::uint64_t undone_chunks = 0;  // after a failure: were created
+  std::uint64_t undone_chunks = 0;  // after a failure: chunks that were created
   Bytes undone_bytes = 0;
 
   AddressRange kept_range() const {
@@ -100,8 +98,8 @@ Region* Mover::take_hit(const Plan& plan, region::Owner owner) {
   return memory_.index.attach_allocated(joined, std::move(owner));
 }
 
-// The pieces stand in the order of the plan from the side of what is kept, so that what is too much
-// lies at the end that nothing is kept beside.
+// Orders the pieces as planned, starting beside the kept part, so that the excess lies at the far
+// end.
 Mover::Flight Mover::detach(const Plan& plan) {
   Flight flight;
   flight.plan = &plan;
@@ -123,7 +121,7 @@ Mover::Flight Mover::detach(const Plan& plan) {
     piece.placement.range.begin = at;
     at = at + piece.placement.range.size;
   }
-  // A region may give several parts; what is left of it after each stands beside it.
+  // A region may give several parts; its rests stand beside `part.from`.
   const auto detach_part = [&](const Part& part) VPMM_REQUIRES(pool_lock) {
     Region* near = part.from;
     while (part.range.begin < near->range.begin) near = near->previous;
@@ -153,7 +151,7 @@ std::optional<Error> Mover::create(Flight& flight) {
   return std::nullopt;
 }
 
-// The first time, or again for devices that were given access since.
+// Maps the pieces; on later calls grants access to devices added since.
 std::optional<Error> Mover::map(Flight& flight) {
   const AddressRange whole = flight.plan->mapped;
   if (!flight.is_mapped)
@@ -180,8 +178,8 @@ void Mover::release_created(Flight& flight) {
 
 // --- under it again
 
-// What even the undo could not put right: a mapping becomes a zombie, a chunk an orphan; both are
-// counted as quarantined and sweeps try again. The rest is a hole.
+// Turns leftovers of a failed undo into quarantined zombies (mappings) or orphans (chunks), which
+// sweeps retry; the rest into a hole.
 void Mover::bury_stuck(Flight& flight) {
   Region* rest = flight.span;
   for (Piece& piece : flight.pieces) {
@@ -214,7 +212,6 @@ void Mover::bury_stuck(Flight& flight) {
   memory_.index.attach_hole(rest);
 }
 
-// Everything goes back where it was.
 void Mover::undo(Flight& flight) {
   if (!flight.kept.empty()) memory_.chunks.end_use(flight.kept_range());
   for (const Vector<Region*>* taken : {&flight.sources, &flight.kept})
@@ -237,7 +234,7 @@ void Mover::enter_chunks(Flight& flight) {
   }
 }
 
-// What the last piece has beyond the request.
+// Frees the part of the last piece beyond the request.
 void Mover::free_excess(Flight& flight) {
   const AddressRange allocation = flight.plan->range();
   Region* excess = nullptr;

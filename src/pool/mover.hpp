@@ -1,5 +1,5 @@
-// pool: carries plans out: detaches what they touch, makes the driver calls without the lock,
-// publishes or undoes.
+// pool: carries out plans: detaches regions, makes driver calls without the lock, publishes or
+// undoes.
 #pragma once
 
 #include <cstdint>
@@ -13,23 +13,24 @@
 namespace vpmm::pool {
 
 // Note [Detach, work, publish]
-// Under the lock, everything a plan touches is taken out of the index (in flight). The driver calls
-// then run without the lock, and the result is put back under it. Nobody else can see, take or
-// unmap what is in flight, and a failure puts everything back as it was.
+// Under the lock, all regions of a plan leave the index (in flight). Driver calls run without the
+// lock, and the result is published under it. No other thread can see, take or unmap a region in
+// flight; a failure restores the state before.
 class Mover {
  public:
   explicit Mover(Memory& memory) : memory_(memory) {}
 
-  // The allocation of `owner`. The lock is dropped meanwhile, unless it is a hit. Requires:
-  // the plan was made under this hold of the lock, and its waits are queued.
+  // Returns the allocation of `owner`. Drops the lock, except for a hit. Requires: the plan was
+  // made under this hold of the lock, and its waits are queued.
   Result<region::Region*> carry_out(MutexLock& lock, const Plan& plan, region::Owner owner)
       VPMM_REQUIRES(pool_lock);
-  // The same for a hit, which makes no call.
+  // Same for a hit; no driver call, so no failure.
   region::Region* take_hit(const Plan& plan, region::Owner owner) VPMM_REQUIRES(pool_lock);
-  // New chunks in `part` of `hole`, which are free at once.
+  // Creates chunks in `part` of `hole`, free at once.
   Result<void> fill(MutexLock& lock, region::Region* hole, AddressRange part, Vector<Bytes> chunks)
       VPMM_REQUIRES(pool_lock);
-  // Whether the driver would create `bytes` in one piece: it does, and takes them back.
+  // Creates `bytes` as one chunk and releases it. Returns true if both succeed; fails only if
+  // poisoned.
   Result<bool> try_out(MutexLock& lock, Bytes bytes) VPMM_REQUIRES(pool_lock);
 
  private:

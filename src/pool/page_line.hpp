@@ -1,4 +1,4 @@
-// pool: how many pages lie side by side in the same way wherever the system reserves address space.
+// pool: number of pages that lie side by side in the same way in every reservation.
 #pragma once
 
 #include "base/bytes.hpp"
@@ -6,8 +6,7 @@
 
 namespace vpmm::pool {
 
-// What the small path cuts as one stretch begins at a multiple of so many pages, and so do
-// reservations.
+// Alignment, in pages, of stretches that the small path cuts and of reservations.
 constexpr Bytes kPagesInLine = 16;
 
 // Pages stand alone where chunks are pages, so that each goes back with the last request in it, as

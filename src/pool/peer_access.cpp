@@ -1,4 +1,4 @@
-// pool: which other devices may use what is mapped.
+// pool: access of other devices to mapped memory.
 #include "pool/peer_access.hpp"
 
 #include <algorithm>
@@ -12,14 +12,14 @@ using region::Region;
 using region::RegionState;
 
 // Note [Access carries a version]
-// A device is put on the mapper's list first, which raises the version, and gets what is mapped
-// afterwards; no lock is held across either. What a request maps meanwhile is not in the table yet.
-// It was mapped under some version of the list and is published only when that is the current one;
-// else it catches up. So whatever the walk below does not find gets access before anybody sees it.
-// What it does find may not be unmapped before the walk is over, also where a plan has taken it out
-// of the index, for an undone plan puts it back into use: sweeps, trims and splits wait for the
-// walk, and the walk waits for those that had begun. Nothing else unmaps what is in the table.
-// Zombies are left out: work of a peer never saw their addresses.
+// A device joins the mapper's list first, which raises the version, and gets access to all later
+// mappings; no lock is held across either. A mapping in progress is not in the table yet. It is
+// published only under the current version; otherwise it catches up. So a mapping that the walk
+// below misses gets access before its publication. Mappings found by the walk may not be unmapped
+// before the walk ends, even if a plan has detached them, as an undone plan returns them to use:
+// sweeps, trims and plans wait for the walk, and the walk waits for unmaps begun before. No other
+// code unmaps mappings of the table. Zombies are left out: work of a peer never saw their
+// addresses.
 Result<void> PeerAccess::allow(MutexLock& lock, driver::DeviceOrdinal peer) {
   memory_.flights.wait_for_grant(lock);
   if (std::find(peers_.begin(), peers_.end(), peer) != peers_.end()) return {};
@@ -45,13 +45,13 @@ Result<void> PeerAccess::grant(MutexLock& lock, driver::DeviceOrdinal peer) {
   return granted;
 }
 
-// Everything that is mapped but zombies, in runs of adjacent whole mappings.
+// Returns all mappings but zombies, as runs of adjacent whole mappings.
 Vector<AddressRange> PeerAccess::mapped_runs() const {
   Vector<AddressRange> runs;
   memory_.index.for_each([&](const Region& region) VPMM_REQUIRES(pool_lock) {
     if (region.state == RegionState::zombie || region.state == RegionState::hole) return;
     memory_.chunks.for_each_around(region.range, [&](const vm::Mapping& mapping) {
-      if (!region.range.contains(mapping.at)) return;  // of the region before
+      if (!region.range.contains(mapping.at)) return;  // counted with the region before
       const bool begins_reservation =
           region.previous == nullptr && mapping.at == region.range.begin;
       if (runs.empty() || begins_reservation || runs.back().end() != mapping.at)

@@ -1,4 +1,4 @@
-// pool: which other devices may use what is mapped.
+// pool: access of other devices to mapped memory.
 #pragma once
 
 #include "base/result.hpp"
@@ -10,9 +10,9 @@ class PeerAccess {
  public:
   explicit PeerAccess(Memory& memory) : memory_(memory) {}
 
-  // Work of `peer` may use what is mapped, now and later. On failure it may not; some of what is
-  // mapped may be accessible to it all the same, and calling again completes it. Drops the lock
-  // around driver calls.
+  // Lets work of `peer` use all memory mapped now and later. On failure it may not, though some
+  // memory may be accessible; a repeated call completes the grant. Drops the lock around driver
+  // calls.
   Result<void> allow(MutexLock& lock, driver::DeviceOrdinal peer) VPMM_REQUIRES(pool_lock);
 
  private:
@@ -20,7 +20,7 @@ class PeerAccess {
   Vector<AddressRange> mapped_runs() const VPMM_REQUIRES(pool_lock);
 
   Memory& memory_;
-  Vector<driver::DeviceOrdinal> peers_ VPMM_GUARDED_BY(pool_lock);  // that may use everything
+  Vector<driver::DeviceOrdinal> peers_ VPMM_GUARDED_BY(pool_lock);  // with full access
 };
 
 }  // namespace vpmm::pool

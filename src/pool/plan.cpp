@@ -11,11 +11,11 @@ namespace vpmm::pool {
 
 namespace {
 
-// Microseconds that driver calls take in a process that keeps the GPU busy, in the mean. What they
-// are is measured (docs/design/chunk-policy.md); only their proportions decide anything.
+// Mean microseconds of driver calls in a process that keeps the GPU busy
+// (docs/design/chunk-policy.md). Only the proportions affect decisions.
 constexpr std::uint64_t kCreateUs = 22;
 constexpr std::uint64_t kMapUs = 9;
-constexpr std::uint64_t kAccessUs = 45;  // for each mapping
+constexpr std::uint64_t kAccessUs = 45;  // per mapping
 constexpr std::uint64_t kUnmapUs = 47;
 
 }  // namespace

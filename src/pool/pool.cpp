@@ -1,4 +1,4 @@
-// pool: the way of a request, from what fits to a plan that maps, and of a free.
+// pool: path of a request, from a fit to a plan that maps, and path of a free.
 #include "pool/pool.hpp"
 
 #include <algorithm>
@@ -24,16 +24,14 @@ using region::RegionState;
 
 namespace {
 
-// Work that a single call does for everybody: bounded, so that no call stalls. Halved, zombies hold
-// their mappings for longer; doubled, a call takes longer.
+// Mappings unmapped per call for all streams, so that no call stalls. Halved: zombies keep their
+// mappings longer; doubled: a call takes longer.
 constexpr std::uint64_t kMappingsSweptPerCall = 16;
 
-// Early growth leaves this share of what the GPU has for the pool. With less than that left, memory
-// is scarce. Halved, a program that comes near the GPU's end has grown more, and moves more from
-// there on; doubled, it moves sooner.
+// Early growth leaves 1/4 of the pool's GPU memory; below it memory is scarce. Halved: a program
+// near the GPU's end has grown more, and moves more from there on; doubled: it moves sooner.
 constexpr Bytes kEarlyGrowthOfRoom = 4;
-// Several streams place memory if the last change from one to another was at most so many
-// placements ago.
+// Several streams place memory if the placing stream changed within so many placements.
 constexpr std::uint64_t kPlacementsLookedBack = 4096;
 
 }  // namespace
@@ -79,7 +77,7 @@ Result<Answer> Pool::map(MutexLock& lock, const PageRequest& request, const Call
     if (none != nullptr) return Answer(Needs{Needs::What::memory, none->missing, 0});
     const Plan& plan = std::get<Plan>(decision);
     if (effort == Effort::by_policy) {
-      // Of one chunk the caller's own memory is no more ready than others'.
+      // For a request of one chunk, the caller's own pending memory is on its way, too.
       const Caller user = request.chunks == Chunks::one ? Caller{} : caller;
       const std::uint64_t until_ns = delay_until(plan, user, began_ns);
       if (memory_.driver.now_ns() < until_ns) return Answer(Needs{Needs::What::time, 0, until_ns});
@@ -133,8 +131,8 @@ bool Pool::have_several_placed() const {
          memory_.counters.allocations - placer_changed_ < kPlacementsLookedBack;
 }
 
-// Note [One knob]. What is grown early is idle memory, which moves when it is needed: no program
-// fails because of it.
+// Note [One knob]. Memory grown early is idle and moves when needed: no program fails because of
+// it.
 Bytes Pool::early_growth(Bytes peak) const {
   const Bytes held = memory_.claimed_bytes();
   const Bytes most = std::min(peak + peak / 1000 * memory_.tuning.growth_permille, most_early());
@@ -145,7 +143,7 @@ Bytes Pool::most_early() const {
   return room_.all(memory_.claimed_bytes()) / kEarlyGrowthOfRoom * (kEarlyGrowthOfRoom - 1);
 }
 
-// A hit is looked for once more: the lock may have been dropped since find().
+// Looks for a hit again: the lock may have been dropped since find().
 Decision Pool::decide(const Ask& ask, const Caller& caller, Effort effort) const {
   const View view = memory_.view();
   if (effort == Effort::few_mappings) return grow_in_one_chunk(view, ask);
@@ -169,7 +167,7 @@ Decision Pool::decide(const Ask& ask, const Caller& caller, Effort effort) const
 
 Result<Decision> Pool::decide_in_room(MutexLock& lock, const PageRequest& request,
                                       const Caller& caller, Effort effort) {
-  std::optional<Bytes> gpu_room;  // once it is known to be less than was wanted
+  std::optional<Bytes> gpu_room;  // set once less is free than wanted
   for (;;) {
     memory_.flights.wait_for_grant(lock);
     if (room_.is_old(memory_.driver.now_ns())) VPMM_TRY(ask_for_room(lock, 0));
@@ -198,9 +196,9 @@ Result<bool> Pool::ask_for_room(MutexLock& lock, Bytes bytes) {
   const Result<void> asked =
       driver::checked(driver::Call::mem_get_info, memory_.driver.mem_get_info(info));
   if (!asked && asked.error().code == ErrorCode::poisoned) return asked.error();
-  // What flights are about to create may be created already or not, so it is not counted as free.
+  // Memory of flights may be created already or not, so it is not counted as free.
   const Bytes free = info.free - std::min(info.free, memory_.coming_bytes);
-  learn(asked ? free : bytes);  // where it cannot say, the plan will show
+  learn(asked ? free : bytes);  // without an answer, the plan will show
   if (!asked || bytes <= free) return true;
   VPMM_TRY_ASSIGN(const bool is_given, mover_.try_out(lock, bytes));
   if (is_given) learn(bytes);
@@ -213,8 +211,7 @@ Placed Pool::take(const Plan& plan, const PageRequest& request, const Caller& ca
 
 Result<Placed> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageRequest& request,
                                const Caller& caller) {
-  // Waits come first: once they are queued the memory is ordered for the caller whatever happens
-  // next.
+  // Queues waits first: from then on the memory is ordered for the caller, also after a failure.
   VPMM_TRY(queue_waits(plan, caller));
   if (plan.is_hit()) return take(plan, request, caller);
   prove_moves(plan, caller);
@@ -235,8 +232,8 @@ Placed Pool::placed(Region* region, const Plan& plan, const PageRequest& request
 }
 
 // Note [Caches shrink before the footprint grows]
-// Below the largest footprint so far nothing is gained by giving cached memory back; past it, every
-// cached byte is one that the peak would carry for ever.
+// Below the largest footprint so far, giving cached memory back gains none; past it, the peak would
+// carry every cached byte for ever.
 bool Pool::grows_past_peak(Bytes growth) const {
   return memory_.claimed_bytes() + growth > memory_.counters.peak_mapped_bytes;
 }
@@ -250,8 +247,8 @@ Result<void> Pool::queue_waits(const Plan& plan, const Caller& caller) {
   return {};
 }
 
-// The old mappings become zombies; one on the caller's own timeline needs an event before it can
-// ever be unmapped.
+// Moves turn old mappings into zombies; one on the caller's own timeline needs an event before its
+// unmap is possible.
 void Pool::prove_moves(const Plan& plan, const Caller& caller) {
   if (!caller.own()) return;
   const bool is_unproven = std::any_of(plan.moves.begin(), plan.moves.end(), [&](const Move& move) {
@@ -266,7 +263,8 @@ void Pool::prove_moves(const Plan& plan, const Caller& caller) {
 
 // --- before the pool grows
 
-// Of what the plan would create, what others' pending memory may give whose end an event will tell.
+// Bytes of `plan.growth()` that pending memory of other streams may replace, as far as an event
+// proves its end.
 Bytes Pool::on_its_way(const Plan& plan, const Caller& caller) const {
   Bytes bytes = 0;
   memory_.timelines.for_each([&](const time::Timeline& timeline) VPMM_REQUIRES(pool_lock) {
@@ -306,9 +304,8 @@ Result<bool> Pool::sweep_all(MutexLock& lock) {
 }
 
 // Note [Chunks are made anew]
-// Where the number of mappings is at its limit, ours or the driver's, idle chunks cannot move
-// although they are enough. Given back, they make room for one chunk that needs one mapping. Only
-// if they are enough: else they would be lost for nothing.
+// At the limit of mappings, the pool's or the driver's, idle chunks cannot move. Given back, they
+// make room for one chunk with one mapping; only if they suffice, or they would be lost in vain.
 Result<bool> Pool::make_room(MutexLock& lock, const PageRequest& request) {
   Bytes room = room_.below_capacity(memory_.claimed_bytes());
   if (driver::MemInfo info; memory_.driver.mem_get_info(info) == driver::CuResult::success)
@@ -370,7 +367,7 @@ DevicePtr Pool::pass_on(Region* region, const PageRequest& request, const Caller
   return region->range.begin;
 }
 
-// --- what is complete
+// --- completion
 
 void Pool::advance(const Vector<time::StampPart>& done) {
   for (const time::StampPart& part : done) memory_.index.advance(part.timeline, part.sequence);
@@ -392,11 +389,10 @@ Result<Bytes> Pool::trim(MutexLock& lock, Bytes bytes_to_keep) {
 // --- before anybody asks
 
 // Note [A pool tries its calls out]
-// The first creation, mapping and access of a process take the driver half as long again as the
-// next ones, and a program times its first allocation more often than the making of its pool. So
-// one page comes and goes. It counts in no figure but the calls themselves, unless it could not be
-// given back. What fails here fails again, and is reported, when memory is asked for; only a broken
-// context is told at once.
+// A process's first creation, mapping and access take the driver half as long again as later ones,
+// and programs time their first allocation more often than the making of their pool. So one page
+// comes and goes. Only call counts show it, unless its release fails. A failure of the try is not
+// reported, as the first allocation repeats it; except for a broken context.
 Result<void> Pool::prepare(MutexLock& lock) {
   VPMM_TRY(add_reservation(memory_, lock, std::max<Bytes>(1, memory_.config.pages) * page_size()));
   VPMM_TRY(ask_for_room(lock, page_size()));
@@ -435,8 +431,7 @@ Result<void> Pool::preallocate(MutexLock& lock, Bytes bytes) {
                                     *memory_.tuning.chunks_for(missing, chunk, missing));
   if (!filled) room_.doubt();
   if (!filled) return filled;
-  peak_live_ =
-      std::max(peak_live_, wanted_bytes() + missing);  // the program says that it will use as much
+  peak_live_ = std::max(peak_live_, wanted_bytes() + missing);  // the program announces as much use
   note_peaks();
   return {};
 }
@@ -479,7 +474,7 @@ Vector<vm::Mapping> Pool::mappings_around(AddressRange range) const {
 
 Bytes Pool::movable_bytes(FunctionRef<bool(const Region&)> is_idle) const {
   Bytes bytes = 0;
-  const vm::Chunk* chunk = nullptr;  // the last that was looked at
+  const vm::Chunk* chunk = nullptr;  // last chunk visited
   bool is_counted = false;
   memory_.index.for_each([&](const Region& region) VPMM_REQUIRES(pool_lock) {
     if (region.state == RegionState::hole || region.state == RegionState::zombie) return;

@@ -1,4 +1,4 @@
-// pool: virtual memory pool of one device: requests of a page and more.
+// pool: virtual memory pool of one device for requests of a page and more.
 #pragma once
 
 #include <algorithm>
@@ -28,25 +28,23 @@
 
 namespace vpmm::pool {
 
-// How far an attempt goes.
 enum class Effort {
   by_policy,     // as Tuning prefers
   move_first,    // every idle chunk before a new one, without delay
-  wait_too,      // and chunks that other streams still use, with waits of the GPU
+  wait_too,      // also chunks that other streams still use, behind waits of the GPU
   few_mappings,  // one new chunk: the number of mappings is at its limit
 };
 
 struct Placed {
   DevicePtr begin{};
-  bool is_complete = false;  // no stream uses it any more, so any stream may use it at once
+  bool is_complete = false;  // unused by all streams, so usable by any at once
 };
 
-// What would help a request that found no place.
+// Help that a request without a place needs.
 struct Needs {
   enum class What {
     memory,  // `missing` bytes
-    time,    // what is pending may spare growth: ask again when some of it is complete, or at
-             // `until_ns`
+    time,    // pending memory may spare growth: ask again when some is complete, or at `until_ns`
   };
   What what = What::memory;
   Bytes missing = 0;
@@ -55,15 +53,14 @@ struct Needs {
 
 using Answer = std::variant<Placed, Needs>;
 
-// The promise: a request succeeds whenever what lives, the request, both rounded to grains, and
-// what is trapped (Note [Trapped memory]) fit the capacity. A request of own chunks is rounded to
-// pages. What is leased to other processes, belongs to captures, or is still in use by the GPU and
-// cannot be waited for, counts as living.
+// Promise: a request succeeds whenever living allocations + request, both in whole grains, +
+// trapped memory (Note [Trapped memory]) <= capacity. A request of own chunks is rounded to pages.
+// Memory leased to other processes, owned by captures, or in use by the GPU without a possible
+// wait, counts as living.
 //
-// The pool calls nobody above it: it answers what it placed, or what would help, and whoever asks
-// does that and asks again. Methods that are handed the context's lock may drop it around driver
-// calls that block (create, map, set access, unmap, release) and waits. Note [Detach, work,
-// publish].
+// The pool calls no layer above: it answers with a place, or with the help needed; the caller helps
+// and asks again. Methods with a `lock` may drop it around blocking driver calls (create, map, set
+// access, unmap, release) and waits: Note [Detach, work, publish].
 class Pool {
  public:
   Pool(driver::Driver& driver, const driver::ChunkProperties& properties,
@@ -72,7 +69,7 @@ class Pool {
 
   Bytes page_size() const { return memory_.page_size(); }
   Bytes page_alignment() const { return memory_.page_alignment(); }
-  // The unit of placement, and what every allocation is aligned to.
+  // Unit of placement and least alignment of allocations.
   Bytes grain() const { return memory_.tuning.grain; }
   Bytes grain_alignment() const { return grain() & (~grain() + 1); }
   bool pages_stand_alone() const { return pool::pages_stand_alone(memory_.config, page_size()); }
@@ -85,20 +82,19 @@ class Pool {
     return chunks_of(request) != Chunks::shared;
   }
 
-  // What needs no mapping, taken. None: there is nothing.
+  // Allocates a window of idle chunks without mapping. Returns nullopt if none fits.
   std::optional<Placed> find(const PageRequest& request, const Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  // The same behind waits of the caller's stream, where `effort` allows them.
+  // Same behind waits of the caller's stream, where `effort` allows them.
   Result<std::optional<Placed>> find_waiting(const PageRequest& request, const Caller& caller,
                                              Effort effort) VPMM_REQUIRES(pool_lock);
-  // Whether find() would find something.
   bool can_find(const PageRequest& request, const Caller& caller) const VPMM_REQUIRES(pool_lock);
-  // What find() did not find: by moving idle chunks, or creating. `began_ns`: when the request did.
+  // Maps memory for a request that find() could not serve: moves idle chunks or creates new ones.
+  // `began_ns`: time at which the request started.
   Result<Answer> map(MutexLock& lock, const PageRequest& request, const Caller& caller,
                      Effort effort, std::uint64_t began_ns) VPMM_REQUIRES(pool_lock);
-  // Whether early growth has room for as much.
   bool may_grow_early(Bytes size) const VPMM_REQUIRES(pool_lock);
-  // Whether map() would probably create memory beyond the most that was ever mapped.
+  // Tells if map() would probably create memory beyond the record of mapped bytes.
   bool would_set_record(const PageRequest& request, const Caller& caller) const
       VPMM_REQUIRES(pool_lock);
   region::Region* allocated_around(DevicePtr ptr) const VPMM_REQUIRES(pool_lock) {
@@ -106,42 +102,40 @@ class Pool {
   }
   void deallocate(region::Region* region, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
   void record_use(region::Region* region, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
-  // The allocation is nobody's from here on: no stream is kept alive for it.
+  // Removes the owner's stream: the allocation no longer keeps a stream alive.
   void disown(region::Region* region) VPMM_REQUIRES(pool_lock);
-  // What lies from `at` on, at a whole page, becomes an allocation of its own, which is returned.
-  // Requires: it is nobody's.
+  // Splits `region` at `at`, a page border, and returns the allocation from `at` on. Requires:
+  // disowned.
   region::Region* divide(region::Region* region, DevicePtr at) VPMM_REQUIRES(pool_lock);
-  // An allocated region becomes, whole and where it stands, the next owner's; it counts as a free
-  // and an allocation.
+  // Hands an allocated region over whole, in place, to the next owner; counts as a free and an
+  // allocation.
   DevicePtr pass_on(region::Region* region, const PageRequest& request, const Caller& caller)
       VPMM_REQUIRES(pool_lock);
 
   // Phase 0: unmaps a bounded number of zombies.
   Result<void> settle(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   void advance(const Vector<time::StampPart>& done) VPMM_REQUIRES(pool_lock);
-  // How much was freed, or became complete, so far: a count to compare.
+  // Frees and completions so far: a count to compare.
   std::uint64_t returned() const VPMM_REQUIRES(pool_lock) { return returned_; }
   // --- when memory is short ---
-  // Until a call that has dropped the lock around driver calls is back. False: there is none.
+  // Waits until a flight has ended. Returns false if none is in flight.
   bool wait_for_flight(MutexLock& lock) VPMM_REQUIRES(pool_lock) {
     return memory_.flights.wait_for_one(lock);
   }
-  // Unmaps every zombie that nobody uses. True: something came back.
+  // Unmaps all complete zombies. Returns true if the pool mapped less afterwards.
   Result<bool> sweep_all(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  // Note [Chunks are made anew]. True: there is room for one new chunk.
+  // Note [Chunks are made anew]. Returns true if one new chunk has room.
   Result<bool> make_room(MutexLock& lock, const PageRequest& request) VPMM_REQUIRES(pool_lock);
-  // For a request of own chunks: as many idle bytes as it would create beyond early growth go back
-  // before. True: some did.
+  // Gives back as many idle bytes as a request of own chunks would create beyond early growth.
+  // Returns true if any.
   Result<bool> give_way(MutexLock& lock, const PageRequest& request, const Caller& caller)
       VPMM_REQUIRES(pool_lock);
   Result<Bytes> trim(MutexLock& lock, Bytes bytes_to_keep) VPMM_REQUIRES(pool_lock);
-  // Address space, and what the GPU has room for, before anybody asks for memory.
+  // Reserves address space and asks for the GPU's room, before the first request.
   Result<void> prepare(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  // Creates chunks until at least `bytes` are mapped; the memory is free at once.
+  // Creates chunks until at least `bytes` are mapped; free at once.
   Result<void> preallocate(MutexLock& lock, Bytes bytes) VPMM_REQUIRES(pool_lock);
-  // Work of `peer` may use what is mapped, now and later. Note [Access carries a version]. On
-  // failure it may not; some of what is mapped may be accessible to it all the same, and calling
-  // again completes it.
+  // Lets work of `peer` use all memory mapped now and later, as PeerAccess::allow().
   Result<void> set_peer_access(MutexLock& lock, driver::DeviceOrdinal peer)
       VPMM_REQUIRES(pool_lock) {
     return peers_.allow(lock, peer);
@@ -149,14 +143,12 @@ class Pool {
   void set_capacity(std::optional<Bytes> capacity) VPMM_REQUIRES(pool_lock) {
     room_.set_capacity(capacity);
   }
-  void set_other_bytes(Bytes bytes) VPMM_REQUIRES(pool_lock) {
-    memory_.other_bytes = bytes;
-  }  // mapped elsewhere on the same account
-  // Null: nobody is told. It must outlive the pool, or be taken away.
+  void set_other_bytes(Bytes bytes) VPMM_REQUIRES(pool_lock) { memory_.other_bytes = bytes; }
+  // Null: no observer. The observer must outlive the pool, or be removed.
   void set_mapping_observer(MappingObserver* observer) VPMM_REQUIRES(pool_lock) {
     memory_.mapping_observer = observer;
   }
-  // While held: no sweep, no delay and no smaller caches, unless memory runs out.
+  // While held: no sweep, delay or smaller caches, unless memory runs out.
   void hold_cleanup(bool is_held) VPMM_REQUIRES(pool_lock) { is_cleanup_held_ = is_held; }
 
   Bytes mapped_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.chunks.chunk_bytes(); }
@@ -166,14 +158,14 @@ class Pool {
   Bytes used_bytes() const VPMM_REQUIRES(pool_lock) {
     return memory_.index.bytes(region::RegionState::allocated);
   }
-  // Allocated, less what streams keep for their own next requests.
+  // Allocated bytes minus those that streams cache for their next requests.
   Bytes wanted_bytes() const VPMM_REQUIRES(pool_lock) {
     return used_bytes() - std::min(used_bytes(), cached_bytes_);
   }
-  // Told by whoever keeps it, before each look for memory.
+  // Set by the owner of the caches before each search for memory.
   void set_cached_bytes(Bytes bytes) VPMM_REQUIRES(pool_lock) { cached_bytes_ = bytes; }
-  // Bytes of chunks that are wholly idle if those allocations are that `is_idle` says. In as many
-  // steps as there are regions.
+  // Bytes of chunks that would be wholly idle if allocations with is_idle() were. Linear in
+  // regions.
   Bytes movable_bytes(FunctionRef<bool(const region::Region&)> is_idle) const
       VPMM_REQUIRES(pool_lock);
   Bytes trapped_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.chunks.trapped_bytes(); }
@@ -193,11 +185,11 @@ class Pool {
   Vector<AddressRange> reservations() const VPMM_REQUIRES(pool_lock) {
     return memory_.reservations;
   }
-  // Whether chunks can be handed to other processes.
+  // Tells if chunks can be exported to other processes.
   bool can_export() { return memory_.mapper.can_export(); }
-  // Where each chunk is, in no order; of those that the driver would not take back, none.
+  // Visits each chunk's place, unordered; skips quarantined chunks.
   void for_each_place(FunctionRef<void(AddressRange)> visit) const VPMM_REQUIRES(pool_lock);
-  // The chunks behind `range`, by address.
+  // Returns the chunks behind `range`, by address.
   Vector<vm::Mapping> mappings_around(AddressRange range) const VPMM_REQUIRES(pool_lock);
   void reset_peaks() VPMM_REQUIRES(pool_lock);
   std::string validate() const VPMM_REQUIRES(pool_lock) { return memory_.validate(); }
@@ -205,23 +197,22 @@ class Pool {
     return memory_.index.picture(unit == 0 ? page_size() : unit);
   }
 
-  // Gives everything back. Requires: the GPU is idle.
+  // Requires: the GPU is idle.
   void release_everything() VPMM_REQUIRES(pool_lock) { reclaimer_.release_everything(); }
 
  private:
   Ask ask_of(const PageRequest& request, const Caller& caller) const VPMM_REQUIRES(pool_lock);
-  // By how much it may grow although idle chunks could be moved. `peak`: of what lived at once.
+  // Bytes of growth allowed although idle chunks could be moved. `peak`: most bytes alive at once.
   Bytes early_growth(Bytes peak) const VPMM_REQUIRES(pool_lock);
-  // What early growth may come to on this GPU. The pool that holds as much spares memory.
+  // Bytes up to which early growth may fill this GPU. A pool that holds as much spares memory.
   Bytes most_early() const VPMM_REQUIRES(pool_lock);
-  // What needs no mapping.
   Decision hit(const Ask& ask) const VPMM_REQUIRES(pool_lock);
   bool takes_waiting(const Caller& caller, Effort effort) const VPMM_REQUIRES(pool_lock);
   Decision decide(const Ask& ask, const Caller& caller, Effort effort) const
       VPMM_REQUIRES(pool_lock);
   Result<Decision> decide_in_room(MutexLock& lock, const PageRequest& request, const Caller& caller,
                                   Effort effort) VPMM_REQUIRES(pool_lock);
-  // Whether the lock was kept all the time.
+  // Returns true if the lock was held throughout.
   Result<bool> ask_for_room(MutexLock& lock, Bytes bytes) VPMM_REQUIRES(pool_lock);
   Placed take(const Plan& plan, const PageRequest& request, const Caller& caller)
       VPMM_REQUIRES(pool_lock);
@@ -248,11 +239,12 @@ class Pool {
   Reclaimer reclaimer_{memory_};
   PeerAccess peers_{memory_};
   GpuRoom room_;
-  Bytes peak_live_ = 0;  // the most that lived at once, in whole grains
+  Bytes peak_live_ = 0;  // most bytes alive at once, in whole grains
   Bytes cached_bytes_ = 0;
-  std::uint64_t returned_ = 0;  // what was freed, or became complete, so far
+  std::uint64_t returned_ = 0;
   bool is_cleanup_held_ = false;
-  // Note [Own memory first]: who placed last, and when it was somebody else before.
+  // Note [Own memory first]: last placing timeline, and the count of allocations at its last
+  // change.
   std::optional<time::TimelineId> last_placer_;
   std::uint64_t placer_changed_ = 0;
   bool has_several_placers_ = false;

@@ -1,4 +1,4 @@
-// pool: unmapping zombies, giving idle chunks back, and the end.
+// pool: unmaps zombies, gives idle chunks back, and releases all memory.
 #include "pool/reclaimer.hpp"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ using region::Region;
 
 namespace {
 
-// The first mappings of `zombie`, at most `budget` of them; several are unmapped in one call.
+// Returns the first mappings of `zombie`, at most `budget`, to unmap in one call.
 AddressRange front_of(const vm::ChunkTable& chunks, const Region& zombie, std::uint64_t& budget)
     VPMM_REQUIRES(pool_lock) {
   AddressRange part{zombie.range.begin, 0};
@@ -31,9 +31,8 @@ AddressRange front_of(const vm::ChunkTable& chunks, const Region& zombie, std::u
 }  // namespace
 
 // Note [Zombies outlive their mapping's last use]
-// Work queued before the chunks moved may still run through the old address, so that address is
-// unmapped only when the stamp it was freed with is complete. A failed unmap leaves the zombie a
-// zombie: it is never assumed gone.
+// Work queued before the chunks moved may still run through the old address, so the address is
+// unmapped only once its stamp is complete. After a failed unmap the zombie stays.
 Result<void> Reclaimer::sweep(MutexLock& lock, std::uint64_t max_mappings) {
   VPMM_TRY(retry_orphans(lock));
   memory_.flights.wait_for_grant(lock);
@@ -68,8 +67,8 @@ Result<void> Reclaimer::sweep(MutexLock& lock, std::uint64_t max_mappings) {
   return outcome;
 }
 
-// The zombie is unmapped: its address range is a hole. A chunk that lived on through it alone is
-// gone with it, or is an orphan if its handle is still held.
+// Turns an unmapped zombie into a hole. A chunk without other mappings ends, or is an orphan if its
+// handle is held.
 void Reclaimer::bury(Region* zombie) {
   for (const vm::Mapping& mapping : memory_.chunks.inside(zombie->range))
     if (mapping.chunk->mappings == 1 && mapping.chunk->handle_held)
@@ -103,10 +102,10 @@ Result<void> Reclaimer::retry_orphans(MutexLock& lock) {
 
 // --- giving back
 
-// Oldest idle memory first; only complete memory, so nobody waits.
+// Gives back only complete memory, so without a wait, the oldest first.
 Result<Bytes> Reclaimer::trim(MutexLock& lock, Bytes bytes_to_keep) {
   VPMM_TRY(sweep(lock, memory_.chunks.mapping_count()));
-  VPMM_TRY(retry_orphans(lock));  // what only now has no mapping any more
+  VPMM_TRY(retry_orphans(lock));  // chunks that the sweep left without mapping
   Bytes released = 0;
   for (;;) {
     memory_.flights.wait_for_grant(lock);
@@ -125,8 +124,8 @@ Result<Bytes> Reclaimer::trim(MutexLock& lock, Bytes bytes_to_keep) {
   }
 }
 
-// A stretch of whole chunks in a complete free region that have no other mapping, about `wanted`
-// bytes of it.
+// Returns whole chunks with a single mapping in a complete free region, side by side, about
+// `wanted` bytes.
 AddressRange Reclaimer::releasable(const Region& free, Bytes wanted) const {
   AddressRange idle;
   if (!free.stamp.is_complete()) return idle;
@@ -189,7 +188,7 @@ void Reclaimer::release_everything() {
     mapped.reserve(memory_.chunks.mapping_count());
     chunks.reserve(memory_.chunks.chunk_count());
   } catch (const std::bad_alloc&) {
-    return;  // the system takes it back with the process
+    return;  // the system takes the memory with the process
   }
   memory_.index.for_each([&](const Region& region) VPMM_REQUIRES(pool_lock) {
     if (region.state == region::RegionState::hole) return;

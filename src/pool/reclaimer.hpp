@@ -1,4 +1,4 @@
-// pool: unmapping zombies, giving idle chunks back, and the end.
+// pool: unmaps zombies, gives idle chunks back, and releases all memory.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,16 @@
 
 namespace vpmm::pool {
 
-// Methods that are handed the lock drop it around driver calls.
+// Methods with a `lock` drop it around driver calls.
 class Reclaimer {
  public:
   explicit Reclaimer(Memory& memory) : memory_(memory) {}
 
-  // Unmaps zombies that nobody uses any more, at most so many mappings.
   Result<void> sweep(MutexLock& lock, std::uint64_t max_mappings) VPMM_REQUIRES(pool_lock);
-  // Gives complete idle chunks back, the oldest first, until no more than so many bytes are held.
-  // Returns what was given back.
+  // Gives complete idle chunks back, the oldest first, until held bytes <= bytes_to_keep. Returns
+  // the bytes given back.
   Result<Bytes> trim(MutexLock& lock, Bytes bytes_to_keep) VPMM_REQUIRES(pool_lock);
-  // What of complete idle memory could be given back, up to `wanted` bytes.
+  // Bytes of complete idle memory that trim() could give back, up to about `wanted`.
   Bytes releasable_bytes(Bytes wanted) const VPMM_REQUIRES(pool_lock);
   // Requires: the GPU is idle.
   void release_everything() VPMM_REQUIRES(pool_lock);

@@ -1,4 +1,4 @@
-// pool: who asks for memory, and for how much.
+// pool: caller and size of a request.
 #pragma once
 
 #include <cstdint>
@@ -37,18 +37,16 @@ struct Request {
 // Whether the caller's stream may be given work (events, waits) right now.
 enum class Standing {
   ordinary,
-  capturing,  // its stream is being captured: only complete memory, nothing queued
-  blocked,    // the legacy stream while a blocking stream captures, or an invalidated capture:
-              // likewise
+  capturing,  // stream in capture: only complete memory, no queued work
+  blocked,    // legacy stream while a blocking stream captures, or an invalidated capture: likewise
 };
 
-// Who asks.
 struct Caller {
-  std::optional<driver::StreamHandle> stream;  // none: any-stream
+  std::optional<driver::StreamHandle> stream;  // nullopt: any-stream
   time::Timeline* timeline = nullptr;          // of `stream`; null: any-stream
   Standing standing = Standing::ordinary;
-  std::uint64_t capture = 0;  // the capture `stream` is in; 0: none
-  // The timeline whose pending memory the caller may use without waiting.
+  std::uint64_t capture = 0;  // capture that `stream` is in; 0: none
+  // Timeline with pending memory that the caller may use without a wait.
   std::optional<time::TimelineId> own() const {
     if (timeline == nullptr || standing != Standing::ordinary) return std::nullopt;
     return timeline->id;
@@ -57,26 +55,24 @@ struct Caller {
 };
 
 // Note [Own chunks]
-// Memory that others than its user may reach, or that is to go back whole, has chunks that no other
-// allocation touches: then sharing it, or giving it back, concerns nobody else. A hit is chunks
-// side by side that are wholly idle; their sum may be up to an eighth more than the request, and
-// all of it is the allocation's. A plan leaves out idle chunks that are larger than what lacks, and
-// cuts the last new chunk to size, so there nothing is too much. Once it is freed it is memory like
-// any other.
+// Memory that others than its user may reach, or that must go back whole, shares no chunk with
+// another allocation: sharing it, or giving it back, then affects no other user. A hit takes wholly
+// idle chunks side by side; their sum may exceed the request by an eighth, and belongs to the
+// allocation. A plan skips idle chunks larger than the missing bytes, and cuts the last new chunk
+// to size. Freed, it is ordinary memory.
 //
-// What is idle of chunks that are used in part serves no such request. Of wholly idle chunks some
-// may fit nowhere; they go back for new ones: beyond early growth at once (Pool::give_way), and
-// where memory is short all that is needed (Pool::make_room).
+// Idle parts of partly used chunks do not serve such a request. Wholly idle chunks that fit nowhere
+// make room for new ones: beyond early growth at once (Pool::give_way), and, where memory is short,
+// as many as needed (Pool::make_room).
 enum class Chunks {
   shared,  // cut anywhere
   own,     // whole chunks
-  one,     // one chunk of just that size
+  one,     // one chunk of exactly that size
 };
 
 struct PageRequest {
-  Bytes requested = 0;  // as the user said
-  Bytes size =
-      0;  // at least a page, rounded to whole grains; to whole pages if the chunks are its own
+  Bytes requested = 0;    // as the user said
+  Bytes size = 0;         // at least a page; in whole grains, or whole pages for own chunks
   Bytes alignment = 0;    // at least Pool::grain_alignment()
   bool goes_low = false;  // Note [Shared pages go low]
   Chunks chunks = Chunks::shared;

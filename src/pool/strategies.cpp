@@ -25,7 +25,6 @@ Plan plan_of(const Ask& ask, Vector<Part> kept) {
 
 // --- hits
 
-// Whole chunks in a range that is mapped.
 Bytes whole_chunks(const vm::ChunkTable& chunks, DevicePtr begin, DevicePtr end)
     VPMM_REQUIRES(pool_lock) {
   if (end <= begin) return 0;
@@ -34,8 +33,8 @@ Bytes whole_chunks(const vm::ChunkTable& chunks, DevicePtr begin, DevicePtr end)
 }
 
 // Note [Cut at the better end]
-// The front or the back of a free range, whichever leaves more chunks whole, for only these can
-// move; the front among equals. None: aligned, it does not fit.
+// Takes the end of a free range that leaves more chunks whole, as only these can move; the front
+// among equals. Returns nullopt if it does not fit aligned.
 std::optional<AddressRange> cut(const View& view, const Ask& ask, AddressRange free)
     VPMM_REQUIRES(pool_lock) {
   const std::optional<DevicePtr> front = region::aligned_start(free, ask.size, ask.alignment);
@@ -49,12 +48,12 @@ std::optional<AddressRange> cut(const View& view, const Ask& ask, AddressRange f
   return AddressRange{is_front ? *front : back, ask.size};
 }
 
-// Most bytes above a request that whole chunks may have: an eighth of it. Halved, fewer idle chunks
-// serve again; doubled, more is lost for as long as the allocation lives.
+// Most bytes of whole chunks beyond a request: an eighth. Halved: fewer idle chunks serve again;
+// doubled: more is lost while the allocation lives.
 constexpr Bytes kExcessShare = 8;
 
-// Note [Own chunks]. Whole chunks in a free range whose sum is closest to the size, the first among
-// equals.
+// Note [Own chunks]. Returns the whole chunks in a free range with the sum closest to the size, the
+// first among equals.
 std::optional<AddressRange> own_stretch(const View& view, const Ask& ask, AddressRange free)
     VPMM_REQUIRES(pool_lock) {
   const bool is_one = ask.chunks == Chunks::one;
@@ -73,7 +72,7 @@ std::optional<AddressRange> own_stretch(const View& view, const Ask& ask, Addres
   return best;
 }
 
-// What the request takes of a free range; none: it does not fit there.
+// Returns the part of a free range for the request; nullopt: does not fit.
 std::optional<AddressRange> taken(const View& view, const Ask& ask, AddressRange free)
     VPMM_REQUIRES(pool_lock) {
   return ask.has_own_chunks() ? own_stretch(view, ask, free) : cut(view, ask, free);
@@ -103,10 +102,10 @@ Region* best_with_own_chunks(const View& view, const Ask& ask) VPMM_REQUIRES(poo
 }
 
 // Note [Spare whole chunks]
-// What a request takes of a chunk that is wholly idle traps the rest of it. Where memory is scarce
-// the request therefore looks at the few smallest ranges that are large enough, and takes the one
-// of which it uses least in whole chunks; the smallest among equals. Elsewhere the best fit alone
-// decides: programs that repeat find the ranges of the last step.
+// A request in part of a wholly idle chunk traps the rest. Where memory is scarce, it therefore
+// compares the few smallest ranges that are large enough, and takes the one in which it uses fewest
+// bytes of whole chunks; the smallest among equals. Elsewhere the best fit alone decides: programs
+// that repeat find the ranges of the last step.
 constexpr int kRangesLookedAt = 4;
 
 Region* sparing_region(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
@@ -133,10 +132,10 @@ Region* sparing_region(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock
 }
 
 // Note [Shared pages go low]
-// Pages that small requests share live long, and each keeps the chunk around it from moving. So
-// they lie side by side, at the lowest addresses there are, out of the way of larger requests.
+// Pages of small requests live long, and each pins its chunk. So they lie side by side at the
+// lowest addresses, away from larger requests.
 
-// The smallest that is large enough; of regions behind waits, all are looked at.
+// Returns the smallest region that is large enough; behind waits, after a look at all.
 Region* best_region(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
   if (ask.has_own_chunks() && !ask.takes_waiting) return best_with_own_chunks(view, ask);
   if (ask.goes_low && !ask.takes_waiting)
@@ -153,7 +152,7 @@ Region* best_region(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
   return best;
 }
 
-// The smallest stretch of neighbours that only their stamps divide.
+// Plans the smallest stretch of neighbours that only their stamps divide.
 std::optional<Plan> best_run(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
   Region* best = nullptr;
   AddressRange smallest;
@@ -192,16 +191,17 @@ Decision fit(const View& view, const Ask& ask) {
 
 namespace {
 
-// The end of a stretch that stays where it is, beside a hole into which the rest of the allocation
-// is mapped.
+// End of a stretch that stays in place, beside a hole into which the rest of the allocation is
+// mapped.
 struct Kept {
-  Region* first = nullptr;  // null: nothing is kept
+  Region* first = nullptr;  // null: no kept part
   AddressRange range;
   Region* hole = nullptr;
-  bool is_front = false;  // what is kept is the allocation's front; the hole is behind it
+  bool is_front = false;  // the kept part is the allocation's front; the hole is behind it
 };
 
-// Of a stretch before a hole, where the whole chunks begin that are less than the request.
+// Begin of the most whole chunks at the end of `stretch`, before a hole, that are less than the
+// request.
 DevicePtr own_front(const View& view, const Ask& ask, AddressRange stretch)
     VPMM_REQUIRES(pool_lock) {
   DevicePtr front = stretch.end();
@@ -213,7 +213,8 @@ DevicePtr own_front(const View& view, const Ask& ask, AddressRange stretch)
   return front;
 }
 
-// Of a stretch behind a hole, where they end.
+// End of the most whole chunks at the front of `stretch`, behind a hole, that are less than the
+// request.
 DevicePtr own_back(const View& view, const Ask& ask, AddressRange stretch)
     VPMM_REQUIRES(pool_lock) {
   DevicePtr back = stretch.begin;
@@ -252,15 +253,15 @@ Kept kept_behind(const View& view, const Ask& ask, Region* hole) VPMM_REQUIRES(p
   return {hole->next, {begin, end - begin}, hole, false};
 }
 
-// No stretch is larger. Where free regions touch, their sum is all that is known without a look at
-// them.
+// Upper bound of all stretches. Where free regions touch, their sum is the only bound that needs no
+// search.
 Bytes bound_of_stretches(const View& view) VPMM_REQUIRES(pool_lock) {
   return view.index.has_runs() ? view.index.bytes(RegionState::free) : view.index.largest_free();
 }
 
-// The largest there is: it moves and creates least. The hole is large enough for what lacks, in
-// whole pages. Of holes at both ends the one behind is filled, unless only the other has room for
-// whole new chunks.
+// Keeps the largest stretch: it moves and creates least. Its hole fits the missing bytes in whole
+// pages. Of holes at both ends it fills the one behind, unless only the other has room for whole
+// new chunks.
 Kept best_kept(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
   const Bytes page = view.tuning.page_size;
   const Bytes most = std::min(bound_of_stretches(view), ask.size);
@@ -285,13 +286,13 @@ Kept best_kept(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
   return best;
 }
 
-// Whether a chunk of `size` bytes is of use where `left` bytes lack.
+// Tells if a chunk of `size` bytes helps where `left` bytes are missing.
 bool may_move(const Ask& ask, Bytes size, Bytes left) {
   return !ask.has_own_chunks() || (ask.chunks == Chunks::one ? size == left : size <= left);
 }
 
-// Wholly idle chunks for `left` bytes, which it lowers by what they give. Chunks that lie side by
-// side in one region leave it together.
+// Takes wholly idle chunks and lowers `left` by their bytes. Adjacent chunks of one region form one
+// move.
 Vector<Move> idle_chunks(const View& view, const Ask& ask, AddressRange except, Bytes& left)
     VPMM_REQUIRES(pool_lock) {
   Vector<Move> moves;
@@ -314,8 +315,8 @@ Vector<Move> idle_chunks(const View& view, const Ask& ask, AddressRange except, 
   return moves;
 }
 
-// Finds room for what is mapped: in the hole beside what is kept, else in the smallest that is
-// large enough.
+// Places the mapped part: in the hole beside the kept part, else in the smallest hole that is large
+// enough.
 Decision laid_out(const View& view, const Ask& ask, const Kept& kept, Plan plan)
     VPMM_REQUIRES(pool_lock) {
   for (const Move& move : plan.moves) View::add_waits(move.part.stamp, ask.own, plan.waits);
@@ -335,7 +336,7 @@ Decision laid_out(const View& view, const Ask& ask, const Kept& kept, Plan plan)
   return plan;
 }
 
-// For `left` bytes; own chunks end where the request does.
+// Sizes of new chunks for `left` bytes; own chunks end where the request does.
 std::optional<Vector<Bytes>> new_chunks(const View& view, const Ask& ask, Bytes left) {
   const Bytes room = ask.has_own_chunks() ? std::min(ask.growth_room, left) : ask.growth_room;
   return view.tuning.chunks_for(left, ask.chunk, room);
@@ -360,18 +361,16 @@ Decision stitched(const View& view, const Ask& ask, const Kept& kept) VPMM_REQUI
 }  // namespace
 
 // Note [A plan]
-// The largest usable stretch beside a hole stays where it is, whole, and the rest of the allocation
-// is mapped beside it: new chunks, as far as early growth goes; else chunks that are wholly idle;
-// and new chunks for what still lacks. Chunks are not cut to size. What the last one has too much
-// stays free beside the allocation, with the stamp of that chunk. Of own chunks nothing may be too
-// much (Note [Own chunks]).
+// The largest usable stretch beside a hole stays in place, and the rest is mapped beside it: new
+// chunks, as far as early growth goes; else wholly idle chunks, then new ones. Chunks are not cut
+// to size. The excess of the last one stays free beside the allocation, with that chunk's stamp.
+// Own chunks have no excess (Note [Own chunks]).
 Decision stitch(const View& view, const Ask& ask) {
   const Kept kept = ask.chunks == Chunks::one ? Kept{} : best_kept(view, ask);
   Decision decision = stitched(view, ask, kept);
   const NoPlan* const none = std::get_if<NoPlan>(&decision);
   if (none == nullptr || kept.first == nullptr) return decision;
-  // The last chunk is too large for the hole, or what is kept is part of a chunk that the rest
-  // needs.
+  // The last chunk exceeds the hole, or the kept part lies in a chunk that the rest needs.
   Decision without = stitched(view, ask, Kept{});
   const NoPlan* const neither = std::get_if<NoPlan>(&without);
   const bool lack_memory = neither != nullptr && none->reason == NoPlan::Reason::memory &&

@@ -8,24 +8,22 @@ namespace vpmm::pool {
 
 namespace {
 
-// A chunk is at least this part of the request: that bounds how many calls one request makes.
+// Least chunk = request / 32: bounds the driver calls of one request.
 constexpr Bytes kRequestShare = 32;
-// And at least this part of it on a GPU with little memory: there a request makes at most 512
-// chunks, in some 40 ms.
+// Least chunk on a GPU with little memory = request / 256: at most 512 chunks a request, some 40
+// ms.
 constexpr Bytes kLeastRequestShare = 256;
-// A chunk is at most this part of what the pool may have of the GPU, so that little is trapped
-// where all of it is used.
+// Largest chunk = the pool's GPU memory / 4096, so that little is trapped where all is used.
 constexpr Bytes kGpuShare = 4096;
 constexpr Bytes kLeastChunk = 8 * kMiB;
 constexpr Bytes kChunkShare = 256;
-// At least this part of a page, so that few sizes are told apart.
+// Least grain = page / 32, so that there are few sizes.
 constexpr Bytes kLeastGrain = 64 * kKiB;
 constexpr Bytes kGrainShare = 32;
 
 // Note [Grain]
-// Chunks and mappings are whole pages, but an allocation begins and ends at whole grains. Where
-// pages have no power of two, the addresses at which one begins have no alignment, so there the
-// grain is the page.
+// Chunks and mappings are whole pages; allocations are whole grains. Where the page size is no
+// power of two, page addresses have no alignment, so the grain is the page.
 Bytes grain_of(Bytes page_size) {
   return is_power_of_two(page_size) && page_size > kLeastGrain
              ? std::max(kLeastGrain, page_size / kGrainShare)
@@ -35,10 +33,9 @@ Bytes grain_of(Bytes page_size) {
 }  // namespace
 
 // Note [Size of a chunk]
-// Large chunks cost few calls, and trap more: what is idle of a chunk that an allocation partly
-// uses. What is trapped matters where memory is scarce, and chunks that were made before stay. So
-// their size is bounded by what the pool may have from the beginning. docs/design/chunk-policy.md
-// has the figures.
+// Large chunks cost few calls, and trap more: the idle part of a partly used chunk. Trapped memory
+// matters where memory is scarce, and earlier chunks stay. So the pool's share of the GPU bounds
+// their size from the beginning (docs/design/chunk-policy.md).
 Bytes Tuning::chunk_size(Bytes request, Bytes mapped, Bytes all) const {
   const auto power = [](Bytes bytes) { return std::bit_floor(std::max<Bytes>(bytes, 1)); };
   Bytes size = std::max({power(request / kRequestShare), power(mapped / chunk_share), chunk_least});

@@ -1,4 +1,4 @@
-// pool: which memory one caller may use.
+// pool: memory that one caller may use.
 #include "pool/view.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// pool: what strategies may look at: free memory, its chunks, and which of it one caller may use.
+// pool: view of the strategies: free memory, its chunks, and the part that one caller may use.
 #pragma once
 
 #include <optional>
@@ -14,19 +14,19 @@
 
 namespace vpmm::pool {
 
-// One request, with the bounds that hold for it now. Bytes.
+// One request with its current bounds. Bytes.
 struct Ask {
   Bytes size = 0;       // whole grains
   Bytes alignment = 0;  // at least a grain's
   std::optional<time::TimelineId>
-      own;  // none: any-stream or capturing, only complete memory will do
-  bool takes_waiting =
-      false;               // what other streams still use, too, behind waits of the caller's stream
-  bool own_first = false;  // Note [Own memory first]
-  Bytes growth_room = 0;   // most new memory
-  Bytes early_growth = 0;  // of it, although idle chunks could be moved
-  Bytes chunk = 0;         // of new memory
-  bool goes_low = false;   // Note [Shared pages go low]
+      own;                     // nullopt: any-stream or capturing, uses only complete memory
+  bool takes_waiting = false;  // also memory that other streams use, behind waits of the caller's
+                               // stream
+  bool own_first = false;      // Note [Own memory first]
+  Bytes growth_room = 0;       // most new memory
+  Bytes early_growth = 0;      // new memory although idle chunks could be moved
+  Bytes chunk = 0;
+  bool goes_low = false;           // Note [Shared pages go low]
   bool spares_chunks = false;      // Note [Spare whole chunks]
   Chunks chunks = Chunks::shared;  // Note [Own chunks]
 
@@ -37,10 +37,9 @@ struct Ask {
 };
 
 // Note [Own memory first]
-// What is pending on a stream serves that stream only, until it is complete; what is complete
-// serves everybody. So where several streams place memory, each uses up its own first. Otherwise it
-// takes complete memory that fits better, which others then miss while memory that nobody else can
-// use lies idle.
+// Memory pending on a stream serves that stream only; complete memory serves every stream. So where
+// several streams place memory, each uses its own first. Otherwise it takes complete memory that
+// fits better, which others then miss while memory lies idle that only this stream can use.
 
 // Reads only.
 struct View {
@@ -49,24 +48,24 @@ struct View {
   const time::Timelines& timelines;
   const Tuning& tuning;
 
-  // Usable by the caller at once, without any wait.
+  // Tells if the caller may use `free` at once, without a wait.
   static bool is_usable(const region::Region& free, std::optional<time::TimelineId> own) {
     return free.stamp.is_complete() || (own && free.stamp.is_only_on(*own));
   }
-  // Usable once the caller's stream has waited for events that stand already.
+  // Tells if the caller may use `free` once its stream has waited for existing events.
   bool is_waitable(const region::Region& free, std::optional<time::TimelineId> own) const
       VPMM_REQUIRES(pool_lock);
   bool admits(const region::Region* region, const Ask& ask) const VPMM_REQUIRES(pool_lock) {
     return region != nullptr && region->state == region::RegionState::free &&
            (is_usable(*region, ask.own) || (ask.takes_waiting && is_waitable(*region, ask.own)));
   }
-  // Visits the free regions that the caller may use and in which a chunk may lie, in the order in
-  // which they give theirs: those that need no wait first. `visit` returns false to stop.
+  // Visits free regions that the caller may use and that may hold a chunk, in order of giving:
+  // those without a wait first. `visit` returns false to stop.
   void for_each_giving(const Ask& ask, FunctionRef<bool(region::Region*)> visit) const
       VPMM_REQUIRES(pool_lock);
-  // The parts of free regions that lie in `range`, which begins in `first` or behind it.
+  // Returns the parts of free regions in `range`, which begins in `first` or behind it.
   Vector<Part> parts_of(region::Region* first, AddressRange range) const VPMM_REQUIRES(pool_lock);
-  // The parts of `stamp` that a stream of timeline `own` must wait for, added to `waits`.
+  // Adds to `waits` the parts of `stamp` that a stream of timeline `own` must wait for.
   static void add_waits(const time::Stamp& stamp, std::optional<time::TimelineId> own,
                         Vector<time::StampPart>& waits);
 };

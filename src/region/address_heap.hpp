@@ -1,4 +1,4 @@
-// region: regions of one size, of which the one with the lowest address is wanted.
+// region: regions of one size, ordered by address.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 
 namespace vpmm::region {
 
-// A heap with four children a node: adding to it, or taking any region out of it, moves about two
-// entries however large it is, and only taking out the lowest moves one a level. Region::size_place
-// is where a region stands. The root stands in the heap itself, so that a heap of one region, which
-// most are, is a single cache line.
+// Heap with four children a node: adding or removing any region moves about two entries, at any
+// size; only removing the lowest moves one per level. Region::size_place is a region's place.
+// The root lies in the heap itself, so that a heap of one region, the usual case, is a single cache
+// line.
 class AddressHeap {
  public:
   struct Entry {
@@ -50,15 +50,14 @@ class AddressHeap {
       sink(place, moved);
   }
 
-  // The lowest region of `size` bytes in which `wanted` bytes at `alignment` fit; null when there
-  // is none.
+  // Lowest region of `size` bytes in which `wanted` bytes at `alignment` fit; null if none.
   Region* lowest_fitting(Bytes size, Bytes wanted, Bytes alignment) const {
     const Entry* best = nullptr;
     if (!empty()) search(0, size, wanted, alignment, best);
     return best == nullptr ? nullptr : best->region;
   }
 
-  // Whether every region stands where it says, and none above a lower one.
+  // Checks that each region knows its place and lies above its parent.
   bool is_sound() const {
     for (std::size_t place = 0; place < count(); ++place) {
       const Entry& entry = at(place);
@@ -69,7 +68,7 @@ class AddressHeap {
     return true;
   }
   std::size_t size() const { return count(); }
-  // The first is the lowest; the others are in no order.
+  // Place 0 has the lowest; the others are unordered.
   const Entry& entry(std::size_t place) const { return at(place); }
   template <typename Visit>
   void visit(const Visit& visit) const {
@@ -87,7 +86,7 @@ class AddressHeap {
     entry.region->size_place = static_cast<std::uint32_t>(place);
   }
 
-  // `entry` goes to `place`, which is vacant, or above it.
+  // Puts `entry` at the vacant `place`, or above.
   void rise(std::size_t place, const Entry entry) {
     while (place > 0) {
       const std::size_t parent = (place - 1) / kChildren;
@@ -98,7 +97,7 @@ class AddressHeap {
     put(place, entry);
   }
 
-  // `entry` goes to `place`, which is vacant, or below it.
+  // Puts `entry` at the vacant `place`, or below.
   void sink(std::size_t place, const Entry entry) {
     for (;;) {
       const std::size_t first = place * kChildren + 1;
@@ -114,7 +113,7 @@ class AddressHeap {
     put(place, entry);
   }
 
-  // Looks below a node only while nothing lower was found and the node itself does not fit.
+  // Looks below a node only while no lower entry was found and the node itself does not fit.
   void search(std::size_t place, Bytes size, Bytes wanted, Bytes alignment,
               const Entry*& best) const {
     const Entry& here = at(place);
@@ -128,8 +127,8 @@ class AddressHeap {
       search(child, size, wanted, alignment, best);
   }
 
-  Entry root_;          // region null: the heap is empty
-  Vector<Entry> rest_;  // place n stands at n - 1; its children at 4n + 1 to 4n + 4
+  Entry root_;          // region null: empty heap
+  Vector<Entry> rest_;  // place n lies at n - 1; its children at 4n + 1 to 4n + 4
 };
 
 }  // namespace vpmm::region

@@ -1,4 +1,4 @@
-// region: where an aligned request would start in a range.
+// region: start of an aligned request in a range.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace vpmm::region {
 
-// Lowest aligned address in `range` with `size` bytes behind it; none if they do not fit.
+// Lowest aligned address in `range` with `size` bytes behind it; nullopt if they do not fit.
 inline std::optional<DevicePtr> aligned_start(const AddressRange& range, Bytes size,
                                               Bytes alignment) {
   const std::uint64_t begin = to_integer(range.begin);

@@ -1,4 +1,4 @@
-// region: filing regions and finding them again.
+// region: files regions and finds them again.
 #include "region/catalogue.hpp"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ void remove_part(Region* region, int part) {
     file.second_parts.remove(region);
 }
 
-// `region` takes the place of `other` in the list of its part.
+// Puts `region` in the place of `other` in the list of its part.
 void replace_part(Region* other, int part, Region* region) {
   TimelineFile& file = *std::exchange(other->parts[part].file, nullptr);
   region->parts[part].file = &file;
@@ -47,7 +47,7 @@ void replace_part(Region* other, int part, Region* region) {
     file.second_parts.replace(other, region);
 }
 
-// Of a region with a single part: which one is filed.
+// Part of a single-part region that is filed.
 int filed_part(const Region& region) { return region.parts[0].file != nullptr ? 0 : 1; }
 
 }  // namespace
@@ -120,7 +120,7 @@ void Catalogue::unite(Region* front, Region* back) {
   if (!front->stamp.is_complete()) unite_parts(front, back);
 }
 
-// Both are single-part on one timeline; the later number is the one of both.
+// Keeps the later number. Requires: both single-part on one timeline.
 void Catalogue::unite_parts(Region* front, Region* back) {
   const int part = filed_part(*back);
   if (back->stamp.parts().front().sequence <= front->stamp.parts().front().sequence) {
@@ -273,8 +273,7 @@ void Catalogue::visit_junctions(FunctionRef<std::optional<DevicePtr>(Region* beh
 
 // --- looking ---
 
-// Nearly always the addresses have the alignment anyway, and the smallest region that is large
-// enough is the answer.
+// Takes the smallest region that is large enough: nearly always it has the alignment.
 Region* Catalogue::best_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own,
                             bool own_first) const {
   const TimelineFile* const file = own ? find(*own) : nullptr;

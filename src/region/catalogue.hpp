@@ -1,5 +1,4 @@
-// region: where regions are filed so that they are found by size, by pending number, by age, by
-// address, and by touching each other.
+// region: files regions to be found by size, pending number, age, address and touch.
 #pragma once
 
 #include <array>
@@ -31,20 +30,18 @@ struct TimelineFile {
   time::TimelineId timeline;
   OrderedList<SequenceLinks<0>> first_parts;   // those with Region::parts[0] here, by sequence
   OrderedList<SequenceLinks<1>> second_parts;  // those with Region::parts[1] here, by sequence
-  SizeIndex single_by_size;                    // free regions whose only part it is
-  Bytes pending_bytes = 0;                     // free regions among all of them
+  SizeIndex single_by_size;                    // free regions with this as their only part
+  Bytes pending_bytes = 0;                     // of the free regions here
 };
 
-// What a region is filed under follows from its fields alone:
+// Files a region by its fields alone:
 //   hole       by size
-//   free       by age; by size among the complete, among the single-part ones of its timeline, or
-//   among the two-part
-//              ones; by sequence under the timeline of each part of its stamp
+//   free       by age; by size among the complete, the single-part ones of its timeline, or the
+//              two-part ones; by sequence under the timeline of each part of its stamp
 //   zombie     by age; by sequence under the timeline of each part of its stamp
 //   allocated  at its first page
-// and every state is summed up. Junctions, the places where free regions touch, follow from their
-// neighbours too. So what is filed can be compared with the regions themselves: validate() does
-// that.
+// and sums up each state. Junctions, the borders between touching free regions, follow from
+// neighbours. So validate() can compare the files with the regions.
 class Catalogue {
  public:
   explicit Catalogue(Bytes page_size)
@@ -56,8 +53,7 @@ class Catalogue {
 
   const PageUnit& unit() const { return unit_; }
 
-  // The region's fields must stay as they are from file() to unfile(), except what no search
-  // depends on.
+  // From file() to unfile() only fields that no search reads may change.
   void file(Region* region) {
     enlist(region);
     enter(region);
@@ -67,26 +63,26 @@ class Catalogue {
     delist(region);
   }
 
-  // The halves of file() and unfile(). By age and sequence: enlist() and delist(). By all else:
-  // enter() and leave(). A free region or zombie that left but is listed may be cut, or be united
-  // with a neighbour, and enter again.
+  // Halves of file() and unfile(). By age and sequence: enlist() and delist(). The rest: enter()
+  // and leave(). A free region or zombie that left but is listed may be cut, or united with a
+  // neighbour, and enter again.
   void enlist(Region* region);
   void delist(Region* region);
   void enter(Region* region);
   void leave(Region* region);
 
-  // Lists `behind`, which was the end of `region`, free or zombie, until now.
+  // Lists `behind`, cut from the end of `region`, a free region or zombie.
   void enlist_behind(Region* region, Region* behind);
-  // Of two neighbouring free regions that are one from now on, neither entered: the front is listed
-  // for both, with the stamp and age of both, and the back is not.
+  // Lists `front` for two free neighbours that become one, with the stamp and age of both, and
+  // delists `back`. Requires: neither entered.
   void unite(Region* front, Region* back);
   // Takes the part on `timeline` from the stamp and the list. Requires: listed, not entered.
   void drop_part(Region* region, time::TimelineId timeline);
 
-  // Whether there is an entered free region right before, or behind, `region`.
+  // Tells if an entered free region ends at the begin, or begins at the end, of `region`.
   bool touches_free_before(const Region& region) const;
   bool touches_free_behind(const Region& region) const;
-  // What is filed under the border between two neighbours, which may be filed already or not be.
+  // Files or removes the border between two neighbours; no effect if done already.
   void add_junction(Region* behind);
   void remove_junction(Reservation& reservation, DevicePtr border);
 
@@ -99,17 +95,15 @@ class Catalogue {
   Region* lowest_fit(Bytes size, Bytes alignment, std::optional<time::TimelineId> own) const;
   void for_each_fit(Bytes size, std::optional<time::TimelineId> own, bool own_first,
                     FunctionRef<bool(Region*)> visit) const;
-  // A free region or zombie that waits for a number up to `sequence` of `timeline`; null when there
-  // is none.
+  // Free region or zombie that waits for a number up to `sequence` of `timeline`; null if none.
   Region* waiting_for(time::TimelineId timeline, std::uint64_t sequence) const;
 
   const OrderedList<AgeLinks>& free_by_age() const { return free_by_age_; }
   const OrderedList<AgeLinks>& zombies() const { return zombies_; }
-  // Calls `visit` for the regions behind junctions, by address; it returns the address to go on
-  // from, or none to stop.
+  // Visits the regions behind junctions, by address; `visit` returns the address to go on from, or
+  // nullopt to stop.
   void visit_junctions(FunctionRef<std::optional<DevicePtr>(Region* behind)> visit) const;
   std::uint64_t junctions() const { return junctions_; }
-  // Free regions whose only part is on the timeline.
   const SizeIndex& single_on(time::TimelineId timeline) const;
 
   Bytes bytes(RegionState state) const { return sums_[static_cast<std::size_t>(state)].bytes; }
@@ -121,8 +115,7 @@ class Catalogue {
   Bytes requested_bytes() const { return requested_bytes_; }
   Bytes largest_free() const;
 
-  // How what is filed differs from what should be if these are all regions, as text; empty when it
-  // does not.
+  // Difference between the files and `regions`, if these are all regions; empty if equal.
   std::string difference(const Vector<const Region*>& regions) const;
 
  private:
@@ -137,7 +130,7 @@ class Catalogue {
     }
   };
 
-  // Of the regions of a state, by age; null: they have none.
+  // List of a state's regions by age; null: the state has none.
   OrderedList<AgeLinks>* list_of(RegionState state);
   void enlist_parts(Region* region);
   void delist_parts(Region* region);
@@ -159,17 +152,17 @@ class Catalogue {
   SizeIndex holes_;
   SizeIndex complete_by_size_;
   SizeIndex two_part_by_size_;
-  SizeIndex no_sizes_;  // stays empty: what a timeline without a file has
+  SizeIndex no_sizes_;  // always empty: for a timeline without a file
   OrderedList<AgeLinks> free_by_age_;
   OrderedList<AgeLinks> zombies_;
-  Set<Reservation*, ByAddress> joined_;  // reservations with a junction
-  // Files of timelines with nothing pending stay, so that an allocate and free loop does not make
-  // one each time; they are dropped when the table has doubled since, so that streams that are gone
-  // do not pile up.
+  Set<Reservation*, ByAddress> joined_;
+  // Files without pending regions stay, so that an allocate and free loop does not make one each
+  // time; they are dropped when the table has doubled since, so that files of past streams do not
+  // pile up.
   HashMap<time::TimelineId, TimelineFile> timelines_;
   std::size_t drop_empty_at_ = 16;
   std::uint64_t junctions_ = 0;
-  TimelineFile* last_file_ = nullptr;  // the one asked for last, mostly the one asked for next
+  TimelineFile* last_file_ = nullptr;  // the last one asked for, mostly asked for next
   std::array<Sum, 5> sums_{};
   Bytes pending_bytes_ = 0;
   Bytes requested_bytes_ = 0;

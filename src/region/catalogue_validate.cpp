@@ -1,4 +1,4 @@
-// region: comparing what is filed with the regions themselves.
+// region: compares the files with the regions.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -47,7 +47,6 @@ bool holds(const OrderedList<AgeLinks>& list, const Regions& regions, RegionStat
                  regions, [](const Region& region) { return region.age; }, is_listed);
 }
 
-// What should stand in the file of one timeline.
 struct Expected {
   Ranking by_sequence;
   Regions singles;
@@ -108,7 +107,7 @@ std::string Catalogue::size_difference(const Regions& regions) const {
   return "";
 }
 
-// Every region that should be entered at its first page is, and no page more has an entry.
+// Checks that every region due at its first page is entered there, and no other.
 std::string Catalogue::place_difference(const Regions& regions) const {
   Map<const Reservation*, std::uint64_t> owners;
   Map<const Reservation*, std::uint64_t> junctions;

@@ -1,4 +1,4 @@
-// region: regions in ascending order of a number, to which nearly always the largest is added.
+// region: regions in ascending order of a number; nearly always the largest is added.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,12 @@
 
 namespace vpmm::region {
 
-// Ages and sequence numbers are handed out in ascending order, so nearly every region belongs at
-// the end of its list, and a list that is linked through the regions takes and loses one in a few
-// writes. The few that come back with an old number stand beside it in a tree, as stragglers; the
-// order is that of both together.
+// Ages and sequence numbers ascend, so nearly every region belongs at the end of its list; a list
+// linked through the regions takes and loses one in a few writes. The few regions with an old
+// number stand beside the list in a tree, as stragglers; the order covers both.
 //
 // Links::of(region): the region's link in this list. Among equal numbers the lowest address comes
-// first. A region that is in the list may change its address as long as it passes none with the
-// same number.
+// first. A listed region may change its address if it passes none with the same number.
 template <typename Links>
 class OrderedList {
  public:
@@ -29,8 +27,7 @@ class OrderedList {
       stragglers_.insert(region);
   }
 
-  // Adds `region` with the number of `place`, with which it shared its address range until now, and
-  // which it follows.
+  // Adds `region`, cut from the end of `place`, with the number of `place`.
   void add_behind(Region* place, Region* region) {
     Links::of(*region) = {nullptr, nullptr, Links::of(*place).number};
     if (is_straggler(place))
@@ -49,8 +46,8 @@ class OrderedList {
     (link.next == nullptr ? last_ : Links::of(*link.next).previous) = link.previous;
   }
 
-  // `region`, which is in no list and touches `other` from the front, takes the place and the
-  // number of `other`.
+  // Puts `region` in the place of `other`, with its number. Requires: `region` is unlisted and
+  // touches `other` from the front.
   void replace(Region* other, Region* region) {
     if (is_straggler(other)) {
       stragglers_.erase(other);
@@ -62,15 +59,14 @@ class OrderedList {
     (link.next == nullptr ? last_ : Links::of(*link.next).previous) = region;
   }
 
-  // Null when there is none.
+  // Null if empty.
   Region* front() const {
     if (stragglers_.empty()) return first_;
     Region* const straggler = *stragglers_.begin();
     return first_ == nullptr || is_before(straggler, first_) ? straggler : first_;
   }
 
-  // Calls `visit` for the regions in order until it returns false; `visit` must not change the
-  // list.
+  // Visits the regions in order until `visit` returns false. `visit` must not change the list.
   template <typename Visit>
   void visit_in_order(const Visit& visit) const {
     auto straggler = stragglers_.begin();
@@ -83,7 +79,6 @@ class OrderedList {
       if (!visit(*straggler)) return;
   }
 
-  // Whether links and order are what they should be.
   bool is_sound() const {
     const Region* before = nullptr;
     for (const Region* region = first_; region != nullptr; region = Links::of(*region).next) {
@@ -111,7 +106,7 @@ class OrderedList {
     bool operator()(const Region* a, const Region* b) const { return is_before(a, b); }
   };
 
-  // Of a region that is in the list.
+  // Requires: listed.
   bool is_straggler(const Region* region) const {
     return Links::of(*region).previous == nullptr && first_ != region;
   }

@@ -1,4 +1,4 @@
-// region: a set of page numbers that finds the next and the one before in a few words.
+// region: set of page numbers that finds the next and the previous one in a few words.
 #pragma once
 
 #include <array>
@@ -11,12 +11,12 @@
 
 namespace vpmm::region {
 
-// A bit per page, above them a bit per word that is not zero, and so on up to a single word. Every
-// operation reads or writes at most one word of each level on its way up and one on its way down;
-// four levels make sixteen million pages.
+// One bit per page, above it one bit per non-zero word, and so on up to a single word. Every
+// operation touches at most one word of each level on its way up and one on its way down; four
+// levels cover sixteen million pages.
 class PageSet {
  public:
-  // The words that a set of numbers below `pages` needs.
+  // Words needed for a set of numbers below `pages`.
   static std::uint64_t words(std::uint64_t pages) {
     std::uint64_t all = 0;
     std::uint64_t level = pages;
@@ -27,7 +27,7 @@ class PageSet {
     return all;
   }
 
-  // `memory`: words(pages) zeros, which stay where they are.
+  // `memory`: words(pages) zeros, owned by the caller; must stay in place.
   PageSet(std::uint64_t* memory, std::uint64_t pages) : pages_(pages) {
     std::uint64_t level = pages;
     do {
@@ -61,7 +61,7 @@ class PageSet {
     }
   }
 
-  // The smallest number that is at least `page`.
+  // Smallest number >= `page`; nullopt if none.
   std::optional<std::uint64_t> first_from(std::uint64_t page) const {
     std::uint64_t numbers = pages_;
     for (std::size_t level = 0; level < depth_ && page < numbers; ++level) {
@@ -75,7 +75,7 @@ class PageSet {
     return std::nullopt;
   }
 
-  // The largest number that is at most `page`.
+  // Largest number <= `page`; nullopt if none.
   std::optional<std::uint64_t> last_up_to(std::uint64_t page) const {
     std::uint64_t admitted = bit(page) | (bit(page) - 1);
     for (std::size_t level = 0; level < depth_; ++level) {
@@ -95,7 +95,7 @@ class PageSet {
   }
   static constexpr std::uint64_t words_over(std::uint64_t numbers) { return (numbers + 63) / 64; }
 
-  // From the bits `found` in word number `at` of `level` down to a page.
+  // Descends from the bits `found` in word `at` of `level` to a page.
   template <typename Pick>
   std::uint64_t descend(std::size_t level, std::uint64_t at, std::uint64_t found,
                         const Pick& pick) const {
@@ -104,7 +104,7 @@ class PageSet {
     return at;
   }
 
-  // levels_[i + 1] has bit n if and only if word n of levels_[i] is not zero.
+  // levels_[i + 1] has bit n <=> word n of levels_[i] != 0.
   std::array<std::uint64_t*, 6> levels_{};
   std::size_t depth_ = 0;
   std::uint64_t pages_;

@@ -1,4 +1,4 @@
-// region: what begins and ends at the pages of one reservation.
+// region: begins and ends of regions at the pages of one reservation.
 #pragma once
 
 #include <atomic>
@@ -15,10 +15,9 @@
 
 namespace vpmm::region {
 
-// An entry and four bits a page, in one piece of memory that is zero by calloc: a reservation of 8
-// TiB has four million pages, and those never written cost address space only, no memory. A region
-// is noted where it begins and where it ends, so that a large one costs no more than a small one;
-// the bits of one page share a cache line.
+// One entry and four bits a page, in a single calloc: a reservation of 8 TiB has four million
+// pages, and those never written cost address space only. A region is noted at its begin and end,
+// so that large ones cost no more than small ones; the bits of one page share a cache line.
 class PageTable {
  public:
   explicit PageTable(std::uint64_t pages)
@@ -29,7 +28,7 @@ class PageTable {
         with_junctions_(static_cast<std::uint64_t*>(static_cast<void*>(groups_ + groups(pages))) +
                             PageSet::words(groups(pages)),
                         groups(pages)) {
-    // Written here, what the first region needs is in memory by then.
+    // Faults in the memory that the first region needs.
     std::atomic_ref<Region*>(entries_[0]).store(nullptr, std::memory_order_relaxed);
     with_owners_.add(0);
     with_owners_.remove(0);
@@ -38,8 +37,8 @@ class PageTable {
     std::atomic_ref<std::uint64_t>(groups_[0].owners).store(0, std::memory_order_relaxed);
   }
 
-  // The allocated region that begins at `page` or, if nothing is entered there, the last one before
-  // it.
+  // Allocated region that begins at `page`; if no region is entered there, the last allocated one
+  // before it. Null if none, or if a free region is entered there.
   Region* owner(std::uint64_t page) const {
     if (Region* const begins = entries_[page])
       return begins->state == RegionState::allocated ? begins : nullptr;
@@ -59,9 +58,8 @@ class PageTable {
   }
   void remove_owner(std::uint64_t page) { remove(page, &Group::owners, with_owners_); }
 
-  // There is a free region from page `begin` to page `end` now, or none any more. So a region
-  // learns whether it touches free ones without a look at its neighbours, whose memory is likely in
-  // no cache.
+  // Marks or unmarks a free region from page `begin` to `end`. So a region learns of free
+  // neighbours without a read of their nodes, which are likely in no cache.
   void flip_free(std::uint64_t begin, std::uint64_t end) {
     groups_[begin / 64].free_begins ^= bit(begin);
     groups_[end / 64].free_ends ^= bit(end);
@@ -73,7 +71,7 @@ class PageTable {
     return (groups_[page / 64].free_ends & bit(page)) != 0;
   }
 
-  // A junction is where two free regions touch; `behind` is the second of them.
+  // Junction: the page where two free regions touch; `behind` is the second of them.
   bool is_junction(std::uint64_t page) const {
     return (groups_[page / 64].junctions & bit(page)) != 0;
   }
@@ -82,7 +80,7 @@ class PageTable {
     add(page, behind, &Group::junctions, with_junctions_);
   }
   void remove_junction(std::uint64_t page) { remove(page, &Group::junctions, with_junctions_); }
-  // The region behind the first junction from `page` on; null when there is none.
+  // Region behind the first junction from `page` on; null if none.
   Region* first_behind_junction(std::uint64_t page) const {
     std::uint64_t group = page / 64;
     std::uint64_t found = groups_[group].junctions & (~std::uint64_t{0} << page % 64);
@@ -108,20 +106,19 @@ class PageTable {
   }
 
  private:
-  // Of 64 pages.
+  // Bits of 64 pages.
   struct Group {
     std::uint64_t free_begins = 0;  // a free region begins at the page
-    std::uint64_t free_ends = 0;    // a free region ends right before the page
+    std::uint64_t free_ends = 0;    // a free region ends at the page
     std::uint64_t owners = 0;       // an allocated region begins at the page
-    std::uint64_t junctions =
-        0;  // a free region begins at the page, and another ends right before it
+    std::uint64_t junctions = 0;    // a free region begins at the page, and another ends there
   };
   struct Free {
     void operator()(Region** entries) const { std::free(entries); }
   };
 
   static std::uint64_t bit(std::uint64_t page) { return std::uint64_t{1} << page % 64; }
-  // One page more than there are: a region may end behind the last.
+  // One page more than the reservation: a region may end behind the last.
   static std::uint64_t groups(std::uint64_t pages) { return pages / 64 + 1; }
   static Region** allocate(std::uint64_t pages) {
     static_assert(sizeof(Region*) == sizeof(std::uint64_t) && alignof(Group) <= sizeof(Region*),
@@ -132,7 +129,7 @@ class PageTable {
     if (memory == nullptr) throw std::bad_alloc();
     return static_cast<Region**>(memory);
   }
-  // `of` are the groups in which one of `bits` is set.
+  // `of`: groups with a bit of `bits` set.
   void add(std::uint64_t page, Region* region, std::uint64_t Group::*bits, PageSet& of) {
     entries_[page] = region;
     std::uint64_t& group = groups_[page / 64].*bits;
@@ -154,10 +151,10 @@ class PageTable {
   }
 
   std::unique_ptr<Region*[], Free>
-      entries_;  // the region that begins at a page, if it is allocated or behind a junction
+      entries_;  // region that begins at a page, if allocated or behind a junction
   Group* groups_;
-  PageSet with_owners_;     // the groups with owners
-  PageSet with_junctions_;  // the groups with junctions
+  PageSet with_owners_;
+  PageSet with_junctions_;
 };
 
 }  // namespace vpmm::region

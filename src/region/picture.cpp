@@ -18,7 +18,7 @@ const char* sign(RegionState state) {
   return "?";
 }
 
-// At most two decimals, none that are zero; "0.00" is less than can be said so.
+// Up to two decimals, without trailing zeros; "0.00": less than 0.005.
 std::string in_units(Bytes size, Bytes unit) {
   if (is_multiple(size, unit)) return fmt::format("{}", size / unit);
   std::string text = fmt::format("{:.2f}", static_cast<double>(size) / static_cast<double>(unit));

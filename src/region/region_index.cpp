@@ -1,4 +1,4 @@
-// region: how the partition of the address space changes.
+// region: changes the partition of the address space.
 #include "region/region_index.hpp"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@
 namespace vpmm::region {
 namespace {
 
-// Of the same state, stamp and age.
+// Makes a node of the same state, stamp, age and reservation.
 Region* make_like(RegionSlab& regions, const Region& region) {
   Region* const made = regions.make();
   made->state = region.state;
@@ -163,7 +163,7 @@ void RegionIndex::add_reservation(AddressRange range) {
     hole->reservation =
         &private_->reservations.try_emplace(range.begin, range, hole, pages).first->second;
   } catch (...) {
-    private_->regions.recycle(hole);  // nothing has changed
+    private_->regions.recycle(hole);  // no other state has changed
     throw;
   }
   hole->range = range;
@@ -376,9 +376,9 @@ Region* RegionIndex::join_in_flight(Region* front, Region* back) {
 }
 
 void RegionIndex::advance(time::TimelineId timeline, std::uint64_t sequence) {
-  // Each turn drops the one part it found, so there are as many turns as parts to drop. A merge
-  // never swallows a region still to come: that one is pending on `timeline` up to `sequence`,
-  // which the merged region is not.
+  // Each turn drops the one part it found, so turns = parts to drop. A merge never swallows a
+  // region still to come: such a region is pending on `timeline` up to `sequence`, and the merged
+  // region is not.
   while (Region* const region = private_->catalogue.waiting_for(timeline, sequence)) {
     private_->catalogue.leave(region);
     private_->catalogue.drop_part(region, timeline);

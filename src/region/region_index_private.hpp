@@ -1,4 +1,4 @@
-// region: what a RegionIndex holds; for its own source files.
+// region: members of RegionIndex, for its own source files.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace vpmm::region {
 
-// Whether two neighbouring free regions, or holes, are one.
+// Tells if two neighbouring regions are to be one: free ones, or holes.
 inline bool mergeable(const Region& a, const Region& b) {
   if (a.state != b.state) return false;
   if (a.state == RegionState::hole) return true;
@@ -23,29 +23,25 @@ inline bool mergeable(const Region& a, const Region& b) {
 struct RegionIndex::Private {
   explicit Private(Bytes page) : catalogue(page) {}
 
-  // The reservation around `p`; null when there is none.
+  // Reservation around `p`; null if none.
   const Reservation* find_reservation(DevicePtr p) const;
   bool overlaps_reservation(AddressRange range) const;
 
-  // Enters a free region, or a hole, that is linked and listed, as one with the neighbours it can
-  // be one with.
+  // Enter a linked (if free, also listed) region, merged with its neighbours where possible.
   Region* merge_and_enter(Region* region);
   Region* merge_holes_and_enter(Region* hole);
-  // Makes one of two free neighbours that are listed but not entered.
+  // Merges a free region with the next. Requires: both listed, not entered.
   void merge(Region* front);
-  // Cuts `part` out of `region`, which is filed. The part is in no file, has the stamp and age of
-  // the region, and is in `state` from now on. What is left is filed as the region was, and is the
-  // region itself where anything is left.
+  // Cuts `part` out of the filed `region`. The part is unfiled, with the region's stamp and age, in
+  // `state`. Rests are filed as before; `region` is a rest if there is one.
   Region* cut(Region* region, AddressRange part, RegionState state);
-  // Makes what `region` has before, or from, `at` a region of its own, in no file, with the same
-  // state, stamp and age.
+  // Make the bytes before, or from, `at` an unfiled region of the same state, stamp and age.
   Region* split_front(Region* region, DevicePtr at);
   Region* split_back(Region* region, DevicePtr at);
-  // Puts the address space of `region`'s next neighbour, which is in no file, to `region`; the
-  // neighbour ceases to be.
+  // Adds the address space of the next neighbour, unfiled, to `region`; recycles the neighbour.
   void absorb_next(Region* region);
 
-  Map<DevicePtr, Reservation> reservations;  // by where they begin
+  Map<DevicePtr, Reservation> reservations;  // by begin
   RegionSlab regions;
   Catalogue catalogue;
   std::uint64_t last_age = 0;

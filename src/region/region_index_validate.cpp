@@ -26,7 +26,7 @@ std::string broken_fields(const Region& region) {
   return "";
 }
 
-// `position`: where the regions before it end.
+// `position`: end of the regions before.
 std::string broken_place(const Reservation& reservation, const Region& region, DevicePtr position,
                          Bytes page_size) {
   if (region.range.begin != position)

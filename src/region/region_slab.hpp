@@ -1,4 +1,4 @@
-// region: memory for region nodes; a node's address never changes while it is in use.
+// region: memory for region nodes; a node's address is fixed while in use.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace vpmm::region {
 
-// A node that was just given back is the next to be taken: the caches still have it.
+// Reuses the node given back last: it is still in the caches.
 class RegionSlab {
  public:
   RegionSlab() = default;
@@ -22,7 +22,7 @@ class RegionSlab {
     for (const Block& block : blocks_) std::destroy_n(block.nodes(), block.made);
   }
 
-  // A hole of no segment.
+  // Makes a hole without range or reservation.
   Region* make() {
     if (unused_ == nullptr) return make_new();
     Region* const node = unused_;
@@ -32,7 +32,7 @@ class RegionSlab {
   }
 
   // Requires: in no file and not allocated, so that owner, holder and places are as those of a new
-  // one.
+  // node.
   void recycle(Region* node) {
     node->range = {};
     node->previous = nullptr;

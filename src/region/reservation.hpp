@@ -8,13 +8,13 @@
 
 namespace vpmm::region {
 
-// Stays where it is as long as it is reserved.
+// Has a fixed address while reserved.
 struct Reservation {
   Reservation(AddressRange reserved, Region* hole, std::uint64_t pages)
       : range(reserved), first(hole), table(pages) {}
 
   AddressRange range;
-  Region* first = nullptr;  // head of the list of regions, by address
+  Region* first = nullptr;
   PageTable table;
 };
 

@@ -1,4 +1,4 @@
-// region: filing regions by size.
+// region: files regions by size.
 #include "region/size_index.hpp"
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ void SizeIndex::remove_large(const Region* region) {
              fmt::format("region at {:#x} was not filed", to_integer(region->range.begin)));
 }
 
-// None of size + alignment or more is passed over.
+// Every region of size + alignment or more fits.
 Fit SizeIndex::first_fit(Bytes size, Bytes alignment) const {
   for (std::uint64_t pages = next_size(unit_.pages_up(size)); pages < kHeaps;
        pages = next_size(pages + 1)) {

@@ -16,7 +16,7 @@
 
 namespace vpmm::region {
 
-// What validate() compares: a number, a begin, and the region that stands there.
+// Entry that validate() compares: number, begin and region.
 struct Rank {
   std::uint64_t number = 0;
   DevicePtr begin{};
@@ -28,17 +28,16 @@ struct Rank {
 };
 using Ranking = Vector<Rank>;
 
-// A region found by size; its range is at hand without a look at it, which may have to wait for
-// memory.
+// Region found by size, with its range, so that no read of the node need wait for memory.
 struct Fit {
   DevicePtr begin{};
   Bytes size = 0;
-  Region* region = nullptr;  // null: there is none
+  Region* region = nullptr;  // null: not found
 };
 
-// A heap for every number of pages up to a limit, and a bit for every heap that has something:
-// adding, removing and finding cost the same however many regions there are, but for the depth of
-// one heap. The few regions above the limit stand in a tree.
+// One heap per number of pages up to a limit, and one bit per non-empty heap: adding, removing and
+// finding cost the same for any number of regions, but for the depth of one heap. The few larger
+// regions stand in a tree.
 class SizeIndex {
  public:
   explicit SizeIndex(const PageUnit& unit) : unit_(unit) {}
@@ -69,22 +68,22 @@ class SizeIndex {
     if (occupied_[pages / 64] == 0) occupied_blocks_ &= ~bit(pages / 64);
   }
 
-  // The smallest region of at least `size` bytes, the lowest among equals.
+  // Smallest region of at least `size` bytes, the lowest among equals.
   Fit at_least(Bytes size) const {
     const std::uint64_t pages = next_size(unit_.pages_up(size));
     if (pages == kHeaps) return large_.empty() ? Fit{} : first_large_fit(size, 1);
     const AddressHeap::Entry& lowest = heap(pages).lowest();
     return {lowest.begin, pages * unit_.bytes(), lowest.region};
   }
-  // Regions of at least some bytes, in ascending order of size, of each size the lowest first.
-  // Requires: the index does not change meanwhile.
+  // Regions of at least `size` bytes by ascending size, the lowest of each size first. Requires:
+  // the index does not change meanwhile.
   class Ascent {
    public:
     Ascent(const SizeIndex& index, Bytes size)
         : index_(index),
           pages_(index.next_size(index.unit_.pages_up(size))),
           large_(index.large_.lower_bound({size, {}})) {}
-    // Null: there are no more.
+    // Null at the end.
     Region* region() const {
       if (pages_ < kHeaps) return index_.heap(pages_).entry(place_).region;
       return large_ == index_.large_.end() ? nullptr : large_->second;
@@ -104,18 +103,18 @@ class SizeIndex {
     std::size_t place_ = 0;
     Map<std::pair<Bytes, DevicePtr>, Region*>::const_iterator large_;
   };
-  // The same, but `size` bytes at `alignment` fit in it.
+  // Same as at_least(), where `size` bytes at `alignment` fit.
   Fit first_fit(Bytes size, Bytes alignment) const;
-  // The lowest of them, whatever their sizes; as many steps as there are sizes.
+  // The lowest of them, of any size; one step per size.
   Fit lowest_fit(Bytes size, Bytes alignment) const;
   Bytes largest() const;
 
-  // Whether every structure is what it should be, and if so all regions by size and address.
+  // Checks every structure; lists all regions by size and address.
   bool is_sound() const;
   Ranking ranking() const;
 
  private:
-  static constexpr std::uint64_t kHeaps = 4096;  // as many as a word of words has bits
+  static constexpr std::uint64_t kHeaps = 4096;  // bits of a word of words
   struct Block : FromHostMemory {
     std::array<AddressHeap, 64> heaps;
   };
@@ -125,8 +124,7 @@ class SizeIndex {
     return std::uint64_t{1} << number % 64;
   }
   AddressHeap& heap(std::uint64_t pages) const { return blocks_[pages / 64]->heaps[pages % 64]; }
-  // The smallest number of pages, from `pages` on, whose heap has something; kHeaps when there is
-  // none.
+  // Smallest number of pages >= `pages` with a non-empty heap; kHeaps if none.
   std::uint64_t next_size(std::uint64_t pages) const {
     if (pages >= kHeaps) return kHeaps;
     std::uint64_t block = pages / 64;
@@ -145,12 +143,11 @@ class SizeIndex {
 
   PageUnit unit_;
   std::uint64_t count_ = 0;
-  std::uint64_t occupied_blocks_ = 0;  // bit n: occupied_[n] is not zero
-  std::array<std::uint64_t, kHeaps / 64>
-      occupied_{};  // bit n: the heap of regions of n pages has something
-  std::array<std::unique_ptr<Block>, kHeaps / 64> blocks_;  // made when first needed
-  Tree large_;                                              // regions of kHeaps pages and more
-  Tree::node_type spare_;  // of large_: what is cut from a large region leaves a large region
+  std::uint64_t occupied_blocks_ = 0;                  // bit n: occupied_[n] != 0
+  std::array<std::uint64_t, kHeaps / 64> occupied_{};  // bit n: the heap of n pages is not empty
+  std::array<std::unique_ptr<Block>, kHeaps / 64> blocks_;
+  Tree large_;             // regions of kHeaps pages and more
+  Tree::node_type spare_;  // of large_: the rest of a cut large region is mostly large, too
 };
 
 }  // namespace vpmm::region

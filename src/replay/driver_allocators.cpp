@@ -12,16 +12,16 @@ namespace {
 
 using driver::Call;
 
-// Its footprint is what it took from the device's free memory; other processes that take or give
-// back memory meanwhile show up in it. The driver is asked when the live bytes have grown by a part
-// in 256 since it was last asked.
+// Footprint: drop of the device's free memory; other processes that take or give back memory
+// meanwhile show in it. Queries the driver once the live bytes have grown by 1/256 since the last
+// query.
 class PlainAllocator final : public TraceAllocator {
  public:
   PlainAllocator(driver::Driver& driver, Bytes free_at_start)
       : driver_(driver), free_at_start_(free_at_start) {}
 
   ~PlainAllocator() override {
-    // The comparison is over: what a broken context does not give back ends with the process.
+    // Ignores failures at the end: memory of a broken context ends with the process.
     if (!live_.empty()) driver_.ctx_synchronize();
     for (const auto& [ptr, bytes] : live_) driver_.mem_free(ptr);
   }
@@ -61,7 +61,7 @@ class PlainAllocator final : public TraceAllocator {
   const Bytes free_at_start_;
   std::unordered_map<DevicePtr, Bytes> live_;
   Bytes live_bytes_ = 0;  // = sum of live_
-  Bytes asked_at_ = 0;    // largest live_bytes_ at which the driver was asked
+  Bytes asked_at_ = 0;    // largest live_bytes_ at a query
   Bytes peak_bytes_ = 0;
 };
 
@@ -73,7 +73,7 @@ class StreamOrderedAllocator final : public TraceAllocator {
   // Requires: every allocation was given back; the driver keeps the pool until the last free has
   // happened.
   ~StreamOrderedAllocator() override {
-    driver_.ctx_synchronize();  // failures as in PlainAllocator
+    driver_.ctx_synchronize();
     driver_.mem_pool_destroy(pool_);
   }
 

@@ -7,7 +7,7 @@ namespace vpmm::replay {
 
 // cuMemAlloc and cuMemFree. A free waits for its stream first: cuMemFree does not promise to.
 Result<std::unique_ptr<TraceAllocator>> make_plain_allocator(driver::Driver& driver);
-// A pool of cuMemAllocFromPoolAsync of its own that never gives memory back.
+// An own pool of cuMemAllocFromPoolAsync that never gives memory back.
 Result<std::unique_ptr<TraceAllocator>> make_stream_ordered_allocator(driver::Driver& driver);
 
 }  // namespace vpmm::replay

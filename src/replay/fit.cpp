@@ -1,4 +1,4 @@
-// replay: bisection between a GPU that is too small and one that is not.
+// replay: bisection between a GPU that is too small and one that fits.
 #include "replay/fit.hpp"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ class Search {
   }
 
  private:
-  // From the guess upwards in steps that double; the largest fits and is not looked at again.
+  // Steps up from the guess, doubling the step; the largest fits and is not replayed.
   Result<void> find_what_fits(Bytes guess) {
     for (Bytes step = resolution_; guess < largest_; guess += step, step *= 2) {
       VPMM_TRY(look_at(guess));

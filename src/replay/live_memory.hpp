@@ -1,4 +1,4 @@
-// replay: what a program has allocated, as it asked for it and in whole pages.
+// replay: live memory of a program, as requested and in whole pages.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 namespace vpmm::replay {
 
-// The least that any pool of pages needs for a request: whole pages for a page and more, a multiple
-// of 256 bytes below.
+// Least bytes that any pool of pages needs for a request: whole pages for a page and more, a
+// multiple of 256 bytes below.
 constexpr Bytes page_rounded(Bytes bytes, Bytes page_size) {
   return round_up(bytes, bytes < page_size ? 256 : page_size);
 }
@@ -34,8 +34,8 @@ class LiveMemory {
 
  private:
   const Bytes page_size_;
-  Bytes now_ = 0;          // = sum of what lives
-  Bytes rounded_now_ = 0;  // = sum of page_rounded() of what lives
+  Bytes now_ = 0;          // = sum of live bytes
+  Bytes rounded_now_ = 0;  // = sum of page_rounded() of live allocations
   Bytes peak_ = 0;
   Bytes rounded_peak_ = 0;
 };

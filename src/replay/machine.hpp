@@ -1,4 +1,4 @@
-// replay: what a trace runs on: a driver, a clock, and what only a simulator knows.
+// replay: platform of a trace: a driver, a clock, and the findings of a simulator.
 #pragma once
 
 #include <cstdint>
@@ -21,25 +21,24 @@ class Machine {
   Machine& operator=(const Machine&) = delete;
 
   virtual driver::Driver& driver() = 0;
-  // The program starts now.
   virtual void start() = 0;
-  // Lets time pass until the program would make its next call: `program_ns` after its start by its
-  // own account, having spent `driver_ns` in memory calls of the driver.
+  // Passes time until the program's next call: `program_ns` after its start by its own account,
+  // with `driver_ns` spent in memory calls of the driver.
   virtual void wait_until(std::uint64_t program_ns, std::uint64_t driver_ns) = 0;
-  virtual std::optional<std::uint64_t> hazard_count() const = 0;  // none: nobody checks
+  virtual std::optional<std::uint64_t> hazard_count() const = 0;  // nullopt: unchecked
   virtual std::vector<std::string> findings()
-      const = 0;  // the first few hazards and what went unchecked, in words
+      const = 0;  // first few hazards and unchecked records, in words
 };
 
-// What driver calls take on the simulator's clock.
+// Costs of driver calls on the simulator's clock.
 enum class Costs {
-  busy,  // as in a process that computes meanwhile
-  idle,  // as in one that does nothing else
+  busy,  // of a process that computes meanwhile
+  idle,  // of a process that does nothing else
 };
 
 struct SimMachineOptions {
   Bytes capacity = 139 * kGiB;
-  std::uint64_t lag_us = 500;  // how far the GPU runs behind the host
+  std::uint64_t lag_us = 500;  // lag of the GPU behind the host
   std::uint64_t seed = 1;
   Costs costs = Costs::busy;
 };

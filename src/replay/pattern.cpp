@@ -25,7 +25,7 @@ Spots::Spots(Bytes bytes, std::uint64_t seed) {
   const std::uint64_t pages = last > kSpotBytes ? (last - kSpotBytes) / kSpotPage : 0;
   const std::uint64_t wanted = std::min<std::uint64_t>(pages, kMaxPageSpots);
   for (std::uint64_t i = 0; i < wanted; ++i) {
-    // Page starts are numbered from 1; each spot has an equal share of them to choose from.
+    // Page starts are numbered from 1; each spot draws from an equal share of them.
     const std::uint64_t first = 1 + pages * i / wanted;
     const std::uint64_t share = 1 + pages * (i + 1) / wanted - first;
     add({(first + mix(seed + i) % share) * kSpotPage, kSpotBytes});

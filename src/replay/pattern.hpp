@@ -1,4 +1,4 @@
-// replay: where in an allocation the replay writes, and what.
+// replay: places and values that the replay writes into an allocation.
 #pragma once
 
 #include <cstddef>
@@ -21,10 +21,9 @@ struct Spot {
   friend bool operator==(const Spot&, const Spot&) = default;
 };
 
-// The spots of one allocation, ascending and disjoint: its first 64 bytes, its last 64, and starts
-// of pages between them: all of them up to 16, else 16 spread over the whole, at places that depend
-// on `seed`, so that allocations which share memory are caught sooner or later. Empty for an
-// allocation of no bytes.
+// Spots of one allocation, ascending and disjoint: its first 64 bytes, its last 64, and starts of
+// pages between: all up to 16, else 16 spread by `seed`, so that allocations which share memory are
+// caught sooner or later. Empty for an allocation of no bytes.
 class Spots {
  public:
   Spots(Bytes bytes, std::uint64_t seed);
@@ -39,14 +38,13 @@ class Spots {
   std::size_t count_ = 0;
 };
 
-// A seed for one allocation of one run.
 std::uint64_t seed_of(std::uint64_t run_seed, std::size_t allocation);
 
-// What belongs at `offset` of the allocation with this seed; never begins with kLastUseByte.
+// Bytes at `offset` of the allocation with this seed; never begin with kLastUseByte.
 void fill(std::span<std::byte> bytes, std::uint64_t seed, Bytes offset);
 bool holds(std::span<const std::byte> bytes, std::uint64_t seed, Bytes offset);
 
-// What the last use of an allocation leaves behind.
+// Left behind by the last use of an allocation.
 constexpr std::uint8_t kLastUseByte = 0xDD;
 
 }  // namespace vpmm::replay

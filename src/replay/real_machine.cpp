@@ -1,4 +1,4 @@
-// replay: a real GPU, as fast as it can or at the pace of the trace.
+// replay: a real GPU, at full speed or at the pace of the trace.
 #include <chrono>
 #include <thread>
 
@@ -13,7 +13,7 @@ class RealMachine final : public Machine {
 
   driver::Driver& driver() override { return driver_; }
   void start() override { start_ = Clock::now(); }
-  // Time in the driver is real here: it has passed already.
+  // Ignores the driver's time: on a real clock it has passed already.
   void wait_until(std::uint64_t program_ns, std::uint64_t /*driver_ns*/) override {
     if (pace_ == Pace::recorded)
       std::this_thread::sleep_until(start_ + std::chrono::nanoseconds(program_ns));

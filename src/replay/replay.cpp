@@ -25,7 +25,6 @@ struct Live {
   std::size_t stream = 0;
 };
 
-// The 99th percentile by nearest rank.
 std::uint64_t p99(std::vector<std::uint64_t> values) {
   if (values.empty()) return 0;
   const auto rank = static_cast<std::ptrdiff_t>((values.size() * 99 + 99) / 100 - 1);
@@ -101,7 +100,7 @@ class Replay {
       result_.first_failure = FirstFailure{index, trace_.events[index].bytes};
     ++result_.failed_allocations;
     if (error.message.starts_with(
-            "out of device memory"))  // a pool's report; its first line says it all
+            "out of device memory"))  // a pool's report; its first line suffices
       observe::log(observe::LogLevel::warning, "{}",
                    error.message.substr(0, error.message.find('\n')));
     return {};
@@ -112,7 +111,7 @@ class Replay {
     return end(event.allocation, event.stream);
   }
 
-  // The last use and the free, both on `stream`.
+  // Last use and free, both on `stream`.
   Result<void> end(std::size_t allocation, std::size_t stream) {
     const Live live = *std::exchange(live_[allocation], std::nullopt);
     live_memory_.deallocate(live.bytes);
@@ -166,7 +165,7 @@ class Replay {
   ReplayResult result_;
 };
 
-// A device that cannot map has no granularity; then it is what others have.
+// A device that cannot map has no granularity; others' is taken.
 Bytes granularity(driver::Driver& driver) {
   Bytes bytes = 0;
   const auto answer =
@@ -197,7 +196,7 @@ Result<ReplayResult> replay(const observe::Trace& trace, Machine& machine,
   result.trace = trace.name;
   result.allocator = recipe.name;
   result.driver = machine.driver().name();
-  // After the allocator is gone: taking it down is part of what must be free of hazards.
+  // After the allocator's end, which must be free of hazards, too.
   result.hazards = machine.hazard_count();
   for (std::string& finding : machine.findings()) result.findings.push_back(std::move(finding));
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -17,7 +17,7 @@ namespace {
 
 double microseconds(std::uint64_t ns) { return static_cast<double>(ns) / 1e3; }
 
-// In the largest unit of which it is one or more.
+// Uses the largest unit with a value of 1 or more.
 std::string size_text(Bytes bytes) {
   constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
   double value = static_cast<double>(bytes);
@@ -59,7 +59,7 @@ double fit_over_rounded(const ReplayResult& result) {
   return over_rounded(result, static_cast<double>(result.fit->capacity));
 }
 
-// What is left of the fit without kFitAllowance.
+// Ratio of the fit without kFitAllowance.
 double fit_less_allowance_over_rounded(const ReplayResult& result) {
   return over_rounded(
       result, static_cast<double>(result.fit->capacity) - static_cast<double>(kFitAllowance));
@@ -203,7 +203,7 @@ std::string sentence(const ReplayResult& pool, std::span<const ReplayResult> res
   return out + ".\n";
 }
 
-// Where requests failed, in the program or now. Empty: nowhere.
+// Sentence on failed requests, in the program or now; empty: none.
 std::string failures(const ReplayResult& result) {
   if (result.first_failure)
     return fmt::format(
@@ -255,7 +255,7 @@ std::string to_json(const ReplayResult& result) {
   auto& calls = json["driver_calls_by_kind"] = nlohmann::ordered_json::object();
   for (const driver::CallTimes& times : result.calls)
     calls[driver::to_string(times.call)] = to_json_object(times);
-  // A file name that is no valid UTF-8 is repaired, never an exception.
+  // Repairs a file name of invalid UTF-8, and throws no exception for it.
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 

@@ -8,25 +8,23 @@
 
 namespace vpmm::replay {
 
-// One JSON object on one line, no line feed. The keys are part of the command line's promise: they
-// and their order stay. Times are microseconds with three decimals at most; `hazards` is null where
-// nobody checks, and the keys of a fit are null where none was looked for or found. The kinds of
-// calls are named as in driver/calls.def.
+// One JSON object on one line, no line feed. The command line promises the keys and their order.
+// Times are microseconds with three decimals at most; `hazards` is null if unchecked, and the keys
+// of a fit if none was sought or found. Kinds of calls are named as in driver/calls.def.
 std::string to_json(const ReplayResult& result);
 
-// One row per result. The footprint of the simulator's cuda-async, a stand-in for the real one, is
-// left out.
+// One row per result. Leaves out the footprint of the simulator's cuda-async, a stand-in for the
+// real one.
 std::string table(std::span<const ReplayResult> results);
 
-// One row per result and kind of call that its allocator made: how many, and what they took.
+// One row per result and kind of call of its allocator: count and durations.
 std::string calls_table(std::span<const ReplayResult> results);
 
-// One row per result: its fit, and what that is over what lived, in pages.
+// One row per result: its fit, and the ratio to live memory in pages.
 std::string fit_table(std::span<const ReplayResult> results);
 
-// What the table says, in a sentence per trace: what the pool held for what was live, and what that
-// cost compared with the other allocators of the same trace and driver, stand-ins left out. Empty
-// when no result is a pool's.
+// A sentence per trace: memory that the pool held for live memory, and its cost against the other
+// allocators of the same trace and driver, without stand-ins. Empty without a pool's result.
 std::string summary(std::span<const ReplayResult> results);
 
 }  // namespace vpmm::replay

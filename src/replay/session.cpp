@@ -16,7 +16,7 @@ Result<std::unique_ptr<Session>> Session::open(driver::Driver& driver, std::size
 
 Session::~Session() {
   if (!retained_) return;
-  // The replay has told its errors; what a broken context does not give back ends with the process.
+  // Ignores failures at the end: resources of a broken context end with the process.
   driver_.ctx_synchronize();
   for (const driver::StreamHandle stream : streams_) driver_.stream_destroy(stream);
   driver_.ctx_set_current(previous_);
@@ -50,8 +50,7 @@ Result<void> Session::order(Order order) {
   if (result)
     result =
         checked(Call::stream_wait_event, driver_.stream_wait_event(stream(order.after), event));
-  // A stream that waits for an event keeps what it needs of it. An event that stays costs a few
-  // bytes.
+  // A waiting stream keeps its part of the event. An undestroyed event costs a few bytes.
   driver_.event_destroy(event);
   return result;
 }

@@ -10,8 +10,8 @@
 
 namespace vpmm::replay {
 
-// Non-blocking streams, the trace's default stream too: on the GPU only the order that the trace's
-// program had remains.
+// Non-blocking streams, the trace's default stream too: on the GPU only the order of the trace's
+// program remains.
 class Session {
  public:
   // `driver` must outlive the session.
@@ -27,7 +27,7 @@ class Session {
     std::size_t before = 0;
     std::size_t after = 0;
   };
-  // What is queued on stream `after` from now on waits for what is queued on `before` so far.
+  // Orders later work on stream `after` behind earlier work on `before`.
   Result<void> order(Order order);
 
  private:

@@ -1,4 +1,4 @@
-// replay: names of allocators, and which class stands behind each.
+// replay: names of allocators, and their classes.
 #include "replay/trace_allocator.hpp"
 
 #include "replay/driver_allocators.hpp"

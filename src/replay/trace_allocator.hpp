@@ -1,4 +1,4 @@
-// replay: the allocators that a trace can be run through, behind one interface.
+// replay: allocators that can run a trace, behind one interface.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,17 @@
 namespace vpmm::replay {
 
 enum class AllocatorKind {
-  vpmm,        // the pool with the settings in force
-  vpmm_page,   // the pool with VPMM_CHUNK_MAX=page
-  cuda,        // cuMemAlloc and cuMemFree
-  cuda_async,  // the driver's stream-ordered pool, which keeps all it has
+  vpmm,       // the pool with the settings in force
+  vpmm_page,  // the pool with VPMM_CHUNK_MAX=page
+  cuda,
+  cuda_async,  // the driver's stream-ordered pool, which keeps all memory
 };
 const char* to_string(AllocatorKind kind);  // as on the command line: "vpmm-page"
 std::optional<AllocatorKind> parse_allocator_kind(std::string_view name);
 
 struct Footprint {
   Bytes peak_mapped_bytes = 0;
-  std::uint64_t peak_mapped_chunks = 0;  // 0 where the allocator has no such notion
+  std::uint64_t peak_mapped_chunks = 0;  // 0 for allocators without chunks
   std::uint64_t plans = 0;               // carried out; the same
 };
 
@@ -34,18 +34,18 @@ struct Footprint {
 class TraceAllocator {
  public:
   TraceAllocator() = default;
-  virtual ~TraceAllocator() = default;  // gives everything back
+  virtual ~TraceAllocator() = default;  // gives all memory back
   TraceAllocator(const TraceAllocator&) = delete;
   TraceAllocator& operator=(const TraceAllocator&) = delete;
 
-  // Memory that work queued on `stream` after the call may use; null for no bytes.
+  // Memory for work queued on `stream` after the call; null for no bytes.
   virtual Result<DevicePtr> allocate(Bytes bytes, driver::StreamHandle stream) = 0;
   // Work queued on `stream` before the call is the last to use the memory.
   virtual Result<void> deallocate(DevicePtr ptr, driver::StreamHandle stream) = 0;
   virtual Result<Footprint> footprint() = 0;  // since creation
 };
 
-// An allocator to be made. `make` makes it on device 0 of `driver`, which must outlive it.
+// Recipe of an allocator. `make` makes it on device 0 of `driver`, which must outlive it.
 struct AllocatorRecipe {
   std::string name;
   std::function<Result<std::unique_ptr<TraceAllocator>>(driver::Driver& driver)> make;

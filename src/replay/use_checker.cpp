@@ -1,4 +1,4 @@
-// replay: the slots, batches and comparisons behind the uses.
+// replay: slots, batches and comparisons behind the uses.
 #include "replay/use_checker.hpp"
 
 #include <fmt/format.h>
@@ -31,13 +31,13 @@ Result<std::unique_ptr<UseChecker>> UseChecker::create(driver::Driver& driver,
 }
 
 UseChecker::~UseChecker() {
-  driver_.ctx_synchronize();  // finish() has told its errors; what stays ends with the process
+  driver_.ctx_synchronize();  // ignores failures: finish() has reported errors, and leftovers end
+                              // with the process
   for (const Batch& batch : batches_) driver_.event_destroy(batch.complete);
   if (host_memory_ != nullptr) driver_.mem_free_host(host_memory_);
 }
 
-// Twice as many batches as streams, so that every stream can have one open and others can be under
-// way.
+// Makes at least two batches per stream, so that each can have one open and others in flight.
 Result<void> UseChecker::make_batches() {
   const std::size_t count = std::max(kLeastBatches, 2 * streams_.size());
   VPMM_TRY(

@@ -1,5 +1,5 @@
-// replay: uses each allocation on its stream as a program would, and finds out whether its contents
-// survived.
+// replay: uses each allocation on its stream as a program would, and checks that its contents
+// survive.
 #pragma once
 
 #include <cstddef>
@@ -18,22 +18,21 @@
 
 namespace vpmm::replay {
 
-// An allocation as the checker needs it.
 struct Use {
   std::size_t allocation = 0;
   AddressRange memory;
   std::size_t stream = 0;  // index into the streams given at creation
 };
 
-// Nothing here waits for the GPU per use. Bytes travel through slots of pinned host memory. The
-// slots that one stream takes in a row form a batch; a full batch is closed by an event, and once
-// that is complete its reads are compared and its slots are used again. Only when all batches are
-// under way does the host wait for the oldest. Single-threaded; the device's context is current in
-// every call, construction and destruction included.
+// No use waits for the GPU. Bytes travel through slots of pinned host memory. Consecutive slots of
+// one stream form a batch; an event closes a full batch, and once complete its reads are compared
+// and its slots reused. The host waits for the oldest batch only if all are in flight.
+// Single-threaded; the device's context is current in every call, construction and destruction
+// included.
 class UseChecker {
  public:
-  // `driver` and the streams must outlive the checker. Give it the driver itself, not the decorator
-  // that counts: what the checker does is no part of what is measured.
+  // `driver` and the streams must outlive the checker. Pass the driver itself, not the counting
+  // decorator: the checker's calls are not measured.
   static Result<std::unique_ptr<UseChecker>> create(driver::Driver& driver,
                                                     std::vector<driver::StreamHandle> streams,
                                                     std::uint64_t seed);
@@ -43,13 +42,13 @@ class UseChecker {
 
   // Right after allocation: writes the allocation's pattern.
   Result<void> first_use(const Use& use);
-  // Right before deallocation: reads the pattern back and then overwrites it, so that memory which
-  // was handed on too early spoils its new owner's contents.
+  // Right before deallocation: reads the pattern back and then overwrites it, so that memory handed
+  // on too early spoils its new owner's contents.
   Result<void> last_use(const Use& use);
-  // Waits until everything that was read is compared.
+  // Waits until every read is compared.
   Result<void> finish();
 
-  std::uint64_t corruptions() const { return corruptions_; }  // spots whose contents had changed
+  std::uint64_t corruptions() const { return corruptions_; }              // changed spots
   const std::vector<std::string>& findings() const { return findings_; }  // the first few, in words
 
  private:
@@ -86,7 +85,7 @@ class UseChecker {
   void* host_memory_ = nullptr;
   std::vector<Batch> batches_;
   // Each batch is in exactly one of these three.
-  std::vector<Batch*> open_;   // by stream; null: the stream has none
+  std::vector<Batch*> open_;   // by stream; null: none open
   std::deque<Batch*> closed_;  // in the order of their events
   std::vector<Batch*> idle_;
   std::uint64_t corruptions_ = 0;

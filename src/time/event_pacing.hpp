@@ -1,5 +1,4 @@
-// time: when a stream's frees are worth an event of their own, because others wait for proof of
-// them.
+// time: pace of events that a stream records for its frees, as others wait for proof of them.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +8,11 @@
 
 namespace vpmm::time {
 
-// A request that missed wants events for what other streams free. So after a miss each stream
-// records kEventsPerMiss of them at most: one for at least kBytesPerEvent, and all streams together
-// one in kIntervalNs. A program in a steady state misses seldom and pays for none.
+// A request that missed wants events for frees of other streams. So after a miss each stream
+// records at most kEventsPerMiss: one per kBytesPerEvent, and all streams together one per
+// kIntervalNs. A steady state misses seldom and pays for none.
 //
-// `misses`: how many requests found no memory so far, of all streams. Used under the lock of the
+// `misses`: requests of all streams that found no memory so far. Used under the lock of the
 // stream's cache.
 class EventPacing {
  public:
@@ -21,20 +20,20 @@ class EventPacing {
   // complete.
   static constexpr Bytes kBytesPerEvent = 8 * kMiB;
   static constexpr std::uint64_t kIntervalNs = 125'000;  // likewise
-  // Halved: a program that misses now and then finds less of what others freed; doubled: it pays
+  // Halved: a program that misses now and then finds less memory freed by others; doubled: it pays
   // for more events.
   static constexpr std::uint64_t kEventsPerMiss = 64;
 
-  // For a stream that owes nobody anything.
+  // Starts without owed events.
   void begin(std::uint64_t misses) {
     events_left_ = 0;
     misses_seen_ = misses;
     bytes_freed_ = 0;
   }
-  // The stream itself missed: its own frees are of no use to it.
+  // Notes a miss of the stream itself: its own frees do not help it.
   void miss(std::uint64_t misses) { misses_seen_ = misses; }
 
-  // The same where memory counts more than time: one event for each `bytes_per_event`.
+  // Tells if an event is due for each `bytes_per_event`, where memory counts more than time.
   bool is_due(Bytes freed, Bytes bytes_per_event) {
     bytes_freed_ += freed;
     if (bytes_freed_ < bytes_per_event) return false;
@@ -42,8 +41,7 @@ class EventPacing {
     return true;
   }
 
-  // Whether the free of so many bytes is the one to record an event behind. `now_ns` is asked for
-  // the time, seldom.
+  // Tells if an event is due behind the free of `freed` bytes. Calls `now_ns` seldom.
   template <typename Clock>
   bool is_due(Bytes freed, std::uint64_t misses, std::uint64_t streams, const Clock& now_ns) {
     if (std::exchange(misses_seen_, misses) != misses) events_left_ = kEventsPerMiss;
@@ -61,8 +59,8 @@ class EventPacing {
  private:
   std::uint64_t misses_seen_ = 0;
   std::uint64_t events_left_ = 0;  // that others still want
-  std::uint64_t closed_ns_ = 0;    // when the last of them was asked for
-  Bytes bytes_freed_ = 0;          // since somebody looked at the clock
+  std::uint64_t closed_ns_ = 0;    // time of the last due event
+  Bytes bytes_freed_ = 0;          // since the last look at the clock, or due event
 };
 
 }  // namespace vpmm::time

@@ -1,4 +1,4 @@
-// time: lending events and taking them back.
+// time: lends events and takes them back.
 #include "time/event_pool.hpp"
 
 #include "base/host_memory.hpp"
@@ -38,7 +38,7 @@ void EventPool::forget_context(driver::ContextId id) {
 }
 
 void EventPool::destroy_spares() {
-  // One that the driver does not take back stays a spare, and ends with its context at the latest.
+  // An event that the driver refuses to destroy stays a spare, and ends with its context.
   for (auto& [context, events] : events_)
     events.count -= std::erase_if(events.spares, [&](driver::EventHandle spare) {
       return driver_.event_destroy(spare) == driver::CuResult::success;

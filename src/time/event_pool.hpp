@@ -1,4 +1,4 @@
-// time: events that are used again instead of being created for every use.
+// time: events for reuse, instead of a creation for every use.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace vpmm::time {
 
 class EventPool;
 
-// One event of one context, on loan from the pool; goes back when the last owner lets go.
+// One event of one context, on loan from the pool; returned by its last owner.
 class Event {
  public:
   Event(EventPool& pool, driver::ContextId context, driver::EventHandle handle)
@@ -33,21 +33,18 @@ class EventPool {
  public:
   explicit EventPool(driver::Driver& driver) : driver_(driver) {}
 
-  // An event of `context`, which is made current for the call if need be.
+  // Lends an event of `context`; makes the context current for a creation.
   Result<std::shared_ptr<Event>> take(driver::ContextHandle context, driver::ContextId id)
       VPMM_REQUIRES(pool_lock);
-  // The context has died and its events with it: they may not be touched any more, destroying
-  // included.
+  // Forgets the events of a dead context without a call: they died with it.
   void forget_context(driver::ContextId id) VPMM_REQUIRES(pool_lock);
-  // Destroys the spare events.
   void destroy_spares() VPMM_REQUIRES(pool_lock);
 
  private:
   friend class Event;
   void give_back(driver::ContextId context, driver::EventHandle handle) VPMM_REQUIRES(pool_lock);
 
-  // Of one context. There is room for all of them among the spares, so that one that ends asks for
-  // no memory.
+  // Events of one context. `spares` has capacity for `count`, so that a return allocates no memory.
   struct Events {
     Vector<driver::EventHandle> spares;
     std::size_t count = 0;  // spares, and those on loan

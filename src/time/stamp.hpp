@@ -1,4 +1,4 @@
-// time: a stamp says which work must have finished before a range of memory may be touched.
+// time: stamp: work that must have finished before a range of memory may be touched.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 
 namespace vpmm::time {
 
-// One stream's order of frees. Ids are never reused by a pool.
+// Order of frees of one stream. Ids are never reused by a pool.
 enum class TimelineId : std::uint64_t {};
 
 // "Everything up to number `sequence` of this timeline."
@@ -23,7 +23,7 @@ class Stamp {
  public:
   Stamp() = default;
   explicit Stamp(StampPart part) : parts_{part, {}}, count_(1) {}
-  // Parts on one timeline become one, the later.
+  // Merges parts on one timeline to the later.
   Stamp(StampPart a, StampPart b) : parts_{a, b}, count_(2) {
     if (a.timeline != b.timeline) return;
     parts_[0].sequence = a.sequence > b.sequence ? a.sequence : b.sequence;
@@ -39,7 +39,7 @@ class Stamp {
   std::span<const StampPart> parts() const { return {parts_.data(), count_}; }
   friend bool operator==(const Stamp&, const Stamp&) = default;
 
-  // The same stamp without the parts on `timeline` up to `sequence`.
+  // The stamp without parts on `timeline` up to `sequence`.
   Stamp without(TimelineId timeline, std::uint64_t sequence) const {
     Stamp rest;
     for (const StampPart& part : parts())

@@ -1,4 +1,4 @@
-// time: numbering frees, closing them with events, finding out what is complete.
+// time: numbers frees, closes them with events, finds completed ones.
 #include "time/timelines.hpp"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using driver::CuResult;
 
 namespace {
 constexpr Bytes kAnyStreamBytes =
-    2 * kMiB;  // about 0.2 us of event against memory that nobody could use
+    2 * kMiB;  // about 0.2 us of event against memory that no stream can use
 }
 
 Timelines::Timelines(driver::Driver& driver, const ClosingRule& rule)
@@ -125,7 +125,7 @@ bool Timelines::is_due(const Timeline& timeline) const {
       !has_unsealed(timeline))
     return false;
   if (timeline.wanted) return true;
-  // Nobody may use any-stream memory again before it is proven complete, its last user included.
+  // Any-stream memory serves no stream before it is proven complete, not even its last user.
   if (is_any_stream)
     return timeline.frees_since_event >= rule_.frees ||
            timeline.bytes_since_event >= kAnyStreamBytes;
@@ -150,7 +150,7 @@ Result<void> Timelines::close(Timeline& timeline, driver::StreamHandle stream) {
   return {};
 }
 
-// Whether an event of this one context is enough for it.
+// Tells if an event of this context alone suffices.
 bool Timelines::is_of(const Timeline& timeline, driver::ContextId context) const {
   return timeline.context_id == context && (timeline.stream || others_.empty());
 }
@@ -160,8 +160,8 @@ void Timelines::add_unproven(Timeline& timeline, Vector<StampPart>& parts) {
   if (timeline.provable < timeline.last) parts.push_back({timeline.id, timeline.last});
 }
 
-// The legacy stream waits for blocking streams only, so it proves nothing about anybody but the
-// any-stream timeline.
+// The legacy stream waits for blocking streams only, so its events prove only the any-stream
+// timeline.
 Vector<StampPart> Timelines::unproven(driver::ContextId context, Everything how) {
   Vector<StampPart> parts;
   for (const auto& [key, timeline] : by_id_)
@@ -173,7 +173,7 @@ Vector<StampPart> Timelines::unproven(driver::ContextId context, Everything how)
 // Note [Everybody is in every known context]
 Vector<StampPart> Timelines::unproven_of_everybody(Everything how) {
   Vector<StampPart> parts;
-  if (others_.empty()) return parts;  // the primary context is everybody
+  if (others_.empty()) return parts;  // the primary context suffices
   if (any_ != nullptr) add_unproven(*any_, parts);
   if (every_ != nullptr && how == Everything::context_event) add_unproven(*every_, parts);
   return parts;
@@ -185,7 +185,7 @@ Result<std::shared_ptr<Event>> Timelines::record(const KnownContext& context, Ev
     VPMM_TRY(driver::checked(Call::ctx_record_event,
                              driver_.ctx_record_event(context.handle, event->handle())));
   } else {
-    std::optional<driver::ContextScope> scope;  // whose legacy stream is meant
+    std::optional<driver::ContextScope> scope;  // selects the context's legacy stream
     if (context.id != primary_id_) scope.emplace(driver_, context.handle);
     if (scope) VPMM_TRY(driver::checked(Call::ctx_set_current, scope->result()));
     VPMM_TRY(driver::checked(Call::event_record,
@@ -249,8 +249,8 @@ Result<void> Timelines::poll_timeline(Timeline& timeline, Vector<StampPart>& don
   return {};
 }
 
-// Events of one kind finish in the order of their records in each context; those on the legacy
-// stream may overtake the others.
+// Events of one kind finish in record order in each context; those on the legacy stream may
+// overtake others.
 Result<void> Timelines::poll_context_closings(Vector<StampPart>& done) {
   Vector<std::pair<driver::ContextId, Everything>> unfinished;
   for (auto closing = context_closings_.begin(); closing != context_closings_.end();) {
@@ -339,8 +339,8 @@ Vector<StampPart> Timelines::forget_context(driver::ContextId context) {
   return done;
 }
 
-// The primary context has died. Where other contexts may use the memory of everybody, what waits
-// for them goes on waiting; else it is over, and begun anew in the context's successor.
+// Handles the death of the primary context. Where other contexts may use the memory of everybody,
+// its pending numbers stay pending; else the timeline is over, and begun anew in the successor.
 void Timelines::pass_on_everybody(driver::ContextId dead) {
   for (Timeline** everybody : {&any_, &every_}) {
     Timeline* const timeline = *everybody;

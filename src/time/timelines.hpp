@@ -1,5 +1,4 @@
-// time: the timelines of a pool: who frees on which stream, which events close their frees, and
-// what is complete.
+// time: timelines of a pool: frees by stream, events that close them, and completion.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +19,7 @@
 
 namespace vpmm::time {
 
-// When a timeline closes its frees with an event of its own, if more than one timeline is known.
+// Closes a timeline's frees with an own event, if more than one timeline is known.
 struct ClosingRule {
   std::uint64_t frees = 16;  // after this many frees
   Bytes bytes = 32 * kMiB;   // or this many bytes freed
@@ -28,33 +27,32 @@ struct ClosingRule {
 };
 
 // Note [Sequence numbers of a cache]
-// Frees that a stream keeps for its own next requests happen without the pool's lock. They carry a
-// number that was laid out beforehand, one past the last given, and share it. Whoever is about to
-// record an event, or to wait for everything, first counts that number as given and lays out the
-// next: a free that still reads the old one was called before the event is recorded, so the event
-// covers it; a free that reads the new one waits for the next event.
+// Frees that a stream keeps for its own next requests happen without the pool's lock. They share a
+// number laid out beforehand, the last given + 1. Code about to record an event, or to wait for
+// everything, first counts that number as given and lays out the next: a free with the old number
+// was called before the event is recorded, so the event covers it; a free with the new one waits
+// for the next event.
 //
-// Invariant: what a free carries counts as given, or is the number laid out and marked as used. So
-// a free reads the number before it marks it: the mark of a free that read an old number may come
-// late, and then costs an event that nobody needed.
+// Invariant: a free's number counts as given, or is laid out and marked as used. So a free reads
+// the number before it marks it: a late mark, after an old number, only costs a needless event.
 class NextNumber {
  public:
-  // For a free that happens now, under the lock of the cache that gets the memory.
+  // Returns the number for a free now. Under the lock of the cache that gets the memory.
   std::uint64_t of_a_free() {
     const std::uint64_t carried = number_.load(std::memory_order_acquire);
     VPMM_RACE_WINDOW("the number of a free is read");
     is_used_.store(true, std::memory_order_release);  // not before the number is read
     return carried;
   }
-  // Under the pool's lock, like all below. Counts the number as given, if it was, and lays out the
-  // next; returns the last that counts as given, `last` until now.
+  // Counts the number as given, if used, and lays out the next. Returns the last given number,
+  // previously `last`. This and all below: under the pool's lock.
   std::uint64_t seal(std::uint64_t last) VPMM_REQUIRES(pool_lock) {
     if (is_used_.exchange(false)) last = std::max(last, number_.load(std::memory_order_relaxed));
     number_.store(last + 1);
     return last;
   }
   bool is_used() const { return is_used_.load(std::memory_order_relaxed); }
-  // Of another timeline, whose last number is this.
+  // Starts after `last`, the last number of another timeline.
   void begin(std::uint64_t last) VPMM_REQUIRES(pool_lock) {
     is_used_.store(false);
     number_.store(last + 1);
@@ -65,16 +63,16 @@ class NextNumber {
   std::atomic<bool> is_used_{false};  // since it was laid out
 };
 
-// Numbers 1..last were given to frees. complete <= provable <= last and waitable <= provable:
-//   waitable  an event recorded on this stream itself covers them: another stream may wait for it
-//   provable  some event, perhaps a context-wide one, covers them: the host can find out
+// Numbers 1..last were given to frees. complete <= provable <= last; waitable <= provable:
+//   waitable  covered by an event on this stream: another stream may wait for it
+//   provable  covered by some event, perhaps context-wide: the host can find out
 //   complete  seen done by the host
 struct Timeline : FromHostMemory {
   TimelineId id{};
   driver::ContextHandle context{};
   driver::ContextId context_id{};
   std::optional<driver::StreamId>
-      stream;  // none: any-stream or every-stream, closed by events of the whole context
+      stream;  // nullopt: any-stream or every-stream, closed by events of the whole context
   driver::StreamHandle handle{};  // of that stream, as it first called
   std::uint64_t last = 0;
   std::uint64_t waitable = 0;
@@ -83,12 +81,12 @@ struct Timeline : FromHostMemory {
   std::uint64_t frees_since_event = 0;
   Bytes bytes_since_event = 0;
   std::uint64_t references =
-      0;  // live allocations that name this timeline; it is not retired before they end
-  std::uint64_t callers = 0;          // calls in progress on it, and bindings, likewise
-  NextNumber* next_number = nullptr;  // null: the stream keeps nothing
+      0;  // live allocations that name this timeline; keep it from being forgotten
+  std::uint64_t callers = 0;          // calls in progress on it, and bindings; likewise
+  NextNumber* next_number = nullptr;  // null: the stream has no cache
   bool is_over = false;               // its context died
-  bool is_noted = false;              // where calls look for their stream
-  bool wanted = false;                // somebody needs proof: close at the next call of this stream
+  bool is_noted = false;              // listed where calls look for their stream
+  bool wanted = false;                // proof is needed: close at the next call of this stream
   std::uint64_t wanted_since = 0;     // miss counter when it became wanted
   struct Closing {
     std::uint64_t sequence;
@@ -97,7 +95,7 @@ struct Timeline : FromHostMemory {
   Deque<Closing> closings;  // own events, oldest first
 };
 
-// A CUDA context by its handle, which a later one may have as well, and its id, which none has.
+// CUDA context by its handle, which a later one may reuse, and its unique id.
 struct KnownContext {
   driver::ContextHandle handle{};
   driver::ContextId id{};
@@ -105,22 +103,21 @@ struct KnownContext {
 };
 
 // Note [Everybody is in every known context]
-// Memory whose users nobody named may be in use in the primary context and in others: those whose
-// streams have called, and those of devices that were given access. An event covers the streams of
-// one context only. So what nobody named is proven by a set of events, one in each of these
-// contexts, and complete when all of them are done. A context that dies takes its event out of the
-// sets, for its work is over, too.
+// Memory without named users may be in use in the primary context and in others: those of streams
+// that have called, and of devices that were given access. An event covers the streams of one
+// context only. So a set of events, one in each of these contexts, proves such memory, once all are
+// done. A dead context takes its event out of the sets, as its work is over, too.
 
 // No method waits for the GPU.
 class Timelines {
  public:
   Timelines(driver::Driver& driver, const ClosingRule& rule);
 
-  // The context that handles 0, 1 and 2 belong to.
+  // Sets the context of handles 0, 1 and 2.
   void set_primary(driver::ContextHandle context, driver::ContextId id) VPMM_REQUIRES(pool_lock);
   driver::ContextId primary_id() const VPMM_REQUIRES(pool_lock) { return primary_id_; }
 
-  // Work in this context may use the memory of everybody from now on.
+  // Declares that work in this context may use the memory of everybody from now on.
   void know(const KnownContext& context) VPMM_REQUIRES(pool_lock);
   const Vector<KnownContext>& other_contexts() const VPMM_REQUIRES(pool_lock) {
     return others_;
@@ -130,7 +127,7 @@ class Timelines {
       VPMM_REQUIRES(pool_lock);  // found or begun; needs the primary context current
   Timeline& any_stream() VPMM_REQUIRES(pool_lock);
   // Like any_stream(), but never closed by an event on the legacy stream, which does not wait for
-  // everybody.
+  // every stream.
   Timeline& every_stream() VPMM_REQUIRES(pool_lock);
   bool is_every_stream_unproven() const VPMM_REQUIRES(pool_lock) {
     return every_ != nullptr && every_->provable < every_->last;
@@ -145,60 +142,54 @@ class Timelines {
   bool awaits_context_event() const VPMM_REQUIRES(pool_lock) { return !context_closings_.empty(); }
   std::uint64_t events_recorded() const VPMM_REQUIRES(pool_lock) { return recorded_; }
 
-  // The number of a free that happens now.
   StampPart next(Timeline& timeline, Bytes bytes) VPMM_REQUIRES(pool_lock);
-  // Frees that carried a cache's number leave it: the number counts as given.
+  // Counts the number of frees that leave a cache as given.
   void claim(Timeline& timeline, std::uint64_t number, Bytes bytes) VPMM_REQUIRES(pool_lock);
-  // `stamp` without the parts that are complete.
   Stamp reduce(const Stamp& stamp) const VPMM_REQUIRES(pool_lock);
 
   bool is_due(const Timeline& timeline) const VPMM_REQUIRES(pool_lock);
-  // Closes all numbers so far by an event on `stream`, which must be the timeline's and not
-  // capturing.
+  // Closes all numbers so far by an event on `stream`, the timeline's own. Requires: not capturing.
   Result<void> close(Timeline& timeline, driver::StreamHandle stream) VPMM_REQUIRES(pool_lock);
-  // Closes every timeline by one context-wide event in each known context (or any-stream alone,
-  // `legacy_stream`, by one on the legacy stream of each). No stream of these contexts may be
-  // capturing. False: there was nothing to close.
+  // Closes every timeline by one context-wide event in each known context (`legacy_stream`:
+  // any-stream alone, by one on each legacy stream). Requires: no stream of these contexts is
+  // capturing. Returns false if all were closed.
   enum class Everything { context_event, legacy_stream };
   Result<bool> close_all(Everything how) VPMM_REQUIRES(pool_lock);
   bool can_close_all() const { return driver_.has(driver::Call::ctx_record_event); }
 
-  // Asks finished events, oldest first, at most `limit` timelines. Adds to `done` what became
-  // complete since the last call, also when a query fails.
+  // Queries events, oldest first, of at most `limit` timelines. Adds completions since the last
+  // call to `done`, also when a query fails.
   Result<void> poll(std::size_t limit, Vector<StampPart>& done) VPMM_REQUIRES(pool_lock);
-  // For a synchronisation of all known contexts: the numbers before it, which are complete after
-  // it.
+  // Numbers that a synchronisation of all known contexts, begun afterwards, completes.
   Vector<StampPart> numbers_so_far() VPMM_REQUIRES(pool_lock);
-  // The same for one of them.
+  // Same for one context.
   Vector<StampPart> numbers_so_far(driver::ContextId context) VPMM_REQUIRES(pool_lock);
   Vector<StampPart> mark_complete(const Vector<StampPart>& parts) VPMM_REQUIRES(pool_lock);
-  // The context is gone with its streams and events: forgets them untouched; all of it is complete.
-  // After that of the primary context, its successor is the primary one.
+  // Forgets a dead context's streams and events untouched; all its numbers are complete. Requires
+  // for the primary context: its successor is set.
   Vector<StampPart> forget_context(driver::ContextId context) VPMM_REQUIRES(pool_lock);
 
   bool is_waitable(const StampPart& part) const VPMM_REQUIRES(pool_lock);
   // Queues a wait of `stream` for `part`. Requires: is_waitable(part).
   Result<void> queue_wait(driver::StreamHandle stream, const StampPart& part)
       VPMM_REQUIRES(pool_lock);
-  // The event that will prove `part`, or the next of those that will together, kept alive for the
-  // caller to synchronise on without the lock; null: nothing will.
+  // Event that will prove `part`, or the next of a set that will; shared, for a synchronisation
+  // without the lock. Null if none will.
   std::shared_ptr<Event> proof_of(const StampPart& part) const VPMM_REQUIRES(pool_lock);
 
-  // Each of them in turn, one a call. Null: there is none.
+  // Returns each timeline in turn, one a call. Null if there is none.
   Timeline* next_in_turn() VPMM_REQUIRES(pool_lock);
-  // Nothing is pending on it, and neither an allocation nor a call needs it.
+  // Tells if no number is pending on it, and no allocation or call needs it.
   bool may_be_forgotten(const Timeline& timeline) const VPMM_REQUIRES(pool_lock);
-  // Its stream begins another one when it calls again; ids are not reused. Requires:
-  // may_be_forgotten().
+  // Forgets a timeline; its stream begins a new one at its next call. Requires: may_be_forgotten().
   void forget(const Timeline& timeline) VPMM_REQUIRES(pool_lock);
-  // Destroys all events (while the driver may still be called); what they would have proven needs
-  // new ones.
+  // Destroys all events (while the driver may still be called); unproven numbers need new ones.
   void destroy_events() VPMM_REQUIRES(pool_lock);
   std::string describe(const StampPart& part) const
       VPMM_REQUIRES(pool_lock);  // "stream 9 up to 17"
-  // None: any stream, or one of the past.
+  // nullopt: any stream, or a past one.
   std::optional<driver::StreamId> stream_of(TimelineId timeline) const VPMM_REQUIRES(pool_lock);
-  // What a stream was called that has a timeline.
+  // First handle of a stream with a timeline.
   std::optional<driver::StreamHandle> handle_of(driver::StreamId stream) const
       VPMM_REQUIRES(pool_lock);
   std::string describe_stream(TimelineId timeline) const VPMM_REQUIRES(pool_lock);  // "stream 9"
@@ -207,7 +198,7 @@ class Timelines {
  private:
   struct ContextClosing {
     Everything how;
-    Vector<std::shared_ptr<Event>> events;  // those not seen done yet
+    Vector<std::shared_ptr<Event>> events;  // not seen done yet
     Vector<StampPart> covers;
   };
   Timeline& begin(driver::ContextHandle context, driver::ContextId id,
@@ -245,7 +236,7 @@ class Timelines {
   Timeline* every_ VPMM_GUARDED_BY(pool_lock) = nullptr;
   Deque<ContextClosing> context_closings_ VPMM_GUARDED_BY(pool_lock);  // oldest first
   Deque<TimelineId> poll_order_
-      VPMM_GUARDED_BY(pool_lock);  // timelines with own closings, next to be asked first
+      VPMM_GUARDED_BY(pool_lock);  // timelines with own closings, next to query first
   Deque<TimelineId> turns_
       VPMM_GUARDED_BY(pool_lock);  // all timelines, and forgotten ones; the next first
   std::uint64_t outstanding_ VPMM_GUARDED_BY(pool_lock) = 0;

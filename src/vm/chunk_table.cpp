@@ -29,7 +29,7 @@ void ChunkTable::cover(AddressRange reservation) {
 // Reservations are large, so there are few, and nearly always one.
 Mapping* ChunkTable::page_of(DevicePtr p) const {
   for (const Table& table : tables_) {
-    const Bytes offset = to_integer(p) - to_integer(table.range.begin);  // huge when p lies below
+    const Bytes offset = to_integer(p) - to_integer(table.range.begin);  // huge if p lies below
     if (offset < table.range.size) return &table.pages[unit_.pages(offset)];
   }
   return nullptr;

@@ -1,4 +1,4 @@
-// vm: which chunks exist, where each is mapped, and how much of each is used.
+// vm: chunks, their mappings, and the used part of each.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +15,21 @@
 
 namespace vpmm::vm {
 
-// One cuMemCreate handle. It exists until its handle is released and its last mapping gone.
+// One cuMemCreate handle. Lives until its handle is released and its last mapping is gone.
 struct Chunk : FromHostMemory {
   driver::ChunkHandle handle{};
   Bytes size = 0;
-  std::uint32_t mappings = 0;  // one where it is used, and one for each zombie of it
+  std::uint32_t mappings = 0;  // one in use, and one per zombie
   bool handle_held = true;     // false: released, alive only through its mappings
-  DevicePtr place{};           // its mapping that counts, others are zombies; null: none of them
-  DevicePtr left{};            // the mapping that counted before; null: it is new
-  Bytes partly_used = 0;       // by allocations that do not have all of it
+  DevicePtr place{};           // mapping in use, others are zombies; null: none
+  DevicePtr left{};            // previous place; null: new
+  Bytes partly_used = 0;       // bytes of allocations that use only a part of it
 };
 
 // A chunk at an address. Mappings are whole chunks and never overlap.
 struct Mapping {
   DevicePtr at{};
-  Chunk* chunk = nullptr;  // null: nothing is mapped there
+  Chunk* chunk = nullptr;  // null: not mapped
   AddressRange range() const { return {at, chunk->size}; }
   DevicePtr end() const { return at + chunk->size; }
 };
@@ -37,31 +37,29 @@ struct Mapping {
 // Pure bookkeeping.
 //
 // Note [Trapped memory]
-// An allocation may begin and end anywhere in a chunk, so a chunk may be used in part. What is idle
-// of such a chunk serves requests that fit there, but it cannot move: it is trapped. Only the
-// chunks at the two ends of an allocation can be used in part, so these two are all that an
-// allocation or a free looks at.
+// An allocation may begin and end anywhere in a chunk, so a chunk may be used in part. Its idle
+// part serves requests that fit there, but cannot move: it is trapped. Only the chunks at the two
+// ends of an allocation can be used in part, so an allocation or a free looks at these alone.
 //
-// Invariants: chunk_bytes() is the sum of the sizes of all chunks; mapping_count() is the sum of
-// their mappings; trapped_bytes() is the sum over the chunks that are used in part of what is not
-// used of them.
+// Invariants: chunk_bytes() = sum of chunk sizes; mapping_count() = sum of their mappings;
+// trapped_bytes() = sum of size - partly_used over chunks with partly_used > 0.
 class ChunkTable {
  public:
   explicit ChunkTable(Bytes page_size) : unit_(page_size) {}
 
-  // Whole pages of address space in which chunks may be mapped from now on. Throws std::bad_alloc.
+  // Adds address space, in whole pages, for later mappings. Throws std::bad_alloc.
   void cover(AddressRange reservation) VPMM_REQUIRES(pool_lock);
-  // Makes room for so many more, so that adding them moves nothing.
+  // Makes room for `count` more chunks, so that adding them does not rehash.
   void provide(std::size_t count) VPMM_REQUIRES(pool_lock);
   Chunk* add(driver::ChunkHandle handle, Bytes size) VPMM_REQUIRES(pool_lock);
   void map(Chunk* chunk, DevicePtr at) VPMM_REQUIRES(pool_lock);
   // Forgets the mappings inside `range`, which must hold whole mappings only; a chunk without
-  // handle goes with its last.
+  // handle goes with its last one.
   void unmap(AddressRange range) VPMM_REQUIRES(pool_lock);
-  // The handle was given back to the driver; the chunk goes when no mapping is left.
+  // Notes the release of the handle; the chunk goes with its last mapping.
   void handle_released(Chunk* chunk) VPMM_REQUIRES(pool_lock);
 
-  // `range`, all of it mapped, becomes one allocation, or is one no longer. Note [Trapped memory]
+  // Count `range`, fully mapped, as one allocation, or as one no longer. Note [Trapped memory]
   void begin_use(AddressRange range) VPMM_REQUIRES(pool_lock) {
     change_use(range, &ChunkTable::more);
   }
@@ -70,18 +68,16 @@ class ChunkTable {
   }
   Bytes trapped_bytes() const VPMM_REQUIRES(pool_lock) { return trapped_bytes_; }
 
-  // The mapping around `p`.
+  // Mapping around `p`; empty if none.
   Mapping around(DevicePtr p) const VPMM_REQUIRES(pool_lock);
-  // Where the first whole mapping at or behind `p` begins, and where the last one at or before `p`
-  // ends. Requires: the byte at `p`, or before it, is mapped.
+  // Begin of the first whole mapping at or behind `p`; end of the last one at or before `p`.
+  // Requires: the byte at `p`, or before it, is mapped.
   DevicePtr first_border(DevicePtr p) const VPMM_REQUIRES(pool_lock);
   DevicePtr last_border(DevicePtr p) const VPMM_REQUIRES(pool_lock);
-  // The whole mappings that lie inside `range`, by address.
   Vector<Mapping> inside(AddressRange range) const VPMM_REQUIRES(pool_lock);
-  // Visits them in order until `visit` returns false.
+  // Visits the mappings inside `range`, by address, until `visit` returns false.
   void for_each_inside(AddressRange range, FunctionRef<bool(const Mapping&)> visit) const
       VPMM_REQUIRES(pool_lock);
-  // Visits every mapping that overlaps `range`, by address.
   void for_each_around(AddressRange range, FunctionRef<void(const Mapping&)> visit) const
       VPMM_REQUIRES(pool_lock);
 
@@ -92,7 +88,7 @@ class ChunkTable {
   std::string validate() const VPMM_REQUIRES(pool_lock);
 
  private:
-  // An entry a page, zero by calloc: those never written cost address space only, no memory.
+  // One entry a page, zero by calloc: entries never written cost address space only.
   struct Free {
     void operator()(Mapping* pages) const { std::free(pages); }
   };

@@ -20,8 +20,8 @@ Mapper::Mapper(driver::Driver& driver, const driver::ChunkProperties& properties
     : driver_(driver), properties_(properties), access_{{properties.device}} {}
 
 // Note [NOT_READY is retried]
-// cuMemMap and cuMemSetAccess were seen to answer NOT_READY on a busy GPU; it is not sticky and
-// goes away.
+// cuMemMap and cuMemSetAccess may answer NOT_READY on a busy GPU; the error is not sticky and goes
+// away.
 template <typename F>
 CuResult Mapper::retried(F call) {
   CuResult result = call();
@@ -46,8 +46,8 @@ Result<void> Mapper::free_reservation(AddressRange reservation) {
 }
 
 // Note [Optional chunk properties are given up one by one]
-// A device may say that chunks can be shared or reached by RDMA, and then not permit it
-// (containers, missing modules). Memory without the extra is better than none.
+// A device may claim sharing or RDMA of chunks, and then not permit it (containers, missing
+// modules). Memory without the extra is better than none.
 Result<driver::ChunkHandle> Mapper::create(Bytes size) {
   const MutexLock lock(mapping_);
   for (;;) {

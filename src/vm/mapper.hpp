@@ -1,4 +1,4 @@
-// vm: the driver calls that create, map, unmap and release; each undoes its own partial work.
+// vm: driver calls that create, map, unmap and release; each undoes its own partial work.
 #pragma once
 
 #include <atomic>
@@ -12,22 +12,20 @@
 
 namespace vpmm::vm {
 
-// A chunk and where it goes.
 struct Placement {
   driver::ChunkHandle handle{};
   AddressRange range;
 };
 
-// What a failed map_run or catch_up left behind because even the undo failed: still mapped, to be
-// unmapped later.
+// Result of map_run or catch_up; after a failed undo, with the leftovers to unmap later.
 struct MapOutcome {
-  std::optional<Error> error;        // none: everything is mapped and accessible
+  std::optional<Error> error;        // nullopt: everything is mapped and accessible
   Vector<Placement> still_mapped;    // on error only
-  std::uint64_t access_version = 0;  // on success: of the list of devices that got access
+  std::uint64_t access_version = 0;  // on success: of the list of devices with access
 };
 
-// Locks: none of the pool's is held during these calls; a leaf mutex of its own lets one thread map
-// at a time, because concurrent mapping calls slow each other down inside the driver.
+// Called without the pool's locks; a leaf mutex lets one thread map at a time, as concurrent
+// mapping calls slow each other down in the driver.
 class Mapper {
  public:
   Mapper(driver::Driver& driver, const driver::ChunkProperties& properties);
@@ -36,25 +34,23 @@ class Mapper {
   Result<void> free_reservation(AddressRange reservation);
   Result<driver::ChunkHandle> create(Bytes size);
   Result<void> release(driver::ChunkHandle chunk);
-  // Whether chunks are created with a file descriptor: the device says that it can, and it was
-  // never refused.
+  // Tells if chunks are created with a file descriptor: the device claims support and never
+  // refused.
   bool can_export();
-  // Maps all placements, which tile `whole`, and makes it readable and writable. On failure nothing
-  // stays mapped but what the outcome names.
+  // Maps all placements, which tile `whole`, with read and write access. After a failure only
+  // `still_mapped` stays mapped.
   MapOutcome map_run(AddressRange whole, const Vector<Placement>& placements);
-  // Gives what map_run mapped to the devices that were added to the list since, or fails as map_run
-  // does.
+  // Gives devices added since map_run access to its mappings, or fails as map_run does.
   MapOutcome catch_up(AddressRange whole, const Vector<Placement>& placements);
-  // Requires: `range` is one or more adjacent whole mappings whose users are proven to be done.
+  // Requires: `range` is adjacent whole mappings with all use proven done.
   Result<void> unmap(AddressRange range);
 
-  // The devices that may use what is mapped from here on: the chunks' own first, then peers. The
-  // version counts the additions, so memory that was mapped under the current one is accessible to
-  // every device of the list.
+  // Devices with access to later mappings: the chunks' own first, then peers. The version counts
+  // additions: memory mapped under the current version is accessible to the whole list.
   void add_device(driver::DeviceOrdinal device);
   void remove_device(driver::DeviceOrdinal device);
   std::uint64_t access_version() const { return access_version_.load(); }
-  // Requires: `range` is one or more adjacent whole mappings, which nobody unmaps meanwhile.
+  // Requires: `range` is adjacent whole mappings, not unmapped meanwhile.
   Result<void> set_access(AddressRange range, driver::DeviceOrdinal device);
 
  private:

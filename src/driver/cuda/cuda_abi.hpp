@@ -1,9 +1,7 @@
-// driver/cuda: the structs and numbers of libcuda's binary interface, so that no CUDA header is
-// needed.
+// driver/cuda: structs and numbers of libcuda's binary interface, to build without a CUDA header.
 //
-// tests/driver_cuda/cuda_abi_test.cpp compares every one of them with cuda.h where that is
-// installed. Handles, enumerations and results need no twin here: those of driver/types.hpp have
-// CUDA's size and values.
+// tests/driver_cuda/cuda_abi_test.cpp compares each with cuda.h where that is installed. Handles,
+// enumerations and results are those of driver/types.hpp, which have CUDA's size and values.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +19,7 @@ struct MemLocation {  // CUmemLocation
   int id = 0;
 };
 
-struct MemAllocationFlags {  // the allocFlags of CUmemAllocationProp
+struct MemAllocationFlags {  // allocFlags of CUmemAllocationProp
   unsigned char compression_type = 0;
   unsigned char gpu_direct_rdma_capable = 0;
   unsigned short usage = 0;

@@ -1,4 +1,4 @@
-// driver/cuda: each call of the door as the one libcuda call that it stands for.
+// driver/cuda: each call of the door as one libcuda call.
 #include "driver/cuda/cuda_driver.hpp"
 
 #include <array>
@@ -9,7 +9,7 @@
 namespace vpmm::driver::cuda {
 namespace {
 
-// The door promises that outputs are written on success only; libcuda promises nothing.
+// Writes the output on success only, as the door promises; libcuda promises less.
 template <typename T, typename Call>
 CuResult fetch(T& out, Call call) {
   T value{};

@@ -1,5 +1,4 @@
-// driver/cuda: the real CUDA driver behind the door; libcuda is opened when asked for, never at
-// load.
+// driver/cuda: the real CUDA driver behind the door; opens libcuda on demand, never at load.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +14,17 @@ namespace vpmm::driver::cuda {
 // no_driver: the library or a GPU is missing. unsupported: the driver is too old. driver_failed:
 // cuInit failed otherwise.
 Result<std::unique_ptr<Driver>> open_cuda_driver();
-// The same over a library that is open already; the way in for tests.
+// Same over a library that is open already; for tests.
 Result<std::unique_ptr<Driver>> open_cuda_driver(const ExportLookup& exports);
 
-// Thread-safe: immutable after construction. Its destructor calls nothing and closes nothing, so
-// that it may run, or not run, at any point of process exit.
+// Thread-safe: immutable after construction. The destructor makes no call, so it may run, or not
+// run, at any point of process exit.
 class CudaDriver final : public Driver {
  public:
   CudaDriver(const SymbolFinder& finder, const CudaSymbols& symbols)
       : finder_(finder), cuda_(symbols) {}
 
-  // Any entry point of libcuda, for what the door does not cover. Null if this driver has none
-  // such.
+  // Any entry point of libcuda, beyond the door. Null if this driver lacks it.
   void* symbol(const char* name, int version) const;
 
   const char* name() const override { return "cuda"; }

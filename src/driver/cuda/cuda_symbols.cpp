@@ -1,4 +1,4 @@
-// driver/cuda: how libcuda's entry points are found, and which of them may be missing.
+// driver/cuda: finds libcuda's entry points, some of them optional.
 #include "driver/cuda/cuda_symbols.hpp"
 
 #include <fmt/format.h>

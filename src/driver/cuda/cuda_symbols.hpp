@@ -9,16 +9,16 @@
 
 namespace vpmm::driver::cuda {
 
-// Finds what libcuda exports by name; dlsym, except in tests.
+// Finds an export of libcuda by name; dlsym, except in tests.
 using ExportLookup = std::function<void*(const char* name)>;
 
-// Finds entry points by name and interface version through cuGetProcAddress. Always the legacy
-// default stream's variants: handle 0 must mean the same here as in the caller's own CUDA calls.
+// Finds entry points by name and interface version through cuGetProcAddress. Always the variants of
+// the legacy default stream: handle 0 must mean the same as in the caller's own CUDA calls.
 class SymbolFinder {
  public:
   static Result<SymbolFinder> create(const ExportLookup& exports);
 
-  // Null, with the driver's answer in `result`, if this driver has no such entry point.
+  // Null if this driver lacks the entry point, with the driver's answer in `result`.
   void* find(const char* symbol, int version, CuResult& result) const;
 
  private:

@@ -1,4 +1,4 @@
-// driver/cuda: opening libcuda, and what to tell a user who has none.
+// driver/cuda: opens libcuda, and words the errors of a missing one.
 #include <dlfcn.h>
 #include <fmt/format.h>
 

@@ -11,7 +11,7 @@ constexpr Bytes kBlockUnit = 512;
 constexpr Bytes kPage = 2 * kMiB;
 constexpr Bytes kAddressSpace = 512 * kGiB;
 constexpr Bytes kLargeBlock = 1024 * kKiB;
-// Free blocks of other streams that are looked at before the pool grows instead.
+// Free blocks of other streams tried before the pool grows.
 constexpr int kFitsTried = 256;
 
 }  // namespace
@@ -62,8 +62,8 @@ AsyncPool::Blocks::iterator AsyncPool::find_fit(Bytes size, Slot slot) {
   return blocks_.end();
 }
 
-// Blocks below half a page, which often live long, have a half of the space of their own: among
-// large ones each would keep a page.
+// Gives blocks below half a page, often long-lived, a half of the space of their own: among large
+// ones each would keep a page.
 AddressRange AsyncPool::home_of(Bytes size) const {
   const Bytes half = space_.size / 2;
   return {size < kLargeBlock ? space_.begin : space_.begin + half, half};
@@ -85,7 +85,7 @@ CuResult AsyncPool::grow(Bytes size, Slot slot, Blocks::iterator& block) {
   if (growth.tail == blocks_.end()) {
     block = blocks_.emplace(growth.pages.begin, Block{growth.pages.size, true, {}, {}}).first;
   } else {
-    // Nobody has used the new pages: they are as free as the tail they follow.
+    // The new pages are unused, so as free as the tail before them.
     block = growth.tail;
     by_size_.erase({block->second.size, block->first});
     block->second.size += growth.pages.size;
@@ -94,7 +94,7 @@ CuResult AsyncPool::grow(Bytes size, Slot slot, Blocks::iterator& block) {
   return CuResult::success;
 }
 
-// The fewest pages; among equals the lowest address.
+// Takes the fewest pages; the lowest address among equals.
 CuResult AsyncPool::find_growth(Bytes size, Slot slot, Growth& growth) {
   if (space_.empty()) {
     space_.size = kAddressSpace;
@@ -187,7 +187,6 @@ void AsyncPool::free(DevicePtr ptr, const Position& at, const VectorClock& clock
   put(block);
 }
 
-// Merges a block that became free with its free neighbours.
 void AsyncPool::put(Blocks::iterator block) {
   const auto next = std::next(block);
   if (next != blocks_.end() && next->second.is_free) {
@@ -208,8 +207,8 @@ void AsyncPool::put(Blocks::iterator block) {
   by_size_.emplace(block->second.size, block->first);
 }
 
-// One place in one stream must stand for both blocks: the same stream's later one, or any complete
-// one.
+// Merges two blocks if one place in one stream can stand for both: the later one of the same
+// stream, or any if both are complete.
 bool AsyncPool::absorb(Blocks::iterator left, Blocks::iterator right) {
   Block& a = left->second;
   const Block& b = right->second;
@@ -222,7 +221,7 @@ bool AsyncPool::absorb(Blocks::iterator left, Blocks::iterator right) {
   return true;
 }
 
-// Neighbours of different streams merge once both are complete.
+// Merges neighbours of different streams once both are complete.
 void AsyncPool::merge_complete() {
   for (auto block = blocks_.begin(); block != blocks_.end(); ++block) {
     if (!block->second.is_free) continue;
@@ -237,7 +236,7 @@ void AsyncPool::merge_complete() {
   }
 }
 
-// Whole pages inside complete free blocks lose their backing.
+// Takes the backing from whole pages inside complete free blocks.
 void AsyncPool::trim_to(Bytes bytes_to_keep) {
   if (reserved_ <= bytes_to_keep) return;
   merge_complete();

@@ -1,4 +1,4 @@
-// driver/sim: a crude stand-in for the driver's stream-ordered pools. Its footprint proves nothing.
+// driver/sim: crude stand-in for the driver's stream-ordered pools. Its footprint proves nothing.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 
 namespace vpmm::driver::sim {
 
-// Best fit over 512-byte blocks in one stretch of address space that is backed page by page, where
-// a request lacks it. A freed block serves the freeing stream at once and others when the work
-// before the free is complete. Single-threaded: the machine's lock is held.
+// Best fit over 512-byte blocks in one stretch of address space, backed page by page on demand. A
+// freed block serves the freeing stream at once, and others once the work before the free is
+// complete. Single-threaded: the machine's lock is held.
 class AsyncPool {
  public:
   AsyncPool(Memory& memory, Timeline& timeline, DeviceOrdinal device)
@@ -24,13 +24,13 @@ class AsyncPool {
   AsyncPool(const AsyncPool&) = delete;
   AsyncPool& operator=(const AsyncPool&) = delete;
 
-  // `slot` comes after whatever made the block free. kHostSlot: only complete blocks.
+  // Orders `slot` after the free of the block. kHostSlot: only complete blocks.
   CuResult allocate(Bytes size, Slot slot, AddressRange& range);
-  // The live block that starts here; empty when there is none.
+  // Live block that starts at `ptr`; empty if none.
   AddressRange find(DevicePtr ptr) const;
-  // The live block that holds `inside`; empty when there is none.
+  // Live block around `inside`; empty if none.
   AddressRange find_around(DevicePtr inside) const;
-  // `at` is the free's place in its stream.
+  // `at`: the free's place in its stream.
   void free(DevicePtr ptr, const Position& at, const VectorClock& clock);
   void trim_to(Bytes bytes_to_keep);
   void trim_to_threshold() { trim_to(release_threshold_); }
@@ -48,7 +48,7 @@ class AsyncPool {
     VectorClock freed_clock;
   };
   using Blocks = std::map<DevicePtr, Block>;
-  // Pages to back, and the free block right before them that a request can begin in.
+  // Pages to back, and the free block right before them in which a request can begin.
   struct Growth {
     AddressRange pages;
     Blocks::iterator tail;
@@ -73,9 +73,10 @@ class AsyncPool {
   Timeline& timeline_;
   const DeviceOrdinal device_;
   AddressRange space_;                             // reserved at the first growth
-  Blocks blocks_;                                  // a partition of what is backed
+  Blocks blocks_;                                  // a partition of the backed memory
   std::set<std::pair<Bytes, DevicePtr>> by_size_;  // the free ones
-  std::uint64_t internal_dependencies_ = 1;        // kept, but this pool never makes a stream wait
+  std::uint64_t internal_dependencies_ = 1;        // stored only: this pool never makes a stream
+                                                   // wait
   Bytes release_threshold_ = 0;
   Bytes reserved_ = 0;
   Bytes reserved_high_ = 0;

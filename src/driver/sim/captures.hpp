@@ -1,7 +1,7 @@
 // driver/sim: stream captures in progress and the graphs they make.
 //
-// Only state and its bookkeeping; which call is refused when is in machine_captures.cpp.
-// Single-threaded: the machine's lock is held.
+// State and its bookkeeping only; machine_captures.cpp refuses calls. Single-threaded: the
+// machine's lock is held.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 namespace vpmm::driver::sim {
 
 struct Graph {
-  std::vector<Work> nodes;  // in the order of capture, which is also the order of every launch
+  std::vector<Work> nodes;  // in the order of capture, and of every launch
   std::vector<UserObjectHandle> user_objects;
 };
 
@@ -42,7 +42,7 @@ struct Capture {
     }
     return nullptr;
   }
-  // Every stream that was drawn in has been waited for by the origin again.
+  // Tells if the origin has waited again for every stream drawn in.
   bool joined() const {
     for (const CaptureMember& member : members) {
       if (!members.front().clock.covers(member.slot, member.clock.at(member.slot))) return false;
@@ -70,7 +70,6 @@ class Captures {
     }
     return nullptr;
   }
-  // f(capture) for those that are still valid.
   template <typename F>
   void for_each_valid(F&& f) {
     for (Capture& capture : captures_) {

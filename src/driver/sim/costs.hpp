@@ -1,4 +1,4 @@
-// driver/sim: what each call costs on the virtual clock: measured, in an idle process and in a busy
+// driver/sim: cost of each call on the virtual clock: measured, in an idle process and in a busy
 // one.
 #pragma once
 
@@ -12,8 +12,7 @@
 
 namespace vpmm::driver::sim {
 
-// A cost that depends on the size: straight lines between measured sizes, in proportion beyond the
-// last.
+// A cost by size: linear between measured sizes, in proportion beyond the last.
 struct SizedCost {
   static constexpr std::array<Bytes, 6> kSizes = {2 * kMiB,   16 * kMiB, 64 * kMiB,
                                                   256 * kMiB, kGiB,      4 * kGiB};
@@ -38,8 +37,8 @@ struct SizedCost {
   }
 };
 
-// What it costs to create, map and give back chunks, and to ask what is free. A call about several
-// mappings costs the sum over them.
+// Cost of creating, mapping and giving back chunks, and of querying free memory. A call about
+// several mappings costs the sum over them.
 struct MappingCosts {
   SizedCost create;
   SizedCost map;
@@ -62,10 +61,9 @@ constexpr MappingCosts kIdleCosts{
     // clang-format on
 };
 
-// In a process that computes meanwhile each takes so much more, whatever the size: means of ten
-// training runs on H100s of 80 GB, driver 580 (mixtures of experts, a U-Net, an encoder:
-// bench/torch), less what kIdleCosts has for chunks of their sizes. One call that sets access or
-// unmaps is about several mappings, and counts once for each.
+// Added in a process that computes meanwhile, for any size: means of ten training runs on H100s of
+// 80 GB, driver 580 (mixtures of experts, a U-Net, an encoder: bench/torch), less kIdleCosts for
+// their chunks. A call that sets access or unmaps counts once per mapping.
 constexpr MappingCosts kBusyCosts{
     .create = kIdleCosts.create.plus(13'000),  // 15 to 30 us, 22 in the mean; less 9
     .map = kIdleCosts.map.plus(8'000),         // 7 to 11, 9 in the mean; less 1
@@ -80,18 +78,16 @@ constexpr const MappingCosts& mapping_costs(Costs costs) {
   return costs == Costs::idle ? kIdleCosts : kBusyCosts;
 }
 
-// All others are the same in both kinds of process: nobody has measured them in a busy one.
+// Other costs are the same in both kinds of process, for want of busy measurements.
 //
-// Of these, 2 MiB, 64 MiB and 1 GiB were measured; the others lie on the straight lines through
-// them.
+// 2 MiB, 64 MiB and 1 GiB were measured; the others lie on the straight lines through them.
 constexpr SizedCost kExportCost{{504'000, 546'000, 692'000, 714'000, 801'000, 1'150'000}};
 constexpr SizedCost kSetAccessOfImportCost{
     {544'000, 564'000, 631'000, 667'000, 810'000, 1'380'000}};
 constexpr SizedCost kPlainAllocCost{{28'000, 29'000, 32'000, 42'000, 77'000, 216'000}};
 constexpr SizedCost kPlainFreeCost{{24'000, 28'000, 40'000, 86'000, 271'000, 1'010'000}};
 
-// Calls whose cost depends neither on a size nor on the process. Those above are charged apart and
-// have 0 here.
+// Costs without dependence on size or process. The calls above are charged apart and have 0 here.
 constexpr std::uint64_t fixed_cost_ns(Call call) {
   switch (call) {
     case Call::mem_create:
@@ -110,8 +106,7 @@ constexpr std::uint64_t fixed_cost_ns(Call call) {
     case Call::mem_free_async: return 240;
     case Call::mem_host_alloc:
     case Call::mem_free_host:
-    case Call::mem_host_register:  // this one and those below not measured: as dear as the two
-                                   // above
+    case Call::mem_host_register:  // from here on not measured: as dear as the two above
     case Call::mem_host_unregister:
     case Call::ipc_open_mem_handle:
     case Call::ipc_close_mem_handle: return 50'000;

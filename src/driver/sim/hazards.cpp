@@ -1,4 +1,4 @@
-// driver/sim: the rules of the hazard checker and the upkeep of its records.
+// driver/sim: rules of the hazard checker and upkeep of its records.
 #include "driver/sim/hazards.hpp"
 
 #include <fmt/format.h>
@@ -182,7 +182,7 @@ void HazardChecker::deallocate_in_capture(const Piece& piece) {
   });
 }
 
-// Whether the accessor may touch this memory at all; reports when not.
+// Tells if the accessor may touch this memory; otherwise reports.
 bool HazardChecker::owned(const Segment& segment, const Piece& piece, AddressRange range,
                           const Actor& actor) {
   const char* use = "use";
@@ -239,7 +239,7 @@ void HazardChecker::report_unordered(const Position& earlier, std::string_view e
 }
 
 void HazardChecker::add_read(Segment& segment, const Actor& actor) {
-  // A read that is ordered before this one adds nothing: whoever waits for this one waits for both.
+  // A read that is ordered before this one adds nothing: an order after this one covers both.
   auto& more = segment.more_reads;
   more.erase(std::remove_if(more.begin(), more.end(),
                             [&](const Position& read) { return ordered(read, actor); }),
@@ -336,7 +336,7 @@ void HazardChecker::collect() {
   }
 }
 
-// Forgets pending accesses, chunk by chunk, until half of the bound is free; who owns what stays.
+// Forgets pending accesses, chunk by chunk, until half of the bound is free; keeps ownership.
 void HazardChecker::coarsen() {
   for (std::size_t tried = 0; tried < shadows_.size() && records_ > max_records_ / 2; ++tried) {
     next_coarsened_ = (next_coarsened_ + 1) % shadows_.size();

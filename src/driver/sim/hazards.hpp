@@ -1,10 +1,8 @@
-// driver/sim: finds accesses to device memory that nothing orders, and uses of memory one does not
-// own.
+// driver/sim: finds unordered accesses to device memory, and uses of memory without ownership.
 //
-// Operations are shown in the order in which they are queued. Edges of order only ever lead from an
-// operation queued earlier to one queued later, so checking each new access against what earlier
-// ones left in the shadow finds every unordered pair, whichever of the two runs first.
-// Single-threaded: the machine's lock is held.
+// Operations are shown in queueing order. Edges of order lead only to operations queued later, so a
+// check of each new access against earlier ones in the shadow finds every unordered pair, in any
+// order of running. Single-threaded: the machine's lock is held.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +21,7 @@
 
 namespace vpmm::driver::sim {
 
-// An operation about to be queued and everything that is ordered before it, itself included.
+// An operation about to be queued, with all operations ordered before it, itself included.
 struct Actor {
   Position at;
   const VectorClock& clock;
@@ -34,9 +32,9 @@ constexpr NameId kDeallocateName{1};
 
 class HazardChecker {
  public:
-  // `host` is what the host knows to be complete: records it covers order before everything that
-  // will ever be queued, and may be forgotten. That bounds the memory: at most `max_records`
-  // segments and reads are kept; when more are pending, the rest is forgotten and counted.
+  // `host`: operations known to the host as complete; their records order before all later
+  // operations, and may be forgotten. At most `max_records` segments and reads are kept; more
+  // pending ones are forgotten and counted.
   HazardChecker(std::uint64_t max_records, const VectorClock& host);
 
   void add(Shadow& shadow);
@@ -51,10 +49,10 @@ class HazardChecker {
   void access(const Piece& piece, MemoryAccess::Kind kind, const Actor& actor);
   enum class Allocator { observed, driver };
   void allocate(const Piece& piece, Allocator allocator, const Actor& actor);
-  // From here on an access is a use after free; accesses before must be ordered before.
+  // Makes later accesses a use after free; earlier ones must be ordered before.
   void deallocate(const Piece& piece, const Actor& actor);
-  // Everything queued so far may be the last use: what it touched stays in the shadow, and the next
-  // allocation must be ordered after it.
+  // All work queued so far may be the last use: its records stay in the shadow, and the next
+  // allocation must be ordered after them.
   void deallocate_after_all(const Piece& piece);
   void deallocate_in_capture(const Piece& piece);
   void unmapped_access(AddressRange range, MemoryAccess::Kind kind, const Actor& actor);
@@ -62,7 +60,7 @@ class HazardChecker {
   void unmapped_too_early(AddressRange range, const Position& use, const Actor& host);
 
   NameId intern(std::string_view name);
-  // From `first` on, the slot's operations are those of this stream.
+  // Names the slot's operations from `first` on after this stream.
   void name_stream(Slot slot, std::uint64_t first, StreamId id);
 
   std::uint64_t count() const { return count_; }

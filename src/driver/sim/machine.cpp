@@ -183,7 +183,7 @@ void Machine::make_context(DeviceOrdinal device) {
   c.legacy = open_stream(device, StreamKind::legacy);
 }
 
-// Chunks, reservations, mappings and their contents stay; everything else of the context is gone.
+// Keeps chunks, reservations, mappings and their contents; the rest of the context is gone.
 void Machine::destroy_context(DeviceOrdinal device) {
   timeline_.drop_all(device);
   captures_.end_all(device);

@@ -1,8 +1,8 @@
 // driver/sim: the simulated computer: devices, contexts, handles, and every driver call, one at a
 // time.
 //
-// SimDriver takes the lock, says who calls (enter), makes the call and lets go of what it left
-// behind. Methods have the names and meanings of driver.hpp. machine_*.cpp hold them by subject.
+// SimDriver takes the lock, names the caller (enter), makes the call and runs the farewells.
+// Methods have the names and meanings of driver.hpp. machine_*.cpp hold them by subject.
 #pragma once
 
 #include <array>
@@ -33,10 +33,9 @@ class Machine final : private WorkRunner {
   explicit Machine(const SimOptions& options);
   ~Machine() override;
 
-  // `thread` names the calling thread, never reused. Charges the call and lets due work run.
+  // `thread`: the calling thread, never reused. Charges the call and lets due work run.
   void enter(std::uint64_t thread, std::uint64_t cost_ns);
-  // Destructors of user objects whose last reference is gone; the caller runs them without the
-  // lock.
+  // Destructors of user objects without a reference; the caller runs them without the lock.
   struct Farewell {
     UserObjectDestructor destroy;
     void* argument;
@@ -64,7 +63,7 @@ class Machine final : private WorkRunner {
 #undef VPMM_DRIVER_METHOD
 
  private:
-  struct Context {  // the primary context of a device
+  struct Context {
     ContextId id{};
     std::uint32_t retains = 0;
     bool is_alive = false;
@@ -100,12 +99,12 @@ class Machine final : private WorkRunner {
     DeviceOrdinal device = 0;
     bool is_recorded = false;
     Recording recording;
-    CaptureId captured_in{};  // recorded on a capturing stream; 0: was not
+    CaptureId captured_in{};  // recorded on a capturing stream; 0: not
     VectorClock captured_clock;
   };
   struct PoolEntry {
     std::unique_ptr<AsyncPool> pool;
-    bool is_destroyed = false;  // lives on for what is still allocated from it
+    bool is_destroyed = false;  // lives on for remaining allocations
   };
   struct PlainAllocation {
     AddressRange range;
@@ -113,9 +112,9 @@ class Machine final : private WorkRunner {
     enum class Kind { of_device, managed };
     Kind kind = Kind::of_device;
   };
-  struct Import {  // memory of another process
+  struct Import {
     AddressRange mapped;
-    AddressRange range;  // within `mapped`: what the handle was of
+    AddressRange range;  // within `mapped`: memory of the handle
     DeviceOrdinal device = 0;
     Cookie cookie{};
     std::uint32_t opens = 1;
@@ -145,7 +144,7 @@ class Machine final : private WorkRunner {
   }
   Context& context(DeviceOrdinal device) { return contexts_[static_cast<std::size_t>(device)]; }
   CuResult device_error(DeviceOrdinal device);  // sticky error, or success
-  CuResult caller_error();                      // of the caller's context, when it has one
+  CuResult caller_error();                      // of the caller's context, if any
   CuResult current_device(DeviceOrdinal& device);
   static ContextHandle context_handle(DeviceOrdinal device);
   std::optional<DeviceOrdinal> find_context(ContextHandle handle) const;
@@ -193,8 +192,7 @@ class Machine final : private WorkRunner {
 
   // machine_host.cpp
   CuResult unpin(void* host, PinnedMemory::Owner owner, CuResult if_missing);
-  AddressRange find_pinned(
-      AddressRange inside) const;  // empty: not all of it is pinned, or not in one piece
+  AddressRange find_pinned(AddressRange inside) const;  // empty: not fully pinned in one piece
 
   // machine_captures.cpp: each refusal also invalidates the captures that it protects.
   CuResult refuse_unsafe_call();         // calls that may wait for the device
@@ -220,11 +218,11 @@ class Machine final : private WorkRunner {
   std::vector<Context> contexts_;
   std::uint64_t next_context_id_ = 1;
   std::unordered_map<std::uint64_t, Thread> threads_;
-  std::uint64_t thread_ = 0;  // the caller
+  std::uint64_t thread_ = 0;
   Thread* caller_ = nullptr;
 
   std::vector<StreamHandleEntry> stream_handles_;
-  std::vector<std::size_t> free_stream_handles_;  // taken from the back, as the real driver does
+  std::vector<std::size_t> free_stream_handles_;  // taken from the back, as in the real driver
   std::vector<StreamInfo> stream_infos_;
   std::uint64_t next_stream_id_;
   std::uint64_t live_streams_ = 0;
@@ -238,7 +236,7 @@ class Machine final : private WorkRunner {
   std::map<DevicePtr, PlainAllocation> plain_;
   std::vector<Exports> exports_;              // by device
   std::map<DevicePtr, Import> imports_;       // by the begin of `range`
-  std::map<DevicePtr, PinnedMemory> pinned_;  // no two on one page
+  std::map<DevicePtr, PinnedMemory> pinned_;  // at most one a page
 
   Captures captures_;
   std::unordered_map<std::uint64_t, Graph> graphs_;

@@ -1,12 +1,12 @@
-// driver/sim: captures, graphs, user objects, and which calls a capture forbids.
+// driver/sim: captures, graphs, user objects, and calls that a capture forbids.
 #include <algorithm>
 
 #include "driver/sim/machine.hpp"
 
 namespace vpmm::driver::sim {
 
-// A capture in global mode forbids these calls to every thread in global mode, one in thread-local
-// mode to its own thread; a thread in relaxed mode may always make them.
+// Refuses these calls in the capture's own thread, and for a global capture in every thread in
+// global mode; relaxed captures and relaxed threads are exempt.
 CuResult Machine::refuse_unsafe_call() {
   if (captures_.none() || caller_->capture_mode == CaptureMode::relaxed) return CuResult::success;
   CuResult result = CuResult::success;
@@ -21,7 +21,7 @@ CuResult Machine::refuse_unsafe_call() {
   return result;
 }
 
-// Whether work on `slot` would be ordered with the capture by the legacy stream's implicit rules.
+// Tells if the legacy stream's implicit rules would order work on `slot` with the capture.
 bool Machine::is_implicit(const Capture& capture, Slot slot) const {
   if (info(slot).kind != StreamKind::legacy || capture.device != info(slot).device) return false;
   return std::any_of(capture.members.begin(), capture.members.end(),
@@ -78,7 +78,7 @@ CuResult Machine::capture_status(Slot slot, CaptureInfo& result) {
     result.graph = capture->graph;
     return CuResult::success;
   }
-  // Asking is harmless, unlike using the legacy stream.
+  // A query is harmless, unlike a use of the legacy stream.
   CuResult answer = CuResult::success;
   captures_.for_each_valid([&](const Capture& capture) {
     if (is_implicit(capture, slot)) answer = CuResult::stream_capture_implicit;
@@ -160,7 +160,7 @@ CuResult Machine::record_in_capture(Capture& capture, Slot slot, Event& event) {
   return CuResult::success;
 }
 
-// Either the stream captures, or the event was recorded in a capture, or both.
+// Requires: the stream captures, or the event was recorded in a capture, or both.
 CuResult Machine::wait_in_capture(Slot slot, Capture* capture, const Event& event) {
   if (capture != nullptr && capture->invalidated) return CuResult::stream_capture_invalidated;
   if (event.captured_in == CaptureId{}) {
@@ -222,7 +222,7 @@ CuResult Machine::graph_launch(GraphExecHandle handle, StreamHandle stream) {
     return result;
   }
   if (const CuResult error = refuse_implicit(slot); error != CuResult::success) return error;
-  // One executable graph never runs beside itself.
+  // Launches of one executable graph never overlap.
   timeline_.wait(slot, exec.last_launch);
   for (const Work& node : *exec.nodes) queue_self_described(slot, node);
   exec.last_launch = Recording{};
@@ -247,7 +247,7 @@ CuResult Machine::graph_exec_destroy(GraphExecHandle handle) {
   return CuResult::success;
 }
 
-// The destructors tell the host that the launches are over.
+// User-object destructors tell the host that the launches are over.
 void Machine::bury_finished_execs() {
   auto is_over = [this](GraphExec& exec) {
     if (!timeline_.complete(exec.last_launch)) return false;

@@ -12,8 +12,7 @@ constexpr Bytes kHostPage = 4 * kKiB;
 constexpr Bytes kAddresses = Bytes{1} << 56;  // of a process, with room to spare
 constexpr unsigned kAllocFlags =
     kHostMemoryPortable | kHostMemoryDeviceMap | kHostMemoryWriteCombined;
-// What CUDA knows and this machine has nothing for: I/O memory, and memory that a device may only
-// read.
+// CUDA's flags without a counterpart here: I/O memory, and memory that a device may only read.
 constexpr unsigned kOtherRegisterFlags = 4 | 8;
 constexpr unsigned kRegisterFlags = kHostMemoryPortable | kHostMemoryDeviceMap;
 

@@ -1,4 +1,4 @@
-// driver/sim: the memory calls: mapping, plain and stream-ordered memory.
+// driver/sim: memory calls: mapping, plain and stream-ordered memory.
 #include <iterator>
 
 #include "driver/sim/costs.hpp"
@@ -88,8 +88,8 @@ CuResult Machine::mem_unmap(AddressRange range) {
   return memory_.unmap(mappings_);
 }
 
-// Work that went through this mapping must be known to be over; that the chunk lives on elsewhere
-// is no excuse.
+// Work that went through this mapping must be known to be over, even if the chunk lives on
+// elsewhere.
 void Machine::check_unused(const Mapping& mapping, const Actor& host) {
   for (const Position& use : mapping.uses) {
     if (!timeline_.host_knows(use)) checker_.unmapped_too_early(mapping.range, use, host);
@@ -149,8 +149,8 @@ CuResult Machine::alloc_large(DeviceOrdinal device, Bytes size, DevicePtr& ptr) 
   return CuResult::success;
 }
 
-// Device memory that every device may use; the host may use all device memory here anyway. Unlike
-// the real driver's it does not leave the device, so more than the device has is refused.
+// Device memory that every device may use, and the host, as all device memory here. Unlike the real
+// driver's it stays on the device, so more than the device has is refused.
 CuResult Machine::mem_alloc_managed(Bytes size, unsigned flags, DevicePtr& ptr) {
   DeviceOrdinal device = 0;
   if (const CuResult error = current_device(device); error != CuResult::success) return error;
@@ -214,7 +214,7 @@ CuResult Machine::pointer_get_device(DevicePtr ptr, DeviceOrdinal& device) {
   return CuResult::success;
 }
 
-// Of the driver's own reservations only what is allocated counts, not what is mapped.
+// In the driver's own reservations allocations count, not mappings.
 AddressRange Machine::find_allocation(DevicePtr inside) {
   if (const AddressRange mapping = memory_.find_user_mapping(inside); !mapping.empty())
     return mapping;

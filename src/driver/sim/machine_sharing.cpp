@@ -1,4 +1,4 @@
-// driver/sim: device memory that goes from process to process by handle or by descriptor.
+// driver/sim: device memory passed between processes by handle or by descriptor.
 #include <unistd.h>
 
 #include <algorithm>

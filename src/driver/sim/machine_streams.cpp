@@ -119,7 +119,7 @@ CuResult Machine::stream_destroy(StreamHandle stream) {
 CuResult Machine::stream_get_id(StreamHandle stream, StreamId& id) {
   Slot slot = 0;
   if (const CuResult error = find_stream(stream, slot); error != CuResult::success) return error;
-  // A capturing stream has no id to give, and asking breaks the capture.
+  // A capturing stream has no id to give, and the query breaks the capture.
   if (Capture* capture = captures_.of_stream(slot)) {
     capture->invalidated = true;
     return CuResult::stream_capture_unsupported;
@@ -154,7 +154,7 @@ CuResult Machine::stream_synchronize(StreamHandle stream) {
   return CuResult::success;
 }
 
-// Synchronising is when the driver's pools give back what is above their threshold.
+// Trims the driver's pools to their threshold at a synchronisation.
 void Machine::stream_was_synchronised(DeviceOrdinal device) {
   for (auto& [handle, entry] : pools_) {
     if (entry.pool->device() == device) entry.pool->trim_to_threshold();

@@ -1,5 +1,5 @@
-// driver/sim: kernels, copies and fills: queued, checked, run; and what an observed allocator
-// reports.
+// driver/sim: kernels, copies and fills: queued, checked, run; and reports of an observed
+// allocator.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -17,7 +17,7 @@ std::uint64_t address(const void* host) { return reinterpret_cast<std::uint64_t>
 AddressRange written(const Work& work) { return {DevicePtr{work.to}, work.size}; }
 AddressRange read(const Work& work) { return {DevicePtr{work.from}, work.size}; }
 
-// The device memory that a piece of work touches; `buffer` holds it unless it is a kernel's.
+// Device memory touched by the work; `buffer` holds it, except for a kernel.
 std::span<const MemoryAccess> accesses_of(const Work& work, std::array<MemoryAccess, 2>& buffer) {
   using Kind = MemoryAccess::Kind;
   switch (work.kind) {
@@ -74,7 +74,7 @@ CuResult Machine::copy(Work work, StreamHandle stream) {
   return CuResult::success;
 }
 
-// Unlike other waits it breaks no capture but those that the legacy stream breaks.
+// Unlike other waits it breaks only captures that the legacy stream breaks.
 CuResult Machine::copy_and_wait(Work work) {
   if (const CuResult error = copy(std::move(work), kLegacyStream); error != CuResult::success)
     return error;
@@ -120,7 +120,7 @@ CuResult Machine::memset_d8_async(DevicePtr to, std::uint8_t value, Bytes size,
   return copy({Work::Kind::fill, value, {}, 0, to_integer(to), 0, size, {}}, stream);
 }
 
-// Work that knows its own accesses.
+// Queues work that knows its own accesses.
 void Machine::queue_self_described(Slot slot, Work work) {
   std::array<MemoryAccess, 2> buffer;
   const auto accesses = accesses_of(work, buffer);
@@ -159,7 +159,7 @@ void Machine::note_use(Mapping& mapping, const Actor& actor) {
   mapping.uses.push_back(actor.at);
 }
 
-// Bytes that cannot be reached are skipped: the hazard was reported when the work was queued.
+// Skips unreachable bytes: the hazard was reported when the work was queued.
 void Machine::run(const Work& work, DeviceOrdinal device) {
   switch (work.kind) {
     case Work::Kind::kernel:
@@ -193,8 +193,8 @@ bool Machine::reachable(AddressRange range, DeviceOrdinal device) {
   return memory_.accessible(range, device) || !find_pinned(range).empty();
 }
 
-// The stream that an annotation means; the host when there is none any more. Default streams are
-// those of the device that has the memory, whatever context is current.
+// Stream of an annotation; the host if the stream is gone. Default streams are those of the
+// memory's device, not of the current context.
 Slot Machine::annotation_slot(AddressRange range, StreamHandle stream) {
   if (stream != kNullStream && stream != kLegacyStream && stream != kPerThreadStream) {
     Slot slot = 0;
@@ -240,8 +240,8 @@ void Machine::on_allocate_any_stream(AddressRange range) {
   });
 }
 
-// Of a stream whose context is dead the handle may be named here, as that of a bound stream is:
-// nothing runs on it, so all streams may have used the memory last.
+// A handle may name a stream of a dead context, as of a bound stream: it runs no work, so all
+// streams may have used the memory last.
 void Machine::on_deallocate(AddressRange range, StreamHandle stream) {
   if (is_of_dead_context(stream)) return on_deallocate_any_stream(range);
   const Slot slot = annotation_slot(range, stream);

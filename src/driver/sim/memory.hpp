@@ -1,9 +1,9 @@
 // driver/sim: physical chunks, reservations and mappings, with real bytes behind them.
 //
-// Each device is one sparse memory file; a chunk is an offset range in it that no other chunk ever
-// gets again, so fresh chunks read as zero and host memory is returned when a chunk dies. Mapping a
-// chunk maps the file at the simulated address: two mappings of one chunk really are the same
-// bytes. Single-threaded: the machine's lock is held.
+// Each device is one sparse memory file; a chunk is an offset range in it, never reused, so fresh
+// chunks read as zero and host memory returns when a chunk dies. Mapping a chunk maps the file at
+// the simulated address: two mappings of one chunk are the same bytes. Single-threaded: the
+// machine's lock is held.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@ namespace vpmm::driver::sim {
 struct Chunk {
   ChunkHandle handle{};
   DeviceOrdinal device = 0;
-  int file = -1;     // the device's; of an imported chunk its own, -1 when the handle is gone
+  int file = -1;     // the device's; of an imported chunk its own, -1 once the handle is gone
   Bytes offset = 0;  // in that file
   Bytes size = 0;
   bool has_handle = true;
   std::uint32_t mappings = 0;
   Shadow shadow;
-  enum class Home { here, imported };  // imported: neither its capacity nor its bytes are ours
+  enum class Home { here, imported };  // imported: capacity and bytes of another machine
   Home home = Home::here;
   enum class Sharing {
     refused,
@@ -45,7 +45,7 @@ struct Mapping {
   AddressRange range;
   Chunk* chunk = nullptr;
   std::uint64_t devices = 0;  // bit d: device d may access
-  // The last use by each stream through this mapping that the host has not seen complete.
+  // Last use by each stream through this mapping, as far as the host has not seen it complete.
   std::vector<Position> uses;
 };
 
@@ -57,9 +57,8 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
 
   CuResult create(Bytes size, DeviceOrdinal device, Ownership blank, Chunk*& chunk);
-  // `file` is not needed later. map_failed: made by a machine of another granularity.
-  // operating_system: no descriptor is left. Memory of this machine is imported as that of any
-  // other is.
+  // Duplicates `file`. map_failed: made by a machine of another granularity. operating_system: no
+  // descriptor is left. Memory of this machine is imported like that of others.
   CuResult import(const SharedChunk& shared, int file, Chunk*& chunk);
   Chunk* find_chunk(ChunkHandle handle);
   void release(Chunk& chunk);
@@ -70,28 +69,28 @@ class Memory {
   CuResult free_reservation(AddressRange range, Owner owner);
 
   CuResult map(AddressRange range, Chunk& chunk);
-  // The whole, adjacent mappings that fill `range`; false when the range is anything else.
+  // Collects the whole, adjacent mappings that fill `range`; false for any other range.
   bool whole_mappings(AddressRange range, std::vector<Mapping*>& mappings);
   CuResult unmap(const std::vector<Mapping*>& mappings);
   CuResult set_access(const std::vector<Mapping*>& mappings, std::uint64_t devices);
 
-  // A driver allocation: chunk, reservation, mapping, access. `unplug` undoes it.
+  // Makes a driver allocation: chunk, reservation, mapping, access. `unplug` undoes it.
   CuResult plug(Bytes size, DeviceOrdinal device, Ownership blank, AddressRange& range);
   void unplug(AddressRange range);
-  // The same inside a reservation of the driver's; the reservation stays.
+  // Same inside a reservation of the driver's; the reservation stays.
   CuResult plug_at(AddressRange range, DeviceOrdinal device, Ownership blank);
   void unplug_at(AddressRange range);
 
-  // A driver allocation that another process can map, and one that another process made. `file` is
-  // not needed later.
+  // Describe a driver allocation for another process, and map one made by another process. `file`
+  // is not needed later.
   SharedMemory locate(AddressRange range);
   CuResult plug_shared(const SharedMemory& memory, int file, DeviceOrdinal device,
                        AddressRange& range);
   void unplug_shared(AddressRange range);
 
-  // The mapping that holds `ptr`, or null.
+  // Mapping around `ptr`; null if none.
   Mapping* find(DevicePtr ptr);
-  // The range of that mapping if it lies in a reservation of the user's; else empty.
+  // Range of that mapping if it lies in a user's reservation; else empty.
   AddressRange find_user_mapping(DevicePtr ptr);
   bool accessible(AddressRange range, DeviceOrdinal device);
   // Calls f(mapping or null, part) for the parts of `range`, in order.

@@ -1,4 +1,4 @@
-// driver/sim: cutting pages of a shadow into leaves and back.
+// driver/sim: cuts pages of a shadow into leaves and back.
 #include "driver/sim/shadow.hpp"
 
 #include <algorithm>

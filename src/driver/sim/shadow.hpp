@@ -1,4 +1,4 @@
-// driver/sim: what the hazard checker remembers about the bytes of one chunk, allocated on touch.
+// driver/sim: records of the hazard checker about the bytes of one chunk, allocated on touch.
 //
 // Sorted, disjoint segments at byte resolution, in pages of 2 MiB; a page with many segments is cut
 // into leaves of 64 KiB, so that an insertion never moves more than a few kilobytes.
@@ -15,7 +15,6 @@
 
 namespace vpmm::driver::sim {
 
-// An interned name of an operation.
 enum class NameId : std::uint32_t {};
 
 // One operation: the n-th of its actor. n == 0: none.
@@ -27,9 +26,9 @@ struct Position {
   friend bool operator==(const Position&, const Position&) = default;
 };
 
-// Who may touch a byte, as the annotations said.
+// Right to touch a byte, by annotations.
 enum class Ownership : std::uint8_t {
-  none,       // nobody said anything
+  none,       // no annotation
   driver,     // handed out by the driver itself (mem_alloc, mem_alloc_from_pool_async)
   allocated,  // handed out by an observed allocator
   captured,   // freed on a capturing stream: launches of the graph still use it
@@ -63,16 +62,16 @@ class Shadow {
 
   Shadow(Bytes size, Ownership blank) : pages_((size + kPageSize - 1) / kPageSize), blank_(blank) {}
 
-  // Ownership of bytes that have no segment.
+  // Ownership of bytes without a segment.
   Ownership blank() const { return blank_; }
   bool annotated() const { return annotated_; }
   void set_annotated() { annotated_ = true; }
 
-  // How a page that a visit covers whole is shown: as it is, or as one leaf (for changes that leave
-  // one segment behind anyway).
+  // View of a fully covered page: as it is, or as one leaf (for changes that leave one segment
+  // behind anyway).
   enum class Cover { as_is, whole };
-  // f(segments, origin, begin, end): `origin` is the page's offset in the chunk, the rest relative
-  // to it.
+  // Calls f(segments, origin, begin, end): `origin` is the page's offset in the chunk, the rest
+  // relative to it.
   template <typename F>
   void visit(Bytes begin, Bytes end, Cover cover, F&& f) {
     for (std::size_t i = begin / kPageSize; i < pages_.size() && i * kPageSize < end; ++i) {
@@ -90,7 +89,7 @@ class Shadow {
       if (page.segments.size() > kSegmentsPerPage) page.split();
     }
   }
-  // f(segments) for every list there is; pages that became small again are joined.
+  // Calls f(segments) for every list; joins pages that became small again.
   template <typename F>
   void visit_all(F&& f) {
     for (Page& page : pages_) {
@@ -107,12 +106,12 @@ class Shadow {
     }
   }
 
-  // Place in the checker's list of shadows; the checker keeps it.
+  // Place in the checker's list of shadows; kept by the checker.
   std::size_t index = 0;
 
  private:
   using Leaves = std::array<Segments, kLeavesPerPage>;
-  // Either `segments` or, when `leaves` is set, the leaves hold the page's segments.
+  // The leaves hold the page's segments if `leaves` is set, else `segments`.
   struct Page {
     Segments segments;
     std::unique_ptr<Leaves> leaves;
@@ -132,7 +131,7 @@ class Shadow {
 
   std::vector<Page> pages_;
   Ownership blank_;
-  bool annotated_ = false;  // an observed allocator works in this chunk: nothing else may use it
+  bool annotated_ = false;  // an observed allocator uses this chunk alone
 };
 
 }  // namespace vpmm::driver::sim

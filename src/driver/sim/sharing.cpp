@@ -1,4 +1,4 @@
-// driver/sim: what is in a handle and in a descriptor, and the notices that back them.
+// driver/sim: contents of a handle and of a descriptor, and the notices behind them.
 #include "driver/sim/sharing.hpp"
 
 #include <fcntl.h>
@@ -67,7 +67,7 @@ Cookie new_cookie() {
 
 CuResult unreachable() { return errno == ENOENT ? CuResult::invalid_handle : CuResult::map_failed; }
 
-// Under a file's number there may be anything by now, and not all of it may be opened safely.
+// A file's number may be reused by now, for a file that is not safe to open.
 CuResult check_file(const char* path, std::uint64_t inode) {
   struct stat status {};
   if (stat(path, &status) != 0) return unreachable();
@@ -114,7 +114,7 @@ void Exports::withdraw_all() {
   exports_.clear();
 }
 
-// A notice that was written can be overwritten: its page is there.
+// A written notice can be overwritten: its page is there.
 void Exports::clear(const Export& gone) {
   write_notice(file_, gone.place, {});
   free_places_.push_back(gone.place);

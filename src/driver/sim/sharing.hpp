@@ -1,13 +1,12 @@
 // driver/sim: handles and descriptors through which one process maps simulated device memory of
 // another.
 //
-// A legacy handle names the exporting process, its memory file and a notice in that file. The
-// notice says where the memory lies and is there for as long as the memory is allocated. An
-// importer reaches the file through /proc, so that nothing but the handle has to be sent, and the
-// exporter need not take part. The descriptor of a chunk is a further opening of the memory file,
-// and its position is the chunk's offset. A notice says how large the chunk is. It stays, as do the
-// bytes: an importer may come when the exporter is long gone. Single-threaded: the machine's lock
-// is held.
+// A legacy handle names the exporting process, its memory file and a notice in that file, which
+// locates the memory while it is allocated. An importer reaches the file through /proc: only the
+// handle is sent, and the exporter need not take part. A chunk's descriptor is a further opening of
+// the memory file, positioned at the chunk's offset. A notice has the chunk's size. Notice and
+// bytes stay: an importer may come long after the exporter's end. Single-threaded: the machine's
+// lock is held.
 #pragma once
 
 #include <array>
@@ -20,34 +19,31 @@
 
 namespace vpmm::driver::sim {
 
-// Notices lie in the memory files from here on, where no chunk ever comes; those about chunks in
-// the upper half.
+// Begin of the notices in a memory file, behind all chunks; notices about chunks in the upper half.
 constexpr Bytes kNoticesBegin = Bytes{1} << 59;
 constexpr Bytes kMemoryFileSize = 2 * kNoticesBegin;
 
-// Where an allocation lies in its device's memory file.
+// Location of an allocation in its device's memory file.
 struct SharedMemory {
   struct Part {
     Bytes offset = 0;
     Bytes size = 0;
   };
-  std::array<Part, 2>
-      parts;  // whole chunks; two, one behind the other, where a small allocation crosses pages
-  Bytes begin = 0;  // of the allocation, from the begin of the first part
+  std::array<Part, 2> parts;  // whole chunks; two, adjacent, where a small allocation crosses pages
+  Bytes begin = 0;            // of the allocation, from the begin of the first part
   Bytes size = 0;
 };
 
-// Tells an allocation from every other one, also from those of the past.
+// Unique number of an allocation, also among past ones.
 enum class Cookie : std::uint64_t {};
 
-// What one device has exported.
 class Exports {
  public:
   explicit Exports(int file) : file_(file) {}
 
-  // The same handle each time until withdraw(ptr). out_of_memory: the memory file cannot grow.
+  // Returns the same handle until withdraw(ptr). out_of_memory: the memory file cannot grow.
   CuResult publish(DevicePtr ptr, const SharedMemory& memory, IpcMemHandle& handle);
-  void withdraw(DevicePtr ptr);  // harmless for what was never published
+  void withdraw(DevicePtr ptr);  // no effect if never published
   void withdraw_all();
 
  private:
@@ -71,18 +67,17 @@ struct OpenedHandle {
 
 // invalid_value: no handle of a simulated driver. invalid_context: one of this process.
 CuResult read_cookie(const IpcMemHandle& handle, Cookie& cookie);
-// invalid_handle: the memory is freed or its process gone. map_failed: its process may not be
-// looked into.
+// invalid_handle: the memory is freed or its process gone. map_failed: no access to its process.
 CuResult open_handle(const IpcMemHandle& handle, OpenedHandle& opened);
 
-// A chunk that goes by descriptor.
+// A chunk sent by descriptor.
 struct SharedChunk {
   Bytes offset = 0;  // in its memory file
   Bytes size = 0;
   DeviceOrdinal device = 0;
 };
-// `memory_file` is the one that the chunk lies in; the caller closes `file`. out_of_memory: the
-// memory file cannot grow. operating_system: no descriptor is left.
+// `memory_file`: file of the chunk; the caller closes `file`. out_of_memory: the memory file cannot
+// grow. operating_system: no descriptor is left.
 CuResult export_chunk(int memory_file, const SharedChunk& chunk, int& file);
 // invalid_value: no descriptor of a chunk.
 CuResult read_chunk(int file, SharedChunk& chunk);

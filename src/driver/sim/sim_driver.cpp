@@ -1,5 +1,4 @@
-// driver/sim: the door of the simulated driver: takes the lock, makes the call, runs what it left
-// behind.
+// driver/sim: door of the simulated driver: takes the lock, makes the call, runs its farewells.
 #include "driver/sim/sim_driver.hpp"
 
 #include <atomic>
@@ -11,7 +10,7 @@
 namespace vpmm::driver::sim {
 namespace {
 
-// Names the calling thread for all simulated drivers; never given to another thread.
+// Number of the calling thread for all simulated drivers; never reused.
 std::uint64_t this_thread() {
   static std::atomic<std::uint64_t> next{1};
   thread_local const std::uint64_t token = next.fetch_add(1, std::memory_order_relaxed);
@@ -24,7 +23,8 @@ class SimDriver::State final : public MemoryObserver {
  public:
   explicit State(const SimOptions& options_in) : options(options_in), machine(options_in) {}
 
-  // One driver call: f(machine) under the lock, then the destructors of user objects without it.
+  // Makes one driver call: f(machine) under the lock, then the destructors of user objects without
+  // it.
   template <typename F>
   CuResult call(Call which, F&& f) VPMM_EXCLUDES(mutex) {
     const bool needs_init = which != Call::init && which != Call::driver_get_version;
@@ -96,7 +96,7 @@ void SimDriver::advance_host_ns(std::uint64_t ns) {
   state_->call_costing(ns, State::Needs::nothing, [](Machine&) { return CuResult::success; });
 }
 
-// Whoever sleeps until the GPU is done would sleep for ever otherwise.
+// Runs an operation, or a thread that sleeps until the GPU is done would sleep for ever.
 void SimDriver::sleep_ns(std::uint64_t ns) {
   advance_host_ns(ns);
   if (state_->options.schedule != Schedule::timed) step();

@@ -1,7 +1,7 @@
 // driver/sim: a GPU on the CPU behind the driver door, deterministic by seed, with a hazard
 // checker.
 //
-// Implements what the real driver was seen to do, its refusals included (docs/simulator.md).
+// Implements the observed behaviour of the real driver, its refusals included (docs/simulator.md).
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,14 @@ class SimDriver final : public Driver {
   explicit SimDriver(const SimOptions& options = {});
   ~SimDriver() override;
 
-  // --- what only a simulator has ---
+  // --- simulator only ---
   CuResult launch(const Kernel& kernel, StreamHandle stream);
   void advance_host_ns(std::uint64_t ns);  // the host computes; due GPU work runs
   bool step();                             // runs one operation that could run now; false: none can
   void run_until_idle();
   std::uint64_t hazard_count() const;
-  std::vector<Hazard> hazards() const;  // the first 100, in order of discovery
-  std::uint64_t dropped_hazard_records()
-      const;  // forgotten at the memory bound: that much went unchecked
+  std::vector<Hazard> hazards() const;           // the first 100, in order of discovery
+  std::uint64_t dropped_hazard_records() const;  // forgotten at the memory bound, so unchecked
   Census census() const;
   void set_used_by_others(DeviceOrdinal device, Bytes bytes);
   // Breaks the device's context as an illegal access would: every later call on it gives `error`.

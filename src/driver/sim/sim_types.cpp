@@ -1,4 +1,4 @@
-// driver/sim: how a hazard reads.
+// driver/sim: text of a hazard.
 #include "driver/sim/sim_types.hpp"
 
 #include <fmt/format.h>

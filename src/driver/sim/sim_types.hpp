@@ -1,4 +1,4 @@
-// driver/sim: what a caller sets, launches and gets back: options, kernels, hazards, the census.
+// driver/sim: options, kernels, hazards and the census.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,17 @@
 
 namespace vpmm::driver::sim {
 
-// When queued work runs.
+// Moment at which queued work runs.
 enum class Schedule {
-  timed,   // each operation ends `lag_ns` (plus its own duration) after it could start, on the
-           // virtual clock
-  random,  // at each driver call a seeded coin decides what, if anything, runs; unordered work in
-           // any order
-  manual,  // only step(), run_until_idle(), host waits and sleep_ns() run work
+  timed,   // `lag_ns` (plus its own duration) after it could start, on the virtual clock
+  random,  // at each driver call, by a seeded coin; unordered work in any order
+  manual,  // only in step(), run_until_idle(), host waits and sleep_ns()
 };
 
-// What calls cost on the virtual clock (costs.hpp).
+// Costs of calls on the virtual clock (costs.hpp).
 enum class Costs {
-  busy,  // as in a process that launches work and computes
-  idle,  // as in one that does nothing else
+  busy,  // of a process that launches work and computes
+  idle,  // of a process that does nothing else
 };
 
 struct SimOptions {
@@ -51,8 +49,7 @@ struct MemoryAccess {
   Kind kind = Kind::write;
 };
 
-// Simulated GPU work; its accesses are checked, and `body` (may be empty) runs when the kernel
-// does.
+// Simulated GPU work; its accesses are checked, and `body` (may be empty) runs with the kernel.
 struct Kernel {
   std::string name;
   std::uint64_t duration_ns = 0;
@@ -70,13 +67,13 @@ struct Hazard {
   };
   Kind kind = Kind::unordered_accesses;
   AddressRange range;   // virtual, as the later access named it
-  std::string first;    // the earlier access: what, which stream, which operation number
+  std::string first;    // the earlier access: kind, stream, operation number
   std::string second;   // the later one
-  std::string missing;  // the order that would have made it legal
+  std::string missing;  // the missing order
   std::string describe() const;
 };
 
-// What is still held; all zero after a clean shutdown.
+// Resources still held; all zero after a clean shutdown.
 struct Census {
   std::uint64_t chunks = 0;
   std::uint64_t mappings = 0;

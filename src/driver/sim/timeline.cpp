@@ -33,8 +33,8 @@ Slot Timeline::open(DeviceOrdinal device, StreamKind kind, StreamId id) {
   return slot;
 }
 
-// A closed stream's slot is free once its work has run and the host has seen it: then every record
-// with that slot already orders before everything to come, whoever owns the slot.
+// Frees a closed stream's slot once its work has run and the host has seen it: then every record
+// with that slot orders before all later ones, of any owner of the slot.
 Slot Timeline::take_slot() {
   for (std::size_t i = 0; i < closed_.size(); ++i) {
     const Slot slot = closed_[i];
@@ -106,7 +106,7 @@ Actor Timeline::begin_host(NameId what) {
   return {{n, kHostSlot, what}, host_};
 }
 
-// The legacy default stream and the blocking streams of its context wait for each other.
+// Orders the legacy default stream and the blocking streams of its context after each other.
 void Timeline::join_implicit_order(Slot slot) {
   Stream& s = stream(slot);
   if (s.kind == StreamKind::non_blocking) return;
@@ -124,7 +124,7 @@ void Timeline::join_implicit_order(Slot slot) {
   }
 }
 
-// Everything queued on `earlier` so far comes before the next operation of `later`.
+// Orders all work queued on `earlier` so far before the next operation of `later`.
 void Timeline::come_after(Stream& later, Slot earlier) {
   const Stream& e = stream(earlier);
   later.clock.join(e.clock);
@@ -136,7 +136,7 @@ void Timeline::come_after(Stream& later, Slot earlier) {
   }
 }
 
-// Timed: when an operation that is queued now will end.
+// Timed: end of an operation that is queued now.
 std::uint64_t Timeline::place(Stream& s, std::uint64_t duration_ns) const {
   const std::uint64_t start = std::max(now_ns_, s.last_end_ns);
   s.last_end_ns = std::max(start + duration_ns, now_ns_ + lag_ns_);
@@ -262,7 +262,7 @@ void Timeline::run_due() {
   while (!due_.empty() && due_.top().end_ns <= now_ns_) run_next_due();
 }
 
-// Runs the operation that ends next, on time or before it; false: there is none.
+// Runs the operation that ends next, on time or before it; false: none is left.
 bool Timeline::run_next_due() {
   while (!due_.empty()) {
     const Due due = due_.top();
@@ -308,7 +308,7 @@ bool Timeline::run_random() {
   return false;
 }
 
-// The eagerness changes now and then, so that the device is far behind in some phases and idle in
+// Changes the eagerness now and then, so that the device is far behind in some phases and idle in
 // others.
 void Timeline::tick() {
   if (schedule_ != Schedule::random || busy_.empty()) return;
@@ -337,7 +337,7 @@ bool Timeline::step() {
   return true;
 }
 
-// Runs what the point needs, and in the random schedule anything else on the way.
+// Runs operations that the point needs, and in the random schedule others on the way.
 void Timeline::run_until(Point point) {
   std::vector<Point> needed{point};
   while (!needed.empty()) {

@@ -1,8 +1,8 @@
-// driver/sim: streams as queues of operations, when they run, and what is ordered before what.
+// driver/sim: streams as queues of operations, their schedule, and their order.
 //
-// Two orders live here. The *schedule* decides when a queued operation runs. The *clocks* say what
-// is ordered before an operation; they follow from the calls alone, never from what happened to run
-// first. Single-threaded: the machine's lock is held.
+// The *schedule* decides when a queued operation runs. The *clocks* hold the operations ordered
+// before one; they follow from the calls alone, never from the order of running. Single-threaded:
+// the machine's lock is held.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ namespace vpmm::driver::sim {
 
 enum class StreamKind { blocking, non_blocking, legacy };
 
-// What an operation does when it runs. Host pointers are numbers, as device addresses are.
+// Action of an operation. Host pointers are numbers, as device addresses are.
 struct Work {
   enum class Kind : std::uint8_t {
     kernel,
@@ -39,7 +39,7 @@ struct Work {
   std::uint64_t to = 0;
   std::uint64_t from = 0;
   Bytes size = 0;
-  std::shared_ptr<const Kernel> kernel;  // set when it has a body, and always in a graph
+  std::shared_ptr<const Kernel> kernel;  // set if it has a body, and always in a graph
 };
 
 // The end of the n-th operation of a slot.
@@ -48,7 +48,7 @@ struct Point {
   std::uint64_t n;
 };
 
-// What an event recorded: complete when all points are, and in timed mode not before `end_ns`.
+// State recorded by an event: complete when all points are, and in timed mode not before `end_ns`.
 struct Recording {
   std::vector<Point> points;
   std::uint64_t end_ns = 0;
@@ -64,7 +64,7 @@ class WorkRunner {
 class Timeline {
  public:
   Timeline(const SimOptions& options, WorkRunner& runner);
-  // Must be told before the first stream is opened; it names the slots in reports.
+  // Sets the checker, which names the slots in reports. Requires: no stream is open yet.
   void set_checker(HazardChecker& checker) { checker_ = &checker; }
 
   Slot open(DeviceOrdinal device, StreamKind kind, StreamId id);
@@ -77,9 +77,9 @@ class Timeline {
   void enqueue(const Actor& actor, Work&& work);
   void record(Slot slot, Recording& recording);
   void record_all(DeviceOrdinal device, Recording& recording);  // all streams, closed ones too
-  void add_point(Slot slot, Recording& recording);  // everything queued on `slot` so far
+  void add_point(Slot slot, Recording& recording);              // all work queued on `slot` so far
   void wait(Slot slot, const Recording& recording);
-  // What `clock` covers is known to be complete: the stream's next operation comes after it.
+  // Orders the stream's next operation after those that `clock` covers. Requires: complete.
   void join(Slot slot, const VectorClock& clock) { stream(slot).clock.join(clock); }
   const VectorClock& clock(Slot slot) const { return streams_[slot - 1].clock; }
 
@@ -97,8 +97,8 @@ class Timeline {
   void host_wait_device(DeviceOrdinal device);
 
   std::uint64_t now_ns() const { return now_ns_; }
-  void advance(std::uint64_t ns);  // and runs what is due
-  void tick();                     // random schedule: a coin decides what runs
+  void advance(std::uint64_t ns);  // and runs due work
+  void tick();                     // random schedule: runs work by a coin
   bool step();
   void run_until_idle() {
     while (step()) {
@@ -120,13 +120,13 @@ class Timeline {
     std::uint64_t n = 0;  // places taken
     VectorClock clock;
     std::uint64_t host_version = 0;  // of the host knowledge in `clock`
-    std::uint64_t last_end_ns = 0;   // timed: when all that is queued will have run
+    std::uint64_t last_end_ns = 0;   // timed: end of all queued work
     std::vector<Point> waits;        // of the next operation
     std::deque<Operation> queue;
     std::size_t busy_index = 0;  // in busy_, while the queue is not empty
     // Implicit order: the legacy stream's place that this blocking stream comes after.
     std::uint64_t legacy_seen = 0;
-    // Legacy only: the blocking streams and their places it comes after.
+    // Legacy only: the blocking streams and their places that this stream comes after.
     std::vector<Point> blocking_seen;
   };
   struct Due {
@@ -169,8 +169,8 @@ class Timeline {
   VectorClock host_;
   std::uint64_t host_version_ = 1;
   std::mt19937_64 random_;
-  unsigned eagerness_ = 4;         // of 8: how likely the random schedule runs one more operation
-  unsigned ticks_until_mood_ = 0;  // then the eagerness is drawn again
+  unsigned eagerness_ = 4;         // of 8: probability of one more operation in the random schedule
+  unsigned ticks_until_mood_ = 0;  // until the eagerness is drawn again
 };
 
 }  // namespace vpmm::driver::sim

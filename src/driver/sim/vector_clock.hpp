@@ -1,4 +1,4 @@
-// driver/sim: vector clocks: how much of every actor's work one actor has seen.
+// driver/sim: vector clocks: work of every actor that one actor has seen.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace vpmm::driver::sim {
 
-// An actor of the vector clocks: slot 0 is the host, every other slot a stream. A slot is given to
-// a new stream only when the host has seen all of the old one, so numbers in a slot only ever grow.
+// Actor of the vector clocks: slot 0 is the host, every other slot a stream. A new stream gets a
+// slot only once the host has seen all of the old one, so numbers in a slot only grow.
 using Slot = std::uint32_t;
 constexpr Slot kHostSlot = 0;
 
@@ -21,7 +21,7 @@ class VectorClock {
     if (slot >= seen_.size()) seen_.resize(slot + std::size_t{1});
     seen_[slot] = n;
   }
-  // True when this clock learned something.
+  // Returns true if this clock learned something.
   bool join(const VectorClock& other) {
     if (seen_.size() < other.seen_.size()) seen_.resize(other.seen_.size());
     bool learned = false;
