@@ -1,10 +1,7 @@
 // torch_allocator: the call that a thread is in, for events inside the pool during that call.
 #pragma once
 
-#include <c10/util/Exception.h>
-
 #include <exception>
-#include <utility>
 
 #include "history.hpp"
 
@@ -12,18 +9,11 @@ namespace vpmm::torch_plugin {
 
 // A pool maps and unmaps memory in the middle of a call, under its lock. No stack can be captured
 // there, so the call captures it before. No exception may be thrown there, so the call stores that
-// of a tracker for later. Does nothing if nobody wants events.
+// of a tracker for later. Does nothing if events have no audience.
 class Call {
  public:
-  Call(const History& history, RecordContext level) {
-    if (C10_LIKELY(!history.is_listening())) return;
-    stack_ = history.stack(level);
-    outer_ = std::exchange(current_, this);
-    is_on_ = true;
-  }
-  ~Call() {
-    if (C10_UNLIKELY(is_on_)) current_ = outer_;
-  }
+  Call(const History& history, RecordContext level);
+  ~Call();
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
@@ -31,28 +21,14 @@ class Call {
   const Context& stack() const { return stack_; }
   // The first exception that a tracker threw in this call; null: none.
   const std::exception_ptr& thrown() const { return thrown_; }
-  void rethrow() const {
-    if (C10_UNLIKELY(thrown_ != nullptr)) std::rethrow_exception(thrown_);
-  }
+  void rethrow() const;
 
   // The stack of the call that this thread is in; null: it is in none.
   static Context current_stack() { return current_ == nullptr ? nullptr : current_->stack_; }
   // Stores the exception that is being handled in the call that this thread is in. Outside of a
   // call, as when another library uses the pool, it becomes a warning.
-  static void note_exception() noexcept {
-    if (current_ == nullptr) return warn_of(std::current_exception());
-    if (current_->thrown_ == nullptr) current_->thrown_ = std::current_exception();
-  }
-  static void warn_of(const std::exception_ptr& thrown) noexcept {
-    if (C10_LIKELY(thrown == nullptr)) return;
-    try {
-      std::rethrow_exception(thrown);
-    } catch (const std::exception& error) {
-      TORCH_WARN("VPMM: a tracker of memory events failed: ", error.what());
-    } catch (...) {
-      TORCH_WARN("VPMM: a tracker of memory events failed");
-    }
-  }
+  static void note_exception() noexcept;
+  static void warn_of(const std::exception_ptr& thrown) noexcept;
 
  private:
   static inline thread_local Call* current_ = nullptr;
