@@ -127,8 +127,6 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex index) {
   return stats;
 }
 
-void Allocator::resetAccumulatedStats(DeviceIndex index) { device_of(index).blocks.reset_totals(); }
-
 void Allocator::resetPeakStats(DeviceIndex index) {
   Device& device = device_of(index);
   vpmm_pool* const pool = device.pool.if_open();
@@ -167,12 +165,6 @@ void Allocator::init(int device_count) {
         std::make_unique<Device>(static_cast<DeviceIndex>(i), history_);
     device_count_ = i + 1;
   }
-}
-
-double Allocator::getMemoryFraction(DeviceIndex index) { return device_of(index).pool.fraction(); }
-
-void Allocator::setMemoryFraction(double fraction, DeviceIndex index) {
-  device_of(index).pool.set_fraction(fraction);
 }
 
 std::vector<cca::StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceIndex index) {
@@ -237,45 +229,16 @@ cca::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
     std::move(segments.begin(), segments.end(), std::back_inserter(snapshot.segments));
   }
   if (include_traces) history_.copy_to(snapshot);
-  snapshot.config_metadata.garbage_collection_threshold = 0;
-  snapshot.config_metadata.max_split_size = SIZE_MAX;
-  snapshot.config_metadata.pinned_num_register_threads = 1;
-  snapshot.config_metadata.expandable_segments = true;
-  snapshot.config_metadata.release_lock_on_malloc = false;
-  snapshot.config_metadata.pinned_use_host_register = false;
-  snapshot.config_metadata.graph_capture_record_stream_reuse = false;
-  snapshot.config_metadata.last_allocator_settings = "backend:vpmm";
+  auto& config = snapshot.config_metadata;
+  config.garbage_collection_threshold = 0;
+  config.max_split_size = SIZE_MAX;
+  config.pinned_num_register_threads = 1;
+  config.expandable_segments = true;
+  config.release_lock_on_malloc = false;
+  config.pinned_use_host_register = false;
+  config.graph_capture_record_stream_reuse = false;
+  config.last_allocator_settings = "backend:vpmm";
   return snapshot;
-}
-
-void Allocator::beginAllocateToPool(DeviceIndex index, MempoolId_t id,
-                                    std::function<bool(cudaStream_t)> filter) {
-  device_of(index).private_pools.begin(id, std::move(filter));
-}
-
-void Allocator::endAllocateToPool(DeviceIndex index, MempoolId_t id) {
-  device_of(index).private_pools.end(id);
-}
-
-void Allocator::releasePool(DeviceIndex index, MempoolId_t id) {
-  device_of(index).private_pools.release(id);
-}
-
-int Allocator::getPoolUseCount(DeviceIndex index, MempoolId_t id) {
-  return device_of(index).private_pools.use_count(id);
-}
-
-void Allocator::createOrIncrefPool(DeviceIndex index, MempoolId_t id,
-                                   std::shared_ptr<cca::CUDAAllocator> source) {
-  device_of(index).private_pools.create_or_incref(id, std::move(source));
-}
-
-void Allocator::setUseOnOOM(DeviceIndex index, MempoolId_t id, bool value) {
-  device_of(index).private_pools.get(id, "use_on_oom")->serves_others_when_short = value;
-}
-
-void Allocator::setNoSplit(DeviceIndex index, MempoolId_t id) {
-  device_of(index).private_pools.get(id, "no_split")->splits = false;
 }
 
 bool Allocator::checkPoolLiveAllocations(DeviceIndex index, MempoolId_t id,
@@ -305,26 +268,8 @@ std::shared_ptr<void> Allocator::getIpcDevPtr(std::string handle) {
   return shared_memory_.open(handle, current_device());
 }
 
-void Allocator::recordHistory(bool is_on, cca::CreateContextFn gather, std::size_t most,
-                              RecordContext level, bool clears,
-                              const std::vector<std::string>& skipped) {
-  history_.start(is_on, gather, most, level, clears, skipped);
-}
-
 void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::string>>& pairs) {
   if (history_.is_recording()) history_.annotate(current_device(), pairs);
-}
-
-void Allocator::popCompileContext() {
-  if (!compile_contexts.empty()) compile_contexts.pop_back();
-}
-
-void Allocator::attachOutOfMemoryObserver(cca::OutOfMemoryObserver observer) {
-  history_.observe_shortages(std::move(observer));
-}
-
-void Allocator::attachAllocatorTraceTracker(cca::AllocatorTraceTracker tracker) {
-  history_.track(std::move(tracker));
 }
 
 // The pool's memory, and memory that programs have of cudaMalloc.
@@ -343,16 +288,6 @@ cudaError_t Allocator::memcpyAsync(void* to, int to_device, const void* from, in
   if (p2p_enabled || to_device == from_device)
     return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
   return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
-}
-
-std::shared_ptr<cca::AllocatorState> Allocator::getCheckpointState(DeviceIndex index,
-                                                                   MempoolId_t id) {
-  return take_checkpoint(device_of(index), id);
-}
-
-cca::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex index,
-                                                       std::shared_ptr<cca::AllocatorState> state) {
-  return restore(device_of(index), state.get(), history_);
 }
 
 // As the driver tells it, but free memory is within the pool's limit. As natively, idle memory of

@@ -16,30 +16,22 @@ namespace vpmm::torch_plugin {
 void trace_allocation(const void* ptr) {
   const c10::impl::PyInterpreter* const trace = c10::impl::GPUTrace::get_trace();
   if (C10_UNLIKELY(trace != nullptr))
-    (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+    (*trace)->trace_gpu_memory_allocation(c10::kCUDA, address(ptr));
 }
 
 void trace_deallocation(const void* ptr) {
   const c10::impl::PyInterpreter* const trace = c10::impl::GPUTrace::get_trace();
   if (C10_UNLIKELY(trace != nullptr))
-    (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(ptr));
+    (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, address(ptr));
 }
 
 // --- --- counts
 
-void Blocks::Counts::add(const Block& block) {
+void Blocks::Counts::change(const Block& block, StatChange change) {
   for (const std::size_t type : {kAll, block.is_small ? kSmall : kLarge}) {
-    allocations.at(type).increase(1);
-    bytes.at(type).increase(block.bytes);
-    requested.at(type).increase(block.requested);
-  }
-}
-
-void Blocks::Counts::remove(const Block& block) {
-  for (const std::size_t type : {kAll, block.is_small ? kSmall : kLarge}) {
-    allocations.at(type).decrease(1);
-    bytes.at(type).decrease(block.bytes);
-    requested.at(type).decrease(block.requested);
+    (allocations.at(type).*change)(1);
+    (bytes.at(type).*change)(block.bytes);
+    (requested.at(type).*change)(block.requested);
   }
 }
 
@@ -55,13 +47,13 @@ void Blocks::copy_to(DeviceStats& stats) {
 
 void Blocks::reset_peaks() {
   const MutexLock lock(mutex_);
-  reset(&c10::CachingAllocator::Stat::reset_peak);
+  reset(&Stat::reset_peak);
 }
 
 void Blocks::reset_totals() {
   const MutexLock lock(mutex_);
   counts_.retries = counts_.failures = 0;
-  reset(&c10::CachingAllocator::Stat::reset_accumulated);
+  reset(&Stat::reset_accumulated);
 }
 
 void Blocks::reset(StatReset reset) {
@@ -200,7 +192,7 @@ void Blocks::enter(void* ptr, std::size_t bytes, Stream stream, PrivatePoolPtr p
   Block block{bytes, round_up(bytes, kGrain), stream, is_small, std::move(pool), call.stack()};
   if (C10_UNLIKELY(history_.is_listening())) tell_of_allocation(ptr, block, call);
   const MutexLock lock(mutex_);
-  counts_.add(block);
+  counts_.change(block, &Stat::increase);
   if (block.pool != nullptr) {
     ++block.pool->live;
     segments_.enter(ptr, block.bytes);
@@ -239,7 +231,7 @@ std::optional<Blocks::Taken> Blocks::take(void* ptr) {
   if (found == blocks_.end()) return std::nullopt;
   Taken taken{std::move(found->second), std::nullopt};
   blocks_.erase(found);
-  counts_.remove(taken.block);
+  counts_.change(taken.block, &Stat::decrease);
   if (taken.block.pool != nullptr) {
     --taken.block.pool->live;
     segments_.leave(ptr, taken.block.bytes);
@@ -329,7 +321,7 @@ std::vector<Live> Blocks::of_others(const Layout& layout) {
   for (std::size_t i = 0; i < layout->block_count; ++i) {
     const vpmm_block& block = layout->blocks[i];
     if (block.state == VPMM_REGION_ALLOCATED && blocks_.find(block.begin) == blocks_.end())
-      all.push_back({reinterpret_cast<std::size_t>(block.begin), block.bytes, block.requested});
+      all.push_back({address(block.begin), block.bytes, block.requested});
   }
   return all;
 }
@@ -338,8 +330,7 @@ std::vector<Live> Blocks::list(const Layout& layout) {
   const MutexLock lock(mutex_);
   std::vector<Live> all = of_others(layout);
   for (const auto& [ptr, block] : blocks_)
-    all.push_back({reinterpret_cast<std::size_t>(ptr), block.bytes, block.requested,
-                   block.stream.handle, block.stack});
+    all.push_back({address(ptr), block.bytes, block.requested, block.stream.handle, block.stack});
   std::sort(all.begin(), all.end(), [](const Live& a, const Live& b) { return a.begin < b.begin; });
   return all;
 }

@@ -10,7 +10,6 @@
 #include <unordered_set>
 #include <vector>
 
-#include "call.hpp"
 #include "private_pools.hpp"
 
 namespace vpmm::torch_plugin {
@@ -72,8 +71,7 @@ class Blocks {
     std::int64_t retries = 0;
     std::int64_t failures = 0;
 
-    void add(const Block& block);
-    void remove(const Block& block);
+    void change(const Block& block, StatChange change);
   };
   struct Export {
     vpmm_ipc_handle handle{};

@@ -48,9 +48,8 @@ void History::record(const Event& event, Audience audience,
                      const std::optional<std::string>& text) {
   if (!is_listening()) return;
   const bool has_stack = level_.load(std::memory_order_relaxed) >= RecordContext::ALLOC;
-  TraceEntry entry(event.action, event.device, reinterpret_cast<std::size_t>(event.at), event.bytes,
-                   event.stream, event.pool, c10::getApproximateTime(),
-                   has_stack ? event.stack : nullptr,
+  TraceEntry entry(event.action, event.device, address(event.at), event.bytes, event.stream,
+                   event.pool, c10::getApproximateTime(), has_stack ? event.stack : nullptr,
                    compile_contexts.empty() ? std::string() : compile_contexts.back());
   entry.user_metadata_ = text.value_or(user_metadata);
   const MutexLock lock(mutex_);
@@ -100,6 +99,37 @@ void History::copy_to(cca::SnapshotInfo& snapshot) {
   const std::size_t devices = std::min(rings_.size(), snapshot.device_traces.size());
   for (std::size_t i = 0; i < devices; ++i) copy(rings_[i], snapshot.device_traces[i]);
   copy(annotations_, snapshot.external_annotations);
+}
+
+Call::Call(const History& history, RecordContext level) {
+  if (C10_LIKELY(!history.is_listening())) return;
+  stack_ = history.stack(level);
+  outer_ = std::exchange(current_, this);
+  is_on_ = true;
+}
+
+Call::~Call() {
+  if (C10_UNLIKELY(is_on_)) current_ = outer_;
+}
+
+void Call::rethrow() const {
+  if (C10_UNLIKELY(thrown_ != nullptr)) std::rethrow_exception(thrown_);
+}
+
+void Call::note_exception() noexcept {
+  if (current_ == nullptr) return warn_of(std::current_exception());
+  if (current_->thrown_ == nullptr) current_->thrown_ = std::current_exception();
+}
+
+void Call::warn_of(const std::exception_ptr& thrown) noexcept {
+  if (C10_LIKELY(thrown == nullptr)) return;
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const std::exception& error) {
+    TORCH_WARN("VPMM: a tracker of memory events failed: ", error.what());
+  } catch (...) {
+    TORCH_WARN("VPMM: a tracker of memory events failed");
+  }
 }
 
 }  // namespace vpmm::torch_plugin

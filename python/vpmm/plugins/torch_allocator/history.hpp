@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@ namespace cca = c10::cuda::CUDACachingAllocator;
 using c10::DeviceIndex;
 using c10::GatheredContext;
 using c10::MempoolId_t;
+using c10::CachingAllocator::Stat;
 using c10::CachingDeviceAllocator::BlockInfo;
 using c10::CachingDeviceAllocator::DeviceStats;
 using c10::CachingDeviceAllocator::RecordContext;
@@ -33,6 +35,8 @@ using Action = TraceEntry::Action;
 using Context = std::shared_ptr<GatheredContext>;
 
 constexpr MempoolId_t kCommonPool{0, 0};
+
+inline std::size_t address(const void* ptr) { return reinterpret_cast<std::size_t>(ptr); }
 
 inline thread_local std::vector<std::string> compile_contexts;
 inline thread_local std::string user_metadata;  // for the thread's next events
@@ -88,6 +92,37 @@ class History {
   std::vector<Action> skipped_ VPMM_GUARDED_BY(mutex_);
   std::vector<cca::AllocatorTraceTracker> trackers_ VPMM_GUARDED_BY(mutex_);
   std::vector<cca::OutOfMemoryObserver> observers_ VPMM_GUARDED_BY(mutex_);
+};
+
+// A pool maps and unmaps memory in the middle of a call, under its lock. No stack can be captured
+// there, so the call captures it before. No exception may be thrown there, so the call stores that
+// of a tracker for later. Does nothing if events have no audience.
+class Call {
+ public:
+  Call(const History& history, RecordContext level);
+  ~Call();
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  // Null: no stack is recorded.
+  const Context& stack() const { return stack_; }
+  // The first exception that a tracker threw in this call; null: none.
+  const std::exception_ptr& thrown() const { return thrown_; }
+  void rethrow() const;
+
+  // The stack of the call that this thread is in; null: it is in none.
+  static Context current_stack() { return current_ == nullptr ? nullptr : current_->stack_; }
+  // Stores the exception that is being handled in the call that this thread is in. Outside of a
+  // call, as when another library uses the pool, it becomes a warning.
+  static void note_exception() noexcept;
+  static void warn_of(const std::exception_ptr& thrown) noexcept;
+
+ private:
+  static inline thread_local Call* current_ = nullptr;
+  bool is_on_ = false;
+  Call* outer_ = nullptr;
+  Context stack_;
+  std::exception_ptr thrown_;
 };
 
 }  // namespace vpmm::torch_plugin

@@ -11,8 +11,6 @@
 
 #include "allocator.cpp"
 #include "blocks.cpp"
-#include "c_api.cpp"
-#include "call.cpp"
 #include "device.cpp"
 #include "history.cpp"
 #include "pool.cpp"

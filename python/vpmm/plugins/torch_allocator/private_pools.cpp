@@ -5,8 +5,6 @@
 #include <exception>
 #include <utility>
 
-#include "call.hpp"
-
 namespace vpmm::torch_plugin {
 
 // Only such a guard takes the role, so its bodies are not analysed.
@@ -119,7 +117,7 @@ void PrivatePools::end(MempoolId_t id) {
   if (was_capture) check(vpmm_capture_end(pool_.get()), "a capture");
 }
 
-// The newest route whose filter takes the stream; a filter may ask the driver whether it is
+// The newest route with a filter that takes the stream; a filter may ask the driver whether it is
 // captured. A graph that is captured through an older route uses the memory, too.
 PrivatePoolPtr PrivatePools::route(cudaStream_t stream) {
   PrivatePoolPtr pool;
@@ -307,7 +305,7 @@ bool PrivatePools::give_back_idle_pieces(PrivatePool& pool) {
   }
 }
 
-// What remains afterwards: nothing, or the pieces of a pool in which a capture allocated. A thread
+// Afterwards remain: nothing, or the pieces of a pool in which a capture allocated. A thread
 // inside a request holds the arena, or the memory that it just got is live.
 bool PrivatePools::end_if_over(const PrivatePoolPtr& pool) {
   if (pool->live != 0 || vpmm_synchronize(pool_.get()) != VPMM_OK) return false;

@@ -67,7 +67,7 @@ class PrivatePools {
   // Throws if there is none.
   PrivatePoolPtr get(MempoolId_t id, const char* purpose);
 
-  // Routes allocations whose stream the filter accepts to a pool, unless a newer route takes them.
+  // Routes allocations to a pool if the filter accepts their stream and no newer route takes them.
   void begin(MempoolId_t id, Filter filter);
   void end(MempoolId_t id);
   bool has_routes() const { return has_routes_.load(std::memory_order_acquire); }
@@ -76,7 +76,7 @@ class PrivatePools {
 
   // The arena of a pool; null: none.
   ArenaPtr arena_of(const PrivatePool& pool);
-  // Returns an arena whose memory stays where it is from now on; null: none.
+  // Keeps the memory of its arena where it is from now on. Returns the arena; null: none.
   ArenaPtr pin(const PrivatePool& pool);
   vpmm_status allocate(PrivatePool& pool, std::size_t bytes, cudaStream_t stream, void** ptr);
   // Allocates in a pool that serves others when memory is short; null: none could.

@@ -1,15 +1,30 @@
-// torch_allocator: follows what the pool maps, and lists it as segments and their blocks.
+// torch_allocator: follows the mappings of the pool, and lists them as segments and their blocks.
 #include "segments.hpp"
 
 #include <algorithm>
 #include <utility>
 
-#include "call.hpp"
-
 namespace vpmm::torch_plugin {
+
+void check(vpmm_status status, const char* purpose) {
+  TORCH_CHECK(status == VPMM_OK, "VPMM: ", purpose, ": ", vpmm_last_error());
+}
+
+std::optional<vpmm_statistics> figures_of(vpmm_pool* pool) {
+  vpmm_statistics figures{};
+  figures.size = sizeof figures;
+  if (vpmm_get_statistics(pool, &figures) != VPMM_OK) return std::nullopt;
+  return figures;
+}
+
+Layout::Layout(vpmm_pool* pool) {
+  layout_.size = sizeof layout_;
+  check(vpmm_layout_take(pool, &layout_), "a layout");
+}
+
 namespace {
 
-// A run of mapped addresses of one kind is what PyTorch calls an expandable segment. In private
+// A run of mapped addresses of one kind is an expandable segment of PyTorch. In private
 // pools each stretch is a segment of its own, because libraries that register memory need its
 // borders.
 struct Run {
@@ -32,8 +47,8 @@ std::vector<Run> runs_of(const Layout& layout, Stretches& stretches) {
     if (block.state == VPMM_REGION_HOLE || block.state == VPMM_REGION_ZOMBIE) continue;
     // Blocks of the driver's own pool have the requested size.
     const std::size_t bytes = block.is_small != 0 ? block.bytes : round_up(block.bytes, kGrain);
-    const Run next{reinterpret_cast<std::size_t>(block.begin), bytes, block.is_small != 0,
-                   block.arena, block.arena == 0 ? nullptr : stretches.find(block.begin)};
+    const Run next{address(block.begin), bytes, block.is_small != 0, block.arena,
+                   block.arena == 0 ? nullptr : stretches.find(block.begin)};
     if (!runs.empty() && runs.back().is_continued_by(next))
       runs.back().bytes += next.bytes;
     else
@@ -102,7 +117,7 @@ void Segments::note(const vpmm_event& event) {
 // A stretch of a private pool has the stack of the call that added it, and keeps that stack when it
 // is released.
 Action Segments::follow(const vpmm_event& event, const Context& stack) {
-  const auto begin = reinterpret_cast<std::size_t>(event.ptr);
+  const auto begin = address(event.ptr);
   switch (event.kind) {
     case VPMM_EVENT_MAP:
       reserved_.at(kAll).increase(event.bytes);
@@ -153,7 +168,7 @@ void Segments::enter_foreign(const void* memory, std::size_t bytes) {
 
 void Segments::leave_foreign(const void* memory, std::size_t bytes) {
   const MutexLock lock(mutex_);
-  growths_.remove(reinterpret_cast<std::size_t>(memory), bytes);
+  growths_.remove(address(memory), bytes);
 }
 
 void Segments::enter(const void* ptr, std::size_t bytes) {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "c_api.hpp"
+#include "segments.hpp"
 
 namespace vpmm::torch_plugin {
 namespace {

@@ -6,7 +6,7 @@
 
 namespace vpmm::torch_plugin {
 
-void set(c10::CachingAllocator::Stat& stat, std::int64_t now) {
+void set(Stat& stat, std::int64_t now) {
   if (now > stat.current)
     stat.increase(static_cast<std::size_t>(now - stat.current));
   else
@@ -19,8 +19,6 @@ namespace {
 void add_large(StatArray& stats, std::int64_t change) {
   for (const std::size_t i : {kAll, kLarge}) set(stats.at(i), stats.at(i).current + change);
 }
-
-std::uintptr_t address(const void* ptr) { return reinterpret_cast<std::uintptr_t>(ptr); }
 
 }  // namespace
 
@@ -72,8 +70,8 @@ std::size_t Stretches::remove(const void* begin) {
   const Stretch* const stretch = find(begin);
   if (stretch == nullptr) return 0;
   const std::size_t given = stretch->is_foreign ? stretch->bytes : 0;
-  add_large(inactive_split, -static_cast<std::int64_t>(stretch->split_gaps()));
-  add_large(inactive_split_bytes, -static_cast<std::int64_t>(stretch->split_bytes()));
+  add_large(inactive_split, -stretch->split_gaps());
+  add_large(inactive_split_bytes, -stretch->split_bytes());
   by_address_.erase(address(begin));
   add_large(segments, -1);
   return given;
@@ -83,14 +81,14 @@ void Stretches::enter(const void* ptr, std::size_t bytes) {
   change(ptr, [&](Stretch& stretch, std::uintptr_t first, std::uintptr_t begin) {
     stretch.gaps += gaps_around(stretch, first, begin, bytes) - 1;
     stretch.live.emplace(begin, bytes);
-    stretch.live_bytes += bytes;
+    stretch.live_bytes += static_cast<std::int64_t>(bytes);
   });
 }
 
 void Stretches::leave(const void* ptr, std::size_t bytes) {
   change(ptr, [&](Stretch& stretch, std::uintptr_t first, std::uintptr_t begin) {
     stretch.live.erase(begin);
-    stretch.live_bytes -= bytes;
+    stretch.live_bytes -= static_cast<std::int64_t>(bytes);
     stretch.gaps -= gaps_around(stretch, first, begin, bytes) - 1;
   });
 }
@@ -102,21 +100,21 @@ void Stretches::change(const void* ptr, Change change_it) {
   --around;
   auto& [begin, stretch] = *around;
   if (address(ptr) - begin >= stretch.bytes) return;
-  const auto gaps = static_cast<std::int64_t>(stretch.split_gaps());
-  const auto bytes = static_cast<std::int64_t>(stretch.split_bytes());
+  const std::int64_t gaps = stretch.split_gaps();
+  const std::int64_t bytes = stretch.split_bytes();
   change_it(stretch, begin, address(ptr));
-  add_large(inactive_split, static_cast<std::int64_t>(stretch.split_gaps()) - gaps);
-  add_large(inactive_split_bytes, static_cast<std::int64_t>(stretch.split_bytes()) - bytes);
+  add_large(inactive_split, stretch.split_gaps() - gaps);
+  add_large(inactive_split_bytes, stretch.split_bytes() - bytes);
 }
 
 // How many sides of [begin, begin + bytes) are idle; a block that lives there is ignored.
-std::size_t Stretches::gaps_around(const Stretch& stretch, std::uintptr_t first,
-                                   std::uintptr_t begin, std::size_t bytes) {
+int Stretches::gaps_around(const Stretch& stretch, std::uintptr_t first, std::uintptr_t begin,
+                           std::size_t bytes) {
   const auto next = stretch.live.lower_bound(begin);
   const std::uintptr_t after = next == stretch.live.end() ? first + stretch.bytes : next->first;
   std::uintptr_t before = first;
   if (next != stretch.live.begin()) before = std::prev(next)->first + std::prev(next)->second;
-  return (before < begin ? 1U : 0U) + (begin + bytes < after ? 1U : 0U);
+  return (before < begin ? 1 : 0) + (begin + bytes < after ? 1 : 0);
 }
 
 }  // namespace vpmm::torch_plugin

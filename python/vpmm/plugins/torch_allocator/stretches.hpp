@@ -13,7 +13,7 @@ inline constexpr std::size_t kAll = static_cast<std::size_t>(StatType::AGGREGATE
 inline constexpr std::size_t kSmall = static_cast<std::size_t>(StatType::SMALL_POOL);
 inline constexpr std::size_t kLarge = static_cast<std::size_t>(StatType::LARGE_POOL);
 
-void set(c10::CachingAllocator::Stat& stat, std::int64_t now);
+void set(Stat& stat, std::int64_t now);
 
 // The stack of each mapped address: that of the call that mapped it, or gave it to a private pool.
 class Growths {
@@ -44,11 +44,13 @@ class Stretches {
     std::int32_t order = 0;
     bool is_foreign = false;                     // from another allocator than the pool
     std::map<std::uintptr_t, std::size_t> live;  // sizes by address
-    std::size_t live_bytes = 0;
-    std::size_t gaps = 1;  // idle pieces between them; 1 while nothing is live
+    std::int64_t live_bytes = 0;
+    std::int64_t gaps = 1;  // idle pieces between them; 1 while nothing is live
     // The native allocator calls a segment split if only a part of it is in use.
-    std::size_t split_gaps() const { return live.empty() ? 0 : gaps; }
-    std::size_t split_bytes() const { return live.empty() ? 0 : bytes - live_bytes; }
+    std::int64_t split_gaps() const { return live.empty() ? 0 : gaps; }
+    std::int64_t split_bytes() const {
+      return live.empty() ? 0 : static_cast<std::int64_t>(bytes) - live_bytes;
+    }
   };
 
   void add(const void* begin, std::size_t bytes);
@@ -66,8 +68,8 @@ class Stretches {
  private:
   template <class Change>
   void change(const void* ptr, Change change_it);
-  static std::size_t gaps_around(const Stretch& stretch, std::uintptr_t first, std::uintptr_t begin,
-                                 std::size_t bytes);
+  static int gaps_around(const Stretch& stretch, std::uintptr_t first, std::uintptr_t begin,
+                         std::size_t bytes);
 
   std::map<std::uintptr_t, Stretch> by_address_;
   std::int32_t made_ = 0;  // NCCL registers segments in the order of their making, on every rank
