@@ -31,7 +31,7 @@ struct Request {
   std::uint32_t stack = 0;  // of the call, for a recording; 0: not known
 
   // Whether the cache of its stream may serve it.
-  bool is_plain() const { return tag == 0 && !one_chunk; }
+  bool is_plain() const { return tag == 0 && !one_chunk && arena == ArenaId{}; }
 };
 
 // Whether the caller's stream may be given work (events, waits) right now.

@@ -87,8 +87,6 @@ TEST_F(ArenaOnPool, what_is_no_arena_is_refused) {
   const ArenaId none{~std::uint64_t{0}};
   expect_error(world.pool().allocate({100, 0, a, none}), ErrorCode::invalid_argument,
                {"no arena"});
-  expect_error(world.pool().allocate({100, 0, a, {}}), ErrorCode::invalid_argument,
-               {"no arena"});
   expect_error(world.pool().arenas().allocate_at(none, {DevicePtr{4096}, 100}, a),
                ErrorCode::invalid_argument, {"no arena"});
   expect_error(world.pool().arenas().pin(none), ErrorCode::invalid_argument);

@@ -28,7 +28,7 @@ from vpmm.plugins._building import cached, cuda_include, fingerprint, run_compil
 
 __all__ = ["build", "install", "is_installed"]
 
-_SOURCES = Path(__file__).resolve().with_name("torch_allocator")  # allocator.cpp is the file that is compiled
+_SOURCES = Path(__file__).resolve().with_name("torch_allocator")  # library.cpp includes the others
 _LEAST_MINOR = 11  # of PyTorch 2: earlier versions have another interface
 _NCCL_HOOKS = ("TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK", "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK")
 
@@ -94,7 +94,7 @@ def _compile(torch: Any, library: Path, what: str) -> None:
         f"-DVPMM_TORCH_MINOR={_minor_of(torch)}",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
         *("-isystem", str(root / "include"), "-isystem", str(cuda_include(what))),
-        str(_SOURCES / "allocator.cpp"),
+        str(_SOURCES / "library.cpp"),
         *(f"-L{root / 'lib'}", "-lc10", "-lc10_cuda"),
     ]
     run_compiler(arguments, library, what, "build-torch")

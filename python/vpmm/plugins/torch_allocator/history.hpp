@@ -1,19 +1,21 @@
-// torch_allocator: the most recent events, and who is told of them.
+// torch_allocator: the most recent events, and the trackers and observers that are told of events.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/util/ApproximateClock.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
+#include <exception>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "mutex.hpp"
 
 namespace vpmm::torch_plugin {
 
@@ -21,6 +23,7 @@ namespace cca = c10::cuda::CUDACachingAllocator;
 using c10::DeviceIndex;
 using c10::GatheredContext;
 using c10::MempoolId_t;
+using c10::CachingAllocator::Stat;
 using c10::CachingDeviceAllocator::BlockInfo;
 using c10::CachingDeviceAllocator::DeviceStats;
 using c10::CachingDeviceAllocator::RecordContext;
@@ -31,137 +34,95 @@ using c10::CachingDeviceAllocator::TraceEntry;
 using Action = TraceEntry::Action;
 using Context = std::shared_ptr<GatheredContext>;
 
+constexpr MempoolId_t kCommonPool{0, 0};
+
+inline std::size_t address(const void* ptr) { return reinterpret_cast<std::size_t>(ptr); }
+
 inline thread_local std::vector<std::string> compile_contexts;
 inline thread_local std::string user_metadata;  // for the thread's next events
 
-// The most recent events, and who is told of them: the profiler, NCCL. One object for all devices.
+struct Event {
+  Action action;
+  DeviceIndex device;
+  const void* at;
+  std::size_t bytes;
+  MempoolId_t pool = kCommonPool;
+  Context stack = nullptr;
+  cudaStream_t stream = nullptr;
+};
+
+enum class Audience : std::uint8_t { ALL, TRACKERS, RING };
+
+// One object for all devices. Any thread.
 class History {
  public:
-  // Whether anybody wants events.
+  // Whether events have an audience.
   bool is_listening() const { return is_listening_.load(std::memory_order_relaxed); }
   bool is_recording() const { return is_recording_.load(std::memory_order_relaxed); }
-  // The caller's stack, if stacks of this level are recorded. Takes the GIL, so no lock may be
-  // held.
-  Context stack(RecordContext level) const {
-    if (level_.load(std::memory_order_relaxed) < level) return nullptr;
-    const cca::CreateContextFn gather = gather_.load(std::memory_order_relaxed);
-    return gather == nullptr ? nullptr : gather();
-  }
+  // The caller's stack, if stacks of this level are recorded; else null. Takes the GIL, so no lock
+  // may be held.
+  Context stack(RecordContext level) const;
 
   void start(bool is_on, cca::CreateContextFn gather, std::size_t most, RecordContext level,
-             bool clears, const std::vector<std::string>& skipped) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    TORCH_CHECK(level == RecordContext::NEVER || gather != nullptr,
-                "stacks are asked for without a way to take them");
-    std::vector<Action> actions;
-    for (const std::string& name : skipped)
-      actions.push_back(c10::CachingDeviceAllocator::parseTraceEntryAction(name));
-    skipped_ = std::move(actions);
-    is_recording_ = is_on;
-    gather_ = is_on ? gather : nullptr;
-    level_ = is_on ? level : RecordContext::NEVER;
-    most_ = std::max<std::size_t>(most, 1);
-    if (!is_on || clears) rings_.clear(), annotations_.clear();
-    for (std::deque<TraceEntry>& ring : rings_)
-      while (ring.size() > most_) ring.pop_front();
-    is_listening_ = is_on || !trackers_.empty();
-  }
+             bool clears, const std::vector<std::string>& skipped);
+  void track(cca::AllocatorTraceTracker tracker);
+  void observe_shortages(cca::OutOfMemoryObserver observer);
 
-  void track(cca::AllocatorTraceTracker tracker) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    trackers_.push_back(std::move(tracker));
-    is_listening_ = true;
-  }
-
-  // Tells trackers, and writes into the ring.
-  void record(Action action, DeviceIndex device, const void* at, std::size_t bytes,
-              cudaStream_t stream, MempoolId_t pool, Context context = nullptr,
-              const std::optional<std::string>& text = std::nullopt) {
-    if (!is_listening()) return;
-    TraceEntry entry = make(action, device, at, bytes, stream, pool, std::move(context));
-    const std::lock_guard<std::mutex> lock(mutex_);
-    entry.user_metadata_ = text.value_or(user_metadata);
-    for (const cca::AllocatorTraceTracker& tracker : trackers_) tracker(entry);
-    keep(std::move(entry));
-  }
-  // Tells trackers only: the ring already has the memory that this lies in.
-  void tell(Action action, DeviceIndex device, const void* at, std::size_t bytes, MempoolId_t pool,
-            Context context) {
-    if (!is_listening()) return;
-    const TraceEntry entry = make(action, device, at, bytes, nullptr, pool, std::move(context));
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (const cca::AllocatorTraceTracker& tracker : trackers_) tracker(entry);
-  }
-  // Writes into the ring only: trackers were told already.
-  void note(Action action, DeviceIndex device, const void* at, std::size_t bytes, MempoolId_t pool,
-            Context context) {
-    if (!is_listening()) return;
-    TraceEntry entry = make(action, device, at, bytes, nullptr, pool, std::move(context));
-    const std::lock_guard<std::mutex> lock(mutex_);
-    keep(std::move(entry));
-  }
-
-  void annotate(DeviceIndex device, const std::vector<std::pair<std::string, std::string>>& pairs) {
-    if (!is_recording()) return;
-    c10::CachingDeviceAllocator::AnnotationEntry entry(device, c10::getApproximateTime());
-    for (const auto& [name, value] : pairs) entry.recordUserMetadata(name, value);
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (annotations_.size() == most_) annotations_.pop_front();
-    annotations_.push_back(std::move(entry));
-  }
-
+  // Passes on the exception of a tracker. `text` replaces the thread's metadata.
+  void record(const Event& event, Audience audience = Audience::ALL,
+              const std::optional<std::string>& text = std::nullopt);
+  void tell_of_shortage(DeviceIndex device, std::size_t bytes, std::size_t allowed,
+                        std::size_t free);
+  void annotate(DeviceIndex device, const std::vector<std::pair<std::string, std::string>>& pairs);
   // Oldest first, times in microseconds since 1970.
-  void copy_to(cca::SnapshotInfo& snapshot) {
-    const auto to_unix_ns = clock_.makeConverter();
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (std::size_t device = 0; device < std::min(rings_.size(), snapshot.device_traces.size());
-         ++device) {
-      for (const TraceEntry& entry : rings_[device]) {
-        TraceEntry& copy = snapshot.device_traces[device].emplace_back(entry);
-        copy.time_.t_ = to_unix_ns(copy.time_.approx_t_) / 1000;
-      }
-    }
-    for (const auto& entry : annotations_) {
-      auto& copy = snapshot.external_annotations.emplace_back(entry);
-      copy.time_.t_ = to_unix_ns(copy.time_.approx_t_) / 1000;
-    }
-  }
+  void copy_to(cca::SnapshotInfo& snapshot);
 
  private:
-  TraceEntry make(Action action, DeviceIndex device, const void* at, std::size_t bytes,
-                  cudaStream_t stream, MempoolId_t pool, Context context) const {
-    if (level_.load(std::memory_order_relaxed) < RecordContext::ALLOC) context = nullptr;
-    return {action,
-            device,
-            reinterpret_cast<std::size_t>(at),
-            bytes,
-            stream,
-            pool,
-            c10::getApproximateTime(),
-            std::move(context),
-            compile_contexts.empty() ? std::string() : compile_contexts.back()};
-  }
-  void keep(TraceEntry entry) {
-    if (!is_recording() ||
-        std::find(skipped_.begin(), skipped_.end(), entry.action_) != skipped_.end())
-      return;
-    const auto index = static_cast<std::size_t>(entry.device_);
-    if (rings_.size() <= index) rings_.resize(index + 1);
-    if (rings_[index].size() == most_) rings_[index].pop_front();
-    rings_[index].push_back(std::move(entry));
-  }
+  void keep(TraceEntry entry) VPMM_REQUIRES(mutex_);
 
-  std::mutex mutex_;
   std::atomic<bool> is_listening_{false};
   std::atomic<bool> is_recording_{false};
   std::atomic<cca::CreateContextFn> gather_{nullptr};
   std::atomic<RecordContext> level_{RecordContext::NEVER};
-  std::size_t most_ = 1;
   c10::ApproximateClockToUnixTimeConverter clock_;  // more exact the longer ago it was made
-  std::vector<std::deque<TraceEntry>> rings_;       // by device
-  std::deque<c10::CachingDeviceAllocator::AnnotationEntry> annotations_;
-  std::vector<Action> skipped_;
-  std::vector<cca::AllocatorTraceTracker> trackers_;
+  Mutex mutex_;
+  std::size_t most_ VPMM_GUARDED_BY(mutex_) = 1;
+  std::vector<std::deque<TraceEntry>> rings_ VPMM_GUARDED_BY(mutex_);  // by device
+  std::deque<c10::CachingDeviceAllocator::AnnotationEntry> annotations_ VPMM_GUARDED_BY(mutex_);
+  std::vector<Action> skipped_ VPMM_GUARDED_BY(mutex_);
+  std::vector<cca::AllocatorTraceTracker> trackers_ VPMM_GUARDED_BY(mutex_);
+  std::vector<cca::OutOfMemoryObserver> observers_ VPMM_GUARDED_BY(mutex_);
+};
+
+// A pool maps and unmaps memory in the middle of a call, under its lock. No stack can be captured
+// there, so the call captures it before. No exception may be thrown there, so the call stores that
+// of a tracker for later. Does nothing if events have no audience.
+class Call {
+ public:
+  Call(const History& history, RecordContext level);
+  ~Call();
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  // Null: no stack is recorded.
+  const Context& stack() const { return stack_; }
+  // The first exception that a tracker threw in this call; null: none.
+  const std::exception_ptr& thrown() const { return thrown_; }
+  void rethrow() const;
+
+  // The stack of the call that this thread is in; null: it is in none.
+  static Context current_stack() { return current_ == nullptr ? nullptr : current_->stack_; }
+  // Stores the exception that is being handled in the call that this thread is in. Outside of a
+  // call, as when another library uses the pool, it becomes a warning.
+  static void note_exception() noexcept;
+  static void warn_of(const std::exception_ptr& thrown) noexcept;
+
+ private:
+  static inline thread_local Call* current_ = nullptr;
+  bool is_on_ = false;
+  Call* outer_ = nullptr;
+  Context stack_;
+  std::exception_ptr thrown_;
 };
 
 }  // namespace vpmm::torch_plugin

@@ -1,0 +1,76 @@
+// torch_allocator: opens a device's pool and limits it.
+#include "pool.hpp"
+
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+
+namespace vpmm::torch_plugin {
+
+vpmm_pool* Pool::get() {
+  vpmm_pool* const pool = if_open();
+  if (C10_LIKELY(pool != nullptr)) return pool;
+  const MutexLock lock(opening_);
+  return if_open() == nullptr ? open() : if_open();
+}
+
+vpmm_pool* Pool::open() {
+  vpmm_pool* pool = nullptr;
+  check(vpmm_default_pool(device_, &pool), "the pool could not be opened");
+  largest_small_ = Layout(pool)->largest_small;
+  constexpr std::uint32_t kKinds = (1U << VPMM_EVENT_MAP) | (1U << VPMM_EVENT_UNMAP) |
+                                   (1U << VPMM_EVENT_ARENA_GROW) | (1U << VPMM_EVENT_ARENA_SHRINK);
+  std::uint64_t id = 0;
+  check(vpmm_add_event_callback(pool, kKinds, &Segments::on_event, &segments_, &id), "events");
+  const bool is_counted = segments_.begin(pool);
+  if (!is_counted) vpmm_remove_event_callback(pool, id);  // the next attempt adds it again
+  TORCH_CHECK(is_counted, "VPMM: statistics: ", vpmm_last_error());
+  pool_.store(pool, std::memory_order_release);
+  return pool;
+}
+
+vpmm_statistics Pool::figures() {
+  const std::optional<vpmm_statistics> figures = figures_of(get());
+  TORCH_CHECK(figures, "VPMM: statistics: ", vpmm_last_error());
+  return *figures;
+}
+
+std::uint64_t Pool::capacity() {
+  std::uint64_t capacity = 0;
+  check(vpmm_get_capacity(get(), &capacity), "the limit");
+  return capacity;
+}
+
+double Pool::fraction() {
+  const MutexLock lock(mutex_);
+  return fraction_;
+}
+
+// A fraction of the device's memory, but at most the pool's own limit (VPMM_CAPACITY). 1: as if it
+// was never set.
+void Pool::set_fraction(double fraction) {
+  TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction: ", fraction,
+              ". Please set within [0, 1].");
+  std::optional<std::uint64_t> limit;
+  if (fraction == 1) {
+    const MutexLock lock(mutex_);
+    fraction_ = 1;
+    std::swap(limit, full_capacity_);
+  } else {
+    const c10::cuda::CUDAGuard guard(device_);
+    std::size_t free = 0;
+    std::size_t total = 0;
+    C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    const std::uint64_t before = capacity();
+    const auto part = static_cast<std::uint64_t>(fraction * static_cast<double>(total));
+    const MutexLock lock(mutex_);
+    fraction_ = fraction;
+    full_capacity_ = full_capacity_.value_or(before);
+    limit = std::min(std::max<std::uint64_t>(part, 1), *full_capacity_);
+  }
+  if (limit) check(vpmm_set_capacity(get(), *limit), "the memory fraction");
+}
+
+}  // namespace vpmm::torch_plugin

@@ -1,0 +1,45 @@
+// torch_allocator: the pool of a device: its opening and its limit.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "segments.hpp"
+
+namespace vpmm::torch_plugin {
+
+// Any thread.
+class Pool {
+ public:
+  Pool(DeviceIndex device, Segments& segments) : device_(device), segments_(segments) {}
+
+  DeviceIndex device() const { return device_; }
+  // Opened by the first call that needs it, from the settings in the environment.
+  vpmm_pool* get();
+  // Null: no call has needed it.
+  vpmm_pool* if_open() const { return pool_.load(std::memory_order_acquire); }
+  // The largest request that is cut from shared pages. It is open.
+  std::size_t largest_small() const { return largest_small_; }
+  vpmm_statistics figures();
+  std::uint64_t capacity();
+  double fraction();
+  void set_fraction(double fraction);
+
+ private:
+  vpmm_pool* open() VPMM_REQUIRES(opening_);
+
+  const DeviceIndex device_;
+  Segments& segments_;
+  std::atomic<vpmm_pool*> pool_{nullptr};
+  std::size_t largest_small_ = 0;  // set before `pool_`
+  Mutex opening_;
+  Mutex mutex_;
+  double fraction_ VPMM_GUARDED_BY(mutex_) = 1.0;
+  // The pool's limit before a fraction below 1 was set.
+  std::optional<std::uint64_t> full_capacity_ VPMM_GUARDED_BY(mutex_);
+};
+
+}  // namespace vpmm::torch_plugin

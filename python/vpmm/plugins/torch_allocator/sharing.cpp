@@ -1,0 +1,56 @@
+// torch_allocator: packs handles of shared memory, and opens those of other processes.
+#include "sharing.hpp"
+
+#include <c10/util/Exception.h>
+
+#include <cstring>
+#include <string_view>
+
+#include "segments.hpp"
+
+namespace vpmm::torch_plugin {
+namespace {
+
+constexpr std::string_view kMagic = "VPMMIPC1";
+
+vpmm_ipc_handle handle_of(const std::string& message) {
+  vpmm_ipc_handle handle{};
+  const bool is_ours =
+      message.size() == kMagic.size() + sizeof handle && message.starts_with(kMagic);
+  TORCH_CHECK(is_ours,
+              "this CUDA tensor was shared by a process whose PyTorch does not allocate through "
+              "VPMM; both processes must (VPMM_TORCH=1)");
+  std::memcpy(&handle, message.data() + kMagic.size(), sizeof handle);
+  return handle;
+}
+
+}  // namespace
+
+std::string message_of(const vpmm_ipc_handle& handle) {
+  return std::string(kMagic).append(reinterpret_cast<const char*>(&handle), sizeof handle);
+}
+
+std::shared_ptr<void> SharedMemory::open(const std::string& message, int device) {
+  const vpmm_ipc_handle handle = handle_of(message);
+  const std::string key = message + static_cast<char>(device);
+  const MutexLock lock(mutex_);
+  std::weak_ptr<void>& known = opened_[key];
+  std::shared_ptr<void> memory = known.lock();
+  if (memory != nullptr) return memory;
+  void* ptr = nullptr;
+  check(vpmm_ipc_open(&handle, device, &ptr), "a tensor of another process");
+  memory = std::shared_ptr<void>(ptr, [this, key](void* over) {
+    forget(key);
+    vpmm_ipc_close_deferred(over);
+  });
+  known = memory;
+  return memory;
+}
+
+void SharedMemory::forget(const std::string& key) {
+  const MutexLock lock(mutex_);
+  const auto known = opened_.find(key);
+  if (known != opened_.end() && known->second.expired()) opened_.erase(known);
+}
+
+}  // namespace vpmm::torch_plugin
