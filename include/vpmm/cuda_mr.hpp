@@ -13,7 +13,7 @@
 
 #include <cuda/version>
 #if CCCL_VERSION < 3001000
-#error "vpmm/cuda_mr.hpp needs CCCL 3.1 (CUDA 13.1) or newer: put a newer CCCL in front of CUDA's"
+#error "vpmm/cuda_mr.hpp needs CCCL 3.1 or newer (CUDA 13.1): put a newer CCCL first"
 #endif
 
 #include <cuda/memory_resource>

@@ -69,7 +69,8 @@ vpmm_status vpmm_arena_allocate(vpmm_arena* arena, size_t bytes, size_t alignmen
 vpmm_status vpmm_arena_allocate_at(vpmm_arena* arena, void* ptr, size_t bytes, vpmm_stream stream) {
   return with_arena(arena, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(ptr, "ptr"));
-    VPMM_TRY(context.arenas().allocate_at(arena->id, {to_device_ptr(ptr), bytes}, to_stream(stream)));
+    VPMM_TRY(
+        context.arenas().allocate_at(arena->id, {to_device_ptr(ptr), bytes}, to_stream(stream)));
     return {};
   });
 }

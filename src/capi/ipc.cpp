@@ -66,7 +66,8 @@ Result<void> wait_for_work(driver::Driver& driver, driver::DeviceOrdinal device)
     return !is_capturing;
   });
   if (is_capturing) return Error{ErrorCode::capture_active, "a stream is being captured"};
-  return lasting != nullptr ? lasting->streams().wait_for_work() : ipc::wait_for_primary(driver, device);
+  return lasting != nullptr ? lasting->streams().wait_for_work()
+                            : ipc::wait_for_primary(driver, device);
 }
 
 // Keeps the calling thread's context if it is on the device of the memory; else uses the primary

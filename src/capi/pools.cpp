@@ -91,7 +91,9 @@ vpmm_status vpmm_capture_end(vpmm_pool* pool) {
 vpmm_status vpmm_capture_release(vpmm_pool* pool, uint64_t capture_id) {
   return with_pool(
       pool,
-      [&](Context& context) { return context.streams().capture_release(driver::CaptureId{capture_id}); },
+      [&](Context& context) {
+        return context.streams().capture_release(driver::CaptureId{capture_id});
+      },
       WhenEnding::do_nothing);
 }
 
@@ -107,7 +109,8 @@ vpmm_status vpmm_defer_cleanup_begin(vpmm_pool* pool) {
 
 vpmm_status vpmm_defer_cleanup_end(vpmm_pool* pool) {
   return with_pool(
-      pool, [](Context& context) { return context.limits().defer_cleanup_end(); }, WhenEnding::do_nothing);
+      pool, [](Context& context) { return context.limits().defer_cleanup_end(); },
+      WhenEnding::do_nothing);
 }
 
 vpmm_status vpmm_trim(vpmm_pool* pool, size_t bytes_to_keep, size_t* bytes_released) {
@@ -141,14 +144,15 @@ vpmm_status vpmm_get_capacity(vpmm_pool* pool, uint64_t* bytes) {
 }
 
 vpmm_status vpmm_set_peer_access(vpmm_pool* pool, int device) {
-  return with_pool(pool, [&](Context& context) { return context.sharing().set_peer_access(device); });
+  return with_pool(pool,
+                   [&](Context& context) { return context.sharing().set_peer_access(device); });
 }
 
 vpmm_status vpmm_set_out_of_memory_callback(vpmm_pool* pool, vpmm_out_of_memory_callback callback,
                                             void* argument) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
-    context.limits().out_of_memory_callbacks().set(callback != nullptr ? asking(callback, argument)
-                                                           : context::OutOfMemoryCallback());
+    context.limits().out_of_memory_callbacks().set(
+        callback != nullptr ? asking(callback, argument) : context::OutOfMemoryCallback());
     return {};
   });
 }

@@ -340,7 +340,8 @@ Result<Delivery> Exporter::lease_chunks(const Token& token, Lease& lease, Messag
   Error refusal{ErrorCode::not_shared, "the memory was freed by the process that exported it"};
   const ShareId share{token.generation};
   for (const Pool& pool : pools_) {
-    Result<context::SharedChunks> shared = pool.context->sharing().lease(share, token.offset, token.size);
+    Result<context::SharedChunks> shared =
+        pool.context->sharing().lease(share, token.offset, token.size);
     if (!shared) {
       if (shared.error().code != ErrorCode::not_shared) refusal = std::move(shared.error());
       continue;

@@ -206,8 +206,7 @@ TEST_P(CapturedArena, memory_runs_out_in_a_capture_without_breaking_it) {
   full.wait();
   begin_capture(full, stream, GetParam());
   full.use(allocate_in(full, used, 6 * kPage, stream), 6 * kPage, stream);
-  expect_error(full.pool().allocate({6 * kPage, 0, stream, used}),
-               ErrorCode::out_of_memory);
+  expect_error(full.pool().allocate({6 * kPage, 0, stream, used}), ErrorCode::out_of_memory);
   const GraphHandle graph = end_capture(full, stream);
   destroy(full, graph, launch(full, graph, stream));
 }

@@ -293,8 +293,7 @@ class RandomArenas {
     const std::uint32_t where = pick(6);
     pool::Request request{bytes, 0, stream};
     if (where < 4) request.arena = arenas_[where];
-    const auto made =
-        where < 4 ? world_.pool().allocate(request) : world_.pool().allocate(request);
+    const auto made = where < 4 ? world_.pool().allocate(request) : world_.pool().allocate(request);
     if (!made.ok()) return;
     live_[made.value()] = bytes;
     world_.use(made.value(), bytes, stream, 1 + pick(100'000));

@@ -58,8 +58,7 @@ TEST_F(ExternalArena, several_pieces_of_memory_are_not_one) {
   const ArenaId divided = make_arena(world, kExternal);
   add_memory(world, divided, {whole.begin, 3 * kPage});
   add_memory(world, divided, {whole.begin + 3 * kPage, 5 * kPage});
-  expect_error(world.pool().allocate({6 * kPage, 0, a, divided}),
-               ErrorCode::out_of_memory);
+  expect_error(world.pool().allocate({6 * kPage, 0, a, divided}), ErrorCode::out_of_memory);
   EXPECT_EQ(allocate_in(world, divided, 4 * kPage, a), whole.begin + 3 * kPage);
   EXPECT_EQ(allocate_in(world, divided, 3 * kPage, a), whole.begin);
   free_user_memory(world, whole);
@@ -112,7 +111,8 @@ TEST_F(ExternalArena, pointers_inside_are_queried_and_freed_like_all_others) {
 
 TEST_F(ExternalArena, a_place_in_it_can_be_named) {
   EXPECT_EQ(allocate_at(world, arena, {memory.begin + kPage, 1000}, a), memory.begin + kPage);
-  expect_error(world.pool().arenas().allocate_at(arena, {memory.end(), 512}, a), ErrorCode::invalid_pointer);
+  expect_error(world.pool().arenas().allocate_at(arena, {memory.end(), 512}, a),
+               ErrorCode::invalid_pointer);
   EXPECT_EQ(world.pool().arenas().live(arena).value(), Vector<DevicePtr>{memory.begin + kPage});
 }
 
@@ -204,7 +204,8 @@ TEST_F(ExternalArena, the_out_of_memory_callback_may_make_room) {
 
 TEST_F(ExternalArena, sharing_its_memory_is_refused) {
   const DevicePtr ptr = allocate_in(world, arena, kPage, a);
-  expect_error(world.pool().sharing().share({ptr, kPage}), ErrorCode::unsupported, {hex(ptr), "arena"});
+  expect_error(world.pool().sharing().share({ptr, kPage}), ErrorCode::unsupported,
+               {hex(ptr), "arena"});
   world.deallocate(ptr, a);
   expect_error(world.pool().sharing().share({ptr, kPage}), ErrorCode::invalid_pointer);
 }

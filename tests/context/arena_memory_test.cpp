@@ -200,7 +200,8 @@ TEST_F(ShortArena, idle_chunks_make_room_for_one_chunk) {
   const DevicePtr ptr = allocate_in(world, make_arena(world, {true, true, 0}), 6 * kPage, a);
   const auto range = world.pool().sharing().share({ptr, 6 * kPage});
   ASSERT_TRUE(range.ok()) << message_of(range);
-  EXPECT_EQ(world.pool().sharing().lease(range.value().share, 0, 6 * kPage).value().chunks.size(), 1u);
+  EXPECT_EQ(world.pool().sharing().lease(range.value().share, 0, 6 * kPage).value().chunks.size(),
+            1u);
   world.pool().sharing().end_lease(range.value().share, context::Holder::importer);
   world.pool().sharing().end_lease(range.value().share, context::Holder::handle);
 }

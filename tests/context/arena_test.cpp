@@ -54,8 +54,7 @@ TEST_F(ArenaOnPool, an_alignment_is_kept) {
   allocate_in(world, arena, 512, a);
   EXPECT_TRUE(is_aligned(allocate_in(world, arena, 512, a, 4096), 4096));
   EXPECT_TRUE(is_aligned(allocate_in(world, arena, 512, a, 4 * kPage), 4 * kPage));
-  expect_error(world.pool().allocate({512, 384, a, arena}), ErrorCode::invalid_argument,
-               {"384"});
+  expect_error(world.pool().allocate({512, 384, a, arena}), ErrorCode::invalid_argument, {"384"});
 }
 
 TEST_F(ArenaOnPool, a_query_tells_the_request_and_the_arena) {
@@ -85,8 +84,7 @@ TEST_F(ArenaOnPool, mistakes_change_nothing_and_say_what_is_wrong) {
 
 TEST_F(ArenaOnPool, what_is_no_arena_is_refused) {
   const ArenaId none{~std::uint64_t{0}};
-  expect_error(world.pool().allocate({100, 0, a, none}), ErrorCode::invalid_argument,
-               {"no arena"});
+  expect_error(world.pool().allocate({100, 0, a, none}), ErrorCode::invalid_argument, {"no arena"});
   expect_error(world.pool().arenas().allocate_at(none, {DevicePtr{4096}, 100}, a),
                ErrorCode::invalid_argument, {"no arena"});
   expect_error(world.pool().arenas().pin(none), ErrorCode::invalid_argument);
@@ -106,8 +104,7 @@ TEST(ArenaWithoutPool, is_refused) {
   options.config.pool_enabled = false;
   PoolWorld world(options);
   expect_error(world.pool().arenas().create({}), ErrorCode::unsupported);
-  expect_error(world.pool().allocate({100, 0, world.stream(), ArenaId{1}}),
-               ErrorCode::unsupported);
+  expect_error(world.pool().allocate({100, 0, world.stream(), ArenaId{1}}), ErrorCode::unsupported);
 }
 
 // --- streams
@@ -238,14 +235,15 @@ TEST_F(ArenaOnPool, a_place_is_refused_that_is_not_free_or_not_of_the_arena) {
   const DevicePtr ptr = allocate_in(world, arena, 8192, a);
   expect_error(world.pool().arenas().allocate_at(arena, {ptr, 100}, a), ErrorCode::invalid_argument,
                {"not free", hex(ptr)});
-  expect_error(world.pool().arenas().allocate_at(arena, {ptr + 8192, kPage}, a), ErrorCode::invalid_argument,
-               {"not free"});
-  expect_error(world.pool().arenas().allocate_at(arena, {ptr + 8200, 100}, a), ErrorCode::invalid_argument,
-               {"multiple"});
-  expect_error(world.pool().arenas().allocate_at(arena, {ptr + 8192, 0}, a), ErrorCode::invalid_argument);
+  expect_error(world.pool().arenas().allocate_at(arena, {ptr + 8192, kPage}, a),
+               ErrorCode::invalid_argument, {"not free"});
+  expect_error(world.pool().arenas().allocate_at(arena, {ptr + 8200, 100}, a),
+               ErrorCode::invalid_argument, {"multiple"});
+  expect_error(world.pool().arenas().allocate_at(arena, {ptr + 8192, 0}, a),
+               ErrorCode::invalid_argument);
   const DevicePtr elsewhere = world.allocate(kPage, a);
-  expect_error(world.pool().arenas().allocate_at(arena, {elsewhere, 100}, a), ErrorCode::invalid_pointer,
-               {hex(elsewhere)});
+  expect_error(world.pool().arenas().allocate_at(arena, {elsewhere, 100}, a),
+               ErrorCode::invalid_pointer, {hex(elsewhere)});
   expect_error(world.pool().arenas().allocate_at(make_arena(world), {ptr + 8192, 100}, a),
                ErrorCode::invalid_pointer);
 }

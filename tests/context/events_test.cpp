@@ -185,7 +185,7 @@ TEST(Events, memory_of_the_drivers_own_pool_is_told_too) {
   std::vector<Event> told;
   const std::uint64_t id =
       world.pool().reports().add_event_callback(only({EventKind::allocate, EventKind::free}),
-                                      [&](const Event& event) { told.push_back(event); });
+                                                [&](const Event& event) { told.push_back(event); });
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(1000, stream);
   world.deallocate(ptr, stream);
@@ -201,9 +201,9 @@ TEST(Events, a_free_that_the_driver_refuses_is_taken_back) {
   options.config.small = settings::SmallRequests::stream_ordered;
   PoolWorld world(options);
   std::vector<EventKind> told;
-  const std::uint64_t id =
-      world.pool().reports().add_event_callback(only({EventKind::allocate, EventKind::free}),
-                                      [&](const Event& event) { told.push_back(event.kind); });
+  const std::uint64_t id = world.pool().reports().add_event_callback(
+      only({EventKind::allocate, EventKind::free}),
+      [&](const Event& event) { told.push_back(event.kind); });
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(1000, stream);
   world.faults().set_plan(

@@ -256,8 +256,8 @@ TEST_P(Kept, nothing_is_after_a_trim_or_a_wait) {
     const DevicePtr rest = crowd.take(8 * kGiB, crowd.streams[0]);
     for (int i = 0; i < 3; ++i) crowd.round(kMiB);
     EXPECT_GT(crowd.kept(), 0u);
-    const bool is_done =
-        is_trim ? crowd.world.pool().limits().trim(0).ok() : crowd.world.pool().streams().synchronize().ok();
+    const bool is_done = is_trim ? crowd.world.pool().limits().trim(0).ok()
+                                 : crowd.world.pool().streams().synchronize().ok();
     EXPECT_TRUE(is_done);
     EXPECT_EQ(crowd.kept(), 0u);
     crowd.give(rest, crowd.streams[0]);

@@ -117,8 +117,8 @@ TEST(OutOfMemoryCallbacks, of_a_pool_may_all_free_until_the_request_fits) {
   world.use(all, 8 * kPage, stream);
   EXPECT_TRUE(world.pool().limits().remove_out_of_memory_callback(one).ok());
   EXPECT_TRUE(world.pool().limits().remove_out_of_memory_callback(two).ok());
-  expect_error(world.pool().limits().remove_out_of_memory_callback(two), ErrorCode::invalid_argument,
-               {std::to_string(two)});
+  expect_error(world.pool().limits().remove_out_of_memory_callback(two),
+               ErrorCode::invalid_argument, {std::to_string(two)});
 }
 
 }  // namespace

@@ -115,7 +115,8 @@ TEST_P(Peers, mistakes_are_named) {
   EXPECT_TRUE(world.pool().sharing().set_peer_access(0).ok()) << "its own device";
   expect_error(world.pool().sharing().set_peer_access(2), ErrorCode::invalid_argument,
                {"device 2", "there are 2"});
-  expect_error(world.pool().sharing().set_peer_access(-1), ErrorCode::invalid_argument, {"device -1"});
+  expect_error(world.pool().sharing().set_peer_access(-1), ErrorCode::invalid_argument,
+               {"device -1"});
   EXPECT_EQ(world.statistics().caller_mistakes, 2u);
   EXPECT_EQ(world.calls().count(Call::device_primary_ctx_get_state), 1u)
       << "nobody looks for peers";
@@ -199,7 +200,8 @@ TEST_P(Peers, access_is_given_while_others_allocate_and_trim) {
           }
         }
       });
-    for (const int peer : {1, 2, 3, 1}) EXPECT_TRUE(busy.pool().sharing().set_peer_access(peer).ok());
+    for (const int peer : {1, 2, 3, 1})
+      EXPECT_TRUE(busy.pool().sharing().set_peer_access(peer).ok());
     is_over.store(true);
     for (std::thread& thread : threads) thread.join();
     busy.wait();

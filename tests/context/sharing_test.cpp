@@ -151,7 +151,8 @@ TEST(Sharing, a_number_of_the_past_is_refused) {
   const DevicePtr ptr = world.allocate(kPage, stream);
   const ShareId id = share(world, {ptr, kPage}).share;
   world.pool().sharing().end_lease(id, Holder::handle);
-  EXPECT_TRUE(world.pool().sharing().lease(id, 0, kPage).ok()) << "allocated, though no handle is left";
+  EXPECT_TRUE(world.pool().sharing().lease(id, 0, kPage).ok())
+      << "allocated, though no handle is left";
   world.deallocate(ptr, stream);
   EXPECT_EQ(error_of_lease(world, id, 0, kPage), ErrorCode::not_shared)
       << "freed: only who has it keeps it";
@@ -168,11 +169,15 @@ TEST(Sharing, a_number_of_the_past_is_refused) {
 TEST(Sharing, ranges_outside_of_the_allocation_are_refused) {
   PoolWorld world(adaptive_world());
   const DevicePtr ptr = world.allocate(kPage, world.stream());
-  EXPECT_EQ(world.pool().sharing().share({ptr, kPage + 1}).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(world.pool().sharing().share({ptr, kPage + 1}).error().code,
+            ErrorCode::invalid_argument);
   EXPECT_EQ(world.pool().sharing().share({ptr, 0}).error().code, ErrorCode::invalid_argument);
-  EXPECT_EQ(world.pool().sharing().share({ptr + 100, kPage}).error().code, ErrorCode::invalid_argument);
-  EXPECT_EQ(world.pool().sharing().share({ptr, ~Bytes{0}}).error().code, ErrorCode::invalid_argument);
-  EXPECT_EQ(world.pool().sharing().share({ptr + 64 * kPage, 1}).error().code, ErrorCode::invalid_pointer);
+  EXPECT_EQ(world.pool().sharing().share({ptr + 100, kPage}).error().code,
+            ErrorCode::invalid_argument);
+  EXPECT_EQ(world.pool().sharing().share({ptr, ~Bytes{0}}).error().code,
+            ErrorCode::invalid_argument);
+  EXPECT_EQ(world.pool().sharing().share({ptr + 64 * kPage, 1}).error().code,
+            ErrorCode::invalid_pointer);
   const ShareId id = share(world, {ptr, 100}).share;
   for (const auto& [offset, size] :
        {std::pair<Bytes, Bytes>{0, kPage + 1}, {kPage, 1}, {0, 0}, {~Bytes{0}, 2}, {1, ~Bytes{0}}})

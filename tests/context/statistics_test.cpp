@@ -93,7 +93,8 @@ TEST(Statistics, memory_in_hand_is_free_and_counts_once) {
   EXPECT_EQ(world.statistics().allocated_bytes, 0u);
   EXPECT_EQ(world.picture(), "[-3][1]")
       << "a page that small requests are cut from is no free range";
-  EXPECT_FALSE(world.pool().reports().snapshot().regions.front().complete) << "nobody has asked the GPU yet";
+  EXPECT_FALSE(world.pool().reports().snapshot().regions.front().complete)
+      << "nobody has asked the GPU yet";
   EXPECT_EQ(world.allocate(2 * kPage + 5, stream), pages);
   EXPECT_EQ(world.pool().query(pages).value().requested, 2 * kPage + 5)
       << "as its present user said";

@@ -39,8 +39,8 @@ TEST_P(Tags, are_in_events_and_layouts_until_the_allocation_is_freed) {
   std::vector<Event> told;
   const report::EventKinds kinds =
       bit_of(EventKind::allocate) | bit_of(EventKind::free) | bit_of(EventKind::record_use);
-  const auto id =
-      world.pool().reports().add_event_callback(kinds, [&](const Event& event) { told.push_back(event); });
+  const auto id = world.pool().reports().add_event_callback(
+      kinds, [&](const Event& event) { told.push_back(event); });
   const DevicePtr ptr = allocate_tagged(world, GetParam(), stream, 7);
   ASSERT_TRUE(world.pool().record_use(ptr, world.stream()).ok());
   EXPECT_EQ(tag_at(world, ptr), 7u);

@@ -25,7 +25,9 @@ class Uses : public ::testing::Test {
     ASSERT_EQ(world.sim().stream_wait_event(then, event), driver::CuResult::success);
     ASSERT_EQ(world.sim().event_destroy(event), driver::CuResult::success);
   }
-  std::string stamp_of_first_region() { return world.pool().reports().snapshot().regions.front().stamp; }
+  std::string stamp_of_first_region() {
+    return world.pool().reports().snapshot().regions.front().stamp;
+  }
 };
 
 TEST_F(Uses, a_free_on_another_stream_than_the_allocating_one_waits_for_both) {

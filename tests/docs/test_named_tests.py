@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = "docs/**/*.md"
 # `Suite.a_sentence`: a suite is capitalised and a sentence has more than one word.
 NAMED = re.compile(r"`([A-Z]\w*\.[a-z0-9]\w*_\w+)`")
-DEFINED = re.compile(r"^TEST(?:_[FP])?\((\w+), (\w+)\)", re.MULTILINE)
+DEFINED = re.compile(r"^TEST(?:_[FP])?\((\w+),\s+(\w+)\)", re.MULTILINE)
 
 
 def defined_in_python(text: str) -> set[str]:

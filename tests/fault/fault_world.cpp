@@ -262,8 +262,9 @@ void FaultWorld::set_peer_access() {
          "create a stream of the peer");
     must(sim_.ctx_set_current(context_), "set current");
   }
-  has_peer_access_ = done(within([&] { return pool_->sharing().set_peer_access(1); }), "set_peer_access") ||
-                     has_peer_access_;
+  has_peer_access_ =
+      done(within([&] { return pool_->sharing().set_peer_access(1); }), "set_peer_access") ||
+      has_peer_access_;
 }
 
 // Behind everything that device 0 has queued, as a user would order it.
@@ -331,7 +332,8 @@ void FaultWorld::trim(Bytes bytes_to_keep) {
 }
 
 void FaultWorld::preallocate(Bytes bytes) {
-  if (pool_ != nullptr) done(within([&] { return pool_->limits().preallocate(bytes); }), "preallocate");
+  if (pool_ != nullptr)
+    done(within([&] { return pool_->limits().preallocate(bytes); }), "preallocate");
 }
 
 void FaultWorld::synchronize() {
@@ -358,7 +360,8 @@ void FaultWorld::listen() {
   if (pool_ == nullptr) return;
   const report::EventKinds all = (report::EventKinds{1} << report::kEventKinds) - 1;
   done(within([&]() -> Result<std::uint64_t> {
-         return pool_->reports().add_event_callback(all, [this](const report::Event&) { ++events_; });
+         return pool_->reports().add_event_callback(all,
+                                                    [this](const report::Event&) { ++events_; });
        }),
        "add_event_callback");
 }
@@ -475,7 +478,8 @@ void FaultWorld::check_poison() {
   for (const std::optional<Live>& live : allocations_)
     if (live && !is_poison(pool_->deallocate(live->ptr, streams_[1])))
       fail("poisoned, but it frees");
-  if (!is_poison(pool_->streams().synchronize()) || !is_poison(pool_->limits().trim(0)) || !is_poison(pool_->streams().reset()))
+  if (!is_poison(pool_->streams().synchronize()) || !is_poison(pool_->limits().trim(0)) ||
+      !is_poison(pool_->streams().reset()))
     fail("poisoned, but it works");
   if (!is_poison(pool_->limits().preallocate(kGiB)) || !is_poison(pool_->limits().memory_info()))
     fail("poisoned, but it works");

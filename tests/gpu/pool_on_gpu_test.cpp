@@ -256,8 +256,9 @@ TEST_P(PoolOnGpu, a_captured_graph_keeps_its_memory_until_it_is_destroyed) {
   deallocate(rival, other);
   deallocate(result, other);
   // The driver tells of the graph's end from a thread of its own, a little later.
-  for (int i = 0;
-       i < 1000 && (!pool_->streams().synchronize().ok() || pool_->reports().statistics().live_allocations > 0); ++i)
+  for (int i = 0; i < 1000 && (!pool_->streams().synchronize().ok() ||
+                               pool_->reports().statistics().live_allocations > 0);
+       ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_EQ(pool_->reports().statistics().live_allocations, 0u) << picture();
 }

@@ -219,7 +219,8 @@ TEST(IpcFaultOfExporter, in_an_export_fails_that_opening_alone) {
         const Result<void> freed =
             context_of_actor().deallocate(DevicePtr{parcel.words[0]}, std::nullopt);
         note(parcel, freed ? ipc::Exporter::of_process().end(parts_of(parcel.handle)) : freed);
-        for (int i = 0; context_of_actor().reports().statistics().leased_bytes != 0 && i < 20'000; ++i)
+        for (int i = 0; context_of_actor().reports().statistics().leased_bytes != 0 && i < 20'000;
+             ++i)
           usleep(1000);
         parcel.words[0] = context_of_actor().reports().statistics().leased_bytes;
       },

@@ -91,7 +91,9 @@ void free_here(Parcel& parcel) {
 
 Bytes leased_in(Process& exporter) {
   return exporter
-      .call([](Parcel& parcel) { parcel.words[0] = context_of_actor().reports().statistics().leased_bytes; })
+      .call([](Parcel& parcel) {
+        parcel.words[0] = context_of_actor().reports().statistics().leased_bytes;
+      })
       .words[0];
 }
 

@@ -31,7 +31,9 @@ class Flaw {
                                   driver::StreamHandle stream) {
     return pool.record_use(ptr, stream);
   }
-  virtual observe::Statistics statistics(context::Context& pool) { return pool.reports().statistics(); }
+  virtual observe::Statistics statistics(context::Context& pool) {
+    return pool.reports().statistics();
+  }
 };
 
 }  // namespace vpmm::judge

@@ -101,8 +101,8 @@ class ForgetsGraphs final : public Flaw {
     constexpr std::uint64_t kMostCaptures = 30;
     const auto freed = pool.deallocate(ptr, stream);
     for (std::uint64_t id = 1; id < kMostCaptures; ++id)
-      static_cast<void>(
-          pool.streams().capture_release(driver::CaptureId{id}));  // of most there is nothing to release
+      static_cast<void>(pool.streams().capture_release(
+          driver::CaptureId{id}));  // of most there is nothing to release
     return freed;
   }
 };

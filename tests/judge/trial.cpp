@@ -317,7 +317,8 @@ void Trial::inspect(const Operation& o) {
   check_pool(number);
   check_snapshot(number);
   check_look_up(number);
-  if (const std::string wrong = reference_.compare(number, pool(number).reports().layout()); !wrong.empty())
+  if (const std::string wrong = reference_.compare(number, pool(number).reports().layout());
+      !wrong.empty())
     fail(wrong);
   const auto info = pool(number).limits().memory_info();
   if (!info) return is_capturing() ? void() : fail("error: memory_info: " + info.error().message);
@@ -349,7 +350,8 @@ void Trial::finish() {
     expect(pool(number).limits().trim(0), "trim");
     reference_.settle(number);
     check_pool(number);
-    if (const std::string wrong = reference_.compare(number, pool(number).reports().layout()); !wrong.empty())
+    if (const std::string wrong = reference_.compare(number, pool(number).reports().layout());
+        !wrong.empty())
       fail(wrong);
   }
   if (failure_.empty()) check_left();

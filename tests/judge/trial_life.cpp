@@ -163,9 +163,9 @@ bool Trial::may_seem_capturing(std::size_t pool) const {
 
 void Trial::create_arena(const Operation& o) {
   if (setting_.has_vmm == 0 || !config_.pool_enabled || arenas_.count(o.id) != 0) return;
-  const auto made =
-      pool(pool_number(o))
-          .arenas().create({(o.flag & kArenaOneChunk) != 0, (o.flag & kArenaNoSplit) == 0});
+  const auto made = pool(pool_number(o))
+                        .arenas()
+                        .create({(o.flag & kArenaOneChunk) != 0, (o.flag & kArenaNoSplit) == 0});
   if (expect(made, "create an arena")) arenas_[o.id] = {pool_number(o), made.value(), {}, false};
 }
 
@@ -193,7 +193,9 @@ void Trial::release_arena(const Operation& o) {
 
 // --- limits
 
-void Trial::trim(const Operation& o) { expect(pool(pool_number(o)).limits().trim(o.bytes), "trim"); }
+void Trial::trim(const Operation& o) {
+  expect(pool(pool_number(o)).limits().trim(o.bytes), "trim");
+}
 
 void Trial::preallocate(const Operation& o) {
   const auto result = pool(pool_number(o)).limits().preallocate(o.bytes);

@@ -188,7 +188,8 @@ class Crew {
       expect(sim_.ctx_set_current(at.context) == CuResult::success, "set current");
       while (const auto loan = at.exchange.take())
         expect(at.pool->deallocate(loan->ptr, std::nullopt).ok(), "free");
-      while (const auto lease = at.leases.take()) at.pool->sharing().end_lease(lease->id, lease->kept);
+      while (const auto lease = at.leases.take())
+        at.pool->sharing().end_lease(lease->id, lease->kept);
       sim_.run_until_idle();
       expect(at.pool->streams().synchronize().ok(), "synchronize");
       expect(at.pool->limits().trim(0).ok(), "trim");

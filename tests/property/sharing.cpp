@@ -138,8 +138,8 @@ void World::operator()(const Lease& o) {
   if (shared_.empty()) return;
   Shared& shared = shared_[o.share % shared_.size()];
   const AddressRange part = part_of(shared.range, o.begin, o.size);
-  const auto result =
-      devices_[shared.device].pool->sharing().lease(shared.id, part.begin - shared.range.begin, part.size);
+  const auto result = devices_[shared.device].pool->sharing().lease(
+      shared.id, part.begin - shared.range.begin, part.size);
   const bool is_over = shared.freed == Shared::Freed::yes && shared.handles == 0;
   const bool may_be_over = shared.freed != Shared::Freed::no && shared.handles == 0;
   if (!result && result.error().code == ErrorCode::not_shared && may_be_over) {

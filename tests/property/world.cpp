@@ -244,7 +244,8 @@ void World::run(const Operation& operation) {
 void World::check() {
   for (const Device& each : devices_)
     if (each.pool != nullptr)
-      if (std::string broken = each.pool->reports().validate(); !broken.empty()) fail("invariant: " + broken);
+      if (std::string broken = each.pool->reports().validate(); !broken.empty())
+        fail("invariant: " + broken);
   if (sim_.hazard_count() > 0) fail("hazard: " + sim_.hazards().front().describe());
   if (misread_ > 0) fail(fmt::format("{} kernels read what nobody had written", misread_));
   check_shared();

@@ -64,7 +64,9 @@ class LimitedProgram {
         break;
       case 3:
       case 4: free_one(); break;
-      case 5: static_cast<void>(world_.pool().limits().trim(random_() % 2 == 0 ? 0 : 16 * kPage)); break;
+      case 5:
+        static_cast<void>(world_.pool().limits().trim(random_() % 2 == 0 ? 0 : 16 * kPage));
+        break;
       case 6: set_capacity(kPage * (8 + random_() % 60) + random_() % kPage); break;
       default: check(); break;
     }

@@ -165,7 +165,8 @@ TEST_P(Hoarding, trim_takes_complete_memory_out_of_hands_without_being_asked_twi
   burst(one_of_every_class(), a);
   burst(one_of_every_class(), b);
   world.sim().run_until_idle();
-  for (int i = 0; i < 2; ++i) ASSERT_TRUE(world.pool().limits().trim(0).ok());  // the first asks for proof
+  for (int i = 0; i < 2; ++i)
+    ASSERT_TRUE(world.pool().limits().trim(0).ok());  // the first asks for proof
   EXPECT_EQ(mapped(), 0u);
 }
 

@@ -97,7 +97,8 @@ TEST_P(Races, what_is_freed_while_it_is_shared_is_not_shared) {
     const DevicePtr ptr = world.allocate(bytes, a);
     Held held("what is to be shared was found",
               [&] { EXPECT_TRUE(world.pool().deallocate(ptr, a).ok()); });
-    expect_error(world.pool().sharing().share({ptr, bytes}), ErrorCode::invalid_pointer, {hex(ptr)});
+    expect_error(world.pool().sharing().share({ptr, bytes}), ErrorCode::invalid_pointer,
+                 {hex(ptr)});
     ASSERT_TRUE(held.end());
     EXPECT_EQ(world.allocate(bytes, a), ptr);
     world.deallocate(ptr, a);

@@ -101,7 +101,8 @@ TEST_P(PoolStress, the_callback_of_a_pool_that_runs_short_frees_what_it_holds) {
     hammer.deallocate(DevicePtr{held}, std::nullopt);
     return true;
   };
-  hammer.pool().limits().out_of_memory_callbacks().set([&](const context::OutOfMemory&) { return drop(); });
+  hammer.pool().limits().out_of_memory_callbacks().set(
+      [&](const context::OutOfMemory&) { return drop(); });
   for (std::uint64_t thread = 0; thread < 4; ++thread)
     works.push_back([&, thread] {
       const StreamHandle own = hammer.stream_of(thread);

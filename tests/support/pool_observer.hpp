@@ -68,7 +68,8 @@ class PoolObserver {
   }
   std::string switch_recording() {
     is_recording_ = !is_recording_;
-    return said(is_recording_ ? pool_.reports().start_recording(recording_) : pool_.reports().stop_recording());
+    return said(is_recording_ ? pool_.reports().start_recording(recording_)
+                              : pool_.reports().stop_recording());
   }
   template <typename T>
   static std::string said(const Result<T>& result) {
