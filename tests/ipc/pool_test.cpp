@@ -34,7 +34,8 @@ void share_a_new_pool(Parcel& parcel) {
   settings::Config config = settings::config_from_environment().value();
   config.page_chunks = true;
   pool_of_its_own().emplace(recording_of_actor(), 0, config,
-                            context::DeviceTraits{true, false, 2 * kMiB, {0, true, false}});
+                            context::DeviceTraits{true, false, 2 * kMiB, {0, true, false}},
+                            context::AtEnd::nothing);
   const DevicePtr memory = pool_of_its_own()->allocate({kSize, 0, std::nullopt}).value();
   const ipc::IpcHandle handle =
       ipc::Exporter::of_process().share(*pool_of_its_own(), {memory, kSize}).value();

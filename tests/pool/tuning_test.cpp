@@ -182,8 +182,7 @@ TEST(Grain, leaves_a_page_its_alignment) {
 
 // --- Note [One knob]
 
-TEST(settings::Prefer,
-     latency_may_spend_more_memory_than_balanced_and_balanced_more_than_footprint) {
+TEST(Prefer, latency_may_spend_more_memory_than_balanced_and_balanced_more_than_footprint) {
   const Tuning footprint = tuning_for(settings::Prefer::footprint);
   const Tuning balanced = tuning_for(settings::Prefer::balanced);
   const Tuning latency = tuning_for(settings::Prefer::latency);
@@ -195,18 +194,18 @@ TEST(settings::Prefer,
   EXPECT_EQ(balanced.chunk_size(kPage, 4 * kGiB, kGpu), latency.chunk_size(kPage, 4 * kGiB, kGpu));
 }
 
-TEST(settings::Prefer, only_footprint_waits_for_other_streams_before_it_grows) {
+TEST(Prefer, only_footprint_waits_for_other_streams_before_it_grows) {
   EXPECT_EQ(tuning_for(settings::Prefer::footprint).waiting, Tuning::Waiting::before_growth);
   EXPECT_EQ(tuning_for(settings::Prefer::balanced).waiting, Tuning::Waiting::never);
   EXPECT_EQ(tuning_for(settings::Prefer::latency).waiting, Tuning::Waiting::never);
 }
 
-TEST(settings::Prefer, latency_never_delays_growth) {
+TEST(Prefer, latency_never_delays_growth) {
   EXPECT_TRUE(tuning_for(settings::Prefer::balanced).delays_growth);
   EXPECT_FALSE(tuning_for(settings::Prefer::latency).delays_growth);
 }
 
-TEST(settings::Prefer, has_no_say_in_page_mode) {
+TEST(Prefer, has_no_say_in_page_mode) {
   for (const settings::Prefer prefer :
        {settings::Prefer::footprint, settings::Prefer::balanced, settings::Prefer::latency}) {
     settings::Config config;
