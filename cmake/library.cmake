@@ -9,7 +9,7 @@ if(DEFINED BUILD_SHARED_LIBS AND NOT BUILD_SHARED_LIBS)
 endif()
 
 # The rooms that a user can reach. The other two serve the command line.
-foreach(room base observe driver driver_cuda driver_sim time region arena vm pool small driver_pool context ipc capi emm)
+foreach(room base observe settings process report driver driver_cuda driver_sim time region arena vm pool small driver_pool context ipc capi emm)
   list(APPEND vpmm_objects $<TARGET_OBJECTS:vpmm_${room}>)
 endforeach()
 
@@ -30,6 +30,9 @@ function(vpmm_library target kind exported_name)
     # And it is never unloaded: a thread of it may be waiting for other processes.
     target_link_options(${target} PRIVATE "LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/vpmm.map"
                                           "LINKER:-z,nodelete")
+    if(NOT VPMM_SANITIZE) # their functions are the program's
+      target_link_options(${target} PRIVATE "LINKER:-z,defs") # a room left out of the list above fails here
+    endif()
     set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0
                                                LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/vpmm.map)
   endif()

@@ -21,7 +21,7 @@ class PeerAccessOnGpus : public TwoGpus {
   }
   void TearDown() override {
     if (pool_ == nullptr) return;
-    EXPECT_EQ(pool_->validate(), "");
+    EXPECT_EQ(pool_->reports().validate(), "");
     pool_.reset();
     EXPECT_OK(driver().stream_destroy(near_));
     EXPECT_OK(driver().stream_destroy(far_));
@@ -37,7 +37,7 @@ class PeerAccessOnGpus : public TwoGpus {
     EXPECT_TRUE(result.ok()) << (result ? "" : result.error().message);
   }
   void give_access() {
-    const auto given = pool_->set_peer_access(1);
+    const auto given = pool_->sharing().set_peer_access(1);
     ASSERT_TRUE(given.ok()) << given.error().message;
   }
   void fill_near(AddressRange range, std::uint32_t pattern) {
@@ -123,8 +123,8 @@ TEST_P(PeerAccessOnGpus,
     wait_for_both();
     for (const DevicePtr other : next) EXPECT_TRUE(holds({other, bytes}, 2));
     for (const DevicePtr other : next) deallocate(other, near_);
-    EXPECT_TRUE(pool_->synchronize().ok());
-    EXPECT_EQ(pool_->statistics().pending_bytes, 0u);
+    EXPECT_TRUE(pool_->streams().synchronize().ok());
+    EXPECT_EQ(pool_->reports().statistics().pending_bytes, 0u);
   }
 }
 
@@ -146,9 +146,9 @@ TEST_P(PeerAccessOnGpus, a_stream_of_the_other_gpu_allocates_and_frees_as_any_ot
     for (const DevicePtr other : next) EXPECT_TRUE(holds({other, bytes}, 2));
     deallocate(ptr, near_);  // by the other device's stream: behind both
     for (const DevicePtr other : next) deallocate(other, far_);
-    EXPECT_TRUE(pool_->synchronize().ok());
-    EXPECT_EQ(pool_->statistics().pending_bytes, 0u);
-    EXPECT_EQ(pool_->statistics().live_allocations, 0u);
+    EXPECT_TRUE(pool_->streams().synchronize().ok());
+    EXPECT_EQ(pool_->reports().statistics().pending_bytes, 0u);
+    EXPECT_EQ(pool_->reports().statistics().live_allocations, 0u);
   }
 }
 
@@ -156,7 +156,7 @@ TEST_P(PeerAccessOnGpus, synchronize_waits_for_the_other_gpu) {
   give_access();
   const AddressRange range{allocate(4_MiB, std::nullopt), 4_MiB};
   fill_far(range, 5, 50 * kMilliseconds);
-  ASSERT_TRUE(pool_->synchronize().ok());
+  ASSERT_TRUE(pool_->streams().synchronize().ok());
   EXPECT_OK(driver().stream_query(far_));
   EXPECT_TRUE(holds(range, 5));
 }

@@ -138,7 +138,7 @@ TEST_P(SharingBetweenGpus, a_staged_copy_comes_through_peer_access_and_is_its_ow
         const AddressRange range{copy.value(), handle.size};
         if (!holds(1, range, kOurs)) return 2;
         fill(1, range, kTheirs);
-        return pool->deallocate(range.begin, std::nullopt).ok() && pool->validate().empty() ? kDone
+        return pool->deallocate(range.begin, std::nullopt).ok() && pool->reports().validate().empty() ? kDone
                                                                                             : 3;
       },
       kOurs);
