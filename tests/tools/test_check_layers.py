@@ -13,6 +13,7 @@ import check_layers  # noqa: E402 - needs the path above
 
 LAYERS = """
 base:
+settings: base
 driver: base
 driver/cuda: base driver
 time: base driver
