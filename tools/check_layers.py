@@ -26,6 +26,11 @@ FOR_CUDA_PROGRAMS = {"include/vpmm/cuda_mr.hpp", "include/vpmm/rmm_mr.hpp"}  # n
 # Spelled in two halves so that this file passes its own rule.
 LEFTOVERS = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
 
+# Calls through a class of a lower room go upward. These are told, and decide nothing above.
+OBSERVERS = {"driver::CallObserver", "pool::MappingObserver"}
+DERIVED = re.compile(r"\b(?:class|struct) (\w+)(?: final)? : ([^{;]+)\{")
+BASE = re.compile(r"\b(?:vpmm::)?(\w+)::(\w+)")
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 GETENV = re.compile(r"\b(?:secure_)?getenv\s*\(")
 CUDA_CALL = re.compile(r"\bcu[A-Z]\w*\s*\(")
@@ -150,6 +155,19 @@ def check_calls(path: str, text: str) -> Iterator[str]:
             yield f"{path}:{line_of(code, match.start())}: {name}: only src/{DRIVER_ROOM} names CUDA's functions"
 
 
+def check_bases(layers: Layers, path: str, text: str) -> Iterator[str]:
+    """A class whose base is in another room is called from there, without an include that shows it."""
+    if not path.startswith("src/"):
+        return
+    room, code = str(Path(path).parent.relative_to("src")), code_of(text)
+    for match in DERIVED.finditer(code):
+        for namespace, name in BASE.findall(match.group(2)):
+            base = f"{namespace}::{name}"
+            if namespace in layers.rooms and namespace != room and base not in OBSERVERS:
+                line = line_of(code, match.start())
+                yield f"{path}:{line}: {match.group(1)} lets room {namespace} call up through {base}; return a value"
+
+
 def check_size(path: str, text: str) -> Iterator[str]:
     lines = text.splitlines()
     ours = Path(path).suffix in {".cpp", ".hpp", ".h"} and path.startswith(("src/", "include/", "cli/"))
@@ -169,6 +187,7 @@ def check_file(layers: Layers, path: str, text: str) -> Iterator[str]:
         yield from check_includes(layers, path, text)
         yield from check_first_line(layers, path, text)
         yield from check_calls(path, text)
+        yield from check_bases(layers, path, text)
     yield from check_size(path, text)
 
 

@@ -115,6 +115,14 @@ class Habits(unittest.TestCase):
         text = "// base: x.\nint a = 10'000; int b = cuInit(0); int c = 20'000;\n"
         self.assertEqual(len(findings("src/base/x.cpp", text)), 1)
 
+    def test_a_base_of_a_lower_room_is_found_but_for_observers(self) -> None:
+        up = "// context: x.\nclass A final : public driver::Driver {\n};\n"
+        self.assertIn("src/context/x.hpp:2: A lets room driver call up", findings("src/context/x.hpp", up)[0])
+        told = up.replace("driver::Driver", "driver::CallObserver")
+        self.assertEqual(findings("src/context/x.hpp", told), [])
+        self.assertEqual(findings("src/context/x.hpp", up.replace("driver::Driver", "std::exception")), [])
+        self.assertEqual(findings("src/driver/x.hpp", up.replace("// context", "// driver")), [])
+
     def test_long_lines_and_long_files_are_found(self) -> None:
         self.assertEqual(len(findings("src/base/x.cpp", "// base: x.\n//" + "x" * 119 + "\n")), 1)
         self.assertEqual(len(findings("src/base/x.cpp", "// base: x.\n" + "\n" * 599)), 0)
