@@ -1,4 +1,4 @@
-// report: events of a recording, from what a call knows.
+// report: the events of a recording, made from a call.
 #include "report/call_log.hpp"
 
 #include <new>

@@ -1,4 +1,4 @@
-// report: what calls leave in a recording: of any thread, with the pool's lock or without.
+// report: the events that calls write to a recording, with the pool's lock or without.
 #pragma once
 
 #include <atomic>

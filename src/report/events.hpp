@@ -1,4 +1,4 @@
-// report: what happens in a pool, as listeners are told of it.
+// report: the events of a pool, as listeners receive them.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ struct Event {
   driver::DeviceOrdinal device = 0;
 };
 
-// Called under the pool's lock: calls nothing of the pool. What it throws is lost.
+// Runs under the pool's lock and must not call the pool. Exceptions are dropped.
 using EventCallback = std::function<void(const Event&)>;
 
 }  // namespace vpmm::report

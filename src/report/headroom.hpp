@@ -22,11 +22,11 @@ class Headroom {
     if (capacity) below_capacity_ = whole(*capacity) - whole(mapped);
   }
 
-  // What may still be mapped.
+  // Bytes that may still be mapped.
   Bytes mappable() const { return positive(std::min(gpu_free_, below_capacity_)); }
   // The largest request that can be served.
   Bytes left() const { return positive(signed_left()); }
-  // What must be freed, or the capacity raised by, before a request of this size can be served.
+  // Bytes to free, or to raise the capacity by, before a request of this size can be served.
   Bytes missing(Bytes size) const { return positive(whole(size) - signed_left()); }
   // Whether a higher capacity alone would serve the request.
   bool is_limited(Bytes size) const {

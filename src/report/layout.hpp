@@ -1,4 +1,4 @@
-// report: what lies where in a pool at one moment.
+// report: the blocks and chunks of a pool at one moment.
 #pragma once
 
 #include <cstdint>

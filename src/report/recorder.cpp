@@ -1,4 +1,4 @@
-// report: telling of allocations, frees and what else happens.
+// report: telling listeners and recordings of events.
 #include "report/recorder.hpp"
 
 namespace vpmm::report {
@@ -67,7 +67,7 @@ void Recorder::tell(Event event) noexcept {
   }
 }
 
-// --- what happens
+// --- events
 
 void Recorder::allocated(AddressRange range, DevicePtr begin, const pool::Request& request,
                          const pool::Caller& caller) {

@@ -34,7 +34,7 @@ class Recorder final : public pool::MappingObserver {
   // --- a recording ---
   std::shared_ptr<observe::TraceWriter> writer() const VPMM_REQUIRES(pool_lock) { return writer_; }
   bool is_recording() const VPMM_REQUIRES(pool_lock) { return writer_ != nullptr; }
-  // Where calls leave what they do; null: nothing is recorded. It lives as long as this.
+  // Takes the events of calls. Null: nothing is recorded. Lives as long as the recorder.
   CallLog* log() const VPMM_REQUIRES(pool_lock) {
     return writer_ == nullptr ? nullptr : log_.get();
   }
@@ -69,15 +69,15 @@ class Recorder final : public pool::MappingObserver {
   // `range`: memory of the allocation. Empty: of an external arena, which no observer is told of.
   void allocated(AddressRange range, DevicePtr begin, const pool::Request& request,
                  const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // What listeners are told of an allocation beside its address, where they want to know.
+  // The size and arena of an allocation, for listeners that ask for its events.
   struct Told {
     Bytes requested = 0;
     pool::ArenaId arena{};
   };
-  // Returns what it was tagged with.
+  // Returns its tag.
   std::uint32_t freed(DevicePtr ptr, const Told& told, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  // It was said to be freed, which then failed.
+  // Reverts freed() after the driver refused the free.
   void free_failed(AddressRange range, std::uint32_t tag, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
   // In the recording: claimed before the memory can be anybody else's, and written down if it is
@@ -105,7 +105,7 @@ class Recorder final : public pool::MappingObserver {
   void forget_unless(FunctionRef<bool(DevicePtr)> is_live) VPMM_REQUIRES(pool_lock) {
     tags_.forget_unless(is_live);
   }
-  // To the driver's observer alone. `last`: whose work is the last to use it; none: any stream's.
+  // To the driver's observer alone. `last`: the last stream that uses the memory; none: any.
   void observe_begin(AddressRange range, const pool::Stream& stream) const;
   void observe_end(AddressRange range, const pool::Stream& last) const;
 
@@ -125,7 +125,7 @@ class Recorder final : public pool::MappingObserver {
       VPMM_GUARDED_BY(pool_lock);                            // null: nothing is recorded
   std::unique_ptr<CallLog> log_ VPMM_GUARDED_BY(pool_lock);  // null: nothing was ever recorded
   Vector<std::unique_ptr<CallLog>> given_up_
-      VPMM_GUARDED_BY(pool_lock);  // whose files take no bytes
+      VPMM_GUARDED_BY(pool_lock);  // their files take no bytes
   std::uint64_t sampled_ns_ VPMM_GUARDED_BY(pool_lock) = 0;
   Tags tags_ VPMM_GUARDED_BY(pool_lock);
   EventKinds wanted_ VPMM_GUARDED_BY(pool_lock) = 0;  // by any listener

@@ -1,4 +1,4 @@
-// report: the lines of the report, and the rules for what to try.
+// report: the lines of the report, and the rules of its advice.
 #include "report/shortage_report.hpp"
 
 #include <fmt/format.h>
@@ -134,7 +134,7 @@ void add_limits(const Shortage& shortage, Report& report) {
 
 }  // namespace
 
-// A rule speaks where what it proposes would matter for this request.
+// A rule applies where its proposal would matter for this request.
 std::vector<std::string> advice(const Shortage& shortage) {
   std::vector<std::string> list;
   const Headroom left = room(shortage);

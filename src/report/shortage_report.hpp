@@ -13,7 +13,7 @@
 
 namespace vpmm::report {
 
-// What holds memory, by its name for people: "stream 9", "weights".
+// A holder of memory, by its name for people: "stream 9", "weights".
 struct Holding {
   std::string name;
   Bytes bytes = 0;
@@ -33,7 +33,7 @@ struct ArenaHolding {
 struct Shortage {
   // --- the request ---
   Bytes requested = 0;
-  Bytes taken = 0;  // what the pool would give for it
+  Bytes taken = 0;  // bytes of the pool that the request needs
   std::string stream;
   std::string tag;  // empty: none
   std::uint64_t arena = 0;
@@ -60,7 +60,7 @@ struct Shortage {
   std::string recording;  // the file that is being written; empty: none
   // --- the GPU ---
   std::optional<driver::MemInfo> gpu;  // none: the driver did not say
-  // --- who holds what: largest first ---
+  // --- holders of memory, largest first ---
   std::vector<Holding> by_tag;  // empty: nothing is tagged
   std::vector<Holding> by_stream;
   std::vector<Holding> pending_on;
@@ -70,7 +70,7 @@ struct Shortage {
 // Several lines. The first makes sense alone; the last ones say what to try. No line break at the
 // end.
 std::string shortage_report(const Shortage& shortage);
-// What to try, a sentence each, the most promising first.
+// Advice, a sentence each, the most promising first.
 std::vector<std::string> advice(const Shortage& shortage);
 
 std::string_view first_line(std::string_view text);

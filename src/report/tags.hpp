@@ -1,4 +1,4 @@
-// report: what users call their allocations.
+// report: tags of allocations, and their names.
 #pragma once
 
 #include <cstdint>

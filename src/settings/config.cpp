@@ -201,7 +201,7 @@ constexpr Setting kSettings[] = {
      [](const Config& c) -> std::string { return to_string(c.unnamed_free); }},
 };
 
-// What the user wrote, where that was in the environment: 1 and not 1B.
+// The text of the environment where it set the value: 1 and not 1B.
 std::string as_given(const char* variable, Bytes bytes) {
   const std::string_view text = value_of(variable);
   const auto given = parse_bytes(text);

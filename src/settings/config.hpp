@@ -20,7 +20,7 @@ enum class AnyStreamOrder { context, legacy, park };
 // Streams whose work ends the use of memory that is freed without a stream.
 enum class UnnamedFree { any_stream, allocating_stream };
 
-// What the pool spends driver calls on: VPMM_PREFER.
+// The use that the pool makes of driver calls: VPMM_PREFER.
 enum class Prefer { footprint, balanced, latency };
 
 struct Config {
@@ -51,7 +51,7 @@ const char* to_string(Prefer prefer);
 const char* to_string(AnyStreamOrder order);
 const char* to_string(UnnamedFree rule);
 
-// The defaults, changed by what the VPMM_ variables say. An empty variable counts as not set.
+// The defaults, changed by the VPMM_ variables. An empty variable counts as not set.
 // VPMM_PAGES counts as 0 in a child of a process that mapped its pages ahead.
 Result<Config> config_from_environment();
 // The same, where a variable counts as not set whose value is not allowed.

@@ -160,7 +160,7 @@ constexpr std::string_view kOfTests[] = {
 
 constexpr std::string_view kPrefix = "VPMM_";
 
-// What it holds. bad_configuration: that is not allowed.
+// Its value. bad_configuration: the value is not allowed.
 Result<std::string_view> allowed_value(const ProcessVariable& variable) {
   const std::string_view text = value_of(variable.name);
   if (text.empty() || variable.is_allowed(text)) return text;
@@ -231,7 +231,7 @@ Result<PendingLimits> pending_limits_from_environment() {
   return limits;
 }
 
-// The folder is judged by who uses it.
+// The user of the folder judges it.
 Result<IpcSettings> ipc_settings_from_environment() {
   IpcSettings settings;
   settings.folder = value_of(kIpcFolder.name);
