@@ -101,14 +101,14 @@ Context::Context(driver::Driver& driver, driver::DeviceOrdinal device,
                  const settings::Config& config, const DeviceTraits& traits, AtEnd at_end)
     : parts_(driver, device, config, traits),
       device_(parts_.device),
-      figures_(parts_),
-      drawing_(parts_, figures_),
-      entrance_(parts_, figures_),
-      shortages_(parts_, entrance_, figures_, drawing_),
+      totals_(parts_),
+      drawing_(parts_, totals_),
+      entrance_(parts_, totals_),
+      shortages_(parts_, entrance_, totals_, drawing_),
       arena_calls_(parts_, entrance_),
       stream_calls_(parts_, entrance_),
-      limits_(parts_, entrance_, figures_),
-      reports_(parts_, entrance_, figures_, drawing_, at_end),
+      limits_(parts_, entrance_, totals_),
+      reports_(parts_, entrance_, totals_, drawing_, at_end),
       sharing_(parts_, entrance_) {}
 
 // Waits for the GPU, then gives everything back in the order of dependence. At exit and after a
@@ -201,8 +201,8 @@ void Context::tell_failure(const pool::Request& request, Error& error,
   std::shared_ptr<observe::TraceWriter> writer;
   {
     const PoolLock lock(parts_.mutex);
-    figures_.count_failure();
-    if (is_shortage) figures_.sample();  // the recording has pending and free memory of this moment
+    totals_.count_failure();
+    if (is_shortage) totals_.sample();  // the recording has pending and free memory of this moment
     parts_.recorder.failed(request, error, by);
     if (is_shortage) writer = parts_.recorder.writer();
   }

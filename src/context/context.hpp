@@ -11,13 +11,13 @@
 #include "context/bound_stream.hpp"
 #include "context/drawing.hpp"
 #include "context/entrance.hpp"
-#include "context/figures.hpp"
 #include "context/limits.hpp"
 #include "context/parts.hpp"
 #include "context/reports.hpp"
 #include "context/sharing.hpp"
 #include "context/shortages.hpp"
 #include "context/stream_calls.hpp"
+#include "context/totals.hpp"
 
 namespace vpmm::context {
 
@@ -106,7 +106,7 @@ class Context {
 
   Parts parts_;
   Device& device_;
-  Figures figures_;
+  Totals totals_;
   Drawing drawing_;
   Entrance entrance_;
   Shortages shortages_;

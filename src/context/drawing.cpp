@@ -181,7 +181,7 @@ observe::PoolSnapshot Drawing::snapshot() const {
   snapshot.device = device_.primary.device();
   snapshot.driver = device_.driver.name();
   snapshot.policy = device_.pool == nullptr ? "stream_ordered" : device_.pool->policy_name();
-  snapshot.statistics = figures_.now();
+  snapshot.statistics = totals_.now();
   if (device_.pool == nullptr) return snapshot;
   snapshot.page_size = device_.pool->page_size();
   const Vector<AddressRange>& reservations = device_.pool->reservations();

@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
-#include "context/figures.hpp"
 #include "context/parts.hpp"
+#include "context/totals.hpp"
 #include "observe/snapshot.hpp"
 #include "observe/trace_writer.hpp"
 #include "report/layout.hpp"
@@ -15,8 +15,8 @@ namespace vpmm::context {
 
 class Drawing {
  public:
-  Drawing(const Parts& parts, const Figures& figures)
-      : parts_(parts), device_(parts.device), figures_(figures) {}
+  Drawing(const Parts& parts, const Totals& totals)
+      : parts_(parts), device_(parts.device), totals_(totals) {}
 
   // Deferred frees have not happened yet: their memory is allocated.
   report::Layout layout() const VPMM_REQUIRES(pool_lock);
@@ -39,7 +39,7 @@ class Drawing {
 
   const Parts& parts_;
   const Device& device_;
-  const Figures& figures_;
+  const Totals& totals_;
 };
 
 }  // namespace vpmm::context

@@ -146,7 +146,7 @@ Result<void> Entrance::forget_dead_others() {
 void Entrance::leave(const pool::Caller& caller) {
   if (parts_.front.attend(caller) == StreamFront::Seen::before_it_was_forgotten)
     streams_kept_.came_back();
-  if (parts_.recorder.is_sample_due()) figures_.sample();
+  if (parts_.recorder.is_sample_due()) totals_.sample();
   if (caller.may_queue()) {
     // Without the event the timeline stays due, and a later call tries again; the call itself has
     // done its work.

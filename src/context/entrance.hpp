@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "base/host_memory.hpp"
-#include "context/figures.hpp"
 #include "context/parts.hpp"
 #include "context/streams_kept.hpp"
+#include "context/totals.hpp"
 #include "context/visits.hpp"
 #include "driver/context_scope.hpp"
 
@@ -15,8 +15,7 @@ namespace vpmm::context {
 
 class Entrance {
  public:
-  Entrance(Parts& parts, Figures& figures)
-      : parts_(parts), device_(parts.device), figures_(figures) {}
+  Entrance(Parts& parts, Totals& totals) : parts_(parts), device_(parts.device), totals_(totals) {}
 
   // Opens the device's CUDA context at first use, and again after a reset by others.
   Result<void> check_alive();
@@ -53,7 +52,7 @@ class Entrance {
 
   Parts& parts_;
   Device& device_;
-  Figures& figures_;
+  Totals& totals_;
   Visits visits_;
   StreamsKept streams_kept_;
   // Whether the last look for idle streams found frees without an event.

@@ -140,7 +140,7 @@ Result<driver::MemInfo> Limits::memory_info() {
   VPMM_TRY(device_.primary.noted(
       driver::checked(Call::mem_get_info, device_.driver.mem_get_info(info))));
   Bytes idle = parts_.footprint.idle_in_driver_pool();
-  if (device_.pool != nullptr) idle += figures_.movable_bytes();
+  if (device_.pool != nullptr) idle += totals_.movable_bytes();
   const std::optional<Bytes> capacity = parts_.footprint.capacity();
   const Bytes gpu_free =
       device_.pool == nullptr ? info.free : info.free / device_.page_size * device_.page_size;

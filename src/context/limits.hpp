@@ -5,16 +5,16 @@
 #include <optional>
 
 #include "context/entrance.hpp"
-#include "context/figures.hpp"
 #include "context/out_of_memory.hpp"
 #include "context/parts.hpp"
+#include "context/totals.hpp"
 
 namespace vpmm::context {
 
 class Limits {
  public:
-  Limits(Parts& parts, Entrance& entrance, Figures& figures)
-      : parts_(parts), device_(parts.device), entrance_(entrance), figures_(figures) {}
+  Limits(Parts& parts, Entrance& entrance, Totals& totals)
+      : parts_(parts), device_(parts.device), entrance_(entrance), totals_(totals) {}
 
   // Gives idle memory back to the driver until at most `bytes_to_keep` are mapped, or nothing idle
   // is left. Returns the bytes given back.
@@ -46,7 +46,7 @@ class Limits {
   Parts& parts_;
   Device& device_;
   Entrance& entrance_;
-  Figures& figures_;
+  Totals& totals_;
   OutOfMemoryCallbacks out_of_memory_;  // has its own lock
 };
 

@@ -70,7 +70,7 @@ void Reports::summarize() const noexcept {
   if (!parts_.mutex.try_lock()) return;
   try {
     const PoolLock lock(parts_.mutex, std::adopt_lock);
-    const observe::Statistics now = figures_.now();
+    const observe::Statistics now = totals_.now();
     if (now.allocations + now.failed_allocations > 0)
       process::print_summary(
           process::summary(device_.primary.device(), now, parts_.footprint.capacity()));
@@ -80,7 +80,7 @@ void Reports::summarize() const noexcept {
 
 observe::Statistics Reports::statistics() const {
   const PoolLock lock(parts_.mutex);
-  return figures_.now();
+  return totals_.now();
 }
 
 report::Layout Reports::layout() const {
@@ -153,7 +153,7 @@ Result<void> Reports::begin_recording(const std::shared_ptr<observe::TraceWriter
   parts_.listeners_changed();
   VPMM_TRY(writer->begin(drawing_.live_allocations(), now_ns));
   has_begun = true;
-  figures_.sample();
+  totals_.sample();
   return {};
 }
 
@@ -167,7 +167,7 @@ Result<void> Reports::stop_recording() {
   std::shared_ptr<observe::TraceWriter> writer;
   {
     const PoolLock lock(parts_.mutex);
-    figures_.sample();
+    totals_.sample();
     writer = parts_.recorder.stop();
     parts_.listeners_changed();
   }

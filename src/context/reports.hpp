@@ -7,8 +7,8 @@
 
 #include "context/drawing.hpp"
 #include "context/entrance.hpp"
-#include "context/figures.hpp"
 #include "context/parts.hpp"
+#include "context/totals.hpp"
 #include "report/events.hpp"
 
 namespace vpmm::context {
@@ -18,11 +18,11 @@ enum class AtEnd { nothing, summary };
 
 class Reports {
  public:
-  Reports(Parts& parts, Entrance& entrance, Figures& figures, const Drawing& drawing, AtEnd at_end)
+  Reports(Parts& parts, Entrance& entrance, Totals& totals, const Drawing& drawing, AtEnd at_end)
       : parts_(parts),
         device_(parts.device),
         entrance_(entrance),
-        figures_(figures),
+        totals_(totals),
         drawing_(drawing),
         has_summary_(at_end == AtEnd::summary) {}
 
@@ -57,7 +57,7 @@ class Reports {
   Parts& parts_;
   Device& device_;
   Entrance& entrance_;
-  Figures& figures_;
+  Totals& totals_;
   const Drawing& drawing_;
   const bool has_summary_;
   Mutex starting_recordings_;  // before the pool's lock: a file may take long to open

@@ -82,7 +82,7 @@ void Shortages::add_pending(report::Shortage& shortage) const {
 
 report::Shortage Shortages::look_at(const pool::Request& request, const std::string& reason) const {
   report::Shortage shortage;
-  const observe::Statistics now = figures_.now();
+  const observe::Statistics now = totals_.now();
   shortage.requested = request.bytes;
   // A request beyond any address space is not rounded: the sum could be beyond the type.
   shortage.taken = request.bytes > pool::kAddressSpace ? request.bytes
@@ -94,7 +94,7 @@ report::Shortage Shortages::look_at(const pool::Request& request, const std::str
   shortage.is_one_chunk = request.one_chunk;
   shortage.reason = reason;
   shortage.trapped = now.trapped_bytes;
-  shortage.movable = device_.pool == nullptr ? 0 : figures_.movable_bytes();
+  shortage.movable = device_.pool == nullptr ? 0 : totals_.movable_bytes();
   shortage.free = now.free_bytes;
   shortage.pending = now.pending_bytes;
   shortage.largest_free = now.largest_free_bytes;

@@ -5,19 +5,19 @@
 
 #include "context/drawing.hpp"
 #include "context/entrance.hpp"
-#include "context/figures.hpp"
 #include "context/parts.hpp"
+#include "context/totals.hpp"
 #include "report/shortage_report.hpp"
 
 namespace vpmm::context {
 
 class Shortages {
  public:
-  Shortages(Parts& parts, Entrance& entrance, Figures& figures, const Drawing& drawing)
+  Shortages(Parts& parts, Entrance& entrance, Totals& totals, const Drawing& drawing)
       : parts_(parts),
         device_(parts.device),
         entrance_(entrance),
-        figures_(figures),
+        totals_(totals),
         drawing_(drawing) {}
 
   // Replaces the message of `error` by the report of the pool as it is now; other threads may have
@@ -33,7 +33,7 @@ class Shortages {
   Parts& parts_;
   Device& device_;
   Entrance& entrance_;
-  Figures& figures_;
+  Totals& totals_;
   const Drawing& drawing_;
 };
 

@@ -1,9 +1,9 @@
-// context: summing the figures of the parts.
-#include "context/figures.hpp"
+// context: summing the statistics of the parts.
+#include "context/totals.hpp"
 
 namespace vpmm::context {
 
-observe::Statistics Figures::now() const {
+observe::Statistics Totals::now() const {
   observe::Statistics figures;
   device_.fill(figures);
   parts_.footprint.fill(figures);
@@ -23,7 +23,7 @@ observe::Statistics Figures::now() const {
 }
 
 // Bytes of chunks that any request may have, once what streams and arenas keep has come back.
-Bytes Figures::movable_bytes() const {
+Bytes Totals::movable_bytes() const {
   const Set<Bytes> used_pages = device_.small->figures().used_pages();
   return device_.pool->movable_bytes([&](const region::Region& region) VPMM_REQUIRES(pool_lock) {
     if (small::is_cut(region))
@@ -32,7 +32,7 @@ Bytes Figures::movable_bytes() const {
   });
 }
 
-void Figures::sample() {
+void Totals::sample() {
   if (!parts_.recorder.is_recording()) return;
   const observe::Statistics figures = now();
   parts_.recorder.sample(figures.mapped_bytes, figures.pending_bytes, figures.free_bytes);

@@ -1,4 +1,4 @@
-// context: the figures of a pool, summed over its parts.
+// context: the statistics of a pool, summed over its parts.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace vpmm::context {
 
-class Figures {
+class Totals {
  public:
-  explicit Figures(Parts& parts) : parts_(parts), device_(parts.device) {}
+  explicit Totals(Parts& parts) : parts_(parts), device_(parts.device) {}
 
   observe::Statistics now() const VPMM_REQUIRES(pool_lock);
   // Bytes of chunks that can serve any request, once caches and arenas have given back idle memory.
