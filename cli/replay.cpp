@@ -33,7 +33,7 @@ struct ReplayArguments {
   std::optional<Bytes> capacity;  // kAsRecorded: what the recorded pool had
   std::uint64_t lag_us = 500;
   std::uint64_t seed = 1;
-  replay::Costs costs = replay::Costs::busy;
+  replay::CallCosts costs = replay::CallCosts::busy;
   bool fit = false;
   bool paced = false;
   bool calls = false;
@@ -179,7 +179,7 @@ class Replayer {
     return {*options_.capacity, simulated_ ? std::nullopt : options_.capacity};
   }
 
-  std::unique_ptr<replay::Machine> make_machine(Bytes capacity) {
+  std::unique_ptr<replay::TraceMachine> make_machine(Bytes capacity) {
     if (!simulated_) {
       return replay::make_real_machine(
           *driver_, options_.paced ? replay::Pace::recorded : replay::Pace::as_fast_as_possible);
@@ -201,7 +201,7 @@ class Replayer {
     return replay_on(*machine, run, how);
   }
 
-  Result<std::optional<replay::Fit>> find_fit(const Run& run, const replay::ReplayResult& roomy,
+  Result<std::optional<replay::SmallestGpu>> find_fit(const Run& run, const replay::ReplayResult& roomy,
                                               FewShortages& shortages) {
     const FewShortages::Expected expected(shortages);
     replay::ReplayOptions how = options_for_all();
@@ -220,7 +220,7 @@ class Replayer {
     return how;
   }
 
-  Result<replay::ReplayResult> replay_on(replay::Machine& machine, const Run& run,
+  Result<replay::ReplayResult> replay_on(replay::TraceMachine& machine, const Run& run,
                                          const replay::ReplayOptions& how) {
     settings::Config config = config_;
     if (const std::optional<Bytes> limit = room_for(*run.trace).limit) config.capacity = limit;
@@ -305,7 +305,7 @@ void add_options(CLI::App& verb, ReplayArguments& options) {
                   "(busy, the default) "
                   "or in one that does nothing else (idle)")
       ->transform(
-          names_only<replay::Costs>({{"busy", replay::Costs::busy}, {"idle", replay::Costs::idle}}))
+          names_only<replay::CallCosts>({{"busy", replay::CallCosts::busy}, {"idle", replay::CallCosts::idle}}))
       ->type_name("NAME");
   verb.add_flag("--paced", options.paced,
                 "On a GPU: at the trace's recorded pace, not as fast as possible");

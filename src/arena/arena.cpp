@@ -28,27 +28,27 @@ std::optional<AddressRange> Arena::fit_in(AddressRange free, const Wish& wish) {
   return AddressRange{begin, wish.size};
 }
 
-bool Arena::may_serve(const Block& block, StreamKey key) const {
+bool Arena::may_serve(const ArenaBlock& block, StreamKey key) const {
   if (block.is_live || block.is_waiting) return false;
   return block.key == key || block.key == kEverybody || (!is_pinned_ && block.stamp.is_complete());
 }
 
 // Whether a request of `wanted` bytes may be cut from a free piece of `size` bytes in the block's
 // stretch.
-bool Arena::is_in_room(const Block& block, Bytes size, Bytes wanted, Room room) const {
+bool Arena::is_in_room(const ArenaBlock& block, Bytes size, Bytes wanted, Reach room) const {
   if (!splits()) return size <= kMostOfWish * std::max(wanted, page_size_ / kMostOfWish);
-  if (room == Room::everywhere || wanted > page_size_ / 2) return true;
+  if (room == Reach::everywhere || wanted > page_size_ / 2) return true;
   return size < page_size_ || block.stretch->range.size <= page_size_;
 }
 
-std::optional<AddressRange> Arena::in_block(const Block& block, const Wish& wish, Room room) const {
+std::optional<AddressRange> Arena::in_block(const ArenaBlock& block, const Wish& wish, Reach room) const {
   if (!is_in_room(block, block.range.size, wish.size, room)) return std::nullopt;
   std::optional<AddressRange> part = fit_in(block.range, wish);
   if (part && !splits() && part->begin != block.range.begin) return std::nullopt;
   return part && !splits() ? block.range : part;
 }
 
-std::optional<AddressRange> Arena::best_of(StreamKey owner, const Wish& wish, Room room) const {
+std::optional<AddressRange> Arena::best_of(StreamKey owner, const Wish& wish, Reach room) const {
   for (auto place = free_.lower_bound({false, owner, wish.size, DevicePtr{}});
        place != free_.end() && !place->is_waiting && place->key == owner; ++place)
     if (auto part = in_block(blocks_.find(place->begin)->second, wish, room)) return part;
@@ -57,14 +57,14 @@ std::optional<AddressRange> Arena::best_of(StreamKey owner, const Wish& wish, Ro
 
 // Of any stream. As many steps as there are free blocks: the way of requests that their own stream
 // cannot serve.
-std::optional<AddressRange> Arena::best_complete(const Wish& wish, Room room) const {
+std::optional<AddressRange> Arena::best_complete(const Wish& wish, Reach room) const {
   std::optional<AddressRange> best;
   std::pair<Bytes, DevicePtr> least;
-  for (const Place& place : free_) {
+  for (const SortKey& place : free_) {
     if (place.is_waiting) break;
     const std::pair of{place.size, place.begin};
     if (place.size < wish.size || (best && least < of)) continue;
-    const Block& block = blocks_.find(place.begin)->second;
+    const ArenaBlock& block = blocks_.find(place.begin)->second;
     if (!block.stamp.is_complete()) continue;
     if (auto part = in_block(block, wish, room)) {
       best = part;
@@ -75,11 +75,11 @@ std::optional<AddressRange> Arena::best_complete(const Wish& wish, Room room) co
 }
 
 // Neighbours that are not one because they are of several streams.
-std::optional<AddressRange> Arena::best_run(const Wish& wish, Room room) const {
+std::optional<AddressRange> Arena::best_run(const Wish& wish, Reach room) const {
   std::optional<AddressRange> best;
   Bytes least = 0;
   for (auto block = blocks_.begin(); block != blocks_.end();) {
-    const Block& first = block->second;
+    const ArenaBlock& first = block->second;
     AddressRange run{first.range.begin, 0};
     for (; block != blocks_.end() && block->second.stretch == first.stretch &&
            may_serve(block->second, wish.key);
@@ -97,7 +97,7 @@ std::optional<AddressRange> Arena::best_run(const Wish& wish, Room room) const {
   return best;
 }
 
-std::optional<AddressRange> Arena::find(const Wish& wish, Room room) const {
+std::optional<AddressRange> Arena::find(const Wish& wish, Reach room) const {
   std::optional<AddressRange> part = best_of(wish.key, wish, room);
   if (!part && wish.key != kEverybody) part = best_of(kEverybody, wish, room);
   if (!part && !is_pinned_) part = best_complete(wish, room);
@@ -117,13 +117,13 @@ Arena::Blocks::iterator Arena::around(DevicePtr p) {
                        std::as_const(*this).around(p));  // the same, to change it
 }
 
-const Block* Arena::block_around(DevicePtr p) const {
+const ArenaBlock* Arena::block_around(DevicePtr p) const {
   const auto block = around(p);
   return block == blocks_.end() ? nullptr : &block->second;
 }
 
 const Stretch* Arena::stretch_around(DevicePtr p) const {
-  const Block* const block = block_around(p);
+  const ArenaBlock* const block = block_around(p);
   return block == nullptr ? nullptr : block->stretch;
 }
 
@@ -136,7 +136,7 @@ bool Arena::is_free(AddressRange part) const {
 }
 
 bool Arena::has_pending_for(StreamKey key) const {
-  return std::any_of(free_.begin(), free_.end(), [&](const Place& place) {
+  return std::any_of(free_.begin(), free_.end(), [&](const SortKey& place) {
     const bool may_have_it = place.key == key || place.key == kEverybody || !is_pinned_;
     if (place.is_waiting) return may_have_it;
     return place.key != key && may_have_it &&
@@ -144,12 +144,12 @@ bool Arena::has_pending_for(StreamKey key) const {
   });
 }
 
-void Arena::for_each_live(FunctionRef<void(const Block&)> visit) const {
+void Arena::for_each_live(FunctionRef<void(const ArenaBlock&)> visit) const {
   for (const auto& [begin, block] : blocks_)
     if (block.is_live) visit(block);
 }
 
-void Arena::for_each_block_in(AddressRange stretch, FunctionRef<void(const Block&)> visit) const {
+void Arena::for_each_block_in(AddressRange stretch, FunctionRef<void(const ArenaBlock&)> visit) const {
   for (auto block = blocks_.find(stretch.begin);
        block != blocks_.end() && block->first < stretch.end(); ++block)
     visit(block->second);
@@ -161,7 +161,7 @@ void Arena::for_each_stretch(FunctionRef<void(const Stretch&)> visit) const {
 
 std::optional<Stamp> Arena::stamp_of(const Stretch& idle) const {
   std::optional<Stamp> all = Stamp{};
-  for_each_block_in(idle.range, [&](const Block& block) {
+  for_each_block_in(idle.range, [&](const ArenaBlock& block) {
     if (all) all = joined(*all, block.stamp);
   });
   return all;
@@ -190,7 +190,7 @@ Bytes Arena::pending_bytes(FunctionRef<Stamp(const Stamp&)> reduce) const {
 // --- cutting and merging
 
 template <typename Change>
-void Arena::refile(Block& block, Change&& change) {
+void Arena::refile(ArenaBlock& block, Change&& change) {
   auto node = free_.extract(place_of(block));  // no memory is asked for
   VPMM_CHECK(!node.empty(), picture(kGrain));
   std::forward<Change>(change)();
@@ -218,15 +218,15 @@ std::optional<Stamp> Arena::joined(const Stamp& a, const Stamp& b) {
   return count == 1 ? Stamp(parts[0]) : Stamp(parts[0], parts[1]);
 }
 
-bool Arena::can_merge(const Block& front, const Block& back) {
+bool Arena::can_merge(const ArenaBlock& front, const ArenaBlock& back) {
   if (front.stretch != back.stretch || front.is_live || back.is_live) return false;
   if (front.is_waiting || back.is_waiting || front.key != back.key) return false;
   return joined(front.stamp, back.stamp).has_value();
 }
 
 Arena::Blocks::iterator Arena::split(Blocks::iterator block, DevicePtr at) {
-  Block& front = block->second;
-  Block back = front;
+  ArenaBlock& front = block->second;
+  ArenaBlock back = front;
   back.range = {at, front.range.end() - at};
   const auto behind = blocks_.emplace_hint(std::next(block), at, std::move(back));
   free_.insert(place_of(behind->second));
@@ -236,8 +236,8 @@ Arena::Blocks::iterator Arena::split(Blocks::iterator block, DevicePtr at) {
 
 void Arena::absorb_next(Blocks::iterator block) {
   const auto next = std::next(block);
-  Block& front = block->second;
-  const Block& back = next->second;
+  ArenaBlock& front = block->second;
+  const ArenaBlock& back = next->second;
   refile(front, [&] {
     front.stamp = *joined(front.stamp, back.stamp);
     front.range.size += back.range.size;
@@ -262,7 +262,7 @@ Arena::Blocks::iterator Arena::merge(Blocks::iterator block) {
 void Arena::add(AddressRange range, StreamKey key) {
   VPMM_CHECK(!range.empty() && is_multiple(range.size, kGrain), picture(kGrain));
   Stretch& stretch = stretches_.try_emplace(range.begin, Stretch{range, 0}).first->second;
-  Block block;
+  ArenaBlock block;
   block.range = range;
   block.stretch = &stretch;
   block.key = key;
@@ -285,7 +285,7 @@ void Arena::remove(const Stretch& idle) {
   stretches_.erase(range.begin);
 }
 
-const Block& Arena::take(AddressRange part, const Use& use) {
+const ArenaBlock& Arena::take(AddressRange part, const BlockUse& use) {
   VPMM_CHECK(is_free(part) && is_multiple(part.size, kGrain), picture(kGrain));
   auto first = around(part.begin);
   if (first->first < part.begin) first = split(first, part.begin);
@@ -294,7 +294,7 @@ const Block& Arena::take(AddressRange part, const Use& use) {
     free_.erase(place_of(block->second));
     block = block == first ? std::next(block) : blocks_.erase(block);
   }
-  Block& taken = first->second;
+  ArenaBlock& taken = first->second;
   taken.range = part;
   taken.key = use.key;
   taken.is_live = true;
@@ -311,7 +311,7 @@ const Block& Arena::take(AddressRange part, const Use& use) {
 void Arena::end(DevicePtr begin, const End& end) {
   const auto found = blocks_.find(begin);
   VPMM_CHECK(found != blocks_.end() && found->second.is_live, picture(kGrain));
-  Block& block = found->second;
+  ArenaBlock& block = found->second;
   block.key = end.key;
   block.stamp = end.stamp;
   block.is_waiting = end.is_waiting && !end.stamp.is_complete();
@@ -337,7 +337,7 @@ bool Arena::record_use(DevicePtr begin, time::TimelineId timeline) {
 
 void Arena::refresh(FunctionRef<Stamp(const Stamp&)> reduce) {
   for (auto at = blocks_.begin(); at != blocks_.end(); ++at) {
-    Block& block = at->second;
+    ArenaBlock& block = at->second;
     if (block.is_live || block.stamp.is_complete()) continue;
     block.stamp = reduce(block.stamp);
     if (block.is_waiting && block.stamp.is_complete())
@@ -348,7 +348,7 @@ void Arena::refresh(FunctionRef<Stamp(const Stamp&)> reduce) {
 
 void Arena::rename(StreamKey from, StreamKey to) {
   for (auto at = blocks_.begin(); at != blocks_.end(); ++at) {
-    Block& block = at->second;
+    ArenaBlock& block = at->second;
     if (block.key != from) continue;
     if (block.is_live) {
       block.key = to;
@@ -361,7 +361,7 @@ void Arena::rename(StreamKey from, StreamKey to) {
 
 void Arena::forget_streams() {
   for (auto at = blocks_.begin(); at != blocks_.end(); ++at) {
-    Block& block = at->second;
+    ArenaBlock& block = at->second;
     if (block.is_live) block.key = kEverybody;
     if (block.is_live || !block.stamp.is_complete()) continue;
     refile(block, [&] { block.key = kEverybody; });

@@ -47,17 +47,17 @@ class Arena {
   };
   // Requests of half a page and less share pages, and stay out of larger free blocks, which would
   // never be whole again. `everywhere`: where memory is short.
-  enum class Room { by_size, everywhere };
+  enum class Reach { by_size, everywhere };
   // Where `wish` fits: the smallest block that may serve it, the lowest among equals, and
   // neighbours side by side where no block alone is enough. None: nowhere.
-  std::optional<AddressRange> find(const Wish& wish, Room room) const;
+  std::optional<AddressRange> find(const Wish& wish, Reach room) const;
   bool is_free(AddressRange part) const;             // inside one stretch, and nothing live in it
-  const Block* block_around(DevicePtr p) const;      // live or free; null: of no stretch
+  const ArenaBlock* block_around(DevicePtr p) const;      // live or free; null: of no stretch
   const Stretch* stretch_around(DevicePtr p) const;  // null: none
   // Whether a block that waits would serve `key` once its stamp is complete, or others' would.
   bool has_pending_for(StreamKey key) const;
-  void for_each_live(FunctionRef<void(const Block&)> visit) const;  // by address
-  void for_each_block_in(AddressRange stretch, FunctionRef<void(const Block&)> visit) const;
+  void for_each_live(FunctionRef<void(const ArenaBlock&)> visit) const;  // by address
+  void for_each_block_in(AddressRange stretch, FunctionRef<void(const ArenaBlock&)> visit) const;
   void for_each_stretch(FunctionRef<void(const Stretch&)> visit) const;
   const Stretch* idle_stretch() const;  // the lowest without a live block; null: none
   // What must have finished before the whole of a stretch that is idle may be anybody's. None: more
@@ -71,7 +71,7 @@ class Arena {
   // Requires: nothing in it is live.
   void remove(const Stretch& idle);
   // Requires: is_free(part), and whole grains.
-  const Block& take(AddressRange part, const Use& use);
+  const ArenaBlock& take(AddressRange part, const BlockUse& use);
   struct End {
     StreamKey key{};
     time::Stamp stamp;
@@ -106,27 +106,27 @@ class Arena {
   std::string picture(Bytes unit) const;
 
  private:
-  using Blocks = Map<DevicePtr, Block>;
-  struct Place {
+  using Blocks = Map<DevicePtr, ArenaBlock>;
+  struct SortKey {
     bool is_waiting = false;
     StreamKey key{};
     Bytes size = 0;
     DevicePtr begin{};
-    friend auto operator<=>(const Place&, const Place&) = default;
+    friend auto operator<=>(const SortKey&, const SortKey&) = default;
   };
-  static Place place_of(const Block& block) {
+  static SortKey place_of(const ArenaBlock& block) {
     return {block.is_waiting, block.key, block.range.size, block.range.begin};
   }
   static std::optional<time::Stamp> joined(const time::Stamp& a, const time::Stamp& b);
-  static bool can_merge(const Block& front, const Block& back);
+  static bool can_merge(const ArenaBlock& front, const ArenaBlock& back);
   static std::optional<AddressRange> fit_in(AddressRange free, const Wish& wish);
 
-  bool may_serve(const Block& block, StreamKey key) const;
-  bool is_in_room(const Block& block, Bytes size, Bytes wanted, Room room) const;
-  std::optional<AddressRange> in_block(const Block& block, const Wish& wish, Room room) const;
-  std::optional<AddressRange> best_of(StreamKey owner, const Wish& wish, Room room) const;
-  std::optional<AddressRange> best_complete(const Wish& wish, Room room) const;
-  std::optional<AddressRange> best_run(const Wish& wish, Room room) const;
+  bool may_serve(const ArenaBlock& block, StreamKey key) const;
+  bool is_in_room(const ArenaBlock& block, Bytes size, Bytes wanted, Reach room) const;
+  std::optional<AddressRange> in_block(const ArenaBlock& block, const Wish& wish, Reach room) const;
+  std::optional<AddressRange> best_of(StreamKey owner, const Wish& wish, Reach room) const;
+  std::optional<AddressRange> best_complete(const Wish& wish, Reach room) const;
+  std::optional<AddressRange> best_run(const Wish& wish, Reach room) const;
 
   Blocks::const_iterator around(DevicePtr p) const;  // end(): none
   Blocks::iterator around(DevicePtr p);
@@ -135,14 +135,14 @@ class Arena {
   void absorb_next(Blocks::iterator block);
   // `change` of a free block that stays where it is.
   template <typename Change>
-  void refile(Block& block, Change&& change);
+  void refile(ArenaBlock& block, Change&& change);
 
   Bytes page_size_;
   Splitting splitting_;
   bool is_pinned_ = false;
   Map<DevicePtr, Stretch> stretches_;
   Blocks blocks_;
-  Set<Place> free_;  // those that wait last
+  Set<SortKey> free_;  // those that wait last
   Bytes held_ = 0;
   Bytes allocated_ = 0;
   Bytes idle_ = 0;

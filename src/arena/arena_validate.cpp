@@ -13,10 +13,10 @@ std::string Arena::validate() const {
     held += stretch.range.size;
     DevicePtr at = begin;
     std::uint64_t live_in_it = 0;
-    const Block* before = nullptr;
+    const ArenaBlock* before = nullptr;
     for (auto entry = blocks_.find(begin);
          entry != blocks_.end() && entry->first < stretch.range.end(); ++entry) {
-      const Block& block = entry->second;
+      const ArenaBlock& block = entry->second;
       const auto wrong = [&](const char* what) {
         return message_of("the block at {:#x} {}: {}", to_integer(block.range.begin), what,
                           picture(kGrain));
@@ -58,7 +58,7 @@ std::string Arena::picture(Bytes unit) const {
   std::string out;
   for (const auto& [begin, stretch] : stretches_) {
     if (!out.empty()) out += ' ';
-    for_each_block_in(stretch.range, [&](const Block& block) {
+    for_each_block_in(stretch.range, [&](const ArenaBlock& block) {
       const char* const sign = block.is_live ? "" : block.is_waiting ? "~" : "-";
       out += is_multiple(block.range.size, unit)
                  ? fmt::format("[{}{}]", sign, block.range.size / unit)

@@ -42,26 +42,26 @@ pool::ArenaId Arenas::create(const ArenaOptions& options) {
   const bool splits = options.splits && !isolates_;
   const pool::ArenaId id{last_id.fetch_add(1) + 1};
   by_id_.emplace(static_cast<std::uint64_t>(id),
-                 std::make_unique<Entry>(id, options, pool_->page_size(),
+                 std::make_unique<ArenaEntry>(id, options, pool_->page_size(),
                                          splits ? Arena::Splitting::yes : Arena::Splitting::no));
   return id;
 }
 
-Arenas::Entry* Arenas::find(pool::ArenaId id) const {
+Arenas::ArenaEntry* Arenas::find(pool::ArenaId id) const {
   const auto found = by_id_.find(static_cast<std::uint64_t>(id));
   return found == by_id_.end() || found->second->is_released ? nullptr : found->second.get();
 }
 
-Result<Arenas::Entry*> Arenas::entry(pool::ArenaId id) const {
-  Entry* const found = find(id);
+Result<Arenas::ArenaEntry*> Arenas::entry(pool::ArenaId id) const {
+  ArenaEntry* const found = find(id);
   if (found == nullptr) return no_such_arena(id);
   return found;
 }
 
-Arenas::Entry* Arenas::entry_around(DevicePtr p) const {
+Arenas::ArenaEntry* Arenas::entry_around(DevicePtr p) const {
   const auto after = by_stretch_.upper_bound(p);
   if (after == by_stretch_.begin()) return nullptr;
-  Entry* const before = std::prev(after)->second;
+  ArenaEntry* const before = std::prev(after)->second;
   return before->arena.stretch_around(p) == nullptr ? nullptr : before;
 }
 
@@ -75,7 +75,7 @@ StreamKey Arenas::key_of(const Caller& caller) {
   if (!caller.stream) return kEverybody;
   const driver::StreamHandle handle =
       *caller.stream == driver::kNullStream ? driver::kLegacyStream : *caller.stream;
-  const Name name{
+  const NamedStream name{
       handle, handle == driver::kPerThreadStream ? std::this_thread::get_id() : std::thread::id{}};
   const auto known = names_.find(name);
   if (caller.timeline == nullptr || !caller.timeline->stream) {
@@ -115,19 +115,19 @@ void Arenas::forget_streams() {
 // --- a request
 
 Result<void> Arenas::enter(pool::ArenaId id, const Caller& caller) {
-  VPMM_TRY_ASSIGN(Entry* const in, entry(id));
+  VPMM_TRY_ASSIGN(ArenaEntry* const in, entry(id));
   if (caller.standing == Standing::capturing) in->arena.pin();
   return {};
 }
 
-void Arenas::refresh(Entry& entry) const {
+void Arenas::refresh(ArenaEntry& entry) const {
   entry.arena.refresh([this](const time::Stamp& stamp)
                           VPMM_REQUIRES(pool_lock) { return timelines_.reduce(stamp); });
 }
 
 // What has become complete is looked for where nothing else is found.
-DevicePtr Arenas::take(const pool::Request& request, const Caller& caller, Arena::Room room) {
-  Entry* const in = find(request.arena);
+DevicePtr Arenas::take(const pool::Request& request, const Caller& caller, Arena::Reach room) {
+  ArenaEntry* const in = find(request.arena);
   if (in == nullptr) return {};
   const Arena::Wish wish{round_up(request.bytes, kGrain), std::max(request.alignment, kGrain),
                          key_of(caller)};
@@ -140,13 +140,13 @@ DevicePtr Arenas::take(const pool::Request& request, const Caller& caller, Arena
 }
 
 bool Arenas::waits_for_proof(const pool::Request& request, const Caller& caller) {
-  const Entry* const in = find(request.arena);
+  const ArenaEntry* const in = find(request.arena);
   return in != nullptr && in->arena.has_pending_for(key_of(caller));
 }
 
 // To an observer the memory of a pinned arena is not free before somebody has it again, for graphs
 // still use it.
-DevicePtr Arenas::begin(Entry& entry, AddressRange part, Bytes requested, const Caller& caller) {
+DevicePtr Arenas::begin(ArenaEntry& entry, AddressRange part, Bytes requested, const Caller& caller) {
   std::optional<time::TimelineId> timeline;
   if (caller.timeline != nullptr) timeline = caller.timeline->id;
   entry.arena.take(part, {requested, key_of(caller), timeline});
@@ -163,14 +163,14 @@ pool::PageRequest Arenas::stretch_for(const pool::Request& request) const {
   stretch.size = round_up(request.bytes, page);
   stretch.requested = stretch.size;
   stretch.alignment = std::max(request.alignment, pool_->page_alignment());
-  const Entry* const in = find(request.arena);
+  const ArenaEntry* const in = find(request.arena);
   stretch.chunks = in != nullptr && in->options.one_chunk ? pool::Chunks::one : pool::Chunks::own;
   return stretch;
 }
 
 Result<void> Arenas::add(pool::ArenaId id, const pool::Placed& stretch, const Caller& caller) {
   region::Region* const region = pool_->allocated_around(stretch.begin);
-  Entry* const in = find(id);
+  ArenaEntry* const in = find(id);
   if (in == nullptr) {  // the lock was dropped while the pool mapped
     pool_->deallocate(region, {});
     return no_such_arena(id);
@@ -184,7 +184,7 @@ Result<void> Arenas::add(pool::ArenaId id, const pool::Placed& stretch, const Ca
 
 Result<DevicePtr> Arenas::take_at(pool::ArenaId id, AddressRange part, const Caller& caller) {
   VPMM_TRY(enter(id, caller));
-  Entry& in = *find(id);
+  ArenaEntry& in = *find(id);
   const Stretch* const stretch = in.arena.stretch_around(part.begin);
   if (stretch == nullptr)
     return Error{ErrorCode::invalid_pointer,
@@ -207,21 +207,21 @@ Result<DevicePtr> Arenas::take_at(pool::ArenaId id, AddressRange part, const Cal
 
 // --- what is live
 
-const Block* Arenas::live_around(DevicePtr p) const {
-  const Entry* const in = entry_around(p);
-  const Block* const block = in == nullptr ? nullptr : in->arena.block_around(p);
+const ArenaBlock* Arenas::live_around(DevicePtr p) const {
+  const ArenaEntry* const in = entry_around(p);
+  const ArenaBlock* const block = in == nullptr ? nullptr : in->arena.block_around(p);
   return block != nullptr && block->is_live ? block : nullptr;
 }
 
 // Empty: nobody observes it.
 std::optional<AddressRange> Arenas::range_of(DevicePtr begin) const {
-  const Block* const block = live_around(begin);
+  const ArenaBlock* const block = live_around(begin);
   if (block == nullptr) return std::nullopt;
   return entry_around(begin)->options.is_external ? AddressRange{} : block->range;
 }
 
 pool::ArenaId Arenas::arena_of(DevicePtr p) const {
-  const Entry* const in = entry_around(p);
+  const ArenaEntry* const in = entry_around(p);
   return in == nullptr ? pool::ArenaId{} : in->id;
 }
 
@@ -238,9 +238,9 @@ void Arenas::count_reference(std::optional<time::TimelineId> timeline, int chang
 // A free is in order where it names the only stream that had the block: that stream may have it
 // again at once. In a capture the order is that of the graph, and no stamp says anything.
 bool Arenas::end(DevicePtr begin, const pool::Stream& stream, const Caller& caller) {
-  const Block* const block = live_around(begin);
+  const ArenaBlock* const block = live_around(begin);
   if (block == nullptr || block->range.begin != begin) return false;
-  Entry& in = *entry_around(begin);
+  ArenaEntry& in = *entry_around(begin);
   const bool captures = caller.standing == Standing::capturing;
   const StreamKey key = key_of(caller);
   if (captures) in.arena.pin();
@@ -260,42 +260,42 @@ bool Arenas::end(DevicePtr begin, const pool::Stream& stream, const Caller& call
 }
 
 void Arenas::ended(DevicePtr p) {
-  Entry* const in = entry_around(p);
+  ArenaEntry* const in = entry_around(p);
   if (in == nullptr || !in->is_released) return;
   give_back_idle(*in);
   drop_if_over(*in);
 }
 
 Result<Vector<DevicePtr>> Arenas::live_in(pool::ArenaId id) const {
-  VPMM_TRY_ASSIGN(const Entry* const in, entry(id));
+  VPMM_TRY_ASSIGN(const ArenaEntry* const in, entry(id));
   Vector<DevicePtr> live;
   live.reserve(in->arena.live());
-  in->arena.for_each_live([&](const Block& block) { live.push_back(block.range.begin); });
+  in->arena.for_each_live([&](const ArenaBlock& block) { live.push_back(block.range.begin); });
   return live;
 }
 
 // --- giving back
 
 Result<void> Arenas::pin(pool::ArenaId id) {
-  VPMM_TRY_ASSIGN(Entry* const in, entry(id));
+  VPMM_TRY_ASSIGN(ArenaEntry* const in, entry(id));
   in->arena.pin();
   return {};
 }
 
 Result<Bytes> Arenas::trim(pool::ArenaId id) {
-  VPMM_TRY_ASSIGN(Entry* const in, entry(id));
+  VPMM_TRY_ASSIGN(ArenaEntry* const in, entry(id));
   return in->arena.is_pinned() || in->options.is_external ? Bytes{0} : give_back_idle(*in);
 }
 
 Result<void> Arenas::release(pool::ArenaId id) {
-  VPMM_TRY_ASSIGN(Entry* const in, entry(id));
+  VPMM_TRY_ASSIGN(ArenaEntry* const in, entry(id));
   in->is_released = true;
   give_back_idle(*in);
   drop_if_over(*in);
   return {};
 }
 
-void Arenas::drop_if_over(Entry& entry) {
+void Arenas::drop_if_over(ArenaEntry& entry) {
   if (entry.is_released && entry.arena.held_bytes() == 0)
     by_id_.erase(static_cast<std::uint64_t>(entry.id));
 }
@@ -307,7 +307,7 @@ Bytes Arenas::give_back_idle() {
   return bytes;
 }
 
-Bytes Arenas::give_back_idle(Entry& entry) {
+Bytes Arenas::give_back_idle(ArenaEntry& entry) {
   const Bytes held = entry.arena.held_bytes();
   for (const Stretch* idle = entry.arena.idle_stretch(); idle != nullptr;
        idle = entry.arena.idle_stretch())
@@ -316,7 +316,7 @@ Bytes Arenas::give_back_idle(Entry& entry) {
 }
 
 // Note [What is pinned stays]
-void Arenas::give_back(Entry& entry, const Stretch& idle) {
+void Arenas::give_back(ArenaEntry& entry, const Stretch& idle) {
   if (entry.options.is_external) return drop_external(entry, idle);
   const AddressRange range = idle.range;
   std::optional<time::Stamp> stamp;
@@ -357,7 +357,7 @@ Bytes Arenas::pending_bytes() const {
 }
 
 bool Arenas::is_idle(DevicePtr stretch) const {
-  const Entry* const in = entry_around(stretch);
+  const ArenaEntry* const in = entry_around(stretch);
   return in != nullptr && !in->arena.is_pinned() && !in->options.is_external &&
          in->arena.stretch_around(stretch)->live == 0;
 }
@@ -373,14 +373,14 @@ std::vector<report::ArenaHolding> Arenas::holdings() const {
   return holdings;
 }
 
-void Arenas::for_each_block_around(DevicePtr p, FunctionRef<void(const Block&, bool)> visit) const {
-  const Entry* const in = entry_around(p);
+void Arenas::for_each_block_around(DevicePtr p, FunctionRef<void(const ArenaBlock&, bool)> visit) const {
+  const ArenaEntry* const in = entry_around(p);
   if (in == nullptr) return;
   in->arena.for_each_block_in(in->arena.stretch_around(p)->range,
-                              [&](const Block& block) { visit(block, in->arena.is_pinned()); });
+                              [&](const ArenaBlock& block) { visit(block, in->arena.is_pinned()); });
 }
 
-std::string Arenas::validate(const Entry& entry) const {
+std::string Arenas::validate(const ArenaEntry& entry) const {
   const auto id = static_cast<std::uint64_t>(entry.id);
   std::string broken = entry.arena.validate();
   if (!broken.empty()) return message_of("arena {}: {}", id, broken);

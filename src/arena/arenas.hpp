@@ -68,7 +68,7 @@ class Arenas {
   // A capturing stream pins the arena. invalid_argument: there is no such arena.
   Result<void> enter(pool::ArenaId id, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // From what the arena has; null: nothing there will do.
-  DevicePtr take(const pool::Request& request, const pool::Caller& caller, Arena::Room room)
+  DevicePtr take(const pool::Request& request, const pool::Caller& caller, Arena::Reach room)
       VPMM_REQUIRES(pool_lock);
   // Whether it might, once more work is known to be over.
   bool waits_for_proof(const pool::Request& request, const pool::Caller& caller)
@@ -85,7 +85,7 @@ class Arenas {
   // Whether `p` is in memory of an arena.
   bool has(DevicePtr p) const VPMM_REQUIRES(pool_lock) { return entry_around(p) != nullptr; }
   // The live block around `p`; null: none.
-  const Block* live_around(DevicePtr p) const VPMM_REQUIRES(pool_lock);
+  const ArenaBlock* live_around(DevicePtr p) const VPMM_REQUIRES(pool_lock);
   std::optional<AddressRange> range_of(DevicePtr begin) const VPMM_REQUIRES(pool_lock);
   pool::ArenaId arena_of(DevicePtr p) const VPMM_REQUIRES(pool_lock);  // 0: none
   static std::uint64_t stream_id_of(StreamKey key);  // 0: of no stream that is known
@@ -131,13 +131,13 @@ class Arenas {
   std::vector<report::ArenaHolding> holdings() const VPMM_REQUIRES(pool_lock);
   // The blocks of the stretch around `p`, for a snapshot. `is_pinned`: of its arena.
   void for_each_block_around(DevicePtr p,
-                             FunctionRef<void(const Block&, bool is_pinned)> visit) const
+                             FunctionRef<void(const ArenaBlock&, bool is_pinned)> visit) const
       VPMM_REQUIRES(pool_lock);
   std::string validate() const VPMM_REQUIRES(pool_lock);
 
  private:
-  struct Entry : FromHostMemory {
-    Entry(pool::ArenaId number, const ArenaOptions& asked, Bytes page, Arena::Splitting splitting)
+  struct ArenaEntry : FromHostMemory {
+    ArenaEntry(pool::ArenaId number, const ArenaOptions& asked, Bytes page, Arena::Splitting splitting)
         : id(number), options(asked), arena(page, splitting) {}
     const pool::ArenaId id;
     const ArenaOptions options;
@@ -145,26 +145,26 @@ class Arenas {
     bool is_released = false;
   };
   // A thread's own default stream has the handle that every thread's has.
-  using Name = std::pair<driver::StreamHandle, std::thread::id>;
+  using NamedStream = std::pair<driver::StreamHandle, std::thread::id>;
 
-  Entry* find(pool::ArenaId id) const
+  ArenaEntry* find(pool::ArenaId id) const
       VPMM_REQUIRES(pool_lock);  // null: there is none, or it was released
-  Result<Entry*> entry(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
-  Entry* entry_around(DevicePtr p) const VPMM_REQUIRES(pool_lock);
+  Result<ArenaEntry*> entry(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
+  ArenaEntry* entry_around(DevicePtr p) const VPMM_REQUIRES(pool_lock);
   StreamKey key_of(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   void drop_unused_names() VPMM_REQUIRES(pool_lock);
-  void refresh(Entry& entry) const VPMM_REQUIRES(pool_lock);
-  DevicePtr begin(Entry& entry, AddressRange part, Bytes requested, const pool::Caller& caller)
+  void refresh(ArenaEntry& entry) const VPMM_REQUIRES(pool_lock);
+  DevicePtr begin(ArenaEntry& entry, AddressRange part, Bytes requested, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  Bytes give_back_idle(Entry& entry) VPMM_REQUIRES(pool_lock);
-  void give_back(Entry& entry, const Stretch& idle) VPMM_REQUIRES(pool_lock);
-  Result<Entry*> external_entry(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
+  Bytes give_back_idle(ArenaEntry& entry) VPMM_REQUIRES(pool_lock);
+  void give_back(ArenaEntry& entry, const Stretch& idle) VPMM_REQUIRES(pool_lock);
+  Result<ArenaEntry*> external_entry(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
   std::string_view objection_to(AddressRange memory, FunctionRef<bool(AddressRange)> is_owned) const
       VPMM_REQUIRES(pool_lock);
   bool is_complete(const Arena& arena, const Stretch& idle) const VPMM_REQUIRES(pool_lock);
-  void drop_external(Entry& entry, const Stretch& idle) VPMM_REQUIRES(pool_lock);
-  void drop_if_over(Entry& entry) VPMM_REQUIRES(pool_lock);
-  std::string validate(const Entry& entry) const VPMM_REQUIRES(pool_lock);
+  void drop_external(ArenaEntry& entry, const Stretch& idle) VPMM_REQUIRES(pool_lock);
+  void drop_if_over(ArenaEntry& entry) VPMM_REQUIRES(pool_lock);
+  std::string validate(const ArenaEntry& entry) const VPMM_REQUIRES(pool_lock);
   void count_reference(std::optional<time::TimelineId> timeline, int change)
       VPMM_REQUIRES(pool_lock);
 
@@ -174,9 +174,9 @@ class Arenas {
   pool::Stamper& stamper_;
   report::Recorder& recorder_;
   const bool isolates_;
-  Map<std::uint64_t, std::unique_ptr<Entry>> by_id_ VPMM_GUARDED_BY(pool_lock);
-  Map<DevicePtr, Entry*> by_stretch_ VPMM_GUARDED_BY(pool_lock);  // by its begin
-  Map<Name, StreamKey> names_
+  Map<std::uint64_t, std::unique_ptr<ArenaEntry>> by_id_ VPMM_GUARDED_BY(pool_lock);
+  Map<DevicePtr, ArenaEntry*> by_stretch_ VPMM_GUARDED_BY(pool_lock);  // by its begin
+  Map<NamedStream, StreamKey> names_
       VPMM_GUARDED_BY(pool_lock);  // Note [A capturing stream goes by its handle]
   std::uint64_t last_unknown_ VPMM_GUARDED_BY(pool_lock) = 0;
 };

@@ -24,14 +24,14 @@ struct Stretch {
 };
 
 // Who has a block.
-struct Use {
+struct BlockUse {
   Bytes requested = 0;
   StreamKey key{};
   std::optional<time::TimelineId> timeline;  // of the stream; none: it is not known
 };
 
 // Blocks tile their stretch without gap or overlap.
-struct Block {
+struct ArenaBlock {
   AddressRange range;
   Stretch* stretch = nullptr;
   // Live: whose it is. Free: whom it serves before others.

@@ -9,12 +9,12 @@
 namespace vpmm::arena {
 
 bool Arenas::is_external(pool::ArenaId id) const {
-  const Entry* const in = find(id);
+  const ArenaEntry* const in = find(id);
   return in != nullptr && in->options.is_external;
 }
 
-Result<Arenas::Entry*> Arenas::external_entry(pool::ArenaId id) const {
-  VPMM_TRY_ASSIGN(Entry* const in, entry(id));
+Result<Arenas::ArenaEntry*> Arenas::external_entry(pool::ArenaId id) const {
+  VPMM_TRY_ASSIGN(ArenaEntry* const in, entry(id));
   if (in->options.is_external) return in;
   return Error{ErrorCode::invalid_argument, message_of("arena {} takes its memory from the pool",
                                                        static_cast<std::uint64_t>(id))};
@@ -37,7 +37,7 @@ std::string_view Arenas::objection_to(AddressRange memory,
 
 Result<void> Arenas::add_external(pool::ArenaId id, AddressRange memory,
                                   FunctionRef<bool(AddressRange)> is_owned) {
-  VPMM_TRY_ASSIGN(Entry* const in, external_entry(id));
+  VPMM_TRY_ASSIGN(ArenaEntry* const in, external_entry(id));
   if (const std::string_view objection = objection_to(memory, is_owned); !objection.empty())
     return Error{ErrorCode::invalid_argument, message_of("{} bytes at {:#x}: {}", memory.size,
                                                          to_integer(memory.begin), objection)};
@@ -48,20 +48,20 @@ Result<void> Arenas::add_external(pool::ArenaId id, AddressRange memory,
 }
 
 Result<bool> Arenas::has_idle_external(pool::ArenaId id) const {
-  VPMM_TRY_ASSIGN(const Entry* const in, external_entry(id));
+  VPMM_TRY_ASSIGN(const ArenaEntry* const in, external_entry(id));
   return !in->arena.is_pinned() && in->arena.idle_stretch() != nullptr;
 }
 
 bool Arenas::is_complete(const Arena& arena, const Stretch& idle) const {
   bool complete = true;
-  arena.for_each_block_in(idle.range, [&](const Block& block) VPMM_REQUIRES(pool_lock) {
+  arena.for_each_block_in(idle.range, [&](const ArenaBlock& block) VPMM_REQUIRES(pool_lock) {
     complete = complete && timelines_.reduce(block.stamp).is_complete();
   });
   return complete;
 }
 
 Result<AddressRange> Arenas::take_external(pool::ArenaId id) {
-  VPMM_TRY_ASSIGN(Entry* const in, external_entry(id));
+  VPMM_TRY_ASSIGN(ArenaEntry* const in, external_entry(id));
   if (in->arena.is_pinned()) return AddressRange{};
   const Stretch* found = nullptr;
   in->arena.for_each_stretch([&](const Stretch& stretch) VPMM_REQUIRES(pool_lock) {
@@ -73,7 +73,7 @@ Result<AddressRange> Arenas::take_external(pool::ArenaId id) {
   return memory;
 }
 
-void Arenas::drop_external(Entry& entry, const Stretch& idle) {
+void Arenas::drop_external(ArenaEntry& entry, const Stretch& idle) {
   const AddressRange memory = idle.range;
   by_stretch_.erase(memory.begin);
   entry.arena.remove(idle);

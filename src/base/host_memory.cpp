@@ -26,7 +26,7 @@ struct Header {
 struct FreeBlock {
   FreeBlock* next = nullptr;
 };
-struct Piece {
+struct HostPiece {
   std::byte* begin = nullptr;
   std::size_t size = 0;
   std::size_t cut = 0;  // bytes already cut into blocks, in use or free
@@ -111,7 +111,7 @@ class Reserve {
     const std::size_t count = count_.load(std::memory_order_relaxed);
     const std::size_t alignment = std::min(block, kMostAlignment);
     for (std::size_t i = 0; i < count; ++i) {
-      Piece& piece = pieces_[i];
+      HostPiece& piece = pieces_[i];
       const std::size_t from = (piece.cut + alignment - 1) / alignment * alignment;
       if (from > piece.size || piece.size - from < block) continue;
       piece.cut = from + block;
@@ -132,7 +132,7 @@ class Reserve {
 
   void make_whole() VPMM_REQUIRES(lock_) {
     free_.fill(nullptr);
-    for (Piece& piece : pieces_) piece.cut = 0;
+    for (HostPiece& piece : pieces_) piece.cut = 0;
   }
 
   SpinLock lock_;
@@ -140,7 +140,7 @@ class Reserve {
   std::atomic<std::size_t> promised_{0};
   std::atomic<std::size_t> count_{1};
   // A piece's `begin` and `size` are fixed once count_ covers it; lock_ guards `cut`.
-  std::array<Piece, kPieces> pieces_{};
+  std::array<HostPiece, kPieces> pieces_{};
   std::array<FreeBlock*, 64> free_ VPMM_GUARDED_BY(lock_){};  // by the logarithm of their size
 };
 

@@ -25,7 +25,7 @@ static_assert(mirrors(EventKind::trim, VPMM_EVENT_TRIM));
 static_assert(mirrors(EventKind::arena_grow, VPMM_EVENT_ARENA_GROW));
 static_assert(mirrors(EventKind::arena_shrink, VPMM_EVENT_ARENA_SHRINK));
 
-vpmm_event to_struct(const report::Event& event) {
+vpmm_event to_struct(const report::ReportedEvent& event) {
   vpmm_event out{};
   out.size = sizeof(out);
   out.kind = static_cast<std::uint32_t>(event.kind);
@@ -58,7 +58,7 @@ vpmm_status vpmm_add_event_callback(vpmm_pool* pool, uint32_t kinds, vpmm_event_
     VPMM_TRY(require(reinterpret_cast<const void*>(callback), "callback"));
     VPMM_TRY(require(id, "id"));
     *id = context.reports().add_event_callback(kinds,
-                                               [callback, argument](const report::Event& event) {
+                                               [callback, argument](const report::ReportedEvent& event) {
                                                  const vpmm_event told = to_struct(event);
                                                  callback(argument, &told);
                                                });

@@ -61,7 +61,7 @@ Result<void> wait_for_work(driver::Driver& driver, driver::DeviceOrdinal device)
   bool is_capturing = false;
   for_each_pool([&](vpmm_pool& pool) {
     if (pool.context->device() != device) return true;
-    if (pool.ownership == Ownership::process_wide) lasting = pool.context.get();
+    if (pool.ownership == PoolLifetime::process_wide) lasting = pool.context.get();
     is_capturing = pool.context->streams().is_capturing();
     return !is_capturing;
   });

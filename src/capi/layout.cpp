@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kFirstVersion = offsetof(vpmm_layout, owner) + sizeof(void*);
 
-struct Owner {
+struct LayoutOwner {
   std::vector<vpmm_block> blocks;
   std::vector<vpmm_chunk> chunks;
 };
@@ -45,8 +45,8 @@ vpmm_block to_struct(const report::LayoutBlock& block) {
   return out;
 }
 
-std::unique_ptr<Owner> to_structs(const report::Layout& layout) {
-  auto owner = std::make_unique<Owner>();
+std::unique_ptr<LayoutOwner> to_structs(const report::Layout& layout) {
+  auto owner = std::make_unique<LayoutOwner>();
   owner->blocks.reserve(layout.blocks.size());
   owner->chunks.reserve(layout.chunks.size());
   for (const report::LayoutBlock& block : layout.blocks) owner->blocks.push_back(to_struct(block));
@@ -62,7 +62,7 @@ vpmm_status vpmm_layout_take(vpmm_pool* pool, vpmm_layout* layout) {
     VPMM_TRY(require(layout, "layout"));
     VPMM_TRY(check_size(layout->size, kFirstVersion, "vpmm_layout"));
     const report::Layout drawn = context.reports().layout();
-    std::unique_ptr<Owner> owner = to_structs(drawn);
+    std::unique_ptr<LayoutOwner> owner = to_structs(drawn);
     vpmm_layout taken{};
     taken.blocks = owner->blocks.data();
     taken.block_count = owner->blocks.size();
@@ -77,7 +77,7 @@ vpmm_status vpmm_layout_take(vpmm_pool* pool, vpmm_layout* layout) {
 
 void vpmm_layout_release(vpmm_layout* layout) {
   if (layout == nullptr) return;
-  delete static_cast<Owner*>(layout->owner);
+  delete static_cast<LayoutOwner*>(layout->owner);
   layout->blocks = nullptr;
   layout->chunks = nullptr;
   layout->block_count = layout->chunk_count = 0;

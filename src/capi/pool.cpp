@@ -62,14 +62,14 @@ Result<void> check_same(int device, const vpmm_pool& open, const settings::Confi
 
 Result<vpmm_pool*> open_in(std::atomic<vpmm_pool*>& slot, int device,
                            const settings::Config& config) {
-  VPMM_TRY_ASSIGN(vpmm_pool* const pool, open_pool(device, config, Ownership::process_wide));
+  VPMM_TRY_ASSIGN(vpmm_pool* const pool, open_pool(device, config, PoolLifetime::process_wide));
   slot.store(pool, std::memory_order_release);
   return pool;
 }
 
 }  // namespace
 
-Result<vpmm_pool*> open_pool(int device, const settings::Config& config, Ownership ownership) {
+Result<vpmm_pool*> open_pool(int device, const settings::Config& config, PoolLifetime ownership) {
   observe::set_log_level(config.log);
   settings::warn_of_variables();
   VPMM_TRY_ASSIGN(driver::Driver* const driver, context::process_driver(config.driver));

@@ -10,21 +10,21 @@
 
 namespace vpmm::capi {
 
-enum class Ownership { process_wide, of_the_caller };
+enum class PoolLifetime { process_wide, of_the_caller };
 
 }  // namespace vpmm::capi
 
 // Read at every call, so alone on its cache lines.
 struct alignas(vpmm::kCacheLine) vpmm_pool {
   std::unique_ptr<vpmm::context::Context> context;
-  vpmm::capi::Ownership ownership;
+  vpmm::capi::PoolLifetime ownership;
   vpmm::settings::Config asked;  // as it was opened; context->config() is what that came to
 };
 
 namespace vpmm::capi {
 
 // A pool on the driver that the process shares; it ends with close_pool().
-Result<vpmm_pool*> open_pool(int device, const settings::Config& config, Ownership ownership);
+Result<vpmm_pool*> open_pool(int device, const settings::Config& config, PoolLifetime ownership);
 void close_pool(vpmm_pool* pool);
 // Visits the pools of the process until `visit` returns false; no pool is closed meanwhile.
 void for_each_pool(const std::function<bool(vpmm_pool&)>& visit);

@@ -26,7 +26,7 @@ Result<void> create_private_pool(int device, const vpmm_config* settings, vpmm_p
   VPMM_TRY(require(pool, "pool"));
   VPMM_TRY_ASSIGN(const auto config,
                   settings != nullptr ? to_config(settings) : settings::config_from_environment());
-  VPMM_TRY_ASSIGN(*pool, open_pool(device, config, Ownership::of_the_caller));
+  VPMM_TRY_ASSIGN(*pool, open_pool(device, config, PoolLifetime::of_the_caller));
   return {};
 }
 
@@ -71,7 +71,7 @@ vpmm_status vpmm_pool_create(int device, const vpmm_config* config, vpmm_pool** 
 vpmm_status vpmm_pool_destroy(vpmm_pool* pool) {
   if (pool == nullptr) return VPMM_OK;
   return gated(WhenEnding::do_nothing, [&]() -> Result<void> {
-    if (pool->ownership == Ownership::process_wide) {
+    if (pool->ownership == PoolLifetime::process_wide) {
       return Error{ErrorCode::invalid_argument,
                    "the process-wide pool of a device is never destroyed"};
     }

@@ -29,11 +29,11 @@ struct SharedRange {
 
 // The chunks behind a shared range, in the order of their addresses.
 struct SharedChunks {
-  struct Chunk {
+  struct ChunkInfo {
     driver::ChunkHandle handle{};
     Bytes size = 0;
   };
-  Vector<Chunk> chunks;
+  Vector<ChunkInfo> chunks;
   Bytes offset = 0;  // of the range, from the begin of the first
 };
 

@@ -36,7 +36,7 @@ std::optional<AllocationInfo> Allocations::live_around(DevicePtr ptr) const {
   const Overloaded info{
       [](Foreign) -> Info { return std::nullopt; },
       [&](ArenaMemory memory) VPMM_REQUIRES(pool_lock) -> Info {
-        const arena::Block* const block = memory.live;
+        const arena::ArenaBlock* const block = memory.live;
         if (block == nullptr || shares_.is_kept(block->range.begin)) return std::nullopt;
         return AllocationInfo{block->range.begin, block->requested, block->range.size,
                               arenas_.arena_of(ptr)};
@@ -153,7 +153,7 @@ Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const pool::Strea
     return of->block->begin == ptr ? free_block(lock, of->block, stream, caller) : not_live(ptr);
   if (std::holds_alternative<Foreign>(owner) || shares_.is_kept(ptr)) return not_live(ptr);
   const report::Recorder::Told told = what_to_tell(report::EventKind::free, ptr);
-  report::CallLog::Place place = recorder_.claim_free();
+  report::CallLog::Claim place = recorder_.claim_free();
   const bool is_kept = shares_.keep(ptr);
   VPMM_RACE_WINDOW("a free holds the pool's lock, nothing has ended");
   if (!is_kept && !end(owner, ptr, stream, caller)) return not_live(ptr);
@@ -218,7 +218,7 @@ bool Allocations::end_pages(region::Region& region, DevicePtr begin, const pool:
 
 // A free on the one stream that used the memory is the driver's to order; everything else waits
 // here until its stamp is complete.
-Result<void> Allocations::free_block(MutexLock& lock, driver_pool::Block* block,
+Result<void> Allocations::free_block(MutexLock& lock, driver_pool::PoolBlock* block,
                                      const pool::Stream& stream, const Caller& caller) {
   const DevicePtr ptr = block->begin;
   const AddressRange range{ptr, block->requested};

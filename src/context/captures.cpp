@@ -66,7 +66,7 @@ Result<Caller> Captures::identify(const pool::Stream& stream, const time::Timeli
     return no_stream("stream", *stream, Call::stream_is_capturing);
   VPMM_TRY(driver::checked(Call::stream_is_capturing, result));
   // A thread's own default stream has the handle that every thread's has.
-  const Key key{*stream, *stream == driver::kPerThreadStream ? std::this_thread::get_id()
+  const HandleKey key{*stream, *stream == driver::kPerThreadStream ? std::this_thread::get_id()
                                                              : std::thread::id{}};
   if (status == driver::CaptureStatus::none) {
     caller.standing = Standing::ordinary;

@@ -74,7 +74,7 @@ class Captures {
     std::uint64_t id = 0;       // of the capture; 0: not known
     bool is_announced = false;  // first seen while captures were announced: over when no more are
   };
-  using Key = std::pair<driver::StreamHandle, std::thread::id>;
+  using HandleKey = std::pair<driver::StreamHandle, std::thread::id>;
   Result<void> read_capture(pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // Begins to keep memory for capture `info.id`; ties the end of that to the graph's.
   Result<void> keep_for(const driver::CaptureInfo& info) VPMM_REQUIRES(pool_lock);
@@ -84,7 +84,7 @@ class Captures {
   std::uint64_t announced_ VPMM_GUARDED_BY(pool_lock) = 0;
   // By handle, for a later stream with it does not capture; and by thread where the handle is every
   // thread's.
-  Map<Key, Seen> seen_ VPMM_GUARDED_BY(pool_lock);
+  Map<HandleKey, Seen> seen_ VPMM_GUARDED_BY(pool_lock);
   std::atomic<bool> may_be_known_{false};
   std::shared_ptr<DeferredList> ended_;
   HashMap<std::uint64_t, Vector<Parked>> kept_ VPMM_GUARDED_BY(pool_lock);

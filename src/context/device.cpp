@@ -108,7 +108,7 @@ bool Device::owns_part_of(AddressRange memory) const {
     for (const AddressRange& reservation : pool->reservations())
       owns = owns || reservation.overlaps(memory);
   if (driver_pool != nullptr)
-    driver_pool->for_each_block([&](const driver_pool::Block& block) {
+    driver_pool->for_each_block([&](const driver_pool::PoolBlock& block) {
       owns = owns || AddressRange{block.begin, block.requested}.overlaps(memory);
     });
   return owns;

@@ -54,13 +54,13 @@ report::Layout Drawing::layout() const {
     parts_.arenas.for_each_external(
         [&](DevicePtr begin) VPMM_REQUIRES(pool_lock) { add_blocks_of_arena(begin, layout); });
     layout.largest_small = largest_small(*device_.small, device_.page_size);
-    device_.small->figures().for_each_part([&](const small::Part& part) VPMM_REQUIRES(pool_lock) {
+    device_.small->figures().for_each_part([&](const small::PagePart& part) VPMM_REQUIRES(pool_lock) {
       layout.blocks.push_back(block_of(part));
     });
   }
   if (device_.driver_pool != nullptr)
     device_.driver_pool->for_each_block(
-        [&](const driver_pool::Block& block)
+        [&](const driver_pool::PoolBlock& block)
             VPMM_REQUIRES(pool_lock) { layout.blocks.push_back(block_of(block)); });
   std::sort(layout.chunks.begin(), layout.chunks.end(),
             [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
@@ -106,7 +106,7 @@ report::LayoutBlock Drawing::block_of(const Region& region) const {
   return block;
 }
 
-report::LayoutBlock Drawing::block_of(const small::Part& part) const {
+report::LayoutBlock Drawing::block_of(const small::PagePart& part) const {
   report::LayoutBlock block;
   block.range = part.range;
   block.is_small = true;
@@ -122,7 +122,7 @@ report::LayoutBlock Drawing::block_of(const small::Part& part) const {
   return block;
 }
 
-report::LayoutBlock Drawing::block_of(const driver_pool::Block& of_driver) const {
+report::LayoutBlock Drawing::block_of(const driver_pool::PoolBlock& of_driver) const {
   report::LayoutBlock block;
   block.range = {of_driver.begin, of_driver.requested};
   block.state = RegionState::allocated;
@@ -134,7 +134,7 @@ report::LayoutBlock Drawing::block_of(const driver_pool::Block& of_driver) const
 
 void Drawing::add_blocks_of_arena(DevicePtr stretch, report::Layout& layout) const {
   parts_.arenas.for_each_block_around(
-      stretch, [&](const arena::Block& part, bool is_pinned) VPMM_REQUIRES(pool_lock) {
+      stretch, [&](const arena::ArenaBlock& part, bool is_pinned) VPMM_REQUIRES(pool_lock) {
         report::LayoutBlock block;
         block.range = part.range;
         block.arena = static_cast<std::uint64_t>(parts_.arenas.arena_of(stretch));
@@ -159,7 +159,7 @@ void Drawing::add_blocks_of_arena(DevicePtr stretch, report::Layout& layout) con
 
 // Each as a region of its own.
 void Drawing::add_blocks_of_arena(DevicePtr stretch, observe::PoolSnapshot& snapshot) const {
-  parts_.arenas.for_each_block_around(stretch, [&](const arena::Block& block,
+  parts_.arenas.for_each_block_around(stretch, [&](const arena::ArenaBlock& block,
                                                    bool is_pinned) VPMM_REQUIRES(pool_lock) {
     observe::RegionSnapshot picture;
     picture.range = block.range;

@@ -185,7 +185,7 @@ void Context::record(report::CallLog& log, const Client& client, DevicePtr begin
 
 // Note [The order of claims is the order of the file]
 Freed Context::free_and_record(report::CallLog& log, const Client& client, DevicePtr ptr) {
-  report::CallLog::Place place = log.claim();
+  report::CallLog::Claim place = log.claim();
   const Freed freed = device_.small->warm_calls().try_free(client, ptr);
   if (freed == Freed::yes || freed == Freed::yes_and_event_is_due)
     log.freed(std::move(place), ptr, report::CallLog::by(client.id, client.stream));

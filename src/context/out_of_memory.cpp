@@ -8,8 +8,8 @@
 namespace vpmm::context {
 
 void OutOfMemoryCallbacks::set(OutOfMemoryCallback callback) {
-  std::shared_ptr<Entry> entry;
-  if (callback) entry = std::make_shared<Entry>(Entry{std::move(callback)});
+  std::shared_ptr<CallbackEntry> entry;
+  if (callback) entry = std::make_shared<CallbackEntry>(CallbackEntry{std::move(callback)});
   const MutexLock lock(mutex_);
   if (entry)
     entries_[kUnnumbered] = std::move(entry);
@@ -18,14 +18,14 @@ void OutOfMemoryCallbacks::set(OutOfMemoryCallback callback) {
 }
 
 std::uint64_t OutOfMemoryCallbacks::add(OutOfMemoryCallback callback) {
-  auto entry = std::make_shared<Entry>(Entry{std::move(callback)});
+  auto entry = std::make_shared<CallbackEntry>(CallbackEntry{std::move(callback)});
   const MutexLock lock(mutex_);
   entries_.emplace(last_ + 1, std::move(entry));
   return ++last_;
 }
 
-bool OutOfMemoryCallbacks::Entry::has_call_of_others() const {
-  for (const Call* call = calls; call != nullptr; call = call->next)
+bool OutOfMemoryCallbacks::CallbackEntry::has_call_of_others() const {
+  for (const CallInProgress* call = calls; call != nullptr; call = call->next)
     if (call->thread != std::this_thread::get_id()) return true;
   return false;
 }
@@ -34,7 +34,7 @@ bool OutOfMemoryCallbacks::remove(std::uint64_t id) {
   MutexLock lock(mutex_);
   const auto found = entries_.find(id);
   if (id == kUnnumbered || found == entries_.end()) return false;
-  const std::shared_ptr<Entry> entry = found->second;
+  const std::shared_ptr<CallbackEntry> entry = found->second;
   entries_.erase(found);
   ended_.wait(lock, [&] { return !entry->has_call_of_others(); });
   return true;
@@ -42,8 +42,8 @@ bool OutOfMemoryCallbacks::remove(std::uint64_t id) {
 
 bool OutOfMemoryCallbacks::ask(const OutOfMemory& event) {
   for (std::uint64_t next = kUnnumbered;;) {
-    std::shared_ptr<Entry> entry;
-    Call call{std::this_thread::get_id()};
+    std::shared_ptr<CallbackEntry> entry;
+    CallInProgress call{std::this_thread::get_id()};
     {
       const MutexLock lock(mutex_);
       const auto found = entries_.lower_bound(next);
@@ -57,9 +57,9 @@ bool OutOfMemoryCallbacks::ask(const OutOfMemory& event) {
   }
 }
 
-void OutOfMemoryCallbacks::end(Entry& entry, const Call& call) {
+void OutOfMemoryCallbacks::end(CallbackEntry& entry, const CallInProgress& call) {
   const MutexLock lock(mutex_);
-  Call** link = &entry.calls;
+  CallInProgress** link = &entry.calls;
   while (*link != &call) link = &(*link)->next;
   *link = call.next;
   ended_.notify_all();

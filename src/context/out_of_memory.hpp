@@ -37,20 +37,20 @@ class OutOfMemoryCallbacks {
 
  private:
   // A call in progress, on the stack of its thread.
-  struct Call {
+  struct CallInProgress {
     std::thread::id thread;
-    Call* next = nullptr;
+    CallInProgress* next = nullptr;
   };
-  struct Entry {
+  struct CallbackEntry {
     OutOfMemoryCallback function;
-    Call* calls = nullptr;
+    CallInProgress* calls = nullptr;
     bool has_call_of_others() const;
   };
   static constexpr std::uint64_t kUnnumbered = 0;
-  void end(Entry& entry, const Call& call);
+  void end(CallbackEntry& entry, const CallInProgress& call);
 
   Mutex mutex_;
-  std::map<std::uint64_t, std::shared_ptr<Entry>> entries_ VPMM_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::shared_ptr<CallbackEntry>> entries_ VPMM_GUARDED_BY(mutex_);
   std::uint64_t last_ VPMM_GUARDED_BY(mutex_) = kUnnumbered;
   std::condition_variable_any ended_;
 };

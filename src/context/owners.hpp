@@ -13,7 +13,7 @@ struct Foreign {  // no memory of this pool
   DevicePtr ptr;
 };
 struct ArenaMemory {         // divided by an arena of the program
-  const arena::Block* live;  // block around the address; null: it is free
+  const arena::ArenaBlock* live;  // block around the address; null: it is free
 };
 struct CutPage {  // a page that small requests share
   region::Region* page;
@@ -22,7 +22,7 @@ struct Pages {  // an allocation of whole pages: a user's, a cache's or parked f
   region::Region* region;
 };
 struct DriverBlock {  // of the driver's own pool
-  driver_pool::Block* block;
+  driver_pool::PoolBlock* block;
 };
 // Valid while the pool's lock is held.
 using OwnedBy = std::variant<Foreign, ArenaMemory, CutPage, Pages, DriverBlock>;
@@ -37,7 +37,7 @@ class Owners {
       if (small::is_cut(*region)) return CutPage{region};
       return Pages{region};
     }
-    if (driver_pool::Block* const block = device_.block_around(ptr)) return DriverBlock{block};
+    if (driver_pool::PoolBlock* const block = device_.block_around(ptr)) return DriverBlock{block};
     return Foreign{ptr};
   }
 

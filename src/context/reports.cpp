@@ -177,7 +177,7 @@ Result<void> Reports::stop_recording() {
 
 void Reports::mark(const std::string& text) {
   if (report::CallLog* const log = parts_.front.way().log)
-    log->put(report::CallLog::Kind::mark, text);
+    log->put(observe::RecordedKind::mark, text);
 }
 
 }  // namespace vpmm::context

@@ -143,7 +143,7 @@ Result<DevicePtr> Router::allocate_stream_ordered(MutexLock& lock, const pool::R
 Result<void> Router::keep_capacity(MutexLock& lock, DevicePtr begin, const Caller& caller) {
   if (device_.pool != nullptr) VPMM_TRY(device_.pool->trim(lock, *footprint_.capacity()));
   if (!footprint_.is_over_capacity()) return {};
-  driver_pool::Block* block = device_.driver_pool->block_around(begin);
+  driver_pool::PoolBlock* block = device_.driver_pool->block_around(begin);
   VPMM_TRY(caller.may_queue() ? device_.driver_pool->deallocate_on(lock, block, *caller.stream)
                               : device_.driver_pool->deallocate_after(lock, block, {}));
   static_cast<void>(footprint_.trim_driver_pool(lock));

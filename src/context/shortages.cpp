@@ -51,7 +51,7 @@ void Shortages::add_holders(report::Shortage& shortage) const {
   parts_.arenas.for_each_external([&](DevicePtr stretch) VPMM_REQUIRES(pool_lock) {
     parts_.arenas.for_each_block_around(
         stretch,
-        [&](const arena::Block& block, bool /*is_pinned*/) { external.insert(block.range.begin); });
+        [&](const arena::ArenaBlock& block, bool /*is_pinned*/) { external.insert(block.range.begin); });
   });
   std::map<std::uint32_t, report::Holding> by_tag;
   std::map<std::uint64_t, report::Holding> by_stream;

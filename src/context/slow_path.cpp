@@ -221,7 +221,7 @@ Result<DevicePtr> SlowPath::allocate_small(MutexLock& lock, Bytes bytes, Bytes a
 // requests below a page may spoil larger free blocks.
 Result<DevicePtr> SlowPath::allocate_in_arena(MutexLock& lock, const pool::Request& request,
                                               const Caller& caller) {
-  using Room = arena::Arena::Room;
+  using Room = arena::Arena::Reach;
   VPMM_TRY(arenas_.enter(request.arena, caller));
   for (bool has_proven = false;;) {
     if (const DevicePtr begin = arenas_.take(request, caller, Room::by_size); !is_null(begin))

@@ -20,7 +20,7 @@ namespace vpmm::context {
 
 class StreamFront {
  public:
-  using Client = small::WarmCalls::Client;
+  using Client = small::WarmCalls::FirstCache;
   StreamFront(const Device& device, const report::Recorder& recorder)
       : driver_(device.inner), device_(device), recorder_(recorder) {}
 

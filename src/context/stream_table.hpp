@@ -23,7 +23,7 @@ class StreamTable {
   }
   // Any thread, without a lock. `stream` is not 0. Null: not here.
   small::StreamCache* find(std::uint64_t stream) const {
-    for (const Entry& entry : sets_[set_of(stream)].entries)
+    for (const StreamEntry& entry : sets_[set_of(stream)].entries)
       if (entry.stream.load(std::memory_order_acquire) == stream)
         return entry.cache.load(std::memory_order_relaxed);
     return nullptr;
@@ -31,11 +31,11 @@ class StreamTable {
   // Drives out one that is forgotten, or else one of the four in turn.
   void note(std::uint64_t stream, small::StreamCache& cache) VPMM_REQUIRES(pool_lock) {
     if (find(stream) == &cache) return;
-    Set& set = sets_[set_of(stream)];
-    Entry* same = nullptr;
-    Entry* empty = nullptr;
-    Entry* gone = nullptr;
-    for (Entry& entry : set.entries) {
+    StreamSet& set = sets_[set_of(stream)];
+    StreamEntry* same = nullptr;
+    StreamEntry* empty = nullptr;
+    StreamEntry* gone = nullptr;
+    for (StreamEntry& entry : set.entries) {
       const std::uint64_t known = entry.stream.load(std::memory_order_relaxed);
       if (known == stream)
         same = &entry;
@@ -44,7 +44,7 @@ class StreamTable {
       else if (entry.cache.load(std::memory_order_relaxed)->service.stream != known)
         gone = &entry;
     }
-    Entry* const place = same != nullptr    ? same
+    StreamEntry* const place = same != nullptr    ? same
                          : empty != nullptr ? empty
                          : gone != nullptr  ? gone
                                             : &set.entries[turn_++ % kPlaces];
@@ -56,15 +56,15 @@ class StreamTable {
  private:
   static constexpr int kSetBits = 11;
   static constexpr std::size_t kPlaces = 4;
-  struct Entry {
+  struct StreamEntry {
     std::atomic<std::uint64_t> stream{0};
     std::atomic<small::StreamCache*> cache{nullptr};
   };
-  struct alignas(kCacheLine) Set {
-    std::array<Entry, kPlaces> entries;
+  struct alignas(kCacheLine) StreamSet {
+    std::array<StreamEntry, kPlaces> entries;
   };
 
-  std::array<Set, std::size_t{1} << kSetBits> sets_{};
+  std::array<StreamSet, std::size_t{1} << kSetBits> sets_{};
   std::size_t turn_ VPMM_GUARDED_BY(pool_lock) = 0;
 };
 

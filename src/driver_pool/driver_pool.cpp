@@ -71,7 +71,7 @@ Result<DevicePtr> DriverPool::allocate(MutexLock& lock, Bytes bytes,
     }
   }
   if (!done) return std::move(done.error());
-  blocks_.emplace(begin, Block{begin, bytes, owner, {}});
+  blocks_.emplace(begin, PoolBlock{begin, bytes, owner, {}});
   if (owner)
     if (time::Timeline* named = timelines_.find(*owner)) ++named->references;
   requested_ += bytes;
@@ -79,14 +79,14 @@ Result<DevicePtr> DriverPool::allocate(MutexLock& lock, Bytes bytes,
   return begin;
 }
 
-Block* DriverPool::block_around(DevicePtr p) {
+PoolBlock* DriverPool::block_around(DevicePtr p) {
   auto after = blocks_.upper_bound(p);
   if (after == blocks_.begin()) return nullptr;
-  Block& block = std::prev(after)->second;
+  PoolBlock& block = std::prev(after)->second;
   return AddressRange{block.begin, block.requested}.contains(p) ? &block : nullptr;
 }
 
-void DriverPool::forget_block(Block* block) {
+void DriverPool::forget_block(PoolBlock* block) {
   const auto uncount = [&](time::TimelineId id) VPMM_REQUIRES(pool_lock) {
     if (time::Timeline* timeline = timelines_.find(id)) --timeline->references;
   };
@@ -97,8 +97,8 @@ void DriverPool::forget_block(Block* block) {
   blocks_.erase(block->begin);
 }
 
-Result<void> DriverPool::deallocate_on(MutexLock& lock, Block* block, driver::StreamHandle stream) {
-  const Block freed = *block;
+Result<void> DriverPool::deallocate_on(MutexLock& lock, PoolBlock* block, driver::StreamHandle stream) {
+  const PoolBlock freed = *block;
   forget_block(block);  // before the driver may hand the address out again
   const RelaxedCaptureScope relaxed(driver_);
   CuResult result{};
@@ -115,14 +115,14 @@ Result<void> DriverPool::deallocate_on(MutexLock& lock, Block* block, driver::St
   return driver::driver_error(Call::mem_free_async, result);
 }
 
-Result<void> DriverPool::deallocate_after(MutexLock& lock, Block* block, const time::Stamp& stamp) {
+Result<void> DriverPool::deallocate_after(MutexLock& lock, PoolBlock* block, const time::Stamp& stamp) {
   pending_.push_back({block->begin, block->requested, stamp});
   pending_bytes_ += block->requested;
   forget_block(block);
   return settle(lock);
 }
 
-void DriverPool::record_use(Block* block, time::Timeline& timeline) {
+void DriverPool::record_use(PoolBlock* block, time::Timeline& timeline) {
   for (const time::TimelineId known : block->other_uses)
     if (known == timeline.id) return;
   block->other_uses.push_back(timeline.id);

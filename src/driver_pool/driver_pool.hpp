@@ -15,7 +15,7 @@
 
 namespace vpmm::driver_pool {
 
-struct Block {
+struct PoolBlock {
   DevicePtr begin{};
   Bytes requested = 0;
   std::optional<time::TimelineId> timeline;  // of the allocating stream; nullopt: any-stream
@@ -32,13 +32,13 @@ class DriverPool {
                              std::optional<driver::StreamHandle> stream,
                              const time::Timeline* timeline) VPMM_REQUIRES(pool_lock);
   // Live allocation around `p`; null if none.
-  Block* block_around(DevicePtr p) VPMM_REQUIRES(pool_lock);
+  PoolBlock* block_around(DevicePtr p) VPMM_REQUIRES(pool_lock);
   // Frees behind the work on `stream`.
-  Result<void> deallocate_on(MutexLock& lock, Block* block, driver::StreamHandle stream)
+  Result<void> deallocate_on(MutexLock& lock, PoolBlock* block, driver::StreamHandle stream)
       VPMM_REQUIRES(pool_lock);
-  Result<void> deallocate_after(MutexLock& lock, Block* block, const time::Stamp& stamp)
+  Result<void> deallocate_after(MutexLock& lock, PoolBlock* block, const time::Stamp& stamp)
       VPMM_REQUIRES(pool_lock);
-  void record_use(Block* block, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
+  void record_use(PoolBlock* block, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
 
   // Returns completed memory to the driver's pool.
   Result<void> settle(MutexLock& lock) VPMM_REQUIRES(pool_lock);
@@ -55,7 +55,7 @@ class DriverPool {
   std::uint64_t live_allocations() const VPMM_REQUIRES(pool_lock) { return blocks_.size(); }
   std::uint64_t allocations() const VPMM_REQUIRES(pool_lock) { return allocations_; }
   std::uint64_t deallocations() const VPMM_REQUIRES(pool_lock) { return deallocations_; }
-  void for_each_block(FunctionRef<void(const Block&)> visit) const VPMM_REQUIRES(pool_lock) {
+  void for_each_block(FunctionRef<void(const PoolBlock&)> visit) const VPMM_REQUIRES(pool_lock) {
     for (const auto& [begin, block] : blocks_) visit(block);
   }
   std::string validate() const VPMM_REQUIRES(pool_lock);
@@ -67,7 +67,7 @@ class DriverPool {
     time::Stamp stamp;
   };
   Result<void> open() VPMM_REQUIRES(pool_lock);
-  void forget_block(Block* block) VPMM_REQUIRES(pool_lock);
+  void forget_block(PoolBlock* block) VPMM_REQUIRES(pool_lock);
 
   driver::Driver& driver_;
   driver::DeviceOrdinal device_;
@@ -75,7 +75,7 @@ class DriverPool {
   std::optional<driver::MemPoolHandle> pool_ VPMM_GUARDED_BY(pool_lock);
   driver::StreamHandle own_stream_
       VPMM_GUARDED_BY(pool_lock){};  // non-blocking; carries frees without a caller's stream
-  Map<DevicePtr, Block> blocks_ VPMM_GUARDED_BY(pool_lock);
+  Map<DevicePtr, PoolBlock> blocks_ VPMM_GUARDED_BY(pool_lock);
   Vector<Pending> pending_ VPMM_GUARDED_BY(pool_lock);
   Bytes requested_ VPMM_GUARDED_BY(pool_lock) = 0;
   Bytes pending_bytes_ VPMM_GUARDED_BY(pool_lock) = 0;

@@ -182,15 +182,15 @@ Result<std::optional<Received>> Channel::receive(Deadline deadline, Files files)
 
 // --- the other end
 
-Result<Peer> peer_of(const Channel& channel) {
+Result<PeerProcess> peer_of(const Channel& channel) {
   ucred credentials{};
   socklen_t size = sizeof credentials;
   if (getsockopt(channel.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
     return not_shared(fmt::format("the other process does not say who it is: {}", reason()));
-  return Peer{credentials.pid, credentials.uid};
+  return PeerProcess{credentials.pid, credentials.uid};
 }
 
-Result<Descriptor> watch(const Channel& channel, const Peer& peer) {
+Result<Descriptor> watch(const Channel& channel, const PeerProcess& peer) {
   const auto is_short = [] { return errno == EMFILE || errno == ENFILE || errno == ENOMEM; };
   const auto none = [] {
     return Error{

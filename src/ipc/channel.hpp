@@ -56,15 +56,15 @@ class Channel {
   Descriptor socket_;
 };
 
-struct Peer {
+struct PeerProcess {
   pid_t process = 0;  // 0: not visible from here
   uid_t user = 0;
 };
 // Returns the process that connected, or listens, at the other end.
-Result<Peer> peer_of(const Channel& channel);
+Result<PeerProcess> peer_of(const Channel& channel);
 // Returns a descriptor that is readable once the process has ended; empty: cannot be watched.
 // host_out_of_memory: no descriptor is free. not_shared: the process has ended already.
-Result<Descriptor> watch(const Channel& channel, const Peer& peer);
+Result<Descriptor> watch(const Channel& channel, const PeerProcess& peer);
 
 // Returns the folder of sockets: `configured`, or the user's own under /tmp; makes a missing one
 // with mode 0700. bad_configuration: not made, another user's, open to others, or its name is too

@@ -29,15 +29,15 @@ std::uint64_t most_descriptors() {
 
 // A process number is not reused before its process ends: a later connection with it is of the same
 // process, unless that has ended.
-Client* Clients::find(pid_t process) {
-  const auto found = std::find_if(clients_.begin(), clients_.end(), [&](const Client& client) {
+Connected* Clients::find(pid_t process) {
+  const auto found = std::find_if(clients_.begin(), clients_.end(), [&](const Connected& client) {
     return process != 0 && client.number == process && client.process && !client.has_ended();
   });
   return found == clients_.end() ? nullptr : &*found;
 }
 
 Result<void> Clients::admit(Channel& channel) {
-  VPMM_TRY_ASSIGN(const Peer peer, peer_of(channel));
+  VPMM_TRY_ASSIGN(const PeerProcess peer, peer_of(channel));
   if (peer.user != geteuid()) return not_shared("the memory belongs to a process of another user");
   const auto is_of_peer = [&](const Connection& other) {
     return other.client->number == peer.process;
@@ -46,7 +46,7 @@ Result<void> Clients::admit(Channel& channel) {
       std::count_if(connections_.begin(), connections_.end(), is_of_peer) >= kMostOfOneProcess)
     return not_shared(
         "this process has as many connections to the one that exported the memory as it may have");
-  Client* client = find(peer.process);
+  Connected* client = find(peer.process);
   VPMM_TRY(make_room(client == nullptr ? 2 : 1));
   client = find(peer.process);  // make_room() may have removed it
   Connection connection;
@@ -54,7 +54,7 @@ Result<void> Clients::admit(Channel& channel) {
   connection.since = Clock::now();
   std::list<Connection> made;
   made.push_back(std::move(connection));
-  std::list<Client> unknown;
+  std::list<Connected> unknown;
   if (client == nullptr) {
     client = &unknown.emplace_back();
     client->number = peer.process;
@@ -108,7 +108,7 @@ void Clients::remove_gone() {
     --connection.client->connections;
     return true;
   });
-  clients_.remove_if([](const Client& client) {
+  clients_.remove_if([](const Connected& client) {
     return client.connections == 0 && client.leases.empty() && client.over.empty();
   });
 }

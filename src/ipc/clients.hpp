@@ -25,14 +25,14 @@ class Clients {
   // Removes closed connections, and processes without connections and leases.
   void remove_gone();
   std::list<Connection>& connections() { return connections_; }
-  std::list<Client>& all() { return clients_; }
+  std::list<Connected>& all() { return clients_; }
 
  private:
-  Client* find(pid_t process);
+  Connected* find(pid_t process);
   Result<void> make_room(std::size_t descriptors);
   Connection* longest_without_leases();
 
-  std::list<Client> clients_;  // at fixed addresses: connections point here
+  std::list<Connected> clients_;  // at fixed addresses: connections point here
   std::list<Connection> connections_;
   std::uint64_t last_number_ = 0;
 };

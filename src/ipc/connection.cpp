@@ -15,9 +15,9 @@ bool can_read(const Descriptor& file) {
 
 }  // namespace
 
-bool Client::has_ended() const { return process ? can_read(process) : Clock::now() >= grace; }
+bool Connected::has_ended() const { return process ? can_read(process) : Clock::now() >= grace; }
 
-void Client::end_lease(const LeaseKey& key) noexcept {
+void Connected::end_lease(const LeaseKey& key) noexcept {
   const auto found = leases.find(key);
   if (found != leases.end()) over.insert(leases.extract(found));
 }

@@ -16,7 +16,7 @@
 namespace vpmm::ipc {
 
 struct Lease {
-  std::uint64_t pool = 0;  // of Exporter::Pool
+  std::uint64_t pool = 0;  // of Exporter::SharingPool
   context::ShareId share{};
 };
 
@@ -25,7 +25,7 @@ struct Lease {
 // unclosed leases wait for the end of the importer's process, as its descriptor tells; by then the
 // driver has taken its work off the GPU. A process that cannot be watched, in another container,
 // gets a grace period.
-struct Client {
+struct Connected {
   using LeaseKey = std::pair<std::uint64_t, std::uint64_t>;  // numbers of connection and opening
 
   pid_t number = 0;    // of the process; 0: not visible from here
@@ -43,7 +43,7 @@ struct Client {
 struct Delivery {
   std::uint64_t number = 0;  // of the opening
   std::uint64_t pool = 0;
-  Vector<context::SharedChunks::Chunk> chunks;
+  Vector<context::SharedChunks::ChunkInfo> chunks;
   std::size_t next = 0;      // index of the next chunk to send
   std::size_t received = 0;  // acknowledged chunks
   Deadline deadline;         // for the next acknowledgement
@@ -55,7 +55,7 @@ struct Delivery {
 // Never waits: a message that cannot be sent now is sent later. Sending allocates no memory.
 struct Connection {
   std::uint64_t number = 0;  // unique over all connections
-  Client* client = nullptr;
+  Connected* client = nullptr;
   Channel channel;  // closed: the connection is gone
   std::optional<Delivery> delivery;
   std::optional<Message>

@@ -70,9 +70,9 @@ Exporter& Exporter::of_process() {
 
 // --- shares
 
-Exporter::Pool* Exporter::find(std::uint64_t number) {
+Exporter::SharingPool* Exporter::find(std::uint64_t number) {
   const auto found = std::find_if(pools_.begin(), pools_.end(),
-                                  [&](const Pool& pool) { return pool.number == number; });
+                                  [&](const SharingPool& pool) { return pool.number == number; });
   return found == pools_.end() ? nullptr : &*found;
 }
 
@@ -83,7 +83,7 @@ Result<IpcHandle> Exporter::share(Context& context, AddressRange range) {
   const MutexLock lock(mutex_);
   VPMM_TRY(start());
   if (std::none_of(pools_.begin(), pools_.end(),
-                   [&](const Pool& pool) { return pool.context == &context; }))
+                   [&](const SharingPool& pool) { return pool.context == &context; }))
     pools_.push_back({++last_pool_, &context});
   VPMM_TRY_ASSIGN(const context::SharedRange shared, context.sharing().share(range));
   ScopeExit undo([&] { context.sharing().end_lease(shared.share, Holder::handle); });
@@ -103,7 +103,7 @@ Result<void> Exporter::end(const Token& token) {
     return Error{ErrorCode::invalid_argument,
                  "this export has ended already, or is another process's"};
   if (--found->second == 0) handles_.erase(found);
-  for (const Pool& pool : pools_)
+  for (const SharingPool& pool : pools_)
     pool.context->sharing().end_lease(ShareId{token.generation}, Holder::handle);
   return {};
 }
@@ -113,7 +113,7 @@ bool Exporter::is_ours(const Token& token) { return token.process == identity_; 
 void Exporter::forget(Context& context) {
   MutexLock lock(mutex_);
   const auto found = std::find_if(pools_.begin(), pools_.end(),
-                                  [&](const Pool& pool) { return pool.context == &context; });
+                                  [&](const SharingPool& pool) { return pool.context == &context; });
   if (found == pools_.end()) return;
   const std::uint64_t number = found->number;
   pools_.erase(found);
@@ -176,7 +176,7 @@ void Exporter::serve() {
 void Exporter::serve_once() {
   for (Connection& connection : clients_.connections()) attend(connection);
   clients_.remove_gone();
-  for (Client& client : clients_.all()) give_back_leases(client);
+  for (Connected& client : clients_.all()) give_back_leases(client);
   clients_.remove_gone();
   take_new_importers();  // last: ended connections have made room
 }
@@ -189,7 +189,7 @@ void Exporter::wait_for_something() {
     add(listening());
   else
     until = std::min(until, accepts_again_);
-  for (const Client& client : clients_.all()) {
+  for (const Connected& client : clients_.all()) {
     if (client.process)
       add(client.process.get());
     else if (client.connections == 0)
@@ -339,7 +339,7 @@ Result<Delivery> Exporter::lease_chunks(const Token& token, Lease& lease, Messag
   const MutexLock lock(mutex_);
   Error refusal{ErrorCode::not_shared, "the memory was freed by the process that exported it"};
   const ShareId share{token.generation};
-  for (const Pool& pool : pools_) {
+  for (const SharingPool& pool : pools_) {
     Result<context::SharedChunks> shared =
         pool.context->sharing().lease(share, token.offset, token.size);
     if (!shared) {
@@ -365,7 +365,7 @@ Result<Delivery> Exporter::lease_chunks(const Token& token, Lease& lease, Messag
 
 Result<driver::Driver*> Exporter::begin_to_export(std::uint64_t pool) {
   const MutexLock lock(mutex_);
-  const Pool* const found = find(pool);
+  const SharingPool* const found = find(pool);
   if (found == nullptr)
     return Error{ErrorCode::not_shared, "the pool that the memory was of is gone"};
   busy_ = pool;
@@ -430,12 +430,12 @@ void Exporter::refuse(Connection& connection, std::uint64_t number, ErrorCode co
 
 // Gives back ended leases, and all of an ended process. On an exception the rest waits for the next
 // turn.
-void Exporter::give_back_leases(Client& client) {
+void Exporter::give_back_leases(Connected& client) {
   if (client.connections == 0 && client.has_ended()) client.end_all_leases();
   while (!client.over.empty()) {
     const Lease& lease = client.over.begin()->second;
     const MutexLock lock(mutex_);
-    if (const Pool* const pool = find(lease.pool))
+    if (const SharingPool* const pool = find(lease.pool))
       pool->context->sharing().end_lease(lease.share, Holder::importer);
     client.over.erase(client.over.begin());
   }

@@ -36,14 +36,14 @@ class Exporter {
 
  private:
   // A pool with shares, by a number, for a later pool may have the same address.
-  struct Pool {
+  struct SharingPool {
     std::uint64_t number = 0;
     context::Context* context = nullptr;
   };
 
   Result<void> start() VPMM_REQUIRES(mutex_);
   Result<void> stay_reachable() VPMM_REQUIRES(mutex_);
-  Pool* find(std::uint64_t number) VPMM_REQUIRES(mutex_);  // null: gone
+  SharingPool* find(std::uint64_t number) VPMM_REQUIRES(mutex_);  // null: gone
   // --- the thread ---
   void serve();
   void serve_once();
@@ -65,13 +65,13 @@ class Exporter {
   void cut_short(Connection& connection, const Error& error);
   void refuse(Connection& connection, std::uint64_t number, ErrorCode code,
               std::string_view why) const;
-  void give_back_leases(Client& client) VPMM_EXCLUDES(mutex_);
+  void give_back_leases(Connected& client) VPMM_EXCLUDES(mutex_);
   void lose(Connection& connection);
   Deadline soon() const { return Clock::now() + std::chrono::milliseconds(settings_.timeout_ms); }
 
   Mutex mutex_;
   std::condition_variable_any idle_;
-  std::vector<Pool> pools_ VPMM_GUARDED_BY(mutex_);
+  std::vector<SharingPool> pools_ VPMM_GUARDED_BY(mutex_);
   std::uint64_t last_pool_ VPMM_GUARDED_BY(mutex_) = 0;
   std::uint64_t busy_ VPMM_GUARDED_BY(mutex_) =
       0;  // number of the pool that exports chunks without the lock; 0: none

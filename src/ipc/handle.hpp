@@ -6,13 +6,13 @@
 
 namespace vpmm::ipc {
 
-enum class Kind : std::uint32_t {
+enum class TokenKind : std::uint32_t {
   legacy = 1,  // plain driver memory: the token is a CUipcMemHandle
   pool = 2,
 };
 
 struct IpcHandle {
-  Kind kind = Kind::pool;
+  TokenKind kind = TokenKind::pool;
   TokenBytes token{};
   Bytes size = 0;         // of the memory
   Bytes offset = 0;       // of the memory in its allocation

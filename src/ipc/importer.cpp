@@ -111,7 +111,7 @@ Result<DevicePtr> Importer::open(Driver& driver, const IpcHandle& handle,
                    driver.init()));  // before our handlers, so that CUDA's own precautions for
                                      // fork() come first
   std::optional<Token> token;
-  if (handle.kind == Kind::pool) {
+  if (handle.kind == TokenKind::pool) {
     VPMM_TRY_ASSIGN(token, decode(handle.token));
     if (handle.size != 0 && handle.size != token->size)
       return Error{
@@ -132,7 +132,7 @@ Result<DevicePtr> Importer::open(Driver& driver, const IpcHandle& handle,
   say_what_is_unsaid();
   free_leftovers();
 
-  const What what{handle.token, token ? token->offset : handle.offset};
+  const TokenAndOffset what{handle.token, token ? token->offset : handle.offset};
   if (const std::optional<DevicePtr> open = join_or_begin(what, handle, device)) return *open;
   const ScopeExit done([&] { end_opening(what); });
   Result<DevicePtr> opened = open_new(driver, handle, token, device, what.second);
@@ -142,7 +142,7 @@ Result<DevicePtr> Importer::open(Driver& driver, const IpcHandle& handle,
 
 // Returns the address of memory that is open already; nullopt: the caller opens it, then calls
 // end_opening().
-std::optional<DevicePtr> Importer::join_or_begin(const What& what, const IpcHandle& handle,
+std::optional<DevicePtr> Importer::join_or_begin(const TokenAndOffset& what, const IpcHandle& handle,
                                                  std::optional<DeviceOrdinal> device) {
   MutexLock lock(mutex_);
   for (;;) {
@@ -156,7 +156,7 @@ std::optional<DevicePtr> Importer::join_or_begin(const What& what, const IpcHand
   }
 }
 
-void Importer::end_opening(const What& what) {
+void Importer::end_opening(const TokenAndOffset& what) {
   const MutexLock lock(mutex_);
   opening_.erase(what);
   opened_.notify_all();
@@ -191,7 +191,7 @@ Result<void> Importer::open_legacy_memory(const IpcHandle& handle, Import& made)
   if (handle.device != driver::Uuid{}) {
     VPMM_TRY_ASSIGN(made.home, device_with(*made.driver, handle.device));
   }
-  VPMM_TRY_ASSIGN(made.context, PrimaryContext::retain(*made.driver, made.key.device));
+  VPMM_TRY_ASSIGN(made.context, RetainedContext::retain(*made.driver, made.key.device));
   VPMM_TRY_ASSIGN(const DevicePtr begin,
                   open_legacy(*made.driver, made.context.handle(), handle.token));
   made.ptr = begin + handle.offset;
@@ -299,7 +299,7 @@ Result<void> Importer::close_now(DevicePtr ptr, const Wait& wait) {
     }
     if (import.link != nullptr) {
       if (was_reset) {
-        VPMM_TRY_ASSIGN(import.context, PrimaryContext::retain(*import.driver, import.key.device));
+        VPMM_TRY_ASSIGN(import.context, RetainedContext::retain(*import.driver, import.key.device));
       }
       VPMM_TRY(unmap(import.context.handle(), import.mapping));
     } else if (!was_reset) {  // the reset closed it

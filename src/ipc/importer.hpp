@@ -46,33 +46,33 @@ class Importer {
   void close_some_time(DevicePtr ptr, Wait wait = wait_for_primary) noexcept VPMM_EXCLUDES(mutex_);
 
  private:
-  struct Key {
+  struct OpenKey {
     TokenBytes token{};
     Bytes offset = 0;  // missing in legacy tokens
     driver::DeviceOrdinal device = 0;
-    friend bool operator<(const Key& a, const Key& b) {
+    friend bool operator<(const OpenKey& a, const OpenKey& b) {
       return std::tie(a.token, a.offset, a.device) < std::tie(b.token, b.offset, b.device);
     }
   };
   struct Import {
     driver::Driver* driver = nullptr;
-    Key key;
+    OpenKey key;
     driver::DeviceOrdinal home = 0;  // device of the memory
     DevicePtr ptr{};
     std::uint64_t opens = 1;
     std::uint64_t last_use =
         0;  // number of its latest opening or closing, counted over all imports
-    PrimaryContext context;
+    RetainedContext context;
     OwnMapping mapping;  // of memory of a pool; empty: legacy
     std::shared_ptr<Link> link;
-    Closing closing;  // on the link
+    ClosedOpenings closing;  // on the link
     Wait late;        // not empty: a close is due that failed before
   };
-  using What = std::pair<TokenBytes, Bytes>;
-  using Imports = std::map<Key, Import>;
-  using Addresses = std::map<DevicePtr, Key>;
+  using TokenAndOffset = std::pair<TokenBytes, Bytes>;
+  using Imports = std::map<OpenKey, Import>;
+  using Addresses = std::map<DevicePtr, OpenKey>;
 
-  std::optional<DevicePtr> join_or_begin(const What& what, const IpcHandle& handle,
+  std::optional<DevicePtr> join_or_begin(const TokenAndOffset& what, const IpcHandle& handle,
                                          std::optional<driver::DeviceOrdinal> device)
       VPMM_EXCLUDES(mutex_);
   Import* find(const IpcHandle& handle, Bytes offset, std::optional<driver::DeviceOrdinal> device)
@@ -85,7 +85,7 @@ class Importer {
   Result<void> open_pool_memory(const IpcHandle& handle, const Token& token,
                                 std::optional<driver::DeviceOrdinal> device, Import& made)
       VPMM_EXCLUDES(mutex_);
-  void end_opening(const What& what) VPMM_EXCLUDES(mutex_);
+  void end_opening(const TokenAndOffset& what) VPMM_EXCLUDES(mutex_);
   std::shared_ptr<Link> link_to(const Identity& exporter) VPMM_EXCLUDES(mutex_);
   std::shared_ptr<Link> link_at(std::size_t place) VPMM_EXCLUDES(mutex_);
   void say_what_is_unsaid() noexcept VPMM_EXCLUDES(mutex_);
@@ -99,7 +99,7 @@ class Importer {
   Imports imports_ VPMM_GUARDED_BY(mutex_);
   Addresses by_address_ VPMM_GUARDED_BY(mutex_);
   std::uint64_t last_use_ VPMM_GUARDED_BY(mutex_) = 0;
-  std::set<What> opening_ VPMM_GUARDED_BY(mutex_);
+  std::set<TokenAndOffset> opening_ VPMM_GUARDED_BY(mutex_);
   std::condition_variable_any opened_;
   std::vector<std::shared_ptr<Link>> links_
       VPMM_GUARDED_BY(mutex_);  // broken ones as long as memory is open through them

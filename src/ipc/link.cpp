@@ -25,7 +25,7 @@ ErrorCode code_of(const Message& refusal) {
 Result<bool> Link::Turn::connect(const std::string& folder, Deadline deadline) {
   if (link_.channel_) return true;
   VPMM_TRY_ASSIGN(Channel channel, connect_to(socket_path(folder, link_.exporter_), deadline));
-  VPMM_TRY_ASSIGN(const Peer peer, peer_of(channel));
+  VPMM_TRY_ASSIGN(const PeerProcess peer, peer_of(channel));
   if (peer.user != geteuid())
     return not_shared(fmt::format(
         "the socket of the process that exported the memory belongs to user {}, not to {}",
@@ -84,7 +84,7 @@ void Link::release() {
   released_.notify_one();
 }
 
-void Link::close(Closing&& closing) noexcept {
+void Link::close(ClosedOpenings&& closing) noexcept {
   {
     const MutexLock lock(mutex_);
     unsaid_.splice(unsaid_.end(), closing);
@@ -97,7 +97,7 @@ bool Link::has_said_everything() {
   return unsaid_.empty();
 }
 
-Closing Link::take_unsaid() {
+ClosedOpenings Link::take_unsaid() {
   const MutexLock lock(mutex_);
   if (unsaid_.empty() || is_taken_) return {};
   is_taken_ = true;
@@ -106,7 +106,7 @@ Closing Link::take_unsaid() {
 
 void Link::say_what_is_unsaid() noexcept {
   for (bool goes_on = true; goes_on;) {
-    Closing numbers = take_unsaid();
+    ClosedOpenings numbers = take_unsaid();
     if (numbers.empty()) return;
     while (!numbers.empty() && goes_on) {
       Message message;

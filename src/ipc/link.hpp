@@ -14,7 +14,7 @@ namespace vpmm::ipc {
 
 // Number of one opening, or empty. Made with the opening, and moved as a list node, so that a
 // closing cannot fail for want of memory.
-using Closing = std::list<std::uint64_t>;
+using ClosedOpenings = std::list<std::uint64_t>;
 
 // Note [Closings are said by whoever has the link]
 // An opening has the link to itself (Turn) from its first message to its last. A closing never
@@ -42,14 +42,14 @@ class Link {
     Result<Received> hear(std::uint64_t number, Deadline deadline);
 
     // Sent at the end of the turn.
-    void close(Closing&& closing) { link_.close(std::move(closing)); }
+    void close(ClosedOpenings&& closing) { link_.close(std::move(closing)); }
 
    private:
     Link& link_;
   };
 
   const Identity& exporter() const { return exporter_; }
-  void close(Closing&& closing) noexcept VPMM_EXCLUDES(mutex_);
+  void close(ClosedOpenings&& closing) noexcept VPMM_EXCLUDES(mutex_);
   // Sends closings; if the link is taken, the thread that has it sends them.
   void say_what_is_unsaid() noexcept VPMM_EXCLUDES(mutex_);
   bool has_said_everything() VPMM_EXCLUDES(mutex_);
@@ -57,7 +57,7 @@ class Link {
 
  private:
   // Takes the closings and the link; empty: no closings, or the link is taken.
-  Closing take_unsaid() VPMM_EXCLUDES(mutex_);
+  ClosedOpenings take_unsaid() VPMM_EXCLUDES(mutex_);
   void release() VPMM_EXCLUDES(mutex_);
 
   const Identity exporter_;
@@ -71,7 +71,7 @@ class Link {
   Mutex mutex_;
   std::condition_variable_any released_;
   bool is_taken_ VPMM_GUARDED_BY(mutex_) = false;
-  Closing unsaid_ VPMM_GUARDED_BY(mutex_);
+  ClosedOpenings unsaid_ VPMM_GUARDED_BY(mutex_);
 };
 
 }  // namespace vpmm::ipc

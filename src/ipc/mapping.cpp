@@ -26,7 +26,7 @@ Error disorder() {
 // Mappings that the driver refused to take back.
 struct Leftovers {
   Mutex mutex;
-  std::list<Mapping> list VPMM_GUARDED_BY(mutex);
+  std::list<MappedRange> list VPMM_GUARDED_BY(mutex);
 };
 
 Leftovers& leftovers() {
@@ -39,14 +39,14 @@ void leave_over(OwnMapping& mapping) noexcept {
   leftovers().list.splice(leftovers().list.end(), mapping);
 }
 
-std::list<Mapping> take_leftovers() noexcept {
+std::list<MappedRange> take_leftovers() noexcept {
   const MutexLock lock(leftovers().mutex);
   return std::exchange(leftovers().list, {});
 }
 
 // Notes each part given back, also if a later part fails. Requires: the context is current if
 // memory is mapped.
-CuResult give_back(Mapping& mapping) noexcept {
+CuResult give_back(MappedRange& mapping) noexcept {
   if (mapping.mapped != 0) {
     const CuResult unmapped =
         mapping.driver->mem_unmap({mapping.reservation.begin, mapping.mapped});
@@ -56,7 +56,7 @@ CuResult give_back(Mapping& mapping) noexcept {
   return mapping.driver->mem_address_free(mapping.reservation);
 }
 
-bool is_given_back(Mapping& mapping) noexcept {
+bool is_given_back(MappedRange& mapping) noexcept {
   if (mapping.mapped == 0) return give_back(mapping) == CuResult::success;
   driver::ContextHandle context{};
   if (mapping.driver->device_primary_ctx_retain(mapping.device, context) != CuResult::success)
@@ -70,8 +70,8 @@ bool is_given_back(Mapping& mapping) noexcept {
 
 // --- the context
 
-Result<PrimaryContext> PrimaryContext::retain(Driver& driver, driver::DeviceOrdinal device) {
-  PrimaryContext made;
+Result<RetainedContext> RetainedContext::retain(Driver& driver, driver::DeviceOrdinal device) {
+  RetainedContext made;
   VPMM_TRY(checked(Call::device_primary_ctx_retain,
                    driver.device_primary_ctx_retain(device, made.handle_)));
   if (driver.has(Call::ctx_get_id)) {
@@ -83,10 +83,10 @@ Result<PrimaryContext> PrimaryContext::retain(Driver& driver, driver::DeviceOrdi
   }
   made.driver_ = &driver;
   made.device_ = device;
-  return Result<PrimaryContext>(std::move(made));
+  return Result<RetainedContext>(std::move(made));
 }
 
-PrimaryContext& PrimaryContext::operator=(PrimaryContext&& other) noexcept {
+RetainedContext& RetainedContext::operator=(RetainedContext&& other) noexcept {
   if (this == &other) return *this;
   release();
   driver_ = std::exchange(other.driver_, nullptr);
@@ -96,12 +96,12 @@ PrimaryContext& PrimaryContext::operator=(PrimaryContext&& other) noexcept {
   return *this;
 }
 
-void PrimaryContext::release() noexcept {
+void RetainedContext::release() noexcept {
   if (driver_ != nullptr && !is_reset()) driver_->device_primary_ctx_release(device_);
   driver_ = nullptr;
 }
 
-bool PrimaryContext::is_reset() const {
+bool RetainedContext::is_reset() const {
   driver::ContextId id{};
   return driver_->has(Call::ctx_get_id) &&
          (driver_->ctx_get_id(handle_, id) != CuResult::success || id != id_);
@@ -115,7 +115,7 @@ Opening::Opening(Driver& driver, Link::Turn& turn, std::chrono::milliseconds pat
       patience_(patience),
       number_(turn.next_number()),
       closing_({number_}),
-      mapping_({Mapping{&driver, 0, {}, 0}}) {}
+      mapping_({MappedRange{&driver, 0, {}, 0}}) {}
 
 Opening::~Opening() {
   if (closing_.empty()) return;
@@ -150,8 +150,8 @@ Result<void> Opening::ask(const TokenBytes& bytes, const Token& token) {
 }
 
 Result<void> Opening::map_all(driver::DeviceOrdinal device) {
-  VPMM_TRY_ASSIGN(context_, PrimaryContext::retain(driver_, device));
-  Mapping& mapping = mapping_.front();
+  VPMM_TRY_ASSIGN(context_, RetainedContext::retain(driver_, device));
+  MappedRange& mapping = mapping_.front();
   mapping.device = device;
   const driver::ContextScope scope(driver_, context_.handle());
   VPMM_TRY(checked(Call::ctx_set_current, scope.result()));
@@ -180,7 +180,7 @@ Result<void> Opening::map_batch(const Received& batch) {
   if (message.kind != MessageKind::batch || message.count == 0 || message.count > kMostInFlight ||
       batch.files.size() != message.count)
     return disorder();
-  Mapping& mapping = mapping_.front();
+  MappedRange& mapping = mapping_.front();
   AddressRange added{mapping.reservation.begin + mapping.mapped, 0};
   for (std::size_t i = 0; i < message.count; ++i) {
     const Bytes size = message.sizes[i];
@@ -212,7 +212,7 @@ Result<void> unmap(driver::ContextHandle context, OwnMapping& mapping) {
 }
 
 void free_leftovers() noexcept {
-  for (std::list<Mapping> left = take_leftovers(); !left.empty();) {
+  for (std::list<MappedRange> left = take_leftovers(); !left.empty();) {
     OwnMapping one;
     one.splice(one.end(), left, left.begin());
     if (!is_given_back(one.front())) leave_over(one);

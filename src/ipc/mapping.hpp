@@ -15,13 +15,13 @@ namespace vpmm::ipc {
 
 // A device's primary context, retained until destruction or a reset of the context, which ends all
 // retains.
-class PrimaryContext {
+class RetainedContext {
  public:
-  static Result<PrimaryContext> retain(driver::Driver& driver, driver::DeviceOrdinal device);
-  PrimaryContext() = default;
-  ~PrimaryContext() { release(); }
-  PrimaryContext(PrimaryContext&& other) noexcept { *this = std::move(other); }
-  PrimaryContext& operator=(PrimaryContext&& other) noexcept;
+  static Result<RetainedContext> retain(driver::Driver& driver, driver::DeviceOrdinal device);
+  RetainedContext() = default;
+  ~RetainedContext() { release(); }
+  RetainedContext(RetainedContext&& other) noexcept { *this = std::move(other); }
+  RetainedContext& operator=(RetainedContext&& other) noexcept;
 
   driver::ContextHandle handle() const { return handle_; }
   // Tells if the context was reset: then no work uses memory, and the retain is gone. Mappings
@@ -38,7 +38,7 @@ class PrimaryContext {
 };
 
 // Address space, mapped from its begin for `mapped` bytes.
-struct Mapping {
+struct MappedRange {
   driver::Driver* driver = nullptr;
   driver::DeviceOrdinal device = 0;
   AddressRange reservation;
@@ -46,7 +46,7 @@ struct Mapping {
 };
 // One mapping, or none. Made with the opening, and moved as a list node, so that giving memory back
 // cannot fail for want of host memory.
-using OwnMapping = std::list<Mapping>;
+using OwnMapping = std::list<MappedRange>;
 
 // One opening, from the question on. Unless kept, its destructor unmaps, with the context still
 // retained, and then closes, also without an answer: the exporter gets both messages in order.
@@ -66,9 +66,9 @@ class Opening {
 
   // The caller gives back and closes the open memory.
   struct Kept {
-    PrimaryContext context;
+    RetainedContext context;
     OwnMapping mapping;
-    Closing closing;
+    ClosedOpenings closing;
   };
   Kept keep() &&;
 
@@ -79,9 +79,9 @@ class Opening {
   Link::Turn& turn_;
   const std::chrono::milliseconds patience_;
   const std::uint64_t number_;
-  Closing closing_;  // empty: kept
+  ClosedOpenings closing_;  // empty: kept
   OwnMapping mapping_;
-  PrimaryContext context_;
+  RetainedContext context_;
   bool is_asked_ = false;
   Message terms_;
   driver::DeviceOrdinal home_ = 0;

@@ -16,7 +16,7 @@ constexpr std::uint32_t kMagic = 0x6D6D7076;  // "vpmm"
 constexpr std::uint16_t kVersion = 1;
 
 // Bytes as they lie in memory. Both processes run on one machine, so they share the byte order.
-struct Layout {
+struct TokenLayout {
   std::uint32_t magic = kMagic;
   std::uint16_t version = kVersion;
   std::uint16_t unused = 0;
@@ -27,11 +27,11 @@ struct Layout {
   std::uint64_t size = 0;
   std::uint64_t checksum = 0;  // of all bytes before it
 };
-static_assert(sizeof(Layout) == sizeof(TokenBytes));
+static_assert(sizeof(TokenLayout) == sizeof(TokenBytes));
 
 // Detects damage, not forgery, of which a process of the same user has no need.
-std::uint64_t checksum_of(const Layout& layout) {
-  return crc32(0, reinterpret_cast<const Bytef*>(&layout), offsetof(Layout, checksum));
+std::uint64_t checksum_of(const TokenLayout& layout) {
+  return crc32(0, reinterpret_cast<const Bytef*>(&layout), offsetof(TokenLayout, checksum));
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ std::string to_hex(const Identity& identity) {
 }
 
 TokenBytes encode(const Token& token) {
-  Layout layout;
+  TokenLayout layout;
   layout.process = token.process;
   layout.allocation = token.allocation;
   layout.generation = token.generation;
@@ -63,7 +63,7 @@ TokenBytes encode(const Token& token) {
 }
 
 Result<Token> decode(const TokenBytes& bytes) {
-  const auto layout = std::bit_cast<Layout>(bytes);
+  const auto layout = std::bit_cast<TokenLayout>(bytes);
   if (layout.magic != kMagic)
     return Error{ErrorCode::invalid_argument, "the 64 bytes are not an IPC token of vpmm"};
   if (layout.version != kVersion)

@@ -55,16 +55,16 @@ Result<void> BlockReader::check(const BlockHeader& header) {
   return {};
 }
 
-Result<std::optional<BlockReader::Block>> BlockReader::next() {
+Result<std::optional<BlockReader::RecordedBlock>> BlockReader::next() {
   if (at_ == 0) VPMM_TRY(read_magic());
   offset_ = at_;
   BlockHeader header;
   VPMM_TRY_ASSIGN(const std::size_t of_header,
                   read(reinterpret_cast<char*>(&header), sizeof(header)));
-  const auto end_here = [&]() -> Result<std::optional<Block>> {
+  const auto end_here = [&]() -> Result<std::optional<RecordedBlock>> {
     if (blocks_ == 0) return error("the file is cut before its header");
     has_end_ = has_end_ && at_ == offset_;
-    return std::optional<Block>();
+    return std::optional<RecordedBlock>();
   };
   if (of_header < sizeof(header)) {
     if (has_end_ && of_header > 0) return error("something follows the end");
@@ -74,18 +74,18 @@ Result<std::optional<BlockReader::Block>> BlockReader::next() {
   std::string stored(header.stored, '\0');
   VPMM_TRY_ASSIGN(const std::size_t count, read(stored.data(), stored.size()));
   if (count < stored.size()) return end_here();
-  VPMM_TRY_ASSIGN(Block block, decompressed(header, stored));
+  VPMM_TRY_ASSIGN(RecordedBlock block, decompressed(header, stored));
   ++blocks_;
   has_end_ = block.kind == BlockKind::end;
   return std::optional(std::move(block));
 }
 
-Result<BlockReader::Block> BlockReader::decompressed(const BlockHeader& header,
+Result<BlockReader::RecordedBlock> BlockReader::decompressed(const BlockHeader& header,
                                                      const std::string& stored) {
   const auto crc =
       crc32(0, reinterpret_cast<const Bytef*>(stored.data()), static_cast<uInt>(stored.size()));
   if (crc != header.crc) return error("the block is damaged: its checksum is another");
-  Block block{static_cast<BlockKind>(header.kind), std::string(header.decompressed, '\0')};
+  RecordedBlock block{static_cast<BlockKind>(header.kind), std::string(header.decompressed, '\0')};
   const std::size_t size =
       ZSTD_decompress(block.bytes.data(), block.bytes.size(), stored.data(), stored.size());
   if (ZSTD_isError(size) != 0)

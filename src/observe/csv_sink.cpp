@@ -88,7 +88,7 @@ class CsvSink final : public RecordingSink {
   const std::string& error() const override { return file_.error(); }
 
  private:
-  struct Live {
+  struct LiveRow {
     std::uint64_t id = 0;
     std::uint64_t stream = 0;
   };
@@ -109,7 +109,7 @@ class CsvSink final : public RecordingSink {
   bool has_unflushed_ = false;
   std::uint64_t last_us_ = 0;
   std::uint64_t next_id_ = 0;
-  std::unordered_map<DevicePtr, Live> live_;
+  std::unordered_map<DevicePtr, LiveRow> live_;
   std::unordered_map<std::uint64_t, std::uint64_t> streams_;
   std::optional<std::uint64_t> unnamed_stream_;
 };
@@ -122,7 +122,7 @@ void CsvSink::write(const QueuedEvent& event) {
   has_unflushed_ = true;
   const auto found = live_.find(event.address);
   if (found != live_.end()) {  // an allocation finds an entry only if the free before was left out
-    const Live live = found->second;
+    const LiveRow live = found->second;
     const bool names_stream = event.kind == RecordedKind::free && event.stream;
     const std::uint64_t stream = names_stream ? stream_number(event.stream) : live.stream;
     live_.erase(found);
@@ -131,7 +131,7 @@ void CsvSink::write(const QueuedEvent& event) {
     file_.write({text, end.size});
   }
   if (event.kind == RecordedKind::free) return;
-  const Live live{next_id_, stream_number(event.stream)};
+  const LiveRow live{next_id_, stream_number(event.stream)};
   live_.emplace(event.address, live);
   ++next_id_;
   const auto end = fmt::format_to_n(text, sizeof(text), "a,{},{},{},{}\n", live.id, event.bytes,

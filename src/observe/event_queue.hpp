@@ -56,7 +56,7 @@ class EventQueue {
   static constexpr std::size_t kPlaces = std::size_t{1} << 16;
   static constexpr std::size_t kEventsPerFlush = 1024;
 
-  class Place;
+  class Claim;
 
   EventQueue();  // closed
   EventQueue(const EventQueue&) = delete;
@@ -71,7 +71,7 @@ class EventQueue {
     return is_open() && !has_room() && !is_behind_.load(std::memory_order_relaxed);
   }
   // Returns no place if the queue is closed, and a lost one if it stays full.
-  Place claim() noexcept;
+  Claim claim() noexcept;
   void put(QueuedEvent event) noexcept;
   // Events without room since open().
   std::uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }
@@ -90,11 +90,11 @@ class EventQueue {
   bool take(Use&& use);
 
  private:
-  struct alignas(kCacheLine) Slot {
+  struct alignas(kCacheLine) QueueSlot {
     std::atomic<std::uint64_t> published{0};  // number of the claim + 1
     QueuedEvent event;
   };
-  static_assert(sizeof(Slot) == 2 * kCacheLine);
+  static_assert(sizeof(QueueSlot) == 2 * kCacheLine);
   static constexpr std::size_t kMask = kPlaces - 1;
   // Bound on threads between the check for room and the claim; any more would wait for the writer.
   static constexpr std::uint64_t kSpare = 4096;
@@ -106,7 +106,7 @@ class EventQueue {
   bool wait_for_room() noexcept;
   void publish(std::uint64_t claim, QueuedEvent&& event) noexcept;
 
-  const std::unique_ptr<Slot[]> slots_ = std::make_unique<Slot[]>(kPlaces);
+  const std::unique_ptr<QueueSlot[]> slots_ = std::make_unique<QueueSlot[]>(kPlaces);
   alignas(kCacheLine) std::atomic<std::uint64_t> claimed_{0};
   alignas(kCacheLine) std::atomic<std::uint64_t> taken_{0};
   alignas(kCacheLine) std::atomic<bool> is_open_{false};
@@ -119,15 +119,15 @@ class EventQueue {
 };
 
 // A claim; destroyed unpublished, it leaves its place void.
-class [[nodiscard]] EventQueue::Place {
+class [[nodiscard]] EventQueue::Claim {
  public:
-  Place() = default;
-  Place(Place&& other) noexcept
+  Claim() = default;
+  Claim(Claim&& other) noexcept
       : queue_(std::exchange(other.queue_, nullptr)),
         claim_(other.claim_),
         is_lost_(other.is_lost_) {}
-  Place& operator=(Place&&) = delete;
-  ~Place() {
+  Claim& operator=(Claim&&) = delete;
+  ~Claim() {
     if (queue_ != nullptr && !is_lost_) queue_->publish(claim_, {});
   }
   bool is_wanted() const { return queue_ != nullptr; }
@@ -143,17 +143,17 @@ class [[nodiscard]] EventQueue::Place {
 
  private:
   friend class EventQueue;
-  Place(EventQueue& queue, std::uint64_t claim) : queue_(&queue), claim_(claim) {}
-  explicit Place(EventQueue& full) : queue_(&full), is_lost_(true) {}
+  Claim(EventQueue& queue, std::uint64_t claim) : queue_(&queue), claim_(claim) {}
+  explicit Claim(EventQueue& full) : queue_(&full), is_lost_(true) {}
 
   EventQueue* queue_ = nullptr;  // null: the queue is closed
   std::uint64_t claim_ = 0;
   bool is_lost_ = false;
 };
 
-inline EventQueue::Place EventQueue::claim() noexcept {
+inline EventQueue::Claim EventQueue::claim() noexcept {
   if (!is_open()) return {};
-  if (!has_room() && !wait_for_room()) return Place(*this);
+  if (!has_room() && !wait_for_room()) return Claim(*this);
   return {*this, claimed_.fetch_add(1, std::memory_order_acq_rel)};
 }
 
@@ -161,7 +161,7 @@ inline void EventQueue::put(QueuedEvent event) noexcept { claim().publish(std::m
 
 inline void EventQueue::publish(std::uint64_t claim, QueuedEvent&& event) noexcept {
   while (claim - taken_.load(std::memory_order_acquire) >= kPlaces) spin_pause();
-  Slot& slot = slots_[claim & kMask];
+  QueueSlot& slot = slots_[claim & kMask];
   slot.event = std::move(event);
   slot.published.store(claim + 1, std::memory_order_release);
   if (claim % kEventsPerFlush == kEventsPerFlush - 1) let_on();
@@ -175,7 +175,7 @@ bool EventQueue::take(Use&& use) {
   const std::uint64_t begin = taken_.load(std::memory_order_relaxed);
   std::uint64_t next = begin;
   while (next - begin < kPlaces) {
-    Slot& slot = slots_[next & kMask];
+    QueueSlot& slot = slots_[next & kMask];
     if (slot.published.load(std::memory_order_acquire) != next + 1) break;
     if (slot.event.kind != RecordedKind::none) use(slot.event);
     slot.event.text.reset();

@@ -101,7 +101,7 @@ class RecordedTraceBuilder {
   }
 
  private:
-  struct Live {
+  struct LiveTrace {
     std::size_t number = 0;
     Bytes bytes = 0;
     std::size_t stream = 0;
@@ -112,11 +112,11 @@ class RecordedTraceBuilder {
   }
 
   std::string allocate(const RecordedEvent& event) {
-    const Live live{next_, event.bytes, stream_of(event.stream)};
+    const LiveTrace live{next_, event.bytes, stream_of(event.stream)};
     if (!live_.try_emplace(event.address, live).second)
       return fmt::format("{:#x} is allocated while it lives", event.address);
     ++next_;
-    trace_.events.push_back({TraceEvent::Kind::allocate, live.number, event.bytes, live.stream,
+    trace_.events.push_back({TraceEvent::TraceKind::allocate, live.number, event.bytes, live.stream,
                              event.time_ns / 1000, false});
     return {};
   }
@@ -125,14 +125,14 @@ class RecordedTraceBuilder {
   std::string deallocate(const RecordedEvent& event) {
     const auto found = live_.find(event.address);
     if (found == live_.end()) return fmt::format("{:#x} is freed and does not live", event.address);
-    const Live live = found->second;
+    const LiveTrace live = found->second;
     if (event.bytes != 0 && event.bytes != live.bytes)
       return fmt::format("a free of {} bytes, where the allocation has {}", event.bytes,
                          live.bytes);
     live_.erase(found);
     const std::size_t stream =
         event.stream == kNoRecordedStream ? live.stream : stream_of(event.stream);
-    trace_.events.push_back({TraceEvent::Kind::deallocate, live.number, live.bytes, stream,
+    trace_.events.push_back({TraceEvent::TraceKind::deallocate, live.number, live.bytes, stream,
                              event.time_ns / 1000, false});
     return {};
   }
@@ -140,7 +140,7 @@ class RecordedTraceBuilder {
   std::string fail(const RecordedEvent& event) {
     if ((event.flags & kNotForWantOfMemory) != 0) return {};
     ++trace_.failed;
-    trace_.events.push_back({TraceEvent::Kind::allocate, next_++, event.bytes,
+    trace_.events.push_back({TraceEvent::TraceKind::allocate, next_++, event.bytes,
                              stream_of(event.stream), event.time_ns / 1000, true});
     return {};
   }
@@ -149,7 +149,7 @@ class RecordedTraceBuilder {
   Tables tables_;
   std::uint64_t last_ns_ = 0;
   std::size_t next_ = 0;  // number of the next allocation
-  std::unordered_map<std::uint64_t, Live> live_;
+  std::unordered_map<std::uint64_t, LiveTrace> live_;
   std::unordered_map<std::uint32_t, std::size_t> streams_;
 };
 
@@ -165,7 +165,7 @@ std::string add_events(const std::string& bytes, RecordedTraceBuilder& builder) 
   return {};
 }
 
-std::string add_block(const BlockReader::Block& block, RecordedTraceBuilder& builder) {
+std::string add_block(const BlockReader::RecordedBlock& block, RecordedTraceBuilder& builder) {
   if (block.kind == BlockKind::events) return add_events(block.bytes, builder);
   const nlohmann::json json = nlohmann::json::parse(block.bytes, nullptr, false);
   if (!json.is_object()) return "the block is no JSON object";
@@ -180,7 +180,7 @@ Result<Trace> read_recorded_trace(const std::string& path, const std::string& na
   BlockReader blocks(path, std::move(input));
   RecordedTraceBuilder builder(name);
   while (true) {
-    VPMM_TRY_ASSIGN(const std::optional<BlockReader::Block> block, blocks.next());
+    VPMM_TRY_ASSIGN(const std::optional<BlockReader::RecordedBlock> block, blocks.next());
     if (!block) break;
     if (const std::string wrong = add_block(*block, builder); !wrong.empty())
       return blocks.error(wrong);

@@ -19,7 +19,7 @@ namespace vpmm::observe {
 // Blocks in order of a file that begins with "VPMMREC": a header first, an end last.
 class BlockReader {
  public:
-  struct Block {
+  struct RecordedBlock {
     BlockKind kind{};
     std::string bytes;
   };
@@ -28,7 +28,7 @@ class BlockReader {
       : path_(std::move(path)), input_(std::move(input)) {}
 
   // nullopt: end of the file. bad_file: "PATH: byte OFFSET: reason", with the block's offset.
-  Result<std::optional<Block>> next();
+  Result<std::optional<RecordedBlock>> next();
   Error error(const std::string& reason) const;  // at the block read last
   // After the end of the file: it lacks an end block, or stops inside a block.
   bool is_cut() const { return !has_end_; }
@@ -36,7 +36,7 @@ class BlockReader {
  private:
   Result<std::size_t> read(char* out, std::size_t size);
   Result<void> read_magic();
-  Result<Block> decompressed(const BlockHeader& header, const std::string& stored);
+  Result<RecordedBlock> decompressed(const BlockHeader& header, const std::string& stored);
   Result<void> check(const BlockHeader& header);
 
   const std::string path_;

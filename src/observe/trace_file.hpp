@@ -14,8 +14,8 @@
 namespace vpmm::observe {
 
 struct TraceEvent {
-  enum class Kind { allocate, deallocate };
-  Kind kind = Kind::allocate;
+  enum class TraceKind { allocate, deallocate };
+  TraceKind kind = TraceKind::allocate;
   std::size_t allocation = 0;  // renumbered from 0 in order of appearance
   Bytes bytes = 0;             // of the allocation, in both kinds
   std::size_t stream = 0;      // renumbered from 0 in order of appearance

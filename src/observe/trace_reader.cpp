@@ -22,7 +22,7 @@ constexpr std::size_t kLongestLine = 256;  // five numbers and their commas need
 constexpr std::size_t kReadBytes = std::size_t{64} * 1024;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-struct Position {
+struct LinePosition {
   std::string path;
   std::uint64_t line = 0;
 
@@ -60,7 +60,7 @@ class LineReader {
     begin_ = std::min(begin_ + length + 1, end_);
     return std::optional(line);
   }
-  const Position& position() const { return position_; }
+  const LinePosition& position() const { return position_; }
   bool is_cut() const { return has_partial_line_ || input_->is_cut(); }
 
  private:
@@ -76,7 +76,7 @@ class LineReader {
     return count.value() == 0;
   }
 
-  Position position_;
+  LinePosition position_;
   std::unique_ptr<GzipInput> input_;
   std::vector<char> buffer_;
   std::size_t begin_ = 0;  // of the unread part
@@ -86,7 +86,7 @@ class LineReader {
 
 using Columns = std::array<std::string_view, kColumns>;
 
-Result<Columns> split(std::string_view line, const Position& position) {
+Result<Columns> split(std::string_view line, const LinePosition& position) {
   Columns columns;
   std::size_t count = 0;
   for (std::size_t begin = 0; begin <= line.size(); ++count) {
@@ -100,7 +100,7 @@ Result<Columns> split(std::string_view line, const Position& position) {
 }
 
 Result<std::uint64_t> number(std::string_view text, std::string_view column,
-                             const Position& position) {
+                             const LinePosition& position) {
   std::uint64_t value = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
@@ -118,7 +118,7 @@ class TraceBuilder {
  public:
   explicit TraceBuilder(std::string name) { trace_.name = std::move(name); }
 
-  Result<void> add(std::string_view line, const Position& position) {
+  Result<void> add(std::string_view line, const LinePosition& position) {
     VPMM_TRY_ASSIGN(const Columns columns, split(line, position));
     VPMM_TRY_ASSIGN(const std::uint64_t id, number(columns[1], "id", position));
     VPMM_TRY_ASSIGN(const Bytes bytes, number(columns[2], "bytes", position));
@@ -141,7 +141,7 @@ class TraceBuilder {
   }
 
  private:
-  struct Allocation {
+  struct TracedAllocation {
     std::size_t index = 0;
     Bytes bytes = 0;
     std::optional<std::uint64_t> freed_in_line;
@@ -152,22 +152,22 @@ class TraceBuilder {
   }
 
   Result<void> allocate(std::uint64_t id, Bytes bytes, std::size_t stream,
-                        const Position& position) {
+                        const LinePosition& position) {
     const auto [entry, is_new] =
-        allocations_.try_emplace(id, Allocation{allocations_.size(), bytes, std::nullopt});
+        allocations_.try_emplace(id, TracedAllocation{allocations_.size(), bytes, std::nullopt});
     if (!is_new)
       return position.error(fmt::format("id {} was allocated before: ids are never reused", id));
     trace_.events.push_back(
-        {TraceEvent::Kind::allocate, entry->second.index, bytes, stream, last_us_, false});
+        {TraceEvent::TraceKind::allocate, entry->second.index, bytes, stream, last_us_, false});
     return {};
   }
 
   Result<void> deallocate(std::uint64_t id, Bytes bytes, std::size_t stream,
-                          const Position& position) {
+                          const LinePosition& position) {
     const auto entry = allocations_.find(id);
     if (entry == allocations_.end())
       return position.error(fmt::format("id {} is freed but was never allocated", id));
-    Allocation& allocation = entry->second;
+    TracedAllocation& allocation = entry->second;
     if (allocation.freed_in_line) {
       return position.error(
           fmt::format("id {} was freed before, in line {}", id, *allocation.freed_in_line));
@@ -177,20 +177,20 @@ class TraceBuilder {
                                         bytes, allocation.bytes));
     }
     allocation.freed_in_line = position.line;
-    trace_.events.push_back({TraceEvent::Kind::deallocate, allocation.index, allocation.bytes,
+    trace_.events.push_back({TraceEvent::TraceKind::deallocate, allocation.index, allocation.bytes,
                              stream, last_us_, false});
     return {};
   }
 
   Trace trace_;
   std::uint64_t last_us_ = 0;
-  std::unordered_map<std::uint64_t, Allocation> allocations_;
+  std::unordered_map<std::uint64_t, TracedAllocation> allocations_;
   std::unordered_map<std::uint64_t, std::size_t> streams_;
 };
 
 Result<void> check_header(const std::optional<std::string_view>& header, const LineReader& lines) {
   if (header == kHeader) return {};
-  const Position& position = lines.position();
+  const LinePosition& position = lines.position();
   if (!header && lines.is_cut())
     return position.error("the file is cut short inside its first line");
   if (!header) return position.error("the file is empty");

@@ -149,8 +149,8 @@ void TraceWriter::wait_until_written(std::chrono::milliseconds patience) noexcep
 } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): of a wait
 }
 
-void TraceWriter::begin_to_close(Reason reason) noexcept {
-  if (reason == Reason::exit) shared_->is_exit.store(true);
+void TraceWriter::begin_to_close(CloseReason reason) noexcept {
+  if (reason == CloseReason::exit) shared_->is_exit.store(true);
   shared_->channel->queue.close();
 }
 

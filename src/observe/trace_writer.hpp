@@ -54,8 +54,8 @@ class TraceWriter {
   // missing events, or that the file was not finished within `patience`, because it takes no bytes.
   Result<void> close(std::chrono::milliseconds patience = kPatience);
   // Begins to close without a wait.
-  enum class Reason { stopped, exit };
-  void begin_to_close(Reason reason = Reason::stopped) noexcept;
+  enum class CloseReason { stopped, exit };
+  void begin_to_close(CloseReason reason = CloseReason::stopped) noexcept;
 
  private:
   static constexpr std::chrono::milliseconds kPatience{10'000};

@@ -116,10 +116,10 @@ bool Window::leave_out_older() {
     return false;
   }
   BlockFile& next = *made.value();
-  std::vector<Place> lasting;
+  std::vector<WindowRange> lasting;
   lasting.reserve(lasting_.size());
   bool is_done = next.write(BlockKind::header, header_text(true));
-  for (const Place& place : lasting_) {
+  for (const WindowRange& place : lasting_) {
     if (place.begin >= newer_) break;
     const std::uint64_t begin = next.size();
     is_done = is_done && next.copy(*file_, place.begin, place.end);
@@ -127,7 +127,7 @@ bool Window::leave_out_older() {
   }
   is_done = is_done && write_events(next, lived_);
   const std::uint64_t begin = next.size();
-  for (const Place& place : lasting_)
+  for (const WindowRange& place : lasting_)
     if (place.begin >= newer_)
       lasting.push_back({place.begin - newer_ + begin, place.end - newer_ + begin});
   is_done = is_done && next.copy(*file_, newer_, file_->size()) && next.replace(*file_);

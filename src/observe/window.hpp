@@ -36,7 +36,7 @@ class Window {
   void keep_error(const char* text) noexcept { file_->keep_error(text); }
 
  private:
-  struct Place {
+  struct WindowRange {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
   };
@@ -48,7 +48,7 @@ class Window {
   const RecordingOptions options_;
   const std::int64_t started_unix_ns_;
   std::unique_ptr<BlockFile> file_;
-  std::vector<Place> lasting_;  // ascending
+  std::vector<WindowRange> lasting_;  // ascending
   // --- of the newer part ---
   std::vector<RecordedEvent> lived_;  // alive at its begin; empty if it begins the file
   std::uint64_t newer_ = 0;           // its begin; 0: the file is one part

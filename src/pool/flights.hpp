@@ -10,26 +10,26 @@ namespace vpmm::pool {
 
 class Flights {
  public:
-  enum class Work { maps, unmaps };
+  enum class FlightWork { maps, unmaps };
 
   // Leaves the lock for its scope. Requests short of memory wait for a flight to end; so does
   // PeerAccess if the flight unmaps. The destructor re-takes the lock and wakes them, also after an
   // exception.
   class VPMM_SCOPED_LOCK InFlight {
    public:
-    InFlight(Flights& flights, MutexLock& lock, Work work = Work::maps)
+    InFlight(Flights& flights, MutexLock& lock, FlightWork work = FlightWork::maps)
         VPMM_RELEASE(pool_lock) VPMM_NO_THREAD_SAFETY_ANALYSIS : flights_(flights),
                                                                  lock_(lock),
                                                                  work_(work) {
       ++flights_.count_;
-      if (work_ == Work::unmaps) ++flights_.unmapping_;
+      if (work_ == FlightWork::unmaps) ++flights_.unmapping_;
       lock_.leave();
     }
     ~InFlight() VPMM_RELEASE() VPMM_NO_THREAD_SAFETY_ANALYSIS {
       lock_.enter();
       --flights_.count_;
       flights_.ended_.notify_all();
-      if (work_ == Work::maps) return;
+      if (work_ == FlightWork::maps) return;
       --flights_.unmapping_;
       flights_.access_settled_.notify_all();
     }
@@ -39,7 +39,7 @@ class Flights {
    private:
     Flights& flights_;
     MutexLock& lock_;
-    const Work work_;
+    const FlightWork work_;
   };
 
   // Note [Access carries a version]: bars new unmapping of the table's mappings while it lives. The

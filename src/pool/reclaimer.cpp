@@ -51,7 +51,7 @@ Result<void> Reclaimer::sweep(MutexLock& lock, std::uint64_t max_mappings) {
   }
   if (flying.empty()) return {};
   {
-    const Flights::InFlight away(memory_.flights, lock, Flights::Work::unmaps);
+    const Flights::InFlight away(memory_.flights, lock, Flights::FlightWork::unmaps);
     for (const Region* zombie : flying) results.push_back(memory_.mapper.unmap(zombie->range));
   }
   Result<void> outcome;
@@ -154,7 +154,7 @@ Result<Bytes> Reclaimer::release_idle(MutexLock& lock, AddressRange idle, Region
   Region* flying = memory_.index.detach(free, idle);
   Result<void> unmapped;
   {
-    const Flights::InFlight away(memory_.flights, lock, Flights::Work::unmaps);
+    const Flights::InFlight away(memory_.flights, lock, Flights::FlightWork::unmaps);
     unmapped = memory_.mapper.unmap(idle);
     for (std::size_t i = 0; unmapped && i < mappings.size(); ++i)
       is_released[i] = memory_.mapper.release(mappings[i].chunk->handle).ok();

@@ -193,7 +193,7 @@ namespace {
 
 // End of a stretch that stays in place, beside a hole into which the rest of the allocation is
 // mapped.
-struct Kept {
+struct KeptEnd {
   Region* first = nullptr;  // null: no kept part
   AddressRange range;
   Region* hole = nullptr;
@@ -226,8 +226,8 @@ DevicePtr own_back(const View& view, const Ask& ask, AddressRange stretch)
   return back;
 }
 
-Kept kept_before(const View& view, const Ask& ask, Region* hole) VPMM_REQUIRES(pool_lock) {
-  Kept kept{nullptr, {hole->range.begin, 0}, hole, true};
+KeptEnd kept_before(const View& view, const Ask& ask, Region* hole) VPMM_REQUIRES(pool_lock) {
+  KeptEnd kept{nullptr, {hole->range.begin, 0}, hole, true};
   Region* first = nullptr;
   for (Region* free = hole->previous; view.admits(free, ask); free = free->previous) first = free;
   if (first == nullptr) return kept;
@@ -240,7 +240,7 @@ Kept kept_before(const View& view, const Ask& ask, Region* hole) VPMM_REQUIRES(p
   return kept;
 }
 
-Kept kept_behind(const View& view, const Ask& ask, Region* hole) VPMM_REQUIRES(pool_lock) {
+KeptEnd kept_behind(const View& view, const Ask& ask, Region* hole) VPMM_REQUIRES(pool_lock) {
   const DevicePtr begin = hole->range.end();
   DevicePtr end = begin;
   for (const Region* free = hole->next; view.admits(free, ask); free = free->next)
@@ -262,17 +262,17 @@ Bytes bound_of_stretches(const View& view) VPMM_REQUIRES(pool_lock) {
 // Keeps the largest stretch: it moves and creates least. Its hole fits the missing bytes in whole
 // pages. Of holes at both ends it fills the one behind, unless only the other has room for whole
 // new chunks.
-Kept best_kept(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
+KeptEnd best_kept(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
   const Bytes page = view.tuning.page_size;
   const Bytes most = std::min(bound_of_stretches(view), ask.size);
-  const auto rank = [&](const Kept& kept) {
+  const auto rank = [&](const KeptEnd& kept) {
     const Bytes left = ask.size - kept.range.size;
     const bool has_room =
         kept.hole != nullptr && kept.hole->range.size >= round_up(left, ask.chunk);
     return std::tuple(kept.range.size, has_room, ~to_integer(kept.range.begin), kept.is_front);
   };
-  Kept best;
-  const auto consider = [&](const Kept& kept) {
+  KeptEnd best;
+  const auto consider = [&](const KeptEnd& kept) {
     if (kept.first == nullptr || kept.range.size >= ask.size) return;
     const bool is_enough = kept.hole->range.size >= round_up(ask.size - kept.range.size, page);
     if (is_enough && rank(kept) > rank(best)) best = kept;
@@ -317,7 +317,7 @@ Vector<Move> idle_chunks(const View& view, const Ask& ask, AddressRange except, 
 
 // Places the mapped part: in the hole beside the kept part, else in the smallest hole that is large
 // enough.
-Decision laid_out(const View& view, const Ask& ask, const Kept& kept, Plan plan)
+Decision laid_out(const View& view, const Ask& ask, const KeptEnd& kept, Plan plan)
     VPMM_REQUIRES(pool_lock) {
   for (const Move& move : plan.moves) View::add_waits(move.part.stamp, ask.own, plan.waits);
   const Bytes bytes = plan.moved_bytes() + plan.growth();
@@ -342,7 +342,7 @@ std::optional<Vector<Bytes>> new_chunks(const View& view, const Ask& ask, Bytes 
   return view.tuning.chunks_for(left, ask.chunk, room);
 }
 
-Decision stitched(const View& view, const Ask& ask, const Kept& kept) VPMM_REQUIRES(pool_lock) {
+Decision stitched(const View& view, const Ask& ask, const KeptEnd& kept) VPMM_REQUIRES(pool_lock) {
   Plan plan =
       plan_of(ask, kept.first == nullptr ? Vector<Part>{} : view.parts_of(kept.first, kept.range));
   Bytes left = ask.size - kept.range.size;
@@ -366,12 +366,12 @@ Decision stitched(const View& view, const Ask& ask, const Kept& kept) VPMM_REQUI
 // to size. The excess of the last one stays free beside the allocation, with that chunk's stamp.
 // Own chunks have no excess (Note [Own chunks]).
 Decision stitch(const View& view, const Ask& ask) {
-  const Kept kept = ask.chunks == Chunks::one ? Kept{} : best_kept(view, ask);
+  const KeptEnd kept = ask.chunks == Chunks::one ? KeptEnd{} : best_kept(view, ask);
   Decision decision = stitched(view, ask, kept);
   const NoPlan* const none = std::get_if<NoPlan>(&decision);
   if (none == nullptr || kept.first == nullptr) return decision;
   // The last chunk exceeds the hole, or the kept part lies in a chunk that the rest needs.
-  Decision without = stitched(view, ask, Kept{});
+  Decision without = stitched(view, ask, KeptEnd{});
   const NoPlan* const neither = std::get_if<NoPlan>(&without);
   const bool lack_memory = neither != nullptr && none->reason == NoPlan::Reason::memory &&
                            neither->reason == NoPlan::Reason::memory;
@@ -383,7 +383,7 @@ Decision grow_in_one_chunk(const View& view, const Ask& ask) {
   if (chunk > ask.growth_room) return no_memory(chunk - ask.growth_room);
   Plan plan = plan_of(ask, {});
   plan.creates = {chunk};
-  return laid_out(view, ask, Kept{}, std::move(plan));
+  return laid_out(view, ask, KeptEnd{}, std::move(plan));
 }
 
 }  // namespace vpmm::pool

@@ -144,7 +144,7 @@ void Catalogue::drop_part(Region* region, time::TimelineId timeline) {
 // --- by all else ---
 
 void Catalogue::enter(Region* region) {
-  Sum& sum = sums_[static_cast<std::size_t>(region->state)];
+  StateSum& sum = sums_[static_cast<std::size_t>(region->state)];
   sum.bytes += region->range.size;
   ++sum.count;
   switch (region->state) {
@@ -160,7 +160,7 @@ void Catalogue::enter(Region* region) {
 }
 
 void Catalogue::leave(Region* region) {
-  Sum& sum = sums_[static_cast<std::size_t>(region->state)];
+  StateSum& sum = sums_[static_cast<std::size_t>(region->state)];
   sum.bytes -= region->range.size;
   --sum.count;
   switch (region->state) {

@@ -119,10 +119,10 @@ class Catalogue {
   std::string difference(const Vector<const Region*>& regions) const;
 
  private:
-  struct Sum {
+  struct StateSum {
     Bytes bytes = 0;
     std::uint64_t count = 0;
-    friend bool operator==(const Sum&, const Sum&) = default;
+    friend bool operator==(const StateSum&, const StateSum&) = default;
   };
   struct ByAddress {
     bool operator()(const Reservation* a, const Reservation* b) const {
@@ -163,7 +163,7 @@ class Catalogue {
   std::size_t drop_empty_at_ = 16;
   std::uint64_t junctions_ = 0;
   TimelineFile* last_file_ = nullptr;  // the last one asked for, mostly asked for next
-  std::array<Sum, 5> sums_{};
+  std::array<StateSum, 5> sums_{};
   Bytes pending_bytes_ = 0;
   Bytes requested_bytes_ = 0;
 };

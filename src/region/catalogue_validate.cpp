@@ -142,11 +142,11 @@ std::string Catalogue::place_difference(const Regions& regions) const {
 }
 
 std::string Catalogue::sum_difference(const Regions& regions) const {
-  std::array<Sum, 5> sums{};
+  std::array<StateSum, 5> sums{};
   Bytes pending = 0;
   Bytes requested = 0;
   for (const Region* region : regions) {
-    Sum& sum = sums[static_cast<std::size_t>(region->state)];
+    StateSum& sum = sums[static_cast<std::size_t>(region->state)];
     sum.bytes += region->range.size;
     ++sum.count;
     if (is_free(region) && !region->stamp.is_complete()) pending += region->range.size;

@@ -41,7 +41,7 @@ class OrderedList {
       stragglers_.erase(region);
       return;
     }
-    const Link& link = Links::of(*region);
+    const ListLink& link = Links::of(*region);
     (link.previous == nullptr ? first_ : Links::of(*link.previous).next) = link.next;
     (link.next == nullptr ? last_ : Links::of(*link.next).previous) = link.previous;
   }
@@ -54,7 +54,7 @@ class OrderedList {
       add(region, Links::of(*other).number);
       return;
     }
-    const Link& link = Links::of(*region) = Links::of(*other);
+    const ListLink& link = Links::of(*region) = Links::of(*other);
     (link.previous == nullptr ? first_ : Links::of(*link.previous).next) = region;
     (link.next == nullptr ? last_ : Links::of(*link.next).previous) = region;
   }
@@ -112,7 +112,7 @@ class OrderedList {
   }
 
   void link_behind(Region* place, Region* region) {
-    Link& link = Links::of(*region);
+    ListLink& link = Links::of(*region);
     link.previous = place;
     link.next = place == nullptr ? first_ : Links::of(*place).next;
     (link.previous == nullptr ? first_ : Links::of(*place).next) = region;
@@ -125,14 +125,14 @@ class OrderedList {
 };
 
 struct AgeLinks {
-  static Link& of(Region& region) { return region.by_age; }
-  static const Link& of(const Region& region) { return region.by_age; }
+  static ListLink& of(Region& region) { return region.by_age; }
+  static const ListLink& of(const Region& region) { return region.by_age; }
 };
 
 template <int Part>
 struct SequenceLinks {
-  static Link& of(Region& region) { return region.parts[Part].by_sequence; }
-  static const Link& of(const Region& region) { return region.parts[Part].by_sequence; }
+  static ListLink& of(Region& region) { return region.parts[Part].by_sequence; }
+  static const ListLink& of(const Region& region) { return region.parts[Part].by_sequence; }
 };
 
 }  // namespace vpmm::region

@@ -5,11 +5,10 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
 #include <new>
 #include <optional>
 
+#include "base/zeroed_array.hpp"
 #include "region/page_set.hpp"
 #include "region/region.hpp"
 
@@ -113,21 +112,18 @@ class PageTable {
     std::uint64_t owners = 0;       // an allocated region begins at the page
     std::uint64_t junctions = 0;    // a free region begins at the page, and another ends there
   };
-  struct Free {
-    void operator()(Region** entries) const { std::free(entries); }
-  };
 
   static std::uint64_t bit(std::uint64_t page) { return std::uint64_t{1} << page % 64; }
   // One page more than the reservation: a region may end behind the last.
   static std::uint64_t groups(std::uint64_t pages) { return pages / 64 + 1; }
-  static Region** allocate(std::uint64_t pages) {
+  static ZeroedArray<Region*> allocate(std::uint64_t pages) {
     static_assert(sizeof(Region*) == sizeof(std::uint64_t) && alignof(Group) <= sizeof(Region*),
                   "one piece for all");
-    const std::size_t bytes = pages * sizeof(Region*) + groups(pages) * sizeof(Group) +
+    const std::size_t extra = groups(pages) * sizeof(Group) +
                               2 * PageSet::words(groups(pages)) * sizeof(std::uint64_t);
-    void* const memory = std::calloc(1, bytes);
-    if (memory == nullptr) throw std::bad_alloc();
-    return static_cast<Region**>(memory);
+    auto entries = zeroed_array<Region*>(pages, extra);
+    if (entries == nullptr) throw std::bad_alloc();
+    return entries;
   }
   // `of`: groups with a bit of `bits` set.
   void add(std::uint64_t page, Region* region, std::uint64_t Group::*bits, PageSet& of) {
@@ -150,8 +146,8 @@ class PageTable {
     return all;
   }
 
-  std::unique_ptr<Region*[], Free>
-      entries_;  // region that begins at a page, if allocated or behind a junction
+  // The region that begins at a page, if allocated or behind a junction.
+  ZeroedArray<Region*> entries_;
   Group* groups_;
   PageSet with_owners_;
   PageSet with_junctions_;

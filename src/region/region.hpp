@@ -37,7 +37,7 @@ struct Region;
 struct Reservation;  // defined for RegionIndex only
 struct TimelineFile;
 
-struct Link {
+struct ListLink {
   Region* previous = nullptr;
   Region* next = nullptr;
   std::uint64_t number = 0;  // the list's order
@@ -62,10 +62,10 @@ struct alignas(kCacheLine) Region {
   std::uint32_t size_place = 0;  // free, hole: place in the heap of its size
 
   time::Stamp stamp;  // free, zombie: what must have finished
-  Link by_age;        // likewise; allocated: like holder
+  ListLink by_age;        // likewise; allocated: like holder
   struct {
     TimelineFile* file = nullptr;  // null: no part of the stamp is filed here
-    Link by_sequence;
+    ListLink by_sequence;
   } parts[2];  // likewise: parts of the stamp, in any order
 
   Owner owner;  // allocated

@@ -19,7 +19,7 @@ class RegionSlab {
   RegionSlab(const RegionSlab&) = delete;
   RegionSlab& operator=(const RegionSlab&) = delete;
   ~RegionSlab() {
-    for (const Block& block : blocks_) std::destroy_n(block.nodes(), block.made);
+    for (const NodeBlock& block : blocks_) std::destroy_n(block.nodes(), block.made);
   }
 
   // Makes a hole without range or reservation.
@@ -45,8 +45,8 @@ class RegionSlab {
   }
 
  private:
-  struct Block {
-    explicit Block(std::size_t bytes) : memory(bytes) {}
+  struct NodeBlock {
+    explicit NodeBlock(std::size_t bytes) : memory(bytes) {}
     Region* nodes() const { return static_cast<Region*>(memory.begin()); }
     bool is_full() const { return (made + 1) * sizeof(Region) > memory.size(); }
 
@@ -60,11 +60,11 @@ class RegionSlab {
     if (blocks_.empty()) blocks_.emplace_back(kFirstBlock);
     if (blocks_.back().is_full())
       blocks_.emplace_back(std::min(2 * blocks_.back().memory.size(), HugeBlock::kHugePage));
-    Block& block = blocks_.back();
+    NodeBlock& block = blocks_.back();
     return std::construct_at(block.nodes() + block.made++);
   }
 
-  Vector<Block> blocks_;
+  Vector<NodeBlock> blocks_;
   Region* unused_ = nullptr;  // chained by `next`
 };
 

@@ -50,8 +50,8 @@ class SizeIndex {
     ++count_;
     const std::uint64_t pages = unit_.pages(region->range.size);
     if (pages >= kHeaps) return add_large(region);
-    std::unique_ptr<Block>& block = blocks_[pages / 64];
-    if (!block) block = std::make_unique<Block>();
+    std::unique_ptr<HeapGroup>& block = blocks_[pages / 64];
+    if (!block) block = std::make_unique<HeapGroup>();
     block->heaps[pages % 64].add(region);
     occupied_[pages / 64] |= bit(pages);
     occupied_blocks_ |= bit(pages / 64);
@@ -115,7 +115,7 @@ class SizeIndex {
 
  private:
   static constexpr std::uint64_t kHeaps = 4096;  // bits of a word of words
-  struct Block : FromHostMemory {
+  struct HeapGroup : FromHostMemory {
     std::array<AddressHeap, 64> heaps;
   };
   using Tree = Map<std::pair<Bytes, DevicePtr>, Region*>;
@@ -145,7 +145,7 @@ class SizeIndex {
   std::uint64_t count_ = 0;
   std::uint64_t occupied_blocks_ = 0;                  // bit n: occupied_[n] != 0
   std::array<std::uint64_t, kHeaps / 64> occupied_{};  // bit n: the heap of n pages is not empty
-  std::array<std::unique_ptr<Block>, kHeaps / 64> blocks_;
+  std::array<std::unique_ptr<HeapGroup>, kHeaps / 64> blocks_;
   Tree large_;             // regions of kHeaps pages and more
   Tree::node_type spare_;  // of large_: the rest of a cut large region is mostly large, too
 };

@@ -46,7 +46,7 @@ class PlainAllocator final : public TraceAllocator {
     return {};
   }
 
-  Result<Footprint> footprint() override { return Footprint{peak_bytes_, 0, 0}; }
+  Result<TraceFootprint> footprint() override { return TraceFootprint{peak_bytes_, 0, 0}; }
 
  private:
   Result<void> ask_footprint() {
@@ -90,12 +90,12 @@ class StreamOrderedAllocator final : public TraceAllocator {
     return checked(Call::mem_free_async, driver_.mem_free_async(ptr, stream));
   }
 
-  Result<Footprint> footprint() override {
+  Result<TraceFootprint> footprint() override {
     std::uint64_t bytes = 0;
     VPMM_TRY(checked(
         Call::mem_pool_get_attribute,
         driver_.mem_pool_get_attribute(pool_, driver::MemPoolAttribute::reserved_mem_high, bytes)));
-    return Footprint{bytes, 0, 0};
+    return TraceFootprint{bytes, 0, 0};
   }
 
  private:

@@ -17,13 +17,13 @@ class Search {
         most_failing_(round_down(std::max<Bytes>(roomy.peak_live_bytes, 1) - 1, page_)),
         least_fitting_(largest) {}
 
-  Result<Fit> run(Bytes first_guess) {
+  Result<SmallestGpu> run(Bytes first_guess) {
     VPMM_TRY(find_what_fits(
         std::min(std::max(round_up(first_guess, page_), most_failing_ + page_), largest_)));
     while (least_fitting_ > most_failing_ + resolution_) {
       VPMM_TRY(look_at(most_failing_ + round_up((least_fitting_ - most_failing_) / 2, page_)));
     }
-    return Fit{least_fitting_, replays_};
+    return SmallestGpu{least_fitting_, replays_};
   }
 
  private:
@@ -54,10 +54,10 @@ class Search {
 
 }  // namespace
 
-Result<std::optional<Fit>> find_fit(const ReplayResult& roomy, Bytes largest,
+Result<std::optional<SmallestGpu>> find_fit(const ReplayResult& roomy, Bytes largest,
                                     const ReplayAt& replay_at) {
-  if (roomy.failed_allocations != 0) return std::optional<Fit>();
-  VPMM_TRY_ASSIGN(const Fit fit, Search(roomy, largest, replay_at).run(roomy.peak_mapped_bytes));
+  if (roomy.failed_allocations != 0) return std::optional<SmallestGpu>();
+  VPMM_TRY_ASSIGN(const SmallestGpu fit, Search(roomy, largest, replay_at).run(roomy.peak_mapped_bytes));
   return std::optional(fit);
 }
 

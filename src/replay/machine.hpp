@@ -13,12 +13,12 @@
 
 namespace vpmm::replay {
 
-class Machine {
+class TraceMachine {
  public:
-  Machine() = default;
-  virtual ~Machine() = default;
-  Machine(const Machine&) = delete;
-  Machine& operator=(const Machine&) = delete;
+  TraceMachine() = default;
+  virtual ~TraceMachine() = default;
+  TraceMachine(const TraceMachine&) = delete;
+  TraceMachine& operator=(const TraceMachine&) = delete;
 
   virtual driver::Driver& driver() = 0;
   virtual void start() = 0;
@@ -31,7 +31,7 @@ class Machine {
 };
 
 // Costs of driver calls on the simulator's clock.
-enum class Costs {
+enum class CallCosts {
   busy,  // of a process that computes meanwhile
   idle,  // of a process that does nothing else
 };
@@ -40,17 +40,17 @@ struct SimMachineOptions {
   Bytes capacity = 139 * kGiB;
   std::uint64_t lag_us = 500;  // lag of the GPU behind the host
   std::uint64_t seed = 1;
-  Costs costs = Costs::busy;
+  CallCosts costs = CallCosts::busy;
 };
 // The host clock is the program's time plus the time in memory calls, all virtual; calls of the
 // replay itself fit into the program's pauses or push it back.
-std::unique_ptr<Machine> make_sim_machine(const SimMachineOptions& options);
+std::unique_ptr<TraceMachine> make_sim_machine(const SimMachineOptions& options);
 
 enum class Pace {
   as_fast_as_possible,
   recorded,  // never ahead of the trace's clock
 };
 // `driver` must outlive the machine.
-std::unique_ptr<Machine> make_real_machine(driver::Driver& driver, Pace pace);
+std::unique_ptr<TraceMachine> make_real_machine(driver::Driver& driver, Pace pace);
 
 }  // namespace vpmm::replay

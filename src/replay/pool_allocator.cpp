@@ -11,9 +11,9 @@ Result<void> PoolAllocator::deallocate(DevicePtr ptr, driver::StreamHandle strea
   return context_->deallocate(ptr, stream);
 }
 
-Result<Footprint> PoolAllocator::footprint() {
+Result<TraceFootprint> PoolAllocator::footprint() {
   const observe::Statistics now = statistics();
-  return Footprint{now.peak_mapped_bytes, now.peak_chunks, now.plans};
+  return TraceFootprint{now.peak_mapped_bytes, now.peak_chunks, now.plans};
 }
 
 Result<std::unique_ptr<TraceAllocator>> make_page_allocator(driver::Driver& driver,

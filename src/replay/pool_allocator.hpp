@@ -16,7 +16,7 @@ class PoolAllocator : public TraceAllocator {
 
   Result<DevicePtr> allocate(Bytes bytes, driver::StreamHandle stream) override;
   Result<void> deallocate(DevicePtr ptr, driver::StreamHandle stream) override;
-  Result<Footprint> footprint() override;
+  Result<TraceFootprint> footprint() override;
   observe::Statistics statistics() { return context_->reports().statistics(); }
 
  private:

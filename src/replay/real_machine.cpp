@@ -7,7 +7,7 @@
 namespace vpmm::replay {
 namespace {
 
-class RealMachine final : public Machine {
+class RealMachine final : public TraceMachine {
  public:
   RealMachine(driver::Driver& driver, Pace pace) : driver_(driver), pace_(pace) {}
 
@@ -30,7 +30,7 @@ class RealMachine final : public Machine {
 
 }  // namespace
 
-std::unique_ptr<Machine> make_real_machine(driver::Driver& driver, Pace pace) {
+std::unique_ptr<TraceMachine> make_real_machine(driver::Driver& driver, Pace pace) {
   return std::make_unique<RealMachine>(driver, pace);
 }
 

@@ -19,7 +19,7 @@ using observe::TraceEvent;
 
 constexpr std::size_t kEventsPerProgress = 256;
 
-struct Live {
+struct LiveReplay {
   DevicePtr ptr{};
   Bytes bytes = 0;
   std::size_t stream = 0;
@@ -34,7 +34,7 @@ std::uint64_t p99(std::vector<std::uint64_t> values) {
 
 class Replay {
  public:
-  Replay(const observe::Trace& trace, Machine& machine, Session& session,
+  Replay(const observe::Trace& trace, TraceMachine& machine, Session& session,
          driver::TimingDriver& timing, driver::RecordingDriver& recorder, TraceAllocator& allocator,
          UseChecker& checker, Bytes page_size)
       : trace_(trace),
@@ -59,7 +59,7 @@ class Replay {
       if (i == trace_.events.size() / 2) result_.driver_first_half_ns = driver_ns();
       const TraceEvent& event = trace_.events[i];
       machine_.wait_until(event.time_us * 1000, driver_ns());
-      VPMM_TRY(event.kind == TraceEvent::Kind::allocate ? allocate(i) : deallocate(event));
+      VPMM_TRY(event.kind == TraceEvent::TraceKind::allocate ? allocate(i) : deallocate(event));
     }
     if (options.progress) options.progress(trace_.events.size(), trace_.events.size());
     VPMM_TRY(measure());
@@ -87,7 +87,7 @@ class Replay {
     auto ptr = allocator_.allocate(event.bytes, session_.stream(event.stream));
     allocate_ns_.push_back(recorder_.take_thread_memory_ns());
     if (!ptr) return refused(index, std::move(ptr.error()));
-    live_[event.allocation] = Live{ptr.value(), event.bytes, event.stream};
+    live_[event.allocation] = LiveReplay{ptr.value(), event.bytes, event.stream};
     live_memory_.allocate(event.bytes);
     VPMM_TRY(checker_.first_use({event.allocation, {ptr.value(), event.bytes}, event.stream}));
     return event.failed ? end(event.allocation, event.stream) : Result<void>();
@@ -113,7 +113,7 @@ class Replay {
 
   // Last use and free, both on `stream`.
   Result<void> end(std::size_t allocation, std::size_t stream) {
-    const Live live = *std::exchange(live_[allocation], std::nullopt);
+    const LiveReplay live = *std::exchange(live_[allocation], std::nullopt);
     live_memory_.deallocate(live.bytes);
     // A program that frees on another stream has ordered its streams first.
     if (stream != live.stream) VPMM_TRY(session_.order({.before = live.stream, .after = stream}));
@@ -122,7 +122,7 @@ class Replay {
   }
 
   Result<void> measure() {
-    VPMM_TRY_ASSIGN(const Footprint footprint, allocator_.footprint());
+    VPMM_TRY_ASSIGN(const TraceFootprint footprint, allocator_.footprint());
     result_.operations = trace_.events.size();
     result_.recorded_failures = trace_.failed;
     result_.peak_live_bytes = live_memory_.peak();
@@ -151,13 +151,13 @@ class Replay {
   }
 
   const observe::Trace& trace_;
-  Machine& machine_;
+  TraceMachine& machine_;
   Session& session_;
   driver::TimingDriver& timing_;
   driver::RecordingDriver& recorder_;
   TraceAllocator& allocator_;
   UseChecker& checker_;
-  std::vector<std::optional<Live>> live_;  // by allocation
+  std::vector<std::optional<LiveReplay>> live_;  // by allocation
   LiveMemory live_memory_;                 // = live_
   std::vector<std::uint64_t> allocate_ns_;
   std::uint64_t start_calls_ = 0;
@@ -173,7 +173,7 @@ Bytes granularity(driver::Driver& driver) {
   return answer == driver::CuResult::success ? bytes : 2 * kMiB;
 }
 
-Result<ReplayResult> run_in(Session& session, const observe::Trace& trace, Machine& machine,
+Result<ReplayResult> run_in(Session& session, const observe::Trace& trace, TraceMachine& machine,
                             const AllocatorRecipe& recipe, const ReplayOptions& options) {
   const auto timing = std::make_unique<driver::TimingDriver>(machine.driver());
   driver::RecordingDriver recorder(*timing);
@@ -188,7 +188,7 @@ Result<ReplayResult> run_in(Session& session, const observe::Trace& trace, Machi
 
 }  // namespace
 
-Result<ReplayResult> replay(const observe::Trace& trace, Machine& machine,
+Result<ReplayResult> replay(const observe::Trace& trace, TraceMachine& machine,
                             const AllocatorRecipe& recipe, const ReplayOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   VPMM_TRY_ASSIGN(const auto session, Session::open(machine.driver(), trace.streams));

@@ -31,7 +31,7 @@ struct ReplayOptions {
 };
 
 // Smallest GPU found on which a trace runs without a refused allocation.
-struct Fit {
+struct SmallestGpu {
   Bytes capacity = 0;
   std::size_t replays = 0;
 };
@@ -69,14 +69,14 @@ struct ReplayResult {
   double seconds = 0;
   std::vector<driver::CallTimes> calls;  // of the allocator, also other than memory calls
   std::vector<std::string> findings;     // first corruptions and hazards, and unchecked records
-  std::optional<Fit> fit;                // from find_fit(); replay() leaves it empty
+  std::optional<SmallestGpu> fit;                // from find_fit(); replay() leaves it empty
 };
 
 // Replays the trace. Small writes on its stream use each allocation right after it is made and
 // right before it is freed; contents are checked in between (use_checker.hpp). An allocation that
 // had failed in the program is freed at once. Memory live at the end is checked and freed, too.
 // Error: the replay could not go on; a refused allocation is none.
-Result<ReplayResult> replay(const observe::Trace& trace, Machine& machine,
+Result<ReplayResult> replay(const observe::Trace& trace, TraceMachine& machine,
                             const AllocatorRecipe& recipe, const ReplayOptions& options);
 
 }  // namespace vpmm::replay

@@ -43,7 +43,7 @@ Result<void> Session::make_streams(std::size_t count) {
   return {};
 }
 
-Result<void> Session::order(Order order) {
+Result<void> Session::order(StreamOrder order) {
   driver::EventHandle event{};
   VPMM_TRY(checked(Call::event_create, driver_.event_create(event)));
   auto result = checked(Call::event_record, driver_.event_record(event, stream(order.before)));

@@ -23,12 +23,12 @@ class Session {
   driver::StreamHandle stream(std::size_t index) const { return streams_[index]; }
   const std::vector<driver::StreamHandle>& streams() const { return streams_; }
 
-  struct Order {
+  struct StreamOrder {
     std::size_t before = 0;
     std::size_t after = 0;
   };
   // Orders later work on stream `after` behind earlier work on `before`.
-  Result<void> order(Order order);
+  Result<void> order(StreamOrder order);
 
  private:
   explicit Session(driver::Driver& driver) : driver_(driver) {}

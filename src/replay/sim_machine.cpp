@@ -11,11 +11,11 @@ driver::sim::SimOptions to_sim_options(const SimMachineOptions& options) {
   sim.seed = options.seed;
   sim.schedule = driver::sim::Schedule::timed;
   sim.lag_ns = options.lag_us * 1000;
-  sim.costs = options.costs == Costs::idle ? driver::sim::Costs::idle : driver::sim::Costs::busy;
+  sim.costs = options.costs == CallCosts::idle ? driver::sim::Costs::idle : driver::sim::Costs::busy;
   return sim;
 }
 
-class SimMachine final : public Machine {
+class SimMachine final : public TraceMachine {
  public:
   explicit SimMachine(const SimMachineOptions& options) : sim_(to_sim_options(options)) {}
 
@@ -48,7 +48,7 @@ class SimMachine final : public Machine {
 
 }  // namespace
 
-std::unique_ptr<Machine> make_sim_machine(const SimMachineOptions& options) {
+std::unique_ptr<TraceMachine> make_sim_machine(const SimMachineOptions& options) {
   return std::make_unique<SimMachine>(options);
 }
 

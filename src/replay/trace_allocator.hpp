@@ -24,7 +24,7 @@ enum class AllocatorKind {
 const char* to_string(AllocatorKind kind);  // as on the command line: "vpmm-page"
 std::optional<AllocatorKind> parse_allocator_kind(std::string_view name);
 
-struct Footprint {
+struct TraceFootprint {
   Bytes peak_mapped_bytes = 0;
   std::uint64_t peak_mapped_chunks = 0;  // 0 for allocators without chunks
   std::uint64_t plans = 0;               // carried out; the same
@@ -42,7 +42,7 @@ class TraceAllocator {
   virtual Result<DevicePtr> allocate(Bytes bytes, driver::StreamHandle stream) = 0;
   // Work queued on `stream` before the call is the last to use the memory.
   virtual Result<void> deallocate(DevicePtr ptr, driver::StreamHandle stream) = 0;
-  virtual Result<Footprint> footprint() = 0;  // since creation
+  virtual Result<TraceFootprint> footprint() = 0;  // since creation
 };
 
 // Recipe of an allocator. `make` makes it on device 0 of `driver`, which must outlive it.

@@ -55,7 +55,7 @@ Result<void> UseChecker::make_batches() {
 Result<void> UseChecker::first_use(const Use& use) {
   const std::uint64_t seed = seed_of(seed_, use.allocation);
   for (const Spot& spot : Spots(use.memory.size, seed)) {
-    VPMM_TRY_ASSIGN(const Slot slot, take_slot(use.stream));
+    VPMM_TRY_ASSIGN(const StreamSlot slot, take_slot(use.stream));
     fill(std::span(slot.memory, spot.size), seed, spot.offset);
     VPMM_TRY(
         checked(Call::memcpy_host_to_device_async,
@@ -69,7 +69,7 @@ Result<void> UseChecker::last_use(const Use& use) {
   for (const Spot& spot : Spots(use.memory.size, seed_of(seed_, use.allocation))) {
     const DevicePtr address = use.memory.begin + spot.offset;
     const driver::StreamHandle stream = streams_[use.stream];
-    VPMM_TRY_ASSIGN(const Slot slot, take_slot(use.stream));
+    VPMM_TRY_ASSIGN(const StreamSlot slot, take_slot(use.stream));
     VPMM_TRY(checked(Call::memcpy_device_to_host_async,
                      driver_.memcpy_device_to_host_async(slot.memory, address, spot.size, stream)));
     slot.batch->reads.push_back({use.allocation, spot, slot.number});
@@ -87,7 +87,7 @@ Result<void> UseChecker::finish() {
   return {};
 }
 
-Result<UseChecker::Slot> UseChecker::take_slot(std::size_t stream) {
+Result<UseChecker::StreamSlot> UseChecker::take_slot(std::size_t stream) {
   if (open_[stream] != nullptr && open_[stream]->used_slots == kSlotsPerBatch)
     VPMM_TRY(close_batch(stream));
   if (open_[stream] == nullptr) {
@@ -95,7 +95,7 @@ Result<UseChecker::Slot> UseChecker::take_slot(std::size_t stream) {
   }
   Batch& batch = *open_[stream];
   const std::size_t number = batch.used_slots++;
-  return Slot{&batch, number, batch.memory + number * kSpotBytes};
+  return StreamSlot{&batch, number, batch.memory + number * kSpotBytes};
 }
 
 Result<UseChecker::Batch*> UseChecker::take_batch() {

@@ -63,7 +63,7 @@ class UseChecker {
     std::vector<Read> reads;
     driver::EventHandle complete{};
   };
-  struct Slot {
+  struct StreamSlot {
     Batch* batch;
     std::size_t number;
     std::byte* memory;
@@ -71,7 +71,7 @@ class UseChecker {
 
   UseChecker(driver::Driver& driver, std::vector<driver::StreamHandle> streams, std::uint64_t seed);
   Result<void> make_batches();
-  Result<Slot> take_slot(std::size_t stream);
+  Result<StreamSlot> take_slot(std::size_t stream);
   Result<Batch*> take_batch();
   Result<void> close_batch(std::size_t stream);
   Result<void> settle_oldest();

@@ -31,7 +31,7 @@ std::unique_ptr<std::string> kept(const std::string& text) noexcept {
 
 }  // namespace
 
-observe::QueuedEvent CallLog::event(Kind kind, AddressRange range, const By& by) const noexcept {
+observe::QueuedEvent CallLog::event(RecordedKind kind, AddressRange range, const By& by) const noexcept {
   observe::QueuedEvent event;
   event.kind = kind;
   event.thread = thread_number();
@@ -43,15 +43,15 @@ observe::QueuedEvent CallLog::event(Kind kind, AddressRange range, const By& by)
   return event;
 }
 
-void CallLog::freed(Place place, DevicePtr ptr, const By& by) noexcept {
-  if (place.is_wanted()) place.publish(event(Kind::free, {ptr, 0}, by));
+void CallLog::freed(Claim place, DevicePtr ptr, const By& by) noexcept {
+  if (place.is_wanted()) place.publish(event(RecordedKind::free, {ptr, 0}, by));
 }
 
 void CallLog::allocated(DevicePtr begin, const pool::Request& request, Bytes taken,
                         const By& by) noexcept {
-  Place place = claim();
+  Claim place = claim();
   if (!place.is_wanted()) return;
-  observe::QueuedEvent allocated = event(Kind::allocate, {begin, request.bytes}, by);
+  observe::QueuedEvent allocated = event(RecordedKind::allocate, {begin, request.bytes}, by);
   allocated.value = taken;
   allocated.tag = request.tag;
   allocated.stack = request.stack;
@@ -61,13 +61,13 @@ void CallLog::allocated(DevicePtr begin, const pool::Request& request, Bytes tak
 
 void CallLog::failed(const pool::Request& request, const Error& error, const By& by) noexcept {
   const bool is_shortage = error.code == ErrorCode::out_of_memory;
-  if (is_shortage) fail(Kind::out_of_memory, request, error, by);
-  fail(Kind::allocate_failed, request, error, by);
+  if (is_shortage) fail(RecordedKind::out_of_memory, request, error, by);
+  fail(RecordedKind::allocate_failed, request, error, by);
 }
 
-void CallLog::fail(Kind kind, const pool::Request& request, const Error& error,
+void CallLog::fail(RecordedKind kind, const pool::Request& request, const Error& error,
                    const By& by) noexcept {
-  Place place = claim();
+  Claim place = claim();
   if (!place.is_wanted()) return;
   observe::QueuedEvent failed = event(kind, {DevicePtr{}, request.bytes}, by);
   failed.tag = request.tag;
@@ -78,9 +78,9 @@ void CallLog::fail(Kind kind, const pool::Request& request, const Error& error,
   place.publish(std::move(failed));
 }
 
-void CallLog::put(Kind kind, AddressRange range, std::uint64_t value,
+void CallLog::put(RecordedKind kind, AddressRange range, std::uint64_t value,
                   std::uint64_t arena) noexcept {
-  Place place = claim();
+  Claim place = claim();
   if (!place.is_wanted()) return;
   observe::QueuedEvent happened = event(kind, range, By());
   happened.value = value;
@@ -88,8 +88,8 @@ void CallLog::put(Kind kind, AddressRange range, std::uint64_t value,
   place.publish(std::move(happened));
 }
 
-void CallLog::put(Kind kind, const std::string& text) noexcept {
-  Place place = claim();
+void CallLog::put(RecordedKind kind, const std::string& text) noexcept {
+  Claim place = claim();
   if (!place.is_wanted()) return;
   observe::QueuedEvent said = event(kind, {}, By());
   said.text = kept(text);
@@ -97,14 +97,14 @@ void CallLog::put(Kind kind, const std::string& text) noexcept {
 }
 
 void CallLog::used(AddressRange allocation, const By& by) noexcept {
-  Place place = claim();
-  if (place.is_wanted()) place.publish(event(Kind::record_use, allocation, by));
+  Claim place = claim();
+  if (place.is_wanted()) place.publish(event(RecordedKind::record_use, allocation, by));
 }
 
 void CallLog::after_call(Call call, Bytes bytes, std::uint64_t duration_ns) noexcept {
-  Place place = claim();
+  Claim place = claim();
   if (!place.is_wanted()) return;
-  observe::QueuedEvent called = event(Kind::driver, {DevicePtr{}, bytes}, By());
+  observe::QueuedEvent called = event(RecordedKind::driver, {DevicePtr{}, bytes}, By());
   called.value = duration_ns;
   called.flags = number_of(call);
   place.publish(std::move(called));

@@ -19,8 +19,8 @@ namespace vpmm::report {
 // nothing.
 class CallLog final : public driver::CallObserver {
  public:
-  using Place = observe::EventQueue::Place;
-  using Kind = observe::RecordedKind;
+  using Claim = observe::EventQueue::Claim;
+  using RecordedKind = observe::RecordedKind;
   explicit CallLog(driver::Driver& driver)
       : driver_(driver), channel_(std::make_shared<observe::RecordingChannel>()) {}
 
@@ -56,20 +56,20 @@ class CallLog final : public driver::CallObserver {
   // Whether to claim a place may take a while.
   bool would_wait() const noexcept { return channel_->queue.would_wait(); }
   // Before anybody else can get the memory.
-  Place claim() noexcept { return channel_->queue.claim(); }
-  void freed(Place place, DevicePtr ptr, const By& by) noexcept;
+  Claim claim() noexcept { return channel_->queue.claim(); }
+  void freed(Claim place, DevicePtr ptr, const By& by) noexcept;
   // Once it is the caller's. `taken`: bytes of the pool, or 0.
   void allocated(DevicePtr begin, const pool::Request& request, Bytes taken, const By& by) noexcept;
   void failed(const pool::Request& request, const Error& error, const By& by) noexcept;
-  void put(Kind kind, AddressRange range, std::uint64_t value = 0,
+  void put(RecordedKind kind, AddressRange range, std::uint64_t value = 0,
            std::uint64_t arena = 0) noexcept;
-  void put(Kind kind, const std::string& text) noexcept;
+  void put(RecordedKind kind, const std::string& text) noexcept;
   void used(AddressRange allocation, const By& by) noexcept;
   void after_call(driver::Call call, Bytes bytes, std::uint64_t duration_ns) noexcept override;
 
  private:
-  void fail(Kind kind, const pool::Request& request, const Error& error, const By& by) noexcept;
-  observe::QueuedEvent event(Kind kind, AddressRange range, const By& by) const noexcept;
+  void fail(RecordedKind kind, const pool::Request& request, const Error& error, const By& by) noexcept;
+  observe::QueuedEvent event(RecordedKind kind, AddressRange range, const By& by) const noexcept;
 
   driver::Driver& driver_;
   const std::shared_ptr<observe::RecordingChannel> channel_;

@@ -29,7 +29,7 @@ constexpr EventKinds bit_of(EventKind kind) {
   return EventKinds{1} << static_cast<std::uint32_t>(kind);
 }
 
-struct Event {
+struct ReportedEvent {
   EventKind kind{};
   DevicePtr ptr{};  // null: of no address
   // Allocate, free, record_use, out_of_memory: as asked for. Map, unmap: of the chunk. Trim: given
@@ -43,6 +43,6 @@ struct Event {
 };
 
 // Runs under the pool's lock and must not call the pool. Exceptions are dropped.
-using EventCallback = std::function<void(const Event&)>;
+using EventCallback = std::function<void(const ReportedEvent&)>;
 
 }  // namespace vpmm::report

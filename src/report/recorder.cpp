@@ -54,7 +54,7 @@ void Recorder::listen() {
 }
 
 // The pool is in the middle of its work, so nothing that is thrown may pass.
-void Recorder::tell(Event event) noexcept {
+void Recorder::tell(ReportedEvent event) noexcept {
   if (!wants(event.kind)) return;
   event.time_ns = driver_.now_ns();
   event.device = device_;
@@ -98,11 +98,11 @@ void Recorder::free_failed(AddressRange range, std::uint32_t tag, const pool::Ca
   observe_begin(range, caller.stream);
 }
 
-CallLog::Place Recorder::claim_free() const {
-  return log() == nullptr ? CallLog::Place() : log()->claim();
+CallLog::Claim Recorder::claim_free() const {
+  return log() == nullptr ? CallLog::Claim() : log()->claim();
 }
 
-void Recorder::record_free(CallLog::Place place, DevicePtr ptr, const pool::Caller& caller) {
+void Recorder::record_free(CallLog::Claim place, DevicePtr ptr, const pool::Caller& caller) {
   if (CallLog* const recording = log())
     recording->freed(std::move(place), ptr, CallLog::by(caller));
 }
@@ -116,9 +116,9 @@ void Recorder::used(DevicePtr ptr, const Told& told, const pool::Caller& caller,
 
 void Recorder::arena_changed(EventKind kind, AddressRange stretch, pool::ArenaId arena) {
   tell({kind, stretch.begin, stretch.size, std::nullopt, 0, static_cast<std::uint64_t>(arena)});
-  using Kind = CallLog::Kind;
+  using RecordedKind = observe::RecordedKind;
   if (CallLog* const recording = log())
-    recording->put(kind == EventKind::arena_grow ? Kind::arena_grow : Kind::arena_shrink, stretch,
+    recording->put(kind == EventKind::arena_grow ? RecordedKind::arena_grow : RecordedKind::arena_shrink, stretch,
                    0, static_cast<std::uint64_t>(arena));
 }
 
@@ -132,11 +132,11 @@ void Recorder::failed(const pool::Request& request, const Error& error, const Ca
 void Recorder::trimmed(Bytes released) {
   tell({EventKind::trim, DevicePtr{}, released, std::nullopt});
   if (CallLog* const recording = log())
-    recording->put(CallLog::Kind::trim, {DevicePtr{}, released});
+    recording->put(CallLog::RecordedKind::trim, {DevicePtr{}, released});
 }
 
 void Recorder::paused(std::uint64_t ns) {
-  if (CallLog* const recording = log()) recording->put(CallLog::Kind::pause, {}, ns);
+  if (CallLog* const recording = log()) recording->put(CallLog::RecordedKind::pause, {}, ns);
 }
 
 bool Recorder::is_sample_due() {
@@ -149,21 +149,21 @@ bool Recorder::is_sample_due() {
 
 void Recorder::sample(Bytes mapped, Bytes pending, Bytes free) {
   if (CallLog* const recording = log())
-    recording->put(CallLog::Kind::sample, {DevicePtr{mapped}, pending}, free);
+    recording->put(CallLog::RecordedKind::sample, {DevicePtr{mapped}, pending}, free);
 }
 
 void Recorder::on_map(AddressRange chunk, DevicePtr before) noexcept {
   tell({EventKind::map, chunk.begin, chunk.size, std::nullopt});
   CallLog* const recording = log();
   if (recording == nullptr) return;
-  recording->put(CallLog::Kind::map, chunk, is_null(before) ? 1 : 0);
-  if (!is_null(before)) recording->put(CallLog::Kind::move, chunk, to_integer(before));
+  recording->put(CallLog::RecordedKind::map, chunk, is_null(before) ? 1 : 0);
+  if (!is_null(before)) recording->put(CallLog::RecordedKind::move, chunk, to_integer(before));
 }
 
 void Recorder::on_unmap(AddressRange chunk, Fate fate) noexcept {
   tell({EventKind::unmap, chunk.begin, chunk.size, std::nullopt});
   if (CallLog* const recording = log())
-    recording->put(CallLog::Kind::unmap, chunk, fate == Fate::given_back ? 1 : 0);
+    recording->put(CallLog::RecordedKind::unmap, chunk, fate == Fate::given_back ? 1 : 0);
 }
 
 void Recorder::observe_begin(AddressRange range, const pool::Stream& stream) const {

@@ -82,8 +82,8 @@ class Recorder final : public pool::MappingObserver {
       VPMM_REQUIRES(pool_lock);
   // In the recording: claimed before the memory can be anybody else's, and written down if it is
   // freed.
-  CallLog::Place claim_free() const VPMM_REQUIRES(pool_lock);
-  void record_free(CallLog::Place place, DevicePtr ptr, const pool::Caller& caller)
+  CallLog::Claim claim_free() const VPMM_REQUIRES(pool_lock);
+  void record_free(CallLog::Claim place, DevicePtr ptr, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
   void used(DevicePtr ptr, const Told& told, const pool::Caller& caller,
             driver::StreamHandle stream) VPMM_REQUIRES(pool_lock);
@@ -116,7 +116,7 @@ class Recorder final : public pool::MappingObserver {
     EventCallback callback;
   };
   void listen() VPMM_REQUIRES(pool_lock);
-  void tell(Event event) noexcept VPMM_REQUIRES(pool_lock);
+  void tell(ReportedEvent event) noexcept VPMM_REQUIRES(pool_lock);
 
   driver::RecordingDriver& driver_;
   const driver::DeviceOrdinal device_;

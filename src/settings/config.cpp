@@ -22,22 +22,22 @@ constexpr std::uint64_t kFewestMappings = 16;
 constexpr Bytes kLargest = 128 * kTiB;  // all addresses that there are
 
 template <typename Enum>
-using Name = std::pair<Enum, const char*>;
-constexpr std::array kDriverNames{Name<DriverKind>{DriverKind::automatic, "auto"},
-                                  Name<DriverKind>{DriverKind::cuda, "cuda"},
-                                  Name<DriverKind>{DriverKind::sim, "sim"}};
+using NameOf = std::pair<Enum, const char*>;
+constexpr std::array kDriverNames{NameOf<DriverKind>{DriverKind::automatic, "auto"},
+                                  NameOf<DriverKind>{DriverKind::cuda, "cuda"},
+                                  NameOf<DriverKind>{DriverKind::sim, "sim"}};
 constexpr std::array kSmallNames{
-    Name<SmallRequests>{SmallRequests::pool, "pool"},
-    Name<SmallRequests>{SmallRequests::stream_ordered, "stream_ordered"}};
-constexpr std::array kPreferNames{Name<settings::Prefer>{settings::Prefer::footprint, "footprint"},
-                                  Name<settings::Prefer>{settings::Prefer::balanced, "balanced"},
-                                  Name<settings::Prefer>{settings::Prefer::latency, "latency"}};
-constexpr std::array kAnyStreamNames{Name<AnyStreamOrder>{AnyStreamOrder::context, "context"},
-                                     Name<AnyStreamOrder>{AnyStreamOrder::legacy, "legacy"},
-                                     Name<AnyStreamOrder>{AnyStreamOrder::park, "park"}};
+    NameOf<SmallRequests>{SmallRequests::pool, "pool"},
+    NameOf<SmallRequests>{SmallRequests::stream_ordered, "stream_ordered"}};
+constexpr std::array kPreferNames{NameOf<settings::Prefer>{settings::Prefer::footprint, "footprint"},
+                                  NameOf<settings::Prefer>{settings::Prefer::balanced, "balanced"},
+                                  NameOf<settings::Prefer>{settings::Prefer::latency, "latency"}};
+constexpr std::array kAnyStreamNames{NameOf<AnyStreamOrder>{AnyStreamOrder::context, "context"},
+                                     NameOf<AnyStreamOrder>{AnyStreamOrder::legacy, "legacy"},
+                                     NameOf<AnyStreamOrder>{AnyStreamOrder::park, "park"}};
 constexpr std::array kUnnamedFreeNames{
-    Name<UnnamedFree>{UnnamedFree::any_stream, "any_stream"},
-    Name<UnnamedFree>{UnnamedFree::allocating_stream, "allocating_stream"}};
+    NameOf<UnnamedFree>{UnnamedFree::any_stream, "any_stream"},
+    NameOf<UnnamedFree>{UnnamedFree::allocating_stream, "allocating_stream"}};
 
 template <typename Names, typename Enum>
 const char* name_of(const Names& names, Enum value) {

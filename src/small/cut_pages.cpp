@@ -146,7 +146,7 @@ void CutPages::for_each_free(FunctionRef<void(const Region&)> visit) const {
   });
 }
 
-CutPages::Room CutPages::find(Bytes least, Bytes most, Bytes alignment,
+CutPages::FreePart CutPages::find(Bytes least, Bytes most, Bytes alignment,
                               const Caller& caller) const {
   Region* const free = units_.best_fit(least, alignment, caller.own());
   if (free == nullptr) return {};
@@ -163,28 +163,28 @@ CutPages::Room CutPages::find(Bytes least, Bytes most, Bytes alignment,
   return {free, {begin, std::min(room, most)}, number_of(*free)};
 }
 
-CutPages::Room CutPages::find_aligned(Bytes size, Bytes alignment, const Caller& caller) const {
+CutPages::FreePart CutPages::find_aligned(Bytes size, Bytes alignment, const Caller& caller) const {
   Region* const free = units_.best_fit(size, alignment, caller.own());
   if (free == nullptr) return {};
   return {
       free, {*region::RegionIndex::aligned_start(*free, size, alignment), size}, number_of(*free)};
 }
 
-CutPages::Room CutPages::find_pages(Bytes least, const Caller& caller) const {
-  Room room = find_aligned(round_up(least, page_size_), pool_.page_alignment(), caller);
+CutPages::FreePart CutPages::find_pages(Bytes least, const Caller& caller) const {
+  FreePart room = find_aligned(round_up(least, page_size_), pool_.page_alignment(), caller);
   if (room.free != nullptr)
     room.part.size = round_down(room.free->range.end() - room.part.begin, page_size_);
   return room;
 }
 
-Segment* CutPages::cut(const Room& room, const Caller& caller) {
+Segment* CutPages::cut(const FreePart& room, const Caller& caller) {
   Segment* const segment = segments_.take();
   take_units(room, caller);
   segment->enter(run_at(room.part.begin), room.part);
   return segment;
 }
 
-void CutPages::take_units(const Room& room, const Caller& caller) {
+void CutPages::take_units(const FreePart& room, const Caller& caller) {
   region::Owner owner;
   owner.requested = room.part.size;
   if (caller.timeline != nullptr) owner.timeline = caller.timeline->id;

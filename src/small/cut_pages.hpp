@@ -37,22 +37,22 @@ class CutPages {
 
   // --- units ---
   // Part of a free region, which the caller may use at once.
-  struct Room {
+  struct FreePart {
     region::Region* free = nullptr;  // null: there is none
     AddressRange part;
     std::uint64_t number = 0;  // as complete as its memory; 0: complete
   };
   // As much as lies in one page, `most` at most, or, where the least needed lies in none, that.
-  Room find(Bytes least, Bytes most, Bytes alignment, const pool::Caller& caller) const
+  FreePart find(Bytes least, Bytes most, Bytes alignment, const pool::Caller& caller) const
       VPMM_REQUIRES(pool_lock);
-  Room find_aligned(Bytes size, Bytes alignment, const pool::Caller& caller) const
+  FreePart find_aligned(Bytes size, Bytes alignment, const pool::Caller& caller) const
       VPMM_REQUIRES(pool_lock);
   // Whole pages.
-  Room find_pages(Bytes least, const pool::Caller& caller) const VPMM_REQUIRES(pool_lock);
+  FreePart find_pages(Bytes least, const pool::Caller& caller) const VPMM_REQUIRES(pool_lock);
   // The room becomes a segment.
-  Segment* cut(const Room& room, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  Segment* cut(const FreePart& room, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // The room is taken for a segment that ends where it begins, and is to grow.
-  void take_units(const Room& room, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  void take_units(const FreePart& room, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // A segment of the cache that has whole pages, the last of which ends there; null: there is none.
   Segment* pages_until(DevicePtr end, StreamCache& cache) const VPMM_REQUIRES(pool_lock);
   // For the part that is split off another one.

@@ -53,7 +53,7 @@ HashMap<const Region*, Figures::Live> Figures::live_by_page() const {
   return pages;
 }
 
-void Figures::for_each_part(FunctionRef<void(const Part&)> visit) const {
+void Figures::for_each_part(FunctionRef<void(const PagePart&)> visit) const {
   cut_pages_.for_each_free([&](const Region& free) {
     visit({free.range, false, 0, {}, false, free.stamp});
   });

@@ -15,7 +15,7 @@
 namespace vpmm::small {
 
 // A part of a page that is cut. Neighbours that are not live are one part.
-struct Part {
+struct PagePart {
   AddressRange range;
   bool is_live = false;
   Bytes requested = 0;                       // live: by its user
@@ -58,7 +58,7 @@ class Figures {
   };
   HashMap<const region::Region*, Live> live_by_page() const VPMM_REQUIRES(pool_lock);
   // All parts of the pages that are cut, in no order.
-  void for_each_part(FunctionRef<void(const Part&)> visit) const VPMM_REQUIRES(pool_lock);
+  void for_each_part(FunctionRef<void(const PagePart&)> visit) const VPMM_REQUIRES(pool_lock);
 
  private:
   const CutPages& cut_pages_;

@@ -13,7 +13,7 @@
 namespace vpmm::small {
 
 // Units side by side.
-struct Stretch {
+struct UnitRun {
   std::uint64_t first = 0;
   std::uint64_t length = 0;
   std::uint64_t end() const { return first + length; }
@@ -31,7 +31,7 @@ class FreeStretches {
  public:
   std::uint32_t longest() const { return longest_; }
   std::size_t count() const { return count_; }
-  Stretch operator[](std::size_t i) const { return stretch(keys_[i]); }
+  UnitRun operator[](std::size_t i) const { return stretch(keys_[i]); }
 
   // Of so many units none is free.
   void clear(std::uint64_t units) {
@@ -58,12 +58,12 @@ class FreeStretches {
     }
   };
   // Where they are taken from: the shortest stretch in which they fit, the first among equals.
-  struct Place {
+  struct UnitPlace {
     std::uint64_t key = kNone;
     Wanted wanted;
     explicit operator bool() const { return key != kNone; }  // false: they fit nowhere
   };
-  Place find(const Wanted& wanted) const {
+  UnitPlace find(const Wanted& wanted) const {
     std::uint64_t best = kNone;
     for_each([&](std::uint64_t, std::uint64_t key) {
       const std::uint64_t least = wanted.units + wanted.skipped(key);
@@ -72,13 +72,13 @@ class FreeStretches {
     return {best, wanted};
   }
   // Returns the first. Requires: it was found in these, and nothing changed since.
-  std::uint64_t take(const Place& place) {
+  std::uint64_t take(const UnitPlace& place) {
     std::uint64_t at = 0, longest = 0;
     for_each([&](std::uint64_t i, std::uint64_t key) {
       at |= i & all_if(key == place.key);
       longest = larger(longest, key & all_if(key != place.key));
     });
-    const Stretch from = stretch(place.key);
+    const UnitRun from = stretch(place.key);
     const std::uint64_t first = from.first + place.wanted.skipped(from.first);
     const std::uint64_t end = first + place.wanted.units;
     const std::uint64_t before = key({from.first, first - from.first});
@@ -94,16 +94,16 @@ class FreeStretches {
   }
 
   // Returns the stretch that they are part of now. Requires: they are not free.
-  Stretch give(Stretch more) {
+  UnitRun give(UnitRun more) {
     std::uint64_t before = count_, behind = count_;
     for_each([&](std::uint64_t i, std::uint64_t key) {
-      const Stretch other = stretch(key);
+      const UnitRun other = stretch(key);
       before = other.end() == more.first ? i : before;
       behind = other.first == more.end() ? i : behind;
     });
     // No stretch ends where the units begin, but entries that are none seem to.
     before = std::min<std::uint64_t>(before, count_);
-    const Stretch front = stretch(keys_[before]);
+    const UnitRun front = stretch(keys_[before]);
     more = {more.first - front.length, front.length + more.length + stretch(keys_[behind]).length};
     longest_ = std::max(longest_, static_cast<std::uint32_t>(more.length));
     // Of two that become one, the first is written, and the last of all takes the place of the
@@ -122,7 +122,7 @@ class FreeStretches {
   // The length before the first unit: the order in which they are chosen.
   static constexpr int kLengthShift = 32;
   // 0: there is none.
-  static std::uint64_t key(Stretch of) {
+  static std::uint64_t key(UnitRun of) {
     return (of.length << kLengthShift | of.first) & all_if(of.length != 0);
   }
   static std::uint64_t all_if(bool is_so) {
@@ -130,7 +130,7 @@ class FreeStretches {
   }  // all bits, or none
   static constexpr std::uint64_t kNone = std::numeric_limits<std::uint64_t>::max();
   static std::uint64_t larger(std::uint64_t a, std::uint64_t b) { return a < b ? b : a; }
-  static Stretch stretch(std::uint64_t key) {
+  static UnitRun stretch(std::uint64_t key) {
     return {static_cast<std::uint32_t>(key), key >> kLengthShift};
   }
   // Between two there is a unit that is not free; behind the last two are written that are none.

@@ -25,33 +25,33 @@ class Content {
   Content() = default;
   // Of the slab's units the one with this number.
   Content(const Slab& slab, std::uint64_t unit) VPMM_REQUIRES(cache_lock)
-      : bits_(reinterpret_cast<std::uintptr_t>(&slab) | bits_of(Kind::slab) |
+      : bits_(reinterpret_cast<std::uintptr_t>(&slab) | bits_of(EntryKind::slab) |
               std::uint64_t{slab.slab_class} << kClassShift | unit << kUnitShift) {}
   explicit Content(const Segment* segment)
-      : bits_(reinterpret_cast<std::uintptr_t>(segment) | bits_of(Kind::segment)) {}
+      : bits_(reinterpret_cast<std::uintptr_t>(segment) | bits_of(EntryKind::segment)) {}
   explicit Content(const PageRun* run)
-      : bits_(reinterpret_cast<std::uintptr_t>(run) | bits_of(Kind::run)) {}
+      : bits_(reinterpret_cast<std::uintptr_t>(run) | bits_of(EntryKind::run)) {}
   explicit Content(const region::Region* pages)
-      : bits_(reinterpret_cast<std::uintptr_t>(pages) | bits_of(Kind::region)) {}
+      : bits_(reinterpret_cast<std::uintptr_t>(pages) | bits_of(EntryKind::region)) {}
   explicit Content(const std::atomic<Content>* place)
-      : bits_(reinterpret_cast<std::uintptr_t>(place) | bits_of(Kind::place)) {}
+      : bits_(reinterpret_cast<std::uintptr_t>(place) | bits_of(EntryKind::place)) {}
 
   // Null where it is another's.
-  Slab* slab() const { return as<Slab>(Kind::slab); }
+  Slab* slab() const { return as<Slab>(EntryKind::slab); }
   // Of a slab. Beyond 1024 units the number begins again.
   std::size_t slab_class() const { return bits_ >> kClassShift & kMostClass; }
   std::uint64_t unit() const { return bits_ >> kUnitShift; }
-  Segment* segment() const { return as<Segment>(Kind::segment); }
-  PageRun* run() const { return as<PageRun>(Kind::run); }
-  region::Region* region() const { return as<region::Region>(Kind::region); }
+  Segment* segment() const { return as<Segment>(EntryKind::segment); }
+  PageRun* run() const { return as<PageRun>(EntryKind::run); }
+  region::Region* region() const { return as<region::Region>(EntryKind::region); }
   std::atomic<Content>* place() const {
-    return as<std::atomic<Content>>(Kind::place);
+    return as<std::atomic<Content>>(EntryKind::place);
   }  // where it is written instead
   bool operator==(const Content&) const = default;
 
  private:
   // In the last bits, which are free, because all of these are aligned to more.
-  enum class Kind : std::uintptr_t { nothing, slab, segment, run, region, place };
+  enum class EntryKind : std::uintptr_t { nothing, slab, segment, run, region, place };
   static constexpr std::uintptr_t kKindBits = 7;
   // In the first bits: on x86-64 and aarch64 Linux gives addresses beyond 48 bits only on request.
   static constexpr int kClassShift = 48;
@@ -59,9 +59,9 @@ class Content {
   static constexpr int kUnitShift = 54;
   static constexpr std::uintptr_t kAddressBits = (std::uintptr_t{1} << kClassShift) - 1 - kKindBits;
   static_assert(kSlabClasses <= kMostClass + 1 && sizeof(std::uintptr_t) == 8);
-  static constexpr std::uintptr_t bits_of(Kind kind) { return static_cast<std::uintptr_t>(kind); }
+  static constexpr std::uintptr_t bits_of(EntryKind kind) { return static_cast<std::uintptr_t>(kind); }
   template <typename T>
-  T* as(Kind kind) const {
+  T* as(EntryKind kind) const {
     return (bits_ & kKindBits) == bits_of(kind) ? reinterpret_cast<T*>(bits_ & kAddressBits)
                                                 : nullptr;
   }
@@ -75,12 +75,12 @@ class Content {
 class PagemapEntry {
  public:
   void enter(const region::Region& pages, const StreamCache* cache) {
-    enter(Content(&pages), cache, Kind::cache);
+    enter(Content(&pages), cache, EntryKind::cache);
   }
   void enter(const Slab& slab) VPMM_REQUIRES(cache_lock) {
-    enter(Content(slab, 0), nullptr, Kind::nothing);
+    enter(Content(slab, 0), nullptr, EntryKind::nothing);
   }
-  void enter(const Segment& segment) { enter(Content(&segment), nullptr, Kind::nothing); }
+  void enter(const Segment& segment) { enter(Content(&segment), nullptr, EntryKind::nothing); }
   void enter(const PageRun& run, std::size_t page);
   void leave() { content_.store(Content{}, std::memory_order_relaxed); }
 
@@ -88,21 +88,21 @@ class PagemapEntry {
   // For a dead address the reader may see the content of one time and the word beside it of
   // another, so each says of which kind it is.
   Content content() const { return content_.load(std::memory_order_acquire); }
-  StreamCache* cache() const { return static_cast<StreamCache*>(beside(Kind::cache)); }
+  StreamCache* cache() const { return static_cast<StreamCache*>(beside(EntryKind::cache)); }
   const std::atomic<Content>* unit_contents() const {
-    return static_cast<std::atomic<Content>*>(beside(Kind::unit_contents));
+    return static_cast<std::atomic<Content>*>(beside(EntryKind::unit_contents));
   }
 
  private:
-  enum class Kind : std::uintptr_t { nothing, cache, unit_contents };
+  enum class EntryKind : std::uintptr_t { nothing, cache, unit_contents };
   static constexpr std::uintptr_t kKindMask = 7;
-  void enter(Content content, const void* beside, Kind kind) {
+  void enter(Content content, const void* beside, EntryKind kind) {
     beside_.store(reinterpret_cast<std::uintptr_t>(beside) | static_cast<std::uintptr_t>(kind),
                   std::memory_order_relaxed);
     content_.store(content, std::memory_order_release);  // its owner is written before
   }
   // Null: not of this kind.
-  void* beside(Kind kind) const {
+  void* beside(EntryKind kind) const {
     const std::uintptr_t bits = beside_.load(std::memory_order_relaxed);
     return (bits & kKindMask) == static_cast<std::uintptr_t>(kind)
                ? reinterpret_cast<void*>(bits & ~kKindMask)
@@ -227,7 +227,7 @@ struct alignas(kCacheLine) PageRun {
   }
 };
 inline void PagemapEntry::enter(const PageRun& run, std::size_t page) {
-  enter(Content(&run), run.contents + page * (run.page_size / kUnit), Kind::unit_contents);
+  enter(Content(&run), run.contents + page * (run.page_size / kUnit), EntryKind::unit_contents);
 }
 
 }  // namespace vpmm::small

@@ -6,13 +6,12 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <utility>
 
 #include "base/address.hpp"
 #include "base/host_memory.hpp"
+#include "base/zeroed_array.hpp"
 #include "small/page_run.hpp"
 
 namespace vpmm::small {
@@ -32,16 +31,16 @@ class Pagemap {
   };
   // Any thread, without a lock.
   Place find(DevicePtr p) const {
-    for (const Tables* tables = &first_; tables != nullptr;
+    for (const CoveredSpace* tables = &first_; tables != nullptr;
          tables = tables->next.load(std::memory_order_acquire)) {
       const std::size_t count = tables->count.load(std::memory_order_acquire);
       for (std::size_t i = 0; i < count; ++i) {
-        const Table& table = tables->each[i];
+        const Covered& table = tables->each[i];
         const Bytes offset =
             to_integer(p) - to_integer(table.range.begin);  // huge when p lies below
         if (offset >= table.range.size) continue;
         const std::uint64_t page = shift_ >= 0 ? offset >> shift_ : offset / page_size_;
-        return {&table.entries.get()[page], offset - page * page_size_};
+        return {&table.entries[page], offset - page * page_size_};
       }
     }
     return {};
@@ -52,40 +51,36 @@ class Pagemap {
   void cover(AddressRange reservation) VPMM_REQUIRES(pool_lock) {
     if (at(reservation.begin) != nullptr) return;
     const auto pages = static_cast<std::size_t>(reservation.size / page_size_);
-    auto* entries = static_cast<PagemapEntry*>(std::calloc(pages, sizeof(PagemapEntry)));
+    auto entries = zeroed_array<PagemapEntry>(pages);
     if (entries == nullptr)
       return;  // memory there takes the way through the pool's lock: nothing has to be undone
-    std::unique_ptr<PagemapEntry, Free> owned(entries);
     if (last_->count.load(std::memory_order_relaxed) == kTables) {
-      more_.push_back(std::make_unique<Tables>());
+      more_.push_back(std::make_unique<CoveredSpace>());
       last_->next.store(more_.back().get(), std::memory_order_release);
       last_ = more_.back().get();
     }
     const std::size_t count = last_->count.load(std::memory_order_relaxed);
-    last_->each[count] = {reservation, std::move(owned)};
+    last_->each[count] = {reservation, std::move(entries)};
     last_->count.store(count + 1, std::memory_order_release);
   }
 
  private:
-  struct Free {
-    void operator()(PagemapEntry* entries) const { std::free(entries); }
-  };
-  struct Table {
+  struct Covered {
     AddressRange range;
-    std::unique_ptr<PagemapEntry, Free> entries;
+    ZeroedArray<PagemapEntry> entries;
   };
   static constexpr std::size_t kTables = 16;
-  struct Tables : FromHostMemory {
-    std::array<Table, kTables> each{};
+  struct CoveredSpace : FromHostMemory {
+    std::array<Covered, kTables> each{};
     std::atomic<std::size_t> count{0};
-    std::atomic<const Tables*> next{nullptr};
+    std::atomic<const CoveredSpace*> next{nullptr};
   };
 
   const Bytes page_size_;
   const int shift_;
-  Tables first_;
-  Tables* last_ = &first_;
-  Vector<std::unique_ptr<Tables>> more_;
+  CoveredSpace first_;
+  CoveredSpace* last_ = &first_;
+  Vector<std::unique_ptr<CoveredSpace>> more_;
 };
 
 }  // namespace vpmm::small

@@ -119,12 +119,12 @@ struct alignas(kCacheLine) Segment : SegmentLink {
     return free_.longest();
   }  // most free units side by side
   // `alignment`: of addresses, in units.
-  FreeStretches::Place find(std::uint64_t wanted, std::uint64_t alignment = 1) const
+  FreeStretches::UnitPlace find(std::uint64_t wanted, std::uint64_t alignment = 1) const
       VPMM_REQUIRES(cache_lock) {
     return free_.find({wanted, alignment, to_integer(begin) / kUnit});
   }
   // Returns the first.
-  std::uint64_t take(const FreeStretches::Place& place) VPMM_REQUIRES(cache_lock) {
+  std::uint64_t take(const FreeStretches::UnitPlace& place) VPMM_REQUIRES(cache_lock) {
     return free_.take(place);
   }
   void give(std::uint64_t first, std::uint64_t count) VPMM_REQUIRES(cache_lock) {
@@ -179,7 +179,7 @@ struct alignas(kCacheLine) Segment : SegmentLink {
   void split(std::uint64_t at, Segment& back, SegmentRoom& front_room, SegmentRoom& back_room)
       VPMM_REQUIRES(pool_lock, cache_lock) {
     for (std::size_t i = 0; i < free_.count(); ++i) {
-      const Stretch free = free_[i];
+      const UnitRun free = free_[i];
       if (free.first < at)
         front_room.free.give({free.first, std::min(free.end(), at) - free.first});
       const std::uint64_t behind = std::max(free.first, at);
@@ -243,7 +243,7 @@ struct alignas(kCacheLine) Segment : SegmentLink {
     Vector<bool> is_free(units + 1);  // and none behind the last
     std::uint64_t most = 0;
     for (std::size_t i = 0; i < free_.count(); ++i) {
-      const Stretch free = free_[i];
+      const UnitRun free = free_[i];
       most = std::max(most, free.length);
       if (free.length == 0 || free.end() > units)
         return "a free stretch is empty, or reaches beyond its segment";
@@ -337,7 +337,7 @@ class SegmentLists {
   }
   struct Found {
     Segment* segment = nullptr;  // null: none
-    FreeStretches::Place place;
+    FreeStretches::UnitPlace place;
   };
   // In one of those whose longest stretch is the shortest sufficient. Where some are only too short
   // for the alignment, in one that is certainly long enough.
@@ -347,7 +347,7 @@ class SegmentLists {
       std::uint64_t misfits = 0;
       for_each_from(least, [&](Segment* segment) VPMM_REQUIRES(cache_lock) {
         if (segment->longest() < least) return true;
-        const FreeStretches::Place place = segment->find(units, alignment);
+        const FreeStretches::UnitPlace place = segment->find(units, alignment);
         if (place) found = {segment, place};
         return !place && ++misfits < kMostMisfits;
       });

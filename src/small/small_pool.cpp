@@ -102,7 +102,7 @@ DevicePtr SmallPool::take_span(Bytes requested, Bytes alignment, const Caller& c
     }
     if (!take_segments(units, cache, caller)) return {};
   }
-  const CutPages::Room room = cut_pages_.find_aligned(units * kUnit, alignment, caller);
+  const CutPages::FreePart room = cut_pages_.find_aligned(units * kUnit, alignment, caller);
   if (room.free == nullptr) return {};
   Segment* const segment = cut_pages_.cut(room, caller);
   const CacheGuard guard(cache);
@@ -124,7 +124,7 @@ bool SmallPool::take_segments(std::uint64_t units, StreamCache& cache, const Cal
   if (crosses) return take_whole_pages(least, cache, caller);
   Bytes taken = 0;
   while (most - taken >= least) {
-    const CutPages::Room room = cut_pages_.find(least, most - taken, alignment, caller);
+    const CutPages::FreePart room = cut_pages_.find(least, most - taken, alignment, caller);
     if (room.free == nullptr) break;
     taken += room.part.size;
     Segment* const segment = cut_pages_.cut(room, caller);
@@ -137,7 +137,7 @@ bool SmallPool::take_segments(std::uint64_t units, StreamCache& cache, const Cal
 // The same for spans that may cross pages: pages that nothing was cut from. They become one with
 // pages of the stream that end there, so that the next span may begin in these.
 bool SmallPool::take_whole_pages(Bytes least, StreamCache& cache, const Caller& caller) {
-  const CutPages::Room room = cut_pages_.find_pages(least, caller);
+  const CutPages::FreePart room = cut_pages_.find_pages(least, caller);
   if (room.free == nullptr) return false;
   if (Segment* const before = cut_pages_.pages_until(room.part.begin, cache)) {
     const std::uint64_t units = room.part.size / kUnit;

@@ -153,7 +153,7 @@ class alignas(kCacheLine) StreamCache {
     const auto [segment, place] = segments.find(span_units(requested));
     return segment == nullptr ? DevicePtr{} : begin_span(*segment, place, requested);
   }
-  DevicePtr begin_span(Segment& segment, const FreeStretches::Place& place, Bytes requested)
+  DevicePtr begin_span(Segment& segment, const FreeStretches::UnitPlace& place, Bytes requested)
       VPMM_REQUIRES(cache_lock) {
     const std::uint64_t first = segments.take(segment, place);
     segment.begin_span(first, requested);

@@ -46,7 +46,7 @@ class StreamSegments {
     return units >= page_units_ ? std::max(least, page_units_ / 32) : least;
   }
   // Returns the first.
-  std::uint64_t take(Segment& segment, const FreeStretches::Place& place)
+  std::uint64_t take(Segment& segment, const FreeStretches::UnitPlace& place)
       VPMM_REQUIRES(cache_lock) {
     const std::uint32_t longest = segment.longest();
     if (segment.is_free()) free_segment_units_.add(-std::uint64_t{segment.units});

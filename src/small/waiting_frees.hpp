@@ -25,7 +25,7 @@ class WaitingFrees {
     for (auto it = by_part_.lower_bound({done.timeline, 0}); it != last;)
       ready.insert(by_part_.extract(it++));
     for (auto& [part, list] : ready)
-      for (Waiting& waiting : list) {
+      for (WaitingFree& waiting : list) {
         for (const time::StampPart& was : waiting.stamp.parts())
           bytes_on_[was.timeline] -= waiting.ended.range.size;
         waiting.stamp = timelines_.reduce(waiting.stamp);
@@ -48,22 +48,22 @@ class WaitingFrees {
   bool is_counted() const VPMM_REQUIRES(pool_lock) {
     Bytes sum = 0;
     for (const auto& [part, list] : by_part_)
-      for (const Waiting& waiting : list) sum += waiting.ended.range.size;
+      for (const WaitingFree& waiting : list) sum += waiting.ended.range.size;
     return sum == bytes_;
   }
 
  private:
-  struct Waiting {
+  struct WaitingFree {
     Allocation ended;
     time::Stamp stamp;
   };
   static bool earlier(const time::StampPart& a, const time::StampPart& b) {
     return a.timeline != b.timeline ? a.timeline < b.timeline : a.sequence < b.sequence;
   }
-  using ByPart = Map<time::StampPart, Vector<Waiting>,
+  using ByPart = Map<time::StampPart, Vector<WaitingFree>,
                      bool (*)(const time::StampPart&, const time::StampPart&)>;
 
-  void file(const Waiting& waiting) VPMM_REQUIRES(pool_lock) {
+  void file(const WaitingFree& waiting) VPMM_REQUIRES(pool_lock) {
     by_part_[waiting.stamp.parts().front()].push_back(waiting);
     for (const time::StampPart& part : waiting.stamp.parts())
       bytes_on_[part.timeline] += waiting.ended.range.size;

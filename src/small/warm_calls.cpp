@@ -6,7 +6,7 @@ namespace vpmm::small {
 // `flatten` makes one function of a warm call, without a record of where things are between two: a
 // tenth of a pair.
 
-[[gnu::flatten]] DevicePtr WarmCalls::try_allocate(const Client& client, Bytes bytes) {
+[[gnu::flatten]] DevicePtr WarmCalls::try_allocate(const FirstCache& client, Bytes bytes) {
   StreamCache& cache = *client.cache;
   AddressRange taken;
   const CacheGuard guard(cache);
@@ -44,7 +44,7 @@ AddressRange WarmCalls::take_pages(StreamCache& cache, Bytes bytes) const {
   return region->range;
 }
 
-[[gnu::flatten]] WarmCalls::Freed WarmCalls::try_free(const Client& client, DevicePtr ptr) {
+[[gnu::flatten]] WarmCalls::Freed WarmCalls::try_free(const FirstCache& client, DevicePtr ptr) {
   const Location at = ownership_.locate(ptr);
   if (at.cache == nullptr || at.cache != client.cache) return Freed::no;
   StreamCache& cache = *at.cache;

@@ -27,21 +27,21 @@ class alignas(kCacheLine) WarmCalls {
   // The pool's lock: streams that find it taken crowd. Called before any other thread calls.
   void heed(const Mutex& lock) { lock_ = &lock; }
 
-  using Stream = std::optional<driver::StreamHandle>;
+  using Stream = pool::Stream;
   // The cache that a stream's calls look in first. It serves them as long as it is in service for
   // the stream with this id.
-  struct Client {
+  struct FirstCache {
     StreamCache* cache = nullptr;  // null: the call takes the pool's lock
     driver::StreamId id{};
     Stream stream;  // none: any-stream
   };
   // Null: the cache has no such memory, or the stream is asked to come to the pool's lock.
   // Requires: Serving::may_be_cached().
-  DevicePtr try_allocate(const Client& client, Bytes bytes);
+  DevicePtr try_allocate(const FirstCache& client, Bytes bytes);
   // `yes`: the memory is in the cache, as a live allocation of that very stream was. Where an event
   // is due, the stream's call is to record one.
   enum class Freed { no, not_known, yes, yes_and_event_is_due };
-  Freed try_free(const Client& client, DevicePtr ptr);
+  Freed try_free(const FirstCache& client, DevicePtr ptr);
   // By the handle alone; `not_known`: it says nothing of this memory.
   Freed try_free_by_handle(DevicePtr ptr, driver::StreamHandle stream);
 

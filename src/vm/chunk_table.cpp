@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "base/check.hpp"
 #include "base/function_ref.hpp"
@@ -21,9 +22,9 @@ Bytes trapped_in(const Chunk& chunk) {
 
 void ChunkTable::cover(AddressRange reservation) {
   tables_.reserve(tables_.size() + 1);
-  void* const memory = std::calloc(unit_.pages(reservation.size), sizeof(Mapping));
-  if (memory == nullptr) throw std::bad_alloc();
-  tables_.push_back({reservation, std::unique_ptr<Mapping[], Free>(static_cast<Mapping*>(memory))});
+  auto pages = zeroed_array<Mapping>(unit_.pages(reservation.size));
+  if (pages == nullptr) throw std::bad_alloc();
+  tables_.push_back({reservation, std::move(pages)});
 }
 
 // Reservations are large, so there are few, and nearly always one.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -11,6 +10,7 @@
 #include "base/host_memory.hpp"
 #include "base/mutex.hpp"
 #include "base/page_unit.hpp"
+#include "base/zeroed_array.hpp"
 #include "driver/types.hpp"
 
 namespace vpmm::vm {
@@ -88,13 +88,9 @@ class ChunkTable {
   std::string validate() const VPMM_REQUIRES(pool_lock);
 
  private:
-  // One entry a page, zero by calloc: entries never written cost address space only.
-  struct Free {
-    void operator()(Mapping* pages) const { std::free(pages); }
-  };
   struct Table {
     AddressRange range;
-    std::unique_ptr<Mapping[], Free> pages;
+    ZeroedArray<Mapping> pages;
   };
 
   Mapping* page_of(DevicePtr p) const VPMM_REQUIRES(pool_lock);

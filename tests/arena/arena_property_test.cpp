@@ -137,10 +137,10 @@ class Model {
 
   std::string take() {
     const Arena::Wish wish{(1 + below(below(3) == 0 ? 20 : 5)) * kGrain, kGrain << below(3), key()};
-    const auto room = below(2) == 0 ? Arena::Room::everywhere : Arena::Room::by_size;
+    const auto room = below(2) == 0 ? Arena::Reach::everywhere : Arena::Reach::by_size;
     const auto part = arena_.find(wish, room);
     if (!part)
-      return room == Arena::Room::everywhere && has_own_run(wish) ? "what fits was not found" : "";
+      return room == Arena::Reach::everywhere && has_own_run(wish) ? "what fits was not found" : "";
     if (part->size != wish.size || !is_aligned(part->begin, wish.alignment))
       return "not what was wished for";
     for (Bytes at = 0; at < part->size; at += kGrain) {

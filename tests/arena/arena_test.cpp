@@ -27,7 +27,7 @@ class ArenaTest : public ::testing::Test {
   void TearDown() override { EXPECT_EQ(arena.validate(), ""); }
 
   // Where it was put; null: nowhere.
-  DevicePtr take(Bytes size, StreamKey key, Arena::Room room = Arena::Room::by_size,
+  DevicePtr take(Bytes size, StreamKey key, Arena::Reach room = Arena::Reach::by_size,
                  Bytes alignment = kGrain) {
     const auto part = arena.find({size, alignment, key}, room);
     if (!part) return {};
@@ -140,7 +140,7 @@ TEST_F(ArenaTest, neighbours_of_several_streams_serve_together_where_none_is_eno
 TEST_F(ArenaTest, small_requests_stay_out_of_large_free_blocks_unless_memory_is_short) {
   arena.add({kBase, 4 * kPage}, kA);
   EXPECT_EQ(take(kPage / 2, kA), DevicePtr{});
-  EXPECT_EQ(take(kPage / 2, kA, Arena::Room::everywhere), kBase);
+  EXPECT_EQ(take(kPage / 2, kA, Arena::Reach::everywhere), kBase);
 }
 
 TEST_F(ArenaTest, small_requests_use_what_large_ones_leave_of_a_page) {
@@ -152,7 +152,7 @@ TEST_F(ArenaTest, small_requests_use_what_large_ones_leave_of_a_page) {
 TEST_F(ArenaTest, an_alignment_leaves_the_front_of_the_block_free) {
   arena.add({kBase, kPage}, kA);
   take(512, kA);
-  EXPECT_EQ(take(1024, kA, Arena::Room::by_size, 4096), kBase + 4096);
+  EXPECT_EQ(take(1024, kA, Arena::Reach::by_size, 4096), kBase + 4096);
   EXPECT_EQ(picture(), "[1][-7][2][-4086]");
 }
 
@@ -224,11 +224,11 @@ TEST(UnsplitArena, gives_a_whole_stretch_that_is_at_most_twice_as_large) {
   Arena arena(kPage, Arena::Splitting::no);
   arena.add({kBase, 4 * kPage}, kA);
   arena.add({kBase + 8 * kPage, kPage}, kA);
-  EXPECT_EQ(arena.find({512, kGrain, kA}, Arena::Room::by_size),
+  EXPECT_EQ(arena.find({512, kGrain, kA}, Arena::Reach::by_size),
             (AddressRange{kBase + 8 * kPage, kPage}));
-  EXPECT_EQ(arena.find({2 * kPage, kGrain, kA}, Arena::Room::by_size),
+  EXPECT_EQ(arena.find({2 * kPage, kGrain, kA}, Arena::Reach::by_size),
             (AddressRange{kBase, 4 * kPage}));
-  EXPECT_FALSE(arena.find({kPage + 512, kGrain, kA}, Arena::Room::by_size).has_value());
+  EXPECT_FALSE(arena.find({kPage + 512, kGrain, kA}, Arena::Reach::by_size).has_value());
 }
 
 }  // namespace

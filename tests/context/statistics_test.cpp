@@ -175,7 +175,7 @@ TEST(Recording, reads_back_as_the_calls_that_were_made) {
   const auto trace = observe::read_trace(path);
   std::filesystem::remove(path);
   ASSERT_TRUE(trace.ok()) << trace.error().message;
-  using Kind = observe::TraceEvent::Kind;
+  using Kind = observe::TraceEvent::TraceKind;
   const auto& events = trace.value().events;
   ASSERT_EQ(events.size(), 4u);
   EXPECT_EQ(trace.value().streams, 2u);

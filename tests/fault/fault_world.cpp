@@ -361,7 +361,7 @@ void FaultWorld::listen() {
   const report::EventKinds all = (report::EventKinds{1} << report::kEventKinds) - 1;
   done(within([&]() -> Result<std::uint64_t> {
          return pool_->reports().add_event_callback(all,
-                                                    [this](const report::Event&) { ++events_; });
+                                                    [this](const report::ReportedEvent&) { ++events_; });
        }),
        "add_event_callback");
 }

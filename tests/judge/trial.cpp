@@ -96,7 +96,7 @@ void Trial::listen(std::size_t number) {
   using report::EventKind;
   report::EventKinds kinds = bit_of(EventKind::arena_grow) | bit_of(EventKind::arena_shrink);
   if (setting_.listens != 0) kinds |= bit_of(EventKind::allocate) | bit_of(EventKind::free);
-  pool(number).reports().add_event_callback(kinds, [this, number](const report::Event& event) {
+  pool(number).reports().add_event_callback(kinds, [this, number](const report::ReportedEvent& event) {
     if (event.kind == EventKind::arena_grow)
       reference_.grow_arena(number, event.arena, {event.ptr, event.bytes});
     if (event.kind == EventKind::arena_shrink) reference_.shrink_arena(event.ptr);

@@ -49,7 +49,7 @@ TEST(EventQueue, that_is_closed_takes_nothing_and_loses_nothing) {
 TEST(EventQueue, keeps_the_order_of_claims_and_not_that_of_publishing) {
   EventQueue queue;
   queue.open();
-  EventQueue::Place first = queue.claim();
+  EventQueue::Claim first = queue.claim();
   queue.put(numbered(2));
   std::vector<std::uint64_t> seen;
   EXPECT_TRUE(queue.take([&](const QueuedEvent& event) { seen.push_back(event.value); }));
@@ -63,7 +63,7 @@ TEST(EventQueue, keeps_the_order_of_claims_and_not_that_of_publishing) {
 TEST(EventQueue, passes_over_a_place_that_was_left_void) {
   EventQueue queue;
   queue.open();
-  { const EventQueue::Place given_up = queue.claim(); }
+  { const EventQueue::Claim given_up = queue.claim(); }
   queue.put(numbered(7));
   queue.close();
   const auto events = drained(queue);
@@ -114,7 +114,7 @@ TEST(EventQueue, of_eight_threads_that_hand_things_to_each_other_is_in_an_order_
         QueuedEvent event = numbered(cell);
         event.kind = RecordedKind::allocate;
         queue.put(std::move(event));
-        EventQueue::Place place = queue.claim();
+        EventQueue::Claim place = queue.claim();
         taken[cell].store(false);
         event = numbered(cell);
         event.kind = RecordedKind::free;

@@ -91,7 +91,7 @@ TEST_F(RecordingFile, is_read_as_a_trace_with_its_failed_requests) {
   ASSERT_EQ(trace.value().events.size(), 4u);
   EXPECT_TRUE(trace.value().events[2].failed);
   EXPECT_EQ(trace.value().events[2].bytes, 4096u);
-  EXPECT_EQ(trace.value().events[3].kind, TraceEvent::Kind::deallocate);
+  EXPECT_EQ(trace.value().events[3].kind, TraceEvent::TraceKind::deallocate);
 }
 
 TEST_F(RecordingFile, begins_with_what_lived_and_knows_its_frees) {

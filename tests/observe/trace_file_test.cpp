@@ -68,14 +68,14 @@ void expect_small(const Result<Trace>& trace) {
   ASSERT_EQ(events.size(), 4u);
   EXPECT_EQ(trace.value().allocations, 3u);
   EXPECT_EQ(trace.value().streams, 2u);
-  EXPECT_EQ(events[0].kind, TraceEvent::Kind::allocate);
+  EXPECT_EQ(events[0].kind, TraceEvent::TraceKind::allocate);
   EXPECT_EQ(events[0].allocation, 0u);
   EXPECT_EQ(events[0].bytes, 1024u);
   EXPECT_EQ(events[0].stream, 0u);
   EXPECT_EQ(events[0].time_us, 10u);
   EXPECT_EQ(events[1].bytes, 0u);
   EXPECT_EQ(events[1].stream, 1u);
-  EXPECT_EQ(events[2].kind, TraceEvent::Kind::deallocate);
+  EXPECT_EQ(events[2].kind, TraceEvent::TraceKind::deallocate);
   EXPECT_EQ(events[2].allocation, 0u);
   EXPECT_EQ(events[2].bytes, 1024u);
   EXPECT_EQ(events[2].stream, 1u);

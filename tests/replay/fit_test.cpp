@@ -31,7 +31,7 @@ using observe::TraceEvent;
 LiveMemory live_memory(const Trace& trace) {
   LiveMemory live(kPage);
   for (const TraceEvent& event : trace.events) {
-    event.kind == TraceEvent::Kind::allocate ? live.allocate(event.bytes)
+    event.kind == TraceEvent::TraceKind::allocate ? live.allocate(event.bytes)
                                              : live.deallocate(event.bytes);
   }
   return live;

@@ -40,7 +40,7 @@ Trace replacing(std::size_t live, const Pick& pick) {
   Trace trace;
   trace.streams = 1;
   std::vector<TraceEvent> living;
-  const auto add = [&](TraceEvent event, TraceEvent::Kind kind) {
+  const auto add = [&](TraceEvent event, TraceEvent::TraceKind kind) {
     event.kind = kind;
     event.time_us = trace.events.size();
     trace.events.push_back(event);
@@ -48,14 +48,14 @@ Trace replacing(std::size_t live, const Pick& pick) {
   for (std::size_t step = 0; step < live + 5000; ++step) {
     if (step >= live) {
       std::swap(living[random() % living.size()], living.back());
-      add(living.back(), TraceEvent::Kind::deallocate);
+      add(living.back(), TraceEvent::TraceKind::deallocate);
       living.pop_back();
     }
     TraceEvent event;
     event.allocation = trace.allocations++;
     event.bytes = pick(random);
     living.push_back(event);
-    add(event, TraceEvent::Kind::allocate);
+    add(event, TraceEvent::TraceKind::allocate);
   }
   return trace;
 }

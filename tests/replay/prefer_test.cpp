@@ -18,7 +18,7 @@ namespace {
 
 using observe::Trace;
 using observe::TraceEvent;
-using Kind = TraceEvent::Kind;
+using Kind = TraceEvent::TraceKind;
 
 constexpr std::uint64_t kLagUs = 500;
 

@@ -64,7 +64,7 @@ class Maker {
   void allocate(Bytes bytes) {
     const Allocation allocation{trace_.allocations++, bytes, below(program_.streams)};
     trace_.events.push_back(
-        {TraceEvent::Kind::allocate, allocation.number, bytes, allocation.stream, time_us_});
+        {TraceEvent::TraceKind::allocate, allocation.number, bytes, allocation.stream, time_us_});
     live_ += bytes;
     if (below(50) == 0) {
       live_to_the_end_ += bytes;
@@ -90,7 +90,7 @@ class Maker {
       const Allocation allocation = take(lives, static_cast<Life>(turn % kLives));
       const std::size_t stream = below(16) == 0 ? below(program_.streams) : allocation.stream;
       trace_.events.push_back(
-          {TraceEvent::Kind::deallocate, allocation.number, allocation.bytes, stream, time_us_});
+          {TraceEvent::TraceKind::deallocate, allocation.number, allocation.bytes, stream, time_us_});
       live_ -= allocation.bytes;
       return true;
     }
@@ -123,7 +123,7 @@ void write_trace(const Trace& trace, const std::string& path) {
   std::ofstream file(path);
   file << "op,id,bytes,stream,time_us\n";
   for (const TraceEvent& event : trace.events) {
-    file << fmt::format("{},{},{},{},{}\n", event.kind == TraceEvent::Kind::allocate ? 'a' : 'f',
+    file << fmt::format("{},{},{},{},{}\n", event.kind == TraceEvent::TraceKind::allocate ? 'a' : 'f',
                         event.allocation, event.bytes, event.stream, event.time_us);
   }
 }

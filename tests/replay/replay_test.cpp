@@ -21,10 +21,10 @@ class TraceText {
   TraceText& allocate(std::size_t allocation, Bytes bytes, std::size_t stream = 0) {
     sizes_.resize(std::max(sizes_.size(), allocation + 1));
     sizes_[allocation] = bytes;
-    return add({TraceEvent::Kind::allocate, allocation, bytes, stream, time_us_});
+    return add({TraceEvent::TraceKind::allocate, allocation, bytes, stream, time_us_});
   }
   TraceText& deallocate(std::size_t allocation, std::size_t stream = 0) {
-    return add({TraceEvent::Kind::deallocate, allocation, sizes_[allocation], stream, time_us_});
+    return add({TraceEvent::TraceKind::deallocate, allocation, sizes_[allocation], stream, time_us_});
   }
   TraceText& wait_us(std::uint64_t us) {
     time_us_ += us;

@@ -11,7 +11,7 @@
 
 namespace vpmm::test {
 
-using report::Event;
+using report::ReportedEvent;
 using report::EventKind;
 
 constexpr report::EventKinds kEveryKind = (report::EventKinds{1} << report::kEventKinds) - 1;

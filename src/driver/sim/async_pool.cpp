@@ -27,10 +27,10 @@ AsyncPool::~AsyncPool() {
     run.size += block.size;
   }
   unback(run);
-  memory_.free_reservation(space_, Memory::Owner::driver);
+  memory_.free_reservation(space_, SimMemory::ReservedFor::driver);
 }
 
-bool AsyncPool::complete(const Block& block) const {
+bool AsyncPool::complete(const AsyncBlock& block) const {
   return block.freed_at.slot == kHostSlot ||
          timeline_.complete({block.freed_at.slot, block.freed_at.n});
 }
@@ -49,7 +49,7 @@ CuResult AsyncPool::allocate(Bytes size, Slot slot, AddressRange& range) {
   return CuResult::success;
 }
 
-AsyncPool::Blocks::iterator AsyncPool::find_fit(Bytes size, Slot slot) {
+AsyncPool::AsyncBlocks::iterator AsyncPool::find_fit(Bytes size, Slot slot) {
   int tried = 0;
   const AddressRange home = home_of(size);
   for (auto fit = by_size_.lower_bound({size, DevicePtr{}});
@@ -71,7 +71,7 @@ AddressRange AsyncPool::home_of(Bytes size) const {
 
 Bytes AsyncPool::page() const { return std::max(kPage, memory_.granularity()); }
 
-CuResult AsyncPool::grow(Bytes size, Slot slot, Blocks::iterator& block) {
+CuResult AsyncPool::grow(Bytes size, Slot slot, AsyncBlocks::iterator& block) {
   Growth growth;
   CuResult result = find_growth(size, slot, growth);
   if (result != CuResult::success) return result;
@@ -83,7 +83,7 @@ CuResult AsyncPool::grow(Bytes size, Slot slot, Blocks::iterator& block) {
   }
   if (result != CuResult::success) return result;
   if (growth.tail == blocks_.end()) {
-    block = blocks_.emplace(growth.pages.begin, Block{growth.pages.size, true, {}, {}}).first;
+    block = blocks_.emplace(growth.pages.begin, AsyncBlock{growth.pages.size, true, {}, {}}).first;
   } else {
     // The new pages are unused, so as free as the tail before them.
     block = growth.tail;
@@ -99,7 +99,7 @@ CuResult AsyncPool::find_growth(Bytes size, Slot slot, Growth& growth) {
   if (space_.empty()) {
     space_.size = kAddressSpace;
     const CuResult result =
-        memory_.reserve(space_.size, page(), DevicePtr{}, Memory::Owner::driver, space_.begin);
+        memory_.reserve(space_.size, page(), DevicePtr{}, SimMemory::ReservedFor::driver, space_.begin);
     if (result != CuResult::success) {
       space_ = {};
       return result;
@@ -127,7 +127,7 @@ CuResult AsyncPool::find_growth(Bytes size, Slot slot, Growth& growth) {
 
 CuResult AsyncPool::back(AddressRange pages) {
   for (Bytes done = 0; done < pages.size; done += page()) {
-    const CuResult result = memory_.plug_at({pages.begin + done, page()}, device_, Ownership::none);
+    const CuResult result = memory_.plug_at({pages.begin + done, page()}, device_, TouchRight::none);
     if (result == CuResult::success) continue;
     for (Bytes undone = 0; undone < done; undone += page())
       memory_.unplug_at({pages.begin + undone, page()});
@@ -144,7 +144,7 @@ void AsyncPool::unback(AddressRange pages) {
   reserved_ -= pages.size;
 }
 
-void AsyncPool::take(Blocks::iterator block, Bytes size, Slot slot) {
+void AsyncPool::take(AsyncBlocks::iterator block, Bytes size, Slot slot) {
   by_size_.erase({block->second.size, block->first});
   if (slot == kHostSlot) {
     timeline_.learn(block->second.freed_clock);
@@ -152,7 +152,7 @@ void AsyncPool::take(Blocks::iterator block, Bytes size, Slot slot) {
     timeline_.join(slot, block->second.freed_clock);
   }
   if (block->second.size > size) {
-    Block rest = block->second;
+    AsyncBlock rest = block->second;
     rest.size -= size;
     block->second.size = size;
     const auto at = blocks_.emplace(block->first + size, std::move(rest)).first;
@@ -187,7 +187,7 @@ void AsyncPool::free(DevicePtr ptr, const Position& at, const VectorClock& clock
   put(block);
 }
 
-void AsyncPool::put(Blocks::iterator block) {
+void AsyncPool::put(AsyncBlocks::iterator block) {
   const auto next = std::next(block);
   if (next != blocks_.end() && next->second.is_free) {
     by_size_.erase({next->second.size, next->first});
@@ -209,9 +209,9 @@ void AsyncPool::put(Blocks::iterator block) {
 
 // Merges two blocks if one place in one stream can stand for both: the later one of the same
 // stream, or any if both are complete.
-bool AsyncPool::absorb(Blocks::iterator left, Blocks::iterator right) {
-  Block& a = left->second;
-  const Block& b = right->second;
+bool AsyncPool::absorb(AsyncBlocks::iterator left, AsyncBlocks::iterator right) {
+  AsyncBlock& a = left->second;
+  const AsyncBlock& b = right->second;
   if (left->first + a.size != right->first) return false;  // pages without backing lie between
   if (a.freed_at.slot != b.freed_at.slot && !(complete(a) && complete(b))) return false;
   a.size += b.size;
@@ -249,7 +249,7 @@ void AsyncPool::trim_to(Bytes bytes_to_keep) {
     if (from >= to) continue;
     const Bytes surplus = round_up(reserved_ - bytes_to_keep, page());
     const AddressRange pages{from, std::min(to - from, surplus)};
-    Block rest = here->second;
+    AsyncBlock rest = here->second;
     by_size_.erase({rest.size, here->first});
     if (pages.end() < end) {
       rest.size = end - pages.end();

@@ -18,7 +18,7 @@ namespace vpmm::driver::sim {
 // complete. Single-threaded: the machine's lock is held.
 class AsyncPool {
  public:
-  AsyncPool(Memory& memory, Timeline& timeline, DeviceOrdinal device)
+  AsyncPool(SimMemory& memory, SimTimeline& timeline, DeviceOrdinal device)
       : memory_(memory), timeline_(timeline), device_(device) {}
   ~AsyncPool();
   AsyncPool(const AsyncPool&) = delete;
@@ -41,39 +41,39 @@ class AsyncPool {
   std::uint64_t live() const { return live_; }
 
  private:
-  struct Block {
+  struct AsyncBlock {
     Bytes size = 0;
     bool is_free = false;
     Position freed_at;  // free: usable by others when complete
     VectorClock freed_clock;
   };
-  using Blocks = std::map<DevicePtr, Block>;
+  using AsyncBlocks = std::map<DevicePtr, AsyncBlock>;
   // Pages to back, and the free block right before them in which a request can begin.
   struct Growth {
     AddressRange pages;
-    Blocks::iterator tail;
+    AsyncBlocks::iterator tail;
   };
-  bool complete(const Block& block) const;
-  bool usable(const Block& block, Slot slot) const {
+  bool complete(const AsyncBlock& block) const;
+  bool usable(const AsyncBlock& block, Slot slot) const {
     return block.freed_at.slot == slot || complete(block);
   }
-  Blocks::iterator find_fit(Bytes size, Slot slot);
-  CuResult grow(Bytes size, Slot slot, Blocks::iterator& block);
+  AsyncBlocks::iterator find_fit(Bytes size, Slot slot);
+  CuResult grow(Bytes size, Slot slot, AsyncBlocks::iterator& block);
   CuResult find_growth(Bytes size, Slot slot, Growth& growth);
   CuResult back(AddressRange pages);
   void unback(AddressRange pages);
-  void take(Blocks::iterator block, Bytes size, Slot slot);
-  void put(Blocks::iterator block);
-  bool absorb(Blocks::iterator left, Blocks::iterator right);
+  void take(AsyncBlocks::iterator block, Bytes size, Slot slot);
+  void put(AsyncBlocks::iterator block);
+  bool absorb(AsyncBlocks::iterator left, AsyncBlocks::iterator right);
   void merge_complete();
   Bytes page() const;
   AddressRange home_of(Bytes size) const;
 
-  Memory& memory_;
-  Timeline& timeline_;
+  SimMemory& memory_;
+  SimTimeline& timeline_;
   const DeviceOrdinal device_;
   AddressRange space_;                             // reserved at the first growth
-  Blocks blocks_;                                  // a partition of the backed memory
+  AsyncBlocks blocks_;                                  // a partition of the backed memory
   std::set<std::pair<Bytes, DevicePtr>> by_size_;  // the free ones
   std::uint64_t internal_dependencies_ = 1;        // stored only: this pool never makes a stream
                                                    // wait

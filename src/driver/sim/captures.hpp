@@ -51,7 +51,7 @@ struct Capture {
   }
 };
 
-class Captures {
+class CaptureTable {
  public:
   bool none() const { return captures_.empty(); }
   Capture& begin(Capture capture) { return captures_.emplace_back(std::move(capture)); }

@@ -32,7 +32,7 @@ void HazardChecker::add(Shadow& shadow) {
 
 void HazardChecker::remove(Shadow& shadow) {
   shadow.visit_all([this](Segments& segments) {
-    for (const Segment& segment : segments) records_ -= segment.records();
+    for (const ShadowSegment& segment : segments) records_ -= segment.records();
   });
   shadows_[shadow.index] = shadows_.back();
   shadows_[shadow.index]->index = shadow.index;
@@ -40,13 +40,13 @@ void HazardChecker::remove(Shadow& shadow) {
 }
 
 template <typename Update>
-void HazardChecker::change(const Piece& piece, Shadow::Cover cover, Update&& update) {
+void HazardChecker::change(const AccessPiece& piece, Shadow::Cover cover, Update&& update) {
   const DevicePtr chunk_begin = piece.range.begin - piece.offset;
   piece.shadow.visit(
       piece.offset, piece.offset + piece.range.size, cover,
       [&](Segments& segments, Bytes origin, std::uint32_t begin, std::uint32_t end) {
         const DevicePtr page = chunk_begin + origin;
-        auto update_segment = [&](Segment& segment) {
+        auto update_segment = [&](ShadowSegment& segment) {
           update(segment, AddressRange{page + segment.begin, segment.end - segment.begin});
         };
         replace(segments, begin, end, piece.shadow.blank(), update_segment);
@@ -57,10 +57,10 @@ void HazardChecker::change(const Piece& piece, Shadow::Cover cover, Update&& upd
 // Cuts the segments at `begin` and `end`, fills gaps with blank ones, updates all in between.
 template <typename Update>
 void HazardChecker::replace(Segments& segments, std::uint32_t begin, std::uint32_t end,
-                            Ownership blank, Update& update) {
+                            TouchRight blank, Update& update) {
   const auto first =
       std::partition_point(segments.begin(), segments.end(),
-                           [begin](const Segment& segment) { return segment.end <= begin; });
+                           [begin](const ShadowSegment& segment) { return segment.end <= begin; });
   if (first != segments.end() && first->begin == begin && first->end == end) {
     records_ -= first->records();
     update(*first);
@@ -74,7 +74,7 @@ void HazardChecker::replace(Segments& segments, std::uint32_t begin, std::uint32
     scratch_.back().end = begin;
   }
   for (std::uint32_t at = begin; at < end;) {
-    Segment piece;
+    ShadowSegment piece;
     const bool is_gap = next == segments.end() || next->begin > at;
     if (is_gap) {
       piece.owner = blank;
@@ -97,7 +97,7 @@ void HazardChecker::replace(Segments& segments, std::uint32_t begin, std::uint32
   splice(segments, first, next);
 }
 
-void HazardChecker::append(Segment&& segment) {
+void HazardChecker::append(ShadowSegment&& segment) {
   if (!scratch_.empty() && scratch_.back().same_history(segment)) {
     scratch_.back().end = segment.end;
   } else {
@@ -108,7 +108,7 @@ void HazardChecker::append(Segment&& segment) {
 // Puts the scratch segments in the place of [first, last).
 void HazardChecker::splice(Segments& segments, Segments::iterator first, Segments::iterator last) {
   for (auto old = first; old != last; ++old) records_ -= old->records();
-  for (const Segment& segment : scratch_) records_ += segment.records();
+  for (const ShadowSegment& segment : scratch_) records_ += segment.records();
   const auto old_count = static_cast<std::size_t>(last - first);
   const std::size_t common = std::min(old_count, scratch_.size());
   const auto middle = scratch_.begin() + static_cast<std::ptrdiff_t>(common);
@@ -120,10 +120,10 @@ void HazardChecker::splice(Segments& segments, Segments::iterator first, Segment
   }
 }
 
-void HazardChecker::access(const Piece& piece, MemoryAccess::Kind kind, const Actor& actor) {
+void HazardChecker::access(const AccessPiece& piece, MemoryAccess::Kind kind, const Actor& actor) {
   const bool is_write = kind == MemoryAccess::Kind::write;
   const auto cover = is_write ? Shadow::Cover::whole : Shadow::Cover::as_is;
-  change(piece, cover, [&](Segment& segment, AddressRange range) {
+  change(piece, cover, [&](ShadowSegment& segment, AddressRange range) {
     if (!owned(segment, piece, range, actor)) return;
     if (is_write) {
       check_order(segment, range, actor, "write");
@@ -138,19 +138,19 @@ void HazardChecker::access(const Piece& piece, MemoryAccess::Kind kind, const Ac
   });
 }
 
-void HazardChecker::allocate(const Piece& piece, Allocator allocator, const Actor& actor) {
+void HazardChecker::allocate(const AccessPiece& piece, Allocator allocator, const Actor& actor) {
   const bool observed = allocator == Allocator::observed;
   if (observed) piece.shadow.set_annotated();
   const std::uint64_t base = observed ? to_integer(piece.range.begin) - piece.offset : 0;
-  change(piece, Shadow::Cover::whole, [&](Segment& segment, AddressRange range) {
-    if (observed && segment.owner == Ownership::allocated) {
+  change(piece, Shadow::Cover::whole, [&](ShadowSegment& segment, AddressRange range) {
+    if (observed && segment.owner == TouchRight::allocated) {
       report(Hazard::Kind::unordered_accesses, range, segment.write, actor.at,
              "memory that is still allocated", describe(actor.at, ""),
              "the earlier allocation must be deallocated before its memory is handed out again");
     } else {
       check_order(segment, range, actor, "");
     }
-    segment.owner = observed ? Ownership::allocated : Ownership::driver;
+    segment.owner = observed ? TouchRight::allocated : TouchRight::driver;
     segment.base = base;
     segment.write = actor.at;
     segment.read = Position{};
@@ -158,10 +158,10 @@ void HazardChecker::allocate(const Piece& piece, Allocator allocator, const Acto
   });
 }
 
-void HazardChecker::deallocate(const Piece& piece, const Actor& actor) {
-  change(piece, Shadow::Cover::whole, [&](Segment& segment, AddressRange range) {
+void HazardChecker::deallocate(const AccessPiece& piece, const Actor& actor) {
+  change(piece, Shadow::Cover::whole, [&](ShadowSegment& segment, AddressRange range) {
     check_order(segment, range, actor, "");
-    segment.owner = Ownership::freed;
+    segment.owner = TouchRight::freed;
     segment.base = 0;
     segment.write = actor.at;
     segment.read = Position{};
@@ -169,50 +169,50 @@ void HazardChecker::deallocate(const Piece& piece, const Actor& actor) {
   });
 }
 
-void HazardChecker::deallocate_after_all(const Piece& piece) {
-  change(piece, Shadow::Cover::whole, [](Segment& segment, AddressRange) {
-    segment.owner = Ownership::freed;
+void HazardChecker::deallocate_after_all(const AccessPiece& piece) {
+  change(piece, Shadow::Cover::whole, [](ShadowSegment& segment, AddressRange) {
+    segment.owner = TouchRight::freed;
     segment.base = 0;
   });
 }
 
-void HazardChecker::deallocate_in_capture(const Piece& piece) {
-  change(piece, Shadow::Cover::whole, [](Segment& segment, AddressRange) {
-    if (segment.owner == Ownership::allocated) segment.owner = Ownership::captured;
+void HazardChecker::deallocate_in_capture(const AccessPiece& piece) {
+  change(piece, Shadow::Cover::whole, [](ShadowSegment& segment, AddressRange) {
+    if (segment.owner == TouchRight::allocated) segment.owner = TouchRight::captured;
   });
 }
 
 // Tells if the accessor may touch this memory; otherwise reports.
-bool HazardChecker::owned(const Segment& segment, const Piece& piece, AddressRange range,
+bool HazardChecker::owned(const ShadowSegment& segment, const AccessPiece& piece, AddressRange range,
                           const Actor& actor) {
   const char* use = "use";
   switch (segment.owner) {
-    case Ownership::none:
+    case TouchRight::none:
       if (!piece.shadow.annotated()) return true;
       report(Hazard::Kind::use_before_allocate, range, Position{}, actor.at,
              "no allocation of this memory", describe(actor.at, use),
              "the memory must be allocated before it is used");
       return false;
-    case Ownership::freed:
+    case TouchRight::freed:
       report(Hazard::Kind::use_after_free, range, segment.write, actor.at,
              segment.write.what == kDeallocateName ? describe(segment.write, "") : "deallocate",
              describe(actor.at, use),
              "the use must be queued, and ordered, before the deallocation");
       return false;
-    case Ownership::allocated:
-    case Ownership::captured:
+    case TouchRight::allocated:
+    case TouchRight::captured:
       if (segment.base == to_integer(piece.range.begin) - piece.offset) return true;
       report(Hazard::Kind::use_after_free, range, segment.write, actor.at,
              fmt::format("the memory moved: its owner got it at {:#x}",
                          segment.base + piece.offset + (range.begin - piece.range.begin)),
              describe(actor.at, use), "only the address that was handed out last may be used");
       return false;
-    case Ownership::driver: return true;
+    case TouchRight::driver: return true;
   }
   return true;
 }
 
-void HazardChecker::check_order(const Segment& segment, AddressRange range, const Actor& actor,
+void HazardChecker::check_order(const ShadowSegment& segment, AddressRange range, const Actor& actor,
                                 std::string_view verb) {
   if (!ordered(segment.write, actor))
     return report_unordered(segment.write, "write", range, actor, verb);
@@ -238,7 +238,7 @@ void HazardChecker::report_unordered(const Position& earlier, std::string_view e
                      describe_place(actor.at), describe_place(earlier)));
 }
 
-void HazardChecker::add_read(Segment& segment, const Actor& actor) {
+void HazardChecker::add_read(ShadowSegment& segment, const Actor& actor) {
   // A read that is ordered before this one adds nothing: an order after this one covers both.
   auto& more = segment.more_reads;
   more.erase(std::remove_if(more.begin(), more.end(),
@@ -329,9 +329,9 @@ void HazardChecker::collect() {
   records_ = 0;
   for (Shadow* shadow : shadows_) {
     shadow->visit_all([&](Segments& segments) {
-      for (Segment& segment : segments) forget_what_the_host_knows(segment);
+      for (ShadowSegment& segment : segments) forget_what_the_host_knows(segment);
       merge_neighbours(segments, shadow->blank());
-      for (const Segment& segment : segments) records_ += segment.records();
+      for (const ShadowSegment& segment : segments) records_ += segment.records();
     });
   }
 }
@@ -342,7 +342,7 @@ void HazardChecker::coarsen() {
     next_coarsened_ = (next_coarsened_ + 1) % shadows_.size();
     Shadow& shadow = *shadows_[next_coarsened_];
     shadow.visit_all([&](Segments& segments) {
-      for (Segment& segment : segments) {
+      for (ShadowSegment& segment : segments) {
         records_ -= segment.records();
         if (segment.write.exists()) ++dropped_;
         if (segment.read.exists()) dropped_ += segment.records();
@@ -350,12 +350,12 @@ void HazardChecker::coarsen() {
         segment.more_reads.clear();
       }
       merge_neighbours(segments, shadow.blank());
-      for (const Segment& segment : segments) records_ += segment.records();
+      for (const ShadowSegment& segment : segments) records_ += segment.records();
     });
   }
 }
 
-void HazardChecker::forget_what_the_host_knows(Segment& segment) const {
+void HazardChecker::forget_what_the_host_knows(ShadowSegment& segment) const {
   auto known = [this](const Position& position) { return host_.covers(position.slot, position.n); };
   if (known(segment.write)) segment.write = Position{};
   segment.more_reads.erase(
@@ -368,7 +368,7 @@ void HazardChecker::forget_what_the_host_knows(Segment& segment) const {
   segment.more_reads.pop_back();
 }
 
-void HazardChecker::merge_neighbours(Segments& segments, Ownership blank) {
+void HazardChecker::merge_neighbours(Segments& segments, TouchRight blank) {
   auto out = segments.begin();
   for (auto in = segments.begin(); in != segments.end(); ++in) {
     if (in->owner == blank && !in->write.exists() && !in->read.exists()) continue;

@@ -41,20 +41,20 @@ class HazardChecker {
   void remove(Shadow& shadow);
 
   // A piece of a chunk and the address through which it is reached.
-  struct Piece {
+  struct AccessPiece {
     Shadow& shadow;
     Bytes offset = 0;
     AddressRange range;
   };
-  void access(const Piece& piece, MemoryAccess::Kind kind, const Actor& actor);
+  void access(const AccessPiece& piece, MemoryAccess::Kind kind, const Actor& actor);
   enum class Allocator { observed, driver };
-  void allocate(const Piece& piece, Allocator allocator, const Actor& actor);
+  void allocate(const AccessPiece& piece, Allocator allocator, const Actor& actor);
   // Makes later accesses a use after free; earlier ones must be ordered before.
-  void deallocate(const Piece& piece, const Actor& actor);
+  void deallocate(const AccessPiece& piece, const Actor& actor);
   // All work queued so far may be the last use: its records stay in the shadow, and the next
   // allocation must be ordered after them.
-  void deallocate_after_all(const Piece& piece);
-  void deallocate_in_capture(const Piece& piece);
+  void deallocate_after_all(const AccessPiece& piece);
+  void deallocate_in_capture(const AccessPiece& piece);
   void unmapped_access(AddressRange range, MemoryAccess::Kind kind, const Actor& actor);
   void unmapped_annotation(AddressRange range, const Actor& actor);
   void unmapped_too_early(AddressRange range, const Position& use, const Actor& host);
@@ -75,23 +75,23 @@ class HazardChecker {
   };
   // Changes the history of the piece's bytes: `update(segment, range)` sees and changes each.
   template <typename Update>
-  void change(const Piece& piece, Shadow::Cover cover, Update&& update);
+  void change(const AccessPiece& piece, Shadow::Cover cover, Update&& update);
   template <typename Update>
-  void replace(Segments& segments, std::uint32_t begin, std::uint32_t end, Ownership blank,
+  void replace(Segments& segments, std::uint32_t begin, std::uint32_t end, TouchRight blank,
                Update& update);
-  void append(Segment&& segment);
+  void append(ShadowSegment&& segment);
   void splice(Segments& segments, Segments::iterator first, Segments::iterator last);
 
-  bool owned(const Segment& segment, const Piece& piece, AddressRange range, const Actor& actor);
+  bool owned(const ShadowSegment& segment, const AccessPiece& piece, AddressRange range, const Actor& actor);
   bool ordered(const Position& earlier, const Actor& actor) const {
     return !earlier.exists() || actor.clock.covers(earlier.slot, earlier.n);
   }
   // Reports the first record of the segment that is not ordered before `actor`.
-  void check_order(const Segment& segment, AddressRange range, const Actor& actor,
+  void check_order(const ShadowSegment& segment, AddressRange range, const Actor& actor,
                    std::string_view verb);
   void report_unordered(const Position& earlier, std::string_view earlier_verb, AddressRange range,
                         const Actor& actor, std::string_view verb);
-  void add_read(Segment& segment, const Actor& actor);
+  void add_read(ShadowSegment& segment, const Actor& actor);
   void report(Hazard::Kind kind, AddressRange range, const Position& first, const Position& second,
               std::string first_text, std::string second_text, std::string missing);
   std::string describe(const Position& position, std::string_view verb) const;
@@ -100,13 +100,13 @@ class HazardChecker {
   void collect_if_due();
   void collect();
   void coarsen();
-  void forget_what_the_host_knows(Segment& segment) const;
-  static void merge_neighbours(Segments& segments, Ownership blank);
+  void forget_what_the_host_knows(ShadowSegment& segment) const;
+  static void merge_neighbours(Segments& segments, TouchRight blank);
 
   std::uint64_t max_records_;
   const VectorClock& host_;
   std::vector<Shadow*> shadows_;
-  std::uint64_t records_ = 0;  // = sum of Segment::records() over all shadows
+  std::uint64_t records_ = 0;  // = sum of ShadowSegment::records() over all shadows
   std::uint64_t next_collect_;
   std::uint64_t dropped_ = 0;
   std::size_t next_coarsened_ = 0;

@@ -37,7 +37,7 @@ Machine::Machine(const SimOptions& options)
 
 Machine::~Machine() {
   for (const auto& [host, memory] : pinned_) {
-    if (memory.owner == PinnedMemory::Owner::driver)
+    if (memory.owner == PinnedMemory::HostOwner::driver)
       std::free(reinterpret_cast<void*>(to_integer(host)));
   }
 }
@@ -62,7 +62,7 @@ CuResult Machine::caller_error() {
 
 CuResult Machine::current_device(DeviceOrdinal& device) {
   if (!caller_->current) return CuResult::invalid_context;
-  const Context& current = context(*caller_->current);
+  const SimContext& current = context(*caller_->current);
   if (!current.is_alive) return CuResult::context_is_destroyed;
   if (current.error != CuResult::success) return current.error;
   device = *caller_->current;
@@ -163,7 +163,7 @@ CuResult Machine::device_primary_ctx_retain(DeviceOrdinal device, ContextHandle&
 
 CuResult Machine::device_primary_ctx_release(DeviceOrdinal device) {
   if (!is_device(device)) return CuResult::invalid_device;
-  Context& c = context(device);
+  SimContext& c = context(device);
   if (!c.is_alive || c.retains == 0) return CuResult::invalid_context;
   if (--c.retains == 0) destroy_context(device);
   return CuResult::success;
@@ -176,7 +176,7 @@ CuResult Machine::device_primary_ctx_reset(DeviceOrdinal device) {
 }
 
 void Machine::make_context(DeviceOrdinal device) {
-  Context& c = context(device);
+  SimContext& c = context(device);
   c.id = ContextId{next_context_id_++};
   c.is_alive = true;
   c.retains = 0;
@@ -211,7 +211,7 @@ void Machine::destroy_context(DeviceOrdinal device) {
     memory_.unplug(entry.second.range);
     return true;
   });
-  Context& c = context(device);
+  SimContext& c = context(device);
   c.is_alive = false;
   c.retains = 0;
   c.error = CuResult::success;
@@ -242,7 +242,7 @@ CuResult Machine::ctx_get_id(ContextHandle handle, ContextId& id) {
   std::optional<DeviceOrdinal> device =
       handle == ContextHandle{} ? caller_->current : find_context(handle);
   if (!device) return CuResult::invalid_context;
-  const Context& c = context(*device);
+  const SimContext& c = context(*device);
   if (!c.is_alive) return CuResult::context_is_destroyed;
   if (c.error != CuResult::success) return c.error;
   id = c.id;
@@ -268,7 +268,7 @@ CuResult Machine::ctx_record_event(ContextHandle handle, EventHandle event_handl
   if (!device) return CuResult::invalid_context;
   if (!context(*device).is_alive) return CuResult::context_is_destroyed;
   if (context(*device).error != CuResult::success) return context(*device).error;
-  Event* event = nullptr;
+  SimEvent* event = nullptr;
   if (const CuResult error = find_event(event_handle, event); error != CuResult::success)
     return error;
   if (event->device != *device) return CuResult::invalid_handle;

@@ -45,7 +45,7 @@ class Machine final : private WorkRunner {
 
   // --- the simulator's own ---
   CuResult launch(const Kernel& kernel, StreamHandle stream);
-  Timeline& timeline() { return timeline_; }
+  SimTimeline& timeline() { return timeline_; }
   const HazardChecker& checker() const { return checker_; }
   Census census() const;
   void set_used_by_others(DeviceOrdinal device, Bytes bytes) {
@@ -63,7 +63,7 @@ class Machine final : private WorkRunner {
 #undef VPMM_DRIVER_METHOD
 
  private:
-  struct Context {
+  struct SimContext {
     ContextId id{};
     std::uint32_t retains = 0;
     bool is_alive = false;
@@ -93,7 +93,7 @@ class Machine final : private WorkRunner {
     StreamKind kind = StreamKind::blocking;
     StreamId id{};
   };
-  struct Event {
+  struct SimEvent {
     std::uint32_t generation = 0;
     Life life = Life::live;
     DeviceOrdinal device = 0;
@@ -112,7 +112,7 @@ class Machine final : private WorkRunner {
     enum class Kind { of_device, managed };
     Kind kind = Kind::of_device;
   };
-  struct Import {
+  struct SimImport {
     AddressRange mapped;
     AddressRange range;  // within `mapped`: memory of the handle
     DeviceOrdinal device = 0;
@@ -121,8 +121,8 @@ class Machine final : private WorkRunner {
   };
   struct PinnedMemory {
     Bytes size = 0;
-    enum class Owner { driver, caller };  // caller: registered
-    Owner owner = Owner::driver;
+    enum class HostOwner { driver, caller };  // caller: registered
+    HostOwner owner = HostOwner::driver;
   };
   struct GraphExec {
     std::shared_ptr<const std::vector<Work>> nodes;
@@ -142,7 +142,7 @@ class Machine final : private WorkRunner {
   bool is_device(DeviceOrdinal device) const {
     return device >= 0 && device < options_.device_count;
   }
-  Context& context(DeviceOrdinal device) { return contexts_[static_cast<std::size_t>(device)]; }
+  SimContext& context(DeviceOrdinal device) { return contexts_[static_cast<std::size_t>(device)]; }
   CuResult device_error(DeviceOrdinal device);  // sticky error, or success
   CuResult caller_error();                      // of the caller's context, if any
   CuResult current_device(DeviceOrdinal& device);
@@ -154,7 +154,7 @@ class Machine final : private WorkRunner {
   // machine_streams.cpp
   CuResult find_stream(StreamHandle handle, Slot& slot);
   bool is_of_dead_context(StreamHandle handle) const;
-  CuResult find_event(EventHandle handle, Event*& event);
+  CuResult find_event(EventHandle handle, SimEvent*& event);
   Slot open_stream(DeviceOrdinal device, StreamKind kind);
   Slot per_thread_stream(DeviceOrdinal device);
   const StreamInfo& info(Slot slot) const { return stream_infos_[slot]; }
@@ -167,7 +167,7 @@ class Machine final : private WorkRunner {
   CuResult copy_and_wait(Work work);
   void queue(Slot slot, Work&& work, std::span<const MemoryAccess> accesses);
   void check_access(const MemoryAccess& access, const Actor& actor, DeviceOrdinal device);
-  void note_use(Mapping& mapping, const Actor& actor);
+  void note_use(SimMapping& mapping, const Actor& actor);
   bool all_reachable(const Kernel& kernel, DeviceOrdinal device);
   bool reachable(AddressRange range, DeviceOrdinal device);
   Slot annotation_slot(AddressRange range, StreamHandle stream);
@@ -181,7 +181,7 @@ class Machine final : private WorkRunner {
   // machine_memory.cpp
   CuResult vmm_error(DeviceOrdinal device);
   void charge(std::uint64_t ns) { timeline_.advance(ns); }
-  void check_unused(const Mapping& mapping, const Actor& host);
+  void check_unused(const SimMapping& mapping, const Actor& host);
   PoolEntry* find_pool(MemPoolHandle pool);
   PoolEntry* find_pool_of(DevicePtr ptr);
   void free_block(AsyncPool& pool, AddressRange range, const Actor& actor);
@@ -191,20 +191,20 @@ class Machine final : private WorkRunner {
   AddressRange find_allocation(DevicePtr inside);
 
   // machine_host.cpp
-  CuResult unpin(void* host, PinnedMemory::Owner owner, CuResult if_missing);
+  CuResult unpin(void* host, PinnedMemory::HostOwner owner, CuResult if_missing);
   AddressRange find_pinned(AddressRange inside) const;  // empty: not fully pinned in one piece
 
   // machine_captures.cpp: each refusal also invalidates the captures that it protects.
   CuResult refuse_unsafe_call();         // calls that may wait for the device
   CuResult refuse_implicit(Slot slot);   // the legacy stream, while a blocking stream captures
   CuResult refuse_host_wait(Slot slot);  // queries and waits for a stream
-  CuResult refuse_event_wait(const Event& event);            // queries and waits for an event
+  CuResult refuse_event_wait(const SimEvent& event);            // queries and waits for an event
   CuResult refuse_while_any_captures(DeviceOrdinal device);  // calls about a whole context
   bool is_implicit(const Capture& capture, Slot slot) const;
   CuResult capture_status(Slot slot, CaptureInfo& result);
   CuResult capture_work(Capture& capture, Slot slot, Work&& work);
-  CuResult wait_in_capture(Slot slot, Capture* capture, const Event& event);
-  CuResult record_in_capture(Capture& capture, Slot slot, Event& event);
+  CuResult wait_in_capture(Slot slot, Capture* capture, const SimEvent& event);
+  CuResult record_in_capture(Capture& capture, Slot slot, SimEvent& event);
   void drop_reference(UserObjectHandle object);
   void drop_references(std::vector<UserObjectHandle>& objects);
   void bury_finished_execs();
@@ -212,10 +212,10 @@ class Machine final : private WorkRunner {
   const SimOptions options_;
   const MappingCosts& costs_;
   bool is_initialised_ = false;
-  Timeline timeline_;
+  SimTimeline timeline_;
   HazardChecker checker_;
-  Memory memory_;
-  std::vector<Context> contexts_;
+  SimMemory memory_;
+  std::vector<SimContext> contexts_;
   std::uint64_t next_context_id_ = 1;
   std::unordered_map<std::uint64_t, Thread> threads_;
   std::uint64_t thread_ = 0;
@@ -226,7 +226,7 @@ class Machine final : private WorkRunner {
   std::vector<StreamInfo> stream_infos_;
   std::uint64_t next_stream_id_;
   std::uint64_t live_streams_ = 0;
-  std::vector<std::unique_ptr<Event>> events_;
+  std::vector<std::unique_ptr<SimEvent>> events_;
   std::vector<std::size_t> free_events_;
   std::uint64_t live_events_ = 0;
 
@@ -235,17 +235,17 @@ class Machine final : private WorkRunner {
   std::uint64_t next_pool_ = 1;
   std::map<DevicePtr, PlainAllocation> plain_;
   std::vector<Exports> exports_;              // by device
-  std::map<DevicePtr, Import> imports_;       // by the begin of `range`
+  std::map<DevicePtr, SimImport> imports_;       // by the begin of `range`
   std::map<DevicePtr, PinnedMemory> pinned_;  // at most one a page
 
-  Captures captures_;
+  CaptureTable captures_;
   std::unordered_map<std::uint64_t, Graph> graphs_;
   std::unordered_map<std::uint64_t, GraphExec> execs_;
   std::vector<GraphExec> dying_execs_;  // destroyed while a launch still runs
   std::unordered_map<std::uint64_t, UserObject> user_objects_;
   std::uint64_t next_graph_object_ = 1;
   std::vector<Farewell> farewells_;
-  std::vector<Mapping*> mappings_;  // scratch
+  std::vector<SimMapping*> mappings_;  // scratch
   NameId unmap_name_;
   std::array<NameId, 6> work_names_;  // by Work::Kind; a kernel has its own
 };

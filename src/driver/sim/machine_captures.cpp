@@ -51,7 +51,7 @@ CuResult Machine::refuse_host_wait(Slot slot) {
   return refuse_unsafe_call();
 }
 
-CuResult Machine::refuse_event_wait(const Event& event) {
+CuResult Machine::refuse_event_wait(const SimEvent& event) {
   if (event.captured_in != CaptureId{}) {
     if (Capture* capture = captures_.by_id(event.captured_in)) capture->invalidated = true;
     return CuResult::captured_event;
@@ -153,7 +153,7 @@ CuResult Machine::capture_work(Capture& capture, Slot slot, Work&& work) {
   return CuResult::success;
 }
 
-CuResult Machine::record_in_capture(Capture& capture, Slot slot, Event& event) {
+CuResult Machine::record_in_capture(Capture& capture, Slot slot, SimEvent& event) {
   if (capture.invalidated) return CuResult::stream_capture_invalidated;
   event.captured_in = capture.id;
   event.captured_clock = capture.find(slot)->clock;
@@ -161,7 +161,7 @@ CuResult Machine::record_in_capture(Capture& capture, Slot slot, Event& event) {
 }
 
 // Requires: the stream captures, or the event was recorded in a capture, or both.
-CuResult Machine::wait_in_capture(Slot slot, Capture* capture, const Event& event) {
+CuResult Machine::wait_in_capture(Slot slot, Capture* capture, const SimEvent& event) {
   if (capture != nullptr && capture->invalidated) return CuResult::stream_capture_invalidated;
   if (event.captured_in == CaptureId{}) {
     if (!event.is_recorded) return CuResult::success;

@@ -39,13 +39,13 @@ CuResult Machine::mem_host_alloc(Bytes size, unsigned flags, void*& host) {
   }
   void* const made = std::aligned_alloc(kHostPage, round_up(size, kHostPage));
   if (made == nullptr) return CuResult::out_of_memory;
-  pinned_.emplace(device_pointer(made), PinnedMemory{size, PinnedMemory::Owner::driver});
+  pinned_.emplace(device_pointer(made), PinnedMemory{size, PinnedMemory::HostOwner::driver});
   host = made;
   return CuResult::success;
 }
 
 CuResult Machine::mem_free_host(void* host) {
-  const CuResult result = unpin(host, PinnedMemory::Owner::driver, CuResult::invalid_value);
+  const CuResult result = unpin(host, PinnedMemory::HostOwner::driver, CuResult::invalid_value);
   if (result == CuResult::success) std::free(host);
   return result;
 }
@@ -65,16 +65,16 @@ CuResult Machine::mem_host_register(void* host, Bytes size, unsigned flags) {
     if (pages_of({begin, memory.size}).overlaps(pages))
       return CuResult::host_memory_already_registered;
   }
-  pinned_.emplace(range.begin, PinnedMemory{size, PinnedMemory::Owner::caller});
+  pinned_.emplace(range.begin, PinnedMemory{size, PinnedMemory::HostOwner::caller});
   return CuResult::success;
 }
 
 CuResult Machine::mem_host_unregister(void* host) {
   if (host == nullptr) return CuResult::invalid_value;
-  return unpin(host, PinnedMemory::Owner::caller, CuResult::host_memory_not_registered);
+  return unpin(host, PinnedMemory::HostOwner::caller, CuResult::host_memory_not_registered);
 }
 
-CuResult Machine::unpin(void* host, PinnedMemory::Owner owner, CuResult if_missing) {
+CuResult Machine::unpin(void* host, PinnedMemory::HostOwner owner, CuResult if_missing) {
   DeviceOrdinal device = 0;
   if (const CuResult error = current_device(device); error != CuResult::success) return error;
   if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;

@@ -35,13 +35,13 @@ CuResult Machine::mem_address_reserve(Bytes size, Bytes alignment, DevicePtr hin
                                       DevicePtr& begin) {
   if (!options_.vmm_supported) return CuResult::not_supported;
   if (const CuResult error = caller_error(); error != CuResult::success) return error;
-  return memory_.reserve(size, alignment, hint, Memory::Owner::user, begin);
+  return memory_.reserve(size, alignment, hint, SimMemory::ReservedFor::user, begin);
 }
 
 CuResult Machine::mem_address_free(AddressRange reservation) {
   if (!options_.vmm_supported) return CuResult::not_supported;
   if (const CuResult error = caller_error(); error != CuResult::success) return error;
-  return memory_.free_reservation(reservation, Memory::Owner::user);
+  return memory_.free_reservation(reservation, SimMemory::ReservedFor::user);
 }
 
 CuResult Machine::mem_create(Bytes size, const ChunkProperties& properties, ChunkHandle& handle) {
@@ -49,16 +49,16 @@ CuResult Machine::mem_create(Bytes size, const ChunkProperties& properties, Chun
   if (properties.posix_file_descriptor && !options_.posix_file_descriptor_supported)
     return CuResult::not_supported;
   charge(costs_.create.at(size));
-  Chunk* chunk = nullptr;
-  const CuResult result = memory_.create(size, properties.device, Ownership::none, chunk);
+  SimChunk* chunk = nullptr;
+  const CuResult result = memory_.create(size, properties.device, TouchRight::none, chunk);
   if (result != CuResult::success) return result;
-  if (properties.posix_file_descriptor) chunk->sharing = Chunk::Sharing::allowed;
+  if (properties.posix_file_descriptor) chunk->sharing = SimChunk::ExportState::allowed;
   handle = chunk->handle;
   return result;
 }
 
 CuResult Machine::mem_release(ChunkHandle handle) {
-  Chunk* chunk = memory_.find_chunk(handle);
+  SimChunk* chunk = memory_.find_chunk(handle);
   if (chunk == nullptr) return CuResult::invalid_value;
   if (const CuResult error = vmm_error(chunk->device); error != CuResult::success) return error;
   charge(costs_.release.at(chunk->size));
@@ -67,7 +67,7 @@ CuResult Machine::mem_release(ChunkHandle handle) {
 }
 
 CuResult Machine::mem_map(AddressRange range, Bytes offset, ChunkHandle handle) {
-  Chunk* chunk = memory_.find_chunk(handle);
+  SimChunk* chunk = memory_.find_chunk(handle);
   if (chunk == nullptr) return CuResult::invalid_value;
   if (const CuResult error = vmm_error(chunk->device); error != CuResult::success) return error;
   charge(costs_.map.at(chunk->size));
@@ -78,19 +78,19 @@ CuResult Machine::mem_map(AddressRange range, Bytes offset, ChunkHandle handle) 
 
 CuResult Machine::mem_unmap(AddressRange range) {
   if (!memory_.whole_mappings(range, mappings_)) return CuResult::invalid_value;
-  for (const Mapping* mapping : mappings_) {
+  for (const SimMapping* mapping : mappings_) {
     if (const CuResult error = vmm_error(mapping->chunk->device); error != CuResult::success)
       return error;
   }
-  for (const Mapping* mapping : mappings_) charge(costs_.unmap.at(mapping->range.size));
+  for (const SimMapping* mapping : mappings_) charge(costs_.unmap.at(mapping->range.size));
   const Actor host = timeline_.begin_host(unmap_name_);
-  for (const Mapping* mapping : mappings_) check_unused(*mapping, host);
+  for (const SimMapping* mapping : mappings_) check_unused(*mapping, host);
   return memory_.unmap(mappings_);
 }
 
 // Work that went through this mapping must be known to be over, even if the chunk lives on
 // elsewhere.
-void Machine::check_unused(const Mapping& mapping, const Actor& host) {
+void Machine::check_unused(const SimMapping& mapping, const Actor& host) {
   for (const Position& use : mapping.uses) {
     if (!timeline_.host_knows(use)) checker_.unmapped_too_early(mapping.range, use, host);
   }
@@ -105,14 +105,14 @@ CuResult Machine::mem_set_access(AddressRange range, std::span<const AccessDescr
       return error;
     devices |= std::uint64_t{1} << descriptor.device;
   }
-  for (const Mapping* mapping : mappings_) {
+  for (const SimMapping* mapping : mappings_) {
     if (const CuResult error = vmm_error(mapping->chunk->device); error != CuResult::success)
       return error;
     for (const AccessDescriptor& descriptor : access)
       if (descriptor.device != mapping->chunk->device &&
           !can_access(descriptor.device, mapping->chunk->device))
         return CuResult::invalid_device;
-    const bool is_imported = mapping->chunk->home == Chunk::Home::imported;
+    const bool is_imported = mapping->chunk->home == SimChunk::Home::imported;
     charge((is_imported ? kSetAccessOfImportCost : costs_.set_access).at(mapping->range.size));
   }
   return memory_.set_access(mappings_, devices);
@@ -142,7 +142,7 @@ CuResult Machine::alloc_small(DeviceOrdinal device, Bytes size, DevicePtr& ptr) 
 CuResult Machine::alloc_large(DeviceOrdinal device, Bytes size, DevicePtr& ptr) {
   AddressRange range;
   const CuResult result =
-      memory_.plug(round_up(size, options_.granularity), device, Ownership::driver, range);
+      memory_.plug(round_up(size, options_.granularity), device, TouchRight::driver, range);
   if (result != CuResult::success) return result;
   plain_.emplace(range.begin, PlainAllocation{range, device, PlainAllocation::Kind::of_device});
   ptr = range.begin;
@@ -208,7 +208,7 @@ CuResult Machine::mem_get_address_range(DevicePtr inside, AddressRange& range) {
 
 CuResult Machine::pointer_get_device(DevicePtr ptr, DeviceOrdinal& device) {
   if (const CuResult error = caller_error(); error != CuResult::success) return error;
-  const Mapping* const mapping = memory_.find(ptr);
+  const SimMapping* const mapping = memory_.find(ptr);
   if (mapping == nullptr) return CuResult::invalid_value;
   device = mapping->chunk->device;
   return CuResult::success;

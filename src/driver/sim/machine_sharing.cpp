@@ -10,14 +10,14 @@
 namespace vpmm::driver::sim {
 
 CuResult Machine::mem_export_to_shareable_handle(ChunkHandle handle, int& file) {
-  Chunk* chunk = memory_.find_chunk(handle);
+  SimChunk* chunk = memory_.find_chunk(handle);
   if (chunk == nullptr) return CuResult::invalid_value;
   if (const CuResult error = vmm_error(chunk->device); error != CuResult::success) return error;
-  if (chunk->sharing == Chunk::Sharing::refused) return CuResult::invalid_value;
+  if (chunk->sharing == SimChunk::ExportState::refused) return CuResult::invalid_value;
   charge(kExportCost.at(chunk->size));
   const CuResult result =
       export_chunk(chunk->file, {chunk->offset, chunk->size, chunk->device}, file);
-  if (result == CuResult::success) chunk->sharing = Chunk::Sharing::exported;
+  if (result == CuResult::success) chunk->sharing = SimChunk::ExportState::exported;
   return result;
 }
 
@@ -26,7 +26,7 @@ CuResult Machine::mem_import_from_shareable_handle(int file, ChunkHandle& handle
   SharedChunk shared;
   if (const CuResult error = read_chunk(file, shared); error != CuResult::success) return error;
   if (const CuResult error = vmm_error(shared.device); error != CuResult::success) return error;
-  Chunk* chunk = nullptr;
+  SimChunk* chunk = nullptr;
   const CuResult result = memory_.import(shared, file, chunk);
   if (result == CuResult::success) handle = chunk->handle;
   return result;
@@ -55,7 +55,7 @@ CuResult Machine::ipc_open_mem_handle(const IpcMemHandle& handle, DevicePtr& ptr
   DeviceOrdinal device = 0;
   if (const CuResult error = current_device(device); error != CuResult::success) return error;
   if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
-  Import made;
+  SimImport made;
   made.device = device;
   if (const CuResult error = read_cookie(handle, made.cookie); error != CuResult::success)
     return error;
@@ -86,7 +86,7 @@ CuResult Machine::ipc_close_mem_handle(DevicePtr ptr) {
   if (open == imports_.end()) return CuResult::invalid_value;
   if (--open->second.opens != 0) return CuResult::success;
   const Actor host = timeline_.begin_host(unmap_name_);
-  memory_.for_each_part(open->second.mapped, [&](const Mapping* mapping, AddressRange) {
+  memory_.for_each_part(open->second.mapped, [&](const SimMapping* mapping, AddressRange) {
     VPMM_CHECK(mapping != nullptr, "an import is mapped until it is closed");
     check_unused(*mapping, host);
   });

@@ -69,13 +69,13 @@ bool Machine::is_of_dead_context(StreamHandle handle) const {
          stream_handles_[index].life == Life::dead;
 }
 
-CuResult Machine::find_event(EventHandle handle, Event*& event) {
+CuResult Machine::find_event(EventHandle handle, SimEvent*& event) {
   const auto value = static_cast<std::uintptr_t>(handle);
   const std::size_t index = (value >> kEventIndexShift) & kEventIndexMask;
   const auto generation = static_cast<std::uint32_t>((value ^ kEventTag) >> kEventGenerationShift);
   if (index >= events_.size() || event_handle(index, generation) != handle)
     return CuResult::invalid_handle;
-  Event& found = *events_[index];
+  SimEvent& found = *events_[index];
   VPMM_CHECK(found.generation == generation && found.life != Life::destroyed,
              "touched a destroyed event: the real driver crashes here");
   VPMM_CHECK(found.life != Life::dead,
@@ -163,7 +163,7 @@ void Machine::stream_was_synchronised(DeviceOrdinal device) {
 
 CuResult Machine::stream_wait_event(StreamHandle stream, EventHandle waited) {
   Slot slot = 0;
-  Event* event = nullptr;
+  SimEvent* event = nullptr;
   if (const CuResult error = find_stream(stream, slot); error != CuResult::success) return error;
   if (const CuResult error = find_event(waited, event); error != CuResult::success) return error;
   Capture* capture = captures_.of_stream(slot);
@@ -179,12 +179,12 @@ CuResult Machine::event_create(EventHandle& handle) {
   if (const CuResult error = current_device(device); error != CuResult::success) return error;
   std::size_t index = events_.size();
   if (free_events_.empty()) {
-    events_.push_back(std::make_unique<Event>());
+    events_.push_back(std::make_unique<SimEvent>());
   } else {
     index = free_events_.back();
     free_events_.pop_back();
   }
-  Event& event = *events_[index];
+  SimEvent& event = *events_[index];
   event.life = Life::live;
   event.device = device;
   event.is_recorded = false;
@@ -196,7 +196,7 @@ CuResult Machine::event_create(EventHandle& handle) {
 
 CuResult Machine::event_record(EventHandle handle, StreamHandle stream) {
   Slot slot = 0;
-  Event* event = nullptr;
+  SimEvent* event = nullptr;
   if (const CuResult error = find_stream(stream, slot); error != CuResult::success) return error;
   if (const CuResult error = find_event(handle, event); error != CuResult::success) return error;
   if (event->device != info(slot).device) return CuResult::invalid_handle;
@@ -210,7 +210,7 @@ CuResult Machine::event_record(EventHandle handle, StreamHandle stream) {
 }
 
 CuResult Machine::event_query(EventHandle handle) {
-  Event* event = nullptr;
+  SimEvent* event = nullptr;
   if (const CuResult error = find_event(handle, event); error != CuResult::success) return error;
   if (const CuResult error = refuse_event_wait(*event); error != CuResult::success) return error;
   if (!event->is_recorded) return CuResult::success;
@@ -220,7 +220,7 @@ CuResult Machine::event_query(EventHandle handle) {
 }
 
 CuResult Machine::event_synchronize(EventHandle handle) {
-  Event* event = nullptr;
+  SimEvent* event = nullptr;
   if (const CuResult error = find_event(handle, event); error != CuResult::success) return error;
   if (const CuResult error = refuse_event_wait(*event); error != CuResult::success) return error;
   if (!event->is_recorded) return CuResult::success;
@@ -230,7 +230,7 @@ CuResult Machine::event_synchronize(EventHandle handle) {
 }
 
 CuResult Machine::event_destroy(EventHandle handle) {
-  Event* event = nullptr;
+  SimEvent* event = nullptr;
   if (const CuResult error = find_event(handle, event); error != CuResult::success) return error;
   event->life = Life::destroyed;
   ++event->generation;

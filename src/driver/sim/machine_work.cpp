@@ -135,7 +135,7 @@ void Machine::queue(Slot slot, Work&& work, std::span<const MemoryAccess> access
 }
 
 void Machine::check_access(const MemoryAccess& access, const Actor& actor, DeviceOrdinal device) {
-  memory_.for_each_part(access.range, [&](Mapping* mapping, AddressRange part) {
+  memory_.for_each_part(access.range, [&](SimMapping* mapping, AddressRange part) {
     if (mapping == nullptr || ((mapping->devices >> device) & 1) == 0) {
       if (find_pinned(part).empty()) checker_.unmapped_access(part, access.kind, actor);
       return;
@@ -146,7 +146,7 @@ void Machine::check_access(const MemoryAccess& access, const Actor& actor, Devic
   });
 }
 
-void Machine::note_use(Mapping& mapping, const Actor& actor) {
+void Machine::note_use(SimMapping& mapping, const Actor& actor) {
   constexpr std::size_t kUsesBeforeCleaning = 8;
   for (Position& use : mapping.uses) {
     if (use.slot != actor.at.slot) continue;
@@ -201,7 +201,7 @@ Slot Machine::annotation_slot(AddressRange range, StreamHandle stream) {
     const CuResult result = find_stream(stream, slot);
     return result == CuResult::invalid_handle ? kHostSlot : slot;
   }
-  const Mapping* mapping = memory_.find(range.begin);
+  const SimMapping* mapping = memory_.find(range.begin);
   const DeviceOrdinal device =
       mapping != nullptr ? mapping->chunk->device : caller_->current.value_or(0);
   if (!context(device).is_alive) return kHostSlot;
@@ -214,12 +214,12 @@ Actor Machine::begin_annotation(Slot slot, NameId what) {
 
 template <typename F>
 void Machine::for_each_piece(AddressRange range, const Actor& actor, F&& f) {
-  memory_.for_each_part(range, [&](Mapping* mapping, AddressRange part) {
+  memory_.for_each_part(range, [&](SimMapping* mapping, AddressRange part) {
     if (mapping == nullptr) {
       checker_.unmapped_annotation(part, actor);
       return;
     }
-    f(HazardChecker::Piece{mapping->chunk->shadow, part.begin - mapping->range.begin, part});
+    f(HazardChecker::AccessPiece{mapping->chunk->shadow, part.begin - mapping->range.begin, part});
   });
 }
 
@@ -228,14 +228,14 @@ void Machine::on_allocate(AddressRange range, StreamHandle stream) {
   const Slot slot = annotation_slot(range, stream);
   const Actor actor =
       begin_annotation(captures_.of_stream(slot) != nullptr ? kHostSlot : slot, kAllocateName);
-  for_each_piece(range, actor, [&](const HazardChecker::Piece& piece) {
+  for_each_piece(range, actor, [&](const HazardChecker::AccessPiece& piece) {
     checker_.allocate(piece, HazardChecker::Allocator::observed, actor);
   });
 }
 
 void Machine::on_allocate_any_stream(AddressRange range) {
   const Actor actor = timeline_.begin_host(kAllocateName);
-  for_each_piece(range, actor, [&](const HazardChecker::Piece& piece) {
+  for_each_piece(range, actor, [&](const HazardChecker::AccessPiece& piece) {
     checker_.allocate(piece, HazardChecker::Allocator::observed, actor);
   });
 }
@@ -247,7 +247,7 @@ void Machine::on_deallocate(AddressRange range, StreamHandle stream) {
   const Slot slot = annotation_slot(range, stream);
   const bool captures = captures_.of_stream(slot) != nullptr;
   const Actor actor = begin_annotation(captures ? kHostSlot : slot, kDeallocateName);
-  for_each_piece(range, actor, [&](const HazardChecker::Piece& piece) {
+  for_each_piece(range, actor, [&](const HazardChecker::AccessPiece& piece) {
     if (captures) {
       checker_.deallocate_in_capture(piece);
     } else {
@@ -259,18 +259,18 @@ void Machine::on_deallocate(AddressRange range, StreamHandle stream) {
 void Machine::on_deallocate_any_stream(AddressRange range) {
   const Actor actor = timeline_.begin_host(kDeallocateName);
   for_each_piece(range, actor,
-                 [&](const HazardChecker::Piece& piece) { checker_.deallocate_after_all(piece); });
+                 [&](const HazardChecker::AccessPiece& piece) { checker_.deallocate_after_all(piece); });
 }
 
 void Machine::mark_allocated(AddressRange range, const Actor& actor) {
-  for_each_piece(range, actor, [&](const HazardChecker::Piece& piece) {
+  for_each_piece(range, actor, [&](const HazardChecker::AccessPiece& piece) {
     checker_.allocate(piece, HazardChecker::Allocator::driver, actor);
   });
 }
 
 void Machine::mark_deallocated(AddressRange range, const Actor& actor) {
   for_each_piece(range, actor,
-                 [&](const HazardChecker::Piece& piece) { checker_.deallocate(piece, actor); });
+                 [&](const HazardChecker::AccessPiece& piece) { checker_.deallocate(piece, actor); });
 }
 
 }  // namespace vpmm::driver::sim

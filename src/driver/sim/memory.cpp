@@ -33,7 +33,7 @@ bool make_inaccessible(AddressRange range) {
 
 }  // namespace
 
-Memory::Memory(const SimOptions& options, HazardChecker& checker)
+SimMemory::SimMemory(const SimOptions& options, HazardChecker& checker)
     : options_(options),
       checker_(checker),
       devices_(static_cast<std::size_t>(options.device_count)) {
@@ -41,41 +41,41 @@ Memory::Memory(const SimOptions& options, HazardChecker& checker)
              "the granularity must be a power of two of at least 4 KiB");
   VPMM_CHECK(options.device_count >= 0 && options.device_count <= 64,
              "0 to 64 devices can be simulated");
-  for (Device& device : devices_) {
+  for (SimDevice& device : devices_) {
     device.file = make_file();
     device.used_by_others = options.used_by_others;
   }
 }
 
-Memory::~Memory() {
+SimMemory::~SimMemory() {
   for (auto& [begin, reservation] : reservations_) {
     munmap(host_pointer(begin), reservation.range.size);
     munmap(reservation.by_granule, reservation.table_bytes);
   }
   for (auto& [handle, chunk] : chunks_) {
     checker_.remove(chunk->shadow);
-    if (chunk->home == Chunk::Home::imported && chunk->has_handle) close(chunk->file);
+    if (chunk->home == SimChunk::Home::imported && chunk->has_handle) close(chunk->file);
   }
-  for (Device& device : devices_) close(device.file);
+  for (SimDevice& device : devices_) close(device.file);
 }
 
-Bytes Memory::free(DeviceOrdinal device) const {
-  const Device& d = devices_[static_cast<std::size_t>(device)];
+Bytes SimMemory::free(DeviceOrdinal device) const {
+  const SimDevice& d = devices_[static_cast<std::size_t>(device)];
   const Bytes taken = d.used + d.used_by_others;
   return taken < options_.capacity ? options_.capacity - taken : 0;
 }
 
-void Memory::set_used_by_others(DeviceOrdinal device, Bytes bytes) {
+void SimMemory::set_used_by_others(DeviceOrdinal device, Bytes bytes) {
   devices_[static_cast<std::size_t>(device)].used_by_others = bytes;
 }
 
-CuResult Memory::create(Bytes size, DeviceOrdinal device, Ownership blank, Chunk*& chunk) {
+CuResult SimMemory::create(Bytes size, DeviceOrdinal device, TouchRight blank, SimChunk*& chunk) {
   if (size == 0 || !is_multiple(size, options_.granularity)) return CuResult::invalid_value;
   if (size > free(device)) return CuResult::out_of_memory;
-  Device& d = devices_[static_cast<std::size_t>(device)];
+  SimDevice& d = devices_[static_cast<std::size_t>(device)];
   const ChunkHandle handle{next_chunk_++};
-  auto made = std::make_unique<Chunk>(
-      Chunk{handle, device, d.file, d.next_offset, size, true, 0, Shadow(size, blank)});
+  auto made = std::make_unique<SimChunk>(
+      SimChunk{handle, device, d.file, d.next_offset, size, true, 0, Shadow(size, blank)});
   d.next_offset += size;
   d.used += size;
   checker_.add(made->shadow);
@@ -84,37 +84,37 @@ CuResult Memory::create(Bytes size, DeviceOrdinal device, Ownership blank, Chunk
   return CuResult::success;
 }
 
-CuResult Memory::import(const SharedChunk& shared, int file, Chunk*& chunk) {
+CuResult SimMemory::import(const SharedChunk& shared, int file, SimChunk*& chunk) {
   if (shared.size == 0 || !is_multiple(shared.size, options_.granularity))
     return CuResult::map_failed;
   const int own = fcntl(file, F_DUPFD_CLOEXEC, 0);
   if (own < 0) return CuResult::operating_system;
   const ChunkHandle handle{next_chunk_++};
-  auto made = std::make_unique<Chunk>(Chunk{handle, shared.device, own, shared.offset, shared.size,
-                                            true, 0, Shadow(shared.size, Ownership::driver),
-                                            Chunk::Home::imported, Chunk::Sharing::allowed});
+  auto made = std::make_unique<SimChunk>(SimChunk{handle, shared.device, own, shared.offset, shared.size,
+                                            true, 0, Shadow(shared.size, TouchRight::driver),
+                                            SimChunk::Home::imported, SimChunk::ExportState::allowed});
   checker_.add(made->shadow);
   chunk = made.get();
   chunks_.emplace(static_cast<std::uint64_t>(handle), std::move(made));
   return CuResult::success;
 }
 
-Chunk* Memory::find_chunk(ChunkHandle handle) {
+SimChunk* SimMemory::find_chunk(ChunkHandle handle) {
   const auto found = chunks_.find(static_cast<std::uint64_t>(handle));
   return found != chunks_.end() && found->second->has_handle ? found->second.get() : nullptr;
 }
 
-void Memory::release(Chunk& chunk) {
+void SimMemory::release(SimChunk& chunk) {
   chunk.has_handle = false;
-  if (chunk.home == Chunk::Home::imported) close(std::exchange(chunk.file, -1));
+  if (chunk.home == SimChunk::Home::imported) close(std::exchange(chunk.file, -1));
   destroy_if_unused(chunk);
 }
 
-void Memory::destroy_if_unused(Chunk& chunk) {
+void SimMemory::destroy_if_unused(SimChunk& chunk) {
   if (chunk.has_handle || chunk.mappings != 0) return;
-  if (chunk.home == Chunk::Home::here) {
+  if (chunk.home == SimChunk::Home::here) {
     devices_[static_cast<std::size_t>(chunk.device)].used -= chunk.size;
-    if (chunk.sharing != Chunk::Sharing::exported) {
+    if (chunk.sharing != SimChunk::ExportState::exported) {
       fallocate(chunk.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                 static_cast<off_t>(chunk.offset), static_cast<off_t>(chunk.size));
     }
@@ -123,7 +123,7 @@ void Memory::destroy_if_unused(Chunk& chunk) {
   chunks_.erase(static_cast<std::uint64_t>(chunk.handle));
 }
 
-CuResult Memory::reserve_host(Bytes size, Bytes alignment, DevicePtr hint, DevicePtr& begin) {
+CuResult SimMemory::reserve_host(Bytes size, Bytes alignment, DevicePtr hint, DevicePtr& begin) {
   const Bytes padded = size + alignment;
   void* const host = mmap(host_pointer(hint), padded, PROT_NONE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -136,81 +136,81 @@ CuResult Memory::reserve_host(Bytes size, Bytes alignment, DevicePtr hint, Devic
   return CuResult::success;
 }
 
-CuResult Memory::reserve(Bytes size, Bytes alignment, DevicePtr hint, Owner owner,
+CuResult SimMemory::reserve(Bytes size, Bytes alignment, DevicePtr hint, ReservedFor owner,
                          DevicePtr& begin) {
   if (size == 0 || !is_multiple(size, options_.granularity)) return CuResult::invalid_value;
   if (alignment != 0 && !is_power_of_two(alignment)) return CuResult::invalid_value;
-  if (owner == Owner::user && size > options_.address_space - reserved_)
+  if (owner == ReservedFor::user && size > options_.address_space - reserved_)
     return CuResult::out_of_memory;
   DevicePtr got{};
   const CuResult result = reserve_host(size, std::max(alignment, options_.granularity), hint, got);
   if (result != CuResult::success) return result;
-  Reservation reservation;
+  SimReservation reservation;
   reservation.range = {got, size};
   reservation.owner = owner;
-  reservation.table_bytes = size / options_.granularity * sizeof(Mapping*);
+  reservation.table_bytes = size / options_.granularity * sizeof(SimMapping*);
   void* const table = mmap(nullptr, reservation.table_bytes, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (table == MAP_FAILED) {
     munmap(host_pointer(got), size);
     return CuResult::out_of_memory;
   }
-  reservation.by_granule = static_cast<Mapping**>(table);
-  if (owner == Owner::user) reserved_ += size;
+  reservation.by_granule = static_cast<SimMapping**>(table);
+  if (owner == ReservedFor::user) reserved_ += size;
   reservations_.emplace(got, std::move(reservation));
   begin = got;
   return CuResult::success;
 }
 
-CuResult Memory::free_reservation(AddressRange range, Owner owner) {
+CuResult SimMemory::free_reservation(AddressRange range, ReservedFor owner) {
   const auto found = reservations_.find(range.begin);
   if (found == reservations_.end()) return CuResult::invalid_value;
-  Reservation& reservation = found->second;
+  SimReservation& reservation = found->second;
   if (reservation.range != range || reservation.owner != owner || !reservation.mappings.empty()) {
     return CuResult::invalid_value;
   }
   munmap(host_pointer(range.begin), range.size);
   munmap(reservation.by_granule, reservation.table_bytes);
-  if (owner == Owner::user) reserved_ -= range.size;
+  if (owner == ReservedFor::user) reserved_ -= range.size;
   if (last_found_ == &reservation) last_found_ = nullptr;
   reservations_.erase(found);
   return CuResult::success;
 }
 
-Memory::Reservation* Memory::find_reservation(DevicePtr ptr) {
+SimMemory::SimReservation* SimMemory::find_reservation(DevicePtr ptr) {
   if (last_found_ != nullptr && last_found_->range.contains(ptr)) return last_found_;
   auto after = reservations_.upper_bound(ptr);
   if (after == reservations_.begin()) return nullptr;
-  Reservation& reservation = std::prev(after)->second;
+  SimReservation& reservation = std::prev(after)->second;
   if (!reservation.range.contains(ptr)) return nullptr;
   last_found_ = &reservation;
   return last_found_;
 }
 
-Mapping* Memory::find(DevicePtr ptr) {
-  const Reservation* reservation = find_reservation(ptr);
+SimMapping* SimMemory::find(DevicePtr ptr) {
+  const SimReservation* reservation = find_reservation(ptr);
   if (reservation == nullptr) return nullptr;
   return reservation->by_granule[(ptr - reservation->range.begin) / options_.granularity];
 }
 
-AddressRange Memory::find_user_mapping(DevicePtr ptr) {
-  const Mapping* mapping = find(ptr);
-  if (mapping == nullptr || find_reservation(ptr)->owner != Owner::user) return {};
+AddressRange SimMemory::find_user_mapping(DevicePtr ptr) {
+  const SimMapping* mapping = find(ptr);
+  if (mapping == nullptr || find_reservation(ptr)->owner != ReservedFor::user) return {};
   return mapping->range;
 }
 
-DevicePtr Memory::next_granule(DevicePtr at) const {
+DevicePtr SimMemory::next_granule(DevicePtr at) const {
   return align_up(at + 1, options_.granularity);
 }
 
-void Memory::fill_table(Reservation& reservation, const Mapping& mapping, Mapping* value) {
-  Mapping** const first = reservation.by_granule +
+void SimMemory::fill_table(SimReservation& reservation, const SimMapping& mapping, SimMapping* value) {
+  SimMapping** const first = reservation.by_granule +
                           (mapping.range.begin - reservation.range.begin) / options_.granularity;
   std::fill_n(first, mapping.range.size / options_.granularity, value);
 }
 
-CuResult Memory::map(AddressRange range, Chunk& chunk) {
-  Reservation* reservation = find_reservation(range.begin);
+CuResult SimMemory::map(AddressRange range, SimChunk& chunk) {
+  SimReservation* reservation = find_reservation(range.begin);
   if (reservation == nullptr || !reservation->range.contains(range)) return CuResult::invalid_value;
   if (!is_aligned(range.begin, options_.granularity)) return CuResult::invalid_value;
   const auto next = reservation->mappings.lower_bound(range.begin);
@@ -222,18 +222,18 @@ CuResult Memory::map(AddressRange range, Chunk& chunk) {
            static_cast<off_t>(chunk.offset)) == MAP_FAILED) {
     return CuResult::out_of_memory;
   }
-  auto mapping = std::make_unique<Mapping>(Mapping{range, &chunk, 0, {}});
+  auto mapping = std::make_unique<SimMapping>(SimMapping{range, &chunk, 0, {}});
   fill_table(*reservation, *mapping, mapping.get());
   reservation->mappings.emplace(range.begin, std::move(mapping));
   ++chunk.mappings;
   return CuResult::success;
 }
 
-bool Memory::whole_mappings(AddressRange range, std::vector<Mapping*>& mappings) {
+bool SimMemory::whole_mappings(AddressRange range, std::vector<SimMapping*>& mappings) {
   mappings.clear();
   if (range.empty()) return false;
   for (DevicePtr at = range.begin; at < range.end();) {
-    Mapping* mapping = find(at);
+    SimMapping* mapping = find(at);
     if (mapping == nullptr || mapping->range.begin != at) return false;
     mappings.push_back(mapping);
     at = mapping->range.end();
@@ -242,12 +242,12 @@ bool Memory::whole_mappings(AddressRange range, std::vector<Mapping*>& mappings)
   return true;
 }
 
-CuResult Memory::unmap(const std::vector<Mapping*>& mappings) {
-  for (Mapping* mapping : mappings) {
+CuResult SimMemory::unmap(const std::vector<SimMapping*>& mappings) {
+  for (SimMapping* mapping : mappings) {
     if (!make_inaccessible(mapping->range)) return CuResult::out_of_memory;
-    Reservation& reservation = *find_reservation(mapping->range.begin);
-    Chunk& chunk = *mapping->chunk;
-    if (mapping->devices != 0 && reservation.owner == Owner::user) --accessible_mappings_;
+    SimReservation& reservation = *find_reservation(mapping->range.begin);
+    SimChunk& chunk = *mapping->chunk;
+    if (mapping->devices != 0 && reservation.owner == ReservedFor::user) --accessible_mappings_;
     fill_table(reservation, *mapping, nullptr);
     reservation.mappings.erase(mapping->range.begin);
     --chunk.mappings;
@@ -256,13 +256,13 @@ CuResult Memory::unmap(const std::vector<Mapping*>& mappings) {
   return CuResult::success;
 }
 
-CuResult Memory::set_access(const std::vector<Mapping*>& mappings, std::uint64_t devices) {
-  const bool is_counted = find_reservation(mappings.front()->range.begin)->owner == Owner::user;
+CuResult SimMemory::set_access(const std::vector<SimMapping*>& mappings, std::uint64_t devices) {
+  const bool is_counted = find_reservation(mappings.front()->range.begin)->owner == ReservedFor::user;
   const auto fresh = static_cast<std::uint64_t>(std::count_if(
-      mappings.begin(), mappings.end(), [](const Mapping* m) { return m->devices == 0; }));
+      mappings.begin(), mappings.end(), [](const SimMapping* m) { return m->devices == 0; }));
   if (is_counted && accessible_mappings_ + fresh > options_.max_mappings)
     return CuResult::out_of_memory;
-  for (Mapping* mapping : mappings) {
+  for (SimMapping* mapping : mappings) {
     if (mapping->devices == 0) {
       if (mprotect(host_pointer(mapping->range.begin), mapping->range.size,
                    PROT_READ | PROT_WRITE) != 0) {
@@ -275,30 +275,30 @@ CuResult Memory::set_access(const std::vector<Mapping*>& mappings, std::uint64_t
   return CuResult::success;
 }
 
-bool Memory::accessible(AddressRange range, DeviceOrdinal device) {
+bool SimMemory::accessible(AddressRange range, DeviceOrdinal device) {
   bool all = true;
-  for_each_part(range, [&](const Mapping* mapping, AddressRange) {
+  for_each_part(range, [&](const SimMapping* mapping, AddressRange) {
     if (mapping == nullptr || ((mapping->devices >> device) & 1) == 0) all = false;
   });
   return all;
 }
 
-CuResult Memory::plug(Bytes size, DeviceOrdinal device, Ownership blank, AddressRange& range) {
+CuResult SimMemory::plug(Bytes size, DeviceOrdinal device, TouchRight blank, AddressRange& range) {
   range.size = size;
-  CuResult result = reserve(size, 0, DevicePtr{}, Owner::driver, range.begin);
+  CuResult result = reserve(size, 0, DevicePtr{}, ReservedFor::driver, range.begin);
   if (result != CuResult::success) return result;
   result = plug_at(range, device, blank);
-  if (result != CuResult::success) free_reservation(range, Owner::driver);
+  if (result != CuResult::success) free_reservation(range, ReservedFor::driver);
   return result;
 }
 
-void Memory::unplug(AddressRange range) {
+void SimMemory::unplug(AddressRange range) {
   unplug_at(range);
-  free_reservation(range, Owner::driver);
+  free_reservation(range, ReservedFor::driver);
 }
 
-CuResult Memory::plug_at(AddressRange range, DeviceOrdinal device, Ownership blank) {
-  Chunk* chunk = nullptr;
+CuResult SimMemory::plug_at(AddressRange range, DeviceOrdinal device, TouchRight blank) {
+  SimChunk* chunk = nullptr;
   CuResult result = create(range.size, device, blank, chunk);
   if (result != CuResult::success) return result;
   result = map(range, *chunk);
@@ -310,14 +310,14 @@ CuResult Memory::plug_at(AddressRange range, DeviceOrdinal device, Ownership bla
   return result;
 }
 
-void Memory::unplug_at(AddressRange range) { unmap({find(range.begin)}); }
+void SimMemory::unplug_at(AddressRange range) { unmap({find(range.begin)}); }
 
-SharedMemory Memory::locate(AddressRange range) {
+SharedMemory SimMemory::locate(AddressRange range) {
   SharedMemory shared;
   shared.begin = range.begin - find(range.begin)->range.begin;
   shared.size = range.size;
   std::size_t parts = 0;
-  for_each_part(range, [&](const Mapping* mapping, AddressRange) {
+  for_each_part(range, [&](const SimMapping* mapping, AddressRange) {
     VPMM_CHECK(mapping != nullptr && parts < shared.parts.size(),
                "an allocation has one chunk or two");
     shared.parts[parts++] = {mapping->chunk->offset, mapping->chunk->size};
@@ -325,7 +325,7 @@ SharedMemory Memory::locate(AddressRange range) {
   return shared;
 }
 
-CuResult Memory::plug_shared(const SharedMemory& memory, int file, DeviceOrdinal device,
+CuResult SimMemory::plug_shared(const SharedMemory& memory, int file, DeviceOrdinal device,
                              AddressRange& range) {
   const auto& [first, second] = memory.parts;
   // Made by a machine of another granularity.
@@ -334,10 +334,10 @@ CuResult Memory::plug_shared(const SharedMemory& memory, int file, DeviceOrdinal
     return CuResult::map_failed;
   }
   range.size = first.size + second.size;
-  CuResult result = reserve(range.size, 0, DevicePtr{}, Owner::driver, range.begin);
+  CuResult result = reserve(range.size, 0, DevicePtr{}, ReservedFor::driver, range.begin);
   if (result != CuResult::success) return result;
   DevicePtr at = range.begin;
-  for (const SharedMemory::Part& part : memory.parts) {
+  for (const SharedMemory::SharedPart& part : memory.parts) {
     if (part.size == 0 || result != CuResult::success) continue;
     result = plug_imported({at, part.size}, {part.offset, part.size, device}, file);
     at = at + part.size;
@@ -346,8 +346,8 @@ CuResult Memory::plug_shared(const SharedMemory& memory, int file, DeviceOrdinal
   return result;
 }
 
-CuResult Memory::plug_imported(AddressRange range, const SharedChunk& shared, int file) {
-  Chunk* chunk = nullptr;
+CuResult SimMemory::plug_imported(AddressRange range, const SharedChunk& shared, int file) {
+  SimChunk* chunk = nullptr;
   CuResult result = import(shared, file, chunk);
   if (result != CuResult::success) return result;
   result = map(range, *chunk);
@@ -357,22 +357,22 @@ CuResult Memory::plug_imported(AddressRange range, const SharedChunk& shared, in
   return result;
 }
 
-void Memory::unplug_shared(AddressRange range) {
-  std::vector<Mapping*> mappings;
-  for_each_part(range, [&](Mapping* mapping, AddressRange) {
+void SimMemory::unplug_shared(AddressRange range) {
+  std::vector<SimMapping*> mappings;
+  for_each_part(range, [&](SimMapping* mapping, AddressRange) {
     if (mapping != nullptr) mappings.push_back(mapping);
   });
   unmap(mappings);
-  free_reservation(range, Owner::driver);
+  free_reservation(range, ReservedFor::driver);
 }
 
-void Memory::count(Census& census) const {
+void SimMemory::count(Census& census) const {
   for (const auto& [handle, chunk] : chunks_) {
-    if (chunk->home == Chunk::Home::here) census.physical_bytes += chunk->size;
+    if (chunk->home == SimChunk::Home::here) census.physical_bytes += chunk->size;
   }
   std::uint64_t driver_mappings = 0;
   for (const auto& [begin, reservation] : reservations_) {
-    if (reservation.owner == Owner::driver) {
+    if (reservation.owner == ReservedFor::driver) {
       driver_mappings += reservation.mappings.size();
       continue;
     }

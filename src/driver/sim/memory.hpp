@@ -22,7 +22,7 @@
 namespace vpmm::driver::sim {
 
 // Lives while has_handle or mappings != 0.
-struct Chunk {
+struct SimChunk {
   ChunkHandle handle{};
   DeviceOrdinal device = 0;
   int file = -1;     // the device's; of an imported chunk its own, -1 once the handle is gone
@@ -33,52 +33,52 @@ struct Chunk {
   Shadow shadow;
   enum class Home { here, imported };  // imported: capacity and bytes of another machine
   Home home = Home::here;
-  enum class Sharing {
+  enum class ExportState {
     refused,
     allowed,
     exported
   };  // exported: others may have its bytes for ever
-  Sharing sharing = Sharing::refused;
+  ExportState sharing = ExportState::refused;
 };
 
-struct Mapping {
+struct SimMapping {
   AddressRange range;
-  Chunk* chunk = nullptr;
+  SimChunk* chunk = nullptr;
   std::uint64_t devices = 0;  // bit d: device d may access
   // Last use by each stream through this mapping, as far as the host has not seen it complete.
   std::vector<Position> uses;
 };
 
-class Memory {
+class SimMemory {
  public:
-  Memory(const SimOptions& options, HazardChecker& checker);
-  ~Memory();
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
+  SimMemory(const SimOptions& options, HazardChecker& checker);
+  ~SimMemory();
+  SimMemory(const SimMemory&) = delete;
+  SimMemory& operator=(const SimMemory&) = delete;
 
-  CuResult create(Bytes size, DeviceOrdinal device, Ownership blank, Chunk*& chunk);
+  CuResult create(Bytes size, DeviceOrdinal device, TouchRight blank, SimChunk*& chunk);
   // Duplicates `file`. map_failed: made by a machine of another granularity. operating_system: no
   // descriptor is left. Memory of this machine is imported like that of others.
-  CuResult import(const SharedChunk& shared, int file, Chunk*& chunk);
-  Chunk* find_chunk(ChunkHandle handle);
-  void release(Chunk& chunk);
+  CuResult import(const SharedChunk& shared, int file, SimChunk*& chunk);
+  SimChunk* find_chunk(ChunkHandle handle);
+  void release(SimChunk& chunk);
 
   // Reservations of the driver itself count neither in the census nor in the address space.
-  enum class Owner { user, driver };
-  CuResult reserve(Bytes size, Bytes alignment, DevicePtr hint, Owner owner, DevicePtr& begin);
-  CuResult free_reservation(AddressRange range, Owner owner);
+  enum class ReservedFor { user, driver };
+  CuResult reserve(Bytes size, Bytes alignment, DevicePtr hint, ReservedFor owner, DevicePtr& begin);
+  CuResult free_reservation(AddressRange range, ReservedFor owner);
 
-  CuResult map(AddressRange range, Chunk& chunk);
+  CuResult map(AddressRange range, SimChunk& chunk);
   // Collects the whole, adjacent mappings that fill `range`; false for any other range.
-  bool whole_mappings(AddressRange range, std::vector<Mapping*>& mappings);
-  CuResult unmap(const std::vector<Mapping*>& mappings);
-  CuResult set_access(const std::vector<Mapping*>& mappings, std::uint64_t devices);
+  bool whole_mappings(AddressRange range, std::vector<SimMapping*>& mappings);
+  CuResult unmap(const std::vector<SimMapping*>& mappings);
+  CuResult set_access(const std::vector<SimMapping*>& mappings, std::uint64_t devices);
 
   // Makes a driver allocation: chunk, reservation, mapping, access. `unplug` undoes it.
-  CuResult plug(Bytes size, DeviceOrdinal device, Ownership blank, AddressRange& range);
+  CuResult plug(Bytes size, DeviceOrdinal device, TouchRight blank, AddressRange& range);
   void unplug(AddressRange range);
   // Same inside a reservation of the driver's; the reservation stays.
-  CuResult plug_at(AddressRange range, DeviceOrdinal device, Ownership blank);
+  CuResult plug_at(AddressRange range, DeviceOrdinal device, TouchRight blank);
   void unplug_at(AddressRange range);
 
   // Describe a driver allocation for another process, and map one made by another process. `file`
@@ -89,7 +89,7 @@ class Memory {
   void unplug_shared(AddressRange range);
 
   // Mapping around `ptr`; null if none.
-  Mapping* find(DevicePtr ptr);
+  SimMapping* find(DevicePtr ptr);
   // Range of that mapping if it lies in a user's reservation; else empty.
   AddressRange find_user_mapping(DevicePtr ptr);
   bool accessible(AddressRange range, DeviceOrdinal device);
@@ -98,7 +98,7 @@ class Memory {
   void for_each_part(AddressRange range, F&& f) {
     DevicePtr at = range.begin;
     while (at < range.end()) {
-      Mapping* mapping = find(at);
+      SimMapping* mapping = find(at);
       DevicePtr end = mapping != nullptr ? mapping->range.end() : next_granule(at);
       if (end > range.end()) end = range.end();
       f(mapping, AddressRange{at, end - at});
@@ -114,33 +114,33 @@ class Memory {
   void count(Census& census) const;
 
  private:
-  struct Device {
+  struct SimDevice {
     int file = -1;
     Bytes used = 0;
     Bytes used_by_others = 0;
     Bytes next_offset = 0;
   };
-  struct Reservation {
+  struct SimReservation {
     AddressRange range;
-    Owner owner = Owner::user;
-    std::map<DevicePtr, std::unique_ptr<Mapping>> mappings;
-    Mapping** by_granule = nullptr;  // sparse host memory, one entry per granule of the range
+    ReservedFor owner = ReservedFor::user;
+    std::map<DevicePtr, std::unique_ptr<SimMapping>> mappings;
+    SimMapping** by_granule = nullptr;  // sparse host memory, one entry per granule of the range
     Bytes table_bytes = 0;
   };
-  Reservation* find_reservation(DevicePtr ptr);
+  SimReservation* find_reservation(DevicePtr ptr);
   CuResult plug_imported(AddressRange range, const SharedChunk& shared, int file);
   CuResult reserve_host(Bytes size, Bytes alignment, DevicePtr hint, DevicePtr& begin);
-  void fill_table(Reservation& reservation, const Mapping& mapping, Mapping* value);
-  void destroy_if_unused(Chunk& chunk);
+  void fill_table(SimReservation& reservation, const SimMapping& mapping, SimMapping* value);
+  void destroy_if_unused(SimChunk& chunk);
   DevicePtr next_granule(DevicePtr at) const;
 
   const SimOptions options_;
   HazardChecker& checker_;
-  std::vector<Device> devices_;
-  std::unordered_map<std::uint64_t, std::unique_ptr<Chunk>> chunks_;  // by handle
+  std::vector<SimDevice> devices_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<SimChunk>> chunks_;  // by handle
   std::uint64_t next_chunk_ = 1;
-  std::map<DevicePtr, Reservation> reservations_;
-  Reservation* last_found_ = nullptr;  // most look-ups stay in one reservation
+  std::map<DevicePtr, SimReservation> reservations_;
+  SimReservation* last_found_ = nullptr;  // most look-ups stay in one reservation
   Bytes reserved_ = 0;
   std::uint64_t accessible_mappings_ = 0;  // outside the driver's own reservations
 };

@@ -9,10 +9,10 @@ namespace vpmm::driver::sim {
 void Shadow::Page::split() {
   leaves = std::make_unique<Leaves>();
   constexpr auto kLeaf = static_cast<std::uint32_t>(kLeafSize);
-  for (const Segment& segment : segments) {
+  for (const ShadowSegment& segment : segments) {
     for (std::uint32_t begin = segment.begin; begin < segment.end;) {
       const std::uint32_t leaf = begin / kLeaf;
-      Segment piece = segment;
+      ShadowSegment piece = segment;
       piece.begin = begin;
       piece.end = std::min(segment.end, (leaf + 1) * kLeaf);
       begin = piece.end;
@@ -24,7 +24,7 @@ void Shadow::Page::split() {
 
 void Shadow::Page::join() {
   for (Segments& leaf : *leaves) {
-    for (Segment& segment : leaf) {
+    for (ShadowSegment& segment : leaf) {
       if (!segments.empty() && segments.back().end == segment.begin &&
           segments.back().same_history(segment)) {
         segments.back().end = segment.end;

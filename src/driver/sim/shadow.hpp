@@ -27,7 +27,7 @@ struct Position {
 };
 
 // Right to touch a byte, by annotations.
-enum class Ownership : std::uint8_t {
+enum class TouchRight : std::uint8_t {
   none,       // no annotation
   driver,     // handed out by the driver itself (mem_alloc, mem_alloc_from_pool_async)
   allocated,  // handed out by an observed allocator
@@ -36,22 +36,22 @@ enum class Ownership : std::uint8_t {
 };
 
 // Bytes [begin, end) of a page with one history. All accesses before `write` are ordered before it.
-struct Segment {
+struct ShadowSegment {
   std::uint32_t begin = 0;
   std::uint32_t end = 0;
-  Ownership owner = Ownership::none;
+  TouchRight owner = TouchRight::none;
   std::uint64_t base = 0;  // allocated: address minus chunk offset, under which the owner got it
   Position write;          // the last write, allocation or deallocation
   Position read;           // a read since then
   std::vector<Position> more_reads;  // further ones, unordered with `read`
 
-  bool same_history(const Segment& other) const {
+  bool same_history(const ShadowSegment& other) const {
     return owner == other.owner && base == other.base && write == other.write &&
            read == other.read && more_reads == other.more_reads;
   }
   std::uint64_t records() const { return 1 + more_reads.size(); }
 };
-using Segments = std::vector<Segment>;
+using Segments = std::vector<ShadowSegment>;
 
 class Shadow {
  public:
@@ -60,10 +60,10 @@ class Shadow {
   static constexpr std::size_t kLeavesPerPage = kPageSize / kLeafSize;
   static constexpr std::size_t kSegmentsPerPage = 64;  // more: the page is cut into leaves
 
-  Shadow(Bytes size, Ownership blank) : pages_((size + kPageSize - 1) / kPageSize), blank_(blank) {}
+  Shadow(Bytes size, TouchRight blank) : pages_((size + kPageSize - 1) / kPageSize), blank_(blank) {}
 
   // Ownership of bytes without a segment.
-  Ownership blank() const { return blank_; }
+  TouchRight blank() const { return blank_; }
   bool annotated() const { return annotated_; }
   void set_annotated() { annotated_ = true; }
 
@@ -130,7 +130,7 @@ class Shadow {
   }
 
   std::vector<Page> pages_;
-  Ownership blank_;
+  TouchRight blank_;
   bool annotated_ = false;  // an observed allocator uses this chunk alone
 };
 

@@ -25,11 +25,11 @@ constexpr Bytes kMemoryFileSize = 2 * kNoticesBegin;
 
 // Location of an allocation in its device's memory file.
 struct SharedMemory {
-  struct Part {
+  struct SharedPart {
     Bytes offset = 0;
     Bytes size = 0;
   };
-  std::array<Part, 2> parts;  // whole chunks; two, adjacent, where a small allocation crosses pages
+  std::array<SharedPart, 2> parts;  // whole chunks; two, adjacent, where a small allocation crosses pages
   Bytes begin = 0;            // of the allocation, from the begin of the first part
   Bytes size = 0;
 };

@@ -28,14 +28,14 @@ class SimDriver::State final : public MemoryObserver {
   template <typename F>
   CuResult call(Call which, F&& f) VPMM_EXCLUDES(mutex) {
     const bool needs_init = which != Call::init && which != Call::driver_get_version;
-    return call_costing(fixed_cost_ns(which), needs_init ? Needs::init : Needs::nothing,
+    return call_costing(fixed_cost_ns(which), needs_init ? Requires::init : Requires::nothing,
                         std::forward<F>(f));
   }
-  enum class Needs { init, nothing };
+  enum class Requires { init, nothing };
   template <typename F>
-  CuResult call_costing(std::uint64_t cost_ns, Needs needs, F&& f) VPMM_EXCLUDES(mutex) {
+  CuResult call_costing(std::uint64_t cost_ns, Requires needs, F&& f) VPMM_EXCLUDES(mutex) {
     MutexLock lock(mutex);
-    if (needs == Needs::init && !machine.is_initialised()) return CuResult::not_initialized;
+    if (needs == Requires::init && !machine.is_initialised()) return CuResult::not_initialized;
     machine.enter(this_thread(), cost_ns);
     const CuResult result = f(machine);
     const auto farewells = machine.take_farewells();
@@ -64,7 +64,7 @@ class SimDriver::State final : public MemoryObserver {
  private:
   template <typename F>
   void annotate(F&& f) VPMM_EXCLUDES(mutex) {
-    call_costing(0, Needs::nothing, [&](Machine& m) {
+    call_costing(0, Requires::nothing, [&](Machine& m) {
       f(m);
       return CuResult::success;
     });
@@ -88,12 +88,12 @@ std::uint64_t SimDriver::now_ns() {
 MemoryObserver* SimDriver::memory_observer() { return state_.get(); }
 
 CuResult SimDriver::launch(const Kernel& kernel, StreamHandle stream) {
-  return state_->call_costing(kLaunchCostNs, State::Needs::init,
+  return state_->call_costing(kLaunchCostNs, State::Requires::init,
                               [&](Machine& m) { return m.launch(kernel, stream); });
 }
 
 void SimDriver::advance_host_ns(std::uint64_t ns) {
-  state_->call_costing(ns, State::Needs::nothing, [](Machine&) { return CuResult::success; });
+  state_->call_costing(ns, State::Requires::nothing, [](Machine&) { return CuResult::success; });
 }
 
 // Runs an operation, or a thread that sleeps until the GPU is done would sleep for ever.

@@ -9,16 +9,16 @@
 
 namespace vpmm::driver::sim {
 
-Timeline::Timeline(const SimOptions& options, WorkRunner& runner)
+SimTimeline::SimTimeline(const SimOptions& options, WorkRunner& runner)
     : schedule_(options.schedule),
       lag_ns_(options.lag_ns),
       runner_(runner),
       legacy_(static_cast<std::size_t>(options.device_count), 0),
       random_(options.seed) {}
 
-Slot Timeline::open(DeviceOrdinal device, StreamKind kind, StreamId id) {
+Slot SimTimeline::open(DeviceOrdinal device, StreamKind kind, StreamId id) {
   const Slot slot = take_slot();
-  Stream& s = stream(slot);
+  SimStream& s = stream(slot);
   s.device = device;
   s.kind = kind;
   s.open = true;
@@ -35,10 +35,10 @@ Slot Timeline::open(DeviceOrdinal device, StreamKind kind, StreamId id) {
 
 // Frees a closed stream's slot once its work has run and the host has seen it: then every record
 // with that slot orders before all later ones, of any owner of the slot.
-Slot Timeline::take_slot() {
+Slot SimTimeline::take_slot() {
   for (std::size_t i = 0; i < closed_.size(); ++i) {
     const Slot slot = closed_[i];
-    const Stream& s = stream(slot);
+    const SimStream& s = stream(slot);
     if (!s.queue.empty() || !host_.covers(slot, s.n)) continue;
     if (s.kind == StreamKind::blocking) detach_from_legacy(slot);
     closed_[i] = closed_.back();
@@ -49,12 +49,12 @@ Slot Timeline::take_slot() {
   return static_cast<Slot>(streams_.size());
 }
 
-void Timeline::attach_to_legacy(Slot slot) {
+void SimTimeline::attach_to_legacy(Slot slot) {
   if (const auto legacy = legacy_of(stream(slot).device))
     stream(*legacy).blocking_seen.push_back({slot, 0});
 }
 
-void Timeline::detach_from_legacy(Slot slot) {
+void SimTimeline::detach_from_legacy(Slot slot) {
   const auto legacy = legacy_of(stream(slot).device);
   if (!legacy) return;
   auto& seen = stream(*legacy).blocking_seen;
@@ -62,21 +62,21 @@ void Timeline::detach_from_legacy(Slot slot) {
              seen.end());
 }
 
-std::optional<Slot> Timeline::legacy_of(DeviceOrdinal device) const {
+std::optional<Slot> SimTimeline::legacy_of(DeviceOrdinal device) const {
   const Slot slot = legacy_[static_cast<std::size_t>(device)];
   if (slot == 0) return std::nullopt;
   return slot;
 }
 
-void Timeline::close(Slot slot) {
+void SimTimeline::close(Slot slot) {
   stream(slot).open = false;
   closed_.push_back(slot);
 }
 
-void Timeline::drop_all(DeviceOrdinal device) {
+void SimTimeline::drop_all(DeviceOrdinal device) {
   legacy_[static_cast<std::size_t>(device)] = 0;
   for (Slot slot = 1; slot <= streams_.size(); ++slot) {
-    Stream& s = stream(slot);
+    SimStream& s = stream(slot);
     if (s.device != device) continue;
     if (!s.queue.empty()) {
       busy_.erase(std::find(busy_.begin(), busy_.end(), slot));
@@ -88,8 +88,8 @@ void Timeline::drop_all(DeviceOrdinal device) {
   }
 }
 
-Actor Timeline::begin(Slot slot, NameId what) {
-  Stream& s = stream(slot);
+Actor SimTimeline::begin(Slot slot, NameId what) {
+  SimStream& s = stream(slot);
   if (s.host_version != host_version_) {
     s.clock.join(host_);
     s.host_version = host_version_;
@@ -99,7 +99,7 @@ Actor Timeline::begin(Slot slot, NameId what) {
   return {{s.n, slot, what}, s.clock};
 }
 
-Actor Timeline::begin_host(NameId what) {
+Actor SimTimeline::begin_host(NameId what) {
   const std::uint64_t n = host_.at(kHostSlot) + 1;
   host_.set(kHostSlot, n);
   ++host_version_;
@@ -107,8 +107,8 @@ Actor Timeline::begin_host(NameId what) {
 }
 
 // Orders the legacy default stream and the blocking streams of its context after each other.
-void Timeline::join_implicit_order(Slot slot) {
-  Stream& s = stream(slot);
+void SimTimeline::join_implicit_order(Slot slot) {
+  SimStream& s = stream(slot);
   if (s.kind == StreamKind::non_blocking) return;
   if (s.kind == StreamKind::blocking) {
     const Slot legacy = legacy_[static_cast<std::size_t>(s.device)];
@@ -125,8 +125,8 @@ void Timeline::join_implicit_order(Slot slot) {
 }
 
 // Orders all work queued on `earlier` so far before the next operation of `later`.
-void Timeline::come_after(Stream& later, Slot earlier) {
-  const Stream& e = stream(earlier);
+void SimTimeline::come_after(SimStream& later, Slot earlier) {
+  const SimStream& e = stream(earlier);
   later.clock.join(e.clock);
   if (e.queue.empty()) return;
   if (is_timed()) {
@@ -137,15 +137,15 @@ void Timeline::come_after(Stream& later, Slot earlier) {
 }
 
 // Timed: end of an operation that is queued now.
-std::uint64_t Timeline::place(Stream& s, std::uint64_t duration_ns) const {
+std::uint64_t SimTimeline::place(SimStream& s, std::uint64_t duration_ns) const {
   const std::uint64_t start = std::max(now_ns_, s.last_end_ns);
   s.last_end_ns = std::max(start + duration_ns, now_ns_ + lag_ns_);
   return s.last_end_ns;
 }
 
-void Timeline::enqueue(const Actor& actor, Work&& work) {
+void SimTimeline::enqueue(const Actor& actor, Work&& work) {
   const Slot slot = actor.at.slot;
-  Stream& s = stream(slot);
+  SimStream& s = stream(slot);
   if (s.queue.empty()) {
     s.busy_index = busy_.size();
     busy_.push_back(slot);
@@ -162,7 +162,7 @@ void Timeline::enqueue(const Actor& actor, Work&& work) {
   operation.work = std::move(work);
 }
 
-void Timeline::record(Slot slot, Recording& recording) {
+void SimTimeline::record(Slot slot, Recording& recording) {
   const Actor actor = begin(slot, NameId{});
   enqueue(actor, Work{});
   recording.points.assign(1, Point{slot, actor.at.n});
@@ -170,7 +170,7 @@ void Timeline::record(Slot slot, Recording& recording) {
   recording.clock = actor.clock;
 }
 
-void Timeline::record_all(DeviceOrdinal device, Recording& recording) {
+void SimTimeline::record_all(DeviceOrdinal device, Recording& recording) {
   recording.points.clear();
   recording.end_ns = now_ns_ + lag_ns_;
   recording.clock = host_;
@@ -179,17 +179,17 @@ void Timeline::record_all(DeviceOrdinal device, Recording& recording) {
   }
 }
 
-void Timeline::add_point(Slot slot, Recording& recording) {
-  const Stream& s = stream(slot);
+void SimTimeline::add_point(Slot slot, Recording& recording) {
+  const SimStream& s = stream(slot);
   recording.clock.join(s.clock);
   if (s.queue.empty()) return;
   recording.points.push_back({slot, s.n});
   recording.end_ns = std::max(recording.end_ns, s.last_end_ns);
 }
 
-void Timeline::wait(Slot slot, const Recording& recording) {
+void SimTimeline::wait(Slot slot, const Recording& recording) {
   const Actor actor = begin(slot, NameId{});
-  Stream& s = stream(slot);
+  SimStream& s = stream(slot);
   s.clock.join(recording.clock);
   if (complete(recording)) return;
   if (is_timed()) {
@@ -202,34 +202,34 @@ void Timeline::wait(Slot slot, const Recording& recording) {
   enqueue(actor, Work{});
 }
 
-bool Timeline::complete(Point point) const {
-  const Stream& s = stream(point.slot);
+bool SimTimeline::complete(Point point) const {
+  const SimStream& s = stream(point.slot);
   return s.queue.empty() || s.queue.front().n > point.n;
 }
 
-bool Timeline::complete(const Recording& recording) const {
+bool SimTimeline::complete(const Recording& recording) const {
   if (is_timed() && now_ns_ < recording.end_ns) return false;
   return std::all_of(recording.points.begin(), recording.points.end(),
                      [this](Point p) { return complete(p); });
 }
 
-bool Timeline::idle(Slot slot) const {
-  const Stream& s = stream(slot);
+bool SimTimeline::idle(Slot slot) const {
+  const SimStream& s = stream(slot);
   if (!s.queue.empty()) return false;
   return std::all_of(s.blocking_seen.begin(), s.blocking_seen.end(),
                      [this](Point p) { return stream(p.slot).queue.empty(); });
 }
 
-void Timeline::learn(const VectorClock& clock) {
+void SimTimeline::learn(const VectorClock& clock) {
   if (host_.join(clock)) ++host_version_;
 }
 
-void Timeline::learn_stream(Slot slot) {
+void SimTimeline::learn_stream(Slot slot) {
   learn(stream(slot).clock);
   for (const Point& seen : stream(slot).blocking_seen) learn(stream(seen.slot).clock);
 }
 
-void Timeline::host_wait(const Recording& recording) {
+void SimTimeline::host_wait(const Recording& recording) {
   if (is_timed()) {
     now_ns_ = std::max(now_ns_, recording.end_ns);
     run_due();
@@ -238,14 +238,14 @@ void Timeline::host_wait(const Recording& recording) {
   learn(recording.clock);
 }
 
-void Timeline::host_wait_stream(Slot slot) {
+void SimTimeline::host_wait_stream(Slot slot) {
   Recording recording;
   add_point(slot, recording);
   for (const Point& seen : stream(slot).blocking_seen) add_point(seen.slot, recording);
   host_wait(recording);
 }
 
-void Timeline::host_wait_device(DeviceOrdinal device) {
+void SimTimeline::host_wait_device(DeviceOrdinal device) {
   Recording recording;
   for (Slot slot = 1; slot <= streams_.size(); ++slot) {
     if (stream(slot).device == device) add_point(slot, recording);
@@ -253,22 +253,22 @@ void Timeline::host_wait_device(DeviceOrdinal device) {
   host_wait(recording);
 }
 
-void Timeline::advance(std::uint64_t ns) {
+void SimTimeline::advance(std::uint64_t ns) {
   now_ns_ += ns;
   if (is_timed()) run_due();
 }
 
-void Timeline::run_due() {
+void SimTimeline::run_due() {
   while (!due_.empty() && due_.top().end_ns <= now_ns_) run_next_due();
 }
 
 // Runs the operation that ends next, on time or before it; false: none is left.
-bool Timeline::run_next_due() {
+bool SimTimeline::run_next_due() {
   while (!due_.empty()) {
     const Due due = due_.top();
     due_.pop();
     // A reset drops operations but not their entries here.
-    const Stream& s = stream(due.slot);
+    const SimStream& s = stream(due.slot);
     if (s.queue.empty() || s.queue.front().order != due.order) continue;
     now_ns_ = std::max(now_ns_, due.end_ns);
     run_front(due.slot);
@@ -277,8 +277,8 @@ bool Timeline::run_next_due() {
   return false;
 }
 
-void Timeline::run_front(Slot slot) {
-  Stream& s = stream(slot);
+void SimTimeline::run_front(Slot slot) {
+  SimStream& s = stream(slot);
   const Operation operation = std::move(s.queue.front());
   s.queue.pop_front();
   if (s.queue.empty()) {
@@ -289,13 +289,13 @@ void Timeline::run_front(Slot slot) {
   runner_.run(operation.work, s.device);
 }
 
-bool Timeline::can_run(Slot slot) const {
+bool SimTimeline::can_run(Slot slot) const {
   const auto& waits = stream(slot).queue.front().waits;
   return std::all_of(waits.begin(), waits.end(), [this](Point p) { return complete(p); });
 }
 
 // Runs a stream's next operation, drawn among those that could run.
-bool Timeline::run_random() {
+bool SimTimeline::run_random() {
   if (busy_.empty()) return false;
   const std::size_t first = random_() % busy_.size();
   for (std::size_t i = 0; i < busy_.size(); ++i) {
@@ -310,7 +310,7 @@ bool Timeline::run_random() {
 
 // Changes the eagerness now and then, so that the device is far behind in some phases and idle in
 // others.
-void Timeline::tick() {
+void SimTimeline::tick() {
   if (schedule_ != Schedule::random || busy_.empty()) return;
   if (ticks_until_mood_ == 0) {
     constexpr std::array<unsigned, 4> kMoods = {0, 1, 4, 7};
@@ -322,7 +322,7 @@ void Timeline::tick() {
   }
 }
 
-bool Timeline::step() {
+bool SimTimeline::step() {
   if (busy_.empty()) return false;
   if (schedule_ == Schedule::random) return run_random();
   if (is_timed()) return run_next_due();
@@ -338,7 +338,7 @@ bool Timeline::step() {
 }
 
 // Runs operations that the point needs, and in the random schedule others on the way.
-void Timeline::run_until(Point point) {
+void SimTimeline::run_until(Point point) {
   std::vector<Point> needed{point};
   while (!needed.empty()) {
     if (complete(needed.back())) {

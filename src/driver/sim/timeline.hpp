@@ -61,9 +61,9 @@ class WorkRunner {
   virtual void run(const Work& work, DeviceOrdinal device) = 0;
 };
 
-class Timeline {
+class SimTimeline {
  public:
-  Timeline(const SimOptions& options, WorkRunner& runner);
+  SimTimeline(const SimOptions& options, WorkRunner& runner);
   // Sets the checker, which names the slots in reports. Requires: no stream is open yet.
   void set_checker(HazardChecker& checker) { checker_ = &checker; }
 
@@ -113,7 +113,7 @@ class Timeline {
     std::uint64_t end_ns = 0;  // timed
     std::vector<Point> waits;  // not timed
   };
-  struct Stream {
+  struct SimStream {
     DeviceOrdinal device = 0;
     StreamKind kind = StreamKind::blocking;
     bool open = false;
@@ -138,28 +138,28 @@ class Timeline {
     }
   };
 
-  Stream& stream(Slot slot) { return streams_[slot - 1]; }
-  const Stream& stream(Slot slot) const { return streams_[slot - 1]; }
+  SimStream& stream(Slot slot) { return streams_[slot - 1]; }
+  const SimStream& stream(Slot slot) const { return streams_[slot - 1]; }
   bool is_timed() const { return schedule_ == Schedule::timed; }
   Slot take_slot();
   void attach_to_legacy(Slot slot);
   void detach_from_legacy(Slot slot);
   std::optional<Slot> legacy_of(DeviceOrdinal device) const;
   void join_implicit_order(Slot slot);
-  void come_after(Stream& later, Slot earlier);
+  void come_after(SimStream& later, Slot earlier);
   bool can_run(Slot slot) const;
   void run_front(Slot slot);
   void run_due();
   bool run_next_due();
   bool run_random();
   void run_until(Point point);
-  std::uint64_t place(Stream& s, std::uint64_t duration_ns) const;
+  std::uint64_t place(SimStream& s, std::uint64_t duration_ns) const;
 
   const Schedule schedule_;
   const std::uint64_t lag_ns_;
   WorkRunner& runner_;
   HazardChecker* checker_ = nullptr;
-  std::deque<Stream> streams_;  // by slot - 1
+  std::deque<SimStream> streams_;  // by slot - 1
   std::vector<Slot> closed_;    // still to be run or to be seen by the host; then reused
   std::vector<Slot> busy_;
   std::vector<Slot> legacy_;  // by device; 0: none
