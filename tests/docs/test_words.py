@@ -49,7 +49,8 @@ class Words(unittest.TestCase):
 
     def test_a_type_is_found_however_it_is_written(self) -> None:
         text = "struct A : B {\n  enum class C : int { x };\n};\nclass alignas(kLine) D final {\nclass E;\n"
-        text += "class [[nodiscard]] F::G {\ntemplate <typename T>\nstruct H {\nusing I = std::vector<int>;\nusing J = of::J;\n"
+        text += "class [[nodiscard]] F::G {\ntemplate <typename T>\nstruct H {\n"
+        text += "using I = std::vector<int>;\nusing J = of::J;\n"
         self.assertEqual(types_of(text, True), {"A", "C", "D", "G", "H", "I"})
         self.assertEqual(types_of(text, False), {"A", "C", "D", "G", "H"})
 
