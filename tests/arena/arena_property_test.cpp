@@ -56,7 +56,7 @@ class Model {
   std::string check(const std::string& what) {
     if (const std::string broken = arena_.validate(); !broken.empty()) return what + ": " + broken;
     for (const auto& [begin, grain] : grains_) {
-      const Block* const block = arena_.block_around(begin);
+      const ArenaBlock* const block = arena_.block_around(begin);
       if (block == nullptr || block->is_live != grain.is_live)
         return what + ": a grain is live that should not be";
       if (grain.is_live) continue;
