@@ -37,7 +37,7 @@ class ArenaEvents : public ::testing::Test {
 TEST_F(ArenaEvents, a_stretch_is_told_between_its_chunks_and_what_is_allocated_there) {
   const DevicePtr ptr = allocate_in(world, arena, 3 * kPage - 100, a);
   EXPECT_EQ(log.kinds(), (Kinds{EventKind::map, EventKind::arena_grow, EventKind::allocate}));
-  const Event grow = log.events()[1];
+  const ReportedEvent grow = log.events()[1];
   EXPECT_EQ(grow.ptr, ptr);
   EXPECT_EQ(grow.bytes, 3 * kPage);
   EXPECT_EQ(grow.arena, number_of(arena));
@@ -122,7 +122,7 @@ TEST_F(ArenaEvents, an_external_arena_grows_and_shrinks_with_what_it_is_given) {
   EXPECT_EQ(take_memory(world, external), memory);
   EXPECT_EQ(log.kinds(), (Kinds{EventKind::arena_grow, EventKind::allocate, EventKind::free,
                                 EventKind::arena_shrink}));
-  for (const Event& event : log.events()) EXPECT_EQ(event.arena, number_of(external));
+  for (const ReportedEvent& event : log.events()) EXPECT_EQ(event.arena, number_of(external));
   EXPECT_EQ(log.events()[0].ptr, memory.begin);
   EXPECT_EQ(log.events()[0].bytes, memory.size);
   EXPECT_EQ(log.events()[3].ptr, memory.begin);

@@ -34,8 +34,8 @@ TEST(Events, memory_is_mapped_before_it_is_allocated_and_unmapped_after_it_was_f
   ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(log.kinds(), (Kinds{EventKind::map, EventKind::allocate, EventKind::free,
                                 EventKind::unmap, EventKind::trim}));
-  const Event& mapped = log.events()[0];
-  const Event& allocated = log.events()[1];
+  const ReportedEvent& mapped = log.events()[0];
+  const ReportedEvent& allocated = log.events()[1];
   EXPECT_EQ(mapped.ptr, ptr);
   EXPECT_EQ(mapped.bytes, 4 * kPage);
   EXPECT_FALSE(mapped.stream.has_value());
@@ -109,8 +109,8 @@ TEST(Events, warm_calls_are_warm_again_when_nobody_listens_any_more) {
   const std::uint64_t before = calls_through_the_lock();
   for (int i = 0; i < 5; ++i) call();
   EXPECT_EQ(calls_through_the_lock(), before);
-  const std::uint64_t id =
-      world.pool().reports().add_event_callback(only({EventKind::free}), [](const Event&) {});
+  const std::uint64_t id = world.pool().reports().add_event_callback(only({EventKind::free}),
+                                                                     [](const ReportedEvent&) {});
   call();
   EXPECT_GT(calls_through_the_lock(), before);
   ASSERT_TRUE(world.pool().reports().remove_event_callback(id).ok());
@@ -160,7 +160,7 @@ TEST(Events, a_free_without_a_stream_names_none_also_where_a_finalizer_made_it) 
   world.pool().deallocate_deferred(second);
   EXPECT_EQ(log.of(EventKind::free).size(), 1u) << "the finalizer's waits for the next call";
   world.wait();
-  const std::vector<Event> freed = log.of(EventKind::free);
+  const std::vector<ReportedEvent> freed = log.of(EventKind::free);
   ASSERT_EQ(freed.size(), 2u);
   EXPECT_FALSE(freed[0].stream.has_value());
   EXPECT_FALSE(freed[1].stream.has_value());
@@ -182,10 +182,10 @@ TEST(Events, memory_of_the_drivers_own_pool_is_told_too) {
   WorldOptions options = adaptive_world();
   options.config.small = settings::SmallRequests::stream_ordered;
   PoolWorld world(options);
-  std::vector<Event> told;
-  const std::uint64_t id =
-      world.pool().reports().add_event_callback(only({EventKind::allocate, EventKind::free}),
-                                                [&](const Event& event) { told.push_back(event); });
+  std::vector<ReportedEvent> told;
+  const std::uint64_t id = world.pool().reports().add_event_callback(
+      only({EventKind::allocate, EventKind::free}),
+      [&](const ReportedEvent& event) { told.push_back(event); });
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(1000, stream);
   world.deallocate(ptr, stream);
@@ -203,7 +203,7 @@ TEST(Events, a_free_that_the_driver_refuses_is_taken_back) {
   std::vector<EventKind> told;
   const std::uint64_t id = world.pool().reports().add_event_callback(
       only({EventKind::allocate, EventKind::free}),
-      [&](const Event& event) { told.push_back(event.kind); });
+      [&](const ReportedEvent& event) { told.push_back(event.kind); });
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(1000, stream);
   world.faults().set_plan(
@@ -220,9 +220,9 @@ TEST(Events, nobody_is_told_after_it_was_taken_away_and_the_others_still_are) {
   int first = 0;
   int second = 0;
   const std::uint64_t one =
-      world.pool().reports().add_event_callback(kEveryKind, [&](const Event&) { ++first; });
-  const std::uint64_t two =
-      world.pool().reports().add_event_callback(kEveryKind, [&](const Event&) { ++second; });
+      world.pool().reports().add_event_callback(kEveryKind, [&](const ReportedEvent&) { ++first; });
+  const std::uint64_t two = world.pool().reports().add_event_callback(
+      kEveryKind, [&](const ReportedEvent&) { ++second; });
   EXPECT_NE(one, two);
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(4 * kPage, stream);
@@ -241,7 +241,7 @@ TEST(Events, nobody_is_told_after_it_was_taken_away_and_the_others_still_are) {
 TEST(Events, what_a_listener_throws_is_lost_and_the_call_does_its_work) {
   PoolWorld world(adaptive_world());
   const std::uint64_t id = world.pool().reports().add_event_callback(
-      kEveryKind, [](const Event&) { throw std::runtime_error("no"); });
+      kEveryKind, [](const ReportedEvent&) { throw std::runtime_error("no"); });
   EventLog log(world.pool());
   const StreamHandle stream = world.stream();
   world.deallocate(world.allocate(4 * kPage, stream), stream);

@@ -36,17 +36,17 @@ class Tags : public ::testing::TestWithParam<Bytes> {};
 TEST_P(Tags, are_in_events_and_layouts_until_the_allocation_is_freed) {
   PoolWorld world(adaptive_world());
   const StreamHandle stream = world.stream();
-  std::vector<Event> told;
+  std::vector<ReportedEvent> told;
   const report::EventKinds kinds =
       bit_of(EventKind::allocate) | bit_of(EventKind::free) | bit_of(EventKind::record_use);
   const auto id = world.pool().reports().add_event_callback(
-      kinds, [&](const Event& event) { told.push_back(event); });
+      kinds, [&](const ReportedEvent& event) { told.push_back(event); });
   const DevicePtr ptr = allocate_tagged(world, GetParam(), stream, 7);
   ASSERT_TRUE(world.pool().record_use(ptr, world.stream()).ok());
   EXPECT_EQ(tag_at(world, ptr), 7u);
   world.deallocate(ptr, stream);
   ASSERT_EQ(told.size(), 3u);
-  for (const Event& event : told) EXPECT_EQ(event.tag, 7u);
+  for (const ReportedEvent& event : told) EXPECT_EQ(event.tag, 7u);
   EXPECT_TRUE(world.pool().reports().remove_event_callback(id).ok());
 }
 

@@ -20,7 +20,7 @@ class Watched final : public TraceAllocator {
   Result<void> deallocate(DevicePtr ptr, driver::StreamHandle stream) override {
     return inner_->deallocate(ptr, stream);
   }
-  Result<Footprint> footprint() override {  // asked once, when the trace is over
+  Result<TraceFootprint> footprint() override {  // asked once, when the trace is over
     driver_.take();
     return inner_->footprint();
   }

@@ -12,9 +12,9 @@ namespace vpmm::replay {
 
 // A machine whose driver takes a fingerprint, and an allocator that adds what it hands out to it,
 // up to the last event of a trace.
-class FingerprintMachine final : public Machine {
+class FingerprintMachine final : public TraceMachine {
  public:
-  explicit FingerprintMachine(std::unique_ptr<Machine> inner)
+  explicit FingerprintMachine(std::unique_ptr<TraceMachine> inner)
       : inner_(std::move(inner)), driver_(inner_->driver()) {}
 
   driver::Driver& driver() override { return driver_; }
@@ -29,7 +29,7 @@ class FingerprintMachine final : public Machine {
   std::uint64_t fingerprint() const { return driver_.taken(); }
 
  private:
-  const std::unique_ptr<Machine> inner_;
+  const std::unique_ptr<TraceMachine> inner_;
   test::FingerprintDriver driver_;
 };
 

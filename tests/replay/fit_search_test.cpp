@@ -46,7 +46,7 @@ struct Needs {
   Bytes needs;
   std::vector<Bytes> tried;
 
-  std::optional<Fit> find(const ReplayResult& room, Bytes largest) {
+  std::optional<SmallestGpu> find(const ReplayResult& room, Bytes largest) {
     const auto fit = find_fit(room, largest, [this](Bytes capacity) -> Result<ReplayResult> {
       tried.push_back(capacity);
       ReplayResult result;

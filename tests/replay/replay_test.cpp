@@ -186,7 +186,7 @@ class OneAddress final : public TraceAllocator {
   ~OneAddress() override { driver_.mem_free(ptr_); }
   Result<DevicePtr> allocate(Bytes, driver::StreamHandle) override { return ptr_; }
   Result<void> deallocate(DevicePtr, driver::StreamHandle) override { return {}; }
-  Result<Footprint> footprint() override { return Footprint{kBytes, 1, 0}; }
+  Result<TraceFootprint> footprint() override { return TraceFootprint{kBytes, 1, 0}; }
 
  private:
   static constexpr Bytes kBytes = 16 * kMiB;
@@ -261,7 +261,7 @@ class Counting final : public TraceAllocator {
     --counts_.live;
     return inner_->deallocate(ptr, stream);
   }
-  Result<Footprint> footprint() override { return inner_->footprint(); }
+  Result<TraceFootprint> footprint() override { return inner_->footprint(); }
 
  private:
   std::unique_ptr<TraceAllocator> inner_;
@@ -287,7 +287,7 @@ class Breaking final : public TraceAllocator {
     return driver::driver_error(driver::Call::mem_create, driver::CuResult::illegal_address);
   }
   Result<void> deallocate(DevicePtr, driver::StreamHandle) override { return {}; }
-  Result<Footprint> footprint() override { return Footprint{}; }
+  Result<TraceFootprint> footprint() override { return TraceFootprint{}; }
 };
 
 TEST(Replay, stops_at_an_error_that_is_no_lack_of_memory) {
@@ -393,7 +393,7 @@ TEST(AllocatorKinds, are_named_as_on_the_command_line) {
 TEST(ReplayCosts, an_idle_process_spends_less_in_the_driver_than_a_busy_one) {
   const Trace trace = random_trace(5);
   SimMachineOptions idle;
-  idle.costs = Costs::idle;
+  idle.costs = CallCosts::idle;
   EXPECT_LT(run(trace, AllocatorKind::vpmm, idle).driver_ns,
             run(trace, AllocatorKind::vpmm).driver_ns);
 }

@@ -66,7 +66,7 @@ TEST(ReplayJson, has_exactly_the_promised_keys_in_their_order) {
 TEST(ReplayJson, has_the_fit_where_it_was_looked_for_and_found) {
   ReplayResult result = sample();
   result.peak_rounded_bytes = 1000 * kMiB;
-  result.fit = Fit{.capacity = 1064 * kMiB, .replays = 7};
+  result.fit = SmallestGpu{.capacity = 1064 * kMiB, .replays = 7};
   const auto json = nlohmann::json::parse(to_json(result));
   EXPECT_EQ(json["fit_bytes"], 1064 * kMiB);
   EXPECT_DOUBLE_EQ(json["fit_ratio"], 1.064);
@@ -126,7 +126,7 @@ TEST(ReplayCallsTable, has_a_row_for_each_kind_of_call_of_each_result) {
 
 TEST(ReplayFitTable, shows_the_fit_over_what_lived_in_pages_and_where_there_is_none) {
   std::vector<ReplayResult> results{sample(), sample()};
-  results[0].fit = Fit{.capacity = 18'831'450'000, .replays = 9};
+  results[0].fit = SmallestGpu{.capacity = 18'831'450'000, .replays = 9};
   const std::string text = fit_table(results);
   for (const char* cell : {"17.36 GiB", "17.54 GiB", "18831450000", "1.0100",
                            "(fit - 64 MiB) / rounded", "1.0064", "none"})

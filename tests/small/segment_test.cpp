@@ -21,7 +21,7 @@ struct FreeSegments : Segment {
   }
 };
 
-Stretch take(Segment& segment, std::uint64_t units) {
+UnitRun take(Segment& segment, std::uint64_t units) {
   return {segment.take(segment.find(units)), units};
 }
 

@@ -24,23 +24,24 @@ class EventLog {
  public:
   explicit EventLog(context::Context& pool, report::EventKinds kinds = kEveryKind)
       : pool_(pool), hears_of_arenas_((kinds & report::bit_of(EventKind::arena_grow)) != 0) {
-    id_ = pool.reports().add_event_callback(kinds, [this](const Event& event) { note(event); });
+    id_ = pool.reports().add_event_callback(kinds,
+                                            [this](const ReportedEvent& event) { note(event); });
   }
   ~EventLog() { EXPECT_TRUE(pool_.reports().remove_event_callback(id_).ok()); }
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
 
   std::uint64_t id() const { return id_; }
-  const std::vector<Event>& events() const { return events_; }
-  std::vector<Event> of(EventKind kind) const {
-    std::vector<Event> found;
-    for (const Event& event : events_)
+  const std::vector<ReportedEvent>& events() const { return events_; }
+  std::vector<ReportedEvent> of(EventKind kind) const {
+    std::vector<ReportedEvent> found;
+    for (const ReportedEvent& event : events_)
       if (event.kind == kind) found.push_back(event);
     return found;
   }
   std::vector<EventKind> kinds() const {
     std::vector<EventKind> kinds;
-    for (const Event& event : events_) kinds.push_back(event.kind);
+    for (const ReportedEvent& event : events_) kinds.push_back(event.kind);
     return kinds;
   }
   void clear() { events_.clear(); }  // what is mapped and live stays known
@@ -55,7 +56,7 @@ class EventLog {
   }
 
  private:
-  void note(const Event& event) {
+  void note(const ReportedEvent& event) {
     events_.push_back(event);
     EXPECT_GE(event.time_ns, last_ns_);
     last_ns_ = event.time_ns;
@@ -144,7 +145,7 @@ class EventLog {
   context::Context& pool_;
   const bool hears_of_arenas_;
   std::uint64_t id_ = 0;
-  std::vector<Event> events_;
+  std::vector<ReportedEvent> events_;
   std::uint64_t last_ns_ = 0;
   std::map<DevicePtr, Bytes> chunks_;
   std::map<DevicePtr, Bytes> live_;
