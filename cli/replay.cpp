@@ -201,8 +201,9 @@ class Replayer {
     return replay_on(*machine, run, how);
   }
 
-  Result<std::optional<replay::SmallestGpu>> find_fit(const Run& run, const replay::ReplayResult& roomy,
-                                              FewShortages& shortages) {
+  Result<std::optional<replay::SmallestGpu>> find_fit(const Run& run,
+                                                      const replay::ReplayResult& roomy,
+                                                      FewShortages& shortages) {
     const FewShortages::Expected expected(shortages);
     replay::ReplayOptions how = options_for_all();
     how.on_refusal = replay::OnRefusal::stop;
@@ -304,8 +305,8 @@ void add_options(CLI::App& verb, ReplayArguments& options) {
                   "Costs of the simulator's driver calls: as in a process that computes meanwhile "
                   "(busy, the default) "
                   "or in one that does nothing else (idle)")
-      ->transform(
-          names_only<replay::CallCosts>({{"busy", replay::CallCosts::busy}, {"idle", replay::CallCosts::idle}}))
+      ->transform(names_only<replay::CallCosts>(
+          {{"busy", replay::CallCosts::busy}, {"idle", replay::CallCosts::idle}}))
       ->type_name("NAME");
   verb.add_flag("--paced", options.paced,
                 "On a GPU: at the trace's recorded pace, not as fast as possible");

@@ -41,7 +41,8 @@ bool Arena::is_in_room(const ArenaBlock& block, Bytes size, Bytes wanted, Reach 
   return size < page_size_ || block.stretch->range.size <= page_size_;
 }
 
-std::optional<AddressRange> Arena::in_block(const ArenaBlock& block, const Wish& wish, Reach room) const {
+std::optional<AddressRange> Arena::in_block(const ArenaBlock& block, const Wish& wish,
+                                            Reach room) const {
   if (!is_in_room(block, block.range.size, wish.size, room)) return std::nullopt;
   std::optional<AddressRange> part = fit_in(block.range, wish);
   if (part && !splits() && part->begin != block.range.begin) return std::nullopt;
@@ -149,7 +150,8 @@ void Arena::for_each_live(FunctionRef<void(const ArenaBlock&)> visit) const {
     if (block.is_live) visit(block);
 }
 
-void Arena::for_each_block_in(AddressRange stretch, FunctionRef<void(const ArenaBlock&)> visit) const {
+void Arena::for_each_block_in(AddressRange stretch,
+                              FunctionRef<void(const ArenaBlock&)> visit) const {
   for (auto block = blocks_.find(stretch.begin);
        block != blocks_.end() && block->first < stretch.end(); ++block)
     visit(block->second);

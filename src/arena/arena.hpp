@@ -51,9 +51,9 @@ class Arena {
   // Where `wish` fits: the smallest block that may serve it, the lowest among equals, and
   // neighbours side by side where no block alone is enough. None: nowhere.
   std::optional<AddressRange> find(const Wish& wish, Reach room) const;
-  bool is_free(AddressRange part) const;             // inside one stretch, and nothing live in it
-  const ArenaBlock* block_around(DevicePtr p) const;      // live or free; null: of no stretch
-  const Stretch* stretch_around(DevicePtr p) const;  // null: none
+  bool is_free(AddressRange part) const;              // inside one stretch, and nothing live in it
+  const ArenaBlock* block_around(DevicePtr p) const;  // live or free; null: of no stretch
+  const Stretch* stretch_around(DevicePtr p) const;   // null: none
   // Whether a block that waits would serve `key` once its stamp is complete, or others' would.
   bool has_pending_for(StreamKey key) const;
   void for_each_live(FunctionRef<void(const ArenaBlock&)> visit) const;  // by address

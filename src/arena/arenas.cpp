@@ -41,9 +41,10 @@ Error no_arenas() {
 pool::ArenaId Arenas::create(const ArenaOptions& options) {
   const bool splits = options.splits && !isolates_;
   const pool::ArenaId id{last_id.fetch_add(1) + 1};
-  by_id_.emplace(static_cast<std::uint64_t>(id),
-                 std::make_unique<ArenaEntry>(id, options, pool_->page_size(),
-                                         splits ? Arena::Splitting::yes : Arena::Splitting::no));
+  by_id_.emplace(
+      static_cast<std::uint64_t>(id),
+      std::make_unique<ArenaEntry>(id, options, pool_->page_size(),
+                                   splits ? Arena::Splitting::yes : Arena::Splitting::no));
   return id;
 }
 
@@ -146,7 +147,8 @@ bool Arenas::waits_for_proof(const pool::Request& request, const Caller& caller)
 
 // To an observer the memory of a pinned arena is not free before somebody has it again, for graphs
 // still use it.
-DevicePtr Arenas::begin(ArenaEntry& entry, AddressRange part, Bytes requested, const Caller& caller) {
+DevicePtr Arenas::begin(ArenaEntry& entry, AddressRange part, Bytes requested,
+                        const Caller& caller) {
   std::optional<time::TimelineId> timeline;
   if (caller.timeline != nullptr) timeline = caller.timeline->id;
   entry.arena.take(part, {requested, key_of(caller), timeline});
@@ -373,11 +375,13 @@ std::vector<report::ArenaHolding> Arenas::holdings() const {
   return holdings;
 }
 
-void Arenas::for_each_block_around(DevicePtr p, FunctionRef<void(const ArenaBlock&, bool)> visit) const {
+void Arenas::for_each_block_around(DevicePtr p,
+                                   FunctionRef<void(const ArenaBlock&, bool)> visit) const {
   const ArenaEntry* const in = entry_around(p);
   if (in == nullptr) return;
-  in->arena.for_each_block_in(in->arena.stretch_around(p)->range,
-                              [&](const ArenaBlock& block) { visit(block, in->arena.is_pinned()); });
+  in->arena.for_each_block_in(in->arena.stretch_around(p)->range, [&](const ArenaBlock& block) {
+    visit(block, in->arena.is_pinned());
+  });
 }
 
 std::string Arenas::validate(const ArenaEntry& entry) const {

@@ -137,7 +137,8 @@ class Arenas {
 
  private:
   struct ArenaEntry : FromHostMemory {
-    ArenaEntry(pool::ArenaId number, const ArenaOptions& asked, Bytes page, Arena::Splitting splitting)
+    ArenaEntry(pool::ArenaId number, const ArenaOptions& asked, Bytes page,
+               Arena::Splitting splitting)
         : id(number), options(asked), arena(page, splitting) {}
     const pool::ArenaId id;
     const ArenaOptions options;

@@ -57,11 +57,11 @@ vpmm_status vpmm_add_event_callback(vpmm_pool* pool, uint32_t kinds, vpmm_event_
     VPMM_TRY(check_kinds(kinds));
     VPMM_TRY(require(reinterpret_cast<const void*>(callback), "callback"));
     VPMM_TRY(require(id, "id"));
-    *id = context.reports().add_event_callback(kinds,
-                                               [callback, argument](const report::ReportedEvent& event) {
-                                                 const vpmm_event told = to_struct(event);
-                                                 callback(argument, &told);
-                                               });
+    *id = context.reports().add_event_callback(
+        kinds, [callback, argument](const report::ReportedEvent& event) {
+          const vpmm_event told = to_struct(event);
+          callback(argument, &told);
+        });
     return {};
   });
 }

@@ -42,7 +42,7 @@ Result<ipc::IpcHandle> from_struct(const vpmm_ipc_handle* handle) {
         ErrorCode::invalid_argument,
         "the IPC handle is of kind " + std::to_string(handle->kind) + ", which there is not"};
   ipc::IpcHandle in;
-  in.kind = static_cast<ipc::Kind>(handle->kind);
+  in.kind = static_cast<ipc::TokenKind>(handle->kind);
   std::memcpy(in.token.data(), handle->token, sizeof handle->token);
   in.size = handle->bytes;
   in.offset = handle->offset;
@@ -88,7 +88,7 @@ Result<ipc::IpcHandle> export_from(driver::Driver& driver, driver::DeviceOrdinal
   driver::CuResult result = driver.mem_get_address_range(range.begin, allocation);
   if (result != driver::CuResult::success) return foreign(Call::mem_get_address_range, result);
   ipc::IpcHandle handle;
-  handle.kind = ipc::Kind::legacy;
+  handle.kind = ipc::TokenKind::legacy;
   handle.size = range.size;
   handle.offset = range.begin - allocation.begin;
   result = driver.ipc_get_mem_handle(allocation.begin, handle.token);
@@ -151,7 +151,7 @@ vpmm_status vpmm_ipc_export(const void* ptr, size_t bytes, vpmm_ipc_handle* hand
 vpmm_status vpmm_ipc_export_end(const vpmm_ipc_handle* handle) {
   return gated(WhenEnding::do_nothing, [&]() -> Result<void> {
     VPMM_TRY_ASSIGN(const ipc::IpcHandle shared, from_struct(handle));
-    if (shared.kind == ipc::Kind::legacy) return {};  // no share was begun
+    if (shared.kind == ipc::TokenKind::legacy) return {};  // no share was begun
     VPMM_TRY_ASSIGN(const ipc::Token token, ipc::decode(shared.token));
     return ipc::Exporter::of_process().end(token);
   });

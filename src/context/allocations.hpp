@@ -77,8 +77,9 @@ class Allocations {
   report::Recorder::Told what_to_tell(report::EventKind kind, DevicePtr begin) const
       VPMM_REQUIRES(pool_lock);
   Error not_live(DevicePtr ptr) VPMM_REQUIRES(pool_lock);
-  Result<void> free_block(MutexLock& lock, driver_pool::PoolBlock* block, const pool::Stream& stream,
-                          const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  Result<void> free_block(MutexLock& lock, driver_pool::PoolBlock* block,
+                          const pool::Stream& stream, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
   void observe_end(AddressRange range, const pool::Stamper::Uses& uses, const pool::Stream& stream,
                    const pool::Caller& caller) const VPMM_REQUIRES(pool_lock);
 

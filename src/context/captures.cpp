@@ -67,7 +67,7 @@ Result<Caller> Captures::identify(const pool::Stream& stream, const time::Timeli
   VPMM_TRY(driver::checked(Call::stream_is_capturing, result));
   // A thread's own default stream has the handle that every thread's has.
   const HandleKey key{*stream, *stream == driver::kPerThreadStream ? std::this_thread::get_id()
-                                                             : std::thread::id{}};
+                                                                   : std::thread::id{}};
   if (status == driver::CaptureStatus::none) {
     caller.standing = Standing::ordinary;
     if (seen_.erase(key) != 0) refresh();

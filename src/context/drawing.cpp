@@ -54,9 +54,9 @@ report::Layout Drawing::layout() const {
     parts_.arenas.for_each_external(
         [&](DevicePtr begin) VPMM_REQUIRES(pool_lock) { add_blocks_of_arena(begin, layout); });
     layout.largest_small = largest_small(*device_.small, device_.page_size);
-    device_.small->figures().for_each_part([&](const small::PagePart& part) VPMM_REQUIRES(pool_lock) {
-      layout.blocks.push_back(block_of(part));
-    });
+    device_.small->figures().for_each_part(
+        [&](const small::PagePart& part)
+            VPMM_REQUIRES(pool_lock) { layout.blocks.push_back(block_of(part)); });
   }
   if (device_.driver_pool != nullptr)
     device_.driver_pool->for_each_block(

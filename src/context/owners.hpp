@@ -12,7 +12,7 @@ namespace vpmm::context {
 struct Foreign {  // no memory of this pool
   DevicePtr ptr;
 };
-struct ArenaMemory {         // divided by an arena of the program
+struct ArenaMemory {              // divided by an arena of the program
   const arena::ArenaBlock* live;  // block around the address; null: it is free
 };
 struct CutPage {  // a page that small requests share

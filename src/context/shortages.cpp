@@ -49,9 +49,10 @@ void count(report::Holding& holder, std::string name, Bytes bytes) {
 void Shortages::add_holders(report::Shortage& shortage) const {
   Set<DevicePtr> external;
   parts_.arenas.for_each_external([&](DevicePtr stretch) VPMM_REQUIRES(pool_lock) {
-    parts_.arenas.for_each_block_around(
-        stretch,
-        [&](const arena::ArenaBlock& block, bool /*is_pinned*/) { external.insert(block.range.begin); });
+    parts_.arenas.for_each_block_around(stretch,
+                                        [&](const arena::ArenaBlock& block, bool /*is_pinned*/) {
+                                          external.insert(block.range.begin);
+                                        });
   });
   std::map<std::uint32_t, report::Holding> by_tag;
   std::map<std::uint64_t, report::Holding> by_stream;

@@ -45,9 +45,9 @@ class StreamTable {
         gone = &entry;
     }
     StreamEntry* const place = same != nullptr    ? same
-                         : empty != nullptr ? empty
-                         : gone != nullptr  ? gone
-                                            : &set.entries[turn_++ % kPlaces];
+                               : empty != nullptr ? empty
+                               : gone != nullptr  ? gone
+                                                  : &set.entries[turn_++ % kPlaces];
     place->stream.store(0, std::memory_order_relaxed);
     place->cache.store(&cache, std::memory_order_relaxed);
     place->stream.store(stream, std::memory_order_release);

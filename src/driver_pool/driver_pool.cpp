@@ -97,7 +97,8 @@ void DriverPool::forget_block(PoolBlock* block) {
   blocks_.erase(block->begin);
 }
 
-Result<void> DriverPool::deallocate_on(MutexLock& lock, PoolBlock* block, driver::StreamHandle stream) {
+Result<void> DriverPool::deallocate_on(MutexLock& lock, PoolBlock* block,
+                                       driver::StreamHandle stream) {
   const PoolBlock freed = *block;
   forget_block(block);  // before the driver may hand the address out again
   const RelaxedCaptureScope relaxed(driver_);
@@ -115,7 +116,8 @@ Result<void> DriverPool::deallocate_on(MutexLock& lock, PoolBlock* block, driver
   return driver::driver_error(Call::mem_free_async, result);
 }
 
-Result<void> DriverPool::deallocate_after(MutexLock& lock, PoolBlock* block, const time::Stamp& stamp) {
+Result<void> DriverPool::deallocate_after(MutexLock& lock, PoolBlock* block,
+                                          const time::Stamp& stamp) {
   pending_.push_back({block->begin, block->requested, stamp});
   pending_bytes_ += block->requested;
   forget_block(block);

@@ -112,8 +112,9 @@ bool Exporter::is_ours(const Token& token) { return token.process == identity_; 
 
 void Exporter::forget(Context& context) {
   MutexLock lock(mutex_);
-  const auto found = std::find_if(pools_.begin(), pools_.end(),
-                                  [&](const SharingPool& pool) { return pool.context == &context; });
+  const auto found = std::find_if(pools_.begin(), pools_.end(), [&](const SharingPool& pool) {
+    return pool.context == &context;
+  });
   if (found == pools_.end()) return;
   const std::uint64_t number = found->number;
   pools_.erase(found);

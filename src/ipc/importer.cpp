@@ -142,7 +142,8 @@ Result<DevicePtr> Importer::open(Driver& driver, const IpcHandle& handle,
 
 // Returns the address of memory that is open already; nullopt: the caller opens it, then calls
 // end_opening().
-std::optional<DevicePtr> Importer::join_or_begin(const TokenAndOffset& what, const IpcHandle& handle,
+std::optional<DevicePtr> Importer::join_or_begin(const TokenAndOffset& what,
+                                                 const IpcHandle& handle,
                                                  std::optional<DeviceOrdinal> device) {
   MutexLock lock(mutex_);
   for (;;) {

@@ -66,7 +66,7 @@ class Importer {
     OwnMapping mapping;  // of memory of a pool; empty: legacy
     std::shared_ptr<Link> link;
     ClosedOpenings closing;  // on the link
-    Wait late;        // not empty: a close is due that failed before
+    Wait late;               // not empty: a close is due that failed before
   };
   using TokenAndOffset = std::pair<TokenBytes, Bytes>;
   using Imports = std::map<OpenKey, Import>;

@@ -81,7 +81,7 @@ Result<std::optional<BlockReader::RecordedBlock>> BlockReader::next() {
 }
 
 Result<BlockReader::RecordedBlock> BlockReader::decompressed(const BlockHeader& header,
-                                                     const std::string& stored) {
+                                                             const std::string& stored) {
   const auto crc =
       crc32(0, reinterpret_cast<const Bytef*>(stored.data()), static_cast<uInt>(stored.size()));
   if (crc != header.crc) return error("the block is damaged: its checksum is another");

@@ -41,7 +41,8 @@ void finish_recordings() noexcept {
     for (const auto& weak : open.writers)
       if (auto writer = weak.lock()) writers.push_back(std::move(writer));
     // They finish side by side.
-    for (const auto& writer : writers) writer->begin_to_close(observe::TraceWriter::CloseReason::exit);
+    for (const auto& writer : writers)
+      writer->begin_to_close(observe::TraceWriter::CloseReason::exit);
     const auto give_up = std::chrono::steady_clock::now() + kPatience;
     for (const auto& writer : writers) {
       const auto left = give_up - std::chrono::steady_clock::now();

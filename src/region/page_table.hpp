@@ -119,8 +119,8 @@ class PageTable {
   static ZeroedArray<Region*> allocate(std::uint64_t pages) {
     static_assert(sizeof(Region*) == sizeof(std::uint64_t) && alignof(Group) <= sizeof(Region*),
                   "one piece for all");
-    const std::size_t extra = groups(pages) * sizeof(Group) +
-                              2 * PageSet::words(groups(pages)) * sizeof(std::uint64_t);
+    const std::size_t extra =
+        groups(pages) * sizeof(Group) + 2 * PageSet::words(groups(pages)) * sizeof(std::uint64_t);
     auto entries = zeroed_array<Region*>(pages, extra);
     if (entries == nullptr) throw std::bad_alloc();
     return entries;

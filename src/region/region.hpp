@@ -62,7 +62,7 @@ struct alignas(kCacheLine) Region {
   std::uint32_t size_place = 0;  // free, hole: place in the heap of its size
 
   time::Stamp stamp;  // free, zombie: what must have finished
-  ListLink by_age;        // likewise; allocated: like holder
+  ListLink by_age;    // likewise; allocated: like holder
   struct {
     TimelineFile* file = nullptr;  // null: no part of the stamp is filed here
     ListLink by_sequence;

@@ -55,9 +55,10 @@ class Search {
 }  // namespace
 
 Result<std::optional<SmallestGpu>> find_fit(const ReplayResult& roomy, Bytes largest,
-                                    const ReplayAt& replay_at) {
+                                            const ReplayAt& replay_at) {
   if (roomy.failed_allocations != 0) return std::optional<SmallestGpu>();
-  VPMM_TRY_ASSIGN(const SmallestGpu fit, Search(roomy, largest, replay_at).run(roomy.peak_mapped_bytes));
+  VPMM_TRY_ASSIGN(const SmallestGpu fit,
+                  Search(roomy, largest, replay_at).run(roomy.peak_mapped_bytes));
   return std::optional(fit);
 }
 

@@ -21,6 +21,6 @@ using ReplayAt = std::function<Result<ReplayResult>(Bytes capacity)>;
 // fits, one smaller by that much does not, nor does a GPU below peak_live_bytes. An allocator's
 // choices depend on free memory, so a size in between, or even beyond, may be an exception.
 Result<std::optional<SmallestGpu>> find_fit(const ReplayResult& roomy, Bytes largest,
-                                    const ReplayAt& replay_at);
+                                            const ReplayAt& replay_at);
 
 }  // namespace vpmm::replay

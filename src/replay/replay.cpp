@@ -158,7 +158,7 @@ class Replay {
   TraceAllocator& allocator_;
   UseChecker& checker_;
   std::vector<std::optional<LiveReplay>> live_;  // by allocation
-  LiveMemory live_memory_;                 // = live_
+  LiveMemory live_memory_;                       // = live_
   std::vector<std::uint64_t> allocate_ns_;
   std::uint64_t start_calls_ = 0;
   std::uint64_t start_ns_ = 0;

@@ -69,7 +69,7 @@ struct ReplayResult {
   double seconds = 0;
   std::vector<driver::CallTimes> calls;  // of the allocator, also other than memory calls
   std::vector<std::string> findings;     // first corruptions and hazards, and unchecked records
-  std::optional<SmallestGpu> fit;                // from find_fit(); replay() leaves it empty
+  std::optional<SmallestGpu> fit;        // from find_fit(); replay() leaves it empty
 };
 
 // Replays the trace. Small writes on its stream use each allocation right after it is made and

@@ -11,7 +11,8 @@ driver::sim::SimOptions to_sim_options(const SimMachineOptions& options) {
   sim.seed = options.seed;
   sim.schedule = driver::sim::Schedule::timed;
   sim.lag_ns = options.lag_us * 1000;
-  sim.costs = options.costs == CallCosts::idle ? driver::sim::Costs::idle : driver::sim::Costs::busy;
+  sim.costs =
+      options.costs == CallCosts::idle ? driver::sim::Costs::idle : driver::sim::Costs::busy;
   return sim;
 }
 

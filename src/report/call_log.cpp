@@ -31,7 +31,8 @@ std::unique_ptr<std::string> kept(const std::string& text) noexcept {
 
 }  // namespace
 
-observe::QueuedEvent CallLog::event(RecordedKind kind, AddressRange range, const By& by) const noexcept {
+observe::QueuedEvent CallLog::event(RecordedKind kind, AddressRange range,
+                                    const By& by) const noexcept {
   observe::QueuedEvent event;
   event.kind = kind;
   event.thread = thread_number();

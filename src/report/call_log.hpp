@@ -68,7 +68,8 @@ class CallLog final : public driver::CallObserver {
   void after_call(driver::Call call, Bytes bytes, std::uint64_t duration_ns) noexcept override;
 
  private:
-  void fail(RecordedKind kind, const pool::Request& request, const Error& error, const By& by) noexcept;
+  void fail(RecordedKind kind, const pool::Request& request, const Error& error,
+            const By& by) noexcept;
   observe::QueuedEvent event(RecordedKind kind, AddressRange range, const By& by) const noexcept;
 
   driver::Driver& driver_;

@@ -118,8 +118,9 @@ void Recorder::arena_changed(EventKind kind, AddressRange stretch, pool::ArenaId
   tell({kind, stretch.begin, stretch.size, std::nullopt, 0, static_cast<std::uint64_t>(arena)});
   using RecordedKind = observe::RecordedKind;
   if (CallLog* const recording = log())
-    recording->put(kind == EventKind::arena_grow ? RecordedKind::arena_grow : RecordedKind::arena_shrink, stretch,
-                   0, static_cast<std::uint64_t>(arena));
+    recording->put(
+        kind == EventKind::arena_grow ? RecordedKind::arena_grow : RecordedKind::arena_shrink,
+        stretch, 0, static_cast<std::uint64_t>(arena));
 }
 
 void Recorder::failed(const pool::Request& request, const Error& error, const CallLog::By& by) {

@@ -29,9 +29,10 @@ constexpr std::array kDriverNames{NameOf<DriverKind>{DriverKind::automatic, "aut
 constexpr std::array kSmallNames{
     NameOf<SmallRequests>{SmallRequests::pool, "pool"},
     NameOf<SmallRequests>{SmallRequests::stream_ordered, "stream_ordered"}};
-constexpr std::array kPreferNames{NameOf<settings::Prefer>{settings::Prefer::footprint, "footprint"},
-                                  NameOf<settings::Prefer>{settings::Prefer::balanced, "balanced"},
-                                  NameOf<settings::Prefer>{settings::Prefer::latency, "latency"}};
+constexpr std::array kPreferNames{
+    NameOf<settings::Prefer>{settings::Prefer::footprint, "footprint"},
+    NameOf<settings::Prefer>{settings::Prefer::balanced, "balanced"},
+    NameOf<settings::Prefer>{settings::Prefer::latency, "latency"}};
 constexpr std::array kAnyStreamNames{NameOf<AnyStreamOrder>{AnyStreamOrder::context, "context"},
                                      NameOf<AnyStreamOrder>{AnyStreamOrder::legacy, "legacy"},
                                      NameOf<AnyStreamOrder>{AnyStreamOrder::park, "park"}};

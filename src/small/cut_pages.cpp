@@ -147,7 +147,7 @@ void CutPages::for_each_free(FunctionRef<void(const Region&)> visit) const {
 }
 
 CutPages::FreePart CutPages::find(Bytes least, Bytes most, Bytes alignment,
-                              const Caller& caller) const {
+                                  const Caller& caller) const {
   Region* const free = units_.best_fit(least, alignment, caller.own());
   if (free == nullptr) return {};
   const AddressRange range = free->range;

@@ -59,7 +59,9 @@ class Content {
   static constexpr int kUnitShift = 54;
   static constexpr std::uintptr_t kAddressBits = (std::uintptr_t{1} << kClassShift) - 1 - kKindBits;
   static_assert(kSlabClasses <= kMostClass + 1 && sizeof(std::uintptr_t) == 8);
-  static constexpr std::uintptr_t bits_of(EntryKind kind) { return static_cast<std::uintptr_t>(kind); }
+  static constexpr std::uintptr_t bits_of(EntryKind kind) {
+    return static_cast<std::uintptr_t>(kind);
+  }
   template <typename T>
   T* as(EntryKind kind) const {
     return (bits_ & kKindBits) == bits_of(kind) ? reinterpret_cast<T*>(bits_ & kAddressBits)

@@ -360,8 +360,8 @@ void FaultWorld::listen() {
   if (pool_ == nullptr) return;
   const report::EventKinds all = (report::EventKinds{1} << report::kEventKinds) - 1;
   done(within([&]() -> Result<std::uint64_t> {
-         return pool_->reports().add_event_callback(all,
-                                                    [this](const report::ReportedEvent&) { ++events_; });
+         return pool_->reports().add_event_callback(
+             all, [this](const report::ReportedEvent&) { ++events_; });
        }),
        "add_event_callback");
 }

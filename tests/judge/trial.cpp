@@ -96,13 +96,14 @@ void Trial::listen(std::size_t number) {
   using report::EventKind;
   report::EventKinds kinds = bit_of(EventKind::arena_grow) | bit_of(EventKind::arena_shrink);
   if (setting_.listens != 0) kinds |= bit_of(EventKind::allocate) | bit_of(EventKind::free);
-  pool(number).reports().add_event_callback(kinds, [this, number](const report::ReportedEvent& event) {
-    if (event.kind == EventKind::arena_grow)
-      reference_.grow_arena(number, event.arena, {event.ptr, event.bytes});
-    if (event.kind == EventKind::arena_shrink) reference_.shrink_arena(event.ptr);
-    if (event.kind == EventKind::allocate) ++pools_[number].allocated;
-    if (event.kind == EventKind::free) ++pools_[number].freed;
-  });
+  pool(number).reports().add_event_callback(
+      kinds, [this, number](const report::ReportedEvent& event) {
+        if (event.kind == EventKind::arena_grow)
+          reference_.grow_arena(number, event.arena, {event.ptr, event.bytes});
+        if (event.kind == EventKind::arena_shrink) reference_.shrink_arena(event.ptr);
+        if (event.kind == EventKind::allocate) ++pools_[number].allocated;
+        if (event.kind == EventKind::free) ++pools_[number].freed;
+      });
   if (setting_.frees_when_short != 0)
     pool(number).limits().out_of_memory_callbacks().set(
         [this, number](const context::OutOfMemory&) { return frees_one(number); });

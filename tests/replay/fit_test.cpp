@@ -32,7 +32,7 @@ LiveMemory live_memory(const Trace& trace) {
   LiveMemory live(kPage);
   for (const TraceEvent& event : trace.events) {
     event.kind == TraceEvent::TraceKind::allocate ? live.allocate(event.bytes)
-                                             : live.deallocate(event.bytes);
+                                                  : live.deallocate(event.bytes);
   }
   return live;
 }

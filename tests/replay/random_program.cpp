@@ -89,8 +89,8 @@ class Maker {
       if (lives.empty()) continue;
       const Allocation allocation = take(lives, static_cast<Life>(turn % kLives));
       const std::size_t stream = below(16) == 0 ? below(program_.streams) : allocation.stream;
-      trace_.events.push_back(
-          {TraceEvent::TraceKind::deallocate, allocation.number, allocation.bytes, stream, time_us_});
+      trace_.events.push_back({TraceEvent::TraceKind::deallocate, allocation.number,
+                               allocation.bytes, stream, time_us_});
       live_ -= allocation.bytes;
       return true;
     }
@@ -123,8 +123,9 @@ void write_trace(const Trace& trace, const std::string& path) {
   std::ofstream file(path);
   file << "op,id,bytes,stream,time_us\n";
   for (const TraceEvent& event : trace.events) {
-    file << fmt::format("{},{},{},{},{}\n", event.kind == TraceEvent::TraceKind::allocate ? 'a' : 'f',
-                        event.allocation, event.bytes, event.stream, event.time_us);
+    file << fmt::format("{},{},{},{},{}\n",
+                        event.kind == TraceEvent::TraceKind::allocate ? 'a' : 'f', event.allocation,
+                        event.bytes, event.stream, event.time_us);
   }
 }
 

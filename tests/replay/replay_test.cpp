@@ -24,7 +24,8 @@ class TraceText {
     return add({TraceEvent::TraceKind::allocate, allocation, bytes, stream, time_us_});
   }
   TraceText& deallocate(std::size_t allocation, std::size_t stream = 0) {
-    return add({TraceEvent::TraceKind::deallocate, allocation, sizes_[allocation], stream, time_us_});
+    return add(
+        {TraceEvent::TraceKind::deallocate, allocation, sizes_[allocation], stream, time_us_});
   }
   TraceText& wait_us(std::uint64_t us) {
     time_us_ += us;

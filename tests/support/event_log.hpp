@@ -11,8 +11,8 @@
 
 namespace vpmm::test {
 
-using report::ReportedEvent;
 using report::EventKind;
+using report::ReportedEvent;
 
 constexpr report::EventKinds kEveryKind = (report::EventKinds{1} << report::kEventKinds) - 1;
 

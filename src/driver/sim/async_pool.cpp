@@ -98,8 +98,8 @@ CuResult AsyncPool::grow(Bytes size, Slot slot, AsyncBlocks::iterator& block) {
 CuResult AsyncPool::find_growth(Bytes size, Slot slot, Growth& growth) {
   if (space_.empty()) {
     space_.size = kAddressSpace;
-    const CuResult result =
-        memory_.reserve(space_.size, page(), DevicePtr{}, SimMemory::ReservedFor::driver, space_.begin);
+    const CuResult result = memory_.reserve(space_.size, page(), DevicePtr{},
+                                            SimMemory::ReservedFor::driver, space_.begin);
     if (result != CuResult::success) {
       space_ = {};
       return result;
@@ -127,7 +127,8 @@ CuResult AsyncPool::find_growth(Bytes size, Slot slot, Growth& growth) {
 
 CuResult AsyncPool::back(AddressRange pages) {
   for (Bytes done = 0; done < pages.size; done += page()) {
-    const CuResult result = memory_.plug_at({pages.begin + done, page()}, device_, TouchRight::none);
+    const CuResult result =
+        memory_.plug_at({pages.begin + done, page()}, device_, TouchRight::none);
     if (result == CuResult::success) continue;
     for (Bytes undone = 0; undone < done; undone += page())
       memory_.unplug_at({pages.begin + undone, page()});

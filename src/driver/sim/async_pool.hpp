@@ -73,7 +73,7 @@ class AsyncPool {
   SimTimeline& timeline_;
   const DeviceOrdinal device_;
   AddressRange space_;                             // reserved at the first growth
-  AsyncBlocks blocks_;                                  // a partition of the backed memory
+  AsyncBlocks blocks_;                             // a partition of the backed memory
   std::set<std::pair<Bytes, DevicePtr>> by_size_;  // the free ones
   std::uint64_t internal_dependencies_ = 1;        // stored only: this pool never makes a stream
                                                    // wait

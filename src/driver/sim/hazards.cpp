@@ -183,8 +183,8 @@ void HazardChecker::deallocate_in_capture(const AccessPiece& piece) {
 }
 
 // Tells if the accessor may touch this memory; otherwise reports.
-bool HazardChecker::owned(const ShadowSegment& segment, const AccessPiece& piece, AddressRange range,
-                          const Actor& actor) {
+bool HazardChecker::owned(const ShadowSegment& segment, const AccessPiece& piece,
+                          AddressRange range, const Actor& actor) {
   const char* use = "use";
   switch (segment.owner) {
     case TouchRight::none:
@@ -212,8 +212,8 @@ bool HazardChecker::owned(const ShadowSegment& segment, const AccessPiece& piece
   return true;
 }
 
-void HazardChecker::check_order(const ShadowSegment& segment, AddressRange range, const Actor& actor,
-                                std::string_view verb) {
+void HazardChecker::check_order(const ShadowSegment& segment, AddressRange range,
+                                const Actor& actor, std::string_view verb) {
   if (!ordered(segment.write, actor))
     return report_unordered(segment.write, "write", range, actor, verb);
   if (!ordered(segment.read, actor))

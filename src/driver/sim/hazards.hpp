@@ -82,7 +82,8 @@ class HazardChecker {
   void append(ShadowSegment&& segment);
   void splice(Segments& segments, Segments::iterator first, Segments::iterator last);
 
-  bool owned(const ShadowSegment& segment, const AccessPiece& piece, AddressRange range, const Actor& actor);
+  bool owned(const ShadowSegment& segment, const AccessPiece& piece, AddressRange range,
+             const Actor& actor);
   bool ordered(const Position& earlier, const Actor& actor) const {
     return !earlier.exists() || actor.clock.covers(earlier.slot, earlier.n);
   }

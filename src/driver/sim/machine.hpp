@@ -198,7 +198,7 @@ class Machine final : private WorkRunner {
   CuResult refuse_unsafe_call();         // calls that may wait for the device
   CuResult refuse_implicit(Slot slot);   // the legacy stream, while a blocking stream captures
   CuResult refuse_host_wait(Slot slot);  // queries and waits for a stream
-  CuResult refuse_event_wait(const SimEvent& event);            // queries and waits for an event
+  CuResult refuse_event_wait(const SimEvent& event);         // queries and waits for an event
   CuResult refuse_while_any_captures(DeviceOrdinal device);  // calls about a whole context
   bool is_implicit(const Capture& capture, Slot slot) const;
   CuResult capture_status(Slot slot, CaptureInfo& result);
@@ -235,7 +235,7 @@ class Machine final : private WorkRunner {
   std::uint64_t next_pool_ = 1;
   std::map<DevicePtr, PlainAllocation> plain_;
   std::vector<Exports> exports_;              // by device
-  std::map<DevicePtr, SimImport> imports_;       // by the begin of `range`
+  std::map<DevicePtr, SimImport> imports_;    // by the begin of `range`
   std::map<DevicePtr, PinnedMemory> pinned_;  // at most one a page
 
   CaptureTable captures_;

@@ -258,8 +258,9 @@ void Machine::on_deallocate(AddressRange range, StreamHandle stream) {
 
 void Machine::on_deallocate_any_stream(AddressRange range) {
   const Actor actor = timeline_.begin_host(kDeallocateName);
-  for_each_piece(range, actor,
-                 [&](const HazardChecker::AccessPiece& piece) { checker_.deallocate_after_all(piece); });
+  for_each_piece(range, actor, [&](const HazardChecker::AccessPiece& piece) {
+    checker_.deallocate_after_all(piece);
+  });
 }
 
 void Machine::mark_allocated(AddressRange range, const Actor& actor) {
@@ -269,8 +270,9 @@ void Machine::mark_allocated(AddressRange range, const Actor& actor) {
 }
 
 void Machine::mark_deallocated(AddressRange range, const Actor& actor) {
-  for_each_piece(range, actor,
-                 [&](const HazardChecker::AccessPiece& piece) { checker_.deallocate(piece, actor); });
+  for_each_piece(range, actor, [&](const HazardChecker::AccessPiece& piece) {
+    checker_.deallocate(piece, actor);
+  });
 }
 
 }  // namespace vpmm::driver::sim

@@ -90,9 +90,10 @@ CuResult SimMemory::import(const SharedChunk& shared, int file, SimChunk*& chunk
   const int own = fcntl(file, F_DUPFD_CLOEXEC, 0);
   if (own < 0) return CuResult::operating_system;
   const ChunkHandle handle{next_chunk_++};
-  auto made = std::make_unique<SimChunk>(SimChunk{handle, shared.device, own, shared.offset, shared.size,
-                                            true, 0, Shadow(shared.size, TouchRight::driver),
-                                            SimChunk::Home::imported, SimChunk::ExportState::allowed});
+  auto made = std::make_unique<SimChunk>(
+      SimChunk{handle, shared.device, own, shared.offset, shared.size, true, 0,
+               Shadow(shared.size, TouchRight::driver), SimChunk::Home::imported,
+               SimChunk::ExportState::allowed});
   checker_.add(made->shadow);
   chunk = made.get();
   chunks_.emplace(static_cast<std::uint64_t>(handle), std::move(made));
@@ -137,7 +138,7 @@ CuResult SimMemory::reserve_host(Bytes size, Bytes alignment, DevicePtr hint, De
 }
 
 CuResult SimMemory::reserve(Bytes size, Bytes alignment, DevicePtr hint, ReservedFor owner,
-                         DevicePtr& begin) {
+                            DevicePtr& begin) {
   if (size == 0 || !is_multiple(size, options_.granularity)) return CuResult::invalid_value;
   if (alignment != 0 && !is_power_of_two(alignment)) return CuResult::invalid_value;
   if (owner == ReservedFor::user && size > options_.address_space - reserved_)
@@ -203,9 +204,10 @@ DevicePtr SimMemory::next_granule(DevicePtr at) const {
   return align_up(at + 1, options_.granularity);
 }
 
-void SimMemory::fill_table(SimReservation& reservation, const SimMapping& mapping, SimMapping* value) {
+void SimMemory::fill_table(SimReservation& reservation, const SimMapping& mapping,
+                           SimMapping* value) {
   SimMapping** const first = reservation.by_granule +
-                          (mapping.range.begin - reservation.range.begin) / options_.granularity;
+                             (mapping.range.begin - reservation.range.begin) / options_.granularity;
   std::fill_n(first, mapping.range.size / options_.granularity, value);
 }
 
@@ -257,7 +259,8 @@ CuResult SimMemory::unmap(const std::vector<SimMapping*>& mappings) {
 }
 
 CuResult SimMemory::set_access(const std::vector<SimMapping*>& mappings, std::uint64_t devices) {
-  const bool is_counted = find_reservation(mappings.front()->range.begin)->owner == ReservedFor::user;
+  const bool is_counted =
+      find_reservation(mappings.front()->range.begin)->owner == ReservedFor::user;
   const auto fresh = static_cast<std::uint64_t>(std::count_if(
       mappings.begin(), mappings.end(), [](const SimMapping* m) { return m->devices == 0; }));
   if (is_counted && accessible_mappings_ + fresh > options_.max_mappings)
@@ -326,7 +329,7 @@ SharedMemory SimMemory::locate(AddressRange range) {
 }
 
 CuResult SimMemory::plug_shared(const SharedMemory& memory, int file, DeviceOrdinal device,
-                             AddressRange& range) {
+                                AddressRange& range) {
   const auto& [first, second] = memory.parts;
   // Made by a machine of another granularity.
   if (!is_multiple(first.size, options_.granularity) ||

@@ -65,7 +65,8 @@ class SimMemory {
 
   // Reservations of the driver itself count neither in the census nor in the address space.
   enum class ReservedFor { user, driver };
-  CuResult reserve(Bytes size, Bytes alignment, DevicePtr hint, ReservedFor owner, DevicePtr& begin);
+  CuResult reserve(Bytes size, Bytes alignment, DevicePtr hint, ReservedFor owner,
+                   DevicePtr& begin);
   CuResult free_reservation(AddressRange range, ReservedFor owner);
 
   CuResult map(AddressRange range, SimChunk& chunk);

@@ -60,7 +60,8 @@ class Shadow {
   static constexpr std::size_t kLeavesPerPage = kPageSize / kLeafSize;
   static constexpr std::size_t kSegmentsPerPage = 64;  // more: the page is cut into leaves
 
-  Shadow(Bytes size, TouchRight blank) : pages_((size + kPageSize - 1) / kPageSize), blank_(blank) {}
+  Shadow(Bytes size, TouchRight blank)
+      : pages_((size + kPageSize - 1) / kPageSize), blank_(blank) {}
 
   // Ownership of bytes without a segment.
   TouchRight blank() const { return blank_; }

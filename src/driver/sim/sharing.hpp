@@ -29,8 +29,9 @@ struct SharedMemory {
     Bytes offset = 0;
     Bytes size = 0;
   };
-  std::array<SharedPart, 2> parts;  // whole chunks; two, adjacent, where a small allocation crosses pages
-  Bytes begin = 0;            // of the allocation, from the begin of the first part
+  std::array<SharedPart, 2>
+      parts;        // whole chunks; two, adjacent, where a small allocation crosses pages
+  Bytes begin = 0;  // of the allocation, from the begin of the first part
   Bytes size = 0;
 };
 

@@ -160,7 +160,7 @@ class SimTimeline {
   WorkRunner& runner_;
   HazardChecker* checker_ = nullptr;
   std::deque<SimStream> streams_;  // by slot - 1
-  std::vector<Slot> closed_;    // still to be run or to be seen by the host; then reused
+  std::vector<Slot> closed_;       // still to be run or to be seen by the host; then reused
   std::vector<Slot> busy_;
   std::vector<Slot> legacy_;  // by device; 0: none
   std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;
