@@ -238,7 +238,7 @@ BoundStream::~BoundStream() {
 
 StreamFront::Way BoundStream::way() const {
   StreamFront::Way way = context_.parts_.front.way();
-  way.is_open = way.is_open && client_.cache != nullptr && !context_.parts_.captures.may_be_known();
+  way.is_open = way.is_open && !context_.parts_.captures.may_be_known();
   return way;
 }
 

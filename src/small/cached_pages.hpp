@@ -118,11 +118,15 @@ class CachedPages {
   }
   // The last that was freed. Requires: there is one of that size.
   region::Region* take_last(std::uint64_t size) VPMM_REQUIRES(cache_lock) {
-    return taken(size, by_size_[size].take_last());
+    CachedList& cached = by_size_[size];
+    region::Region* const last = cached.take_last();
+    return taken(size, cached, last);
   }
   // The one that was freed first. Requires: there is one of that size.
   region::Region* take_first(std::uint64_t size) VPMM_REQUIRES(cache_lock) {
-    return taken(size, by_size_[size].take_first());
+    CachedList& cached = by_size_[size];
+    region::Region* const first = cached.take_first();
+    return taken(size, cached, first);
   }
   // All of them, by size.
   CachedList take_all() VPMM_REQUIRES(cache_lock) {
@@ -144,9 +148,10 @@ class CachedPages {
 
  private:
   static constexpr std::uint64_t bit(std::uint64_t size) { return std::uint64_t{1} << size % 64; }
-  region::Region* taken(std::uint64_t size, region::Region* region) VPMM_REQUIRES(cache_lock) {
+  region::Region* taken(std::uint64_t size, const CachedList& left, region::Region* region)
+      VPMM_REQUIRES(cache_lock) {
     bytes_.add(-region->range.size);
-    if (by_size_[size].empty()) marks_[size / 64] &= ~bit(size);
+    if (left.empty()) marks_[size / 64] &= ~bit(size);
     return region;
   }
 

@@ -6,42 +6,63 @@ namespace vpmm::small {
 // `flatten` makes one function of a warm call, without a record of where things are between two: a
 // tenth of a pair.
 
-[[gnu::flatten]] DevicePtr WarmCalls::try_allocate(const FirstCache& client, Bytes bytes) {
-  StreamCache& cache = *client.cache;
-  AddressRange taken;
-  const CacheGuard guard(cache);
-  if (!cache.serves(client.id)) return {};
+DevicePtr WarmCalls::try_allocate(const FirstCache& client, Bytes bytes) const {
   switch (serving_.server_of(bytes, 0)) {
-    case Server::blocks: {
-      const std::size_t slab_class = small::slab_class(bytes);
-      taken = {cache.take_block(slab_class, bytes), kShapes[slab_class].block};
-      break;
-    }
-    case Server::spans: taken = {cache.take_span(bytes), span_units(bytes) * kUnit}; break;
-    case Server::pages: taken = take_pages(cache, bytes); break;
-    case Server::driver_pool: return {};
+    case Server::blocks: return try_block(client, bytes);
+    case Server::spans: return try_span(client, bytes);
+    case Server::pages: return try_pages(client, bytes);
+    case Server::driver_pool: break;
   }
-  if (is_null(taken.begin)) return {};
-  if (observer_ != nullptr && client.stream) observer_->on_allocate(taken, *client.stream);
-  if (observer_ != nullptr && !client.stream) observer_->on_allocate_any_stream(taken);
-  return taken.begin;
+  return {};
 }
 
-AddressRange WarmCalls::take_pages(StreamCache& cache, Bytes bytes) const {
+[[gnu::noinline, gnu::flatten]] DevicePtr WarmCalls::try_block(const FirstCache& client,
+                                                               Bytes bytes) const {
+  StreamCache& cache = *client.cache;
+  const std::size_t slab_class = small::slab_class(bytes);
+  const CacheGuard guard(cache);
+  if (!cache.serves(client.id)) return {};
+  return told(client, {cache.take_block(slab_class, bytes), kShapes[slab_class].block});
+}
+
+[[gnu::noinline]] DevicePtr WarmCalls::try_span(const FirstCache& client, Bytes bytes) const {
+  StreamCache& cache = *client.cache;
+  const CacheGuard guard(cache);
+  return cache.serves(client.id) ? told(client, take_span(cache, bytes)) : DevicePtr{};
+}
+
+[[gnu::noinline, gnu::flatten]] AddressRange WarmCalls::take_span(StreamCache& cache, Bytes bytes) {
+  return {cache.take_span(bytes), span_units(bytes) * kUnit};
+}
+
+[[gnu::noinline]] DevicePtr WarmCalls::try_pages(const FirstCache& client, Bytes bytes) const {
   if (!serving_.keeps_pages(bytes)) return {};
-  if (serving_.cuts_pages_for(cache.crowding)) {
-    const DevicePtr span = cache.take_span(bytes);
-    if (!is_null(span)) return {span, span_units(bytes) * kUnit};
-  }
+  StreamCache& cache = *client.cache;
   const PageSizes& sizes = serving_.page_sizes();
-  region::Region* const region = cache.take_pages(sizes.number_of(sizes.rounded(bytes)));
-  if (region == nullptr) {
-    serving_.note_miss(cache.crowding, lock_ != nullptr && lock_->is_taken());
-    return {};
-  }
+  const Bytes size = sizes.rounded(bytes);
+  const CacheGuard guard(cache);
+  if (!cache.serves(client.id)) return {};
+  region::Region* const region = cache.take_pages(sizes.number_of(size));
+  if (region == nullptr) return told(client, take_instead_of_pages(cache, bytes));
   region->asked = bytes;
-  cache.tally.begin(bytes, region->range.size);
-  return region->range;
+  cache.tally.begin(bytes, size);
+  return told(client, {region->range.begin, size});
+}
+
+[[gnu::noinline]] AddressRange WarmCalls::take_instead_of_pages(StreamCache& cache,
+                                                                Bytes bytes) const {
+  const AddressRange span =
+      serving_.cuts_pages_for(cache.crowding) ? take_span(cache, bytes) : AddressRange{};
+  if (is_null(span.begin))
+    serving_.note_miss(cache.crowding, lock_ != nullptr && lock_->is_taken());
+  return span;
+}
+
+void WarmCalls::tell(const FirstCache& client, AddressRange taken) const {
+  if (client.stream)
+    observer_->on_allocate(taken, *client.stream);
+  else
+    observer_->on_allocate_any_stream(taken);
 }
 
 [[gnu::flatten]] WarmCalls::Freed WarmCalls::try_free(const FirstCache& client, DevicePtr ptr) {
@@ -109,7 +130,8 @@ WarmCalls::Freed WarmCalls::put_block(StreamCache& cache, Slab& slab, DevicePtr 
   const std::uint64_t index = slab.index_of(ptr);
   if (!slab.is_live(index) || slab.block(index) != ptr || slab.is_used_elsewhere(index))
     return Freed::no;
-  const bool is_refused = slab.is_last_live() && refuses(cache, slab.bytes());
+  const bool is_refused =
+      caches_.are_bounded() && slab.is_last_live() && cache.refuse(slab.bytes());
   if (is_refused) return Freed::no;
   const Freed freed = note_free(cache, {ptr, slab.block_bytes()}, stream);
   cache.give_block(&slab, index);

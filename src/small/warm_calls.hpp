@@ -37,7 +37,7 @@ class alignas(kCacheLine) WarmCalls {
   };
   // Null: the cache has no such memory, or the stream is asked to come to the pool's lock.
   // Requires: Serving::may_be_cached().
-  DevicePtr try_allocate(const FirstCache& client, Bytes bytes);
+  DevicePtr try_allocate(const FirstCache& client, Bytes bytes) const;
   // `yes`: the memory is in the cache, as a live allocation of that very stream was. Where an event
   // is due, the stream's call is to record one.
   enum class Freed { no, not_known, yes, yes_and_event_is_due };
@@ -54,7 +54,19 @@ class alignas(kCacheLine) WarmCalls {
       VPMM_REQUIRES(cache_lock);
   Freed put_pages(const Location& at, region::Region& region, DevicePtr ptr,
                   const Stream& stream) const VPMM_REQUIRES(cache_lock);
-  AddressRange take_pages(StreamCache& cache, Bytes bytes) const VPMM_REQUIRES(cache_lock);
+  DevicePtr try_block(const FirstCache& client, Bytes bytes) const;
+  DevicePtr try_span(const FirstCache& client, Bytes bytes) const;
+  DevicePtr try_pages(const FirstCache& client, Bytes bytes) const;
+  static AddressRange take_span(StreamCache& cache, Bytes bytes) VPMM_REQUIRES(cache_lock);
+  // Of a stream that crowds, from pages that are cut.
+  AddressRange take_instead_of_pages(StreamCache& cache, Bytes bytes) const
+      VPMM_REQUIRES(cache_lock);
+  // The observer is told before another thread of the stream can free the memory.
+  DevicePtr told(const FirstCache& client, AddressRange taken) const VPMM_REQUIRES(cache_lock) {
+    if (observer_ != nullptr && !is_null(taken.begin)) tell(client, taken);
+    return taken.begin;
+  }
+  void tell(const FirstCache& client, AddressRange taken) const;
   Freed note_free(StreamCache& cache, AddressRange range, const Stream& stream) const
       VPMM_REQUIRES(cache_lock);
   // True: the free takes the pool's lock, where the stream may be allowed to keep as much.
@@ -64,7 +76,7 @@ class alignas(kCacheLine) WarmCalls {
 
   driver::Driver& driver_;
   driver::MemoryObserver* const observer_;
-  const Serving& serving_;
+  const Serving serving_;  // a copy, in the line that every call reads
   const Ownership& ownership_;
   const StreamCaches& caches_;
   const Mutex* lock_ = nullptr;  // null: no call waits for it
