@@ -86,33 +86,42 @@ PoolBlock* DriverPool::block_around(DevicePtr p) {
   return AddressRange{block.begin, block.requested}.contains(p) ? &block : nullptr;
 }
 
-void DriverPool::forget_block(PoolBlock* block) {
-  const auto uncount = [&](time::TimelineId id) VPMM_REQUIRES(pool_lock) {
-    if (time::Timeline* timeline = timelines_.find(id)) --timeline->references;
+void DriverPool::count_references(const PoolBlock& block, int change) {
+  const auto count = [&](time::TimelineId id) VPMM_REQUIRES(pool_lock) {
+    if (time::Timeline* timeline = timelines_.find(id))
+      timeline->references += static_cast<std::uint64_t>(change);
   };
-  if (block->timeline) uncount(*block->timeline);
-  for (const time::TimelineId id : block->other_uses) uncount(id);
-  requested_ -= block->requested;
+  if (block.timeline) count(*block.timeline);
+  for (const time::TimelineId id : block.other_uses) count(id);
+}
+
+DriverPool::Blocks::node_type DriverPool::take_block(DevicePtr begin) {
+  Blocks::node_type block = blocks_.extract(begin);
+  count_references(block.mapped(), -1);
+  requested_ -= block.mapped().requested;
   ++deallocations_;
-  blocks_.erase(block->begin);
+  return block;
+}
+
+void DriverPool::put_back(Blocks::node_type&& block) {
+  count_references(block.mapped(), +1);
+  requested_ += block.mapped().requested;
+  --deallocations_;
+  blocks_.insert(std::move(block));
 }
 
 Result<void> DriverPool::deallocate_on(MutexLock& lock, PoolBlock* block,
                                        driver::StreamHandle stream) {
-  const PoolBlock freed = *block;
-  forget_block(block);  // before the driver may hand the address out again
+  // Before the driver may hand the address out again. To put it back needs no host memory.
+  Blocks::node_type freed = take_block(block->begin);
   const RelaxedCaptureScope relaxed(driver_);
   CuResult result{};
   {
     const Unlocked unlocked(lock);
-    result = driver_.mem_free_async(freed.begin, stream);
+    result = driver_.mem_free_async(freed.key(), stream);
   }
   if (result == CuResult::success) return {};
-  blocks_.emplace(freed.begin, freed);
-  requested_ += freed.requested;
-  --deallocations_;
-  if (freed.timeline)
-    if (time::Timeline* timeline = timelines_.find(*freed.timeline)) ++timeline->references;
+  put_back(std::move(freed));
   return driver::driver_error(Call::mem_free_async, result);
 }
 
@@ -120,7 +129,7 @@ Result<void> DriverPool::deallocate_after(MutexLock& lock, PoolBlock* block,
                                           const time::Stamp& stamp) {
   pending_.push_back({block->begin, block->requested, stamp});
   pending_bytes_ += block->requested;
-  forget_block(block);
+  take_block(block->begin);
   return settle(lock);
 }
 
@@ -178,7 +187,7 @@ Result<Bytes> DriverPool::trim(MutexLock& lock) {
 
 void DriverPool::forget() {
   pool_.reset();
-  while (!blocks_.empty()) forget_block(&blocks_.begin()->second);
+  while (!blocks_.empty()) take_block(blocks_.begin()->first);
   pending_.clear();
   pending_bytes_ = 0;
 }

@@ -57,9 +57,13 @@ std::uint32_t Definitions::tag(std::uint32_t tag) {
   if (tag == 0 || tag_name_ == nullptr || tags_.contains(tag)) return tag;
   const char* const name = tag_name_(tag);
   if (*name == '\0') return tag;  // it may be named later
-  tags_.reserve(tags_.size() + 1);
-  new_tags_.add(std::to_string(tag), json_quoted(name));
-  tags_.insert(tag);
+  const auto known = tags_.insert(tag).first;
+  try {
+    new_tags_.add(std::to_string(tag), json_quoted(name));
+  } catch (...) {
+    tags_.erase(known);
+    throw;
+  }
   return tag;
 }
 

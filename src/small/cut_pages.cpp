@@ -179,7 +179,12 @@ CutPages::FreePart CutPages::find_pages(Bytes least, const Caller& caller) const
 
 Segment* CutPages::cut(const FreePart& room, const Caller& caller) {
   Segment* const segment = segments_.take();
-  take_units(room, caller);
+  try {
+    take_units(room, caller);
+  } catch (...) {
+    segments_.give_back(segment);
+    throw;
+  }
   segment->enter(run_at(room.part.begin), room.part);
   return segment;
 }

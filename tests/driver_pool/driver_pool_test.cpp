@@ -136,13 +136,17 @@ TEST_F(DriverPoolTest, memory_for_no_stream_is_ready_for_every_stream) {
 
 TEST_F(DriverPoolTest, a_failed_free_keeps_the_block) {
   const DevicePtr ptr = allocate(1000, a);
+  driver_pool.record_use(driver_pool.block_around(ptr), of(b));
   faults.set_plan({{Call::mem_free_async}, 1, CuResult::invalid_value, FaultPlan::Repeat::once});
   EXPECT_FALSE(driver_pool.deallocate_on(lock, driver_pool.block_around(ptr), a).ok());
   ASSERT_NE(driver_pool.block_around(ptr), nullptr);
   EXPECT_EQ(driver_pool.live_allocations(), 1u);
   EXPECT_EQ(driver_pool.requested_bytes(), 1000u);
   EXPECT_EQ(of(a).references, 1u);
+  EXPECT_EQ(of(b).references, 1u);
   EXPECT_TRUE(driver_pool.deallocate_on(lock, driver_pool.block_around(ptr), a).ok());
+  EXPECT_EQ(of(a).references, 0u);
+  EXPECT_EQ(of(b).references, 0u);
 }
 
 TEST_F(DriverPoolTest, a_late_free_that_fails_is_tried_again_and_is_no_error_of_the_call_at_work) {

@@ -90,7 +90,7 @@ CuResult CudaDriver::device_primary_ctx_get_state(DeviceOrdinal device, bool& is
   unsigned flags = 0;
   int active = 0;
   const CuResult result = cuda_.device_primary_ctx_get_state(device, &flags, &active);
-  is_active = result == CuResult::success && active != 0;
+  if (result == CuResult::success) is_active = active != 0;
   return result;
 }
 
