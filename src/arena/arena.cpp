@@ -15,7 +15,7 @@ using time::Stamp;
 
 namespace {
 
-// A stretch of its own, or a free one that is at most so many times as large.
+// Without splitting: largest free stretch for a request, in sizes of the request.
 constexpr Bytes kMostOfWish = 2;
 
 }  // namespace
@@ -33,8 +33,7 @@ bool Arena::may_serve(const ArenaBlock& block, StreamKey key) const {
   return block.key == key || block.key == kEverybody || (!is_pinned_ && block.stamp.is_complete());
 }
 
-// Whether a request of `wanted` bytes may be cut from a free piece of `size` bytes in the block's
-// stretch.
+// Tells if `wanted` bytes may be cut from a free piece of `size` bytes in the block's stretch.
 bool Arena::is_in_room(const ArenaBlock& block, Bytes size, Bytes wanted, Reach room) const {
   if (!splits()) return size <= kMostOfWish * std::max(wanted, page_size_ / kMostOfWish);
   if (room == Reach::everywhere || wanted > page_size_ / 2) return true;
@@ -56,8 +55,7 @@ std::optional<AddressRange> Arena::best_of(StreamKey owner, const Wish& wish, Re
   return std::nullopt;
 }
 
-// Of any stream. As many steps as there are free blocks: the way of requests that their own stream
-// cannot serve.
+// Finds a complete block of any stream. Linear in free blocks.
 std::optional<AddressRange> Arena::best_complete(const Wish& wish, Reach room) const {
   std::optional<AddressRange> best;
   std::pair<Bytes, DevicePtr> least;
@@ -75,7 +73,7 @@ std::optional<AddressRange> Arena::best_complete(const Wish& wish, Reach room) c
   return best;
 }
 
-// Neighbours that are not one because they are of several streams.
+// Finds a run of neighbours with several keys or stamps. Linear in blocks.
 std::optional<AddressRange> Arena::best_run(const Wish& wish, Reach room) const {
   std::optional<AddressRange> best;
   Bytes least = 0;
@@ -115,7 +113,7 @@ Arena::Blocks::const_iterator Arena::around(DevicePtr p) const {
 
 Arena::Blocks::iterator Arena::around(DevicePtr p) {
   return blocks_.erase(std::as_const(*this).around(p),
-                       std::as_const(*this).around(p));  // the same, to change it
+                       std::as_const(*this).around(p));  // empty range: removes the const
 }
 
 const ArenaBlock* Arena::block_around(DevicePtr p) const {
@@ -193,14 +191,14 @@ Bytes Arena::pending_bytes(FunctionRef<Stamp(const Stamp&)> reduce) const {
 
 template <typename Change>
 void Arena::refile(ArenaBlock& block, Change&& change) {
-  auto node = free_.extract(place_of(block));  // no memory is asked for
+  auto node = free_.extract(place_of(block));  // needs no memory
   VPMM_CHECK(!node.empty(), picture(kGrain));
   std::forward<Change>(change)();
   node.value() = place_of(block);
   free_.insert(std::move(node));
 }
 
-// None: they have more parts than a stamp holds.
+// Returns nullopt if they have more parts than a stamp holds.
 std::optional<Stamp> Arena::joined(const Stamp& a, const Stamp& b) {
   std::array<time::StampPart, 4> parts;
   std::size_t count = 0;

@@ -1,5 +1,4 @@
-// arena: memory of the pool that one user keeps together: which parts are live, and which free
-// block serves whom.
+// arena: blocks of one arena: live blocks, and free blocks by the stream that they serve.
 #pragma once
 
 #include <compare>
@@ -20,20 +19,21 @@ namespace vpmm::arena {
 // the arena.
 //
 // Note [Who may have a free block]
-// The stream that freed it, at once: the stream itself is the order. Others when its stamp is
-// complete, unless the arena is pinned: launches of a graph use the block at any time, and no stamp
-// says when. What other streams may still use, or nobody knows who, waits: it serves nobody before
-// its stamp is complete, and then first of all the stream that it was allocated for.
+// - The stream that freed it, at once: the stream is the order.
+// - Other streams, once its stamp is complete. In a pinned arena: none, as launches of a graph use
+// the block at any time.
+// - After use by other or unknown streams the block waits: it serves no stream before its stamp is
+// complete, then first the stream that it was allocated for.
 //
 // Invariants (validate() checks them all):
 // - the blocks of a stretch tile it without gap or overlap;
-// - no two free neighbours could be one: of one key, neither of them waiting, with at most two
-// streams in their stamps;
-// - every free block stands in the search structure, as it is;
-// - the sums are the sums of the blocks.
+// - no two free neighbours have one key, do not wait, and have together at most two streams in
+// their stamps: they are one block;
+// - every free block stands in the search structure under place_of(block);
+// - sums = sums over the blocks.
 class Arena {
  public:
-  // No split: every allocation has a stretch of its own.
+  // no: every allocation has a stretch of its own.
   enum class Splitting { yes, no };
   Arena(Bytes page_size, Splitting splitting) : page_size_(page_size), splitting_(splitting) {}
   Arena(const Arena&) = delete;
@@ -45,64 +45,62 @@ class Arena {
     Bytes alignment = 0;  // a power of two
     StreamKey key{};
   };
-  // Requests of half a page and less share pages, and stay out of larger free blocks, which would
-  // never be whole again. `everywhere`: where memory is short.
+  // by_size: requests of up to half a page share pages and leave larger free blocks whole.
+  // everywhere: for a shortage of memory.
   enum class Reach { by_size, everywhere };
-  // Where `wish` fits: the smallest block that may serve it, the lowest among equals, and
-  // neighbours side by side where no block alone is enough. None: nowhere.
+  // Finds the smallest block that may serve `wish`; lowest address among equals. If no block is
+  // large enough, a run of neighbours. Returns nullopt if none fits.
   std::optional<AddressRange> find(const Wish& wish, Reach room) const;
-  bool is_free(AddressRange part) const;              // inside one stretch, and nothing live in it
-  const ArenaBlock* block_around(DevicePtr p) const;  // live or free; null: of no stretch
-  const Stretch* stretch_around(DevicePtr p) const;   // null: none
-  // Whether a block that waits would serve `key` once its stamp is complete, or others' would.
+  bool is_free(AddressRange part) const;              // inside one stretch, without live blocks
+  const ArenaBlock* block_around(DevicePtr p) const;  // live or free; null: outside the arena
+  const Stretch* stretch_around(DevicePtr p) const;   // null: outside the arena
+  // Tells if an incomplete free block may serve `key` once its stamp is complete.
   bool has_pending_for(StreamKey key) const;
   void for_each_live(FunctionRef<void(const ArenaBlock&)> visit) const;  // by address
   void for_each_block_in(AddressRange stretch, FunctionRef<void(const ArenaBlock&)> visit) const;
   void for_each_stretch(FunctionRef<void(const Stretch&)> visit) const;
-  const Stretch* idle_stretch() const;  // the lowest without a live block; null: none
-  // What must have finished before the whole of a stretch that is idle may be anybody's. None: more
-  // than a stamp holds.
+  const Stretch* idle_stretch() const;  // lowest without live blocks; null: none
+  // Joins the stamps of all blocks. Returns nullopt if they have more parts than a stamp holds.
   std::optional<time::Stamp> stamp_of(const Stretch& idle) const;
   bool is_used_by(StreamKey key) const;
 
   // --- changing ---
-  // The whole of it is free, complete, and for `key` first.
+  // Adds one free, complete block, for `key` first.
   void add(AddressRange stretch, StreamKey key);
-  // Requires: nothing in it is live.
+  // Requires: no live block.
   void remove(const Stretch& idle);
-  // Requires: is_free(part), and whole grains.
+  // Requires: is_free(part), whole grains.
   const ArenaBlock& take(AddressRange part, const BlockUse& use);
   struct End {
     StreamKey key{};
     time::Stamp stamp;
     bool is_waiting = false;
   };
-  // Of a live block; it merges with its neighbours.
+  // Frees a live block; merges it with its neighbours.
   void end(DevicePtr begin, const End& end);
-  // False: it was noted already.
+  // Returns false if the use was known.
   bool record_use(DevicePtr begin, time::TimelineId timeline);
-  // `reduce`: a stamp without its parts that are complete. What waits no longer is free for its
-  // own.
+  // Ends the waiting of blocks with complete stamps. `reduce` drops complete parts of a stamp.
   void refresh(FunctionRef<time::Stamp(const time::Stamp&)> reduce);
-  // The same stream under another key.
+  // Replaces the key of a stream.
   void rename(StreamKey from, StreamKey to);
-  // Streams are gone: what is complete, and what is live, is nobody's in particular.
+  // After the end of all streams: gives live and complete blocks the key kEverybody.
   void forget_streams();
   void pin() { is_pinned_ = true; }
   bool is_pinned() const { return is_pinned_; }
   bool splits() const { return splitting_ == Splitting::yes; }
 
   // --- figures ---
-  Bytes held_bytes() const { return held_; }            // of its stretches
+  Bytes held_bytes() const { return held_; }            // of stretches
   Bytes allocated_bytes() const { return allocated_; }  // of live blocks
   std::uint64_t live() const { return live_; }
   std::size_t stretches() const { return stretches_.size(); }
-  // Of free blocks whose stamp `reduce` does not make complete.
+  // Bytes of free blocks with stamps that are incomplete after `reduce`.
   Bytes pending_bytes(FunctionRef<time::Stamp(const time::Stamp&)> reduce) const;
 
-  // The first broken invariant as text; empty when all hold.
+  // The first broken invariant as text; empty if all hold.
   std::string validate() const;
-  // "[4][-6] [1][~2]" in units of `unit`: live, free, waiting; a space between stretches.
+  // Formats "[4][-6] [1][~2]" in units of `unit`: live, free, waiting; a space between stretches.
   std::string picture(Bytes unit) const;
 
  private:
@@ -131,9 +129,9 @@ class Arena {
   Blocks::const_iterator around(DevicePtr p) const;  // end(): none
   Blocks::iterator around(DevicePtr p);
   Blocks::iterator split(Blocks::iterator block, DevicePtr at);  // returns the back
-  Blocks::iterator merge(Blocks::iterator block);  // with both neighbours; returns what it is then
+  Blocks::iterator merge(Blocks::iterator block);  // with both neighbours; returns the result
   void absorb_next(Blocks::iterator block);
-  // `change` of a free block that stays where it is.
+  // Applies `change` to a free block, and files the block anew.
   template <typename Change>
   void refile(ArenaBlock& block, Change&& change);
 
@@ -142,7 +140,7 @@ class Arena {
   bool is_pinned_ = false;
   Map<DevicePtr, Stretch> stretches_;
   Blocks blocks_;
-  Set<SortKey> free_;  // those that wait last
+  Set<SortKey> free_;  // waiting blocks last
   Bytes held_ = 0;
   Bytes allocated_ = 0;
   Bytes idle_ = 0;

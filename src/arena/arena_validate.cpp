@@ -1,4 +1,4 @@
-// arena: whether an arena is what it should be, and its picture.
+// arena: checks the invariants of an arena, and draws it.
 #include <fmt/format.h>
 
 #include "arena/arena.hpp"

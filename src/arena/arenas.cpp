@@ -1,4 +1,4 @@
-// arena: requests and frees in arenas, and what becomes of their memory.
+// arena: requests and frees in arenas, and their memory.
 #include "arena/arenas.hpp"
 
 #include <algorithm>
@@ -14,12 +14,12 @@ using pool::Standing;
 
 namespace {
 
-// Over all contexts of the process.
+// Shared by all contexts of the process.
 constinit std::atomic<std::uint64_t> last_id{0};
 
-// Streams that are not known by their id have keys of their own, beyond any id.
+// Streams without a known id have keys above this number, beyond any id.
 constexpr std::uint64_t kUnknownStreams = std::uint64_t{1} << 63;
-// With more handles than this those that no block needs are forgotten. Each costs less than 100
+// Number of handles from which on those without a block are forgotten. Each costs less than 100
 // bytes.
 constexpr std::size_t kNamesKept = 1024;
 
@@ -36,7 +36,7 @@ Error no_arenas() {
           "does not support"};
 }
 
-// --- which arena
+// --- arenas
 
 pool::ArenaId Arenas::create(const ArenaOptions& options) {
   const bool splits = options.splits && !isolates_;
@@ -67,11 +67,11 @@ Arenas::ArenaEntry* Arenas::entry_around(DevicePtr p) const {
 }
 
 // Note [A capturing stream goes by its handle]
-// A capturing stream has no id, and what it freed before its capture, and in earlier ones, is to
-// serve it. So a handle stands for the stream that called last with it, outside a capture. One that
-// has only ever called in captures has a key of its own, until its id is known. A stream that takes
-// over the handle of one that is gone, and never calls outside a capture, is taken for that one;
-// calls outside captures are never mistaken.
+// A capturing stream has no id, but must be served with its earlier frees. So a handle stands for
+// the stream that called with it last outside a capture. A handle seen only in captures has a key
+// of its own until its id is known. Limit: a stream with the reused handle of a dead stream, and
+// without calls outside captures, is taken for the dead one. Calls outside captures always find the
+// right stream.
 StreamKey Arenas::key_of(const Caller& caller) {
   if (!caller.stream) return kEverybody;
   const driver::StreamHandle handle =
@@ -126,7 +126,7 @@ void Arenas::refresh(ArenaEntry& entry) const {
                           VPMM_REQUIRES(pool_lock) { return timelines_.reduce(stamp); });
 }
 
-// What has become complete is looked for where nothing else is found.
+// Looks for newly complete blocks only after a first search failed.
 DevicePtr Arenas::take(const pool::Request& request, const Caller& caller, Arena::Reach room) {
   ArenaEntry* const in = find(request.arena);
   if (in == nullptr) return {};
@@ -145,8 +145,8 @@ bool Arenas::waits_for_proof(const pool::Request& request, const Caller& caller)
   return in != nullptr && in->arena.has_pending_for(key_of(caller));
 }
 
-// To an observer the memory of a pinned arena is not free before somebody has it again, for graphs
-// still use it.
+// Graphs still use free memory of a pinned arena: observers see its end at the next allocation of
+// it.
 DevicePtr Arenas::begin(ArenaEntry& entry, AddressRange part, Bytes requested,
                         const Caller& caller) {
   std::optional<time::TimelineId> timeline;
@@ -207,7 +207,7 @@ Result<DevicePtr> Arenas::take_at(pool::ArenaId id, AddressRange part, const Cal
   return begin(in, whole, part.size, caller);
 }
 
-// --- what is live
+// --- live blocks
 
 const ArenaBlock* Arenas::live_around(DevicePtr p) const {
   const ArenaEntry* const in = entry_around(p);
@@ -215,7 +215,7 @@ const ArenaBlock* Arenas::live_around(DevicePtr p) const {
   return block != nullptr && block->is_live ? block : nullptr;
 }
 
-// Empty: nobody observes it.
+// Empty range: external memory, without observers.
 std::optional<AddressRange> Arenas::range_of(DevicePtr begin) const {
   const ArenaBlock* const block = live_around(begin);
   if (block == nullptr) return std::nullopt;
@@ -237,8 +237,8 @@ void Arenas::count_reference(std::optional<time::TimelineId> timeline, int chang
     counted->references += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
 }
 
-// A free is in order where it names the only stream that had the block: that stream may have it
-// again at once. In a capture the order is that of the graph, and no stamp says anything.
+// A free is in order if it names the only stream that used the block: that stream may have the
+// block at once. In a capture the graph is the order, and stamps do not count.
 bool Arenas::end(DevicePtr begin, const pool::Stream& stream, const Caller& caller) {
   const ArenaBlock* const block = live_around(begin);
   if (block == nullptr || block->range.begin != begin) return false;
@@ -317,7 +317,7 @@ Bytes Arenas::give_back_idle(ArenaEntry& entry) {
   return held - entry.arena.held_bytes();
 }
 
-// Note [What is pinned stays]
+// A stretch of a pinned arena gets the stamp of all work queued so far.
 void Arenas::give_back(ArenaEntry& entry, const Stretch& idle) {
   if (entry.options.is_external) return drop_external(entry, idle);
   const AddressRange range = idle.range;

@@ -1,5 +1,4 @@
-// arena: the arenas of a device: which memory each has, and the way of requests and frees in
-// them.
+// arena: all arenas of a device: their memory, requests and frees.
 #pragma once
 
 #include <cstdint>
@@ -23,37 +22,34 @@
 namespace vpmm::arena {
 
 struct ArenaOptions {
-  bool one_chunk = false;    // each stretch from the pool is one physical chunk
+  bool one_chunk = false;    // a stretch from the pool is one physical chunk
   bool splits = true;        // false: no two allocations share a stretch
   std::uint32_t tag = 0;     // for reports
-  bool is_external = false;  // divides only memory of the caller: add_external()
+  bool is_external = false;  // divides memory of the caller only: add_external()
 };
 
-Error no_arenas();  // unsupported: there is no pool to take memory from
+Error no_arenas();  // unsupported: there is no pool
 
 // Note [Arenas take whole stretches]
-// An arena takes allocations of whole pages from the pool, without a stream: what it gets is
-// complete, also in a capture. It divides them by itself, so everything in an arena goes through
-// the pool's lock, and neither the stream caches nor the pagemap know of it. The pool's index
-// counts a stretch as one allocation, which the ledger corrects: users have the blocks. An idle
-// stretch is given back with the stamp of its blocks.
+// An arena takes whole pages from the pool without a stream: its memory is complete, also in a
+// capture. It divides them into blocks. All its calls take the pool's lock; stream caches and
+// pagemap do not know its blocks. The pool's index counts a stretch as one allocation, and the
+// ledger corrects that to the blocks. An idle stretch goes back with the stamp of its blocks.
 //
 // Note [What is pinned stays]
-// A captured graph uses the addresses it was captured with at every launch. So from the first
-// request or free of a capturing stream on an arena keeps all that it has until it is released, and
-// then no stamp of its own counts: its memory is everybody's once all work that was queued by then
-// is done.
+// A graph uses its captured addresses at every launch. So the first request or free of a capturing
+// stream pins the arena: it keeps its memory until its release. Stamps of its blocks do not count
+// then: memory is free for everybody once all work queued so far is done.
 //
 // Note [External memory]
-// An external arena divides memory of its caller's, which the pool knows nothing of. It counts in
-// no figure of the pool, nobody observes it, and it is given back to nobody: its owner takes it
-// back. Who does that may unmap it at once, so a stretch is taken back only when the stamps of all
-// its blocks are complete.
+// An external arena divides memory of its caller. The pool does not know this memory: no figure
+// counts it, and no observer sees it. The owner takes it back and may unmap it at once, so
+// take_external() returns only stretches with complete stamps.
 //
-// Requires, of all calls but those that look: there is a pool.
+// create() and stretch_for() require a pool.
 class Arenas {
  public:
-  // `pool`, `small`: null where there are none. `isolates`: VPMM_IPC_ISOLATE.
+  // `pool`, `small`: null without a pool. `isolates`: VPMM_IPC_ISOLATE.
   Arenas(pool::Pool* pool, small::SmallPool* small, time::Timelines& timelines,
          pool::Stamper& stamper, report::Recorder& recorder, bool isolates)
       : pool_(pool),
@@ -65,71 +61,72 @@ class Arenas {
 
   pool::ArenaId create(const ArenaOptions& options) VPMM_REQUIRES(pool_lock);
   // --- a request ---
-  // A capturing stream pins the arena. invalid_argument: there is no such arena.
+  // A capturing stream pins the arena. invalid_argument: no such arena.
   Result<void> enter(pool::ArenaId id, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // From what the arena has; null: nothing there will do.
+  // Allocates from memory of the arena. Null if no free block fits.
   DevicePtr take(const pool::Request& request, const pool::Caller& caller, Arena::Reach room)
       VPMM_REQUIRES(pool_lock);
-  // Whether it might, once more work is known to be over.
+  // Tells if take() may succeed once more work is proven complete.
   bool waits_for_proof(const pool::Request& request, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  // What to ask the pool for where take() found nothing.
+  // Request to the pool after take() failed.
   pool::PageRequest stretch_for(const pool::Request& request) const VPMM_REQUIRES(pool_lock);
-  // What the pool gave. If the arena was released meanwhile it goes back: invalid_argument.
+  // Adds memory that the pool gave. If the arena was released meanwhile, gives the memory back:
+  // invalid_argument.
   Result<void> add(pool::ArenaId id, const pool::Placed& stretch, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
   Result<DevicePtr> take_at(pool::ArenaId id, AddressRange part, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
 
-  // --- what is live ---
-  // Whether `p` is in memory of an arena.
+  // --- live blocks ---
+  // Tells if `p` is in memory of an arena.
   bool has(DevicePtr p) const VPMM_REQUIRES(pool_lock) { return entry_around(p) != nullptr; }
-  // The live block around `p`; null: none.
+  // Null: none.
   const ArenaBlock* live_around(DevicePtr p) const VPMM_REQUIRES(pool_lock);
   std::optional<AddressRange> range_of(DevicePtr begin) const VPMM_REQUIRES(pool_lock);
   pool::ArenaId arena_of(DevicePtr p) const VPMM_REQUIRES(pool_lock);  // 0: none
-  static std::uint64_t stream_id_of(StreamKey key);  // 0: of no stream that is known
-  // Of the live block that begins there.
+  static std::uint64_t stream_id_of(StreamKey key);                    // 0: no known stream
+  // Requires: a live block begins there.
   void record_use(DevicePtr begin, time::Timeline& user) VPMM_REQUIRES(pool_lock);
-  // False: no live block begins there.
+  // Frees a block. Returns false if no live block begins there.
   bool end(DevicePtr begin, const pool::Stream& stream, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  // To follow on end(), once it was told: what a released arena has idle around `p` goes back.
+  // Call after end() was reported: a released arena around `p` gives its idle memory back.
   void ended(DevicePtr p) VPMM_REQUIRES(pool_lock);
   Result<Vector<DevicePtr>> live_in(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
 
   // --- external arenas: external_memory.cpp, Note [External memory] ---
   bool is_external(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
-  // invalid_argument: the arena is not for that, or the memory is not.
-  // `is_owned`: whether the pool has any of the memory itself.
+  // invalid_argument: the arena is not external, or the memory does not fit.
+  // `is_owned`: tells if the pool owns a part of the memory.
   Result<void> add_external(pool::ArenaId id, AddressRange memory,
                             FunctionRef<bool(AddressRange)> is_owned) VPMM_REQUIRES(pool_lock);
-  // Whether there may be something to take back, once work is over.
+  // Tells if the arena has a stretch without live blocks, and is not pinned.
   Result<bool> has_idle_external(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
-  // Memory in which nothing lives and no work is under way, as it was added; empty: there is none.
+  // Removes a stretch without live blocks and work in progress, as it was added. Empty: none.
   Result<AddressRange> take_external(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
-  // Where each piece of such memory begins.
+  // Visits the begin of each external stretch.
   void for_each_external(FunctionRef<void(DevicePtr)> visit) const VPMM_REQUIRES(pool_lock);
-  // Of a request that found nothing there.
+  // out_of_memory. Requires: the arena exists.
   Error no_room_for(const pool::Request& request) const VPMM_REQUIRES(pool_lock);
 
   // --- giving back ---
   Result<void> pin(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
   Result<Bytes> trim(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
   Result<void> release(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
-  // Idle stretches of all arenas that are not pinned. How much that was.
+  // Gives back idle stretches of all arenas that are not pinned. Returns the bytes.
   Bytes give_back_idle() VPMM_REQUIRES(pool_lock);
-  // The streams of the primary context are gone; what the timelines say is complete counts.
+  // After the end of the primary context's streams.
   void forget_streams() VPMM_REQUIRES(pool_lock);
 
   // --- figures ---
   std::uint64_t live() const VPMM_REQUIRES(pool_lock);
-  Bytes free_bytes() const VPMM_REQUIRES(pool_lock);     // of their stretches, nobody's
-  Bytes pending_bytes() const VPMM_REQUIRES(pool_lock);  // part of that which is not complete
-  bool is_idle(DevicePtr stretch) const VPMM_REQUIRES(pool_lock);  // it could go back
-  // Of each arena that has memory of the pool.
+  Bytes free_bytes() const VPMM_REQUIRES(pool_lock);               // in stretches of the pool
+  Bytes pending_bytes() const VPMM_REQUIRES(pool_lock);            // free, not complete
+  bool is_idle(DevicePtr stretch) const VPMM_REQUIRES(pool_lock);  // can go back to the pool
+  // Arenas with memory of the pool.
   std::vector<report::ArenaHolding> holdings() const VPMM_REQUIRES(pool_lock);
-  // The blocks of the stretch around `p`, for a snapshot. `is_pinned`: of its arena.
+  // Visits the blocks of the stretch around `p`. `is_pinned`: of their arena.
   void for_each_block_around(DevicePtr p,
                              FunctionRef<void(const ArenaBlock&, bool is_pinned)> visit) const
       VPMM_REQUIRES(pool_lock);
@@ -145,11 +142,10 @@ class Arenas {
     Arena arena;
     bool is_released = false;
   };
-  // A thread's own default stream has the handle that every thread's has.
+  // The thread tells per-thread default streams apart: they share one handle.
   using NamedStream = std::pair<driver::StreamHandle, std::thread::id>;
 
-  ArenaEntry* find(pool::ArenaId id) const
-      VPMM_REQUIRES(pool_lock);  // null: there is none, or it was released
+  ArenaEntry* find(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);  // null: none, or released
   Result<ArenaEntry*> entry(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
   ArenaEntry* entry_around(DevicePtr p) const VPMM_REQUIRES(pool_lock);
   StreamKey key_of(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);

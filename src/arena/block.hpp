@@ -1,4 +1,4 @@
-// arena: a stretch of memory that an arena has, and the blocks that it is divided into.
+// arena: stretches of memory and the blocks that divide them.
 #pragma once
 
 #include <cstdint>
@@ -10,41 +10,40 @@
 
 namespace vpmm::arena {
 
-// A stream, as far as arenas are concerned: what was freed there serves the same key again at once.
+// Stream of an arena's user. A block freed with a key serves the same key at once.
 enum class StreamKey : std::uint64_t {};
-constexpr StreamKey kEverybody{};  // no stream's: it serves all
+constexpr StreamKey kEverybody{};  // serves all streams
 
-// What blocks begin at, and are whole multiples of.
+// Unit of size and alignment of blocks.
 constexpr Bytes kGrain = 512;
 
-// Memory that the arena was given as a whole, and gives back as a whole.
+// Memory that an arena gets and gives back as a whole.
 struct Stretch {
   AddressRange range;
   std::uint64_t live = 0;  // blocks in it
 };
 
-// Who has a block.
+// User of a block.
 struct BlockUse {
   Bytes requested = 0;
   StreamKey key{};
-  std::optional<time::TimelineId> timeline;  // of the stream; none: it is not known
+  std::optional<time::TimelineId> timeline;  // of the stream; nullopt: unknown
 };
 
 // Blocks tile their stretch without gap or overlap.
 struct ArenaBlock {
   AddressRange range;
   Stretch* stretch = nullptr;
-  // Live: whose it is. Free: whom it serves before others.
+  // Live: the user. Free: the stream that the block serves first.
   StreamKey key{};
   bool is_live = false;
   // --- live ---
   Bytes requested = 0;
   std::optional<time::TimelineId> timeline;
-  Vector<time::TimelineId> other_uses;  // streams named with record_use
+  Vector<time::TimelineId> other_uses;  // by record_use()
   // --- free ---
-  bool is_waiting =
-      false;          // it serves nobody before its stamp is complete, not even its own stream
-  time::Stamp stamp;  // what must have finished before others than its own stream may have it
+  bool is_waiting = false;  // serves no stream before its stamp is complete
+  time::Stamp stamp;        // complete: work of all streams on it is over
 };
 
 }  // namespace vpmm::arena

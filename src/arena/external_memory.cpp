@@ -1,4 +1,4 @@
-// arena: memory of callers that arenas divide.
+// arena: external arenas, which divide memory of callers.
 #include <algorithm>
 
 #include "arena/arenas.hpp"
@@ -20,7 +20,7 @@ Result<Arenas::ArenaEntry*> Arenas::external_entry(pool::ArenaId id) const {
                                                        static_cast<std::uint64_t>(id))};
 }
 
-// Why no arena may divide it; empty: one may.
+// Reason against dividing `memory`; empty: none.
 std::string_view Arenas::objection_to(AddressRange memory,
                                       FunctionRef<bool(AddressRange)> is_owned) const {
   if (is_null(memory.begin) || memory.empty()) return "this is no memory";

@@ -1,4 +1,4 @@
-// context: descriptions of allocations that calls return.
+// context: descriptions of allocations.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct AllocationInfo {
   pool::ArenaId arena{};
 };
 
-// An allocation that was exported, by a number that no other allocation of the process ever has.
+// Number of an exported allocation, unique in the process for ever.
 enum class ShareId : std::uint64_t {};
 
 // Memory inside a shared allocation.
@@ -27,17 +27,17 @@ struct SharedRange {
   Bytes offset = 0;        // of the memory in it
 };
 
-// The chunks behind a shared range, in the order of their addresses.
+// Chunks behind a shared range, by address.
 struct SharedChunks {
   struct ChunkInfo {
     driver::ChunkHandle handle{};
     Bytes size = 0;
   };
   Vector<ChunkInfo> chunks;
-  Bytes offset = 0;  // of the range, from the begin of the first
+  Bytes offset = 0;  // of the range in the first chunk
 };
 
-// What keeps shared memory from being used again.
+// Kind of reference that keeps shared memory.
 enum class Holder { handle, importer };
 
 }  // namespace vpmm::context

@@ -1,4 +1,4 @@
-// context: from a pointer to its owner, and to the part that takes the memory back.
+// context: owners of pointers, and frees by owner.
 #include "context/allocations.hpp"
 
 #include <new>
@@ -16,14 +16,14 @@ using pool::Caller;
 
 namespace {
 
-// Requests that may be served while deferred frees wait for somebody to carry them out.
+// Number of requests served while deferred frees wait.
 constexpr std::uint64_t kServedBesideDeferred = 64;
 
 }  // namespace
 
 // --- live allocations
 
-// Null: none is live there.
+// Returns nullopt if none is live there.
 std::optional<small::Allocation> Allocations::find_live(const region::Region& page,
                                                         DevicePtr ptr) const {
   std::optional<small::Allocation> part = device_.small->ownership().find(page, ptr);
@@ -84,15 +84,15 @@ Error Allocations::not_live(DevicePtr ptr) {
                                               to_integer(ptr))});
 }
 
-// A free waits for the allocating stream anyway. Exception: VPMM_ANY_STREAM=legacy and a free
-// without a stream, where the use by that stream must be recorded.
+// Frees wait for the allocating stream anyway. Exception: with VPMM_ANY_STREAM=legacy a free
+// without a stream does not, so that stream's use is recorded.
 Result<void> Allocations::record_use(DevicePtr ptr, time::Timeline& user) {
   const auto is_news = [&](std::optional<time::TimelineId> owner) {
     return owner != user.id || device_.config.any_stream == settings::AnyStreamOrder::legacy;
   };
   const std::optional<AllocationInfo> live = live_around(ptr);
   if (!live || live->begin != ptr) return not_live(ptr);
-  // False: a warm free has ended it meanwhile.
+  // Returns false if a warm free has ended it meanwhile.
   const Overloaded record{[](Foreign) { return false; },
                           [&](ArenaMemory memory) VPMM_REQUIRES(pool_lock) {
                             if (is_news(memory.live->timeline)) arenas_.record_use(ptr, user);
@@ -126,8 +126,7 @@ AddressRange Allocations::range_to_tell(DevicePtr begin, Bytes requested) const 
                                  return arenas_.range_of(begin).value_or(asked);
                                },
                                [&](CutPage cut) VPMM_REQUIRES(pool_lock) {
-                                 // A wrong program may have freed the address on another thread
-                                 // already.
+                                 // nullopt: a wrong program freed it on another thread.
                                  const std::optional<small::Allocation> part =
                                      device_.small->ownership().find(*cut.page, begin);
                                  return part ? part->range : asked;
@@ -137,7 +136,8 @@ AddressRange Allocations::range_to_tell(DevicePtr begin, Bytes requested) const 
                     owners_.of(begin));
 }
 
-// The pagemap names no whole pages (Router), and no memory of the driver.
+// Frees of other memory take the lock: the pagemap has no whole pages (Router) and no memory of the
+// driver.
 void Allocations::free_through_lock(DevicePtr begin) {
   const OwnedBy owner = owners_.of(begin);
   if (const CutPage* const cut = std::get_if<CutPage>(&owner))
@@ -168,7 +168,7 @@ void Allocations::free_kept(DevicePtr begin) {
   arenas_.ended(begin);
 }
 
-// Read only if a listener asks for events of this kind.
+// Reads the allocation only if a listener asks for this kind.
 report::Recorder::Told Allocations::what_to_tell(report::EventKind kind, DevicePtr begin) const {
   const std::optional<AllocationInfo> live =
       recorder_.wants(kind) ? live_around(begin) : std::nullopt;
@@ -216,13 +216,13 @@ bool Allocations::end_pages(region::Region& region, DevicePtr begin, const pool:
   return true;
 }
 
-// A free on the one stream that used the memory is the driver's to order; everything else waits
-// here until its stamp is complete.
+// The driver orders a free on the only stream that used the memory; other frees wait here until
+// their stamp is complete.
 Result<void> Allocations::free_block(MutexLock& lock, driver_pool::PoolBlock* block,
                                      const pool::Stream& stream, const Caller& caller) {
   const DevicePtr ptr = block->begin;
   const AddressRange range{ptr, block->requested};
-  // Before the driver is called, for a place that is claimed holds up the recording.
+  // Before the driver call, as a claimed place holds up the recording.
   recorder_.record_free(recorder_.claim_free(), ptr, caller);
   const std::uint32_t tag = recorder_.freed(ptr, {range.size}, caller);
   const pool::Stamper::Uses uses{block->timeline, block->other_uses, block->requested};
@@ -231,12 +231,12 @@ Result<void> Allocations::free_block(MutexLock& lock, driver_pool::PoolBlock* bl
     return device_.driver_pool->deallocate_after(lock, block,
                                                  device_.stamper.stamp_of(uses, caller));
   Result<void> freed = device_.driver_pool->deallocate_on(lock, block, *caller.stream);
-  if (!freed) recorder_.free_failed(range, tag, caller);  // it is the caller's still
+  if (!freed) recorder_.free_failed(range, tag, caller);  // the allocation is still live
   return freed;
 }
 
-// The named stream need not wait for others that used the memory: the pool does, so to an observer
-// any of them may be the last.
+// The pool, not the named stream, waits for other users: to an observer any of them may be the
+// last.
 void Allocations::observe_end(AddressRange range, const pool::Stamper::Uses& uses,
                               const pool::Stream& stream, const Caller& caller) const {
   recorder_.observe_end(range, stream && uses.are_of(caller) ? stream : std::nullopt);
@@ -261,10 +261,10 @@ bool Allocations::drain(MutexLock& lock) {
                            VPMM_REQUIRES(pool_lock) { release_capture(capture); });
   if (!has_deferred()) return false;
   served_beside_deferred_.store(0, std::memory_order_relaxed);
-  // Nobody is here to be told: a mistake is counted, a broken context noted, and the other frees
-  // are carried out.
+  // Failures have no caller: counts mistakes, notes a broken context, and goes on with the other
+  // frees.
   deferred_.take_all([&](std::uint64_t address) VPMM_REQUIRES(pool_lock) {
-    const HostPromise promise;  // of its own: there may be any number of them
+    const HostPromise promise;  // one for each free: their number is unbounded
     if (!promise.is_kept()) throw std::bad_alloc();
     static_cast<void>(
         device_.primary.noted(free(lock, DevicePtr{address}, std::nullopt, Caller{})));

@@ -1,4 +1,4 @@
-// context: which memory is a user's, and the way of a free.
+// context: live allocations of users, and their frees.
 #pragma once
 
 #include <atomic>
@@ -29,48 +29,46 @@ class Allocations {
         recorder_(recorder),
         prover_(prover) {}
 
-  // Describes the live allocation around `ptr`.
+  // The live allocation around `ptr`.
   Result<AllocationInfo> query(DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
-  // Work of `user` uses what starts at `ptr`, too.
+  // Adds `user` to the users of the allocation that starts at `ptr`.
   Result<void> record_use(DevicePtr ptr, time::Timeline& user) VPMM_REQUIRES(pool_lock);
-  // Memory of a new allocation as recordings and observers are told of it.
+  // Range of a new allocation for recordings and observers.
   AddressRange range_to_tell(DevicePtr begin, Bytes requested) const VPMM_REQUIRES(pool_lock);
   // Makes the free of a new allocation take the pool's lock.
   void free_through_lock(DevicePtr begin) VPMM_REQUIRES(pool_lock);
   Result<void> free(MutexLock& lock, DevicePtr ptr, const pool::Stream& stream,
                     const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // Frees memory that its user freed before, and that other processes have let go of now, without a
-  // stream.
+  // Frees, without a stream, memory that its user freed before, after its last holder let go.
   void free_kept(DevicePtr begin) VPMM_REQUIRES(pool_lock);
-  // Frees the memory of a capture whose graph is gone.
+  // Frees the memory of a capture after the end of its graph.
   void release_capture(std::uint64_t capture) VPMM_REQUIRES(pool_lock);
 
-  // --- frees that wait for a call through the lock: of finalizers, and of graphs that are gone ---
+  // --- deferred frees, of finalizers and destroyed graphs ---
   void defer(DevicePtr ptr) noexcept { deferred_.push(to_integer(ptr)); }
-  // For one allocation more than there is: whoever frees it needs no memory for that. Throws
-  // std::bad_alloc.
+  // Provides for the deferred free of one more allocation. Throws std::bad_alloc.
   void provide() VPMM_REQUIRES(pool_lock) {
     deferred_.provide(device_.live_allocations() + arenas_.live() + 1);
   }
   bool has_deferred() const { return !deferred_.empty(); }
-  // Whether a request may be served beside those that wait; not for ever.
+  // Tells if a request may be served before the deferred frees. A bounded number may.
   bool may_pass_deferred();
-  // Carries them out. True: finalizers' were among them.
+  // Carries them out. Returns true if any came from a finalizer.
   bool drain(MutexLock& lock) VPMM_REQUIRES(pool_lock);
 
   Error mistake(Error error) VPMM_REQUIRES(pool_lock);
   std::uint64_t mistakes() const VPMM_REQUIRES(pool_lock) { return mistakes_; }
 
  private:
-  // Ends an allocation without telling listeners. False: no live allocation starts there.
+  // Ends an allocation; listeners are not called. Returns false if no live allocation starts there.
   bool end(const OwnedBy& owner, DevicePtr begin, const pool::Stream& stream,
            const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   bool end_part(region::Region& page, DevicePtr begin, const pool::Stream& stream,
                 const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   bool end_pages(region::Region& region, DevicePtr begin, const pool::Stream& stream,
                  const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // The user's live allocation around `ptr`. Caches, graphs and other processes keep memory that is
-  // no user's.
+  // The user's live allocation around `ptr`. Memory kept by caches, graphs or other processes has
+  // no user.
   std::optional<AllocationInfo> live_around(DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
   std::optional<small::Allocation> find_live(const region::Region& page, DevicePtr ptr) const
       VPMM_REQUIRES(pool_lock);
@@ -93,7 +91,7 @@ class Allocations {
   std::uint64_t mistakes_ VPMM_GUARDED_BY(pool_lock) = 0;  // of callers
   // --- without the lock ---
   DeferredList deferred_;
-  std::atomic<std::uint64_t> served_beside_deferred_{0};  // requests, since the list was taken last
+  std::atomic<std::uint64_t> served_beside_deferred_{0};  // requests since the last drain()
 };
 
 }  // namespace vpmm::context

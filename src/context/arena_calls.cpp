@@ -73,7 +73,7 @@ Result<Bytes> ArenaCalls::trim(pool::ArenaId arena) {
   return parts_.arenas.trim(arena);
 }
 
-// What is freed, and kept for other processes alone, is no user's.
+// Leaves out freed memory that is kept for other processes.
 Result<Vector<DevicePtr>> ArenaCalls::live(pool::ArenaId arena) const {
   const PoolLock lock(parts_.mutex);
   VPMM_TRY_ASSIGN(Vector<DevicePtr> live, parts_.arenas.live_in(arena));

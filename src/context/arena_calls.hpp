@@ -6,30 +6,31 @@
 
 namespace vpmm::context {
 
-// Arena memory is freed, used and queried like any other memory.
+// Other calls treat arena memory like any memory.
 class ArenaCalls {
  public:
   ArenaCalls(Parts& parts, Entrance& entrance)
       : parts_(parts), device_(parts.device), entrance_(entrance) {}
 
-  // unsupported: there is no virtual memory pool.
+  // unsupported: no virtual memory pool.
   Result<pool::ArenaId> create(const arena::ArenaOptions& options);
-  // Allocates that range, which must be free in the arena; the caller answers for earlier users of
-  // it. invalid_pointer: the arena has no such memory. invalid_argument: the range is not free.
+  // Allocates a free range of the arena; the caller answers for its earlier users. invalid_pointer:
+  // not in the arena. invalid_argument: not free.
   Result<DevicePtr> allocate_at(pool::ArenaId arena, AddressRange range, pool::Stream stream);
-  // Memory that the arena has, and will get, keeps its address until the arena is released.
+  // Keeps all memory of the arena, present and future, in place until its release.
   Result<void> pin(pool::ArenaId arena);
-  // Adds memory of the caller to an external arena: whole grains of 512 bytes, complete, of no
-  // pool. The caller keeps ownership, and takes it back with take() or after the arena's release.
+  // Adds memory of the caller to an external arena: whole grains of 512 bytes, complete, outside
+  // any pool. The caller remains the owner, and takes it back with take() or after the arena's
+  // release.
   Result<void> add(pool::ArenaId arena, AddressRange memory);
-  // Waits for queued work, then takes back external memory without live blocks or work in progress,
-  // as it was added. Empty: there is none, or the arena is pinned. capture_active: not now.
+  // Waits for queued work, then takes back external memory without live blocks, as it was added.
+  // Empty: none, or the arena is pinned. capture_active: a stream is being captured.
   Result<AddressRange> take(pool::ArenaId arena);
-  // Gives idle memory back to the pool, unless the arena is pinned. Returns the bytes.
+  // Gives idle memory back to the pool, unless pinned. Returns the bytes.
   Result<Bytes> trim(pool::ArenaId arena);
   Result<Vector<DevicePtr>> live(pool::ArenaId arena) const;  // ascending
-  // Ends requests from the arena. Idle memory goes back to the pool, behind all queued work if the
-  // arena was pinned; the rest follows as its blocks are freed.
+  // Ends requests from the arena. Idle memory goes back to the pool, if pinned behind all queued
+  // work; the rest follows as blocks are freed.
   Result<void> release(pool::ArenaId arena);
 
  private:

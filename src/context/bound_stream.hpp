@@ -9,11 +9,10 @@ namespace vpmm::context {
 
 class Context;
 
-// The fastest way into the pool: the driver is not asked about the stream at each call. Any thread
-// may use it. It must not outlive its stream or the context, and captures on the stream must be
-// announced with capture_begin. After a reset of the CUDA context it is dead: requests fail, frees
-// count as any-stream. A call that the cache serves does not notice a reset by others which no
-// other call has met yet.
+// The fastest way into the pool: no driver call identifies the stream. Thread-safe. Must not
+// outlive its stream or the context; captures on the stream must be announced with capture_begin.
+// After a reset of the CUDA context requests fail, and frees count as any-stream. A call served by
+// the cache does not notice a reset by others before another call has.
 //
 // Keeps its timeline from being retired, until the CUDA context ends. Begins a cache line: every
 // call reads it.
@@ -32,16 +31,16 @@ class alignas(kCacheLine) BoundStream {
   Result<void> deallocate(DevicePtr ptr) {
     return try_deallocate(ptr) ? Result<void>() : deallocate_beyond(ptr);
   }
-  // Served by the cache alone, so safe while the process ends. Null, false: call one of the next
+  // Served by the cache alone, so safe while the process ends. Null or false: call one of the next
   // two.
   DevicePtr try_allocate(Bytes bytes, Bytes alignment);
   bool try_deallocate(DevicePtr ptr);
-  // Through the pool's lock. A free may come here to have an event recorded behind it.
+  // Takes the pool's lock.
   Result<DevicePtr> allocate_beyond(Bytes bytes, Bytes alignment);
   Result<void> deallocate_beyond(DevicePtr ptr);
 
  private:
-  // Not open: the call takes the lock.
+  // Not open: the call must take the lock.
   StreamFront::Way way() const;
 
   Context& context_;

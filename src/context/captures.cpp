@@ -1,4 +1,4 @@
-// context: asking a stream who it is, parking memory with graphs, and hearing of their end.
+// context: identity of a stream, memory parked with graphs, and the end of graphs.
 #include "context/captures.hpp"
 
 #include <algorithm>
@@ -16,11 +16,11 @@ using pool::Standing;
 
 namespace {
 
-// Memory that a capture freed serves its later requests whole, and stays with them when the graph
-// is gone: no more than so many times what they ask for.
+// A parked region serves a later request of its capture whole; at most this many times the
+// request's size.
 constexpr Bytes kParkedPerRequest = 2;
 
-// What the graph's user object owns. The list outlives the context if the graph does.
+// Owned by the graph's user object. The list outlives the context if the graph does.
 struct GraphEnd : FromHostMemory {
   std::shared_ptr<DeferredList> ended;
   std::uint64_t capture;
@@ -41,15 +41,15 @@ Error no_stream(const char* parameter, driver::StreamHandle stream, Call call) {
 
 // Note [A capturing stream has no id]
 // cuStreamGetId of a capturing stream fails and breaks the capture, in every mode; so does that of
-// the legacy stream while a blocking stream captures. cuStreamIsCapturing harms nothing, so it is
-// asked first, and a caller in a capture goes without a timeline: its frees of ordinary memory are
-// complete when all streams are.
+// the legacy stream while a blocking stream captures. cuStreamIsCapturing is harmless, so it is
+// called first. A caller in a capture has no timeline: its frees of ordinary memory wait for all
+// streams.
 Result<Caller> Captures::identify(const pool::Stream& stream, const time::TimelineId* bound) {
   Caller caller;
   caller.stream = stream;
   if (!stream) return caller;
   if (bound != nullptr) {
-    // A reset took the stream away: its handle may not be touched any more.
+    // After a reset the stream's handle must not be touched.
     time::Timeline* timeline = device_.timelines.find(*bound);
     if (timeline != nullptr && timeline->is_over) timeline = nullptr;
     if (timeline == nullptr) caller.stream.reset();
@@ -65,7 +65,7 @@ Result<Caller> Captures::identify(const pool::Stream& stream, const time::Timeli
   if (result == CuResult::invalid_handle)
     return no_stream("stream", *stream, Call::stream_is_capturing);
   VPMM_TRY(driver::checked(Call::stream_is_capturing, result));
-  // A thread's own default stream has the handle that every thread's has.
+  // The thread tells per-thread default streams apart: they share one handle.
   const HandleKey key{*stream, *stream == driver::kPerThreadStream ? std::this_thread::get_id()
                                                                    : std::thread::id{}};
   if (status == driver::CaptureStatus::none) {
@@ -109,7 +109,7 @@ void Captures::forget_streams() {
   refresh();
 }
 
-// Only a change is written: other threads read it at every call.
+// Writes only a change: all threads read it at every call.
 void Captures::refresh() {
   if (may_be_known() != are_known()) may_be_known_.store(are_known());
 }
@@ -127,12 +127,12 @@ Result<void> Captures::keep_for(const driver::CaptureInfo& info) {
   driver::UserObjectHandle object{};
   VPMM_TRY(driver::checked(Call::user_object_create,
                            device_.driver.user_object_create(end.get(), on_graph_end, object)));
-  // From here on the driver calls on_graph_end, also when the object is released right away.
+  // The driver calls on_graph_end from here on, also when the object is released right away.
   static_cast<void>(end.release());
   Result<void> retained = driver::checked(
       Call::graph_retain_user_object, device_.driver.graph_retain_user_object(info.graph, object));
   if (!retained) {
-    device_.driver.user_object_release(object);  // `retained` is the error to tell
+    device_.driver.user_object_release(object);  // `retained` has the error
     return retained;
   }
   kept_[capture];

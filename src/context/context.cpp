@@ -1,4 +1,4 @@
-// context: opening and ending a pool, and calls that take its lock: requests and frees.
+// context: begin and end of a pool, and requests and frees under its lock.
 #include "context/context.hpp"
 
 #include <algorithm>
@@ -20,10 +20,10 @@ using driver::CuResult;
 
 namespace {
 
-// Until the failed request is in the recording.
+// Longest wait until the failed request is in the recording.
 constexpr std::chrono::milliseconds kLongestForShortage{100};
 
-// Of a request that no memory can serve.
+// Error of a request that no memory can serve.
 Result<void> check(const pool::Request& request) {
   if (request.alignment != 0 && !is_power_of_two(request.alignment))
     return Error{ErrorCode::invalid_argument,
@@ -68,8 +68,8 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver,
   return std::unique_ptr<Context>(std::move(context));
 }
 
-// What the first request would pay for otherwise. Best effort: it asks again for what failed, and
-// reports it.
+// Does work that the first request would pay for. Drops failures: the first request meets and
+// reports them.
 void Context::prepare() {
   bool is_active = false;
   if (device_.pool == nullptr) return;
@@ -84,8 +84,8 @@ void Context::prepare() {
   device_.small->prepare();
 }
 
-// Of a pool that holds nothing the GPU is not even opened. Errors of a trim are reported to the
-// pool's own users.
+// A pool without mapped memory gives back none, without opening the GPU. Drops errors of a trim:
+// the pool's own users meet them.
 void Context::join_neighbourhood() {
   const auto give_back = [this](Bytes most) {
     const Bytes mapped = reports_.statistics().mapped_bytes;
@@ -111,8 +111,8 @@ Context::Context(driver::Driver& driver, driver::DeviceOrdinal device,
       reports_(parts_, entrance_, totals_, drawing_, at_end),
       sharing_(parts_, entrance_) {}
 
-// Waits for the GPU, then gives everything back in the order of dependence. At exit and after a
-// sticky error the driver may not be called any more; the system takes the memory back.
+// Gives everything back in the order of dependence. At exit and after a sticky error the driver
+// must not be called; the system takes the memory back.
 Context::~Context() {
   process::leave_neighbourhood(&parts_);
   if (!process::is_ending()) reports_.summarize();
@@ -130,7 +130,7 @@ Context::~Context() {
     if (device_.pool != nullptr) device_.pool->release_everything();
     device_.timelines.destroy_events();
   }
-  // Not before: the thread's own context may be a peer's, and is current again only now.
+  // After the scope: the thread's own context may be a peer's, and is current again only now.
   {
     const PoolLock lock(parts_.mutex);
     parts_.peers.release();
@@ -140,7 +140,7 @@ Context::~Context() {
 
 // --- a request
 
-// Repeats a request that ran out of memory as long as somebody gives memory back for it.
+// Repeats a request that ran out of memory while neighbours or callbacks help.
 Result<DevicePtr> Context::allocate_slowly(pool::Request request, const time::TimelineId* bound) {
   if (report::CallLog* const log = parts_.front.way().log) request.stack = log->capture_stack();
   report::CallLog::By by;
@@ -155,7 +155,7 @@ Result<DevicePtr> Context::allocate_slowly(pool::Request request, const time::Ti
   }
 }
 
-// `by`: out, the calling stream once it is known.
+// `by`: out, the calling stream once known.
 Result<DevicePtr> Context::attempt(const pool::Request& request, const time::TimelineId* bound,
                                    report::CallLog::By& by) {
   if (const Result<void> possible = check(request); !possible)
@@ -164,8 +164,7 @@ Result<DevicePtr> Context::attempt(const pool::Request& request, const time::Tim
   Visit visit(entrance_);
   VPMM_TRY(visit.status());
   MutexLock& lock = visit.lock();
-  // First of all: a capture of this stream must be known before an event of the whole context might
-  // break it.
+  // First, as a context-wide event would break an unknown capture of this stream.
   VPMM_TRY_ASSIGN(const pool::Caller caller, visit.identify(request.stream, bound));
   by = report::CallLog::by(caller);
   if (bound != nullptr && caller.timeline == nullptr && !caller.stream)
@@ -175,11 +174,10 @@ Result<DevicePtr> Context::attempt(const pool::Request& request, const time::Tim
   VPMM_TRY(device_.primary.noted(parts_.prover.settle(lock)));
   entrance_.learn_if_much_is_pending();
   VPMM_TRY(device_.primary.noted(parts_.router.preallocate_once(lock)));
-  parts_.allocations.provide();  // it may throw, so before anything is taken
+  parts_.allocations.provide();  // may throw, so before memory is taken
   Result<DevicePtr> result = device_.primary.noted(parts_.router.allocate(lock, request, caller));
   if (!result) return result;
-  // The memory is the caller's already, so a failure from here on is not the request's; the next
-  // call meets it again.
+  // The caller has the memory: later failures are dropped, and the next call meets them.
   Entrance::afterwards([&]() VPMM_REQUIRES(pool_lock) {
     const DevicePtr begin = result.value();
     if (request.tag != 0) parts_.allocations.free_through_lock(begin);
@@ -188,7 +186,7 @@ Result<DevicePtr> Context::attempt(const pool::Request& request, const time::Tim
     entrance_.leave(caller);
     parts_.footprint.note_peaks();
     entrance_.bound_any_stream(lock);
-    // Drained frees could not do it themselves.
+    // For the drained frees.
     if (has_drained) entrance_.trim_above_threshold(lock);
   });
   return result;
@@ -202,11 +200,12 @@ void Context::tell_failure(const pool::Request& request, Error& error,
   {
     const PoolLock lock(parts_.mutex);
     totals_.count_failure();
-    if (is_shortage) totals_.sample();  // the recording has pending and free memory of this moment
+    if (is_shortage) totals_.sample();  // records pending and free memory of this moment
     parts_.recorder.failed(request, error, by);
     if (is_shortage) writer = parts_.recorder.writer();
   }
-  if (writer) writer->wait_until_written(kLongestForShortage);  // many programs end now
+  if (writer)
+    writer->wait_until_written(kLongestForShortage);  // many programs end after a shortage
 }
 
 // --- a free
@@ -218,7 +217,7 @@ Result<void> Context::deallocate_slowly(DevicePtr ptr, const pool::Stream& strea
   MutexLock& lock = visit.lock();
   VPMM_TRY_ASSIGN(const pool::Caller caller, visit.identify(stream, bound));
   VPMM_TRY(device_.primary.noted(parts_.allocations.free(lock, ptr, caller.stream, caller)));
-  // The memory is freed already, so a failure from here on is not the call's.
+  // The memory is freed: later failures are dropped.
   Entrance::afterwards([&]() VPMM_REQUIRES(pool_lock) {
     entrance_.leave(caller);
     entrance_.keep_bounds(lock);

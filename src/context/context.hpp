@@ -1,4 +1,4 @@
-// context: one pool on one device, as users see it: requests, frees, and all that the device has.
+// context: one pool on one device, for users: requests, frees, and groups of other calls.
 #pragma once
 
 #include <memory>
@@ -21,14 +21,12 @@
 
 namespace vpmm::context {
 
-// All calls are thread-safe and may be made with any or no CUDA context current; the caller's
-// current context is restored. They wait for the GPU only where memory would otherwise run out, and
-// where they say so.
+// All calls are thread-safe, with any or no CUDA context current; the caller's current context is
+// restored. They wait for the GPU where they say so, and before memory runs out.
 class Context {
  public:
-  // `driver` must outlive the context. Where the device's CUDA context is active already, address
-  // space is reserved at once, and one page is created and given back, so that the first allocation
-  // finds everything ready; otherwise nothing is touched before that. No memory stays.
+  // `driver` must outlive the context. If the device's CUDA context is active, prepares the first
+  // allocation: reserves address space, and creates and gives back one page.
   static Result<std::unique_ptr<Context>> create(driver::Driver& driver,
                                                  driver::DeviceOrdinal device,
                                                  const settings::Config& config);
@@ -39,32 +37,32 @@ class Context {
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
-  // Memory that work queued on the stream after the call may use. Zero bytes: null. In an arena,
-  // memory that a stream freed serves that stream at once, also while it captures, and others once
-  // its work is known to be over, unless the arena is pinned; a capturing stream pins it.
+  // Returns memory for work queued on the stream after the call; null for zero bytes. In an arena,
+  // memory that a stream freed serves that stream at once, also in a capture, and others once its
+  // work is proven complete, unless the arena is pinned. A capturing stream pins the arena.
   Result<DevicePtr> allocate(const pool::Request& request);
-  // Any-stream memory that needs no driver call and no lock which is held across one. Null: there
-  // is none, or the request is wrong; allocate() tells.
+  // Any-stream memory, without driver calls, and without waits for locks held across them. Null:
+  // none, or an error that allocate() reports.
   DevicePtr allocate_if_ready(Bytes bytes, Bytes alignment);
-  // Memory that the stream freed itself and has cached. Asks the driver about the stream, and waits
-  // for no lock. Null: as above.
+  // Memory that the stream freed and cached. Asks the driver about the stream, and takes no lock
+  // but the cache's. Null: as above.
   DevicePtr allocate_if_ready(Bytes bytes, Bytes alignment, driver::StreamHandle stream);
-  // out[i] gets `bytes[i]`; all or none. Requires: as many of both.
+  // Allocates all `bytes[i]` into out[i], or none. invalid_argument: different lengths.
   Result<void> allocate_many(std::span<const Bytes> bytes, pool::Stream stream,
                              std::span<DevicePtr> out);
-  // Work queued before the call on `stream` (and on streams named with record_use) is the last to
-  // use the memory.
+  // The last use of the memory is work queued before the call on `stream`, or on streams named with
+  // record_use.
   Result<void> deallocate(DevicePtr ptr, pool::Stream stream);
-  // Into the stream's cache, under the conditions of allocate_if_ready. False: nothing happened.
+  // Frees into the stream's cache, under the conditions of allocate_if_ready. Returns false if
+  // nothing changed.
   bool deallocate_if_ready(DevicePtr ptr, driver::StreamHandle stream);
-  // Frees all that are live. The error is that of the first which is not.
+  // Frees all live allocations. Returns the first error.
   Result<void> deallocate_many(std::span<const DevicePtr> pointers, pool::Stream stream);
-  // For finalizers: pushes onto a lock-free list and returns; no lock, no driver call, no wait.
-  // Any-stream.
+  // For finalizers: an any-stream free on a lock-free list; no lock, no driver call, no wait.
   void deallocate_deferred(DevicePtr ptr) noexcept;
   // `stream` may not be capturing.
   Result<std::unique_ptr<BoundStream>> bind(driver::StreamHandle stream);
-  // `ptr` starts an allocation, or invalid_pointer.
+  // invalid_pointer: `ptr` does not start a live allocation.
   Result<void> record_use(DevicePtr ptr, driver::StreamHandle stream);
   Result<AllocationInfo> query(DevicePtr ptr) const;  // `ptr` may point inside an allocation
 
@@ -96,7 +94,7 @@ class Context {
   bool is_freed(Freed freed, const pool::Stream& stream, const time::TimelineId* bound);
   void record_due_event(const pool::Stream& stream, const time::TimelineId* bound) noexcept;
   void free_surely(DevicePtr ptr, pool::Stream stream) noexcept;
-  // --- context.cpp; `bound`: the timeline of a bound stream, or null ---
+  // --- context.cpp; `bound`: timeline of a bound stream, or null ---
   Result<DevicePtr> allocate_slowly(pool::Request request, const time::TimelineId* bound);
   Result<DevicePtr> attempt(const pool::Request& request, const time::TimelineId* bound,
                             report::CallLog::By& by);

@@ -1,4 +1,4 @@
-// context: pushing without a lock.
+// context: lock-free pushes onto a list.
 #include "context/deferred.hpp"
 
 #include <memory>
@@ -36,7 +36,7 @@ void DeferredList::push(std::uint64_t value) noexcept {
     Node* none = nullptr;
     if (!spare_.compare_exchange_strong(none, node->next, std::memory_order_release,
                                         std::memory_order_relaxed)) {
-      Node* last = node->next;  // somebody put nodes there meanwhile: only then is the list walked
+      Node* last = node->next;  // other nodes came meanwhile: the list must be walked
       while (last->next != nullptr) last = last->next;
       put_back(spare_, node->next, last);
     }
@@ -44,7 +44,7 @@ void DeferredList::push(std::uint64_t value) noexcept {
   if (node == nullptr) {
     void* const memory = host_reserve::take(sizeof(Node), alignof(Node));
     if (memory == nullptr)
-      return;  // neither the process nor the reserve has any: the memory stays allocated
+      return;  // no memory in process and reserve: the value is lost, its memory stays allocated
     node = std::construct_at(static_cast<Node*>(memory));
   }
   node->value = value;
@@ -53,7 +53,7 @@ void DeferredList::push(std::uint64_t value) noexcept {
 
 void DeferredList::provide(std::size_t count) {
   while (nodes_.load(std::memory_order_relaxed) < count) {
-    // Nodes stay as long as the list, so they are no business of the reserve.
+    // Nodes live as long as the list, so they come from the process, not the reserve.
     void* const memory = ::operator new(sizeof(Node), std::nothrow);
     if (memory == nullptr) throw std::bad_alloc();
     Node* node = std::construct_at(static_cast<Node*>(memory));
@@ -63,7 +63,7 @@ void DeferredList::provide(std::size_t count) {
 }
 
 void DeferredList::take_all(FunctionRef<void(std::uint64_t)> visit) {
-  Node* first = nullptr;  // in the order of the pushes, which is the other way round
+  Node* first = nullptr;  // in the order of the pushes: the reverse of the list
   for (Node* node = pushed_.exchange(nullptr, std::memory_order_acquire); node != nullptr;)
     node = std::exchange(node->next, std::exchange(first, node));
   while (first != nullptr) {

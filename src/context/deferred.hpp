@@ -1,4 +1,4 @@
-// context: a lock-free list of things to do later, for finalizers and driver callbacks.
+// context: a lock-free list of deferred work, for finalizers and driver callbacks.
 #pragma once
 
 #include <atomic>
@@ -10,9 +10,9 @@
 
 namespace vpmm::context {
 
-// push() may be called from any thread at any time: it takes no lock, calls no driver and waits for
-// nobody. Nodes come from a stock that whoever will push later has filled beforehand; only when two
-// pushes race for the last node is one taken from the process, or from its reserve.
+// push() is for any thread at any time: no lock, no driver call, no wait. Nodes come from a stock
+// that provide() fills beforehand; a push that finds the stock empty during another push takes one
+// from the process, or from its reserve.
 class DeferredList {
  public:
   DeferredList() = default;
@@ -21,11 +21,10 @@ class DeferredList {
   DeferredList& operator=(const DeferredList&) = delete;
 
   void push(std::uint64_t value) noexcept;
-  // Makes sure that at least `count` pushes find a node.
+  // Creates nodes for at least `count` values in the list. Throws std::bad_alloc.
   void provide(std::size_t count);
-  // Takes everything pushed so far and calls `visit` with it, in the order of the pushes. Needs no
-  // memory; what `visit` throws passes, and that value and those behind it are as if they had been
-  // pushed again.
+  // Visits all values pushed so far, in order. Needs no memory. An exception of `visit` passes; its
+  // value and the later ones are pushed again.
   void take_all(FunctionRef<void(std::uint64_t)> visit);
   bool empty() const { return pushed_.load(std::memory_order_acquire) == nullptr; }
 
@@ -34,8 +33,8 @@ class DeferredList {
     std::uint64_t value = 0;
     Node* next = nullptr;
   };
-  // Whole lists are taken by exchange and put back by compare-and-swap of a private list, so no
-  // node is ever looked at while somebody else may own it: the ABA problem cannot arise.
+  // Whole lists are taken by exchange, and private lists put back by compare-and-swap, so only its
+  // owner reads a node: the ABA problem cannot arise.
   static void put_back(std::atomic<Node*>& list, Node* first, Node* last);
   static void destroy(Node* first);
 

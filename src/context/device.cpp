@@ -1,4 +1,4 @@
-// context: what a device can do, and who serves requests there.
+// context: capabilities of a device, and its servers of requests.
 #include "context/device.hpp"
 
 #include <algorithm>
@@ -20,8 +20,7 @@ time::ClosingRule closing_rule(const settings::Config& config) {
   if (config.page_chunks)
     rule.frees = 1;  // the specification closes every free
   else if (config.prefer == settings::Prefer::footprint)
-    rule.frees =
-        0;  // and those that a cache has kept: before the pool grows, other streams wait for them
+    rule.frees = 0;  // also frees in a cache: before the pool grows, other streams wait for them
   return rule;
 }
 
@@ -32,9 +31,8 @@ bool cuts_pages(const settings::Config& config, const DeviceTraits& traits) {
          page <= kLargestPageCut;
 }
 
-// Another process gets whole chunks. Where it must not see what else is in them, nothing else may
-// be in them: every allocation has own chunks (Note [Own chunks]), so requests below a page take
-// whole pages.
+// Another process gets whole chunks, so isolation gives every allocation own chunks (Note [Own
+// chunks]): requests below a page take whole pages.
 bool keeps_apart(const settings::Config& config) {
   return config.ipc_isolate && config.small == settings::SmallRequests::pool;
 }
@@ -47,7 +45,7 @@ Result<bool> device_can(driver::Driver& driver, DeviceAttribute attribute,
   return value != 0;
 }
 
-// On WSL the RDMA attribute reads 1, and memory created with the flag cannot be made accessible.
+// On WSL the RDMA attribute reads 1, but memory created with the flag cannot be made accessible.
 bool runs_on_wsl() {
   std::ifstream version("/proc/version");
   std::string text;

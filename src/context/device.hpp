@@ -1,4 +1,4 @@
-// context: what a device has: its CUDA context, its timelines, and those who serve requests.
+// context: parts of a device: CUDA context, timelines, and servers of requests.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@
 
 namespace vpmm::context {
 
-// What the device can do, asked once.
+// Capabilities of the device, queried once.
 struct DeviceTraits {
   bool has_vmm = false;
   bool has_memory_pools = false;
@@ -27,16 +27,16 @@ struct DeviceTraits {
 
 Result<DeviceTraits> traits_of(driver::Driver& driver, driver::DeviceOrdinal device);
 
-// Pages beyond any usual size are how the specification switches the pool off: what is below them
-// is the driver's.
+// Above this page size the driver's pool serves requests below a page. The specification switches
+// the pool off by a larger page.
 constexpr Bytes kLargestPageCut = 64 * kMiB;
 
-// What all parts of the context share; who serves is settled when it is made.
+// Shared by all parts of the context. The servers of requests are fixed at construction.
 struct Device {
   Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal, const settings::Config& asked,
          const DeviceTraits& traits);
 
-  // Null: there is none.
+  // Null: none.
   region::Region* allocated_around(DevicePtr ptr) const VPMM_REQUIRES(pool_lock) {
     return pool == nullptr ? nullptr : pool->allocated_around(ptr);
   }
@@ -45,25 +45,23 @@ struct Device {
   }
   bool owns_part_of(AddressRange memory) const VPMM_REQUIRES(pool_lock);
   std::uint64_t live_allocations() const VPMM_REQUIRES(pool_lock);
-  // A sum over all caches.
+  // Sums over all caches.
   Bytes live_bytes() const VPMM_REQUIRES(pool_lock);
-  // What is complete by now may be used again.
+  // Completes these parts in pool and caches.
   void advance(const Vector<time::StampPart>& done) const VPMM_REQUIRES(pool_lock);
   void fill(observe::Statistics& figures) const VPMM_REQUIRES(pool_lock);
   std::string validate() const VPMM_REQUIRES(pool_lock);
 
-  const settings::Config config;  // as in force
-  const Bytes page_size;          // of the pool, if there is one
-  alignas(
-      kCacheLine) mutable driver::RecordingDriver driver;  // over `inner`: counts for statistics
+  const settings::Config config;                               // as in force
+  const Bytes page_size;                                       // of the pool, if any
+  alignas(kCacheLine) mutable driver::RecordingDriver driver;  // counts calls of `inner`
   time::Timelines timelines VPMM_GUARDED_BY(pool_lock);
   pool::Stamper stamper;
-  // --- read by every call, without the lock; on lines of their own, for what is around them
-  // changes all the time ---
+  // --- read by every call without the lock; apart from cache lines that change often ---
   alignas(kCacheLine) driver::Driver& inner;             // for calls that take no lock
   std::unique_ptr<pool::Pool> pool;                      // null: no VMM, or switched off
   std::unique_ptr<small::SmallPool> small;               // null like pool
-  std::unique_ptr<driver_pool::DriverPool> driver_pool;  // null: not there, or not needed
+  std::unique_ptr<driver_pool::DriverPool> driver_pool;  // null: unsupported or unused
   PrimaryContext primary;
 };
 

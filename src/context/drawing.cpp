@@ -1,4 +1,4 @@
-// context: drawing up the layout and the snapshot of a pool.
+// context: the layout and the snapshot of a pool.
 #include "context/drawing.hpp"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ using region::RegionState;
 
 namespace {
 
-// Between what is cut and what takes whole pages there is one border.
+// Searches the one border between sizes that are cut and sizes that take whole pages.
 Bytes largest_small(const small::SmallPool& small, Bytes page_size) {
   using Server = small::Server;
   Bytes cut = 0;
@@ -40,7 +40,6 @@ char kind_of(RegionState state) {
 
 }  // namespace
 
-// Frees that finalizers deferred are to come; until then what they free is allocated.
 report::Layout Drawing::layout() const {
   report::Layout layout;
   if (device_.pool != nullptr) {
@@ -82,7 +81,7 @@ std::uint64_t Drawing::stream_id_of(const time::Stamp& stamp) const {
   return parts.size() == 1 ? stream_id_of(parts.front().timeline) : 0;
 }
 
-// What its user freed is free, also where a stream keeps it, a captured graph or other processes.
+// Memory freed by its user is free, also if a stream, a graph or another process keeps it.
 report::LayoutBlock Drawing::block_of(const Region& region) const {
   report::LayoutBlock block;
   block.range = region.range;
@@ -157,7 +156,7 @@ void Drawing::add_blocks_of_arena(DevicePtr stretch, report::Layout& layout) con
 
 // --- a snapshot
 
-// Each as a region of its own.
+// Adds each block as a region.
 void Drawing::add_blocks_of_arena(DevicePtr stretch, observe::PoolSnapshot& snapshot) const {
   parts_.arenas.for_each_block_around(stretch, [&](const arena::ArenaBlock& block,
                                                    bool is_pinned) VPMM_REQUIRES(pool_lock) {
@@ -198,7 +197,7 @@ observe::PoolSnapshot Drawing::snapshot() const {
     picture.complete = region.stamp.is_complete();
     if (small::is_cached(region)) {
       picture.kind = kind_of(RegionState::free);
-      picture.complete = false;  // nobody has asked
+      picture.complete = false;  // unknown: no event was queried
     } else if (small::is_cut(region)) {
       const auto live = live_by_page.find(&region);
       picture.small_allocations = live == live_by_page.end() ? 0 : live->second.allocations;

@@ -21,11 +21,11 @@ class Drawing {
   // Deferred frees have not happened yet: their memory is allocated.
   report::Layout layout() const VPMM_REQUIRES(pool_lock);
   observe::PoolSnapshot snapshot() const VPMM_REQUIRES(pool_lock);
-  // As a recording lists them at its beginning.
+  // For the beginning of a recording.
   std::vector<observe::LiveAllocation> live_allocations() const VPMM_REQUIRES(pool_lock);
 
  private:
-  // 0: no stream, or several.
+  // 0: none or several.
   std::uint64_t stream_id_of(std::optional<time::TimelineId> timeline) const
       VPMM_REQUIRES(pool_lock);
   std::uint64_t stream_id_of(const time::Stamp& stamp) const VPMM_REQUIRES(pool_lock);

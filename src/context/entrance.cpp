@@ -1,4 +1,4 @@
-// context: opening a device, entering and leaving it.
+// context: opening of a device, entry and exit.
 #include "context/entrance.hpp"
 
 #include "driver/driver_error.hpp"
@@ -9,15 +9,15 @@ namespace vpmm::context {
 using driver::Call;
 using driver::CuResult;
 
-// Bounds of one call's work: streams that stay remembered, and all streams.
+// Looks of one call: at streams that stay remembered, and at all streams.
 constexpr std::size_t kLooksPerCall = 2;
 constexpr std::size_t kMostLooksPerCall = 64;
 constexpr std::size_t kTimelinesAsked = 16;
 
 // --- a visit
 
-// Note [A reset has nobody beside it]: who made the old context current and then waited for the
-// lock enters again.
+// Note [A reset has nobody beside it]: a call that made the old context current and then waited for
+// the lock enters again.
 Visit::Visit(Entrance& entrance) : entrance_(entrance), parts_(entrance.parts_) {
   while (!enter()) {
     lock_.reset();
@@ -25,7 +25,7 @@ Visit::Visit(Entrance& entrance) : entrance_(entrance), parts_(entrance.parts_) 
   }
 }
 
-// False: a reset came in between.
+// Returns false if a reset came in between.
 bool Visit::enter() {
   if (parts_.device.primary.is_poisoned()) {
     const PoolLock lock(parts_.mutex);
@@ -45,7 +45,7 @@ bool Visit::enter() {
   if (parts_.device.primary.handle() == driver::ContextHandle{} ||
       parts_.device.primary.openings() != opening)
     return false;
-  promise_.emplace();  // not before: those that wait for the lock need nothing yet
+  promise_.emplace();  // after the lock: waiting calls need no host memory
   if (!promise_->is_kept()) {
     status_ = no_host_memory();
     return true;
@@ -67,8 +67,8 @@ Visit::~Visit() {
 Result<pool::Caller> Visit::identify(const pool::Stream& stream, const time::TimelineId* bound) {
   Result<pool::Caller> caller =
       parts_.device.primary.noted(parts_.captures.identify(stream, bound));
-  // So that what was cached is not pending for want of an event. Not before: the caller's stream
-  // may be capturing.
+  // Gives cached memory an event, after a reset. Only now: the caller's stream may have been
+  // capturing.
   if (caller && entrance_.has_noticed_reset_ && parts_.prover.may_record_context_event()) {
     entrance_.has_noticed_reset_ = false;
     parts_.prover.prove_everything();
@@ -76,7 +76,7 @@ Result<pool::Caller> Visit::identify(const pool::Stream& stream, const time::Tim
   if (!caller || caller.value().timeline == nullptr) return caller;
   pinned_ = caller.value().timeline;
   ++pinned_->callers;
-  // Of its warm calls, while the pool's index still says what it said beside them.
+  // Counts its warm calls before the pool's index changes.
   parts_.footprint.note_peaks();
   return caller;
 }
@@ -98,7 +98,7 @@ Result<void> Entrance::check_alive() {
   return result;
 }
 
-// The first time, or again after a reset.
+// At first use, or after a reset.
 Result<void> Entrance::open() {
   VPMM_TRY_ASSIGN(const std::optional<time::KnownContext> found, device_.primary.retain());
   if (!found) return {};
@@ -108,8 +108,7 @@ Result<void> Entrance::open() {
   return {};
 }
 
-// The old context's streams and events are gone; all work on them is over. Chunks and their
-// contents are kept.
+// After the end of the old context's streams, events and work. Keeps chunks and their contents.
 void Entrance::forget_dead(driver::ContextId dead) {
   observe::log(
       observe::LogLevel::info,
@@ -132,7 +131,7 @@ void Entrance::forget_work_of(driver::ContextId dead) {
   if (device_.small != nullptr) device_.small->flusher().retire_dead();
 }
 
-// Their events die with them, those of peers' contexts and of contexts whose streams called.
+// Forgets contexts of peers and of streams that called: their events died with them.
 Result<void> Entrance::forget_dead_others() {
   VPMM_TRY_ASSIGN(const Vector<time::KnownContext> dead, parts_.peers.dead_contexts());
   for (const time::KnownContext& context : dead) {
@@ -142,21 +141,19 @@ Result<void> Entrance::forget_dead_others() {
   return {};
 }
 
-// Closes the caller's timeline when that is due: here its stream is surely alive.
 void Entrance::leave(const pool::Caller& caller) {
   if (parts_.front.attend(caller) == StreamFront::Seen::before_it_was_forgotten)
     streams_kept_.came_back();
   if (parts_.recorder.is_sample_due()) totals_.sample();
   if (caller.may_queue()) {
-    // Without the event the timeline stays due, and a later call tries again; the call itself has
-    // done its work.
+    // Drops a failure: the timeline stays due, and a later call tries again.
     if (device_.timelines.is_due(*caller.timeline))
       static_cast<void>(
           device_.primary.noted(device_.timelines.close(*caller.timeline, *caller.stream)));
   } else if (caller.timeline == nullptr) {
     parts_.prover.prove_if_due();
   }
-  // Those that were many stay bounded while some are forgotten.
+  // Hysteresis: bounded caches stay bounded until half as many streams are left.
   const bool were_many = device_.small != nullptr && device_.small->caches().are_bounded();
   const bool are_many = device_.timelines.stream_count() > kTimelinesKept / (were_many ? 2 : 1);
   if (device_.small != nullptr) device_.small->bounds().keep(are_many, caller);
@@ -164,9 +161,9 @@ void Entrance::leave(const pool::Caller& caller) {
   sees_unproven_ = look_for_idle_streams();
 }
 
-// What many streams gave back comes to nobody before it is known to be complete. Where that is more
-// than all of them use, it is worth looking, and an event of the context, one at a time, for
-// streams that record none.
+// Memory freed by many streams serves others only once it is proven complete. If more is pending
+// than in use, queries events, and records one context-wide event at a time for streams without own
+// events.
 void Entrance::learn_if_much_is_pending() {
   if (device_.small == nullptr || !device_.small->caches().are_bounded()) return;
   const Bytes pending = device_.pool->pending_bytes() + device_.small->figures().pending_bytes();
@@ -175,8 +172,8 @@ void Entrance::learn_if_much_is_pending() {
   static_cast<void>(parts_.prover.learn(kTimelinesAsked));
 }
 
-// In turn, at a few that stay. What is forgotten is paid for by the call that began it. True: one
-// of them has frees that no event stands for.
+// Looks at streams in turn until a few stay remembered; idle ones may be forgotten. Returns true if
+// a stream that stays has frees without an event.
 bool Entrance::look_for_idle_streams() {
   bool is_unproven = false;
   std::size_t stayed = 0;
@@ -192,7 +189,7 @@ bool Entrance::look_for_idle_streams() {
   return is_unproven;
 }
 
-// False: something is pending on it, or needs it.
+// Forgets a timeline. Returns false if frees are pending on it, or an allocation or call needs it.
 bool Entrance::is_forgotten(time::Timeline& timeline) {
   if (device_.small != nullptr) device_.small->bounds().give_back(timeline);
   if (!device_.timelines.may_be_forgotten(timeline)) return false;
@@ -202,7 +199,7 @@ bool Entrance::is_forgotten(time::Timeline& timeline) {
   return true;
 }
 
-// The bounds of what is kept for nobody's sake but the pool's.
+// Bounds memory that only the pool keeps.
 void Entrance::keep_bounds(MutexLock& lock) {
   bound_any_stream(lock);
   trim_above_threshold(lock);
@@ -213,7 +210,7 @@ void Entrance::bound_any_stream(MutexLock& lock) {
     static_cast<void>(device_.primary.noted(parts_.prover.bound_any_stream(lock)));
 }
 
-// Nobody asked for this, so nobody is told how it went.
+// Drops a failure: the next call tries again.
 void Entrance::trim_above_threshold(MutexLock& lock) {
   if (!parts_.footprint.is_above_threshold()) return;
   parts_.footprint.flush_caches();

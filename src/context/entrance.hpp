@@ -1,4 +1,4 @@
-// context: entering and leaving a device, and noticing that its CUDA context died.
+// context: entry into a device and exit, and detection of a dead CUDA context.
 #pragma once
 
 #include <optional>
@@ -17,24 +17,24 @@ class Entrance {
  public:
   Entrance(Parts& parts, Totals& totals) : parts_(parts), device_(parts.device), totals_(totals) {}
 
-  // Opens the device's CUDA context at first use, and again after a reset by others.
+  // Opens the device's CUDA context at first use, and after a reset by others.
   Result<void> check_alive();
   Result<void> open() VPMM_REQUIRES(pool_lock);
-  // Work on streams of other contexts that are gone is over.
+  // Completes work of dead contexts other than the primary one.
   Result<void> forget_dead_others() VPMM_REQUIRES(pool_lock);
 
   // --- at the start of a call ---
-  // While caches are bounded: proves frees once more is pending than in use.
+  // While caches are bounded: proves frees if more is pending than in use.
   void learn_if_much_is_pending() VPMM_REQUIRES(pool_lock);
   // --- at the end of a call ---
-  // Closes the caller's timeline when that is due: here its stream is alive for certain.
+  // Closes the caller's timeline if due: its stream is certainly alive.
   void leave(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // VPMM_RELEASE_THRESHOLD, and the bound of memory pending for any stream.
   void keep_bounds(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   void bound_any_stream(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   void trim_above_threshold(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  // Runs work that follows the call's own. A failure for want of host memory is dropped: the next
-  // call catches up.
+  // Runs after the call's own work. An exception for want of host memory is dropped: the next call
+  // catches up.
   template <typename F>
   static void afterwards(F&& work) noexcept VPMM_REQUIRES(pool_lock) {
     try {
@@ -55,15 +55,15 @@ class Entrance {
   Totals& totals_;
   Visits visits_;
   StreamsKept streams_kept_;
-  // Whether the last look for idle streams found frees without an event.
+  // The last look for idle streams found frees without an event.
   bool sees_unproven_ VPMM_GUARDED_BY(pool_lock) = false;
   // A reset by others was noticed, and no event covers the cached memory yet.
   bool has_noticed_reset_ VPMM_GUARDED_BY(pool_lock) = false;
 };
 
-// One public call on a device: its CUDA context current, its lock held. The current context is
-// changed before the lock is taken and restored after the lock is released. Check status() first:
-// after an error nothing is held, although the analysis assumes that it is.
+// One public call on a device, with its CUDA context current and its lock held. Sets the current
+// context before the lock, and restores it after. Check status() first: after an error the lock may
+// be released, although the analysis assumes that it is held.
 class VPMM_SCOPED_LOCK Visit {
  public:
   explicit Visit(Entrance& entrance) VPMM_ACQUIRE(pool_lock);
@@ -72,8 +72,8 @@ class VPMM_SCOPED_LOCK Visit {
   Visit& operator=(const Visit&) = delete;
   const Result<void>& status() const { return status_; }
   MutexLock& lock() { return *lock_; }
-  // Identifies the caller. Its timeline is not retired before the visit ends, also while the lock
-  // is dropped.
+  // Identifies the caller, and keeps its timeline until the visit ends, also while the lock is
+  // dropped.
   Result<pool::Caller> identify(const pool::Stream& stream, const time::TimelineId* bound = nullptr)
       VPMM_REQUIRES(pool_lock);
   // Note [A reset has nobody beside it]
@@ -81,7 +81,7 @@ class VPMM_SCOPED_LOCK Visit {
   void end_reset() VPMM_REQUIRES(pool_lock) { entrance_.visits_.end_reset(); }
 
  private:
-  // The lock may be held or not when it returns, which the analysis cannot follow.
+  // Returns with or without the lock, which the analysis cannot follow.
   bool enter() VPMM_NO_THREAD_SAFETY_ANALYSIS;
 
   Entrance& entrance_;

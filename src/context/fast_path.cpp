@@ -1,4 +1,4 @@
-// context: calls that the cache of their stream serves: no lock but the cache's, no driver work.
+// context: calls served by the cache of their stream, under the cache's lock only.
 #include <algorithm>
 #include <utility>
 
@@ -29,11 +29,10 @@ DevicePtr Context::allocate_if_ready(Bytes bytes, Bytes alignment, driver::Strea
 }
 
 // Note [What is ready for any stream]
-// What any-stream users have cached is complete, and so is what the pool gives them. So a request
-// is served from either without asking anybody; for the pool's lock nobody waits. A python program
-// calls this with its interpreter locked. Frees that finalizers deferred are carried out by the
-// ordinary calls, so after some requests that found such frees waiting, and for whole pages at
-// once, the answer is no.
+// Memory in the any-stream cache is complete, and so is memory that the pool gives to any stream.
+// So both serve a request without driver calls, and without waits for the pool's lock: a Python
+// program calls this with its interpreter locked. Ordinary calls carry out deferred frees, so while
+// such frees wait, only a bounded number of requests is served, and none for whole pages.
 DevicePtr Context::allocate_if_ready(Bytes bytes, Bytes alignment) {
   const Way way = parts_.front.way();
   if (bytes == 0 || !way.is_open || way.would_wait()) return {};
@@ -63,7 +62,7 @@ DevicePtr Context::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   if (!parts_.router.has_preallocated() || parts_.recorder.wants_all_calls() || !promise.is_kept())
     return {};
   const pool::Caller caller;
-  parts_.allocations.provide();  // it may throw, so before anything is taken
+  parts_.allocations.provide();  // may throw, so before memory is taken
   const std::optional<pool::Placed> found =
       pool.find({bytes, device_.small->serving().size_of_pages(bytes), natural}, caller);
   if (!found) return {};
@@ -76,8 +75,8 @@ DevicePtr Context::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   return begin;
 }
 
-// The stream is asked for its id once, and whether a recording has begun each time. All or none,
-// also when the out-of-memory callback throws.
+// Asks the driver for the stream's id once; reads the state of recordings for each allocation. All
+// or none, also if an out-of-memory callback throws.
 Result<void> Context::allocate_many(std::span<const Bytes> bytes, pool::Stream stream,
                                     std::span<DevicePtr> out) {
   if (bytes.size() != out.size())
@@ -109,7 +108,7 @@ Result<void> Context::allocate_many(std::span<const Bytes> bytes, pool::Stream s
   return {};
 }
 
-// What cannot be freed now for want of host memory is freed later.
+// Defers the free if host memory is short.
 void Context::free_surely(DevicePtr ptr, pool::Stream stream) noexcept {
   try {
     const Result<void> freed = deallocate(ptr, stream);
@@ -126,10 +125,10 @@ Result<void> Context::deallocate(DevicePtr ptr, pool::Stream stream) {
 }
 
 // Note [A try takes what is there]
-// A program calls it with a lock of its own, which GPU work and callbacks may want. So it asks
-// nothing of the driver but which stream that is, takes no lock but the cache's, and waits for no
-// room in a recording. An event that is due is left to the stream's next call, which takes the
-// pool's lock for it and keeps the bounds there.
+// A program calls deallocate_if_ready with a lock of its own, which GPU work and callbacks may
+// want. So it asks the driver only for the stream's identity, takes only the cache's lock, and does
+// not wait for room in a recording. A due event is left to the stream's next call, which takes the
+// pool's lock for it and keeps the bounds.
 bool Context::deallocate_if_ready(DevicePtr ptr, driver::StreamHandle stream) {
   if (is_null(ptr)) return true;
   const Way way = parts_.front.way();
@@ -167,7 +166,7 @@ Freed Context::try_free(const Way& way, const Client& client, DevicePtr ptr) {
 
 Freed Context::try_free(const Way& way, DevicePtr ptr, driver::StreamHandle stream) {
   if (!way.is_open) return Freed::no;
-  // By the handle it is not known whose free it is, which a recording says.
+  // A recording needs the stream's id, which a free by the handle does not know.
   const Freed freed = way.log == nullptr
                           ? device_.small->warm_calls().try_free_by_handle(ptr, stream)
                           : Freed::not_known;
@@ -192,15 +191,13 @@ Freed Context::free_and_record(report::CallLog& log, const Client& client, Devic
   return freed;
 }
 
-// True: it is freed. Where others wait for proof of this stream's frees, it is this call that
-// records the event.
+// Returns true if the memory is freed. Records the event that is due.
 bool Context::is_freed(Freed freed, const pool::Stream& stream, const time::TimelineId* bound) {
   if (freed == Freed::yes_and_event_is_due) record_due_event(stream, bound);
   return freed == Freed::yes || freed == Freed::yes_and_event_is_due;
 }
 
-// The memory is freed already, so a failure is not the call's: the event stays due, and a later
-// call records it.
+// Drops a failure: the event stays due, and a later call records it.
 void Context::record_due_event(const pool::Stream& stream, const time::TimelineId* bound) noexcept {
   try {
     Visit visit(entrance_);
@@ -223,7 +220,7 @@ Result<std::unique_ptr<BoundStream>> Context::bind(driver::StreamHandle stream) 
   if (device_.small != nullptr) client.cache = &device_.small->caches().of(*caller.timeline);
   std::unique_ptr<BoundStream> bound =
       std::make_unique<BoundStream>(*this, client, caller.timeline->id);
-  ++caller.timeline->callers;  // which its end takes back
+  ++caller.timeline->callers;  // until ~BoundStream()
   return bound;
 }
 

@@ -1,4 +1,4 @@
-// context: keeping what is held within its limits.
+// context: limits and peaks of held memory.
 #include "context/footprint.hpp"
 
 #include <algorithm>
@@ -8,7 +8,7 @@ namespace vpmm::context {
 
 namespace {
 
-constexpr std::uint64_t kCachesPerCall = 8;  // that a sample of what is live reads, on average
+constexpr std::uint64_t kCachesPerCall = 8;  // read by a call for samples, on average
 
 }  // namespace
 
@@ -41,8 +41,8 @@ Result<Bytes> Footprint::trim_driver_pool(MutexLock& lock) {
   return freed;
 }
 
-// The other half of Note [Caches shrink before the footprint grows]. In page mode only: a large
-// chunk is not worth a small request.
+// The other half of Note [Caches shrink before the footprint grows]. Only in page mode: a large
+// chunk is too much for a small request.
 void Footprint::offset_growth(MutexLock& lock) {
   if (device_.pool == nullptr || !device_.config.page_chunks || is_cleanup_held() ||
       held() <= peak_mapped_)
@@ -72,9 +72,9 @@ bool Footprint::end_hold() {
 }
 
 // Note [The peak is sampled]
-// Warm calls count only in their own cache, so what is live is a sum over all caches. It is sampled
-// where a call has the pool's lock: of many streams at every second such call, every third ..., so
-// that a call pays for a few caches at most, and always where the footprint grows.
+// Warm calls count in their own cache, so live bytes are a sum over all caches. Calls with the
+// pool's lock sample it: all calls with few streams, every n-th with many, so that a call pays for
+// a few caches on average; and every call that grows the footprint.
 void Footprint::note_peaks() {
   const bool has_grown = held() > peak_mapped_;
   if (has_grown) peak_mapped_ = held();

@@ -1,5 +1,4 @@
-// context: how much of the GPU's memory a device's pool and the driver's pool hold, its limits and
-// its peaks.
+// context: GPU memory held by a device's pool and the driver's pool: limits and peaks.
 #pragma once
 
 #include <optional>
@@ -10,25 +9,24 @@
 namespace vpmm::context {
 
 // Note [Cleaning up can be put off]
-// A program may have a moment in which no call should take long. While it says so, the pool lets
-// zombies and idle memory be, and the host does not wait; what is complete is used again all the
-// same. Running out of memory, or of mappings, comes first: the steps of a shortage are always
-// taken. So does what the caller asks for itself (trim, synchronize, reset). When the last hold
-// ends, the calls that follow catch up, each a bounded amount.
+// A program can hold cleanup while its calls must be short. Then the pool keeps zombies and idle
+// memory, and the host does not wait; complete memory is still used again. A shortage of memory or
+// mappings takes its steps all the same, and so do trim, synchronize and reset. After the last
+// hold, each call catches up by a bounded amount.
 class Footprint {
  public:
   explicit Footprint(Device& device) : device_(device), capacity_(device.config.capacity) {}
 
   Bytes held() const VPMM_REQUIRES(pool_lock);
   Bytes idle_in_driver_pool(Bytes but_for = 0) const VPMM_REQUIRES(pool_lock);
-  // Asks the driver's pool how much it holds. True: more than before.
+  // Updates the bytes that the driver's pool holds. Returns true if they grew.
   bool look_at_driver_pool() VPMM_REQUIRES(pool_lock);
   void forget_driver_pool() VPMM_REQUIRES(pool_lock);
-  // How much the driver's pool gave back.
+  // Returns the bytes that the driver's pool gave back.
   Result<Bytes> trim_driver_pool(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  // Growth of the driver's pool past the peak is paid with idle pages, as far as that works.
+  // Gives back idle pages against growth of the driver's pool past the peak; failures are dropped.
   void offset_growth(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  // VPMM_RELEASE_THRESHOLD: whether idle memory is to go back without being asked for.
+  // VPMM_RELEASE_THRESHOLD: tells if idle memory should go back by itself.
   bool is_above_threshold() const VPMM_REQUIRES(pool_lock);
 
   std::optional<Bytes> capacity() const VPMM_REQUIRES(pool_lock) { return capacity_; }
@@ -38,22 +36,22 @@ class Footprint {
   }
 
   void hold_cleanup() VPMM_REQUIRES(pool_lock);
-  // False: it is not held.
+  // Returns false if cleanup is not held.
   bool end_hold() VPMM_REQUIRES(pool_lock);
   bool is_cleanup_held() const VPMM_REQUIRES(pool_lock) { return cleanup_holds_ != 0; }
 
-  // Of what is live it takes a sample: Note [The peak is sampled].
+  // Note [The peak is sampled]
   void note_peaks() VPMM_REQUIRES(pool_lock);
   void reset_peaks() VPMM_REQUIRES(pool_lock);
-  // What streams have cached and nobody uses goes back to the pool. True: something did.
+  // Returns idle cached memory of streams to the pool. Returns true if there was any.
   bool flush_caches() VPMM_REQUIRES(pool_lock);
-  // Over what the servers filled in.
+  // Completes the figures of the servers.
   void fill(observe::Statistics& figures) const VPMM_REQUIRES(pool_lock);
 
  private:
   Device& device_;
   Bytes driver_pool_bytes_ VPMM_GUARDED_BY(pool_lock) =
-      0;  // what the driver's pool held when last asked
+      0;  // held by the driver's pool at the last look
   std::optional<Bytes> capacity_
       VPMM_GUARDED_BY(pool_lock);  // most bytes of pool and driver pool together
   std::uint64_t cleanup_holds_ VPMM_GUARDED_BY(pool_lock) = 0;

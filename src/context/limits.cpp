@@ -1,4 +1,4 @@
-// context: limits of a pool, and memory given back.
+// context: limits of a pool, memory given back, and idle memory of neighbours.
 #include "context/limits.hpp"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ Result<Bytes> Limits::trim(Bytes bytes_to_keep) {
   parts_.allocations.drain(lock);
   parts_.footprint.flush_caches();
   parts_.arenas.give_back_idle();
-  // Work that is over must not keep memory because nobody asked.
+  // Proves finished work, as unproven frees keep memory.
   if (has_unproven(device_.timelines)) parts_.prover.prove_everything();
   VPMM_TRY(device_.primary.noted(parts_.prover.settle(lock)));
   Bytes released = 0;
@@ -73,9 +73,8 @@ Result<void> Limits::preallocate_mapped(Bytes bytes) {
   return done;
 }
 
-// What has to become free on the GPU before it can give us `bytes` more, or as much of that as our
-// own limit allows. 0: that would not help, or others cannot be asked now, for their events could
-// break a capture that only we know of.
+// Bytes that the GPU lacks for `bytes` more within our own limit. Returns 0 if more free memory
+// would not help, or during a capture, which the events of other pools could break.
 Bytes Limits::missing_on_gpu(Bytes bytes) {
   driver::MemInfo info;
   if (device_.driver.mem_get_info(info) != driver::CuResult::success) return 0;
@@ -88,14 +87,13 @@ Bytes Limits::missing_on_gpu(Bytes bytes) {
   const Bytes held = parts_.footprint.held();
   const std::optional<Bytes> capacity = parts_.footprint.capacity();
   const Bytes wanted = round_up(bytes, device_.page_size);
-  if (wanted > info.total - std::min(info.total, in_use))
-    return 0;  // nobody could make room for it
+  if (wanted > info.total - std::min(info.total, in_use)) return 0;  // beyond the GPU
   const Bytes growth = capacity ? std::min(wanted, *capacity - std::min(*capacity, held)) : wanted;
   return growth - std::min(growth, info.free);
 }
 
-// Has the other pools of the GPU give back what lacks for `bytes` more. Their waits and events are
-// like ours: a capture begins before they are asked, and then they are not, or afterwards.
+// Lets other pools of the GPU give back the bytes missing for `bytes` more. Their waits and events
+// count as ours: captures begin before, and then prevent the call, or after it.
 Bytes Limits::ask_for_idle(Bytes bytes) {
   Bytes missing = 0;
   {
@@ -164,7 +162,7 @@ bool Limits::find_memory(const pool::Request& request, bool& has_asked) {
   const bool is_first = !std::exchange(has_asked, true);
   if (is_first && uses_gpu_memory(request) && ask_for_idle(request.bytes) > 0) return true;
   if (!out_of_memory_.ask({request.bytes, device_.primary.device()})) return false;
-  has_asked = false;  // the callbacks may have freed memory of neighbours
+  has_asked = false;  // callbacks may have freed memory of neighbours
   return true;
 }
 

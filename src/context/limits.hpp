@@ -1,4 +1,4 @@
-// context: limits of a pool, memory given back, and what helps in a shortage.
+// context: limits of a pool, memory given back, and help in a shortage.
 #pragma once
 
 #include <cstdint>
@@ -16,26 +16,26 @@ class Limits {
   Limits(Parts& parts, Entrance& entrance, Totals& totals)
       : parts_(parts), device_(parts.device), entrance_(entrance), totals_(totals) {}
 
-  // Gives idle memory back to the driver until at most `bytes_to_keep` are mapped, or nothing idle
-  // is left. Returns the bytes given back.
+  // Gives idle memory back to the driver until at most `bytes_to_keep` are mapped, or none is idle.
+  // Returns the bytes given back.
   Result<Bytes> trim(Bytes bytes_to_keep);
-  Result<void> preallocate(Bytes bytes);  // maps at least this much in all
+  Result<void> preallocate(Bytes bytes);  // maps at least this total
   void set_capacity(std::optional<Bytes> bytes);
   std::optional<Bytes> capacity() const;
-  // Of the pool, within its capacity. free: the largest request that can be served.
+  // Memory of the pool, within its capacity. free: largest possible request.
   Result<driver::MemInfo> memory_info();
-  // Asked before a request fails.
+  // Called before a request fails.
   OutOfMemoryCallbacks& out_of_memory_callbacks() { return out_of_memory_; }
   Result<void> remove_out_of_memory_callback(std::uint64_t id);
-  // While held, the pool unmaps, releases and waits on the host only in a shortage. Pairs, may nest
+  // While held, the pool unmaps, releases and waits on the host only in a shortage. Pairs may nest
   // and overlap.
   void defer_cleanup_begin();
   Result<void> defer_cleanup_end();
 
-  // Helps a request for which neither pool nor GPU has memory: neighbours give back idle memory,
-  // once (`has_asked`), then the callbacks are asked. True: try again.
+  // Helps a request without memory in pool and GPU: asks neighbours for idle memory, once
+  // (`has_asked`), then the callbacks. Returns true to try again.
   bool find_memory(const pool::Request& request, bool& has_asked);
-  // False: an external arena serves the request, from memory of the caller.
+  // Returns false for a request in an external arena.
   bool uses_gpu_memory(const pool::Request& request) const;
 
  private:

@@ -16,7 +16,7 @@ struct ProcessDriver {
   bool is_behind_gate = false;
 };
 
-// Leaked on purpose: pools and threads may outlive static destruction.
+// Leaked: pools and threads may outlive static destruction.
 struct ProcessDrivers {
   Mutex mutex;
   ProcessDriver cuda VPMM_GUARDED_BY(mutex);
@@ -52,9 +52,9 @@ Result<driver::Driver*> process_driver(settings::DriverKind kind) {
     VPMM_TRY_ASSIGN(auto opened, open_driver(kind));
     slot.driver = opened.release();
   }
-  // CUDA registers its exit handlers when it is loaded and in its first cuInit, none later.
-  // Handlers run last in, first out: ours must come before them. Who uses the driver calls init()
-  // again, and reports what it says.
+  // CUDA registers its exit handlers when loaded and in its first cuInit, none later. Handlers run
+  // last in, first out, so ours is registered after these. Users of the driver call init() again,
+  // and report its error.
   if (!slot.is_behind_gate && slot.driver->init() == driver::CuResult::success) {
     process::close_gate_at_exit();
     slot.is_behind_gate = true;

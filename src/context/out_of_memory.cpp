@@ -1,4 +1,4 @@
-// context: asking callbacks for memory, and taking one away while others run.
+// context: calls of out-of-memory callbacks, and their removal meanwhile.
 #include "context/out_of_memory.hpp"
 
 #include <utility>

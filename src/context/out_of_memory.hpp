@@ -1,4 +1,4 @@
-// context: who is asked for memory before a request fails.
+// context: callbacks that may find memory before a request fails.
 #pragma once
 
 #include <condition_variable>
@@ -17,22 +17,21 @@ struct OutOfMemory {
   Bytes requested = 0;
   int device = 0;
 };
-// May free memory of the pool (it runs without any lock). Returns true: try again.
+// Runs without any lock, and may free memory of the pool. Returns true to try again.
 using OutOfMemoryCallback = std::function<bool(const OutOfMemory&)>;
 
-// Any thread. Has a lock of its own, which is not held while a callback runs.
+// Thread-safe, with an own lock, which is not held while a callback runs.
 class OutOfMemoryCallbacks {
  public:
-  // The one that is asked first, and that has no number; none: there is no such. A call in progress
-  // is not waited for.
+  // Sets the callback without a number, asked first; empty: none. Does not wait for calls in
+  // progress.
   void set(OutOfMemoryCallback callback);
-  // The number of this one, which is asked after all that are there; no other ever has it.
+  // Adds a callback behind all others. Returns its number, never used again.
   std::uint64_t add(OutOfMemoryCallback callback);
-  // False: there is none with this number. Once it has returned, only a callback that called it may
-  // still run.
+  // Waits for calls on other threads. Returns false if the number is unknown.
   bool remove(std::uint64_t id);
-  // Asks each in turn until one says that it helped. False: none did. Passes on what a callback
-  // throws.
+  // Asks each in turn until one returns true. Returns false if none did. Passes exceptions of
+  // callbacks.
   bool ask(const OutOfMemory& event);
 
  private:

@@ -9,16 +9,16 @@
 
 namespace vpmm::context {
 
-struct Foreign {  // no memory of this pool
+struct Foreign {  // outside this pool
   DevicePtr ptr;
 };
-struct ArenaMemory {              // divided by an arena of the program
-  const arena::ArenaBlock* live;  // block around the address; null: it is free
+struct ArenaMemory {              // in an arena of the program
+  const arena::ArenaBlock* live;  // block around the address; null: free
 };
-struct CutPage {  // a page that small requests share
+struct CutPage {  // page shared by small requests
   region::Region* page;
 };
-struct Pages {  // an allocation of whole pages: a user's, a cache's or parked for a graph
+struct Pages {  // whole pages of a user or a cache, or parked for a graph
   region::Region* region;
 };
 struct DriverBlock {  // of the driver's own pool

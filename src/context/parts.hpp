@@ -1,4 +1,4 @@
-// context: the parts of a device's pool, which its calls share, behind one lock.
+// context: the parts of a device's pool behind one lock.
 #pragma once
 
 #include <utility>
@@ -21,8 +21,8 @@
 
 namespace vpmm::context {
 
-// Lock order: `mutex` (pool_lock) first, then the lock of one cache (cache_lock); the mapper's leaf
-// mutex and the driver's own below `mutex`. A call passes gate, current context and lock in this
+// Lock order: `mutex` (pool_lock), then the lock of one cache (cache_lock); the mapper's leaf mutex
+// and the driver's own locks below `mutex`. A call passes gate, current context and lock in this
 // order, so the driver never changes contexts under the lock.
 struct Parts {
   Parts(driver::Driver& driver, driver::DeviceOrdinal ordinal, const settings::Config& config,
@@ -51,7 +51,7 @@ struct Parts {
     front.refresh();
   }
 
-  // Counts a caller's mistake, and passes its error on.
+  // Counts a caller's mistake, and returns its error.
   Error mistake(Error error) {
     const PoolLock lock(mutex);
     return allocations.mistake(std::move(error));
@@ -59,10 +59,10 @@ struct Parts {
 
   alignas(kCacheLine) mutable Mutex mutex;
   Device device;
-  // Read by every call without the lock, like the end of `device`.
+  // Read by every call without the lock, as the end of `device`.
   StreamFront front;
   Captures captures;
-  // Under `mutex`. Each part knows those above it.
+  // Under `mutex`. Each part knows only parts above it.
   alignas(kCacheLine) Peers peers;
   report::Recorder recorder;
   Footprint footprint;

@@ -1,4 +1,4 @@
-// context: looking for the contexts of peers, and for those that died.
+// context: search for contexts of peers, and for dead contexts.
 #include "context/peers.hpp"
 
 #include <algorithm>
@@ -31,9 +31,9 @@ void Peers::add(driver::DeviceOrdinal peer) {
 }
 
 // Note [A peer's context is not made for it]
-// A context costs hundreds of megabytes, and a device of which nobody has made the primary context
-// active runs nothing. So the pool only looks, before it proves or waits for anything. One that it
-// finds active it retains, for its events must not die with somebody else's release.
+// A context costs hundreds of megabytes, and a device without an active primary context runs no
+// work. So the pool only looks for active ones, before it proves or waits. It retains an active
+// context, so that its events survive the release by others.
 Result<void> Peers::find_contexts() {
   for (Peer& peer : peers_) {
     bool is_active = peer.context.has_value();
@@ -44,8 +44,8 @@ Result<void> Peers::find_contexts() {
     time::KnownContext found;
     VPMM_TRY(driver::checked(Call::device_primary_ctx_retain,
                              device_.driver.device_primary_ctx_retain(peer.device, found.handle)));
-    found.id = driver::ContextId{
-        static_cast<std::uint64_t>(found.handle)};  // of a driver that cannot tell
+    found.id =
+        driver::ContextId{static_cast<std::uint64_t>(found.handle)};  // for a driver without ids
     const CuResult asked = device_.primary.has_ids()
                                ? device_.driver.ctx_get_id(found.handle, found.id)
                                : CuResult::success;
@@ -59,8 +59,8 @@ Result<void> Peers::find_contexts() {
   return {};
 }
 
-// A peer's context, which is retained, ends with a reset only; before its events are given up for
-// lost, the device has to agree.
+// A retained context of a peer ends only with a reset. Before its events count as lost, the device
+// must confirm that.
 Result<bool> Peers::is_alive(const time::KnownContext& other) {
   driver::ContextId id{};
   const CuResult result = device_.driver.ctx_get_id(other.handle, id);

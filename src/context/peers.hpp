@@ -1,5 +1,4 @@
-// context: other devices that may use the pool's memory, and the CUDA contexts in which their work
-// runs.
+// context: devices with access to the pool's memory, and the CUDA contexts of their work.
 #pragma once
 
 #include <optional>
@@ -12,14 +11,14 @@ class Peers {
  public:
   explicit Peers(Device& device) : device_(device) {}
 
-  // Whether work on `peer` could use memory of the device.
+  // Tells if work on `peer` can use memory of the device.
   Result<bool> can_access(driver::DeviceOrdinal peer);
-  // From now on it may use everything in the pool.
+  // Gives the device access to all memory of the pool.
   void add(driver::DeviceOrdinal peer) VPMM_REQUIRES(pool_lock);
-  // Has the timelines know the contexts of peers that are active by now.
+  // Retains newly active contexts of peers, and adds them to the timelines.
   Result<void> find_contexts() VPMM_REQUIRES(pool_lock);
-  // Of those that the timelines know, the primary one aside: of peers (reset by others), and whose
-  // streams called.
+  // Dead contexts known to the timelines, without the primary one: of peers, after a reset by
+  // others, and of streams that called.
   Result<Vector<time::KnownContext>> dead_contexts() VPMM_REQUIRES(pool_lock);
   void forget(const time::KnownContext& dead) VPMM_REQUIRES(pool_lock);
   void release() VPMM_REQUIRES(pool_lock);
@@ -27,8 +26,7 @@ class Peers {
  private:
   struct Peer {
     driver::DeviceOrdinal device = 0;
-    // Retained as soon as it is seen to be active: before that nothing runs in it. None: not seen
-    // yet.
+    // Retained once active; before that no work runs in it. nullopt: inactive so far.
     std::optional<time::KnownContext> context;
   };
   Result<bool> is_alive(const time::KnownContext& other) VPMM_REQUIRES(pool_lock);

@@ -1,4 +1,4 @@
-// context: opening the primary context, and telling whether it still lives.
+// context: opening, checks and poisoning of the primary context.
 #include "context/primary_context.hpp"
 
 #include "base/message.hpp"
@@ -11,9 +11,8 @@ using driver::Call;
 using driver::CuResult;
 
 // Note [A reset by others is noticed before an event is touched]
-// cuDevicePrimaryCtxReset takes streams and events away and leaves chunks, mappings and contents.
-// Touching a dead event crashes, so every call first compares the context's id with the one it
-// knows.
+// cuDevicePrimaryCtxReset ends streams and events, and leaves chunks, mappings and contents. A
+// touched dead event crashes, so every call first compares the context's id with the known one.
 CuResult PrimaryContext::look() const {
   const driver::ContextHandle known = handle();
   if (known == driver::ContextHandle{}) return CuResult::invalid_context;
@@ -30,7 +29,7 @@ Result<std::optional<time::KnownContext>> PrimaryContext::retain() {
   const CuResult asked = has_ids_ ? driver_.ctx_get_id(found.handle, found.id) : CuResult::success;
   if (asked == CuResult::success && found != time::KnownContext{handle(), id()})
     return std::optional(found);
-  release();  // somebody else was faster, or it failed
+  release();  // another thread retained it, or ctx_get_id failed
   VPMM_TRY(noted(driver::checked(Call::ctx_get_id, asked)));
   return std::optional<time::KnownContext>();
 }

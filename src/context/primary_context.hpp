@@ -1,5 +1,4 @@
-// context: a device's primary CUDA context: retained, noticed to have been reset by others, broken
-// for good.
+// context: a device's primary CUDA context: retained, reset by others, or broken.
 #pragma once
 
 #include <atomic>
@@ -13,40 +12,39 @@
 
 namespace vpmm::context {
 
-// What the driver says of a context that was reset, released or destroyed.
+// Tells if a driver's answer means a reset, released or destroyed context.
 inline bool is_gone(driver::CuResult result) {
   return result == driver::CuResult::context_is_destroyed ||
          result == driver::CuResult::invalid_context;
 }
 
-// What it is may be read without the lock, and changes under it.
+// Read without the pool's lock, changed under it.
 class PrimaryContext {
  public:
   PrimaryContext(driver::Driver& driver, driver::DeviceOrdinal device)
       : driver_(driver), device_(device), has_ids_(driver.has(driver::Call::ctx_get_id)) {}
 
   driver::DeviceOrdinal device() const { return device_; }
-  bool has_ids() const {
-    return has_ids_;
-  }  // the driver can tell a context from one that had its address before
-  // Null: not opened yet, or reset by us and not opened again.
+  bool has_ids() const { return has_ids_; }  // contexts with the same address can be told apart
+  // Null: not opened yet, or not opened again after reset().
   driver::ContextHandle handle() const { return driver::ContextHandle{handle_.load()}; }
   driver::ContextId id() const { return driver::ContextId{id_.load()}; }
-  std::uint64_t openings() const { return openings_.load(); }  // how often it was opened
+  std::uint64_t openings() const { return openings_.load(); }
 
-  // Whether it is the one that is known: success, a result that is_gone(), or what went wrong.
+  // Compares the context with the known one. Returns success, a result that is_gone(), or the
+  // driver's error.
   driver::CuResult look() const;
-  // Retains it: the first time, or again after a reset. None: it is the one that is known.
+  // Retains the context at first use or after a reset. Returns nullopt if it is the known one.
   Result<std::optional<time::KnownContext>> retain() VPMM_REQUIRES(pool_lock);
-  // The retained one is known from now on.
+  // Makes the retained context the known one.
   void adopt(const time::KnownContext& context) VPMM_REQUIRES(pool_lock);
   Result<void> reset() VPMM_REQUIRES(pool_lock);
-  // Once, however often it was opened: a reset took the retains before it away.
+  // Call once: a reset ends all earlier retains.
   void release() { driver_.device_primary_ctx_release(device_); }
 
   bool is_poisoned() const { return is_poisoned_.load(); }
   const std::optional<Error>& poison() const VPMM_REQUIRES(pool_lock) { return poison_; }
-  // Passes `result` on; a sticky error poisons the context on the way.
+  // Returns `result`; a sticky error poisons the context.
   template <typename T>
   Result<T> noted(Result<T> result) VPMM_REQUIRES(pool_lock) {
     if (!result && result.error().code == ErrorCode::poisoned) poison_with(result.error());
@@ -63,8 +61,7 @@ class PrimaryContext {
   std::atomic<std::uint64_t> id_{0};
   std::atomic<std::uint64_t> openings_{0};
   std::atomic<bool> is_poisoned_{false};
-  std::optional<Error> poison_
-      VPMM_GUARDED_BY(pool_lock);  // set once; is_poisoned_ says so without the lock
+  std::optional<Error> poison_ VPMM_GUARDED_BY(pool_lock);  // set once, before is_poisoned_
 };
 
 }  // namespace vpmm::context

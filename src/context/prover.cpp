@@ -1,4 +1,4 @@
-// context: learning what the GPU has finished, making it provable, and stamping what is freed.
+// context: events and waits that prove the end of GPU work.
 #include "context/prover.hpp"
 
 #include <algorithm>
@@ -16,10 +16,10 @@ using Everything = time::Timelines::Everything;
 
 namespace {
 
-// Bounded, so that no call stalls for others.
+// Bound of one call, so that it does not stall others.
 constexpr std::size_t kTimelinesAskedPerCall = 2;
 constexpr Bytes kAnyStreamPendingLeast = 64 * kMiB;
-constexpr Bytes kAnyStreamPendingDivisor = 5;  // 20 % of live
+constexpr Bytes kAnyStreamPendingDivisor = 5;  // 20 % of allocated bytes
 
 }  // namespace
 
@@ -33,12 +33,12 @@ Result<void> Prover::settle(MutexLock& lock) {
 Result<bool> Prover::learn(std::size_t most) {
   Vector<time::StampPart> done;
   const Result<void> asked = device_.timelines.poll(most, done);
-  device_.advance(done);  // also what was learned before it failed
+  device_.advance(done);  // also completions before a failure
   VPMM_TRY(device_.primary.noted(asked));
   return !done.empty();
 }
 
-// Captures of blocking streams show on the legacy stream, whoever made them.
+// Captures of blocking streams show on the legacy stream, also those of the program.
 bool Prover::may_record_context_event() {
   if (captures_.are_known()) return false;
   const auto is_capturing = [this] {
@@ -53,9 +53,8 @@ bool Prover::may_record_context_event() {
   });
 }
 
-// Closes everything by one event in each context, as VPMM_ANY_STREAM says: `context` by one of the
-// whole context, `legacy` by one on its legacy stream (which waits for blocking streams only),
-// `park` not at all.
+// Records one event in each context, by VPMM_ANY_STREAM: `context` of the whole context, `legacy`
+// on its legacy stream (which waits for blocking streams only), `park` none.
 bool Prover::prove_everything() {
   if (!may_record_context_event() || device_.config.any_stream == settings::AnyStreamOrder::park)
     return false;
@@ -92,8 +91,8 @@ void Prover::await_no_wait(MutexLock& lock) {
 }
 
 // Note [A wait for the context keeps captures from beginning]
-// It would break any capture that begins before it is over, so capture_begin waits for it. It is
-// for all contexts that are known.
+// A wait breaks any capture that begins before its end, so capture_begin waits for it. It covers
+// all known contexts.
 CuResult Prover::wait_for_contexts(MutexLock& lock) {
   const Vector<time::KnownContext> others = device_.timelines.other_contexts();
   begin_wait();
@@ -101,7 +100,7 @@ CuResult Prover::wait_for_contexts(MutexLock& lock) {
   {
     const Unlocked unlocked(lock);
     const driver::RelaxedCaptureScope relaxed(
-        device_.driver);  // a stream of another context may be capturing
+        device_.driver);  // streams of other contexts may be capturing
     result = device_.driver.ctx_synchronize();
     for (const time::KnownContext& other : others) {
       if (result != CuResult::success) break;
@@ -130,8 +129,8 @@ bool Prover::synchronize(MutexLock& lock) {
 }
 
 // Any-stream memory waits for the whole context, so a host that runs ahead of the GPU could pile it
-// up. Above the cap the oldest event is waited for, with the lock dropped. `park` promises to wait
-// for explicit synchronisation only.
+// up. Above the cap, waits for the oldest event with the lock dropped. `park` promises waits only
+// in explicit synchronisation.
 Result<void> Prover::bound_any_stream(MutexLock& lock) {
   if (device_.pool == nullptr || device_.config.any_stream == settings::AnyStreamOrder::park)
     return {};
@@ -161,7 +160,7 @@ Result<void> Prover::wait_for(MutexLock& lock, std::shared_ptr<time::Event> proo
     const driver::RelaxedCaptureScope relaxed(device_.driver);
     waited = device_.driver.event_synchronize(proof->handle());
   }
-  proof.reset();  // goes back to the event pool, so under the lock
+  proof.reset();  // under the lock: the event goes back to the event pool
   return driver::checked(Call::event_synchronize, waited);
 }
 

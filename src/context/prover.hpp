@@ -1,5 +1,4 @@
-// context: which GPU work is over, and how that becomes known: events, waits of the host, what a
-// free waits for.
+// context: proof that GPU work is complete, by events and waits of the host.
 #pragma once
 
 #include <condition_variable>
@@ -19,19 +18,18 @@ class Prover {
       : device_(device), captures_(captures), peers_(peers) {}
 
   // --- without waiting ---
-  // Asks the events of at most so many timelines. True: something is complete that was not known to
-  // be.
+  // Queries events of at most `most` timelines. Returns true if work is newly complete.
   Result<bool> learn(std::size_t most) VPMM_REQUIRES(pool_lock);
-  // Phase 0 of every request: what is complete, then zombies, then frees that waited for it.
+  // Phase 0 of every request: queries events, then settles the driver's pool and the pool.
   Result<void> settle(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  // A context-wide event breaks every capture of the context, so it is not for times of capture.
+  // Returns false during a capture: a context-wide event breaks every capture of the context.
   bool may_record_context_event() VPMM_REQUIRES(pool_lock);
-  // Closes everything by events. True: something was closed.
+  // Closes all timelines by events. Returns true if any was closed.
   bool prove_everything() VPMM_REQUIRES(pool_lock);
-  // The same where enough of what has no stream was freed.
+  // Same if enough any-stream memory was freed.
   void prove_if_due() VPMM_REQUIRES(pool_lock);
   bool knows_captures() const VPMM_REQUIRES(pool_lock) { return captures_.are_known(); }
-  // True: something became complete, because the GPU has kept pace.
+  // Closes and queries all timelines. Returns true if work is newly complete.
   bool prove_now() VPMM_REQUIRES(pool_lock);
 
   // --- waiting, without the lock ---
@@ -40,11 +38,11 @@ class Prover {
   void end_wait() VPMM_REQUIRES(pool_lock);
   void await_no_wait(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   driver::CuResult wait_for_contexts(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  // For everything that was queued before. True: something is complete by that.
+  // Waits for all work queued before. Returns true if work is newly complete.
   Result<bool> wait_for_everything(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  // The last resort where events cannot prove. False while anybody captures.
+  // Same, as a last resort without events. Returns false also during a capture or after an error.
   bool synchronize(MutexLock& lock) VPMM_REQUIRES(pool_lock);
-  // Until what is pending for any stream is little enough.
+  // Waits until pending any-stream memory is below its bound.
   Result<void> bound_any_stream(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   void count_host_wait() VPMM_REQUIRES(pool_lock) { ++host_waits_; }
   std::uint64_t host_waits() const VPMM_REQUIRES(pool_lock) { return host_waits_; }
@@ -57,7 +55,7 @@ class Prover {
   const Captures& captures_;
   Peers& peers_;
   std::uint64_t host_waits_ VPMM_GUARDED_BY(pool_lock) = 0;
-  std::uint64_t waits_ VPMM_GUARDED_BY(pool_lock) = 0;  // for contexts, in progress
+  std::uint64_t waits_ VPMM_GUARDED_BY(pool_lock) = 0;  // waits for contexts in progress
   std::condition_variable_any wait_ended_;
 };
 

@@ -1,4 +1,4 @@
-// context: figures, pictures, listeners, and the beginning and end of a recording.
+// context: figures, pictures, listeners, begin and end of recordings.
 #include "context/reports.hpp"
 
 #include <utility>
@@ -64,7 +64,7 @@ void Reports::reset_peaks() {
   parts_.footprint.reset_peaks();
 }
 
-// At exit a thread may be stuck inside a driver call, with the lock.
+// Tries the lock: at exit a thread may be stuck in a driver call with it.
 void Reports::summarize() const noexcept {
   if (!has_summary_) return;
   if (!parts_.mutex.try_lock()) return;
@@ -114,8 +114,8 @@ observe::RecordingHeader Reports::header() const {
   return header;
 }
 
-// What lives is listed once warm calls are told of: those that run meanwhile may be in the list and
-// in the events, and the writer puts that right.
+// Lists live allocations after warm calls began to be recorded: an allocation may be in the list
+// and in the events, which the writer corrects.
 Result<void> Reports::start_recording(const std::string& path,
                                       const settings::RecordOptions& options) {
   if (process::is_ending()) return process::ending_error();
@@ -127,7 +127,7 @@ Result<void> Reports::start_recording(const std::string& path,
   report::CallLog* log = nullptr;
   {
     const PoolLock lock(parts_.mutex);
-    // Before a file is replaced, perhaps the one that is being written.
+    // Before create() replaces a file, perhaps the one of the running recording.
     if (parts_.recorder.is_recording())
       return Error{ErrorCode::invalid_argument, "a recording is running already"};
     how.header.capacity = parts_.footprint.capacity();
@@ -157,8 +157,7 @@ Result<void> Reports::begin_recording(const std::shared_ptr<observe::TraceWriter
   return {};
 }
 
-// Frees that finalizers deferred happened while it ran. Where the device cannot be entered any more
-// they stay out.
+// Carries out deferred frees first, for the recording; after a failed entry they stay out of it.
 Result<void> Reports::stop_recording() {
   if (parts_.allocations.has_deferred()) {
     Visit visit(entrance_);

@@ -13,7 +13,7 @@
 
 namespace vpmm::context {
 
-// What a pool prints when it ends.
+// Output at the end of a pool.
 enum class AtEnd { nothing, summary };
 
 class Reports {
@@ -28,25 +28,25 @@ class Reports {
 
   observe::Statistics statistics() const;
   void reset_peaks();
-  // Prints a summary of a pool that was used, if VPMM_STATS asks for one and the lock is free.
+  // Prints a summary of a used pool, if VPMM_STATS asks for one and the lock is free.
   void summarize() const noexcept;
   observe::PoolSnapshot snapshot() const;
-  // At one moment, except that warm calls go on meanwhile.
+  // State of one moment, except for warm calls meanwhile.
   report::Layout layout() const;
-  // The first broken invariant of any structure inside; empty: all hold.
+  // The first broken invariant as text; empty if all hold.
   std::string validate() const;
 
-  // Tells of events of these kinds from now on, in their order. Returns the listener's number.
-  // While allocations or frees are asked for, every call takes the pool's lock.
+  // Calls back for events of these kinds, in their order. Returns the listener's number. A listener
+  // for allocations or frees makes every call take the pool's lock.
   std::uint64_t add_event_callback(report::EventKinds kinds, report::EventCallback callback);
-  // After it returns the callback is not called any more. An event callback must not call it.
+  // Ends all calls of the callback. An event callback must not call it.
   Result<void> remove_event_callback(std::uint64_t id);
 
   // Writes events to a file that `vpmm replay` reads (docs/reference/recording.md).
   Result<void> start_recording(const std::string& path,
                                const settings::RecordOptions& options = {});
   Result<void> stop_recording();
-  // Writes a text of the program between the calls before and after it, if a recording runs.
+  // Writes a text of the program into a running recording, in the order of calls.
   void mark(const std::string& text);
 
  private:
@@ -60,7 +60,7 @@ class Reports {
   Totals& totals_;
   const Drawing& drawing_;
   const bool has_summary_;
-  Mutex starting_recordings_;  // before the pool's lock: a file may take long to open
+  Mutex starting_recordings_;  // taken before the pool's lock: opening a file may take long
 };
 
 }  // namespace vpmm::context

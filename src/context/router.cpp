@@ -1,4 +1,4 @@
-// context: pages, parts of pages, or memory of the driver's pool.
+// context: requests to pages, parts of pages, arenas or the driver's pool.
 #include "context/router.hpp"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ using pool::Standing;
 
 namespace {
 
-constexpr Bytes kSmallAlignment = 256;  // what the driver's asynchronous pool promises
+constexpr Bytes kSmallAlignment = 256;  // promised by the driver's stream-ordered pool
 constexpr Bytes kReliefForSmall = 64 * kMiB;
 
 bool is_shortage(const Result<DevicePtr>& result) {
@@ -22,8 +22,8 @@ bool is_shortage(const Result<DevicePtr>& result) {
 
 }  // namespace
 
-// A stream that captures gets whole pages, which stay with its graph; a stream-ordered allocation
-// would become a node of it.
+// A capturing stream gets whole pages, which stay with its graph; a stream-ordered allocation would
+// become a node of the graph.
 Result<DevicePtr> Router::allocate(MutexLock& lock, const pool::Request& request,
                                    const Caller& caller) {
   if (request.arena != pool::ArenaId{}) return allocate_in_arena(lock, request, caller);
@@ -40,7 +40,7 @@ Result<DevicePtr> Router::allocate(MutexLock& lock, const pool::Request& request
   if (server != Server::driver_pool) {
     Result<DevicePtr> cut =
         slow_path_.allocate_small(lock, request.bytes, request.alignment, caller);
-    // Its pages are whole ones; where these are short, a range between them may do.
+    // Without free whole pages to cut, a range of grains may fit.
     return is_cut && is_shortage(cut) ? allocate_pages(lock, request, caller) : cut;
   }
   if (caller.standing != Standing::ordinary)
@@ -82,7 +82,8 @@ Result<DevicePtr> Router::allocate_in_arena(MutexLock& lock, const pool::Request
 Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const pool::Request& request,
                                          const Caller& caller) {
   VPMM_TRY(check_alignment(request.alignment));
-  // A page that serves less than a page shall not lie over two chunks and keep both from moving.
+  // Aligns requests of up to a page to pages, so that none spans two chunks and keeps both from
+  // moving.
   const bool has_whole_pages = request.one_chunk || request.bytes <= device_.pool->page_size();
   const Bytes natural =
       has_whole_pages ? device_.pool->page_alignment() : device_.pool->grain_alignment();
@@ -94,21 +95,20 @@ Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const pool::Request& r
     region::Region* parked =
         captures_.take_parked(caller.capture, *caller.stream, pages.size, pages.alignment);
     if (parked != nullptr) {
-      // Nobody was told when it was parked, for launches of the graph still use it.
+      // Observers see the end of the parked memory only now: launches of the graph used it.
       recorder_.observe_end(parked->range, caller.stream);
       return device_.pool->pass_on(parked, pages, caller);
     }
   }
   VPMM_TRY_ASSIGN(const pool::Placed placed, slow_path_.place({lock, pages, caller}));
-  // Frees of what is not plain take the lock: a tag is to be forgotten, and a chunk shall be found
-  // again.
+  // Frees of other allocations take the lock: to forget a tag, or to find a chunk again.
   if (caller.own() && request.is_plain())
     device_.small->ownership().enlist(*device_.pool->allocated_around(placed.begin), request.bytes,
                                       device_.small->caches().of(*caller.timeline));
   return placed.begin;
 }
 
-// When the driver's pool cannot grow, our idle memory makes room for it.
+// If the driver's pool cannot grow, gives idle memory of the pool back.
 Result<DevicePtr> Router::allocate_stream_ordered(MutexLock& lock, const pool::Request& request,
                                                   const Caller& caller) {
   const auto once = [&]() VPMM_REQUIRES(pool_lock) {
@@ -128,7 +128,7 @@ Result<DevicePtr> Router::allocate_stream_ordered(MutexLock& lock, const pool::R
     result = once();
   }
   const bool has_grown = footprint_.look_at_driver_pool();
-  // Only what was idle stays mapped when this fails, and the request has its memory.
+  // Drops failures: only idle memory stays mapped then.
   if (result && has_grown) footprint_.offset_growth(lock);
   if (is_shortage(result))
     return Error{ErrorCode::out_of_memory,
@@ -138,8 +138,8 @@ Result<DevicePtr> Router::allocate_stream_ordered(MutexLock& lock, const pool::R
   return result;
 }
 
-// The driver's pool has no limit of its own, so growth past the capacity is paid with idle pages,
-// or undone.
+// The driver's pool has no limit. Pays its growth past the capacity with idle pages, or undoes the
+// request: out_of_memory.
 Result<void> Router::keep_capacity(MutexLock& lock, DevicePtr begin, const Caller& caller) {
   if (device_.pool != nullptr) VPMM_TRY(device_.pool->trim(lock, *footprint_.capacity()));
   if (!footprint_.is_over_capacity()) return {};
@@ -152,7 +152,7 @@ Result<void> Router::keep_capacity(MutexLock& lock, DevicePtr begin, const Calle
                           readable_bytes(*footprint_.capacity()))};
 }
 
-// As many pages as fit, by halving what is still missing.
+// Creates as many pages as fit; halves the step after a failure.
 Result<void> Router::preallocate_once(MutexLock& lock) {
   if (has_preallocated_) return {};
   has_preallocated_ = true;

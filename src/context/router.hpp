@@ -1,4 +1,4 @@
-// context: who serves a request.
+// context: the choice of a server for a request.
 #pragma once
 
 #include "context/captures.hpp"
@@ -23,7 +23,7 @@ class Router {
 
   Result<DevicePtr> allocate(MutexLock& lock, const pool::Request& request,
                              const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // VPMM_PAGES, at the first allocation and best effort.
+  // VPMM_PAGES, at the first allocation; only a broken context is an error.
   Result<void> preallocate_once(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   bool has_preallocated() const VPMM_REQUIRES(pool_lock) { return has_preallocated_; }
 

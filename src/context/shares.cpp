@@ -1,4 +1,4 @@
-// context: sharing an allocation, leases of its chunks, and the table of both.
+// context: shared allocations, leases of their chunks, and the table of both.
 #include "context/shares.hpp"
 
 #include <atomic>
@@ -11,8 +11,7 @@
 namespace vpmm::context {
 namespace {
 
-// Over all contexts of the process, so that a number names one allocation of one of them, and no
-// later one.
+// Shared by all contexts of the process: a number names one allocation for ever.
 constinit std::atomic<std::uint64_t> last_id{0};
 
 }  // namespace
@@ -53,7 +52,8 @@ Result<SharedRange> Shares::share(const AllocationInfo& of, AddressRange range) 
   return SharedRange{share.id, of.begin, range.begin - of.begin};
 }
 
-// Leaves the mark of record_use: frees take the pool's lock. False: the allocation has ended.
+// Marks the allocation as record_use does: frees take the pool's lock. Returns false if the
+// allocation has ended.
 bool Shares::mark_used_everywhere(DevicePtr begin) {
   if (find(begin) != nullptr) return true;
   time::Timeline& all = device_.stamper.all_streams();
@@ -107,7 +107,7 @@ Shares::Share& Shares::find_or_add(AddressRange allocation) {
   by_id_.emplace(static_cast<std::uint64_t>(id), allocation.begin);
   ScopeExit undo([&]() VPMM_REQUIRES(pool_lock) {
     by_id_.erase(static_cast<std::uint64_t>(id));
-  });  // short of host memory: in both or in none
+  });  // both tables or none, if host memory is short
   Share& share = by_begin_[allocation.begin];
   undo.dismiss();
   share.id = id;
@@ -135,7 +135,7 @@ bool Shares::keep(DevicePtr begin) {
   if (share == nullptr) return false;
   share->is_freed = share->is_held();
   if (share->is_freed) return true;
-  erase(*share);  // its tokens are of the past from here on
+  erase(*share);  // ends the validity of its id
   return false;
 }
 

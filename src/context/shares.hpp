@@ -1,4 +1,4 @@
-// context: allocations that other processes may map, and who still holds them.
+// context: allocations that other processes may map, and their holders.
 #pragma once
 
 #include <cstdint>
@@ -14,40 +14,40 @@
 
 namespace vpmm::context {
 
-Error not_inside(DevicePtr ptr);  // any live allocation
+Error not_inside(DevicePtr ptr);  // invalid_pointer
 
 // Note [Shared memory is kept until everybody let go]
-// Another process maps the chunks behind an allocation, and no stamp of ours says when its work is
-// done. So while a handle of this process or an importer holds the allocation, a free only notes
-// that it is freed: the region, or the block of a page, stays what it is, and with it its chunks
-// stay where they are. What the last of them lets go of is freed then, behind all work queued so
-// far. From its first export on a free of the allocation takes the way through the pool's lock, as
-// one does whose memory was used on several streams; nothing else on the fast path knows of shares.
+// Another process maps the chunks behind an allocation, and no stamp covers its work. So while a
+// handle of this process or an importer holds the allocation, a free only marks its entry: its
+// region, or block of a page, and the chunks stay in place. When the last holder lets go, the
+// memory is freed, behind all work queued so far. From its first export on, frees of the allocation
+// take the pool's lock, like frees of memory used on several streams; the rest of the fast path
+// does not know shares.
 //
-// Invariant: an entry is freed only while somebody holds it.
+// Invariant: a freed entry has a holder.
 class Shares {
  public:
   Shares(Device& device, arena::Arenas& arenas, const Owners& owners)
       : device_(device), arenas_(arenas), owners_(owners) {}
 
-  // `of`: the allocation around the range, in the pool.
+  // `of`: allocation of the pool around the range.
   Result<SharedRange> share(const AllocationInfo& of, AddressRange range) VPMM_REQUIRES(pool_lock);
   Result<SharedChunks> lease(ShareId id, Bytes offset, Bytes size) VPMM_REQUIRES(pool_lock);
-  // The allocation that is to be freed now: nobody holds it any more.
+  // Returns an allocation to free now, after its last holder let go.
   std::optional<DevicePtr> end_lease(ShareId id, Holder holder) VPMM_REQUIRES(pool_lock);
-  // For a free of what may be shared. True: others still hold it, and that is noted, which is all
-  // there is to do.
+  // Call before a free. Returns true if the allocation has holders: it is marked, and its end must
+  // wait.
   bool keep(DevicePtr begin) VPMM_REQUIRES(pool_lock);
   bool is_kept(DevicePtr begin) const VPMM_REQUIRES(pool_lock);
-  Bytes freed_bytes() const VPMM_REQUIRES(pool_lock);  // kept for holders only
+  Bytes freed_bytes() const VPMM_REQUIRES(pool_lock);  // freed, kept for holders
   std::string validate() const VPMM_REQUIRES(pool_lock);
 
  private:
   struct Share {
     ShareId id{};
     AddressRange range;         // the allocation
-    std::uint64_t handles = 0;  // exports of this process that have not ended
-    std::uint64_t imports = 0;  // of other processes
+    std::uint64_t handles = 0;  // exports of this process in use
+    std::uint64_t imports = 0;  // by other processes
     bool is_freed = false;
     bool is_held() const { return handles + imports != 0; }
   };

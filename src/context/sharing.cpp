@@ -26,12 +26,11 @@ Result<SharedChunks> Sharing::lease(ShareId id, Bytes offset, Bytes size) {
   return parts_.shares.lease(id, offset, size);
 }
 
-// Whoever holds the lease tries again where there is no host memory.
 void Sharing::end_lease(ShareId id, Holder holder) {
   const HostPromise promise;
   if (!promise.is_kept()) throw std::bad_alloc();
   const PoolLock lock(parts_.mutex);
-  // Whoever used it named no stream here, so all work queued so far may be the last to use it.
+  // The holder names no stream, so the free waits for all work queued so far.
   if (const auto freed = parts_.shares.end_lease(id, holder)) parts_.allocations.free_kept(*freed);
 }
 

@@ -12,19 +12,18 @@ class Sharing {
   Sharing(Parts& parts, Entrance& entrance)
       : parts_(parts), device_(parts.device), entrance_(entrance) {}
 
-  // Holds the allocation around `range` with one more handle.
+  // Adds a handle to the allocation around `range`.
   Result<SharedRange> share(AddressRange range);
-  // Holds the allocation with one more importer; its chunks stay in place meanwhile. not_shared:
-  // the allocation is freed, and no handle holds it.
+  // Adds an importer to the allocation: its chunks stay in place. not_shared: freed, without a
+  // handle.
   Result<SharedChunks> lease(ShareId id, Bytes offset, Bytes size);
-  // Ends either, once; ids of the past are ignored. Throws std::bad_alloc: the holder tries again.
+  // Ends either, once; past ids are ignored. Throws std::bad_alloc: the holder tries again.
   void end_lease(ShareId id, Holder holder);
   // Lets work on `peer`, another GPU, use all memory of the pool, present and future, for the
-  // pool's life. From then on a free without a stream waits for the peer's primary context as well.
-  // After a failure the device may not use the memory, although it might reach some; calling again
-  // completes the access. Errors: invalid_argument (no such device), unsupported (the devices
-  // cannot reach each other's memory, or some memory is the driver's stream-ordered pool's), the
-  // driver's own.
+  // pool's life. Frees without a stream then wait for the peer's primary context, too. After a
+  // failure the device must not use the memory; calling again completes the access. Errors:
+  // invalid_argument (no such device), unsupported (no peer access, no virtual memory pool, or
+  // requests below a page from the driver's own pool), the driver's own.
   Result<void> set_peer_access(driver::DeviceOrdinal peer);
 
  private:

@@ -1,4 +1,4 @@
-// context: describing a pool whose request has failed for want of memory.
+// context: description of a pool after a request failed for want of memory.
 #include "context/shortages.hpp"
 
 #include <algorithm>
@@ -45,7 +45,7 @@ void count(report::Holding& holder, std::string name, Bytes bytes) {
 
 }  // namespace
 
-// What is the pool's: nothing of an external arena.
+// Leaves out external arenas.
 void Shortages::add_holders(report::Shortage& shortage) const {
   Set<DevicePtr> external;
   parts_.arenas.for_each_external([&](DevicePtr stretch) VPMM_REQUIRES(pool_lock) {
@@ -85,7 +85,7 @@ report::Shortage Shortages::look_at(const pool::Request& request, const std::str
   report::Shortage shortage;
   const observe::Statistics now = totals_.now();
   shortage.requested = request.bytes;
-  // A request beyond any address space is not rounded: the sum could be beyond the type.
+  // Requests beyond any address space stay unrounded: rounding could overflow.
   shortage.taken = request.bytes > pool::kAddressSpace ? request.bytes
                    : device_.small == nullptr
                        ? round_up(request.bytes, device_.page_size)
@@ -118,8 +118,6 @@ report::Shortage Shortages::look_at(const pool::Request& request, const std::str
   return shortage;
 }
 
-// Of what it is when nobody could help any more; other threads may have changed it since the
-// request was refused. Where the process has no memory for a report the reason is all that is told.
 void Shortages::explain(const pool::Request& request, Error& error) noexcept {
   const std::string reason =
       std::exchange(error.message, message_of("out of device memory: {}", error.message));
@@ -128,8 +126,7 @@ void Shortages::explain(const pool::Request& request, Error& error) noexcept {
     if (visit.status()) {
       report::Shortage shortage = look_at(request, reason);
       shortage.stream = request.stream ? "a stream that is being captured" : "no stream";
-      const Result<pool::Caller> caller =
-          visit.identify(request.stream);  // asks no id where that breaks a capture
+      const Result<pool::Caller> caller = visit.identify(request.stream);  // leaves captures intact
       if (caller && caller.value().timeline != nullptr)
         shortage.stream = device_.timelines.describe_stream(caller.value().timeline->id);
       error.message = report::shortage_report(shortage);

@@ -1,4 +1,4 @@
-// context: explaining a request that failed for want of memory.
+// context: reports of requests that failed for want of memory.
 #pragma once
 
 #include <string>
@@ -20,8 +20,8 @@ class Shortages {
         totals_(totals),
         drawing_(drawing) {}
 
-  // Replaces the message of `error` by the report of the pool as it is now; other threads may have
-  // changed it since the request failed. Keeps the reason alone where there is no host memory.
+  // Replaces the message of `error` by a report of the pool as it is now; other threads may have
+  // changed it since the failure. Without host memory the message keeps only the reason.
   void explain(const pool::Request& request, Error& error) noexcept;
 
  private:

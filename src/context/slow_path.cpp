@@ -1,4 +1,4 @@
-// context: the order in which memory is looked for.
+// context: the order of searches for memory.
 #include "context/slow_path.hpp"
 
 #include <algorithm>
@@ -19,15 +19,14 @@ using pool::Placed;
 
 namespace {
 
-// A timeline that was asked for proof this many misses ago and has not called since will not: its
-// stream is gone or idle.
+// After this many misses without a call, a timeline asked for proof counts as gone or idle.
 constexpr std::uint64_t kMissesUntilGivenUp = 8;
 
-// Bounded, so that no call stalls for others: where no memory is found, and at each look of a wait.
+// Bound of each look, so that no call stalls others.
 constexpr std::size_t kTimelinesAskedPerLook = 16;
 
-// Between two looks of a wait for the GPU: little beside a wait that was short, and what looks cost
-// beside a long one.
+// Sleep between two looks of a wait for the GPU: short at first for short waits, then longer to
+// bound the cost of looks.
 constexpr std::uint64_t kFirstSleepNs = 20'000;
 constexpr std::uint64_t kLongestSleepNs = 160'000;
 
@@ -38,10 +37,9 @@ bool is_shortage(const Result<Placed>& result) {
 }  // namespace
 
 // Note [What is tried when memory is short]
-// In this order: the order of the specification of running out (docs/architecture.md). A step says
-// whether it helped; then the request is tried again, as far as its effort goes. Waits of the host
-// are repeated as long as they help. The out-of-memory callback comes after all of these
-// (allocate_or_call_back).
+// Steps in the order of the specification (docs/architecture.md). A step returns whether it helped;
+// then the request is tried again with the step's effort. Waits of the host repeat while they help.
+// Neighbours and out-of-memory callbacks come after all steps (Limits::find_memory).
 struct SlowPath::ShortageStep {
   const char* name;
   Result<bool> (SlowPath::*help)(const Job& job);
@@ -70,7 +68,7 @@ Result<Placed> SlowPath::place(const Job& job) {
   return result;
 }
 
-// Down once: what needs no mapping, with what streams keep; then what does.
+// One pass: memory without mapping, also from caches of streams; then mapping.
 Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
   pool::Pool& pool = *device_.pool;
   const std::uint64_t began_ns = device_.driver.now_ns();
@@ -89,8 +87,7 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
     pool.set_cached_bytes(device_.small->caches().cached_bytes());
     prepare_growth(job);
     if (has_own_chunks && effort == Effort::by_policy) {
-      // The pool may grow all the same where nothing could be given back; only a broken context is
-      // told.
+      // After a failure the pool may still grow; only a broken context is an error.
       const Result<bool> has_given_way = pool.give_way(job.lock, job.request, job.caller);
       if (!has_given_way && has_given_way.error().code == ErrorCode::poisoned)
         return has_given_way.error();
@@ -101,7 +98,7 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
     if (const Placed* const placed = std::get_if<Placed>(&answer)) return *placed;
     const pool::Needs& needs = std::get<pool::Needs>(answer);
     if (needs.what == pool::Needs::What::memory) {
-      // Idle chunks that fit nowhere can only be given back.
+      // Idle chunks that do not fit can only be given back.
       if (has_own_chunks && effort != Effort::by_policy && !std::exchange(has_made_room, true)) {
         VPMM_TRY_ASSIGN(const bool has_room, pool.make_room(job.lock, job.request));
         if (has_room) continue;
@@ -114,12 +111,11 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
   }
 }
 
-// Takes back what streams keep for their own next requests: what is nearest first, in the end all
-// that is worth the trouble, or, when memory runs out, everything. True: something came back, so it
-// may be asked again.
+// Takes memory back from caches of streams: the nearest first, then enough for pages, or everything
+// in a shortage. Returns true if memory came back: search again.
 bool SlowPath::flush(const Job& job, Effort effort) {
   small::SmallPool& small = *device_.small;
-  // What streams keep is hardly ever one chunk of just that size; what is pending often is.
+  // Caches hardly ever hold one chunk of the exact size; pending memory often does.
   const bool may_fit = job.request.chunks != pool::Chunks::one || effort != Effort::by_policy;
   if (may_fit && small.flusher().flush_one(job.caller, job.request.size)) return true;
   if (const Result<bool> learned = prover_.learn(kTimelinesAskedPerLook);
@@ -136,11 +132,11 @@ bool SlowPath::flush(const Job& job, Effort effort) {
                                      : small.flusher().flush();
 }
 
-// What may spare growth, where the request would probably need any: proof, and what the driver's
-// pool holds idle.
+// Tries to spare growth: asks for proof, and trims idle memory of the driver's pool if the request
+// would set a record.
 void SlowPath::prepare_growth(const Job& job) {
-  // What the caller's own stream uses last is seldom own chunks that fit: it is given back for
-  // them, and needs proof, too.
+  // Pending memory of the caller's stream seldom fits as own chunks: it is given back, and needs
+  // proof, too.
   const Caller own = device_.pool->has_own_chunks(job.request) ? Caller{} : job.caller;
   const bool would_set_record = device_.pool->would_set_record(job.request, own);
   want_proof(own, would_set_record ? Urgency::at_once : Urgency::usual);
@@ -149,8 +145,8 @@ void SlowPath::prepare_growth(const Job& job) {
   if (idle >= device_.pool->page_size()) static_cast<void>(footprint_.trim_driver_pool(job.lock));
 }
 
-// Asks the owners of pending memory for proof at their next call; proves for those that do not
-// call, and for all where it is urgent.
+// Asks streams with pending memory for proof at their next call. Proves everything if a stream did
+// not call, or if urgent.
 void SlowPath::want_proof(const Caller& caller, Urgency urgency) {
   bool is_unanswered = false;
   device_.timelines.for_each([&](time::Timeline& timeline) VPMM_REQUIRES(pool_lock) {
@@ -171,8 +167,8 @@ void SlowPath::want_proof(const Caller& caller, Urgency urgency) {
                                    VPMM_REQUIRES(pool_lock) { timeline.wanted_since = misses_; });
 }
 
-// Until something came back, or until then. A look that fails has learned nothing; only a broken
-// context is told.
+// Waits until memory came back, or until `until_ns`. Failed looks are dropped, except for a broken
+// context.
 Result<void> SlowPath::wait_until(MutexLock& lock, std::uint64_t until_ns) {
   const std::uint64_t returned = device_.pool->returned();
   const std::uint64_t began_ns = device_.driver.now_ns();
@@ -206,7 +202,7 @@ Result<DevicePtr> SlowPath::allocate_small(MutexLock& lock, Bytes bytes, Bytes a
     const Result<Placed> placed = place({lock, pages, caller, true});
     if (!placed) {
       if (placed.error().code != ErrorCode::out_of_memory) return placed.error();
-      // What came back meanwhile, or was waited for in vain, may have been parts of pages.
+      // Parts of pages may have come back meanwhile.
       const DevicePtr begin = small.take(bytes, alignment, caller);
       return is_null(begin) ? Result<DevicePtr>(placed.error()) : begin;
     }
@@ -217,8 +213,8 @@ Result<DevicePtr> SlowPath::allocate_small(MutexLock& lock, Bytes bytes, Bytes a
 
 // --- requests in an arena
 
-// Its stretches are asked for without a stream, so that they are complete. Where there is none,
-// requests below a page may spoil larger free blocks.
+// Requests stretches without a stream, so that they are complete. Without a stretch, small requests
+// may cut larger free blocks.
 Result<DevicePtr> SlowPath::allocate_in_arena(MutexLock& lock, const pool::Request& request,
                                               const Caller& caller) {
   using Room = arena::Arena::Reach;
@@ -276,9 +272,9 @@ Result<bool> SlowPath::may_queue_waits(const Job& job) {
   return job.caller.may_queue() && device_.pool->pending_bytes() > 0;
 }
 
-// Until anything that is pending is complete, or somebody freed something. Which stream is done
-// first nobody knows, so all events are asked again and again, without the lock between. False:
-// there is nothing to wait for.
+// Waits until pending memory is complete, or other memory is freed. Any stream may finish first, so
+// all events are queried repeatedly, with the lock dropped between. Returns false if no memory is
+// pending.
 Result<bool> SlowPath::wait_on_host(const Job& job) {
   if (device_.pool->pending_bytes() + device_.small->figures().pending_bytes() == 0) return false;
   const std::uint64_t began_ns = device_.driver.now_ns();

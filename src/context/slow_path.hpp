@@ -1,5 +1,4 @@
-// context: the way of a request that its stream's cache cannot serve, and what is tried when memory
-// is short.
+// context: requests beyond their stream's cache, and the steps of a shortage.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +11,7 @@
 
 namespace vpmm::context {
 
-// Requires, of all calls: there is a pool.
+// All calls require a pool.
 class SlowPath {
  public:
   SlowPath(Device& device, Footprint& footprint, report::Recorder& recorder, Prover& prover,
@@ -24,18 +23,18 @@ class SlowPath {
         arenas_(arenas),
         allocations_(allocations) {}
 
-  // The lock may be dropped meanwhile.
+  // May drop the lock.
   struct Job {
     MutexLock& lock;
     const pool::PageRequest& request;
     const pool::Caller& caller;
-    bool is_for_parts = false;  // a page to cut, and not the user's
+    bool is_for_parts = false;  // a page to cut, not for a user
   };
   Result<pool::Placed> place(const Job& job) VPMM_REQUIRES(pool_lock);
   // Below a page.
   Result<DevicePtr> allocate_small(MutexLock& lock, Bytes bytes, Bytes alignment,
                                    const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // From what the arena has, or a stretch more.
+  // Adds a stretch to the arena if it has no room.
   Result<DevicePtr> allocate_in_arena(MutexLock& lock, const pool::Request& request,
                                       const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   std::uint64_t pauses() const VPMM_REQUIRES(pool_lock) { return pauses_; }
@@ -63,9 +62,8 @@ class SlowPath {
   Prover& prover_;
   arena::Arenas& arenas_;
   Allocations& allocations_;
-  std::uint64_t pauses_ VPMM_GUARDED_BY(pool_lock) =
-      0;  // requests that waited before the pool would have grown
-  std::uint64_t misses_ VPMM_GUARDED_BY(pool_lock) = 0;  // requests that nothing idle fitted
+  std::uint64_t pauses_ VPMM_GUARDED_BY(pool_lock) = 0;  // requests that waited instead of growth
+  std::uint64_t misses_ VPMM_GUARDED_BY(pool_lock) = 0;  // requests without fitting idle memory
 };
 
 }  // namespace vpmm::context

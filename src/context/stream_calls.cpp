@@ -11,7 +11,7 @@ namespace vpmm::context {
 
 using driver::Call;
 
-// In a capture the wait becomes an edge of the graph, as with an event of the program's.
+// In a capture the wait becomes an edge of the graph, as with an event of the program.
 Result<void> StreamCalls::make_wait(driver::StreamHandle waiting, driver::StreamHandle first) {
   if (waiting == first) return {};
   Visit visit(entrance_);
@@ -85,8 +85,8 @@ bool StreamCalls::is_capturing() {
   return visit.status() && !parts_.prover.may_record_context_event();
 }
 
-// Waits first, so that the reset finds an idle context. Until the driver has done it nothing is
-// given up: work that was queued meanwhile still runs where it refuses.
+// Waits first for an idle context. Gives up state only after the driver's success: if it refuses,
+// work queued meanwhile still runs.
 Result<void> StreamCalls::reset() {
   VPMM_TRY(synchronize());
   Visit visit(entrance_);

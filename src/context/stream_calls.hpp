@@ -11,25 +11,24 @@ class StreamCalls {
   StreamCalls(Parts& parts, Entrance& entrance)
       : parts_(parts), device_(parts.device), entrance_(entrance) {}
 
-  // Work queued on `waiting` from now on waits for work that is queued on `first`, which may use
-  // any memory.
+  // Makes later work on `waiting` wait for the work queued on `first`.
   Result<void> make_wait(driver::StreamHandle waiting, driver::StreamHandle first);
-  // Announce stream captures that the pool cannot see; pairs, may nest and overlap.
+  // Announces a stream capture that the pool cannot see. Pairs may nest and overlap.
   Result<void> capture_begin();
   Result<void> capture_end();
-  // Frees the memory of the graph made from capture `id`, which must not be launched any more.
-  // Usually the graph's own end does this.
+  // Frees the memory of the graph from capture `id`, which must not run again. Usually the graph's
+  // end does this.
   Result<void> capture_release(driver::CaptureId id);
-  // Whether a capture is announced or was seen, so that wait_for_work() would not wait now.
+  // Tells if a known capture keeps wait_for_work() from waiting now.
   bool is_capturing();
-  // Waits for all work of the device's context, and of other contexts that may use the pool's
-  // memory (peers', and those of streams that called), and settles the frees that it completes.
+  // Waits for all work of the device's context and of other known contexts (of peers, and of
+  // streams that called), and settles the completed frees. capture_active: not now.
   Result<void> synchronize();
-  // Waits likewise, and settles nothing: caches keep their memory. capture_active: not now.
+  // Same without settling: caches keep their memory.
   Result<void> wait_for_work();
   // Waits, then resets the device's primary context. Chunks and addresses survive; streams do not.
-  // Calls of other threads that name no stream may run meanwhile. If the driver refuses, nothing
-  // has changed.
+  // Calls without a stream on other threads may run meanwhile. After a refusal by the driver the
+  // state is unchanged.
   Result<void> reset();
 
  private:

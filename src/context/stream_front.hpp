@@ -1,11 +1,10 @@
-// context: which stream calls and what it has cached, without a lock.
+// context: the calling stream and its cache, found without a lock.
 //
 // Note [What the fast path may skip]
-// It makes no event, no wait and no mapping call, so nothing that other calls guard against can go
-// wrong on it: a reset by others matters before an event is touched, a capture before work is
-// queued. What it must know is which stream calls. A raw handle is asked for its id, for handles
-// are used again, after asking whether it captures, for a capturing stream has no id; a bound
-// stream has been asked before.
+// It makes no event, wait or mapping call, so it skips two checks: for a reset by others, needed
+// before an event is touched, and for captures, needed before work is queued. It must know the
+// calling stream: a raw handle may be reused, so the driver is asked for its id, and before that if
+// it captures, as a capturing stream has no id. A bound stream is known.
 #pragma once
 
 #include <atomic>
@@ -24,11 +23,11 @@ class StreamFront {
   StreamFront(const Device& device, const report::Recorder& recorder)
       : driver_(device.inner), device_(device), recorder_(recorder) {}
 
-  // What a call may do, asked once in it: whether it may be served from what its stream has cached,
-  // and what is told of it then. While nothing is recorded that costs one load.
+  // State for one call: open for the stream's cache or not, and the log of a recording. One load
+  // without a recording.
   struct Way {
     bool is_open = false;
-    report::CallLog* log = nullptr;  // null: nothing is recorded
+    report::CallLog* log = nullptr;  // null: no recording
     bool would_wait() const { return log != nullptr && log->would_wait(); }
   };
   Way way() const {
@@ -38,9 +37,10 @@ class StreamFront {
                                       state & ~kOpen)};  // NOLINT(performance-no-int-to-ptr)
   }
   Client client_of(const Way& way, driver::StreamHandle stream) const;
-  // Whoever has changed what decides that says so.
+  // Call after a change of the primary context, listeners or recordings.
   void refresh() VPMM_REQUIRES(pool_lock);
-  // The call took the pool's lock, so it can do what others asked this stream for.
+  // Takes requests for attention from the caller's cache, and notes the stream. Returns
+  // before_it_was_forgotten if a forgotten stream calls again.
   enum class Seen { now, before_it_was_forgotten };
   Seen attend(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
 
@@ -55,7 +55,7 @@ class StreamFront {
   const report::Recorder& recorder_;
   static constexpr std::uintptr_t kOpen = 1;
   std::atomic<std::uintptr_t> state_{
-      0};  // kOpen or 0, and the address of the log, which lives as long as the pool
+      0};  // kOpen or 0, plus the address of the log, which lives as long as the pool
   StreamTable streams_;
 };
 
@@ -63,7 +63,7 @@ inline StreamFront::Client StreamFront::client_of(const Way& way,
                                                   driver::StreamHandle stream) const {
   if (!way.is_open) return {};
   if (is_default(stream)) {
-    // These belong to the context that is current, and their ids outlive a reset.
+    // Default streams belong to the current context, and their ids outlive a reset.
     driver::ContextHandle current{};
     driver::ContextId id{};
     const driver::ContextHandle primary = device_.primary.handle();
@@ -88,7 +88,7 @@ inline void StreamFront::refresh() {
                        !device_.primary.is_poisoned() && !recorder_.wants_all_calls();
   const std::uintptr_t state =
       reinterpret_cast<std::uintptr_t>(recorder_.log()) | (is_open ? kOpen : 0);
-  // Only a change is written: every other thread reads it at every call.
+  // Writes only a change: all threads read it at every call.
   if (state_.load(std::memory_order_relaxed) != state) state_.store(state);
 }
 

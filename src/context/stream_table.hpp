@@ -1,4 +1,4 @@
-// context: from the id of a stream to what it has cached, without a lock.
+// context: caches by the id of a stream, found without a lock.
 #pragma once
 
 #include <array>
@@ -11,24 +11,23 @@
 
 namespace vpmm::context {
 
-// The streams that called last, forgotten ones among them. Some share four places, so that a few of
-// them do not drive each other out. What is found may be out of date: a cache says itself, under
-// its lock, whose it is.
+// The streams that called last, forgotten ones included. Four places for each set of ids, so that
+// few streams do not drive each other out. A result may be out of date: check the cache's stream
+// under the cache's lock.
 class StreamTable {
  public:
-  // Which streams share places. Ids at equal distances are spread evenly (multiplication by the
-  // golden ratio).
+  // Set of an id. Spreads ids at equal distances evenly (multiplication by the golden ratio).
   static constexpr std::size_t set_of(std::uint64_t stream) {
     return static_cast<std::size_t>(stream * 0x9e37'79b9'7f4a'7c15 >> (64 - kSetBits));
   }
-  // Any thread, without a lock. `stream` is not 0. Null: not here.
+  // Any thread, without a lock. Null: not here. Requires: `stream` is not 0.
   small::StreamCache* find(std::uint64_t stream) const {
     for (const StreamEntry& entry : sets_[set_of(stream)].entries)
       if (entry.stream.load(std::memory_order_acquire) == stream)
         return entry.cache.load(std::memory_order_relaxed);
     return nullptr;
   }
-  // Drives out one that is forgotten, or else one of the four in turn.
+  // Replaces a forgotten stream, or else one of the four in turn.
   void note(std::uint64_t stream, small::StreamCache& cache) VPMM_REQUIRES(pool_lock) {
     if (find(stream) == &cache) return;
     StreamSet& set = sets_[set_of(stream)];

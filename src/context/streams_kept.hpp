@@ -1,4 +1,4 @@
-// context: how many streams a pool remembers.
+// context: the number of streams that a pool remembers.
 #pragma once
 
 #include <algorithm>
@@ -8,14 +8,13 @@
 
 namespace vpmm::context {
 
-constexpr std::size_t kTimelinesKept = 64;  // more than this many, and idle ones may be forgotten
+constexpr std::size_t kTimelinesKept = 64;  // above this number idle ones may be forgotten
 
 // Note [Streams that come and go, and streams in turn]
-// A stream that ended says so to nobody, and looks like one that calls seldom. Forgetting costs the
-// latter a call through the lock each time; remembering the former makes all work slower that goes
-// through all streams. So the pool remembers few. A forgotten stream that calls again shows that
-// these were too few, and the number doubles. It halves when as many were forgotten and none of
-// them came back.
+// A stream that ended looks like one that calls seldom. Forgetting the latter costs it a call
+// through the lock; remembering the former slows all loops over streams. So the pool remembers few.
+// The number doubles when a forgotten stream calls again, and halves after as many were forgotten
+// and none came back.
 class StreamsKept {
  public:
   std::size_t most() const VPMM_REQUIRES(pool_lock) { return most_; }
@@ -30,7 +29,7 @@ class StreamsKept {
   }
 
  private:
-  static constexpr std::size_t kMost = 4096;  // as many as StreamTable has places
+  static constexpr std::size_t kMost = 4096;  // half the places of StreamTable
 
   std::size_t most_ VPMM_GUARDED_BY(pool_lock) = kTimelinesKept;
   std::size_t forgotten_ VPMM_GUARDED_BY(pool_lock) = 0;  // since one came back

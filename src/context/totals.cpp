@@ -1,4 +1,4 @@
-// context: summing the statistics of the parts.
+// context: sums of the statistics of the parts.
 #include "context/totals.hpp"
 
 namespace vpmm::context {
@@ -22,7 +22,6 @@ observe::Statistics Totals::now() const {
   return figures;
 }
 
-// Bytes of chunks that any request may have, once what streams and arenas keep has come back.
 Bytes Totals::movable_bytes() const {
   const Set<Bytes> used_pages = device_.small->figures().used_pages();
   return device_.pool->movable_bytes([&](const region::Region& region) VPMM_REQUIRES(pool_lock) {

@@ -13,10 +13,10 @@ class Totals {
   explicit Totals(Parts& parts) : parts_(parts), device_(parts.device) {}
 
   observe::Statistics now() const VPMM_REQUIRES(pool_lock);
-  // Bytes of chunks that can serve any request, once caches and arenas have given back idle memory.
-  // Requires: there is a pool.
+  // Bytes of chunks that can serve any request once caches and arenas gave back idle memory.
+  // Requires a pool.
   Bytes movable_bytes() const VPMM_REQUIRES(pool_lock);
-  // Writes mapped, pending and free bytes to the recording, if one runs.
+  // Writes mapped, pending and free bytes to a running recording.
   void sample() VPMM_REQUIRES(pool_lock);
   void count_failure() VPMM_REQUIRES(pool_lock) { ++failed_allocations_; }
 

@@ -1,4 +1,4 @@
-// context: how many calls are inside a device, and a reset that has nobody beside it.
+// context: the number of calls inside a device, and a reset that runs alone.
 #pragma once
 
 #include <condition_variable>
@@ -9,8 +9,8 @@
 namespace vpmm::context {
 
 // Note [A reset has nobody beside it]
-// vpmm_reset may come beside calls of other threads that use no stream. It waits until those that
-// dropped the lock have ended, and keeps others out meanwhile.
+// vpmm_reset may come beside calls without a stream on other threads. It keeps new calls out, and
+// waits for those in progress that dropped the lock.
 class Visits {
  public:
   void wait_to_enter(MutexLock& lock) VPMM_REQUIRES(pool_lock) {
@@ -22,9 +22,9 @@ class Visits {
     if (is_resetting_) ended_.notify_all();
   }
 
-  // Until end_reset() nobody enters.
+  // Keeps calls out until end_reset().
   void begin_reset() VPMM_REQUIRES(pool_lock) { is_resetting_ = true; }
-  // Until there is one visit only, the caller's.
+  // Waits until the caller's visit is the only one.
   void wait_alone(MutexLock& lock) VPMM_REQUIRES(pool_lock) {
     ended_.wait(lock, [this]() VPMM_REQUIRES(pool_lock) { return count_ == 1; });
   }
@@ -34,8 +34,7 @@ class Visits {
   }
 
  private:
-  std::uint64_t count_ VPMM_GUARDED_BY(pool_lock) =
-      0;  // in progress, perhaps with the lock dropped
+  std::uint64_t count_ VPMM_GUARDED_BY(pool_lock) = 0;  // in progress, with or without the lock
   bool is_resetting_ VPMM_GUARDED_BY(pool_lock) = false;
   std::condition_variable_any ended_;
 };

@@ -1,4 +1,4 @@
-// process: the list of all pools of the process, and how they are asked for idle memory.
+// process: the list of all pools of the process, and requests for idle memory.
 #include "process/neighbours.hpp"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ constexpr std::chrono::milliseconds kBetweenLooks{10};
 struct Member {
   PoolKey pool = nullptr;
   Neighbour neighbour;
-  int pins = 0;             // trims in progress, which the pool's end waits for
+  int pins = 0;             // trims in progress; the pool's end waits for them
   bool is_leaving = false;  // takes no more pins
 };
 
@@ -31,7 +31,7 @@ struct Neighbourhood {
   std::condition_variable_any unpinned;
   Vector<Member> members VPMM_GUARDED_BY(mutex);
 
-  // Null: the pool is not in the list.
+  // Null: not in the list.
   Member* find(PoolKey pool) VPMM_REQUIRES(mutex) {
     const auto found = std::find_if(members.begin(), members.end(),
                                     [pool](const Member& each) { return each.pool == pool; });
@@ -63,7 +63,7 @@ class Pin {
   Pin(const Pin&) = delete;
   Pin& operator=(const Pin&) = delete;
 
-  // 0 also for a pool that is gone or about to go.
+  // Returns 0 also for a pool that has left or is leaving.
   Bytes give_back(Bytes most) const { return give_back_ ? give_back_(most) : 0; }
 
  private:
@@ -83,8 +83,8 @@ Vector<PoolKey> neighbours_of(PoolKey asking) {
   return found;
 }
 
-// In a forked child the mutex may be held for ever, and at exit by a thread that is stuck in the
-// driver; then the list is not used any more. A summary in progress takes a moment.
+// Waits for a summary in progress. Returns false if the mutex stays locked: in a forked child, or
+// at exit by a stuck thread.
 bool lock_at_end(Mutex& mutex) noexcept {
   for (int tries = 0; !mutex.try_lock(); ++tries) {
     if (tries == kMostTries) return false;
@@ -110,7 +110,7 @@ void leave_neighbourhood(PoolKey pool) noexcept {
   Member* const leaving = all.find(pool);
   if (leaving == nullptr) return;
   leaving->is_leaving = true;
-  // Calls that exit has stopped may never end.
+  // Calls stopped by exit may never end.
   while (all.find(pool)->pins > 0 && !is_ending()) all.unpinned.wait_for(lock, kBetweenLooks);
   std::erase_if(all.members, [pool](const Member& each) { return each.pool == pool; });
 }

@@ -1,4 +1,4 @@
-// process: the pools of one GPU in this process give each other idle memory.
+// process: idle memory that pools of one GPU in this process give each other.
 #pragma once
 
 #include <functional>
@@ -10,34 +10,32 @@ namespace vpmm::process {
 
 // Note [Neighbours give back what they hold idle]
 // Idle memory of one pool must not make another pool of the same GPU and driver run out of memory.
-// So a pool that would report a shortage of the GPU first has its neighbours give back memory that
-// is idle and complete, as Context::trim does. That memory is the GPU's again, and the fastest
-// request gets it.
+// So a pool short of GPU memory first lets its neighbours give back idle, complete memory, as
+// Limits::trim() does. That memory is the GPU's again, and the fastest request gets it.
 //
-// One mutex guards the list, and no driver call runs under it. A pool that is being trimmed is
-// pinned: its destructor waits, while other pools open and end. Two pools that are short at once
-// trim each other concurrently, because neither holds its own lock. A trim requests no memory, so
-// it never comes back here.
+// One mutex guards the list; no driver call runs under it. A pool in a trim is pinned: its
+// destructor waits, while other pools open and end. Two pools short at once trim each other
+// concurrently, as neither holds its own lock. A trim requests no memory, so it never comes back
+// here.
 
-// A pool as its neighbours see it. Each function takes the pool's lock itself.
+// Functions of a pool for its neighbours. Each takes the pool's lock.
 struct Neighbour {
   driver::DeviceOrdinal device = 0;
   const driver::Driver* driver = nullptr;
   std::function<Bytes(Bytes most)> give_back;  // returns the bytes given back
-  std::function<void()> summarize;             // prints; waits for no lock
+  std::function<void()> summarize;             // prints, if the lock is free
 };
 
 // Identifies a pool: its address.
 using PoolKey = const void*;
 
-// Adds the pool to the list. It must leave before it is destroyed.
+// Adds the pool to the list. Requires: it leaves before its end.
 void enter_neighbourhood(PoolKey pool, Neighbour neighbour);
-// Removes the pool and waits for trims of it that are in progress. Does nothing for a pool that
-// never entered, and while the process ends.
+// Removes the pool, if listed, after its trims in progress; at exit at once.
 void leave_neighbourhood(PoolKey pool) noexcept;
-// Has each pool print its summary: for exit, when the gate is closed. Waits for no lock.
+// Prints the summary of each pool: for exit, after the gate closed. Waits for no lock.
 void summarize_all() noexcept;
-// Has the neighbours of `asking` give back `bytes`, or as much as they have. Returns the sum.
+// Lets neighbours of `asking` give back up to `bytes`. Returns the bytes given back.
 Bytes ask_neighbours(PoolKey asking, Bytes bytes);
 
 }  // namespace vpmm::process

@@ -1,4 +1,4 @@
-// process: how exit and fork close the gate.
+// process: closing of the gate by exit and fork.
 #include "process/process_gate.hpp"
 
 #include <linux/membarrier.h>
@@ -22,8 +22,8 @@
 
 namespace vpmm::process {
 
-// These and all below are initialised at compile time and have no destructor: usable before main
-// and after exit.
+// All variables here are initialised at compile time, without a destructor: usable before main and
+// after exit.
 constinit std::atomic<detail::Gate> detail::gate{Gate::open};
 constinit std::atomic<bool> detail::has_membarrier{false};
 constinit thread_local std::atomic<std::int64_t>* detail::own_entries = nullptr;
@@ -35,8 +35,8 @@ using detail::gate;
 using detail::has_membarrier;
 using detail::own_entries;
 
-// A counter is one thread's as long as it lives, so that entering is a plain store; threads beyond
-// the number of counters share the last.
+// A thread owns its counter for life, so that an entry is a plain store; threads beyond the number
+// of counters share the last.
 struct alignas(kCacheLine) Counter {
   std::atomic<std::int64_t> entries{0};
   std::atomic<bool> is_owned{false};
@@ -44,29 +44,27 @@ struct alignas(kCacheLine) Counter {
 constexpr std::size_t kCounters = 256;
 constexpr std::chrono::seconds kLongestWait{2};
 
-constinit std::atomic<bool> was_entered{false};  // by anybody, ever
+constinit std::atomic<bool> was_entered{false};  // by any call of the process
 constinit Mutex registering;                     // Note [No fork falls into a registration]
 constinit std::array<Counter, kCounters> counters{};
 
 constinit thread_local Counter* own_counter = nullptr;  // of own_entries
 constinit thread_local bool may_claim = true;
-constinit thread_local std::int64_t shared_entries =
-    0;  // of this thread, among those of the shared counter
+constinit thread_local std::int64_t shared_entries = 0;  // of this thread, in the shared counter
 
 Counter& shared_counter() noexcept { return counters.back(); }
 
-// Runs when a thread ends that owns a counter. What it still enters after that counts with the
-// shared ones.
+// Runs at the end of a thread with an own counter. Its later entries use the shared counter.
 struct CounterReturn {
   ~CounterReturn() {
     if (own_entries->load(std::memory_order_relaxed) != 0)
-      return;  // it ends inside a call and keeps it for ever
+      return;  // ends inside a call: keeps the counter for ever
     own_entries = nullptr;
     own_counter->is_owned.store(false, std::memory_order_release);
   }
 };
 
-// Once in a thread's life.
+// Acts once in a thread's life.
 void claim_counter() noexcept {
   if (!std::exchange(may_claim, false)) return;
   for (std::size_t i = 0; i + 1 < kCounters; ++i) {
@@ -97,12 +95,10 @@ void fence_of_closing() noexcept {
   if (has_membarrier.load()) syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0);
 }
 
-// Runs on the thread that called exit(), possibly inside one of our own calls (a callback that
-// exits).
+// Runs on the thread that called exit(), possibly inside a call (a callback that exits).
 void close_for_exit() noexcept {
   Gate expected = Gate::open;
-  // Only who closes it waits. A child has no other threads, and its counters still hold the
-  // parent's.
+  // Only the closing call waits. A child has no other threads, and its counters are the parent's.
   if (!gate.compare_exchange_strong(expected, Gate::exiting, std::memory_order_seq_cst)) return;
   fence_of_closing();
   const auto give_up = std::chrono::steady_clock::now() + kLongestWait;
@@ -113,14 +109,14 @@ void close_for_exit() noexcept {
   summarize_all();
 }
 
-// Other threads' locks may be held for ever in the child. A child of a process that never called us
-// may call us itself.
+// A child of a process without calls may make calls.
 void close_in_child() noexcept {
   if (was_entered.load(std::memory_order_relaxed))
     gate.store(Gate::forked_child, std::memory_order_relaxed);
 }
 
-// fork() takes the lock in the parent and leaves it on both sides. No other lock is taken under it.
+// fork() takes the lock in the parent, and releases it on both sides. No other lock is taken under
+// it.
 void before_fork() noexcept VPMM_THREAD_ATTRIBUTE(no_thread_safety_analysis) { registering.lock(); }
 void after_fork() noexcept VPMM_THREAD_ATTRIBUTE(no_thread_safety_analysis) {
   registering.unlock();
@@ -130,12 +126,11 @@ void after_fork_in_child() noexcept {
   close_in_child();
 }
 
-// From the library's loading on, so that no fork comes before it.
+// Registered when the library is loaded, before any fork.
 [[maybe_unused]] const int kForkHandlers =
     pthread_atfork(before_fork, after_fork, after_fork_in_child);
 
-// Before the first call of the process does anything else. A second thread does not wait for the
-// first one.
+// Runs at the first call of the process, before its work. A second thread does not wait for it.
 void register_once() noexcept {
   if (was_entered.exchange(true)) return;
   if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0) == 0)

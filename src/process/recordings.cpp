@@ -1,4 +1,4 @@
-// process: which recordings are open.
+// process: the list of open recordings.
 #include "process/recordings.hpp"
 
 #include <chrono>
@@ -11,7 +11,7 @@
 namespace vpmm::process {
 namespace {
 
-constexpr std::chrono::seconds kPatience{1};  // with all files that take no bytes, together
+constexpr std::chrono::seconds kPatience{1};  // total wait for all files
 
 struct OpenRecordings {
   Mutex mutex;
@@ -40,7 +40,7 @@ void finish_recordings() noexcept {
     Vector<std::shared_ptr<observe::TraceWriter>> writers;
     for (const auto& weak : open.writers)
       if (auto writer = weak.lock()) writers.push_back(std::move(writer));
-    // They finish side by side.
+    // Lets them finish side by side.
     for (const auto& writer : writers)
       writer->begin_to_close(observe::TraceWriter::CloseReason::exit);
     const auto give_up = std::chrono::steady_clock::now() + kPatience;

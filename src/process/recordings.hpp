@@ -1,4 +1,4 @@
-// process: the recordings that are open, so that a process which just exits leaves whole files.
+// process: open recordings, finished at exit so that their files are whole.
 #pragma once
 
 #include <memory>
@@ -7,12 +7,12 @@
 
 namespace vpmm::process {
 
-// Keeps no recording alive: one that is stopped or destroyed before needs nothing.
+// Keeps no recording alive: it may be stopped or destroyed before.
 void finish_at_exit(const std::shared_ptr<observe::TraceWriter>& recording);
 
-// Run by the process gate once it has closed for exit, never in a forked child. Waits for the
-// files, a second at most, and logs what they lack. Calls no driver and takes no lock of a pool: a
-// thread that exit found in the middle of a call may hold that for ever.
+// Called by the process gate after closing for exit, never in a forked child. Waits for the files,
+// at most a second, and logs failures. Calls no driver and takes no pool's lock: a thread stopped
+// by exit may hold it for ever.
 void finish_recordings() noexcept;
 
 }  // namespace vpmm::process

@@ -1,4 +1,4 @@
-// process: the lines of the summary, and the one of the opening.
+// process: lines of the summary and of the opening.
 #include "process/summary.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// report: the events of a recording, made from a call.
+// report: events of a recording, made from calls.
 #include "report/call_log.hpp"
 
 #include <new>
@@ -8,7 +8,7 @@ namespace {
 
 using driver::Call;
 
-// As recordings number them.
+// Number in recordings.
 std::uint16_t number_of(Call call) {
   switch (call) {
     case Call::mem_create: return 1;
@@ -20,7 +20,7 @@ std::uint16_t number_of(Call call) {
   }
 }
 
-// Null: no host memory for it.
+// Null: no host memory.
 std::unique_ptr<std::string> kept(const std::string& text) noexcept {
   try {
     return std::make_unique<std::string>(text);

@@ -1,4 +1,4 @@
-// report: the events that calls write to a recording, with the pool's lock or without.
+// report: events of calls for a recording, with the pool's lock or without.
 #pragma once
 
 #include <atomic>
@@ -15,8 +15,7 @@
 
 namespace vpmm::report {
 
-// Lives as long as its pool (observe::RecordingChannel). While nothing is recorded, all of it does
-// nothing.
+// Lives as long as its pool (observe::RecordingChannel). Drops events while no recording runs.
 class CallLog final : public driver::CallObserver {
  public:
   using Claim = observe::EventQueue::Claim;
@@ -30,7 +29,7 @@ class CallLog final : public driver::CallObserver {
     python_.store(kinds.python, std::memory_order_relaxed);
   }
 
-  // Of the stream that calls.
+  // The calling stream.
   struct By {
     std::optional<std::uint64_t> stream;  // its id
     std::optional<std::uint64_t> handle;
@@ -46,19 +45,19 @@ class CallLog final : public driver::CallObserver {
             static_cast<std::uint64_t>(handle)};
   }
 
-  // 0: none is wanted, or there is no memory for it. Not under the pool's lock: looking for symbols
-  // may wait for the loader's, and with that lock held others may call us.
+  // 0: not wanted, or no memory. Call without the pool's lock: symbols may need the loader's lock,
+  // and another thread with that lock may call the pool.
   std::uint32_t capture_stack() noexcept {
     const observe::StackKinds kinds{native_.load(std::memory_order_relaxed),
                                     python_.load(std::memory_order_relaxed)};
     return kinds.any() && channel_->queue.is_open() ? channel_->stacks.capture(kinds) : 0;
   }
-  // Whether to claim a place may take a while.
+  // Tells if claim() may wait.
   bool would_wait() const noexcept { return channel_->queue.would_wait(); }
-  // Before anybody else can get the memory.
+  // Call before the memory can serve another request.
   Claim claim() noexcept { return channel_->queue.claim(); }
   void freed(Claim place, DevicePtr ptr, const By& by) noexcept;
-  // Once it is the caller's. `taken`: bytes of the pool, or 0.
+  // Call when the caller has the memory. `taken`: bytes of the pool, or 0.
   void allocated(DevicePtr begin, const pool::Request& request, Bytes taken, const By& by) noexcept;
   void failed(const pool::Request& request, const Error& error, const By& by) noexcept;
   void put(RecordedKind kind, AddressRange range, std::uint64_t value = 0,

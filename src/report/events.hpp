@@ -1,4 +1,4 @@
-// report: the events of a pool, as listeners receive them.
+// report: events of a pool for listeners.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ enum class EventKind : std::uint32_t {
 };
 constexpr std::uint32_t kEventKinds = 9;
 
-// Some of the kinds, a bit for each.
+// A set of kinds, one bit for each.
 using EventKinds = std::uint32_t;
 constexpr EventKinds bit_of(EventKind kind) {
   return EventKinds{1} << static_cast<std::uint32_t>(kind);
@@ -31,13 +31,13 @@ constexpr EventKinds bit_of(EventKind kind) {
 
 struct ReportedEvent {
   EventKind kind{};
-  DevicePtr ptr{};  // null: of no address
-  // Allocate, free, record_use, out_of_memory: as asked for. Map, unmap: of the chunk. Trim: given
-  // back. Arena_grow and arena_shrink: of the stretch.
+  DevicePtr ptr{};  // null: no address
+  // allocate, free, record_use, out_of_memory: requested. map, unmap: of the chunk. trim: given
+  // back. arena_grow, arena_shrink: of the stretch.
   Bytes bytes = 0;
-  std::optional<driver::StreamHandle> stream;  // that the call named; none: it named none
+  std::optional<driver::StreamHandle> stream;  // named by the call
   std::uint32_t tag = 0;
-  std::uint64_t arena = 0;  // 0: of no arena
+  std::uint64_t arena = 0;  // 0: none
   std::uint64_t time_ns = 0;
   driver::DeviceOrdinal device = 0;
 };

@@ -1,5 +1,4 @@
-// report: how much more memory a device's pool can hand out, within its limit and what the GPU
-// has.
+// report: memory that a device's pool can still hand out, within its limit and the GPU's memory.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +9,13 @@
 
 namespace vpmm::report {
 
-// Free memory, missing memory and advice follow from one signed quantity. left = mappable + idle,
-// where mappable = min(free on the GPU, capacity - mapped). It is below zero where more is in use
-// than a lowered capacity allows.
+// Free memory, missing memory and advice follow from one signed quantity: left = mappable + idle,
+// with mappable = min(free on the GPU, capacity - mapped). Negative if more is in use than a
+// lowered capacity allows.
 class Headroom {
  public:
-  // idle: mapped memory that no allocation uses and that can move. gpu_free: free memory of the
-  // GPU. None: no limit.
+  // idle: mapped memory that is unused and can move. gpu_free: free memory of the GPU. capacity:
+  // nullopt for no limit.
   Headroom(Bytes mapped, Bytes idle, Bytes gpu_free, std::optional<Bytes> capacity)
       : idle_(whole(idle)), gpu_free_(whole(gpu_free)), below_capacity_(gpu_free_) {
     if (capacity) below_capacity_ = whole(*capacity) - whole(mapped);
@@ -24,17 +23,17 @@ class Headroom {
 
   // Bytes that may still be mapped.
   Bytes mappable() const { return positive(std::min(gpu_free_, below_capacity_)); }
-  // The largest request that can be served.
+  // Largest possible request.
   Bytes left() const { return positive(signed_left()); }
-  // Bytes to free, or to raise the capacity by, before a request of this size can be served.
+  // Bytes to free, or to add to the capacity, for a request of this size.
   Bytes missing(Bytes size) const { return positive(whole(size) - signed_left()); }
-  // Whether a higher capacity alone would serve the request.
+  // Tells if a higher capacity alone would serve the request.
   bool is_limited(Bytes size) const {
     return missing(size) > 0 && whole(size) <= gpu_free_ + idle_;
   }
 
  private:
-  // No sum of these overflows.
+  // Limits a number, so that sums cannot overflow.
   static std::int64_t whole(Bytes bytes) {
     constexpr Bytes kMost = Bytes{1} << 60;
     return static_cast<std::int64_t>(std::min(bytes, kMost));

@@ -1,4 +1,4 @@
-// report: telling listeners and recordings of events.
+// report: reports of events to listeners and recordings.
 #include "report/recorder.hpp"
 
 namespace vpmm::report {
@@ -10,8 +10,7 @@ constexpr std::uint64_t kBetweenSamplesNs = 10'000'000;
 
 // --- a recording
 
-// A channel that is in use is that of a recording whose file hangs, and whose thread still takes
-// from it.
+// A channel in use belongs to a recording with a hanging file: its thread still reads the channel.
 CallLog& Recorder::provide_log() {
   if (log_ != nullptr && log_->channel()->is_in_use.load()) {
     given_up_.reserve(given_up_.size() + 1);
@@ -53,7 +52,7 @@ void Recorder::listen() {
   for (const Listener& listener : listeners_) wanted_ |= listener.kinds;
 }
 
-// The pool is in the middle of its work, so nothing that is thrown may pass.
+// Drops exceptions of callbacks: the pool is in the middle of its work.
 void Recorder::tell(ReportedEvent event) noexcept {
   if (!wants(event.kind)) return;
   event.time_ns = driver_.now_ns();
@@ -62,7 +61,7 @@ void Recorder::tell(ReportedEvent event) noexcept {
     if ((listener.kinds & bit_of(event.kind)) == 0) continue;
     try {
       listener.callback(event);
-    } catch (...) {  // NOLINT(bugprone-empty-catch): said to be lost
+    } catch (...) {  // NOLINT(bugprone-empty-catch): documented as dropped
     }
   }
 }

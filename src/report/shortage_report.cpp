@@ -1,4 +1,4 @@
-// report: the lines of the report, and the rules of its advice.
+// report: lines of the report, and rules of its advice.
 #include "report/shortage_report.hpp"
 
 #include <fmt/format.h>
@@ -21,13 +21,13 @@ Bytes held_by_others(const Shortage& shortage) {
   return shortage.gpu ? minus(minus(shortage.gpu->total, shortage.gpu->free), shortage.mapped) : 0;
 }
 
-// Pending memory could not be waited for.
+// Counts pending memory as used: waits for it were impossible.
 Headroom room(const Shortage& shortage) {
   return {shortage.mapped, minus(shortage.movable, shortage.pending),
           shortage.gpu ? shortage.gpu->free : 0, shortage.capacity};
 }
 
-// A size to calculate with: a whole number of the largest unit that gives one.
+// Formats a size exactly, as a whole number of the largest possible unit.
 std::string exact_bytes(Bytes bytes) {
   constexpr std::string_view kUnits[] = {"bytes", "KiB", "MiB", "GiB"};
   std::size_t unit = 0;
@@ -35,7 +35,7 @@ std::string exact_bytes(Bytes bytes) {
   return fmt::format("{} {}", bytes, kUnits[unit]);
 }
 
-// Above zero it is the reason; else something other than the amount was in the way.
+// Missing bytes are the reason; if none are missing, the failed step's own.
 std::string reason_of(const Shortage& shortage) {
   if (shortage.gpu && shortage.taken > shortage.gpu->total) return "that is more than the GPU has";
   const Bytes missing = room(shortage).missing(shortage.taken);
@@ -134,7 +134,7 @@ void add_limits(const Shortage& shortage, Report& report) {
 
 }  // namespace
 
-// A rule applies where its proposal would matter for this request.
+// A rule applies if its proposal matters for this request.
 std::vector<std::string> advice(const Shortage& shortage) {
   std::vector<std::string> list;
   const Headroom left = room(shortage);

@@ -13,7 +13,7 @@
 
 namespace vpmm::report {
 
-// A holder of memory, by its name for people: "stream 9", "weights".
+// A holder of memory, with its name for people: "stream 9", "weights".
 struct Holding {
   std::string name;
   Bytes bytes = 0;
@@ -29,7 +29,7 @@ struct ArenaHolding {
   Bytes live = 0;
 };
 
-// All that the report tells.
+// Contents of the report.
 struct Shortage {
   // --- the request ---
   Bytes requested = 0;
@@ -40,12 +40,12 @@ struct Shortage {
   bool is_one_chunk = false;
   std::string reason;  // a clause: "2 MiB are missing"
   // --- the pool ---
-  Holding live;          // as asked for
-  Bytes live_taken = 0;  // the same in whole pages and blocks
-  Bytes free = 0;        // mapped and nobody's
-  Bytes pending = 0;     // part of that, and of what is free in small pages
-  Bytes trapped = 0;     // part of that, in chunks that are used in part: it cannot move
-  Bytes movable = 0;     // in chunks that are wholly idle
+  Holding live;          // requested bytes
+  Bytes live_taken = 0;  // same in whole pages and blocks
+  Bytes free = 0;        // mapped, unallocated
+  Bytes pending = 0;     // part of free and small_free
+  Bytes trapped = 0;     // part of free, in chunks used in part: cannot move
+  Bytes movable = 0;     // in wholly idle chunks
   Bytes largest_free = 0;
   Bytes small_free = 0;  // in pages that small requests share
   Bytes leased = 0;
@@ -57,20 +57,19 @@ struct Shortage {
   std::optional<Bytes> capacity;
   settings::Prefer prefer = settings::Prefer::balanced;
   bool is_capture_known = false;
-  std::string recording;  // the file that is being written; empty: none
+  std::string recording;  // file of a running recording; empty: none
   // --- the GPU ---
-  std::optional<driver::MemInfo> gpu;  // none: the driver did not say
+  std::optional<driver::MemInfo> gpu;  // nullopt: unknown
   // --- holders of memory, largest first ---
-  std::vector<Holding> by_tag;  // empty: nothing is tagged
+  std::vector<Holding> by_tag;  // empty: no tags
   std::vector<Holding> by_stream;
   std::vector<Holding> pending_on;
   std::vector<ArenaHolding> arenas;
 };
 
-// Several lines. The first makes sense alone; the last ones say what to try. No line break at the
-// end.
+// Several lines, without a line break at the end. The first makes sense alone; the last are advice.
 std::string shortage_report(const Shortage& shortage);
-// Advice, a sentence each, the most promising first.
+// Sentences, the most promising first.
 std::vector<std::string> advice(const Shortage& shortage);
 
 std::string_view first_line(std::string_view text);

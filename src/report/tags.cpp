@@ -9,11 +9,11 @@ namespace {
 
 struct Names {
   Mutex mutex;
-  std::set<std::string> texts VPMM_GUARDED_BY(mutex);  // every one that there ever was
+  std::set<std::string> texts VPMM_GUARDED_BY(mutex);  // only grows
   std::map<std::uint32_t, const char*> by_tag VPMM_GUARDED_BY(mutex);
 };
 
-// Never destroyed: static objects may still ask.
+// Never destroyed: static objects may still read names.
 Names& names() {
   static auto* const all = new Names;
   return *all;

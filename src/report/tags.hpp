@@ -11,8 +11,8 @@
 
 namespace vpmm::report {
 
-// Of the live allocations that have one. Their frees take the pool's lock, so that none outlives
-// its allocation; others pay nothing.
+// Tags of live allocations. Frees of tagged allocations take the pool's lock, so that no tag
+// outlives its allocation; others have no cost.
 class Tags {
  public:
   bool empty() const VPMM_REQUIRES(pool_lock) { return tagged_.empty(); }
@@ -20,18 +20,18 @@ class Tags {
   void add(DevicePtr begin, Bytes requested, std::uint32_t tag) VPMM_REQUIRES(pool_lock) {
     tagged_[begin] = {tag, requested};
   }
-  // 0: it has none.
+  // 0: none.
   std::uint32_t of(DevicePtr begin) const VPMM_REQUIRES(pool_lock) {
     const auto found = tagged_.find(begin);
     return found == tagged_.end() ? 0 : found->second.tag;
   }
-  // The same, and it has none from then on.
+  // Same; removes the tag.
   std::uint32_t take(DevicePtr begin) VPMM_REQUIRES(pool_lock) {
     const std::uint32_t tag = of(begin);
     if (tag != 0) tagged_.erase(begin);
     return tag;
   }
-  // Keeps those of which `is_live(begin)`.
+  // Keeps tags with `is_live(begin)`.
   void forget_unless(FunctionRef<bool(DevicePtr begin)> is_live) VPMM_REQUIRES(pool_lock) {
     std::erase_if(tagged_, [&](const auto& entry) { return !is_live(entry.first); });
   }
@@ -44,7 +44,7 @@ class Tags {
   Map<DevicePtr, Tagged> tagged_ VPMM_GUARDED_BY(pool_lock);
 };
 
-// Names are the process's, and their texts live for ever. "": it has none. Any thread.
+// Names of the process; their texts live for ever. "": none. Any thread.
 void set_tag_name(std::uint32_t tag, const char* name);
 const char* tag_name(std::uint32_t tag);
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr Bytes kMaxBytes = std::numeric_limits<Bytes>::max();
 constexpr std::uint64_t kFewestMappings = 16;
-constexpr Bytes kLargest = 128 * kTiB;  // all addresses that there are
+constexpr Bytes kLargest = 128 * kTiB;  // the whole address space
 
 template <typename Enum>
 using NameOf = std::pair<Enum, const char*>;
@@ -48,8 +48,7 @@ const char* name_of(const Names& names, Enum value) {
   return "unknown";
 }
 
-// The setters below return false when the text is not allowed; the caller knows the variable and
-// words the error.
+// The setters below return false if the text is not allowed; the caller words the error.
 template <typename Names, typename Enum>
 bool set_by_name(const Names& names, std::string_view text, Enum& value) {
   for (const auto& [candidate, name] : names) {
@@ -88,7 +87,7 @@ bool set_threshold(std::string_view text, std::optional<Bytes>& value) {
   if (text == "none") return value.reset(), true;
   const auto bytes = parse_bytes(text);
   if (!bytes) return false;
-  value = bytes.value();  // 0 is meaningful: give everything back as soon as it is idle
+  value = bytes.value();  // 0: all idle memory goes back at once
   return true;
 }
 
@@ -134,12 +133,11 @@ struct Setting {
   const char* name;
   const char* allowed;  // reads well after "must be"
   const char* meaning;
-  bool (*set)(Config&, std::string_view);  // null: a field of the config struct without a variable
+  bool (*set)(Config&, std::string_view);  // null: a field without a variable
   std::string (*show)(const Config&);
 };
 
-// Every setting, once: the environment, the error texts, `vpmm info` and comparisons derive from
-// this list.
+// All settings: environment, error texts, `vpmm info` and comparisons derive from this list.
 constexpr Setting kSettings[] = {
     {"VPMM_DRIVER", "\"cuda\", \"sim\" or \"auto\"",
      "the driver that the pool uses; auto is cuda and never silently sim",
@@ -202,7 +200,7 @@ constexpr Setting kSettings[] = {
      [](const Config& c) -> std::string { return to_string(c.unnamed_free); }},
 };
 
-// The text of the environment where it set the value: 1 and not 1B.
+// Returns the environment's text if it set the value: 1, not 1B.
 std::string as_given(const char* variable, Bytes bytes) {
   const std::string_view text = value_of(variable);
   const auto given = parse_bytes(text);
@@ -221,11 +219,10 @@ Result<void> set_from_environment(Config& config, const Setting& setting) {
 }
 
 // Note [Children map nothing ahead]
-// They inherit the environment. A program with many of them, such as the workers of a job, would
-// take as much again for each, and more than there is. So a process that maps pages ahead leaves
-// its number there, once, at its first allocation, and one that finds another number does not.
-// Another thread that reads the environment at that moment is at the mercy of the C library, as
-// beside any setenv.
+// Children inherit the environment. Many of them, such as the workers of a job, would each map the
+// same bytes again, beyond the GPU's memory. So a process that maps pages ahead writes its number
+// into the environment, once, at its first allocation; a process that finds another number maps
+// none. Threads that read the environment meanwhile depend on the C library, as beside any setenv.
 constexpr const char* kMappedAheadBy = "VPMM_PAGES_PID";
 
 std::optional<std::string> process_that_mapped_ahead() {

@@ -1,4 +1,4 @@
-// settings: the table of the process's variables, and the search for the one that was meant.
+// settings: the table of the process's variables, and the search for misspelt ones.
 #include "settings/variables.hpp"
 
 #include <unistd.h>
@@ -22,8 +22,7 @@ namespace {
 
 constexpr std::uint64_t kLongestMs = 3'600'000;
 constexpr std::uint64_t kLongestSeconds = 3'600'000;
-constexpr std::size_t kLongestFolder =
-    65;  // ipc: what a socket's name leaves of the system's limit
+constexpr std::size_t kLongestFolder = 65;  // ipc: the system's limit minus a socket's name
 
 std::optional<double> parse_ratio(std::string_view text) {
   double ratio = 0;
@@ -44,7 +43,8 @@ bool is_one_of(std::string_view text, std::initializer_list<std::string_view> wo
 
 bool is_blank(char letter) { return letter == ' ' || letter == '\t'; }
 
-// Of words behind commas, with blanks around them and in any case, as Python's part takes them.
+// Tells if all words of a list with commas are known. Ignores blanks and case, like the Python
+// part.
 bool are_all_of(std::string_view text, std::initializer_list<std::string_view> words) {
   std::string word;
   const auto is_known = [&] { return word.empty() || is_one_of(std::exchange(word, {}), words); };
@@ -114,8 +114,8 @@ constexpr ProcessVariable kRecordSample{
     "VPMM_RECORD_SAMPLE", "1", "a number, 1 or more", "records one allocation in so many",
     [](std::string_view text) { return is_count_in(text, 1, UINT64_MAX); }};
 
-// Every variable that is not a pool's, once: error texts, `vpmm info` and the search for misspelt
-// ones derive from it.
+// All variables of the process: error texts, `vpmm info` and the search for misspelt ones derive
+// from this list.
 constexpr ProcessVariable kVariables[] = {
     kStats,
     kRecord,
@@ -151,8 +151,7 @@ constexpr ProcessVariable kVariables[] = {
      "set by a process that mapped pages ahead, for its children", is_anything},
 };
 
-// Of the repository's own tests and tools, whose programs open pools; what follows "VPMM_" begins
-// so.
+// Variables of the repository's tests and tools: begins of their names behind "VPMM_".
 constexpr std::string_view kOfTests[] = {
     "BENCH_",   "BUILD_FOLDER", "BUSY_FACTOR", "CLI",      "CUDA_INCLUDE", "GOLDEN",
     "HERE",     "HOST_FAULTS",  "PACKAGE_",    "PROGRAMS", "REQUIRE_GPU",  "SEED",
@@ -160,14 +159,14 @@ constexpr std::string_view kOfTests[] = {
 
 constexpr std::string_view kPrefix = "VPMM_";
 
-// Its value. bad_configuration: the value is not allowed.
+// bad_configuration: the value is not allowed.
 Result<std::string_view> allowed_value(const ProcessVariable& variable) {
   const std::string_view text = value_of(variable.name);
   if (text.empty() || variable.is_allowed(text)) return text;
   return bad_setting(variable.name, text, variable.allowed);
 }
 
-// The least number of letters to insert, leave out, replace or swap with their neighbour.
+// Least number of letters to insert, remove, replace or swap with a neighbour.
 std::size_t distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<std::size_t>> least(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
   for (std::size_t i = 0; i <= a.size(); ++i) {
@@ -192,7 +191,7 @@ Vector<std::string> known_variables() {
   return names;
 }
 
-// Empty: it is like none of them. A third of the letters may differ, one at least.
+// Finds the most similar name. A third of the letters may differ, at least one. Empty: none.
 std::string most_like(std::string_view name, const Vector<std::string>& known) {
   std::string best;
   std::size_t least = std::max<std::size_t>(1, (name.size() - kPrefix.size()) / 3) + 1;
@@ -231,7 +230,7 @@ Result<PendingLimits> pending_limits_from_environment() {
   return limits;
 }
 
-// The user of the folder judges it.
+// The folder is checked by its user.
 Result<IpcSettings> ipc_settings_from_environment() {
   IpcSettings settings;
   settings.folder = value_of(kIpcFolder.name);

@@ -1,5 +1,4 @@
-// settings: the environment: which variables there are, what they hold, and those that are the
-// process's own settings.
+// settings: variables of the environment, and the settings of the process.
 #pragma once
 
 #include <cstdint>
@@ -12,64 +11,60 @@
 
 namespace vpmm::settings {
 
-// Empty: the variable is not set, or empty, which counts as not set.
+// Empty: unset. An empty variable counts as unset.
 std::string_view value_of(const char* variable);
 // bad_configuration: "VPMM_PAGES=x: must be ...".
 Error bad_setting(std::string_view name, std::string_view value, std::string_view allowed);
 
 struct SettingInForce {
-  std::string name;  // the environment variable, or the field of the config struct where there is
-                     // no variable
+  std::string name;  // of the variable, or of a config field without one
   std::string value;
   std::string allowed;
   std::string meaning;
   bool is_from_environment = false;
-  std::string problem;  // what the environment holds is not allowed: the message; then `value` is
-                        // the default
+  std::string problem;  // error of the environment's value; empty: none
 };
 
 // VPMM_MAX_PENDING_DEALLOCS_COUNT and VPMM_MAX_PENDING_DEALLOCS_RATIO, with Numba's defaults.
 struct PendingLimits {
-  std::uint64_t count = 10;  // most frees that wait
-  double ratio = 0.2;        // most bytes that wait, of the device's memory
+  std::uint64_t count = 10;  // most pending frees
+  double ratio = 0.2;        // most pending bytes, as a share of the device's memory
 };
 Result<PendingLimits> pending_limits_from_environment();
 // VPMM_IPC_DIR, VPMM_IPC_TIMEOUT and VPMM_IPC_GRACE.
 struct IpcSettings {
-  std::string folder;                 // of the sockets; empty: one of the user's own under /tmp
-  std::uint64_t timeout_ms = 10'000;  // most that another process is waited for
-  std::uint64_t grace_ms = 10'000;    // that a process has which is gone and cannot be watched
+  std::string folder;                 // of the sockets; empty: the user's folder under /tmp
+  std::uint64_t timeout_ms = 10'000;  // longest wait for another process
+  std::uint64_t grace_ms = 10'000;    // of memory for a process that is gone and cannot be watched
 };
 Result<IpcSettings> ipc_settings_from_environment();
-// VPMM_MEMORY_MANAGER: the path of a library, or the name of a memory manager of ours; empty: not
-// set.
+// VPMM_MEMORY_MANAGER: the path of a library, or the name of an own memory manager; empty: unset.
 std::string memory_manager_from_environment();
-// How a recording is made.
 struct RecordOptions {
   std::string stacks = "none";  // of allocations: "native", "python" or "both"
-  std::uint64_t sample = 1;     // one allocation in so many
+  std::uint64_t sample = 1;     // records one allocation in `sample`
   Bytes limit = 0;              // of the file; 0: none
-  std::uint64_t window_ns = 0;  // how far back the file must reach; 0: to the beginning
+  std::uint64_t window_ns = 0;  // time that the file must cover, up to now; 0: all
 };
 
 // VPMM_RECORD, VPMM_RECORD_STACKS, VPMM_RECORD_SAMPLE, VPMM_RECORD_LIMIT and VPMM_RECORD_WINDOW.
 struct RecordSettings {
-  std::string file;  // as it was given; empty: nothing is recorded
+  std::string file;  // as given; empty: no recording
   RecordOptions options;
 };
 Result<RecordSettings> record_settings_from_environment();
-// VPMM_STATS: whether each pool prints a summary when it ends.
+// VPMM_STATS: tells if each pool prints a summary at its end.
 Result<bool> wants_summary_from_environment();
 
-// Of all variables that are not a pool's, whoever reads them.
+// Lists the variables that are no setting of a pool.
 Vector<SettingInForce> list_process_settings();
 
-// A sentence for each variable of the environment that begins like ours and is none:
-// "VPMM_PAGE_SZE is not a setting; did you mean VPMM_PAGE_SIZE?"
+// A sentence for each unknown variable of the environment that begins with VPMM_: "VPMM_PAGE_SZE is
+// not a setting; did you mean VPMM_PAGE_SIZE?"
 Vector<std::string> misspelt_variables();
-// A sentence for each variable that says how to record where none says to what file.
+// A sentence for each option of recordings if no file is set.
 Vector<std::string> idle_variables();
-// Writes both to the log, once in the life of the process.
+// Writes both to the log, once in a process.
 void warn_of_variables();
 
 }  // namespace vpmm::settings
