@@ -18,7 +18,7 @@ namespace vpmm::arena {
 // Pure bookkeeping: no driver, no lock, no clock. A broken precondition aborts with the picture of
 // the arena.
 //
-// Note [Who may have a free block]
+// Note [Users of a free block]
 // - The stream that freed it, at once: the stream is the order.
 // - Other streams, once its stamp is complete. In a pinned arena: none, as launches of a graph use
 // the block at any time.

@@ -36,7 +36,7 @@ Error no_arenas();  // unsupported: there is no pool
 // pagemap do not know its blocks. The pool's index counts a stretch as one allocation, and the
 // ledger corrects that to the blocks. An idle stretch goes back with the stamp of its blocks.
 //
-// Note [What is pinned stays]
+// Note [Pinned memory stays]
 // A graph uses its captured addresses at every launch. So the first request or free of a capturing
 // stream pins the arena: it keeps its memory until its release. Stamps of its blocks do not count
 // then: memory is free for everybody once all work queued so far is done.

@@ -8,7 +8,7 @@
 
 namespace vpmm::process {
 
-// Note [Neighbours give back what they hold idle]
+// Note [Neighbours give back idle memory]
 // Idle memory of one pool must not make another pool of the same GPU and driver run out of memory.
 // So a pool short of GPU memory first lets its neighbours give back idle, complete memory, as
 // Limits::trim() does. That memory is the GPU's again, and the fastest request gets it.

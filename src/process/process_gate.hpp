@@ -41,7 +41,7 @@ inline bool is_ending() noexcept {
 // lets the kernel put a fence into every running thread (membarrier, Linux 4.14), and an entry
 // needs only the compiler's order.
 //
-// Note [Exit waits for nobody who is turned away]
+// Note [Exit waits for no call that is turned away]
 // An entry at a closed gate does not count, however long its caller takes for an error message, and
 // however often it calls again.
 class GateEntry {
