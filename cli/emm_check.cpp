@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cli: `vpmm emm-check`: a memory manager through the conformance suite.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cli: `vpmm fit`: the smallest GPU on which traces run, for each setting of the pool.
 #include <fmt/format.h>
 

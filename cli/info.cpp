@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cli: `vpmm info`: the driver, the devices and what they can do, the settings in force.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cli: Ctrl-C as a flag.
 #include "cli/interrupt.hpp"
 

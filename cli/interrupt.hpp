@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cli: Ctrl-C asks a verb to end with what it has; a second one ends the process.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cli: the command line: `vpmm VERB ...`, one file per verb.
 #include <cerrno>
 #include <csignal>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cli: silence about shortages, for verbs that provoke them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cli: options that more than one verb has, as CLI11 checks and converts them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cli: a progress bar on a terminal; elsewhere nothing is printed.
 #pragma once
 

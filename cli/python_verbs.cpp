@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cli: looks whether python3 has the package, and runs it.
 #include "cli/python_verbs.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cli: verbs of the Python package, which `vpmm` hands on to it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cli: `vpmm replay`: traces through allocators, measured and checked.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cli: what main.cpp knows of the verbs.
 #pragma once
 

@@ -35,6 +35,8 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 GETENV = re.compile(r"\b(?:secure_)?getenv\s*\(")
 CUDA_CALL = re.compile(r"\bcu[A-Z]\w*\s*\(")
 SOURCE_FIRST_LINE = re.compile(r"// (?P<room>[\w/]+): \S")
+PACKAGED = ("src/", "include/", "cli/", "python/")
+SPDX = re.compile(r"(?://|/\*|#) SPDX-License-Identifier: Apache-2\.0(?: \*/)?$")
 OTHER_FIRST_LINE = re.compile(r"(?://|/\*) [\w/.+ -]+: \S")
 NON_CODE = re.compile(
     r"//[^\n]*|/\*.*?\*/"
@@ -131,8 +133,15 @@ def check_includes(layers: Layers, path: str, text: str) -> Iterator[str]:
             yield f"{where}: {room} may not include {included} (src/layers.txt)"
 
 
+def check_licence(path: str, text: str) -> Iterator[str]:
+    """Files that a package may contain say their licence in the first line."""
+    if path.startswith(PACKAGED) and SPDX.match(text.partition("\n")[0]) is None:
+        yield f"{path}:1: the first line should be a comment `SPDX-License-Identifier: Apache-2.0`"
+
+
 def check_first_line(layers: Layers, path: str, text: str) -> Iterator[str]:
-    first = text.partition("\n")[0]
+    lines = text.split("\n", 2)
+    first = lines[1] if SPDX.match(lines[0]) and len(lines) > 1 else lines[0]
     if path.startswith("src/"):
         room = layers.room_of(path.removeprefix("src/"))
         match = SOURCE_FIRST_LINE.match(first)
@@ -183,6 +192,8 @@ def check_size(path: str, text: str) -> Iterator[str]:
 
 def check_file(layers: Layers, path: str, text: str) -> Iterator[str]:
     """All findings of one file; `path` is relative to the root of the tree."""
+    if Path(path).suffix in SOURCE_SUFFIXES:
+        yield from check_licence(path, text)
     if Path(path).suffix in CPP_SUFFIXES:
         yield from check_includes(layers, path, text)
         yield from check_first_line(layers, path, text)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // vpmm: header-only C++17: a pool as a memory resource of cuda::mr, for CCCL's containers, RMM,
 // Thrust and CUB.
 //

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* emm: the plugin interface for external memory managers, as a C table that crosses library
  * boundaries.
  *

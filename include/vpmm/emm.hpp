@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm: memory managers for C++: use them, choose one for a process, write your own. See
 // docs/guides/writing-a-manager.md.
 #ifndef VPMM_EMM_HPP

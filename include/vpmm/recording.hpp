@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // vpmm: header-only C++17 over the C ABI: recordings with options, and marks in them.
 #ifndef VPMM_RECORDING_HPP
 #define VPMM_RECORDING_HPP

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // vpmm: header-only C++17 over the C ABI: how calls fail, by exceptions or as a vpmm::result.
 // vpmm.hpp includes it.
 #ifndef VPMM_RESULT_HPP

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // vpmm: header-only C++20: the resource of cuda_mr.hpp with the exceptions that RMM's adaptors and
 // callers catch.
 #ifndef VPMM_RMM_MR_HPP

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* vpmm: the C ABI. One GPU memory pool for everything in a process.
  *
  * Rules for all functions, unless a function states otherwise:

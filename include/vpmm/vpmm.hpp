@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // vpmm: header-only C++17 over the C ABI: pools, buffers, and two forms of every call that can
 // fail.
 //

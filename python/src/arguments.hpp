@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // python: conversion of arguments: sizes, streams, switches, texts. An error names the invalid
 // argument.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // python: the Python classes Pool, Allocation and Region, with their documentation.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // python: CuPy's functions to allocate and free, in C and without a Python frame.
 //
 // Note [CuPy's streams]

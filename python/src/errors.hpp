@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // python: turns statuses into Python exceptions.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // python: reports allocations and frees to a log, and information about pools to child processes.
 // Holds: the GIL, for all functions.
 #pragma once

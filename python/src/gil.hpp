@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // python: releases and takes the GIL, also while the interpreter exits.
 //
 // Note [A thread that comes back too late]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // python: memory of a pool in other processes.
 #include "ipc.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // python: the queue between the library, which may hold locks when it has a message, and a thread
 // that has the GIL.
 //

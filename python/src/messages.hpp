@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // python: messages of the library, for Python's logging.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // python: the module vpmm._vpmm: the C ABI for the Python files beside it, which document it.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // python: the class Pool over a vpmm_pool.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // python: keyword arguments as the settings of a pool.
 #pragma once
 

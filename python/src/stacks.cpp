@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // python: walks the Python stack of a thread, and stores its frames.
 #include "stacks.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // python: frames of Python code, for the stacks of recordings.
 #pragma once
 

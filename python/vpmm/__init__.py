@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: the package as users see it.
 
 """One GPU memory pool for everything in a process.

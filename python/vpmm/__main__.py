@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: the command line, `python -m vpmm VERB` and `vpmm VERB`. Each verb is a module of vpmm.commands.
 
 from __future__ import annotations

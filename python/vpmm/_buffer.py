@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: an object that owns memory of a pool, for programs without an array library.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: a log of allocations and frees, with the columns of NBEP 7.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: the address, size and layout of an array of any library.
 
 # ruff: noqa: ANN401  any library's arrays

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: rules for finalizers, which run on any thread, inside any code, and while the process exits.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: the folders that a C++ extension needs to build against the package.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: memory in other processes: handles that can be pickled, and the memory that they open.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: what is free on a device, of the functions and of the class Pool.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: sends the library's messages to Python's logging.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: where the package writes files that its user named.
 
 from __future__ import annotations

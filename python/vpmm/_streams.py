@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: converts other libraries' streams and memory to numbers.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: standard output that takes every text, whatever its encoding.
 
 from __future__ import annotations

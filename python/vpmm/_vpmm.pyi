@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The compiled part: vpmm.h as classes and functions. Sizes are bytes, addresses ints.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: the import path for cuda.core users; the class is the plugin's.
 
 """``vpmm.cuda_core.MemoryResource`` is a pool as a memory resource of ``cuda.core``."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: the import path for CuPy users; the functions are the plugin's.
 
 """``vpmm.cupy.install()`` makes CuPy allocate device memory from the pool; ``VPMM_CUPY=1`` does it without code."""

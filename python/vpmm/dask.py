@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: a plugin for Dask's workers: they allocate from the pool and spill results when memory runs out.
 
 """``client.register_plugin(vpmm.dask.PoolPlugin())`` opens the pool on every worker (docs/guides/rmm.md)."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: the exceptions of the package.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: finds and runs the C++ command line `vpmm`.
 
 from __future__ import annotations

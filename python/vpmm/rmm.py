@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: the import path for RMM users; the functions are the plugin's.
 
 """``vpmm.rmm.install()`` makes RMM allocate device memory from the pools; ``VPMM_RMM=1`` does it without code."""

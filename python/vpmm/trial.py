@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: replays a recorded program on a simulated GPU to find the memory that it would need under VPMM.
 
 from __future__ import annotations

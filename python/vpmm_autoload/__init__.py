@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm_autoload: puts libraries on the pool when they are imported; of its own, so that nothing else is loaded.
 
 """``VPMM_USE=torch,cupy,rmm,numba python app.py``: each library that is named takes its GPU memory from the pool.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // arena: finding, cutting and merging blocks.
 #include "arena/arena.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // arena: blocks of one arena: live blocks, and free blocks by the stream that they serve.
 #pragma once
 

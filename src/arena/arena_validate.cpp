@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // arena: checks the invariants of an arena, and draws it.
 #include <fmt/format.h>
 

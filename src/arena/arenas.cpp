@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // arena: requests and frees in arenas, and their memory.
 #include "arena/arenas.hpp"
 

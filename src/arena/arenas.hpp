@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // arena: all arenas of a device: their memory, requests and frees.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // arena: stretches of memory and the blocks that divide them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // arena: external arenas, which divide memory of callers.
 #include <algorithm>
 

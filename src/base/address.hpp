@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: device addresses and half-open address ranges.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: sizes in bytes and the arithmetic that rounds them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: ends the process after a failed check.
 #include "base/check.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: VPMM_CHECK, for our own bugs only: prints the broken condition and aborts.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: fmt's code, compiled once for developers' builds, where it would be half of each other
 // file.
 #ifndef FMT_HEADER_ONLY  // else every file has it, so that users' builds work with any version of

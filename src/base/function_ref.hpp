@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: parameter that refers to a function: no copy, no memory for captures.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: the reserve: blocks of powers of two, cut from a piece that exists from the start and was
 // never touched before.
 #include "base/host_memory.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: memory of the process for the library's own structures, with a reserve for calls that have
 // begun.
 //

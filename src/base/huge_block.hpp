@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: a piece of memory for many small objects: a huge page if available.
 #pragma once
 

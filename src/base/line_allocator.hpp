@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: memory in whole cache lines, for data that one thread writes often, so that others need not
 // fetch it.
 #pragma once

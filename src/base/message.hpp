@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: text of an error, which never fails for want of memory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: a mutex, and the roles of locks for clang's thread-safety analysis.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: one visitor of a variant, made of several lambdas.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: from bytes to pages, by a shift wherever the page is a power of two.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: the units of sizes.
 #include "base/quantity.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: sizes and numbers as text, for settings and reports.
 #pragma once
 

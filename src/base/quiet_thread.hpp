@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: starts the library's own threads.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: places where tests hold a thread, so that a test can meet a race of two instructions.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: errors, and the names of their codes.
 #include "base/result.hpp"
 

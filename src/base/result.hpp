@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: Result<T>, the return type of every function that can fail, and VPMM_TRY to pass failure
 // on.
 #pragma once

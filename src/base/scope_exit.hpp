@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: runs a function when a scope is left, unless it was dismissed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: a lock for critical sections of a few dozen instructions.
 #pragma once
 

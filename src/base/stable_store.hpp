@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: memory for many small objects that never move.
 #pragma once
 

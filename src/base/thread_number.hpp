@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: the system's number of a thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: arrays that are zero and cost address space only until they are written.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: allocates and gives back.
 #include "capi/call.hpp"
 #include "capi/versioned_struct.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: frame of every C ABI function: checks, the gate, errors into statuses.
 #pragma once
 

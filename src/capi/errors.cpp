@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: versions, statuses and the calling thread's last error.
 #include <algorithm>
 #include <cstdlib>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: callbacks for what happens in a pool.
 #include "report/events.hpp"
 #include "base/message.hpp"

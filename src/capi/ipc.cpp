@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: memory in other processes.
 #include <algorithm>
 #include <cstring>

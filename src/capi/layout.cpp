@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: what lies where in a pool.
 #include "report/layout.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: the destination of the log.
 #include <string>
 

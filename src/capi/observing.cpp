@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: figures, snapshots and dumps of a pool.
 #include <algorithm>
 #include <cstdlib>

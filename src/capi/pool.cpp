@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: opens pools, and keeps one per device for the whole process.
 #include "capi/pool.hpp"
 

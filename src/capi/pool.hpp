@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: the struct vpmm_pool.
 #pragma once
 

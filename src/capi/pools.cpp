@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: opens and destroys pools; limits, captures and synchronisation of a whole pool.
 #include "capi/call.hpp"
 #include "capi/pool.hpp"

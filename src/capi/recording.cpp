@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: recordings of a pool, started by the program or by the environment.
 #include "capi/recording.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: recordings that the environment asks for.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: vpmm_config to and from the pool's settings.
 #include "capi/settings.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: the settings struct of the C ABI and the pool's own.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: bound streams, and many allocations at once.
 #include <span>
 #include <string>

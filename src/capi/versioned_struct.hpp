@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: structs that grow: match of two sides' sizes.
 //
 // A caller may have been compiled against an older header (a shorter struct) or a newer one (a

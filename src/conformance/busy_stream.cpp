@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // conformance: queues work by the driver's own calls, which the managers' table lacks.
 #include "conformance/busy_stream.hpp"
 

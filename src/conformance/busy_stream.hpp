@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // conformance: a busy stream, for checks of memory that the GPU still uses.
 #pragma once
 

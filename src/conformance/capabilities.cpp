@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // conformance: optional abilities: managed memory, the order of streams, IPC handles; and their
 // refusal.
 #include <array>

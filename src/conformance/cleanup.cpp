@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // conformance: deferred cleanup: driver calls of the manager meanwhile, and memory that must not
 // run out.
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // conformance: runs one check and turns any exception into a verdict.
 #include "conformance/conformance.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // conformance: checks for every memory manager, over the public interface alone.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // conformance: device memory: place, contents, reuse and exhaustion.
 #include <algorithm>
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // conformance: page-locked host memory: allocated, mapped, and the user's own.
 #include <cstdlib>
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // conformance: begin, reset and end of a manager.
 #include <array>
 #include <vector>

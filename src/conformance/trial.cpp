@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // conformance: contents, threads and slots for the checks.
 #include "conformance/trial.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // conformance: tools of the checks: verdicts, contents of memory, threads, a manager's bare slots.
 #pragma once
 

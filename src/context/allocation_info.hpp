@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: descriptions of allocations.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: owners of pointers, and frees by owner.
 #include "context/allocations.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: live allocations of users, and their frees.
 #pragma once
 

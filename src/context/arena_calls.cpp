@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: public calls on arenas.
 #include "context/arena_calls.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: a stream that the pool knows by its object.
 #pragma once
 

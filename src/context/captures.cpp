@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: identity of a stream, memory parked with graphs, and the end of graphs.
 #include "context/captures.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: the stream of a caller, stream captures, and memory of captures and their graphs.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: begin and end of a pool, and requests and frees under its lock.
 #include "context/context.hpp"
 

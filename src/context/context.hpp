@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: one pool on one device, for users: requests, frees, and groups of other calls.
 #pragma once
 

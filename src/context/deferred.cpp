@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: lock-free pushes onto a list.
 #include "context/deferred.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: a lock-free list of deferred work, for finalizers and driver callbacks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: capabilities of a device, and its servers of requests.
 #include "context/device.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: parts of a device: CUDA context, timelines, and servers of requests.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: the layout and the snapshot of a pool.
 #include "context/drawing.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: opening of a device, entry and exit.
 #include "context/entrance.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: entry into a device and exit, and detection of a dead CUDA context.
 #pragma once
 

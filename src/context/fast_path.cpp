@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: calls served by the cache of their stream, under the cache's lock only.
 #include <algorithm>
 #include <utility>

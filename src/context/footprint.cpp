@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: limits and peaks of held memory.
 #include "context/footprint.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: GPU memory held by a device's pool and the driver's pool: limits and peaks.
 #pragma once
 

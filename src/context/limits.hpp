@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: limits of a pool, memory given back, and help in a shortage.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: opens the real driver or the simulator.
 #include "context/open_driver.hpp"
 

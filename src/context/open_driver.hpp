@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: the choice of a driver, and the drivers that the process shares.
 #pragma once
 

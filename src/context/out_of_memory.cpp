@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: calls of out-of-memory callbacks, and their removal meanwhile.
 #include "context/out_of_memory.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: callbacks that may find memory before a request fails.
 #pragma once
 

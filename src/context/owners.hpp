@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: the kind of memory behind an address, found once for a call and visited from there.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: the parts of a device's pool behind one lock.
 #pragma once
 

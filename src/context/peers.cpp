@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: search for contexts of peers, and for dead contexts.
 #include "context/peers.hpp"
 

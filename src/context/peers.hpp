@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: devices with access to the pool's memory, and the CUDA contexts of their work.
 #pragma once
 

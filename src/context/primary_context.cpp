@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: opening, checks and poisoning of the primary context.
 #include "context/primary_context.hpp"
 

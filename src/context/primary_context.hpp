@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: a device's primary CUDA context: retained, reset by others, or broken.
 #pragma once
 

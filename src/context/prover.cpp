@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: events and waits that prove the end of GPU work.
 #include "context/prover.hpp"
 

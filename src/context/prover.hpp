@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: proof that GPU work is complete, by events and waits of the host.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: figures, pictures, listeners, begin and end of recordings.
 #include "context/reports.hpp"
 

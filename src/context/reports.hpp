@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: figures, pictures, listeners and recordings of a pool.
 #pragma once
 

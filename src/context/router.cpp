@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: requests to pages, parts of pages, arenas or the driver's pool.
 #include "context/router.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: the choice of a server for a request.
 #pragma once
 

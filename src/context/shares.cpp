@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: shared allocations, leases of their chunks, and the table of both.
 #include "context/shares.hpp"
 

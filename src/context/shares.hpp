@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: allocations that other processes may map, and their holders.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: memory for other processes and other GPUs.
 #include "context/sharing.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: description of a pool after a request failed for want of memory.
 #include "context/shortages.hpp"
 

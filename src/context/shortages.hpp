@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: reports of requests that failed for want of memory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: the order of searches for memory.
 #include "context/slow_path.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: requests beyond their stream's cache, and the steps of a shortage.
 #pragma once
 

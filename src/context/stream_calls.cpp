@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: captures, waits, resets.
 #include "context/stream_calls.hpp"
 

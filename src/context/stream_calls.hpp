@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: order between streams: captures, waits, resets.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: the calling stream and its cache, found without a lock.
 //
 // Note [What the fast path may skip]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: caches by the id of a stream, found without a lock.
 #pragma once
 

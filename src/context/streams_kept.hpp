@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: the number of streams that a pool remembers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: sums of the statistics of the parts.
 #include "context/totals.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: the statistics of a pool, summed over its parts.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: the number of calls inside a device, and a reset that runs alone.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver: makes a context current for a scope and restores the previous one.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver: names of calls and results, and the results that end a context.
 #include "driver/driver.hpp"
 

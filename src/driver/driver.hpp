@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver: the door to CUDA. Every GPU call of the project is a method of this class.
 //
 // Conventions, for all calls:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver: error code of a driver result.
 #include "driver/driver_error.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver: turns a failed driver call into an Error, in one place.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver: possible failures of each call, and the moment of a planned fault.
 #include "driver/faulting.hpp"
 

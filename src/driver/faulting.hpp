@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver: decorator that makes chosen calls fail, so that tests can sweep a fault over a whole run.
 #pragma once
 

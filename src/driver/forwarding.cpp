@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver: the one path that every decorated call takes.
 #include "driver/forwarding.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver: base of decorators: passes every call to another driver, with one hook before and after.
 #pragma once
 

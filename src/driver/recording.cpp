@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver: counts calls, and sums the time of memory calls by process and by thread.
 #include "driver/recording.hpp"
 

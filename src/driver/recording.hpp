@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver: decorator that counts calls, sums the time of memory calls and can list calls.
 #pragma once
 

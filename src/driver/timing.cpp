@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver: histograms of call durations.
 #include "driver/timing.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver: decorator that measures every call: durations by kind, as a histogram, and bytes.
 #pragma once
 

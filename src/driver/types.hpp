@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver: handles, numbers and small structs of driver calls; values are CUDA's own.
 #pragma once
 

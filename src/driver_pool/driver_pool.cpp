@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver_pool: allocates from and frees to the driver's pool.
 #include "driver_pool/driver_pool.hpp"
 

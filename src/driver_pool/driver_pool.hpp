@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver_pool: stream-ordered memory manager for requests below a page, over the driver's own
 // asynchronous pool.
 #pragma once

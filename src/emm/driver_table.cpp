@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm: slots of the driver's table: each passes the gate, makes the call, turns its result into a
 // status.
 #include "emm/driver_table.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm: the driver's calls as the table that memory managers get.
 #pragma once
 

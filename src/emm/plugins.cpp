@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm: plugins: built in or from libraries, and the choice of a process.
 #include <dlfcn.h>
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc: makes, finds and sweeps sockets, and passes one message at a time.
 #include "ipc/channel.hpp"
 

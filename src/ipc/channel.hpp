@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc: Unix sockets that carry messages and descriptors between two processes of one user.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc: admits importers and removes them.
 #include "ipc/clients.hpp"
 

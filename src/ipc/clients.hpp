@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc: processes connected to an exporter: limits on their number, and the order of making way.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc: messages over a connection, and leases of its process.
 #include "ipc/connection.hpp"
 

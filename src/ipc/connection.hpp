@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc: one connection to an exporter, and the process at its other end.
 #pragma once
 

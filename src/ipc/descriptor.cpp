@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc: the list of descriptors, and its end in a forked child.
 #include "ipc/descriptor.hpp"
 

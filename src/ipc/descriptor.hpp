@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc: file descriptors that belong to this process alone.
 #pragma once
 

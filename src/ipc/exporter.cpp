@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc: shares, and the thread that serves them.
 #include "ipc/exporter.hpp"
 

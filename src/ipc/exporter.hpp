@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc: exporter: hands out tokens, and its thread the chunks behind them.
 #pragma once
 

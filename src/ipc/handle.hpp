@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc: handle that represents memory outside of its process.
 #pragma once
 

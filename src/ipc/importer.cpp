@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc: opens and closes memory of other processes.
 #include "ipc/importer.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc: importer: opens memory of another process, counts the openings, gives it back.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc: conversation with one exporter.
 #include "ipc/link.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc: link to one exporter: one opening at a time, and closings that are never lost.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc: imports, maps and unmaps chunks of other processes.
 #include "ipc/mapping.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc: driver calls of an opening: chunks asked for over a link, mapped batch by batch, undone on
 // failure.
 #pragma once

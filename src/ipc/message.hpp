@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc: messages between exporter and importer.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc: staged copies: opened on the source's device, copied, synchronised, closed.
 #include "ipc/staged.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc: own copy of memory of another process.
 #pragma once
 

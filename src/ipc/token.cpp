@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc: tokens as bytes and back, with a checksum.
 #include "ipc/token.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc: 64 bytes that name memory to other processes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: writes blocks, and puts one file in the place of another.
 #include "observe/block_file.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: a file of compressed blocks, each whole or absent.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: blocks of a recording, each checked before it is returned.
 #include <fmt/format.h>
 #include <zlib.h>

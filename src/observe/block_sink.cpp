@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: a recording as blocks of events: numbers for recurring values, in a file that may be
 // kept short.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: a recording as lines, plain or gzip, `op,id,bytes,stream,time_us`: allocations and frees
 // alone.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: gives out numbers, and writes their definitions.
 #include "observe/definitions.hpp"
 

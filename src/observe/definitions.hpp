@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: numbers of a recording for streams, threads, tags, stacks and texts.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: waits in the queue of events: for room, and for events.
 #include "observe/event_queue.hpp"
 

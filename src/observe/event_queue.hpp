@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: events of many threads, in one order, on their way to the thread that writes the file.
 #pragma once
 

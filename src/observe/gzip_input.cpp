@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: inflates a file piece by piece.
 #include "observe/gzip_input.hpp"
 

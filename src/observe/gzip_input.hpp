@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: bytes of a file, gzip or plain; tells a cut stream from a damaged one.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: quotes for JSON.
 #include "observe/json_text.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: JSON as text, piece by piece, as a tree of JSON objects needs memory for its
 // destruction.
 #pragma once

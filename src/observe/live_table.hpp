@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: live allocations of a recording, as in the file, and the choice of a sample.
 #pragma once
 

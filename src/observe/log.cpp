@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: the level and the sink of the process.
 #include "observe/log.hpp"
 

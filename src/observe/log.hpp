@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: messages for people, by level, to one sink; dropped messages are never formatted.
 #pragma once
 

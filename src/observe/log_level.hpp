@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: importance of a message, and the bound on those that are written.
 #pragma once
 

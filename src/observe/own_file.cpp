@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: creates a file that no other process writes.
 //
 // Note [Two that record to one file]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: files that one process at a time writes.
 #pragma once
 

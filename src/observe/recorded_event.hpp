@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: events and blocks of a recording's file (docs/reference/recording.md).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: allocations and frees from the events of a recording.
 #include "observe/recording_reader.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: reads a recording block by block, and refuses any deviation from the format.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: destination of a recording's events: a file of one format or another.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: the notation of regions, and the layout of the text and JSON dumps.
 #include "observe/render.hpp"
 

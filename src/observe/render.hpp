@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: a pool's snapshot as a picture on one line, as text for people and as JSON for programs.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: a pool at one moment as plain data; filled by the context, rendered by render.hpp.
 #pragma once
 

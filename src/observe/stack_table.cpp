@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: walks the stack of a thread, and names its frames.
 #include "observe/stack_table.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: numbered call stacks of allocations.
 #pragma once
 

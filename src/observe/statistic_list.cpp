@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: the table of figures, made from statistics.def.
 #include "observe/statistic_list.hpp"
 

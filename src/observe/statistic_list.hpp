@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: figures of Statistics as a table, for code that prints, exports or documents them.
 #pragma once
 

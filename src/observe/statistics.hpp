@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: the figures of a pool at one moment.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: allocations and frees of a program, read strictly from a file: a recording, or lines
 // `op,id,bytes,stream,time_us`, gzip or plain.
 #pragma once

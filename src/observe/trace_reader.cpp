@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: reads a trace line by line, and refuses any deviation from the format.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: thread that writes a recording, with its beginning and end.
 #include "observe/trace_writer.hpp"
 

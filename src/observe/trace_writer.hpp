@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: writes the events of a running program to a file.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: cuts off the older part of a recording.
 #include "observe/window.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // observe: the file of a recording, made anew without its oldest part once too large or too old.
 #pragma once
 

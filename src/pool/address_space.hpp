@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: reserves address space.
 #pragma once
 

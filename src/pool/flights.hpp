@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: driver calls in flight without the lock, and the requests and grants that wait for them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: GPU memory available to this pool, as far as known without a driver call each time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: longest time for which a request waits for pending memory before the pool grows.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: interface told of each chunk's place.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: peaks and invariants of a pool's memory.
 #include "pool/memory.hpp"
 

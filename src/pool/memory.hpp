@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: address space, chunks and region states, shared by the parts of the pool.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: carries out plans, with an undo for each step.
 #include "pool/mover.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: carries out plans: detaches regions, makes driver calls without the lock, publishes or
 // undoes.
 #pragma once

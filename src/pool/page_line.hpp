@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: number of pages that lie side by side in the same way in every reservation.
 #pragma once
 

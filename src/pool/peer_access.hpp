@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: access of other devices to mapped memory.
 #pragma once
 

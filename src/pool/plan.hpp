@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: a plan for one request, with its price, decided before any driver call.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: path of a request, from a fit to a plan that maps, and path of a free.
 #include "pool/pool.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: virtual memory pool of one device for requests of a page and more.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: unmaps zombies, gives idle chunks back, and releases all memory.
 #pragma once
 

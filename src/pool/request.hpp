@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: caller and size of a request.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: stamping memory that is freed.
 #include "pool/stamper.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: the stamp of a free: the work that may be the last to use the memory.
 #pragma once
 

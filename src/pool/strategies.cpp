@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: hits, moves and growth.
 #include "pool/strategies.hpp"
 

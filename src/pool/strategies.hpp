@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: ways to satisfy a request, each a function from the view to a plan.
 #pragma once
 

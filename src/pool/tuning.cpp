@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: the settings as figures.
 #include "pool/tuning.hpp"
 

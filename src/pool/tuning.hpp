@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: meaning of VPMM_PREFER and VPMM_CHUNK_MAX: memory spent to spare driver calls.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: memory that one caller may use.
 #include "pool/view.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: view of the strategies: free memory, its chunks, and the part that one caller may use.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // process: the list of all pools of the process, and requests for idle memory.
 #include "process/neighbours.hpp"
 

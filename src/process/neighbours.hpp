@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // process: idle memory that pools of one GPU in this process give each other.
 #pragma once
 

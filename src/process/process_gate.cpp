@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // process: closing of the gate by exit and fork.
 #include "process/process_gate.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // process: a gate for all calls, closed at exit and in a forked child.
 //
 // Note [The gate is tested before any lock]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // process: the list of open recordings.
 #include "process/recordings.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // process: open recordings, finished at exit so that their files are whole.
 #pragma once
 

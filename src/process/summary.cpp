@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // process: lines of the summary and of the opening.
 #include "process/summary.hpp"
 

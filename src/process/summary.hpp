@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // process: output of VPMM_STATS=1 at the end of a pool, and of VPMM_LOG=info at its opening.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region: regions of one size, ordered by address.
 #pragma once
 

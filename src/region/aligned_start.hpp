@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region: start of an aligned request in a range.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region: files regions and finds them again.
 #include "region/catalogue.hpp"
 

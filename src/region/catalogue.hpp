@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region: files regions to be found by size, pending number, age, address and touch.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region: compares the files with the regions.
 #include <fmt/format.h>
 

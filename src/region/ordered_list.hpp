@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region: regions in ascending order of a number; nearly always the largest is added.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region: set of page numbers that finds the next and the previous one in a few words.
 #pragma once
 

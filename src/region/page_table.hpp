@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region: begins and ends of regions at the pages of one reservation.
 #pragma once
 

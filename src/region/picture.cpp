@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region: the index in the notation of the project: [4][-6][1][*10][~2].
 #include <fmt/format.h>
 

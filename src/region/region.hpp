@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region: one run of address space in one state.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region: changes the partition of the address space.
 #include "region/region_index.hpp"
 

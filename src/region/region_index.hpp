@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region: all regions of a pool: a partition of the reserved address space, searchable by size,
 // stamp, age and address.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region: members of RegionIndex, for its own source files.
 #pragma once
 

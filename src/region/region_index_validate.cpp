@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region: RegionIndex::validate, which finds the first broken invariant.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region: memory for region nodes; a node's address is fixed while in use.
 #pragma once
 

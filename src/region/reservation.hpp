@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region: one reservation of address space.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region: files regions by size.
 #include "region/size_index.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region: regions by size: the smallest that fits, the lowest address among equals.
 #pragma once
 

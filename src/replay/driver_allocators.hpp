@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // replay: the driver's own allocators, for comparison.
 #pragma once
 

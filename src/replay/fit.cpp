@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // replay: bisection between a GPU that is too small and one that fits.
 #include "replay/fit.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // replay: the smallest GPU on which a trace runs.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // replay: live memory of a program, as requested and in whole pages.
 #pragma once
 

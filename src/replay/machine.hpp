@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // replay: platform of a trace: a driver, a clock, and the findings of a simulator.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // replay: spots and the words written there.
 #include "replay/pattern.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // replay: places and values that the replay writes into an allocation.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // replay: the pool as a trace's allocator.
 #pragma once
 

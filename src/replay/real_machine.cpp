@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // replay: a real GPU, at full speed or at the pace of the trace.
 #include <chrono>
 #include <thread>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // replay: the loop over a trace's events.
 #include "replay/replay.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // replay: runs one trace through one allocator on one machine and measures it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // replay: the words and columns of a report.
 #include "replay/report.hpp"
 

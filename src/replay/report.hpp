@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // replay: results as JSON lines for programs, and as a table with its reading for people.
 #pragma once
 

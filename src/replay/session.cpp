@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // replay: device 0's context, current on this thread, and one stream for each stream of a trace.
 #include "replay/session.hpp"
 

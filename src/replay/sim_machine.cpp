@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // replay: the simulated machine; the only file of the room that knows the simulator.
 #include "driver/sim/sim_driver.hpp"
 #include "replay/machine.hpp"

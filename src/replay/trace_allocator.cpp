@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // replay: names of allocators, and their classes.
 #include "replay/trace_allocator.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // replay: allocators that can run a trace, behind one interface.
 #pragma once
 

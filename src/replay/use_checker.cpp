@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // replay: slots, batches and comparisons behind the uses.
 #include "replay/use_checker.hpp"
 

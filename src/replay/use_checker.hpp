@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // replay: uses each allocation on its stream as a program would, and checks that its contents
 // survive.
 #pragma once

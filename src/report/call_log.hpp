@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // report: events of calls for a recording, with the pool's lock or without.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // report: events of a pool for listeners.
 #pragma once
 

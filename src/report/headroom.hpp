@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // report: memory that a device's pool can still hand out, within its limit and the GPU's memory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // report: the blocks and chunks of a pool at one moment.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // report: reports of events to listeners and recordings.
 #include "report/recorder.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // report: events of a pool for its recording, its listeners and the driver's observer of memory.
 #pragma once
 

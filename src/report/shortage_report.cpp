@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // report: lines of the report, and rules of its advice.
 #include "report/shortage_report.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // report: the report of a request that failed for want of memory, as text for people.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // report: tags of allocations, and their names.
 #pragma once
 

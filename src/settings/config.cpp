@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // settings: the table of a pool's settings.
 #include "settings/config.hpp"
 

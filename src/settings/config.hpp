@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // settings: the settings of a pool: environment, checks, comparison and list.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // settings: the table of the process's variables, and the search for misspelt ones.
 #include "settings/variables.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // settings: variables of the environment, and the settings of the process.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: the live allocation at an address in a page that is cut.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: caches of many streams are bounded.
 #include "small/cache_bounds.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: of many streams each keeps a bounded amount, and an idle one nothing.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: allocations of a page and more that a stream freed and has cached, by size.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: how often a stream found the pool's lock taken.
 #pragma once
 

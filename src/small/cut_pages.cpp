@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: pages of the pool are cut, and go back when everything in them is free.
 #include "small/cut_pages.hpp"
 

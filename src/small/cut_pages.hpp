@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: the pages of the pool that are cut, and which of their units are free for any stream.
 #pragma once
 

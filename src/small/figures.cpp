@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: figures are read from sums and from segments.
 #include "small/figures.hpp"
 

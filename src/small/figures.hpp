@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: sums over users' memory, and the parts that pages are divided into.
 #pragma once
 

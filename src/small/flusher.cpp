@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: caches are flushed, and memory is stolen from them.
 #include "small/flusher.hpp"
 

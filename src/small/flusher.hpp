@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: memory that caches keep comes back.
 #pragma once
 

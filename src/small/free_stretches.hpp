@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: the free units of a segment.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: the live blocks and spans of a segment.
 #pragma once
 

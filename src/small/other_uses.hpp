@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: streams that record_use named for blocks and spans.
 #pragma once
 

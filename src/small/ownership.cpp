@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: allocations are found, marked and ended under the lock of their cache.
 #include "small/ownership.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: from an address to the allocation around it, and the end of allocations.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: pages of the pool that small requests are cut from, and the owners of their parts.
 #pragma once
 

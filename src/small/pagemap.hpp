@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: from an address to the owner of the page around it, without a lock.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: a stretch of units in a run of pages that one cache cuts slabs and spans from.
 #pragma once
 

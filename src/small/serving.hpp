@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: the server of a request, by its size, and the memory that it takes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: which sizes requests are rounded to, and how blocks are cut.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: equal blocks in a row, and their record.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: the way of a request below a page, and of its free.
 #include "small/small_pool.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: requests below a page, and of a few pages where streams crowd: blocks and spans cut from
 // pages of the pool, cached by the streams that use them.
 //

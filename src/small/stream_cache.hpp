@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: memory that a stream's frees left, and that its next requests take.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: caches begin and end with their streams.
 #include "small/stream_caches.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: the caches of all streams.
 #pragma once
 

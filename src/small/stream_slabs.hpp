@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: the slabs of one stream.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: sums over the allocations and frees of users.
 #pragma once
 

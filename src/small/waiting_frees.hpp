@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: blocks and spans that were freed while streams other than their own may still use them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: the warm allocation and the warm free.
 #include "small/warm_calls.hpp"
 

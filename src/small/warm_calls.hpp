@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: calls that a stream's cache serves, under the lock of the cache alone.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // time: pace of events that a stream records for its frees, as others wait for proof of them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // time: lends events and takes them back.
 #include "time/event_pool.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // time: events for reuse, instead of a creation for every use.
 #pragma once
 

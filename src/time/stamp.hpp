@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // time: stamp: work that must have finished before a range of memory may be touched.
 #pragma once
 

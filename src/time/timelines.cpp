@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // time: numbers frees, closes them with events, finds completed ones.
 #include "time/timelines.hpp"
 

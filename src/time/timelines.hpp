@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // time: timelines of a pool: frees by stream, events that close them, and completion.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // vm: bookkeeping of chunks and mappings.
 #include "vm/chunk_table.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // vm: chunks, their mappings, and the used part of each.
 #pragma once
 

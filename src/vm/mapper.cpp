@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // vm: mapping with undo, and the retry of NOT_READY.
 #include "vm/mapper.hpp"
 

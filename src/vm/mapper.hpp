@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // vm: driver calls that create, map, unmap and release; each undoes its own partial work.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm: the choice of a process's memory manager, and the contexts that forward requests to their
 // managers.
 #ifndef VPMM_EMM_CONTEXT_HPP

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm: the driver's calls that memory managers need, for C++: failures throw.
 #ifndef VPMM_EMM_DRIVER_HPP
 #define VPMM_EMM_DRIVER_HPP

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm: CUDA's legacy IPC for plain driver allocations, through the driver's table alone.
 // vpmm::ipc_handle in vpmm.hpp opens handles of every kind.
 #ifndef VPMM_EMM_IPC_HPP

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm: the abstract memory manager of NBEP 7, and the guard that defers its cleanup.
 #ifndef VPMM_EMM_MANAGER_HPP
 #define VPMM_EMM_MANAGER_HPP

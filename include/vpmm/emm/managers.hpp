@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm: the memory managers that come with the library.
 #ifndef VPMM_EMM_MANAGERS_HPP
 #define VPMM_EMM_MANAGERS_HPP

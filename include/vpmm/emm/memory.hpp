@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm: memory from a memory manager: reference-counted values over one piece of memory that is
 // given back exactly once.
 #ifndef VPMM_EMM_MEMORY_HPP

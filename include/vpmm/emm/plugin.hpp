@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm: converts between C++ and the table of emm.h: a plugin from a class of memory managers, a
 // manager from a plugin.
 #ifndef VPMM_EMM_PLUGIN_HPP

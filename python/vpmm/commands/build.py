@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: `vpmm build-torch` and `vpmm build-rmm`: compile a library's part of VPMM ahead of its first use.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: `vpmm convert IN OUT`: recordings from and to other tools' formats.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: `vpmm info`: versions, the library's location, each device's free memory, and the C++ program's output.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: `vpmm replay`, `fit` and `emm-check`, which the C++ program does.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: `vpmm report FILE`: makes an HTML page or a text from a recording.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: `vpmm run`: runs a program with its libraries on the pool.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: `vpmm top`: a live view of a pool, from the recording that its program writes.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: `vpmm try FILE`: shows the memory that a recorded program would hold and need under VPMM.
 
 from __future__ import annotations

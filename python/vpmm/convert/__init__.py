@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: recordings from and to the formats of PyTorch, RMM, Nsight Systems and Perfetto.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: the common part of readers of foreign formats: numbers streams, stacks, tags and texts, and collects events.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: recordings as snapshots for pytorch.org/memory_viz and `python -m torch.cuda._memory_viz`.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: Nsight Systems' table of memory, from `nsys export --type sqlite` of a profile with --cuda-memory-usage=true.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: recordings as traces for ui.perfetto.dev: counters, instants for failures, slices for time in the driver.
 
 from __future__ import annotations

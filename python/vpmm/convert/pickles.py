@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: reads pickles as data, dictionaries, lists, numbers and texts: never imports, calls or looks up anything.
 
 from __future__ import annotations

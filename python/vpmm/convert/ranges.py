@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: ordered ranges of addresses that do not overlap, each with its stream.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: RMM's log, `Thread,Time,Action,Pointer,Size,Stream`, its older columns, which NBEP 7 shows, and csv_log()'s.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: PyTorch's snapshots and allocator traces, `torch.cuda.memory._dump_snapshot`, as recordings.
 
 from __future__ import annotations

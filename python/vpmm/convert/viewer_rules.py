@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: checks a snapshot against the strict rules of PyTorch's viewer.
 
 from __future__ import annotations

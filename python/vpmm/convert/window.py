@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: the part of a recording between two moments, with the live and mapped memory at its beginning.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # plugins: compiles libraries at their first use, for the installed version of another library, and caches them
 
 """Compiles a plugin's shared library once and keeps it in VPMM_CACHE_DIR, else ~/.cache/vpmm.

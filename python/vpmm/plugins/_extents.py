@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # plugins: answers Numba's queries for the start and size of an allocation.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # plugins: the live memory of one of Numba's contexts, and finalizers that may run anywhere.
 
 # ruff: noqa: ANN401  what Numba passes has no types

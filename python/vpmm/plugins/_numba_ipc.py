@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # plugins: Numba's handles for other processes over ours; both sides need it, with any memory manager.
 
 # ruff: noqa: ANN401  what Numba passes has no types

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # plugins: a pool as a memory resource of cuda.core; Numba also takes the memory of kernel arguments through it.
 
 # ruff: noqa: ANN401  what Numba and cuda.core pass has no types

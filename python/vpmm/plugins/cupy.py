@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # plugins: makes CuPy allocate device memory from the pools, through its allocators of C functions.
 
 """CuPy on VPMM: ``vpmm.use_for_cupy()``, or ``VPMM_CUPY=1`` in the environment. docs/guides/cupy.md is the guide."""

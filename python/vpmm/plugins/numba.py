@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # plugins: Numba's external memory manager (NBEP 7): Numba's arrays and kernel arguments come from the pool.
 
 """The memory manager for numba-cuda 0.25 and newer and for numba-cuda-mlir.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # plugins: for a process that receives only the 64 bytes of a handle and does not have our memory manager.
 
 """Importing this module lets ``cuda.open_ipc_array()`` open memory of a pool, with any memory manager of Numba.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # plugins: makes RMM allocate from the pools: builds, loads and installs the resource in rmm_resource/
 
 """RMM on VPMM, and with it cuDF, cuML and every other user of RMM.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # plugins: makes PyTorch allocate from the pools: builds, loads and installs the allocator in torch_allocator/
 
 """PyTorch on VPMM: the whole CUDA allocator interface, without a change to the program.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: recordings of a pool as objects: read and written in the binary format and in CSV.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: the binary format of recordings: blocks of zstd with events of 64 bytes; see docs/reference/recording.md.
 
 from __future__ import annotations

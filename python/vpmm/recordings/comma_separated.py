@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: recordings as CSV, `op,id,bytes,stream,time_us`, gzip or plain. bench/traces/README.md has the format.
 
 from __future__ import annotations

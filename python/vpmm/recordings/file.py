@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: reads and writes a recording in any format.
 
 from __future__ import annotations

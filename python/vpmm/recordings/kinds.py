@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: what a file seems to be that is no recording, for the errors that refuse it.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: the lines of text files: recordings in CSV and the logs of other programs.
 
 from __future__ import annotations

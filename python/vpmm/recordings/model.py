@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: the contents of a recording; docs/reference/recording.md describes each field.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: reports of recordings: what happened, what to change, as a page for a browser or as text.
 
 from __future__ import annotations

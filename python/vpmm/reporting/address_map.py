@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: the pool's address space at a moment: the free ranges, and the data with which a page draws any moment.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: the leading figures of a recording, in words, and its gaps.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: the report as one HTML file that needs nothing else: the data as JSON, and the scripts that draw it.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: the holders of live memory at one moment: by size, stack, stream, tag and thread, and as a tree of calls.
 
 from __future__ import annotations

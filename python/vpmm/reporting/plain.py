@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: the report as text for a terminal, at most 100 columns.
 
 from __future__ import annotations

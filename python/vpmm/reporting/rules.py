@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: advice from a recording: rules, each with the figures that triggered it.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: summarizes a recording in one pass over its events: lifetimes, mapped memory, failures and slow calls.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: reduces a curve of a million events to some thousand points that keep its peaks and lows.
 
 from __future__ import annotations

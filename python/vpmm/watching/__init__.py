@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: watching a recording while it is written: `vpmm top`.
 
 from __future__ import annotations

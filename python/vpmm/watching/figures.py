@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: the figures of `vpmm top`, updated event by event.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: reads a growing recording; after a replacement, by a newer window or another run, it starts again.
 
 from __future__ import annotations

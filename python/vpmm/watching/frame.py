@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: one picture of `vpmm top`, as lines of text.
 
 from __future__ import annotations

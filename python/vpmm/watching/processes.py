@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # vpmm: finds the recording that a process writes.
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/cuda: structs and numbers of libcuda's binary interface, to build without a CUDA header.
 //
 // tests/driver_cuda/cuda_abi_test.cpp compares each with cuda.h where that is installed. Handles,

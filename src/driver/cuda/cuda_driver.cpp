@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/cuda: each call of the door as one libcuda call.
 #include "driver/cuda/cuda_driver.hpp"
 

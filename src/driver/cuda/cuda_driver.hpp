@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/cuda: the real CUDA driver behind the door; opens libcuda on demand, never at load.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/cuda: finds libcuda's entry points, some of them optional.
 #include "driver/cuda/cuda_symbols.hpp"
 

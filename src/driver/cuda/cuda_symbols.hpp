@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/cuda: the entry points of libcuda, looked up once.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/cuda: opens libcuda, and words the errors of a missing one.
 #include <dlfcn.h>
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: blocks of the stand-in for the driver's pools.
 #include "driver/sim/async_pool.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: crude stand-in for the driver's stream-ordered pools. Its footprint proves nothing.
 #pragma once
 

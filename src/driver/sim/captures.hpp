@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: stream captures in progress and the graphs they make.
 //
 // State and its bookkeeping only; machine_captures.cpp refuses calls. Single-threaded: the

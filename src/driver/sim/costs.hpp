@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: cost of each call on the virtual clock: measured, in an idle process and in a busy
 // one.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: rules of the hazard checker and upkeep of its records.
 #include "driver/sim/hazards.hpp"
 

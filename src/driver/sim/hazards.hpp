@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: finds unordered accesses to device memory, and uses of memory without ownership.
 //
 // Operations are shown in queueing order. Edges of order lead only to operations queued later, so a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: devices and primary contexts.
 #include "driver/sim/machine.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: the simulated computer: devices, contexts, handles, and every driver call, one at a
 // time.
 //

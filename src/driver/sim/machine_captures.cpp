@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: captures, graphs, user objects, and calls that a capture forbids.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: host memory that the device may use: pinned by the driver, or registered by its
 // owner.
 #include <cstdlib>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: memory calls: mapping, plain and stream-ordered memory.
 #include <iterator>
 

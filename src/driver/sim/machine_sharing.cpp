@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: device memory passed between processes by handle or by descriptor.
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: streams and events.
 #include "base/check.hpp"
 #include "driver/sim/machine.hpp"

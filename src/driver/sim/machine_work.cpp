@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: kernels, copies and fills: queued, checked, run; and reports of an observed
 // allocator.
 #include <algorithm>

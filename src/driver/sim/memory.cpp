@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: memory files, host mappings and the rules of the mapping calls.
 #include "driver/sim/memory.hpp"
 

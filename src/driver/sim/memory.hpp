@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: physical chunks, reservations and mappings, with real bytes behind them.
 //
 // Each device is one sparse memory file; a chunk is an offset range in it, never reused, so fresh

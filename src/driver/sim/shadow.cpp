@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: cuts pages of a shadow into leaves and back.
 #include "driver/sim/shadow.hpp"
 

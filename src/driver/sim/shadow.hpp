@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: records of the hazard checker about the bytes of one chunk, allocated on touch.
 //
 // Sorted, disjoint segments at byte resolution, in pages of 2 MiB; a page with many segments is cut

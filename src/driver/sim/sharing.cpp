@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: contents of a handle and of a descriptor, and the notices behind them.
 #include "driver/sim/sharing.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: handles and descriptors through which one process maps simulated device memory of
 // another.
 //

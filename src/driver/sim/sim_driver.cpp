@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: door of the simulated driver: takes the lock, makes the call, runs its farewells.
 #include "driver/sim/sim_driver.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: a GPU on the CPU behind the driver door, deterministic by seed, with a hazard
 // checker.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: text of a hazard.
 #include "driver/sim/sim_types.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: options, kernels, hazards and the census.
 #pragma once
 

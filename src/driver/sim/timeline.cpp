@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: order between operations, and the three schedules.
 #include "driver/sim/timeline.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: streams as queues of operations, their schedule, and their order.
 //
 // The *schedule* decides when a queued operation runs. The *clocks* hold the operations ordered

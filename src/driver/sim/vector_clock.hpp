@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver/sim: vector clocks: work of every actor that one actor has seen.
 #pragma once
 

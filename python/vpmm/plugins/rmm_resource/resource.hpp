@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // rmm_resource: the process-wide pools as resources that RMM's Python objects refer to.
 #pragma once
 

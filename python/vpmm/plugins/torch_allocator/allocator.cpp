@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch_allocator: PyTorch's calls, passed on to the parts of the device that they concern.
 #include "allocator.hpp"
 

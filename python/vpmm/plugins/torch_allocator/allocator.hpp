@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch_allocator: PyTorch's CUDA allocator, every method of it.
 #pragma once
 

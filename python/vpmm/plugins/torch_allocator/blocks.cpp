@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch_allocator: requests memory, frees it, and counts as PyTorch counts.
 #include "blocks.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch_allocator: the allocations of a device, from request to free.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch_allocator: takes and restores checkpoints.
 #include "device.hpp"
 

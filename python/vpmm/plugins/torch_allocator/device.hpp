@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch_allocator: the parts of a device, and checkpoints of its private pools.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch_allocator: writes events into a ring for each device, and tells trackers of them.
 #include "history.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch_allocator: the most recent events, and the trackers and observers that are told of events.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch_allocator: the library for one minor version of PyTorch; ../torch.py compiles this file.
 //
 // The pools of libvpmm decide where memory lies and when it is used again. The parts here keep the

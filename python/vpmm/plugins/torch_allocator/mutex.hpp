@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch_allocator: a mutex for clang's thread-safety analysis: a wheel has no src/base/mutex.hpp.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch_allocator: opens a device's pool and limits it.
 #include "pool.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch_allocator: the pool of a device: its opening and its limit.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch_allocator: routes requests to private pools, and makes, fills and ends their arenas.
 #include "private_pools.hpp"
 

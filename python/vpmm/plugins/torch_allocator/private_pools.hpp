@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch_allocator: the private pools of a device: those of graphs, and MemPools.
 #pragma once
 

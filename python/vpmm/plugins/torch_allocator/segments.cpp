@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch_allocator: follows the mappings of the pool, and lists them as segments and their blocks.
 #include "segments.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch_allocator: the mapped memory of a device, which snapshots show as segments.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch_allocator: packs handles of shared memory, and opens those of other processes.
 #include "sharing.hpp"
 

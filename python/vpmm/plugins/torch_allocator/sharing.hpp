@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch_allocator: the message that stands for a tensor in another process, and its memory there.
 #pragma once
 

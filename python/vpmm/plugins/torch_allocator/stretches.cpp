@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch_allocator: cuts and joins growths, and counts the gaps of stretches.
 #include "stretches.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch_allocator: facts by mapped address: stacks of growths, and stretches of private pools.
 #pragma once
 
