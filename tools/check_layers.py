@@ -135,7 +135,8 @@ def check_includes(layers: Layers, path: str, text: str) -> Iterator[str]:
 
 def check_licence(path: str, text: str) -> Iterator[str]:
     """Files that a package may contain say their licence in the first line."""
-    if path.startswith(PACKAGED) and SPDX.match(text.partition("\n")[0]) is None:
+    is_packaged = Path(path).suffix in SOURCE_SUFFIXES and path.startswith(PACKAGED)
+    if is_packaged and SPDX.match(text.partition("\n")[0]) is None:
         yield f"{path}:1: the first line should be a comment `SPDX-License-Identifier: Apache-2.0`"
 
 
@@ -192,8 +193,6 @@ def check_size(path: str, text: str) -> Iterator[str]:
 
 def check_file(layers: Layers, path: str, text: str) -> Iterator[str]:
     """All findings of one file; `path` is relative to the root of the tree."""
-    if Path(path).suffix in SOURCE_SUFFIXES:
-        yield from check_licence(path, text)
     if Path(path).suffix in CPP_SUFFIXES:
         yield from check_includes(layers, path, text)
         yield from check_first_line(layers, path, text)
@@ -217,7 +216,9 @@ def source_files(root: Path) -> list[str]:
 def check_tree(root: Path) -> list[str]:
     layers, problems = parse_layers((root / "src/layers.txt").read_text())
     for path in source_files(root):
-        problems.extend(check_file(layers, path, (root / path).read_text()))
+        text = (root / path).read_text()
+        problems.extend(check_licence(path, text))
+        problems.extend(check_file(layers, path, text))
     return problems
 
 

@@ -96,15 +96,15 @@ void DriverPool::count_references(const PoolBlock& block, int change) {
   for (const time::TimelineId id : block.other_uses) count(id);
 }
 
-DriverPool::Blocks::node_type DriverPool::take_block(DevicePtr begin) {
-  Blocks::node_type block = blocks_.extract(begin);
+DriverPool::PoolBlocks::node_type DriverPool::take_block(DevicePtr begin) {
+  PoolBlocks::node_type block = blocks_.extract(begin);
   count_references(block.mapped(), -1);
   requested_ -= block.mapped().requested;
   ++deallocations_;
   return block;
 }
 
-void DriverPool::put_back(Blocks::node_type&& block) {
+void DriverPool::put_back(PoolBlocks::node_type&& block) {
   count_references(block.mapped(), +1);
   requested_ += block.mapped().requested;
   --deallocations_;
@@ -114,7 +114,7 @@ void DriverPool::put_back(Blocks::node_type&& block) {
 Result<void> DriverPool::deallocate_on(MutexLock& lock, PoolBlock* block,
                                        driver::StreamHandle stream) {
   // Before the driver may hand the address out again. To put it back needs no host memory.
-  Blocks::node_type freed = take_block(block->begin);
+  PoolBlocks::node_type freed = take_block(block->begin);
   const RelaxedCaptureScope relaxed(driver_);
   CuResult result{};
   {

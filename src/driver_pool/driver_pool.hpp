@@ -68,10 +68,10 @@ class DriverPool {
     time::Stamp stamp;
   };
   Result<void> open() VPMM_REQUIRES(pool_lock);
-  using Blocks = Map<DevicePtr, PoolBlock>;
+  using PoolBlocks = Map<DevicePtr, PoolBlock>;
   void count_references(const PoolBlock& block, int change) VPMM_REQUIRES(pool_lock);
-  Blocks::node_type take_block(DevicePtr begin) VPMM_REQUIRES(pool_lock);
-  void put_back(Blocks::node_type&& block) VPMM_REQUIRES(pool_lock);
+  PoolBlocks::node_type take_block(DevicePtr begin) VPMM_REQUIRES(pool_lock);
+  void put_back(PoolBlocks::node_type&& block) VPMM_REQUIRES(pool_lock);
 
   driver::Driver& driver_;
   driver::DeviceOrdinal device_;
@@ -79,7 +79,7 @@ class DriverPool {
   std::optional<driver::MemPoolHandle> pool_ VPMM_GUARDED_BY(pool_lock);
   driver::StreamHandle own_stream_
       VPMM_GUARDED_BY(pool_lock){};  // non-blocking; carries frees without a caller's stream
-  Blocks blocks_ VPMM_GUARDED_BY(pool_lock);
+  PoolBlocks blocks_ VPMM_GUARDED_BY(pool_lock);
   Vector<Pending> pending_ VPMM_GUARDED_BY(pool_lock);
   Bytes requested_ VPMM_GUARDED_BY(pool_lock) = 0;
   Bytes pending_bytes_ VPMM_GUARDED_BY(pool_lock) = 0;

@@ -90,6 +90,16 @@ class Habits(unittest.TestCase):
             with self.subTest(first=first):
                 self.assertEqual(len(findings("src/base/bytes.hpp", first + "\n")), 1)
 
+    def test_a_file_of_a_package_says_its_licence(self) -> None:
+        licence = "SPDX-License-Identifier: Apache-2.0\n"
+        for path in ("src/base/x.hpp", "include/vpmm/x.h", "cli/x.cpp", "python/vpmm/x.py"):
+            with self.subTest(path=path):
+                self.assertEqual(len(list(check_layers.check_licence(path, "// base: x.\n"))), 1)
+                self.assertEqual(list(check_layers.check_licence(path, f"// {licence}// base: x.\n")), [])
+        self.assertEqual(list(check_layers.check_licence("python/vpmm/x.py", f"# {licence}")), [])
+        self.assertEqual(list(check_layers.check_licence("tests/base/x_test.cpp", "// base: x.\n")), [])
+        self.assertEqual(findings("src/base/x.hpp", f"// {licence}// base: x.\n"), [])
+
     def test_tests_begin_with_a_sentence_too(self) -> None:
         self.assertEqual(findings("tests/base/x_test.cpp", "// tests: sizes.\n"), [])
         self.assertEqual(len(findings("tests/base/x_test.cpp", "#include <vector>\n")), 1)
