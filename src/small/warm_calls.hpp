@@ -62,8 +62,9 @@ class alignas(kCacheLine) WarmCalls {
   // Of a stream that crowds, from pages that are cut.
   AddressRange take_instead_of_pages(StreamCache& cache, Bytes bytes) const
       VPMM_REQUIRES(cache_lock);
-  // The observer is told before another thread of the stream can free the memory.
-  DevicePtr told(const FirstCache& client, AddressRange taken) const VPMM_REQUIRES(cache_lock) {
+  // Returns the begin of `taken`, which may be empty. Tells the observer under the cache's lock,
+  // before another thread of the stream can free the memory.
+  DevicePtr hand_out(const FirstCache& client, AddressRange taken) const VPMM_REQUIRES(cache_lock) {
     if (observer_ != nullptr && !is_null(taken.begin)) tell(client, taken);
     return taken.begin;
   }
