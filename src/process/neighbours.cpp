@@ -84,14 +84,17 @@ Vector<PoolKey> neighbours_of(PoolKey asking) {
   return found;
 }
 
-// Waits for a summary in progress. Returns false if the mutex stays locked: in a forked child, or
-// at exit by a stuck thread.
-bool lock_at_end(Mutex& mutex) noexcept {
-  for (int tries = 0; !mutex.try_lock(); ++tries) {
-    if (tries == kMostTries) return false;
+// Waits until nobody holds the mutex, as a summary in progress does. Returns false if it stays
+// locked: in a forked child, or at exit by a stuck thread.
+bool is_unlocked_soon(Mutex& mutex) noexcept {
+  for (int tries = 0; tries <= kMostTries; ++tries) {
+    if (mutex.try_lock()) {
+      mutex.unlock();
+      return true;
+    }
     std::this_thread::sleep_for(kBetweenTries);
   }
-  return true;
+  return false;
 }
 
 }  // namespace
@@ -103,10 +106,7 @@ void enter_neighbourhood(PoolKey pool, Neighbour neighbour) {
 
 void leave_neighbourhood(PoolKey pool) noexcept {
   Neighbourhood& all = neighbourhood();
-  if (is_ending()) {
-    if (!lock_at_end(all.mutex)) return;
-    all.mutex.unlock();
-  }
+  if (is_ending() && !is_unlocked_soon(all.mutex)) return;
   MutexLock lock(all.mutex);
   Member* const leaving = all.find(pool);
   if (leaving == nullptr) return;
