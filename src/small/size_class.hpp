@@ -114,8 +114,8 @@ constexpr SlabSize slab_size(const SlabShape& shape, std::uint64_t units_of_clas
 constexpr std::uint64_t span_units(Bytes bytes) {
   const std::uint64_t units = (std::max(bytes, kLeastSpan) + kUnit - 1) / kUnit;
   const bool is_finer = units > 2 * kMiB / kUnit;
-  const std::uint64_t step = std::uint64_t{1}
-                             << (std::bit_width((units - 1) | 31) - 5 - static_cast<int>(is_finer));
+  const auto width = static_cast<std::uint64_t>(std::bit_width((units - 1) | 31));
+  const std::uint64_t step = std::uint64_t{1} << (width - 5 - std::uint64_t{is_finer});
   return (units + step - 1) & ~(step - 1);
 }
 
