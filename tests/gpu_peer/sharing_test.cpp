@@ -138,8 +138,8 @@ TEST_P(SharingBetweenGpus, a_staged_copy_comes_through_peer_access_and_is_its_ow
         const AddressRange range{copy.value(), handle.size};
         if (!holds(1, range, kOurs)) return 2;
         fill(1, range, kTheirs);
-        return pool->deallocate(range.begin, std::nullopt).ok() && pool->reports().validate().empty() ? kDone
-                                                                                            : 3;
+        const bool is_freed = pool->deallocate(range.begin, std::nullopt).ok();
+        return is_freed && pool->reports().validate().empty() ? kDone : 3;
       },
       kOurs);
 }
