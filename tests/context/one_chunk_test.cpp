@@ -11,6 +11,7 @@ namespace vpmm::test {
 namespace {
 
 using driver::Call;
+using driver::CuResult;
 
 class OneChunk : public ::testing::TestWithParam<bool> {
  protected:
