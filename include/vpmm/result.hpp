@@ -45,9 +45,8 @@ class error {
 // VPMM_ERROR_OUT_OF_MEMORY and VPMM_ERROR_HOST_OUT_OF_MEMORY.
 class out_of_memory : public std::bad_alloc, public error {
  public:
-  // NOLINTNEXTLINE(bugprone-throw-keyword-missing): it is a member
   out_of_memory(vpmm_status status, const std::string& message)
-      : error(status), message_(message) {}
+      : error(status), message_(message) {}  // NOLINT(bugprone-throw-keyword-missing): a member
   const char* what() const noexcept override { return message_.what(); }
 
  private:

@@ -53,8 +53,8 @@ std::size_t used() noexcept;
 
 template <typename T>
 struct HostAllocator {
-  using value_type =
-      T;  // NOLINT(readability-identifier-naming): the standard library asks for this name
+  // NOLINTNEXTLINE(readability-identifier-naming): the standard library asks for this name
+  using value_type = T;
 
   HostAllocator() = default;
   template <typename U>

@@ -17,8 +17,8 @@ constexpr std::size_t kCacheLine = 64;
 // For containers of the standard library: an allocation shares no line with others.
 template <typename T>
 struct LineAllocator {
-  using value_type =
-      T;  // NOLINT(readability-identifier-naming): the standard library asks for this name
+  // NOLINTNEXTLINE(readability-identifier-naming): the standard library asks for this name
+  using value_type = T;
 
   LineAllocator() = default;
   template <typename U>
