@@ -67,7 +67,7 @@ class Arena {
 
   // --- changing ---
   // Adds one free, complete block, for `key` first.
-  void add(AddressRange stretch, StreamKey key);
+  void add(AddressRange range, StreamKey key);
   // Requires: no live block.
   void remove(const Stretch& idle);
   // Requires: is_free(part), whole grains.
@@ -111,6 +111,7 @@ class Arena {
     StreamKey key{};
     Bytes size = 0;
     DevicePtr begin{};
+    // NOLINTNEXTLINE(modernize-use-nullptr): clang 14 takes the 0 of <=> for a pointer
     friend auto operator<=>(const SortKey&, const SortKey&) = default;
   };
   static SortKey place_of(const ArenaBlock& block) {
