@@ -85,7 +85,7 @@ TEST(OwnChunks, are_made_of_idle_chunks_that_fit_nowhere_where_memory_is_short) 
   PoolWorld world(full);
   const StreamHandle stream = world.stream();
   for (int round = 0; round < 3; ++round)
-    for (const Bytes pages : {60u, 7u, 33u, 64u, 1u, 63u}) {
+    for (const Bytes pages : {60U, 7U, 33U, 64U, 1U, 63U}) {
       const DevicePtr ptr = world.allocate(pages * kPage, stream);
       world.use(ptr, pages * kPage, stream);
       world.deallocate(ptr, stream);

@@ -72,7 +72,7 @@ TEST_F(StreamTableTest, a_stream_has_one_cache_at_a_time) {
 
 // Whatever the driver's ids are: one after another, or addresses.
 TEST_F(StreamTableTest, thousands_of_streams_at_equal_distances_stay) {
-  for (const std::uint64_t distance : {1, 2, 16, 64, 4096, 12345}) {
+  for (const std::uint64_t distance : {1U, 2U, 16U, 64U, 4096U, 12345U}) {
     StreamTable many;
     for (std::uint64_t i = 1; i <= 4000; ++i) {
       small::StreamCache& cache = caches.emplace_back(kPage);

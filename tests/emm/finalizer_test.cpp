@@ -115,11 +115,15 @@ TEST_F(Finalizer, runs_when_the_last_of_copies_and_views_goes) {
 
 TEST_F(Finalizer, a_view_beyond_the_memory_is_refused_with_the_numbers) {
   const MemoryPointer memory = manager->memalloc(1000);
-  for (const auto& [offset, bytes] :
-       {std::pair<std::size_t, std::size_t>{0, 1001}, {1001, 0}, {999, 2}, {1, SIZE_MAX}}) {
-    const Thrown thrown = thrown_by([&] { (void)memory.view(offset, bytes); });
+  struct Part {
+    std::size_t offset;
+    std::size_t bytes;
+  };
+  for (const Part part : {Part{0, 1001}, {1001, 0}, {999, 2}, {1, SIZE_MAX}}) {
+    const Thrown thrown = thrown_by([&] { (void)memory.view(part.offset, part.bytes); });
     EXPECT_EQ(thrown.status, VPMM_ERROR_INVALID_ARGUMENT);
-    EXPECT_TRUE(thrown.names(std::to_string(offset)) && thrown.names("1000 bytes")) << thrown.text;
+    EXPECT_TRUE(thrown.names(std::to_string(part.offset)) && thrown.names("1000 bytes"))
+        << thrown.text;
   }
   EXPECT_EQ(memory.view(1000).size(), 0u);
   EXPECT_EQ(memory.view(0).device_pointer(), memory.device_pointer());

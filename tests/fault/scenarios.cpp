@@ -38,7 +38,8 @@ void sparing_idle_chunks(FaultWorld& w) {
   w.allocate(18 * kUnit, w.stream(1));
   w.deallocate(w.allocate(112 * kUnit, w.stream(1)), w.stream(1));
   std::vector<std::size_t> live;
-  for (const Bytes units : {2, 6, 8, 5, 3}) live.push_back(w.allocate(units * kUnit, w.stream(1)));
+  for (const Bytes units : {2U, 6U, 8U, 5U, 3U})
+    live.push_back(w.allocate(units * kUnit, w.stream(1)));
   w.deallocate(live[1], w.stream(1));
   w.deallocate(live[3], w.stream(1));
   w.pass(1'000'000);

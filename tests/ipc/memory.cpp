@@ -35,6 +35,14 @@ void* allocate(std::size_t size, std::size_t alignment) {
   return made;
 }
 
+void* allocate_or_null(std::size_t size, std::size_t alignment) noexcept {
+  try {
+    return allocate(size, alignment);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
 }  // namespace
 
 void fail_allocation(std::uint64_t nth, Of of, Repeat repeat) {
@@ -63,14 +71,10 @@ void* operator new(std::size_t size, std::align_val_t alignment) {
   return vpmm::ipc_test::allocate(size, static_cast<std::size_t>(alignment));
 }
 void* operator new(std::size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
-  try {
-    return vpmm::ipc_test::allocate(size, static_cast<std::size_t>(alignment));
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
+  return vpmm::ipc_test::allocate_or_null(size, static_cast<std::size_t>(alignment));
 }
-void* operator new(std::size_t size, const std::nothrow_t& tag) noexcept {
-  return operator new (size, std::align_val_t{0}, tag);
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  return vpmm::ipc_test::allocate_or_null(size, 0);
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }

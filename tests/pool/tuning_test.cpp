@@ -139,7 +139,7 @@ TEST_F(ChunksFor, part_of_a_page_is_a_page) {
 }
 
 TEST_F(ChunksFor, every_request_are_enough_within_the_room_and_too_much_by_less_than_one) {
-  for (const Bytes chunk : {1u, 2u, 8u, 32u})
+  for (const Bytes chunk : {1U, 2U, 8U, 32U})
     for (Bytes request = 1; request < 70; ++request)
       for (Bytes room = 0; room < 90; ++room) {
         const std::optional<Vector<Bytes>> sizes = pages(request, chunk, room);

@@ -85,7 +85,7 @@ TEST_F(Cached, pages_are_taken_all_by_size_and_in_order) {
   EXPECT_TRUE(pages.of(kLargest).empty());
   EXPECT_EQ(pages.bytes(), 0u);
   EXPECT_EQ(all.size(), 3u);
-  for (const std::size_t i : {1u, 0u, 2u}) EXPECT_EQ(all.take_first(), &regions[i]);
+  for (const std::size_t i : {1U, 0U, 2U}) EXPECT_EQ(all.take_first(), &regions[i]);
   EXPECT_TRUE(all.empty());
 }
 

@@ -131,7 +131,7 @@ TEST(Content, is_of_one_kind_and_no_other) {
 TEST(Content, of_a_slab_names_its_class_and_unit) {
   Slab slab;
   for (const std::size_t slab_class : {std::size_t{0}, kSlabClasses - 1})
-    for (const std::uint64_t unit : {0u, 1u, 127u, 1023u, 1024u, 2047u}) {
+    for (const std::uint64_t unit : {0U, 1U, 127U, 1023U, 1024U, 2047U}) {
       slab.slab_class = static_cast<std::uint8_t>(slab_class);
       const Content content(slab, unit);
       EXPECT_EQ(content.slab(), &slab);

@@ -178,7 +178,7 @@ TEST_P(CrossingRaces,
   std::sort(blocks.begin(), blocks.end());
   ASSERT_EQ(blocks[0], in_f + kRun);
   ASSERT_EQ(blocks[15], in_e + kPage - kUnit);
-  for (const auto i : {0u, 1u, 3u}) world.deallocate(blocks[i], a);  // two are units again
+  for (const auto i : {0U, 1U, 3U}) world.deallocate(blocks[i], a);  // two are units again
   std::optional<DevicePtr> cut;
   Held held("whose a unit is was read, its segment was not", [&] {
     EXPECT_TRUE(world.pool().deallocate(blocks[15], a).ok());

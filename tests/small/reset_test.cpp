@@ -98,7 +98,7 @@ TEST_P(SmallReset, what_a_stream_with_a_handle_used_again_frees_is_not_taken_for
     world.deallocate(live[1], after);
     const StreamHandle other = world.stream();
     world.use(world.allocate(bytes, other), bytes, other);  // notices the reset
-    for (const std::size_t last : {2u, 3u}) {
+    for (const std::size_t last : {2U, 3U}) {
       world.deallocate(live[last], last == 2 ? pool::Stream(after) : std::nullopt);
       for (int i = 0; i < 3; ++i) world.use(world.allocate(bytes, other), bytes, other);
     }
