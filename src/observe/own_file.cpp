@@ -51,7 +51,7 @@ bool is_named(int descriptor, const std::string& path) {
 constinit Mutex OwnFile::list_mutex_;
 constinit OwnFile* OwnFile::first_ = nullptr;
 // Installed when the library is loaded.
-const int OwnFile::fork_handlers_ = pthread_atfork(before_fork, in_parent, in_child);
+const int OwnFile::kForkHandlers = pthread_atfork(before_fork, in_parent, in_child);
 
 Result<std::unique_ptr<OwnFile>> OwnFile::create(const std::string& path, Access access) {
   for (int tries = 1;; ++tries) {

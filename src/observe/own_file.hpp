@@ -37,7 +37,7 @@ class OwnFile {
   static void in_parent() noexcept;
   static void in_child() noexcept;
 
-  static const int fork_handlers_;
+  static const int kForkHandlers;
   static Mutex list_mutex_;  // held by fork(), and never during a call that may block
   static OwnFile* first_ VPMM_GUARDED_BY(list_mutex_);
   OwnFile* before_ VPMM_GUARDED_BY(list_mutex_) = nullptr;
