@@ -13,7 +13,7 @@ std::unique_ptr<Peer> open_peer(const PeerOptions& options) {
   if (object == nullptr) throw Unavailable(dlerror());
   const auto open = reinterpret_cast<OpenPeer>(dlsym(object, "vpmm_bench_open_peer"));
   if (open == nullptr) throw Unavailable(dlerror());
-  return open(options);
+  return std::unique_ptr<Peer>(open(options));
 }
 
 bool is_host_peer(const std::string& name) { return name == "none" || name == "mimalloc"; }

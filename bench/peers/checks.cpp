@@ -28,7 +28,6 @@ class CheckingLane final : public Lane {
 }  // namespace
 }  // namespace vpmm::bench
 
-VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(
-    const vpmm::bench::PeerOptions& options) {
-  return std::make_unique<vpmm::bench::LanesAlone<vpmm::bench::CheckingLane>>(*options.cuda, "-");
+VPMM_BENCH_PEER vpmm::bench::Peer* vpmm_bench_open_peer(const vpmm::bench::PeerOptions& options) {
+  return new vpmm::bench::LanesAlone<vpmm::bench::CheckingLane>(*options.cuda, "-");
 }

@@ -89,10 +89,8 @@ class PlainLane final : public Lane {
 }  // namespace
 }  // namespace vpmm::bench
 
-VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(
-    const vpmm::bench::PeerOptions& options) {
+VPMM_BENCH_PEER vpmm::bench::Peer* vpmm_bench_open_peer(const vpmm::bench::PeerOptions& options) {
   using namespace vpmm::bench;
-  if (options.name == "cuda")
-    return std::make_unique<LanesAlone<PlainLane>>(*options.cuda, "the driver's");
-  return std::make_unique<DriverPool>(*options.cuda);
+  if (options.name == "cuda") return new LanesAlone<PlainLane>(*options.cuda, "the driver's");
+  return new DriverPool(*options.cuda);
 }

@@ -28,7 +28,6 @@ class Mimalloc final : public Peer {
 }  // namespace
 }  // namespace vpmm::bench
 
-VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(
-    const vpmm::bench::PeerOptions&) {
-  return std::make_unique<vpmm::bench::Mimalloc>();
+VPMM_BENCH_PEER vpmm::bench::Peer* vpmm_bench_open_peer(const vpmm::bench::PeerOptions&) {
+  return new vpmm::bench::Mimalloc();
 }

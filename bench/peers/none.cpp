@@ -26,7 +26,6 @@ class NoPeer final : public Peer {
 }  // namespace
 }  // namespace vpmm::bench
 
-VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(
-    const vpmm::bench::PeerOptions&) {
-  return std::make_unique<vpmm::bench::NoPeer>();
+VPMM_BENCH_PEER vpmm::bench::Peer* vpmm_bench_open_peer(const vpmm::bench::PeerOptions&) {
+  return new vpmm::bench::NoPeer();
 }

@@ -83,8 +83,9 @@ struct PeerOptions {
       pool_bytes;  // to begin with, where the peer wants to know; none: as little as it can
 };
 
-// What each shared object exports as `vpmm_bench_open_peer`. Throws Unavailable.
-using OpenPeer = std::unique_ptr<Peer> (*)(const PeerOptions& options);
+// What each shared object exports as `vpmm_bench_open_peer`. The caller owns the peer. Throws
+// Unavailable.
+using OpenPeer = Peer* (*)(const PeerOptions& options);
 #define VPMM_BENCH_PEER extern "C" __attribute__((visibility("default")))
 
 }  // namespace vpmm::bench

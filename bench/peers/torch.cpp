@@ -59,10 +59,9 @@ bool is_asked_to_expand() {
 }  // namespace
 }  // namespace vpmm::bench
 
-VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(
-    const vpmm::bench::PeerOptions& options) {
+VPMM_BENCH_PEER vpmm::bench::Peer* vpmm_bench_open_peer(const vpmm::bench::PeerOptions& options) {
   if ((options.name == "torch-expandable") != vpmm::bench::is_asked_to_expand()) {
     throw vpmm::bench::Unavailable("PYTORCH_CUDA_ALLOC_CONF says otherwise");
   }
-  return std::make_unique<vpmm::bench::Torch>();
+  return new vpmm::bench::Torch();
 }

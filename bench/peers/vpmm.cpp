@@ -100,7 +100,6 @@ class Pool final : public Peer {
 }  // namespace
 }  // namespace vpmm::bench
 
-VPMM_BENCH_PEER std::unique_ptr<vpmm::bench::Peer> vpmm_bench_open_peer(
-    const vpmm::bench::PeerOptions& options) {
-  return std::make_unique<vpmm::bench::Pool>(options.name);
+VPMM_BENCH_PEER vpmm::bench::Peer* vpmm_bench_open_peer(const vpmm::bench::PeerOptions& options) {
+  return new vpmm::bench::Pool(options.name);
 }
