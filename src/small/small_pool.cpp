@@ -12,7 +12,6 @@
 namespace vpmm::small {
 
 using pool::Caller;
-using region::Region;
 
 namespace {
 
