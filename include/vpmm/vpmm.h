@@ -58,7 +58,8 @@ typedef enum vpmm_status {
   VPMM_ERROR_BAD_FILE = 12,       /* a file is missing, malformed or cannot be written */
   VPMM_WOULD_BLOCK = 13, /* not an error: the call would block; use the ordinary function */
   VPMM_ERROR_NOT_SHARED =
-      14 /* another process's memory: it is gone, does not answer, or revoked the memory */
+      14, /* another process's memory: it is gone, does not answer, or revoked the memory */
+  VPMM_ERROR_SUSPENDED = 15 /* memory of a suspended tag or arena: resume it first */
 } vpmm_status;
 
 typedef struct vpmm_pool vpmm_pool;                 /* opaque */
@@ -139,6 +140,8 @@ typedef struct vpmm_statistics {
   uint64_t leased_bytes;
   uint64_t cached_bytes;
   uint64_t trapped_bytes;
+  uint64_t suspended_bytes;
+  uint64_t host_copy_bytes;
 } vpmm_statistics;
 
 enum {
@@ -162,7 +165,8 @@ typedef enum vpmm_region_state {
   VPMM_REGION_FREE = 1,
   VPMM_REGION_ALLOCATED = 2,
   VPMM_REGION_ZOMBIE = 3,
-  VPMM_REGION_IN_FLIGHT = 4
+  VPMM_REGION_IN_FLIGHT = 4,
+  VPMM_REGION_SUSPENDED = 5 /* the address of allocated memory that is suspended; not mapped */
 } vpmm_region_state;
 
 typedef struct vpmm_region {
@@ -247,7 +251,9 @@ typedef enum vpmm_event_kind {
       6, /* vpmm_trim, or a release threshold, released idle memory: after its UNMAPs */
   VPMM_EVENT_ARENA_GROW = 7, /* an arena got a stretch of memory of its own: after its MAPs */
   VPMM_EVENT_ARENA_SHRINK =
-      8 /* an arena gives a stretch back: after the last FREE in it, before its UNMAPs */
+      8, /* an arena gives a stretch back: after the last FREE in it, before its UNMAPs */
+  VPMM_EVENT_SUSPEND = 9, /* an arena was suspended: after its UNMAPs */
+  VPMM_EVENT_RESUME = 10  /* an arena was resumed: after its MAPs */
 } vpmm_event_kind;
 
 enum { VPMM_EVENT_NO_STREAM = 1 /* the call named no stream */ };
@@ -258,7 +264,8 @@ typedef struct vpmm_event {
   uint32_t tag;  /* of the allocation or the request; 0: none */
   void* ptr; /* the allocation; MAP, UNMAP: the chunk's address; ARENA_: the stretch; otherwise null
               */
-  uint64_t bytes; /* of the chunk or the stretch; TRIM: total released; otherwise bytes requested */
+  uint64_t bytes; /* of the chunk or the stretch; TRIM: total released; SUSPEND, RESUME: unmapped,
+                     mapped; otherwise bytes requested */
   vpmm_stream stream; /* the stream that the call named */
   uint64_t arena;     /* id of the memory's arena; 0: none */
   uint64_t time_ns;   /* from a monotonic clock; the simulator's clock is virtual */
@@ -561,12 +568,12 @@ VPMM_API vpmm_status vpmm_ipc_read_token(const unsigned char token[64], vpmm_ipc
 /* Calls `callback` for each event whose bit (1u << kind) is set in `kinds`, in the order of the
  * events, until it is removed. The callback runs on the thread that causes the event, under the
  * pool's lock: it must be short and call no vpmm function. MAP precedes the ALLOCATE of memory
- * there; UNMAP follows the FREE. A chunk that moves has an UNMAP for its old address, then a MAP
- * for the new one; the old address stays reserved until the work queued before is over. A failed
- * call leaves no events for steps that were undone. The end of a pool has no events.
- * While ALLOCATE or FREE is enabled, all calls take the pool's lock. Allocations made before this
- * call, or concurrently with it, have no ALLOCATE. VPMM_ERROR_INVALID_ARGUMENT: no kind;
- * VPMM_ERROR_UNSUPPORTED: an unknown kind. */
+ * there; UNMAP follows the FREE, except for a SUSPEND. A chunk that moves has an UNMAP for its old
+ * address, then a MAP for the new one; the old address stays reserved until the work queued before
+ * is over. A failed call leaves no events for steps that were undone. The end of a pool has no
+ * events. While ALLOCATE or FREE is enabled, all calls take the pool's lock. Allocations made
+ * before this call, or concurrently with it, have no ALLOCATE. VPMM_ERROR_INVALID_ARGUMENT: no
+ * kind; VPMM_ERROR_UNSUPPORTED: an unknown kind. */
 VPMM_API vpmm_status vpmm_add_event_callback(vpmm_pool* pool, uint32_t kinds,
                                              vpmm_event_callback callback, void* argument,
                                              uint64_t* id);
@@ -581,12 +588,6 @@ VPMM_API vpmm_status vpmm_remove_event_callback(vpmm_pool* pool, uint64_t id);
  * calls the library, and must call no vpmm function. Messages also arise while the process exits.
  * The previous callback may still be running when the call returns. */
 VPMM_API vpmm_status vpmm_set_log_callback(vpmm_log_callback callback, void* argument);
-
-/* --- tags --- */
-/* Names a tag in reports, for the whole process. The text is copied. "" removes the name. */
-VPMM_API vpmm_status vpmm_set_tag_name(uint32_t tag, const char* name);
-/* "": the tag has no name. The text stays valid for the life of the process. */
-VPMM_API const char* vpmm_tag_name(uint32_t tag);
 
 /* --- observing --- */
 VPMM_API vpmm_status vpmm_pool_device(vpmm_pool* pool, int* device);
@@ -655,5 +656,7 @@ VPMM_API vpmm_status vpmm_set_stack_callback(vpmm_stack_capture capture,
 #ifdef __cplusplus
 }
 #endif
+
+#include "vpmm/tags.h"
 
 #endif

@@ -146,6 +146,71 @@ class pool_ref {
   void record_use(void* ptr, vpmm_stream stream) const {
     check(vpmm_record_use(handle_, ptr, stream));
   }
+  // --- suspend and resume; `tag` 0: all suspendable tags, docs/reference/c-abi.md ---
+  // `flags`: VPMM_TAG_.
+  void make_suspendable(std::uint32_t tag, std::uint32_t flags = VPMM_TAG_BACKUP) const {
+    check(vpmm_tag_make_suspendable(handle_, tag, flags));
+  }
+  // Waits for all work of the device. `flags`: VPMM_SUSPEND_.
+  void suspend(std::uint32_t tag, std::uint32_t flags = 0) const {
+    check(vpmm_suspend(handle_, tag, flags, nullptr));
+  }
+  // Waits for the work on `stream`, behind which all uses of the memory are.
+  void suspend_after(vpmm_stream stream, std::uint32_t tag, std::uint32_t flags = 0) const {
+    check(vpmm_suspend(handle_, tag, flags | VPMM_SUSPEND_AFTER_STREAM, stream));
+  }
+  // `flags`: VPMM_RESUME_. Throws std::bad_alloc's error when the memory does not fit.
+  void resume(std::uint32_t tag, std::uint32_t flags = 0) const {
+    check(vpmm_resume(handle_, tag, flags));
+  }
+  result<void> try_suspend(std::uint32_t tag, std::uint32_t flags = 0) const {
+    return finish(vpmm_suspend(handle_, tag, flags, nullptr));
+  }
+  result<void> try_resume(std::uint32_t tag, std::uint32_t flags = 0) const {
+    return finish(vpmm_resume(handle_, tag, flags));
+  }
+  vpmm_tag_info tag_info(std::uint32_t tag) const {
+    vpmm_tag_info info{};
+    info.size = sizeof(info);
+    check(vpmm_tag_get_info(handle_, tag, &info));
+    return info;
+  }
+  std::vector<std::uint32_t> suspendable_tags() const {
+    std::size_t count = 0;
+    check(vpmm_suspendable_tags(handle_, nullptr, 0, &count));
+    std::vector<std::uint32_t> tags(count);
+    check(vpmm_suspendable_tags(handle_, tags.data(), tags.size(), &count));
+    tags.resize(count < tags.size() ? count : tags.size());
+    return tags;
+  }
+  // The tag of a request of this thread; 0: none.
+  std::uint32_t entered_tag() const {
+    std::uint32_t tag = 0;
+    check(vpmm_tag_entered(handle_, &tag, nullptr));
+    return tag;
+  }
+  // Returns the number for remove_suspend_hooks(). Either function may be null.
+  std::uint64_t add_suspend_hooks(std::uint32_t tag, vpmm_suspend_hook before_unmap,
+                                  vpmm_suspend_hook after_map, void* argument) const {
+    std::uint64_t id = 0;
+    check(vpmm_add_suspend_hooks(handle_, tag, before_unmap, after_map, argument, &id));
+    return id;
+  }
+  void remove_suspend_hooks(std::uint64_t id) const {
+    check(vpmm_remove_suspend_hooks(handle_, id));
+  }
+  bool is_suspended(const void* ptr) const {
+    int is = 0;
+    check(vpmm_is_suspended(handle_, ptr, &is));
+    return is != 0;
+  }
+  // Valid until the allocation is resumed or freed.
+  void* host_copy(const void* ptr, std::size_t bytes) const {
+    void* host = nullptr;
+    check(vpmm_host_copy(handle_, ptr, bytes, &host));
+    return host;
+  }
+
   // Work queued on `waiting` after the call waits, on the GPU, for the work queued on `first` so
   // far.
   void stream_wait(vpmm_stream waiting, vpmm_stream first) const {
@@ -448,6 +513,31 @@ inline result<buffer> try_make_buffer(pool_ref pool, std::size_t bytes, vpmm_str
   if (!memory) return result<buffer>::failed(memory.status());
   return buffer::adopt(pool, memory.value(), bytes, stream);
 }
+
+// The tag with this name; a new one if there is none.
+inline std::uint32_t tag_with_name(const std::string& name) {
+  std::uint32_t tag = 0;
+  check(vpmm_tag_with_name(name.c_str(), &tag));
+  return tag;
+}
+
+// Gives requests of a scope a tag, of all threads or of this one.
+class tag_guard {
+ public:
+  tag_guard(pool_ref pool, std::uint32_t tag, vpmm_tag_scope scope = VPMM_TAG_OF_PROCESS)
+      : pool_(pool), tag_(tag), scope_(scope) {
+    check(vpmm_tag_enter(pool_.handle(), tag_, scope_));
+  }
+  // Fails only if it was left before.
+  ~tag_guard() { (void)vpmm_tag_leave(pool_.handle(), tag_, scope_); }
+  tag_guard(const tag_guard&) = delete;
+  tag_guard& operator=(const tag_guard&) = delete;
+
+ private:
+  pool_ref pool_;
+  std::uint32_t tag_;
+  vpmm_tag_scope scope_;
+};
 
 // Announces, for a scope, captures on streams that are never passed to the pool.
 class capture_guard {

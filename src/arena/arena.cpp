@@ -18,6 +18,10 @@ namespace {
 
 // Without splitting: largest free stretch for a request, in sizes of the request.
 constexpr Bytes kMostOfWish = 2;
+// Splitting::small: a large request has at least so many pages, so whole pages waste a 32nd of it
+// on average; most free bytes beyond one: 1/32.
+constexpr Bytes kLargePages = 16;
+constexpr Bytes kBeyondShare = 32;
 
 }  // namespace
 
@@ -37,7 +41,16 @@ bool Arena::may_serve(const ArenaBlock& block, StreamKey key) const {
 // Tells if `wanted` bytes may be cut from a free piece of `size` bytes in the block's stretch.
 bool Arena::is_in_room(const ArenaBlock& block, Bytes size, Bytes wanted, Reach room) const {
   if (!splits()) return size <= kMostOfWish * std::max(wanted, page_size_ / kMostOfWish);
-  if (room == Reach::everywhere || wanted > page_size_ / 2) return true;
+  if (room == Reach::everywhere) return true;
+  if (splitting_ == Splitting::small) {
+    // In whole pages: a new stretch for the request must fit it.
+    const Bytes large = kLargePages * page_size_;
+    const Bytes pages = round_up(wanted, page_size_);
+    const bool is_of_large = block.stretch->range.size >= large;
+    if (pages >= large || is_of_large)
+      return pages >= large && is_of_large && size <= pages + pages / kBeyondShare;
+  }
+  if (wanted > page_size_ / 2) return true;
   return size < page_size_ || block.stretch->range.size <= page_size_;
 }
 

@@ -34,8 +34,9 @@ namespace vpmm::arena {
 // - sums = sums over the blocks.
 class Arena {
  public:
-  // no: every allocation has a stretch of its own.
-  enum class Splitting { yes, no };
+  // no: every allocation has a stretch of its own. small: those of kLargePages pages and more have,
+  // as far as no other stretch fits to a 32nd, and smaller ones leave their stretches whole.
+  enum class Splitting { yes, no, small };
   Arena(Bytes page_size, Splitting splitting) : page_size_(page_size), splitting_(splitting) {}
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -87,9 +88,13 @@ class Arena {
   void rename(StreamKey from, StreamKey to);
   // After the end of all streams: gives live and complete blocks the key kEverybody.
   void forget_streams();
+  // `begin`: of a stretch.
+  void set_suspended(DevicePtr begin, bool is_suspended) {
+    stretches_.find(begin)->second.is_suspended = is_suspended;
+  }
   void pin() { is_pinned_ = true; }
   bool is_pinned() const { return is_pinned_; }
-  bool splits() const { return splitting_ == Splitting::yes; }
+  bool splits() const { return splitting_ != Splitting::no; }
 
   // --- figures ---
   Bytes held_bytes() const { return held_; }            // of stretches

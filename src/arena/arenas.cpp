@@ -40,12 +40,11 @@ Error no_arenas() {
 // --- arenas
 
 pool::ArenaId Arenas::create(const ArenaOptions& options) {
-  const bool splits = options.splits && !isolates_;
+  Arena::Splitting splitting = options.is_exact ? Arena::Splitting::small : Arena::Splitting::yes;
+  if (!options.splits || isolates_) splitting = Arena::Splitting::no;
   const pool::ArenaId id{last_id.fetch_add(1) + 1};
-  by_id_.emplace(
-      static_cast<std::uint64_t>(id),
-      std::make_unique<ArenaEntry>(id, options, pool_->page_size(),
-                                   splits ? Arena::Splitting::yes : Arena::Splitting::no));
+  by_id_.emplace(static_cast<std::uint64_t>(id),
+                 std::make_unique<ArenaEntry>(id, options, pool_->page_size(), splitting));
   return id;
 }
 
@@ -118,6 +117,7 @@ void Arenas::forget_streams() {
 
 Result<void> Arenas::enter(pool::ArenaId id, const Caller& caller) {
   VPMM_TRY_ASSIGN(ArenaEntry* const in, entry(id));
+  if (in->residence != Residence::resident) return is_suspended(*in);
   if (caller.standing == Standing::capturing) in->arena.pin();
   return {};
 }
@@ -130,7 +130,8 @@ void Arenas::refresh(ArenaEntry& entry) const {
 // Looks for newly complete blocks only after a first search failed.
 DevicePtr Arenas::take(const pool::Request& request, const Caller& caller, Arena::Reach room) {
   ArenaEntry* const in = find(request.arena);
-  if (in == nullptr) return {};
+  // The lock was dropped since enter().
+  if (in == nullptr || in->residence != Residence::resident) return {};
   const Arena::Wish wish{round_up(request.bytes, kGrain), std::max(request.alignment, kGrain),
                          key_of(caller)};
   std::optional<AddressRange> part = in->arena.find(wish, room);
@@ -167,16 +168,18 @@ pool::PageRequest Arenas::stretch_for(const pool::Request& request) const {
   stretch.requested = stretch.size;
   stretch.alignment = std::max(request.alignment, pool_->page_alignment());
   const ArenaEntry* const in = find(request.arena);
-  stretch.chunks = in != nullptr && in->options.one_chunk ? pool::Chunks::one : pool::Chunks::own;
+  stretch.chunks = pool::Chunks::own;
+  if (in != nullptr && in->options.is_exact) stretch.chunks = pool::Chunks::exact;
+  if (in != nullptr && in->options.one_chunk) stretch.chunks = pool::Chunks::one;
   return stretch;
 }
 
 Result<void> Arenas::add(pool::ArenaId id, const pool::Placed& stretch, const Caller& caller) {
   region::Region* const region = pool_->allocated_around(stretch.begin);
   ArenaEntry* const in = find(id);
-  if (in == nullptr) {  // the lock was dropped while the pool mapped
-    pool_->deallocate(region, {});
-    return no_such_arena(id);
+  if (in == nullptr || in->residence != Residence::resident) {
+    pool_->deallocate(region, {});  // the lock was dropped while the pool mapped
+    return in == nullptr ? no_such_arena(id) : is_suspended(*in);
   }
   by_stretch_.emplace(region->range.begin, in);
   in->arena.add(region->range, key_of(caller));
@@ -251,12 +254,18 @@ bool Arenas::end(DevicePtr begin, const pool::Stream& stream, const Caller& call
   const bool is_own = block->other_uses.empty() && (block->key == key || block->key == kEverybody);
   const bool is_in_order = is_own && (captures || uses.are_of(caller));
   const bool is_pools = !in.options.is_external;
-  if (is_pools && !in.arena.is_pinned())
-    recorder_.observe_end(block->range, is_in_order ? stream : std::nullopt);
+  if (is_pools && !in.arena.is_pinned() && !in.has_left) {
+    if (in.keeps_stretches())
+      in.silent_frees.push_back(block->range);
+    else
+      recorder_.observe_end(block->range, is_in_order ? stream : std::nullopt);
+  }
   time::Stamp stamp;
   if (!captures || !is_in_order) stamp = timelines_.reduce(stamper_.stamp_of(uses, caller));
   count_reference(block->timeline, -1);
   for (const time::TimelineId other : block->other_uses) count_reference(other, -1);
+  if (block->stretch->is_suspended)
+    small_->ledger().block_wakes(block->requested, block->range.size);
   if (is_pools) small_->ledger().block_ends(block->requested, block->range.size);
   in.arena.end(begin, {is_in_order ? key : block->key, stamp, !is_in_order});
   return true;
@@ -264,7 +273,9 @@ bool Arenas::end(DevicePtr begin, const pool::Stream& stream, const Caller& call
 
 void Arenas::ended(DevicePtr p) {
   ArenaEntry* const in = entry_around(p);
-  if (in == nullptr || !in->is_released) return;
+  if (in == nullptr) return;
+  const bool keeps_addresses = in->residence != Residence::suspended || in->arena.is_pinned();
+  if (!in->is_released && keeps_addresses) return;
   give_back_idle(*in);
   drop_if_over(*in);
 }
@@ -299,7 +310,7 @@ Result<void> Arenas::release(pool::ArenaId id) {
 }
 
 void Arenas::drop_if_over(ArenaEntry& entry) {
-  if (entry.is_released && entry.arena.held_bytes() == 0)
+  if (entry.is_released && entry.arena.held_bytes() == 0 && !entry.keeps_stretches())
     by_id_.erase(static_cast<std::uint64_t>(entry.id));
 }
 
@@ -311,27 +322,34 @@ Bytes Arenas::give_back_idle() {
 }
 
 Bytes Arenas::give_back_idle(ArenaEntry& entry) {
-  const Bytes held = entry.arena.held_bytes();
+  Bytes bytes = 0;
+  if (entry.keeps_stretches()) return bytes;
   for (const Stretch* idle = entry.arena.idle_stretch(); idle != nullptr;
-       idle = entry.arena.idle_stretch())
+       idle = entry.arena.idle_stretch()) {
+    if (!idle->is_suspended) bytes += idle->range.size;
     give_back(entry, *idle);
-  return held - entry.arena.held_bytes();
+  }
+  return bytes;
 }
 
 // A stretch of a pinned arena gets the stamp of all work queued so far.
 void Arenas::give_back(ArenaEntry& entry, const Stretch& idle) {
   if (entry.options.is_external) return drop_external(entry, idle);
   const AddressRange range = idle.range;
+  const bool is_suspended = idle.is_suspended;
   std::optional<time::Stamp> stamp;
   if (!entry.arena.is_pinned()) stamp = entry.arena.stamp_of(idle);
-  if (entry.arena.is_pinned()) recorder_.observe_end(range, std::nullopt);
-  if (!stamp) stamp = stamper_.stamp_of_all(range.size);
+  if (entry.arena.is_pinned() && !entry.has_left) recorder_.observe_end(range, std::nullopt);
+  if (!stamp && !is_suspended) stamp = stamper_.stamp_of_all(range.size);
   region::Region* const region = pool_->allocated_around(range.begin);
   recorder_.arena_changed(report::EventKind::arena_shrink, range, entry.id);
   small_->ledger().stretch_ends(*region);
   by_stretch_.erase(range.begin);
   entry.arena.remove(idle);
-  pool_->deallocate(region, *stamp);
+  if (is_suspended)
+    pool_->suspender().drop(region);
+  else
+    pool_->deallocate(region, *stamp);
 }
 
 // --- figures
@@ -346,7 +364,8 @@ Bytes Arenas::free_bytes() const {
   Bytes bytes = 0;
   for (const auto& [id, each] : by_id_)
     if (!each->options.is_external)
-      bytes += each->arena.held_bytes() - each->arena.allocated_bytes();
+      bytes +=
+          each->arena.held_bytes() - each->arena.allocated_bytes() - free_in_suspended(each->arena);
   return bytes;
 }
 
@@ -355,21 +374,23 @@ Bytes Arenas::pending_bytes() const {
                           VPMM_REQUIRES(pool_lock) { return timelines_.reduce(stamp); };
   Bytes bytes = 0;
   for (const auto& [id, each] : by_id_)
-    if (!each->options.is_external) bytes += each->arena.pending_bytes(reduce);
+    if (!each->options.is_external && each->residence == Residence::resident)
+      bytes += each->arena.pending_bytes(reduce);
   return bytes;
 }
 
 bool Arenas::is_idle(DevicePtr stretch) const {
   const ArenaEntry* const in = entry_around(stretch);
   return in != nullptr && !in->arena.is_pinned() && !in->options.is_external &&
-         in->arena.stretch_around(stretch)->live == 0;
+         in->residence == Residence::resident && in->arena.stretch_around(stretch)->live == 0;
 }
 
 std::vector<report::ArenaHolding> Arenas::holdings() const {
   std::vector<report::ArenaHolding> holdings;
   for (const auto& [id, each] : by_id_) {
     const Arena& arena = each->arena;
-    if (arena.held_bytes() == 0 || each->options.is_external) continue;
+    const bool holds = arena.held_bytes() != 0 && each->residence != Residence::suspended;
+    if (!holds || each->options.is_external) continue;
     holdings.push_back({id, each->options.tag, arena.is_pinned(), each->is_released,
                         arena.held_bytes(), arena.allocated_bytes()});
   }
@@ -395,12 +416,13 @@ std::string Arenas::validate(const ArenaEntry& entry) const {
     const bool is_ours =
         entry.options.is_external
             ? region == nullptr
-            : region != nullptr && region->range == stretch.range && region->holder == nullptr;
+            : region != nullptr && region->range == stretch.range && region->holder == nullptr &&
+                  (region->is_suspended == stretch.is_suspended || entry.keeps_stretches());
     if (!is_ours || filed == by_stretch_.end() || filed->second != &entry)
       broken = message_of("arena {}: the pool does not have its stretch at {:#x}", id,
                           to_integer(stretch.range.begin));
   });
-  if (entry.is_released && entry.arena.idle_stretch() != nullptr)
+  if (entry.is_released && !entry.keeps_stretches() && entry.arena.idle_stretch() != nullptr)
     return message_of("arena {} is released and keeps an idle stretch", id);
   return broken;
 }

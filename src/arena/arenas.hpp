@@ -27,6 +27,7 @@ struct ArenaOptions {
   bool splits = true;        // false: no two allocations share a stretch
   std::uint32_t tag = 0;     // for reports
   bool is_external = false;  // divides memory of the caller only: add_external()
+  bool is_exact = false;     // no stretch has more than its request needs, in few chunks
 };
 
 Error no_arenas();  // unsupported: there is no pool
@@ -47,6 +48,13 @@ Error no_arenas();  // unsupported: there is no pool
 // counts it, and no observer sees it. The owner takes it back and may unmap it at once, so
 // take_external() returns only stretches with complete stamps.
 //
+// Note [Suspended arenas]
+// A suspended arena keeps its blocks and their addresses, and its stretches have no physical memory
+// (Note [Suspended memory]). It serves no request. While a call suspends or resumes it without the
+// lock, its stretches stay as they are; frees change blocks only. A stretch that is idle while
+// suspended ends, as nobody can use its address again. Figures of live and free memory leave
+// suspended stretches out.
+//
 // create() and stretch_for() require a pool.
 class Arenas {
  public:
@@ -62,7 +70,7 @@ class Arenas {
 
   pool::ArenaId create(const ArenaOptions& options) VPMM_REQUIRES(pool_lock);
   // --- a request ---
-  // A capturing stream pins the arena. invalid_argument: no such arena.
+  // A capturing stream pins the arena. invalid_argument: no such arena. suspended.
   Result<void> enter(pool::ArenaId id, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // Allocates from memory of the arena. Null if no free block fits.
   DevicePtr take(const pool::Request& request, const pool::Caller& caller, Arena::Reach room)
@@ -111,6 +119,47 @@ class Arenas {
   // out_of_memory. Requires: the arena exists.
   Error no_room_for(const pool::Request& request) const VPMM_REQUIRES(pool_lock);
 
+  // --- suspended arenas: suspended_arenas.cpp, Note [Suspended arenas] ---
+  enum class Residence { resident, suspending, suspended, resuming };
+  // Arenas with this tag that can be suspended, also released ones with live blocks.
+  Vector<pool::ArenaId> with_tag(std::uint32_t tag) const VPMM_REQUIRES(pool_lock);
+  // invalid_argument: no such arena. unsupported: it is external.
+  Result<void> may_reside(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
+  bool exists(pool::ArenaId id) const VPMM_REQUIRES(pool_lock) {
+    return by_id_.contains(static_cast<std::uint64_t>(id));
+  }
+  // Requires, here and below: exists(), not external.
+  Residence residence_of(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
+  std::uint32_t tag_of(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
+  // Provides for begin_change(). Throws std::bad_alloc.
+  void prepare_change(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
+  void begin_change(pool::ArenaId id, Residence change) VPMM_REQUIRES(pool_lock);
+  // `outcome`: resident or suspended; an arena with suspended stretches is suspended nevertheless.
+  // Reports the change of `bytes` if not 0. Gives back idle memory of an arena that was released
+  // meanwhile.
+  void end_change(pool::ArenaId id, Residence outcome, Bytes bytes) VPMM_REQUIRES(pool_lock);
+  // Tell the observer of memory that users have the memory of the arena no more, or again.
+  void observe_leave(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
+  void observe_return(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
+  // Adopts which stretches are suspended, in figures and blocks.
+  void note_suspended(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
+  // Regions of its stretches, by address.
+  Vector<region::Region*> regions_of(pool::ArenaId id, bool are_suspended) const
+      VPMM_REQUIRES(pool_lock);
+  // Whether work on free blocks is over, and no graph uses any.
+  bool is_quiet(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
+  // Ranges of live blocks, by address.
+  Vector<AddressRange> live_ranges(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
+  pool::Chunks chunks_of(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
+  struct Amounts {
+    Bytes live = 0;  // requested
+    Bytes held = 0;
+    Bytes suspended = 0;  // part of held
+  };
+  Amounts amounts_of(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
+  // Whether `p`, in memory of an arena, has physical memory that nobody is taking away.
+  bool is_resident(DevicePtr p) const VPMM_REQUIRES(pool_lock);
+
   // --- giving back ---
   Result<void> pin(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
   Result<Bytes> trim(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
@@ -142,6 +191,13 @@ class Arenas {
     const ArenaOptions options;
     Arena arena;
     bool is_released = false;
+    Residence residence = Residence::resident;
+    bool has_left = false;  // as observers of memory know
+    // Freed while a call copies them; observers are told after it.
+    Vector<AddressRange> silent_frees;
+    bool keeps_stretches() const {
+      return residence == Residence::suspending || residence == Residence::resuming;
+    }
   };
   // The thread tells per-thread default streams apart: they share one handle.
   using NamedStream = std::pair<driver::StreamHandle, std::thread::id>;
@@ -161,6 +217,11 @@ class Arenas {
       VPMM_REQUIRES(pool_lock);
   bool is_complete(const Arena& arena, const Stretch& idle) const VPMM_REQUIRES(pool_lock);
   void drop_external(ArenaEntry& entry, const Stretch& idle) VPMM_REQUIRES(pool_lock);
+  Error is_suspended(const ArenaEntry& entry) const;
+  void for_each_used(pool::ArenaId id, FunctionRef<void(AddressRange)> visit) const
+      VPMM_REQUIRES(pool_lock);
+  void observe_silent_frees(ArenaEntry& entry) VPMM_REQUIRES(pool_lock);
+  Bytes free_in_suspended(const Arena& arena) const VPMM_REQUIRES(pool_lock);
   void drop_if_over(ArenaEntry& entry) VPMM_REQUIRES(pool_lock);
   std::string validate(const ArenaEntry& entry) const VPMM_REQUIRES(pool_lock);
   void count_reference(std::optional<time::TimelineId> timeline, int change)

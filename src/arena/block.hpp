@@ -21,7 +21,8 @@ constexpr Bytes kGrain = 512;
 // Memory that an arena gets and gives back as a whole.
 struct Stretch {
   AddressRange range;
-  std::uint64_t live = 0;  // blocks in it
+  std::uint64_t live = 0;     // blocks in it
+  bool is_suspended = false;  // Note [Suspended arenas]
 };
 
 // User of a block.

@@ -11,20 +11,32 @@
 
 #include "base/message.hpp"
 #include "base/result.hpp"
-#include "base/scope_exit.hpp"
 
 namespace vpmm {
 
-// Starts a detached thread with a name for debuggers (15 characters at most); blocks all signals,
-// which are for the program's own threads. host_out_of_memory: cannot be started. A forked child
+// Threads that the caller starts during its life block all signals, which are for the program's own
+// threads.
+class QuietThreads {
+ public:
+  QuietThreads() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~QuietThreads() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  QuietThreads(const QuietThreads&) = delete;
+  QuietThreads& operator=(const QuietThreads&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+// Starts a detached thread with a name for debuggers (15 characters at most) and all signals
+// blocked. host_out_of_memory: cannot be started. A forked child
 // has no such thread.
 template <typename Work>
 Result<void> start_quiet_thread(const char* name, Work work) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const ScopeExit unblock([&] { pthread_sigmask(SIG_SETMASK, &before, nullptr); });
+  const QuietThreads quiet;
   try {
     std::thread([name, work = std::move(work)] {
       pthread_setname_np(pthread_self(), name);

@@ -29,6 +29,7 @@ const char* to_string(ErrorCode code) {
     case ErrorCode::capture_active: return "stream capture is active";
     case ErrorCode::bad_file: return "bad file";
     case ErrorCode::not_shared: return "memory is not shared";
+    case ErrorCode::suspended: return "suspended";
     case ErrorCode::file_in_use: return "file in use";
   }
   return "unknown error";

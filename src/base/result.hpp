@@ -25,7 +25,8 @@ enum class ErrorCode {
   capture_active = 11,    // not possible while a stream is being captured
   bad_file = 12,          // a file is missing, malformed or cannot be written
   not_shared = 14,   // memory of another process that is gone, does not answer, or took it back
-  file_in_use = 15,  // a file with another writer; bad_file to users of the C ABI
+  suspended = 15,    // memory of a suspended tag or arena
+  file_in_use = 16,  // a file with another writer; bad_file to users of the C ABI
 };
 
 const char* to_string(ErrorCode code);

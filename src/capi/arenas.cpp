@@ -2,29 +2,17 @@
 // capi: arenas.
 #include <memory>
 
+#include "capi/arena.hpp"
 #include "capi/call.hpp"
 
 using namespace vpmm;
 using namespace vpmm::capi;
 using context::Context;
 
-// Name of an arena; the pool owns its memory.
-struct vpmm_arena {
-  Context* context = nullptr;
-  pool::ArenaId id{};
-};
-
 namespace {
 
 constexpr std::uint32_t kKnownArenaFlags =
     VPMM_ARENA_ONE_CHUNK | VPMM_ARENA_NO_SPLIT | VPMM_ARENA_EXTERNAL;
-
-template <typename Work>
-vpmm_status with_arena(vpmm_arena* arena, Work&& work,
-                       WhenEnding when_ending = WhenEnding::fail) noexcept {
-  if (arena == nullptr) return fail(VPMM_ERROR_INVALID_ARGUMENT, "`arena` is null");
-  return gated(when_ending, [&] { return work(*arena->context); });
-}
 
 Result<void> create(Context& context, std::uint32_t flags, std::uint32_t tag, vpmm_arena** arena) {
   VPMM_TRY(require(arena, "arena"));

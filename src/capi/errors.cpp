@@ -49,6 +49,7 @@ static_assert(mirrors(ErrorCode::process_ending, VPMM_ERROR_PROCESS_ENDING));
 static_assert(mirrors(ErrorCode::capture_active, VPMM_ERROR_CAPTURE_ACTIVE));
 static_assert(mirrors(ErrorCode::bad_file, VPMM_ERROR_BAD_FILE));
 static_assert(mirrors(ErrorCode::not_shared, VPMM_ERROR_NOT_SHARED));
+static_assert(mirrors(ErrorCode::suspended, VPMM_ERROR_SUSPENDED));
 
 }  // namespace
 

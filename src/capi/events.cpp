@@ -25,6 +25,8 @@ static_assert(mirrors(EventKind::record_use, VPMM_EVENT_RECORD_USE));
 static_assert(mirrors(EventKind::trim, VPMM_EVENT_TRIM));
 static_assert(mirrors(EventKind::arena_grow, VPMM_EVENT_ARENA_GROW));
 static_assert(mirrors(EventKind::arena_shrink, VPMM_EVENT_ARENA_SHRINK));
+static_assert(mirrors(EventKind::suspend, VPMM_EVENT_SUSPEND));
+static_assert(mirrors(EventKind::resume, VPMM_EVENT_RESUME));
 
 vpmm_event to_struct(const report::ReportedEvent& event) {
   vpmm_event out{};

@@ -40,7 +40,8 @@ vpmm_block to_struct(const report::LayoutBlock& block) {
   out.stream_id = block.stream_id;
   out.arena = block.arena;
   out.tag = block.tag;
-  out.state = static_cast<std::uint8_t>(block.state);
+  out.state = static_cast<std::uint8_t>(block.is_suspended ? static_cast<int>(VPMM_REGION_SUSPENDED)
+                                                           : static_cast<int>(block.state));
   out.complete = block.is_complete;
   out.is_small = block.is_small;
   return out;

@@ -41,6 +41,7 @@ vpmm_region_state state_of(char kind) {
     case ' ': return VPMM_REGION_ALLOCATED;
     case '~': return VPMM_REGION_ZOMBIE;
     case '#': return VPMM_REGION_IN_FLIGHT;
+    case '^': return VPMM_REGION_SUSPENDED;
     default: return VPMM_REGION_HOLE;
   }
 }

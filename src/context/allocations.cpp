@@ -160,7 +160,12 @@ Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const pool::Strea
   if (!is_kept && !end(owner, ptr, stream, caller)) return not_live(ptr);
   recorder_.record_free(std::move(place), ptr, caller);
   recorder_.freed(ptr, told, caller);
-  if (!is_kept) arenas_.ended(ptr);
+  if (is_kept) return {};
+  arenas_.ended(ptr);
+  if (host_copies_.empty()) return {};
+  host_copies_.drop_block(ptr);
+  host_copies_.drop_unless([this](pool::ArenaId id)
+                               VPMM_REQUIRES(pool_lock) { return arenas_.exists(id); });
   return {};
 }
 

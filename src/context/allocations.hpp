@@ -11,6 +11,7 @@
 #include "context/captures.hpp"
 #include "context/deferred.hpp"
 #include "context/device.hpp"
+#include "context/host_copies.hpp"
 #include "context/owners.hpp"
 #include "context/prover.hpp"
 #include "context/shares.hpp"
@@ -21,12 +22,13 @@ namespace vpmm::context {
 class Allocations {
  public:
   Allocations(Device& device, Captures& captures, arena::Arenas& arenas, const Owners& owners,
-              Shares& shares, report::Recorder& recorder, Prover& prover)
+              Shares& shares, HostCopies& host_copies, report::Recorder& recorder, Prover& prover)
       : device_(device),
         captures_(captures),
         arenas_(arenas),
         owners_(owners),
         shares_(shares),
+        host_copies_(host_copies),
         recorder_(recorder),
         prover_(prover) {}
 
@@ -87,6 +89,7 @@ class Allocations {
   arena::Arenas& arenas_;
   const Owners& owners_;
   Shares& shares_;
+  HostCopies& host_copies_;
   report::Recorder& recorder_;
   Prover& prover_;
   std::uint64_t mistakes_ VPMM_GUARDED_BY(pool_lock) = 0;  // of callers

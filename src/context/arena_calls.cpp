@@ -15,7 +15,9 @@ Result<pool::ArenaId> ArenaCalls::create(const arena::ArenaOptions& options) {
   const PoolLock lock(parts_.mutex);
   const HostPromise promise;
   if (!promise.is_kept()) return no_host_memory();
-  return parts_.arenas.create(options);
+  arena::ArenaOptions tagged = options;
+  if (tagged.tag == 0 && !tagged.is_external) tagged.tag = parts_.scopes.innermost().tag;
+  return parts_.arenas.create(tagged);
 }
 
 Result<DevicePtr> ArenaCalls::allocate_at(pool::ArenaId arena, AddressRange range,
@@ -84,10 +86,19 @@ Result<Vector<DevicePtr>> ArenaCalls::live(pool::ArenaId arena) const {
 }
 
 Result<void> ArenaCalls::release(pool::ArenaId arena) {
-  const PoolLock lock(parts_.mutex);
-  const HostPromise promise;
-  if (!promise.is_kept()) return no_host_memory();
-  return parts_.arenas.release(arena);
+  {
+    const PoolLock lock(parts_.mutex);
+    const HostPromise promise;
+    if (!promise.is_kept()) return no_host_memory();
+    VPMM_TRY(parts_.arenas.release(arena));
+    if (parts_.host_copies.empty()) return {};
+  }
+  // A failure is dropped: the next free, suspend or resume tries again.
+  Visit visit(entrance_);
+  if (visit.status())
+    parts_.host_copies.drop_unless(
+        [&](pool::ArenaId id) VPMM_REQUIRES(pool_lock) { return parts_.arenas.exists(id); });
+  return {};
 }
 
 }  // namespace vpmm::context

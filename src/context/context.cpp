@@ -110,7 +110,8 @@ Context::Context(driver::Driver& driver, driver::DeviceOrdinal device,
       stream_calls_(parts_, entrance_),
       limits_(parts_, entrance_, totals_),
       reports_(parts_, entrance_, totals_, drawing_, at_end),
-      sharing_(parts_, entrance_) {}
+      sharing_(parts_, entrance_),
+      suspension_(parts_, entrance_, limits_, shortages_) {}
 
 // Gives everything back in the order of dependence. At exit and after a sticky error the driver
 // must not be called; the system takes the memory back.
@@ -127,6 +128,7 @@ Context::~Context() {
         !parts_.peers.find_contexts())
       return;
     if (parts_.prover.wait_for_contexts(lock) != CuResult::success) return;
+    suspension_.release_host_memory();
     if (device_.driver_pool != nullptr) device_.driver_pool->release_everything();
     if (device_.pool != nullptr) device_.pool->release_everything();
     device_.timelines.destroy_events();
@@ -157,7 +159,7 @@ Result<DevicePtr> Context::allocate_slowly(pool::Request request, const time::Ti
 }
 
 // `by`: out, the calling stream once known.
-Result<DevicePtr> Context::attempt(const pool::Request& request, const time::TimelineId* bound,
+Result<DevicePtr> Context::attempt(pool::Request request, const time::TimelineId* bound,
                                    report::CallLog::By& by) {
   if (const Result<void> possible = check(request); !possible)
     return possible.error().code == ErrorCode::invalid_argument ? parts_.mistake(possible.error())
@@ -175,6 +177,7 @@ Result<DevicePtr> Context::attempt(const pool::Request& request, const time::Tim
   VPMM_TRY(device_.primary.noted(parts_.prover.settle(lock)));
   entrance_.learn_if_much_is_pending();
   VPMM_TRY(device_.primary.noted(parts_.router.preallocate_once(lock)));
+  parts_.tags.route(request);
   parts_.allocations.provide();  // may throw, so before memory is taken
   Result<DevicePtr> result = device_.primary.noted(parts_.router.allocate(lock, request, caller));
   if (!result) return result;

@@ -18,6 +18,7 @@
 #include "context/sharing.hpp"
 #include "context/shortages.hpp"
 #include "context/stream_calls.hpp"
+#include "context/suspension.hpp"
 #include "context/totals.hpp"
 
 namespace vpmm::context {
@@ -72,6 +73,7 @@ class Context {
   Limits& limits() { return limits_; }
   Reports& reports() { return reports_; }
   Sharing& sharing() { return sharing_; }
+  Suspension& suspension() { return suspension_; }
   const settings::Config& config() const { return parts_.device.config; }  // as in force
   driver::DeviceOrdinal device() const { return parts_.device.primary.device(); }
   driver::Driver& driver() { return parts_.device.inner; }
@@ -97,7 +99,7 @@ class Context {
   void free_surely(DevicePtr ptr, pool::Stream stream) noexcept;
   // --- context.cpp; `bound`: timeline of a bound stream, or null ---
   Result<DevicePtr> allocate_slowly(pool::Request request, const time::TimelineId* bound);
-  Result<DevicePtr> attempt(const pool::Request& request, const time::TimelineId* bound,
+  Result<DevicePtr> attempt(pool::Request request, const time::TimelineId* bound,
                             report::CallLog::By& by);
   void tell_failure(const pool::Request& request, Error& error, const report::CallLog::By& by);
   Result<void> deallocate_slowly(DevicePtr ptr, const pool::Stream& stream,
@@ -114,6 +116,7 @@ class Context {
   Limits limits_;
   Reports reports_;
   Sharing sharing_;
+  Suspension suspension_;
 };
 
 }  // namespace vpmm::context

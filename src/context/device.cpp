@@ -128,8 +128,10 @@ void Device::advance(const Vector<time::StampPart>& done) const {
 Bytes Device::live_bytes() const {
   Bytes live = driver_pool == nullptr ? 0 : driver_pool->requested_bytes();
   if (pool != nullptr)
-    live += pool->requested_bytes() + static_cast<Bytes>(small->figures().tally().requested +
-                                                         small->ledger().of_stretches().requested);
+    live += pool->requested_bytes() +
+            static_cast<Bytes>(small->figures().tally().requested +
+                               small->ledger().of_stretches().requested) -
+            small->ledger().asleep().requested;
   return live;
 }
 
@@ -138,14 +140,15 @@ void Device::fill(observe::Statistics& figures) const {
     pool->fill(figures);
     small::Tally tally = small->figures().tally();
     tally += small->ledger().of_stretches();
-    figures.live_bytes += static_cast<Bytes>(tally.requested);
-    figures.allocated_bytes += static_cast<Bytes>(tally.allocated);
+    const small::Ledger::Asleep& asleep = small->ledger().asleep();
+    figures.live_bytes += static_cast<Bytes>(tally.requested) - asleep.requested;
+    figures.allocated_bytes += static_cast<Bytes>(tally.allocated) - asleep.allocated;
     figures.free_bytes += small->caches().cached_pages_bytes();
     figures.pending_bytes += small->figures().pending_bytes();
     figures.small_bytes = small->cut_pages().bytes();
     figures.small_free_bytes = small->figures().idle_in_cut_bytes();
     figures.cached_bytes = small->caches().cached_bytes();
-    figures.live_allocations += static_cast<std::uint64_t>(tally.live());
+    figures.live_allocations += static_cast<std::uint64_t>(tally.live()) - asleep.blocks;
     figures.allocations += static_cast<std::uint64_t>(tally.allocations);
     figures.hits += static_cast<std::uint64_t>(tally.allocations);
     figures.deallocations += static_cast<std::uint64_t>(tally.deallocations);

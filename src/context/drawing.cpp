@@ -140,6 +140,7 @@ void Drawing::add_blocks_of_arena(DevicePtr stretch, report::Layout& layout) con
         block.arena = static_cast<std::uint64_t>(parts_.arenas.arena_of(stretch));
         const bool is_live = part.is_live && !parts_.shares.is_kept(part.range.begin);
         block.state = is_live ? RegionState::allocated : RegionState::free;
+        block.is_suspended = part.stretch->is_suspended;
         const time::Stamp stamp = device_.timelines.reduce(part.stamp);
         if (is_live) {
           block.requested = part.requested;
@@ -164,6 +165,7 @@ void Drawing::add_blocks_of_arena(DevicePtr stretch, observe::PoolSnapshot& snap
     observe::RegionSnapshot picture;
     picture.range = block.range;
     picture.kind = kind_of(block.is_live ? RegionState::allocated : RegionState::free);
+    if (block.stretch->is_suspended) picture.kind = '^';
     picture.requested = block.requested;
     const time::Stamp stamp = device_.timelines.reduce(block.stamp);
     picture.complete = block.is_live || (!is_pinned && stamp.is_complete());

@@ -11,6 +11,7 @@
 #include "context/captures.hpp"
 #include "context/device.hpp"
 #include "context/footprint.hpp"
+#include "context/host_copies.hpp"
 #include "context/owners.hpp"
 #include "context/peers.hpp"
 #include "context/prover.hpp"
@@ -18,6 +19,7 @@
 #include "context/shares.hpp"
 #include "context/slow_path.hpp"
 #include "context/stream_front.hpp"
+#include "context/suspendable_tags.hpp"
 #include "report/recorder.hpp"
 
 namespace vpmm::context {
@@ -29,7 +31,7 @@ struct Parts {
   Parts(driver::Driver& driver, driver::DeviceOrdinal ordinal, const settings::Config& config,
         const DeviceTraits& traits)
       : device(driver, ordinal, config, traits),
-        front(device, recorder),
+        front(device, recorder, scopes),
         captures(device),
         peers(device),
         recorder(device.driver, ordinal),
@@ -38,8 +40,9 @@ struct Parts {
         arenas(device.pool.get(), device.small.get(), device.timelines, device.stamper, recorder,
                device.config.ipc_isolate),
         owners(device, arenas),
+        tags(arenas, scopes),
         shares(device, arenas, owners),
-        allocations(device, captures, arenas, owners, shares, recorder, prover),
+        allocations(device, captures, arenas, owners, shares, host_copies, recorder, prover),
         slow_path(device, footprint, recorder, prover, arenas, allocations),
         router(device, captures, footprint, recorder, prover, slow_path) {
     if (device.small != nullptr) device.small->warm_calls().heed(mutex);
@@ -70,6 +73,9 @@ struct Parts {
   Prover prover;
   arena::Arenas arenas;
   Owners owners;
+  TagScopes scopes;
+  SuspendableTags tags;
+  HostCopies host_copies;
   Shares shares;
   Allocations allocations;
   SlowPath slow_path;

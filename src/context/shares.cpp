@@ -42,6 +42,10 @@ Result<SharedRange> Shares::share(const AllocationInfo& of, AddressRange range) 
     return Error{ErrorCode::unsupported,
                  message_of("device {} cannot export memory as a file descriptor",
                             device_.primary.device())};
+  if (!arenas_.is_resident(range.begin))
+    return Error{
+        ErrorCode::suspended,
+        message_of("{:#x} is suspended: resume it before it is shared", to_integer(range.begin))};
   if (range.size == 0 || range.size > of.usable - (range.begin - of.begin))
     return Error{ErrorCode::invalid_argument,
                  message_of("{} bytes at {:#x} are not inside the allocation of {} bytes at {:#x}",
@@ -82,6 +86,10 @@ Result<SharedChunks> Shares::lease(ShareId id, Bytes offset, Bytes size) {
                  message_of("{} bytes at offset {} are not inside an allocation of {} bytes", size,
                             offset, share->range.size)};
   const AddressRange range{share->range.begin + offset, size};
+  // Its handles had ended, so it could be suspended.
+  if (!arenas_.is_resident(range.begin))
+    return Error{ErrorCode::suspended,
+                 message_of("{:#x} is suspended: resume it first", to_integer(range.begin))};
   SharedChunks shared;
   for (const vm::Mapping& mapping : device_.pool->mappings_around(range)) {
     if (shared.chunks.empty()) shared.offset = range.begin - mapping.at;
@@ -143,6 +151,18 @@ bool Shares::keep(DevicePtr begin) {
 bool Shares::is_kept(DevicePtr begin) const {
   const auto found = by_begin_.find(begin);
   return found != by_begin_.end() && found->second.is_freed;
+}
+
+std::string Shares::holder_in(AddressRange range) const {
+  for (auto each = by_begin_.lower_bound(range.begin);
+       each != by_begin_.end() && each->first < range.end(); ++each) {
+    const Share& share = each->second;
+    if (share.is_held())
+      return message_of(
+          "{} other processes and {} handles hold the allocation of {} bytes at {:#x}",
+          share.imports, share.handles, share.range.size, to_integer(share.range.begin));
+  }
+  return {};
 }
 
 Bytes Shares::freed_bytes() const {

@@ -40,6 +40,8 @@ class Shares {
   // wait.
   bool keep(DevicePtr begin) VPMM_REQUIRES(pool_lock);
   bool is_kept(DevicePtr begin) const VPMM_REQUIRES(pool_lock);
+  // Text that names a holder of memory inside the range; empty: none.
+  std::string holder_in(AddressRange range) const VPMM_REQUIRES(pool_lock);
   Bytes freed_bytes() const VPMM_REQUIRES(pool_lock);  // freed, kept for holders
   std::string validate() const VPMM_REQUIRES(pool_lock);
 

@@ -58,7 +58,8 @@ void Shortages::add_holders(report::Shortage& shortage) const {
   std::map<std::uint32_t, report::Holding> by_tag;
   std::map<std::uint64_t, report::Holding> by_stream;
   for (const report::LayoutBlock& block : drawing_.layout().blocks) {
-    if (block.state != region::RegionState::allocated || external.contains(block.range.begin))
+    if (block.state != region::RegionState::allocated || block.is_suspended ||
+        external.contains(block.range.begin))
       continue;
     count(shortage.live, "live", block.requested);
     shortage.live_taken += block.range.size;
@@ -103,6 +104,7 @@ report::Shortage Shortages::look_at(const pool::Request& request, const std::str
   shortage.small_free = now.small_free_bytes;
   shortage.leased = now.leased_bytes;
   shortage.parked = parts_.captures.parked_bytes();
+  shortage.suspended = now.suspended_bytes;
   shortage.quarantined = now.quarantined_bytes;
   shortage.mapped = now.mapped_bytes;
   shortage.mappings = now.mappings;

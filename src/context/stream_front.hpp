@@ -13,6 +13,7 @@
 
 #include "context/device.hpp"
 #include "context/stream_table.hpp"
+#include "context/suspendable_tags.hpp"
 #include "process/process_gate.hpp"
 #include "report/recorder.hpp"
 
@@ -21,8 +22,8 @@ namespace vpmm::context {
 class StreamFront {
  public:
   using Client = small::WarmCalls::FirstCache;
-  StreamFront(const Device& device, const report::Recorder& recorder)
-      : driver_(device.inner), device_(device), recorder_(recorder) {}
+  StreamFront(const Device& device, const report::Recorder& recorder, const TagScopes& scopes)
+      : driver_(device.inner), device_(device), recorder_(recorder), scopes_(scopes) {}
 
   // State for one call: open for the stream's cache or not, and the log of a recording. One load
   // without a recording.
@@ -38,7 +39,7 @@ class StreamFront {
                                       state & ~kOpen)};  // NOLINT(performance-no-int-to-ptr)
   }
   Client client_of(const Way& way, driver::StreamHandle stream) const;
-  // Call after a change of the primary context, listeners or recordings.
+  // Call after a change of the primary context, listeners, recordings or entered tags.
   void refresh() VPMM_REQUIRES(pool_lock);
   // Takes requests for attention from the caller's cache, and notes the stream. Returns
   // before_it_was_forgotten if a forgotten stream calls again.
@@ -54,6 +55,7 @@ class StreamFront {
   driver::Driver& driver_;
   const Device& device_;
   const report::Recorder& recorder_;
+  const TagScopes& scopes_;
   static constexpr std::uintptr_t kOpen = 1;
   std::atomic<std::uintptr_t> state_{
       0};  // kOpen or 0, plus the address of the log, which lives as long as the pool
@@ -84,9 +86,9 @@ inline StreamFront::Client StreamFront::client_of(const Way& way,
 }
 
 inline void StreamFront::refresh() {
-  const bool is_open = device_.small != nullptr &&
-                       device_.primary.handle() != driver::ContextHandle{} &&
-                       !device_.primary.is_poisoned() && !recorder_.wants_all_calls();
+  const bool is_open =
+      device_.small != nullptr && device_.primary.handle() != driver::ContextHandle{} &&
+      !device_.primary.is_poisoned() && !recorder_.wants_all_calls() && !scopes_.has_any();
   const std::uintptr_t state =
       reinterpret_cast<std::uintptr_t>(recorder_.log()) | (is_open ? kOpen : 0);
   // Writes only a change: all threads read it at every call.

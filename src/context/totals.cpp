@@ -10,6 +10,7 @@ observe::Statistics Totals::now() const {
   parts_.footprint.fill(figures);
   figures.free_bytes += parts_.arenas.free_bytes();
   figures.pending_bytes += parts_.arenas.pending_bytes();
+  figures.host_copy_bytes = parts_.host_copies.bytes();
   figures.leased_bytes = parts_.shares.freed_bytes();
   figures.timelines = device_.timelines.stream_count();
   figures.outstanding_events = device_.timelines.outstanding_events();

@@ -27,8 +27,10 @@ enum class RecordedKind : std::uint16_t {
   live = 14,
   driver = 15,
   sample = 16,
+  suspend = 17,
+  resume = 18,
 };
-constexpr std::uint16_t kLastRecordedKind = 16;
+constexpr std::uint16_t kLastRecordedKind = 18;
 
 constexpr std::uint32_t kNoRecordedStream = 0xffffffff;
 // Flag of allocate_failed: an invalid request, or a pool that could not work; more memory would not

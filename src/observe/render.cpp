@@ -32,6 +32,7 @@ const char* state_name(char kind) {
     case '*': return "hole";
     case '~': return "zombie";
     case '#': return "in flight";
+    case '^': return "suspended";
     default: return "unknown";
   }
 }

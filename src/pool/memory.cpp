@@ -29,11 +29,17 @@ std::string Memory::validate() const {
   if (!flights.empty()) return {};  // index and chunks disagree during a flight
   std::string broken;
   std::uint64_t mappings = 0;
+  Bytes suspended = 0;
   HashMap<const vm::Chunk*, Bytes> partly_used;
   index.for_each([&](const Region& region) VPMM_REQUIRES(pool_lock) {
     if (!broken.empty() || region.state == RegionState::hole) return;
     if (region.state == RegionState::in_flight) {
       broken = message_of("in flight without a flight: {}", index.picture());
+      return;
+    }
+    if (region.is_suspended) {
+      suspended += region.range.size;
+      mappings += chunks.inside(region.range).size();  // left by an undo that the driver refused
       return;
     }
     Bytes mapped = 0;
@@ -62,6 +68,8 @@ std::string Memory::validate() const {
                           index.picture());
   });
   if (!broken.empty()) return broken;
+  if (suspended != suspended_bytes)
+    return message_of("{} bytes are suspended, {} counted", suspended, suspended_bytes);
   if (mappings != chunks.mapping_count())
     return message_of("{} mappings in regions, {} in all", mappings, chunks.mapping_count());
   chunks.for_each_chunk([&](const vm::Chunk& chunk) {

@@ -35,8 +35,8 @@ struct Quarantine {
   }
 };
 
-// Invariant: all but holes is mapped without a gap. Zombies are whole mappings; other regions may
-// begin and end inside one.
+// Invariant: all but holes and suspended regions is mapped without a gap. Zombies are whole
+// mappings; other regions may begin and end inside one.
 struct Memory {
   Memory(driver::Driver& the_driver, const driver::ChunkProperties& properties,
          const settings::Config& settings, Bytes page_size, time::Timelines& the_timelines)
@@ -59,8 +59,9 @@ struct Memory {
   Quarantine quarantine VPMM_GUARDED_BY(pool_lock);
   Vector<AddressRange> reservations VPMM_GUARDED_BY(pool_lock);
   MappingObserver* mapping_observer VPMM_GUARDED_BY(pool_lock) = nullptr;
-  Bytes other_bytes VPMM_GUARDED_BY(pool_lock) = 0;   // mapped elsewhere on the same account
-  Bytes coming_bytes VPMM_GUARDED_BY(pool_lock) = 0;  // to be created by flights
+  Bytes other_bytes VPMM_GUARDED_BY(pool_lock) = 0;      // mapped elsewhere on the same account
+  Bytes coming_bytes VPMM_GUARDED_BY(pool_lock) = 0;     // to be created by flights
+  Bytes suspended_bytes VPMM_GUARDED_BY(pool_lock) = 0;  // of allocated regions without memory
   alignas(kCacheLine) observe::Statistics counters
       VPMM_GUARDED_BY(pool_lock);  // totals, and peaks of mapped memory
 

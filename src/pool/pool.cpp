@@ -115,6 +115,7 @@ Ask Pool::ask_of(const PageRequest& request, const Caller& caller) const {
   ask.chunk = memory_.tuning.chunk_size(request.size, held, room_.all(held));
   ask.chunks = chunks_of(request);
   if (ask.chunks == Chunks::one) ask.chunk = request.size;
+  if (ask.chunks == Chunks::exact) ask.chunk = memory_.tuning.chunk_max;
   ask.goes_low = is_by_use && request.goes_low;
   ask.spares_chunks = is_by_use && held >= most_early();
   return ask;
@@ -512,7 +513,8 @@ void Pool::fill(observe::Statistics& statistics) const {
   statistics = memory_.counters;
   statistics.mapped_bytes = mapped_bytes();
   statistics.live_bytes = memory_.index.requested_bytes();
-  statistics.allocated_bytes = used_bytes();
+  statistics.allocated_bytes = memory_.index.bytes(RegionState::allocated);
+  statistics.suspended_bytes = suspended_bytes();
   statistics.free_bytes = idle_bytes();
   statistics.trapped_bytes = trapped_bytes();
   statistics.pending_bytes = memory_.index.pending_bytes();

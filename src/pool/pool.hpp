@@ -23,6 +23,7 @@
 #include "pool/peer_access.hpp"
 #include "pool/reclaimer.hpp"
 #include "pool/request.hpp"
+#include "pool/suspender.hpp"
 #include "region/region_index.hpp"
 #include "settings/config.hpp"
 #include "time/timelines.hpp"
@@ -145,6 +146,7 @@ class Pool {
     room_.set_capacity(capacity);
   }
   void set_other_bytes(Bytes bytes) VPMM_REQUIRES(pool_lock) { memory_.other_bytes = bytes; }
+  Suspender& suspender() VPMM_REQUIRES(pool_lock) { return suspender_; }
   // Null: no observer. The observer must outlive the pool, or be removed.
   void set_mapping_observer(MappingObserver* observer) VPMM_REQUIRES(pool_lock) {
     memory_.mapping_observer = observer;
@@ -157,8 +159,9 @@ class Pool {
     return memory_.index.bytes(region::RegionState::free);
   }
   Bytes used_bytes() const VPMM_REQUIRES(pool_lock) {
-    return memory_.index.bytes(region::RegionState::allocated);
+    return memory_.index.bytes(region::RegionState::allocated) - memory_.suspended_bytes;
   }
+  Bytes suspended_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.suspended_bytes; }
   // Allocated bytes minus those that streams cache for their next requests.
   Bytes wanted_bytes() const VPMM_REQUIRES(pool_lock) {
     return used_bytes() - std::min(used_bytes(), cached_bytes_);
@@ -238,6 +241,7 @@ class Pool {
   Memory memory_;
   Mover mover_{memory_};
   Reclaimer reclaimer_{memory_};
+  Suspender suspender_{memory_};
   PeerAccess peers_{memory_};
   GpuRoom room_;
   Bytes peak_live_ = 0;  // most bytes alive at once, in whole grains

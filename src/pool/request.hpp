@@ -62,6 +62,9 @@ struct Caller {
 // allocation. A plan skips idle chunks larger than the missing bytes, and cuts the last new chunk
 // to size. Freed, it is ordinary memory.
 //
+// An exact request has as few chunks as if all were new, however often its memory goes away and
+// comes back: idle chunks of other sizes do not serve it.
+//
 // Idle parts of partly used chunks do not serve such a request. Wholly idle chunks that fit nowhere
 // make room for new ones: beyond early growth at once (Pool::give_way), and, where memory is short,
 // as many as needed (Pool::make_room).
@@ -69,6 +72,7 @@ enum class Chunks {
   shared,  // cut anywhere
   own,     // whole chunks
   one,     // one chunk of exactly that size
+  exact,   // whole chunks of exactly that size: of the largest size, and one for the rest
 };
 
 struct PageRequest {

@@ -53,12 +53,23 @@ std::optional<AddressRange> cut(const View& view, const Ask& ask, AddressRange f
 // doubled: more is lost while the allocation lives.
 constexpr Bytes kExcessShare = 8;
 
+// Tells if the chunks of a range are as few as a request of that size has when they are new.
+bool has_fewest_chunks(const View& view, const Ask& ask, AddressRange range)
+    VPMM_REQUIRES(pool_lock) {
+  Bytes count = 0;
+  view.chunks.for_each_inside(range, [&](const vm::Mapping&) {
+    ++count;
+    return count * ask.chunk < range.size + ask.chunk;
+  });
+  return count * ask.chunk < range.size + ask.chunk;
+}
+
 // Note [Own chunks]. Returns the whole chunks in a free range with the sum closest to the size, the
 // first among equals.
 std::optional<AddressRange> own_stretch(const View& view, const Ask& ask, AddressRange free)
     VPMM_REQUIRES(pool_lock) {
   const bool is_one = ask.chunks == Chunks::one;
-  const Bytes most = is_one ? ask.size : ask.size + ask.size / kExcessShare;
+  const Bytes most = ask.chunks == Chunks::own ? ask.size + ask.size / kExcessShare : ask.size;
   const DevicePtr last = view.chunks.last_border(free.end());
   std::optional<AddressRange> best;
   DevicePtr end = view.chunks.first_border(free.begin);
@@ -66,7 +77,8 @@ std::optional<AddressRange> own_stretch(const View& view, const Ask& ask, Addres
     while (end < last && end - begin < ask.size) end = view.chunks.around(end).end();
     const AddressRange stretch{begin, end - begin};
     if (stretch.size < ask.size) break;
-    const bool fits = stretch.size <= most && (!is_one || view.chunks.around(begin).end() == end);
+    const bool fits = stretch.size <= most && (!is_one || view.chunks.around(begin).end() == end) &&
+                      (ask.chunks != Chunks::exact || has_fewest_chunks(view, ask, stretch));
     if (fits && is_aligned(begin, ask.alignment) && (!best || stretch.size < best->size))
       best = stretch;
   }
@@ -289,7 +301,13 @@ KeptEnd best_kept(const View& view, const Ask& ask) VPMM_REQUIRES(pool_lock) {
 
 // Tells if a chunk of `size` bytes helps where `left` bytes are missing.
 bool may_move(const Ask& ask, Bytes size, Bytes left) {
-  return !ask.has_own_chunks() || (ask.chunks == Chunks::one ? size == left : size <= left);
+  switch (ask.chunks) {
+    case Chunks::shared: return true;
+    case Chunks::own: return size <= left;
+    case Chunks::one: return size == left;
+    case Chunks::exact: return (size == ask.chunk && size <= left) || size == left % ask.chunk;
+  }
+  return false;
 }
 
 // Takes wholly idle chunks and lowers `left` by their bytes. Adjacent chunks of one region form one
@@ -367,7 +385,8 @@ Decision stitched(const View& view, const Ask& ask, const KeptEnd& kept) VPMM_RE
 // to size. The excess of the last one stays free beside the allocation, with that chunk's stamp.
 // Own chunks have no excess (Note [Own chunks]).
 Decision stitch(const View& view, const Ask& ask) {
-  const KeptEnd kept = ask.chunks == Chunks::one ? KeptEnd{} : best_kept(view, ask);
+  const bool may_keep = ask.chunks == Chunks::shared || ask.chunks == Chunks::own;
+  const KeptEnd kept = may_keep ? best_kept(view, ask) : KeptEnd{};
   Decision decision = stitched(view, ask, kept);
   const NoPlan* const none = std::get_if<NoPlan>(&decision);
   if (none == nullptr || kept.first == nullptr) return decision;

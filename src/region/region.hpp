@@ -45,9 +45,9 @@ struct ListLink {
 };
 
 // A node of RegionIndex. RegionIndex alone changes its fields, except owner.other_uses, holder,
-// has_own_chunks, asked, and by_age of an allocated region, by which the room above links it. What
-// becomes of an allocated region has no holder and no own chunks. In flight it remembers stamp and
-// age of what it was cut from.
+// has_own_chunks, is_suspended, asked, and by_age of an allocated region, by which the room above
+// links it. What becomes of an allocated region has no holder and no own chunks. In flight it
+// remembers stamp and age of what it was cut from.
 //
 // With very many regions every line of a node is a cache miss, so fields used together stand
 // together: first those that an operation on a neighbour reads.
@@ -60,6 +60,7 @@ struct alignas(kCacheLine) Region {
   void* holder = nullptr;              // allocated: record of a room above
   RegionState state = RegionState::hole;
   bool has_own_chunks = false;   // allocated: no other allocation touches its chunks
+  bool is_suspended = false;     // allocated: nothing is mapped, Note [Suspended memory]
   std::uint32_t size_place = 0;  // free, hole: place in the heap of its size
 
   time::Stamp stamp;  // free, zombie: what must have finished

@@ -309,6 +309,7 @@ Region* RegionIndex::release(Region* allocated, time::Stamp stamp) {
   allocated->owner = {};
   allocated->holder = nullptr;
   allocated->has_own_chunks = false;
+  allocated->is_suspended = false;
   allocated->stamp = stamp;
   allocated->age = ++private_->last_age;
   private_->catalogue.enlist(allocated);

@@ -20,9 +20,11 @@ enum class EventKind : std::uint32_t {
   record_use,
   trim,
   arena_grow,
-  arena_shrink
+  arena_shrink,
+  suspend,
+  resume
 };
-constexpr std::uint32_t kEventKinds = 9;
+constexpr std::uint32_t kEventKinds = 11;
 
 // A set of kinds, one bit for each.
 using EventKinds = std::uint32_t;
@@ -34,7 +36,7 @@ struct ReportedEvent {
   EventKind kind{};
   DevicePtr ptr{};  // null: no address
   // allocate, free, record_use, out_of_memory: requested. map, unmap: of the chunk. trim: given
-  // back. arena_grow, arena_shrink: of the stretch.
+  // back. arena_grow, arena_shrink: of the stretch. suspend, resume: unmapped, mapped.
   Bytes bytes = 0;
   std::optional<driver::StreamHandle> stream;  // named by the call
   std::uint32_t tag = 0;

@@ -123,6 +123,14 @@ void Recorder::arena_changed(EventKind kind, AddressRange stretch, pool::ArenaId
         stretch, 0, static_cast<std::uint64_t>(arena));
 }
 
+void Recorder::arena_resides(EventKind kind, Bytes bytes, std::uint32_t tag, pool::ArenaId arena) {
+  tell({kind, DevicePtr{}, bytes, std::nullopt, tag, static_cast<std::uint64_t>(arena)});
+  using RecordedKind = observe::RecordedKind;
+  if (CallLog* const recording = log())
+    recording->put(kind == EventKind::suspend ? RecordedKind::suspend : RecordedKind::resume,
+                   {DevicePtr{}, bytes}, tag, static_cast<std::uint64_t>(arena));
+}
+
 void Recorder::failed(const pool::Request& request, const Error& error, const CallLog::By& by) {
   const bool is_shortage = error.code == ErrorCode::out_of_memory;
   if (is_shortage)

@@ -90,6 +90,9 @@ class Recorder final : public pool::MappingObserver {
   // arena_grow or arena_shrink.
   void arena_changed(EventKind kind, AddressRange stretch, pool::ArenaId arena)
       VPMM_REQUIRES(pool_lock);
+  // suspend or resume.
+  void arena_resides(EventKind kind, Bytes bytes, std::uint32_t tag, pool::ArenaId arena)
+      VPMM_REQUIRES(pool_lock);
   void failed(const pool::Request& request, const Error& error, const CallLog::By& by)
       VPMM_REQUIRES(pool_lock);
   void trimmed(Bytes released) VPMM_REQUIRES(pool_lock);

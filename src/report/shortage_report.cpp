@@ -10,6 +10,7 @@
 
 #include "base/quantity.hpp"
 #include "report/headroom.hpp"
+#include "report/tags.hpp"
 
 namespace vpmm::report {
 namespace {
@@ -113,9 +114,13 @@ void add_pool(const Shortage& shortage, Report& report) {
     report.line("graphs", "{} are freed, but belong to captured graphs",
                 readable_bytes(shortage.parked));
   for (const ArenaHolding& arena : shortage.arenas)
-    report.line("arena", "{} (tag {}{}{}) holds {}, of which live {}", arena.id, arena.tag,
+    report.line("arena", "{} (tag {}{}{}) holds {}, of which live {}", arena.id,
+                *tag_name(arena.tag) == '\0' ? fmt::format("{}", arena.tag) : tag_name(arena.tag),
                 arena.is_pinned ? ", pinned" : "", arena.is_released ? ", released" : "",
                 readable_bytes(arena.held), readable_bytes(arena.live));
+  if (shortage.suspended > 0)
+    report.line("suspended", "{} sleep at their addresses and hold no memory",
+                readable_bytes(shortage.suspended));
   if (shortage.quarantined > 0)
     report.line("refused", "{} that the driver does not take back",
                 readable_bytes(shortage.quarantined));

@@ -50,7 +50,8 @@ struct Shortage {
   Bytes largest_free = 0;
   Bytes small_free = 0;  // in pages that small requests share
   Bytes leased = 0;
-  Bytes parked = 0;  // kept for captured graphs
+  Bytes parked = 0;     // kept for captured graphs
+  Bytes suspended = 0;  // addresses without memory, in no other figure
   Bytes quarantined = 0;
   Bytes mapped = 0;
   std::uint64_t mappings = 0;

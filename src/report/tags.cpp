@@ -8,10 +8,14 @@
 namespace vpmm::report {
 namespace {
 
+// Tags made for names are above those that programs number themselves.
+constexpr std::uint32_t kBeforeMade = 0x7fffffff;
+
 struct Names {
   Mutex mutex;
   std::set<std::string> texts VPMM_GUARDED_BY(mutex);  // only grows
   std::map<std::uint32_t, const char*> by_tag VPMM_GUARDED_BY(mutex);
+  std::uint32_t last_made VPMM_GUARDED_BY(mutex) = kBeforeMade;
 };
 
 // Never destroyed: static objects may still read names.
@@ -33,6 +37,17 @@ const char* tag_name(std::uint32_t tag) {
   const MutexLock lock(all.mutex);
   const auto found = all.by_tag.find(tag);
   return found == all.by_tag.end() ? "" : found->second;
+}
+
+std::uint32_t tag_with_name(const char* name) {
+  Names& all = names();
+  const MutexLock lock(all.mutex);
+  const char* const text = all.texts.insert(name).first->c_str();
+  for (const auto& [tag, each] : all.by_tag)
+    if (each == text) return tag;
+  while (all.by_tag.contains(all.last_made + 1)) ++all.last_made;
+  all.by_tag[all.last_made + 1] = text;
+  return ++all.last_made;
 }
 
 }  // namespace vpmm::report

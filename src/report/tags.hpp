@@ -48,5 +48,7 @@ class Tags {
 // Names of the process; their texts live for ever. "": none. Any thread.
 void set_tag_name(std::uint32_t tag, const char* name);
 const char* tag_name(std::uint32_t tag);
+// The lowest tag with this name; without one, a new tag gets it. Requires: the name is not empty.
+std::uint32_t tag_with_name(const char* name);
 
 }  // namespace vpmm::report

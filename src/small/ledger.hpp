@@ -2,6 +2,9 @@
 // small: sums over users' memory beside the caches.
 #pragma once
 
+#include <cstdint>
+
+#include "base/bytes.hpp"
 #include "base/line_allocator.hpp"
 #include "base/mutex.hpp"
 #include "region/region.hpp"
@@ -28,6 +31,24 @@ class alignas(kCacheLine) Ledger {
   void block_ends(Bytes asked, Bytes size) VPMM_REQUIRES(pool_lock) {
     of_stretches_.end(asked, size);
   }
+  // A live block is suspended: the sums of live memory leave it out.
+  void block_sleeps(Bytes asked, Bytes size) VPMM_REQUIRES(pool_lock) {
+    asleep_.requested += asked;
+    asleep_.allocated += size;
+    ++asleep_.blocks;
+  }
+  void block_wakes(Bytes asked, Bytes size) VPMM_REQUIRES(pool_lock) {
+    asleep_.requested -= asked;
+    asleep_.allocated -= size;
+    --asleep_.blocks;
+  }
+  // Live blocks of suspended stretches, which of_stretches() includes.
+  struct Asleep {
+    Bytes requested = 0;
+    Bytes allocated = 0;
+    std::uint64_t blocks = 0;
+  };
+  const Asleep& asleep() const VPMM_REQUIRES(pool_lock) { return asleep_; }
   const Tally& of_stretches() const VPMM_REQUIRES(pool_lock) { return of_stretches_; }
   // An allocation of whole pages ends, of which the index counts the request of its first user.
   void pages_end(Bytes first, Bytes present) VPMM_REQUIRES(pool_lock) {
@@ -38,6 +59,7 @@ class alignas(kCacheLine) Ledger {
  private:
   Tally of_pages_ VPMM_GUARDED_BY(pool_lock);
   Tally of_stretches_ VPMM_GUARDED_BY(pool_lock);
+  Asleep asleep_ VPMM_GUARDED_BY(pool_lock);
 };
 
 }  // namespace vpmm::small

@@ -231,5 +231,25 @@ TEST(UnsplitArena, gives_a_whole_stretch_that_is_at_most_twice_as_large) {
   EXPECT_FALSE(arena.find({kPage + 512, kGrain, kA}, Arena::Reach::by_size).has_value());
 }
 
+TEST(SmallSplitting, large_requests_have_stretches_of_their_own_and_small_ones_leave_them_whole) {
+  Arena arena(kPage, Arena::Splitting::small);
+  const auto find = [&](Bytes size, Arena::Reach room = Arena::Reach::by_size) {
+    return arena.find({size, kGrain, kA}, room);
+  };
+  arena.add({kBase, 64 * kPage}, kA);
+  arena.add({kBase + 100 * kPage, 4 * kPage}, kA);
+  EXPECT_EQ(find(40 * kPage), std::nullopt);
+  EXPECT_EQ(find(40 * kPage, Arena::Reach::everywhere)->begin, kBase) << "where memory is short";
+  EXPECT_EQ(find(63 * kPage)->begin, kBase) << "a 32nd is lost at most";
+  for (const Bytes size : {15 * kPage + 512, 16 * kPage, 16 * kPage + 512, 17 * kPage - 512}) {
+    Arena fresh(kPage, Arena::Splitting::small);
+    fresh.add({kBase, round_up(size, kPage)}, kA);
+    EXPECT_TRUE(fresh.find({size, kGrain, kA}, Arena::Reach::by_size).has_value()) << size;
+  }
+  EXPECT_EQ(find(kPage)->begin, kBase + 100 * kPage);
+  EXPECT_EQ(find(5 * kPage), std::nullopt);
+  EXPECT_EQ(arena.validate(), "");
+}
+
 }  // namespace
 }  // namespace vpmm::arena

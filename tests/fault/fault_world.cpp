@@ -128,6 +128,45 @@ void FaultWorld::trim_arena(std::size_t arena) {
   done(within([&] { return pool_->arenas().trim(arenas_[arena]); }), "trim an arena");
 }
 
+// Contents without a host copy are undefined once the memory is suspended.
+void FaultWorld::forget_discarded() {
+  for (std::optional<Live>& live : allocations_)
+    if (live && is_suspended(*live) && !pool_->suspension().host_copy({live->ptr, live->bytes}))
+      live->content = 0;
+}
+
+bool FaultWorld::is_suspended(const Live& live) {
+  const auto is = pool_->suspension().is_suspended(live.ptr);
+  return is && is.value();
+}
+
+void FaultWorld::suspend_arena(std::size_t arena, const context::SuspendHow& how) {
+  if (pool_ == nullptr || arenas_[arena] == pool::ArenaId{}) return;
+  done(within([&] { return pool_->suspension().suspend(arenas_[arena], how); }), "suspend");
+  forget_discarded();
+}
+
+void FaultWorld::resume_arena(std::size_t arena, const context::ResumeHow& how) {
+  if (pool_ == nullptr || arenas_[arena] == pool::ArenaId{}) return;
+  const bool is_resumed =
+      done(within([&] { return pool_->suspension().resume(arenas_[arena], how); }), "resume");
+  if (is_resumed || is_poisoned_) return;
+  for (const std::optional<Live>& live : allocations_)
+    if (live && live->content != 0 && is_suspended(*live) &&
+        !pool_->suspension().host_copy({live->ptr, live->bytes}))
+      fail("a resume failed, and the host copy is gone");
+}
+
+// With the faults gone, what is suspended comes back.
+void FaultWorld::resume_all() {
+  for (const pool::ArenaId arena : arenas_)
+    if (arena != pool::ArenaId{})
+      if (const auto resumed = pool_->suspension().resume(arena, {});
+          !resumed && resumed.error().code != ErrorCode::unsupported)
+        fail("it does not resume any more: " + resumed.error().message);
+  check_pool("resume");
+}
+
 void FaultWorld::release_arena(std::size_t arena) {
   if (pool_ == nullptr || arenas_[arena] == pool::ArenaId{}) return;
   if (done(within([&] { return pool_->arenas().release(arenas_[arena]); }), "release an arena"))
@@ -447,6 +486,8 @@ void FaultWorld::check_aftermath() {
   if (pool_ == nullptr) return;
   if (is_poisoned_) return check_poison();
   faulting_.clear_plan();
+  resume_all();
+  check_contents();
   check_use();
   if (sim_.hazard_count() > 0) fail("hazard: " + sim_.hazards().front().describe());
 }
@@ -459,7 +500,7 @@ void FaultWorld::check_contents() {
 }
 
 void FaultWorld::check_contents(const Live& live) {
-  if (live.content == 0) return;
+  if (live.content == 0 || is_suspended(live)) return;
   for (const Bytes offset : {Bytes{0}, live.bytes / 2, live.bytes - 1}) {
     std::uint8_t read = 0;
     must(sim_.memcpy_device_to_host(&read, live.ptr + offset, 1), "read back");

@@ -49,6 +49,8 @@ class FaultWorld {
   std::size_t allocate_again(std::size_t arena, DevicePtr begin, Bytes bytes, pool::Stream stream);
   void trim_arena(std::size_t arena);
   void release_arena(std::size_t arena);
+  void suspend_arena(std::size_t arena, const context::SuspendHow& how);
+  void resume_arena(std::size_t arena, const context::ResumeHow& how);
   // Memory of the user's, for an arena that is external. What comes back is freed at once.
   void add_memory(std::size_t arena, Bytes bytes);
   void take_memory(std::size_t arena);
@@ -96,7 +98,7 @@ class FaultWorld {
   struct Live {
     DevicePtr ptr{};
     Bytes bytes = 0;
-    std::uint8_t content = 0;
+    std::uint8_t content = 0;  // 0: undefined
   };
   struct Shared {
     context::ShareId id{};
@@ -129,6 +131,9 @@ class FaultWorld {
   void write(Live& live, driver::StreamHandle stream);
   void check_contents();
   void check_contents(const Live& live);
+  void resume_all();
+  void forget_discarded();
+  bool is_suspended(const Live& live);
   void check_leases(const char* what);
   void end_leases();
   void check_poison();

@@ -365,6 +365,32 @@ void captures_in_arenas(FaultWorld& w) {
   w.allocate(6 * kMiB, w.stream(1));
 }
 
+// 24 MiB of device: what sleeps makes room for others.
+void suspended_arenas(FaultWorld& w) {
+  const auto weights = w.make_arena();
+  const auto cache = w.make_arena();
+  const auto first = w.allocate_in(weights, 3 * kMiB, w.stream(1));
+  w.allocate_in(weights, 3000, w.stream(2));
+  w.allocate_in(cache, 7 * kMiB, w.stream(1));
+  const context::SuspendHow copies{true, false, false, std::nullopt};
+  const context::SuspendHow keeps{true, true, true, std::nullopt};
+  const context::SuspendHow discards{false, false, true, w.stream(1)};
+  w.suspend_arena(weights, copies);
+  w.suspend_arena(cache, discards);
+  w.look();
+  const auto phase = w.allocate(16 * kMiB, w.stream(3));
+  w.resume_arena(weights, {});
+  w.deallocate(phase, w.stream(3));
+  w.resume_arena(weights, {});
+  w.resume_arena(cache, {true, true});
+  w.suspend_arena(weights, keeps);
+  w.deallocate(first, w.stream(1));
+  w.reset();
+  w.resume_arena(weights, {});
+  w.suspend_arena(cache, copies);
+  w.release_arena(cache);
+}
+
 void memory_given_to_arenas(FaultWorld& w) {
   const auto arena = w.make_arena({false, true, 0, true});
   w.listen();
@@ -442,6 +468,7 @@ std::vector<Scenario> scenarios() {
       {"held_by_other_processes", held_by_other_processes, 32 * kMiB},
       {"arenas", arenas, 32 * kMiB},
       {"captures_in_arenas", captures_in_arenas},
+      {"suspended_arenas", suspended_arenas, 24 * kMiB},
       {"memory_given_to_arenas", memory_given_to_arenas},
       {"crowding", crowding, kGiB, 60'000, settings::SmallRequests::pool, false, 0},
       {"crowding_where_memory_is_short", crowding, 32 * kMiB, 60'000, settings::SmallRequests::pool,

@@ -93,7 +93,7 @@ class Install(unittest.TestCase):
         self.assertEqual(sorted(name for name in names if not name.startswith("vpmm_")), [])
 
     def test_every_function_of_the_headers_is_exported_and_nothing_else(self) -> None:
-        headers = "".join((self.prefix / "include/vpmm" / name).read_text() for name in ("vpmm.h", "emm.h"))
+        headers = "".join((self.prefix / "include/vpmm" / name).read_text() for name in ("vpmm.h", "tags.h", "emm.h"))
         declared = set(re.findall(r"^VPMM_API [^;(]*?\b(vpmm_\w+)\(", headers, re.MULTILINE))
         lines = run("nm", "-D", "--defined-only", self.library).splitlines()
         self.assertEqual(declared, {line.split()[-1].partition("@")[0] for line in lines})

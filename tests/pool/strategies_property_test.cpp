@@ -172,7 +172,7 @@ class PlanCheck {
   }
 
   void check_layout() {
-    if (ask_.chunks == Chunks::shared || ask_.chunks == Chunks::one || !plan_.is_hit())
+    if (ask_.chunks != Chunks::own || !plan_.is_hit())
       expect(plan_.request == ask_.size, "the request is what was asked for");
     else
       expect(plan_.request >= ask_.size && plan_.request - ask_.size <= ask_.size / 8,
@@ -395,9 +395,9 @@ std::optional<AddressRange> own_place(const PlanWorld& world, const Ask& ask, Ad
   for (std::size_t first = 0; first < chunks.size(); ++first)
     for (std::size_t last = first; last < chunks.size(); ++last) {
       const AddressRange place{chunks[first].begin, chunks[last].end() - chunks[first].begin};
-      const bool may_be = ask.chunks == Chunks::one
-                              ? first == last && place.size == ask.size
-                              : place.size >= ask.size && place.size - ask.size <= ask.size / 8;
+      const Bytes most = ask.chunks == Chunks::own ? ask.size / 8 : 0;
+      const bool may_be = place.size >= ask.size && place.size - ask.size <= most &&
+                          (ask.chunks != Chunks::one || first == last);
       if (may_be && is_aligned(place.begin, ask.alignment) && (!best || place.size < best->size))
         best = place;
     }

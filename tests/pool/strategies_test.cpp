@@ -370,6 +370,36 @@ TEST_F(OwnChunks, only_idle_chunks_that_fit_in_what_lacks_move) {
             "15 = move 6 of [-6] move 8 of [-8] create 1 at 16");
 }
 
+// --- exactly: chunks of the largest size, and one for the rest
+
+class ExactChunks : public testing::Test, protected PlanWorld {
+ protected:
+  static Ask exact(Ask ask) {
+    ask.chunks = Chunks::exact;
+    ask.chunk = 8 * kPage;
+    return ask;
+  }
+};
+
+TEST_F(ExactChunks, a_hit_has_just_the_size_and_no_more_chunks_than_new_ones) {
+  map_free(0, {8, 8, 3, 2, 2});
+  EXPECT_EQ(text(fit, exact(ask(19))), "19 = keep 19 at 0");
+  EXPECT_EQ(text(fit, exact(ask(3))), "3 = keep 3 at 16");
+  EXPECT_EQ(text(fit, exact(ask(18))), "no plan: 18 missing") << "no eighth too much";
+  EXPECT_EQ(text(fit, exact(ask(4))), "no plan: 4 missing") << "2 and 2 are more than one";
+}
+
+TEST_F(ExactChunks, only_chunks_of_the_sizes_of_new_ones_move) {
+  map_free(0, {3});
+  allocated(3, 1);
+  map_free(4, {2, 8, 4});
+  EXPECT_EQ(text(stitch, exact(ask(11))), "11 = move 3 of [-3] move 8 of [-14] at 18");
+  EXPECT_EQ(text(stitch, exact(ask(12))), "12 = move 12 of [-14] at 18");
+  Ask grown = exact(ask(13));
+  grown.growth_room = 5 * kPage;
+  EXPECT_EQ(text(stitch, grown), "13 = move 8 of [-14] create 5 at 18");
+}
+
 // --- one chunk
 
 class OneChunk : public testing::Test, protected PlanWorld {

@@ -1,5 +1,6 @@
 // property tests: what one thread does with the pool of its device, and all of them at once.
 #include <array>
+#include <atomic>
 #include <latch>
 #include <thread>
 
@@ -14,7 +15,9 @@ using driver::sim::MemoryAccess;
 class Crew::Worker {
  public:
   Worker(Crew& crew, Device& device, std::uint64_t seed)
-      : crew_(crew), device_(device), random_(seed) {
+      : crew_(crew), device_(device), random_(seed), tag_(next_tag.fetch_add(1) + 1) {
+    crew_.expect(pool().suspension().make_suspendable(tag_, {true, seed % 3 == 0}).ok(),
+                 "make a tag suspendable");
     crew_.expect(sim().ctx_set_current(device_.context) == CuResult::success, "set current");
     const std::vector<StreamHandle>& shared = device.shared_streams;
     for (std::size_t i = 0; i < streams_.size(); ++i) {
@@ -45,6 +48,7 @@ class Crew::Worker {
     if (what < 70) return hand_over();
     if (what < 90) return free_taken();
     if (what < 94) return capture();
+    if (what == 107 || what == 103) return sleep();
     if (what >= 104) return share();
     if (what >= 100) return end_lease();
     rare(what);
@@ -108,7 +112,8 @@ class Crew::Worker {
       auto* first = reinterpret_cast<std::uint8_t*>(to_integer(loan.ptr));
       first[0] = first[loan.bytes - 1] = loan.content;
     };
-    crew_.expect(sim().launch(kernel, loan.home) == CuResult::success, "launch");
+    const CuResult launched = sim().launch(kernel, loan.home);
+    crew_.expect(launched == CuResult::success, driver::to_string(launched));
   }
 
   void read(const Loan& loan) {
@@ -119,7 +124,8 @@ class Crew::Worker {
       const auto* first = reinterpret_cast<const std::uint8_t*>(to_integer(loan.ptr));
       if (first[0] != loan.content || first[loan.bytes - 1] != loan.content) ++this_crew->misread_;
     };
-    crew_.expect(sim().launch(kernel, loan.home) == CuResult::success, "launch");
+    const CuResult launched = sim().launch(kernel, loan.home);
+    crew_.expect(launched == CuResult::success, driver::to_string(launched));
   }
 
   std::optional<Loan> draw_mine() {
@@ -220,6 +226,65 @@ class Crew::Worker {
     freed(pool().deallocate(loan->ptr, own));
   }
 
+  // Memory of a tag of its own: others neither use it nor suspend it.
+  void sleep() {
+    Watchdog::doing("suspend and resume");
+    std::vector<Loan> asleep;
+    for (std::uint64_t i = 0; i <= below(3); ++i) {
+      const Bytes bytes = below(2) == 0 ? 1 + below(256 * kKiB) : (1 + below(6)) * kMiB;
+      pool::Request request{bytes, 0, stream()};
+      request.tag = tag_;
+      const auto made = pool().allocate(request);
+      if (!made) {
+        crew_.expect(made.error().code == ErrorCode::out_of_memory, made.error().message.c_str());
+        break;
+      }
+      take_over(made.value(), bytes, *request.stream, true);
+      asleep.push_back(mine_.back());
+      mine_.pop_back();
+    }
+    context::SuspendHow how;
+    how.to_driver = below(2) == 0;
+    if (below(3) == 0 && !asleep.empty()) {
+      how.after = asleep.front().home;
+      for (const Loan& loan : asleep)
+        if (loan.home != *how.after) order(loan.home, *how.after);
+    }
+    const auto suspended = pool().suspension().suspend(tag_, how);
+    if (!suspended)
+      crew_.expect(suspended.error().code == ErrorCode::capture_active,
+                   suspended.error().message.c_str());
+    const auto free_one = [&](const Loan& loan) {
+      crew_.live_.remove(loan.ptr);
+      freed(pool().deallocate(loan.ptr, loan.home));
+    };
+    if (suspended && asleep.size() > 1) {
+      free_one(asleep.back());
+      asleep.pop_back();
+    }
+    if (suspended && below(2) == 0) allocate();
+    Result<void> resumed;
+    for (int tries = 0; tries < 50; ++tries) {
+      resumed = pool().suspension().resume(tag_, {});
+      if (resumed) break;
+      crew_.expect(resumed.error().code == ErrorCode::capture_active ||
+                       resumed.error().code == ErrorCode::out_of_memory,
+                   resumed.error().message.c_str());
+      std::this_thread::yield();
+    }
+    for (const Loan& loan : asleep) {
+      if (resumed) read(loan);
+      free_one(loan);
+    }
+    // It has nothing left to resume, but a capture may still be in the way.
+    while (!resumed && !crew_.has_failed_) {
+      resumed = pool().suspension().resume(tag_, {});
+      if (!resumed)
+        crew_.expect(resumed.error().code == ErrorCode::capture_active,
+                     resumed.error().message.c_str());
+    }
+  }
+
   // Others may be capturing.
   void wait(StreamHandle stream) {
     const driver::RelaxedCaptureScope relaxed(sim());
@@ -288,6 +353,8 @@ class Crew::Worker {
   Crew& crew_;
   Device& device_;
   std::mt19937_64 random_;
+  static inline std::atomic<std::uint32_t> next_tag{1000};
+  const std::uint32_t tag_;
   std::array<StreamHandle, 3> streams_{};
   std::array<std::unique_ptr<context::BoundStream>, 3> bound_;
   std::vector<Loan> mine_;

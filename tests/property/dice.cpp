@@ -104,6 +104,8 @@ std::vector<Operation> Dice::program(std::size_t length) {
     operations.push_back(operation());
     if (others_one_in_ != 0 && below_for_others(others_one_in_) == 0)
       operations.push_back(with_others());
+    if (sleeps_one_in_ != 0 && below_for_sleeps(sleeps_one_in_) == 0)
+      operations.push_back(with_tags());
   }
   return operations;
 }
@@ -173,6 +175,20 @@ Operation Dice::with_others() {
     case 13: return SetPeerAccess{any(), any()};
     default: return ReadOnPeer{any(), any(), any()};
   }
+}
+
+Operation Dice::with_tags() {
+  const auto any = [this] { return below_for_sleeps(1 << 16); };
+  const auto one_in = [this](std::uint64_t n) { return below_for_sleeps(n) == 0; };
+  const std::uint64_t what = below_for_sleeps(16);
+  if (what < 3) {
+    Suspend suspend{any(), any(), one_in(4), one_in(2), one_in(3) ? any() : kAnyStream, {}};
+    if (one_in(12)) suspend.host_bytes = below_for_sleeps(8) * kMiB;
+    return suspend;
+  }
+  if (what < 6) return Resume{any(), any(), one_in(2), one_in(6)};
+  const Bytes bytes = one_in(2) ? 1 + below_for_sleeps(kMiB) : (1 + below_for_sleeps(48)) * kMiB;
+  return AllocateTagged{any(), one_in(5) ? kAnyStream : any(), bytes, one_in(2), one_in(8)};
 }
 
 Operation Dice::rare() {

@@ -15,6 +15,8 @@ class Dice {
       : random_(seed),
         others_(seed),
         others_one_in_(seed % 3 == 1 ? 0 : 2 + others_() % 20),
+        sleeps_(seed),
+        sleeps_one_in_(seed % 4 == 3 ? 0 : 3 + sleeps_() % 20),
         is_roomy_(seed % 5 == 2) {}
 
   Scene scene();
@@ -26,6 +28,7 @@ class Dice {
     return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random_);
   }
   bool one_in(std::uint64_t n) { return below(n) == 0; }
+  std::uint64_t below_for_sleeps(std::uint64_t n) { return sleeps_() % n; }
   std::uint64_t below_for_others(std::uint64_t n) { return others_() % n; }
   std::uint64_t any() { return below(1 << 16); }
   Bytes size(Bytes least, Bytes most);  // log-uniform
@@ -38,6 +41,7 @@ class Dice {
   Operation rare();
   Operation capturing();
   Operation with_others();
+  Operation with_tags();
   Allocate allocate();
 
   std::mt19937_64 random_;
@@ -46,6 +50,8 @@ class Dice {
   // what they are.
   std::mt19937_64 others_;
   std::uint64_t others_one_in_;  // 0: they do nothing
+  std::mt19937_64 sleeps_;       // likewise: memory that suspends
+  std::uint64_t sleeps_one_in_;  // 0: there is none
   bool is_roomy_;
   // Of this program: it has its own habits.
   Bytes largest_ = 256 * kMiB;

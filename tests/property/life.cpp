@@ -197,7 +197,7 @@ void World::notice_reset(std::size_t number, bool keeps_contents) {
       forget(allocation);
       continue;
     }
-    if (!keeps_contents) allocation.content.reset();
+    if (!keeps_contents && !is_asleep(allocation)) allocation.content.reset();
     allocation.home = at.streams[2].key;
     allocation.covered.clear();
     allocation.is_shared = find_shared(allocation) != nullptr;

@@ -90,7 +90,7 @@ void World::take_over(std::size_t number, const Stream& stream, bool is_named, D
   // A stream that captures, or may not be used because another does, is nobody the pool will wait
   // for.
   const bool is_tenant = is_named && is_usable(devices_[number], stream);
-  Allocation made{number, ptr, bytes, stream.key, {}, !is_tenant, {}, false, {}};
+  Allocation made{number, ptr, bytes, stream.key, {}, !is_tenant, {}, false, 0, {}};
   if (is_tenant) made.covered.insert(stream.key);
   if (is_named && stream.capture) made.capture = stream.capture->key;
   allocations_.push_back(made);
@@ -149,6 +149,9 @@ World::InUse World::in_use(const Device& at) const {
     ranges.push_back({DevicePtr{number * page()}, page()});
   for (const observe::RegionSnapshot& region : at.pool->reports().snapshot().regions)
     if (region.kind == ' ' && !region.small_allocations) ranges.push_back(region.range);
+  for (const std::uint32_t tag : {kBackup, kDiscard})
+    if (const auto info = at.pool->suspension().info(tag))
+      used.chunks += info.value().amounts.held - info.value().amounts.suspended;
   for (const AddressRange& chunk : at.pool->reports().layout().chunks) {
     used.largest = std::max(used.largest, chunk.size);
     if (std::any_of(ranges.begin(), ranges.end(),
@@ -168,7 +171,7 @@ void World::forget(const Allocation& allocation) {
 World::Stream* World::work_stream(const Allocation& allocation) {
   Device& at = devices_[allocation.device];
   Stream* stream = find_stream(at, allocation.home);
-  if (stream == nullptr) return nullptr;
+  if (stream == nullptr || is_asleep(allocation)) return nullptr;
   if (allocation.capture)
     return stream->capture && stream->capture->key == *allocation.capture ? stream : nullptr;
   return is_usable(at, *stream) ? stream : nullptr;

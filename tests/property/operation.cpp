@@ -121,6 +121,18 @@ struct Printer {
   }
   std::string operator()(const Pass& o) const { return fmt::format("Pass{{{}}}", o.ns); }
   std::string operator()(const Step& o) const { return fmt::format("Step{{{}}}", o.count); }
+  std::string operator()(const AllocateTagged& o) const {
+    return fmt::format("AllocateTagged{{{}, {}, {}, {}, {}}}", o.device, number(o.stream), o.bytes,
+                       o.has_backup, o.one_chunk);
+  }
+  std::string operator()(const Suspend& o) const {
+    return fmt::format("Suspend{{{}, {}, {}, {}, {}, {}}}", o.device, o.tags, o.keeps_host_copy,
+                       o.to_driver, number(o.after),
+                       o.host_bytes ? fmt::format("{}", *o.host_bytes) : "std::nullopt");
+  }
+  std::string operator()(const Resume& o) const {
+    return fmt::format("Resume{{{}, {}, {}, {}}}", o.device, o.tags, o.clears, o.drops_copy);
+  }
   std::string operator()(const Reset& o) const {
     return fmt::format("Reset{{{}, {}}}", o.device, o.is_foreign);
   }

@@ -157,6 +157,27 @@ struct Pass {  // time on the host
 struct Step {  // of the GPU
   std::uint64_t count = 0;
 };
+struct AllocateTagged {  // memory that suspends, with a copy on the host or without
+  std::uint64_t device = 0;
+  std::uint64_t stream = 0;  // kAnyStream: none is named
+  Bytes bytes = 0;
+  bool has_backup = false;
+  bool one_chunk = false;
+};
+struct Suspend {
+  std::uint64_t device = 0;
+  std::uint64_t tags = 0;  // modulo 3: both, or the first, or the second
+  bool keeps_host_copy = false;
+  bool to_driver = false;
+  std::uint64_t after = kAnyStream;  // a stream that waits for all others first
+  std::optional<Bytes> host_bytes;   // that the host has
+};
+struct Resume {
+  std::uint64_t device = 0;
+  std::uint64_t tags = 0;
+  bool clears = false;
+  bool drops_copy = false;
+};
 struct Reset {
   std::uint64_t device = 0;
   bool is_foreign = false;  // by somebody else, without a word to the pool
@@ -167,7 +188,7 @@ using Operation =
                  FreeMany, FreeAnyStream, FreeWrongly, FreeTwice, Bind, Spin, Order, ReplaceStream,
                  BeginCapture, EndCapture, Launch, DestroyGraph, Share, Lease, ReadLease, EndLease,
                  SetPeerAccess, ReadOnPeer, Trim, Preallocate, SetCapacity, Synchronize, Pass, Step,
-                 Reset>;
+                 AllocateTagged, Suspend, Resume, Reset>;
 
 std::string to_code(const Operation& operation);  // "Free{.allocation = 3}"
 

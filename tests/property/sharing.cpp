@@ -90,6 +90,10 @@ void World::operator()(const Share& o) {
   const AddressRange whole{allocation->ptr, info.value().usable};
   const AddressRange part = part_of(whole, o.begin, o.size);
   const auto result = at.pool->sharing().share(part);
+  if (is_asleep(*allocation)) {
+    if (result || result.error().code != ErrorCode::suspended) fail("suspended memory is shared");
+    return;
+  }
   const bool may_be_drivers = !has_pool() || (has_drivers_pool() && allocation->bytes < page());
   if (!result && result.error().code == ErrorCode::unsupported && may_be_drivers) return;
   if (!result && result.error().code == ErrorCode::invalid_argument && part.empty()) return;
@@ -106,6 +110,7 @@ void World::operator()(const Share& o) {
     shared->device = allocation->device;
     shared->range = whole;
     shared->bytes = allocation->bytes;
+    shared->tag = allocation->tag;
   }
   if (shared->id != result.value().share) return fail("one allocation has two numbers");
   ++shared->handles;
@@ -148,6 +153,10 @@ void World::operator()(const Lease& o) {
   }
   if (is_over) return fail("a lease of what was freed and has no handle");
   if (!result && result.error().code == ErrorCode::invalid_argument && part.empty()) return;
+  if (devices_[shared.device].asleep.contains(shared.tag) && shared.freed == Shared::Freed::no) {
+    if (result || result.error().code != ErrorCode::suspended) fail("suspended memory is leased");
+    return;
+  }
   if (!result) return fail("lease: " + result.error().message);
   DevicePtr at = part.begin - result.value().offset;
   for (const auto& chunk : result.value().chunks) {

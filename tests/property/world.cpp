@@ -83,6 +83,11 @@ World::World(const Scene& scene)
     if (!expect(created, "create")) return;
     devices_[number].pool = std::move(created).value();
     devices_[number].capacity = scene.config.capacity;
+    if (has_pool()) {
+      context::Suspension& suspension = devices_[number].pool->suspension();
+      expect(suspension.make_suspendable(kBackup, {true, false}), "make suspendable");
+      expect(suspension.make_suspendable(kDiscard, {false, false}), "make suspendable");
+    }
     if (scene.frees_when_short)
       devices_[number].pool->limits().out_of_memory_callbacks().set(
           [this](const context::OutOfMemory&) { return frees_one(); });
@@ -249,6 +254,7 @@ void World::check() {
   if (sim_.hazard_count() > 0) fail("hazard: " + sim_.hazards().front().describe());
   if (misread_ > 0) fail(fmt::format("{} kernels read what nobody had written", misread_));
   check_shared();
+  check_asleep();
 }
 
 void World::finish() {

@@ -65,6 +65,7 @@ class World {
         false;  // since the context began: the pool may not have heard of its end
     std::optional<Stream> other_process;  // the work of all importers; the pool never hears of it
     std::set<std::size_t> peers;
+    std::set<std::uint32_t> asleep;  // suspended tags
   };
   struct Allocation {
     std::size_t device = 0;
@@ -75,6 +76,7 @@ class World {
     bool is_any_stream = false;       // no stream was named when it was allocated
     std::optional<std::uint8_t> content;
     bool is_shared = false;  // others read it, unordered with home: no more writes
+    std::uint32_t tag = 0;   // 0: never suspended
     std::optional<std::uint64_t>
         capture;  // key of the capture it was allocated in, while its graph exists
   };
@@ -83,7 +85,8 @@ class World {
     context::ShareId id{};
     std::size_t device = 0;
     AddressRange range;
-    Bytes bytes = 0;                      // that were asked for
+    Bytes bytes = 0;  // that were asked for
+    std::uint32_t tag = 0;
     std::optional<std::uint8_t> content;  // of every sample, written before importers read it
     enum class Freed { no, deferred, yes };
     Freed freed = Freed::no;
@@ -131,6 +134,9 @@ class World {
   void operator()(const Synchronize& o);
   void operator()(const Pass& o);
   void operator()(const Step& o);
+  void operator()(const AllocateTagged& o);
+  void operator()(const Suspend& o);
+  void operator()(const Resume& o);
   void operator()(const Reset& o);
 
   // world.cpp
@@ -205,6 +211,22 @@ class World {
   bool has_peers() const;
   std::vector<context::Context*> pools_of(std::size_t device);  // whose memory its work may use
   void check_shared();
+
+  // sleep.cpp
+  static constexpr std::uint32_t kBackup = 1;
+  static constexpr std::uint32_t kDiscard = 2;
+  static std::vector<std::uint32_t> tags_of(std::uint64_t number);
+  static std::uint32_t tag_of(std::uint64_t number) {
+    return static_cast<std::uint32_t>(number % 3);
+  }
+  bool is_asleep(const Allocation& allocation) const {
+    return devices_[allocation.device].asleep.contains(allocation.tag);
+  }
+  bool may_be_capturing() const;
+  bool may_order_all(std::size_t device) const;
+  void order_all(Device& device, const Stream& last);
+  bool is_excused(const Error& error, std::size_t device, const Suspend& o) const;
+  void check_asleep();
 
   // life.cpp
   void end_capture(std::size_t device, Stream& stream, bool is_kept);

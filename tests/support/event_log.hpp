@@ -19,11 +19,14 @@ constexpr report::EventKinds kEveryKind = (report::EventKinds{1} << report::kEve
 // From a pool that has nothing yet. A chunk is at one place; what is allocated lies in chunks, or
 // in memory that an arena was given, and is freed as it was allocated. Where it hears of arenas:
 // what is allocated in one lies in a stretch that it has, and nothing else does; a stretch comes
-// and goes with nothing live in it.
+// and goes with nothing live in it. Stretches are unmapped before a suspend and mapped before a
+// resume, and nothing else comes in between.
 class EventLog {
  public:
   explicit EventLog(context::Context& pool, report::EventKinds kinds = kEveryKind)
-      : pool_(pool), hears_of_arenas_((kinds & report::bit_of(EventKind::arena_grow)) != 0) {
+      : pool_(pool),
+        hears_of_arenas_((kinds & report::bit_of(EventKind::arena_grow)) != 0),
+        hears_of_suspends_((kinds & report::bit_of(EventKind::suspend)) != 0) {
     id_ = pool.reports().add_event_callback(kinds,
                                             [this](const ReportedEvent& event) { note(event); });
   }
@@ -60,6 +63,10 @@ class EventLog {
     events_.push_back(event);
     EXPECT_GE(event.time_ns, last_ns_);
     last_ns_ = event.time_ns;
+    if (event.kind != EventKind::map && event.kind != EventKind::unmap &&
+        event.kind != EventKind::suspend) {
+      EXPECT_TRUE(leaving_.empty()) << "unmapped without a suspend";
+    }
     switch (event.kind) {
       case EventKind::map:
         EXPECT_FALSE(is_any_mapped({event.ptr, event.bytes})) << "mapped twice";
@@ -68,9 +75,30 @@ class EventLog {
       case EventKind::unmap:
         EXPECT_EQ(chunks_.count(event.ptr) == 0 ? 0 : chunks_[event.ptr], event.bytes)
             << "no such chunk";
+        chunks_.erase(event.ptr);
+        if (const auto owner = around(stretches_, event.ptr);
+            hears_of_suspends_ && owner != stretches_.end()) {
+          EXPECT_TRUE((AddressRange{owner->first, owner->second}.contains(
+              AddressRange{event.ptr, event.bytes})));
+          leaving_[arenas_.at(owner->first)] += event.bytes;
+          break;
+        }
         EXPECT_FALSE(is_any_live({event.ptr, event.bytes})) << "unmapped before it was freed";
         EXPECT_FALSE(has_any(stretches_, {event.ptr, event.bytes})) << "unmapped, and an arena's";
-        chunks_.erase(event.ptr);
+        break;
+      case EventKind::suspend:
+        EXPECT_EQ(leaving_[event.arena], event.bytes) << "suspended, and not unmapped";
+        leaving_.erase(event.arena);
+        for (const auto& [begin, arena] : arenas_) {
+          if (arena != event.arena) continue;
+          EXPECT_FALSE(is_any_mapped({begin, stretches_.at(begin)})) << "suspended, and mapped";
+        }
+        break;
+      case EventKind::resume:
+        for (const auto& [begin, arena] : arenas_) {
+          if (arena != event.arena) continue;
+          EXPECT_TRUE(is_mapped({begin, stretches_.at(begin)})) << "resumed, and not mapped";
+        }
         break;
       case EventKind::allocate:
         expect_backed({event.ptr, event.bytes}, event.arena);
@@ -144,6 +172,7 @@ class EventLog {
 
   context::Context& pool_;
   const bool hears_of_arenas_;
+  const bool hears_of_suspends_;
   std::uint64_t id_ = 0;
   std::vector<ReportedEvent> events_;
   std::uint64_t last_ns_ = 0;
@@ -151,6 +180,7 @@ class EventLog {
   std::map<DevicePtr, Bytes> live_;
   std::map<DevicePtr, Bytes> stretches_;
   std::map<DevicePtr, std::uint64_t> arenas_;  // of stretches
+  std::map<std::uint64_t, Bytes> leaving_;     // by arena: unmapped, and not told as suspended yet
 };
 
 }  // namespace vpmm::test

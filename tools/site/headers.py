@@ -22,7 +22,7 @@ XML = ROOT / "build/doxygen/xml"
 FOLDER = "docs/reference/api"
 # Pages: name, title, headers.
 PAGES = [
-    ("vpmm_h", "C: vpmm.h", ["vpmm.h"]),
+    ("vpmm_h", "C: vpmm.h", ["vpmm.h", "tags.h"]),
     ("vpmm_hpp", "C++: vpmm.hpp", ["vpmm.hpp", "result.hpp", "recording.hpp", "cuda_mr.hpp", "rmm_mr.hpp"]),
     ("emm_h", "C: emm.h", ["emm.h"]),
     (

@@ -1,0 +1,578 @@
+// SPDX-License-Identifier: Apache-2.0
+// context: the order of steps of a suspend and a resume.
+#include "context/suspension.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/host_memory.hpp"
+#include "base/message.hpp"
+#include "base/quantity.hpp"
+#include "base/scope_exit.hpp"
+#include "driver/context_scope.hpp"
+#include "driver/driver_error.hpp"
+#include "report/tags.hpp"
+
+namespace vpmm::context {
+
+using driver::Call;
+using host_copy::CopyPiece;
+using host_copy::CopyTo;
+using pool::ArenaId;
+using region::Region;
+
+namespace {
+
+// Part of the host's free memory that a copy leaves: 1/32.
+constexpr Bytes kHostReserveShare = 32;
+
+std::string name_of(std::uint32_t tag) {
+  const char* const name = report::tag_name(tag);
+  return *name == '\0' ? message_of("tag {}", tag) : message_of("the tag \"{}\"", name);
+}
+
+// Neighbours as one piece: fewer copies.
+Vector<CopyPiece> joined(const Vector<CopyPiece>& pieces) {
+  Vector<CopyPiece> all;
+  for (const CopyPiece& piece : pieces) {
+    if (piece.bytes == 0) continue;
+    CopyPiece* const last = all.empty() ? nullptr : &all.back();
+    if (last != nullptr && last->device + last->bytes == piece.device &&
+        last->host + last->bytes == piece.host)
+      last->bytes += piece.bytes;
+    else
+      all.push_back(piece);
+  }
+  return all;
+}
+
+}  // namespace
+
+// --- tags
+
+Result<void> Suspension::make_suspendable(std::uint32_t tag, TagOptions options) {
+  if (device_.pool == nullptr) return arena::no_arenas();
+  const PoolLock lock(parts_.mutex);
+  const HostPromise promise;
+  if (!promise.is_kept()) return no_host_memory();
+  parts_.tags.make(tag, options);
+  return {};
+}
+
+Result<void> Suspension::enter(std::uint32_t tag, TagScope scope) {
+  const PoolLock lock(parts_.mutex);
+  const HostPromise promise;
+  if (!promise.is_kept()) return no_host_memory();
+  parts_.scopes.enter(tag, scope);
+  parts_.front.refresh();
+  return {};
+}
+
+Result<void> Suspension::leave(std::uint32_t tag, TagScope scope) {
+  const PoolLock lock(parts_.mutex);
+  if (!parts_.scopes.leave(tag, scope))
+    return Error{ErrorCode::invalid_argument,
+                 message_of("{} is not entered for {}", name_of(tag),
+                            scope == TagScope::thread ? "this thread" : "the process")};
+  parts_.front.refresh();
+  return {};
+}
+
+TagScopes::Entered Suspension::entered() const {
+  const PoolLock lock(parts_.mutex);
+  return parts_.scopes.innermost();
+}
+
+Vector<std::uint32_t> Suspension::suspendable_tags() const {
+  const PoolLock lock(parts_.mutex);
+  return parts_.tags.all();
+}
+
+Result<TagInfo> Suspension::info(std::uint32_t tag) const {
+  const PoolLock lock(parts_.mutex);
+  const TagOptions* const options = parts_.tags.find(tag);
+  if (options == nullptr)
+    return Error{ErrorCode::invalid_argument, message_of("{} is not suspendable", name_of(tag))};
+  TagInfo info;
+  info.options = *options;
+  for (const ArenaId id : parts_.arenas.with_tag(tag)) {
+    const arena::Arenas::Amounts amounts = parts_.arenas.amounts_of(id);
+    info.amounts.live += amounts.live;
+    info.amounts.held += amounts.held;
+    info.amounts.suspended += amounts.suspended;
+    const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id);
+    if (copy != nullptr) info.host_bytes += copy->held();
+    const Residence residence = parts_.arenas.residence_of(id);
+    if (info.state != TagState::live || residence == Residence::resident) continue;
+    const bool has_contents = copy != nullptr && !copy->pieces.empty();
+    if (residence != Residence::suspended)
+      info.state = TagState::changing;
+    else
+      info.state = has_contents ? TagState::suspended : TagState::discarded;
+  }
+  return info;
+}
+
+// --- the arenas of a call
+
+Result<Suspension::Ids> Suspension::arenas_of(std::uint32_t tag) const {
+  if (tag != 0) {
+    Ids ids = parts_.arenas.with_tag(tag);
+    if (!ids.empty() || parts_.tags.find(tag) != nullptr) return ids;
+    return Error{ErrorCode::invalid_argument, message_of("{} is not suspendable", name_of(tag))};
+  }
+  Ids ids;
+  for (const std::uint32_t each : parts_.tags.all())
+    for (const ArenaId id : parts_.arenas.with_tag(each)) ids.push_back(id);
+  return ids;
+}
+
+// Those that are `now`. suspended: another call is changing one of all.
+Result<Suspension::Ids> Suspension::select(const Ids& all, Residence now) const {
+  Ids ids;
+  for (const ArenaId id : all) {
+    const Residence residence = parts_.arenas.residence_of(id);
+    if (residence == Residence::suspending || residence == Residence::resuming)
+      return Error{ErrorCode::suspended,
+                   message_of("another thread is suspending or resuming arena {} of {}",
+                              static_cast<std::uint64_t>(id), name_of(parts_.arenas.tag_of(id)))};
+    if (residence == now) ids.push_back(id);
+  }
+  return ids;
+}
+
+Result<void> Suspension::suspend(std::uint32_t tag, const SuspendHow& how) {
+  return suspend_found([&]() VPMM_REQUIRES(pool_lock) { return arenas_of(tag); }, how);
+}
+
+Result<void> Suspension::suspend(ArenaId arena, const SuspendHow& how) {
+  return suspend_found(
+      [&]() VPMM_REQUIRES(pool_lock) -> Result<Ids> {
+        VPMM_TRY(parts_.arenas.may_reside(arena));
+        return Ids{arena};
+      },
+      how);
+}
+
+Result<void> Suspension::resume(std::uint32_t tag, const ResumeHow& how) {
+  return resume_found([&]() VPMM_REQUIRES(pool_lock) { return arenas_of(tag); }, how);
+}
+
+Result<void> Suspension::resume(ArenaId arena, const ResumeHow& how) {
+  return resume_found(
+      [&]() VPMM_REQUIRES(pool_lock) -> Result<Ids> {
+        VPMM_TRY(parts_.arenas.may_reside(arena));
+        return Ids{arena};
+      },
+      how);
+}
+
+// --- suspending
+
+template <typename Find>
+Result<void> Suspension::suspend_found(Find&& find, const SuspendHow& how) {
+  if (device_.pool == nullptr) return arena::no_arenas();
+  const HostPromise promise;
+  if (!promise.is_kept()) return no_host_memory();
+  Ids ids;
+  Set<std::uint32_t> tags;
+  {
+    Visit visit(entrance_);
+    VPMM_TRY(visit.status());
+    parts_.allocations.drain(visit.lock());
+    VPMM_TRY_ASSIGN(const Ids all, find());
+    VPMM_TRY_ASSIGN(ids, select(all, Residence::resident));
+    if (ids.empty()) return {};
+    VPMM_TRY(may_suspend(ids));
+    for (const ArenaId id : ids) tags.insert(parts_.arenas.tag_of(id));
+    for (const ArenaId id : ids) parts_.arenas.prepare_change(id);
+    for (const ArenaId id : ids) parts_.arenas.begin_change(id, Residence::suspending);
+  }
+  Result<void> done;
+  Vector<std::uint64_t> called;
+  {
+    ScopeExit undo([&] {
+      const PoolLock lock(parts_.mutex);
+      for (const ArenaId id : ids) parts_.arenas.end_change(id, Residence::resident, 0);
+    });
+    done = call_before_unmap(tags, called);
+    if (done) {
+      Visit visit(entrance_);
+      done = visit.status();
+      if (done) done = suspend_all(ids, how, visit.lock());
+      if (done) undo.dismiss();
+    }
+  }
+  if (!done) call_after_map(tags, &called);
+  return done;
+}
+
+// Nothing that other processes or a capture may use.
+Result<void> Suspension::may_suspend(const Ids& ids) {
+  VPMM_TRY(device_.primary.noted(parts_.peers.find_contexts()));
+  if (!parts_.prover.may_record_context_event())
+    return Error{ErrorCode::capture_active, "a stream is being captured"};
+  for (const ArenaId id : ids)
+    for (const Region* const region : parts_.arenas.regions_of(id, false))
+      if (const std::string holder = parts_.shares.holder_in(region->range); !holder.empty())
+        return Error{ErrorCode::not_shared, message_of("{} cannot be suspended: {}",
+                                                       name_of(parts_.arenas.tag_of(id)), holder)};
+  return {};
+}
+
+Result<void> Suspension::wait_for_uses(const Ids& ids, const SuspendHow& how, MutexLock& lock) {
+  if (how.after) {
+    // A wait for a capturing stream would end its capture.
+    VPMM_TRY_ASSIGN(const pool::Caller caller,
+                    device_.primary.noted(parts_.captures.identify(*how.after, nullptr)));
+    if (caller.standing != pool::Standing::ordinary)
+      return Error{ErrorCode::capture_active, "the stream is being captured"};
+    driver::CuResult waited{};
+    {
+      const Unlocked unlocked(lock);
+      const driver::RelaxedCaptureScope relaxed(device_.driver);
+      waited = device_.driver.stream_synchronize(*how.after);
+    }
+    VPMM_TRY(device_.primary.noted(driver::checked(Call::stream_synchronize, waited)));
+    VPMM_TRY(parts_.prover.learn(device_.timelines.count()));
+    const bool are_quiet = std::all_of(
+        ids.begin(), ids.end(),
+        [&](ArenaId id) VPMM_REQUIRES(pool_lock) { return parts_.arenas.is_quiet(id); });
+    if (are_quiet) return {};
+  }
+  if (!parts_.prover.may_record_context_event())
+    return Error{ErrorCode::capture_active, "a stream is being captured"};
+  VPMM_TRY(parts_.prover.wait_for_everything(lock));
+  return {};
+}
+
+Result<void> Suspension::suspend_all(const Ids& ids, const SuspendHow& how, MutexLock& lock) {
+  drop_dead_copies();
+  VPMM_TRY(wait_for_uses(ids, how, lock));
+  // Old mappings of chunks that moved would keep their memory from the driver.
+  if (how.to_driver) VPMM_TRY(device_.primary.noted(device_.pool->sweep_all(lock)));
+  VPMM_TRY(copy_out(ids, how, lock));
+  Result<void> done;
+  Vector<Bytes> bytes(ids.size(), 0);
+  {
+    Vector<Region*> regions;
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      for (Region* const region : parts_.arenas.regions_of(ids[i], false)) {
+        regions.push_back(region);
+        bytes[i] += region->range.size;
+      }
+    const pool::Suspender::Fate fate = how.to_driver ? pool::Suspender::Fate::goes_to_driver
+                                                     : pool::Suspender::Fate::stays_in_pool;
+    for (const ArenaId id : ids) parts_.arenas.observe_leave(id);
+    done = device_.primary.noted(device_.pool->suspender().suspend(lock, regions, fate));
+  }
+  if (!done) {
+    // An arena with a suspended stretch is suspended as a whole, and keeps its copy.
+    for (const ArenaId id : ids) {
+      if (!parts_.arenas.regions_of(id, true).empty()) continue;
+      parts_.arenas.observe_return(id);
+      drop_contents(id);
+    }
+    return done;
+  }
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    parts_.arenas.end_change(ids[i], Residence::suspended, bytes[i]);
+  return {};
+}
+
+// Copies the live blocks of arenas with backup. A copy without its suspend is dropped later.
+Result<void> Suspension::copy_out(const Ids& ids, const SuspendHow& how, MutexLock& lock) {
+  struct Copying {
+    std::shared_ptr<HostCopy> copy;
+    Bytes bytes = 0;
+    host_copy::HostMemory other;  // new memory, then the old
+    Vector<CopyPiece> pieces;
+  };
+  Vector<Copying> copying;
+  Bytes missing = 0;
+  for (const ArenaId id : ids) {
+    const TagOptions* const options = parts_.tags.find(parts_.arenas.tag_of(id));
+    std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id);
+    if (copy != nullptr) copy->pieces.clear();
+    if (!how.has_backup.value_or(options == nullptr || options->has_backup)) continue;
+    if (copy == nullptr) copy = std::make_shared<HostCopy>();
+    copy->is_kept = how.keeps_host_copy || (options != nullptr && options->keeps_host_copy);
+    Copying each;
+    each.copy = copy;
+    for (const AddressRange range : parts_.arenas.live_ranges(id)) {
+      copy->pieces.push_back({range.begin, nullptr, range.size});
+      each.bytes += range.size;
+    }
+    if (copy->memory.size() < each.bytes) missing += each.bytes;
+    parts_.host_copies.set(id, copy);
+    copying.push_back(std::move(each));
+  }
+  const host_copy::CopyContext context = copy_context();
+  const std::optional<Bytes> available = host_copy::available_host_bytes();
+  Result<void> done;
+  if (available && missing > *available - *available / kHostReserveShare)
+    done = Error{ErrorCode::host_out_of_memory,
+                 message_of("the host has {} of free memory, and the copies take {}",
+                            readable_bytes(*available), readable_bytes(missing))};
+  if (done) {
+    const Unlocked unlocked(lock);
+    try {
+      for (Copying& each : copying)
+        if (each.copy->memory.size() < each.bytes) each.other = host_copy::HostMemory(each.bytes);
+    } catch (const std::bad_alloc&) {
+      done = no_host_memory();
+    }
+  }
+  // Frees change the pieces, under the lock.
+  for (Copying& each : copying) {
+    if (!done) break;
+    HostCopy& copy = *each.copy;
+    if (copy.memory.size() < each.bytes) std::swap(copy.memory, each.other);
+    copy.dropped = 0;
+    std::byte* at = copy.memory.begin();
+    for (CopyPiece& piece : copy.pieces) at = (piece.host = at) + piece.bytes;
+    each.pieces = joined(copy.pieces);
+    copy.is_in_use = true;
+  }
+  {
+    const Unlocked unlocked(lock);
+    try {
+      for (Copying& each : copying) {
+        each.other.unpin();
+        each.other = host_copy::HostMemory();
+        HostCopy& copy = *each.copy;
+        if (!done || each.pieces.empty()) continue;
+        if (copy.is_kept) done = copy.memory.pin(device_.driver, context.id);
+        if (!done) continue;
+        done = copy.memory.is_pinned_in(context.id)
+                   ? copier_.copy_pinned(each.pieces, CopyTo::host, context)
+                   : copier_.copy(each.pieces, CopyTo::host, context);
+      }
+    } catch (const std::bad_alloc&) {
+      done = no_host_memory();
+    }
+  }
+  for (const Copying& each : copying) each.copy->is_in_use = false;
+  if (!done)
+    for (const ArenaId id : ids) drop_contents(id);
+  return device_.primary.noted(std::move(done));
+}
+
+// --- resuming
+
+template <typename Find>
+Result<void> Suspension::resume_found(Find&& find, const ResumeHow& how) {
+  if (device_.pool == nullptr) return arena::no_arenas();
+  const HostPromise promise;
+  if (!promise.is_kept()) return no_host_memory();
+  for (bool has_asked = false;;) {
+    pool::Request request;  // the whole, for the report of a shortage
+    Set<std::uint32_t> tags;
+    Result<void> done;
+    {
+      Visit visit(entrance_);
+      VPMM_TRY(visit.status());
+      parts_.allocations.drain(visit.lock());
+      drop_dead_copies();
+      VPMM_TRY_ASSIGN(const Ids all, find());
+      VPMM_TRY_ASSIGN(const Ids ids, select(all, Residence::suspended));
+      if (ids.empty()) return {};
+      if (!parts_.prover.may_record_context_event())
+        return Error{ErrorCode::capture_active, "a stream is being captured"};
+      for (const ArenaId id : ids) {
+        tags.insert(parts_.arenas.tag_of(id));
+        request.bytes += parts_.arenas.amounts_of(id).suspended;
+      }
+      if (tags.size() == 1) request.tag = *tags.begin();
+      for (const ArenaId id : ids) parts_.arenas.prepare_change(id);
+      for (const ArenaId id : ids) parts_.arenas.begin_change(id, Residence::resuming);
+      ScopeExit undo([&]() VPMM_REQUIRES(pool_lock) {
+        for (const ArenaId id : ids) parts_.arenas.end_change(id, Residence::suspended, 0);
+      });
+      done = resume_all(ids, how, visit.lock());
+      if (done) undo.dismiss();
+    }
+    if (done) {
+      call_after_map(tags, nullptr);
+      return done;
+    }
+    if (done.error().code != ErrorCode::out_of_memory) return done;
+    if (limits_.find_memory(request, has_asked)) continue;
+    Error error = std::move(done.error());
+    shortages_.explain(request, error);
+    return error;
+  }
+}
+
+Result<void> Suspension::resume_all(const Ids& ids, const ResumeHow& how, MutexLock& lock) {
+  VPMM_TRY(device_.primary.noted(parts_.prover.settle(lock)));
+  struct Sleeper {
+    Region* region = nullptr;
+    pool::Chunks chunks{};
+  };
+  Vector<Sleeper> stretches;
+  Vector<Bytes> bytes(ids.size(), 0);
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    for (Region* const region : parts_.arenas.regions_of(ids[i], true)) {
+      stretches.push_back({region, parts_.arenas.chunks_of(ids[i])});
+      bytes[i] += region->range.size;
+    }
+  // Large ones first: the others fit what is left.
+  std::stable_sort(stretches.begin(), stretches.end(), [](const Sleeper& a, const Sleeper& b) {
+    return a.region->range.size > b.region->range.size;
+  });
+  small::Ledger& ledger = device_.small->ledger();
+  Vector<pool::Suspender::Refill> refills;
+  refills.reserve(stretches.size());
+  Result<void> done;
+  for (const Sleeper& each : stretches) {
+    const Bytes size = each.region->range.size;
+    const pool::PageRequest request{size, size, device_.pool->page_alignment(), false, each.chunks};
+    const Result<pool::Placed> placed = parts_.slow_path.place({lock, request, pool::Caller{}});
+    if (!placed) {
+      done = device_.primary.noted(Result<void>(placed.error()));
+      break;
+    }
+    refills.push_back({each.region, device_.pool->allocated_around(placed.value().begin)});
+    ledger.stretch_begins(*refills.back().memory);
+  }
+  for (const pool::Suspender::Refill& refill : refills) ledger.stretch_ends(*refill.memory);
+  if (done) done = device_.primary.noted(device_.pool->suspender().resume(lock, refills));
+  if (!done) {
+    for (const pool::Suspender::Refill& refill : refills)
+      if (refill.suspended->is_suspended) device_.pool->deallocate(refill.memory, {});
+    return done;
+  }
+  for (const ArenaId id : ids) parts_.arenas.note_suspended(id);
+  for (const ArenaId id : ids) parts_.arenas.observe_return(id);
+  if (done = copy_back(ids, how, lock); !done) {
+    Vector<Region*> regions;
+    for (const Sleeper& each : stretches) regions.push_back(each.region);
+    for (const ArenaId id : ids) parts_.arenas.observe_leave(id);
+    static_cast<void>(
+        device_.pool->suspender().suspend(lock, regions, pool::Suspender::Fate::goes_to_driver));
+    return done;
+  }
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    parts_.arenas.end_change(ids[i], Residence::resident, bytes[i]);
+    drop_contents(ids[i]);
+  }
+  return {};
+}
+
+Result<void> Suspension::copy_back(const Ids& ids, const ResumeHow& how, MutexLock& lock) {
+  struct Returning {
+    std::shared_ptr<HostCopy> copy;  // null: none
+    Vector<CopyPiece> pieces;
+    Vector<AddressRange> cleared;
+  };
+  Vector<Returning> contents;
+  for (const ArenaId id : ids) {
+    Returning each;
+    each.copy = parts_.host_copies.find(id);
+    if (each.copy != nullptr && how.copies_back) each.pieces = joined(each.copy->pieces);
+    if (each.copy != nullptr) each.copy->is_in_use = true;
+    if (each.pieces.empty() && how.clears) each.cleared = parts_.arenas.live_ranges(id);
+    contents.push_back(std::move(each));
+  }
+  const host_copy::CopyContext context = copy_context();
+  Result<void> done;
+  {
+    const Unlocked unlocked(lock);
+    try {
+      for (const Returning& each : contents) {
+        if (done && !each.pieces.empty())
+          done = each.copy->memory.is_pinned_in(context.id)
+                     ? copier_.copy_pinned(each.pieces, CopyTo::device, context)
+                     : copier_.copy(each.pieces, CopyTo::device, context);
+        if (done && !each.cleared.empty()) done = copier_.clear(each.cleared, context);
+      }
+    } catch (const std::bad_alloc&) {
+      done = no_host_memory();
+    }
+  }
+  for (const Returning& each : contents)
+    if (each.copy != nullptr) each.copy->is_in_use = false;
+  return device_.primary.noted(std::move(done));
+}
+
+// --- what is known of suspended memory
+
+Result<bool> Suspension::is_suspended(DevicePtr ptr) const {
+  const PoolLock lock(parts_.mutex);
+  VPMM_TRY(parts_.allocations.query(ptr));
+  return !parts_.arenas.is_resident(ptr);
+}
+
+Result<std::byte*> Suspension::host_copy(AddressRange part) const {
+  const PoolLock lock(parts_.mutex);
+  VPMM_TRY(parts_.allocations.query(part.begin));
+  const ArenaId arena = parts_.arenas.arena_of(part.begin);
+  const bool has_copy =
+      arena != ArenaId{} && !parts_.arenas.is_external(arena) &&
+      parts_.arenas.residence_of(arena) == Residence::suspended;  // no call is changing it
+  if (std::byte* const host = has_copy ? parts_.host_copies.find(part) : nullptr) return host;
+  return Error{ErrorCode::invalid_pointer, message_of("{} bytes at {:#x} have no copy on the host",
+                                                      part.size, to_integer(part.begin))};
+}
+
+host_copy::CopyContext Suspension::copy_context() const {
+  return {device_.primary.handle(), device_.primary.id()};
+}
+
+// Of a resident arena; kept memory stays.
+void Suspension::drop_contents(ArenaId id) {
+  const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id);
+  if (copy == nullptr) return;
+  copy->pieces.clear();
+  if (copy->is_kept) return;
+  copy->memory.unpin();
+  parts_.host_copies.take(id);
+}
+
+void Suspension::drop_dead_copies() {
+  parts_.host_copies.drop_unless([this](ArenaId id)
+                                     VPMM_REQUIRES(pool_lock) { return parts_.arenas.exists(id); });
+}
+
+void Suspension::release_host_memory() {
+  parts_.host_copies.for_each([](ArenaId /*id*/, HostCopy& copy) { copy.memory.unpin(); });
+  copier_.release();
+}
+
+// --- hooks
+
+Result<void> Suspension::call_before_unmap(const Set<std::uint32_t>& tags,
+                                           Vector<std::uint64_t>& called) {
+  std::uint32_t refusing = 0;
+  for (const std::uint32_t tag : tags)
+    hooks_.visit([&](std::uint64_t number, const SuspendHooks& hooks) {
+      if (refusing != 0 || hooks.tag != tag) return refusing != 0;
+      if (hooks.before_unmap && !hooks.before_unmap(device_.primary.device(), tag)) refusing = tag;
+      if (refusing == 0) called.push_back(number);
+      return refusing != 0;
+    });
+  if (refusing == 0) return {};
+  return Error{ErrorCode::invalid_argument,
+               message_of("a hook of {} refuses the suspend", name_of(refusing))};
+}
+
+// `called`: hooks with before_unmap called; null: all.
+void Suspension::call_after_map(const Set<std::uint32_t>& tags,
+                                const Vector<std::uint64_t>* called) {
+  Vector<std::uint64_t> numbers;
+  hooks_.visit([&](std::uint64_t number, const SuspendHooks& hooks) {
+    const bool is_called =
+        called == nullptr || std::find(called->begin(), called->end(), number) != called->end();
+    if (is_called && tags.contains(hooks.tag)) numbers.push_back(number);
+    return false;
+  });
+  for (auto number = numbers.rbegin(); number != numbers.rend(); ++number)
+    hooks_.visit([&](std::uint64_t each, const SuspendHooks& hooks) {
+      if (each != *number) return false;
+      if (hooks.after_map) hooks.after_map(device_.primary.device(), hooks.tag);
+      return true;
+    });
+}
+
+}  // namespace vpmm::context

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// context: suspends and resumes memory by tag or arena.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "base/callback_list.hpp"
+#include "context/entrance.hpp"
+#include "context/limits.hpp"
+#include "context/parts.hpp"
+#include "context/shortages.hpp"
+#include "host_copy/copier.hpp"
+
+namespace vpmm::context {
+
+struct SuspendHow {
+  std::optional<bool> has_backup;  // nullopt: as the tag says
+  bool keeps_host_copy = false;
+  bool to_driver = false;
+  // The stream behind which all uses are; nullopt: any stream of the device's context.
+  std::optional<driver::StreamHandle> after;
+};
+struct ResumeHow {
+  bool clears = false;      // memory without a host copy
+  bool copies_back = true;  // false: drops the host copy
+};
+// Run without a lock. before_unmap returns false to refuse. Either may be empty.
+struct SuspendHooks {
+  std::uint32_t tag = 0;
+  std::function<bool(int device, std::uint32_t tag)> before_unmap;
+  std::function<void(int device, std::uint32_t tag)> after_map;
+};
+enum class TagState { live, suspended, discarded, changing };
+struct TagInfo {
+  TagOptions options;
+  TagState state = TagState::live;
+  arena::Arenas::Amounts amounts;
+  Bytes host_bytes = 0;
+};
+
+// Note [Suspend and resume]
+// A call first marks its arenas, so that no other call changes their stretches; then it works
+// without the lock, and at last it publishes. Suspending: hooks, wait for the GPU, copy to the
+// host, unmap. Resuming: memory for all stretches, as requests get it; map at the old addresses,
+// copy back, hooks. Everything that can fail for want of memory comes before the first change.
+class Suspension {
+ public:
+  Suspension(Parts& parts, Entrance& entrance, Limits& limits, Shortages& shortages)
+      : parts_(parts),
+        device_(parts.device),
+        entrance_(entrance),
+        limits_(limits),
+        shortages_(shortages),
+        copier_(device_.driver) {}
+
+  // --- tags ---
+  // unsupported: there is no virtual memory pool.
+  Result<void> make_suspendable(std::uint32_t tag, TagOptions options);
+  Result<void> enter(std::uint32_t tag, TagScope scope);
+  Result<void> leave(std::uint32_t tag, TagScope scope);  // invalid_argument: not entered
+  TagScopes::Entered entered() const;
+  Vector<std::uint32_t> suspendable_tags() const;
+  Result<TagInfo> info(std::uint32_t tag) const;
+  // Called before memory of the tag is unmapped, in order, and after it is back, in reverse order.
+  std::uint64_t add_hooks(SuspendHooks hooks) { return hooks_.add(std::move(hooks)); }
+  bool remove_hooks(std::uint64_t id) { return hooks_.remove(id); }
+
+  // --- all arenas of a tag, or of all suspendable tags for 0; or one arena ---
+  Result<void> suspend(std::uint32_t tag, const SuspendHow& how);
+  Result<void> suspend(pool::ArenaId arena, const SuspendHow& how);
+  Result<void> resume(std::uint32_t tag, const ResumeHow& how);
+  Result<void> resume(pool::ArenaId arena, const ResumeHow& how);
+  // invalid_pointer: not in live memory.
+  Result<bool> is_suspended(DevicePtr ptr) const;
+  // Where a range inside one suspended allocation is on the host.
+  Result<std::byte*> host_copy(AddressRange part) const;
+
+  // Drops all host memory. Requires: the device's context is current, and no call is in progress.
+  void release_host_memory() VPMM_REQUIRES(pool_lock);
+
+ private:
+  using Residence = arena::Arenas::Residence;
+  using Ids = Vector<pool::ArenaId>;
+  Result<Ids> arenas_of(std::uint32_t tag) const VPMM_REQUIRES(pool_lock);
+  Result<Ids> select(const Ids& all, Residence now) const VPMM_REQUIRES(pool_lock);
+  // `find`: returns the arenas of the call, under the lock.
+  template <typename Find>
+  Result<void> suspend_found(Find&& find, const SuspendHow& how);
+  template <typename Find>
+  Result<void> resume_found(Find&& find, const ResumeHow& how);
+  // These drop the lock; other calls leave the arenas alone.
+  Result<void> suspend_all(const Ids& ids, const SuspendHow& how, MutexLock& lock)
+      VPMM_REQUIRES(pool_lock);
+  Result<void> resume_all(const Ids& ids, const ResumeHow& how, MutexLock& lock)
+      VPMM_REQUIRES(pool_lock);
+  Result<void> may_suspend(const Ids& ids) VPMM_REQUIRES(pool_lock);
+  Result<void> wait_for_uses(const Ids& ids, const SuspendHow& how, MutexLock& lock)
+      VPMM_REQUIRES(pool_lock);
+  Result<void> copy_out(const Ids& ids, const SuspendHow& how, MutexLock& lock)
+      VPMM_REQUIRES(pool_lock);
+  Result<void> copy_back(const Ids& ids, const ResumeHow& how, MutexLock& lock)
+      VPMM_REQUIRES(pool_lock);
+  void drop_contents(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
+  void drop_dead_copies() VPMM_REQUIRES(pool_lock);
+  Result<void> call_before_unmap(const Set<std::uint32_t>& tags, Vector<std::uint64_t>& called);
+  void call_after_map(const Set<std::uint32_t>& tags, const Vector<std::uint64_t>* called);
+  host_copy::CopyContext copy_context() const;
+
+  Parts& parts_;
+  Device& device_;
+  Entrance& entrance_;
+  Limits& limits_;
+  Shortages& shortages_;
+  host_copy::Copier copier_;          // has its own lock
+  CallbackList<SuspendHooks> hooks_;  // likewise
+};
+
+}  // namespace vpmm::context

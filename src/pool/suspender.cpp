@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+// pool: suspends and resumes allocations.
+#include "pool/suspender.hpp"
+
+#include <tuple>
+#include <utility>
+
+#include "base/check.hpp"
+#include "observe/log.hpp"
+#include "pool/address_space.hpp"
+
+namespace vpmm::pool {
+
+using region::Region;
+
+namespace {
+
+// Host memory that bookkeeping may take per chunk.
+constexpr std::size_t kHostBytesPerChunk = 1024;
+
+// The chunks of a region at another address; `begin`: where the region's begin is then.
+Vector<vm::Placement> placements_at(DevicePtr begin, AddressRange region,
+                                    const Vector<vm::Mapping>& mappings) {
+  Vector<vm::Placement> placements;
+  placements.reserve(mappings.size());
+  for (const vm::Mapping& mapping : mappings)
+    placements.push_back(
+        {mapping.chunk->handle, {begin + (mapping.at - region.begin), mapping.chunk->size}});
+  return placements;
+}
+
+}  // namespace
+
+struct Suspender::Leaving {
+  Region* region = nullptr;
+  Vector<vm::Mapping> mappings;
+  Vector<vm::Placement> here;  // for an undo
+  Vector<bool> is_released;    // by chunk: the driver took the handle back
+  bool is_unmapped = false;
+};
+
+struct Suspender::Refilling {
+  Refill refill;
+  Vector<vm::Mapping> mappings;      // of the memory
+  Vector<vm::Placement> placements;  // at the suspended region
+  bool is_mapped = false;            // there
+  bool is_stuck = false;             // the memory's old address is still mapped
+};
+
+Result<Region*> Suspender::find_hole(MutexLock& lock, Bytes size) {
+  Region* hole = nullptr;
+  while ((hole = memory_.index.smallest_hole(size, memory_.page_alignment())) == nullptr)
+    VPMM_TRY(add_reservation(memory_, lock, size));
+  return memory_.index.detach(hole, {align_up(hole->range.begin, memory_.page_alignment()), size});
+}
+
+// --- suspending
+
+// Without the lock. After a failure maps again what it unmapped.
+std::optional<Error> Suspender::unmap_all(Vector<Leaving>& leaving) {
+  std::optional<Error> error;
+  for (Leaving& each : leaving) {
+    Result<void> unmapped = memory_.mapper.unmap(each.region->range);
+    each.is_unmapped = unmapped.ok();
+    if (unmapped) continue;
+    error = std::move(unmapped.error());
+    break;
+  }
+  if (!error) return std::nullopt;
+  for (Leaving& each : leaving)
+    if (each.is_unmapped)
+      each.is_unmapped = memory_.mapper.map_run(each.region->range, each.here).error.has_value();
+  return error;
+}
+
+// Under it again: the region has no chunks any more. Those with a handle and without a new place
+// are orphans.
+void Suspender::leave(Leaving& leaving, Fate fate) {
+  Region& region = *leaving.region;
+  memory_.chunks.end_use(region.range);
+  for (std::size_t i = 0; i < leaving.mappings.size(); ++i)
+    memory_.leave_place(*leaving.mappings[i].chunk, fate == Fate::goes_to_driver
+                                                        ? MappingObserver::Fate::given_back
+                                                        : MappingObserver::Fate::lives_on);
+  memory_.chunks.unmap(region.range);
+  for (std::size_t i = 0; i < leaving.mappings.size() && fate == Fate::goes_to_driver; ++i) {
+    vm::Chunk* const chunk = leaving.mappings[i].chunk;
+    if (!leaving.is_released[i]) {
+      memory_.quarantine.orphans.push_back(chunk);
+      continue;
+    }
+    ++memory_.counters.chunks_released;
+    memory_.chunks.handle_released(chunk);
+  }
+  region.is_suspended = true;
+  memory_.suspended_bytes += region.range.size;
+}
+
+// Mappings that are left in a region of nobody become quarantined zombies, which sweeps retry; the
+// rest becomes a hole.
+void Suspender::bury(Region* in_flight) {
+  Region* rest = in_flight;
+  for (const vm::Mapping& stuck : memory_.chunks.inside(in_flight->range)) {
+    if (stuck.at > rest->range.begin) {
+      const auto [front, back] = memory_.index.split_in_flight(rest, stuck.at);
+      memory_.index.attach_hole(front);
+      rest = back;
+    }
+    Region* zombie = rest;
+    rest = nullptr;
+    if (stuck.end() < zombie->range.end())
+      std::tie(zombie, rest) = memory_.index.split_in_flight(zombie, stuck.end());
+    memory_.index.attach_zombie(zombie, {});
+    memory_.quarantine.stuck[stuck.at] = stuck.chunk->size;
+    observe::log(observe::LogLevel::warning,
+                 "the driver would not undo: {} bytes at {:#x} are quarantined", stuck.chunk->size,
+                 to_integer(stuck.at));
+    if (rest == nullptr) return;
+  }
+  memory_.index.attach_hole(rest);
+}
+
+Result<void> Suspender::suspend(MutexLock& lock, const Vector<Region*>& regions, Fate fate) {
+  if (regions.empty()) return {};
+  memory_.flights.wait_for_grant(lock);
+  Vector<Leaving> leaving;
+  leaving.reserve(regions.size());
+  Bytes total = 0;
+  std::size_t chunks = 0;
+  for (Region* const region : regions) {
+    VPMM_CHECK(region->has_own_chunks && !region->is_suspended, memory_.index.picture());
+    Leaving each;
+    each.region = region;
+    each.mappings = memory_.chunks.inside(region->range);
+    each.here = placements_at(region->range.begin, region->range, each.mappings);
+    each.is_released.assign(each.mappings.size(), false);
+    total += region->range.size;
+    chunks += each.mappings.size();
+    leaving.push_back(std::move(each));
+  }
+  const HostPromise promise(chunks * kHostBytesPerChunk + 1);
+  if (!promise.is_kept()) return no_host_memory();
+  // Beyond the limit of mappings nothing is mapped a second time.
+  const bool has_mappings = memory_.chunks.mapping_count() + chunks <= memory_.config.max_mappings;
+  if (!has_mappings) fate = Fate::goes_to_driver;
+  Region* away = nullptr;
+  Vector<vm::Placement> placements;
+  Vector<vm::Chunk*> movers;  // of `placements`
+  placements.reserve(chunks);
+  movers.reserve(chunks);
+  if (fate == Fate::stays_in_pool) {
+    Result<Region*> hole = find_hole(lock, total);
+    if (!hole && hole.error().code == ErrorCode::poisoned) return std::move(hole.error());
+    if (hole)
+      away = hole.value();
+    else
+      fate = Fate::goes_to_driver;  // address space is short
+  }
+  if (away != nullptr) {
+    DevicePtr at = away->range.begin;
+    for (const Leaving& each : leaving) {
+      for (const vm::Placement& one : placements_at(at, each.region->range, each.mappings))
+        placements.push_back(one);
+      for (const vm::Mapping& mapping : each.mappings) movers.push_back(mapping.chunk);
+      at = at + each.region->range.size;
+    }
+  }
+  std::optional<Error> error;
+  Vector<vm::Placement> stuck;
+  {
+    const Flights::InFlight flight(memory_.flights, lock, Flights::FlightWork::unmaps);
+    if (away != nullptr) {
+      vm::MapOutcome outcome = memory_.mapper.map_run(away->range, placements);
+      error = std::move(outcome.error);
+      stuck = std::move(outcome.still_mapped);
+    }
+    if (!error) {
+      error = unmap_all(leaving);
+      if (error && away != nullptr && !memory_.mapper.unmap(away->range)) stuck = placements;
+    }
+    if (!error && fate == Fate::goes_to_driver)
+      for (Leaving& each : leaving)
+        for (std::size_t i = 0; i < each.mappings.size(); ++i)
+          each.is_released[i] = memory_.mapper.release(each.mappings[i].chunk->handle).ok();
+  }
+  if (error) {
+    for (const vm::Placement& each : stuck)
+      for (std::size_t i = 0; i < placements.size(); ++i)
+        if (placements[i].range == each.range) memory_.chunks.map(movers[i], each.range.begin);
+    if (away != nullptr) bury(away);
+    // Their chunks have no place any more: sweeps release them.
+    for (Leaving& each : leaving)
+      if (each.is_unmapped) leave(each, Fate::goes_to_driver);
+    return std::move(*error);
+  }
+  for (Leaving& each : leaving) leave(each, fate);
+  if (away == nullptr) return {};
+  for (std::size_t i = 0; i < placements.size(); ++i) enter(*movers[i], placements[i].range.begin);
+  memory_.index.attach_free(away, {});
+  return {};
+}
+
+// --- resuming
+
+void Suspender::enter(vm::Chunk& chunk, DevicePtr at) {
+  memory_.chunks.map(&chunk, at);
+  memory_.enter_place(chunk, at);
+  ++memory_.counters.chunks_moved;
+  memory_.counters.bytes_moved += chunk.size;
+}
+
+// The memory at its new place.
+void Suspender::arrive(const Refilling& refilling) {
+  Region& region = *refilling.refill.suspended;
+  for (std::size_t i = 0; i < refilling.mappings.size(); ++i)
+    enter(*refilling.mappings[i].chunk, refilling.placements[i].range.begin);
+  memory_.chunks.begin_use(region.range);
+  region.is_suspended = false;
+  memory_.suspended_bytes -= region.range.size;
+}
+
+// Its old address: a hole, or a zombie that sweeps unmap.
+void Suspender::end_memory(const Refilling& refilling) {
+  Region* const memory = refilling.refill.memory;
+  const AddressRange range = memory->range;
+  memory_.chunks.end_use(range);
+  for (const vm::Mapping& mapping : refilling.mappings)
+    memory_.leave_place(*mapping.chunk, MappingObserver::Fate::lives_on);
+  Region* const flying = memory_.index.detach(memory_.index.release(memory, {}), range);
+  ++memory_.counters.deallocations;
+  if (refilling.is_stuck) {
+    memory_.quarantine.stuck[range.begin] = range.size;
+    memory_.index.attach_zombie(flying, {});
+    return;
+  }
+  memory_.chunks.unmap(range);
+  memory_.index.attach_hole(flying);
+}
+
+Result<void> Suspender::resume(MutexLock& lock, const Vector<Refill>& refills) {
+  if (refills.empty()) return {};
+  memory_.flights.wait_for_grant(lock);
+  Vector<Refilling> refilling;
+  refilling.reserve(refills.size());
+  std::size_t chunks = 0;
+  for (const Refill& refill : refills) {
+    const AddressRange to = refill.suspended->range;
+    VPMM_CHECK(refill.suspended->is_suspended && refill.memory->has_own_chunks &&
+                   refill.memory->range.size == to.size,
+               memory_.index.picture());
+    Refilling each{refill, memory_.chunks.inside(refill.memory->range), {}};
+    each.placements = placements_at(to.begin, refill.memory->range, each.mappings);
+    chunks += each.mappings.size();
+    refilling.push_back(std::move(each));
+  }
+  const HostPromise promise(chunks * kHostBytesPerChunk + 1);
+  if (!promise.is_kept()) return no_host_memory();
+  Vector<vm::Mapping> leftovers;  // of an earlier undo that the driver refused
+  for (const Refilling& each : refilling)
+    for (const vm::Mapping& left : memory_.chunks.inside(each.refill.suspended->range))
+      leftovers.push_back(left);
+  std::size_t unmapped = 0;  // leftovers
+  std::optional<Error> error;
+  Vector<vm::Placement> stuck;
+  {
+    const Flights::InFlight flight(memory_.flights, lock, Flights::FlightWork::unmaps);
+    for (; unmapped < leftovers.size() && !error; ++unmapped)
+      if (Result<void> gone = memory_.mapper.unmap(leftovers[unmapped].range()); !gone) {
+        error = std::move(gone.error());
+        break;
+      }
+    for (Refilling& each : refilling) {
+      if (error) break;
+      vm::MapOutcome outcome =
+          memory_.mapper.map_run(each.refill.suspended->range, each.placements);
+      each.is_mapped = !outcome.error;
+      error = std::move(outcome.error);
+      stuck = std::move(outcome.still_mapped);
+    }
+    for (Refilling& each : refilling) {
+      if (!each.is_mapped) continue;
+      if (error)
+        each.is_mapped = !memory_.mapper.unmap(each.refill.suspended->range).ok();
+      else
+        each.is_stuck = !memory_.mapper.unmap(each.refill.memory->range).ok();
+    }
+  }
+  for (std::size_t i = 0; i < unmapped; ++i) {
+    memory_.quarantine.stuck.erase(leftovers[i].at);
+    memory_.chunks.unmap(leftovers[i].range());
+  }
+  for (Refilling& each : refilling) {
+    for (const vm::Placement& left : stuck)
+      for (std::size_t i = 0; i < each.placements.size(); ++i)
+        if (each.placements[i].range == left.range) {
+          memory_.chunks.map(each.mappings[i].chunk, left.range.begin);
+          memory_.quarantine.stuck[left.range.begin] = left.range.size;
+        }
+    if (!each.is_mapped) continue;
+    if (error) each.is_stuck = true;  // mapped at both places: it stays at the new one
+    end_memory(each);
+    arrive(each);
+  }
+  if (error) return std::move(*error);
+  return {};
+}
+
+void Suspender::drop(Region* suspended) {
+  const AddressRange range = suspended->range;
+  VPMM_CHECK(suspended->is_suspended, memory_.index.picture());
+  memory_.suspended_bytes -= range.size;
+  ++memory_.counters.deallocations;
+  bury(memory_.index.detach(memory_.index.release(suspended, {}), range));
+}
+
+}  // namespace vpmm::pool

@@ -1,0 +1,514 @@
+// tests/context: memory that is suspended and resumed by tag or arena.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "host_copy/host_memory.hpp"
+#include "support/pool_world_arenas.hpp"
+#include "support/pool_world_captures.hpp"
+
+namespace vpmm::test {
+namespace {
+
+using context::Holder;
+using context::ResumeHow;
+using context::SuspendHow;
+using context::TagScope;
+using context::TagState;
+using driver::Call;
+using driver::CuResult;
+
+constexpr std::uint32_t kWeights = 7;
+constexpr std::uint32_t kCache = 8;
+
+class Suspend : public ::testing::Test {
+ protected:
+  explicit Suspend(const WorldOptions& options = adaptive_world()) : world(options) {
+    make(kWeights, true);
+    make(kCache, false);
+  }
+  context::Suspension& suspension() { return world.pool().suspension(); }
+  void make(std::uint32_t tag, bool has_backup, bool keeps = false) {
+    EXPECT_TRUE(suspension().make_suspendable(tag, {has_backup, keeps}).ok());
+  }
+  Result<DevicePtr> request(Bytes bytes, std::uint32_t tag) {
+    return world.pool().allocate({bytes, 0, a, {}, tag});
+  }
+  DevicePtr tagged(Bytes bytes, std::uint32_t tag = kWeights) {
+    const auto result = request(bytes, tag);
+    EXPECT_TRUE(result.ok()) << message_of(result);
+    EXPECT_EQ(world.pool().reports().validate(), "");
+    return result ? result.value() : DevicePtr{};
+  }
+  void write(DevicePtr ptr, Bytes bytes, std::uint8_t first) {
+    ASSERT_EQ(world.sim().stream_synchronize(a), CuResult::success);
+    std::vector<std::uint8_t> data(bytes);
+    std::iota(data.begin(), data.end(), first);
+    ASSERT_EQ(world.sim().memcpy_host_to_device(ptr, data.data(), bytes), CuResult::success);
+  }
+  void expect_written(DevicePtr ptr, Bytes bytes, std::uint8_t first) {
+    std::vector<std::uint8_t> data(bytes);
+    ASSERT_EQ(world.sim().memcpy_device_to_host(data.data(), ptr, bytes), CuResult::success);
+    std::vector<std::uint8_t> expected(bytes);
+    std::iota(expected.begin(), expected.end(), first);
+    EXPECT_EQ(data, expected);
+  }
+  void suspend(std::uint32_t tag = kWeights, const SuspendHow& how = {}) {
+    const auto done = suspension().suspend(tag, how);
+    EXPECT_TRUE(done.ok()) << message_of(done);
+    EXPECT_EQ(world.pool().reports().validate(), "");
+  }
+  void resume(std::uint32_t tag = kWeights, const ResumeHow& how = {}) {
+    const auto done = suspension().resume(tag, how);
+    EXPECT_TRUE(done.ok()) << message_of(done);
+    EXPECT_EQ(world.pool().reports().validate(), "");
+  }
+  TagState state(std::uint32_t tag = kWeights) {
+    const auto info = suspension().info(tag);
+    EXPECT_TRUE(info.ok()) << message_of(info);
+    return info ? info.value().state : TagState::changing;
+  }
+  bool is_suspended(DevicePtr ptr) {
+    const auto is = suspension().is_suspended(ptr);
+    EXPECT_TRUE(is.ok()) << message_of(is);
+    return is && is.value();
+  }
+
+  PoolWorld world;
+  StreamHandle a = world.stream();
+};
+
+constexpr SuspendHow kToDriver{std::nullopt, false, true, std::nullopt};
+
+TEST_F(Suspend, contents_and_addresses_come_back) {
+  const DevicePtr large = tagged(5 * kPage + 3000);
+  const DevicePtr small = tagged(1000);
+  write(large, 5 * kPage + 3000, 3);
+  write(small, 1000, 9);
+  for (const bool to_driver : {false, true, false}) {
+    SuspendHow how;
+    how.to_driver = to_driver;
+    suspend(kWeights, how);
+    EXPECT_EQ(state(), TagState::suspended);
+    EXPECT_TRUE(is_suspended(large));
+    EXPECT_TRUE(is_suspended(small + 10));
+    resume();
+    EXPECT_EQ(state(), TagState::live);
+    EXPECT_FALSE(is_suspended(large));
+    expect_written(large, 5 * kPage + 3000, 3);
+    expect_written(small, 1000, 9);
+  }
+  world.deallocate(large, a);
+  world.deallocate(small, a);
+}
+
+TEST_F(Suspend, to_the_driver_returns_all_memory_of_the_tag) {
+  const DevicePtr other = world.allocate(3 * kPage, a);
+  const DevicePtr ptr = tagged(9 * kPage);
+  const Bytes mapped = world.statistics().mapped_bytes;
+  const Bytes live = world.statistics().live_bytes;
+  suspend(kWeights, kToDriver);
+  const observe::Statistics asleep = world.statistics();
+  EXPECT_LE(asleep.mapped_bytes, mapped - 9 * kPage);
+  EXPECT_EQ(asleep.suspended_bytes, 9 * kPage);
+  EXPECT_EQ(asleep.host_copy_bytes, 9 * kPage);
+  EXPECT_EQ(asleep.live_bytes, live - 9 * kPage);
+  EXPECT_EQ(asleep.live_allocations, 1u);
+  EXPECT_EQ(world.sim().census().physical_bytes, asleep.mapped_bytes);
+  resume();
+  const observe::Statistics awake = world.statistics();
+  EXPECT_EQ(awake.suspended_bytes, 0u);
+  EXPECT_EQ(awake.host_copy_bytes, 0u);
+  EXPECT_EQ(awake.live_bytes, live);
+  EXPECT_EQ(awake.live_allocations, 2u);
+  EXPECT_GE(awake.allocations, asleep.allocations);
+  EXPECT_GE(awake.deallocations, asleep.deallocations);
+  EXPECT_EQ(awake.allocations - awake.deallocations, awake.live_allocations);
+  world.deallocate(ptr, a);
+  world.deallocate(other, a);
+}
+
+TEST_F(Suspend, in_the_pool_the_next_phase_has_the_memory_without_a_driver_call) {
+  const DevicePtr ptr = tagged(8 * kPage);
+  suspend();
+  const std::uint64_t calls = world.statistics().driver_calls;
+  const DevicePtr next = world.allocate(8 * kPage, a);
+  EXPECT_EQ(world.statistics().driver_calls, calls);
+  EXPECT_NE(next, ptr);
+  world.deallocate(next, a);
+  world.wait();
+  resume();
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, memory_of_a_tag_shares_no_chunk_with_other_memory) {
+  std::vector<DevicePtr> pointers;
+  for (int i = 0; i < 12; ++i) {
+    const Bytes bytes = kPage / 3 * static_cast<Bytes>(i + 1);
+    pointers.push_back(i % 3 == 0 ? world.allocate(bytes, a)
+                                  : tagged(bytes, i % 3 == 1 ? kWeights : kCache));
+  }
+  for (std::size_t i = 0; i < pointers.size(); ++i)
+    if (i % 3 != 1) write(pointers[i], 2000, static_cast<std::uint8_t>(i));
+  suspend(kWeights, kToDriver);
+  for (std::size_t i = 0; i < pointers.size(); ++i)
+    if (i % 3 != 1) expect_written(pointers[i], 2000, static_cast<std::uint8_t>(i));
+  resume();
+  for (const DevicePtr ptr : pointers) world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, discarded_memory_comes_back_zeroed_if_asked) {
+  const DevicePtr ptr = tagged(2 * kPage, kCache);
+  write(ptr, 2 * kPage, 1);
+  suspend(kCache);
+  EXPECT_EQ(state(kCache), TagState::discarded);
+  EXPECT_EQ(world.statistics().host_copy_bytes, 0u);
+  ResumeHow how;
+  how.clears = true;
+  resume(kCache, how);
+  std::vector<std::uint8_t> data(2 * kPage, 1);
+  ASSERT_EQ(world.sim().memcpy_device_to_host(data.data(), ptr, data.size()), CuResult::success);
+  EXPECT_EQ(data, std::vector<std::uint8_t>(2 * kPage, 0));
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, a_kept_host_copy_is_used_again_and_stays_pinned) {
+  make(kWeights, true, true);
+  const DevicePtr ptr = tagged(3 * kPage);
+  for (std::uint8_t i = 0; i < 3; ++i) {
+    write(ptr, 3 * kPage, i);
+    suspend();
+    resume();
+    expect_written(ptr, 3 * kPage, i);
+    EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage);
+  }
+  EXPECT_EQ(world.calls().count(Call::mem_host_register), 1u) << "of the copy; no ring";
+  make(kWeights, true, false);
+  suspend();
+  resume();
+  EXPECT_EQ(world.statistics().host_copy_bytes, 0u);
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, requests_fail_and_frees_drop_copy_and_address) {
+  const DevicePtr first = tagged(3 * kPage);
+  const DevicePtr second = tagged(5 * kPage);
+  write(second, 5 * kPage, 5);
+  suspend(kWeights, kToDriver);
+  expect_error(request(1000, kWeights), ErrorCode::suspended, {"suspended", "resume"});
+  world.deallocate(first, a);
+  EXPECT_EQ(world.statistics().suspended_bytes, 5 * kPage);
+  expect_error(suspension().is_suspended(first), ErrorCode::invalid_pointer);
+  resume();
+  expect_written(second, 5 * kPage, 5);
+  world.deallocate(second, a);
+  suspend();
+  resume();
+}
+
+TEST_F(Suspend, all_freed_while_suspended_leaves_nothing) {
+  const DevicePtr first = tagged(3 * kPage);
+  const DevicePtr second = tagged(300);
+  suspend(kWeights, kToDriver);
+  world.deallocate(first, a);
+  world.deallocate(second, a);
+  EXPECT_EQ(world.statistics().suspended_bytes, 0u);
+  resume();
+  EXPECT_EQ(state(), TagState::live);
+  world.deallocate(tagged(1000), a);
+}
+
+TEST_F(Suspend, a_shortage_is_reported_and_changes_nothing) {
+  ASSERT_TRUE(true);
+  const DevicePtr ptr = tagged(6 * kPage);
+  const DevicePtr small = tagged(1000);
+  write(ptr, 6 * kPage, 4);
+  suspend(kWeights, kToDriver);
+  world.pool().limits().set_capacity(8 * kPage);
+  const DevicePtr other = world.allocate(4 * kPage, a);
+  const observe::Statistics before = world.statistics();
+  expect_error(suspension().resume(kWeights, {}), ErrorCode::out_of_memory,
+               {"out of device memory", "14 MiB", "tag 7"});
+  EXPECT_EQ(world.pool().reports().validate(), "");
+  const observe::Statistics after = world.statistics();
+  EXPECT_EQ(after.suspended_bytes, before.suspended_bytes);
+  EXPECT_EQ(after.live_bytes, before.live_bytes);
+  EXPECT_EQ(after.live_allocations, before.live_allocations);
+  EXPECT_EQ(state(), TagState::suspended);
+  world.deallocate(other, a);
+  resume();
+  expect_written(ptr, 6 * kPage, 4);
+  world.deallocate(ptr, a);
+  world.deallocate(small, a);
+}
+
+TEST_F(Suspend, an_out_of_memory_callback_may_help_a_resume) {
+  const DevicePtr ptr = tagged(6 * kPage);
+  suspend(kWeights, kToDriver);
+  world.pool().limits().set_capacity(8 * kPage);
+  DevicePtr other = world.allocate(4 * kPage, a);
+  world.pool().limits().out_of_memory_callbacks().add([&](const context::OutOfMemory&) {
+    if (is_null(other)) return false;
+    world.deallocate(std::exchange(other, DevicePtr{}), a);
+    return true;
+  });
+  resume();
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, waits_for_the_work_that_uses_the_memory) {
+  const DevicePtr ptr = tagged(2 * kPage);
+  const StreamHandle b = world.stream();
+  ASSERT_EQ(world.sim().stream_synchronize(a), CuResult::success);
+  world.use(ptr, 2 * kPage, b, kLongNs);  // a stream that the pool does not know
+  suspend(kWeights, kToDriver);
+  EXPECT_EQ(world.sim().stream_query(b), CuResult::success);
+  resume();
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, behind_a_stream_it_does_not_wait_for_others) {
+  const DevicePtr ptr = tagged(2 * kPage);
+  const DevicePtr other = world.allocate(2 * kPage, a);
+  const StreamHandle b = world.stream();
+  ASSERT_EQ(world.sim().stream_synchronize(a), CuResult::success);
+  world.use(other, 2 * kPage, b, kLongNs);
+  world.use(ptr, 2 * kPage, a, 1000);
+  SuspendHow how;
+  how.after = a;
+  suspend(kWeights, how);
+  EXPECT_EQ(world.sim().stream_query(b), CuResult::not_ready) << "still running";
+  resume();
+  ASSERT_TRUE(world.pool().record_use(other, b).ok());
+  world.deallocate(other, a);
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, behind_a_stream_it_waits_for_what_was_freed_elsewhere) {
+  const DevicePtr ptr = tagged(2 * kPage);
+  const DevicePtr freed = tagged(2 * kPage);
+  const StreamHandle b = world.stream();
+  ASSERT_EQ(world.sim().stream_synchronize(a), CuResult::success);
+  world.use(freed, 2 * kPage, b, kLongNs);
+  ASSERT_TRUE(world.pool().record_use(freed, b).ok());
+  world.deallocate(freed, a);
+  SuspendHow how;
+  how.after = a;
+  suspend(kWeights, how);
+  EXPECT_EQ(world.sim().stream_query(b), CuResult::success);
+  resume();
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, is_refused_during_a_capture_and_while_others_hold_memory) {
+  const DevicePtr ptr = tagged(2 * kPage);
+  ASSERT_TRUE(world.pool().streams().capture_begin().ok());
+  expect_error(suspension().suspend(kWeights, {}), ErrorCode::capture_active);
+  ASSERT_TRUE(world.pool().streams().capture_end().ok());
+  const auto shared = world.pool().sharing().share({ptr, 1000});
+  ASSERT_TRUE(shared.ok()) << message_of(shared);
+  expect_error(suspension().suspend(kWeights, {}), ErrorCode::not_shared, {hex(ptr)});
+  EXPECT_EQ(state(), TagState::live);
+  world.pool().sharing().end_lease(shared.value().share, Holder::handle);
+  suspend();
+  expect_error(world.pool().sharing().share({ptr, 1000}), ErrorCode::suspended, {"suspended"});
+  ASSERT_TRUE(world.pool().streams().capture_begin().ok());
+  expect_error(suspension().resume(kWeights, {}), ErrorCode::capture_active);
+  ASSERT_TRUE(world.pool().streams().capture_end().ok());
+  resume();
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, without_host_memory_nothing_has_changed) {
+  const DevicePtr ptr = tagged(2 * kPage);
+  write(ptr, 2 * kPage, 6);
+  host_copy::set_available_host_bytes(2 * kPage);
+  expect_error(suspension().suspend(kWeights, {}), ErrorCode::host_out_of_memory,
+               {"the host has 4 MiB", "4 MiB"});
+  host_copy::set_available_host_bytes(std::nullopt);
+  EXPECT_EQ(state(), TagState::live);
+  EXPECT_EQ(world.pool().reports().validate(), "");
+  expect_written(ptr, 2 * kPage, 6);
+  suspend();
+  resume();
+  expect_written(ptr, 2 * kPage, 6);
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, entered_tags_nest_and_the_innermost_serves) {
+  const auto tag_of = [&](DevicePtr ptr) {
+    const report::Layout layout = world.pool().reports().layout();
+    for (const report::LayoutBlock& block : layout.blocks)
+      if (block.range.begin == ptr) return block.tag;
+    return 0U;
+  };
+  std::vector<DevicePtr> pointers;
+  const auto next = [&] {
+    pointers.push_back(world.allocate(1000, a));
+    return tag_of(pointers.back());
+  };
+  EXPECT_EQ(next(), 0u);
+  ASSERT_TRUE(suspension().enter(kWeights, TagScope::process).ok());
+  EXPECT_EQ(next(), kWeights);
+  ASSERT_TRUE(suspension().enter(kCache, TagScope::thread).ok());
+  EXPECT_EQ(next(), kCache);
+  std::thread([&] { EXPECT_EQ(next(), kWeights); }).join();
+  const ArenaId arena = make_arena(world);
+  pointers.push_back(allocate_in(world, arena, 1000, a));
+  ASSERT_TRUE(suspension().enter(kWeights, TagScope::process).ok());
+  EXPECT_EQ(next(), kWeights);
+  ASSERT_TRUE(suspension().leave(kWeights, TagScope::process).ok());
+  EXPECT_EQ(next(), kCache);
+  ASSERT_TRUE(suspension().leave(kCache, TagScope::thread).ok());
+  ASSERT_TRUE(suspension().leave(kWeights, TagScope::process).ok());
+  expect_error(suspension().leave(kWeights, TagScope::process), ErrorCode::invalid_argument);
+  EXPECT_EQ(next(), 0u);
+  // The arena was made inside kCache.
+  suspend(kCache);
+  EXPECT_TRUE(is_suspended(pointers[4]));
+  resume(kCache);
+  suspend(0);
+  EXPECT_FALSE(is_suspended(pointers.front()));
+  EXPECT_TRUE(is_suspended(pointers[1]));
+  resume(0);
+  for (const DevicePtr ptr : pointers) world.deallocate(ptr, a);
+  ASSERT_TRUE(world.pool().arenas().release(arena).ok());
+}
+
+TEST_F(Suspend, an_arena_is_suspended_by_itself_and_external_ones_are_not) {
+  const ArenaId arena = make_arena(world);
+  const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
+  write(ptr, 3 * kPage, 8);
+  ASSERT_TRUE(suspension().suspend(arena, kToDriver).ok());
+  EXPECT_TRUE(is_suspended(ptr));
+  expect_error(world.pool().allocate({1000, 0, a, arena}), ErrorCode::suspended);
+  ASSERT_TRUE(suspension().resume(arena, {}).ok());
+  expect_written(ptr, 3 * kPage, 8);
+  ASSERT_TRUE(suspension().suspend(arena, {}).ok());
+  ASSERT_TRUE(world.pool().arenas().release(arena).ok());
+  expect_error(suspension().resume(arena, {}), ErrorCode::invalid_argument);
+  world.deallocate(ptr, a);
+  EXPECT_EQ(world.statistics().suspended_bytes, 0u);
+  const ArenaId external = make_arena(world, kExternal);
+  expect_error(suspension().suspend(external, {}), ErrorCode::unsupported);
+  ASSERT_TRUE(world.pool().arenas().release(external).ok());
+}
+
+TEST_F(Suspend, a_captured_graph_runs_again_after_a_resume) {
+  const ArenaId arena = make_arena(world);
+  begin_capture(world, a, driver::CaptureMode::relaxed);
+  const DevicePtr ptr = allocate_in(world, arena, 2 * kPage, a);
+  world.use(ptr, 2 * kPage, a);
+  world.deallocate(ptr, a);
+  const driver::GraphHandle graph = end_capture(world, a);
+  const driver::GraphExecHandle exec = launch(world, graph, a);
+  expect_error(suspension().suspend(arena, {}), ErrorCode::capture_active);
+  world.deallocate(world.allocate(1000, a), a);  // the pool learns that the capture is over
+  for (int i = 0; i < 3; ++i) {
+    const auto suspended = suspension().suspend(arena, kToDriver);
+    ASSERT_TRUE(suspended.ok()) << message_of(suspended);
+    ASSERT_TRUE(suspension().resume(arena, {}).ok());
+    EXPECT_EQ(world.pool().reports().validate(), "");
+    ASSERT_EQ(world.sim().graph_launch(exec, a), CuResult::success);
+  }
+  destroy(world, graph, exec);
+  ASSERT_TRUE(world.pool().arenas().release(arena).ok());
+}
+
+TEST_F(Suspend, hooks_are_called_in_order_and_may_refuse) {
+  const DevicePtr ptr = tagged(kPage);
+  std::vector<int> calls;
+  bool refuses = false;
+  const auto hooks = [&](int number) {
+    context::SuspendHooks made;
+    made.tag = kWeights;
+    made.before_unmap = [&, number](int, std::uint32_t) {
+      calls.push_back(number);
+      return number != 2 || !refuses;
+    };
+    made.after_map = [&, number](int, std::uint32_t) {
+      EXPECT_FALSE(is_suspended(ptr));
+      calls.push_back(-number);
+    };
+    return made;
+  };
+  const std::uint64_t first = suspension().add_hooks(hooks(1));
+  suspension().add_hooks(hooks(2));
+  suspend();
+  resume();
+  EXPECT_EQ(calls, (std::vector<int>{1, 2, -2, -1}));
+  calls.clear();
+  refuses = true;
+  expect_error(suspension().suspend(kWeights, {}), ErrorCode::invalid_argument, {"hook"});
+  EXPECT_EQ(calls, (std::vector<int>{1, 2, -1}));
+  EXPECT_EQ(state(), TagState::live);
+  EXPECT_TRUE(suspension().remove_hooks(first));
+  EXPECT_FALSE(suspension().remove_hooks(first));
+  refuses = false;
+  calls.clear();
+  suspend();
+  resume();
+  EXPECT_EQ(calls, (std::vector<int>{2, -2}));
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, the_host_copy_can_be_read_and_written) {
+  const DevicePtr ptr = tagged(3000);
+  write(ptr, 3000, 2);
+  expect_error(suspension().host_copy({ptr, 100}), ErrorCode::invalid_pointer);
+  suspend();
+  const auto host = suspension().host_copy({ptr + 500, 1000});
+  ASSERT_TRUE(host.ok()) << message_of(host);
+  EXPECT_EQ(host.value()[0], std::byte{static_cast<std::uint8_t>(2 + 500)});
+  std::memset(host.value(), 1, 1000);
+  expect_error(suspension().host_copy({ptr, kPage}), ErrorCode::invalid_pointer);
+  resume();
+  expect_written(ptr, 500, 2);
+  std::vector<std::uint8_t> data(1000);
+  ASSERT_EQ(world.sim().memcpy_device_to_host(data.data(), ptr + 500, 1000), CuResult::success);
+  EXPECT_EQ(data, std::vector<std::uint8_t>(1000, 1));
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, a_reset_keeps_the_copy) {
+  const DevicePtr ptr = tagged(2 * kPage);
+  write(ptr, 2 * kPage, 5);
+  suspend(kWeights, {true, true, true, std::nullopt});
+  ASSERT_TRUE(world.pool().streams().reset().ok());
+  driver::ContextHandle context{};
+  ASSERT_EQ(world.sim().device_primary_ctx_retain(0, context), CuResult::success);
+  ASSERT_EQ(world.sim().ctx_set_current(context), CuResult::success);
+  resume();
+  expect_written(ptr, 2 * kPage, 5);
+  const auto freed = world.pool().deallocate(ptr, std::nullopt);
+  EXPECT_TRUE(freed.ok()) << message_of(freed);
+  ASSERT_EQ(world.sim().device_primary_ctx_release(0), CuResult::success);
+}
+
+TEST_F(Suspend, large_memory_is_copied_by_several_threads) {
+  const Bytes bytes = 100 * kMiB + 12345;
+  const DevicePtr ptr = tagged(bytes);
+  write(ptr, bytes, 7);
+  suspend(kWeights, kToDriver);
+  resume();
+  expect_written(ptr, bytes, 7);
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, one_chunk_stays_one_chunk) {
+  const auto made = world.pool().allocate({3 * kPage, 0, a, {}, kWeights, true});
+  ASSERT_TRUE(made.ok()) << message_of(made);
+  suspend(kWeights, kToDriver);
+  resume();
+  AddressRange chunk;
+  ASSERT_EQ(world.sim().mem_get_address_range(made.value(), chunk), CuResult::success);
+  EXPECT_EQ(chunk, (AddressRange{made.value(), 3 * kPage}));
+  world.deallocate(made.value(), a);
+}
+
+}  // namespace
+}  // namespace vpmm::test

@@ -1,0 +1,164 @@
+// tests/context: suspend and resume under every setting of chunks and pages, and in a context that
+// breaks at any step.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "context/hooked_world.hpp"
+
+namespace vpmm::test {
+namespace {
+
+using context::SuspendHow;
+using driver::Call;
+using driver::CuResult;
+
+constexpr std::uint32_t kTagOne = 31;
+constexpr std::uint32_t kTagTwo = 32;
+
+struct PoolKind {
+  const char* name = "";
+  WorldOptions options;
+};
+
+std::vector<PoolKind> every_pool_kind() {
+  std::vector<PoolKind> all;
+  all.push_back({"adaptive", adaptive_world()});
+  all.push_back({"pages", page_world()});
+  all.push_back({"page_by_page", page_by_page_world()});
+  all.push_back({"small_pages", page_world(4 * kMiB)});
+  all.push_back({"large_pages", page_world(32 * kMiB)});
+  all.push_back({"odd_pages", page_world(6 * kMiB)});
+  PoolKind odd{"odd_pages_adaptive", adaptive_world()};
+  odd.options.config.page_size = 6 * kMiB;
+  all.push_back(odd);
+  PoolKind isolated{"isolated", adaptive_world()};
+  isolated.options.config.ipc_isolate = true;
+  all.push_back(isolated);
+  PoolKind ordered{"stream_ordered", adaptive_world()};
+  ordered.options.config.small = settings::SmallRequests::stream_ordered;
+  all.push_back(ordered);
+  PoolKind few{"few_mappings", page_world()};
+  few.options.config.max_mappings = 48;
+  all.push_back(few);
+  return all;
+}
+
+class SuspendWorlds : public ::testing::TestWithParam<PoolKind> {};
+
+TEST_P(SuspendWorlds, contents_addresses_and_figures_are_the_same_after_cycles) {
+  HookedWorld world(GetParam().options);
+  context::Suspension& suspension = world.pool->suspension();
+  ASSERT_TRUE(suspension.make_suspendable(kTagOne, {true, false}).ok());
+  ASSERT_TRUE(suspension.make_suspendable(kTagTwo, {true, true}).ok());
+  const StreamHandle a = world.stream();
+  struct Block {
+    DevicePtr ptr{};
+    Bytes bytes = 0;
+    std::uint32_t tag = 0;
+  };
+  std::vector<Block> blocks;
+  const auto allocate = [&](Bytes bytes, std::uint32_t tag, bool one_chunk) {
+    const auto made = world.pool->allocate({bytes, 0, a, {}, tag, one_chunk});
+    ASSERT_TRUE(made.ok()) << message_of(made);
+    blocks.push_back({made.value(), bytes, tag});
+    ASSERT_EQ(world.sim.stream_synchronize(a), CuResult::success);
+    std::vector<std::uint8_t> data(bytes);
+    std::iota(data.begin(), data.end(), static_cast<std::uint8_t>(blocks.size()));
+    ASSERT_EQ(world.sim.memcpy_host_to_device(made.value(), data.data(), bytes), CuResult::success);
+  };
+  for (int i = 0; i < 3; ++i) {
+    allocate(1000 + static_cast<Bytes>(i), kTagOne, false);
+    allocate(3 * kMiB, kTagTwo, false);
+    allocate(7 * kMiB + 12345, kTagOne, false);
+    allocate(5 * kMiB, 0, false);
+    allocate(300 * kKiB, kTagTwo, false);
+    allocate(2 * kMiB, kTagOne, i == 1);
+  }
+  const auto check = [&] {
+    ASSERT_EQ(world.pool->reports().validate(), "");
+    const observe::Statistics now = world.statistics();
+    Bytes chunks = 0;
+    for (const AddressRange& chunk : world.pool->reports().layout().chunks) chunks += chunk.size;
+    EXPECT_EQ(now.mapped_bytes - now.stream_ordered_bytes, chunks);
+    EXPECT_EQ(world.sim.census().physical_bytes, chunks + now.stream_ordered_bytes);
+    EXPECT_LE(now.mappings, world.pool->config().max_mappings);
+  };
+  check();
+  const observe::Statistics awake = world.statistics();
+  for (int i = 0; i < 6; ++i) {
+    SuspendHow how;
+    how.to_driver = i % 2 == 0;
+    const auto slept = suspension.suspend(i < 3 ? 0 : kTagOne, how);
+    ASSERT_TRUE(slept.ok()) << message_of(slept);
+    check();
+    // The second tag stays awake in the later cycles.
+    const Bytes second = i < 3 ? 0 : 3 * (3 * kMiB + 300 * kKiB);
+    EXPECT_EQ(world.statistics().live_bytes, 15 * kMiB + second);
+    const auto woken = suspension.resume(0, {});
+    ASSERT_TRUE(woken.ok()) << message_of(woken);
+    check();
+    EXPECT_EQ(world.statistics().live_bytes, awake.live_bytes);
+    EXPECT_EQ(world.statistics().live_allocations, awake.live_allocations);
+    EXPECT_EQ(world.statistics().suspended_bytes, 0u);
+    for (std::size_t k = 0; k < blocks.size(); ++k) {
+      std::vector<std::uint8_t> data(blocks[k].bytes);
+      ASSERT_EQ(world.sim.memcpy_device_to_host(data.data(), blocks[k].ptr, blocks[k].bytes),
+                CuResult::success);
+      std::vector<std::uint8_t> expected(blocks[k].bytes);
+      std::iota(expected.begin(), expected.end(), static_cast<std::uint8_t>(k + 1));
+      EXPECT_EQ(data, expected) << k;
+    }
+  }
+  const observe::Statistics last = world.statistics();
+  EXPECT_LE(last.mapped_bytes,
+            awake.mapped_bytes + 16 * GetParam().options.config.page_size.value_or(2 * kMiB));
+  for (const Block& block : blocks) world.deallocate(block.ptr, a);
+  EXPECT_EQ(world.statistics().live_bytes, 0u);
+  ASSERT_TRUE(world.pool->limits().trim(0).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Settings, SuspendWorlds, ::testing::ValuesIn(every_pool_kind()),
+                         [](const auto& each) { return std::string(each.param.name); });
+
+TEST(SuspendBroken, a_context_that_breaks_at_any_step_gives_poisoned_from_then_on) {
+  for (const Call step :
+       {Call::stream_synchronize, Call::ctx_synchronize, Call::event_record, Call::event_query,
+        Call::stream_create, Call::memcpy_device_to_host_async, Call::memcpy_host_to_device_async,
+        Call::mem_unmap, Call::mem_map, Call::mem_set_access, Call::mem_create,
+        Call::mem_host_register, Call::mem_address_reserve})
+    for (const bool to_driver : {false, true}) {
+      SCOPED_TRACE(driver::to_string(step));
+      HookedWorld world(page_by_page_world());
+      context::Suspension& suspension = world.pool->suspension();
+      ASSERT_TRUE(suspension.make_suspendable(kTagOne, {true, false}).ok());
+      const StreamHandle a = world.stream();
+      const auto made = world.pool->allocate({9 * kMiB, 0, a, {}, kTagOne});
+      ASSERT_TRUE(made.ok());
+      bool has_met = false;
+      const auto break_it = [&] {
+        has_met = true;
+        return CuResult::illegal_address;
+      };
+      world.hooks.on[step] = break_it;
+      SuspendHow how;
+      how.to_driver = to_driver;
+      Result<void> done = suspension.suspend(kTagOne, how);
+      if (done) done = suspension.resume(kTagOne, {});
+      EXPECT_EQ(done.ok(), !has_met) << message_of(done);
+      if (!done) {
+        EXPECT_EQ(done.error().code, ErrorCode::poisoned) << message_of(done);
+        const auto again = suspension.resume(kTagOne, {});
+        EXPECT_FALSE(again.ok());
+        EXPECT_FALSE(suspension.suspend(kTagOne, {}).ok());
+      }
+      EXPECT_EQ(world.pool->reports().validate(), "");
+      EXPECT_TRUE(suspension.info(kTagOne).ok());
+    }
+}
+
+}  // namespace
+}  // namespace vpmm::test
