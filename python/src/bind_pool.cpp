@@ -26,6 +26,7 @@
 #include "arguments.hpp"
 #include "pool.hpp"
 #include "settings.hpp"
+#include "tags.hpp"
 
 namespace vpmm::python {
 
@@ -61,6 +62,7 @@ const char* name_of(int state) {
     case VPMM_REGION_ALLOCATED: return "allocated";
     case VPMM_REGION_ZOMBIE: return "zombie";
     case VPMM_REGION_IN_FLIGHT: return "in flight";
+    case VPMM_REGION_SUSPENDED: return "suspended";
   }
   return "unknown";
 }
@@ -251,7 +253,7 @@ void bind_region(nb::module_& module) {
       .def_ro(
           "state", &Region::state,
           R"("allocated", "free", "hole" (nothing is mapped), "zombie" (an old mapping of moved memory, not yet
-unmapped) or "in flight".)")
+unmapped), "in flight" or "suspended" (allocated, and not mapped).)")
       .def_ro("is_complete", &Region::is_complete,
               "Whether all work on the previous allocation there is known to be done.")
       .def("__repr__", [](const Region& r) {
@@ -529,6 +531,7 @@ for one process-wide pool are equal.)");
   add_observing(type);
   add_limits(type);
   add_recording(type);
+  bind_tags(module, type);
 }
 
 }  // namespace vpmm::python

@@ -29,6 +29,7 @@ const char* name_of(vpmm_status status) {
     case VPMM_ERROR_CAPTURE_ACTIVE: return "VPMM_ERROR_CAPTURE_ACTIVE";
     case VPMM_ERROR_BAD_FILE: return "VPMM_ERROR_BAD_FILE";
     case VPMM_ERROR_NOT_SHARED: return "VPMM_ERROR_NOT_SHARED";
+    case VPMM_ERROR_SUSPENDED: return "VPMM_ERROR_SUSPENDED";
     case VPMM_WOULD_BLOCK: return "VPMM_WOULD_BLOCK";
   }
   return "unknown";
@@ -36,12 +37,21 @@ const char* name_of(vpmm_status status) {
 
 }  // namespace
 
+nb::object exception_of(nb::python_error& error) {
+  nb::object value(nb::borrow(error.value()));
+  if (error.traceback().is_valid()) PyException_SetTraceback(value.ptr(), error.traceback().ptr());
+  return value;
+}
+
+void raise(const nb::object& exception) {
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
+  throw nb::python_error();
+}
+
 void keep_callback_error(nb::python_error& error) {
   const nb::object previous =
       nb::steal(std::exchange(callback_error, nullptr));  // dies last: it may call a pool
-  nb::object value(nb::borrow(error.value()));
-  if (error.traceback().is_valid()) PyException_SetTraceback(value.ptr(), error.traceback().ptr());
-  callback_error = value.release().ptr();
+  callback_error = exception_of(error).release().ptr();
 }
 
 void forget_callback_error() {
@@ -54,10 +64,7 @@ void raise(vpmm_status status, const std::string& message) {
   const nb::object cause = nb::steal(std::exchange(callback_error, nullptr));
   // KeyboardInterrupt and similar exceptions are no failure of the callback: they propagate
   // unchanged.
-  if (cause.is_valid() && !PyObject_IsInstance(cause.ptr(), PyExc_Exception)) {
-    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(cause.ptr())), cause.ptr());
-    throw nb::python_error();
-  }
+  if (cause.is_valid() && !PyObject_IsInstance(cause.ptr(), PyExc_Exception)) raise(cause);
   const nb::object type =
       nb::module_::import_("vpmm.errors").attr(is_memory ? "OutOfMemoryError" : "Error");
   const nb::object error = type(message, name_of(status));

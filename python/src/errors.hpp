@@ -22,6 +22,11 @@ void keep_callback_error(nanobind::python_error& error);
 // Drops the exception of a callback inside a call that cannot report it. Holds: the GIL.
 void forget_callback_error();
 
+// The exception of an error, with its traceback. Holds: the GIL.
+nanobind::object exception_of(nanobind::python_error& error);
+// Raises an exception that exception_of() returned. Holds: the GIL.
+[[noreturn]] void raise(const nanobind::object& exception);
+
 struct Failure {
   vpmm_status status = VPMM_OK;  // VPMM_OK: none
   std::string message;

@@ -10,6 +10,7 @@
 #include "events.hpp"
 #include "gil.hpp"
 #include "settings.hpp"
+#include "tags.hpp"
 
 namespace vpmm::python {
 
@@ -68,6 +69,7 @@ Pool::Pool(Pool&& other) noexcept
 Pool::~Pool() {
   if (!is_private_ || handle_ == nullptr) return;
   const auto callback = callbacks().extract(handle_);  // dies when it is in no map any more
+  const auto hooks = take_suspend_hooks(handle_);
   const WithoutLock released;
   static_cast<void>(vpmm_pool_destroy(handle_));
 }
@@ -131,6 +133,7 @@ void Pool::close(bool discard) {
               (live == 1 ? " allocation lives" : " allocations live") +
               " in it. Free what is in use, or close(discard=True) gives it back as well");
   const auto callback = callbacks().extract(handle_);
+  const auto hooks = take_suspend_hooks(handle_);
   vpmm_pool* const handle = std::exchange(handle_, nullptr);
   python::call([&] { return vpmm_pool_destroy(handle); });
 }
@@ -261,7 +264,8 @@ void Pool::set_out_of_memory_callback(nb::object callback) const {
   });
 }
 
-// --- the callback of a private pool may refer to the pool: the collector has to see it ---
+// --- callbacks and hooks of a private pool may refer to the pool: the collector has to see them
+// ---
 
 int Pool::visit_callback(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
@@ -269,13 +273,15 @@ int Pool::visit_callback(PyObject* self, visitproc visit, void* arg) {
   const Pool& pool = *nb::inst_ptr<Pool>(self);
   const auto found = pool.is_private_ ? callbacks().find(pool.handle_) : callbacks().end();
   if (found != callbacks().end()) Py_VISIT(found->second.ptr());
-  return 0;
+  return pool.is_private_ && !pool.is_closed() ? visit_suspend_hooks(pool.handle_, visit, arg) : 0;
 }
 
 int Pool::clear_callback(PyObject* self) {
   if (!nb::inst_ready(self)) return 0;
   const Pool& pool = *nb::inst_ptr<Pool>(self);
-  if (pool.is_private_) static_cast<void>(callbacks().extract(pool.handle_));
+  if (!pool.is_private_ || pool.is_closed()) return 0;
+  const auto callback = callbacks().extract(pool.handle_);
+  const auto hooks = take_suspend_hooks(pool.handle_);
   return 0;
 }
 

@@ -26,6 +26,7 @@ class Pool {
   int device() const { return device_; }
   bool is_private() const { return is_private_; }
   bool is_closed() const { return handle_ == nullptr; }
+  vpmm_pool* handle() const { return handle_; }  // null: closed
 
   // Runs `work(handle)` as python::call does. Raises if the pool is closed.
   template <typename Work>

@@ -28,6 +28,20 @@ from vpmm._folders import cmake_dir, include_dir
 from vpmm._ipc import IpcHandle, OpenedMemory, StagedMemory, ipc_export, ipc_open
 from vpmm._memory_info import MemoryInfo
 from vpmm._streams import StreamLike, address_of, stream_handle
+from vpmm._tags import (
+    SuspendHooks,
+    Tag,
+    TagInfo,
+    add_suspend_hooks,
+    host_copy,
+    is_suspended,
+    pool_of,
+    resume,
+    suspend,
+    suspended,
+    tag,
+    tag_info,
+)
 from vpmm._vpmm import Allocation, Pool, Region, device_count
 from vpmm.errors import Error, MissingPackageError, OutOfMemoryError
 
@@ -44,22 +58,33 @@ __all__ = [
     "Recording",
     "Region",
     "StagedMemory",
+    "SuspendHooks",
+    "Tag",
+    "TagInfo",
     "__version__",
+    "add_suspend_hooks",
     "capture",
     "cmake_dir",
     "configure",
     "csv_log",
     "device_count",
     "dump",
+    "host_copy",
     "include_dir",
     "ipc_export",
     "ipc_open",
+    "is_suspended",
     "log_to_logging",
     "memory_info",
     "record",
     "record_mark",
     "record_use",
+    "resume",
     "stats",
+    "suspend",
+    "suspended",
+    "tag",
+    "tag_info",
     "trim",
     "use_for_cupy",
     "use_for_numba",
@@ -215,27 +240,18 @@ def log_to_logging() -> None:
 def record_use(array: Any, stream: StreamLike, device: int | None = None) -> None:  # noqa: ANN401  any library's array
     """Declares that work on `stream` uses the memory: a free then waits for the work queued on `stream` by that time.
 
-    `array` has ``__cuda_array_interface__``, or is a cuda.core.Buffer or an address; it may be part of an allocation.
-    `stream` is a CUstream as an int, None for the default stream, or a stream object of Numba, CuPy, PyTorch or
-    anything with ``__cuda_stream__``. The memory must come from the process-wide pool of `device`. Pass `device` on a
-    machine with several GPUs: without it, every device is searched and its pool is opened. Raises TypeError for an
-    argument of another type, and vpmm.Error for memory that is in none of these pools.
+    `array` is a tensor of PyTorch, has ``__cuda_array_interface__``, or is a cuda.core.Buffer or an address; it may be
+    part of an allocation. `stream` is a CUstream as an int, None for the default stream, or a stream object of Numba,
+    CuPy, PyTorch or anything with ``__cuda_stream__``. The memory must come from the process-wide pool of `device`.
+    Pass `device` on a machine with several GPUs: without it, every device is searched and its pool is opened. Raises
+    TypeError for an argument of another type, and vpmm.Error for memory that is in none of these pools.
     """
     address = address_of(array)
     handle = stream_handle(stream)
     if address == 0:
         return
-    pools = [Pool.default(device)] if device is not None else (Pool.default(i) for i in range(device_count()))
-    missing: Error | None = None
-    for pool in pools:
-        try:
-            begin = pool.query(address).begin
-        except Error as error:
-            missing = missing or error
-            continue
-        pool.record_use(begin, handle)
-        return
-    raise missing or Error("there is no device", "VPMM_ERROR_NO_DRIVER")
+    pool, begin = pool_of(address, device)
+    pool.record_use(begin, handle)
 
 
 def csv_log(
@@ -301,7 +317,7 @@ def use_for_torch() -> None:
     importlib.import_module("vpmm.plugins.torch").install()
 
 
-_LAZY = ("cuda_core", "cupy", "dask", "rmm", "torch")
+_LAZY = ("cuda_core", "cupy", "dask", "rmm", "torch", "torch_memory_saver")
 """Modules of the package that are imported at their first use, for most programs use none or one."""
 
 

@@ -82,6 +82,8 @@ def stream_handle(stream: object) -> int:
 
 
 def _known_address(array: Any) -> int | None:  # noqa: ANN401  whatever has memory
+    if hasattr(array, "data_ptr") and getattr(array, "is_cuda", False):  # of PyTorch, also one that requires grad
+        return _number(array.data_ptr())
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is not None:
         return _number(interface["data"][0])
@@ -91,8 +93,9 @@ def _known_address(array: Any) -> int | None:  # noqa: ANN401  whatever has memo
 
 
 def address_of(array: Any) -> int:  # noqa: ANN401  whatever has memory
-    """The start address of an object with ``__cuda_array_interface__``, of a cuda.core.Buffer, or an int itself.
+    """The start address of an array.
 
+    Accepts tensors of PyTorch, objects with ``__cuda_array_interface__``, a cuda.core.Buffer, and an int itself.
     Raises TypeError for anything else, and vpmm.Error for a number that is no address.
     """
     address = _known_address(array)

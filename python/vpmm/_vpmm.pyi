@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import vpmm._memory_info
 import vpmm._streams
+import vpmm._tags
 
 
 def version() -> str:
@@ -76,7 +77,7 @@ class Region:
     def state(self) -> str:
         """
         "allocated", "free", "hole" (nothing is mapped), "zombie" (an old mapping of moved memory, not yet
-        unmapped) or "in flight".
+        unmapped), "in flight" or "suspended" (allocated, and not mapped).
         """
 
     @property
@@ -360,6 +361,107 @@ class Pool:
 
     def record_stop(self) -> None:
         """Ends the recording and finishes the file."""
+
+    def make_suspendable(self, tag: int | str, *, backup: bool = True, keep_host_copy: bool = False) -> None:
+        """
+        Makes memory of `tag` in this pool suspendable: it then shares no chunk with other memory.
+
+        `tag` is a name, or a number from 1 on. With `backup` a suspend copies the contents to the host, otherwise it
+        discards them. With `keep_host_copy` the copy stays allocated and pinned after a resume, for the next suspend.
+        Call it before the tag is entered: memory that has the tag already stays as it is. A second call changes both
+        switches. Raises vpmm.Error ("VPMM_ERROR_UNSUPPORTED") if the pool has no virtual memory.
+        """
+
+    def tag_enter(self, tag: int | str, thread: bool = False) -> None:
+        """
+        From here on requests in this pool have the tag: of all threads, or with `thread` of the calling thread.
+
+        Tags nest, and the last one entered serves. tag_leave() ends it. vpmm.tag() does both for a block.
+        """
+
+    def tag_leave(self, tag: int | str, thread: bool = False) -> None:
+        """
+        Ends the last tag_enter() with these arguments. Raises vpmm.Error if there is none.
+        """
+
+    def tag_entered(self) -> str | int | None:
+        """
+        The tag that a request of the calling thread would have: its name, its number if it has no name, or None.
+        """
+
+    def suspend(self, tag: int | str | None = None, *, backup: bool | None = None, keep_host_copy: bool = False, to_driver: bool = False, stream: vpmm._streams.StreamLike | types.EllipsisType = ...) -> None:
+        """
+        Gives up the physical memory of a tag and keeps its addresses; all of it or none. None: all suspendable tags.
+
+        `backup` True copies the contents to the host, False discards them, None does as make_suspendable() says.
+        `keep_host_copy` keeps the copy allocated and pinned after the resume. `to_driver` returns the physical memory
+        to the driver, for other processes; otherwise it stays idle in the pool. Waits for all work of the device.
+        With `stream` it waits for the work queued there only: the caller states that all work that uses the memory is
+        queued on `stream`, or is ordered before it. Memory that is suspended already stays so.
+
+        Work on the GPU must not touch suspended memory, and its requests raise vpmm.Error ("VPMM_ERROR_SUSPENDED").
+        Frees succeed. Raises vpmm.Error, without any change, while a stream is captured, while another process holds
+        memory of the tag, and if the tag is not suspendable; vpmm.OutOfMemoryError if the host has less free memory
+        than the copy takes; and the exception of a hook that refuses.
+        """
+
+    def resume(self, tag: int | str | None = None, *, zero: bool = False, copy: bool = True) -> None:
+        """
+        Gives a suspended tag physical memory at its addresses again; all of it or none. None: all suspendable tags.
+
+        The contents are there when the call returns. `zero` sets memory without a host copy to zero; otherwise its
+        contents are undefined. `copy` False drops the host copy, for memory that the caller overwrites. Does nothing
+        for a tag that is not suspended. Raises vpmm.OutOfMemoryError, and everything stays suspended, if the memory
+        does not fit; vpmm.Error while a stream is captured; and the exception of a hook, after the memory is back.
+        """
+
+    def add_suspend_hooks(self, tag: int | str, before_unmap: Callable[[int, str | int], object] | None = None, after_map: Callable[[int, str | int], object] | None = None) -> int:
+        """
+        Sets functions that are called around each suspend of a tag, as `before_unmap(device, tag)`. Returns an id.
+
+        For libraries that registered memory of the tag. `before_unmap` is called before memory of the tag is
+        suspended, in the order in which hooks were added. `after_map` is called in the reverse order when the contents
+        are back, or when the suspend failed. They run on the thread that suspends or resumes, and may call the pool,
+        but not suspend() and resume(). An exception of `before_unmap` refuses the suspend, which raises it. An
+        exception of `after_map` is raised by the call that ran it; the memory is resumed all the same. The pool keeps
+        both alive until remove_suspend_hooks(), or until a private pool ends.
+        """
+
+    def remove_suspend_hooks(self, id: int) -> None:
+        """
+        Removes what add_suspend_hooks() set. Waits until they do not run; a hook may remove itself. Raises vpmm.Error if there is no such id.
+        """
+
+    def suspendable_tags(self) -> tuple[str | int, ...]:
+        """
+        The names of the suspendable tags of this pool; the number of a tag without a name.
+        """
+
+    def suspended(self) -> tuple[str | int, ...]:
+        """
+        The names of the suspended tags of this pool; the number of a tag without a name.
+        """
+
+    def tag_info(self, tag: int | str) -> vpmm._tags.TagInfo:
+        """
+        State and sizes of a suspendable tag in this pool. Raises vpmm.Error if it is not suspendable here.
+        """
+
+    def is_suspended(self, ptr: int) -> bool:
+        """
+        Whether an address is in suspended memory. Raises vpmm.Error ("VPMM_ERROR_INVALID_POINTER") if it is not in live memory.
+        """
+
+    def host_copy(self, ptr: int, bytes: int | str) -> memoryview:
+        """
+        The contents of `bytes` bytes at `ptr` on the host, inside one suspended allocation; they may be written.
+
+        The view must not be used after the allocation is resumed or freed: its memory is then gone or reused. Raises
+        vpmm.Error ("VPMM_ERROR_INVALID_POINTER") if the memory is not suspended or has no host copy.
+        """
+
+def tag_with_name(tag: int | str) -> int:
+    """The number of a tag. A name that no tag has yet gets a new one."""
 
 def ipc_export(ptr: int, bytes: int) -> tuple[int, bytes, int, int, bytes]: ...
 

@@ -39,8 +39,17 @@ def asked_for() -> dict[str, str]:
 
 
 def autoload() -> None:
-    """Installs VPMM as PyTorch's CUDA allocator if the environment asks for it; otherwise does and imports nothing."""
+    """Installs VPMM as PyTorch's CUDA allocator if the environment asks for it; otherwise does and imports nothing.
+
+    VPMM_TORCH_MEMORY_SAVER=1 also puts an object of VPMM in the place of the package torch_memory_saver.
+    """
     _install("torch", asked_for().get("torch"))
+    if _value_for("torch_memory_saver") not in _YES:
+        return
+    try:
+        importlib.import_module("vpmm.torch_memory_saver").install()
+    except Exception as error:
+        _say(f"VPMM_TORCH_MEMORY_SAVER is set, but torch_memory_saver keeps its own object: {_in_a_line(error)}")
 
 
 def start() -> None:

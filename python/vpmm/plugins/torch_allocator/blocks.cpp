@@ -189,15 +189,16 @@ void Blocks::fail(std::size_t bytes, const Context& stack, const std::string& re
 // program gets the exception.
 void Blocks::enter(void* ptr, std::size_t bytes, Stream stream, PrivatePoolPtr pool,
                    const Call& call) {
-  const bool is_small = pool == nullptr && bytes <= pool_.largest_small();
-  Block block{bytes, round_up(bytes, kGrain), stream, is_small, std::move(pool), call.stack()};
+  const bool is_in_stretch =
+      pool != nullptr || (vpmm_tag_entries() != 0 && segments_.is_in_stretch(ptr));
+  const bool is_small = !is_in_stretch && bytes <= pool_.largest_small();
+  Block block{bytes,         round_up(bytes, kGrain), stream,      is_small,
+              is_in_stretch, std::move(pool),         call.stack()};
   if (C10_UNLIKELY(history_.is_listening())) tell_of_allocation(ptr, block, call);
   const MutexLock lock(mutex_);
   counts_.change(block, &Stat::increase);
-  if (block.pool != nullptr) {
-    ++block.pool->live;
-    segments_.enter(ptr, block.bytes);
-  }
+  if (block.pool != nullptr) ++block.pool->live;
+  if (block.is_in_stretch) segments_.enter(ptr, block.bytes);
   blocks_.insert_or_assign(ptr, std::move(block));
 }
 
@@ -233,10 +234,8 @@ std::optional<Blocks::Taken> Blocks::take(void* ptr) {
   Taken taken{std::move(found->second), std::nullopt};
   blocks_.erase(found);
   counts_.change(taken.block, &Stat::decrease);
-  if (taken.block.pool != nullptr) {
-    --taken.block.pool->live;
-    segments_.leave(ptr, taken.block.bytes);
-  }
+  if (taken.block.pool != nullptr) --taken.block.pool->live;
+  if (taken.block.is_in_stretch) segments_.leave(ptr, taken.block.bytes);
   if (C10_UNLIKELY(!exports_.empty())) {
     const auto exported = exports_.extract(ptr);
     if (!exported.empty()) taken.exported = exported.mapped().handle;

@@ -21,7 +21,8 @@ struct Block {
   std::size_t bytes = 0;  // as PyTorch counts it
   Stream stream;
   bool is_small = false;
-  PrivatePoolPtr pool;  // null: the common one
+  bool is_in_stretch = false;  // of a private pool or of a tag
+  PrivatePoolPtr pool;         // null: the common one, or a tag
   Context stack;
 
   MempoolId_t pool_id() const { return pool == nullptr ? kCommonPool : pool->id; }

@@ -8,6 +8,21 @@
 
 namespace vpmm::torch_plugin {
 
+namespace {
+
+struct EnteredTag {
+  std::uint32_t tag = 0;  // 0: none
+  std::uint64_t entry = 0;
+};
+
+EnteredTag tag_of_requests(vpmm_pool* pool) {
+  EnteredTag entered;
+  const vpmm_status status = vpmm_tag_entered(pool, &entered.tag, &entered.entry);
+  return status == VPMM_OK && entered.tag != 0 ? entered : EnteredTag{};
+}
+
+}  // namespace
+
 // Only such a guard takes the role, so its bodies are not analysed.
 class VPMM_THREAD_ATTRIBUTE(scoped_lockable) PrivatePools::Lock {
  public:
@@ -119,8 +134,10 @@ void PrivatePools::end(MempoolId_t id) {
 }
 
 // The newest route with a filter that takes the stream; a filter may ask the driver whether it is
-// captured. A graph that is captured through an older route uses the memory, too.
+// captured. A graph that is captured through an older route uses the memory, too. A tag that was
+// entered after the route was opened is inside it, and serves.
 PrivatePoolPtr PrivatePools::route(cudaStream_t stream) {
+  const EnteredTag entered = tag_of_requests(pool_.get());
   PrivatePoolPtr pool;
   int ended = 0;
   {
@@ -131,6 +148,7 @@ PrivatePoolPtr PrivatePools::route(cudaStream_t stream) {
         ended += end_if_capture_is_over(*route) ? 1 : 0;
         continue;
       }
+      if (pool == nullptr && entered.entry > route->tag_entries) break;
       if (pool == nullptr) pool = route->pool;
       if (!route->is_capture) continue;
       keep_for_graph(*route->pool, pool);
@@ -191,7 +209,8 @@ vpmm_status PrivatePools::allocate(PrivatePool& pool, std::size_t bytes, cudaStr
                            : status;
 }
 
-// Makes it for the first allocation, because by then all options are known.
+// Makes it for the first allocation, because by then all options are known. An arena that is made
+// inside a tag is suspended and resumed with the tag.
 vpmm_status PrivatePools::make_arena(PrivatePool& pool, ArenaPtr& arena) {
   arena = arena_of(pool);
   if (arena != nullptr) return VPMM_OK;
@@ -202,7 +221,8 @@ vpmm_status PrivatePools::make_arena(PrivatePool& pool, ArenaPtr& arena) {
   std::uint32_t flags = pool.source != nullptr ? VPMM_ARENA_EXTERNAL : VPMM_ARENA_ONE_CHUNK;
   if (!pool.splits) flags |= VPMM_ARENA_NO_SPLIT;
   vpmm_arena* made = nullptr;
-  vpmm_status status = vpmm_arena_create(of_device, flags, 0, &made);
+  const std::uint32_t tag = tag_of_requests(of_device).tag;
+  vpmm_status status = vpmm_arena_create(of_device, flags, tag, &made);
   if (status != VPMM_OK) return status;
   arena = ArenaPtr(made, [](vpmm_arena* over) { vpmm_arena_release(over); });
   std::uint64_t number = 0;
@@ -211,6 +231,7 @@ vpmm_status PrivatePools::make_arena(PrivatePool& pool, ArenaPtr& arena) {
   segments_.name(number, pool.id);
   const Lock lock(*this);
   pool.arena = arena;
+  pool.tag = tag;
   return VPMM_OK;
 }
 
@@ -250,12 +271,14 @@ vpmm_status PrivatePools::add_memory(PrivatePool& pool, vpmm_arena* arena, std::
   return status;
 }
 
+// Memory of a tag serves no request without it, for it may be suspended; nor the reverse.
 PrivatePoolPtr PrivatePools::allocate_in_any(std::size_t bytes, cudaStream_t stream, void** ptr) {
+  const std::uint32_t tag = tag_of_requests(pool_.get()).tag;
   std::vector<std::pair<PrivatePoolPtr, ArenaPtr>> servers;
   {
     const Lock lock(*this);
     for (const auto& [id, pool] : pools_)
-      if (pool->serves_others_when_short && pool->arena != nullptr)
+      if (pool->serves_others_when_short && pool->arena != nullptr && pool->tag == tag)
         servers.emplace_back(pool, pool->arena);
   }
   for (const auto& [pool, arena] : servers) {

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -43,7 +44,8 @@ struct PrivatePool {
   Mutex making;  // of its arena
   // Null: nothing was allocated yet, or it has ended.
   ArenaPtr arena VPMM_GUARDED_BY(private_pools_lock);
-  int users VPMM_GUARDED_BY(private_pools_lock) = 0;  // graphs and MemPools
+  std::uint32_t tag VPMM_GUARDED_BY(private_pools_lock) = 0;  // of its arena
+  int users VPMM_GUARDED_BY(private_pools_lock) = 0;          // graphs and MemPools
   // Pools of graphs that use its memory: it is not released before them.
   int graph_pools VPMM_GUARDED_BY(private_pools_lock) = 0;
   // Pools with memory that this graph's pool uses.
@@ -72,7 +74,7 @@ class PrivatePools {
   void begin(MempoolId_t id, Filter filter);
   void end(MempoolId_t id);
   bool has_routes() const { return has_routes_.load(std::memory_order_acquire); }
-  // The pool for requests of this stream; null: the common one.
+  // The pool for requests of this stream; null: the common one, or the tag that was entered last.
   PrivatePoolPtr route(cudaStream_t stream);
 
   // The arena of a pool; null: none.
@@ -80,7 +82,7 @@ class PrivatePools {
   // Keeps the memory of its arena where it is from now on. Returns the arena; null: none.
   ArenaPtr pin(const PrivatePool& pool);
   vpmm_status allocate(PrivatePool& pool, std::size_t bytes, cudaStream_t stream, void** ptr);
-  // Allocates in a pool that serves others when memory is short; null: none could.
+  // Allocates in a pool that serves others of its tag when memory is short; null: none could.
   PrivatePoolPtr allocate_in_any(std::size_t bytes, cudaStream_t stream, void** ptr);
   // Gives back idle memory of a pool.
   void trim(MempoolId_t id);
@@ -91,11 +93,12 @@ class PrivatePools {
   struct Route {
     PrivatePoolPtr pool;
     Filter filter;
-    Stream opener;            // the current stream when it was opened: a capture's
-    std::thread::id thread;   // that opened it
-    bool is_capture = false;  // announced to the device's pool
-    bool has_begun = false;   // the stream was seen capturing
-    bool is_over = false;     // the capture has ended without end()
+    Stream opener;           // the current stream when it was opened: a capture's
+    std::thread::id thread;  // that opened it
+    std::uint64_t tag_entries = vpmm_tag_entries();  // by then
+    bool is_capture = false;                         // announced to the device's pool
+    bool has_begun = false;                          // the stream was seen capturing
+    bool is_over = false;                            // the capture has ended without end()
   };
   class Lock;
 

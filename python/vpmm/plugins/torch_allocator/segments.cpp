@@ -45,7 +45,9 @@ std::vector<Run> runs_of(const Layout& layout, Stretches& stretches) {
   std::vector<Run> runs;
   for (std::size_t i = 0; i < layout->block_count; ++i) {
     const vpmm_block& block = layout->blocks[i];
-    if (block.state == VPMM_REGION_HOLE || block.state == VPMM_REGION_ZOMBIE) continue;
+    if (block.state == VPMM_REGION_HOLE || block.state == VPMM_REGION_ZOMBIE ||
+        block.state == VPMM_REGION_SUSPENDED)
+      continue;
     // Blocks of the driver's own pool have the requested size.
     const std::size_t bytes = block.is_small != 0 ? block.bytes : round_up(block.bytes, kGrain);
     const Run next{address(block.begin), bytes, block.is_small != 0, block.arena,
@@ -170,6 +172,11 @@ void Segments::enter_foreign(const void* memory, std::size_t bytes) {
 void Segments::leave_foreign(const void* memory, std::size_t bytes) {
   const MutexLock lock(mutex_);
   growths_.remove(address(memory), bytes);
+}
+
+bool Segments::is_in_stretch(const void* ptr) {
+  const MutexLock lock(mutex_);
+  return stretches_.around(ptr) != nullptr;
 }
 
 void Segments::enter(const void* ptr, std::size_t bytes) {

@@ -67,6 +67,11 @@ Stretches::Stretch* Stretches::find(const void* begin) {
   return found == by_address_.end() ? nullptr : &found->second;
 }
 
+Stretches::Stretch* Stretches::around(const void* ptr) {
+  const auto found = find_around(ptr);
+  return found == by_address_.end() ? nullptr : &found->second;
+}
+
 std::size_t Stretches::remove(const void* begin) {
   const Stretch* const stretch = find(begin);
   if (stretch == nullptr) return 0;
@@ -94,13 +99,18 @@ void Stretches::leave(const void* ptr, std::size_t bytes) {
   });
 }
 
+Stretches::ByAddress::iterator Stretches::find_around(const void* ptr) {
+  auto around = by_address_.upper_bound(address(ptr));
+  if (around == by_address_.begin()) return by_address_.end();
+  --around;
+  return address(ptr) - around->first < around->second.bytes ? around : by_address_.end();
+}
+
 template <class Change>
 void Stretches::change(const void* ptr, Change change_it) {
-  auto around = by_address_.upper_bound(address(ptr));
-  if (around == by_address_.begin()) return;
-  --around;
+  const auto around = find_around(ptr);
+  if (around == by_address_.end()) return;
   auto& [begin, stretch] = *around;
-  if (address(ptr) - begin >= stretch.bytes) return;
   const std::int64_t gaps = stretch.split_gaps();
   const std::int64_t bytes = stretch.split_bytes();
   change_it(stretch, begin, address(ptr));

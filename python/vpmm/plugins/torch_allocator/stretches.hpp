@@ -36,8 +36,8 @@ class Growths {
   ByBegin by_begin_;  // they do not overlap
 };
 
-// Stretches of private pools, which are PyTorch's segments, and their idle memory. Counted at every
-// change, so that nothing between two looks at the figures is lost.
+// Stretches of private pools and of tags, which are PyTorch's segments, and their idle memory.
+// Counted at every change, so that nothing between two looks at the figures is lost.
 class Stretches {
  public:
   struct Stretch {
@@ -57,6 +57,8 @@ class Stretches {
   void add(const void* begin, std::size_t bytes);
   // Null: unknown, because it was added before the pool's events were subscribed to.
   Stretch* find(const void* begin);
+  // The one that an address is in; null: none.
+  Stretch* around(const void* ptr);
   // Returns the bytes that came from another allocator, or 0.
   std::size_t remove(const void* begin);
   void enter(const void* ptr, std::size_t bytes);
@@ -67,12 +69,14 @@ class Stretches {
   StatArray inactive_split_bytes;
 
  private:
+  using ByAddress = std::map<std::uintptr_t, Stretch>;
   template <class Change>
   void change(const void* ptr, Change change_it);
+  ByAddress::iterator find_around(const void* ptr);
   static int gaps_around(const Stretch& stretch, std::uintptr_t first, std::uintptr_t begin,
                          std::size_t bytes);
 
-  std::map<std::uintptr_t, Stretch> by_address_;
+  ByAddress by_address_;
   std::int32_t made_ = 0;  // NCCL registers segments in the order of their making, on every rank
 };
 

@@ -1,0 +1,534 @@
+"""tests: tags, suspend and resume, on the simulator, for the process-wide pool and for private ones."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import sys
+import threading
+import traceback
+import unittest
+import weakref
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import vpmm
+
+MIB = 1 << 20
+TEXT = b"what a program computed "
+
+
+class Array:
+    """What libraries call an array."""
+
+    def __init__(self, ptr: int, shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": shape,
+            "strides": strides,
+            "typestr": "|u1",
+            "data": (ptr, False),
+            "version": 3,
+        }
+
+
+class TagCase(unittest.TestCase):
+    """A tag of each test's own: tags and the pool are those of the process."""
+
+    def setUp(self) -> None:
+        self.pool = vpmm.Pool.default()
+        self.name = self.id()
+        self.addCleanup(self.end)
+
+    def end(self) -> None:
+        vpmm.resume()
+        self.pool.synchronize()
+
+    def tag(self, name: str = "", **options: Any) -> vpmm.Tag:  # noqa: ANN401
+        return vpmm.tag(name or self.name, **({"suspendable": True} | options))
+
+    def allocate(self, size: int = 3 * MIB) -> int:
+        ptr = self.pool.allocate(size, 0)
+        self.addCleanup(self.pool.deallocate, ptr, 0)
+        return ptr
+
+    def tagged(self, size: int = 3 * MIB, name: str = "", **options: Any) -> int:  # noqa: ANN401
+        """Memory of the test's tag, with a text at its beginning and its end."""
+        with self.tag(name, **options):
+            ptr = self.allocate(size)
+        ctypes.memmove(ptr, TEXT, len(TEXT))
+        ctypes.memmove(ptr + size - len(TEXT), TEXT, len(TEXT))
+        return ptr
+
+    def assert_text(self, ptr: int, size: int = 3 * MIB) -> None:
+        self.assertEqual(ctypes.string_at(ptr, len(TEXT)), TEXT)
+        self.assertEqual(ctypes.string_at(ptr + size - len(TEXT), len(TEXT)), TEXT)
+
+    @contextlib.contextmanager
+    def error(self, code: str, words: str = "") -> Iterator[None]:
+        with self.assertRaisesRegex(vpmm.Error, words) as caught:
+            yield
+        self.assertEqual(caught.exception.code, code)
+
+
+class Entering(TagCase):
+    def live(self, name: str = "") -> int:
+        return vpmm.tag_info(name or self.name).live_bytes
+
+    def test_memory_of_the_block_has_the_tag_and_no_other(self) -> None:
+        before = self.allocate()
+        with self.tag() as entered:
+            inside = self.allocate(5 * MIB)
+            self.assertEqual(self.pool.tag_entered(), self.name)
+        after = self.allocate()
+        self.assertIsNone(self.pool.tag_entered())
+        self.assertEqual(self.live(), 5 * MIB)
+        vpmm.suspend(self.name)
+        self.assertEqual([vpmm.is_suspended(ptr) for ptr in (before, inside, after)], [False, True, False])
+        self.assertEqual((entered.name, repr(entered)), (self.name, f"<vpmm.Tag {self.name!r} of device 0>"))
+
+    def test_of_nested_blocks_the_innermost_serves(self) -> None:
+        inner = self.name + " inner"
+        with self.tag():
+            self.allocate(1 * MIB)
+            with self.tag(inner):
+                self.allocate(2 * MIB)
+                with self.tag():
+                    self.allocate(4 * MIB)
+            self.allocate(8 * MIB)
+        self.assertEqual((self.live(), self.live(inner)), (13 * MIB, 2 * MIB))
+
+    def test_a_block_may_be_entered_again_and_in_itself(self) -> None:
+        block = self.tag()
+        for _ in range(2):
+            with block, block:
+                self.allocate(MIB)
+        self.assertIsNone(self.pool.tag_entered())
+        self.assertEqual(self.live(), 2 * MIB)
+
+    def test_an_exception_leaves_the_block(self) -> None:
+        with self.assertRaises(ZeroDivisionError), self.tag():
+            _ = 1 / 0
+        self.assertIsNone(self.pool.tag_entered())
+
+    def on_a_thread(self, size: int) -> None:
+        thread = threading.Thread(target=self.allocate, args=(size,))
+        thread.start()
+        thread.join()
+
+    def test_a_block_is_for_all_threads_and_with_thread_for_its_own(self) -> None:
+        with self.tag():
+            self.on_a_thread(MIB)
+        self.assertEqual(self.live(), MIB)
+        with self.tag(thread=True):
+            self.on_a_thread(2 * MIB)
+            self.allocate(4 * MIB)
+        self.assertEqual(self.live(), 5 * MIB)
+
+    def test_what_was_not_entered_cannot_be_left(self) -> None:
+        self.pool.tag_enter(self.name, thread=True)
+        with self.error("VPMM_ERROR_INVALID_ARGUMENT"):
+            self.pool.tag_leave(self.name)
+        self.pool.tag_leave(self.name, thread=True)
+        with self.error("VPMM_ERROR_INVALID_ARGUMENT"):
+            self.pool.tag_leave(self.name, thread=True)
+
+    def test_a_tag_is_a_name_or_a_number(self) -> None:
+        number = self.tag().number
+        self.tagged()
+        self.assertEqual(self.tag().number, number)
+        self.assertEqual(vpmm.tag_info(number), vpmm.tag_info(self.name))
+        self.assertEqual(vpmm.tag_info(number).number, number)
+        vpmm.suspend(number)
+        self.assertEqual(vpmm.suspended(), (self.name,))
+        for wrong in (0, 1 << 32, -1, ""):
+            with self.subTest(wrong=wrong), self.error("VPMM_ERROR_INVALID_ARGUMENT"):
+                vpmm.tag(wrong)  # type: ignore[arg-type]
+        for wrong in (True, 1.5, None, b"weights"):
+            with self.subTest(wrong=wrong), self.assertRaisesRegex(TypeError, "^tag is .*must be a name, or a number"):
+                vpmm.tag(wrong)  # type: ignore[arg-type]
+
+    def test_a_tag_without_a_name_is_its_number(self) -> None:
+        with vpmm.tag(77001, suspendable=True):
+            self.allocate()
+            self.assertEqual(self.pool.tag_entered(), 77001)
+        vpmm.suspend(77001)
+        self.assertEqual(vpmm.suspended(), (77001,))
+        self.assertIn(77001, self.pool.suspendable_tags())
+        self.assertEqual(vpmm.tag_info(77001).name, 77001)
+
+    def test_a_block_without_suspendable_only_labels(self) -> None:
+        with vpmm.tag(self.name):
+            ptr = self.allocate()
+        self.assertNotIn(self.name, self.pool.suspendable_tags())
+        self.assertFalse(vpmm.is_suspended(ptr))
+        for call in (vpmm.tag_info, vpmm.suspend, vpmm.resume):
+            with self.subTest(call=call), self.error("VPMM_ERROR_INVALID_ARGUMENT"):
+                call(self.name)
+
+
+class Suspending(TagCase):
+    def test_the_contents_come_back_at_their_address(self) -> None:
+        ptr = self.tagged()
+        before = vpmm.stats()
+        vpmm.suspend(self.name)
+        self.assertEqual(vpmm.suspended(), (self.name,))
+        self.assertTrue(vpmm.is_suspended(ptr))
+        info = vpmm.tag_info(self.name)
+        self.assertEqual((info.state, info.backup, info.live_bytes), ("suspended", True, 3 * MIB))
+        self.assertEqual(info.mapped_bytes, 0)
+        self.assertGreaterEqual(info.suspended_bytes, 3 * MIB)
+        self.assertGreaterEqual(info.host_bytes, 3 * MIB)
+        self.assertEqual(vpmm.stats()["suspended_bytes"] - before["suspended_bytes"], info.suspended_bytes)
+        vpmm.resume(self.name)
+        self.assert_text(ptr)
+        self.assertEqual((vpmm.suspended(), vpmm.is_suspended(ptr)), ((), False))
+        after = vpmm.tag_info(self.name)
+        self.assertEqual((after.state, after.suspended_bytes, after.host_bytes), ("live", 0, 0))
+        self.assertEqual(vpmm.stats()["suspended_bytes"], before["suspended_bytes"])
+
+    def test_the_memory_goes_to_the_pool_or_to_the_driver(self) -> None:
+        self.tagged(64 * MIB)
+        vpmm.suspend(self.name)
+        vpmm.resume(self.name)
+        vpmm.trim()
+        before = vpmm.stats()["mapped_bytes"]
+        vpmm.suspend(self.name, to_driver=True)
+        self.assertEqual(before - vpmm.stats()["mapped_bytes"], vpmm.tag_info(self.name).suspended_bytes)
+        vpmm.resume(self.name)
+        created = vpmm.stats()["chunks_created"]
+        vpmm.suspend(self.name)
+        self.allocate(48 * MIB)
+        self.assertEqual(vpmm.stats()["chunks_created"], created, "what the tag gave up serves others")
+
+    def test_what_is_not_copied_is_discarded(self) -> None:
+        ptr = self.tagged(backup=False)
+        vpmm.suspend(self.name)
+        info = vpmm.tag_info(self.name)
+        self.assertEqual((info.state, info.backup, info.host_bytes), ("discarded", False, 0))
+        self.assertEqual(vpmm.suspended(), (self.name,))
+        vpmm.resume(self.name, zero=True)
+        self.assertEqual(ctypes.string_at(ptr, 3 * MIB), bytes(3 * MIB))
+
+    def test_the_call_overrides_the_tag(self) -> None:
+        ptr = self.tagged(backup=False)
+        vpmm.suspend(self.name, backup=True)
+        vpmm.resume(self.name)
+        self.assert_text(ptr)
+        self.tagged(name=self.name + " kept", backup=True)
+        vpmm.suspend(self.name + " kept", backup=False)
+        self.assertEqual(vpmm.tag_info(self.name + " kept").state, "discarded")
+
+    def test_a_copy_can_be_kept_or_left_out(self) -> None:
+        self.tagged(keep_host_copy=True)
+        for _ in range(2):
+            vpmm.suspend(self.name)
+            vpmm.resume(self.name)
+            info = vpmm.tag_info(self.name)
+            self.assertTrue(info.keep_host_copy)
+            self.assertGreaterEqual(info.host_bytes, 3 * MIB)
+        other = self.name + " other"
+        self.tagged(name=other)
+        vpmm.suspend(other)
+        vpmm.resume(other, copy=False)
+        self.assertEqual((vpmm.tag_info(other).state, vpmm.tag_info(other).host_bytes), ("live", 0))
+
+    def test_none_is_all_suspendable_tags(self) -> None:
+        names = [f"{self.name} {i}" for i in range(3)]
+        ptrs = [self.tagged(name=name) for name in names]
+        plain = self.allocate()
+        vpmm.suspend()
+        self.assertLessEqual(set(names), set(vpmm.suspended()))
+        self.assertFalse(vpmm.is_suspended(plain))
+        vpmm.resume()
+        self.assertEqual(vpmm.suspended(), ())
+        for ptr in ptrs:
+            self.assert_text(ptr)
+
+    def test_a_second_suspend_and_resume_do_nothing(self) -> None:
+        ptr = self.tagged()
+        for call in (vpmm.suspend, vpmm.suspend, vpmm.resume, vpmm.resume):
+            call(self.name)
+        self.assert_text(ptr)
+
+    def test_a_stream_stands_for_the_device(self) -> None:
+        ptr = self.tagged()
+        for stream in (0, None):
+            vpmm.suspend(self.name, stream=stream)
+            vpmm.resume(self.name)
+        self.assert_text(ptr)
+        with self.assertRaises(TypeError):
+            vpmm.suspend(self.name, stream="side")  # type: ignore[arg-type]
+
+    def test_a_request_of_a_suspended_tag_fails_and_a_free_does_not(self) -> None:
+        with self.tag():
+            ptr = self.pool.allocate(3 * MIB, 0)
+            vpmm.suspend(self.name)
+            with self.error("VPMM_ERROR_SUSPENDED"):
+                self.pool.allocate(3 * MIB, 0)
+        self.pool.deallocate(ptr, 0)
+        self.assertEqual(vpmm.tag_info(self.name).live_bytes, 0)
+
+    def test_a_capture_refuses(self) -> None:
+        ptr = self.tagged()
+        with vpmm.capture(), self.error("VPMM_ERROR_CAPTURE_ACTIVE"):
+            vpmm.suspend(self.name)
+        vpmm.suspend(self.name)
+        with vpmm.capture(), self.error("VPMM_ERROR_CAPTURE_ACTIVE"):
+            vpmm.resume(self.name)
+        vpmm.resume(self.name)
+        self.assert_text(ptr)
+
+    def test_a_snapshot_has_a_word_for_it(self) -> None:
+        self.tagged()
+        vpmm.suspend(self.name)
+        states = {region.state for region in self.pool.snapshot()}
+        self.assertIn("suspended", states)
+        self.assertNotIn("unknown", states)
+
+    def test_switches_are_true_or_false(self) -> None:
+        for options in ({"backup": 1}, {"keep_host_copy": None}, {"to_driver": "yes"}):
+            with self.assertRaisesRegex(TypeError, "must be True or False"):
+                vpmm.suspend(self.name, **options)  # type: ignore[arg-type]
+        for options in ({"zero": 1}, {"copy": None}):
+            with self.assertRaisesRegex(TypeError, "must be True or False"):
+                vpmm.resume(self.name, **options)  # type: ignore[arg-type]
+
+    def test_a_resume_that_does_not_fit_changes_nothing(self) -> None:
+        with vpmm.Pool(capacity=64 * MIB) as pool:
+            pool.make_suspendable(self.name)
+            pool.tag_enter(self.name)
+            sleeping = pool.allocate(40 * MIB, 0)
+            pool.tag_leave(self.name)
+            ctypes.memmove(sleeping, TEXT, len(TEXT))
+            pool.suspend(self.name)
+            awake = pool.allocate(40 * MIB, 0)
+            with self.assertRaises(vpmm.OutOfMemoryError):
+                pool.resume(self.name)
+            self.assertEqual(pool.suspended(), (self.name,))
+            pool.deallocate(awake, 0)
+            pool.resume(self.name)
+            self.assertEqual(ctypes.string_at(sleeping, len(TEXT)), TEXT)
+            pool.deallocate(sleeping, 0)
+
+    def test_pools_have_their_own_memory_of_a_tag(self) -> None:
+        with vpmm.Pool() as pool:
+            pool.make_suspendable(self.name, backup=False)
+            self.tagged()
+            pool.suspend(self.name)
+            self.assertEqual(vpmm.tag_info(self.name).state, "live")
+            self.assertFalse(pool.tag_info(self.name).backup)
+        with self.error("VPMM_ERROR_INVALID_ARGUMENT", "closed"):
+            pool.suspend(self.name)
+
+
+class HostCopies(TagCase):
+    def test_a_host_copy_is_read_and_written(self) -> None:
+        ptr = self.tagged()
+        vpmm.suspend(self.name)
+        view = vpmm.host_copy(Array(ptr, (3 * MIB,)))
+        self.assertEqual((view.nbytes, view.readonly, view.format), (3 * MIB, False, "B"))
+        self.assertEqual(bytes(view[: len(TEXT)]), TEXT)
+        view[0:4] = b"When"
+        self.assertEqual(bytes(vpmm.host_copy(ptr, 4)), b"When")
+        vpmm.resume(self.name)
+        self.assertEqual(ctypes.string_at(ptr, len(TEXT)), b"When" + TEXT[4:])
+
+    def test_a_part_of_an_allocation_has_its_part(self) -> None:
+        ptr = self.tagged()
+        vpmm.suspend(self.name)
+        part = vpmm.host_copy(Array(ptr + 5, (2, 4)), device=0)
+        self.assertEqual(bytes(part), TEXT[5:13])
+
+    def test_there_is_none_of_live_or_discarded_or_foreign_memory(self) -> None:
+        ptr = self.tagged(backup=False)
+        for _ in range(2):
+            with self.error("VPMM_ERROR_INVALID_POINTER"):
+                vpmm.host_copy(ptr, MIB)
+            vpmm.suspend(self.name)
+        for ask in (lambda: vpmm.host_copy(4096, 8), lambda: vpmm.is_suspended(4096)):
+            with self.error("VPMM_ERROR_INVALID_POINTER"):
+                ask()
+
+    def test_wrong_arrays_are_refused(self) -> None:
+        ptr = self.tagged()
+        vpmm.suspend(self.name)
+        with self.assertRaisesRegex(ValueError, "not contiguous"):
+            vpmm.host_copy(Array(ptr, (2, 4), (8, 1)))
+        with self.assertRaisesRegex(TypeError, "give `size`"):
+            vpmm.host_copy(ptr)
+        with self.assertRaisesRegex(TypeError, "no memory that CUDA knows"):
+            vpmm.is_suspended("weights")
+        with self.error("VPMM_ERROR_INVALID_POINTER"):
+            vpmm.host_copy(ptr, 4 * MIB)
+
+    def test_a_tensor_that_requires_grad_is_an_array_too(self) -> None:
+        ptr = self.tagged()
+        vpmm.suspend(self.name)
+
+        class Parameter:
+            is_cuda = requires_grad = True
+
+            def data_ptr(self) -> int:
+                return ptr
+
+            def detach(self) -> Array:
+                return Array(ptr, (8,))
+
+        self.assertTrue(vpmm.is_suspended(Parameter()))
+        self.assertEqual(bytes(vpmm.host_copy(Parameter())), TEXT[:8])
+
+
+class Hooks(TagCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.calls: list[tuple[str, int, str | int]] = []
+
+    def add(self, word: str) -> vpmm.SuspendHooks:
+        hooks = vpmm.add_suspend_hooks(
+            self.name,
+            lambda device, tag: self.calls.append((f"before {word}", device, tag)),
+            lambda device, tag: self.calls.append((f"after {word}", device, tag)),
+        )
+        self.addCleanup(hooks.remove)
+        return hooks
+
+    def words(self) -> list[str]:
+        words = [word for word, _, _ in self.calls]
+        self.calls.clear()
+        return words
+
+    def test_they_are_called_in_order_and_back(self) -> None:
+        self.tagged()
+        first, _ = self.add("1"), self.add("2")
+        vpmm.suspend(self.name)
+        self.assertEqual(self.calls, [("before 1", 0, self.name), ("before 2", 0, self.name)])
+        self.calls.clear()
+        vpmm.resume(self.name)
+        self.assertEqual(self.words(), ["after 2", "after 1"])
+        first.remove()
+        first.remove()
+        self.assertEqual(repr(first), f"<vpmm.SuspendHooks of {self.name!r} on device 0, removed>")
+        vpmm.suspend(self.name)
+        self.assertEqual(self.words(), ["before 2"])
+
+    def test_an_exception_refuses_and_is_raised(self) -> None:
+        ptr = self.tagged()
+        self.add("1")
+
+        def refuse(device: int, tag: str | int) -> None:
+            raise LookupError(f"{tag} is registered on {device}")
+
+        refusing = vpmm.add_suspend_hooks(self.name, refuse)
+        self.addCleanup(refusing.remove)
+        with self.assertRaisesRegex(LookupError, "is registered on 0"):
+            vpmm.suspend(self.name)
+        try:
+            vpmm.suspend(self.name)
+        except LookupError as error:
+            self.assertIn("in refuse", "".join(traceback.format_tb(error.__traceback__)))
+        self.assertEqual(self.words(), 2 * ["before 1", "after 1"])
+        self.assertEqual(vpmm.suspended(), ())
+        self.assert_text(ptr)
+        refusing.remove()
+        vpmm.suspend(self.name)
+        self.assertEqual(vpmm.suspended(), (self.name,))
+
+    def test_an_exception_after_a_resume_is_raised_and_the_memory_is_there(self) -> None:
+        ptr = self.tagged()
+
+        def fail(device: int, tag: str | int) -> None:
+            raise KeyboardInterrupt
+
+        hooks = vpmm.add_suspend_hooks(self.name, None, fail)
+        self.addCleanup(hooks.remove)
+        vpmm.suspend(self.name)
+        with self.assertRaises(KeyboardInterrupt):
+            vpmm.resume(self.name)
+        self.assertEqual(vpmm.suspended(), ())
+        self.assert_text(ptr)
+
+    def test_further_exceptions_are_reported(self) -> None:
+        self.tagged()
+
+        def fail(device: int, tag: str | int) -> None:
+            raise LookupError
+
+        for _ in range(2):
+            self.addCleanup(vpmm.add_suspend_hooks(self.name, None, fail).remove)
+        vpmm.suspend(self.name)
+        with mock.patch.object(sys, "unraisablehook") as reported, self.assertRaises(LookupError):
+            vpmm.resume(self.name)
+        reported.assert_called_once()
+        vpmm.suspend(self.name)
+        with mock.patch.object(sys, "unraisablehook"), self.assertRaises(LookupError):
+            vpmm.resume(self.name)
+
+    def test_a_hook_calls_the_pool_and_removes_itself(self) -> None:
+        self.tagged()
+        seen: list[int] = []
+
+        def look(device: int, tag: str | int) -> None:
+            seen.append(vpmm.tag_info(tag, device).live_bytes)
+            hooks.remove()
+
+        hooks = vpmm.add_suspend_hooks(self.name, look)
+        for _ in range(2):
+            vpmm.suspend(self.name)
+            vpmm.resume(self.name)
+        self.assertEqual(seen, [3 * MIB])
+
+    def test_other_threads_run_while_a_hook_waits_for_them(self) -> None:
+        self.tagged()
+        done = threading.Event()
+        hooks = vpmm.add_suspend_hooks(self.name, lambda device, tag: self.assertTrue(done.wait(60)))
+        self.addCleanup(hooks.remove)
+        thread = threading.Thread(target=vpmm.suspend, args=(self.name,))
+        thread.start()
+        vpmm.stats()
+        self.allocate()
+        done.set()
+        thread.join()
+        self.assertEqual(vpmm.suspended(), (self.name,))
+
+    def test_hooks_are_callable_or_none(self) -> None:
+        with self.assertRaisesRegex(TypeError, "before_unmap is 7: must be callable, or None"):
+            vpmm.add_suspend_hooks(self.name, 7)  # type: ignore[arg-type]
+        with self.assertRaisesRegex(TypeError, "after_map is 7: must be callable, or None"):
+            vpmm.add_suspend_hooks(self.name, None, 7)  # type: ignore[arg-type]
+        with self.error("VPMM_ERROR_INVALID_ARGUMENT"):
+            self.pool.remove_suspend_hooks(1 << 60)
+
+    def test_hooks_that_refer_to_their_private_pool_die_with_it(self) -> None:
+        pool = vpmm.Pool()
+
+        class Hook:
+            def __init__(self, pool: vpmm.Pool) -> None:
+                self.pool = pool
+
+            def __call__(self, device: int, tag: str | int) -> None: ...
+
+        hook = Hook(pool)
+        seen = weakref.ref(hook)
+        pool.add_suspend_hooks(self.name, hook, hook)
+        del pool, hook
+        gc.collect()
+        self.assertIsNone(seen())
+
+    def test_hooks_of_a_closed_pool_are_dropped(self) -> None:
+        class Hook:
+            def __call__(self, device: int, tag: str | int) -> None: ...
+
+        hook = Hook()
+        seen = weakref.ref(hook)
+        with vpmm.Pool() as pool:
+            pool.add_suspend_hooks(self.name, hook)
+            del hook
+            gc.collect()
+            self.assertIsNotNone(seen())
+        self.assertIsNone(seen())
+
+
+if __name__ == "__main__":
+    unittest.main()

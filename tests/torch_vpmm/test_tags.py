@@ -1,0 +1,260 @@
+"""tests: tags under PyTorch on VPMM: which memory they take, suspend and resume, graphs; torch_memory_saver's object.
+
+On the simulated GPU copies are real and kernels compute nothing, so contents come from the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+import unittest
+from typing import Any
+
+from vpmm_case import ABSENT, MIB, VpmmCase
+
+import vpmm
+
+if not ABSENT:
+    import torch
+
+
+def empty(size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+
+class TagCase(VpmmCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.name = self.id()
+        self.addCleanup(gc.collect)
+        self.addCleanup(vpmm.resume)
+
+    def tag(self, name: str = "", **options: Any) -> vpmm.Tag:  # noqa: ANN401
+        return vpmm.tag(name or self.name, **({"suspendable": True} | options))
+
+    def suspended(self, *tensors: torch.Tensor) -> list[bool]:
+        return [vpmm.is_suspended(tensor, 0) for tensor in tensors]
+
+
+class Tensors(TagCase):
+    def test_contents_and_addresses_survive(self) -> None:
+        expected = torch.arange(3 * MIB, dtype=torch.int64)
+        with self.tag():
+            tensor = expected.to("cuda")
+            small = torch.arange(100, dtype=torch.int32).to("cuda")
+        address = tensor.data_ptr()
+        for _ in range(3):
+            vpmm.suspend(self.name)
+            self.assertEqual(self.suspended(tensor, small), [True, True])
+            vpmm.resume(self.name)
+            self.assertEqual(tensor.data_ptr(), address)
+            self.assertTrue(torch.equal(tensor.cpu(), expected))
+            self.assertTrue(torch.equal(small.cpu(), torch.arange(100, dtype=torch.int32)))
+
+    def test_memory_that_was_freed_serves_its_side_only(self) -> None:
+        for size in (1000, 3 * MIB):
+            outside = empty(size)
+            address = outside.data_ptr()
+            del outside
+            with self.tag():
+                inside = empty(size)
+                inner = inside.data_ptr()
+                del inside
+                again = empty(size)
+                self.assertEqual(again.data_ptr(), inner)
+                del again
+            self.assertNotEqual(inner, address)
+            outside = empty(size)
+            self.assertNotEqual(outside.data_ptr(), inner)
+            vpmm.suspend(self.name)
+            self.assertEqual(self.suspended(outside), [False])
+            vpmm.resume(self.name)
+            del outside
+
+    def test_tags_are_all_threads_autograds_too(self) -> None:
+        found = []
+        with self.tag():
+            thread = threading.Thread(target=lambda: found.append(empty(MIB)))
+            thread.start()
+            thread.join()
+            weight = torch.zeros(1000, device="cuda", requires_grad=True)
+            (weight * 2).sum().backward()
+        self.assertIsNotNone(weight.grad)
+        vpmm.suspend(self.name)
+        self.assertEqual(self.suspended(weight, weight.grad, found[0]), [True, True, True])
+        self.assertEqual(len(vpmm.host_copy(weight)), 4000)
+        vpmm.resume(self.name)
+
+    def test_a_suspended_tag_serves_no_request(self) -> None:
+        with self.tag():
+            tensor = empty(MIB)
+            vpmm.suspend(self.name)
+            with self.assertRaisesRegex(RuntimeError, "suspended"):
+                empty(MIB)
+        del tensor
+        self.assertEqual(vpmm.tag_info(self.name).live_bytes, 0)
+
+    def test_figures_while_it_is_suspended(self) -> None:
+        with self.tag():
+            tensor = empty(64 * MIB)
+        self.assertGreaterEqual(self.reserved(), 64 * MIB)
+        vpmm.suspend(self.name, to_driver=True)
+        self.assertLess(self.reserved(), 64 * MIB)
+        self.assertEqual(self.allocated(), 64 * MIB)
+        segments = [s["address"] for s in torch.cuda.memory_snapshot()]
+        self.assertNotIn(tensor.data_ptr(), segments)
+        vpmm.resume(self.name)
+        self.assertGreaterEqual(self.reserved(), 64 * MIB)
+        segments = [s["address"] for s in torch.cuda.memory_snapshot()]
+        self.assertIn(tensor.data_ptr(), segments)
+        self.assertEqual(torch.cuda.memory_stats()["inactive_split.all.current"], 0)
+        del tensor
+        self.assertEqual(self.allocated(), 0)
+
+
+class Nesting(TagCase):
+    def test_of_a_pool_and_a_tag_the_innermost_serves(self) -> None:
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            of_pool = empty(MIB)
+            with self.tag():
+                of_tag = empty(MIB)
+                inner = torch.cuda.MemPool()
+                with torch.cuda.use_mem_pool(inner):
+                    of_inner = empty(MIB)
+            of_pool_again = empty(MIB)
+        ids = {
+            block["address"]: tuple(segment["segment_pool_id"])
+            for segment in torch.cuda.memory_snapshot()
+            for block in segment["blocks"]
+        }
+        self.assertEqual(ids[of_pool.data_ptr()], pool.id)
+        self.assertEqual(ids[of_pool_again.data_ptr()], pool.id)
+        self.assertEqual(ids[of_inner.data_ptr()], inner.id)
+        self.assertEqual(ids[of_tag.data_ptr()], (0, 0))
+        vpmm.suspend(self.name)
+        # The inner pool was made inside the tag, and sleeps with it.
+        self.assertEqual(self.suspended(of_pool, of_tag, of_inner, of_pool_again), [False, True, True, False])
+        vpmm.resume(self.name)
+
+    def test_a_tag_of_a_thread_nests_too(self) -> None:
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool), self.tag(thread=True):
+            of_tag = empty(MIB)
+        vpmm.suspend(self.name)
+        self.assertEqual(self.suspended(of_tag), [True])
+        vpmm.resume(self.name)
+
+    def test_a_pool_for_shortages_serves_requests_of_its_tag_only(self) -> None:
+        for is_tagged in (False, True):
+            pool = torch.cuda.MemPool(use_on_oom=True)
+            block = self.tag() if is_tagged else contextlib.nullcontext()
+            with block, torch.cuda.use_mem_pool(pool):
+                address = empty(100 * MIB).data_ptr()
+            torch._C._cuda_getCheckpointState(0, pool.id)  # its memory stays
+            torch.cuda.set_per_process_memory_fraction(150 * MIB / torch.cuda.mem_get_info()[1])
+            try:
+                other = contextlib.nullcontext() if is_tagged else self.tag()
+                with other, self.assertRaises(torch.OutOfMemoryError):
+                    empty(90 * MIB)
+                with block:
+                    self.assertEqual(empty(90 * MIB).data_ptr(), address)
+            finally:
+                torch.cuda.set_per_process_memory_fraction(1.0)
+            del pool
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+
+    def test_a_graphs_own_memory_is_of_the_tag_around_its_capture(self) -> None:
+        graph, plain = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with self.tag(), torch.cuda.graph(graph):
+            inside = empty(3 * MIB)
+        with torch.cuda.graph(plain):
+            outside = empty(3 * MIB)
+        for _ in range(3):
+            graph.replay()
+            vpmm.suspend(self.name)
+            self.assertEqual(self.suspended(inside, outside), [True, False])
+            plain.replay()
+            vpmm.resume(self.name)
+        graph.replay()
+
+    def test_a_tag_inside_a_capture_serves_it(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            own = empty(3 * MIB)
+            with self.tag():
+                inside = empty(3 * MIB)
+            again = empty(3 * MIB)
+        graph.replay()
+        vpmm.suspend(self.name)
+        self.assertEqual(self.suspended(own, inside, again), [False, True, False])
+        vpmm.resume(self.name)
+        graph.replay()
+
+    def test_a_capture_refuses(self) -> None:
+        with self.tag():
+            tensor = empty(MIB)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            empty(MIB)
+            with self.assertRaises(vpmm.Error) as caught:
+                vpmm.suspend(self.name)
+        self.assertEqual(caught.exception.code, "VPMM_ERROR_CAPTURE_ACTIVE")
+        self.assertEqual(self.suspended(tensor), [False])
+
+
+class MemorySaver(TagCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.saver = vpmm.torch_memory_saver.TorchMemorySaver()
+
+    def test_regions_are_paused_and_resumed(self) -> None:
+        expected = torch.arange(MIB, dtype=torch.int64)
+        with self.saver.region(self.name, enable_cpu_backup=True):
+            weights = expected.to("cuda")
+            with self.saver.region(self.name):
+                cache = empty(MIB)
+            with self.saver.disable():
+                outside = empty(MIB)
+        for _ in range(3):
+            self.saver.pause(self.name)
+            self.assertEqual(self.suspended(weights, cache, outside), [True, True, False])
+            self.saver.resume(self.name)
+            self.assertTrue(torch.equal(weights.cpu(), expected))
+
+    def test_a_copy_in_host_memory_is_a_tensor(self) -> None:
+        expected = torch.arange(1000, dtype=torch.float32).view(10, 100)
+        with self.saver.region(self.name, enable_cpu_backup=True):
+            weights = expected.to("cuda").requires_grad_()
+            half = expected.bfloat16().to("cuda")
+            nothing = torch.empty(0, device="cuda")
+        with self.saver.region(self.name):
+            cache = empty(MIB)
+        self.assertIsNone(self.saver.get_cpu_backup(weights))
+        self.saver.pause(self.name)
+        copy = self.saver.get_cpu_backup(weights)
+        self.assertTrue(torch.equal(copy, expected))
+        self.assertEqual((copy.device.type, copy.stride()), ("cpu", weights.stride()))
+        self.assertTrue(torch.equal(self.saver.get_cpu_backup(half), expected.bfloat16()))
+        self.assertEqual(self.saver.get_cpu_backup(nothing).numel(), 0)
+        self.assertIsNone(self.saver.get_cpu_backup(cache))
+        self.saver.get_cpu_backup(weights, zero_copy=True)[0, 0] = 7
+        self.saver.resume(self.name)
+        self.assertEqual(weights[0, 0].item(), 7)
+        with self.assertRaisesRegex(ValueError, "contiguous"):
+            self.saver.get_cpu_backup(weights.t())
+
+    def test_a_graph_is_paused(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        with self.saver.cuda_graph(graph, tag=self.name):
+            tensor = empty(3 * MIB)
+        self.saver.pause(self.name)
+        self.assertEqual(self.suspended(tensor), [True])
+        self.saver.resume(self.name)
+        graph.replay()
+
+
+if __name__ == "__main__":
+    unittest.main()
