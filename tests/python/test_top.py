@@ -62,6 +62,14 @@ class Frame(unittest.TestCase):
             self.assertRegex(text, rf"(?m)^{name} +{size} +\[")
         self.assertIn("peak live 40.00 MiB of 128.00 MiB that it may have", text)
 
+    def test_suspended_memory_is_shown_while_there_is_some(self) -> None:
+        recording = sample()
+        self.assertNotIn("asleep", shown(recording))
+        recording.events.append(Event(Kind.SUSPEND, 10 * SECOND, 0, 8 * MIB, 5))
+        self.assertRegex(shown(recording), r"asleep +8.00 MiB")
+        recording.events.append(Event(Kind.RESUME, 11 * SECOND, 0, 8 * MIB, 5))
+        self.assertNotIn("asleep", shown(recording))
+
     def test_pending_and_free_memory_of_an_earlier_moment_have_its_time(self) -> None:
         self.assertIn("pending and free are of 9.00 s\n", shown(sample()), "the failure is 5 ns later")
         recording = sample()

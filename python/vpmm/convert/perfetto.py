@@ -135,6 +135,10 @@ class _Writing:
             self.instant(event, "shortages", f"{name}: {event.bytes} bytes")
         elif event.kind == Kind.TRIM:
             self.instant(event, "shortages", f"trim: {event.bytes} bytes")
+        elif event.kind in (Kind.SUSPEND, Kind.RESUME):
+            tag = self.recording.tags.get(event.value, "")
+            words = ["suspend" if event.kind == Kind.SUSPEND else "resume", *([tag] if tag else [])]
+            self.instant(event, "suspended memory", f"{' '.join(words)}: {event.bytes} bytes")
         elif event.kind == Kind.DRIVER:
             self.slice(event, "driver", _DRIVER_CALLS.get(event.flags, "other call"))
         elif event.kind == Kind.PAUSE:

@@ -44,6 +44,8 @@ class Kind(IntEnum):
     LIVE = 14
     DRIVER = 15
     SAMPLE = 16
+    SUSPEND = 17
+    RESUME = 18
 
 
 class DriverCall(IntEnum):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from vpmm.recordings import Event, Kind, Recording
 from vpmm.reporting.stacks import StackLabels
+from vpmm.units import bytes_text
 
 NEVER = 1 << 62
 
@@ -236,6 +237,8 @@ class _Walk:
             Kind.DRIVER: self.driver,
             Kind.PAUSE: self.pause,
             Kind.MARK: self.mark,
+            Kind.SUSPEND: self.sleep,
+            Kind.RESUME: self.sleep,
             Kind.ALLOCATE_FAILED: self.failed,
             Kind.OUT_OF_MEMORY: self.shortage,
         }
@@ -354,6 +357,12 @@ class _Walk:
     def mark(self, index: int, event: Event) -> None:
         del index
         self.story.marks.append((event.time_ns, self.story.recording.text_of(event)))
+
+    def sleep(self, index: int, event: Event) -> None:
+        del index
+        name = self.story.recording.tags.get(event.value) or f"arena {event.arena}"
+        word = "suspend" if event.kind is Kind.SUSPEND else "resume"
+        self.story.marks.append((event.time_ns, f"{word} {name}: {bytes_text(event.bytes)}"))
 
     def shortage(self, index: int, event: Event) -> None:
         self.short[event.thread] = (index, event)

@@ -19,6 +19,7 @@ class Figures:
         self.live_bytes = 0
         self.peak_live_bytes = 0
         self.mapped_bytes = 0
+        self.suspended_bytes = 0  # of live memory, since the recording began
         self.pending_bytes = 0
         self.free_bytes = 0
         self.sampled_ns: int | None = None
@@ -45,6 +46,10 @@ class Figures:
             self.mapped_bytes += event.bytes
         elif kind is Kind.UNMAP and event.value == 1:
             self.mapped_bytes = max(0, self.mapped_bytes - event.bytes)
+        elif kind is Kind.SUSPEND:
+            self.suspended_bytes += event.bytes
+        elif kind is Kind.RESUME:
+            self.suspended_bytes = max(0, self.suspended_bytes - event.bytes)
         elif kind is Kind.ALLOCATE_FAILED:
             self.failures += 1
             self.last_failure = event

@@ -43,6 +43,8 @@ def _title(recording: Recording, name: str, now_ns: int, width: int) -> str:
 def _sizes(recording: Recording, figures: Figures, now_ns: int, width: int) -> list[str]:
     capacity = capacity_of(recording)
     shown = [("live", figures.live_bytes)]
+    if figures.suspended_bytes:
+        shown.append(("asleep", figures.suspended_bytes))
     sampled_ns = figures.sampled_ns
     if figures.mapped_bytes or sampled_ns is not None:
         shown.append(("mapped", figures.mapped_bytes))
