@@ -510,5 +510,55 @@ TEST_F(Suspend, one_chunk_stays_one_chunk) {
   world.deallocate(made.value(), a);
 }
 
+TEST_F(Suspend, a_hundred_cycles_leave_mappings_and_memory_as_ten_do) {
+  std::vector<DevicePtr> pointers;
+  for (std::uint32_t tag = 20; tag < 28; ++tag) {
+    make(tag, tag % 2 == 0);
+    for (const Bytes bytes : {Bytes{1000}, Bytes{70'001}, 3 * kMiB + 1, (20 + tag) * kMiB})
+      pointers.push_back(tagged(bytes, tag));
+  }
+  observe::Statistics early;
+  for (int cycle = 0; cycle < 100; ++cycle) {
+    SuspendHow how;
+    how.to_driver = cycle % 2 == 0;
+    if (cycle % 3 == 0) {
+      suspend(0, how);
+      world.deallocate(world.allocate(100 * kMiB, a), a);
+      resume(0);
+    } else {
+      for (std::uint32_t tag = 20; tag < 28; ++tag) suspend(tag, how);
+      for (std::uint32_t tag = 28; tag-- > 20;) resume(tag);
+    }
+    if (cycle == 10) early = world.statistics();
+  }
+  const observe::Statistics late = world.statistics();
+  EXPECT_LE(late.mappings, early.mappings + early.mappings / 100);
+  EXPECT_LE(late.mapped_bytes, early.mapped_bytes + early.mapped_bytes / 100);
+  EXPECT_EQ(late.live_bytes, early.live_bytes);
+  for (const DevicePtr ptr : pointers) world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, a_loader_leaves_little_beside_the_weights) {
+  std::vector<DevicePtr> kept;
+  Bytes live = 0;
+  const auto of_tag = [&](Bytes bytes) { return tagged(bytes, kCache); };
+  for (Bytes layer = 0; layer < 6; ++layer)
+    for (const Bytes bytes : {Bytes{33'500'000}, Bytes{90'100'000}, Bytes{45'000'000}}) {
+      const Bytes size = bytes + layer % 3 * 16'384;
+      const DevicePtr parts[] = {of_tag(size), of_tag(size)};  // twice as wide
+      const DevicePtr halves[] = {of_tag(size / 2), of_tag(size / 2)};
+      const DevicePtr joined = of_tag(size);
+      kept.push_back(of_tag(size));
+      live += size;
+      for (const DevicePtr ptr : {parts[0], parts[1], halves[0], halves[1], joined})
+        world.deallocate(ptr, a);
+    }
+  world.wait();
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
+  const Bytes mapped = world.statistics().mapped_bytes;
+  EXPECT_LE(mapped, live + live * 3 / 100) << mapped << " of " << live;
+  for (const DevicePtr ptr : kept) world.deallocate(ptr, a);
+}
+
 }  // namespace
 }  // namespace vpmm::test
