@@ -514,7 +514,7 @@ TEST_F(Suspend, a_hundred_cycles_leave_mappings_and_memory_as_ten_do) {
   std::vector<DevicePtr> pointers;
   for (std::uint32_t tag = 20; tag < 28; ++tag) {
     make(tag, tag % 2 == 0);
-    for (const Bytes bytes : {Bytes{1000}, Bytes{70'001}, 3 * kMiB + 1, (20 + tag) * kMiB})
+    for (const Bytes bytes : {Bytes{1000}, Bytes{70'001}, 3 * kMiB + 1, (tag - 18) * kMiB})
       pointers.push_back(tagged(bytes, tag));
   }
   observe::Statistics early;
@@ -523,7 +523,7 @@ TEST_F(Suspend, a_hundred_cycles_leave_mappings_and_memory_as_ten_do) {
     how.to_driver = cycle % 2 == 0;
     if (cycle % 3 == 0) {
       suspend(0, how);
-      world.deallocate(world.allocate(100 * kMiB, a), a);
+      world.deallocate(world.allocate(20 * kMiB, a), a);
       resume(0);
     } else {
       for (std::uint32_t tag = 20; tag < 28; ++tag) suspend(tag, how);
