@@ -391,7 +391,8 @@ class Pool:
 
     def suspend(self, tag: int | str | None = None, *, backup: bool | None = None, keep_host_copy: bool = False, to_driver: bool = False, stream: vpmm._streams.StreamLike | types.EllipsisType = ...) -> None:
         """
-        Gives up the physical memory of a tag and keeps its addresses; all of it or none. None: all suspendable tags.
+        Gives up the physical memory of a tag and keeps its addresses; all of it or none. None: all suspendable
+        tags.
 
         `backup` True copies the contents to the host, False discards them, None does as make_suspendable() says.
         `keep_host_copy` keeps the copy allocated and pinned after the resume. `to_driver` returns the physical memory
@@ -407,7 +408,8 @@ class Pool:
 
     def resume(self, tag: int | str | None = None, *, zero: bool = False, copy: bool = True) -> None:
         """
-        Gives a suspended tag physical memory at its addresses again; all of it or none. None: all suspendable tags.
+        Gives a suspended tag physical memory at its addresses again; all of it or none. None: all
+        suspendable tags.
 
         The contents are there when the call returns. `zero` sets memory without a host copy to zero; otherwise its
         contents are undefined. `copy` False drops the host copy, for memory that the caller overwrites. Does nothing
