@@ -24,7 +24,8 @@ namespace {
 // Bytes of a buffer. Halved: threads wait for the GPU more often (38 GB/s for 47, both directions,
 // 16 threads on an H200); doubled: the same, and the last buffers leave most threads idle.
 constexpr Bytes kBuffer = 4 * kMiB;
-// Buffers of the ring, one for each thread. Eight copy 36 GB/s, sixteen 47, a bus carries 55.
+// Buffers of the ring, one for each thread. Eight copy 35 GB/s out and 41 back, sixteen 47, the
+// bus carries 55.
 constexpr std::size_t kMostThreads = 16;
 
 std::size_t buffers_of_ring() {

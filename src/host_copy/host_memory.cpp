@@ -83,7 +83,7 @@ HostMemory::~HostMemory() {
   ::operator delete (begin_, std::align_val_t{kHugePage});
 }
 
-// The system takes 8 GiB back in 70 ms, one thread at a time; a copy of as much takes 180.
+// A single thread would give gigabytes back for a good part of the time that their copy takes.
 void HostMemory::forget_by_threads() const noexcept {
   const Bytes share = round_up(size_ / kThreads, kHugePage);
   try {

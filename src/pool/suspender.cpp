@@ -49,8 +49,10 @@ struct Suspender::Refilling {
 
 Result<Region*> Suspender::find_hole(MutexLock& lock, Bytes size) {
   Region* hole = nullptr;
-  while ((hole = memory_.index.smallest_hole(size, memory_.page_alignment())) == nullptr)
+  while ((hole = memory_.index.smallest_hole(size, memory_.page_alignment())) == nullptr) {
     VPMM_TRY(add_reservation(memory_, lock, size));
+    memory_.flights.wait_for_grant(lock);  // one may have begun without the lock
+  }
   return memory_.index.detach(hole, {align_up(hole->range.begin, memory_.page_alignment()), size});
 }
 
@@ -151,10 +153,12 @@ Result<void> Suspender::suspend(MutexLock& lock, const Vector<Region*>& regions,
   if (fate == Fate::stays_in_pool) {
     Result<Region*> hole = find_hole(lock, total);
     if (!hole && hole.error().code == ErrorCode::poisoned) return std::move(hole.error());
-    if (hole)
+    if (hole) {
       away = hole.value();
-    else
+    } else {
       fate = Fate::goes_to_driver;  // address space is short
+      memory_.flights.wait_for_grant(lock);
+    }
   }
   if (away != nullptr) {
     DevicePtr at = away->range.begin;
