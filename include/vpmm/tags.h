@@ -64,7 +64,8 @@ VPMM_API vpmm_status vpmm_tag_leave(vpmm_pool* pool, uint32_t tag, vpmm_tag_scop
 /* The tag that a request of the calling thread would have, 0: none; and the number of its entry,
  * higher for later ones. `entry` may be null. */
 VPMM_API vpmm_status vpmm_tag_entered(vpmm_pool* pool, uint32_t* tag, uint64_t* entry);
-/* A number between those of the entries so far and those to come, to compare with `entry`. */
+/* A number between those of the entries so far and those to come, to compare with `entry`; 0: no
+ * tag was entered yet in this process. Takes no lock. */
 VPMM_API uint64_t vpmm_tag_entries(void);
 
 enum {

@@ -31,7 +31,7 @@ class TagScopes {
   bool has_any() const VPMM_REQUIRES(pool_lock) { return !entries_.empty(); }
   // Of the calling thread.
   Entered innermost() const VPMM_REQUIRES(pool_lock);
-  // A number above those of all entries so far.
+  // A number above those of all entries so far, and below those to come; 0: none so far.
   static std::uint64_t entries_so_far();
 
  private:

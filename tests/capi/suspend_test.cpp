@@ -161,6 +161,7 @@ TEST_F(SuspendAbi, the_entered_tag_is_told_with_the_order_of_entries) {
   ASSERT_EQ(vpmm_tag_entered(pool_, &tag, &entry), VPMM_OK);
   EXPECT_EQ(tag, 0U);
   const std::uint64_t before = vpmm_tag_entries();
+  EXPECT_EQ(vpmm_tag_entries(), before) << "to ask is no entry";
   ASSERT_EQ(vpmm_tag_enter(pool_, tag_, VPMM_TAG_OF_THREAD), VPMM_OK);
   const std::uint64_t after = vpmm_tag_entries();
   ASSERT_EQ(vpmm_tag_entered(pool_, &tag, &entry), VPMM_OK);
