@@ -113,6 +113,7 @@ def loading(saver: Any, layers: int) -> None:  # noqa: ANN401
                 parts = [torch.empty(rows // 2 + layer % 3, columns, device="cuda") for _ in range(2)]
                 halves = [part.to(torch.bfloat16) for part in parts]
                 kept.append(torch.cat(halves).t().contiguous())
+        del parts, halves
         torch.cuda.synchronize()
         live = sum(t.numel() * t.element_size() for t in kept)
     torch.cuda.empty_cache()

@@ -204,7 +204,7 @@ class pool_ref {
     check(vpmm_is_suspended(handle_, ptr, &is));
     return is != 0;
   }
-  // Valid until the allocation is resumed or freed.
+  // As vpmm_host_copy says, also how long it is valid.
   void* host_copy(const void* ptr, std::size_t bytes) const {
     void* host = nullptr;
     check(vpmm_host_copy(handle_, ptr, bytes, &host));

@@ -399,13 +399,13 @@ void add_asking(nb::class_<Pool>& type) {
            nb::sig("def is_suspended(self, ptr: int) -> bool"),
            "Whether an address is in suspended memory. Raises vpmm.Error "
            "(\"VPMM_ERROR_INVALID_POINTER\") if it is not in live memory.")
-      .def(
-          "host_copy", &host_copy, required("ptr"), required("bytes"),
-          nb::sig("def host_copy(self, ptr: int, bytes: int | str) -> memoryview"),
-          R"(The contents of `bytes` bytes at `ptr` on the host, inside one suspended allocation; they may be written.
+      .def("host_copy", &host_copy, required("ptr"), required("bytes"),
+           nb::sig("def host_copy(self, ptr: int, bytes: int | str) -> memoryview"),
+           R"(The contents of `bytes` bytes at `ptr` on the host, inside one allocation.
 
-The view must not be used after the allocation is resumed or freed: its memory is then gone or reused. Raises
-vpmm.Error ("VPMM_ERROR_INVALID_POINTER") if the memory is not suspended or has no host copy.)");
+They may be written while it is suspended. The view must not be used after the allocation is resumed or freed: its
+memory is then gone or reused. A copy that a resume kept can be read until the next suspend. Raises vpmm.Error
+("VPMM_ERROR_INVALID_POINTER") if the memory has no host copy.)");
 }
 
 }  // namespace

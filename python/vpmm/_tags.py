@@ -253,8 +253,9 @@ def host_copy(
     """The contents of a suspended array on the host: its bytes, which may be read and written.
 
     `array` is as in vpmm.is_suspended(), without gaps; `size`, in bytes, is for addresses only. A resume copies back
-    what was written. The view does not own the memory: it must not be used after the array is resumed or freed. Raises
-    ValueError for an array with gaps, and vpmm.Error if the memory is not suspended or has no host copy.
+    what was written. The view does not own the memory: it must not be used after the array is resumed or freed. A copy
+    that a resume kept (`keep_host_copy`) can be read until the next suspend: the contents at the resume. Raises
+    ValueError for an array with gaps, and vpmm.Error if the memory has no host copy.
     """
     if getattr(array, "requires_grad", False) is True:  # such tensors of PyTorch show no interface
         array = array.detach()

@@ -45,8 +45,7 @@ class TorchMemorySaver:
         self._regions: dict[tuple[str, bool, int], None] = {}  # tag, backup, device; in the order of their making
         self._hook_mode = "torch"
         self._capacities: dict[int, int | None] = {}  # by device: before a margin was set
-        self.retain_cpu_backup = os.environ.get("TMS_RETAIN_CPU_BACKUP", "0") == "1"
-        """Whether copies in host memory stay allocated and pinned after a resume, for the next pause."""
+        self._retain_cpu_backup = os.environ.get("TMS_RETAIN_CPU_BACKUP", "0") == "1"
 
     @contextlib.contextmanager
     def region(
@@ -69,11 +68,19 @@ class TorchMemorySaver:
         if cpu_backup_backend is not None and not enable_cpu_backup:
             raise ValueError(f"cpu_backup_backend={cpu_backup_backend!r} needs enable_cpu_backup=True")
         device = _current_device()
-        with vpmm.tag(
-            _tag_of(tag, enable_cpu_backup), suspendable=True, backup=enable_cpu_backup, thread=True, device=device
-        ):
+        with self._tag(tag, enable_cpu_backup, device):
             self._regions.setdefault((tag, enable_cpu_backup, device))
             yield
+
+    def _tag(self, tag: str, backup: bool, device: int, thread: bool = True) -> vpmm.Tag:
+        keep = backup and self._retain_cpu_backup
+        name = _tag_of(tag, backup)
+        return vpmm.tag(name, suspendable=True, backup=backup, keep_host_copy=keep, thread=thread, device=device)
+
+    def _enter_for_the_process(self) -> None:
+        backup, device = os.environ.get("TMS_INIT_ENABLE_CPU_BACKUP") == "1", _current_device()
+        self._tag("default", backup, device, thread=False).__enter__()
+        self._regions.setdefault(("default", backup, device))
 
     @contextlib.contextmanager
     def cuda_graph(
@@ -110,7 +117,7 @@ class TorchMemorySaver:
         Waits for all work of the devices. Raises what vpmm.suspend() raises.
         """
         for name, device in self._tags_of(tag):
-            vpmm.suspend(name, keep_host_copy=self.retain_cpu_backup, to_driver=True, device=device)
+            vpmm.suspend(name, to_driver=True, device=device)
 
     def resume(self, tag: str | None = None) -> None:
         """Gives a tag physical memory at its addresses again, on all devices; None: all tags.
@@ -122,6 +129,21 @@ class TorchMemorySaver:
 
     def _tags_of(self, tag: str | None) -> list[tuple[str, int]]:
         return [(_tag_of(name, backup), device) for name, backup, device in list(self._regions) if tag in (None, name)]
+
+    @property
+    def retain_cpu_backup(self) -> bool:
+        """Whether copies in host memory stay allocated, and pinned from the next pause on, after a resume.
+
+        False drops those of memory that is not paused. TMS_RETAIN_CPU_BACKUP=1 sets it at first.
+        """
+        return self._retain_cpu_backup
+
+    @retain_cpu_backup.setter
+    def retain_cpu_backup(self, retain: bool) -> None:
+        self._retain_cpu_backup = bool(retain)
+        for tag, backup, device in list(self._regions):
+            with self._tag(tag, backup, device):  # the tag has the new setting from here on
+                pass
 
     @property
     def enabled(self) -> bool:
@@ -158,9 +180,10 @@ class TorchMemorySaver:
         pool.set_capacity(left if before is None else min(left, before))
 
     def get_cpu_backup(self, x: Any, zero_copy: bool = False) -> Any:  # noqa: ANN401  tensors
-        """A tensor in host memory with the contents of a paused, contiguous tensor; None: there is no copy.
+        """A tensor in host memory with the contents of a contiguous tensor at the last pause; None: there is no copy.
 
-        With `zero_copy` it is the memory of the copy itself, and must not be used after resume().
+        A copy lasts until resume(), with `retain_cpu_backup` until the next pause(). With `zero_copy` it is the memory
+        of the copy itself, and must not be used afterwards.
         """
         import torch
 
@@ -219,7 +242,9 @@ def install() -> None:
     """Puts the object of this module in the place of ``torch_memory_saver.torch_memory_saver``.
 
     Also if that package is not installed. Call it before the program imports the object from the package.
-    VPMM_TORCH_MEMORY_SAVER=1 does the same at the end of ``import torch``.
+    VPMM_TORCH_MEMORY_SAVER=1 does the same at the end of ``import torch``. With TMS_INIT_ENABLE=1 all memory of the
+    process on the device that is current when PyTorch first uses CUDA is in the region "default" from then on, with a
+    copy in host memory for TMS_INIT_ENABLE_CPU_BACKUP=1.
     """
     try:
         module = importlib.import_module(_NAME)
@@ -229,3 +254,6 @@ def install() -> None:
         sys.modules[_NAME] = module
     for name in ("TorchMemorySaver", "configure_subprocess", "torch_memory_saver"):
         setattr(module, name, globals()[name])
+    if os.environ.get("TMS_INIT_ENABLE") == "1":
+        torch = importlib.import_module("torch")
+        torch.cuda._lazy_call(torch_memory_saver._enter_for_the_process)

@@ -54,9 +54,9 @@ void Arenas::end_change(pool::ArenaId id, Residence outcome, Bytes bytes) {
   note_suspended(id);
   observe_silent_frees(in);
   const bool is_resident = outcome == Residence::resident && regions_of(id, true).empty();
-  if (bytes != 0)
-    recorder_.arena_resides(in.residence == Residence::suspending ? report::EventKind::suspend
-                                                                  : report::EventKind::resume,
+  const bool was_resident = in.residence == Residence::suspending;
+  if (was_resident == (outcome == Residence::suspended))
+    recorder_.arena_resides(was_resident ? report::EventKind::suspend : report::EventKind::resume,
                             bytes, in.options.tag, id);
   in.residence = is_resident ? Residence::resident : Residence::suspended;
   if (!in.is_released && (is_resident || in.arena.is_pinned())) return;

@@ -52,10 +52,17 @@ Vector<CopyPiece> joined(const Vector<CopyPiece>& pieces) {
 
 Result<void> Suspension::make_suspendable(std::uint32_t tag, TagOptions options) {
   if (device_.pool == nullptr) return arena::no_arenas();
-  const PoolLock lock(parts_.mutex);
   const HostPromise promise;
   if (!promise.is_kept()) return no_host_memory();
+  const Visit visit(entrance_);
+  VPMM_TRY(visit.status());
+  const TagOptions* const before = parts_.tags.find(tag);
+  const bool ends_keeping =
+      before != nullptr && before->keeps_host_copy && !options.keeps_host_copy;
   parts_.tags.make(tag, options);
+  if (!ends_keeping) return {};
+  for (const ArenaId id : parts_.arenas.with_tag(tag))
+    if (parts_.arenas.residence_of(id) == Residence::resident) drop_copy(id);
   return {};
 }
 
@@ -127,16 +134,20 @@ Result<Suspension::Ids> Suspension::arenas_of(std::uint32_t tag) const {
   return ids;
 }
 
+bool Suspension::is_changing(ArenaId id) const {
+  const Residence residence = parts_.arenas.residence_of(id);
+  return residence == Residence::suspending || residence == Residence::resuming;
+}
+
 // Those that are `now`. suspended: another call is changing one of all.
 Result<Suspension::Ids> Suspension::select(const Ids& all, Residence now) const {
   Ids ids;
   for (const ArenaId id : all) {
-    const Residence residence = parts_.arenas.residence_of(id);
-    if (residence == Residence::suspending || residence == Residence::resuming)
+    if (is_changing(id))
       return Error{ErrorCode::suspended,
                    message_of("another thread is suspending or resuming arena {} of {}",
                               static_cast<std::uint64_t>(id), name_of(parts_.arenas.tag_of(id)))};
-    if (residence == now) ids.push_back(id);
+    if (parts_.arenas.residence_of(id) == now) ids.push_back(id);
   }
   return ids;
 }
@@ -190,7 +201,7 @@ Result<void> Suspension::suspend_found(Find&& find, const SuspendHow& how) {
   }
   Result<void> done;
   Vector<std::uint64_t> called;
-  {
+  try {
     ScopeExit undo([&] {
       const PoolLock lock(parts_.mutex);
       for (const ArenaId id : ids) parts_.arenas.end_change(id, Residence::resident, 0);
@@ -202,6 +213,9 @@ Result<void> Suspension::suspend_found(Find&& find, const SuspendHow& how) {
       if (done) done = suspend_all(ids, how, visit.lock());
       if (done) undo.dismiss();
     }
+  } catch (...) {  // a hook of C++ may throw
+    call_after_map(tags, &called);
+    throw;
   }
   if (!done) call_after_map(tags, &called);
   return done;
@@ -294,7 +308,10 @@ Result<void> Suspension::copy_out(const Ids& ids, const SuspendHow& how, MutexLo
     const TagOptions* const options = parts_.tags.find(parts_.arenas.tag_of(id));
     std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id);
     if (copy != nullptr) copy->pieces.clear();
-    if (!how.has_backup.value_or(options == nullptr || options->has_backup)) continue;
+    if (!how.has_backup.value_or(options == nullptr || options->has_backup)) {
+      if (options == nullptr || !options->keeps_host_copy) drop_copy(id);
+      continue;
+    }
     if (copy == nullptr) copy = std::make_shared<HostCopy>();
     copy->is_kept = how.keeps_host_copy || (options != nullptr && options->keeps_host_copy);
     Copying each;
@@ -440,7 +457,8 @@ Result<void> Suspension::resume_all(const Ids& ids, const ResumeHow& how, MutexL
   if (done) done = device_.primary.noted(device_.pool->suspender().resume(lock, refills));
   if (!done) {
     for (const pool::Suspender::Refill& refill : refills)
-      if (refill.suspended->is_suspended) device_.pool->deallocate(refill.memory, {});
+      if (refill.suspended->is_suspended && refill.memory != nullptr)
+        device_.pool->deallocate(refill.memory, {});
     return done;
   }
   for (const ArenaId id : ids) parts_.arenas.note_suspended(id);
@@ -455,7 +473,13 @@ Result<void> Suspension::resume_all(const Ids& ids, const ResumeHow& how, MutexL
   }
   for (std::size_t i = 0; i < ids.size(); ++i) {
     parts_.arenas.end_change(ids[i], Residence::resident, bytes[i]);
-    drop_contents(ids[i]);
+    const TagOptions* const options = parts_.tags.find(parts_.arenas.tag_of(ids[i]));
+    const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(ids[i]);
+    if (copy != nullptr && options != nullptr) copy->is_kept |= options->keeps_host_copy;
+    if (!how.copies_back)
+      drop_contents(ids[i]);
+    else if (copy != nullptr && !copy->is_kept)
+      drop_copy(ids[i]);
   }
   return {};
 }
@@ -509,8 +533,7 @@ Result<std::byte*> Suspension::host_copy(AddressRange part) const {
   VPMM_TRY(parts_.allocations.query(part.begin));
   const ArenaId arena = parts_.arenas.arena_of(part.begin);
   const bool has_copy =
-      arena != ArenaId{} && !parts_.arenas.is_external(arena) &&
-      parts_.arenas.residence_of(arena) == Residence::suspended;  // no call is changing it
+      arena != ArenaId{} && !parts_.arenas.is_external(arena) && !is_changing(arena);
   if (std::byte* const host = has_copy ? parts_.host_copies.find(part) : nullptr) return host;
   return Error{ErrorCode::invalid_pointer, message_of("{} bytes at {:#x} have no copy on the host",
                                                       part.size, to_integer(part.begin))};
@@ -520,14 +543,16 @@ host_copy::CopyContext Suspension::copy_context() const {
   return {device_.primary.handle(), device_.primary.id()};
 }
 
-// Of a resident arena; kept memory stays.
+// Kept memory stays.
 void Suspension::drop_contents(ArenaId id) {
   const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id);
   if (copy == nullptr) return;
   copy->pieces.clear();
-  if (copy->is_kept) return;
-  copy->memory.unpin();
-  parts_.host_copies.take(id);
+  if (!copy->is_kept) drop_copy(id);
+}
+
+void Suspension::drop_copy(ArenaId id) {
+  if (const std::shared_ptr<HostCopy> copy = parts_.host_copies.take(id)) copy->memory.unpin();
 }
 
 void Suspension::drop_dead_copies() {

@@ -75,7 +75,7 @@ class Suspension {
   Result<void> resume(pool::ArenaId arena, const ResumeHow& how);
   // invalid_pointer: not in live memory.
   Result<bool> is_suspended(DevicePtr ptr) const;
-  // Where a range inside one suspended allocation is on the host.
+  // Where a range inside one allocation is on the host: suspended, or with a kept copy.
   Result<std::byte*> host_copy(AddressRange part) const;
 
   // Drops all host memory. Requires: the device's context is current, and no call is in progress.
@@ -85,6 +85,7 @@ class Suspension {
   using Residence = arena::Arenas::Residence;
   using Ids = Vector<pool::ArenaId>;
   Result<Ids> arenas_of(std::uint32_t tag) const VPMM_REQUIRES(pool_lock);
+  bool is_changing(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
   Result<Ids> select(const Ids& all, Residence now) const VPMM_REQUIRES(pool_lock);
   // `find`: returns the arenas of the call, under the lock.
   template <typename Find>
@@ -104,6 +105,7 @@ class Suspension {
   Result<void> copy_back(const Ids& ids, const ResumeHow& how, MutexLock& lock)
       VPMM_REQUIRES(pool_lock);
   void drop_contents(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
+  void drop_copy(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
   void drop_dead_copies() VPMM_REQUIRES(pool_lock);
   Result<void> call_before_unmap(const Set<std::uint32_t>& tags, Vector<std::uint64_t>& called);
   void call_after_map(const Set<std::uint32_t>& tags, const Vector<std::uint64_t>* called);

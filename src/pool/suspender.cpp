@@ -41,10 +41,12 @@ struct Suspender::Leaving {
 
 struct Suspender::Refilling {
   Refill refill;
-  Vector<vm::Mapping> mappings;      // of the memory
-  Vector<vm::Placement> placements;  // at the suspended region
-  bool is_mapped = false;            // there
-  bool is_stuck = false;             // the memory's old address is still mapped
+  Vector<vm::Mapping> mappings;  // of the memory
+  Vector<vm::Placement> here;    // for an undo
+  Vector<vm::Placement> there;   // at the suspended region
+  Vector<vm::Placement> stuck;   // after a failure: those of `there` that the driver left mapped
+  bool is_here = true;           // mapped at the memory's address
+  bool is_there = false;
 };
 
 Result<Region*> Suspender::find_hole(MutexLock& lock, Bytes size) {
@@ -73,6 +75,19 @@ std::optional<Error> Suspender::unmap_all(Vector<Leaving>& leaving) {
     if (each.is_unmapped)
       each.is_unmapped = memory_.mapper.map_run(each.region->range, each.here).error.has_value();
   return error;
+}
+
+// Without the lock. Returns an error only if the context is broken.
+std::optional<Error> Suspender::release_all(Vector<Leaving>& leaving) {
+  std::optional<Error> broken;
+  for (Leaving& each : leaving)
+    for (std::size_t i = 0; i < each.mappings.size(); ++i) {
+      Result<void> released = memory_.mapper.release(each.mappings[i].chunk->handle);
+      each.is_released[i] = released.ok();
+      if (!released && released.error().code == ErrorCode::poisoned)
+        broken = std::move(released.error());
+    }
+  return broken;
 }
 
 // Under it again: the region has no chunks any more. Those with a handle and without a new place
@@ -170,6 +185,7 @@ Result<void> Suspender::suspend(MutexLock& lock, const Vector<Region*>& regions,
     }
   }
   std::optional<Error> error;
+  std::optional<Error> broken;  // the context; the memory is suspended all the same
   Vector<vm::Placement> stuck;
   {
     const Flights::InFlight flight(memory_.flights, lock, Flights::FlightWork::unmaps);
@@ -182,10 +198,7 @@ Result<void> Suspender::suspend(MutexLock& lock, const Vector<Region*>& regions,
       error = unmap_all(leaving);
       if (error && away != nullptr && !memory_.mapper.unmap(away->range)) stuck = placements;
     }
-    if (!error && fate == Fate::goes_to_driver)
-      for (Leaving& each : leaving)
-        for (std::size_t i = 0; i < each.mappings.size(); ++i)
-          each.is_released[i] = memory_.mapper.release(each.mappings[i].chunk->handle).ok();
+    if (!error && fate == Fate::goes_to_driver) broken = release_all(leaving);
   }
   if (error) {
     for (const vm::Placement& each : stuck)
@@ -198,6 +211,7 @@ Result<void> Suspender::suspend(MutexLock& lock, const Vector<Region*>& regions,
     return std::move(*error);
   }
   for (Leaving& each : leaving) leave(each, fate);
+  if (broken) return std::move(*broken);
   if (away == nullptr) return {};
   for (std::size_t i = 0; i < placements.size(); ++i) enter(*movers[i], placements[i].range.begin);
   memory_.index.attach_free(away, {});
@@ -217,13 +231,13 @@ void Suspender::enter(vm::Chunk& chunk, DevicePtr at) {
 void Suspender::arrive(const Refilling& refilling) {
   Region& region = *refilling.refill.suspended;
   for (std::size_t i = 0; i < refilling.mappings.size(); ++i)
-    enter(*refilling.mappings[i].chunk, refilling.placements[i].range.begin);
+    enter(*refilling.mappings[i].chunk, refilling.there[i].range.begin);
   memory_.chunks.begin_use(region.range);
   region.is_suspended = false;
   memory_.suspended_bytes -= region.range.size;
 }
 
-// Its old address: a hole, or a zombie that sweeps unmap.
+// Its old address becomes a hole.
 void Suspender::end_memory(const Refilling& refilling) {
   Region* const memory = refilling.refill.memory;
   const AddressRange range = memory->range;
@@ -232,16 +246,35 @@ void Suspender::end_memory(const Refilling& refilling) {
     memory_.leave_place(*mapping.chunk, MappingObserver::Fate::lives_on);
   Region* const flying = memory_.index.detach(memory_.index.release(memory, {}), range);
   ++memory_.counters.deallocations;
-  if (refilling.is_stuck) {
-    memory_.quarantine.stuck[range.begin] = range.size;
-    memory_.index.attach_zombie(flying, {});
-    return;
-  }
   memory_.chunks.unmap(range);
   memory_.index.attach_hole(flying);
 }
 
-Result<void> Suspender::resume(MutexLock& lock, const Vector<Refill>& refills) {
+// Without the lock. Unmaps before it maps, so the limit of mappings holds. After a failure moves
+// back what it moved.
+std::optional<Error> Suspender::move_all(Vector<Refilling>& refilling) {
+  std::optional<Error> error;
+  for (Refilling& each : refilling) {
+    Result<void> unmapped = memory_.mapper.unmap(each.refill.memory->range);
+    each.is_here = !unmapped;
+    if (!unmapped) error = std::move(unmapped.error());
+    if (error) break;
+    vm::MapOutcome outcome = memory_.mapper.map_run(each.refill.suspended->range, each.there);
+    each.is_there = !outcome.error;
+    each.stuck = std::move(outcome.still_mapped);
+    error = std::move(outcome.error);
+    if (error) break;
+  }
+  if (!error) return std::nullopt;
+  for (Refilling& each : refilling) {
+    if (each.is_there) each.is_there = !memory_.mapper.unmap(each.refill.suspended->range);
+    if (!each.is_there && !each.is_here)
+      each.is_here = !memory_.mapper.map_run(each.refill.memory->range, each.here).error;
+  }
+  return error;
+}
+
+Result<void> Suspender::resume(MutexLock& lock, Vector<Refill>& refills) {
   if (refills.empty()) return {};
   memory_.flights.wait_for_grant(lock);
   Vector<Refilling> refilling;
@@ -252,8 +285,11 @@ Result<void> Suspender::resume(MutexLock& lock, const Vector<Refill>& refills) {
     VPMM_CHECK(refill.suspended->is_suspended && refill.memory->has_own_chunks &&
                    refill.memory->range.size == to.size,
                memory_.index.picture());
-    Refilling each{refill, memory_.chunks.inside(refill.memory->range), {}};
-    each.placements = placements_at(to.begin, refill.memory->range, each.mappings);
+    Refilling each;
+    each.refill = refill;
+    each.mappings = memory_.chunks.inside(refill.memory->range);
+    each.here = placements_at(refill.memory->range.begin, refill.memory->range, each.mappings);
+    each.there = placements_at(to.begin, refill.memory->range, each.mappings);
     chunks += each.mappings.size();
     refilling.push_back(std::move(each));
   }
@@ -265,7 +301,6 @@ Result<void> Suspender::resume(MutexLock& lock, const Vector<Refill>& refills) {
       leftovers.push_back(left);
   std::size_t unmapped = 0;  // leftovers
   std::optional<Error> error;
-  Vector<vm::Placement> stuck;
   {
     const Flights::InFlight flight(memory_.flights, lock, Flights::FlightWork::unmaps);
     for (; unmapped < leftovers.size() && !error; ++unmapped)
@@ -273,37 +308,30 @@ Result<void> Suspender::resume(MutexLock& lock, const Vector<Refill>& refills) {
         error = std::move(gone.error());
         break;
       }
-    for (Refilling& each : refilling) {
-      if (error) break;
-      vm::MapOutcome outcome =
-          memory_.mapper.map_run(each.refill.suspended->range, each.placements);
-      each.is_mapped = !outcome.error;
-      error = std::move(outcome.error);
-      stuck = std::move(outcome.still_mapped);
-    }
-    for (Refilling& each : refilling) {
-      if (!each.is_mapped) continue;
-      if (error)
-        each.is_mapped = !memory_.mapper.unmap(each.refill.suspended->range).ok();
-      else
-        each.is_stuck = !memory_.mapper.unmap(each.refill.memory->range).ok();
-    }
+    if (!error) error = move_all(refilling);
   }
   for (std::size_t i = 0; i < unmapped; ++i) {
     memory_.quarantine.stuck.erase(leftovers[i].at);
     memory_.chunks.unmap(leftovers[i].range());
   }
-  for (Refilling& each : refilling) {
-    for (const vm::Placement& left : stuck)
-      for (std::size_t i = 0; i < each.placements.size(); ++i)
-        if (each.placements[i].range == left.range) {
-          memory_.chunks.map(each.mappings[i].chunk, left.range.begin);
+  for (std::size_t i = 0; i < refilling.size(); ++i) {
+    const Refilling& each = refilling[i];
+    for (const vm::Placement& left : each.stuck)
+      for (std::size_t part = 0; part < each.there.size(); ++part)
+        if (each.there[part].range == left.range) {
+          memory_.chunks.map(each.mappings[part].chunk, left.range.begin);
           memory_.quarantine.stuck[left.range.begin] = left.range.size;
         }
-    if (!each.is_mapped) continue;
-    if (error) each.is_stuck = true;  // mapped at both places: it stays at the new one
+    if (each.is_here) continue;
     end_memory(each);
-    arrive(each);
+    if (each.is_there) {
+      arrive(each);
+      continue;
+    }
+    // Nowhere: sweeps release the chunks.
+    for (const vm::Mapping& mapping : each.mappings)
+      memory_.quarantine.orphans.push_back(mapping.chunk);
+    refills[i].memory = nullptr;
   }
   if (error) return std::move(*error);
   return {};

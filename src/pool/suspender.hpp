@@ -35,8 +35,8 @@ class Suspender {
     region::Region* memory = nullptr;
   };
   // Maps each memory at its suspended region; its old address becomes a hole. After an error all
-  // are as before, with the same exception.
-  Result<void> resume(MutexLock& lock, const Vector<Refill>& refills) VPMM_REQUIRES(pool_lock);
+  // are as before, with the same exception; memory that has no address any more is null.
+  Result<void> resume(MutexLock& lock, Vector<Refill>& refills) VPMM_REQUIRES(pool_lock);
   // Ends a suspended allocation: its address becomes a hole.
   void drop(region::Region* suspended) VPMM_REQUIRES(pool_lock);
 
@@ -45,7 +45,9 @@ class Suspender {
   struct Refilling;
   Result<region::Region*> find_hole(MutexLock& lock, Bytes size) VPMM_REQUIRES(pool_lock);
   std::optional<Error> unmap_all(Vector<Leaving>& leaving);
+  std::optional<Error> release_all(Vector<Leaving>& leaving);
   void leave(Leaving& leaving, Fate fate) VPMM_REQUIRES(pool_lock);
+  std::optional<Error> move_all(Vector<Refilling>& refilling);
   void arrive(const Refilling& refilling) VPMM_REQUIRES(pool_lock);
   void end_memory(const Refilling& refilling) VPMM_REQUIRES(pool_lock);
   void enter(vm::Chunk& chunk, DevicePtr at) VPMM_REQUIRES(pool_lock);

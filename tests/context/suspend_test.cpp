@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <numeric>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -192,6 +193,102 @@ TEST_F(Suspend, a_kept_host_copy_is_used_again_and_stays_pinned) {
   resume();
   EXPECT_EQ(world.statistics().host_copy_bytes, 0u);
   world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, a_kept_host_copy_can_be_read_after_a_resume) {
+  make(kWeights, true, true);
+  const DevicePtr first = tagged(3 * kPage);
+  const DevicePtr second = tagged(512);
+  write(first, 3 * kPage, 1);
+  write(second, 512, 9);
+  suspend();
+  resume();
+  write(first, 100, 77);
+  const auto host = suspension().host_copy({first, 100});
+  ASSERT_TRUE(host.ok()) << message_of(host);
+  EXPECT_EQ(host.value()[99], std::byte{1 + 99}) << "as it was suspended";
+  world.deallocate(second, a);
+  const DevicePtr third = tagged(512);
+  EXPECT_EQ(third, second);
+  expect_error(suspension().host_copy({third, 1}), ErrorCode::invalid_pointer);
+  suspend();
+  ResumeHow how;
+  how.copies_back = false;
+  resume(kWeights, how);
+  expect_error(suspension().host_copy({first, 1}), ErrorCode::invalid_pointer);
+  EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage + 512);
+  make(kWeights, true, false);
+  EXPECT_EQ(world.statistics().host_copy_bytes, 0u);
+  suspend();
+  make(kWeights, true, true);
+  resume();
+  EXPECT_TRUE(suspension().host_copy({first, 1}).ok()) << "kept since before the resume";
+  world.deallocate(first, a);
+  world.deallocate(third, a);
+}
+
+TEST_F(Suspend, a_suspend_that_discards_drops_an_earlier_copy) {
+  const DevicePtr ptr = tagged(3 * kPage);
+  SuspendHow keeping;
+  keeping.keeps_host_copy = true;
+  suspend(kWeights, keeping);
+  resume();
+  EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage);
+  make(kWeights, true);
+  EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage) << "kept by the call, not by the tag";
+  SuspendHow discarding;
+  discarding.has_backup = false;
+  suspend(kWeights, discarding);
+  EXPECT_EQ(world.statistics().host_copy_bytes, 0u);
+  EXPECT_EQ(state(), TagState::discarded);
+  resume();
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, after_a_hook_that_throws_those_before_it_are_told) {
+  const DevicePtr ptr = tagged(kPage);
+  std::vector<int> calls;
+  const auto add = [&](int number, bool throws) {
+    context::SuspendHooks hooks;
+    hooks.tag = kWeights;
+    hooks.before_unmap = [&calls, number, throws](int, std::uint32_t) {
+      if (throws) throw std::runtime_error("not now");
+      calls.push_back(number);
+      return true;
+    };
+    hooks.after_map = [&calls, number](int, std::uint32_t) { calls.push_back(-number); };
+    return suspension().add_hooks(std::move(hooks));
+  };
+  add(1, false);
+  const std::uint64_t thrower = add(2, true);
+  EXPECT_THROW(static_cast<void>(suspension().suspend(kWeights, {})), std::runtime_error);
+  EXPECT_EQ(calls, (std::vector<int>{1, -1}));
+  EXPECT_EQ(state(), TagState::live);
+  EXPECT_TRUE(suspension().remove_hooks(thrower));
+  suspend();
+  resume();
+  world.deallocate(ptr, a);
+}
+
+TEST(SuspendLimits, a_resume_maps_no_more_than_the_limit_of_mappings) {
+  WorldOptions options = page_world();
+  options.config.max_mappings = 24;
+  PoolWorld world(options);
+  ASSERT_TRUE(world.pool().suspension().make_suspendable(kCache, {false, false}).ok());
+  const StreamHandle a = world.stream();
+  const auto ptr = world.pool().allocate({20 * kPage, 0, a, {}, kCache});
+  ASSERT_TRUE(ptr.ok()) << message_of(ptr);
+  for (const bool to_driver : {true, false, true}) {
+    SuspendHow how;
+    how.to_driver = to_driver;
+    const auto slept = world.pool().suspension().suspend(kCache, how);
+    ASSERT_TRUE(slept.ok()) << message_of(slept);
+    const auto woke = world.pool().suspension().resume(kCache, {});
+    ASSERT_TRUE(woke.ok()) << message_of(woke);
+    EXPECT_LE(world.statistics().peak_mappings, 24u);
+    EXPECT_EQ(world.pool().reports().validate(), "");
+  }
+  world.deallocate(ptr.value(), a);
 }
 
 TEST_F(Suspend, requests_fail_and_frees_drop_copy_and_address) {

@@ -129,7 +129,7 @@ TEST(SuspendBroken, a_context_that_breaks_at_any_step_gives_poisoned_from_then_o
        {Call::stream_synchronize, Call::ctx_synchronize, Call::event_record, Call::event_query,
         Call::stream_create, Call::memcpy_device_to_host_async, Call::memcpy_host_to_device_async,
         Call::mem_unmap, Call::mem_map, Call::mem_set_access, Call::mem_create,
-        Call::mem_host_register, Call::mem_address_reserve})
+        Call::mem_host_register, Call::mem_address_reserve, Call::mem_release})
     for (const bool to_driver : {false, true}) {
       SCOPED_TRACE(driver::to_string(step));
       HookedWorld world(page_by_page_world());

@@ -140,6 +140,12 @@ class Regions(SaverCase):
         self.saver.pause("retained")
         self.saver.resume("retained")
         self.assertGreaterEqual(vpmm.tag_info("retained (backup)").host_bytes, 3 * MIB)
+        self.saver.retain_cpu_backup = False
+        self.assertEqual(vpmm.tag_info("retained (backup)").host_bytes, 0)
+        self.saver.pause("retained")
+        self.saver.retain_cpu_backup = True
+        self.saver.resume("retained")
+        self.assertGreaterEqual(vpmm.tag_info("retained (backup)").host_bytes, 3 * MIB)
         with mock.patch.dict(os.environ, {"TMS_RETAIN_CPU_BACKUP": "1"}):
             self.assertTrue(ours.TorchMemorySaver().retain_cpu_backup)
 

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
+import subprocess
+import sys
 import threading
 import unittest
 from typing import Any
@@ -245,6 +248,40 @@ class MemorySaver(TagCase):
         self.assertEqual(weights[0, 0].item(), 7)
         with self.assertRaisesRegex(ValueError, "contiguous"):
             self.saver.get_cpu_backup(weights.t())
+
+    def test_a_retained_copy_is_read_after_a_resume(self) -> None:
+        expected = torch.arange(1000)
+        with self.saver.region(self.name, enable_cpu_backup=True):
+            weights = expected.to("cuda")
+        self.saver.pause(self.name)
+        address = self.saver.get_cpu_backup(weights, zero_copy=True).data_ptr()
+        self.saver.retain_cpu_backup = True
+        self.saver.resume(self.name)
+        copy = self.saver.get_cpu_backup(weights, zero_copy=True)
+        self.assertEqual(copy.data_ptr(), address)
+        self.assertTrue(torch.equal(copy, expected))
+        self.saver.retain_cpu_backup = False
+        self.assertIsNone(self.saver.get_cpu_backup(weights))
+
+    def test_a_process_starts_in_a_region(self) -> None:
+        code = """
+import torch, vpmm
+from torch_memory_saver import torch_memory_saver as saver
+expected = torch.arange(1000)
+first = expected.to("cuda")
+with saver.region("cache"):
+    cache = torch.empty(1000, device="cuda")
+with saver.disable():
+    outside = torch.empty(1000, device="cuda")
+saver.pause()
+print([vpmm.is_suspended(tensor) for tensor in (first, cache, outside)])
+saver.resume()
+print(torch.equal(first.cpu(), expected))
+"""
+        variables = {"TMS_INIT_ENABLE": "1", "TMS_INIT_ENABLE_CPU_BACKUP": "1", "VPMM_TORCH_MEMORY_SAVER": "1"}
+        command, environment = [sys.executable, "-c", code], os.environ | variables
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
+        self.assertEqual((done.stdout, done.stderr), ("[True, True, False]\nTrue\n", ""))
 
     def test_a_graph_is_paused(self) -> None:
         graph = torch.cuda.CUDAGraph()
