@@ -21,6 +21,10 @@ VPMM_API const char* vpmm_tag_name(uint32_t tag);
 /* The tag with this name. If there is none, a new tag gets the name: 2^31 and above.
  * VPMM_ERROR_INVALID_ARGUMENT: the name is "". */
 VPMM_API vpmm_status vpmm_tag_with_name(const char* name, uint32_t* tag);
+/* For a library that allocates from pools: the tag with the library's name, if VPMM_TAG_LIBRARIES=1
+ * or VPMM_LIMITS asks for it; 0: its requests need no tag, and are faster without one. Pass it as
+ * vpmm_request::library. VPMM_ERROR_BAD_CONFIGURATION: a variable has another value. */
+VPMM_API vpmm_status vpmm_library_tag(const char* library, uint32_t* tag);
 
 /* --- suspend and resume ---
  * Memory of a suspendable tag lies in an arena of its own, in chunks that no other memory shares.
@@ -105,6 +109,13 @@ enum {
 VPMM_API vpmm_status vpmm_resume(vpmm_pool* pool, uint32_t tag, uint32_t flags);
 VPMM_API vpmm_status vpmm_arena_resume(vpmm_arena* arena, uint32_t flags);
 
+/* Limits the memory of a tag in this pool: a request that would bring the bytes that its live
+ * allocations asked for above `bytes` fails with VPMM_ERROR_OUT_OF_MEMORY, after the out-of-memory
+ * callbacks. Suspended memory counts. What the tag has already stays. VPMM_NO_LIMIT ends the limit.
+ * VPMM_LIMITS sets limits by name when a pool is made. VPMM_ERROR_INVALID_ARGUMENT: tag 0. */
+#define VPMM_NO_LIMIT UINT64_MAX
+VPMM_API vpmm_status vpmm_tag_set_limit(vpmm_pool* pool, uint32_t tag, uint64_t bytes);
+
 typedef enum vpmm_tag_state {
   VPMM_TAG_LIVE = 0,
   VPMM_TAG_SUSPENDED = 1, /* with a host copy */
@@ -113,15 +124,20 @@ typedef enum vpmm_tag_state {
 } vpmm_tag_state;
 typedef struct vpmm_tag_info {
   size_t size;
-  uint32_t flags;           /* VPMM_TAG_ */
+  uint32_t flags;           /* VPMM_TAG_; 0: not suspendable, or without a copy */
   int state;                /* vpmm_tag_state; of the first arena that is not live */
   uint64_t live_bytes;      /* of its allocations as requested, suspended or not */
   uint64_t mapped_bytes;    /* of its physical memory */
   uint64_t suspended_bytes; /* of its addresses without physical memory */
   uint64_t host_bytes;      /* of its host copies, kept ones included */
+  uint64_t limit_bytes;     /* VPMM_NO_LIMIT: none */
 } vpmm_tag_info;
-/* VPMM_ERROR_INVALID_ARGUMENT: the tag is not suspendable in this pool. */
+/* Of a tag that is not suspendable, mapped_bytes is 0: its memory shares chunks with others.
+ * VPMM_ERROR_INVALID_ARGUMENT: tag 0. */
 VPMM_API vpmm_status vpmm_tag_get_info(vpmm_pool* pool, uint32_t tag, vpmm_tag_info* info);
+/* Copies up to `capacity` tags, ascending: those with live memory in this pool, with a limit, or
+ * suspendable. *count is their number. */
+VPMM_API vpmm_status vpmm_tags(vpmm_pool* pool, uint32_t* tags, size_t capacity, size_t* count);
 /* Copies up to `capacity` suspendable tags, ascending; *count is their number. */
 VPMM_API vpmm_status vpmm_suspendable_tags(vpmm_pool* pool, uint32_t* tags, size_t capacity,
                                            size_t* count);

@@ -175,13 +175,11 @@ class pool_ref {
     check(vpmm_tag_get_info(handle_, tag, &info));
     return info;
   }
-  std::vector<std::uint32_t> suspendable_tags() const {
-    std::size_t count = 0;
-    check(vpmm_suspendable_tags(handle_, nullptr, 0, &count));
-    std::vector<std::uint32_t> tags(count);
-    check(vpmm_suspendable_tags(handle_, tags.data(), tags.size(), &count));
-    tags.resize(count < tags.size() ? count : tags.size());
-    return tags;
+  std::vector<std::uint32_t> suspendable_tags() const { return listed(vpmm_suspendable_tags); }
+  std::vector<std::uint32_t> tags() const { return listed(vpmm_tags); }
+  // Bytes of live requests; VPMM_NO_LIMIT ends the limit.
+  void set_tag_limit(std::uint32_t tag, std::uint64_t bytes) const {
+    check(vpmm_tag_set_limit(handle_, tag, bytes));
   }
   // The tag of a request of this thread; 0: none.
   std::uint32_t entered_tag() const {
@@ -330,6 +328,15 @@ class pool_ref {
     return status == VPMM_OK ? result<void>() : result<void>::failed(status);
   }
   std::string dump(vpmm_status (*render)(vpmm_pool*, char**)) const;
+  template <typename List>
+  std::vector<std::uint32_t> listed(List list) const {
+    std::size_t count = 0;
+    check(list(handle_, nullptr, 0, &count));
+    std::vector<std::uint32_t> tags(count);
+    check(list(handle_, tags.data(), tags.size(), &count));
+    tags.resize(count < tags.size() ? count : tags.size());
+    return tags;
+  }
 
   vpmm_pool* handle_;
 };

@@ -28,6 +28,7 @@
 
 #include "errors.hpp"
 #include "events.hpp"
+#include "tags.hpp"
 #include "vpmm/vpmm.h"
 
 namespace vpmm::python {
@@ -152,8 +153,12 @@ void note_live(void* ptr, const Place& place) {
 // The `try` functions do not wait, so they are called with the GIL (pool.cpp has the reason).
 void* allocate(std::size_t bytes, const Place& place) {
   void* ptr = nullptr;
-  if (vpmm_try_allocate(place.pool, bytes, 0, place.stream, &ptr) != VPMM_OK)
-    call([&] { return vpmm_allocate(place.pool, bytes, place.stream, &ptr); });
+  static const std::uint32_t tag = library_tag("cupy");
+  if (tag != 0 || vpmm_try_allocate(place.pool, bytes, 0, place.stream, &ptr) != VPMM_OK)
+    call([&] {
+      const vpmm_request request{sizeof request, bytes, 0, place.stream, 0, 0, tag};
+      return vpmm_allocate_with(place.pool, &request, &ptr);
+    });
   note_live(ptr, place);
   return ptr;
 }

@@ -9,6 +9,7 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -225,6 +226,19 @@ void resume(const Pool& pool, nb::handle tag, nb::handle zero, nb::handle copy) 
   call_with_hooks(pool, [&](vpmm_pool* handle) { return vpmm_resume(handle, number, flags); });
 }
 
+// For plugins in Python: memory with the tag of vpmm_library_tag.
+std::uintptr_t allocate_tagged(const Pool& pool, nb::handle bytes, std::uint32_t library) {
+  vpmm_request request{};
+  request.size = sizeof request;
+  request.bytes = bytes_of(bytes, "bytes");
+  request.flags = VPMM_ALLOCATE_ANY_STREAM;
+  request.library = library;
+  if (request.bytes == 0) return 0;
+  void* ptr = nullptr;
+  pool.call([&](vpmm_pool* handle) { return vpmm_allocate_with(handle, &request, &ptr); });
+  return reinterpret_cast<std::uintptr_t>(ptr);
+}
+
 // --- what they are ---
 
 const char* name_of_state(int state) {
@@ -244,33 +258,50 @@ vpmm_tag_info info_of(const Pool& pool, std::uint32_t tag) {
   return info;
 }
 
-nb::object tag_info(const Pool& pool, nb::handle tag) {
-  const std::uint32_t number = tag_of(tag);
-  const vpmm_tag_info info = info_of(pool, number);
-  return nb::module_::import_("vpmm._tags")
-      .attr("TagInfo")(name_of(number), number, name_of_state(info.state),
-                       (info.flags & VPMM_TAG_BACKUP) != 0,
-                       (info.flags & VPMM_TAG_KEEP_HOST_COPY) != 0, info.live_bytes,
-                       info.mapped_bytes, info.suspended_bytes, info.host_bytes);
-}
-
-// Repeats the call while tags become suspendable between the two calls.
-std::vector<std::uint32_t> suspendable(const Pool& pool) {
+// Repeats the call while there are more tags between two calls.
+template <typename List>
+std::vector<std::uint32_t> listed(const Pool& pool, List list) {
   std::vector<std::uint32_t> tags(16);
   for (std::size_t count = 0;; tags.resize(count)) {
-    pool.call([&](vpmm_pool* handle) {
-      return vpmm_suspendable_tags(handle, tags.data(), tags.size(), &count);
-    });
+    pool.call([&](vpmm_pool* handle) { return list(handle, tags.data(), tags.size(), &count); });
     if (count > tags.size()) continue;
     tags.resize(count);
     return tags;
   }
 }
 
-nb::tuple suspendable_tags(const Pool& pool) {
+std::vector<std::uint32_t> suspendable(const Pool& pool) {
+  return listed(pool, vpmm_suspendable_tags);
+}
+
+nb::object tag_info(const Pool& pool, nb::handle tag) {
+  const std::uint32_t number = tag_of(tag);
+  const vpmm_tag_info info = info_of(pool, number);
+  const nb::object limit =
+      info.limit_bytes == VPMM_NO_LIMIT ? nb::object(nb::none()) : nb::cast(info.limit_bytes);
+  const auto all = suspendable(pool);
+  const bool is_suspendable = std::find(all.begin(), all.end(), number) != all.end();
+  return nb::module_::import_("vpmm._tags")
+      .attr("TagInfo")(name_of(number), number, limit, is_suspendable, name_of_state(info.state),
+                       (info.flags & VPMM_TAG_BACKUP) != 0,
+                       (info.flags & VPMM_TAG_KEEP_HOST_COPY) != 0, info.live_bytes,
+                       info.mapped_bytes, info.suspended_bytes, info.host_bytes);
+}
+
+nb::tuple names_of(const std::vector<std::uint32_t>& tags) {
   nb::list names;
-  for (const std::uint32_t tag : suspendable(pool)) names.append(name_of(tag));
+  for (const std::uint32_t tag : tags) names.append(name_of(tag));
   return nb::tuple(names);
+}
+
+nb::tuple suspendable_tags(const Pool& pool) { return names_of(suspendable(pool)); }
+
+nb::tuple tags(const Pool& pool) { return names_of(listed(pool, vpmm_tags)); }
+
+void set_tag_limit(const Pool& pool, nb::handle tag, nb::handle limit) {
+  const std::uint32_t number = tag_of(tag);
+  const std::uint64_t bytes = limit.is_none() ? VPMM_NO_LIMIT : bytes_of(limit, "limit");
+  pool.call([&](vpmm_pool* handle) { return vpmm_tag_set_limit(handle, number, bytes); });
 }
 
 nb::tuple suspended(const Pool& pool) {
@@ -324,6 +355,13 @@ switches. Raises vpmm.Error ("VPMM_ERROR_UNSUPPORTED") if the pool has no virtua
           R"(From here on requests in this pool have the tag: of all threads, or with `thread` of the calling thread.
 
 Tags nest, and the last one entered serves. tag_leave() ends it. vpmm.tag() does both for a block.)")
+      .def(
+          "set_tag_limit", &set_tag_limit, required("tag"), required("limit"),
+          nb::sig("def set_tag_limit(self, tag: int | str, limit: int | str | None) -> None"),
+          R"(Limits the memory of a tag in this pool, in bytes or as a text such as "8GiB"; None: no limit.
+
+A request that would bring the bytes that its live allocations asked for above the limit raises
+vpmm.OutOfMemoryError. Suspended memory counts. What the tag has already stays.)")
       .def("tag_leave", &tag_leave, required("tag"), "thread"_a.none() = false,
            nb::sig("def tag_leave(self, tag: int | str, thread: bool = False) -> None"),
            "Ends the last tag_enter() with these arguments. Raises vpmm.Error if there is none.")
@@ -393,8 +431,10 @@ void add_asking(nb::class_<Pool>& type) {
            "The names of the suspended tags of this pool; the number of a tag without a name.")
       .def("tag_info", &tag_info, required("tag"),
            nb::sig("def tag_info(self, tag: int | str) -> vpmm._tags.TagInfo"),
-           "State and sizes of a suspendable tag in this pool. Raises vpmm.Error if it is not "
-           "suspendable here.")
+           "State and sizes of a tag in this pool.")
+      .def("tags", &tags, nb::sig("def tags(self) -> tuple[str | int, ...]"),
+           "The names of the tags with live memory in this pool, with a limit, or suspendable; "
+           "the number of a tag without a name.")
       .def("is_suspended", &is_suspended, required("ptr"),
            nb::sig("def is_suspended(self, ptr: int) -> bool"),
            "Whether an address is in suspended memory. Raises vpmm.Error "
@@ -409,6 +449,12 @@ memory is then gone or reused. A copy that a resume kept can be read until the n
 }
 
 }  // namespace
+
+std::uint32_t library_tag(const char* library) {
+  std::uint32_t tag = 0;
+  call([&] { return vpmm_library_tag(library, &tag); });
+  return tag;
+}
 
 std::vector<SuspendHooks> take_suspend_hooks(const vpmm_pool* pool) {
   std::vector<SuspendHooks> taken;
@@ -437,6 +483,14 @@ void bind_tags(nb::module_& module, nb::class_<Pool>& type) {
   module.def("tag_with_name", &tag_of, required("tag"),
              nb::sig("def tag_with_name(tag: int | str) -> int"),
              "The number of a tag. A name that no tag has yet gets a new one.");
+  module.def(
+      "library_tag", [](const std::string& name) { return library_tag(name.c_str()); }, "name"_a,
+      nb::sig("def library_tag(name: str) -> int"),
+      "The tag for requests of this library, if VPMM_TAG_LIBRARIES or VPMM_LIMITS asks for one; "
+      "0: none.");
+  module.def("allocate_tagged", &allocate_tagged, "pool"_a, "bytes"_a, "library"_a,
+             nb::sig("def allocate_tagged(pool: Pool, bytes: int, library: int) -> int"),
+             "As Pool.allocate_any_stream(), with the tag of a library.");
 }
 
 }  // namespace vpmm::python

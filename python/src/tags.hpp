@@ -24,6 +24,9 @@ std::vector<SuspendHooks> take_suspend_hooks(const vpmm_pool* pool);
 // For the garbage collector. Holds: the GIL.
 int visit_suspend_hooks(const vpmm_pool* pool, visitproc visit, void* arg);
 
+// The tag of a library's requests; 0: none. Throws for a setting that is not allowed.
+std::uint32_t library_tag(const char* library);
+
 void bind_tags(nanobind::module_& module, nanobind::class_<Pool>& type);
 
 }  // namespace vpmm::python

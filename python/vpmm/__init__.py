@@ -41,6 +41,7 @@ from vpmm._tags import (
     suspended,
     tag,
     tag_info,
+    tags,
 )
 from vpmm._vpmm import Allocation, Pool, Region, device_count
 from vpmm.errors import Error, MissingPackageError, OutOfMemoryError
@@ -85,6 +86,7 @@ __all__ = [
     "suspended",
     "tag",
     "tag_info",
+    "tags",
     "trim",
     "use_for_cupy",
     "use_for_numba",

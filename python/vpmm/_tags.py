@@ -27,6 +27,7 @@ __all__ = [
     "suspended",
     "tag",
     "tag_info",
+    "tags",
 ]
 
 SuspendHook = Callable[[int, "str | int"], object]
@@ -35,11 +36,15 @@ SuspendHook = Callable[[int, "str | int"], object]
 
 @dataclass(frozen=True)
 class TagInfo:
-    """State and sizes, in bytes, of a suspendable tag in the pool of one device."""
+    """State and sizes, in bytes, of a tag in the pool of one device."""
 
     name: str | int
     """The number, if the tag has no name."""
     number: int
+    limit_bytes: int | None
+    """The most that `live_bytes` may be; None: no limit."""
+    suspendable: bool
+    """Whether vpmm.suspend() can give up its physical memory."""
     state: Literal["live", "suspended", "discarded", "changing"]
     """"suspended" is with a host copy, "discarded" without one. "changing": a thread suspends or resumes it."""
     backup: bool
@@ -49,7 +54,7 @@ class TagInfo:
     live_bytes: int
     """Of its allocations as requested, suspended or not."""
     mapped_bytes: int
-    """Of its physical memory."""
+    """Of its physical memory; 0 for a tag that is not suspendable, since its memory shares chunks with others."""
     suspended_bytes: int
     """Of its addresses without physical memory."""
     host_bytes: int
@@ -60,10 +65,18 @@ class Tag:
     """A ``with`` block whose memory has a tag, made by vpmm.tag()."""
 
     def __init__(
-        self, name: str | int, suspendable: bool, backup: bool, keep_host_copy: bool, thread: bool, device: int
+        self,
+        name: str | int,
+        limit: int | str | None,
+        suspendable: bool,
+        backup: bool,
+        keep_host_copy: bool,
+        thread: bool,
+        device: int,
     ) -> None:
         self._name = name
         self._number = _vpmm.tag_with_name(name)
+        self._limit = limit
         self._suspendable = suspendable
         self._backup = backup
         self._keep_host_copy = keep_host_copy
@@ -82,6 +95,8 @@ class Tag:
 
     def __enter__(self) -> Tag:
         pool = Pool.default(self._device)
+        if self._limit is not None:
+            pool.set_tag_limit(self._number, self._limit)
         if self._suspendable:
             pool.make_suspendable(self._number, backup=self._backup, keep_host_copy=self._keep_host_copy)
         pool.tag_enter(self._number, self._thread)
@@ -99,6 +114,7 @@ class Tag:
 def tag(
     name: str | int,
     *,
+    limit: int | str | None = None,
     suspendable: bool = False,
     backup: bool = True,
     keep_host_copy: bool = False,
@@ -111,13 +127,16 @@ def tag(
     with `thread` it is that of the thread of the block. Blocks nest, the innermost serves, and the object may be
     entered again, also by several threads. `name` is a name, or a number from 1 on.
 
+    With `limit`, in bytes or as a text such as "8GiB", a request fails that would bring the bytes that live allocations
+    of the tag asked for above it; None leaves the tag's limit as it is.
+
     `suspendable` gives the tag chunks of its own, which vpmm.suspend() can give up. With `backup` a suspend copies the
     contents to the host, otherwise it discards them. With `keep_host_copy` the copy stays allocated and pinned after a
     resume, for the next suspend. These hold for all memory of the tag; the block entered last determines them. A block
     without `suspendable` leaves a tag as it is. Memory that has the tag already when it becomes suspendable stays
     where it is. Raises vpmm.Error if the pool has no virtual memory.
     """
-    return Tag(name, suspendable, backup, keep_host_copy, thread, device)
+    return Tag(name, limit, suspendable, backup, keep_host_copy, thread, device)
 
 
 def suspend(
@@ -167,11 +186,14 @@ def suspended(device: int = 0) -> tuple[str | int, ...]:
 
 
 def tag_info(tag: str | int, device: int = 0) -> TagInfo:
-    """State and sizes of a suspendable tag in the process-wide pool of `device`.
-
-    Raises vpmm.Error if the tag is not suspendable there.
-    """
+    """State and sizes of a tag in the process-wide pool of `device`."""
     return Pool.default(device).tag_info(tag)
+
+
+def tags(device: int = 0) -> tuple[TagInfo, ...]:
+    """All tags with live memory in the process-wide pool of `device`, with a limit, or suspendable."""
+    pool = Pool.default(device)
+    return tuple(pool.tag_info(name) for name in pool.tags())
 
 
 class SuspendHooks:

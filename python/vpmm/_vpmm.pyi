@@ -379,6 +379,14 @@ class Pool:
         Tags nest, and the last one entered serves. tag_leave() ends it. vpmm.tag() does both for a block.
         """
 
+    def set_tag_limit(self, tag: int | str, limit: int | str | None) -> None:
+        """
+        Limits the memory of a tag in this pool, in bytes or as a text such as "8GiB"; None: no limit.
+
+        A request that would bring the bytes that its live allocations asked for above the limit raises
+        vpmm.OutOfMemoryError. Suspended memory counts. What the tag has already stays.
+        """
+
     def tag_leave(self, tag: int | str, thread: bool = False) -> None:
         """
         Ends the last tag_enter() with these arguments. Raises vpmm.Error if there is none.
@@ -445,8 +453,11 @@ class Pool:
         """
 
     def tag_info(self, tag: int | str) -> vpmm._tags.TagInfo:
+        """State and sizes of a tag in this pool."""
+
+    def tags(self) -> tuple[str | int, ...]:
         """
-        State and sizes of a suspendable tag in this pool. Raises vpmm.Error if it is not suspendable here.
+        The names of the tags with live memory in this pool, with a limit, or suspendable; the number of a tag without a name.
         """
 
     def is_suspended(self, ptr: int) -> bool:
@@ -465,6 +476,14 @@ class Pool:
 
 def tag_with_name(tag: int | str) -> int:
     """The number of a tag. A name that no tag has yet gets a new one."""
+
+def library_tag(name: str) -> int:
+    """
+    The tag for requests of this library, if VPMM_TAG_LIBRARIES or VPMM_LIMITS asks for one; 0: none.
+    """
+
+def allocate_tagged(pool: Pool, bytes: int, library: int) -> int:
+    """As Pool.allocate_any_stream(), with the tag of a library."""
 
 def ipc_export(ptr: int, bytes: int) -> tuple[int, bytes, int, int, bytes]: ...
 

@@ -135,8 +135,7 @@ class Arenas {
   void prepare_change(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
   void begin_change(pool::ArenaId id, Residence change) VPMM_REQUIRES(pool_lock);
   // `outcome`: resident or suspended; an arena with suspended stretches is suspended nevertheless.
-  // Reports the change of `bytes` if not 0. Gives back idle memory of an arena that was released
-  // meanwhile.
+  // Reports a change, of `bytes`. Gives back idle memory of an arena that was released meanwhile.
   void end_change(pool::ArenaId id, Residence outcome, Bytes bytes) VPMM_REQUIRES(pool_lock);
   // Tell the observer of memory that users have the memory of the arena no more, or again.
   void observe_leave(pool::ArenaId id) VPMM_REQUIRES(pool_lock);

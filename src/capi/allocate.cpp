@@ -27,6 +27,7 @@ Result<pool::Request> to_request(const vpmm_request* theirs) {
   if ((known.flags & VPMM_ALLOCATE_ANY_STREAM) != 0) request.stream.reset();
   request.one_chunk = (known.flags & VPMM_ALLOCATE_ONE_CHUNK) != 0;
   request.tag = known.tag;
+  request.library = known.library;
   return request;
 }
 

@@ -9,6 +9,7 @@
 #include "capi/versioned_struct.hpp"
 #include "context/suspension.hpp"
 #include "report/tags.hpp"
+#include "settings/share.hpp"
 
 using namespace vpmm;
 using namespace vpmm::capi;
@@ -23,6 +24,15 @@ Result<void> check_flags(std::uint32_t flags, std::uint32_t known) {
   return Error{ErrorCode::invalid_argument,
                message_of("`flags` is {}: this version of the library knows only the bits of {}",
                           flags, known)};
+}
+
+Result<void> copy_tags(const Vector<std::uint32_t>& all, std::uint32_t* tags, std::size_t capacity,
+                       std::size_t* count) {
+  VPMM_TRY(require(count, "count"));
+  if (capacity != 0) VPMM_TRY(require(tags, "tags"));
+  std::copy_n(all.begin(), std::min(all.size(), capacity), tags);
+  *count = all.size();
+  return {};
 }
 
 Result<void> check_tag(std::uint32_t tag) {
@@ -74,6 +84,17 @@ vpmm_status vpmm_tag_with_name(const char* name, uint32_t* tag) {
     VPMM_TRY(require(tag, "tag"));
     if (*name == '\0') return Error{ErrorCode::invalid_argument, "a tag's name has no letters"};
     *tag = report::tag_with_name(name);
+    return {};
+  });
+}
+
+vpmm_status vpmm_library_tag(const char* library, uint32_t* tag) {
+  return guarded([&]() -> Result<void> {
+    VPMM_TRY(require(library, "library"));
+    VPMM_TRY(require(tag, "tag"));
+    if (*library == '\0') return Error{ErrorCode::invalid_argument, "a tag's name has no letters"};
+    VPMM_TRY_ASSIGN(const bool is_tagged, settings::is_library_tagged(library));
+    *tag = is_tagged ? report::tag_with_name(library) : 0;
     return {};
   });
 }
@@ -149,7 +170,8 @@ vpmm_status vpmm_tag_get_info(vpmm_pool* pool, uint32_t tag, vpmm_tag_info* info
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(info, "info"));
     VPMM_TRY(check_size(info->size, kFirstInfo, "vpmm_tag_info"));
-    VPMM_TRY_ASSIGN(const context::TagInfo of, context.suspension().info(tag));
+    VPMM_TRY(check_tag(tag));
+    const context::TagInfo of = context.suspension().info(tag);
     vpmm_tag_info out{};
     if (of.options.has_backup) out.flags |= VPMM_TAG_BACKUP;
     if (of.options.keeps_host_copy) out.flags |= VPMM_TAG_KEEP_HOST_COPY;
@@ -158,18 +180,30 @@ vpmm_status vpmm_tag_get_info(vpmm_pool* pool, uint32_t tag, vpmm_tag_info* info
     out.mapped_bytes = of.amounts.held - of.amounts.suspended;
     out.suspended_bytes = of.amounts.suspended;
     out.host_bytes = of.host_bytes;
+    out.limit_bytes = of.limit.value_or(VPMM_NO_LIMIT);
     copy_out(out, info);
     return {};
   });
 }
 
+vpmm_status vpmm_tags(vpmm_pool* pool, uint32_t* tags, size_t capacity, size_t* count) {
+  return with_pool(pool, [&](Context& context) {
+    return copy_tags(context.suspension().all_tags(), tags, capacity, count);
+  });
+}
+
 vpmm_status vpmm_suspendable_tags(vpmm_pool* pool, uint32_t* tags, size_t capacity, size_t* count) {
+  return with_pool(pool, [&](Context& context) {
+    return copy_tags(context.suspension().suspendable_tags(), tags, capacity, count);
+  });
+}
+
+vpmm_status vpmm_tag_set_limit(vpmm_pool* pool, uint32_t tag, uint64_t bytes) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
-    VPMM_TRY(require(count, "count"));
-    if (capacity != 0) VPMM_TRY(require(tags, "tags"));
-    const auto all = context.suspension().suspendable_tags();
-    std::copy_n(all.begin(), std::min(all.size(), capacity), tags);
-    *count = all.size();
+    VPMM_TRY(check_tag(tag));
+    std::optional<settings::Share> limit;
+    if (bytes != VPMM_NO_LIMIT) limit = settings::Share{bytes, 0};
+    context.limits().set_tag_limit(tag, limit);
     return {};
   });
 }

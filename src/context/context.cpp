@@ -58,9 +58,12 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver,
                             device)};
   VPMM_TRY(vpmm::settings::validate(config, traits.granularity));
   VPMM_TRY_ASSIGN(const bool has_summary, settings::wants_summary_from_environment());
+  VPMM_TRY_ASSIGN(const auto tag_limits, settings::tag_limits_from_environment());
   observe::set_log_level(config.log);
   auto context = std::make_unique<Context>(driver, device, config, traits,
                                            has_summary ? AtEnd::summary : AtEnd::nothing);
+  for (const settings::NamedLimit& each : tag_limits)
+    context->limits_.set_tag_limit(report::tag_with_name(each.tag.c_str()), each.limit);
   context->prepare();
   if (observe::logs(observe::LogLevel::info))
     observe::log(observe::LogLevel::info, "{}",
@@ -158,9 +161,10 @@ Result<DevicePtr> Context::allocate_slowly(pool::Request request, const time::Ti
   }
 }
 
-// `by`: out, the calling stream once known.
-Result<DevicePtr> Context::attempt(pool::Request request, const time::TimelineId* bound,
+// `by`: out, the calling stream once known; so is the tag of `asked`.
+Result<DevicePtr> Context::attempt(pool::Request& asked, const time::TimelineId* bound,
                                    report::CallLog::By& by) {
+  pool::Request request = asked;
   if (const Result<void> possible = check(request); !possible)
     return possible.error().code == ErrorCode::invalid_argument ? parts_.mistake(possible.error())
                                                                 : possible.error();
@@ -178,7 +182,11 @@ Result<DevicePtr> Context::attempt(pool::Request request, const time::TimelineId
   entrance_.learn_if_much_is_pending();
   VPMM_TRY(device_.primary.noted(parts_.router.preallocate_once(lock)));
   parts_.tags.route(request);
+  asked.tag = request.tag;
+  VPMM_TRY(limits_.check_tag(request));
   parts_.allocations.provide();  // may throw, so before memory is taken
+  limits_.begin_tagged(request);
+  const ScopeExit counted([&]() VPMM_REQUIRES(pool_lock) { limits_.end_tagged(request); });
   Result<DevicePtr> result = device_.primary.noted(parts_.router.allocate(lock, request, caller));
   if (!result) return result;
   // The caller has the memory: later failures are dropped, and the next call meets them.

@@ -6,11 +6,13 @@
 #include <utility>
 
 #include "base/message.hpp"
+#include "base/quantity.hpp"
 #include "base/scope_exit.hpp"
 #include "driver/driver_error.hpp"
 #include "observe/log.hpp"
 #include "process/neighbours.hpp"
 #include "report/headroom.hpp"
+#include "report/tags.hpp"
 
 namespace vpmm::context {
 
@@ -169,7 +171,61 @@ bool Limits::find_memory(const pool::Request& request, bool& has_asked) {
 
 bool Limits::uses_gpu_memory(const pool::Request& request) const {
   const PoolLock lock(parts_.mutex);
-  return !parts_.arenas.is_external(request.arena);
+  return !parts_.arenas.is_external(request.arena) && check_tag(request);
+}
+
+// --- tags
+
+void Limits::set_tag_limit(std::uint32_t tag, std::optional<settings::Share> limit) {
+  const PoolLock lock(parts_.mutex);
+  if (limit)
+    tags_[tag].limit = *limit;
+  else
+    tags_.erase(tag);
+}
+
+std::optional<Bytes> Limits::tag_limit(std::uint32_t tag) const {
+  const auto found = tags_.find(tag);
+  if (found == tags_.end()) return std::nullopt;
+  const settings::Share& limit = found->second.limit;
+  if (limit.percent == 0) return limit.bytes;
+  Bytes total = 0;
+  if (const std::optional<Bytes> capacity = parts_.footprint.capacity())
+    total = *capacity;
+  else if (device_.driver.device_total_mem(device_.primary.device(), total) !=
+           driver::CuResult::success)
+    return std::nullopt;
+  return limit.of(total);
+}
+
+Vector<std::uint32_t> Limits::limited_tags() const {
+  Vector<std::uint32_t> tags;
+  for (const auto& [tag, of] : tags_) tags.push_back(tag);
+  return tags;
+}
+
+Result<void> Limits::check_tag(const pool::Request& request) const {
+  if (request.tag == 0 || tags_.empty()) return {};
+  const std::optional<Bytes> limit = tag_limit(request.tag);
+  if (!limit) return {};
+  const Bytes taken =
+      parts_.recorder.tags().live(request.tag) + tags_.find(request.tag)->second.coming;
+  if (request.bytes <= *limit - std::min(*limit, taken)) return {};
+  return Error{
+      ErrorCode::out_of_memory,
+      message_of("out of device memory: asked for {}; {} has {} of its limit of {}",
+                 readable_and_exact_bytes(request.bytes), report::described_tag(request.tag),
+                 readable_bytes(taken), readable_bytes(*limit))};
+}
+
+void Limits::begin_tagged(const pool::Request& request) {
+  const auto found = tags_.find(request.tag);
+  if (found != tags_.end()) found->second.coming += request.bytes;
+}
+
+void Limits::end_tagged(const pool::Request& request) {
+  const auto found = tags_.find(request.tag);  // its limit may have been set meanwhile
+  if (found != tags_.end()) found->second.coming -= std::min(found->second.coming, request.bytes);
 }
 
 }  // namespace vpmm::context

@@ -9,6 +9,7 @@
 #include "context/out_of_memory.hpp"
 #include "context/parts.hpp"
 #include "context/totals.hpp"
+#include "settings/share.hpp"
 
 namespace vpmm::context {
 
@@ -28,6 +29,18 @@ class Limits {
   // Called before a request fails.
   OutOfMemoryCallbacks& out_of_memory_callbacks() { return out_of_memory_; }
   Result<void> remove_out_of_memory_callback(std::uint64_t id);
+
+  // --- tags ---
+  // The most that live requests of a tag may sum up to, suspended ones included; nullopt: no limit.
+  void set_tag_limit(std::uint32_t tag, std::optional<settings::Share> limit);
+  std::optional<Bytes> tag_limit(std::uint32_t tag) const VPMM_REQUIRES(pool_lock);
+  Vector<std::uint32_t> limited_tags() const VPMM_REQUIRES(pool_lock);
+  // out_of_memory: the tag of the request would have more than its limit.
+  Result<void> check_tag(const pool::Request& request) const VPMM_REQUIRES(pool_lock);
+  // Counts the request for its tag while a call drops the lock, until end_tagged().
+  void begin_tagged(const pool::Request& request) VPMM_REQUIRES(pool_lock);
+  void end_tagged(const pool::Request& request) VPMM_REQUIRES(pool_lock);
+
   // While held, the pool unmaps, releases and waits on the host only in a shortage. Pairs may nest
   // and overlap.
   void defer_cleanup_begin();
@@ -36,7 +49,7 @@ class Limits {
   // Helps a request without memory in pool and GPU: asks neighbours for idle memory, once
   // (`has_asked`), then the callbacks. Returns true to try again.
   bool find_memory(const pool::Request& request, bool& has_asked);
-  // Returns false for a request in an external arena.
+  // Returns false for a request in an external arena, and beyond the limit of its tag.
   bool uses_gpu_memory(const pool::Request& request) const;
 
  private:
@@ -49,6 +62,11 @@ class Limits {
   Entrance& entrance_;
   Totals& totals_;
   OutOfMemoryCallbacks out_of_memory_;  // has its own lock
+  struct OfTag {
+    settings::Share limit;
+    Bytes coming = 0;  // of calls in progress
+  };
+  Map<std::uint32_t, OfTag> tags_ VPMM_GUARDED_BY(pool_lock);  // with a limit
 };
 
 }  // namespace vpmm::context

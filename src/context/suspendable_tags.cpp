@@ -64,8 +64,14 @@ Vector<std::uint32_t> SuspendableTags::all() const {
 }
 
 void SuspendableTags::route(pool::Request& request) {
-  if (request.arena != pool::ArenaId{}) return;
+  if (request.arena != pool::ArenaId{}) {
+    if (request.tag == 0 && arenas_.exists(request.arena))
+      request.tag = arenas_.tag_of(request.arena);
+    if (request.tag == 0) request.tag = request.library;
+    return;
+  }
   if (request.tag == 0 && scopes_.has_any()) request.tag = scopes_.innermost().tag;
+  if (request.tag == 0) request.tag = request.library;
   const auto found = request.tag == 0 ? tags_.end() : tags_.find(request.tag);
   if (found == tags_.end()) return;
   pool::ArenaId& arena = request.one_chunk ? found->second.one_chunk : found->second.shared;

@@ -26,11 +26,6 @@ namespace {
 // Part of the host's free memory that a copy leaves: 1/32.
 constexpr Bytes kHostReserveShare = 32;
 
-std::string name_of(std::uint32_t tag) {
-  const char* const name = report::tag_name(tag);
-  return *name == '\0' ? message_of("tag {}", tag) : message_of("the tag \"{}\"", name);
-}
-
 // Neighbours as one piece: fewer copies.
 Vector<CopyPiece> joined(const Vector<CopyPiece>& pieces) {
   Vector<CopyPiece> all;
@@ -79,7 +74,7 @@ Result<void> Suspension::leave(std::uint32_t tag, TagScope scope) {
   const PoolLock lock(parts_.mutex);
   if (!parts_.scopes.leave(tag, scope))
     return Error{ErrorCode::invalid_argument,
-                 message_of("{} is not entered for {}", name_of(tag),
+                 message_of("{} is not entered for {}", report::described_tag(tag),
                             scope == TagScope::thread ? "this thread" : "the process")};
   parts_.front.refresh();
   return {};
@@ -95,16 +90,24 @@ Vector<std::uint32_t> Suspension::suspendable_tags() const {
   return parts_.tags.all();
 }
 
-Result<TagInfo> Suspension::info(std::uint32_t tag) const {
+Vector<std::uint32_t> Suspension::all_tags() const {
   const PoolLock lock(parts_.mutex);
-  const TagOptions* const options = parts_.tags.find(tag);
-  if (options == nullptr)
-    return Error{ErrorCode::invalid_argument, message_of("{} is not suspendable", name_of(tag))};
+  Set<std::uint32_t> tags;
+  for (const auto& some : {parts_.tags.all(), parts_.recorder.tags().all(), limits_.limited_tags()})
+    tags.insert(some.begin(), some.end());
+  return {tags.begin(), tags.end()};
+}
+
+TagInfo Suspension::info(std::uint32_t tag) const {
+  const PoolLock lock(parts_.mutex);
   TagInfo info;
+  info.limit = limits_.tag_limit(tag);
+  info.amounts.live = parts_.recorder.tags().live(tag);
+  const TagOptions* const options = parts_.tags.find(tag);
+  if (options == nullptr) return info;
   info.options = *options;
   for (const ArenaId id : parts_.arenas.with_tag(tag)) {
     const arena::Arenas::Amounts amounts = parts_.arenas.amounts_of(id);
-    info.amounts.live += amounts.live;
     info.amounts.held += amounts.held;
     info.amounts.suspended += amounts.suspended;
     const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id);
@@ -126,7 +129,8 @@ Result<Suspension::Ids> Suspension::arenas_of(std::uint32_t tag) const {
   if (tag != 0) {
     Ids ids = parts_.arenas.with_tag(tag);
     if (!ids.empty() || parts_.tags.find(tag) != nullptr) return ids;
-    return Error{ErrorCode::invalid_argument, message_of("{} is not suspendable", name_of(tag))};
+    return Error{ErrorCode::invalid_argument,
+                 message_of("{} is not suspendable", report::described_tag(tag))};
   }
   Ids ids;
   for (const std::uint32_t each : parts_.tags.all())
@@ -146,7 +150,8 @@ Result<Suspension::Ids> Suspension::select(const Ids& all, Residence now) const 
     if (is_changing(id))
       return Error{ErrorCode::suspended,
                    message_of("another thread is suspending or resuming arena {} of {}",
-                              static_cast<std::uint64_t>(id), name_of(parts_.arenas.tag_of(id)))};
+                              static_cast<std::uint64_t>(id),
+                              report::described_tag(parts_.arenas.tag_of(id)))};
     if (parts_.arenas.residence_of(id) == now) ids.push_back(id);
   }
   return ids;
@@ -229,8 +234,9 @@ Result<void> Suspension::may_suspend(const Ids& ids) {
   for (const ArenaId id : ids)
     for (const Region* const region : parts_.arenas.regions_of(id, false))
       if (const std::string holder = parts_.shares.holder_in(region->range); !holder.empty())
-        return Error{ErrorCode::not_shared, message_of("{} cannot be suspended: {}",
-                                                       name_of(parts_.arenas.tag_of(id)), holder)};
+        return Error{ErrorCode::not_shared,
+                     message_of("{} cannot be suspended: {}",
+                                report::described_tag(parts_.arenas.tag_of(id)), holder)};
   return {};
 }
 
@@ -579,7 +585,7 @@ Result<void> Suspension::call_before_unmap(const Set<std::uint32_t>& tags,
     });
   if (refusing == 0) return {};
   return Error{ErrorCode::invalid_argument,
-               message_of("a hook of {} refuses the suspend", name_of(refusing))};
+               message_of("a hook of {} refuses the suspend", report::described_tag(refusing))};
 }
 
 // `called`: hooks with before_unmap called; null: all.

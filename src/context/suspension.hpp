@@ -36,6 +36,7 @@ struct SuspendHooks {
 enum class TagState { live, suspended, discarded, changing };
 struct TagInfo {
   TagOptions options;
+  std::optional<Bytes> limit;
   TagState state = TagState::live;
   arena::Arenas::Amounts amounts;
   Bytes host_bytes = 0;
@@ -63,7 +64,9 @@ class Suspension {
   Result<void> leave(std::uint32_t tag, TagScope scope);  // invalid_argument: not entered
   TagScopes::Entered entered() const;
   Vector<std::uint32_t> suspendable_tags() const;
-  Result<TagInfo> info(std::uint32_t tag) const;
+  // With live memory, with a limit, or suspendable; ascending.
+  Vector<std::uint32_t> all_tags() const;
+  TagInfo info(std::uint32_t tag) const;
   // Called before memory of the tag is unmapped, in order, and after it is back, in reverse order.
   std::uint64_t add_hooks(SuspendHooks hooks) { return hooks_.add(std::move(hooks)); }
   bool remove_hooks(std::uint64_t id) { return hooks_.remove(id); }

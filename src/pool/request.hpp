@@ -27,12 +27,13 @@ struct Request {
   Bytes alignment = 0;
   Stream stream;
   ArenaId arena{};
-  std::uint32_t tag = 0;    // for events, layouts and reports; 0: none
-  bool one_chunk = false;   // whole pages, backed by one physical chunk of their own
-  std::uint32_t stack = 0;  // of the call, for a recording; 0: not known
+  std::uint32_t tag = 0;  // for events, layouts and reports; 0: the one that is entered, or none
+  std::uint32_t library = 0;  // the tag if none is entered; 0: none
+  bool one_chunk = false;     // whole pages, backed by one physical chunk of their own
+  std::uint32_t stack = 0;    // of the call, for a recording; 0: not known
 
   // Whether the cache of its stream may serve it.
-  bool is_plain() const { return tag == 0 && !one_chunk && arena == ArenaId{}; }
+  bool is_plain() const { return tag == 0 && library == 0 && !one_chunk && arena == ArenaId{}; }
 };
 
 // Whether the caller's stream may be given work (events, waits) right now.

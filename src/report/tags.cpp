@@ -5,6 +5,8 @@
 #include <map>
 #include <set>
 
+#include "base/message.hpp"
+
 namespace vpmm::report {
 namespace {
 
@@ -37,6 +39,11 @@ const char* tag_name(std::uint32_t tag) {
   const MutexLock lock(all.mutex);
   const auto found = all.by_tag.find(tag);
   return found == all.by_tag.end() ? "" : found->second;
+}
+
+std::string described_tag(std::uint32_t tag) {
+  const char* const name = tag_name(tag);
+  return *name == '\0' ? message_of("tag {}", tag) : message_of("the tag \"{}\"", name);
 }
 
 std::uint32_t tag_with_name(const char* name) {

@@ -17,6 +17,7 @@
 #include "base/quantity.hpp"
 #include "observe/log.hpp"
 #include "settings/config.hpp"
+#include "settings/share.hpp"
 
 namespace vpmm::settings {
 namespace {
@@ -31,6 +32,29 @@ std::optional<double> parse_ratio(std::string_view text) {
   if (problem != std::errc{} || end != text.data() + text.size() || !(ratio >= 0 && ratio <= 1))
     return std::nullopt;
   return ratio;
+}
+
+std::optional<Share> parse_percent(std::string_view digits) {
+  const std::optional<std::uint64_t> percent = parse_count(digits);
+  if (!percent || *percent < 1 || *percent > 100) return std::nullopt;
+  return Share{0, static_cast<std::uint32_t>(*percent)};
+}
+
+std::optional<Vector<NamedLimit>> parse_limits(std::string_view text) {
+  Vector<NamedLimit> limits;
+  if (text == "none" || text.empty()) return limits;
+  for (bool is_last = false; !is_last;) {
+    const std::size_t comma = text.find(',');
+    const std::string_view one = text.substr(0, comma);
+    is_last = comma == std::string_view::npos;
+    if (!is_last) text.remove_prefix(comma + 1);
+    const std::size_t sign = one.rfind('=');
+    if (sign == std::string_view::npos || sign == 0) return std::nullopt;
+    const Result<Share> limit = parse_share(one.substr(sign + 1));
+    if (!limit) return std::nullopt;
+    limits.push_back({std::string(one.substr(0, sign)), limit.value()});
+  }
+  return limits;
 }
 
 bool is_count_in(std::string_view text, std::uint64_t least, std::uint64_t most) {
@@ -115,10 +139,21 @@ constexpr ProcessVariable kRecordSample{
     "VPMM_RECORD_SAMPLE", "1", "a number, 1 or more", "records one allocation in so many",
     [](std::string_view text) { return is_count_in(text, 1, UINT64_MAX); }};
 
+constexpr ProcessVariable kLimits{
+    "VPMM_LIMITS", "none", "limits such as cupy=8GiB,rmm=25%, or \"none\"",
+    "the most memory of each named tag, as a size or as a share of the capacity",
+    [](std::string_view text) { return parse_limits(text).has_value(); }};
+constexpr ProcessVariable kTagLibraries{
+    "VPMM_TAG_LIBRARIES", "0", "0 or 1",
+    "1: memory has the name of its library as its tag, such as cupy, unless it has another tag",
+    is_switch};
+
 // All variables of the process: error texts, `vpmm info` and the search for misspelt ones derive
 // from this list.
 constexpr ProcessVariable kVariables[] = {
     kStats,
+    kLimits,
+    kTagLibraries,
     kRecord,
     kRecordStacks,
     kRecordLimit,
@@ -270,6 +305,28 @@ Result<RecordSettings> record_settings_from_environment() {
 Result<bool> wants_summary_from_environment() {
   VPMM_TRY_ASSIGN(const std::string_view text, allowed_value(kStats));
   return text == "1";
+}
+
+Result<Share> parse_share(std::string_view text) {
+  if (text.ends_with('%')) {
+    if (const std::optional<Share> share = parse_percent(text.substr(0, text.size() - 1)))
+      return *share;
+    return Error{ErrorCode::bad_configuration, message_of("{} is no share: 1% to 100% are", text)};
+  }
+  VPMM_TRY_ASSIGN(const Bytes bytes, parse_bytes(text));
+  return Share{bytes, 0};
+}
+
+Result<Vector<NamedLimit>> tag_limits_from_environment() {
+  VPMM_TRY_ASSIGN(const std::string_view text, allowed_value(kLimits));
+  return *parse_limits(text);
+}
+
+Result<bool> is_library_tagged(std::string_view library) {
+  VPMM_TRY_ASSIGN(const std::string_view all, allowed_value(kTagLibraries));
+  VPMM_TRY_ASSIGN(const auto limits, tag_limits_from_environment());
+  return all == "1" || std::any_of(limits.begin(), limits.end(),
+                                   [&](const NamedLimit& each) { return each.tag == library; });
 }
 
 Vector<SettingInForce> list_process_settings() {

@@ -115,6 +115,13 @@ TEST_F(SuspendAbi, names_each_mistake) {
   vpmm_tag_info short_info{};
   short_info.size = 8;
   EXPECT_EQ(vpmm_tag_get_info(pool_, tag_, &short_info), VPMM_ERROR_INVALID_ARGUMENT);
+  vpmm_tag_info of_none{};
+  of_none.size = sizeof of_none;
+  EXPECT_EQ(vpmm_tag_get_info(pool_, 0, &of_none), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(vpmm_tag_set_limit(pool_, 0, 1), VPMM_ERROR_INVALID_ARGUMENT);
+  std::size_t count = 0;
+  EXPECT_EQ(vpmm_tags(pool_, nullptr, 1, &count), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(vpmm_tags(pool_, nullptr, 0, nullptr), VPMM_ERROR_INVALID_ARGUMENT);
   int is_suspended = 0;
   EXPECT_EQ(vpmm_is_suspended(pool_, &is_suspended, &is_suspended), VPMM_ERROR_INVALID_POINTER);
   void* const ptr = tagged(100);

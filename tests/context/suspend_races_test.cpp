@@ -83,7 +83,7 @@ class SuspendRaces : public ::testing::Test {
       return CuResult::success;
     };
   }
-  TagState state(std::uint32_t tag = kKept) { return suspension().info(tag).value().state; }
+  TagState state(std::uint32_t tag = kKept) { return suspension().info(tag).state; }
 
   HookedWorld world;
   StreamHandle a = world.stream();
@@ -532,7 +532,7 @@ TEST_F(SuspendRaces, large_requests_of_any_size_are_served_by_one_stretch) {
   for (const Bytes pages : {15, 16, 17, 31, 33})
     for (const Bytes more : {Bytes{0}, Bytes{1}, kPage / 2, kPage - 1}) {
       const DevicePtr ptr = tagged(pages * kPage + more, kDropped);
-      EXPECT_LE(suspension().info(kDropped).value().amounts.held, (pages + 1) * kPage);
+      EXPECT_LE(suspension().info(kDropped).amounts.held, (pages + 1) * kPage);
       free(ptr);
       ASSERT_EQ(world.sim.stream_synchronize(a), CuResult::success);
       ASSERT_TRUE(world.pool->limits().trim(0).ok());

@@ -68,11 +68,7 @@ class Suspend : public ::testing::Test {
     EXPECT_TRUE(done.ok()) << message_of(done);
     EXPECT_EQ(world.pool().reports().validate(), "");
   }
-  TagState state(std::uint32_t tag = kWeights) {
-    const auto info = suspension().info(tag);
-    EXPECT_TRUE(info.ok()) << message_of(info);
-    return info ? info.value().state : TagState::changing;
-  }
+  TagState state(std::uint32_t tag = kWeights) { return suspension().info(tag).state; }
   bool is_suspended(DevicePtr ptr) {
     const auto is = suspension().is_suspended(ptr);
     EXPECT_TRUE(is.ok()) << message_of(is);

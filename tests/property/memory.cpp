@@ -149,9 +149,10 @@ World::InUse World::in_use(const Device& at) const {
     ranges.push_back({DevicePtr{number * page()}, page()});
   for (const observe::RegionSnapshot& region : at.pool->reports().snapshot().regions)
     if (region.kind == ' ' && !region.small_allocations) ranges.push_back(region.range);
-  for (const std::uint32_t tag : {kBackup, kDiscard})
-    if (const auto info = at.pool->suspension().info(tag))
-      used.chunks += info.value().amounts.held - info.value().amounts.suspended;
+  for (const std::uint32_t tag : {kBackup, kDiscard}) {
+    const context::TagInfo info = at.pool->suspension().info(tag);
+    used.chunks += info.amounts.held - info.amounts.suspended;
+  }
   for (const AddressRange& chunk : at.pool->reports().layout().chunks) {
     used.largest = std::max(used.largest, chunk.size);
     if (std::any_of(ranges.begin(), ranges.end(),

@@ -115,8 +115,7 @@ void World::operator()(const Suspend& o) {
     fail("old mappings keep memory that went to the driver");
   // Without any memory so far it stays live.
   for (const std::uint32_t tag : tags_of(o.tags))
-    if (at.pool->suspension().info(tag).value().state != context::TagState::live)
-      at.asleep.insert(tag);
+    if (at.pool->suspension().info(tag).state != context::TagState::live) at.asleep.insert(tag);
   for (const Allocation& each : allocations_) {
     if (each.device != number || !is_asleep(each)) continue;
     const auto is = at.pool->suspension().is_suspended(each.ptr);
@@ -139,7 +138,7 @@ void World::operator()(const Resume& o) {
     if (is_capture && !may_be_capturing()) fail("resume: " + done.error().message);
     Bytes missing = 0;
     for (const std::uint32_t tag : tags_of(o.tags))
-      missing += at.pool->suspension().info(tag).value().amounts.suspended;
+      missing += at.pool->suspension().info(tag).amounts.suspended;
     if (!is_capture)
       judge_shortage(at, done.error(), {round_up(missing, page()), allocations_.size()});
     for (const Allocation& each : allocations_) {
@@ -174,11 +173,10 @@ void World::check_asleep() {
     Bytes suspended = 0;
     Bytes host = 0;
     for (const std::uint32_t tag : {kBackup, kDiscard}) {
-      const auto info = each.pool->suspension().info(tag);
-      if (!info) return fail("info: " + info.error().message);
-      suspended += info.value().amounts.suspended;
-      host += info.value().host_bytes;
-      if (info.value().state == context::TagState::changing) fail("a tag changes for ever");
+      const context::TagInfo info = each.pool->suspension().info(tag);
+      suspended += info.amounts.suspended;
+      host += info.host_bytes;
+      if (info.state == context::TagState::changing) fail("a tag changes for ever");
     }
     const observe::Statistics now = each.pool->reports().statistics();
     if (now.suspended_bytes != suspended)

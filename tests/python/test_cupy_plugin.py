@@ -157,9 +157,9 @@ SIM_GPU = Path(os.environ.get("VPMM_BUILD_FOLDER", "."), "sim_gpu/libcuda.so.1")
 class OnAStream(unittest.TestCase):
     """CUDA crashes on a stream that was destroyed, and so does the simulated one."""
 
-    def outcome(self, code: str) -> str:
+    def outcome(self, code: str, **variables: str) -> str:
         begin = ON_A_STREAM.format(here=str(Path(__file__).parent))
-        return output_of(begin + code, LD_PRELOAD=str(SIM_GPU), VPMM_DRIVER="cuda")
+        return output_of(begin + code, LD_PRELOAD=str(SIM_GPU), VPMM_DRIVER="cuda", **variables)
 
     def test_an_allocation_keeps_the_object_of_its_stream_until_it_is_freed(self) -> None:
         code = (
@@ -192,6 +192,17 @@ class OnAStream(unittest.TestCase):
             "del own\n_vpmm.cupy_free(ptr, 0)\nprint(vpmm.stats()['live_bytes'])"
         )
         self.assertEqual(self.outcome(code), "destroyed 0\n0\n")
+
+    def test_its_memory_has_its_name_as_a_tag_if_a_limit_names_it(self) -> None:
+        code = (
+            "here[0] = Stream()\nfirst = _vpmm.cupy_allocate(3 << 20, 0)\nsmall = _vpmm.cupy_allocate(1000, 0)\n"
+            "print(vpmm.tag_info('cupy').live_bytes == (3 << 20) + 1000)\n"
+            "try:\n    _vpmm.cupy_allocate(2 << 20, 0)\n"
+            "except OutOfMemoryError as error:\n    print('of its limit of 4 MiB' in str(error.__cause__))\n"
+            "_vpmm.cupy_free(first, 0)\n_vpmm.cupy_free(small, 0)\nhere[0] = None\n"
+            "print(vpmm.tag_info('cupy').live_bytes)"
+        )
+        self.assertEqual(self.outcome(code, VPMM_LIMITS="cupy=4MiB"), "True\nTrue\ndestroyed 0\n0\n")
 
     def test_a_request_that_fails_keeps_no_stream(self) -> None:
         code = (

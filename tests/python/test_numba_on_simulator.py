@@ -45,6 +45,17 @@ print(live())
 """
         self.prints("3 True\n(0, 0)\n", code)
 
+    def test_its_memory_has_its_name_as_a_tag_if_a_limit_names_it(self) -> None:
+        code = """
+memory = manager.memalloc(3 << 20)
+print([(tag.name, tag.live_bytes, tag.limit_bytes) for tag in vpmm.tags()])
+try:
+    manager.memalloc(2 << 20)
+except MemoryError as error:
+    print('the tag "numba" has 3 MiB of its limit of 4 MiB' in str(error))
+"""
+        self.prints(f"[('numba', {3 << 20}, {4 << 20})]\nTrue\n", code, VPMM_LIMITS="numba=4MiB")
+
     def test_two_contexts_of_a_device_share_the_pool_and_a_reset_frees_one_ones_memory(self) -> None:
         code = """
 other = vpmm.NumbaMemoryManager(context=Context())

@@ -63,6 +63,15 @@ class Compiled(Rmm):
     def test_it_allocates_frees_and_fails_as_rmm_expects(self) -> None:
         self.assertEqual(self.output(USES + "print(resource)"), USED + "<vpmm.rmm.MemoryResource of device 0>\n")
 
+    def test_its_memory_has_its_name_as_a_tag_if_asked(self) -> None:
+        code = (
+            "resource = vpmm.rmm.memory_resource(0)\npointer = resource.allocate(5 * MIB)\n"
+            "print([(tag.name, tag.live_bytes) for tag in vpmm.tags()])\nresource.deallocate(pointer, 5 * MIB)\n"
+            "print(vpmm.tags())"
+        )
+        self.assertEqual(self.output(code), "[]\n()\n")
+        self.assertEqual(self.output(code, VPMM_TAG_LIBRARIES="1"), f"[('rmm', {5 << 20})]\n()\n")
+
     def test_the_streams_that_rmm_names_are_the_pools(self) -> None:
         code = """
 import gzip, os, tempfile

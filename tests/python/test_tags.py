@@ -163,9 +163,35 @@ class Entering(TagCase):
             ptr = self.allocate()
         self.assertNotIn(self.name, self.pool.suspendable_tags())
         self.assertFalse(vpmm.is_suspended(ptr))
-        for call in (vpmm.tag_info, vpmm.suspend, vpmm.resume):
+        info = vpmm.tag_info(self.name)
+        self.assertEqual((info.suspendable, info.live_bytes, info.mapped_bytes), (False, 3 * MIB, 0))
+        self.assertIn(info, vpmm.tags())
+        for call in (vpmm.suspend, vpmm.resume):
             with self.subTest(call=call), self.error("VPMM_ERROR_INVALID_ARGUMENT"):
                 call(self.name)
+
+
+class Limits(TagCase):
+    def test_a_request_beyond_the_limit_fails(self) -> None:
+        with vpmm.tag(self.name, limit="4MiB"):
+            ptr = self.pool.allocate("3MiB", 0)
+            with self.assertRaisesRegex(
+                vpmm.OutOfMemoryError, f'the tag "{self.name}" has 3 MiB of its limit of 4 MiB'
+            ):
+                self.pool.allocate("2MiB", 0)
+            self.pool.deallocate(self.pool.allocate("1MiB", 0), 0)
+        with vpmm.tag(self.name):  # leaves the limit
+            self.assertRaises(vpmm.OutOfMemoryError, self.pool.allocate, "2MiB", 0)
+        self.assertEqual(vpmm.tag_info(self.name).limit_bytes, 4 * MIB)
+        self.pool.set_tag_limit(self.name, None)
+        self.assertIsNone(vpmm.tag_info(self.name).limit_bytes)
+        self.pool.deallocate(ptr, 0)
+        self.assertNotIn(self.name, self.pool.tags())
+
+    def test_a_limit_is_a_size(self) -> None:
+        for limit in ("4M", -1, "25%", 1.5):
+            with self.subTest(limit=limit), self.assertRaises((vpmm.Error, TypeError, ValueError)):
+                self.pool.set_tag_limit(self.name, limit)
 
 
 class Suspending(TagCase):

@@ -208,6 +208,30 @@ class Nesting(TagCase):
         self.assertEqual(self.suspended(tensor), [False])
 
 
+class Library(unittest.TestCase):
+    @unittest.skipIf(ABSENT, ABSENT)
+    def test_its_memory_has_its_name_as_a_tag_if_a_limit_names_it(self) -> None:
+        code = """
+import torch, vpmm
+tensor = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
+pool = torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(pool):
+    private = torch.empty(2 << 20, dtype=torch.uint8, device="cuda")
+with vpmm.tag("mine"):
+    mine = torch.empty(5 << 20, dtype=torch.uint8, device="cuda")
+print({tag.name: tag.live_bytes >> 20 for tag in vpmm.tags()})
+try:
+    torch.empty(4 << 20, dtype=torch.uint8, device="cuda")
+except torch.OutOfMemoryError as error:
+    print('the tag "torch" has 5 MiB of its limit of 8 MiB' in str(error))
+del tensor, private
+print(vpmm.tag_info("torch").live_bytes)
+"""
+        command, environment = [sys.executable, "-c", code], os.environ | {"VPMM_LIMITS": "torch=8MiB"}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
+        self.assertEqual((done.stdout, done.stderr), ("{'torch': 5, 'mine': 5}\nTrue\n0\n", ""))
+
+
 class MemorySaver(TagCase):
     def setUp(self) -> None:
         super().setUp()

@@ -31,6 +31,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 import vpmm
+from vpmm import _vpmm
 from vpmm._vpmm import Pool
 from vpmm.plugins import _numba_ipc
 from vpmm.plugins._extents import Extents
@@ -68,6 +69,7 @@ class _Manager:
         self._ready = False
         self._starting = threading.RLock()  # the collector may run a __del__ inside, which uses CUDA
         self._core_device: Any = None  # the cuda.core Device whose memory resource we hold
+        self._library = 0  # the tag of requests; 0: none
 
     # --- lifecycle ---
 
@@ -78,6 +80,7 @@ class _Manager:
 
     def _start(self) -> Pool:
         takes_kernel_arguments = _takes_kernel_arguments()  # before any change, because the variable may be invalid
+        self._library = _vpmm.library_tag("numba")
         with self._starting:
             pool = self._ledger.pool
             if pool is None:
@@ -154,7 +157,10 @@ class _Manager:
             ledger.settle()
         pool = ledger.pool or self._start()
         try:
-            address = pool.allocate_any_stream(operator.index(size))
+            if self._library == 0:
+                address = pool.allocate_any_stream(operator.index(size))
+            else:
+                address = _vpmm.allocate_tagged(pool, operator.index(size), self._library)
         except vpmm.OutOfMemoryError as error:
             raise self._out_of_memory(str(error)) from error
         target = self._target

@@ -16,10 +16,12 @@ namespace vpmm::rmm_plugin {
 // context there.
 class DefaultPool {
  public:
-  explicit DefaultPool(int device) noexcept : device_(device) {}
+  explicit DefaultPool(int device) : device_(device) {
+    if (vpmm_library_tag("rmm", &library_) != VPMM_OK) throw std::runtime_error(vpmm_last_error());
+  }
 
   void* allocate(cuda::stream_ref stream, std::size_t bytes, std::size_t alignment) {
-    return memory_resource(device_).allocate(stream, bytes, alignment);
+    return memory_resource(default_pool(device_), library_).allocate(stream, bytes, alignment);
   }
   void deallocate(cuda::stream_ref stream, void* ptr, std::size_t bytes,
                   std::size_t alignment) noexcept {
@@ -27,7 +29,7 @@ class DefaultPool {
       memory_resource(pool).deallocate(stream, ptr, bytes, alignment);
   }
   void* allocate_sync(std::size_t bytes, std::size_t alignment) {
-    return memory_resource(device_).allocate_sync(bytes, alignment);
+    return memory_resource(default_pool(device_), library_).allocate_sync(bytes, alignment);
   }
   void deallocate_sync(void* ptr, std::size_t bytes, std::size_t alignment) noexcept {
     if (const pool_ref pool = opened(); pool.handle() != nullptr)
@@ -46,6 +48,7 @@ class DefaultPool {
   }
 
   int device_;
+  std::uint32_t library_ = 0;
 };
 
 using Resource = with_rmm_errors<DefaultPool>;

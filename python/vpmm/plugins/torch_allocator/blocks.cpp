@@ -112,7 +112,11 @@ void Blocks::allocate_at(void* at, std::size_t bytes, Stream stream, PrivatePool
 // 512.
 vpmm_status Blocks::request(PrivatePool* pool, std::size_t bytes, cudaStream_t stream, void** ptr) {
   if (C10_UNLIKELY(pool != nullptr)) return private_pools_.allocate(*pool, bytes, stream, ptr);
-  return vpmm_allocate(pool_.get(), bytes < 4096 ? round_up(bytes, kGrain) : bytes, stream, ptr);
+  if (bytes < 4096) bytes = round_up(bytes, kGrain);
+  vpmm_pool* const of_device = pool_.get();
+  if (C10_LIKELY(pool_.library() == 0)) return vpmm_allocate(of_device, bytes, stream, ptr);
+  const vpmm_request request{sizeof request, bytes, 0, stream, 0, 0, pool_.library()};
+  return vpmm_allocate_with(of_device, &request, ptr);
 }
 
 // The device's pool has already done everything that it can do by itself. This releases memory that
@@ -189,8 +193,8 @@ void Blocks::fail(std::size_t bytes, const Context& stack, const std::string& re
 // program gets the exception.
 void Blocks::enter(void* ptr, std::size_t bytes, Stream stream, PrivatePoolPtr pool,
                    const Call& call) {
-  const bool is_in_stretch =
-      pool != nullptr || (vpmm_tag_entries() != 0 && segments_.is_in_stretch(ptr));
+  const bool may_be_tagged = pool_.library() != 0 || vpmm_tag_entries() != 0;
+  const bool is_in_stretch = pool != nullptr || (may_be_tagged && segments_.is_in_stretch(ptr));
   const bool is_small = !is_in_stretch && bytes <= pool_.largest_small();
   Block block{bytes,         round_up(bytes, kGrain), stream,      is_small,
               is_in_stretch, std::move(pool),         call.stack()};

@@ -21,6 +21,7 @@ vpmm_pool* Pool::open() {
   vpmm_pool* pool = nullptr;
   check(vpmm_default_pool(device_, &pool), "the pool could not be opened");
   largest_small_ = Layout(pool)->largest_small;
+  check(vpmm_library_tag("torch", &library_), "its tag");
   constexpr std::uint32_t kKinds = (1U << VPMM_EVENT_MAP) | (1U << VPMM_EVENT_UNMAP) |
                                    (1U << VPMM_EVENT_ARENA_GROW) | (1U << VPMM_EVENT_ARENA_SHRINK);
   std::uint64_t id = 0;

@@ -24,6 +24,8 @@ class Pool {
   vpmm_pool* if_open() const { return pool_.load(std::memory_order_acquire); }
   // The largest request that is cut from shared pages. It is open.
   std::size_t largest_small() const { return largest_small_; }
+  // The tag of requests outside entered tags; 0: none. It is open.
+  std::uint32_t library() const { return library_; }
   vpmm_statistics figures();
   std::uint64_t capacity();
   double fraction();
@@ -36,6 +38,7 @@ class Pool {
   Segments& segments_;
   std::atomic<vpmm_pool*> pool_{nullptr};
   std::size_t largest_small_ = 0;  // set before `pool_`
+  std::uint32_t library_ = 0;      // likewise
   Mutex opening_;
   Mutex mutex_;
   double fraction_ VPMM_GUARDED_BY(mutex_) = 1.0;

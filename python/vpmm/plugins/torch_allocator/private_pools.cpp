@@ -222,7 +222,7 @@ vpmm_status PrivatePools::make_arena(PrivatePool& pool, ArenaPtr& arena) {
   if (!pool.splits) flags |= VPMM_ARENA_NO_SPLIT;
   vpmm_arena* made = nullptr;
   const std::uint32_t tag = tag_of_requests(of_device).tag;
-  vpmm_status status = vpmm_arena_create(of_device, flags, tag, &made);
+  vpmm_status status = vpmm_arena_create(of_device, flags, tag != 0 ? tag : pool_.library(), &made);
   if (status != VPMM_OK) return status;
   arena = ArenaPtr(made, [](vpmm_arena* over) { vpmm_arena_release(over); });
   std::uint64_t number = 0;

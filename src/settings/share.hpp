@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// settings: an amount of memory, in bytes or as a share.
+#pragma once
+
+#include <cstdint>
+
+#include "base/bytes.hpp"
+#include "base/host_memory.hpp"
+#include "base/result.hpp"
+
+namespace vpmm::settings {
+
+struct Share {
+  Bytes bytes = 0;
+  std::uint32_t percent = 0;  // 1 to 100: of another amount, instead of `bytes`
+  Bytes of(Bytes whole) const { return percent == 0 ? bytes : whole / 100 * percent; }
+};
+
+// Parses "8GiB", "25%".
+Result<Share> parse_share(std::string_view text);
+
+// VPMM_LIMITS: "cupy=8GiB,rmm=25%", of tags by name. Shares are of the capacity.
+struct NamedLimit {
+  std::string tag;
+  Share limit;
+};
+Result<Vector<NamedLimit>> tag_limits_from_environment();
+// Whether requests of a library have its name as their tag: VPMM_TAG_LIBRARIES, or a limit.
+Result<bool> is_library_tagged(std::string_view library);
+
+}  // namespace vpmm::settings

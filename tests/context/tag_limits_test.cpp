@@ -1,0 +1,213 @@
+// tests/context: limits of tags, on every kind of memory.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "report/tags.hpp"
+#include "settings/share.hpp"
+#include "settings/variable.hpp"
+#include "support/pool_world_arenas.hpp"
+#include "support/pool_world_words.hpp"
+
+namespace vpmm::test {
+namespace {
+
+constexpr std::uint32_t kLimited = 51;
+constexpr std::uint32_t kOther = 52;
+
+class TagLimits : public ::testing::Test {
+ protected:
+  context::Limits& limits() { return world.pool().limits(); }
+  Result<DevicePtr> request(Bytes bytes, std::uint32_t tag = kLimited) {
+    return world.pool().allocate({bytes, 0, a, {}, tag});
+  }
+  DevicePtr served(Bytes bytes, std::uint32_t tag = kLimited) {
+    const auto result = request(bytes, tag);
+    EXPECT_TRUE(result.ok()) << message_of(result);
+    EXPECT_EQ(world.pool().reports().validate(), "");
+    return result ? result.value() : DevicePtr{};
+  }
+  Bytes live(std::uint32_t tag = kLimited) {
+    return world.pool().suspension().info(tag).amounts.live;
+  }
+
+  PoolWorld world{adaptive_world()};
+  StreamHandle a = world.stream();
+};
+
+TEST_F(TagLimits, a_request_beyond_it_fails_and_a_free_makes_room) {
+  limits().set_tag_limit(kLimited, settings::Share{10 * kMiB});
+  for (const Bytes bytes : {Bytes{1000}, kMiB, 3 * kMiB}) {
+    std::vector<DevicePtr> all;
+    while (live() + bytes <= 10 * kMiB) all.push_back(served(bytes));
+    EXPECT_EQ(live(), all.size() * bytes);
+    expect_error(request(bytes), ErrorCode::out_of_memory, {"tag 51", "limit", "10 MiB"});
+    const DevicePtr of_another = served(bytes, kOther);
+    world.deallocate(all.back(), a);
+    all.back() = served(bytes);
+    for (const DevicePtr each : all) world.deallocate(each, a);
+    world.deallocate(of_another, a);
+    EXPECT_EQ(live(), 0u);
+  }
+  EXPECT_EQ(world.statistics().failed_allocations, 3u);
+}
+
+TEST_F(TagLimits, it_holds_in_arenas_and_while_memory_sleeps) {
+  report::set_tag_name(kLimited, "cache");
+  ASSERT_TRUE(world.pool().suspension().make_suspendable(kLimited, {false, false}).ok());
+  limits().set_tag_limit(kLimited, settings::Share{4 * kMiB});
+  const DevicePtr first = served(3 * kMiB);
+  expect_error(request(2 * kMiB), ErrorCode::out_of_memory, {"the tag \"cache\"", "3 MiB"});
+  ASSERT_TRUE(world.pool().suspension().suspend(kLimited, {}).ok());
+  EXPECT_EQ(live(), 3 * kMiB);
+  ASSERT_TRUE(world.pool().suspension().resume(kLimited, {}).ok());
+  const auto arena = world.pool().arenas().create({false, false, kLimited});
+  ASSERT_TRUE(arena.ok()) << message_of(arena);
+  pool::Request in_arena{kMiB, 0, a};
+  in_arena.arena = arena.value();
+  const auto second = world.pool().allocate(in_arena);
+  ASSERT_TRUE(second.ok()) << message_of(second);
+  EXPECT_EQ(live(), 4 * kMiB);
+  expect_error(world.pool().allocate(in_arena), ErrorCode::out_of_memory, {"cache"});
+  world.deallocate(first, a);
+  world.deallocate(second.value(), a);
+  report::set_tag_name(kLimited, "");
+}
+
+TEST_F(TagLimits, callbacks_may_free_and_neighbours_are_not_asked) {
+  limits().set_tag_limit(kLimited, settings::Share{2 * kMiB});
+  const DevicePtr first = served(2 * kMiB);
+  int calls = 0;
+  limits().out_of_memory_callbacks().set([&](const auto&) {
+    if (calls++ != 0) return false;
+    world.deallocate(first, a);
+    return true;
+  });
+  const DevicePtr second = served(kMiB);
+  EXPECT_EQ(calls, 1);
+  expect_error(request(2 * kMiB), ErrorCode::out_of_memory, {"tag 51"});
+  EXPECT_EQ(calls, 2);
+  limits().out_of_memory_callbacks().set({});
+  world.deallocate(second, a);
+}
+
+TEST_F(TagLimits, a_share_is_of_the_capacity_and_none_ends_it) {
+  limits().set_capacity(64 * kMiB);
+  limits().set_tag_limit(kLimited, settings::parse_share("25%").value());
+  const DevicePtr first = served(15 * kMiB);
+  expect_error(request(2 * kMiB), ErrorCode::out_of_memory);
+  limits().set_capacity(128 * kMiB);
+  world.deallocate(served(2 * kMiB), a);
+  limits().set_tag_limit(kLimited, settings::Share{kMiB});
+  expect_error(request(1), ErrorCode::out_of_memory, {"15 MiB of its limit of 1 MiB"});
+  EXPECT_EQ(world.pool().suspension().all_tags(), Vector<std::uint32_t>{kLimited});
+  limits().set_tag_limit(kLimited, std::nullopt);
+  world.deallocate(served(20 * kMiB), a);
+  world.deallocate(first, a);
+  EXPECT_TRUE(world.pool().suspension().all_tags().empty());
+}
+
+TEST_F(TagLimits, a_request_that_fails_otherwise_takes_nothing_of_it) {
+  limits().set_capacity(16 * kMiB);
+  limits().set_tag_limit(kLimited, settings::Share{40 * kMiB});
+  for (int i = 0; i < 5; ++i)
+    expect_error(request(30 * kMiB), ErrorCode::out_of_memory, {"the limit is 16 MiB"});
+  world.deallocate(served(14 * kMiB), a);
+}
+
+TEST_F(TagLimits, threads_together_stay_below_it) {
+  constexpr Bytes kLimit = 8 * kMiB;
+  limits().set_tag_limit(kLimited, settings::Share{kLimit});
+  std::atomic<Bytes> taken{0};
+  std::atomic<int> refused{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&, own = world.stream()] {
+      for (int round = 0; round < 200; ++round) {
+        const Bytes bytes = 3 * kMiB;
+        const auto ptr = world.pool().allocate({bytes, 0, own, {}, kLimited});
+        if (!ptr) {
+          EXPECT_EQ(ptr.error().code, ErrorCode::out_of_memory);
+          ++refused;
+          continue;
+        }
+        EXPECT_LE(taken += bytes, kLimit);
+        taken -= bytes;
+        EXPECT_TRUE(world.pool().deallocate(ptr.value(), own).ok());
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(live(), 0u);
+  world.deallocate(served(kLimit), a);
+}
+
+TEST(TagLimitsByName, the_variable_sets_them_when_a_pool_is_made) {
+  const settings::Variable variable("VPMM_LIMITS", "cache=3MiB,rest=50%");
+  PoolWorld world(adaptive_world());
+  const StreamHandle a = world.stream();
+  const std::uint32_t cache = report::tag_with_name("cache");
+  const auto ptr = world.pool().allocate({3 * kMiB, 0, a, {}, cache});
+  ASSERT_TRUE(ptr.ok()) << message_of(ptr);
+  expect_error(world.pool().allocate({1, 0, a, {}, cache}), ErrorCode::out_of_memory, {"cache"});
+  world.deallocate(ptr.value(), a);
+  EXPECT_EQ(world.pool().suspension().all_tags().size(), 2u);
+}
+
+TEST_F(TagLimits, a_library_is_the_tag_of_requests_outside_entered_tags) {
+  const std::uint32_t library = report::tag_with_name("a library");
+  const auto allocate = [&](Bytes bytes) {
+    pool::Request request{bytes, 0, a};
+    request.library = library;
+    const auto ptr = world.pool().allocate(request);
+    EXPECT_TRUE(ptr.ok()) << message_of(ptr);
+    return ptr ? ptr.value() : DevicePtr{};
+  };
+  std::vector<DevicePtr> all;
+  for (int i = 0; i < 3; ++i) all.push_back(allocate(1000));  // a cache could serve it
+  EXPECT_EQ(live(library), 3000u);
+  ASSERT_TRUE(world.pool().suspension().enter(kOther, context::TagScope::process).ok());
+  all.push_back(allocate(1000));
+  ASSERT_TRUE(world.pool().suspension().leave(kOther, context::TagScope::process).ok());
+  EXPECT_EQ(live(library), 3000u);
+  EXPECT_EQ(live(kOther), 1000u);
+  for (const DevicePtr each : all) world.deallocate(each, a);
+  EXPECT_EQ(live(library) + live(kOther), 0u);
+}
+
+TEST(TagLimitsByName, a_library_is_tagged_if_a_variable_asks_for_it) {
+  const auto is_tagged = [](const char* library) {
+    const auto answer = settings::is_library_tagged(library);
+    EXPECT_TRUE(answer.ok()) << message_of(answer);
+    return answer && answer.value();
+  };
+  EXPECT_FALSE(is_tagged("cupy"));
+  {
+    const settings::Variable limits("VPMM_LIMITS", "cupy=3MiB");
+    EXPECT_TRUE(is_tagged("cupy"));
+    EXPECT_FALSE(is_tagged("rmm"));
+  }
+  const settings::Variable all("VPMM_TAG_LIBRARIES", "1");
+  EXPECT_TRUE(is_tagged("rmm"));
+  const settings::Variable wrong("VPMM_LIMITS", "cupy");
+  expect_error(settings::is_library_tagged("rmm"), ErrorCode::bad_configuration, {"VPMM_LIMITS"});
+}
+
+TEST(TagLimitsByName, what_is_no_limit_is_refused) {
+  for (const char* text : {"cupy", "cupy=", "=3MiB", "cupy=8", "cupy=0%", "cupy=101%", "cupy=3M",
+                           "cupy=3MiB,", ",", "cupy=3MiB,,rmm=2MiB", "cupy=-1%"}) {
+    SCOPED_TRACE(text);
+    const settings::Variable variable("VPMM_LIMITS", text);
+    const auto limits = settings::tag_limits_from_environment();
+    if (std::string(text) == "cupy=8") {
+      EXPECT_TRUE(limits.ok()) << "eight bytes";
+      continue;
+    }
+    expect_error(limits, ErrorCode::bad_configuration, {"VPMM_LIMITS", "cupy=8GiB"});
+  }
+}
+
+}  // namespace
+}  // namespace vpmm::test
