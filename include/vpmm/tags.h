@@ -49,9 +49,9 @@ enum {
 };
 /* Makes memory of `tag` in this pool suspendable. `flags`: VPMM_TAG_BACKUP or none: its contents
  * are discarded. Call it before the tag is entered or requested; memory that has the tag already
- * stays as it is. Repeated calls change the flags; taking VPMM_TAG_KEEP_HOST_COPY away drops the
- * host copies of memory that is not suspended. VPMM_ERROR_INVALID_ARGUMENT: tag 0, unknown flags.
- * VPMM_ERROR_UNSUPPORTED: there is no virtual memory pool. */
+ * stays as it is. Repeated calls change the flags,
+ * VPMM_TAG_KEEP_HOST_COPY for resumes from then on. VPMM_ERROR_INVALID_ARGUMENT: tag 0, unknown
+ * flags. VPMM_ERROR_UNSUPPORTED: there is no virtual memory pool. */
 VPMM_API vpmm_status vpmm_tag_make_suspendable(vpmm_pool* pool, uint32_t tag, uint32_t flags);
 typedef enum vpmm_tag_scope {
   VPMM_TAG_OF_PROCESS = 0, /* requests of all threads, such as those of loaders and autograd */
@@ -146,7 +146,7 @@ VPMM_API vpmm_status vpmm_is_suspended(vpmm_pool* pool, const void* ptr, int* is
 /* Where `bytes` bytes at `ptr`, inside one allocation, are on the host. While the allocation is
  * suspended the caller may read and write them, until it is resumed or freed. After a resume that
  * kept the host copy the caller may read them, as they were when the resume ended, until the next
- * suspend, free or change of the tag's flags. VPMM_ERROR_INVALID_POINTER: no host copy. */
+ * suspend or free. VPMM_ERROR_INVALID_POINTER: no host copy. */
 VPMM_API vpmm_status vpmm_host_copy(vpmm_pool* pool, const void* ptr, size_t bytes, void** host);
 /* Called without a lock, on the thread that suspends or resumes. It may call any vpmm function but
  * those that suspend or resume. Nonzero from `before_unmap`: the suspend fails with

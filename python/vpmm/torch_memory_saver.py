@@ -134,7 +134,7 @@ class TorchMemorySaver:
     def retain_cpu_backup(self) -> bool:
         """Whether copies in host memory stay allocated, and pinned from the next pause on, after a resume.
 
-        False drops those of memory that is not paused. TMS_RETAIN_CPU_BACKUP=1 sets it at first.
+        False drops them at the next resume. TMS_RETAIN_CPU_BACKUP=1 sets it at first.
         """
         return self._retain_cpu_backup
 

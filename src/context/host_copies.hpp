@@ -22,7 +22,7 @@ struct HostCopy : FromHostMemory {
   host_copy::HostMemory memory;
   Vector<host_copy::CopyPiece> pieces;  // one for each live block, by address; empty: no contents
   Bytes dropped = 0;                    // of freed blocks, given back to the system
-  bool is_kept = false;                 // memory stays, pinned, after a resume
+  bool call_keeps = false;              // memory stays after a resume, whatever the tag says
   bool is_in_use = false;               // a call copies without the lock; it has pieces of its own
   Bytes held() const { return memory.size() - dropped; }
 };

@@ -49,15 +49,8 @@ Result<void> Suspension::make_suspendable(std::uint32_t tag, TagOptions options)
   if (device_.pool == nullptr) return arena::no_arenas();
   const HostPromise promise;
   if (!promise.is_kept()) return no_host_memory();
-  const Visit visit(entrance_);
-  VPMM_TRY(visit.status());
-  const TagOptions* const before = parts_.tags.find(tag);
-  const bool ends_keeping =
-      before != nullptr && before->keeps_host_copy && !options.keeps_host_copy;
+  const PoolLock lock(parts_.mutex);
   parts_.tags.make(tag, options);
-  if (!ends_keeping) return {};
-  for (const ArenaId id : parts_.arenas.with_tag(tag))
-    if (parts_.arenas.residence_of(id) == Residence::resident) drop_copy(id);
   return {};
 }
 
@@ -305,6 +298,7 @@ Result<void> Suspension::copy_out(const Ids& ids, const SuspendHow& how, MutexLo
   struct Copying {
     std::shared_ptr<HostCopy> copy;
     Bytes bytes = 0;
+    bool is_pinned = false;
     host_copy::HostMemory other;  // new memory, then the old
     Vector<CopyPiece> pieces;
   };
@@ -319,7 +313,7 @@ Result<void> Suspension::copy_out(const Ids& ids, const SuspendHow& how, MutexLo
       continue;
     }
     if (copy == nullptr) copy = std::make_shared<HostCopy>();
-    copy->is_kept = how.keeps_host_copy || (options != nullptr && options->keeps_host_copy);
+    copy->call_keeps = how.keeps_host_copy;
     Copying each;
     each.copy = copy;
     for (const AddressRange range : parts_.arenas.live_ranges(id)) {
@@ -328,6 +322,7 @@ Result<void> Suspension::copy_out(const Ids& ids, const SuspendHow& how, MutexLo
     }
     if (copy->memory.size() < each.bytes) missing += each.bytes;
     parts_.host_copies.set(id, copy);
+    each.is_pinned = keeps_copy(id);
     copying.push_back(std::move(each));
   }
   const host_copy::CopyContext context = copy_context();
@@ -365,7 +360,7 @@ Result<void> Suspension::copy_out(const Ids& ids, const SuspendHow& how, MutexLo
         each.other = host_copy::HostMemory();
         HostCopy& copy = *each.copy;
         if (!done || each.pieces.empty()) continue;
-        if (copy.is_kept) done = copy.memory.pin(device_.driver, context.id);
+        if (each.is_pinned) done = copy.memory.pin(device_.driver, context.id);
         if (!done) continue;
         done = copy.memory.is_pinned_in(context.id)
                    ? copier_.copy_pinned(each.pieces, CopyTo::host, context)
@@ -479,13 +474,7 @@ Result<void> Suspension::resume_all(const Ids& ids, const ResumeHow& how, MutexL
   }
   for (std::size_t i = 0; i < ids.size(); ++i) {
     parts_.arenas.end_change(ids[i], Residence::resident, bytes[i]);
-    const TagOptions* const options = parts_.tags.find(parts_.arenas.tag_of(ids[i]));
-    const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(ids[i]);
-    if (copy != nullptr && options != nullptr) copy->is_kept |= options->keeps_host_copy;
-    if (!how.copies_back)
-      drop_contents(ids[i]);
-    else if (copy != nullptr && !copy->is_kept)
-      drop_copy(ids[i]);
+    if (!how.copies_back || !keeps_copy(ids[i])) drop_contents(ids[i]);
   }
   return {};
 }
@@ -554,7 +543,14 @@ void Suspension::drop_contents(ArenaId id) {
   const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id);
   if (copy == nullptr) return;
   copy->pieces.clear();
-  if (!copy->is_kept) drop_copy(id);
+  if (!keeps_copy(id)) drop_copy(id);
+}
+
+bool Suspension::keeps_copy(ArenaId id) const {
+  if (!parts_.arenas.exists(id)) return false;  // released meanwhile
+  const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id);
+  const TagOptions* const options = parts_.tags.find(parts_.arenas.tag_of(id));
+  return (copy != nullptr && copy->call_keeps) || (options != nullptr && options->keeps_host_copy);
 }
 
 void Suspension::drop_copy(ArenaId id) {

@@ -109,6 +109,7 @@ class Suspension {
       VPMM_REQUIRES(pool_lock);
   void drop_contents(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
   void drop_copy(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
+  bool keeps_copy(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
   void drop_dead_copies() VPMM_REQUIRES(pool_lock);
   Result<void> call_before_unmap(const Set<std::uint32_t>& tags, Vector<std::uint64_t>& called);
   void call_after_map(const Set<std::uint32_t>& tags, const Vector<std::uint64_t>* called);

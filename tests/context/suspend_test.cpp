@@ -214,6 +214,9 @@ TEST_F(Suspend, a_kept_host_copy_can_be_read_after_a_resume) {
   expect_error(suspension().host_copy({first, 1}), ErrorCode::invalid_pointer);
   EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage + 512);
   make(kWeights, true, false);
+  EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage + 512) << "until a resume";
+  suspend();
+  resume();
   EXPECT_EQ(world.statistics().host_copy_bytes, 0u);
   suspend();
   make(kWeights, true, true);

@@ -141,6 +141,9 @@ class Regions(SaverCase):
         self.saver.resume("retained")
         self.assertGreaterEqual(vpmm.tag_info("retained (backup)").host_bytes, 3 * MIB)
         self.saver.retain_cpu_backup = False
+        self.assertGreaterEqual(vpmm.tag_info("retained (backup)").host_bytes, 3 * MIB)
+        self.saver.pause("retained")
+        self.saver.resume("retained")
         self.assertEqual(vpmm.tag_info("retained (backup)").host_bytes, 0)
         self.saver.pause("retained")
         self.saver.retain_cpu_backup = True

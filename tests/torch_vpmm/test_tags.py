@@ -285,6 +285,10 @@ class MemorySaver(TagCase):
         self.assertEqual(copy.data_ptr(), address)
         self.assertTrue(torch.equal(copy, expected))
         self.saver.retain_cpu_backup = False
+        self.assertEqual(self.saver.get_cpu_backup(weights, zero_copy=True).data_ptr(), address)
+        self.saver.pause(self.name)
+        self.assertEqual(self.saver.get_cpu_backup(weights, zero_copy=True).data_ptr(), address)
+        self.saver.resume(self.name)
         self.assertIsNone(self.saver.get_cpu_backup(weights))
 
     def test_a_process_starts_in_a_region(self) -> None:
