@@ -138,6 +138,11 @@ class Versions(unittest.TestCase):
             worker.wake_up()
             case.assertEqual((worker.backend().state(), case.bytes_at(weights)), ("RUNNING", (5, 5)))
             case.assertTrue(worker.backend().preserves_communicators())
+            with case.allocator.cudagraph_pool() as pool:
+                pass
+            worker.shutdown()
+            with case.allocator.cudagraph_pool() as id:
+                case.assertNotEqual(id, pool)
             with (
                 mock.patch.object(plugin, "is_installed", return_value=False),
                 self.assertRaisesRegex(ValueError, "vpmm is not supported"),
@@ -158,6 +163,17 @@ class Sleeping(SimulatedCase):
         self.allocator.sleep()
         self.allocator.wake_up()
         self.assertEqual((self.bytes_at(plain), self.bytes_at(other)), ((1, 1), (0, 0)))
+
+    def test_memory_without_a_copy_is_zero_after_a_wake_up(self) -> None:
+        cache, other = self.of("kv_cache", 6), self.of("other", 7)
+        with mock.patch.object(sys.modules["torch"].accelerator, "empty_cache"):  # no new memory, which were zero
+            for tags in (["kv_cache"], ["other"]):
+                self.allocator.sleep("weights")
+                self.allocator.wake_up(tags)
+                self.allocator.wake_up()
+                self.assertEqual((self.bytes_at(cache), self.bytes_at(other)), ((0, 0), (0, 0)))
+                for ptr in (cache, other):
+                    ctypes.memset(ptr, 8, 3 * MIB)
 
     def test_memory_of_a_tag_serves_no_other_tag(self) -> None:
         cache = [self.of("kv_cache") for _ in range(8)]
@@ -230,7 +246,11 @@ class Sleeping(SimulatedCase):
 
 class Failing(SimulatedCase):
     def refuse(self, tag: str) -> vpmm.SuspendHooks:
+        """Lets each suspend of the tag fail, after idle memory of the pool was taken and written, as threads may."""
+
         def no(device: int, name: str | int) -> None:
+            for _ in range(4):
+                ctypes.memset(self.allocate(), 0xEE, 3 * MIB)
             raise LookupError(name)
 
         return vpmm.add_suspend_hooks(f"vllm:{tag}", no)
@@ -244,15 +264,27 @@ class Failing(SimulatedCase):
             self.assertEqual(self.asleep(*memory.values()), [False] * 3)
             self.assertEqual([self.bytes_at(ptr) for ptr in memory.values()], [(1, 1), (2, 2), (3, 3)])
 
-    def test_beside_tags_of_the_program_copies_come_back(self) -> None:
-        with vpmm.tag("of the program", suspendable=True):
-            own = self.allocate()
-        cache, weights = self.of("kv_cache", 1), self.of("weights", 2)
+    def test_a_sleep_that_fails_wakes_nothing(self) -> None:
+        weights, cache = self.of("weights", 5), self.of("kv_cache", 6)
+        self.allocator.sleep("weights")
+        self.allocator.wake_up(["kv_cache"])
         self.refuse("kv_cache")
         with self.assertRaises(LookupError):
             self.allocator.sleep("weights")
-        self.assertEqual(self.asleep(own, cache, weights), [False] * 3)
-        self.assertEqual((self.bytes_at(cache), self.bytes_at(weights)), ((1, 1), (2, 2)))
+        self.assertEqual(self.asleep(weights, cache), [True, False])
+
+    def test_beside_tags_of_the_program_copies_come_back(self) -> None:
+        with vpmm.tag("of the program", suspendable=True):
+            own = self.allocate()
+        cache, weights, runtime = self.of("kv_cache", 1), self.of("weights", 2), self.of("runtime", 3)
+        for tag in ("kv_cache", "runtime"):
+            refusal = self.refuse(tag)
+            with self.assertRaises(LookupError):
+                self.allocator.sleep(("weights", "runtime"))
+            self.assertEqual(self.asleep(own, cache, weights, runtime), [False] * 4)
+            for ptr, byte in ((cache, 1), (weights, 2), (runtime, 3)):
+                self.assertEqual(self.bytes_at(ptr), (byte, byte))
+            refusal.remove()
 
     def test_the_program_may_make_its_tags_sleep_beside(self) -> None:
         with vpmm.tag("of the program", suspendable=True):
