@@ -70,7 +70,7 @@ class Allocator:
 
     @contextlib.contextmanager
     def cudagraph_pool(self) -> Iterator[tuple[int, int]]:
-        """The id of a pool for graphs that this thread captures in the block: their own memory sleeps, with a copy."""
+        """The id of a pool for graphs that this thread captures in the block: their own memory has a tag."""
         with self.use_memory_pool(_GRAPHS):
             import torch
 
@@ -82,10 +82,10 @@ class Allocator:
     def sleep(self, offload_tags: tuple[str, ...] | str | None = None) -> None:
         """Gives the memory of all tags back to the driver; that of `offload_tags` is copied to host memory.
 
-        None: the default tag is copied. Other contents are lost. All tags or none: after an error every tag is awake as
-        before, with one exception: if the program has suspendable tags of its own that are awake, tags are suspended
-        one by one, those with a copy first, and an error may then lose the contents of the others. A tag that sleeps
-        already stays as it is. Waits for all work of the devices. Raises what vpmm.suspend() raises.
+        None: the default tag is copied. Other contents are lost. All tags of a device or none: an error leaves them as
+        they were. But if the program has suspendable tags of its own that are awake, tags are suspended one by one,
+        those with a copy first, and an error may then lose the contents of the others. A tag that sleeps already stays
+        as it is. Waits for all work of the devices. Raises what vpmm.suspend() raises.
         """
         kept = _names(self.default_tag if offload_tags is None else offload_tags)
         self._suspend(lambda tag: True, kept)
@@ -127,7 +127,8 @@ class Allocator:
     def _suspend(self, sleeps: Callable[[str], bool], kept: Collection[str]) -> None:
         gc.collect()
         try:
-            _call("run_before_unmap_hooks", self._allocations(), {tag for tag, _ in self._tags if sleeps(tag)})
+            chosen = {tag for tag, _ in list(self._tags) if sleeps(tag)}
+            _call("run_before_unmap_hooks", self._allocations(), chosen)
             for device, names in self._by_device(sleeps).items():
                 _suspend(vpmm.Pool.default(device), {name: name.removeprefix(_PREFIX) in kept for name in names})
         except BaseException:
