@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import os
@@ -10,8 +11,8 @@ import tempfile
 import threading
 import types
 import unittest
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import vpmm
@@ -79,75 +80,77 @@ class SimulatedCase(VllmCase):
 
 
 class Versions(unittest.TestCase):
-    """Each test runs once for every version of the stand-in."""
-
-    def each(self, *parts: str) -> Any:  # noqa: ANN401  an iterator, with a case of its own each time
-        for part in parts:
-            with self.subTest(part=part):
-                case = SimulatedCase()
-                case.part = part
-                case.setUp()
-                try:
-                    yield case
-                finally:
-                    case.doCleanups()
+    @contextlib.contextmanager
+    def version(self, part: str) -> Iterator[SimulatedCase]:
+        with self.subTest(part=part):
+            case = SimulatedCase()
+            case.part = part
+            case.setUp()
+            try:
+                yield case
+            finally:
+                case.doCleanups()
 
     def test_a_worker_that_bound_vllms_names_before_gets_our_allocator(self) -> None:
-        for case in self.each(*PARTS):
-            worker = case.worker()
-            with worker.memory_of("weights"):
-                case.assertEqual(case.pool.tag_entered(), "vllm:weights")
-            cumem = sys.modules["vllm.device_allocator.cumem"]
-            case.assertIs(cumem.CuMemAllocator.get_instance(), case.allocator)
-            case.assertTrue(cumem.cumem_available)
+        for part in PARTS:
+            with self.version(part) as case:
+                worker = case.worker()
+                with worker.memory_of("weights"):
+                    case.assertEqual(case.pool.tag_entered(), "vllm:weights")
+                cumem = sys.modules["vllm.device_allocator.cumem"]
+                case.assertIs(cumem.CuMemAllocator.get_instance(), case.allocator)
+                case.assertTrue(cumem.cumem_available)
 
     def test_level_1_keeps_the_weights_and_level_2_nothing(self) -> None:
-        for case in self.each(*PARTS):
-            worker = case.worker()
-            weights, cache = case.of("weights", 5), case.of("kv_cache", 6)
-            for level, left in ((1, 5), (2, 0)):
-                worker.sleep(level)
-                case.assertEqual(case.asleep(weights, cache), [True, True])
-                state = "suspended" if level == 1 else "discarded"
-                case.assertEqual(case.states("weights", "kv_cache"), {"weights": state, "kv_cache": "discarded"})
-                worker.wake_up(["weights"])
-                case.assertEqual(case.asleep(weights, cache), [False, True])
-                worker.wake_up(["kv_cache"])
-                case.assertEqual((case.bytes_at(weights), case.bytes_at(cache)), ((left, left), (0, 0)))
-            worker.shutdown()
+        for part in PARTS:
+            with self.version(part) as case:
+                worker = case.worker()
+                weights, cache = case.of("weights", 5), case.of("kv_cache", 6)
+                for level, left in ((1, 5), (2, 0)):
+                    worker.sleep(level)
+                    case.assertEqual(case.asleep(weights, cache), [True, True])
+                    state = "suspended" if level == 1 else "discarded"
+                    case.assertEqual(case.states("weights", "kv_cache"), {"weights": state, "kv_cache": "discarded"})
+                    worker.wake_up(["weights"])
+                    case.assertEqual(case.asleep(weights, cache), [False, True])
+                    worker.wake_up(["kv_cache"])
+                    case.assertEqual((case.bytes_at(weights), case.bytes_at(cache)), ((left, left), (0, 0)))
+                worker.shutdown()
 
     def test_tags_of_vllms_own_wake_with_any_other_where_vllm_says_so(self) -> None:
-        for case in self.each("discard", "graphs"):
-            worker = case.worker()
-            runtime, workspace, cache = case.of("runtime", 7), case.of("workspace", 8), case.of("kv_cache")
-            worker.sleep(2)
-            worker.wake_up(["weights"])
-            wakes = case.part == "graphs"
-            case.assertEqual(case.asleep(runtime, workspace, cache), [not wakes, not wakes, True])
-            worker.wake_up()
-            left = 7 if wakes else 0  # the same version copies them at both levels
-            case.assertEqual((case.bytes_at(runtime), case.bytes_at(workspace)), ((left, left), (0, 0)))
+        for part in ("discard", "graphs"):
+            with self.version(part) as case:
+                worker = case.worker()
+                runtime, workspace, cache = case.of("runtime", 7), case.of("workspace", 8), case.of("kv_cache")
+                worker.sleep(2)
+                worker.wake_up(["weights"])
+                wakes = case.part == "graphs"
+                case.assertEqual(case.asleep(runtime, workspace, cache), [not wakes, not wakes, True])
+                worker.wake_up()
+                left = 7 if wakes else 0  # the same version copies them at both levels
+                case.assertEqual((case.bytes_at(runtime), case.bytes_at(workspace)), ((left, left), (0, 0)))
 
     def test_the_backend_is_there_where_vllm_has_backends(self) -> None:
-        for case in self.each("backends", "hooks"):
-            worker = case.worker("vpmm")
-            vpmm.vllm.install()
-            weights = case.of("weights", 5)
-            worker.sleep()
-            case.assertEqual((worker.backend().state(), case.asleep(weights)), ("SUSPENDED", [True]))
-            worker.wake_up()
-            case.assertEqual((worker.backend().state(), case.bytes_at(weights)), ("RUNNING", (5, 5)))
-            case.assertTrue(worker.backend().preserves_communicators())
-            with case.allocator.cudagraph_pool() as pool:
-                pass
-            worker.shutdown()
-            with case.allocator.cudagraph_pool() as id:
-                case.assertNotEqual(id, pool)
-            with (
-                mock.patch.object(plugin, "is_installed", return_value=False),
-                self.assertRaisesRegex(ValueError, "vpmm is not supported"),
-            ):
-                importlib.import_module("vllm.worker").Worker("vpmm").sleep()
+        for part in ("backends", "hooks"):
+            with self.version(part) as case:
+                worker = case.worker("vpmm")
+                vpmm.vllm.install()
+                weights = case.of("weights", 5)
+                worker.sleep()
+                case.assertEqual((worker.backend().state(), case.asleep(weights)), ("SUSPENDED", [True]))
+                worker.wake_up()
+                case.assertEqual((worker.backend().state(), case.bytes_at(weights)), ("RUNNING", (5, 5)))
+                case.assertTrue(worker.backend().preserves_communicators())
+                with case.allocator.cudagraph_pool() as pool:
+                    pass
+                worker.shutdown()
+                with case.allocator.cudagraph_pool() as id:
+                    case.assertNotEqual(id, pool)
+                with (
+                    mock.patch.object(plugin, "is_installed", return_value=False),
+                    self.assertRaisesRegex(ValueError, "vpmm is not supported"),
+                ):
+                    importlib.import_module("vllm.worker").Worker("vpmm").sleep()
 
 
 class Sleeping(SimulatedCase):
