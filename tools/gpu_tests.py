@@ -55,6 +55,7 @@ TORCH_SUITES = {
     "torch_vpmm/test_programs.py": (["torch"], True),
     "torch_vpmm/test_streams.py": (["torch"], True),
     "torch_vpmm/test_trackers.py": (["torch"], True),
+    "torch_vpmm/test_vllm.py": (["torch"], True),
     "gpu_torch/run.py": (["torch", "transformers", "torchvision", "torch_geometric"], False),
 }
 STRESS_SECONDS = int(os.environ.get("VPMM_STRESS_SECONDS", "0"))  # what the stress tests get instead of their default

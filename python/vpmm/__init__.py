@@ -319,7 +319,7 @@ def use_for_torch() -> None:
     importlib.import_module("vpmm.plugins.torch").install()
 
 
-_LAZY = ("cuda_core", "cupy", "dask", "rmm", "torch", "torch_memory_saver")
+_LAZY = ("cuda_core", "cupy", "dask", "rmm", "torch", "torch_memory_saver", "vllm")
 """Modules of the package that are imported at their first use, for most programs use none or one."""
 
 

@@ -18,7 +18,7 @@ import sys
 from importlib.machinery import ModuleSpec
 from typing import Any, cast
 
-__all__ = ["LIBRARIES", "asked_for", "autoload", "start", "unknown"]
+__all__ = ["LIBRARIES", "asked_for", "autoload", "register_vllm", "start", "unknown"]
 
 LIBRARIES = {"torch": "PyTorch", "cupy": "CuPy", "rmm": "RMM", "numba": "Numba"}
 _NUMBA = "NUMBA_CUDA_MEMORY_MANAGER"
@@ -50,6 +50,19 @@ def autoload() -> None:
         importlib.import_module("vpmm.torch_memory_saver").install()
     except Exception as error:
         _say(f"VPMM_TORCH_MEMORY_SAVER is set, but torch_memory_saver keeps its own object: {_in_a_line(error)}")
+
+
+def register_vllm() -> None:
+    """Installs VPMM's allocator in vLLM if VPMM_VLLM asks for it; otherwise does and imports nothing.
+
+    vLLM calls it in each of its processes, possibly more than once (entry point ``vllm.general_plugins``).
+    """
+    if _value_for("vllm") not in _YES:
+        return
+    try:
+        importlib.import_module("vpmm.vllm").install()
+    except Exception as error:
+        _say(f"VPMM_VLLM is set, but vLLM keeps its own allocator: {_in_a_line(error)}")
 
 
 def start() -> None:

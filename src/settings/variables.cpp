@@ -171,6 +171,8 @@ constexpr ProcessVariable kVariables[] = {
      "Python: an object of VPMM takes the place of the package torch_memory_saver when PyTorch is "
      "imported",
      is_anything},
+    {"VPMM_VLLM", "0", "1, true, yes or on; 0, false, no or off",
+     "Python: vLLM's sleep mode takes its memory from tags of the pools", is_anything},
     {"VPMM_CUPY", "0", "1, true, yes, on or require; 0, false, no or off",
      "Python: CuPy takes its GPU memory from the pools as soon as it is imported", is_anything},
     {"VPMM_RMM", "0", "1, true, yes, on or require; 0, false, no or off",

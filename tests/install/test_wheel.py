@@ -90,9 +90,10 @@ class Wheel(unittest.TestCase):
         self.assertEqual(compiled[1], "vpmm/bin/vpmm-native")
         self.assertRegex(compiled[2], r"^vpmm/libvpmm\.so\.\d+$")
 
-    def test_it_has_pytorchs_entry_point(self) -> None:
-        code = "import importlib.metadata as m; print([p.value for p in m.entry_points(group='torch.backends')])"
-        self.assertEqual(self.python(code), "['vpmm_autoload:autoload']\n")
+    def test_it_has_the_entry_points_of_pytorch_and_vllm(self) -> None:
+        for group, function in (("torch.backends", "autoload"), ("vllm.general_plugins", "register_vllm")):
+            code = f"import importlib.metadata as m; print([p.value for p in m.entry_points(group={group!r})])"
+            self.assertEqual(self.python(code), f"['vpmm_autoload:{function}']\n")
 
     def test_the_variable_puts_a_library_on_the_pool_when_it_is_imported(self) -> None:
         """The interpreter reads the file beside the package in a folder of packages, so not on PYTHONPATH."""
