@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import tempfile
 import unittest
@@ -104,9 +103,8 @@ class Plugins(unittest.TestCase):
         months = [f"{year}.{int(month):02}" for year, month, _ in (version.split(".") for version in plugins.RMM)]
         page = " ".join((ROOT / "docs/install.md").read_text().split())
         self.assertIn(f"PyTorch {minors[0]} to {minors[-1]} and of RMM {months[0]} to {months[-1]} compiled", page)
-        self.assertRegex(
-            (ROOT / "docs/guides/pytorch.md").read_text(), rf"PyTorch {minors[0]} to {re.escape(minors[-1])}"
-        )
+        guide = (ROOT / "docs/guides/pytorch.md").read_text()
+        self.assertIn(f"compiled for PyTorch {minors[0]} to {minors[-1]} ", guide)
 
 
 if __name__ == "__main__":
