@@ -22,10 +22,10 @@ from pathlib import Path
 
 # The newest patch release of each minor version: within one the headers have been the same.
 TORCH = ("2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
-RMM = ("26.6.0", "26.8.0", "26.10.0")
-# RMM's packages for CUDA 12 have the same headers. What they all include: a logger and the CUDA runtime.
+# And the logger that each requires, whose headers it includes. RMM's packages for CUDA 12 have the same headers.
+RMM = {"26.6.0": "rapids-logger==0.2.*", "26.8.0": "rapids-logger==0.2.*", "26.10.0": "rapids-logger==0.3.*"}
 RMM_PACKAGES = ("rmm-cu13", "librmm-cu13")
-CUDA_RUNTIME, RMM_LOGGER, CUDA_BINDINGS = "nvidia-cuda-runtime==13.*", "rapids-logger==0.*", "cuda-bindings==13.*"
+CUDA_RUNTIME, CUDA_BINDINGS = "nvidia-cuda-runtime==13.*", "cuda-bindings==13.*"
 PYTHON = "3.12"  # of the packages that are fetched; their headers are those for every Python
 OLDEST_FOR_RMM = (3, 11)  # of its packages, which need no more than the stable ABI, and neither do ours
 LIMITED_API = "0x030B0000"
@@ -49,7 +49,7 @@ class Headers:
 
 
 def all_headers() -> Iterator[Headers]:
-    yield from (Headers(requirement) for requirement in (CUDA_RUNTIME, RMM_LOGGER, CUDA_BINDINGS))
+    yield from (Headers(requirement) for requirement in (CUDA_RUNTIME, CUDA_BINDINGS, *sorted({*RMM.values()})))
     yield from (Headers(f"{package}=={version}") for version in RMM for package in RMM_PACKAGES)
     yield from (Headers(f"torch=={version}", TORCH_HEADERS) for version in TORCH)
 
@@ -113,7 +113,7 @@ def compile_rmm(root: Path, version: str, cython: str, out: Path) -> Path:
     library = out / f"{rmm.name_for(year, month)}.so"
     what = f"RMM {version}"
     include = [headers / "librmm/include/rapids", headers / "librmm/include"]
-    include.append(Headers(RMM_LOGGER).folder_in(root) / "rapids_logger/include")
+    include.append(Headers(RMM[version]).folder_in(root) / "rapids_logger/include")
     bindings = Headers(CUDA_BINDINGS).folder_in(root)
     limited = ["-DCYTHON_LIMITED_API=1", f"-DPy_LIMITED_API={LIMITED_API}"]
     with tempfile.TemporaryDirectory() as folder:
