@@ -115,6 +115,15 @@ class Unused(Options):
             self.assertEqual(done.stderr.count("VPMM does not use"), 1, done.stderr)
             self.assertIn(said, done.stderr)
 
+    def test_where_warnings_are_errors_pytorch_keeps_its_allocator(self) -> None:
+        code = (
+            "import warnings\nwarnings.simplefilter('error')\nimport torch\nprint(torch.cuda.get_allocator_backend())"
+        )
+        done = run(code, PYTORCH_ALLOC_CONF="max_split_size_mb:512")
+        self.assertEqual((done.returncode, done.stdout), (0, "native\n"), done.stderr)
+        said = "PyTorch keeps its own CUDA allocator: PYTORCH_ALLOC_CONF: VPMM does not use max_split_size_mb"
+        self.assertIn(said, done.stderr)
+
     def test_one_that_the_program_sets_later_is_named_then(self) -> None:
         code = """
 set_them = torch._C._accelerator_setAllocatorSettings

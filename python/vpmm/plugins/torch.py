@@ -48,11 +48,11 @@ def install() -> None:
     """
     torch = _import_torch()
     library = _load(build(), _minor_of(torch))
+    _torch_options.watch(torch, _minor_of(torch))  # before: where warnings are errors, PyTorch's allocator stays
     if library.vpmm_torch_install() != 0:
         raise unsupported(library.vpmm_torch_last_error().decode())
     _refuse_segment_registration()
     _limit_memory_info(torch)
-    _torch_options.watch(torch, _minor_of(torch))
 
 
 def is_installed() -> bool:
