@@ -134,6 +134,7 @@ def main() -> int:
     parser.add_argument("--tools", type=Path, required=True, help="folder for an environment with auditwheel")
     parser.add_argument("--out", type=Path, required=True, help="folder for the wheels")
     parser.add_argument("--headers", type=Path, required=True, help="folder for what plugins are compiled with")
+    parser.add_argument("--check", action="store_true", help="only look whether there are such interpreters")
     parser.add_argument("--no-plugins", action="store_true", help="leave them out: nothing is fetched")
     parser.add_argument("python", nargs="*", help="interpreters, such as python3.11; all of them where none is named")
     options = parser.parse_args()
@@ -144,6 +145,8 @@ def main() -> int:
     chosen = one_for_each_wheel([found for _, found in named if found] or on_path())
     if not chosen:
         sys.exit("wheels: no Python 3.10 or newer is here")
+    if options.check:
+        return 0
     options.out.mkdir(parents=True, exist_ok=True)
     tools = prepare_tools(options.tools.absolute())
     with tempfile.TemporaryDirectory(prefix="vpmm-plugins-") as scratch:
