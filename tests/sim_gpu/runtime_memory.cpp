@@ -95,6 +95,8 @@ cudaError_t cudaHostAlloc(void** host, size_t size, unsigned flags) {
   return in_context([&] { return cuMemHostAlloc(host, size, flags); });
 }
 
+cudaError_t cudaMallocHost(void** host, size_t size) { return cudaHostAlloc(host, size, 0); }
+
 cudaError_t cudaFreeHost(void* host) {
   return in_context([&] { return host == nullptr ? CUDA_SUCCESS : cuMemFreeHost(host); });
 }

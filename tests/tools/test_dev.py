@@ -91,10 +91,12 @@ class Dev(unittest.TestCase):
         self.assertFalse((self.folder / "build").exists())
 
     def test_clean_keeps_what_pip_installed_unless_told(self) -> None:
-        for name in "dev", "site", "venv-torch", "venv", "cccl":
+        for name in "dev", "site", "venv-torch", "venv", "cccl", "plugin-headers":
             (self.folder / "build" / name).mkdir(parents=True)
         self.assertEqual(self.dev("clean").returncode, 0)
-        self.assertEqual({path.name for path in (self.folder / "build").iterdir()}, {"venv", "venv-torch", "cccl"})
+        self.assertEqual(
+            {path.name for path in (self.folder / "build").iterdir()}, {"venv", "venv-torch", "cccl", "plugin-headers"}
+        )
         self.assertEqual(self.dev("clean", "--all").returncode, 0)
         self.assertFalse((self.folder / "build").exists())
         self.assertEqual(self.dev("clean").returncode, 0)

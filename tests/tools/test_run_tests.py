@@ -131,7 +131,8 @@ class Merging(unittest.TestCase):
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         self.assertIn("tests/python: planted\n", done.stdout)
         self.assertIn("tests/torch_vpmm: no interpreter with PyTorch was named\n", done.stdout)
-        self.assertTrue(done.stdout.endswith("\n0 passed, 0 failed, 3 skipped\n"), done.stdout)
+        self.assertIn("tests/torch_vpmm with the newest PyTorch: no interpreter with it was named\n", done.stdout)
+        self.assertTrue(done.stdout.endswith("\n0 passed, 0 failed, 4 skipped\n"), done.stdout)
 
     def test_a_file_of_pytorchs_runs_under_the_launcher_of_its_suite(self) -> None:
         chosen = run_tests.choose(["torch_vpmm", "python/test_pool", "tools"])
@@ -145,6 +146,19 @@ class Merging(unittest.TestCase):
                 ("tests/tools", sys.executable, (), False),
             ],
         )
+
+    def test_files_that_run_with_the_newest_pytorch_too_count_as_another_way_of_their_suite(self) -> None:
+        oldest, newest = Path("old/bin/python"), Path("new/bin/python")
+        for name, count in (("torch_vpmm", 2), ("torch_vpmm/test_options", 1), ("torch_vpmm/test_tags", 0)):
+            chosen = run_tests.choose([name])
+            runs = run_tests.python_runs(chosen, [], oldest, newest)
+            self.assertEqual([run.interpreter for run in runs], [oldest] + [newest] * count)
+            self.assertEqual({run.launcher[-1] for run in runs}, {"--vpmm"})
+        runs = run_tests.python_runs(run_tests.choose(["torch_vpmm"]), [], oldest, newest)
+        results = {run: run_tests.Tally(passed=[run.suite]) for run in runs}
+        ways = run_tests.ways_of("tests/torch_vpmm", results, newest)
+        self.assertEqual(ways["old"].passed, ["tests/torch_vpmm"])
+        self.assertEqual(ways["new"].passed, run_tests.TORCH_NEWEST_SUITES)
 
     def test_a_suite_alone_writes_its_result(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -94,6 +94,22 @@ PROBE void probe_refuse(int action) {
   refused = action;
 }
 
+// The bytes of the last request that the option throw_on_cudamalloc_oom refused; 0: none.
+PROBE std::size_t probe_rejected() {
+  static std::size_t rejected = 0;
+#if VPMM_TORCH_MINOR >= 12
+  static const bool is_attached = [] {
+    cca::get()->attachOomRejectionObserver(
+        [](std::int64_t, std::size_t bytes, std::size_t allocated, std::size_t total) {
+          if (bytes < total && allocated < total) rejected = bytes;
+        });
+    return true;
+  }();
+  (void)is_attached;
+#endif
+  return rejected;
+}
+
 PROBE const char* probe_warning() { return warnings.text.c_str(); }
 PROBE void probe_hold(std::size_t bytes) { hostage = cca::raw_alloc(bytes); }
 PROBE int probe_shortages() { return shortages; }

@@ -41,7 +41,7 @@ class Probe:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
-        library.probe_events.restype = ctypes.c_size_t
+        library.probe_events.restype = library.probe_rejected.restype = ctypes.c_size_t
         library.probe_hold.argtypes = [ctypes.c_size_t]
         library.probe_warning.restype = ctypes.c_char_p
         library.probe_attach()
@@ -76,6 +76,10 @@ class Probe:
         """How often its callback freed something."""
         return int(self.library.probe_shortages())
 
+    def rejected(self) -> int:
+        """The bytes of the last request that throw_on_cudamalloc_oom refused, since the first call; 0: none."""
+        return int(self.library.probe_rejected())
+
     def pop_compile_context(self) -> None:
         self.library.probe_pop_compile_context()
 
@@ -87,6 +91,7 @@ def load() -> Probe:
     root = Path(torch.__file__).resolve().parent
     facts = (torch.version.git_version, torch._C._GLIBCXX_USE_CXX11_ABI)
     arguments = [
+        f"-DVPMM_TORCH_MINOR={torch.__version__.split('.')[1]}",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
         "-O0",
         *("-isystem", str(root / "include"), "-isystem", str(cuda_include(WHAT))),

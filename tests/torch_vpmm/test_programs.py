@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,6 +13,9 @@ import unittest
 from pathlib import Path
 
 from vpmm_case import ABSENT, MIB, VpmmCase, sim_gpu
+
+from vpmm.plugins import _prebuilt
+from vpmm.plugins import torch as plugin
 
 if not ABSENT:
     import torch
@@ -89,6 +94,37 @@ class Switch(VpmmCase):
         self.assertEqual((done.returncode, done.stdout), (0, "native\n"))
         self.assertIn("VPMM_TORCH is set, but PyTorch keeps its own CUDA allocator", done.stderr)
         self.assertIn("/no/such/compiler", done.stderr)
+
+    def with_held(self, name: str) -> subprocess.CompletedProcess[str]:
+        """A program without a compiler, whose package holds this process's allocator under that name."""
+        code = (
+            "import pathlib, sys\nfrom vpmm.plugins import _prebuilt\n_prebuilt.FOLDER = pathlib.Path(sys.argv[1])\n"
+            "import torch, vpmm\n"
+            "try:\n    vpmm.use_for_torch()\nexcept vpmm.Error as error:\n    print('no compiler')\n"
+            "else:\n    torch.ones(1000, device='cuda')\n    print(torch.cuda.get_allocator_backend())"
+        )
+        include = Path(torch.__file__).parent / "include"
+        with tempfile.TemporaryDirectory() as folder:
+            built = Path(folder, "built")
+            built.mkdir()
+            library = Path(shutil.copy(plugin.build(), built / f"{name}.so"))
+            _prebuilt.write_note(library, "2.0.0", [include / "c10/cuda/CUDACachingAllocator.h"], [include])
+            variables = {"VPMM_TORCH": "0", "VPMM_CACHE_DIR": f"{folder}/cache", "CXX": "/no/such/compiler"}
+            command = [sys.executable, "-c", code, str(built)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | variables)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done
+
+    def test_what_the_package_holds_compiled_needs_no_compiler(self) -> None:
+        minor = int(torch.__version__.split(".")[1])
+        done = self.with_held(plugin.name_for(minor, bool(torch._C._GLIBCXX_USE_CXX11_ABI)))
+        self.assertEqual((done.stdout, done.stderr), ("vpmm\n", ""))
+
+    def test_a_version_that_the_package_lacks_is_named_in_one_line_and_compiled(self) -> None:
+        done = self.with_held("torch-2.99-cxx11")
+        self.assertEqual(done.stdout, "no compiler\n")
+        said = f"vpmm: this package does not hold the allocator for PyTorch {torch.__version__} compiled"
+        self.assertRegex(done.stderr, rf"^{re.escape(said)} \(it holds torch-2.99-cxx11\): compiling it once, .*\n$")
 
     def test_what_the_compiler_says_is_in_the_error(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

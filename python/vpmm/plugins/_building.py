@@ -19,6 +19,7 @@ import secrets
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -47,9 +48,10 @@ def fingerprint(files: Iterable[Path], facts: object) -> str:
     return digest.hexdigest()[:16]
 
 
-def cached(name: str, make: Callable[[Path], None], what: str) -> Path:
+def cached(name: str, make: Callable[[Path], None], what: str, why: str = "") -> Path:
     """The path of the library with that name; `make` makes it if the cache lacks it, or has a damaged one.
 
+    `why` is what a line on standard error says before it is made; without it there is no line.
     If several processes need it at the same time, one makes it and the others wait. Others may read it where
     VPMM_CACHE_DIR names the folder, as the umask allows.
     """
@@ -66,8 +68,10 @@ def cached(name: str, make: Callable[[Path], None], what: str) -> Path:
             with contextlib.suppress(OSError):  # a file system without locks: each builds for itself
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if not _is_whole(library):
+                if why:
+                    print(f"vpmm: {why}: compiling it once, into {folder}", file=sys.stderr, flush=True)
                 make(library)
-                save(_note_of(library), functools.partial(_write, _digest_of(library).encode()))
+                save(_note_of(library), functools.partial(_write, digest_of(library).encode()))
         return library
     raise unsupported(f"no folder for {what} can be written; VPMM_CACHE_DIR names one")
 
@@ -75,7 +79,7 @@ def cached(name: str, make: Callable[[Path], None], what: str) -> Path:
 # A library that is cut ends the process when it is loaded, so its hash stands in a file beside it.
 def _is_whole(library: Path) -> bool:
     try:
-        return _note_of(library).read_text() == _digest_of(library)
+        return _note_of(library).read_text() == digest_of(library)
     except (OSError, UnicodeError):
         return False
 
@@ -88,7 +92,8 @@ def _note_of(library: Path) -> Path:
     return library.with_name(f"{library.name}.sha256")
 
 
-def _digest_of(library: Path) -> str:
+def digest_of(library: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits. Raises OSError."""
     return hashlib.sha256(library.read_bytes()).hexdigest()
 
 
@@ -166,10 +171,12 @@ def run_compiler(arguments: Iterable[str], library: Path, what: str, verb: str) 
         unfinished.unlink(missing_ok=True)
 
 
-def run_tool(command: list[str], what: str) -> None:
-    """Runs a program of the build. Raises vpmm.Error with its output if it fails."""
+def run_tool(command: list[str], what: str, folder: Path | None = None) -> None:
+    """Runs a program of the build, in `folder` where one is named. Raises vpmm.Error with its output if it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LONGEST_BUILD_S)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_LONGEST_BUILD_S, cwd=folder
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise unsupported(f"{what} could not be built: {error}") from error
     if done.returncode != 0:

@@ -6,9 +6,10 @@
 ``VPMM_RMM=1 python program.py`` installs it when RMM is imported; ``vpmm.use_for_rmm()`` installs it by a call.
 docs/guides/rmm.md is the guide.
 
-RMM's interface is C++ and Cython and differs between its versions, so the resource is compiled once for the installed
-RMM: with Cython, g++ and the headers of RMM's package, in about ten seconds, into a cache (VPMM_CACHE_DIR, else
-~/.cache/vpmm). If that is not possible, RMM calls the pool through Python functions.
+RMM's interface is C++ and Cython and differs between its versions, so there is a resource for each of them. A wheel
+holds those of the versions that were current when it was made. For others, and where VPMM was built from source, it is
+compiled once: with Cython, g++ and the headers of RMM's package, in about ten seconds, into a cache (VPMM_CACHE_DIR,
+else ~/.cache/vpmm). If that is not possible, RMM calls the pool through Python functions.
 """
 
 # ruff: noqa: ANN401  RMM's module and its resources have no type here
@@ -19,11 +20,13 @@ import functools
 import importlib.util
 import platform
 import re
+import shutil
 import sys
 import sysconfig
 import tempfile
 import threading
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,7 @@ from vpmm._streams import stream_handle
 from vpmm._vpmm import Pool
 from vpmm.errors import Error
 from vpmm.plugins._building import cached, cuda_include, fingerprint, run_compiler, run_tool, unsupported
+from vpmm.plugins._prebuilt import find
 
 __all__ = ["build", "install", "is_installed", "memory_resource"]
 
@@ -88,17 +92,27 @@ def memory_resource(device: int = 0) -> Any:
 
 
 def build() -> Path:
-    """Returns the resource's library for the installed RMM; compiles it if the cache lacks it.
+    """Returns the resource's library for the installed RMM: the package's, else that of the cache.
 
-    If several processes need it at the same time, one compiles and the others wait. Raises vpmm.Error with the
-    compiler's output.
+    Compiles it if both lack it. If several processes need it at the same time, one compiles and the others wait.
+    Raises vpmm.Error with the compiler's output.
     """
     rmm = _import_rmm()
+    what = f"the resource for RMM {rmm.__version__}"
+    folders = [*_rmm_include(), _places("rmm")[0].parent]
+    year, month = _version_of(rmm)
+    held = find(name_for(year, month), folders, rmm.__version__, what)
+    if held.library is not None:
+        return held.library
     abi = sysconfig.get_config_var("SOABI")
     sources = (*_SOURCES.iterdir(), Path(__file__))
     name = f"vpmm_rmm_{rmm.__version__}_{abi}_{platform.machine()}_{fingerprint(sources, rmm.__git_commit__)}.so"
-    what = f"the resource for RMM {rmm.__version__}"
-    return cached(name, lambda library: _compile(library, what), what)
+    return cached(name, lambda library: _compile(library, what), what, held.reason)
+
+
+def name_for(year: int, month: int) -> str:
+    """The name of the library in a wheel for RMM `year`.`month`, of its packages for CUDA 12 and for CUDA 13."""
+    return f"rmm-{year}.{month:02}"
 
 
 def _import_rmm() -> Any:
@@ -107,11 +121,15 @@ def _import_rmm() -> Any:
         import rmm.mr
     except ModuleNotFoundError as error:
         raise unsupported(f"RMM is not installed here ({error})") from error
-    found = re.match(r"(\d+)\.(\d+)", rmm.__version__)
-    if found is None or (int(found[1]), int(found[2])) < _OLDEST:
+    if _version_of(rmm) < _OLDEST:
         oldest = ".".join(f"{part:02}" for part in _OLDEST)
         raise unsupported(f"RMM {rmm.__version__} is not supported: {oldest} or newer is needed")
     return rmm
+
+
+def _version_of(rmm: Any) -> tuple[int, int]:
+    found = re.match(r"(\d+)\.(\d+)", rmm.__version__)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def _is_ours(resource: Any) -> bool:
@@ -129,24 +147,41 @@ def _compile(library: Path, what: str) -> None:
     python = sysconfig.get_path("include")
     if not Path(python, "Python.h").is_file():
         raise unsupported(f"Python.h is not in {python}, which {what} is built with: install python3-dev")
+    headers = _rmm_include()
+    if not any((folder / "rmm/resource_ref.hpp").is_file() for folder in headers):
+        raise unsupported(f"rmm/resource_ref.hpp was not found, which {what} is built with (looked in {headers})")
+    declarations = _places("rmm")[0].parent
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "resource.cpp")
-        declarations = str(_places("rmm")[0].parent)
-        cython = [sys.executable, "-m", "cython", "--cplus", "--module-name", _MODULE, "-I", declarations]
-        cython += ["-o", str(source)]
-        run_tool([*cython, str(_SOURCES / "resource.pyx")], what)
-        include = [_SOURCES, *_rmm_include(what), cuda_include(what), Path(python)]
-        arguments = [word for path in include for word in ("-isystem", str(path))]
-        run_compiler([_HEAP_TYPES, *arguments, str(source), *_rmm_libraries()], library, what, "build-rmm")
+        run_cython([sys.executable, "-m", "cython"], declarations, source, what)
+        compile_resource(source, [*headers, cuda_include(what)], library, what, _rmm_libraries())
 
 
-def _rmm_include(what: str) -> list[Path]:
+def run_cython(cython: list[str], declarations: Path, source: Path, what: str) -> None:
+    """Makes the C++ `source` from the class in Cython, with RMM's package in `declarations`.
+
+    Raises vpmm.Error with Cython's output.
+    """
+    with tempfile.TemporaryDirectory() as folder:  # the C++ code names its source, and a path would tell nothing
+        command = [*cython, "--cplus", "--module-name", _MODULE, "-I", str(declarations), "--depfile"]
+        shutil.copy(_SOURCES / "resource.pyx", folder)
+        run_tool([*command, "-o", str(source), "resource.pyx"], what, Path(folder))
+
+
+def compile_resource(source: Path, headers: list[Path], library: Path, what: str, more: Iterable[str] = ()) -> None:
+    """Compiles the C++ of `run_cython`, with more arguments of the compiler and the headers of RMM and CUDA.
+
+    Raises vpmm.Error with the compiler's output.
+    """
+    include = [_SOURCES, *headers, Path(sysconfig.get_path("include"))]
+    arguments = [word for path in include for word in ("-isystem", str(path))]
+    run_compiler([_HEAP_TYPES, *arguments, str(source), *more], library, what, "build-rmm")
+
+
+def _rmm_include() -> list[Path]:
     """RMM's headers, those of CCCL that it was built with, and of its logger: of wheels, or of a Conda environment."""
     roots = [*_places("librmm"), *_places("rapids_logger"), Path(sys.prefix)]
-    folders = [folder for root in roots for folder in (root / "include/rapids", root / "include") if folder.is_dir()]
-    if not any((folder / "rmm/resource_ref.hpp").is_file() for folder in folders):
-        raise unsupported(f"rmm/resource_ref.hpp was not found, which {what} is built with (looked in {folders})")
-    return folders
+    return [folder for root in roots for folder in (root / "include/rapids", root / "include") if folder.is_dir()]
 
 
 def _places(package: str) -> list[Path]:

@@ -6,9 +6,10 @@
 ``VPMM_TORCH=1 python train.py`` installs it at the end of ``import torch``, in the program and in all of its child
 processes; ``vpmm.use_for_torch()`` installs it by a call. docs/guides/pytorch.md is the guide.
 
-PyTorch's interface is C++ and differs between its minor versions, so the allocator is compiled once for the installed
-PyTorch: with g++ and the headers of PyTorch's package, in about twenty seconds, into a cache (VPMM_CACHE_DIR, else
-~/.cache/vpmm). ``python -m vpmm build-torch`` does that ahead of time.
+PyTorch's interface is C++ and differs between its minor versions, so there is an allocator for each of them. A wheel
+holds those of the versions that were released before it. For other versions, and where VPMM was built from source, it
+is compiled once: with g++ and the headers of PyTorch's package, in about twenty seconds, into a cache (VPMM_CACHE_DIR,
+else ~/.cache/vpmm). ``python -m vpmm build-torch`` does that ahead of time.
 """
 
 # ruff: noqa: ANN401  PyTorch's module has no type here
@@ -22,10 +23,13 @@ import platform
 import re
 import sys
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from vpmm.plugins import _torch_options
 from vpmm.plugins._building import cached, cuda_include, fingerprint, run_compiler, unsupported
+from vpmm.plugins._prebuilt import find
 
 __all__ = ["build", "install", "is_installed"]
 
@@ -44,6 +48,7 @@ def install() -> None:
     """
     torch = _import_torch()
     library = _load(build(), _minor_of(torch))
+    _torch_options.watch(torch, _minor_of(torch))  # before: where warnings are errors, PyTorch's allocator stays
     if library.vpmm_torch_install() != 0:
         raise unsupported(library.vpmm_torch_last_error().decode())
     _refuse_segment_registration()
@@ -58,17 +63,50 @@ def is_installed() -> bool:
 
 
 def build() -> Path:
-    """Returns the allocator's library for the installed PyTorch; compiles it if the cache lacks it.
+    """Returns the allocator's library for the installed PyTorch: the package's, else that of the cache.
 
-    If several processes need it at the same time, one compiles and the others wait. Raises vpmm.Error with the
-    compiler's output.
+    Compiles it if both lack it. If several processes need it at the same time, one compiles and the others wait.
+    Raises vpmm.Error with the compiler's output.
     """
     torch = _import_torch()
-    facts = (torch.version.git_version, torch._C._GLIBCXX_USE_CXX11_ABI)
-    print_of_all = fingerprint((*_SOURCES.glob("*.[ch]pp"), Path(__file__)), facts)
-    name = f"vpmm_torch_{torch.__version__}_{platform.machine()}_{print_of_all}.so"
+    root, minor, has_cxx11_abi = _root_of(torch), _minor_of(torch), bool(torch._C._GLIBCXX_USE_CXX11_ABI)
     what = f"the allocator for PyTorch {torch.__version__}"
-    return cached(name, lambda library: _compile(torch, library, what), what)
+    held = find(name_for(minor, has_cxx11_abi), [root / "include"], torch.__version__, what)
+    if held.library is not None:
+        return held.library
+
+    def make(library: Path) -> None:
+        compile_allocator(root, minor, has_cxx11_abi, cuda_include(what), library, what)
+
+    print_of_all = fingerprint((*_SOURCES.glob("*.[ch]pp"), Path(__file__)), (torch.version.git_version, has_cxx11_abi))
+    name = f"vpmm_torch_{torch.__version__}_{platform.machine()}_{print_of_all}.so"
+    return cached(name, make, what, held.reason)
+
+
+def name_for(minor: int, has_cxx11_abi: bool) -> str:
+    """The name of the library in a wheel for PyTorch 2.`minor`, with that ABI of the C++ library."""
+    return f"torch-2.{minor}-{'cxx11' if has_cxx11_abi else 'old'}"
+
+
+def compile_allocator(
+    root: Path, minor: int, has_cxx11_abi: bool, cuda: Path, library: Path, what: str, more: Iterable[str] = ()
+) -> None:
+    """Compiles the allocator for PyTorch 2.`minor`, with more arguments of the compiler.
+
+    Of PyTorch's package `root` it needs the headers of C10 and its libraries, and of `cuda` those of the CUDA runtime.
+    Raises vpmm.Error with the compiler's output.
+    """
+    arguments = [
+        f"-DVPMM_TORCH_MINOR={minor}",
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(has_cxx11_abi)}",
+        # Messages name files, and those of this machine tell nothing.
+        *(f"-ffile-prefix-map={root}=torch", f"-ffile-prefix-map={_SOURCES}=vpmm"),
+        *("-isystem", str(root / "include"), "-isystem", str(cuda)),
+        str(_SOURCES / "library.cpp"),
+        *(f"-L{root / 'lib'}", "-lc10", "-lc10_cuda"),
+        *more,
+    ]
+    run_compiler(arguments, library, what, "build-torch")
 
 
 def _import_torch() -> Any:
@@ -89,16 +127,8 @@ def _minor_of(torch: Any) -> int:
     return int(found[1])
 
 
-def _compile(torch: Any, library: Path, what: str) -> None:
-    root = Path(torch.__file__).resolve().parent
-    arguments = [
-        f"-DVPMM_TORCH_MINOR={_minor_of(torch)}",
-        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
-        *("-isystem", str(root / "include"), "-isystem", str(cuda_include(what))),
-        str(_SOURCES / "library.cpp"),
-        *(f"-L{root / 'lib'}", "-lc10", "-lc10_cuda"),
-    ]
-    run_compiler(arguments, library, what, "build-torch")
+def _root_of(torch: Any) -> Path:
+    return Path(torch.__file__).resolve().parent
 
 
 def _load(path: Path, minor: int) -> ctypes.CDLL:

@@ -117,9 +117,9 @@ class Allocator final : public cca::CUDAAllocator {
   std::pair<std::size_t, std::size_t> getMemoryInfo(DeviceIndex device) override;
 #if VPMM_TORCH_MINOR >= 12
   std::shared_ptr<GatheredContext> getContextForPointer(const void* ptr) override;
-  // For requests that an option of the native allocator refuses before it asks the driver. This
-  // allocator has no such option.
-  void attachOomRejectionObserver(cca::OomRejectionObserver) override {}
+  void attachOomRejectionObserver(cca::OomRejectionObserver observer) override {
+    history_.observe_rejections(std::move(observer));
+  }
 #endif
 #if VPMM_TORCH_MINOR >= 13
   c10::DataPtr allocateWithAddress(std::size_t bytes, void* at) override;

@@ -43,6 +43,9 @@ void Blocks::copy_to(DeviceStats& stats) {
   stats.requested_bytes = counts_.requested;
   stats.num_alloc_retries = counts_.retries;
   stats.num_ooms = counts_.failures;
+#if VPMM_TORCH_MINOR >= 12
+  stats.num_oom_rejections = counts_.rejections;
+#endif
   segments_.copy_to(stats);
 }
 
@@ -53,7 +56,7 @@ void Blocks::reset_peaks() {
 
 void Blocks::reset_totals() {
   const MutexLock lock(mutex_);
-  counts_.retries = counts_.failures = 0;
+  counts_.retries = counts_.failures = counts_.rejections = 0;
   reset(&Stat::reset_accumulated);
 }
 
@@ -89,9 +92,11 @@ void* Blocks::allocate(std::size_t bytes, Stream stream) {
   const vpmm_status status = request(pool.get(), bytes, stream.handle, &ptr);
   if (C10_UNLIKELY(status != VPMM_OK)) {
     std::string reason = vpmm_last_error();
-    ptr = request_again(pool, bytes, stream.handle, status, reason);
+    const bool rejects = status == VPMM_ERROR_OUT_OF_MEMORY && is_rejected(bytes);
+    if (!rejects) ptr = request_again(pool, bytes, stream.handle, status, reason);
     if (ptr == nullptr) {
       call.rethrow();
+      if (rejects) reject(bytes);
       fail(bytes, call.stack(), reason);
     }
   }
@@ -144,6 +149,31 @@ void* Blocks::request_again(PrivatePoolPtr& pool, std::size_t bytes, cudaStream_
   if (pool != nullptr) return nullptr;  // a graph's memory must be in its own pool
   pool = private_pools_.allocate_in_any(bytes, stream, &ptr);
   return pool == nullptr ? nullptr : ptr;
+}
+
+// Whether PyTorch's option throw_on_cudamalloc_oom applies: then a request that exceeds the memory
+// fraction fails without a retry. The pool has failed it, so its idle memory does not help.
+bool Blocks::is_rejected([[maybe_unused]] std::size_t bytes) {
+#if VPMM_TORCH_MINOR >= 12
+  return cca::CUDAAllocatorConfig::throw_on_cudamalloc_oom() && pool_.fraction() < 1 &&
+         pool_.figures().live_bytes + bytes > pool_.capacity();
+#else
+  return false;
+#endif
+}
+
+void Blocks::reject(std::size_t bytes) {
+  const c10::cuda::CUDAGuard guard(pool_.device());
+  std::size_t free = 0;
+  std::size_t total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  std::size_t allocated = 0;
+  {
+    const MutexLock lock(mutex_);
+    ++counts_.rejections;
+    allocated = static_cast<std::size_t>(counts_.bytes.at(kAll).current);
+  }
+  history_.tell_of_rejection(pool_.device(), bytes, allocated, total);
 }
 
 void Blocks::fail(std::size_t bytes, const Context& stack, const std::string& reason) {

@@ -72,6 +72,7 @@ class Blocks {
     StatArray requested;
     std::int64_t retries = 0;
     std::int64_t failures = 0;
+    std::int64_t rejections = 0;
 
     void change(const Block& block, StatChange change);
   };
@@ -87,6 +88,8 @@ class Blocks {
   vpmm_status request(PrivatePool* pool, std::size_t bytes, cudaStream_t stream, void** ptr);
   void* request_again(PrivatePoolPtr& pool, std::size_t bytes, cudaStream_t stream,
                       vpmm_status status, std::string& reason);
+  bool is_rejected(std::size_t bytes);
+  void reject(std::size_t bytes);
   [[noreturn]] void fail(std::size_t bytes, const Context& stack, const std::string& reason);
   std::vector<Live> of_others(const Layout& layout) VPMM_REQUIRES(mutex_);
   void enter(void* ptr, std::size_t bytes, Stream stream, PrivatePoolPtr pool, const Call& call);

@@ -45,6 +45,11 @@ void History::observe_shortages(cca::OutOfMemoryObserver observer) {
   observers_.push_back(std::move(observer));
 }
 
+void History::observe_rejections(RejectionObserver observer) {
+  const MutexLock lock(mutex_);
+  rejection_observers_.push_back(std::move(observer));
+}
+
 void History::record(const Event& event, Audience audience,
                      const std::optional<std::string>& text) {
   if (!is_listening()) return;
@@ -77,6 +82,16 @@ void History::tell_of_shortage(DeviceIndex device, std::size_t bytes, std::size_
     observers = observers_;
   }
   for (const cca::OutOfMemoryObserver& observer : observers) observer(device, bytes, allowed, free);
+}
+
+void History::tell_of_rejection(DeviceIndex device, std::size_t bytes, std::size_t allocated,
+                                std::size_t total) {
+  std::vector<RejectionObserver> observers;
+  {
+    const MutexLock lock(mutex_);
+    observers = rejection_observers_;
+  }
+  for (const RejectionObserver& observer : observers) observer(device, bytes, allocated, total);
 }
 
 void History::annotate(DeviceIndex device,

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,6 +35,10 @@ using c10::CachingDeviceAllocator::StatType;
 using c10::CachingDeviceAllocator::TraceEntry;
 using Action = TraceEntry::Action;
 using Context = std::shared_ptr<GatheredContext>;
+
+// PyTorch has a name for it from 2.12 on: device, bytes of the request, allocated bytes, and the
+// device's total.
+using RejectionObserver = std::function<void(std::int64_t, std::size_t, std::size_t, std::size_t)>;
 
 constexpr MempoolId_t kCommonPool{0, 0};
 
@@ -68,12 +73,15 @@ class History {
              bool clears, const std::vector<std::string>& skipped);
   void track(cca::AllocatorTraceTracker tracker);
   void observe_shortages(cca::OutOfMemoryObserver observer);
+  void observe_rejections(RejectionObserver observer);
 
   // Passes on the exception of a tracker. `text` replaces the thread's metadata.
   void record(const Event& event, Audience audience = Audience::ALL,
               const std::optional<std::string>& text = std::nullopt);
   void tell_of_shortage(DeviceIndex device, std::size_t bytes, std::size_t allowed,
                         std::size_t free);
+  void tell_of_rejection(DeviceIndex device, std::size_t bytes, std::size_t allocated,
+                         std::size_t total);
   void annotate(DeviceIndex device, const std::vector<std::pair<std::string, std::string>>& pairs);
   // Oldest first, times in microseconds since 1970.
   void copy_to(cca::SnapshotInfo& snapshot);
@@ -93,6 +101,7 @@ class History {
   std::vector<Action> skipped_ VPMM_GUARDED_BY(mutex_);
   std::vector<cca::AllocatorTraceTracker> trackers_ VPMM_GUARDED_BY(mutex_);
   std::vector<cca::OutOfMemoryObserver> observers_ VPMM_GUARDED_BY(mutex_);
+  std::vector<RejectionObserver> rejection_observers_ VPMM_GUARDED_BY(mutex_);
 };
 
 // A pool maps and unmaps memory in the middle of a call, under its lock. No stack can be captured

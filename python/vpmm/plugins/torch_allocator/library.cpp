@@ -10,6 +10,8 @@
 #error "PyTorch 2.11 or newer is needed"
 #endif
 
+#include <c10/cuda/CUDAAllocatorConfig.h>
+
 #include "allocator.cpp"
 #include "blocks.cpp"
 #include "device.cpp"
@@ -46,8 +48,15 @@ VPMM_TORCH_EXPORT int vpmm_torch_install() {
                 "': leave out either VPMM or torch.cuda.memory.change_current_allocator");
     TORCH_CHECK(!before->initialized(),
                 "PyTorch has initialized CUDA already: switch VPMM on before the first CUDA call");
+    // Reads PYTORCH_ALLOC_CONF now: PyTorch compares its `backend` with the allocator that is
+    // there.
+    (void)cca::CUDAAllocatorConfig::instance();
+    // PyTorch registers its own with priority 0, from 2.12 on with 1, and a lower one changes
+    // nothing.
+    c10::SetAllocator(c10::DeviceType::CUDA, &instance(), 1);
+    TORCH_CHECK(c10::GetAllocator(c10::DeviceType::CUDA) == &instance(),
+                "another allocator for CUDA is registered with a higher priority");
     cca::allocator.store(&instance());
-    c10::SetAllocator(c10::DeviceType::CUDA, &instance(), 0);
     return 0;
   } catch (const c10::Error& error) {
     last_error = error.what_without_backtrace();

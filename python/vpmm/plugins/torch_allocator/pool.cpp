@@ -9,6 +9,15 @@
 #include <algorithm>
 
 namespace vpmm::torch_plugin {
+namespace {
+
+std::uint64_t capacity_of(vpmm_pool* pool) {
+  std::uint64_t capacity = 0;
+  check(vpmm_get_capacity(pool, &capacity), "the limit");
+  return capacity;
+}
+
+}  // namespace
 
 vpmm_pool* Pool::get() {
   vpmm_pool* const pool = if_open();
@@ -20,6 +29,7 @@ vpmm_pool* Pool::get() {
 vpmm_pool* Pool::open() {
   vpmm_pool* pool = nullptr;
   check(vpmm_default_pool(device_, &pool), "the pool could not be opened");
+  if (const double part = fraction(); part < 1) limit(pool, part);
   largest_small_ = Layout(pool)->largest_small;
   check(vpmm_library_tag("torch", &library_), "its tag");
   constexpr std::uint32_t kKinds = (1U << VPMM_EVENT_MAP) | (1U << VPMM_EVENT_UNMAP) |
@@ -39,11 +49,7 @@ vpmm_statistics Pool::figures() {
   return *figures;
 }
 
-std::uint64_t Pool::capacity() {
-  std::uint64_t capacity = 0;
-  check(vpmm_get_capacity(get(), &capacity), "the limit");
-  return capacity;
-}
+std::uint64_t Pool::capacity() { return capacity_of(get()); }
 
 double Pool::fraction() {
   const MutexLock lock(mutex_);
@@ -55,24 +61,31 @@ double Pool::fraction() {
 void Pool::set_fraction(double fraction) {
   TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction: ", fraction,
               ". Please set within [0, 1].");
-  std::optional<std::uint64_t> limit;
-  if (fraction == 1) {
+  if (fraction < 1) return limit(get(), fraction);
+  std::optional<std::uint64_t> full;
+  {
     const MutexLock lock(mutex_);
     fraction_ = 1;
-    std::swap(limit, full_capacity_);
-  } else {
-    const c10::cuda::CUDAGuard guard(device_);
-    std::size_t free = 0;
-    std::size_t total = 0;
-    C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-    const std::uint64_t before = capacity();
-    const auto part = static_cast<std::uint64_t>(fraction * static_cast<double>(total));
+    std::swap(full, full_capacity_);
+  }
+  if (full) check(vpmm_set_capacity(get(), *full), "the memory fraction");
+}
+
+void Pool::limit(vpmm_pool* pool, double fraction) {
+  const c10::cuda::CUDAGuard guard(device_);
+  std::size_t free = 0;
+  std::size_t total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  const std::uint64_t before = capacity_of(pool);
+  const auto part = static_cast<std::uint64_t>(fraction * static_cast<double>(total));
+  std::uint64_t limit = 0;
+  {
     const MutexLock lock(mutex_);
     fraction_ = fraction;
     full_capacity_ = full_capacity_.value_or(before);
     limit = std::min(std::max<std::uint64_t>(part, 1), *full_capacity_);
   }
-  if (limit) check(vpmm_set_capacity(get(), *limit), "the memory fraction");
+  check(vpmm_set_capacity(pool, limit), "the memory fraction");
 }
 
 }  // namespace vpmm::torch_plugin

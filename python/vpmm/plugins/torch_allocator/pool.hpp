@@ -2,6 +2,8 @@
 // torch_allocator: the pool of a device: its opening and its limit.
 #pragma once
 
+#include <c10/cuda/CUDAAllocatorConfig.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -33,6 +35,7 @@ class Pool {
 
  private:
   vpmm_pool* open() VPMM_REQUIRES(opening_);
+  void limit(vpmm_pool* pool, double fraction);
 
   const DeviceIndex device_;
   Segments& segments_;
@@ -41,7 +44,9 @@ class Pool {
   std::uint32_t library_ = 0;      // likewise
   Mutex opening_;
   Mutex mutex_;
-  double fraction_ VPMM_GUARDED_BY(mutex_) = 1.0;
+  // At first that of PyTorch's option, which takes effect when the pool is opened.
+  double fraction_ VPMM_GUARDED_BY(mutex_) =
+      cca::CUDAAllocatorConfig::per_process_memory_fraction();
   // The pool's limit before a fraction below 1 was set.
   std::optional<std::uint64_t> full_capacity_ VPMM_GUARDED_BY(mutex_);
 };
