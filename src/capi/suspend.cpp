@@ -9,7 +9,7 @@
 #include "capi/versioned_struct.hpp"
 #include "context/suspension.hpp"
 #include "report/tags.hpp"
-#include "settings/share.hpp"
+#include "settings/portion.hpp"
 
 using namespace vpmm;
 using namespace vpmm::capi;
@@ -201,8 +201,8 @@ vpmm_status vpmm_suspendable_tags(vpmm_pool* pool, uint32_t* tags, size_t capaci
 vpmm_status vpmm_tag_set_limit(vpmm_pool* pool, uint32_t tag, uint64_t bytes) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(check_tag(tag));
-    std::optional<settings::Share> limit;
-    if (bytes != VPMM_NO_LIMIT) limit = settings::Share{bytes, 0};
+    std::optional<settings::Portion> limit;
+    if (bytes != VPMM_NO_LIMIT) limit = settings::Portion{bytes, 0};
     context.limits().set_tag_limit(tag, limit);
     return {};
   });

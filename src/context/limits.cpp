@@ -176,7 +176,7 @@ bool Limits::uses_gpu_memory(const pool::Request& request) const {
 
 // --- tags
 
-void Limits::set_tag_limit(std::uint32_t tag, std::optional<settings::Share> limit) {
+void Limits::set_tag_limit(std::uint32_t tag, std::optional<settings::Portion> limit) {
   const PoolLock lock(parts_.mutex);
   if (limit)
     tags_[tag].limit = *limit;
@@ -187,7 +187,7 @@ void Limits::set_tag_limit(std::uint32_t tag, std::optional<settings::Share> lim
 std::optional<Bytes> Limits::tag_limit(std::uint32_t tag) const {
   const auto found = tags_.find(tag);
   if (found == tags_.end()) return std::nullopt;
-  const settings::Share& limit = found->second.limit;
+  const settings::Portion& limit = found->second.limit;
   if (limit.percent == 0) return limit.bytes;
   Bytes total = 0;
   if (const std::optional<Bytes> capacity = parts_.footprint.capacity())

@@ -9,7 +9,7 @@
 #include "context/out_of_memory.hpp"
 #include "context/parts.hpp"
 #include "context/totals.hpp"
-#include "settings/share.hpp"
+#include "settings/portion.hpp"
 
 namespace vpmm::context {
 
@@ -32,7 +32,7 @@ class Limits {
 
   // --- tags ---
   // The most that live requests of a tag may sum up to, suspended ones included; nullopt: no limit.
-  void set_tag_limit(std::uint32_t tag, std::optional<settings::Share> limit);
+  void set_tag_limit(std::uint32_t tag, std::optional<settings::Portion> limit);
   std::optional<Bytes> tag_limit(std::uint32_t tag) const VPMM_REQUIRES(pool_lock);
   Vector<std::uint32_t> limited_tags() const VPMM_REQUIRES(pool_lock);
   // out_of_memory: the tag of the request would have more than its limit.
@@ -63,7 +63,7 @@ class Limits {
   Totals& totals_;
   OutOfMemoryCallbacks out_of_memory_;  // has its own lock
   struct OfTag {
-    settings::Share limit;
+    settings::Portion limit;
     Bytes coming = 0;  // of calls in progress
   };
   Map<std::uint32_t, OfTag> tags_ VPMM_GUARDED_BY(pool_lock);  // with a limit

@@ -17,7 +17,7 @@
 #include "base/quantity.hpp"
 #include "observe/log.hpp"
 #include "settings/config.hpp"
-#include "settings/share.hpp"
+#include "settings/portion.hpp"
 
 namespace vpmm::settings {
 namespace {
@@ -34,10 +34,10 @@ std::optional<double> parse_ratio(std::string_view text) {
   return ratio;
 }
 
-std::optional<Share> parse_percent(std::string_view digits) {
+std::optional<Portion> parse_percent(std::string_view digits) {
   const std::optional<std::uint64_t> percent = parse_count(digits);
   if (!percent || *percent < 1 || *percent > 100) return std::nullopt;
-  return Share{0, static_cast<std::uint32_t>(*percent)};
+  return Portion{0, static_cast<std::uint32_t>(*percent)};
 }
 
 std::optional<Vector<NamedLimit>> parse_limits(std::string_view text) {
@@ -50,7 +50,7 @@ std::optional<Vector<NamedLimit>> parse_limits(std::string_view text) {
     if (!is_last) text.remove_prefix(comma + 1);
     const std::size_t sign = one.rfind('=');
     if (sign == std::string_view::npos || sign == 0) return std::nullopt;
-    const Result<Share> limit = parse_share(one.substr(sign + 1));
+    const Result<Portion> limit = parse_portion(one.substr(sign + 1));
     if (!limit) return std::nullopt;
     limits.push_back({std::string(one.substr(0, sign)), limit.value()});
   }
@@ -309,14 +309,14 @@ Result<bool> wants_summary_from_environment() {
   return text == "1";
 }
 
-Result<Share> parse_share(std::string_view text) {
+Result<Portion> parse_portion(std::string_view text) {
   if (text.ends_with('%')) {
-    if (const std::optional<Share> share = parse_percent(text.substr(0, text.size() - 1)))
+    if (const std::optional<Portion> share = parse_percent(text.substr(0, text.size() - 1)))
       return *share;
     return Error{ErrorCode::bad_configuration, message_of("{} is no share: 1% to 100% are", text)};
   }
   VPMM_TRY_ASSIGN(const Bytes bytes, parse_bytes(text));
-  return Share{bytes, 0};
+  return Portion{bytes, 0};
 }
 
 Result<Vector<NamedLimit>> tag_limits_from_environment() {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "report/tags.hpp"
-#include "settings/share.hpp"
+#include "settings/portion.hpp"
 #include "settings/variable.hpp"
 #include "support/pool_world_arenas.hpp"
 #include "support/pool_world_words.hpp"
@@ -39,7 +39,7 @@ class TagLimits : public ::testing::Test {
 };
 
 TEST_F(TagLimits, a_request_beyond_it_fails_and_a_free_makes_room) {
-  limits().set_tag_limit(kLimited, settings::Share{10 * kMiB});
+  limits().set_tag_limit(kLimited, settings::Portion{10 * kMiB});
   for (const Bytes bytes : {Bytes{1000}, kMiB, 3 * kMiB}) {
     std::vector<DevicePtr> all;
     while (live() + bytes <= 10 * kMiB) all.push_back(served(bytes));
@@ -58,7 +58,7 @@ TEST_F(TagLimits, a_request_beyond_it_fails_and_a_free_makes_room) {
 TEST_F(TagLimits, it_holds_in_arenas_and_while_memory_sleeps) {
   report::set_tag_name(kLimited, "cache");
   ASSERT_TRUE(world.pool().suspension().make_suspendable(kLimited, {false, false}).ok());
-  limits().set_tag_limit(kLimited, settings::Share{4 * kMiB});
+  limits().set_tag_limit(kLimited, settings::Portion{4 * kMiB});
   const DevicePtr first = served(3 * kMiB);
   expect_error(request(2 * kMiB), ErrorCode::out_of_memory, {"the tag \"cache\"", "3 MiB"});
   ASSERT_TRUE(world.pool().suspension().suspend(kLimited, {}).ok());
@@ -78,7 +78,7 @@ TEST_F(TagLimits, it_holds_in_arenas_and_while_memory_sleeps) {
 }
 
 TEST_F(TagLimits, callbacks_may_free_and_neighbours_are_not_asked) {
-  limits().set_tag_limit(kLimited, settings::Share{2 * kMiB});
+  limits().set_tag_limit(kLimited, settings::Portion{2 * kMiB});
   const DevicePtr first = served(2 * kMiB);
   int calls = 0;
   limits().out_of_memory_callbacks().set([&](const auto&) {
@@ -96,12 +96,12 @@ TEST_F(TagLimits, callbacks_may_free_and_neighbours_are_not_asked) {
 
 TEST_F(TagLimits, a_share_is_of_the_capacity_and_none_ends_it) {
   limits().set_capacity(64 * kMiB);
-  limits().set_tag_limit(kLimited, settings::parse_share("25%").value());
+  limits().set_tag_limit(kLimited, settings::parse_portion("25%").value());
   const DevicePtr first = served(15 * kMiB);
   expect_error(request(2 * kMiB), ErrorCode::out_of_memory);
   limits().set_capacity(128 * kMiB);
   world.deallocate(served(2 * kMiB), a);
-  limits().set_tag_limit(kLimited, settings::Share{kMiB});
+  limits().set_tag_limit(kLimited, settings::Portion{kMiB});
   expect_error(request(1), ErrorCode::out_of_memory, {"15 MiB of its limit of 1 MiB"});
   EXPECT_EQ(world.pool().suspension().all_tags(), Vector<std::uint32_t>{kLimited});
   limits().set_tag_limit(kLimited, std::nullopt);
@@ -112,7 +112,7 @@ TEST_F(TagLimits, a_share_is_of_the_capacity_and_none_ends_it) {
 
 TEST_F(TagLimits, a_request_that_fails_otherwise_takes_nothing_of_it) {
   limits().set_capacity(16 * kMiB);
-  limits().set_tag_limit(kLimited, settings::Share{40 * kMiB});
+  limits().set_tag_limit(kLimited, settings::Portion{40 * kMiB});
   for (int i = 0; i < 5; ++i)
     expect_error(request(30 * kMiB), ErrorCode::out_of_memory, {"the limit is 16 MiB"});
   world.deallocate(served(14 * kMiB), a);
@@ -120,7 +120,7 @@ TEST_F(TagLimits, a_request_that_fails_otherwise_takes_nothing_of_it) {
 
 TEST_F(TagLimits, threads_together_stay_below_it) {
   constexpr Bytes kLimit = 8 * kMiB;
-  limits().set_tag_limit(kLimited, settings::Share{kLimit});
+  limits().set_tag_limit(kLimited, settings::Portion{kLimit});
   std::atomic<Bytes> taken{0};
   std::atomic<int> refused{0};
   std::vector<std::thread> threads;

@@ -10,19 +10,19 @@
 
 namespace vpmm::settings {
 
-struct Share {
+struct Portion {
   Bytes bytes = 0;
   std::uint32_t percent = 0;  // 1 to 100: of another amount, instead of `bytes`
   Bytes of(Bytes whole) const { return percent == 0 ? bytes : whole / 100 * percent; }
 };
 
 // Parses "8GiB", "25%".
-Result<Share> parse_share(std::string_view text);
+Result<Portion> parse_portion(std::string_view text);
 
 // VPMM_LIMITS: "cupy=8GiB,rmm=25%", of tags by name. Shares are of the capacity.
 struct NamedLimit {
   std::string tag;
-  Share limit;
+  Portion limit;
 };
 Result<Vector<NamedLimit>> tag_limits_from_environment();
 // Whether requests of a library have its name as their tag: VPMM_TAG_LIBRARIES, or a limit.
