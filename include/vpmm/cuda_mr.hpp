@@ -48,9 +48,7 @@ class memory_resource {
   // The process-wide pool of a device; opens it from the environment if necessary. Throws as
   // default_pool does.
   explicit memory_resource(int device = 0) : pool_(default_pool(device)) {}
-  // `library`: of vpmm_library_tag, the tag of requests outside entered tags; 0: none.
-  explicit memory_resource(pool_ref pool, std::uint32_t library = 0) noexcept
-      : pool_(pool), library_(library) {}
+  explicit memory_resource(pool_ref pool) noexcept : pool_(pool) {}
 
   // Memory for work queued on `stream` after the call. `alignment`: a power of two; the address is
   // always aligned to 256 bytes at least. Zero bytes give null. Throws vpmm::out_of_memory, which
@@ -58,7 +56,6 @@ class memory_resource {
   // alignment or stream and for a failed device.
   void* allocate(cuda::stream_ref stream, std::size_t bytes,
                  std::size_t alignment = default_alignment) {
-    if (library_ != 0) return allocate_tagged(bytes, handle_of(stream), alignment, 0);
     return pool_.allocate(bytes, handle_of(stream), alignment);
   }
 
@@ -73,7 +70,6 @@ class memory_resource {
 
   // Memory for any work queued on any stream after the call.
   void* allocate_sync(std::size_t bytes, std::size_t alignment = default_alignment) {
-    if (library_ != 0) return allocate_tagged(bytes, nullptr, alignment, VPMM_ALLOCATE_ANY_STREAM);
     return pool_.allocate(bytes, any_stream, alignment);
   }
 
@@ -112,11 +108,6 @@ class memory_resource {
     return stream.get() != nullptr ? stream.get() : reinterpret_cast<vpmm_stream>(default_stream);
   }
 
-  void* allocate_tagged(std::size_t bytes, vpmm_stream stream, std::size_t alignment,
-                        std::uint32_t flags) const {
-    return pool_.allocate(vpmm_request{0, bytes, alignment, stream, flags, 0, library_});
-  }
-
   // After a failure the memory is still allocated.
   void finish(vpmm_status status, void* ptr) const noexcept {
     if (status != VPMM_OK && status != VPMM_ERROR_INVALID_POINTER)
@@ -124,7 +115,6 @@ class memory_resource {
   }
 
   pool_ref pool_;
-  std::uint32_t library_ = 0;
 };
 
 }  // namespace

@@ -107,9 +107,16 @@ class TorchMemorySaver:
 
     @contextlib.contextmanager
     def disable(self) -> Iterator[None]:
-        """Memory that this thread allocates on the current device in the block cannot be paused."""
-        with vpmm.tag(_NOT_PAUSED, thread=True, device=_current_device()):
-            yield
+        """Memory that this thread allocates on the current device in the block cannot be paused.
+
+        At its end the memory of the device that is free in the pool goes back to the driver, as in the package.
+        """
+        device = _current_device()
+        try:
+            with vpmm.tag(_NOT_PAUSED, thread=True, device=device):
+                yield
+        finally:
+            vpmm.trim(device=device)
 
     def pause(self, tag: str | None = None) -> None:
         """Gives the physical memory of a tag back to the driver, on all devices; None: of all tags.

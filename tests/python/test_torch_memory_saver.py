@@ -107,6 +107,15 @@ class Regions(SaverCase):
         self.saver.pause()
         self.assertEqual([self.state(ptr) for ptr in (out, inside)], [False, True])
 
+    def test_what_is_free_after_disable_goes_back_to_the_driver(self) -> None:
+        pool = vpmm.Pool.default()
+        vpmm.trim()
+        before = vpmm.stats()["mapped_bytes"]
+        with self.saver.disable():
+            pool.deallocate(pool.allocate(64 * MIB, 0), 0)
+            self.assertGreaterEqual(vpmm.stats()["mapped_bytes"], before + 64 * MIB)
+        self.assertLess(vpmm.stats()["mapped_bytes"], before + 64 * MIB)
+
     def test_memory_goes_back_to_the_driver(self) -> None:
         with self.saver.region("driver"):
             self.allocate()

@@ -93,7 +93,7 @@ class Levels(WorkerCase):
         self.assertLessEqual(limited - self.free(), 85 * MIB)  # 75 are live
         torch.cuda.set_per_process_memory_fraction(1.0)
         self.made.sleep()
-        self.assertGreaterEqual(self.free(), before)
+        self.assertGreaterEqual(self.free(), before - 16 * MIB)  # pages for small requests, and modules of kernels
 
     def test_memory_of_runtime_state_and_of_the_cache_nest(self) -> None:
         with self.made.memory_of("runtime"):

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <rmm/resource_ref.hpp>
 #include <stdexcept>
 #include <string>
@@ -21,7 +22,8 @@ class DefaultPool {
   }
 
   void* allocate(cuda::stream_ref stream, std::size_t bytes, std::size_t alignment) {
-    return memory_resource(default_pool(device_), library_).allocate(stream, bytes, alignment);
+    if (library_ != 0) return allocate_tagged(bytes, alignment, stream.get(), 0);
+    return memory_resource(device_).allocate(stream, bytes, alignment);
   }
   void deallocate(cuda::stream_ref stream, void* ptr, std::size_t bytes,
                   std::size_t alignment) noexcept {
@@ -29,7 +31,8 @@ class DefaultPool {
       memory_resource(pool).deallocate(stream, ptr, bytes, alignment);
   }
   void* allocate_sync(std::size_t bytes, std::size_t alignment) {
-    return memory_resource(default_pool(device_), library_).allocate_sync(bytes, alignment);
+    if (library_ != 0) return allocate_tagged(bytes, alignment, nullptr, VPMM_ALLOCATE_ANY_STREAM);
+    return memory_resource(device_).allocate_sync(bytes, alignment);
   }
   void deallocate_sync(void* ptr, std::size_t bytes, std::size_t alignment) noexcept {
     if (const pool_ref pool = opened(); pool.handle() != nullptr)
@@ -39,6 +42,12 @@ class DefaultPool {
   friend constexpr void get_property(const DefaultPool&, cuda::mr::device_accessible) noexcept {}
 
  private:
+  void* allocate_tagged(std::size_t bytes, std::size_t alignment, vpmm_stream stream,
+                        std::uint32_t flags) const {
+    if (stream == nullptr) stream = reinterpret_cast<vpmm_stream>(default_stream);
+    return default_pool(device_).allocate(
+        vpmm_request{0, bytes, alignment, stream, flags, 0, library_});
+  }
   // What is freed was allocated, so the pool is open; null in a process that is ending, which frees
   // nothing.
   pool_ref opened() const noexcept {
