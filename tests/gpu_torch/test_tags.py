@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,39 @@ def found(program: str, *arguments: str) -> dict[str, Any]:
     return line
 
 
+# Two processes, a GPU each, reduce memory of a tag by NCCL; between the rounds it sleeps, and others reduce theirs.
+REDUCING = """
+import os, torch, torch.distributed as dist, vpmm
+rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+with vpmm.tag("weights", suspendable=True, device=rank):
+    weights = torch.full((64 << 20,), float(rank + 1), device="cuda")
+with vpmm.tag("cache", suspendable=True, backup=False, device=rank):
+    cache = torch.zeros(32 << 20, device="cuda")
+address = weights.data_ptr()
+for i in range(20):
+    dist.all_reduce(weights)
+    expected = 3.0 * 2**i
+    assert bool((weights == expected).all()), (rank, i)
+    dist.barrier()
+    torch.cuda.synchronize()
+    vpmm.suspend(device=rank, to_driver=i % 2 == 0)
+    other = torch.full((128 << 20,), i % 100, dtype=torch.uint8, device="cuda")
+    dist.all_reduce(other)
+    assert bool((other == i % 100 * 2).all()), (rank, i)
+    del other
+    torch.cuda.synchronize()
+    vpmm.resume(device=rank, zero=True)
+    assert weights.data_ptr() == address and bool((weights == expected).all() and (cache == 0).all()), (rank, i)
+    dist.all_reduce(cache.fill_(1.0))
+    assert bool((cache == 2).all()), (rank, i)
+dist.barrier()
+dist.destroy_process_group()
+print("rank", rank, "is done")
+"""
+
+
 class Tags(unittest.TestCase):
     def setUp(self) -> None:
         import torch
@@ -150,6 +184,17 @@ class Tags(unittest.TestCase):
         after = found(SHARING)
         self.assertGreaterEqual(after["freed"], 0.99 * (4 << 30))
         self.assertTrue(after["equal"])
+
+    def test_two_processes_reduce_memory_that_sleeps_between(self) -> None:
+        import torch
+
+        if torch.cuda.device_count() < 2:
+            self.skipTest("there are not two GPUs")
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder, "reducing.py")
+            program.write_text(REDUCING)
+            done = run(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)])
+        self.assertEqual([f"rank {rank} is done" in done.stdout for rank in (0, 1)], [True, True])
 
     def test_the_program_of_the_guide_runs(self) -> None:
         program = str(ROOT / "examples/rollout.py")
