@@ -55,7 +55,7 @@ def tensors_of(gib: float) -> list[torch.Tensor]:
     return tensors
 
 
-def speed(saver: Any, sizes: list[float]) -> None:  # noqa: ANN401
+def speed(saver: Any, sizes: list[float], prepares: bool) -> None:  # noqa: ANN401
     host = torch.empty(4 * GIB, dtype=torch.uint8, pin_memory=True)
     device = torch.empty(4 * GIB, dtype=torch.uint8, device="cuda")
     for direction, target, source in (("out", host, device), ("in", device, host)):
@@ -77,6 +77,12 @@ def speed(saver: Any, sizes: list[float]) -> None:  # noqa: ANN401
                 continue
             with saver.region(tag=name, enable_cpu_backup=backup):
                 tensors = tensors_of(gib)
+            if prepares and backup:
+                import vpmm
+
+                start = time.perf_counter()
+                vpmm.prepare_suspend()  # all tags with a copy: this one
+                show(figure="prepare", gib=gib, keeps=keeps, seconds=time.perf_counter() - start)
             for round_ in range(3):
                 torch.cuda.synchronize()
                 before = used()
@@ -169,6 +175,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--allocator", choices=("native", "vpmm"), required=True)
     parser.add_argument("--sizes", type=float, nargs="*", default=[1, 8, 32])
+    parser.add_argument("--prepare", action="store_true", help="vpmm: takes host memory before the first pause")
     parser.add_argument("--layers", type=int, default=64)
     parser.add_argument("--parts", nargs="*", default=["speed", "loading", "sharing"])
     options = parser.parse_args()
@@ -179,7 +186,7 @@ def main() -> None:
         begin = time.perf_counter()
         try:
             if part == "speed":
-                speed(saver, options.sizes)
+                speed(saver, options.sizes, options.prepare)
             elif part == "loading":
                 loading(saver, options.layers)
             else:

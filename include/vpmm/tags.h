@@ -96,6 +96,12 @@ enum {
 VPMM_API vpmm_status vpmm_suspend(vpmm_pool* pool, uint32_t tag, uint32_t flags,
                                   vpmm_stream stream);
 VPMM_API vpmm_status vpmm_arena_suspend(vpmm_arena* arena, uint32_t flags, vpmm_stream stream);
+/* Takes the host memory for the next copy now, as much as is live in the tag with backup now, and
+ * pins it if copies are kept; tag 0: of all suspendable tags. The first suspend is then as fast as
+ * later ones: taking fresh memory from the system can last longer than the copy. A resume that does
+ * not keep the copy gives it back. Does not wait for the GPU. Errors of vpmm_suspend for tag, host
+ * memory and other threads; nothing has changed then. */
+VPMM_API vpmm_status vpmm_prepare_suspend(vpmm_pool* pool, uint32_t tag);
 enum {
   VPMM_RESUME_ZERO = 1, /* sets memory without a host copy to zero; otherwise its contents are
                            undefined */

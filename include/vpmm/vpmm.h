@@ -156,10 +156,10 @@ typedef struct vpmm_request {
   size_t bytes;
   size_t alignment; /* 0: the default */
   vpmm_stream stream;
-  uint32_t flags;   /* VPMM_ALLOCATE_ */
-  uint32_t tag;     /* the caller's label, for events, layouts and reports; 0: that of
-                       vpmm_tag_enter, or none */
-  uint32_t library; /* the tag if `tag` is 0 and none is entered, from vpmm_library_tag; 0: none */
+  uint32_t flags; /* VPMM_ALLOCATE_ */
+  uint32_t tag; /* the caller's label, for events, layouts and reports; 0: that of the arena, or for
+                     a request without one that of vpmm_tag_enter, or none */
+  uint32_t library; /* the tag if there is none otherwise, from vpmm_library_tag; 0: none */
 } vpmm_request;
 
 typedef enum vpmm_region_state {

@@ -155,6 +155,7 @@ class pool_ref {
   void suspend(std::uint32_t tag, std::uint32_t flags = 0) const {
     check(vpmm_suspend(handle_, tag, flags, nullptr));
   }
+  void prepare_suspend(std::uint32_t tag) const { check(vpmm_prepare_suspend(handle_, tag)); }
   // Waits for the work on `stream`, behind which all uses of the memory are.
   void suspend_after(vpmm_stream stream, std::uint32_t tag, std::uint32_t flags = 0) const {
     check(vpmm_suspend(handle_, tag, flags | VPMM_SUSPEND_AFTER_STREAM, stream));

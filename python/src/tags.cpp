@@ -219,6 +219,11 @@ void suspend(const Pool& pool, nb::handle tag, nb::handle backup, nb::handle kee
                   [&](vpmm_pool* handle) { return vpmm_suspend(handle, number, flags, after); });
 }
 
+void prepare_suspend(const Pool& pool, nb::handle tag) {
+  const std::uint32_t number = tag_or_all(tag);
+  pool.call([&](vpmm_pool* handle) { return vpmm_prepare_suspend(handle, number); });
+}
+
 void resume(const Pool& pool, nb::handle tag, nb::handle zero, nb::handle copy) {
   const std::uint32_t number = tag_or_all(tag);
   const std::uint32_t flags = flag(zero, "zero", VPMM_RESUME_ZERO) |
@@ -227,11 +232,15 @@ void resume(const Pool& pool, nb::handle tag, nb::handle zero, nb::handle copy) 
 }
 
 // For plugins in Python: memory with the tag of vpmm_library_tag.
-std::uintptr_t allocate_tagged(const Pool& pool, nb::handle bytes, std::uint32_t library) {
+std::uintptr_t allocate_tagged(const Pool& pool, nb::handle bytes, std::uint32_t library,
+                               nb::handle stream) {
   vpmm_request request{};
   request.size = sizeof request;
   request.bytes = bytes_of(bytes, "bytes");
-  request.flags = VPMM_ALLOCATE_ANY_STREAM;
+  if (stream.is_none())
+    request.flags = VPMM_ALLOCATE_ANY_STREAM;
+  else
+    request.stream = reinterpret_cast<vpmm_stream>(stream_of(stream));
   request.library = library;
   if (request.bytes == 0) return 0;
   void* ptr = nullptr;
@@ -392,6 +401,13 @@ Frees succeed. Raises vpmm.Error, without any change, while a stream is captured
 memory of the tag, and if the tag is not suspendable; vpmm.OutOfMemoryError if the host has less free memory
 than the copy takes; and the exception of a hook that refuses.)")
       .def(
+          "prepare_suspend", &prepare_suspend, "tag"_a.none() = nb::none(),
+          nb::sig("def prepare_suspend(self, tag: int | str | None = None) -> None"),
+          R"(Takes the host memory for the next copy now, as much as is live in the tag. None: all suspendable tags.
+
+The first suspend() is then as fast as later ones. Pins it if copies are kept. Raises vpmm.OutOfMemoryError,
+without any change, if the host has less free memory than that.)")
+      .def(
           "resume", &resume, "tag"_a.none() = nb::none(), nb::kw_only(), "zero"_a.none() = false,
           "copy"_a.none() = true,
           nb::sig("def resume(self, tag: int | str | None = None, *, zero: bool = False, copy: "
@@ -443,8 +459,8 @@ void add_asking(nb::class_<Pool>& type) {
            nb::sig("def host_copy(self, ptr: int, bytes: int | str) -> memoryview"),
            R"(The contents of `bytes` bytes at `ptr` on the host, inside one allocation.
 
-They may be written while it is suspended. The view must not be used after the allocation is resumed or freed: its
-memory is then gone or reused. A copy that a resume kept can be read until the next suspend. Raises vpmm.Error
+While it is suspended they may be written. The view must not be used after a free, nor after a resume that does not
+keep the copy: its memory is then gone or reused. A kept copy can be read until the next suspend. Raises vpmm.Error
 ("VPMM_ERROR_INVALID_POINTER") if the memory has no host copy.)");
 }
 
@@ -452,7 +468,9 @@ memory is then gone or reused. A copy that a resume kept can be read until the n
 
 std::uint32_t library_tag(const char* library) {
   std::uint32_t tag = 0;
-  call([&] { return vpmm_library_tag(library, &tag); });
+  // With the GIL: callers hold it while they initialize a static variable.
+  const vpmm_status status = vpmm_library_tag(library, &tag);
+  if (status != VPMM_OK) raise(status, vpmm_last_error());
   return tag;
 }
 
@@ -489,8 +507,10 @@ void bind_tags(nb::module_& module, nb::class_<Pool>& type) {
       "The tag for requests of this library, if VPMM_TAG_LIBRARIES or VPMM_LIMITS asks for one; "
       "0: none.");
   module.def("allocate_tagged", &allocate_tagged, "pool"_a, "bytes"_a, "library"_a,
-             nb::sig("def allocate_tagged(pool: Pool, bytes: int, library: int) -> int"),
-             "As Pool.allocate_any_stream(), with the tag of a library.");
+             "stream"_a.none() = nb::none(),
+             nb::sig("def allocate_tagged(pool: Pool, bytes: int, library: int, stream: int | None "
+                     "= None) -> int"),
+             "Memory with the tag of a library; without a stream as Pool.allocate_any_stream().");
 }
 
 }  // namespace vpmm::python

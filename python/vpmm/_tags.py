@@ -22,6 +22,7 @@ __all__ = [
     "host_copy",
     "is_suspended",
     "pool_of",
+    "prepare_suspend",
     "resume",
     "suspend",
     "suspended",
@@ -167,6 +168,18 @@ def suspend(
     Pool.default(device).suspend(tag, backup=backup, keep_host_copy=keep_host_copy, to_driver=to_driver, stream=stream)
 
 
+def prepare_suspend(tag: str | int | None = None, device: int = 0) -> None:
+    """Takes the host memory for the next copy of a tag now: as much as is live in it.
+
+    `tag` is a name or a number; None: all suspendable tags of the process-wide pool of `device`. Taking fresh memory
+    from the system can last longer than a copy; called beforehand, as while weights are loaded, the first suspend() is
+    as fast as later ones. Pins the memory if copies are kept; a resume that does not keep the copy gives it back. Works
+    without the GIL, by several threads, and does not wait for the GPU. Raises vpmm.OutOfMemoryError, without any
+    change, if the host has less free memory than that, and vpmm.Error if the tag is not suspendable.
+    """
+    Pool.default(device).prepare_suspend(tag)
+
+
 def resume(tag: str | int | None = None, *, zero: bool = False, copy: bool = True, device: int = 0) -> None:
     """Gives a suspended tag physical memory at its addresses again: all of it, or none and an exception.
 
@@ -275,9 +288,9 @@ def host_copy(
     """The contents of a suspended array on the host: its bytes, which may be read and written.
 
     `array` is as in vpmm.is_suspended(), without gaps; `size`, in bytes, is for addresses only. A resume copies back
-    what was written. The view does not own the memory: it must not be used after the array is resumed or freed. A copy
-    that a resume kept (`keep_host_copy`) can be read until the next suspend: the contents at the resume. Raises
-    ValueError for an array with gaps, and vpmm.Error if the memory has no host copy.
+    what was written. The view does not own the memory: it must not be used after the array is freed, nor after a resume
+    that does not keep the copy. A kept copy (`keep_host_copy`) can be read until the next suspend. Raises ValueError
+    for an array with gaps, and vpmm.Error if the memory has no host copy.
     """
     if getattr(array, "requires_grad", False) is True:  # such tensors of PyTorch show no interface
         array = array.detach()

@@ -414,6 +414,14 @@ class Pool:
         than the copy takes; and the exception of a hook that refuses.
         """
 
+    def prepare_suspend(self, tag: int | str | None = None) -> None:
+        """
+        Takes the host memory for the next copy now, as much as is live in the tag. None: all suspendable tags.
+
+        The first suspend() is then as fast as later ones. Pins it if copies are kept. Raises vpmm.OutOfMemoryError,
+        without any change, if the host has less free memory than that.
+        """
+
     def resume(self, tag: int | str | None = None, *, zero: bool = False, copy: bool = True) -> None:
         """
         Gives a suspended tag physical memory at its addresses again; all of it or none. None: all
@@ -469,8 +477,8 @@ class Pool:
         """
         The contents of `bytes` bytes at `ptr` on the host, inside one allocation.
 
-        They may be written while it is suspended. The view must not be used after the allocation is resumed or freed: its
-        memory is then gone or reused. A copy that a resume kept can be read until the next suspend. Raises vpmm.Error
+        While it is suspended they may be written. The view must not be used after a free, nor after a resume that does not
+        keep the copy: its memory is then gone or reused. A kept copy can be read until the next suspend. Raises vpmm.Error
         ("VPMM_ERROR_INVALID_POINTER") if the memory has no host copy.
         """
 
@@ -482,8 +490,10 @@ def library_tag(name: str) -> int:
     The tag for requests of this library, if VPMM_TAG_LIBRARIES or VPMM_LIMITS asks for one; 0: none.
     """
 
-def allocate_tagged(pool: Pool, bytes: int, library: int) -> int:
-    """As Pool.allocate_any_stream(), with the tag of a library."""
+def allocate_tagged(pool: Pool, bytes: int, library: int, stream: int | None = None) -> int:
+    """
+    Memory with the tag of a library; without a stream as Pool.allocate_any_stream().
+    """
 
 def ipc_export(ptr: int, bytes: int) -> tuple[int, bytes, int, int, bytes]: ...
 

@@ -152,6 +152,10 @@ vpmm_status vpmm_arena_suspend(vpmm_arena* arena, uint32_t flags, vpmm_stream st
   });
 }
 
+vpmm_status vpmm_prepare_suspend(vpmm_pool* pool, uint32_t tag) {
+  return with_pool(pool, [&](Context& context) { return context.suspension().prepare(tag); });
+}
+
 vpmm_status vpmm_resume(vpmm_pool* pool, uint32_t tag, uint32_t flags) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY_ASSIGN(const context::ResumeHow how, to_resume(flags));

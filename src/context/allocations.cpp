@@ -172,6 +172,7 @@ Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const pool::Strea
 void Allocations::free_kept(DevicePtr begin) {
   end(owners_.of(begin), begin, std::nullopt, Caller{});
   arenas_.ended(begin);
+  host_copies_.drop_block(begin);
 }
 
 // Reads the allocation only if a listener asks for this kind.

@@ -29,12 +29,15 @@ Result<DevicePtr> ArenaCalls::allocate_at(pool::ArenaId arena, AddressRange rang
   Visit visit(entrance_);
   VPMM_TRY(visit.status());
   VPMM_TRY_ASSIGN(const pool::Caller caller, visit.identify(stream));
+  pool::Request request{range.size, 0, stream, arena};
+  parts_.tags.route(request);
+  VPMM_TRY(limits_.check_tag(request));
   parts_.allocations.provide();
   Result<DevicePtr> begin = parts_.arenas.take_at(arena, range, caller);
   if (!begin) return parts_.allocations.mistake(std::move(begin.error()));
   Entrance::afterwards([&]() VPMM_REQUIRES(pool_lock) {
     parts_.recorder.allocated(parts_.allocations.range_to_tell(begin.value(), range.size),
-                              begin.value(), {range.size, 0, stream, arena}, caller);
+                              begin.value(), request, caller);
     entrance_.leave(caller);
     parts_.footprint.note_peaks();
   });

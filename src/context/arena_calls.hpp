@@ -3,6 +3,7 @@
 #pragma once
 
 #include "context/entrance.hpp"
+#include "context/limits.hpp"
 #include "context/parts.hpp"
 
 namespace vpmm::context {
@@ -10,13 +11,13 @@ namespace vpmm::context {
 // Other calls treat arena memory like any memory.
 class ArenaCalls {
  public:
-  ArenaCalls(Parts& parts, Entrance& entrance)
-      : parts_(parts), device_(parts.device), entrance_(entrance) {}
+  ArenaCalls(Parts& parts, Entrance& entrance, Limits& limits)
+      : parts_(parts), device_(parts.device), entrance_(entrance), limits_(limits) {}
 
   // unsupported: no virtual memory pool.
   Result<pool::ArenaId> create(const arena::ArenaOptions& options);
   // Allocates a free range of the arena; the caller answers for its earlier users. invalid_pointer:
-  // not in the arena. invalid_argument: not free.
+  // not in the arena. invalid_argument: not free. out_of_memory: beyond the limit of its tag.
   Result<DevicePtr> allocate_at(pool::ArenaId arena, AddressRange range, pool::Stream stream);
   // Keeps all memory of the arena, present and future, in place until its release.
   Result<void> pin(pool::ArenaId arena);
@@ -38,6 +39,7 @@ class ArenaCalls {
   Parts& parts_;
   Device& device_;
   Entrance& entrance_;
+  Limits& limits_;
 };
 
 }  // namespace vpmm::context

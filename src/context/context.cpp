@@ -109,7 +109,7 @@ Context::Context(driver::Driver& driver, driver::DeviceOrdinal device,
       drawing_(parts_, totals_),
       entrance_(parts_, totals_),
       shortages_(parts_, entrance_, totals_, drawing_),
-      arena_calls_(parts_, entrance_),
+      arena_calls_(parts_, entrance_, limits_),
       stream_calls_(parts_, entrance_),
       limits_(parts_, entrance_, totals_),
       reports_(parts_, entrance_, totals_, drawing_, at_end),
@@ -186,7 +186,7 @@ Result<DevicePtr> Context::attempt(pool::Request& asked, const time::TimelineId*
   VPMM_TRY(limits_.check_tag(request));
   parts_.allocations.provide();  // may throw, so before memory is taken
   limits_.begin_tagged(request);
-  const ScopeExit counted([&]() VPMM_REQUIRES(pool_lock) { limits_.end_tagged(request); });
+  ScopeExit uncount([&]() VPMM_REQUIRES(pool_lock) { limits_.end_tagged(request); });
   Result<DevicePtr> result = device_.primary.noted(parts_.router.allocate(lock, request, caller));
   if (!result) return result;
   // The caller has the memory: later failures are dropped, and the next call meets them.
@@ -195,6 +195,8 @@ Result<DevicePtr> Context::attempt(pool::Request& asked, const time::TimelineId*
     if (request.tag != 0) parts_.allocations.free_through_lock(begin);
     parts_.recorder.allocated(parts_.allocations.range_to_tell(begin, request.bytes), begin,
                               request, caller);
+    limits_.end_tagged(request);  // it is live now, and the rest may drop the lock
+    uncount.dismiss();
     entrance_.leave(caller);
     parts_.footprint.note_peaks();
     entrance_.bound_any_stream(lock);

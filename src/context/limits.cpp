@@ -179,15 +179,15 @@ bool Limits::uses_gpu_memory(const pool::Request& request) const {
 void Limits::set_tag_limit(std::uint32_t tag, std::optional<settings::Portion> limit) {
   const PoolLock lock(parts_.mutex);
   if (limit)
-    tags_[tag].limit = *limit;
+    tag_limits_[tag] = *limit;
   else
-    tags_.erase(tag);
+    tag_limits_.erase(tag);
 }
 
 std::optional<Bytes> Limits::tag_limit(std::uint32_t tag) const {
-  const auto found = tags_.find(tag);
-  if (found == tags_.end()) return std::nullopt;
-  const settings::Portion& limit = found->second.limit;
+  const auto found = tag_limits_.find(tag);
+  if (found == tag_limits_.end()) return std::nullopt;
+  const settings::Portion& limit = found->second;
   if (limit.percent == 0) return limit.bytes;
   Bytes total = 0;
   if (const std::optional<Bytes> capacity = parts_.footprint.capacity())
@@ -200,16 +200,17 @@ std::optional<Bytes> Limits::tag_limit(std::uint32_t tag) const {
 
 Vector<std::uint32_t> Limits::limited_tags() const {
   Vector<std::uint32_t> tags;
-  for (const auto& [tag, of] : tags_) tags.push_back(tag);
+  for (const auto& [tag, limit] : tag_limits_) tags.push_back(tag);
   return tags;
 }
 
 Result<void> Limits::check_tag(const pool::Request& request) const {
-  if (request.tag == 0 || tags_.empty()) return {};
+  if (request.tag == 0) return {};
   const std::optional<Bytes> limit = tag_limit(request.tag);
   if (!limit) return {};
+  const auto coming = coming_.find(request.tag);
   const Bytes taken =
-      parts_.recorder.tags().live(request.tag) + tags_.find(request.tag)->second.coming;
+      parts_.recorder.tags().live(request.tag) + (coming == coming_.end() ? 0 : coming->second);
   if (request.bytes <= *limit - std::min(*limit, taken)) return {};
   return Error{
       ErrorCode::out_of_memory,
@@ -219,13 +220,14 @@ Result<void> Limits::check_tag(const pool::Request& request) const {
 }
 
 void Limits::begin_tagged(const pool::Request& request) {
-  const auto found = tags_.find(request.tag);
-  if (found != tags_.end()) found->second.coming += request.bytes;
+  if (request.tag != 0) coming_[request.tag] += request.bytes;
 }
 
 void Limits::end_tagged(const pool::Request& request) {
-  const auto found = tags_.find(request.tag);  // its limit may have been set meanwhile
-  if (found != tags_.end()) found->second.coming -= std::min(found->second.coming, request.bytes);
+  const auto found = coming_.find(request.tag);
+  if (found == coming_.end()) return;
+  found->second -= request.bytes;
+  if (found->second == 0) coming_.erase(found);
 }
 
 }  // namespace vpmm::context

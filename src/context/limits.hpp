@@ -37,7 +37,8 @@ class Limits {
   Vector<std::uint32_t> limited_tags() const VPMM_REQUIRES(pool_lock);
   // out_of_memory: the tag of the request would have more than its limit.
   Result<void> check_tag(const pool::Request& request) const VPMM_REQUIRES(pool_lock);
-  // Counts the request for its tag while a call drops the lock, until end_tagged().
+  // Counts the request for its tag while a call drops the lock, until end_tagged(). Throws
+  // std::bad_alloc.
   void begin_tagged(const pool::Request& request) VPMM_REQUIRES(pool_lock);
   void end_tagged(const pool::Request& request) VPMM_REQUIRES(pool_lock);
 
@@ -62,11 +63,8 @@ class Limits {
   Entrance& entrance_;
   Totals& totals_;
   OutOfMemoryCallbacks out_of_memory_;  // has its own lock
-  struct OfTag {
-    settings::Portion limit;
-    Bytes coming = 0;  // of calls in progress
-  };
-  Map<std::uint32_t, OfTag> tags_ VPMM_GUARDED_BY(pool_lock);  // with a limit
+  Map<std::uint32_t, settings::Portion> tag_limits_ VPMM_GUARDED_BY(pool_lock);
+  Map<std::uint32_t, Bytes> coming_ VPMM_GUARDED_BY(pool_lock);  // by tag, of calls in progress
 };
 
 }  // namespace vpmm::context

@@ -96,9 +96,7 @@ TagInfo Suspension::info(std::uint32_t tag) const {
   TagInfo info;
   info.limit = limits_.tag_limit(tag);
   info.amounts.live = parts_.recorder.tags().live(tag);
-  const TagOptions* const options = parts_.tags.find(tag);
-  if (options == nullptr) return info;
-  info.options = *options;
+  if (const TagOptions* const options = parts_.tags.find(tag)) info.options = *options;
   for (const ArenaId id : parts_.arenas.with_tag(tag)) {
     const arena::Arenas::Amounts amounts = parts_.arenas.amounts_of(id);
     info.amounts.held += amounts.held;
@@ -326,12 +324,7 @@ Result<void> Suspension::copy_out(const Ids& ids, const SuspendHow& how, MutexLo
     copying.push_back(std::move(each));
   }
   const host_copy::CopyContext context = copy_context();
-  const std::optional<Bytes> available = host_copy::available_host_bytes();
-  Result<void> done;
-  if (available && missing > *available - *available / kHostReserveShare)
-    done = Error{ErrorCode::host_out_of_memory,
-                 message_of("the host has {} of free memory, and the copies take {}",
-                            readable_bytes(*available), readable_bytes(missing))};
+  Result<void> done = check_host(missing);
   if (done) {
     const Unlocked unlocked(lock);
     try {
@@ -376,6 +369,76 @@ Result<void> Suspension::copy_out(const Ids& ids, const SuspendHow& how, MutexLo
   return device_.primary.noted(std::move(done));
 }
 
+// Other calls may suspend and free meanwhile: their arenas take nothing.
+Result<void> Suspension::prepare(std::uint32_t tag) {
+  if (device_.pool == nullptr) return arena::no_arenas();
+  const HostPromise promise;
+  if (!promise.is_kept()) return no_host_memory();
+  struct Provided {
+    ArenaId id{};
+    Bytes bytes = 0;
+    bool is_pinned = false;
+    host_copy::HostMemory memory;
+  };
+  Visit visit(entrance_);
+  VPMM_TRY(visit.status());
+  drop_dead_copies();
+  VPMM_TRY_ASSIGN(const Ids all, arenas_of(tag));
+  VPMM_TRY_ASSIGN(const Ids ids, select(all, Residence::resident));
+  Vector<Provided> provided;
+  Bytes missing = 0;
+  for (const ArenaId id : ids) {
+    const TagOptions* const options = parts_.tags.find(parts_.arenas.tag_of(id));
+    if (options != nullptr && !options->has_backup) continue;
+    Provided each;
+    each.id = id;
+    each.is_pinned = keeps_copy(id);
+    for (const AddressRange range : parts_.arenas.live_ranges(id)) each.bytes += range.size;
+    const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id);
+    if (each.bytes <= (copy == nullptr ? 0 : copy->memory.size())) continue;
+    missing += each.bytes;
+    provided.push_back(std::move(each));
+  }
+  Result<void> done = check_host(missing);
+  if (!done) return done;
+  const host_copy::CopyContext context = copy_context();
+  {
+    const Unlocked unlocked(visit.lock());
+    try {
+      for (Provided& each : provided) {
+        each.memory = host_copy::HostMemory(each.bytes);
+        each.memory.touch();
+        if (each.is_pinned && done) done = each.memory.pin(device_.driver, context.id);
+      }
+      if (done) done = copier_.prepare(context);
+    } catch (const std::bad_alloc&) {
+      done = no_host_memory();
+    }
+  }
+  for (Provided& each : provided) {
+    const bool is_awake = done && parts_.arenas.exists(each.id) &&
+                          parts_.arenas.residence_of(each.id) == Residence::resident;
+    if (!is_awake) continue;
+    std::shared_ptr<HostCopy> copy = parts_.host_copies.find(each.id);
+    if (copy == nullptr) parts_.host_copies.set(each.id, copy = std::make_shared<HostCopy>());
+    if (copy->memory.size() >= each.bytes) continue;
+    copy->pieces.clear();  // they are in the memory that goes
+    copy->dropped = 0;
+    std::swap(copy->memory, each.memory);
+  }
+  const Unlocked unlocked(visit.lock());
+  for (Provided& each : provided) each.memory.unpin();
+  return device_.primary.noted(std::move(done));
+}
+
+Result<void> Suspension::check_host(Bytes missing) {
+  const std::optional<Bytes> available = host_copy::available_host_bytes();
+  if (!available || missing <= *available - *available / kHostReserveShare) return {};
+  return Error{ErrorCode::host_out_of_memory,
+               message_of("the host has {} of free memory, and the copies take {}",
+                          readable_bytes(*available), readable_bytes(missing))};
+}
+
 // --- resuming
 
 template <typename Find>
@@ -401,7 +464,6 @@ Result<void> Suspension::resume_found(Find&& find, const ResumeHow& how) {
         tags.insert(parts_.arenas.tag_of(id));
         request.bytes += parts_.arenas.amounts_of(id).suspended;
       }
-      if (tags.size() == 1) request.tag = *tags.begin();
       for (const ArenaId id : ids) parts_.arenas.prepare_change(id);
       for (const ArenaId id : ids) parts_.arenas.begin_change(id, Residence::resuming);
       ScopeExit undo([&]() VPMM_REQUIRES(pool_lock) {
@@ -417,6 +479,7 @@ Result<void> Suspension::resume_found(Find&& find, const ResumeHow& how) {
     if (done.error().code != ErrorCode::out_of_memory) return done;
     if (limits_.find_memory(request, has_asked)) continue;
     Error error = std::move(done.error());
+    if (tags.size() == 1) request.tag = *tags.begin();  // no request of the tag before: no limit
     shortages_.explain(request, error);
     return error;
   }

@@ -76,6 +76,8 @@ class Suspension {
   Result<void> suspend(pool::ArenaId arena, const SuspendHow& how);
   Result<void> resume(std::uint32_t tag, const ResumeHow& how);
   Result<void> resume(pool::ArenaId arena, const ResumeHow& how);
+  // Provides the host memory for copies of what the tag's arenas with backup have now.
+  Result<void> prepare(std::uint32_t tag);
   // invalid_pointer: not in live memory.
   Result<bool> is_suspended(DevicePtr ptr) const;
   // Where a range inside one allocation is on the host: suspended, or with a kept copy.
@@ -113,6 +115,7 @@ class Suspension {
   void drop_dead_copies() VPMM_REQUIRES(pool_lock);
   Result<void> call_before_unmap(const Set<std::uint32_t>& tags, Vector<std::uint64_t>& called);
   void call_after_map(const Set<std::uint32_t>& tags, const Vector<std::uint64_t>* called);
+  static Result<void> check_host(Bytes missing);
   host_copy::CopyContext copy_context() const;
 
   Parts& parts_;

@@ -26,7 +26,7 @@ namespace {
 
 constexpr Bytes kHugePage = 2 * kMiB;
 constexpr Bytes kSmallPage = 4 * kKiB;
-constexpr Bytes kFreedByThreads = 256 * kMiB;
+constexpr Bytes kSharedOut = 256 * kMiB;
 constexpr Bytes kThreads = 8;
 constexpr Bytes kNotSet = ~Bytes{0};
 
@@ -79,12 +79,16 @@ HostMemory::HostMemory(Bytes size)
 
 HostMemory::~HostMemory() {
   if (driver_ != nullptr) return;
-  if (size_ >= kFreedByThreads) forget_by_threads();
+  if (size_ >= kSharedOut)
+    share_out([this](std::byte* begin, Bytes bytes) { forget(begin, bytes); });
   ::operator delete (begin_, std::align_val_t{kHugePage});
 }
 
-// A single thread would give gigabytes back for a good part of the time that their copy takes.
-void HostMemory::forget_by_threads() const noexcept {
+// A single thread would take gigabytes, or give them back, for a good part of the time that their
+// copy takes.
+template <typename Work>
+void HostMemory::share_out(Work&& work) const noexcept {
+  if (size_ < kSharedOut) return work(begin_, size_);
   const Bytes share = round_up(size_ / kThreads, kHugePage);
   try {
     std::vector<std::thread> threads;
@@ -94,9 +98,20 @@ void HostMemory::forget_by_threads() const noexcept {
       for (std::thread& each : threads) each.join();
     });
     for (Bytes at = 0; at < size_; at += share)
-      threads.emplace_back([this, at, share] { forget(begin_ + at, std::min(share, size_ - at)); });
-  } catch (...) {  // NOLINT(bugprone-empty-catch): then the caller's thread does it
+      threads.emplace_back([&work, begin = begin_ + at, bytes = std::min(share, size_ - at)] {
+        work(begin, bytes);
+      });
+  } catch (...) {  // NOLINT(bugprone-empty-catch): then the caller's next step does it
   }
+}
+
+void HostMemory::touch() const noexcept {
+  share_out([](std::byte* begin, Bytes bytes) {
+    for (Bytes at = 0; at < bytes; at += kSmallPage) {
+      volatile std::byte& byte = begin[at];
+      byte = byte;
+    }
+  });
 }
 
 HostMemory::HostMemory(HostMemory&& other) noexcept
@@ -127,6 +142,7 @@ bool HostMemory::forget(std::byte* begin, Bytes bytes) const {
 Result<void> HostMemory::pin(driver::Driver& driver, driver::ContextId context) {
   if (is_pinned_in(context)) return {};
   unpin();
+  touch();  // the driver would do it with one thread
   const driver::RelaxedCaptureScope relaxed(driver);
   const driver::CuResult result = driver.mem_host_register(begin_, round_up(size_, kHugePage), 0);
   if (result != driver::CuResult::host_memory_already_registered)

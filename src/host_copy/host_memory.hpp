@@ -35,6 +35,8 @@ class HostMemory {
   // on. Returns false for pinned memory, which stays.
   bool forget(std::byte* begin, Bytes bytes) const;
 
+  // Takes the memory from the system now, by several threads, and keeps its contents.
+  void touch() const noexcept;
   // Registers the memory with the context that is current and has this id; in a later context it
   // counts as not pinned. Does nothing if that is done already.
   Result<void> pin(driver::Driver& driver, driver::ContextId context);
@@ -43,7 +45,9 @@ class HostMemory {
   void unpin();
 
  private:
-  void forget_by_threads() const noexcept;
+  // Calls `work(begin, bytes)` for shares of the memory; of some for none if threads are short.
+  template <typename Work>
+  void share_out(Work&& work) const noexcept;
 
   std::byte* begin_ = nullptr;
   Bytes size_ = 0;

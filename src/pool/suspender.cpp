@@ -2,6 +2,7 @@
 // pool: suspends and resumes allocations.
 #include "pool/suspender.hpp"
 
+#include <algorithm>
 #include <tuple>
 #include <utility>
 
@@ -45,6 +46,7 @@ struct Suspender::Refilling {
   Vector<vm::Placement> here;    // for an undo
   Vector<vm::Placement> there;   // at the suspended region
   Vector<vm::Placement> stuck;   // after a failure: those of `there` that the driver left mapped
+  Vector<vm::Placement> left;    // likewise, of `here`, which is then not mapped as a whole
   bool is_here = true;           // mapped at the memory's address
   bool is_there = false;
 };
@@ -237,7 +239,7 @@ void Suspender::arrive(const Refilling& refilling) {
   memory_.suspended_bytes -= region.range.size;
 }
 
-// Its old address becomes a hole.
+// Its old address becomes a hole, but for what the driver left mapped there.
 void Suspender::end_memory(const Refilling& refilling) {
   Region* const memory = refilling.refill.memory;
   const AddressRange range = memory->range;
@@ -247,7 +249,11 @@ void Suspender::end_memory(const Refilling& refilling) {
   Region* const flying = memory_.index.detach(memory_.index.release(memory, {}), range);
   ++memory_.counters.deallocations;
   memory_.chunks.unmap(range);
-  memory_.index.attach_hole(flying);
+  for (const vm::Placement& left : refilling.left)
+    for (std::size_t i = 0; i < refilling.here.size(); ++i)
+      if (refilling.here[i].range == left.range)
+        memory_.chunks.map(refilling.mappings[i].chunk, left.range.begin);
+  bury(flying);
 }
 
 // Without the lock. Unmaps before it maps, so the limit of mappings holds. After a failure moves
@@ -268,8 +274,10 @@ std::optional<Error> Suspender::move_all(Vector<Refilling>& refilling) {
   if (!error) return std::nullopt;
   for (Refilling& each : refilling) {
     if (each.is_there) each.is_there = !memory_.mapper.unmap(each.refill.suspended->range);
-    if (!each.is_there && !each.is_here)
-      each.is_here = !memory_.mapper.map_run(each.refill.memory->range, each.here).error;
+    if (each.is_there || each.is_here) continue;
+    vm::MapOutcome undone = memory_.mapper.map_run(each.refill.memory->range, each.here);
+    each.is_here = !undone.error;
+    each.left = std::move(undone.still_mapped);
   }
   return error;
 }
@@ -328,9 +336,13 @@ Result<void> Suspender::resume(MutexLock& lock, Vector<Refill>& refills) {
       arrive(each);
       continue;
     }
-    // Nowhere: sweeps release the chunks.
-    for (const vm::Mapping& mapping : each.mappings)
-      memory_.quarantine.orphans.push_back(mapping.chunk);
+    // Nowhere: sweeps release the chunks, those left mapped at the old address with their mapping.
+    for (std::size_t part = 0; part < each.mappings.size(); ++part) {
+      const bool is_left = std::any_of(
+          each.left.begin(), each.left.end(),
+          [&](const vm::Placement& left) { return left.range == each.here[part].range; });
+      if (!is_left) memory_.quarantine.orphans.push_back(each.mappings[part].chunk);
+    }
     refills[i].memory = nullptr;
   }
   if (error) return std::move(*error);

@@ -50,6 +50,10 @@ std::optional<Vector<NamedLimit>> parse_limits(std::string_view text) {
     if (!is_last) text.remove_prefix(comma + 1);
     const std::size_t sign = one.rfind('=');
     if (sign == std::string_view::npos || sign == 0) return std::nullopt;
+    const std::string_view tag = one.substr(0, sign);
+    const bool is_named = std::any_of(limits.begin(), limits.end(),
+                                      [&](const NamedLimit& each) { return each.tag == tag; });
+    if (is_named || tag.front() == ' ' || tag.back() == ' ') return std::nullopt;
     const Result<Portion> limit = parse_portion(one.substr(sign + 1));
     if (!limit) return std::nullopt;
     limits.push_back({std::string(one.substr(0, sign)), limit.value()});

@@ -460,6 +460,32 @@ TEST_F(SuspendRaces, a_share_between_the_steps_is_refused) {
   free(ptr);
 }
 
+TEST_F(SuspendRaces, what_sleeps_or_ends_while_its_host_memory_is_prepared_does_without) {
+  ASSERT_TRUE(suspension().make_suspendable(kKept, {true, true}).ok());
+  for (const bool ends : {false, true}) {
+    const DevicePtr ptr = written(3 * kPage, 1);
+    at_next(Call::mem_host_register, [&] {
+      if (ends)
+        free(ptr);
+      else
+        suspend(kKept);
+    });
+    const auto done = suspension().prepare(kKept);
+    EXPECT_TRUE(done.ok()) << message_of(done);
+    world.hooks.on.clear();
+    expect_valid();
+    if (ends) break;
+    resume(kKept);
+    expect_written(ptr, 3 * kPage, 1);
+    free(ptr);
+    ASSERT_TRUE(suspension().make_suspendable(kKept, {true, false}).ok());
+    suspend(kKept);
+    resume(kKept);  // the kept copy is gone
+    ASSERT_TRUE(suspension().make_suspendable(kKept, {true, true}).ok());
+  }
+  EXPECT_EQ(state(), TagState::live);
+}
+
 TEST_F(SuspendRaces, events_come_in_order) {
   const EventLog log(*world.pool);
   const DevicePtr first = written(3 * kPage, 1);

@@ -226,6 +226,67 @@ TEST_F(Suspend, a_kept_host_copy_can_be_read_after_a_resume) {
   world.deallocate(third, a);
 }
 
+TEST_F(Suspend, host_memory_that_was_prepared_takes_the_next_copy) {
+  EXPECT_TRUE(suspension().prepare(kWeights).ok()) << "nothing is live";
+  const DevicePtr ptr = tagged(3 * kPage);
+  const DevicePtr other = tagged(kPage, kCache);
+  write(ptr, 3 * kPage, 4);
+  for (int i = 0; i < 2; ++i) {
+    const auto done = suspension().prepare(0);
+    ASSERT_TRUE(done.ok()) << message_of(done);
+    EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage) << "of the tag with backup";
+  }
+  expect_error(suspension().host_copy({ptr, 1}), ErrorCode::invalid_pointer);
+  EXPECT_EQ(world.pool().suspension().info(kWeights).state, TagState::live);
+  host_copy::set_available_host_bytes(0);
+  suspend();
+  host_copy::set_available_host_bytes(std::nullopt);
+  EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage);
+  EXPECT_TRUE(suspension().prepare(kWeights).ok()) << "it is suspended";
+  resume();
+  expect_written(ptr, 3 * kPage, 4);
+  EXPECT_EQ(world.statistics().host_copy_bytes, 0u);
+  // More is live than was prepared.
+  ASSERT_TRUE(suspension().prepare(kWeights).ok());
+  const DevicePtr more = tagged(5 * kPage);
+  write(more, 5 * kPage, 9);
+  suspend();
+  resume();
+  expect_written(ptr, 3 * kPage, 4);
+  expect_written(more, 5 * kPage, 9);
+  host_copy::set_available_host_bytes(kPage);
+  expect_error(suspension().prepare(kWeights), ErrorCode::host_out_of_memory, {"copies take"});
+  host_copy::set_available_host_bytes(std::nullopt);
+  EXPECT_EQ(world.statistics().host_copy_bytes, 0u);
+  expect_error(suspension().prepare(77), ErrorCode::invalid_argument);
+  world.deallocate(ptr, a);
+  world.deallocate(more, a);
+  world.deallocate(other, a);
+}
+
+TEST_F(Suspend, kept_host_memory_is_pinned_when_it_is_prepared) {
+  make(kWeights, true, true);
+  const DevicePtr ptr = tagged(3 * kPage);
+  write(ptr, 3 * kPage, 4);
+  ASSERT_TRUE(suspension().prepare(kWeights).ok());
+  const std::uint64_t pinned = world.calls().count(Call::mem_host_register);
+  EXPECT_EQ(pinned, 2u) << "the copy and the ring";
+  for (int i = 0; i < 2; ++i) {
+    suspend();
+    resume();
+    expect_written(ptr, 3 * kPage, 4);
+  }
+  EXPECT_EQ(world.calls().count(Call::mem_host_register), pinned);
+  EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage);
+  // A larger one replaces it, and the old contents are gone.
+  const DevicePtr more = tagged(kPage);
+  ASSERT_TRUE(suspension().prepare(kWeights).ok());
+  expect_error(suspension().host_copy({ptr, 1}), ErrorCode::invalid_pointer);
+  EXPECT_EQ(world.statistics().host_copy_bytes, 4 * kPage);
+  world.deallocate(ptr, a);
+  world.deallocate(more, a);
+}
+
 TEST_F(Suspend, a_suspend_that_discards_drops_an_earlier_copy) {
   const DevicePtr ptr = tagged(3 * kPage);
   SuspendHow keeping;
@@ -267,27 +328,6 @@ TEST_F(Suspend, after_a_hook_that_throws_those_before_it_are_told) {
   suspend();
   resume();
   world.deallocate(ptr, a);
-}
-
-TEST(SuspendLimits, a_resume_maps_no_more_than_the_limit_of_mappings) {
-  WorldOptions options = page_world();
-  options.config.max_mappings = 24;
-  PoolWorld world(options);
-  ASSERT_TRUE(world.pool().suspension().make_suspendable(kCache, {false, false}).ok());
-  const StreamHandle a = world.stream();
-  const auto ptr = world.pool().allocate({20 * kPage, 0, a, {}, kCache});
-  ASSERT_TRUE(ptr.ok()) << message_of(ptr);
-  for (const bool to_driver : {true, false, true}) {
-    SuspendHow how;
-    how.to_driver = to_driver;
-    const auto slept = world.pool().suspension().suspend(kCache, how);
-    ASSERT_TRUE(slept.ok()) << message_of(slept);
-    const auto woke = world.pool().suspension().resume(kCache, {});
-    ASSERT_TRUE(woke.ok()) << message_of(woke);
-    EXPECT_LE(world.statistics().peak_mappings, 24u);
-    EXPECT_EQ(world.pool().reports().validate(), "");
-  }
-  world.deallocate(ptr.value(), a);
 }
 
 TEST_F(Suspend, requests_fail_and_frees_drop_copy_and_address) {

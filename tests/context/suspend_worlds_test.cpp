@@ -124,6 +124,27 @@ TEST_P(SuspendWorlds, contents_addresses_and_figures_are_the_same_after_cycles) 
 INSTANTIATE_TEST_SUITE_P(Settings, SuspendWorlds, ::testing::ValuesIn(every_pool_kind()),
                          [](const auto& each) { return std::string(each.param.name); });
 
+TEST(SuspendLimits, a_resume_maps_no_more_than_the_limit_of_mappings) {
+  WorldOptions options = page_world();
+  options.config.max_mappings = 24;
+  HookedWorld world(options);
+  ASSERT_TRUE(world.pool->suspension().make_suspendable(kTagOne, {false, false}).ok());
+  const StreamHandle a = world.stream();
+  const auto ptr = world.pool->allocate({20 * kPage, 0, a, {}, kTagOne});
+  ASSERT_TRUE(ptr.ok()) << message_of(ptr);
+  for (const bool to_driver : {true, false, true}) {
+    SuspendHow how;
+    how.to_driver = to_driver;
+    const auto slept = world.pool->suspension().suspend(kTagOne, how);
+    ASSERT_TRUE(slept.ok()) << message_of(slept);
+    const auto woke = world.pool->suspension().resume(kTagOne, {});
+    ASSERT_TRUE(woke.ok()) << message_of(woke);
+    EXPECT_LE(world.statistics().peak_mappings, 24u);
+    EXPECT_EQ(world.pool->reports().validate(), "");
+  }
+  world.deallocate(ptr.value(), a);
+}
+
 TEST(SuspendBroken, a_context_that_breaks_at_any_step_gives_poisoned_from_then_on) {
   for (const Call step :
        {Call::stream_synchronize, Call::ctx_synchronize, Call::event_record, Call::event_query,

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "report/tags.hpp"
@@ -156,6 +157,72 @@ TEST(TagLimitsByName, the_variable_sets_them_when_a_pool_is_made) {
   EXPECT_EQ(world.pool().suspension().all_tags().size(), 2u);
 }
 
+TEST_F(TagLimits, memory_at_a_given_address_counts_too) {
+  limits().set_tag_limit(kLimited, settings::Portion{3 * kMiB});
+  const auto arena = world.pool().arenas().create({false, false, kLimited});
+  ASSERT_TRUE(arena.ok()) << message_of(arena);
+  pool::Request request{2 * kMiB, 0, a};
+  request.arena = arena.value();
+  const auto first = world.pool().allocate(request);
+  ASSERT_TRUE(first.ok()) << message_of(first);
+  world.deallocate(first.value(), a);
+  ASSERT_EQ(world.sim().stream_synchronize(a), driver::CuResult::success);
+  const AddressRange range{first.value(), 2 * kMiB};
+  const auto again = world.pool().arenas().allocate_at(arena.value(), range, a);
+  ASSERT_TRUE(again.ok()) << message_of(again);
+  EXPECT_EQ(live(), 2 * kMiB);
+  world.deallocate(again.value(), a);
+  limits().set_tag_limit(kLimited, settings::Portion{kMiB});
+  expect_error(world.pool().arenas().allocate_at(arena.value(), range, a), ErrorCode::out_of_memory,
+               {"tag 51"});
+}
+
+TEST_F(TagLimits, a_limit_that_changes_during_a_call_counts_nothing_twice) {
+  limits().set_tag_limit(kLimited, settings::Portion{8 * kMiB});
+  bool has_changed = false;
+  limits().out_of_memory_callbacks().set([&](const context::OutOfMemory&) {
+    limits().set_tag_limit(kLimited, std::nullopt);
+    limits().set_tag_limit(kLimited, settings::Portion{16 * kMiB});
+    return !std::exchange(has_changed, true);
+  });
+  const DevicePtr first = served(12 * kMiB);
+  limits().out_of_memory_callbacks().set({});
+  expect_error(request(5 * kMiB), ErrorCode::out_of_memory, {"12 MiB of its limit of 16 MiB"});
+  const DevicePtr second = served(4 * kMiB);
+  world.deallocate(first, a);
+  world.deallocate(second, a);
+}
+
+TEST_F(TagLimits, a_resume_is_no_request_of_its_tag) {
+  ASSERT_TRUE(world.pool().suspension().make_suspendable(kLimited, {false, false}).ok());
+  limits().set_tag_limit(kLimited, settings::Portion{9 * kMiB});
+  const DevicePtr ptr = served(8 * kMiB);
+  context::SuspendHow how;
+  how.to_driver = true;
+  ASSERT_TRUE(world.pool().suspension().suspend(kLimited, how).ok());
+  limits().set_capacity(kMiB * 2);
+  const auto woken = world.pool().suspension().resume(kLimited, {});
+  expect_error(woken, ErrorCode::out_of_memory, {"the limit is 2 MiB"});
+  limits().set_capacity(std::nullopt);
+  ASSERT_TRUE(world.pool().suspension().resume(kLimited, {}).ok());
+  world.deallocate(ptr, a);
+}
+
+TEST_F(TagLimits, an_arena_of_a_tag_that_is_not_suspendable_is_counted_when_it_sleeps) {
+  const auto arena = world.pool().arenas().create({false, false, kOther});
+  ASSERT_TRUE(arena.ok()) << message_of(arena);
+  pool::Request in_arena{kMiB, 0, a};
+  in_arena.arena = arena.value();
+  const auto ptr = world.pool().allocate(in_arena);
+  ASSERT_TRUE(ptr.ok()) << message_of(ptr);
+  ASSERT_TRUE(world.pool().suspension().suspend(arena.value(), {}).ok());
+  const context::TagInfo info = world.pool().suspension().info(kOther);
+  EXPECT_EQ(info.state, context::TagState::suspended);
+  EXPECT_GE(info.amounts.suspended, kMiB);
+  ASSERT_TRUE(world.pool().suspension().resume(arena.value(), {}).ok());
+  world.deallocate(ptr.value(), a);
+}
+
 TEST_F(TagLimits, a_library_is_the_tag_of_requests_outside_entered_tags) {
   const std::uint32_t library = report::tag_with_name("a library");
   const auto allocate = [&](Bytes bytes) {
@@ -196,8 +263,9 @@ TEST(TagLimitsByName, a_library_is_tagged_if_a_variable_asks_for_it) {
 }
 
 TEST(TagLimitsByName, what_is_no_limit_is_refused) {
-  for (const char* text : {"cupy", "cupy=", "=3MiB", "cupy=8", "cupy=0%", "cupy=101%", "cupy=3M",
-                           "cupy=3MiB,", ",", "cupy=3MiB,,rmm=2MiB", "cupy=-1%"}) {
+  for (const char* text :
+       {"cupy", "cupy=", "=3MiB", "cupy=8", "cupy=0%", "cupy=101%", "cupy=3M", "cupy=3MiB,", ",",
+        "cupy=3MiB,,rmm=2MiB", "cupy=-1%", "cupy=8GiB, rmm=25%", "cupy=1GiB,cupy=2GiB"}) {
     SCOPED_TRACE(text);
     const settings::Variable variable("VPMM_LIMITS", text);
     const auto limits = settings::tag_limits_from_environment();

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import vpmm
+from vpmm import _vpmm
 from vpmm._streams import stream_handle
 from vpmm._vpmm import Pool
 from vpmm.errors import Error
@@ -222,7 +223,11 @@ def _callback_class() -> Any:
 
 
 def _through_python(device: int) -> Any:
+    library = _vpmm.library_tag("rmm")
+
     def allocate(size: int, stream: Any) -> int:
+        if library != 0:
+            return _vpmm.allocate_tagged(Pool.default(device), size, library, stream_handle(stream))
         return Pool.default(device).allocate(size, stream_handle(stream))
 
     def deallocate(pointer: int, size: int, stream: Any) -> None:
