@@ -431,6 +431,25 @@ TEST_F(SuspendRaces, memory_kept_for_others_after_its_free_refuses_a_suspend) {
   free(other);
 }
 
+TEST_F(SuspendRaces, a_kept_copy_ends_with_memory_that_others_held_longest) {
+  ASSERT_TRUE(suspension().make_suspendable(kKept, {true, true}).ok());
+  const DevicePtr other = written(kPage, 3);
+  const DevicePtr ptr = written(2 * kPage, 1);
+  suspend();
+  resume();
+  ASSERT_TRUE(suspension().host_copy({ptr, 1}).ok());
+  const auto shared = world.pool->sharing().share({ptr, 1000});
+  ASSERT_TRUE(shared.ok()) << message_of(shared);
+  free(ptr);
+  world.pool->sharing().end_lease(shared.value().share, context::Holder::handle);
+  const DevicePtr next = tagged(2 * kPage);
+  EXPECT_EQ(next, ptr);
+  expect_error(suspension().host_copy({next, 1}), ErrorCode::invalid_pointer);
+  EXPECT_TRUE(suspension().host_copy({other, 1}).ok());
+  free(next);
+  free(other);
+}
+
 TEST_F(SuspendRaces, a_lease_of_a_share_without_holders_is_refused_while_suspended) {
   const DevicePtr ptr = tagged(2 * kPage);
   const auto shared = world.pool->sharing().share({ptr, 1000});

@@ -270,6 +270,17 @@ class ThroughPython(Rmm):
         with tempfile.TemporaryDirectory() as empty:
             self.assertEqual(output_of(code + BEGIN + USES, VPMM_CACHE_DIR=empty), USED)
 
+    def test_its_memory_has_its_name_as_a_tag_if_asked(self) -> None:
+        code = (
+            "import warnings\nwarnings.simplefilter('ignore')\n"
+            "resource = vpmm.rmm.memory_resource(0)\npointer = resource.allocate(5 * MIB)\n"
+            "print([(tag.name, tag.live_bytes) for tag in vpmm.tags()])\nresource.deallocate(pointer, 5 * MIB)\n"
+            "print(vpmm.tag_info('rmm').live_bytes)"
+        )
+        with tempfile.TemporaryDirectory() as empty:
+            said = output_of(WITHOUT_CYTHON + BEGIN + code, VPMM_CACHE_DIR=empty, VPMM_LIMITS="rmm=25%")
+        self.assertEqual(said, f"[('rmm', {5 << 20})]\n0\n")
+
     def test_it_says_why_once(self) -> None:
         code = (
             WITHOUT_CYTHON
