@@ -426,9 +426,10 @@ Result<void> Suspension::prepare(std::uint32_t tag) {
     copy->dropped = 0;
     std::swap(copy->memory, each.memory);
   }
+  done = device_.primary.noted(std::move(done));
   const Unlocked unlocked(visit.lock());
   for (Provided& each : provided) each.memory.unpin();
-  return device_.primary.noted(std::move(done));
+  return done;
 }
 
 Result<void> Suspension::check_host(Bytes missing) {
