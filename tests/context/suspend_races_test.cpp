@@ -574,7 +574,7 @@ TEST_F(SuspendRaces, a_thread_that_ends_inside_a_tag_leaves_it_to_no_other) {
 }
 
 TEST_F(SuspendRaces, large_requests_of_any_size_are_served_by_one_stretch) {
-  for (const Bytes pages : {15, 16, 17, 31, 33})
+  for (const Bytes pages : {Bytes{15}, Bytes{16}, Bytes{17}, Bytes{31}, Bytes{33}})
     for (const Bytes more : {Bytes{0}, Bytes{1}, kPage / 2, kPage - 1}) {
       const DevicePtr ptr = tagged(pages * kPage + more, kDropped);
       EXPECT_LE(suspension().info(kDropped).amounts.held, (pages + 1) * kPage);
