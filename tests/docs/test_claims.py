@@ -163,7 +163,7 @@ class Claims(unittest.TestCase):
 
 class Readme(unittest.TestCase):
     def test_it_is_short(self) -> None:
-        self.assertLess(len(read("README.md").splitlines()), 120)
+        self.assertLess(len(read("README.md").splitlines()), 110)
 
     def test_its_version_is_that_of_the_project(self) -> None:
         version = re.search(r"project\(vpmm VERSION ([\d.]+)", read("CMakeLists.txt"))
@@ -189,30 +189,37 @@ class Readme(unittest.TestCase):
 NAMES = {
     "native": "PyTorch's allocator (`native`)",
     "expandable": "PyTorch's expandable segments (`expandable`)",
-    "cuda-async": "cudaMallocAsync (`cuda-async`)",
     "vpmm": "**VPMM**",
 }
 RESULTS: dict[str, tables.Row] = json.loads(read("bench/results/torch-programs.json"))["results"]
 
 
+# VPMM's runs of these were on another machine than the other allocators'.
+ELSEWHERE = ("rl", "serve")
+
+
 class PytorchPrograms(unittest.TestCase):
-    """Ten programs, as bench/results has them."""
+    """Fourteen programs, as bench/results has them."""
 
     def test_the_readmes_table_is_their_mean_and_worst(self) -> None:
         for allocator, name in NAMES.items():
             held = [row[allocator]["held_bytes"] / tables.live(row) for row in RESULTS.values()]
             time = [
-                tables.step_seconds(row[allocator]) / min(tables.step_seconds(row[rival]) for rival in tables.RIVALS)
-                for row in RESULTS.values()
+                tables.step_seconds(row[allocator])
+                / min(tables.step_seconds(row[rival]) for rival in ("native", "expandable"))
+                for program, row in RESULTS.items()
+                if program not in ELSEWHERE
             ]
             cells = [f"{statistics.fmean(part):.2f}, {max(part):.2f}" for part in (held, time)]
             cells[0] = f"**{cells[0]}**" if allocator == "vpmm" else cells[0]
             self.assertIn(f"| {name} | {cells[0]} | {cells[1]} |", read("README.md"))
 
-    def test_six_lose_time_and_five_hold_least(self) -> None:
-        found = [shortfalls for row in RESULTS.values() if (shortfalls := tables.shortfalls(row))]
-        self.assertEqual(sum(time > tables.SAME_SPEED for _, time in found), 6)
-        self.assertEqual(sum(held < 1 for held, _ in found), 5)
+    def test_seven_of_twelve_lose_time_and_eleven_hold_least(self) -> None:
+        found = {name: shortfalls for name, row in RESULTS.items() if (shortfalls := tables.shortfalls(row))}
+        timed = [time for name, (_, time) in found.items() if name not in ELSEWHERE]
+        self.assertEqual(len(timed), 12)
+        self.assertEqual(sum(time > tables.SAME_SPEED for time in timed), 7)
+        self.assertEqual(sum(held < 1 for held, _ in found.values()), 11)
 
     def test_the_readmes_picture_has_their_bars(self) -> None:
         path = re.compile(r'<g id="patch_\d+">\s*<path d="M [\d.]+ ([\d.]+) \s*L [\d.]+ [\d.]+ \s*L [\d.]+ ([\d.]+) ')

@@ -1,4 +1,4 @@
-"""tests: what the README draws, and what it says of its code, happens with default settings on the simulator."""
+"""tests: the picture of the chunk policy and what the README says of its code happen with default settings, simulated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from program import output_of
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+POLICY = (Path(__file__).resolve().parents[2] / "docs/design/chunk-policy.md").read_text()
 PICTURE = re.compile(r"^  (\[[-~*\d\[\]]+\])", re.MULTILINE)
 DRAWN = """
 import vpmm
@@ -42,7 +42,7 @@ print(statistics["mapped_bytes"] >> 30, statistics["bytes_moved"], statistics["h
 
 class Readme(unittest.TestCase):
     def test_its_picture_is_what_the_default_does(self) -> None:
-        self.assertEqual(output_of(DRAWN).splitlines(), PICTURE.findall(README))
+        self.assertEqual(output_of(DRAWN).splitlines(), PICTURE.findall(POLICY))
 
     def test_a_larger_request_takes_what_was_freed_and_only_the_rest_anew(self) -> None:
         self.assertEqual(output_of(REUSED), "4 0 0\n")
