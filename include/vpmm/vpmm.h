@@ -67,6 +67,9 @@ typedef struct vpmm_bound_stream vpmm_bound_stream; /* opaque */
 typedef struct vpmm_arena vpmm_arena;               /* opaque */
 typedef void* vpmm_stream;
 
+/* As a capacity: `percent`, 1 to 100, of the memory that the device has. */
+#define VPMM_SHARE_OF_GPU(percent) (UINT64_MAX - (uint64_t)(percent))
+
 /* Settings of a pool. vpmm_config_init fills in the defaults, vpmm_config_from_environment the
  * environment's values. */
 typedef struct vpmm_config {
@@ -79,7 +82,8 @@ typedef struct vpmm_config {
                          policy */
   uint64_t release_threshold; /* VPMM_RELEASE_THRESHOLD; UINT64_MAX: keep idle memory */
   uint64_t max_mappings;      /* VPMM_MAX_MAPPINGS */
-  uint64_t capacity; /* VPMM_CAPACITY: most bytes the pool may map; UINT64_MAX: what the GPU has */
+  uint64_t capacity;          /* VPMM_CAPACITY: most bytes the pool may map, or VPMM_SHARE_OF_GPU;
+                                 UINT64_MAX: what the GPU has */
   const char* small; /* VPMM_SMALL: "pool" or "stream_ordered". Null, here and below: the built-in
                         default */
   const char* any_stream; /* VPMM_ANY_STREAM: "context", "legacy" or "park" */
@@ -490,10 +494,10 @@ VPMM_API vpmm_status vpmm_defer_cleanup_end(vpmm_pool* pool);
 /* Releases idle memory until at most `bytes_to_keep` are mapped. `bytes_released` may be null. */
 VPMM_API vpmm_status vpmm_trim(vpmm_pool* pool, size_t bytes_to_keep, size_t* bytes_released);
 VPMM_API vpmm_status vpmm_preallocate(vpmm_pool* pool, size_t bytes);
-/* UINT64_MAX: no limit besides the GPU's. 0 is an error, as in the settings. Memory above the limit
- * stays mapped. */
+/* Bytes, or VPMM_SHARE_OF_GPU. UINT64_MAX: no limit besides the GPU's. 0 is an error, as in the
+ * settings. Memory above the limit stays mapped. */
 VPMM_API vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes);
-/* What was set last, at first VPMM_CAPACITY. UINT64_MAX: no limit besides the GPU's. */
+/* What was set last, at first VPMM_CAPACITY, in bytes. UINT64_MAX: no limit besides the GPU's. */
 VPMM_API vpmm_status vpmm_get_capacity(vpmm_pool* pool, uint64_t* bytes);
 /* Out-of-memory callbacks are called in turn until one returns nonzero. The request is then tried
  * again; if it fails again, the first callback is called again. This function sets the first

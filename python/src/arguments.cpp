@@ -2,6 +2,7 @@
 // python: conversion of arguments: sizes, streams, switches, texts.
 #include "arguments.hpp"
 
+#include <charconv>
 #include <limits>
 #include <string_view>
 
@@ -79,6 +80,18 @@ std::uint64_t request_of(nb::handle value) {
 
 std::uint64_t bytes_of(nb::handle value, const char* name, vpmm_status bad) {
   return bytes_of(value, name, bad, bad);
+}
+
+std::uint64_t capacity_of(nb::handle value, const char* name, vpmm_status bad) {
+  if (!nb::isinstance<nb::str>(value)) return bytes_of(value, name, bad);
+  const std::string text = text_of(value, name);
+  if (!text.ends_with('%')) return bytes_of(value, name, bad);
+  unsigned percent = 0;
+  const char* const end = text.data() + text.size() - 1;
+  const auto [parsed, error] = std::from_chars(text.data(), end, percent);
+  if (error != std::errc() || parsed != end || percent < 1 || percent > 100)
+    raise(bad, std::string(name) + "=" + text + ": a share is 1% to 100%");
+  return VPMM_SHARE_OF_GPU(percent);
 }
 
 int device_of(nb::handle value) {

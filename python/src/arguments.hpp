@@ -41,6 +41,8 @@ std::uint64_t request_of(nanobind::handle value);
 // A non-negative int, but no bool.
 std::uint64_t whole_number_of(nanobind::handle value, const char* name,
                               vpmm_status bad = VPMM_ERROR_INVALID_ARGUMENT);
+// Bytes, or a share of the GPU's memory such as "80%", as the C ABI has it.
+std::uint64_t capacity_of(nanobind::handle value, const char* name, vpmm_status bad);
 int device_of(nanobind::handle value);
 // A CUstream: an int, None for the legacy default stream, or any library's stream object.
 std::uintptr_t stream_of(nanobind::handle value, const char* name = "stream");

@@ -162,7 +162,8 @@ void set_capacity(const Pool& pool, nb::handle bytes) {
   // As the setting: "none" is None.
   const bool is_none =
       bytes.is_none() || (nb::isinstance<nb::str>(bytes) && text_of(bytes, "bytes") == "none");
-  const std::uint64_t most = is_none ? UINT64_MAX : bytes_of(bytes, "bytes");
+  const std::uint64_t most =
+      is_none ? UINT64_MAX : capacity_of(bytes, "bytes", VPMM_ERROR_INVALID_ARGUMENT);
   if (most == 0)
     raise(VPMM_ERROR_INVALID_ARGUMENT, "bytes is 0: must be at least 1, or None for no limit");
   pool.call([&](vpmm_pool* handle) { return vpmm_set_capacity(handle, most); });
@@ -453,7 +454,7 @@ Memory in use stays, and so does memory that the device may still be using.)")
            "Maps memory until at least `bytes` are mapped in all. Raises vpmm.OutOfMemoryError.")
       .def("set_capacity", &set_capacity, required("bytes"),
            nb::sig("def set_capacity(self, bytes: int | str | None) -> None"),
-           R"(Limits the bytes that the pool may map; None or "none": what the device has.
+           R"(Limits the bytes that the pool may map: a size, a share of the device's such as "80%", None: what it has.
 
 Memory above the limit stays mapped.)")
       .def("get_capacity", &get_capacity, nb::sig("def get_capacity(self) -> int | None"),

@@ -48,7 +48,9 @@ constexpr Size kSizes[] = {
      &vpmm_config::release_threshold,
      "none",
      kNone},
-    {{"capacity", "int | str | None", "most memory the pool may map; None: what the GPU has"},
+    {{"capacity", "int | str | None",
+      "most memory the pool may map, also as a share of the GPU's such as \"80%\"; None: what the "
+      "GPU has"},
      &vpmm_config::capacity,
      "none",
      kNone},
@@ -111,6 +113,8 @@ std::uint64_t size_of(const Size& setting, nb::handle value) {
   if (setting.word != nullptr && nb::isinstance<nb::str>(value) &&
       text_of(value, setting.about.name) == setting.word)
     return setting.value_of_word;
+  if (setting.field == &vpmm_config::capacity)
+    return capacity_of(value, setting.about.name, VPMM_ERROR_BAD_CONFIGURATION);
   return bytes_of(value, setting.about.name, VPMM_ERROR_BAD_CONFIGURATION);
 }
 

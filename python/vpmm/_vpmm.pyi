@@ -111,7 +111,7 @@ class Pool:
         - ``va_size``: address space of one reservation
         - ``chunk_max``: size of the largest chunk of physical memory; "page": one chunk per page
         - ``release_threshold``: idle memory is released while more than this is mapped; None: it is kept
-        - ``capacity``: most memory the pool may map; None: what the GPU has
+        - ``capacity``: most memory the pool may map, also as a share of the GPU's such as "80%"; None: what the GPU has
         - ``pages``: pages mapped ahead at the first allocation
         - ``max_mappings``: number of mappings above which the pool grows instead of moving memory
         - ``small``: the allocator for requests below a page
@@ -290,7 +290,7 @@ class Pool:
 
     def set_capacity(self, bytes: int | str | None) -> None:
         """
-        Limits the bytes that the pool may map; None or "none": what the device has.
+        Limits the bytes that the pool may map: a size, a share of the device's such as "80%", None: what it has.
 
         Memory above the limit stays mapped.
         """

@@ -130,7 +130,11 @@ vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     if (bytes == 0)
       return Error{ErrorCode::invalid_argument,
-                   "capacity 0: must be a number of bytes, or UINT64_MAX for no limit"};
+                   "capacity 0: must be a number of bytes, a VPMM_SHARE_OF_GPU, or UINT64_MAX for "
+                   "no limit"};
+    const std::uint64_t below_none = UINT64_MAX - bytes;
+    if (below_none >= 1 && below_none <= 100)
+      return context.limits().set_share_of_gpu(static_cast<std::uint32_t>(below_none));
     context.limits().set_capacity(bytes == UINT64_MAX ? std::nullopt : std::optional<Bytes>(bytes));
     return {};
   });

@@ -28,7 +28,8 @@ vpmm_config to_settings(const settings::Config& config) {
   settings.chunk_max = config.page_chunks ? 0 : config.chunk_max;
   settings.release_threshold = config.release_threshold.value_or(kUnset);
   settings.max_mappings = config.max_mappings;
-  settings.capacity = config.capacity.value_or(kUnset);
+  settings.capacity = config.capacity_percent == 0 ? config.capacity.value_or(kUnset)
+                                                   : VPMM_SHARE_OF_GPU(config.capacity_percent);
   settings.small = settings::to_string(config.small);
   settings.any_stream = settings::to_string(config.any_stream);
   settings.log = observe::to_string(config.log);
@@ -46,6 +47,11 @@ std::string text_of(std::uint64_t number, std::uint64_t special, const char* nam
   return number == special ? name_of_special : std::to_string(number);
 }
 
+std::string text_of_capacity(std::uint64_t capacity) {
+  const bool is_share = capacity >= VPMM_SHARE_OF_GPU(100) && capacity != kUnset;
+  return is_share ? std::to_string(kUnset - capacity) + "%" : text_of(capacity, kUnset, "none");
+}
+
 Result<void> set_numbers(const vpmm_config& settings, settings::Config& config) {
   if (settings.page_size != 0) {
     VPMM_TRY(settings::set(config, "VPMM_PAGE_SIZE", text_of(settings.page_size, kUnset, "max")));
@@ -57,7 +63,7 @@ Result<void> set_numbers(const vpmm_config& settings, settings::Config& config) 
                          text_of(settings.release_threshold, kUnset, "none")));
   VPMM_TRY(settings::set(config, "VPMM_MAX_MAPPINGS", std::to_string(settings.max_mappings)));
   VPMM_TRY(settings::set(config, "VPMM_IPC_ISOLATE", std::to_string(settings.ipc_isolate)));
-  return settings::set(config, "VPMM_CAPACITY", text_of(settings.capacity, kUnset, "none"));
+  return settings::set(config, "VPMM_CAPACITY", text_of_capacity(settings.capacity));
 }
 
 Result<void> set_name(settings::Config& config, const char* variable, const char* name) {

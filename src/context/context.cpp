@@ -62,6 +62,8 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver,
   observe::set_log_level(config.log);
   auto context = std::make_unique<Context>(driver, device, config, traits,
                                            has_summary ? AtEnd::summary : AtEnd::nothing);
+  if (config.capacity_percent != 0)
+    VPMM_TRY(context->limits_.set_share_of_gpu(config.capacity_percent));
   for (const settings::NamedLimit& each : tag_limits)
     context->limits_.set_tag_limit(report::tag_with_name(each.tag.c_str()), each.limit);
   context->prepare();

@@ -122,6 +122,15 @@ void Limits::set_capacity(std::optional<Bytes> bytes) {
   parts_.footprint.set_capacity(bytes);
 }
 
+Result<void> Limits::set_share_of_gpu(std::uint32_t percent) {
+  const PoolLock lock(parts_.mutex);
+  Bytes total = 0;
+  VPMM_TRY(driver::checked(Call::device_total_mem,
+                           device_.driver.device_total_mem(device_.primary.device(), total)));
+  parts_.footprint.set_capacity(settings::Portion{0, percent}.of(total));
+  return {};
+}
+
 std::optional<Bytes> Limits::capacity() const {
   const PoolLock lock(parts_.mutex);
   return parts_.footprint.capacity();

@@ -23,6 +23,8 @@ class Limits {
   Result<Bytes> trim(Bytes bytes_to_keep);
   Result<void> preallocate(Bytes bytes);  // maps at least this total
   void set_capacity(std::optional<Bytes> bytes);
+  // 1 to 100 percent of the device's memory; asks the driver.
+  Result<void> set_share_of_gpu(std::uint32_t percent);
   std::optional<Bytes> capacity() const;
   // Memory of the pool, within its capacity. free: largest possible request.
   Result<driver::MemInfo> memory_info();

@@ -13,6 +13,7 @@
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
 #include "base/quantity.hpp"
+#include "settings/portion.hpp"
 #include "settings/variables.hpp"
 
 namespace vpmm::settings {
@@ -76,11 +77,15 @@ bool set_bytes(std::string_view text, Bytes& value) {
   return true;
 }
 
-bool set_optional_bytes(std::string_view text, std::optional<Bytes>& value) {
-  Bytes bytes = 0;
-  if (text == "none") return value.reset(), true;
-  if (!set_bytes(text, bytes)) return false;
-  value = bytes;
+bool set_capacity(Config& config, std::string_view text) {
+  Portion portion;
+  if (text != "none") {
+    const Result<Portion> parsed = parse_portion(text);
+    if (!parsed || parsed.value() == Portion{}) return false;
+    portion = parsed.value();
+  }
+  config.capacity_percent = portion.percent;
+  config.capacity = portion.bytes == 0 ? std::nullopt : std::optional(portion.bytes);
   return true;
 }
 
@@ -130,6 +135,11 @@ std::string show_optional(const std::optional<Bytes>& bytes) {
   return bytes ? format_bytes(*bytes) : "none";
 }
 
+std::string show_capacity(const Config& config) {
+  if (config.capacity_percent != 0) return std::to_string(config.capacity_percent) + "%";
+  return show_optional(config.capacity);
+}
+
 struct Setting {
   const char* name;
   const char* allowed;  // reads well after "must be"
@@ -169,10 +179,8 @@ constexpr Setting kSettings[] = {
        return set_count(text, kFewestMappings, c.max_mappings);
      },
      [](const Config& c) { return std::to_string(c.max_mappings); }},
-    {"VPMM_CAPACITY", "a size such as 16GiB, or \"none\"",
-     "most memory the pool may map; none: what the GPU has",
-     [](Config& c, std::string_view text) { return set_optional_bytes(text, c.capacity); },
-     [](const Config& c) { return show_optional(c.capacity); }},
+    {"VPMM_CAPACITY", "a size such as 16GiB, a share of the GPU's memory such as 80%, or \"none\"",
+     "most memory the pool may map; none: what the GPU has", set_capacity, show_capacity},
     {"VPMM_SMALL", "\"pool\" or \"stream_ordered\"",
      "the allocator for requests below a page: size classes cut from pages, or the driver's "
      "stream-ordered allocator",

@@ -36,6 +36,7 @@ struct Config {
   Prefer prefer = Prefer::balanced;     // VPMM_PREFER
   std::uint64_t max_mappings = 60'000;  // VPMM_MAX_MAPPINGS
   std::optional<Bytes> capacity;  // VPMM_CAPACITY: limit of mapped bytes; nullopt: the GPU's memory
+  std::uint32_t capacity_percent = 0;         // VPMM_CAPACITY=80%: of the GPU's memory; 0: no share
   std::optional<Bytes> release_threshold;     // VPMM_RELEASE_THRESHOLD; nullopt: idle memory stays
   SmallRequests small = SmallRequests::pool;  // VPMM_SMALL
   AnyStreamOrder any_stream = AnyStreamOrder::context;  // VPMM_ANY_STREAM

@@ -14,6 +14,7 @@ struct Portion {
   Bytes bytes = 0;
   std::uint32_t percent = 0;  // 1 to 100: of another amount, instead of `bytes`
   Bytes of(Bytes whole) const { return percent == 0 ? bytes : whole / 100 * percent; }
+  friend bool operator==(const Portion&, const Portion&) = default;
 };
 
 // Parses "8GiB", "25%".

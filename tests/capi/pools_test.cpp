@@ -131,6 +131,18 @@ TEST_F(Pools, preallocate_refuses_an_absurd_size) {
   EXPECT_EQ(statistics_of(pool_).mapped_bytes, 0U);
 }
 
+TEST_F(Pools, a_capacity_can_be_a_share_of_the_gpu) {
+  std::uint64_t free = 0, total = 0;
+  ASSERT_EQ(vpmm_set_capacity(pool_, UINT64_MAX), VPMM_OK);
+  ASSERT_EQ(vpmm_memory_info(pool_, &free, &total), VPMM_OK);
+  ASSERT_EQ(vpmm_set_capacity(pool_, VPMM_SHARE_OF_GPU(25)), VPMM_OK);
+  std::uint64_t capacity = 0;
+  ASSERT_EQ(vpmm_get_capacity(pool_, &capacity), VPMM_OK);
+  EXPECT_EQ(capacity, total / 100 * 25);
+  void* ptr = nullptr;
+  EXPECT_EQ(vpmm_allocate(pool_, total / 100 * 26, nullptr, &ptr), VPMM_ERROR_OUT_OF_MEMORY);
+}
+
 TEST_F(Pools, a_capacity_of_zero_is_refused_as_in_the_settings) {
   ASSERT_EQ(vpmm_set_capacity(pool_, 16 * kMiB), VPMM_OK);
   EXPECT_EQ(vpmm_set_capacity(pool_, 0), VPMM_ERROR_INVALID_ARGUMENT);

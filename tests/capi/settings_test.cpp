@@ -55,6 +55,25 @@ TEST(Settings, come_from_the_environment) {
   EXPECT_EQ(config.page_size, UINT64_MAX);
 }
 
+TEST(Settings, a_share_of_the_gpu_goes_through_the_struct) {
+  setenv("VPMM_CAPACITY", "50%", 1);
+  vpmm_config config = default_config();
+  unsetenv("VPMM_CAPACITY");
+  EXPECT_EQ(config.capacity, VPMM_SHARE_OF_GPU(50));
+  config.driver = "sim";
+  vpmm_pool* pool = nullptr;
+  ASSERT_EQ(vpmm_pool_create(0, &config, &pool), VPMM_OK) << vpmm_last_error();
+  std::uint64_t free = 0, total = 0;
+  std::uint64_t capacity = 0;
+  EXPECT_EQ(vpmm_get_capacity(pool, &capacity), VPMM_OK);
+  EXPECT_EQ(vpmm_memory_info(pool, &free, &total), VPMM_OK);
+  EXPECT_EQ(total, capacity);
+  EXPECT_EQ(vpmm_set_capacity(pool, UINT64_MAX), VPMM_OK);
+  EXPECT_EQ(vpmm_memory_info(pool, &free, &total), VPMM_OK);
+  EXPECT_EQ(capacity, total / 100 * 50);
+  EXPECT_EQ(vpmm_pool_destroy(pool), VPMM_OK);
+}
+
 TEST(Settings, a_bad_variable_is_an_error_at_first_use_that_names_it) {
   setenv("VPMM_PAGES", "many", 1);
   vpmm_config config{};

@@ -120,6 +120,8 @@ class Install(unittest.TestCase):
     def test_the_licence_is_installed(self) -> None:
         (licence,) = self.prefix.glob("share/doc/vpmm/LICENSE")
         self.assertEqual(licence.read_text(), (ROOT / "LICENSE").read_text())
+        (notices,) = self.prefix.glob("share/doc/vpmm/THIRD-PARTY-NOTICES")
+        self.assertIn("Apache License 2.0", notices.read_text())
 
     def test_the_command_line_is_installed_and_says_its_version(self) -> None:
         said = run(self.prefix / "bin/vpmm", "--version", environment=NO_GPU)

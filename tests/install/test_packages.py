@@ -38,6 +38,7 @@ class Packages(unittest.TestCase):
         self.assertIn(version, run(prefix / "bin/vpmm", "--version", environment=NO_GPU))
         self.assertNotIn(".symtab", run("readelf", "-S", "--wide", prefix / "lib/libvpmm.so"))
         self.assertTrue((prefix / "share/doc/vpmm/LICENSE").is_file())
+        self.assertTrue((prefix / "share/doc/vpmm/THIRD-PARTY-NOTICES").is_file())
 
     def test_a_program_is_built_against_the_unpacked_tarball(self) -> None:
         with tarfile.open(self.package("TGZ", "vpmm-*-Linux-*.tar.gz")) as file:

@@ -83,12 +83,22 @@ class Wheel(unittest.TestCase):
         headers = {str(path.relative_to(ROOT)) for path in ROOT.glob("include/vpmm/**/*.h*")}
         sources |= {f"vpmm/{name}" for name in headers} | {"vpmm_autoload.pth"}
         sources |= {f"vpmm/cmake/vpmmConfig{part}.cmake" for part in ("", "Version")}
+        sources |= {"vpmm/licenses/LICENSE", "vpmm/licenses/THIRD-PARTY-NOTICES"}
         self.assertLessEqual(sources, names)
         compiled = sorted(names - sources)
         self.assertEqual(len(compiled), 3, compiled)
         self.assertRegex(compiled[0], r"^vpmm/_vpmm\..*\.so$")
         self.assertEqual(compiled[1], "vpmm/bin/vpmm-native")
         self.assertRegex(compiled[2], r"^vpmm/libvpmm\.so\.\d+$")
+
+    @unittest.skipUnless(Path("/usr/share/doc/libfmt-dev/copyright").is_file(), "the packages are not Debian's")
+    def test_it_has_the_licence_notices_of_what_is_compiled_in(self) -> None:
+        text = (self.site / "vpmm/licenses/THIRD-PARTY-NOTICES").read_text()
+        for name in ("fmt", "nlohmann-json", "CLI11", "zstd", "nanobind", "robin-map"):
+            with self.subTest(name):
+                notice = text.partition(f"==== {name} ====")[2].partition("\n====")[0]
+                self.assertIn("Copyright", notice.title())
+                self.assertGreater(len(notice.splitlines()), 15)
 
     def test_it_has_the_entry_points_of_pytorch_and_vllm(self) -> None:
         for group, function in (("torch.backends", "autoload"), ("vllm.general_plugins", "register_vllm")):

@@ -216,6 +216,13 @@ class Settings(ArgumentTest):
                 vpmm.Pool(ipc_isolate=value)  # type: ignore[arg-type]  # wrong on purpose
         vpmm.Pool(ipc_isolate=True, unnamed_free_on_allocating_stream=False)
 
+    def test_a_capacity_can_be_a_share_of_the_gpu(self) -> None:
+        whole = vpmm.Pool().memory_info().total
+        pool = vpmm.Pool(capacity="25%")
+        self.assertEqual(pool.get_capacity(), whole // 100 * 25)
+        pool.set_capacity("50%")
+        self.assertEqual(pool.get_capacity(), whole // 100 * 50)
+
     def test_a_value_that_is_not_allowed_is_named_by_its_keyword(self) -> None:
         cases: list[tuple[dict[str, Any], str]] = [
             ({"page_size": 3}, "page_size=3"),
@@ -223,6 +230,8 @@ class Settings(ArgumentTest):
             ({"pages": -1}, "pages is -1: must not be negative"),
             ({"capacity": "lots"}, "capacity: 'lots' is not a size"),
             ({"capacity": 0}, "capacity=0: must be a size such as 16GiB"),
+            ({"capacity": "101%"}, "capacity=101%: a share is 1% to 100%"),
+            ({"capacity": "%"}, "capacity=%: a share is 1% to 100%"),
             ({"prefer": "fast"}, 'prefer=fast: must be "footprint", "balanced" or "latency"'),
             ({"max_mappings": 3}, "max_mappings=3: must be"),
         ]

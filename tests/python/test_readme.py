@@ -1,4 +1,4 @@
-"""tests: the picture of the chunk policy and what the README says of its code happen with default settings, simulated."""
+"""tests: the chunk policy's picture and the README's words about its code, with default settings on the simulator."""
 
 from __future__ import annotations
 

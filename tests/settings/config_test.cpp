@@ -86,6 +86,28 @@ TEST_F(ConfigFromEnvironment, reads_every_variable) {
   EXPECT_EQ(config.value(), expected) << difference(config.value(), expected);
 }
 
+TEST_F(ConfigFromEnvironment, takes_a_share_of_the_gpu_as_capacity) {
+  const Variable share("VPMM_CAPACITY", "80%");
+  const auto config = config_from_environment();
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  Config expected;
+  expected.capacity_percent = 80;
+  EXPECT_EQ(config.value(), expected) << difference(config.value(), expected);
+}
+
+TEST_F(ConfigFromEnvironment, names_a_capacity_that_is_no_share) {
+  for (const char* text : {"0%", "101%", "%", "-1%", "1.5%", "8%0", "0", "80 %%"}) {
+    const Variable share("VPMM_CAPACITY", text);
+    const auto config = config_from_environment();
+    ASSERT_FALSE(config.ok()) << text;
+    EXPECT_NE(config.error().message.find(std::string("VPMM_CAPACITY=") + text), std::string::npos)
+        << config.error().message;
+    EXPECT_NE(config.error().message.find("a share of the GPU's memory such as 80%"),
+              std::string::npos)
+        << config.error().message;
+  }
+}
+
 TEST_F(ConfigFromEnvironment, takes_an_empty_variable_as_not_set) {
   const Variable page_size("VPMM_PAGE_SIZE", "");
   const auto config = config_from_environment();
