@@ -1,13 +1,14 @@
 """Training and rollout on one GPU: a model trains, its training state sleeps, a second model generates, and back.
 
 python examples/rollout.py --allocator vpmm
-python examples/rollout.py --allocator native    # sleeps with the package torch_memory_saver, if it is installed
+python examples/rollout.py --allocator native    # sleeps with the package torch_memory_saver
+python examples/rollout.py --allocator awake     # PyTorch's allocator; nothing sleeps
 
 Needs a GPU and PyTorch 2.11. Each round trains a small transformer for some steps and copies its weights to a second
 model of the same shape. Then the training state sleeps with its contents in host memory, the second model generates
 with a key-value cache, and both sleep without their contents. Each round prints the seconds of its phases and the
-memory of the GPU that is in use after the training and after the generation. The program ends with 1 if the training
-state is not what it was before it slept.
+memory of the GPU that is in use after the training and after the generation. The program ends with 1 if the bits of
+the training state are not what they were before it slept, or if the generator does not have the trained weights.
 """
 
 from __future__ import annotations
@@ -110,14 +111,15 @@ class Awake:
     def wake(self, name: str) -> None: ...
 
 
-def sleeper(allocator: str) -> Vpmm | MemorySaver | Awake:
-    if allocator == "vpmm":
-        return Vpmm()
-    try:
-        return MemorySaver()
-    except ImportError:
-        print("torch_memory_saver is not installed: nothing sleeps")
-        return Awake()
+SLEEPERS = {"vpmm": Vpmm, "native": MemorySaver, "awake": Awake}
+
+
+@torch.no_grad()
+def digest(tensor: torch.Tensor) -> int:
+    """Of all bits at their places: a sum modulo 2^64."""
+    bits = tensor.contiguous().view(torch.int32).flatten().long()
+    places = torch.arange(1, 2 * bits.numel(), 2, device=bits.device)
+    return int((bits * places).sum())
 
 
 # --- the phases ---
@@ -126,7 +128,7 @@ def sleeper(allocator: str) -> Vpmm | MemorySaver | Awake:
 class Program:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        self.memory = sleeper(options.allocator)
+        self.memory = SLEEPERS[options.allocator]()
         self.seconds: dict[str, float] = {}
         self.held: dict[str, float] = {}
         shape = (options.width, options.layers, options.length)
@@ -178,13 +180,15 @@ class Program:
         self.memory.sleep("weights")
         self.memory.sleep("cache")
 
-    @torch.no_grad()
-    def print_of_state(self) -> list[float]:
-        state = [*self.trained.parameters()]
-        state += [value for of in self.optimizer.state.values() for value in of.values() if value.is_cuda]
-        return torch.stack([value.double().sum() for value in state]).tolist()
+    def weights(self) -> list[int]:
+        return [digest(value) for value in self.trained.parameters()]
 
-    def round(self) -> bool:
+    def state(self) -> list[int]:
+        values = [value for of in self.optimizer.state.values() for value in of.values() if value.is_cuda]
+        return self.weights() + [digest(value) for value in values]
+
+    def round(self) -> str:
+        """What went wrong; empty if nothing did."""
         phases: list[tuple[str, Callable[[], None]]] = [
             ("train", self.train),
             ("hand over", self.hand_over),
@@ -193,32 +197,35 @@ class Program:
             ("sleep again", self.sleep),
             ("wake", lambda: self.memory.wake("training")),
         ]
-        before: list[float] = []
+        before: list[int] = []
+        weights: list[int] = []
         for name, work in phases:
             if name == "sleep":
-                before = self.print_of_state()
+                before, weights = self.state(), self.weights()
             with self.phase(name):
                 work()
-        return self.print_of_state() == before
+            if name == "generate" and weights != [digest(value) for value in self.generator.parameters()]:
+                return "the generator does not have the trained weights"
+        return "" if self.state() == before else "the training state is not what it was before it slept"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--allocator", choices=("native", "vpmm"), default="vpmm")
+    parser.add_argument("--allocator", choices=tuple(SLEEPERS), default="vpmm")
     for name, value in {"rounds": 20, "steps": 3, "width": 1024, "layers": 12, "batch": 8, "length": 256}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     options = parser.parse_args()
     program = Program(options)
     print(f"{torch.cuda.get_allocator_backend()}: seconds of each phase; GiB of the GPU in use after two of them")
     for number in range(1, options.rounds + 1):
-        is_equal = program.round()
+        wrong = program.round()
         seconds = "  ".join(f"{name} {value:.3f}" for name, value in program.seconds.items())
         held = "  ".join(f"{name} {program.held[name]:.2f}" for name in ("train", "generate"))
         print(f"{number:3}: {seconds} | {held}")
-        if not is_equal:
-            print("the training state is not what it was before it slept")
+        if wrong:
+            print(wrong)
             return 1
-    print(f"{options.rounds} rounds: the training state was the same after each sleep")
+    print(f"{options.rounds} rounds: training state and handed over weights were the same after each sleep")
     return 0
 
 

@@ -199,7 +199,7 @@ class Tags(unittest.TestCase):
     def test_the_program_of_the_guide_runs(self) -> None:
         program = str(ROOT / "examples/rollout.py")
         done = run([program, "--rounds", "5"])
-        self.assertIn("5 rounds: the training state was the same after each sleep", done.stdout)
+        self.assertIn("5 rounds: training state and handed over weights were the same after each sleep", done.stdout)
 
 
 if __name__ == "__main__":
