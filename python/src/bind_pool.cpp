@@ -430,9 +430,8 @@ Raises vpmm.Error ("VPMM_ERROR_INVALID_POINTER") if there is none.)")
           R"(The named tuple ``(free, total)`` in bytes: free in the driver and in the pool; total of the device.
 
 Asks the driver.)")
-      .def("statistics", &statistics, nb::sig("def statistics(self) -> dict[str, int]"),
-           "The pool's statistics by the names of docs/reference/statistics.md, in bytes, counts "
-           "and nanoseconds.")
+      .def("statistics", &statistics, nb::sig("def statistics(self) -> vpmm._stats.Stats"),
+           "The pool's statistics, a dictionary: vpmm.Stats has the names and their units.")
       .def("reset_peaks", &simply<vpmm_reset_peaks>,
            "Resets the ``peak_`` statistics to the current values.")
       .def("dump", &dump, "json"_a.none() = false,

@@ -28,6 +28,7 @@ from vpmm._folders import cmake_dir, include_dir
 from vpmm._ipc import IpcHandle, OpenedMemory, StagedMemory, ipc_export, ipc_open
 from vpmm._memory_info import MemoryInfo
 from vpmm._streams import StreamLike, address_of, stream_handle
+from vpmm._stats import Stats
 from vpmm._tags import (
     SuspendHooks,
     Tag,
@@ -62,6 +63,7 @@ __all__ = [
     "StagedMemory",
     "SuspendHooks",
     "Tag",
+    "Stats",
     "TagInfo",
     "__version__",
     "add_suspend_hooks",
@@ -109,8 +111,8 @@ def memory_info(device: int = 0) -> MemoryInfo:
     return Pool.default(device).memory_info()
 
 
-def stats(device: int = 0) -> dict[str, int]:
-    """The statistics of the process-wide pool of `device`, by the names of docs/reference/statistics.md."""
+def stats(device: int = 0) -> Stats:
+    """The statistics of the process-wide pool of `device`, a dictionary: vpmm.Stats has the names and their units."""
     return Pool.default(device).statistics()
 
 

@@ -9,6 +9,7 @@ import types
 from typing import Any, Literal
 
 import vpmm._memory_info
+import vpmm._stats
 import vpmm._streams
 import vpmm._tags
 
@@ -262,9 +263,9 @@ class Pool:
         Asks the driver.
         """
 
-    def statistics(self) -> dict[str, int]:
+    def statistics(self) -> vpmm._stats.Stats:
         """
-        The pool's statistics by the names of docs/reference/statistics.md, in bytes, counts and nanoseconds.
+        The pool's statistics, a dictionary: vpmm.Stats has the names and their units.
         """
 
     def reset_peaks(self) -> None:
