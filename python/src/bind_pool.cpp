@@ -155,7 +155,7 @@ std::size_t trim(const Pool& pool, nb::handle bytes_to_keep) {
 
 void preallocate(const Pool& pool, nb::handle bytes) {
   const std::uint64_t size = bytes_of(bytes, "bytes");
-  pool.call([&](vpmm_pool* handle) { return vpmm_preallocate(handle, size); });
+  pool.call([&](vpmm_pool* handle) { return vpmm_preallocate(handle, size); }, size);
 }
 
 void set_capacity(const Pool& pool, nb::handle bytes) {

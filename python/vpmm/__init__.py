@@ -8,7 +8,8 @@ it. Sizes are in bytes; a text such as ``"16GiB"`` is accepted wherever a size i
 argument accepts a CUstream as an int, None for the default stream, or a stream object of Numba, CuPy, PyTorch or
 anything with ``__cuda_stream__``. Any thread may call any function, and the current CUDA context stays current; calls
 that may wait release the GIL. Errors are ``vpmm.Error``. Running out of memory is ``vpmm.OutOfMemoryError``, which is
-also a ``MemoryError``. An argument of a wrong type is a ``TypeError``.
+also a ``MemoryError``. A value that is not allowed is ``vpmm.InvalidArgumentError``, which is also a ``ValueError``. An
+argument of a wrong type is a ``TypeError``.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from vpmm._buffer import Buffer
 from vpmm._folders import cmake_dir, include_dir
 from vpmm._ipc import IpcHandle, OpenedMemory, StagedMemory, ipc_export, ipc_open
 from vpmm._memory_info import MemoryInfo
-from vpmm._streams import StreamLike, address_of, stream_handle
 from vpmm._stats import Stats
+from vpmm._streams import StreamLike, address_of, stream_handle
 from vpmm._tags import (
     SuspendHooks,
     Tag,
@@ -46,12 +47,13 @@ from vpmm._tags import (
     tags,
 )
 from vpmm._vpmm import Allocation, Pool, Region, device_count
-from vpmm.errors import Error, MissingPackageError, OutOfMemoryError
+from vpmm.errors import Error, InvalidArgumentError, MissingPackageError, OutOfMemoryError
 
 __all__ = [
     "Allocation",
     "Buffer",
     "Error",
+    "InvalidArgumentError",
     "IpcHandle",
     "MemoryInfo",
     "MissingPackageError",
@@ -61,9 +63,9 @@ __all__ = [
     "Recording",
     "Region",
     "StagedMemory",
+    "Stats",
     "SuspendHooks",
     "Tag",
-    "Stats",
     "TagInfo",
     "__version__",
     "add_suspend_hooks",
@@ -206,7 +208,7 @@ def _nanoseconds(seconds: float | None, name: str) -> int:
     if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real):
         raise TypeError(f"{name} is {seconds!r}: must be a number of seconds, or None")
     if not 0 <= seconds < math.inf:
-        raise Error(f"{name} is {seconds!r}: must be a number of seconds, 0 or more")
+        raise InvalidArgumentError(f"{name} is {seconds!r}: must be a number of seconds, 0 or more")
     return round(seconds * 1e9)
 
 

@@ -73,7 +73,7 @@ except MemoryError:
 
     def test_without_a_driver_the_first_call_says_so(self) -> None:
         done = run("-c", "import vpmm; vpmm.memory_info()", VPMM_DRIVER="nonsense")
-        self.assertIn("vpmm.errors.Error: VPMM_DRIVER=nonsense", done.stderr)
+        self.assertIn("vpmm.errors.InvalidArgumentError: VPMM_DRIVER=nonsense", done.stderr)
 
 
 def recordings_or_skip(test: unittest.TestCase) -> Any:  # noqa: ANN401  a module
