@@ -47,7 +47,7 @@ from vpmm._tags import (
     tags,
 )
 from vpmm._vpmm import Allocation, Pool, Region, device_count
-from vpmm.errors import Error, InvalidArgumentError, MissingPackageError, OutOfMemoryError
+from vpmm.errors import Error, InvalidArgumentError, MissingPackageError, OutOfMemoryError, VpmmWarning
 
 __all__ = [
     "Allocation",
@@ -67,6 +67,7 @@ __all__ = [
     "SuspendHooks",
     "Tag",
     "TagInfo",
+    "VpmmWarning",
     "__version__",
     "add_suspend_hooks",
     "capture",

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import re
+import warnings
 
-__all__ = ["Error", "InvalidArgumentError", "MissingPackageError", "OutOfMemoryError"]
+__all__ = ["Error", "InvalidArgumentError", "MissingPackageError", "OutOfMemoryError", "VpmmWarning", "warn"]
 
 
 class Error(RuntimeError):
@@ -74,3 +75,12 @@ class MissingPackageError(Error, ImportError):
             "VPMM_ERROR_UNSUPPORTED",
         )
         self.name = missing.name
+
+
+class VpmmWarning(RuntimeWarning):
+    """The category of all warnings of the package. Their texts begin with "vpmm: "."""
+
+
+def warn(message: str, stacklevel: int) -> None:
+    """Warns with "vpmm: " and `message` at the line of a caller; `stacklevel` 1 is the line that calls warn()."""
+    warnings.warn(f"vpmm: {message}", VpmmWarning, stacklevel=stacklevel + 1)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import tempfile
 import unittest
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import vpmm
 from vpmm import _vpmm
 from vpmm.plugins import numba
+
+from program import run
 
 MIB = 1 << 20
 
@@ -127,6 +132,35 @@ class InvalidArguments(unittest.TestCase):
         with self.assertRaisesRegex(vpmm.Error, "/no/such/folder") as caught:
             vpmm.Pool().record_start("/no/such/folder/file")
         self.assertNotIsInstance(caught.exception, ValueError)
+
+
+class Warnings(unittest.TestCase):
+    CODE = "import vpmm; vpmm.use_for_numba(); print('goes on')"
+    OTHER = "another.manager"
+
+    def test_their_class_can_be_made_an_error(self) -> None:
+        with mock.patch.dict(os.environ, NUMBA_CUDA_MEMORY_MANAGER=self.OTHER), warnings.catch_warnings():
+            warnings.filterwarnings("error", category=vpmm.VpmmWarning)
+            with self.assertRaisesRegex(vpmm.VpmmWarning, "^vpmm: NUMBA_CUDA_MEMORY_MANAGER=another.manager") as caught:
+                vpmm.use_for_numba()
+            self.assertIsInstance(caught.exception, RuntimeWarning)
+
+    def test_they_name_the_line_of_the_caller(self) -> None:
+        with mock.patch.dict(os.environ, NUMBA_CUDA_MEMORY_MANAGER=self.OTHER), self.assertWarns(Warning) as caught:
+            vpmm.use_for_numba()
+        self.assertEqual(caught.filename, __file__)
+
+    def test_options_of_python_select_them_by_their_first_word(self) -> None:
+        done = run("-W", "ignore:vpmm", "-c", self.CODE, NUMBA_CUDA_MEMORY_MANAGER=self.OTHER)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "goes on\n", ""))
+        done = run("-W", "ignore", "-W", "error:vpmm", "-c", self.CODE, NUMBA_CUDA_MEMORY_MANAGER=self.OTHER)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("VpmmWarning: vpmm: NUMBA_CUDA_MEMORY_MANAGER", done.stderr)
+
+    def test_all_go_through_one_function(self) -> None:
+        package = Path(vpmm.__file__).parent
+        sources = {path.name for path in package.rglob("*.py") if "warnings.warn(" in path.read_text()}
+        self.assertEqual(sources, {"errors.py"})
 
 
 if __name__ == "__main__":

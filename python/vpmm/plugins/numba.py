@@ -24,7 +24,6 @@ import operator
 import os
 import sys
 import threading
-import warnings
 import weakref
 from collections.abc import Iterator
 from types import ModuleType
@@ -33,6 +32,7 @@ from typing import Any, Literal
 import vpmm
 from vpmm import _vpmm
 from vpmm._vpmm import Pool
+from vpmm.errors import warn
 from vpmm.plugins import _numba_ipc
 from vpmm.plugins._extents import Extents
 from vpmm.plugins._ledger import Ledger
@@ -354,18 +354,16 @@ def use_for_numba(
         raise vpmm.InvalidArgumentError(f'order={order!r}: must be "context" or "legacy"')
     chosen = os.environ.get("NUMBA_CUDA_MEMORY_MANAGER", "default")
     if chosen not in ("default", "", "vpmm", __name__):
-        warnings.warn(
-            f"NUMBA_CUDA_MEMORY_MANAGER={chosen} is set: vpmm is not used", RuntimeWarning, stacklevel=_stacklevel
-        )
+        warn(f"NUMBA_CUDA_MEMORY_MANAGER={chosen} is set: vpmm is not used", stacklevel=_stacklevel)
         return
     cuda = _cuda()
     try:
         manager = make_memory_manager(cuda)
     except vpmm.Error as error:
-        warnings.warn(f"vpmm is not used: {error}", RuntimeWarning, stacklevel=_stacklevel)
+        warn(f"vpmm is not used: {error}", stacklevel=_stacklevel)
         return
     _order, _kernel_arguments = order, kernel_arguments
     if any(device.primary_context is not None for device in manager._target.driver.devices.values()):
         message = "a CUDA context exists already and keeps its memory manager; numba.cuda.close() ends it"
-        warnings.warn(message, RuntimeWarning, stacklevel=_stacklevel)
+        warn(message, stacklevel=_stacklevel)
     cuda.set_memory_manager(manager)
