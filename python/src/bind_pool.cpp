@@ -432,6 +432,19 @@ Raises vpmm.Error ("VPMM_ERROR_INVALID_POINTER") if there is none.)")
 Asks the driver.)")
       .def("statistics", &statistics, nb::sig("def statistics(self) -> vpmm._stats.Stats"),
            "The pool's statistics, a dictionary: vpmm.Stats has the names and their units.")
+      .def(
+          "summary",
+          [](nb::handle pool) {
+            return nb::module_::import_("vpmm._summary").attr("as_text")(pool);
+          },
+          nb::sig("def summary(self) -> str"),
+          "A few lines of text: capacity, and mapped, live, idle and trapped memory with peaks.")
+      .def(
+          "_repr_html_",
+          [](nb::handle pool) {
+            return nb::module_::import_("vpmm._summary").attr("as_html")(pool);
+          },
+          nb::sig("def _repr_html_(self) -> str"), "The summary as a table, for notebooks.")
       .def("reset_peaks", &simply<vpmm_reset_peaks>,
            "Resets the ``peak_`` statistics to the current values.")
       .def("dump", &dump, "json"_a.none() = false,

@@ -180,7 +180,20 @@ std::string Pool::repr() const {
   const char* const kind = !is_private_  ? "process-wide"
                            : is_closed() ? "private, closed"
                                          : "private";
-  return "<vpmm.Pool of device " + std::to_string(device_) + ", " + kind + ">";
+  std::string text = "<vpmm.Pool of device " + std::to_string(device_) + ", " + kind;
+  if (is_closed()) return text + ">";
+  const Use use(*this);
+  vpmm_statistics figures{};
+  figures.size = sizeof figures;
+  vpmm_status status = VPMM_OK;
+  {
+    const WithoutLock released;
+    status = vpmm_get_statistics(handle_, &figures);
+  }
+  if (status == VPMM_OK)
+    text += ": live_bytes=" + std::to_string(figures.live_bytes) +
+            ", mapped_bytes=" + std::to_string(figures.mapped_bytes);
+  return text + ">";
 }
 
 // --- allocating ---

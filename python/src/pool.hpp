@@ -58,6 +58,7 @@ class Pool {
 
   bool is_same_as(const Pool& other) const;
   std::size_t hash() const;
+  // Has figures unless the pool cannot be asked, as in a forked child: never raises.
   std::string repr() const;
 
   // For the garbage collector.

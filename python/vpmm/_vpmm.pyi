@@ -268,6 +268,11 @@ class Pool:
         The pool's statistics, a dictionary: vpmm.Stats has the names and their units.
         """
 
+    def summary(self) -> str:
+        """
+        A few lines of text: capacity, and mapped, live, idle and trapped memory with peaks.
+        """
+
     def reset_peaks(self) -> None:
         """Resets the ``peak_`` statistics to the current values."""
 
