@@ -328,6 +328,15 @@ def use_for_torch() -> None:
 
 _LAZY = ("cuda_core", "cupy", "dask", "rmm", "torch", "torch_memory_saver", "vllm")
 """Modules of the package that are imported at their first use, for most programs use none or one."""
+_NEEDED_BY = {"cuda_core": "cuda.core", "dask": "distributed"}
+"""Packages without which the import of a module fails."""
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.import_module("importlib.util").find_spec(package) is not None
+    except ModuleNotFoundError:  # the package around it
+        return False
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  a module, or what Numba asks for, when it does
@@ -336,3 +345,8 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  a module, or what Numba asks
     if name in ("_numba_memory_manager", "NumbaMemoryManager"):
         return _numba_plugin(name)
     raise AttributeError(f"module 'vpmm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    # A module that cannot be imported would end help(vpmm), which looks at each name.
+    return sorted([*__all__, *(name for name in _LAZY if name not in _NEEDED_BY or _is_installed(_NEEDED_BY[name]))])
