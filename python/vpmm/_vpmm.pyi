@@ -513,6 +513,14 @@ def ipc_close(ptr: int) -> None: ...
 
 def ipc_read_token(token: bytes) -> tuple[int, bytes, int, int, bytes]: ...
 
+def compress(data: bytes) -> bytes:
+    """A zstd frame with the bytes. Releases the GIL."""
+
+def decompress(frame: bytes, size: int) -> bytes:
+    """
+    The `size` bytes of a zstd frame. Releases the GIL. Raises vpmm.Error ("VPMM_ERROR_BAD_FILE") if it is damaged or has another size.
+    """
+
 def cupy_connect(stream_module: object, out_of_memory: object, current: object, external_streams: object) -> None: ...
 
 def cupy_allocate(bytes: int, device: int) -> int: ...
