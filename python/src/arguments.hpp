@@ -3,7 +3,7 @@
 // argument.
 //
 // The rule for all: a wrong type is a TypeError; a value of the right type that is not allowed is a
-// vpmm.Error.
+// vpmm.InvalidArgumentError.
 #pragma once
 
 #include <nanobind/nanobind.h>

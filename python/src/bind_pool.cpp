@@ -155,7 +155,7 @@ std::size_t trim(const Pool& pool, nb::handle bytes_to_keep) {
 
 void preallocate(const Pool& pool, nb::handle bytes) {
   const std::uint64_t size = bytes_of(bytes, "bytes");
-  pool.call([&](vpmm_pool* handle) { return vpmm_preallocate(handle, size); });
+  pool.call([&](vpmm_pool* handle) { return vpmm_preallocate(handle, size); }, size);
 }
 
 void set_capacity(const Pool& pool, nb::handle bytes) {
@@ -431,9 +431,21 @@ Raises vpmm.Error ("VPMM_ERROR_INVALID_POINTER") if there is none.)")
           R"(The named tuple ``(free, total)`` in bytes: free in the driver and in the pool; total of the device.
 
 Asks the driver.)")
-      .def("statistics", &statistics, nb::sig("def statistics(self) -> dict[str, int]"),
-           "The pool's statistics by the names of docs/reference/statistics.md, in bytes, counts "
-           "and nanoseconds.")
+      .def("statistics", &statistics, nb::sig("def statistics(self) -> vpmm._stats.Stats"),
+           "The pool's statistics, a dictionary: vpmm.Stats has the names and their units.")
+      .def(
+          "summary",
+          [](nb::handle pool) {
+            return nb::module_::import_("vpmm._summary").attr("as_text")(pool);
+          },
+          nb::sig("def summary(self) -> str"),
+          "A few lines of text: capacity, and mapped, live, idle and trapped memory with peaks.")
+      .def(
+          "_repr_html_",
+          [](nb::handle pool) {
+            return nb::module_::import_("vpmm._summary").attr("as_html")(pool);
+          },
+          nb::sig("def _repr_html_(self) -> str"), "The summary as a table, for notebooks.")
       .def("reset_peaks", &simply<vpmm_reset_peaks>,
            "Resets the ``peak_`` statistics to the current values.")
       .def("dump", &dump, "json"_a.none() = false,

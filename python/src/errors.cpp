@@ -2,6 +2,7 @@
 // python: turns statuses into Python exceptions.
 #include "errors.hpp"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 namespace vpmm::python {
@@ -35,6 +36,17 @@ const char* name_of(vpmm_status status) {
   return "unknown";
 }
 
+const char* type_for(vpmm_status status) {
+  switch (status) {
+    case VPMM_ERROR_OUT_OF_MEMORY:
+    case VPMM_ERROR_HOST_OUT_OF_MEMORY: return "OutOfMemoryError";
+    case VPMM_ERROR_INVALID_ARGUMENT:
+    case VPMM_ERROR_INVALID_POINTER:
+    case VPMM_ERROR_BAD_CONFIGURATION: return "InvalidArgumentError";
+    default: return "Error";
+  }
+}
+
 }  // namespace
 
 nb::object exception_of(nb::python_error& error) {
@@ -58,16 +70,17 @@ void forget_callback_error() {
   if (callback_error != nullptr) nb::steal(std::exchange(callback_error, nullptr));
 }
 
-void raise(vpmm_status status, const std::string& message) {
+void raise(vpmm_status status, const std::string& message, const Shortage& shortage) {
   const bool is_memory =
       status == VPMM_ERROR_OUT_OF_MEMORY || status == VPMM_ERROR_HOST_OUT_OF_MEMORY;
   const nb::object cause = nb::steal(std::exchange(callback_error, nullptr));
   // KeyboardInterrupt and similar exceptions are no failure of the callback: they propagate
   // unchanged.
   if (cause.is_valid() && !PyObject_IsInstance(cause.ptr(), PyExc_Exception)) raise(cause);
-  const nb::object type =
-      nb::module_::import_("vpmm.errors").attr(is_memory ? "OutOfMemoryError" : "Error");
-  const nb::object error = type(message, name_of(status));
+  const nb::object type = nb::module_::import_("vpmm.errors").attr(type_for(status));
+  const nb::object error =
+      is_memory ? type(message, name_of(status), shortage.requested, shortage.capacity)
+                : type(message, name_of(status));
   if (cause.is_valid()) PyException_SetCause(error.ptr(), nb::object(cause).release().ptr());
   PyErr_SetObject(type.ptr(), error.ptr());
   throw nb::python_error();

@@ -4,6 +4,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -12,9 +14,17 @@
 
 namespace vpmm::python {
 
-// Raises vpmm.Error, or vpmm.OutOfMemoryError for the two statuses about memory. An exception of an
-// out-of-memory callback on this thread becomes its cause. Holds: the GIL.
-[[noreturn]] void raise(vpmm_status status, const std::string& message);
+// Figures of vpmm.OutOfMemoryError, in bytes.
+struct Shortage {
+  std::optional<std::uint64_t> requested;  // nullopt: not a request for a number of bytes
+  std::optional<std::uint64_t> capacity;   // nullopt: no limit, or no pool
+};
+
+// Raises vpmm.OutOfMemoryError for the two statuses about memory, vpmm.InvalidArgumentError for
+// those about values, and otherwise vpmm.Error. An exception of an out-of-memory callback on this
+// thread becomes its cause. Holds: the GIL.
+[[noreturn]] void raise(vpmm_status status, const std::string& message,
+                        const Shortage& shortage = {});
 
 // Stores the exception of this thread's out-of-memory callback, for the raise() of the enclosing
 // call. Holds: the GIL.

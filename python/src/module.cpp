@@ -9,6 +9,7 @@
 
 #include "arguments.hpp"
 #include "bind_pool.hpp"
+#include "compression.hpp"
 #include "cupy.hpp"
 #include "errors.hpp"
 #include "events.hpp"
@@ -68,6 +69,7 @@ NB_MODULE(_vpmm, module) {
   vpmm::python::bind_events(module);
   vpmm::python::bind_pool(module);
   vpmm::python::bind_ipc(module);
+  vpmm::python::bind_compression(module);
   vpmm::python::bind_cupy(module);
   vpmm::python::bind_messages(module);
   vpmm::python::provide_stacks();

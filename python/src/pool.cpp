@@ -2,6 +2,7 @@
 // python: the class Pool over a vpmm_pool.
 #include "pool.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <unordered_map>
@@ -21,6 +22,13 @@ namespace {
 void* pointer(std::uintptr_t value) { return reinterpret_cast<void*>(value); }
 std::uintptr_t address(const void* ptr) { return reinterpret_cast<std::uintptr_t>(ptr); }
 void* pointer_of(nb::handle ptr) { return pointer(whole_number_of(ptr, "ptr")); }
+
+// At most UINT64_MAX.
+std::uint64_t sum_of(const std::vector<std::size_t>& sizes) {
+  std::uint64_t sum = 0;
+  for (const std::size_t size : sizes) sum += std::min<std::uint64_t>(size, UINT64_MAX - sum);
+  return sum;
+}
 
 // --- the out-of-memory callback ---
 // By pool, so that a replaced callback leaves nothing behind that a call in progress could refer
@@ -104,6 +112,16 @@ std::uint64_t Pool::live_allocations() const {
   return figures.live_allocations;
 }
 
+void Pool::raise_for(const Failure& failure, std::optional<std::uint64_t> requested) const {
+  std::uint64_t capacity = UINT64_MAX;
+  if (failure.status == VPMM_ERROR_OUT_OF_MEMORY) {
+    const WithoutLock released;
+    static_cast<void>(vpmm_get_capacity(handle_, &capacity));
+  }
+  raise(failure.status, failure.message,
+        {requested, capacity == UINT64_MAX ? std::nullopt : std::optional(capacity)});
+}
+
 void Pool::require_private() const {
   if (!is_private_)
     raise(VPMM_ERROR_INVALID_ARGUMENT,
@@ -162,7 +180,20 @@ std::string Pool::repr() const {
   const char* const kind = !is_private_  ? "process-wide"
                            : is_closed() ? "private, closed"
                                          : "private";
-  return "<vpmm.Pool of device " + std::to_string(device_) + ", " + kind + ">";
+  std::string text = "<vpmm.Pool of device " + std::to_string(device_) + ", " + kind;
+  if (is_closed()) return text + ">";
+  const Use use(*this);
+  vpmm_statistics figures{};
+  figures.size = sizeof figures;
+  vpmm_status status = VPMM_OK;
+  {
+    const WithoutLock released;
+    status = vpmm_get_statistics(handle_, &figures);
+  }
+  if (status == VPMM_OK)
+    text += ": live_bytes=" + std::to_string(figures.live_bytes) +
+            ", mapped_bytes=" + std::to_string(figures.mapped_bytes);
+  return text + ">";
 }
 
 // --- allocating ---
@@ -177,9 +208,11 @@ std::uintptr_t Pool::allocate(nb::handle bytes, nb::handle stream, nb::handle al
   const Event event("Alloc");
   void* ptr = nullptr;
   if (is_closed() || vpmm_try_allocate(handle_, size, aligned, pointer(on), &ptr) != VPMM_OK)
-    call([&](vpmm_pool* pool) {
-      return vpmm_allocate_aligned(pool, size, aligned, pointer(on), &ptr);
-    });
+    call(
+        [&](vpmm_pool* pool) {
+          return vpmm_allocate_aligned(pool, size, aligned, pointer(on), &ptr);
+        },
+        size);
   event.end(device_, address(ptr), on, size);
   return address(ptr);
 }
@@ -191,7 +224,8 @@ std::uintptr_t Pool::allocate_any_stream(nb::handle bytes, nb::handle alignment)
   const Event event("Alloc");
   void* ptr = nullptr;
   if (is_closed() || vpmm_try_allocate_any_stream(handle_, size, aligned, &ptr) != VPMM_OK)
-    call([&](vpmm_pool* pool) { return vpmm_allocate_any_stream(pool, size, aligned, &ptr); });
+    call([&](vpmm_pool* pool) { return vpmm_allocate_any_stream(pool, size, aligned, &ptr); },
+         size);
   event.end(device_, address(ptr), 0, size);
   return address(ptr);
 }
@@ -202,9 +236,11 @@ std::vector<std::uintptr_t> Pool::allocate_many(nb::handle bytes, nb::handle str
   const std::uintptr_t on = stream_of(stream);
   const Event event("Alloc");
   std::vector<void*> ptrs(sizes.size());
-  call([&](vpmm_pool* pool) {
-    return vpmm_allocate_many(pool, sizes.data(), sizes.size(), pointer(on), ptrs.data());
-  });
+  call(
+      [&](vpmm_pool* pool) {
+        return vpmm_allocate_many(pool, sizes.data(), sizes.size(), pointer(on), ptrs.data());
+      },
+      sum_of(sizes));
   std::vector<std::uintptr_t> result;
   for (std::size_t i = 0; i < ptrs.size(); ++i) {
     result.push_back(address(ptrs[i]));

@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,11 +29,13 @@ class Pool {
   bool is_closed() const { return handle_ == nullptr; }
   vpmm_pool* handle() const { return handle_; }  // null: closed
 
-  // Runs `work(handle)` as python::call does. Raises if the pool is closed.
+  // Runs `work(handle)` as python::call does; vpmm.OutOfMemoryError has `requested`, in bytes, and
+  // the pool's capacity. Raises if the pool is closed.
   template <typename Work>
-  void call(Work&& work) const {
+  void call(Work&& work, std::optional<std::uint64_t> requested = std::nullopt) const {
     const Use use(*this);
-    python::call([&] { return work(handle_); });
+    const Failure failure = attempt([&] { return work(handle_); });
+    if (failure.status != VPMM_OK) raise_for(failure, requested);
   }
 
   std::uintptr_t allocate(nanobind::handle bytes, nanobind::handle stream,
@@ -55,6 +58,7 @@ class Pool {
 
   bool is_same_as(const Pool& other) const;
   std::size_t hash() const;
+  // Has figures unless the pool cannot be asked, as in a forked child: never raises.
   std::string repr() const;
 
   // For the garbage collector.
@@ -74,6 +78,7 @@ class Pool {
     const Pool& pool_;
   };
   explicit Pool(int device) : device_(device) {}
+  [[noreturn]] void raise_for(const Failure& failure, std::optional<std::uint64_t> requested) const;
   void require_private() const;
   std::uint64_t live_allocations() const;
 

@@ -244,7 +244,8 @@ std::uintptr_t allocate_tagged(const Pool& pool, nb::handle bytes, std::uint32_t
   request.library = library;
   if (request.bytes == 0) return 0;
   void* ptr = nullptr;
-  pool.call([&](vpmm_pool* handle) { return vpmm_allocate_with(handle, &request, &ptr); });
+  pool.call([&](vpmm_pool* handle) { return vpmm_allocate_with(handle, &request, &ptr); },
+            request.bytes);
   return reinterpret_cast<std::uintptr_t>(ptr);
 }
 

@@ -8,7 +8,8 @@ it. Sizes are in bytes; a text such as ``"16GiB"`` is accepted wherever a size i
 argument accepts a CUstream as an int, None for the default stream, or a stream object of Numba, CuPy, PyTorch or
 anything with ``__cuda_stream__``. Any thread may call any function, and the current CUDA context stays current; calls
 that may wait release the GIL. Errors are ``vpmm.Error``. Running out of memory is ``vpmm.OutOfMemoryError``, which is
-also a ``MemoryError``. An argument of a wrong type is a ``TypeError``.
+also a ``MemoryError``. A value that is not allowed is ``vpmm.InvalidArgumentError``, which is also a ``ValueError``. An
+argument of a wrong type is a ``TypeError``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from vpmm._buffer import Buffer
 from vpmm._folders import cmake_dir, include_dir
 from vpmm._ipc import IpcHandle, OpenedMemory, StagedMemory, ipc_export, ipc_open
 from vpmm._memory_info import MemoryInfo
+from vpmm._stats import Stats
 from vpmm._streams import StreamLike, address_of, stream_handle
 from vpmm._tags import (
     SuspendHooks,
@@ -45,12 +47,13 @@ from vpmm._tags import (
     tags,
 )
 from vpmm._vpmm import Allocation, Pool, Region, device_count
-from vpmm.errors import Error, MissingPackageError, OutOfMemoryError
+from vpmm.errors import Error, InvalidArgumentError, MissingPackageError, OutOfMemoryError, VpmmWarning
 
 __all__ = [
     "Allocation",
     "Buffer",
     "Error",
+    "InvalidArgumentError",
     "IpcHandle",
     "MemoryInfo",
     "MissingPackageError",
@@ -60,9 +63,11 @@ __all__ = [
     "Recording",
     "Region",
     "StagedMemory",
+    "Stats",
     "SuspendHooks",
     "Tag",
     "TagInfo",
+    "VpmmWarning",
     "__version__",
     "add_suspend_hooks",
     "capture",
@@ -109,8 +114,8 @@ def memory_info(device: int = 0) -> MemoryInfo:
     return Pool.default(device).memory_info()
 
 
-def stats(device: int = 0) -> dict[str, int]:
-    """The statistics of the process-wide pool of `device`, by the names of docs/reference/statistics.md."""
+def stats(device: int = 0) -> Stats:
+    """The statistics of the process-wide pool of `device`, a dictionary: vpmm.Stats has the names and their units."""
     return Pool.default(device).statistics()
 
 
@@ -204,7 +209,7 @@ def _nanoseconds(seconds: float | None, name: str) -> int:
     if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real):
         raise TypeError(f"{name} is {seconds!r}: must be a number of seconds, or None")
     if not 0 <= seconds < math.inf:
-        raise Error(f"{name} is {seconds!r}: must be a number of seconds, 0 or more")
+        raise InvalidArgumentError(f"{name} is {seconds!r}: must be a number of seconds, 0 or more")
     return round(seconds * 1e9)
 
 
@@ -323,6 +328,15 @@ def use_for_torch() -> None:
 
 _LAZY = ("cuda_core", "cupy", "dask", "rmm", "torch", "torch_memory_saver", "vllm")
 """Modules of the package that are imported at their first use, for most programs use none or one."""
+_NEEDED_BY = {"cuda_core": "cuda.core", "dask": "distributed"}
+"""Packages without which the import of a module fails."""
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.import_module("importlib.util").find_spec(package) is not None
+    except ModuleNotFoundError:  # the package around it
+        return False
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  a module, or what Numba asks for, when it does
@@ -331,3 +345,8 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  a module, or what Numba asks
     if name in ("_numba_memory_manager", "NumbaMemoryManager"):
         return _numba_plugin(name)
     raise AttributeError(f"module 'vpmm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    # A module that cannot be imported would end help(vpmm), which looks at each name.
+    return sorted([*__all__, *(name for name in _LAZY if name not in _NEEDED_BY or _is_installed(_NEEDED_BY[name]))])

@@ -10,6 +10,7 @@ from vpmm import _vpmm
 from vpmm._finalizers import at_death
 from vpmm._streams import StreamLike, stream_handle
 from vpmm._vpmm import Pool
+from vpmm.errors import InvalidArgumentError
 
 __all__ = ["Buffer"]
 
@@ -114,18 +115,18 @@ class Buffer:
     def record_use(self, stream: StreamLike) -> None:
         """Declares that work on `stream` uses the memory: the free then waits for the work queued there by that time.
 
-        Raises ValueError if the buffer is closed.
+        Raises vpmm.InvalidArgumentError if the buffer is closed.
         """
-        self._require_memory(ValueError)
+        self._require_memory(InvalidArgumentError)
         self._pool.record_use(self._ptr, stream)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Version 3: contiguous bytes, ready once the work queued so far on `stream` is done.
 
-        Raises ValueError if the buffer is closed.
+        Raises vpmm.InvalidArgumentError if the buffer is closed.
         """
-        self._require_memory(ValueError)
+        self._require_memory(InvalidArgumentError)
         return {
             "shape": (self._nbytes,),
             "strides": None,

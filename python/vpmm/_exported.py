@@ -10,6 +10,7 @@ import operator
 from typing import Any, NamedTuple
 
 from vpmm._streams import address_of
+from vpmm.errors import InvalidArgumentError
 
 __all__ = ["Layout", "Range", "range_of"]
 
@@ -31,18 +32,18 @@ class Range(NamedTuple):
 
 
 def _size_without_gaps(shape: tuple[int, ...], strides: tuple[int, ...] | None, item: int) -> int:
-    """The bytes of a contiguous array in C, Fortran or another order; raises ValueError if it has gaps."""
+    """The bytes of a contiguous array in C, Fortran or another order; an error if it has gaps."""
     size = item
     for extent in shape:
         size *= extent
     if size == 0:
-        raise ValueError("an array of no bytes has no memory to share")
+        raise InvalidArgumentError("an array of no bytes has no memory to share")
     step = item
     for stride, extent in sorted(zip(strides, shape, strict=True)) if strides is not None else ():
         if extent == 1:
             continue
         if stride != step:
-            raise ValueError(
+            raise InvalidArgumentError(
                 f"an array of shape {shape} and strides {strides} is not contiguous: share the array that it is a "
                 "part of, or a copy"
             )
@@ -57,7 +58,7 @@ def _item_size(typestr: str) -> int:
 
 def _from_interface(interface: dict[str, Any]) -> Range:
     if interface.get("mask") is not None:
-        raise ValueError("an array with a mask is two pieces of memory: share them one by one")
+        raise InvalidArgumentError("an array with a mask is two pieces of memory: share them one by one")
     shape = tuple(int(extent) for extent in interface["shape"])
     given = interface.get("strides")
     strides = None if given is None else tuple(int(stride) for stride in given)
@@ -97,13 +98,15 @@ _capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 def _from_dlpack(array: Any) -> Range:
     kind = int(array.__dlpack_device__()[0])
     if kind != _CUDA:
-        raise ValueError(f"the array is on a device of DLPack's kind {kind}, and not in the memory of a CUDA device")
+        raise InvalidArgumentError(
+            f"the array is on a device of DLPack's kind {kind}, and not in the memory of a CUDA device"
+        )
     capsule = array.__dlpack__(stream=-1)  # -1: nothing is read, so no ordering is needed
     tensor = _Tensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     shape = tuple(tensor.shape[: tensor.ndim])
     bits = tensor.bits * tensor.lanes
     if bits % 8 != 0:
-        raise ValueError(f"items of {bits} bits are not shared")
+        raise InvalidArgumentError(f"items of {bits} bits are not shared")
     strides = tuple(step * bits // 8 for step in tensor.strides[: tensor.ndim]) if tensor.strides else None
     size = _size_without_gaps(shape, strides, bits // 8)
     letter = _LETTERS.get(tensor.code) if tensor.lanes == 1 else None
@@ -133,7 +136,7 @@ def range_of(array: Any, size: int | None) -> Range:
         if size is None:
             raise TypeError("an address alone does not say how much memory is meant: give `size`, in bytes")
         if operator.index(size) <= 0:
-            raise ValueError(f"size={size}: must be at least one byte")
+            raise InvalidArgumentError(f"size={size}: must be at least one byte")
         return Range(address_of(array), size, None)
     if size is not None:
         raise TypeError(f"`size` is for addresses: a {type(array).__name__} knows its own")
@@ -142,7 +145,7 @@ def range_of(array: Any, size: int | None) -> Range:
         return _from_interface(interface)
     if hasattr(array, "handle") and isinstance(getattr(array, "size", None), int):  # a cuda.core.Buffer
         if array.size == 0:
-            raise ValueError("a buffer of no bytes has no memory to share")
+            raise InvalidArgumentError("a buffer of no bytes has no memory to share")
         return Range(address_of(array), array.size, None)
     if hasattr(array, "__dlpack__"):
         return _from_dlpack(array)

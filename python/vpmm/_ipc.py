@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -14,9 +14,9 @@ from vpmm import _vpmm
 from vpmm._exported import Layout, Range, range_of
 from vpmm._finalizers import at_death, may_call_cuda, process_ends
 from vpmm._vpmm import Pool
-from vpmm.errors import Error
+from vpmm.errors import Error, InvalidArgumentError
 
-__all__ = ["IpcHandle", "OpenedMemory", "StagedMemory", "ipc_export", "ipc_open", "opening"]
+__all__ = ["IpcHandle", "OpenedMemory", "StagedMemory", "ipc_export", "ipc_open"]
 
 _KINDS = {1: "legacy", 2: "pool"}
 _FROM_HERE = "opening IpcHandle from original process: use the memory itself"
@@ -70,17 +70,6 @@ def _close_collected(ptr: int) -> None:
     _late.append((_vpmm.ipc_close, ptr))
 
 
-@contextlib.contextmanager
-def opening() -> Iterator[None]:
-    """Turns an error of the handle itself into a ValueError, as in Numba; other errors stay vpmm.Error."""
-    try:
-        yield
-    except Error as error:
-        if error.code != "VPMM_ERROR_INVALID_ARGUMENT":
-            raise
-        raise ValueError(str(error)) from error
-
-
 class _Memory:
     """Device memory that can be closed; arrays of any library are made of it through ``__cuda_array_interface__``.
 
@@ -112,7 +101,7 @@ class _Memory:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         if self.is_closed:
-            raise ValueError(f"this {type(self).__name__} is closed")
+            raise InvalidArgumentError(f"this {type(self).__name__} is closed")
         layout = self._layout
         return {
             "shape": layout.shape,
@@ -193,9 +182,8 @@ class IpcHandle:
 
     @staticmethod
     def from_token(token: bytes) -> IpcHandle:
-        """A handle from the 64 bytes alone, without device and array. Raises ValueError for any other bytes."""
-        with opening():
-            return IpcHandle(_vpmm.ipc_read_token(bytes(token)))
+        """A handle from the 64 bytes alone, without device and array. Any other bytes raise InvalidArgumentError."""
+        return IpcHandle(_vpmm.ipc_read_token(bytes(token)))
 
     @property
     def size(self) -> int:
@@ -246,17 +234,16 @@ class IpcHandle:
         """Maps the memory for work on `device`; None: the device that holds it.
 
         Opening the memory again through another handle gives the same address. Waits for the exporter, VPMM_IPC_TIMEOUT
-        at most. Raises ValueError if the handle is already open, was exported by this process or is damaged. Raises
-        vpmm.Error if the exporter no longer exists or has freed the memory ("VPMM_ERROR_NOT_SHARED"), or `device`
-        cannot access it ("VPMM_ERROR_UNSUPPORTED"); open_staged() works in that case.
+        at most. Raises vpmm.InvalidArgumentError if the handle is already open, was exported by this process or is
+        damaged. Raises vpmm.Error if the exporter no longer exists or has freed the memory ("VPMM_ERROR_NOT_SHARED"),
+        or `device` cannot access it ("VPMM_ERROR_UNSUPPORTED"); open_staged() works in that case.
         """
         if self._export is not None:
-            raise ValueError(_FROM_HERE)
+            raise InvalidArgumentError(_FROM_HERE)
         if self._open_memory() is not None:
-            raise ValueError("IpcHandle is already opened")
+            raise InvalidArgumentError("IpcHandle is already opened")
         _finish()
-        with opening():
-            ptr = _vpmm.ipc_open(self._parts, -1 if device is None else device)
+        ptr = _vpmm.ipc_open(self._parts, -1 if device is None else device)
         memory = OpenedMemory(ptr, self.size, self._layout)
         self._opened = weakref.ref(memory)
         return memory
@@ -264,18 +251,17 @@ class IpcHandle:
     def open_staged(self, device: int = 0) -> StagedMemory:
         """Copies the memory into the process-wide pool of `device`, which need not have access. Complete on return."""
         if self._export is not None:
-            raise ValueError(_FROM_HERE)
+            raise InvalidArgumentError(_FROM_HERE)
         _finish()
         pool = Pool.default(device)
-        with opening():
-            ptr = _vpmm.ipc_open_staged(self._parts, pool)
+        ptr = _vpmm.ipc_open_staged(self._parts, pool)
         return StagedMemory(pool, ptr, self.size, self._layout)
 
     def close(self) -> None:
-        """Closes the memory that open() opened. Raises ValueError if it is not open or was collected."""
+        """Closes the memory that open() opened. Raises vpmm.InvalidArgumentError if it is not open or was collected."""
         memory = self._open_memory()
         if memory is None:
-            raise ValueError("IpcHandle not opened")
+            raise InvalidArgumentError("IpcHandle not opened")
         memory.close()
 
     def _open_memory(self) -> OpenedMemory | None:
@@ -318,9 +304,9 @@ def ipc_export(obj: Any, size: int | None = None) -> IpcHandle:  # noqa: ANN401 
     memory. Plain driver memory needs a current CUDA context of its device, and the handle keeps `obj` alive. Before the
     other process reads the memory, wait for the work that writes it, or pass an event to that process.
 
-    Raises ValueError for an array with gaps, without bytes, or on a device that is not CUDA's; TypeError for an object
-    without memory; and vpmm.Error for memory that cannot be shared, or if the folder VPMM_IPC_DIR cannot be used. A
-    folder or socket that something removed is made anew.
+    Raises vpmm.InvalidArgumentError for an array with gaps, without bytes, or on a device that is not CUDA's; TypeError
+    for an object without memory; and vpmm.Error for memory that cannot be shared, or if the folder VPMM_IPC_DIR cannot
+    be used. A folder or socket that something removed is made anew.
     """
     exported: Range = range_of(obj, size)
     _finish()

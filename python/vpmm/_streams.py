@@ -6,7 +6,7 @@ from __future__ import annotations
 import operator
 from typing import Any, Protocol, SupportsIndex
 
-from vpmm.errors import Error
+from vpmm.errors import InvalidArgumentError
 
 __all__ = ["StreamLike", "address_of", "stream_handle"]
 
@@ -70,14 +70,14 @@ def stream_handle(stream: object) -> int:
     """The CUstream of `stream` as an int; None is the legacy default stream, 0.
 
     Accepts ints, NumPy's included, objects with ``__cuda_stream__``, and the streams of Numba (``handle``), CuPy
-    (``ptr``) and PyTorch (``cuda_stream``). Raises TypeError for anything else, and vpmm.Error for a number that is no
-    handle.
+    (``ptr``) and PyTorch (``cuda_stream``). Raises TypeError for anything else, and vpmm.InvalidArgumentError for a
+    number that is no handle.
     """
     handle = 0 if stream is None else _known_handle(stream)
     if handle is None:
         raise TypeError(f"{stream!r} is no CUDA stream: must be an int, None or an object with __cuda_stream__")
     if not 0 <= handle < _END:
-        raise Error(f"{stream!r} is no CUDA stream: a handle is a number from 0 on, of 64 bits")
+        raise InvalidArgumentError(f"{stream!r} is no CUDA stream: a handle is a number from 0 on, of 64 bits")
     return handle
 
 
@@ -96,12 +96,12 @@ def address_of(array: Any) -> int:  # noqa: ANN401  whatever has memory
     """The start address of an array.
 
     Accepts tensors of PyTorch, objects with ``__cuda_array_interface__``, a cuda.core.Buffer, and an int itself.
-    Raises TypeError for anything else, and vpmm.Error for a number that is no address.
+    Raises TypeError for anything else, and vpmm.InvalidArgumentError for a number that is no address.
     """
     address = _known_address(array)
     if address is None:
         kind = type(array).__name__
         raise TypeError(f"{kind} has no memory that CUDA knows: neither an int nor an array nor a cuda.core.Buffer")
     if not 0 <= address < _END:
-        raise Error(f"{address} is no address")
+        raise InvalidArgumentError(f"{address} is no address")
     return address

@@ -289,8 +289,8 @@ def host_copy(
 
     `array` is as in vpmm.is_suspended(), without gaps; `size`, in bytes, is for addresses only. A resume copies back
     what was written. The view does not own the memory: it must not be used after the array is freed, nor after a resume
-    that does not keep the copy. A kept copy (`keep_host_copy`) can be read until the next suspend. Raises ValueError
-    for an array with gaps, and vpmm.Error if the memory has no host copy.
+    that does not keep the copy. A kept copy (`keep_host_copy`) can be read until the next suspend. Raises
+    vpmm.InvalidArgumentError for an array with gaps, and vpmm.Error if the memory has no host copy.
     """
     if getattr(array, "requires_grad", False) is True:  # such tensors of PyTorch show no interface
         array = array.detach()

@@ -9,6 +9,7 @@ import types
 from typing import Any, Literal
 
 import vpmm._memory_info
+import vpmm._stats
 import vpmm._streams
 import vpmm._tags
 
@@ -262,9 +263,14 @@ class Pool:
         Asks the driver.
         """
 
-    def statistics(self) -> dict[str, int]:
+    def statistics(self) -> vpmm._stats.Stats:
         """
-        The pool's statistics by the names of docs/reference/statistics.md, in bytes, counts and nanoseconds.
+        The pool's statistics, a dictionary: vpmm.Stats has the names and their units.
+        """
+
+    def summary(self) -> str:
+        """
+        A few lines of text: capacity, and mapped, live, idle and trapped memory with peaks.
         """
 
     def reset_peaks(self) -> None:
@@ -506,6 +512,14 @@ def ipc_open_staged(handle: tuple[int, bytes, int, int, bytes], pool: Pool) -> i
 def ipc_close(ptr: int) -> None: ...
 
 def ipc_read_token(token: bytes) -> tuple[int, bytes, int, int, bytes]: ...
+
+def compress(data: bytes) -> bytes:
+    """A zstd frame with the bytes. Releases the GIL."""
+
+def decompress(frame: bytes, size: int) -> bytes:
+    """
+    The `size` bytes of a zstd frame. Releases the GIL. Raises vpmm.Error ("VPMM_ERROR_BAD_FILE") if it is damaged or has another size.
+    """
 
 def cupy_connect(stream_module: object, out_of_memory: object, current: object, external_streams: object) -> None: ...
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from vpmm.errors import Error
+from vpmm.errors import Error, InvalidArgumentError
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -24,7 +24,7 @@ def program() -> Path:
     named = os.environ.get("VPMM_CLI")
     if named:
         if not os.access(named, os.X_OK):
-            raise Error(f"VPMM_CLI={named}: there is no program")
+            raise InvalidArgumentError(f"VPMM_CLI={named}: there is no program")
         return Path(named)
     for each in _places():
         if _is_program(each):

@@ -12,6 +12,7 @@ import vpmm
 from vpmm import _vpmm
 
 MIB = 1 << 20
+WRONG = vpmm.InvalidArgumentError
 
 
 class Protocol:
@@ -81,41 +82,41 @@ class Sizes(ArgumentTest):
         self.assertEqual(_vpmm.parse_bytes("954 MiB"), 954 * MIB)
         self.assertEqual(_vpmm.parse_bytes("1.46 GiB"), int(1.46 * (1 << 30)))
         for text in ("64M", "", "-1", "1.5", "99999999TiB"):
-            with self.subTest(text=text), self.error(vpmm.Error, f"size: '{text}' is"):
+            with self.subTest(text=text), self.error(WRONG, f"size: '{text}' is"):
                 _vpmm.parse_bytes(text)
 
     def test_what_is_no_size_is_named(self) -> None:
         pool: Any = self.pool
         calls: list[tuple[Callable[[], object], type[Exception], str]] = [
-            (lambda: pool.allocate(-1, 0), vpmm.Error, "bytes is -1: must not be negative"),
+            (lambda: pool.allocate(-1, 0), WRONG, "bytes is -1: must not be negative"),
             (lambda: pool.allocate(1 << 70, 0), MemoryError, "bytes is 1180591620717411303424: more than 64 bits hold"),
             (lambda: pool.allocate(1 << 62, 0), MemoryError, "4194304 TiB; that is more than the GPU has"),
             (lambda: pool.allocate_many([1, 1 << 62], 0), MemoryError, "more than the GPU has"),
             (lambda: pool.allocate_any_stream(1 << 60), MemoryError, "more than the GPU has"),
-            (lambda: pool.allocate(1, 0, 1 << 62), vpmm.Error, "alignment 4611686018427387904 is more than any"),
-            (lambda: pool.allocate("4Gib", 0), vpmm.Error, "bytes: '4Gib' is not a size"),
+            (lambda: pool.allocate(1, 0, 1 << 62), WRONG, "alignment 4611686018427387904 is more than any"),
+            (lambda: pool.allocate("4Gib", 0), WRONG, "bytes: '4Gib' is not a size"),
             (lambda: pool.allocate(4e9, 0), TypeError, "bytes is 4000000000.0: must be a whole number of bytes, or a"),
             (lambda: pool.allocate(True, 0), TypeError, "bytes is True"),
             (lambda: pool.allocate_any_stream(None), TypeError, "bytes is None"),
             (lambda: pool.allocate_many("12", 0), TypeError, "bytes is '12': must be a list, or anything else to"),
             (lambda: pool.allocate_many(3, 0), TypeError, "bytes is 3: must be a list, or anything else to"),
             (lambda: pool.deallocate_many(None, 0), TypeError, "ptrs is None: must be a list, or anything else to"),
-            (lambda: pool.trim(-1), vpmm.Error, "bytes_to_keep is -1"),
-            (lambda: pool.set_capacity(0), vpmm.Error, "bytes is 0: must be at least 1, or None for no limit"),
-            (lambda: pool.deallocate(-5, 0), vpmm.Error, "ptr is -5"),
+            (lambda: pool.trim(-1), WRONG, "bytes_to_keep is -1"),
+            (lambda: pool.set_capacity(0), WRONG, "bytes is 0: must be at least 1, or None for no limit"),
+            (lambda: pool.deallocate(-5, 0), WRONG, "ptr is -5"),
             (lambda: pool.query("x"), TypeError, "ptr is 'x': must be a whole number"),
             (lambda: pool.dump(json=1), TypeError, "json is 1: must be True or False"),
             (lambda: pool.dump(json=None), TypeError, "json is None: must be True or False"),
             (lambda: pool.close(discard=None), TypeError, "discard is None: must be True or False"),
-            (lambda: pool.set_capacity("nine"), vpmm.Error, "bytes: 'nine' is not a size"),
+            (lambda: pool.set_capacity("nine"), WRONG, "bytes: 'nine' is not a size"),
             (lambda: pool.record_start(7), TypeError, "path is 7: must be a text or an os.PathLike"),
             (lambda: pool.record_mark(7), TypeError, "text is 7: must be a text"),
             (lambda: pool.set_out_of_memory_callback(7), TypeError, "callback is 7: must be callable, or None"),
             (lambda: vpmm.Pool("0"), TypeError, "device is '0': must be a whole number"),  # type: ignore[arg-type]
             (lambda: vpmm.Pool(None), TypeError, "device is None: must be a whole number"),  # type: ignore[arg-type]
             (lambda: vpmm.memory_info(None), TypeError, "device is None"),  # type: ignore[arg-type]
-            (lambda: vpmm.Pool.default(-1), vpmm.Error, "device is -1"),
-            (lambda: vpmm.Pool(1 << 40), vpmm.Error, "device 1099511627776 does not exist"),
+            (lambda: vpmm.Pool.default(-1), WRONG, "device is -1"),
+            (lambda: vpmm.Pool(1 << 40), WRONG, "device 1099511627776 does not exist"),
         ]
         for call, kind, words in calls:
             with self.subTest(words=words), self.error(kind, words):
@@ -185,7 +186,7 @@ class Streams(ArgumentTest):
             pool.allocate(100, "nonsense")
         with self.error(TypeError, "True is no CUDA stream: must be an int, None or an object"):
             pool.allocate(100, True)
-        with self.error(vpmm.Error, "-1 is no CUDA stream"):
+        with self.error(WRONG, "-1 is no CUDA stream"):
             pool.deallocate(0, -1)
         with self.error(vpmm.Error, "0xbc614e is no stream"):
             pool.allocate(100, 12345678)
@@ -236,7 +237,7 @@ class Settings(ArgumentTest):
             ({"max_mappings": 3}, "max_mappings=3: must be"),
         ]
         for settings, words in cases:
-            with self.subTest(settings), self.error(vpmm.Error, words) as _, self.assert_code():
+            with self.subTest(settings), self.error(WRONG, words) as _, self.assert_code():
                 vpmm.Pool(**settings)
 
     @contextlib.contextmanager

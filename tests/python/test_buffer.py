@@ -59,6 +59,12 @@ class Owning(BufferTest):
         gc.collect()
         self.assertEqual(self.live(), 0)
 
+    def test_memory_info_takes_in_what_was_collected(self) -> None:
+        vpmm.Buffer(3 * MIB, 0, pool=self.pool)
+        self.assertEqual(self.pool.statistics()["live_bytes"], 3 * MIB)
+        self.pool.memory_info()
+        self.assertEqual(self.pool.statistics()["live_bytes"], 0)
+
     def test_closing_is_in_the_order_of_its_stream(self) -> None:
         buffer = vpmm.Buffer(64 * MIB, 2, pool=self.pool)
         self.assertFalse(buffer.is_closed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -53,7 +52,6 @@ class CommandCase(ConvertCase):
         return path
 
 
-@unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
 class AnyFile(CommandCase):
     def files(self) -> list[Path]:
         failed = [Event(Kind.ALLOCATE_FAILED, time, 0, size) for time, size in enumerate((1 << 20, *LARGE))]
@@ -92,7 +90,6 @@ class AnyFile(CommandCase):
                 self.assert_ended_well(self.vpmm("convert", file, self.folder / "out.pickle"))
 
 
-@unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
 class AnyTerminal(CommandCase):
     def test_takes_a_report_and_a_picture_in_its_encoding(self) -> None:
         events = [Event(Kind.ALLOCATE, i, 4096 * i + 4096, 4096, stream=0) for i in range(40)]
@@ -120,7 +117,6 @@ class AnyTerminal(CommandCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
 
-@unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
 class Trying(CommandCase):
     def test_a_failed_request_counts_as_live_for_every_row(self) -> None:
         mib = 1 << 20
@@ -134,7 +130,6 @@ class Trying(CommandCase):
         self.assertRegex(row, r" 76\.00 MiB +1\.013 ")
 
 
-@unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
 class Running(CommandCase):
     def setUp(self) -> None:
         super().setUp()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import io
 import json
 import pickle
@@ -448,7 +447,6 @@ class Formats(ConvertCase):
             self.assertIn(words, str(raised.exception))
             self.assertNotIn("\n", str(raised.exception))
 
-    @unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
     def test_numbers_of_any_size_reach_every_reader(self) -> None:
         for number in (0, 1, 1 << 31, 1 << 32, 1 << 53, 1 << 63, (1 << 64) - 1):
             recording = recorded()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import os
 import subprocess
 import sys
@@ -66,7 +65,6 @@ library.vpmm_allocate(pool, ctypes.c_size_t(12345), None, ctypes.byref(ctypes.c_
         (made,) = recordings.read(self.folder / "run.csv").events
         self.assertEqual(made.bytes, 12345)
 
-    @unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
     def test_run_records_as_the_variables_say_and_children_beside_it(self) -> None:
         self.program.write_text("""
 import subprocess, sys, vpmm

@@ -82,7 +82,7 @@ with warnings.catch_warnings(record=True) as caught:
 print({warning.filename for warning in caught}, [warning.lineno for warning in caught])
 print({str(warning.message) for warning in caught})
 """
-        message = "{'a CUDA context exists already and keeps its memory manager; numba.cuda.close() ends it'}"
+        message = "{'vpmm: a CUDA context exists already and keeps its memory manager; numba.cuda.close() ends it'}"
         self.prints("{'<string>'} [7, 8]\n" + message, code)
 
     def test_where_the_variable_names_another_manager_the_call_warns_and_does_nothing(self) -> None:
@@ -93,7 +93,7 @@ with warnings.catch_warnings(record=True) as caught:
     vpmm.use_for_numba()
 print([str(warning.message) for warning in caught], 'numba' in sys.modules)
 """
-        expected = "['NUMBA_CUDA_MEMORY_MANAGER=rmm.allocators.numba is set: vpmm is not used'] False"
+        expected = "['vpmm: NUMBA_CUDA_MEMORY_MANAGER=rmm.allocators.numba is set: vpmm is not used'] False"
         self.prints(expected, code, NUMBA_CUDA_MEMORY_MANAGER="rmm.allocators.numba")
 
     def test_another_manager_afterwards_leaves_nothing_of_ours(self) -> None:

@@ -48,6 +48,17 @@ class Importing(unittest.TestCase):
         for name in vpmm.__all__:
             self.assertTrue(hasattr(vpmm, name), name)
 
+    def test_dir_lists_public_names_and_lazy_modules_only(self) -> None:
+        self.assertLessEqual(set(dir(vpmm)), set(vpmm.__all__) | set(vpmm._LAZY))
+        self.assertLessEqual(set(vpmm.__all__), set(dir(vpmm)))
+        self.assertLessEqual({"Pool", "cupy", "rmm", "torch"}, set(dir(vpmm)))
+        self.assertTrue({"Any", "contextlib", "os", "_vpmm"}.isdisjoint(dir(vpmm)))
+
+    def test_dir_lists_nothing_that_fails_for_want_of_a_library(self) -> None:
+        with mock.patch.dict(sys.modules, {"cuda": None, "cuda.core": None, "distributed": None}):
+            self.assertEqual(set(vpmm._LAZY) - set(dir(vpmm)), {"cuda_core", "dask"})
+            inspect.getmembers(vpmm)
+
     def test_an_unknown_attribute_is_an_attribute_error(self) -> None:
         with self.assertRaisesRegex(AttributeError, "'vpmm' has no attribute 'nonsense'"):
             _ = vpmm.nonsense

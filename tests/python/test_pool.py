@@ -256,6 +256,7 @@ class Observing(PoolTest):
         reference = Path(__file__).resolve().parents[2] / "docs/reference/statistics.md"
         rows = re.findall(r"^\| `(\w+)` \|", reference.read_text(), re.MULTILINE)
         self.assertEqual(list(self.pool.statistics()), rows)
+        self.assertEqual(list(vpmm.Stats.__annotations__), rows)
 
     def test_free_memory_counts_what_the_pool_could_hand_out_again(self) -> None:
         free, total = self.pool.memory_info()

@@ -8,6 +8,8 @@ import unittest
 
 import vpmm
 
+from program import output_of
+
 MIB = 1 << 20
 
 
@@ -120,15 +122,49 @@ class Values(unittest.TestCase):
 
     def test_they_print_themselves(self) -> None:
         pool = vpmm.Pool()
-        self.assertEqual(repr(vpmm.Pool.default()), "<vpmm.Pool of device 0, process-wide>")
-        self.assertEqual(repr(pool), "<vpmm.Pool of device 0, private>")
+        self.assertRegex(repr(vpmm.Pool.default()), r"<vpmm\.Pool of device 0, process-wide: live_bytes=\d+, mapped.*>")
         ptr = pool.allocate(4 * MIB, 0)
+        figures = f"live_bytes={4 * MIB}, mapped_bytes={pool.statistics()['mapped_bytes']}"
+        self.assertEqual(repr(pool), f"<vpmm.Pool of device 0, private: {figures}>")
         allocation, region = pool.query(ptr), pool.snapshot()[0]
         self.assertEqual(repr(allocation), f"<vpmm.Allocation at {ptr:#x}: requested={4 * MIB}, usable={4 * MIB}>")
         pattern = r"<vpmm\.Region at 0x[0-9a-f]+: bytes=\d+, requested=\d+, \w+(, complete)?>"
         self.assertTrue(re.fullmatch(pattern, repr(region)), repr(region))
         pool.close(discard=True)
         self.assertEqual(repr(pool), "<vpmm.Pool of device 0, private, closed>")
+
+    def test_a_pool_that_cannot_be_asked_prints_itself_all_the_same(self) -> None:
+        code = (
+            "import os, vpmm\npool = vpmm.Pool.default()\npool.allocate(1, 0)\nif os.fork() == 0:\n"
+            "    print(pool, flush=True)\n    os._exit(0)\nos.wait()"
+        )
+        self.assertEqual(output_of(code), "<vpmm.Pool of device 0, process-wide>\n")
+
+    def test_the_summary_is_a_few_lines_or_a_table(self) -> None:
+        pool = vpmm.Pool(capacity="64MiB", log="quiet")
+        weights = pool.allocate(20 * MIB, 0)
+        batches = [pool.allocate(5 * MIB, 0) for _ in range(6)]
+        for batch in batches[::2]:
+            pool.deallocate(batch, 0)
+        with self.assertRaises(MemoryError):
+            pool.allocate(40 * MIB, 0)
+        self.assertEqual(
+            pool.summary(),
+            """\
+vpmm.Pool of device 0, private
+  capacity   64.00 MiB
+  mapped     50.00 MiB, peak 50.00 MiB
+  live       35.00 MiB, 4 allocations, peak 50.00 MiB
+  idle       15.00 MiB, largest range 5.00 MiB
+  trapped    3.00 MiB, part of idle that cannot move
+  failed     1 request""",
+        )
+        for cell in ("<th>live</th><td>35.00 MiB</td>", "<th>trapped</th><td>3.00 MiB</td>", "<caption>vpmm.Pool of"):
+            self.assertIn(cell, pool._repr_html_())
+        pool.deallocate(weights, 0)
+        self.assertIn("capacity   what the GPU has", vpmm.Pool().summary())
+        pool.close(discard=True)
+        self.assertEqual(pool._repr_html_(), "vpmm.Pool of device 0, private, closed")
 
     def test_allocations_and_regions_are_values(self) -> None:
         with vpmm.Pool() as pool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import random
 import struct
 import tempfile
@@ -11,7 +10,8 @@ import unittest
 import zlib
 from pathlib import Path
 
-from vpmm import recordings
+import vpmm
+from vpmm import _vpmm, recordings
 from vpmm.recordings import BadFile, Event, Frame, Kind, Recording
 
 TRACES = Path(__file__).resolve().parents[2] / "bench" / "traces"
@@ -90,7 +90,6 @@ class CommaSeparated(Files):
             self.assertEqual((is_cut, is_cut), ("is cut" in recording.warning, recording.end is None))
             self.assertTrue(all(each.bytes == 1000 + i for i, each in enumerate(recording.events)))
 
-    @unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
     def test_streams_that_are_handles_and_times_of_any_length_fit_the_binary_format(self) -> None:
         head = "op,id,bytes,stream,time_us\n"
         for number in (0, 1, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 53, 1 << 63, (1 << 64) - 1):
@@ -158,7 +157,6 @@ class Streams(unittest.TestCase):
         self.assertEqual(Recording(streams={3: "0x10"}).stream_handle(None), 0)
 
 
-@unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
 class Binary(Files):
     def written(self, recording: Recording) -> bytes:
         recordings.write(recording, self.path)
@@ -218,12 +216,10 @@ class Binary(Files):
 
     def rebuilt(self, kind: int, raw: bytes, at: int = -1) -> bytes:
         """The file with one block replaced."""
-        import zstandard
-
         data = self.written(sample())
         begins = [*self.blocks(data), len(data)]
         index = at % (len(begins) - 1)
-        stored = zstandard.ZstdCompressor().compress(raw)
+        stored = _vpmm.compress(raw)
         block = BLOCK.pack(b"VPRB", kind, len(stored), len(raw), zlib.crc32(stored)) + stored
         return data[: begins[index]] + block + data[begins[index + 1] :]
 
@@ -255,6 +251,24 @@ class Binary(Files):
         recording.events[50].time_ns = 1
         with self.assertRaisesRegex(BadFile, "backwards"):
             self.read(self.written(recording))
+
+    def test_a_block_has_the_length_that_it_says(self) -> None:
+        raw = b'{"tags": {}}'
+        for length, reason in ((len(raw) + 1, "not as long as it says"), (len(raw) - 1, "cannot be decompressed")):
+            data = bytearray(self.rebuilt(2, raw, at=-2))
+            at = self.blocks(data)[-2]
+            struct.pack_into("<I", data, at + 12, length)
+            with self.assertRaisesRegex(BadFile, reason) as caught:
+                self.read(bytes(data))
+            self.assertEqual(caught.exception.offset, at)
+
+    def test_a_frame_with_more_than_a_block_takes_no_more_memory_than_the_block_says(self) -> None:
+        frame = _vpmm.compress(bytes(1 << 28))
+        self.assertLess(len(frame), 1 << 20)
+        with self.assertRaisesRegex(vpmm.Error, "cannot be decompressed: Destination buffer is too small") as caught:
+            _vpmm.decompress(frame, 1000)
+        self.assertEqual(caught.exception.code, "VPMM_ERROR_BAD_FILE")
+        self.assertEqual(_vpmm.decompress(_vpmm.compress(b""), 0), b"")
 
     def test_nothing_follows_the_end(self) -> None:
         with self.assertRaisesRegex(BadFile, "behind the end"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import random
 import re
@@ -310,7 +309,6 @@ class Command(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertEqual(done.stdout, f"{path}: {path.stat().st_size / 1024:.2f} KiB\n")
 
-    @unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
     def test_a_binary_recording_is_told_as_text(self) -> None:
         path = self.folder / "run.vpmm"
         recordings.write(training(), path)
@@ -331,7 +329,6 @@ class Command(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertRegex(done.stderr, rf"^vpmm: {text}\n$" if text.startswith(".") else rf"^vpmm: .*{text}\n$")
 
-    @unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
     def test_figures_beyond_any_memory_are_no_crash(self) -> None:
         path = self.folder / "run.vpmm"
         most = (1 << 64) - 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -123,8 +122,6 @@ class Frame(unittest.TestCase):
 
 class Files(unittest.TestCase):
     def setUp(self) -> None:
-        if importlib.util.find_spec("zstandard") is None:
-            self.skipTest("zstandard is not installed")
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.path = Path(folder.name) / "run.vpmm"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import unittest
@@ -30,10 +29,6 @@ def vpmm(*words: object) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-HAS_ZSTD = unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
-
-
-@HAS_ZSTD
 @unittest.skipUnless(PROGRAM, WHY)
 class Trying(ConvertCase):
     def tried(self, file: Path, *words: str) -> dict[str, object]:
@@ -111,7 +106,6 @@ class Trying(ConvertCase):
         self.assertEqual(vpmm("emm-check", "default", "--driver", "sim")[0], 0)
 
 
-@HAS_ZSTD
 class Converting(ConvertCase):
     def test_a_snapshot_becomes_each_format_and_a_recording_comes_back(self) -> None:
         source = DATA / "snapshot-native.pickle.gz"

@@ -111,7 +111,7 @@ class Unused(Options):
             code = "import vpmm\nvpmm.use_for_torch()\nempty(MIB)\nprint(torch.cuda.get_allocator_backend())"
             done = self.program(code, self.SETTINGS, variable)
             self.assertEqual(done.stdout, "vpmm\n")
-            said = f"RuntimeWarning: {variable}: VPMM does not use {self.NAMES} (docs/guides/pytorch.md)"
+            said = f"VpmmWarning: vpmm: {variable}: VPMM does not use {self.NAMES} (docs/guides/pytorch.md)"
             self.assertEqual(done.stderr.count("VPMM does not use"), 1, done.stderr)
             self.assertIn(said, done.stderr)
 
@@ -121,7 +121,7 @@ class Unused(Options):
         )
         done = run(code, PYTORCH_ALLOC_CONF="max_split_size_mb:512")
         self.assertEqual((done.returncode, done.stdout), (0, "native\n"), done.stderr)
-        said = "PyTorch keeps its own CUDA allocator: PYTORCH_ALLOC_CONF: VPMM does not use max_split_size_mb"
+        said = "PyTorch keeps its own CUDA allocator: vpmm: PYTORCH_ALLOC_CONF: VPMM does not use max_split_size_mb"
         self.assertIn(said, done.stderr)
 
     def test_one_that_the_program_sets_later_is_named_then(self) -> None:
@@ -138,7 +138,7 @@ except ValueError as error:
     print("PyTorch's error")
 """
         done = self.program(code, "max_split_size_mb:512")
-        said = "the settings of PyTorch's allocator: VPMM does not use garbage_collection_threshold"
+        said = "vpmm: the settings of PyTorch's allocator: VPMM does not use garbage_collection_threshold"
         self.assertEqual(done.stdout, f'["{said} (docs/guides/pytorch.md)"]\n[]\nPyTorch\'s error\n')
 
     def test_options_are_read_as_pytorch_reads_them(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -145,8 +144,6 @@ class Switch(VpmmCase):
         self.assertEqual(self.output_of(code), "over\n")
 
     def test_a_recording_has_the_lines_of_the_program_that_made_the_tensors(self) -> None:
-        if importlib.util.find_spec("zstandard") is None:
-            self.skipTest("zstandard is not installed")
         from vpmm import recordings
 
         code = "import torch\ndef train():\n    return torch.empty(5 << 20, device='cuda')\nkept = train()"

@@ -14,7 +14,6 @@ from typing import Any
 
 import vpmm
 from vpmm import _vpmm
-from vpmm._ipc import opening
 
 __all__ = ["Hooks", "export", "handle_class"]
 
@@ -97,8 +96,7 @@ class Hooks:
             parts = _vpmm.ipc_read_token(_bytes_of(handle))
         except vpmm.Error:
             return self._original("cuIpcOpenMemHandle")(handle, flags)
-        with opening():
-            address = _vpmm.ipc_open(parts, int(self._driver.cuCtxGetDevice()))
+        address = _vpmm.ipc_open(parts, int(self._driver.cuCtxGetDevice()))
         self._opened.append(address)
         return self._pointer(address)
 

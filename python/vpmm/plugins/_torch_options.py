@@ -15,8 +15,9 @@ import functools
 import os
 import re
 import threading
-import warnings
 from typing import Any
+
+from vpmm.errors import warn
 
 # Those that have their effect: the limit; what the pool always does (it extends what is mapped at any place); and those
 # of PyTorch's allocator of host memory, which stays as it is.
@@ -49,7 +50,7 @@ def name_unused(settings: str, source: str, minor: int) -> None:
         _named.update(new)
     if new:
         message = f"{source}: VPMM does not use {', '.join(new)} (docs/guides/pytorch.md)"
-        warnings.warn(message, RuntimeWarning, stacklevel=4)
+        warn(message, stacklevel=4)
 
 
 def watch(torch: Any, minor: int) -> None:

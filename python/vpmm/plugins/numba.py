@@ -24,7 +24,6 @@ import operator
 import os
 import sys
 import threading
-import warnings
 import weakref
 from collections.abc import Iterator
 from types import ModuleType
@@ -33,6 +32,7 @@ from typing import Any, Literal
 import vpmm
 from vpmm import _vpmm
 from vpmm._vpmm import Pool
+from vpmm.errors import warn
 from vpmm.plugins import _numba_ipc
 from vpmm.plugins._extents import Extents
 from vpmm.plugins._ledger import Ledger
@@ -162,7 +162,7 @@ class _Manager:
             else:
                 address = _vpmm.allocate_tagged(pool, operator.index(size), self._library)
         except vpmm.OutOfMemoryError as error:
-            raise self._out_of_memory(str(error)) from error
+            raise self._out_of_memory(error) from error
         target = self._target
         if address == 0:
             return target.MemoryPointer(self._weak_context, target.binding.CUdeviceptr(0), 0)
@@ -251,7 +251,7 @@ def _takes_kernel_arguments() -> bool:
         return _kernel_arguments
     value = os.environ.get(_KERNEL_ARGUMENTS, "")
     if value not in ("", "on", "off"):
-        raise vpmm.Error(f'{_KERNEL_ARGUMENTS}={value}: must be "on" or "off"')
+        raise vpmm.InvalidArgumentError(f'{_KERNEL_ARGUMENTS}={value}: must be "on" or "off"')
     return value != "off"
 
 
@@ -261,8 +261,9 @@ def _takes_kernel_arguments() -> bool:
 def _out_of_memory_error(target: ModuleType) -> type[Exception]:
     """Out of memory as a MemoryError, a vpmm.Error and, as in Numba itself, a CudaAPIError with its code."""
 
-    def __init__(self: Any, message: str) -> None:  # noqa: N807
-        target.CudaAPIError.__init__(self, target.binding.CUresult.CUDA_ERROR_OUT_OF_MEMORY, message)
+    def __init__(self: Any, error: vpmm.OutOfMemoryError) -> None:  # noqa: N807
+        self.__dict__.update(error.__dict__)
+        target.CudaAPIError.__init__(self, target.binding.CUresult.CUDA_ERROR_OUT_OF_MEMORY, error.report)
 
     members = {"__init__": __init__, "__module__": __name__, "__doc__": _out_of_memory_error.__doc__}
     return type("NumbaOutOfMemoryError", (vpmm.OutOfMemoryError, target.CudaAPIError), members)
@@ -350,21 +351,19 @@ def use_for_numba(
     """
     global _order, _kernel_arguments
     if order not in (None, "context", "legacy"):
-        raise ValueError(f'order={order!r}: must be "context" or "legacy"')
+        raise vpmm.InvalidArgumentError(f'order={order!r}: must be "context" or "legacy"')
     chosen = os.environ.get("NUMBA_CUDA_MEMORY_MANAGER", "default")
     if chosen not in ("default", "", "vpmm", __name__):
-        warnings.warn(
-            f"NUMBA_CUDA_MEMORY_MANAGER={chosen} is set: vpmm is not used", RuntimeWarning, stacklevel=_stacklevel
-        )
+        warn(f"NUMBA_CUDA_MEMORY_MANAGER={chosen} is set: vpmm is not used", stacklevel=_stacklevel)
         return
     cuda = _cuda()
     try:
         manager = make_memory_manager(cuda)
     except vpmm.Error as error:
-        warnings.warn(f"vpmm is not used: {error}", RuntimeWarning, stacklevel=_stacklevel)
+        warn(f"vpmm is not used: {error}", stacklevel=_stacklevel)
         return
     _order, _kernel_arguments = order, kernel_arguments
     if any(device.primary_context is not None for device in manager._target.driver.devices.values()):
         message = "a CUDA context exists already and keeps its memory manager; numba.cuda.close() ends it"
-        warnings.warn(message, RuntimeWarning, stacklevel=_stacklevel)
+        warn(message, stacklevel=_stacklevel)
     cuda.set_memory_manager(manager)

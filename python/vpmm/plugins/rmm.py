@@ -25,7 +25,6 @@ import sys
 import sysconfig
 import tempfile
 import threading
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ import vpmm
 from vpmm import _vpmm
 from vpmm._streams import stream_handle
 from vpmm._vpmm import Pool
-from vpmm.errors import Error
+from vpmm.errors import Error, warn
 from vpmm.plugins._building import cached, cuda_include, fingerprint, run_compiler, run_tool, unsupported
 from vpmm.plugins._prebuilt import find
 
@@ -88,7 +87,7 @@ def memory_resource(device: int = 0) -> Any:
             except Error as error:
                 _reason = str(error)
                 message = f"RMM calls VPMM through Python, which is slower: {_reason}"
-                warnings.warn(message, RuntimeWarning, stacklevel=3)
+                warn(message, stacklevel=3)
     return _through_python(device) if _compiled is None else _compiled.MemoryResource(device)
 
 

@@ -22,11 +22,11 @@ import os
 import platform
 import re
 import sys
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from vpmm.errors import warn
 from vpmm.plugins import _torch_options
 from vpmm.plugins._building import cached, cuda_include, fingerprint, run_compiler, unsupported
 from vpmm.plugins._prebuilt import find
@@ -163,4 +163,4 @@ def _refuse_segment_registration() -> None:
         if os.environ.get(name, "0") not in ("", "0"):
             os.environ[name] = "0"
             message = f"{name} is switched off: with VPMM register a torch.cuda.MemPool (docs/guides/pytorch.md)"
-            warnings.warn(message, RuntimeWarning, stacklevel=4)
+            warn(message, stacklevel=4)

@@ -7,13 +7,11 @@ import json
 import struct
 import zlib
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from vpmm import _vpmm
 from vpmm.errors import Error
 from vpmm.recordings.model import WITH_TEXT, BadFile, Event, Frame, Kind, Recording
-
-if TYPE_CHECKING:
-    import zstandard
 
 MAGIC = b"VPMMREC\x01"
 _BLOCK = struct.Struct("<4sIIII")  # magic, kind, bytes stored, bytes when decompressed, CRC-32 of the stored bytes
@@ -30,16 +28,6 @@ def is_binary(data: bytes) -> bool:
     return data.startswith(MAGIC[:7])
 
 
-def _zstandard() -> Any:  # noqa: ANN401  a module
-    try:
-        import zstandard
-    except ImportError:
-        raise Error(
-            "a recording is compressed with zstd, which needs the package zstandard: pip install zstandard"
-        ) from None
-    return zstandard
-
-
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
@@ -50,8 +38,6 @@ class _Reader:
         self.begin = 0  # offset of the data in the file
         self.at = 0  # offset of the current block in the data
         self.is_first = True
-        self.zstd: Any = _zstandard()
-        self.decompressor: zstandard.ZstdDecompressor = self.zstd.ZstdDecompressor()
         self.recording = Recording()
         self.time_ns = 0
 
@@ -108,11 +94,9 @@ class _Reader:
 
     def decompressed(self, content: bytes, raw: int) -> bytes:
         try:
-            if self.zstd.get_frame_parameters(content).content_size != raw:
-                raise self.bad("the block is not as long as it says")
-            return self.decompressor.decompress(content, max_output_size=raw) if raw else b""
-        except self.zstd.ZstdError as error:
-            raise self.bad(f"the block cannot be decompressed: {error}") from None
+            return _vpmm.decompress(content, raw)
+        except Error as error:
+            raise self.bad(str(error)) from None
 
     def take(self, kind: int, content: bytes) -> None:
         if kind == _EVENTS:
@@ -273,11 +257,10 @@ def _definitions(recording: Recording) -> Iterable[dict[str, object]]:
 
 def encode(recording: Recording) -> bytes:
     """Raises ValueError if a field is out of range."""
-    compressor = _zstandard().ZstdCompressor()
     parts = [MAGIC]
 
     def block(kind: int, raw: bytes) -> None:
-        stored = compressor.compress(raw)
+        stored = _vpmm.compress(raw)
         parts.append(_BLOCK.pack(_BLOCK_MAGIC, kind, len(stored), len(raw), zlib.crc32(stored)) + stored)
 
     def as_json(value: object) -> bytes:
