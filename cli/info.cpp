@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/quantity.hpp"
@@ -200,11 +201,14 @@ void print_json(const Answer& answer) {
 }
 
 void read_settings(const InfoArguments& options, Answer& answer) {
-  const auto add = [&answer](const settings::SettingInForce& setting, const char* origin) {
-    answer.settings.push_back({setting, origin != nullptr             ? origin
-                                        : setting.is_from_environment ? "environment"
-                                                                      : "default"});
+  const auto add = [&answer](settings::SettingInForce setting, const char* origin) {
     if (!setting.problem.empty()) answer.problems.push_back(setting.problem);
+    if (!setting.problem.empty() && origin == nullptr) {
+      setting.value = settings::value_of(setting.name.c_str());
+      setting.is_from_environment = true;
+    }
+    if (origin == nullptr) origin = setting.is_from_environment ? "environment" : "default";
+    answer.settings.push_back({std::move(setting), origin});
   };
   answer.config = settings::allowed_config_from_environment();
   if (options.driver) answer.config.driver = *options.driver;

@@ -243,6 +243,7 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(done.returncode, COULD_NOT)
         for name, value in bad.items():
             self.assertIn(f"vpmm: {name}={value}: must be ", done.stderr)
+            self.assertRegex(done.stdout, rf"{name} +{value} +environment")
         self.assertIn("device 0", done.stdout)
         self.assertEqual(len(json.loads(vpmm("info", "--driver", "sim", "--json", **bad).stdout)["problems"]), len(bad))
 

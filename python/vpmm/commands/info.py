@@ -23,26 +23,41 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def run(options: argparse.Namespace) -> int:
-    """With options, such as `--json`, it is the C++ program's alone."""
-    try:
-        if options.words:
-            native.run(["info", *options.words])
+    """Ends as the C++ program, which prints settings and problems. Options, such as `--json`, are for it alone."""
+    problem = ""
+    if not options.words:
         print(f"vpmm {vpmm.__version__}, {_vpmm.__file__}")
         print(f"installed: {', '.join(installed()) or 'none of the libraries that plugins are for'}")
-        for variable in ("NUMBA_CUDA_MEMORY_MANAGER", "VPMM_TORCH"):
-            print(f"{variable}={os.environ.get(variable, '')}")
+        print(f"NUMBA_CUDA_MEMORY_MANAGER={os.environ.get('NUMBA_CUDA_MEMORY_MANAGER', '')}")
+        problem = print_free_memory()
+    os.environ.clear()
+    os.environ.update(options.environment)
+    try:
+        native.run(["info", *options.words])
+    except vpmm.Error:
+        if options.words:
+            raise
+    for name, value in sorted(os.environ.items()):  # the variables that are not set are in the C++ program alone
+        if name.startswith("VPMM_"):
+            print(f"{name}={value}")
+    if problem:
+        print(f"vpmm: {problem}", file=sys.stderr)
+    return 2 if problem else 0
+
+
+def print_free_memory() -> str:
+    """Prints a line for each device, without warnings, which the C++ program gives. Returns what was wrong, else
+    an empty text."""
+    os.environ["VPMM_LOG"] = "quiet"
+    try:
+        lines = []
         for device in range(_vpmm.device_count()):
             free, total = vpmm.memory_info(device)
-            print(f"device {device}: {bytes_text(free)} of {bytes_text(total)} are free for the pool")
-    except BrokenPipeError:  # main() knows what to do
-        raise
+            lines.append(f"device {device}: {bytes_text(free)} of {bytes_text(total)} are free for the pool\n")
     except (vpmm.Error, OSError) as error:
-        print(f"vpmm: {error}", file=sys.stderr)
-        return 1
-    try:
-        native.run(["info"])
-    except vpmm.Error:  # it is not here
-        return 0
+        return str(error)
+    sys.stdout.writelines(lines)
+    return ""
 
 
 def installed() -> list[str]:
