@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import unittest
@@ -177,6 +178,21 @@ class Running(CommandCase):
             self.assertNotIn("runpy", done.stderr)
             self.assertNotIn("commands/run.py", done.stderr)
             self.assertIn("in f", done.stderr)
+
+    def test_an_interrupt_ends_it_as_it_ends_python_and_is_shown_in_the_same_way(self) -> None:
+        self.file("def f():\n    raise KeyboardInterrupt\nf()\n", "stops.py")
+        for words in (["stops.py"], ["-m", "stops"], ["-c", "import stops"]):
+            done = self.vpmm("run", *words)
+            self.assertEqual(done.returncode, -signal.SIGINT)
+            self.assertEqual(done.stderr.splitlines()[-1], "KeyboardInterrupt")
+            self.assertEqual(done.stderr.count("Traceback"), 1)
+            for frame in ("runpy", "commands/run.py", "__main__.py"):
+                self.assertNotIn(frame, done.stderr)
+
+    def test_help_shows_a_script_a_module_and_a_text(self) -> None:
+        text = self.vpmm("run", "--help").stdout
+        for way in ("SCRIPT [ARGUMENT...]", "-m MODULE [ARGUMENT...]", "-c CODE [ARGUMENT...]", "-m pytest"):
+            self.assertIn(way, text)
 
     def test_an_exit_without_a_code_and_a_text_as_code_are_as_in_python(self) -> None:
         for code, expected in (("import sys; sys.exit()", 0), ("import sys; sys.exit('said')", 1), ("1/0", 1)):
