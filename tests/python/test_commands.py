@@ -108,6 +108,23 @@ class AnyTerminal(CommandCase):
         self.assertNotIn("?", picture.partition("What to change")[0].partition("\n")[2])
         self.assertIn("▃", self.vpmm("report", "--text", file).stdout)
 
+    def test_no_line_is_wider_than_the_terminal(self) -> None:
+        trace = self.file("op,id,bytes,stream,time_us\na,0,3000000,0,0\na,1,100,1,5\nf,0,0,0,9\n", "trace.csv")
+        words = (
+            ["info"],
+            ["report", "--text", trace],
+            ["try", trace],
+            ["replay", "--fit", "--calls", trace],
+            ["fit", trace],
+        )
+        for columns in (50, 80):
+            for each in words:
+                done = self.vpmm(*each, COLUMNS=str(columns), VPMM_DRIVER="sim")
+                self.assertEqual((done.returncode, done.stderr), (0, ""), each)
+                for line in done.stdout.splitlines():
+                    if not line.strip().startswith("/"):  # the path of the library
+                        self.assertLessEqual(len(line), columns, (each, line))
+
     def test_a_file_name_that_no_encoding_has_is_named_as_far_as_it_goes(self) -> None:
         name = os.fsdecode(b"odd\xff.vpmm")
         path = self.folder / name

@@ -99,8 +99,19 @@ class Frame(unittest.TestCase):
         self.assertIn("failed 1", text)
 
     def test_no_line_is_wider_than_the_terminal(self) -> None:
-        for width in (60, 80, 100, 200):
+        for width in (40, 50, 60, 80, 100, 200):
             self.assertLessEqual(max(map(len, shown(sample(), width=width).splitlines())), width)
+
+    def test_a_narrow_picture_has_whole_bars_all_rates_and_the_tables_below_each_other(self) -> None:
+        for width in (40, 50):
+            text = shown(sample(), width=width)
+            for line in text.splitlines():
+                self.assertEqual(line.count("["), line.count("]"), line)
+            for name in ("allocations/s", "frees/s", "driver calls/s", "pauses/s", "failed 1"):
+                self.assertIn(name, text)
+            self.assertIn("a full bar is", " ".join(text.split()))
+            self.assertRegex(text, r"(?m)^tag +live$")
+            self.assertRegex(text, r"(?m)^stream +live +allocs/s$")
 
     def test_texts_of_a_recording_are_no_commands_to_the_terminal(self) -> None:
         recording = sample()

@@ -7,9 +7,10 @@ import argparse
 import importlib.metadata
 import os
 import sys
+import textwrap
 
 import vpmm
-from vpmm import _vpmm, native
+from vpmm import _terminal, _vpmm, native
 from vpmm.units import bytes_text
 
 # What plugins are for, as packages are imported.
@@ -26,9 +27,9 @@ def run(options: argparse.Namespace) -> int:
     """Ends as the C++ program, which prints settings and problems. Options, such as `--json`, are for it alone."""
     problem = ""
     if not options.words:
-        print(f"vpmm {vpmm.__version__}, {_vpmm.__file__}")
-        print(f"installed: {', '.join(installed()) or 'none of the libraries that plugins are for'}")
-        print(f"NUMBA_CUDA_MEMORY_MANAGER={os.environ.get('NUMBA_CUDA_MEMORY_MANAGER', '')}")
+        say(f"vpmm {vpmm.__version__}, {_vpmm.__file__}")
+        say(f"installed: {', '.join(installed()) or 'none of the libraries that plugins are for'}")
+        say(f"NUMBA_CUDA_MEMORY_MANAGER={os.environ.get('NUMBA_CUDA_MEMORY_MANAGER', '')}")
         problem = print_free_memory()
     os.environ.clear()
     os.environ.update(options.environment)
@@ -53,11 +54,18 @@ def print_free_memory() -> str:
         lines = []
         for device in range(_vpmm.device_count()):
             free, total = vpmm.memory_info(device)
-            lines.append(f"device {device}: {bytes_text(free)} of {bytes_text(total)} are free for the pool\n")
+            lines.append(f"device {device}: {bytes_text(free)} of {bytes_text(total)} are free for the pool")
     except (vpmm.Error, OSError) as error:
         return str(error)
-    sys.stdout.writelines(lines)
+    for line in lines:
+        say(line)
     return ""
+
+
+def say(line: str) -> None:
+    """Prints it between the edges of the terminal, if standard output is one."""
+    columns = _terminal.columns(sys.maxsize)
+    print(textwrap.fill(line, columns, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False))
 
 
 def installed() -> list[str]:
