@@ -216,6 +216,23 @@ class Running(CommandCase):
             self.assertEqual(self.vpmm("run", "-c", code).returncode, expected)
 
 
+class Writing(CommandCase):
+    def test_a_page_of_the_default_name_says_that_it_replaced_a_file(self) -> None:
+        trace = self.file("op,id,bytes,stream,time_us\na,0,100,0,0\n", "trace.csv")
+        first, second = (self.vpmm("report", trace) for _ in range(2))
+        self.assertRegex(first.stdout, r"^report\.html: \d+\.\d\d KiB\n$")
+        self.assertRegex(second.stdout, r"^report\.html: \d+\.\d\d KiB, in place of the file that was there\n$")
+        self.assertNotIn("in place", self.vpmm("report", trace, "-o", "report.html").stdout)
+
+    def test_an_ending_without_a_format_is_refused_and_nothing_is_written(self) -> None:
+        trace = self.file("op,id,bytes,stream,time_us\na,0,100,0,0\n", "trace.csv")
+        done = self.vpmm("convert", trace, "out.foo")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertRegex(done.stderr, r"^vpmm: out\.foo: no format has the ending \.foo, but \.pickle, .*--to .*\n$")
+        self.assertFalse((self.folder / "out.foo").exists())
+        self.assertEqual(self.vpmm("convert", "--to", "csv", trace, "out.foo").returncode, 0)
+
+
 class Messages(CommandCase):
     def test_a_handler_that_raises_loses_its_message_and_no_other(self) -> None:
         for hook in ("lambda args: lost.append(args.exc_type.__name__)", "lambda args: 1 / 0", "sys.unraisablehook"):

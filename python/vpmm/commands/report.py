@@ -45,9 +45,11 @@ def run(options: argparse.Namespace) -> int:
             sys.stdout.write(reporting.text_of(story, min(_terminal.columns(_WIDTH), _WIDTH)))
         if options.output is not None or not options.text:
             path = options.output or Path("report.html")
+            is_replaced = options.output is None and path.exists()
             size = reporting.write_page(story, path)
             is_piped = options.text or str(path) == "-"
             said = str(path) if size is None else f"{path}: {bytes_text(size)}"
+            said += ", in place of the file that was there" if is_replaced else ""
             print(said, file=sys.stderr if is_piped else sys.stdout)
     except OverflowError:
         raise ValueError(f"{options.file}: its figures are beyond what any memory has") from None
