@@ -136,6 +136,20 @@ class CommandLine(unittest.TestCase):
         self.assertIn("a command is missing: convert, emm-check, fit, info", vpmm().stderr)
         self.assertIn("--loud", vpmm("--loud").stderr)
 
+    def test_a_wrong_use_is_said_as_the_verbs_in_python_say_it(self) -> None:
+        for words, usage, error in (
+            (["replay"], r"vpmm replay \[OPTIONS\] TRACE\S*", "the following arguments are required: TRACE"),
+            (["fit"], r"vpmm fit \[OPTIONS\] TRACE\S*", "the following arguments are required: TRACE"),
+            (["emm-check"], r"vpmm emm-check \[OPTIONS\] MANAGER", "the following arguments are required: MANAGER"),
+            (["info", "--loud"], r"vpmm info \[OPTIONS\]", "unrecognized arguments: --loud"),
+            (["info", "--driver"], r"vpmm info \[OPTIONS\]", "--driver: .*required NAME.*"),
+            ([], r"vpmm \[OPTIONS\] \[VERB\]", "a command is missing: convert, .*"),
+        ):
+            done = vpmm(*words)
+            self.assertEqual((done.returncode, done.stdout), (COULD_NOT, ""), words)
+            prefix = " ".join(["vpmm", *words[:1]])
+            self.assertRegex(done.stderr, rf"^usage: {usage}\n{prefix}: error: {error}\n$")
+
     def test_help_shows_the_names_that_are_accepted_and_numbers_behind_them_are_not(self) -> None:
         for verb in ("info", "replay", "emm-check"):
             text = vpmm(verb, "--help").stdout
