@@ -13,6 +13,7 @@
 #include "cli/no_shortages.hpp"
 #include "cli/options.hpp"
 #include "cli/progress_bar.hpp"
+#include "cli/terminal.hpp"
 #include "cli/verbs.hpp"
 #include "observe/trace_file.hpp"
 #include "replay/fit.hpp"
@@ -76,7 +77,9 @@ class Fitter {
   }
 
   void print_table() const {
-    if (!options_.json && !results_.empty()) fmt::print("{}", replay::fit_table(results_));
+    if (options_.json || results_.empty()) return;
+    const replay::Columns columns = columns_of_output();
+    fmt::print("{}", wrapped(replay::fit_table(results_, columns), columns));
   }
 
  private:

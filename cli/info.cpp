@@ -6,10 +6,13 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/quantity.hpp"
 #include "cli/options.hpp"
+#include "cli/terminal.hpp"
 #include "cli/verbs.hpp"
 #include "context/context.hpp"
 #include "context/open_driver.hpp"
@@ -122,20 +125,20 @@ std::string version_text(int version) {
 }
 const char* yes_or_no(bool yes) { return yes ? "yes" : "no"; }
 
-void print_device(const Device& device, std::size_t ordinal) {
-  fmt::print("\ndevice {}: {}\n", ordinal, device.name);
-  fmt::print("  uuid                {}\n", device.uuid);
-  fmt::print("  compute capability  {}.{}\n", device.compute_major, device.compute_minor);
-  fmt::print("  memory              {:.1f} GiB\n",
-             static_cast<double>(device.total) / static_cast<double>(kGiB));
-  fmt::print("  page granularity    {}\n",
-             device.granularity ? format_bytes(*device.granularity) : "none");
-  for (std::size_t i = 0; i < device.capabilities.size(); ++i) {
-    fmt::print("  {:<3}                 {}\n", yes_or_no(device.capabilities[i]),
-               kCapabilities[i].meaning);
-  }
-  if (!device.granularity)
-    fmt::print("  every request goes to the driver's stream-ordered allocator\n");
+std::string text_of(const Device& device, std::size_t ordinal) {
+  std::string out = fmt::format("\ndevice {}: {}\n", ordinal, device.name);
+  const auto add = [&out](std::string_view name, std::string_view value) {
+    out += fmt::format("  {:<18}  {}\n", name, value);
+  };
+  add("uuid", device.uuid);
+  add("compute capability", fmt::format("{}.{}", device.compute_major, device.compute_minor));
+  add("memory",
+      fmt::format("{:.1f} GiB", static_cast<double>(device.total) / static_cast<double>(kGiB)));
+  add("page granularity", device.granularity ? format_bytes(*device.granularity) : "none");
+  for (std::size_t i = 0; i < device.capabilities.size(); ++i)
+    add(yes_or_no(device.capabilities[i]), kCapabilities[i].meaning);
+  if (!device.granularity) out += "  every request goes to the driver's stream-ordered allocator\n";
+  return out;
 }
 
 struct ShownSetting {
@@ -153,17 +156,34 @@ struct Answer {
   std::vector<std::string> misspelt;
 };
 
+// A table, or where it is wider than the output two lines for each setting.
+std::string text_of(const std::vector<ShownSetting>& shown, std::optional<std::size_t> columns) {
+  std::string table;
+  std::string lines;
+  bool fits = true;
+  for (const auto& [setting, origin] : shown) {
+    const std::string row = fmt::format("  {:<31} {:<26} {:<12} {}\n", setting.name, setting.value,
+                                        origin, setting.meaning);
+    fits = fits && (!columns || row.size() <= *columns + 1);
+    table += row;
+    lines +=
+        fmt::format("  {}  {}  {}\n    {}\n", setting.name, setting.value, origin, setting.meaning);
+  }
+  return fits ? table : lines;
+}
+
 void print_text(const Answer& answer) {
-  fmt::print("vpmm {}\n", VPMM_VERSION);
+  const std::optional<std::size_t> columns = columns_of_output();
+  std::string text = "vpmm " VPMM_VERSION "\n";
   if (answer.driver) {
     const DriverInfo& info = *answer.driver;
-    fmt::print("driver {}, CUDA {}, events for a whole context: {}\n", info.name,
-               version_text(info.version), yes_or_no(info.context_events));
-    for (std::size_t i = 0; i < info.devices.size(); ++i) print_device(info.devices[i], i);
+    text += fmt::format("driver {}, CUDA {}, events for a whole context: {}\n", info.name,
+                        version_text(info.version), yes_or_no(info.context_events));
+    for (std::size_t i = 0; i < info.devices.size(); ++i) text += text_of(info.devices[i], i);
   }
-  fmt::print("\nsettings {}\n", answer.problems.empty() ? "in force" : "asked for");
-  for (const auto& [setting, origin] : answer.settings)
-    fmt::print("  {:<31} {:<26} {:<12} {}\n", setting.name, setting.value, origin, setting.meaning);
+  text += fmt::format("\nsettings {}\n", answer.problems.empty() ? "in force" : "asked for");
+  text += text_of(answer.settings, columns);
+  fmt::print("{}", wrapped(text, columns, 4));
 }
 
 Json json_of(const Device& device) {
@@ -200,11 +220,14 @@ void print_json(const Answer& answer) {
 }
 
 void read_settings(const InfoArguments& options, Answer& answer) {
-  const auto add = [&answer](const settings::SettingInForce& setting, const char* origin) {
-    answer.settings.push_back({setting, origin != nullptr             ? origin
-                                        : setting.is_from_environment ? "environment"
-                                                                      : "default"});
+  const auto add = [&answer](settings::SettingInForce setting, const char* origin) {
     if (!setting.problem.empty()) answer.problems.push_back(setting.problem);
+    if (!setting.problem.empty() && origin == nullptr) {
+      setting.value = settings::value_of(setting.name.c_str());
+      setting.is_from_environment = true;
+    }
+    if (origin == nullptr) origin = setting.is_from_environment ? "environment" : "default";
+    answer.settings.push_back({std::move(setting), origin});
   };
   answer.config = settings::allowed_config_from_environment();
   if (options.driver) answer.config.driver = *options.driver;

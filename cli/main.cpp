@@ -24,6 +24,27 @@ namespace {
 
 constexpr char kVerbs[] = "convert, emm-check, fit, info, replay, report, run, top or try";
 
+std::string message_of(const CLI::ParseError& error) {
+  const std::string text = error.what();
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError))
+    return "the following arguments are required: " + text.substr(0, text.find(" is required"));
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError))
+    return "unrecognized arguments: " + text.substr(text.find(": ") + 2);
+  return text;
+}
+
+// Prints usage and error in the form of argparse, which the verbs of the Python package have.
+int refuse(const CLI::App& verb, const std::string& message) {
+  const std::string name = verb.get_parent() == nullptr ? "vpmm" : "vpmm " + verb.get_name();
+  CLI::Formatter formatter;
+  formatter.label("Usage", "usage");
+  formatter.label("SUBCOMMAND", "VERB");
+  std::string lines = formatter.make_usage(&verb, name) + name + ": error: " + message + "\n";
+  lines.erase(0, lines.find_first_not_of('\n'));
+  std::fputs(lines.c_str(), stderr);
+  return kCouldNot;
+}
+
 int run(int argc, char** argv) {
   int exit_code = kSuccess;
   CLI::App app{"One GPU memory pool for everything in a process", "vpmm"};
@@ -37,13 +58,15 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty())
-      return fail(std::string("a command is missing: ") + kVerbs + "; --help explains them");
+      return refuse(app, std::string("a command is missing: ") + kVerbs);
   } catch (const CLI::ParseError& error) {
     const std::vector<std::string> rest = app.remaining();
     if (app.get_subcommands().empty() && !rest.empty() && !rest.front().starts_with('-'))
-      return fail("`" + rest.front() + "` is no command: " + kVerbs + "; --help explains them");
-    // Help and version come this way too, with code 0.
-    return app.exit(error) == 0 ? kSuccess : kCouldNot;
+      return refuse(app, "`" + rest.front() + "` is no command: " + kVerbs);
+    // Help and version come this way too.
+    if (error.get_exit_code() == 0) return app.exit(error);
+    return refuse(app.get_subcommands().empty() ? app : *app.get_subcommands().front(),
+                  message_of(error));
   }
   return exit_code;
 }

@@ -13,6 +13,7 @@
 #include "cli/interrupt.hpp"
 #include "cli/options.hpp"
 #include "cli/progress_bar.hpp"
+#include "cli/terminal.hpp"
 #include "cli/verbs.hpp"
 #include "context/open_driver.hpp"
 #include "observe/log.hpp"
@@ -144,9 +145,11 @@ class Replayer {
 
   void report() const {
     if (!options_.json && !results_.empty()) {
-      fmt::print("{}\n{}", replay::table(results_), replay::summary(results_));
-      if (options_.calls) fmt::print("\n{}", replay::calls_table(results_));
-      if (options_.fit) fmt::print("\n{}", replay::fit_table(results_));
+      const replay::Columns columns = columns_of_output();
+      std::string text = replay::table(results_, columns) + "\n" + replay::summary(results_);
+      if (options_.calls) text += "\n" + replay::calls_table(results_, columns);
+      if (options_.fit) text += "\n" + replay::fit_table(results_, columns);
+      fmt::print("{}", wrapped(text, columns));
     }
     for (const replay::ReplayResult& result : results_) {
       for (const std::string& finding : result.findings) {

@@ -45,6 +45,7 @@ def main() -> int:
     if options.verb == "run":  # the program that it runs reports its own errors
         return int(options.run(options))
     _terminal.prepare()
+    options.environment = dict(os.environ)
     _do_not_record()
     try:
         code = int(options.run(options))

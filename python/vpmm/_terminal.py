@@ -1,15 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-# vpmm: standard output that takes every text, whatever its encoding.
+# vpmm: standard output that takes every text, whatever its encoding, and the width of its lines.
 
 from __future__ import annotations
 
 import codecs
 import io
 import os
+import shutil
 import sys
 
 # What pictures are drawn with, where the encoding lacks it.
 _INSTEAD = dict(zip("▁▂▃▄▅▆▇█…", "..:-=+*#.", strict=True))
+
+
+_LEAST_COLUMNS = 40
+
+
+def columns(without: int) -> int:
+    """Columns of standard output: COLUMNS, else the terminal's; `without` for a file or a pipe."""
+    return max(shutil.get_terminal_size((without, 24)).columns, _LEAST_COLUMNS)
 
 
 def _fall_back(error: UnicodeError) -> tuple[str, int]:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -185,19 +187,28 @@ def as_json(trial: Trial) -> str:
     )
 
 
-def table(trial: Trial) -> str:
-    """The table and the sentence below it, for a terminal."""
+def table(trial: Trial, columns: int = sys.maxsize) -> str:
+    """The table and the sentence below it. A table wider than `columns` becomes a paragraph for each row."""
     head = ["", "held at the peak", "over live", "driver time (simulated)", "failed", "smallest GPU"]
-    lines = [head, *(_cells(row, trial) for row in (trial.recorded, *trial.rows))]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    rows = [_cells(row, trial) for row in (trial.recorded, *trial.rows)]
+    widths = [max(len(line[column]) for line in (head, *rows)) for column in range(len(head))]
     text = f"{trial.requests} requests, {bytes_text(trial.live)} live at the peak\n\n"
-    for line in lines:
-        first = line[0].ljust(widths[0])
-        text += (
-            "  ".join([first, *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]).rstrip()
-            + "\n"
-        )
-    return text + "\n" + "\n".join([verdict(trial), *trial.notes]) + "\n"
+    if sum(widths) + 2 * len(widths) - 2 <= columns:
+        for first, *cells in (head, *rows):
+            figures = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+            text += "  ".join([first.ljust(widths[0]), *figures]).rstrip() + "\n"
+    else:
+        for first, *cells in rows:
+            figures = (f"{name} {cell}" for name, cell in zip(head[1:], cells, strict=True))
+            text += f"{first}\n{_wrapped(figures, columns)}\n"
+    return text + "\n" + "\n".join(textwrap.fill(said, columns) for said in (verdict(trial), *trial.notes)) + "\n"
+
+
+def _wrapped(figures: Iterable[str], columns: int) -> str:
+    """Lines between whose figures is a comma, each figure in one line with its name."""
+    whole = ", ".join(figure.replace(" ", "\N{NO-BREAK SPACE}") for figure in figures)
+    lines = textwrap.fill(whole, columns, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    return lines.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _cells(row: Row, trial: Trial) -> list[str]:

@@ -199,7 +199,9 @@ Result<void> check_header(const std::optional<std::string_view>& header, const L
     return position.error(
         fmt::format("the file begins with a byte order mark (EF BB BF), not with `{}`", kHeader));
   return position.error(fmt::format(
-      "the first line must be `{}`; `vpmm convert` reads the files of other programs", kHeader));
+      "this is no recording, binary or CSV with the first line `{}`; `vpmm convert` makes "
+      "one from a snapshot of PyTorch, a log of RMM or a database of Nsight Systems",
+      kHeader));
 }
 
 Result<Trace> read_lines(const std::string& path, const std::string& name,

@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <vector>
 
 #include "base/quantity.hpp"
@@ -163,13 +164,36 @@ std::string aligned(const Row& row, const std::vector<std::size_t>& widths) {
   return line + "\n";
 }
 
-std::string aligned(const std::vector<Row>& rows) {
+// "gnn.csv  sim  vpmm" and below it "  peak live 17.19 GiB, rounded 17.36 GiB, ...".
+std::string paragraph(const Row& names, const Row& row, std::size_t columns) {
+  std::string out;
+  for (std::size_t i = 0; i < kTextColumns; ++i) out += (i == 0 ? "" : "  ") + row[i];
+  std::size_t used = columns;
+  for (std::size_t i = kTextColumns; i < row.size(); ++i) {
+    const bool is_last = i + 1 == row.size();
+    const std::string figure = fmt::format(" {} {}{}", names[i], row[i], is_last ? "" : ",");
+    const bool fits = used + figure.size() <= columns;
+    if (!fits) out += "\n ";
+    out += figure;
+    used = (fits ? used : 1) + figure.size();
+  }
+  return out + "\n";
+}
+
+// Rows below their header, the first row.
+std::string laid_out(const std::vector<Row>& rows, Columns columns) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const Row& each : rows) {
     for (std::size_t i = 0; i < each.size(); ++i) widths[i] = std::max(widths[i], each[i].size());
   }
   std::string out;
-  for (const Row& each : rows) out += aligned(each, widths);
+  const std::size_t gaps = 2 * (widths.size() - 1);
+  if (!columns || std::accumulate(widths.begin(), widths.end(), gaps) <= *columns) {
+    for (const Row& each : rows) out += aligned(each, widths);
+  } else {
+    for (std::size_t i = 1; i < rows.size(); ++i)
+      out += (i == 1 ? "" : "\n") + paragraph(rows.front(), rows[i], *columns);
+  }
   return out;
 }
 
@@ -260,24 +284,24 @@ std::string to_json(const ReplayResult& result) {
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-std::string table(std::span<const ReplayResult> results) {
+std::string table(std::span<const ReplayResult> results, Columns columns) {
   std::vector<Row> rows{header()};
   for (const ReplayResult& result : results) rows.push_back(row(result));
-  return aligned(rows);
+  return laid_out(rows, columns);
 }
 
-std::string calls_table(std::span<const ReplayResult> results) {
+std::string calls_table(std::span<const ReplayResult> results, Columns columns) {
   std::vector<Row> rows{calls_header()};
   for (const ReplayResult& result : results) {
     for (const driver::CallTimes& times : result.calls) rows.push_back(calls_row(result, times));
   }
-  return aligned(rows);
+  return laid_out(rows, columns);
 }
 
-std::string fit_table(std::span<const ReplayResult> results) {
+std::string fit_table(std::span<const ReplayResult> results, Columns columns) {
   std::vector<Row> rows{fit_header()};
   for (const ReplayResult& result : results) rows.push_back(fit_row(result));
-  return aligned(rows);
+  return laid_out(rows, columns);
 }
 
 std::string summary(std::span<const ReplayResult> results) {

@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 VPMM = Path(os.environ.get("VPMM_BUILD_FOLDER", ROOT / "build/dev")).resolve() / "bin/vpmm"
-CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("VPMM_")}
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("VPMM_") and name != "COLUMNS"}
 
 HEADER = "op,id,bytes,stream,time_us\n"
 SMALL = HEADER + "a,1,3000000,0,0\na,2,100,1,50\nf,1,0,0,90\na,3,5000000,0,120\nf,2,0,1,130\n"
@@ -136,6 +136,20 @@ class CommandLine(unittest.TestCase):
         self.assertIn("a command is missing: convert, emm-check, fit, info", vpmm().stderr)
         self.assertIn("--loud", vpmm("--loud").stderr)
 
+    def test_a_wrong_use_is_said_as_the_verbs_in_python_say_it(self) -> None:
+        for words, usage, error in (
+            (["replay"], r"vpmm replay \[OPTIONS\] TRACE\S*", "the following arguments are required: TRACE"),
+            (["fit"], r"vpmm fit \[OPTIONS\] TRACE\S*", "the following arguments are required: TRACE"),
+            (["emm-check"], r"vpmm emm-check \[OPTIONS\] MANAGER", "the following arguments are required: MANAGER"),
+            (["info", "--loud"], r"vpmm info \[OPTIONS\]", "unrecognized arguments: --loud"),
+            (["info", "--driver"], r"vpmm info \[OPTIONS\]", "--driver: .*required NAME.*"),
+            ([], r"vpmm \[OPTIONS\] \[VERB\]", "a command is missing: convert, .*"),
+        ):
+            done = vpmm(*words)
+            self.assertEqual((done.returncode, done.stdout), (COULD_NOT, ""), words)
+            prefix = " ".join(["vpmm", *words[:1]])
+            self.assertRegex(done.stderr, rf"^usage: {usage}\n{prefix}: error: {error}\n$")
+
     def test_help_shows_the_names_that_are_accepted_and_numbers_behind_them_are_not(self) -> None:
         for verb in ("info", "replay", "emm-check"):
             text = vpmm(verb, "--help").stdout
@@ -243,6 +257,7 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(done.returncode, COULD_NOT)
         for name, value in bad.items():
             self.assertIn(f"vpmm: {name}={value}: must be ", done.stderr)
+            self.assertRegex(done.stdout, rf"{name} +{value} +environment")
         self.assertIn("device 0", done.stdout)
         self.assertEqual(len(json.loads(vpmm("info", "--driver", "sim", "--json", **bad).stdout)["problems"]), len(bad))
 
@@ -389,6 +404,25 @@ class CommandLine(unittest.TestCase):
 
     def test_no_progress_bar_is_drawn_into_a_pipe(self) -> None:
         self.assertEqual(vpmm("replay", self.trace(), "--driver", "sim").stderr, "")
+
+    def test_a_table_wider_than_the_terminal_becomes_a_paragraph_for_each_row(self) -> None:
+        words = ["replay", self.trace(), "--driver", "sim", "--allocator", "vpmm", "--allocator", "cuda", "--fit"]
+        wide = vpmm(*words)
+        for columns in (50, 80):
+            done = vpmm(*words, COLUMNS=str(columns))
+            self.assertEqual((done.returncode, done.stderr), (OK, ""))
+            self.assertLessEqual(max(map(len, done.stdout.splitlines())), columns)
+            self.assertEqual(done.stdout.count("small.csv  sim  cuda\n"), 2)
+            self.assertRegex(done.stdout, r"\n  peak live 4\.77 MiB, rounded 6\.00 MiB,")
+        self.assertEqual(vpmm(*words, COLUMNS="500").stdout, wide.stdout)
+
+    def test_info_fits_the_terminal_and_a_wide_one_has_its_table(self) -> None:
+        wide = vpmm("info", "--driver", "sim").stdout
+        self.assertEqual(vpmm("info", "--driver", "sim", COLUMNS="200").stdout, wide)
+        for columns in (50, 80):
+            narrow = vpmm("info", "--driver", "sim", COLUMNS=str(columns)).stdout
+            self.assertLessEqual(max(map(len, narrow.splitlines())), columns)
+            self.assertEqual(narrow.split(), wide.split())
 
     def test_sizes_are_in_the_unit_that_fits(self) -> None:
         done = vpmm("replay", self.trace(), "--driver", "sim")

@@ -123,9 +123,11 @@ TEST_F(TraceFile, with_another_header_is_refused) {
   for (const char* text : {"\n", "op,id,bytes\n", "a,1,2,0,0\n", "op,id,bytes,stream,time_us \n"}) {
     const auto trace = read_trace(write(text));
     ASSERT_FALSE(trace.ok()) << text;
-    EXPECT_EQ(trace.error().message, path("t.csv") +
-                                         ":1: the first line must be `op,id,bytes,stream,time_us`; "
-                                         "`vpmm convert` reads the files of other programs");
+    EXPECT_EQ(trace.error().message,
+              path("t.csv") +
+                  ":1: this is no recording, binary or CSV with the first line "
+                  "`op,id,bytes,stream,time_us`; `vpmm convert` makes one from a snapshot of "
+                  "PyTorch, a log of RMM or a database of Nsight Systems");
   }
 }
 

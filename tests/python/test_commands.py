@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import unittest
@@ -104,6 +105,23 @@ class AnyTerminal(CommandCase):
         self.assertNotIn("?", picture.partition("What to change")[0].partition("\n")[2])
         self.assertIn("▃", self.vpmm("report", "--text", file).stdout)
 
+    def test_no_line_is_wider_than_the_terminal(self) -> None:
+        trace = self.file("op,id,bytes,stream,time_us\na,0,3000000,0,0\na,1,100,1,5\nf,0,0,0,9\n", "trace.csv")
+        words = (
+            ["info"],
+            ["report", "--text", trace],
+            ["try", trace],
+            ["replay", "--fit", "--calls", trace],
+            ["fit", trace],
+        )
+        for columns in (50, 80):
+            for each in words:
+                done = self.vpmm(*each, COLUMNS=str(columns), VPMM_DRIVER="sim")
+                self.assertEqual((done.returncode, done.stderr), (0, ""), each)
+                for line in done.stdout.splitlines():
+                    if not line.strip().startswith("/"):  # the path of the library
+                        self.assertLessEqual(len(line), columns, (each, line))
+
     def test_a_file_name_that_no_encoding_has_is_named_as_far_as_it_goes(self) -> None:
         name = os.fsdecode(b"odd\xff.vpmm")
         path = self.folder / name
@@ -173,9 +191,41 @@ class Running(CommandCase):
             self.assertNotIn("commands/run.py", done.stderr)
             self.assertIn("in f", done.stderr)
 
+    def test_an_interrupt_ends_it_as_it_ends_python_and_is_shown_in_the_same_way(self) -> None:
+        self.file("def f():\n    raise KeyboardInterrupt\nf()\n", "stops.py")
+        for words in (["stops.py"], ["-m", "stops"], ["-c", "import stops"]):
+            done = self.vpmm("run", *words)
+            self.assertEqual(done.returncode, -signal.SIGINT)
+            self.assertEqual(done.stderr.splitlines()[-1], "KeyboardInterrupt")
+            self.assertEqual(done.stderr.count("Traceback"), 1)
+            for frame in ("runpy", "commands/run.py", "__main__.py"):
+                self.assertNotIn(frame, done.stderr)
+
+    def test_help_shows_a_script_a_module_and_a_text(self) -> None:
+        text = self.vpmm("run", "--help").stdout
+        for way in ("SCRIPT [ARGUMENT...]", "-m MODULE [ARGUMENT...]", "-c CODE [ARGUMENT...]", "-m pytest"):
+            self.assertIn(way, text)
+
     def test_an_exit_without_a_code_and_a_text_as_code_are_as_in_python(self) -> None:
         for code, expected in (("import sys; sys.exit()", 0), ("import sys; sys.exit('said')", 1), ("1/0", 1)):
             self.assertEqual(self.vpmm("run", "-c", code).returncode, expected)
+
+
+class Writing(CommandCase):
+    def test_a_page_of_the_default_name_says_that_it_replaced_a_file(self) -> None:
+        trace = self.file("op,id,bytes,stream,time_us\na,0,100,0,0\n", "trace.csv")
+        first, second = (self.vpmm("report", trace) for _ in range(2))
+        self.assertRegex(first.stdout, r"^report\.html: \d+\.\d\d KiB\n$")
+        self.assertRegex(second.stdout, r"^report\.html: \d+\.\d\d KiB, in place of the file that was there\n$")
+        self.assertNotIn("in place", self.vpmm("report", trace, "-o", "report.html").stdout)
+
+    def test_an_ending_without_a_format_is_refused_and_nothing_is_written(self) -> None:
+        trace = self.file("op,id,bytes,stream,time_us\na,0,100,0,0\n", "trace.csv")
+        done = self.vpmm("convert", trace, "out.foo")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertRegex(done.stderr, r"^vpmm: out\.foo: no format has the ending \.foo, but \.pickle, .*--to .*\n$")
+        self.assertFalse((self.folder / "out.foo").exists())
+        self.assertEqual(self.vpmm("convert", "--to", "csv", trace, "out.foo").returncode, 0)
 
 
 class Messages(CommandCase):

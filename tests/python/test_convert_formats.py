@@ -412,10 +412,15 @@ class Formats(ConvertCase):
             "a.rmm.csv": "rmm",
             "a.csv.gz": "csv",
             "a": "vpmm",
+            "a.VPMM": "vpmm",
+            "/dev/stdout": "vpmm",
         }
         self.assertEqual({name: convert.format_for(Path(name)) for name in names}, names)
         with self.assertRaisesRegex(ValueError, "report.html: no format .* `vpmm report` writes HTML"):
             convert.format_for(Path("report.html"))
+        for name in ("out.foo", "out.pickle.gz", "out.json"):
+            with self.assertRaisesRegex(ValueError, rf"{name}: no format has the ending .*\.pickle, .*\.vpmm; --to"):
+                convert.format_for(Path(name))
 
     def test_a_file_of_another_kind_is_refused_with_what_it_is(self) -> None:
         contents = {"segments": [], "device_traces": []}

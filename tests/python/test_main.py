@@ -108,7 +108,7 @@ if len(sys.argv) == 1:
     def test_run_without_a_program_asks_for_one_and_not_for_its_arguments(self) -> None:
         done = run("-m", "vpmm", "run")
         self.assertEqual(done.returncode, 2)
-        self.assertIn("vpmm run: error: the following arguments are required: script\n", done.stderr)
+        self.assertIn("vpmm run: error: the following arguments are required: SCRIPT\n", done.stderr)
 
     def test_help_as_a_word_prints_what_the_option_does(self) -> None:
         for verb in ([], ["report"], ["run"], ["replay"], ["info"]):
@@ -195,10 +195,36 @@ if len(sys.argv) == 1:
         self.assertIn("A request failed", done.stdout)
         self.assertIn("PyTorch is out of memory: ", done.stdout)
 
-    def test_info_says_in_a_line_what_is_wrong(self) -> None:
-        done = run("-m", "vpmm", "info", VPMM_DRIVER="nonsense")
-        self.assertEqual(done.returncode, 1)
-        self.assertRegex(done.stderr, r"^vpmm: VPMM_DRIVER=nonsense.*\n$")
+    def test_info_prints_all_variables_and_says_in_a_line_what_is_wrong(self) -> None:
+        for name, value in (("VPMM_PREFER", "nonsense"), ("VPMM_CAPACITY", "64M"), ("VPMM_USE", "torch,foo")):
+            done = run("-m", "vpmm", "info", VPMM_RMM="1", VPMM_RECORD=f"{self.folder}/run.vpmm", **{name: value})
+            self.assertEqual(done.returncode, 2)
+            self.assertRegex(done.stderr, rf"^vpmm: {name}={value}: must be .*\n$")
+            for row in (
+                rf"{name} +{value} +environment",
+                r"VPMM_RMM +1 +environment",
+                rf"VPMM_RECORD +{self.folder}/run.vpmm +environment",
+                r"VPMM_CUPY +0 +default",
+                r"VPMM_TORCH +0 +default",
+            ):
+                self.assertRegex(done.stdout, row)
+
+    def test_info_without_a_driver_prints_all_variables_and_names_the_simulator(self) -> None:
+        done = run("-m", "vpmm", "info", VPMM_DRIVER="cuda", CUDA_VISIBLE_DEVICES="")
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stderr, r"^vpmm: .*VPMM_DRIVER=sim.*\n$")
+        self.assertRegex(done.stdout, r"VPMM_USE +none +default")
+
+    def test_info_warns_once(self) -> None:
+        done = run("-m", "vpmm", "info", VPMM_PAGE_SZE="4MiB")
+        self.assertEqual((done.returncode, done.stderr.count("VPMM_PAGE_SZE")), (0, 1))
+
+    def test_info_without_the_program_prints_the_variables_that_are_set(self) -> None:
+        done = run("-m", "vpmm", "info", VPMM_CLI="/no/program", VPMM_CAPACITY="64M", VPMM_CUPY="1")
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stderr, r"^vpmm: VPMM_CAPACITY=64M: must be .*\n$")
+        self.assertIn("VPMM_CAPACITY=64M\n", done.stdout)
+        self.assertIn("VPMM_CUPY=1\n", done.stdout)
 
     def test_options_print_the_version_and_the_folders_for_extensions(self) -> None:
         for option, expected in {

@@ -274,8 +274,19 @@ class Nonsense(unittest.TestCase):
 class Texts(unittest.TestCase):
     def test_no_line_is_longer_than_a_terminal(self) -> None:
         for recording in (training(), serving(), leaking()):
-            for line in text_of(Story(recording)).splitlines():
-                self.assertLessEqual(len(line), 100, line)
+            for width in (40, 50, 80, 100):
+                for line in text_of(Story(recording), width).splitlines():
+                    self.assertLessEqual(len(line), width, line)
+
+    def test_a_narrow_text_has_the_words_of_a_wide_one(self) -> None:
+        for recording in (training(), serving(), leaking()):
+            narrow, wide = (self.words(text_of(Story(recording), width)) for width in (50, 10_000))
+            self.assertEqual(narrow, wide)
+
+    def words(self, text: str) -> list[str]:
+        """Without the curve and the signs at the beginning of lines."""
+        lines = text[: text.index("|")].splitlines()[:-1] + text[text.index("What to change") :].splitlines()
+        return " ".join(line.strip().removeprefix("| ") for line in lines).split()
 
     def test_the_text_says_what_failed_and_who_held_the_memory(self) -> None:
         text = text_of(Story(training()))

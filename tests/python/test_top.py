@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
+import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
+from collections.abc import Callable
 from pathlib import Path
 
 from vpmm import recordings
@@ -98,8 +103,19 @@ class Frame(unittest.TestCase):
         self.assertIn("failed 1", text)
 
     def test_no_line_is_wider_than_the_terminal(self) -> None:
-        for width in (60, 80, 100, 200):
+        for width in (40, 50, 60, 80, 100, 200):
             self.assertLessEqual(max(map(len, shown(sample(), width=width).splitlines())), width)
+
+    def test_a_narrow_picture_has_whole_bars_all_rates_and_the_tables_below_each_other(self) -> None:
+        for width in (40, 50):
+            text = shown(sample(), width=width)
+            for line in text.splitlines():
+                self.assertEqual(line.count("["), line.count("]"), line)
+            for name in ("allocations/s", "frees/s", "driver calls/s", "pauses/s", "failed 1"):
+                self.assertIn(name, text)
+            self.assertIn("a full bar is", " ".join(text.split()))
+            self.assertRegex(text, r"(?m)^tag +live$")
+            self.assertRegex(text, r"(?m)^stream +live +allocs/s$")
 
     def test_texts_of_a_recording_are_no_commands_to_the_terminal(self) -> None:
         recording = sample()
@@ -253,6 +269,55 @@ class Command(Files):
             self.assertEqual(done.returncode, 2)
             self.assertIn(words, done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1)
+
+    def in_a_terminal(self, stop: Callable[[int, int], object]) -> tuple[int, bytes, bool]:
+        """The exit code, as of subprocess, the output, and whether the modes are as before. `stop` gets the process
+        and the terminal after the first picture."""
+        recordings.write(sample(ended=False), self.path)
+        child, terminal = pty.fork()
+        if child == 0:
+            os.execv(sys.executable, [sys.executable, "-m", "vpmm", "top", "--file", str(self.path)])
+        self.addCleanup(os.close, terminal)
+        modes = termios.tcgetattr(terminal)
+        output = b""
+        while b"stream" not in output:
+            output += self.read(terminal)
+        self.assertNotEqual(termios.tcgetattr(terminal), modes, "keys are read as they are pressed")
+        stop(child, terminal)
+        while b"?1049l" not in output:
+            output += self.read(terminal)
+        status = os.waitpid(child, 0)[1]
+        return os.waitstatus_to_exitcode(status), output, termios.tcgetattr(terminal) == modes
+
+    def test_q_ctrl_c_and_signals_end_it_and_give_the_terminal_back(self) -> None:
+        ways: list[tuple[str, Callable[[int, int], object], int]] = [
+            ("q", lambda _, terminal: os.write(terminal, b"xq"), 0),
+            ("Ctrl-C", lambda _, terminal: os.write(terminal, b"\x03"), 0),
+            ("SIGTERM", lambda child, _: os.kill(child, signal.SIGTERM), 128 + signal.SIGTERM),
+            ("SIGHUP", lambda child, _: os.kill(child, signal.SIGHUP), 128 + signal.SIGHUP),
+        ]
+        for name, stop, code in ways:
+            with self.subTest(name):
+                ended, output, is_as_before = self.in_a_terminal(stop)
+                self.assertEqual((ended, is_as_before), (code, True))
+                self.assertEqual(output.count(b"\x1b[?1049h"), 1)
+                self.assertIn(b"\x1b[?25h\x1b[?1049l", output)
+                self.assertNotIn(b"Traceback", output)
+
+    def test_ctrl_z_gives_the_terminal_back_until_it_goes_on(self) -> None:
+        def stop(_: int, terminal: int) -> None:
+            os.write(terminal, b"\x1a")  # the system stops nothing in a session that has no other process
+            output = b""
+            while b"\x1b[?1049h" not in output:
+                output += self.read(terminal)
+            self.assertIn(b"\x1b[?25h\x1b[?1049l", output)
+            os.write(terminal, b"q")
+
+        self.assertEqual(self.in_a_terminal(stop)[::2], (0, True))
+
+    def read(self, terminal: int) -> bytes:
+        self.assertTrue(select.select([terminal], [], [], 60)[0], "no output for a minute")
+        return os.read(terminal, 1 << 16)
 
     def test_neither_or_both_of_process_and_file_are_a_mistake(self) -> None:
         for arguments in ([], ["1", "--file", "x"], ["1", "--interval", "0"]):

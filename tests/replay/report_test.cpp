@@ -124,6 +124,20 @@ TEST(ReplayCallsTable, has_a_row_for_each_kind_of_call_of_each_result) {
             " 0.2           -\n");
 }
 
+TEST(ReplayCallsTable, becomes_a_paragraph_for_each_row_where_it_is_too_wide) {
+  const std::string table = calls_table(std::vector{sample()});
+  EXPECT_EQ(calls_table(std::vector{sample()}, table.find('\n')), table);
+  EXPECT_EQ(calls_table(std::vector{sample()}, 50),
+            "gnn.csv.gz  vpmm  mem_map\n"
+            "  calls 3, total 0.0 ms, mean us 1.3, p50 us 1.0,\n"
+            "  p90 us 1.9, p99 us 1.9, max us 2.0,\n"
+            "  MiB a call 2.0\n"
+            "\n"
+            "gnn.csv.gz  vpmm  event_query\n"
+            "  calls 1, total 0.0 ms, mean us 0.2, p50 us 0.2,\n"
+            "  p90 us 0.2, p99 us 0.2, max us 0.2, MiB a call -\n");
+}
+
 TEST(ReplayFitTable, shows_the_fit_over_what_lived_in_pages_and_where_there_is_none) {
   std::vector<ReplayResult> results{sample(), sample()};
   results[0].fit = SmallestGpu{.capacity = 18'831'450'000, .replays = 9};

@@ -35,8 +35,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def run(options: argparse.Namespace) -> int:
-    recording = convert.load(options.input, options.source)
     target = options.target or convert.format_for(options.output)
+    recording = convert.load(options.input, options.source)
     if recording.warning:
         print(f"vpmm: warning: {recording.warning}", file=sys.stderr)
     if options.device is not None:

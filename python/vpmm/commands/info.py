@@ -7,9 +7,10 @@ import argparse
 import importlib.metadata
 import os
 import sys
+import textwrap
 
 import vpmm
-from vpmm import _vpmm, native
+from vpmm import _terminal, _vpmm, native
 from vpmm.units import bytes_text
 
 # What plugins are for, as packages are imported.
@@ -23,26 +24,48 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def run(options: argparse.Namespace) -> int:
-    """With options, such as `--json`, it is the C++ program's alone."""
+    """Ends as the C++ program, which prints settings and problems. Options, such as `--json`, are for it alone."""
+    problem = ""
+    if not options.words:
+        say(f"vpmm {vpmm.__version__}, {_vpmm.__file__}")
+        say(f"installed: {', '.join(installed()) or 'none of the libraries that plugins are for'}")
+        say(f"NUMBA_CUDA_MEMORY_MANAGER={os.environ.get('NUMBA_CUDA_MEMORY_MANAGER', '')}")
+        problem = print_free_memory()
+    os.environ.clear()
+    os.environ.update(options.environment)
     try:
+        native.run(["info", *options.words])
+    except vpmm.Error:
         if options.words:
-            native.run(["info", *options.words])
-        print(f"vpmm {vpmm.__version__}, {_vpmm.__file__}")
-        print(f"installed: {', '.join(installed()) or 'none of the libraries that plugins are for'}")
-        for variable in ("NUMBA_CUDA_MEMORY_MANAGER", "VPMM_TORCH"):
-            print(f"{variable}={os.environ.get(variable, '')}")
+            raise
+    for name, value in sorted(os.environ.items()):  # the variables that are not set are in the C++ program alone
+        if name.startswith("VPMM_"):
+            print(f"{name}={value}")
+    if problem:
+        print(f"vpmm: {problem}", file=sys.stderr)
+    return 2 if problem else 0
+
+
+def print_free_memory() -> str:
+    """Prints a line for each device, without warnings, which the C++ program gives. Returns what was wrong, else
+    an empty text."""
+    os.environ["VPMM_LOG"] = "quiet"
+    try:
+        lines = []
         for device in range(_vpmm.device_count()):
             free, total = vpmm.memory_info(device)
-            print(f"device {device}: {bytes_text(free)} of {bytes_text(total)} are free for the pool")
-    except BrokenPipeError:  # main() knows what to do
-        raise
+            lines.append(f"device {device}: {bytes_text(free)} of {bytes_text(total)} are free for the pool")
     except (vpmm.Error, OSError) as error:
-        print(f"vpmm: {error}", file=sys.stderr)
-        return 1
-    try:
-        native.run(["info"])
-    except vpmm.Error:  # it is not here
-        return 0
+        return str(error)
+    for line in lines:
+        say(line)
+    return ""
+
+
+def say(line: str) -> None:
+    """Prints it between the edges of the terminal, if standard output is one."""
+    columns = _terminal.columns(sys.maxsize)
+    print(textwrap.fill(line, columns, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False))
 
 
 def installed() -> list[str]:

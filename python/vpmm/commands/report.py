@@ -8,8 +8,10 @@ import gc
 import sys
 from pathlib import Path
 
-from vpmm import convert, reporting
+from vpmm import _terminal, convert, reporting
 from vpmm.units import bytes_text
+
+_WIDTH = 100  # of the text: longer lines are hard to read
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -40,12 +42,14 @@ def run(options: argparse.Namespace) -> int:
             recording.header["file"] = Path(options.file).name
         story = reporting.Story(recording, options.device)
         if options.text:
-            sys.stdout.write(reporting.text_of(story))
+            sys.stdout.write(reporting.text_of(story, min(_terminal.columns(_WIDTH), _WIDTH)))
         if options.output is not None or not options.text:
             path = options.output or Path("report.html")
+            is_replaced = options.output is None and path.exists()
             size = reporting.write_page(story, path)
             is_piped = options.text or str(path) == "-"
             said = str(path) if size is None else f"{path}: {bytes_text(size)}"
+            said += ", in place of the file that was there" if is_replaced else ""
             print(said, file=sys.stderr if is_piped else sys.stdout)
     except OverflowError:
         raise ValueError(f"{options.file}: its figures are beyond what any memory has") from None

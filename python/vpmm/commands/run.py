@@ -20,7 +20,13 @@ import vpmm
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = verbs.add_parser("run", help="run a program with its libraries' memory from the pool")
+    parser = verbs.add_parser(
+        "run",
+        help="run a program with its libraries' memory from the pool",
+        usage="vpmm run [options] SCRIPT [ARGUMENT...]\n       vpmm run [options] -m MODULE [ARGUMENT...]\n"
+        "       vpmm run [options] -c CODE [ARGUMENT...]",
+        description="Runs a program as python does: vpmm run --torch train.py, vpmm run -m pytest tests.",
+    )
     parser.add_argument(
         "--use",
         metavar="NAMES",
@@ -39,10 +45,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         choices=("none", "native", "python", "both"),
         help="stacks of allocations to record (default: VPMM_RECORD_STACKS)",
     )
-    parser.add_argument("-m", dest="module", action=_Rest, metavar="MODULE", help="run a module, as python -m does")
-    parser.add_argument("-c", dest="code", action=_Rest, metavar="CODE", help="run a text, as python -c does")
-    parser.add_argument("script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER).required = False  # argparse would name it as missing
+    parser.add_argument("-m", dest="module", action=_Rest, metavar="MODULE", help="run a module with its arguments")
+    parser.add_argument("-c", dest="code", action=_Rest, metavar="CODE", help="run a text with its arguments")
+    parser.add_argument("script", metavar="SCRIPT", help="the program")
+    arguments = parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    arguments.required = False  # argparse would name it as missing
     parser.set_defaults(run=run)
 
 
@@ -97,8 +104,8 @@ def check(options: argparse.Namespace) -> None:
 
 
 def run_program(options: argparse.Namespace) -> int:
-    """The program's exit code is raised as SystemExit, as it raises it. 1: it ended by an exception, which is shown
-    with the program's own frames."""
+    """Raises SystemExit and KeyboardInterrupt as the program does. 1: it ended by another exception. Exceptions are
+    shown with the program's own frames."""
     try:
         if options.module is not None:
             sys.argv = [options.module, *options.arguments]
@@ -113,13 +120,18 @@ def run_program(options: argparse.Namespace) -> int:
             sys.argv = [options.script, *options.arguments]
             sys.path[0] = str(Path(options.script).resolve().parent)
             runpy.run_path(options.script, run_name="__main__")
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:
         show(error, options.module)
+        if isinstance(error, KeyboardInterrupt):  # ends the process by the signal, as python does
+            sys.excepthook = lambda *_: None
+            raise
         return 1
     return 0
 
 
-def show(error: Exception, module: str | None) -> None:
+def show(error: BaseException, module: str | None) -> None:
     """Reports an exception that ended the program, without the frames that started it."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):

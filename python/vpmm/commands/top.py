@@ -7,8 +7,6 @@ import argparse
 import shutil
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +30,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "top",
         help="watch the pool of a running program",
         description="Shows live, mapped, pending and free memory, rates, tags and streams, from the recording that a "
-        "program writes with VPMM_RECORD=FILE.",
+        "program writes with VPMM_RECORD=FILE. q or Ctrl-C ends it.",
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("pid", nargs="?", type=int, metavar="PID", help="a program that is being recorded")
@@ -45,7 +43,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ends with the recording, with the program, or at Ctrl-C; returns 2 if there is nothing to watch."""
+    """Ends with the recording, with the program, at `q` or at Ctrl-C; returns 2 if there is nothing to watch."""
     from vpmm import watching
 
     try:
@@ -72,20 +70,22 @@ class _Screen:
         self._last_event_at = time.monotonic()
 
     def show(self) -> None:
+        from vpmm.watching.terminal import Terminal
+
         self._catch_up()
         if self._options.once and not self._follower.recording.header:
             raise Error(f"{self._name}: nothing is recorded in it yet")
         if self._options.once:
             print("\n".join(self._lines()))
             return
-        with _terminal() as is_terminal:
+        terminal = Terminal()
+        with terminal.screen():
             while True:
-                self._draw(is_terminal)
-                if self._has_ended():
+                self._draw(terminal.is_one)
+                if self._has_ended() or not terminal.wait(self._options.interval):
                     break
-                time.sleep(self._options.interval)
                 self._catch_up()
-        if is_terminal:  # what was on the screen is gone
+        if terminal.is_one:  # what was on the screen is gone
             print("\n".join(self._lines()))
 
     def _catch_up(self) -> None:
@@ -138,18 +138,4 @@ class _Screen:
             sys.stdout.write("\x1b[H" + "\x1b[K\n".join(lines[: room - 1]) + "\x1b[K\x1b[J")
         else:
             sys.stdout.write("\n".join(lines) + "\n\n")
-        sys.stdout.flush()
-
-
-@contextmanager
-def _terminal() -> Iterator[bool]:
-    """A screen of its own without a cursor, where standard output is a terminal."""
-    if not sys.stdout.isatty():
-        yield False
-        return
-    sys.stdout.write("\x1b[?1049h\x1b[?25l")
-    try:
-        yield True
-    finally:
-        sys.stdout.write("\x1b[?25h\x1b[?1049l")
         sys.stdout.flush()

@@ -7,7 +7,7 @@ import argparse
 import sys
 import time
 
-from vpmm import convert, trial
+from vpmm import _terminal, convert, trial
 
 _PATIENCE = 2.0  # seconds without a word
 
@@ -34,5 +34,8 @@ def run(options: argparse.Namespace) -> int:
             print(f"vpmm: {what} ...", file=sys.stderr, flush=True)
 
     done = trial.run(convert.load(options.file, options.source), options.device, say)
-    print(trial.as_json(done) if options.json else trial.table(done), end="\n" if options.json else "")
+    if options.json:
+        print(trial.as_json(done))
+    else:
+        sys.stdout.write(trial.table(done, _terminal.columns(sys.maxsize)))
     return 0

@@ -35,6 +35,7 @@ _SUFFIXES = {
     ".rmm.csv": "rmm",
     ".csv": "csv",
     ".csv.gz": "csv",
+    ".vpmm": "vpmm",
 }
 # These formats have no devices.
 _OF_ONE_DEVICE = ("rmm", "csv")
@@ -104,14 +105,17 @@ def _write(recording: Recording, file: IO[bytes], path: Path, format: str) -> No
 
 
 def format_for(path: Path) -> str:
-    """The format from a file's name. Raises ValueError if the name gives none."""
+    """The format from a file's name; without an ending a recording. Raises ValueError, which names the known endings,
+    for another one."""
     name = path.name.lower()
     for suffix, format in _SUFFIXES.items():
         if name.endswith(suffix):
             return format
-    if name.endswith((".html", ".json", ".svg", ".sqlite")):
-        raise ValueError(f"{path}: no format of {', '.join(OUTPUTS)} has this ending; `vpmm report` writes HTML")
-    return "vpmm"
+    if not path.suffix:
+        return "vpmm"
+    known = ", ".join(_SUFFIXES)
+    more = "; `vpmm report` writes HTML" if path.suffix == ".html" else ""
+    raise ValueError(f"{path}: no format has the ending {path.suffix}, but {known}; --to names the format{more}")
 
 
 def of_device(recording: Recording, device: int) -> Recording:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# vpmm: the report as text for a terminal, at most 100 columns.
+# vpmm: the report as text for a terminal.
 
 from __future__ import annotations
 
@@ -15,28 +15,35 @@ from vpmm.reporting.story import Story
 from vpmm.reporting.timeline import timeline_of
 from vpmm.units import bytes_text, count_text
 
-WIDTH = 100
 _HEIGHT = 8  # of the curve, in lines
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _GROUPS = 8
 _FAILURES = 3
 _LEAKS = 10
+_LEAST_LABEL = 30
 
 
-def _wrapped(text: str, indent: str = "") -> str:
-    return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
+def _wrapped(text: str, width: int, indent: str = "", first: str | None = None) -> str:
+    """Lines of whole words; a word that is longer than a line is divided. `first` begins the first line."""
+    first = indent if first is None else first
+    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False) or first
 
 
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
+def _labelled(figures: str, label: str, width: int) -> str:
+    """A row of figures and its label, which goes on below itself, or stands below the figures if they leave no room."""
+    if len(figures) + len(label) <= width:
+        return figures + label
+    if width - len(figures) >= _LEAST_LABEL:
+        return _wrapped(label, width, " " * len(figures), figures)
+    return f"{figures.rstrip()}\n{_wrapped(label, width, '    ')}"
 
 
-def curve(story: Story) -> list[str]:
+def curve(story: Story, width: int) -> list[str]:
     """Live memory over time, as blocks."""
     line = timeline_of(story)
     if not line.time_ns or not story.peak or not story.duration_ns:
         return []
-    columns = WIDTH - 12
+    columns = width - 12
     most = [0] * columns
     last_column = last_live = 0
     for time_ns, live in zip(line.time_ns, line.live, strict=True):
@@ -56,35 +63,33 @@ def curve(story: Story) -> list[str]:
     return rows
 
 
-def _groups(picture: Picture, way: str) -> Iterable[str]:
+def _groups(picture: Picture, way: str, width: int) -> Iterable[str]:
     for group in picture.groups[way][:_GROUPS]:
         share = percent(group.bytes, picture.live)
-        yield f"  {bytes_text(group.bytes):>10} {share:>5} {group.count:>8,}  {_cut(group.label, WIDTH - 30)}"
+        yield _labelled(f"  {bytes_text(group.bytes):>10} {share:>5} {group.count:>8,}  ", group.label, width)
 
 
-def _alive(story: Story) -> list[str]:
+def _alive(story: Story, width: int) -> list[str]:
     lines: list[str] = []
     for picture in facts.moments(story)[:1]:
-        lines += [
-            "",
-            f"What lived at the peak: {bytes_text(picture.live)} in {count_text(picture.count, 'allocation')}",
-        ]
+        said = f"What lived at the peak: {bytes_text(picture.live)} in {count_text(picture.count, 'allocation')}"
+        lines += ["", _wrapped(said, width)]
         for way in ("stack", "tag", "stream", "size"):
             groups = picture.groups[way]
             is_told = len(groups) > 1 or (way in ("stack", "tag") and groups and not groups[0].label.startswith("no "))
             if is_told or way == "size":
-                lines += [f" by {way}", *_groups(picture, way)]
+                lines += [f" by {way}", *_groups(picture, way, width)]
     return lines
 
 
-def _failures(story: Story) -> list[str]:
+def _failures(story: Story, width: int) -> list[str]:
     lines: list[str] = []
     for failure in story.failures[:_FAILURES]:
         lines += ["", f"Failed: {bytes_text(failure.event.bytes)} at {time_text(failure.event.time_ns)}"]
-        lines.append(_wrapped(why(story, failure), "  "))
+        lines.append(_wrapped(why(story, failure), width, "  "))
         figures = ", ".join(f"{name} {bytes_text(size)}" for name, size in failure_figures(story, failure))
-        lines.append(_wrapped(figures, "  "))
-        lines += ["  | " + _cut(line, WIDTH - 4) for line in failure.report.splitlines()[:20]]
+        lines.append(_wrapped(figures, width, "  "))
+        lines += [_wrapped(line, width, "  | ") for line in failure.report.splitlines()[:20]]
     if len(story.failures) > _FAILURES:
         lines.append(f"and {len(story.failures) - _FAILURES} more failed")
     return lines
@@ -105,30 +110,37 @@ def _driver(story: Story) -> list[str]:
     return lines
 
 
-def _leaks(story: Story) -> list[str]:
+def _leaks(story: Story, width: int) -> list[str]:
     found = facts.leaks(story)
     if not found:
         return []
     lines = ["", "Never freed, oldest first"]
     lines += [
-        f"  {bytes_text(each.bytes):>10} {each.count:>8,}  since {time_text(each.oldest_ns):>9}  "
-        + _cut(each.label, WIDTH - 40)
+        _labelled(
+            f"  {bytes_text(each.bytes):>10} {each.count:>8,}  since {time_text(each.oldest_ns):>9}  ",
+            each.label,
+            width,
+        )
         for each in found[:_LEAKS]
     ]
     return lines
 
 
-def text_of(story: Story) -> str:
-    """The whole report, with an end of line."""
+def text_of(story: Story, width: int = 100) -> str:
+    """The whole report in lines of at most `width` columns, at least 40."""
     lines = [
-        facts.title(story),
-        _wrapped(facts.summary(story)),
-        *(_wrapped(f"Note: {each}") for each in facts.notes(story)),
+        _wrapped(facts.title(story), width),
+        _wrapped(facts.summary(story), width),
+        *(_wrapped(f"Note: {each}", width) for each in facts.notes(story)),
     ]
-    lines += ["", *curve(story), "", "What to change"]
+    lines += ["", *curve(story, width), "", "What to change"]
     for said in advice(story):
-        lines += [_wrapped(f"{'!' if said.level == 'bad' else '-'} {said.title}"), _wrapped(said.reason, "    ")]
+        lines += [
+            _wrapped(f"{'!' if said.level == 'bad' else '-'} {said.title}", width),
+            _wrapped(said.reason, width, "    "),
+        ]
         if said.action:
-            lines.append(_wrapped(said.action, "    "))
-    lines += [*_failures(story), *_alive(story), *_driver(story), *_leaks(story)]
+            lines.append(_wrapped(said.action, width, "    "))
+    lines += [*_failures(story, width), *_alive(story, width)]
+    lines += [*(_wrapped(line, width, "    ", "") for line in _driver(story)), *_leaks(story, width)]
     return "\n".join(lines) + "\n"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from vpmm.recordings import Event, Kind, Recording
@@ -10,7 +11,8 @@ from vpmm.units import bytes_text, duration_text
 from vpmm.watching.figures import Figures, capacity_of
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_LEAST_WIDTH = 60
+_LEAST_WIDTH = 40
+_LEAST_WIDTH_OF_TWO = 64  # tables side by side
 _MOST_BAR = 60
 
 
@@ -56,10 +58,11 @@ def _sizes(recording: Recording, figures: Figures, now_ns: int, width: int) -> l
     of = f" of {bytes_text(capacity)} that it may have" if capacity else ""
     if sampled_ns is not None and sampled_ns < now_ns:
         lines.append(f"pending and free are of {duration_text(sampled_ns / 1000)}")
-    return [*lines, f"peak live {bytes_text(figures.peak_live_bytes)}{of}; a full bar is {bytes_text(most)}"]
+    peak = f"peak live {bytes_text(figures.peak_live_bytes)}{of}; a full bar is {bytes_text(most)}"
+    return [*lines, *textwrap.wrap(peak, width)]
 
 
-def _rates(figures: Figures, now_ns: int) -> str:
+def _rates(figures: Figures, now_ns: int, width: int) -> list[str]:
     named = [
         (Kind.ALLOCATE, "allocations"),
         (Kind.FREE, "frees"),
@@ -67,7 +70,11 @@ def _rates(figures: Figures, now_ns: int) -> str:
         (Kind.PAUSE, "pauses"),
     ]
     parts = [f"{name}/s {figures.rate(kind, now_ns):,.0f}" for kind, name in named]
-    return "   ".join([*parts, f"failed {figures.failures}"])
+    lines = [parts[0]]
+    for part in (*parts[1:], f"failed {figures.failures}"):
+        longer = f"{lines[-1]}   {part}"
+        lines[-1:] = [longer] if len(longer) <= width else [lines[-1], part]
+    return lines
 
 
 def _said(recording: Recording, figures: Figures, width: int) -> list[str]:
@@ -91,7 +98,10 @@ def _columns(left: list[str], right: list[str], width: int) -> list[str]:
 
 
 def _tables(recording: Recording, figures: Figures, now_ns: int, width: int, rows: int) -> list[str]:
-    name_width = max(width // 2 - 28, 8)
+    """Side by side, or one below the other where the terminal is narrow."""
+    are_beside = width >= _LEAST_WIDTH_OF_TWO
+    name_width = max(width // 2 - 28, 8) if are_beside else width - 24
+    rows = rows if are_beside else max((rows - 1) // 2, 2)
 
     def row(name: str, size: str, rate: str) -> str:
         return f"{printable(name)[:name_width]:<{name_width}}{size:>12}{rate:>12}"
@@ -104,7 +114,7 @@ def _tables(recording: Recording, figures: Figures, now_ns: int, width: int, row
     for stream, size in figures.by_stream.most_common(rows):
         name = "(none)" if stream is None else recording.streams.get(stream, str(stream))
         streams.append(row(name, bytes_text(size), f"{figures.stream_rate(stream, now_ns):,.0f}"))
-    return _columns(tags, streams, width)
+    return _columns(tags, streams, width) if are_beside else [*tags, *streams]
 
 
 def frame(
@@ -124,6 +134,6 @@ def frame(
     lines = [_title(recording, name, now_ns, width), "", *_sizes(recording, figures, now_ns, width)]
     if len(history) > 1:
         lines.append(f"live over time  {spark(history, width - 16)}")
-    lines += ["", _rates(figures, now_ns), *_said(recording, figures, width), ""]
+    lines += ["", *_rates(figures, now_ns, width), *_said(recording, figures, width), ""]
     lines += _tables(recording, figures, now_ns, width, max(height - len(lines) - 2, 3))
     return [line[:width].rstrip() for line in lines]

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// cli: the width of the terminal, and texts that fit it.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace vpmm::cli {
+
+// Of standard output: COLUMNS, else the terminal's width. None: a file or a pipe, with long lines.
+std::optional<std::size_t> columns_of_output();
+
+// Breaks lines between words, where they are longer than `columns`. A continued line begins with
+// `indent` blanks, at most 20. A word that is longer than a line stays whole.
+std::string wrapped(std::string_view text, std::optional<std::size_t> columns,
+                    std::size_t indent = 0);
+
+}  // namespace vpmm::cli
