@@ -7,12 +7,14 @@ import shutil
 import tempfile
 import time
 import unittest
+import unittest.mock
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 from vpmm.recordings import Event, Kind, Recording
-from vpmm.reporting import Story, write_page
+from vpmm.reporting import Story, timeline, write_page
+from vpmm.units import bytes_text
 
 from report_case import PAGE, recording_of, serving, training
 
@@ -71,6 +73,14 @@ class Browser(unittest.TestCase):
         cls.addClassCleanup(cls.browser.quit)
         for name, recording in (("training", training()), ("serving", serving()), ("grains", grains())):
             write_page(Story(recording), cls.folder / f"{name}.html")
+        with unittest.mock.patch.multiple(timeline, MOST_EVENTS=1000, PARTS=50):
+            write_page(Story(training()), cls.folder / "reduced.html")
+
+    def key(self, selector: str, *keys: str) -> None:
+        self.script(f"document.querySelector({selector!r}).focus()")
+        for each in keys:
+            event = f"new KeyboardEvent('keydown', {{key: {each!r}, bubbles: true, cancelable: true}})"
+            self.script(f"document.activeElement.dispatchEvent({event})")
 
     def show(self, name: str) -> None:
         self.browser.get((self.folder / f"{name}.html").as_uri())
@@ -164,6 +174,74 @@ class Browser(unittest.TestCase):
         self.show("training")
         self.assertIn("out of device memory", self.text("#failures pre.report"))
         self.assertIn("Out of memory: 1 request did not fit", self.texts(".advice b"))
+
+    def test_a_band_names_its_allocation_under_the_pointer_and_for_the_keyboard(self) -> None:
+        self.show("training")
+        self.assertIn("373 allocations of this window are bands", self.text("#bands-told"))
+        self.pointer("#bands-over", 0.5)
+        shown = self.text("#tip")
+        for part in (
+            r"^\d+\.\d\d MiB requested",
+            r"allocated at .*, event \d",
+            "never freed",
+            "tag optimizer",
+            "train.py:20",
+        ):
+            self.assertRegex(shown, part)
+        self.key("#bands-over", "End", "ArrowUp", "ArrowUp")
+        told = self.script("return document.querySelector('#bands-over').getAttribute('aria-valuetext')")
+        self.assertRegex(told, r"live in \d+ bands; \d+\.\d\d MiB requested, .*train\.py")
+        self.assertIn("tag weights", self.text("#band"))
+
+    def test_the_smaller_allocations_are_one_band_that_counts_them(self) -> None:
+        page = (self.folder / "training.html").read_text().replace("MOST_BANDS = 2000", "MOST_BANDS = 20")
+        (self.folder / "few.html").write_text(page)
+        self.show("few")
+        self.assertIn("353 smaller or shorter ones are the grey band", self.text("#bands-told"))
+
+    def test_a_window_says_whether_all_of_its_events_are_drawn(self) -> None:
+        self.show("training")
+        self.assertIn("Every event of this window is drawn: 2,4", self.text("#timeline-told"))
+        self.show("reduced")
+        self.assertRegex(self.text("#timeline-told"), r"Simplified: 1 of [\d.]+ events is drawn")
+        self.assertIn("Simplified", self.text("#bands-told"))
+
+    def test_what_lived_at_any_moment_and_by_a_text(self) -> None:
+        self.show("training")
+        move = "const s = document.querySelector('#alive-moment'); s.value = {}; s.dispatchEvent(new Event('input'))"
+        story = Story(training())
+        for index in (60, 700, 2000):
+            self.script(move.format(index))
+            lives = story.alive(index)
+            live = sum(each.event.bytes for each in lives)
+            self.assertIn(
+                f"{bytes_text(live)} requested in {len(lives)} allocations, after event", self.text("#alive-told")
+            )
+            self.assertEqual(self.script("return document.querySelector('#moment').value"), str(index))
+        for text in ("WEIGHTS", "build_model"):
+            self.script(
+                f"const f = document.querySelector('#filter'); f.value = '{text}'; f.dispatchEvent(new Event('input'))"
+            )
+            self.assertIn("in 12 allocations of ", self.text("#alive-told"))
+
+    def test_the_axis_has_round_numbers_that_are_true(self) -> None:
+        self.show("training")
+        self.assertEqual(
+            self.script("return [1342177280, 2 ** 31, 0, 3 * 2 ** 19].map(roundText)"),
+            ["1.25 GiB", "2 GiB", "0 B", "1.5 MiB"],
+        )
+
+    def test_the_curve_answers_to_the_keyboard(self) -> None:
+        self.show("training")
+        before = self.texts("#timeline text.x")
+        self.key("#timeline", "Home", "ArrowRight")
+        self.assertIn(
+            "event 2, live", self.script("return document.querySelector('#timeline').getAttribute('aria-valuetext')")
+        )
+        self.key("#timeline", "+", "+")
+        self.assertNotEqual(self.texts("#timeline text.x"), before)
+        self.key("#timeline", "0")
+        self.assertEqual(self.texts("#timeline text.x"), before)
 
     def test_each_way_to_look_at_what_lives_draws_something(self) -> None:
         self.show("serving")
