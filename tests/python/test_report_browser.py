@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import tempfile
 import time
@@ -12,14 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from vpmm import convert
 from vpmm.recordings import Event, Kind, Recording
 from vpmm.reporting import Story, timeline, write_page
 from vpmm.units import bytes_text
 
-from report_case import PAGE, recording_of, serving, training
+from report_case import PAGE, leaking, recording_of, serving, training
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
+TRACE = Path(__file__).resolve().parents[2] / "bench" / "traces" / "serve_streams.csv.gz"
 WIDTH, HEIGHT = 1280, 1500
 PATIENCE = 20  # seconds, on a busy machine
 
@@ -34,6 +37,31 @@ def grains() -> Recording:
         Event(Kind.ALLOCATE, 0, 7 * PAGE + 4096, 512, 512),
         grain=grain,
     )
+
+
+def axe() -> str:
+    """The path of axe-core's script, from VPMM_AXE or a package that has it; empty: there is none."""
+    named = os.environ.get("VPMM_AXE", "")
+    package = importlib.util.find_spec("axe_playwright_python")
+    if not named and package is not None and package.origin is not None:
+        named = str(Path(package.origin).with_name("axe.min.js"))
+    return named if named and Path(named).exists() else ""
+
+
+AXE = axe()
+# The words that are on more than one line.
+TORN_WORDS = """
+const torn = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), range = document.createRange();
+for (let node = walk.nextNode(); node; node = walk.nextNode()) {
+  if (node.parentElement.closest("script, svg, pre, [hidden], thead, option")) continue;
+  for (const word of node.data.matchAll(/[^\\s\\-\\/]{2,30}/g)) {
+    range.setStart(node, word.index);
+    range.setEnd(node, word.index + word[0].length);
+    if (new Set([...range.getClientRects()].map((each) => each.top)).size > 1) torn.push(word[0]);
+  }
+}
+return torn;
+"""
 
 
 def why_not() -> str:
@@ -73,11 +101,16 @@ class Browser(unittest.TestCase):
         cls.addClassCleanup(cls.browser.quit)
         for name, recording in (("training", training()), ("serving", serving()), ("grains", grains())):
             write_page(Story(recording), cls.folder / f"{name}.html")
+        write_page(Story(leaking()), cls.folder / "leaking.html")
+        write_page(Story(convert.load(TRACE)), cls.folder / "csv.html")
         with unittest.mock.patch.multiple(timeline, MOST_EVENTS=1000, PARTS=50):
             write_page(Story(training()), cls.folder / "reduced.html")
 
     def key(self, selector: str, *keys: str) -> None:
         self.script(f"document.querySelector({selector!r}).focus()")
+        self.key_here(*keys)
+
+    def key_here(self, *keys: str) -> None:
         for each in keys:
             event = f"new KeyboardEvent('keydown', {{key: {each!r}, bubbles: true, cancelable: true}})"
             self.script(f"document.activeElement.dispatchEvent({event})")
@@ -262,11 +295,70 @@ class Browser(unittest.TestCase):
             seen.add(back)
         self.assertEqual(len(seen), 2)
 
+    def narrow(self) -> None:
+        size = {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self.addCleanup(self.browser.execute_cdp_cmd, "Emulation.clearDeviceMetricsOverride", {})
+
     def test_a_narrow_window_needs_no_scrolling_sideways(self) -> None:
-        self.browser.set_window_size(500, 900)
-        self.addCleanup(self.browser.set_window_size, WIDTH, HEIGHT)
+        self.narrow()
         self.show("training")
         self.assertLessEqual(*self.script("return [document.body.scrollWidth, innerWidth]"))
+        self.assertLess(self.script("return document.querySelector('#title').getBoundingClientRect().top"), 100)
+
+    def test_a_narrow_window_tears_no_word(self) -> None:
+        self.narrow()
+        for name in ("training", "serving", "leaking", "csv"):
+            self.show(name)
+            for way in self.texts("#alive .row .row:last-child button"):
+                self.script(
+                    f"[...document.querySelectorAll('#alive button')].find((b) => b.textContent === '{way}').click()"
+                )
+                self.assertEqual(self.script(TORN_WORDS), [], (name, way))
+
+    def test_the_theme_follows_the_system_also_while_the_page_is_open(self) -> None:
+        self.show("training")
+        for theme in ("dark", "light"):
+            features = [{"name": "prefers-color-scheme", "value": theme}]
+            self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+            self.until(lambda theme=theme: self.script("return document.documentElement.dataset.theme") == theme)  # type: ignore[misc]
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+    def test_what_scrolls_takes_the_focus_and_what_is_pressed_says_so(self) -> None:
+        self.show("training")
+        scrolling = (
+            "[...document.querySelectorAll('.scroll, pre')].filter((each) => each.tabIndex < 0 || !each.ariaLabel)"
+        )
+        self.assertEqual(self.script(f"return {scrolling}.length"), 0)
+        self.assertNotIn("", self.texts("th"))
+        pressed = "return [...document.querySelectorAll('#time button[aria-pressed]')].map((each) => each.ariaPressed)"
+        self.assertEqual(self.script(pressed), ["true"] * 4 + ["true", "false"])
+        self.script("document.querySelector('#time button').click()")
+        self.assertEqual(self.script(pressed)[0], "false")
+        told = self.script("return document.querySelector('#moment').getAttribute('aria-valuetext')")
+        self.assertRegex(told, r"^after event 2,4\d\d of 2,444, at 1\.\d+ s, 2\.18 GiB live$")
+
+    def test_a_call_of_the_flame_graph_is_a_button_for_the_keyboard(self) -> None:
+        self.show("training")
+        before = self.count("#treemap rect")
+        self.script("document.querySelectorAll('#treemap rect')[2].focus()")
+        self.key_here("Enter")
+        self.assertLess(self.count("#treemap rect"), before)
+
+    @unittest.skipUnless(AXE, "no axe.min.js: VPMM_AXE names none, and axe-playwright-python is not installed")
+    def test_axe_has_no_serious_finding(self) -> None:
+        find = (
+            "const done = arguments[0]; axe.run().then((found) => done(found.violations"
+            ".filter((each) => ['serious', 'critical'].includes(each.impact))"
+            ".map((each) => [each.id, each.nodes[0].html.slice(0, 200)])))"
+        )
+        for name in ("training", "serving", "csv"):
+            self.show(name)
+            self.script(Path(AXE).read_text(encoding="utf-8"))
+            for theme in ("light", "dark"):
+                if self.script("return document.documentElement.dataset.theme") != theme:
+                    self.script("document.querySelector('#theme').click()")
+                self.assertEqual(self.browser.execute_async_script(find), [], (name, theme))
 
 
 if __name__ == "__main__":

@@ -102,11 +102,12 @@ class Bands {
     }
     ink.textAlign = "center";
     for (const [x, text] of this.timeline.ticks()) ink.fillText(text, x, this.height + 24);
+    const snap = (x) => Math.round(x * devicePixelRatio) / devicePixelRatio; // a part of a pixel would show as a seam
     let alive = [], next = 0, until = Infinity, from = 0, before = null;
     for (let column = 0; column <= this.columns; column += 1) {
       const now = column < this.columns ? index[this.moments[column]] : -1;
       if (now === before) continue;
-      if (before !== null) this.stack(ink, alive, left + from, column - from, live[this.moments[from]], colours.mapped);
+      if (before !== null) this.stack(ink, alive, snap(left + from), snap(left + column) - snap(left + from), live[this.moments[from]], colours.mapped);
       if (now < 0) break;
       if (until <= now) alive = alive.filter((i) => end[i] > now);
       for (; next < this.chosen.length && begin[this.chosen[next]] <= now; next += 1) if (end[this.chosen[next]] > now) alive.push(this.chosen[next]);

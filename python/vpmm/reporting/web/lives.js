@@ -4,10 +4,13 @@
 // Planes of bytes, deflated, in base64; see columns.py.
 class Columns {
   static async read() {
-    const text = atob(document.getElementById("columns").textContent), packed = new Uint8Array(text.length);
-    for (let i = 0; i < text.length; i += 1) packed[i] = text.charCodeAt(i);
+    const text = document.getElementById("columns").textContent;
+    const packed = Uint8Array.fromBase64 ? Uint8Array.fromBase64(text) : Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
+    const stream = new DecompressionStream("deflate"), writer = stream.writable.getWriter();
+    writer.write(packed);
+    writer.close();
     const made = new Columns();
-    made.bytes = new Uint8Array(await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"))).arrayBuffer());
+    made.bytes = new Uint8Array(await new Response(stream.readable).arrayBuffer());
     made.at = {};
     let at = 0;
     for (const [name, [count, width]] of Object.entries(data.columns)) { made.at[name] = at; at += count * width; }

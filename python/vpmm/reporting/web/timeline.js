@@ -61,7 +61,7 @@ class Timeline {
     Object.assign(this, { left: 74, top: 22, width: full - 74 - 14, height: 300 });
     const begin = indexAt(this.at, this.range[0]), end = indexAt(this.at, this.range[1]);
     let most = 1;
-    for (const key of this.shown) for (let i = begin; i <= end; i += 1) most = Math.max(most, this.line[key][i]);
+    for (const values of [...this.shown].map((key) => this.line[key])) for (let i = begin; i <= end; i += 1) if (values[i] > most) most = values[i];
     const withCapacity = data.capacity && data.capacity < most * 1.6;
     this.most = Math.max(most, withCapacity ? data.capacity : 0) * 1.04;
     this.svg.setAttribute("viewBox", `0 0 ${full} 356`);
@@ -125,8 +125,9 @@ class Timeline {
     const path = [];
     let x = 0, low = 0, high = 0;
     const flush = (i) => path.push(low < high ? `V${this.y(low).toFixed(1)}V${this.y(high).toFixed(1)}V${this.y(values[i]).toFixed(1)}` : `V${this.y(low).toFixed(1)}`);
+    const { at, left, range } = this, scale = this.width / (range[1] - range[0]);
     for (let i = begin; i <= end; i += 1) {
-      const next = Math.round(Math.max(this.x(this.at[i]), this.left) * 2) / 2;
+      const next = Math.round(Math.max(left + (at[i] - range[0]) * scale, left) * 2) / 2;
       if (i > begin && next === x) { low = Math.min(low, values[i]); high = Math.max(high, values[i]); continue; }
       if (i > begin) flush(i - 1);
       path.push(i > begin ? `H${next}` : `M${next} ${this.y(values[i]).toFixed(1)}`);
