@@ -170,6 +170,13 @@ class Pictures(unittest.TestCase):
         for size, label in [(3 * MIB, "2 to 4 MiB"), (600 * MIB, "512 MiB to 1 GiB"), (10, "below 1 KiB")]:
             self.assertEqual(size_class(size.bit_length()), label)
 
+    def test_requested_and_taken_bytes_have_different_words(self) -> None:
+        story = Story(recording_of(Event(Kind.ALLOCATE, 0, 0, PAGE + 1, 2 * PAGE), Event(Kind.FREE, 0, 0)))
+        told = {label: value for label, value, _ in facts.facts(story)}
+        self.assertEqual((told["requested, at the peak"], told["taken, at most"]), ("2.00 MiB", "4.00 MiB"))
+        self.assertIn("At most 2.00 MiB of requested memory lived", facts.summary(story))
+        self.assertNotIn("taken, at most", {each[0] for each in facts.facts(Story(leaking()))})
+
     def test_leaks_are_named_oldest_first(self) -> None:
         found = facts.leaks(Story(leaking()))
         self.assertEqual([(each.count, each.bytes) for each in found], [(200, 400 * MIB)])

@@ -39,9 +39,18 @@ def grains() -> Recording:
     )
 
 
+def chunks() -> Recording:
+    """Two chunks, one of which is used in part."""
+    return recording_of(
+        Event(Kind.MAP, 0, 0, 4 * PAGE, 1),
+        Event(Kind.MAP, 0, 4 * PAGE, 4 * PAGE, 1),
+        Event(Kind.ALLOCATE, 0, 0, PAGE, PAGE),
+    )
+
+
 def axe() -> str:
-    """The path of axe-core's script, from VPMM_AXE or a package that has it; empty: there is none."""
-    named = os.environ.get("VPMM_AXE", "")
+    """The path of axe-core's script, from AXE_SCRIPT or a package that has it; empty: there is none."""
+    named = os.environ.get("AXE_SCRIPT", "")
     package = importlib.util.find_spec("axe_playwright_python")
     if not named and package is not None and package.origin is not None:
         named = str(Path(package.origin).with_name("axe.min.js"))
@@ -99,7 +108,12 @@ class Browser(unittest.TestCase):
         cls.folder = Path(temporary.name)
         cls.browser = opened()
         cls.addClassCleanup(cls.browser.quit)
-        for name, recording in (("training", training()), ("serving", serving()), ("grains", grains())):
+        for name, recording in (
+            ("training", training()),
+            ("serving", serving()),
+            ("grains", grains()),
+            ("chunks", chunks()),
+        ):
             write_page(Story(recording), cls.folder / f"{name}.html")
         write_page(Story(leaking()), cls.folder / "leaking.html")
         write_page(Story(convert.load(TRACE)), cls.folder / "csv.html")
@@ -196,6 +210,16 @@ class Browser(unittest.TestCase):
         self.show("grains")
         self.script("const s = document.querySelector('#moment'); s.value = 3; s.dispatchEvent(new Event('input'))")
         self.assertEqual(self.text("#notation"), "[2.06MiB][6.06MiB][-5.88MiB][1]")
+        told = (
+            "After event 4 of 4: requested 8.00 MiB; taken 10.13 MiB; free 5.88 MiB in 1 pieces, the largest 5.88 MiB"
+        )
+        self.assertIn(f"{told}, trapped 5.88 MiB; old", self.text("#map-told"))
+
+    def test_memory_is_trapped_only_in_chunks_that_are_used(self) -> None:
+        self.show("chunks")
+        self.script("const s = document.querySelector('#moment'); s.value = 2; s.dispatchEvent(new Event('input'))")
+        self.assertEqual(self.text("#notation"), "[1][-7]")
+        self.assertIn("free 14.00 MiB in 1 pieces, the largest 14.00 MiB, trapped 6.00 MiB", self.text("#map-told"))
 
     def test_the_address_map_names_what_is_under_the_pointer(self) -> None:
         self.show("training")
@@ -345,7 +369,7 @@ class Browser(unittest.TestCase):
         self.key_here("Enter")
         self.assertLess(self.count("#treemap rect"), before)
 
-    @unittest.skipUnless(AXE, "no axe.min.js: VPMM_AXE names none, and axe-playwright-python is not installed")
+    @unittest.skipUnless(AXE, "no axe.min.js: AXE_SCRIPT names none, and axe-playwright-python is not installed")
     def test_axe_has_no_serious_finding(self) -> None:
         find = (
             "const done = arguments[0]; axe.run().then((found) => done(found.violations"

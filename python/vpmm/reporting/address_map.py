@@ -105,7 +105,8 @@ def map_of(story: Story, columns: Columns, lives: Sequence[Life], stacks: dict[i
     told = (
         "Each bar is a piece of the pool's address space, in order of address; the line below is the pool's notation "
         "in pages, or in bytes what is not whole pages: [4] taken, [-4] free, [~4] old address of memory that moved, "
-        "[*4] no memory here."
+        "[*4] no memory here. Requests below a page take whole pages here. Trapped memory is free in a chunk that an "
+        "allocation uses in part: it serves what fits there, but it cannot move."
     )
     if not story.has_maps:
         told = (

@@ -39,9 +39,11 @@ def title(story: Story) -> str:
 
 def facts(story: Story) -> list[tuple[str, str, str]]:
     """Label, value and, for a bad value, `bad`."""
-    found = [("peak live memory", bytes_text(story.peak), "")]
+    found = [("requested, at the peak", bytes_text(story.peak), "")]
+    if story.peak_taken != story.peak:
+        found.append(("taken, at most", bytes_text(story.peak_taken), ""))
     if story.peak_mapped:
-        found.append(("peak mapped", bytes_text(story.peak_mapped), ""))
+        found.append(("mapped, at most", bytes_text(story.peak_mapped), ""))
     if story.capacity:
         found.append(("capacity", bytes_text(story.capacity), ""))
     failed = len(story.failures)
@@ -59,7 +61,7 @@ def summary(story: Story) -> str:
     device = story.header_text("device_name") or f"device {story.device}"
     parts = [
         f"On {device}, {count_text(story.allocations, 'allocation')} in {duration_text(story.duration_ns / 1000)}. "
-        f"At most {bytes_text(story.peak)} lived at once"
+        f"At most {bytes_text(story.peak)} of requested memory lived at once"
     ]
     if story.peak_mapped:
         parts.append(f", and {bytes_text(story.peak_mapped)} were mapped")

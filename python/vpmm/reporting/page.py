@@ -36,7 +36,9 @@ def _spent(spent: Spent) -> dict[str, object]:
 
 def failure_figures(story: Story, failure: Failure) -> list[tuple[str, int]]:
     """The memory at a failed request, as far as the recording has it."""
-    found = [("asked for", failure.event.bytes), ("live", failure.live)]
+    found = [("asked for", failure.event.bytes), ("live, as requested", failure.live)]
+    if failure.taken != failure.live:
+        found.append(("taken, with rounding", failure.taken))
     if story.peak_mapped:
         found.append(("mapped", failure.mapped))
     if story.has_maps:

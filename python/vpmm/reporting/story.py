@@ -122,6 +122,7 @@ class Story:
         self.released = 0
         self.peak = 0
         self.peak_index = -1
+        self.peak_taken = 0  # rounding included
         self.peak_mapped = 0
         self.peak_pending = 0
         self.peak_pending_index = -1
@@ -292,6 +293,7 @@ class _Walk:
     # Between samples, free memory is the last sample's, corrected by the events since.
     def take(self, size: int) -> None:
         self.taken += size
+        self.story.peak_taken = max(self.story.peak_taken, self.taken)
         self.free = max(self.free + self.fresh - size, 0)
         self.fresh = 0
 

@@ -105,8 +105,10 @@ class AddressMap {
   tell(found) {
     const sum = (...kinds) => found.reduce((all, each) => all + (kinds.includes(each.kind) ? each.bytes : 0), 0);
     const free = found.filter((each) => each.kind === "free").map((each) => each.bytes);
-    const parts = [`After event ${numberText(moment.index + 1)} of ${numberText(data.events)}: ${this.map.hasMaps ? "taken" : "requested"} ${bytesText(sum("used", "small"))}`];
-    if (this.map.hasMaps) parts.push(`free ${bytesText(sum("free"))} in ${free.length} pieces, the largest ${bytesText(Math.max(0, ...free))}`, `old addresses ${bytesText(sum("zombie"))}`);
+    const { bytes } = this.lives, requested = this.lives.at(moment.index).reduce((all, i) => all + bytes[i], 0);
+    const parts = [`After event ${numberText(moment.index + 1)} of ${numberText(data.events)}: requested ${bytesText(requested)}`];
+    if (this.map.hasMaps) parts.push(`taken ${bytesText(sum("used", "small"))}`);
+    if (this.map.hasMaps) parts.push(`free ${bytesText(sum("free"))} in ${free.length} pieces, the largest ${bytesText(free.reduce((most, each) => Math.max(most, each), 0))}, trapped ${bytesText(found.trapped)}`, `old addresses ${bytesText(sum("zombie"))}`);
     this.told.textContent = `${parts.join("; ")}.`;
     const most = 1200, texts = found.slice(0, most).map((each) => this.notation(each));
     this.text.textContent = texts.join("") + (found.length > most ? ` and ${found.length - most} more` : "") || "nothing";
@@ -134,9 +136,11 @@ function unpacked(columns) {
 // What lies where: `lives` and `chunks` are sorted by address; from a page up an allocation takes whole grains.
 function laid(lives, chunks, page, grain) {
   const made = [];
-  let next = 0, last = null;
+  let next = 0, last = null, unused = 0, isUsed = false;
+  made.trapped = 0; // free in chunks that are used in part
   const push = (kind, at, bytes, life) => {
     const before = made[made.length - 1];
+    if (kind === "free") unused += bytes; else isUsed = isUsed || kind !== "hole";
     if (before && before.kind === kind && kind !== "used" && before.at + before.bytes >= at) {
       before.bytes = Math.max(before.bytes, at + bytes - before.at);
       before.count += life ? 1 : 0;
@@ -147,6 +151,7 @@ function laid(lives, chunks, page, grain) {
     const end = chunk.address + chunk.bytes;
     let at = Math.max(chunk.address, last === null ? chunk.address : last);
     last = Math.max(end, last === null ? end : last);
+    [unused, isUsed] = [0, false];
     if (chunk.old) { push("zombie", at, end - at); continue; }
     while (next < lives.length && lives[next].address + Math.max(lives[next].bytes, 1) <= at) next += 1;
     for (let i = next; i < lives.length && lives[i].address < end; i += 1) {
@@ -156,12 +161,14 @@ function laid(lives, chunks, page, grain) {
       if (begin > at) push("free", at, begin - at);
       const before = made[made.length - 1];
       if (stop > at) {
+        isUsed = true;
         if (kind === "used" && before && before.life === life) before.bytes = stop - before.at;
         else push(kind, begin, stop - begin, life);
         at = stop;
       } else if (kind === "small" && before && before.kind === "small") before.count += 1;
     }
     if (at < end) push("free", at, end - at);
+    if (isUsed) made.trapped += unused;
   }
   return made;
 }
