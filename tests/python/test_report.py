@@ -13,9 +13,10 @@ from pathlib import Path
 
 from vpmm import recordings
 from vpmm.recordings import Event, Frame, Kind
-from vpmm.reporting import Story, facts, page, text_of
+from vpmm.reporting import Story, compare, facts, page, text_of
 from vpmm.reporting.address_map import free_ranges
 from vpmm.reporting.columns import Columns
+from vpmm.reporting.compare import Difference
 from vpmm.reporting.picture import picture_at, size_class
 from vpmm.reporting.stacks import NO_LIBRARY, frame_text, library_of
 from vpmm.reporting.story import NEVER
@@ -338,6 +339,52 @@ class Nonsense(unittest.TestCase):
             with self.subTest(seed=seed):
                 self.assertTrue(text_of(story))
                 json_of(page.page_of(story))
+
+
+class Comparisons(unittest.TestCase):
+    def test_figures_and_groups_of_both_and_their_differences(self) -> None:
+        def recording(size: int, *more: Event) -> Story:
+            made = recording_of(
+                Event(Kind.ALLOCATE, 0, 0, MIB, stack=1), Event(Kind.ALLOCATE, 0, PAGE, size, stack=2), *more
+            )
+            made.stacks = {1: (Frame("a.py", 1, "same"),), 2: (Frame("a.py", 2, "other"),)}
+            return Story(made)
+
+        first, second = recording(MIB), recording(3 * MIB, Event(Kind.ALLOCATE_FAILED, 0, 0, MIB))
+        told = {each.label: each for each in compare.differences(first, second)}
+        self.assertEqual(
+            told["requested, at the peak"],
+            Difference("requested, at the peak", "2.00 MiB", "4.00 MiB", "+2.00 MiB (+100 %)"),
+        )
+        self.assertEqual(told["allocations"].difference, "none")
+        self.assertEqual(told["failed requests"].difference, "+1")
+        self.assertNotIn("driver calls", told)
+        self.assertEqual(
+            compare.group_differences(first, second, "stack"),
+            [Difference("other (a.py:2)", "1.00 MiB", "3.00 MiB", "+2.00 MiB (+200 %)")],
+        )
+        self.assertEqual(compare.group_differences(first, second, "tag")[0].label, "no tag")
+
+    def test_the_curves_have_the_values_of_both_at_every_time(self) -> None:
+        first, second = Story(training(3)), Story(leaking(20))
+        columns = PageColumns(page.page_of_two(first, second))
+        times = columns.sums("time.t")
+        for name, story in (("first", first), ("second", second)):
+            at = dict(zip([each - story.begin_ns for each in story.series.time_ns], story.series.live, strict=True))
+            curve = dict(zip(times, columns.sums(f"time.{name}"), strict=True))
+            self.assertEqual({time: curve[time] for time in at}, at)
+
+    def test_two_files_make_one_page(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for number in (1, 2):
+                (Path(folder) / f"{number}.csv").write_text(
+                    f"op,id,bytes,stream,time_us\na,1,{number}000000,0,0\nf,1,0,0,9\n"
+                )
+            out = Path(folder) / "two.html"
+            done = run("-m", "vpmm", "report", f"{folder}/1.csv", f"{folder}/2.csv", "--text", "-o", str(out))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertRegex(done.stdout, r"requested, at the peak +976\.56 KiB +1\.91 MiB  \+976\.56 KiB \(\+100 %\)")
+            self.assertEqual(json_of(out.read_text())["names"], ["1.csv (first)", "2.csv (second)"])
 
 
 class Texts(unittest.TestCase):

@@ -10,12 +10,13 @@ import time
 import unittest
 import unittest.mock
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from vpmm import convert
 from vpmm.recordings import Event, Kind, Recording
-from vpmm.reporting import Story, timeline, write_page
+from vpmm.reporting import Story, page_of, page_of_two, timeline, write_page
 from vpmm.units import bytes_text
 
 from report_case import PAGE, leaking, recording_of, serving, training
@@ -114,11 +115,12 @@ class Browser(unittest.TestCase):
             ("grains", grains()),
             ("chunks", chunks()),
         ):
-            write_page(Story(recording), cls.folder / f"{name}.html")
-        write_page(Story(leaking()), cls.folder / "leaking.html")
-        write_page(Story(convert.load(TRACE)), cls.folder / "csv.html")
+            write_page(page_of(Story(recording)), cls.folder / f"{name}.html")
+        write_page(page_of(Story(leaking())), cls.folder / "leaking.html")
+        write_page(page_of(Story(convert.load(TRACE))), cls.folder / "csv.html")
+        write_page(page_of_two(Story(training(2)), Story(training())), cls.folder / "two.html")
         with unittest.mock.patch.multiple(timeline, MOST_EVENTS=1000, PARTS=50):
-            write_page(Story(training()), cls.folder / "reduced.html")
+            write_page(page_of(Story(training())), cls.folder / "reduced.html")
 
     def key(self, selector: str, *keys: str) -> None:
         self.script(f"document.querySelector({selector!r}).focus()")
@@ -288,6 +290,18 @@ class Browser(unittest.TestCase):
             ["1.25 GiB", "2 GiB", "0 B", "1.5 MiB"],
         )
 
+    def test_two_recordings_have_two_curves_and_their_differences(self) -> None:
+        self.show("two")
+        self.assertEqual(
+            self.texts("#time .legend"), ["python train.py --batch 24 (first)", "python train.py --batch 24 (second)"]
+        )
+        self.assertEqual(self.count("#timeline path.curve"), 2)
+        self.pointer("#timeline", 0.5)
+        self.assertRegex(self.text("#tip"), r"\(second\)  \d")
+        self.assertEqual(self.texts("#differences td.label")[0], "requested, at the peak")
+        self.script("document.querySelectorAll('#alive button')[2].click()")
+        self.assertIn("activations", self.texts("#alive td.label"))
+
     def test_the_curve_answers_to_the_keyboard(self) -> None:
         self.show("training")
         before = self.texts("#timeline text.x")
@@ -340,12 +354,15 @@ class Browser(unittest.TestCase):
                 )
                 self.assertEqual(self.script(TORN_WORDS), [], (name, way))
 
+    def is_theme(self, name: str) -> bool:
+        return bool(self.script("return document.documentElement.dataset.theme") == name)
+
     def test_the_theme_follows_the_system_also_while_the_page_is_open(self) -> None:
         self.show("training")
         for theme in ("dark", "light"):
             features = [{"name": "prefers-color-scheme", "value": theme}]
             self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-            self.until(lambda theme=theme: self.script("return document.documentElement.dataset.theme") == theme)  # type: ignore[misc]
+            self.until(partial(self.is_theme, theme))
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
     def test_what_scrolls_takes_the_focus_and_what_is_pressed_says_so(self) -> None:
@@ -376,7 +393,7 @@ class Browser(unittest.TestCase):
             ".filter((each) => ['serious', 'critical'].includes(each.impact))"
             ".map((each) => [each.id, each.nodes[0].html.slice(0, 200)])))"
         )
-        for name in ("training", "serving", "csv"):
+        for name in ("training", "serving", "csv", "two"):
             self.show(name)
             self.script(Path(AXE).read_text(encoding="utf-8"))
             for theme in ("light", "dark"):

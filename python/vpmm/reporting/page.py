@@ -12,12 +12,14 @@ from vpmm.recordings import DriverCall
 from vpmm.reporting import facts
 from vpmm.reporting.address_map import free_ranges, kept_lives, map_of
 from vpmm.reporting.columns import Columns
+from vpmm.reporting.compare import comparison_of
 from vpmm.reporting.rules import advice, why
 from vpmm.reporting.stacks import add_stacks
 from vpmm.reporting.story import Failure, Spent, Story
 from vpmm.reporting.timeline import add_timeline
 
 _SCRIPTS = ["base.js", "lives.js", "timeline.js", "bands.js", "alive.js", "map.js", "main.js"]
+_SCRIPTS_OF_TWO = ["base.js", "lives.js", "timeline.js", "compare.js"]
 _MOST_MARKS = 2000
 _MOST_REPORT = 20_000  # characters
 _DRIVER_CALLS = {
@@ -135,20 +137,29 @@ def data_of(story: Story, columns: Columns) -> dict[str, object]:
 
 def page_of(story: Story) -> str:
     """The page, as a text."""
+    columns = Columns()
+    return _filled(data_of(story, columns), columns, _SCRIPTS)
+
+
+def page_of_two(first: Story, second: Story) -> str:
+    """The page that compares two recordings, as a text."""
+    columns = Columns()
+    return _filled(comparison_of(first, second, columns), columns, _SCRIPTS_OF_TWO)
+
+
+def _filled(data: dict[str, object], columns: Columns, scripts: list[str]) -> str:
     web = resources.files("vpmm.reporting") / "web"
 
     def text(name: str) -> str:
         return (web / name).read_text(encoding="utf-8")
 
     # No text of a recording may close its enclosing element.
-    columns = Columns()
-    data = data_of(story, columns)
-    data["columns"] = columns.shape
+    told = json.dumps(data | {"columns": columns.shape}, separators=(",", ":")).replace("<", "\\u003c")
     parts = {
         "/*STYLE*/": text("page.css"),
-        "/*DATA*/": json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+        "/*DATA*/": told,
         "/*COLUMNS*/": columns.text(),
-        "/*SCRIPT*/": "\n".join(text(name) for name in _SCRIPTS),
+        "/*SCRIPT*/": "\n".join(text(name) for name in scripts),
     }
     page = text("page.html")
     for place, content in parts.items():
@@ -157,10 +168,10 @@ def page_of(story: Story) -> str:
     return page
 
 
-def write_page(story: Story, path: str | Path) -> int | None:
-    """Writes the page; `-` is standard output. Returns its size in bytes, None where it is no regular file.
+def write_page(page: str, path: str | Path) -> int | None:
+    """Writes a page; `-` is standard output. Returns its size in bytes, None where it is no regular file.
 
     Raises OSError if that fails; a file that was there then has its old content.
     """
-    page = page_of(story).encode()
-    return save(path, lambda file: file.write(page))
+    content = page.encode()
+    return save(path, lambda file: file.write(content))

@@ -137,3 +137,19 @@ function momentSlider(id, line) {
   follow();
   return made;
 }
+
+const drawers = []; // redrawn when the colours change
+
+function header() {
+  document.title = `VPMM report: ${data.title}`;
+  document.getElementById("title").textContent = data.title;
+  document.getElementById("summary").textContent = data.summary;
+  document.getElementById("facts").append(...data.facts.map(([label, value, kind]) => element("div", { class: `fact ${kind}` }, element("b", {}, value), element("span", {}, label))));
+  document.getElementById("notes").append(...data.notes.map((text) => element("div", { class: "note" }, text)));
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const theme = (name) => { document.documentElement.dataset.theme = name; drawers.forEach((each) => each.draw()); };
+  const follow = () => theme(dark.matches ? "dark" : "light");
+  dark.addEventListener("change", follow);
+  follow();
+  document.getElementById("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
+}

@@ -116,12 +116,11 @@ class Lives {
 
 function ended(begin, later) { return later.map((each, i) => (each ? begin[i] + each - 1 : Infinity)); }
 
-// Figures after events: `index` has the events. `isWhole`: after every event.
-function readLine(columns) {
+// Figures after events: `index` has the events.
+function readLine(columns, names = ["t", "index", "live", "mapped", "pending", "free"]) {
   const line = { mapped: null, pending: null, free: null };
-  for (const name of ["t", "index", "live", "mapped", "pending", "free"]) if (columns.has(`time.${name}`)) line[name] = columns.sums(`time.${name}`);
+  for (const name of names) if (columns.has(`time.${name}`)) line[name] = columns.sums(`time.${name}`);
   if (line.free) line.free = line.free.map((each, i) => each - line.live[i]);
-  line.isWhole = line.t.length === data.events;
   return line;
 }
 

@@ -1,20 +1,6 @@
 // page: puts the report together, section by section.
 "use strict";
 
-function header() {
-  document.title = `VPMM report: ${data.title}`;
-  document.getElementById("title").textContent = data.title;
-  document.getElementById("summary").textContent = data.summary;
-  document.getElementById("facts").append(...data.facts.map(([label, value, kind]) => element("div", { class: `fact ${kind}` }, element("b", {}, value), element("span", {}, label))));
-  document.getElementById("notes").append(...data.notes.map((text) => element("div", { class: "note" }, text)));
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const theme = (name) => { document.documentElement.dataset.theme = name; drawers.forEach((each) => each.draw()); };
-  const follow = () => theme(dark.matches ? "dark" : "light");
-  dark.addEventListener("change", follow);
-  follow();
-  document.getElementById("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
-}
-
 function advice() {
   section("advice", "What to change", null, ...data.advice.map((each) => element("div", { class: `advice ${each.level}` }, element("i"),
     element("div", {}, element("b", {}, each.title), element("p", { class: "why" }, each.reason), each.action ? element("p", {}, each.action) : null))));
@@ -55,8 +41,6 @@ function streams() {
     table("streams", [["stream", "label"], ["allocations", "n"], ["allocated in all", "n"], ["peak", "n"], ["live at the end", "n"], ["last used", "n"]],
       data.streams.map((each) => [each.name, numberText(each.allocations), bytesText(each.bytes), bytesText(each.peak), bytesText(each.live), timeText(each.last)])));
 }
-
-const drawers = [];
 
 async function start() {
   header();

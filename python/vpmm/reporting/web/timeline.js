@@ -3,15 +3,15 @@
 const SERIES = [["mapped", "mapped"], ["free", "free"], ["pending", "pending"], ["live", "live"]];
 
 class Timeline {
-  constructor(line) {
-    this.line = line;
-    this.shown = new Set(SERIES.map(([key]) => key).filter((key) => this.line[key]));
+  constructor(line, series = SERIES) {
+    Object.assign(this, { line, series });
+    this.shown = new Set(this.series.map(([key]) => key).filter((key) => this.line[key]));
     this.onZoom = () => {};
     this.svg = drawn("svg", { class: "chart", id: "timeline", tabindex: 0, role: "slider", "aria-label": "memory over time: left and right change the moment, plus and minus zoom, 0 shows the whole", "aria-valuemin": 1, "aria-valuemax": Math.max(data.events, 1), "aria-valuenow": 1 });
     this.reset = element("button", { type: "button", hidden: "", onclick: () => this.zoom(this.whole) }, "whole time");
     this.told = element("p", { class: "lead", id: "timeline-told" });
     this.axis = choice(["by time", "by event"], (i) => this.lay(i === 0));
-    this.box = element("div", {}, element("div", { class: "row" }, ...this.legend(), element("span", { class: "grow" }), this.reset, this.axis), this.svg, this.told);
+    this.box = element("div", {}, element("div", { class: "row" }, ...this.legend(), element("span", { class: "grow" }), this.reset, series === SERIES ? this.axis : null), this.svg, series === SERIES ? this.told : "");
     this.svg.addEventListener("pointermove", (event) => this.hover(event));
     this.svg.addEventListener("pointerleave", () => { tip.hide(); this.mark(); });
     this.svg.addEventListener("pointerdown", (event) => this.press(event));
@@ -33,7 +33,7 @@ class Timeline {
   placeOf(ns, index) { return this.byTime ? ns : index; }
 
   legend() {
-    return SERIES.filter(([key]) => this.line[key]).map(([key, name]) => {
+    return this.series.filter(([key]) => this.line[key]).map(([key, name]) => {
       const made = element("button", { type: "button", title: "show or hide", "aria-pressed": true }, element("span", { class: "legend", style: "margin:0" }, element("i", { style: `background:var(--${key})` }), name));
       made.addEventListener("click", () => {
         if (!this.shown.delete(key)) this.shown.add(key);
@@ -85,7 +85,7 @@ class Timeline {
   }
 
   values(point) {
-    return [`at ${timeText(this.line.t[point])}, event ${numberText(this.line.index[point] + 1)}`, ...SERIES.filter(([key]) => this.line[key]).reverse().map(([key, name]) => `${name}  ${bytesText(this.line[key][point])}`)];
+    return [`at ${timeText(this.line.t[point])}, event ${numberText(this.line.index[point] + 1)}`, ...this.series.filter(([key]) => this.line[key]).reverse().map(([key, name]) => `${name}  ${bytesText(this.line[key][point])}`)];
   }
 
   ticks() {
@@ -139,9 +139,9 @@ class Timeline {
   }
 
   curves(begin, end) {
-    return SERIES.filter(([key]) => this.shown.has(key)).map(([key]) => {
+    return this.series.filter(([key]) => this.shown.has(key)).map(([key]) => {
       const path = this.path(this.line[key], begin, end);
-      const line = drawn("path", { d: path, fill: "none", stroke: `var(--${key})`, "stroke-width": key === "live" ? 1.7 : 1.3, class: `curve ${key}` });
+      const line = drawn("path", { d: path, fill: "none", stroke: `var(--${key})`, "stroke-width": key === this.series.at(-1)[0] ? 1.7 : 1.3, class: `curve ${key}` });
       if (key !== "live") return line;
       const first = Math.max(this.x(this.at[begin]), this.left);
       return drawn("g", {}, drawn("path", { d: `${path}V${this.y(0)}H${first}Z`, fill: "var(--live)", opacity: 0.13 }), line);
@@ -166,7 +166,7 @@ class Timeline {
       made.append(drawn("line", { class: "failure", x1: x, x2: x, y1: this.top, y2: bottom, stroke: "var(--bad)", "stroke-width": 1.5 }),
         drawn("path", { d: `M${x - 5} ${this.top - 8}h10l-5 8z`, fill: "var(--bad)" }));
     }
-    const peak = this.placeOf(data.peak.t, data.peak.index);
+    const peak = data.peak ? this.placeOf(data.peak.t, data.peak.index) : NaN;
     if (inside(peak)) made.append(drawn("circle", { cx: this.x(peak), cy: this.y(data.peak.live), r: 4, fill: "var(--live)", stroke: "var(--card)", "stroke-width": 1.5 }));
     return made;
   }
