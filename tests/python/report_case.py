@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import random
+import re
+import zlib
+from itertools import accumulate
 
 from vpmm.recordings import DriverCall, Event, Frame, Kind, Numbers, Recording
 
@@ -19,6 +24,33 @@ def recording_of(*events: Event, **header: object) -> Recording:
     recording = Recording(header={"source": "vpmm", "page_size": PAGE} | header, events=list(events), end={"lost": 0})
     recording.strings = {1: "out of device memory: the report"}
     return recording
+
+
+class PageColumns:
+    """The columns of a page, read as its script does."""
+
+    def __init__(self, page: str) -> None:
+        found = re.search(r'<script type="text/plain" id="columns">(.*?)</script>', page, re.DOTALL)
+        data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+        assert found
+        assert data
+        left = zlib.decompress(base64.b64decode(found.group(1)))
+        self.planes: dict[str, list[bytes]] = {}
+        for name, (count, width) in json.loads(data.group(1))["columns"].items():
+            self.planes[name] = [left[place * count : (place + 1) * count] for place in range(width)]
+            left = left[count * width :]
+        assert not left
+        self.counts = {name: count for name, (count, _) in json.loads(data.group(1))["columns"].items()}
+
+    def numbers(self, name: str) -> list[int]:
+        planes = self.planes[name]
+        return [int.from_bytes(each, "little") for each in zip(*planes, strict=True)] or [0] * self.counts[name]
+
+    def sums(self, name: str) -> list[int]:
+        return list(accumulate(-(each + 1) // 2 if each % 2 else each // 2 for each in self.numbers(name)))
+
+    def texts(self, name: str) -> list[str]:
+        return self.planes[name][0].decode().split("\n")
 
 
 class Maker:

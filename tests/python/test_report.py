@@ -7,17 +7,22 @@ import random
 import re
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 from vpmm import recordings
 from vpmm.recordings import Event, Frame, Kind
-from vpmm.reporting import Story, facts, page, text_of
+from vpmm.reporting import Story, compare, facts, page, text_of
 from vpmm.reporting.address_map import free_ranges
+from vpmm.reporting.columns import Columns
+from vpmm.reporting.compare import Difference
 from vpmm.reporting.picture import picture_at, size_class
+from vpmm.reporting.stacks import NO_LIBRARY, frame_text, library_of
+from vpmm.reporting.story import NEVER
 from vpmm.reporting.timeline import PARTS, timeline_of
 
 from program import run
-from report_case import MIB, PAGE, Maker, leaking, recording_of, serving, training
+from report_case import MIB, PAGE, Maker, PageColumns, leaking, recording_of, serving, training
 
 TRACES = Path(__file__).resolve().parents[2] / "bench" / "traces"
 
@@ -143,9 +148,7 @@ class Pictures(unittest.TestCase):
         story = Story(recording_of(*events, grain=grain))
         self.assertEqual(free_ranges(story, 3), [3 * PAGE - 2 * grain])
         self.assertEqual(story.extent(events[2]), (PAGE + grain, 4 * PAGE + 2 * grain))
-        lives = page.map_of(story, {})["lives"]
-        assert isinstance(lives, dict)
-        self.assertEqual(lives["rounding"], [grain - 1, grain + 1, 0])
+        self.assertEqual(PageColumns(page.page_of(story)).numbers("lives.rounding"), [grain - 1, grain + 1, 0])
 
     def test_groups_add_up_in_every_way(self) -> None:
         story = Story(training())
@@ -153,7 +156,6 @@ class Pictures(unittest.TestCase):
         for way, groups in picture.groups.items():
             self.assertEqual(sum(each.bytes for each in groups), story.peak, way)
             self.assertEqual(sum(each.count for each in groups), picture.count, way)
-        self.assertEqual((picture.tree.bytes, picture.tree.count), (story.peak, picture.count))
         self.assertEqual({each.label for each in picture.groups["tag"]}, {"weights", "optimizer", "activations"})
 
     def test_many_groups_end_in_one_line(self) -> None:
@@ -167,6 +169,13 @@ class Pictures(unittest.TestCase):
     def test_size_classes_have_the_units_that_fit(self) -> None:
         for size, label in [(3 * MIB, "2 to 4 MiB"), (600 * MIB, "512 MiB to 1 GiB"), (10, "below 1 KiB")]:
             self.assertEqual(size_class(size.bit_length()), label)
+
+    def test_requested_and_taken_bytes_have_different_words(self) -> None:
+        story = Story(recording_of(Event(Kind.ALLOCATE, 0, 0, PAGE + 1, 2 * PAGE), Event(Kind.FREE, 0, 0)))
+        told = {label: value for label, value, _ in facts.facts(story)}
+        self.assertEqual((told["requested, at the peak"], told["taken, at most"]), ("2.00 MiB", "4.00 MiB"))
+        self.assertIn("At most 2.00 MiB of requested memory lived", facts.summary(story))
+        self.assertNotIn("taken, at most", {each[0] for each in facts.facts(Story(leaking()))})
 
     def test_leaks_are_named_oldest_first(self) -> None:
         found = facts.leaks(Story(leaking()))
@@ -214,7 +223,7 @@ class Pages(unittest.TestCase):
         recording.header["command"] = ["</script><script>alert(1)</script>"]
         recording.strings = dict.fromkeys(recording.strings, "</script><b>")
         text = page.page_of(Story(recording))
-        self.assertEqual(text.count("</script>"), 2)
+        self.assertEqual(text.count("</script>"), 3)
         self.assertEqual(json_of(text)["title"], "script>")
 
     def test_the_page_asks_for_nothing_else(self) -> None:
@@ -232,17 +241,77 @@ class Pages(unittest.TestCase):
                 events.append(Event(Kind.FREE, number * 2000 + 1, 512 * number))
         recording = recording_of(*events)
         recording.stacks = {number: (Frame(f"{number}.py", 1, "function"),) for number in range(50_000)}
-        self.assertLess(len(page.page_of(Story(recording))), 10 << 20)
+        self.assertLess(len(page.page_of(Story(recording))), (15 << 20) * len(events) // 1_000_000)
 
     def test_what_the_page_draws_is_what_was_recorded(self) -> None:
         story = Story(training())
-        data = json_of(page.page_of(story))
-        lives = data["map"]["lives"]  # type: ignore[index]
-        begin, addresses = 0, []
-        for difference, address in zip(lives["begin"], lives["address"], strict=True):
-            begin += difference
-            addresses.append((begin, lives["base"] + lives["grain"] * address))
-        self.assertEqual(addresses, [(each.begin, each.event.address) for each in story.lives])
+        text = page.page_of(story)
+        base, grain = json_of(text)["map"]["lives"]  # type: ignore[index]
+        columns = PageColumns(text)
+        begins, ends = columns.sums("lives.begin"), columns.numbers("lives.end")
+        shown = [
+            (begin, begin + end - 1 if end else NEVER, base + grain * address, size)
+            for begin, end, address, size in zip(
+                begins, ends, columns.numbers("lives.address"), columns.numbers("lives.bytes"), strict=True
+            )
+        ]
+        self.assertEqual(shown, [(each.begin, each.end, each.event.address, each.event.bytes) for each in story.lives])
+
+    def test_the_page_has_the_figures_after_every_event(self) -> None:
+        story = Story(serving())
+        columns = PageColumns(page.page_of(story))
+        for name, values in (("t", story.series.time_ns), ("live", story.series.live), ("mapped", story.series.mapped)):
+            self.assertEqual(columns.sums(f"time.{name}"), list(values), name)
+        free = [both - live for both, live in zip(columns.sums("time.free"), story.series.live, strict=True)]
+        self.assertEqual(free, list(story.series.free))
+
+    def test_a_recording_that_is_too_long_for_that_has_a_reduced_curve(self) -> None:
+        story = Story(serving())
+        line = timeline_of(story)
+        with unittest.mock.patch("vpmm.reporting.timeline.MOST_EVENTS", len(story.events) - 1):
+            columns = PageColumns(page.page_of(story))
+        self.assertEqual((columns.sums("time.index"), columns.sums("time.live")), (line.index, line.live))
+
+    def test_a_stack_of_the_page_is_a_node_under_its_callers(self) -> None:
+        story = Story(training(2))
+        columns = PageColumns(page.page_of(story))
+        frames, parents, own = columns.texts("frames"), columns.numbers("nodes.parent"), columns.numbers("nodes.frame")
+        for stack, node in zip(sorted({0, *story.recording.stacks}), columns.numbers("stacks.node"), strict=True):
+            calls = []
+            while node:
+                calls.append(frames[own[node]])
+                node = parents[node]
+            self.assertEqual(calls, [frame_text(each) for each in story.recording.stacks.get(stack, ())])
+
+    def test_columns_hold_numbers_of_any_size_and_texts_of_one_line(self) -> None:
+        columns = Columns()
+        columns.add("numbers", [0, 255, 256, (1 << 53) - 1])
+        columns.add("none", [])
+        columns.add("zeros", [0, 0])
+        columns.add_differences("signed", [5, 5, -7, 1 << 40])
+        columns.add_texts("texts", ["a\nb", "</script>\u00e9"])
+        data = json.dumps({"columns": columns.shape})
+        made = PageColumns(
+            f'<script type="application/json" id="data">{data}</script>'
+            f'<script type="text/plain" id="columns">{columns.text()}</script>'
+        )
+        self.assertEqual(made.numbers("numbers"), [0, 255, 256, (1 << 53) - 1])
+        self.assertEqual((made.numbers("none"), made.numbers("zeros")), ([], [0, 0]))
+        self.assertEqual(made.sums("signed"), [5, 5, -7, 1 << 40])
+        self.assertEqual(made.texts("texts"), ["a b", "</script>\u00e9"])
+        self.assertRaises(OverflowError, columns.add, "negative", [-1])
+
+    def test_a_library_is_that_of_the_innermost_frame_that_is_not_vpmm_s(self) -> None:
+        vpmm = Frame("/usr/lib/libvpmm.so.0", 0, "vpmm_allocate")
+        for frame, library in (
+            (Frame("/usr/lib/libcudf.so.25", 0, "join"), "libcudf"),
+            (Frame("/x/site-packages/torch/nn/modules.py", 5, "forward"), "torch"),
+            (Frame("/x/site-packages/six.py", 5, "f"), "six"),
+            (Frame("/opt/pytorch/aten/src/ATen/a.cpp", 5, "empty"), "torch"),
+            (Frame("/home/me/train.py", 5, "step"), "the program"),
+        ):
+            self.assertEqual(library_of((vpmm, frame)), library)
+        self.assertEqual(library_of((vpmm,)), NO_LIBRARY)
 
 
 class Nonsense(unittest.TestCase):
@@ -269,6 +338,52 @@ class Nonsense(unittest.TestCase):
             with self.subTest(seed=seed):
                 self.assertTrue(text_of(story))
                 json_of(page.page_of(story))
+
+
+class Comparisons(unittest.TestCase):
+    def test_figures_and_groups_of_both_and_their_differences(self) -> None:
+        def recording(size: int, *more: Event) -> Story:
+            made = recording_of(
+                Event(Kind.ALLOCATE, 0, 0, MIB, stack=1), Event(Kind.ALLOCATE, 0, PAGE, size, stack=2), *more
+            )
+            made.stacks = {1: (Frame("a.py", 1, "same"),), 2: (Frame("a.py", 2, "other"),)}
+            return Story(made)
+
+        first, second = recording(MIB), recording(3 * MIB, Event(Kind.ALLOCATE_FAILED, 0, 0, MIB))
+        told = {each.label: each for each in compare.differences(first, second)}
+        self.assertEqual(
+            told["requested, at the peak"],
+            Difference("requested, at the peak", "2.00 MiB", "4.00 MiB", "+2.00 MiB (+100 %)"),
+        )
+        self.assertEqual(told["allocations"].difference, "none")
+        self.assertEqual(told["failed requests"].difference, "+1")
+        self.assertNotIn("driver calls", told)
+        self.assertEqual(
+            compare.group_differences(first, second, "stack"),
+            [Difference("other (a.py:2)", "1.00 MiB", "3.00 MiB", "+2.00 MiB (+200 %)")],
+        )
+        self.assertEqual(compare.group_differences(first, second, "tag")[0].label, "no tag")
+
+    def test_the_curves_have_the_values_of_both_at_every_time(self) -> None:
+        first, second = Story(training(3)), Story(leaking(20))
+        columns = PageColumns(page.page_of_two(first, second))
+        times = columns.sums("time.t")
+        for name, story in (("first", first), ("second", second)):
+            at = dict(zip([each - story.begin_ns for each in story.series.time_ns], story.series.live, strict=True))
+            curve = dict(zip(times, columns.sums(f"time.{name}"), strict=True))
+            self.assertEqual({time: curve[time] for time in at}, at)
+
+    def test_two_files_make_one_page(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for number in (1, 2):
+                (Path(folder) / f"{number}.csv").write_text(
+                    f"op,id,bytes,stream,time_us\na,1,{number}000000,0,0\nf,1,0,0,9\n"
+                )
+            out = Path(folder) / "two.html"
+            done = run("-m", "vpmm", "report", f"{folder}/1.csv", f"{folder}/2.csv", "--text", "-o", str(out))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertRegex(done.stdout, r"requested, at the peak +976\.56 KiB +1\.91 MiB  \+976\.56 KiB \(\+100 %\)")
+            self.assertEqual(json_of(out.read_text())["names"], ["1.csv (first)", "2.csv (second)"])
 
 
 class Texts(unittest.TestCase):

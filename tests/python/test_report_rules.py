@@ -57,7 +57,7 @@ class Failures(Case):
     def test_rounding_to_pages_counts(self) -> None:
         events = [allocate(1, MIB, PAGE), failed(MIB)]
         said = self.said(rules.out_of_memory, recording_of(*events, capacity=3 * MIB))
-        self.assertIn("1.00 MiB were asked for and take 2.00 MiB while 2.00 MiB were in use", said.reason)
+        self.assertIn("1.00 MiB were asked for and take 2.00 MiB while 2.00 MiB were taken", said.reason)
         self.assertIn("together that is 1.00 MiB more than the 3.00 MiB there are", said.reason)
         self.silent(rules.out_of_memory, recording_of(*events, capacity=4 * MIB))
 
@@ -65,7 +65,7 @@ class Failures(Case):
         grain = PAGE // 32
         events = [allocate(0, PAGE + 1, PAGE + grain), failed(PAGE + 1)]
         said = self.said(rules.out_of_memory, recording_of(*events, capacity=2 * PAGE + grain, grain=grain))
-        self.assertIn("2.00 MiB were asked for and take 2.06 MiB while 2.06 MiB were in use", said.reason)
+        self.assertIn("2.00 MiB were asked for and take 2.06 MiB while 2.06 MiB were taken", said.reason)
         self.assertIn("together that is 64.00 KiB more than the 4.06 MiB there are", said.reason)
         self.silent(rules.out_of_memory, recording_of(*events, capacity=2 * PAGE + 2 * grain, grain=grain))
 
@@ -208,6 +208,16 @@ class All(Case):
     def test_a_program_without_fault_hears_so(self) -> None:
         (said,) = rules.advice(Story(recording_of(allocate(0, MIB), free(0))))
         self.assertEqual((said.level, said.title), ("good", "Nothing stands out"))
+
+    def test_a_csv_without_fault_hears_which_rules_had_nothing_to_read(self) -> None:
+        (said,) = rules.advice(Story(recording_of(allocate(0, MIB), free(0), source="csv")))
+        self.assertEqual(said.title, "Nothing stands out in what was recorded")
+        missing = "call stacks, maps, samples of pending memory, failed requests and driver calls and waits"
+        self.assertIn(f"does not have {missing}, so", said.reason)
+        self.assertIn("binary recording", said.action)
+        self.assertEqual(
+            rules.unread(Story(recording_of(allocate(0, MIB), source="pytorch")))[-1], "driver calls and waits"
+        )
 
     def test_what_failed_comes_first(self) -> None:
         self.assertEqual(rules.advice(Story(training()))[0].level, "bad")

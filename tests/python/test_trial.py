@@ -58,6 +58,17 @@ class Trying(ConvertCase):
         self.assertLess(rows[0]["smallest_gpu_bytes"], recorded_row["peak_held_bytes"])
         self.assertRegex(str(result["verdict"]), r"^1 request failed while 2\.27 GiB .* nothing would have failed\.$")
 
+    def test_live_memory_is_that_of_replay_with_the_failed_request_served(self) -> None:
+        live = [Event(Kind.ALLOCATE, at, 64 * MIB * at, 5 * MIB) for at in range(1, 11)]
+        recording = Recording(events=[*live, Event(Kind.ALLOCATE_FAILED, 11, 0, 28 * MIB)])
+        recordings.write(recording, self.folder / "failed.vpmm")
+        result = self.tried(self.folder / "failed.vpmm")
+        words = ["replay", str(self.folder / "failed.vpmm"), "--driver", "sim", "--capacity", "1GiB", "--json"]
+        replayed = json.loads(native.output_of(words))
+        self.assertEqual(result["peak_live_bytes"], 78 * MIB)
+        self.assertEqual(replayed["peak_live_bytes"], 78 * MIB)
+        self.assertRegex(vpmm("try", self.folder / "failed.vpmm")[1], r"VPMM, footprint +78\.00 MiB +1\.000 ")
+
     def test_a_history_that_begins_late_is_said_so(self) -> None:
         blocks = [block(8 * MIB, "active_allocated", 8 * MIB), block(8 * MIB)]
         trace = [entry("alloc", BASE + 8 * MIB, 5 * MIB, time_us=5), entry("free_requested", BASE + 8 * MIB, 5 * MIB)]

@@ -18,13 +18,15 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser = verbs.add_parser(
         "report",
         help="make an HTML page from a recording",
-        description="Makes one HTML file from a recording. A browser shows it without network or server.",
+        description="Makes one HTML file from a recording, or one that compares two. A browser shows it without "
+        "network or server.",
     )
     parser.add_argument(
         "file",
         metavar="FILE",
         help="a recording, or a file that `vpmm convert` reads; - is a recording on standard input",
     )
+    parser.add_argument("second", metavar="SECOND", nargs="?", help="another one, to compare the first with")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="PAGE", help="the page; - is standard output (default: report.html)"
     )
@@ -37,22 +39,31 @@ def run(options: argparse.Namespace) -> int:
     """Writes the page and prints its name."""
     gc.disable()  # a million events are made, and none of them is garbage
     try:
-        recording = convert.load(options.file)
-        if options.file != "-":
-            recording.header["file"] = Path(options.file).name
-        story = reporting.Story(recording, options.device)
+        story = _story(options.file, options.device)
+        second = _story(options.second, options.device) if options.second is not None else None
         if options.text:
-            sys.stdout.write(reporting.text_of(story, min(_terminal.columns(_WIDTH), _WIDTH)))
+            width = min(_terminal.columns(_WIDTH), _WIDTH)
+            text = reporting.comparison_text(story, second) if second else reporting.text_of(story, width)
+            sys.stdout.write(text)
         if options.output is not None or not options.text:
             path = options.output or Path("report.html")
             is_replaced = options.output is None and path.exists()
-            size = reporting.write_page(story, path)
+            page = reporting.page_of_two(story, second) if second else reporting.page_of(story)
+            size = reporting.write_page(page, path)
             is_piped = options.text or str(path) == "-"
             said = str(path) if size is None else f"{path}: {bytes_text(size)}"
             said += ", in place of the file that was there" if is_replaced else ""
             print(said, file=sys.stderr if is_piped else sys.stdout)
     except OverflowError:
-        raise ValueError(f"{options.file}: its figures are beyond what any memory has") from None
+        files = " or ".join(each for each in (options.file, options.second) if each is not None)
+        raise ValueError(f"{files}: its figures are beyond what any memory has") from None
     finally:
         gc.enable()
     return 0
+
+
+def _story(file: str, device: int | None) -> reporting.Story:
+    recording = convert.load(file)
+    if file != "-":
+        recording.header["file"] = Path(file).name
+    return reporting.Story(recording, device)

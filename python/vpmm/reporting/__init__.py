@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from vpmm.reporting.page import write_page
+from vpmm.reporting.compare import comparison_text
+from vpmm.reporting.page import page_of, page_of_two, write_page
 from vpmm.reporting.plain import text_of
 from vpmm.reporting.story import Story
 
-__all__ = ["Story", "text_of", "write_page"]
+__all__ = ["Story", "comparison_text", "page_of", "page_of_two", "text_of", "write_page"]

@@ -6,12 +6,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
+from vpmm.reporting.columns import Columns
 from vpmm.reporting.story import NEVER, Life, Mapping, Story
 
-MOST_LIVES = 100_000  # in a page; the smallest and shortest are left out
+MOST_LIVES = 600_000  # in a page; the smallest and shortest are left out
 MOST_MAPPINGS = 60_000
 _GRAIN = 512
-_COLUMNS = dict[str, object]
 
 
 def free_ranges(story: Story, index: int) -> list[int]:
@@ -50,7 +50,8 @@ def _left_over(chunks: list[tuple[int, int]], taken: list[tuple[int, int]]) -> l
     return [each for each in found if each > 0]
 
 
-def _kept_lives(story: Story) -> list[Life]:
+def kept_lives(story: Story) -> list[Life]:
+    """All allocations, or those that hold most for longest, in order."""
     if len(story.lives) <= MOST_LIVES:
         return story.lives
     last = len(story.events)
@@ -67,51 +68,45 @@ def _base(addresses: Sequence[int]) -> tuple[int, int]:
     return base, grain
 
 
-def _differences(begins: Sequence[int]) -> list[int]:
-    return [each - before for before, each in zip([0, *begins], begins, strict=False)]
-
-
 def _later(begin: int, end: int) -> int:
-    return -1 if end == NEVER else end - begin
+    return 0 if end == NEVER else end - begin + 1
 
 
-def lives_as_columns(lives: Sequence[Life], stacks: dict[int, int]) -> _COLUMNS:
-    """`stacks` has the numbers that the page uses."""
-    base, grain = _base([each.event.address for each in lives])
-    return {
-        "base": base,
-        "grain": grain,
-        "begin": _differences([each.begin for each in lives]),
-        "end": [_later(each.begin, each.end) for each in lives],
-        "address": [(each.event.address - base) // grain for each in lives],
-        "bytes": [each.event.bytes for each in lives],
-        "rounding": [max(each.event.value - each.event.bytes, 0) for each in lives],
-        "stream": [-1 if each.event.stream is None else each.event.stream for each in lives],
-        "tag": [each.event.tag for each in lives],
-        "stack": [stacks.get(each.event.stack, 0) for each in lives],
-    }
+def _add_addresses(columns: Columns, name: str, addresses: Sequence[int]) -> tuple[int, int]:
+    base, grain = _base(addresses)
+    columns.add(f"{name}.address", [(each - base) // grain for each in addresses])
+    return base, grain
 
 
-def mappings_as_columns(mappings: Sequence[Mapping]) -> _COLUMNS:
-    base, grain = _base([each.address for each in mappings])
-    return {
-        "base": base,
-        "grain": grain,
-        "begin": _differences([each.begin for each in mappings]),
-        "end": [_later(each.begin, each.end) for each in mappings],
-        "moved": [_later(each.begin, each.moved) for each in mappings],
-        "address": [(each.address - base) // grain for each in mappings],
-        "bytes": [each.bytes for each in mappings],
-    }
+def add_lives(columns: Columns, lives: Sequence[Life], stacks: dict[int, int]) -> tuple[int, int]:
+    """`stacks` has the numbers that the page uses. Returns the origin and the step of the addresses."""
+    columns.add_differences("lives.begin", [each.begin for each in lives])
+    columns.add("lives.end", [_later(each.begin, each.end) for each in lives])
+    columns.add("lives.bytes", [each.event.bytes for each in lives])
+    columns.add("lives.rounding", [max(each.event.value - each.event.bytes, 0) for each in lives])
+    columns.add("lives.stream", [0 if each.event.stream is None else each.event.stream + 1 for each in lives])
+    columns.add("lives.tag", [each.event.tag for each in lives])
+    columns.add("lives.thread", [each.event.thread for each in lives])
+    columns.add("lives.stack", [stacks[each.event.stack] for each in lives])
+    return _add_addresses(columns, "lives", [each.event.address for each in lives])
 
 
-def map_of(story: Story, stacks: dict[int, int]) -> dict[str, object]:
-    """For the page: every allocation and chunk with the events that began and ended it."""
-    lives = _kept_lives(story)
+def add_mappings(columns: Columns, mappings: Sequence[Mapping]) -> tuple[int, int]:
+    """Returns the origin and the step of the addresses."""
+    columns.add_differences("chunks.begin", [each.begin for each in mappings])
+    columns.add("chunks.end", [_later(each.begin, each.end) for each in mappings])
+    columns.add("chunks.moved", [_later(each.begin, each.moved) for each in mappings])
+    columns.add("chunks.bytes", [each.bytes for each in mappings])
+    return _add_addresses(columns, "chunks", [each.address for each in mappings])
+
+
+def map_of(story: Story, columns: Columns, lives: Sequence[Life], stacks: dict[int, int]) -> dict[str, object]:
+    """For the page: the kept allocations and every chunk with the events that began and ended them, in `columns`."""
     told = (
         "Each bar is a piece of the pool's address space, in order of address; the line below is the pool's notation "
-        "in pages, or in bytes what is not whole pages: [4] in use, [-4] free, [~4] old address of memory that moved, "
-        "[*4] no memory here."
+        "in pages, or in bytes what is not whole pages: [4] taken, [-4] free, [~4] old address of memory that moved, "
+        "[*4] no memory here. Requests below a page take whole pages here. Trapped memory is free in a chunk that an "
+        "allocation uses in part: it serves what fits there, but it cannot move."
     )
     if not story.has_maps:
         told = (
@@ -127,6 +122,6 @@ def map_of(story: Story, stacks: dict[int, int]) -> dict[str, object]:
         "page": story.page_size,
         "grain": story.grain,
         "hasMaps": story.has_maps,
-        "lives": lives_as_columns(lives, stacks),
-        "chunks": mappings_as_columns(story.mappings[:MOST_MAPPINGS]),
+        "lives": add_lives(columns, lives, stacks),
+        "chunks": add_mappings(columns, story.mappings[:MOST_MAPPINGS]),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vpmm.reporting.picture import Group, Picture, picture_at, size_class
+from vpmm.reporting.picture import size_class
 from vpmm.reporting.story import NEVER, Life, Story
 from vpmm.units import bytes_text, count_text, duration_text
 
@@ -39,9 +39,11 @@ def title(story: Story) -> str:
 
 def facts(story: Story) -> list[tuple[str, str, str]]:
     """Label, value and, for a bad value, `bad`."""
-    found = [("peak live memory", bytes_text(story.peak), "")]
+    found = [("requested, at the peak", bytes_text(story.peak), "")]
+    if story.peak_taken != story.peak:
+        found.append(("taken, at most", bytes_text(story.peak_taken), ""))
     if story.peak_mapped:
-        found.append(("peak mapped", bytes_text(story.peak_mapped), ""))
+        found.append(("mapped, at most", bytes_text(story.peak_mapped), ""))
     if story.capacity:
         found.append(("capacity", bytes_text(story.capacity), ""))
     failed = len(story.failures)
@@ -59,7 +61,7 @@ def summary(story: Story) -> str:
     device = story.header_text("device_name") or f"device {story.device}"
     parts = [
         f"On {device}, {count_text(story.allocations, 'allocation')} in {duration_text(story.duration_ns / 1000)}. "
-        f"At most {bytes_text(story.peak)} lived at once"
+        f"At most {bytes_text(story.peak)} of requested memory lived at once"
     ]
     if story.peak_mapped:
         parts.append(f", and {bytes_text(story.peak_mapped)} were mapped")
@@ -99,16 +101,15 @@ def notes(story: Story) -> list[str]:
     return found
 
 
-def moments(story: Story) -> list[Picture]:
-    """The live memory at the peak, at failed requests, and at the end."""
+def moments(story: Story) -> list[tuple[str, int]]:
+    """Name and event of the peak, of failed requests, and of the end."""
     if not story.events:
         return []
-    found = [picture_at(story, max(story.peak_index, 0), "at the peak")]
+    found = [("at the peak", max(story.peak_index, 0))]
     for number, failure in enumerate(story.failures[: _MOST_MOMENTS - 2], start=1):
-        name = "when a request failed" if len(story.failures) == 1 else f"at failure {number}"
-        found.append(picture_at(story, failure.index, name))
+        found.append(("when a request failed" if len(story.failures) == 1 else f"at failure {number}", failure.index))
     if story.live_at_end:
-        found.append(picture_at(story, len(story.events) - 1, "at the end"))
+        found.append(("at the end", len(story.events) - 1))
     return found
 
 
@@ -133,7 +134,3 @@ def leaks(story: Story) -> list[Leak]:
     ]
     largest = sorted(made, key=lambda each: -each.bytes)[:_MOST_LEAKS]
     return sorted(largest, key=lambda each: each.oldest_ns)
-
-
-def largest_groups(picture: Picture, way: str, count: int) -> list[Group]:
-    return picture.groups[way][:count]

@@ -10,13 +10,16 @@ from pathlib import Path
 from vpmm._output import save
 from vpmm.recordings import DriverCall
 from vpmm.reporting import facts
-from vpmm.reporting.address_map import free_ranges, map_of
-from vpmm.reporting.picture import Node, Picture
+from vpmm.reporting.address_map import free_ranges, kept_lives, map_of
+from vpmm.reporting.columns import Columns
+from vpmm.reporting.compare import comparison_of
 from vpmm.reporting.rules import advice, why
+from vpmm.reporting.stacks import add_stacks
 from vpmm.reporting.story import Failure, Spent, Story
-from vpmm.reporting.timeline import timeline_of
+from vpmm.reporting.timeline import add_timeline
 
-_SCRIPTS = ["base.js", "timeline.js", "alive.js", "map.js", "main.js"]
+_SCRIPTS = ["base.js", "lives.js", "timeline.js", "bands.js", "alive.js", "map.js", "main.js"]
+_SCRIPTS_OF_TWO = ["base.js", "lives.js", "timeline.js", "compare.js"]
 _MOST_MARKS = 2000
 _MOST_REPORT = 20_000  # characters
 _DRIVER_CALLS = {
@@ -33,28 +36,11 @@ def _spent(spent: Spent) -> dict[str, object]:
     return {"calls": spent.calls, "bytes": spent.bytes, "ns": spent.ns, "longest": spent.longest_ns}
 
 
-def _node(node: Node) -> list[object]:
-    below = sorted(node.below.values(), key=lambda each: -each.bytes)
-    return [node.label, node.bytes, node.count, [_node(each) for each in below]]
-
-
-def _picture(picture: Picture) -> dict[str, object]:
-    return {
-        "title": picture.title,
-        "t": picture.time_ns,
-        "index": picture.index,
-        "live": picture.live,
-        "count": picture.count,
-        "groups": {
-            way: [[each.label, each.bytes, each.count] for each in groups] for way, groups in picture.groups.items()
-        },
-        "tree": _node(picture.tree),
-    }
-
-
 def failure_figures(story: Story, failure: Failure) -> list[tuple[str, int]]:
     """The memory at a failed request, as far as the recording has it."""
-    found = [("asked for", failure.event.bytes), ("live", failure.live)]
+    found = [("asked for", failure.event.bytes), ("live, as requested", failure.live)]
+    if failure.taken != failure.live:
+        found.append(("taken, with rounding", failure.taken))
     if story.peak_mapped:
         found.append(("mapped", failure.mapped))
     if story.has_maps:
@@ -82,21 +68,12 @@ def _failures(story: Story) -> list[dict[str, object]]:
     ]
 
 
-def _timeline(story: Story) -> dict[str, object]:
-    line = timeline_of(story)
-    return {
-        "t": line.time_ns,
-        "index": line.index,
-        "live": line.live,
-        "mapped": line.mapped,
-        "pending": line.pending,
-        "free": line.free,
-    }
-
-
-def data_of(story: Story) -> dict[str, object]:
-    """Everything that the page shows."""
-    stacks = {number: place for place, number in enumerate(sorted({life.event.stack for life in story.lives}))}
+def data_of(story: Story, columns: Columns) -> dict[str, object]:
+    """Everything that the page shows; what is long goes into `columns`."""
+    lives = kept_lives(story)
+    stacks = {number: place for place, number in enumerate(sorted({life.event.stack for life in lives} | {0}))}
+    add_stacks(columns, story.recording, stacks, story.stack_labels)
+    add_timeline(columns, story)
     leaks = facts.leaks(story)
     return {
         "title": facts.title(story),
@@ -116,17 +93,17 @@ def data_of(story: Story) -> dict[str, object]:
             "live": story.peak,
             "t": story.events[story.peak_index].time_ns if story.peak_index >= 0 else 0,
         },
-        "timeline": _timeline(story),
         "marks": story.marks[:_MOST_MARKS],
         "failures": _failures(story),
         "failureCount": len(story.failures),
-        "moments": [_picture(each) for each in facts.moments(story)],
+        "moments": facts.moments(story),
+        "allocations": len(story.lives),
         "names": {
             "streams": {number: story.stream_name(number) for number in story.streams if number is not None},
             "tags": {tag: story.tag_name(tag) for tag in {life.event.tag for life in story.lives} if tag},
-            "stacks": [story.stack_label(number) if number else "" for number in stacks],
+            "threads": {number: story.thread_name(number) for number in {life.event.thread for life in story.lives}},
         },
-        "map": map_of(story, stacks) if story.lives or story.mappings else None,
+        "map": map_of(story, columns, lives, stacks),
         "driver": [
             {"name": _DRIVER_CALLS.get(DriverCall(kind), "other") if 1 <= kind <= 6 else "other", **_spent(spent)}
             for kind, spent in sorted(story.driver.items())
@@ -160,17 +137,29 @@ def data_of(story: Story) -> dict[str, object]:
 
 def page_of(story: Story) -> str:
     """The page, as a text."""
+    columns = Columns()
+    return _filled(data_of(story, columns), columns, _SCRIPTS)
+
+
+def page_of_two(first: Story, second: Story) -> str:
+    """The page that compares two recordings, as a text."""
+    columns = Columns()
+    return _filled(comparison_of(first, second, columns), columns, _SCRIPTS_OF_TWO)
+
+
+def _filled(data: dict[str, object], columns: Columns, scripts: list[str]) -> str:
     web = resources.files("vpmm.reporting") / "web"
 
     def text(name: str) -> str:
         return (web / name).read_text(encoding="utf-8")
 
     # No text of a recording may close its enclosing element.
-    data = json.dumps(data_of(story), separators=(",", ":")).replace("<", "\\u003c")
+    told = json.dumps(data | {"columns": columns.shape}, separators=(",", ":")).replace("<", "\\u003c")
     parts = {
         "/*STYLE*/": text("page.css"),
-        "/*DATA*/": data,
-        "/*SCRIPT*/": "\n".join(text(name) for name in _SCRIPTS),
+        "/*DATA*/": told,
+        "/*COLUMNS*/": columns.text(),
+        "/*SCRIPT*/": "\n".join(text(name) for name in scripts),
     }
     page = text("page.html")
     for place, content in parts.items():
@@ -179,10 +168,10 @@ def page_of(story: Story) -> str:
     return page
 
 
-def write_page(story: Story, path: str | Path) -> int | None:
-    """Writes the page; `-` is standard output. Returns its size in bytes, None where it is no regular file.
+def write_page(page: str, path: str | Path) -> int | None:
+    """Writes a page; `-` is standard output. Returns its size in bytes, None where it is no regular file.
 
     Raises OSError if that fails; a file that was there then has its old content.
     """
-    page = page_of(story).encode()
-    return save(path, lambda file: file.write(page))
+    content = page.encode()
+    return save(path, lambda file: file.write(content))

@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-# vpmm: the holders of live memory at one moment: by size, stack, stream, tag and thread, and as a tree of calls.
+# vpmm: the holders of live memory at one moment: by size, stack, stream and tag.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
-from vpmm.reporting.stacks import frame_text
 from vpmm.reporting.story import Life, Story
 from vpmm.units import bytes_text
 
 Key = TypeVar("Key", bound=Hashable)
 MOST_GROUPS = 40  # of a table; the rest is one line
-_SMALLEST_SHARE = 1 / 500  # of a picture, for a node of the tree
-_MOST_DEPTH = 48
 
 
 @dataclass(slots=True)
@@ -25,16 +21,6 @@ class Group:
     label: str
     bytes: int = 0
     count: int = 0
-
-
-@dataclass(slots=True)
-class Node:
-    """A function on the stack, and the memory allocated below it."""
-
-    label: str
-    bytes: int = 0
-    count: int = 0
-    below: dict[str, Node] = field(default_factory=dict)
 
 
 @dataclass
@@ -47,7 +33,6 @@ class Picture:
     live: int
     count: int
     groups: dict[str, list[Group]]
-    tree: Node
 
 
 def size_class(bits: int) -> str:
@@ -100,34 +85,7 @@ def picture_of(story: Story, lives: list[Life], index: int, title: str) -> Pictu
         "stack": grouped(lives, lambda each: each.event.stack, story.stack_label),
         "stream": grouped(lives, lambda each: each.event.stream, story.stream_name),
         "tag": grouped(lives, lambda each: each.event.tag, story.tag_name),
-        "thread": grouped(lives, lambda each: each.event.thread, story.thread_name),
     }
     time_ns = story.events[index].time_ns if 0 <= index < len(story.events) else 0
     live = sum(each.event.bytes for each in lives)
-    return Picture(title, index, time_ns, live, len(lives), groups, _tree(story, lives))
-
-
-def _tree(story: Story, lives: list[Life]) -> Node:
-    """Calls from the outermost inwards, without those that are too narrow to see."""
-    by_stack: dict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
-    for life in lives:
-        size, count = by_stack[life.event.stack]
-        by_stack[life.event.stack] = (size + life.event.bytes, count + 1)
-    root = Node("all that lives")
-    for stack, (size, count) in by_stack.items():
-        frames = story.recording.stacks.get(stack, ())
-        path = [frame_text(each) for each in reversed(frames)][:_MOST_DEPTH] or ["no stack recorded"]
-        node = root
-        for label in ["", *path]:
-            if label:
-                node = node.below.setdefault(label, Node(label))
-            node.bytes += size
-            node.count += count
-    _prune(root, root.bytes * _SMALLEST_SHARE)
-    return root
-
-
-def _prune(node: Node, least: float) -> None:
-    node.below = {label: each for label, each in node.below.items() if each.bytes >= least}
-    for each in node.below.values():
-        _prune(each, least)
+    return Picture(title, index, time_ns, live, len(lives), groups)

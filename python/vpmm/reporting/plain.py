@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from vpmm.recordings import DriverCall
 from vpmm.reporting import facts
 from vpmm.reporting.page import failure_figures
-from vpmm.reporting.picture import Picture
+from vpmm.reporting.picture import Picture, picture_at
 from vpmm.reporting.rules import advice, percent, time_text, why
 from vpmm.reporting.story import Story
 from vpmm.reporting.timeline import timeline_of
@@ -71,7 +71,8 @@ def _groups(picture: Picture, way: str, width: int) -> Iterable[str]:
 
 def _alive(story: Story, width: int) -> list[str]:
     lines: list[str] = []
-    for picture in facts.moments(story)[:1]:
+    for name, index in facts.moments(story)[:1]:
+        picture = picture_at(story, index, name)
         said = f"What lived at the peak: {bytes_text(picture.live)} in {count_text(picture.count, 'allocation')}"
         lines += ["", _wrapped(said, width)]
         for way in ("stack", "tag", "stream", "size"):

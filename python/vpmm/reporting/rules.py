@@ -52,7 +52,7 @@ def why(story: Story, failure: Failure) -> str:
         more = bytes_text(failure.taken + taken - story.capacity)
         rounded = f" and take {bytes_text(taken)}" if taken != size else ""
         return (
-            f"{asked} were asked for{rounded} while {bytes_text(failure.taken)} were in use: together that is {more} "
+            f"{asked} were asked for{rounded} while {bytes_text(failure.taken)} were taken: together that is {more} "
             f"more than the {bytes_text(story.capacity)} there are."
         )
     if failure.pending and failure.free - failure.pending < size:
@@ -340,6 +340,31 @@ def advice(story: Story) -> list[Advice]:
     found = [said for said in (rule(story) for rule in RULES) if said is not None]
     if story.failures and not any(each.level == "bad" for each in found):
         found.insert(0, Advice("bad", "A request failed", why(story, story.failures[0])))
-    if not found:
+    missing = unread(story)
+    if not found and not missing:
         found.append(Advice("good", "Nothing stands out", "No rule found something that should be changed."))
+    elif not found:
+        found.append(
+            Advice(
+                "good",
+                "Nothing stands out in what was recorded",
+                f"The recording does not have {', '.join(missing[:-1])}{' and ' if missing[:-1] else ''}{missing[-1]}, "
+                "so the rules about them found nothing to read.",
+                "A binary recording, made with VPMM_RECORD=run.vpmm, has them all.",
+            )
+        )
     return found
+
+
+def unread(story: Story) -> list[str]:
+    """The parts of a recording that rules need and this one cannot have."""
+    if story.header_text("source") in ("", "vpmm"):
+        return []
+    known = {
+        "call stacks": bool(story.recording.stacks),
+        "maps": story.has_maps,
+        "samples of pending memory": story.has_samples,
+        "failed requests": story.header_text("source") not in ("csv", "nsight-systems"),
+        "driver calls and waits": bool(story.driver or story.pauses.calls),
+    }
+    return [name for name, is_known in known.items() if not is_known]

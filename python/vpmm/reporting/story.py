@@ -104,14 +104,14 @@ class Story:
         self.events = recording.events
         if len(self.devices) > 1 or self.device not in self.devices:
             self.events = [each for each in recording.events if each.device == self.device]
-        self._stack_labels = StackLabels(recording)
+        self.stack_labels = StackLabels(recording)
         self.series = Series()
         self.lives: list[Life] = []
         self.mappings: list[Mapping] = []
         self.failures: list[Failure] = []
         self.mistakes = 0
         self.rescued = 0  # requests that met a shortage and were served in the end
-        self.marks: list[tuple[int, str]] = []
+        self.marks: list[tuple[int, str, int]] = []  # time, text, index of the event
         self.driver: dict[int, Spent] = defaultdict(Spent)
         self.late_driver = Spent()  # in the second half of the time
         self.pauses = Spent()
@@ -122,6 +122,7 @@ class Story:
         self.released = 0
         self.peak = 0
         self.peak_index = -1
+        self.peak_taken = 0  # rounding included
         self.peak_mapped = 0
         self.peak_pending = 0
         self.peak_pending_index = -1
@@ -184,7 +185,7 @@ class Story:
         return 0 < self.capacity < failure.taken + self.taken_for(failure.event.bytes)
 
     def stack_label(self, stack: int) -> str:
-        return self._stack_labels[stack]
+        return self.stack_labels[stack]
 
     def stream_name(self, stream: int | None) -> str:
         if stream is None:
@@ -292,6 +293,7 @@ class _Walk:
     # Between samples, free memory is the last sample's, corrected by the events since.
     def take(self, size: int) -> None:
         self.taken += size
+        self.story.peak_taken = max(self.story.peak_taken, self.taken)
         self.free = max(self.free + self.fresh - size, 0)
         self.fresh = 0
 
@@ -355,14 +357,12 @@ class _Walk:
         self.story.pauses.add(event.value, 0)
 
     def mark(self, index: int, event: Event) -> None:
-        del index
-        self.story.marks.append((event.time_ns, self.story.recording.text_of(event)))
+        self.story.marks.append((event.time_ns, self.story.recording.text_of(event), index))
 
     def sleep(self, index: int, event: Event) -> None:
-        del index
         name = self.story.recording.tags.get(event.value) or f"arena {event.arena}"
         word = "suspend" if event.kind is Kind.SUSPEND else "resume"
-        self.story.marks.append((event.time_ns, f"{word} {name}: {bytes_text(event.bytes)}"))
+        self.story.marks.append((event.time_ns, f"{word} {name}: {bytes_text(event.bytes)}", index))
 
     def shortage(self, index: int, event: Event) -> None:
         self.short[event.thread] = (index, event)

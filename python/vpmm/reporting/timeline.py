@@ -8,21 +8,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from vpmm.reporting.columns import Columns
 from vpmm.reporting.story import Story
 
 PARTS = 1500  # of time, and as many of events
+MOST_EVENTS = 1_500_000  # in a page; of a longer recording it has the reduced curve
 
 
 @dataclass
 class Timeline:
     """Figures that hold from `time_ns[i]` until the next; None: not in the recording."""
 
-    time_ns: list[int]
-    index: list[int]  # of the event
-    live: list[int]
-    mapped: list[int] | None
-    pending: list[int] | None
-    free: list[int] | None
+    time_ns: Sequence[int]
+    index: Sequence[int]  # of the event
+    live: Sequence[int]
+    mapped: Sequence[int] | None
+    pending: Sequence[int] | None
+    free: Sequence[int] | None
 
 
 def _cuts(time_ns: Sequence[int]) -> list[int]:
@@ -67,3 +69,29 @@ def timeline_of(story: Story) -> Timeline:
         at(series.pending, story.has_samples),
         at(series.free, story.has_samples),
     )
+
+
+def _whole(story: Story) -> Timeline:
+    series = story.series
+    return Timeline(
+        series.time_ns,
+        range(len(series.time_ns)),
+        series.live,
+        series.mapped if story.has_maps or story.has_samples else None,
+        series.pending if story.has_samples else None,
+        series.free if story.has_samples else None,
+    )
+
+
+def add_timeline(columns: Columns, story: Story) -> None:
+    """The figures after each event for the page; of more than MOST_EVENTS, the reduced curve."""
+    line = _whole(story) if len(story.events) <= MOST_EVENTS else timeline_of(story)
+    columns.add_differences("time.t", line.time_ns)
+    columns.add_differences("time.index", line.index)
+    columns.add_differences("time.live", line.live)
+    if line.mapped is not None:
+        columns.add_differences("time.mapped", line.mapped)
+    if line.pending is not None:
+        columns.add_differences("time.pending", line.pending)
+    if line.free is not None:  # it changes when live memory does, the other way
+        columns.add_differences("time.free", [free + live for free, live in zip(line.free, line.live, strict=True)])

@@ -10,6 +10,26 @@ function bytesText(size, digits = 2) {
   return `${unit === 0 ? size : size.toFixed(digits)} ${UNITS[unit]}`;
 }
 
+// Without digits that say nothing: 1.25 GiB, 2 GiB.
+function roundText(size) {
+  let unit = 0;
+  while (size >= 1024 && unit < UNITS.length - 1) { size /= 1024; unit += 1; }
+  return `${Number(size.toFixed(4))} ${UNITS[unit]}`;
+}
+
+// Whole powers of two and their multiples, below `most`.
+function sizeTicks(most) {
+  const step = 2 ** Math.max(Math.ceil(Math.log2(most / 7)), 0), made = [];
+  for (let size = 0; size < most; size += step) made.push(size);
+  return made;
+}
+
+// Whether all events of a window are in a curve.
+function simplifiedText(points, events) {
+  if (points >= events) return `Every event of this window is drawn: ${numberText(events)}`;
+  return `Simplified: 1 of ${numberText(Math.round((10 * events) / points) / 10)} events is drawn, with the highest and the lowest value of each part`;
+}
+
 function timeText(ns) {
   if (ns < 1e3) return `${ns} ns`;
   if (ns < 1e6) return `${(ns / 1e3).toFixed(1)} us`;
@@ -54,6 +74,15 @@ const tip = {
 
 function colour(name) { return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim(); }
 
+// Draws at once, and again when the width changes: in the next frame, since drawing changes the height.
+function onWidth(box, draw) {
+  let known = -1;
+  new ResizeObserver(() => {
+    if (box.clientWidth !== known) requestAnimationFrame(draw);
+    known = box.clientWidth;
+  }).observe(box);
+}
+
 // The last i with values[i] <= what, or 0.
 function indexAt(values, what) {
   let low = 0, high = values.length - 1;
@@ -72,25 +101,55 @@ function section(id, title, lead, ...children) {
 }
 
 // Rows are arrays; `columns` are [title, kind] with kind "n" for numbers, "label" for texts, "bars" for shares of 1.
-function table(columns, rows) {
-  const cell = (value, kind) => {
-    if (kind !== "bars") return element("td", { class: kind }, value);
-    return element("td", { class: kind }, element("span", { class: "share", style: `width:${Math.max(value * 100, 0.5)}%` }));
+// The roles keep it a table where a narrow window draws its rows as blocks.
+function table(name, columns, rows) {
+  const cell = (value, [title, kind]) => {
+    const shown = kind === "bars" ? element("span", { class: "share", style: `width:${Math.max(value * 100, 0.5)}%` }) : value;
+    return element("td", { class: kind, role: "cell", "data-title": title, ...(kind === "bars" ? { "aria-label": `${Math.round(value * 100)} %` } : {}) }, shown);
   };
-  return element("div", { class: "scroll" }, element("table", {},
-    columns.some(([title]) => title) ? element("thead", {}, element("tr", {}, ...columns.map(([title, kind]) => element("th", { class: kind }, title)))) : null,
-    element("tbody", {}, ...rows.map((row) => element("tr", {}, ...row.map((value, i) => cell(value, columns[i][1])))))));
+  return element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": name }, element("table", { role: "table" },
+    element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, ...columns.map(([title, kind]) => element("th", { class: kind, role: "columnheader", scope: "col" }, title)))),
+    element("tbody", { role: "rowgroup" }, ...rows.map((row) => element("tr", { role: "row" }, ...row.map((value, i) => cell(value, columns[i])))))));
 }
 
 // Buttons of which one is on; `chosen(i)` is called at once for the first.
 function choice(names, chosen, first = 0) {
   const row = element("span", { class: "row", style: "margin:0" });
   const pick = (which) => {
-    [...row.children].forEach((each, i) => each.classList.toggle("on", i === which));
+    [...row.children].forEach((each, i) => { each.classList.toggle("on", i === which); each.setAttribute("aria-pressed", i === which); });
     chosen(which);
   };
   names.forEach((name, i) => row.append(element("button", { type: "button", onclick: () => pick(i) }, name)));
   row.pick = pick;
   pick(first);
   return row;
+}
+
+// A slider for the moment that the sections show, which says in words what it stands on.
+function momentSlider(id, line) {
+  const made = element("input", { type: "range", id, min: 0, max: Math.max(data.events - 1, 0), "aria-label": "moment", oninput: () => moment.go(Number(made.value)) });
+  const follow = () => {
+    made.value = moment.index;
+    const point = indexAt(line.index, moment.index);
+    made.setAttribute("aria-valuetext", `after event ${numberText(moment.index + 1)} of ${numberText(data.events)}, at ${timeText(line.t[point] ?? 0)}, ${bytesText(line.live[point] ?? 0)} live`);
+  };
+  moment.followers.push(follow);
+  follow();
+  return made;
+}
+
+const drawers = []; // redrawn when the colours change
+
+function header() {
+  document.title = `VPMM report: ${data.title}`;
+  document.getElementById("title").textContent = data.title;
+  document.getElementById("summary").textContent = data.summary;
+  document.getElementById("facts").append(...data.facts.map(([label, value, kind]) => element("div", { class: `fact ${kind}` }, element("b", {}, value), element("span", {}, label))));
+  document.getElementById("notes").append(...data.notes.map((text) => element("div", { class: "note" }, text)));
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const theme = (name) => { document.documentElement.dataset.theme = name; drawers.forEach((each) => each.draw()); };
+  const follow = () => theme(dark.matches ? "dark" : "light");
+  dark.addEventListener("change", follow);
+  follow();
+  document.getElementById("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
 }

@@ -1,20 +1,6 @@
 // page: puts the report together, section by section.
 "use strict";
 
-function header() {
-  document.title = `VPMM report: ${data.title}`;
-  document.getElementById("title").textContent = data.title;
-  document.getElementById("summary").textContent = data.summary;
-  document.getElementById("facts").append(...data.facts.map(([label, value, kind]) => element("div", { class: `fact ${kind}` }, element("b", {}, value), element("span", {}, label))));
-  document.getElementById("notes").append(...data.notes.map((text) => element("div", { class: "note" }, text)));
-  const theme = (name) => { document.documentElement.dataset.theme = name; };
-  theme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-  document.getElementById("theme").addEventListener("click", () => {
-    theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
-    drawers.forEach((each) => each.draw());
-  });
-}
-
 function advice() {
   section("advice", "What to change", null, ...data.advice.map((each) => element("div", { class: `advice ${each.level}` }, element("i"),
     element("div", {}, element("b", {}, each.title), element("p", { class: "why" }, each.reason), each.action ? element("p", {}, each.action) : null))));
@@ -26,8 +12,8 @@ function failures() {
   const below = element("div");
   const show = (i) => {
     const each = data.failures[i];
-    below.replaceChildren(element("p", {}, each.why), table([["", "label"], ["", "bars"], ["", "n"]], each.figures.map(([name, size]) => [name, size / Math.max(...each.figures.map((one) => one[1]), 1), bytesText(size)])),
-      each.report ? element("pre", { class: "report" }, each.report) : "");
+    below.replaceChildren(element("p", {}, each.why), table("memory then", [["what", "label"], ["share of the largest", "bars"], ["memory", "n"]], each.figures.map(([name, size]) => [name, size / Math.max(...each.figures.map((one) => one[1]), 1), bytesText(size)])),
+      each.report ? element("pre", { class: "report", tabindex: 0, "aria-label": "the pool's report" }, each.report) : "");
   };
   const row = choice(data.failures.slice(0, 12).map((each) => `${bytesText(each.bytes)} at ${timeText(each.t)}`), show);
   made.append(element("div", { class: "row" }, row), below);
@@ -38,35 +24,40 @@ function driver() {
   const most = Math.max(...data.driver.map((each) => each.ns), data.pauses.ns, 1);
   const row = (name, each) => [name, each.ns / most, timeText(each.ns), percentText(each.ns, data.duration), numberText(each.calls), timeText(each.longest), each.bytes ? bytesText(each.bytes) : ""];
   section("driver", "Time in the driver", "What the calls cost that map memory and give it back, and how long requests waited for the GPU.",
-    table([["calls", "label"], ["", "bars"], ["time", "n"], ["of the whole", "n"], ["number", "n"], ["longest", "n"], ["memory", "n"]],
+    table("time in the driver", [["calls", "label"], ["share of the longest", "bars"], ["time", "n"], ["of the whole", "n"], ["number", "n"], ["longest", "n"], ["memory", "n"]],
       [...data.driver.map((each) => row(each.name, each)), ...(data.pauses.calls ? [row("waits for the GPU", data.pauses)] : [])]));
 }
 
 function leaks() {
   if (!data.leaks.length) return;
   section("leaks", "Never freed", data.leakTold,
-    table([[data.hasStacks ? "allocated at" : "size", "label"], ["memory", "n"], ["allocations", "n"], ["oldest", "n"], ["newest", "n"]],
+    table("never freed", [[data.hasStacks ? "allocated at" : "size", "label"], ["memory", "n"], ["allocations", "n"], ["oldest", "n"], ["newest", "n"]],
       data.leaks.map((each) => [each.label, bytesText(each.bytes), numberText(each.count), timeText(each.oldest), timeText(each.newest)])));
 }
 
 function streams() {
   if (data.streams.length < 2) return;
   section("streams", "Streams", "Who allocates, what each stream holds at the end, and when it was last used.",
-    table([["stream", "label"], ["allocations", "n"], ["allocated in all", "n"], ["peak", "n"], ["live at the end", "n"], ["last used", "n"]],
+    table("streams", [["stream", "label"], ["allocations", "n"], ["allocated in all", "n"], ["peak", "n"], ["live at the end", "n"], ["last used", "n"]],
       data.streams.map((each) => [each.name, numberText(each.allocations), bytesText(each.bytes), bytesText(each.peak), bytesText(each.live), timeText(each.last)])));
 }
 
-const drawers = [];
-header();
-advice();
-const map = data.map ? new AddressMap() : null;
-const timeline = new Timeline((index) => { if (map) map.go(index); });
-section("time", "Memory over time", "Drag to zoom, double-click for the whole time, click for the address map at that moment.", timeline.box);
-failures();
-const alive = new Alive();
-section("alive", "What was alive", null, alive.box);
-if (map) section("addresses", "Address map", data.map.told, map.box);
-driver();
-streams();
-leaks();
-drawers.push(timeline, alive, ...(map ? [map] : []));
+async function start() {
+  header();
+  advice();
+  const columns = await Columns.read(), lives = new Lives(columns), line = readLine(columns);
+  const timeline = new Timeline(line), bands = new Bands(lives, timeline);
+  section("time", "Memory over time", "Drag to zoom, double-click for the whole time, click for what was alive then. Live memory is what was requested.", timeline.box,
+    element("h3", {}, "Each allocation"), element("p", { class: "lead" }, "A band is an allocation, as high as its requested bytes. Point at it, or press up and down, for its stack."), bands.box);
+  failures();
+  const alive = new Alive(lives, line, () => bands.draw());
+  section("alive", "What was alive", "Live memory after any event. The text also dims the bands above.", alive.box);
+  const map = new AddressMap(lives, line, columns);
+  section("addresses", "Address map", data.map.told, map.box);
+  driver();
+  streams();
+  leaks();
+  drawers.push(timeline, bands, alive, map);
+}
+
+start();

@@ -2,44 +2,39 @@
 "use strict";
 
 class AddressMap {
-  constructor() {
+  constructor(lives, line, columns) {
     this.map = data.map;
-    this.lives = unpacked(this.map.lives);
-    this.chunks = unpacked(this.map.chunks);
+    this.line = line;
+    this.lives = lives;
+    this.chunks = unpacked(columns);
     const ways = [["stream", "by stream"], ["tag", "by tag"], ["stack", "by stack"], ["size", "by size"]];
-    this.by = (ways.find(([way]) => new Set(this.lives.map((each) => each[way])).size > 1) || ways[3])[0];
-    this.index = data.peak.index;
+    this.by = (ways.find(([way]) => new Set(firstOf(lives, way)).size > 1) || ways[3])[0];
     this.canvas = element("canvas", { id: "map", role: "img", "aria-label": "address map" });
-    this.text = element("pre", { id: "notation" });
+    this.text = element("pre", { id: "notation", tabindex: 0, "aria-label": "the pool's notation" });
     this.told = element("p", { class: "lead", id: "map-told" });
-    this.slider = element("input", { type: "range", id: "moment", min: 0, max: Math.max(data.events - 1, 0), value: this.index, "aria-label": "moment" });
-    this.slider.addEventListener("input", () => this.go(Number(this.slider.value)));
+    this.slider = momentSlider("moment", line);
     const select = element("select", { "aria-label": "colours", onchange: () => { this.by = select.value; this.draw(); } },
       ...ways.map(([value, name]) => element("option", { value }, `coloured ${name}`)));
     select.value = this.by;
-    const step = (by) => element("button", { type: "button", title: `${by > 0 ? "next" : "previous"} event`, onclick: () => this.go(this.index + by) }, by > 0 ? "\u25b6" : "\u25c0");
-    const jump = (name, index) => element("button", { type: "button", onclick: () => this.go(index) }, name);
+    const step = (by) => element("button", { type: "button", title: `${by > 0 ? "next" : "previous"} event`, "aria-label": `${by > 0 ? "next" : "previous"} event`, onclick: () => moment.go(moment.index + by) }, by > 0 ? "\u25b6" : "\u25c0");
+    const jump = (name, index) => element("button", { type: "button", onclick: () => moment.go(index) }, name);
     this.box = element("div", {},
       element("div", { class: "row" }, step(-1), this.slider, step(1), jump("peak", data.peak.index), ...data.failures.slice(0, 1).map((each) => jump("failure", each.index)), select),
       this.told, this.canvas, this.text);
     this.canvas.addEventListener("pointermove", (event) => this.hover(event));
     this.canvas.addEventListener("pointerleave", () => tip.hide());
-    new ResizeObserver(() => this.draw()).observe(this.box);
-  }
-
-  go(index) {
-    this.index = Math.min(Math.max(index, 0), Math.max(data.events - 1, 0));
-    this.slider.value = this.index;
-    this.draw();
+    moment.followers.push(() => this.draw());
+    onWidth(this.box, () => this.draw());
   }
 
   // Segments in order of address: {kind, at, bytes, life}; kind is used, small, free, zombie or hole.
   segments() {
-    const now = (each) => each.begin <= this.index && this.index < each.end;
-    const lives = this.lives.filter(now).sort((a, b) => a.address - b.address);
+    const { index } = moment, all = this.lives;
+    const now = (each) => each.begin <= index && index < each.end;
+    const lives = all.at(index).map((i) => ({ i, address: all.address[i], bytes: all.bytes[i], rounding: all.rounding[i] })).sort((a, b) => a.address - b.address);
     if (!this.map.hasMaps) return laid(lives, lives.map((each) => ({ address: each.address, bytes: each.bytes })), 512, 512);
     const chunks = this.chunks.filter(now).sort((a, b) => a.address - b.address);
-    return laid(lives, chunks.map((each) => ({ address: each.address, bytes: each.bytes, old: each.moved <= this.index })), this.map.page, this.map.grain);
+    return laid(lives, chunks.map((each) => ({ address: each.address, bytes: each.bytes, old: each.moved <= index })), this.map.page, this.map.grain);
   }
 
   draw() {
@@ -98,8 +93,7 @@ class AddressMap {
 
   colourOf(each) {
     if (!each.life) return PALETTE[9];
-    const key = { stream: each.life.stream, tag: each.life.tag, stack: each.life.stack, size: Math.round(Math.log2(each.life.bytes + 1)) }[this.by];
-    return PALETTE[((key % PALETTE.length) + PALETTE.length) % PALETTE.length];
+    return PALETTE[this.lives.key(each.life.i, this.by) % PALETTE.length];
   }
 
   notation(each) {
@@ -111,8 +105,10 @@ class AddressMap {
   tell(found) {
     const sum = (...kinds) => found.reduce((all, each) => all + (kinds.includes(each.kind) ? each.bytes : 0), 0);
     const free = found.filter((each) => each.kind === "free").map((each) => each.bytes);
-    const parts = [`After event ${numberText(this.index + 1)} of ${numberText(data.events)}: in use ${bytesText(sum("used", "small"))}`];
-    if (this.map.hasMaps) parts.push(`free ${bytesText(sum("free"))} in ${free.length} pieces, the largest ${bytesText(Math.max(0, ...free))}`, `old addresses ${bytesText(sum("zombie"))}`);
+    const { bytes } = this.lives, requested = this.lives.at(moment.index).reduce((all, i) => all + bytes[i], 0);
+    const parts = [`After event ${numberText(moment.index + 1)} of ${numberText(data.events)}: requested ${bytesText(requested)}`];
+    if (this.map.hasMaps) parts.push(`taken ${bytesText(sum("used", "small"))}`);
+    if (this.map.hasMaps) parts.push(`free ${bytesText(sum("free"))} in ${free.length} pieces, the largest ${bytesText(free.reduce((most, each) => Math.max(most, each), 0))}, trapped ${bytesText(found.trapped)}`, `old addresses ${bytesText(sum("zombie"))}`);
     this.told.textContent = `${parts.join("; ")}.`;
     const most = 1200, texts = found.slice(0, most).map((each) => this.notation(each));
     this.text.textContent = texts.join("") + (found.length > most ? ` and ${found.length - most} more` : "") || "nothing";
@@ -125,30 +121,26 @@ class AddressMap {
     const each = hit[3], lines = [`${this.notation(each)}  ${bytesText(each.bytes)} at 0x${each.at.toString(16)}`];
     const words = { small: `${each.count} requests below a page`, free: "free: mapped and nobody's", zombie: "old address of memory that has moved", hole: "no memory here" };
     if (words[each.kind]) lines.push(words[each.kind]);
-    if (each.life && each.kind === "used") lines.push(`asked for ${bytesText(each.life.bytes)}`, data.names.streams[each.life.stream], data.names.tags[each.life.tag], data.names.stacks[each.life.stack]);
+    if (each.life && each.kind === "used") lines.push(...this.lives.lines(each.life.i, this.line));
     tip.show(event, lines.filter((line) => line).join("\n"));
   }
 }
 
-// Columns to objects; `begin` and addresses come as differences, `end` as how much later, -1: never.
+// Chunks as objects; they are few.
 function unpacked(columns) {
-  const made = [];
-  let begin = 0;
-  for (let i = 0; i < columns.begin.length; i += 1) {
-    begin += columns.begin[i];
-    const later = (key) => (columns[key] && columns[key][i] >= 0 ? begin + columns[key][i] : Infinity);
-    made.push({ begin, end: later("end"), moved: later("moved"), address: columns.base + columns.address[i] * columns.grain, bytes: columns.bytes[i], rounding: columns.rounding ? columns.rounding[i] : 0,
-      stream: columns.stream ? columns.stream[i] : 0, tag: columns.tag ? columns.tag[i] : 0, stack: columns.stack ? columns.stack[i] : 0 });
-  }
-  return made;
+  const [base, grain] = data.map.chunks, begin = columns.sums("chunks.begin"), bytes = columns.numbers("chunks.bytes"), address = columns.numbers("chunks.address");
+  const end = ended(begin, columns.numbers("chunks.end")), moved = ended(begin, columns.numbers("chunks.moved"));
+  return [...begin].map((each, i) => ({ begin: each, end: end[i], moved: moved[i], address: base + address[i] * grain, bytes: bytes[i] }));
 }
 
 // What lies where: `lives` and `chunks` are sorted by address; from a page up an allocation takes whole grains.
 function laid(lives, chunks, page, grain) {
   const made = [];
-  let next = 0, last = null;
+  let next = 0, last = null, unused = 0, isUsed = false;
+  made.trapped = 0; // free in chunks that are used in part
   const push = (kind, at, bytes, life) => {
     const before = made[made.length - 1];
+    if (kind === "free") unused += bytes; else isUsed = isUsed || kind !== "hole";
     if (before && before.kind === kind && kind !== "used" && before.at + before.bytes >= at) {
       before.bytes = Math.max(before.bytes, at + bytes - before.at);
       before.count += life ? 1 : 0;
@@ -159,6 +151,7 @@ function laid(lives, chunks, page, grain) {
     const end = chunk.address + chunk.bytes;
     let at = Math.max(chunk.address, last === null ? chunk.address : last);
     last = Math.max(end, last === null ? end : last);
+    [unused, isUsed] = [0, false];
     if (chunk.old) { push("zombie", at, end - at); continue; }
     while (next < lives.length && lives[next].address + Math.max(lives[next].bytes, 1) <= at) next += 1;
     for (let i = next; i < lives.length && lives[i].address < end; i += 1) {
@@ -168,12 +161,14 @@ function laid(lives, chunks, page, grain) {
       if (begin > at) push("free", at, begin - at);
       const before = made[made.length - 1];
       if (stop > at) {
+        isUsed = true;
         if (kind === "used" && before && before.life === life) before.bytes = stop - before.at;
         else push(kind, begin, stop - begin, life);
         at = stop;
       } else if (kind === "small" && before && before.kind === "small") before.count += 1;
     }
     if (at < end) push("free", at, end - at);
+    if (isUsed) made.trapped += unused;
   }
   return made;
 }
