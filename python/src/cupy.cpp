@@ -155,9 +155,9 @@ void* allocate(std::size_t bytes, const Place& place) {
   void* ptr = nullptr;
   static const std::uint32_t tag = library_tag("cupy");
   if (tag != 0 || vpmm_try_allocate(place.pool, bytes, 0, place.stream, &ptr) != VPMM_OK)
-    call([&] {
+    call_on(place.pool, bytes, [&](vpmm_pool* pool) {
       const vpmm_request request{sizeof request, bytes, 0, place.stream, 0, 0, tag};
-      return vpmm_allocate_with(place.pool, &request, &ptr);
+      return vpmm_allocate_with(pool, &request, &ptr);
     });
   note_live(ptr, place);
   return ptr;

@@ -86,4 +86,14 @@ void raise(vpmm_status status, const std::string& message, const Shortage& short
   throw nb::python_error();
 }
 
+void raise_on(vpmm_pool* pool, const Failure& failure, std::optional<std::uint64_t> requested) {
+  std::uint64_t capacity = UINT64_MAX;
+  if (failure.status == VPMM_ERROR_OUT_OF_MEMORY) {
+    const WithoutLock released;
+    static_cast<void>(vpmm_get_capacity(pool, &capacity));
+  }
+  raise(failure.status, failure.message,
+        {requested, capacity == UINT64_MAX ? std::nullopt : std::optional(capacity)});
+}
+
 }  // namespace vpmm::python

@@ -62,4 +62,16 @@ void call(Work&& work) {
   if (failure.status != VPMM_OK) raise(failure.status, failure.message);
 }
 
+// Raises an exception for the error of a call on `pool`. Holds: the GIL.
+[[noreturn]] void raise_on(vpmm_pool* pool, const Failure& failure,
+                           std::optional<std::uint64_t> requested);
+
+// Runs `work(pool)` as call() does; vpmm.OutOfMemoryError has `requested`, in bytes, and the
+// capacity of the pool.
+template <typename Work>
+void call_on(vpmm_pool* pool, std::optional<std::uint64_t> requested, Work&& work) {
+  const Failure failure = attempt([&] { return work(pool); });
+  if (failure.status != VPMM_OK) raise_on(pool, failure, requested);
+}
+
 }  // namespace vpmm::python

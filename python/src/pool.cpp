@@ -112,16 +112,6 @@ std::uint64_t Pool::live_allocations() const {
   return figures.live_allocations;
 }
 
-void Pool::raise_for(const Failure& failure, std::optional<std::uint64_t> requested) const {
-  std::uint64_t capacity = UINT64_MAX;
-  if (failure.status == VPMM_ERROR_OUT_OF_MEMORY) {
-    const WithoutLock released;
-    static_cast<void>(vpmm_get_capacity(handle_, &capacity));
-  }
-  raise(failure.status, failure.message,
-        {requested, capacity == UINT64_MAX ? std::nullopt : std::optional(capacity)});
-}
-
 void Pool::require_private() const {
   if (!is_private_)
     raise(VPMM_ERROR_INVALID_ARGUMENT,

@@ -29,13 +29,11 @@ class Pool {
   bool is_closed() const { return handle_ == nullptr; }
   vpmm_pool* handle() const { return handle_; }  // null: closed
 
-  // Runs `work(handle)` as python::call does; vpmm.OutOfMemoryError has `requested`, in bytes, and
-  // the pool's capacity. Raises if the pool is closed.
+  // Runs `work(handle)` as python::call_on does. Raises if the pool is closed.
   template <typename Work>
   void call(Work&& work, std::optional<std::uint64_t> requested = std::nullopt) const {
     const Use use(*this);
-    const Failure failure = attempt([&] { return work(handle_); });
-    if (failure.status != VPMM_OK) raise_for(failure, requested);
+    python::call_on(handle_, requested, std::forward<Work>(work));
   }
 
   std::uintptr_t allocate(nanobind::handle bytes, nanobind::handle stream,
@@ -78,7 +76,6 @@ class Pool {
     const Pool& pool_;
   };
   explicit Pool(int device) : device_(device) {}
-  [[noreturn]] void raise_for(const Failure& failure, std::optional<std::uint64_t> requested) const;
   void require_private() const;
   std::uint64_t live_allocations() const;
 

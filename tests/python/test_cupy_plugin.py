@@ -249,10 +249,11 @@ class CupysMemory(unittest.TestCase):
         code = (
             "for size, device in ((1 << 45, 0), (1000, 77)):\n"
             "    try:\n        memory(size, device)\n"
-            "    except Exception as error:\n        print(type(error).__name__, type(error.__cause__).__name__)\n"
+            "    except Exception as error:\n"
+            "        print(type(error).__name__, getattr(error.__cause__, 'requested', None))\n"
             "memory(1000)\nprint(live())"
         )
-        self.assertEqual(self.outcome(code), "OutOfMemoryError OutOfMemoryError\nError NoneType\n0\n")
+        self.assertEqual(self.outcome(code), f"OutOfMemoryError {1 << 45}\nInvalidArgumentError None\n0\n")
 
     def test_memory_that_is_alive_when_the_interpreter_ends_does_no_harm(self) -> None:
         code = (
