@@ -10,6 +10,7 @@ import pickletools
 import re
 import sqlite3
 import unittest
+import unittest.mock
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -334,7 +335,11 @@ class PerfettoTraces(ConvertCase):
         self.assertEqual(live, [(3000, 3 * MIB), (5000, 3 * MIB + 100), (6000, 100), (9700, 4 * MIB + 100)])
         mapped = [value for _, _, track, value in events if track == "device 0: mapped"]
         self.assertEqual(mapped, [8 * MIB, 12 * MIB, 8 * MIB])
-        rest = [(time - begin, kind, track, value) for time, kind, track, value in events if kind != 4]
+        rest = [
+            (time - begin, kind, track, value)
+            for time, kind, track, value in events
+            if kind != 4 and "allocations" not in track
+        ]
         self.assertEqual(
             rest,
             [
@@ -347,6 +352,46 @@ class PerfettoTraces(ConvertCase):
                 (9000, 2, "device 0: waits for the GPU, thread main", None),
             ],
         )
+
+    def test_allocations_are_slices_on_the_track_of_their_stream(self) -> None:
+        _, events = shown(recorded())
+        begin = 1_700_000_000_000_000_000
+        slices = [(time - begin, kind, track, value) for time, kind, track, value in events if "allocations" in track]
+        first, second = "device 0: allocations, stream 7 (0x0)", "device 0: allocations, stream 13 (0x7f12)"
+        self.assertEqual(
+            slices,
+            [
+                (3000, 1, first, b"weights"),
+                (5000, 1, second, b"main"),
+                (6000, 2, first, None),
+                (9700, 1, second, b"allocation"),
+                (9800, 2, second, None),
+                (9800, 2, second, None),
+            ],
+        )
+
+    def test_a_slice_has_size_tag_and_stack(self) -> None:
+        file = io.BytesIO()
+        perfetto.write(recorded(), file)
+        packets = [message(data) for _, data in fields_of(file.getvalue())]
+        begins = [packet[11] for packet in packets if 11 in packet and message(packet[11])[9] == 1]
+        (slice_,) = [each for each in begins if message(each).get(23) == b"weights"]
+        notes = [message(data) for number, data in fields_of(slice_) if number == 4]
+        self.assertEqual(
+            {note[10]: note.get(3, note.get(6)) for note in notes},
+            {b"bytes": 3 * MIB, b"taken": 4 * MIB, b"tag": b"weights", b"stack": b"inner (a.py:3)\nouter (b.py:9)"},
+        )
+
+    def test_slices_that_overlap_are_on_different_tracks_and_only_the_largest_are_written(self) -> None:
+        events = [Event(Kind.ALLOCATE, at, BASE + at, 100 + at) for at in range(4)]
+        events += [Event(Kind.FREE, 4, BASE + 3), Event(Kind.ALLOCATE, 5, BASE + 9, 1000), Event(Kind.MARK, 9)]
+        recording = Recording(events=events)
+        tracks, _ = shown(recording)
+        self.assertEqual(list(tracks.values()).count("device 0: allocations, no stream"), 4)
+        with unittest.mock.patch.object(perfetto, "_MOST_SLICES", 1):
+            _, shown_events = shown(recording)
+        slices = [(time, kind) for time, kind, track, _ in shown_events if "allocations" in track]
+        self.assertEqual(slices, [(5, 1), (9, 2)])
 
     def test_samples_of_the_pool_are_believed(self) -> None:
         sample = Event(kind=Kind.SAMPLE, time_ns=5, address=100, bytes=30, value=20)

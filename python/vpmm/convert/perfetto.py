@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# vpmm: recordings as traces for ui.perfetto.dev: counters, instants for failures, slices for time in the driver.
+# vpmm: recordings as traces for ui.perfetto.dev: counters, instants for failures, slices for allocations and calls.
 
 from __future__ import annotations
 
+import heapq
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import IO
 
@@ -21,6 +23,8 @@ _STATE_CLEARED = 1
 
 _COUNTERS = ("live", "mapped", "pending", "free")
 _DRIVER_CALLS = {1: "create", 2: "map", 3: "set access", 4: "unmap", 5: "release", 6: "other call"}
+_MOST_SLICES = 10_000  # of allocations: those that hold most for longest
+_MOST_FRAMES = 24
 _SAME_SEQUENCE = 1
 _PROCESS_TRACK = 1
 
@@ -77,13 +81,49 @@ class _Figures:
         return self.values != before
 
 
+def _largest(events: list[Event]) -> dict[int, int]:
+    """The allocations that hold most for longest, by the indices of their events, with those of their frees."""
+    live: dict[tuple[int, int], int] = {}
+    ends: dict[int, int] = {}
+    for index, event in enumerate(events):
+        if event.kind in (Kind.ALLOCATE, Kind.LIVE, Kind.FREE):
+            begin = live.pop((event.device, event.address), None)
+            if begin is not None:
+                ends[begin] = index
+            if event.kind != Kind.FREE:
+                live[event.device, event.address] = index
+                ends[index] = len(events)
+    kept = heapq.nlargest(_MOST_SLICES, ends, key=lambda begin: events[begin].bytes * (ends[begin] - begin))
+    return {begin: ends[begin] for begin in kept}
+
+
+class _Lanes:
+    """Numbers of tracks: slices that overlap are on different ones, and an idle one is used again."""
+
+    def __init__(self) -> None:
+        self.idle: list[int] = []
+        self.count = 0
+
+    def take(self) -> int:
+        if self.idle:
+            return heapq.heappop(self.idle)
+        self.count += 1
+        return self.count - 1
+
+    def give(self, lane: int) -> None:
+        heapq.heappush(self.idle, lane)
+
+
 class _Writing:
     def __init__(self, recording: Recording, file: IO[bytes]) -> None:
         self.recording = recording
         self.file = file
         started = recording.header.get("started_unix_ns", 0)
         self.begin_ns = started if isinstance(started, int) else 0
-        self.tracks: dict[str, int] = {}
+        self.tracks: dict[tuple[str, int], int] = {}
+        self.ends = _largest(recording.events)
+        self.lanes: defaultdict[str, _Lanes] = defaultdict(_Lanes)
+        self.open: dict[int, tuple[str, int]] = {}  # by the event that ends the slice; below 0: none does
         self.is_first = True
 
     def write(self) -> None:
@@ -93,12 +133,45 @@ class _Writing:
         process = field(_PID, pid if isinstance(pid, int) and pid > 0 else 1) + field(_PROCESS_NAME, name)
         self.packet(field(_DESCRIPTOR, field(_UUID, _PROCESS_TRACK) + field(_PROCESS, process)))
         figures: dict[int, _Figures] = {}
-        for event in self.recording.events:
+        for index, event in enumerate(self.recording.events):
+            self.allocation(index, event)
             device = figures.setdefault(event.device, _Figures())
             before = dict(device.values)
             if device.see(event):
                 self.count(event, before, device.values)
             self.show(event)
+        for track, lane in self.open.values():
+            self.end_allocation(self.recording.events[-1].time_ns, track, lane)
+
+    # A slice lasts from the allocation to its free. Lanes of a stream have one name: viewers show them as one.
+    def allocation(self, index: int, event: Event) -> None:
+        if index in self.open:
+            self.end_allocation(event.time_ns, *self.open.pop(index))
+        if index not in self.ends:
+            return
+        stream = (
+            "no stream" if event.stream is None else f"stream {self.recording.streams.get(event.stream, event.stream)}"
+        )
+        track = f"device {event.device}: allocations, {stream.replace('stream stream', 'stream')}"
+        lane = self.lanes[track].take()
+        frames = self.recording.stacks.get(event.stack, ())
+        tag = self.recording.tags.get(event.tag, "")
+        name = tag or (frames[0].function if frames else "") or "allocation"
+        more = field(_NAME, name) + b"".join(self.notes(event))
+        if event.value > event.bytes:
+            more += field(_NOTE, field(_NOTE_NAME, "taken") + field(_NOTE_UINT, event.value))
+        if frames:
+            stack = "\n".join(f"{each.function} ({each.file}:{each.line})" for each in frames[:_MOST_FRAMES])
+            more += field(_NOTE, field(_NOTE_NAME, "stack") + field(_NOTE_TEXT, stack))
+        end = self.ends[index]
+        if end == len(self.recording.events):
+            more += field(_NOTE, field(_NOTE_NAME, "freed") + field(_NOTE_TEXT, "never"))
+        self.event(event.time_ns, _BEGIN, self.track(track, lane=lane), more)
+        self.open[end if end < len(self.recording.events) else -1 - index] = (track, lane)
+
+    def end_allocation(self, time_ns: int, track: str, lane: int) -> None:
+        self.event(time_ns, _END, self.track(track, lane=lane))
+        self.lanes[track].give(lane)
 
     def packet(self, payload: bytes) -> None:
         payload += field(_SEQUENCE, _SAME_SEQUENCE)
@@ -107,10 +180,10 @@ class _Writing:
             self.is_first = False
         self.file.write(field(_PACKET, payload))
 
-    def track(self, name: str, *, counts: bool = False) -> int:
-        uuid = self.tracks.get(name)
+    def track(self, name: str, *, counts: bool = False, lane: int = 0) -> int:
+        uuid = self.tracks.get((name, lane))
         if uuid is None:
-            uuid = self.tracks[name] = _PROCESS_TRACK + 1 + len(self.tracks)
+            uuid = self.tracks[name, lane] = _PROCESS_TRACK + 1 + len(self.tracks)
             track = field(_UUID, uuid) + field(_PARENT, _PROCESS_TRACK) + field(_NAME_OF_TRACK, name)
             if counts:
                 track += field(_COUNTER, field(_UNIT, _BYTES))
