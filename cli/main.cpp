@@ -22,7 +22,8 @@ int fail(std::string_view message) {
 
 namespace {
 
-constexpr char kVerbs[] = "convert, emm-check, fit, info, replay, report, run, top or try";
+constexpr char kVerbs[] =
+    "completion, convert, emm-check, fit, info, ps, replay, report, run, top or try";
 
 std::string message_of(const CLI::ParseError& error) {
   const std::string text = error.what();
@@ -48,7 +49,7 @@ int refuse(const CLI::App& verb, const std::string& message) {
 int run(int argc, char** argv) {
   int exit_code = kSuccess;
   CLI::App app{"One GPU memory pool for everything in a process", "vpmm"};
-  app.footer("The Python package has more: convert, report, run, top and try.");
+  app.footer("The Python package has more: completion, convert, ps, report, run, top and try.");
   app.set_version_flag("--version", "vpmm " VPMM_VERSION);
   app.require_subcommand(0, 1);
   add_info(app, exit_code);

@@ -16,7 +16,8 @@
 namespace vpmm::cli {
 namespace {
 
-constexpr std::array<std::string_view, 5> kPythonVerbs = {"convert", "report", "run", "top", "try"};
+constexpr std::array<std::string_view, 7> kPythonVerbs = {"completion", "convert", "ps", "report",
+                                                          "run",        "top",     "try"};
 
 // Without importing it, which loads the library.
 bool python_has_package() {

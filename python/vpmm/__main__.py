@@ -41,11 +41,12 @@ def main() -> int:
     words = sys.argv[1:]
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
-    options = parser().parse_args(words)
+    made = parser()
+    options = made.parse_args(words)
     if options.verb == "run":  # the program that it runs reports its own errors
         return int(options.run(options))
     _terminal.prepare()
-    options.environment = dict(os.environ)
+    options.environment, options.parser = dict(os.environ), made
     _do_not_record()
     try:
         code = int(options.run(options))

@@ -128,12 +128,13 @@ class CommandLine(unittest.TestCase):
     def test_an_unknown_verb_is_named(self) -> None:
         for words in (["explode"], ["explode", "--json"]):
             self.assertIn(
-                "`explode` is no command: convert, emm-check, fit, info, replay, report, run, top or try",
+                "`explode` is no command: completion, convert, emm-check, fit, info, ps, replay, report, "
+                "run, top or try",
                 vpmm(*words).stderr,
                 words,
             )
         self.assertIn("explode", vpmm("explode", "info").stderr)
-        self.assertIn("a command is missing: convert, emm-check, fit, info", vpmm().stderr)
+        self.assertIn("a command is missing: completion, convert, emm-check, fit, info", vpmm().stderr)
         self.assertIn("--loud", vpmm("--loud").stderr)
 
     def test_a_wrong_use_is_said_as_the_verbs_in_python_say_it(self) -> None:
@@ -143,7 +144,7 @@ class CommandLine(unittest.TestCase):
             (["emm-check"], r"vpmm emm-check \[OPTIONS\] MANAGER", "the following arguments are required: MANAGER"),
             (["info", "--loud"], r"vpmm info \[OPTIONS\]", "unrecognized arguments: --loud"),
             (["info", "--driver"], r"vpmm info \[OPTIONS\]", "--driver: .*required NAME.*"),
-            ([], r"vpmm \[OPTIONS\] \[VERB\]", "a command is missing: convert, .*"),
+            ([], r"vpmm \[OPTIONS\] \[VERB\]", "a command is missing: completion, .*"),
         ):
             done = vpmm(*words)
             self.assertEqual((done.returncode, done.stdout), (COULD_NOT, ""), words)
@@ -505,7 +506,7 @@ class CommandLine(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (7, "['try', 'a file', '--json']\n"))
         done = vpmm("help", "try", PYTHONPATH=str(self.folder))
         self.assertEqual((done.returncode, done.stdout), (7, "['try', '--help']\n"))
-        for verb in ("convert", "report", "run", "top", "try"):
+        for verb in ("completion", "convert", "ps", "report", "run", "top", "try"):
             done = vpmm(verb, PYTHONPATH="", PYTHONNOUSERSITE="1")
             if "python3 does not have" not in done.stderr:
                 self.skipTest("python3 has the package vpmm")

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-# vpmm: finds the recording that a process writes.
+# vpmm: finds processes that use VPMM, and the recordings that they write.
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 from vpmm.errors import Error
 from vpmm.recordings.binary import MAGIC, is_binary
 
 _DELETED = " (deleted)"
+_LIBRARY = re.compile(r"/(?:libvpmm\.so|_vpmm\.)[^/\n]*$", re.MULTILINE)
 
 
 class NotRecorded(Error):  # noqa: N818  says what it is
@@ -23,8 +26,30 @@ def is_running(pid: int) -> bool:
     return state not in ("Z", "X")
 
 
+def users() -> list[int]:
+    """Processes of this user that have loaded libvpmm, but this one. A program that holds it as a static library is
+    not found."""
+    found = []
+    for entry in sorted(Path("/proc").glob("[0-9]*"), key=lambda each: int(each.name)):
+        try:
+            is_ours = entry.stat().st_uid == os.geteuid() and int(entry.name) != os.getpid()
+            if is_ours and _LIBRARY.search((entry / "maps").read_text(errors="replace")):
+                found.append(int(entry.name))
+        except OSError:  # the process has ended, or may not be inspected
+            continue
+    return found
+
+
+def command_of(pid: int) -> str:
+    """Program and arguments; empty: the process has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def recordings_of(pid: int) -> list[str]:
-    """Paths of the recordings that the process has open. Raises NotRecorded if it cannot be inspected."""
+    """Paths of the recordings that the process writes. Raises NotRecorded if it cannot be inspected."""
     try:
         handles = sorted(Path(f"/proc/{pid}/fd").iterdir(), key=lambda each: int(each.name))
     except PermissionError:
@@ -42,7 +67,7 @@ def recordings_of(pid: int) -> list[str]:
 def _path_of(handle: Path) -> str | None:
     """Of a recording, None: the handle is something else, or closed by now."""
     try:
-        if not handle.is_file():
+        if not handle.is_file() or not _is_for_writing(handle):
             return None
         with handle.open("rb") as file:
             if not is_binary(file.read(len(MAGIC))):
@@ -54,6 +79,12 @@ def _path_of(handle: Path) -> str | None:
         named = target.removesuffix(_DELETED)
         return named if Path(named).exists() else str(handle)
     return target
+
+
+def _is_for_writing(handle: Path) -> bool:
+    """Tells the recorder from a program that reads the file, such as `vpmm top`."""
+    flags = re.search(r"^flags:\s*([0-7]+)", (handle.parents[1] / "fdinfo" / handle.name).read_text(), re.MULTILINE)
+    return flags is not None and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
 
 def recording_of(pid: int) -> str:
