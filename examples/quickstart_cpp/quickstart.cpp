@@ -8,7 +8,7 @@ namespace {
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 // A program with CUDA passes its own cudaStream_t or CUstream here; null is the default stream.
-void use_the_process_wide_pool(vpmm_stream stream) {
+void use_the_process_wide_pool(vpmm::stream_ref stream) {
   const vpmm::pool_ref pool = vpmm::default_pool();
   vpmm::buffer weights(pool, 300 * kMiB, stream);
   const vpmm::buffer scratch(pool, 40 * kMiB, stream);
@@ -22,7 +22,7 @@ void use_the_process_wide_pool(vpmm_stream stream) {
               static_cast<unsigned long long>(figures.mapped_bytes / kMiB));
 }
 
-void run_out_of_a_private_pool(vpmm_stream stream) {
+void run_out_of_a_private_pool(vpmm::stream_ref stream) {
   vpmm_config settings = vpmm::settings_from_environment();
   settings.capacity = 64 * kMiB;
   const vpmm::memory_pool pool(0, settings);
@@ -41,8 +41,8 @@ void run_out_of_a_private_pool(vpmm_stream stream) {
 
 int main() {
   try {
-    use_the_process_wide_pool(nullptr);
-    run_out_of_a_private_pool(nullptr);
+    use_the_process_wide_pool(vpmm::default_stream);
+    run_out_of_a_private_pool(vpmm::default_stream);
     return 0;
   } catch (const vpmm::error& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -33,10 +33,10 @@ namespace vpmm {
 // so that files of both kinds can be linked into one program.
 #ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
 inline namespace per_thread_default_stream {
-inline constexpr std::uintptr_t default_stream = 2;  // CU_STREAM_PER_THREAD
+inline constexpr std::uintptr_t handle_of_default_stream = 2;  // CU_STREAM_PER_THREAD
 #else
 inline namespace legacy_default_stream {
-inline constexpr std::uintptr_t default_stream = 1;  // CU_STREAM_LEGACY
+inline constexpr std::uintptr_t handle_of_default_stream = 1;  // CU_STREAM_LEGACY
 #endif
 
 // A memory resource of cuda::mr that draws from a pool, for work on the pool's device. A value of
@@ -56,7 +56,7 @@ class memory_resource {
   // alignment or stream and for a failed device.
   void* allocate(cuda::stream_ref stream, std::size_t bytes,
                  std::size_t alignment = default_alignment) {
-    return pool_.allocate(bytes, handle_of(stream), alignment);
+    return pool_.allocate(bytes, known(stream), alignment);
   }
 
   // Frees memory; work queued on `stream` before the call is the last to use it. `stream` may
@@ -65,7 +65,7 @@ class memory_resource {
   // A pointer that is not the pool's is counted as a caller's mistake. Null does nothing.
   void deallocate(cuda::stream_ref stream, void* ptr, std::size_t,
                   std::size_t = default_alignment) noexcept {
-    finish(vpmm_deallocate(pool_.handle(), ptr, handle_of(stream)), ptr);
+    finish(vpmm_deallocate(pool_.handle(), ptr, known(stream).handle()), ptr);
   }
 
   // Memory for any work queued on any stream after the call.
@@ -82,7 +82,7 @@ class memory_resource {
   pool_ref pool() const noexcept { return pool_; }
 
   friend bool operator==(const memory_resource& left, const memory_resource& right) noexcept {
-    return left.pool_.handle() == right.pool_.handle();
+    return left.pool_ == right.pool_;
   }
   friend bool operator!=(const memory_resource& left, const memory_resource& right) noexcept {
     return !(left == right);
@@ -103,9 +103,10 @@ class memory_resource {
  private:
   static constexpr std::size_t default_alignment = cuda::mr::default_cuda_malloc_alignment;
 
-  static vpmm_stream handle_of(cuda::stream_ref stream) noexcept {
+  static stream_ref known(cuda::stream_ref stream) noexcept {
+    if (stream.get() != nullptr) return stream.get();
     // NOLINTNEXTLINE(performance-no-int-to-ptr): CUDA's default streams are small numbers
-    return stream.get() != nullptr ? stream.get() : reinterpret_cast<vpmm_stream>(default_stream);
+    return stream_ref::from_handle(reinterpret_cast<vpmm_stream>(handle_of_default_stream));
   }
 
   // After a failure the memory is still allocated.

@@ -19,7 +19,7 @@ struct record_options {
 };
 
 // Records a pool from construction to the end of the scope. The pool must outlive the object.
-class recording {
+class [[nodiscard]] recording {
  public:
   recording(pool_ref pool, const std::string& path, const record_options& options = {})
       : pool_(pool) {

@@ -500,8 +500,9 @@ VPMM_API vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes);
 /* What was set last, at first VPMM_CAPACITY, in bytes. UINT64_MAX: no limit besides the GPU's. */
 VPMM_API vpmm_status vpmm_get_capacity(vpmm_pool* pool, uint64_t* bytes);
 /* Out-of-memory callbacks are called in turn until one returns nonzero. The request is then tried
- * again; if it fails again, the first callback is called again. This function sets the first
- * callback, or removes it with null. The previous one may still be running when the call returns.
+ * again; if it fails again, the first callback is called again, at most until callbacks returned
+ * nonzero 10000 times for the request. This function sets the first callback, or removes it with
+ * null. The previous one may still be running when the call returns.
  */
 VPMM_API vpmm_status vpmm_set_out_of_memory_callback(vpmm_pool* pool,
                                                      vpmm_out_of_memory_callback callback,

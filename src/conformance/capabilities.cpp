@@ -11,8 +11,6 @@
 namespace vpmm::conformance {
 namespace {
 
-constexpr vpmm_stream kDefaultStream = nullptr;
-
 void a_capability_has_its_slots(const Subject& subject) {
   const std::uint32_t claimed = BareManager(subject).capabilities().bits();
   const std::uint32_t usable = subject.context().memory_manager().capabilities().bits();
@@ -42,9 +40,9 @@ void what_it_does_not_offer_is_refused_as_unsupported(const Subject& subject) {
   if (!has.managed_memory)
     require_refused("managed memory", [&] { (void)context.allocate_managed(kMiB); });
   if (!has.stream_order) {
-    require_refused("memory on a stream", [&] { (void)context.memalloc(kMiB, kDefaultStream); });
+    require_refused("memory on a stream", [&] { (void)context.memalloc(kMiB, default_stream); });
     emm::MemoryPointer memory = allocate(context, kMiB);
-    require_refused("a release on a stream", [&] { memory.release_on(kDefaultStream); });
+    require_refused("a release on a stream", [&] { memory.release_on(default_stream); });
     write(subject, memory.device_pointer(), kMiB, 1);
     verify(subject, memory.device_pointer(), kMiB, 1,
            "memory whose release on a stream was refused");
@@ -84,27 +82,27 @@ void managed_memory_that_is_dropped_can_be_allocated_again(const Subject& subjec
 void memory_of_a_stream_is_given_back_in_its_order_or_dropped(const Subject& subject) {
   const emm::Context context = subject.context();
   for (std::uint64_t i = 0; i < 100; ++i) {
-    emm::MemoryPointer memory = context.memalloc(1000 + 1000 * i, kDefaultStream);
+    emm::MemoryPointer memory = context.memalloc(1000 + 1000 * i, default_stream);
     require_device_memory(memory, 1000 + 1000 * i);
     write(subject, memory.device_pointer(), memory.size(), i);
     verify(subject, memory.device_pointer(), memory.size(), i, "memory of a stream");
-    if (i % 2 == 0) memory.release_on(kDefaultStream);
+    if (i % 2 == 0) memory.release_on(default_stream);
   }
   emm::MemoryPointer of_no_stream = allocate(context, kMiB);
-  of_no_stream.release_on(kDefaultStream);
+  of_no_stream.release_on(default_stream);
   require(!of_no_stream, "memory that was released on a stream must be empty afterwards");
 }
 
 void memory_is_given_back_on_a_stream_once(const Subject& subject) {
   const emm::Context context = subject.context();
-  emm::MemoryPointer memory = context.memalloc(kMiB, kDefaultStream);
+  emm::MemoryPointer memory = context.memalloc(kMiB, default_stream);
   emm::MemoryPointer copy = memory;
-  memory.release_on(kDefaultStream);
+  memory.release_on(default_stream);
   require_error(VPMM_ERROR_INVALID_POINTER, "a second release on a stream",
-                [&] { copy.release_on(kDefaultStream); });
+                [&] { copy.release_on(default_stream); });
   copy.reset();
   std::vector<emm::MemoryPointer> others(8);
-  for (emm::MemoryPointer& other : others) other = context.memalloc(kMiB, kDefaultStream);
+  for (emm::MemoryPointer& other : others) other = context.memalloc(kMiB, default_stream);
   require_apart(others);
 }
 

@@ -152,11 +152,11 @@ Context::~Context() {
 Result<DevicePtr> Context::allocate_slowly(pool::Request request, const time::TimelineId* bound) {
   if (report::CallLog* const log = parts_.front.way().log) request.stack = log->capture_stack();
   report::CallLog::By by;
-  for (bool has_asked = false;;) {
+  for (Limits::Asked asked;;) {
     Result<DevicePtr> result = attempt(request, bound, by);
     if (result) return result;
     if (result.error().code == ErrorCode::out_of_memory && request.bytes <= pool::kAddressSpace &&
-        limits_.find_memory(request, has_asked))
+        limits_.find_memory(request, asked))
       continue;
     tell_failure(request, result.error(), by);
     return result;

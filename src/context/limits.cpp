@@ -170,11 +170,13 @@ Result<void> Limits::defer_cleanup_end() {
   return Error{ErrorCode::invalid_argument, "defer_cleanup_end without defer_cleanup_begin"};
 }
 
-bool Limits::find_memory(const pool::Request& request, bool& has_asked) {
-  const bool is_first = !std::exchange(has_asked, true);
+bool Limits::find_memory(const pool::Request& request, Asked& asked) {
+  const bool is_first = !std::exchange(asked.neighbours, true);
   if (is_first && uses_gpu_memory(request) && ask_for_idle(request.bytes) > 0) return true;
+  if (asked.answers == kMostAnswers) return false;
   if (!out_of_memory_.ask({request.bytes, device_.primary.device()})) return false;
-  has_asked = false;  // callbacks may have freed memory of neighbours
+  ++asked.answers;
+  asked.neighbours = false;  // callbacks may have freed memory of neighbours
   return true;
 }
 

@@ -49,9 +49,16 @@ class Limits {
   void defer_cleanup_begin();
   Result<void> defer_cleanup_end();
 
-  // Helps a request without memory in pool and GPU: asks neighbours for idle memory, once
-  // (`has_asked`), then the callbacks. Returns true to try again.
-  bool find_memory(const pool::Request& request, bool& has_asked);
+  // State of one request between its attempts.
+  struct Asked {
+    bool neighbours = false;
+    unsigned answers = 0;  // of callbacks that said that they freed memory
+  };
+  // A callback that always says so would otherwise hold the request for ever.
+  static constexpr unsigned kMostAnswers = 10'000;
+  // Helps a request without memory in pool and GPU: asks neighbours for idle memory, once, then the
+  // callbacks, until kMostAnswers. Returns true to try again.
+  bool find_memory(const pool::Request& request, Asked& asked);
   // Returns false for a request in an external arena, and beyond the limit of its tag.
   bool uses_gpu_memory(const pool::Request& request) const;
 

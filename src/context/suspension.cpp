@@ -447,7 +447,7 @@ Result<void> Suspension::resume_found(Find&& find, const ResumeHow& how) {
   if (device_.pool == nullptr) return arena::no_arenas();
   const HostPromise promise;
   if (!promise.is_kept()) return no_host_memory();
-  for (bool has_asked = false;;) {
+  for (Limits::Asked asked;;) {
     pool::Request request;  // the whole, for the report of a shortage
     Set<std::uint32_t> tags;
     Result<void> done;
@@ -478,7 +478,7 @@ Result<void> Suspension::resume_found(Find&& find, const ResumeHow& how) {
       return done;
     }
     if (done.error().code != ErrorCode::out_of_memory) return done;
-    if (limits_.find_memory(request, has_asked)) continue;
+    if (limits_.find_memory(request, asked)) continue;
     Error error = std::move(done.error());
     if (tags.size() == 1) request.tag = *tags.begin();  // no request of the tag before: no limit
     shortages_.explain(request, error);

@@ -3,6 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "vpmm/vpmm.hpp"
@@ -34,7 +38,7 @@ TEST(CppObserving, a_request_with_a_tag_is_in_events_and_in_the_layout) {
   pool.remove_event_callback(id);
   EXPECT_THROW(pool.remove_event_callback(id), failure);
   request.flags = 1U << 31;
-  EXPECT_THROW(pool.allocate(request), failure);
+  EXPECT_THROW((void)pool.allocate(request), failure);
 }
 
 TEST(CppObserving, out_of_memory_callbacks_come_and_go) {
@@ -51,6 +55,69 @@ TEST(CppObserving, out_of_memory_callbacks_come_and_go) {
   EXPECT_FALSE(pool.try_allocate(16 * kMiB, any_stream));
   EXPECT_EQ(calls, 1);
   EXPECT_THROW(pool.remove_out_of_memory_callback(id), failure);
+}
+
+TEST(CppCallbacks, a_lambda_makes_room_until_its_guard_ends) {
+  const memory_pool pool;
+  pool.set_capacity(8 * kMiB);
+  buffer cache(pool, 6 * kMiB, any_stream);
+  std::vector<std::uint64_t> asked;
+  std::optional<callback_guard> guard = on_out_of_memory(pool, [&](std::uint64_t bytes) {
+    asked.push_back(bytes);
+    return !cache.empty() && (cache.reset(), true);
+  });
+  callback_guard moved = std::move(*guard);
+  guard.reset();  // the moved one has it
+  const buffer room(pool, 5 * kMiB, any_stream);
+  EXPECT_FALSE(pool.try_allocate(7 * kMiB, any_stream));
+  EXPECT_EQ(asked, (std::vector<std::uint64_t>{5 * kMiB, 7 * kMiB}));
+  { const callback_guard ended = std::move(moved); }
+  EXPECT_FALSE(pool.try_allocate(7 * kMiB, any_stream));
+  EXPECT_EQ(asked.size(), 2U);
+}
+
+TEST(CppCallbacks, a_callback_may_end_its_guard_and_an_exception_becomes_the_error) {
+  const memory_pool pool;
+  pool.set_capacity(8 * kMiB);
+  std::vector<int> order;
+  std::optional<callback_guard> once;
+  const std::vector<int> own{2, 3};  // a copy in the lambda is destroyed with the lambda
+  once = on_out_of_memory(pool, [&, own](std::uint64_t) {
+    once.reset();
+    order.insert(order.end(), own.begin(), own.end());
+    return false;
+  });
+  EXPECT_FALSE(pool.try_allocate(16 * kMiB, any_stream));
+  EXPECT_FALSE(pool.try_allocate(16 * kMiB, any_stream));
+  EXPECT_EQ(order, own);
+  const callback_guard throws = on_out_of_memory(
+      pool, [](std::uint64_t) -> bool { throw std::runtime_error("no cache is left"); });
+  const result<void*> refused = pool.try_allocate(16 * kMiB, any_stream);
+  EXPECT_EQ(refused.status(), VPMM_ERROR_DRIVER_FAILED);
+  EXPECT_NE(refused.message().find("no cache is left"), std::string::npos) << refused.message();
+}
+
+TEST(CppCallbacks, one_that_always_says_freed_does_not_hold_a_request_for_ever) {
+  const memory_pool pool;
+  pool.set_capacity(8 * kMiB);
+  unsigned asked = 0;
+  const callback_guard guard = on_out_of_memory(pool, [&](std::uint64_t) { return ++asked > 0; });
+  EXPECT_EQ(pool.try_allocate(16 * kMiB, any_stream).status(), VPMM_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(asked, 10'000U);
+}
+
+TEST(CppCallbacks, events_reach_a_lambda_while_its_guard_lasts) {
+  const memory_pool pool;
+  std::vector<std::uint32_t> kinds;
+  {
+    const callback_guard guard =
+        on_event(pool, (1U << VPMM_EVENT_ALLOCATE) | (1U << VPMM_EVENT_FREE),
+                 [&](const vpmm_event& event) { kinds.push_back(event.kind); });
+    const buffer one(pool, 100, any_stream);
+  }
+  const buffer other(pool, 100, any_stream);
+  EXPECT_EQ(kinds, (std::vector<std::uint32_t>{VPMM_EVENT_ALLOCATE, VPMM_EVENT_FREE}));
+  EXPECT_THROW((void)on_event(pool, 0, [](const vpmm_event&) {}), failure);
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ TEST_F(EndingDeathTest, objects_destroyed_after_exit_began_free_silently) {
       {
         std::atexit(check_after_exit_began);
         early_pool = std::make_unique<memory_pool>();
-        early_buffer = std::make_unique<buffer>(*early_pool, 3 * kMiB, nullptr);
+        early_buffer = std::make_unique<buffer>(*early_pool, 3 * kMiB, default_stream);
         std::exit(0);
       },
       testing::ExitedWithCode(42), "");
@@ -86,9 +86,9 @@ TEST_F(EndingDeathTest, objects_destroyed_after_exit_began_free_silently) {
 TEST_F(EndingDeathTest, static_objects_of_both_orders_end_the_process_cleanly) {
   EXPECT_EXIT(
       {
-        early_buffer = std::make_unique<buffer>(default_pool(), 3 * kMiB, nullptr);
+        early_buffer = std::make_unique<buffer>(default_pool(), 3 * kMiB, default_stream);
         static memory_pool late_pool;
-        static buffer late_buffer(late_pool, 3 * kMiB, nullptr);
+        static buffer late_buffer(late_pool, 3 * kMiB, default_stream);
         std::exit(43);
       },
       testing::ExitedWithCode(43), "");

@@ -113,12 +113,13 @@ TEST_F(Streams, freeing_many_frees_the_rest_and_names_the_first_that_is_not_live
 
 TEST_F(Streams, the_same_in_cpp) {
   const vpmm::pool_ref pool(pool_);
-  vpmm::bound_stream stream(pool, nullptr);
+  vpmm::bound_stream stream(pool, vpmm::default_stream);
   void* const ptr = stream.allocate(1000);
   EXPECT_EQ(stream.try_deallocate(ptr).status(), VPMM_OK);
   EXPECT_THROW(stream.deallocate(ptr), vpmm::failure);
   vpmm::bound_stream moved = std::move(stream);
-  pool.deallocate_many(pool.allocate_many({1000, 5 * kMiB}, nullptr), nullptr);
+  pool.deallocate_many(pool.allocate_many({1000, 5 * kMiB}, vpmm::default_stream),
+                       vpmm::default_stream);
   EXPECT_TRUE(moved.try_allocate(4096).ok());
 }
 

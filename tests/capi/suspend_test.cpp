@@ -185,9 +185,9 @@ TEST(SuspendCpp, a_guard_enters_and_memory_sleeps) {
   void* ptr = nullptr;
   {
     const tag_guard guard(pool, tag);
-    ptr = pool.allocate(5 * kMiB, nullptr);
+    ptr = pool.allocate(5 * kMiB, default_stream);
   }
-  void* const other = pool.allocate(kMiB, nullptr);
+  void* const other = pool.allocate(kMiB, default_stream);
   pool.suspend(tag, VPMM_SUSPEND_TO_DRIVER);
   EXPECT_TRUE(pool.is_suspended(ptr));
   EXPECT_FALSE(pool.is_suspended(other));
@@ -199,10 +199,10 @@ TEST(SuspendCpp, a_guard_enters_and_memory_sleeps) {
   EXPECT_EQ(pool.entered_tag(), 0U);
   pool.remove_suspend_hooks(pool.add_suspend_hooks(tag, nullptr, nullptr, nullptr));
   EXPECT_FALSE(pool.is_suspended(ptr));
-  pool.suspend_after(nullptr, tag);
+  pool.suspend_after(default_stream, tag);
   EXPECT_TRUE(pool.try_resume(tag).ok());
-  pool.deallocate(ptr, nullptr);
-  pool.deallocate(other, nullptr);
+  pool.deallocate(ptr, default_stream);
+  pool.deallocate(other, default_stream);
 }
 
 }  // namespace

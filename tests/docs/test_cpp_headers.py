@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 
 INCLUDE = Path(__file__).resolve().parents[2] / "include"
-CPP = [INCLUDE / "vpmm" / name for name in ("vpmm.hpp", "recording.hpp")]
+CPP = [INCLUDE / "vpmm" / name for name in ("pool.hpp", "guards.hpp", "buffer.hpp", "ipc_handle.hpp", "recording.hpp")]
 # allocate() is vpmm_allocate_aligned() without an alignment; arenas are for C alone.
 LEFT_OUT = {"vpmm_allocate", "vpmm_arena_create"}
 

@@ -37,14 +37,16 @@ def snippets() -> list[tuple[str, str, str]]:
     return found
 
 
-def program(snippet: str) -> str:
+def program(language: str, snippet: str) -> str:
     if re.search(r"\bmain\s*\(", snippet):
         return snippet
     lines = snippet.splitlines()
     includes = [line for line in lines if line.startswith("#include")]
     body = [line for line in lines if not line.startswith("#include")]
+    # In C++ as CUDA declares a stream.
+    stream = "vpmm_stream stream" if language == "c" else "struct CUstream_st* stream"
     return "\n".join(
-        [*includes, "void snippet(vpmm_stream stream);", "void snippet(vpmm_stream stream) {", *body, "}", ""]
+        [*includes, f"void snippet({stream});", f"void snippet({stream}) {{", *body, "}", ""]
     )
 
 
@@ -69,12 +71,12 @@ class Snippets(unittest.TestCase):
                 print(f"{place}: not compiled, for CCCL is not here: tests/cuda_mr/cccl.py fetches it")
                 continue
             with self.subTest(place=place):
-                self.assertEqual(compile_errors(language, program(text)), "")
+                self.assertEqual(compile_errors(language, program(language, text)), "")
 
     def test_a_wrong_block_would_be_seen(self) -> None:
         right = "#include <vpmm/vpmm.hpp>\nvpmm::buffer buffer(vpmm::default_pool(), 1 << 20, stream);\n"
-        self.assertEqual(compile_errors("c++", program(right)), "")
-        self.assertNotEqual(compile_errors("c++", program(right.replace("buffer(", "buffer(nonsense, "))), "")
+        self.assertEqual(compile_errors("c++", program("c++", right)), "")
+        self.assertNotEqual(compile_errors("c++", program("c++", right.replace("buffer(", "buffer(nonsense, "))), "")
 
 
 if __name__ == "__main__":

@@ -54,8 +54,8 @@ void scenario(EmmWorld& world, emm::MemoryManager& manager) {
   attempt([&] { const auto again = manager.pin(nullptr, {pages.data(), pages.size()}); });
   if (manager.capabilities().stream_order)
     attempt([&] {
-      emm::MemoryPointer on_stream = manager.memalloc(5 * kMiB, nullptr);
-      on_stream.release_on(nullptr);
+      emm::MemoryPointer on_stream = manager.memalloc(5 * kMiB, default_stream);
+      on_stream.release_on(default_stream);
     });
   for (int i = 0; i < 12; ++i) attempt([&] { memory.push_back(manager.memalloc(3 * kMiB)); });
   attempt([&] { (void)manager.get_memory_info(); });

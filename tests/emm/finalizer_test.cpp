@@ -57,10 +57,8 @@ class Counting : public emm::MemoryManager {
     }
     --busy_;
   }
-  Block do_allocate_on_stream(std::size_t bytes, vpmm_stream) override {
-    return do_allocate(bytes);
-  }
-  void do_release_on_stream(const Block& block, vpmm_stream) override {
+  Block do_allocate_on_stream(std::size_t bytes, stream_ref) override { return do_allocate(bytes); }
+  void do_release_on_stream(const Block& block, stream_ref) override {
     ++busy_;
     while (is_slow) std::this_thread::yield();
     --busy_;
@@ -172,7 +170,7 @@ TEST_F(Finalizer, a_reset_waits_for_a_release_on_a_stream_and_takes_what_it_refu
   manager->refuses_streams = true;
   manager->is_slow = true;
   std::thread releaser(
-      [&] { EXPECT_NE(thrown_by([&] { memory.release_on(nullptr); }).status, VPMM_OK); });
+      [&] { EXPECT_NE(thrown_by([&] { memory.release_on(default_stream); }).status, VPMM_OK); });
   while (!manager->is_busy()) std::this_thread::yield();
   std::thread waker([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -201,32 +199,32 @@ TEST_F(Finalizer, eight_threads_drop_while_resets_come_and_each_piece_is_given_b
 }
 
 TEST_F(Finalizer, a_release_on_a_stream_is_the_one_release) {
-  MemoryPointer memory = manager->memalloc(1000, nullptr);
+  MemoryPointer memory = manager->memalloc(1000, default_stream);
   const MemoryPointer copy = memory;
-  memory.release_on(nullptr);
+  memory.release_on(default_stream);
   EXPECT_EQ(manager->releases(), 1);
   EXPECT_FALSE(memory);
   MemoryPointer again = copy;
-  const Thrown thrown = thrown_by([&] { again.release_on(nullptr); });
+  const Thrown thrown = thrown_by([&] { again.release_on(default_stream); });
   EXPECT_EQ(thrown.status, VPMM_ERROR_INVALID_POINTER);
   again.reset();
   EXPECT_EQ(manager->releases(), 1);
 }
 
 TEST_F(Finalizer, a_refused_release_on_a_stream_leaves_the_memory_as_it_was) {
-  MemoryPointer memory = manager->memalloc(1000, nullptr);
+  MemoryPointer memory = manager->memalloc(1000, default_stream);
   manager->refuses_streams = true;
-  EXPECT_EQ(thrown_by([&] { memory.release_on(nullptr); }).status, VPMM_ERROR_DRIVER_FAILED);
+  EXPECT_EQ(thrown_by([&] { memory.release_on(default_stream); }).status, VPMM_ERROR_DRIVER_FAILED);
   EXPECT_TRUE(memory);
   memory.reset();
   EXPECT_EQ(manager->releases(), 1);
 }
 
 TEST_F(Finalizer, memory_whose_release_was_refused_is_again_one_among_others) {
-  MemoryPointer first = manager->memalloc(10, nullptr);
-  MemoryPointer second = manager->memalloc(10, nullptr);
+  MemoryPointer first = manager->memalloc(10, default_stream);
+  MemoryPointer second = manager->memalloc(10, default_stream);
   manager->refuses_streams = true;
-  EXPECT_EQ(thrown_by([&] { first.release_on(nullptr); }).status, VPMM_ERROR_DRIVER_FAILED);
+  EXPECT_EQ(thrown_by([&] { first.release_on(default_stream); }).status, VPMM_ERROR_DRIVER_FAILED);
   first.reset();
   const MemoryPointer third = manager->memalloc(10);
   second.reset();
@@ -273,7 +271,7 @@ TEST_F(Finalizer, in_a_forked_child_the_manager_is_asked_nothing) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     const emm::DeferCleanup guard = manager->defer_cleanup();
-    on_stream.release_on(nullptr);
+    on_stream.release_on(default_stream);
     memory.reset();
     manager->reset();
     _exit(manager->releases() + manager->resets() + manager->deferrals());

@@ -255,7 +255,7 @@ TEST_F(Nbep7, a_manager_that_cannot_say_how_much_is_free_says_that) {
   EXPECT_EQ(thrown_by([&] { (void)context.allocate_pinned(1); }).status, VPMM_ERROR_UNSUPPORTED);
   EXPECT_EQ(thrown_by([&] { (void)context.get_ipc_handle(context.memalloc(1)); }).status,
             VPMM_ERROR_UNSUPPORTED);
-  EXPECT_EQ(thrown_by([&] { (void)context.memalloc(1, nullptr); }).status, VPMM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(thrown_by([&] { (void)context.memalloc(1, default_stream); }).status, VPMM_ERROR_UNSUPPORTED);
   EXPECT_EQ(thrown_by([&] { (void)context.allocate_managed(1); }).status, VPMM_ERROR_UNSUPPORTED);
 }
 
@@ -307,10 +307,10 @@ TEST_F(Nbep7, managed_memory_is_one_address_for_host_and_device) {
 
 TEST_F(Nbep7, memory_that_a_stream_gives_back_is_that_streams_again_at_once) {
   const Context context = Context::create();
-  emm::MemoryPointer memory = context.memalloc(3 * kMiB, nullptr);
+  emm::MemoryPointer memory = context.memalloc(3 * kMiB, default_stream);
   const void* const address = memory.device_pointer();
-  memory.release_on(nullptr);
-  EXPECT_EQ(context.memalloc(3 * kMiB, nullptr).device_pointer(), address);
+  memory.release_on(default_stream);
+  EXPECT_EQ(context.memalloc(3 * kMiB, default_stream).device_pointer(), address);
 }
 
 TEST_F(Nbep7, a_pool_may_use_dropped_memory_again_inside_a_guard_but_gives_none_back) {
@@ -324,7 +324,7 @@ TEST_F(Nbep7, a_pool_may_use_dropped_memory_again_inside_a_guard_but_gives_none_
   const auto given_back = [&] { return world.calls().count(Call::mem_release) - tried_out; };
   const auto release_three_times = [&] {  // such a free looks at the threshold
     for (int i = 0; i < 3; ++i) {
-      manager->memalloc(200 * kMiB, nullptr).release_on(nullptr);
+      manager->memalloc(200 * kMiB, default_stream).release_on(default_stream);
       world.driver().ctx_synchronize();
     }
   };

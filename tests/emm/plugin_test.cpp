@@ -87,7 +87,7 @@ TEST_F(PluginTable, of_an_older_plugin_is_accepted_and_what_lies_beyond_it_is_ne
   const auto manager = make(world);
   EXPECT_TRUE(manager->memalloc(100));
   EXPECT_EQ(thrown_by([&] { (void)manager->get_memory_info(); }).status, VPMM_ERROR_UNSUPPORTED);
-  EXPECT_EQ(thrown_by([&] { (void)manager->memalloc(100, nullptr); }).status,
+  EXPECT_EQ(thrown_by([&] { (void)manager->memalloc(100, default_stream); }).status,
             VPMM_ERROR_UNSUPPORTED);
   const emm::DeferCleanup guard = manager->defer_cleanup();
 }

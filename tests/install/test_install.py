@@ -92,11 +92,12 @@ class Install(unittest.TestCase):
         self.assertIn("vpmm_version", names)
         self.assertEqual(sorted(name for name in names if not name.startswith("vpmm_")), [])
 
-    def test_every_function_of_the_headers_is_exported_and_nothing_else(self) -> None:
+    def test_every_function_of_the_headers_is_exported_with_its_version_and_nothing_else(self) -> None:
         headers = "".join((self.prefix / "include/vpmm" / name).read_text() for name in ("vpmm.h", "tags.h", "emm.h"))
         declared = set(re.findall(r"^VPMM_API [^;(]*?\b(vpmm_\w+)\(", headers, re.MULTILINE))
         lines = run("nm", "-D", "--defined-only", self.library).splitlines()
-        self.assertEqual(declared, {line.split()[-1].partition("@")[0] for line in lines})
+        exported = {line.split()[-1] for line in lines}
+        self.assertEqual({f"{name}@@VPMM_0" for name in declared} | {"VPMM_0"}, exported)
 
     def test_the_library_needs_nothing_but_the_system(self) -> None:
         needed = re.findall(r"\(NEEDED\).*\[(.+?)(?:\.\d+)*\]", run("readelf", "-d", self.library))

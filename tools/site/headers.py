@@ -23,7 +23,14 @@ FOLDER = "docs/reference/api"
 # Pages: name, title, headers.
 PAGES = [
     ("vpmm_h", "C: vpmm.h", ["vpmm.h", "tags.h"]),
-    ("vpmm_hpp", "C++: vpmm.hpp", ["vpmm.hpp", "result.hpp", "recording.hpp", "cuda_mr.hpp", "rmm_mr.hpp"]),
+    (
+        "vpmm_hpp",
+        "C++: vpmm.hpp",
+        [
+            f"{name}.hpp"
+            for name in "vpmm pool stream_ref buffer guards ipc_handle result recording cuda_mr rmm_mr".split()
+        ],
+    ),
     ("emm_h", "C: emm.h", ["emm.h"]),
     (
         "emm_hpp",

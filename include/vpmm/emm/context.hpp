@@ -129,7 +129,7 @@ class Context {
     require()->initialize();
   }
   MemoryPointer memalloc(std::size_t bytes) const { return ready().memalloc(bytes); }
-  MemoryPointer memalloc(std::size_t bytes, vpmm_stream stream) const {
+  MemoryPointer memalloc(std::size_t bytes, stream_ref stream) const {
     return ready().memalloc(bytes, stream);
   }
   ManagedMemory allocate_managed(std::size_t bytes,

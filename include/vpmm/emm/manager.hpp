@@ -135,7 +135,7 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
   // Device memory for work queued on `stream` after the call. Dropping it has the effect of
   // dropping memory of memalloc(bytes); MemoryPointer::release_on gives it back in stream order.
   // Capability stream_order.
-  MemoryPointer memalloc(std::size_t bytes, vpmm_stream stream) {
+  MemoryPointer memalloc(std::size_t bytes, stream_ref stream) {
     require(capabilities().stream_order, "allocate in the order of a stream");
     return obtain<MemoryPointer>(bytes, VPMM_EMM_DEVICE, nullptr,
                                  [&] { return do_allocate_on_stream(bytes, stream); });
@@ -228,10 +228,10 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
   virtual void do_defer_cleanup_begin() {}
   virtual void do_defer_cleanup_end() noexcept {}
   // Called only if capabilities() includes them.
-  virtual Block do_allocate_on_stream(std::size_t, vpmm_stream) {
+  virtual Block do_allocate_on_stream(std::size_t, stream_ref) {
     unsupported("allocate in the order of a stream");
   }
-  virtual void do_release_on_stream(const Block&, vpmm_stream) {
+  virtual void do_release_on_stream(const Block&, stream_ref) {
     unsupported("release in the order of a stream");
   }
   virtual Block do_allocate_managed(std::size_t, unsigned) {
@@ -288,7 +288,7 @@ class MemoryManager : public std::enable_shared_from_this<MemoryManager> {
   }
   void give_back(detail::Allocation& allocation) noexcept;
   void end_release() noexcept;
-  void give_back_on(detail::Allocation& allocation, vpmm_stream stream);
+  void give_back_on(detail::Allocation& allocation, stream_ref stream);
 
   Driver driver_;
   int device_;
@@ -433,7 +433,7 @@ inline void MemoryManager::end_release() noexcept {
   if (--releasing_ == 0) released_.notify_all();
 }
 
-inline void MemoryManager::give_back_on(detail::Allocation& allocation, vpmm_stream stream) {
+inline void MemoryManager::give_back_on(detail::Allocation& allocation, stream_ref stream) {
   if (driver_.process_is_ending()) return;
   require(capabilities().stream_order, "release in the order of a stream");
   {
@@ -477,7 +477,7 @@ inline detail::Allocation::~Allocation() {
   if (manager_ != nullptr && block_.pointer != nullptr) manager_->give_back(*this);
 }
 
-inline void MemoryPointer::release_on(vpmm_stream stream) {
+inline void MemoryPointer::release_on(stream_ref stream) {
   if (allocation_ == nullptr) return;
   allocation_->manager()->give_back_on(*allocation_, stream);
   reset();

@@ -290,7 +290,7 @@ class PoolMemoryManager : public HostOnlyMemoryManager {
     return block_of(
         deallocations().attempt([&] { return pool_->try_allocate(bytes, any_stream).value(); }));
   }
-  Block do_allocate_on_stream(std::size_t bytes, vpmm_stream stream) override {
+  Block do_allocate_on_stream(std::size_t bytes, stream_ref stream) override {
     return block_of(
         deallocations().attempt([&] { return pool_->try_allocate(bytes, stream).value(); }));
   }
@@ -309,7 +309,7 @@ class PoolMemoryManager : public HostOnlyMemoryManager {
     else
       pool_->deallocate_deferred(block.pointer);
   }
-  void do_release_on_stream(const Block& block, vpmm_stream stream) override {
+  void do_release_on_stream(const Block& block, stream_ref stream) override {
     pool_->deallocate(block.pointer, stream);
   }
   MemoryInfo do_get_memory_info() override {

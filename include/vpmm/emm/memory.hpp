@@ -111,7 +111,7 @@ class MemoryPointer : public detail::Memory<MemoryPointer> {
   // Gives the memory back now, in the order of `stream`: work already queued there may still use
   // it. Values that share the memory must not be used any more. Throws if the memory was already
   // given back or the manager has no stream order; the memory is then unchanged.
-  void release_on(vpmm_stream stream);
+  void release_on(stream_ref stream);
 };
 
 // Page-locked host memory.

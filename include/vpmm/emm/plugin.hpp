@@ -140,12 +140,14 @@ class Slots {
   }
   static vpmm_status allocate_on_stream(vpmm_emm_manager* manager, std::size_t bytes,
                                         vpmm_stream stream, Block* block) noexcept {
-    return give(block, bytes, VPMM_EMM_DEVICE,
-                [&] { return get(manager).do_allocate_on_stream(bytes, stream); });
+    return give(block, bytes, VPMM_EMM_DEVICE, [&] {
+      return get(manager).do_allocate_on_stream(bytes, stream_ref::from_handle(stream));
+    });
   }
   static vpmm_status release_on_stream(vpmm_emm_manager* manager, const Block* block,
                                        vpmm_stream stream) noexcept {
-    return guarded([&] { get(manager).do_release_on_stream(*block, stream); });
+    return guarded(
+        [&] { get(manager).do_release_on_stream(*block, stream_ref::from_handle(stream)); });
   }
 
  private:
@@ -275,12 +277,13 @@ class PluginMemoryManager : public MemoryManager {
     return block_from([&](Block* block) { return plugin_->allocate(manager_, bytes, block); });
   }
   void do_release(const Block& block) noexcept override { plugin_->release(manager_, &block); }
-  Block do_allocate_on_stream(std::size_t bytes, vpmm_stream stream) override {
-    return block_from(
-        [&](Block* block) { return plugin_->allocate_on_stream(manager_, bytes, stream, block); });
+  Block do_allocate_on_stream(std::size_t bytes, stream_ref stream) override {
+    return block_from([&](Block* block) {
+      return plugin_->allocate_on_stream(manager_, bytes, stream.handle(), block);
+    });
   }
-  void do_release_on_stream(const Block& block, vpmm_stream stream) override {
-    done(plugin_->release_on_stream(manager_, &block, stream));
+  void do_release_on_stream(const Block& block, stream_ref stream) override {
+    done(plugin_->release_on_stream(manager_, &block, stream.handle()));
   }
   Block do_allocate_managed(std::size_t bytes, unsigned flags) override {
     return block_from(

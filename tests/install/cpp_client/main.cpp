@@ -19,7 +19,7 @@ constexpr std::size_t kMegabyte = std::size_t{1} << 20;
 
 bool refuses_too_much(const vpmm::memory_pool& pool) {
   try {
-    (void)pool.allocate(64 * kMegabyte, nullptr);
+    (void)pool.allocate(64 * kMegabyte, vpmm::default_stream);
   } catch (const std::bad_alloc& refused) {
     return std::strlen(refused.what()) > 0;
   }
@@ -32,14 +32,15 @@ int run() {
   settings.capacity = 16 * kMegabyte;
   const vpmm::memory_pool pool(0, settings);
   {
-    const vpmm::buffer buffer(pool, 6 * kMegabyte, nullptr);
+    const vpmm::buffer buffer(pool, 6 * kMegabyte, vpmm::default_stream);
     REQUIRE(buffer.data() != nullptr);
     REQUIRE(pool.statistics().live_allocations == 1);
     REQUIRE(pool.usable_size(buffer.data()) >= buffer.size());
   }
   REQUIRE(pool.statistics().live_allocations == 0);
   REQUIRE(refuses_too_much(pool));
-  REQUIRE(pool.try_allocate(64 * kMegabyte, nullptr).status() == VPMM_ERROR_OUT_OF_MEMORY);
+  REQUIRE(pool.try_allocate(64 * kMegabyte, vpmm::default_stream).status() ==
+          VPMM_ERROR_OUT_OF_MEMORY);
   std::printf("vpmm %s\n", vpmm_version());
   return 0;
 }

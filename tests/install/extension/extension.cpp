@@ -13,7 +13,7 @@ PyObject* hold(PyObject* /*module*/, PyObject* bytes) {
   const std::size_t size = PyLong_AsSize_t(bytes);
   if (PyErr_Occurred() != nullptr) return nullptr;
   try {
-    held = std::make_unique<vpmm::buffer>(vpmm::default_pool(), size, nullptr);
+    held = std::make_unique<vpmm::buffer>(vpmm::default_pool(), size, vpmm::default_stream);
   } catch (const vpmm::error& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
     return nullptr;

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// vpmm: header-only C++17 over the C ABI: states and callbacks of a pool that last for a scope.
+// vpmm.hpp includes it.
+#ifndef VPMM_GUARDS_HPP
+#define VPMM_GUARDS_HPP
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "vpmm/pool.hpp"
+#include "vpmm/result.hpp"
+#include "vpmm/vpmm.h"
+
+namespace vpmm {
+
+// The tag with this name; a new one if there is none.
+inline std::uint32_t tag_with_name(const std::string& name) {
+  std::uint32_t tag = 0;
+  check(vpmm_tag_with_name(name.c_str(), &tag));
+  return tag;
+}
+
+// Gives requests of a scope a tag, of all threads or of this one.
+class [[nodiscard]] tag_guard {
+ public:
+  tag_guard(pool_ref pool, std::uint32_t tag, vpmm_tag_scope scope = VPMM_TAG_OF_PROCESS)
+      : pool_(pool), tag_(tag), scope_(scope) {
+    check(vpmm_tag_enter(pool_.handle(), tag_, scope_));
+  }
+  // Fails only if it was left before.
+  ~tag_guard() { (void)vpmm_tag_leave(pool_.handle(), tag_, scope_); }
+  tag_guard(const tag_guard&) = delete;
+  tag_guard& operator=(const tag_guard&) = delete;
+
+ private:
+  pool_ref pool_;
+  std::uint32_t tag_;
+  vpmm_tag_scope scope_;
+};
+
+// Announces, for a scope, captures on streams that are never passed to the pool.
+class [[nodiscard]] capture_guard {
+ public:
+  explicit capture_guard(pool_ref pool) : pool_(pool) { check(vpmm_capture_begin(pool_.handle())); }
+  // Fails only without a begin; without a begin, the constructor threw.
+  ~capture_guard() { (void)vpmm_capture_end(pool_.handle()); }
+  capture_guard(const capture_guard&) = delete;
+  capture_guard& operator=(const capture_guard&) = delete;
+
+ private:
+  pool_ref pool_;
+};
+
+// Defers, for a scope, the slow work that the pool does on its own account: unmapping and releasing
+// memory, and waiting on the host.
+class [[nodiscard]] defer_cleanup_guard {
+ public:
+  explicit defer_cleanup_guard(pool_ref pool) : pool_(pool) {
+    check(vpmm_defer_cleanup_begin(pool_.handle()));
+  }
+  // Fails only without a begin; without a begin, the constructor threw.
+  ~defer_cleanup_guard() { (void)vpmm_defer_cleanup_end(pool_.handle()); }
+  defer_cleanup_guard(const defer_cleanup_guard&) = delete;
+  defer_cleanup_guard& operator=(const defer_cleanup_guard&) = delete;
+
+ private:
+  pool_ref pool_;
+};
+
+// Keeps a callback registered with a pool for a scope, and owns the function. Movable. Its end
+// waits until no other thread runs the callback: do not end it under a lock that the callback
+// takes. Keeps a memory_pool that it was made from.
+class [[nodiscard]] callback_guard {
+ public:
+  callback_guard(callback_guard&& other) noexcept { swap(other); }
+  callback_guard& operator=(callback_guard&& other) noexcept {
+    callback_guard(std::move(other)).swap(*this);
+    return *this;
+  }
+  // Fails only for an unknown number.
+  ~callback_guard() {
+    if (remove_ != nullptr) (void)remove_(pool_.handle(), id_);
+  }
+  void swap(callback_guard& other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(function_, other.function_);
+    std::swap(remove_, other.remove_);
+    std::swap(id_, other.id_);
+  }
+
+  friend callback_guard on_out_of_memory(shared_pool pool,
+                                         std::function<bool(std::uint64_t)> function);
+  friend callback_guard on_event(shared_pool pool, std::uint32_t kinds,
+                                 std::function<void(const vpmm_event&)> function);
+
+ private:
+  using remover = vpmm_status (*)(vpmm_pool*, std::uint64_t);
+  callback_guard(shared_pool pool, std::shared_ptr<void> function)
+      : pool_(std::move(pool)), function_(std::move(function)) {}
+  void registered(remover remove, std::uint64_t id) noexcept {
+    remove_ = remove;
+    id_ = id;
+  }
+
+  shared_pool pool_{pool_ref(nullptr)};
+  std::shared_ptr<void> function_;
+  remover remove_ = nullptr;  // null: not registered
+  std::uint64_t id_ = 0;
+};
+
+// Calls `function(bytes)` when an allocation of `bytes` bytes would fail, after the callbacks added
+// before, on the thread of the request and without any lock. It may free memory of the pool, call
+// any function and end its guard. It returns true if it freed memory: the pool then tries again, at
+// most 10000 times. An exception ends the allocation and becomes its error.
+[[nodiscard]] inline callback_guard on_out_of_memory(shared_pool pool,
+                                                     std::function<bool(std::uint64_t)> function) {
+  struct shared : std::enable_shared_from_this<shared> {
+    std::function<bool(std::uint64_t)> call;
+  };
+  const auto owned = std::make_shared<shared>();
+  owned->call = std::move(function);
+  callback_guard guard(std::move(pool), owned);
+  const auto call = [](void* argument, int, std::uint64_t bytes) -> int {
+    const std::shared_ptr<shared> kept = static_cast<shared*>(argument)->shared_from_this();
+    return kept->call(bytes) ? 1 : 0;
+  };
+  const std::uint64_t id = guard.pool_.add_out_of_memory_callback(call, owned.get());
+  guard.registered(&vpmm_remove_out_of_memory_callback, id);
+  return guard;
+}
+
+// Calls `function` for each event whose bit (1u << kind) is set in `kinds`, on the thread that
+// causes the event, under the pool's lock: it must be short, call no function of this library and
+// not end its guard. Exceptions are dropped.
+[[nodiscard]] inline callback_guard on_event(shared_pool pool, std::uint32_t kinds,
+                                             std::function<void(const vpmm_event&)> function) {
+  using owned_function = std::function<void(const vpmm_event&)>;
+  const auto owned = std::make_shared<owned_function>(std::move(function));
+  callback_guard guard(std::move(pool), owned);
+  const auto call = [](void* argument, const vpmm_event* event) {
+    (*static_cast<owned_function*>(argument))(*event);
+  };
+  const std::uint64_t id = guard.pool_.add_event_callback(kinds, call, owned.get());
+  guard.registered(&vpmm_remove_event_callback, id);
+  return guard;
+}
+
+}  // namespace vpmm
+
+#endif
