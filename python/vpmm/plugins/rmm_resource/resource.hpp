@@ -44,7 +44,7 @@ class DefaultPool {
  private:
   void* allocate_tagged(std::size_t bytes, std::size_t alignment, vpmm_stream stream,
                         std::uint32_t flags) const {
-    if (stream == nullptr) stream = reinterpret_cast<vpmm_stream>(default_stream);
+    if (stream == nullptr) stream = reinterpret_cast<vpmm_stream>(handle_of_default_stream);
     return default_pool(device_).allocate(
         vpmm_request{0, bytes, alignment, stream, flags, 0, library_});
   }
