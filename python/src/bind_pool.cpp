@@ -464,9 +464,10 @@ Memory in use stays, and so does memory that the device may still be using.)")
       .def("preallocate", &preallocate, required("bytes"),
            nb::sig("def preallocate(self, bytes: int | str) -> None"),
            "Maps memory until at least `bytes` are mapped in all. Raises vpmm.OutOfMemoryError.")
-      .def("set_capacity", &set_capacity, required("bytes"),
-           nb::sig("def set_capacity(self, bytes: int | str | None) -> None"),
-           R"(Limits the bytes that the pool may map: a size, a share of the device's such as "80%", None: what it has.
+      .def(
+          "set_capacity", &set_capacity, required("bytes"),
+          nb::sig("def set_capacity(self, bytes: int | str | None) -> None"),
+          R"(Limits the bytes that the pool may map: a size, a share of the device's such as "80%", None: what it has.
 
 Memory above the limit stays mapped.)")
       .def("get_capacity", &get_capacity, nb::sig("def get_capacity(self) -> int | None"),

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,7 +124,9 @@ def run(recording: Recording, device: int | None, say: Callable[[str], None]) ->
     with tempfile.TemporaryDirectory(prefix="vpmm-try-") as folder:
         trace = Path(folder, "requests.csv")
         trace.write_text("op,id,bytes,stream,time_us\n" + "".join(requests.lines))
-        rows = [_replayed(*each, trace, requests, say) for each in _RUNS]
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, len(_RUNS))) as threads:  # each waits for a program
+            begun = [threads.submit(_replayed, *each, trace, requests, say) for each in _RUNS]
+            rows = [each.result() for each in begun]
     return Trial(requests.count, requests.live, _recorded_row(recording, requests), rows, notes)
 
 

@@ -45,9 +45,7 @@ def program(language: str, snippet: str) -> str:
     body = [line for line in lines if not line.startswith("#include")]
     # In C++ as CUDA declares a stream.
     stream = "vpmm_stream stream" if language == "c" else "struct CUstream_st* stream"
-    return "\n".join(
-        [*includes, f"void snippet({stream});", f"void snippet({stream}) {{", *body, "}", ""]
-    )
+    return "\n".join([*includes, f"void snippet({stream});", f"void snippet({stream}) {{", *body, "}", ""])
 
 
 def compile_errors(language: str, text: str) -> str:

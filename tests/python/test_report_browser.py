@@ -133,7 +133,7 @@ class Browser(unittest.TestCase):
 
     def show(self, name: str) -> None:
         self.browser.get((self.folder / f"{name}.html").as_uri())
-        self.until(lambda: self.count("#timeline path.curve") > 0)
+        self.until(lambda: self.count("body[data-ready] #timeline path.curve") > 0)
         self.addCleanup(self.nothing_went_wrong)
 
     def nothing_went_wrong(self) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
 
@@ -33,7 +34,11 @@ def run(options: argparse.Namespace) -> int:
         if time.monotonic() - begin > _PATIENCE:
             print(f"vpmm: {what} ...", file=sys.stderr, flush=True)
 
-    done = trial.run(convert.load(options.file, options.source), options.device, say)
+    gc.disable()  # a million events are made, and none of them is garbage
+    try:
+        done = trial.run(convert.load(options.file, options.source), options.device, say)
+    finally:
+        gc.enable()
     if options.json:
         print(trial.as_json(done))
     else:

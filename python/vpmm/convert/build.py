@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import defaultdict
 from dataclasses import replace
 
-from vpmm.convert.ranges import Ranges
 from vpmm.recordings import Event, Frame, Kind, Numbers, Recording
 
 
@@ -77,27 +77,46 @@ class Builder:
 def consistent(events: list[Event]) -> tuple[list[Event], int]:
     """Makes events consistent: each free is of live memory, and allocations do not overlap. Returns the events and the
     number of frees left out because nothing was live; adds frees that a log has lost, and the sizes of frees."""
-    live: dict[tuple[int, int], int] = {}
-    taken: defaultdict[int, Ranges] = defaultdict(Ranges)  # by device
+    devices: defaultdict[int, _Live] = defaultdict(_Live)
     kept: list[Event] = []
     left_out = 0
     for event in events:
         if event.kind == Kind.FREE:
-            size = live.pop((event.device, event.address), None)
+            size = devices[event.device].remove(event.address)
             if size is None:
                 left_out += 1
                 continue
             event.bytes = size
-            taken[event.device].remove(event.address, event.address + size)
         elif event.kind in (Kind.ALLOCATE, Kind.LIVE):
-            begin, end = event.address, event.address + event.bytes
-            lost = {each.begin for each in taken[event.device].remove_whole(begin, end)} | {begin}
-            for address in sorted(lost):
-                size = live.pop((event.device, address), None)
-                if size is not None:
-                    free = replace(event, kind=Kind.FREE, address=address, bytes=size, value=0, stack=0, tag=0)
-                    kept.append(free)
-            live[event.device, begin] = event.bytes
-            taken[event.device].add(begin, end)
+            live = devices[event.device]
+            for address in live.overlapping(event.address, event.bytes):
+                size = live.remove(address) or 0
+                kept.append(replace(event, kind=Kind.FREE, address=address, bytes=size, value=0, stack=0, tag=0))
+            live.add(event.address, event.bytes)
         kept.append(event)
     return kept, left_out
+
+
+class _Live:
+    """The live allocations of a device, which do not overlap. Invariant: `begins` has the keys of `sizes` in order."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[int, int] = {}
+        self.begins: list[int] = []
+
+    def add(self, begin: int, size: int) -> None:
+        self.sizes[begin] = size
+        insort(self.begins, begin)
+
+    def remove(self, begin: int) -> int | None:
+        size = self.sizes.pop(begin, None)
+        if size is not None:
+            del self.begins[bisect_left(self.begins, begin)]
+        return size
+
+    def overlapping(self, begin: int, size: int) -> list[int]:
+        """Addresses of the allocations that overlap a range, or begin with it."""
+        first = bisect_left(self.begins, begin)
+        if first > 0 and self.begins[first - 1] + self.sizes[self.begins[first - 1]] > begin and size:
+            first -= 1
+        return self.begins[first : bisect_left(self.begins, begin + max(size, 1), first)]

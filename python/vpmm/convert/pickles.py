@@ -26,6 +26,11 @@ _CODE = {
     0x93: "STACK_GLOBAL",
 }
 _UNSIGNED_4 = struct.Struct("<I").unpack_from
+_SIGNED_4 = struct.Struct("<i").unpack_from
+_UNSIGNED_2 = struct.Struct("<H").unpack_from
+_GET_1, _GET_4, _INT_1, _INT_2, _INT_4, _MARK = b"hjKMJ("
+_LONG_1, _MEMOIZE = 0x8A, 0x94
+_TEXT = {str}
 
 
 class _Stop(Exception):  # noqa: N818  it is no error
@@ -46,20 +51,50 @@ class _Reader:
     def fail(self, reason: str, at: int) -> NoReturn:
         raise BadFile(self.name, at, reason)
 
+    # Nine of ten opcodes of a snapshot are of these eight kinds, which take no call.
     def load(self) -> object:
-        data = self.data
+        data, memo, below, stack, at = self.data, self.memo, self.below, self.stack, 0
         start = 0
         try:
             while True:
-                start = self.at
-                self.at = start + 1
-                _TABLE[data[start]](self)
+                start = at
+                opcode = data[at]
+                at += 1
+                if opcode == _GET_4:
+                    stack.append(memo[_UNSIGNED_4(data, at)[0]])
+                    at += 4
+                elif opcode == _GET_1:
+                    stack.append(memo[data[at]])
+                    at += 1
+                elif opcode == _LONG_1 and at + 1 + data[at] <= len(data):
+                    end = at + 1 + data[at]
+                    stack.append(int.from_bytes(data[at + 1 : end], "little", signed=True))
+                    at = end
+                elif opcode == _INT_4:
+                    stack.append(_SIGNED_4(data, at)[0])
+                    at += 4
+                elif opcode == _INT_1:
+                    stack.append(data[at])
+                    at += 1
+                elif opcode == _INT_2:
+                    stack.append(_UNSIGNED_2(data, at)[0])
+                    at += 2
+                elif opcode == _MEMOIZE:
+                    memo[len(memo)] = stack[-1]
+                elif opcode == _MARK:
+                    below.append(stack)
+                    stack = []
+                else:
+                    self.at, self.stack = at, stack
+                    _TABLE[opcode](self)
+                    at, stack = self.at, self.stack
         except _Stop:
             if len(self.stack) != 1 or self.below:
                 self.fail("the pickle ends with other than one object", start)
             return self.stack[0]
-        except (IndexError, struct.error):
-            reason = "the pickle is cut" if self.at >= len(data) else "the pickle takes more than it has put down"
+        except (IndexError, struct.error) as error:
+            is_cut = max(at, self.at) >= len(data) or isinstance(error, struct.error)
+            reason = "the pickle is cut" if is_cut else "the pickle takes more than it has put down"
         except KeyError:
             reason = "the pickle refers to what it has not defined"
         return self.fail(reason, start)
@@ -97,9 +132,9 @@ class _Reader:
         if len(items) % 2:
             self.fail("a key has no value", self.at - 1)
         keys = items[::2]
-        for key in keys:
-            if type(key) is not str:
-                self.fail(f"a {type(key).__name__} is the key of a dictionary: only texts may be", self.at - 1)
+        if not _TEXT.issuperset(map(type, keys)):
+            key = next(each for each in keys if type(each) is not str)
+            self.fail(f"a {type(key).__name__} is the key of a dictionary: only texts may be", self.at - 1)
         target.update(zip(keys, items[1::2], strict=True))
 
     # --- opcodes ---
@@ -121,17 +156,6 @@ class _Reader:
 
     def op_stop(self) -> None:
         raise _Stop
-
-    def op_mark(self) -> None:
-        self.below.append(self.stack)
-        self.stack = []
-
-    def op_binint1(self) -> None:
-        self.stack.append(self.data[self.at])
-        self.at += 1
-
-    def op_binint(self) -> None:
-        self.stack.append(int.from_bytes(self.take(4), "little", signed=True))
 
     def op_long1(self) -> None:
         self.stack.append(int.from_bytes(self.take(self.number(1)), "little", signed=True))
@@ -181,31 +205,15 @@ class _Reader:
     def op_put(self, width: int) -> None:
         self.memo[self.number(width)] = self.stack[-1]
 
-    def op_memoize(self) -> None:
-        self.memo[len(self.memo)] = self.stack[-1]
-
-    # These two are half of all opcodes of a snapshot.
-    def op_get1(self) -> None:
-        self.stack.append(self.memo[self.data[self.at]])
-        self.at += 1
-
-    def op_get4(self) -> None:
-        self.stack.append(self.memo[_UNSIGNED_4(self.data, self.at)[0]])
-        self.at += 4
-
 
 _Opcode = Callable[[_Reader], None]
 _OPCODES: dict[int, _Opcode] = {
     0x80: _Reader.op_proto,
     0x95: _Reader.op_frame,
     ord("."): _Reader.op_stop,
-    ord("("): _Reader.op_mark,
     ord("N"): lambda reader: reader.push(None),
     0x88: lambda reader: reader.push(True),
     0x89: lambda reader: reader.push(False),
-    ord("J"): _Reader.op_binint,
-    ord("K"): _Reader.op_binint1,
-    ord("M"): lambda reader: reader.push(reader.number(2)),
     0x8A: _Reader.op_long1,
     ord("G"): _Reader.op_binfloat,
     0x8C: lambda reader: reader.op_text(1),
@@ -229,9 +237,6 @@ _OPCODES: dict[int, _Opcode] = {
     ord("u"): _Reader.op_setitems,
     ord("q"): lambda reader: reader.op_put(1),
     ord("r"): lambda reader: reader.op_put(4),
-    0x94: _Reader.op_memoize,
-    ord("h"): _Reader.op_get1,
-    ord("j"): _Reader.op_get4,
 }
 _TABLE: list[_Opcode] = [_OPCODES.get(opcode, _Reader.op_unknown) for opcode in range(256)]
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import itemgetter
 from typing import Any, NoReturn
 
 from vpmm.convert.build import Builder
@@ -18,6 +19,7 @@ Fields = dict[str, Any]
 _PENDING = ("active_pending_free", "active_awaiting_free")
 _STATES = ("active_allocated", "inactive", *_PENDING)
 _MOST_DEVICES = 1024
+_NUMBERS = ("addr", "size", "stream", "time_us", "device_free")  # of an event
 _LONGEST_TEXT = 1000
 
 
@@ -123,8 +125,9 @@ class _Reading:
         fields = dict(self.fields(event, where))
         if not isinstance(fields.get("action"), str):
             self.fail(where, "has no action")
-        for key in ("addr", "size", "stream", "time_us", "device_free"):
-            if key in fields:
+        for key in _NUMBERS:
+            value = fields.get(key, 0)
+            if type(value) is not int or not 0 <= value < 1 << 64:
                 fields[key] = self.number(fields, key, where)
         if fields.get("addr", 0) + fields.get("size", 0) > 1 << 64:
             self.fail(where, "reaches beyond the last address")
@@ -186,7 +189,7 @@ class _Reading:
         has_beginning = any(device.live or len(device.segments) for device in self.devices.values())
         if has_beginning and self.begin_us:
             self.begin_us -= 1  # earlier memory is at 0, and the first call is later
-        for time_us, _, ordinal, event in sorted(self.in_time(), key=lambda each: each[:2]):
+        for time_us, _, ordinal, event in sorted(self.in_time(), key=itemgetter(0, 1)):
             self.write(ordinal, event, time_us)
         return self.finished(has_beginning)
 

@@ -15,6 +15,7 @@ async function start() {
     section("alive", "What was alive at the peaks", "Each recording at its own peak, the largest difference first.", element("div", { class: "row" }, row), below);
   }
   drawers.push(timeline);
+  requestAnimationFrame(() => requestAnimationFrame(() => { document.body.dataset.ready = ""; }));
 }
 
 start();

@@ -45,10 +45,11 @@ function streams() {
 async function start() {
   header();
   advice();
-  const columns = await Columns.read(), lives = new Lives(columns), line = readLine(columns);
-  const timeline = new Timeline(line), bands = new Bands(lives, timeline);
-  section("time", "Memory over time", "Drag to zoom, double-click for the whole time, click for what was alive then. Live memory is what was requested.", timeline.box,
-    element("h3", {}, "Each allocation"), element("p", { class: "lead" }, "A band is an allocation, as high as its requested bytes. Point at it, or press up and down, for its stack."), bands.box);
+  const columns = await Columns.read(), line = readLine(columns), timeline = new Timeline(line);
+  const time = section("time", "Memory over time", "Drag to zoom, double-click for the whole time, click for what was alive then. Live memory is what was requested.", timeline.box);
+  await new Promise((drawn) => setTimeout(drawn)); // the curve is seen before a million allocations are unpacked
+  const lives = new Lives(columns), bands = new Bands(lives, timeline);
+  time.append(element("h3", {}, "Each allocation"), element("p", { class: "lead" }, "A band is an allocation, as high as its requested bytes. Point at it, or press up and down, for its stack."), bands.box);
   failures();
   const alive = new Alive(lives, line, () => bands.draw());
   section("alive", "What was alive", "Live memory after any event. The text also dims the bands above.", alive.box);
@@ -58,6 +59,7 @@ async function start() {
   streams();
   leaks();
   drawers.push(timeline, bands, alive, map);
+  requestAnimationFrame(() => requestAnimationFrame(() => { document.body.dataset.ready = ""; })); // the sections are drawn
 }
 
 start();
