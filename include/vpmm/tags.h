@@ -91,7 +91,8 @@ enum {
  * VPMM_ERROR_INVALID_ARGUMENT: no suspendable tag, or unknown flags.
  * VPMM_ERROR_CAPTURE_ACTIVE: a stream is being captured.
  * VPMM_ERROR_NOT_SHARED: another process, or a handle for one, holds memory of it.
- * VPMM_ERROR_HOST_OUT_OF_MEMORY: the host has less free memory than the copy takes.
+ * VPMM_ERROR_HOST_OUT_OF_MEMORY: the host has less free memory than the copy takes. Host copies are
+ * as they were then, too.
  * VPMM_ERROR_SUSPENDED: another thread is suspending or resuming it. */
 VPMM_API vpmm_status vpmm_suspend(vpmm_pool* pool, uint32_t tag, uint32_t flags,
                                   vpmm_stream stream);
