@@ -218,6 +218,26 @@ TEST(SuspendShortage, without_host_memory_kept_and_prepared_copies_stay_as_they_
   }
 }
 
+TEST(SuspendShortage, a_free_while_asleep_gives_back_its_part_of_a_copy_that_is_not_pinned) {
+  for (const bool keeps : {false, true}) {
+    HookedWorld world(adaptive_world());
+    context::Suspension& suspension = world.pool->suspension();
+    ASSERT_TRUE(suspension.make_suspendable(kTagOne, {true, keeps}).ok());
+    const StreamHandle a = world.stream();
+    const auto first = world.pool->allocate({3 * kMiB, 0, a, {}, kTagOne});
+    const auto second = world.pool->allocate({5 * kMiB, 0, a, {}, kTagOne});
+    ASSERT_TRUE(first.ok() && second.ok());
+    ASSERT_TRUE(suspension.suspend(kTagOne, {}).ok());
+    EXPECT_EQ(world.statistics().host_copy_bytes, 8 * kMiB);
+    world.deallocate(first.value(), a);
+    EXPECT_EQ(world.statistics().host_copy_bytes, (keeps ? 8 : 5) * kMiB);
+    EXPECT_EQ(suspension.info(kTagOne).host_bytes, (keeps ? 8 : 5) * kMiB);
+    ASSERT_TRUE(suspension.resume(kTagOne, {}).ok());
+    EXPECT_EQ(world.statistics().host_copy_bytes, keeps ? 8 * kMiB : 0u);
+    world.deallocate(second.value(), a);
+  }
+}
+
 TEST(SuspendBroken, a_context_that_breaks_at_any_step_gives_poisoned_from_then_on) {
   for (const Call step :
        {Call::stream_synchronize, Call::ctx_synchronize, Call::event_record, Call::event_query,
