@@ -90,7 +90,8 @@ enum {
  * buffers, by several threads, only what is live. Errors leave the memory as it was:
  * VPMM_ERROR_INVALID_ARGUMENT: no suspendable tag, or unknown flags.
  * VPMM_ERROR_CAPTURE_ACTIVE: a stream is being captured.
- * VPMM_ERROR_NOT_SHARED: another process, or a handle for one, holds memory of it.
+ * VPMM_ERROR_NOT_SHARED: another process, or a handle for one, holds memory of it; the message has
+ * address and counts, not the number of the process.
  * VPMM_ERROR_HOST_OUT_OF_MEMORY: the host has less free memory than the copy takes. Host copies are
  * as they were then, too.
  * VPMM_ERROR_SUSPENDED: another thread is suspending or resuming it. */
