@@ -87,7 +87,9 @@ enum {
  * Memory that is suspended already stays so. Waits for the GPU. With VPMM_SUSPEND_AFTER_STREAM the
  * caller states that all work that uses the memory is queued on `stream`, or is ordered before it;
  * memory of captured graphs waits for the whole context nevertheless. Then copies through pinned
- * buffers, by several threads, only what is live. Errors leave the memory as it was:
+ * buffers, by several threads, only what is live. Errors leave the memory as it was; but if the
+ * driver refuses to unmap, and refuses the undo as well, what it did unmap stays suspended with its
+ * copy, and a resume brings it back:
  * VPMM_ERROR_INVALID_ARGUMENT: no suspendable tag, or unknown flags.
  * VPMM_ERROR_CAPTURE_ACTIVE: a stream is being captured.
  * VPMM_ERROR_NOT_SHARED: another process, or a handle for one, holds memory of it; the message has
