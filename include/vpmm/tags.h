@@ -87,11 +87,15 @@ enum {
  * Memory that is suspended already stays so. Waits for the GPU. With VPMM_SUSPEND_AFTER_STREAM the
  * caller states that all work that uses the memory is queued on `stream`, or is ordered before it;
  * memory of captured graphs waits for the whole context nevertheless. Then copies through pinned
- * buffers, by several threads, only what is live. Errors leave the memory as it was:
+ * buffers, by several threads, only what is live. Errors leave the memory as it was; but if the
+ * driver refuses to unmap, and refuses the undo as well, what it did unmap stays suspended with its
+ * copy, and a resume brings it back:
  * VPMM_ERROR_INVALID_ARGUMENT: no suspendable tag, or unknown flags.
  * VPMM_ERROR_CAPTURE_ACTIVE: a stream is being captured.
- * VPMM_ERROR_NOT_SHARED: another process, or a handle for one, holds memory of it.
- * VPMM_ERROR_HOST_OUT_OF_MEMORY: the host has less free memory than the copy takes.
+ * VPMM_ERROR_NOT_SHARED: another process, or a handle for one, holds memory of it; the message has
+ * address and counts, not the number of the process.
+ * VPMM_ERROR_HOST_OUT_OF_MEMORY: the host has less free memory than the copy takes. Host copies are
+ * as they were then, too.
  * VPMM_ERROR_SUSPENDED: another thread is suspending or resuming it. */
 VPMM_API vpmm_status vpmm_suspend(vpmm_pool* pool, uint32_t tag, uint32_t flags,
                                   vpmm_stream stream);

@@ -37,8 +37,9 @@ def _unsupported(message: str) -> vpmm.Error:
 class TorchMemorySaver:
     """Regions whose memory gives up its physical memory and keeps its addresses. Any thread may call any method.
 
-    pause() and resume() do nothing for a tag without a region. Each tag is paused and resumed as a whole or not at all;
-    if one of several fails, those before it stay changed, and the call may be repeated.
+    pause() and resume() do nothing for a tag without a region. A tag is up to two tags of VPMM on each device, with and
+    without a copy. Each of these is paused and resumed as a whole or not at all; if one fails, it is as before, those
+    before it stay changed, and the call may be repeated.
     """
 
     def __init__(self) -> None:

@@ -159,8 +159,9 @@ std::string Shares::holder_in(AddressRange range) const {
     const Share& share = each->second;
     if (share.is_held())
       return message_of(
-          "{} other processes and {} handles hold the allocation of {} bytes at {:#x}",
-          share.imports, share.handles, share.range.size, to_integer(share.range.begin));
+          "the allocation of {} bytes at {:#x} is held (openings in other processes: {}, "
+          "handles for them: {})",
+          share.range.size, to_integer(share.range.begin), share.imports, share.handles);
   }
   return {};
 }

@@ -291,59 +291,73 @@ Result<void> Suspension::suspend_all(const Ids& ids, const SuspendHow& how, Mute
   return {};
 }
 
-// Copies the live blocks of arenas with backup. A copy without its suspend is dropped later.
+// Copies the live blocks of arenas with backup. A copy without its suspend is dropped later. Until
+// all host memory is there, earlier copies stay as they are.
 Result<void> Suspension::copy_out(const Ids& ids, const SuspendHow& how, MutexLock& lock) {
   struct Copying {
+    ArenaId id{};
     std::shared_ptr<HostCopy> copy;
     Bytes bytes = 0;
     bool is_pinned = false;
     host_copy::HostMemory other;  // new memory, then the old
     Vector<CopyPiece> pieces;
+    bool takes_new() const { return copy->memory.size() < bytes; }
+    host_copy::HostMemory& memory() { return takes_new() ? other : copy->memory; }
   };
   Vector<Copying> copying;
+  Ids discarding;
   Bytes missing = 0;
   for (const ArenaId id : ids) {
     const TagOptions* const options = parts_.tags.find(parts_.arenas.tag_of(id));
-    std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id);
-    if (copy != nullptr) copy->pieces.clear();
     if (!how.has_backup.value_or(options == nullptr || options->has_backup)) {
-      if (options == nullptr || !options->keeps_host_copy) drop_copy(id);
+      discarding.push_back(id);
       continue;
     }
-    if (copy == nullptr) copy = std::make_shared<HostCopy>();
-    copy->call_keeps = how.keeps_host_copy;
     Copying each;
-    each.copy = copy;
-    for (const AddressRange range : parts_.arenas.live_ranges(id)) {
-      copy->pieces.push_back({range.begin, nullptr, range.size});
-      each.bytes += range.size;
-    }
-    if (copy->memory.size() < each.bytes) missing += each.bytes;
-    parts_.host_copies.set(id, copy);
-    each.is_pinned = keeps_copy(id);
+    each.id = id;
+    each.copy = parts_.host_copies.find(id);
+    if (each.copy == nullptr) each.copy = std::make_shared<HostCopy>();
+    for (const AddressRange range : parts_.arenas.live_ranges(id)) each.bytes += range.size;
+    each.is_pinned = how.keeps_host_copy || (options != nullptr && options->keeps_host_copy);
+    if (each.takes_new()) missing += each.bytes;
     copying.push_back(std::move(each));
   }
+  VPMM_TRY(check_host(missing));
   const host_copy::CopyContext context = copy_context();
-  Result<void> done = check_host(missing);
-  if (done) {
+  for (const Copying& each : copying) each.copy->is_in_use = true;  // frees leave it alone
+  Result<void> done;
+  {
     const Unlocked unlocked(lock);
     try {
-      for (Copying& each : copying)
-        if (each.copy->memory.size() < each.bytes) each.other = host_copy::HostMemory(each.bytes);
+      for (Copying& each : copying) {
+        if (!done || each.bytes == 0) continue;
+        if (each.takes_new()) each.other = host_copy::HostMemory(each.bytes);
+        if (each.is_pinned) done = each.memory().pin(device_.driver, context.id);
+      }
     } catch (const std::bad_alloc&) {
       done = no_host_memory();
     }
+    if (!done)
+      for (Copying& each : copying) each.other.unpin();
   }
-  // Frees change the pieces, under the lock.
+  if (!done) {
+    for (const Copying& each : copying) each.copy->is_in_use = false;
+    return device_.primary.noted(std::move(done));
+  }
+  // What was freed meanwhile is live no more. From here on frees change the pieces, under the lock.
   for (Copying& each : copying) {
-    if (!done) break;
     HostCopy& copy = *each.copy;
-    if (copy.memory.size() < each.bytes) std::swap(copy.memory, each.other);
+    if (each.takes_new()) std::swap(copy.memory, each.other);
     copy.dropped = 0;
+    copy.call_keeps = how.keeps_host_copy;
+    copy.pieces.clear();
     std::byte* at = copy.memory.begin();
-    for (CopyPiece& piece : copy.pieces) at = (piece.host = at) + piece.bytes;
+    for (const AddressRange range : parts_.arenas.live_ranges(each.id)) {
+      copy.pieces.push_back({range.begin, at, range.size});
+      at += range.size;
+    }
     each.pieces = joined(copy.pieces);
-    copy.is_in_use = true;
+    parts_.host_copies.set(each.id, each.copy);
   }
   {
     const Unlocked unlocked(lock);
@@ -351,11 +365,8 @@ Result<void> Suspension::copy_out(const Ids& ids, const SuspendHow& how, MutexLo
       for (Copying& each : copying) {
         each.other.unpin();
         each.other = host_copy::HostMemory();
-        HostCopy& copy = *each.copy;
         if (!done || each.pieces.empty()) continue;
-        if (each.is_pinned) done = copy.memory.pin(device_.driver, context.id);
-        if (!done) continue;
-        done = copy.memory.is_pinned_in(context.id)
+        done = each.copy->memory.is_pinned_in(context.id)
                    ? copier_.copy_pinned(each.pieces, CopyTo::host, context)
                    : copier_.copy(each.pieces, CopyTo::host, context);
       }
@@ -363,9 +374,16 @@ Result<void> Suspension::copy_out(const Ids& ids, const SuspendHow& how, MutexLo
       done = no_host_memory();
     }
   }
-  for (const Copying& each : copying) each.copy->is_in_use = false;
-  if (!done)
-    for (const ArenaId id : ids) drop_contents(id);
+  for (const Copying& each : copying) {
+    each.copy->is_in_use = false;
+    if (!done) drop_contents(each.id);
+  }
+  for (const ArenaId id : discarding) {
+    if (!done) break;
+    const TagOptions* const options = parts_.tags.find(parts_.arenas.tag_of(id));
+    if (const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id)) copy->pieces.clear();
+    if (options == nullptr || !options->keeps_host_copy) drop_copy(id);
+  }
   return device_.primary.noted(std::move(done));
 }
 

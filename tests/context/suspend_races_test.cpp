@@ -459,6 +459,8 @@ TEST_F(SuspendRaces, a_lease_of_a_share_without_holders_is_refused_while_suspend
   expect_error(world.pool->sharing().lease(shared.value().share, 0, 1000), ErrorCode::suspended);
   resume();
   EXPECT_TRUE(world.pool->sharing().lease(shared.value().share, 0, 1000).ok());
+  expect_error(suspension().suspend(kKept, {}), ErrorCode::not_shared,
+               {hex(ptr), "openings in other processes: 1", "handles for them: 0"});
   world.pool->sharing().end_lease(shared.value().share, context::Holder::importer);
   free(ptr);
 }

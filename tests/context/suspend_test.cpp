@@ -359,7 +359,6 @@ TEST_F(Suspend, all_freed_while_suspended_leaves_nothing) {
 }
 
 TEST_F(Suspend, a_shortage_is_reported_and_changes_nothing) {
-  ASSERT_TRUE(true);
   const DevicePtr ptr = tagged(6 * kPage);
   const DevicePtr small = tagged(1000);
   write(ptr, 6 * kPage, 4);
@@ -447,7 +446,8 @@ TEST_F(Suspend, is_refused_during_a_capture_and_while_others_hold_memory) {
   ASSERT_TRUE(world.pool().streams().capture_end().ok());
   const auto shared = world.pool().sharing().share({ptr, 1000});
   ASSERT_TRUE(shared.ok()) << message_of(shared);
-  expect_error(suspension().suspend(kWeights, {}), ErrorCode::not_shared, {hex(ptr)});
+  expect_error(suspension().suspend(kWeights, {}), ErrorCode::not_shared,
+               {hex(ptr), "openings in other processes: 0", "handles for them: 1"});
   EXPECT_EQ(state(), TagState::live);
   world.pool().sharing().end_lease(shared.value().share, Holder::handle);
   suspend();

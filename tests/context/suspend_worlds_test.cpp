@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "context/hooked_world.hpp"
+#include "host_copy/host_memory.hpp"
 
 namespace vpmm::test {
 namespace {
@@ -18,6 +20,7 @@ using driver::CuResult;
 
 constexpr std::uint32_t kTagOne = 31;
 constexpr std::uint32_t kTagTwo = 32;
+constexpr std::uint32_t kTagThree = 33;
 
 struct PoolKind {
   const char* name = "";
@@ -143,6 +146,96 @@ TEST(SuspendLimits, a_resume_maps_no_more_than_the_limit_of_mappings) {
     EXPECT_EQ(world.pool->reports().validate(), "");
   }
   world.deallocate(ptr.value(), a);
+}
+
+// A kept copy is to be replaced by a larger one, beside a tag whose kept copy is discarded.
+TEST(SuspendShortage, without_host_memory_kept_and_prepared_copies_stay_as_they_are) {
+  constexpr Bytes kSize = 3 * kMiB;
+  enum class Shortage { limit, pinning };
+  for (const Shortage shortage : {Shortage::limit, Shortage::pinning}) {
+    HookedWorld world(adaptive_world());
+    context::Suspension& suspension = world.pool->suspension();
+    const StreamHandle a = world.stream();
+    std::vector<DevicePtr> pointers;
+    const auto allocate = [&](std::uint32_t tag) {
+      const auto made = world.pool->allocate({kSize, 0, a, {}, tag});
+      ASSERT_TRUE(made.ok()) << message_of(made);
+      pointers.push_back(made.value());
+      ASSERT_EQ(world.sim.stream_synchronize(a), CuResult::success);
+      const std::vector<std::uint8_t> data(kSize, static_cast<std::uint8_t>(pointers.size()));
+      ASSERT_EQ(world.sim.memcpy_host_to_device(pointers.back(), data.data(), kSize),
+                CuResult::success);
+    };
+    const auto expect_readable = [&](std::size_t number) {
+      const auto host = suspension.host_copy({pointers[number], kSize});
+      ASSERT_TRUE(host.ok()) << message_of(host);
+      const std::vector<std::byte> expected(kSize, std::byte(number + 1));
+      EXPECT_EQ(std::vector<std::byte>(host.value(), host.value() + kSize), expected) << number;
+    };
+    for (const std::uint32_t tag : {kTagOne, kTagTwo, kTagThree})
+      ASSERT_TRUE(suspension.make_suspendable(tag, {true, tag != kTagThree}).ok());
+    allocate(kTagOne);
+    allocate(kTagTwo);
+    ASSERT_TRUE(suspension.suspend(0, {}).ok());
+    ASSERT_TRUE(suspension.resume(0, {}).ok());
+    allocate(kTagTwo);    // the copy of its tag is too small now
+    allocate(kTagThree);  // its copy is prepared
+    ASSERT_TRUE(suspension.prepare(kTagThree).ok());
+    ASSERT_TRUE(suspension.make_suspendable(kTagOne, {false, false}).ok());
+    const Bytes copies = world.statistics().host_copy_bytes;
+    EXPECT_EQ(copies, 3 * kSize);
+    if (shortage == Shortage::limit) host_copy::set_available_host_bytes(kMiB);
+    if (shortage == Shortage::pinning)
+      world.hooks.on[Call::mem_host_register] = [] { return CuResult::out_of_memory; };
+    const auto done = suspension.suspend(0, {});
+    host_copy::set_available_host_bytes(std::nullopt);
+    world.hooks.on.clear();
+    ASSERT_FALSE(done.ok());
+    EXPECT_EQ(done.error().code, shortage == Shortage::limit ? ErrorCode::host_out_of_memory
+                                                             : ErrorCode::out_of_memory)
+        << message_of(done);
+    EXPECT_EQ(world.pool->reports().validate(), "");
+    EXPECT_EQ(world.statistics().host_copy_bytes, copies);
+    expect_readable(0);
+    expect_readable(1);
+    for (std::size_t number = 0; number < pointers.size(); ++number) {
+      const auto sleeps = suspension.is_suspended(pointers[number]);
+      ASSERT_TRUE(sleeps.ok()) << message_of(sleeps);
+      EXPECT_FALSE(sleeps.value());
+      std::vector<std::uint8_t> data(kSize);
+      ASSERT_EQ(world.sim.memcpy_device_to_host(data.data(), pointers[number], kSize),
+                CuResult::success);
+      const std::vector<std::uint8_t> expected(kSize, static_cast<std::uint8_t>(number + 1));
+      EXPECT_EQ(data, expected) << number;
+    }
+    // The next one that succeeds replaces and drops them.
+    ASSERT_TRUE(suspension.suspend(0, {}).ok());
+    EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kSize);
+    EXPECT_FALSE(suspension.host_copy({pointers[0], 1}).ok());
+    expect_readable(2);
+    ASSERT_TRUE(suspension.resume(0, {}).ok());
+    for (const DevicePtr ptr : pointers) world.deallocate(ptr, a);
+  }
+}
+
+TEST(SuspendShortage, a_free_while_asleep_gives_back_its_part_of_a_copy_that_is_not_pinned) {
+  for (const bool keeps : {false, true}) {
+    HookedWorld world(adaptive_world());
+    context::Suspension& suspension = world.pool->suspension();
+    ASSERT_TRUE(suspension.make_suspendable(kTagOne, {true, keeps}).ok());
+    const StreamHandle a = world.stream();
+    const auto first = world.pool->allocate({3 * kMiB, 0, a, {}, kTagOne});
+    const auto second = world.pool->allocate({5 * kMiB, 0, a, {}, kTagOne});
+    ASSERT_TRUE(first.ok() && second.ok());
+    ASSERT_TRUE(suspension.suspend(kTagOne, {}).ok());
+    EXPECT_EQ(world.statistics().host_copy_bytes, 8 * kMiB);
+    world.deallocate(first.value(), a);
+    EXPECT_EQ(world.statistics().host_copy_bytes, (keeps ? 8 : 5) * kMiB);
+    EXPECT_EQ(suspension.info(kTagOne).host_bytes, (keeps ? 8 : 5) * kMiB);
+    ASSERT_TRUE(suspension.resume(kTagOne, {}).ok());
+    EXPECT_EQ(world.statistics().host_copy_bytes, keeps ? 8 * kMiB : 0u);
+    world.deallocate(second.value(), a);
+  }
 }
 
 TEST(SuspendBroken, a_context_that_breaks_at_any_step_gives_poisoned_from_then_on) {

@@ -255,7 +255,8 @@ TEST_F(Nbep7, a_manager_that_cannot_say_how_much_is_free_says_that) {
   EXPECT_EQ(thrown_by([&] { (void)context.allocate_pinned(1); }).status, VPMM_ERROR_UNSUPPORTED);
   EXPECT_EQ(thrown_by([&] { (void)context.get_ipc_handle(context.memalloc(1)); }).status,
             VPMM_ERROR_UNSUPPORTED);
-  EXPECT_EQ(thrown_by([&] { (void)context.memalloc(1, default_stream); }).status, VPMM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(thrown_by([&] { (void)context.memalloc(1, default_stream); }).status,
+            VPMM_ERROR_UNSUPPORTED);
   EXPECT_EQ(thrown_by([&] { (void)context.allocate_managed(1); }).status, VPMM_ERROR_UNSUPPORTED);
 }
 

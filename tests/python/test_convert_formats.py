@@ -21,6 +21,7 @@ from vpmm.convert.build import consistent
 from vpmm.recordings import BadFile, Event, Kind, Recording
 
 from convert_case import BASE, MIB, ConvertCase, mutations, random_recording, real_snapshot, recorded
+from program import output_of
 
 LOG = """Thread,Time,Action,Pointer,Size,Stream
 7,23:59:59.999999,allocate,0x7f0000000000,1000,0x0
@@ -31,6 +32,17 @@ LOG = """Thread,Time,Action,Pointer,Size,Stream
 OLD_LOG = f"""{rmm.OLD_HEADER}Free Memory,Total Memory,Current Allocs,Start,End,Elapsed,Location
 Alloc,1,0x7f0000000000,0,1000,0,0,1,0.5,0.501,0.001,a.py:3
 Free,1,0x7f0000000000,0,0,0,0,0,0.75,0.7501,0.0001,a.py:4
+"""
+# Sleeps twice: its memory stays in the pool, and goes to the driver.
+SLEEPER = """import os
+import vpmm
+pool = vpmm.Pool.default()
+with vpmm.tag("weights", suspendable=True), vpmm.record(os.environ["RECORDED"]):
+    ptr = pool.allocate(3 << 20, 0)
+    for to_driver in (False, True):
+        vpmm.suspend("weights", to_driver=to_driver)
+        vpmm.resume("weights")
+    pool.deallocate(ptr, 0)
 """
 
 
@@ -405,6 +417,23 @@ class PerfettoTraces(ConvertCase):
         for number in (0, 1, 127, 128, 300, 1 << 35, (1 << 64) - 1):
             self.assertEqual(list(fields_of(perfetto.field(5, number))), [(5, number)])
         self.assertEqual(list(fields_of(perfetto.field(5, "ä" * 100))), [(5, ("ä" * 100).encode())])
+
+    @unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
+    def test_memory_that_sleeps_has_a_track_of_instants_and_lives_on(self) -> None:
+        path = self.folder / "run.vpmm"
+        output_of(SLEEPER, RECORDED=str(path))
+        _, events = shown(recordings.read(path))
+        self.assertEqual(
+            [(kind, value) for _, kind, track, value in events if track == "device 0: suspended memory"],
+            [
+                (3, b"suspend weights: 4194304 bytes"),
+                (3, b"resume weights: 4194304 bytes"),
+                (3, b"suspend weights: 4194304 bytes"),
+                (3, b"resume weights: 4194304 bytes"),
+            ],
+        )
+        live = [value for _, _, track, value in events if track == "device 0: live"]
+        self.assertEqual(live, [3 * MIB, 0])
 
 
 class Windows(ConvertCase):

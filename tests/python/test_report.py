@@ -21,10 +21,21 @@ from vpmm.reporting.stacks import NO_LIBRARY, frame_text, library_of
 from vpmm.reporting.story import NEVER
 from vpmm.reporting.timeline import PARTS, timeline_of
 
-from program import run
+from program import output_of, run
 from report_case import MIB, PAGE, Maker, PageColumns, leaking, recording_of, serving, training
 
 TRACES = Path(__file__).resolve().parents[2] / "bench" / "traces"
+# A tag sleeps in the pool, then one without a name gives its memory to the driver.
+SLEEPER = """import os
+import vpmm
+pool = vpmm.Pool.default()
+with vpmm.record(os.environ["RECORDED"]):
+    for tag in ("weights", 7):
+        with vpmm.tag(tag, suspendable=True):
+            pool.allocate(3 << 20, 0)
+        vpmm.suspend(tag, to_driver=tag == 7)
+        vpmm.resume(tag)
+"""
 
 
 def json_of(text: str) -> dict[str, object]:
@@ -462,6 +473,34 @@ class Command(unittest.TestCase):
         done = run("-m", "vpmm", "report", "--text", str(path))
         self.assertEqual(done.returncode, 2)
         self.assertRegex(done.stderr, r"^vpmm: .*run\.vpmm: its figures are beyond what any memory has\n$")
+
+    @unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
+    def test_memory_that_sleeps_is_marked_and_not_mapped_when_the_driver_has_it(self) -> None:
+        path = self.folder / "run.vpmm"
+        output_of(SLEEPER, RECORDED=str(path))
+        story = Story(recordings.read(path))
+        self.assertEqual(
+            [mark[1] for mark in story.marks],
+            [
+                "suspend weights: 4.00 MiB",
+                "resume weights: 4.00 MiB",
+                "suspend arena 2: 4.00 MiB",
+                "resume arena 2: 4.00 MiB",
+            ],
+        )
+        times = [mark[0] for mark in story.marks]
+        self.assertEqual(times, sorted(times))
+        asleep = [
+            (mapped, live)
+            for time, mapped, live in zip(story.series.time_ns, story.series.mapped, story.series.live, strict=True)
+            if times[2] < time < times[3]
+        ]
+        self.assertEqual(asleep[0], (4 * MIB, 6 * MIB), "4 MiB with 3 MiB of live memory are not mapped")
+        page_path = self.folder / "run.html"
+        done = run("-m", "vpmm", "report", str(path), "-o", str(page_path))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        marks = json_of(page_path.read_text())["marks"]
+        self.assertEqual(marks, [list(mark) for mark in story.marks])
 
 
 if __name__ == "__main__":
