@@ -418,7 +418,6 @@ class PerfettoTraces(ConvertCase):
             self.assertEqual(list(fields_of(perfetto.field(5, number))), [(5, number)])
         self.assertEqual(list(fields_of(perfetto.field(5, "ä" * 100))), [(5, ("ä" * 100).encode())])
 
-    @unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
     def test_memory_that_sleeps_has_a_track_of_instants_and_lives_on(self) -> None:
         path = self.folder / "run.vpmm"
         output_of(SLEEPER, RECORDED=str(path))

@@ -474,7 +474,6 @@ class Command(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         self.assertRegex(done.stderr, r"^vpmm: .*run\.vpmm: its figures are beyond what any memory has\n$")
 
-    @unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
     def test_memory_that_sleeps_is_marked_and_not_mapped_when_the_driver_has_it(self) -> None:
         path = self.folder / "run.vpmm"
         output_of(SLEEPER, RECORDED=str(path))
