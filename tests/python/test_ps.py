@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -57,7 +56,6 @@ class Processes(unittest.TestCase):
         done = run("-m", "vpmm", "ps")
         self.assertRegex(done.stdout, rf"^ +PID +mapped +live  command\n(.*\n)* *{pid} +- +-  .*python.* -c")
 
-    @unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
     def test_a_process_that_is_recorded_has_its_figures(self) -> None:
         pid = self.start(PROGRAM, VPMM_RECORD=str(self.path))
         until = time.monotonic() + 60
@@ -69,7 +67,6 @@ class Processes(unittest.TestCase):
         self.assertRegex(done.stdout, rf"(?m)^ *{pid} +[0-9.]+ MiB +5\.00 MiB  ")
         self.assertLessEqual(max(map(len, done.stdout.splitlines())), 50)
 
-    @unittest.skipUnless(importlib.util.find_spec("zstandard"), "zstandard is not installed")
     def test_a_sample_of_the_allocations_says_nothing_of_live_memory(self) -> None:
         pid = self.start(PROGRAM, VPMM_RECORD=str(self.path), VPMM_RECORD_SAMPLE="100")
         self.assertIsNone(self.listed()[pid]["live_bytes"])
