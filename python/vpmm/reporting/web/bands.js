@@ -100,8 +100,10 @@ class Bands {
       ink.fillStyle = colours.soft;
       ink.fillText(roundText(size), left - 8, this.y(size) + 4);
     }
-    ink.textAlign = "center";
-    for (const [x, text] of this.timeline.ticks()) ink.fillText(text, x, this.height + 24);
+    for (const [x, text] of this.timeline.ticks()) {
+      ink.textAlign = x > this.timeline.left + this.timeline.width - 24 ? "right" : "center";
+      ink.fillText(text, x, this.height + 24);
+    }
     const snap = (x) => Math.round(x * devicePixelRatio) / devicePixelRatio; // a part of a pixel would show as a seam
     let alive = [], next = 0, until = Infinity, from = 0, before = null;
     for (let column = 0; column <= this.columns; column += 1) {

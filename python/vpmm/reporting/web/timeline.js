@@ -116,7 +116,10 @@ class Timeline {
       made.append(drawn("line", { class: "grid", x1: this.left, x2: this.left + this.width, y1: this.y(size), y2: this.y(size) }),
         drawn("text", { class: "y", x: this.left - 8, y: this.y(size) + 4, "text-anchor": "end" }, roundText(size)));
     }
-    for (const [x, text] of this.ticks()) made.append(drawn("text", { class: "x", x, y: this.top + this.height + 20, "text-anchor": "middle" }, text));
+    for (const [x, text] of this.ticks()) {
+      const anchor = x > this.left + this.width - 24 ? "end" : "middle"; // none leaves the picture
+      made.append(drawn("text", { class: "x", x, y: this.top + this.height + 20, "text-anchor": anchor }, text));
+    }
     return made;
   }
 
