@@ -26,7 +26,7 @@ constexpr char kVerbs[] =
     "completion, convert, emm-check, fit, info, ps, replay, report, run, top or try";
 
 std::string message_of(const CLI::ParseError& error) {
-  const std::string text = error.what();
+  std::string text = error.what();
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError))
     return "the following arguments are required: " + text.substr(0, text.find(" is required"));
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError))
