@@ -228,7 +228,10 @@ class Replayer {
   Result<replay::ReplayResult> replay_on(replay::TraceMachine& machine, const Run& run,
                                          const replay::ReplayOptions& how) {
     settings::Config config = config_;
-    if (const std::optional<Bytes> limit = room_for(*run.trace).limit) config.capacity = limit;
+    if (const std::optional<Bytes> limit = room_for(*run.trace).limit) {
+      config.capacity = limit;
+      config.capacity_percent = 0;  // of VPMM_CAPACITY, which the limit replaces
+    }
     auto result =
         replay::replay(*run.trace, machine, replay::allocator_recipe(run.allocator, config), how);
     if (result) return result;

@@ -67,8 +67,9 @@ typedef struct vpmm_bound_stream vpmm_bound_stream; /* opaque */
 typedef struct vpmm_arena vpmm_arena;               /* opaque */
 typedef void* vpmm_stream;
 
-/* As a capacity: `percent`, 1 to 100, of the memory that the device has. */
-#define VPMM_SHARE_OF_GPU(percent) (UINT64_MAX - (uint64_t)(percent))
+/* As a capacity: `percent`, 1 to 100, of the memory that the device has, in whole pages. Another
+ * percentage is refused, as 0 is. */
+#define VPMM_SHARE_OF_GPU(percent) ((percent) == 0 ? 0 : UINT64_MAX - (uint64_t)(percent))
 
 /* Settings of a pool. vpmm_config_init fills in the defaults, vpmm_config_from_environment the
  * environment's values. */

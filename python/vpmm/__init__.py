@@ -335,7 +335,7 @@ _NEEDED_BY = {"cuda_core": "cuda.core", "dask": "distributed"}
 def _is_installed(package: str) -> bool:
     try:
         return importlib.import_module("importlib.util").find_spec(package) is not None
-    except ModuleNotFoundError:  # the package around it
+    except (ImportError, ValueError):  # the package around it, or a stand-in for it without a spec
         return False
 
 

@@ -76,6 +76,18 @@ class MissingPackageError(Error, ImportError):
         )
         self.name = missing.name
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _missing_package_again, (self.args, super().__reduce__()[2])
+
+
+def _missing_package_again(args: tuple[object, ...], attributes: dict[str, object]) -> MissingPackageError:
+    """The error as it was pickled; its constructor takes other arguments."""
+    made = MissingPackageError.__new__(MissingPackageError)
+    made.args = args
+    for name, value in attributes.items():
+        setattr(made, name, value)
+    return made
+
 
 class VpmmWarning(RuntimeWarning):
     """The category of all warnings of the package. Their texts begin with "vpmm: "."""

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // capi: opens and destroys pools; limits, captures and synchronisation of a whole pool.
+#include "base/message.hpp"
 #include "capi/call.hpp"
 #include "capi/pool.hpp"
 #include "capi/settings.hpp"
@@ -128,13 +129,14 @@ vpmm_status vpmm_preallocate(vpmm_pool* pool, size_t bytes) {
 
 vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
-    if (bytes == 0)
+    const std::uint64_t percent = UINT64_MAX - bytes;
+    if (bytes == 0 || (percent > 100 && percent < 1000))
       return Error{ErrorCode::invalid_argument,
-                   "capacity 0: must be a number of bytes, a VPMM_SHARE_OF_GPU, or UINT64_MAX for "
-                   "no limit"};
-    const std::uint64_t below_none = UINT64_MAX - bytes;
-    if (below_none >= 1 && below_none <= 100)
-      return context.limits().set_share_of_gpu(static_cast<std::uint32_t>(below_none));
+                   message_of("capacity {}: must be a number of bytes, VPMM_SHARE_OF_GPU of 1 to "
+                              "100, or UINT64_MAX for no limit",
+                              bytes)};
+    if (percent >= 1 && percent <= 100)
+      return context.limits().set_share_of_gpu(static_cast<std::uint32_t>(percent));
     context.limits().set_capacity(bytes == UINT64_MAX ? std::nullopt : std::optional<Bytes>(bytes));
     return {};
   });

@@ -48,7 +48,7 @@ std::string text_of(std::uint64_t number, std::uint64_t special, const char* nam
 }
 
 std::string text_of_capacity(std::uint64_t capacity) {
-  const bool is_share = capacity >= VPMM_SHARE_OF_GPU(100) && capacity != kUnset;
+  const bool is_share = capacity >= VPMM_SHARE_OF_GPU(1000) && capacity != kUnset;
   return is_share ? std::to_string(kUnset - capacity) + "%" : text_of(capacity, kUnset, "none");
 }
 

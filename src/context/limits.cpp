@@ -127,7 +127,8 @@ Result<void> Limits::set_share_of_gpu(std::uint32_t percent) {
   Bytes total = 0;
   VPMM_TRY(driver::checked(Call::device_total_mem,
                            device_.driver.device_total_mem(device_.primary.device(), total)));
-  parts_.footprint.set_capacity(settings::Portion{0, percent}.of(total));
+  const Bytes share = settings::Portion{0, percent}.of(total);
+  parts_.footprint.set_capacity(share / device_.page_size * device_.page_size);
   return {};
 }
 

@@ -13,7 +13,9 @@ namespace vpmm::settings {
 struct Portion {
   Bytes bytes = 0;
   std::uint32_t percent = 0;  // 1 to 100: of another amount, instead of `bytes`
-  Bytes of(Bytes whole) const { return percent == 0 ? bytes : whole / 100 * percent; }
+  Bytes of(Bytes whole) const {
+    return percent == 0 ? bytes : whole / 100 * percent + whole % 100 * percent / 100;
+  }
   friend bool operator==(const Portion&, const Portion&) = default;
 };
 

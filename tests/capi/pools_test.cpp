@@ -138,9 +138,17 @@ TEST_F(Pools, a_capacity_can_be_a_share_of_the_gpu) {
   ASSERT_EQ(vpmm_set_capacity(pool_, VPMM_SHARE_OF_GPU(25)), VPMM_OK);
   std::uint64_t capacity = 0;
   ASSERT_EQ(vpmm_get_capacity(pool_, &capacity), VPMM_OK);
-  EXPECT_EQ(capacity, total / 100 * 25);
+  EXPECT_EQ(capacity, total / 4 / (2 * kMiB) * (2 * kMiB));
+  EXPECT_EQ(vpmm_memory_info(pool_, &free, &total), VPMM_OK);
+  void* all = nullptr;
+  EXPECT_EQ(vpmm_allocate(pool_, free, nullptr, &all), VPMM_OK) << vpmm_last_error();
+  EXPECT_EQ(vpmm_deallocate(pool_, all, nullptr), VPMM_OK);
   void* ptr = nullptr;
-  EXPECT_EQ(vpmm_allocate(pool_, total / 100 * 26, nullptr, &ptr), VPMM_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(vpmm_allocate(pool_, capacity + 1, nullptr, &ptr), VPMM_ERROR_OUT_OF_MEMORY);
+  for (const std::uint64_t wrong : {VPMM_SHARE_OF_GPU(0), VPMM_SHARE_OF_GPU(101)}) {
+    EXPECT_EQ(vpmm_set_capacity(pool_, wrong), VPMM_ERROR_INVALID_ARGUMENT);
+    EXPECT_TRUE(last_error_names("VPMM_SHARE_OF_GPU of 1 to 100")) << vpmm_last_error();
+  }
 }
 
 TEST_F(Pools, a_capacity_of_zero_is_refused_as_in_the_settings) {

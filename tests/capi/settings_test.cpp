@@ -70,7 +70,7 @@ TEST(Settings, a_share_of_the_gpu_goes_through_the_struct) {
   EXPECT_EQ(total, capacity);
   EXPECT_EQ(vpmm_set_capacity(pool, UINT64_MAX), VPMM_OK);
   EXPECT_EQ(vpmm_memory_info(pool, &free, &total), VPMM_OK);
-  EXPECT_EQ(capacity, total / 100 * 50);
+  EXPECT_EQ(capacity, total / 2 / (2 * kMiB) * (2 * kMiB));
   EXPECT_EQ(vpmm_pool_destroy(pool), VPMM_OK);
 }
 
@@ -142,6 +142,8 @@ TEST(Settings, values_that_are_not_allowed_are_refused_by_name) {
       {[](vpmm_config& c) { c.chunk_max = 5; }, "VPMM_CHUNK_MAX=5B: must be"},
       {[](vpmm_config& c) { c.max_mappings = 3; }, "VPMM_MAX_MAPPINGS=3: must be"},
       {[](vpmm_config& c) { c.capacity = 0; }, "VPMM_CAPACITY=0: must be"},
+      {[](vpmm_config& c) { c.capacity = VPMM_SHARE_OF_GPU(0); }, "VPMM_CAPACITY=0: must be"},
+      {[](vpmm_config& c) { c.capacity = VPMM_SHARE_OF_GPU(101); }, "VPMM_CAPACITY=101%: must be"},
       {[](vpmm_config& c) { c.small = "own"; }, "VPMM_SMALL=own: must be"},
       {[](vpmm_config& c) { c.any_stream = ""; }, "VPMM_ANY_STREAM=: must be"},
       {[](vpmm_config& c) { c.prefer = "speed"; }, "VPMM_PREFER=speed: must be"},

@@ -220,9 +220,10 @@ class Settings(ArgumentTest):
     def test_a_capacity_can_be_a_share_of_the_gpu(self) -> None:
         whole = vpmm.Pool().memory_info().total
         pool = vpmm.Pool(capacity="25%")
-        self.assertEqual(pool.get_capacity(), whole // 100 * 25)
+        page = 2 << 20
+        self.assertEqual(pool.get_capacity(), whole // 4 // page * page)
         pool.set_capacity("50%")
-        self.assertEqual(pool.get_capacity(), whole // 100 * 50)
+        self.assertEqual(pool.get_capacity(), whole // 2 // page * page)
 
     def test_a_value_that_is_not_allowed_is_named_by_its_keyword(self) -> None:
         cases: list[tuple[dict[str, Any], str]] = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 import tempfile
@@ -70,6 +71,12 @@ class OutOfMemory(unittest.TestCase):
         error = self.error_of(lambda: self.pool.allocate(2 * MIB, 0))
         self.assertEqual((error.requested, error.missing), (2 * MIB, None))
 
+    def test_a_missing_package_can_be_pickled(self) -> None:
+        error = vpmm.MissingPackageError("vpmm.dask", "distributed", ModuleNotFoundError("no", name="distributed"))
+        for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+            self.assertIsInstance(again, vpmm.MissingPackageError)
+            self.assertEqual((str(again), again.code, again.name), (str(error), error.code, "distributed"))
+
     def test_it_can_be_pickled_with_its_attributes(self) -> None:
         error = self.error_of(lambda: self.pool.allocate(20 * MIB, 0))
         again = pickle.loads(pickle.dumps(error))
@@ -94,6 +101,9 @@ class OutOfMemory(unittest.TestCase):
         numbas: Any = numba._out_of_memory_error(target)(error)
         self.assertEqual((numbas.code, numbas.requested, numbas.missing), (2, 20 * MIB, 4 * MIB))
         self.assertEqual(numbas.report, error.report)
+        again = pickle.loads(pickle.dumps(numbas))
+        self.assertIs(type(again), vpmm.OutOfMemoryError)
+        self.assertEqual((again.requested, again.missing, again.report), (20 * MIB, 4 * MIB, error.report))
 
 
 class InvalidArguments(unittest.TestCase):

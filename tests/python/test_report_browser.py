@@ -19,7 +19,7 @@ from vpmm.recordings import Event, Kind, Recording
 from vpmm.reporting import Story, page_of, page_of_two, timeline, write_page
 from vpmm.units import bytes_text
 
-from report_case import PAGE, leaking, recording_of, serving, training
+from report_case import PAGE, Maker, leaking, recording_of, serving, training
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
@@ -119,6 +119,10 @@ class Browser(unittest.TestCase):
         write_page(page_of(Story(leaking())), cls.folder / "leaking.html")
         write_page(page_of(Story(convert.load(TRACE))), cls.folder / "csv.html")
         write_page(page_of_two(Story(training(2)), Story(training())), cls.folder / "two.html")
+        write_page(page_of(Story(Maker(PAGE).recording)), cls.folder / "empty.html")
+        named = training(2)
+        named.header["command"] = ["python", "/*SCRIPT*/", "/*COLUMNS*/", "</script>", "/*DATA*/"]
+        write_page(page_of(Story(named)), cls.folder / "named.html")
         with unittest.mock.patch.multiple(timeline, MOST_EVENTS=1000, PARTS=50):
             write_page(page_of(Story(training())), cls.folder / "reduced.html")
 
@@ -135,6 +139,18 @@ class Browser(unittest.TestCase):
         self.browser.get((self.folder / f"{name}.html").as_uri())
         self.until(lambda: self.count("body[data-ready] #timeline path.curve") > 0)
         self.addCleanup(self.nothing_went_wrong)
+
+    def test_a_recording_without_an_allocation_has_a_whole_page(self) -> None:
+        self.browser.get((self.folder / "empty.html").as_uri())
+        self.until(lambda: self.count("body[data-ready]") > 0)
+        self.nothing_went_wrong()
+
+    def test_a_text_that_looks_like_a_place_of_the_page_is_a_text(self) -> None:
+        self.show("named")
+        self.assertIn(
+            "/*SCRIPT*/ /*COLUMNS*/ '</script>' /*DATA*/".replace("'", ""),
+            self.script("return document.querySelector('h1').textContent.replaceAll(\"'\", '')"),
+        )
 
     def nothing_went_wrong(self) -> None:
         self.assertEqual(self.browser.get_log("browser"), [])

@@ -265,7 +265,16 @@ def _out_of_memory_error(target: ModuleType) -> type[Exception]:
         self.__dict__.update(error.__dict__)
         target.CudaAPIError.__init__(self, target.binding.CUresult.CUDA_ERROR_OUT_OF_MEMORY, error.report)
 
-    members = {"__init__": __init__, "__module__": __name__, "__doc__": _out_of_memory_error.__doc__}
+    def __reduce__(self: Any) -> tuple[object, ...]:  # noqa: N807
+        """As vpmm's own error, for this class exists where Numba's is."""
+        return vpmm.OutOfMemoryError, (self.report, "VPMM_ERROR_OUT_OF_MEMORY", self.requested, self.capacity)
+
+    members = {
+        "__init__": __init__,
+        "__reduce__": __reduce__,
+        "__module__": __name__,
+        "__doc__": _out_of_memory_error.__doc__,
+    }
     return type("NumbaOutOfMemoryError", (vpmm.OutOfMemoryError, target.CudaAPIError), members)
 
 

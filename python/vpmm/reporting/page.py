@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib import resources
 from pathlib import Path
 
@@ -156,16 +157,13 @@ def _filled(data: dict[str, object], columns: Columns, scripts: list[str]) -> st
     # No text of a recording may close its enclosing element.
     told = json.dumps(data | {"columns": columns.shape}, separators=(",", ":")).replace("<", "\\u003c")
     parts = {
-        "/*STYLE*/": text("page.css"),
-        "/*DATA*/": told,
-        "/*COLUMNS*/": columns.text(),
-        "/*SCRIPT*/": "\n".join(text(name) for name in scripts),
+        "STYLE": text("page.css"),
+        "DATA": told,
+        "COLUMNS": columns.text(),
+        "SCRIPT": "\n".join(text(name) for name in scripts),
     }
-    page = text("page.html")
-    for place, content in parts.items():
-        before, after = page.split(place, 1)
-        page = before + content + after
-    return page
+    # All at once: a text of the recording may look like a place.
+    return re.sub(rf"/\*({'|'.join(parts)})\*/", lambda place: parts[place[1]], text("page.html"))
 
 
 def write_page(page: str, path: str | Path) -> int | None:

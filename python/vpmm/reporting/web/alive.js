@@ -12,6 +12,7 @@ class Alive {
     this.below = element("div");
     this.ways = WAYS.filter(([way]) => this.isTold(way));
     if (data.hasStacks) this.ways.push(["flame", "flame graph"]);
+    if (this.ways.length === 0) this.ways.push(WAYS[0]); // nothing was allocated
     const first = Math.max(this.ways.findIndex(([way]) => way === (data.hasStacks ? "flame" : "size")), 0);
     this.box = element("div");
     this.slider = momentSlider("alive-moment", line);
