@@ -17,7 +17,7 @@ namespace vpmm {
 // Frees memory of `pool` on a stream, as a deleter of std::unique_ptr:
 // std::unique_ptr<void, vpmm::deleter> owner(pool.allocate(n, s), vpmm::deleter(pool, s)). Keeps a
 // memory_pool that it was made from. It cannot report errors: a pointer that is not the pool's is
-// counted as a caller's mistake.
+// counted as a caller's mistake. A deleter that was moved from has a null pool.
 class deleter {
  public:
   deleter() noexcept = default;  // of a null pointer
@@ -31,7 +31,7 @@ class deleter {
     else
       (void)vpmm_deallocate_any_stream(pool_.handle(), ptr);
   }
-  pool_ref pool() const noexcept { return pool_; }
+  const shared_pool& pool() const noexcept { return pool_; }
   std::optional<stream_ref> stream() const noexcept { return stream_; }  // none: any stream
   // Changes the stream of later calls. Does not order the streams.
   void set_stream(stream_ref stream) noexcept { stream_ = stream; }
@@ -77,7 +77,8 @@ class buffer {
   std::size_t size() const noexcept { return size_; }  // bytes requested
   bool empty() const noexcept { return size_ == 0; }
   std::optional<stream_ref> stream() const noexcept { return deleter_.stream(); }  // none: any
-  pool_ref pool() const noexcept { return deleter_.pool(); }
+  // Keeps, in a copy or in what is made from it, the memory_pool that the buffer keeps.
+  const shared_pool& pool() const noexcept { return deleter_.pool(); }
 
   // Sets the stream of the later free. It does not order the streams: make `stream` wait for work
   // that still uses the memory on the old one, or name the old one with record_use.

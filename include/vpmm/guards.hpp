@@ -113,8 +113,9 @@ class [[nodiscard]] callback_guard {
 
 // Calls `function(bytes)` when an allocation of `bytes` bytes would fail, after the callbacks added
 // before, on the thread of the request and without any lock. It may free memory of the pool, call
-// any function and end its guard. It returns true if it freed memory: the pool then tries again, at
-// most 10000 times. An exception ends the allocation and becomes its error.
+// any function and end its guard. It must not end the pool: who allocates owns the pool for the
+// call, since the guard may be the last other owner. It returns true if it freed memory: the pool
+// then tries again, at most 10000 times. An exception ends the allocation and becomes its error.
 [[nodiscard]] inline callback_guard on_out_of_memory(shared_pool pool,
                                                      std::function<bool(std::uint64_t)> function) {
   struct shared : std::enable_shared_from_this<shared> {

@@ -389,17 +389,32 @@ inline pool_ref open_default_pool(int device, const vpmm_config& settings) {
 }
 
 // A pool, and a share in its life if it was made from a memory_pool: while a copy exists, the pool
-// is not destroyed. Made from another pool_ref, it does not own the pool.
+// is not destroyed. Made from another pool_ref, it does not own the pool. Moved from, it is null:
+// its calls are errors.
 class shared_pool : public pool_ref {
  public:
   // NOLINTNEXTLINE(google-explicit-constructor): implicit, as an argument
   shared_pool(const pool_ref& pool) noexcept : pool_ref(pool) {}
+  shared_pool(const shared_pool&) noexcept = default;
+  shared_pool& operator=(const shared_pool&) noexcept = default;
+  shared_pool(shared_pool&& other) noexcept
+      : pool_ref(other.take_reference()), owner_(std::move(other.owner_)) {}
+  shared_pool& operator=(shared_pool&& other) noexcept {
+    pool_ref::operator=(other.take_reference());
+    owner_ = std::move(other.owner_);
+    return *this;
+  }
+  ~shared_pool() = default;
 
  protected:
   explicit shared_pool(std::shared_ptr<vpmm_pool> owner) noexcept
       : pool_ref(owner.get()), owner_(std::move(owner)) {}
 
  private:
+  pool_ref take_reference() noexcept {
+    return std::exchange(static_cast<pool_ref&>(*this), pool_ref(nullptr));
+  }
+
   std::shared_ptr<vpmm_pool> owner_;
 };
 
@@ -410,8 +425,7 @@ class memory_pool : public shared_pool {
   explicit memory_pool(int device = 0)
       : shared_pool(create(device, nullptr)) {}  // settings from the environment
   memory_pool(int device, const vpmm_config& settings) : shared_pool(create(device, &settings)) {}
-  memory_pool(memory_pool&& other) noexcept
-      : shared_pool(std::exchange(static_cast<shared_pool&>(other), pool_ref(nullptr))) {}
+  memory_pool(memory_pool&& other) noexcept = default;
   memory_pool& operator=(memory_pool&& other) noexcept {
     std::swap(static_cast<shared_pool&>(*this), static_cast<shared_pool&>(other));
     return *this;

@@ -97,6 +97,20 @@ TEST(CppCallbacks, a_callback_may_end_its_guard_and_an_exception_becomes_the_err
   EXPECT_NE(refused.message().find("no cache is left"), std::string::npos) << refused.message();
 }
 
+// The caller's share is what the rule asks for: the callback's guard is the only other owner.
+TEST(CppCallbacks, a_caller_with_a_share_keeps_the_pool_when_the_callback_ends_the_last_guard) {
+  std::optional<callback_guard> guard;
+  const shared_pool share = [&] {
+    const memory_pool pool;
+    pool.set_capacity(8 * kMiB);
+    guard = on_out_of_memory(pool, [&](std::uint64_t) { return guard.reset(), true; });
+    return shared_pool(pool);
+  }();
+  EXPECT_EQ(share.try_allocate(16 * kMiB, any_stream).status(), VPMM_ERROR_OUT_OF_MEMORY);
+  EXPECT_FALSE(guard.has_value());
+  EXPECT_EQ(share.capacity(), 8 * kMiB);
+}
+
 TEST(CppCallbacks, one_that_always_says_freed_does_not_hold_a_request_for_ever) {
   const memory_pool pool;
   pool.set_capacity(8 * kMiB);

@@ -187,6 +187,45 @@ TEST(CppLife, memory_keeps_the_pool_that_it_was_made_from) {
   EXPECT_EQ(last.pool(), pool);
 }
 
+// Without the share, the second buffer would free into a pool that is gone.
+TEST(CppLife, a_buffer_made_from_the_pool_of_a_buffer_or_deleter_keeps_it) {
+  buffer second;
+  buffer third;
+  {
+    const memory_pool pool(0);
+    const buffer first(pool, 100, default_stream);
+    second = buffer(first.pool(), 100, default_stream);
+    third = buffer(deleter(pool, default_stream).pool(), 100, default_stream);
+  }
+  EXPECT_EQ(second.pool().statistics().live_allocations, 2U);
+  second.reset();
+  EXPECT_EQ(third.pool().statistics().live_allocations, 1U);
+}
+
+// A handle left behind would be that of a pool that is gone.
+TEST(CppLife, what_was_moved_from_is_null_and_its_calls_are_errors) {
+  static_assert(std::is_nothrow_move_constructible_v<shared_pool> &&
+                std::is_nothrow_move_assignable_v<shared_pool> &&
+                std::is_nothrow_copy_assignable_v<shared_pool> &&
+                std::is_nothrow_move_assignable_v<deleter>);
+  memory_pool pool(0);
+  shared_pool share = std::move(pool);
+  shared_pool next(pool_ref(nullptr));
+  next = std::move(share);
+  deleter frees(std::move(next), any_stream);
+  const deleter last = std::move(frees);
+  EXPECT_EQ(last.pool().statistics().live_allocations, 0U);
+  // NOLINTNEXTLINE(bugprone-use-after-move): what was moved from is what is tested
+  for (const shared_pool& null : {shared_pool(pool), share, next, frees.pool()}) {
+    EXPECT_EQ(null.handle(), nullptr);
+    EXPECT_EQ(null.try_allocate(100, default_stream).status(), VPMM_ERROR_INVALID_ARGUMENT);
+  }
+  share = last.pool();
+  shared_pool& same = share;
+  share = std::move(same);
+  EXPECT_EQ(share, last.pool()) << "moved to itself";
+}
+
 TEST(CppLife, a_pool_ends_with_the_last_owner_and_a_reference_is_none) {
   std::optional<memory_pool> pool(std::in_place);
   const vpmm_pool* const handle = pool->handle();
