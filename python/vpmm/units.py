@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# vpmm: sizes and times as text for people.
+# vpmm: sizes and times as text for people, and texts of others that a terminal may show.
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ def duration_text(microseconds: float) -> str:
     if microseconds < 1000:
         return f"{microseconds:.1f} us"
     return f"{microseconds / 1e3:.1f} ms" if microseconds < 1e6 else f"{microseconds / 1e6:.2f} s"
+
+
+def printable(text: str) -> str:
+    """Removes terminal commands from texts of a recording."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

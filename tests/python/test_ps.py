@@ -12,6 +12,7 @@ import unittest
 from pathlib import Path
 
 from vpmm.recordings.binary import MAGIC
+from vpmm.watching import processes
 
 from program import PACKAGE_PARENT, run
 
@@ -75,6 +76,17 @@ class Processes(unittest.TestCase):
         self.path.write_bytes(MAGIC)
         pid = self.start(f"import sys, vpmm; f = open({str(self.path)!r}, 'rb'); print(flush=True); sys.stdin.read()")
         self.assertEqual(self.listed()[pid]["recordings"], [])
+
+    def test_a_name_that_means_another_file_here_is_not_used(self) -> None:
+        kept, other, pipe = (self.path.with_name(name) for name in ("kept", "other", "pipe"))
+        for path in (kept, other):
+            path.write_bytes(MAGIC)
+        os.mkfifo(pipe)
+        status = kept.stat()
+        self.assertEqual(processes._named(str(kept), status), str(kept))
+        self.assertEqual(processes._named(f"{other} (deleted)", status), str(other))
+        for name in (other, pipe, f"{pipe} (deleted)", self.path, f"{self.path} (deleted)"):
+            self.assertIsNone(processes._named(str(name), status))
 
     def test_a_process_without_the_library_and_the_list_itself_are_not_listed(self) -> None:
         pid = self.start("import sys\nprint(flush=True)\nsys.stdin.read()")

@@ -384,6 +384,19 @@ class Comparisons(unittest.TestCase):
             curve = dict(zip(times, columns.sums(f"time.{name}"), strict=True))
             self.assertEqual({time: curve[time] for time in at}, at)
 
+    def test_the_curves_have_a_peak_within_one_time(self) -> None:
+        events = [Event(Kind.ALLOCATE, 10, PAGE, MIB), Event(Kind.ALLOCATE, 20, 1 << 40, 1 << 30)]
+        story = Story(recording_of(*events, Event(Kind.FREE, 20, 1 << 40, 1 << 30)))
+        columns = PageColumns(page.page_of_two(story, story))
+        for name in ("first", "second"):
+            self.assertEqual(columns.sums(f"time.{name}"), [MIB, MIB + (1 << 30), MIB])
+
+    def test_no_line_of_the_text_is_longer_than_a_terminal(self) -> None:
+        first, second = Story(training()), Story(serving())
+        for width in (40, 50, 80, 100):
+            for line in compare.comparison_text(first, second, width).splitlines():
+                self.assertLessEqual(len(line), width, line)
+
     def test_two_files_make_one_page(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             for number in (1, 2):
@@ -413,6 +426,17 @@ class Texts(unittest.TestCase):
         """Without the curve and the signs at the beginning of lines."""
         lines = text[: text.index("|")].splitlines()[:-1] + text[text.index("What to change") :].splitlines()
         return " ".join(line.strip().removeprefix("| ") for line in lines).split()
+
+    def test_no_text_of_a_recording_reaches_the_terminal_as_a_command(self) -> None:
+        recording = recording_of(
+            Event(Kind.ALLOCATE, 10, PAGE, MIB, stack=1), device_name="\x1b[2Jdevice", file="\x1b[0m"
+        )
+        recording.stacks = {1: (Frame("a\n.py", 1, "f\x1b[31m\nsplit\x85"),)}
+        story, other = Story(recording), Story(recording_of(Event(Kind.ALLOCATE, 10, PAGE, MIB)))
+        for width in (40, 100):
+            for text in (text_of(story, width), compare.comparison_text(story, other, width)):
+                self.assertTrue(all(line.isprintable() for line in text.split("\n")), text)
+                self.assertFalse([line for line in text.split("\n") if line.startswith("split")])
 
     def test_the_text_says_what_failed_and_who_held_the_memory(self) -> None:
         text = text_of(Story(training()))
@@ -445,6 +469,11 @@ class Command(unittest.TestCase):
         done = run("-m", "vpmm", "report", str(trace), "-o", str(path))
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertEqual(done.stdout, f"{path}: {path.stat().st_size / 1024:.2f} KiB\n")
+
+    def test_a_text_and_a_page_are_not_written_into_one_stream(self) -> None:
+        done = run("-m", "vpmm", "report", "--text", "-o", "-", str(TRACES / "gnn.csv.gz"))
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("error: argument --text: not with `-o -`", done.stderr)
 
     def test_a_binary_recording_is_told_as_text(self) -> None:
         path = self.folder / "run.vpmm"

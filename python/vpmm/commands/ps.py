@@ -13,7 +13,7 @@ from typing import NamedTuple
 from vpmm import _terminal
 from vpmm.errors import Error
 from vpmm.recordings import BadFile
-from vpmm.units import bytes_text
+from vpmm.units import bytes_text, printable
 
 _PATIENCE = 5.0  # seconds for all recordings
 
@@ -42,7 +42,6 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def run(options: argparse.Namespace) -> int:
     """Succeeds if there is none, too."""
     from vpmm.watching import processes
-    from vpmm.watching.frame import printable
 
     until = time.monotonic() + _PATIENCE
     rows = [_row(pid, command, until) for pid in processes.users() if (command := processes.command_of(pid))]

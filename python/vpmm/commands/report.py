@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import sys
 from pathlib import Path
@@ -32,18 +33,20 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     parser.add_argument("--text", action="store_true", help="print the report; a page is made only with -o")
     parser.add_argument("--device", type=int, help="the device, if there are several (default: the busiest)")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=functools.partial(run, parser))
 
 
-def run(options: argparse.Namespace) -> int:
+def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Writes the page and prints its name."""
+    if options.text and str(options.output) == "-":
+        parser.error("argument --text: not with `-o -`, which writes the page to standard output too")
     gc.disable()  # a million events are made, and none of them is garbage
     try:
         story = _story(options.file, options.device)
         second = _story(options.second, options.device) if options.second is not None else None
         if options.text:
             width = min(_terminal.columns(_WIDTH), _WIDTH)
-            text = reporting.comparison_text(story, second) if second else reporting.text_of(story, width)
+            text = reporting.comparison_text(story, second, width) if second else reporting.text_of(story, width)
             sys.stdout.write(text)
         if options.output is not None or not options.text:
             path = options.output or Path("report.html")

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vpmm.reporting import facts
 from vpmm.reporting.columns import Columns
+from vpmm.reporting.lines import labelled, wrapped
 from vpmm.reporting.stacks import library_of
 from vpmm.reporting.story import Life, Story
 from vpmm.reporting.timeline import timeline_of
@@ -87,19 +88,29 @@ def _names(first: Story, second: Story) -> list[str]:
 
 
 def add_curves(columns: Columns, first: Story, second: Story) -> None:
-    """Live memory of both since their beginnings, at the times of either."""
+    """Live memory of both since their beginnings, at the times of either. A time at which one rose and fell again comes
+    twice: with the most, then with what was left."""
     lines = [timeline_of(first), timeline_of(second)]
     own = [[each - story.begin_ns for each in line.time_ns] for line, story in zip(lines, (first, second), strict=True)]
-    times = sorted({*own[0], *own[1]})
-
-    def held(known: Sequence[int], values: Sequence[int]) -> list[int]:
-        places = (bisect_right(known, at) - 1 for at in times)
-        return [values[place] if place >= 0 else 0 for place in places]
-
+    times: list[int] = []
+    curves: list[list[int]] = [[], []]
+    for at in sorted({*own[0], *own[1]}):
+        held = [_most_and_last(known, line.live, at) for known, line in zip(own, lines, strict=True)]
+        for place in (0, 1) if any(most > last for most, last in held) else (1,):
+            times.append(at)
+            for curve, values in zip(curves, held, strict=True):
+                curve.append(values[place])
     columns.add_differences("time.t", times)
     columns.add_differences("time.index", range(len(times)))
-    for name, known, line in zip(("first", "second"), own, lines, strict=True):
-        columns.add_differences(f"time.{name}", held(known, line.live))
+    for name, curve in zip(("first", "second"), curves, strict=True):
+        columns.add_differences(f"time.{name}", curve)
+
+
+def _most_and_last(known: Sequence[int], values: Sequence[int], at: int) -> tuple[int, int]:
+    """The highest value at a time, and the last, which holds from then on."""
+    begin, end = bisect_left(known, at), bisect_right(known, at)
+    last = values[end - 1] if end else 0
+    return max(values[begin:end], default=last), last
 
 
 def comparison_of(first: Story, second: Story, columns: Columns) -> dict[str, object]:
@@ -130,14 +141,24 @@ def _cells(each: Difference) -> list[str]:
     return [each.label, each.first, each.second, each.difference]
 
 
-def comparison_text(first: Story, second: Story) -> str:
-    """The differences for a terminal, with an end of line."""
+def comparison_text(first: Story, second: Story, width: int = 100) -> str:
+    """The differences in lines of at most `width` columns, at least 40, with an end of line."""
     names = _names(first, second)
-    lines = [f"first:  {names[0]}", f"second: {names[1]}", "", f"  {'':<24}{'first':>14}{'second':>14}  difference"]
-    lines += [
-        f"  {each.label:<24}{each.first:>14}{each.second:>14}  {each.difference}" for each in differences(first, second)
-    ]
-    lines += ["", "At the peaks, by stack, largest difference first"]
+    lines = [wrapped(name, width, " " * 8, begin) for name, begin in zip(names, ("first:  ", "second: "), strict=True)]
+    rows = [f"  {'':<24}{'first':>14}{'second':>14}  difference"]
+    found = differences(first, second)
+    rows += [f"  {each.label:<24}{each.first:>14}{each.second:>14}  {each.difference}" for each in found]
+    if max(map(len, rows)) > width:
+        rows = [wrapped(f"{each.label}: {_in_words(each)}", width, "    ", "  ") for each in found]
+    lines += ["", *rows, "", wrapped("At the peaks, by stack, largest difference first", width)]
     for each in group_differences(first, second, "stack")[:12]:
-        lines.append(f"  {each.first:>12}{each.second:>12}  {each.difference:<22}{each.label[:50]}")
+        figures = f"  {each.first:>12}{each.second:>12}  {each.difference:<22}"
+        if len(figures.rstrip()) > width:
+            lines += [wrapped(_in_words(each), width, "    ", "  "), wrapped(each.label, width, "    ")]
+        else:
+            lines.append(labelled(figures, each.label, width))
     return "\n".join(lines) + "\n"
+
+
+def _in_words(each: Difference) -> str:
+    return f"first {each.first}, second {each.second}, difference {each.difference}"

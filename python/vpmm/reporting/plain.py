@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable
 
 from vpmm.recordings import DriverCall
 from vpmm.reporting import facts
+from vpmm.reporting.lines import labelled, wrapped
 from vpmm.reporting.page import failure_figures
 from vpmm.reporting.picture import Picture, picture_at
 from vpmm.reporting.rules import advice, percent, time_text, why
@@ -20,22 +20,6 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 _GROUPS = 8
 _FAILURES = 3
 _LEAKS = 10
-_LEAST_LABEL = 30
-
-
-def _wrapped(text: str, width: int, indent: str = "", first: str | None = None) -> str:
-    """Lines of whole words; a word that is longer than a line is divided. `first` begins the first line."""
-    first = indent if first is None else first
-    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False) or first
-
-
-def _labelled(figures: str, label: str, width: int) -> str:
-    """A row of figures and its label, which goes on below itself, or stands below the figures if they leave no room."""
-    if len(figures) + len(label) <= width:
-        return figures + label
-    if width - len(figures) >= _LEAST_LABEL:
-        return _wrapped(label, width, " " * len(figures), figures)
-    return f"{figures.rstrip()}\n{_wrapped(label, width, '    ')}"
 
 
 def curve(story: Story, width: int) -> list[str]:
@@ -66,7 +50,7 @@ def curve(story: Story, width: int) -> list[str]:
 def _groups(picture: Picture, way: str, width: int) -> Iterable[str]:
     for group in picture.groups[way][:_GROUPS]:
         share = percent(group.bytes, picture.live)
-        yield _labelled(f"  {bytes_text(group.bytes):>10} {share:>5} {group.count:>8,}  ", group.label, width)
+        yield labelled(f"  {bytes_text(group.bytes):>10} {share:>5} {group.count:>8,}  ", group.label, width)
 
 
 def _alive(story: Story, width: int) -> list[str]:
@@ -74,7 +58,7 @@ def _alive(story: Story, width: int) -> list[str]:
     for name, index in facts.moments(story)[:1]:
         picture = picture_at(story, index, name)
         said = f"What lived at the peak: {bytes_text(picture.live)} in {count_text(picture.count, 'allocation')}"
-        lines += ["", _wrapped(said, width)]
+        lines += ["", wrapped(said, width)]
         for way in ("stack", "tag", "stream", "size"):
             groups = picture.groups[way]
             is_told = len(groups) > 1 or (way in ("stack", "tag") and groups and not groups[0].label.startswith("no "))
@@ -87,10 +71,10 @@ def _failures(story: Story, width: int) -> list[str]:
     lines: list[str] = []
     for failure in story.failures[:_FAILURES]:
         lines += ["", f"Failed: {bytes_text(failure.event.bytes)} at {time_text(failure.event.time_ns)}"]
-        lines.append(_wrapped(why(story, failure), width, "  "))
+        lines.append(wrapped(why(story, failure), width, "  "))
         figures = ", ".join(f"{name} {bytes_text(size)}" for name, size in failure_figures(story, failure))
-        lines.append(_wrapped(figures, width, "  "))
-        lines += [_wrapped(line, width, "  | ") for line in failure.report.splitlines()[:20]]
+        lines.append(wrapped(figures, width, "  "))
+        lines += [wrapped(line, width, "  | ") for line in failure.report.splitlines()[:20]]
     if len(story.failures) > _FAILURES:
         lines.append(f"and {len(story.failures) - _FAILURES} more failed")
     return lines
@@ -117,7 +101,7 @@ def _leaks(story: Story, width: int) -> list[str]:
         return []
     lines = ["", "Never freed, oldest first"]
     lines += [
-        _labelled(
+        labelled(
             f"  {bytes_text(each.bytes):>10} {each.count:>8,}  since {time_text(each.oldest_ns):>9}  ",
             each.label,
             width,
@@ -130,18 +114,18 @@ def _leaks(story: Story, width: int) -> list[str]:
 def text_of(story: Story, width: int = 100) -> str:
     """The whole report in lines of at most `width` columns, at least 40."""
     lines = [
-        _wrapped(facts.title(story), width),
-        _wrapped(facts.summary(story), width),
-        *(_wrapped(f"Note: {each}", width) for each in facts.notes(story)),
+        wrapped(facts.title(story), width),
+        wrapped(facts.summary(story), width),
+        *(wrapped(f"Note: {each}", width) for each in facts.notes(story)),
     ]
     lines += ["", *curve(story, width), "", "What to change"]
     for said in advice(story):
         lines += [
-            _wrapped(f"{'!' if said.level == 'bad' else '-'} {said.title}", width),
-            _wrapped(said.reason, width, "    "),
+            wrapped(f"{'!' if said.level == 'bad' else '-'} {said.title}", width),
+            wrapped(said.reason, width, "    "),
         ]
         if said.action:
-            lines.append(_wrapped(said.action, width, "    "))
+            lines.append(wrapped(said.action, width, "    "))
     lines += [*_failures(story, width), *_alive(story, width)]
-    lines += [*(_wrapped(line, width, "    ", "") for line in _driver(story)), *_leaks(story, width)]
+    lines += [*(wrapped(line, width, "    ", "") for line in _driver(story)), *_leaks(story, width)]
     return "\n".join(lines) + "\n"

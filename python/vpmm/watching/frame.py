@@ -7,18 +7,13 @@ import textwrap
 from collections.abc import Sequence
 
 from vpmm.recordings import Event, Kind, Recording
-from vpmm.units import bytes_text, duration_text
+from vpmm.units import bytes_text, duration_text, printable
 from vpmm.watching.figures import Figures, capacity_of
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _LEAST_WIDTH = 40
 _LEAST_WIDTH_OF_TWO = 64  # tables side by side
 _MOST_BAR = 60
-
-
-def printable(text: str) -> str:
-    """Removes terminal commands from texts of a recording."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _bar(size: int, most: int, width: int) -> str:

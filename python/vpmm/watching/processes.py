@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from pathlib import Path
 
 from vpmm.errors import Error
@@ -73,12 +74,22 @@ def _path_of(handle: Path) -> str | None:
             if not is_binary(file.read(len(MAGIC))):
                 return None
         target = str(handle.readlink())
+        status = handle.stat()
     except OSError:
         return None
-    if target.endswith(_DELETED) or not Path(target).exists():  # replaced, or in another mount namespace
-        named = target.removesuffix(_DELETED)
-        return named if Path(named).exists() else str(handle)
-    return target
+    return _named(target, status) or str(handle)
+
+
+def _named(target: str, status: os.stat_result) -> str | None:
+    """The name of an open file, if it means that file here too, or the one that replaced it. In another mount namespace
+    it may be anything."""
+    try:
+        if target.endswith(_DELETED):
+            named = target.removesuffix(_DELETED)
+            return named if stat.S_ISREG(os.stat(named).st_mode) else None
+        return target if os.path.samestat(os.stat(target), status) else None
+    except OSError:
+        return None
 
 
 def _is_for_writing(handle: Path) -> bool:
