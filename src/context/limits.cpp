@@ -125,10 +125,11 @@ void Limits::set_capacity(std::optional<Bytes> bytes) {
 Result<void> Limits::set_share_of_gpu(std::uint32_t percent) {
   const PoolLock lock(parts_.mutex);
   Bytes total = 0;
-  VPMM_TRY(driver::checked(Call::device_total_mem,
-                           device_.driver.device_total_mem(device_.primary.device(), total)));
-  const Bytes share = settings::Portion{0, percent}.of(total);
-  parts_.footprint.set_capacity(share / device_.page_size * device_.page_size);
+  VPMM_TRY(device_.primary.noted(driver::checked(
+      Call::device_total_mem, device_.driver.device_total_mem(device_.primary.device(), total))));
+  Bytes share = settings::Portion{0, percent}.of(total);
+  if (device_.pool != nullptr) share = share / device_.page_size * device_.page_size;
+  parts_.footprint.set_capacity(share);
   return {};
 }
 

@@ -46,6 +46,17 @@ TEST(StreamOrderedOnly, serves_everything_on_a_device_without_virtual_memory_man
   EXPECT_GT(world.statistics().stream_ordered_bytes, 0u);
 }
 
+TEST(StreamOrderedOnly, has_a_share_of_the_gpu_as_its_capacity) {
+  WorldOptions options = adaptive_world();
+  options.sim.vmm_supported = false;
+  options.config.capacity_percent = 50;
+  PoolWorld world(options);
+  EXPECT_EQ(world.pool().limits().capacity(), options.sim.capacity / 2);
+  world.faults().set_plan({{Call::device_total_mem}, 1, driver::CuResult::invalid_value});
+  expect_error(world.pool().limits().set_share_of_gpu(25), ErrorCode::driver_failed);
+  EXPECT_EQ(world.pool().limits().capacity(), options.sim.capacity / 2) << "unchanged";
+}
+
 TEST(StreamOrderedOnly, serves_everything_when_the_pool_is_switched_off) {
   PoolWorld world(switched_off());
   run_program(world);
