@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs every test of a build folder and sums up: skips with their reasons, then `N passed, N failed, N skipped`.
+"""Runs every test of a build folder and sums up: skips with reasons, failures, then `N passed, N failed, N skipped`.
 
 The C++ cases come from ctest, one each; the checks of tools/, of the documents and of the installed package are
 unittest cases in tests/, several suites at a time. Those of the Python package, tests/python, run with each
@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import faulthandler
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,6 +34,8 @@ TORCH_VPMM_SUITE = "tests/torch_vpmm"  # where PyTorch allocates through VPMM
 TORCH_NEWEST_SUITES = [f"{TORCH_VPMM_SUITE}/{name}.py" for name in ("test_allocator", "test_options")]  # also there
 TORCH_LAUNCHER = (str(ROOT / TORCH_SUITE / "sim_gpu.py"), "--devices", "2")
 SUITE_SECONDS = 1800  # of Python
+CASE_SECONDS = 300  # of one case of it
+DUMP_SECONDS = 30  # after that, for a case that no signal interrupts
 WITHOUT_BUILD = "tests/tools"
 GTEST_SKIP = re.compile(r"^\S+:\d+: Skipped\n(.*?)(?=\n\n|\n\[|\Z)", re.DOTALL | re.MULTILINE)
 MAX_FAILURE_LINES = 60
@@ -143,12 +147,28 @@ def run_ctest(build: Path, jobs: int, arguments: list[str]) -> Tally:
     return tally
 
 
+def interrupt_case(_signal: int, _frame: object) -> None:
+    signal.setitimer(signal.ITIMER_REAL, CASE_SECONDS)  # for what cleans up
+    raise TimeoutError(f"the case took more than {CASE_SECONDS} seconds")
+
+
 class TallyResult(unittest.TextTestResult):
-    """Sorts unittest's outcomes into a Tally; a failing subtest fails its test."""
+    """Sorts unittest's outcomes into a Tally; a failing subtest fails its test, and so does a time of CASE_SECONDS."""
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]  # handed on as they are
         self.tally = Tally()
+
+    def startTest(self, test: unittest.TestCase) -> None:  # noqa: N802 - API
+        super().startTest(test)
+        signal.signal(signal.SIGALRM, interrupt_case)
+        signal.setitimer(signal.ITIMER_REAL, CASE_SECONDS)
+        faulthandler.dump_traceback_later(CASE_SECONDS + DUMP_SECONDS, exit=True, file=sys.__stderr__)
+
+    def stopTest(self, test: unittest.TestCase) -> None:  # noqa: N802 - API
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
+        super().stopTest(test)
 
     def fail(self, test: unittest.TestCase, error: object) -> None:
         self.tally.failed[test.id()] = self._exc_info_to_string(error, test)  # type: ignore[attr-defined]  # private
@@ -206,16 +226,17 @@ class Run:
             if self.needs_package:
                 environment = {"VPMM_DRIVER": "sim"} | environment | {"PYTHONPATH": str(build.resolve() / "python")}
             words = [str(self.interpreter), *self.launcher, __file__, "--only", self.suite, "--tally", str(path)]
-            code = self.end_of(words, environment)
+            code, output = self.end_of(words, environment)
             if not path.exists():
-                return Tally(failed={self.suite: f"{self.interpreter} ended with {code} and wrote no result"})
+                reason = f"{self.interpreter} ended with {code} and wrote no result"
+                return Tally(failed={self.suite: f"{output.rstrip()}\n{reason}"})
             tally = Tally(**json.loads(path.read_text()))
             if code not in ("0", "1"):  # after the last case: how the interpreter ends is tested, too
                 tally.failed[self.suite] = f"{self.interpreter} ended with {code}"
             return tally
 
-    def end_of(self, words: list[str], environment: dict[str, str]) -> str:
-        """How the process ended. What it printed is shown then, in one piece, for others run beside it."""
+    def end_of(self, words: list[str], environment: dict[str, str]) -> tuple[str, str]:
+        """How the process ended, and what it printed. That is shown then, in one piece, for others run beside it."""
         with tempfile.TemporaryFile("w+", errors="replace") as output:
             try:
                 done = subprocess.run(
@@ -225,8 +246,9 @@ class Run:
             except subprocess.TimeoutExpired:
                 code = f"more than {SUITE_SECONDS} seconds"
             output.seek(0)
-            print(f"\n{self.suite} with {self.interpreter}\n{output.read()}", end="", flush=True)
-        return code
+            printed = output.read()
+        print(f"\n{self.suite} with {self.interpreter}\n{printed}", end="", flush=True)
+        return code, printed
 
 
 def newest_suites(chosen: Choice) -> list[str]:
@@ -286,6 +308,10 @@ def ways_of(suite: str, results: dict[Run, Tally], newest: Path | None) -> dict[
 
 
 def report(tally: Tally) -> None:
+    if tally.skipped:
+        print("\nSkipped:")
+    for name, reason in tally.skipped.items():
+        print(f"  {name}: {reason}")
     if tally.failed:
         print("\nFailed:")
     for name, output in tally.failed.items():
@@ -293,10 +319,6 @@ def report(tally: Tally) -> None:
         cut = len(lines) - MAX_FAILURE_LINES
         print(f"--- {name}")
         print("\n".join(([f"... {cut} lines left out ..."] if cut > 0 else []) + lines[-MAX_FAILURE_LINES:]))
-    if tally.skipped:
-        print("\nSkipped:")
-    for name, reason in tally.skipped.items():
-        print(f"  {name}: {reason}")
     print()
     print(tally.last_line(), flush=True)
 

@@ -279,13 +279,10 @@ class Command(Files):
             os.execv(sys.executable, [sys.executable, "-m", "vpmm", "top", "--file", str(self.path)])
         self.addCleanup(os.close, terminal)
         modes = termios.tcgetattr(terminal)
-        output = b""
-        while b"stream" not in output:
-            output += self.read(terminal)
+        output = self.read_until(b"stream", terminal)
         self.assertNotEqual(termios.tcgetattr(terminal), modes, "keys are read as they are pressed")
         stop(child, terminal)
-        while b"?1049l" not in output:
-            output += self.read(terminal)
+        output += self.read_until(b"?1049l", terminal)
         status = os.waitpid(child, 0)[1]
         return os.waitstatus_to_exitcode(status), output, termios.tcgetattr(terminal) == modes
 
@@ -307,17 +304,18 @@ class Command(Files):
     def test_ctrl_z_gives_the_terminal_back_until_it_goes_on(self) -> None:
         def stop(_: int, terminal: int) -> None:
             os.write(terminal, b"\x1a")  # the system stops nothing in a session that has no other process
-            output = b""
-            while b"\x1b[?1049h" not in output:
-                output += self.read(terminal)
+            output = self.read_until(b"\x1b[?1049h", terminal)
             self.assertIn(b"\x1b[?25h\x1b[?1049l", output)
             os.write(terminal, b"q")
 
         self.assertEqual(self.in_a_terminal(stop)[::2], (0, True))
 
-    def read(self, terminal: int) -> bytes:
-        self.assertTrue(select.select([terminal], [], [], 60)[0], "no output for a minute")
-        return os.read(terminal, 1 << 16)
+    def read_until(self, words: bytes, terminal: int) -> bytes:
+        until, output = time.monotonic() + 60, b""
+        while words not in output:
+            self.assertTrue(select.select([terminal], [], [], max(until - time.monotonic(), 0))[0], f"no {words!r}")
+            output += os.read(terminal, 1 << 16)
+        return output
 
     def test_neither_or_both_of_process_and_file_are_a_mistake(self) -> None:
         for arguments in ([], ["1", "--file", "x"], ["1", "--interval", "0"]):

@@ -7,7 +7,9 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
+import unittest.mock
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,6 +76,14 @@ class Sample(unittest.TestCase):
         pass
 
 
+class Hanging(unittest.TestCase):
+    def test_a_hangs(self) -> None:
+        time.sleep(60)
+
+    def test_b_runs(self) -> None:
+        pass
+
+
 class BrokenSetUp(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
@@ -94,6 +104,13 @@ class Unittest(unittest.TestCase):
         self.assertEqual(tally.last_line(), "1 passed, 2 failed, 1 skipped")
         self.assertIn("planted reason", tally.skipped.values())
 
+    def test_a_case_that_hangs_fails_and_the_next_one_runs(self) -> None:
+        with unittest.mock.patch.object(run_tests, "CASE_SECONDS", 0.1):
+            tally = self.run_class(Hanging)
+        self.assertEqual(tally.last_line(), "1 passed, 1 failed, 0 skipped")
+        (reason,) = tally.failed.values()
+        self.assertRegex(reason, r"in test_a_hangs\n(.*\n)*TimeoutError: the case took more than 0.1 seconds")
+
     def test_a_class_that_cannot_be_set_up_is_a_failure(self) -> None:
         self.assertEqual(self.run_class(BrokenSetUp).last_line(), "0 passed, 1 failed, 0 skipped")
 
@@ -111,9 +128,12 @@ class Merging(unittest.TestCase):
 
     def test_an_interpreter_that_dies_is_a_failure(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            tally = run_tests.Run("tests/python", Path("/bin/false")).tally(Path(folder))
+            interpreter = Path(folder, "python")
+            interpreter.write_text("#!/bin/sh\necho planted words\nexit 3\n")
+            interpreter.chmod(0o755)
+            tally = run_tests.Run("tests/python", interpreter).tally(Path(folder))
         self.assertEqual(list(tally.failed), ["tests/python"])
-        self.assertIn("ended with 1", tally.failed["tests/python"])
+        self.assertRegex(tally.failed["tests/python"], "^planted words\n.*ended with 3 and wrote no result$")
 
     def test_an_interpreter_that_dies_after_the_last_case_is_a_failure(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

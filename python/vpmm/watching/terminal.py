@@ -60,10 +60,10 @@ class Terminal:
         return True
 
     def _enter(self) -> None:
+        if self._keys is not None:
+            tty.setcbreak(self._keys, termios.TCSANOW)  # the default discards keys that were pressed before
         sys.stdout.write(_ENTER)
         sys.stdout.flush()
-        if self._keys is not None:
-            tty.setcbreak(self._keys)
 
     def _leave(self) -> None:
         if self._keys is not None:
