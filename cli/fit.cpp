@@ -107,6 +107,7 @@ class Fitter {
     replay::SimMachineOptions sim;
     sim.capacity = capacity;
     sim.lag_us = options_.lag_us;
+    sim.has_contents = on_refusal == replay::OnRefusal::go_on;  // a search asks only what fits
     replay::ReplayOptions how;
     how.on_refusal = on_refusal;
     how.page_size = config_.page_size;

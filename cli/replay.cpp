@@ -41,6 +41,7 @@ struct ReplayArguments {
   bool calls = false;
   bool json = false;
   bool fail_on_oom = false;
+  bool unchecked = false;
 };
 
 // One trace through one allocator.
@@ -112,6 +113,9 @@ class Replayer {
     VPMM_TRY_ASSIGN(driver_,
                     context::open_driver(config_.driver, context::OnMissingCuda::simulate));
     simulated_ = std::string_view(driver_->name()) == "sim";
+    if (!simulated_ && options_.unchecked)
+      return Error{ErrorCode::bad_configuration,
+                   "--unchecked is of the simulator's memory: it needs --driver sim"};
     if (!simulated_ && options_.fit)
       return Error{ErrorCode::bad_configuration,
                    "--fit looks for the smallest simulated GPU: it needs --driver sim"};
@@ -183,7 +187,7 @@ class Replayer {
     return {*options_.capacity, simulated_ ? std::nullopt : options_.capacity};
   }
 
-  std::unique_ptr<replay::TraceMachine> make_machine(Bytes capacity) {
+  std::unique_ptr<replay::TraceMachine> make_machine(Bytes capacity, bool has_contents) {
     if (!simulated_) {
       return replay::make_real_machine(
           *driver_, options_.paced ? replay::Pace::recorded : replay::Pace::as_fast_as_possible);
@@ -193,11 +197,12 @@ class Replayer {
     sim.lag_us = options_.lag_us;
     sim.seed = options_.seed;
     sim.costs = options_.costs;
+    sim.has_contents = has_contents;
     return replay::make_sim_machine(sim);
   }
 
   Result<replay::ReplayResult> run_one(const Run& run, ProgressBar& bar) {
-    const auto machine = make_machine(room_for(*run.trace).gpu);
+    const auto machine = make_machine(room_for(*run.trace).gpu, !options_.unchecked);
     replay::ReplayOptions how = options_for_all();
     how.progress = [&bar, last = std::size_t{0}](std::size_t done, std::size_t) mutable {
       bar.add(done - std::exchange(last, done));
@@ -212,7 +217,7 @@ class Replayer {
     replay::ReplayOptions how = options_for_all();
     how.on_refusal = replay::OnRefusal::stop;
     return replay::find_fit(roomy, room_for(*run.trace).gpu, [&](Bytes capacity) {
-      const auto machine = make_machine(capacity);
+      const auto machine = make_machine(capacity, /*has_contents=*/false);
       return replay_on(*machine, run, how);
     });
   }
@@ -324,6 +329,9 @@ void add_options(CLI::App& verb, ReplayArguments& options) {
                 "Also print the time of each kind of driver call; JSON always has it, as "
                 "driver_calls_by_kind");
   verb.add_flag("--fail-on-oom", options.fail_on_oom, "Exit with 1 if an allocation fails");
+  verb.add_flag(
+      "--unchecked", options.unchecked,
+      "On the simulator: look for no lost contents and no hazards, which takes half the time");
   verb.add_flag("--json", options.json, "One JSON object per line for each trace and allocator");
 }
 

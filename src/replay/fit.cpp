@@ -18,16 +18,23 @@ class Search {
         most_failing_(round_down(std::max<Bytes>(roomy.peak_live_bytes, 1) - 1, page_)),
         least_fitting_(largest) {}
 
+  // A replay that fits runs to its end and costs most: the guess is replayed only if half way to it
+  // is too little.
   Result<SmallestGpu> run(Bytes first_guess) {
-    VPMM_TRY(find_what_fits(
-        std::min(std::max(round_up(first_guess, page_), most_failing_ + page_), largest_)));
-    while (least_fitting_ > most_failing_ + resolution_) {
-      VPMM_TRY(look_at(most_failing_ + round_up((least_fitting_ - most_failing_) / 2, page_)));
-    }
+    const Bytes guess =
+        std::min(std::max(round_up(first_guess, page_), most_failing_ + page_), largest_);
+    if (guess > most_failing_ + resolution_) VPMM_TRY(look_below(guess));
+    if (least_fitting_ > guess) VPMM_TRY(find_what_fits(guess));
+    while (least_fitting_ > most_failing_ + resolution_) VPMM_TRY(look_below(least_fitting_));
     return SmallestGpu{least_fitting_, replays_};
   }
 
  private:
+  // Half way between what fails and `capacity`.
+  Result<void> look_below(Bytes capacity) {
+    return look_at(most_failing_ + round_up((capacity - most_failing_) / 2, page_));
+  }
+
   // Steps up from the guess, doubling the step; the largest fits and is not replayed.
   Result<void> find_what_fits(Bytes guess) {
     for (Bytes step = resolution_; guess < largest_; guess += step, step *= 2) {

@@ -12,7 +12,8 @@ namespace vpmm::replay {
 // Need of a pool beyond live memory, at any size: mostly memory kept for small requests.
 constexpr Bytes kFitAllowance = 64 * kMiB;
 
-// Replays the trace anew on a GPU of this capacity, and may stop at the first refusal.
+// Replays the trace anew on a GPU of this capacity, and may stop at the first refusal and leave
+// contents unchecked.
 using ReplayAt = std::function<Result<ReplayResult>(Bytes capacity)>;
 
 // `roomy`: result of the same replay on a GPU of capacity `largest`. nullopt: an allocation was

@@ -26,6 +26,8 @@ class TraceMachine {
   // Passes time until the program's next call: `program_ns` after its start by its own account,
   // with `driver_ns` spent in memory calls of the driver.
   virtual void wait_until(std::uint64_t program_ns, std::uint64_t driver_ns) = 0;
+  // False: what is written is not kept, so that only times and refusals mean something.
+  virtual bool has_contents() const { return true; }
   virtual std::optional<std::uint64_t> hazard_count() const = 0;  // nullopt: unchecked
   virtual std::vector<std::string> findings()
       const = 0;  // first few hazards and unchecked records, in words
@@ -42,6 +44,7 @@ struct SimMachineOptions {
   std::uint64_t lag_us = 500;  // lag of the GPU behind the host
   std::uint64_t seed = 1;
   CallCosts costs = CallCosts::busy;
+  bool has_contents = true;  // false: no contents and no hazards are checked, which is faster
 };
 // The host clock is the program's time plus the time in memory calls, all virtual; calls of the
 // replay itself fit into the program's pauses or push it back.

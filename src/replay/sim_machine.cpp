@@ -12,6 +12,7 @@ driver::sim::SimOptions to_sim_options(const SimMachineOptions& options) {
   sim.seed = options.seed;
   sim.schedule = driver::sim::Schedule::timed;
   sim.lag_ns = options.lag_us * 1000;
+  sim.has_contents = options.has_contents;
   sim.costs =
       options.costs == CallCosts::idle ? driver::sim::Costs::idle : driver::sim::Costs::busy;
   return sim;
@@ -19,7 +20,8 @@ driver::sim::SimOptions to_sim_options(const SimMachineOptions& options) {
 
 class SimMachine final : public TraceMachine {
  public:
-  explicit SimMachine(const SimMachineOptions& options) : sim_(to_sim_options(options)) {}
+  explicit SimMachine(const SimMachineOptions& options)
+      : has_contents_(options.has_contents), sim_(to_sim_options(options)) {}
 
   driver::Driver& driver() override { return sim_; }
   void start() override { start_ns_ = sim_.now_ns(); }
@@ -28,7 +30,11 @@ class SimMachine final : public TraceMachine {
     const std::uint64_t due_ns = start_ns_ + program_ns + driver_ns;
     if (due_ns > now_ns) sim_.advance_host_ns(due_ns - now_ns);
   }
-  std::optional<std::uint64_t> hazard_count() const override { return sim_.hazard_count(); }
+  bool has_contents() const override { return has_contents_; }
+  std::optional<std::uint64_t> hazard_count() const override {
+    if (!has_contents_) return std::nullopt;
+    return sim_.hazard_count();
+  }
   std::vector<std::string> findings() const override {
     std::vector<std::string> out;
     for (const driver::sim::Hazard& hazard : sim_.hazards()) {
@@ -44,6 +50,7 @@ class SimMachine final : public TraceMachine {
 
  private:
   static constexpr std::size_t kMaxHazards = 5;
+  const bool has_contents_;
   driver::sim::SimDriver sim_;
   std::uint64_t start_ns_ = 0;
 };

@@ -335,6 +335,13 @@ class CommandLine(unittest.TestCase):
                 words = ["--allocator", result["allocator"], "--capacity", f"{capacity}B"]
                 self.assertEqual(self.replay_json(self.trace(), *words)[0]["failed_allocations"], failed)
 
+    def test_unchecked_looks_for_no_hazards_and_changes_no_other_figure(self) -> None:
+        checked, unchecked = (self.replay_json(self.trace(), *words)[0] for words in ([], ["--unchecked"]))
+        self.assertEqual((checked["hazards"], unchecked["hazards"]), (0, None))
+        for each in (checked, unchecked):
+            del each["hazards"], each["seconds"]
+        self.assertEqual(unchecked, checked)
+
     def test_fit_shows_a_table_of_its_own_and_no_warning(self) -> None:
         done = vpmm("replay", self.trace(), "--driver", "sim", "--fit")
         self.assertEqual((done.returncode, done.stderr), (OK, ""))

@@ -382,6 +382,24 @@ TEST(Replay, lets_the_recorded_time_pass_on_the_simulator) {
   EXPECT_LT(relaxed.peak_mapped_bytes, crowded.peak_mapped_bytes);
 }
 
+// What a search for the smallest GPU relies on.
+TEST_P(ReplayAllocators, do_the_same_without_contents) {
+  for (const Bytes capacity : {139 * kGiB, 256 * kMiB}) {
+    SimMachineOptions machine;
+    machine.capacity = capacity;
+    const Trace trace = random_trace(7);
+    const ReplayResult checked = run(trace, GetParam(), machine);
+    machine.has_contents = false;
+    const ReplayResult timed = run(trace, GetParam(), machine);
+    EXPECT_EQ(timed.peak_mapped_bytes, checked.peak_mapped_bytes);
+    EXPECT_EQ(timed.failed_allocations, checked.failed_allocations);
+    EXPECT_EQ(timed.driver_calls, checked.driver_calls);
+    EXPECT_EQ(timed.driver_ns, checked.driver_ns);
+    EXPECT_EQ(timed.corruptions, 0u);
+    EXPECT_FALSE(timed.hazards.has_value());
+  }
+}
+
 TEST(AllocatorKinds, are_named_as_on_the_command_line) {
   for (const AllocatorKind kind : {AllocatorKind::vpmm, AllocatorKind::vpmm_page,
                                    AllocatorKind::cuda, AllocatorKind::cuda_async}) {

@@ -131,7 +131,9 @@ void Machine::queue_self_described(Slot slot, Work work) {
 
 void Machine::queue(Slot slot, Work&& work, std::span<const MemoryAccess> accesses) {
   const Actor actor = timeline_.begin(slot, work.name);
-  for (const MemoryAccess& access : accesses) check_access(access, actor, info(slot).device);
+  if (options_.has_contents) {
+    for (const MemoryAccess& access : accesses) check_access(access, actor, info(slot).device);
+  }
   timeline_.enqueue(actor, std::move(work));
 }
 
@@ -162,6 +164,7 @@ void Machine::note_use(SimMapping& mapping, const Actor& actor) {
 
 // Skips unreachable bytes: the hazard was reported when the work was queued.
 void Machine::run(const Work& work, DeviceOrdinal device) {
+  if (!options_.has_contents) return;
   switch (work.kind) {
     case Work::Kind::kernel:
       if (work.kernel && work.kernel->body && all_reachable(*work.kernel, device))
@@ -226,6 +229,7 @@ void Machine::for_each_piece(AddressRange range, const Actor& actor, F&& f) {
 
 // On a capturing stream only memory that the host knows to be complete may be handed out.
 void Machine::on_allocate(AddressRange range, StreamHandle stream) {
+  if (!options_.has_contents) return;
   const Slot slot = annotation_slot(range, stream);
   const Actor actor =
       begin_annotation(captures_.of_stream(slot) != nullptr ? kHostSlot : slot, kAllocateName);
@@ -235,6 +239,7 @@ void Machine::on_allocate(AddressRange range, StreamHandle stream) {
 }
 
 void Machine::on_allocate_any_stream(AddressRange range) {
+  if (!options_.has_contents) return;
   const Actor actor = timeline_.begin_host(kAllocateName);
   for_each_piece(range, actor, [&](const HazardChecker::AccessPiece& piece) {
     checker_.allocate(piece, HazardChecker::Allocator::observed, actor);
@@ -244,6 +249,7 @@ void Machine::on_allocate_any_stream(AddressRange range) {
 // A handle may name a stream of a dead context, as of a bound stream: it runs no work, so all
 // streams may have used the memory last.
 void Machine::on_deallocate(AddressRange range, StreamHandle stream) {
+  if (!options_.has_contents) return;
   if (is_of_dead_context(stream)) return on_deallocate_any_stream(range);
   const Slot slot = annotation_slot(range, stream);
   const bool captures = captures_.of_stream(slot) != nullptr;
@@ -258,6 +264,7 @@ void Machine::on_deallocate(AddressRange range, StreamHandle stream) {
 }
 
 void Machine::on_deallocate_any_stream(AddressRange range) {
+  if (!options_.has_contents) return;
   const Actor actor = timeline_.begin_host(kDeallocateName);
   for_each_piece(range, actor, [&](const HazardChecker::AccessPiece& piece) {
     checker_.deallocate_after_all(piece);
@@ -265,12 +272,14 @@ void Machine::on_deallocate_any_stream(AddressRange range) {
 }
 
 void Machine::mark_allocated(AddressRange range, const Actor& actor) {
+  if (!options_.has_contents) return;
   for_each_piece(range, actor, [&](const HazardChecker::AccessPiece& piece) {
     checker_.allocate(piece, HazardChecker::Allocator::driver, actor);
   });
 }
 
 void Machine::mark_deallocated(AddressRange range, const Actor& actor) {
+  if (!options_.has_contents) return;
   for_each_piece(range, actor, [&](const HazardChecker::AccessPiece& piece) {
     checker_.deallocate(piece, actor);
   });

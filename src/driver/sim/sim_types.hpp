@@ -37,6 +37,9 @@ struct SimOptions {
   std::uint64_t lag_ns = 0;
   Costs costs = Costs::busy;
   std::uint64_t max_hazard_records = 1'000'000;  // memory bound of the checker, see hazards.hpp
+  // False: copies and fills take their time and move no bytes, and no hazard is looked for. Every
+  // call has the same result at the same time.
+  bool has_contents = true;
   bool vmm_supported = true;
   bool memory_pools_supported = true;
   bool posix_file_descriptor_supported = true;
