@@ -15,6 +15,7 @@
 #include "events.hpp"
 #include "ipc.hpp"
 #include "messages.hpp"
+#include "pickles.hpp"
 #include "stacks.hpp"
 
 namespace {
@@ -72,5 +73,6 @@ NB_MODULE(_vpmm, module) {
   vpmm::python::bind_compression(module);
   vpmm::python::bind_cupy(module);
   vpmm::python::bind_messages(module);
+  vpmm::python::bind_pickles(module);
   vpmm::python::provide_stacks();
 }
