@@ -20,6 +20,7 @@ class Builder:
         self._stacks: Numbers[tuple[Frame, ...]] = Numbers(1)
         self._tags: Numbers[str] = Numbers(1)
         self._streams: Numbers[str] = Numbers(0)
+        self._of_handles: dict[int, int] = {}  # the same numbers, found without a text
         self._threads: Numbers[str] = Numbers(0)
 
     def string(self, text: str) -> int:
@@ -29,7 +30,10 @@ class Builder:
         return self._stacks[frames] if frames else 0
 
     def stream(self, handle: int) -> int:
-        return self._streams[hex(handle) if handle else "0"]
+        number = self._of_handles.get(handle)
+        if number is None:
+            number = self._of_handles[handle] = self._streams[hex(handle) if handle else "0"]
+        return number
 
     def thread(self, name: str) -> int:
         return self._threads[name]
@@ -50,8 +54,7 @@ class Builder:
         device: int = 0,
     ) -> Event:
         """Appends an event and returns it, so that the caller can set further fields."""
-        event = Event(kind=kind, time_ns=time_ns, address=address, bytes=bytes, value=value)
-        event.stream, event.stack, event.device = stream, stack, device
+        event = Event(kind, time_ns, address, bytes, value, stream, 0, 0, stack, 0, 0, device)
         self._events.append(event)
         return event
 

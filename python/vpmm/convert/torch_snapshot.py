@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from operator import itemgetter
+from operator import add, itemgetter
 from typing import Any, NoReturn
 
 from vpmm.convert.build import Builder
@@ -49,7 +49,10 @@ class _Device:
     def rewind(self, trace: list[Fields]) -> None:
         """Undoes the history, the last event first. Ignores contradictions."""
         for event in reversed(trace):
-            action, address, size = event["action"], event.get("addr", 0), event.get("size", 0)
+            action = event["action"]
+            if action == "free_completed":
+                continue
+            address, size = event.get("addr", 0), event.get("size", 0)
             if action == "alloc":
                 block = self.live.pop(address, None)
                 event["taken"] = block.taken if block else 0
@@ -118,7 +121,10 @@ class _Reading:
             if device >= _MOST_DEVICES or not isinstance(trace, (list, tuple)):
                 self.fail(where, "is no trace of a device")
             self.count_items(trace, where)
-            traces.append([self.checked_event(event, f"{where}[{at}]") for at, event in enumerate(trace)])
+            if are_sound(trace):
+                traces.append([event.copy() for event in trace])
+            else:
+                traces.append([self.checked_event(event, f"{where}[{at}]") for at, event in enumerate(trace)])
         return traces
 
     def checked_event(self, event: object, where: str) -> Fields:
@@ -223,8 +229,10 @@ class _Reading:
         for ordinal, trace in enumerate(self.traces):
             last = 0
             for at, event in enumerate(trace):
-                last = max(last, event["time_us"] - self.begin_us if event.get("time_us") else last + 1)
-                yield last, at, ordinal, event
+                time_us = event.get("time_us")
+                last = max(last, time_us - self.begin_us if time_us else last + 1)
+                if event["action"] != "free_completed":  # a recording has the time of the free, not of reusability
+                    yield last, at, ordinal, event
         for at, value in enumerate(self.items(self.snapshot, "external_annotations", "")):
             where = f"external_annotations[{at}]"
             note = self.fields(value, where)
@@ -235,8 +243,6 @@ class _Reading:
 
     def write(self, ordinal: int, event: Fields, time_us: int) -> None:
         action, time_ns = event["action"], time_us * 1000
-        if action == "free_completed":  # a recording has the time of the free, not that of reusability
-            return
         kind = _KINDS.get(action)
         if kind is None:
             text = plain(event.get("text", action))
@@ -246,13 +252,15 @@ class _Reading:
             self.write_failure(time_ns, event, ordinal)
             return
         made = self.build.add(kind, time_ns, event.get("addr", 0), event.get("size", 0), device=ordinal)
-        made.value = 1 if kind in (Kind.MAP, Kind.UNMAP) else event.get("taken", 0)
+        made.value = 1 if kind is Kind.MAP or kind is Kind.UNMAP else event.get("taken", 0)
         self.write_origin(made, event)
 
     def write_origin(self, made: Event, event: Fields) -> None:
         made.stream = self.build.stream(event.get("stream", 0))
-        made.stack = self.stack(event.get("frames"), "device_traces")
-        made.tag = self.build.tag(label_of(event.get("user_metadata", "")))
+        if frames := event.get("frames"):
+            made.stack = self.stack(frames, "device_traces")
+        if metadata := event.get("user_metadata"):
+            made.tag = self.build.tag(label_of(metadata))
 
     # The report of a shortage precedes the failed request.
     def write_failure(self, time_ns: int, event: Fields, ordinal: int) -> None:
@@ -282,6 +290,21 @@ class _Reading:
         if type(line) is not int or not 0 <= line < 1 << 31:
             line = 0
         return Frame(plain(fields.get("filename", "")), line, plain(fields.get("name", "")))
+
+
+def are_sound(trace: Sequence[Any]) -> bool:
+    """Whether checked_event() would change nothing in any event: a column at a time, which is several times as fast."""
+
+    def are_all(kind: type, values: list[Any]) -> bool:
+        return {kind}.issuperset(map(type, values))
+
+    if not are_all(dict, list(trace)) or not are_all(str, [event.get("action") for event in trace]):
+        return False
+    columns = [[event.get(key, 0) for event in trace] for key in _NUMBERS]
+    if not all(are_all(int, values) and min(values, default=0) >= 0 for values in columns):
+        return False
+    ends = map(add, *columns[:2])
+    return max(ends, default=0) <= 1 << 64 and all(max(values, default=0) < 1 << 64 for values in columns)
 
 
 def plain(value: object) -> str:
