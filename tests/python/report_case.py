@@ -7,6 +7,7 @@ import json
 import random
 import re
 import zlib
+from dataclasses import replace
 from itertools import accumulate
 
 from vpmm.recordings import DriverCall, Event, Frame, Kind, Numbers, Recording
@@ -26,21 +27,31 @@ def recording_of(*events: Event, **header: object) -> Recording:
     return recording
 
 
-class PageColumns:
-    """The columns of a page, read as its script does."""
+def two_gpus() -> Recording:
+    """A recording of two GPUs: a training, and the same at twice the speed on the second."""
+    made = training(4)
+    events = [replace(each, device=1, time_ns=each.time_ns // 2) for each in made.events]
+    made.events = sorted([*made.events, *events], key=lambda each: each.time_ns)
+    return made
 
-    def __init__(self, page: str) -> None:
+
+class PageColumns:
+    """The columns of a page, read as its script does; of a page of several GPUs those of one, or of the curves: -1."""
+
+    def __init__(self, page: str, gpu: int = -1) -> None:
         found = re.search(r'<script type="text/plain" id="columns">(.*?)</script>', page, re.DOTALL)
         data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
         assert found
         assert data
-        left = zlib.decompress(base64.b64decode(found.group(1)))
+        told = json.loads(data.group(1))
+        left = zlib.decompress(base64.b64decode(found.group(1).split("\n")[gpu + 1]))
+        shape = told["gpus"][gpu]["columns"] if gpu >= 0 else told["columns"]
         self.planes: dict[str, list[bytes]] = {}
-        for name, (count, width) in json.loads(data.group(1))["columns"].items():
+        for name, (count, width) in shape.items():
             self.planes[name] = [left[place * count : (place + 1) * count] for place in range(width)]
             left = left[count * width :]
         assert not left
-        self.counts = {name: count for name, (count, _) in json.loads(data.group(1))["columns"].items()}
+        self.counts = {name: count for name, (count, _) in shape.items()}
 
     def numbers(self, name: str) -> list[int]:
         planes = self.planes[name]

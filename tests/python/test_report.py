@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vpmm import recordings
 from vpmm.recordings import Event, Frame, Kind
-from vpmm.reporting import Story, compare, facts, page, text_of
+from vpmm.reporting import Story, compare, facts, gpus, page, stories_of, text_of
 from vpmm.reporting.address_map import free_ranges
 from vpmm.reporting.columns import Columns
 from vpmm.reporting.compare import Difference
@@ -22,7 +22,7 @@ from vpmm.reporting.story import NEVER
 from vpmm.reporting.timeline import PARTS, timeline_of
 
 from program import output_of, run
-from report_case import MIB, PAGE, Maker, PageColumns, leaking, recording_of, serving, training
+from report_case import MIB, PAGE, Maker, PageColumns, leaking, recording_of, serving, training, two_gpus
 
 TRACES = Path(__file__).resolve().parents[2] / "bench" / "traces"
 # A tag sleeps in the pool, then one without a name gives its memory to the driver.
@@ -448,6 +448,92 @@ class Texts(unittest.TestCase):
             "create",
         ):
             self.assertIn(part, text)
+
+
+class SeveralGpus(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def written(self, name: str, size: int, device: int, **header: object) -> str:
+        path = self.folder / name
+        event = Event(Kind.ALLOCATE, 5, PAGE, size, device=device)
+        recordings.write(recording_of(event, device=device, **header), path)
+        return str(path)
+
+    def reported(self, *words: str) -> dict[str, object]:
+        out = self.folder / "out.html"
+        done = run("-m", "vpmm", "report", "-o", str(out), *words)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return json_of(out.read_text())
+
+    def gpus_of(self, *words: str) -> list[tuple[str, str]]:
+        made = self.reported(*words)["gpus"]
+        assert isinstance(made, list)
+        return [(each["gpu"], each["facts"][0][1]) for each in made]
+
+    def test_each_device_of_a_recording_has_its_part_of_the_page_and_a_curve(self) -> None:
+        stories = stories_of(two_gpus())
+        text = page.page_of_gpus(stories)
+        curves = PageColumns(text)
+        times = curves.sums("time.t")
+        for gpu, story in enumerate(stories):
+            self.assertEqual({each.device for each in story.events}, {gpu})
+            own = PageColumns(text, gpu)
+            self.assertEqual(own.sums("time.live"), list(story.series.live))
+            at = dict(zip(story.series.time_ns, story.series.live, strict=True))
+            curve = dict(zip(times, curves.sums(f"time.gpu{gpu}"), strict=True))
+            self.assertEqual({time: curve[time] for time in at}, at)
+        told = json_of(text)["gpus"]
+        assert isinstance(told, list)
+        self.assertEqual([each["title"] for each in told], [f"python train.py --batch 24, GPU {n}" for n in (0, 1)])
+        self.assertNotIn("--device", json.dumps(told))
+
+    def test_one_device_has_the_page_that_it_had(self) -> None:
+        self.assertEqual(page.page_of_gpus(stories_of(training(2))), page.page_of(Story(training(2))))
+        self.assertEqual(len(stories_of(Maker(PAGE).recording)), 1)
+
+    def test_recordings_of_one_process_are_its_gpus_and_those_of_two_are_compared(self) -> None:
+        first = self.written("0.vpmm", MIB, 0, pid=7, started_unix_ns=2000)
+        second = self.written("1.vpmm", 2 * MIB, 1, pid=7, started_unix_ns=1000)
+        later = self.written("2.vpmm", 3 * MIB, 1, pid=8)
+        self.assertEqual(self.gpus_of(first, second), [("GPU 0", "1.00 MiB"), ("GPU 1", "2.00 MiB")])
+        self.assertIn("differences", self.reported(first, later))
+        self.assertIn("differences", self.reported(first, first))
+        self.assertEqual([each for each, _ in self.gpus_of(first, later, "--together")], ["GPU 0", "GPU 1"])
+        three = ["0.vpmm, GPU 0", "1.vpmm, GPU 1", "2.vpmm, GPU 1"]
+        self.assertEqual([each for each, _ in self.gpus_of(first, second, later)], three)
+
+    def test_device_takes_one_of_a_recording(self) -> None:
+        path = self.folder / "two.vpmm"
+        recordings.write(two_gpus(), path)
+        self.assertEqual(len(self.gpus_of(str(path))), 2)
+        self.assertNotIn("gpus", self.reported(str(path), "--device", "1"))
+
+    def test_the_text_has_each(self) -> None:
+        path = self.folder / "two.vpmm"
+        recordings.write(two_gpus(), path)
+        done = run("-m", "vpmm", "report", "--text", str(path))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(re.findall(r"^GPU \d$", done.stdout, re.MULTILINE), ["GPU 0", "GPU 1"])
+
+    def test_the_common_time_is_that_of_the_clock_where_it_is_known(self) -> None:
+        def story(**header: object) -> Story:
+            return Story(recording_of(Event(Kind.ALLOCATE, 50, PAGE, MIB), **header))
+
+        clocked = [story(started_unix_ns=started) for started in (3000, 1000)]
+        self.assertEqual(gpus.later_by(clocked), [2000, 0])
+        self.assertEqual(gpus.later_by([clocked[0], story()]), [-50, -50])
+
+    def test_each_gpu_has_a_name_of_its_own(self) -> None:
+        def story(device: int, file: str) -> Story:
+            event = Event(Kind.ALLOCATE, 1, PAGE, MIB, device=device)
+            return Story(recording_of(event, file=file))
+
+        self.assertEqual(gpus.names_of([story(0, "a"), story(3, "a")]), ["GPU 0", "GPU 3"])
+        self.assertEqual(gpus.names_of([story(0, "a"), story(0, "b")]), ["a, GPU 0", "b, GPU 0"])
+        self.assertEqual(gpus.names_of([story(0, "a"), story(0, "a")]), ["a, GPU 0 (1)", "a, GPU 0 (2)"])
 
 
 class Command(unittest.TestCase):

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 from vpmm import convert
 from vpmm.recordings import Event, Kind, Recording
-from vpmm.reporting import Story, page_of, page_of_two, timeline, write_page
+from vpmm.reporting import Story, page_of, page_of_gpus, page_of_two, stories_of, timeline, write_page
 from vpmm.units import bytes_text
 
-from report_case import PAGE, Maker, leaking, recording_of, serving, training
+from report_case import PAGE, Maker, leaking, recording_of, serving, training, two_gpus
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
@@ -119,6 +119,7 @@ class Browser(unittest.TestCase):
         write_page(page_of(Story(leaking())), cls.folder / "leaking.html")
         write_page(page_of(Story(convert.load(TRACE))), cls.folder / "csv.html")
         write_page(page_of_two(Story(training(2)), Story(training())), cls.folder / "two.html")
+        write_page(page_of_gpus(stories_of(two_gpus())), cls.folder / "gpus.html")
         write_page(page_of(Story(Maker(PAGE).recording)), cls.folder / "empty.html")
         named = training(2)
         named.header["command"] = ["python", "/*SCRIPT*/", "/*COLUMNS*/", "</script>", "/*DATA*/"]
@@ -318,6 +319,50 @@ class Browser(unittest.TestCase):
         self.script("document.querySelectorAll('#alive button')[2].click()")
         self.assertIn("activations", self.texts("#alive td.label"))
 
+    def chosen(self, gpu: int) -> None:
+        self.script(f"document.querySelectorAll('#gpus .row:last-child button')[{gpu}].click()")
+        self.until(lambda: self.count("body[data-ready] #timeline path.curve") > 0)
+
+    def test_several_gpus_have_a_curve_each_and_the_sections_follow_the_chosen_one(self) -> None:
+        self.show("gpus")
+        self.assertEqual(self.texts("#gpus .legend"), ["GPU 0", "GPU 1"])
+        self.assertEqual(self.count("#gpus-timeline path.curve"), 2)
+        sections = self.texts("h2")
+        ends = [self.texts("#time text.x")[-1]]
+        self.chosen(1)
+        ends.append(self.texts("#time text.x")[-1])
+        self.assertNotEqual(*ends)
+        self.assertEqual((self.texts("h2"), self.texts("#nav a")), (sections, sections))
+        self.assertIn("GPU 1", self.text("h1"))
+        self.chosen(0)
+        self.chosen(1)
+        self.assertEqual(self.texts("h2"), sections)
+
+    def test_the_gpus_share_the_moment(self) -> None:
+        self.show("gpus")
+        self.pointer("#gpus-timeline", 0.4, 0.4, press=True)
+        told = [self.text("#alive-told")]
+        at = "return document.querySelector('#gpus-timeline').getAttribute('aria-valuetext').split(',')[0]"
+        before = self.script(at)
+        self.assertRegex(before, r"^at \d+\.\d ms$")
+        self.chosen(1)
+        told.append(self.text("#alive-told"))
+        self.assertNotEqual(*told)
+        self.assertEqual(self.script(at), before)
+        for text in told:  # the last event until then
+            self.assertAlmostEqual(float(text.split()[-2]), float(before.split()[1]), delta=10)
+        self.key("#gpus-timeline", "ArrowRight", "ArrowRight", "ArrowRight")
+        self.assertNotEqual(self.script(at), before)
+        self.key("#timeline", "End")
+        self.assertIn("after event", self.text("#alive-told"))
+
+    def test_a_gpu_that_is_chosen_while_another_is_drawn_is_the_one_that_is_shown(self) -> None:
+        self.show("gpus")
+        self.script("[0, 1, 0, 1].forEach((i) => document.querySelectorAll('#gpus .row:last-child button')[i].click())")
+        self.until(lambda: self.count("body[data-ready] #timeline path.curve") > 0)
+        self.assertEqual(self.count("#time"), 1)
+        self.assertIn("GPU 1", self.text("h1"))
+
     def test_the_curve_answers_to_the_keyboard(self) -> None:
         self.show("training")
         before = self.texts("#timeline text.x")
@@ -356,13 +401,14 @@ class Browser(unittest.TestCase):
 
     def test_a_narrow_window_needs_no_scrolling_sideways(self) -> None:
         self.narrow()
-        self.show("training")
-        self.assertLessEqual(*self.script("return [document.body.scrollWidth, innerWidth]"))
+        for name in ("gpus", "training"):
+            self.show(name)
+            self.assertLessEqual(*self.script("return [document.body.scrollWidth, innerWidth]"))
         self.assertLess(self.script("return document.querySelector('#title').getBoundingClientRect().top"), 100)
 
     def test_a_narrow_window_tears_no_word(self) -> None:
         self.narrow()
-        for name in ("training", "serving", "leaking", "csv"):
+        for name in ("training", "serving", "leaking", "csv", "gpus"):
             self.show(name)
             for way in self.texts("#alive .row .row:last-child button"):
                 self.script(
@@ -409,7 +455,7 @@ class Browser(unittest.TestCase):
             ".filter((each) => ['serious', 'critical'].includes(each.impact))"
             ".map((each) => [each.id, each.nodes[0].html.slice(0, 200)])))"
         )
-        for name in ("training", "serving", "csv", "two"):
+        for name in ("training", "serving", "csv", "two", "gpus"):
             self.show(name)
             self.script(Path(AXE).read_text(encoding="utf-8"))
             for theme in ("light", "dark"):

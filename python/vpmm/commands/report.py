@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from vpmm import _terminal, convert, reporting
+from vpmm.recordings import Recording
 from vpmm.units import bytes_text
 
 _WIDTH = 100  # of the text: longer lines are hard to read
@@ -19,20 +20,26 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser = verbs.add_parser(
         "report",
         help="make an HTML page from a recording",
-        description="Makes one HTML file from a recording, or one that compares two. A browser shows it without "
-        "network or server.",
+        description="Makes one HTML file from a recording, one that compares two, or one of several GPUs. A browser "
+        "shows it without network or server.",
     )
     parser.add_argument(
         "file",
         metavar="FILE",
         help="a recording, or a file that `vpmm convert` reads; - is a recording on standard input",
     )
-    parser.add_argument("second", metavar="SECOND", nargs="?", help="another one, to compare the first with")
+    parser.add_argument(
+        "others",
+        metavar="FILE",
+        nargs="*",
+        help="another one, to compare the first with; more, or of another GPU of the process, are shown together",
+    )
+    parser.add_argument("--together", action="store_true", help="show two recordings as two GPUs, not compared")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="PAGE", help="the page; - is standard output (default: report.html)"
     )
     parser.add_argument("--text", action="store_true", help="print the report; a page is made only with -o")
-    parser.add_argument("--device", type=int, help="the device, if there are several (default: the busiest)")
+    parser.add_argument("--device", type=int, help="only this device, if there are several (default: all)")
     parser.set_defaults(run=functools.partial(run, parser))
 
 
@@ -41,32 +48,38 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     if options.text and str(options.output) == "-":
         parser.error("argument --text: not with `-o -`, which writes the page to standard output too")
     gc.disable()  # a million events are made, and none of them is garbage
+    files = [options.file, *options.others]
     try:
-        story = _story(options.file, options.device)
-        second = _story(options.second, options.device) if options.second is not None else None
+        read = [_recording(each) for each in files]
+        is_comparison = len(read) == 2 and not options.together and not reporting.are_of_one_process(*read)
+        if is_comparison or options.device is not None:
+            stories = [reporting.Story(each, options.device) for each in read]
+        else:
+            stories = [story for each in read for story in reporting.stories_of(each)]
         if options.text:
             width = min(_terminal.columns(_WIDTH), _WIDTH)
-            text = reporting.comparison_text(story, second, width) if second else reporting.text_of(story, width)
-            sys.stdout.write(text)
+            if is_comparison:
+                sys.stdout.write(reporting.comparison_text(stories[0], stories[1], width))
+            else:
+                sys.stdout.write(reporting.text_of_gpus(stories, width))
         if options.output is not None or not options.text:
             path = options.output or Path("report.html")
             is_replaced = options.output is None and path.exists()
-            page = reporting.page_of_two(story, second) if second else reporting.page_of(story)
+            page = reporting.page_of_two(stories[0], stories[1]) if is_comparison else reporting.page_of_gpus(stories)
             size = reporting.write_page(page, path)
             is_piped = options.text or str(path) == "-"
             said = str(path) if size is None else f"{path}: {bytes_text(size)}"
             said += ", in place of the file that was there" if is_replaced else ""
             print(said, file=sys.stderr if is_piped else sys.stdout)
     except OverflowError:
-        files = " or ".join(each for each in (options.file, options.second) if each is not None)
-        raise ValueError(f"{files}: its figures are beyond what any memory has") from None
+        raise ValueError(f"{' or '.join(files)}: its figures are beyond what any memory has") from None
     finally:
         gc.enable()
     return 0
 
 
-def _story(file: str, device: int | None) -> reporting.Story:
+def _recording(file: str) -> Recording:
     recording = convert.load(file)
     if file != "-":
         recording.header["file"] = Path(file).name
-    return reporting.Story(recording, device)
+    return recording

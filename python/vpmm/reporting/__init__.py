@@ -4,8 +4,20 @@
 from __future__ import annotations
 
 from vpmm.reporting.compare import comparison_text
-from vpmm.reporting.page import page_of, page_of_two, write_page
-from vpmm.reporting.plain import text_of
+from vpmm.reporting.gpus import are_of_one_process, stories_of
+from vpmm.reporting.page import page_of, page_of_gpus, page_of_two, write_page
+from vpmm.reporting.plain import text_of, text_of_gpus
 from vpmm.reporting.story import Story
 
-__all__ = ["Story", "comparison_text", "page_of", "page_of_two", "text_of", "write_page"]
+__all__ = [
+    "Story",
+    "are_of_one_process",
+    "comparison_text",
+    "page_of",
+    "page_of_gpus",
+    "page_of_two",
+    "stories_of",
+    "text_of",
+    "text_of_gpus",
+    "write_page",
+]

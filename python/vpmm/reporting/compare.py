@@ -87,14 +87,14 @@ def _names(first: Story, second: Story) -> list[str]:
     return [f"{name} ({place})" for name, place in zip(names, ("first", "second"), strict=True)]
 
 
-def add_curves(columns: Columns, first: Story, second: Story) -> None:
-    """Live memory of both since their beginnings, at the times of either. A time at which one rose and fell again comes
-    twice: with the most, then with what was left."""
-    lines = [timeline_of(first), timeline_of(second)]
-    own = [[each - story.begin_ns for each in line.time_ns] for line, story in zip(lines, (first, second), strict=True)]
+def add_curves(columns: Columns, stories: dict[str, tuple[Story, int]]) -> None:
+    """Live memory of each, by its name, at the times of any; the number is added to the times of the story. A time at
+    which one rose and fell again comes twice: with the most, then with what was left."""
+    lines = [timeline_of(story) for story, _ in stories.values()]
+    own = [[at + later for at in line.time_ns] for line, (_, later) in zip(lines, stories.values(), strict=True)]
     times: list[int] = []
-    curves: list[list[int]] = [[], []]
-    for at in sorted({*own[0], *own[1]}):
+    curves: list[list[int]] = [[] for _ in stories]
+    for at in sorted(set().union(*own)):
         held = [_most_and_last(known, line.live, at) for known, line in zip(own, lines, strict=True)]
         for place in (0, 1) if any(most > last for most, last in held) else (1,):
             times.append(at)
@@ -102,7 +102,7 @@ def add_curves(columns: Columns, first: Story, second: Story) -> None:
                 curve.append(values[place])
     columns.add_differences("time.t", times)
     columns.add_differences("time.index", range(len(times)))
-    for name, curve in zip(("first", "second"), curves, strict=True):
+    for name, curve in zip(stories, curves, strict=True):
         columns.add_differences(f"time.{name}", curve)
 
 
@@ -115,7 +115,7 @@ def _most_and_last(known: Sequence[int], values: Sequence[int], at: int) -> tupl
 
 def comparison_of(first: Story, second: Story, columns: Columns) -> dict[str, object]:
     """Everything that the page of two recordings shows."""
-    add_curves(columns, first, second)
+    add_curves(columns, {"first": (first, -first.begin_ns), "second": (second, -second.begin_ns)})
     names = _names(first, second)
     leading = differences(first, second)[0]
     return {

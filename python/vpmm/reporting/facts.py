@@ -81,8 +81,8 @@ def summary(story: Story) -> str:
     return "".join(parts)
 
 
-def notes(story: Story) -> list[str]:
-    """Remarks on the recording itself."""
+def notes(story: Story, *, is_alone: bool = True) -> list[str]:
+    """Remarks on the recording itself. `is_alone`: other devices of it are not in the report."""
     header, end = story.recording.header, story.recording.end or {}
     found = [story.recording.warning] if story.recording.warning else []
     lost = end.get("lost", 0)
@@ -93,7 +93,7 @@ def notes(story: Story) -> list[str]:
         found.append(f"One allocation in {sample} was recorded: live memory is about {sample} times what is shown.")
     if header.get("is_window") is True:
         found.append("Older events were dropped: the recording begins with what lived then.")
-    if len(story.devices) > 1:
+    if len(story.devices) > 1 and is_alone:
         others = ", ".join(str(each) for each in sorted(story.devices) if each != story.device)
         found.append(f"This is device {story.device}; the recording has devices {others}, too (--device).")
     if not story.recording.stacks and story.events:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -13,13 +14,14 @@ from vpmm.recordings import DriverCall
 from vpmm.reporting import facts
 from vpmm.reporting.address_map import free_ranges, kept_lives, map_of
 from vpmm.reporting.columns import Columns
-from vpmm.reporting.compare import comparison_of
+from vpmm.reporting.compare import add_curves, comparison_of
+from vpmm.reporting.gpus import later_by, names_of
 from vpmm.reporting.rules import advice, why
 from vpmm.reporting.stacks import add_stacks
 from vpmm.reporting.story import Failure, Spent, Story
 from vpmm.reporting.timeline import add_timeline
 
-_SCRIPTS = ["base.js", "lives.js", "timeline.js", "bands.js", "alive.js", "map.js", "main.js"]
+_SCRIPTS = ["base.js", "lives.js", "timeline.js", "bands.js", "alive.js", "map.js", "gpus.js", "main.js"]
 _SCRIPTS_OF_TWO = ["base.js", "lives.js", "timeline.js", "compare.js"]
 _MOST_MARKS = 2000
 _MOST_REPORT = 20_000  # characters
@@ -69,8 +71,8 @@ def _failures(story: Story) -> list[dict[str, object]]:
     ]
 
 
-def data_of(story: Story, columns: Columns) -> dict[str, object]:
-    """Everything that the page shows; what is long goes into `columns`."""
+def data_of(story: Story, columns: Columns, *, is_alone: bool = True) -> dict[str, object]:
+    """Everything that the page shows; what is long goes into `columns`. `is_alone`: as in facts.notes()."""
     lives = kept_lives(story)
     stacks = {number: place for place, number in enumerate(sorted({life.event.stack for life in lives} | {0}))}
     add_stacks(columns, story.recording, stacks, story.stack_labels)
@@ -80,7 +82,7 @@ def data_of(story: Story, columns: Columns) -> dict[str, object]:
         "title": facts.title(story),
         "summary": facts.summary(story),
         "facts": facts.facts(story),
-        "notes": facts.notes(story),
+        "notes": facts.notes(story, is_alone=is_alone),
         "advice": [
             {"level": each.level, "title": each.title, "reason": each.reason, "action": each.action}
             for each in advice(story)
@@ -139,31 +141,61 @@ def data_of(story: Story, columns: Columns) -> dict[str, object]:
 def page_of(story: Story) -> str:
     """The page, as a text."""
     columns = Columns()
-    return _filled(data_of(story, columns), columns, _SCRIPTS)
+    return _filled(_with_shape(data_of(story, columns), columns), [columns], _SCRIPTS)
 
 
 def page_of_two(first: Story, second: Story) -> str:
     """The page that compares two recordings, as a text."""
     columns = Columns()
-    return _filled(comparison_of(first, second, columns), columns, _SCRIPTS_OF_TWO)
+    return _filled(_with_shape(comparison_of(first, second, columns), columns), [columns], _SCRIPTS_OF_TWO)
 
 
-def _filled(data: dict[str, object], columns: Columns, scripts: list[str]) -> str:
+def page_of_gpus(stories: Sequence[Story]) -> str:
+    """The page of several GPUs, each a story of a device, as a text: the curves of all, and the report of one at a time.
+
+    Of one GPU it is page_of().
+    """
+    if len(stories) == 1:
+        return page_of(stories[0])
+    later = later_by(stories)
+    parts = [Columns()]
+    add_curves(parts[0], {f"gpu{at}": each for at, each in enumerate(zip(stories, later, strict=True))})
+    gpus = []
+    for story, name, offset in zip(stories, names_of(stories), later, strict=True):
+        own = Columns()
+        title = facts.title(story)
+        about = {
+            "gpu": name,
+            "offset": offset,
+            "part": len(parts),
+            "title": name if title in name else f"{title}, {name}",
+        }
+        gpus.append(_with_shape(data_of(story, own, is_alone=False), own) | about)
+        parts.append(own)
+    busiest = max(range(len(stories)), key=lambda at: len(stories[at].events))
+    return _filled(_with_shape({"gpus": gpus, "first": busiest}, parts[0]), parts, _SCRIPTS)
+
+
+def _with_shape(data: dict[str, object], columns: Columns) -> dict[str, object]:
+    return data | {"columns": columns.shape}
+
+
+def _filled(data: dict[str, object], parts: list[Columns], scripts: list[str]) -> str:
     web = resources.files("vpmm.reporting") / "web"
 
     def text(name: str) -> str:
         return (web / name).read_text(encoding="utf-8")
 
     # No text of a recording may close its enclosing element.
-    told = json.dumps(data | {"columns": columns.shape}, separators=(",", ":")).replace("<", "\\u003c")
-    parts = {
+    told = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    places = {
         "STYLE": text("page.css"),
         "DATA": told,
-        "COLUMNS": columns.text(),
+        "COLUMNS": "\n".join(each.text() for each in parts),
         "SCRIPT": "\n".join(text(name) for name in scripts),
     }
     # All at once: a text of the recording may look like a place.
-    return re.sub(rf"/\*({'|'.join(parts)})\*/", lambda place: parts[place[1]], text("page.html"))
+    return re.sub(rf"/\*({'|'.join(places)})\*/", lambda place: places[place[1]], text("page.html"))
 
 
 def write_page(page: str, path: str | Path) -> int | None:

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from vpmm.recordings import DriverCall
 from vpmm.reporting import facts
+from vpmm.reporting.gpus import names_of
 from vpmm.reporting.lines import labelled, wrapped
 from vpmm.reporting.page import failure_figures
 from vpmm.reporting.picture import Picture, picture_at
@@ -111,12 +112,20 @@ def _leaks(story: Story, width: int) -> list[str]:
     return lines
 
 
-def text_of(story: Story, width: int = 100) -> str:
-    """The whole report in lines of at most `width` columns, at least 40."""
+def text_of_gpus(stories: Sequence[Story], width: int = 100) -> str:
+    """The report of each GPU, one below the other, as text_of() has it."""
+    if len(stories) == 1:
+        return text_of(stories[0], width)
+    named = zip(names_of(stories), stories, strict=True)
+    return "\n".join(f"{wrapped(name, width)}\n{text_of(story, width, is_alone=False)}" for name, story in named)
+
+
+def text_of(story: Story, width: int = 100, *, is_alone: bool = True) -> str:
+    """The whole report in lines of at most `width` columns, at least 40. `is_alone`: as in facts.notes()."""
     lines = [
         wrapped(facts.title(story), width),
         wrapped(facts.summary(story), width),
-        *(wrapped(f"Note: {each}", width) for each in facts.notes(story)),
+        *(wrapped(f"Note: {each}", width) for each in facts.notes(story, is_alone=is_alone)),
     ]
     lines += ["", *curve(story, width), "", "What to change"]
     for said in advice(story):

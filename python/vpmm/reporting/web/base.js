@@ -1,6 +1,7 @@
 // page: what the other scripts use: the data, texts of sizes and times, elements, the tip beside the pointer, colours.
 "use strict";
-const data = JSON.parse(document.getElementById("data").textContent);
+const page = JSON.parse(document.getElementById("data").textContent);
+let data = page.gpus ? page.gpus[page.first] : page; // of the GPU that is shown
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 const PALETTE = ["#3b76d6", "#d9772b", "#3a9a63", "#b04fc0", "#c2404a", "#0f93a8", "#8a7a1f", "#6a5fd0", "#b85c8e", "#5c7389"];
 
@@ -144,8 +145,11 @@ function header() {
   document.title = `VPMM report: ${data.title}`;
   document.getElementById("title").textContent = data.title;
   document.getElementById("summary").textContent = data.summary;
-  document.getElementById("facts").append(...data.facts.map(([label, value, kind]) => element("div", { class: `fact ${kind}` }, element("b", {}, value), element("span", {}, label))));
-  document.getElementById("notes").append(...data.notes.map((text) => element("div", { class: "note" }, text)));
+  document.getElementById("facts").replaceChildren(...data.facts.map(([label, value, kind]) => element("div", { class: `fact ${kind}` }, element("b", {}, value), element("span", {}, label))));
+  document.getElementById("notes").replaceChildren(...data.notes.map((text) => element("div", { class: "note" }, text)));
+}
+
+function followTheme() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const theme = (name) => { document.documentElement.dataset.theme = name; drawers.forEach((each) => each.draw()); };
   const follow = () => theme(dark.matches ? "dark" : "light");

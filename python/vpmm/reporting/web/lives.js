@@ -3,24 +3,25 @@
 
 // Planes of bytes, deflated, in base64; see columns.py.
 class Columns {
-  static async read() {
-    const text = document.getElementById("columns").textContent;
+  static async read(shape = data.columns, part = data.part ?? 0) {
+    const text = document.getElementById("columns").textContent.split("\n")[part];
     const packed = Uint8Array.fromBase64 ? Uint8Array.fromBase64(text) : Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
     const stream = new DecompressionStream("deflate"), writer = stream.writable.getWriter();
     writer.write(packed);
     writer.close();
     const made = new Columns();
     made.bytes = new Uint8Array(await new Response(stream.readable).arrayBuffer());
+    made.shape = shape;
     made.at = {};
     let at = 0;
-    for (const [name, [count, width]] of Object.entries(data.columns)) { made.at[name] = at; at += count * width; }
+    for (const [name, [count, width]] of Object.entries(shape)) { made.at[name] = at; at += count * width; }
     return made;
   }
 
-  has(name) { return name in data.columns; }
+  has(name) { return name in this.shape; }
 
   numbers(name) {
-    const [count, width] = data.columns[name], made = new Float64Array(count);
+    const [count, width] = this.shape[name], made = new Float64Array(count);
     for (let place = 0; place < width; place += 1) {
       const from = this.at[name] + place * count, factor = 256 ** place, plane = this.bytes.subarray(from, from + count);
       for (let i = 0; i < count; i += 1) made[i] += plane[i] * factor;
@@ -42,7 +43,7 @@ class Columns {
 
   texts(name) {
     const from = this.at[name];
-    return new TextDecoder().decode(this.bytes.subarray(from, from + data.columns[name][0])).split("\n");
+    return new TextDecoder().decode(this.bytes.subarray(from, from + this.shape[name][0])).split("\n");
   }
 }
 

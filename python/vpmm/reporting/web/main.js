@@ -42,12 +42,21 @@ function streams() {
       data.streams.map((each) => [each.name, numberText(each.allocations), bytesText(each.bytes), bytesText(each.peak), bytesText(each.live), timeText(each.last)])));
 }
 
-async function start() {
+let shows = 0; // how often another GPU was chosen
+
+// The sections of `data`; `told(line)` is called once the curve can be read.
+async function show(told = () => {}) {
+  const mine = shows += 1;
   header();
+  const columns = await Columns.read();
+  if (mine !== shows) return;
+  const line = readLine(columns);
+  told(line);
   advice();
-  const columns = await Columns.read(), line = readLine(columns), timeline = new Timeline(line);
+  const timeline = new Timeline(line);
   const time = section("time", "Memory over time", "Drag to zoom, double-click for the whole time, click for what was alive then. Live memory is what was requested.", timeline.box);
   await new Promise((drawn) => setTimeout(drawn)); // the curve is seen before a million allocations are unpacked
+  if (mine !== shows) return;
   const lives = new Lives(columns), bands = new Bands(lives, timeline);
   time.append(element("h3", {}, "Each allocation"), element("p", { class: "lead" }, "A band is an allocation, as high as its requested bytes. Point at it, or press up and down, for its stack."), bands.box);
   failures();
@@ -62,4 +71,5 @@ async function start() {
   requestAnimationFrame(() => requestAnimationFrame(() => { document.body.dataset.ready = ""; })); // the sections are drawn
 }
 
-start();
+followTheme();
+if (page.gpus) showGpus(); else show();

@@ -3,11 +3,12 @@
 const SERIES = [["mapped", "mapped"], ["free", "free"], ["pending", "pending"], ["live", "live"]];
 
 class Timeline {
-  constructor(line, series = SERIES) {
-    Object.assign(this, { line, series });
+  // `about` has the events, marks and failures; the vertical line stands at `itsMoment`.
+  constructor(line, series = SERIES, id = "timeline", about = data, itsMoment = moment) {
+    Object.assign(this, { line, series, about, moment: itsMoment });
     this.shown = new Set(this.series.map(([key]) => key).filter((key) => this.line[key]));
     this.onZoom = () => {};
-    this.svg = drawn("svg", { class: "chart", id: "timeline", tabindex: 0, role: "slider", "aria-label": "memory over time: left and right change the moment, plus and minus zoom, 0 shows the whole", "aria-valuemin": 1, "aria-valuemax": Math.max(data.events, 1), "aria-valuenow": 1 });
+    this.svg = drawn("svg", { class: "chart", id, tabindex: 0, role: "slider", "aria-label": "memory over time: left and right change the moment, plus and minus zoom, 0 shows the whole", "aria-valuemin": 1, "aria-valuemax": Math.max(this.about.events, 1), "aria-valuenow": 1 });
     this.reset = element("button", { type: "button", hidden: "", onclick: () => this.zoom(this.whole) }, "whole time");
     this.told = element("p", { class: "lead", id: "timeline-told" });
     this.axis = choice(["by time", "by event"], (i) => this.lay(i === 0));
@@ -17,7 +18,7 @@ class Timeline {
     this.svg.addEventListener("pointerdown", (event) => this.press(event));
     this.svg.addEventListener("dblclick", () => this.zoom(this.whole));
     this.svg.addEventListener("keydown", (event) => this.key(event));
-    moment.followers.push(() => this.mark());
+    this.moment.followers.push(() => this.mark());
     onWidth(this.box, () => this.draw());
   }
 
@@ -62,8 +63,8 @@ class Timeline {
     const begin = indexAt(this.at, this.range[0]), end = indexAt(this.at, this.range[1]);
     let most = 1;
     for (const values of [...this.shown].map((key) => this.line[key])) for (let i = begin; i <= end; i += 1) if (values[i] > most) most = values[i];
-    const withCapacity = data.capacity && data.capacity < most * 1.6;
-    this.most = Math.max(most, withCapacity ? data.capacity : 0) * 1.04;
+    const withCapacity = this.about.capacity && this.about.capacity < most * 1.6;
+    this.most = Math.max(most, withCapacity ? this.about.capacity : 0) * 1.04;
     this.svg.setAttribute("viewBox", `0 0 ${full} 356`);
     this.svg.style.height = "356px";
     this.svg.replaceChildren(this.grid(), ...this.curves(begin, end), this.events(withCapacity));
@@ -77,10 +78,10 @@ class Timeline {
   // The vertical line stands at the moment of the other sections.
   mark() {
     if (!this.cursor) return;
-    const point = indexAt(this.line.index, moment.index), inside = this.at[point] >= this.range[0] && this.at[point] <= this.range[1];
+    const point = indexAt(this.line.index, this.moment.index), inside = this.at[point] >= this.range[0] && this.at[point] <= this.range[1];
     for (const end of ["x1", "x2"]) this.cursor.setAttribute(end, this.x(this.at[point]));
     this.cursor.setAttribute("visibility", inside ? "visible" : "hidden");
-    this.svg.setAttribute("aria-valuenow", moment.index + 1);
+    this.svg.setAttribute("aria-valuenow", this.moment.index + 1);
     this.svg.setAttribute("aria-valuetext", this.values(point).join(", "));
   }
 
@@ -97,10 +98,10 @@ class Timeline {
   }
 
   key(event) {
-    const point = indexAt(this.line.index, moment.index), [from, to] = this.range, here = this.at[point];
+    const point = indexAt(this.line.index, this.moment.index), [from, to] = this.range, here = this.at[point];
     const points = Math.max(Math.round((indexAt(this.at, to) - indexAt(this.at, from)) / 100), 1);
     const step = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageUp: points, PageDown: -points, Home: -Infinity, End: Infinity }[event.key];
-    if (step) moment.go(this.line.index[Math.min(Math.max(point + step, 0), this.at.length - 1)]);
+    if (step) this.moment.go(this.line.index[Math.min(Math.max(point + step, 0), this.at.length - 1)]);
     else if (event.key === "+" || event.key === "-") {
       const half = ((to - from) / 2) * (event.key === "+" ? 0.5 : 2);
       const range = [Math.max(here - half, this.whole[0]), Math.min(here + half, this.whole[1])];
@@ -155,22 +156,22 @@ class Timeline {
     const made = drawn("g"), bottom = this.top + this.height;
     const inside = (at) => at >= this.range[0] && at <= this.range[1];
     if (withCapacity) {
-      made.append(drawn("line", { x1: this.left, x2: this.left + this.width, y1: this.y(data.capacity), y2: this.y(data.capacity), stroke: "var(--bad)", "stroke-dasharray": "6 4" }),
-        drawn("text", { x: this.left + 6, y: this.y(data.capacity) - 5 }, `capacity ${bytesText(data.capacity)}`));
+      made.append(drawn("line", { x1: this.left, x2: this.left + this.width, y1: this.y(this.about.capacity), y2: this.y(this.about.capacity), stroke: "var(--bad)", "stroke-dasharray": "6 4" }),
+        drawn("text", { x: this.left + 6, y: this.y(this.about.capacity) - 5 }, `capacity ${bytesText(this.about.capacity)}`));
     }
     let last = -99;
-    for (const [at, text] of data.marks.map(([ns, text, index]) => [this.placeOf(ns, index), text]).filter(([at]) => inside(at))) {
+    for (const [at, text] of this.about.marks.map(([ns, text, index]) => [this.placeOf(ns, index), text]).filter(([at]) => inside(at))) {
       const x = this.x(at), room = x - last > 60;
       made.append(drawn("line", { x1: x, x2: x, y1: this.top, y2: bottom, stroke: "var(--mapped)", "stroke-dasharray": "1 4" }));
       if (room) { made.append(drawn("text", { class: "mark", x: x + 3, y: this.top - 7 }, text.slice(0, 24))); last = x; }
     }
-    for (const each of data.failures.map((each) => this.placeOf(each.t, each.index)).filter(inside).slice(0, 200)) {
+    for (const each of this.about.failures.map((each) => this.placeOf(each.t, each.index)).filter(inside).slice(0, 200)) {
       const x = this.x(each);
       made.append(drawn("line", { class: "failure", x1: x, x2: x, y1: this.top, y2: bottom, stroke: "var(--bad)", "stroke-width": 1.5 }),
         drawn("path", { d: `M${x - 5} ${this.top - 8}h10l-5 8z`, fill: "var(--bad)" }));
     }
-    const peak = data.peak ? this.placeOf(data.peak.t, data.peak.index) : NaN;
-    if (inside(peak)) made.append(drawn("circle", { cx: this.x(peak), cy: this.y(data.peak.live), r: 4, fill: "var(--live)", stroke: "var(--card)", "stroke-width": 1.5 }));
+    const peak = this.about.peak ? this.placeOf(this.about.peak.t, this.about.peak.index) : NaN;
+    if (inside(peak)) made.append(drawn("circle", { cx: this.x(peak), cy: this.y(this.about.peak.live), r: 4, fill: "var(--live)", stroke: "var(--card)", "stroke-width": 1.5 }));
     return made;
   }
 
@@ -183,8 +184,8 @@ class Timeline {
     this.cursor.setAttribute("visibility", "visible");
     const near = (ns, index) => Math.abs(this.x(this.placeOf(ns, index)) - x) < 5;
     const lines = this.values(i);
-    data.marks.filter(([ns, , index]) => near(ns, index)).slice(0, 5).forEach(([, text]) => lines.push(`mark: ${text}`));
-    data.failures.filter((each) => near(each.t, each.index)).slice(0, 3).forEach((each) => lines.push(`failed: ${bytesText(each.bytes)}`));
+    this.about.marks.filter(([ns, , index]) => near(ns, index)).slice(0, 5).forEach(([, text]) => lines.push(`mark: ${text}`));
+    this.about.failures.filter((each) => near(each.t, each.index)).slice(0, 3).forEach((each) => lines.push(`failed: ${bytesText(each.bytes)}`));
     tip.show(event, lines.join("\n"));
   }
 
@@ -203,7 +204,7 @@ class Timeline {
       const to = this.place(each);
       this.brush.setAttribute("visibility", "hidden");
       if (Math.abs(to - from) > 4) this.zoom([this.time(Math.min(from, to)), this.time(Math.max(from, to))]);
-      else moment.go(this.line.index[indexAt(this.at, this.time(to))]);
+      else this.moment.go(this.line.index[indexAt(this.at, this.time(to))]);
     };
     this.svg.addEventListener("pointermove", move);
     this.svg.addEventListener("pointerup", up, { once: true });
