@@ -151,7 +151,7 @@ def page_of_two(first: Story, second: Story) -> str:
 
 
 def page_of_gpus(stories: Sequence[Story]) -> str:
-    """The page of several GPUs, each a story of a device, as a text: the curves of all, and the report of one at a time.
+    """The page of several GPUs, each a story of a device, as a text: the curves of all, and the report of one.
 
     Of one GPU it is page_of().
     """
