@@ -39,19 +39,26 @@ class PageColumns:
     """The columns of a page, read as its script does; of a page of several GPUs those of one, or of the curves: -1."""
 
     def __init__(self, page: str, gpu: int = -1) -> None:
-        found = re.search(r'<script type="text/plain" id="columns">(.*?)</script>', page, re.DOTALL)
-        data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+        found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
         assert found
-        assert data
-        told = json.loads(data.group(1))
-        left = zlib.decompress(base64.b64decode(found.group(1).split("\n")[gpu + 1]))
-        shape = told["gpus"][gpu]["columns"] if gpu >= 0 else told["columns"]
+        told = json.loads(found.group(1))
+        if gpu >= 0:
+            told = told["gpus"][gpu]
         self.planes: dict[str, list[bytes]] = {}
+        self.counts: dict[str, int] = {}
+        for place, (block, key) in enumerate((("curves", "curve"), ("columns", "columns"))):
+            if key in told:
+                self.read(page, block, told.get("lines", (0, 0))[place], told[key])
+
+    def read(self, page: str, block: str, line: int, shape: dict[str, tuple[int, int]]) -> None:
+        found = re.search(rf'<script type="text/plain" id="{block}">(.*?)</script>', page, re.DOTALL)
+        assert found
+        left = zlib.decompress(base64.b64decode(found.group(1).split("\n")[line]))
         for name, (count, width) in shape.items():
             self.planes[name] = [left[place * count : (place + 1) * count] for place in range(width)]
+            self.counts[name] = count
             left = left[count * width :]
         assert not left
-        self.counts = {name: count for name, (count, _) in shape.items()}
 
     def numbers(self, name: str) -> list[int]:
         planes = self.planes[name]

@@ -234,7 +234,7 @@ class Pages(unittest.TestCase):
         recording.header["command"] = ["</script><script>alert(1)</script>"]
         recording.strings = dict.fromkeys(recording.strings, "</script><b>")
         text = page.page_of(Story(recording))
-        self.assertEqual(text.count("</script>"), 3)
+        self.assertEqual(text.count("</script>"), 4)
         self.assertEqual(json_of(text)["title"], "script>")
 
     def test_the_page_asks_for_nothing_else(self) -> None:

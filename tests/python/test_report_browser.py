@@ -153,6 +153,14 @@ class Browser(unittest.TestCase):
             self.script("return document.querySelector('h1').textContent.replaceAll(\"'\", '')"),
         )
 
+    def test_the_curve_is_drawn_before_the_page_has_come_to_its_end(self) -> None:
+        page = page_of(Story(training(2)))
+        cut = self.folder / "cut.html"
+        cut.write_text(page[: page.index('<script type="text/plain" id="columns">')])
+        self.addCleanup(self.browser.get_log, "browser")  # the rest is missed
+        self.browser.get(cut.as_uri())
+        self.until(lambda: self.count("#timeline path.curve") == 4)
+
     def nothing_went_wrong(self) -> None:
         self.assertEqual(self.browser.get_log("browser"), [])
 

@@ -71,12 +71,16 @@ def _failures(story: Story) -> list[dict[str, object]]:
     ]
 
 
-def data_of(story: Story, columns: Columns, *, is_alone: bool = True) -> dict[str, object]:
-    """Everything that the page shows; what is long goes into `columns`. `is_alone`: as in facts.notes()."""
+def data_of(story: Story, curve: Columns, columns: Columns, *, is_alone: bool = True) -> dict[str, object]:
+    """Everything that the page shows. What is long goes into `curve`, which a browser shows first, and `columns`.
+
+    `is_alone`: as in facts.notes().
+    """
     lives = kept_lives(story)
     stacks = {number: place for place, number in enumerate(sorted({life.event.stack for life in lives} | {0}))}
     add_stacks(columns, story.recording, stacks, story.stack_labels)
-    add_timeline(columns, story)
+    add_timeline(curve, story)
+    told_map = map_of(story, columns, lives, stacks)
     leaks = facts.leaks(story)
     return {
         "title": facts.title(story),
@@ -106,7 +110,9 @@ def data_of(story: Story, columns: Columns, *, is_alone: bool = True) -> dict[st
             "tags": {tag: story.tag_name(tag) for tag in {life.event.tag for life in story.lives} if tag},
             "threads": {number: story.thread_name(number) for number in {life.event.thread for life in story.lives}},
         },
-        "map": map_of(story, columns, lives, stacks),
+        "map": told_map,
+        "curve": curve.shape,
+        "columns": columns.shape,
         "driver": [
             {"name": _DRIVER_CALLS.get(DriverCall(kind), "other") if 1 <= kind <= 6 else "other", **_spent(spent)}
             for kind, spent in sorted(story.driver.items())
@@ -140,14 +146,15 @@ def data_of(story: Story, columns: Columns, *, is_alone: bool = True) -> dict[st
 
 def page_of(story: Story) -> str:
     """The page, as a text."""
-    columns = Columns()
-    return _filled(_with_shape(data_of(story, columns), columns), [columns], _SCRIPTS)
+    curve, columns = Columns(), Columns()
+    return _filled(data_of(story, curve, columns), [curve], [columns], _SCRIPTS)
 
 
 def page_of_two(first: Story, second: Story) -> str:
     """The page that compares two recordings, as a text."""
-    columns = Columns()
-    return _filled(_with_shape(comparison_of(first, second, columns), columns), [columns], _SCRIPTS_OF_TWO)
+    curves = Columns()
+    told = comparison_of(first, second, curves) | {"curve": curves.shape}
+    return _filled(told, [curves], [], _SCRIPTS_OF_TWO)
 
 
 def page_of_gpus(stories: Sequence[Story]) -> str:
@@ -158,29 +165,22 @@ def page_of_gpus(stories: Sequence[Story]) -> str:
     if len(stories) == 1:
         return page_of(stories[0])
     later = later_by(stories)
-    parts = [Columns()]
-    add_curves(parts[0], {f"gpu{at}": each for at, each in enumerate(zip(stories, later, strict=True))})
+    curves: list[Columns] = [Columns()]
+    columns: list[Columns] = []
+    add_curves(curves[0], {f"gpu{at}": each for at, each in enumerate(zip(stories, later, strict=True))})
     gpus = []
     for story, name, offset in zip(stories, names_of(stories), later, strict=True):
-        own = Columns()
+        lines = [len(curves), len(columns)]
+        curves.append(Columns())
+        columns.append(Columns())
         title = facts.title(story)
-        about = {
-            "gpu": name,
-            "offset": offset,
-            "part": len(parts),
-            "title": name if title in name else f"{title}, {name}",
-        }
-        gpus.append(_with_shape(data_of(story, own, is_alone=False), own) | about)
-        parts.append(own)
+        about = {"gpu": name, "offset": offset, "lines": lines, "title": name if title in name else f"{title}, {name}"}
+        gpus.append(data_of(story, curves[-1], columns[-1], is_alone=False) | about)
     busiest = max(range(len(stories)), key=lambda at: len(stories[at].events))
-    return _filled(_with_shape({"gpus": gpus, "first": busiest}, parts[0]), parts, _SCRIPTS)
+    return _filled({"gpus": gpus, "first": busiest, "curve": curves[0].shape}, curves, columns, _SCRIPTS)
 
 
-def _with_shape(data: dict[str, object], columns: Columns) -> dict[str, object]:
-    return data | {"columns": columns.shape}
-
-
-def _filled(data: dict[str, object], parts: list[Columns], scripts: list[str]) -> str:
+def _filled(data: dict[str, object], curves: list[Columns], columns: list[Columns], scripts: list[str]) -> str:
     web = resources.files("vpmm.reporting") / "web"
 
     def text(name: str) -> str:
@@ -191,7 +191,8 @@ def _filled(data: dict[str, object], parts: list[Columns], scripts: list[str]) -
     places = {
         "STYLE": text("page.css"),
         "DATA": told,
-        "COLUMNS": "\n".join(each.text() for each in parts),
+        "CURVES": "\n".join(each.text() for each in curves),
+        "COLUMNS": "\n".join(each.text() for each in columns),
         "SCRIPT": "\n".join(text(name) for name in scripts),
     }
     # All at once: a text of the recording may look like a place.

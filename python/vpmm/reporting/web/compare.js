@@ -5,7 +5,7 @@ const COMPARED = [["first", data.names[0]], ["second", data.names[1]]];
 async function start() {
   header();
   followTheme();
-  const line = readLine(await Columns.read(), ["t", "index", "first", "second"]);
+  const line = readLine(await Columns.read("curves", 0, data.curve), ["t", "index", "first", "second"]);
   const timeline = new Timeline(line, COMPARED);
   section("time", "Live memory over time", "Requested bytes since the beginning of each recording. Drag to zoom, double-click for the whole time.", timeline.box);
   const columns = [["what", "label"], ["first", "n"], ["second", "n"], ["difference", "n"]];

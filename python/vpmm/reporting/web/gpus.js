@@ -39,7 +39,7 @@ function choose(gpu) {
 async function showGpus() {
   const names = page.gpus.map((each) => each.gpu), keys = names.map((_, i) => `gpu${i}`);
   keys.forEach((key, i) => document.documentElement.style.setProperty(`--${key}`, PALETTE[i % PALETTE.length]));
-  common.line = readLine(await Columns.read(page.columns, 0), ["t", "index", ...keys]);
+  common.line = readLine(await Columns.read("curves", 0, page.curve), ["t", "index", ...keys]);
   const about = { events: common.line.t.length, capacity: 0, marks: [], failures: [], peak: null };
   const timeline = new Timeline(common.line, keys.map((key, i) => [key, names[i]]), "gpus-timeline", about, common);
   const row = element("div", { class: "row" }, element("span", {}, "The rest of the page is of"));

@@ -1,10 +1,10 @@
 // page: the columns of numbers behind the page, every allocation in them, and the moment that all sections show.
 "use strict";
 
-// Planes of bytes, deflated, in base64; see columns.py.
+// Planes of bytes, deflated, in base64, a line of a script without code; see columns.py.
 class Columns {
-  static async read(shape = data.columns, part = data.part ?? 0) {
-    const text = document.getElementById("columns").textContent.split("\n")[part];
+  static async read(id, line, shape) {
+    const text = document.getElementById(id).textContent.split("\n")[line];
     const packed = Uint8Array.fromBase64 ? Uint8Array.fromBase64(text) : Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
     const stream = new DecompressionStream("deflate"), writer = stream.writable.getWriter();
     writer.write(packed);

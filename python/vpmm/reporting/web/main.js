@@ -42,20 +42,33 @@ function streams() {
       data.streams.map((each) => [each.name, numberText(each.allocations), bytesText(each.bytes), bytesText(each.peak), bytesText(each.live), timeText(each.last)])));
 }
 
+// The browser has drawn what the page has now.
+function isSeen() { return new Promise((seen) => requestAnimationFrame(() => setTimeout(seen))); }
+
+// The page has been read to its end.
+function isWhole() {
+  return new Promise((whole) => {
+    if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", whole, { once: true }); else whole();
+  });
+}
+
 let shows = 0; // how often another GPU was chosen
 
 // The sections of `data`; `told(line)` is called once the curve can be read.
 async function show(told = () => {}) {
   const mine = shows += 1;
   header();
-  const columns = await Columns.read();
-  if (mine !== shows) return;
-  const line = readLine(columns);
-  told(line);
   advice();
+  const [curve, rest] = data.lines ?? [0, 0];
+  const line = readLine(await Columns.read("curves", curve, data.curve));
+  if (mine !== shows) return;
+  told(line);
   const timeline = new Timeline(line);
   const time = section("time", "Memory over time", "Drag to zoom, double-click for the whole time, click for what was alive then. Live memory is what was requested.", timeline.box);
-  await new Promise((drawn) => setTimeout(drawn)); // the curve is seen before a million allocations are unpacked
+  timeline.draw();
+  await isSeen(); // the curve, before a million allocations are read
+  await isWhole();
+  const columns = await Columns.read("columns", rest, data.columns);
   if (mine !== shows) return;
   const lives = new Lives(columns), bands = new Bands(lives, timeline);
   time.append(element("h3", {}, "Each allocation"), element("p", { class: "lead" }, "A band is an allocation, as high as its requested bytes. Point at it, or press up and down, for its stack."), bands.box);

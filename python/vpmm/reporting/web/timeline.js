@@ -19,7 +19,7 @@ class Timeline {
     this.svg.addEventListener("dblclick", () => this.zoom(this.whole));
     this.svg.addEventListener("keydown", (event) => this.key(event));
     this.moment.followers.push(() => this.mark());
-    onWidth(this.box, () => this.draw());
+    onWidth(this.box, () => { if (this.box.clientWidth !== this.full) this.draw(); });
   }
 
   // By time, or one step for each event, so that bursts are wide.
@@ -59,7 +59,7 @@ class Timeline {
   draw() {
     const full = this.box.clientWidth;
     if (full === 0 || !this.at.length) return;
-    Object.assign(this, { left: 74, top: 22, width: full - 74 - 14, height: 300 });
+    Object.assign(this, { full, left: 74, top: 22, width: full - 74 - 14, height: 300 });
     const begin = indexAt(this.at, this.range[0]), end = indexAt(this.at, this.range[1]);
     let most = 1;
     for (const values of [...this.shown].map((key) => this.line[key])) for (let i = begin; i <= end; i += 1) if (values[i] > most) most = values[i];
