@@ -195,7 +195,7 @@ class _Reading:
         has_beginning = any(device.live or len(device.segments) for device in self.devices.values())
         if has_beginning and self.begin_us:
             self.begin_us -= 1  # earlier memory is at 0, and the first call is later
-        for time_us, _, ordinal, event in sorted(self.in_time(), key=itemgetter(0, 1)):
+        for time_us, ordinal, event in sorted(self.in_time(), key=itemgetter(0)):
             self.write(ordinal, event, time_us)
         return self.finished(has_beginning)
 
@@ -223,23 +223,23 @@ class _Reading:
                 Kind.LIVE, 0, address, block.bytes, value=block.taken, stream=stream, stack=stack, device=ordinal
             )
 
-    # Events of all devices and the annotations, each with its time and its position among events of the same time.
-    # Snapshots before 2.2 have no times: a microsecond for each event.
-    def in_time(self) -> Iterator[tuple[int, int, int, Fields]]:
-        for ordinal, trace in enumerate(self.traces):
-            last = 0
-            for at, event in enumerate(trace):
-                time_us = event.get("time_us")
-                last = max(last, time_us - self.begin_us if time_us else last + 1)
-                if event["action"] != "free_completed":  # a recording has the time of the free, not of reusability
-                    yield last, at, ordinal, event
+    # The annotations and the events of all devices, each with its time, in the order of those of one time. Snapshots
+    # before 2.2 have no times: a microsecond for each event.
+    def in_time(self) -> Iterator[tuple[int, int, Fields]]:
         for at, value in enumerate(self.items(self.snapshot, "external_annotations", "")):
             where = f"external_annotations[{at}]"
             note = self.fields(value, where)
             time_us = self.number(note, "time_us", where, 0)
             text = " ".join(plain(note.get(key, "")) for key in ("stage", "name")).removeprefix("MARK").strip()
             mark = {"action": "mark", "text": text}
-            yield max(0, time_us - self.begin_us), -1, self.number(note, "device", where, 0), mark
+            yield max(0, time_us - self.begin_us), self.number(note, "device", where, 0), mark
+        for ordinal, trace in enumerate(self.traces):
+            last = 0
+            for event in trace:
+                time_us = event.get("time_us")
+                last = max(last, time_us - self.begin_us if time_us else last + 1)
+                if event["action"] != "free_completed":  # a recording has the time of the free, not of reusability
+                    yield last, ordinal, event
 
     def write(self, ordinal: int, event: Fields, time_us: int) -> None:
         action, time_ns = event["action"], time_us * 1000
@@ -251,8 +251,8 @@ class _Reading:
         if kind == Kind.ALLOCATE_FAILED:
             self.write_failure(time_ns, event, ordinal)
             return
-        made = self.build.add(kind, time_ns, event.get("addr", 0), event.get("size", 0), device=ordinal)
-        made.value = 1 if kind is Kind.MAP or kind is Kind.UNMAP else event.get("taken", 0)
+        value = 1 if kind is Kind.MAP or kind is Kind.UNMAP else event.get("taken", 0)
+        made = self.build.add(kind, time_ns, event.get("addr", 0), event.get("size", 0), value=value, device=ordinal)
         self.write_origin(made, event)
 
     def write_origin(self, made: Event, event: Fields) -> None:
