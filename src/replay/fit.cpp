@@ -18,23 +18,21 @@ class Search {
         most_failing_(round_down(std::max<Bytes>(roomy.peak_live_bytes, 1) - 1, page_)),
         least_fitting_(largest) {}
 
-  // A replay that fits runs to its end and costs most: the guess is replayed only if half way to it
-  // is too little.
+  // An allocator that needs all that it holds with memory to spare fails on a step less, and the
+  // search is over. Another fits there: what it held need not be tried.
   Result<SmallestGpu> run(Bytes first_guess) {
     const Bytes guess =
         std::min(std::max(round_up(first_guess, page_), most_failing_ + page_), largest_);
-    if (guess > most_failing_ + resolution_) VPMM_TRY(look_below(guess));
+    const Bytes below = round_down(std::max(guess, resolution_) - resolution_, page_);
+    if (below > most_failing_) VPMM_TRY(look_at(below));
     if (least_fitting_ > guess) VPMM_TRY(find_what_fits(guess));
-    while (least_fitting_ > most_failing_ + resolution_) VPMM_TRY(look_below(least_fitting_));
+    while (least_fitting_ > most_failing_ + resolution_) {
+      VPMM_TRY(look_at(most_failing_ + round_up((least_fitting_ - most_failing_) / 2, page_)));
+    }
     return SmallestGpu{least_fitting_, replays_};
   }
 
  private:
-  // Half way between what fails and `capacity`.
-  Result<void> look_below(Bytes capacity) {
-    return look_at(most_failing_ + round_up((capacity - most_failing_) / 2, page_));
-  }
-
   // Steps up from the guess, doubling the step; the largest fits and is not replayed.
   Result<void> find_what_fits(Bytes guess) {
     for (Bytes step = resolution_; guess < largest_; guess += step, step *= 2) {

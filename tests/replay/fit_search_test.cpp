@@ -79,6 +79,16 @@ TEST(FindFit, is_within_a_thousandth_of_what_a_large_trace_needs) {
   }
 }
 
+TEST(FindFit, ends_after_two_replays_where_all_that_was_held_is_needed) {
+  for (const Bytes held : {2 * kGiB, 200 * kGiB / 3}) {
+    Needs allocator{round_up(held, 2 * kMiB), {}};
+    const auto fit = allocator.find(roomy(kGiB, held), kGiB * 139);
+    ASSERT_TRUE(fit.has_value());
+    EXPECT_EQ(fit->capacity, allocator.needs);
+    EXPECT_EQ(fit->replays, 2u);
+  }
+}
+
 TEST(FindFit, never_tries_a_gpu_that_is_smaller_than_what_lives) {
   Needs allocator{kGiB + 5, {}};
   const auto fit = allocator.find(roomy(kGiB + 5, 2 * kGiB), kGiB * 139);
