@@ -20,17 +20,17 @@ constexpr std::size_t kMaxFindings = 5;
 }  // namespace
 
 UseChecker::UseChecker(driver::Driver& driver, std::vector<driver::StreamHandle> streams,
-                       std::uint64_t seed, Contents contents)
+                       std::uint64_t seed, Compare compare)
     : driver_(driver),
       streams_(std::move(streams)),
       seed_(seed),
-      contents_(contents),
+      compare_(compare),
       open_(streams_.size()) {}
 
 Result<std::unique_ptr<UseChecker>> UseChecker::create(driver::Driver& driver,
                                                        std::vector<driver::StreamHandle> streams,
-                                                       std::uint64_t seed, Contents contents) {
-  std::unique_ptr<UseChecker> checker(new UseChecker(driver, std::move(streams), seed, contents));
+                                                       std::uint64_t seed, Compare compare) {
+  std::unique_ptr<UseChecker> checker(new UseChecker(driver, std::move(streams), seed, compare));
   VPMM_TRY(checker->make_batches());
   return checker;
 }
@@ -61,7 +61,7 @@ Result<void> UseChecker::first_use(const Use& use) {
   const std::uint64_t seed = seed_of(seed_, use.allocation);
   for (const Spot& spot : Spots(use.memory.size, seed)) {
     VPMM_TRY_ASSIGN(const StreamSlot slot, take_slot(use.stream));
-    if (contents_ == Contents::checked) fill(std::span(slot.memory, spot.size), seed, spot.offset);
+    if (compare_ == Compare::all) fill(std::span(slot.memory, spot.size), seed, spot.offset);
     VPMM_TRY(
         checked(Call::memcpy_host_to_device_async,
                 driver_.memcpy_host_to_device_async(use.memory.begin + spot.offset, slot.memory,
@@ -77,8 +77,7 @@ Result<void> UseChecker::last_use(const Use& use) {
     VPMM_TRY_ASSIGN(const StreamSlot slot, take_slot(use.stream));
     VPMM_TRY(checked(Call::memcpy_device_to_host_async,
                      driver_.memcpy_device_to_host_async(slot.memory, address, spot.size, stream)));
-    if (contents_ == Contents::checked)
-      slot.batch->reads.push_back({use.allocation, spot, slot.number});
+    if (compare_ == Compare::all) slot.batch->reads.push_back({use.allocation, spot, slot.number});
     VPMM_TRY(checked(Call::memset_d8_async,
                      driver_.memset_d8_async(address, kLastUseByte, spot.size, stream)));
   }

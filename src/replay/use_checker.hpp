@@ -32,16 +32,16 @@ struct Use {
 // included.
 class UseChecker {
  public:
-  enum class Contents {
-    checked,
-    ignored,  // the same calls, but what they read is not compared
+  enum class Compare {
+    all,
+    nothing,  // the same calls, but what they read is not compared
   };
   // `driver` and the streams must outlive the checker. Pass the driver itself, not the counting
   // decorator: the checker's calls are not measured.
   static Result<std::unique_ptr<UseChecker>> create(driver::Driver& driver,
                                                     std::vector<driver::StreamHandle> streams,
                                                     std::uint64_t seed,
-                                                    Contents contents = Contents::checked);
+                                                    Compare compare = Compare::all);
   ~UseChecker();  // waits for the GPU
   UseChecker(const UseChecker&) = delete;
   UseChecker& operator=(const UseChecker&) = delete;
@@ -76,7 +76,7 @@ class UseChecker {
   };
 
   UseChecker(driver::Driver& driver, std::vector<driver::StreamHandle> streams, std::uint64_t seed,
-             Contents contents);
+             Compare compare);
   Result<void> make_batches();
   Result<StreamSlot> take_slot(std::size_t stream);
   Result<Batch*> take_batch();
@@ -89,7 +89,7 @@ class UseChecker {
   driver::Driver& driver_;
   const std::vector<driver::StreamHandle> streams_;
   const std::uint64_t seed_;
-  const Contents contents_;
+  const Compare compare_;
   void* host_memory_ = nullptr;
   std::vector<Batch> batches_;
   // Each batch is in exactly one of these three.

@@ -236,8 +236,8 @@ class _Reading:
         for ordinal, trace in enumerate(self.traces):
             last = 0
             for event in trace:
-                time_us = event.get("time_us")
-                last = max(last, time_us - self.begin_us if time_us else last + 1)
+                known_us = event.get("time_us")
+                last = max(last, known_us - self.begin_us if known_us else last + 1)
                 if event["action"] != "free_completed":  # a recording has the time of the free, not of reusability
                     yield last, ordinal, event
 
