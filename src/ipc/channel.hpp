@@ -72,6 +72,8 @@ Result<Descriptor> watch(const Channel& channel, const PeerProcess& peer);
 // long for a socket.
 Result<std::string> socket_folder(const std::string& configured);
 std::string socket_path(const std::string& folder, const Identity& process);
+// Path of a socket for `vpmm top`, with the number of this process in its name.
+std::string top_socket_path(const std::string& folder, const Identity& process);
 // Removes the sockets of ended processes.
 void sweep(const std::string& folder);
 // A socket's file. A later one at the same path differs, even with the same inode number.
