@@ -70,6 +70,9 @@ std::string pool_of(const TopPool& pool, std::size_t most_tags) {
   add(object, "failed_allocations", now.failed_allocations);
   add(object, "driver_calls", now.driver_calls);
   add(object, "pauses", now.pauses);
+  Bytes tagged = 0;
+  for (const FiguresToTell::Tag& tag : figures.tags) tagged += tag.live;
+  add(object, "tagged_bytes", tagged);
   object.add("tags", tags_of(figures, most_tags));
   return object.text();
 }

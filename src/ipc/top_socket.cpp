@@ -14,6 +14,7 @@
 
 #include "base/mutex.hpp"
 #include "base/quiet_thread.hpp"
+#include "base/scope_exit.hpp"
 #include "ipc/channel.hpp"
 #include "ipc/top_answer.hpp"
 #include "observe/log.hpp"
@@ -153,18 +154,15 @@ Result<void> start(const TopSource& source) VPMM_REQUIRES(starting) {
   when_forked([] { socket_of_this_process.store(nullptr); });
   const std::string path = top_socket_path(folder, new_identity());
   VPMM_TRY_ASSIGN(Descriptor listener, listen_at(path));
+  ScopeExit undo([&] { unlink(path.c_str()); });
   // Never destroyed: its thread may run until the process has ended.
   auto thread = std::make_unique<TopThread>(source, path, std::move(listener));
   if (!std::exchange(removes_socket_at_exit, true)) process::run_at_exit(remove_socket);
-  socket_of_this_process.store(&thread->path());
-  const Result<void> started = start_quiet_thread(
-      "vpmm-top", [serving = thread.get()] { serving->serve(); }, ThreadStack::small);
-  is_running = started.ok();
-  if (!is_running) {
-    remove_socket();
-    return started;
-  }
-  static_cast<void>(thread.release());
+  VPMM_TRY(start_quiet_thread(
+      "vpmm-top", [serving = thread.get()] { serving->serve(); }, ThreadStack::small));
+  is_running = true;
+  undo.dismiss();
+  socket_of_this_process.store(&thread.release()->path());
   return {};
 }
 
