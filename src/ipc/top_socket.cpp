@@ -146,8 +146,7 @@ constinit bool is_running VPMM_GUARDED_BY(starting) = false;
 constinit bool removes_socket_at_exit VPMM_GUARDED_BY(starting) = false;
 
 Result<void> start(const TopSource& source) VPMM_REQUIRES(starting) {
-  VPMM_TRY_ASSIGN(const bool is_wanted, settings::answers_top_from_environment());
-  if (!is_wanted) return {};
+  if (is_running) return {};
   VPMM_TRY_ASSIGN(const settings::IpcSettings settings, settings::ipc_settings_from_environment());
   VPMM_TRY_ASSIGN(const std::string folder, socket_folder(settings.folder));
   sweep(folder);
@@ -166,20 +165,25 @@ Result<void> start(const TopSource& source) VPMM_REQUIRES(starting) {
   return {};
 }
 
-void note(const char* why) noexcept {
-  observe::log(observe::LogLevel::info, "`vpmm top` has no figures of this process: {}", why);
+void note(observe::LogLevel level, const char* why) noexcept {
+  observe::log(level, "`vpmm top` has no figures of this process: {}", why);
 }
 
 }  // namespace
 
 void answer_top(const TopSource& source) noexcept {
+  using observe::LogLevel;
   try {
-    const MutexLock lock(starting);
-    if (is_running) return;
-    const Result<void> started = start(source);
-    if (!started) note(started.error().message.c_str());
+    const Result<bool> is_wanted = settings::answers_top_from_environment();
+    if (!is_wanted) return note(LogLevel::warning, is_wanted.error().message.c_str());
+    if (!is_wanted.value()) return;
+    const Result<void> started = [&] {
+      const MutexLock lock(starting);
+      return start(source);
+    }();
+    if (!started) note(LogLevel::info, started.error().message.c_str());
   } catch (const std::exception& exception) {
-    note(exception.what());
+    note(LogLevel::info, exception.what());
   }
 }
 

@@ -17,8 +17,8 @@ struct TopSource {
 };
 
 // Makes the socket and its thread, once in a process, unless VPMM_TOP forbids it. Call at the
-// opening of a pool. Never fails: an error is a message of level info, and the next call tries
-// again. Any thread.
+// opening of a pool. Never fails: an error is a message of level info, a wrong VPMM_TOP one of
+// level warning, and the next call tries again. Any thread.
 void answer_top(const TopSource& source) noexcept;
 
 }  // namespace vpmm::ipc
