@@ -37,6 +37,7 @@ class Channel {
   explicit operator bool() const { return static_cast<bool>(socket_); }
   int get() const { return socket_.get(); }
   void reset() { socket_.reset(); }
+  void reset_unlocked() { socket_.reset_unlocked(); }
 
   // `not_now`: the other side has not read earlier messages, or this user has too many descriptors
   // in flight.

@@ -71,7 +71,7 @@ class TopThread {
       } catch (const std::exception&) {  // no host memory: the connection closes without an answer
         text_.clear();
       }
-      pass_over_messages(channel);
+      hang_up(channel);
     }
   }
 
@@ -87,13 +87,15 @@ class TopThread {
     static_cast<void>(send(channel.get(), text_.data(), text_.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
   }
 
-  // Without this, the other end would see a reset. Drops descriptors without the lock that other
-  // threads need: Note [Descriptors that nobody asked for].
-  static void pass_over_messages(const Channel& channel) {
+  // Takes messages off, since the other end would see a reset instead of the answer. Descriptors
+  // that come with them are closed without the lock that other threads need: Note [Descriptors that
+  // nobody asked for].
+  static void hang_up(Channel& channel) {
     shutdown(channel.get(), SHUT_RD);
     char byte = 0;
     for (int i = 0; i < kMostUnread && recv(channel.get(), &byte, 1, MSG_DONTWAIT) > 0; ++i) {
     }
+    channel.reset_unlocked();  // an empty message ends the loop, too
   }
 
   TopFigures figures() {

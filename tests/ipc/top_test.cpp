@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "ipc/lingering.hpp"
 #include "ipc/memory.hpp"
 #include "ipc/raw.hpp"
 #include "ipc/top_answer.hpp"
@@ -285,7 +286,7 @@ TEST_F(IpcTop, clients_that_take_no_answer_hold_nothing_up) {
   std::vector<ipc::Channel> stalled;
   for (int i = 0; i < 300; ++i) stalled.push_back(connect(process));
   process.free(process.allocate(kMiB));
-  EXPECT_EQ(ask(process)["pools"][0]["live_bytes"], kMiB);
+  EXPECT_EQ(ask_anew(process)["pools"][0]["live_bytes"], kMiB);
   EXPECT_EQ(process.belongings().descriptors, before.descriptors);
   EXPECT_TRUE(json::accept(heard_from(stalled.front())));
 }
@@ -295,6 +296,26 @@ TEST_F(IpcTop, clients_that_hang_up_at_once_are_no_matter) {
   process.allocate(kMiB);
   for (int i = 0; i < 300; ++i) connect(process);
   EXPECT_EQ(ask(process)["pools"][0]["live_bytes"], kMiB);
+}
+
+TEST_F(IpcTop, a_client_that_sends_a_descriptor_whose_closing_lasts_does_not_stop_the_program) {
+  if (kernel_can_refuse_descriptors()) GTEST_SKIP() << "the kernel refuses such messages";
+  for (const bool is_behind_an_empty_one : {false, true}) {
+    Process process(on());
+    process.allocate(kMiB);
+    Lingering lingering;
+    ASSERT_TRUE(lingering.is_connected());
+    const Belongings before = process.belongings();
+    process.signal(SIGSTOP);
+    ipc::Channel channel = connect(process);
+    if (is_behind_an_empty_one) send(channel.get(), "", 0, MSG_NOSIGNAL);
+    ASSERT_TRUE(lingering.give_to(channel, message_of(ipc::MessageKind::open, 1)));
+    process.signal(SIGCONT);
+    EXPECT_TRUE(json::accept(heard_from(channel)));
+    const vpmm_ipc_handle handle = process.share(process.allocate(kMiB), kMiB);
+    process.end(handle);
+    EXPECT_GE(process.belongings().threads, before.threads);
+  }
 }
 
 TEST_F(IpcTop, another_user_gets_no_answer) {
