@@ -34,7 +34,7 @@ TORCH_VPMM_SUITE = "tests/torch_vpmm"  # where PyTorch allocates through VPMM
 TORCH_NEWEST_SUITES = [f"{TORCH_VPMM_SUITE}/{name}.py" for name in ("test_allocator", "test_options")]  # also there
 TORCH_LAUNCHER = (str(ROOT / TORCH_SUITE / "sim_gpu.py"), "--devices", "2")
 SUITE_SECONDS = 1800  # of Python
-CASE_SECONDS = 300  # of one case of it
+CASE_SECONDS = 600  # of one case of it
 DUMP_SECONDS = 30  # after that, for a case that no signal interrupts
 WITHOUT_BUILD = "tests/tools"
 GTEST_SKIP = re.compile(r"^\S+:\d+: Skipped\n(.*?)(?=\n\n|\n\[|\Z)", re.DOTALL | re.MULTILINE)

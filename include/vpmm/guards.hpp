@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "vpmm/enums.hpp"
 #include "vpmm/pool.hpp"
 #include "vpmm/result.hpp"
 #include "vpmm/vpmm.h"
@@ -26,19 +27,19 @@ inline std::uint32_t tag_with_name(const std::string& name) {
 // Gives requests of a scope a tag, of all threads or of this one.
 class [[nodiscard]] tag_guard {
  public:
-  tag_guard(pool_ref pool, std::uint32_t tag, vpmm_tag_scope scope = VPMM_TAG_OF_PROCESS)
+  tag_guard(pool_ref pool, std::uint32_t tag, tag_scope scope = tag_scope::process)
       : pool_(pool), tag_(tag), scope_(scope) {
-    check(vpmm_tag_enter(pool_.handle(), tag_, scope_));
+    check(vpmm_tag_enter(pool_.handle(), tag_, static_cast<vpmm_tag_scope>(scope_)));
   }
   // Fails only if it was left before.
-  ~tag_guard() { (void)vpmm_tag_leave(pool_.handle(), tag_, scope_); }
+  ~tag_guard() { (void)vpmm_tag_leave(pool_.handle(), tag_, static_cast<vpmm_tag_scope>(scope_)); }
   tag_guard(const tag_guard&) = delete;
   tag_guard& operator=(const tag_guard&) = delete;
 
  private:
   pool_ref pool_;
   std::uint32_t tag_;
-  vpmm_tag_scope scope_;
+  tag_scope scope_;
 };
 
 // Announces, for a scope, captures on streams that are never passed to the pool.

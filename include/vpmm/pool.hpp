@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "vpmm/enums.hpp"
 #include "vpmm/result.hpp"
 #include "vpmm/stream_ref.hpp"
 #include "vpmm/vpmm.h"
@@ -147,28 +148,28 @@ class pool_ref {
     check(vpmm_record_use(handle_, ptr, stream.handle()));
   }
   // --- suspend and resume; `tag` 0: all suspendable tags, docs/reference/c-abi.md ---
-  // `flags`: VPMM_TAG_.
-  void make_suspendable(std::uint32_t tag, std::uint32_t flags = VPMM_TAG_BACKUP) const {
-    check(vpmm_tag_make_suspendable(handle_, tag, flags));
+  void make_suspendable(std::uint32_t tag, tag_flags flags = tag_flags::backup) const {
+    check(vpmm_tag_make_suspendable(handle_, tag, bits(flags)));
   }
-  // Waits for all work of the device. `flags`: VPMM_SUSPEND_.
-  void suspend(std::uint32_t tag, std::uint32_t flags = 0) const {
-    check(vpmm_suspend(handle_, tag, flags, nullptr));
+  // Waits for all work of the device.
+  void suspend(std::uint32_t tag, suspend_flags flags = suspend_flags::none) const {
+    check(vpmm_suspend(handle_, tag, bits(flags), nullptr));
   }
   void prepare_suspend(std::uint32_t tag) const { check(vpmm_prepare_suspend(handle_, tag)); }
   // Waits for the work on `stream`, behind which all uses of the memory are.
-  void suspend_after(stream_ref stream, std::uint32_t tag, std::uint32_t flags = 0) const {
-    check(vpmm_suspend(handle_, tag, flags | VPMM_SUSPEND_AFTER_STREAM, stream.handle()));
+  void suspend_after(stream_ref stream, std::uint32_t tag,
+                     suspend_flags flags = suspend_flags::none) const {
+    check(vpmm_suspend(handle_, tag, bits(flags) | VPMM_SUSPEND_AFTER_STREAM, stream.handle()));
   }
-  // `flags`: VPMM_RESUME_. Throws std::bad_alloc's error when the memory does not fit.
-  void resume(std::uint32_t tag, std::uint32_t flags = 0) const {
-    check(vpmm_resume(handle_, tag, flags));
+  // Throws std::bad_alloc's error when the memory does not fit.
+  void resume(std::uint32_t tag, resume_flags flags = resume_flags::none) const {
+    check(vpmm_resume(handle_, tag, bits(flags)));
   }
-  result<void> try_suspend(std::uint32_t tag, std::uint32_t flags = 0) const {
-    return finish(vpmm_suspend(handle_, tag, flags, nullptr));
+  result<void> try_suspend(std::uint32_t tag, suspend_flags flags = suspend_flags::none) const {
+    return finish(vpmm_suspend(handle_, tag, bits(flags), nullptr));
   }
-  result<void> try_resume(std::uint32_t tag, std::uint32_t flags = 0) const {
-    return finish(vpmm_resume(handle_, tag, flags));
+  result<void> try_resume(std::uint32_t tag, resume_flags flags = resume_flags::none) const {
+    return finish(vpmm_resume(handle_, tag, bits(flags)));
   }
   vpmm_tag_info tag_info(std::uint32_t tag) const {
     vpmm_tag_info info{};

@@ -238,11 +238,11 @@ def add_suspend_hooks(
 ) -> SuspendHooks:
     """Sets functions that are called around each suspend of a tag, until remove() of the object that it returns.
 
-    For libraries that registered memory of the tag elsewhere. ``before_unmap(device, tag)`` is called before memory of
-    the tag is suspended, in the order in which hooks were added. ``after_map(device, tag)`` is called in the reverse
-    order when the contents are back, or when the suspend failed. The second argument is the name of the tag, or its
-    number if it has no name. They run on the thread that suspends or resumes, with the GIL and without any lock of the
-    pool. They may call any function but suspend() and resume().
+    For libraries that registered memory of the tag elsewhere. ``before_unmap(device, tag)`` is called before the first
+    memory of the tag is suspended, in the order in which hooks were added. ``after_map(device, tag)`` is called in the
+    reverse order when all contents are back, or when the suspend failed and left nothing suspended. The second argument
+    is the name of the tag, or its number if it has no name. They run on the thread that suspends or resumes, with the
+    GIL and without any lock of the pool. They may call any function but suspend() and resume().
 
     An exception of `before_unmap` refuses the suspend, which raises it. An exception of `after_map` is raised by the
     call that ran it, and the memory is resumed all the same. Further exceptions of the same call go to

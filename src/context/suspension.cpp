@@ -3,11 +3,11 @@
 #include "context/suspension.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
-#include "base/quantity.hpp"
 #include "base/scope_exit.hpp"
 #include "driver/context_scope.hpp"
 #include "driver/driver_error.hpp"
@@ -16,32 +16,8 @@
 namespace vpmm::context {
 
 using driver::Call;
-using host_copy::CopyPiece;
-using host_copy::CopyTo;
 using pool::ArenaId;
 using region::Region;
-
-namespace {
-
-// Part of the host's free memory that a copy leaves: 1/32.
-constexpr Bytes kHostReserveShare = 32;
-
-// Neighbours as one piece: fewer copies.
-Vector<CopyPiece> joined(const Vector<CopyPiece>& pieces) {
-  Vector<CopyPiece> all;
-  for (const CopyPiece& piece : pieces) {
-    if (piece.bytes == 0) continue;
-    CopyPiece* const last = all.empty() ? nullptr : &all.back();
-    if (last != nullptr && last->device + last->bytes == piece.device &&
-        last->host + last->bytes == piece.host)
-      last->bytes += piece.bytes;
-    else
-      all.push_back(piece);
-  }
-  return all;
-}
-
-}  // namespace
 
 // --- tags
 
@@ -191,7 +167,8 @@ Result<void> Suspension::suspend_found(Find&& find, const SuspendHow& how) {
     VPMM_TRY_ASSIGN(ids, select(all, Residence::resident));
     if (ids.empty()) return {};
     VPMM_TRY(may_suspend(ids));
-    for (const ArenaId id : ids) tags.insert(parts_.arenas.tag_of(id));
+    for (const ArenaId id : ids)
+      if (const std::uint32_t tag = parts_.arenas.tag_of(id); !is_asleep(tag)) tags.insert(tag);
     for (const ArenaId id : ids) parts_.arenas.prepare_change(id);
     for (const ArenaId id : ids) parts_.arenas.begin_change(id, Residence::suspending);
   }
@@ -213,8 +190,25 @@ Result<void> Suspension::suspend_found(Find&& find, const SuspendHow& how) {
     call_after_map(tags, &called);
     throw;
   }
-  if (!done) call_after_map(tags, &called);
+  if (!done) {
+    keep_awake(tags);
+    call_after_map(tags, &called);
+  }
   return done;
+}
+
+bool Suspension::is_asleep(std::uint32_t tag) const {
+  const Ids ids = parts_.arenas.with_tag(tag);
+  return std::any_of(ids.begin(), ids.end(), [this](ArenaId id) VPMM_REQUIRES(pool_lock) {
+    const Residence residence = parts_.arenas.residence_of(id);
+    return residence == Residence::suspended || residence == Residence::resuming;
+  });
+}
+
+void Suspension::keep_awake(Set<std::uint32_t>& tags) const {
+  const PoolLock lock(parts_.mutex);
+  for (auto tag = tags.begin(); tag != tags.end();)
+    tag = is_asleep(*tag) ? tags.erase(tag) : std::next(tag);
 }
 
 // Nothing that other processes or a capture may use.
@@ -258,11 +252,11 @@ Result<void> Suspension::wait_for_uses(const Ids& ids, const SuspendHow& how, Mu
 }
 
 Result<void> Suspension::suspend_all(const Ids& ids, const SuspendHow& how, MutexLock& lock) {
-  drop_dead_copies();
+  contents_.drop_dead();
   VPMM_TRY(wait_for_uses(ids, how, lock));
   // Old mappings of chunks that moved would keep their memory from the driver.
   if (how.to_driver) VPMM_TRY(device_.primary.noted(device_.pool->sweep_all(lock)));
-  VPMM_TRY(copy_out(ids, how, lock));
+  VPMM_TRY(contents_.copy_out(ids, how, lock));
   Result<void> done;
   Vector<Bytes> bytes(ids.size(), 0);
   {
@@ -282,7 +276,7 @@ Result<void> Suspension::suspend_all(const Ids& ids, const SuspendHow& how, Mute
     for (const ArenaId id : ids) {
       if (!parts_.arenas.regions_of(id, true).empty()) continue;
       parts_.arenas.observe_return(id);
-      drop_contents(id);
+      contents_.drop(id);
     }
     return done;
   }
@@ -291,171 +285,16 @@ Result<void> Suspension::suspend_all(const Ids& ids, const SuspendHow& how, Mute
   return {};
 }
 
-// Copies the live blocks of arenas with backup. A copy without its suspend is dropped later. Until
-// all host memory is there, earlier copies stay as they are.
-Result<void> Suspension::copy_out(const Ids& ids, const SuspendHow& how, MutexLock& lock) {
-  struct Copying {
-    ArenaId id{};
-    std::shared_ptr<HostCopy> copy;
-    Bytes bytes = 0;
-    bool is_pinned = false;
-    host_copy::HostMemory other;  // new memory, then the old
-    Vector<CopyPiece> pieces;
-    bool takes_new() const { return copy->memory.size() < bytes; }
-    host_copy::HostMemory& memory() { return takes_new() ? other : copy->memory; }
-  };
-  Vector<Copying> copying;
-  Ids discarding;
-  Bytes missing = 0;
-  for (const ArenaId id : ids) {
-    const TagOptions* const options = parts_.tags.find(parts_.arenas.tag_of(id));
-    if (!how.has_backup.value_or(options == nullptr || options->has_backup)) {
-      discarding.push_back(id);
-      continue;
-    }
-    Copying each;
-    each.id = id;
-    each.copy = parts_.host_copies.find(id);
-    if (each.copy == nullptr) each.copy = std::make_shared<HostCopy>();
-    for (const AddressRange range : parts_.arenas.live_ranges(id)) each.bytes += range.size;
-    each.is_pinned = how.keeps_host_copy || (options != nullptr && options->keeps_host_copy);
-    if (each.takes_new()) missing += each.bytes;
-    copying.push_back(std::move(each));
-  }
-  VPMM_TRY(check_host(missing));
-  const host_copy::CopyContext context = copy_context();
-  for (const Copying& each : copying) each.copy->is_in_use = true;  // frees leave it alone
-  Result<void> done;
-  {
-    const Unlocked unlocked(lock);
-    try {
-      for (Copying& each : copying) {
-        if (!done || each.bytes == 0) continue;
-        if (each.takes_new()) each.other = host_copy::HostMemory(each.bytes);
-        if (each.is_pinned) done = each.memory().pin(device_.driver, context.id);
-      }
-    } catch (const std::bad_alloc&) {
-      done = no_host_memory();
-    }
-    if (!done)
-      for (Copying& each : copying) each.other.unpin();
-  }
-  if (!done) {
-    for (const Copying& each : copying) each.copy->is_in_use = false;
-    return device_.primary.noted(std::move(done));
-  }
-  // What was freed meanwhile is live no more. From here on frees change the pieces, under the lock.
-  for (Copying& each : copying) {
-    HostCopy& copy = *each.copy;
-    if (each.takes_new()) std::swap(copy.memory, each.other);
-    copy.dropped = 0;
-    copy.call_keeps = how.keeps_host_copy;
-    copy.pieces.clear();
-    std::byte* at = copy.memory.begin();
-    for (const AddressRange range : parts_.arenas.live_ranges(each.id)) {
-      copy.pieces.push_back({range.begin, at, range.size});
-      at += range.size;
-    }
-    each.pieces = joined(copy.pieces);
-    parts_.host_copies.set(each.id, each.copy);
-  }
-  {
-    const Unlocked unlocked(lock);
-    try {
-      for (Copying& each : copying) {
-        each.other.unpin();
-        each.other = host_copy::HostMemory();
-        if (!done || each.pieces.empty()) continue;
-        done = each.copy->memory.is_pinned_in(context.id)
-                   ? copier_.copy_pinned(each.pieces, CopyTo::host, context)
-                   : copier_.copy(each.pieces, CopyTo::host, context);
-      }
-    } catch (const std::bad_alloc&) {
-      done = no_host_memory();
-    }
-  }
-  for (const Copying& each : copying) {
-    each.copy->is_in_use = false;
-    if (!done) drop_contents(each.id);
-  }
-  for (const ArenaId id : discarding) {
-    if (!done) break;
-    const TagOptions* const options = parts_.tags.find(parts_.arenas.tag_of(id));
-    if (const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id)) copy->pieces.clear();
-    if (options == nullptr || !options->keeps_host_copy) drop_copy(id);
-  }
-  return device_.primary.noted(std::move(done));
-}
-
-// Other calls may suspend and free meanwhile: their arenas take nothing.
 Result<void> Suspension::prepare(std::uint32_t tag) {
   if (device_.pool == nullptr) return arena::no_arenas();
   const HostPromise promise;
   if (!promise.is_kept()) return no_host_memory();
-  struct Provided {
-    ArenaId id{};
-    Bytes bytes = 0;
-    bool is_pinned = false;
-    host_copy::HostMemory memory;
-  };
   Visit visit(entrance_);
   VPMM_TRY(visit.status());
-  drop_dead_copies();
+  contents_.drop_dead();
   VPMM_TRY_ASSIGN(const Ids all, arenas_of(tag));
   VPMM_TRY_ASSIGN(const Ids ids, select(all, Residence::resident));
-  Vector<Provided> provided;
-  Bytes missing = 0;
-  for (const ArenaId id : ids) {
-    const TagOptions* const options = parts_.tags.find(parts_.arenas.tag_of(id));
-    if (options != nullptr && !options->has_backup) continue;
-    Provided each;
-    each.id = id;
-    each.is_pinned = keeps_copy(id);
-    for (const AddressRange range : parts_.arenas.live_ranges(id)) each.bytes += range.size;
-    const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id);
-    if (each.bytes <= (copy == nullptr ? 0 : copy->memory.size())) continue;
-    missing += each.bytes;
-    provided.push_back(std::move(each));
-  }
-  Result<void> done = check_host(missing);
-  if (!done) return done;
-  const host_copy::CopyContext context = copy_context();
-  {
-    const Unlocked unlocked(visit.lock());
-    try {
-      for (Provided& each : provided) {
-        each.memory = host_copy::HostMemory(each.bytes);
-        each.memory.touch();
-        if (each.is_pinned && done) done = each.memory.pin(device_.driver, context.id);
-      }
-      if (done) done = copier_.prepare(context);
-    } catch (const std::bad_alloc&) {
-      done = no_host_memory();
-    }
-  }
-  for (Provided& each : provided) {
-    const bool is_awake = done && parts_.arenas.exists(each.id) &&
-                          parts_.arenas.residence_of(each.id) == Residence::resident;
-    if (!is_awake) continue;
-    std::shared_ptr<HostCopy> copy = parts_.host_copies.find(each.id);
-    if (copy == nullptr) parts_.host_copies.set(each.id, copy = std::make_shared<HostCopy>());
-    if (copy->memory.size() >= each.bytes) continue;
-    copy->pieces.clear();  // they are in the memory that goes
-    copy->dropped = 0;
-    std::swap(copy->memory, each.memory);
-  }
-  done = device_.primary.noted(std::move(done));
-  const Unlocked unlocked(visit.lock());
-  for (Provided& each : provided) each.memory.unpin();
-  return done;
-}
-
-Result<void> Suspension::check_host(Bytes missing) {
-  const std::optional<Bytes> available = host_copy::available_host_bytes();
-  if (!available || missing <= *available - *available / kHostReserveShare) return {};
-  return Error{ErrorCode::host_out_of_memory,
-               message_of("the host has {} of free memory, and the copies take {}",
-                          readable_bytes(*available), readable_bytes(missing))};
+  return contents_.provide(ids, visit.lock());
 }
 
 // --- resuming
@@ -473,7 +312,7 @@ Result<void> Suspension::resume_found(Find&& find, const ResumeHow& how) {
       Visit visit(entrance_);
       VPMM_TRY(visit.status());
       parts_.allocations.drain(visit.lock());
-      drop_dead_copies();
+      contents_.drop_dead();
       VPMM_TRY_ASSIGN(const Ids all, find());
       VPMM_TRY_ASSIGN(const Ids ids, select(all, Residence::suspended));
       if (ids.empty()) return {};
@@ -492,6 +331,7 @@ Result<void> Suspension::resume_found(Find&& find, const ResumeHow& how) {
       if (done) undo.dismiss();
     }
     if (done) {
+      keep_awake(tags);
       call_after_map(tags, nullptr);
       return done;
     }
@@ -546,7 +386,7 @@ Result<void> Suspension::resume_all(const Ids& ids, const ResumeHow& how, MutexL
   }
   for (const ArenaId id : ids) parts_.arenas.note_suspended(id);
   for (const ArenaId id : ids) parts_.arenas.observe_return(id);
-  if (done = copy_back(ids, how, lock); !done) {
+  if (done = contents_.copy_back(ids, how, lock); !done) {
     Vector<Region*> regions;
     for (const Sleeper& each : stretches) regions.push_back(each.region);
     for (const ArenaId id : ids) parts_.arenas.observe_leave(id);
@@ -556,45 +396,9 @@ Result<void> Suspension::resume_all(const Ids& ids, const ResumeHow& how, MutexL
   }
   for (std::size_t i = 0; i < ids.size(); ++i) {
     parts_.arenas.end_change(ids[i], Residence::resident, bytes[i]);
-    if (!how.copies_back || !keeps_copy(ids[i])) drop_contents(ids[i]);
+    if (!how.copies_back || !contents_.keeps(ids[i])) contents_.drop(ids[i]);
   }
   return {};
-}
-
-Result<void> Suspension::copy_back(const Ids& ids, const ResumeHow& how, MutexLock& lock) {
-  struct Returning {
-    std::shared_ptr<HostCopy> copy;  // null: none
-    Vector<CopyPiece> pieces;
-    Vector<AddressRange> cleared;
-  };
-  Vector<Returning> contents;
-  for (const ArenaId id : ids) {
-    Returning each;
-    each.copy = parts_.host_copies.find(id);
-    if (each.copy != nullptr && how.copies_back) each.pieces = joined(each.copy->pieces);
-    if (each.copy != nullptr) each.copy->is_in_use = true;
-    if (each.pieces.empty() && how.clears) each.cleared = parts_.arenas.live_ranges(id);
-    contents.push_back(std::move(each));
-  }
-  const host_copy::CopyContext context = copy_context();
-  Result<void> done;
-  {
-    const Unlocked unlocked(lock);
-    try {
-      for (const Returning& each : contents) {
-        if (done && !each.pieces.empty())
-          done = each.copy->memory.is_pinned_in(context.id)
-                     ? copier_.copy_pinned(each.pieces, CopyTo::device, context)
-                     : copier_.copy(each.pieces, CopyTo::device, context);
-        if (done && !each.cleared.empty()) done = copier_.clear(each.cleared, context);
-      }
-    } catch (const std::bad_alloc&) {
-      done = no_host_memory();
-    }
-  }
-  for (const Returning& each : contents)
-    if (each.copy != nullptr) each.copy->is_in_use = false;
-  return device_.primary.noted(std::move(done));
 }
 
 // --- what is known of suspended memory
@@ -614,39 +418,6 @@ Result<std::byte*> Suspension::host_copy(AddressRange part) const {
   if (std::byte* const host = has_copy ? parts_.host_copies.find(part) : nullptr) return host;
   return Error{ErrorCode::invalid_pointer, message_of("{} bytes at {:#x} have no copy on the host",
                                                       part.size, to_integer(part.begin))};
-}
-
-host_copy::CopyContext Suspension::copy_context() const {
-  return {device_.primary.handle(), device_.primary.id()};
-}
-
-// Kept memory stays.
-void Suspension::drop_contents(ArenaId id) {
-  const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id);
-  if (copy == nullptr) return;
-  copy->pieces.clear();
-  if (!keeps_copy(id)) drop_copy(id);
-}
-
-bool Suspension::keeps_copy(ArenaId id) const {
-  if (!parts_.arenas.exists(id)) return false;  // released meanwhile
-  const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id);
-  const TagOptions* const options = parts_.tags.find(parts_.arenas.tag_of(id));
-  return (copy != nullptr && copy->call_keeps) || (options != nullptr && options->keeps_host_copy);
-}
-
-void Suspension::drop_copy(ArenaId id) {
-  if (const std::shared_ptr<HostCopy> copy = parts_.host_copies.take(id)) copy->memory.unpin();
-}
-
-void Suspension::drop_dead_copies() {
-  parts_.host_copies.drop_unless([this](ArenaId id)
-                                     VPMM_REQUIRES(pool_lock) { return parts_.arenas.exists(id); });
-}
-
-void Suspension::release_host_memory() {
-  parts_.host_copies.for_each([](ArenaId /*id*/, HostCopy& copy) { copy.memory.unpin(); });
-  copier_.release();
 }
 
 // --- hooks

@@ -12,22 +12,12 @@
 #include "context/limits.hpp"
 #include "context/parts.hpp"
 #include "context/shortages.hpp"
-#include "host_copy/copier.hpp"
+#include "context/suspended_contents.hpp"
 
 namespace vpmm::context {
 
-struct SuspendHow {
-  std::optional<bool> has_backup;  // nullopt: as the tag says
-  bool keeps_host_copy = false;
-  bool to_driver = false;
-  // The stream behind which all uses are; nullopt: any stream of the device's context.
-  std::optional<driver::StreamHandle> after;
-};
-struct ResumeHow {
-  bool clears = false;      // memory without a host copy
-  bool copies_back = true;  // false: drops the host copy
-};
-// Run without a lock. before_unmap returns false to refuse. Either may be empty.
+// Run without a lock: before the first memory of the tag is suspended, and after the last is back.
+// before_unmap returns false to refuse. Either may be empty.
 struct SuspendHooks {
   std::uint32_t tag = 0;
   std::function<bool(int device, std::uint32_t tag)> before_unmap;
@@ -55,7 +45,7 @@ class Suspension {
         entrance_(entrance),
         limits_(limits),
         shortages_(shortages),
-        copier_(device_.driver) {}
+        contents_(parts) {}
 
   // --- tags ---
   // unsupported: there is no virtual memory pool.
@@ -84,13 +74,16 @@ class Suspension {
   Result<std::byte*> host_copy(AddressRange part) const;
 
   // Drops all host memory. Requires: the device's context is current, and no call is in progress.
-  void release_host_memory() VPMM_REQUIRES(pool_lock);
+  void release_host_memory() VPMM_REQUIRES(pool_lock) { contents_.release(); }
 
  private:
   using Residence = arena::Arenas::Residence;
-  using Ids = Vector<pool::ArenaId>;
+  using Ids = SuspendedContents::Ids;
   Result<Ids> arenas_of(std::uint32_t tag) const VPMM_REQUIRES(pool_lock);
   bool is_changing(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
+  // A part of its memory is suspended, or not yet back.
+  bool is_asleep(std::uint32_t tag) const VPMM_REQUIRES(pool_lock);
+  void keep_awake(Set<std::uint32_t>& tags) const;  // erases those asleep
   Result<Ids> select(const Ids& all, Residence now) const VPMM_REQUIRES(pool_lock);
   // `find`: returns the arenas of the call, under the lock.
   template <typename Find>
@@ -105,26 +98,16 @@ class Suspension {
   Result<void> may_suspend(const Ids& ids) VPMM_REQUIRES(pool_lock);
   Result<void> wait_for_uses(const Ids& ids, const SuspendHow& how, MutexLock& lock)
       VPMM_REQUIRES(pool_lock);
-  Result<void> copy_out(const Ids& ids, const SuspendHow& how, MutexLock& lock)
-      VPMM_REQUIRES(pool_lock);
-  Result<void> copy_back(const Ids& ids, const ResumeHow& how, MutexLock& lock)
-      VPMM_REQUIRES(pool_lock);
-  void drop_contents(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
-  void drop_copy(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
-  bool keeps_copy(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
-  void drop_dead_copies() VPMM_REQUIRES(pool_lock);
   Result<void> call_before_unmap(const Set<std::uint32_t>& tags, Vector<std::uint64_t>& called);
   void call_after_map(const Set<std::uint32_t>& tags, const Vector<std::uint64_t>* called);
-  static Result<void> check_host(Bytes missing);
-  host_copy::CopyContext copy_context() const;
 
   Parts& parts_;
   Device& device_;
   Entrance& entrance_;
   Limits& limits_;
   Shortages& shortages_;
-  host_copy::Copier copier_;          // has its own lock
-  CallbackList<SuspendHooks> hooks_;  // likewise
+  SuspendedContents contents_;
+  CallbackList<SuspendHooks> hooks_;  // has its own lock
 };
 
 }  // namespace vpmm::context

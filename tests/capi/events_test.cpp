@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "capi/sim_pool.hpp"
+#include "vpmm/emm.h"
 
 namespace vpmm::capi_test {
 namespace {
@@ -22,6 +23,10 @@ struct Heard {
 void hear(void* argument, const vpmm_event* event) {
   static_cast<Heard*>(argument)->events.push_back(*event);
 }
+
+// docs/reference/c-abi.md: elements of arrays and plain bytes never grow.
+static_assert(sizeof(vpmm_region) == 32 && sizeof(vpmm_block) == 48 && sizeof(vpmm_chunk) == 16);
+static_assert(sizeof(vpmm_ipc_handle) == 104 && sizeof(vpmm_emm_block) == 40);
 
 TEST_F(Events, come_with_every_field_filled) {
   Heard heard;

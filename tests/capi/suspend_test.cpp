@@ -184,15 +184,15 @@ TEST(SuspendCpp, a_guard_enters_and_memory_sleeps) {
   pool.make_suspendable(tag);
   void* ptr = nullptr;
   {
-    const tag_guard guard(pool, tag);
+    const tag_guard guard(pool, tag, tag_scope::thread);
     ptr = pool.allocate(5 * kMiB, default_stream);
   }
   void* const other = pool.allocate(kMiB, default_stream);
-  pool.suspend(tag, VPMM_SUSPEND_TO_DRIVER);
+  pool.suspend(tag, suspend_flags::to_driver | suspend_flags::keep_host_copy);
   EXPECT_TRUE(pool.is_suspended(ptr));
   EXPECT_FALSE(pool.is_suspended(other));
   EXPECT_NE(pool.host_copy(ptr, 5 * kMiB), nullptr);
-  EXPECT_EQ(pool.tag_info(tag).state, VPMM_TAG_SUSPENDED);
+  EXPECT_EQ(state_of(pool.tag_info(tag)), tag_state::suspended);
   EXPECT_THROW(static_cast<void>(pool.host_copy(other, 1)), error);
   pool.resume(tag);
   EXPECT_EQ(pool.suspendable_tags(), std::vector<std::uint32_t>{tag});

@@ -3,13 +3,10 @@
 
 #include <cstdint>
 #include <cstring>
-#include <numeric>
-#include <stdexcept>
 #include <thread>
 #include <vector>
 
-#include "host_copy/host_memory.hpp"
-#include "support/pool_world_arenas.hpp"
+#include "context/suspend_case.hpp"
 #include "support/pool_world_captures.hpp"
 
 namespace vpmm::test {
@@ -20,66 +17,7 @@ using context::ResumeHow;
 using context::SuspendHow;
 using context::TagScope;
 using context::TagState;
-using driver::Call;
 using driver::CuResult;
-
-constexpr std::uint32_t kWeights = 7;
-constexpr std::uint32_t kCache = 8;
-
-class Suspend : public ::testing::Test {
- protected:
-  explicit Suspend(const WorldOptions& options = adaptive_world()) : world(options) {
-    make(kWeights, true);
-    make(kCache, false);
-  }
-  context::Suspension& suspension() { return world.pool().suspension(); }
-  void make(std::uint32_t tag, bool has_backup, bool keeps = false) {
-    EXPECT_TRUE(suspension().make_suspendable(tag, {has_backup, keeps}).ok());
-  }
-  Result<DevicePtr> request(Bytes bytes, std::uint32_t tag) {
-    return world.pool().allocate({bytes, 0, a, {}, tag});
-  }
-  DevicePtr tagged(Bytes bytes, std::uint32_t tag = kWeights) {
-    const auto result = request(bytes, tag);
-    EXPECT_TRUE(result.ok()) << message_of(result);
-    EXPECT_EQ(world.pool().reports().validate(), "");
-    return result ? result.value() : DevicePtr{};
-  }
-  void write(DevicePtr ptr, Bytes bytes, std::uint8_t first) {
-    ASSERT_EQ(world.sim().stream_synchronize(a), CuResult::success);
-    std::vector<std::uint8_t> data(bytes);
-    std::iota(data.begin(), data.end(), first);
-    ASSERT_EQ(world.sim().memcpy_host_to_device(ptr, data.data(), bytes), CuResult::success);
-  }
-  void expect_written(DevicePtr ptr, Bytes bytes, std::uint8_t first) {
-    std::vector<std::uint8_t> data(bytes);
-    ASSERT_EQ(world.sim().memcpy_device_to_host(data.data(), ptr, bytes), CuResult::success);
-    std::vector<std::uint8_t> expected(bytes);
-    std::iota(expected.begin(), expected.end(), first);
-    EXPECT_EQ(data, expected);
-  }
-  void suspend(std::uint32_t tag = kWeights, const SuspendHow& how = {}) {
-    const auto done = suspension().suspend(tag, how);
-    EXPECT_TRUE(done.ok()) << message_of(done);
-    EXPECT_EQ(world.pool().reports().validate(), "");
-  }
-  void resume(std::uint32_t tag = kWeights, const ResumeHow& how = {}) {
-    const auto done = suspension().resume(tag, how);
-    EXPECT_TRUE(done.ok()) << message_of(done);
-    EXPECT_EQ(world.pool().reports().validate(), "");
-  }
-  TagState state(std::uint32_t tag = kWeights) { return suspension().info(tag).state; }
-  bool is_suspended(DevicePtr ptr) {
-    const auto is = suspension().is_suspended(ptr);
-    EXPECT_TRUE(is.ok()) << message_of(is);
-    return is && is.value();
-  }
-
-  PoolWorld world;
-  StreamHandle a = world.stream();
-};
-
-constexpr SuspendHow kToDriver{std::nullopt, false, true, std::nullopt};
 
 TEST_F(Suspend, contents_and_addresses_come_back) {
   const DevicePtr large = tagged(5 * kPage + 3000);
@@ -170,163 +108,6 @@ TEST_F(Suspend, discarded_memory_comes_back_zeroed_if_asked) {
   std::vector<std::uint8_t> data(2 * kPage, 1);
   ASSERT_EQ(world.sim().memcpy_device_to_host(data.data(), ptr, data.size()), CuResult::success);
   EXPECT_EQ(data, std::vector<std::uint8_t>(2 * kPage, 0));
-  world.deallocate(ptr, a);
-}
-
-TEST_F(Suspend, a_kept_host_copy_is_used_again_and_stays_pinned) {
-  make(kWeights, true, true);
-  const DevicePtr ptr = tagged(3 * kPage);
-  for (std::uint8_t i = 0; i < 3; ++i) {
-    write(ptr, 3 * kPage, i);
-    suspend();
-    resume();
-    expect_written(ptr, 3 * kPage, i);
-    EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage);
-  }
-  EXPECT_EQ(world.calls().count(Call::mem_host_register), 1u) << "of the copy; no ring";
-  make(kWeights, true, false);
-  suspend();
-  resume();
-  EXPECT_EQ(world.statistics().host_copy_bytes, 0u);
-  world.deallocate(ptr, a);
-}
-
-TEST_F(Suspend, a_kept_host_copy_can_be_read_after_a_resume) {
-  make(kWeights, true, true);
-  const DevicePtr first = tagged(3 * kPage);
-  const DevicePtr second = tagged(512);
-  write(first, 3 * kPage, 1);
-  write(second, 512, 9);
-  suspend();
-  resume();
-  write(first, 100, 77);
-  const auto host = suspension().host_copy({first, 100});
-  ASSERT_TRUE(host.ok()) << message_of(host);
-  EXPECT_EQ(host.value()[99], std::byte{1 + 99}) << "as it was suspended";
-  world.deallocate(second, a);
-  const DevicePtr third = tagged(512);
-  EXPECT_EQ(third, second);
-  expect_error(suspension().host_copy({third, 1}), ErrorCode::invalid_pointer);
-  suspend();
-  ResumeHow how;
-  how.copies_back = false;
-  resume(kWeights, how);
-  expect_error(suspension().host_copy({first, 1}), ErrorCode::invalid_pointer);
-  EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage + 512);
-  make(kWeights, true, false);
-  EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage + 512) << "until a resume";
-  suspend();
-  resume();
-  EXPECT_EQ(world.statistics().host_copy_bytes, 0u);
-  suspend();
-  make(kWeights, true, true);
-  resume();
-  EXPECT_TRUE(suspension().host_copy({first, 1}).ok()) << "kept since before the resume";
-  world.deallocate(first, a);
-  world.deallocate(third, a);
-}
-
-TEST_F(Suspend, host_memory_that_was_prepared_takes_the_next_copy) {
-  EXPECT_TRUE(suspension().prepare(kWeights).ok()) << "nothing is live";
-  const DevicePtr ptr = tagged(3 * kPage);
-  const DevicePtr other = tagged(kPage, kCache);
-  write(ptr, 3 * kPage, 4);
-  for (int i = 0; i < 2; ++i) {
-    const auto done = suspension().prepare(0);
-    ASSERT_TRUE(done.ok()) << message_of(done);
-    EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage) << "of the tag with backup";
-  }
-  expect_error(suspension().host_copy({ptr, 1}), ErrorCode::invalid_pointer);
-  EXPECT_EQ(world.pool().suspension().info(kWeights).state, TagState::live);
-  host_copy::set_available_host_bytes(0);
-  suspend();
-  host_copy::set_available_host_bytes(std::nullopt);
-  EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage);
-  EXPECT_TRUE(suspension().prepare(kWeights).ok()) << "it is suspended";
-  resume();
-  expect_written(ptr, 3 * kPage, 4);
-  EXPECT_EQ(world.statistics().host_copy_bytes, 0u);
-  // More is live than was prepared.
-  ASSERT_TRUE(suspension().prepare(kWeights).ok());
-  const DevicePtr more = tagged(5 * kPage);
-  write(more, 5 * kPage, 9);
-  suspend();
-  resume();
-  expect_written(ptr, 3 * kPage, 4);
-  expect_written(more, 5 * kPage, 9);
-  host_copy::set_available_host_bytes(kPage);
-  expect_error(suspension().prepare(kWeights), ErrorCode::host_out_of_memory, {"copies take"});
-  host_copy::set_available_host_bytes(std::nullopt);
-  EXPECT_EQ(world.statistics().host_copy_bytes, 0u);
-  expect_error(suspension().prepare(77), ErrorCode::invalid_argument);
-  world.deallocate(ptr, a);
-  world.deallocate(more, a);
-  world.deallocate(other, a);
-}
-
-TEST_F(Suspend, kept_host_memory_is_pinned_when_it_is_prepared) {
-  make(kWeights, true, true);
-  const DevicePtr ptr = tagged(3 * kPage);
-  write(ptr, 3 * kPage, 4);
-  ASSERT_TRUE(suspension().prepare(kWeights).ok());
-  const std::uint64_t pinned = world.calls().count(Call::mem_host_register);
-  EXPECT_EQ(pinned, 2u) << "the copy and the ring";
-  for (int i = 0; i < 2; ++i) {
-    suspend();
-    resume();
-    expect_written(ptr, 3 * kPage, 4);
-  }
-  EXPECT_EQ(world.calls().count(Call::mem_host_register), pinned);
-  EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage);
-  // A larger one replaces it, and the old contents are gone.
-  const DevicePtr more = tagged(kPage);
-  ASSERT_TRUE(suspension().prepare(kWeights).ok());
-  expect_error(suspension().host_copy({ptr, 1}), ErrorCode::invalid_pointer);
-  EXPECT_EQ(world.statistics().host_copy_bytes, 4 * kPage);
-  world.deallocate(ptr, a);
-  world.deallocate(more, a);
-}
-
-TEST_F(Suspend, a_suspend_that_discards_drops_an_earlier_copy) {
-  const DevicePtr ptr = tagged(3 * kPage);
-  SuspendHow keeping;
-  keeping.keeps_host_copy = true;
-  suspend(kWeights, keeping);
-  resume();
-  EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage);
-  make(kWeights, true);
-  EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage) << "kept by the call, not by the tag";
-  SuspendHow discarding;
-  discarding.has_backup = false;
-  suspend(kWeights, discarding);
-  EXPECT_EQ(world.statistics().host_copy_bytes, 0u);
-  EXPECT_EQ(state(), TagState::discarded);
-  resume();
-  world.deallocate(ptr, a);
-}
-
-TEST_F(Suspend, after_a_hook_that_throws_those_before_it_are_told) {
-  const DevicePtr ptr = tagged(kPage);
-  std::vector<int> calls;
-  const auto add = [&](int number, bool throws) {
-    context::SuspendHooks hooks;
-    hooks.tag = kWeights;
-    hooks.before_unmap = [&calls, number, throws](int, std::uint32_t) {
-      if (throws) throw std::runtime_error("not now");
-      calls.push_back(number);
-      return true;
-    };
-    hooks.after_map = [&calls, number](int, std::uint32_t) { calls.push_back(-number); };
-    return suspension().add_hooks(std::move(hooks));
-  };
-  add(1, false);
-  const std::uint64_t thrower = add(2, true);
-  EXPECT_THROW(static_cast<void>(suspension().suspend(kWeights, {})), std::runtime_error);
-  EXPECT_EQ(calls, (std::vector<int>{1, -1}));
-  EXPECT_EQ(state(), TagState::live);
-  EXPECT_TRUE(suspension().remove_hooks(thrower));
-  suspend();
-  resume();
   world.deallocate(ptr, a);
 }
 
@@ -459,22 +240,6 @@ TEST_F(Suspend, is_refused_during_a_capture_and_while_others_hold_memory) {
   world.deallocate(ptr, a);
 }
 
-TEST_F(Suspend, without_host_memory_nothing_has_changed) {
-  const DevicePtr ptr = tagged(2 * kPage);
-  write(ptr, 2 * kPage, 6);
-  host_copy::set_available_host_bytes(2 * kPage);
-  expect_error(suspension().suspend(kWeights, {}), ErrorCode::host_out_of_memory,
-               {"the host has 4 MiB", "4 MiB"});
-  host_copy::set_available_host_bytes(std::nullopt);
-  EXPECT_EQ(state(), TagState::live);
-  EXPECT_EQ(world.pool().reports().validate(), "");
-  expect_written(ptr, 2 * kPage, 6);
-  suspend();
-  resume();
-  expect_written(ptr, 2 * kPage, 6);
-  world.deallocate(ptr, a);
-}
-
 TEST_F(Suspend, entered_tags_nest_and_the_innermost_serves) {
   const auto tag_of = [&](DevicePtr ptr) {
     const report::Layout layout = world.pool().reports().layout();
@@ -553,86 +318,6 @@ TEST_F(Suspend, a_captured_graph_runs_again_after_a_resume) {
   }
   destroy(world, graph, exec);
   ASSERT_TRUE(world.pool().arenas().release(arena).ok());
-}
-
-TEST_F(Suspend, hooks_are_called_in_order_and_may_refuse) {
-  const DevicePtr ptr = tagged(kPage);
-  std::vector<int> calls;
-  bool refuses = false;
-  const auto hooks = [&](int number) {
-    context::SuspendHooks made;
-    made.tag = kWeights;
-    made.before_unmap = [&, number](int, std::uint32_t) {
-      calls.push_back(number);
-      return number != 2 || !refuses;
-    };
-    made.after_map = [&, number](int, std::uint32_t) {
-      EXPECT_FALSE(is_suspended(ptr));
-      calls.push_back(-number);
-    };
-    return made;
-  };
-  const std::uint64_t first = suspension().add_hooks(hooks(1));
-  suspension().add_hooks(hooks(2));
-  suspend();
-  resume();
-  EXPECT_EQ(calls, (std::vector<int>{1, 2, -2, -1}));
-  calls.clear();
-  refuses = true;
-  expect_error(suspension().suspend(kWeights, {}), ErrorCode::invalid_argument, {"hook"});
-  EXPECT_EQ(calls, (std::vector<int>{1, 2, -1}));
-  EXPECT_EQ(state(), TagState::live);
-  EXPECT_TRUE(suspension().remove_hooks(first));
-  EXPECT_FALSE(suspension().remove_hooks(first));
-  refuses = false;
-  calls.clear();
-  suspend();
-  resume();
-  EXPECT_EQ(calls, (std::vector<int>{2, -2}));
-  world.deallocate(ptr, a);
-}
-
-TEST_F(Suspend, the_host_copy_can_be_read_and_written) {
-  const DevicePtr ptr = tagged(3000);
-  write(ptr, 3000, 2);
-  expect_error(suspension().host_copy({ptr, 100}), ErrorCode::invalid_pointer);
-  suspend();
-  const auto host = suspension().host_copy({ptr + 500, 1000});
-  ASSERT_TRUE(host.ok()) << message_of(host);
-  EXPECT_EQ(host.value()[0], std::byte{static_cast<std::uint8_t>(2 + 500)});
-  std::memset(host.value(), 1, 1000);
-  expect_error(suspension().host_copy({ptr, kPage}), ErrorCode::invalid_pointer);
-  resume();
-  expect_written(ptr, 500, 2);
-  std::vector<std::uint8_t> data(1000);
-  ASSERT_EQ(world.sim().memcpy_device_to_host(data.data(), ptr + 500, 1000), CuResult::success);
-  EXPECT_EQ(data, std::vector<std::uint8_t>(1000, 1));
-  world.deallocate(ptr, a);
-}
-
-TEST_F(Suspend, a_reset_keeps_the_copy) {
-  const DevicePtr ptr = tagged(2 * kPage);
-  write(ptr, 2 * kPage, 5);
-  suspend(kWeights, {true, true, true, std::nullopt});
-  ASSERT_TRUE(world.pool().streams().reset().ok());
-  driver::ContextHandle context{};
-  ASSERT_EQ(world.sim().device_primary_ctx_retain(0, context), CuResult::success);
-  ASSERT_EQ(world.sim().ctx_set_current(context), CuResult::success);
-  resume();
-  expect_written(ptr, 2 * kPage, 5);
-  const auto freed = world.pool().deallocate(ptr, std::nullopt);
-  EXPECT_TRUE(freed.ok()) << message_of(freed);
-  ASSERT_EQ(world.sim().device_primary_ctx_release(0), CuResult::success);
-}
-
-TEST_F(Suspend, large_memory_is_copied_by_several_threads) {
-  const Bytes bytes = 100 * kMiB + 12345;
-  const DevicePtr ptr = tagged(bytes);
-  write(ptr, bytes, 7);
-  suspend(kWeights, kToDriver);
-  resume();
-  expect_written(ptr, bytes, 7);
-  world.deallocate(ptr, a);
 }
 
 TEST_F(Suspend, one_chunk_stays_one_chunk) {

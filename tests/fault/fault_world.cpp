@@ -150,11 +150,65 @@ void FaultWorld::resume_arena(std::size_t arena, const context::ResumeHow& how) 
   if (pool_ == nullptr || arenas_[arena] == pool::ArenaId{}) return;
   const bool is_resumed =
       done(within([&] { return pool_->suspension().resume(arenas_[arena], how); }), "resume");
-  if (is_resumed || is_poisoned_) return;
+  if (!is_resumed && !is_poisoned_) check_host_copies();
+}
+
+void FaultWorld::check_host_copies() {
   for (const std::optional<Live>& live : allocations_)
     if (live && live->content != 0 && is_suspended(*live) &&
         !pool_->suspension().host_copy({live->ptr, live->bytes}))
       fail("a resume failed, and the host copy is gone");
+}
+
+void FaultWorld::make_suspendable(std::uint32_t tag, context::TagOptions options) {
+  if (pool_ == nullptr || told_asleep_.contains(tag)) return;
+  const bool is_made =
+      done(within([&] { return pool_->suspension().make_suspendable(tag, options); }),
+           "make a tag suspendable");
+  if (!is_made) return;
+  const auto before = [this](int, std::uint32_t of) { return ++told_asleep_.at(of), true; };
+  const auto after = [this](int, std::uint32_t of) { --told_asleep_.at(of); };
+  const auto added = within([&]() -> Result<std::uint64_t> {
+    return pool_->suspension().add_hooks({tag, before, after});
+  });
+  if (done(added, "add hooks")) told_asleep_[tag] = 0;
+}
+
+void FaultWorld::prepare_tag(std::uint32_t tag) {
+  if (pool_ == nullptr || !told_asleep_.contains(tag)) return;
+  done(within([&] { return pool_->suspension().prepare(tag); }), "prepare a suspend");
+}
+
+void FaultWorld::suspend_tag(std::uint32_t tag, const context::SuspendHow& how) {
+  if (pool_ == nullptr || !told_asleep_.contains(tag)) return;
+  const bool was_asleep = told_asleep_.at(tag) != 0;
+  const bool is_done =
+      done(within([&] { return pool_->suspension().suspend(tag, how); }), "suspend a tag");
+  check_tag(tag, is_done || was_asleep, "a suspend");
+  forget_discarded();
+}
+
+void FaultWorld::resume_tag(std::uint32_t tag, const context::ResumeHow& how) {
+  if (pool_ == nullptr || !told_asleep_.contains(tag)) return;
+  const bool was_asleep = told_asleep_.at(tag) != 0;
+  const bool is_done =
+      done(within([&] { return pool_->suspension().resume(tag, how); }), "resume a tag");
+  check_tag(tag, was_asleep && !is_done, "a resume");
+  if (!is_done && !is_poisoned_) check_host_copies();
+}
+
+// A driver that refuses the undo, too, leaves a part asleep; the hooks are not told that it is
+// back.
+void FaultWorld::check_tag(std::uint32_t tag, bool is_asleep, const char* what) {
+  if (is_poisoned_) return;
+  const context::TagInfo info = pool_->suspension().info(tag);
+  if (info.amounts.held == 0) return;  // nobody is told then
+  const bool is_live = info.state == context::TagState::live;
+  const bool is_whole = info.amounts.suspended == (is_live ? 0 : info.amounts.held);
+  if (faulting_.fired() < 2 ? is_live == is_asleep || !is_whole : is_live && !is_whole)
+    fail(fmt::format("after {} tag {} is half asleep", what, tag));
+  if (told_asleep_.at(tag) != (is_live ? 0 : 1))
+    fail(fmt::format("after {} the hooks of tag {} do not match", what, tag));
 }
 
 // With the faults gone, what is suspended comes back.
@@ -164,6 +218,7 @@ void FaultWorld::resume_all() {
       if (const auto resumed = pool_->suspension().resume(arena, {});
           !resumed && resumed.error().code != ErrorCode::unsupported)
         fail("it does not resume any more: " + resumed.error().message);
+  for (const auto& [tag, told] : told_asleep_) resume_tag(tag, {});
   check_pool("resume");
 }
 

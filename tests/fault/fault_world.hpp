@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <new>
 #include <optional>
@@ -51,6 +52,11 @@ class FaultWorld {
   void release_arena(std::size_t arena);
   void suspend_arena(std::size_t arena, const context::SuspendHow& how);
   void resume_arena(std::size_t arena, const context::ResumeHow& how);
+  // All or nothing, with hooks: a tag whose call fails is as it was, and so are its hooks.
+  void make_suspendable(std::uint32_t tag, context::TagOptions options);
+  void prepare_tag(std::uint32_t tag);
+  void suspend_tag(std::uint32_t tag, const context::SuspendHow& how);
+  void resume_tag(std::uint32_t tag, const context::ResumeHow& how);
   // Memory of the user's, for an arena that is external. What comes back is freed at once.
   void add_memory(std::size_t arena, Bytes bytes);
   void take_memory(std::size_t arena);
@@ -132,6 +138,8 @@ class FaultWorld {
   void check_contents();
   void check_contents(const Live& live);
   void resume_all();
+  void check_tag(std::uint32_t tag, bool is_asleep, const char* what);
+  void check_host_copies();
   void forget_discarded();
   bool is_suspended(const Live& live);
   void check_leases(const char* what);
@@ -154,7 +162,8 @@ class FaultWorld {
   std::vector<std::unique_ptr<context::BoundStream>> bound_;  // by stream
   std::vector<std::optional<Live>> allocations_;
   std::vector<pool::ArenaId> arenas_;
-  std::vector<AddressRange> given_;  // to arenas
+  std::map<std::uint32_t, int> told_asleep_;  // by tag: hooks before a suspend less those after it
+  std::vector<AddressRange> given_;           // to arenas
   std::vector<Shared> shared_;
   std::optional<driver::StreamHandle> peer_stream_;
   bool has_peer_access_ = false;

@@ -391,6 +391,36 @@ void suspended_arenas(FaultWorld& w) {
   w.release_arena(cache);
 }
 
+// 32 MiB of device: a tag over two arenas, with hooks, with and without memory prepared for it.
+void suspended_tags(FaultWorld& w) {
+  constexpr std::uint32_t kWeights = 9, kCache = 10;
+  const auto tagged = [&](std::uint32_t tag, Bytes bytes, bool one_chunk) {
+    pool::Request made{bytes, 0, w.stream(1)};
+    made.tag = tag;
+    made.one_chunk = one_chunk;
+    return w.allocate(made);
+  };
+  w.make_suspendable(kWeights, {true, false});
+  w.make_suspendable(kCache, {false, false});
+  tagged(kWeights, 3 * kMiB, false);
+  const auto whole = tagged(kWeights, 4 * kMiB, true);
+  tagged(kCache, 5 * kMiB, false);
+  w.prepare_tag(kWeights);
+  w.suspend_tag(kWeights, {});
+  w.suspend_tag(kCache, {std::nullopt, false, true, std::nullopt});
+  const auto phase = w.allocate(20 * kMiB, w.stream(2));
+  w.look();
+  w.resume_tag(kWeights, {});  // a shortage
+  w.deallocate(phase, w.stream(2));
+  w.resume_tag(kWeights, {});
+  w.resume_tag(kCache, {true, true});
+  w.suspend_tag(kWeights, {std::nullopt, true, true, w.stream(1)});
+  w.deallocate(whole, w.stream(1));
+  w.resume_tag(kWeights, {});
+  w.prepare_tag(kWeights);
+  w.suspend_tag(kWeights, {});
+}
+
 void memory_given_to_arenas(FaultWorld& w) {
   const auto arena = w.make_arena({false, true, 0, true});
   w.listen();
@@ -469,6 +499,7 @@ std::vector<Scenario> scenarios() {
       {"arenas", arenas, 32 * kMiB},
       {"captures_in_arenas", captures_in_arenas},
       {"suspended_arenas", suspended_arenas, 24 * kMiB},
+      {"suspended_tags", suspended_tags, 32 * kMiB},
       {"memory_given_to_arenas", memory_given_to_arenas},
       {"crowding", crowding, kGiB, 60'000, settings::SmallRequests::pool, false, 0},
       {"crowding_where_memory_is_short", crowding, 32 * kMiB, 60'000, settings::SmallRequests::pool,

@@ -23,10 +23,12 @@ ROOT = Path(__file__).resolve().parents[2]
 if importlib.util.find_spec("torch") is None:
     raise unittest.SkipTest("PyTorch is not installed")
 
-# Eight tags of odd sizes, filled and checked on the GPU; a graph that adds 1 to memory of a tag, with memory of its own
-# in another, is replayed in each cycle; figures after a tenth of the cycles and at the end.
+# Eight tags of odd sizes, filled and checked on the GPU; in two cycles of three, two threads put half of them to sleep
+# each, on streams of their own. A graph that adds 1 to memory of a tag, with memory of its own in another, is replayed
+# in each cycle; figures after a tenth of the cycles and at the end.
 CONTENTS = """
 import json, resource, sys
+from concurrent.futures import ThreadPoolExecutor
 import torch, vpmm
 cycles = int(sys.argv[1])
 names = [f"tag {i}" for i in range(8)]
@@ -48,6 +50,18 @@ def figures():
     free, total = torch.cuda.mem_get_info()
     stats = vpmm.stats()
     return [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, total - free, stats["mappings"], stats["mapped_bytes"]]
+def half(names, stream, to_driver):
+    with torch.cuda.stream(stream):
+        for name in names:
+            vpmm.suspend(name, to_driver=to_driver, stream=stream)
+            between = torch.full((10 << 20,), 7, dtype=torch.uint8, device="cuda")
+            del between
+        for name in names:
+            vpmm.resume(name)
+        wrong = sum(int((a != b).any()) for name in names for a, b in zip(kept[name], expected[name]))
+    stream.synchronize()
+    return wrong
+threads, streams = ThreadPoolExecutor(2), [torch.cuda.Stream(), torch.cuda.Stream()]
 wrong, early = 0, None
 for cycle in range(cycles):
     graph.replay()
@@ -58,10 +72,9 @@ for cycle in range(cycles):
         del between
         vpmm.resume()
     else:
-        for name in names[:: -1 if cycle % 3 == 1 else 1]:
-            vpmm.suspend(name, to_driver=to_driver, stream=torch.cuda.current_stream())
-        for name in names:
-            vpmm.resume(name)
+        torch.cuda.synchronize()
+        order = names[:: -1 if cycle % 3 == 1 else 1]
+        wrong += sum(threads.map(half, (order[:4], order[4:]), streams, (to_driver, not to_driver)))
     wrong += sum(int((a != b).any()) for name in names for a, b in zip(kept[name], expected[name]))
     if cycle == cycles // 10:
         early = figures()

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// context: copies contents of arenas to the host and back.
+#include "context/suspended_contents.hpp"
+
+#include <utility>
+
+#include "base/message.hpp"
+#include "base/quantity.hpp"
+
+namespace vpmm::context {
+
+using host_copy::CopyPiece;
+using host_copy::CopyTo;
+using pool::ArenaId;
+using Residence = arena::Arenas::Residence;
+
+namespace {
+
+// Part of the host's free memory that a copy leaves: 1/32.
+constexpr Bytes kHostReserveShare = 32;
+
+// Neighbours as one piece: fewer copies.
+Vector<CopyPiece> joined(const Vector<CopyPiece>& pieces) {
+  Vector<CopyPiece> all;
+  for (const CopyPiece& piece : pieces) {
+    if (piece.bytes == 0) continue;
+    CopyPiece* const last = all.empty() ? nullptr : &all.back();
+    if (last != nullptr && last->device + last->bytes == piece.device &&
+        last->host + last->bytes == piece.host)
+      last->bytes += piece.bytes;
+    else
+      all.push_back(piece);
+  }
+  return all;
+}
+
+}  // namespace
+
+// Copies the live blocks of arenas with backup. A copy without its suspend is dropped later. Until
+// all host memory is there, earlier copies stay as they are.
+Result<void> SuspendedContents::copy_out(const Ids& ids, const SuspendHow& how, MutexLock& lock) {
+  struct Copying {
+    ArenaId id{};
+    std::shared_ptr<HostCopy> copy;
+    Bytes bytes = 0;
+    bool is_pinned = false;
+    host_copy::HostMemory other;  // new memory, then the old
+    Vector<CopyPiece> pieces;
+    bool takes_new() const { return copy->memory.size() < bytes; }
+    host_copy::HostMemory& memory() { return takes_new() ? other : copy->memory; }
+  };
+  Vector<Copying> copying;
+  Ids discarding;
+  Bytes missing = 0;
+  for (const ArenaId id : ids) {
+    const TagOptions* const options = parts_.tags.find(parts_.arenas.tag_of(id));
+    if (!how.has_backup.value_or(options == nullptr || options->has_backup)) {
+      discarding.push_back(id);
+      continue;
+    }
+    Copying each;
+    each.id = id;
+    each.copy = parts_.host_copies.find(id);
+    if (each.copy == nullptr) each.copy = std::make_shared<HostCopy>();
+    for (const AddressRange range : parts_.arenas.live_ranges(id)) each.bytes += range.size;
+    each.is_pinned = how.keeps_host_copy || (options != nullptr && options->keeps_host_copy);
+    if (each.takes_new()) missing += each.bytes;
+    copying.push_back(std::move(each));
+  }
+  VPMM_TRY(check_host(missing));
+  const host_copy::CopyContext context = gpu_context();
+  for (const Copying& each : copying) each.copy->is_in_use = true;  // frees leave it alone
+  Result<void> done;
+  {
+    const Unlocked unlocked(lock);
+    try {
+      for (Copying& each : copying) {
+        if (!done || each.bytes == 0) continue;
+        if (each.takes_new()) each.other = host_copy::HostMemory(each.bytes);
+        if (each.is_pinned) done = each.memory().pin(device_.driver, context.id);
+      }
+    } catch (const std::bad_alloc&) {
+      done = no_host_memory();
+    }
+    if (!done)
+      for (Copying& each : copying) each.other.unpin();
+  }
+  if (!done) {
+    for (const Copying& each : copying) each.copy->is_in_use = false;
+    return device_.primary.noted(std::move(done));
+  }
+  // What was freed meanwhile is live no more. From here on frees change the pieces, under the lock.
+  for (Copying& each : copying) {
+    HostCopy& copy = *each.copy;
+    if (each.takes_new()) std::swap(copy.memory, each.other);
+    copy.dropped = 0;
+    copy.call_keeps = how.keeps_host_copy;
+    copy.pieces.clear();
+    std::byte* at = copy.memory.begin();
+    for (const AddressRange range : parts_.arenas.live_ranges(each.id)) {
+      copy.pieces.push_back({range.begin, at, range.size});
+      at += range.size;
+    }
+    each.pieces = joined(copy.pieces);
+    parts_.host_copies.set(each.id, each.copy);
+  }
+  {
+    const Unlocked unlocked(lock);
+    try {
+      for (Copying& each : copying) {
+        each.other.unpin();
+        each.other = host_copy::HostMemory();
+        if (!done || each.pieces.empty()) continue;
+        done = each.copy->memory.is_pinned_in(context.id)
+                   ? copier_.copy_pinned(each.pieces, CopyTo::host, context)
+                   : copier_.copy(each.pieces, CopyTo::host, context);
+      }
+    } catch (const std::bad_alloc&) {
+      done = no_host_memory();
+    }
+  }
+  for (const Copying& each : copying) {
+    each.copy->is_in_use = false;
+    if (!done) drop(each.id);
+  }
+  for (const ArenaId id : discarding) {
+    if (!done) break;
+    const TagOptions* const options = parts_.tags.find(parts_.arenas.tag_of(id));
+    if (const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id)) copy->pieces.clear();
+    if (options == nullptr || !options->keeps_host_copy) drop_copy(id);
+  }
+  return device_.primary.noted(std::move(done));
+}
+
+// Other calls may suspend and free meanwhile: their arenas take nothing.
+Result<void> SuspendedContents::provide(const Ids& ids, MutexLock& lock) {
+  struct Provided {
+    ArenaId id{};
+    Bytes bytes = 0;
+    bool is_pinned = false;
+    host_copy::HostMemory memory;
+  };
+  Vector<Provided> provided;
+  Bytes missing = 0;
+  for (const ArenaId id : ids) {
+    const TagOptions* const options = parts_.tags.find(parts_.arenas.tag_of(id));
+    if (options != nullptr && !options->has_backup) continue;
+    Provided each;
+    each.id = id;
+    each.is_pinned = keeps(id);
+    for (const AddressRange range : parts_.arenas.live_ranges(id)) each.bytes += range.size;
+    const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id);
+    if (each.bytes <= (copy == nullptr ? 0 : copy->memory.size())) continue;
+    missing += each.bytes;
+    provided.push_back(std::move(each));
+  }
+  Result<void> done = check_host(missing);
+  if (!done) return done;
+  const host_copy::CopyContext context = gpu_context();
+  {
+    const Unlocked unlocked(lock);
+    try {
+      for (Provided& each : provided) {
+        each.memory = host_copy::HostMemory(each.bytes);
+        each.memory.touch();
+        if (each.is_pinned && done) done = each.memory.pin(device_.driver, context.id);
+      }
+      if (done) done = copier_.prepare(context);
+    } catch (const std::bad_alloc&) {
+      done = no_host_memory();
+    }
+  }
+  for (Provided& each : provided) {
+    const bool is_awake = done && parts_.arenas.exists(each.id) &&
+                          parts_.arenas.residence_of(each.id) == Residence::resident;
+    if (!is_awake) continue;
+    std::shared_ptr<HostCopy> copy = parts_.host_copies.find(each.id);
+    if (copy == nullptr) parts_.host_copies.set(each.id, copy = std::make_shared<HostCopy>());
+    if (copy->memory.size() >= each.bytes) continue;
+    copy->pieces.clear();  // they are in the memory that goes
+    copy->dropped = 0;
+    std::swap(copy->memory, each.memory);
+  }
+  done = device_.primary.noted(std::move(done));
+  const Unlocked unlocked(lock);
+  for (Provided& each : provided) each.memory.unpin();
+  return done;
+}
+
+Result<void> SuspendedContents::check_host(Bytes missing) {
+  const std::optional<Bytes> available = host_copy::available_host_bytes();
+  if (!available || missing <= *available - *available / kHostReserveShare) return {};
+  return Error{ErrorCode::host_out_of_memory,
+               message_of("the host has {} of free memory, and the copies take {}",
+                          readable_bytes(*available), readable_bytes(missing))};
+}
+
+Result<void> SuspendedContents::copy_back(const Ids& ids, const ResumeHow& how, MutexLock& lock) {
+  struct Returning {
+    std::shared_ptr<HostCopy> copy;  // null: none
+    Vector<CopyPiece> pieces;
+    Vector<AddressRange> cleared;
+  };
+  Vector<Returning> contents;
+  for (const ArenaId id : ids) {
+    Returning each;
+    each.copy = parts_.host_copies.find(id);
+    if (each.copy != nullptr && how.copies_back) each.pieces = joined(each.copy->pieces);
+    if (each.copy != nullptr) each.copy->is_in_use = true;
+    if (each.pieces.empty() && how.clears) each.cleared = parts_.arenas.live_ranges(id);
+    contents.push_back(std::move(each));
+  }
+  const host_copy::CopyContext context = gpu_context();
+  Result<void> done;
+  {
+    const Unlocked unlocked(lock);
+    try {
+      for (const Returning& each : contents) {
+        if (done && !each.pieces.empty())
+          done = each.copy->memory.is_pinned_in(context.id)
+                     ? copier_.copy_pinned(each.pieces, CopyTo::device, context)
+                     : copier_.copy(each.pieces, CopyTo::device, context);
+        if (done && !each.cleared.empty()) done = copier_.clear(each.cleared, context);
+      }
+    } catch (const std::bad_alloc&) {
+      done = no_host_memory();
+    }
+  }
+  for (const Returning& each : contents)
+    if (each.copy != nullptr) each.copy->is_in_use = false;
+  return device_.primary.noted(std::move(done));
+}
+
+host_copy::CopyContext SuspendedContents::gpu_context() const {
+  return {device_.primary.handle(), device_.primary.id()};
+}
+
+// Kept memory stays.
+void SuspendedContents::drop(ArenaId id) {
+  const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id);
+  if (copy == nullptr) return;
+  copy->pieces.clear();
+  if (!keeps(id)) drop_copy(id);
+}
+
+bool SuspendedContents::keeps(ArenaId id) const {
+  if (!parts_.arenas.exists(id)) return false;  // released meanwhile
+  const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id);
+  const TagOptions* const options = parts_.tags.find(parts_.arenas.tag_of(id));
+  return (copy != nullptr && copy->call_keeps) || (options != nullptr && options->keeps_host_copy);
+}
+
+void SuspendedContents::drop_copy(ArenaId id) {
+  if (const std::shared_ptr<HostCopy> copy = parts_.host_copies.take(id)) copy->memory.unpin();
+}
+
+void SuspendedContents::drop_dead() {
+  parts_.host_copies.drop_unless([this](ArenaId id)
+                                     VPMM_REQUIRES(pool_lock) { return parts_.arenas.exists(id); });
+}
+
+void SuspendedContents::release() {
+  parts_.host_copies.for_each([](ArenaId /*id*/, HostCopy& copy) { copy.memory.unpin(); });
+  copier_.release();
+}
+
+}  // namespace vpmm::context

@@ -1,0 +1,212 @@
+// tests/context: host copies of memory that is suspended, and host memory for them.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "context/suspend_case.hpp"
+#include "host_copy/host_memory.hpp"
+
+namespace vpmm::test {
+namespace {
+
+using context::ResumeHow;
+using context::SuspendHow;
+using context::TagState;
+using driver::Call;
+using driver::CuResult;
+
+TEST_F(Suspend, a_kept_host_copy_is_used_again_and_stays_pinned) {
+  make(kWeights, true, true);
+  const DevicePtr ptr = tagged(3 * kPage);
+  for (std::uint8_t i = 0; i < 3; ++i) {
+    write(ptr, 3 * kPage, i);
+    suspend();
+    resume();
+    expect_written(ptr, 3 * kPage, i);
+    EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage);
+  }
+  EXPECT_EQ(world.calls().count(Call::mem_host_register), 1u) << "of the copy; no ring";
+  make(kWeights, true, false);
+  suspend();
+  resume();
+  EXPECT_EQ(world.statistics().host_copy_bytes, 0u);
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, a_kept_host_copy_can_be_read_after_a_resume) {
+  make(kWeights, true, true);
+  const DevicePtr first = tagged(3 * kPage);
+  const DevicePtr second = tagged(512);
+  write(first, 3 * kPage, 1);
+  write(second, 512, 9);
+  suspend();
+  resume();
+  write(first, 100, 77);
+  const auto host = suspension().host_copy({first, 100});
+  ASSERT_TRUE(host.ok()) << message_of(host);
+  EXPECT_EQ(host.value()[99], std::byte{1 + 99}) << "as it was suspended";
+  world.deallocate(second, a);
+  const DevicePtr third = tagged(512);
+  EXPECT_EQ(third, second);
+  expect_error(suspension().host_copy({third, 1}), ErrorCode::invalid_pointer);
+  suspend();
+  ResumeHow how;
+  how.copies_back = false;
+  resume(kWeights, how);
+  expect_error(suspension().host_copy({first, 1}), ErrorCode::invalid_pointer);
+  EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage + 512);
+  make(kWeights, true, false);
+  EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage + 512) << "until a resume";
+  suspend();
+  resume();
+  EXPECT_EQ(world.statistics().host_copy_bytes, 0u);
+  suspend();
+  make(kWeights, true, true);
+  resume();
+  EXPECT_TRUE(suspension().host_copy({first, 1}).ok()) << "kept since before the resume";
+  world.deallocate(first, a);
+  world.deallocate(third, a);
+}
+
+TEST_F(Suspend, host_memory_that_was_prepared_takes_the_next_copy) {
+  EXPECT_TRUE(suspension().prepare(kWeights).ok()) << "nothing is live";
+  const DevicePtr ptr = tagged(3 * kPage);
+  const DevicePtr other = tagged(kPage, kCache);
+  write(ptr, 3 * kPage, 4);
+  for (int i = 0; i < 2; ++i) {
+    const auto done = suspension().prepare(0);
+    ASSERT_TRUE(done.ok()) << message_of(done);
+    EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage) << "of the tag with backup";
+  }
+  expect_error(suspension().host_copy({ptr, 1}), ErrorCode::invalid_pointer);
+  EXPECT_EQ(world.pool().suspension().info(kWeights).state, TagState::live);
+  host_copy::set_available_host_bytes(0);
+  suspend();
+  host_copy::set_available_host_bytes(std::nullopt);
+  EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage);
+  EXPECT_TRUE(suspension().prepare(kWeights).ok()) << "it is suspended";
+  resume();
+  expect_written(ptr, 3 * kPage, 4);
+  EXPECT_EQ(world.statistics().host_copy_bytes, 0u);
+  // More is live than was prepared.
+  ASSERT_TRUE(suspension().prepare(kWeights).ok());
+  const DevicePtr more = tagged(5 * kPage);
+  write(more, 5 * kPage, 9);
+  suspend();
+  resume();
+  expect_written(ptr, 3 * kPage, 4);
+  expect_written(more, 5 * kPage, 9);
+  host_copy::set_available_host_bytes(kPage);
+  expect_error(suspension().prepare(kWeights), ErrorCode::host_out_of_memory, {"copies take"});
+  host_copy::set_available_host_bytes(std::nullopt);
+  EXPECT_EQ(world.statistics().host_copy_bytes, 0u);
+  expect_error(suspension().prepare(77), ErrorCode::invalid_argument);
+  world.deallocate(ptr, a);
+  world.deallocate(more, a);
+  world.deallocate(other, a);
+}
+
+TEST_F(Suspend, kept_host_memory_is_pinned_when_it_is_prepared) {
+  make(kWeights, true, true);
+  const DevicePtr ptr = tagged(3 * kPage);
+  write(ptr, 3 * kPage, 4);
+  ASSERT_TRUE(suspension().prepare(kWeights).ok());
+  const std::uint64_t pinned = world.calls().count(Call::mem_host_register);
+  EXPECT_EQ(pinned, 2u) << "the copy and the ring";
+  for (int i = 0; i < 2; ++i) {
+    suspend();
+    resume();
+    expect_written(ptr, 3 * kPage, 4);
+  }
+  EXPECT_EQ(world.calls().count(Call::mem_host_register), pinned);
+  EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage);
+  // A larger one replaces it, and the old contents are gone.
+  const DevicePtr more = tagged(kPage);
+  ASSERT_TRUE(suspension().prepare(kWeights).ok());
+  expect_error(suspension().host_copy({ptr, 1}), ErrorCode::invalid_pointer);
+  EXPECT_EQ(world.statistics().host_copy_bytes, 4 * kPage);
+  world.deallocate(ptr, a);
+  world.deallocate(more, a);
+}
+
+TEST_F(Suspend, a_suspend_that_discards_drops_an_earlier_copy) {
+  const DevicePtr ptr = tagged(3 * kPage);
+  SuspendHow keeping;
+  keeping.keeps_host_copy = true;
+  suspend(kWeights, keeping);
+  resume();
+  EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage);
+  make(kWeights, true);
+  EXPECT_EQ(world.statistics().host_copy_bytes, 3 * kPage) << "kept by the call, not by the tag";
+  SuspendHow discarding;
+  discarding.has_backup = false;
+  suspend(kWeights, discarding);
+  EXPECT_EQ(world.statistics().host_copy_bytes, 0u);
+  EXPECT_EQ(state(), TagState::discarded);
+  resume();
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, without_host_memory_nothing_has_changed) {
+  const DevicePtr ptr = tagged(2 * kPage);
+  write(ptr, 2 * kPage, 6);
+  host_copy::set_available_host_bytes(2 * kPage);
+  expect_error(suspension().suspend(kWeights, {}), ErrorCode::host_out_of_memory,
+               {"the host has 4 MiB", "4 MiB"});
+  host_copy::set_available_host_bytes(std::nullopt);
+  EXPECT_EQ(state(), TagState::live);
+  EXPECT_EQ(world.pool().reports().validate(), "");
+  expect_written(ptr, 2 * kPage, 6);
+  suspend();
+  resume();
+  expect_written(ptr, 2 * kPage, 6);
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, the_host_copy_can_be_read_and_written) {
+  const DevicePtr ptr = tagged(3000);
+  write(ptr, 3000, 2);
+  expect_error(suspension().host_copy({ptr, 100}), ErrorCode::invalid_pointer);
+  suspend();
+  const auto host = suspension().host_copy({ptr + 500, 1000});
+  ASSERT_TRUE(host.ok()) << message_of(host);
+  EXPECT_EQ(host.value()[0], std::byte{static_cast<std::uint8_t>(2 + 500)});
+  std::memset(host.value(), 1, 1000);
+  expect_error(suspension().host_copy({ptr, kPage}), ErrorCode::invalid_pointer);
+  resume();
+  expect_written(ptr, 500, 2);
+  std::vector<std::uint8_t> data(1000);
+  ASSERT_EQ(world.sim().memcpy_device_to_host(data.data(), ptr + 500, 1000), CuResult::success);
+  EXPECT_EQ(data, std::vector<std::uint8_t>(1000, 1));
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, a_reset_keeps_the_copy) {
+  const DevicePtr ptr = tagged(2 * kPage);
+  write(ptr, 2 * kPage, 5);
+  suspend(kWeights, {true, true, true, std::nullopt});
+  ASSERT_TRUE(world.pool().streams().reset().ok());
+  driver::ContextHandle context{};
+  ASSERT_EQ(world.sim().device_primary_ctx_retain(0, context), CuResult::success);
+  ASSERT_EQ(world.sim().ctx_set_current(context), CuResult::success);
+  resume();
+  expect_written(ptr, 2 * kPage, 5);
+  const auto freed = world.pool().deallocate(ptr, std::nullopt);
+  EXPECT_TRUE(freed.ok()) << message_of(freed);
+  ASSERT_EQ(world.sim().device_primary_ctx_release(0), CuResult::success);
+}
+
+TEST_F(Suspend, large_memory_is_copied_by_several_threads) {
+  const Bytes bytes = 100 * kMiB + 12345;
+  const DevicePtr ptr = tagged(bytes);
+  write(ptr, bytes, 7);
+  suspend(kWeights, kToDriver);
+  resume();
+  expect_written(ptr, bytes, 7);
+  world.deallocate(ptr, a);
+}
+
+}  // namespace
+}  // namespace vpmm::test

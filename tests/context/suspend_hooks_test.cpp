@@ -1,0 +1,97 @@
+// tests/context: hooks around a suspend and a resume.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+#include "context/suspend_case.hpp"
+
+namespace vpmm::test {
+namespace {
+
+using context::TagState;
+
+TEST_F(Suspend, after_a_hook_that_throws_those_before_it_are_told) {
+  const DevicePtr ptr = tagged(kPage);
+  std::vector<int> calls;
+  const auto add = [&](int number, bool throws) {
+    context::SuspendHooks hooks;
+    hooks.tag = kWeights;
+    hooks.before_unmap = [&calls, number, throws](int, std::uint32_t) {
+      if (throws) throw std::runtime_error("not now");
+      calls.push_back(number);
+      return true;
+    };
+    hooks.after_map = [&calls, number](int, std::uint32_t) { calls.push_back(-number); };
+    return suspension().add_hooks(std::move(hooks));
+  };
+  add(1, false);
+  const std::uint64_t thrower = add(2, true);
+  EXPECT_THROW(static_cast<void>(suspension().suspend(kWeights, {})), std::runtime_error);
+  EXPECT_EQ(calls, (std::vector<int>{1, -1}));
+  EXPECT_EQ(state(), TagState::live);
+  EXPECT_TRUE(suspension().remove_hooks(thrower));
+  suspend();
+  resume();
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, hooks_are_called_in_order_and_may_refuse) {
+  const DevicePtr ptr = tagged(kPage);
+  std::vector<int> calls;
+  bool refuses = false;
+  const auto hooks = [&](int number) {
+    context::SuspendHooks made;
+    made.tag = kWeights;
+    made.before_unmap = [&, number](int, std::uint32_t) {
+      calls.push_back(number);
+      return number != 2 || !refuses;
+    };
+    made.after_map = [&, number](int, std::uint32_t) {
+      EXPECT_FALSE(is_suspended(ptr));
+      calls.push_back(-number);
+    };
+    return made;
+  };
+  const std::uint64_t first = suspension().add_hooks(hooks(1));
+  suspension().add_hooks(hooks(2));
+  suspend();
+  resume();
+  EXPECT_EQ(calls, (std::vector<int>{1, 2, -2, -1}));
+  calls.clear();
+  refuses = true;
+  expect_error(suspension().suspend(kWeights, {}), ErrorCode::invalid_argument, {"hook"});
+  EXPECT_EQ(calls, (std::vector<int>{1, 2, -1}));
+  EXPECT_EQ(state(), TagState::live);
+  EXPECT_TRUE(suspension().remove_hooks(first));
+  EXPECT_FALSE(suspension().remove_hooks(first));
+  refuses = false;
+  calls.clear();
+  suspend();
+  resume();
+  EXPECT_EQ(calls, (std::vector<int>{2, -2}));
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, hooks_are_called_once_for_all_arenas_of_a_tag) {
+  arena::ArenaOptions options;
+  options.tag = kWeights;
+  const pool::ArenaId arenas[] = {make_arena(world, options), make_arena(world, options)};
+  for (const pool::ArenaId arena : arenas) allocate_in(world, arena, kPage, a);
+  int told = 0, calls = 0;
+  suspension().add_hooks({kWeights, [&](int, std::uint32_t) { return ++told, ++calls, true; },
+                          [&](int, std::uint32_t) { --told, ++calls; }});
+  ASSERT_TRUE(suspension().suspend(arenas[0], {}).ok());
+  EXPECT_EQ(told, 1);
+  suspend();
+  EXPECT_EQ(told, 1) << "it was asleep in part";
+  ASSERT_TRUE(suspension().resume(arenas[1], {}).ok());
+  EXPECT_EQ(told, 1) << "it is still asleep in part";
+  resume();
+  EXPECT_EQ(told, 0);
+  EXPECT_EQ(calls, 2);
+}
+
+}  // namespace
+}  // namespace vpmm::test
