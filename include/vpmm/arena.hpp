@@ -38,6 +38,14 @@ class memory_arena {
     handle_.reset(made);
   }
 
+  memory_arena(memory_arena&& other) noexcept = default;
+  memory_arena& operator=(memory_arena&& other) noexcept {
+    handle_ = std::move(other.handle_);  // the old arena ends before its pool may
+    pool_ = std::move(other.pool_);
+    return *this;
+  }
+  ~memory_arena() = default;
+
   vpmm_arena* handle() const noexcept { return handle_.get(); }
   const shared_pool& pool() const noexcept { return pool_; }
   std::uint64_t id() const {

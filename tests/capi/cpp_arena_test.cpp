@@ -93,6 +93,17 @@ TEST(CppArena, keeps_the_pool_that_it_was_made_from) {
   EXPECT_THROW(moved.add_memory(nullptr, 512), failure);
 }
 
+TEST(CppArena, assigned_to_ends_before_the_pool_that_it_alone_keeps) {
+  const auto made = [] { return memory_arena(memory_pool(), arena_flags::none, 6); };
+  memory_arena arena = made();
+  static_cast<void>(arena.allocate(kMiB, default_stream));
+  arena = made();
+  EXPECT_TRUE(arena.live().empty());
+  memory_arena& same = arena;
+  arena = std::move(same);
+  EXPECT_TRUE(arena.live().empty());
+}
+
 TEST(CppArena, sleeps_by_itself) {
   const memory_pool pool;
   const memory_arena arena(pool);
