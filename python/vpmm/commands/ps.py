@@ -16,7 +16,7 @@ from vpmm.recordings import BadFile
 from vpmm.units import bytes_text, printable
 
 _PATIENCE = 5.0  # seconds for all processes
-_FOR_ONE = 0.5  # seconds for one answer
+_FOR_ONE = 1.0  # seconds for one answer
 
 
 class _Row(NamedTuple):
