@@ -12,6 +12,7 @@
 #include "capi/recording.hpp"
 #include "context/open_driver.hpp"
 #include "ipc/exporter.hpp"
+#include "ipc/top_socket.hpp"
 #include "observe/log.hpp"
 #include "settings/config.hpp"
 #include "settings/variables.hpp"
@@ -68,6 +69,13 @@ Result<vpmm_pool*> open_in(std::atomic<vpmm_pool*>& slot, int device,
   return pool;
 }
 
+void visit_contexts(const std::function<void(context::Context&)>& visit) {
+  for_each_pool([&](vpmm_pool& pool) {
+    visit(*pool.context);
+    return true;
+  });
+}
+
 }  // namespace
 
 Result<vpmm_pool*> open_pool(int device, const settings::Config& config, PoolLifetime ownership) {
@@ -77,8 +85,11 @@ Result<vpmm_pool*> open_pool(int device, const settings::Config& config, PoolLif
   VPMM_TRY_ASSIGN(auto opened, context::Context::create(*driver, device, config));
   auto pool = std::unique_ptr<vpmm_pool>(new vpmm_pool{std::move(opened), ownership, config});
   record_as_environment_says(*pool->context);
-  const MutexLock lock(open_pools().mutex);
-  open_pools().list.push_back(pool.get());
+  {
+    const MutexLock lock(open_pools().mutex);
+    open_pools().list.push_back(pool.get());
+  }
+  ipc::answer_top({&visit_contexts, vpmm_version()});
   return pool.release();
 }
 

@@ -84,6 +84,19 @@ observe::Statistics Reports::statistics() const {
   return totals_.now();
 }
 
+std::optional<FiguresToTell> Reports::try_figures() const {
+  FiguresToTell figures;
+  static_cast<void>(device_.inner.device_get_name(device_.primary.device(), figures.device_name));
+  static_cast<void>(device_.inner.device_total_mem(device_.primary.device(), figures.device_bytes));
+  if (!parts_.mutex.try_lock()) return std::nullopt;
+  const PoolLock lock(parts_.mutex, std::adopt_lock);
+  figures.capacity = parts_.footprint.capacity();
+  figures.statistics = totals_.now();
+  const report::Tags& tags = parts_.recorder.tags();
+  for (const std::uint32_t tag : tags.all()) figures.tags.push_back({tag, tags.live(tag)});
+  return figures;
+}
+
 report::Layout Reports::layout() const {
   const PoolLock lock(parts_.mutex);
   return drawing_.layout();

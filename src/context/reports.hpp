@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "base/host_memory.hpp"
 #include "context/drawing.hpp"
 #include "context/entrance.hpp"
 #include "context/parts.hpp"
@@ -16,6 +18,19 @@ namespace vpmm::context {
 
 // Output at the end of a pool.
 enum class AtEnd { nothing, summary };
+
+// Figures of a pool for other processes. Texts are the driver's and the program's.
+struct FiguresToTell {
+  struct Tag {
+    std::uint32_t tag = 0;
+    Bytes live = 0;
+  };
+  std::string device_name;  // empty: the driver does not say
+  Bytes device_bytes = 0;   // 0: likewise
+  std::optional<Bytes> capacity;
+  observe::Statistics statistics;
+  Vector<Tag> tags;  // with live memory
+};
 
 class Reports {
  public:
@@ -28,6 +43,8 @@ class Reports {
         has_summary_(at_end == AtEnd::summary) {}
 
   observe::Statistics statistics() const;
+  // nullopt: another call has the pool's lock. Asks the driver for the device's name and memory.
+  std::optional<FiguresToTell> try_figures() const;
   void reset_peaks();
   // Prints a summary of a used pool, if VPMM_STATS asks for one and the lock is free.
   void summarize() const noexcept;

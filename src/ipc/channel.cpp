@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -14,6 +15,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <thread>
 
@@ -23,7 +25,9 @@ namespace vpmm::ipc {
 namespace {
 
 constexpr std::string_view kSuffix = ".sock";
-constexpr std::size_t kNameLength = 32 + kSuffix.size();  // of a process, in hexadecimal digits
+constexpr std::string_view kTopPrefix = "top-";
+constexpr std::size_t kStemLength = 32;  // of a process, in hexadecimal digits
+constexpr std::size_t kNameLength = kStemLength + kSuffix.size();
 constexpr std::string_view kUnfinished = ".new";
 constexpr std::chrono::minutes kUnfinishedForSure{1};
 constexpr int kBacklog = 128;
@@ -67,6 +71,16 @@ int connect_socket(int file, const std::string& path) {
 Descriptor new_socket() {
   Descriptor::Making making;
   return making.adopt(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+// Tells if the name of a socket for `vpmm top` has the number of a process that runs, perhaps of
+// another one by now. Its socket is not connected to, which would wake the process.
+bool names_running_process(std::string_view name) {
+  if (!name.starts_with(kTopPrefix)) return false;
+  name.remove_prefix(kTopPrefix.size());
+  pid_t process = 0;
+  std::from_chars(name.data(), name.data() + name.size(), process);
+  return process > 0 && (kill(process, 0) == 0 || errno == EPERM);
 }
 
 // Takes ownership of every received descriptor, even if unwanted. Requires: room for kMostInFlight
@@ -254,6 +268,13 @@ std::string socket_path(const std::string& folder, const Identity& process) {
   return folder + "/" + to_hex(process) + std::string(kSuffix);
 }
 
+// As long as other names, so that their rules hold: "top-4711-6e0a...".
+std::string top_socket_path(const std::string& folder, const Identity& process) {
+  std::string stem = fmt::format("{}{}-{}", kTopPrefix, getpid(), to_hex(process));
+  stem.resize(kStemLength);
+  return folder + "/" + stem + std::string(kSuffix);
+}
+
 std::optional<SocketFile> socket_file(const std::string& path) {
   struct stat status {};
   if (lstat(path.c_str(), &status) != 0 || !S_ISSOCK(status.st_mode)) return std::nullopt;
@@ -268,6 +289,7 @@ void sweep(const std::string& folder) {
     const std::string_view name = entry->d_name;
     const std::string path = folder + "/" + std::string(name);
     if (name.size() == kNameLength && name.ends_with(kSuffix)) {
+      if (names_running_process(name)) continue;
       const Descriptor socket = new_socket();
       if (socket && connect_socket(socket.get(), path) != 0 && errno == ECONNREFUSED)
         unlink(path.c_str());

@@ -37,6 +37,7 @@ class Channel {
   explicit operator bool() const { return static_cast<bool>(socket_); }
   int get() const { return socket_.get(); }
   void reset() { socket_.reset(); }
+  void reset_unlocked() { socket_.reset_unlocked(); }
 
   // `not_now`: the other side has not read earlier messages, or this user has too many descriptors
   // in flight.
@@ -72,6 +73,8 @@ Result<Descriptor> watch(const Channel& channel, const PeerProcess& peer);
 // long for a socket.
 Result<std::string> socket_folder(const std::string& configured);
 std::string socket_path(const std::string& folder, const Identity& process);
+// Path of a socket for `vpmm top`, with the number of this process in its name.
+std::string top_socket_path(const std::string& folder, const Identity& process);
 // Removes the sockets of ended processes.
 void sweep(const std::string& folder);
 // A socket's file. A later one at the same path differs, even with the same inode number.

@@ -59,6 +59,17 @@ void Descriptor::reset() noexcept {
   file_ = -1;
 }
 
+void Descriptor::reset_unlocked() noexcept {
+  if (file_ < 0) return;
+  const int file = std::exchange(file_, -1);
+  {
+    const MutexLock lock(descriptor_mutex);
+    if (!list.files[static_cast<std::size_t>(file)]) return;  // in a child
+    list.files.reset(static_cast<std::size_t>(file));
+  }
+  close(file);
+}
+
 Descriptor::Making::Making() {
   prepare_for_fork();
   descriptor_mutex.lock();

@@ -31,6 +31,9 @@ class Descriptor {
   explicit operator bool() const { return file_ >= 0; }
   int get() const { return file_; }
   void reset() noexcept VPMM_EXCLUDES(descriptor_mutex);
+  // Closes outside the lock, which others need: for a socket whose peer decides how long that
+  // lasts. A child forked meanwhile inherits the descriptor.
+  void reset_unlocked() noexcept VPMM_EXCLUDES(descriptor_mutex);
 
   // Holds the lock while descriptors are made, by calls that do not block; no descriptor is closed
   // meanwhile.

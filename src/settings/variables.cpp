@@ -100,9 +100,13 @@ struct ProcessVariable {
 constexpr ProcessVariable kStats{"VPMM_STATS", "0", "0 or 1",
                                  "1: each pool prints a summary to standard error when it ends",
                                  is_switch};
+constexpr ProcessVariable kTop{
+    "VPMM_TOP", "1", "0 or 1",
+    "0: `vpmm top` and `vpmm ps` have no figures of this process, unless it is recorded",
+    is_switch};
 constexpr ProcessVariable kIpcFolder{
     "VPMM_IPC_DIR", "/tmp/vpmm-UID", "an absolute path of at most 65 characters",
-    "folder of the sockets through which processes share memory",
+    "folder of the sockets through which processes share memory and tell figures",
     [](std::string_view text) { return text.front() == '/' && text.size() <= kLongestFolder; }};
 constexpr ProcessVariable kIpcTimeout{
     "VPMM_IPC_TIMEOUT", "10000", "a number of milliseconds from 1 to 3600000",
@@ -163,6 +167,7 @@ constexpr ProcessVariable kVariables[] = {
     kRecordLimit,
     kRecordWindow,
     kRecordSample,
+    kTop,
     kIpcFolder,
     kIpcTimeout,
     kIpcGrace,
@@ -311,6 +316,11 @@ Result<RecordSettings> record_settings_from_environment() {
 Result<bool> wants_summary_from_environment() {
   VPMM_TRY_ASSIGN(const std::string_view text, allowed_value(kStats));
   return text == "1";
+}
+
+Result<bool> answers_top_from_environment() {
+  VPMM_TRY_ASSIGN(const std::string_view text, allowed_value(kTop));
+  return text != "0";
 }
 
 Result<Portion> parse_portion(std::string_view text) {

@@ -57,6 +57,9 @@ Result<RecordSettings> record_settings_from_environment();
 // VPMM_STATS: tells if each pool prints a summary at its end.
 Result<bool> wants_summary_from_environment();
 
+// VPMM_TOP: tells if `vpmm top` and `vpmm ps` may ask this process for figures.
+Result<bool> answers_top_from_environment();
+
 // Lists the variables that are no setting of a pool.
 Vector<SettingInForce> list_process_settings();
 

@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   const std::string folder = new_folder();
   setenv("VPMM_IPC_DIR", folder.c_str(), 1);
+  setenv("VPMM_TOP", "0", 1);  // tests count sockets and threads
   const int result = RUN_ALL_TESTS();
   std::error_code ignored;
   std::filesystem::remove_all(folder, ignored);

@@ -1,9 +1,10 @@
-"""tests: vpmm ps, beside processes that use VPMM, are recorded, or only read a recording."""
+"""tests: vpmm ps, beside processes that use VPMM, tell their figures, are recorded, or only read a recording."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -49,8 +50,28 @@ class Processes(unittest.TestCase):
         rows = [json.loads(line) for line in done.stdout.splitlines()]
         return {row["pid"]: row for row in rows}
 
-    def test_a_process_without_a_recording_has_no_figures(self) -> None:
-        pid = self.start(PROGRAM, "argument")
+    def test_a_process_without_a_recording_tells_its_figures(self) -> None:
+        pid = self.start(PROGRAM)
+        row = self.listed()[pid]
+        self.assertEqual((row["recordings"], row["live_bytes"]), ([], 5 << 20))
+        self.assertGreaterEqual(int(str(row["mapped_bytes"])), 5 << 20)
+        done = run("-m", "vpmm", "ps", COLUMNS="50")
+        self.assertRegex(done.stdout, rf"(?m)^ *{pid} +[0-9.]+ MiB +5\.00 MiB  ")
+
+    def test_a_process_with_a_folder_of_its_own_tells_its_figures(self) -> None:
+        folder = self.path.with_name("sockets")
+        pid = self.start(PROGRAM, VPMM_IPC_DIR=str(folder))
+        self.assertEqual(self.listed()[pid]["live_bytes"], 5 << 20)
+        self.assertEqual([path.name.startswith(f"top-{pid}-") for path in folder.iterdir()], [True])
+
+    def test_a_process_that_is_stopped_is_not_waited_for(self) -> None:
+        pid = self.start(PROGRAM)
+        os.kill(pid, signal.SIGSTOP)
+        self.addCleanup(os.kill, pid, signal.SIGCONT)
+        self.assertIsNone(self.listed()[pid]["live_bytes"])
+
+    def test_a_process_that_does_not_tell_and_is_not_recorded_has_no_figures(self) -> None:
+        pid = self.start(PROGRAM, "argument", VPMM_TOP="0")
         row = self.listed()[pid]
         self.assertTrue(str(row["command"]).endswith(" argument"))
         self.assertEqual((row["recordings"], row["mapped_bytes"], row["live_bytes"]), ([], None, None))
@@ -58,7 +79,7 @@ class Processes(unittest.TestCase):
         self.assertRegex(done.stdout, rf"^ +PID +mapped +live  command\n(.*\n)* *{pid} +- +-  .*python.* -c")
 
     def test_a_process_that_is_recorded_has_its_figures(self) -> None:
-        pid = self.start(PROGRAM, VPMM_RECORD=str(self.path))
+        pid = self.start(PROGRAM, VPMM_RECORD=str(self.path), VPMM_TOP="0")
         until = time.monotonic() + 60
         while (row := self.listed()[pid])["live_bytes"] != 5 << 20 and time.monotonic() < until:
             pass
@@ -69,7 +90,7 @@ class Processes(unittest.TestCase):
         self.assertLessEqual(max(map(len, done.stdout.splitlines())), 50)
 
     def test_a_sample_of_the_allocations_says_nothing_of_live_memory(self) -> None:
-        pid = self.start(PROGRAM, VPMM_RECORD=str(self.path), VPMM_RECORD_SAMPLE="100")
+        pid = self.start(PROGRAM, VPMM_RECORD=str(self.path), VPMM_RECORD_SAMPLE="100", VPMM_TOP="0")
         self.assertIsNone(self.listed()[pid]["live_bytes"])
 
     def test_a_process_that_reads_a_recording_is_not_recorded(self) -> None:

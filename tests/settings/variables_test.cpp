@@ -76,6 +76,18 @@ TEST_F(Variables, say_whether_a_summary_is_wanted) {
   EXPECT_EQ(bad.error().message, "VPMM_STATS=yes: must be 0 or 1");
 }
 
+TEST_F(Variables, say_whether_top_may_ask) {
+  EXPECT_TRUE(answers_top_from_environment().value());
+  {
+    const Variable top("VPMM_TOP", "0");
+    EXPECT_FALSE(answers_top_from_environment().value());
+  }
+  const Variable top("VPMM_TOP", "off");
+  const auto bad = answers_top_from_environment();
+  ASSERT_FALSE(bad.ok());
+  EXPECT_EQ(bad.error().message, "VPMM_TOP=off: must be 0 or 1");
+}
+
 TEST_F(Variables, are_listed_with_what_they_hold_and_where_it_came_from) {
   EXPECT_EQ(setting_called("VPMM_IPC_GRACE").value, "10000");
   EXPECT_FALSE(setting_called("VPMM_IPC_GRACE").is_from_environment);

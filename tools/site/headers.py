@@ -28,7 +28,8 @@ PAGES = [
         "C++: vpmm.hpp",
         [
             f"{name}.hpp"
-            for name in "vpmm pool stream_ref buffer guards ipc_handle result recording cuda_mr rmm_mr".split()
+            for name in "vpmm pool stream_ref arena enums buffer guards ipc_handle result".split()
+            + "recording cuda_mr rmm_mr".split()
         ],
     ),
     ("emm_h", "C: emm.h", ["emm.h"]),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# vpmm: `vpmm ps`: the processes that use VPMM, and the memory of those that are recorded.
+# vpmm: `vpmm ps`: the processes that use VPMM, and their memory.
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from vpmm.errors import Error
 from vpmm.recordings import BadFile
 from vpmm.units import bytes_text, printable
 
-_PATIENCE = 5.0  # seconds for all recordings
+_PATIENCE = 5.0  # seconds for all processes
+_FOR_ONE = 1.0  # seconds for one answer
 
 
 class _Row(NamedTuple):
@@ -32,8 +33,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser = verbs.add_parser(
         "ps",
         help="list the processes that use VPMM",
-        description="Lists your processes that have loaded the library, with the mapped and live memory of those "
-        "that are recorded with VPMM_RECORD=FILE, as of the last data in the file.",
+        description="Lists your processes that have loaded the library, with their mapped and live memory: as they "
+        "answer, or, with VPMM_TOP=0, as of the last data that they recorded with VPMM_RECORD=FILE.",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object per line for each process")
     parser.set_defaults(run=run)
@@ -68,8 +69,23 @@ def _row(pid: int, command: str, until: float) -> _Row:
         files = processes.recordings_of(pid)
     except Error:  # it has ended, or may not be inspected
         files = []
-    sizes = [_sizes_in(file, until) for file in files]
+    answered = _sizes_told(pid, until)
+    sizes = [answered] if answered is not None else [_sizes_in(file, until) for file in files]
     return _Row(pid, command, files, _sum([mapped for mapped, _ in sizes]), _sum([live for _, live in sizes]))
+
+
+def _sizes_told(pid: int, until: float) -> tuple[int, int] | None:
+    """Mapped and live bytes of the pools of a process; None: it does not tell."""
+    from vpmm import watching
+
+    patience = min(until - time.monotonic(), _FOR_ONE)
+    try:
+        told = watching.ask(pid, patience) if patience > 0 else None
+    except watching.NoAnswer:
+        return None
+    if told is None or told.busy:
+        return None
+    return sum(pool.mapped_bytes for pool in told.pools), sum(pool.live_bytes for pool in told.pools)
 
 
 def _sum(sizes: list[int | None]) -> int | None:

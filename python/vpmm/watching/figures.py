@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from typing import NamedTuple
 
 from vpmm.recordings import Event, Kind, Recording
 
@@ -11,8 +12,18 @@ _STEP_NS = 100_000_000
 RATE_STEPS = 20  # rates are those of the last two seconds
 
 
+class PoolLine(NamedTuple):
+    """One of several pools. None: not known."""
+
+    device: int
+    live_bytes: int | None
+    mapped_bytes: int | None
+
+
 class Figures:
     """Sizes are in bytes; live sizes are as requested. Pending and free memory are those of the last sample."""
+
+    has_streams = True  # `by_stream` and stream_rate() are known
 
     def __init__(self) -> None:
         self.live: dict[tuple[int, int], Event] = {}
@@ -29,6 +40,8 @@ class Figures:
         self.failures = 0
         self.last_failure: Event | None = None
         self.last_mark: Event | None = None
+        self.pools: list[PoolLine] = []  # if there are several
+        self.state = ""  # why the figures are not those of now
         # For each of the last tenths of a second: the number of events of each kind, and of allocations on each stream.
         self._recent: deque[tuple[int, Counter[Kind], Counter[int | None]]] = deque(maxlen=RATE_STEPS)
 

@@ -14,6 +14,8 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _LEAST_WIDTH = 40
 _LEAST_WIDTH_OF_TWO = 64  # tables side by side
 _MOST_BAR = 60
+_MOST_POOLS = 8
+_MOST_NAME = 76  # of a tag or stream, in a table by itself
 
 
 def _bar(size: int, most: int, width: int) -> str:
@@ -28,11 +30,11 @@ def spark(values: Sequence[int], width: int) -> str:
     return "".join(_BLOCKS[value * (len(_BLOCKS) - 1) // most] for value in shown)
 
 
-def _title(recording: Recording, name: str, now_ns: int, width: int) -> str:
+def _title(recording: Recording, figures: Figures, name: str, now_ns: int, width: int) -> str:
     header = recording.header
     device = header.get("device_name") or f"device {header.get('device', 0)}"
     parts = ["vpmm top", name, f"pid {header['pid']}" if "pid" in header else "", str(device)]
-    state = "ended" if recording.end is not None else ""
+    state = "ended" if recording.end is not None else figures.state
     parts += [duration_text(now_ns / 1000), state]
     return "  ".join(printable(part) for part in parts if part)[:width]
 
@@ -54,7 +56,19 @@ def _sizes(recording: Recording, figures: Figures, now_ns: int, width: int) -> l
     if sampled_ns is not None and sampled_ns < now_ns:
         lines.append(f"pending and free are of {duration_text(sampled_ns / 1000)}")
     peak = f"peak live {bytes_text(figures.peak_live_bytes)}{of}; a full bar is {bytes_text(most)}"
-    return [*lines, *textwrap.wrap(peak, width)]
+    return [*lines, *textwrap.wrap(peak, width), *_pools(figures)]
+
+
+def _pools(figures: Figures) -> list[str]:
+    """A line for each of several pools."""
+    if not figures.pools:
+        return []
+    lines = [f"{'pool on':<12}{'live':>12}{'mapped':>12}"]
+    for pool in figures.pools[:_MOST_POOLS]:
+        live, mapped = ("busy" if size is None else bytes_text(size) for size in (pool.live_bytes, pool.mapped_bytes))
+        lines.append(f"{f'device {pool.device}':<12}{live:>12}{mapped:>12}")
+    more = len(figures.pools) - _MOST_POOLS
+    return [*lines, f"and {more} more"] if more > 0 else lines
 
 
 def _rates(figures: Figures, now_ns: int, width: int) -> list[str]:
@@ -94,9 +108,9 @@ def _columns(left: list[str], right: list[str], width: int) -> list[str]:
 
 def _tables(recording: Recording, figures: Figures, now_ns: int, width: int, rows: int) -> list[str]:
     """Side by side, or one below the other where the terminal is narrow."""
-    are_beside = width >= _LEAST_WIDTH_OF_TWO
-    name_width = max(width // 2 - 28, 8) if are_beside else width - 24
-    rows = rows if are_beside else max((rows - 1) // 2, 2)
+    are_beside = width >= _LEAST_WIDTH_OF_TWO and figures.has_streams
+    name_width = max(width // 2 - 28, 8) if are_beside else min(width - 24, _MOST_NAME)
+    rows = rows if are_beside or not figures.has_streams else max((rows - 1) // 2, 2)
 
     def row(name: str, size: str, rate: str) -> str:
         return f"{printable(name)[:name_width]:<{name_width}}{size:>12}{rate:>12}"
@@ -105,6 +119,8 @@ def _tables(recording: Recording, figures: Figures, now_ns: int, width: int, row
     for tag, size in figures.by_tag.most_common(rows):
         if size > 0:
             tags.append(row(recording.tags.get(tag, f"tag {tag}") if tag else "(none)", bytes_text(size), ""))
+    if not figures.has_streams:
+        return tags
     streams = [row("stream", "live", "allocs/s")]
     for stream, size in figures.by_stream.most_common(rows):
         name = "(none)" if stream is None else recording.streams.get(stream, str(stream))
@@ -126,7 +142,7 @@ def frame(
     what was live at the pictures before."""
     width = max(width, _LEAST_WIDTH)
     now_ns = figures.last_ns if now_ns is None else now_ns
-    lines = [_title(recording, name, now_ns, width), "", *_sizes(recording, figures, now_ns, width)]
+    lines = [_title(recording, figures, name, now_ns, width), "", *_sizes(recording, figures, now_ns, width)]
     if len(history) > 1:
         lines.append(f"live over time  {spark(history, width - 16)}")
     lines += ["", *_rates(figures, now_ns, width), *_said(recording, figures, width), ""]

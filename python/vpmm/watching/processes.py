@@ -104,5 +104,8 @@ def recording_of(pid: int) -> str:
     Raises NotRecorded, with what to do, where there is none."""
     found = recordings_of(pid)
     if not found:
-        raise NotRecorded(f"process {pid} is not being recorded: start it with VPMM_RECORD=run.vpmm in its environment")
+        raise NotRecorded(
+            f"process {pid} is not being recorded: start it with VPMM_RECORD=run.vpmm in its environment. "
+            "It does not tell its figures either: it has opened no pool, or has VPMM_TOP=0 or another VPMM_IPC_DIR"
+        )
     return max(found, key=lambda each: Path(each).stat().st_size if Path(each).exists() else 0)
