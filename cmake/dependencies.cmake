@@ -9,6 +9,7 @@ function(vpmm_need package target debian)
                         "${target}. On Debian and Ubuntu: apt install ${debian}. Elsewhere CMAKE_PREFIX_PATH names the "
                         "folder where it is installed.")
   endif()
+  set(${package}_VERSION "${${package}_VERSION}" PARENT_SCOPE)
 endfunction()
 
 find_package(Threads REQUIRED)

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// base: fmt's code, compiled once for developers' builds, where it would be half of each other
-// file.
-#ifndef FMT_HEADER_ONLY  // else every file has it, so that users' builds work with any version of
-                         // fmt
+// base: fmt's code, compiled once where it would be half of each other file.
+#ifndef FMT_HEADER_ONLY  // else every file has it: CMakeLists.txt knows no such version of fmt
 
 #include <fmt/format-inl.h>
 
