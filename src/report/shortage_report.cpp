@@ -176,8 +176,11 @@ std::vector<std::string> advice(const Shortage& shortage) {
   if (const Bytes idle = idle_in_pinned_arenas(shortage); idle > 0)
     say(fmt::format("release pinned arenas that are done with: {} in them are idle",
                     readable_bytes(idle)));
-  if (shortage.trapped >= lacking && shortage.prefer != settings::Prefer::footprint)
-    say(fmt::format("VPMM_PREFER=footprint: {} are trapped in large chunks",
+  if (shortage.trapped >= lacking)
+    say(fmt::format("{}: {} are trapped in large chunks",
+                    shortage.prefer != settings::Prefer::footprint
+                        ? "VPMM_PREFER=footprint, or a smaller VPMM_CHUNK_MAX, down to 2MiB"
+                        : "a smaller VPMM_CHUNK_MAX, down to 2MiB",
                     readable_bytes(shortage.trapped)));
   if (const Bytes rounding = minus(shortage.live_taken, shortage.live.bytes); rounding >= lacking)
     say(fmt::format(

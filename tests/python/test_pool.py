@@ -206,6 +206,25 @@ class OutOfMemory(PoolTest):
             self.pool.allocate(64 * MIB, 0)
 
 
+class Trapped(unittest.TestCase):
+    def test_half_of_large_chunks_is_trapped_and_less_of_small_ones(self) -> None:
+        for settings, is_served in ({}, False), ({"prefer": "footprint"}, False), ({"chunk_max": 2 * MIB}, True):
+            with self.subTest(settings=settings), vpmm.Pool(0, **settings) as pool:
+                for ptr in [pool.allocate(4096 * MIB, 0) for _ in range(34)]:
+                    pool.deallocate(ptr, 0)
+                pieces = [pool.allocate(16 * MIB, 0) for _ in range(34 * 256)]
+                for ptr in pieces[::2]:
+                    pool.deallocate(ptr, 0)
+                self.assertEqual(pool.statistics()["trapped_bytes"], 0 if is_served else 68 << 30)
+                if is_served:
+                    pool.allocate(4096 * MIB, 0)
+                else:
+                    with self.assertRaisesRegex(
+                        vpmm.OutOfMemoryError, "VPMM_CHUNK_MAX, down to 2MiB: 68 GiB are trapped"
+                    ):
+                        pool.allocate(4096 * MIB, 0)
+
+
 class Limits(PoolTest):
     def test_idle_memory_can_be_given_back(self) -> None:
         self.pool.preallocate(32 * MIB)

@@ -93,6 +93,32 @@ class Failures(Case):
         self.assertIn("16.00 MiB were free when 12.00 MiB were asked for, in 2 ranges", said.reason)
         self.silent(rules.fragmentation, recording(4 * PAGE))  # side by side, they are one
 
+    def test_a_request_at_the_limit_of_its_tag(self) -> None:
+        recording = recording_of(allocate(1, GIB), failed(GIB), capacity=GIB + MIB)
+        recording.strings = {
+            1: 'out of device memory: asked for 1 GiB; the tag "cache" has 3 MiB of its limit of 4 MiB'
+        }
+        said = self.said(rules.tag_limit, recording)
+        self.assertEqual(said.reason, '1.00 GiB were asked for, and the tag "cache" had 3 MiB of its limit of 4 MiB.')
+        self.silent(rules.out_of_memory, recording)
+        self.silent(rules.tag_limit, recording_of(failed(GIB)))
+
+    def test_free_memory_that_could_not_move(self) -> None:
+        text = (
+            "out of device memory: asked for 4 GiB; 1 GiB are missing; live 68 GiB, free 68 GiB, limit none\n"
+            "  trapped    68 GiB of what is free cannot move: live memory shares its chunks"
+        )
+        recording = recording_of(allocate(1, GIB), failed(4 * GIB), capacity=139 * GIB)
+        recording.strings = {1: text}
+        said = self.said(rules.trapped_memory, recording)
+        self.assertIn("1 GiB were missing: 68 GiB of what was free could not move", said.reason)
+        self.assertIn("VPMM_CHUNK_MAX", said.action)
+        full = recording_of(allocate(1, GIB), failed(GIB), capacity=GIB + MIB)
+        full.strings = {1: text}
+        self.silent(rules.trapped_memory, full)
+        self.assertIn("and 68 GiB were free in chunks that live", self.said(rules.out_of_memory, full).reason)
+        self.assertIn("together that is 1 GiB more", self.said(rules.out_of_memory, full).reason)
+
     def test_a_callers_mistake_is_no_failure(self) -> None:
         mistake = failed(GIB)
         mistake.flags = 1

@@ -191,9 +191,12 @@ TEST(ShortageAdvice, names_the_preference_where_what_is_missing_is_trapped) {
   shortage.trapped = 2 * kMiB;
   EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("VPMM_PREFER")))) << "it is not enough";
   shortage.trapped = 4 * kMiB;
-  EXPECT_THAT(advice(shortage), Contains(StartsWith("VPMM_PREFER=footprint: 4 MiB")));
+  EXPECT_THAT(advice(shortage),
+              Contains(StartsWith("VPMM_PREFER=footprint, or a smaller VPMM_CHUNK_MAX, down to "
+                                  "2MiB: 4 MiB")));
   shortage.prefer = settings::Prefer::footprint;
   EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("VPMM_PREFER"))));
+  EXPECT_THAT(advice(shortage), Contains(StartsWith("a smaller VPMM_CHUNK_MAX, down to 2MiB: 4")));
 }
 
 TEST(ShortageAdvice, names_rounding_where_it_takes_what_is_missing) {

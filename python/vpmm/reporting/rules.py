@@ -42,18 +42,31 @@ def time_text(ns: float) -> str:
 
 # --- requests that failed -------------------------------------------------------------------------------------------
 
+_TAG_LIMIT = re.compile(r"; (?P<tag>[^;\n]+) has (?P<has>[^;\n]+) of its limit of (?P<limit>[^;\n]+)")
+_TRAPPED = re.compile(r"^ *trapped +(.+?) of what is free cannot move", re.MULTILINE)
+_MISSING = re.compile(r"^[^\n]*; (.+?) are missing;")
+
 
 def why(story: Story, failure: Failure) -> str:
     """The reason for a failed request, in a sentence, as far as the recording has it."""
     size = failure.event.bytes
     asked = bytes_text(size)
+    if limit := _TAG_LIMIT.search(failure.report):
+        return f"{asked} were asked for, and {limit['tag']} had {limit['has']} of its limit of {limit['limit']}."
+    trapped, missing = _TRAPPED.search(failure.report), _MISSING.search(failure.report)
     if story.is_full(failure):
         taken = story.taken_for(size)
-        more = bytes_text(failure.taken + taken - story.capacity)
+        more = missing[1] if missing else bytes_text(failure.taken + taken - story.capacity)
         rounded = f" and take {bytes_text(taken)}" if taken != size else ""
+        idle = f", and {trapped[1]} were free in chunks that live memory uses in part" if trapped else ""
         return (
-            f"{asked} were asked for{rounded} while {bytes_text(failure.taken)} were taken: together that is {more} "
-            f"more than the {bytes_text(story.capacity)} there are."
+            f"{asked} were asked for{rounded} while {bytes_text(failure.taken)} were taken{idle}: together that is "
+            f"{more} more than the {bytes_text(story.capacity)} there are."
+        )
+    if trapped and missing:
+        return (
+            f"{asked} were asked for, and {missing[1]} were missing: {trapped[1]} of what was free could not move, "
+            "because live memory uses a part of its chunks."
         )
     if failure.pending and failure.free - failure.pending < size:
         return (
@@ -73,9 +86,35 @@ def why(story: Story, failure: Failure) -> str:
     )
 
 
+def tag_limit(story: Story) -> Advice | None:
+    """A tag was at its limit."""
+    at_limit = [each for each in story.failures if _TAG_LIMIT.search(each.report)]
+    if not at_limit:
+        return None
+    return Advice(
+        "bad",
+        f"{count_text(len(at_limit), 'request')} failed at the limit of a tag",
+        why(story, at_limit[0]),
+        "Raise the limit (VPMM_LIMITS, vpmm.tag(limit=...)), or free memory of the tag.",
+    )
+
+
+def trapped_memory(story: Story) -> Advice | None:
+    """Idle memory was trapped."""
+    for failure in story.failures:
+        if not story.is_full(failure) and _TRAPPED.search(failure.report) and _MISSING.search(failure.report):
+            return Advice(
+                "bad",
+                "A request failed while free memory could not move",
+                why(story, failure),
+                "A smaller VPMM_CHUNK_MAX, down to 2MiB, traps less and takes more driver calls.",
+            )
+    return None
+
+
 def out_of_memory(story: Story) -> Advice | None:
     """The program needs more memory than is available."""
-    full = [each for each in story.failures if story.is_full(each)]
+    full = [each for each in story.failures if story.is_full(each) and not _TAG_LIMIT.search(each.report)]
     if not full:
         return None
     first = full[0]
@@ -111,6 +150,8 @@ def fragmentation(story: Story) -> Advice | None:
     if not story.has_maps:
         return None
     for failure in story.failures:
+        if _TRAPPED.search(failure.report):
+            continue
         ranges = free_ranges(story, failure.index)
         if sum(ranges) - failure.pending >= failure.event.bytes > max(ranges, default=0):
             return Advice(
@@ -319,7 +360,9 @@ def rescued(story: Story) -> Advice | None:
 
 
 RULES: list[Rule] = [
+    tag_limit,
     out_of_memory,
+    trapped_memory,
     pending_failure,
     fragmentation,
     growth,
