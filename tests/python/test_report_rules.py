@@ -151,11 +151,17 @@ class Held(Case):
 
     def test_pending_memory_names_the_stream_that_frees(self) -> None:
         def recording(pending: int, stream: int | None) -> Recording:
-            return recording_of(allocate(1, GIB), free(1, stream), sample(GIB, pending, GIB))
+            return recording_of(allocate(1, GIB), free(1, stream), sample(GIB, pending, GIB), allocate(1, MIB))
 
-        self.assertIn("named stream 3", self.said(rules.pending_memory, recording(GIB, 3)).reason)
-        self.assertIn("named no stream", self.said(rules.pending_memory, recording(GIB, None)).reason)
+        named, unnamed = (self.said(rules.pending_memory, recording(GIB, stream)) for stream in (3, None))
+        self.assertIn("named stream 3", named.reason)
+        self.assertNotIn("Name the stream", named.action)
+        self.assertIn("named no stream", unnamed.reason)
+        self.assertIn("Name the stream", unnamed.action)
         self.silent(rules.pending_memory, recording(10 * MIB, 3))
+
+    def test_pending_memory_at_the_end_hinders_nobody(self) -> None:
+        self.silent(rules.pending_memory, recording_of(allocate(1, GIB), free(1), sample(GIB, GIB, GIB)))
 
     def test_a_stream_that_is_no_longer_used_and_holds(self) -> None:
         def recording(last_ns: int) -> Recording:
@@ -202,17 +208,19 @@ class Held(Case):
 
 
 class Time(Case):
-    def driver(self, begin_ns: int) -> Recording:
+    def driver(self, begin_ns: int, end_ns: int = 800 * MS) -> Recording:
         calls = [
-            Event(Kind.DRIVER, begin_ns + number * MS, 0, PAGE, MS // 10, flags=DriverCall.MAP) for number in range(100)
+            Event(Kind.DRIVER, begin_ns + number * end_ns // 800, 0, PAGE, MS // 10, flags=DriverCall.MAP)
+            for number in range(100)
         ]
-        first, last = Event(Kind.MARK, 1), Event(Kind.MARK, 800 * MS)
+        first, last = Event(Kind.MARK, 1), Event(Kind.MARK, end_ns)
         return recording_of(first, *calls, last)
 
     def test_driver_calls_after_the_start(self) -> None:
         said = self.said(rules.driver_calls, self.driver(600 * MS))
         self.assertIn("100 calls took 10.0 ms, 3 % of the time", said.reason)
         self.silent(rules.driver_calls, self.driver(2))
+        self.silent(rules.driver_calls, self.driver(6 * MS, end_ns=8 * MS))  # all of it is start
 
     def test_memory_that_is_given_back_and_fetched_again(self) -> None:
         def recording(times: int) -> Recording:

@@ -17,6 +17,8 @@ from vpmm.units import bytes_text, count_text, duration_text
 
 MIB = 1 << 20
 _SLICES = 10  # of the time, to detect growth
+_WARM_NS = 100_000_000  # a shorter recording is all start
+_REQUESTS = (Kind.ALLOCATE, Kind.ALLOCATE_FAILED)
 
 
 @dataclass(frozen=True)
@@ -183,9 +185,10 @@ def mapped_beyond_live(story: Story) -> Advice | None:
 
 
 def pending_memory(story: Story) -> Advice | None:
-    """Much memory was freed and not yet usable."""
+    """Much memory was freed and not yet usable, and requests followed."""
     most = story.peak_pending
-    if most < max(story.peak // 10, 64 * MIB):
+    later = story.events[story.peak_pending_index + 1 :]
+    if most < max(story.peak // 10, 64 * MIB) or not any(each.kind in _REQUESTS for each in later):
         return None
     window = [each for each in story.events[: story.peak_pending_index + 1][-5000:] if each.kind is Kind.FREE]
     by_stream: dict[int | None, int] = {}
@@ -204,8 +207,8 @@ def pending_memory(story: Story) -> Advice | None:
         f"That is {percent(most, story.peak)} of the peak: memory that nobody owns and other streams cannot use yet."
         + busiest
         + unnamed,
-        "Name the stream when you free; free on the stream that used the memory last; keep the CPU from running many "
-        "steps ahead of the GPU.",
+        ("Name the stream when you free; f" if unnamed else "F")
+        + "ree on the stream that used the memory last; keep the CPU from running many steps ahead of the GPU.",
     )
 
 
@@ -307,7 +310,7 @@ def rounding(story: Story) -> Advice | None:
 def driver_calls(story: Story) -> Advice | None:
     """Mapping goes on after the program has warmed up."""
     late = story.late_driver
-    if late.calls < 50 or late.ns < story.duration_ns * 0.01:
+    if late.calls < 50 or late.ns < story.duration_ns * 0.01 or story.duration_ns < _WARM_NS:
         return None
     per_second = late.calls / max(story.duration_ns / 2e9, 1e-9)
     return Advice(
