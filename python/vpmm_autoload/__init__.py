@@ -161,6 +161,11 @@ def _in_a_line(error: Exception) -> str:
     return f"{first} {wrong}".strip()
 
 
+_said: set[str] = set()
+
+
 def _say(message: str) -> None:
-    if sys.stderr is not None:
+    """Prints it once: in a virtual environment Python runs the file that calls start() twice."""
+    if sys.stderr is not None and message not in _said:
+        _said.add(message)
         print(f"vpmm: {message}", file=sys.stderr, flush=True)

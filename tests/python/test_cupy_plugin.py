@@ -361,6 +361,11 @@ class Variables(unittest.TestCase):
         done = run("-W", "default", "-c", "import vpmm_autoload\nvpmm_autoload.start()", VPMM_USE="xyz")
         self.assertIn("it knows torch, cupy, rmm, numba", done.stderr)
 
+    def test_a_start_that_is_repeated_repeats_no_message(self) -> None:
+        code = "import vpmm_autoload\nvpmm_autoload.start()\nvpmm_autoload.start()"
+        done = run("-W", "default", "-c", code, VPMM_USE="cuppy", VPMM_RMM="2")
+        self.assertEqual(len(done.stderr.splitlines()), 2)
+
     def test_what_goes_wrong_is_a_line_on_standard_error(self) -> None:
         code = (
             "import sys, types\nsys.modules['rmm'] = types.ModuleType('rmm')\nimport vpmm_autoload\n"
