@@ -209,9 +209,9 @@ class OutOfMemory(PoolTest):
 class Trapped(unittest.TestCase):
     def test_half_of_large_chunks_is_trapped_and_less_of_small_ones(self) -> None:
         for settings, trapped_gib in ({}, 68), ({"prefer": "footprint"}, 68), ({"chunk_max": 2 * MIB}, 10):
-            with self.subTest(settings=settings):
+            with self.subTest(settings=settings), contextlib.ExitStack() as stack:
                 pool = vpmm.Pool(0, **settings)
-                self.addCleanup(pool.close, discard=True)
+                stack.callback(pool.close, discard=True)
                 for ptr in [pool.allocate(4096 * MIB, 0) for _ in range(34)]:
                     pool.deallocate(ptr, 0)
                 pieces = [pool.allocate(16 * MIB, 0) for _ in range(34 * 256)]
