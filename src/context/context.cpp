@@ -59,6 +59,7 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver,
   VPMM_TRY(vpmm::settings::validate(config, traits.granularity));
   VPMM_TRY_ASSIGN(const bool has_summary, settings::wants_summary_from_environment());
   VPMM_TRY_ASSIGN(const auto tag_limits, settings::tag_limits_from_environment());
+  VPMM_TRY(settings::is_library_tagged(""));  // reports a wrong variable now, not to a library
   observe::set_log_level(config.log);
   auto context = std::make_unique<Context>(driver, device, config, traits,
                                            has_summary ? AtEnd::summary : AtEnd::nothing);

@@ -258,6 +258,13 @@ TEST(TagLimitsByName, a_library_is_tagged_if_a_variable_asks_for_it) {
   }
   const settings::Variable all("VPMM_TAG_LIBRARIES", "1");
   EXPECT_TRUE(is_tagged("rmm"));
+  {
+    const settings::Variable wrong("VPMM_TAG_LIBRARIES", "yes");
+    driver::sim::SimDriver sim(adaptive_world().sim);
+    ASSERT_EQ(sim.init(), driver::CuResult::success);
+    expect_error(context::Context::create(sim, 0, adaptive_world().config),
+                 ErrorCode::bad_configuration, {"VPMM_TAG_LIBRARIES=yes"});
+  }
   const settings::Variable wrong("VPMM_LIMITS", "cupy");
   expect_error(settings::is_library_tagged("rmm"), ErrorCode::bad_configuration, {"VPMM_LIMITS"});
 }

@@ -31,7 +31,7 @@ vpmm_pool* Pool::open() {
   check(vpmm_default_pool(device_, &pool), "the pool could not be opened");
   if (const double part = fraction(); part < 1) limit(pool, part);
   largest_small_ = Layout(pool)->largest_small;
-  check(vpmm_library_tag("torch", &library_), "its tag");
+  check(vpmm_library_tag("torch", &library_), "the tag of its memory");
   constexpr std::uint32_t kKinds = (1U << VPMM_EVENT_MAP) | (1U << VPMM_EVENT_UNMAP) |
                                    (1U << VPMM_EVENT_ARENA_GROW) | (1U << VPMM_EVENT_ARENA_SHRINK);
   std::uint64_t id = 0;
