@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "context/suspend_case.hpp"
@@ -136,6 +137,53 @@ TEST_F(Suspend, hooks_are_told_of_the_end_when_the_part_that_slept_was_released)
   EXPECT_EQ(told.after, 1);
   resume();
   EXPECT_EQ(told.after, 1) << "once";
+}
+
+// The second arena is being suspended when the first is back.
+TEST_F(Suspend, hooks_are_not_told_of_the_end_while_another_thread_suspends_the_rest) {
+  arena::ArenaOptions options;
+  options.tag = kWeights;
+  const pool::ArenaId first = make_arena(world, options), second = make_arena(world, options);
+  for (const pool::ArenaId arena : {first, second}) allocate_in(world, arena, kPage, a);
+  Told told;
+  told.add(suspension());
+  ASSERT_TRUE(suspension().suspend(first, {}).ok());
+  const auto resume_first = [&](int, std::uint32_t) {
+    std::thread([&] { EXPECT_TRUE(suspension().resume(first, {}).ok()); }).join();
+    EXPECT_EQ(told.after, 0);
+    return true;
+  };
+  suspension().add_hooks({kWeights, resume_first, {}});
+  ASSERT_TRUE(suspension().suspend(second, {}).ok());
+  EXPECT_EQ(told.after, 0);
+  resume();
+  EXPECT_EQ(told.before, 1);
+  EXPECT_EQ(told.after, 1);
+}
+
+TEST_F(Suspend, a_suspend_that_is_refused_leaves_hooks_to_one_in_progress) {
+  arena::ArenaOptions options;
+  options.tag = kWeights;
+  const pool::ArenaId first = make_arena(world, options), second = make_arena(world, options);
+  for (const pool::ArenaId arena : {first, second}) allocate_in(world, arena, kPage, a);
+  Told told;
+  told.add(suspension());
+  bool refuses = false;
+  const auto suspend_first = [&](int, std::uint32_t) {
+    if (refuses) return false;
+    refuses = true;
+    std::thread([&] {
+      expect_error(suspension().suspend(first, {}), ErrorCode::invalid_argument, {"hook"});
+    }).join();
+    EXPECT_EQ(told.after, 0) << "the second is on its way";
+    return true;
+  };
+  suspension().add_hooks({kWeights, suspend_first, {}});
+  ASSERT_TRUE(suspension().suspend(second, {}).ok());
+  EXPECT_EQ(told.after, 0);
+  resume();
+  EXPECT_EQ(told.before, 1);
+  EXPECT_EQ(told.after, 1);
 }
 
 }  // namespace

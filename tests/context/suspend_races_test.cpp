@@ -294,57 +294,6 @@ TEST_F(SuspendRaces, hooks_may_call_everything_but_suspend_and_resume) {
   free(ptr);
 }
 
-// The second arena is being suspended when the first is back.
-TEST_F(SuspendRaces, hooks_are_not_told_of_the_end_while_another_thread_suspends_the_rest) {
-  arena::ArenaOptions options;
-  options.tag = kKept;
-  const auto first = world.pool->arenas().create(options);
-  const auto second = world.pool->arenas().create(options);
-  ASSERT_TRUE(first.ok() && second.ok());
-  for (const ArenaId arena : {first.value(), second.value()})
-    ASSERT_TRUE(world.pool->allocate({kPage, 0, a, arena}).ok());
-  int told = 0;
-  suspension().add_hooks({kKept, [&](int, std::uint32_t) { return ++told, true; },
-                          [&](int, std::uint32_t) { --told; }});
-  ASSERT_TRUE(suspension().suspend(first.value(), {}).ok());
-  const auto resume_first = [&](int, std::uint32_t) {
-    std::thread([&] { EXPECT_TRUE(suspension().resume(first.value(), {}).ok()); }).join();
-    EXPECT_EQ(told, 1);
-    return true;
-  };
-  suspension().add_hooks({kKept, resume_first, {}});
-  ASSERT_TRUE(suspension().suspend(second.value(), {}).ok());
-  EXPECT_EQ(told, 1);
-  resume();
-  EXPECT_EQ(told, 0);
-}
-
-// Its own part is back, and the other's is not.
-TEST_F(SuspendRaces, a_suspend_that_is_refused_leaves_hooks_to_one_in_progress) {
-  arena::ArenaOptions options;
-  options.tag = kKept;
-  const auto first = world.pool->arenas().create(options);
-  const auto second = world.pool->arenas().create(options);
-  ASSERT_TRUE(first.ok() && second.ok());
-  for (const ArenaId arena : {first.value(), second.value()})
-    ASSERT_TRUE(world.pool->allocate({kPage, 0, a, arena}).ok());
-  bool is_told = false;
-  suspension().add_hooks({kKept, [&](int, std::uint32_t) { return is_told = true; },
-                          [&](int, std::uint32_t) { is_told = false; }});
-  at_next(Call::memcpy_device_to_host_async, [&] {
-    const std::uint64_t refusing =
-        suspension().add_hooks({kKept, [](int, std::uint32_t) { return false; }, {}});
-    expect_error(suspension().suspend(first.value(), {}), ErrorCode::invalid_argument, {"hook"});
-    EXPECT_TRUE(suspension().remove_hooks(refusing));
-    EXPECT_TRUE(is_told);
-  });
-  ASSERT_TRUE(suspension().suspend(second.value(), {}).ok());
-  world.hooks.on.clear();
-  EXPECT_TRUE(is_told);
-  resume();
-  EXPECT_FALSE(is_told);
-}
-
 TEST_F(SuspendRaces, a_hook_that_suspends_itself_gets_an_error) {
   const DevicePtr ptr = tagged(kPage);
   context::SuspendHooks hooks;
