@@ -147,9 +147,13 @@ def run_ctest(build: Path, jobs: int, arguments: list[str]) -> Tally:
     return tally
 
 
+class CaseTimeout(BaseException):
+    """No OSError, as a TimeoutError is: loops that try again would pass over it."""
+
+
 def interrupt_case(_signal: int, _frame: object) -> None:
     signal.setitimer(signal.ITIMER_REAL, CASE_SECONDS)  # for what cleans up
-    raise TimeoutError(f"the case took more than {CASE_SECONDS} seconds")
+    raise CaseTimeout(f"the case took more than {CASE_SECONDS} seconds")
 
 
 class TallyResult(unittest.TextTestResult):

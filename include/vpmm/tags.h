@@ -162,10 +162,11 @@ VPMM_API vpmm_status vpmm_host_copy(vpmm_pool* pool, const void* ptr, size_t byt
  * those that suspend or resume. Nonzero from `before_unmap`: the suspend fails with
  * VPMM_ERROR_INVALID_ARGUMENT, and `after_map` is called for those that returned 0. */
 typedef int (*vpmm_suspend_hook)(void* argument, int device, uint32_t tag);
-/* For users who registered memory of the tag elsewhere. `before_unmap` is called before the
- * first memory of `tag` is suspended, in the order in which hooks were added; `after_map` in the
- * reverse order when all its contents are back, or when the suspend failed and left none of it
- * suspended. Either may be null. */
+/* For users who registered memory of the tag elsewhere. `before_unmap` is called once, before the
+ * first memory of `tag` is suspended since the hooks were added, in the order in which they were;
+ * `after_map` in the reverse order when all its contents are back, or when the suspend failed and
+ * left none of it suspended. If what slept was released, the next resume calls it. Either may be
+ * null. */
 VPMM_API vpmm_status vpmm_add_suspend_hooks(vpmm_pool* pool, uint32_t tag,
                                             vpmm_suspend_hook before_unmap,
                                             vpmm_suspend_hook after_map, void* argument,

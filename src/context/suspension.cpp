@@ -3,7 +3,6 @@
 #include "context/suspension.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "base/host_memory.hpp"
@@ -167,19 +166,21 @@ Result<void> Suspension::suspend_found(Find&& find, const SuspendHow& how) {
     VPMM_TRY_ASSIGN(ids, select(all, Residence::resident));
     if (ids.empty()) return {};
     VPMM_TRY(may_suspend(ids));
-    for (const ArenaId id : ids)
-      if (const std::uint32_t tag = parts_.arenas.tag_of(id); !is_asleep(tag)) tags.insert(tag);
+    for (const ArenaId id : ids) tags.insert(parts_.arenas.tag_of(id));
     for (const ArenaId id : ids) parts_.arenas.prepare_change(id);
     for (const ArenaId id : ids) parts_.arenas.begin_change(id, Residence::suspending);
   }
   Result<void> done;
-  Vector<std::uint64_t> called;
+  const auto call_off = [&] {
+    const Vector<std::uint64_t> told = take_told(tags);
+    call_after_map(tags, &told);
+  };
   try {
     ScopeExit undo([&] {
       const PoolLock lock(parts_.mutex);
       for (const ArenaId id : ids) parts_.arenas.end_change(id, Residence::resident, 0);
     });
-    done = call_before_unmap(tags, called);
+    done = call_before_unmap(tags);
     if (done) {
       Visit visit(entrance_);
       done = visit.status();
@@ -187,28 +188,18 @@ Result<void> Suspension::suspend_found(Find&& find, const SuspendHow& how) {
       if (done) undo.dismiss();
     }
   } catch (...) {  // a hook of C++ may throw
-    call_after_map(tags, &called);
+    call_off();
     throw;
   }
-  if (!done) {
-    keep_awake(tags);
-    call_after_map(tags, &called);
-  }
+  if (!done) call_off();
   return done;
 }
 
-bool Suspension::is_asleep(std::uint32_t tag) const {
+bool Suspension::is_all_back(std::uint32_t tag) const {
   const Ids ids = parts_.arenas.with_tag(tag);
-  return std::any_of(ids.begin(), ids.end(), [this](ArenaId id) VPMM_REQUIRES(pool_lock) {
-    const Residence residence = parts_.arenas.residence_of(id);
-    return residence == Residence::suspended || residence == Residence::resuming;
+  return std::all_of(ids.begin(), ids.end(), [this](ArenaId id) VPMM_REQUIRES(pool_lock) {
+    return parts_.arenas.residence_of(id) == Residence::resident;
   });
-}
-
-void Suspension::keep_awake(Set<std::uint32_t>& tags) const {
-  const PoolLock lock(parts_.mutex);
-  for (auto tag = tags.begin(); tag != tags.end();)
-    tag = is_asleep(*tag) ? tags.erase(tag) : std::next(tag);
 }
 
 // Nothing that other processes or a capture may use.
@@ -308,6 +299,7 @@ Result<void> Suspension::resume_found(Find&& find, const ResumeHow& how) {
     pool::Request request;  // the whole, for the report of a shortage
     Set<std::uint32_t> tags;
     Result<void> done;
+    bool slept = true;
     {
       Visit visit(entrance_);
       VPMM_TRY(visit.status());
@@ -315,24 +307,22 @@ Result<void> Suspension::resume_found(Find&& find, const ResumeHow& how) {
       contents_.drop_dead();
       VPMM_TRY_ASSIGN(const Ids all, find());
       VPMM_TRY_ASSIGN(const Ids ids, select(all, Residence::suspended));
-      if (ids.empty()) return {};
-      if (!parts_.prover.may_record_context_event())
+      slept = !ids.empty();
+      for (const ArenaId id : slept ? ids : all) tags.insert(parts_.arenas.tag_of(id));
+      if (slept && !parts_.prover.may_record_context_event())
         return Error{ErrorCode::capture_active, "a stream is being captured"};
-      for (const ArenaId id : ids) {
-        tags.insert(parts_.arenas.tag_of(id));
-        request.bytes += parts_.arenas.amounts_of(id).suspended;
-      }
+      for (const ArenaId id : ids) request.bytes += parts_.arenas.amounts_of(id).suspended;
       for (const ArenaId id : ids) parts_.arenas.prepare_change(id);
       for (const ArenaId id : ids) parts_.arenas.begin_change(id, Residence::resuming);
       ScopeExit undo([&]() VPMM_REQUIRES(pool_lock) {
         for (const ArenaId id : ids) parts_.arenas.end_change(id, Residence::suspended, 0);
       });
-      done = resume_all(ids, how, visit.lock());
+      if (slept) done = resume_all(ids, how, visit.lock());
       if (done) undo.dismiss();
     }
     if (done) {
-      keep_awake(tags);
-      call_after_map(tags, nullptr);
+      const Vector<std::uint64_t> told = take_told(tags);
+      call_after_map(tags, slept ? nullptr : &told);
       return done;
     }
     if (done.error().code != ErrorCode::out_of_memory) return done;
@@ -422,14 +412,15 @@ Result<std::byte*> Suspension::host_copy(AddressRange part) const {
 
 // --- hooks
 
-Result<void> Suspension::call_before_unmap(const Set<std::uint32_t>& tags,
-                                           Vector<std::uint64_t>& called) {
+Result<void> Suspension::call_before_unmap(const Set<std::uint32_t>& tags) {
   std::uint32_t refusing = 0;
   for (const std::uint32_t tag : tags)
     hooks_.visit([&](std::uint64_t number, const SuspendHooks& hooks) {
-      if (refusing != 0 || hooks.tag != tag) return refusing != 0;
-      if (hooks.before_unmap && !hooks.before_unmap(device_.primary.device(), tag)) refusing = tag;
-      if (refusing == 0) called.push_back(number);
+      if (refusing != 0 || hooks.tag != tag || is_told(tag, number)) return refusing != 0;
+      if (hooks.before_unmap && !hooks.before_unmap(device_.primary.device(), tag))
+        refusing = tag;
+      else
+        note_told(tag, number);
       return refusing != 0;
     });
   if (refusing == 0) return {};
@@ -437,14 +428,41 @@ Result<void> Suspension::call_before_unmap(const Set<std::uint32_t>& tags,
                message_of("a hook of {} refuses the suspend", report::described_tag(refusing))};
 }
 
-// `called`: hooks with before_unmap called; null: all.
+bool Suspension::is_told(std::uint32_t tag, std::uint64_t number) const {
+  const PoolLock lock(parts_.mutex);
+  return told_.contains({tag, number});
+}
+
+void Suspension::note_told(std::uint32_t tag, std::uint64_t number) {
+  const PoolLock lock(parts_.mutex);
+  told_.emplace(tag, number);
+}
+
+Vector<std::uint64_t> Suspension::take_told(Set<std::uint32_t>& tags) {
+  const PoolLock lock(parts_.mutex);
+  Vector<std::uint64_t> numbers;
+  for (auto tag = tags.begin(); tag != tags.end();) {
+    if (!is_all_back(*tag)) {
+      tag = tags.erase(tag);
+      continue;
+    }
+    const auto first = told_.lower_bound({*tag, 0});
+    auto last = first;
+    for (; last != told_.end() && last->first == *tag; ++last) numbers.push_back(last->second);
+    told_.erase(first, last);
+    ++tag;
+  }
+  return numbers;
+}
+
+// `wanted`: numbers of the hooks to call; null: all of the tags.
 void Suspension::call_after_map(const Set<std::uint32_t>& tags,
-                                const Vector<std::uint64_t>* called) {
+                                const Vector<std::uint64_t>* wanted) {
   Vector<std::uint64_t> numbers;
   hooks_.visit([&](std::uint64_t number, const SuspendHooks& hooks) {
-    const bool is_called =
-        called == nullptr || std::find(called->begin(), called->end(), number) != called->end();
-    if (is_called && tags.contains(hooks.tag)) numbers.push_back(number);
+    const bool is_wanted =
+        wanted == nullptr || std::find(wanted->begin(), wanted->end(), number) != wanted->end();
+    if (is_wanted && tags.contains(hooks.tag)) numbers.push_back(number);
     return false;
   });
   for (auto number = numbers.rbegin(); number != numbers.rend(); ++number)

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "base/callback_list.hpp"
 #include "context/entrance.hpp"
@@ -81,9 +82,7 @@ class Suspension {
   using Ids = SuspendedContents::Ids;
   Result<Ids> arenas_of(std::uint32_t tag) const VPMM_REQUIRES(pool_lock);
   bool is_changing(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
-  // A part of its memory is suspended, or not yet back.
-  bool is_asleep(std::uint32_t tag) const VPMM_REQUIRES(pool_lock);
-  void keep_awake(Set<std::uint32_t>& tags) const;  // erases those asleep
+  bool is_all_back(std::uint32_t tag) const VPMM_REQUIRES(pool_lock);
   Result<Ids> select(const Ids& all, Residence now) const VPMM_REQUIRES(pool_lock);
   // `find`: returns the arenas of the call, under the lock.
   template <typename Find>
@@ -98,8 +97,14 @@ class Suspension {
   Result<void> may_suspend(const Ids& ids) VPMM_REQUIRES(pool_lock);
   Result<void> wait_for_uses(const Ids& ids, const SuspendHow& how, MutexLock& lock)
       VPMM_REQUIRES(pool_lock);
-  Result<void> call_before_unmap(const Set<std::uint32_t>& tags, Vector<std::uint64_t>& called);
-  void call_after_map(const Set<std::uint32_t>& tags, const Vector<std::uint64_t>* called);
+  // --- hooks ---
+  Result<void> call_before_unmap(const Set<std::uint32_t>& tags);
+  bool is_told(std::uint32_t tag, std::uint64_t number) const;
+  void note_told(std::uint32_t tag, std::uint64_t number);
+  // Erases tags with memory that is not back. Returns hooks of the others that were told, and
+  // forgets that.
+  Vector<std::uint64_t> take_told(Set<std::uint32_t>& tags);
+  void call_after_map(const Set<std::uint32_t>& tags, const Vector<std::uint64_t>* wanted);
 
   Parts& parts_;
   Device& device_;
@@ -108,6 +113,12 @@ class Suspension {
   Shortages& shortages_;
   SuspendedContents contents_;
   CallbackList<SuspendHooks> hooks_;  // has its own lock
+  // Note [Hooks that were told]
+  // The tags and numbers of hooks whose before_unmap was called, and after_map was not yet. The
+  // arenas of a tag may sleep one by one, by several threads, and hooks may come meanwhile: each is
+  // told before the first suspend that it sees, and once. A resume tells them of the end if every
+  // arena of the tag is back, also one that finds nothing asleep: what slept may be released.
+  Set<std::pair<std::uint32_t, std::uint64_t>> told_ VPMM_GUARDED_BY(pool_lock);
 };
 
 }  // namespace vpmm::context

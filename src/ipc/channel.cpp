@@ -73,14 +73,16 @@ Descriptor new_socket() {
   return making.adopt(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-// Tells if the name of a socket for `vpmm top` has the number of a process that runs, perhaps of
-// another one by now. Its socket is not connected to, which would wake the process.
-bool names_running_process(std::string_view name) {
+// Tells if the name of a socket for `vpmm top` has the number of another process that runs, perhaps
+// of a later one. Its socket is not connected to, which would wake the process. With the number of
+// this process most are of earlier ones: those of a container that starts again and again have the
+// same number each time.
+bool names_another_running_process(std::string_view name) {
   if (!name.starts_with(kTopPrefix)) return false;
   name.remove_prefix(kTopPrefix.size());
   pid_t process = 0;
   std::from_chars(name.data(), name.data() + name.size(), process);
-  return process > 0 && (kill(process, 0) == 0 || errno == EPERM);
+  return process > 0 && process != getpid() && (kill(process, 0) == 0 || errno == EPERM);
 }
 
 // Takes ownership of every received descriptor, even if unwanted. Requires: room for kMostInFlight
@@ -289,7 +291,7 @@ void sweep(const std::string& folder) {
     const std::string_view name = entry->d_name;
     const std::string path = folder + "/" + std::string(name);
     if (name.size() == kNameLength && name.ends_with(kSuffix)) {
-      if (names_running_process(name)) continue;
+      if (names_another_running_process(name)) continue;
       const Descriptor socket = new_socket();
       if (socket && connect_socket(socket.get(), path) != 0 && errno == ECONNREFUSED)
         unlink(path.c_str());

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "context/suspend_case.hpp"
@@ -91,6 +92,98 @@ TEST_F(Suspend, hooks_are_called_once_for_all_arenas_of_a_tag) {
   resume();
   EXPECT_EQ(told, 0);
   EXPECT_EQ(calls, 2);
+}
+
+// Counts calls of the hooks that it adds.
+struct Told {
+  int before = 0, after = 0;
+  std::uint64_t add(context::Suspension& to) {
+    return to.add_hooks({kWeights, [this](int, std::uint32_t) { return ++before, true; },
+                         [this](int, std::uint32_t) { ++after; }});
+  }
+};
+
+TEST_F(Suspend, hooks_that_come_while_a_part_sleeps_are_told_before_the_next_part_does) {
+  arena::ArenaOptions options;
+  options.tag = kWeights;
+  const pool::ArenaId first = make_arena(world, options), second = make_arena(world, options);
+  for (const pool::ArenaId arena : {first, second}) allocate_in(world, arena, kPage, a);
+  Told early, late;
+  early.add(suspension());
+  ASSERT_TRUE(suspension().suspend(first, {}).ok());
+  late.add(suspension());
+  EXPECT_EQ(late.before, 0);
+  ASSERT_TRUE(suspension().suspend(second, {}).ok());
+  EXPECT_EQ(early.before, 1);
+  EXPECT_EQ(late.before, 1);
+  resume();
+  EXPECT_EQ(early.after, 1);
+  EXPECT_EQ(late.after, 1);
+}
+
+TEST_F(Suspend, hooks_are_told_of_the_end_when_the_part_that_slept_was_released) {
+  arena::ArenaOptions options;
+  options.tag = kWeights;
+  const pool::ArenaId first = make_arena(world, options), second = make_arena(world, options);
+  const DevicePtr gone = allocate_in(world, first, kPage, a);
+  allocate_in(world, second, kPage, a);
+  Told told;
+  told.add(suspension());
+  ASSERT_TRUE(suspension().suspend(first, {}).ok());
+  release(world, first);
+  world.deallocate(gone, a);
+  resume();
+  EXPECT_EQ(told.before, 1);
+  EXPECT_EQ(told.after, 1);
+  resume();
+  EXPECT_EQ(told.after, 1) << "once";
+}
+
+// The second arena is being suspended when the first is back.
+TEST_F(Suspend, hooks_are_not_told_of_the_end_while_another_thread_suspends_the_rest) {
+  arena::ArenaOptions options;
+  options.tag = kWeights;
+  const pool::ArenaId first = make_arena(world, options), second = make_arena(world, options);
+  for (const pool::ArenaId arena : {first, second}) allocate_in(world, arena, kPage, a);
+  Told told;
+  told.add(suspension());
+  ASSERT_TRUE(suspension().suspend(first, {}).ok());
+  const auto resume_first = [&](int, std::uint32_t) {
+    std::thread([&] { EXPECT_TRUE(suspension().resume(first, {}).ok()); }).join();
+    EXPECT_EQ(told.after, 0);
+    return true;
+  };
+  suspension().add_hooks({kWeights, resume_first, {}});
+  ASSERT_TRUE(suspension().suspend(second, {}).ok());
+  EXPECT_EQ(told.after, 0);
+  resume();
+  EXPECT_EQ(told.before, 1);
+  EXPECT_EQ(told.after, 1);
+}
+
+TEST_F(Suspend, a_suspend_that_is_refused_leaves_hooks_to_one_in_progress) {
+  arena::ArenaOptions options;
+  options.tag = kWeights;
+  const pool::ArenaId first = make_arena(world, options), second = make_arena(world, options);
+  for (const pool::ArenaId arena : {first, second}) allocate_in(world, arena, kPage, a);
+  Told told;
+  told.add(suspension());
+  bool refuses = false;
+  const auto suspend_first = [&](int, std::uint32_t) {
+    if (refuses) return false;
+    refuses = true;
+    std::thread([&] {
+      expect_error(suspension().suspend(first, {}), ErrorCode::invalid_argument, {"hook"});
+    }).join();
+    EXPECT_EQ(told.after, 0) << "the second is on its way";
+    return true;
+  };
+  suspension().add_hooks({kWeights, suspend_first, {}});
+  ASSERT_TRUE(suspension().suspend(second, {}).ok());
+  EXPECT_EQ(told.after, 0);
+  resume();
+  EXPECT_EQ(told.before, 1);
+  EXPECT_EQ(told.after, 1);
 }
 
 }  // namespace

@@ -401,6 +401,13 @@ vpmm_status vpmm_emm_load_plugin(const char* path, const vpmm_emm_plugin** plugi
 vpmm_status vpmm_emm_check_plugin(const vpmm_emm_plugin* plugin);
 vpmm_status vpmm_emm_set_memory_manager(const vpmm_emm_plugin* plugin);
 vpmm_status vpmm_emm_get_memory_manager(const vpmm_emm_plugin** plugin);
+typedef int (*vpmm_out_of_memory_callback)(void* argument, int device, uint64_t bytes);
+typedef void (*vpmm_log_callback)(void* argument, int level, const char* text);
+typedef void (*vpmm_event_callback)(void* argument, const vpmm_event* event);
+typedef size_t (*vpmm_stack_capture)(void* argument, uint64_t* frames, size_t most);
+typedef void (*vpmm_stack_describe)(void* argument, uint64_t frame, const char** file, uint64_t*
+    line, const char** function);
+typedef int (*vpmm_suspend_hook)(void* argument, int device, uint32_t tag);
 
 typedef void (*address)(void);
 static const address all[] = {

@@ -47,6 +47,11 @@ def functions(text: str) -> list[str]:
     return [f"{declaration.strip()});" for declaration in re.findall(r"VPMM_API ([^;]*?)\);", text)]
 
 
+def callbacks(text: str) -> list[str]:
+    """Redeclarations of functions have only their names."""
+    return re.findall(r"typedef [^;{}]*\(\*\w+\)\([^;]*\);", text)
+
+
 def values(headers: Path, expressions: list[str]) -> list[int]:
     """What a compiler makes of them."""
     lines = "".join(f'  printf("%lld\\n", (long long)({expression}));\n' for expression in expressions)
@@ -74,15 +79,16 @@ def promises(headers: Path) -> Iterator[str]:
     for line, expressions in asked.items():
         yield f"{line}, {', '.join(str(next(found)) for _ in expressions)});"
     yield from functions(text)
+    yield from callbacks(text)
 
 
 def lines_of(file: str) -> list[str]:
-    lists = file.split("// the list\n", 1)[1].split("typedef", 1)[0]
+    lists = file.split("// the list\n", 1)[1].split("typedef void (*address)", 1)[0]
     return [f"{' '.join(line.split())};" for line in lists.split(";") if line.strip()]
 
 
 def source(lines: list[str]) -> str:
-    """Redeclared with another type, a function is an error of the compiler; a missing one, of the linker."""
+    """Redeclared with another type, a function or callback is an error of the compiler; a missing one of the linker."""
     holds = "\n".join(line for line in lines if line.startswith(("VALUE", "FIELD")))
     declared = "\n".join(
         fill(line, 100, subsequent_indent="    ") for line in lines if not line.startswith(("VALUE", "FIELD"))

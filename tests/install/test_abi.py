@@ -20,6 +20,7 @@ CHANGES = {
     "an element of an array grows": (r"(int complete;.*)", r"\1 int more;"),
     "an enumerator has another value": (r"VPMM_ERROR_SUSPENDED = 15", "VPMM_ERROR_SUSPENDED = 16"),
     "a parameter is new": (r"vpmm_trim\(", "vpmm_trim(int first, "),
+    "a parameter of a callback is new": (r"vpmm_log_callback\)\(", "vpmm_log_callback)(int first, "),
 }
 
 

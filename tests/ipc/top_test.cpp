@@ -218,6 +218,18 @@ TEST_F(IpcTop, is_removed_at_exit_and_after_a_kill_by_the_next_process) {
   EXPECT_EQ(ask(living)["pools"][0]["live_bytes"], kMiB);
 }
 
+TEST_F(IpcTop, of_an_ended_process_with_the_same_number_is_removed) {
+  Process process(on());
+  fs::create_directory(folder_);
+  fs::permissions(folder_, fs::perms::owner_all);
+  const std::string stem = folder_ + "/top-" + std::to_string(process.process()) + "-";
+  const std::string old = stem + std::string(folder_.size() + 33 - stem.size(), '0') + ".sock";
+  ASSERT_TRUE(ipc::listen_at(old).ok());  // and ends, as in a container that was killed
+  process.allocate(kMiB);
+  ASSERT_EQ(names().size(), 1U);
+  EXPECT_NE(folder_ + "/" + names()[0], old);
+}
+
 TEST_F(IpcTop, is_the_parents_alone_after_a_fork) {
   Process process(on());
   process.allocate(kMiB);

@@ -244,6 +244,12 @@ class Impostor(Program):
         with self.assertRaisesRegex(NoAnswer, r"has version 9\.8\.7 of VPMM, .*: use the vpmm of that version"):
             self.ask()
 
+    def test_a_version_reaches_the_terminal_without_commands(self) -> None:
+        self.listen(json.dumps({"vpmm_top": 2, "library": "\x1b[2J\ud800" + "9" * 10_000}).encode())
+        with self.assertRaisesRegex(NoAnswer, r"has version \?\[2J\?9+ of VPMM") as refused:
+            self.ask()
+        self.assertLess(len(str(refused.exception)), 300)
+
     def test_members_of_later_libraries_are_ignored(self) -> None:
         told = pool(live_bytes=5)._asdict() | {"is_busy": False, "new": [1]}
         self.listen(json.dumps({"vpmm_top": 1, "library": "x", "age_ns": 3, "pools": [told], "new": 1}).encode())
@@ -253,10 +259,17 @@ class Impostor(Program):
         whole = pool()._asdict() | {"is_busy": False}
         bad: list[object] = [whole | {"live_bytes": -1}, whole | {"tags": 3}, whole | {"tags": [{}]}, {}, 3]
         texts = [json.dumps({"vpmm_top": 1, "age_ns": 1, "library": "x", "pools": [each]}) for each in bad]
-        for text in ["", "[]", "3", "{}", "\xff", *texts]:
+        texts += [text.replace('"age_ns": 1', '"age_ns": 1e999') for text in texts[:1]]
+        texts.append(json.dumps({"vpmm_top": 1, "age_ns": 1, "pools": [whole | {"mapped_bytes": 10**400}]}))
+        for text in ["", "[]", "3", "{}", "\xff", "[" * 50_000, *texts]:
             self.listen(text.encode() or b"\0")
             with self.assertRaisesRegex(NoAnswer, "cannot be understood"):
                 self.ask()
+
+    def test_a_folder_that_cannot_be_listed_has_no_socket(self) -> None:
+        self.listen(b"{}")
+        with mock.patch("vpmm.watching.asking.os.listdir", side_effect=PermissionError):
+            self.assertIsNone(ask(os.getpid()))
 
     def test_a_folder_that_others_may_enter_is_not_looked_at(self) -> None:
         self.listen(b"{}")

@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vpmm.errors import Error
+from vpmm.units import printable
 
 _VERSION = 1  # kTopVersion in src/ipc/top_answer.hpp
 _MOST = 1 << 20  # bytes of an answer; processes send less
+_MOST_NUMBER = (1 << 64) - 1
+_MOST_VERSION = 40  # letters of a version that is shown
 _PATIENCE = 2.0  # seconds for one process
 _NAME = re.compile(r"top-([0-9]+)-[0-9a-f]+\.sock")
 
@@ -95,12 +98,19 @@ def _is_own(folder: Path) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
 
 
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:  # it is gone by now, or closed to its owner, too
+        return []
+
+
 def _sockets(pid: int) -> list[str]:
     """Those with the number of the process in their names; without any, all: numbers differ between containers."""
     named: list[str] = []
     others: list[str] = []
     for folder in filter(_is_own, _folders(pid)):
-        for name in sorted(os.listdir(folder)):
+        for name in _names_in(folder):
             if match := _NAME.fullmatch(name):
                 (named if int(match[1]) == pid else others).append(str(folder / name))
     return named or others
@@ -159,12 +169,12 @@ def _read(pid: int, answer: bytes) -> Told:
         if told["vpmm_top"] == _VERSION:
             pools = told["pools"]
             return Told(
-                int(told["age_ns"]),
+                _number(told["age_ns"]),
                 [_pool(pool) for pool in pools if not pool["is_busy"]],
-                [int(pool["device"]) for pool in pools if pool["is_busy"]],
+                [_number(pool["device"]) for pool in pools if pool["is_busy"]],
             )
-        library = str(told["library"])
-    except (ValueError, TypeError, LookupError):
+        library = printable(str(told["library"])[:_MOST_VERSION])
+    except (ValueError, TypeError, LookupError, RecursionError):  # the last: lists in lists in lists
         raise NoAnswer(f"the answer of process {pid} cannot be understood") from None
     from vpmm import __version__
 
@@ -192,6 +202,6 @@ def _pool(told: dict[str, object]) -> PoolTold:
 
 
 def _number(value: object) -> int:
-    if not isinstance(value, int) or value < 0:
+    if not isinstance(value, int) or not 0 <= value <= _MOST_NUMBER:
         raise TypeError("no number")
     return value
