@@ -20,7 +20,7 @@ from vpmm.recordings import BadFile, Event, Kind, Recording
 from vpmm.recordings.binary import MAGIC, encode
 from vpmm.watching import Figures, Follower, frame
 
-from program import run
+from program import PACKAGE_PARENT, run
 
 MIB = 1 << 20
 SECOND = 1_000_000_000
@@ -244,18 +244,31 @@ class Command(Files):
 
     def test_it_ends_when_the_process_has_ended(self) -> None:
         recordings.write(sample(ended=False), self.path)
-        process = self.start("import sys, time; f = open(sys.argv[1], 'ab'); print('ready', flush=True); time.sleep(4)")
-        begin = time.monotonic()
-        done = run("-m", "vpmm", "top", str(process.pid), "--interval", "0.1")
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertGreater(done.stdout.count("vpmm top"), 1)
-        self.assertLess(time.monotonic() - begin, 60)
+        process = self.start(
+            "import sys, time; f = open(sys.argv[1], 'ab'); print('ready', flush=True); time.sleep(100)"
+        )
+        watching = subprocess.Popen(
+            [sys.executable, "-m", "vpmm", "top", str(process.pid), "--interval", "0.1"],
+            env=os.environ | {"PYTHONPATH": PACKAGE_PARENT},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.addCleanup(watching.kill)
+        assert watching.stdout is not None
+        pictures = (line for line in watching.stdout if "vpmm top" in line)
+        self.assertEqual(len([next(pictures), next(pictures)]), 2)
+        process.kill()
+        process.wait()
+        self.assertEqual(watching.communicate(timeout=60)[1], "")
+        self.assertEqual(watching.returncode, 0)
 
     def test_a_process_that_is_not_recorded_is_told_how_to_be(self) -> None:
-        done = run("-m", "vpmm", "top", str(os.getpid()), "--once")
+        process = self.start("import time; print('ready', flush=True); time.sleep(100)")
+        done = run("-m", "vpmm", "top", str(process.pid), "--once")
         self.assertEqual(done.returncode, 2)
         self.assertRegex(
-            done.stderr, rf"^vpmm: process {os.getpid()} is not being recorded: .*VPMM_RECORD=run\.vpmm.*\n$"
+            done.stderr, rf"^vpmm: process {process.pid} is not being recorded: .*VPMM_RECORD=run\.vpmm.*\n$"
         )
 
     def test_what_cannot_be_watched_is_an_error_in_a_line(self) -> None:

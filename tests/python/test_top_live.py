@@ -162,6 +162,7 @@ class Live(Program):
         self.assertGreater(source.figures.rate(Kind.ALLOCATE, 0), 0)
         self.assertEqual([line.live_bytes for line in source.figures.pools], [8 * MIB, MIB])
         os.kill(process.pid, signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)  # until it has stopped
         try:
             with mock.patch("vpmm.watching.asking._PATIENCE", 0.2):
                 source.catch_up(1.0)
@@ -215,7 +216,13 @@ class Picture(unittest.TestCase):
 
 
 class Impostor(Program):
-    """This process listens."""
+    """This process listens. It may have a pool and its own socket, of other tests."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        patch = mock.patch("vpmm.watching.asking._folders", lambda _: [self.folder])
+        patch.start()
+        self.addCleanup(patch.stop)
 
     def listen(self, answer: bytes) -> None:
         self.folder.mkdir(mode=0o700, exist_ok=True)
