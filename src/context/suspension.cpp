@@ -308,7 +308,7 @@ Result<void> Suspension::resume_found(Find&& find, const ResumeHow& how) {
       VPMM_TRY_ASSIGN(const Ids all, find());
       VPMM_TRY_ASSIGN(const Ids ids, select(all, Residence::suspended));
       slept = !ids.empty();
-      for (const ArenaId id : slept ? ids : all) tags.insert(parts_.arenas.tag_of(id));
+      for (const ArenaId id : ids) tags.insert(parts_.arenas.tag_of(id));
       if (slept && !parts_.prover.may_record_context_event())
         return Error{ErrorCode::capture_active, "a stream is being captured"};
       for (const ArenaId id : ids) request.bytes += parts_.arenas.amounts_of(id).suspended;
@@ -321,8 +321,9 @@ Result<void> Suspension::resume_found(Find&& find, const ResumeHow& how) {
       if (done) undo.dismiss();
     }
     if (done) {
-      const Vector<std::uint64_t> told = take_told(tags);
-      call_after_map(tags, slept ? nullptr : &told);
+      static_cast<void>(take_told(tags));
+      call_after_map(tags, nullptr);
+      tell_of_released();
       return done;
     }
     if (done.error().code != ErrorCode::out_of_memory) return done;
@@ -453,6 +454,17 @@ Vector<std::uint64_t> Suspension::take_told(Set<std::uint32_t>& tags) {
     ++tag;
   }
   return numbers;
+}
+
+// Tells hooks of tags whose sleeping memory was released, perhaps with all their arenas.
+void Suspension::tell_of_released() {
+  Set<std::uint32_t> tags;
+  {
+    const PoolLock lock(parts_.mutex);
+    for (const auto& [tag, number] : told_) tags.insert(tag);
+  }
+  const Vector<std::uint64_t> told = take_told(tags);
+  call_after_map(tags, &told);
 }
 
 // `wanted`: numbers of the hooks to call; null: all of the tags.

@@ -104,6 +104,7 @@ class Suspension {
   // Erases tags with memory that is not back. Returns hooks of the others that were told, and
   // forgets that.
   Vector<std::uint64_t> take_told(Set<std::uint32_t>& tags);
+  void tell_of_released();
   void call_after_map(const Set<std::uint32_t>& tags, const Vector<std::uint64_t>* wanted);
 
   Parts& parts_;

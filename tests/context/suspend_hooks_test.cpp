@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "context/suspend_case.hpp"
@@ -75,25 +76,6 @@ TEST_F(Suspend, hooks_are_called_in_order_and_may_refuse) {
   world.deallocate(ptr, a);
 }
 
-TEST_F(Suspend, hooks_are_called_once_for_all_arenas_of_a_tag) {
-  arena::ArenaOptions options;
-  options.tag = kWeights;
-  const pool::ArenaId arenas[] = {make_arena(world, options), make_arena(world, options)};
-  for (const pool::ArenaId arena : arenas) allocate_in(world, arena, kPage, a);
-  int told = 0, calls = 0;
-  suspension().add_hooks({kWeights, [&](int, std::uint32_t) { return ++told, ++calls, true; },
-                          [&](int, std::uint32_t) { --told, ++calls; }});
-  ASSERT_TRUE(suspension().suspend(arenas[0], {}).ok());
-  EXPECT_EQ(told, 1);
-  suspend();
-  EXPECT_EQ(told, 1) << "it was asleep in part";
-  ASSERT_TRUE(suspension().resume(arenas[1], {}).ok());
-  EXPECT_EQ(told, 1) << "it is still asleep in part";
-  resume();
-  EXPECT_EQ(told, 0);
-  EXPECT_EQ(calls, 2);
-}
-
 // Counts calls of the hooks that it adds.
 struct Told {
   int before = 0, after = 0;
@@ -103,11 +85,36 @@ struct Told {
   }
 };
 
-TEST_F(Suspend, hooks_that_come_while_a_part_sleeps_are_told_before_the_next_part_does) {
-  arena::ArenaOptions options;
-  options.tag = kWeights;
-  const pool::ArenaId first = make_arena(world, options), second = make_arena(world, options);
-  for (const pool::ArenaId arena : {first, second}) allocate_in(world, arena, kPage, a);
+// With two arenas of a tag.
+class SuspendInParts : public Suspend {
+ protected:
+  static arena::ArenaOptions of_weights() {
+    arena::ArenaOptions options;
+    options.tag = kWeights;
+    return options;
+  }
+  const pool::ArenaId first = make_arena(world, of_weights());
+  const pool::ArenaId second = make_arena(world, of_weights());
+  const DevicePtr in_first = allocate_in(world, first, kPage, a);
+  const DevicePtr in_second = allocate_in(world, second, kPage, a);
+};
+
+TEST_F(SuspendInParts, hooks_are_called_once_for_all_arenas_of_a_tag) {
+  int told = 0, calls = 0;
+  suspension().add_hooks({kWeights, [&](int, std::uint32_t) { return ++told, ++calls, true; },
+                          [&](int, std::uint32_t) { --told, ++calls; }});
+  ASSERT_TRUE(suspension().suspend(first, {}).ok());
+  EXPECT_EQ(told, 1);
+  suspend();
+  EXPECT_EQ(told, 1) << "it was asleep in part";
+  ASSERT_TRUE(suspension().resume(second, {}).ok());
+  EXPECT_EQ(told, 1) << "it is still asleep in part";
+  resume();
+  EXPECT_EQ(told, 0);
+  EXPECT_EQ(calls, 2);
+}
+
+TEST_F(SuspendInParts, hooks_that_come_while_a_part_sleeps_are_told_before_the_next_part_does) {
   Told early, late;
   early.add(suspension());
   ASSERT_TRUE(suspension().suspend(first, {}).ok());
@@ -121,17 +128,12 @@ TEST_F(Suspend, hooks_that_come_while_a_part_sleeps_are_told_before_the_next_par
   EXPECT_EQ(late.after, 1);
 }
 
-TEST_F(Suspend, hooks_are_told_of_the_end_when_the_part_that_slept_was_released) {
-  arena::ArenaOptions options;
-  options.tag = kWeights;
-  const pool::ArenaId first = make_arena(world, options), second = make_arena(world, options);
-  const DevicePtr gone = allocate_in(world, first, kPage, a);
-  allocate_in(world, second, kPage, a);
+TEST_F(SuspendInParts, hooks_are_told_of_the_end_when_the_part_that_slept_was_released) {
   Told told;
   told.add(suspension());
   ASSERT_TRUE(suspension().suspend(first, {}).ok());
   release(world, first);
-  world.deallocate(gone, a);
+  world.deallocate(in_first, a);
   resume();
   EXPECT_EQ(told.before, 1);
   EXPECT_EQ(told.after, 1);
@@ -139,12 +141,24 @@ TEST_F(Suspend, hooks_are_told_of_the_end_when_the_part_that_slept_was_released)
   EXPECT_EQ(told.after, 1) << "once";
 }
 
+TEST_F(SuspendInParts, hooks_are_told_of_the_end_when_every_arena_of_the_tag_was_released) {
+  Told told;
+  told.add(suspension());
+  suspend();
+  for (const auto& [arena, ptr] : {std::pair(first, in_first), std::pair(second, in_second)}) {
+    release(world, arena);
+    world.deallocate(ptr, a);
+  }
+  resume();
+  EXPECT_EQ(told.after, 1);
+  tagged(kPage);
+  suspend();
+  EXPECT_EQ(told.before, 2);
+  resume();
+}
+
 // The second arena is being suspended when the first is back.
-TEST_F(Suspend, hooks_are_not_told_of_the_end_while_another_thread_suspends_the_rest) {
-  arena::ArenaOptions options;
-  options.tag = kWeights;
-  const pool::ArenaId first = make_arena(world, options), second = make_arena(world, options);
-  for (const pool::ArenaId arena : {first, second}) allocate_in(world, arena, kPage, a);
+TEST_F(SuspendInParts, hooks_are_not_told_of_the_end_while_another_thread_suspends_the_rest) {
   Told told;
   told.add(suspension());
   ASSERT_TRUE(suspension().suspend(first, {}).ok());
@@ -161,11 +175,7 @@ TEST_F(Suspend, hooks_are_not_told_of_the_end_while_another_thread_suspends_the_
   EXPECT_EQ(told.after, 1);
 }
 
-TEST_F(Suspend, a_suspend_that_is_refused_leaves_hooks_to_one_in_progress) {
-  arena::ArenaOptions options;
-  options.tag = kWeights;
-  const pool::ArenaId first = make_arena(world, options), second = make_arena(world, options);
-  for (const pool::ArenaId arena : {first, second}) allocate_in(world, arena, kPage, a);
+TEST_F(SuspendInParts, a_suspend_that_is_refused_leaves_hooks_to_one_in_progress) {
   Told told;
   told.add(suspension());
   bool refuses = false;
