@@ -17,7 +17,7 @@ using observe::JsonObject;
 constexpr std::size_t kLongestName = 64;
 
 // A character cut in half becomes question marks.
-std::string quoted(std::string_view text) {
+std::string quoted_name(std::string_view text) {
   return observe::json_quoted(text.substr(0, kLongestName));
 }
 
@@ -42,7 +42,7 @@ std::string tags_of(const FiguresToTell& figures, std::size_t most) {
   for (const FiguresToTell::Tag& tag : tags) {
     JsonObject object;
     add(object, "tag", tag.tag);
-    object.add("name", quoted(report::tag_name(tag.tag)));
+    object.add("name", quoted_name(report::tag_name(tag.tag)));
     add(object, "live_bytes", tag.live);
     objects.push_back(object.text());
   }
@@ -55,7 +55,7 @@ std::string pool_of(const TopPool& pool, std::size_t most_tags) {
   object.add("is_busy", pool.figures ? "false" : "true");
   if (!pool.figures) return object.text();
   const FiguresToTell& figures = *pool.figures;
-  object.add("device_name", quoted(figures.device_name));
+  object.add("device_name", quoted_name(figures.device_name));
   add(object, "device_bytes", figures.device_bytes);
   object.add("capacity", figures.capacity ? std::to_string(*figures.capacity) : "null");
   const observe::Statistics& now = figures.statistics;
