@@ -165,8 +165,9 @@ typedef int (*vpmm_suspend_hook)(void* argument, int device, uint32_t tag);
 /* For users who registered memory of the tag elsewhere. `before_unmap` is called once, before the
  * first memory of `tag` is suspended since the hooks were added, in the order in which they were;
  * `after_map` in the reverse order when all its contents are back, or when the suspend failed and
- * left none of it suspended. If what slept was released, the next resume calls it. Either may be
- * null. */
+ * left none of it suspended. If what slept was released, the next resume calls it. While
+ * `after_map` runs, another thread may suspend the tag, and `before_unmap` may begin: threads that
+ * share a tag with hooks take turns. Either may be null. */
 VPMM_API vpmm_status vpmm_add_suspend_hooks(vpmm_pool* pool, uint32_t tag,
                                             vpmm_suspend_hook before_unmap,
                                             vpmm_suspend_hook after_map, void* argument,

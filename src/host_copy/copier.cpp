@@ -3,6 +3,7 @@
 #include "host_copy/copier.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <optional>
@@ -21,14 +22,16 @@ using driver::StreamHandle;
 
 namespace {
 
-// Bytes of a buffer. Halved: threads wait for the GPU more often (38 GB/s for 47, both directions,
-// 16 threads on an H200); doubled: the same, and the last buffers leave most threads idle.
+// Bytes of a buffer. Halved: 1 GiB 42 GB/s out and 41 back for 44 and 44, 8 GiB 46 and 41 for 48
+// and 46, host memory prepared, 16 threads on an H200 whose bus carries 55.
 constexpr Bytes kBuffer = 4 * kMiB;
-// Buffers of the ring, one for each thread. Eight copy 35 GB/s out and 41 back, sixteen 47, the
-// bus carries 55.
+// Eight are as fast where host memory is prepared, and copy 21 GB/s for 30 to memory that they
+// touch first.
 constexpr std::size_t kMostThreads = 16;
+// One: 39 GB/s out and 37 back for 44 and 44.
+constexpr std::size_t kBuffersOfThread = 2;
 
-std::size_t buffers_of_ring() {
+std::size_t most_threads() {
   return std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1, kMostThreads);
 }
 
@@ -57,6 +60,14 @@ class OwnStream {
   driver::Driver& driver_;
   StreamHandle stream_{};
   Result<void> made_;
+};
+
+// A buffer, its stream, and the load on its way through it.
+struct Lane {
+  Lane(driver::Driver& driver, std::byte* at) : stream(driver), buffer(at) {}
+  OwnStream stream;
+  std::byte* buffer;
+  std::optional<std::size_t> load;
 };
 
 Result<void> queue_copy(driver::Driver& driver, const CopyPiece& piece, std::byte* host, CopyTo to,
@@ -92,17 +103,16 @@ class Copier::CopyJob {
   }
   std::size_t loads() const { return loads_.size() - 1; }
 
-  // One thread's share. Stops when any thread has failed.
-  void work(std::byte* buffer) noexcept {
+  // One thread's share, with kBuffersOfThread buffers in turn. Stops when any thread has failed.
+  void work(std::byte* buffers) noexcept {
     const driver::ContextScope scope(driver_, context_.handle);
     const driver::RelaxedCaptureScope relaxed(driver_);
-    OwnStream stream(driver_);
-    if (!stream.made()) return fail(stream.made().error());
-    while (!has_failed_.load(std::memory_order_relaxed)) {
-      const std::size_t load = next_.fetch_add(1, std::memory_order_relaxed);
-      if (load >= loads()) return;
-      if (Result<void> done = carry(load, buffer, stream); !done) return fail(done.error());
-    }
+    std::array<Lane, kBuffersOfThread> lanes{Lane{driver_, buffers},
+                                             Lane{driver_, buffers + kBuffer}};
+    std::size_t turn = 0;
+    while (serve(lanes[turn])) turn = (turn + 1) % lanes.size();
+    for (Lane& lane : lanes)
+      if (Result<void> done = finish(lane); !done) fail(done.error());
   }
   Result<void> result() {
     const MutexLock lock(mutex_);
@@ -111,18 +121,35 @@ class Copier::CopyJob {
   }
 
  private:
-  Result<void> carry(std::size_t load, std::byte* buffer, OwnStream& stream) {
-    if (to_ == CopyTo::device) move(load, buffer);
-    std::byte* at = buffer;
-    Result<void> done;
-    for (std::size_t i = loads_[load]; i < loads_[load + 1] && done; ++i) {
-      done = queue_copy(driver_, pieces_[i], at, to_, stream.handle());
+  // Brings the lane's load to its end and begins another. False: none is left, or a thread failed.
+  bool serve(Lane& lane) {
+    Result<void> done = lane.stream.made();
+    if (done) done = finish(lane);
+    if (done && !has_failed_.load(std::memory_order_relaxed)) {
+      const std::size_t load = next_.fetch_add(1, std::memory_order_relaxed);
+      if (load >= loads()) return false;
+      done = begin(lane, load);
+      if (done) return true;
+    }
+    if (!done) fail(done.error());
+    return false;
+  }
+  Result<void> begin(Lane& lane, std::size_t load) {
+    lane.load = load;
+    if (to_ == CopyTo::device) move(load, lane.buffer);
+    std::byte* at = lane.buffer;
+    for (std::size_t i = loads_[load]; i < loads_[load + 1]; ++i) {
+      VPMM_TRY(queue_copy(driver_, pieces_[i], at, to_, lane.stream.handle()));
       at += pieces_[i].bytes;
     }
-    Result<void> waited = stream.wait();  // also after a failure: the buffer is in use
-    VPMM_TRY(done);
-    VPMM_TRY(waited);
-    if (to_ == CopyTo::host) move(load, buffer);
+    return {};
+  }
+  // After a failure, too: the buffer is in use until then.
+  Result<void> finish(Lane& lane) {
+    const std::optional<std::size_t> load = std::exchange(lane.load, std::nullopt);
+    if (!load) return {};
+    VPMM_TRY(lane.stream.wait());
+    if (to_ == CopyTo::host) move(*load, lane.buffer);
     return {};
   }
   void move(std::size_t load, std::byte* buffer) {
@@ -154,7 +181,7 @@ class Copier::CopyJob {
 
 Result<void> Copier::prepare(const CopyContext& context) {
   const MutexLock lock(mutex_);
-  if (ring_.size() == 0) ring_ = HostMemory(kBuffer * buffers_of_ring());
+  if (ring_.size() == 0) ring_ = HostMemory(kBuffer * kBuffersOfThread * most_threads());
   return ring_.pin(driver_, context.id);
 }
 
@@ -162,7 +189,7 @@ Result<void> Copier::copy(const Vector<CopyPiece>& pieces, CopyTo to, const Copy
   VPMM_TRY(prepare(context));
   const MutexLock lock(mutex_);
   CopyJob job(driver_, pieces, to, context);
-  const std::size_t most = std::min(job.loads(), buffers_of_ring());
+  const std::size_t most = std::min(job.loads(), most_threads());
   Vector<std::thread> helpers;
   helpers.reserve(most);
   {
@@ -170,7 +197,9 @@ Result<void> Copier::copy(const Vector<CopyPiece>& pieces, CopyTo to, const Copy
     // Fewer threads are slower, and nothing else.
     try {
       for (std::size_t i = 1; i < most; ++i)
-        helpers.emplace_back([&job, buffer = ring_.begin() + i * kBuffer] { job.work(buffer); });
+        helpers.emplace_back([&job, buffers = ring_.begin() + i * kBuffersOfThread * kBuffer] {
+          job.work(buffers);
+        });
     } catch (...) {  // NOLINT(bugprone-empty-catch)
     }
   }
@@ -186,7 +215,7 @@ Result<void> Copier::on_one_stream(const CopyContext& context, Queue&& queue) {
   OwnStream stream(driver_);
   VPMM_TRY(stream.made());
   const Result<void> queued = queue(stream.handle());
-  const Result<void> waited = stream.wait();
+  Result<void> waited = stream.wait();
   VPMM_TRY(queued);
   return waited;
 }

@@ -29,10 +29,10 @@ struct CopyContext {
 
 // Note [Copies through a ring]
 // The driver copies to memory that is not pinned at a fraction of the bus, and pinning memory takes
-// longer than copying it. So each of several threads has one pinned buffer and one stream: it lets
-// the GPU copy to the buffer, waits, and copies on to ordinary memory, while the GPU fills the
-// buffers of the others; the other way round in the other direction. The first touch of ordinary
-// memory costs most, and is spread over the threads. A copy that fits one buffer takes no thread.
+// longer than copying it. So each of several threads has two pinned buffers, each with a stream: it
+// lets the GPU copy to one, and copies the other on to ordinary memory meanwhile; the other way
+// round in the other direction. The first touch of ordinary memory costs most, and is spread over
+// the threads. A copy that fits one buffer takes no thread.
 //
 // Any thread; one copy at a time. Uses the driver from threads of its own, with the context current
 // there. Calls return when all work is over, also after an error.

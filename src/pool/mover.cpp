@@ -257,9 +257,10 @@ Region* Mover::publish(Flight& flight, region::Owner owner) {
   if (!flight.kept.empty()) memory_.chunks.end_use(flight.kept_range());
   memory_.chunks.begin_use(flight.plan->range());
   free_excess(flight);
-  Region* joined = flight.plan->is_mapped_in_front() || flight.kept.empty() ? flight.span : nullptr;
-  for (Region* kept : flight.kept)
-    joined = joined == nullptr ? kept : memory_.index.join_in_flight(joined, kept);
+  auto kept = flight.kept.begin();
+  const bool span_first = flight.plan->is_mapped_in_front() || kept == flight.kept.end();
+  Region* joined = span_first ? flight.span : *kept++;
+  for (; kept != flight.kept.end(); ++kept) joined = memory_.index.join_in_flight(joined, *kept);
   if (joined->range.begin != flight.span->range.begin)
     joined = memory_.index.join_in_flight(joined, flight.span);
   return memory_.index.attach_allocated(joined, std::move(owner));

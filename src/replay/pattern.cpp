@@ -28,8 +28,8 @@ Spots::Spots(Bytes bytes, std::uint64_t seed) {
   for (std::uint64_t i = 0; i < wanted; ++i) {
     // Page starts are numbered from 1; each spot draws from an equal share of them.
     const std::uint64_t first = 1 + pages * i / wanted;
-    const std::uint64_t share = 1 + pages * (i + 1) / wanted - first;
-    add({(first + mix(seed + i) % share) * kSpotPage, kSpotBytes});
+    const std::uint64_t end = 1 + pages * (i + 1) / wanted;
+    if (first < end) add({(first + mix(seed + i) % (end - first)) * kSpotPage, kSpotBytes});
   }
   add({last, bytes - last});
 }

@@ -152,7 +152,7 @@ bool Flusher::steal_pages(StreamCache& cache, std::uint64_t complete, Bytes size
   CachedList taken = take_complete_pages(cache, size, complete, own != nullptr);
   if (taken.empty()) return false;
   pool_.deallocate(taken.take_first(), {});
-  while (!taken.empty()) take_over(*own, *taken.take_first(), caller);
+  while (own != nullptr && !taken.empty()) take_over(*own, *taken.take_first(), caller);
   return true;
 }
 
