@@ -80,10 +80,10 @@ for cycle in range(cycles):
     wrong += sum(int((a != b).any()) for name in names for a, b in zip(kept[name], expected[name]))
     seen.append(figures())
 same = addresses == [t.data_ptr() for tensors in kept.values() for t in tensors]
-window = cycles // 20
+window = cycles // 10
 middle = lambda rows: [sorted(column)[len(column) // 2] for column in zip(*rows)]
-print(json.dumps({"wrong": wrong, "same": same, "early": middle(seen[window:2 * window]), "late": middle(seen[-window:]),
-                  "most": [max(column) for column in zip(*seen)],
+print(json.dumps({"wrong": wrong, "same": same, "early": middle(seen[window:2 * window]),
+                  "late": middle(seen[-window:]), "most": [max(column) for column in zip(*seen)],
                   "counted": bool((counter == cycles).all())}))
 """
 

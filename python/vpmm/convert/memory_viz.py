@@ -12,6 +12,7 @@ from vpmm.recordings import Event, Kind, Recording
 
 Fields = dict[str, Any]
 _MOST_NUMBER = (1 << 63) - 1
+_MOST_DEVICES = 1024
 MUCH = 200 << 20  # file size in bytes above which the browser's page fails
 
 
@@ -68,6 +69,8 @@ class _Writing:
             else:
                 self.write(event, device)
         count = max(self.devices, default=0) + 1
+        if count > _MOST_DEVICES:
+            raise ValueError(f"device {count - 1} is beyond the {_MOST_DEVICES} that a snapshot lists")
         traces = [self.trace_of(self.devices.get(ordinal)) for ordinal in range(count)]
         segments = [each for ordinal, device in sorted(self.devices.items()) for each in self.segments(ordinal, device)]
         for part in (

@@ -1,0 +1,126 @@
+// fuzz tests: messages to an exporter of this process, on the simulated GPU.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+#include "fuzz/targets.hpp"
+#include "ipc/channel.hpp"
+#include "ipc/message.hpp"
+#include "ipc/token.hpp"
+#include "vpmm/vpmm.h"
+
+namespace vpmm::fuzz {
+namespace {
+
+using ipc::Channel;
+using ipc::Message;
+using ipc::MessageKind;
+
+ipc::Deadline in_ms(int ms) { return ipc::Clock::now() + std::chrono::milliseconds(ms); }
+
+// A pool that shares memory, for the life of the process; its sockets are in a folder of its own.
+class Exporting {
+ public:
+  static const Exporting& instance() {
+    static const Exporting one;
+    return one;
+  }
+  Channel connect() const {
+    Result<Channel> channel = ipc::connect_to(path_, in_ms(20'000));
+    require(channel.ok(), "an exporter takes connections");
+    return std::move(channel).value();
+  }
+  const ipc::TokenBytes& token() const { return token_; }
+
+ private:
+  Exporting() {
+    std::string folder = "/tmp/vpmm-fuzz-XXXXXX";
+    require(mkdtemp(folder.data()) != nullptr, "the system gives a folder");
+    setenv("VPMM_IPC_DIR", folder.c_str(), 1);
+    setenv("VPMM_DRIVER", "sim", 0);
+    setenv("VPMM_CHUNK_MAX", "page", 1);
+    vpmm_pool* pool = nullptr;
+    require(vpmm_pool_create(0, nullptr, &pool) == VPMM_OK, "a pool is made");
+    void* memory = nullptr;
+    require(vpmm_allocate(pool, 20 << 20, nullptr, &memory) == VPMM_OK, "memory is there");
+    vpmm_ipc_handle handle{};
+    require(vpmm_ipc_export(memory, 20 << 20, &handle) == VPMM_OK, "memory is shared");
+    std::memcpy(token_.data(), handle.token, token_.size());
+    path_ = ipc::socket_path(folder, ipc::decode(token_).value().process);
+  }
+
+  std::string path_;
+  ipc::TokenBytes token_{};
+};
+
+void send_bytes(const Channel& channel, const void* bytes, std::size_t size) {
+  static_cast<void>(send(channel.get(), bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT));
+}
+
+Message some_message(Taken& taken) {
+  Message message;
+  message.kind = static_cast<MessageKind>(taken.number(1));
+  message.number = taken.number(1);
+  message.count = static_cast<std::uint32_t>(taken.number(4));
+  message.token = Exporting::instance().token();
+  const auto changed = static_cast<std::size_t>(taken.number(1));
+  if (changed < message.token.size())
+    message.token[changed] = static_cast<std::byte>(taken.number(1));
+  return message;
+}
+
+// Opens the memory as an importer does, and closes it.
+void require_served() {
+  Channel channel = Exporting::instance().connect();
+  Message message;
+  message.kind = MessageKind::open;
+  message.number = 1;
+  message.token = Exporting::instance().token();
+  require(channel.send(message, {}, in_ms(20'000)).ok(), "an exporter hears an importer");
+  const Result<std::optional<ipc::Received>> answer = channel.receive(in_ms(20'000));
+  require(answer.ok() && answer.value() && answer.value()->message.kind == MessageKind::granted,
+          "an exporter serves an importer whatever others said");
+  message.kind = MessageKind::close;
+  static_cast<void>(channel.send(message, {}, in_ms(20'000)));
+}
+
+}  // namespace
+
+void read_exporter_messages(Input input) {
+  std::array<Channel, 3> channels;
+  Taken taken(input);
+  while (!taken.is_empty()) {
+    const auto what = static_cast<std::uint8_t>(taken.number(1));
+    Channel& channel = channels[what / 8 % channels.size()];
+    if (!channel) channel = Exporting::instance().connect();
+    switch (what % 8) {
+      case 0: channel.reset(); break;
+      case 1: static_cast<void>(channel.receive(in_ms(1))); break;
+      case 2: {
+        const Input bytes = taken.bytes(taken.number(2));
+        send_bytes(channel, bytes.data(), bytes.size());
+        break;
+      }
+      case 3: {  // another version, size or magic
+        Message message = some_message(taken);
+        message.version = static_cast<std::uint16_t>(taken.number(2));
+        message.magic ^= static_cast<std::uint32_t>(taken.number(1));
+        send_bytes(channel, &message, sizeof message - taken.number(1));
+        break;
+      }
+      default: {
+        const Message message = some_message(taken);
+        send_bytes(channel, &message, sizeof message);
+        break;
+      }
+    }
+  }
+  for (Channel& channel : channels) channel.reset();
+  require_served();
+}
+
+}  // namespace vpmm::fuzz
