@@ -25,8 +25,8 @@ if importlib.util.find_spec("torch") is None:
 
 # Eight tags of odd sizes, filled and checked on the GPU; in two cycles of three, two threads put half of them to sleep
 # each, on streams of their own. A graph that adds 1 to memory of a tag, with memory of its own in another, is replayed
-# in each cycle. Figures after a tenth of the cycles and at the end, without idle memory: two threads leave more of it in
-# one cycle than in the next.
+# in each cycle. Figures after a tenth of the cycles and at the end, without idle memory: two threads leave more of it
+# in one cycle than in the next.
 CONTENTS = """
 import json, sys
 from concurrent.futures import ThreadPoolExecutor
