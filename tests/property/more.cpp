@@ -26,8 +26,6 @@ void* pointer(DevicePtr ptr) {
 
 // --- faults
 
-void World::operator()(const Fault& o) { armed_ = o; }
-
 // Whether a fault explains the failure. The pool lives on after each of those that are drawn.
 bool World::may_have_failed(const Error& error, const char* what) {
   if (!struck_) return false;
@@ -51,6 +49,8 @@ void World::operator()(const Record& o) {
 }
 
 void World::read_recording(Device& at) {
+  say("CALL(vpmm_record_mark(pool[{}], \"end\"));", at.pool->device());
+  at.pool->reports().mark("end");
   say("CALL(vpmm_record_stop(pool[{}]));", at.pool->device());
   expect(call(Bears::nothing, [&] { return at.pool->reports().stop_recording(); }),
          "stop a recording");
@@ -150,6 +150,7 @@ void World::operator()(const Hook& o) {
     call_from_hook(number);
     if (--devices_[number].told_asleep[tag] != 0) fail("hooks are told twice that a tag is back");
   };
+  at.told_asleep[tag] = at.asleep.contains(tag) ? 1 : 0;  // a resume tells every hook
   at.hooks[tag] = suspension.add_hooks(std::move(hooks));
 }
 

@@ -96,7 +96,8 @@ void World::operator()(const Share& o) {
     if (result || result.error().code != ErrorCode::suspended) fail("suspended memory is shared");
     return;
   }
-  const bool may_be_drivers = !has_pool() || (has_drivers_pool() && allocation->bytes < page());
+  // A fault may have said that nothing can be exported, which the pool remembers.
+  const bool may_be_drivers = had_faults_ || !has_pool() || (has_drivers_pool() && allocation->bytes < page());
   if (!result && result.error().code == ErrorCode::unsupported && may_be_drivers) return;
   if (!result && result.error().code == ErrorCode::invalid_argument && part.empty()) return;
   if (!result) return fail("share: " + result.error().message);

@@ -9,6 +9,7 @@
 
 #include "capi/pool.hpp"
 #include "capi/settings.hpp"
+#include "driver/faulting.hpp"
 #include "driver/sim/sim_driver.hpp"
 
 namespace {
@@ -25,6 +26,7 @@ struct RecordedGraph {
 
 struct Stage {
   std::unique_ptr<sim::SimDriver> gpu;
+  std::unique_ptr<driver::FaultingDriver> faulting;  // of pools
   std::vector<vpmm_pool*> pools;
   std::vector<driver::ContextHandle> contexts;
   std::vector<RecordedGraph> graphs;
@@ -81,11 +83,26 @@ sim::Kernel kernel(const char* name, void* ptr, std::size_t bytes, sim::MemoryAc
   return made;
 }
 
+void end_fault() {
+  stage().faulting->clear_plan();
+  stage().faulting->set_plan({{driver::Call::init}});  // counts from 0, and strikes nothing
+  stage().faulting->clear_plan();
+}
+
 }  // namespace
+
+void stage_fault(int call, int result, uint64_t nth) {
+  stage().faulting->set_plan({{static_cast<driver::Call>(call)},
+                              nth,
+                              static_cast<CuResult>(result),
+                              driver::FaultPlan::Repeat::once});
+}
 
 void stage_check(vpmm_status expected, vpmm_status status, const char* call) {
   const bool is_short = expected == VPMM_OK && status == VPMM_ERROR_OUT_OF_MEMORY;
-  if (status != expected && !is_short) fail(call, vpmm_status_string(status));
+  const bool was_struck = stage().faulting->fired() > 0;
+  end_fault();
+  if (status != expected && !is_short && !was_struck) fail(call, vpmm_status_string(status));
   check_invariants();
 }
 
@@ -102,6 +119,7 @@ void stage_open(int devices, uint64_t capacity, uint64_t seed, int schedule, uin
   options.context_events_supported = has_context_events != 0;
   Stage& on = stage();
   on.gpu = std::make_unique<sim::SimDriver>(options);
+  on.faulting = std::make_unique<driver::FaultingDriver>(*on.gpu);
   must(on.gpu->init(), "init");
   on.contexts.resize(static_cast<std::size_t>(devices));
   for (int i = 0; i < devices; ++i) {
@@ -116,7 +134,7 @@ vpmm_pool* stage_pool(int device, const vpmm_config* config) {
   auto settings = vpmm::capi::to_config(config);
   if (!settings) return fail("stage_pool", settings.error().message.c_str()), nullptr;
   if (stage().crowds) settings.value().crowded_after = 0;
-  auto made = vpmm::context::Context::create(*stage().gpu, device, settings.value());
+  auto made = vpmm::context::Context::create(*stage().faulting, device, settings.value());
   if (!made) return fail("stage_pool", made.error().message.c_str()), nullptr;
   stage().pools.push_back(new vpmm_pool{
       std::move(made).value(), vpmm::capi::PoolLifetime::of_the_caller, settings.value()});
@@ -132,7 +150,9 @@ void stage_pool_close(vpmm_pool* pool) {
 void stage_allocate_many_any_stream(vpmm_pool* pool, const size_t* bytes, size_t count,
                                     void** ptrs) {
   std::vector<vpmm::DevicePtr> made(count);
-  if (!pool->context->allocate_many({bytes, count}, std::nullopt, made)) return;
+  const bool is_done = pool->context->allocate_many({bytes, count}, std::nullopt, made).ok();
+  end_fault();
+  if (!is_done) return;
   for (std::size_t i = 0; i < count; ++i)
     ptrs[i] = reinterpret_cast<void*>(static_cast<std::uintptr_t>(to_integer(made[i])));
 }
@@ -147,6 +167,7 @@ void stage_allocate_tagged(vpmm_pool* pool, size_t bytes, uint32_t tag, int one_
   if (one_chunk != 0) request.flags |= VPMM_ALLOCATE_ONE_CHUNK;
   if (is_named == 0) request.flags |= VPMM_ALLOCATE_ANY_STREAM;
   static_cast<void>(vpmm_allocate_with(pool, &request, ptr));
+  end_fault();
 }
 
 void stage_synchronize(vpmm_pool* pool, int is_refused) {
