@@ -18,7 +18,7 @@ class Dice {
         sleeps_(seed),
         sleeps_one_in_(seed % 4 == 3 ? 0 : 3 + sleeps_() % 20),
         rarities_(seed),
-        rarities_one_in_(seed % 4 == 1 ? 0 : 10 + rarities_() % 40),
+        rarities_one_in_(seed % 4 == 3 ? 0 : 10 + rarities_() % 40),
         is_roomy_(seed % 5 == 2) {}
 
   Scene scene();
@@ -55,9 +55,9 @@ class Dice {
   // the program is the same with it as without, so that seeds that are known for something stay
   // what they are.
   std::mt19937_64 others_;
-  std::uint64_t others_one_in_;  // 0: they do nothing
-  std::mt19937_64 sleeps_;       // likewise: memory that suspends
-  std::uint64_t sleeps_one_in_;  // 0: there is none
+  std::uint64_t others_one_in_;    // 0: they do nothing
+  std::mt19937_64 sleeps_;         // likewise: memory that suspends
+  std::uint64_t sleeps_one_in_;    // 0: there is none
   std::mt19937_64 rarities_;       // likewise: what only whole programs have
   std::uint64_t rarities_one_in_;  // 0: there is none
   bool is_roomy_;

@@ -135,8 +135,7 @@ void World::settle_captures(std::size_t number) {
 void World::operator()(const Trim& o) {
   context::Context& pool = *device(o.device).pool;
   say("CALL(vpmm_trim(pool[{}], {}u, 0));", pool.device(), o.bytes_to_keep);
-  const auto result =
-      call(Bears::faults, [&] { return pool.limits().trim(o.bytes_to_keep); });
+  const auto result = call(Bears::faults, [&] { return pool.limits().trim(o.bytes_to_keep); });
   if (!result && may_have_failed(result.error(), "trim")) return;
   if (!expect(result, "trim")) return;
   expect(call(Bears::nothing, [&] { return pool.limits().memory_info(); }), "memory_info");
@@ -144,8 +143,8 @@ void World::operator()(const Trim& o) {
 
 void World::operator()(const Preallocate& o) {
   say("CALL(vpmm_preallocate(pool[{}], {}u));", o.device % devices_.size(), o.bytes);
-  const auto result = call(
-      Bears::faults, [&] { return device(o.device).pool->limits().preallocate(o.bytes); });
+  const auto result =
+      call(Bears::faults, [&] { return device(o.device).pool->limits().preallocate(o.bytes); });
   if (!result && may_have_failed(result.error(), "preallocate")) return;
   if (!result && result.error().code != ErrorCode::out_of_memory &&
       result.error().code != ErrorCode::unsupported)

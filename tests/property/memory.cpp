@@ -51,10 +51,10 @@ void World::operator()(const Allocate& o) {
   else
     say("{}", c_request(number, o.bytes, o.alignment, is_named ? &stream : nullptr));
   const auto result = call(Bears::faults, [&] {
-    return by_object != nullptr ? by_object->allocate(o.bytes, o.alignment)
-                                : at.pool->allocate({o.bytes, o.alignment,
-                                                     is_named ? pool::Stream(stream.handle)
-                                                              : std::nullopt});
+    return by_object != nullptr
+               ? by_object->allocate(o.bytes, o.alignment)
+               : at.pool->allocate(
+                     {o.bytes, o.alignment, is_named ? pool::Stream(stream.handle) : std::nullopt});
   });
   if (!result && may_have_failed(result.error(), "allocate")) return;
   if (!result) return judge_shortage(at, result.error(), {round_up(o.bytes, page()), 0});
@@ -326,8 +326,7 @@ bool World::is_freed_on(const Allocation& allocation, Stream& stream) {
     say("CALL(vpmm_deallocate(pool[{}], p[{}], s[{}]));", allocation.device, allocation.number,
         stream.key);
   const auto result = free_on(at, allocation.ptr, stream);
-  if (result || !may_have_failed(result.error(), "deallocate"))
-    return expect(result, "deallocate");
+  if (result || !may_have_failed(result.error(), "deallocate")) return expect(result, "deallocate");
   if (!at.pool->query(allocation.ptr)) fail("the free failed, but the memory is gone");
   return false;
 }
@@ -430,8 +429,7 @@ void World::free_unnamed(Allocation& allocation, bool is_deferred) {
     pool.deallocate_deferred(allocation.ptr);
     note_freed(allocation, Shared::Freed::deferred);
   } else {
-    say("CALL(vpmm_deallocate_any_stream(pool[{}], p[{}]));", allocation.device,
-        allocation.number);
+    say("CALL(vpmm_deallocate_any_stream(pool[{}], p[{}]));", allocation.device, allocation.number);
     expect(call(Bears::nothing, [&] { return pool.deallocate(allocation.ptr, std::nullopt); }),
            "deallocate");
     note_freed(allocation);
@@ -439,7 +437,9 @@ void World::free_unnamed(Allocation& allocation, bool is_deferred) {
   allocation.ptr = DevicePtr{};
 }
 
+// Calls of callbacks inside of a call that a fault may strike would meet it instead.
 bool World::frees_one() {
+  if (strikes_) return false;
   const auto found =
       std::find_if(allocations_.begin(), allocations_.end(),
                    [this](const Allocation& allocation) { return may_free_unnamed(allocation); });
@@ -470,8 +470,8 @@ void World::operator()(const FreeTwice& o) {
   Device& at = devices_[number];
   if (at.pool->query(ptr).ok()) return;  // somebody else's by now
   Stream& stream = at.streams[o.stream % at.streams.size()];
-  say("EXPECT(VPMM_ERROR_INVALID_POINTER, vpmm_deallocate(pool[{}], (void*){:#x}u, s[{}]));", number,
-      to_integer(ptr), stream.key);
+  say("EXPECT(VPMM_ERROR_INVALID_POINTER, vpmm_deallocate(pool[{}], (void*){:#x}u, s[{}]));",
+      number, to_integer(ptr), stream.key);
   const auto result = free_on(at, ptr, stream);
   if (struck_) return;
   if (result || result.error().code != ErrorCode::invalid_pointer) fail("memory was freed twice");

@@ -97,7 +97,7 @@ void World::operator()(const CallBack& o) {
 // A request inside of a callback may run out, too, and calls no further.
 bool World::call_back(std::size_t number) {
   Device& at = devices_[number];
-  if (at.is_called_back || at.call_back == 0) return false;
+  if (strikes_ || at.is_called_back || at.call_back == 0) return false;
   at.is_called_back = true;
   bool has_helped = false;
   if (at.call_back == 1) has_helped = frees_one();
@@ -113,6 +113,7 @@ bool World::call_back(std::size_t number) {
 
 // Without a lock, so any call that does not suspend or resume.
 bool World::call_from_hook(std::size_t number) {
+  if (strikes_) return false;
   context::Context& pool = *devices_[number].pool;
   static_cast<void>(pool.reports().statistics());
   const auto made = pool.allocate({kOfCallbacks, 0, std::nullopt});

@@ -183,7 +183,7 @@ struct Reset {
   bool is_foreign = false;  // by somebody else, without a word to the pool
 };
 
-struct Fault {  // strikes in the next call that allocates, frees, trims or suspends
+struct Fault {               // strikes in the next call that allocates, frees, trims or suspends
   std::uint64_t call = 0;    // of the driver, see kFaultingCalls
   std::uint64_t result = 0;  // of those that it may give
   std::uint64_t nth = 0;     // such call, from 0
@@ -218,8 +218,8 @@ using Operation =
                  FreeMany, FreeAnyStream, FreeWrongly, FreeTwice, Bind, Spin, Order, ReplaceStream,
                  BeginCapture, EndCapture, Launch, DestroyGraph, Share, Lease, ReadLease, EndLease,
                  SetPeerAccess, ReadOnPeer, Trim, Preallocate, SetCapacity, Synchronize, Pass, Step,
-                 AllocateTagged, Suspend, Resume, Reset, Fault, Record, Listen, CallBack, Hook, Fork,
-                 Exit>;
+                 AllocateTagged, Suspend, Resume, Reset, Fault, Record, Listen, CallBack, Hook,
+                 Fork, Exit>;
 
 std::string to_code(const Operation& operation);  // "Free{3}"
 std::string name_of(std::size_t kind);            // of an alternative of Operation: "Free"

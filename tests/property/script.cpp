@@ -6,18 +6,6 @@
 #include "property/world.hpp"
 
 namespace vpmm::property {
-namespace {
-
-const char* quoted(settings::SmallRequests small) {
-  return small == settings::SmallRequests::stream_ordered ? "\"stream_ordered\"" : "\"pool\"";
-}
-
-std::string limit(const std::optional<Bytes>& bytes) {
-  return bytes ? fmt::format("{}u", *bytes) : "UINT64_MAX";
-}
-
-}  // namespace
-
 void Script::write(const std::string& text) {
   std::size_t done = 0;
   while (done < text.size()) {
@@ -32,26 +20,35 @@ void Script::begin(const Scene& scene) {
   const settings::Config& config = scene.config;
   write(
       "#include <vpmm/tags.h>\n#include <vpmm/vpmm.h>\n\n#include \"hunt/stage/stage.h\"\n\n"
-      "static vpmm_pool* pool[2];          /* of each device */\n"
-      "static vpmm_stream s[100000];       /* by number, each used once */\n"
+      "static vpmm_pool* pool[2];           /* of each device */\n"
+      "static vpmm_stream s[100000];        /* streams; a number is used once */\n"
       "static vpmm_bound_stream* b[100000]; /* of a stream */\n"
-      "static int g[100000];               /* graphs */\n"
-      "static void* p[100000];             /* memory */\n\nint main(void) {\n");
+      "static int g[100000];                /* graphs */\n"
+      "static void* p[100000];              /* memory */\n\nint main(void) {\n");
   line("stage_open({}, {}u, {}u, {}, {}u, {}, {}, {});", sim.device_count, sim.capacity, sim.seed,
        static_cast<int>(sim.schedule), sim.lag_ns, sim.vmm_supported ? 1 : 0,
        sim.memory_pools_supported ? 1 : 0, sim.context_events_supported ? 1 : 0);
   line("vpmm_config config = {{.size = sizeof(config)}};");
   line("vpmm_config_init(&config);");
-  line("config.page_size = {}u;", config.page_size.value_or(2 * kMiB));
-  line("config.pages = {}u;", config.pages);
-  line("config.va_size = {}u;", config.va_size);
-  line("config.chunk_max = {}u;", config.page_chunks ? 0 : config.chunk_max);
-  line("config.max_mappings = {}u;", config.max_mappings);
-  line("config.release_threshold = {};", limit(config.release_threshold));
-  line("config.capacity = {};", limit(config.capacity));
-  line("config.small = {};", quoted(config.small));
-  line("config.any_stream = \"{}\";", settings::to_string(config.any_stream));
-  line("config.prefer = \"{}\";", settings::to_string(config.prefer));
+  const settings::Config usual;
+  if (config.page_size && *config.page_size != 2 * kMiB)
+    line("config.page_size = {}u;", *config.page_size);
+  if (config.pages != usual.pages) line("config.pages = {}u;", config.pages);
+  if (config.va_size != usual.va_size) line("config.va_size = {}u;", config.va_size);
+  if (config.page_chunks)
+    line("config.chunk_max = 0; /* a page */");
+  else if (config.chunk_max != usual.chunk_max)
+    line("config.chunk_max = {}u;", config.chunk_max);
+  if (config.max_mappings != usual.max_mappings)
+    line("config.max_mappings = {}u;", config.max_mappings);
+  if (config.release_threshold) line("config.release_threshold = {}u;", *config.release_threshold);
+  if (config.capacity) line("config.capacity = {}u;", *config.capacity);
+  if (config.small == settings::SmallRequests::stream_ordered)
+    line("config.small = \"stream_ordered\";");
+  if (config.any_stream != usual.any_stream)
+    line("config.any_stream = \"{}\";", settings::to_string(config.any_stream));
+  if (config.prefer != usual.prefer)
+    line("config.prefer = \"{}\";", settings::to_string(config.prefer));
   line("config.log = \"quiet\";");
   if (config.unnamed_free == settings::UnnamedFree::allocating_stream)
     line("config.unnamed_free_on_allocating_stream = 1;");

@@ -1,8 +1,6 @@
 // property tests: a program as text in C, written call by call while it runs.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -31,8 +29,5 @@ class Script {
 
   int file_;
 };
-
-// Numbers of memory in a text beyond this share the last variable.
-constexpr std::size_t kMostVariables = 100'000;
 
 }  // namespace vpmm::property

@@ -97,7 +97,8 @@ void World::operator()(const Share& o) {
     return;
   }
   // A fault may have said that nothing can be exported, which the pool remembers.
-  const bool may_be_drivers = had_faults_ || !has_pool() || (has_drivers_pool() && allocation->bytes < page());
+  const bool may_be_drivers =
+      had_faults_ || !has_pool() || (has_drivers_pool() && allocation->bytes < page());
   if (!result && result.error().code == ErrorCode::unsupported && may_be_drivers) return;
   if (!result && result.error().code == ErrorCode::invalid_argument && part.empty()) return;
   if (!result) return fail("share: " + result.error().message);
@@ -148,8 +149,8 @@ void World::operator()(const Lease& o) {
   const AddressRange part = part_of(shared.range, o.begin, o.size);
   say("/* another process maps {} bytes at {:#x} */", part.size, to_integer(part.begin));
   const auto result = call(Bears::nothing, [&] {
-    return devices_[shared.device].pool->sharing().lease(
-        shared.id, part.begin - shared.range.begin, part.size);
+    return devices_[shared.device].pool->sharing().lease(shared.id, part.begin - shared.range.begin,
+                                                         part.size);
   });
   const bool is_over = shared.freed == Shared::Freed::yes && shared.handles == 0;
   const bool may_be_over = shared.freed != Shared::Freed::no && shared.handles == 0;

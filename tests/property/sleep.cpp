@@ -38,6 +38,11 @@ void World::operator()(const AllocateTagged& o) {
   if (is_named) request.stream = stream.handle;
   request.tag = tag;
   request.one_chunk = o.one_chunk;
+  if (!at.has_told_tags) {
+    say("CALL(vpmm_tag_make_suspendable(pool[{}], {}, VPMM_TAG_BACKUP));", number, kBackup);
+    say("CALL(vpmm_tag_make_suspendable(pool[{}], {}, 0));", number, kDiscard);
+    at.has_told_tags = true;
+  }
   say("stage_allocate_tagged(pool[{}], {}u, {}, {}, s[{}], {}, &p[{}]);", number, bytes, tag,
       o.one_chunk ? 1 : 0, stream.key, is_named ? 1 : 0, next_number_);
   const auto result = call(Bears::faults, [&] { return at.pool->allocate(request); });
@@ -115,13 +120,15 @@ void World::operator()(const Suspend& o) {
   const auto done =
       call(Bears::faults, [&] { return at.pool->suspension().suspend(tag_of(o.tags), how); });
   if (!done) {
-    if (!may_have_failed(done.error(), "suspend") && !is_excused(done.error(), number, o)) fail("suspend: " + done.error().message);
+    if (!may_have_failed(done.error(), "suspend") && !is_excused(done.error(), number, o))
+      fail("suspend: " + done.error().message);
     // Deferred frees of suspended memory may have been carried out.
     if (suspended_in(*at.pool) > slept) fail("a failed suspend suspends");
     return check();
   }
   const observe::Statistics now = at.pool->reports().statistics();
-  if (!had_faults_ && o.to_driver && !how.after && now.suspended_bytes > slept && now.zombie_bytes != 0)
+  if (!had_faults_ && o.to_driver && !how.after && now.suspended_bytes > slept &&
+      now.zombie_bytes != 0)
     fail("old mappings keep memory that went to the driver");
   // Without any memory so far it stays live.
   for (const std::uint32_t tag : tags_of(o.tags))

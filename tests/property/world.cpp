@@ -116,8 +116,6 @@ World::World(const Scene& scene, Script* script, Defect defect)
       context::Suspension& suspension = devices_[number].pool->suspension();
       expect(suspension.make_suspendable(kBackup, {true, false}), "make suspendable");
       expect(suspension.make_suspendable(kDiscard, {false, false}), "make suspendable");
-      say("CALL(vpmm_tag_make_suspendable(pool[{}], {}, VPMM_SUSPEND_BACKUP));", number, kBackup);
-      say("CALL(vpmm_tag_make_suspendable(pool[{}], {}, 0));", number, kDiscard);
     }
     if (scene.frees_when_short)
       devices_[number].pool->limits().out_of_memory_callbacks().set(
@@ -139,6 +137,7 @@ World::Strike::Strike(World& world, Bears bears)
   world_.acted_ = true;
   world_.struck_ = false;
   if (!is_armed_) return;
+  world_.strikes_ = true;
   const Fault& fault = *world_.armed_;
   if (fault.is_of_host)
     fault::HostFaults::arm(fault.nth + 1, kOnce);
@@ -150,11 +149,12 @@ World::Strike::~Strike() {
   ++world_.figures_.calls;
   if (world_.meter_.visits() != visits_) ++world_.figures_.misses;
   if (!is_armed_) return;
-  const std::uint64_t fired = world_.armed_->is_of_host ? fault::HostFaults::fired()
-                                                        : world_.faulting_.fired();
+  const std::uint64_t fired =
+      world_.armed_->is_of_host ? fault::HostFaults::fired() : world_.faulting_.fired();
   fault::HostFaults::disarm();
   world_.faulting_.clear_plan();
   world_.armed_.reset();
+  world_.strikes_ = false;
   if (fired == 0) return;
   world_.struck_ = world_.had_faults_ = true;
   ++world_.figures_.faults;

@@ -101,6 +101,7 @@ class World {
     std::optional<Stream> other_process;  // the work of all importers; the pool never hears of it
     std::set<std::size_t> peers;
     std::set<std::uint32_t> asleep;  // suspended tags
+    bool has_told_tags = false;      // in the script
     std::string recording;           // file; empty: none
     std::optional<std::uint64_t> listener;
     std::uint64_t call_back = 0;  // of CallBack
@@ -333,6 +334,7 @@ class World {
   driver::FaultingDriver faulting_{exempt_};
   Meter meter_{faulting_};
   std::optional<Fault> armed_;
+  bool strikes_ = false;     // a fault is armed in the call that runs
   bool struck_ = false;      // the last call met a fault
   bool had_faults_ = false;  // some call did: what the driver refused to take back may be left
   bool acted_ = false;       // the operation did something

@@ -3,22 +3,25 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <sstream>
 #include <string>
 
 #include <fmt/format.h>
 
-#include "hunt/child.hpp"
-#include "hunt/shrink.hpp"
-#include "hunt/summary.hpp"
+#include "hunt/program/child.hpp"
+#include "hunt/program/shrink.hpp"
+#include "hunt/program/summary.hpp"
 
 namespace vpmm::hunt {
 namespace {
 
 constexpr std::size_t kMostRuns = 4000;
+constexpr double kPatienceOfShrinking = 5;
 
 struct Options {
   Course course;
@@ -45,13 +48,28 @@ std::string write_script(const Program& program, std::uint64_t seed, const Optio
   return path;
 }
 
-// A program that crashed wrote no end.
-void complete(const std::string& path, const std::string& failure) {
+// A stream that is made, or a variable that is defined, and nothing else names it.
+bool is_unused(const std::string& line, const std::string& text) {
+  std::string name;
+  if (line.rfind("  s[", 0) == 0) name = line.substr(2, line.find(']') - 1);
+  if (const std::size_t bracket = line.find('['); line.rfind("static ", 0) == 0)
+    name = line.substr(bracket - 1, 2);  // "s["
+  if (name == "l[") return false;        // of pools
+  return !name.empty() && text.find(name) == text.rfind(name);
+}
+
+// Leaves out what nothing uses, and ends the text of a program that crashed.
+std::string completed(const std::string& path, const std::string& failure) {
   std::ifstream in(path);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (text.ends_with("}\n")) return;
-  std::ofstream(path, std::ios::app) << "  /* found here: " << failure << " */\n"
-                                     << "  return stage_end();\n}\n";
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  if (!text.ends_with("}\n"))
+    text += fmt::format("\n  /* found here: {} */\n  return stage_end();\n}}\n", failure);
+  std::string few;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);)
+    if (!is_unused(line, text)) few += line + "\n";
+  std::ofstream(path) << few;
+  return few;
 }
 
 // A failure that does not come again by itself depends on the programs before it in its process.
@@ -63,19 +81,18 @@ void tell(const Suspect& suspect, const Options& options) {
     fmt::print("  the program of the seed alone does not fail: run the seeds before it, too\n");
     return;
   }
+  Habits hasty = options.habits;  // a hang costs it at each run
+  hasty.patience_s = std::min(hasty.patience_s, kPatienceOfShrinking);
   const Verdict verdict = [&](const Program& each) {
-    return failure_of(each, options.habits, Messages::dropped);
+    return failure_of(each, hasty, Messages::dropped);
   };
   const Program few = shrunk(program, again, verdict, kMostRuns);
   const std::string failure = verdict(few);
-  fmt::print("  again: ./dev hunt --seed {}\n  shrunk from {} operations to {}: {}\n{}", suspect.seed,
-             program.operations.size(), few.operations.size(), failure, code_of(few));
+  fmt::print("  again: ./dev hunt --seed {}\n  shrunk from {} operations to {}: {}\n{}",
+             suspect.seed, program.operations.size(), few.operations.size(), failure, code_of(few));
   const std::string path = write_script(few, suspect.seed, options);
   if (path.empty()) return;
-  complete(path, failure);
-  std::ifstream in(path);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  fmt::print("in C, {}:\n{}", path, text);
+  fmt::print("in C, {}:\n{}", path, completed(path, failure));
 }
 
 int hunt(const Options& options) {
@@ -103,11 +120,10 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--jobs", options.course.jobs, "processes at once")->check(CLI::Range(1, 256));
   app.add_option("--out", options.folder, "folder for programs in C");
   app.add_option("--patience", options.habits.patience_s, "seconds that one program may take")
-      ->check(CLI::Range(1, 3600));
+      ->check(CLI::PositiveNumber);
   using property::Defect;
-  const std::map<std::string, Defect> defects{{"uses-untold", Defect::uses_untold},
-                                              {"crashes", Defect::crashes},
-                                              {"hangs", Defect::hangs}};
+  const std::map<std::string, Defect> defects{
+      {"uses-untold", Defect::uses_untold}, {"crashes", Defect::crashes}, {"hangs", Defect::hangs}};
   app.add_option("--plant", options.habits.defect, "a defect that the programs have, for tests")
       ->transform(CLI::CheckedTransformer(defects));
   seed->excludes(seconds)->excludes(programs);

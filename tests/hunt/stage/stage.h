@@ -46,8 +46,8 @@ VPMM_API int stage_capture_end(int device, vpmm_stream stream); /* the number of
 VPMM_API void stage_launch(int device, int graph, vpmm_stream stream);
 VPMM_API void stage_graph_destroy(int graph);
 
-VPMM_API void stage_pass(uint64_t ns);     /* time on the host */
-VPMM_API void stage_step(uint64_t count);  /* operations of the GPU */
+VPMM_API void stage_pass(uint64_t ns);    /* time on the host */
+VPMM_API void stage_step(uint64_t count); /* operations of the GPU */
 VPMM_API void stage_run_until_idle(void);
 VPMM_API void stage_reset(int device, int waits_first); /* of the context, by others */
 /* Prints hazards and other failures. Returns their number, at most 100. */

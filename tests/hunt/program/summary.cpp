@@ -1,5 +1,5 @@
 // hunt: kinds of operations and events, with their numbers.
-#include "hunt/summary.hpp"
+#include "hunt/program/summary.hpp"
 
 #include <array>
 #include <vector>
@@ -10,20 +10,20 @@
 namespace vpmm::hunt {
 namespace {
 
-constexpr std::array kHeard = {"allocate", "free",       "map",  "unmap",
-                               "out_of_memory", "record_use", "trim", "arena_grow",
+constexpr std::array kHeard = {"allocate",      "free",       "map",   "unmap",
+                               "out_of_memory", "record_use", "trim",  "arena_grow",
                                "arena_shrink",  "suspend",    "resume"};
 static_assert(kHeard.size() == report::kEventKinds);
 // `none` is no event.
 constexpr std::array kRecorded = {
-    "allocate", "free",          "allocate_failed", "record_use", "map",
-    "unmap",    "move",          "trim",            "pause",      "out_of_memory",
-    "mark",     "arena_grow",    "arena_shrink",    "live",       "driver",
-    "sample",   "suspend",       "resume"};
+    "allocate",     "free", "allocate_failed", "record_use",    "map",     "unmap",
+    "move",         "trim", "pause",           "out_of_memory", "mark",    "arena_grow",
+    "arena_shrink", "live", "driver",          "sample",        "suspend", "resume"};
 static_assert(kRecorded.size() == observe::kLastRecordedKind);
 
 // "operations: Free 12, Read 3\n  never: Exit\n"
-std::string kinds(const char* title, const std::vector<std::pair<std::string, std::uint64_t>>& all) {
+std::string kinds(const char* title,
+                  const std::vector<std::pair<std::string, std::uint64_t>>& all) {
   std::vector<std::string> seen;
   std::vector<std::string> never;
   for (const auto& [name, number] : all)
@@ -47,10 +47,9 @@ std::string summary_of(const Outcome& outcome) {
   for (std::size_t i = 0; i < kHeard.size(); ++i) heard.emplace_back(kHeard[i], figures.heard[i]);
   for (std::size_t i = 0; i < kRecorded.size(); ++i)
     recorded.emplace_back(kRecorded[i], figures.recorded[i + 1]);
-  const double share =
-      figures.calls == 0 ? 0
-                         : 100.0 * static_cast<double>(figures.misses) /
-                               static_cast<double>(figures.calls);
+  const double share = figures.calls == 0 ? 0
+                                          : 100.0 * static_cast<double>(figures.misses) /
+                                                static_cast<double>(figures.calls);
   return fmt::format("{} programs in {:.1f} s, {} operations\n", totals.programs, outcome.seconds,
                      totals.operations) +
          fmt::format("{} calls of pools, {:.1f} % of them misses of the stream cache\n",

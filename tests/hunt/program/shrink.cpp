@@ -1,5 +1,5 @@
 // hunt: delta debugging over operations, then the scene, then arguments.
-#include "hunt/shrink.hpp"
+#include "hunt/program/shrink.hpp"
 
 #include <algorithm>
 #include <array>
@@ -25,7 +25,10 @@ Arguments arguments_of(Operation& operation) {
       [&found](auto& o) {
         const auto number = [&found](std::uint64_t& value) { found.numbers.push_back(&value); };
         const auto size = [&found](std::uint64_t& value) { found.sizes.push_back(&value); };
-        if constexpr (requires { { o.device } -> std::same_as<std::uint64_t&>; }) number(o.device);
+        if constexpr (requires {
+                        { o.device } -> std::same_as<std::uint64_t&>;
+                      })
+          number(o.device);
         if constexpr (requires { o.peer; }) number(o.peer);
         if constexpr (requires { o.allocation; }) number(o.allocation);
         if constexpr (requires { o.stream; }) number(o.stream);
@@ -37,7 +40,10 @@ Arguments arguments_of(Operation& operation) {
         if constexpr (requires { o.count; }) size(o.count);
         if constexpr (requires { o.ns; }) size(o.ns);
         if constexpr (requires { o.duration_ns; }) size(o.duration_ns);
-        if constexpr (requires { { o.bytes } -> std::same_as<Bytes&>; }) size(o.bytes);
+        if constexpr (requires {
+                        { o.bytes } -> std::same_as<Bytes&>;
+                      })
+          size(o.bytes);
       },
       operation);
   return found;

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "hunt/child.hpp"
+#include "hunt/program/child.hpp"
 
 namespace vpmm::hunt {
 

@@ -1,8 +1,9 @@
 // hunt: children, their time limit, and their reports through shared memory.
-#include "hunt/child.hpp"
+#include "hunt/program/child.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,8 +42,8 @@ template <typename T>
 class InShared {
  public:
   InShared()
-      : memory_(mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-                     0)) {
+      : memory_(
+            mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
     if (memory_ == MAP_FAILED) throw std::bad_alloc();
     object_ = new (memory_) T;
   }
@@ -84,9 +85,18 @@ void check_left_world() {
   _exit(kFound);
 }
 
+// SIGALRM ends a process that takes longer.
+void begin_patience(double seconds) {
+  itimerval limit{};
+  limit.it_value.tv_sec = static_cast<time_t>(seconds);
+  limit.it_value.tv_usec =
+      static_cast<suseconds_t>(1e6 * (seconds - static_cast<double>(limit.it_value.tv_sec)));
+  setitimer(ITIMER_REAL, &limit, nullptr);
+}
+
 // Ends the process if the program does, or failed.
 void play(const Program& program, const Habits& habits, Slot& slot, property::Script* script) {
-  alarm(habits.patience_s);
+  begin_patience(habits.patience_s);
   auto world = std::make_unique<World>(program.scene, script, habits.defect);
   for (std::size_t i = 0; i < program.operations.size() && world->failure().empty(); ++i) {
     world->run(program.operations[i]);

@@ -32,7 +32,7 @@ struct Slot {
 // What all children do alike.
 struct Habits {
   property::Defect defect = property::Defect::none;
-  unsigned patience_s = 60;  // that one program may take
+  double patience_s = 60;  // that one program may take
 };
 
 // Runs one program in a child. Returns its first failure: "hazard: ...", "signal 6", "hang"; empty:

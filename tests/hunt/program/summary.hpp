@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "hunt/child.hpp"
+#include "hunt/program/child.hpp"
 
 namespace vpmm::hunt {
 
