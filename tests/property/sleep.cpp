@@ -133,6 +133,9 @@ void World::operator()(const Suspend& o) {
   // Without any memory so far it stays live.
   for (const std::uint32_t tag : tags_of(o.tags))
     if (at.pool->suspension().info(tag).state != context::TagState::live) at.asleep.insert(tag);
+  // Nobody holds what sleeps, and it comes back in other chunks.
+  for (Shared& each : shared_)
+    if (each.device == number && each.tag != 0 && at.asleep.contains(each.tag)) each.chunks.clear();
   for (const Allocation& each : allocations_) {
     if (each.device != number || !is_asleep(each)) continue;
     const auto is = at.pool->suspension().is_suspended(each.ptr);

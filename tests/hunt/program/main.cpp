@@ -20,7 +20,7 @@
 namespace vpmm::hunt {
 namespace {
 
-constexpr std::size_t kMostRuns = 4000;
+constexpr std::size_t kMostRuns = 2000;
 constexpr double kPatienceOfShrinking = 5;
 
 struct Options {

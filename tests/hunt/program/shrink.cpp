@@ -119,7 +119,8 @@ class Shrinker {
   }
 
   void simplify_arguments() {
-    constexpr std::array<std::uint64_t, 6> kNumbers = {0, 1, 2, 3, 4, 5};
+    constexpr std::array<std::uint64_t, 16> kNumbers = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                        8, 9, 10, 11, 12, 13, 14, 15};
     constexpr std::array<std::uint64_t, 5> kSizes = {0, 1, 1000, 2 * kMiB, 32 * kMiB};
     for (std::size_t i = 0; i < program_.operations.size(); ++i) {
       const Arguments arguments = arguments_of(program_.operations[i]);
