@@ -121,9 +121,21 @@ std::vector<Operation> Dice::whole_program(std::size_t length) {
   return operations;
 }
 
+Operation Dice::with_arenas() {
+  const auto any = [this] { return rarities_() % (1 << 16); };
+  const std::uint64_t what = any() % 16;
+  if (what < 2) return MakeArena{any(), any() % 8 == 0, any() % 4 != 0};
+  if (what == 2 && any() % 4 == 0) return PinArena{any()};
+  if (what == 3) return TrimArena{any()};
+  if (what == 4) return ReleaseArena{any()};
+  const Bytes most = any() % 2 == 0 ? 64 * kKiB : 12 * kMiB;
+  return AllocateInArena{any(), any(), 1 + rarities_() % most};
+}
+
 Operation Dice::rarity() {
   const auto any = [this] { return rarities_() % (1 << 16); };
-  const std::uint64_t what = any() % 32;
+  const std::uint64_t what = any() % 64;
+  if (what >= 32) return with_arenas();
   if (what < 20) return Fault{any(), any(), any() % 6, any() % 4 == 0};
   if (what < 23) return CallBack{any(), any()};
   if (what < 26) return Hook{any(), any(), any() % 6 == 0};

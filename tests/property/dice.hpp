@@ -18,7 +18,7 @@ class Dice {
         sleeps_(seed),
         sleeps_one_in_(seed % 4 == 3 ? 0 : 3 + sleeps_() % 20),
         rarities_(seed),
-        rarities_one_in_(seed % 4 == 3 ? 0 : 10 + rarities_() % 40),
+        rarities_one_in_(seed % 4 == 3 ? 0 : 6 + rarities_() % 20),
         is_roomy_(seed % 5 == 2) {}
 
   Scene scene();
@@ -48,6 +48,7 @@ class Dice {
   Operation with_others();
   Operation with_tags();
   Operation rarity();
+  Operation with_arenas();
   Allocate allocate();
 
   std::mt19937_64 random_;

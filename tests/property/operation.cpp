@@ -152,6 +152,19 @@ struct Printer {
   std::string operator()(const Hook& o) const {
     return fmt::format("Hook{{{}, {}, {}}}", o.device, o.tag, o.refuses);
   }
+  std::string operator()(const MakeArena& o) const {
+    return fmt::format("MakeArena{{{}, {}, {}}}", o.device, o.one_chunk, o.splits);
+  }
+  std::string operator()(const AllocateInArena& o) const {
+    return fmt::format("AllocateInArena{{{}, {}, {}}}", o.arena, o.stream, o.bytes);
+  }
+  std::string operator()(const PinArena& o) const { return fmt::format("PinArena{{{}}}", o.arena); }
+  std::string operator()(const TrimArena& o) const {
+    return fmt::format("TrimArena{{{}}}", o.arena);
+  }
+  std::string operator()(const ReleaseArena& o) const {
+    return fmt::format("ReleaseArena{{{}}}", o.arena);
+  }
   std::string operator()(const Fork& o) const {
     return fmt::format("Fork{{{}, {}}}", o.device, o.allocation);
   }

@@ -205,6 +205,25 @@ struct Hook {  // of a tag, which calls the pool; or no longer
   std::uint64_t tag = 0;
   bool refuses = false;
 };
+struct MakeArena {
+  std::uint64_t device = 0;
+  bool one_chunk = false;
+  bool splits = true;
+};
+struct AllocateInArena {
+  std::uint64_t arena = 0;
+  std::uint64_t stream = 0;
+  Bytes bytes = 0;
+};
+struct PinArena {
+  std::uint64_t arena = 0;
+};
+struct TrimArena {
+  std::uint64_t arena = 0;
+};
+struct ReleaseArena {
+  std::uint64_t arena = 0;
+};
 struct Fork {  // and calls in the child
   std::uint64_t device = 0;
   std::uint64_t allocation = 0;
@@ -219,7 +238,7 @@ using Operation =
                  BeginCapture, EndCapture, Launch, DestroyGraph, Share, Lease, ReadLease, EndLease,
                  SetPeerAccess, ReadOnPeer, Trim, Preallocate, SetCapacity, Synchronize, Pass, Step,
                  AllocateTagged, Suspend, Resume, Reset, Fault, Record, Listen, CallBack, Hook,
-                 Fork, Exit>;
+                 MakeArena, AllocateInArena, PinArena, TrimArena, ReleaseArena, Fork, Exit>;
 
 std::string to_code(const Operation& operation);  // "Free{3}"
 std::string name_of(std::size_t kind);            // of an alternative of Operation: "Free"

@@ -24,6 +24,7 @@ void Script::begin(const Scene& scene) {
       "static vpmm_stream s[100000];        /* streams; a number is used once */\n"
       "static vpmm_bound_stream* b[100000]; /* of a stream */\n"
       "static int g[100000];                /* graphs */\n"
+      "static vpmm_arena* a[100000];\n"
       "static void* p[100000];              /* memory */\n\nint main(void) {\n");
   line("stage_open({}, {}u, {}u, {}, {}u, {}, {}, {});", sim.device_count, sim.capacity, sim.seed,
        static_cast<int>(sim.schedule), sim.lag_ns, sim.vmm_supported ? 1 : 0,

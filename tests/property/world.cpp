@@ -367,6 +367,7 @@ void World::finish() {
     destroy_graphs(number);
   }
   if (!failure_.empty()) return;
+  while (!arenas_.empty() && failure_.empty()) (*this)(ReleaseArena{0});
   end_leases(2);
   for (Allocation& allocation : allocations_)
     if (may_free_unnamed(allocation)) free_unnamed(allocation, false);

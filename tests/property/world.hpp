@@ -138,6 +138,11 @@ class World {
     std::map<DevicePtr, driver::ChunkHandle> chunks;  // as leases told them
     bool is_held() const { return handles != 0 || !importers.empty(); }
   };
+  struct Arena {
+    std::uint64_t key = 0;
+    std::size_t device = 0;
+    pool::ArenaId id{};
+  };
   struct Graph {
     std::uint64_t key = 0;  // of its capture
     std::size_t device = 0;
@@ -186,6 +191,11 @@ class World {
   void operator()(const Listen& o);
   void operator()(const CallBack& o);
   void operator()(const Hook& o);
+  void operator()(const MakeArena& o);
+  void operator()(const AllocateInArena& o);
+  void operator()(const PinArena& o);
+  void operator()(const TrimArena& o);
+  void operator()(const ReleaseArena& o);
   void operator()(const Fork& o);
   void operator()(const Exit& o);
 
@@ -346,6 +356,7 @@ class World {
   std::deque<std::pair<std::size_t, DevicePtr>>
       freed_;  // lately, by device; perhaps somebody else's by now
   std::vector<Graph> graphs_;
+  std::vector<Arena> arenas_;
   std::vector<Shared> shared_;
   std::set<context::ShareId> share_ids_;  // that were ever given
   std::uint64_t next_key_ = 1;

@@ -35,6 +35,7 @@ Arguments arguments_of(Operation& operation) {
         if constexpr (requires { o.first; }) number(o.first);
         if constexpr (requires { o.second; }) number(o.second);
         if constexpr (requires { o.graph; }) number(o.graph);
+        if constexpr (requires { o.arena; }) number(o.arena);
         if constexpr (requires { o.share; }) number(o.share);
         if constexpr (requires { o.alignment; }) size(o.alignment);
         if constexpr (requires { o.count; }) size(o.count);
