@@ -119,8 +119,8 @@ TEST_F(Hunt, the_same_seed_is_shrunk_to_the_same_program) {
 
 TEST_F(Hunt, crashes_and_hangs_are_found_and_named) {
   for (const auto& [defect, words] :
-       {std::pair{"crashes", "signal 6"}, std::pair{"hangs", "hang"}}) {
-    const Answer answer = hunt("--seed 3 --patience 0.3 --plant " + std::string(defect) + out());
+       {std::pair{"crashes", "signal 6"}, std::pair{"hangs --patience 0.3", "hang"}}) {
+    const Answer answer = hunt("--seed 3 --plant " + std::string(defect) + out());
     EXPECT_EQ(answer.code, 1);
     EXPECT_THAT(answer.text, HasSubstr(std::string("finding: seed 3: ") + words));
     EXPECT_LE(lines_of_main(text_of(script(3))), 20);
