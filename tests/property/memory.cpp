@@ -174,10 +174,10 @@ World::InUse World::in_use(const Device& at) const {
       cut_pages.insert(number);
   }
   for (const Shared& shared : shared_) {
-    if (&devices_[shared.device] != &at || shared.range.size >= page() || !is_kept(shared))
-      continue;
-    for (const DevicePtr byte : {shared.range.begin, shared.range.end() - 1})
-      cut_pages.insert(to_integer(byte) / page());
+    if (&devices_[shared.device] != &at || !is_kept(shared)) continue;
+    for (std::uint64_t number_of_page = to_integer(shared.range.begin) / page();
+         number_of_page * page() < to_integer(shared.range.end()); ++number_of_page)
+      cut_pages.insert(number_of_page);
   }
   std::vector<AddressRange> ranges;
   for (const std::uint64_t number : cut_pages)
