@@ -140,13 +140,21 @@ Result<DevicePtr> Router::allocate_stream_ordered(MutexLock& lock, const pool::R
 }
 
 // The driver's pool has no limit. Pays its growth past the capacity with idle pages, or undoes the
-// request: out_of_memory.
+// request: out_of_memory, or the error of the try. A block that the driver does not take back waits
+// until everything queued so far is over, and is tried again.
 Result<void> Router::keep_capacity(MutexLock& lock, DevicePtr begin, const Caller& caller) {
-  if (device_.pool != nullptr) VPMM_TRY(device_.pool->trim(lock, *footprint_.capacity()));
-  if (!footprint_.is_over_capacity()) return {};
+  Result<Bytes> released =
+      device_.pool == nullptr ? Bytes{0} : device_.pool->trim(lock, *footprint_.capacity());
+  if (released && !footprint_.is_over_capacity()) return {};
   driver_pool::PoolBlock* block = device_.driver_pool->block_around(begin);
-  VPMM_TRY(caller.may_queue() ? device_.driver_pool->deallocate_on(lock, block, *caller.stream)
-                              : device_.driver_pool->deallocate_after(lock, block, {}));
+  if (!caller.may_queue() || !device_.driver_pool->deallocate_on(lock, block, *caller.stream)) {
+    block = device_.driver_pool->block_around(begin);
+    const time::Stamp stamp =
+        caller.may_queue() ? device_.stamper.stamp_of_all(block->requested) : time::Stamp();
+    static_cast<void>(
+        device_.primary.noted(device_.driver_pool->deallocate_after(lock, block, stamp)));
+  }
+  if (!released) return std::move(released.error());
   static_cast<void>(footprint_.trim_driver_pool(lock));
   return Error{ErrorCode::out_of_memory,
                message_of("below a page, and the capacity limit of {} is reached",

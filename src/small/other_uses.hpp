@@ -3,6 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
+#include <new>
 
 #include "base/address.hpp"
 #include "base/host_memory.hpp"
@@ -16,7 +18,9 @@ class OtherUses {
 
   // Of the allocation that begins there.
   const Vector<time::TimelineId>& of(DevicePtr begin) const VPMM_REQUIRES(pool_lock) {
-    static const auto& none = *new Vector<time::TimelineId>;  // no destructor, so no exit handler
+    // In static storage, because a free needs no host memory. No destructor, so no exit handler.
+    alignas(Vector<time::TimelineId>) static std::byte place[sizeof(Vector<time::TimelineId>)];
+    static const auto& none = *::new (static_cast<void*>(place)) Vector<time::TimelineId>;
     const auto found = uses_.find(begin);
     return found == uses_.end() ? none : found->second;
   }

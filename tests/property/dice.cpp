@@ -110,6 +110,40 @@ std::vector<Operation> Dice::program(std::size_t length) {
   return operations;
 }
 
+std::vector<Operation> Dice::whole_program(std::size_t length) {
+  std::vector<Operation> operations;
+  for (const Operation& each : program(length)) {
+    operations.push_back(each);
+    if (rarities_one_in_ != 0 && rarities_() % rarities_one_in_ == 0)
+      operations.push_back(rarity());
+  }
+  if (rarities_() % 8 == 0) operations.push_back(Exit{rarities_() % 2});
+  return operations;
+}
+
+Operation Dice::with_arenas() {
+  const auto any = [this] { return rarities_() % (1 << 16); };
+  const std::uint64_t what = any() % 16;
+  if (what < 2) return MakeArena{any(), any() % 8 == 0, any() % 4 != 0};
+  if (what == 2 && any() % 4 == 0) return PinArena{any()};
+  if (what == 3) return TrimArena{any()};
+  if (what == 4) return ReleaseArena{any()};
+  const Bytes most = any() % 2 == 0 ? 64 * kKiB : 12 * kMiB;
+  return AllocateInArena{any(), any(), 1 + rarities_() % most};
+}
+
+Operation Dice::rarity() {
+  const auto any = [this] { return rarities_() % (1 << 16); };
+  const std::uint64_t what = any() % 64;
+  if (what >= 32) return with_arenas();
+  if (what < 20) return Fault{any(), any(), any() % 6, any() % 4 == 0};
+  if (what < 23) return CallBack{any(), any()};
+  if (what < 26) return Hook{any(), any(), any() % 6 == 0};
+  if (what < 28) return Record{any()};
+  if (what < 31) return Listen{any(), any()};
+  return any() % 3 == 0 ? Operation{Fork{any(), any()}} : Operation{Listen{any(), any()}};
+}
+
 Operation Dice::operation() {
   const std::uint64_t kind = below(100);
   if (kind < 72) return usual();

@@ -17,10 +17,15 @@ class Dice {
         others_one_in_(seed % 3 == 1 ? 0 : 2 + others_() % 20),
         sleeps_(seed),
         sleeps_one_in_(seed % 4 == 3 ? 0 : 3 + sleeps_() % 20),
+        rarities_(seed),
+        rarities_one_in_(seed % 4 == 3 ? 0 : 6 + rarities_() % 20),
         is_roomy_(seed % 5 == 2) {}
 
   Scene scene();
+  // Of the operations that all suites share.
   std::vector<Operation> program(std::size_t length);
+  // With faults, recordings, listeners, callbacks, forks and an exit in between.
+  std::vector<Operation> whole_program(std::size_t length);
 
  private:
   void make_roomy(Scene& scene);
@@ -42,6 +47,8 @@ class Dice {
   Operation capturing();
   Operation with_others();
   Operation with_tags();
+  Operation rarity();
+  Operation with_arenas();
   Allocate allocate();
 
   std::mt19937_64 random_;
@@ -49,9 +56,11 @@ class Dice {
   // the program is the same with it as without, so that seeds that are known for something stay
   // what they are.
   std::mt19937_64 others_;
-  std::uint64_t others_one_in_;  // 0: they do nothing
-  std::mt19937_64 sleeps_;       // likewise: memory that suspends
-  std::uint64_t sleeps_one_in_;  // 0: there is none
+  std::uint64_t others_one_in_;    // 0: they do nothing
+  std::mt19937_64 sleeps_;         // likewise: memory that suspends
+  std::uint64_t sleeps_one_in_;    // 0: there is none
+  std::mt19937_64 rarities_;       // likewise: what only whole programs have
+  std::uint64_t rarities_one_in_;  // 0: there is none
   bool is_roomy_;
   // Of this program: it has its own habits.
   Bytes largest_ = 256 * kMiB;

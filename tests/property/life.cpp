@@ -33,8 +33,12 @@ void World::operator()(const BeginCapture& o) {
   make_current(number);
   if (!o.is_announced) stream.bound.reset();
   if (o.is_announced)
-    for (context::Context* const pool : pools_of(number))
-      expect(pool->streams().capture_begin(), "capture_begin");
+    for (context::Context* const pool : pools_of(number)) {
+      say("CALL(vpmm_capture_begin(pool[{}]));", pool->device());
+      expect(call(Bears::nothing, [&] { return pool->streams().capture_begin(); }),
+             "capture_begin");
+    }
+  say("stage_capture_begin({}, s[{}], {});", number, stream.key, static_cast<int>(o.mode));
   expect(sim_.stream_begin_capture(stream.handle, o.mode), "begin a capture");
   stream.capture = Capture{next_key_++, o.is_announced};
   if (!o.is_announced) at.had_unannounced_capture = true;
@@ -44,10 +48,13 @@ void World::operator()(const BeginCapture& o) {
 void World::end_capture(std::size_t number, Stream& stream, bool is_kept) {
   make_current(number);
   Graph made{stream.capture->key, number, {}, {}};
+  say("g[{}] = stage_capture_end({}, s[{}]);", made.key, number, stream.key);
   expect(sim_.stream_end_capture(stream.handle, made.graph), "end a capture");
   if (stream.capture->is_announced)
-    for (context::Context* const pool : pools_of(number))
-      expect(pool->streams().capture_end(), "capture_end");
+    for (context::Context* const pool : pools_of(number)) {
+      say("CALL(vpmm_capture_end(pool[{}]));", pool->device());
+      expect(call(Bears::nothing, [&] { return pool->streams().capture_end(); }), "capture_end");
+    }
   stream.capture.reset();
   if (!failure_.empty()) return;
   if (!is_kept) return destroy(made, false);
@@ -72,12 +79,15 @@ void World::operator()(const Launch& o) {
   const Stream& stream = at.streams[o.stream % at.streams.size()];
   if (!is_usable(at, stream)) return;
   make_current(graph.device);
+  acted_ = true;
+  say("stage_launch({}, g[{}], s[{}]);", graph.device, graph.key, stream.key);
   expect(sim_.graph_launch(graph.exec, stream.handle), "launch a graph");
 }
 
 void World::operator()(const DestroyGraph& o) {
   if (graphs_.empty()) return;
   const Graph graph = graphs_[o.graph % graphs_.size()];
+  acted_ = true;
   graphs_.erase(graphs_.begin() + static_cast<std::ptrdiff_t>(o.graph % graphs_.size()));
   destroy(graph, o.frees_first);
 }
@@ -100,6 +110,7 @@ void World::destroy(const Graph& graph, bool frees_first) {
     allocation.covered.clear();
     allocation.home = 0;
   }
+  say("stage_graph_destroy(g[{}]);", graph.key);
   if (graph.exec != driver::GraphExecHandle{})
     expect(sim_.graph_exec_destroy(graph.exec), "destroy a graph");
   expect(sim_.graph_destroy(graph.graph), "destroy a graph");
@@ -123,18 +134,27 @@ void World::settle_captures(std::size_t number) {
 
 void World::operator()(const Trim& o) {
   context::Context& pool = *device(o.device).pool;
-  if (!expect(pool.limits().trim(o.bytes_to_keep), "trim")) return;
-  expect(pool.limits().memory_info(), "memory_info");
+  say("CALL(vpmm_trim(pool[{}], {}u, 0));", pool.device(), o.bytes_to_keep);
+  const auto result = call(Bears::faults, [&] { return pool.limits().trim(o.bytes_to_keep); });
+  if (!result && may_have_failed(result.error(), "trim")) return;
+  if (!expect(result, "trim")) return;
+  expect(call(Bears::nothing, [&] { return pool.limits().memory_info(); }), "memory_info");
 }
 
 void World::operator()(const Preallocate& o) {
-  const auto result = device(o.device).pool->limits().preallocate(o.bytes);
+  say("CALL(vpmm_preallocate(pool[{}], {}u));", o.device % devices_.size(), o.bytes);
+  const auto result =
+      call(Bears::faults, [&] { return device(o.device).pool->limits().preallocate(o.bytes); });
+  if (!result && may_have_failed(result.error(), "preallocate")) return;
   if (!result && result.error().code != ErrorCode::out_of_memory &&
       result.error().code != ErrorCode::unsupported)
     fail("preallocate: " + result.error().message);
 }
 
 void World::operator()(const SetCapacity& o) {
+  acted_ = true;
+  say("CALL(vpmm_set_capacity(pool[{}], {}));", o.device % devices_.size(),
+      o.bytes ? fmt::format("{}u", *o.bytes) : "UINT64_MAX");
   device(o.device).capacity = o.bytes;
   device(o.device).pool->limits().set_capacity(o.bytes);
 }
@@ -144,7 +164,8 @@ void World::operator()(const Synchronize& o) {
   for (const Device& each : devices_)
     if (&each != &device(o.device) && is_capturing(each)) return;
   Device& at = device(o.device);
-  const auto result = at.pool->streams().synchronize();
+  say("stage_synchronize(pool[{}], {});", o.device % devices_.size(), is_capturing(at) ? 1 : 0);
+  const auto result = call(Bears::nothing, [&] { return at.pool->streams().synchronize(); });
   if (is_capturing(at) == result.ok() && (result || !at.had_unannounced_capture))
     fail(result ? "synchronize during a capture" : "synchronize: " + result.error().message);
   if (!result && result.error().code != ErrorCode::capture_active)
@@ -159,7 +180,8 @@ void World::operator()(const Reset& o) {
   Device& at = devices_[number];
   destroy_graphs(number);
   if (!o.is_foreign) {
-    const auto result = at.pool->streams().reset();
+    say("CALL(vpmm_reset(pool[{}]));", number);
+    const auto result = call(Bears::nothing, [&] { return at.pool->streams().reset(); });
     if (!result && result.error().code == ErrorCode::capture_active && at.had_unannounced_capture)
       return;
     if (expect(result, "reset")) notice_reset(number, true);
@@ -167,6 +189,8 @@ void World::operator()(const Reset& o) {
   }
   const bool is_idle =
       has_peers() || number % 2 == allocations_.size() % 2;  // others wait for what is queued here
+  acted_ = true;
+  say("stage_reset({}, {});", number, is_idle ? 1 : 0);
   if (is_idle) sim_.run_until_idle();
   expect(sim_.device_primary_ctx_reset(static_cast<int>(number)), "reset by somebody else");
   notice_reset(number, is_idle);

@@ -1,8 +1,11 @@
 // property tests: allocating, using and freeing by the rules.
+#include <unistd.h>
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 
 #include "property/world.hpp"
@@ -42,11 +45,18 @@ void World::operator()(const Allocate& o) {
   Stream& stream =
       at.streams[is_named ? o.stream % at.streams.size() : o.bytes % at.streams.size()];
   context::BoundStream* const by_object = is_named ? bound(stream) : nullptr;
-  const auto result =
-      by_object != nullptr
-          ? by_object->allocate(o.bytes, o.alignment)
-          : at.pool->allocate(
-                {o.bytes, o.alignment, is_named ? pool::Stream(stream.handle) : std::nullopt});
+  if (by_object != nullptr)
+    say("CALL(vpmm_bound_allocate(b[{}], {}u, {}u, &p[{}]));", stream.key, o.bytes, o.alignment,
+        next_number_);
+  else
+    say("{}", c_request(number, o.bytes, o.alignment, is_named ? &stream : nullptr));
+  const auto result = call(Bears::faults, [&] {
+    return by_object != nullptr
+               ? by_object->allocate(o.bytes, o.alignment)
+               : at.pool->allocate(
+                     {o.bytes, o.alignment, is_named ? pool::Stream(stream.handle) : std::nullopt});
+  });
+  if (!result && may_have_failed(result.error(), "allocate")) return;
   if (!result) return judge_shortage(at, result.error(), {round_up(o.bytes, page()), 0});
   const Bytes grain = scene_.config.page_chunks ? page() : std::max(64 * kKiB, page() / 32);
   const Bytes expected =
@@ -54,6 +64,18 @@ void World::operator()(const Allocate& o) {
   if (!is_aligned(result.value(), expected))
     fail(fmt::format("{:#x} is not aligned to {}", to_integer(result.value()), expected));
   take_over(number, stream, is_named, result.value(), o.bytes);
+}
+
+std::string World::c_request(std::size_t number, Bytes bytes, Bytes alignment,
+                             const Stream* stream) {
+  if (stream == nullptr)
+    return fmt::format("CALL(vpmm_allocate_any_stream(pool[{}], {}u, {}u, &p[{}]));", number, bytes,
+                       alignment, next_number_);
+  if (alignment == 0)
+    return fmt::format("CALL(vpmm_allocate(pool[{}], {}u, s[{}], &p[{}]));", number, bytes,
+                       stream->key, next_number_);
+  return fmt::format("CALL(vpmm_allocate_aligned(pool[{}], {}u, {}u, s[{}], &p[{}]));", number,
+                     bytes, alignment, stream->key, next_number_);
 }
 
 void World::operator()(const AllocateMany& o) {
@@ -69,11 +91,22 @@ void World::operator()(const AllocateMany& o) {
     whole_pages += round_up(sizes.back(), page());
   }
   std::vector<DevicePtr> made(sizes.size());
-  const auto result =
-      at.pool->allocate_many(sizes, is_named ? pool::Stream(stream.handle) : std::nullopt, made);
+  std::string list;
+  for (const Bytes each : sizes) list += fmt::format("{}u,", each);
+  if (!sizes.empty() && is_named)
+    say("CALL(vpmm_allocate_many(pool[{}], (size_t[]){{{}}}, {}, s[{}], &p[{}]));", number, list,
+        sizes.size(), stream.key, next_number_);
+  else if (!sizes.empty())
+    say("stage_allocate_many_any_stream(pool[{}], (size_t[]){{{}}}, {}, &p[{}]);", number, list,
+        sizes.size(), next_number_);
+  const auto result = call(Bears::faults, [&] {
+    return at.pool->allocate_many(sizes, is_named ? pool::Stream(stream.handle) : std::nullopt,
+                                  made);
+  });
   if (!result) {
     if (std::any_of(made.begin(), made.end(), [](DevicePtr ptr) { return !is_null(ptr); }))
       fail("some of many allocations are there though they failed");
+    if (may_have_failed(result.error(), "allocate_many")) return;
     return judge_shortage(at, result.error(), {whole_pages, sizes.size() - 1});
   }
   for (std::size_t i = 0; i < sizes.size(); ++i)
@@ -90,7 +123,7 @@ void World::take_over(std::size_t number, const Stream& stream, bool is_named, D
   // A stream that captures, or may not be used because another does, is nobody the pool will wait
   // for.
   const bool is_tenant = is_named && is_usable(devices_[number], stream);
-  Allocation made{number, ptr, bytes, stream.key, {}, !is_tenant, {}, false, 0, {}};
+  Allocation made{next_number_++, number, ptr, bytes, stream.key, {}, !is_tenant, {}, false, 0, {}};
   if (is_tenant) made.covered.insert(stream.key);
   if (is_named && stream.capture) made.capture = stream.capture->key;
   allocations_.push_back(made);
@@ -110,6 +143,8 @@ void World::judge_shortage(const Device& at, const Error& error, const Refused& 
       (error.code == ErrorCode::capture_active || error.code == ErrorCode::unsupported))
     return;
   if (error.code != ErrorCode::out_of_memory) return fail("allocate: " + error.message);
+  // The driver refused to take memory back, and the pool may still have it.
+  if (had_faults_) return;
   const bool is_exact = has_pool() && scene_.config.max_mappings > 10'000;
   if (!is_exact || has_drivers_pool() || at.had_unannounced_capture) return;
   if (is_capturing(at) || (has_peers() && is_capturing_anywhere())) return;
@@ -139,10 +174,10 @@ World::InUse World::in_use(const Device& at) const {
       cut_pages.insert(number);
   }
   for (const Shared& shared : shared_) {
-    if (&devices_[shared.device] != &at || shared.range.size >= page() || !is_kept(shared))
-      continue;
-    for (const DevicePtr byte : {shared.range.begin, shared.range.end() - 1})
-      cut_pages.insert(to_integer(byte) / page());
+    if (&devices_[shared.device] != &at || !is_kept(shared)) continue;
+    for (std::uint64_t number_of_page = to_integer(shared.range.begin) / page();
+         number_of_page * page() < to_integer(shared.range.end()); ++number_of_page)
+      cut_pages.insert(number_of_page);
   }
   std::vector<AddressRange> ranges;
   for (const std::uint64_t number : cut_pages)
@@ -183,6 +218,9 @@ void World::write(Allocation& allocation, const Stream& stream) {
   const std::uint8_t value = next_content_++;
   allocation.content = value;
   make_current(allocation.device);
+  acted_ = true;
+  say("stage_write({}, p[{}], {}u, {}, s[{}]);", allocation.device, allocation.number,
+      allocation.bytes, value, stream.key);
   if (allocation.bytes <= 4 * kKiB) {
     expect(sim_.memset_d8_async(allocation.ptr, value, allocation.bytes, stream.handle), "fill");
     return;
@@ -192,13 +230,15 @@ void World::write(Allocation& allocation, const Stream& stream) {
   kernel.body = [ptr = allocation.ptr, bytes = allocation.bytes, value] {
     for (std::uint8_t* byte : samples(ptr, bytes)) *byte = value;
   };
-  expect(sim_.launch(kernel, stream.handle), "launch");
+  launch(kernel, stream.handle);
 }
 
 void World::read(const Allocation& allocation, const Stream& stream) {
   if (!allocation.content) return;
   make_current(allocation.device);
   const AddressRange whole{allocation.ptr, allocation.bytes};
+  say("stage_read({}, p[{}], {}u, {}, s[{}]);", allocation.device, allocation.number,
+      allocation.bytes, *allocation.content, stream.key);
   read(whole, whole, *allocation.content, stream.handle);
 }
 
@@ -211,7 +251,7 @@ void World::read(AddressRange whole, AddressRange part, std::uint8_t content,
       misread_ += part.contains(at) && *byte != content ? 1 : 0;
     }
   };
-  expect(sim_.launch(kernel, stream), "launch");
+  launch(kernel, stream);
 }
 
 void World::operator()(const Write& o) {
@@ -226,6 +266,14 @@ void World::operator()(const Read& o) {
   if (const Stream* stream = work_stream(*allocation)) read(*allocation, *stream);
 }
 
+void World::record_use(const Allocation& allocation, const Stream& stream) {
+  context::Context& pool = *devices_[allocation.device].pool;
+  say("CALL(vpmm_record_use(pool[{}], p[{}], s[{}]));", allocation.device, allocation.number,
+      stream.key);
+  expect(call(Bears::nothing, [&] { return pool.record_use(allocation.ptr, stream.handle); }),
+         "record_use");
+}
+
 void World::operator()(const ReadElsewhere& o) {
   Allocation* allocation = pick(o.allocation);
   if (allocation == nullptr || allocation->capture) return;
@@ -236,7 +284,9 @@ void World::operator()(const ReadElsewhere& o) {
   make_current(allocation->device);
   order(*home, stream);
   read(*allocation, stream);
-  expect(at.pool->record_use(allocation->ptr, stream.handle), "record_use");
+  if (defect_ == Defect::crashes) std::abort();
+  while (defect_ == Defect::hangs) usleep(1000);
+  if (defect_ != Defect::uses_untold) record_use(*allocation, stream);
   allocation->covered.insert(stream.key);
   allocation->is_shared = true;
 }
@@ -252,15 +302,33 @@ void World::operator()(const Move& o) {
   order(*home, stream);
   allocation->home = stream.key;
   if (!o.is_recorded) return;
-  expect(at.pool->record_use(allocation->ptr, stream.handle), "record_use");
+  record_use(*allocation, stream);
   allocation->covered.insert(stream.key);
 }
 
 // --- freeing
 
-Result<void> World::free_on(Device& device, DevicePtr ptr, Stream& stream) {
-  if (context::BoundStream* const by_object = bound(stream)) return by_object->deallocate(ptr);
-  return device.pool->deallocate(ptr, stream.handle);
+Result<void> World::free_on(Device& at, DevicePtr ptr, Stream& stream) {
+  context::BoundStream* const by_object = bound(stream);
+  return call(Bears::faults, [&] {
+    return by_object != nullptr ? by_object->deallocate(ptr)
+                                : at.pool->deallocate(ptr, stream.handle);
+  });
+}
+
+// The memory lives on if a fault struck, and is gone otherwise.
+bool World::is_freed_on(const Allocation& allocation, Stream& stream) {
+  Device& at = devices_[allocation.device];
+  const bool is_bound = stream.bound != nullptr && stream.bound_calls % 3 != 0;
+  if (is_bound)
+    say("CALL(vpmm_bound_deallocate(b[{}], p[{}]));", stream.key, allocation.number);
+  else
+    say("CALL(vpmm_deallocate(pool[{}], p[{}], s[{}]));", allocation.device, allocation.number,
+        stream.key);
+  const auto result = free_on(at, allocation.ptr, stream);
+  if (result || !may_have_failed(result.error(), "deallocate")) return expect(result, "deallocate");
+  if (!at.pool->query(allocation.ptr)) fail("the free failed, but the memory is gone");
+  return false;
 }
 
 void World::note_freed(const Allocation& allocation) {
@@ -272,11 +340,10 @@ void World::note_freed(const Allocation& allocation) {
 void World::operator()(const Free& o) {
   Allocation* allocation = pick(o.allocation);
   if (allocation == nullptr) return;
-  Device& at = devices_[allocation->device];
-  Stream* home = find_stream(at, allocation->home);
+  Stream* home = find_stream(devices_[allocation->device], allocation->home);
   if (home == nullptr) return;
   if (const Stream* stream = work_stream(*allocation)) read(*allocation, *stream);
-  expect(free_on(at, allocation->ptr, *home), "deallocate");
+  if (!is_freed_on(*allocation, *home)) return;
   note_freed(*allocation);
   forget(*allocation);
 }
@@ -303,7 +370,7 @@ void World::operator()(const FreeElsewhere& o) {
   Device& at = devices_[allocation->device];
   Stream& stream = at.streams[o.stream % at.streams.size()];
   if (!may_free_on(*allocation, stream, o.is_ordered)) return;
-  expect(free_on(at, allocation->ptr, stream), "deallocate");
+  if (!is_freed_on(*allocation, stream)) return;
   note_freed(*allocation);
   forget(*allocation);
 }
@@ -315,13 +382,19 @@ void World::operator()(const FreeMany& o) {
   Device& at = devices_[number];
   const Stream& stream = at.streams[o.stream % at.streams.size()];
   std::vector<DevicePtr> freed;
+  std::string list;
   for (std::size_t i = o.allocation % allocations_.size();
        i < allocations_.size() && freed.size() < o.count; ++i) {
     if (allocations_[i].device != number || !may_free_on(allocations_[i], stream, false)) continue;
     freed.push_back(allocations_[i].ptr);
+    list += fmt::format("p[{}],", allocations_[i].number);
     note_freed(allocations_[i]);
   }
-  expect(at.pool->deallocate_many(freed, stream.handle), "deallocate_many");
+  if (!freed.empty())
+    say("CALL(vpmm_deallocate_many(pool[{}], (void* const[]){{{}}}, {}, s[{}]));", number, list,
+        freed.size(), stream.key);
+  expect(call(Bears::nothing, [&] { return at.pool->deallocate_many(freed, stream.handle); }),
+         "deallocate_many");
   std::erase_if(allocations_, [&](const Allocation& allocation) {
     return allocation.device == number &&
            std::find(freed.begin(), freed.end(), allocation.ptr) != freed.end();
@@ -351,16 +424,22 @@ bool World::may_free_unnamed(const Allocation& allocation) const {
 void World::free_unnamed(Allocation& allocation, bool is_deferred) {
   context::Context& pool = *devices_[allocation.device].pool;
   if (is_deferred) {
+    say("vpmm_deallocate_deferred(pool[{}], p[{}]);", allocation.device, allocation.number);
+    acted_ = true;
     pool.deallocate_deferred(allocation.ptr);
     note_freed(allocation, Shared::Freed::deferred);
   } else {
-    expect(pool.deallocate(allocation.ptr, std::nullopt), "deallocate");
+    say("CALL(vpmm_deallocate_any_stream(pool[{}], p[{}]));", allocation.device, allocation.number);
+    expect(call(Bears::nothing, [&] { return pool.deallocate(allocation.ptr, std::nullopt); }),
+           "deallocate");
     note_freed(allocation);
   }
   allocation.ptr = DevicePtr{};
 }
 
+// Calls of callbacks inside of a call that a fault may strike would meet it instead.
 bool World::frees_one() {
+  if (strikes_) return false;
   const auto found =
       std::find_if(allocations_.begin(), allocations_.end(),
                    [this](const Allocation& allocation) { return may_free_unnamed(allocation); });
@@ -373,8 +452,11 @@ bool World::frees_one() {
 void World::operator()(const FreeWrongly& o) {
   const Allocation* allocation = pick(o.allocation);
   if (allocation == nullptr) return;
-  const auto result =
-      devices_[allocation->device].pool->deallocate(allocation->ptr + 1, std::nullopt);
+  say("EXPECT(VPMM_ERROR_INVALID_POINTER, vpmm_deallocate_any_stream(pool[{}], (char*)p[{}] + 1));",
+      allocation->device, allocation->number);
+  const auto result = call(Bears::nothing, [&] {
+    return devices_[allocation->device].pool->deallocate(allocation->ptr + 1, std::nullopt);
+  });
   if (result || result.error().code != ErrorCode::invalid_pointer)
     fail("a pointer inside an allocation was freed");
 }
@@ -387,7 +469,11 @@ void World::operator()(const FreeTwice& o) {
   const auto [number, ptr] = freed[o.freed % freed.size()];
   Device& at = devices_[number];
   if (at.pool->query(ptr).ok()) return;  // somebody else's by now
-  const auto result = free_on(at, ptr, at.streams[o.stream % at.streams.size()]);
+  Stream& stream = at.streams[o.stream % at.streams.size()];
+  say("EXPECT(VPMM_ERROR_INVALID_POINTER, vpmm_deallocate(pool[{}], (void*){:#x}u, s[{}]));",
+      number, to_integer(ptr), stream.key);
+  const auto result = free_on(at, ptr, stream);
+  if (struck_) return;
   if (result || result.error().code != ErrorCode::invalid_pointer) fail("memory was freed twice");
 }
 

@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <utility>
+
 namespace vpmm::property {
 namespace {
 
@@ -136,10 +139,54 @@ struct Printer {
   std::string operator()(const Reset& o) const {
     return fmt::format("Reset{{{}, {}}}", o.device, o.is_foreign);
   }
+  std::string operator()(const Fault& o) const {
+    return fmt::format("Fault{{{}, {}, {}, {}}}", o.call, o.result, o.nth, o.is_of_host);
+  }
+  std::string operator()(const Record& o) const { return fmt::format("Record{{{}}}", o.device); }
+  std::string operator()(const Listen& o) const {
+    return fmt::format("Listen{{{}, {}}}", o.device, o.kinds);
+  }
+  std::string operator()(const CallBack& o) const {
+    return fmt::format("CallBack{{{}, {}}}", o.device, o.how);
+  }
+  std::string operator()(const Hook& o) const {
+    return fmt::format("Hook{{{}, {}, {}}}", o.device, o.tag, o.refuses);
+  }
+  std::string operator()(const MakeArena& o) const {
+    return fmt::format("MakeArena{{{}, {}, {}}}", o.device, o.one_chunk, o.splits);
+  }
+  std::string operator()(const AllocateInArena& o) const {
+    return fmt::format("AllocateInArena{{{}, {}, {}}}", o.arena, o.stream, o.bytes);
+  }
+  std::string operator()(const PinArena& o) const { return fmt::format("PinArena{{{}}}", o.arena); }
+  std::string operator()(const TrimArena& o) const {
+    return fmt::format("TrimArena{{{}}}", o.arena);
+  }
+  std::string operator()(const ReleaseArena& o) const {
+    return fmt::format("ReleaseArena{{{}}}", o.arena);
+  }
+  std::string operator()(const Fork& o) const {
+    return fmt::format("Fork{{{}, {}}}", o.device, o.allocation);
+  }
+  std::string operator()(const Exit& o) const { return fmt::format("Exit{{{}}}", o.device); }
 };
+
+template <std::size_t... I>
+std::array<std::string, sizeof...(I)> names(std::index_sequence<I...> /*kinds*/) {
+  const auto name = [](const Operation& each) {
+    const std::string code = std::visit(Printer{}, each);
+    return code.substr(0, code.find('{'));
+  };
+  return {name(Operation(std::in_place_index<I>))...};
+}
 
 }  // namespace
 
 std::string to_code(const Operation& operation) { return std::visit(Printer{}, operation); }
+
+std::string name_of(std::size_t kind) {
+  static const auto all = names(std::make_index_sequence<kOperationKinds>());
+  return all[kind];
+}
 
 }  // namespace vpmm::property

@@ -183,13 +183,65 @@ struct Reset {
   bool is_foreign = false;  // by somebody else, without a word to the pool
 };
 
+struct Fault {               // strikes in the next call that allocates, frees, trims or suspends
+  std::uint64_t call = 0;    // of the driver, see kFaultingCalls
+  std::uint64_t result = 0;  // of those that it may give
+  std::uint64_t nth = 0;     // such call, from 0
+  bool is_of_host = false;   // the nth allocation of host memory fails instead
+};
+struct Record {  // into a file, or no longer; the file is read then
+  std::uint64_t device = 0;
+};
+struct Listen {  // to events, or no longer
+  std::uint64_t device = 0;
+  std::uint64_t kinds = 0;  // bits of report::EventKinds
+};
+struct CallBack {  // what out-of-memory callbacks do from now on
+  std::uint64_t device = 0;
+  std::uint64_t how = 0;  // modulo 4: nothing, free, trim, allocate
+};
+struct Hook {  // of a tag, which calls the pool; or no longer
+  std::uint64_t device = 0;
+  std::uint64_t tag = 0;
+  bool refuses = false;
+};
+struct MakeArena {
+  std::uint64_t device = 0;
+  bool one_chunk = false;
+  bool splits = true;
+};
+struct AllocateInArena {
+  std::uint64_t arena = 0;
+  std::uint64_t stream = 0;
+  Bytes bytes = 0;
+};
+struct PinArena {
+  std::uint64_t arena = 0;
+};
+struct TrimArena {
+  std::uint64_t arena = 0;
+};
+struct ReleaseArena {
+  std::uint64_t arena = 0;
+};
+struct Fork {  // and calls in the child
+  std::uint64_t device = 0;
+  std::uint64_t allocation = 0;
+};
+struct Exit {  // of the process, with all that lives; only at the end
+  std::uint64_t device = 0;
+};
+
 using Operation =
     std::variant<Allocate, AllocateMany, Write, Read, ReadElsewhere, Move, Free, FreeElsewhere,
                  FreeMany, FreeAnyStream, FreeWrongly, FreeTwice, Bind, Spin, Order, ReplaceStream,
                  BeginCapture, EndCapture, Launch, DestroyGraph, Share, Lease, ReadLease, EndLease,
                  SetPeerAccess, ReadOnPeer, Trim, Preallocate, SetCapacity, Synchronize, Pass, Step,
-                 AllocateTagged, Suspend, Resume, Reset>;
+                 AllocateTagged, Suspend, Resume, Reset, Fault, Record, Listen, CallBack, Hook,
+                 MakeArena, AllocateInArena, PinArena, TrimArena, ReleaseArena, Fork, Exit>;
 
-std::string to_code(const Operation& operation);  // "Free{.allocation = 3}"
+std::string to_code(const Operation& operation);  // "Free{3}"
+std::string name_of(std::size_t kind);            // of an alternative of Operation: "Free"
+constexpr std::size_t kOperationKinds = std::variant_size_v<Operation>;
 
 }  // namespace vpmm::property

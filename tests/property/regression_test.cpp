@@ -173,5 +173,12 @@ TEST(PoolRegression, running_out_without_a_pool_takes_back_what_any_stream_frees
   }
 }
 
+// The first such free of a process, so this shows in a process of its own.
+TEST(PoolRegression, a_free_on_another_stream_needs_no_host_memory) {
+  EXPECT_EQ(failure_of(scene_with(), {Allocate{0, kNonBlocking, 1, 0}, Allocate{0, kLegacy, 1, 0},
+                                      Fault{0, 0, 0, true}, FreeElsewhere{1, kNonBlocking, false}}),
+            "");
+}
+
 }  // namespace
 }  // namespace vpmm::property

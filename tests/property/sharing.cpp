@@ -89,12 +89,16 @@ void World::operator()(const Share& o) {
   if (!info) return fail("query: " + info.error().message);
   const AddressRange whole{allocation->ptr, info.value().usable};
   const AddressRange part = part_of(whole, o.begin, o.size);
-  const auto result = at.pool->sharing().share(part);
+  say("/* another process gets a handle of {} bytes at {} of p[{}] */", part.size,
+      part.begin - whole.begin, allocation->number);
+  const auto result = call(Bears::nothing, [&] { return at.pool->sharing().share(part); });
   if (is_asleep(*allocation)) {
     if (result || result.error().code != ErrorCode::suspended) fail("suspended memory is shared");
     return;
   }
-  const bool may_be_drivers = !has_pool() || (has_drivers_pool() && allocation->bytes < page());
+  // A fault may have said that nothing can be exported, which the pool remembers.
+  const bool may_be_drivers =
+      had_faults_ || !has_pool() || (has_drivers_pool() && allocation->bytes < page());
   if (!result && result.error().code == ErrorCode::unsupported && may_be_drivers) return;
   if (!result && result.error().code == ErrorCode::invalid_argument && part.empty()) return;
   if (!result) return fail("share: " + result.error().message);
@@ -143,8 +147,11 @@ void World::operator()(const Lease& o) {
   if (shared_.empty()) return;
   Shared& shared = shared_[o.share % shared_.size()];
   const AddressRange part = part_of(shared.range, o.begin, o.size);
-  const auto result = devices_[shared.device].pool->sharing().lease(
-      shared.id, part.begin - shared.range.begin, part.size);
+  say("/* another process maps {} bytes at {:#x} */", part.size, to_integer(part.begin));
+  const auto result = call(Bears::nothing, [&] {
+    return devices_[shared.device].pool->sharing().lease(shared.id, part.begin - shared.range.begin,
+                                                         part.size);
+  });
   const bool is_over = shared.freed == Shared::Freed::yes && shared.handles == 0;
   const bool may_be_over = shared.freed != Shared::Freed::no && shared.handles == 0;
   if (!result && result.error().code == ErrorCode::not_shared && may_be_over) {
@@ -193,6 +200,8 @@ void World::operator()(const EndLease& o) {
   } else if (o.holder == Holder::handle && shared.handles > 0) {
     --shared.handles;
   }
+  say("/* another process ends its hold of {:#x} */", to_integer(shared.range.begin));
+  acted_ = true;
   at.pool->sharing().end_lease(shared.id, o.holder);
   check();
 }
@@ -224,7 +233,10 @@ void World::operator()(const SetPeerAccess& o) {
   const std::size_t peer = o.peer % devices_.size();
   Device& at = device(o.device);
   if (is_capturing_anywhere()) return;  // the captures were not announced to that pool
-  const auto result = at.pool->sharing().set_peer_access(static_cast<driver::DeviceOrdinal>(peer));
+  say("CALL(vpmm_set_peer_access(pool[{}], {}));", o.device % devices_.size(), peer);
+  const auto result = call(Bears::nothing, [&] {
+    return at.pool->sharing().set_peer_access(static_cast<driver::DeviceOrdinal>(peer));
+  });
   if (&at == &devices_[peer]) return static_cast<void>(expect(result, "set_peer_access"));
   if (!result && result.error().code == ErrorCode::unsupported &&
       (!has_pool() || has_drivers_pool()))
@@ -246,9 +258,11 @@ void World::operator()(const ReadOnPeer& o) {
   if (allocation->content) {
     make_current(peer);
     const AddressRange whole{allocation->ptr, allocation->bytes};
+    say("stage_read({}, p[{}], {}u, {}, s[{}]);", peer, allocation->number, allocation->bytes,
+        *allocation->content, stream.key);
     read(whole, whole, *allocation->content, stream.handle);
   }
-  expect(at.pool->record_use(allocation->ptr, stream.handle), "record_use");
+  record_use(*allocation, stream);
   allocation->is_shared = true;
 }
 

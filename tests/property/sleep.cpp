@@ -38,7 +38,15 @@ void World::operator()(const AllocateTagged& o) {
   if (is_named) request.stream = stream.handle;
   request.tag = tag;
   request.one_chunk = o.one_chunk;
-  const auto result = at.pool->allocate(request);
+  if (!at.has_told_tags) {
+    say("CALL(vpmm_tag_make_suspendable(pool[{}], {}, VPMM_TAG_BACKUP));", number, kBackup);
+    say("CALL(vpmm_tag_make_suspendable(pool[{}], {}, 0));", number, kDiscard);
+    at.has_told_tags = true;
+  }
+  say("stage_allocate_tagged(pool[{}], {}u, {}, {}, s[{}], {}, &p[{}]);", number, bytes, tag,
+      o.one_chunk ? 1 : 0, stream.key, is_named ? 1 : 0, next_number_);
+  const auto result = call(Bears::faults, [&] { return at.pool->allocate(request); });
+  if (!result && may_have_failed(result.error(), "allocate")) return;
   if (at.asleep.contains(tag)) {
     if (result || result.error().code != ErrorCode::suspended)
       fail("a request in a suspended tag is served");
@@ -83,6 +91,7 @@ bool World::is_excused(const Error& error, std::size_t number, const Suspend& o)
                std::find(tags.begin(), tags.end(), each.tag) != tags.end();
       });
     case ErrorCode::host_out_of_memory: return o.host_bytes.has_value();
+    case ErrorCode::invalid_argument: return !devices_[number].hooks.empty();  // a hook refused
     default: return false;
   }
 }
@@ -103,19 +112,30 @@ void World::operator()(const Suspend& o) {
   const Bytes slept = suspended_in(*at.pool);
   if (o.host_bytes) host_copy::set_available_host_bytes(o.host_bytes);
   const ScopeExit reset([] { host_copy::set_available_host_bytes(std::nullopt); });
-  const auto done = at.pool->suspension().suspend(tag_of(o.tags), how);
+  say("CALL(vpmm_suspend(pool[{}], {}, {}{}{}, {})); /* host memory: {} */", number, tag_of(o.tags),
+      o.keeps_host_copy ? "VPMM_SUSPEND_KEEP_HOST_COPY | " : "",
+      how.after ? "VPMM_SUSPEND_AFTER_STREAM | " : "", o.to_driver ? "VPMM_SUSPEND_TO_DRIVER" : "0",
+      how.after ? fmt::format("(vpmm_stream){}", static_cast<std::uint64_t>(*how.after)) : "0",
+      o.host_bytes ? "limited" : "enough");
+  const auto done =
+      call(Bears::faults, [&] { return at.pool->suspension().suspend(tag_of(o.tags), how); });
   if (!done) {
-    if (!is_excused(done.error(), number, o)) fail("suspend: " + done.error().message);
+    if (!may_have_failed(done.error(), "suspend") && !is_excused(done.error(), number, o))
+      fail("suspend: " + done.error().message);
     // Deferred frees of suspended memory may have been carried out.
     if (suspended_in(*at.pool) > slept) fail("a failed suspend suspends");
     return check();
   }
   const observe::Statistics now = at.pool->reports().statistics();
-  if (o.to_driver && !how.after && now.suspended_bytes > slept && now.zombie_bytes != 0)
+  if (!had_faults_ && o.to_driver && !how.after && now.suspended_bytes > slept &&
+      now.zombie_bytes != 0)
     fail("old mappings keep memory that went to the driver");
   // Without any memory so far it stays live.
   for (const std::uint32_t tag : tags_of(o.tags))
     if (at.pool->suspension().info(tag).state != context::TagState::live) at.asleep.insert(tag);
+  // Nobody holds what sleeps, and it comes back in other chunks.
+  for (Shared& each : shared_)
+    if (each.device == number && each.tag != 0 && at.asleep.contains(each.tag)) each.chunks.clear();
   for (const Allocation& each : allocations_) {
     if (each.device != number || !is_asleep(each)) continue;
     const auto is = at.pool->suspension().is_suspended(each.ptr);
@@ -132,7 +152,11 @@ void World::operator()(const Resume& o) {
   context::ResumeHow how;
   how.clears = o.clears;
   how.copies_back = !o.drops_copy;
-  const auto done = at.pool->suspension().resume(tag_of(o.tags), how);
+  say("CALL(vpmm_resume(pool[{}], {}, {})); /* {} */", number, tag_of(o.tags),
+      o.clears ? "VPMM_RESUME_ZERO" : "0", o.drops_copy ? "without the copy" : "with the copy");
+  const auto done =
+      call(Bears::faults, [&] { return at.pool->suspension().resume(tag_of(o.tags), how); });
+  if (!done && may_have_failed(done.error(), "resume")) return check();
   if (!done) {
     const bool is_capture = done.error().code == ErrorCode::capture_active;
     if (is_capture && !may_be_capturing()) fail("resume: " + done.error().message);
@@ -197,9 +221,10 @@ void World::check_asleep() {
     if (now.allocations - now.deallocations != now.live_allocations + asleep)
       fail(fmt::format("counts: {} allocations, {} deallocations, {} live, {} asleep",
                        now.allocations, now.deallocations, now.live_allocations, asleep));
-    // Released chunks that moved before are mapped at their old places, too.
-    if (!has_drivers_pool() &&
-        (now.mapped_bytes < chunks || now.mapped_bytes > chunks + now.zombie_bytes))
+    // Released chunks that moved before are mapped at their old places, too, and what the driver
+    // refused to take back is no place of the layout.
+    const Bytes beside = now.zombie_bytes + now.quarantined_bytes;
+    if (!has_drivers_pool() && (now.mapped_bytes < chunks || now.mapped_bytes > chunks + beside))
       fail(fmt::format("mapped: {} bytes, {} of chunks", now.mapped_bytes, chunks));
     if (!has_drivers_pool() && blocks != chunks)
       fail(fmt::format("layout: blocks of {} bytes, chunks of {}", blocks, chunks));

@@ -1,9 +1,12 @@
 // property tests: the simulated machine, its streams, and what must hold at any time.
 #include "property/world.hpp"
 
+#include <unistd.h>
+
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "support/watchdog.hpp"
 
@@ -14,6 +17,26 @@ using driver::CuResult;
 namespace {
 
 constexpr std::size_t kCreatedStreams = 5;
+
+// Calls that fail in the middle of others: of memory, of events and of the driver's own pool.
+constexpr std::array kFaultingCalls = {
+    driver::Call::mem_create,        driver::Call::mem_map,
+    driver::Call::mem_set_access,    driver::Call::mem_unmap,
+    driver::Call::mem_release,       driver::Call::mem_address_reserve,
+    driver::Call::mem_create,        driver::Call::event_create,
+    driver::Call::stream_wait_event, driver::Call::mem_alloc_from_pool_async,
+    driver::Call::mem_free_async,    driver::Call::mem_pool_trim_to};
+constexpr auto kOnce = fault::HostFaults::Repeat::once;
+
+driver::FaultPlan plan_of(const Fault& fault) {
+  const driver::Call call = kFaultingCalls[fault.call % kFaultingCalls.size()];
+  std::vector<CuResult> results = driver::errors_that_matter(call);
+  std::erase_if(results, [](CuResult each) { return driver::is_sticky(each); });
+  return {{call},
+          fault.nth + 1,
+          results[fault.result % results.size()],
+          driver::FaultPlan::Repeat::once};
+}
 
 const char* name(driver::sim::Schedule schedule) {
   switch (schedule) {
@@ -74,12 +97,18 @@ std::string to_code(const Scene& scene) {
   return code;
 }
 
-World::World(const Scene& scene)
-    : scene_(scene), sim_(scene.sim), devices_(static_cast<std::size_t>(scene.sim.device_count)) {
+World::World(const Scene& scene, Script* script, Defect defect)
+    : scene_(scene),
+      script_(script),
+      defect_(defect),
+      sim_(scene.sim),
+      devices_(static_cast<std::size_t>(scene.sim.device_count)) {
+  if (script_ != nullptr) script_->begin(scene_);
   expect(sim_.init(), "init");
   for (std::size_t number = 0; number < devices_.size(); ++number) {
     open(number);
-    auto created = context::Context::create(sim_, static_cast<int>(number), scene.config);
+    say("pool[{}] = stage_pool({}, &config);", number, number);
+    auto created = context::Context::create(meter_, static_cast<int>(number), scene.config);
     if (!expect(created, "create")) return;
     devices_[number].pool = std::move(created).value();
     devices_[number].capacity = scene.config.capacity;
@@ -91,10 +120,46 @@ World::World(const Scene& scene)
     if (scene.frees_when_short)
       devices_[number].pool->limits().out_of_memory_callbacks().set(
           [this](const context::OutOfMemory&) { return frees_one(); });
+    devices_[number].pool->limits().out_of_memory_callbacks().add(
+        [this, number](const context::OutOfMemory&) { return call_back(number); });
   }
 }
 
-World::~World() = default;
+World::~World() {
+  for (const Device& each : devices_)
+    if (!each.recording.empty()) unlink(each.recording.c_str());
+}
+
+World::Strike::Strike(World& world, Bears bears)
+    : world_(world),
+      visits_(world.meter_.visits()),
+      is_armed_(bears == Bears::faults && world.armed_.has_value()) {
+  world_.acted_ = true;
+  world_.struck_ = false;
+  if (!is_armed_) return;
+  world_.strikes_ = true;
+  const Fault& fault = *world_.armed_;
+  if (fault.is_of_host)
+    fault::HostFaults::arm(fault.nth + 1, kOnce);
+  else
+    world_.faulting_.set_plan(plan_of(fault));
+}
+
+World::Strike::~Strike() {
+  ++world_.figures_.calls;
+  if (world_.meter_.visits() != visits_) ++world_.figures_.misses;
+  if (!is_armed_) return;
+  const std::uint64_t fired =
+      world_.armed_->is_of_host ? fault::HostFaults::fired() : world_.faulting_.fired();
+  fault::HostFaults::disarm();
+  world_.faulting_.clear_plan();
+  world_.armed_.reset();
+  world_.strikes_ = false;
+  if (fired == 0) return;
+  world_.struck_ = world_.had_faults_ = true;
+  ++world_.figures_.faults;
+  world_.current_.reset();  // what the driver would not put back, the program does
+}
 
 void World::fail(std::string what) {
   if (failure_.empty()) failure_ = std::move(what);
@@ -131,6 +196,8 @@ void World::make_streams(Device& device) {
   device.streams.push_back({driver::kLegacyStream, next_key_++, false, {}, {}});
   if (device.context_id == driver::ContextId{1}) device.streams.back().handle = driver::kNullStream;
   device.streams.push_back({driver::kPerThreadStream, next_key_++, true, {}, {}});
+  for (const Stream& each : device.streams)
+    say("s[{}] = (vpmm_stream){};", each.key, static_cast<std::uint64_t>(each.handle));
   for (std::size_t i = 0; i < kCreatedStreams; ++i)
     device.streams.push_back(created_stream(i % 2 == 0 ? driver::StreamFlags::non_blocking
                                                        : driver::StreamFlags::blocking));
@@ -139,6 +206,7 @@ void World::make_streams(Device& device) {
 World::Stream World::created_stream(driver::StreamFlags flags) {
   Stream stream{{}, next_key_++, flags == driver::StreamFlags::blocking, {}, {}};
   expect(sim_.stream_create(flags, stream.handle), "create a stream");
+  say("s[{}] = stage_stream({}, {});", stream.key, *current_, stream.is_blocking ? 1 : 0);
   return stream;
 }
 
@@ -175,6 +243,8 @@ World::Stream* World::find_stream(Device& device, std::uint64_t key) {
 // The device of both streams is current.
 void World::order(const Stream& first, const Stream& second) {
   if (first.key == second.key) return;
+  acted_ = true;
+  say("stage_order({}, s[{}], s[{}]);", *current_, first.key, second.key);
   driver::EventHandle event{};
   expect(sim_.event_create(event), "create an event");
   expect(sim_.event_record(event, first.handle), "record");
@@ -194,10 +264,15 @@ void World::operator()(const Order& o) {
 void World::operator()(const Bind& o) {
   Device& at = device(o.device);
   Stream& stream = at.streams[o.stream % at.streams.size()];
-  if (stream.bound != nullptr) return stream.bound.reset();
+  if (stream.bound != nullptr) {
+    say("vpmm_stream_unbind(b[{}]);", stream.key);
+    return stream.bound.reset();
+  }
   if (!is_usable(at, stream)) return;
   make_current(o.device % devices_.size());
-  auto bound = at.pool->bind(stream.handle);
+  say("CALL(vpmm_stream_bind(pool[{}], s[{}], &b[{}]));", o.device % devices_.size(), stream.key,
+      stream.key);
+  auto bound = call(Bears::nothing, [&] { return at.pool->bind(stream.handle); });
   if (!expect(bound, "bind")) return;
   stream.bound = std::move(bound).value();
   stream.bound_calls = 0;
@@ -213,7 +288,8 @@ void World::operator()(const Spin& o) {
   const Stream& stream = at.streams[o.stream % at.streams.size()];
   if (!is_usable(at, stream)) return;
   make_current(o.device % devices_.size());
-  expect(sim_.launch({"spin", o.duration_ns, {}, {}}, stream.handle), "launch");
+  say("stage_spin({}, s[{}], {}u);", *current_, stream.key, o.duration_ns);
+  launch({"spin", o.duration_ns, {}, {}}, stream.handle);
 }
 
 void World::operator()(const ReplaceStream& o) {
@@ -228,22 +304,50 @@ void World::operator()(const ReplaceStream& o) {
   if (moves) order(old, heir);
   for (Allocation& allocation : allocations_)
     if (moves && allocation.home == old.key) allocation.home = heir.key;
+  if (old.bound != nullptr) say("vpmm_stream_unbind(b[{}]);", old.key);
   old.bound.reset();
+  acted_ = true;
+  say("stage_stream_destroy({}, s[{}]);", device_number, old.key);
   expect(sim_.stream_destroy(old.handle), "destroy a stream");
   old = created_stream(o.flags);
 }
 
-void World::operator()(const Pass& o) { sim_.advance_host_ns(o.ns); }
+void World::launch(const driver::sim::Kernel& kernel, driver::StreamHandle stream) {
+  acted_ = true;
+  expect(sim_.launch(kernel, stream), "launch");
+}
+
+void World::operator()(const Pass& o) {
+  acted_ = true;
+  say("stage_pass({}u);", o.ns);
+  sim_.advance_host_ns(o.ns);
+}
 
 void World::operator()(const Step& o) {
+  acted_ = true;
+  say("stage_step({}u);", o.count);
   for (std::uint64_t i = 0; i < o.count && sim_.step(); ++i) {
   }
+}
+
+void World::operator()(const Fault& o) {
+  armed_ = o;
+  const driver::FaultPlan plan = plan_of(o);
+  if (o.is_of_host)
+    say("/* allocation {} of host memory fails in the next call */", o.nth + 1);
+  else
+    say("stage_fault({}, {}, {}u); /* {} gives {} */", static_cast<int>(plan.calls.front()),
+        static_cast<int>(plan.result), plan.nth, driver::to_string(plan.calls.front()),
+        driver::to_string(plan.result));
 }
 
 // --- what must hold
 
 void World::run(const Operation& operation) {
-  if (failure_.empty()) std::visit([this](const auto& o) { (*this)(o); }, operation);
+  if (!failure_.empty()) return;
+  acted_ = false;
+  std::visit([this](const auto& o) { (*this)(o); }, operation);
+  if (acted_) ++figures_.done[operation.index()];
 }
 
 void World::check() {
@@ -263,12 +367,14 @@ void World::finish() {
     destroy_graphs(number);
   }
   if (!failure_.empty()) return;
+  while (!arenas_.empty() && failure_.empty()) (*this)(ReleaseArena{0});
   end_leases(2);
   for (Allocation& allocation : allocations_)
     if (may_free_unnamed(allocation)) free_unnamed(allocation, false);
   allocations_.erase(std::remove_if(allocations_.begin(), allocations_.end(),
                                     [](const Allocation& a) { return is_null(a.ptr); }),
                      allocations_.end());
+  say("stage_run_until_idle();");
   sim_.run_until_idle();
   for (std::size_t number = 0; number < devices_.size(); ++number) {
     make_current(number);
@@ -281,6 +387,7 @@ void World::finish() {
   if (!ends_held) end_leases(1);
   for (std::size_t number = 0; number < devices_.size() && failure_.empty(); ++number) {
     context::Context& pool = *devices_[number].pool;
+    if (!devices_[number].recording.empty()) (*this)(Record{number});
     const auto last = pool.allocate({1, 0, std::nullopt});  // takes in what was freed deferred
     if (last) expect(pool.deallocate(last.value(), std::nullopt), "deallocate");
     const observe::Statistics now = pool.reports().statistics();
@@ -290,7 +397,11 @@ void World::finish() {
       fail(fmt::format("{} bytes live, {} allocated after all were freed", now.live_bytes,
                        now.allocated_bytes));
     check();
-    for (Stream& stream : devices_[number].streams) stream.bound.reset();
+    for (Stream& stream : devices_[number].streams) {
+      if (stream.bound != nullptr) say("vpmm_stream_unbind(b[{}]);", stream.key);
+      stream.bound.reset();
+    }
+    say("stage_pool_close(pool[{}]);", number);
     devices_[number].pool.reset();
     driver::ContextId id{};
     expect(sim_.ctx_get_id(devices_[number].context, id), "the context after the pool");

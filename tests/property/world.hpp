@@ -2,6 +2,7 @@
 // knows what must hold.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -13,8 +14,11 @@
 #include <vector>
 
 #include "context/context.hpp"
+#include "driver/faulting.hpp"
 #include "driver/sim/sim_driver.hpp"
+#include "fault/host_faults.hpp"
 #include "property/operation.hpp"
+#include "property/script.hpp"
 
 namespace vpmm::property {
 
@@ -26,9 +30,37 @@ struct Scene {
 };
 std::string to_code(const Scene& scene);
 
+// Of one program, or of many.
+struct Figures {
+  std::uint64_t calls = 0;   // of pools
+  std::uint64_t misses = 0;  // beyond the stream cache: through the pool's lock
+  std::uint64_t faults = 0;  // that struck
+  std::array<std::uint64_t, kOperationKinds> done{};  // operations that did something
+  std::array<std::uint64_t, report::kEventKinds> heard{};
+  std::array<std::uint64_t, observe::kLastRecordedKind + 1> recorded{};
+};
+
+// Defects that a test plants in a program, to see that they are found.
+enum class Defect { none, uses_untold, crashes, hangs };
+
+// Passes the driver's calls on, and counts those of the pool that took its lock.
+class Meter final : public driver::ForwardingDriver {
+ public:
+  using ForwardingDriver::ForwardingDriver;
+  std::uint64_t visits() const { return visits_; }
+
+ private:
+  std::optional<driver::CuResult> before(driver::Call call) override {
+    if (call == driver::Call::ctx_get_current) ++visits_;
+    return std::nullopt;
+  }
+  std::uint64_t visits_ = 0;
+};
+
 class World {
  public:
-  explicit World(const Scene& scene);
+  // `script`: what the program does is written there; null: nowhere.
+  explicit World(const Scene& scene, Script* script = nullptr, Defect defect = Defect::none);
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -40,6 +72,9 @@ class World {
   void finish();
   // What went wrong first; empty: nothing.
   const std::string& failure() const { return failure_; }
+  const Figures& figures() const { return figures_; }
+  // Calls of an exit handler: frees do nothing, requests fail.
+  void check_after_exit();
 
  private:
   static constexpr std::size_t kMostAllocations = 64;
@@ -66,8 +101,16 @@ class World {
     std::optional<Stream> other_process;  // the work of all importers; the pool never hears of it
     std::set<std::size_t> peers;
     std::set<std::uint32_t> asleep;  // suspended tags
+    bool has_told_tags = false;      // in the script
+    std::string recording;           // file; empty: none
+    std::optional<std::uint64_t> listener;
+    std::uint64_t call_back = 0;  // of CallBack
+    bool is_called_back = false;
+    std::map<std::uint32_t, std::uint64_t> hooks;       // by tag
+    std::map<std::uint32_t, std::int64_t> told_asleep;  // before_unmap less after_map
   };
   struct Allocation {
+    std::uint64_t number = 0;  // never used again
     std::size_t device = 0;
     DevicePtr ptr{};
     Bytes bytes = 0;
@@ -94,6 +137,11 @@ class World {
     std::vector<AddressRange> importers;              // what each of them maps
     std::map<DevicePtr, driver::ChunkHandle> chunks;  // as leases told them
     bool is_held() const { return handles != 0 || !importers.empty(); }
+  };
+  struct Arena {
+    std::uint64_t key = 0;
+    std::size_t device = 0;
+    pool::ArenaId id{};
   };
   struct Graph {
     std::uint64_t key = 0;  // of its capture
@@ -138,6 +186,56 @@ class World {
   void operator()(const Suspend& o);
   void operator()(const Resume& o);
   void operator()(const Reset& o);
+  void operator()(const Fault& o);
+  void operator()(const Record& o);
+  void operator()(const Listen& o);
+  void operator()(const CallBack& o);
+  void operator()(const Hook& o);
+  void operator()(const MakeArena& o);
+  void operator()(const AllocateInArena& o);
+  void operator()(const PinArena& o);
+  void operator()(const TrimArena& o);
+  void operator()(const ReleaseArena& o);
+  void operator()(const Fork& o);
+  void operator()(const Exit& o);
+
+  // Runs a call of the pool as the C ABI does: an exception for want of host memory is its error.
+  // A fault that was armed strikes in there, where the caller can bear it.
+  enum class Bears { nothing, faults };
+  template <typename F>
+  auto call(Bears bears, F&& calling) -> decltype(calling()) {
+    const Strike strike(*this, bears);
+    try {
+      return calling();
+    } catch (const std::bad_alloc&) {
+      return no_host_memory();
+    }
+  }
+  class Strike {
+   public:
+    Strike(World& world, Bears bears);
+    ~Strike();
+    Strike(const Strike&) = delete;
+    Strike& operator=(const Strike&) = delete;
+
+   private:
+    World& world_;
+    const fault::InsidePool inside_;
+    const std::uint64_t visits_;
+    const bool is_armed_;
+  };
+  template <typename... Args>
+  void say(fmt::format_string<Args...> text, Args&&... args) {
+    if (script_ != nullptr) script_->line(text, std::forward<Args>(args)...);
+  }
+  void launch(const driver::sim::Kernel& kernel, driver::StreamHandle stream);
+
+  // more.cpp
+  bool may_have_failed(const Error& error, const char* what);
+  bool call_back(std::size_t device);
+  bool call_from_hook(std::size_t device);
+  void read_recording(Device& device);
+  bool refuses_after_the_end();
 
   // world.cpp
   void fail(std::string what);
@@ -168,6 +266,7 @@ class World {
   Bytes page() const { return scene_.config.page_size.value_or(2 * kMiB); }
   void take_over(std::size_t device, const Stream& stream, bool is_named, DevicePtr ptr,
                  Bytes bytes);
+  std::string c_request(std::size_t device, Bytes bytes, Bytes alignment, const Stream* stream);
   struct Refused {
     Bytes whole_pages = 0;
     Bytes made_before = 0;  // so many others in the same call, which were freed
@@ -186,7 +285,9 @@ class World {
   void read(AddressRange whole, AddressRange part, std::uint8_t content,
             driver::StreamHandle stream);
   bool may_free_on(Allocation& allocation, const Stream& stream, bool is_ordered);
+  void record_use(const Allocation& allocation, const Stream& stream);
   Result<void> free_on(Device& device, DevicePtr ptr, Stream& stream);
+  bool is_freed_on(const Allocation& allocation, Stream& stream);
   void note_freed(const Allocation& allocation);
   bool must_name_home() const {
     return scene_.config.unnamed_free == settings::UnnamedFree::allocating_stream;
@@ -236,13 +337,26 @@ class World {
   void notice_reset(std::size_t number, bool keeps_contents);
 
   Scene scene_;
+  Script* const script_;
+  const Defect defect_;
   driver::sim::SimDriver sim_;
+  fault::ExemptDriver exempt_{sim_};
+  driver::FaultingDriver faulting_{exempt_};
+  Meter meter_{faulting_};
+  std::optional<Fault> armed_;
+  bool strikes_ = false;     // a fault is armed in the call that runs
+  bool struck_ = false;      // the last call met a fault
+  bool had_faults_ = false;  // some call did: what the driver refused to take back may be left
+  bool acted_ = false;       // the operation did something
+  Figures figures_;
+  std::uint64_t next_number_ = 1;
   std::vector<Device> devices_;
   std::optional<std::size_t> current_;
   std::vector<Allocation> allocations_;
   std::deque<std::pair<std::size_t, DevicePtr>>
       freed_;  // lately, by device; perhaps somebody else's by now
   std::vector<Graph> graphs_;
+  std::vector<Arena> arenas_;
   std::vector<Shared> shared_;
   std::set<context::ShareId> share_ids_;  // that were ever given
   std::uint64_t next_key_ = 1;

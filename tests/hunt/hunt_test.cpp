@@ -1,0 +1,143 @@
+// hunt: the first seeds find nothing, and defects that are planted are found, shrunk and printed
+// as C that shows them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "support/repository_path.hpp"
+
+namespace vpmm::hunt {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+struct Answer {
+  int code = -1;
+  std::string text;  // of both outputs
+};
+
+Answer shell(const std::string& command) {
+  Answer answer;
+  FILE* const out = popen((command + " 2>&1").c_str(), "r");
+  if (out == nullptr) return answer;
+  std::array<char, 4096> part{};
+  while (const std::size_t size = std::fread(part.data(), 1, part.size(), out))
+    answer.text.append(part.data(), size);
+  const int status = pclose(out);
+  if (WIFEXITED(status)) answer.code = WEXITSTATUS(status);
+  return answer;
+}
+
+Answer hunt(const std::string& arguments) { return shell(VPMM_HUNT " " + arguments); }
+
+std::string text_of(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+class Hunt : public testing::Test {
+ protected:
+  Hunt() { std::filesystem::create_directories(folder_); }
+  ~Hunt() override { std::filesystem::remove_all(folder_); }
+
+  std::string out() const { return " --out " + folder_.string(); }
+  std::filesystem::path script(int seed) const {
+    return folder_ / ("hunt-" + std::to_string(seed) + ".c");
+  }
+  // Compiles the program in C and, unless sanitizers are in the way, runs it.
+  Answer compiled_and_run(int seed) const {
+    const std::string flags = "-std=c11 -Wall -Wextra -Werror -I" + repository_path("include") +
+                              " -I" + repository_path("tests") + " " + script(seed).string();
+    const std::string program = (folder_ / "program").string();
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return shell("cc -c " + flags + " -o " + program);
+#else
+    const std::string library =
+        " -L" VPMM_STAGE_FOLDER " -lvpmm_stage -Wl,-rpath," VPMM_STAGE_FOLDER;
+    return shell("cc " + flags + library + " -o " + program + " && " + program);
+#endif
+  }
+
+ private:
+  const std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / ("vpmm-hunt-test-" + std::to_string(getpid()));
+};
+
+// Lines of the main function.
+std::ptrdiff_t lines_of_main(const std::string& text) {
+  const auto main = text.begin() + static_cast<std::ptrdiff_t>(text.find("int main"));
+  return std::count(main, text.end(), '\n');
+}
+
+TEST_F(Hunt, the_first_seeds_meet_no_hazard_and_leave_nothing_behind) {
+  const Answer answer = hunt("--programs 130 --jobs 2" + out());
+  EXPECT_EQ(answer.code, 0);
+  EXPECT_THAT(answer.text, HasSubstr("findings: 0"));
+  EXPECT_THAT(answer.text, Not(HasSubstr("never:"))) << "kinds that no program had";
+}
+
+TEST_F(Hunt, seeds_that_once_failed_find_nothing) {
+  for (const int seed : {475, 1062, 3475, 4735})
+    EXPECT_EQ(hunt("--seed " + std::to_string(seed) + out()).code, 0) << seed;
+}
+
+TEST_F(Hunt, a_planted_hazard_is_shrunk_to_a_few_lines_of_c_that_show_it) {
+  const Answer answer = hunt("--seed 2 --plant uses-untold" + out());
+  EXPECT_EQ(answer.code, 1);
+  EXPECT_THAT(answer.text, HasSubstr("finding: seed 2: hazard: use after free"));
+  EXPECT_THAT(answer.text, HasSubstr("again: ./dev hunt --seed 2"));
+  const std::string text = text_of(script(2));
+  EXPECT_LE(lines_of_main(text), 20) << text;
+  const Answer shown = compiled_and_run(2);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  EXPECT_EQ(shown.code, 0) << shown.text;
+#else
+  EXPECT_EQ(shown.code, 1) << shown.text;
+  EXPECT_THAT(shown.text, HasSubstr("hazard: use after free"));
+#endif
+}
+
+TEST_F(Hunt, the_same_seed_is_shrunk_to_the_same_program) {
+  const auto calls = [&] {
+    hunt("--seed 2 --plant uses-untold" + out());
+    const std::string text = text_of(script(2));
+    return text.substr(0, text.find("/* found here"));  // addresses differ
+  };
+  EXPECT_EQ(calls(), calls());
+}
+
+TEST_F(Hunt, crashes_and_hangs_are_found_and_named) {
+  for (const auto& [defect, words] :
+       {std::pair{"crashes", "signal 6"}, std::pair{"hangs --patience 0.3", "hang"}}) {
+    const Answer answer = hunt("--seed 3 --plant " + std::string(defect) + out());
+    EXPECT_EQ(answer.code, 1);
+    EXPECT_THAT(answer.text, HasSubstr(std::string("finding: seed 3: ") + words));
+    EXPECT_LE(lines_of_main(text_of(script(3))), 20);
+    EXPECT_EQ(compiled_and_run(3).code, 0) << "the program's own defect is not in its text";
+  }
+}
+
+TEST_F(Hunt, wrong_arguments_are_refused) {
+  for (const char* const wrong :
+       {"", "--seconds 0", "--seconds soon", "--seed -1", "--jobs 0", "--seed 1 --seconds 1",
+        "--plant nonsense --seed 1", "--nonsense"}) {
+    const Answer answer = hunt(wrong);
+    EXPECT_NE(answer.code, 0) << wrong;
+    EXPECT_THAT(answer.text, Not(HasSubstr("findings"))) << wrong;
+    EXPECT_FALSE(answer.text.empty()) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace vpmm::hunt

@@ -1,0 +1,61 @@
+// hunt: kinds of operations and events, with their numbers.
+#include "hunt/program/summary.hpp"
+
+#include <array>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace vpmm::hunt {
+namespace {
+
+constexpr std::array kHeard = {"allocate",      "free",       "map",   "unmap",
+                               "out_of_memory", "record_use", "trim",  "arena_grow",
+                               "arena_shrink",  "suspend",    "resume"};
+static_assert(kHeard.size() == report::kEventKinds);
+// `none` is no event.
+constexpr std::array kRecorded = {
+    "allocate",     "free", "allocate_failed", "record_use",    "map",     "unmap",
+    "move",         "trim", "pause",           "out_of_memory", "mark",    "arena_grow",
+    "arena_shrink", "live", "driver",          "sample",        "suspend", "resume"};
+static_assert(kRecorded.size() == observe::kLastRecordedKind);
+
+// "operations: Free 12, Read 3\n  never: Exit\n"
+std::string kinds(const char* title,
+                  const std::vector<std::pair<std::string, std::uint64_t>>& all) {
+  std::vector<std::string> seen;
+  std::vector<std::string> never;
+  for (const auto& [name, number] : all)
+    number == 0 ? never.push_back(name) : seen.push_back(fmt::format("{} {}", name, number));
+  std::string text = fmt::format("{}: {}\n", title, fmt::join(seen, ", "));
+  if (!never.empty()) text += fmt::format("  never: {}\n", fmt::join(never, ", "));
+  return text;
+}
+
+}  // namespace
+
+std::string summary_of(const Outcome& outcome) {
+  const Totals& totals = outcome.totals;
+  const property::Figures& figures = totals.figures;
+  std::vector<std::pair<std::string, std::uint64_t>> done, heard, recorded;
+  for (std::size_t i = 0; i < figures.done.size(); ++i) {
+    // A fault counts where it strikes, and not where it is armed.
+    const bool is_fault = i == property::Operation(property::Fault{}).index();
+    done.emplace_back(property::name_of(i), is_fault ? figures.faults : figures.done[i]);
+  }
+  for (std::size_t i = 0; i < kHeard.size(); ++i) heard.emplace_back(kHeard[i], figures.heard[i]);
+  for (std::size_t i = 0; i < kRecorded.size(); ++i)
+    recorded.emplace_back(kRecorded[i], figures.recorded[i + 1]);
+  const double share = figures.calls == 0 ? 0
+                                          : 100.0 * static_cast<double>(figures.misses) /
+                                                static_cast<double>(figures.calls);
+  return fmt::format("{} programs in {:.1f} s, {} operations\n", totals.programs, outcome.seconds,
+                     totals.operations) +
+         fmt::format("{} calls of pools, {:.1f} % of them misses of the stream cache\n",
+                     figures.calls, share) +
+         kinds("operations", done) + kinds("events told to listeners", heard) +
+         kinds("events in recordings", recorded);
+}
+
+}  // namespace vpmm::hunt

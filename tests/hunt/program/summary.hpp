@@ -1,0 +1,12 @@
+// hunt: the figures of a course as text.
+#pragma once
+
+#include <string>
+
+#include "hunt/program/child.hpp"
+
+namespace vpmm::hunt {
+
+std::string summary_of(const Outcome& outcome);
+
+}  // namespace vpmm::hunt

@@ -1,0 +1,79 @@
+// property tests: memory that is kept together in arenas.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "property/world.hpp"
+
+namespace vpmm::property {
+
+namespace {
+constexpr std::size_t kMostArenas = 4;
+}  // namespace
+
+void World::operator()(const MakeArena& o) {
+  if (!has_pool() || arenas_.size() >= kMostArenas) return;
+  const std::size_t number = o.device % devices_.size();
+  arena::ArenaOptions options;
+  options.one_chunk = o.one_chunk;
+  options.splits = o.splits;
+  const std::uint64_t key = next_key_++;
+  say("CALL(vpmm_arena_create(pool[{}], {}{}, 0, &a[{}]));", number,
+      o.one_chunk ? "VPMM_ARENA_ONE_CHUNK | " : "", o.splits ? "0" : "VPMM_ARENA_NO_SPLIT", key);
+  const auto made =
+      call(Bears::nothing, [&] { return devices_[number].pool->arenas().create(options); });
+  if (!made) return fail("create an arena: " + made.error().message);
+  arenas_.push_back({key, number, made.value()});
+}
+
+// Outside of captures: a graph would use the memory at each launch.
+void World::operator()(const AllocateInArena& o) {
+  if (arenas_.empty() || allocations_.size() >= kMostAllocations || o.bytes == 0) return;
+  const Arena& arena = arenas_[o.arena % arenas_.size()];
+  Device& at = devices_[arena.device];
+  Stream& stream = at.streams[o.stream % at.streams.size()];
+  if (!is_usable(at, stream)) return;
+  pool::Request request{o.bytes, 0, stream.handle};
+  request.arena = arena.id;
+  say("CALL(vpmm_arena_allocate(a[{}], {}u, 0, s[{}], &p[{}]));", arena.key, o.bytes, stream.key,
+      next_number_);
+  const auto result = call(Bears::faults, [&] { return at.pool->allocate(request); });
+  if (!result && may_have_failed(result.error(), "allocate in an arena")) return;
+  // Idle memory of other arenas that are pinned serves no request, so a shortage is no mistake.
+  if (!result && result.error().code != ErrorCode::out_of_memory)
+    fail("allocate in an arena: " + result.error().message);
+  if (!result) return;
+  constexpr Bytes kAlignment = 512;
+  if (!is_aligned(result.value(), kAlignment)) fail("memory of an arena is not aligned");
+  take_over(arena.device, stream, true, result.value(), o.bytes);
+}
+
+void World::operator()(const PinArena& o) {
+  if (arenas_.empty()) return;
+  const Arena& arena = arenas_[o.arena % arenas_.size()];
+  say("CALL(vpmm_arena_pin(a[{}]));", arena.key);
+  context::Context& pool = *devices_[arena.device].pool;
+  expect(call(Bears::nothing, [&] { return pool.arenas().pin(arena.id); }), "pin an arena");
+}
+
+void World::operator()(const TrimArena& o) {
+  if (arenas_.empty()) return;
+  const Arena& arena = arenas_[o.arena % arenas_.size()];
+  say("CALL(vpmm_arena_trim(a[{}], 0));", arena.key);
+  context::Context& pool = *devices_[arena.device].pool;
+  const auto trimmed = call(Bears::nothing, [&] { return pool.arenas().trim(arena.id); });
+  if (!trimmed && !may_be_capturing()) fail("trim an arena: " + trimmed.error().message);
+}
+
+void World::operator()(const ReleaseArena& o) {
+  if (arenas_.empty()) return;
+  const auto arena = arenas_.begin() + static_cast<std::ptrdiff_t>(o.arena % arenas_.size());
+  say("CALL(vpmm_arena_release(a[{}]));", arena->key);
+  context::Context& pool = *devices_[arena->device].pool;
+  expect(call(Bears::nothing, [&] { return pool.arenas().release(arena->id); }),
+         "release an arena");
+  arenas_.erase(arena);
+  check();
+}
+
+}  // namespace vpmm::property
