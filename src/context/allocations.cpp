@@ -10,6 +10,8 @@
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
 #include "base/race_window.hpp"
+#include "driver/driver_error.hpp"
+#include "guard/description.hpp"
 
 namespace vpmm::context {
 
@@ -59,6 +61,10 @@ std::optional<AllocationInfo> Allocations::live_around(DevicePtr ptr) const {
       },
       [](DriverBlock of) -> Info {
         return AllocationInfo{of.block->begin, of.block->requested, of.block->requested, {}};
+      },
+      [](GuardedMemory of) -> Info {
+        const AddressRange& range = of.block->range;
+        return AllocationInfo{range.begin, range.size, range.size, {}};
       }};
   return std::visit(info, owners_.of(ptr));
 }
@@ -79,6 +85,12 @@ Error Allocations::not_live(DevicePtr ptr) {
     return mistake({ErrorCode::invalid_pointer,
                     message_of("{:#x} points inside the allocation that starts at {:#x}",
                                to_integer(ptr), to_integer(around->begin))});
+  if (device_.guard != nullptr)
+    if (const guard::Block* const block = device_.guard->known_around(ptr);
+        block != nullptr && block->mapped.contains(ptr))
+      return mistake(
+          {ErrorCode::invalid_pointer, message_of("{:#x} is not a live allocation: {}",
+                                                  to_integer(ptr), guard::describe(*block))});
   return mistake(
       {ErrorCode::invalid_pointer, message_of("{:#x} is not a live allocation of this pool: it was "
                                               "freed already, or comes from elsewhere",
@@ -115,6 +127,11 @@ Result<void> Allocations::record_use(DevicePtr ptr, time::Timeline& user) {
                             if (is_news(of.block->timeline))
                               device_.driver_pool->record_use(of.block, user);
                             return true;
+                          },
+                          [&](GuardedMemory of) VPMM_REQUIRES(pool_lock) {
+                            if (is_news(of.block->timeline))
+                              device_.guard->record_use(*of.block, user);
+                            return true;
                           }};
   if (!std::visit(record, owners_.of(ptr))) return not_live(ptr);
   return {};
@@ -145,10 +162,21 @@ void Allocations::free_through_lock(DevicePtr begin) {
     device_.small->ownership().free_through_lock(*cut->page, begin);
 }
 
+Result<void> Allocations::fill(DevicePtr ptr, const Caller& caller) {
+  constexpr std::uint8_t kFilling = 0xFF;
+  if (!caller.may_queue() || !arenas_.is_resident(ptr)) return {};
+  const std::optional<AllocationInfo> live = live_around(ptr);
+  if (!live || live->begin != ptr) return {};
+  return driver::checked(
+      driver::Call::memset_d8_async,
+      device_.driver.memset_d8_async(ptr, kFilling, live->requested, *caller.stream));
+}
+
 // --- a free
 
 Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const pool::Stream& stream,
                                const Caller& caller) {
+  if (device_.config.fill_freed) VPMM_TRY(device_.primary.noted(fill(ptr, caller)));
   const OwnedBy owner = owners_.of(ptr);
   if (const DriverBlock* const of = std::get_if<DriverBlock>(&owner))
     return of->block->begin == ptr ? free_block(lock, of->block, stream, caller) : not_live(ptr);
@@ -192,6 +220,8 @@ bool Allocations::end(const OwnedBy& owner, DevicePtr begin, const pool::Stream&
               VPMM_REQUIRES(pool_lock) { return end_part(*cut.page, begin, stream, caller); },
           [&](Pages pages)
               VPMM_REQUIRES(pool_lock) { return end_pages(*pages.region, begin, stream, caller); },
+          [&](GuardedMemory of)
+              VPMM_REQUIRES(pool_lock) { return end_guarded(*of.block, begin, stream, caller); },
           [](const auto&) { return false; }},
       owner);
 }
@@ -220,6 +250,16 @@ bool Allocations::end_pages(region::Region& region, DevicePtr begin, const pool:
   const pool::Stamper::Uses uses{region.owner.timeline, region.owner.other_uses, region.range.size};
   observe_end(region.range, uses, stream, caller);
   device_.pool->deallocate(&region, device_.stamper.stamp_of(uses, caller));
+  return true;
+}
+
+bool Allocations::end_guarded(guard::Block& block, DevicePtr begin, const pool::Stream& stream,
+                              const Caller& caller) {
+  if (block.range.begin != begin) return false;
+  const pool::Stamper::Uses uses{block.timeline, block.other_uses, block.range.size};
+  observe_end(block.range, uses, stream, caller);
+  device_.guard->free(block, device_.stamper.stamp_of(uses, caller),
+                      caller.timeline == nullptr ? std::nullopt : caller.timeline->stream);
   return true;
 }
 

@@ -27,6 +27,48 @@ bool is_shortage(const Result<DevicePtr>& result) {
 // become a node of the graph.
 Result<DevicePtr> Router::allocate(MutexLock& lock, const pool::Request& request,
                                    const Caller& caller) {
+  if (request.is_guarded) {
+    VPMM_TRY_ASSIGN(const DevicePtr guarded, allocate_guarded(lock, request, caller));
+    if (!is_null(guarded)) return guarded;
+    device_.guard->count_unguarded();
+  }
+  Result<DevicePtr> result = allocate_unguarded(lock, request, caller);
+  if (device_.guard == nullptr || !device_.guard->has_freed() || !is_shortage(result))
+    return result;
+  prover_.synchronize(lock);
+  VPMM_TRY(prover_.settle_guarded(lock, guard::Guarded::kAll));
+  return allocate_unguarded(lock, request, caller);
+}
+
+// Null: the request cannot be guarded, or memory, mappings or addresses are short.
+Result<DevicePtr> Router::allocate_guarded(MutexLock& lock, const pool::Request& request,
+                                           const Caller& caller) {
+  const Bytes pages = device_.guard->pages_for(request.bytes, request.alignment);
+  if (pages == 0 || request.arena != pool::ArenaId{} || request.one_chunk ||
+      caller.standing != Standing::ordinary || device_.config.ipc_isolate)
+    return DevicePtr{};
+  if (device_.pool->mapping_count() + device_.guard->mappings() >= device_.config.max_mappings)
+    return DevicePtr{};
+  const std::optional<Bytes> capacity = footprint_.capacity();
+  const auto has_room = [&]() VPMM_REQUIRES(pool_lock) {
+    return !capacity || footprint_.held() + pages <= *capacity;
+  };
+  // Idle memory of the pool goes back before a guarded allocation fails.
+  for (bool has_trimmed = false;; has_trimmed = true) {
+    if (has_room()) {
+      Result<DevicePtr> guarded = device_.guard->allocate(lock, request, caller);
+      footprint_.tell_pool();
+      if (guarded || guarded.error().code == ErrorCode::poisoned) return guarded;
+    }
+    if (has_trimmed) return DevicePtr{};
+    footprint_.flush_caches();
+    const Bytes held = device_.pool->mapped_bytes();
+    VPMM_TRY(device_.pool->trim(lock, held - std::min(held, pages)));
+  }
+}
+
+Result<DevicePtr> Router::allocate_unguarded(MutexLock& lock, const pool::Request& request,
+                                             const Caller& caller) {
   if (request.arena != pool::ArenaId{}) return allocate_in_arena(lock, request, caller);
   using Server = small::Server;
   Server server = Server::driver_pool;
