@@ -16,6 +16,8 @@ namespace {
 
 constexpr Bytes kSmallAlignment = 256;  // promised by the driver's stream-ordered pool
 constexpr Bytes kReliefForSmall = 64 * kMiB;
+// Guarded allocations take whole pages, so they leave an eighth of the memory to those that share.
+constexpr Bytes kKeptForOthers = 8;
 
 bool is_shortage(const Result<DevicePtr>& result) {
   return !result && result.error().code == ErrorCode::out_of_memory;
@@ -49,22 +51,17 @@ Result<DevicePtr> Router::allocate_guarded(MutexLock& lock, const pool::Request&
     return DevicePtr{};
   if (device_.pool->mapping_count() + device_.guard->mappings() >= device_.config.max_mappings)
     return DevicePtr{};
-  const std::optional<Bytes> capacity = footprint_.capacity();
-  const auto has_room = [&]() VPMM_REQUIRES(pool_lock) {
-    return !capacity || footprint_.held() + pages <= *capacity;
-  };
-  // Idle memory of the pool goes back before a guarded allocation fails.
-  for (bool has_trimmed = false;; has_trimmed = true) {
-    if (has_room()) {
-      Result<DevicePtr> guarded = device_.guard->allocate(lock, request, caller);
-      footprint_.tell_pool();
-      if (guarded || guarded.error().code == ErrorCode::poisoned) return guarded;
-    }
-    if (has_trimmed) return DevicePtr{};
-    footprint_.flush_caches();
-    const Bytes held = device_.pool->mapped_bytes();
-    VPMM_TRY(device_.pool->trim(lock, held - std::min(held, pages)));
-  }
+  Bytes room = 0;
+  if (const std::optional<Bytes> capacity = footprint_.capacity())
+    room = *capacity;
+  else if (device_.driver.device_total_mem(device_.primary.device(), room) !=
+           driver::CuResult::success)
+    return DevicePtr{};
+  if (footprint_.held() + pages > room - room / kKeptForOthers) return DevicePtr{};
+  Result<DevicePtr> guarded = device_.guard->allocate(lock, request, caller);
+  footprint_.tell_pool();
+  const bool is_broken = !guarded && guarded.error().code == ErrorCode::poisoned;
+  return guarded || is_broken ? std::move(guarded) : DevicePtr{};
 }
 
 Result<DevicePtr> Router::allocate_unguarded(MutexLock& lock, const pool::Request& request,

@@ -175,8 +175,11 @@ Result<void> Guarded::fill(const Block& block, driver::StreamHandle stream,
                            bool is_for_any_stream) {
   const RelaxedCaptureScope relaxed(driver_);
   const Margins margins = margins_of(block);
+  driver::MemoryObserver* const observer = driver_.memory_observer();
   for (const AddressRange& margin : {margins.before, margins.after}) {
     if (margin.empty()) continue;
+    if (observer != nullptr && is_for_any_stream) observer->on_allocate_any_stream(margin);
+    if (observer != nullptr && !is_for_any_stream) observer->on_allocate(margin, stream);
     VPMM_TRY(
         driver::checked(Call::memset_d8_async,
                         driver_.memset_d8_async(margin.begin, static_cast<std::uint8_t>(kFilling),

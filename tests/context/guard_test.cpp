@@ -93,8 +93,8 @@ TEST_F(Guard, freed_memory_is_unmapped_when_its_work_is_complete_and_its_address
 
 TEST_F(Guard, work_of_a_named_stream_is_over_before_the_memory_is_unmapped) {
   const DevicePtr ptr = world.allocate(3000, stream);
-  world.use(ptr, 3000, stream);
   EXPECT_TRUE(world.pool().record_use(ptr, other).ok());
+  EXPECT_TRUE(world.pool().streams().make_wait(other, stream).ok());
   world.use(ptr, 3000, other, kLongNs);
   world.deallocate(ptr, stream);
   world.deallocate(world.allocate(100, stream), stream);
@@ -259,6 +259,7 @@ TEST_F(GuardWithLittleMemory, without_room_allocations_share_pages) {
   std::vector<DevicePtr> live;
   for (int i = 0; i < 30; ++i) live.push_back(world.allocate(1000, stream));
   EXPECT_LE(world.statistics().mapped_bytes, 16 * kMiB);
+  EXPECT_GT(world.statistics().guarded_allocations, 4u);
   EXPECT_GT(world.statistics().unguarded_allocations, 0u);
   for (const DevicePtr ptr : live) world.deallocate(ptr, stream);
   EXPECT_NE(world.allocate(14 * kMiB, stream), DevicePtr{});
