@@ -176,7 +176,6 @@ Result<void> Allocations::fill(DevicePtr ptr, const Caller& caller) {
 
 Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const pool::Stream& stream,
                                const Caller& caller) {
-  if (device_.config.fill_freed) VPMM_TRY(device_.primary.noted(fill(ptr, caller)));
   const OwnedBy owner = owners_.of(ptr);
   if (const DriverBlock* const of = std::get_if<DriverBlock>(&owner))
     return of->block->begin == ptr ? free_block(lock, of->block, stream, caller) : not_live(ptr);
@@ -184,6 +183,9 @@ Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const pool::Strea
   const report::Recorder::Told told = what_to_tell(report::EventKind::free, ptr);
   report::CallLog::Claim place = recorder_.claim_free();
   const bool is_kept = shares_.keep(ptr);
+  // The free goes on without it.
+  if (device_.config.fill_freed && !is_kept)
+    static_cast<void>(device_.primary.noted(fill(ptr, caller)));
   VPMM_RACE_WINDOW("a free holds the pool's lock, nothing has ended");
   if (!is_kept && !end(owner, ptr, stream, caller)) return not_live(ptr);
   recorder_.record_free(std::move(place), ptr, caller);
@@ -268,6 +270,7 @@ bool Allocations::end_guarded(guard::Block& block, DevicePtr begin, const pool::
 Result<void> Allocations::free_block(MutexLock& lock, driver_pool::PoolBlock* block,
                                      const pool::Stream& stream, const Caller& caller) {
   const DevicePtr ptr = block->begin;
+  if (device_.config.fill_freed) static_cast<void>(device_.primary.noted(fill(ptr, caller)));
   const AddressRange range{ptr, block->requested};
   // Before the driver call, as a claimed place holds up the recording.
   recorder_.record_free(recorder_.claim_free(), ptr, caller);

@@ -211,11 +211,11 @@ Result<DevicePtr> Context::attempt(pool::Request& asked, const time::TimelineId*
   // The caller has the memory: later failures are dropped, and the next call meets them.
   Entrance::afterwards([&]() VPMM_REQUIRES(pool_lock) {
     const DevicePtr begin = result.value();
-    if (device_.config.fill_new)
-      static_cast<void>(device_.primary.noted(parts_.allocations.fill(begin, caller)));
     if (request.tag != 0) parts_.allocations.free_through_lock(begin);
     parts_.recorder.allocated(parts_.allocations.range_to_tell(begin, request.bytes), begin,
                               request, caller);
+    if (device_.config.fill_new)
+      static_cast<void>(device_.primary.noted(parts_.allocations.fill(begin, caller)));
     limits_.end_tagged(request);  // it is live now, and the rest may drop the lock
     uncount.dismiss();
     entrance_.leave(caller);

@@ -316,8 +316,9 @@ class GuardFill : public Guard {
   GuardFill() : Guard(options()) {}
   std::vector<unsigned char> bytes_at(DevicePtr ptr, Bytes count) {
     std::vector<unsigned char> found(count);
+    EXPECT_EQ(world.sim().memcpy_device_to_host_async(found.data(), ptr, count, stream),
+              CuResult::success);
     world.sim().run_until_idle();
-    EXPECT_EQ(world.sim().memcpy_device_to_host(found.data(), ptr, count), CuResult::success);
     return found;
   }
 };
