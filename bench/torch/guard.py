@@ -24,6 +24,7 @@ PROGRAMS = ("mlp", "transformer")
 def measure(program: str, steps: int) -> None:
     """Prints the median of the steps after a fifth of them, and what was guarded."""
     import torch
+
     import vpmm
 
     torch.manual_seed(1)

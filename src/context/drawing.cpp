@@ -64,7 +64,7 @@ report::Layout Drawing::layout() const {
             VPMM_REQUIRES(pool_lock) { layout.blocks.push_back(block_of(block)); });
   if (device_.guard != nullptr)
     device_.guard->for_each([&](const guard::Block& block) VPMM_REQUIRES(pool_lock) {
-      if (block.chunk == driver::ChunkHandle{} || block.state == guard::Block::State::coming)
+      if (block.chunk == driver::ChunkHandle{} || block.stage == guard::Block::Stage::coming)
         return;
       layout.chunks.push_back(block.mapped);
       layout.blocks.push_back(block_of(block));
@@ -146,7 +146,7 @@ report::LayoutBlock Drawing::block_of(const guard::Block& guarded) const {
   block.state = RegionState::zombie;
   block.is_complete = guarded.stamp.is_complete();
   block.stream_id = stream_id_of(guarded.stamp);
-  if (guarded.state != guard::Block::State::live) return block;
+  if (guarded.stage != guard::Block::Stage::live) return block;
   block.range = guarded.range;
   block.state = RegionState::allocated;
   block.is_complete = false;

@@ -19,9 +19,9 @@ std::string on(std::optional<driver::StreamId> stream) {
 }
 
 const char* state_of(const Block& block) {
-  switch (block.state) {
-    case Block::State::live: return "live";
-    case Block::State::gone: return "freed and unmapped";
+  switch (block.stage) {
+    case Block::Stage::live: return "live";
+    case Block::Stage::gone: return "freed and unmapped";
     default: return "freed, and not unmapped yet";
   }
 }
@@ -31,7 +31,7 @@ std::string place_of(const Block& block, DevicePtr address) {
   const bool is_step = is_aligned(address, kLoggedStep);
   if (block.range.contains(address)) {
     const Bytes offset = address - block.range.begin;
-    return block.state == Block::State::live
+    return block.stage == Block::Stage::live
                ? message_of("{:#x} is inside a live allocation, at byte {}", to_integer(address),
                             offset)
                : message_of(

@@ -60,7 +60,7 @@ bool Guarded::make_way(AddressRange slot, DevicePtr& next) {
   auto at = blocks_.upper_bound(slot.begin);
   if (at != blocks_.begin() && std::prev(at)->second.slot.end() > slot.begin) --at;
   while (at != blocks_.end() && at->second.slot.begin < slot.end()) {
-    if (at->second.state != Block::State::gone) {
+    if (at->second.stage != Block::Stage::gone) {
       next = at->second.slot.end();
       return false;
     }
@@ -137,12 +137,13 @@ Result<DevicePtr> Guarded::allocate(MutexLock& lock, const pool::Request& reques
       blocks_.erase(slot->begin);
     } else {
       freed_.push_back(slot->begin);  // a later call tries to undo it again
+      ++created_;
       block.is_checked = true;
-      block.state = Block::State::freed;
+      block.stage = Block::Stage::freed;
     }
     return std::move(mapped.error());
   }
-  block.state = Block::State::live;
+  block.stage = Block::Stage::live;
   block.number = ++allocations_;
   ++created_;
   ++live_;
@@ -152,15 +153,19 @@ Result<DevicePtr> Guarded::allocate(MutexLock& lock, const pool::Request& reques
   return block.range.begin;
 }
 
-// Undoes what it did if a step fails, as far as the driver allows.
+// Undoes what it did if a step fails, as far as the driver allows. Margins that cannot be filled
+// are not compared later.
 Result<void> Guarded::map(Block& block, driver::StreamHandle stream, bool is_for_any_stream) {
   VPMM_TRY_ASSIGN(block.chunk, mapper_.create(block.mapped.size));
   vm::MapOutcome outcome = mapper_.map_run(block.mapped, {{block.chunk, block.mapped}});
   block.is_mapped = !outcome.error || !outcome.still_mapped.empty();
-  Result<void> done = outcome.error ? Result<void>(std::move(*outcome.error))
-                                    : fill(block, stream, is_for_any_stream);
-  if (!done) static_cast<void>(unmap(block));  // `done` is the error to tell
-  return done;
+  if (outcome.error) {
+    static_cast<void>(unmap(block));  // the first error is the one to tell
+    return std::move(*outcome.error);
+  }
+  const Result<void> filled = fill(block, stream, is_for_any_stream);
+  block.is_checked = !filled;
+  return {};
 }
 
 Guarded::Margins Guarded::margins_of(const Block& block) {
@@ -195,20 +200,20 @@ const Block* Guarded::known_around(DevicePtr p) const {
   const auto after = blocks_.upper_bound(p);
   if (after == blocks_.begin()) return nullptr;
   const Block& block = std::prev(after)->second;
-  return block.slot.contains(p) && block.state != Block::State::coming ? &block : nullptr;
+  return block.slot.contains(p) && block.stage != Block::Stage::coming ? &block : nullptr;
 }
 
 const Block* Guarded::known_before(DevicePtr p) const {
   for (auto at = blocks_.upper_bound(p); at != blocks_.begin();) {
     --at;
-    if (at->second.state != Block::State::coming) return &at->second;
+    if (at->second.stage != Block::Stage::coming) return &at->second;
   }
   return nullptr;
 }
 
 const Block* Guarded::known_behind(DevicePtr p) const {
   for (auto at = blocks_.upper_bound(p); at != blocks_.end(); ++at)
-    if (at->second.state != Block::State::coming) return &at->second;
+    if (at->second.stage != Block::Stage::coming) return &at->second;
   return nullptr;
 }
 
@@ -228,7 +233,7 @@ Block* Guarded::live_around(DevicePtr p) {
   const auto after = blocks_.upper_bound(p);
   if (after == blocks_.begin()) return nullptr;
   Block& block = std::prev(after)->second;
-  return block.state == Block::State::live && block.range.contains(p) ? &block : nullptr;
+  return block.stage == Block::Stage::live && block.range.contains(p) ? &block : nullptr;
 }
 
 // --- a free
@@ -244,7 +249,7 @@ void Guarded::record_use(Block& block, time::Timeline& timeline) {
 // Asks the streams that used it for an event at their next call, so that it is soon unmapped.
 void Guarded::free(Block& block, const time::Stamp& stamp, std::optional<driver::StreamId> stream) {
   freed_.push_back(block.slot.begin);
-  block.state = Block::State::freed;
+  block.stage = Block::Stage::freed;
   block.stamp = stamp;
   block.freed_on = stream;
   block.freed_ns = driver_.now_ns();
@@ -270,7 +275,7 @@ Result<void> Guarded::settle(MutexLock& lock, std::size_t most) {
       Block& block = blocks_.at(slot);
       block.stamp = timelines_.reduce(block.stamp);
       if (block.stamp.is_complete()) {
-        block.state = Block::State::leaving;
+        block.stage = Block::Stage::leaving;
         leaving.push_back(&block);
       } else {
         freed_.push_back(slot);
@@ -285,31 +290,34 @@ Result<void> Guarded::settle(MutexLock& lock, std::size_t most) {
 
 // A block that could not be unmapped stays freed, and a later call tries again.
 Result<void> Guarded::leave(MutexLock& lock, const Vector<Block*>& leaving) {
+  // Without a stream for copies, after a reset, the margins are not compared.
+  const Result<void> opened = open();
   Result<void> outcome;
   {
     const driver::StreamHandle own = own_stream_;
     const Unlocked unlocked(lock);
-    outcome = compare(leaving, own);
+    if (opened) outcome = compare(leaving, own);
     for (Block* const block : leaving) {
+      if (!outcome) break;
       Result<void> unmapped = unmap(*block);
-      if (!unmapped && unmapped.error().code == ErrorCode::poisoned && outcome)
-        outcome = std::move(unmapped);
+      if (!unmapped && unmapped.error().code == ErrorCode::poisoned) outcome = std::move(unmapped);
     }
   }
   for (Block* const block : leaving) {
-    damaged_ += block->is_damaged && block->state == Block::State::leaving ? 1 : 0;
     if (block->chunk != driver::ChunkHandle{}) {
-      block->state = Block::State::freed;
+      block->stage = Block::Stage::freed;
       freed_.push_back(block->slot.begin);
       continue;
     }
-    block->state = Block::State::gone;
+    block->stage = Block::Stage::gone;
+    if (block->is_damaged) ++damaged_;
     ++released_;
     count_mapped(*block, -1);
     gone_.push_back({block->slot.begin, block->number});
   }
   remember();
-  return outcome;
+  const bool is_broken = !outcome && outcome.error().code == ErrorCode::poisoned;
+  return is_broken ? std::move(outcome) : Result<void>();
 }
 
 // Forgets the oldest blocks that are gone beyond the bound.
@@ -332,37 +340,31 @@ Result<void> Guarded::unmap(Block& block) {
 
 // --- margins
 
-// A failed copy leaves the blocks unjudged; they are unmapped all the same.
+// A failed copy leaves the blocks unjudged; they are unmapped all the same, once the stream of the
+// copies is done. Returns the failure of the wait for it.
 Result<void> Guarded::compare(const Vector<Block*>& leaving, driver::StreamHandle own) {
   const RelaxedCaptureScope relaxed(driver_);
   std::byte* to = margins_.data();
-  Result<void> copied;
-  bool has_copied = false;
+  bool is_copied = true;
   for (const Block* const block : leaving) {
     if (block->is_checked) continue;
     const Margins margins = margins_of(*block);
     for (const AddressRange& margin : {margins.before, margins.after}) {
-      if (margin.empty() || !copied) continue;
-      copied =
-          driver::checked(Call::memcpy_device_to_host_async,
-                          driver_.memcpy_device_to_host_async(to, margin.begin, margin.size, own));
-      has_copied = true;
+      if (margin.empty() || !is_copied) continue;
+      is_copied = driver_.memcpy_device_to_host_async(to, margin.begin, margin.size, own) ==
+                  CuResult::success;
       to += margin.size;
     }
   }
-  if (has_copied && copied)
-    copied = driver::checked(Call::stream_synchronize, driver_.stream_synchronize(own));
-  if (copied) {
-    const std::byte* found = margins_.data();
-    for (Block* const block : leaving) {
-      if (block->is_checked) continue;
-      judge(*block, found);
-      found += margins_of(*block).size();
-    }
+  VPMM_TRY(driver::checked(Call::stream_synchronize, driver_.stream_synchronize(own)));
+  const std::byte* found = margins_.data();
+  for (Block* const block : leaving) {
+    if (block->is_checked) continue;
+    if (is_copied) judge(*block, found);
+    found += margins_of(*block).size();
+    block->is_checked = true;
   }
-  for (Block* const block : leaving) block->is_checked = true;
-  const bool is_broken = !copied && copied.error().code == ErrorCode::poisoned;
-  return is_broken ? std::move(copied) : Result<void>();
+  return {};
 }
 
 void Guarded::judge(Block& block, const std::byte* found) {
@@ -421,11 +423,11 @@ std::string Guarded::validate() const {
     if (!block.mapped.contains(block.range))
       return message_of("the guarded allocation at {:#x} is not in its pages",
                         to_integer(block.range.begin));
-    if (block.state != Block::State::gone) {
+    if (block.stage != Block::Stage::gone) {
       mapped += block.mapped.size;
       ++mappings;
     }
-    if (block.state != Block::State::live) continue;
+    if (block.stage != Block::Stage::live) continue;
     requested += block.range.size;
     ++live;
   }

@@ -33,7 +33,7 @@
 namespace vpmm::guard {
 
 struct Block {
-  enum class State {
+  enum class Stage {
     coming,   // its pages are being mapped
     live,     // of a user
     freed,    // its user's work may not be complete
@@ -43,7 +43,7 @@ struct Block {
   AddressRange range;   // as requested
   AddressRange mapped;  // its own pages
   AddressRange slot;    // its pages, and the unmapped addresses behind
-  State state = State::coming;
+  Stage stage = Stage::coming;
   driver::ChunkHandle chunk{};  // null: released
   bool is_mapped = false;
   bool is_damaged = false;  // a margin was overwritten
@@ -127,7 +127,7 @@ class Guarded {
   std::string validate() const VPMM_REQUIRES(pool_lock);
 
  private:
-  using Blocks = Map<DevicePtr, Block>;  // by the begin of the slot
+  using BySlot = Map<DevicePtr, Block>;  // by the begin of the slot
   struct Margins {
     AddressRange before;
     AddressRange after;
@@ -156,7 +156,7 @@ class Guarded {
       VPMM_GUARDED_BY(pool_lock){};  // non-blocking; for copies of margins
   AddressRange reservation_ VPMM_GUARDED_BY(pool_lock);
   DevicePtr next_ VPMM_GUARDED_BY(pool_lock){};  // where the search for a slot begins
-  Blocks blocks_ VPMM_GUARDED_BY(pool_lock);
+  BySlot blocks_ VPMM_GUARDED_BY(pool_lock);
   Deque<DevicePtr> freed_ VPMM_GUARDED_BY(pool_lock);  // slots, oldest first
   struct Gone {
     DevicePtr slot{};
