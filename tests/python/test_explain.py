@@ -8,7 +8,7 @@ import unittest
 from pathlib import Path
 
 from vpmm import explaining
-from vpmm.recordings import Event, Frame, Kind, write
+from vpmm.recordings import Event, Frame, Kind, Recording, write
 
 from program import output_of, run
 from report_case import recording_of
@@ -20,7 +20,7 @@ XID = (
 A = 0x7F45_8CC0_2000
 
 
-def made() -> object:
+def made() -> Recording:
     recording = recording_of(
         Event(Kind.ALLOCATE, address=A, bytes=4000, stream=7, tag=1, stack=1),
         Event(Kind.ALLOCATE, address=A + 0x100000, bytes=512, stream=9),
@@ -96,7 +96,7 @@ class Explain(unittest.TestCase):
             "import vpmm\n"
             "pool = vpmm.configure(driver='sim', guard=1)\n"
             "kept = pool.allocate(1000, 0)\n"
-            "print(vpmm.explain(kept.ptr + 1057))\n"
+            "print(vpmm.explain(kept + 1057))\n"
             "print(vpmm.stats()['guarded_allocations'])\n"
         )
         self.assertRegex(out, r"is 57 bytes beyond the end of an allocation")
