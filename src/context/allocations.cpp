@@ -21,6 +21,17 @@ namespace {
 
 // Number of requests served while deferred frees wait.
 constexpr std::uint64_t kServedBesideDeferred = 64;
+constexpr std::uint8_t kFilling = 0xFF;
+
+// VPMM_FILL: only on the one stream that used the memory, as work of others may not be over. The
+// free goes on without it.
+void fill_freed(Device& device, AddressRange range, const pool::Stamper::Uses& uses,
+                const Caller& caller) {
+  if (!device.config.fill_freed || !caller.may_queue() || !uses.are_of(caller)) return;
+  static_cast<void>(device.primary.noted(driver::checked(
+      driver::Call::memset_d8_async,
+      device.driver.memset_d8_async(range.begin, kFilling, range.size, *caller.stream))));
+}
 
 }  // namespace
 
@@ -163,7 +174,6 @@ void Allocations::free_through_lock(DevicePtr begin) {
 }
 
 Result<void> Allocations::fill(DevicePtr ptr, const Caller& caller) {
-  constexpr std::uint8_t kFilling = 0xFF;
   if (!caller.may_queue() || !arenas_.is_resident(ptr)) return {};
   const std::optional<AllocationInfo> live = live_around(ptr);
   if (!live || live->begin != ptr) return {};
@@ -183,9 +193,6 @@ Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const pool::Strea
   const report::Recorder::Told told = what_to_tell(report::EventKind::free, ptr);
   report::CallLog::Claim place = recorder_.claim_free();
   const bool is_kept = shares_.keep(ptr);
-  // The free goes on without it.
-  if (device_.config.fill_freed && !is_kept)
-    static_cast<void>(device_.primary.noted(fill(ptr, caller)));
   VPMM_RACE_WINDOW("a free holds the pool's lock, nothing has ended");
   if (!is_kept && !end(owner, ptr, stream, caller)) return not_live(ptr);
   recorder_.record_free(std::move(place), ptr, caller);
@@ -234,6 +241,7 @@ bool Allocations::end_part(region::Region& page, DevicePtr begin, const pool::St
   if (!ended) return false;
   const pool::Stamper::Uses uses{ended->timeline, device_.small->ownership().other_uses(*ended),
                                  ended->range.size};
+  fill_freed(device_, ended->range, uses, caller);
   observe_end(ended->range, uses, stream, caller);
   device_.small->deallocate(*ended, device_.stamper.stamp_of(uses, caller));
   return true;
@@ -250,6 +258,7 @@ bool Allocations::end_pages(region::Region& region, DevicePtr begin, const pool:
     return true;
   }
   const pool::Stamper::Uses uses{region.owner.timeline, region.owner.other_uses, region.range.size};
+  fill_freed(device_, region.range, uses, caller);
   observe_end(region.range, uses, stream, caller);
   device_.pool->deallocate(&region, device_.stamper.stamp_of(uses, caller));
   return true;
@@ -259,6 +268,7 @@ bool Allocations::end_guarded(guard::Block& block, DevicePtr begin, const pool::
                               const Caller& caller) {
   if (block.range.begin != begin) return false;
   const pool::Stamper::Uses uses{block.timeline, block.other_uses, block.range.size};
+  fill_freed(device_, block.range, uses, caller);
   observe_end(block.range, uses, stream, caller);
   device_.guard->free(block, device_.stamper.stamp_of(uses, caller),
                       caller.timeline == nullptr ? std::nullopt : caller.timeline->stream);
@@ -270,12 +280,12 @@ bool Allocations::end_guarded(guard::Block& block, DevicePtr begin, const pool::
 Result<void> Allocations::free_block(MutexLock& lock, driver_pool::PoolBlock* block,
                                      const pool::Stream& stream, const Caller& caller) {
   const DevicePtr ptr = block->begin;
-  if (device_.config.fill_freed) static_cast<void>(device_.primary.noted(fill(ptr, caller)));
   const AddressRange range{ptr, block->requested};
   // Before the driver call, as a claimed place holds up the recording.
   recorder_.record_free(recorder_.claim_free(), ptr, caller);
   const std::uint32_t tag = recorder_.freed(ptr, {range.size}, caller);
   const pool::Stamper::Uses uses{block->timeline, block->other_uses, block->requested};
+  fill_freed(device_, range, uses, caller);
   observe_end(range, uses, stream, caller);
   if (!caller.may_queue() || !uses.are_of(caller))
     return device_.driver_pool->deallocate_after(lock, block,

@@ -27,6 +27,10 @@ constexpr Bytes kMarginAfter = 4 * kKiB;   // compared at most; larger alignment
 constexpr Bytes kLargestGap = 256 * kMiB;  // unmapped addresses behind an allocation
 constexpr auto kFilling = std::byte{0xA5};
 
+bool is_broken(const Result<void>& result) {
+  return !result && result.error().code == ErrorCode::poisoned;
+}
+
 }  // namespace
 
 Guarded::Guarded(driver::Driver& driver, const driver::ChunkProperties& chunk,
@@ -163,9 +167,9 @@ Result<void> Guarded::map(Block& block, driver::StreamHandle stream, bool is_for
     static_cast<void>(unmap(block));  // the first error is the one to tell
     return std::move(*outcome.error);
   }
-  const Result<void> filled = fill(block, stream, is_for_any_stream);
+  Result<void> filled = fill(block, stream, is_for_any_stream);
   block.is_checked = !filled;
-  return {};
+  return is_broken(filled) ? std::move(filled) : Result<void>();
 }
 
 Guarded::Margins Guarded::margins_of(const Block& block) {
@@ -291,16 +295,17 @@ Result<void> Guarded::settle(MutexLock& lock, std::size_t most) {
 // A block that could not be unmapped stays freed, and a later call tries again.
 Result<void> Guarded::leave(MutexLock& lock, const Vector<Block*>& leaving) {
   // Without a stream for copies, after a reset, the margins are not compared.
-  const Result<void> opened = open();
+  Result<void> opened = open();
   Result<void> outcome;
+  if (is_broken(opened)) outcome = std::move(opened);
   {
     const driver::StreamHandle own = own_stream_;
     const Unlocked unlocked(lock);
-    if (opened) outcome = compare(leaving, own);
+    if (opened && outcome) outcome = compare(leaving, own);
     for (Block* const block : leaving) {
       if (!outcome) break;
       Result<void> unmapped = unmap(*block);
-      if (!unmapped && unmapped.error().code == ErrorCode::poisoned) outcome = std::move(unmapped);
+      if (is_broken(unmapped)) outcome = std::move(unmapped);
     }
   }
   for (Block* const block : leaving) {
@@ -316,8 +321,7 @@ Result<void> Guarded::leave(MutexLock& lock, const Vector<Block*>& leaving) {
     gone_.push_back({block->slot.begin, block->number});
   }
   remember();
-  const bool is_broken = !outcome && outcome.error().code == ErrorCode::poisoned;
-  return is_broken ? std::move(outcome) : Result<void>();
+  return is_broken(outcome) ? std::move(outcome) : Result<void>();
 }
 
 // Forgets the oldest blocks that are gone beyond the bound.
@@ -345,22 +349,24 @@ Result<void> Guarded::unmap(Block& block) {
 Result<void> Guarded::compare(const Vector<Block*>& leaving, driver::StreamHandle own) {
   const RelaxedCaptureScope relaxed(driver_);
   std::byte* to = margins_.data();
-  bool is_copied = true;
+  Result<void> copied;
   for (const Block* const block : leaving) {
     if (block->is_checked) continue;
     const Margins margins = margins_of(*block);
     for (const AddressRange& margin : {margins.before, margins.after}) {
-      if (margin.empty() || !is_copied) continue;
-      is_copied = driver_.memcpy_device_to_host_async(to, margin.begin, margin.size, own) ==
-                  CuResult::success;
+      if (margin.empty() || !copied) continue;
+      copied =
+          driver::checked(Call::memcpy_device_to_host_async,
+                          driver_.memcpy_device_to_host_async(to, margin.begin, margin.size, own));
       to += margin.size;
     }
   }
+  if (is_broken(copied)) return copied;
   VPMM_TRY(driver::checked(Call::stream_synchronize, driver_.stream_synchronize(own)));
   const std::byte* found = margins_.data();
   for (Block* const block : leaving) {
     if (block->is_checked) continue;
-    if (is_copied) judge(*block, found);
+    if (copied) judge(*block, found);
     found += margins_of(*block).size();
     block->is_checked = true;
   }
@@ -391,14 +397,19 @@ void Guarded::judge(Block& block, const std::byte* found) {
 // --- end
 
 void Guarded::release_everything() {
-  // Ignores failures at the end; each step is right without the one before.
-  Vector<Block*> checked;
+  // Ignores failures at the end; each step is right without the one before. Copies of margins wait:
+  // none may be left when their buffer goes.
   for (auto& [begin, block] : blocks_) {
     if (block.chunk == driver::ChunkHandle{}) continue;
-    if (own_stream_ != driver::StreamHandle{}) {
-      checked.assign(1, &block);
-      static_cast<void>(compare(checked, own_stream_));
-    }
+    const Margins margins = margins_of(block);
+    std::byte* const middle = margins_.data() + margins.before.size;
+    const auto copy = [&](std::byte* to, const AddressRange& from) {
+      return from.empty() ||
+             driver_.memcpy_device_to_host(to, from.begin, from.size) == CuResult::success;
+    };
+    const bool is_known =
+        !block.is_checked && copy(margins_.data(), margins.before) && copy(middle, margins.after);
+    if (is_known) judge(block, margins_.data());
     static_cast<void>(unmap(block));
   }
   if (own_stream_ != driver::StreamHandle{})
