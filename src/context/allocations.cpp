@@ -26,7 +26,7 @@ constexpr std::uint8_t kFilling = 0xFF;
 // VPMM_FILL: only on the one stream that used the memory, as work of others may not be over. The
 // free goes on without it.
 void fill_freed(Device& device, AddressRange range, const pool::Stamper::Uses& uses,
-                const Caller& caller) {
+                const Caller& caller) VPMM_REQUIRES(pool_lock) {
   if (!device.config.fill_freed || !caller.may_queue() || !uses.are_of(caller)) return;
   static_cast<void>(device.primary.noted(driver::checked(
       driver::Call::memset_d8_async,
