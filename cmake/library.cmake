@@ -9,7 +9,7 @@ if(DEFINED BUILD_SHARED_LIBS AND NOT BUILD_SHARED_LIBS)
 endif()
 
 # The rooms that a user can reach. The other two serve the command line.
-foreach(room base observe settings process report driver driver_cuda driver_sim time region arena vm pool small driver_pool host_copy context ipc capi emm)
+foreach(room base observe settings process report driver driver_cuda driver_sim time region arena guard vm pool small driver_pool host_copy context ipc capi emm)
   list(APPEND vpmm_objects $<TARGET_OBJECTS:vpmm_${room}>)
 endforeach()
 

@@ -317,6 +317,8 @@ class pool_ref {
   std::vector<vpmm_region> snapshot() const;
   std::string dump_text() const { return dump(vpmm_dump_text); }
   std::string dump_json() const { return dump(vpmm_dump_json); }
+  // Of guarded allocations, with VPMM_GUARD.
+  std::string explain(const void* address) const;
   void start_recording(const std::string& path) const {
     check(vpmm_record_start(handle_, path.c_str()));
   }
@@ -372,6 +374,15 @@ inline std::string pool_ref::dump(vpmm_status (*render)(vpmm_pool*, char**)) con
     ~text_owner() { vpmm_string_free(text); }
   } owner;
   check(render(handle_, &owner.text));
+  return owner.text;
+}
+
+inline std::string pool_ref::explain(const void* address) const {
+  struct text_owner {
+    char* text = nullptr;
+    ~text_owner() { vpmm_string_free(text); }
+  } owner;
+  check(vpmm_explain(handle_, address, &owner.text));
   return owner.text;
 }
 

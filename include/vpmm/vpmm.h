@@ -93,7 +93,9 @@ typedef struct vpmm_config {
   int unnamed_free_on_allocating_stream; /* 1: vpmm_deallocate_any_stream frees on the stream of the
                                             allocation */
   const char* prefer;                    /* VPMM_PREFER: "footprint", "balanced" or "latency" */
-  int ipc_isolate; /* VPMM_IPC_ISOLATE: 1: every allocation has its own pages and chunks */
+  int ipc_isolate;  /* VPMM_IPC_ISOLATE: 1: every allocation has its own pages and chunks */
+  uint64_t guard;   /* VPMM_GUARD: guards one allocation in so many; 0: none */
+  const char* fill; /* VPMM_FILL: "new", "freed", "new,freed" or "none" */
 } vpmm_config;
 
 /* Figures of a pool; docs/reference/statistics.md explains each. */
@@ -147,6 +149,10 @@ typedef struct vpmm_statistics {
   uint64_t trapped_bytes;
   uint64_t suspended_bytes;
   uint64_t host_copy_bytes;
+  uint64_t guarded_bytes;
+  uint64_t guarded_allocations;
+  uint64_t unguarded_allocations;
+  uint64_t damaged_allocations;
 } vpmm_statistics;
 
 enum {
@@ -617,6 +623,9 @@ VPMM_API void vpmm_layout_release(
 /* Text or JSON; the caller frees it with vpmm_string_free. */
 VPMM_API vpmm_status vpmm_dump_text(vpmm_pool* pool, char** text);
 VPMM_API vpmm_status vpmm_dump_json(vpmm_pool* pool, char** text);
+/* Which guarded allocation holds `address`, ends before it or begins behind it: its size, stream,
+ * tag and times, live or freed. With VPMM_GUARD only; works also after the GPU has failed. */
+VPMM_API vpmm_status vpmm_explain(vpmm_pool* pool, const void* address, char** text);
 VPMM_API void vpmm_string_free(char* text);
 /* Records the pool to a file that `vpmm replay` reads. A name that ends in .csv or .csv.gz records
  * allocations and frees as lines, plain or compressed; any other name records all events, in

@@ -91,6 +91,14 @@ std::string dump(const Pool& pool, nb::handle json) {
   return text;
 }
 
+std::string explain(const Pool& pool, nb::handle number) {
+  void* const at = reinterpret_cast<void*>(whole_number_of(number, "address"));
+  char* text = nullptr;
+  pool.call([&](vpmm_pool* handle) { return vpmm_explain(handle, at, &text); });
+  const std::unique_ptr<char, decltype(&vpmm_string_free)> owner(text, vpmm_string_free);
+  return text;
+}
+
 // Repeats the call while the pool grows between the two calls.
 std::vector<Region> snapshot(const Pool& pool) {
   std::vector<vpmm_region> regions(64);
@@ -451,6 +459,11 @@ Asks the driver.)")
       .def("dump", &dump, "json"_a.none() = false,
            nb::sig("def dump(self, json: bool = False) -> str"),
            "Statistics and every region, as text or as one JSON object.")
+      .def("explain", &explain, required("address"),
+           nb::sig("def explain(self, address: int) -> str"),
+           R"(Tells which guarded allocation holds an address, ends before it or begins behind it, as text.
+
+Its size, stream, tag and times, live or freed. With VPMM_GUARD only; works also after the GPU has failed.)")
       .def("snapshot", &snapshot, "Every region of the pool's address space, in ascending order.");
 }
 

@@ -64,6 +64,9 @@ constexpr Count kCounts[] = {
     {{"max_mappings", "int",
       "number of mappings above which the pool grows instead of moving memory"},
      &vpmm_config::max_mappings},
+    {{"guard", "int",
+      "guards one allocation in so many, as VPMM_GUARD=1/100 does for 100; 0: none"},
+     &vpmm_config::guard},
 };
 struct Text {
   About about;
@@ -79,6 +82,9 @@ constexpr Text kTexts[] = {
     {{"prefer", "typing.Literal['footprint', 'balanced', 'latency']",
       "how much memory the pool may spend to save driver calls"},
      &vpmm_config::prefer},
+    {{"fill", "typing.Literal['none', 'new', 'freed', 'new,freed']",
+      "memory that is filled with bytes 0xFF"},
+     &vpmm_config::fill},
     {{"log", "typing.Literal['quiet', 'error', 'warning', 'info', 'debug']",
       "which messages are written"},
      &vpmm_config::log},

@@ -76,6 +76,7 @@ __all__ = [
     "csv_log",
     "device_count",
     "dump",
+    "explain",
     "host_copy",
     "include_dir",
     "ipc_export",
@@ -122,6 +123,14 @@ def stats(device: int = 0) -> Stats:
 def dump(device: int = 0, json: bool = False) -> str:
     """The state of the process-wide pool of `device`: its statistics and every region, as text or as JSON."""
     return Pool.default(device).dump(json)
+
+
+def explain(address: int, device: int = 0) -> str:
+    """Which guarded allocation of the process-wide pool holds `address`, or ends before it or begins behind it.
+
+    Text with its size, stream, tag and times. With VPMM_GUARD only; works also after the GPU has failed.
+    """
+    return Pool.default(device).explain(address)
 
 
 def trim(bytes_to_keep: int | str = 0, device: int = 0) -> int:

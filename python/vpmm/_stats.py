@@ -66,3 +66,9 @@ class Stats(TypedDict):
     driver_calls: int
     # --- nanoseconds, total ---
     driver_ns: int
+    # --- bytes, current ---
+    guarded_bytes: int
+    # --- counts, total ---
+    guarded_allocations: int
+    unguarded_allocations: int
+    damaged_allocations: int

@@ -102,7 +102,7 @@ class Pool:
     for one process-wide pool are equal.
     """
 
-    def __init__(self, device: int = 0, *, page_size: int | str = ..., va_size: int | str = ..., chunk_max: int | str = ..., release_threshold: int | str | None = ..., capacity: int | str | None = ..., pages: int = ..., max_mappings: int = ..., small: Literal['pool', 'stream_ordered'] = ..., any_stream: Literal['context', 'legacy', 'park'] = ..., prefer: Literal['footprint', 'balanced', 'latency'] = ..., log: Literal['quiet', 'error', 'warning', 'info', 'debug'] = ..., driver: Literal['cuda', 'sim', 'auto'] = ..., ipc_isolate: bool = ..., unnamed_free_on_allocating_stream: bool = ...) -> None:
+    def __init__(self, device: int = 0, *, page_size: int | str = ..., va_size: int | str = ..., chunk_max: int | str = ..., release_threshold: int | str | None = ..., capacity: int | str | None = ..., pages: int = ..., max_mappings: int = ..., guard: int = ..., small: Literal['pool', 'stream_ordered'] = ..., any_stream: Literal['context', 'legacy', 'park'] = ..., prefer: Literal['footprint', 'balanced', 'latency'] = ..., fill: Literal['none', 'new', 'freed', 'new,freed'] = ..., log: Literal['quiet', 'error', 'warning', 'info', 'debug'] = ..., driver: Literal['cuda', 'sim', 'auto'] = ..., ipc_isolate: bool = ..., unnamed_free_on_allocating_stream: bool = ...) -> None:
         """
         Opens a private pool on the device with ordinal `device`.
 
@@ -115,9 +115,11 @@ class Pool:
         - ``capacity``: most memory the pool may map, also as a share of the GPU's such as "80%"; None: what the GPU has
         - ``pages``: pages mapped ahead at the first allocation
         - ``max_mappings``: number of mappings above which the pool grows instead of moving memory
+        - ``guard``: guards one allocation in so many, as VPMM_GUARD=1/100 does for 100; 0: none
         - ``small``: the allocator for requests below a page
         - ``any_stream``: the work that must finish before memory freed without a stream is reused
         - ``prefer``: how much memory the pool may spend to save driver calls
+        - ``fill``: memory that is filled with bytes 0xFF
         - ``log``: which messages are written
         - ``driver``: the driver that the pool uses
         - ``ipc_isolate``: every allocation has its own pages, so that sharing one exposes no other
@@ -138,7 +140,7 @@ class Pool:
         """
 
     @staticmethod
-    def configure(device: int = 0, *, page_size: int | str = ..., va_size: int | str = ..., chunk_max: int | str = ..., release_threshold: int | str | None = ..., capacity: int | str | None = ..., pages: int = ..., max_mappings: int = ..., small: Literal['pool', 'stream_ordered'] = ..., any_stream: Literal['context', 'legacy', 'park'] = ..., prefer: Literal['footprint', 'balanced', 'latency'] = ..., log: Literal['quiet', 'error', 'warning', 'info', 'debug'] = ..., driver: Literal['cuda', 'sim', 'auto'] = ..., ipc_isolate: bool = ..., unnamed_free_on_allocating_stream: bool = ...) -> Pool:
+    def configure(device: int = 0, *, page_size: int | str = ..., va_size: int | str = ..., chunk_max: int | str = ..., release_threshold: int | str | None = ..., capacity: int | str | None = ..., pages: int = ..., max_mappings: int = ..., guard: int = ..., small: Literal['pool', 'stream_ordered'] = ..., any_stream: Literal['context', 'legacy', 'park'] = ..., prefer: Literal['footprint', 'balanced', 'latency'] = ..., fill: Literal['none', 'new', 'freed', 'new,freed'] = ..., log: Literal['quiet', 'error', 'warning', 'info', 'debug'] = ..., driver: Literal['cuda', 'sim', 'auto'] = ..., ipc_isolate: bool = ..., unnamed_free_on_allocating_stream: bool = ...) -> Pool:
         """
         Opens the process-wide pool of `device` with the settings of Pool and returns it.
 
@@ -278,6 +280,13 @@ class Pool:
 
     def dump(self, json: bool = False) -> str:
         """Statistics and every region, as text or as one JSON object."""
+
+    def explain(self, address: int) -> str:
+        """
+        Tells which guarded allocation holds an address, ends before it or begins behind it, as text.
+
+        Its size, stream, tag and times, live or freed. With VPMM_GUARD only; works also after the GPU has failed.
+        """
 
     def snapshot(self) -> list[Region]:
         """Every region of the pool's address space, in ascending order."""

@@ -123,4 +123,13 @@ vpmm_status vpmm_dump_json(vpmm_pool* pool, char** text) {
   });
 }
 
+vpmm_status vpmm_explain(vpmm_pool* pool, const void* address, char** text) {
+  return with_pool(pool, [&](Context& context) -> Result<void> {
+    VPMM_TRY(require(text, "text"));
+    VPMM_TRY_ASSIGN(const std::string found, context.reports().explain(to_device_ptr(address)));
+    *text = copy_of(found);
+    return {};
+  });
+}
+
 void vpmm_string_free(char* text) { std::free(text); }

@@ -36,6 +36,8 @@ vpmm_config to_settings(const settings::Config& config) {
   settings.driver = settings::to_string(config.driver);
   settings.prefer = settings::to_string(config.prefer);
   settings.ipc_isolate = config.ipc_isolate;
+  settings.guard = config.guard_every;
+  settings.fill = settings::fill_text(config);
   settings.unnamed_free_on_allocating_stream =
       config.unnamed_free == settings::UnnamedFree::allocating_stream;
   return settings;
@@ -63,6 +65,9 @@ Result<void> set_numbers(const vpmm_config& settings, settings::Config& config) 
                          text_of(settings.release_threshold, kUnset, "none")));
   VPMM_TRY(settings::set(config, "VPMM_MAX_MAPPINGS", std::to_string(settings.max_mappings)));
   VPMM_TRY(settings::set(config, "VPMM_IPC_ISOLATE", std::to_string(settings.ipc_isolate)));
+  const bool is_guarding = settings.guard != 0;
+  VPMM_TRY(settings::set(config, "VPMM_GUARD",
+                         is_guarding ? "1/" + std::to_string(settings.guard) : "0"));
   return settings::set(config, "VPMM_CAPACITY", text_of_capacity(settings.capacity));
 }
 
@@ -76,6 +81,7 @@ Result<void> set_names(const vpmm_config& settings, settings::Config& config) {
   VPMM_TRY(set_name(config, "VPMM_ANY_STREAM", settings.any_stream));
   VPMM_TRY(set_name(config, "VPMM_LOG", settings.log));
   VPMM_TRY(set_name(config, "VPMM_DRIVER", settings.driver));
+  VPMM_TRY(set_name(config, "VPMM_FILL", settings.fill));
   return set_name(config, "VPMM_PREFER", settings.prefer);
 }
 

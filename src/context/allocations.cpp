@@ -10,6 +10,8 @@
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
 #include "base/race_window.hpp"
+#include "driver/driver_error.hpp"
+#include "guard/description.hpp"
 
 namespace vpmm::context {
 
@@ -19,6 +21,17 @@ namespace {
 
 // Number of requests served while deferred frees wait.
 constexpr std::uint64_t kServedBesideDeferred = 64;
+constexpr std::uint8_t kFilling = 0xFF;
+
+// VPMM_FILL: only on the one stream that used the memory, as work of others may not be over. The
+// free goes on without it.
+void fill_freed(Device& device, AddressRange range, const pool::Stamper::Uses& uses,
+                const Caller& caller) VPMM_REQUIRES(pool_lock) {
+  if (!device.config.fill_freed || !caller.may_queue() || !uses.are_of(caller)) return;
+  static_cast<void>(device.primary.noted(driver::checked(
+      driver::Call::memset_d8_async,
+      device.driver.memset_d8_async(range.begin, kFilling, range.size, *caller.stream))));
+}
 
 }  // namespace
 
@@ -59,6 +72,10 @@ std::optional<AllocationInfo> Allocations::live_around(DevicePtr ptr) const {
       },
       [](DriverBlock of) -> Info {
         return AllocationInfo{of.block->begin, of.block->requested, of.block->requested, {}};
+      },
+      [](GuardedMemory of) -> Info {
+        const AddressRange& range = of.block->range;
+        return AllocationInfo{range.begin, range.size, range.size, {}};
       }};
   return std::visit(info, owners_.of(ptr));
 }
@@ -79,6 +96,12 @@ Error Allocations::not_live(DevicePtr ptr) {
     return mistake({ErrorCode::invalid_pointer,
                     message_of("{:#x} points inside the allocation that starts at {:#x}",
                                to_integer(ptr), to_integer(around->begin))});
+  if (device_.guard != nullptr)
+    if (const guard::Block* const block = device_.guard->known_around(ptr);
+        block != nullptr && block->mapped.contains(ptr))
+      return mistake(
+          {ErrorCode::invalid_pointer, message_of("{:#x} is not a live allocation: {}",
+                                                  to_integer(ptr), guard::describe(*block))});
   return mistake(
       {ErrorCode::invalid_pointer, message_of("{:#x} is not a live allocation of this pool: it was "
                                               "freed already, or comes from elsewhere",
@@ -115,6 +138,11 @@ Result<void> Allocations::record_use(DevicePtr ptr, time::Timeline& user) {
                             if (is_news(of.block->timeline))
                               device_.driver_pool->record_use(of.block, user);
                             return true;
+                          },
+                          [&](GuardedMemory of) VPMM_REQUIRES(pool_lock) {
+                            if (is_news(of.block->timeline))
+                              device_.guard->record_use(*of.block, user);
+                            return true;
                           }};
   if (!std::visit(record, owners_.of(ptr))) return not_live(ptr);
   return {};
@@ -143,6 +171,15 @@ void Allocations::free_through_lock(DevicePtr begin) {
   const OwnedBy owner = owners_.of(begin);
   if (const CutPage* const cut = std::get_if<CutPage>(&owner))
     device_.small->ownership().free_through_lock(*cut->page, begin);
+}
+
+Result<void> Allocations::fill(DevicePtr ptr, const Caller& caller) {
+  if (!caller.may_queue() || !arenas_.is_resident(ptr)) return {};
+  const std::optional<AllocationInfo> live = live_around(ptr);
+  if (!live || live->begin != ptr) return {};
+  return driver::checked(
+      driver::Call::memset_d8_async,
+      device_.driver.memset_d8_async(ptr, kFilling, live->requested, *caller.stream));
 }
 
 // --- a free
@@ -192,6 +229,8 @@ bool Allocations::end(const OwnedBy& owner, DevicePtr begin, const pool::Stream&
               VPMM_REQUIRES(pool_lock) { return end_part(*cut.page, begin, stream, caller); },
           [&](Pages pages)
               VPMM_REQUIRES(pool_lock) { return end_pages(*pages.region, begin, stream, caller); },
+          [&](GuardedMemory of)
+              VPMM_REQUIRES(pool_lock) { return end_guarded(*of.block, begin, stream, caller); },
           [](const auto&) { return false; }},
       owner);
 }
@@ -202,6 +241,7 @@ bool Allocations::end_part(region::Region& page, DevicePtr begin, const pool::St
   if (!ended) return false;
   const pool::Stamper::Uses uses{ended->timeline, device_.small->ownership().other_uses(*ended),
                                  ended->range.size};
+  fill_freed(device_, ended->range, uses, caller);
   observe_end(ended->range, uses, stream, caller);
   device_.small->deallocate(*ended, device_.stamper.stamp_of(uses, caller));
   return true;
@@ -218,8 +258,20 @@ bool Allocations::end_pages(region::Region& region, DevicePtr begin, const pool:
     return true;
   }
   const pool::Stamper::Uses uses{region.owner.timeline, region.owner.other_uses, region.range.size};
+  fill_freed(device_, region.range, uses, caller);
   observe_end(region.range, uses, stream, caller);
   device_.pool->deallocate(&region, device_.stamper.stamp_of(uses, caller));
+  return true;
+}
+
+bool Allocations::end_guarded(guard::Block& block, DevicePtr begin, const pool::Stream& stream,
+                              const Caller& caller) {
+  if (block.range.begin != begin) return false;
+  const pool::Stamper::Uses uses{block.timeline, block.other_uses, block.range.size};
+  fill_freed(device_, block.range, uses, caller);
+  observe_end(block.range, uses, stream, caller);
+  device_.guard->free(block, device_.stamper.stamp_of(uses, caller),
+                      caller.timeline == nullptr ? std::nullopt : caller.timeline->stream);
   return true;
 }
 
@@ -233,6 +285,7 @@ Result<void> Allocations::free_block(MutexLock& lock, driver_pool::PoolBlock* bl
   recorder_.record_free(recorder_.claim_free(), ptr, caller);
   const std::uint32_t tag = recorder_.freed(ptr, {range.size}, caller);
   const pool::Stamper::Uses uses{block->timeline, block->other_uses, block->requested};
+  fill_freed(device_, range, uses, caller);
   observe_end(range, uses, stream, caller);
   if (!caller.may_queue() || !uses.are_of(caller))
     return device_.driver_pool->deallocate_after(lock, block,

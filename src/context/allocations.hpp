@@ -42,6 +42,9 @@ class Allocations {
   void free_through_lock(DevicePtr begin) VPMM_REQUIRES(pool_lock);
   Result<void> free(MutexLock& lock, DevicePtr ptr, const pool::Stream& stream,
                     const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // VPMM_FILL: fills the live allocation around `ptr` behind the work of the caller's stream; does
+  // nothing without a stream that may be given work.
+  Result<void> fill(DevicePtr ptr, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // Frees, without a stream, memory that its user freed before, after its last holder let go.
   void free_kept(DevicePtr begin) VPMM_REQUIRES(pool_lock);
   // Frees the memory of a capture after the end of its graph.
@@ -70,6 +73,8 @@ class Allocations {
                 const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   bool end_pages(region::Region& region, DevicePtr begin, const pool::Stream& stream,
                  const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  bool end_guarded(guard::Block& block, DevicePtr begin, const pool::Stream& stream,
+                   const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // The user's live allocation around `ptr`. Memory kept by caches, graphs or other processes has
   // no user.
   std::optional<AllocationInfo> live_around(DevicePtr ptr) const VPMM_REQUIRES(pool_lock);

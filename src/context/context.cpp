@@ -136,6 +136,7 @@ Context::~Context() {
     if (parts_.prover.wait_for_contexts(lock) != CuResult::success) return;
     suspension_.release_host_memory();
     if (device_.driver_pool != nullptr) device_.driver_pool->release_everything();
+    if (device_.guard != nullptr) device_.guard->release_everything();
     if (device_.pool != nullptr) device_.pool->release_everything();
     device_.timelines.destroy_events();
   }
@@ -151,6 +152,11 @@ Context::~Context() {
 
 // Repeats a request that ran out of memory while neighbours or callbacks help.
 Result<DevicePtr> Context::allocate_slowly(pool::Request request, const time::TimelineId* bound) {
+  if (device_.guard != nullptr) {
+    request.is_guarded = device_.guard->is_next();
+    const DevicePtr begin = request.is_guarded ? DevicePtr{} : allocate_behind_guard(request);
+    if (!is_null(begin)) return begin;
+  }
   if (report::CallLog* const log = parts_.front.way().log) request.stack = log->capture_stack();
   report::CallLog::By by;
   for (Limits::Asked asked;;) {
@@ -162,6 +168,16 @@ Result<DevicePtr> Context::allocate_slowly(pool::Request request, const time::Ti
     tell_failure(request, result.error(), by);
     return result;
   }
+}
+
+// The request was counted and is not the one to guard: the cache of its stream may serve it.
+DevicePtr Context::allocate_behind_guard(const pool::Request& request) {
+  Way way = parts_.front.way();
+  if (device_.config.fill_new || !way.is_open || !request.stream || !request.is_plain() ||
+      !device_.small->serving().may_be_cached(request.bytes, request.alignment))
+    return {};
+  return try_allocate(way, parts_.front.client_of(way, *request.stream), request.bytes,
+                      request.alignment);
 }
 
 // `by`: out, the calling stream once known; so is the tag of `asked`.
@@ -198,6 +214,8 @@ Result<DevicePtr> Context::attempt(pool::Request& asked, const time::TimelineId*
     if (request.tag != 0) parts_.allocations.free_through_lock(begin);
     parts_.recorder.allocated(parts_.allocations.range_to_tell(begin, request.bytes), begin,
                               request, caller);
+    if (device_.config.fill_new)
+      static_cast<void>(device_.primary.noted(parts_.allocations.fill(begin, caller)));
     limits_.end_tagged(request);  // it is live now, and the rest may drop the lock
     uncount.dismiss();
     entrance_.leave(caller);

@@ -92,6 +92,10 @@ Device::Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal,
   if (traits.has_memory_pools && !cuts && !has_whole_pages_only)
     driver_pool = std::make_unique<driver_pool::DriverPool>(driver, ordinal, timelines);
   if (pool == nullptr) return;
+  if (config.guard_every != 0)
+    guard = std::make_unique<guard::Guarded>(
+        driver, traits.chunk, timelines,
+        guard::Options{traits.granularity, config.va_size, config.guard_every});
   const BelowAPage below_a_page = cuts                     ? BelowAPage::cut
                                   : driver_pool != nullptr ? BelowAPage::driver_pool
                                                            : BelowAPage::whole_pages;
@@ -110,12 +114,13 @@ bool Device::owns_part_of(AddressRange memory) const {
     driver_pool->for_each_block([&](const driver_pool::PoolBlock& block) {
       owns = owns || AddressRange{block.begin, block.requested}.overlaps(memory);
     });
-  return owns;
+  return owns || (guard != nullptr && guard->owns_part_of(memory));
 }
 
 std::uint64_t Device::live_allocations() const {
   std::uint64_t live = driver_pool == nullptr ? 0 : driver_pool->live_allocations();
   if (pool != nullptr) live += pool->live_allocations() + small->figures().most_live();
+  if (guard != nullptr) live += guard->live_allocations();
   return live;
 }
 
@@ -132,6 +137,7 @@ Bytes Device::live_bytes() const {
             static_cast<Bytes>(small->figures().tally().requested +
                                small->ledger().of_stretches().requested) -
             small->ledger().asleep().requested;
+  if (guard != nullptr) live += guard->requested_bytes();
   return live;
 }
 
@@ -153,6 +159,22 @@ void Device::fill(observe::Statistics& figures) const {
     figures.hits += static_cast<std::uint64_t>(tally.allocations);
     figures.deallocations += static_cast<std::uint64_t>(tally.deallocations);
   }
+  if (guard != nullptr) {
+    figures.live_bytes += guard->requested_bytes();
+    figures.allocated_bytes += guard->allocated_bytes();
+    figures.reserved_bytes += guard->reserved_bytes();
+    figures.mappings += guard->mappings();
+    figures.chunks += guard->mappings();
+    figures.live_allocations += guard->live_allocations();
+    figures.allocations += guard->allocations();
+    figures.deallocations += guard->deallocations();
+    figures.chunks_created += guard->created();
+    figures.chunks_released += guard->released();
+    figures.guarded_bytes = guard->mapped_bytes();
+    figures.guarded_allocations = guard->allocations();
+    figures.unguarded_allocations = guard->unguarded();
+    figures.damaged_allocations = guard->damaged();
+  }
   if (driver_pool == nullptr) return;
   figures.live_bytes += driver_pool->requested_bytes();
   figures.allocated_bytes += driver_pool->requested_bytes();
@@ -166,6 +188,8 @@ void Device::fill(observe::Statistics& figures) const {
 std::string Device::validate() const {
   if (driver_pool != nullptr)
     if (std::string broken = driver_pool->validate(); !broken.empty()) return broken;
+  if (guard != nullptr)
+    if (std::string broken = guard->validate(); !broken.empty()) return broken;
   if (pool == nullptr) return {};
   if (std::string broken = small->validate(); !broken.empty()) return broken;
   return pool->validate();

@@ -10,6 +10,7 @@
 #include "context/primary_context.hpp"
 #include "driver/recording.hpp"
 #include "driver_pool/driver_pool.hpp"
+#include "guard/guarded.hpp"
 #include "pool/pool.hpp"
 #include "pool/stamper.hpp"
 #include "settings/config.hpp"
@@ -44,6 +45,9 @@ struct Device {
   driver_pool::PoolBlock* block_around(DevicePtr ptr) const VPMM_REQUIRES(pool_lock) {
     return driver_pool == nullptr ? nullptr : driver_pool->block_around(ptr);
   }
+  guard::Block* guarded_around(DevicePtr ptr) const VPMM_REQUIRES(pool_lock) {
+    return guard == nullptr ? nullptr : guard->live_around(ptr);
+  }
   bool owns_part_of(AddressRange memory) const VPMM_REQUIRES(pool_lock);
   std::uint64_t live_allocations() const VPMM_REQUIRES(pool_lock);
   // Sums over all caches.
@@ -63,6 +67,7 @@ struct Device {
   std::unique_ptr<pool::Pool> pool;                      // null: no VMM, or switched off
   std::unique_ptr<small::SmallPool> small;               // null like pool
   std::unique_ptr<driver_pool::DriverPool> driver_pool;  // null: unsupported or unused
+  std::unique_ptr<guard::Guarded> guard;                 // null: VPMM_GUARD is off
   PrimaryContext primary;
 };
 

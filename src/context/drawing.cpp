@@ -62,6 +62,13 @@ report::Layout Drawing::layout() const {
     device_.driver_pool->for_each_block(
         [&](const driver_pool::PoolBlock& block)
             VPMM_REQUIRES(pool_lock) { layout.blocks.push_back(block_of(block)); });
+  if (device_.guard != nullptr)
+    device_.guard->for_each([&](const guard::Block& block) VPMM_REQUIRES(pool_lock) {
+      if (block.chunk == driver::ChunkHandle{} || block.stage == guard::Block::Stage::coming)
+        return;
+      layout.chunks.push_back(block.mapped);
+      layout.blocks.push_back(block_of(block));
+    });
   std::sort(layout.chunks.begin(), layout.chunks.end(),
             [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
   std::sort(layout.blocks.begin(), layout.blocks.end(),
@@ -129,6 +136,23 @@ report::LayoutBlock Drawing::block_of(const driver_pool::PoolBlock& of_driver) c
   block.requested = of_driver.requested;
   block.stream_id = stream_id_of(of_driver.timeline);
   block.tag = parts_.recorder.tags().of(of_driver.begin);
+  return block;
+}
+
+// The pages of a freed block are a zombie: they serve nobody before they are unmapped.
+report::LayoutBlock Drawing::block_of(const guard::Block& guarded) const {
+  report::LayoutBlock block;
+  block.range = guarded.mapped;
+  block.state = RegionState::zombie;
+  block.is_complete = guarded.stamp.is_complete();
+  block.stream_id = stream_id_of(guarded.stamp);
+  if (guarded.stage != guard::Block::Stage::live) return block;
+  block.range = guarded.range;
+  block.state = RegionState::allocated;
+  block.is_complete = false;
+  block.requested = guarded.range.size;
+  block.stream_id = stream_id_of(guarded.timeline);
+  block.tag = guarded.tag;
   return block;
 }
 

@@ -32,6 +32,7 @@ class Drawing {
   std::uint64_t stream_id_of(const time::Stamp& stamp) const VPMM_REQUIRES(pool_lock);
   report::LayoutBlock block_of(const region::Region& region) const VPMM_REQUIRES(pool_lock);
   report::LayoutBlock block_of(const small::PagePart& part) const VPMM_REQUIRES(pool_lock);
+  report::LayoutBlock block_of(const guard::Block& guarded) const VPMM_REQUIRES(pool_lock);
   report::LayoutBlock block_of(const driver_pool::PoolBlock& of_driver) const
       VPMM_REQUIRES(pool_lock);
   void add_blocks_of_arena(DevicePtr stretch, report::Layout& layout) const

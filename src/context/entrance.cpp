@@ -119,6 +119,7 @@ void Entrance::forget_dead(driver::ContextId dead) {
   for (const std::uint64_t capture : parts_.captures.all())
     parts_.allocations.release_capture(capture);
   parts_.footprint.forget_driver_pool();
+  if (device_.guard != nullptr) device_.guard->forget_stream();
   parts_.recorder.forget_unless([this](DevicePtr begin) VPMM_REQUIRES(pool_lock) {
     return !std::holds_alternative<Foreign>(parts_.owners.of(begin));
   });
@@ -202,6 +203,8 @@ bool Entrance::is_forgotten(time::Timeline& timeline) {
 
 // Bounds memory that only the pool keeps.
 void Entrance::keep_bounds(MutexLock& lock) {
+  static_cast<void>(
+      device_.primary.noted(parts_.prover.settle_guarded(lock, guard::Guarded::kPerCall)));
   bound_any_stream(lock);
   trim_above_threshold(lock);
 }

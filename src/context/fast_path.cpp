@@ -23,7 +23,7 @@ Result<DevicePtr> Context::allocate(const pool::Request& request) {
 
 DevicePtr Context::allocate_if_ready(Bytes bytes, Bytes alignment, driver::StreamHandle stream) {
   const Way way = parts_.front.way();
-  if (bytes == 0 || !way.is_open || !device_.small->serving().may_be_cached(bytes, alignment))
+  if (bytes == 0 || !way.serves || !device_.small->serving().may_be_cached(bytes, alignment))
     return {};
   if (way.would_wait()) return {};
   return try_allocate(way, parts_.front.client_of(way, stream), bytes, alignment);
@@ -36,7 +36,7 @@ DevicePtr Context::allocate_if_ready(Bytes bytes, Bytes alignment, driver::Strea
 // such frees wait, only a bounded number of requests is served, and none for whole pages.
 DevicePtr Context::allocate_if_ready(Bytes bytes, Bytes alignment) {
   const Way way = parts_.front.way();
-  if (bytes == 0 || !way.is_open || way.would_wait()) return {};
+  if (bytes == 0 || !way.serves || way.would_wait()) return {};
   const small::Server server = device_.small->serving().server_of(bytes, alignment);
   if (server == small::Server::driver_pool) return {};
   if (server == small::Server::pages) return take_pages_if_ready(bytes, alignment);
@@ -83,7 +83,8 @@ Result<void> Context::allocate_many(std::span<const Bytes> bytes, pool::Stream s
   if (bytes.size() != out.size())
     return Error{ErrorCode::invalid_argument,
                  message_of("{} sizes and {} results", bytes.size(), out.size())};
-  const Client client = stream ? parts_.front.client_of(parts_.front.way(), *stream) : Client{};
+  const Way first = parts_.front.way();
+  const Client client = stream && first.serves ? parts_.front.client_of(first, *stream) : Client{};
   const auto take_back = [&](std::size_t made) {
     for (const DevicePtr ptr : out.first(made)) free_surely(ptr, stream);
     std::fill(out.begin(), out.end(), DevicePtr{});
@@ -236,14 +237,16 @@ BoundStream::~BoundStream() {
 
 StreamFront::Way BoundStream::way() const {
   StreamFront::Way way = context_.parts_.front.way();
-  way.is_open = way.is_open && !context_.parts_.captures.may_be_known();
+  const bool is_capturing = context_.parts_.captures.may_be_known();
+  way.is_open = way.is_open && !is_capturing;
+  way.serves = way.serves && !is_capturing;
   return way;
 }
 
 DevicePtr BoundStream::try_allocate(Bytes bytes, Bytes alignment) {
   if (bytes == 0) return {};
   const StreamFront::Way now = way();
-  return now.is_open ? context_.try_allocate(now, client_, bytes, alignment) : DevicePtr{};
+  return now.serves ? context_.try_allocate(now, client_, bytes, alignment) : DevicePtr{};
 }
 
 bool BoundStream::try_deallocate(DevicePtr ptr) {

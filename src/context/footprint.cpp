@@ -14,7 +14,9 @@ constexpr std::uint64_t kCachesPerCall = 8;  // read by a call for samples, on a
 }  // namespace
 
 Bytes Footprint::held() const {
-  return (device_.pool == nullptr ? 0 : device_.pool->mapped_bytes()) + driver_pool_bytes_;
+  const Bytes guarded = device_.guard == nullptr ? 0 : device_.guard->mapped_bytes();
+  return (device_.pool == nullptr ? 0 : device_.pool->mapped_bytes()) + driver_pool_bytes_ +
+         guarded;
 }
 
 Bytes Footprint::idle_in_driver_pool(Bytes but_for) const {
@@ -25,14 +27,14 @@ Bytes Footprint::idle_in_driver_pool(Bytes but_for) const {
 
 bool Footprint::look_at_driver_pool() {
   const Bytes before = std::exchange(driver_pool_bytes_, device_.driver_pool->reserved_bytes());
-  if (device_.pool != nullptr) device_.pool->set_other_bytes(driver_pool_bytes_);
+  tell_pool();
   return driver_pool_bytes_ > before;
 }
 
 void Footprint::forget_driver_pool() {
   if (device_.driver_pool != nullptr) device_.driver_pool->forget();
   driver_pool_bytes_ = 0;
-  if (device_.pool != nullptr) device_.pool->set_other_bytes(0);
+  tell_pool();
 }
 
 Result<Bytes> Footprint::trim_driver_pool(MutexLock& lock) {
@@ -49,6 +51,13 @@ void Footprint::offset_growth(MutexLock& lock) {
       held() <= peak_mapped_)
     return;
   static_cast<void>(device_.primary.noted(device_.pool->trim(lock, peak_mapped_)));
+}
+
+// Bytes that others hold on the pool's account.
+void Footprint::tell_pool() {
+  if (device_.pool == nullptr) return;
+  const Bytes guarded = device_.guard == nullptr ? 0 : device_.guard->mapped_bytes();
+  device_.pool->set_other_bytes(driver_pool_bytes_ + guarded);
 }
 
 bool Footprint::is_above_threshold() const {
@@ -99,7 +108,7 @@ bool Footprint::flush_caches() {
 
 void Footprint::fill(observe::Statistics& figures) const {
   if (device_.driver_pool != nullptr) figures.stream_ordered_bytes = driver_pool_bytes_;
-  figures.mapped_bytes += driver_pool_bytes_;
+  figures.mapped_bytes += driver_pool_bytes_ + figures.guarded_bytes;
   figures.peak_mapped_bytes =
       std::max({peak_mapped_, figures.mapped_bytes, figures.peak_mapped_bytes});
   figures.peak_live_bytes = peak_live_ = std::max(peak_live_, figures.live_bytes);

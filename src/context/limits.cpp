@@ -39,6 +39,7 @@ Result<Bytes> Limits::trim(Bytes bytes_to_keep) {
   // Proves finished work, as unproven frees keep memory.
   if (has_unproven(device_.timelines)) parts_.prover.prove_everything();
   VPMM_TRY(device_.primary.noted(parts_.prover.settle(lock)));
+  VPMM_TRY(device_.primary.noted(parts_.prover.settle_guarded(lock, guard::Guarded::kAll)));
   Bytes released = 0;
   if (parts_.footprint.held() > bytes_to_keep) {
     VPMM_TRY_ASSIGN(released, parts_.footprint.trim_driver_pool(lock));

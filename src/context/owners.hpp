@@ -25,8 +25,11 @@ struct Pages {  // whole pages of a user or a cache, or parked for a graph
 struct DriverBlock {  // of the driver's own pool
   driver_pool::PoolBlock* block;
 };
+struct GuardedMemory {  // with pages of its own
+  guard::Block* block;
+};
 // Valid while the pool's lock is held.
-using OwnedBy = std::variant<Foreign, ArenaMemory, CutPage, Pages, DriverBlock>;
+using OwnedBy = std::variant<Foreign, ArenaMemory, CutPage, Pages, DriverBlock, GuardedMemory>;
 
 class Owners {
  public:
@@ -38,6 +41,7 @@ class Owners {
       if (small::is_cut(*region)) return CutPage{region};
       return Pages{region};
     }
+    if (guard::Block* const block = device_.guarded_around(ptr)) return GuardedMemory{block};
     if (driver_pool::PoolBlock* const block = device_.block_around(ptr)) return DriverBlock{block};
     return Foreign{ptr};
   }

@@ -36,7 +36,7 @@ struct Parts {
         peers(device),
         recorder(device.driver, ordinal),
         footprint(device),
-        prover(device, captures, peers),
+        prover(device, captures, peers, footprint),
         arenas(device.pool.get(), device.small.get(), device.timelines, device.stamper, recorder,
                device.config.ipc_isolate),
         owners(device, arenas),

@@ -28,7 +28,15 @@ Result<void> Prover::settle(MutexLock& lock) {
   VPMM_TRY(learn(kTimelinesAskedPerCall));
   if (device_.driver_pool != nullptr) VPMM_TRY(device_.driver_pool->settle(lock));
   if (device_.pool != nullptr) VPMM_TRY(device_.pool->settle(lock));
+  if (device_.guard != nullptr) VPMM_TRY(settle_guarded(lock, guard::Guarded::kPerCall));
   return {};
+}
+
+Result<void> Prover::settle_guarded(MutexLock& lock, std::size_t most) {
+  if (device_.guard == nullptr || !device_.guard->has_freed()) return {};
+  Result<void> settled = device_.guard->settle(lock, most);
+  footprint_.tell_pool();
+  return settled;
 }
 
 Result<bool> Prover::learn(std::size_t most) {

@@ -9,20 +9,23 @@
 
 #include "context/captures.hpp"
 #include "context/device.hpp"
+#include "context/footprint.hpp"
 #include "context/peers.hpp"
 
 namespace vpmm::context {
 
 class Prover {
  public:
-  Prover(Device& device, const Captures& captures, Peers& peers)
-      : device_(device), captures_(captures), peers_(peers) {}
+  Prover(Device& device, const Captures& captures, Peers& peers, Footprint& footprint)
+      : device_(device), captures_(captures), peers_(peers), footprint_(footprint) {}
 
   // --- without waiting ---
   // Queries events of at most `most` timelines. Returns true if work is newly complete.
   Result<bool> learn(std::size_t most) VPMM_REQUIRES(pool_lock);
   // Phase 0 of every request: queries events, then settles the driver's pool and the pool.
   Result<void> settle(MutexLock& lock) VPMM_REQUIRES(pool_lock);
+  // Unmaps guarded memory that was freed and is complete, at most so many allocations.
+  Result<void> settle_guarded(MutexLock& lock, std::size_t most) VPMM_REQUIRES(pool_lock);
   // Returns false during a capture: a context-wide event breaks every capture of the context.
   bool may_record_context_event() VPMM_REQUIRES(pool_lock);
   // Closes all timelines by events. Returns true if any was closed.
@@ -55,6 +58,7 @@ class Prover {
   Device& device_;
   const Captures& captures_;
   Peers& peers_;
+  Footprint& footprint_;
   std::uint64_t host_waits_ VPMM_GUARDED_BY(pool_lock) = 0;
   std::uint64_t waits_ VPMM_GUARDED_BY(pool_lock) = 0;  // waits for contexts in progress
   std::condition_variable_any wait_ended_;

@@ -6,6 +6,7 @@
 
 #include "base/message.hpp"
 #include "base/scope_exit.hpp"
+#include "guard/description.hpp"
 #include "process/process_gate.hpp"
 #include "process/recordings.hpp"
 #include "process/summary.hpp"
@@ -105,6 +106,14 @@ report::Layout Reports::layout() const {
 observe::PoolSnapshot Reports::snapshot() const {
   const PoolLock lock(parts_.mutex);
   return drawing_.snapshot();
+}
+
+Result<std::string> Reports::explain(DevicePtr address) const {
+  const PoolLock lock(parts_.mutex);
+  if (device_.guard == nullptr)
+    return Error{ErrorCode::unsupported,
+                 "VPMM_GUARD is off, so the pool keeps no table of allocations"};
+  return guard::explain(*device_.guard, address, device_.inner.now_ns());
 }
 
 std::string Reports::validate() const {

@@ -52,6 +52,8 @@ class Reports {
   // State of one moment, except for warm calls meanwhile.
   report::Layout layout() const;
   // The first broken invariant as text; empty if all hold.
+  // Sentences about guarded allocations in or near `address`. unsupported: VPMM_GUARD is off.
+  Result<std::string> explain(DevicePtr address) const;
   std::string validate() const;
 
   // Calls back for events of these kinds, in their order. Returns the listener's number. A listener

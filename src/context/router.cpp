@@ -16,6 +16,8 @@ namespace {
 
 constexpr Bytes kSmallAlignment = 256;  // promised by the driver's stream-ordered pool
 constexpr Bytes kReliefForSmall = 64 * kMiB;
+// Guarded allocations take whole pages, so they leave an eighth of the memory to those that share.
+constexpr Bytes kKeptForOthers = 8;
 
 bool is_shortage(const Result<DevicePtr>& result) {
   return !result && result.error().code == ErrorCode::out_of_memory;
@@ -27,6 +29,43 @@ bool is_shortage(const Result<DevicePtr>& result) {
 // become a node of the graph.
 Result<DevicePtr> Router::allocate(MutexLock& lock, const pool::Request& request,
                                    const Caller& caller) {
+  if (request.is_guarded) {
+    VPMM_TRY_ASSIGN(const DevicePtr guarded, allocate_guarded(lock, request, caller));
+    if (!is_null(guarded)) return guarded;
+    device_.guard->count_unguarded();
+  }
+  Result<DevicePtr> result = allocate_unguarded(lock, request, caller);
+  if (device_.guard == nullptr || !device_.guard->has_freed() || !is_shortage(result))
+    return result;
+  prover_.synchronize(lock);
+  VPMM_TRY(prover_.settle_guarded(lock, guard::Guarded::kAll));
+  return allocate_unguarded(lock, request, caller);
+}
+
+// Null: the request cannot be guarded, or memory, mappings or addresses are short.
+Result<DevicePtr> Router::allocate_guarded(MutexLock& lock, const pool::Request& request,
+                                           const Caller& caller) {
+  const Bytes pages = device_.guard->pages_for(request.bytes, request.alignment);
+  if (pages == 0 || request.arena != pool::ArenaId{} || request.one_chunk ||
+      caller.standing != Standing::ordinary || device_.config.ipc_isolate)
+    return DevicePtr{};
+  if (device_.pool->mapping_count() + device_.guard->mappings() >= device_.config.max_mappings)
+    return DevicePtr{};
+  Bytes room = 0;
+  if (const std::optional<Bytes> capacity = footprint_.capacity())
+    room = *capacity;
+  else if (device_.driver.device_total_mem(device_.primary.device(), room) !=
+           driver::CuResult::success)
+    return DevicePtr{};
+  if (footprint_.held() + pages > room - room / kKeptForOthers) return DevicePtr{};
+  Result<DevicePtr> guarded = device_.guard->allocate(lock, request, caller);
+  footprint_.tell_pool();
+  const bool is_broken = !guarded && guarded.error().code == ErrorCode::poisoned;
+  return guarded || is_broken ? std::move(guarded) : DevicePtr{};
+}
+
+Result<DevicePtr> Router::allocate_unguarded(MutexLock& lock, const pool::Request& request,
+                                             const Caller& caller) {
   if (request.arena != pool::ArenaId{}) return allocate_in_arena(lock, request, caller);
   using Server = small::Server;
   Server server = Server::driver_pool;

@@ -29,6 +29,10 @@ class Router {
   bool has_preallocated() const VPMM_REQUIRES(pool_lock) { return has_preallocated_; }
 
  private:
+  Result<DevicePtr> allocate_guarded(MutexLock& lock, const pool::Request& request,
+                                     const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  Result<DevicePtr> allocate_unguarded(MutexLock& lock, const pool::Request& request,
+                                       const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   Result<void> check_alignment(Bytes alignment) const;
   Result<DevicePtr> allocate_in_arena(MutexLock& lock, const pool::Request& request,
                                       const pool::Caller& caller) VPMM_REQUIRES(pool_lock);

@@ -38,6 +38,11 @@ Result<SharedRange> Shares::share(const AllocationInfo& of, AddressRange range) 
             to_integer(range.begin),
             device_.pool == nullptr ? "there is no virtual memory pool on this device"
                                     : "VPMM_SMALL is not \"pool\"")};
+  if (std::holds_alternative<GuardedMemory>(owner))
+    return Error{ErrorCode::unsupported,
+                 message_of("{:#x} is a guarded allocation, which cannot be shared; with "
+                            "VPMM_IPC_ISOLATE=1 or VPMM_GUARD=0 none is guarded",
+                            to_integer(range.begin))};
   if (!device_.pool->can_export())
     return Error{ErrorCode::unsupported,
                  message_of("device {} cannot export memory as a file descriptor",

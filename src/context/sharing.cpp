@@ -56,6 +56,7 @@ Result<void> Sharing::set_peer_access(driver::DeviceOrdinal peer) {
         device_.config.small == settings::SmallRequests::stream_ordered
             ? "VPMM_SMALL=stream_ordered takes requests below a page from the driver's own pool"
             : "with this VPMM_PAGE_SIZE requests below a page come from the driver's own pool");
+  if (device_.guard != nullptr) return unsupported("VPMM_GUARD is on");
   Visit visit(entrance_);
   VPMM_TRY(visit.status());
   VPMM_TRY(device_.primary.noted(device_.pool->set_peer_access(visit.lock(), peer)));

@@ -69,7 +69,8 @@ Result<void> StreamCalls::synchronize() {
   if (!parts_.prover.may_record_context_event())
     return Error{ErrorCode::capture_active, "a stream is being captured"};
   VPMM_TRY(parts_.prover.wait_for_everything(lock));
-  return device_.primary.noted(parts_.prover.settle(lock));
+  VPMM_TRY(device_.primary.noted(parts_.prover.settle(lock)));
+  return device_.primary.noted(parts_.prover.settle_guarded(lock, guard::Guarded::kAll));
 }
 
 Result<void> StreamCalls::wait_for_work() {

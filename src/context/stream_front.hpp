@@ -28,15 +28,17 @@ class StreamFront {
   // State for one call: open for the stream's cache or not, and the log of a recording. One load
   // without a recording.
   struct Way {
-    bool is_open = false;
+    bool is_open = false;            // for frees
+    bool serves = false;             // also requests
     report::CallLog* log = nullptr;  // null: no recording
     bool would_wait() const { return log != nullptr && log->would_wait(); }
   };
   Way way() const {
     const std::uintptr_t state = state_.load(std::memory_order_acquire);
     if (state == 0 || process::is_ending()) return {};
-    return {(state & kOpen) != 0, reinterpret_cast<report::CallLog*>(
-                                      state & ~kOpen)};  // NOLINT(performance-no-int-to-ptr)
+    return {(state & kOpen) != 0, (state & kServes) != 0,
+            reinterpret_cast<report::CallLog*>(
+                state & ~(kOpen | kServes))};  // NOLINT(performance-no-int-to-ptr)
   }
   Client client_of(const Way& way, driver::StreamHandle stream) const;
   // Call after a change of the primary context, listeners, recordings or entered tags.
@@ -57,8 +59,9 @@ class StreamFront {
   const report::Recorder& recorder_;
   const TagScopes& scopes_;
   static constexpr std::uintptr_t kOpen = 1;
+  static constexpr std::uintptr_t kServes = 2;
   std::atomic<std::uintptr_t> state_{
-      0};  // kOpen or 0, plus the address of the log, which lives as long as the pool
+      0};  // kOpen and kServes or 0, plus the address of the log, which lives as long as the pool
   StreamTable streams_;
 };
 
@@ -86,11 +89,13 @@ inline StreamFront::Client StreamFront::client_of(const Way& way,
 }
 
 inline void StreamFront::refresh() {
-  const bool is_open =
-      device_.small != nullptr && device_.primary.handle() != driver::ContextHandle{} &&
-      !device_.primary.is_poisoned() && !recorder_.wants_all_calls() && !scopes_.has_any();
-  const std::uintptr_t state =
-      reinterpret_cast<std::uintptr_t>(recorder_.log()) | (is_open ? kOpen : 0);
+  const bool is_open = device_.small != nullptr &&
+                       device_.primary.handle() != driver::ContextHandle{} &&
+                       !device_.primary.is_poisoned() && !recorder_.wants_all_calls() &&
+                       !scopes_.has_any() && !device_.config.fill_freed;
+  const bool serves = is_open && device_.guard == nullptr && !device_.config.fill_new;
+  const std::uintptr_t state = reinterpret_cast<std::uintptr_t>(recorder_.log()) |
+                               (is_open ? kOpen : 0) | (serves ? kServes : 0);
   // Writes only a change: all threads read it at every call.
   if (state_.load(std::memory_order_relaxed) != state) state_.store(state);
 }

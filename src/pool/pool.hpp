@@ -145,6 +145,9 @@ class Pool {
   void set_capacity(std::optional<Bytes> capacity) VPMM_REQUIRES(pool_lock) {
     room_.set_capacity(capacity);
   }
+  std::uint64_t mapping_count() const VPMM_REQUIRES(pool_lock) {
+    return memory_.chunks.mapping_count();
+  }
   void set_other_bytes(Bytes bytes) VPMM_REQUIRES(pool_lock) { memory_.other_bytes = bytes; }
   Suspender& suspender() VPMM_REQUIRES(pool_lock) { return suspender_; }
   // Null: no observer. The observer must outlive the pool, or be removed.

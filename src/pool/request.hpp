@@ -31,6 +31,7 @@ struct Request {
   std::uint32_t library = 0;  // the tag if none is entered; 0: none
   bool one_chunk = false;     // whole pages, backed by one physical chunk of their own
   std::uint32_t stack = 0;    // of the call, for a recording; 0: not known
+  bool is_guarded = false;    // VPMM_GUARD meant this one
 
   // Whether the cache of its stream may serve it.
   bool is_plain() const { return tag == 0 && library == 0 && !one_chunk && arena == ArenaId{}; }

@@ -126,6 +126,27 @@ bool set_chunk_max(Config& config, std::string_view text) {
   return true;
 }
 
+bool set_guard(std::string_view text, std::uint64_t& every) {
+  constexpr std::string_view kOneIn = "1/";
+  if (text == "0" || text == "1") return every = text == "1" ? 1 : 0, true;
+  if (!text.starts_with(kOneIn)) return false;
+  return set_count(text.substr(kOneIn.size()), 1, every);
+}
+
+bool set_fill(Config& config, std::string_view text) {
+  const bool is_new = text == "new" || text == "new,freed" || text == "freed,new";
+  const bool is_freed = text == "freed" || text == "new,freed" || text == "freed,new";
+  if (!is_new && !is_freed && text != "none") return false;
+  config.fill_new = is_new;
+  config.fill_freed = is_freed;
+  return true;
+}
+
+std::string show_guard(const Config& config) {
+  if (config.guard_every <= 1) return std::to_string(config.guard_every);
+  return "1/" + std::to_string(config.guard_every);
+}
+
 std::string show_page_size(const Config& config) {
   if (!config.pool_enabled) return "max";
   return config.page_size ? format_bytes(*config.page_size) : "the device's granularity";
@@ -200,6 +221,14 @@ constexpr Setting kSettings[] = {
      "1: every allocation has its own chunks and whole pages, so that sharing one exposes no other",
      [](Config& c, std::string_view text) { return set_switch(text, c.ipc_isolate); },
      [](const Config& c) -> std::string { return c.ipc_isolate ? "1" : "0"; }},
+    {"VPMM_GUARD", "0, 1, or 1/N for one allocation in N, such as 1/100",
+     "allocations get pages of their own between unmapped addresses, so that a kernel that leaves "
+     "its memory, or uses freed memory, faults",
+     [](Config& c, std::string_view text) { return set_guard(text, c.guard_every); }, show_guard},
+    {"VPMM_FILL", "\"new\", \"freed\", \"new,freed\" or \"none\"",
+     "memory that is filled with bytes 0xFF, which are NaN in every floating-point type: new "
+     "memory, or memory that is freed",
+     set_fill, [](const Config& c) -> std::string { return fill_text(c); }},
     {"VPMM_LOG", "\"quiet\", \"error\", \"warning\", \"info\" or \"debug\"",
      "which messages are written; to standard error unless the program sets a callback",
      [](Config& c, std::string_view text) { return set_log_level(text, c.log); },
@@ -253,6 +282,11 @@ const char* to_string(SmallRequests small) { return name_of(kSmallNames, small);
 const char* to_string(settings::Prefer prefer) { return name_of(kPreferNames, prefer); }
 const char* to_string(AnyStreamOrder order) { return name_of(kAnyStreamNames, order); }
 const char* to_string(UnnamedFree rule) { return name_of(kUnnamedFreeNames, rule); }
+
+const char* fill_text(const Config& config) {
+  if (config.fill_new) return config.fill_freed ? "new,freed" : "new";
+  return config.fill_freed ? "freed" : "none";
+}
 
 Result<Config> config_from_environment() {
   Config config;

@@ -41,7 +41,10 @@ struct Config {
   SmallRequests small = SmallRequests::pool;  // VPMM_SMALL
   AnyStreamOrder any_stream = AnyStreamOrder::context;  // VPMM_ANY_STREAM
   observe::LogLevel log = observe::LogLevel::warning;   // VPMM_LOG
-  UnnamedFree unnamed_free = UnnamedFree::any_stream;   // of the plugin interface
+  std::uint64_t guard_every = 0;  // VPMM_GUARD: guards one allocation in so many; 0: none
+  bool fill_new = false;          // VPMM_FILL
+  bool fill_freed = false;        // VPMM_FILL
+  UnnamedFree unnamed_free = UnnamedFree::any_stream;  // of the plugin interface
   // Times that a stream finds the lock taken, minus times free, before it cuts own pages.
   std::uint32_t crowded_after = 4;
   friend bool operator==(const Config&, const Config&) = default;
@@ -52,6 +55,8 @@ const char* to_string(SmallRequests small);
 const char* to_string(Prefer prefer);
 const char* to_string(AnyStreamOrder order);
 const char* to_string(UnnamedFree rule);
+// The text of VPMM_FILL.
+const char* fill_text(const Config& config);
 
 // The defaults, changed by VPMM_ variables; an empty variable counts as unset. VPMM_PAGES counts as
 // 0 in a child of a process that mapped pages ahead.

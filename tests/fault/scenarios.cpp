@@ -128,6 +128,23 @@ void with_own_chunks(FaultWorld& w) {
   w.release_arena(arena);
 }
 
+// Pages of their own, with and without a stream, freed by others and unmapped when complete.
+void guarded(FaultWorld& w) {
+  const auto first = w.allocate(3000, w.stream(1));
+  const auto second = w.allocate(2 * kMiB + 100, w.stream(2));
+  const auto third = w.allocate(500, kAny);
+  w.record_use(second, w.stream(3));
+  w.deallocate(first, w.stream(1));
+  w.deallocate(second, w.stream(2));
+  w.deallocate(third, kAny);
+  w.look();
+  w.pass(1'000'000);
+  w.allocate(3000, w.stream(1));
+  w.deallocate(w.allocate(20 * kMiB, w.stream(2)), w.stream(1));
+  w.pass(1'000'000);
+  w.trim(0);
+}
+
 void looked_at(FaultWorld& w) {
   w.record();
   moving(w);
@@ -504,7 +521,10 @@ std::vector<Scenario> scenarios() {
       {"crowding", crowding, kGiB, 60'000, settings::SmallRequests::pool, false, 0},
       {"crowding_where_memory_is_short", crowding, 32 * kMiB, 60'000, settings::SmallRequests::pool,
        false, 0},
-      {"many_mappings", many_mappings, kGiB, 16}};
+      {"many_mappings", many_mappings, kGiB, 16},
+      {"guarded", guarded, kGiB, 60'000, settings::SmallRequests::pool, false, 4, 1},
+      {"guarded_and_filled", guarded, 32 * kMiB, 60'000, settings::SmallRequests::pool, false, 4, 1,
+       true}};
 }
 
 Scenario random_scenario(std::uint64_t seed) {
@@ -569,6 +589,8 @@ settings::Config config_of(const Case& c) {
   config.max_mappings = c.scenario.max_mappings;
   config.small = c.scenario.small;
   config.ipc_isolate = c.scenario.ipc_isolate;
+  config.guard_every = c.scenario.guard_every;
+  config.fill_new = config.fill_freed = c.scenario.fills;
   config.crowded_after = c.scenario.crowded_after;
   config.log = observe::LogLevel::quiet;
   return config;

@@ -18,6 +18,8 @@ struct Scenario {
   settings::SmallRequests small = settings::SmallRequests::pool;
   bool ipc_isolate = false;
   std::uint32_t crowded_after = settings::Config{}.crowded_after;
+  std::uint64_t guard_every = 0;
+  bool fills = false;
 };
 
 std::vector<Scenario> scenarios();

@@ -279,6 +279,12 @@ FIELD(vpmm_emm_plugin, get_ipc_handle, 136, 8);
 FIELD(vpmm_emm_plugin, allocate_managed, 144, 8);
 FIELD(vpmm_emm_plugin, allocate_on_stream, 152, 8);
 FIELD(vpmm_emm_plugin, release_on_stream, 160, 8);
+FIELD(vpmm_config, guard, 120, 8);
+FIELD(vpmm_config, fill, 128, 8);
+FIELD(vpmm_statistics, guarded_bytes, 384, 8);
+FIELD(vpmm_statistics, guarded_allocations, 392, 8);
+FIELD(vpmm_statistics, unguarded_allocations, 400, 8);
+FIELD(vpmm_statistics, damaged_allocations, 408, 8);
 
 const char* vpmm_version(void);
 const char* vpmm_last_error( void);
@@ -408,6 +414,7 @@ typedef size_t (*vpmm_stack_capture)(void* argument, uint64_t* frames, size_t mo
 typedef void (*vpmm_stack_describe)(void* argument, uint64_t frame, const char** file, uint64_t*
     line, const char** function);
 typedef int (*vpmm_suspend_hook)(void* argument, int device, uint32_t tag);
+vpmm_status vpmm_explain(vpmm_pool* pool, const void* address, char** text);
 
 typedef void (*address)(void);
 static const address all[] = {
@@ -520,6 +527,7 @@ static const address all[] = {
   (address)vpmm_emm_check_plugin,
   (address)vpmm_emm_set_memory_manager,
   (address)vpmm_emm_get_memory_manager,
+  (address)vpmm_explain,
 };
 int main(void) {
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i)

@@ -66,7 +66,7 @@ TEST_F(ConfigFromEnvironment, reads_every_variable) {
       {"VPMM_VA_SIZE", "1TiB"},    {"VPMM_CHUNK_MAX", "64MiB"}, {"VPMM_RELEASE_THRESHOLD", "0"},
       {"VPMM_MAX_MAPPINGS", "16"}, {"VPMM_CAPACITY", "10GB"},   {"VPMM_SMALL", "stream_ordered"},
       {"VPMM_ANY_STREAM", "park"}, {"VPMM_LOG", "debug"},       {"VPMM_PREFER", "latency"},
-      {"VPMM_IPC_ISOLATE", "1"}};
+      {"VPMM_IPC_ISOLATE", "1"},   {"VPMM_GUARD", "1/100"},     {"VPMM_FILL", "freed,new"}};
   const auto config = config_from_environment();
   ASSERT_TRUE(config.ok()) << config.error().message;
   Config expected;
@@ -83,7 +83,23 @@ TEST_F(ConfigFromEnvironment, reads_every_variable) {
   expected.prefer = settings::Prefer::latency;
   expected.log = observe::LogLevel::debug;
   expected.ipc_isolate = true;
+  expected.guard_every = 100;
+  expected.fill_new = expected.fill_freed = true;
   EXPECT_EQ(config.value(), expected) << difference(config.value(), expected);
+}
+
+TEST_F(ConfigFromEnvironment, names_a_guard_and_a_filling_that_are_not_allowed) {
+  for (const char* text : {"2", "1/0", "1/", "1/x", "yes", "-1", "1/-1"}) {
+    const Variable guard("VPMM_GUARD", text);
+    const auto config = config_from_environment();
+    ASSERT_FALSE(config.ok()) << text;
+    EXPECT_NE(config.error().message.find(std::string("VPMM_GUARD=") + text), std::string::npos)
+        << config.error().message;
+  }
+  for (const char* text : {"1", "new;freed", "new,", "old"}) {
+    const Variable fill("VPMM_FILL", text);
+    EXPECT_FALSE(config_from_environment().ok()) << text;
+  }
 }
 
 TEST_F(ConfigFromEnvironment, takes_a_share_of_the_gpu_as_capacity) {

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// guard: sentences about guarded allocations.
+#include "guard/description.hpp"
+
+#include <algorithm>
+
+#include "base/message.hpp"
+#include "report/tags.hpp"
+
+namespace vpmm::guard {
+
+namespace {
+
+constexpr std::size_t kNewest = 5;
+
+std::string on(std::optional<driver::StreamId> stream) {
+  return stream ? message_of("on stream {}", static_cast<std::uint64_t>(*stream))
+                : "without a stream";
+}
+
+const char* state_of(const Block& block) {
+  switch (block.stage) {
+    case Block::Stage::live: return "live";
+    case Block::Stage::gone: return "freed and unmapped";
+    default: return "freed, and not unmapped yet";
+  }
+}
+
+// Where `address` is: beside, in or behind the allocation.
+std::string place_of(const Block& block, DevicePtr address) {
+  const bool is_step = is_aligned(address, kLoggedStep);
+  if (block.range.contains(address)) {
+    const Bytes offset = address - block.range.begin;
+    return block.stage == Block::Stage::live
+               ? message_of("{:#x} is inside a live allocation, at byte {}", to_integer(address),
+                            offset)
+               : message_of(
+                     "{:#x} is inside an allocation that was freed, at byte {}: a use after "
+                     "its free",
+                     to_integer(address), offset);
+  }
+  if (address < block.range.begin)
+    return message_of("{:#x} is {} bytes before the begin of an allocation", to_integer(address),
+                      block.range.begin - address);
+  const Bytes beyond = address - block.range.end();
+  return is_step ? message_of("{:#x} is {} to {} bytes beyond the end of an allocation",
+                              to_integer(address), beyond, beyond + kLoggedStep - 1)
+                 : message_of("{:#x} is {} bytes beyond the end of an allocation",
+                              to_integer(address), beyond);
+}
+
+}  // namespace
+
+std::string describe(const Block& block) noexcept {
+  try {
+    std::string text = message_of("{} bytes at {:#x}, allocated {}", block.range.size,
+                                  to_integer(block.range.begin), on(block.stream));
+    if (block.tag != 0) text += message_of(" with {}", report::described_tag(block.tag));
+    if (block.freed_ns != 0) text += message_of(", freed {}", on(block.freed_on));
+    return text;
+  } catch (...) {
+    return kNoMemoryForMessage;
+  }
+}
+
+std::string explain(const Guarded& guarded, DevicePtr address, std::uint64_t now_ns) {
+  std::string text;
+  const auto add = [&](const Block& block) {
+    const auto ago = [&](std::uint64_t then) {
+      return static_cast<double>(now_ns - std::min(now_ns, then)) / 1e6;
+    };
+    text += message_of("  {}\n  {}; allocated {:.3f} ms ago as guarded allocation {}",
+                       describe(block), state_of(block), ago(block.allocated_ns), block.number);
+    if (block.freed_ns != 0) text += message_of(", freed {:.3f} ms ago", ago(block.freed_ns));
+    text += block.is_damaged ? "; memory beside it was overwritten\n" : "\n";
+  };
+  const Block* const before = guarded.known_before(address);
+  const Block* const around = guarded.known_around(address);
+  if (around != nullptr) {
+    text = place_of(*around, address) + "\n";
+    add(*around);
+  }
+  // Behind the unmapped addresses of one allocation the pages of the next begin.
+  const Block* const behind = guarded.known_behind(address);
+  if (behind != nullptr && (around == nullptr || !around->range.contains(address)) &&
+      behind->range.begin - address <= behind->slot.size) {
+    text += place_of(*behind, address) + "\n";
+    add(*behind);
+  }
+  if (!text.empty()) return text;
+  text = message_of("{:#x} is in or near no guarded allocation that is known", to_integer(address));
+  if (before == nullptr) return text + "\n";
+  text += "; the newest ones:\n";
+  for (const Block* const block : guarded.newest(kNewest)) add(*block);
+  return text;
+}
+
+}  // namespace vpmm::guard

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// guard: allocations with pages of their own between unmapped addresses, for VPMM_GUARD.
+//
+// Note [A guarded allocation ends at unmapped addresses]
+//
+//   unmapped | idle | margin | the allocation | margin | unmapped, at least a page
+//            ^ begin of its own pages                  ^ end of its own pages
+//
+// It lies as near the end of its pages as its alignment allows, so that a kernel that goes beyond
+// faults at once. What the alignment leaves is a margin: filled when the allocation begins, and
+// compared when its pages are unmapped. A smaller margin lies before it. Freed, it is unmapped once
+// the work of its streams is complete, and its addresses stay out of use until all guarded address
+// space has been used.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "base/address.hpp"
+#include "base/function_ref.hpp"
+#include "base/host_memory.hpp"
+#include "base/mutex.hpp"
+#include "base/result.hpp"
+#include "driver/driver.hpp"
+#include "pool/request.hpp"
+#include "time/timelines.hpp"
+#include "vm/mapper.hpp"
+
+namespace vpmm::guard {
+
+struct Block {
+  enum class Stage {
+    coming,   // its pages are being mapped
+    live,     // of a user
+    freed,    // its user's work may not be complete
+    leaving,  // its pages are being unmapped
+    gone      // unmapped; its addresses are out of use
+  };
+  AddressRange range;   // as requested
+  AddressRange mapped;  // its own pages
+  AddressRange slot;    // its pages, and the unmapped addresses behind
+  Stage stage = Stage::coming;
+  driver::ChunkHandle chunk{};  // null: released
+  bool is_mapped = false;
+  bool is_damaged = false;  // a margin was overwritten
+  bool is_checked = false;
+  std::optional<time::TimelineId> timeline;  // of the allocating stream; nullopt: any-stream
+  Vector<time::TimelineId> other_uses;       // streams named with record_use
+  time::Stamp stamp;                         // of the free
+  std::uint64_t number = 0;                  // the n-th guarded allocation
+  std::uint32_t tag = 0;
+  std::optional<driver::StreamId> stream;    // of the allocation
+  std::optional<driver::StreamId> freed_on;  // of the free
+  std::uint64_t allocated_ns = 0;
+  std::uint64_t freed_ns = 0;
+};
+
+struct Options {
+  Bytes page = 0;                   // the device's granularity
+  Bytes address_space = 0;          // taken at the first guarded allocation
+  std::uint64_t every = 1;          // guards one allocation in `every`
+  std::size_t remembered = 65'536;  // most blocks that are gone and still known
+};
+
+// Methods with a `lock` drop it around driver calls.
+class Guarded {
+ public:
+  Guarded(driver::Driver& driver, const driver::ChunkProperties& chunk, time::Timelines& timelines,
+          const Options& options);
+
+  // Counts a request. Returns true for each n-th. Any thread.
+  bool is_next() { return counted_.fetch_add(1, std::memory_order_relaxed) % options_.every == 0; }
+  void count_unguarded() VPMM_REQUIRES(pool_lock) { ++unguarded_; }
+
+  // Bytes that the allocation would map. 0: its alignment does not allow it.
+  Bytes pages_for(Bytes bytes, Bytes alignment) const;
+  // Null: no address space is left.
+  Result<DevicePtr> allocate(MutexLock& lock, const pool::Request& request,
+                             const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // Live allocation around `p`; null if none.
+  Block* live_around(DevicePtr p) VPMM_REQUIRES(pool_lock);
+  // Known block, dead or alive, with `p` in its slot; null if none.
+  const Block* known_around(DevicePtr p) const VPMM_REQUIRES(pool_lock);
+  // Known block, dead or alive, that ends last before `p`, or begins there; null if none.
+  const Block* known_before(DevicePtr p) const VPMM_REQUIRES(pool_lock);
+  // Known block whose slot begins first behind `p`; null if none.
+  const Block* known_behind(DevicePtr p) const VPMM_REQUIRES(pool_lock);
+  // At most `most` known blocks, the newest first.
+  Vector<const Block*> newest(std::size_t most) const VPMM_REQUIRES(pool_lock);
+  void record_use(Block& block, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
+  void free(Block& block, const time::Stamp& stamp, std::optional<driver::StreamId> stream)
+      VPMM_REQUIRES(pool_lock);
+
+  static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
+  static constexpr std::size_t kPerCall = 16;
+  // Compares the margins of freed blocks whose work is complete, and unmaps them: at most `most`.
+  Result<void> settle(MutexLock& lock, std::size_t most = kPerCall) VPMM_REQUIRES(pool_lock);
+  bool has_freed() const VPMM_REQUIRES(pool_lock) { return !freed_.empty(); }
+  // Forgets the stream of its own: the context has died, and the streams with it.
+  void forget_stream() VPMM_REQUIRES(pool_lock) { own_stream_ = {}; }
+  // Requires: the GPU is idle.
+  void release_everything() VPMM_REQUIRES(pool_lock);
+
+  bool owns_part_of(AddressRange memory) const VPMM_REQUIRES(pool_lock) {
+    return !reservation_.empty() && reservation_.overlaps(memory);
+  }
+  void for_each(FunctionRef<void(const Block&)> visit) const VPMM_REQUIRES(pool_lock) {
+    for (const auto& [begin, block] : blocks_) visit(block);
+  }
+  Bytes reserved_bytes() const VPMM_REQUIRES(pool_lock) { return reservation_.size; }
+  Bytes mapped_bytes() const VPMM_REQUIRES(pool_lock) { return mapped_; }
+  std::uint64_t mappings() const VPMM_REQUIRES(pool_lock) { return mappings_; }
+  Bytes requested_bytes() const VPMM_REQUIRES(pool_lock) { return requested_; }
+  Bytes pending_bytes() const VPMM_REQUIRES(pool_lock) { return mapped_ - live_mapped_; }
+  Bytes allocated_bytes() const VPMM_REQUIRES(pool_lock) { return live_mapped_; }
+  std::uint64_t live_allocations() const VPMM_REQUIRES(pool_lock) { return live_; }
+  std::uint64_t allocations() const VPMM_REQUIRES(pool_lock) { return allocations_; }
+  std::uint64_t deallocations() const VPMM_REQUIRES(pool_lock) { return allocations_ - live_; }
+  std::uint64_t unguarded() const VPMM_REQUIRES(pool_lock) { return unguarded_; }
+  std::uint64_t damaged() const VPMM_REQUIRES(pool_lock) { return damaged_; }
+  std::uint64_t created() const VPMM_REQUIRES(pool_lock) { return created_; }
+  std::uint64_t released() const VPMM_REQUIRES(pool_lock) { return released_; }
+  std::string validate() const VPMM_REQUIRES(pool_lock);
+
+ private:
+  using BySlot = Map<DevicePtr, Block>;  // by the begin of the slot
+  struct Margins {
+    AddressRange before;
+    AddressRange after;
+    Bytes size() const { return before.size + after.size; }
+  };
+  static Margins margins_of(const Block& block);
+  Result<void> open() VPMM_REQUIRES(pool_lock);
+  std::optional<AddressRange> find_slot(Bytes pages) VPMM_REQUIRES(pool_lock);
+  bool make_way(AddressRange slot, DevicePtr& next) VPMM_REQUIRES(pool_lock);
+  Result<void> leave(MutexLock& lock, const Vector<Block*>& leaving) VPMM_REQUIRES(pool_lock);
+  void remember() VPMM_REQUIRES(pool_lock);
+  void count_references(const Block& block, int change) VPMM_REQUIRES(pool_lock);
+  void count_mapped(const Block& block, int change) VPMM_REQUIRES(pool_lock);
+  // --- without the pool's lock ---
+  Result<void> map(Block& block, driver::StreamHandle stream, bool is_for_any_stream);
+  Result<void> fill(const Block& block, driver::StreamHandle stream, bool is_for_any_stream);
+  Result<void> unmap(Block& block);
+  Result<void> compare(const Vector<Block*>& leaving, driver::StreamHandle own);
+  static void judge(Block& block, const std::byte* found);
+
+  driver::Driver& driver_;
+  time::Timelines& timelines_;
+  const Options options_;
+  vm::Mapper mapper_;
+  driver::StreamHandle own_stream_
+      VPMM_GUARDED_BY(pool_lock){};  // non-blocking; for copies of margins
+  AddressRange reservation_ VPMM_GUARDED_BY(pool_lock);
+  DevicePtr next_ VPMM_GUARDED_BY(pool_lock){};  // where the search for a slot begins
+  BySlot blocks_ VPMM_GUARDED_BY(pool_lock);
+  Deque<DevicePtr> freed_ VPMM_GUARDED_BY(pool_lock);  // slots, oldest first
+  struct Gone {
+    DevicePtr slot{};
+    std::uint64_t number = 0;
+  };
+  Deque<Gone> gone_ VPMM_GUARDED_BY(pool_lock);  // oldest first; some are forgotten already
+  Vector<std::byte> margins_;                    // of one batch; used by the thread that settles
+  bool is_settling_ VPMM_GUARDED_BY(pool_lock) = false;
+  std::atomic<std::uint64_t> counted_{0};  // requests
+  std::uint64_t allocations_ VPMM_GUARDED_BY(pool_lock) = 0;
+  std::uint64_t unguarded_ VPMM_GUARDED_BY(pool_lock) = 0;
+  std::uint64_t damaged_ VPMM_GUARDED_BY(pool_lock) = 0;
+  std::uint64_t created_ VPMM_GUARDED_BY(pool_lock) = 0;
+  std::uint64_t released_ VPMM_GUARDED_BY(pool_lock) = 0;
+  std::uint64_t live_ VPMM_GUARDED_BY(pool_lock) = 0;
+  std::uint64_t mappings_ VPMM_GUARDED_BY(pool_lock) = 0;
+  Bytes requested_ VPMM_GUARDED_BY(pool_lock) = 0;    // of live blocks
+  Bytes live_mapped_ VPMM_GUARDED_BY(pool_lock) = 0;  // pages of live blocks
+  Bytes mapped_ VPMM_GUARDED_BY(pool_lock) = 0;       // pages of all blocks
+};
+
+}  // namespace vpmm::guard

@@ -1,0 +1,340 @@
+// context: VPMM_GUARD gives allocations pages of their own, which end at unmapped addresses, and
+// VPMM_FILL fills memory.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "guard/description.hpp"
+#include "observe/log.hpp"
+#include "support/pool_world_words.hpp"
+
+namespace vpmm::test {
+namespace {
+
+using driver::Call;
+using driver::CuResult;
+using ::testing::HasSubstr;
+
+WorldOptions guarded_world(std::uint64_t every = 1) {
+  WorldOptions options = adaptive_world();
+  options.config.guard_every = every;
+  return options;
+}
+
+// Collects messages of the log while it lives.
+class Told {
+ public:
+  Told() {
+    observe::set_log_sink(
+        [this](observe::LogLevel, std::string_view text) { lines_ += std::string(text) + "\n"; });
+  }
+  ~Told() { observe::set_log_sink({}); }
+  Told(const Told&) = delete;
+  Told& operator=(const Told&) = delete;
+  const std::string& lines() const { return lines_; }
+
+ private:
+  std::string lines_;
+};
+
+class Guard : public ::testing::Test {
+ protected:
+  explicit Guard(const WorldOptions& options = guarded_world()) : world(options) {}
+  PoolWorld world;
+  StreamHandle stream = world.stream();
+  StreamHandle other = world.stream();
+
+  bool is_mapped(DevicePtr ptr) {
+    AddressRange range;
+    return world.sim().mem_get_address_range(ptr, range) == CuResult::success;
+  }
+  std::string explained(DevicePtr ptr) {
+    const auto text = world.pool().reports().explain(ptr);
+    return text ? text.value() : text.error().message;
+  }
+  void poke(DevicePtr ptr, Bytes bytes) {
+    EXPECT_EQ(world.sim().memset_d8_async(ptr, 0x11, bytes, stream), CuResult::success);
+  }
+};
+
+TEST_F(Guard, an_allocation_ends_at_unmapped_addresses) {
+  for (const Bytes bytes : {Bytes{1}, Bytes{1000}, Bytes{4096}, 2 * kMiB, 2 * kMiB + 4, 9 * kMiB}) {
+    const DevicePtr ptr = world.allocate(bytes, stream);
+    const DevicePtr end = align_up(ptr + bytes, 2 * kMiB);
+    EXPECT_TRUE(is_aligned(ptr, 256));
+    EXPECT_LT(end - (ptr + bytes), 256u);
+    EXPECT_TRUE(is_mapped(ptr));
+    EXPECT_FALSE(is_mapped(end));
+    EXPECT_FALSE(is_mapped(align_down(ptr, 2 * kMiB) - 1));
+    world.use(ptr, bytes, stream);
+  }
+  const observe::Statistics now = world.statistics();
+  EXPECT_EQ(now.guarded_allocations, 6u);
+  EXPECT_EQ(now.unguarded_allocations, 0u);
+  EXPECT_EQ(now.guarded_bytes, 6 * 2 * kMiB + 2 * kMiB + 8 * kMiB);
+  EXPECT_EQ(now.live_allocations, 6u);
+}
+
+TEST_F(Guard, freed_memory_is_unmapped_when_its_work_is_complete_and_its_address_stays_unused) {
+  const DevicePtr ptr = world.allocate(3000, stream);
+  world.use(ptr, 3000, stream, kLongNs);
+  world.deallocate(ptr, stream);
+  EXPECT_TRUE(is_mapped(ptr));
+  EXPECT_EQ(world.statistics().live_allocations, 0u);
+  world.sim().run_until_idle();
+  const DevicePtr next = world.allocate(3000, stream);
+  EXPECT_FALSE(is_mapped(ptr));
+  EXPECT_NE(next, ptr);
+  EXPECT_EQ(world.statistics().guarded_bytes, 2 * kMiB);
+}
+
+TEST_F(Guard, work_of_a_named_stream_is_over_before_the_memory_is_unmapped) {
+  const DevicePtr ptr = world.allocate(3000, stream);
+  EXPECT_TRUE(world.pool().record_use(ptr, other).ok());
+  EXPECT_TRUE(world.pool().streams().make_wait(other, stream).ok());
+  world.use(ptr, 3000, other, kLongNs);
+  world.deallocate(ptr, stream);
+  world.deallocate(world.allocate(100, stream), stream);
+  EXPECT_TRUE(is_mapped(ptr));
+  world.wait();
+  EXPECT_FALSE(is_mapped(ptr));
+  EXPECT_EQ(world.statistics().guarded_bytes, 0u);
+}
+
+TEST_F(Guard, memory_without_a_stream_is_guarded) {
+  const DevicePtr ptr = world.allocate(3000, std::nullopt);
+  world.use(ptr, 3000, stream, kLongNs);
+  world.deallocate(ptr, std::nullopt);
+  world.sim().run_until_idle();
+  world.allocate(3000, stream);
+  world.wait();
+  EXPECT_FALSE(is_mapped(ptr));
+}
+
+TEST_F(Guard, deferred_frees_and_frees_of_other_streams_end_it) {
+  const DevicePtr first = world.allocate(3000, stream);
+  const DevicePtr second = world.allocate(3000, stream);
+  world.pool().deallocate_deferred(first);
+  world.deallocate(second, other);
+  world.wait();
+  EXPECT_FALSE(is_mapped(first));
+  EXPECT_FALSE(is_mapped(second));
+}
+
+TEST_F(Guard, a_margin_that_was_overwritten_is_reported_when_it_is_unmapped) {
+  const Told told;
+  const DevicePtr ptr = world.allocate(1000, stream);
+  poke(ptr + 1002, 2);
+  world.deallocate(ptr, stream);
+  world.wait();
+  EXPECT_THAT(told.lines(), HasSubstr("memory beyond an allocation was overwritten: 2 bytes, the "
+                                      "first 2 bytes beyond its end; 1000 bytes at 0x"));
+  EXPECT_EQ(world.statistics().damaged_allocations, 1u);
+  EXPECT_THAT(explained(ptr), HasSubstr("memory beside it was overwritten"));
+}
+
+TEST_F(Guard, a_margin_before_the_allocation_is_compared_too) {
+  const Told told;
+  const DevicePtr ptr = world.allocate(1000, stream);
+  poke(ptr - 8, 8);
+  world.deallocate(ptr, stream);
+  world.wait();
+  EXPECT_THAT(told.lines(), HasSubstr("memory before an allocation was overwritten: 8 bytes, the "
+                                      "first 8 bytes before its begin"));
+}
+
+TEST_F(Guard, a_program_that_stays_inside_hears_nothing) {
+  const Told told;
+  for (int i = 0; i < 40; ++i) {
+    const Bytes bytes = 100 + 777 * static_cast<Bytes>(i);
+    const DevicePtr ptr = world.allocate(bytes, i % 3 == 0 ? other : stream);
+    world.use(ptr, bytes, i % 3 == 0 ? other : stream);
+    world.deallocate(ptr, i % 3 == 0 ? other : stream);
+  }
+  world.wait();
+  EXPECT_EQ(told.lines(), "");
+  EXPECT_EQ(world.statistics().damaged_allocations, 0u);
+  EXPECT_EQ(world.statistics().mappings, world.statistics().chunks);
+}
+
+TEST_F(Guard, a_second_free_names_the_allocation) {
+  const DevicePtr ptr = world.allocate(1000, stream);
+  world.deallocate(ptr, stream);
+  const auto again = world.pool().deallocate(ptr, stream);
+  ASSERT_FALSE(again.ok());
+  EXPECT_THAT(again.error().message, HasSubstr("is not a live allocation: 1000 bytes at 0x"));
+  EXPECT_THAT(again.error().message, HasSubstr(", freed on stream "));
+  world.wait();
+  const auto later = world.pool().deallocate(ptr, stream);
+  ASSERT_FALSE(later.ok());
+  EXPECT_THAT(later.error().message, HasSubstr("1000 bytes at 0x"));
+}
+
+TEST_F(Guard, an_address_is_explained) {
+  const DevicePtr ptr = world.allocate(1000, stream);
+  const DevicePtr end = ptr + 1000;
+  EXPECT_THAT(explained(ptr + 5), HasSubstr("is inside a live allocation, at byte 5"));
+  EXPECT_THAT(explained(end + 57), HasSubstr("is 57 bytes beyond the end of an allocation"));
+  const DevicePtr page = align_up(end, 4096);
+  EXPECT_THAT(explained(page),
+              HasSubstr(std::to_string(page - end) + " to " + std::to_string(page - end + 4095) +
+                        " bytes beyond the end of an allocation"));
+  EXPECT_THAT(explained(align_down(ptr, 2 * kMiB) - 4096), HasSubstr("before the begin of"));
+  EXPECT_THAT(explained(DevicePtr{4096}), HasSubstr("no guarded allocation that is known"));
+  world.deallocate(ptr, stream);
+  world.wait();
+  EXPECT_THAT(explained(ptr), HasSubstr("at byte 0: a use after its free"));
+  EXPECT_THAT(explained(ptr), HasSubstr("freed and unmapped"));
+}
+
+TEST_F(Guard, an_address_is_explained_after_the_gpu_failed) {
+  const DevicePtr ptr = world.allocate(1000, stream);
+  world.break_context();
+  EXPECT_FALSE(world.pool().allocate({1000, 0, stream}).ok());
+  EXPECT_THAT(explained(ptr + 1000), HasSubstr("beyond the end of an allocation"));
+}
+
+TEST_F(Guard, captures_arenas_and_single_chunks_are_not_guarded) {
+  pool::Request request{3 * kMiB, 0, stream};
+  request.one_chunk = true;
+  const auto chunk = world.pool().allocate(request);
+  ASSERT_TRUE(chunk.ok());
+  const auto arena = world.pool().arenas().create({});
+  ASSERT_TRUE(arena.ok());
+  request = {1000, 0, stream, arena.value()};
+  const auto block = world.pool().allocate(request);
+  ASSERT_TRUE(block.ok());
+  EXPECT_EQ(world.statistics().guarded_allocations, 0u);
+  EXPECT_EQ(world.statistics().unguarded_allocations, 2u);
+  world.deallocate(chunk.value(), stream);
+  world.deallocate(block.value(), stream);
+  EXPECT_FALSE(world.pool().sharing().share({world.allocate(1000, stream), 1000}).ok());
+}
+
+TEST_F(Guard, a_large_alignment_is_kept_or_not_guarded) {
+  const DevicePtr aligned = world.allocate(1000, stream, 64 * kKiB);
+  EXPECT_TRUE(is_aligned(aligned, 64 * kKiB));
+  EXPECT_EQ(world.statistics().guarded_allocations, 1u);
+  const DevicePtr far = world.allocate(1000, stream, 8 * kMiB);
+  EXPECT_TRUE(is_aligned(far, 8 * kMiB));
+  EXPECT_EQ(world.statistics().unguarded_allocations, 1u);
+}
+
+class GuardWithFewMappings : public Guard {
+ protected:
+  static WorldOptions options() {
+    WorldOptions options = guarded_world();
+    options.config.max_mappings = 16;
+    return options;
+  }
+  GuardWithFewMappings() : Guard(options()) {}
+};
+
+TEST_F(GuardWithFewMappings, at_the_limit_allocations_are_served_as_usual) {
+  std::vector<DevicePtr> live;
+  for (int i = 0; i < 40; ++i) live.push_back(world.allocate(1000, stream));
+  EXPECT_LE(world.statistics().mappings, 17u);
+  EXPECT_GT(world.statistics().unguarded_allocations, 20u);
+  for (const DevicePtr ptr : live) world.deallocate(ptr, stream);
+  world.wait();
+  world.allocate(1000, stream);
+  EXPECT_EQ(world.statistics().guarded_allocations + world.statistics().unguarded_allocations, 41u);
+}
+
+class GuardWithLittleMemory : public Guard {
+ protected:
+  static WorldOptions options() {
+    WorldOptions options = guarded_world();
+    options.config.capacity = 16 * kMiB;
+    options.config.va_size = 64 * kMiB;
+    return options;
+  }
+  GuardWithLittleMemory() : Guard(options()) {}
+};
+
+TEST_F(GuardWithLittleMemory, without_room_allocations_share_pages) {
+  std::vector<DevicePtr> live;
+  for (int i = 0; i < 30; ++i) live.push_back(world.allocate(1000, stream));
+  EXPECT_LE(world.statistics().mapped_bytes, 16 * kMiB);
+  EXPECT_GT(world.statistics().guarded_allocations, 4u);
+  EXPECT_GT(world.statistics().unguarded_allocations, 0u);
+  for (const DevicePtr ptr : live) world.deallocate(ptr, stream);
+  EXPECT_NE(world.allocate(14 * kMiB, stream), DevicePtr{});
+}
+
+TEST_F(GuardWithLittleMemory, addresses_are_used_again_when_all_were_used) {
+  std::vector<DevicePtr> seen;
+  const DevicePtr kept = world.allocate(1000, stream);
+  for (int i = 0; i < 60; ++i) {
+    const DevicePtr ptr = world.allocate(1000, stream);
+    EXPECT_NE(ptr, kept);
+    seen.push_back(ptr);
+    world.deallocate(ptr, stream);
+    world.wait();
+  }
+  EXPECT_EQ(world.statistics().unguarded_allocations, 0u);
+  EXPECT_NE(seen[0], seen[1]);
+  EXPECT_NE(seen[0], seen[13]);
+}
+
+class GuardSampled : public Guard {
+ protected:
+  GuardSampled() : Guard(guarded_world(4)) {}
+};
+
+TEST_F(GuardSampled, each_nth_is_guarded_and_others_stay_warm) {
+  for (int i = 0; i < 40; ++i) {
+    const DevicePtr ptr = world.allocate(1000, stream);
+    world.use(ptr, 1000, stream);
+    world.deallocate(ptr, stream);
+  }
+  EXPECT_EQ(world.statistics().guarded_allocations, 10u);
+  EXPECT_EQ(world.statistics().unguarded_allocations, 0u);
+  EXPECT_EQ(world.statistics().allocations, 40u);
+  auto bound = world.pool().bind(stream);
+  ASSERT_TRUE(bound.ok());
+}
+
+TEST_F(GuardSampled, many_at_once_are_counted_too) {
+  std::vector<Bytes> sizes(8, 1000);
+  std::vector<DevicePtr> out(8);
+  ASSERT_TRUE(world.pool().allocate_many(sizes, stream, out).ok());
+  EXPECT_EQ(world.statistics().guarded_allocations, 2u);
+  EXPECT_TRUE(world.pool().deallocate_many(out, stream).ok());
+}
+
+class GuardFill : public Guard {
+ protected:
+  static WorldOptions options() {
+    WorldOptions options = adaptive_world();
+    options.config.fill_new = options.config.fill_freed = true;
+    return options;
+  }
+  GuardFill() : Guard(options()) {}
+  std::vector<unsigned char> bytes_at(DevicePtr ptr, Bytes count) {
+    std::vector<unsigned char> found(count);
+    EXPECT_EQ(world.sim().memcpy_device_to_host_async(found.data(), ptr, count, stream),
+              CuResult::success);
+    world.sim().run_until_idle();
+    return found;
+  }
+};
+
+TEST_F(GuardFill, new_memory_and_freed_memory_hold_the_filling) {
+  const std::vector<unsigned char> filling(1000, 0xFF);
+  const DevicePtr first = world.allocate(1000, stream);
+  EXPECT_EQ(bytes_at(first, 1000), filling);
+  poke(first, 1000);
+  world.deallocate(first, stream);
+  const DevicePtr second = world.allocate(1000, stream);
+  EXPECT_EQ(second, first);
+  EXPECT_EQ(bytes_at(second, 1000), filling);
+  const DevicePtr large = world.allocate(20 * kMiB, stream);
+  EXPECT_EQ(bytes_at(large + 19 * kMiB, 1000), filling);
+}
+
+}  // namespace
+}  // namespace vpmm::test
