@@ -152,11 +152,8 @@ Context::~Context() {
 
 // Repeats a request that ran out of memory while neighbours or callbacks help.
 Result<DevicePtr> Context::allocate_slowly(pool::Request request, const time::TimelineId* bound) {
-  if (device_.guard != nullptr) {
-    request.is_guarded = device_.guard->is_next();
-    const DevicePtr begin = request.is_guarded ? DevicePtr{} : allocate_behind_guard(request);
-    if (!is_null(begin)) return begin;
-  }
+  if (device_.guard != nullptr)
+    request.is_guarded = device_.guard->is_to_guard(is_left_by_cache(request));
   if (report::CallLog* const log = parts_.front.way().log) request.stack = log->capture_stack();
   report::CallLog::By by;
   for (Limits::Asked asked;;) {
@@ -170,14 +167,10 @@ Result<DevicePtr> Context::allocate_slowly(pool::Request request, const time::Ti
   }
 }
 
-// The request was counted and is not the one to guard: the cache of its stream may serve it.
-DevicePtr Context::allocate_behind_guard(const pool::Request& request) {
-  Way way = parts_.front.way();
-  if (device_.config.fill_new || !way.is_open || !request.stream || !request.is_plain() ||
-      !device_.small->serving().may_be_cached(request.bytes, request.alignment))
-    return {};
-  return try_allocate(way, parts_.front.client_of(way, *request.stream), request.bytes,
-                      request.alignment);
+// Tells if a cache saw the request first.
+bool Context::is_left_by_cache(const pool::Request& request) const {
+  return parts_.front.way().serves && request.stream && request.is_plain() &&
+         device_.small->serving().may_be_cached(request.bytes, request.alignment);
 }
 
 // `by`: out, the calling stream once known; so is the tag of `asked`.

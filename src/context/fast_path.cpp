@@ -155,6 +155,7 @@ DevicePtr Context::try_allocate(const Way& way, const Client& client, Bytes byte
                                 Bytes alignment) {
   if (client.cache == nullptr || !device_.small->serving().may_be_cached(bytes, alignment))
     return {};
+  if (device_.guard != nullptr && device_.guard->is_to_leave()) return {};
   const DevicePtr begin = device_.small->warm_calls().try_allocate(client, bytes);
   if (way.log != nullptr && !is_null(begin)) record(*way.log, client, begin, bytes);
   return begin;

@@ -72,8 +72,19 @@ class Guarded {
   Guarded(driver::Driver& driver, const driver::ChunkProperties& chunk, time::Timelines& timelines,
           const Options& options);
 
-  // Counts a request. Returns true for each n-th. Any thread.
-  bool is_next() { return counted_.fetch_add(1, std::memory_order_relaxed) % options_.every == 0; }
+  // --- the choice of each n-th request; any thread ---
+  bool guards_all() const { return options_.every == 1; }
+  // Counts a request that a cache is about to serve. True: it is one to guard, and the cache leaves
+  // it.
+  bool is_to_leave() {
+    if (!is_next()) return false;
+    was_left_.store(true, std::memory_order_relaxed);
+    return true;
+  }
+  // Tells if a request that no cache serves is one to guard. `was_counted`: by is_to_leave().
+  bool is_to_guard(bool was_counted) {
+    return was_counted ? was_left_.exchange(false, std::memory_order_relaxed) : is_next();
+  }
   void count_unguarded() VPMM_REQUIRES(pool_lock) { ++unguarded_; }
 
   // Bytes that the allocation would map. 0: its alignment does not allow it.
@@ -127,6 +138,7 @@ class Guarded {
   std::string validate() const VPMM_REQUIRES(pool_lock);
 
  private:
+  bool is_next() { return counted_.fetch_add(1, std::memory_order_relaxed) % options_.every == 0; }
   using BySlot = Map<DevicePtr, Block>;  // by the begin of the slot
   struct Margins {
     AddressRange before;
@@ -166,6 +178,7 @@ class Guarded {
   Vector<std::byte> margins_;                    // of one batch; used by the thread that settles
   bool is_settling_ VPMM_GUARDED_BY(pool_lock) = false;
   std::atomic<std::uint64_t> counted_{0};  // requests
+  std::atomic<bool> was_left_{false};      // by a cache
   std::uint64_t allocations_ VPMM_GUARDED_BY(pool_lock) = 0;
   std::uint64_t unguarded_ VPMM_GUARDED_BY(pool_lock) = 0;
   std::uint64_t damaged_ VPMM_GUARDED_BY(pool_lock) = 0;
