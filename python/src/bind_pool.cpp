@@ -459,9 +459,10 @@ Asks the driver.)")
       .def("dump", &dump, "json"_a.none() = false,
            nb::sig("def dump(self, json: bool = False) -> str"),
            "Statistics and every region, as text or as one JSON object.")
-      .def("explain", &explain, required("address"),
-           nb::sig("def explain(self, address: int) -> str"),
-           R"(Tells which guarded allocation holds an address, ends before it or begins behind it, as text.
+      .def(
+          "explain", &explain, required("address"),
+          nb::sig("def explain(self, address: int) -> str"),
+          R"(Tells which guarded allocation holds an address, ends before it or begins behind it, as text.
 
 Its size, stream, tag and times, live or freed. With VPMM_GUARD only; works also after the GPU has failed.)")
       .def("snapshot", &snapshot, "Every region of the pool's address space, in ascending order.");

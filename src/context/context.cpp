@@ -152,8 +152,12 @@ Context::~Context() {
 
 // Repeats a request that ran out of memory while neighbours or callbacks help.
 Result<DevicePtr> Context::allocate_slowly(pool::Request request, const time::TimelineId* bound) {
-  if (device_.guard != nullptr)
-    request.is_guarded = device_.guard->is_to_guard(is_left_by_cache(request));
+  if (device_.guard != nullptr) {
+    const bool was_seen_by_cache =
+        parts_.front.way().serves && request.stream && request.is_plain() &&
+        device_.small->serving().may_be_cached(request.bytes, request.alignment);
+    request.is_guarded = device_.guard->is_to_guard(was_seen_by_cache);
+  }
   if (report::CallLog* const log = parts_.front.way().log) request.stack = log->capture_stack();
   report::CallLog::By by;
   for (Limits::Asked asked;;) {
@@ -165,12 +169,6 @@ Result<DevicePtr> Context::allocate_slowly(pool::Request request, const time::Ti
     tell_failure(request, result.error(), by);
     return result;
   }
-}
-
-// Tells if a cache saw the request first.
-bool Context::is_left_by_cache(const pool::Request& request) const {
-  return parts_.front.way().serves && request.stream && request.is_plain() &&
-         device_.small->serving().may_be_cached(request.bytes, request.alignment);
 }
 
 // `by`: out, the calling stream once known; so is the tag of `asked`.

@@ -98,7 +98,6 @@ class Context {
   void record_due_event(const pool::Stream& stream, const time::TimelineId* bound) noexcept;
   void free_surely(DevicePtr ptr, pool::Stream stream) noexcept;
   // --- context.cpp; `bound`: timeline of a bound stream, or null ---
-  bool is_left_by_cache(const pool::Request& request) const;
   Result<DevicePtr> allocate_slowly(pool::Request request, const time::TimelineId* bound);
   Result<DevicePtr> attempt(pool::Request& asked, const time::TimelineId* bound,
                             report::CallLog::By& by);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import unittest
 from pathlib import Path
@@ -10,9 +11,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz"))
 
 import readers
 
+from vpmm.convert import memory_viz
+from vpmm.recordings import Event, Kind, Recording
+
 from convert_case import mutations
 
-FORMS = 150  # of each input
+FORMS = 600  # of each input
 
 
 class Readers(unittest.TestCase):
@@ -22,3 +26,8 @@ class Readers(unittest.TestCase):
                 for form, changed in enumerate([data, *mutations(data, FORMS, seed=number)]):
                     with self.subTest(target, input=number, form=form):
                         readers.run(target, changed)
+
+    def test_a_snapshot_does_not_list_four_billion_devices(self) -> None:
+        event = Event(time_ns=1, kind=Kind.ALLOCATE, address=1 << 40, bytes=512, device=0xFFFFFFF0)
+        with self.assertRaisesRegex(ValueError, "device 4294967280 is beyond the 1024 that a snapshot lists"):
+            memory_viz.write(Recording(events=[event]), io.BytesIO())
