@@ -16,6 +16,7 @@ from vpmm.recordings.lines import lines_of
 
 HEADER = "Thread,Time,Action,Pointer,Size,Stream"
 OLD_HEADER = "Event Type,Device ID,Address,Stream,Size (bytes),"
+_OLD_COLUMNS = 9  # up to the time at which an event began
 _KINDS = {"allocate": Kind.ALLOCATE, "free": Kind.FREE, "allocate failure": Kind.ALLOCATE_FAILED}
 _OLD_KINDS = {"Alloc": Kind.ALLOCATE, "Free": Kind.FREE}
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2}):(\d{2})(?:[.:,](\d{1,9}))?")
@@ -56,6 +57,8 @@ class _Reading:
             self.fail(f"the columns are none of RMM's: {HEADER}")
         row_of = self.new_row if header == HEADER else self.old_row
         columns = header.count(",") + 1
+        if header != HEADER and columns < _OLD_COLUMNS:
+            self.fail(f"{columns} columns stand in the header, and times in column {_OLD_COLUMNS} of RMM's older logs")
         try:
             for row in csv.reader(lines, strict=True):
                 self.line += 1
