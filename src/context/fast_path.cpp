@@ -153,9 +153,11 @@ Result<void> Context::deallocate_many(std::span<const DevicePtr> pointers, pool:
 
 DevicePtr Context::try_allocate(const Way& way, const Client& client, Bytes bytes,
                                 Bytes alignment) {
+  if (device_.guard != nullptr && way.serves &&
+      device_.small->serving().may_be_cached(bytes, alignment) && device_.guard->is_to_leave())
+    return {};
   if (client.cache == nullptr || !device_.small->serving().may_be_cached(bytes, alignment))
     return {};
-  if (device_.guard != nullptr && device_.guard->is_to_leave()) return {};
   const DevicePtr begin = device_.small->warm_calls().try_allocate(client, bytes);
   if (way.log != nullptr && !is_null(begin)) record(*way.log, client, begin, bytes);
   return begin;
