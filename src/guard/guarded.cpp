@@ -295,13 +295,13 @@ Result<void> Guarded::settle(MutexLock& lock, std::size_t most) {
 // A block that could not be unmapped stays freed, and a later call tries again.
 Result<void> Guarded::leave(MutexLock& lock, const Vector<Block*>& leaving) {
   // Without a stream for copies, after a reset, the margins are not compared.
-  Result<void> opened = open();
-  Result<void> outcome;
-  if (is_broken(opened)) outcome = std::move(opened);
+  Result<void> outcome = open();
+  const bool has_stream = outcome.ok();
+  if (!is_broken(outcome)) outcome = {};
   {
     const driver::StreamHandle own = own_stream_;
     const Unlocked unlocked(lock);
-    if (opened && outcome) outcome = compare(leaving, own);
+    if (has_stream) outcome = compare(leaving, own);
     for (Block* const block : leaving) {
       if (!outcome) break;
       Result<void> unmapped = unmap(*block);
