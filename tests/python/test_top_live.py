@@ -139,10 +139,20 @@ class Live(Program):
             self.assertRegex(done.stderr, r"^vpmm: process \d+ is not being recorded: .*VPMM_RECORD=.*VPMM_TOP=0.*\n$")
             self.assertIsNone(ask(process.pid))
 
+    def wait_until_stopped(self, pid: int) -> None:
+        """Every thread: the signal reaches them one by one."""
+        until = time.monotonic() + 60
+        while any(
+            "State:\tT" not in task.joinpath("status").read_text() for task in Path(f"/proc/{pid}/task").iterdir()
+        ):
+            self.assertLess(time.monotonic(), until, "the process does not stop")
+            time.sleep(0.001)
+
     def test_a_program_that_is_stopped_does_not_answer(self) -> None:
         process = self.start()
         os.kill(process.pid, signal.SIGSTOP)
         self.addCleanup(os.kill, process.pid, signal.SIGCONT)
+        self.wait_until_stopped(process.pid)
         with self.assertRaisesRegex(NoAnswer, rf"process {process.pid} does not answer: it may be stopped"):
             ask(process.pid, 0.2)
         done = run("-m", "vpmm", "top", str(process.pid), "--once")

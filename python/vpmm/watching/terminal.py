@@ -36,6 +36,8 @@ class Terminal:
             return
         handlers = {number: signal.signal(number, self._end) for number in _ENDS}
         handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._stop)
+        # A shell without job control lets what it starts with & ignore Ctrl-C.
+        handlers[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             self._enter()
             yield
