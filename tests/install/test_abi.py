@@ -62,7 +62,9 @@ class Abi(unittest.TestCase):
         include = self.folder / "grown"
         shutil.copytree(INCLUDE, include)
         header = include / "vpmm/vpmm.h"
-        header.write_text(header.read_text().replace("uint64_t host_copy_bytes;", "uint64_t host_copy_bytes, more;"))
+        header.write_text(
+            header.read_text().replace("uint64_t damaged_allocations;", "uint64_t damaged_allocations, more;")
+        )
         self.assertEqual(compiled(include, self.folder / "program").stderr, "")
 
 
