@@ -328,7 +328,8 @@ Result<void> Guarded::leave(MutexLock& lock, const Vector<Block*>& leaving) {
 void Guarded::remember() {
   while (gone_.size() > options_.remembered) {
     const auto found = blocks_.find(gone_.front().slot);
-    if (found != blocks_.end() && found->second.number == gone_.front().number)
+    if (found != blocks_.end() && found->second.stage == Block::Stage::gone &&
+        found->second.number == gone_.front().number)
       blocks_.erase(found);
     gone_.pop_front();
   }

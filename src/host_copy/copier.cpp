@@ -189,7 +189,7 @@ Result<void> Copier::copy(const Vector<CopyPiece>& pieces, CopyTo to, const Copy
   VPMM_TRY(prepare(context));
   const MutexLock lock(mutex_);
   CopyJob job(driver_, pieces, to, context);
-  const std::size_t most = std::min(job.loads(), most_threads());
+  const std::size_t most = std::min(job.loads(), ring_.size() / (kBuffersOfThread * kBuffer));
   Vector<std::thread> helpers;
   helpers.reserve(most);
   {

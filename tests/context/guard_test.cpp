@@ -306,6 +306,21 @@ TEST_F(GuardSampled, many_at_once_are_counted_too) {
   EXPECT_TRUE(world.pool().deallocate_many(out, stream).ok());
 }
 
+TEST_F(GuardSampled, a_program_that_tries_first_gets_guarded_ones) {
+  std::vector<DevicePtr> all;
+  for (int i = 0; i < 40; ++i) {
+    const pool::Stream on = i % 2 == 0 ? pool::Stream(stream) : std::nullopt;
+    DevicePtr ptr =
+        on ? world.pool().allocate_if_ready(1000, 0, *on) : world.pool().allocate_if_ready(1000, 0);
+    if (is_null(ptr)) ptr = world.allocate(1000, on);
+    all.push_back(ptr);
+  }
+  EXPECT_GE(world.statistics().guarded_allocations, 8u);
+  EXPECT_LE(world.statistics().guarded_allocations, 20u) << "some are counted twice";
+  for (std::size_t i = 0; i < all.size(); ++i)
+    world.deallocate(all[i], i % 2 == 0 ? pool::Stream(stream) : std::nullopt);
+}
+
 class GuardFill : public Guard {
  protected:
   static WorldOptions options() {
