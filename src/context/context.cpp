@@ -205,8 +205,13 @@ Result<DevicePtr> Context::attempt(pool::Request& asked, const time::TimelineId*
     if (request.tag != 0) parts_.allocations.free_through_lock(begin);
     parts_.recorder.allocated(parts_.allocations.range_to_tell(begin, request.bytes), begin,
                               request, caller);
-    if (device_.config.fill_new)
+    if (device_.config.fill_new) {
       static_cast<void>(device_.primary.noted(parts_.allocations.fill(begin, caller)));
+      // There a free without a stream would not wait for the fill.
+      const bool is_legacy = device_.config.any_stream == settings::AnyStreamOrder::legacy;
+      if (is_legacy && caller.timeline != nullptr)
+        static_cast<void>(parts_.allocations.record_use(begin, *caller.timeline));
+    }
     limits_.end_tagged(request);  // it is live now, and the rest may drop the lock
     uncount.dismiss();
     entrance_.leave(caller);

@@ -95,7 +95,8 @@ Device::Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal,
   if (config.guard_every != 0)
     guard = std::make_unique<guard::Guarded>(
         driver, traits.chunk, timelines,
-        guard::Options{traits.granularity, config.va_size, config.guard_every});
+        guard::Options{traits.granularity, config.va_size, config.guard_every,
+                       config.any_stream == settings::AnyStreamOrder::legacy});
   const BelowAPage below_a_page = cuts                     ? BelowAPage::cut
                                   : driver_pool != nullptr ? BelowAPage::driver_pool
                                                            : BelowAPage::whole_pages;

@@ -186,6 +186,8 @@ Result<void> Router::keep_capacity(MutexLock& lock, DevicePtr begin, const Calle
       device_.pool == nullptr ? Bytes{0} : device_.pool->trim(lock, *footprint_.capacity());
   if (released && !footprint_.is_over_capacity()) return {};
   driver_pool::PoolBlock* block = device_.driver_pool->block_around(begin);
+  if (block == nullptr)
+    return Error{ErrorCode::out_of_memory, "the CUDA context was reset meanwhile"};
   if (!caller.may_queue() || !device_.driver_pool->deallocate_on(lock, block, *caller.stream)) {
     block = device_.driver_pool->block_around(begin);
     const time::Stamp stamp =

@@ -128,7 +128,8 @@ Result<DevicePtr> Guarded::allocate(MutexLock& lock, const pool::Request& reques
   }
   block.allocated_ns = driver_.now_ns();
   count_mapped(block, +1);
-  const auto stream = caller.may_queue() ? caller.stream : std::nullopt;
+  const bool is_on_stream = caller.may_queue() && !options_.fills_apart;
+  const auto stream = is_on_stream ? caller.stream : std::nullopt;
   Result<void> mapped;
   {
     const driver::StreamHandle own = own_stream_;
@@ -266,9 +267,15 @@ void Guarded::free(Block& block, const time::Stamp& stamp, std::optional<driver:
 }
 
 Result<void> Guarded::settle(MutexLock& lock, std::size_t most) {
+  // What another thread unmaps is free when it is done.
+  if (is_settling_ && most == kAll)
+    settled_.wait(lock, [this]() VPMM_REQUIRES(pool_lock) { return !is_settling_; });
   if (freed_.empty() || is_settling_) return {};
   is_settling_ = true;
-  const ScopeExit end([&]() VPMM_REQUIRES(pool_lock) { is_settling_ = false; });
+  const ScopeExit end([&]() VPMM_REQUIRES(pool_lock) {
+    is_settling_ = false;
+    settled_.notify_all();
+  });
   std::size_t looks = freed_.size();
   while (most > 0 && looks > 0) {
     Vector<Block*> leaving;
@@ -315,6 +322,7 @@ Result<void> Guarded::leave(MutexLock& lock, const Vector<Block*>& leaving) {
       continue;
     }
     block->stage = Block::Stage::gone;
+    block->is_damaged = block->was_judged_damaged;
     if (block->is_damaged) ++damaged_;
     ++released_;
     count_mapped(*block, -1);
@@ -382,7 +390,7 @@ void Guarded::judge(Block& block, const std::byte* found) {
   const auto before = std::count_if(found, middle, is_foreign);
   const auto after = std::count_if(middle, end, is_foreign);
   if (before + after == 0) return;
-  block.is_damaged = true;
+  block.was_judged_damaged = true;
   if (before > 0)
     observe::log(observe::LogLevel::error,
                  "memory before an allocation was overwritten: {} bytes, the first {} bytes before "

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -46,7 +47,8 @@ struct Block {
   Stage stage = Stage::coming;
   driver::ChunkHandle chunk{};  // null: released
   bool is_mapped = false;
-  bool is_damaged = false;  // a margin was overwritten
+  bool is_damaged = false;          // a margin was overwritten
+  bool was_judged_damaged = false;  // the same, of the thread that unmaps it, without a lock
   bool is_checked = false;
   std::optional<time::TimelineId> timeline;  // of the allocating stream; nullopt: any-stream
   Vector<time::TimelineId> other_uses;       // streams named with record_use
@@ -60,9 +62,11 @@ struct Block {
 };
 
 struct Options {
-  Bytes page = 0;                   // the device's granularity
-  Bytes address_space = 0;          // taken at the first guarded allocation
-  std::uint64_t every = 1;          // guards one allocation in `every`
+  Bytes page = 0;           // the device's granularity
+  Bytes address_space = 0;  // taken at the first guarded allocation
+  std::uint64_t every = 1;  // guards one allocation in `every`
+  // A free without a stream does not wait for every stream, so margins are filled on none of them.
+  bool fills_apart = false;
   std::size_t remembered = 65'536;  // most blocks that are gone and still known
 };
 
@@ -111,7 +115,7 @@ class Guarded {
   static constexpr std::size_t kPerCall = 16;
   // Compares the margins of freed blocks whose work is complete, and unmaps them: at most `most`.
   Result<void> settle(MutexLock& lock, std::size_t most = kPerCall) VPMM_REQUIRES(pool_lock);
-  bool has_freed() const VPMM_REQUIRES(pool_lock) { return !freed_.empty(); }
+  bool has_freed() const VPMM_REQUIRES(pool_lock) { return !freed_.empty() || is_settling_; }
   // Forgets the stream of its own: the context has died, and the streams with it.
   void forget_stream() VPMM_REQUIRES(pool_lock) { own_stream_ = {}; }
   // Requires: the GPU is idle.
@@ -178,6 +182,7 @@ class Guarded {
   Deque<Gone> gone_ VPMM_GUARDED_BY(pool_lock);  // oldest first; some are forgotten already
   Vector<std::byte> margins_;                    // of one batch; used by the thread that settles
   bool is_settling_ VPMM_GUARDED_BY(pool_lock) = false;
+  std::condition_variable_any settled_;
   std::atomic<std::uint64_t> counted_{0};  // requests
   std::atomic<bool> was_left_{false};      // by a cache
   std::uint64_t allocations_ VPMM_GUARDED_BY(pool_lock) = 0;

@@ -321,6 +321,22 @@ TEST_F(GuardSampled, a_program_that_tries_first_gets_guarded_ones) {
     world.deallocate(all[i], i % 2 == 0 ? pool::Stream(stream) : std::nullopt);
 }
 
+// A free without a stream waits there for the legacy stream alone.
+TEST(GuardLegacy, what_the_pool_fills_is_over_when_the_memory_goes) {
+  WorldOptions options = guarded_world();
+  options.config.any_stream = settings::AnyStreamOrder::legacy;
+  PoolWorld world(options);
+  const StreamHandle busy = world.stream();
+  const DevicePtr other = world.allocate(4096, busy);
+  world.use(other, 4096, busy, 50'000'000);
+  world.deallocate(world.allocate(1000, busy), std::nullopt);
+  world.sim().advance_host_ns(1'000'000);
+  EXPECT_TRUE(world.pool().limits().trim(0).ok());
+  EXPECT_EQ(world.statistics().damaged_allocations, 0u);
+  world.check_hazards();
+  world.deallocate(other, busy);
+}
+
 class GuardFill : public Guard {
  protected:
   static WorldOptions options() {
