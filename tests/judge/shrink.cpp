@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "support/drop_pieces.hpp"
+
 namespace vpmm::judge {
 namespace {
 
@@ -29,18 +31,12 @@ class Shrinker {
     return true;
   }
 
-  // In ever smaller pieces, from the end, on which nothing depends.
   void drop_operations() {
-    for (std::size_t piece = program_.operations.size(); piece > 0; piece /= 2) {
-      for (std::size_t end = program_.operations.size(); end > 0;) {
-        const std::size_t begin = end > piece ? end - piece : 0;
-        Program fewer = program_;
-        fewer.operations.erase(fewer.operations.begin() + static_cast<std::ptrdiff_t>(begin),
-                               fewer.operations.begin() + static_cast<std::ptrdiff_t>(end));
-        accepts(std::move(fewer));
-        end = begin;
-      }
-    }
+    drop_pieces(program_.operations, [this](auto fewer) {
+      Program candidate = program_;
+      candidate.operations = std::move(fewer);
+      accepts(std::move(candidate));
+    });
   }
 
   void simplify_setting() {
