@@ -54,10 +54,10 @@ void Footprint::offset_growth(MutexLock& lock) {
 }
 
 // Bytes that others hold on the pool's account.
-void Footprint::tell_pool() {
+void Footprint::tell_pool(Bytes coming) {
   if (device_.pool == nullptr) return;
   const Bytes guarded = device_.guard == nullptr ? 0 : device_.guard->mapped_bytes();
-  device_.pool->set_other_bytes(driver_pool_bytes_ + guarded);
+  device_.pool->set_other_bytes(driver_pool_bytes_ + guarded + coming);
 }
 
 bool Footprint::is_above_threshold() const {

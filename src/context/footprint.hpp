@@ -23,8 +23,8 @@ class Footprint {
   // Updates the bytes that the driver's pool holds. Returns true if they grew.
   bool look_at_driver_pool() VPMM_REQUIRES(pool_lock);
   void forget_driver_pool() VPMM_REQUIRES(pool_lock);
-  // Call after a change of memory beside the pool.
-  void tell_pool() VPMM_REQUIRES(pool_lock);
+  // Call after a change of memory beside the pool, or before one of `coming` bytes.
+  void tell_pool(Bytes coming = 0) VPMM_REQUIRES(pool_lock);
   // Returns the bytes that the driver's pool gave back.
   Result<Bytes> trim_driver_pool(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   // Gives back idle pages against growth of the driver's pool past the peak; failures are dropped.

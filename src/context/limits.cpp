@@ -38,11 +38,16 @@ Result<Bytes> Limits::trim(Bytes bytes_to_keep) {
   parts_.arenas.give_back_idle();
   // Proves finished work, as unproven frees keep memory.
   if (has_unproven(device_.timelines)) parts_.prover.prove_everything();
+  const auto guarded = [&]() VPMM_REQUIRES(pool_lock) {
+    return device_.guard == nullptr ? Bytes{0} : device_.guard->mapped_bytes();
+  };
+  const Bytes before = guarded();
   VPMM_TRY(device_.primary.noted(parts_.prover.settle(lock)));
   VPMM_TRY(device_.primary.noted(parts_.prover.settle_guarded(lock, guard::Guarded::kAll)));
-  Bytes released = 0;
+  Bytes released = before - std::min(before, guarded());
   if (parts_.footprint.held() > bytes_to_keep) {
-    VPMM_TRY_ASSIGN(released, parts_.footprint.trim_driver_pool(lock));
+    VPMM_TRY_ASSIGN(const Bytes from_driver_pool, parts_.footprint.trim_driver_pool(lock));
+    released += from_driver_pool;
   }
   if (device_.pool != nullptr) {
     VPMM_TRY_ASSIGN(const Bytes from_pool,

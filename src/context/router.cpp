@@ -58,6 +58,7 @@ Result<DevicePtr> Router::allocate_guarded(MutexLock& lock, const pool::Request&
            driver::CuResult::success)
     return DevicePtr{};
   if (footprint_.held() + pages > room - room / kKeptForOthers) return DevicePtr{};
+  footprint_.tell_pool(pages);  // others allocate while it is mapped
   Result<DevicePtr> guarded = device_.guard->allocate(lock, request, caller);
   footprint_.tell_pool();
   const bool is_broken = !guarded && guarded.error().code == ErrorCode::poisoned;

@@ -131,7 +131,6 @@ class Guarded {
   Bytes mapped_bytes() const VPMM_REQUIRES(pool_lock) { return mapped_; }
   std::uint64_t mappings() const VPMM_REQUIRES(pool_lock) { return mappings_; }
   Bytes requested_bytes() const VPMM_REQUIRES(pool_lock) { return requested_; }
-  Bytes pending_bytes() const VPMM_REQUIRES(pool_lock) { return mapped_ - live_mapped_; }
   Bytes allocated_bytes() const VPMM_REQUIRES(pool_lock) { return live_mapped_; }
   std::uint64_t live_allocations() const VPMM_REQUIRES(pool_lock) { return live_; }
   std::uint64_t allocations() const VPMM_REQUIRES(pool_lock) { return allocations_; }

@@ -160,6 +160,19 @@ TEST_F(Guard, a_program_that_stays_inside_hears_nothing) {
   EXPECT_EQ(world.statistics().mappings, world.statistics().chunks);
 }
 
+TEST_F(Guard, a_trim_counts_what_it_unmaps) {
+  std::vector<DevicePtr> all;
+  for (int i = 0; i < 20; ++i) all.push_back(world.allocate(1000, stream));
+  world.use(all.back(), 1000, stream, 50'000'000);
+  for (const DevicePtr ptr : all) world.deallocate(ptr, stream);
+  const Bytes held = world.statistics().guarded_bytes;
+  world.sim().run_until_idle();
+  const Result<Bytes> released = world.pool().limits().trim(0);
+  ASSERT_TRUE(released.ok());
+  EXPECT_EQ(released.value(), held);
+  EXPECT_EQ(world.statistics().guarded_bytes, 0u);
+}
+
 TEST_F(Guard, a_second_free_names_the_allocation) {
   const DevicePtr ptr = world.allocate(1000, stream);
   world.deallocate(ptr, stream);
