@@ -1,0 +1,146 @@
+"""tools/mutation: small faults are found in the syntax tree, stand beside the original and are chosen at run time."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+from pathlib import Path
+
+TOOLS = Path(__file__).resolve().parent.parent.parent / "tools"
+sys.path.insert(0, str(TOOLS))
+
+from mutation.rewrite import rewrite  # noqa: E402
+from mutation.sites import Mutant, find, in_one_line  # noqa: E402
+
+HAS_CLANG = importlib.util.find_spec("clang") is not None and importlib.util.find_spec("clang.cindex") is not None
+
+PROGRAM = """\
+#include <cstdio>
+#define IS_LESS(a, b) ((a) < (b))
+constexpr int kLimit = 3;
+constexpr int twice(int a) { return a * 2; }
+static_assert(twice(2) == 4);
+int calls = 0;
+void call() { ++calls; }
+bool f(int a) {
+  if (a < kLimit) return a > 1;  // a comment
+  call();
+  return IS_LESS(a, 9);
+}
+int main() {
+  for (int a = 0; a < 12; ++a) std::printf("%d", f(a) ? 1 : 0);
+  std::printf(" %d %d\\n", calls, twice(4));
+}
+"""
+
+
+def at(text: str, code: str, after: str, is_statement: bool = False) -> Mutant:
+    begin = PROGRAM.index(text) + text.index(code)
+    return Mutant("a.cpp", begin, begin + len(code), PROGRAM[:begin].count("\n") + 1, code, after, is_statement)
+
+
+class Rewriting(unittest.TestCase):
+    FAULTS = (
+        (1, at("if (a < kLimit)", "a < kLimit", "a <= kLimit")),
+        (2, at("if (a < kLimit)", "a < kLimit", "true")),
+        (3, at("return a > 1;", "a > 1", "!(a > 1)")),
+        (4, at("return a > 1;", "return a > 1;", "return {};", True)),
+        (5, at("  call();", "call();", "", True)),
+        (6, at("a * 2", "a * 2", "a / 2")),
+    )
+
+    def run_program(self, folder: Path, fault: int) -> str:
+        environment = {**os.environ, "VPMM_MUTANT": str(fault)}
+        return subprocess.run(
+            [folder / "a"], env=environment, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    def test_one_program_holds_all_faults_and_runs_the_one_that_is_named(self) -> None:
+        text = rewrite(PROGRAM.encode(), self.FAULTS)
+        self.assertEqual(text.count(b"\n"), PROGRAM.count("\n"))
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / "a.cpp").write_bytes(text)
+            compiler = ["g++", "-std=c++20", "-include", str(TOOLS / "mutation/mutant.hpp"), "-o", "a", "a.cpp"]
+            subprocess.run(compiler, cwd=folder, check=True)
+            self.assertEqual(self.run_program(folder, 0), "001111111000 9 8")
+            self.assertEqual(self.run_program(folder, 1), "001111111000 8 8")
+            self.assertEqual(self.run_program(folder, 2), "001111111111 0 8")
+            self.assertEqual(self.run_program(folder, 3), "110111111000 9 8")
+            self.assertEqual(self.run_program(folder, 4), "000111111000 9 8")
+            self.assertEqual(self.run_program(folder, 5), "001111111000 0 8")
+            self.assertEqual(self.run_program(folder, 6), "001111111000 9 2")
+            seen = folder / "seen"
+            seen.write_bytes(bytes(8))
+            environment = {**os.environ, "VPMM_MUTANTS_SEEN": str(seen)}
+            subprocess.run([folder / "a"], env=environment, capture_output=True, check=True)
+            self.assertEqual(seen.read_bytes(), bytes([0, 1, 1, 1, 1, 1, 1, 0]))
+
+    def test_faults_that_overlap_are_refused(self) -> None:
+        first, second = at("if (a < kLimit)", "a < kLimit", "true"), at("if (a < kLimit)", "(a < ", "b")
+        with self.assertRaisesRegex(ValueError, "overlaps"):
+            rewrite(PROGRAM.encode(), [(1, first), (2, second)])
+
+    def test_a_copy_of_code_has_no_comments_and_no_lines(self) -> None:
+        self.assertEqual(in_one_line("a +  // why\n  /* b */ c"), "a + c")
+
+
+@unittest.skipUnless(HAS_CLANG, "libclang is not installed; ./dev mutate installs it")
+class Finding(unittest.TestCase):
+    def faults(self, text: str) -> list[str]:
+        with tempfile.TemporaryDirectory() as name:
+            root = Path(name)
+            (root / "src").mkdir()
+            (root / "src/a.cpp").write_text(textwrap.dedent(text))
+            found, _ = find(root, "src", [(root / "src/a.cpp", ["-std=c++20"])])
+            return [f"{each.line}: {each.before} -> {each.after}" for each in found]
+
+    def test_each_kind_of_fault(self) -> None:
+        self.assertEqual(
+            self.faults("""\
+                int f(int a, bool b, int* p) {
+                  if (a < 7 && !b) a += 2;
+                  while (b) { ++a; break; }
+                  return p ? *p : a;
+                }
+                """),
+            [
+                "2: a < 7 && !b -> a < 7 || !b",
+                "2: a < 7 && !b -> false",
+                "2: a < 7 && !b -> true",
+                "2: a < 7 -> a <= 7",
+                "2: a < 7 -> a >= 7",
+                "2: 7 -> 0",
+                "2: 7 -> 7 + 1",
+                "2: !b -> static_cast<bool>(b)",
+                "2: a += 2; -> ",
+                "2: a += 2 -> a -= 2",
+                "2: 2 -> 0",
+                "2: 2 -> 2 + 1",
+                "3: b -> false",
+                "3: ++a; -> ",
+                "3: ++a -> --a",
+                "3: break; -> ",
+                "4: return p ? *p : a; -> return {};",
+                "4: p -> false",
+                "4: p -> true",
+            ],
+        )
+
+    def test_constants_and_macros_have_none(self) -> None:
+        found = self.faults(PROGRAM)
+        self.assertFalse([each for each in found if each.startswith(("2:", "3:", "5:"))], found)
+        self.assertNotIn("IS_LESS(a, 9) -> !(IS_LESS(a, 9))", " ".join(found))
+        self.assertIn("4: a * 2 -> a / 2", found)
+        arguments = "template <int n> int g() { int a[4] = {}; return a[n]; }\nint h() { return g<2>(); }\n"
+        self.assertEqual(self.faults(arguments), ["1: return a[n]; -> return {};", "2: return g<2>(); -> return {};"])
+
+    def test_what_only_checks_has_none(self) -> None:
+        self.assertEqual(self.faults("bool is_sound(int a) { return a < 3; }\n"), [])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Plants small faults in a room and tells which of them its tests do not find: the mutation score.
+
+Faults are drawn from the syntax tree of every source and header of src/ROOM: other comparisons, connectives and sums,
+conditions that are always true or false, other numbers and results, statements left out. All are compiled at once, in
+a copy of the tree; a variable chooses one at run time, so that a fault costs the tests that come by it, and no
+compilation. Constants, arguments of macros and functions that only check (validate, is_sound) have no faults. A fault
+that changes nothing that anybody can see is named in tests/mutation/equivalent.toml, with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+from mutation import sites, trial  # noqa: E402
+
+EQUIVALENT = ROOT / "tests/mutation/equivalent.toml"
+
+
+def equivalents() -> dict[tuple[str, str, str], str]:
+    """Reasons by file, code and what takes its place."""
+    if not EQUIVALENT.exists():
+        return {}
+    listed = tomllib.loads(EQUIVALENT.read_text()).get("equivalent", [])
+    return {(each["file"], each["code"], each["fault"]): each["why"] for each in listed}
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="./dev mutate", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("room", help="a folder of src, as pool")
+    parser.add_argument("--mutants", type=int, default=300, help="how many faults; 300 without it")
+    parser.add_argument("--seed", type=int, help="draws the same faults again from the same sources")
+    parser.add_argument("--suite", action="append", help="test suites; the one of the room's name without it")
+    parser.add_argument("--also", action="append", default=[], help="suites for what the others do not find")
+    parser.add_argument("--file", action="append", default=[], help="only faults in sources whose name contains this")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--folder", type=Path, default=ROOT / "build/mutate", help="where the copy of the tree stands")
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str]) -> int:
+    options = parse(words)
+    folder = ROOT / "src" / options.room
+    if not folder.is_dir():
+        rooms = sorted(path.name for path in (ROOT / "src").iterdir() if path.is_dir())
+        sys.exit(f"mutate: there is no room '{options.room}'; there are: {' '.join(rooms)}")
+    seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
+    suites = options.suite or [options.room]
+    tree = trial.Tree(ROOT, options.folder / "tree", options.jobs)
+    tree.copy()
+    tree.configure()
+    arguments = trial.arguments_for(tree, options.room)
+    units = [(path, arguments) for path in sorted((tree.folder / "src" / options.room).glob("*.cpp"))]
+    drawn, sources = sites.find(tree.folder, f"src/{options.room}", units)
+    drawn = [each for each in drawn if "validate" not in Path(each.file).name]
+    drawn = [each for each in drawn if not options.file or any(part in each.file for part in options.file)]
+    random.Random(seed).shuffle(drawn)
+    print(
+        f"room {options.room}: {len(drawn)} faults, of which {options.mutants} are drawn with seed {seed}", flush=True
+    )
+    targets = [f"vpmm_test_{suite}" for suite in [*suites, *options.also]]
+    planted = trial.plant(tree, sources, drawn, options.mutants, targets)
+    cases = trial.measure(tree, suites, len(drawn))
+    print(f"{len(cases)} cases, {sum(case.seconds for case in cases):.0f} s alone", flush=True)
+    verdicts = trial.judge_all(tree, sorted(planted), cases)
+    survivors = [number for number, verdict in verdicts.items() if verdict.found_by is None]
+    others: dict[int, trial.Verdict] = {}
+    if options.also and survivors:
+        others = trial.judge_all(tree, survivors, trial.measure(tree, options.also, len(drawn)))
+    return report(options, seed, planted, verdicts, others)
+
+
+def report(
+    options: argparse.Namespace,
+    seed: int,
+    planted: dict[int, sites.Mutant],
+    verdicts: dict[int, trial.Verdict],
+    others: dict[int, trial.Verdict],
+) -> int:
+    """Prints survivors with their lines and the score, and writes all to a file. Returns 0: none is left."""
+    reasons = equivalents()
+    found = sum(verdict.found_by is not None for verdict in verdicts.values())
+    elsewhere = sum(verdict.found_by is not None for verdict in others.values())
+    equal, rows, left = 0, [], 0
+    for number, mutant in sorted(planted.items(), key=lambda each: (each[1].file, each[1].line)):
+        verdict, other = verdicts[number], others.get(number)
+        why = reasons.get((mutant.file, mutant.before, mutant.after))
+        row = {"file": mutant.file, "line": mutant.line, "code": mutant.before, "fault": mutant.after}
+        rows.append(
+            {**row, "found_by": verdict.found_by, "elsewhere": other and other.found_by, "cases": verdict.cases}
+        )
+        if verdict.found_by is None and why:
+            equal += 1
+        elif verdict.found_by is None:
+            left += other is None or other.found_by is None
+            reach = "no case comes by" if verdict.cases == 0 else f"{verdict.cases} cases come by"
+            note = f"; found by {other.found_by}" if other and other.found_by else ""
+            print(f"survives: {mutant}   ({reach}{note})")
+    judged = len(planted) - equal
+    text = f"room {options.room}, seed {seed}: {found} of {judged} faults found ({100 * found / max(judged, 1):.1f} %)"
+    if options.also:
+        text += (
+            f", with {' '.join(options.also)} {found + elsewhere} ({100 * (found + elsewhere) / max(judged, 1):.1f} %)"
+        )
+    print(f"{text}; {equal} change nothing")
+    out = options.folder / f"{options.room}-{seed}.json"
+    out.write_text(json.dumps({"room": options.room, "seed": seed, "faults": rows}, indent=1) + "\n")
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

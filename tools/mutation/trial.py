@@ -1,0 +1,230 @@
+"""Builds a mutated copy of the tree and runs test suites against each of its faults."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mutation.rewrite import rewrite
+from mutation.sites import Mutant, Source
+
+HEADER = Path(__file__).with_name("mutant.hpp")
+ERROR = re.compile(
+    r"^(?P<file>\S+?):(?P<line>\d+):\d+: (?:fatal )?error:|^(?P<unit>\S+):(?P<at>\d+):\d+:   required from"
+)
+DATA_BYTES = 3 << 30  # a fault that allocates for ever ends there
+FIRST_CASES = 25  # the fastest cases run first, as most faults end there
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case of a suite: seconds it takes and the numbers of the faults that it comes by."""
+
+    suite: str
+    name: str
+    seconds: float
+    seen: frozenset[int]
+
+
+@dataclass
+class Verdict:
+    """What the suites said about one fault: the case that found it; None: it survived `cases` cases."""
+
+    found_by: str | None
+    cases: int
+
+
+@dataclass
+class Tree:
+    """A copy of the tree in `folder`, with its own build; only what changed is copied and compiled again."""
+
+    root: Path
+    folder: Path
+    jobs: int
+    placed: set[str] = field(default_factory=set)
+
+    @property
+    def build(self) -> Path:
+        return self.folder / "build/dev"
+
+    def copy(self) -> None:
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=self.root, capture_output=True, text=True, check=True,
+        ).stdout.split("\0")  # fmt: skip
+        for name in listed:
+            if name and (self.root / name).is_file() and not name.startswith("bench/results"):
+                self.write(name, (self.root / name).read_bytes())
+        self.write("mutant.hpp", HEADER.read_bytes())
+
+    def write(self, name: str, content: bytes) -> None:
+        path = self.folder / name
+        if not path.exists() or path.read_bytes() != content:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            shutil.copymode(self.root / name if (self.root / name).exists() else HEADER, path)
+
+    def configure(self) -> None:
+        flags = f"-w -include {self.folder / 'mutant.hpp'}"
+        self.run(["cmake", "--preset", "dev", "-DVPMM_STATIC=OFF", f"-DCMAKE_CXX_FLAGS={flags}"])
+
+    def run(self, command: Sequence[str]) -> None:
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)}\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+
+    def compile(self, targets: Sequence[str]) -> set[tuple[str, int]]:
+        """Builds the targets. Returns the lines that the compiler refused, by file; RuntimeError for other failures."""
+        command = ["cmake", "--build", str(self.build), "-j", str(self.jobs), "--target", *targets, "--", "-k", "0"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return set()
+        refused = set()
+        for found in map(ERROR.match, done.stdout.splitlines()):
+            if found:
+                path = (self.build / (found["file"] or found["unit"])).resolve()
+                if path.is_relative_to(self.folder.resolve()):
+                    refused.add((str(path.relative_to(self.folder.resolve())), int(found["line"] or found["at"])))
+        if not refused:
+            raise RuntimeError(done.stdout[-6000:] + done.stderr[-2000:])
+        return refused
+
+
+def plant(
+    tree: Tree, sources: dict[str, Source], drawn: Sequence[Mutant], wanted: int, targets: Sequence[str]
+) -> dict[int, Mutant]:
+    """Writes the first `wanted` of the faults into the tree and compiles. Those that do not compile give way.
+
+    Returns the faults by number.
+    """
+    waiting = list(drawn)
+    planted: dict[int, Mutant] = {}
+    refused_in_all = 0
+    while True:
+        while len(planted) < wanted and waiting:
+            planted[len(drawn) - len(waiting) + 1] = waiting.pop(0)
+        for name, source in sources.items():
+            numbered = [(number, mutant) for number, mutant in planted.items() if mutant.file == name]
+            tree.write(name, rewrite(source.bytes, numbered))
+        refused = tree.compile(targets)
+        if not refused:
+            print(f"{len(planted)} faults planted; the compiler refused {refused_in_all} others", flush=True)
+            return planted
+        bad = [number for number, mutant in planted.items() if touches(sources[mutant.file], mutant, refused)]
+        if not bad:
+            raise RuntimeError(f"the compiler refuses lines without a fault: {sorted(refused)[:5]}")
+        refused_in_all += len(bad)
+        for number in bad:
+            del planted[number]
+
+
+def touches(source: Source, mutant: Mutant, lines: set[tuple[str, int]]) -> bool:
+    last = source.bytes.count(b"\n", 0, mutant.end) + 1
+    return any((mutant.file, line) in lines for line in range(mutant.line, last + 1))
+
+
+def limit_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def run_cases(binary: Path, names: Sequence[str], seconds: float, variables: dict[str, str]) -> str | None:
+    """Runs these cases in one process until one fails. Returns what failed: a case's name, or how the process ended."""
+    command = [str(binary), f"--gtest_filter={':'.join(names)}", "--gtest_fail_fast", "--gtest_brief=1"]
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+            env={**os.environ, **variables, "TMPDIR": folder}, preexec_fn=limit_memory,
+        )  # fmt: skip
+        try:
+            code = process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            code = None
+        with contextlib.suppress(ProcessLookupError):  # children that a test has left, too
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    if code == 0:
+        return None
+    failed = re.search(r"\[  FAILED  \] (\S+)", text)
+    return failed[1].rstrip(",") if failed else "endless" if code is None else f"ended with {code}"
+
+
+def cases_of(binary: Path) -> list[str]:
+    listed = subprocess.run([str(binary), "--gtest_list_tests"], capture_output=True, text=True, check=True).stdout
+    cases, fixture = [], ""
+    for line in listed.splitlines():
+        word = line.split("#")[0].rstrip()
+        if word and not line.startswith(" ") and word.endswith("."):
+            fixture = word
+        elif line.startswith("  ") and "DISABLED_" not in fixture + word:
+            cases.append(fixture + word.strip())
+    return cases
+
+
+def measure(tree: Tree, suites: Sequence[str], count: int) -> list[Case]:
+    """Runs each case alone without a fault, and notes which faults it comes by. Cases that fail are left out."""
+
+    def alone(suite: str, name: str) -> Case | None:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(bytes(count + 1))
+            file.flush()
+            begin = time.monotonic()
+            failed = run_cases(binary_of(tree, suite), [name], 120, {"VPMM_MUTANTS_SEEN": file.name})
+            seconds = time.monotonic() - begin
+            file.seek(0)
+            seen = frozenset(number for number, byte in enumerate(file.read()) if byte)
+        if failed:
+            print(f"left out, as it fails without a fault: {suite}/{name} ({failed})", flush=True)
+            return None
+        return Case(suite, name, seconds, seen)
+
+    with concurrent.futures.ThreadPoolExecutor(tree.jobs) as pool:
+        named = [(suite, name) for suite in suites for name in cases_of(binary_of(tree, suite))]
+        return [case for case in pool.map(lambda each: alone(*each), named) if case]
+
+
+def binary_of(tree: Tree, suite: str) -> Path:
+    return tree.build / "tests" / f"vpmm_test_{suite}"
+
+
+def judge(tree: Tree, number: int, cases: Sequence[Case]) -> Verdict:
+    """Runs the cases that come by a fault, the fastest first."""
+    reaching = sorted((case for case in cases if number in case.seen), key=lambda case: case.seconds)
+    for part in (reaching[:FIRST_CASES], reaching[FIRST_CASES:]):
+        for suite in sorted({case.suite for case in part}):
+            own = [case for case in part if case.suite == suite]
+            seconds = 4 + 5 * sum(case.seconds for case in own)
+            variables = {"VPMM_MUTANT": str(number)}
+            found = run_cases(binary_of(tree, suite), [case.name for case in own], seconds, variables)
+            if found:
+                return Verdict(f"{suite}/{found}", len(reaching))
+    return Verdict(None, len(reaching))
+
+
+def judge_all(tree: Tree, numbers: Sequence[int], cases: Sequence[Case]) -> dict[int, Verdict]:
+    with concurrent.futures.ThreadPoolExecutor(tree.jobs) as pool:
+        return dict(zip(numbers, pool.map(lambda number: judge(tree, number, cases), numbers), strict=True))
+
+
+def arguments_for(tree: Tree, room: str) -> list[str]:
+    """The compiler's arguments for a source of the room, as clang understands them."""
+    commands = json.loads((tree.build / "compile_commands.json").read_text())
+    for entry in commands:
+        if f"CMakeFiles/vpmm_{room}.dir/" in entry["command"]:
+            words = entry["command"].split()
+            return [word for word in words if word.startswith(("-I", "-D", "-U", "-std="))]
+    raise RuntimeError(f"nothing is compiled for a room '{room}'")
