@@ -289,9 +289,8 @@ void RegionIndex::hand_over(Region* allocated, Owner owner) {
 
 Region* RegionIndex::split_allocated(Region* allocated, DevicePtr at) {
   VPMM_CHECK(allocated->state == RegionState::allocated, picture());
-  const AddressRange back{at, allocated->range.end() - at};
-  check_part(*allocated, back);
-  VPMM_CHECK(allocated->range.begin < at, picture());
+  VPMM_CHECK(allocated->range.begin < at && at < allocated->range.end(), picture());
+  check_part(*allocated, {at, allocated->range.end() - at});
   private_->catalogue.unfile(allocated);
   Region* const behind = private_->split_back(allocated, at);
   behind->owner = allocated->owner;
@@ -355,9 +354,8 @@ Region* RegionIndex::attach_allocated(Region* in_flight, Owner owner) {
 
 std::pair<Region*, Region*> RegionIndex::split_in_flight(Region* in_flight, DevicePtr at) {
   VPMM_CHECK(in_flight->state == RegionState::in_flight, picture());
-  const AddressRange back{at, in_flight->range.end() - at};
-  check_part(*in_flight, back);
-  VPMM_CHECK(in_flight->range.begin < at, picture());
+  VPMM_CHECK(in_flight->range.begin < at && at < in_flight->range.end(), picture());
+  check_part(*in_flight, {at, in_flight->range.end() - at});
   private_->catalogue.unfile(in_flight);
   Region* const behind = private_->split_back(in_flight, at);
   private_->catalogue.file(in_flight);

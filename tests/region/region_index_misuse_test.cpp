@@ -2,6 +2,8 @@
 // behind its back.
 #include <gtest/gtest.h>
 
+#include <new>
+
 #include "region/region_index.hpp"
 #include "region/region_index_fixture.hpp"
 
@@ -28,6 +30,28 @@ TEST_F(RegionIndexDeathTest, allocating_more_than_the_region_has_aborts) {
 TEST_F(RegionIndexDeathTest, detaching_half_a_page_aborts) {
   index.add_reservation(pages(0, 10));
   EXPECT_DEATH(index.detach(region_at(index, 2), {page(2), kPage / 2}), "check failed");
+}
+
+TEST_F(RegionIndexDeathTest, splitting_elsewhere_than_at_a_page_inside_aborts) {
+  index.add_reservation(pages(0, 10));
+  map(0, 10);
+  Region* const allocated = allocate(2, 3);
+  for (const DevicePtr at : {page(2), page(3) + kPage / 2, page(5), page(6), page(1)})
+    EXPECT_DEATH(index.split_allocated(allocated, at), "check failed");
+  Region* const flight = index.detach(region_at(index, 6), pages(6, 3));
+  for (const DevicePtr at : {page(6), page(7) + kPage / 2, page(9), page(10), page(5)})
+    EXPECT_DEATH(index.split_in_flight(flight, at), "check failed");
+}
+
+// --- limits ---
+
+TEST_F(RegionIndexDeathTest, a_reservation_too_large_to_keep_account_of_changes_nothing) {
+  RegionIndex fine(4096);  // no table of 2^51 pages has memory
+  fine.add_reservation({kStart, 4096});
+  fine.attach_free(fine.detach(region_at(fine, 0), {kStart, 4096}), complete());
+  EXPECT_THROW(fine.add_reservation({page(1), Bytes{1} << 63}), std::bad_alloc);
+  EXPECT_EQ(fine.validate(), "");
+  EXPECT_EQ(fine.picture(4096), "[-1]");
 }
 
 // --- validate ---

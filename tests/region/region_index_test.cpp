@@ -191,6 +191,10 @@ TEST_F(RegionIndexFit, a_stream_gets_its_own_pending_memory_and_nobody_elses) {
   EXPECT_EQ(index.best_fit(kPage, kPage, B)->range, pages(10, 2));
   EXPECT_EQ(index.best_fit(kPage, kPage, C)->range, pages(0, 5));
   EXPECT_EQ(index.best_fit(kPage, kPage, std::nullopt)->range, pages(0, 5));
+  std::optional<time::TimelineId> none = A;  // no timeline, whatever its bytes are
+  none.reset();
+  EXPECT_EQ(index.best_fit(kPage, kPage, none)->range, pages(0, 5));
+  EXPECT_EQ(index.lowest_fit(6 * kPage, kPage, none), nullptr);
 }
 
 TEST_F(RegionIndexFit, of_complete_and_own_regions_of_one_size_the_lowest_wins) {
@@ -310,8 +314,35 @@ TEST_F(RegionIndexRuns, a_run_is_as_long_as_free_regions_touch) {
   map(8, 1, complete());
   map(9, 1, on(A, 3, B, 3));
   EXPECT_EQ(runs(), (Vector<Vector<std::uint64_t>>{{0, 1, 2}, {8, 9}}));
+  EXPECT_TRUE(index.has_runs());
   allocate(1, 1);
   EXPECT_EQ(runs(), (Vector<Vector<std::uint64_t>>{{8, 9}}));
+  allocate(8, 1);
+  EXPECT_FALSE(index.has_runs());
+}
+
+// Fewer regions are pending on the timeline than there are junctions, so the search begins at
+// those.
+TEST_F(RegionIndexRuns, runs_with_a_region_of_a_timeline_are_found_from_its_regions) {
+  index.add_reservation(pages(0, 40));
+  for (std::uint64_t at = 0; at < 5; ++at) map(at, 1, on(at % 2 == 0 ? B : C, at + 1));
+  map(10, 1, on(B, 10));
+  map(11, 1, on(C, 11));
+  map(12, 1, on(A, 1));  // the last of its run
+  map(20, 2, on(A, 2));  // alone
+  map(30, 2, on(A, 3));  // the first of its run
+  map(32, 2, complete());
+  Vector<Vector<std::uint64_t>> found;
+  const auto visit = [&](const Vector<Region*>& run) {
+    found.emplace_back();
+    for (const Region* region : run) found.back().push_back((region->range.begin - kStart) / kPage);
+    return true;
+  };
+  index.for_each_run_with(A, visit);
+  EXPECT_EQ(found, (Vector<Vector<std::uint64_t>>{{10, 11, 12}, {30, 32}})) << "smallest first";
+  found.clear();
+  index.for_each_run_with(A, [&](const Vector<Region*>& run) { return visit(run) && false; });
+  EXPECT_EQ(found, (Vector<Vector<std::uint64_t>>{{10, 11, 12}})) << "until it is told to stop";
 }
 
 TEST_F(RegionIndexRuns, the_visit_stops_when_told) {

@@ -166,6 +166,9 @@ TEST_F(RegionIndexReservationDeathTest, removing_what_is_no_whole_reservation_ab
 TEST_F(RegionIndexReservationDeathTest, reserving_what_is_reserved_aborts) {
   index.add_reservation(pages(0, 10));
   EXPECT_DEATH(index.add_reservation(pages(9, 2)), "is reserved already");
+  index.add_reservation(pages(20, 10));
+  EXPECT_DEATH(index.add_reservation(pages(15, 10)), "is reserved already");
+  EXPECT_DEATH(index.add_reservation(pages(20, 1)), "is reserved already");
 }
 
 }  // namespace

@@ -24,6 +24,13 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 from mutation import sites, trial  # noqa: E402
 
+# Suites that test a room from above, for what its own do not find.
+TESTED_BY = {
+    "pool": ["context", "judge"],
+    "small": ["context", "judge"],
+    "time": ["context"],
+    "vm": ["pool", "context"],
+}
 EQUIVALENT = ROOT / "tests/mutation/equivalent.toml"
 
 
@@ -43,7 +50,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--mutants", type=int, default=300, help="how many faults; 300 without it")
     parser.add_argument("--seed", type=int, help="draws the same faults again from the same sources")
     parser.add_argument("--suite", action="append", help="test suites; the one of the room's name without it")
-    parser.add_argument("--also", action="append", default=[], help="suites for what the others do not find")
+    parser.add_argument("--also", action="append", help="suites for what the others do not find; see TESTED_BY")
     parser.add_argument("--file", action="append", default=[], help="only faults in sources whose name contains this")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--folder", type=Path, default=ROOT / "build/mutate", help="where the copy of the tree stands")
@@ -58,6 +65,7 @@ def main(words: Sequence[str]) -> int:
         sys.exit(f"mutate: there is no room '{options.room}'; there are: {' '.join(rooms)}")
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     suites = options.suite or [options.room]
+    also = TESTED_BY.get(options.room, []) if options.also is None else options.also
     tree = trial.Tree(ROOT, options.folder / "tree", options.jobs)
     tree.copy()
     tree.configure()
@@ -70,22 +78,28 @@ def main(words: Sequence[str]) -> int:
     print(
         f"room {options.room}: {len(drawn)} faults, of which {options.mutants} are drawn with seed {seed}", flush=True
     )
-    targets = [f"vpmm_test_{suite}" for suite in [*suites, *options.also]]
+    targets = [f"vpmm_test_{suite}" for suite in [*suites, *also]]
     planted = trial.plant(tree, sources, drawn, options.mutants, targets)
     cases = trial.measure(tree, suites, len(drawn))
     print(f"{len(cases)} cases, {sum(case.seconds for case in cases):.0f} s alone", flush=True)
     verdicts = trial.judge_all(tree, sorted(planted), cases)
     survivors = [number for number, verdict in verdicts.items() if verdict.found_by is None]
     others: dict[int, trial.Verdict] = {}
-    if options.also and survivors:
-        others = trial.judge_all(tree, survivors, trial.measure(tree, options.also, len(drawn)))
-    return report(options, seed, planted, verdicts, others)
+    if also and survivors:
+        others = trial.judge_all(tree, survivors, trial.measure(tree, also, len(drawn)))
+    places = {number: line_of(sources[mutant.file], mutant.line) for number, mutant in planted.items()}
+    return report(options, seed, planted, places, verdicts, others)
+
+
+def line_of(source: sites.Source, line: int) -> str:
+    return source.bytes.decode().splitlines()[line - 1].strip()
 
 
 def report(
     options: argparse.Namespace,
     seed: int,
     planted: dict[int, sites.Mutant],
+    places: dict[int, str],
     verdicts: dict[int, trial.Verdict],
     others: dict[int, trial.Verdict],
 ) -> int:
@@ -107,13 +121,11 @@ def report(
             left += other is None or other.found_by is None
             reach = "no case comes by" if verdict.cases == 0 else f"{verdict.cases} cases come by"
             note = f"; found by {other.found_by}" if other and other.found_by else ""
-            print(f"survives: {mutant}   ({reach}{note})")
+            print(f"survives: {mutant}   ({reach}{note})\n    {places[number]}", flush=True)
     judged = len(planted) - equal
     text = f"room {options.room}, seed {seed}: {found} of {judged} faults found ({100 * found / max(judged, 1):.1f} %)"
-    if options.also:
-        text += (
-            f", with {' '.join(options.also)} {found + elsewhere} ({100 * (found + elsewhere) / max(judged, 1):.1f} %)"
-        )
+    if others:
+        text += f"; with the suites above it {found + elsewhere} ({100 * (found + elsewhere) / max(judged, 1):.1f} %)"
     print(f"{text}; {equal} change nothing")
     out = options.folder / f"{options.room}-{seed}.json"
     out.write_text(json.dumps({"room": options.room, "seed": seed, "faults": rows}, indent=1) + "\n")

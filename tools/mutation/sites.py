@@ -131,6 +131,8 @@ class Finder:
         if kind in VARIABLES and re.search(r"\bconst(?:expr|init)\b", source.text(begin, cursor.location.offset)):
             return
         children = list(cursor.get_children())
+        if kind in VARIABLES:  # what stands before the name belongs to the type
+            children = [child for child in children if child.extent.start.offset > cursor.location.offset]
         if kind == "CASE_STMT":
             children = children[1:]
         if kind == "IF_STMT" and re.match(r"if\s+constexpr\b", source.text(begin, cursor.extent.end.offset)):
@@ -255,7 +257,7 @@ def is_value(source: Source, begin: int, parent: cindex.Cursor | None) -> bool:
     if parent is not None and parent.kind.name in ("DECL_REF_EXPR", "MEMBER_REF_EXPR", "TYPE_REF", "TEMPLATE_REF"):
         return False
     if parent is not None and parent.kind.name in VARIABLES:
-        return begin > parent.location.offset and not before.endswith(("[", ":"))
+        return not before.endswith(("[", ":"))
     return True
 
 

@@ -216,8 +216,13 @@ def judge(tree: Tree, number: int, cases: Sequence[Case]) -> Verdict:
 
 
 def judge_all(tree: Tree, numbers: Sequence[int], cases: Sequence[Case]) -> dict[int, Verdict]:
+    verdicts = {}
     with concurrent.futures.ThreadPoolExecutor(tree.jobs) as pool:
-        return dict(zip(numbers, pool.map(lambda number: judge(tree, number, cases), numbers), strict=True))
+        for number, verdict in zip(numbers, pool.map(lambda each: judge(tree, each, cases), numbers), strict=True):
+            verdicts[number] = verdict
+            if len(verdicts) % 50 == 0:
+                print(f"{len(verdicts)} of {len(numbers)} faults tried", flush=True)
+    return verdicts
 
 
 def arguments_for(tree: Tree, room: str) -> list[str]:
