@@ -4,8 +4,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -78,8 +80,9 @@ class SuspendRaces : public ::testing::Test {
   }
   // Once, on another thread, at the next call of the driver of this kind.
   void at_next(Call call, const std::function<void()>& act) {
-    world.hooks.on[call] = [this, act, is_over = false]() mutable {
-      if (!std::exchange(is_over, true)) world.on_another_thread(act);
+    const auto is_over = std::make_shared<std::atomic<bool>>(false);  // copies have threads
+    world.hooks.on[call] = [this, act, is_over] {
+      if (!is_over->exchange(true)) world.on_another_thread(act);
       return CuResult::success;
     };
   }
@@ -590,9 +593,9 @@ TEST_F(SuspendRaces, a_reset_beside_waits_for_the_call) {
   const DevicePtr ptr = written(2 * kPage, 4);
   std::thread resetting;
   for (const Call step : {Call::memcpy_device_to_host_async, Call::mem_unmap}) {
-    bool is_over = false;
+    std::atomic<bool> is_over = false;
     world.hooks.on[step] = [&] {
-      if (!std::exchange(is_over, true))
+      if (!is_over.exchange(true))
         resetting = std::thread([&] {
           EXPECT_EQ(world.sim.ctx_set_current(world.context), CuResult::success);
           const auto done = world.pool->streams().reset();
@@ -643,7 +646,7 @@ TEST_F(SuspendRaces, nothing_is_lost_when_address_space_ends_at_each_driver_call
   const DevicePtr small = written(900, 6);
   for (std::uint64_t i = 0; i < 60; ++i) {
     SCOPED_TRACE(i);
-    std::uint64_t left = i;
+    std::atomic<std::uint64_t> left = i;  // copies have threads
     const auto fail_later = [&] {
       return left-- == 0 ? CuResult::out_of_memory : CuResult::success;
     };

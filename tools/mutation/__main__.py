@@ -79,7 +79,7 @@ def main(words: Sequence[str]) -> int:
         f"room {options.room}: {len(drawn)} faults, of which {options.mutants} are drawn with seed {seed}", flush=True
     )
     targets = [f"vpmm_test_{suite}" for suite in [*suites, *also]]
-    planted = trial.plant(tree, sources, drawn, options.mutants, targets)
+    planted = trial.plant(tree, options.room, sources, drawn, options.mutants, targets)
     cases = trial.measure(tree, suites, len(drawn))
     print(f"{len(cases)} cases, {sum(case.seconds for case in cases):.0f} s alone", flush=True)
     verdicts = trial.judge_all(tree, sorted(planted), cases)
