@@ -54,6 +54,19 @@ void expect_identities(PoolWorld& world) {
   EXPECT_EQ(world.sim().census().chunks, now.chunks);
 }
 
+TEST(Statistics, idle_parts_of_chunks_that_are_used_are_trapped) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  world.deallocate(world.allocate(4 * kPage, stream), stream);
+  EXPECT_EQ(world.statistics().trapped_bytes, 0u);
+  const DevicePtr ptr = world.allocate(2 * kPage + kPage / 4, stream);
+  EXPECT_EQ(world.statistics().mapped_bytes, 4 * kPage);
+  EXPECT_EQ(world.statistics().trapped_bytes, 4 * kPage - 2 * kPage - kPage / 4) << "one chunk";
+  world.deallocate(ptr, stream);
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
+  EXPECT_EQ(world.statistics().trapped_bytes, 0u);
+}
+
 TEST(Statistics, agree_with_each_other_and_with_the_regions_after_every_step) {
   WorldOptions stream_ordered = page_world();
   stream_ordered.config.small = settings::SmallRequests::stream_ordered;

@@ -67,6 +67,21 @@ TEST_F(Suspend, to_the_driver_returns_all_memory_of_the_tag) {
   world.deallocate(other, a);
 }
 
+TEST_F(Suspend, counts_chunks_that_move_and_allocations_that_end_asleep) {
+  const DevicePtr ptr = tagged(9 * kPage);
+  const observe::Statistics before = world.statistics();
+  suspend();
+  resume();
+  const observe::Statistics awake = world.statistics();
+  EXPECT_EQ(awake.bytes_moved, before.bytes_moved + 2 * 9 * kPage) << "away and back";
+  EXPECT_GT(awake.chunks_moved, before.chunks_moved);
+  suspend();
+  const std::uint64_t ended = world.statistics().deallocations;
+  world.deallocate(ptr, a);
+  EXPECT_EQ(world.statistics().deallocations, ended + 1);
+  EXPECT_EQ(world.statistics().live_allocations, 0u);
+}
+
 TEST_F(Suspend, in_the_pool_the_next_phase_has_the_memory_without_a_driver_call) {
   const DevicePtr ptr = tagged(8 * kPage);
   suspend();

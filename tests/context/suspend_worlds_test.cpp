@@ -148,6 +148,32 @@ TEST(SuspendLimits, a_resume_maps_no_more_than_the_limit_of_mappings) {
   world.deallocate(ptr.value(), a);
 }
 
+// The chunks would be mapped twice for a moment.
+TEST(SuspendLimits, near_the_limit_of_mappings_memory_goes_to_the_driver) {
+  for (const std::uint64_t limit : {39u, 40u}) {
+    WorldOptions options = page_world();
+    options.config.max_mappings = limit;
+    HookedWorld world(options);
+    ASSERT_TRUE(world.pool->suspension().make_suspendable(kTagOne, {false, false}).ok());
+    const StreamHandle a = world.stream();
+    std::vector<DevicePtr> pointers;
+    for (int i = 0; i < 20; ++i) {
+      const auto ptr = world.pool->allocate({kPage, 0, a, {}, kTagOne});
+      ASSERT_TRUE(ptr.ok()) << message_of(ptr);
+      pointers.push_back(ptr.value());
+    }
+    ASSERT_EQ(world.statistics().mappings, 20u);
+    const auto slept = world.pool->suspension().suspend(kTagOne, {});
+    ASSERT_TRUE(slept.ok()) << message_of(slept);
+    EXPECT_EQ(world.statistics().mapped_bytes, limit == 40u ? 20 * kPage : 0u);
+    EXPECT_LE(world.statistics().peak_mappings, limit);
+    const auto woke = world.pool->suspension().resume(kTagOne, {});
+    ASSERT_TRUE(woke.ok()) << message_of(woke);
+    EXPECT_EQ(world.pool->reports().validate(), "");
+    for (const DevicePtr ptr : pointers) world.deallocate(ptr, a);
+  }
+}
+
 // A kept copy is to be replaced by a larger one, beside a tag whose kept copy is discarded.
 TEST(SuspendShortage, without_host_memory_kept_and_prepared_copies_stay_as_they_are) {
   constexpr Bytes kSize = 3 * kMiB;

@@ -175,8 +175,11 @@ def cases_of(binary: Path) -> list[str]:
     return cases
 
 
-def measure(tree: Tree, suites: Sequence[str], count: int) -> list[Case]:
-    """Runs each case alone without a fault, and notes which faults it comes by. Cases that fail are left out."""
+def measure(tree: Tree, suites: Sequence[str], count: int, longest: float) -> list[Case]:
+    """Runs each case alone without a fault, and notes which faults it comes by.
+
+    Cases that fail, or take more than `longest` seconds, are left out.
+    """
 
     def alone(suite: str, name: str) -> Case | None:
         with tempfile.NamedTemporaryFile() as file:
@@ -189,6 +192,9 @@ def measure(tree: Tree, suites: Sequence[str], count: int) -> list[Case]:
             seen = frozenset(number for number, byte in enumerate(file.read()) if byte)
         if failed:
             print(f"left out, as it fails without a fault: {suite}/{name} ({failed})", flush=True)
+            return None
+        if seconds > longest:
+            print(f"left out, as it takes {seconds:.0f} s: {suite}/{name}", flush=True)
             return None
         return Case(suite, name, seconds, seen)
 
