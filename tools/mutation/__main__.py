@@ -34,12 +34,12 @@ TESTED_BY = {
 EQUIVALENT = ROOT / "tests/mutation/equivalent.toml"
 
 
-def equivalents() -> dict[tuple[str, str, str], str]:
-    """Reasons by file, code and what takes its place."""
+def equivalents() -> dict[tuple[str, str, str, str], str]:
+    """Reasons by file, line, code and what takes its place."""
     if not EQUIVALENT.exists():
         return {}
     listed = tomllib.loads(EQUIVALENT.read_text()).get("equivalent", [])
-    return {(each["file"], each["code"], each["fault"]): each["why"] for each in listed}
+    return {(each["file"], each["line"], each["code"], each["fault"]): each["why"] for each in listed}
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -111,7 +111,7 @@ def report(
     equal, rows, left = 0, [], 0
     for number, mutant in sorted(planted.items(), key=lambda each: (each[1].file, each[1].line)):
         verdict, other = verdicts[number], others.get(number)
-        why = reasons.get((mutant.file, mutant.before, mutant.after))
+        why = reasons.get((mutant.file, places[number], mutant.before, mutant.after))
         row = {"file": mutant.file, "line": mutant.line, "code": mutant.before, "fault": mutant.after}
         rows.append(
             {**row, "found_by": verdict.found_by, "elsewhere": other and other.found_by, "cases": verdict.cases}
