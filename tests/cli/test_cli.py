@@ -520,6 +520,22 @@ class CommandLine(unittest.TestCase):
             self.assertEqual(done.returncode, COULD_NOT)
             self.assertIn(f"vpmm: `{verb}` is a command of the Python package vpmm", done.stderr)
 
+    def test_verbs_of_the_python_package_take_no_module_from_the_current_folder(self) -> None:
+        package, here = self.folder / "there" / "vpmm", self.folder / "here"
+        for folder in (package, here / "vpmm"):
+            folder.mkdir(parents=True)
+            (folder / "__init__.py").touch()
+        (package / "__main__.py").write_text("import json, shlex\nprint('as it should')\n")
+        for trap in ("json.py", "shlex.py", "runpy.py", "vpmm/__main__.py", "importlib.py"):
+            (here / trap).write_text("print('a trap')\n")
+        command, settings = [str(VPMM), "ps"], CLEAN | {"PYTHONPATH": str(package.parent)}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=settings, cwd=here)
+        self.assertEqual((done.stdout, done.stderr), ("as it should\n", ""))
+        settings = CLEAN | {"PYTHONPATH": "", "PYTHONNOUSERSITE": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=settings, cwd=here)
+        self.assertNotIn("a trap", done.stdout)
+
+
     def test_a_malformed_trace_is_refused_with_file_line_and_reason_and_nothing_runs(self) -> None:
         good, bad = self.trace(), self.trace(HEADER + "a,1,64,0,0\nf,9,0,0,1\n", "bad.csv")
         done = vpmm("replay", good, bad, "--driver", "sim", "--json")
