@@ -536,6 +536,20 @@ class CommandLine(unittest.TestCase):
         self.assertNotIn("a trap", done.stdout)
 
 
+    def test_a_file_gives_no_commands_to_the_terminal(self) -> None:
+        commands = "\x1b]0;title\x07\x9b2J\x7f"
+        for line in (f"a,{commands},1,0,0\n", f"{commands},1,1,0,0\n"):
+            for verb in ("replay", "fit"):
+                done = vpmm(verb, self.trace(HEADER + line, f"bad{commands}.csv"), VPMM_DRIVER="sim")
+                self.assertEqual(done.returncode, COULD_NOT)
+                self.assertIn("]0;title??2J?", done.stderr)
+                self.assertFalse(set(commands[0] + "\x07\x9b\x7f") & set(done.stderr))
+        done = vpmm("replay", self.trace(SMALL[:-1], f"cut{commands}.csv"), "--driver", "sim")
+        self.assertIn("]0;title??2J?", done.stderr, "the warning")
+        self.assertIn("]0;title??2J?", done.stdout, "the table")
+        self.assertFalse(set(commands[0] + "\x07\x9b\x7f") & set(done.stdout + done.stderr))
+
+
     def test_a_malformed_trace_is_refused_with_file_line_and_reason_and_nothing_runs(self) -> None:
         good, bad = self.trace(), self.trace(HEADER + "a,1,64,0,0\nf,9,0,0,1\n", "bad.csv")
         done = vpmm("replay", good, bad, "--driver", "sim", "--json")

@@ -74,6 +74,16 @@ class Explain(unittest.TestCase):
         self.assertIn("the newest 1 of 1 allocations of stream 9", text)
         self.assertIn("512 bytes at", text)
 
+    def test_names_in_a_recording_give_no_commands_to_the_terminal(self) -> None:
+        recording = made()
+        recording.tags = {1: "cac\x1b[2Jhe"}
+        recording.stacks = {1: (Frame("tra\x9b2Jin.py", 12, "st\x1b]0;title\x07ep\n  nothing is wrong"),)}
+        write(recording, self.path)
+        for text in (self.explained(hex(A + 100), self.path), self.explained("--stream", "7", self.path)):
+            self.assertIn("with the tag cac?[2Jhe", text)
+            self.assertIn("tra?2Jin.py:12 st?]0;title?ep?  nothing is wrong\n", text)
+            self.assertTrue(all(line.isprintable() for line in text.splitlines()))
+
     def test_wrong_words_are_refused(self) -> None:
         for arguments, said in (
             ([], "an ADDRESS, --kernel-log or --stream is needed"),
