@@ -6,6 +6,8 @@
 #include <cstring>
 #include <thread>
 
+#include "ipc/lingering.hpp"
+
 namespace vpmm::ipc_test {
 
 using ipc::Channel;
@@ -229,6 +231,16 @@ void HandExporter::send_something_else(std::uint64_t number, std::uint32_t chunk
         answer_with(asked, channel_of_actor().send(batch, files, soon()));
       },
       with(message_of(MessageKind::batch, number, chunks))));
+}
+
+void HandExporter::send_lingering(std::uint64_t number) {
+  expect_ok(call(
+      [](Parcel& asked) {
+        static auto* const lingering = new Lingering;
+        if (!lingering->is_connected() || !lingering->give_to(channel_of_actor(), in(asked)))
+          asked.status = VPMM_ERROR_DRIVER_FAILED;
+      },
+      with(message_of(MessageKind::batch, number, 1))));
 }
 
 void HandExporter::say(const Message& message) { expect_ok(call(send_here, with(message))); }
