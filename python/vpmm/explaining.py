@@ -58,7 +58,7 @@ def faults_in(log: str) -> Iterator[Fault]:
         if found is None:
             continue
         access = re.search(r"ACCESS_TYPE_(?:VIRT_|PHYS_)?(READ|WRITE|ATOMIC)", line)
-        pid = re.search(r"pid='?(\d+)", line)
+        pid = re.search(r"pid='?(\d{1,10})\b", line)
         yield Fault(
             parse_address(found[1]), LOGGED_STEP, access[1].lower() if access else "", int(pid[1]) if pid else None
         )

@@ -69,6 +69,11 @@ class Explain(unittest.TestCase):
         self.assertIn("96 to 4191 bytes beyond the end of 3.91 KiB", text)
         self.assertNotIn("process 2", text)
 
+    def test_a_line_of_the_kernel_log_without_a_possible_process_is_of_any(self) -> None:
+        log = self.folder / "log"
+        log.write_text(XID.replace("1041", "9" * 5000))
+        self.assertIn("bytes beyond the end of 3.91 KiB", self.explained("--kernel-log", str(log), self.path))
+
     def test_without_an_address_the_newest_of_a_stream_are_candidates(self) -> None:
         text = self.explained("--stream", "9", self.path)
         self.assertIn("the newest 1 of 1 allocations of stream 9", text)
