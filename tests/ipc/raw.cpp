@@ -237,7 +237,8 @@ void HandExporter::send_lingering(std::uint64_t number) {
   expect_ok(call(
       [](Parcel& asked) {
         static auto* const lingering = new Lingering;
-        if (!lingering->is_connected() || !lingering->give_to(channel_of_actor(), in(asked)))
+        if (!lingering->is_connected() ||
+            !lingering->give_to(channel_of_actor(), in(asked), kMostOfAMessage))
           asked.status = VPMM_ERROR_DRIVER_FAILED;
       },
       with(message_of(MessageKind::batch, number, 1))));

@@ -41,7 +41,8 @@ class HandExporter : public Process {
   void grant(std::uint64_t number);
   void send_batch(std::uint64_t number, std::uint32_t chunks);
   void send_something_else(std::uint64_t number, std::uint32_t chunks);  // descriptors of no chunks
-  // A descriptor whose closing lasts as long as this process, up to a minute.
+  // As many descriptors as a message takes. To close the last one lasts as long as this process, up
+  // to a minute.
   void send_lingering(std::uint64_t number);
   void say(const ipc::Message& message);
   void begin_to_flood(const ipc::Message& message);  // until it is killed or hung up on
