@@ -146,10 +146,18 @@ TEST(IpcHangingExporter, that_sends_a_descriptor_whose_closing_lasts_holds_up_th
   begin_to_open(importer, hanging.listen(4));
   EXPECT_EQ(hanging.hear().kind, MessageKind::open);
   hanging.grant(1);
+  const auto descriptors = [&] {
+    return importer.call([](Parcel& parcel) { parcel.words[0] = own_descriptors().all; }).words[0];
+  };
+  const std::uint64_t before = descriptors();
   importer.signal(SIGSTOP);  // so that it is the last that has the descriptor
   hanging.send_lingering(1);
   importer.signal(SIGCONT);
-  for (int i = 0; i < 100; ++i) {  // until it has the descriptor
+  // A child forked before the closing begins would be the last.
+  while (!hanging.is_read() || descriptors() > before) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  for (int i = 0; i < 3; ++i) {
     const Parcel forked = importer.call([](Parcel& parcel) {
       const pid_t child = fork();
       if (child == 0) _exit(0);
@@ -158,7 +166,6 @@ TEST(IpcHangingExporter, that_sends_a_descriptor_whose_closing_lasts_holds_up_th
     });
     ASSERT_EQ(forked.words[0], 1U);
     ASSERT_FALSE(is_answered(importer));
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   importer.close(importer.open(shared.handle));
   EXPECT_FALSE(is_answered(importer));

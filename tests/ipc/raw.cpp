@@ -2,6 +2,8 @@
 #include "ipc/raw.hpp"
 
 #include <fcntl.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 
 #include <cstring>
 #include <thread>
@@ -242,6 +244,14 @@ void HandExporter::send_lingering(std::uint64_t number) {
           asked.status = VPMM_ERROR_DRIVER_FAILED;
       },
       with(message_of(MessageKind::batch, number, 1))));
+}
+
+bool HandExporter::is_read() {
+  const auto ask = [](Parcel& parcel) {
+    int unread = -1;
+    parcel.words[0] = ioctl(channel_of_actor().get(), SIOCOUTQ, &unread) == 0 && unread == 0;
+  };
+  return call(ask).words[0] != 0;
 }
 
 void HandExporter::say(const Message& message) { expect_ok(call(send_here, with(message))); }

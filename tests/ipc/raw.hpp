@@ -44,6 +44,7 @@ class HandExporter : public Process {
   // As many descriptors as a message takes. To close the last one lasts as long as this process, up
   // to a minute.
   void send_lingering(std::uint64_t number);
+  bool is_read();  // the importer has taken all messages
   void say(const ipc::Message& message);
   void begin_to_flood(const ipc::Message& message);  // until it is killed or hung up on
   void hang_up();
