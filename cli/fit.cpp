@@ -62,7 +62,7 @@ class Fitter {
     std::vector<observe::Trace> traces;
     for (const std::string& path : options_.traces) {
       VPMM_TRY_ASSIGN(observe::Trace trace, observe::read_trace(path));
-      if (!trace.warning.empty()) fmt::print(stderr, "vpmm: warning: {}\n", trace.warning);
+      if (!trace.warning.empty()) say_warning(trace.warning);
       traces.push_back(std::move(trace));
     }
     const NoShortages no_shortages;
@@ -85,7 +85,7 @@ class Fitter {
  private:
   // The result of the replay with memory to spare, with its fit, under the setting's name.
   Result<replay::ReplayResult> fit(const observe::Trace& trace, Setting setting) {
-    const std::string label = fmt::format("{}, {}", trace.name, name_of(setting));
+    const std::string label = printable(fmt::format("{}, {}", trace.name, name_of(setting)));
     ProgressBar bar(label, kLikelyReplays * trace.events.size());
     VPMM_TRY_ASSIGN(replay::ReplayResult result,
                     replay(trace, setting, largest_, replay::OnRefusal::go_on, bar));

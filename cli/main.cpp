@@ -10,15 +10,18 @@
 #include <vector>
 
 #include "cli/python_verbs.hpp"
+#include "cli/terminal.hpp"
 #include "cli/verbs.hpp"
 
 namespace vpmm::cli {
 
 int fail(std::string_view message) {
-  const std::string line = "vpmm: " + std::string(message) + "\n";
+  const std::string line = "vpmm: " + printable(message) + "\n";
   std::fputs(line.c_str(), stderr);
   return kCouldNot;
 }
+
+void say_warning(std::string_view message) { fail("warning: " + std::string(message)); }
 
 namespace {
 

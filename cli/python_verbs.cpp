@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 #include <vector>
 
 #include "cli/verbs.hpp"
@@ -19,12 +20,19 @@ namespace {
 constexpr std::array<std::string_view, 7> kPythonVerbs = {"completion", "convert", "ps", "report",
                                                           "run",        "top",     "try"};
 
+// Python looks for modules in the current folder first, with -c and -m: in a folder of downloads,
+// json.py would run. The option against that (-P) came after 3.10. A place there stays empty no
+// more, since `vpmm run` puts the program's folder in it.
+constexpr std::string_view kNotFromHere =
+    "import sys\nif sys.path[0] == '': sys.path[0] = sys.executable.rpartition('/')[0]\n";
+
 // Without importing it, which loads the library.
 bool python_has_package() {
   char python[] = "python3";
   char option[] = "-c";
-  char code[] = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vpmm') is None)";
-  char* const argv[] = {python, option, code, nullptr};
+  std::string code(kNotFromHere);
+  code += "import importlib.util; sys.exit(importlib.util.find_spec('vpmm') is None)";
+  char* const argv[] = {python, option, code.data(), nullptr};
   posix_spawn_file_actions_t quiet;
   posix_spawn_file_actions_init(&quiet);
   posix_spawn_file_actions_addopen(&quiet, STDERR_FILENO, "/dev/null", 1, 0);
@@ -46,9 +54,10 @@ int run_in_python(char** argv) {
     return fail(fmt::format(
         "`{}` is a command of the Python package vpmm, which python3 does not have here", argv[1]));
   char python[] = "python3";
-  char option[] = "-m";
-  char package[] = "vpmm";
-  std::vector<char*> words = {python, option, package};
+  char option[] = "-c";
+  std::string code(kNotFromHere);
+  code += "import runpy; runpy.run_module('vpmm', run_name='__main__', alter_sys=True)";
+  std::vector<char*> words = {python, option, code.data()};
   for (char** word = argv + 1; *word != nullptr; ++word) words.push_back(*word);
   words.push_back(nullptr);
   ::execvp(python, words.data());

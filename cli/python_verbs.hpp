@@ -8,8 +8,8 @@ namespace vpmm::cli {
 
 bool is_python_verb(std::string_view verb);
 
-// Becomes `python3 -m vpmm VERB ...`. Returns, with kCouldNot and a line on stderr, where python3
-// lacks the package.
+// Becomes `python3 -m vpmm VERB ...`, which takes no module from the current folder. Returns, with
+// kCouldNot and a line on stderr, where python3 lacks the package.
 int run_in_python(char** argv);
 
 }  // namespace vpmm::cli

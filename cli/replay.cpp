@@ -107,7 +107,7 @@ class Replayer {
   Result<void> prepare() {
     for (const std::string& path : options_.traces) {
       VPMM_TRY_ASSIGN(observe::Trace trace, observe::read_trace(path));
-      if (!trace.warning.empty()) fmt::print(stderr, "vpmm: warning: {}\n", trace.warning);
+      if (!trace.warning.empty()) say_warning(trace.warning);
       traces_.push_back(std::move(trace));
     }
     VPMM_TRY_ASSIGN(driver_,
@@ -157,7 +157,8 @@ class Replayer {
     }
     for (const replay::ReplayResult& result : results_) {
       for (const std::string& finding : result.findings) {
-        fmt::print(stderr, "vpmm: {}, {}: {}\n", result.trace, result.allocator, finding);
+        fmt::print(stderr, "vpmm: {}, {}: {}\n", printable(result.trace), result.allocator,
+                   finding);
       }
     }
   }

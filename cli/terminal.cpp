@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cli: asks the environment and the terminal, and breaks lines.
+// cli: asks the environment and the terminal, replaces control characters, and breaks lines.
 #include "cli/terminal.hpp"
 
 #include <sys/ioctl.h>
@@ -42,8 +42,23 @@ std::optional<std::size_t> columns_of_output() {
   return std::max<std::size_t>(columns, kLeastColumns);
 }
 
+std::string printable(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : '\0');
+    const bool is_of_two = byte == 0xc2 && next >= 0x80 && next < 0xa0;  // U+0080 to U+009f
+    const bool is_control = (byte < 0x20 && byte != '\n') || byte == 0x7f || is_of_two;
+    out += is_control ? '?' : text[i];
+    if (is_of_two) ++i;
+  }
+  return out;
+}
+
 std::string wrapped(std::string_view text, std::optional<std::size_t> columns, std::size_t indent) {
-  if (!columns) return std::string(text);
+  std::string shown = printable(text);
+  if (!columns) return shown;
+  text = shown;
   std::string out;
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cli: the width of the terminal, and texts that fit it.
+// cli: the width of the terminal, and texts that fit it and command nothing.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,11 @@ namespace vpmm::cli {
 // Of standard output: COLUMNS, else the terminal's width. None: a file or a pipe, with long lines.
 std::optional<std::size_t> columns_of_output();
 
-// Breaks lines between words, where they are longer than `columns`. A continued line begins with
-// `indent` blanks, at most 20. A word that is longer than a line stays whole.
+// Removes commands to the terminal: names and contents of files may hold some. Keeps line feeds.
+std::string printable(std::string_view text);
+
+// printable(), and breaks lines between words, where they are longer than `columns`. A continued
+// line begins with `indent` blanks, at most 20. A word that is longer than a line stays whole.
 std::string wrapped(std::string_view text, std::optional<std::size_t> columns,
                     std::size_t indent = 0);
 

@@ -22,5 +22,6 @@ void add_emm_check(CLI::App& app, int& exit_code);
 
 // One line on stderr: "vpmm: MESSAGE". Gives kCouldNot.
 int fail(std::string_view message);
+void say_warning(std::string_view message);
 
 }  // namespace vpmm::cli

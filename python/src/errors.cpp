@@ -49,6 +49,13 @@ const char* type_for(vpmm_status status) {
 
 }  // namespace
 
+nb::str text_of(const std::string& message) {
+  PyObject* const text =
+      PyUnicode_DecodeUTF8(message.data(), static_cast<Py_ssize_t>(message.size()), "replace");
+  if (text == nullptr) throw nb::python_error();
+  return nb::steal<nb::str>(text);
+}
+
 nb::object exception_of(nb::python_error& error) {
   nb::object value(nb::borrow(error.value()));
   if (error.traceback().is_valid()) PyException_SetTraceback(value.ptr(), error.traceback().ptr());
@@ -79,8 +86,8 @@ void raise(vpmm_status status, const std::string& message, const Shortage& short
   if (cause.is_valid() && !PyObject_IsInstance(cause.ptr(), PyExc_Exception)) raise(cause);
   const nb::object type = nb::module_::import_("vpmm.errors").attr(type_for(status));
   const nb::object error =
-      is_memory ? type(message, name_of(status), shortage.requested, shortage.capacity)
-                : type(message, name_of(status));
+      is_memory ? type(text_of(message), name_of(status), shortage.requested, shortage.capacity)
+                : type(text_of(message), name_of(status));
   if (cause.is_valid()) PyException_SetCause(error.ptr(), nb::object(cause).release().ptr());
   PyErr_SetObject(type.ptr(), error.ptr());
   throw nb::python_error();

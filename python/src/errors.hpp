@@ -20,6 +20,10 @@ struct Shortage {
   std::optional<std::uint64_t> capacity;   // nullopt: no limit, or no pool
 };
 
+// A message as a text: bytes that are no UTF-8, of names of files and of other processes, become
+// U+FFFD. Holds: the GIL.
+nanobind::str text_of(const std::string& message);
+
 // Raises vpmm.OutOfMemoryError for the two statuses about memory, vpmm.InvalidArgumentError for
 // those about values, and otherwise vpmm.Error. An exception of an out-of-memory callback on this
 // thread becomes its cause. Holds: the GIL.

@@ -75,9 +75,7 @@ void close_messages() {
   queue->changed.notify_all();
 }
 
-// Waits for a message. None: there will be no more.
-std::optional<Message> next_message() {
-  if (queue == nullptr) return std::nullopt;
+std::optional<Message> wait_for_message() {
   const WithoutLock released;
   std::unique_lock<std::mutex> lock(queue->mutex);
   queue->changed.wait(lock, [] { return !queue->waiting.empty() || !queue->is_open; });
@@ -89,6 +87,14 @@ std::optional<Message> next_message() {
         VPMM_LOG_WARNING,
         std::to_string(std::exchange(queue->left_out, 0)) + " messages were left out");
   return message;
+}
+
+// Waits for a message. None: there will be no more.
+std::optional<std::pair<int, nb::str>> next_message() {
+  if (queue == nullptr) return std::nullopt;
+  const std::optional<Message> message = wait_for_message();
+  if (!message) return std::nullopt;
+  return std::pair(message->first, text_of(message->second));
 }
 
 // Calls sys.unraisablehook for an exception that has no caller to go to.

@@ -58,10 +58,10 @@ def main() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
-        print(f"vpmm: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}", file=sys.stderr)
+        _terminal.complain(f"{f'{error.filename}: ' if error.filename else ''}{error.strerror or error}")
         return 2
     except (ValueError, OverflowError, Error) as error:  # a bad file is a ValueError
-        print(f"vpmm: {error}", file=sys.stderr)
+        _terminal.complain(str(error))
         return 2
     return code
 

@@ -9,11 +9,18 @@ import os
 import shutil
 import sys
 
+from vpmm.units import printable
+
 # What pictures are drawn with, where the encoding lacks it.
 _INSTEAD = dict(zip("▁▂▃▄▅▆▇█…", "..:-=+*#.", strict=True))
 
 
 _LEAST_COLUMNS = 40
+
+
+def complain(message: str) -> None:
+    """Writes it to standard error. Names and contents of files in it may hold commands to the terminal."""
+    print("\n".join(printable(line) for line in f"vpmm: {message}".split("\n")), file=sys.stderr)
 
 
 def columns(without: int) -> int:

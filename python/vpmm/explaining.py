@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from vpmm.recordings import Event, Kind, Recording
-from vpmm.units import bytes_text
+from vpmm.units import bytes_text, printable
 
 LOGGED_STEP = 4096  # the kernel log names the begin of so many bytes around an access
 _FARTHEST = 1 << 30  # of a neighbour; beyond it an address has nothing to do with an allocation
@@ -58,7 +58,7 @@ def faults_in(log: str) -> Iterator[Fault]:
         if found is None:
             continue
         access = re.search(r"ACCESS_TYPE_(?:VIRT_|PHYS_)?(READ|WRITE|ATOMIC)", line)
-        pid = re.search(r"pid='?(\d+)", line)
+        pid = re.search(r"pid='?(\d{1,10})\b", line)
         yield Fault(
             parse_address(found[1]), LOGGED_STEP, access[1].lower() if access else "", int(pid[1]) if pid else None
         )
@@ -134,7 +134,7 @@ def _described(recording: Recording, life: Life, place: str) -> Iterable[str]:
     exact = f"{event.bytes} bytes"
     size = exact if event.bytes < 1024 else f"{bytes_text(event.bytes)} ({exact})"
     yield f"  {place}{' ' if place else ''}{size} at {event.address:#x}"
-    tag = f" with the tag {recording.tags.get(event.tag, event.tag)}" if event.tag else ""
+    tag = f" with the tag {printable(recording.tags.get(event.tag, str(event.tag)))}" if event.tag else ""
     yield f"    allocated {_on(event)}{tag} at {_time(recording, event)}{_stack(recording, event)}"
     if life.freed is None:
         yield "    live at the end of the recording"
@@ -153,4 +153,4 @@ def _time(recording: Recording, event: Event) -> str:
 
 def _stack(recording: Recording, event: Event) -> str:
     frames = recording.stacks.get(event.stack, ())[:_MOST_FRAMES]
-    return "".join(f"\n      {each.file}:{each.line} {each.function}" for each in frames)
+    return "".join("\n      " + printable(f"{each.file}:{each.line} {each.function}") for each in frames)

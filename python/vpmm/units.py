@@ -25,5 +25,5 @@ def duration_text(microseconds: float) -> str:
 
 
 def printable(text: str) -> str:
-    """Removes terminal commands from texts of a recording."""
+    """Removes terminal commands, and line ends, from texts of a recording."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -51,9 +51,13 @@ bool wait_for(int file, short events, Deadline deadline) {
   }
 }
 
+// The most descriptors that the kernel sends with a message (SCM_MAX_FD). With less room for them
+// it would close the rest itself, inside of a call that holds the lock.
+constexpr std::size_t kMostReceived = 253;
+
 union Control {
   cmsghdr align;
-  char bytes[CMSG_SPACE(sizeof(int) * kMostInFlight)];
+  char bytes[CMSG_SPACE(sizeof(int) * kMostReceived)];
 };
 
 sockaddr_un address_of(const std::string& path) {
@@ -85,7 +89,7 @@ bool names_another_running_process(std::string_view name) {
   return process > 0 && process != getpid() && (kill(process, 0) == 0 || errno == EPERM);
 }
 
-// Takes ownership of every received descriptor, even if unwanted. Requires: room for kMostInFlight
+// Takes ownership of every received descriptor, even if unwanted. Requires: room for kMostReceived
 // in `files`.
 void adopt_files(Descriptor::Making& making, msghdr& header, std::vector<Descriptor>& files)
     VPMM_REQUIRES(descriptor_mutex) {
@@ -103,6 +107,10 @@ void adopt_files(Descriptor::Making& making, msghdr& header, std::vector<Descrip
 }  // namespace
 
 // --- messages
+
+Received::~Received() {
+  for (Descriptor& file : files) file.reset_unlocked();
+}
 
 Channel::Sent Channel::try_send(const Message& message, const std::vector<Descriptor>& files,
                                 Deadline deadline) {
@@ -152,7 +160,7 @@ bool Channel::wait_to_receive(Deadline deadline) const { return wait_for(get(), 
 Result<std::optional<Received>> Channel::receive(Deadline deadline, Files files) {
   Received received;
   if (files == Files::taken)
-    received.files.reserve(kMostInFlight);  // so that no received descriptor is lost
+    received.files.reserve(kMostReceived);  // so that no received descriptor is lost
   iovec data{&received.message, sizeof received.message};
   Control control{};
   msghdr header{};
@@ -311,7 +319,8 @@ void sweep(const std::string& folder) {
 // Closing the last descriptor of an open file may take as long as its sender likes: a connection
 // that lingers, a file on a dead server. A receiver closes all descriptors of a message, wanted or
 // not, so an exporter has the kernel refuse such messages where possible, and never takes their
-// descriptors.
+// descriptors. An importer takes them, and closes those that are no chunks without the lock, which
+// fork() and other threads need.
 //
 // Binds another name until it listens: a socket that refuses connections is swept away.
 Result<Descriptor> listen_at(const std::string& path) {

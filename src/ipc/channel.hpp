@@ -22,9 +22,16 @@ using Deadline = Clock::time_point;
 
 inline Error not_shared(std::string message) { return {ErrorCode::not_shared, std::move(message)}; }
 
+// Closes the descriptors that are still its own as those of a stranger: Note [Descriptors that
+// nobody asked for].
 struct Received {
   Message message;
   std::vector<Descriptor> files;
+
+  Received() = default;
+  ~Received();
+  Received(Received&&) noexcept = default;
+  Received& operator=(Received&&) = delete;
 };
 
 // One end of a connection. Messages keep their borders (SOCK_SEQPACKET); descriptors are

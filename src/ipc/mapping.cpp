@@ -161,7 +161,7 @@ Result<void> Opening::map_all(driver::DeviceOrdinal device) {
                    driver_.mem_address_reserve(terms_.bytes, 0, DevicePtr{}, begin)));
   mapping.reservation = {begin, terms_.bytes};
   for (std::uint64_t chunks = 0; chunks < terms_.chunks;) {
-    VPMM_TRY_ASSIGN(const Received batch, turn_.hear(number_, deadline()));
+    VPMM_TRY_ASSIGN(Received batch, turn_.hear(number_, deadline()));
     if (batch.message.count > terms_.chunks - chunks) return disorder();
     VPMM_TRY(map_batch(batch));
     chunks += batch.message.count;
@@ -176,7 +176,7 @@ Result<void> Opening::map_all(driver::DeviceOrdinal device) {
 }
 
 // Imports, maps and releases each chunk: its mapping alone keeps the chunk from here on.
-Result<void> Opening::map_batch(const Received& batch) {
+Result<void> Opening::map_batch(Received& batch) {
   const Message& message = batch.message;
   if (message.kind != MessageKind::batch || message.count == 0 || message.count > kMostInFlight ||
       batch.files.size() != message.count)
@@ -196,6 +196,7 @@ Result<void> Opening::map_batch(const Received& batch) {
         driver_.mem_release(chunk);  // before an error is made, which needs memory
     VPMM_TRY(checked(Call::mem_map, mapped));
     VPMM_TRY(checked(Call::mem_release, released));
+    batch.files[i].reset();  // at once, so that no child inherits a chunk
     added.size += size;
   }
   const driver::AccessDescriptor access{mapping.device};

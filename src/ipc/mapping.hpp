@@ -74,7 +74,7 @@ class Opening {
   Kept keep() &&;
 
  private:
-  Result<void> map_batch(const Received& batch);
+  Result<void> map_batch(Received& batch);
 
   driver::Driver& driver_;
   Link::Turn& turn_;

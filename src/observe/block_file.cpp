@@ -22,8 +22,10 @@ constexpr int kLevel = 1;
 
 }  // namespace
 
-Result<std::unique_ptr<BlockFile>> BlockFile::create(const std::string& path) {
-  VPMM_TRY_ASSIGN(auto own, OwnFile::create(path, OwnFile::Access::read_and_write));
+Result<std::unique_ptr<BlockFile>> BlockFile::create(const std::string& path,
+                                                     const BlockFile* like) {
+  VPMM_TRY_ASSIGN(auto own, OwnFile::create(path, OwnFile::Access::read_and_write,
+                                            like == nullptr ? nullptr : like->file_.get()));
   std::unique_ptr<BlockFile> file(new BlockFile(path, std::move(own)));
   if (!file->context_)
     return Error{ErrorCode::host_out_of_memory, "no memory to compress a recording"};

@@ -20,9 +20,10 @@ namespace vpmm::observe {
 // thread.
 class BlockFile {
  public:
-  // ErrorCode::file_in_use: another recording writes the file; bad_file: it cannot be created or
-  // begun.
-  static Result<std::unique_ptr<BlockFile>> create(const std::string& path);
+  // `like`: the file gets its permissions. ErrorCode::file_in_use: another recording writes the
+  // file; bad_file: it cannot be created or begun.
+  static Result<std::unique_ptr<BlockFile>> create(const std::string& path,
+                                                   const BlockFile* like = nullptr);
   ~BlockFile();
   BlockFile(const BlockFile&) = delete;
   BlockFile& operator=(const BlockFile&) = delete;

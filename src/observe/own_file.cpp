@@ -33,6 +33,8 @@ namespace vpmm::observe {
 namespace {
 
 constexpr int kMostTries = 10;
+constexpr mode_t kMode = 0644;  // less the umask
+constexpr mode_t kPermissions = 0777;
 
 Error not_created(const std::string& path) {
   return {ErrorCode::bad_file,
@@ -53,10 +55,11 @@ constinit OwnFile* OwnFile::first_ = nullptr;
 // Installed when the library is loaded.
 const int OwnFile::kForkHandlers = pthread_atfork(before_fork, in_parent, in_child);
 
-Result<std::unique_ptr<OwnFile>> OwnFile::create(const std::string& path, Access access) {
+Result<std::unique_ptr<OwnFile>> OwnFile::create(const std::string& path, Access access,
+                                                 const OwnFile* like) {
   for (int tries = 1;; ++tries) {
     std::unique_ptr<OwnFile> file(new OwnFile);
-    VPMM_TRY(file->open(path, access));
+    VPMM_TRY(file->open(path, access, like));
     if (!file->is_regular_) return file;
     VPMM_TRY(file->lock(path));
     if (!is_named(file->descriptor_, path) && tries < kMostTries) continue;
@@ -65,9 +68,17 @@ Result<std::unique_ptr<OwnFile>> OwnFile::create(const std::string& path, Access
   }
 }
 
-Result<void> OwnFile::open(const std::string& path, Access access) {
+// A file that others may not read is not replaced by one that they may: not even for a moment, in
+// which they could open it.
+Result<void> OwnFile::open(const std::string& path, Access access, const OwnFile* like) {
   const int how = access == Access::write ? O_WRONLY : O_RDWR;
-  descriptor_ = ::open(path.c_str(), how | O_CREAT | O_CLOEXEC, 0644);
+  mode_t mode = kMode;
+  if (like != nullptr) {
+    struct stat status {};
+    if (::fstat(like->descriptor_, &status) != 0) return not_created(path);
+    mode = status.st_mode & kPermissions;
+  }
+  descriptor_ = ::open(path.c_str(), how | O_CREAT | O_CLOEXEC, mode);
   if (descriptor_ < 0) return not_created(path);
   {
     const MutexLock lock(list_mutex_);
@@ -78,6 +89,8 @@ Result<void> OwnFile::open(const std::string& path, Access access) {
   struct stat status {};
   if (::fstat(descriptor_, &status) != 0) return not_created(path);
   is_regular_ = S_ISREG(status.st_mode);
+  const bool differs = like != nullptr && (status.st_mode & kPermissions) != mode;
+  if (differs && ::fchmod(descriptor_, mode) != 0) return not_created(path);
   return {};
 }
 

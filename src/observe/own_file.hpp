@@ -16,8 +16,10 @@ class OwnFile {
  public:
   enum class Access { write, read_and_write };
   // Creates the file, or empties an existing one. A pipe opens for writing once it has a reader.
-  // ErrorCode::file_in_use: another process writes it; bad_file: it cannot be created.
-  static Result<std::unique_ptr<OwnFile>> create(const std::string& path, Access access);
+  // `like`: the file gets its permissions. ErrorCode::file_in_use: another process writes it;
+  // bad_file: it cannot be created.
+  static Result<std::unique_ptr<OwnFile>> create(const std::string& path, Access access,
+                                                 const OwnFile* like = nullptr);
   ~OwnFile() { close(); }
   OwnFile(const OwnFile&) = delete;
   OwnFile& operator=(const OwnFile&) = delete;
@@ -31,7 +33,7 @@ class OwnFile {
 
  private:
   OwnFile() = default;
-  Result<void> open(const std::string& path, Access access);
+  Result<void> open(const std::string& path, Access access, const OwnFile* like);
   Result<void> lock(const std::string& path);
   static void before_fork() noexcept;
   static void in_parent() noexcept;

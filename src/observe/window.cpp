@@ -111,7 +111,7 @@ void Window::keep_short(const LiveTable& live, std::uint64_t now_ns) noexcept tr
 }
 
 bool Window::leave_out_older() {
-  Result<std::unique_ptr<BlockFile>> made = BlockFile::create(file_->path() + ".new");
+  Result<std::unique_ptr<BlockFile>> made = BlockFile::create(file_->path() + ".new", file_.get());
   if (!made) {
     file_->keep_error(made.error().message.c_str());
     return false;

@@ -263,8 +263,10 @@ bool is_of_tests(std::string_view name) {
 
 }  // namespace
 
+// A program that runs with more rights than its user has (setuid, file capabilities) gets nothing:
+// its environment is the user's, and a variable may name a file to write or a library to load.
 std::string_view value_of(const char* variable) {
-  const char* const text = std::getenv(variable);
+  const char* const text = secure_getenv(variable);
   return text == nullptr ? std::string_view() : std::string_view(text);
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -519,6 +520,46 @@ class CommandLine(unittest.TestCase):
                 self.skipTest("python3 has the package vpmm")
             self.assertEqual(done.returncode, COULD_NOT)
             self.assertIn(f"vpmm: `{verb}` is a command of the Python package vpmm", done.stderr)
+
+    def test_verbs_of_the_python_package_take_no_module_from_the_current_folder(self) -> None:
+        package, here = self.folder / "there" / "vpmm", self.folder / "here"
+        for folder in (package, here / "vpmm"):
+            folder.mkdir(parents=True)
+            (folder / "__init__.py").touch()
+        (package / "__main__.py").write_text("import json, shlex\nprint('as it should')\n")
+        for trap in ("json.py", "shlex.py", "runpy.py", "vpmm/__main__.py", "importlib.py"):
+            (here / trap).write_text("print('a trap')\n")
+        command, settings = [str(VPMM), "ps"], CLEAN | {"PYTHONPATH": str(package.parent)}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=settings, cwd=here)
+        self.assertEqual((done.stdout, done.stderr), ("as it should\n", ""))
+        settings = CLEAN | {"PYTHONPATH": "", "PYTHONNOUSERSITE": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=settings, cwd=here)
+        self.assertNotIn("a trap", done.stdout)
+
+    def test_a_file_gives_no_commands_to_the_terminal(self) -> None:
+        commands = "\x1b]0;title\x07\x9b2J\x7f"
+        for line in (f"a,{commands},1,0,0\n", f"{commands},1,1,0,0\n"):
+            for verb in ("replay", "fit"):
+                done = vpmm(verb, self.trace(HEADER + line, f"bad{commands}.csv"), VPMM_DRIVER="sim")
+                self.assertEqual(done.returncode, COULD_NOT)
+                self.assertIn("]0;title??2J?", done.stderr)
+                self.assertFalse(set(commands[0] + "\x07\x9b\x7f") & set(done.stderr))
+        done = vpmm("replay", self.trace(SMALL[:-1], f"cut{commands}.csv"), "--driver", "sim")
+        self.assertIn("]0;title??2J?", done.stderr, "the warning")
+        self.assertIn("]0;title??2J?", done.stdout, "the table")
+        self.assertFalse(set(commands[0] + "\x07\x9b\x7f") & set(done.stdout + done.stderr))
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can make a program that runs as another user")
+    def test_a_setuid_program_takes_no_settings_from_its_user(self) -> None:
+        program = Path(shutil.copy(VPMM, self.folder))
+        self.folder.chmod(0o755)
+        command = [str(program), "info"]
+        for mode, is_said in ((0o755, True), (0o4755, False)):
+            os.chown(program, 65534, -1)
+            program.chmod(mode)
+            settings = CLEAN | {"VPMM_PAGE_SIZE": "a trap"}
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=settings)
+            self.assertEqual("a trap" in done.stdout + done.stderr, is_said)
 
     def test_a_malformed_trace_is_refused_with_file_line_and_reason_and_nothing_runs(self) -> None:
         good, bad = self.trace(), self.trace(HEADER + "a,1,64,0,0\nf,9,0,0,1\n", "bad.csv")

@@ -1,7 +1,10 @@
 // ipc tests: an exporter that hangs holds up whoever asks it something, and nobody else.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "ipc/raw.hpp"
@@ -81,15 +84,10 @@ Asking& asking_of_actor() {
   return *asking;
 }
 
-TEST(IpcHangingExporter, holds_up_nobody_who_uses_memory_of_another) {
-  HandExporter hanging;
-  Process exporter({"VPMM_CHUNK_MAX=page"});
-  Process importer;
-  const Shared kept = exporter.allocate_shared(kMiB, kSeed);
-  const Shared shared = exporter.allocate_shared(64 * kMiB, kSeed);
-  const Address open = importer.open(kept.handle);
+// In a thread of its own.
+void begin_to_open(Process& importer, const vpmm_ipc_handle& handle) {
   Parcel asked;
-  asked.handle = hanging.listen(4);
+  asked.handle = handle;
   importer.call(
       [](Parcel& parcel) {
         asking_of_actor().parcel = parcel;
@@ -101,6 +99,28 @@ TEST(IpcHangingExporter, holds_up_nobody_who_uses_memory_of_another) {
         });
       },
       asked);
+}
+
+bool is_answered(Process& importer) {
+  const auto look = [](Parcel& parcel) { parcel.words[0] = asking_of_actor().is_answered ? 1 : 0; };
+  return importer.call(look).words[0] != 0;
+}
+
+Parcel answer_of(Process& importer) {
+  return importer.call([](Parcel& parcel) {
+    asking_of_actor().thread.join();
+    parcel = asking_of_actor().parcel;
+  });
+}
+
+TEST(IpcHangingExporter, holds_up_nobody_who_uses_memory_of_another) {
+  HandExporter hanging;
+  Process exporter({"VPMM_CHUNK_MAX=page"});
+  Process importer;
+  const Shared kept = exporter.allocate_shared(kMiB, kSeed);
+  const Shared shared = exporter.allocate_shared(64 * kMiB, kSeed);
+  const Address open = importer.open(kept.handle);
+  begin_to_open(importer, hanging.listen(4));
   EXPECT_EQ(hanging.hear().kind, MessageKind::open);  // and is not answered
   for (int i = 0; i < 3; ++i) {
     const Address opened = importer.open(shared.handle);
@@ -108,23 +128,49 @@ TEST(IpcHangingExporter, holds_up_nobody_who_uses_memory_of_another) {
     importer.close(opened);
   }
   importer.close(open);
-  const auto is_answered = [&] {
-    return importer
-        .call([](Parcel& parcel) { parcel.words[0] = asking_of_actor().is_answered ? 1 : 0; })
-        .words[0];
-  };
-  EXPECT_EQ(is_answered(), 0U);
+  EXPECT_FALSE(is_answered(importer));
   hanging.hang_up();
-  const Parcel answer = importer.call([](Parcel& parcel) {
-    asking_of_actor().thread.join();
-    parcel = asking_of_actor().parcel;
-  });
-  expect_refused(answer, VPMM_ERROR_NOT_SHARED, "gone");
+  expect_refused(answer_of(importer), VPMM_ERROR_NOT_SHARED, "gone");
   for (const Shared& each : {kept, shared}) {
     exporter.free(each.address);
     exporter.end(each.handle);
   }
   expect_leases_to_end(exporter);
+}
+
+TEST(IpcHangingExporter, that_sends_a_descriptor_whose_closing_lasts_holds_up_that_opening_alone) {
+  HandExporter hanging;
+  Process exporter;
+  Process importer;
+  const Shared shared = exporter.allocate_shared(kMiB, kSeed);
+  begin_to_open(importer, hanging.listen(4));
+  EXPECT_EQ(hanging.hear().kind, MessageKind::open);
+  hanging.grant(1);
+  const auto descriptors = [&] {
+    return importer.call([](Parcel& parcel) { parcel.words[0] = own_descriptors().all; }).words[0];
+  };
+  const std::uint64_t before = descriptors();
+  importer.signal(SIGSTOP);  // so that it is the last that has the descriptor
+  hanging.send_lingering(1);
+  importer.signal(SIGCONT);
+  // A child forked before the closing begins would be the last.
+  while (!hanging.is_read() || descriptors() > before) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  for (int i = 0; i < 3; ++i) {
+    const Parcel forked = importer.call([](Parcel& parcel) {
+      const pid_t child = fork();
+      if (child == 0) _exit(0);
+      int status = 1;
+      parcel.words[0] = waitpid(child, &status, 0) == child && status == 0 ? 1 : 0;
+    });
+    ASSERT_EQ(forked.words[0], 1U);
+    ASSERT_FALSE(is_answered(importer));
+  }
+  importer.close(importer.open(shared.handle));
+  EXPECT_FALSE(is_answered(importer));
+  hanging.kill();
+  EXPECT_NE(answer_of(importer).status, VPMM_OK);
 }
 
 }  // namespace

@@ -14,6 +14,8 @@
 
 namespace vpmm::ipc_test {
 
+constexpr std::size_t kMostOfAMessage = 253;  // SCM_MAX_FD
+
 // A connection with unsent data, which whoever closes it last waits for.
 class Lingering {
  public:
@@ -44,20 +46,24 @@ class Lingering {
   Lingering& operator=(const Lingering&) = delete;
 
   bool is_connected() const { return is_connected_; }
-  // True: the other side has it, and this one no more.
-  bool give_to(const ipc::Channel& channel, const ipc::Message& message) {
+  // The last of `count` descriptors; the others are quick to close. True: the other side has it,
+  // and this one no more.
+  bool give_to(const ipc::Channel& channel, const ipc::Message& message, std::size_t count = 1) {
     iovec data{const_cast<ipc::Message*>(&message), sizeof message};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> room{};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMostOfAMessage)> room{};
+    std::array<int, kMostOfAMessage> files{};
+    files.fill(0);
+    files[count - 1] = file_;
     msghdr header{};
     header.msg_iov = &data;
     header.msg_iovlen = 1;
     header.msg_control = room.data();
-    header.msg_controllen = room.size();
+    header.msg_controllen = CMSG_SPACE(sizeof(int) * count);
     cmsghdr* const part = CMSG_FIRSTHDR(&header);
     part->cmsg_level = SOL_SOCKET;
     part->cmsg_type = SCM_RIGHTS;
-    part->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(part), &file_, sizeof file_);
+    part->cmsg_len = CMSG_LEN(sizeof(int) * count);
+    std::memcpy(CMSG_DATA(part), files.data(), sizeof(int) * count);
     const bool is_sent = sendmsg(channel.get(), &header, MSG_NOSIGNAL) >= 0;
     if (!is_sent) linger({1, 0});
     ::close(std::exchange(file_, -1));

@@ -2,9 +2,13 @@
 #include "ipc/raw.hpp"
 
 #include <fcntl.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 
 #include <cstring>
 #include <thread>
+
+#include "ipc/lingering.hpp"
 
 namespace vpmm::ipc_test {
 
@@ -229,6 +233,25 @@ void HandExporter::send_something_else(std::uint64_t number, std::uint32_t chunk
         answer_with(asked, channel_of_actor().send(batch, files, soon()));
       },
       with(message_of(MessageKind::batch, number, chunks))));
+}
+
+void HandExporter::send_lingering(std::uint64_t number) {
+  expect_ok(call(
+      [](Parcel& asked) {
+        static auto* const lingering = new Lingering;
+        if (!lingering->is_connected() ||
+            !lingering->give_to(channel_of_actor(), in(asked), kMostOfAMessage))
+          asked.status = VPMM_ERROR_DRIVER_FAILED;
+      },
+      with(message_of(MessageKind::batch, number, 1))));
+}
+
+bool HandExporter::is_read() {
+  const auto ask = [](Parcel& parcel) {
+    int unread = -1;
+    parcel.words[0] = ioctl(channel_of_actor().get(), SIOCOUTQ, &unread) == 0 && unread == 0;
+  };
+  return call(ask).words[0] != 0;
 }
 
 void HandExporter::say(const Message& message) { expect_ok(call(send_here, with(message))); }

@@ -41,6 +41,10 @@ class HandExporter : public Process {
   void grant(std::uint64_t number);
   void send_batch(std::uint64_t number, std::uint32_t chunks);
   void send_something_else(std::uint64_t number, std::uint32_t chunks);  // descriptors of no chunks
+  // As many descriptors as a message takes. To close the last one lasts as long as this process, up
+  // to a minute.
+  void send_lingering(std::uint64_t number);
+  bool is_read();  // the importer has taken all messages
   void say(const ipc::Message& message);
   void begin_to_flood(const ipc::Message& message);  // until it is killed or hung up on
   void hang_up();

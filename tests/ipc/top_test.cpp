@@ -64,6 +64,11 @@ class IpcTop : public testing::Test {
     EXPECT_FALSE(answer.is_discarded()) << text;
     return answer;
   }
+  static std::vector<std::string> members_of(const json& object) {
+    std::vector<std::string> found;
+    for (const auto& [name, value] : object.items()) found.push_back(name);
+    return found;
+  }
   // Answers of the last moment serve again.
   json ask_anew(const Process& process) const {
     usleep(50'000);
@@ -96,6 +101,22 @@ TEST_F(IpcTop, tells_the_figures_of_a_pool) {
   EXPECT_EQ(after["pools"][0]["live_bytes"], 0U);
   EXPECT_EQ(after["pools"][0]["deallocations"], 1U);
   EXPECT_GT(after["age_ns"], answer["age_ns"]);
+}
+
+// SECURITY.md lists them.
+TEST_F(IpcTop, tells_nothing_but_figures) {
+  Process process(on());
+  process.allocate(kMiB);
+  const json answer = ask(process);
+  const std::vector<std::string> all{"age_ns", "library", "pools", "vpmm_top"};
+  const std::vector<std::string> of_a_pool{"allocations",     "capacity",           "deallocations",
+                                           "device",          "device_bytes",       "device_name",
+                                           "driver_calls",    "failed_allocations", "free_bytes",
+                                           "is_busy",         "live_bytes",         "mapped_bytes",
+                                           "pauses",          "peak_live_bytes",    "pending_bytes",
+                                           "suspended_bytes", "tagged_bytes",       "tags"};
+  EXPECT_EQ(members_of(answer), all);
+  EXPECT_EQ(members_of(answer["pools"][0]), of_a_pool);
 }
 
 TEST_F(IpcTop, tells_of_each_pool_and_of_its_tags) {

@@ -1,6 +1,7 @@
 // tests: recordings as blocks: what is written is read, cut files are read to their last whole
 // block, damage is named.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -183,6 +184,26 @@ TEST_F(RecordingFile, with_a_limit_stays_below_it_and_knows_what_lives) {
   EXPECT_LT(file.events.size(), 400'000u);
   const auto trace = read_trace(path());
   EXPECT_TRUE(trace.ok()) << trace.error().message;
+}
+
+TEST_F(RecordingFile, with_a_limit_keeps_who_may_read_it) {
+  namespace fs = std::filesystem;
+  RecordingOptions options;
+  options.limit = std::size_t{1} << 20;
+  const fs::perms own = fs::perms::owner_read | fs::perms::owner_write;
+  const fs::perms shared = own | fs::perms::group_read | fs::perms::group_write;
+  const mode_t before = umask(022);
+  for (const fs::perms mode : {own, shared}) {
+    write("");
+    fs::permissions(path(), mode);
+    std::ofstream(path() + ".new") << "left over";  // with another mode
+    auto program = start(options);
+    record_noise(*program, 100'000, 1);
+    ASSERT_TRUE(program->close(std::chrono::minutes(2)).ok());
+    EXPECT_EQ(read_recorded(path()).header["is_window"], true);
+    EXPECT_EQ(fs::status(path()).permissions(), mode);
+  }
+  umask(before);
 }
 
 TEST_F(RecordingFile, with_a_limit_keeps_the_texts_that_its_events_repeat) {

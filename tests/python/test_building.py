@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import stat
@@ -20,6 +21,14 @@ WHAT = "the library of a test"
 
 def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
+
+
+def _building_files(library: Path, content: bytes) -> list[tuple[Path, bytes]]:
+    """What the cache holds of a library."""
+    return [
+        (library, content),
+        (library.with_name(f"{library.name}.sha256"), hashlib.sha256(content).hexdigest().encode()),
+    ]
 
 
 class Cached(ConvertCase):
@@ -61,6 +70,35 @@ class Cached(ConvertCase):
         with mock.patch.dict(os.environ, XDG_CACHE_HOME=str(self.folder / "home")):
             del os.environ["VPMM_CACHE_DIR"]
             self.assertEqual(mode_of(self.cached().parent), 0o700)
+
+    def home_with_a_library_of_a_stranger(self) -> Path:
+        """Its cache."""
+        del os.environ["VPMM_CACHE_DIR"]
+        home = self.folder / "home"
+        os.environ["XDG_CACHE_HOME"] = str(home)
+        (home / "vpmm").mkdir(parents=True, mode=0o700)
+        for path, content in _building_files(home / "vpmm" / "plugin.so", b"a trap"):
+            path.write_bytes(content)
+        self.assertEqual(self.cached().read_bytes(), b"a trap")
+        return home / "vpmm"
+
+    def test_in_a_home_that_others_may_write_to_is_not_used(self) -> None:
+        cache = self.home_with_a_library_of_a_stranger()
+        for folder in (cache, cache.parent, self.folder):
+            mode = mode_of(folder)
+            folder.chmod(0o777)
+            self.assertEqual(self.cached().read_bytes(), b"a library")
+            folder.chmod(mode)
+        self.folder.chmod(0o1777)  # as /tmp: what is in it stays its owner's
+        self.assertEqual(self.cached().read_bytes(), b"a trap")
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can give a folder away")
+    def test_in_a_home_of_another_user_is_not_used(self) -> None:
+        cache = self.home_with_a_library_of_a_stranger()
+        for folder in (cache, cache.parent, self.folder):
+            os.chown(folder, 65534, -1)
+            self.assertEqual(self.cached().read_bytes(), b"a library")
+            os.chown(folder, 0, -1)
 
     def test_is_made_by_one_of_several_threads(self) -> None:
         threads = [threading.Thread(target=self.cached) for _ in range(8)]

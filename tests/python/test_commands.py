@@ -53,6 +53,53 @@ class CommandCase(ConvertCase):
         return path
 
 
+class HostileNames(CommandCase):
+    """Texts that command a terminal: in a file, and its name."""
+
+    EVIL = "x\x1b]0;title\x07\x9b2J\u202e"
+
+    def recorded(self) -> Path:
+        events = [
+            Event(Kind.ALLOCATE, 1, 1 << 20, 5000, stream=0, thread=1, tag=1, stack=1),
+            Event(Kind.MARK, 2, value=1),
+            Event(Kind.ALLOCATE_FAILED, 3, 0, 1 << 20, value=1, stream=0, tag=1, stack=1),
+            Event(Kind.OUT_OF_MEMORY, 4, 0, 1 << 20, value=1),
+        ]
+        frames = {1: (recordings.Frame(self.EVIL, 1, self.EVIL),)}
+        header = dict.fromkeys(("source", "version", "device_name"), self.EVIL) | {"command": [self.EVIL]}
+        texts = {1: self.EVIL}
+        made = Recording(header, events, texts, frames, texts, {0: self.EVIL}, texts, end=None)
+        path = self.folder / f"{self.EVIL}.vpmm"
+        recordings.write(made, path)
+        return path
+
+    def test_reach_no_terminal(self) -> None:
+        recorded, other = self.recorded(), self.file("1,2\n", f"{self.EVIL}.csv")
+        log = self.file(
+            f"Thread,Time,Action,Pointer,Size,Stream\n1,12:00:00.000000,{self.EVIL},0x1,1,0\n", f"log{self.EVIL}.csv"
+        )
+        out = self.folder / "out.json"
+        for words in (
+            ["report", "--text", recorded],
+            ["report", "--text", recorded, recorded],
+            ["report", "--text", "--together", recorded, recorded],
+            ["top", "--once", "--file", recorded],
+            ["explain", "0x100000", recorded],
+            ["explain", "--stream", "-1", recorded],
+            ["convert", recorded, out],
+            ["convert", recorded, "--after", "no such mark", out],
+            ["convert", log, out],
+            ["convert", other, out],
+            ["convert", self.folder / f"{self.EVIL}.none", out],
+            ["replay", recorded],
+            ["replay", other],
+        ):
+            done = self.vpmm(*words, VPMM_DRIVER="sim")
+            self.assertIn(done.returncode, (0, 2), done.stderr)
+            for line in (done.stdout + done.stderr).split("\n"):
+                self.assertTrue(line.replace("\u202e", "").isprintable(), (words, line))
+
+
 class AnyFile(CommandCase):
     def files(self) -> list[Path]:
         failed = [Event(Kind.ALLOCATE_FAILED, time, 0, size) for time, size in enumerate((1 << 20, *LARGE))]

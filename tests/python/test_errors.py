@@ -17,7 +17,7 @@ import vpmm
 from vpmm import _vpmm
 from vpmm.plugins import numba
 
-from program import run
+from program import output_of, run
 
 MIB = 1 << 20
 
@@ -142,6 +142,14 @@ class InvalidArguments(unittest.TestCase):
         with self.assertRaisesRegex(vpmm.Error, "/no/such/folder") as caught:
             vpmm.Pool().record_start("/no/such/folder/file")
         self.assertNotIsInstance(caught.exception, ValueError)
+
+    def test_a_message_that_is_no_text_is_told_all_the_same(self) -> None:
+        code = "import vpmm\ntry: vpmm.Pool.default()\nexcept vpmm.Error as error: print(ascii(str(error)))"
+        self.assertIn(r"VPMM_PAGE_SIZE=\ufffd: must be", output_of(code, VPMM_PAGE_SIZE=os.fsdecode(b"\xff")))
+        code = "import logging, vpmm; logging.basicConfig(); vpmm.log_to_logging(); vpmm.Pool.default()"
+        done = run("-c", code, VPMM_RECORD=os.fsdecode(b"/no/such/\xff"), PYTHONIOENCODING="utf-8")
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("/no/such/\ufffd: cannot be created", done.stderr)
 
 
 class Warnings(unittest.TestCase):

@@ -69,10 +69,25 @@ class Explain(unittest.TestCase):
         self.assertIn("96 to 4191 bytes beyond the end of 3.91 KiB", text)
         self.assertNotIn("process 2", text)
 
+    def test_a_line_of_the_kernel_log_without_a_possible_process_is_of_any(self) -> None:
+        log = self.folder / "log"
+        log.write_text(XID.replace("1041", "9" * 5000))
+        self.assertIn("bytes beyond the end of 3.91 KiB", self.explained("--kernel-log", str(log), self.path))
+
     def test_without_an_address_the_newest_of_a_stream_are_candidates(self) -> None:
         text = self.explained("--stream", "9", self.path)
         self.assertIn("the newest 1 of 1 allocations of stream 9", text)
         self.assertIn("512 bytes at", text)
+
+    def test_names_in_a_recording_give_no_commands_to_the_terminal(self) -> None:
+        recording = made()
+        recording.tags = {1: "cac\x1b[2Jhe"}
+        recording.stacks = {1: (Frame("tra\x9b2Jin.py", 12, "st\x1b]0;title\x07ep\n  nothing is wrong"),)}
+        write(recording, self.path)
+        for text in (self.explained(hex(A + 100), self.path), self.explained("--stream", "7", self.path)):
+            self.assertIn("with the tag cac?[2Jhe", text)
+            self.assertIn("tra?2Jin.py:12 st?]0;title?ep?  nothing is wrong\n", text)
+            self.assertTrue(all(line.isprintable() for line in text.splitlines()))
 
     def test_wrong_words_are_refused(self) -> None:
         for arguments, said in (

@@ -7,7 +7,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vpmm import convert
+from vpmm import _terminal, convert
 from vpmm.convert import window
 from vpmm.units import bytes_text
 
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     target = options.target or convert.format_for(options.output)
     recording = convert.load(options.input, options.source)
     if recording.warning:
-        print(f"vpmm: warning: {recording.warning}", file=sys.stderr)
+        _terminal.complain(f"warning: {recording.warning}")
     if options.device is not None:
         recording = convert.of_device(recording, options.device)
     if options.after or options.before:
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         before = window.moment(recording, options.before) if options.before else None
         recording = window.cut(recording, after, before)
     for warning in convert.save(recording, options.output, target):
-        print(f"vpmm: warning: {warning}", file=sys.stderr)
+        _terminal.complain(f"warning: {warning}")
     is_piped = str(options.output) == "-"
     said = f"{options.output}: {len(recording.events)} events as {target}"
     if not is_piped and options.output.is_file():

@@ -104,8 +104,27 @@ def _cache_folders() -> Iterator[tuple[Path, int]]:
         yield Path(named), 0o777
         return
     with contextlib.suppress(RuntimeError):  # there is no home
-        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vpmm", 0o700
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve() / "vpmm"
+        with contextlib.suppress(OSError):  # before it is looked at, so that no other user makes it meanwhile
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not _may_be_changed_by_others(folder):
+            yield folder, 0o700
     yield Path(tempfile.mkdtemp(prefix="vpmm-")), 0o700  # of this process: no other user can put a library there
+
+
+def _may_be_changed_by_others(folder: Path) -> bool:
+    """Whether a user other than root could put a library there: the home may be /tmp, or of the user who called sudo.
+
+    Folders above the home are the system's."""
+    for each in (folder, *folder.parents[:2]):
+        try:
+            status = each.lstat()
+        except OSError:
+            return True
+        is_open = bool(status.st_mode & 0o002) and (each == folder or not status.st_mode & stat.S_ISVTX)
+        if is_open or status.st_uid not in (os.geteuid(), 0):
+            return True
+    return False
 
 
 def cuda_include(what: str) -> Path:
