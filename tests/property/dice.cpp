@@ -139,9 +139,9 @@ Operation Dice::rarity() {
   if (what < 20) return Fault{any(), any(), any() % 6, any() % 4 == 0};
   if (what < 23) return CallBack{any(), any()};
   if (what < 26) return Hook{any(), any(), any() % 6 == 0};
-  if (what < 28) return Record{any()};
+  if (what < 28 && records_) return Record{any()};
   if (what < 31) return Listen{any(), any()};
-  return any() % 3 == 0 ? Operation{Fork{any(), any()}} : Operation{Listen{any(), any()}};
+  return any() % 32 == 0 ? Operation{Fork{any(), any()}} : Operation{Listen{any(), any()}};
 }
 
 Operation Dice::operation() {
@@ -220,9 +220,10 @@ Operation Dice::with_tags() {
     if (one_in(12)) suspend.host_bytes = below_for_sleeps(8) * kMiB;
     return suspend;
   }
-  if (what < 6) return Resume{any(), any(), one_in(2), one_in(6)};
-  const Bytes bytes = one_in(2) ? 1 + below_for_sleeps(kMiB) : (1 + below_for_sleeps(48)) * kMiB;
-  return AllocateTagged{any(), one_in(5) ? kAnyStream : any(), bytes, one_in(2), one_in(8)};
+  if (what < 6) return Resume{any(), any(), backs_up_ && one_in(2), one_in(6)};
+  const Bytes bytes = one_in(8) ? (1 + below_for_sleeps(48)) * kMiB : 1 + below_for_sleeps(kMiB);
+  return AllocateTagged{any(), one_in(5) ? kAnyStream : any(), bytes, backs_up_ && one_in(2),
+                        one_in(8)};
 }
 
 Operation Dice::rare() {

@@ -19,7 +19,9 @@ class Dice {
         sleeps_one_in_(seed % 4 == 3 ? 0 : 3 + sleeps_() % 20),
         rarities_(seed),
         rarities_one_in_(seed % 4 == 3 ? 0 : 6 + rarities_() % 20),
-        is_roomy_(seed % 5 == 2) {}
+        is_roomy_(seed % 5 == 2),
+        backs_up_(seed % 8 == 0),
+        records_(seed % 8 == 4) {}
 
   Scene scene();
   // Of the operations that all suites share.
@@ -62,6 +64,9 @@ class Dice {
   std::mt19937_64 rarities_;       // likewise: what only whole programs have
   std::uint64_t rarities_one_in_;  // 0: there is none
   bool is_roomy_;
+  // What takes long comes in a few programs alone.
+  bool backs_up_;  // tags, with a copy on the host
+  bool records_;   // into files
   // Of this program: it has its own habits.
   Bytes largest_ = 256 * kMiB;
   Bytes page_ = 2 * kMiB;

@@ -74,9 +74,10 @@ std::string to_code(const Scene& scene) {
       "scene.sim.device_count = {};\nscene.sim.capacity = {};\nscene.sim.seed = {};\n"
       "scene.sim.schedule = driver::sim::Schedule::{};\nscene.sim.lag_ns = "
       "{};\nscene.sim.vmm_supported = {};\n"
-      "scene.sim.memory_pools_supported = {};\nscene.sim.context_events_supported = {};\n",
+      "scene.sim.memory_pools_supported = {};\nscene.sim.context_events_supported = {};\n"
+      "scene.sim.has_aliases = {};\n",
       sim.device_count, sim.capacity, sim.seed, name(sim.schedule), sim.lag_ns, sim.vmm_supported,
-      sim.memory_pools_supported, sim.context_events_supported);
+      sim.memory_pools_supported, sim.context_events_supported, sim.has_aliases);
   code += fmt::format(
       "scene.config.page_size = {};\nscene.config.va_size = {};\nscene.config.page_chunks = {};\n"
       "scene.config.chunk_max = {};\nscene.config.max_mappings = {};\nscene.config.pages = {};\n"
@@ -97,13 +98,12 @@ std::string to_code(const Scene& scene) {
   return code;
 }
 
-World::World(const Scene& scene, Script* script, Defect defect)
+World::World(const Scene& scene, const Watch& watch)
     : scene_(scene),
-      script_(script),
-      defect_(defect),
+      watch_(watch),
       sim_(scene.sim),
       devices_(static_cast<std::size_t>(scene.sim.device_count)) {
-  if (script_ != nullptr) script_->begin(scene_);
+  if (watch_.script != nullptr) watch_.script->begin(scene_);
   expect(sim_.init(), "init");
   for (std::size_t number = 0; number < devices_.size(); ++number) {
     open(number);
@@ -348,6 +348,7 @@ void World::run(const Operation& operation) {
   acted_ = false;
   std::visit([this](const auto& o) { (*this)(o); }, operation);
   if (acted_) ++figures_.done[operation.index()];
+  if (run_++ % watch_.operations_per_check == 0) check();
 }
 
 void World::check() {
@@ -416,12 +417,10 @@ void World::finish() {
 }
 
 std::string failure_of(const Scene& scene, const std::vector<Operation>& operations) {
-  constexpr std::size_t kOperationsPerCheck = 24;
-  World world(scene);
-  for (std::size_t i = 0; i < operations.size() && world.failure().empty(); ++i) {
+  World world(scene, {1, nullptr, Defect::none});
+  for (const Operation& each : operations) {
     test::Watchdog::doing("an operation");
-    world.run(operations[i]);
-    if (i % kOperationsPerCheck == 0) world.check();
+    world.run(each);
   }
   test::Watchdog::doing("the end");
   if (world.failure().empty()) world.finish();

@@ -43,6 +43,13 @@ struct Figures {
 // Defects that a test plants in a program, to see that they are found.
 enum class Defect { none, uses_untold, crashes, hangs };
 
+// How a program is watched.
+struct Watch {
+  std::size_t operations_per_check = 24;
+  Script* script = nullptr;  // what the program does is written there; null: nowhere
+  Defect defect = Defect::none;
+};
+
 // Passes the driver's calls on, and counts those of the pool that took its lock.
 class Meter final : public driver::ForwardingDriver {
  public:
@@ -59,15 +66,13 @@ class Meter final : public driver::ForwardingDriver {
 
 class World {
  public:
-  // `script`: what the program does is written there; null: nowhere.
-  explicit World(const Scene& scene, Script* script = nullptr, Defect defect = Defect::none);
+  explicit World(const Scene& scene, const Watch& watch = {});
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
+  // Looks for broken invariants now and then.
   void run(const Operation& operation);
-  // Invariants of pools and simulator. Cheap enough for every few operations.
-  void check();
   // Ends captures, frees everything, destroys the pools and looks for what is left.
   void finish();
   // What went wrong first; empty: nothing.
@@ -226,7 +231,7 @@ class World {
   };
   template <typename... Args>
   void say(fmt::format_string<Args...> text, Args&&... args) {
-    if (script_ != nullptr) script_->line(text, std::forward<Args>(args)...);
+    if (watch_.script != nullptr) watch_.script->line(text, std::forward<Args>(args)...);
   }
   void launch(const driver::sim::Kernel& kernel, driver::StreamHandle stream);
 
@@ -238,6 +243,7 @@ class World {
   bool refuses_after_the_end();
 
   // world.cpp
+  void check();  // invariants of pools and simulator
   void fail(std::string what);
   void expect(driver::CuResult result, const char* what);
   template <typename T>
@@ -337,8 +343,7 @@ class World {
   void notice_reset(std::size_t number, bool keeps_contents);
 
   Scene scene_;
-  Script* const script_;
-  const Defect defect_;
+  const Watch watch_;
   driver::sim::SimDriver sim_;
   fault::ExemptDriver exempt_{sim_};
   driver::FaultingDriver faulting_{exempt_};
@@ -348,6 +353,7 @@ class World {
   bool struck_ = false;      // the last call met a fault
   bool had_faults_ = false;  // some call did: what the driver refused to take back may be left
   bool acted_ = false;       // the operation did something
+  std::size_t run_ = 0;      // operations
   Figures figures_;
   std::uint64_t next_number_ = 1;
   std::vector<Device> devices_;
