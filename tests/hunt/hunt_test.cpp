@@ -81,7 +81,7 @@ std::ptrdiff_t lines_of_main(const std::string& text) {
 }
 
 TEST_F(Hunt, the_first_seeds_meet_no_hazard_and_leave_nothing_behind) {
-  const Answer answer = hunt("--first 1001 --programs 400 --jobs 2" + out());
+  const Answer answer = hunt("--programs 400 --jobs 2" + out());
   EXPECT_EQ(answer.code, 0);
   EXPECT_THAT(answer.text, HasSubstr("findings: 0"));
   EXPECT_THAT(answer.text, Not(HasSubstr("never:"))) << "kinds that no program had";

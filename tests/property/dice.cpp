@@ -6,6 +6,30 @@
 
 namespace vpmm::property {
 
+// The number is in the low bits and in the high ones, for remainders and for fractions.
+Numbers::result_type Numbers::operator()() {
+  if (!bytes_) return generator_();
+  result_type number = 0;
+  for (int i = 0; i < 2 && !bytes_->empty(); ++i) {
+    number = number << 8 | bytes_->front();
+    bytes_ = bytes_->subspan(1);
+  }
+  return number << 48 | number;
+}
+
+Dice::Dice(std::uint64_t seed, const Numbers::Bytes& bytes)
+    : bytes_(bytes),
+      random_(seed, bytes_),
+      others_(seed, bytes_),
+      others_one_in_(seed % 3 == 1 ? 0 : 2 + others_() % 20),
+      sleeps_(seed, bytes_),
+      sleeps_one_in_(seed % 4 == 3 ? 0 : 3 + sleeps_() % 20),
+      rarities_(seed, bytes_),
+      rarities_one_in_(seed % 4 == 3 ? 0 : 6 + rarities_() % 20),
+      is_roomy_(seed % 5 == 2),
+      backs_up_(seed % 8 == 0),
+      records_(seed % 8 == 4) {}
+
 Bytes Dice::size(Bytes least, Bytes most) {
   const double low = std::log2(static_cast<double>(least));
   const double high = std::log2(static_cast<double>(most));
@@ -100,7 +124,7 @@ void Dice::make_roomy(Scene& scene) {
 std::vector<Operation> Dice::program(std::size_t length) {
   std::vector<Operation> operations;
   operations.reserve(length);
-  for (std::size_t i = 0; i < length; ++i) {
+  for (std::size_t i = 0; i < length && !is_over(); ++i) {
     operations.push_back(operation());
     if (others_one_in_ != 0 && below_for_others(others_one_in_) == 0)
       operations.push_back(with_others());
