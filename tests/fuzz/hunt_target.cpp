@@ -15,6 +15,7 @@ void run_program(Input input) {
   property::Dice dice(input);
   property::Scene scene = dice.scene();
   scene.sim.has_aliases = false;
+  scene.has_threads = dice.takes_turns();
   std::vector<property::Operation> operations = dice.whole_program(kMostOperations);
   std::erase_if(operations, [](const property::Operation& each) {
     return std::holds_alternative<property::Fork>(each) ||

@@ -28,7 +28,8 @@ Dice::Dice(std::uint64_t seed, const Numbers::Bytes& bytes)
       rarities_one_in_(seed % 4 == 3 ? 0 : 6 + rarities_() % 20),
       is_roomy_(seed % 5 == 2),
       backs_up_(seed % 8 == 0),
-      records_(seed % 8 == 4) {}
+      records_(seed % 8 == 4),
+      takes_turns_(seed % 8 == 1) {}
 
 Bytes Dice::size(Bytes least, Bytes most) {
   const double low = std::log2(static_cast<double>(least));
@@ -138,6 +139,7 @@ std::vector<Operation> Dice::whole_program(std::size_t length) {
   std::vector<Operation> operations;
   for (const Operation& each : program(length)) {
     operations.push_back(each);
+    if (takes_turns_ && rarities_() % 4 == 0) operations.push_back(Turn{rarities_() % 4});
     if (rarities_one_in_ != 0 && rarities_() % rarities_one_in_ == 0)
       operations.push_back(rarity());
   }

@@ -37,6 +37,7 @@ class Dice {
   Dice& operator=(const Dice&) = delete;
 
   Scene scene();
+  bool takes_turns() const { return takes_turns_; }  // of several threads
   // Of the operations that all suites share.
   std::vector<Operation> program(std::size_t length);
   // With faults, recordings, listeners, callbacks, forks and an exit in between.
@@ -81,6 +82,7 @@ class Dice {
   // What takes long comes in a few programs alone.
   bool backs_up_;  // tags, with a copy on the host
   bool records_;   // into files
+  bool takes_turns_;
   // Of this program: it has its own habits.
   Bytes largest_ = 256 * kMiB;
   Bytes page_ = 2 * kMiB;

@@ -19,6 +19,7 @@
 #include "fault/host_faults.hpp"
 #include "property/operation.hpp"
 #include "property/script.hpp"
+#include "support/baton.hpp"
 
 namespace vpmm::property {
 
@@ -27,6 +28,7 @@ struct Scene {
   settings::Config config;
   bool frees_when_short =
       false;  // the out-of-memory callback frees an allocation and asks for another try
+  bool has_threads = false;  // instead of streams of a thread's own
 };
 std::string to_code(const Scene& scene);
 
@@ -83,6 +85,7 @@ class World {
 
  private:
   static constexpr std::size_t kMostAllocations = 64;
+  static constexpr std::size_t kThreads = 4;
   struct Capture {
     std::uint64_t key = 0;
     bool is_announced = false;
@@ -201,6 +204,7 @@ class World {
   void operator()(const PinArena& o);
   void operator()(const TrimArena& o);
   void operator()(const ReleaseArena& o);
+  void operator()(const Turn& o);
   void operator()(const Fork& o);
   void operator()(const Exit& o);
 
@@ -249,6 +253,8 @@ class World {
   template <typename T>
   bool expect(const Result<T>& result, const char* what);
   void open(std::size_t number);
+  // Device of the context that is current in the thread that runs.
+  std::optional<std::size_t>& current() { return current_[running_]; }
   void make_current(std::size_t device);
   Device& device(std::uint64_t number) { return devices_[number % devices_.size()]; }
   void make_streams(Device& device);
@@ -357,7 +363,7 @@ class World {
   Figures figures_;
   std::uint64_t next_number_ = 1;
   std::vector<Device> devices_;
-  std::optional<std::size_t> current_;
+  std::array<std::optional<std::size_t>, kThreads> current_;
   std::vector<Allocation> allocations_;
   std::deque<std::pair<std::size_t, DevicePtr>>
       freed_;  // lately, by device; perhaps somebody else's by now
@@ -369,6 +375,9 @@ class World {
   std::uint8_t next_content_ = 1;
   std::uint64_t misread_ = 0;  // by simulated kernels
   std::string failure_;
+  std::size_t turn_ = 0;     // thread of the operations
+  std::size_t running_ = 0;  // thread that runs
+  std::optional<test::Baton> baton_;
 };
 
 // Runs all of it; what went wrong first, or empty.

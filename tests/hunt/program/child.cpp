@@ -186,6 +186,7 @@ Program program_of(std::uint64_t seed) {
   property::Dice dice(seed);
   Program program;
   program.scene = dice.scene();
+  program.scene.has_threads = dice.takes_turns();
   // Mapping in earnest takes most of the time.
   program.scene.sim.has_aliases = seed % kOneInHasAliases == 0;
   program.operations = dice.whole_program(kOperationsPerProgram);
