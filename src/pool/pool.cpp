@@ -312,9 +312,11 @@ Result<bool> Pool::make_room(MutexLock& lock, const PageRequest& request) {
   Bytes room = room_.below_capacity(memory_.claimed_bytes());
   if (driver::MemInfo info; memory_.driver.mem_get_info(info) == driver::CuResult::success)
     room = std::min(room, info.free);
-  if (room >= request.size) return false;
+  const Bytes wanted = round_up(request.size, page_size());
+  room = round_down(room, page_size());  // no page is in what is left of it
+  if (room >= wanted) return false;
   const Bytes missing =
-      round_up(request.size - room + room_.above_capacity(memory_.claimed_bytes()), page_size());
+      wanted - room + round_up(room_.above_capacity(memory_.claimed_bytes()), page_size());
   if (reclaimer_.releasable_bytes(missing) < missing) return false;
   VPMM_TRY_ASSIGN(const Bytes released, trim(lock, memory_.held_bytes() - missing));
   return released >= missing;

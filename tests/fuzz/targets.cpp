@@ -13,6 +13,7 @@ namespace vpmm::fuzz {
 const std::vector<Target>& targets() {
   static const std::vector<Target> all = {
       {"exporter_messages", read_exporter_messages},
+      {"hunt", run_program},
       {"recorded_blocks", read_recorded_blocks},
       {"setting", read_setting},
       {"token", read_token},

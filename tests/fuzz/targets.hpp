@@ -49,6 +49,7 @@ class MemoryFile {
 };
 
 void read_exporter_messages(Input input);
+void run_program(Input input);
 void read_recorded_blocks(Input input);
 void read_setting(Input input);
 void read_token(Input input);

@@ -81,15 +81,10 @@ std::ptrdiff_t lines_of_main(const std::string& text) {
 }
 
 TEST_F(Hunt, the_first_seeds_meet_no_hazard_and_leave_nothing_behind) {
-  const Answer answer = hunt("--programs 130 --jobs 2" + out());
+  const Answer answer = hunt("--programs 400 --jobs 2" + out());
   EXPECT_EQ(answer.code, 0);
   EXPECT_THAT(answer.text, HasSubstr("findings: 0"));
   EXPECT_THAT(answer.text, Not(HasSubstr("never:"))) << "kinds that no program had";
-}
-
-TEST_F(Hunt, seeds_that_once_failed_find_nothing) {
-  for (const int seed : {475, 1062, 3475, 4735})
-    EXPECT_EQ(hunt("--seed " + std::to_string(seed) + out()).code, 0) << seed;
 }
 
 TEST_F(Hunt, a_planted_hazard_is_shrunk_to_a_few_lines_of_c_that_show_it) {

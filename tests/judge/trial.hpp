@@ -13,10 +13,10 @@
 
 #include "context/context.hpp"
 #include "driver/sim/sim_driver.hpp"
-#include "judge/baton.hpp"
 #include "judge/flaw.hpp"
 #include "judge/program.hpp"
 #include "judge/reference.hpp"
+#include "support/baton.hpp"
 
 namespace vpmm::judge {
 
@@ -157,7 +157,7 @@ class Trial {
   driver::sim::SimDriver sim_;
   driver::ContextHandle context_{};
   Reference reference_;
-  Baton baton_;
+  test::Baton baton_;
   std::vector<Pool> pools_;
   std::vector<Stream> streams_;
   std::map<std::uint64_t, Memory> memory_;  // live, by id

@@ -73,7 +73,6 @@ void World::operator()(const ReleaseArena& o) {
   expect(call(Bears::nothing, [&] { return pool.arenas().release(arena->id); }),
          "release an arena");
   arenas_.erase(arena);
-  check();
 }
 
 }  // namespace vpmm::property

@@ -6,6 +6,31 @@
 
 namespace vpmm::property {
 
+// The number is in the low bits and in the high ones, for remainders and for fractions.
+Numbers::result_type Numbers::operator()() {
+  if (!bytes_) return generator_();
+  result_type number = 0;
+  for (int i = 0; i < 2 && !bytes_->empty(); ++i) {
+    number = number << 8 | bytes_->front();
+    bytes_ = bytes_->subspan(1);
+  }
+  return number << 48 | number;
+}
+
+Dice::Dice(std::uint64_t seed, const Numbers::Bytes& bytes)
+    : bytes_(bytes),
+      random_(seed, bytes_),
+      others_(seed, bytes_),
+      others_one_in_(seed % 3 == 1 ? 0 : 2 + others_() % 20),
+      sleeps_(seed, bytes_),
+      sleeps_one_in_(seed % 4 == 3 ? 0 : 3 + sleeps_() % 20),
+      rarities_(seed, bytes_),
+      rarities_one_in_(seed % 4 == 3 ? 0 : 6 + rarities_() % 20),
+      is_roomy_(seed % 5 == 2),
+      backs_up_(seed % 8 == 0),
+      records_(seed % 8 == 4),
+      takes_turns_(seed % 8 == 1) {}
+
 Bytes Dice::size(Bytes least, Bytes most) {
   const double low = std::log2(static_cast<double>(least));
   const double high = std::log2(static_cast<double>(most));
@@ -100,7 +125,7 @@ void Dice::make_roomy(Scene& scene) {
 std::vector<Operation> Dice::program(std::size_t length) {
   std::vector<Operation> operations;
   operations.reserve(length);
-  for (std::size_t i = 0; i < length; ++i) {
+  for (std::size_t i = 0; i < length && !is_over(); ++i) {
     operations.push_back(operation());
     if (others_one_in_ != 0 && below_for_others(others_one_in_) == 0)
       operations.push_back(with_others());
@@ -114,6 +139,7 @@ std::vector<Operation> Dice::whole_program(std::size_t length) {
   std::vector<Operation> operations;
   for (const Operation& each : program(length)) {
     operations.push_back(each);
+    if (takes_turns_ && rarities_() % 4 == 0) operations.push_back(Turn{rarities_() % 4});
     if (rarities_one_in_ != 0 && rarities_() % rarities_one_in_ == 0)
       operations.push_back(rarity());
   }
@@ -139,9 +165,9 @@ Operation Dice::rarity() {
   if (what < 20) return Fault{any(), any(), any() % 6, any() % 4 == 0};
   if (what < 23) return CallBack{any(), any()};
   if (what < 26) return Hook{any(), any(), any() % 6 == 0};
-  if (what < 28) return Record{any()};
+  if (what < 28 && records_) return Record{any()};
   if (what < 31) return Listen{any(), any()};
-  return any() % 3 == 0 ? Operation{Fork{any(), any()}} : Operation{Listen{any(), any()}};
+  return any() % 32 == 0 ? Operation{Fork{any(), any()}} : Operation{Listen{any(), any()}};
 }
 
 Operation Dice::operation() {
@@ -220,9 +246,10 @@ Operation Dice::with_tags() {
     if (one_in(12)) suspend.host_bytes = below_for_sleeps(8) * kMiB;
     return suspend;
   }
-  if (what < 6) return Resume{any(), any(), one_in(2), one_in(6)};
-  const Bytes bytes = one_in(2) ? 1 + below_for_sleeps(kMiB) : (1 + below_for_sleeps(48)) * kMiB;
-  return AllocateTagged{any(), one_in(5) ? kAnyStream : any(), bytes, one_in(2), one_in(8)};
+  if (what < 6) return Resume{any(), any(), backs_up_ && one_in(2), one_in(6)};
+  const Bytes bytes = one_in(8) ? (1 + below_for_sleeps(48)) * kMiB : 1 + below_for_sleeps(kMiB);
+  return AllocateTagged{any(), one_in(5) ? kAnyStream : any(), bytes, backs_up_ && one_in(2),
+                        one_in(8)};
 }
 
 Operation Dice::rare() {

@@ -2,36 +2,52 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "property/world.hpp"
 
 namespace vpmm::property {
 
+// Numbers of a generator, or of bytes, two for each, while they last; then 0.
+class Numbers {
+ public:
+  using result_type = std::uint64_t;
+  static constexpr result_type min() { return 0; }
+  static constexpr result_type max() { return ~result_type{0}; }
+
+  using Bytes = std::optional<std::span<const std::uint8_t>>;  // that are left, for all numbers
+  Numbers(std::uint64_t seed, Bytes& bytes) : generator_(seed), bytes_(bytes) {}
+  result_type operator()();
+
+ private:
+  std::mt19937_64 generator_;
+  Bytes& bytes_;
+};
+
 class Dice {
  public:
-  explicit Dice(std::uint64_t seed)
-      : random_(seed),
-        others_(seed),
-        others_one_in_(seed % 3 == 1 ? 0 : 2 + others_() % 20),
-        sleeps_(seed),
-        sleeps_one_in_(seed % 4 == 3 ? 0 : 3 + sleeps_() % 20),
-        rarities_(seed),
-        rarities_one_in_(seed % 4 == 3 ? 0 : 6 + rarities_() % 20),
-        is_roomy_(seed % 5 == 2) {}
+  explicit Dice(std::uint64_t seed) : Dice(seed, std::nullopt) {}
+  // Every program has its bytes, and a change of a few bytes changes it a little.
+  explicit Dice(std::span<const std::uint8_t> bytes)
+      : Dice(bytes.empty() ? 0 : bytes.front(), bytes) {}
+  Dice(const Dice&) = delete;
+  Dice& operator=(const Dice&) = delete;
 
   Scene scene();
+  bool takes_turns() const { return takes_turns_; }  // of several threads
   // Of the operations that all suites share.
   std::vector<Operation> program(std::size_t length);
   // With faults, recordings, listeners, callbacks, forks and an exit in between.
   std::vector<Operation> whole_program(std::size_t length);
 
  private:
+  Dice(std::uint64_t seed, const Numbers::Bytes& bytes);
+  bool is_over() const { return bytes_ && bytes_->empty(); }
   void make_roomy(Scene& scene);
-  std::uint64_t below(std::uint64_t n) {
-    return std::uniform_int_distribution<std::uint64_t>(0, n - 1)(random_);
-  }
+  std::uint64_t below(std::uint64_t n) { return random_() % n; }
   bool one_in(std::uint64_t n) { return below(n) == 0; }
   std::uint64_t below_for_sleeps(std::uint64_t n) { return sleeps_() % n; }
   std::uint64_t below_for_others(std::uint64_t n) { return others_() % n; }
@@ -51,17 +67,22 @@ class Dice {
   Operation with_arenas();
   Allocate allocate();
 
-  std::mt19937_64 random_;
+  Numbers::Bytes bytes_;
+  Numbers random_;
   // What other processes and devices do comes in between and has numbers of its own: the rest of
   // the program is the same with it as without, so that seeds that are known for something stay
   // what they are.
-  std::mt19937_64 others_;
+  Numbers others_;
   std::uint64_t others_one_in_;    // 0: they do nothing
-  std::mt19937_64 sleeps_;         // likewise: memory that suspends
+  Numbers sleeps_;                 // likewise: memory that suspends
   std::uint64_t sleeps_one_in_;    // 0: there is none
-  std::mt19937_64 rarities_;       // likewise: what only whole programs have
+  Numbers rarities_;               // likewise: what only whole programs have
   std::uint64_t rarities_one_in_;  // 0: there is none
   bool is_roomy_;
+  // What takes long comes in a few programs alone.
+  bool backs_up_;  // tags, with a copy on the host
+  bool records_;   // into files
+  bool takes_turns_;
   // Of this program: it has its own habits.
   Bytes largest_ = 256 * kMiB;
   Bytes page_ = 2 * kMiB;

@@ -145,6 +145,8 @@ void World::judge_shortage(const Device& at, const Error& error, const Refused& 
   if (error.code != ErrorCode::out_of_memory) return fail("allocate: " + error.message);
   // The driver refused to take memory back, and the pool may still have it.
   if (had_faults_) return;
+  // Idle memory of pinned arenas serves no other request, and the report of a shortage names them.
+  if (error.message.find("pinned") != std::string::npos) return;
   const bool is_exact = has_pool() && scene_.config.max_mappings > 10'000;
   if (!is_exact || has_drivers_pool() || at.had_unannounced_capture) return;
   if (is_capturing(at) || (has_peers() && is_capturing_anywhere())) return;
@@ -284,9 +286,9 @@ void World::operator()(const ReadElsewhere& o) {
   make_current(allocation->device);
   order(*home, stream);
   read(*allocation, stream);
-  if (defect_ == Defect::crashes) std::abort();
-  while (defect_ == Defect::hangs) usleep(1000);
-  if (defect_ != Defect::uses_untold) record_use(*allocation, stream);
+  if (watch_.defect == Defect::crashes) std::abort();
+  while (watch_.defect == Defect::hangs) usleep(1000);
+  if (watch_.defect != Defect::uses_untold) record_use(*allocation, stream);
   allocation->covered.insert(stream.key);
   allocation->is_shared = true;
 }

@@ -165,6 +165,7 @@ struct Printer {
   std::string operator()(const ReleaseArena& o) const {
     return fmt::format("ReleaseArena{{{}}}", o.arena);
   }
+  std::string operator()(const Turn& o) const { return fmt::format("Turn{{{}}}", o.thread); }
   std::string operator()(const Fork& o) const {
     return fmt::format("Fork{{{}, {}}}", o.device, o.allocation);
   }

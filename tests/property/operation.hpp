@@ -224,6 +224,9 @@ struct TrimArena {
 struct ReleaseArena {
   std::uint64_t arena = 0;
 };
+struct Turn {  // another thread runs what follows, outside of captures
+  std::uint64_t thread = 0;
+};
 struct Fork {  // and calls in the child
   std::uint64_t device = 0;
   std::uint64_t allocation = 0;
@@ -238,7 +241,7 @@ using Operation =
                  BeginCapture, EndCapture, Launch, DestroyGraph, Share, Lease, ReadLease, EndLease,
                  SetPeerAccess, ReadOnPeer, Trim, Preallocate, SetCapacity, Synchronize, Pass, Step,
                  AllocateTagged, Suspend, Resume, Reset, Fault, Record, Listen, CallBack, Hook,
-                 MakeArena, AllocateInArena, PinArena, TrimArena, ReleaseArena, Fork, Exit>;
+                 MakeArena, AllocateInArena, PinArena, TrimArena, ReleaseArena, Turn, Fork, Exit>;
 
 std::string to_code(const Operation& operation);  // "Free{3}"
 std::string name_of(std::size_t kind);            // of an alternative of Operation: "Free"

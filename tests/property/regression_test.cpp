@@ -173,6 +173,17 @@ TEST(PoolRegression, running_out_without_a_pool_takes_back_what_any_stream_frees
   }
 }
 
+// Whole pages fit into what is left of a capacity, and into what is given back for one.
+TEST(PoolRegression, a_request_that_fits_within_a_capacity_of_no_whole_pages_is_served) {
+  Scene scene = scene_with();
+  scene.config.page_size = 8 * kMiB;
+  scene.config.chunk_max = 32 * kMiB;
+  scene.config.capacity = 230 * kMiB;
+  EXPECT_EQ(failure_of(scene, {AllocateMany{0, kLegacy, 96 * kMiB, 3}, FreeAnyStream{0, false},
+                               FreeElsewhere{1, 1, false}, Allocate{0, kLegacy, 156 * kMiB, 0}}),
+            "");
+}
+
 // The first such free of a process, so this shows in a process of its own.
 TEST(PoolRegression, a_free_on_another_stream_needs_no_host_memory) {
   EXPECT_EQ(failure_of(scene_with(), {Allocate{0, kNonBlocking, 1, 0}, Allocate{0, kLegacy, 1, 0},

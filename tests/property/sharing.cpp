@@ -92,14 +92,15 @@ void World::operator()(const Share& o) {
   say("/* another process gets a handle of {} bytes at {} of p[{}] */", part.size,
       part.begin - whole.begin, allocation->number);
   const auto result = call(Bears::nothing, [&] { return at.pool->sharing().share(part); });
-  if (is_asleep(*allocation)) {
-    if (result || result.error().code != ErrorCode::suspended) fail("suspended memory is shared");
-    return;
-  }
   // A fault may have said that nothing can be exported, which the pool remembers.
   const bool may_be_drivers =
       had_faults_ || !has_pool() || (has_drivers_pool() && allocation->bytes < page());
   if (!result && result.error().code == ErrorCode::unsupported && may_be_drivers) return;
+  if (is_asleep(*allocation)) {
+    if (result || result.error().code != ErrorCode::suspended)
+      fail("suspended memory is shared: " + (result ? "done" : result.error().message));
+    return;
+  }
   if (!result && result.error().code == ErrorCode::invalid_argument && part.empty()) return;
   if (!result) return fail("share: " + result.error().message);
   if (part.empty() || result.value().allocation != whole.begin ||
@@ -125,7 +126,6 @@ void World::operator()(const Share& o) {
     shared->content = allocation->content;
   }
   allocation->is_shared = true;
-  check();
 }
 
 // --- the other process
@@ -161,7 +161,8 @@ void World::operator()(const Lease& o) {
   if (is_over) return fail("a lease of what was freed and has no handle");
   if (!result && result.error().code == ErrorCode::invalid_argument && part.empty()) return;
   if (devices_[shared.device].asleep.contains(shared.tag) && shared.freed == Shared::Freed::no) {
-    if (result || result.error().code != ErrorCode::suspended) fail("suspended memory is leased");
+    if (result || result.error().code != ErrorCode::suspended)
+      fail("suspended memory is leased: " + (result ? "done" : result.error().message));
     return;
   }
   if (!result) return fail("lease: " + result.error().message);
@@ -174,7 +175,6 @@ void World::operator()(const Lease& o) {
   if (part.empty() || at < part.end()) return fail("a lease without all of its chunks");
   shared.importers.push_back(part);
   read(shared, part);
-  check();
 }
 
 void World::operator()(const ReadLease& o) {
@@ -203,7 +203,6 @@ void World::operator()(const EndLease& o) {
   say("/* another process ends its hold of {:#x} */", to_integer(shared.range.begin));
   acted_ = true;
   at.pool->sharing().end_lease(shared.id, o.holder);
-  check();
 }
 
 // Those of one in `one_in` allocations.

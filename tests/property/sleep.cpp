@@ -12,7 +12,8 @@ namespace vpmm::property {
 namespace {
 
 // Copies touch all of it, on the host and in the simulated GPU.
-constexpr Bytes kMostWithBackup = 6 * kMiB;
+constexpr Bytes kMostWithBackup = 256 * kKiB;
+constexpr Bytes kEnough = 64 * kGiB;  // of the host
 
 Bytes suspended_in(context::Context& pool) { return pool.reports().statistics().suspended_bytes; }
 
@@ -110,7 +111,7 @@ void World::operator()(const Suspend& o) {
     how.after = last.handle;
   }
   const Bytes slept = suspended_in(*at.pool);
-  if (o.host_bytes) host_copy::set_available_host_bytes(o.host_bytes);
+  host_copy::set_available_host_bytes(o.host_bytes.value_or(kEnough));  // no file is read
   const ScopeExit reset([] { host_copy::set_available_host_bytes(std::nullopt); });
   say("CALL(vpmm_suspend(pool[{}], {}, {}{}{}, {})); /* host memory: {} */", number, tag_of(o.tags),
       o.keeps_host_copy ? "VPMM_SUSPEND_KEEP_HOST_COPY | " : "",
@@ -124,7 +125,7 @@ void World::operator()(const Suspend& o) {
       fail("suspend: " + done.error().message);
     // Deferred frees of suspended memory may have been carried out.
     if (suspended_in(*at.pool) > slept) fail("a failed suspend suspends");
-    return check();
+    return;
   }
   const observe::Statistics now = at.pool->reports().statistics();
   if (!had_faults_ && o.to_driver && !how.after && now.suspended_bytes > slept &&
@@ -141,7 +142,6 @@ void World::operator()(const Suspend& o) {
     const auto is = at.pool->suspension().is_suspended(each.ptr);
     if (!is || !is.value()) fail("memory of a suspended tag is not suspended");
   }
-  check();
 }
 
 void World::operator()(const Resume& o) {
@@ -156,7 +156,7 @@ void World::operator()(const Resume& o) {
       o.clears ? "VPMM_RESUME_ZERO" : "0", o.drops_copy ? "without the copy" : "with the copy");
   const auto done =
       call(Bears::faults, [&] { return at.pool->suspension().resume(tag_of(o.tags), how); });
-  if (!done && may_have_failed(done.error(), "resume")) return check();
+  if (!done && may_have_failed(done.error(), "resume")) return;
   if (!done) {
     const bool is_capture = done.error().code == ErrorCode::capture_active;
     if (is_capture && !may_be_capturing()) fail("resume: " + done.error().message);
@@ -170,7 +170,7 @@ void World::operator()(const Resume& o) {
       const auto is = at.pool->suspension().is_suspended(each.ptr);
       if (!is || !is.value()) fail("a failed resume resumes");
     }
-    return check();
+    return;
   }
   for (Allocation& each : allocations_) {
     if (each.device != number || !is_asleep(each)) continue;
@@ -187,7 +187,6 @@ void World::operator()(const Resume& o) {
         (each.tag == kDiscard || o.drops_copy))
       each.content.reset();
   for (const std::uint32_t tag : tags_of(o.tags)) at.asleep.erase(tag);
-  check();
 }
 
 void World::check_asleep() {

@@ -74,9 +74,10 @@ std::string to_code(const Scene& scene) {
       "scene.sim.device_count = {};\nscene.sim.capacity = {};\nscene.sim.seed = {};\n"
       "scene.sim.schedule = driver::sim::Schedule::{};\nscene.sim.lag_ns = "
       "{};\nscene.sim.vmm_supported = {};\n"
-      "scene.sim.memory_pools_supported = {};\nscene.sim.context_events_supported = {};\n",
+      "scene.sim.memory_pools_supported = {};\nscene.sim.context_events_supported = {};\n"
+      "scene.sim.has_aliases = {};\n",
       sim.device_count, sim.capacity, sim.seed, name(sim.schedule), sim.lag_ns, sim.vmm_supported,
-      sim.memory_pools_supported, sim.context_events_supported);
+      sim.memory_pools_supported, sim.context_events_supported, sim.has_aliases);
   code += fmt::format(
       "scene.config.page_size = {};\nscene.config.va_size = {};\nscene.config.page_chunks = {};\n"
       "scene.config.chunk_max = {};\nscene.config.max_mappings = {};\nscene.config.pages = {};\n"
@@ -93,17 +94,17 @@ std::string to_code(const Scene& scene) {
   if (config.unnamed_free == settings::UnnamedFree::allocating_stream)
     code += "scene.config.unnamed_free = settings::UnnamedFree::allocating_stream;\n";
   if (config.crowded_after == 0) code += "scene.config.crowded_after = 0;\n";
+  if (scene.has_threads) code += "scene.has_threads = true;\n";
   if (scene.frees_when_short) code += "scene.frees_when_short = true;\n";
   return code;
 }
 
-World::World(const Scene& scene, Script* script, Defect defect)
+World::World(const Scene& scene, const Watch& watch)
     : scene_(scene),
-      script_(script),
-      defect_(defect),
+      watch_(watch),
       sim_(scene.sim),
       devices_(static_cast<std::size_t>(scene.sim.device_count)) {
-  if (script_ != nullptr) script_->begin(scene_);
+  if (watch_.script != nullptr) watch_.script->begin(scene_);
   expect(sim_.init(), "init");
   for (std::size_t number = 0; number < devices_.size(); ++number) {
     open(number);
@@ -158,7 +159,7 @@ World::Strike::~Strike() {
   if (fired == 0) return;
   world_.struck_ = world_.had_faults_ = true;
   ++world_.figures_.faults;
-  world_.current_.reset();  // what the driver would not put back, the program does
+  world_.current().reset();  // what the driver would not put back, the program does
 }
 
 void World::fail(std::string what) {
@@ -185,7 +186,7 @@ void World::open(std::size_t number) {
   Device& opened = devices_[number];
   expect(sim_.device_primary_ctx_retain(static_cast<int>(number), opened.context), "retain");
   expect(sim_.ctx_set_current(opened.context), "set current");
-  current_ = number;
+  current() = number;
   expect(sim_.ctx_get_id(opened.context, opened.context_id), "get id");
   make_streams(opened);
 }
@@ -195,9 +196,11 @@ void World::make_streams(Device& device) {
   device.streams.clear();
   device.streams.push_back({driver::kLegacyStream, next_key_++, false, {}, {}});
   if (device.context_id == driver::ContextId{1}) device.streams.back().handle = driver::kNullStream;
-  device.streams.push_back({driver::kPerThreadStream, next_key_++, true, {}, {}});
+  if (!scene_.has_threads)
+    device.streams.push_back({driver::kPerThreadStream, next_key_++, true, {}, {}});
   for (const Stream& each : device.streams)
     say("s[{}] = (vpmm_stream){};", each.key, static_cast<std::uint64_t>(each.handle));
+  if (scene_.has_threads) device.streams.push_back(created_stream(driver::StreamFlags::blocking));
   for (std::size_t i = 0; i < kCreatedStreams; ++i)
     device.streams.push_back(created_stream(i % 2 == 0 ? driver::StreamFlags::non_blocking
                                                        : driver::StreamFlags::blocking));
@@ -206,14 +209,14 @@ void World::make_streams(Device& device) {
 World::Stream World::created_stream(driver::StreamFlags flags) {
   Stream stream{{}, next_key_++, flags == driver::StreamFlags::blocking, {}, {}};
   expect(sim_.stream_create(flags, stream.handle), "create a stream");
-  say("s[{}] = stage_stream({}, {});", stream.key, *current_, stream.is_blocking ? 1 : 0);
+  say("s[{}] = stage_stream({}, {});", stream.key, *current(), stream.is_blocking ? 1 : 0);
   return stream;
 }
 
 void World::make_current(std::size_t device) {
-  if (current_ == device) return;
+  if (current() == device) return;
   expect(sim_.ctx_set_current(devices_[device].context), "set current");
-  current_ = device;
+  current() = device;
 }
 
 // While a blocking stream captures, the legacy stream may not be used.
@@ -244,7 +247,7 @@ World::Stream* World::find_stream(Device& device, std::uint64_t key) {
 void World::order(const Stream& first, const Stream& second) {
   if (first.key == second.key) return;
   acted_ = true;
-  say("stage_order({}, s[{}], s[{}]);", *current_, first.key, second.key);
+  say("stage_order({}, s[{}], s[{}]);", *current(), first.key, second.key);
   driver::EventHandle event{};
   expect(sim_.event_create(event), "create an event");
   expect(sim_.event_record(event, first.handle), "record");
@@ -288,7 +291,7 @@ void World::operator()(const Spin& o) {
   const Stream& stream = at.streams[o.stream % at.streams.size()];
   if (!is_usable(at, stream)) return;
   make_current(o.device % devices_.size());
-  say("stage_spin({}, s[{}], {}u);", *current_, stream.key, o.duration_ns);
+  say("stage_spin({}, s[{}], {}u);", *current(), stream.key, o.duration_ns);
   launch({"spin", o.duration_ns, {}, {}}, stream.handle);
 }
 
@@ -330,6 +333,14 @@ void World::operator()(const Step& o) {
   }
 }
 
+void World::operator()(const Turn& o) {
+  if (!scene_.has_threads) return;
+  acted_ = true;
+  if (!baton_) baton_.emplace(kThreads);
+  turn_ = o.thread % kThreads;
+  say("/* thread {} goes on */", turn_);
+}
+
 void World::operator()(const Fault& o) {
   armed_ = o;
   const driver::FaultPlan plan = plan_of(o);
@@ -346,8 +357,13 @@ void World::operator()(const Fault& o) {
 void World::run(const Operation& operation) {
   if (!failure_.empty()) return;
   acted_ = false;
-  std::visit([this](const auto& o) { (*this)(o); }, operation);
+  const auto act = [&] { std::visit([this](const auto& o) { (*this)(o); }, operation); };
+  const bool captures = is_capturing_anywhere() || std::holds_alternative<BeginCapture>(operation);
+  running_ = captures ? 0 : turn_;
+  baton_ ? baton_->on(running_, act) : act();
+  running_ = 0;
   if (acted_) ++figures_.done[operation.index()];
+  if (run_++ % watch_.operations_per_check == 0) check();
 }
 
 void World::check() {
@@ -416,12 +432,10 @@ void World::finish() {
 }
 
 std::string failure_of(const Scene& scene, const std::vector<Operation>& operations) {
-  constexpr std::size_t kOperationsPerCheck = 24;
-  World world(scene);
-  for (std::size_t i = 0; i < operations.size() && world.failure().empty(); ++i) {
+  World world(scene, {1, nullptr, Defect::none});
+  for (const Operation& each : operations) {
     test::Watchdog::doing("an operation");
-    world.run(operations[i]);
-    if (i % kOperationsPerCheck == 0) world.check();
+    world.run(each);
   }
   test::Watchdog::doing("the end");
   if (world.failure().empty()) world.finish();

@@ -19,6 +19,7 @@
 #include "fault/host_faults.hpp"
 #include "property/operation.hpp"
 #include "property/script.hpp"
+#include "support/baton.hpp"
 
 namespace vpmm::property {
 
@@ -27,6 +28,7 @@ struct Scene {
   settings::Config config;
   bool frees_when_short =
       false;  // the out-of-memory callback frees an allocation and asks for another try
+  bool has_threads = false;  // instead of streams of a thread's own
 };
 std::string to_code(const Scene& scene);
 
@@ -42,6 +44,13 @@ struct Figures {
 
 // Defects that a test plants in a program, to see that they are found.
 enum class Defect { none, uses_untold, crashes, hangs };
+
+// How a program is watched.
+struct Watch {
+  std::size_t operations_per_check = 24;
+  Script* script = nullptr;  // what the program does is written there; null: nowhere
+  Defect defect = Defect::none;
+};
 
 // Passes the driver's calls on, and counts those of the pool that took its lock.
 class Meter final : public driver::ForwardingDriver {
@@ -59,15 +68,13 @@ class Meter final : public driver::ForwardingDriver {
 
 class World {
  public:
-  // `script`: what the program does is written there; null: nowhere.
-  explicit World(const Scene& scene, Script* script = nullptr, Defect defect = Defect::none);
+  explicit World(const Scene& scene, const Watch& watch = {});
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
+  // Looks for broken invariants now and then.
   void run(const Operation& operation);
-  // Invariants of pools and simulator. Cheap enough for every few operations.
-  void check();
   // Ends captures, frees everything, destroys the pools and looks for what is left.
   void finish();
   // What went wrong first; empty: nothing.
@@ -78,6 +85,7 @@ class World {
 
  private:
   static constexpr std::size_t kMostAllocations = 64;
+  static constexpr std::size_t kThreads = 4;
   struct Capture {
     std::uint64_t key = 0;
     bool is_announced = false;
@@ -196,6 +204,7 @@ class World {
   void operator()(const PinArena& o);
   void operator()(const TrimArena& o);
   void operator()(const ReleaseArena& o);
+  void operator()(const Turn& o);
   void operator()(const Fork& o);
   void operator()(const Exit& o);
 
@@ -226,7 +235,7 @@ class World {
   };
   template <typename... Args>
   void say(fmt::format_string<Args...> text, Args&&... args) {
-    if (script_ != nullptr) script_->line(text, std::forward<Args>(args)...);
+    if (watch_.script != nullptr) watch_.script->line(text, std::forward<Args>(args)...);
   }
   void launch(const driver::sim::Kernel& kernel, driver::StreamHandle stream);
 
@@ -238,11 +247,14 @@ class World {
   bool refuses_after_the_end();
 
   // world.cpp
+  void check();  // invariants of pools and simulator
   void fail(std::string what);
   void expect(driver::CuResult result, const char* what);
   template <typename T>
   bool expect(const Result<T>& result, const char* what);
   void open(std::size_t number);
+  // Device of the context that is current in the thread that runs.
+  std::optional<std::size_t>& current() { return current_[running_]; }
   void make_current(std::size_t device);
   Device& device(std::uint64_t number) { return devices_[number % devices_.size()]; }
   void make_streams(Device& device);
@@ -337,8 +349,7 @@ class World {
   void notice_reset(std::size_t number, bool keeps_contents);
 
   Scene scene_;
-  Script* const script_;
-  const Defect defect_;
+  const Watch watch_;
   driver::sim::SimDriver sim_;
   fault::ExemptDriver exempt_{sim_};
   driver::FaultingDriver faulting_{exempt_};
@@ -348,10 +359,11 @@ class World {
   bool struck_ = false;      // the last call met a fault
   bool had_faults_ = false;  // some call did: what the driver refused to take back may be left
   bool acted_ = false;       // the operation did something
+  std::size_t run_ = 0;      // operations
   Figures figures_;
   std::uint64_t next_number_ = 1;
   std::vector<Device> devices_;
-  std::optional<std::size_t> current_;
+  std::array<std::optional<std::size_t>, kThreads> current_;
   std::vector<Allocation> allocations_;
   std::deque<std::pair<std::size_t, DevicePtr>>
       freed_;  // lately, by device; perhaps somebody else's by now
@@ -363,6 +375,9 @@ class World {
   std::uint8_t next_content_ = 1;
   std::uint64_t misread_ = 0;  // by simulated kernels
   std::string failure_;
+  std::size_t turn_ = 0;     // thread of the operations
+  std::size_t running_ = 0;  // thread that runs
+  std::optional<test::Baton> baton_;
 };
 
 // Runs all of it; what went wrong first, or empty.

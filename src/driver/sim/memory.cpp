@@ -116,7 +116,7 @@ void SimMemory::destroy_if_unused(SimChunk& chunk) {
   if (chunk.has_handle || chunk.mappings != 0) return;
   if (chunk.home == SimChunk::Home::here) {
     devices_[static_cast<std::size_t>(chunk.device)].used -= chunk.size;
-    if (chunk.sharing != SimChunk::ExportState::exported) {
+    if (options_.has_aliases && chunk.sharing != SimChunk::ExportState::exported) {
       fallocate(chunk.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                 static_cast<off_t>(chunk.offset), static_cast<off_t>(chunk.size));
     }
@@ -127,8 +127,9 @@ void SimMemory::destroy_if_unused(SimChunk& chunk) {
 
 CuResult SimMemory::reserve_host(Bytes size, Bytes alignment, DevicePtr hint, DevicePtr& begin) {
   const Bytes padded = size + alignment;
-  void* const host = mmap(host_pointer(hint), padded, PROT_NONE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const int access = options_.has_aliases ? PROT_NONE : PROT_READ | PROT_WRITE;
+  void* const host =
+      mmap(host_pointer(hint), padded, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (host == MAP_FAILED) return CuResult::out_of_memory;
   const DevicePtr got = device_pointer(host);
   begin = align_up(got, alignment);
@@ -221,7 +222,8 @@ CuResult SimMemory::map(AddressRange range, SimChunk& chunk) {
     return CuResult::invalid_value;
   if (find(range.begin) != nullptr) return CuResult::invalid_value;
   // Without access until mem_set_access, as on the device.
-  if (mmap(host_pointer(range.begin), range.size, PROT_NONE, MAP_SHARED | MAP_FIXED, chunk.file,
+  if (options_.has_aliases &&
+      mmap(host_pointer(range.begin), range.size, PROT_NONE, MAP_SHARED | MAP_FIXED, chunk.file,
            static_cast<off_t>(chunk.offset)) == MAP_FAILED) {
     return CuResult::out_of_memory;
   }
@@ -247,7 +249,7 @@ bool SimMemory::whole_mappings(AddressRange range, std::vector<SimMapping*>& map
 
 CuResult SimMemory::unmap(const std::vector<SimMapping*>& mappings) {
   for (SimMapping* mapping : mappings) {
-    if (!make_inaccessible(mapping->range)) return CuResult::out_of_memory;
+    if (options_.has_aliases && !make_inaccessible(mapping->range)) return CuResult::out_of_memory;
     SimReservation& reservation = *find_reservation(mapping->range.begin);
     SimChunk& chunk = *mapping->chunk;
     if (mapping->devices != 0 && reservation.owner == ReservedFor::user) --accessible_mappings_;
@@ -268,8 +270,8 @@ CuResult SimMemory::set_access(const std::vector<SimMapping*>& mappings, std::ui
     return CuResult::out_of_memory;
   for (SimMapping* mapping : mappings) {
     if (mapping->devices == 0) {
-      if (mprotect(host_pointer(mapping->range.begin), mapping->range.size,
-                   PROT_READ | PROT_WRITE) != 0) {
+      if (options_.has_aliases && mprotect(host_pointer(mapping->range.begin), mapping->range.size,
+                                           PROT_READ | PROT_WRITE) != 0) {
         return CuResult::out_of_memory;
       }
       if (is_counted) ++accessible_mappings_;

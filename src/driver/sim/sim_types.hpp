@@ -40,6 +40,9 @@ struct SimOptions {
   // False: copies and fills take their time and move no bytes, and no hazard is looked for. Every
   // call has the same result at the same time.
   bool has_contents = true;
+  // False: an address keeps its bytes whichever chunk is mapped there. Mappings then need no call
+  // of the operating system; two of one chunk have bytes of their own, and so have other processes.
+  bool has_aliases = true;
   bool vmm_supported = true;
   bool memory_pools_supported = true;
   bool posix_file_descriptor_supported = true;

@@ -2,7 +2,10 @@
 #include "hunt/program/child.hpp"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -28,8 +31,8 @@ using property::World;
 namespace {
 
 constexpr std::size_t kOperationsPerProgram = 1500;
-constexpr std::size_t kOperationsPerCheck = 24;
 constexpr std::uint64_t kProgramsPerChild = 64;
+constexpr std::uint64_t kOneInHasAliases = 16;
 constexpr int kFound = 3;  // exit code of a child with a failure in its slot
 
 // What every child of a course reads.
@@ -95,13 +98,10 @@ void begin_patience(double seconds) {
 }
 
 // Ends the process if the program does, or failed.
-void play(const Program& program, const Habits& habits, Slot& slot, property::Script* script) {
-  begin_patience(habits.patience_s);
-  auto world = std::make_unique<World>(program.scene, script, habits.defect);
-  for (std::size_t i = 0; i < program.operations.size() && world->failure().empty(); ++i) {
-    world->run(program.operations[i]);
-    if (i % kOperationsPerCheck == 0) world->check();
-  }
+void play(const Program& program, double patience_s, Slot& slot, const property::Watch& watch) {
+  begin_patience(patience_s);
+  auto world = std::make_unique<World>(program.scene, watch);
+  for (const property::Operation& each : program.operations) world->run(each);
   const bool exits = !program.operations.empty() &&
                      std::holds_alternative<property::Exit>(program.operations.back());
   if (world->failure().empty() && exits) {
@@ -111,7 +111,7 @@ void play(const Program& program, const Habits& habits, Slot& slot, property::Sc
     std::exit(0);
   }
   if (world->failure().empty()) world->finish();
-  if (script != nullptr) script->end(world->failure());
+  if (watch.script != nullptr) watch.script->end(world->failure());
   add(slot.totals.figures, world->figures());
   if (world->failure().empty()) return;
   put(slot, world->failure());
@@ -125,7 +125,13 @@ void silence() {
   close(nowhere);
 }
 
+// Memory of the host stays with the process: the system's calls would be most of the time.
 void become_child() {
+  constexpr int kKept = 1 << 30;
+  constexpr int kLargest = 32 << 20;  // that glibc allows
+  mallopt(M_TRIM_THRESHOLD, kKept);
+  mallopt(M_MMAP_THRESHOLD, kLargest);
+  prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
   std::signal(SIGALRM, SIG_DFL);
   std::atexit(check_left_world);
 }
@@ -137,6 +143,16 @@ std::string told(int status, const Slot& slot) {
   if (WEXITSTATUS(status) == kFound) return slot.failure.data();
   if (WEXITSTATUS(status) != 0) return fmt::format("exit code {}: ", WEXITSTATUS(status));
   return "";
+}
+
+// Of all children that ended.
+double cpu_s() {
+  rusage used{};
+  getrusage(RUSAGE_CHILDREN, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
 double now_s() {
@@ -152,7 +168,7 @@ double now_s() {
     const Program program = program_of(seed);
     ++slot.totals.programs;
     slot.totals.operations += program.operations.size();
-    play(program, habits, slot, nullptr);
+    play(program, habits.patience_s, slot, {habits.operations_per_check, nullptr, habits.defect});
   }
   _exit(0);
 }
@@ -170,6 +186,9 @@ Program program_of(std::uint64_t seed) {
   property::Dice dice(seed);
   Program program;
   program.scene = dice.scene();
+  program.scene.has_threads = dice.takes_turns();
+  // Mapping in earnest takes most of the time.
+  program.scene.sim.has_aliases = seed % kOneInHasAliases == 0;
   program.operations = dice.whole_program(kOperationsPerProgram);
   return program;
 }
@@ -182,7 +201,8 @@ std::string failure_of(const Program& program, const Habits& habits, Messages me
     become_child();
     if (messages == Messages::dropped) silence();
     property::Script text(script);
-    play(program, habits, *slot, script < 0 ? nullptr : &text);
+    play(program, habits.patience_s, *slot,
+         {habits.operations_per_check, script < 0 ? nullptr : &text, habits.defect});
     _exit(0);
   }
   int status = 0;
@@ -230,6 +250,7 @@ Outcome run(const Course& course, const Habits& habits) {
     add(outcome.totals.figures, totals.figures);
   }
   outcome.seconds = now_s() - begin_s;
+  outcome.cpu_seconds = cpu_s();
   return outcome;
 }
 

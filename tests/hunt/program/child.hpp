@@ -33,6 +33,7 @@ struct Slot {
 struct Habits {
   property::Defect defect = property::Defect::none;
   double patience_s = 60;  // that one program may take
+  std::size_t operations_per_check = 256;
 };
 
 // Runs one program in a child. Returns its first failure: "hazard: ...", "signal 6", "hang"; empty:
@@ -56,9 +57,10 @@ struct Outcome {
   Totals totals;
   std::vector<Suspect> suspects;
   double seconds = 0;
+  double cpu_seconds = 0;  // of all processes
 };
 // Ends early at `kMostSuspects`.
-constexpr std::size_t kMostSuspects = 5;
+constexpr std::size_t kMostSuspects = 1000;
 Outcome run(const Course& course, const Habits& habits);
 
 }  // namespace vpmm::hunt

@@ -21,6 +21,7 @@ namespace vpmm::hunt {
 namespace {
 
 constexpr std::size_t kMostRuns = 2000;
+constexpr std::size_t kMostTold = 3;  // findings of a kind that are shrunk
 constexpr double kPatienceOfShrinking = 5;
 
 struct Options {
@@ -72,17 +73,24 @@ std::string completed(const std::string& path, const std::string& failure) {
   return few;
 }
 
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
 // A failure that does not come again by itself depends on the programs before it in its process.
 void tell(const Suspect& suspect, const Options& options) {
   fmt::print("finding: seed {}: {}\n", suspect.seed, suspect.failure);
   const Program program = program_of(suspect.seed);
-  const std::string again = failure_of(program, options.habits, Messages::shown);
+  Habits hasty = options.habits;
+  hasty.operations_per_check = 1;  // the failure appears where it happens, unless a look mends it
+  std::string again = failure_of(program, hasty, Messages::shown);
+  if (again.empty()) {
+    hasty.operations_per_check = options.habits.operations_per_check;
+    again = failure_of(program, hasty, Messages::shown);
+  }
   if (again.empty()) {
     fmt::print("  the program of the seed alone does not fail: run the seeds before it, too\n");
     return;
   }
-  Habits hasty = options.habits;  // a hang costs it at each run
-  hasty.patience_s = std::min(hasty.patience_s, kPatienceOfShrinking);
+  hasty.patience_s = std::min(hasty.patience_s, kPatienceOfShrinking);  // a hang costs it each time
   const Verdict verdict = [&](const Program& each) {
     return failure_of(each, hasty, Messages::dropped);
   };
@@ -102,7 +110,13 @@ int hunt(const Options& options) {
     course.programs = course.jobs = 1;
   }
   const Outcome outcome = run(course, options.habits);
-  for (const Suspect& each : outcome.suspects) tell(each, options);
+  std::map<std::string, std::size_t> told;  // by kind
+  for (const Suspect& each : outcome.suspects) {
+    if (++told[kind_of(each.failure)] <= kMostTold)
+      tell(each, options);
+    else
+      fmt::print("finding, too: seed {}: {}\n", each.seed, first_line(each.failure));
+  }
   fmt::print("{}findings: {}\n", summary_of(outcome), outcome.suspects.size());
   return outcome.suspects.empty() ? 0 : 1;
 }

@@ -1,6 +1,7 @@
 // hunt: kinds of operations and events, with their numbers.
 #include "hunt/program/summary.hpp"
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -50,10 +51,13 @@ std::string summary_of(const Outcome& outcome) {
   const double share = figures.calls == 0 ? 0
                                           : 100.0 * static_cast<double>(figures.misses) /
                                                 static_cast<double>(figures.calls);
+  const double rate = static_cast<double>(figures.calls) / std::max(outcome.cpu_seconds, 1e-3);
   return fmt::format("{} programs in {:.1f} s, {} operations\n", totals.programs, outcome.seconds,
                      totals.operations) +
-         fmt::format("{} calls of pools, {:.1f} % of them misses of the stream cache\n",
-                     figures.calls, share) +
+         fmt::format(
+             "{} calls of pools, {:.1f} % of them misses of the stream cache, "
+             "{:.0f} in a second of a core\n",
+             figures.calls, share, rate) +
          kinds("operations", done) + kinds("events told to listeners", heard) +
          kinds("events in recordings", recorded);
 }

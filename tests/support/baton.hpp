@@ -1,5 +1,5 @@
-// judge: several threads of which one runs at a time, so that a program of several threads is the
-// same at every run.
+// tests: several threads of which one runs at a time, so that a program of several threads is the same
+// at every run.
 #pragma once
 
 #include <condition_variable>
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-namespace vpmm::judge {
+namespace vpmm::test {
 
 // Thread 0 is the caller's.
 class Baton {
@@ -65,4 +65,4 @@ class Baton {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace vpmm::judge
+}  // namespace vpmm::test
