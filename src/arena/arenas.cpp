@@ -44,7 +44,7 @@ pool::ArenaId Arenas::create(const ArenaOptions& options) {
   if (!options.splits || isolates_) splitting = Arena::Splitting::no;
   const pool::ArenaId id{last_id.fetch_add(1) + 1};
   by_id_.emplace(static_cast<std::uint64_t>(id),
-                 std::make_unique<ArenaEntry>(id, options, pool_->page_size(), splitting));
+                 std::make_unique<ArenaEntry>(id, options, pool_->memory().page_size(), splitting));
   return id;
 }
 
@@ -162,11 +162,11 @@ DevicePtr Arenas::begin(ArenaEntry& entry, AddressRange part, Bytes requested,
 }
 
 pool::PageRequest Arenas::stretch_for(const pool::Request& request) const {
-  const Bytes page = pool_->page_size();
+  const Bytes page = pool_->memory().page_size();
   pool::PageRequest stretch;
   stretch.size = round_up(request.bytes, page);
   stretch.requested = stretch.size;
-  stretch.alignment = std::max(request.alignment, pool_->page_alignment());
+  stretch.alignment = std::max(request.alignment, pool_->memory().page_alignment());
   const ArenaEntry* const in = find(request.arena);
   stretch.chunks = pool::Chunks::own;
   if (in != nullptr && in->options.is_exact) stretch.chunks = pool::Chunks::exact;
@@ -175,7 +175,7 @@ pool::PageRequest Arenas::stretch_for(const pool::Request& request) const {
 }
 
 Result<void> Arenas::add(pool::ArenaId id, const pool::Placed& stretch, const Caller& caller) {
-  region::Region* const region = pool_->allocated_around(stretch.begin);
+  region::Region* const region = pool_->memory().index.allocated_around(stretch.begin);
   ArenaEntry* const in = find(id);
   if (in == nullptr || in->residence != Residence::resident) {
     pool_->deallocate(region, {});  // the lock was dropped while the pool mapped
@@ -341,7 +341,7 @@ void Arenas::give_back(ArenaEntry& entry, const Stretch& idle) {
   if (!entry.arena.is_pinned()) stamp = entry.arena.stamp_of(idle);
   if (entry.arena.is_pinned() && !entry.has_left) recorder_.observe_end(range, std::nullopt);
   if (!stamp && !is_suspended) stamp = stamper_.stamp_of_all(range.size);
-  region::Region* const region = pool_->allocated_around(range.begin);
+  region::Region* const region = pool_->memory().index.allocated_around(range.begin);
   recorder_.arena_changed(report::EventKind::arena_shrink, range, entry.id);
   small_->ledger().stretch_ends(*region);
   by_stretch_.erase(range.begin);
@@ -412,7 +412,8 @@ std::string Arenas::validate(const ArenaEntry& entry) const {
   if (!broken.empty()) return message_of("arena {}: {}", id, broken);
   entry.arena.for_each_stretch([&](const Stretch& stretch) VPMM_REQUIRES(pool_lock) {
     const auto filed = by_stretch_.find(stretch.range.begin);
-    const region::Region* const region = pool_->allocated_around(stretch.range.begin);
+    const region::Region* const region =
+        pool_->memory().index.allocated_around(stretch.range.begin);
     const bool is_ours =
         entry.options.is_external
             ? region == nullptr

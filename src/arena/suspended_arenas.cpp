@@ -97,7 +97,8 @@ void Arenas::note_suspended(pool::ArenaId id) {
   ArenaEntry& in = *by_id_.find(static_cast<std::uint64_t>(id))->second;
   Vector<const Stretch*> changed;
   in.arena.for_each_stretch([&](const Stretch& stretch) VPMM_REQUIRES(pool_lock) {
-    const region::Region* const region = pool_->allocated_around(stretch.range.begin);
+    const region::Region* const region =
+        pool_->memory().index.allocated_around(stretch.range.begin);
     if (region->is_suspended != stretch.is_suspended) changed.push_back(&stretch);
   });
   for (const Stretch* const stretch : changed) {
@@ -118,7 +119,7 @@ Vector<region::Region*> Arenas::regions_of(pool::ArenaId id, bool are_suspended)
   Vector<region::Region*> regions;
   by_id_.find(static_cast<std::uint64_t>(id))
       ->second->arena.for_each_stretch([&](const Stretch& stretch) VPMM_REQUIRES(pool_lock) {
-        region::Region* const region = pool_->allocated_around(stretch.range.begin);
+        region::Region* const region = pool_->memory().index.allocated_around(stretch.range.begin);
         if (region->is_suspended == are_suspended) regions.push_back(region);
       });
   return regions;
@@ -165,7 +166,7 @@ bool Arenas::is_resident(DevicePtr p) const {
 
 // Most pools have no suspended arena.
 Bytes Arenas::free_in_suspended(const Arena& arena) const {
-  if (pool_->suspended_bytes() == 0) return 0;
+  if (pool_->memory().suspended_bytes == 0) return 0;
   Bytes bytes = 0;
   arena.for_each_stretch([&](const Stretch& stretch) {
     if (!stretch.is_suspended) return;

@@ -44,8 +44,10 @@ char kind_of(RegionState state) {
 report::Layout Drawing::layout() const {
   report::Layout layout;
   if (device_.pool != nullptr) {
-    device_.pool->for_each_place([&](AddressRange chunk) { layout.chunks.push_back(chunk); });
-    device_.pool->for_each_region([&](const Region& region) VPMM_REQUIRES(pool_lock) {
+    device_.pool->memory().chunks.for_each_chunk([&](const vm::Chunk& chunk) {
+      if (!is_null(chunk.place)) layout.chunks.push_back({chunk.place, chunk.size});
+    });
+    device_.pool->memory().index.for_each([&](const Region& region) VPMM_REQUIRES(pool_lock) {
       if (parts_.arenas.has(region.range.begin))
         add_blocks_of_arena(region.range.begin, layout);
       else if (region.state != RegionState::hole && !small::is_cut(region))
@@ -206,16 +208,16 @@ observe::PoolSnapshot Drawing::snapshot() const {
   observe::PoolSnapshot snapshot;
   snapshot.device = device_.primary.device();
   snapshot.driver = device_.driver.name();
-  snapshot.policy = device_.pool == nullptr ? "stream_ordered" : device_.pool->policy_name();
+  snapshot.policy = device_.pool == nullptr ? "stream_ordered" : device_.pool->memory().tuning.name;
   snapshot.statistics = totals_.now();
   if (device_.pool == nullptr) return snapshot;
-  snapshot.page_size = device_.pool->page_size();
-  const Vector<AddressRange>& reservations = device_.pool->reservations();
+  snapshot.page_size = device_.page_size;
+  const Vector<AddressRange>& reservations = device_.pool->memory().reservations;
   snapshot.reservations.assign(reservations.begin(), reservations.end());
   std::sort(snapshot.reservations.begin(), snapshot.reservations.end(),
             [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
   const auto live_by_page = device_.small->figures().live_by_page();
-  device_.pool->for_each_region([&](const region::Region& region) VPMM_REQUIRES(pool_lock) {
+  device_.pool->memory().index.for_each([&](const region::Region& region) VPMM_REQUIRES(pool_lock) {
     if (parts_.arenas.has(region.range.begin))
       return add_blocks_of_arena(region.range.begin, snapshot);
     observe::RegionSnapshot picture;

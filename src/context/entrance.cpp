@@ -168,7 +168,8 @@ void Entrance::leave(const pool::Caller& caller) {
 // events.
 void Entrance::learn_if_much_is_pending() {
   if (device_.small == nullptr || !device_.small->caches().are_bounded()) return;
-  const Bytes pending = device_.pool->pending_bytes() + device_.small->figures().pending_bytes();
+  const Bytes pending =
+      device_.pool->memory().index.pending_bytes() + device_.small->figures().pending_bytes();
   if (pending <= device_.small->bounds().live_and_cached_bytes()) return;
   if (sees_unproven_ && !device_.timelines.awaits_context_event()) parts_.prover.prove_everything();
   static_cast<void>(parts_.prover.learn(kTimelinesAsked));
@@ -219,7 +220,9 @@ void Entrance::trim_above_threshold(MutexLock& lock) {
   if (!parts_.footprint.is_above_threshold()) return;
   parts_.footprint.flush_caches();
   parts_.arenas.give_back_idle();
-  if (device_.pool->idle_bytes() == 0 || !device_.primary.noted(parts_.prover.settle(lock))) return;
+  if (device_.pool->memory().idle_bytes() == 0 ||
+      !device_.primary.noted(parts_.prover.settle(lock)))
+    return;
   const Result<Bytes> released =
       device_.primary.noted(device_.pool->trim(lock, *device_.config.release_threshold));
   if (released && released.value() > 0) parts_.recorder.trimmed(released.value());

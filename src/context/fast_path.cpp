@@ -51,7 +51,7 @@ DevicePtr Context::take_pages_if_ready(Bytes bytes, Bytes alignment) {
       parts_.allocations.has_deferred())
     return {};
   pool::Pool& pool = *device_.pool;
-  const Bytes natural = pool.grain_alignment();
+  const Bytes natural = pool.memory().tuning.grain_alignment();
   if (alignment > natural || (alignment & (alignment - 1)) != 0) return {};
   pool::Request request;
   request.bytes = bytes;

@@ -90,8 +90,8 @@ Bytes Limits::missing_on_gpu(Bytes bytes) {
   if (!parts_.prover.may_record_context_event()) return 0;
   Bytes in_use = 0;
   if (device_.pool != nullptr) {
-    device_.pool->set_cached_bytes(device_.small->caches().cached_bytes());
-    in_use = device_.pool->wanted_bytes();
+    device_.pool->planner().set_cached_bytes(device_.small->caches().cached_bytes());
+    in_use = device_.pool->planner().wanted_bytes();
   }
   const Bytes held = parts_.footprint.held();
   const std::optional<Bytes> capacity = parts_.footprint.capacity();

@@ -145,10 +145,11 @@ Result<void> Prover::bound_any_stream(MutexLock& lock) {
     return {};
   for (;;) {
     const time::Timeline& any = device_.timelines.any_stream();
-    const Bytes cap =
-        std::max(kAnyStreamPendingLeast, device_.pool->used_bytes() / kAnyStreamPendingDivisor);
+    const Bytes cap = std::max(kAnyStreamPendingLeast,
+                               device_.pool->memory().used_bytes() / kAnyStreamPendingDivisor);
     const auto is_within = [&]() VPMM_REQUIRES(pool_lock) {
-      return device_.pool->pending_bytes(any.id) + device_.small->figures().pending_bytes(any.id) <=
+      return device_.pool->memory().index.pending_bytes(any.id) +
+                 device_.small->figures().pending_bytes(any.id) <=
              cap;
     };
     if (is_within()) return {};

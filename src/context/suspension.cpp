@@ -358,13 +358,15 @@ Result<void> Suspension::resume_all(const Ids& ids, const ResumeHow& how, MutexL
   Result<void> done;
   for (const Sleeper& each : stretches) {
     const Bytes size = each.region->range.size;
-    const pool::PageRequest request{size, size, device_.pool->page_alignment(), false, each.chunks};
+    const pool::PageRequest request{size, size, device_.pool->memory().page_alignment(), false,
+                                    each.chunks};
     const Result<pool::Placed> placed = parts_.slow_path.place({lock, request, pool::Caller{}});
     if (!placed) {
       done = device_.primary.noted(Result<void>(placed.error()));
       break;
     }
-    refills.push_back({each.region, device_.pool->allocated_around(placed.value().begin)});
+    refills.push_back(
+        {each.region, device_.pool->memory().index.allocated_around(placed.value().begin)});
     ledger.stretch_begins(*refills.back().memory);
   }
   for (const pool::Suspender::Refill& refill : refills) ledger.stretch_ends(*refill.memory);

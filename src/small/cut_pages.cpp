@@ -35,8 +35,8 @@ std::uint64_t number_of(const Region& free) {
 pool::PageRequest CutPages::next_pages(Bytes bytes) const {
   const Bytes pages =
       bytes <= page_size_ ? 1 : (span_units(bytes) * kUnit + page_size_ - 1) / page_size_;
-  return {pages * page_size_, pages * page_size_, std::bit_ceil(pages) * pool_.page_alignment(),
-          true};
+  return {pages * page_size_, pages * page_size_,
+          std::bit_ceil(pages) * pool_.memory().page_alignment(), true};
 }
 
 // Note [What is left of a page is as complete as the page was]
@@ -45,7 +45,7 @@ pool::PageRequest CutPages::next_pages(Bytes bytes) const {
 void CutPages::add(const pool::Placed& pages, const Caller& caller) {
   const time::Stamp stamp =
       pages.is_complete ? time::Stamp{} : time::Stamp(timelines_.next(*caller.timeline, 0));
-  Region* rest = pool_.allocated_around(pages.begin);
+  Region* rest = pool_.memory().index.allocated_around(pages.begin);
   pool_.disown(rest);
   const ScopeExit give_back([&]() VPMM_REQUIRES(pool_lock) {  // short of host memory
     if (rest != nullptr) pool_.deallocate(rest, stamp);
@@ -75,12 +75,12 @@ void CutPages::add_page(Region* page, const time::Stamp& stamp) {
 PageRun& CutPages::run_around(DevicePtr page) {
   if (const auto after = run_by_begin_.upper_bound(page); after != run_by_begin_.begin())
     if (PageRun* const run = std::prev(after)->second; run->range.contains(page)) return *run;
-  const Vector<AddressRange> reservations = pool_.reservations();
+  const Vector<AddressRange>& reservations = pool_.memory().reservations;
   const auto reservation =
       std::find_if(reservations.begin(), reservations.end(),
                    [&](const AddressRange& range) { return range.contains(page); });
   VPMM_CHECK(reservation != reservations.end(), units_.picture());
-  const bool is_alone = pool_.pages_stand_alone();
+  const bool is_alone = pool_.memory().pages_stand_alone();
   const Bytes most = (is_alone ? 1 : kMostRunPages) * page_size_;
   const DevicePtr whole = is_alone ? page : align_down(page, most);
   const DevicePtr begin = std::max(whole, reservation->begin);
@@ -103,14 +103,14 @@ PageRun& CutPages::run_around(DevicePtr page) {
 }
 
 PageRun& CutPages::run_at(DevicePtr p) const {
-  const Region* const page = pool_.allocated_around(p);
+  const Region* const page = pool_.memory().index.allocated_around(p);
   PageRun* const run = page == nullptr ? nullptr : run_in(*page);
   VPMM_CHECK(run != nullptr, message_of("no page that is cut around {:#x}", to_integer(p)));
   return *run;
 }
 
 void CutPages::give_idle_pages() {
-  while (Region* free = units_.best_fit(page_size_, pool_.page_alignment(), std::nullopt))
+  while (Region* free = units_.best_fit(page_size_, pool_.memory().page_alignment(), std::nullopt))
     if (!give_pages(free)) break;
 }
 
@@ -172,7 +172,8 @@ CutPages::FreePart CutPages::find_aligned(Bytes size, Bytes alignment, const Cal
 }
 
 CutPages::FreePart CutPages::find_pages(Bytes least, const Caller& caller) const {
-  FreePart room = find_aligned(round_up(least, page_size_), pool_.page_alignment(), caller);
+  FreePart room =
+      find_aligned(round_up(least, page_size_), pool_.memory().page_alignment(), caller);
   if (room.free != nullptr)
     room.part.size = round_down(room.free->range.end() - room.part.begin, page_size_);
   return room;

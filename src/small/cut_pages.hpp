@@ -24,7 +24,7 @@ class CutPages {
         timelines_(timelines),
         pagemap_(pagemap),
         ledger_(ledger),
-        page_size_(pool.page_size()) {}
+        page_size_(pool.memory().page_size()) {}
 
   // --- pages ---
   // The pages to ask the pool for where nothing that is cut serves so many bytes.
