@@ -190,7 +190,7 @@ bool Limits::find_memory(const pool::Request& request, Asked& asked) {
 
 bool Limits::uses_gpu_memory(const pool::Request& request) const {
   const PoolLock lock(parts_.mutex);
-  return !parts_.arenas.is_external(request.arena) && check_tag(request);
+  return !parts_.arenas.external().has(request.arena) && check_tag(request);
 }
 
 // --- tags

@@ -49,7 +49,7 @@ void count(report::Holding& holder, std::string name, Bytes bytes) {
 // Leaves out external arenas.
 void Shortages::add_holders(report::Shortage& shortage) const {
   Set<DevicePtr> external;
-  parts_.arenas.for_each_external([&](DevicePtr stretch) VPMM_REQUIRES(pool_lock) {
+  parts_.arenas.external().for_each_stretch([&](DevicePtr stretch) VPMM_REQUIRES(pool_lock) {
     parts_.arenas.for_each_block_around(stretch,
                                         [&](const arena::ArenaBlock& block, bool /*is_pinned*/) {
                                           external.insert(block.range.begin);

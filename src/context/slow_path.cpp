@@ -229,9 +229,9 @@ Result<DevicePtr> SlowPath::allocate_in_arena(MutexLock& lock, const pool::Reque
           prover_.prove_now())
         continue;
     }
-    if (arenas_.is_external(request.arena)) {
+    if (arenas_.external().has(request.arena)) {
       const DevicePtr begin = arenas_.take(request, caller, Room::everywhere);
-      return is_null(begin) ? Result<DevicePtr>(arenas_.no_room_for(request)) : begin;
+      return is_null(begin) ? Result<DevicePtr>(arenas_.external().no_room_for(request)) : begin;
     }
     const Result<Placed> stretch = place({lock, arenas_.stretch_for(request), Caller{}});
     if (!stretch) {

@@ -31,7 +31,8 @@ Ask Planner::ask_of(const PageRequest& request, const Caller& caller) const {
   ask.alignment = std::max(request.alignment, memory_.tuning.grain_alignment());
   ask.own = caller.own();
   const bool is_by_use = memory_.tuning.choice == Tuning::Choice::by_use;
-  ask.own_first = is_by_use && caller.own().has_value() && have_several_placed();
+  ask.own_first = is_by_use && caller.own().has_value() && has_several_placers_ &&
+                  memory_.counters.allocations - placer_changed_ < kPlacementsLookedBack;
   ask.growth_room = round_down(room_.below_capacity(held), page);
   ask.early_growth =
       round_down(early_growth(std::max(peak_live_, wanted_bytes() + request.size)), page);
@@ -50,11 +51,6 @@ void Planner::note_placed(const std::optional<time::TimelineId>& timeline) {
   has_several_placers_ = last_placer_.has_value();
   placer_changed_ = memory_.counters.allocations;
   last_placer_ = timeline;
-}
-
-bool Planner::have_several_placed() const {
-  return has_several_placers_ &&
-         memory_.counters.allocations - placer_changed_ < kPlacementsLookedBack;
 }
 
 // Note [One knob]. Memory grown early is idle and moves when needed: no program fails because of

@@ -66,7 +66,6 @@ class Planner {
   Bytes early_growth(Bytes peak) const VPMM_REQUIRES(pool_lock);
   // Bytes up to which early growth may fill this GPU. A pool that holds as much spares memory.
   Bytes most_early() const VPMM_REQUIRES(pool_lock);
-  bool have_several_placed() const VPMM_REQUIRES(pool_lock);
   bool grows_past_peak(Bytes growth) const VPMM_REQUIRES(pool_lock);
   Bytes on_its_way(const Plan& plan, const Caller& caller) const VPMM_REQUIRES(pool_lock);
 

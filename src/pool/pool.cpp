@@ -35,8 +35,6 @@ Pool::Pool(driver::Driver& driver, const driver::ChunkProperties& properties,
            const settings::Config& config, Bytes page_size, time::Timelines& timelines)
     : memory_(driver, properties, config, page_size, timelines), room_(config.capacity) {}
 
-Pool::~Pool() = default;
-
 // --- the way of a request
 
 std::optional<Placed> Pool::find(const PageRequest& request, const Caller& caller) {

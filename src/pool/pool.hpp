@@ -54,7 +54,6 @@ class Pool {
  public:
   Pool(driver::Driver& driver, const driver::ChunkProperties& properties,
        const settings::Config& config, Bytes page_size, time::Timelines& timelines);
-  ~Pool();
 
   // Regions, chunks and figures.
   const Memory& memory() const { return memory_; }
