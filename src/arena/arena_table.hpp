@@ -45,7 +45,7 @@ struct ArenaEntry : FromHostMemory {
   bool keeps_stretches() const {
     return residence == Residence::suspending || residence == Residence::resuming;
   }
-  // Visits what users may use. All of a pinned stretch: graphs use its free blocks, too.
+  // Visits memory in use. All of a pinned stretch: graphs use its free blocks, too.
   void for_each_used(FunctionRef<void(AddressRange)> visit) const;
   // Ranges of live blocks, by address.
   Vector<AddressRange> live_ranges() const;

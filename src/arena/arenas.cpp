@@ -85,7 +85,7 @@ DevicePtr Arenas::begin(ArenaEntry& entry, AddressRange part, Bytes requested,
   std::optional<time::TimelineId> timeline;
   if (caller.timeline != nullptr) timeline = caller.timeline->id;
   entry.arena.take(part, {requested, names_.key_of(caller), timeline});
-  count_reference(timeline, +1);
+  time::count_references(table_.timelines, timeline, {}, +1);
   if (entry.options.is_external) return part.begin;
   table_.small->ledger().block_begins(requested, part.size);
   if (entry.arena.is_pinned()) table_.recorder.observe_end(part, caller.stream);
@@ -165,12 +165,6 @@ void Arenas::record_use(DevicePtr begin, time::Timeline& user) {
   if (table_.around(begin)->arena.record_use(begin, user.id)) ++user.references;
 }
 
-void Arenas::count_reference(std::optional<time::TimelineId> timeline, int change) {
-  time::Timeline* const counted = timeline ? table_.timelines.find(*timeline) : nullptr;
-  if (counted != nullptr)
-    counted->references += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
-}
-
 // A free is in order if it names the only stream that used the block: that stream may have the
 // block at once. In a capture the graph is the order, and stamps do not count.
 bool Arenas::end(DevicePtr begin, const pool::Stream& stream, const Caller& caller) {
@@ -193,8 +187,7 @@ bool Arenas::end(DevicePtr begin, const pool::Stream& stream, const Caller& call
   time::Stamp stamp;
   if (!captures || !is_in_order)
     stamp = table_.timelines.reduce(table_.stamper.stamp_of(uses, caller));
-  count_reference(block->timeline, -1);
-  for (const time::TimelineId other : block->other_uses) count_reference(other, -1);
+  time::count_references(table_.timelines, block->timeline, block->other_uses, -1);
   if (block->stretch->is_suspended)
     table_.small->ledger().block_wakes(block->requested, block->range.size);
   if (is_pools) table_.small->ledger().block_ends(block->requested, block->range.size);

@@ -106,8 +106,6 @@ class Arenas {
   void refresh(ArenaEntry& entry) const VPMM_REQUIRES(pool_lock);
   DevicePtr begin(ArenaEntry& entry, AddressRange part, Bytes requested, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  void count_reference(std::optional<time::TimelineId> timeline, int change)
-      VPMM_REQUIRES(pool_lock);
 
   ArenaTable table_;
   StreamNames names_{table_};

@@ -81,9 +81,8 @@ report::Layout Drawing::layout() const {
 }
 
 std::uint64_t Drawing::stream_id_of(std::optional<time::TimelineId> timeline) const {
-  const std::optional<driver::StreamId> stream =
-      timeline ? device_.timelines.stream_of(*timeline) : std::optional<driver::StreamId>();
-  return stream ? static_cast<std::uint64_t>(*stream) : 0;
+  const time::Timeline* const found = timeline ? device_.timelines.find(*timeline) : nullptr;
+  return found != nullptr && found->stream ? static_cast<std::uint64_t>(*found->stream) : 0;
 }
 
 std::uint64_t Drawing::stream_id_of(const time::Stamp& stamp) const {

@@ -59,7 +59,7 @@ bool Visit::enter() {
 }
 
 Visit::~Visit() {
-  if (pinned_ != nullptr) --pinned_->callers;
+  if (pinned_ != nullptr) --pinned_->references;
   if (!is_inside_) return;
   entrance_.visits_.end();
   parts_.front.refresh();
@@ -76,7 +76,7 @@ Result<pool::Caller> Visit::identify(const pool::Stream& stream, const time::Tim
   }
   if (!caller || caller.value().timeline == nullptr) return caller;
   pinned_ = caller.value().timeline;
-  ++pinned_->callers;
+  ++pinned_->references;
   // Counts its warm calls before the pool's index changes.
   parts_.footprint.note_peaks();
   return caller;
@@ -103,7 +103,7 @@ Result<void> Entrance::check_alive() {
 Result<void> Entrance::open() {
   VPMM_TRY_ASSIGN(const std::optional<time::KnownContext> found, device_.primary.retain());
   if (!found) return {};
-  device_.timelines.set_primary(found->handle, found->id);
+  device_.timelines.contexts().primary = *found;
   if (device_.primary.openings() != 0) forget_dead(device_.primary.id());
   device_.primary.adopt(*found);
   return {};

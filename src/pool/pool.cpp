@@ -140,7 +140,7 @@ Result<Placed> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageRequ
 
 Placed Pool::placed(Region* region, const Plan& plan, const PageRequest& request) {
   region->has_own_chunks = planner_.has_own_chunks(request);
-  count_reference(region->owner, +1);
+  time::count_references(memory_.timelines, region->owner.timeline, region->owner.other_uses, +1);
   planner_.note_placed(region->owner.timeline);
   ++(plan.is_hit() ? memory_.counters.hits : memory_.counters.plans);
   ++memory_.counters.allocations;
@@ -211,7 +211,7 @@ Result<bool> Pool::give_way(MutexLock& lock, const PageRequest& request, const C
 // --- the way of a free
 
 void Pool::deallocate(Region* region, const time::Stamp& stamp) {
-  count_reference(region->owner, -1);
+  time::count_references(memory_.timelines, region->owner.timeline, region->owner.other_uses, -1);
   memory_.chunks.end_use(region->range);
   memory_.index.release(region, memory_.timelines.reduce(stamp));
   ++returned_;
@@ -219,7 +219,7 @@ void Pool::deallocate(Region* region, const time::Stamp& stamp) {
 }
 
 void Pool::disown(Region* region) {
-  count_reference(region->owner, -1);
+  time::count_references(memory_.timelines, region->owner.timeline, region->owner.other_uses, -1);
   region->owner.timeline.reset();
 }
 
@@ -234,9 +234,9 @@ Region* Pool::divide(Region* region, DevicePtr at) {
 }
 
 DevicePtr Pool::pass_on(Region* region, const PageRequest& request, const Caller& caller) {
-  count_reference(region->owner, -1);
+  time::count_references(memory_.timelines, region->owner.timeline, region->owner.other_uses, -1);
   region::Owner owner = owner_of(request, caller);
-  count_reference(owner, +1);
+  time::count_references(memory_.timelines, owner.timeline, owner.other_uses, +1);
   memory_.index.hand_over(region, std::move(owner));
   ++memory_.counters.deallocations;
   ++memory_.counters.allocations;
@@ -322,16 +322,6 @@ region::Owner Pool::owner_of(const PageRequest& request, const Caller& caller) c
   if (caller.timeline != nullptr) owner.timeline = caller.timeline->id;
   owner.capture = caller.capture;
   return owner;
-}
-
-void Pool::count_reference(const region::Owner& owner, int change) {
-  const auto count = [&](time::TimelineId id) VPMM_REQUIRES(pool_lock) {
-    time::Timeline* timeline = memory_.timelines.find(id);
-    if (timeline != nullptr)
-      timeline->references += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
-  };
-  if (owner.timeline) count(*owner.timeline);
-  for (const time::TimelineId id : owner.other_uses) count(id);
 }
 
 void Pool::record_use(Region* region, time::Timeline& timeline) {

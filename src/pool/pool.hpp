@@ -141,7 +141,6 @@ class Pool {
   Result<void> queue_waits(const Plan& plan, const Caller& caller) VPMM_REQUIRES(pool_lock);
   void prove_moves(const Plan& plan, const Caller& caller) VPMM_REQUIRES(pool_lock);
   region::Owner owner_of(const PageRequest& request, const Caller& caller) const;
-  void count_reference(const region::Owner& owner, int change) VPMM_REQUIRES(pool_lock);
 
   Memory memory_;
   Mover mover_{memory_};

@@ -44,7 +44,7 @@ pool::PageRequest CutPages::next_pages(Bytes bytes) const {
 // gets a number of that stream taken now, after the waits that the pool queued.
 void CutPages::add(const pool::Placed& pages, const Caller& caller) {
   const time::Stamp stamp =
-      pages.is_complete ? time::Stamp{} : time::Stamp(timelines_.next(*caller.timeline, 0));
+      pages.is_complete ? time::Stamp{} : time::Stamp(caller.timeline->next(0));
   Region* rest = pool_.memory().index.allocated_around(pages.begin);
   pool_.disown(rest);
   const ScopeExit give_back([&]() VPMM_REQUIRES(pool_lock) {  // short of host memory
@@ -152,7 +152,7 @@ CutPages::FreePart CutPages::find(Bytes least, Bytes most, Bytes alignment,
   Region* const free = units_.best_fit(least, alignment, caller.own());
   if (free == nullptr) return {};
   const AddressRange range = free->range;
-  DevicePtr begin = *region::RegionIndex::aligned_start(*free, least, alignment);
+  DevicePtr begin = *region::aligned_start(free->range, least, alignment);
   const PageRun& run = run_at(begin);
   const DevicePtr border = run.range.begin + (run.page_of(begin) + 1) * page_size_;
   Bytes room = std::min(range.end(), border) - begin;
@@ -167,8 +167,7 @@ CutPages::FreePart CutPages::find(Bytes least, Bytes most, Bytes alignment,
 CutPages::FreePart CutPages::find_aligned(Bytes size, Bytes alignment, const Caller& caller) const {
   Region* const free = units_.best_fit(size, alignment, caller.own());
   if (free == nullptr) return {};
-  return {
-      free, {*region::RegionIndex::aligned_start(*free, size, alignment), size}, number_of(*free)};
+  return {free, {*region::aligned_start(free->range, size, alignment), size}, number_of(*free)};
 }
 
 CutPages::FreePart CutPages::find_pages(Bytes least, const Caller& caller) const {
@@ -197,7 +196,7 @@ void CutPages::take_units(const FreePart& room, const Caller& caller) {
   if (caller.timeline != nullptr) owner.timeline = caller.timeline->id;
   const std::optional<time::TimelineId> timeline = owner.timeline;
   units_.allocate(room.free, room.part, std::move(owner));
-  count_reference(timeline, +1);
+  time::count_references(timelines_, timeline, {}, +1);
 }
 
 Segment* CutPages::pages_until(DevicePtr end, StreamCache& cache) const {
@@ -223,7 +222,7 @@ void CutPages::end(Segment* segment, const time::Stamp& stamp) {
   const auto split_at = [&](DevicePtr p) VPMM_REQUIRES(pool_lock) {
     Region* const part = units_.allocated_around(p);
     if (part == nullptr || part->range.begin == p) return;
-    count_reference(part->owner.timeline, +1);
+    time::count_references(timelines_, part->owner.timeline, {}, +1);
     units_.split_allocated(part, p);
   };
   split_at(range.begin);
@@ -231,15 +230,9 @@ void CutPages::end(Segment* segment, const time::Stamp& stamp) {
   for (DevicePtr at = range.begin; at < range.end();) {
     Region* const part = units_.allocated_around(at);
     at = part->range.end();
-    count_reference(part->owner.timeline, -1);
+    time::count_references(timelines_, part->owner.timeline, {}, -1);
     give_pages(units_.release(part, timelines_.reduce(stamp)));
   }
-}
-
-void CutPages::count_reference(std::optional<time::TimelineId> timeline, int change) {
-  time::Timeline* const counted = timeline ? timelines_.find(*timeline) : nullptr;
-  if (counted != nullptr)
-    counted->references += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
 }
 
 }  // namespace vpmm::small

@@ -89,8 +89,6 @@ class CutPages {
   void add_page(region::Region* page, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
   PageRun& run_around(DevicePtr page) VPMM_REQUIRES(pool_lock);
   bool give_pages(region::Region* free) VPMM_REQUIRES(pool_lock);
-  void count_reference(std::optional<time::TimelineId> timeline, int change)
-      VPMM_REQUIRES(pool_lock);
 
   pool::Pool& pool_;
   time::Timelines& timelines_;

@@ -95,7 +95,7 @@ bool Flusher::flush_one(const Caller& caller, Bytes size) {
     leave_cache(cache, *pages);
   }
   const std::uint64_t number = CachedList::number_of(*pages);
-  timelines_.claim(*caller.timeline, number, pages->range.size);
+  caller.timeline->claim(number, pages->range.size);
   pool_.deallocate(pages, time::Stamp({caller.timeline->id, number}));
   return true;
 }
@@ -272,7 +272,7 @@ void Flusher::flush(StreamCache& cache, FreePages which) {
     latest = std::max(latest, segment->last_number());
     bytes += segment->units * kUnit;
   }
-  if (timeline != nullptr) timelines_.claim(*timeline, latest, bytes);
+  if (timeline != nullptr) timeline->claim(latest, bytes);
   while (Segment* const segment = free.take_first())
     cut_pages_.end(segment, stamp_of(segment->last_number()));
   while (!pages.empty()) {
@@ -297,7 +297,7 @@ void Flusher::retire_dead() {
     StreamCache& cache = *in_service;
     time::Timeline& timeline = *timelines_.find(id);
     if (!timeline.is_over) continue;
-    cache.unproven = timelines_.next(timelines_.every_stream(), cache.cached_bytes());
+    cache.unproven = timelines_.every_stream().next(cache.cached_bytes());
     caches_.end(id);
     flush(cache);
     caches_.retire_if_empty(cache);

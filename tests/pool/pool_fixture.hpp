@@ -81,7 +81,7 @@ class PoolFixture : public ::testing::Test {
                          std::uint64_t work_ns = kSecondNs) {
     expect(sim.launch({"work", work_ns, {}, {}}, *caller.stream));
     region::Region* region = pool->memory().index.allocated_around(ptr);
-    pool->deallocate(region, time::Stamp(timelines.next(*caller.timeline, region->range.size)));
+    pool->deallocate(region, time::Stamp(caller.timeline->next(region->range.size)));
     if (closed == Closed::yes) {
       EXPECT_TRUE(timelines.close(*caller.timeline, *caller.stream).ok());
     }
