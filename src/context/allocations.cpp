@@ -53,7 +53,7 @@ std::optional<AllocationInfo> Allocations::live_around(DevicePtr ptr) const {
         const arena::ArenaBlock* const block = memory.live;
         if (block == nullptr || shares_.is_kept(block->range.begin)) return std::nullopt;
         return AllocationInfo{block->range.begin, block->requested, block->range.size,
-                              arenas_.arena_of(ptr)};
+                              arenas_.around(ptr)->id};
       },
       [&](CutPage cut) VPMM_REQUIRES(pool_lock) -> Info {
         const std::optional<small::Allocation> part = find_live(*cut.page, ptr);
@@ -202,7 +202,7 @@ Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const pool::Strea
   if (host_copies_.empty()) return {};
   host_copies_.drop_block(ptr);
   host_copies_.drop_unless([this](pool::ArenaId id)
-                               VPMM_REQUIRES(pool_lock) { return arenas_.exists(id); });
+                               VPMM_REQUIRES(pool_lock) { return arenas_.find(id) != nullptr; });
   return {};
 }
 

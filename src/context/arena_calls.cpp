@@ -53,9 +53,9 @@ Result<void> ArenaCalls::add(pool::ArenaId arena, AddressRange memory) {
   const PoolLock lock(parts_.mutex);
   const HostPromise promise;
   if (!promise.is_kept()) return no_host_memory();
-  return parts_.arenas.add_external(arena, memory, [&](AddressRange part) VPMM_REQUIRES(pool_lock) {
-    return device_.owns_part_of(part);
-  });
+  return parts_.arenas.external().add(
+      arena, memory,
+      [&](AddressRange part) VPMM_REQUIRES(pool_lock) { return device_.owns_part_of(part); });
 }
 
 // Note [External memory]
@@ -63,13 +63,13 @@ Result<AddressRange> ArenaCalls::take(pool::ArenaId arena) {
   Visit visit(entrance_);
   VPMM_TRY(visit.status());
   parts_.allocations.drain(visit.lock());
-  VPMM_TRY_ASSIGN(const bool is_worth_a_wait, parts_.arenas.has_idle_external(arena));
+  VPMM_TRY_ASSIGN(const bool is_worth_a_wait, parts_.arenas.external().has_idle(arena));
   if (!is_worth_a_wait) return AddressRange{};
   VPMM_TRY(device_.primary.noted(parts_.peers.find_contexts()));
   if (!parts_.prover.may_record_context_event())
     return Error{ErrorCode::capture_active, "a stream is being captured"};
   VPMM_TRY(parts_.prover.wait_for_everything(visit.lock()));
-  return parts_.arenas.take_external(arena);
+  return parts_.arenas.external().take(arena);
 }
 
 Result<Bytes> ArenaCalls::trim(pool::ArenaId arena) {
@@ -99,8 +99,9 @@ Result<void> ArenaCalls::release(pool::ArenaId arena) {
   // A failure is dropped: the next free, suspend or resume tries again.
   Visit visit(entrance_);
   if (visit.status())
-    parts_.host_copies.drop_unless(
-        [&](pool::ArenaId id) VPMM_REQUIRES(pool_lock) { return parts_.arenas.exists(id); });
+    parts_.host_copies.drop_unless([&](pool::ArenaId id) VPMM_REQUIRES(pool_lock) {
+      return parts_.arenas.find(id) != nullptr;
+    });
   return {};
 }
 

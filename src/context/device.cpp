@@ -109,7 +109,7 @@ Device::Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal,
 bool Device::owns_part_of(AddressRange memory) const {
   bool owns = false;
   if (pool != nullptr)
-    for (const AddressRange& reservation : pool->reservations())
+    for (const AddressRange& reservation : pool->memory().reservations)
       owns = owns || reservation.overlaps(memory);
   if (driver_pool != nullptr)
     driver_pool->for_each_block([&](const driver_pool::PoolBlock& block) {
@@ -120,7 +120,9 @@ bool Device::owns_part_of(AddressRange memory) const {
 
 std::uint64_t Device::live_allocations() const {
   std::uint64_t live = driver_pool == nullptr ? 0 : driver_pool->live_allocations();
-  if (pool != nullptr) live += pool->live_allocations() + small->figures().most_live();
+  if (pool != nullptr)
+    live +=
+        pool->memory().index.count(region::RegionState::allocated) + small->figures().most_live();
   if (guard != nullptr) live += guard->live_allocations();
   return live;
 }
@@ -134,7 +136,7 @@ void Device::advance(const Vector<time::StampPart>& done) const {
 Bytes Device::live_bytes() const {
   Bytes live = driver_pool == nullptr ? 0 : driver_pool->requested_bytes();
   if (pool != nullptr)
-    live += pool->requested_bytes() +
+    live += pool->memory().index.requested_bytes() +
             static_cast<Bytes>(small->figures().tally().requested +
                                small->ledger().of_stretches().requested) -
             small->ledger().asleep().requested;
@@ -144,7 +146,7 @@ Bytes Device::live_bytes() const {
 
 void Device::fill(observe::Statistics& figures) const {
   if (pool != nullptr) {
-    pool->fill(figures);
+    pool->memory().fill(figures);
     small::Tally tally = small->figures().tally();
     tally += small->ledger().of_stretches();
     const small::Ledger::Asleep& asleep = small->ledger().asleep();
@@ -193,7 +195,7 @@ std::string Device::validate() const {
     if (std::string broken = guard->validate(); !broken.empty()) return broken;
   if (pool == nullptr) return {};
   if (std::string broken = small->validate(); !broken.empty()) return broken;
-  return pool->validate();
+  return pool->memory().validate();
 }
 
 }  // namespace vpmm::context

@@ -40,7 +40,7 @@ struct Device {
 
   // Null: none.
   region::Region* allocated_around(DevicePtr ptr) const VPMM_REQUIRES(pool_lock) {
-    return pool == nullptr ? nullptr : pool->allocated_around(ptr);
+    return pool == nullptr ? nullptr : pool->memory().index.allocated_around(ptr);
   }
   driver_pool::PoolBlock* block_around(DevicePtr ptr) const VPMM_REQUIRES(pool_lock) {
     return driver_pool == nullptr ? nullptr : driver_pool->block_around(ptr);

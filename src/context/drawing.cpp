@@ -44,14 +44,16 @@ char kind_of(RegionState state) {
 report::Layout Drawing::layout() const {
   report::Layout layout;
   if (device_.pool != nullptr) {
-    device_.pool->for_each_place([&](AddressRange chunk) { layout.chunks.push_back(chunk); });
-    device_.pool->for_each_region([&](const Region& region) VPMM_REQUIRES(pool_lock) {
-      if (parts_.arenas.has(region.range.begin))
+    device_.pool->memory().chunks.for_each_chunk([&](const vm::Chunk& chunk) {
+      if (!is_null(chunk.place)) layout.chunks.push_back({chunk.place, chunk.size});
+    });
+    device_.pool->memory().index.for_each([&](const Region& region) VPMM_REQUIRES(pool_lock) {
+      if (parts_.arenas.around(region.range.begin) != nullptr)
         add_blocks_of_arena(region.range.begin, layout);
       else if (region.state != RegionState::hole && !small::is_cut(region))
         layout.blocks.push_back(block_of(region));
     });
-    parts_.arenas.for_each_external(
+    parts_.arenas.external().for_each_stretch(
         [&](DevicePtr begin) VPMM_REQUIRES(pool_lock) { add_blocks_of_arena(begin, layout); });
     layout.largest_small = largest_small(*device_.small, device_.page_size);
     device_.small->figures().for_each_part(
@@ -79,9 +81,8 @@ report::Layout Drawing::layout() const {
 }
 
 std::uint64_t Drawing::stream_id_of(std::optional<time::TimelineId> timeline) const {
-  const std::optional<driver::StreamId> stream =
-      timeline ? device_.timelines.stream_of(*timeline) : std::optional<driver::StreamId>();
-  return stream ? static_cast<std::uint64_t>(*stream) : 0;
+  const time::Timeline* const found = timeline ? device_.timelines.find(*timeline) : nullptr;
+  return found != nullptr && found->stream ? static_cast<std::uint64_t>(*found->stream) : 0;
 }
 
 std::uint64_t Drawing::stream_id_of(const time::Stamp& stamp) const {
@@ -161,7 +162,7 @@ void Drawing::add_blocks_of_arena(DevicePtr stretch, report::Layout& layout) con
       stretch, [&](const arena::ArenaBlock& part, bool is_pinned) VPMM_REQUIRES(pool_lock) {
         report::LayoutBlock block;
         block.range = part.range;
-        block.arena = static_cast<std::uint64_t>(parts_.arenas.arena_of(stretch));
+        block.arena = static_cast<std::uint64_t>(parts_.arenas.around(stretch)->id);
         const bool is_live = part.is_live && !parts_.shares.is_kept(part.range.begin);
         block.state = is_live ? RegionState::allocated : RegionState::free;
         block.is_suspended = part.stretch->is_suspended;
@@ -173,8 +174,7 @@ void Drawing::add_blocks_of_arena(DevicePtr stretch, report::Layout& layout) con
         } else if (!part.is_live) {
           block.is_complete = !is_pinned && stamp.is_complete();
           const bool serves_nobody = part.is_waiting && !stamp.is_complete();
-          if (!block.is_complete && !serves_nobody)
-            block.stream_id = parts_.arenas.stream_id_of(part.key);
+          if (!block.is_complete && !serves_nobody) block.stream_id = arena::stream_id_of(part.key);
         }
         layout.blocks.push_back(block);
       });
@@ -206,17 +206,17 @@ observe::PoolSnapshot Drawing::snapshot() const {
   observe::PoolSnapshot snapshot;
   snapshot.device = device_.primary.device();
   snapshot.driver = device_.driver.name();
-  snapshot.policy = device_.pool == nullptr ? "stream_ordered" : device_.pool->policy_name();
+  snapshot.policy = device_.pool == nullptr ? "stream_ordered" : device_.pool->memory().tuning.name;
   snapshot.statistics = totals_.now();
   if (device_.pool == nullptr) return snapshot;
-  snapshot.page_size = device_.pool->page_size();
-  const Vector<AddressRange>& reservations = device_.pool->reservations();
+  snapshot.page_size = device_.page_size;
+  const Vector<AddressRange>& reservations = device_.pool->memory().reservations;
   snapshot.reservations.assign(reservations.begin(), reservations.end());
   std::sort(snapshot.reservations.begin(), snapshot.reservations.end(),
             [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
   const auto live_by_page = device_.small->figures().live_by_page();
-  device_.pool->for_each_region([&](const region::Region& region) VPMM_REQUIRES(pool_lock) {
-    if (parts_.arenas.has(region.range.begin))
+  device_.pool->memory().index.for_each([&](const region::Region& region) VPMM_REQUIRES(pool_lock) {
+    if (parts_.arenas.around(region.range.begin) != nullptr)
       return add_blocks_of_arena(region.range.begin, snapshot);
     observe::RegionSnapshot picture;
     picture.range = region.range;

@@ -59,7 +59,7 @@ bool Visit::enter() {
 }
 
 Visit::~Visit() {
-  if (pinned_ != nullptr) --pinned_->callers;
+  if (pinned_ != nullptr) --pinned_->references;
   if (!is_inside_) return;
   entrance_.visits_.end();
   parts_.front.refresh();
@@ -76,7 +76,7 @@ Result<pool::Caller> Visit::identify(const pool::Stream& stream, const time::Tim
   }
   if (!caller || caller.value().timeline == nullptr) return caller;
   pinned_ = caller.value().timeline;
-  ++pinned_->callers;
+  ++pinned_->references;
   // Counts its warm calls before the pool's index changes.
   parts_.footprint.note_peaks();
   return caller;
@@ -103,7 +103,7 @@ Result<void> Entrance::check_alive() {
 Result<void> Entrance::open() {
   VPMM_TRY_ASSIGN(const std::optional<time::KnownContext> found, device_.primary.retain());
   if (!found) return {};
-  device_.timelines.set_primary(found->handle, found->id);
+  device_.timelines.contexts().primary = *found;
   if (device_.primary.openings() != 0) forget_dead(device_.primary.id());
   device_.primary.adopt(*found);
   return {};
@@ -168,7 +168,8 @@ void Entrance::leave(const pool::Caller& caller) {
 // events.
 void Entrance::learn_if_much_is_pending() {
   if (device_.small == nullptr || !device_.small->caches().are_bounded()) return;
-  const Bytes pending = device_.pool->pending_bytes() + device_.small->figures().pending_bytes();
+  const Bytes pending =
+      device_.pool->memory().index.pending_bytes() + device_.small->figures().pending_bytes();
   if (pending <= device_.small->bounds().live_and_cached_bytes()) return;
   if (sees_unproven_ && !device_.timelines.awaits_context_event()) parts_.prover.prove_everything();
   static_cast<void>(parts_.prover.learn(kTimelinesAsked));
@@ -219,7 +220,9 @@ void Entrance::trim_above_threshold(MutexLock& lock) {
   if (!parts_.footprint.is_above_threshold()) return;
   parts_.footprint.flush_caches();
   parts_.arenas.give_back_idle();
-  if (device_.pool->idle_bytes() == 0 || !device_.primary.noted(parts_.prover.settle(lock))) return;
+  if (device_.pool->memory().idle_bytes() == 0 ||
+      !device_.primary.noted(parts_.prover.settle(lock)))
+    return;
   const Result<Bytes> released =
       device_.primary.noted(device_.pool->trim(lock, *device_.config.release_threshold));
   if (released && released.value() > 0) parts_.recorder.trimmed(released.value());

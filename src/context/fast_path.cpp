@@ -51,7 +51,7 @@ DevicePtr Context::take_pages_if_ready(Bytes bytes, Bytes alignment) {
       parts_.allocations.has_deferred())
     return {};
   pool::Pool& pool = *device_.pool;
-  const Bytes natural = pool.grain_alignment();
+  const Bytes natural = pool.memory().tuning.grain_alignment();
   if (alignment > natural || (alignment & (alignment - 1)) != 0) return {};
   pool::Request request;
   request.bytes = bytes;
@@ -225,7 +225,7 @@ Result<std::unique_ptr<BoundStream>> Context::bind(driver::StreamHandle stream) 
   if (device_.small != nullptr) client.cache = &device_.small->caches().of(*caller.timeline);
   std::unique_ptr<BoundStream> bound =
       std::make_unique<BoundStream>(*this, client, caller.timeline->id);
-  ++caller.timeline->callers;  // until ~BoundStream()
+  ++caller.timeline->references;  // until ~BoundStream()
   return bound;
 }
 
@@ -235,7 +235,7 @@ BoundStream::~BoundStream() {
   if (process::is_ending()) return;
   const PoolLock lock(context_.parts_.mutex);
   if (time::Timeline* timeline = context_.parts_.device.timelines.find(timeline_))
-    --timeline->callers;
+    --timeline->references;
 }
 
 StreamFront::Way BoundStream::way() const {

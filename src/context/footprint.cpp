@@ -15,8 +15,8 @@ constexpr std::uint64_t kCachesPerCall = 8;  // read by a call for samples, on a
 
 Bytes Footprint::held() const {
   const Bytes guarded = device_.guard == nullptr ? 0 : device_.guard->mapped_bytes();
-  return (device_.pool == nullptr ? 0 : device_.pool->mapped_bytes()) + driver_pool_bytes_ +
-         guarded;
+  return (device_.pool == nullptr ? 0 : device_.pool->memory().mapped_bytes()) +
+         driver_pool_bytes_ + guarded;
 }
 
 Bytes Footprint::idle_in_driver_pool(Bytes but_for) const {

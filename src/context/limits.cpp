@@ -90,8 +90,8 @@ Bytes Limits::missing_on_gpu(Bytes bytes) {
   if (!parts_.prover.may_record_context_event()) return 0;
   Bytes in_use = 0;
   if (device_.pool != nullptr) {
-    device_.pool->set_cached_bytes(device_.small->caches().cached_bytes());
-    in_use = device_.pool->wanted_bytes();
+    device_.pool->planner().set_cached_bytes(device_.small->caches().cached_bytes());
+    in_use = device_.pool->planner().wanted_bytes();
   }
   const Bytes held = parts_.footprint.held();
   const std::optional<Bytes> capacity = parts_.footprint.capacity();
@@ -190,7 +190,7 @@ bool Limits::find_memory(const pool::Request& request, Asked& asked) {
 
 bool Limits::uses_gpu_memory(const pool::Request& request) const {
   const PoolLock lock(parts_.mutex);
-  return !parts_.arenas.is_external(request.arena) && check_tag(request);
+  return !parts_.arenas.external().has(request.arena) && check_tag(request);
 }
 
 // --- tags

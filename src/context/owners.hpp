@@ -36,7 +36,7 @@ class Owners {
   Owners(const Device& device, const arena::Arenas& arenas) : device_(device), arenas_(arenas) {}
 
   OwnedBy of(DevicePtr ptr) const VPMM_REQUIRES(pool_lock) {
-    if (arenas_.has(ptr)) return ArenaMemory{arenas_.live_around(ptr)};
+    if (arenas_.around(ptr) != nullptr) return ArenaMemory{arenas_.live_around(ptr)};
     if (region::Region* const region = device_.allocated_around(ptr)) {
       if (small::is_cut(*region)) return CutPage{region};
       return Pages{region};

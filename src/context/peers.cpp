@@ -55,7 +55,7 @@ Result<void> Peers::find_contexts() {
       return driver::checked(Call::ctx_get_id, asked);
     }
     peer.context = found;
-    device_.timelines.know(found);
+    device_.timelines.contexts().add(found);
   }
   return {};
 }
@@ -80,8 +80,8 @@ Result<bool> Peers::is_alive(const time::KnownContext& other) {
 
 Result<Vector<time::KnownContext>> Peers::dead_contexts() {
   Vector<time::KnownContext> dead;
-  if (device_.timelines.other_contexts().empty() || !device_.primary.has_ids()) return dead;
-  for (const time::KnownContext& other : device_.timelines.other_contexts()) {
+  if (device_.timelines.contexts().others.empty() || !device_.primary.has_ids()) return dead;
+  for (const time::KnownContext& other : device_.timelines.contexts().others) {
     VPMM_TRY_ASSIGN(const bool lives, is_alive(other));
     if (!lives) dead.push_back(other);
   }

@@ -55,7 +55,7 @@ bool Prover::may_record_context_event() {
     return device_.driver.stream_is_capturing(driver::kLegacyStream, status) != CuResult::success;
   };
   if (is_capturing() || !device_.primary.noted(peers_.find_contexts())) return false;
-  const Vector<time::KnownContext>& others = device_.timelines.other_contexts();
+  const Vector<time::KnownContext>& others = device_.timelines.contexts().others;
   return std::none_of(others.begin(), others.end(), [&](const time::KnownContext& other) {
     const driver::ContextScope scope(device_.driver, other.handle);
     return scope.result() != CuResult::success || is_capturing();
@@ -70,10 +70,10 @@ bool Prover::prove_everything() {
   Everything how = Everything::context_event;
   if (device_.config.any_stream == settings::AnyStreamOrder::legacy) {
     const bool needs_all =
-        device_.timelines.is_every_stream_unproven() && device_.timelines.can_close_all();
+        device_.timelines.is_every_stream_unproven() && device_.driver.has(Call::ctx_record_event);
     if (!needs_all) how = Everything::legacy_stream;
   }
-  if (how == Everything::context_event && !device_.timelines.can_close_all()) return false;
+  if (how == Everything::context_event && !device_.driver.has(Call::ctx_record_event)) return false;
   const Result<bool> closed = device_.primary.noted(device_.timelines.close_all(how));
   return closed && closed.value();
 }
@@ -103,7 +103,7 @@ void Prover::await_no_wait(MutexLock& lock) {
 // A wait breaks any capture that begins before its end, so capture_begin waits for it. It covers
 // all known contexts.
 CuResult Prover::wait_for_contexts(MutexLock& lock) {
-  const Vector<time::KnownContext> others = device_.timelines.other_contexts();
+  const Vector<time::KnownContext> others = device_.timelines.contexts().others;
   begin_wait();
   CuResult result{};
   {
@@ -145,10 +145,11 @@ Result<void> Prover::bound_any_stream(MutexLock& lock) {
     return {};
   for (;;) {
     const time::Timeline& any = device_.timelines.any_stream();
-    const Bytes cap =
-        std::max(kAnyStreamPendingLeast, device_.pool->used_bytes() / kAnyStreamPendingDivisor);
+    const Bytes cap = std::max(kAnyStreamPendingLeast,
+                               device_.pool->memory().used_bytes() / kAnyStreamPendingDivisor);
     const auto is_within = [&]() VPMM_REQUIRES(pool_lock) {
-      return device_.pool->pending_bytes(any.id) + device_.small->figures().pending_bytes(any.id) <=
+      return device_.pool->memory().index.pending_bytes(any.id) +
+                 device_.small->figures().pending_bytes(any.id) <=
              cap;
     };
     if (is_within()) return {};

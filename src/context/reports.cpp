@@ -130,7 +130,7 @@ observe::RecordingHeader Reports::header() const {
   static_cast<void>(device_.inner.device_get_name(device_.primary.device(), header.device_name));
   static_cast<void>(device_.inner.device_total_mem(device_.primary.device(), header.device_bytes));
   header.page_size = device_.page_size;
-  header.grain = device_.pool == nullptr ? device_.page_size : device_.pool->grain();
+  header.grain = device_.pool == nullptr ? device_.page_size : device_.pool->memory().tuning.grain;
   for (const settings::SettingInForce& setting : settings::list_settings(device_.config))
     header.settings.emplace_back(setting.name, setting.value);
   header.tag_name = &report::tag_name;

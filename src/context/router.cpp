@@ -49,7 +49,8 @@ Result<DevicePtr> Router::allocate_guarded(MutexLock& lock, const pool::Request&
   if (pages == 0 || request.arena != pool::ArenaId{} || request.one_chunk ||
       caller.standing != Standing::ordinary || device_.config.ipc_isolate)
     return DevicePtr{};
-  if (device_.pool->mapping_count() + device_.guard->mappings() >= device_.config.max_mappings)
+  if (device_.pool->memory().chunks.mapping_count() + device_.guard->mappings() >=
+      device_.config.max_mappings)
     return DevicePtr{};
   Bytes room = 0;
   if (const std::optional<Bytes> capacity = footprint_.capacity())
@@ -105,8 +106,8 @@ Result<DevicePtr> Router::allocate_one_chunk(MutexLock& lock, const pool::Reques
 }
 
 Result<void> Router::check_alignment(Bytes alignment) const {
-  const Bytes page = device_.pool->page_size();
-  if (alignment <= device_.pool->page_alignment() || is_power_of_two(page)) return {};
+  const Bytes page = device_.page_size;
+  if (alignment <= device_.pool->memory().page_alignment() || is_power_of_two(page)) return {};
   return Error{
       ErrorCode::unsupported,
       message_of("alignment {} needs a page size (VPMM_PAGE_SIZE, {} bytes) that is a power of two",
@@ -125,10 +126,10 @@ Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const pool::Request& r
   VPMM_TRY(check_alignment(request.alignment));
   // Aligns requests of up to a page to pages, so that none spans two chunks and keeps both from
   // moving.
-  const bool has_whole_pages = request.one_chunk || request.bytes <= device_.pool->page_size();
-  const Bytes natural =
-      has_whole_pages ? device_.pool->page_alignment() : device_.pool->grain_alignment();
-  const Bytes size = request.one_chunk ? round_up(request.bytes, device_.pool->page_size())
+  const bool has_whole_pages = request.one_chunk || request.bytes <= device_.page_size;
+  const Bytes natural = has_whole_pages ? device_.pool->memory().page_alignment()
+                                        : device_.pool->memory().tuning.grain_alignment();
+  const Bytes size = request.one_chunk ? round_up(request.bytes, device_.page_size)
                                        : device_.small->serving().size_of_pages(request.bytes);
   const pool::PageRequest pages{request.bytes, size, std::max(request.alignment, natural), false,
                                 request.one_chunk ? pool::Chunks::one : pool::Chunks::shared};
@@ -144,8 +145,8 @@ Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const pool::Request& r
   VPMM_TRY_ASSIGN(const pool::Placed placed, slow_path_.place({lock, pages, caller}));
   // Frees of other allocations take the lock: to forget a tag, or to find a chunk again.
   if (caller.own() && request.is_plain())
-    device_.small->ownership().enlist(*device_.pool->allocated_around(placed.begin), request.bytes,
-                                      device_.small->caches().of(*caller.timeline));
+    device_.small->ownership().enlist(*device_.pool->memory().index.allocated_around(placed.begin),
+                                      request.bytes, device_.small->caches().of(*caller.timeline));
   return placed.begin;
 }
 
@@ -209,11 +210,11 @@ Result<void> Router::preallocate_once(MutexLock& lock) {
   has_preallocated_ = true;
   if (device_.pool == nullptr || device_.config.pages == 0) return {};
   settings::note_mapped_ahead();
-  const std::uint64_t most = pool::kAddressSpace / device_.pool->page_size();
+  const std::uint64_t most = pool::kAddressSpace / device_.page_size;
   for (std::uint64_t missing = std::min(device_.config.pages, most), step = missing;
        step > 0 && missing > 0; step = std::min(step, missing)) {
     Result<void> done = device_.pool->preallocate(
-        lock, device_.pool->mapped_bytes() + step * device_.pool->page_size());
+        lock, device_.pool->memory().mapped_bytes() + step * device_.page_size);
     if (!done && done.error().code == ErrorCode::poisoned) return done;
     if (done)
       missing -= step;

@@ -96,10 +96,10 @@ Result<SharedChunks> Shares::lease(ShareId id, Bytes offset, Bytes size) {
     return Error{ErrorCode::suspended,
                  message_of("{:#x} is suspended: resume it first", to_integer(range.begin))};
   SharedChunks shared;
-  for (const vm::Mapping& mapping : device_.pool->mappings_around(range)) {
+  device_.pool->memory().chunks.for_each_around(range, [&](const vm::Mapping& mapping) {
     if (shared.chunks.empty()) shared.offset = range.begin - mapping.at;
     shared.chunks.push_back({mapping.chunk->handle, mapping.chunk->size});
-  }
+  });
   ++share->imports;
   return shared;
 }

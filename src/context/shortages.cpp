@@ -49,7 +49,7 @@ void count(report::Holding& holder, std::string name, Bytes bytes) {
 // Leaves out external arenas.
 void Shortages::add_holders(report::Shortage& shortage) const {
   Set<DevicePtr> external;
-  parts_.arenas.for_each_external([&](DevicePtr stretch) VPMM_REQUIRES(pool_lock) {
+  parts_.arenas.external().for_each_stretch([&](DevicePtr stretch) VPMM_REQUIRES(pool_lock) {
     parts_.arenas.for_each_block_around(stretch,
                                         [&](const arena::ArenaBlock& block, bool /*is_pinned*/) {
                                           external.insert(block.range.begin);
@@ -74,7 +74,7 @@ void Shortages::add_pending(report::Shortage& shortage) const {
   std::map<std::uint64_t, report::Holding> by_timeline;
   device_.timelines.for_each([&](const time::Timeline& timeline) VPMM_REQUIRES(pool_lock) {
     if (device_.pool == nullptr) return;
-    const Bytes pending = device_.pool->pending_bytes(timeline.id) +
+    const Bytes pending = device_.pool->memory().index.pending_bytes(timeline.id) +
                           device_.small->figures().pending_bytes(timeline.id);
     if (pending > 0)
       count(by_timeline[static_cast<std::uint64_t>(timeline.id)],

@@ -73,19 +73,19 @@ Result<Placed> SlowPath::place(const Job& job) {
 Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
   pool::Pool& pool = *device_.pool;
   const std::uint64_t began_ns = device_.driver.now_ns();
-  const bool has_own_chunks = pool.has_own_chunks(job.request);
+  const bool has_own_chunks = pool.planner().has_own_chunks(job.request);
   bool has_paused = false;
   bool has_made_room = false;
   for (bool is_first = true;; is_first = false) {
     if (is_first) device_.small->flusher().give_back_before(job.caller, job.request.size);
-    pool.set_cached_bytes(device_.small->caches().cached_bytes());
+    pool.planner().set_cached_bytes(device_.small->caches().cached_bytes());
     std::optional<Placed> found = pool.find(job.request, job.caller);
     while (!found && flush(job, effort)) found = pool.find(job.request, job.caller);
     if (found) return *found;
     VPMM_TRY_ASSIGN(found, pool.find_waiting(job.request, job.caller, effort));
     if (found) return *found;
     if (is_first) ++misses_;
-    pool.set_cached_bytes(device_.small->caches().cached_bytes());
+    pool.planner().set_cached_bytes(device_.small->caches().cached_bytes());
     prepare_growth(job);
     if (has_own_chunks && effort == Effort::by_policy) {
       // After a failure the pool may still grow; only a broken context is an error.
@@ -138,12 +138,12 @@ bool SlowPath::flush(const Job& job, Effort effort) {
 void SlowPath::prepare_growth(const Job& job) {
   // Pending memory of the caller's stream seldom fits as own chunks: it is given back, and needs
   // proof, too.
-  const Caller own = device_.pool->has_own_chunks(job.request) ? Caller{} : job.caller;
-  const bool would_set_record = device_.pool->would_set_record(job.request, own);
+  const Caller own = device_.pool->planner().has_own_chunks(job.request) ? Caller{} : job.caller;
+  const bool would_set_record = device_.pool->planner().would_set_record(job.request, own);
   want_proof(own, would_set_record ? Urgency::at_once : Urgency::usual);
   if (!would_set_record || footprint_.is_cleanup_held() || device_.driver_pool == nullptr) return;
   const Bytes idle = footprint_.idle_in_driver_pool(device_.driver_pool->pending_bytes());
-  if (idle >= device_.pool->page_size()) static_cast<void>(footprint_.trim_driver_pool(job.lock));
+  if (idle >= device_.page_size) static_cast<void>(footprint_.trim_driver_pool(job.lock));
 }
 
 // Asks streams with pending memory for proof at their next call. Proves everything if a stream did
@@ -152,7 +152,7 @@ void SlowPath::want_proof(const Caller& caller, Urgency urgency) {
   bool is_unanswered = false;
   device_.timelines.for_each([&](time::Timeline& timeline) VPMM_REQUIRES(pool_lock) {
     if (&timeline == caller.timeline || timeline.provable == timeline.last) return;
-    if (device_.pool->pending_bytes(timeline.id) +
+    if (device_.pool->memory().index.pending_bytes(timeline.id) +
             device_.small->figures().pending_bytes(timeline.id) ==
         0)
       return;
@@ -229,9 +229,9 @@ Result<DevicePtr> SlowPath::allocate_in_arena(MutexLock& lock, const pool::Reque
           prover_.prove_now())
         continue;
     }
-    if (arenas_.is_external(request.arena)) {
+    if (arenas_.external().has(request.arena)) {
       const DevicePtr begin = arenas_.take(request, caller, Room::everywhere);
-      return is_null(begin) ? Result<DevicePtr>(arenas_.no_room_for(request)) : begin;
+      return is_null(begin) ? Result<DevicePtr>(arenas_.external().no_room_for(request)) : begin;
     }
     const Result<Placed> stretch = place({lock, arenas_.stretch_for(request), Caller{}});
     if (!stretch) {
@@ -255,7 +255,8 @@ Result<bool> SlowPath::collect_idle(const Job& job) {
   VPMM_TRY_ASSIGN(const bool is_swept, device_.pool->sweep_all(job.lock));
   const bool is_flushed = device_.small->flusher().flush();
   const bool is_given_back = arenas_.give_back_idle() > 0;
-  return is_complete || is_swept || is_flushed || is_given_back || device_.pool->idle_bytes() > 0;
+  return is_complete || is_swept || is_flushed || is_given_back ||
+         device_.pool->memory().idle_bytes() > 0;
 }
 
 Result<bool> SlowPath::make_room(const Job& job) {
@@ -270,14 +271,15 @@ Result<bool> SlowPath::give_back_caches(const Job& job) {
 }
 
 Result<bool> SlowPath::may_queue_waits(const Job& job) {
-  return job.caller.may_queue() && device_.pool->pending_bytes() > 0;
+  return job.caller.may_queue() && device_.pool->memory().index.pending_bytes() > 0;
 }
 
 // Waits until pending memory is complete, or other memory is freed. Any stream may finish first, so
 // all events are queried repeatedly, with the lock dropped between. Returns false if no memory is
 // pending.
 Result<bool> SlowPath::wait_on_host(const Job& job) {
-  if (device_.pool->pending_bytes() + device_.small->figures().pending_bytes() == 0) return false;
+  if (device_.pool->memory().index.pending_bytes() + device_.small->figures().pending_bytes() == 0)
+    return false;
   const std::uint64_t began_ns = device_.driver.now_ns();
   const ScopeExit tell(
       [&]() VPMM_REQUIRES(pool_lock) { recorder_.paused(device_.driver.now_ns() - began_ns); });

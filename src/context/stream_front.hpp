@@ -117,7 +117,7 @@ inline StreamFront::Seen StreamFront::attend(const pool::Caller& caller) {
   const Seen seen =
       is_new && streams_.find(stream) != nullptr ? Seen::before_it_was_forgotten : Seen::now;
   if (stream != 0) streams_.note(stream, cache);
-  const bool is_primary = caller.timeline->context_id == device_.primary.id();
+  const bool is_primary = caller.timeline->context.id == device_.primary.id();
   if (is_primary && caller.stream && *caller.stream != driver::kPerThreadStream)
     cache.service.handle.store(static_cast<std::uint64_t>(*caller.stream),
                                std::memory_order_relaxed);

@@ -65,8 +65,8 @@ Vector<std::uint32_t> SuspendableTags::all() const {
 
 void SuspendableTags::route(pool::Request& request) {
   if (request.arena != pool::ArenaId{}) {
-    if (request.tag == 0 && arenas_.exists(request.arena))
-      request.tag = arenas_.tag_of(request.arena);
+    const arena::ArenaEntry* const in = arenas_.find(request.arena);
+    if (request.tag == 0 && in != nullptr) request.tag = in->options.tag;
     if (request.tag == 0) request.tag = request.library;
     return;
   }
@@ -79,9 +79,8 @@ void SuspendableTags::route(pool::Request& request) {
     arena = arenas_.create({request.one_chunk, !request.one_chunk, request.tag, false, true});
     // The first of its kind while the tag is suspended.
     const pool::ArenaId other = request.one_chunk ? found->second.shared : found->second.one_chunk;
-    if (other != pool::ArenaId{} &&
-        arenas_.residence_of(other) == arena::Arenas::Residence::suspended)
-      arenas_.begin_change(arena, arena::Arenas::Residence::suspended);
+    if (other != pool::ArenaId{} && arenas_.find(other)->residence == arena::Residence::suspended)
+      arenas_.residency().begin_change(arena, arena::Residence::suspended);
   }
   request.arena = arena;
 }

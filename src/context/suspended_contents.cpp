@@ -9,10 +9,10 @@
 
 namespace vpmm::context {
 
+using arena::Residence;
 using host_copy::CopyPiece;
 using host_copy::CopyTo;
 using pool::ArenaId;
-using Residence = arena::Arenas::Residence;
 
 namespace {
 
@@ -53,7 +53,7 @@ Result<void> SuspendedContents::copy_out(const Ids& ids, const SuspendHow& how, 
   Ids discarding;
   Bytes missing = 0;
   for (const ArenaId id : ids) {
-    const TagOptions* const options = parts_.tags.find(parts_.arenas.tag_of(id));
+    const TagOptions* const options = parts_.tags.find(parts_.arenas.find(id)->options.tag);
     if (!how.has_backup.value_or(options == nullptr || options->has_backup)) {
       discarding.push_back(id);
       continue;
@@ -62,7 +62,7 @@ Result<void> SuspendedContents::copy_out(const Ids& ids, const SuspendHow& how, 
     each.id = id;
     each.copy = parts_.host_copies.find(id);
     if (each.copy == nullptr) each.copy = std::make_shared<HostCopy>();
-    for (const AddressRange range : parts_.arenas.live_ranges(id)) each.bytes += range.size;
+    for (const AddressRange range : parts_.arenas.find(id)->live_ranges()) each.bytes += range.size;
     each.is_pinned = how.keeps_host_copy || (options != nullptr && options->keeps_host_copy);
     if (each.takes_new()) missing += each.bytes;
     copying.push_back(std::move(each));
@@ -97,7 +97,7 @@ Result<void> SuspendedContents::copy_out(const Ids& ids, const SuspendHow& how, 
     copy.call_keeps = how.keeps_host_copy;
     copy.pieces.clear();
     std::byte* at = copy.memory.begin();
-    for (const AddressRange range : parts_.arenas.live_ranges(each.id)) {
+    for (const AddressRange range : parts_.arenas.find(each.id)->live_ranges()) {
       copy.pieces.push_back({range.begin, at, range.size});
       at += range.size;
     }
@@ -125,7 +125,7 @@ Result<void> SuspendedContents::copy_out(const Ids& ids, const SuspendHow& how, 
   }
   for (const ArenaId id : discarding) {
     if (!done) break;
-    const TagOptions* const options = parts_.tags.find(parts_.arenas.tag_of(id));
+    const TagOptions* const options = parts_.tags.find(parts_.arenas.find(id)->options.tag);
     if (const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id)) copy->pieces.clear();
     if (options == nullptr || !options->keeps_host_copy) drop_copy(id);
   }
@@ -143,12 +143,12 @@ Result<void> SuspendedContents::provide(const Ids& ids, MutexLock& lock) {
   Vector<Provided> provided;
   Bytes missing = 0;
   for (const ArenaId id : ids) {
-    const TagOptions* const options = parts_.tags.find(parts_.arenas.tag_of(id));
+    const TagOptions* const options = parts_.tags.find(parts_.arenas.find(id)->options.tag);
     if (options != nullptr && !options->has_backup) continue;
     Provided each;
     each.id = id;
     each.is_pinned = keeps(id);
-    for (const AddressRange range : parts_.arenas.live_ranges(id)) each.bytes += range.size;
+    for (const AddressRange range : parts_.arenas.find(id)->live_ranges()) each.bytes += range.size;
     const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id);
     if (each.bytes <= (copy == nullptr ? 0 : copy->memory.size())) continue;
     missing += each.bytes;
@@ -171,9 +171,8 @@ Result<void> SuspendedContents::provide(const Ids& ids, MutexLock& lock) {
     }
   }
   for (Provided& each : provided) {
-    const bool is_awake = done && parts_.arenas.exists(each.id) &&
-                          parts_.arenas.residence_of(each.id) == Residence::resident;
-    if (!is_awake) continue;
+    const arena::ArenaEntry* const in = parts_.arenas.find(each.id);
+    if (!done || in == nullptr || in->residence != Residence::resident) continue;
     std::shared_ptr<HostCopy> copy = parts_.host_copies.find(each.id);
     if (copy == nullptr) parts_.host_copies.set(each.id, copy = std::make_shared<HostCopy>());
     if (copy->memory.size() >= each.bytes) continue;
@@ -207,7 +206,7 @@ Result<void> SuspendedContents::copy_back(const Ids& ids, const ResumeHow& how, 
     each.copy = parts_.host_copies.find(id);
     if (each.copy != nullptr && how.copies_back) each.pieces = joined(each.copy->pieces);
     if (each.copy != nullptr) each.copy->is_in_use = true;
-    if (each.pieces.empty() && how.clears) each.cleared = parts_.arenas.live_ranges(id);
+    if (each.pieces.empty() && how.clears) each.cleared = parts_.arenas.find(id)->live_ranges();
     contents.push_back(std::move(each));
   }
   const host_copy::CopyContext context = gpu_context();
@@ -244,9 +243,10 @@ void SuspendedContents::drop(ArenaId id) {
 }
 
 bool SuspendedContents::keeps(ArenaId id) const {
-  if (!parts_.arenas.exists(id)) return false;  // released meanwhile
+  const arena::ArenaEntry* const in = parts_.arenas.find(id);
+  if (in == nullptr) return false;  // released meanwhile
   const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id);
-  const TagOptions* const options = parts_.tags.find(parts_.arenas.tag_of(id));
+  const TagOptions* const options = parts_.tags.find(in->options.tag);
   return (copy != nullptr && copy->call_keeps) || (options != nullptr && options->keeps_host_copy);
 }
 
@@ -255,8 +255,8 @@ void SuspendedContents::drop_copy(ArenaId id) {
 }
 
 void SuspendedContents::drop_dead() {
-  parts_.host_copies.drop_unless([this](ArenaId id)
-                                     VPMM_REQUIRES(pool_lock) { return parts_.arenas.exists(id); });
+  parts_.host_copies.drop_unless(
+      [this](ArenaId id) VPMM_REQUIRES(pool_lock) { return parts_.arenas.find(id) != nullptr; });
 }
 
 void SuspendedContents::release() {

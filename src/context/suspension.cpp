@@ -72,13 +72,13 @@ TagInfo Suspension::info(std::uint32_t tag) const {
   info.limit = limits_.tag_limit(tag);
   info.amounts.live = parts_.recorder.tags().live(tag);
   if (const TagOptions* const options = parts_.tags.find(tag)) info.options = *options;
-  for (const ArenaId id : parts_.arenas.with_tag(tag)) {
-    const arena::Arenas::Amounts amounts = parts_.arenas.amounts_of(id);
+  for (const ArenaId id : residency_.with_tag(tag)) {
+    const arena::ArenaEntry::Amounts amounts = parts_.arenas.find(id)->amounts();
     info.amounts.held += amounts.held;
     info.amounts.suspended += amounts.suspended;
     const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id);
     if (copy != nullptr) info.host_bytes += copy->held();
-    const Residence residence = parts_.arenas.residence_of(id);
+    const Residence residence = parts_.arenas.find(id)->residence;
     if (info.state != TagState::live || residence == Residence::resident) continue;
     const bool has_contents = copy != nullptr && !copy->pieces.empty();
     if (residence != Residence::suspended)
@@ -93,32 +93,28 @@ TagInfo Suspension::info(std::uint32_t tag) const {
 
 Result<Suspension::Ids> Suspension::arenas_of(std::uint32_t tag) const {
   if (tag != 0) {
-    Ids ids = parts_.arenas.with_tag(tag);
+    Ids ids = residency_.with_tag(tag);
     if (!ids.empty() || parts_.tags.find(tag) != nullptr) return ids;
     return Error{ErrorCode::invalid_argument,
                  message_of("{} is not suspendable", report::described_tag(tag))};
   }
   Ids ids;
   for (const std::uint32_t each : parts_.tags.all())
-    for (const ArenaId id : parts_.arenas.with_tag(each)) ids.push_back(id);
+    for (const ArenaId id : residency_.with_tag(each)) ids.push_back(id);
   return ids;
-}
-
-bool Suspension::is_changing(ArenaId id) const {
-  const Residence residence = parts_.arenas.residence_of(id);
-  return residence == Residence::suspending || residence == Residence::resuming;
 }
 
 // Those that are `now`. suspended: another call is changing one of all.
 Result<Suspension::Ids> Suspension::select(const Ids& all, Residence now) const {
   Ids ids;
   for (const ArenaId id : all) {
-    if (is_changing(id))
-      return Error{ErrorCode::suspended,
-                   message_of("another thread is suspending or resuming arena {} of {}",
-                              static_cast<std::uint64_t>(id),
-                              report::described_tag(parts_.arenas.tag_of(id)))};
-    if (parts_.arenas.residence_of(id) == now) ids.push_back(id);
+    const arena::ArenaEntry& in = *parts_.arenas.find(id);
+    if (in.keeps_stretches())
+      return Error{
+          ErrorCode::suspended,
+          message_of("another thread is suspending or resuming arena {} of {}",
+                     static_cast<std::uint64_t>(id), report::described_tag(in.options.tag))};
+    if (in.residence == now) ids.push_back(id);
   }
   return ids;
 }
@@ -130,7 +126,7 @@ Result<void> Suspension::suspend(std::uint32_t tag, const SuspendHow& how) {
 Result<void> Suspension::suspend(ArenaId arena, const SuspendHow& how) {
   return suspend_found(
       [&]() VPMM_REQUIRES(pool_lock) -> Result<Ids> {
-        VPMM_TRY(parts_.arenas.may_reside(arena));
+        VPMM_TRY(residency_.may_change(arena));
         return Ids{arena};
       },
       how);
@@ -143,7 +139,7 @@ Result<void> Suspension::resume(std::uint32_t tag, const ResumeHow& how) {
 Result<void> Suspension::resume(ArenaId arena, const ResumeHow& how) {
   return resume_found(
       [&]() VPMM_REQUIRES(pool_lock) -> Result<Ids> {
-        VPMM_TRY(parts_.arenas.may_reside(arena));
+        VPMM_TRY(residency_.may_change(arena));
         return Ids{arena};
       },
       how);
@@ -166,9 +162,9 @@ Result<void> Suspension::suspend_found(Find&& find, const SuspendHow& how) {
     VPMM_TRY_ASSIGN(ids, select(all, Residence::resident));
     if (ids.empty()) return {};
     VPMM_TRY(may_suspend(ids));
-    for (const ArenaId id : ids) tags.insert(parts_.arenas.tag_of(id));
-    for (const ArenaId id : ids) parts_.arenas.prepare_change(id);
-    for (const ArenaId id : ids) parts_.arenas.begin_change(id, Residence::suspending);
+    for (const ArenaId id : ids) tags.insert(parts_.arenas.find(id)->options.tag);
+    for (const ArenaId id : ids) residency_.prepare_change(id);
+    for (const ArenaId id : ids) residency_.begin_change(id, Residence::suspending);
   }
   Result<void> done;
   const auto call_off = [&] {
@@ -178,7 +174,7 @@ Result<void> Suspension::suspend_found(Find&& find, const SuspendHow& how) {
   try {
     ScopeExit undo([&] {
       const PoolLock lock(parts_.mutex);
-      for (const ArenaId id : ids) parts_.arenas.end_change(id, Residence::resident, 0);
+      for (const ArenaId id : ids) residency_.end_change(id, Residence::resident, 0);
     });
     done = call_before_unmap(tags);
     if (done) {
@@ -196,9 +192,9 @@ Result<void> Suspension::suspend_found(Find&& find, const SuspendHow& how) {
 }
 
 bool Suspension::is_all_back(std::uint32_t tag) const {
-  const Ids ids = parts_.arenas.with_tag(tag);
+  const Ids ids = residency_.with_tag(tag);
   return std::all_of(ids.begin(), ids.end(), [this](ArenaId id) VPMM_REQUIRES(pool_lock) {
-    return parts_.arenas.residence_of(id) == Residence::resident;
+    return parts_.arenas.find(id)->residence == Residence::resident;
   });
 }
 
@@ -208,11 +204,12 @@ Result<void> Suspension::may_suspend(const Ids& ids) {
   if (!parts_.prover.may_record_context_event())
     return Error{ErrorCode::capture_active, "a stream is being captured"};
   for (const ArenaId id : ids)
-    for (const Region* const region : parts_.arenas.regions_of(id, false))
+    for (const Region* const region : residency_.regions_of(id, false))
       if (const std::string holder = parts_.shares.holder_in(region->range); !holder.empty())
-        return Error{ErrorCode::not_shared,
-                     message_of("{} cannot be suspended: {}",
-                                report::described_tag(parts_.arenas.tag_of(id)), holder)};
+        return Error{
+            ErrorCode::not_shared,
+            message_of("{} cannot be suspended: {}",
+                       report::described_tag(parts_.arenas.find(id)->options.tag), holder)};
   return {};
 }
 
@@ -231,9 +228,9 @@ Result<void> Suspension::wait_for_uses(const Ids& ids, const SuspendHow& how, Mu
     }
     VPMM_TRY(device_.primary.noted(driver::checked(Call::stream_synchronize, waited)));
     VPMM_TRY(parts_.prover.learn(device_.timelines.count()));
-    const bool are_quiet = std::all_of(
-        ids.begin(), ids.end(),
-        [&](ArenaId id) VPMM_REQUIRES(pool_lock) { return parts_.arenas.is_quiet(id); });
+    const bool are_quiet =
+        std::all_of(ids.begin(), ids.end(),
+                    [&](ArenaId id) VPMM_REQUIRES(pool_lock) { return residency_.is_quiet(id); });
     if (are_quiet) return {};
   }
   if (!parts_.prover.may_record_context_event())
@@ -253,26 +250,26 @@ Result<void> Suspension::suspend_all(const Ids& ids, const SuspendHow& how, Mute
   {
     Vector<Region*> regions;
     for (std::size_t i = 0; i < ids.size(); ++i)
-      for (Region* const region : parts_.arenas.regions_of(ids[i], false)) {
+      for (Region* const region : residency_.regions_of(ids[i], false)) {
         regions.push_back(region);
         bytes[i] += region->range.size;
       }
     const pool::Suspender::Fate fate = how.to_driver ? pool::Suspender::Fate::goes_to_driver
                                                      : pool::Suspender::Fate::stays_in_pool;
-    for (const ArenaId id : ids) parts_.arenas.observe_leave(id);
+    for (const ArenaId id : ids) residency_.observe_leave(id);
     done = device_.primary.noted(device_.pool->suspender().suspend(lock, regions, fate));
   }
   if (!done) {
     // An arena with a suspended stretch is suspended as a whole, and keeps its copy.
     for (const ArenaId id : ids) {
-      if (!parts_.arenas.regions_of(id, true).empty()) continue;
-      parts_.arenas.observe_return(id);
+      if (!residency_.regions_of(id, true).empty()) continue;
+      residency_.observe_return(id);
       contents_.drop(id);
     }
     return done;
   }
   for (std::size_t i = 0; i < ids.size(); ++i)
-    parts_.arenas.end_change(ids[i], Residence::suspended, bytes[i]);
+    residency_.end_change(ids[i], Residence::suspended, bytes[i]);
   return {};
 }
 
@@ -308,14 +305,14 @@ Result<void> Suspension::resume_found(Find&& find, const ResumeHow& how) {
       VPMM_TRY_ASSIGN(const Ids all, find());
       VPMM_TRY_ASSIGN(const Ids ids, select(all, Residence::suspended));
       slept = !ids.empty();
-      for (const ArenaId id : ids) tags.insert(parts_.arenas.tag_of(id));
+      for (const ArenaId id : ids) tags.insert(parts_.arenas.find(id)->options.tag);
       if (slept && !parts_.prover.may_record_context_event())
         return Error{ErrorCode::capture_active, "a stream is being captured"};
-      for (const ArenaId id : ids) request.bytes += parts_.arenas.amounts_of(id).suspended;
-      for (const ArenaId id : ids) parts_.arenas.prepare_change(id);
-      for (const ArenaId id : ids) parts_.arenas.begin_change(id, Residence::resuming);
+      for (const ArenaId id : ids) request.bytes += parts_.arenas.find(id)->amounts().suspended;
+      for (const ArenaId id : ids) residency_.prepare_change(id);
+      for (const ArenaId id : ids) residency_.begin_change(id, Residence::resuming);
       ScopeExit undo([&]() VPMM_REQUIRES(pool_lock) {
-        for (const ArenaId id : ids) parts_.arenas.end_change(id, Residence::suspended, 0);
+        for (const ArenaId id : ids) residency_.end_change(id, Residence::suspended, 0);
       });
       if (slept) done = resume_all(ids, how, visit.lock());
       if (done) undo.dismiss();
@@ -344,8 +341,9 @@ Result<void> Suspension::resume_all(const Ids& ids, const ResumeHow& how, MutexL
   Vector<Sleeper> stretches;
   Vector<Bytes> bytes(ids.size(), 0);
   for (std::size_t i = 0; i < ids.size(); ++i)
-    for (Region* const region : parts_.arenas.regions_of(ids[i], true)) {
-      stretches.push_back({region, parts_.arenas.chunks_of(ids[i])});
+    for (Region* const region : residency_.regions_of(ids[i], true)) {
+      const bool one_chunk = parts_.arenas.find(ids[i])->options.one_chunk;
+      stretches.push_back({region, one_chunk ? pool::Chunks::one : pool::Chunks::exact});
       bytes[i] += region->range.size;
     }
   // Large ones first: the others fit what is left.
@@ -358,13 +356,15 @@ Result<void> Suspension::resume_all(const Ids& ids, const ResumeHow& how, MutexL
   Result<void> done;
   for (const Sleeper& each : stretches) {
     const Bytes size = each.region->range.size;
-    const pool::PageRequest request{size, size, device_.pool->page_alignment(), false, each.chunks};
+    const pool::PageRequest request{size, size, device_.pool->memory().page_alignment(), false,
+                                    each.chunks};
     const Result<pool::Placed> placed = parts_.slow_path.place({lock, request, pool::Caller{}});
     if (!placed) {
       done = device_.primary.noted(Result<void>(placed.error()));
       break;
     }
-    refills.push_back({each.region, device_.pool->allocated_around(placed.value().begin)});
+    refills.push_back(
+        {each.region, device_.pool->memory().index.allocated_around(placed.value().begin)});
     ledger.stretch_begins(*refills.back().memory);
   }
   for (const pool::Suspender::Refill& refill : refills) ledger.stretch_ends(*refill.memory);
@@ -375,18 +375,18 @@ Result<void> Suspension::resume_all(const Ids& ids, const ResumeHow& how, MutexL
         device_.pool->deallocate(refill.memory, {});
     return done;
   }
-  for (const ArenaId id : ids) parts_.arenas.note_suspended(id);
-  for (const ArenaId id : ids) parts_.arenas.observe_return(id);
+  for (const ArenaId id : ids) residency_.note_suspended(id);
+  for (const ArenaId id : ids) residency_.observe_return(id);
   if (done = contents_.copy_back(ids, how, lock); !done) {
     Vector<Region*> regions;
     for (const Sleeper& each : stretches) regions.push_back(each.region);
-    for (const ArenaId id : ids) parts_.arenas.observe_leave(id);
+    for (const ArenaId id : ids) residency_.observe_leave(id);
     static_cast<void>(
         device_.pool->suspender().suspend(lock, regions, pool::Suspender::Fate::goes_to_driver));
     return done;
   }
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    parts_.arenas.end_change(ids[i], Residence::resident, bytes[i]);
+    residency_.end_change(ids[i], Residence::resident, bytes[i]);
     if (!how.copies_back || !contents_.keeps(ids[i])) contents_.drop(ids[i]);
   }
   return {};
@@ -403,9 +403,8 @@ Result<bool> Suspension::is_suspended(DevicePtr ptr) const {
 Result<std::byte*> Suspension::host_copy(AddressRange part) const {
   const PoolLock lock(parts_.mutex);
   VPMM_TRY(parts_.allocations.query(part.begin));
-  const ArenaId arena = parts_.arenas.arena_of(part.begin);
-  const bool has_copy =
-      arena != ArenaId{} && !parts_.arenas.is_external(arena) && !is_changing(arena);
+  const arena::ArenaEntry* const in = parts_.arenas.around(part.begin);
+  const bool has_copy = in != nullptr && !in->options.is_external && !in->keeps_stretches();
   if (std::byte* const host = has_copy ? parts_.host_copies.find(part) : nullptr) return host;
   return Error{ErrorCode::invalid_pointer, message_of("{} bytes at {:#x} have no copy on the host",
                                                       part.size, to_integer(part.begin))};

@@ -29,7 +29,7 @@ struct TagInfo {
   TagOptions options;
   std::optional<Bytes> limit;
   TagState state = TagState::live;
-  arena::Arenas::Amounts amounts;
+  arena::ArenaEntry::Amounts amounts;
   Bytes host_bytes = 0;
 };
 
@@ -43,6 +43,7 @@ class Suspension {
   Suspension(Parts& parts, Entrance& entrance, Limits& limits, Shortages& shortages)
       : parts_(parts),
         device_(parts.device),
+        residency_(parts.arenas.residency()),
         entrance_(entrance),
         limits_(limits),
         shortages_(shortages),
@@ -78,10 +79,9 @@ class Suspension {
   void release_host_memory() VPMM_REQUIRES(pool_lock) { contents_.release(); }
 
  private:
-  using Residence = arena::Arenas::Residence;
+  using Residence = arena::Residence;
   using Ids = SuspendedContents::Ids;
   Result<Ids> arenas_of(std::uint32_t tag) const VPMM_REQUIRES(pool_lock);
-  bool is_changing(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
   bool is_all_back(std::uint32_t tag) const VPMM_REQUIRES(pool_lock);
   Result<Ids> select(const Ids& all, Residence now) const VPMM_REQUIRES(pool_lock);
   // `find`: returns the arenas of the call, under the lock.
@@ -109,6 +109,7 @@ class Suspension {
 
   Parts& parts_;
   Device& device_;
+  arena::Residency& residency_;
   Entrance& entrance_;
   Limits& limits_;
   Shortages& shortages_;

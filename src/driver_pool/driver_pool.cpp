@@ -73,8 +73,7 @@ Result<DevicePtr> DriverPool::allocate(MutexLock& lock, Bytes bytes,
   }
   if (!done) return std::move(done.error());
   blocks_.emplace(begin, PoolBlock{begin, bytes, owner, {}});
-  if (owner)
-    if (time::Timeline* named = timelines_.find(*owner)) ++named->references;
+  time::count_references(timelines_, owner, {}, +1);
   requested_ += bytes;
   ++allocations_;
   return begin;
@@ -87,28 +86,21 @@ PoolBlock* DriverPool::block_around(DevicePtr p) {
   return AddressRange{block.begin, block.requested}.contains(p) ? &block : nullptr;
 }
 
-void DriverPool::count_references(const PoolBlock& block, int change) {
-  const auto count = [&](time::TimelineId id) VPMM_REQUIRES(pool_lock) {
-    if (time::Timeline* timeline = timelines_.find(id))
-      timeline->references += static_cast<std::uint64_t>(change);
-  };
-  if (block.timeline) count(*block.timeline);
-  for (const time::TimelineId id : block.other_uses) count(id);
-}
-
 DriverPool::PoolBlocks::node_type DriverPool::take_block(DevicePtr begin) {
-  PoolBlocks::node_type block = blocks_.extract(begin);
-  count_references(block.mapped(), -1);
-  requested_ -= block.mapped().requested;
+  PoolBlocks::node_type node = blocks_.extract(begin);
+  const PoolBlock& block = node.mapped();
+  time::count_references(timelines_, block.timeline, block.other_uses, -1);
+  requested_ -= block.requested;
   ++deallocations_;
-  return block;
+  return node;
 }
 
-void DriverPool::put_back(PoolBlocks::node_type&& block) {
-  count_references(block.mapped(), +1);
-  requested_ += block.mapped().requested;
+void DriverPool::put_back(PoolBlocks::node_type&& node) {
+  const PoolBlock& block = node.mapped();
+  time::count_references(timelines_, block.timeline, block.other_uses, +1);
+  requested_ += block.requested;
   --deallocations_;
-  blocks_.insert(std::move(block));
+  blocks_.insert(std::move(node));
 }
 
 Result<void> DriverPool::deallocate_on(MutexLock& lock, PoolBlock* block,

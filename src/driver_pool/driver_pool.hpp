@@ -69,9 +69,8 @@ class DriverPool {
   };
   Result<void> open() VPMM_REQUIRES(pool_lock);
   using PoolBlocks = Map<DevicePtr, PoolBlock>;
-  void count_references(const PoolBlock& block, int change) VPMM_REQUIRES(pool_lock);
   PoolBlocks::node_type take_block(DevicePtr begin) VPMM_REQUIRES(pool_lock);
-  void put_back(PoolBlocks::node_type&& block) VPMM_REQUIRES(pool_lock);
+  void put_back(PoolBlocks::node_type&& node) VPMM_REQUIRES(pool_lock);
 
   driver::Driver& driver_;
   driver::DeviceOrdinal device_;

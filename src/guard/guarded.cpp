@@ -94,15 +94,6 @@ std::optional<AddressRange> Guarded::find_slot(Bytes pages) {
 
 // --- counts
 
-void Guarded::count_references(const Block& block, int change) {
-  const auto count = [&](time::TimelineId id) VPMM_REQUIRES(pool_lock) {
-    if (time::Timeline* const timeline = timelines_.find(id))
-      timeline->references += static_cast<std::uint64_t>(change);
-  };
-  if (block.timeline) count(*block.timeline);
-  for (const time::TimelineId id : block.other_uses) count(id);
-}
-
 void Guarded::count_mapped(const Block& block, int change) {
   mapped_ += static_cast<Bytes>(change) * block.mapped.size;
   mappings_ += static_cast<std::uint64_t>(change);
@@ -154,7 +145,7 @@ Result<DevicePtr> Guarded::allocate(MutexLock& lock, const pool::Request& reques
   ++live_;
   requested_ += request.bytes;
   live_mapped_ += pages;
-  count_references(block, +1);
+  time::count_references(timelines_, block.timeline, block.other_uses, +1);
   return block.range.begin;
 }
 
@@ -260,7 +251,7 @@ void Guarded::free(Block& block, const time::Stamp& stamp, std::optional<driver:
   block.freed_ns = driver_.now_ns();
   for (const time::StampPart& part : stamp.parts())
     if (time::Timeline* const timeline = timelines_.find(part.timeline)) timeline->wanted = true;
-  count_references(block, -1);
+  time::count_references(timelines_, block.timeline, block.other_uses, -1);
   --live_;
   requested_ -= block.range.size;
   live_mapped_ -= block.mapped.size;

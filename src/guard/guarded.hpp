@@ -155,7 +155,6 @@ class Guarded {
   bool make_way(AddressRange slot, DevicePtr& next) VPMM_REQUIRES(pool_lock);
   Result<void> leave(MutexLock& lock, const Vector<Block*>& leaving) VPMM_REQUIRES(pool_lock);
   void remember() VPMM_REQUIRES(pool_lock);
-  void count_references(const Block& block, int change) VPMM_REQUIRES(pool_lock);
   void count_mapped(const Block& block, int change) VPMM_REQUIRES(pool_lock);
   // --- without the pool's lock ---
   Result<void> map(Block& block, driver::StreamHandle stream, bool is_for_any_stream);

@@ -23,6 +23,47 @@ void Memory::reset_peaks() {
   counters.peak_mappings = chunks.mapping_count();
 }
 
+Bytes Memory::movable_bytes(FunctionRef<bool(const Region&)> is_idle) const {
+  Bytes bytes = 0;
+  const vm::Chunk* chunk = nullptr;  // last chunk visited
+  bool is_counted = false;
+  index.for_each([&](const Region& region) VPMM_REQUIRES(pool_lock) {
+    if (region.state == RegionState::hole || region.state == RegionState::zombie) return;
+    const bool is_used = region.state == RegionState::in_flight ||
+                         (region.state == RegionState::allocated && !is_idle(region));
+    chunks.for_each_around(region.range, [&](const vm::Mapping& mapping) {
+      const bool is_next = std::exchange(chunk, mapping.chunk) != mapping.chunk;
+      if (!is_next && (!is_used || !is_counted)) return;
+      if (is_next && !is_used) bytes += mapping.chunk->size;
+      if (!is_next) bytes -= mapping.chunk->size;
+      is_counted = !is_used;
+    });
+  });
+  return bytes;
+}
+
+void Memory::fill(observe::Statistics& statistics) const {
+  statistics = counters;
+  statistics.mapped_bytes = mapped_bytes();
+  statistics.live_bytes = index.requested_bytes();
+  statistics.allocated_bytes = index.bytes(RegionState::allocated);
+  statistics.suspended_bytes = suspended_bytes;
+  statistics.free_bytes = idle_bytes();
+  statistics.trapped_bytes = chunks.trapped_bytes();
+  statistics.pending_bytes = index.pending_bytes();
+  statistics.largest_free_bytes = index.largest_free();
+  for (const AddressRange& reservation : reservations)
+    statistics.reserved_bytes += reservation.size;
+  statistics.hole_bytes = index.bytes(RegionState::hole);
+  statistics.zombie_bytes = index.bytes(RegionState::zombie);
+  statistics.quarantined_bytes = quarantine.bytes();
+  statistics.live_allocations = index.count(RegionState::allocated);
+  statistics.free_regions = index.count(RegionState::free);
+  statistics.zombie_regions = index.count(RegionState::zombie);
+  statistics.chunks = chunks.chunk_count();
+  statistics.mappings = chunks.mapping_count();
+}
+
 std::string Memory::validate() const {
   if (std::string broken = index.validate(); !broken.empty()) return broken;
   if (std::string broken = chunks.validate(); !broken.empty()) return broken;

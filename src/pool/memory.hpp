@@ -12,6 +12,7 @@
 #include "observe/statistics.hpp"
 #include "pool/flights.hpp"
 #include "pool/mapping_observer.hpp"
+#include "pool/page_line.hpp"
 #include "pool/tuning.hpp"
 #include "pool/view.hpp"
 #include "region/region_index.hpp"
@@ -67,8 +68,20 @@ struct Memory {
 
   Bytes page_size() const { return tuning.page_size; }
   Bytes page_alignment() const { return tuning.page_alignment(); }
+  bool pages_stand_alone() const { return pool::pages_stand_alone(config, page_size()); }
   View view() const VPMM_REQUIRES(pool_lock) { return {index, chunks, timelines, tuning}; }
-  Bytes held_bytes() const VPMM_REQUIRES(pool_lock) { return chunks.chunk_bytes() + other_bytes; }
+  Bytes mapped_bytes() const VPMM_REQUIRES(pool_lock) { return chunks.chunk_bytes(); }
+  Bytes idle_bytes() const VPMM_REQUIRES(pool_lock) {
+    return index.bytes(region::RegionState::free);
+  }
+  Bytes used_bytes() const VPMM_REQUIRES(pool_lock) {
+    return index.bytes(region::RegionState::allocated) - suspended_bytes;
+  }
+  // Bytes of chunks that would be wholly idle if allocations with is_idle() were. Linear in
+  // regions.
+  Bytes movable_bytes(FunctionRef<bool(const region::Region&)> is_idle) const
+      VPMM_REQUIRES(pool_lock);
+  Bytes held_bytes() const VPMM_REQUIRES(pool_lock) { return mapped_bytes() + other_bytes; }
   // Bytes mapped or about to be mapped.
   Bytes claimed_bytes() const VPMM_REQUIRES(pool_lock) { return held_bytes() + coming_bytes; }
   // Makes the mapping at `at` the chunk's place, until leave_place().
@@ -83,6 +96,7 @@ struct Memory {
   // Counts chunks while they exist, so also those of an undone plan.
   void note_peaks(std::uint64_t undone_chunks = 0, Bytes undone_bytes = 0) VPMM_REQUIRES(pool_lock);
   void reset_peaks() VPMM_REQUIRES(pool_lock);
+  void fill(observe::Statistics& statistics) const VPMM_REQUIRES(pool_lock);
   std::string validate() const VPMM_REQUIRES(pool_lock);
 };
 

@@ -29,24 +29,16 @@ namespace {
 // mappings longer; doubled: a call takes longer.
 constexpr std::uint64_t kMappingsSweptPerCall = 16;
 
-// Early growth leaves 1/4 of the pool's GPU memory; below it memory is scarce. Halved: a program
-// near the GPU's end has grown more, and moves more from there on; doubled: it moves sooner.
-constexpr Bytes kEarlyGrowthOfRoom = 4;
-// Several streams place memory if the placing stream changed within so many placements.
-constexpr std::uint64_t kPlacementsLookedBack = 4096;
-
 }  // namespace
 
 Pool::Pool(driver::Driver& driver, const driver::ChunkProperties& properties,
            const settings::Config& config, Bytes page_size, time::Timelines& timelines)
     : memory_(driver, properties, config, page_size, timelines), room_(config.capacity) {}
 
-Pool::~Pool() = default;
-
 // --- the way of a request
 
 std::optional<Placed> Pool::find(const PageRequest& request, const Caller& caller) {
-  const Decision decision = hit(ask_of(request, caller));
+  const Decision decision = fit(memory_.view(), planner_.ask_of(request, caller));
   const Plan* const plan = std::get_if<Plan>(&decision);
   if (plan == nullptr) return std::nullopt;
   return take(*plan, request, caller);
@@ -54,21 +46,15 @@ std::optional<Placed> Pool::find(const PageRequest& request, const Caller& calle
 
 Result<std::optional<Placed>> Pool::find_waiting(const PageRequest& request, const Caller& caller,
                                                  Effort effort) {
-  if (!takes_waiting(caller, effort)) return std::optional<Placed>();
-  Ask ask = ask_of(request, caller);
+  if (!planner_.takes_waiting(caller, effort)) return std::optional<Placed>();
+  Ask ask = planner_.ask_of(request, caller);
   ask.takes_waiting = true;
-  const Decision decision = hit(ask);
+  const Decision decision = fit(memory_.view(), ask);
   const Plan* const plan = std::get_if<Plan>(&decision);
   if (plan == nullptr) return std::optional<Placed>();
   VPMM_TRY(queue_waits(*plan, caller));
   return std::optional<Placed>(take(*plan, request, caller));
 }
-
-bool Pool::can_find(const PageRequest& request, const Caller& caller) const {
-  return std::holds_alternative<Plan>(hit(ask_of(request, caller)));
-}
-
-Decision Pool::hit(const Ask& ask) const { return fit(memory_.view(), ask); }
 
 Result<Answer> Pool::map(MutexLock& lock, const PageRequest& request, const Caller& caller,
                          Effort effort, std::uint64_t began_ns) {
@@ -77,10 +63,10 @@ Result<Answer> Pool::map(MutexLock& lock, const PageRequest& request, const Call
     const NoPlan* const none = std::get_if<NoPlan>(&decision);
     if (none != nullptr) return Answer(Needs{Needs::What::memory, none->missing, 0});
     const Plan& plan = std::get<Plan>(decision);
-    if (effort == Effort::by_policy) {
+    if (effort == Effort::by_policy && !is_cleanup_held_) {
       // For a request of one chunk, the caller's own pending memory is on its way, too.
       const Caller user = request.chunks == Chunks::one ? Caller{} : caller;
-      const std::uint64_t until_ns = delay_until(plan, user, began_ns);
+      const std::uint64_t until_ns = planner_.delay_until(plan, user, began_ns);
       if (memory_.driver.now_ns() < until_ns) return Answer(Needs{Needs::What::time, 0, until_ns});
     }
     const bool has_room =
@@ -94,91 +80,19 @@ Result<Answer> Pool::map(MutexLock& lock, const PageRequest& request, const Call
   }
 }
 
-bool Pool::takes_waiting(const Caller& caller, Effort effort) const {
-  if (!caller.may_queue()) return false;
-  return effort == Effort::wait_too ||
-         (effort == Effort::by_policy && memory_.tuning.waiting == Tuning::Waiting::before_moves);
-}
-
-Ask Pool::ask_of(const PageRequest& request, const Caller& caller) const {
-  const Bytes page = page_size();
-  const Bytes held = memory_.claimed_bytes();
-  Ask ask;
-  ask.size = request.size;
-  ask.alignment = std::max(request.alignment, grain_alignment());
-  ask.own = caller.own();
-  const bool is_by_use = memory_.tuning.choice == Tuning::Choice::by_use;
-  ask.own_first = is_by_use && caller.own().has_value() && have_several_placed();
-  ask.growth_room = round_down(room_.below_capacity(held), page);
-  ask.early_growth =
-      round_down(early_growth(std::max(peak_live_, wanted_bytes() + request.size)), page);
-  ask.chunk = memory_.tuning.chunk_size(request.size, held, room_.all(held));
-  ask.chunks = chunks_of(request);
-  if (ask.chunks == Chunks::one) ask.chunk = request.size;
-  if (ask.chunks == Chunks::exact) ask.chunk = memory_.tuning.chunk_max;
-  ask.goes_low = is_by_use && request.goes_low;
-  ask.spares_chunks = is_by_use && held >= most_early();
-  return ask;
-}
-
-void Pool::note_placer(const std::optional<time::TimelineId>& timeline) {
-  if (timeline == last_placer_) return;
-  has_several_placers_ = last_placer_.has_value();
-  placer_changed_ = memory_.counters.allocations;
-  last_placer_ = timeline;
-}
-
-bool Pool::have_several_placed() const {
-  return has_several_placers_ &&
-         memory_.counters.allocations - placer_changed_ < kPlacementsLookedBack;
-}
-
-// Note [One knob]. Memory grown early is idle and moves when needed: no program fails because of
-// it.
-Bytes Pool::early_growth(Bytes peak) const {
-  const Bytes held = memory_.claimed_bytes();
-  const Bytes most = std::min(peak + peak / 1000 * memory_.tuning.growth_permille, most_early());
-  return most - std::min(most, held);
-}
-
-Bytes Pool::most_early() const {
-  return room_.all(memory_.claimed_bytes()) / kEarlyGrowthOfRoom * (kEarlyGrowthOfRoom - 1);
-}
-
-// Looks for a hit again: the lock may have been dropped since find().
-Decision Pool::decide(const Ask& ask, const Caller& caller, Effort effort) const {
-  const View view = memory_.view();
-  if (effort == Effort::few_mappings) return grow_in_one_chunk(view, ask);
-  Ask within = ask;
-  within.takes_waiting = takes_waiting(caller, effort);
-  if (effort != Effort::by_policy) within.early_growth = 0;
-  if (Decision found = hit(within); std::holds_alternative<Plan>(found)) return found;
-  if (effort == Effort::by_policy && memory_.tuning.waiting == Tuning::Waiting::before_growth &&
-      caller.may_queue()) {
-    Ask without_growth = within;
-    without_growth.growth_room = without_growth.early_growth = 0;
-    Decision moved = stitch(view, without_growth);
-    if (std::holds_alternative<Plan>(moved)) return moved;
-    without_growth.takes_waiting = within.takes_waiting = true;
-    moved = hit(without_growth);
-    if (std::holds_alternative<NoPlan>(moved)) moved = stitch(view, without_growth);
-    if (std::holds_alternative<Plan>(moved)) return moved;
-  }
-  return stitch(view, within);
-}
-
 Result<Decision> Pool::decide_in_room(MutexLock& lock, const PageRequest& request,
                                       const Caller& caller, Effort effort) {
   std::optional<Bytes> gpu_room;  // set once less is free than wanted
   for (;;) {
     memory_.flights.wait_for_grant(lock);
     if (room_.is_old(memory_.driver.now_ns())) VPMM_TRY(ask_for_room(lock, 0));
-    Ask ask = ask_of(request, caller);
+    Ask ask = planner_.ask_of(request, caller);
     if (gpu_room) ask.growth_room = std::min(ask.growth_room, *gpu_room);
-    Decision decision = decide(ask, caller, effort);
+    Decision decision = planner_.decide(ask, caller, effort);
     if (const NoPlan* const none = std::get_if<NoPlan>(&decision)) {
       if (none->reason == NoPlan::Reason::memory) return decision;
-      VPMM_TRY(add_reservation(memory_, lock, none->missing + ask.alignment - page_alignment()));
+      VPMM_TRY(
+          add_reservation(memory_, lock, none->missing + ask.alignment - memory_.page_alignment()));
       continue;
     }
     const Bytes growth = std::get<Plan>(decision).growth();
@@ -186,7 +100,8 @@ Result<Decision> Pool::decide_in_room(MutexLock& lock, const PageRequest& reques
     VPMM_TRY_ASSIGN(const bool is_lock_kept, ask_for_room(lock, growth));
     const bool is_covered = room_.covers(memory_.claimed_bytes(), growth);
     if (is_covered && is_lock_kept) return decision;
-    if (!is_covered) gpu_room = round_down(room_.free(memory_.claimed_bytes()), page_size());
+    if (!is_covered)
+      gpu_room = round_down(room_.free(memory_.claimed_bytes()), memory_.page_size());
   }
 }
 
@@ -224,20 +139,13 @@ Result<Placed> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageRequ
 }
 
 Placed Pool::placed(Region* region, const Plan& plan, const PageRequest& request) {
-  region->has_own_chunks = has_own_chunks(request);
-  count_reference(region->owner, +1);
-  note_placer(region->owner.timeline);
+  region->has_own_chunks = planner_.has_own_chunks(request);
+  time::count_references(memory_.timelines, region->owner.timeline, region->owner.other_uses, +1);
+  planner_.note_placed(region->owner.timeline);
   ++(plan.is_hit() ? memory_.counters.hits : memory_.counters.plans);
   ++memory_.counters.allocations;
-  note_peaks();
+  memory_.note_peaks();
   return {region->range.begin, plan.is_complete()};
-}
-
-// Note [Caches shrink before the footprint grows]
-// Below the largest footprint so far, giving cached memory back gains none; past it, the peak would
-// carry every cached byte for ever.
-bool Pool::grows_past_peak(Bytes growth) const {
-  return memory_.claimed_bytes() + growth > memory_.counters.peak_mapped_bytes;
 }
 
 Result<void> Pool::queue_waits(const Plan& plan, const Caller& caller) {
@@ -263,46 +171,13 @@ void Pool::prove_moves(const Plan& plan, const Caller& caller) {
     caller.timeline->wanted = true;
 }
 
-// --- before the pool grows
-
-// Bytes of `plan.growth()` that pending memory of other streams may replace, as far as an event
-// proves its end.
-Bytes Pool::on_its_way(const Plan& plan, const Caller& caller) const {
-  Bytes bytes = 0;
-  memory_.timelines.for_each([&](const time::Timeline& timeline) VPMM_REQUIRES(pool_lock) {
-    if (timeline.provable <= timeline.complete) return;
-    if (&timeline != caller.timeline) bytes += memory_.index.pending_bytes(timeline.id);
-  });
-  return std::min(bytes, plan.growth());
-}
-
-std::uint64_t Pool::delay_until(const Plan& plan, const Caller& caller,
-                                std::uint64_t began_ns) const {
-  if (!memory_.tuning.delays_growth || is_cleanup_held_) return 0;
-  if (plan.growth() == 0 || !grows_past_peak(plan.growth())) return 0;
-  if (plan.growth() <= early_growth(peak_live_)) return 0;
-  return began_ns + GrowDelay::longest_ns(on_its_way(plan, caller), mapped_bytes());
-}
-
-bool Pool::may_grow_early(Bytes size) const {
-  const Bytes peak = std::max(peak_live_, wanted_bytes() + size);
-  return size <= std::min(early_growth(peak), room_.below_capacity(memory_.claimed_bytes()));
-}
-
-bool Pool::would_set_record(const PageRequest& request, const Caller& caller) const {
-  if (!grows_past_peak(request.size) || request.size <= early_growth(peak_live_)) return false;
-  const Bytes own = caller.own() ? pending_bytes(*caller.own()) : 0;
-  const Bytes of_others = pending_bytes() - std::min(pending_bytes(), own);
-  return idle_bytes() - std::min(idle_bytes(), of_others) < request.size;
-}
-
 // --- when memory is short
 
 Result<bool> Pool::sweep_all(MutexLock& lock) {
-  const Bytes held = mapped_bytes();
+  const Bytes held = memory_.mapped_bytes();
   const std::uint64_t mappings = memory_.chunks.mapping_count();
   VPMM_TRY(reclaimer_.sweep(lock, mappings));
-  return mapped_bytes() != held || memory_.chunks.mapping_count() != mappings;
+  return memory_.mapped_bytes() != held || memory_.chunks.mapping_count() != mappings;
 }
 
 // Note [Chunks are made anew]
@@ -312,11 +187,11 @@ Result<bool> Pool::make_room(MutexLock& lock, const PageRequest& request) {
   Bytes room = room_.below_capacity(memory_.claimed_bytes());
   if (driver::MemInfo info; memory_.driver.mem_get_info(info) == driver::CuResult::success)
     room = std::min(room, info.free);
-  const Bytes wanted = round_up(request.size, page_size());
-  room = round_down(room, page_size());  // no page is in what is left of it
+  const Bytes wanted = round_up(request.size, memory_.page_size());
+  room = round_down(room, memory_.page_size());  // no page is in what is left of it
   if (room >= wanted) return false;
   const Bytes missing =
-      wanted - room + round_up(room_.above_capacity(memory_.claimed_bytes()), page_size());
+      wanted - room + round_up(room_.above_capacity(memory_.claimed_bytes()), memory_.page_size());
   if (reclaimer_.releasable_bytes(missing) < missing) return false;
   VPMM_TRY_ASSIGN(const Bytes released, trim(lock, memory_.held_bytes() - missing));
   return released >= missing;
@@ -324,8 +199,8 @@ Result<bool> Pool::make_room(MutexLock& lock, const PageRequest& request) {
 
 Result<bool> Pool::give_way(MutexLock& lock, const PageRequest& request, const Caller& caller) {
   if (is_cleanup_held_) return false;
-  const Ask ask = ask_of(request, caller);
-  const Decision decision = decide(ask, caller, Effort::by_policy);
+  const Ask ask = planner_.ask_of(request, caller);
+  const Decision decision = planner_.decide(ask, caller, Effort::by_policy);
   const Plan* const plan = std::get_if<Plan>(&decision);
   const Bytes growth = plan == nullptr ? request.size : plan->growth();
   const Bytes idle = reclaimer_.releasable_bytes(growth - std::min(ask.early_growth, growth));
@@ -338,7 +213,7 @@ Result<bool> Pool::give_way(MutexLock& lock, const PageRequest& request, const C
 // --- the way of a free
 
 void Pool::deallocate(Region* region, const time::Stamp& stamp) {
-  count_reference(region->owner, -1);
+  time::count_references(memory_.timelines, region->owner.timeline, region->owner.other_uses, -1);
   memory_.chunks.end_use(region->range);
   memory_.index.release(region, memory_.timelines.reduce(stamp));
   ++returned_;
@@ -346,7 +221,7 @@ void Pool::deallocate(Region* region, const time::Stamp& stamp) {
 }
 
 void Pool::disown(Region* region) {
-  count_reference(region->owner, -1);
+  time::count_references(memory_.timelines, region->owner.timeline, region->owner.other_uses, -1);
   region->owner.timeline.reset();
 }
 
@@ -361,9 +236,9 @@ Region* Pool::divide(Region* region, DevicePtr at) {
 }
 
 DevicePtr Pool::pass_on(Region* region, const PageRequest& request, const Caller& caller) {
-  count_reference(region->owner, -1);
+  time::count_references(memory_.timelines, region->owner.timeline, region->owner.other_uses, -1);
   region::Owner owner = owner_of(request, caller);
-  count_reference(owner, +1);
+  time::count_references(memory_.timelines, owner.timeline, owner.other_uses, +1);
   memory_.index.hand_over(region, std::move(owner));
   ++memory_.counters.deallocations;
   ++memory_.counters.allocations;
@@ -398,10 +273,11 @@ Result<Bytes> Pool::trim(MutexLock& lock, Bytes bytes_to_keep) {
 // comes and goes. Only call counts show it, unless its release fails. A failure of the try is not
 // reported, as the first allocation repeats it; except for a broken context.
 Result<void> Pool::prepare(MutexLock& lock) {
-  VPMM_TRY(add_reservation(memory_, lock, std::max<Bytes>(1, memory_.config.pages) * page_size()));
-  VPMM_TRY(ask_for_room(lock, page_size()));
+  VPMM_TRY(add_reservation(memory_, lock,
+                           std::max<Bytes>(1, memory_.config.pages) * memory_.page_size()));
+  VPMM_TRY(ask_for_room(lock, memory_.page_size()));
   const observe::Statistics counted = memory_.counters;
-  Result<void> tried = preallocate(lock, page_size());
+  Result<void> tried = preallocate(lock, memory_.page_size());
   if (tried)
     if (Result<Bytes> given_back = trim(lock, 0); !given_back)
       tried = std::move(given_back.error());
@@ -414,13 +290,13 @@ Result<void> Pool::prepare(MutexLock& lock) {
 }
 
 Result<void> Pool::preallocate(MutexLock& lock, Bytes bytes) {
-  const Bytes wanted = round_up(bytes, page_size());
-  if (wanted <= mapped_bytes()) return {};
-  const Bytes missing = wanted - mapped_bytes();
+  const Bytes wanted = round_up(bytes, memory_.page_size());
+  if (wanted <= memory_.mapped_bytes()) return {};
+  const Bytes missing = wanted - memory_.mapped_bytes();
   const auto too_much = [&](const std::string& why) VPMM_REQUIRES(pool_lock) {
     return Error{ErrorCode::out_of_memory,
                  message_of("out of device memory: asked to map {} in all, {} are mapped; {}",
-                            readable_bytes(bytes), readable_bytes(mapped_bytes()), why)};
+                            readable_bytes(bytes), readable_bytes(memory_.mapped_bytes()), why)};
   };
   if (missing > room_.below_capacity(memory_.claimed_bytes()))
     return too_much(message_of("the limit is {}", readable_bytes(*room_.capacity())));
@@ -429,14 +305,14 @@ Result<void> Pool::preallocate(MutexLock& lock, Bytes bytes) {
   const Bytes held = memory_.claimed_bytes();
   const Bytes chunk = memory_.tuning.chunk_size(missing, held, room_.all(held));
   Region* hole = nullptr;
-  while ((hole = memory_.index.smallest_hole(missing, page_alignment())) == nullptr)
+  while ((hole = memory_.index.smallest_hole(missing, memory_.page_alignment())) == nullptr)
     VPMM_TRY(add_reservation(memory_, lock, missing));
   Result<void> filled = mover_.fill(lock, hole, {hole->range.begin, missing},
                                     *memory_.tuning.chunks_for(missing, chunk, missing));
   if (!filled) room_.doubt();
   if (!filled) return filled;
-  peak_live_ = std::max(peak_live_, wanted_bytes() + missing);  // the program announces as much use
-  note_peaks();
+  planner_.note_peak(missing);  // the program announces as much use
+  memory_.note_peaks();
   return {};
 }
 
@@ -450,16 +326,6 @@ region::Owner Pool::owner_of(const PageRequest& request, const Caller& caller) c
   return owner;
 }
 
-void Pool::count_reference(const region::Owner& owner, int change) {
-  const auto count = [&](time::TimelineId id) VPMM_REQUIRES(pool_lock) {
-    time::Timeline* timeline = memory_.timelines.find(id);
-    if (timeline != nullptr)
-      timeline->references += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
-  };
-  if (owner.timeline) count(*owner.timeline);
-  for (const time::TimelineId id : owner.other_uses) count(id);
-}
-
 void Pool::record_use(Region* region, time::Timeline& timeline) {
   region::Owner& owner = region->owner;
   if (std::find(owner.other_uses.begin(), owner.other_uses.end(), timeline.id) !=
@@ -469,68 +335,9 @@ void Pool::record_use(Region* region, time::Timeline& timeline) {
   ++timeline.references;
 }
 
-Vector<vm::Mapping> Pool::mappings_around(AddressRange range) const {
-  Vector<vm::Mapping> mappings;
-  memory_.chunks.for_each_around(range,
-                                 [&](const vm::Mapping& mapping) { mappings.push_back(mapping); });
-  return mappings;
-}
-
-Bytes Pool::movable_bytes(FunctionRef<bool(const Region&)> is_idle) const {
-  Bytes bytes = 0;
-  const vm::Chunk* chunk = nullptr;  // last chunk visited
-  bool is_counted = false;
-  memory_.index.for_each([&](const Region& region) VPMM_REQUIRES(pool_lock) {
-    if (region.state == RegionState::hole || region.state == RegionState::zombie) return;
-    const bool is_used = region.state == RegionState::in_flight ||
-                         (region.state == RegionState::allocated && !is_idle(region));
-    memory_.chunks.for_each_around(region.range, [&](const vm::Mapping& mapping) {
-      const bool is_next = std::exchange(chunk, mapping.chunk) != mapping.chunk;
-      if (!is_next && (!is_used || !is_counted)) return;
-      if (is_next && !is_used) bytes += mapping.chunk->size;
-      if (!is_next) bytes -= mapping.chunk->size;
-      is_counted = !is_used;
-    });
-  });
-  return bytes;
-}
-
-void Pool::for_each_place(FunctionRef<void(AddressRange)> visit) const {
-  memory_.chunks.for_each_chunk([&](const vm::Chunk& chunk) {
-    if (!is_null(chunk.place)) visit({chunk.place, chunk.size});
-  });
-}
-
-void Pool::note_peaks() {
-  peak_live_ = std::max(peak_live_, wanted_bytes());
-  memory_.note_peaks();
-}
-
 void Pool::reset_peaks() {
-  peak_live_ = wanted_bytes();
+  planner_.reset_peak();
   memory_.reset_peaks();
-}
-
-void Pool::fill(observe::Statistics& statistics) const {
-  statistics = memory_.counters;
-  statistics.mapped_bytes = mapped_bytes();
-  statistics.live_bytes = memory_.index.requested_bytes();
-  statistics.allocated_bytes = memory_.index.bytes(RegionState::allocated);
-  statistics.suspended_bytes = suspended_bytes();
-  statistics.free_bytes = idle_bytes();
-  statistics.trapped_bytes = trapped_bytes();
-  statistics.pending_bytes = memory_.index.pending_bytes();
-  statistics.largest_free_bytes = memory_.index.largest_free();
-  for (const AddressRange& reservation : memory_.reservations)
-    statistics.reserved_bytes += reservation.size;
-  statistics.hole_bytes = memory_.index.bytes(RegionState::hole);
-  statistics.zombie_bytes = memory_.index.bytes(RegionState::zombie);
-  statistics.quarantined_bytes = memory_.quarantine.bytes();
-  statistics.live_allocations = live_allocations();
-  statistics.free_regions = memory_.index.count(RegionState::free);
-  statistics.zombie_regions = memory_.index.count(RegionState::zombie);
-  statistics.chunks = memory_.chunks.chunk_count();
-  statistics.mappings = memory_.chunks.mapping_count();
 }
 
 }  // namespace vpmm::pool

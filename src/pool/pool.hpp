@@ -2,25 +2,19 @@
 // pool: virtual memory pool of one device for requests of a page and more.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <optional>
-#include <string>
 #include <variant>
 
-#include "base/function_ref.hpp"
-#include "base/host_memory.hpp"
 #include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "driver/driver.hpp"
-#include "observe/statistics.hpp"
 #include "pool/gpu_room.hpp"
 #include "pool/mapping_observer.hpp"
 #include "pool/memory.hpp"
 #include "pool/mover.hpp"
-#include "pool/page_line.hpp"
 #include "pool/peer_access.hpp"
+#include "pool/planner.hpp"
 #include "pool/reclaimer.hpp"
 #include "pool/request.hpp"
 #include "pool/suspender.hpp"
@@ -29,13 +23,6 @@
 #include "time/timelines.hpp"
 
 namespace vpmm::pool {
-
-enum class Effort {
-  by_policy,     // as Tuning prefers
-  move_first,    // every idle chunk before a new one, without delay
-  wait_too,      // also chunks that other streams still use, behind waits of the GPU
-  few_mappings,  // one new chunk: the number of mappings is at its limit
-};
 
 struct Placed {
   DevicePtr begin{};
@@ -67,22 +54,10 @@ class Pool {
  public:
   Pool(driver::Driver& driver, const driver::ChunkProperties& properties,
        const settings::Config& config, Bytes page_size, time::Timelines& timelines);
-  ~Pool();
 
-  Bytes page_size() const { return memory_.page_size(); }
-  Bytes page_alignment() const { return memory_.page_alignment(); }
-  // Unit of placement and least alignment of allocations.
-  Bytes grain() const { return memory_.tuning.grain; }
-  Bytes grain_alignment() const { return grain() & (~grain() + 1); }
-  bool pages_stand_alone() const { return pool::pages_stand_alone(memory_.config, page_size()); }
-  const char* policy_name() const { return memory_.tuning.name; }
-  Chunks chunks_of(const PageRequest& request) const {
-    return request.chunks == Chunks::shared && memory_.config.ipc_isolate ? Chunks::own
-                                                                          : request.chunks;
-  }
-  bool has_own_chunks(const PageRequest& request) const {
-    return chunks_of(request) != Chunks::shared;
-  }
+  // Regions, chunks and figures.
+  const Memory& memory() const { return memory_; }
+  Planner& planner() { return planner_; }
 
   // Allocates a window of idle chunks without mapping. Returns nullopt if none fits.
   std::optional<Placed> find(const PageRequest& request, const Caller& caller)
@@ -90,18 +65,10 @@ class Pool {
   // Same behind waits of the caller's stream, where `effort` allows them.
   Result<std::optional<Placed>> find_waiting(const PageRequest& request, const Caller& caller,
                                              Effort effort) VPMM_REQUIRES(pool_lock);
-  bool can_find(const PageRequest& request, const Caller& caller) const VPMM_REQUIRES(pool_lock);
   // Maps memory for a request that find() could not serve: moves idle chunks or creates new ones.
   // `began_ns`: time at which the request started.
   Result<Answer> map(MutexLock& lock, const PageRequest& request, const Caller& caller,
                      Effort effort, std::uint64_t began_ns) VPMM_REQUIRES(pool_lock);
-  bool may_grow_early(Bytes size) const VPMM_REQUIRES(pool_lock);
-  // Tells if map() would probably create memory beyond the record of mapped bytes.
-  bool would_set_record(const PageRequest& request, const Caller& caller) const
-      VPMM_REQUIRES(pool_lock);
-  region::Region* allocated_around(DevicePtr ptr) const VPMM_REQUIRES(pool_lock) {
-    return memory_.index.allocated_around(ptr);
-  }
   void deallocate(region::Region* region, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
   void record_use(region::Region* region, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
   // Removes the owner's stream: the allocation no longer keeps a stream alive.
@@ -145,9 +112,6 @@ class Pool {
   void set_capacity(std::optional<Bytes> capacity) VPMM_REQUIRES(pool_lock) {
     room_.set_capacity(capacity);
   }
-  std::uint64_t mapping_count() const VPMM_REQUIRES(pool_lock) {
-    return memory_.chunks.mapping_count();
-  }
   void set_other_bytes(Bytes bytes) VPMM_REQUIRES(pool_lock) { memory_.other_bytes = bytes; }
   Suspender& suspender() VPMM_REQUIRES(pool_lock) { return suspender_; }
   // Null: no observer. The observer must outlive the pool, or be removed.
@@ -157,66 +121,13 @@ class Pool {
   // While held: no sweep, delay or smaller caches, unless memory runs out.
   void hold_cleanup(bool is_held) VPMM_REQUIRES(pool_lock) { is_cleanup_held_ = is_held; }
 
-  Bytes mapped_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.chunks.chunk_bytes(); }
-  Bytes idle_bytes() const VPMM_REQUIRES(pool_lock) {
-    return memory_.index.bytes(region::RegionState::free);
-  }
-  Bytes used_bytes() const VPMM_REQUIRES(pool_lock) {
-    return memory_.index.bytes(region::RegionState::allocated) - memory_.suspended_bytes;
-  }
-  Bytes suspended_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.suspended_bytes; }
-  // Allocated bytes minus those that streams cache for their next requests.
-  Bytes wanted_bytes() const VPMM_REQUIRES(pool_lock) {
-    return used_bytes() - std::min(used_bytes(), cached_bytes_);
-  }
-  // Set by the owner of the caches before each search for memory.
-  void set_cached_bytes(Bytes bytes) VPMM_REQUIRES(pool_lock) { cached_bytes_ = bytes; }
-  // Bytes of chunks that would be wholly idle if allocations with is_idle() were. Linear in
-  // regions.
-  Bytes movable_bytes(FunctionRef<bool(const region::Region&)> is_idle) const
-      VPMM_REQUIRES(pool_lock);
-  Bytes trapped_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.chunks.trapped_bytes(); }
-  Bytes requested_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.index.requested_bytes(); }
-  Bytes pending_bytes() const VPMM_REQUIRES(pool_lock) { return memory_.index.pending_bytes(); }
-  Bytes pending_bytes(time::TimelineId timeline) const VPMM_REQUIRES(pool_lock) {
-    return memory_.index.pending_bytes(timeline);
-  }
-  std::uint64_t live_allocations() const VPMM_REQUIRES(pool_lock) {
-    return memory_.index.count(region::RegionState::allocated);
-  }
-  void fill(observe::Statistics& statistics) const VPMM_REQUIRES(pool_lock);
-  void for_each_region(FunctionRef<void(const region::Region&)> visit) const
-      VPMM_REQUIRES(pool_lock) {
-    memory_.index.for_each(visit);
-  }
-  Vector<AddressRange> reservations() const VPMM_REQUIRES(pool_lock) {
-    return memory_.reservations;
-  }
   // Tells if chunks can be exported to other processes.
   bool can_export() { return memory_.mapper.can_export(); }
-  // Visits each chunk's place, unordered; skips quarantined chunks.
-  void for_each_place(FunctionRef<void(AddressRange)> visit) const VPMM_REQUIRES(pool_lock);
-  // Returns the chunks behind `range`, by address.
-  Vector<vm::Mapping> mappings_around(AddressRange range) const VPMM_REQUIRES(pool_lock);
   void reset_peaks() VPMM_REQUIRES(pool_lock);
-  std::string validate() const VPMM_REQUIRES(pool_lock) { return memory_.validate(); }
-  std::string picture(Bytes unit = 0) const VPMM_REQUIRES(pool_lock) {
-    return memory_.index.picture(unit == 0 ? page_size() : unit);
-  }
-
   // Requires: the GPU is idle.
   void release_everything() VPMM_REQUIRES(pool_lock) { reclaimer_.release_everything(); }
 
  private:
-  Ask ask_of(const PageRequest& request, const Caller& caller) const VPMM_REQUIRES(pool_lock);
-  // Bytes of growth allowed although idle chunks could be moved. `peak`: most bytes alive at once.
-  Bytes early_growth(Bytes peak) const VPMM_REQUIRES(pool_lock);
-  // Bytes up to which early growth may fill this GPU. A pool that holds as much spares memory.
-  Bytes most_early() const VPMM_REQUIRES(pool_lock);
-  Decision hit(const Ask& ask) const VPMM_REQUIRES(pool_lock);
-  bool takes_waiting(const Caller& caller, Effort effort) const VPMM_REQUIRES(pool_lock);
-  Decision decide(const Ask& ask, const Caller& caller, Effort effort) const
-      VPMM_REQUIRES(pool_lock);
   Result<Decision> decide_in_room(MutexLock& lock, const PageRequest& request, const Caller& caller,
                                   Effort effort) VPMM_REQUIRES(pool_lock);
   // Returns true if the lock was held throughout.
@@ -227,19 +138,9 @@ class Pool {
                            const Caller& caller) VPMM_REQUIRES(pool_lock);
   Placed placed(region::Region* region, const Plan& plan, const PageRequest& request)
       VPMM_REQUIRES(pool_lock);
-  void note_placer(const std::optional<time::TimelineId>& timeline) VPMM_REQUIRES(pool_lock);
-  bool have_several_placed() const VPMM_REQUIRES(pool_lock);
   Result<void> queue_waits(const Plan& plan, const Caller& caller) VPMM_REQUIRES(pool_lock);
   void prove_moves(const Plan& plan, const Caller& caller) VPMM_REQUIRES(pool_lock);
-  bool grows_past_peak(Bytes growth) const VPMM_REQUIRES(pool_lock);
-  // Note [Grow delay]
-  std::uint64_t delay_until(const Plan& plan, const Caller& caller, std::uint64_t began_ns) const
-      VPMM_REQUIRES(pool_lock);
-  Bytes on_its_way(const Plan& plan, const Caller& caller) const VPMM_REQUIRES(pool_lock);
-
   region::Owner owner_of(const PageRequest& request, const Caller& caller) const;
-  void count_reference(const region::Owner& owner, int change) VPMM_REQUIRES(pool_lock);
-  void note_peaks() VPMM_REQUIRES(pool_lock);
 
   Memory memory_;
   Mover mover_{memory_};
@@ -247,15 +148,9 @@ class Pool {
   Suspender suspender_{memory_};
   PeerAccess peers_{memory_};
   GpuRoom room_;
-  Bytes peak_live_ = 0;  // most bytes alive at once, in whole grains
-  Bytes cached_bytes_ = 0;
+  Planner planner_{memory_, room_};
   std::uint64_t returned_ = 0;
   bool is_cleanup_held_ = false;
-  // Note [Own memory first]: last placing timeline, and the count of allocations at its last
-  // change.
-  std::optional<time::TimelineId> last_placer_;
-  std::uint64_t placer_changed_ = 0;
-  bool has_several_placers_ = false;
 };
 
 }  // namespace vpmm::pool

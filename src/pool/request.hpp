@@ -80,7 +80,7 @@ enum class Chunks {
 struct PageRequest {
   Bytes requested = 0;    // as the user said
   Bytes size = 0;         // at least a page; in whole grains, or whole pages for own chunks
-  Bytes alignment = 0;    // at least Pool::grain_alignment()
+  Bytes alignment = 0;    // at least Tuning::grain_alignment()
   bool goes_low = false;  // Note [Shared pages go low]
   Chunks chunks = Chunks::shared;
 };

@@ -23,21 +23,18 @@ time::Stamp Stamper::stamp_of(const Uses& uses, const pool::Caller& caller) {
                            owner != nullptr && !owner->is_over;
   const bool is_unnamed = !caller.stream && uses.others.empty();
   if (caller.timeline == nullptr && !names_owner)
-    return time::Stamp(
-        timelines_.next(is_unnamed ? timelines_.any_stream() : all_streams(), uses.bytes));
+    return time::Stamp((is_unnamed ? timelines_.any_stream() : all_streams()).next(uses.bytes));
   if (caller.timeline != nullptr) add(caller.timeline->id);
   add(uses.owner);
   for (const time::TimelineId other : uses.others) add(other);
   if (timelines.size() > 2) return stamp_of_all(uses.bytes);
-  const time::StampPart first = timelines_.next(*timelines[0], uses.bytes);
+  const time::StampPart first = timelines[0]->next(uses.bytes);
   if (timelines.size() == 1) return time::Stamp(first);
   timelines[1]->wanted = true;
-  return time::Stamp(first, timelines_.next(*timelines[1], 0));
+  return time::Stamp(first, timelines[1]->next(0));
 }
 
-time::Stamp Stamper::stamp_of_all(Bytes bytes) {
-  return time::Stamp(timelines_.next(all_streams(), bytes));
-}
+time::Stamp Stamper::stamp_of_all(Bytes bytes) { return time::Stamp(all_streams().next(bytes)); }
 
 time::Timeline& Stamper::all_streams() {
   return any_stream_ == settings::AnyStreamOrder::legacy ? timelines_.every_stream()

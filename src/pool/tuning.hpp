@@ -46,6 +46,8 @@ struct Tuning {
 
   // Alignment of every page: the largest power of two that divides page_size.
   Bytes page_alignment() const { return page_size & (~page_size + 1); }
+  // Least alignment of allocations.
+  Bytes grain_alignment() const { return grain & (~grain + 1); }
   // Bytes of a new chunk: Note [Size of a chunk]. `mapped`: by the pool; `all`: that it has or may
   // have.
   Bytes chunk_size(Bytes request, Bytes mapped, Bytes all) const;

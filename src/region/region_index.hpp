@@ -73,10 +73,6 @@ class RegionIndex {
   // size first; `visit` returns false to stop and must not change the index.
   void for_each_fit(Bytes size, std::optional<time::TimelineId> own, First first,
                     FunctionRef<bool(Region*)> visit) const;
-  // Start of an aligned allocation of `size` in `region`; nullopt if it does not fit.
-  static std::optional<DevicePtr> aligned_start(const Region& region, Bytes size, Bytes alignment) {
-    return region::aligned_start(region.range, size, alignment);
-  }
   // Visits maximal runs of two or more adjacent free regions (kept apart by their stamps), by
   // address. `visit` returns false to stop; none of the visits below may change the index.
   void for_each_run(FunctionRef<bool(const Vector<Region*>& run)> visit) const;

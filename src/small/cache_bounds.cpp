@@ -20,13 +20,14 @@ constexpr std::uint64_t kLooksUntilIdle = 8;
 }  // namespace
 
 Bytes CacheBounds::live_and_cached_bytes() const {
-  return pool_.used_bytes() - std::min(pool_.used_bytes(), cut_pages_.free_bytes());
+  return pool_.memory().used_bytes() -
+         std::min(pool_.memory().used_bytes(), cut_pages_.free_bytes());
 }
 
 Bytes CacheBounds::most_allowed() const {
   const Bytes always = caches_.all().size() * kAlwaysKept;
   const Bytes used = live_and_cached_bytes();
-  const Bytes least = std::min(kMostKeptIdle, pool_.mapped_bytes() / kKeptIdleDivisor);
+  const Bytes least = std::min(kMostKeptIdle, pool_.memory().mapped_bytes() / kKeptIdleDivisor);
   return std::max((used - std::min(used, always)) / 2, least - std::min(least, always));
 }
 

@@ -35,8 +35,8 @@ std::uint64_t number_of(const Region& free) {
 pool::PageRequest CutPages::next_pages(Bytes bytes) const {
   const Bytes pages =
       bytes <= page_size_ ? 1 : (span_units(bytes) * kUnit + page_size_ - 1) / page_size_;
-  return {pages * page_size_, pages * page_size_, std::bit_ceil(pages) * pool_.page_alignment(),
-          true};
+  return {pages * page_size_, pages * page_size_,
+          std::bit_ceil(pages) * pool_.memory().page_alignment(), true};
 }
 
 // Note [What is left of a page is as complete as the page was]
@@ -44,8 +44,8 @@ pool::PageRequest CutPages::next_pages(Bytes bytes) const {
 // gets a number of that stream taken now, after the waits that the pool queued.
 void CutPages::add(const pool::Placed& pages, const Caller& caller) {
   const time::Stamp stamp =
-      pages.is_complete ? time::Stamp{} : time::Stamp(timelines_.next(*caller.timeline, 0));
-  Region* rest = pool_.allocated_around(pages.begin);
+      pages.is_complete ? time::Stamp{} : time::Stamp(caller.timeline->next(0));
+  Region* rest = pool_.memory().index.allocated_around(pages.begin);
   pool_.disown(rest);
   const ScopeExit give_back([&]() VPMM_REQUIRES(pool_lock) {  // short of host memory
     if (rest != nullptr) pool_.deallocate(rest, stamp);
@@ -75,12 +75,12 @@ void CutPages::add_page(Region* page, const time::Stamp& stamp) {
 PageRun& CutPages::run_around(DevicePtr page) {
   if (const auto after = run_by_begin_.upper_bound(page); after != run_by_begin_.begin())
     if (PageRun* const run = std::prev(after)->second; run->range.contains(page)) return *run;
-  const Vector<AddressRange> reservations = pool_.reservations();
+  const Vector<AddressRange>& reservations = pool_.memory().reservations;
   const auto reservation =
       std::find_if(reservations.begin(), reservations.end(),
                    [&](const AddressRange& range) { return range.contains(page); });
   VPMM_CHECK(reservation != reservations.end(), units_.picture());
-  const bool is_alone = pool_.pages_stand_alone();
+  const bool is_alone = pool_.memory().pages_stand_alone();
   const Bytes most = (is_alone ? 1 : kMostRunPages) * page_size_;
   const DevicePtr whole = is_alone ? page : align_down(page, most);
   const DevicePtr begin = std::max(whole, reservation->begin);
@@ -103,14 +103,14 @@ PageRun& CutPages::run_around(DevicePtr page) {
 }
 
 PageRun& CutPages::run_at(DevicePtr p) const {
-  const Region* const page = pool_.allocated_around(p);
+  const Region* const page = pool_.memory().index.allocated_around(p);
   PageRun* const run = page == nullptr ? nullptr : run_in(*page);
   VPMM_CHECK(run != nullptr, message_of("no page that is cut around {:#x}", to_integer(p)));
   return *run;
 }
 
 void CutPages::give_idle_pages() {
-  while (Region* free = units_.best_fit(page_size_, pool_.page_alignment(), std::nullopt))
+  while (Region* free = units_.best_fit(page_size_, pool_.memory().page_alignment(), std::nullopt))
     if (!give_pages(free)) break;
 }
 
@@ -152,7 +152,7 @@ CutPages::FreePart CutPages::find(Bytes least, Bytes most, Bytes alignment,
   Region* const free = units_.best_fit(least, alignment, caller.own());
   if (free == nullptr) return {};
   const AddressRange range = free->range;
-  DevicePtr begin = *region::RegionIndex::aligned_start(*free, least, alignment);
+  DevicePtr begin = *region::aligned_start(free->range, least, alignment);
   const PageRun& run = run_at(begin);
   const DevicePtr border = run.range.begin + (run.page_of(begin) + 1) * page_size_;
   Bytes room = std::min(range.end(), border) - begin;
@@ -167,12 +167,12 @@ CutPages::FreePart CutPages::find(Bytes least, Bytes most, Bytes alignment,
 CutPages::FreePart CutPages::find_aligned(Bytes size, Bytes alignment, const Caller& caller) const {
   Region* const free = units_.best_fit(size, alignment, caller.own());
   if (free == nullptr) return {};
-  return {
-      free, {*region::RegionIndex::aligned_start(*free, size, alignment), size}, number_of(*free)};
+  return {free, {*region::aligned_start(free->range, size, alignment), size}, number_of(*free)};
 }
 
 CutPages::FreePart CutPages::find_pages(Bytes least, const Caller& caller) const {
-  FreePart room = find_aligned(round_up(least, page_size_), pool_.page_alignment(), caller);
+  FreePart room =
+      find_aligned(round_up(least, page_size_), pool_.memory().page_alignment(), caller);
   if (room.free != nullptr)
     room.part.size = round_down(room.free->range.end() - room.part.begin, page_size_);
   return room;
@@ -196,7 +196,7 @@ void CutPages::take_units(const FreePart& room, const Caller& caller) {
   if (caller.timeline != nullptr) owner.timeline = caller.timeline->id;
   const std::optional<time::TimelineId> timeline = owner.timeline;
   units_.allocate(room.free, room.part, std::move(owner));
-  count_reference(timeline, +1);
+  time::count_references(timelines_, timeline, {}, +1);
 }
 
 Segment* CutPages::pages_until(DevicePtr end, StreamCache& cache) const {
@@ -222,7 +222,7 @@ void CutPages::end(Segment* segment, const time::Stamp& stamp) {
   const auto split_at = [&](DevicePtr p) VPMM_REQUIRES(pool_lock) {
     Region* const part = units_.allocated_around(p);
     if (part == nullptr || part->range.begin == p) return;
-    count_reference(part->owner.timeline, +1);
+    time::count_references(timelines_, part->owner.timeline, {}, +1);
     units_.split_allocated(part, p);
   };
   split_at(range.begin);
@@ -230,15 +230,9 @@ void CutPages::end(Segment* segment, const time::Stamp& stamp) {
   for (DevicePtr at = range.begin; at < range.end();) {
     Region* const part = units_.allocated_around(at);
     at = part->range.end();
-    count_reference(part->owner.timeline, -1);
+    time::count_references(timelines_, part->owner.timeline, {}, -1);
     give_pages(units_.release(part, timelines_.reduce(stamp)));
   }
-}
-
-void CutPages::count_reference(std::optional<time::TimelineId> timeline, int change) {
-  time::Timeline* const counted = timeline ? timelines_.find(*timeline) : nullptr;
-  if (counted != nullptr)
-    counted->references += static_cast<std::uint64_t>(static_cast<std::int64_t>(change));
 }
 
 }  // namespace vpmm::small

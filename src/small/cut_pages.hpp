@@ -24,7 +24,7 @@ class CutPages {
         timelines_(timelines),
         pagemap_(pagemap),
         ledger_(ledger),
-        page_size_(pool.page_size()) {}
+        page_size_(pool.memory().page_size()) {}
 
   // --- pages ---
   // The pages to ask the pool for where nothing that is cut serves so many bytes.
@@ -89,8 +89,6 @@ class CutPages {
   void add_page(region::Region* page, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
   PageRun& run_around(DevicePtr page) VPMM_REQUIRES(pool_lock);
   bool give_pages(region::Region* free) VPMM_REQUIRES(pool_lock);
-  void count_reference(std::optional<time::TimelineId> timeline, int change)
-      VPMM_REQUIRES(pool_lock);
 
   pool::Pool& pool_;
   time::Timelines& timelines_;

@@ -38,7 +38,8 @@ bool Flusher::flush(FreePages which) {
 }
 
 bool Flusher::flush_for_pages(const Caller& caller) {
-  return flush_for(caller, std::max(serving_.page_size(), pool_.mapped_bytes() / kCachedDivisor));
+  return flush_for(caller,
+                   std::max(serving_.page_size(), pool_.memory().mapped_bytes() / kCachedDivisor));
 }
 
 // Note [Streams that work side by side], where there are many.
@@ -68,7 +69,7 @@ bool Flusher::flush_for(const Caller& caller, Bytes worth) {
 bool Flusher::may_grow_instead(const pool::PageRequest& request, const Caller& caller) {
   if (!caller.own() || !serving_.may_be_cached(request.size, kGrain)) return false;
   return caches_.cached_bytes() > caches_.of(*caller.timeline).cached_bytes() &&
-         pool_.may_grow_early(request.size);
+         pool_.planner().may_grow_early(request.size);
 }
 
 void Flusher::give_back_before(const Caller& caller, Bytes size) {
@@ -94,7 +95,7 @@ bool Flusher::flush_one(const Caller& caller, Bytes size) {
     leave_cache(cache, *pages);
   }
   const std::uint64_t number = CachedList::number_of(*pages);
-  timelines_.claim(*caller.timeline, number, pages->range.size);
+  caller.timeline->claim(number, pages->range.size);
   pool_.deallocate(pages, time::Stamp({caller.timeline->id, number}));
   return true;
 }
@@ -158,7 +159,7 @@ bool Flusher::steal_pages(StreamCache& cache, std::uint64_t complete, Bytes size
 
 void Flusher::take_over(StreamCache& own, Region& pages, const Caller& caller) {
   const Bytes bytes = pages.range.size;
-  pool_.pass_on(&pages, {bytes, bytes, pool_.grain_alignment()}, caller);
+  pool_.pass_on(&pages, {bytes, bytes, pool_.memory().tuning.grain_alignment()}, caller);
   const CacheGuard guard(own);
   own.tally.index_begins(bytes, bytes);
   own.put_pages(&pages, serving_.page_sizes().number_of(bytes), 0);
@@ -271,7 +272,7 @@ void Flusher::flush(StreamCache& cache, FreePages which) {
     latest = std::max(latest, segment->last_number());
     bytes += segment->units * kUnit;
   }
-  if (timeline != nullptr) timelines_.claim(*timeline, latest, bytes);
+  if (timeline != nullptr) timeline->claim(latest, bytes);
   while (Segment* const segment = free.take_first())
     cut_pages_.end(segment, stamp_of(segment->last_number()));
   while (!pages.empty()) {
@@ -296,7 +297,7 @@ void Flusher::retire_dead() {
     StreamCache& cache = *in_service;
     time::Timeline& timeline = *timelines_.find(id);
     if (!timeline.is_over) continue;
-    cache.unproven = timelines_.next(timelines_.every_stream(), cache.cached_bytes());
+    cache.unproven = timelines_.every_stream().next(cache.cached_bytes());
     caches_.end(id);
     flush(cache);
     caches_.retire_if_empty(cache);

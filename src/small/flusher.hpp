@@ -84,7 +84,7 @@ class Flusher {
   void part_free_pages(StreamCache& cache, Segment* segment) VPMM_REQUIRES(pool_lock);
   void leave_cache(StreamCache& cache, region::Region& pages) VPMM_REQUIRES(pool_lock, cache_lock);
   Bytes given_back_bytes() const VPMM_REQUIRES(pool_lock) {
-    return cut_pages_.free_bytes() + pool_.idle_bytes();
+    return cut_pages_.free_bytes() + pool_.memory().idle_bytes();
   }
   // Of many streams each would come again for the little that it keeps.
   bool is_left_alone(const StreamCache& cache) const {

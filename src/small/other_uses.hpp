@@ -33,8 +33,7 @@ class OtherUses {
   void forget(DevicePtr begin) VPMM_REQUIRES(pool_lock) {
     const auto found = uses_.find(begin);
     if (found == uses_.end()) return;
-    for (const time::TimelineId id : found->second)
-      if (time::Timeline* const timeline = timelines_.find(id)) --timeline->references;
+    time::count_references(timelines_, std::nullopt, found->second, -1);
     uses_.erase(found);
   }
 

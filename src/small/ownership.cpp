@@ -117,7 +117,7 @@ void Ownership::enlist(Region& pages, Bytes requested, StreamCache& cache) {
 
 void Ownership::cover(const Region& pages) {
   if (pagemap_.at(pages.range.begin) != nullptr) return;
-  for (const AddressRange& reservation : pool_.reservations())
+  for (const AddressRange& reservation : pool_.memory().reservations)
     if (reservation.contains(pages.range.begin)) pagemap_.cover(reservation);
 }
 

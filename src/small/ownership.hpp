@@ -33,7 +33,7 @@ class alignas(kCacheLine) Ownership {
  public:
   Ownership(pool::Pool& pool, time::Timelines& timelines, Ledger& ledger,
             const StreamCaches& caches, const Serving& serving)
-      : pagemap_(pool.page_size()),
+      : pagemap_(pool.memory().page_size()),
         pool_(pool),
         ledger_(ledger),
         caches_(caches),

@@ -13,12 +13,12 @@ constexpr Bytes kLeastCutAbove = kMiB;
 
 static_assert(kLeastSpan < kLeastPage, "a block is smaller than any page that is cut");
 
-Serving::Serving(const ServingOptions& options, const pool::Pool& pool)
+Serving::Serving(const ServingOptions& options, const pool::Memory& memory)
     : options_(options),
       cuts_pages_(options.below_a_page == BelowAPage::cut && options.caches_pages &&
-                  !pool.pages_stand_alone() && pool.page_size() >= kLeastCutAbove),
-      page_unit_(pool.page_size()),
-      page_sizes_(pool.page_size(), pool.grain()) {}
+                  !memory.pages_stand_alone() && memory.page_size() >= kLeastCutAbove),
+      page_unit_(memory.page_size()),
+      page_sizes_(memory.page_size(), memory.tuning.grain) {}
 
 Bytes Serving::taken_for(Bytes bytes) const {
   switch (server_of(bytes, 0)) {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "base/page_unit.hpp"
-#include "pool/pool.hpp"
+#include "pool/memory.hpp"
 #include "small/cached_pages.hpp"
 #include "small/crowding.hpp"
 #include "small/size_class.hpp"
@@ -26,7 +26,7 @@ struct ServingOptions {
 // Constant, so that any thread reads it without a lock.
 class Serving {
  public:
-  Serving(const ServingOptions& options, const pool::Pool& pool);
+  Serving(const ServingOptions& options, const pool::Memory& memory);
 
   static bool can_cut(Bytes page_size) {
     return is_multiple(page_size, kUnit) && page_size >= kLeastPage;

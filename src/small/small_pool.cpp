@@ -32,18 +32,18 @@ SmallPool::SmallPool(driver::Driver& driver, pool::Pool& pool, time::Timelines& 
                      const ServingOptions& options)
     : pool_(pool),
       timelines_(timelines),
-      serving_(options, pool),
-      caches_(pool.page_size()),
+      serving_(options, pool.memory()),
+      caches_(pool.memory().page_size()),
       ownership_(pool, timelines, ledger_, caches_, serving_),
       cut_pages_(pool, timelines, ownership_.pagemap(), ledger_),
       waiting_(timelines),
       flusher_(pool, timelines, serving_, cut_pages_, caches_, ownership_),
       bounds_(pool, cut_pages_, caches_, flusher_),
       warm_calls_(driver, serving_, ownership_, caches_),
-      figures_(cut_pages_, caches_, ledger_, waiting_, pool.page_size()) {}
+      figures_(cut_pages_, caches_, ledger_, waiting_, pool.memory().page_size()) {}
 
 void SmallPool::prepare() {
-  for (const AddressRange& reservation : pool_.reservations())
+  for (const AddressRange& reservation : pool_.memory().reservations)
     ownership_.pagemap().cover(reservation);
   caches_.prepare();
 }
@@ -72,7 +72,8 @@ DevicePtr SmallPool::take(Bytes bytes, Bytes alignment, const Caller& caller) {
 bool SmallPool::should_cut(const pool::PageRequest& pages, const Caller& caller) {
   if (is_crowded(caller)) flusher_.give_back_pages(caller);  // whole, they serve no other size
   const bool is_idle = figures_.idle_in_cut_bytes() * kIdleDivisor > cut_pages_.bytes();
-  return !is_idle && (pool_.can_find(pages, caller) || flusher_.flush_one(caller, pages.size));
+  return !is_idle &&
+         (pool_.planner().can_find(pages, caller) || flusher_.flush_one(caller, pages.size));
 }
 
 DevicePtr SmallPool::take_block(std::size_t slab_class, Bytes requested, const Caller& caller) {

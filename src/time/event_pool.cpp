@@ -12,21 +12,27 @@ using driver::Call;
 
 Event::~Event() { pool_.give_back(context_, handle_); }
 
-Result<std::shared_ptr<Event>> EventPool::take(driver::ContextHandle context,
-                                               driver::ContextId id) {
-  Events& events = events_[static_cast<std::uint64_t>(id)];
+Result<bool> Event::is_done() const {
+  const driver::CuResult result = pool_.driver_.event_query(handle_);
+  if (result == driver::CuResult::success) return true;
+  if (result == driver::CuResult::not_ready) return false;
+  return driver::driver_error(Call::event_query, result);
+}
+
+Result<std::shared_ptr<Event>> EventPool::take(const KnownContext& context) {
+  Events& events = events_[static_cast<std::uint64_t>(context.id)];
   driver::EventHandle handle{};
   if (!events.spares.empty()) {
     handle = events.spares.back();
     events.spares.pop_back();
   } else {
     events.spares.reserve(events.count + 1);
-    const driver::ContextScope scope(driver_, context);
+    const driver::ContextScope scope(driver_, context.handle);
     VPMM_TRY(driver::checked(Call::ctx_set_current, scope.result()));
     VPMM_TRY(driver::checked(Call::event_create, driver_.event_create(handle)));
     ++events.count;
   }
-  return std::allocate_shared<Event>(HostAllocator<Event>{}, *this, id, handle);
+  return std::allocate_shared<Event>(HostAllocator<Event>{}, *this, context.id, handle);
 }
 
 void EventPool::give_back(driver::ContextId context, driver::EventHandle handle) {

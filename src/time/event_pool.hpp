@@ -8,6 +8,7 @@
 #include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "driver/driver.hpp"
+#include "time/known_contexts.hpp"
 
 namespace vpmm::time {
 
@@ -23,6 +24,7 @@ class Event {
   Event& operator=(const Event&) = delete;
   driver::EventHandle handle() const { return handle_; }
   driver::ContextId context() const { return context_; }
+  Result<bool> is_done() const;
 
  private:
   EventPool& pool_;
@@ -35,8 +37,7 @@ class EventPool {
   explicit EventPool(driver::Driver& driver) : driver_(driver) {}
 
   // Lends an event of `context`; makes the context current for a creation.
-  Result<std::shared_ptr<Event>> take(driver::ContextHandle context, driver::ContextId id)
-      VPMM_REQUIRES(pool_lock);
+  Result<std::shared_ptr<Event>> take(const KnownContext& context) VPMM_REQUIRES(pool_lock);
   // Forgets the events of a dead context without a call: they died with it.
   void forget_context(driver::ContextId id) VPMM_REQUIRES(pool_lock);
   void destroy_spares() VPMM_REQUIRES(pool_lock);

@@ -23,24 +23,10 @@ constexpr Bytes kAnyStreamBytes =
 Timelines::Timelines(driver::Driver& driver, const ClosingRule& rule)
     : driver_(driver), rule_(rule), events_(driver) {}
 
-void Timelines::set_primary(driver::ContextHandle context, driver::ContextId id) {
-  primary_ = context;
-  primary_id_ = id;
-}
-
-void Timelines::know(const KnownContext& context) {
-  if (context.id == primary_id_ ||
-      std::find(others_.begin(), others_.end(), context) != others_.end())
-    return;
-  others_.push_back(context);
-}
-
-Timeline& Timelines::begin(driver::ContextHandle context, driver::ContextId id,
-                           std::optional<driver::StreamId> stream) {
+Timeline& Timelines::begin(const KnownContext& context, std::optional<driver::StreamId> stream) {
   auto timeline = std::make_unique<Timeline>();
   timeline->id = TimelineId{next_id_++};
   timeline->context = context;
-  timeline->context_id = id;
   timeline->stream = stream;
   Timeline& begun = *timeline;
   turns_.push_back(begun.id);
@@ -54,34 +40,34 @@ Result<Timeline*> Timelines::of(driver::StreamHandle stream) {
   VPMM_TRY(driver::checked(Call::stream_get_id, driver_.stream_get_id(stream, id)));
   if (const auto found = by_stream_.find(static_cast<std::uint64_t>(id)); found != by_stream_.end())
     return found->second;
-  driver::ContextHandle context = primary_;
-  driver::ContextId context_id = primary_id_;
+  KnownContext context = contexts_.primary;
   const bool is_default = stream == driver::kNullStream || stream == driver::kLegacyStream ||
                           stream == driver::kPerThreadStream;
   if (!is_default) {
-    VPMM_TRY(driver::checked(Call::stream_get_ctx, driver_.stream_get_ctx(stream, context)));
-    if (context != primary_)
-      context_id = driver::ContextId{static_cast<std::uint64_t>(context)};  // of an old driver
-    if (context != primary_ && driver_.has(Call::ctx_get_id))
-      VPMM_TRY(driver::checked(Call::ctx_get_id, driver_.ctx_get_id(context, context_id)));
+    const driver::ContextHandle primary = context.handle;
+    VPMM_TRY(driver::checked(Call::stream_get_ctx, driver_.stream_get_ctx(stream, context.handle)));
+    if (context.handle != primary)  // of an old driver
+      context.id = driver::ContextId{static_cast<std::uint64_t>(context.handle)};
+    if (context.handle != primary && driver_.has(Call::ctx_get_id))
+      VPMM_TRY(driver::checked(Call::ctx_get_id, driver_.ctx_get_id(context.handle, context.id)));
   }
-  know({context, context_id});
-  Timeline& begun = begin(context, context_id, id);
+  contexts_.add(context);
+  Timeline& begun = begin(context, id);
   begun.handle = stream;
   return &begun;
 }
 
 Timeline& Timelines::any_stream() {
-  if (any_ == nullptr) any_ = &begin(primary_, primary_id_, std::nullopt);
+  if (any_ == nullptr) any_ = &begin(contexts_.primary, std::nullopt);
   return *any_;
 }
 
 Timeline& Timelines::every_stream() {
-  if (every_ == nullptr) every_ = &begin(primary_, primary_id_, std::nullopt);
+  if (every_ == nullptr) every_ = &begin(contexts_.primary, std::nullopt);
   return *every_;
 }
 
-Timeline* Timelines::find(TimelineId id) {
+Timeline* Timelines::find(TimelineId id) const {
   const auto found = by_id_.find(static_cast<std::uint64_t>(id));
   return found == by_id_.end() ? nullptr : found->second.get();
 }
@@ -90,31 +76,11 @@ void Timelines::for_each(FunctionRef<void(Timeline&)> visit) const {
   for (const auto& [key, timeline] : by_id_) visit(*timeline);
 }
 
-StampPart Timelines::next(Timeline& timeline, Bytes bytes) {
-  timeline.frees_since_event += 1;
-  timeline.bytes_since_event += bytes;
-  return {timeline.id, ++timeline.last};
-}
-
-void Timelines::claim(Timeline& timeline, std::uint64_t number, Bytes bytes) {
-  timeline.frees_since_event += 1;
-  timeline.bytes_since_event += bytes;
-  timeline.last = std::max(timeline.last, number);
-}
-
-bool Timelines::has_unsealed(const Timeline& timeline) {
-  return timeline.next_number != nullptr && timeline.next_number->is_used();
-}
-
-void Timelines::seal(Timeline& timeline) {
-  if (timeline.next_number != nullptr) timeline.last = timeline.next_number->seal(timeline.last);
-}
-
 Stamp Timelines::reduce(const Stamp& stamp) const {
   Stamp rest = stamp;
   for (const StampPart& part : stamp.parts()) {
-    const auto found = by_id_.find(static_cast<std::uint64_t>(part.timeline));
-    if (found == by_id_.end() || found->second->complete >= part.sequence)
+    const Timeline* const timeline = find(part.timeline);
+    if (timeline == nullptr || timeline->complete >= part.sequence)
       rest = rest.without(part.timeline, part.sequence);
   }
   return rest;
@@ -123,42 +89,31 @@ Stamp Timelines::reduce(const Stamp& stamp) const {
 bool Timelines::is_due(const Timeline& timeline) const {
   const bool is_any_stream = !timeline.stream;
   if (timeline.last == (is_any_stream ? timeline.provable : timeline.waitable) &&
-      !has_unsealed(timeline))
+      !timeline.has_unsealed())
     return false;
   if (timeline.wanted) return true;
   // Any-stream memory serves no stream before it is proven complete, not even its last user.
   if (is_any_stream)
-    return timeline.frees_since_event >= rule_.frees ||
-           timeline.bytes_since_event >= kAnyStreamBytes;
+    return timeline.since_event.count >= rule_.frees ||
+           timeline.since_event.bytes >= kAnyStreamBytes;
   if (!rule_.even_alone && by_stream_.size() < 2 && (any_ == nullptr || any_->last == 0))
     return false;
-  return timeline.frees_since_event >= rule_.frees || timeline.bytes_since_event >= rule_.bytes;
+  return timeline.since_event.count >= rule_.frees || timeline.since_event.bytes >= rule_.bytes;
 }
 
 Result<void> Timelines::close(Timeline& timeline, driver::StreamHandle stream) {
-  VPMM_TRY_ASSIGN(auto event, events_.take(timeline.context, timeline.context_id));
-  seal(timeline);
+  VPMM_TRY_ASSIGN(auto event, events_.take(timeline.context));
+  timeline.seal();
   VPMM_TRY(driver::checked(Call::event_record, driver_.event_record(event->handle(), stream)));
   if (timeline.closings.empty()) poll_order_.push_back(timeline.id);
   timeline.closings.push_back({timeline.last, std::move(event)});
   timeline.waitable = timeline.last;
   timeline.provable = timeline.last;
-  timeline.frees_since_event = 0;
-  timeline.bytes_since_event = 0;
+  timeline.since_event = {};
   timeline.wanted = false;
   ++recorded_;
   ++outstanding_;
   return {};
-}
-
-// Tells if an event of this context alone suffices.
-bool Timelines::is_of(const Timeline& timeline, driver::ContextId context) const {
-  return timeline.context_id == context && (timeline.stream || others_.empty());
-}
-
-void Timelines::add_unproven(Timeline& timeline, Vector<StampPart>& parts) {
-  seal(timeline);
-  if (timeline.provable < timeline.last) parts.push_back({timeline.id, timeline.last});
 }
 
 // The legacy stream waits for blocking streams only, so its events prove only the any-stream
@@ -166,28 +121,20 @@ void Timelines::add_unproven(Timeline& timeline, Vector<StampPart>& parts) {
 Vector<StampPart> Timelines::unproven(driver::ContextId context, Everything how) {
   Vector<StampPart> parts;
   for (const auto& [key, timeline] : by_id_)
-    if (is_of(*timeline, context) && (how == Everything::context_event || timeline.get() == any_))
-      add_unproven(*timeline, parts);
-  return parts;
-}
-
-// Note [Everybody is in every known context]
-Vector<StampPart> Timelines::unproven_of_everybody(Everything how) {
-  Vector<StampPart> parts;
-  if (others_.empty()) return parts;  // the primary context suffices
-  if (any_ != nullptr) add_unproven(*any_, parts);
-  if (every_ != nullptr && how == Everything::context_event) add_unproven(*every_, parts);
+    if (timeline->is_of(context, contexts_) &&
+        (how == Everything::context_event || timeline.get() == any_))
+      timeline->add_above(&Timeline::provable, parts);
   return parts;
 }
 
 Result<std::shared_ptr<Event>> Timelines::record(const KnownContext& context, Everything how) {
-  VPMM_TRY_ASSIGN(auto event, events_.take(context.handle, context.id));
+  VPMM_TRY_ASSIGN(auto event, events_.take(context));
   if (how == Everything::context_event) {
     VPMM_TRY(driver::checked(Call::ctx_record_event,
                              driver_.ctx_record_event(context.handle, event->handle())));
   } else {
     std::optional<driver::ContextScope> scope;  // selects the context's legacy stream
-    if (context.id != primary_id_) scope.emplace(driver_, context.handle);
+    if (context.id != contexts_.primary.id) scope.emplace(driver_, context.handle);
     if (scope) VPMM_TRY(driver::checked(Call::ctx_set_current, scope->result()));
     VPMM_TRY(driver::checked(Call::event_record,
                              driver_.event_record(event->handle(), driver::kLegacyStream)));
@@ -200,17 +147,21 @@ void Timelines::publish(ContextClosing closing) {
   for (const StampPart& part : closing.covers) {
     Timeline& timeline = *find(part.timeline);
     timeline.provable = part.sequence;
-    if (!timeline.stream) timeline.frees_since_event = timeline.bytes_since_event = 0;
+    if (!timeline.stream) timeline.since_event = {};
   }
   context_closings_.push_back(std::move(closing));
   ++outstanding_;
 }
 
 Result<bool> Timelines::close_all(Everything how) {
-  ContextClosing everybody{how, {}, unproven_of_everybody(how)};
+  const Vector<KnownContext>& others = contexts_.others;
+  ContextClosing everybody{how, {}, {}};  // Note [Everybody is in every known context]
+  if (any_ != nullptr && !others.empty()) any_->add_above(&Timeline::provable, everybody.covers);
+  if (every_ != nullptr && !others.empty() && how == Everything::context_event)
+    every_->add_above(&Timeline::provable, everybody.covers);
   bool has_closed = !everybody.covers.empty();
-  for (std::size_t i = 0; i <= others_.size(); ++i) {
-    const KnownContext context = i == 0 ? KnownContext{primary_, primary_id_} : others_[i - 1];
+  for (std::size_t i = 0; i <= others.size(); ++i) {
+    const KnownContext context = i == 0 ? contexts_.primary : others[i - 1];
     Vector<StampPart> covers = unproven(context.id, how);
     if (covers.empty() && everybody.covers.empty()) continue;
     VPMM_TRY_ASSIGN(auto event, record(context, how));
@@ -223,33 +174,6 @@ Result<bool> Timelines::close_all(Everything how) {
   return has_closed;
 }
 
-Result<bool> Timelines::is_done(const Event& event) {
-  const CuResult result = driver_.event_query(event.handle());
-  if (result == CuResult::success) return true;
-  if (result == CuResult::not_ready) return false;
-  return driver::driver_error(Call::event_query, result);
-}
-
-void Timelines::complete(Timeline& timeline, std::uint64_t sequence, Vector<StampPart>& done) {
-  if (sequence <= timeline.complete) return;
-  timeline.complete = sequence;
-  timeline.provable = std::max(timeline.provable, sequence);
-  timeline.waitable = std::max(timeline.waitable, sequence);
-  done.push_back({timeline.id, sequence});
-}
-
-Result<void> Timelines::poll_timeline(Timeline& timeline, Vector<StampPart>& done) {
-  while (!timeline.closings.empty()) {
-    VPMM_TRY_ASSIGN(const bool finished, is_done(*timeline.closings.front().event));
-    if (!finished) break;
-    const std::uint64_t sequence = timeline.closings.front().sequence;
-    timeline.closings.pop_front();
-    --outstanding_;
-    complete(timeline, sequence, done);
-  }
-  return {};
-}
-
 // Events of one kind finish in record order in each context; those on the legacy stream may
 // overtake others.
 Result<void> Timelines::poll_context_closings(Vector<StampPart>& done) {
@@ -260,7 +184,7 @@ Result<void> Timelines::poll_context_closings(Vector<StampPart>& done) {
       const std::pair kind{(*event)->context(), closing->how};
       bool is_finished = std::find(unfinished.begin(), unfinished.end(), kind) == unfinished.end();
       if (is_finished) {
-        VPMM_TRY_ASSIGN(is_finished, is_done(**event));
+        VPMM_TRY_ASSIGN(is_finished, (*event)->is_done());
         if (!is_finished) unfinished.push_back(kind);
       }
       event = is_finished ? events.erase(event) : std::next(event);
@@ -273,7 +197,7 @@ Result<void> Timelines::poll_context_closings(Vector<StampPart>& done) {
 Deque<Timelines::ContextClosing>::iterator Timelines::end_closing(
     const Deque<ContextClosing>::iterator& closing, Vector<StampPart>& done) {
   for (const StampPart& part : closing->covers)
-    if (Timeline* timeline = find(part.timeline)) complete(*timeline, part.sequence, done);
+    if (Timeline* timeline = find(part.timeline)) timeline->end(part.sequence, done);
   --outstanding_;
   return context_closings_.erase(closing);
 }
@@ -285,7 +209,15 @@ Result<void> Timelines::poll(std::size_t limit, Vector<StampPart>& done) {
   for (std::size_t asked = 0, known = poll_order_.size(); asked < std::min(limit, known); ++asked) {
     const TimelineId id = poll_order_.front();
     Timeline* timeline = find(id);
-    if (timeline != nullptr) VPMM_TRY(poll_timeline(*timeline, done));
+    while (timeline != nullptr && !timeline->closings.empty()) {
+      const Timeline::Closing& oldest = timeline->closings.front();
+      VPMM_TRY_ASSIGN(const bool is_done, oldest.event->is_done());
+      if (!is_done) break;
+      const std::uint64_t sequence = oldest.sequence;
+      timeline->closings.pop_front();
+      --outstanding_;
+      timeline->end(sequence, done);
+    }
     poll_order_.pop_front();
     if (timeline != nullptr && !timeline->closings.empty()) poll_order_.push_back(id);
   }
@@ -294,26 +226,21 @@ Result<void> Timelines::poll(std::size_t limit, Vector<StampPart>& done) {
 
 Vector<StampPart> Timelines::numbers_so_far() {
   Vector<StampPart> parts;
-  for (const auto& [key, timeline] : by_id_) add_incomplete(*timeline, parts);
+  for (const auto& [key, timeline] : by_id_) timeline->add_above(&Timeline::complete, parts);
   return parts;
 }
 
 Vector<StampPart> Timelines::numbers_so_far(driver::ContextId context) {
   Vector<StampPart> parts;
   for (const auto& [key, timeline] : by_id_)
-    if (is_of(*timeline, context)) add_incomplete(*timeline, parts);
+    if (timeline->is_of(context, contexts_)) timeline->add_above(&Timeline::complete, parts);
   return parts;
-}
-
-void Timelines::add_incomplete(Timeline& timeline, Vector<StampPart>& parts) {
-  seal(timeline);
-  if (timeline.complete < timeline.last) parts.push_back({timeline.id, timeline.last});
 }
 
 Vector<StampPart> Timelines::mark_complete(const Vector<StampPart>& parts) {
   Vector<StampPart> done;
   for (const StampPart& part : parts)
-    if (Timeline* timeline = find(part.timeline)) complete(*timeline, part.sequence, done);
+    if (Timeline* timeline = find(part.timeline)) timeline->end(part.sequence, done);
   return done;
 }
 
@@ -321,7 +248,7 @@ Vector<StampPart> Timelines::forget_context(driver::ContextId context) {
   events_.forget_context(context);
   Vector<StampPart> done = mark_complete(numbers_so_far(context));
   for (auto& [key, timeline] : by_id_) {
-    if (!is_of(*timeline, context)) continue;
+    if (!timeline->is_of(context, contexts_)) continue;
     outstanding_ -= timeline->closings.size();
     timeline->closings.clear();
     timeline->is_over = true;
@@ -336,7 +263,7 @@ Vector<StampPart> Timelines::forget_context(driver::ContextId context) {
     return timeline == nullptr || timeline->closings.empty();
   });
   pass_on_everybody(context);
-  std::erase_if(others_, [&](const KnownContext& other) { return other.id == context; });
+  contexts_.remove(context);
   return done;
 }
 
@@ -345,19 +272,18 @@ Vector<StampPart> Timelines::forget_context(driver::ContextId context) {
 void Timelines::pass_on_everybody(driver::ContextId dead) {
   for (Timeline** everybody : {&any_, &every_}) {
     Timeline* const timeline = *everybody;
-    if (timeline == nullptr || timeline->context_id != dead) continue;
+    if (timeline == nullptr || timeline->context.id != dead) continue;
     if (timeline->is_over) {
       *everybody = nullptr;
     } else {
-      timeline->context = primary_;
-      timeline->context_id = primary_id_;
+      timeline->context = contexts_.primary;
     }
   }
 }
 
 bool Timelines::is_waitable(const StampPart& part) const {
-  const auto found = by_id_.find(static_cast<std::uint64_t>(part.timeline));
-  return found == by_id_.end() || found->second->waitable >= part.sequence;
+  const Timeline* const timeline = find(part.timeline);
+  return timeline == nullptr || timeline->waitable >= part.sequence;
 }
 
 Result<void> Timelines::queue_wait(driver::StreamHandle stream, const StampPart& part) {
@@ -372,9 +298,9 @@ Result<void> Timelines::queue_wait(driver::StreamHandle stream, const StampPart&
 }
 
 std::shared_ptr<Event> Timelines::proof_of(const StampPart& part) const {
-  const auto found = by_id_.find(static_cast<std::uint64_t>(part.timeline));
-  if (found == by_id_.end()) return nullptr;
-  for (const Timeline::Closing& closing : found->second->closings)
+  const Timeline* const timeline = find(part.timeline);
+  if (timeline == nullptr) return nullptr;
+  for (const Timeline::Closing& closing : timeline->closings)
     if (closing.sequence >= part.sequence) return closing.event;
   for (const ContextClosing& closing : context_closings_)
     for (const StampPart& covered : closing.covers)
@@ -395,8 +321,7 @@ Timeline* Timelines::next_in_turn() {
 }
 
 bool Timelines::may_be_forgotten(const Timeline& timeline) const {
-  if (&timeline == any_ || &timeline == every_ || timeline.references != 0 || timeline.callers != 0)
-    return false;
+  if (&timeline == any_ || &timeline == every_ || timeline.references != 0) return false;
   return timeline.last == timeline.complete && timeline.closings.empty();
 }
 
@@ -419,20 +344,15 @@ void Timelines::destroy_events() {
   events_.destroy_spares();
 }
 
-std::optional<driver::StreamId> Timelines::stream_of(TimelineId timeline) const {
-  const auto found = by_id_.find(static_cast<std::uint64_t>(timeline));
-  return found == by_id_.end() ? std::nullopt : found->second->stream;
-}
-
 std::optional<driver::StreamHandle> Timelines::handle_of(driver::StreamId stream) const {
   const auto found = by_stream_.find(static_cast<std::uint64_t>(stream));
   return found == by_stream_.end() ? std::nullopt : std::optional(found->second->handle);
 }
 
-std::string Timelines::describe_stream(TimelineId timeline) const {
-  const auto found = by_id_.find(static_cast<std::uint64_t>(timeline));
-  if (found == by_id_.end()) return "a past stream";
-  const std::optional<driver::StreamId>& stream = found->second->stream;
+std::string Timelines::describe_stream(TimelineId id) const {
+  const Timeline* const timeline = find(id);
+  if (timeline == nullptr) return "a past stream";
+  const std::optional<driver::StreamId>& stream = timeline->stream;
   return stream ? message_of("stream {}", static_cast<std::uint64_t>(*stream)) : "any stream";
 }
 
@@ -458,6 +378,16 @@ std::string Timelines::validate() const {
   if (closings != outstanding_)
     return message_of("{} events outstanding, {} counted", closings, outstanding_);
   return {};
+}
+
+void count_references(const Timelines& timelines, std::optional<TimelineId> owner,
+                      const Vector<TimelineId>& others, int change) {
+  const auto count = [&](TimelineId id) VPMM_REQUIRES(pool_lock) {
+    if (Timeline* const counted = timelines.find(id))
+      counted->references += static_cast<std::uint64_t>(change);
+  };
+  if (owner) count(*owner);
+  for (const TimelineId other : others) count(other);
 }
 
 }  // namespace vpmm::time

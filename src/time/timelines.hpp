@@ -16,6 +16,7 @@
 #include "base/result.hpp"
 #include "driver/driver.hpp"
 #include "time/event_pool.hpp"
+#include "time/known_contexts.hpp"
 #include "time/stamp.hpp"
 
 namespace vpmm::time {
@@ -70,8 +71,7 @@ class NextNumber {
 //   complete  seen done by the host
 struct Timeline : FromHostMemory {
   TimelineId id{};
-  driver::ContextHandle context{};
-  driver::ContextId context_id{};
+  KnownContext context;
   std::optional<driver::StreamId>
       stream;  // nullopt: any-stream or every-stream, closed by events of the whole context
   driver::StreamHandle handle{};  // of that stream, as it first called
@@ -79,11 +79,12 @@ struct Timeline : FromHostMemory {
   std::uint64_t waitable = 0;
   std::uint64_t provable = 0;
   std::uint64_t complete = 0;
-  std::uint64_t frees_since_event = 0;
-  Bytes bytes_since_event = 0;
-  std::uint64_t references =
-      0;  // live allocations that name this timeline; keep it from being forgotten
-  std::uint64_t callers = 0;          // calls in progress on it, and bindings; likewise
+  struct Frees {
+    std::uint64_t count = 0;
+    Bytes bytes = 0;
+  } since_event;
+  // Live allocations that name it, calls in progress on it, and bindings: it is not forgotten.
+  std::uint64_t references = 0;
   NextNumber* next_number = nullptr;  // null: the stream has no cache
   bool is_over = false;               // its context died
   bool is_noted = false;              // listed where calls look for their stream
@@ -94,36 +95,48 @@ struct Timeline : FromHostMemory {
     std::shared_ptr<Event> event;
   };
   Deque<Closing> closings;  // own events, oldest first
-};
 
-// CUDA context by its handle, which a later one may reuse, and its unique id.
-struct KnownContext {
-  driver::ContextHandle handle{};
-  driver::ContextId id{};
-  friend bool operator==(const KnownContext&, const KnownContext&) = default;
+  // The number of a free.
+  StampPart next(Bytes bytes) VPMM_REQUIRES(pool_lock) {
+    claim(last + 1, bytes);
+    return {id, last};
+  }
+  // Counts the number of frees that leave a cache as given.
+  void claim(std::uint64_t number, Bytes bytes) VPMM_REQUIRES(pool_lock) {
+    ++since_event.count;
+    since_event.bytes += bytes;
+    last = std::max(last, number);
+  }
+  void seal() VPMM_REQUIRES(pool_lock) {
+    if (next_number != nullptr) last = next_number->seal(last);
+  }
+  bool has_unsealed() const { return next_number != nullptr && next_number->is_used(); }
+  // Adds its last number to `parts` if that is above `proven`, `provable` or `complete`.
+  void add_above(std::uint64_t Timeline::*proven, Vector<StampPart>& parts)
+      VPMM_REQUIRES(pool_lock) {
+    seal();
+    if (this->*proven < last) parts.push_back({id, last});
+  }
+  // Completes numbers up to `sequence`, and adds that to `done` if any was not.
+  void end(std::uint64_t sequence, Vector<StampPart>& done) {
+    if (sequence <= complete) return;
+    complete = sequence;
+    provable = std::max(provable, sequence);
+    waitable = std::max(waitable, sequence);
+    done.push_back({id, sequence});
+  }
+  // Tells if an event of this context alone suffices.
+  bool is_of(driver::ContextId one, const KnownContexts& all) const {
+    return context.id == one && (stream || all.others.empty());
+  }
 };
-
-// Note [Everybody is in every known context]
-// Memory without named users may be in use in the primary context and in others: those of streams
-// that have called, and of devices that were given access. An event covers the streams of one
-// context only. So a set of events, one in each of these contexts, proves such memory, once all are
-// done. A dead context takes its event out of the sets, as its work is over, too.
 
 // No method waits for the GPU.
 class Timelines {
  public:
   Timelines(driver::Driver& driver, const ClosingRule& rule);
 
-  // Sets the context of handles 0, 1 and 2.
-  void set_primary(driver::ContextHandle context, driver::ContextId id) VPMM_REQUIRES(pool_lock);
-  driver::ContextId primary_id() const VPMM_REQUIRES(pool_lock) { return primary_id_; }
-
-  // Declares that work in this context may use the memory of everybody from now on.
-  void know(const KnownContext& context) VPMM_REQUIRES(pool_lock);
-  const Vector<KnownContext>& other_contexts() const VPMM_REQUIRES(pool_lock) {
-    return others_;
-  }  // known, without the primary one
-
+  KnownContexts& contexts() VPMM_REQUIRES(pool_lock) { return contexts_; }
   Result<Timeline*> of(driver::StreamHandle stream)
       VPMM_REQUIRES(pool_lock);  // found or begun; needs the primary context current
   Timeline& any_stream() VPMM_REQUIRES(pool_lock);
@@ -133,7 +146,7 @@ class Timelines {
   bool is_every_stream_unproven() const VPMM_REQUIRES(pool_lock) {
     return every_ != nullptr && every_->provable < every_->last;
   }
-  Timeline* find(TimelineId id) VPMM_REQUIRES(pool_lock);
+  Timeline* find(TimelineId id) const VPMM_REQUIRES(pool_lock);  // null: a past one
   void for_each(FunctionRef<void(Timeline&)> visit) const VPMM_REQUIRES(pool_lock);
   std::size_t count() const VPMM_REQUIRES(pool_lock) { return by_id_.size(); }
   std::size_t stream_count() const VPMM_REQUIRES(pool_lock) {
@@ -143,9 +156,6 @@ class Timelines {
   bool awaits_context_event() const VPMM_REQUIRES(pool_lock) { return !context_closings_.empty(); }
   std::uint64_t events_recorded() const VPMM_REQUIRES(pool_lock) { return recorded_; }
 
-  StampPart next(Timeline& timeline, Bytes bytes) VPMM_REQUIRES(pool_lock);
-  // Counts the number of frees that leave a cache as given.
-  void claim(Timeline& timeline, std::uint64_t number, Bytes bytes) VPMM_REQUIRES(pool_lock);
   Stamp reduce(const Stamp& stamp) const VPMM_REQUIRES(pool_lock);
 
   bool is_due(const Timeline& timeline) const VPMM_REQUIRES(pool_lock);
@@ -156,7 +166,6 @@ class Timelines {
   // capturing. Returns false if all were closed.
   enum class Everything { context_event, legacy_stream };
   Result<bool> close_all(Everything how) VPMM_REQUIRES(pool_lock);
-  bool can_close_all() const { return driver_.has(driver::Call::ctx_record_event); }
 
   // Queries events, oldest first, of at most `limit` timelines. Adds completions since the last
   // call to `done`, also when a query fails.
@@ -188,8 +197,6 @@ class Timelines {
   void destroy_events() VPMM_REQUIRES(pool_lock);
   std::string describe(const StampPart& part) const
       VPMM_REQUIRES(pool_lock);  // "stream 9 up to 17"
-  // nullopt: any stream, or a past one.
-  std::optional<driver::StreamId> stream_of(TimelineId timeline) const VPMM_REQUIRES(pool_lock);
   // First handle of a stream with a timeline.
   std::optional<driver::StreamHandle> handle_of(driver::StreamId stream) const
       VPMM_REQUIRES(pool_lock);
@@ -202,33 +209,21 @@ class Timelines {
     Vector<std::shared_ptr<Event>> events;  // not seen done yet
     Vector<StampPart> covers;
   };
-  Timeline& begin(driver::ContextHandle context, driver::ContextId id,
-                  std::optional<driver::StreamId> stream) VPMM_REQUIRES(pool_lock);
-  void complete(Timeline& timeline, std::uint64_t sequence, Vector<StampPart>& done)
+  Timeline& begin(const KnownContext& context, std::optional<driver::StreamId> stream)
       VPMM_REQUIRES(pool_lock);
-  bool is_of(const Timeline& timeline, driver::ContextId context) const VPMM_REQUIRES(pool_lock);
   Vector<StampPart> unproven(driver::ContextId context, Everything how) VPMM_REQUIRES(pool_lock);
-  Vector<StampPart> unproven_of_everybody(Everything how) VPMM_REQUIRES(pool_lock);
-  void add_unproven(Timeline& timeline, Vector<StampPart>& parts) VPMM_REQUIRES(pool_lock);
   Result<std::shared_ptr<Event>> record(const KnownContext& context, Everything how)
       VPMM_REQUIRES(pool_lock);
   void publish(ContextClosing closing) VPMM_REQUIRES(pool_lock);
   Deque<ContextClosing>::iterator end_closing(const Deque<ContextClosing>::iterator& closing,
                                               Vector<StampPart>& done) VPMM_REQUIRES(pool_lock);
-  void add_incomplete(Timeline& timeline, Vector<StampPart>& parts) VPMM_REQUIRES(pool_lock);
   void pass_on_everybody(driver::ContextId dead) VPMM_REQUIRES(pool_lock);
-  static void seal(Timeline& timeline) VPMM_REQUIRES(pool_lock);
-  static bool has_unsealed(const Timeline& timeline);
-  Result<bool> is_done(const Event& event) VPMM_REQUIRES(pool_lock);
   Result<void> poll_context_closings(Vector<StampPart>& done) VPMM_REQUIRES(pool_lock);
-  Result<void> poll_timeline(Timeline& timeline, Vector<StampPart>& done) VPMM_REQUIRES(pool_lock);
 
   driver::Driver& driver_;
   ClosingRule rule_;
   EventPool events_ VPMM_GUARDED_BY(pool_lock);
-  driver::ContextHandle primary_ VPMM_GUARDED_BY(pool_lock){};
-  driver::ContextId primary_id_ VPMM_GUARDED_BY(pool_lock){};
-  Vector<KnownContext> others_ VPMM_GUARDED_BY(pool_lock);
+  KnownContexts contexts_ VPMM_GUARDED_BY(pool_lock);
   std::uint64_t next_id_ VPMM_GUARDED_BY(pool_lock) = 1;
   HashMap<std::uint64_t, std::unique_ptr<Timeline>> by_id_ VPMM_GUARDED_BY(pool_lock);
   HashMap<std::uint64_t, Timeline*> by_stream_
@@ -243,5 +238,9 @@ class Timelines {
   std::uint64_t outstanding_ VPMM_GUARDED_BY(pool_lock) = 0;
   std::uint64_t recorded_ VPMM_GUARDED_BY(pool_lock) = 0;
 };
+
+// Counts a live allocation that names these timelines, or one less. Past ones do not count.
+void count_references(const Timelines& timelines, std::optional<TimelineId> owner,
+                      const Vector<TimelineId>& others, int change) VPMM_REQUIRES(pool_lock);
 
 }  // namespace vpmm::time

@@ -55,7 +55,7 @@ class DriverPoolTest : public testing::Test {
   }
   // A stamp that an event stands for.
   time::Stamp stamp_on(StreamHandle stream) {
-    const time::StampPart part = timelines.next(of(stream), 1);
+    const time::StampPart part = of(stream).next(1);
     EXPECT_TRUE(timelines.close(of(stream), stream).ok());
     return time::Stamp(part);
   }
@@ -190,7 +190,7 @@ TEST_F(DriverPoolTest, forgets_every_pointer_of_a_dead_context_without_a_driver_
   sim.run_until_idle();
   expect(sim.device_primary_ctx_reset(0));
   const std::uint64_t before = calls.total_count();
-  timelines.forget_context(timelines.primary_id());
+  timelines.forget_context(timelines.contexts().primary.id);
   driver_pool.forget();
   EXPECT_EQ(calls.total_count(), before);
   EXPECT_EQ(driver_pool.block_around(ptr), nullptr);

@@ -92,20 +92,20 @@ TEST_F(PeerAccess, what_was_mapped_under_an_older_version_catches_up_before_it_i
     const Result<DevicePtr> got = allocate_meanwhile(3);
     ASSERT_TRUE(got.ok() && given.ok());
     EXPECT_TRUE(is_reachable(got.value(), 3, peer));
-    EXPECT_EQ(pool->validate(), "");
+    EXPECT_EQ(pool->memory().validate(), "");
   }
 }
 
 TEST_F(PeerAccess, a_failed_catch_up_fails_the_request_and_loses_nothing) {
   for (peer = 1; peer < 60 && driver.refused == 0; ++peer) {
-    const Bytes mapped = pool->mapped_bytes();
+    const Bytes mapped = pool->memory().mapped_bytes();
     driver.refuses_lists = true;
     const Result<DevicePtr> got = allocate_meanwhile(3);
     ASSERT_TRUE(given.ok());
-    EXPECT_EQ(pool->validate(), "");
+    EXPECT_EQ(pool->memory().validate(), "");
     if (got) continue;
     EXPECT_EQ(got.error().code, ErrorCode::driver_failed);
-    EXPECT_EQ(pool->mapped_bytes(), mapped);
+    EXPECT_EQ(pool->memory().mapped_bytes(), mapped);
     EXPECT_EQ(sim.census().mappings * kPage, mapped);
   }
   EXPECT_EQ(driver.refused, 1);
@@ -118,11 +118,11 @@ TEST_F(PeerAccess, is_given_to_each_run_of_mappings_and_not_to_zombies) {
   give_back(first);
   give_back(take(6, a));
   take(9, a);  // the idle pages move and leave zombies
-  const std::string before = pool->picture();
+  const std::string before = pool->memory().index.picture(kPage);
   ASSERT_NE(before.find('~'), std::string::npos) << before;
   ASSERT_TRUE(pool->set_peer_access(lock, 1).ok());
-  EXPECT_EQ(pool->picture(), before);
-  pool->for_each_region([&](const region::Region& region) {
+  EXPECT_EQ(pool->memory().index.picture(kPage), before);
+  pool->memory().index.for_each([&](const region::Region& region) {
     const bool is_zombie = region.state == region::RegionState::zombie;
     if (region.state == region::RegionState::hole) return;
     EXPECT_EQ(is_reachable(region.range.begin, region.range.size / kPage, 1), !is_zombie) << before;

@@ -117,7 +117,7 @@ class MoverWorld {
     const driver::sim::Kernel work{
         "work", 1'000'000, {{range, driver::sim::MemoryAccess::Kind::write}}, {}};
     EXPECT_EQ(sim.launch(work, stream), driver::CuResult::success);
-    const time::StampPart part = timelines.next(*own, kPage);
+    const time::StampPart part = own->next(kPage);
     EXPECT_TRUE(timelines.close(*own, stream).ok());
     return time::Stamp(part);
   }

@@ -45,7 +45,7 @@ class PlanWorld {
   enum class Closed { no, yes };
   time::Stamp pending(Lane& lane, Closed closed = Closed::yes) {
     EXPECT_EQ(sim.launch({"work", 1'000'000'000, {}, {}}, lane.stream), driver::CuResult::success);
-    const time::StampPart part = timelines.next(*lane.timeline, kPage);
+    const time::StampPart part = lane.timeline->next(kPage);
     if (closed == Closed::yes) {
       EXPECT_TRUE(timelines.close(*lane.timeline, lane.stream).ok());
     }

@@ -26,7 +26,7 @@ class PoolFixture : public ::testing::Test {
     config.va_size = kGiB;
   }
   ~PoolFixture() override {
-    EXPECT_EQ(pool->validate(), "");
+    EXPECT_EQ(pool->memory().validate(), "");
     sim.run_until_idle();
     pool->release_everything();
     timelines.destroy_events();
@@ -72,21 +72,23 @@ class PoolFixture : public ::testing::Test {
     EXPECT_TRUE(result.ok()) << (result ? "" : result.error().message);
     return result ? result.value() : DevicePtr{};
   }
-  void give_back(DevicePtr ptr) { pool->deallocate(pool->allocated_around(ptr), {}); }
+  void give_back(DevicePtr ptr) {
+    pool->deallocate(pool->memory().index.allocated_around(ptr), {});
+  }
   enum class Closed { no, yes };
   // Freed behind some work; `closed` when an event stands for it.
   void give_back_pending(DevicePtr ptr, const Caller& caller, Closed closed,
                          std::uint64_t work_ns = kSecondNs) {
     expect(sim.launch({"work", work_ns, {}, {}}, *caller.stream));
-    region::Region* region = pool->allocated_around(ptr);
-    pool->deallocate(region, time::Stamp(timelines.next(*caller.timeline, region->range.size)));
+    region::Region* region = pool->memory().index.allocated_around(ptr);
+    pool->deallocate(region, time::Stamp(caller.timeline->next(region->range.size)));
     if (closed == Closed::yes) {
       EXPECT_TRUE(timelines.close(*caller.timeline, *caller.stream).ok());
     }
   }
   observe::Statistics figures() {
     observe::Statistics figures;
-    pool->fill(figures);
+    pool->memory().fill(figures);
     return figures;
   }
 

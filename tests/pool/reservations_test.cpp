@@ -35,7 +35,7 @@ class Reservations : public PoolFixture<PickyDriver> {
   Vector<AddressRange> three() {
     open();
     for (int i = 0; i < 3; ++i) take(16, a);
-    return pool->reservations();
+    return pool->memory().reservations;
   }
   void SetUp() override {
     config.page_chunks = false;

@@ -214,8 +214,8 @@ TEST_F(RegionIndexFit, large_alignments_pass_over_regions_they_do_not_fit_in) {
   const Region* const found = index.best_fit(3 * kPage, 4 * kPage, std::nullopt);
   ASSERT_NE(found, nullptr);
   EXPECT_EQ(found->range, pages(13, 6));
-  EXPECT_EQ(RegionIndex::aligned_start(*found, 3 * kPage, 4 * kPage), page(16));
-  EXPECT_EQ(RegionIndex::aligned_start(*found, 4 * kPage, 4 * kPage), std::nullopt);
+  EXPECT_EQ(aligned_start(found->range, 3 * kPage, 4 * kPage), page(16));
+  EXPECT_EQ(aligned_start(found->range, 4 * kPage, 4 * kPage), std::nullopt);
   EXPECT_EQ(index.best_fit(kPage, 4 * kPage, std::nullopt)->range, pages(5, 4));
 }
 

@@ -17,7 +17,7 @@ inline driver::ContextHandle enter_primary(driver::sim::SimDriver& sim, Timeline
   EXPECT_EQ(sim.device_primary_ctx_retain(0, context), driver::CuResult::success);
   EXPECT_EQ(sim.ctx_set_current(context), driver::CuResult::success);
   EXPECT_EQ(sim.ctx_get_id(context, id), driver::CuResult::success);
-  timelines.set_primary(context, id);
+  timelines.contexts().primary = {context, id};
   return context;
 }
 

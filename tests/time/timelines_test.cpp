@@ -91,20 +91,20 @@ TEST_F(TimelinesTest, a_recycled_handle_is_a_new_timeline) {
 
 TEST_F(TimelinesTest, numbers_rise_by_one) {
   Timeline& timeline = of(stream());
-  EXPECT_EQ(timelines.next(timeline, 1), (StampPart{timeline.id, 1}));
-  EXPECT_EQ(timelines.next(timeline, 1), (StampPart{timeline.id, 2}));
+  EXPECT_EQ(timeline.next(1), (StampPart{timeline.id, 1}));
+  EXPECT_EQ(timeline.next(1), (StampPart{timeline.id, 2}));
 }
 
 TEST_F(TimelinesTest, an_own_event_makes_all_numbers_so_far_waitable_and_then_complete) {
   const StreamHandle a = stream();
   Timeline& timeline = of(a);
   work(a);
-  timelines.next(timeline, 1);
-  const StampPart second = timelines.next(timeline, 1);
+  timeline.next(1);
+  const StampPart second = timeline.next(1);
   EXPECT_FALSE(timelines.is_waitable(second));
   ASSERT_TRUE(timelines.close(timeline, a).ok());
   EXPECT_TRUE(timelines.is_waitable(second));
-  const StampPart third = timelines.next(timeline, 1);
+  const StampPart third = timeline.next(1);
   EXPECT_FALSE(timelines.is_waitable(third));
   EXPECT_TRUE(poll().empty());
   EXPECT_FALSE(timelines.reduce(Stamp(second)).is_complete());
@@ -117,8 +117,8 @@ TEST_F(TimelinesTest, an_own_event_makes_all_numbers_so_far_waitable_and_then_co
 TEST_F(TimelinesTest, a_stamp_of_two_parts_loses_each_when_it_completes) {
   const StreamHandle a = stream();
   const StreamHandle b = stream();
-  const StampPart on_a = timelines.next(of(a), 1);
-  const StampPart on_b = timelines.next(of(b), 1);
+  const StampPart on_a = of(a).next(1);
+  const StampPart on_b = of(b).next(1);
   work(b);
   ASSERT_TRUE(timelines.close(of(a), a).ok());
   ASSERT_TRUE(timelines.close(of(b), b).ok());
@@ -132,7 +132,7 @@ TEST_F(TimelinesTest, a_stamp_of_two_parts_loses_each_when_it_completes) {
 TEST_F(TimelinesTest, a_single_timeline_records_nothing_until_somebody_wants_proof) {
   const StreamHandle a = stream();
   Timeline& timeline = of(a);
-  for (int i = 0; i < 100; ++i) timelines.next(timeline, kMiB);
+  for (int i = 0; i < 100; ++i) timeline.next(kMiB);
   EXPECT_FALSE(timelines.is_due(timeline));
   timeline.wanted = true;
   EXPECT_TRUE(timelines.is_due(timeline));
@@ -141,11 +141,11 @@ TEST_F(TimelinesTest, a_single_timeline_records_nothing_until_somebody_wants_pro
 TEST_F(TimelinesTest, from_two_timelines_on_each_is_due_after_so_many_frees_or_bytes) {
   Timeline& a = of(stream());
   Timeline& b = of(stream());
-  timelines.next(a, 1);
+  a.next(1);
   EXPECT_FALSE(timelines.is_due(a));
-  timelines.next(a, 1);
+  a.next(1);
   EXPECT_TRUE(timelines.is_due(a)) << "two frees";
-  timelines.next(b, kGiB);
+  b.next(kGiB);
   EXPECT_TRUE(timelines.is_due(b)) << "many bytes";
 }
 
@@ -155,7 +155,7 @@ TEST_F(TimelinesTest, nothing_is_due_when_everything_is_closed) {
   Timeline& timeline = of(a);
   timeline.wanted = true;
   EXPECT_FALSE(timelines.is_due(timeline));
-  timelines.next(timeline, kGiB);
+  timeline.next(kGiB);
   ASSERT_TRUE(timelines.close(timeline, a).ok());
   EXPECT_FALSE(timelines.is_due(timeline));
 }
@@ -163,7 +163,7 @@ TEST_F(TimelinesTest, nothing_is_due_when_everything_is_closed) {
 TEST_F(TimelinesTest, a_context_event_proves_every_timeline_but_nobody_may_wait_for_it) {
   const StreamHandle a = stream();
   work(a);
-  const StampPart number = timelines.next(of(a), 1);
+  const StampPart number = of(a).next(1);
   ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
   EXPECT_FALSE(timelines.is_waitable(number));
   EXPECT_NE(timelines.proof_of(number), nullptr);
@@ -174,7 +174,7 @@ TEST_F(TimelinesTest, a_context_event_proves_every_timeline_but_nobody_may_wait_
 TEST_F(TimelinesTest, a_context_event_covers_a_destroyed_stream_that_still_runs) {
   const StreamHandle gone = stream();
   work(gone);
-  const StampPart number = timelines.next(of(gone), 1);
+  const StampPart number = of(gone).next(1);
   expect(sim.stream_destroy(gone));
   ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
   EXPECT_TRUE(poll().empty()) << "its work has not run yet";
@@ -185,8 +185,8 @@ TEST_F(TimelinesTest, a_context_event_covers_a_destroyed_stream_that_still_runs)
 TEST_F(TimelinesTest, an_event_on_the_legacy_stream_proves_any_stream_frees_only) {
   const StreamHandle a = stream();
   work(a);
-  const StampPart named = timelines.next(of(a), 1);
-  const StampPart unnamed = timelines.next(timelines.any_stream(), 1);
+  const StampPart named = of(a).next(1);
+  const StampPart unnamed = timelines.any_stream().next(1);
   ASSERT_TRUE(timelines.close_all(Everything::legacy_stream).ok());
   EXPECT_EQ(timelines.proof_of(named), nullptr)
       << "the legacy stream does not wait for non-blocking streams";
@@ -195,9 +195,9 @@ TEST_F(TimelinesTest, an_event_on_the_legacy_stream_proves_any_stream_frees_only
 
 TEST_F(TimelinesTest, any_stream_frees_are_due_at_once_when_large) {
   Timeline& any = timelines.any_stream();
-  timelines.next(any, 1);
+  any.next(1);
   EXPECT_FALSE(timelines.is_due(any));
-  timelines.next(any, 2 * kMiB);
+  any.next(2 * kMiB);
   EXPECT_TRUE(timelines.is_due(any));
 }
 
@@ -205,10 +205,10 @@ TEST_F(TimelinesTest, a_wait_is_queued_once_for_the_oldest_event_that_covers_the
   const StreamHandle a = stream();
   const StreamHandle b = stream();
   work(a);
-  const StampPart first = timelines.next(of(a), 1);
+  const StampPart first = of(a).next(1);
   ASSERT_TRUE(timelines.close(of(a), a).ok());
   work(a);
-  timelines.next(of(a), 1);
+  of(a).next(1);
   ASSERT_TRUE(timelines.close(of(a), a).ok());
   ASSERT_TRUE(timelines.queue_wait(b, first).ok());
   work(b, kSecondNs / 10);
@@ -223,7 +223,7 @@ TEST_F(TimelinesTest, a_wait_is_queued_once_for_the_oldest_event_that_covers_the
 
 TEST_F(TimelinesTest, nothing_is_queued_for_what_is_complete) {
   const StreamHandle a = stream();
-  const StampPart number = timelines.next(of(a), 1);
+  const StampPart number = of(a).next(1);
   ASSERT_TRUE(timelines.close(of(a), a).ok());
   poll();
   ASSERT_TRUE(timelines.queue_wait(stream(), number).ok());
@@ -232,7 +232,7 @@ TEST_F(TimelinesTest, nothing_is_queued_for_what_is_complete) {
 
 TEST_F(TimelinesTest, waiting_for_a_number_without_event_is_an_error) {
   const StreamHandle a = stream();
-  const StampPart number = timelines.next(of(a), 1);
+  const StampPart number = of(a).next(1);
   EXPECT_FALSE(timelines.queue_wait(stream(), number).ok());
 }
 
@@ -240,7 +240,7 @@ TEST_F(TimelinesTest, events_are_created_as_often_as_they_are_outstanding_togeth
   const StreamHandle a = stream();
   for (int i = 0; i < 100; ++i) {
     work(a);
-    timelines.next(of(a), 1);
+    of(a).next(1);
     ASSERT_TRUE(timelines.close(of(a), a).ok());
     if (i % 3 != 2) continue;
     sim.run_until_idle();
@@ -254,7 +254,7 @@ TEST_F(TimelinesTest, a_poll_asks_at_most_so_many_timelines_and_the_others_next_
   Vector<StreamHandle> streams;
   for (int i = 0; i < 4; ++i) {
     streams.push_back(stream());
-    timelines.next(of(streams.back()), 1);
+    (of(streams.back())).next(1);
     ASSERT_TRUE(timelines.close(of(streams.back()), streams.back()).ok());
   }
   EXPECT_EQ(poll(3).size(), 3u);
@@ -264,7 +264,7 @@ TEST_F(TimelinesTest, a_poll_asks_at_most_so_many_timelines_and_the_others_next_
 
 TEST_F(TimelinesTest, a_query_that_fails_for_good_is_an_error_not_not_ready) {
   const StreamHandle a = stream();
-  timelines.next(of(a), 1);
+  of(a).next(1);
   ASSERT_TRUE(timelines.close(of(a), a).ok());
   sim.break_context(0, CuResult::illegal_address);
   Vector<StampPart> done;
@@ -279,7 +279,7 @@ TEST_F(TimelinesTest, what_was_found_complete_before_a_query_failed_is_told) {
     Vector<StampPart> freed;
     for (int i = 0; i < 4; ++i) {
       const StreamHandle on = stream();
-      freed.push_back(timelines.next(of(on), 1));
+      freed.push_back(of(on).next(1));
       EXPECT_TRUE(i == 3 || timelines.close(of(on), on).ok());
     }
     ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
@@ -296,9 +296,9 @@ TEST_F(TimelinesTest, what_was_found_complete_before_a_query_failed_is_told) {
 
 TEST_F(TimelinesTest, a_synchronisation_completes_what_was_numbered_before_it) {
   const StreamHandle a = stream();
-  const StampPart before = timelines.next(of(a), 1);
-  const Vector<StampPart> numbers = timelines.numbers_so_far(timelines.primary_id());
-  const StampPart after = timelines.next(of(a), 1);
+  const StampPart before = of(a).next(1);
+  const Vector<StampPart> numbers = timelines.numbers_so_far(timelines.contexts().primary.id);
+  const StampPart after = of(a).next(1);
   EXPECT_EQ(timelines.mark_complete(numbers), Vector<StampPart>{before});
   EXPECT_FALSE(timelines.reduce(Stamp(after)).is_complete());
 }
@@ -306,10 +306,10 @@ TEST_F(TimelinesTest, a_synchronisation_completes_what_was_numbered_before_it) {
 TEST_F(TimelinesTest, a_dead_context_is_forgotten_without_touching_its_events) {
   const StreamHandle a = stream();
   work(a);
-  const StampPart number = timelines.next(of(a), 1);
+  const StampPart number = of(a).next(1);
   ASSERT_TRUE(timelines.close(of(a), a).ok());
   ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
-  const driver::ContextId dead = timelines.primary_id();
+  const driver::ContextId dead = timelines.contexts().primary.id;
   expect(sim.device_primary_ctx_reset(0));
   EXPECT_EQ(timelines.forget_context(dead), Vector<StampPart>{number});
   EXPECT_EQ(timelines.outstanding_events(), 0u);
@@ -323,9 +323,9 @@ TEST_F(TimelinesTest, a_stream_of_another_context_is_closed_by_events_of_that_co
   const StreamHandle foreign = stream();
   expect(sim.ctx_set_current(context));
   Timeline& timeline = of(foreign);
-  EXPECT_EQ(timeline.context, other);
-  const StampPart number = timelines.next(timeline, 1);
-  ASSERT_EQ(timelines.other_contexts().size(), 1u);
+  EXPECT_EQ(timeline.context.handle, other);
+  const StampPart number = timeline.next(1);
+  ASSERT_EQ(timelines.contexts().others.size(), 1u);
   ASSERT_TRUE(timelines.close(timeline, foreign).ok());
   driver::ContextHandle current{};
   expect(sim.ctx_get_current(current));
@@ -354,8 +354,8 @@ class TwoContexts : public TimelinesTest {
 
 TEST_F(TwoContexts, each_is_proven_by_an_event_of_its_own) {
   work(foreign);
-  const StampPart here = timelines.next(of(stream()), 1);
-  const StampPart there = timelines.next(of(foreign), 1);
+  const StampPart here = (of(stream())).next(1);
+  const StampPart there = of(foreign).next(1);
   ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
   EXPECT_EQ(poll(), Vector<StampPart>{here});
   EXPECT_NE(timelines.proof_of(there), nullptr);
@@ -366,7 +366,7 @@ TEST_F(TwoContexts, each_is_proven_by_an_event_of_its_own) {
 TEST_F(TwoContexts, what_nobody_named_is_complete_when_both_are_done) {
   for (const StreamHandle last : {stream(), foreign}) {
     work(last);
-    const StampPart number = timelines.next(timelines.any_stream(), 1);
+    const StampPart number = timelines.any_stream().next(1);
     ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
     EXPECT_TRUE(poll().empty());
     const std::shared_ptr<Event> proof = timelines.proof_of(number);
@@ -388,7 +388,7 @@ TEST_F(TwoContexts, on_legacy_streams_too) {
     return made;
   }();
   work(blocking);
-  const StampPart number = timelines.next(timelines.any_stream(), 1);
+  const StampPart number = timelines.any_stream().next(1);
   ASSERT_TRUE(timelines.close_all(Everything::legacy_stream).ok());
   EXPECT_TRUE(poll().empty());
   sim.run_until_idle();
@@ -399,11 +399,11 @@ TEST_F(TwoContexts, the_death_of_one_leaves_what_nobody_named_to_the_other) {
   for (const bool is_primary_first : {true, false}) {
     work(foreign);
     work(stream());
-    const StampPart closed = timelines.next(timelines.any_stream(), 1);
+    const StampPart closed = timelines.any_stream().next(1);
     ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
-    const StampPart open = timelines.next(timelines.any_stream(), 1);
+    const StampPart open = timelines.any_stream().next(1);
     if (is_primary_first) {
-      const driver::ContextId dead = timelines.primary_id();
+      const driver::ContextId dead = timelines.contexts().primary.id;
       expect(sim.device_primary_ctx_reset(0));
       enter_primary(sim, timelines);
       EXPECT_TRUE(timelines.forget_context(dead).empty());
@@ -417,7 +417,7 @@ TEST_F(TwoContexts, the_death_of_one_leaves_what_nobody_named_to_the_other) {
       const driver::ContextId dead = id_of(other);
       expect(sim.device_primary_ctx_reset(1));
       EXPECT_TRUE(timelines.forget_context(dead).empty()) << "the primary context is still busy";
-      EXPECT_TRUE(timelines.other_contexts().empty());
+      EXPECT_TRUE(timelines.contexts().others.empty());
       sim.run_until_idle();
       EXPECT_EQ(poll(), Vector<StampPart>{closed});
     }
@@ -426,9 +426,9 @@ TEST_F(TwoContexts, the_death_of_one_leaves_what_nobody_named_to_the_other) {
 }
 
 TEST_F(TwoContexts, a_failed_record_in_one_does_not_keep_the_other_from_being_proven) {
-  const StampPart here = timelines.next(of(stream()), 1);
-  const StampPart there = timelines.next(of(foreign), 1);
-  const StampPart unnamed = timelines.next(timelines.any_stream(), 1);
+  const StampPart here = (of(stream())).next(1);
+  const StampPart there = of(foreign).next(1);
+  const StampPart unnamed = timelines.any_stream().next(1);
   faults.set_plan(
       {{Call::ctx_record_event}, 2, CuResult::out_of_memory, driver::FaultPlan::Repeat::once});
   EXPECT_FALSE(timelines.close_all(Everything::context_event).ok());
@@ -439,10 +439,10 @@ TEST_F(TwoContexts, a_failed_record_in_one_does_not_keep_the_other_from_being_pr
 
 TEST_F(TimelinesTest, only_what_is_needed_by_nobody_may_be_forgotten) {
   const StreamHandle busy = stream();
-  timelines.next(of(busy), 1);
+  of(busy).next(1);
   const StreamHandle with_tenant = stream();
   of(with_tenant).references = 1;
-  of(stream()).callers = 1;
+  of(stream()).references = 1;
   timelines.any_stream();
   timelines.every_stream();
   Timeline& idle = of(stream());
@@ -476,7 +476,7 @@ TEST_F(TimelinesTest, a_forgotten_stream_begins_another_timeline) {
 
 TEST_F(TimelinesTest, parts_of_a_forgotten_timeline_are_complete) {
   const StreamHandle a = stream();
-  const StampPart number = timelines.next(of(a), 1);
+  const StampPart number = of(a).next(1);
   ASSERT_TRUE(timelines.close(of(a), a).ok());
   poll();
   ASSERT_TRUE(timelines.may_be_forgotten(of(a)));
@@ -491,7 +491,7 @@ TEST_F(TimelinesTest, describes_stamps_by_stream) {
   driver::StreamId id{};
   expect(sim.stream_get_id(a, id));
   const std::string stream_text = "stream " + std::to_string(static_cast<std::uint64_t>(id));
-  EXPECT_EQ(timelines.describe(timelines.next(of(a), 1)), stream_text + " up to 1");
+  EXPECT_EQ(timelines.describe(of(a).next(1)), stream_text + " up to 1");
   EXPECT_EQ(timelines.describe_stream(timelines.any_stream().id), "any stream");
   EXPECT_EQ(timelines.describe_stream(TimelineId{99}), "a past stream");
 }
