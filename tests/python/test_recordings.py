@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import os
 import random
+import re
+import stat
 import struct
 import tempfile
 import unittest
@@ -14,8 +17,17 @@ import vpmm
 from vpmm import _vpmm, recordings
 from vpmm.recordings import BadFile, Event, Frame, Kind, Recording
 
+from program import run
+
 TRACES = Path(__file__).resolve().parents[2] / "bench" / "traces"
 BLOCK = struct.Struct("<4sIIII")
+PAGE = (Path(__file__).resolve().parents[2] / "docs/reference/recording.md").read_text()
+HEADER = PAGE.partition("**Header**")[2].partition("**Definitions**")[0]
+
+
+def umask() -> int:
+    os.umask(mask := os.umask(0))
+    return mask
 
 
 def sample(events: int = 200) -> Recording:
@@ -273,6 +285,23 @@ class Binary(Files):
     def test_nothing_follows_the_end(self) -> None:
         with self.assertRaisesRegex(BadFile, "behind the end"):
             self.read(self.written(sample()) + b"more")
+
+
+class OfAProgram(Files):
+    def test_tells_what_the_documents_say_and_nothing_of_the_environment(self) -> None:
+        code = "import vpmm; pool = vpmm.Pool.default(); pool.deallocate(pool.allocate(5000, 0), 0)"
+        secrets = {"A_SECRET": "of the environment", "VPMM_A_SECRET": "of another program"}
+        settings = {"VPMM_RECORD": str(self.path), "VPMM_RECORD_STACKS": "both", "VPMM_LOG": "error"}
+        done = run("-c", code, "of the command line", **settings, **secrets)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        recording = recordings.read(self.path)
+        header = set(re.findall(r"`(\w+)`\s*[(,]", HEADER)) - {"none", "native", "python", "both", "vpmm"}
+        self.assertLessEqual(set(recording.header), header)
+        told = repr(recording)
+        self.assertIn("of the command line", told)
+        for secret in secrets.values():
+            self.assertNotIn(secret, told)
+        self.assertEqual(stat.S_IMODE(self.path.stat().st_mode), 0o644 & ~umask())
 
 
 if __name__ == "__main__":
