@@ -88,7 +88,8 @@ def _rates(figures: Figures, now_ns: int, width: int) -> list[str]:
 
 def _said(recording: Recording, figures: Figures, width: int) -> list[str]:
     def line(name: str, event: Event | None, text: str) -> list[str]:
-        return [printable(f"{name} at {event.time_ns / 1e9:.3f} s: {text}")[:width]] if event else []
+        whole = printable(f"{name} at {event.time_ns / 1e9:.3f} s: {text}") if event else ""
+        return textwrap.wrap(whole, width, subsequent_indent="  ")
 
     mark, failure = figures.last_mark, figures.last_failure
     said = recording.text_of(failure) if failure else ""
