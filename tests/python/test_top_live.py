@@ -148,6 +148,14 @@ class Live(Program):
             self.assertLess(time.monotonic(), until, "the process does not stop")
             time.sleep(0.001)
 
+    def test_pools_that_it_does_not_tell_of_are_counted(self) -> None:
+        process = self.start()
+        self.say(process, "more = [vpmm.Pool() for _ in range(66)]")
+        self.assertRegex(self.top(process, "--once"), r"(?m)^and 59 more, 3 of them in no figure here$")
+        with mock.patch.dict(os.environ, VPMM_IPC_DIR=str(self.folder)):
+            rows = [json.loads(line) for line in run("-m", "vpmm", "ps", "--json").stdout.splitlines()]
+        self.assertEqual([row["live_bytes"] for row in rows if row["pid"] == process.pid], [None])
+
     def test_a_program_that_is_stopped_does_not_answer(self) -> None:
         process = self.start()
         os.kill(process.pid, signal.SIGSTOP)

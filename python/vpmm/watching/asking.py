@@ -52,11 +52,13 @@ class PoolTold(NamedTuple):
 
 
 class Told(NamedTuple):
-    """The answer of a process. `busy` are the devices of pools without figures, whose locks were taken."""
+    """The answer of a process. `busy` are the devices of pools without figures, whose locks were taken; `more` is the
+    number of pools that the process does not tell of, since it has so many."""
 
     age_ns: int
     pools: list[PoolTold]
     busy: list[int]
+    more: int = 0
 
 
 def ask(pid: int, patience: float = _PATIENCE) -> Told | None:
@@ -72,6 +74,7 @@ def ask(pid: int, patience: float = _PATIENCE) -> Told | None:
         max(answer.age_ns for answer in answers),
         [pool for answer in answers for pool in answer.pools],
         [device for answer in answers for device in answer.busy],
+        sum(answer.more for answer in answers),
     )
 
 
@@ -172,6 +175,7 @@ def _read(pid: int, answer: bytes) -> Told:
                 _number(told["age_ns"]),
                 [_pool(pool) for pool in pools if not pool["is_busy"]],
                 [_number(pool["device"]) for pool in pools if pool["is_busy"]],
+                _number(told.get("more_pools", 0)),  # earlier libraries do not have it
             )
         library = printable(str(told["library"])[:_MOST_VERSION])
     except (ValueError, TypeError, LookupError, RecursionError):  # the last: lists in lists in lists
