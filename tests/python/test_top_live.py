@@ -280,6 +280,14 @@ class Impostor(Program):
         self.listen(json.dumps({"vpmm_top": 1, "library": "x", "age_ns": 3, "pools": [told], "new": 1}).encode())
         self.assertEqual(self.ask(), Told(3, [pool(live_bytes=5)], []))
 
+    def test_a_process_of_another_container_with_the_same_number_is_passed_over(self) -> None:
+        self.listen(json.dumps({"vpmm_top": 1, "library": "x", "age_ns": 3, "pools": []}).encode())
+        (self.folder / f"top-{os.getpid()}-00.sock").rename(self.folder / "top-7-00.sock")  # as its container counts
+        other = self.start()
+        path = next(path for path in self.folder.iterdir() if f"-{other.pid}-" in path.name)
+        path.rename(self.folder / f"top-{os.getpid()}-01.sock")
+        self.assertEqual(self.ask(), Told(3, [], []))
+
     def test_rubbish_is_refused(self) -> None:
         whole = pool()._asdict() | {"is_busy": False}
         bad: list[object] = [whole | {"live_bytes": -1}, whole | {"tags": 3}, whole | {"tags": [{}]}, {}, 3]

@@ -108,24 +108,29 @@ def _names_in(folder: Path) -> list[str]:
         return []
 
 
-def _sockets(pid: int) -> list[str]:
-    """Those with the number of the process in their names; without any, all: numbers differ between containers."""
+def _sockets(pid: int) -> tuple[list[str], list[str]]:
+    """Those with the number of the process in their names, and all others: numbers differ between containers."""
     named: list[str] = []
     others: list[str] = []
     for folder in filter(_is_own, _folders(pid)):
         for name in _names_in(folder):
             if match := _NAME.fullmatch(name):
                 (named if int(match[1]) == pid else others).append(str(folder / name))
-    return named or others
+    return named, others
 
 
 def _connections(pid: int, until: float) -> Iterator[socket.socket]:
     """To the sockets at which the process listens. Raises NoAnswer if one takes no connection."""
-    for path in _sockets(pid):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as talk:
-            talk.settimeout(max(until - time.monotonic(), 0.01))
-            if _connect(pid, talk, path, until) and _peer_of(talk) == (pid, os.geteuid()):
-                yield talk
+    for paths in _sockets(pid):
+        is_found = False
+        for path in paths:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as talk:
+                talk.settimeout(max(until - time.monotonic(), 0.01))
+                if _connect(pid, talk, path, until) and _peer_of(talk) == (pid, os.geteuid()):
+                    is_found = True
+                    yield talk
+        if is_found:  # in a container that shares the folder, another process has the same number
+            return
 
 
 def _connect(pid: int, talk: socket.socket, path: str, until: float) -> bool:
