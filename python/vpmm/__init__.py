@@ -128,7 +128,7 @@ def dump(device: int = 0, json: bool = False) -> str:
 def explain(address: int, device: int = 0) -> str:
     """Which guarded allocation of the process-wide pool holds `address`, or ends before it or begins behind it.
 
-    Text with its size, stream, tag and times. With VPMM_GUARD only; works also after the GPU has failed.
+    Text with its size, stream, tag, times and stacks. With VPMM_GUARD only; works also after the GPU has failed.
     """
     return Pool.default(device).explain(address)
 
