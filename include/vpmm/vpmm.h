@@ -624,7 +624,7 @@ VPMM_API void vpmm_layout_release(
 VPMM_API vpmm_status vpmm_dump_text(vpmm_pool* pool, char** text);
 VPMM_API vpmm_status vpmm_dump_json(vpmm_pool* pool, char** text);
 /* Which guarded allocation holds `address`, ends before it or begins behind it: its size, stream,
- * tag and times, live or freed. With VPMM_GUARD only; works also after the GPU has failed. */
+ * tag, times and stacks, live or freed. With VPMM_GUARD only, also after the GPU has failed. */
 VPMM_API vpmm_status vpmm_explain(vpmm_pool* pool, const void* address, char** text);
 VPMM_API void vpmm_string_free(char* text);
 /* Records the pool to a file that `vpmm replay` reads. A name that ends in .csv or .csv.gz records

@@ -464,7 +464,7 @@ Asks the driver.)")
           nb::sig("def explain(self, address: int) -> str"),
           R"(Tells which guarded allocation holds an address, ends before it or begins behind it, as text.
 
-Its size, stream, tag and times, live or freed. With VPMM_GUARD only; works also after the GPU has failed.)")
+Its size, stream, tag, times and stacks, live or freed. With VPMM_GUARD only, also after the GPU has failed.)")
       .def("snapshot", &snapshot, "Every region of the pool's address space, in ascending order.");
 }
 

@@ -128,7 +128,7 @@ def dump(device: int = 0, json: bool = False) -> str:
 def explain(address: int, device: int = 0) -> str:
     """Which guarded allocation of the process-wide pool holds `address`, or ends before it or begins behind it.
 
-    Text with its size, stream, tag and times. With VPMM_GUARD only; works also after the GPU has failed.
+    Text with its size, stream, tag, times and stacks. With VPMM_GUARD only; works also after the GPU has failed.
     """
     return Pool.default(device).explain(address)
 
@@ -359,3 +359,8 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  a module, or what Numba asks
 def __dir__() -> list[str]:
     # A module that cannot be imported would end help(vpmm), which looks at each name.
     return sorted([*__all__, *(name for name in _LAZY if name not in _NEEDED_BY or _is_installed(_NEEDED_BY[name]))])
+
+
+# Where Python did not read the file beside the package when it started: the package is on PYTHONPATH.
+if any(map(os.environ.get, ("VPMM_USE", "VPMM_CUPY", "VPMM_RMM"))):
+    importlib.import_module("vpmm_autoload").start_late()

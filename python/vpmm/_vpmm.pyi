@@ -285,7 +285,7 @@ class Pool:
         """
         Tells which guarded allocation holds an address, ends before it or begins behind it, as text.
 
-        Its size, stream, tag and times, live or freed. With VPMM_GUARD only; works also after the GPU has failed.
+        Its size, stream, tag, times and stacks, live or freed. With VPMM_GUARD only, also after the GPU has failed.
         """
 
     def snapshot(self) -> list[Region]:

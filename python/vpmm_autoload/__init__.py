@@ -5,9 +5,10 @@
 
 VPMM_TORCH=1, VPMM_CUPY=1 and VPMM_RMM=1 ask for one. PyTorch calls ``autoload`` at the end of ``import torch`` (entry
 point ``torch.backends``), Numba reads a variable of its own, and for the others ``start``, which a file beside this
-package calls when the interpreter starts, waits for their import. Where a library cannot take its memory from the
-pool, one line on standard error gives the reason, and the library keeps its own allocator. With VPMM_TORCH=require,
-and so for the others, the library's import raises ImportError instead.
+package calls when the interpreter starts, waits for their import. The interpreter does not read that file if the
+package is on PYTHONPATH and not installed: ``import vpmm`` and ``import torch`` call ``start_late`` then. Where a
+library cannot take its memory from the pool, one line on standard error gives the reason, and the library keeps its own
+allocator. With VPMM_TORCH=require, and so for the others, the library's import raises ImportError instead.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 from importlib.machinery import ModuleSpec
 from typing import Any, cast
 
-__all__ = ["LIBRARIES", "asked_for", "autoload", "register_vllm", "start", "unknown"]
+__all__ = ["LIBRARIES", "asked_for", "autoload", "register_vllm", "start", "start_late", "unknown"]
 
 LIBRARIES = {"torch": "PyTorch", "cupy": "CuPy", "rmm": "RMM", "numba": "Numba"}
 _NUMBA = "NUMBA_CUDA_MEMORY_MANAGER"
@@ -43,6 +44,7 @@ def autoload() -> None:
 
     VPMM_TORCH_MEMORY_SAVER=1 also puts an object of VPMM in the place of the package torch_memory_saver.
     """
+    start_late()
     _install("torch", asked_for().get("torch"))
     if _value_for("torch_memory_saver") not in _YES:
         return
@@ -65,14 +67,27 @@ def register_vllm() -> None:
         _say(f"VPMM_VLLM is set, but vLLM keeps its own allocator: {_in_a_line(error)}")
 
 
+_has_started = False
+
+
+def start_late() -> None:
+    """Does what start() does, unless it was called: the file beside this package may not have been read."""
+    if not _has_started and asked_for():
+        start()
+
+
 def start() -> None:
     """Sees to the libraries that the environment asks for; calling it again does no harm."""
+    global _has_started
+    _has_started = True
     for complaint in unknown(os.environ.get("VPMM_USE", "")):
         _say(f"VPMM_USE={os.environ['VPMM_USE']}: {complaint}")
     for name in ("torch", "cupy", "rmm"):
         if (value := _value_for(name)) not in (*_YES, *_NO):
             _say(f"VPMM_{name.upper()}={value} counts as 0: it must be 1, 0 or require")
     asked = asked_for()
+    if "numba" in asked and "numba" in sys.modules and _NUMBA not in os.environ:
+        _say(f"{asked['numba']} is set, but Numba was imported before that was read: call vpmm.use_for_numba()")
     if "numba" in asked and os.environ.setdefault(_NUMBA, "vpmm") not in ("vpmm", "vpmm.plugins.numba"):
         _say(f"{asked['numba']} is set, but so is {_NUMBA}={os.environ[_NUMBA]}, and Numba does as that one says")
     # PyTorch looks for no entry points where this variable is 0.

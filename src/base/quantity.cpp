@@ -16,29 +16,51 @@ constexpr Bytes kMaxBytes = std::numeric_limits<Bytes>::max();
 constexpr std::pair<Bytes, const char*> kBinaryUnits[] = {
     {kTiB, "TiB"}, {kGiB, "GiB"}, {kMiB, "MiB"}, {kKiB, "KiB"}};
 
+constexpr std::pair<std::string_view, Bytes> kUnits[] = {{"B", 1},
+                                                         {"byte", 1},
+                                                         {"bytes", 1},
+                                                         {"KiB", kKiB},
+                                                         {"MiB", kMiB},
+                                                         {"GiB", kGiB},
+                                                         {"TiB", kTiB},
+                                                         {"KB", 1'000},
+                                                         {"MB", 1'000'000},
+                                                         {"GB", 1'000'000'000},
+                                                         {"TB", 1'000'000'000'000}};
+
 std::optional<Bytes> unit_of(std::string_view unit) {
-  constexpr std::pair<std::string_view, Bytes> kUnits[] = {{"B", 1},
-                                                           {"byte", 1},
-                                                           {"bytes", 1},
-                                                           {"KiB", kKiB},
-                                                           {"MiB", kMiB},
-                                                           {"GiB", kGiB},
-                                                           {"TiB", kTiB},
-                                                           {"KB", 1'000},
-                                                           {"MB", 1'000'000},
-                                                           {"GB", 1'000'000'000},
-                                                           {"TB", 1'000'000'000'000}};
   for (const auto& [name, bytes] : kUnits) {
     if (name == unit) return bytes;
   }
   return std::nullopt;
 }
 
+// The unit that `text` is but for cases of letters, or whose first letter it is. Empty: none.
+std::string_view unit_like(std::string_view text) {
+  const auto is_like = [](char a, char b) { return (a | ' ') == (b | ' '); };
+  for (const auto& [name, bytes] : kUnits) {
+    const std::string_view begin = text.size() == 1 ? name.substr(0, 1) : name;
+    if (bytes != 1 && !text.empty() &&
+        std::equal(text.begin(), text.end(), begin.begin(), begin.end(), is_like))
+      return name;
+  }
+  return {};
+}
+
+// "; did you mean 8GiB?" of "8G". Empty: nothing is like it.
+std::string meant_by(std::string_view text) {
+  const std::size_t digits = std::min(text.find_first_not_of("0123456789. "), text.size());
+  const std::string_view unit = unit_like(text.substr(digits));
+  const std::string meant = message_of("{}{}", text.substr(0, digits), unit);
+  if (unit.empty() || meant == text || !parse_bytes(meant)) return {};
+  return message_of("; did you mean {}?", meant);
+}
+
 Error bad_size(std::string_view text) {
   return {ErrorCode::invalid_argument, message_of("'{}' is not a size: a number such as 16 or 1.5 "
                                                   "and KiB, MiB, GiB, TiB, KB, MB, GB or TB, or a "
-                                                  "whole number of bytes",
-                                                  text)};
+                                                  "whole number of bytes{}",
+                                                  text, meant_by(text))};
 }
 
 Error too_large(std::string_view text) {

@@ -270,8 +270,7 @@ bool Allocations::end_guarded(guard::Block& block, DevicePtr begin, const pool::
   const pool::Stamper::Uses uses{block.timeline, block.other_uses, block.range.size};
   fill_freed(device_, block.range, uses, caller);
   observe_end(block.range, uses, stream, caller);
-  device_.guard->free(block, device_.stamper.stamp_of(uses, caller),
-                      caller.timeline == nullptr ? std::nullopt : caller.timeline->stream);
+  device_.guard->free(block, device_.stamper.stamp_of(uses, caller), caller);
   return true;
 }
 

@@ -157,6 +157,7 @@ Result<DevicePtr> Context::allocate_slowly(pool::Request request, const time::Ti
         parts_.front.way().serves && request.stream && request.is_plain() &&
         device_.small->serving().may_be_cached(request.bytes, request.alignment);
     request.is_guarded = device_.guard->is_to_guard(was_seen_by_cache);
+    if (request.is_guarded) request.guard_stack = device_.guard->capture_stack();
   }
   if (report::CallLog* const log = parts_.front.way().log) request.stack = log->capture_stack();
   report::CallLog::By by;
@@ -243,10 +244,13 @@ void Context::tell_failure(const pool::Request& request, Error& error,
 
 Result<void> Context::deallocate_slowly(DevicePtr ptr, const pool::Stream& stream,
                                         const time::TimelineId* bound) {
+  const bool is_guarded = device_.guard != nullptr && device_.guard->may_hold(ptr);
+  const std::uint32_t stack = is_guarded ? device_.guard->capture_stack() : 0;
   Visit visit(entrance_);
   VPMM_TRY(visit.status());
   MutexLock& lock = visit.lock();
-  VPMM_TRY_ASSIGN(const pool::Caller caller, visit.identify(stream, bound));
+  VPMM_TRY_ASSIGN(pool::Caller caller, visit.identify(stream, bound));
+  caller.guard_stack = stack;
   VPMM_TRY(device_.primary.noted(parts_.allocations.free(lock, ptr, caller.stream, caller)));
   // The memory is freed: later failures are dropped.
   Entrance::afterwards([&]() VPMM_REQUIRES(pool_lock) {

@@ -109,11 +109,14 @@ observe::PoolSnapshot Reports::snapshot() const {
 }
 
 Result<std::string> Reports::explain(DevicePtr address) const {
-  const PoolLock lock(parts_.mutex);
   if (device_.guard == nullptr)
     return Error{ErrorCode::unsupported,
                  "VPMM_GUARD is off, so the pool keeps no table of allocations"};
-  return guard::explain(*device_.guard, address, device_.inner.now_ns());
+  const auto paragraphs = [&] {
+    const PoolLock lock(parts_.mutex);
+    return guard::explain(*device_.guard, address, device_.inner.now_ns());
+  }();
+  return guard::with_stacks(paragraphs, device_.guard->stacks());
 }
 
 std::string Reports::validate() const {

@@ -3,6 +3,9 @@
 #include "guard/description.hpp"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "base/message.hpp"
 #include "report/tags.hpp"
@@ -12,6 +15,7 @@ namespace vpmm::guard {
 namespace {
 
 constexpr std::size_t kNewest = 5;
+constexpr std::size_t kMostFrames = 8;  // innermost, of a stack
 
 std::string on(std::optional<driver::StreamId> stream) {
   return stream ? message_of("on stream {}", static_cast<std::uint64_t>(*stream))
@@ -63,35 +67,56 @@ std::string describe(const Block& block) noexcept {
   }
 }
 
-std::string explain(const Guarded& guarded, DevicePtr address, std::uint64_t now_ns) {
-  std::string text;
-  const auto add = [&](const Block& block) {
+Vector<Paragraph> explain(const Guarded& guarded, DevicePtr address, std::uint64_t now_ns) {
+  Vector<Paragraph> paragraphs;
+  const auto add = [&](const Block& block, const std::string& place) {
     const auto ago = [&](std::uint64_t then) {
       return static_cast<double>(now_ns - std::min(now_ns, then)) / 1e6;
     };
-    text += message_of("  {}\n  {}; allocated {:.3f} ms ago as guarded allocation {}",
-                       describe(block), state_of(block), ago(block.allocated_ns), block.number);
+    std::string text =
+        place + message_of("  {}\n  {}; allocated {:.3f} ms ago as guarded allocation {}",
+                           describe(block), state_of(block), ago(block.allocated_ns), block.number);
     if (block.freed_ns != 0) text += message_of(", freed {:.3f} ms ago", ago(block.freed_ns));
     text += block.is_damaged ? "; memory beside it was overwritten\n" : "\n";
+    paragraphs.push_back({std::move(text), block.allocated_by, block.freed_by});
   };
   const Block* const before = guarded.known_before(address);
   const Block* const around = guarded.known_around(address);
-  if (around != nullptr) {
-    text = place_of(*around, address) + "\n";
-    add(*around);
-  }
+  if (around != nullptr) add(*around, place_of(*around, address) + "\n");
   // Behind the unmapped addresses of one allocation the pages of the next begin.
   const Block* const behind = guarded.known_behind(address);
   if (behind != nullptr && (around == nullptr || !around->range.contains(address)) &&
-      behind->range.begin - address <= behind->slot.size) {
-    text += place_of(*behind, address) + "\n";
-    add(*behind);
+      behind->range.begin - address <= behind->slot.size)
+    add(*behind, place_of(*behind, address) + "\n");
+  if (!paragraphs.empty()) return paragraphs;
+  paragraphs.push_back(
+      {message_of("{:#x} is in or near no guarded allocation that is known{}\n",
+                  to_integer(address), before == nullptr ? "" : "; the newest ones:")});
+  for (const Block* const block : guarded.newest(kNewest)) add(*block, "");
+  return paragraphs;
+}
+
+std::string with_stacks(const Vector<Paragraph>& paragraphs, const observe::StackTable& stacks) {
+  std::string text;
+  const auto add = [&](const char* what, std::uint32_t number) {
+    const auto stack = number == 0 ? std::nullopt : stacks.find(number);
+    if (!stack) return;
+    text += message_of("  {}\n", what);
+    std::vector<observe::FrameText> frames = stack->foreign;
+    if (frames.empty())
+      for (const std::uint64_t address : stack->native)
+        frames.push_back(observe::describe_native(address));
+    frames.resize(std::min(frames.size(), kMostFrames));
+    for (const observe::FrameText& frame : frames)
+      text += frame.line == 0
+                  ? message_of("    {} {}\n", frame.file, frame.function)
+                  : message_of("    {}:{} {}\n", frame.file, frame.line, frame.function);
+  };
+  for (const Paragraph& paragraph : paragraphs) {
+    text += paragraph.text;
+    add("allocated by", paragraph.allocated_by);
+    add("freed by", paragraph.freed_by);
   }
-  if (!text.empty()) return text;
-  text = message_of("{:#x} is in or near no guarded allocation that is known", to_integer(address));
-  if (before == nullptr) return text + "\n";
-  text += "; the newest ones:\n";
-  for (const Block* const block : guarded.newest(kNewest)) add(*block);
   return text;
 }
 

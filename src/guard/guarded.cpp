@@ -52,6 +52,7 @@ Result<void> Guarded::open() {
   if (reservation_.empty()) {
     VPMM_TRY_ASSIGN(reservation_, mapper_.reserve(options_.address_space, options_.page));
     next_ = reservation_.begin + options_.page;  // unmapped addresses before the first slot
+    begin_.store(to_integer(reservation_.begin), std::memory_order_relaxed);
   }
   if (own_stream_ != driver::StreamHandle{}) return {};
   return driver::checked(Call::stream_create,
@@ -113,6 +114,7 @@ Result<DevicePtr> Guarded::allocate(MutexLock& lock, const pool::Request& reques
   const Bytes alignment = std::max(request.alignment, kDefaultAlignment);
   block.range = {align_down(block.mapped.end() - request.bytes, alignment), request.bytes};
   block.tag = request.tag;
+  block.allocated_by = request.guard_stack;
   if (caller.timeline != nullptr) {
     block.timeline = caller.timeline->id;
     block.stream = caller.timeline->stream;
@@ -243,11 +245,12 @@ void Guarded::record_use(Block& block, time::Timeline& timeline) {
 }
 
 // Asks the streams that used it for an event at their next call, so that it is soon unmapped.
-void Guarded::free(Block& block, const time::Stamp& stamp, std::optional<driver::StreamId> stream) {
+void Guarded::free(Block& block, const time::Stamp& stamp, const pool::Caller& caller) {
   freed_.push_back(block.slot.begin);
   block.stage = Block::Stage::freed;
   block.stamp = stamp;
-  block.freed_on = stream;
+  block.freed_on = caller.timeline == nullptr ? std::nullopt : caller.timeline->stream;
+  block.freed_by = caller.guard_stack;
   block.freed_ns = driver_.now_ns();
   for (const time::StampPart& part : stamp.parts())
     if (time::Timeline* const timeline = timelines_.find(part.timeline)) timeline->wanted = true;

@@ -27,6 +27,7 @@
 #include "base/mutex.hpp"
 #include "base/result.hpp"
 #include "driver/driver.hpp"
+#include "observe/stack_table.hpp"
 #include "pool/request.hpp"
 #include "time/timelines.hpp"
 #include "vm/mapper.hpp"
@@ -59,6 +60,8 @@ struct Block {
   std::optional<driver::StreamId> freed_on;  // of the free
   std::uint64_t allocated_ns = 0;
   std::uint64_t freed_ns = 0;
+  std::uint32_t allocated_by = 0;  // stacks of capture_stack(); 0: not known
+  std::uint32_t freed_by = 0;
 };
 
 struct Options {
@@ -108,8 +111,19 @@ class Guarded {
   // At most `most` known blocks, the newest first.
   Vector<const Block*> newest(std::size_t most) const VPMM_REQUIRES(pool_lock);
   void record_use(Block& block, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
-  void free(Block& block, const time::Stamp& stamp, std::optional<driver::StreamId> stream)
+  void free(Block& block, const time::Stamp& stamp, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
+
+  // --- stacks of allocations and frees; any thread ---
+  // False: `p` is in no guarded allocation, so its free needs no stack.
+  bool may_hold(DevicePtr p) const {
+    const std::uint64_t begin = begin_.load(std::memory_order_relaxed);
+    return begin != 0 && to_integer(p) - begin < options_.address_space;
+  }
+  // Number of this thread's stack; 0: not known. Call without the pool's lock:
+  // CallLog::capture_stack().
+  std::uint32_t capture_stack() noexcept { return stacks_.capture({true, true}); }
+  const observe::StackTable& stacks() const { return stacks_; }
 
   static constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
   static constexpr std::size_t kPerCall = 16;
@@ -183,6 +197,8 @@ class Guarded {
   std::condition_variable_any settled_;
   std::atomic<std::uint64_t> counted_{0};  // requests
   std::atomic<bool> was_left_{false};      // by a cache
+  std::atomic<std::uint64_t> begin_{0};    // of the reservation; 0: there is none yet
+  observe::StackTable stacks_;
   std::uint64_t allocations_ VPMM_GUARDED_BY(pool_lock) = 0;
   std::uint64_t unguarded_ VPMM_GUARDED_BY(pool_lock) = 0;
   std::uint64_t damaged_ VPMM_GUARDED_BY(pool_lock) = 0;

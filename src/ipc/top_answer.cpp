@@ -87,6 +87,7 @@ std::string top_answer(const TopFigures& figures, std::size_t most_tags) {
   answer.add("library", observe::json_quoted(figures.library));
   add(answer, "age_ns", figures.age_ns);
   answer.add("pools", list_of(objects));
+  add(answer, "more_pools", figures.more_pools);
   return answer.text();
 }
 

@@ -25,6 +25,7 @@ struct TopFigures {
   const char* library = "";  // its version
   std::uint64_t age_ns = 0;  // since the socket was made
   std::vector<TopPool> pools;
+  std::size_t more_pools = 0;  // that are not among them
 };
 
 // Sizes in bytes. Of each pool, the `most_tags` tags that hold most; names have at most 64 bytes.

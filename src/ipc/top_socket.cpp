@@ -103,7 +103,7 @@ class TopThread {
     now.library = source_.library;
     const auto age = Clock::now() - began_at_;
     now.age_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(age).count());
-    for (const Deadline deadline = Clock::now() + kForLocks; !try_figures(now.pools);) {
+    for (const Deadline deadline = Clock::now() + kForLocks; !try_figures(now);) {
       if (Clock::now() >= deadline) break;
       std::this_thread::sleep_for(milliseconds(1));
     }
@@ -111,13 +111,18 @@ class TopThread {
   }
 
   // Returns false if the lock of a pool is taken.
-  bool try_figures(std::vector<TopPool>& pools) const {
+  bool try_figures(TopFigures& now) const {
+    std::vector<TopPool>& pools = now.pools;
     pools.clear();
+    now.more_pools = 0;
     const process::GateEntry entry;
     if (!entry.open()) return true;
     bool are_all_known = true;
     source_.for_each_pool([&](context::Context& pool) {
-      if (pools.size() == kMostPools) return;
+      if (pools.size() == kMostPools) {
+        ++now.more_pools;
+        return;
+      }
       pools.push_back({pool.device(), pool.reports().try_figures()});
       are_all_known = are_all_known && pools.back().figures.has_value();
     });

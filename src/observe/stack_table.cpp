@@ -161,6 +161,15 @@ std::uint32_t StackTable::begin_anew() {
   return next_;
 }
 
+std::optional<StackTable::Stack> StackTable::find(std::uint32_t number) const {
+  const MutexLock lock(mutex_);
+  const auto found = std::lower_bound(
+      fresh_.begin(), fresh_.end(), number,
+      [](const Stack& stack, std::uint32_t sought) { return stack.number < sought; });
+  if (found == fresh_.end() || found->number != number) return std::nullopt;
+  return *found;
+}
+
 void StackTable::take_new(std::vector<Stack>& taken) {
   const MutexLock lock(mutex_);
   taken.reserve(taken.size() + fresh_.size());

@@ -59,11 +59,13 @@ class StackTable {
   std::uint32_t capture(const StackKinds& kinds) noexcept VPMM_EXCLUDES(mutex_);
   // Starts a new file: earlier numbers are never given out again. Returns the first new one.
   std::uint32_t begin_anew() VPMM_EXCLUDES(mutex_);
+  // A stack that was not taken; nullopt: none has this number.
+  std::optional<Stack> find(std::uint32_t number) const VPMM_EXCLUDES(mutex_);
   // Appends the stacks numbered since the last call.
   void take_new(std::vector<Stack>& taken) VPMM_EXCLUDES(mutex_);
 
  private:
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::unordered_map<std::uint64_t, std::uint32_t> numbers_
       VPMM_GUARDED_BY(mutex_);  // by a hash of all frames
   std::vector<Stack> fresh_ VPMM_GUARDED_BY(mutex_);

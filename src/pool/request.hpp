@@ -28,10 +28,11 @@ struct Request {
   Stream stream;
   ArenaId arena{};
   std::uint32_t tag = 0;  // for events, layouts and reports; 0: the one that is entered, or none
-  std::uint32_t library = 0;  // the tag if none is entered; 0: none
-  bool one_chunk = false;     // whole pages, backed by one physical chunk of their own
-  std::uint32_t stack = 0;    // of the call, for a recording; 0: not known
-  bool is_guarded = false;    // VPMM_GUARD meant this one
+  std::uint32_t library = 0;      // the tag if none is entered; 0: none
+  bool one_chunk = false;         // whole pages, backed by one physical chunk of their own
+  std::uint32_t stack = 0;        // of the call, for a recording; 0: not known
+  bool is_guarded = false;        // VPMM_GUARD meant this one
+  std::uint32_t guard_stack = 0;  // of the call, if so; 0: not known
 
   // Whether the cache of its stream may serve it.
   bool is_plain() const { return tag == 0 && library == 0 && !one_chunk && arena == ArenaId{}; }
@@ -48,7 +49,8 @@ struct Caller {
   std::optional<driver::StreamHandle> stream;  // nullopt: any-stream
   time::Timeline* timeline = nullptr;          // of `stream`; null: any-stream
   Standing standing = Standing::ordinary;
-  std::uint64_t capture = 0;  // capture that `stream` is in; 0: none
+  std::uint64_t capture = 0;      // capture that `stream` is in; 0: none
+  std::uint32_t guard_stack = 0;  // of the free of a guarded allocation; 0: not known
   // Timeline with pending memory that the caller may use without a wait.
   std::optional<time::TimelineId> own() const {
     if (timeline == nullptr || standing != Standing::ordinary) return std::nullopt;

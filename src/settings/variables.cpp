@@ -40,25 +40,43 @@ std::optional<Portion> parse_percent(std::string_view digits) {
   return Portion{0, static_cast<std::uint32_t>(*percent)};
 }
 
-std::optional<Vector<NamedLimit>> parse_limits(std::string_view text) {
+std::string_view without_blanks(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(" \t");
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t") + 1 - begin);
+}
+
+Result<NamedLimit> parse_limit(std::string_view text) {
+  const std::size_t sign = text.rfind('=');
+  const std::string_view tag = without_blanks(text.substr(0, sign));
+  if (sign == std::string_view::npos || tag.empty())
+    return Error{ErrorCode::bad_configuration, message_of("'{}' is not NAME=LIMIT", text)};
+  VPMM_TRY_ASSIGN(const Portion limit, parse_portion(without_blanks(text.substr(sign + 1))));
+  return NamedLimit{std::string(tag), limit};
+}
+
+Result<Vector<NamedLimit>> parse_limits(std::string_view text) {
   Vector<NamedLimit> limits;
   if (text == "none" || text.empty()) return limits;
   for (bool is_last = false; !is_last;) {
     const std::size_t comma = text.find(',');
-    const std::string_view one = text.substr(0, comma);
     is_last = comma == std::string_view::npos;
+    VPMM_TRY_ASSIGN(NamedLimit limit, parse_limit(text.substr(0, comma)));
     if (!is_last) text.remove_prefix(comma + 1);
-    const std::size_t sign = one.rfind('=');
-    if (sign == std::string_view::npos || sign == 0) return std::nullopt;
-    const std::string_view tag = one.substr(0, sign);
-    const bool is_named = std::any_of(limits.begin(), limits.end(),
-                                      [&](const NamedLimit& each) { return each.tag == tag; });
-    if (is_named || tag.front() == ' ' || tag.back() == ' ') return std::nullopt;
-    const Result<Portion> limit = parse_portion(one.substr(sign + 1));
-    if (!limit) return std::nullopt;
-    limits.push_back({std::string(one.substr(0, sign)), limit.value()});
+    const bool is_named = std::any_of(limits.begin(), limits.end(), [&](const NamedLimit& each) {
+      return each.tag == limit.tag;
+    });
+    if (is_named)
+      return Error{ErrorCode::bad_configuration, message_of("{} has two limits", limit.tag)};
+    limits.push_back(std::move(limit));
   }
   return limits;
+}
+
+// Empty: `text` is right.
+std::string fault_of_limits(std::string_view text) {
+  const auto limits = parse_limits(text);
+  return limits ? std::string() : limits.error().message;
 }
 
 bool is_count_in(std::string_view text, std::uint64_t least, std::uint64_t most) {
@@ -95,6 +113,7 @@ struct ProcessVariable {
   const char* allowed;   // reads well after "must be"
   const char* meaning;
   bool (*is_allowed)(std::string_view text);
+  std::string (*fault_of)(std::string_view text) = nullptr;  // which part is wrong; null: not said
 };
 
 constexpr ProcessVariable kStats{"VPMM_STATS", "0", "0 or 1",
@@ -148,9 +167,12 @@ constexpr ProcessVariable kRecordSample{
     [](std::string_view text) { return is_count_in(text, 1, UINT64_MAX); }};
 
 constexpr ProcessVariable kLimits{
-    "VPMM_LIMITS", "none", "limits such as cupy=8GiB,rmm=25%, or \"none\"",
+    "VPMM_LIMITS",
+    "none",
+    "limits such as cupy=8GiB,rmm=25%, or \"none\"",
     "the most memory of each named tag, as a size or as a share of the capacity",
-    [](std::string_view text) { return parse_limits(text).has_value(); }};
+    [](std::string_view text) { return parse_limits(text).ok(); },
+    fault_of_limits};
 constexpr ProcessVariable kTagLibraries{
     "VPMM_TAG_LIBRARIES", "0", "0 or 1",
     "1: memory has the name of its library as its tag, such as cupy, unless it has another tag",
@@ -214,7 +236,9 @@ constexpr std::string_view kPrefix = "VPMM_";
 Result<std::string_view> allowed_value(const ProcessVariable& variable) {
   const std::string_view text = value_of(variable.name);
   if (text.empty() || variable.is_allowed(text)) return text;
-  return bad_setting(variable.name, text, variable.allowed);
+  const Error error = bad_setting(variable.name, text, variable.allowed);
+  if (variable.fault_of == nullptr) return error;
+  return Error{error.code, message_of("{} ({})", error.message, variable.fault_of(text))};
 }
 
 // Least number of letters to insert, remove, replace or swap with a neighbour.
@@ -242,10 +266,12 @@ Vector<std::string> known_variables() {
   return names;
 }
 
-// Finds the most similar name. A third of the letters may differ, at least one. Empty: none.
-std::string most_like(std::string_view name, const Vector<std::string>& known) {
+// Finds the most similar name that begins with `prefix`, too. A third of the other letters may
+// differ, at least one. Empty: none.
+std::string most_like(std::string_view name, const Vector<std::string>& known,
+                      std::string_view prefix) {
   std::string best;
-  std::size_t least = std::max<std::size_t>(1, (name.size() - kPrefix.size()) / 3) + 1;
+  std::size_t least = std::max<std::size_t>(1, (name.size() - prefix.size()) / 3) + 1;
   for (const std::string& candidate : known) {
     const std::size_t letters = distance(name, candidate);
     if (letters >= least) continue;
@@ -253,6 +279,22 @@ std::string most_like(std::string_view name, const Vector<std::string>& known) {
     best = candidate;
   }
   return best;
+}
+
+// Sentences about tags of VPMM_LIMITS. Tags of programs are allowed there, too.
+void add_misspelt_libraries(Vector<std::string>& sentences) {
+  static const Vector<std::string> libraries{"torch", "cupy", "rmm", "numba"};
+  const auto limits = tag_limits_from_environment();
+  if (!limits) return;
+  for (const NamedLimit& limit : limits.value()) {
+    std::string name = limit.tag;
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
+    const std::string meant = most_like(name, libraries, "");
+    if (meant.empty() || meant == limit.tag) continue;
+    sentences.push_back(message_of("{} limits the tag {}, which is no library's; did you mean {}?",
+                                   kLimits.name, limit.tag, meant));
+  }
 }
 
 bool is_of_tests(std::string_view name) {
@@ -337,7 +379,7 @@ Result<Portion> parse_portion(std::string_view text) {
 
 Result<Vector<NamedLimit>> tag_limits_from_environment() {
   VPMM_TRY_ASSIGN(const std::string_view text, allowed_value(kLimits));
-  return *parse_limits(text);
+  return parse_limits(text);
 }
 
 Result<bool> is_library_tagged(std::string_view library) {
@@ -367,12 +409,13 @@ Vector<std::string> misspelt_variables() {
     const std::string_view name = text.substr(0, text.find('='));
     if (!name.starts_with(kPrefix) || name.size() + 1 >= text.size() || is_of_tests(name)) continue;
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    const std::string meant = most_like(name, known);
+    const std::string meant = most_like(name, known, kPrefix);
     sentences.push_back(
         meant.empty()
             ? message_of("{} is not a setting; `vpmm info` lists all that there are", name)
             : message_of("{} is not a setting; did you mean {}?", name, meant));
   }
+  add_misspelt_libraries(sentences);
   return sentences;
 }
 

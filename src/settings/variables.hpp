@@ -64,7 +64,8 @@ Result<bool> answers_top_from_environment();
 Vector<SettingInForce> list_process_settings();
 
 // A sentence for each unknown variable of the environment that begins with VPMM_: "VPMM_PAGE_SZE is
-// not a setting; did you mean VPMM_PAGE_SIZE?"
+// not a setting; did you mean VPMM_PAGE_SIZE?" And for each tag of VPMM_LIMITS that is nearly a
+// library's.
 Vector<std::string> misspelt_variables();
 // A sentence for each option of recordings if no file is set.
 Vector<std::string> idle_variables();

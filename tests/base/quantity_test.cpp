@@ -72,6 +72,19 @@ TEST(ParseBytes, refuses_everything_else) {
   }
 }
 
+TEST(ParseBytes, names_the_size_that_was_meant) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"8G", "8GiB"}, {"64m", "64MiB"}, {"1.5 gib", "1.5 GiB"}, {"2kb", "2KB"}};
+  for (const auto& [text, meant] : cases) {
+    const std::string message = parse_bytes(text).error().message;
+    EXPECT_TRUE(message.ends_with(std::string("; did you mean ") + meant + "?")) << message;
+  }
+  for (const char* text : {"", "1.5", "G", "lots", "1.5.5gib", "1.5.5GiB", "8 Gigs", "-8G"}) {
+    const std::string message = parse_bytes(text).error().message;
+    EXPECT_TRUE(message.ends_with("a whole number of bytes")) << message;
+  }
+}
+
 TEST(ParseBytes, refuses_sizes_that_overflow) {
   for (const char* text :
        {"18446744073709551616", "16777216TiB", "16777216.5TiB", "18446744073709551615KiB",

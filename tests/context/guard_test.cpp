@@ -7,8 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/scope_exit.hpp"
 #include "guard/description.hpp"
 #include "observe/log.hpp"
+#include "observe/stack_table.hpp"
 #include "support/pool_world_words.hpp"
 
 namespace vpmm::test {
@@ -16,7 +18,10 @@ namespace {
 
 using driver::Call;
 using driver::CuResult;
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 WorldOptions guarded_world(std::uint64_t every = 1) {
   WorldOptions options = adaptive_world();
@@ -201,6 +206,36 @@ TEST_F(Guard, an_address_is_explained) {
   world.wait();
   EXPECT_THAT(explained(ptr), HasSubstr("at byte 0: a use after its free"));
   EXPECT_THAT(explained(ptr), HasSubstr("freed and unmapped"));
+}
+
+TEST_F(Guard, stacks_of_allocation_and_free_are_explained) {
+  static constinit std::uint64_t line = 0;
+  observe::StackProvider python;
+  python.capture = [](void*, std::uint64_t* frames, std::size_t) -> std::size_t {
+    *frames = line;
+    return line == 0 ? 0 : 1;
+  };
+  python.describe = [](void*, std::uint64_t frame, const char** file, std::uint64_t* at,
+                       const char** function) {
+    *file = "train.py";
+    *at = frame;
+    *function = "step";
+  };
+  observe::set_stack_provider(python);
+  const ScopeExit none([] { observe::set_stack_provider({}); });
+  line = 12;
+  const DevicePtr ptr = world.allocate(1000, stream);
+  EXPECT_THAT(explained(ptr), AllOf(HasSubstr("\n  allocated by\n    train.py:12 step\n"),
+                                    Not(HasSubstr("freed by"))));
+  line = 13;
+  world.deallocate(ptr, stream);
+  world.wait();
+  EXPECT_THAT(explained(ptr), HasSubstr("\n  allocated by\n    train.py:12 step\n"
+                                        "  freed by\n    train.py:13 step\n"));
+  line = 0;  // a thread without frames of Python: those of the program
+  const DevicePtr native = world.allocate(1000, stream);
+  EXPECT_THAT(explained(native), ContainsRegex("\n  allocated by\n    [^ \n]*vpmm_test_[^ \n]* "));
+  world.deallocate(native, stream);
 }
 
 TEST_F(Guard, an_address_is_explained_after_the_gpu_failed) {

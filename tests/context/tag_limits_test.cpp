@@ -272,7 +272,7 @@ TEST(TagLimitsByName, a_library_is_tagged_if_a_variable_asks_for_it) {
 TEST(TagLimitsByName, what_is_no_limit_is_refused) {
   for (const char* text :
        {"cupy", "cupy=", "=3MiB", "cupy=8", "cupy=0%", "cupy=101%", "cupy=3M", "cupy=3MiB,", ",",
-        "cupy=3MiB,,rmm=2MiB", "cupy=-1%", "cupy=8GiB, rmm=25%", "cupy=1GiB,cupy=2GiB"}) {
+        "cupy=3MiB,,rmm=2MiB", "cupy=-1%", "cupy=1GiB,cupy=2GiB"}) {
     SCOPED_TRACE(text);
     const settings::Variable variable("VPMM_LIMITS", text);
     const auto limits = settings::tag_limits_from_environment();
@@ -282,6 +282,31 @@ TEST(TagLimitsByName, what_is_no_limit_is_refused) {
     }
     expect_error(limits, ErrorCode::bad_configuration, {"VPMM_LIMITS", "cupy=8GiB"});
   }
+}
+
+TEST(TagLimitsByName, an_error_names_the_part_that_is_wrong) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"rmm=1GiB,cupy:8GiB", "('cupy:8GiB' is not NAME=LIMIT)"},
+      {"rmm=1GiB,cupy=8G", "did you mean 8GiB?)"},
+      {"cupy=101%", "(101% is no share: 1% to 100% are)"},
+      {"cupy=1GiB,cupy=2GiB", "(cupy has two limits)"},
+      {"cupy=1GiB,", "('' is not NAME=LIMIT)"}};
+  for (const auto& [text, words] : cases) {
+    const settings::Variable variable("VPMM_LIMITS", text);
+    expect_error(settings::tag_limits_from_environment(), ErrorCode::bad_configuration,
+                 {"VPMM_LIMITS=", text, "cupy=8GiB", words});
+  }
+}
+
+TEST(TagLimitsByName, blanks_around_names_and_limits_are_no_part_of_them) {
+  const settings::Variable variable("VPMM_LIMITS", "cupy = 8GiB, kv cache=25% ");
+  const auto limits = settings::tag_limits_from_environment();
+  ASSERT_TRUE(limits.ok()) << message_of(limits);
+  ASSERT_EQ(limits.value().size(), 2u);
+  EXPECT_EQ(limits.value()[0].tag, "cupy");
+  EXPECT_EQ(limits.value()[0].limit, (settings::Portion{8 * kGiB, 0}));
+  EXPECT_EQ(limits.value()[1].tag, "kv cache");
+  EXPECT_EQ(limits.value()[1].limit, (settings::Portion{0, 25}));
 }
 
 }  // namespace

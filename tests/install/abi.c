@@ -285,6 +285,11 @@ FIELD(vpmm_statistics, guarded_bytes, 384, 8);
 FIELD(vpmm_statistics, guarded_allocations, 392, 8);
 FIELD(vpmm_statistics, unguarded_allocations, 400, 8);
 FIELD(vpmm_statistics, damaged_allocations, 408, 8);
+VALUE(VPMM_SHARE_OF_GPU(25), -26);
+VALUE(VPMM_NO_LIMIT, -1);
+VALUE(VPMM_EMM_INTERFACE_VERSION, 1);
+VALUE(__builtin_strcmp(VPMM_EMM_PLUGIN_SYMBOL, "vpmm_emm_plugin_v1"), 0);
+VALUE(VPMM_EMM_PLUGIN_LEAST_SIZE, 88);
 
 const char* vpmm_version(void);
 const char* vpmm_last_error( void);

@@ -40,7 +40,18 @@ def structs(text: str) -> dict[str, list[str]]:
 
 def enumerators(text: str) -> list[str]:
     bodies = re.findall(r"\benum(?: \w+)? \{(.*?)\}", text)
-    return [name for body in bodies for name in re.findall(r"(\w+) = [^,]+", body)]
+    return [name for body in bodies for name in re.findall(r"(\w+)(?: = [^,]+)?(?:,|$)", body.strip())]
+
+
+def macros(headers: Path) -> list[str]:
+    """Expressions of those that have a value; of one with a parameter, its value for one argument. A text is compared
+    with the one that it is."""
+    text = "".join((headers / "vpmm" / name).read_text() for name in HEADERS)
+    found = re.findall(r"^#define (VPMM_(?!VERSION_|API\b)\w+)(\(\w+\))? +(\S+)", text, flags=re.MULTILINE)
+    return [
+        f"__builtin_strcmp({name}, {value})" if value.startswith('"') else f"{name}(25)" if parameter else name
+        for name, parameter, value in found
+    ]
 
 
 def functions(text: str) -> list[str]:
@@ -66,7 +77,7 @@ def values(headers: Path, expressions: list[str]) -> list[int]:
 def promises(headers: Path) -> Iterator[str]:
     """The lines that hold of these headers."""
     text = text_of(headers)
-    asked = {f"VALUE({name}": [name] for name in enumerators(text)}
+    asked = {f"VALUE({expression}": [expression] for expression in enumerators(text) + macros(headers)}
     for name, fields in structs(text).items():
         for field in fields:
             asked[f"FIELD({name}, {field}"] = [

@@ -19,6 +19,8 @@ CHANGES = {
     "a field is new in the middle": (r"uint64_t mapped_bytes;", "uint64_t first; uint64_t mapped_bytes;"),
     "an element of an array grows": (r"(int complete;.*)", r"\1 int more;"),
     "an enumerator has another value": (r"VPMM_ERROR_SUSPENDED = 15", "VPMM_ERROR_SUSPENDED = 16"),
+    "a macro has another value": (r"UINT64_MAX - \(uint64_t\)", "UINT64_MAX / (uint64_t)"),
+    "a macro is gone": (r"#define VPMM_SHARE_OF_GPU.*", ""),
     "a parameter is new": (r"vpmm_trim\(", "vpmm_trim(int first, "),
     "a parameter of a callback is new": (r"vpmm_log_callback\)\(", "vpmm_log_callback)(int first, "),
 }
@@ -44,7 +46,7 @@ class Abi(unittest.TestCase):
     def test_the_list_is_whole_and_nothing_on_it_is_gone(self) -> None:
         promised, now = abi.lines_of(abi.FILE.read_text()), list(abi.promises(INCLUDE))
         self.assertEqual([line for line in now if line not in promised], [], "python3 tests/install/abi.py adds them")
-        text = abi.text_of(INCLUDE)
+        text = " ".join([abi.text_of(INCLUDE), *abi.macros(INCLUDE)])
         names = set(re.findall(r"\b(?:vpmm|VPMM)_\w+", "".join(promised)))
         self.assertEqual({name for name in names if not re.search(rf"\b{name}\b", text)}, set())
 
@@ -57,6 +59,13 @@ class Abi(unittest.TestCase):
                 self.assertGreater(count, 0)
                 header.write_text(changed)
                 self.assertRegex(compiled(self.folder / name, self.folder / "program").stderr, "error: ")
+
+    def test_a_macro_and_an_enumerator_without_a_written_value_are_on_the_list(self) -> None:
+        self.assertEqual(abi.enumerators("enum kind { A, B = 5, C } ; enum { D };"), ["A", "B", "C", "D"])
+        promised = " ".join(abi.lines_of(abi.FILE.read_text()))
+        for name in ("VPMM_NO_LIMIT", "VPMM_SHARE_OF_GPU", "VPMM_EMM_INTERFACE_VERSION", "VPMM_EMM_PLUGIN_SYMBOL"):
+            self.assertIn(name, promised)
+        self.assertNotIn("VPMM_VERSION", promised)
 
     def test_a_struct_with_a_size_may_grow(self) -> None:
         include = self.folder / "grown"

@@ -148,6 +148,19 @@ TEST_F(IpcTop, tells_of_each_pool_and_of_its_tags) {
   EXPECT_EQ(answer["pools"][1]["live_bytes"], kMiB);
 }
 
+TEST_F(IpcTop, counts_the_pools_that_it_does_not_tell_of) {
+  Process process(on());
+  process.allocate(kMiB);
+  expect_ok(process.call([](Parcel& parcel) {
+    vpmm_pool* other = nullptr;
+    for (int i = 0; i < 66 && parcel.status == VPMM_OK; ++i)
+      parcel.take(vpmm_pool_create(0, nullptr, &other));
+  }));
+  const json answer = ask_anew(process);
+  EXPECT_EQ(answer["pools"].size(), 64U);
+  EXPECT_EQ(answer["more_pools"], 3U);
+}
+
 TEST_F(IpcTop, of_a_process_without_a_pool_any_more_tells_of_none) {
   Process process(on());
   expect_ok(process.call([](Parcel& parcel) {

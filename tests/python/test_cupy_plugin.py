@@ -355,6 +355,25 @@ class Variables(unittest.TestCase):
         )
         self.assertEqual(output_of(code, VPMM_CUPY="1"), "installed rmm\ninstalled cupy\n")
 
+    def test_the_package_on_pythonpath_sees_to_them_when_it_is_imported(self) -> None:
+        library = "sys.modules['rmm'] = types.ModuleType('rmm')\n"
+        for first in ("import vpmm", "import vpmm_autoload as torch_calls\ntorch_calls.autoload()"):
+            done = run("-W", "default", "-c", f"import sys, types\n{library}{first}\nprint('on')", VPMM_RMM="1")
+            self.assertEqual((done.returncode, done.stdout), (0, "on\n"))
+            self.assertIn("VPMM_RMM is set, but RMM keeps its own CUDA allocator: ", done.stderr)
+            done = run("-c", f"import sys, types\n{library}{first}\nprint('on')", VPMM_RMM="require")
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn("ImportError: VPMM_RMM=require, and RMM cannot use VPMM", done.stderr)
+        code = "import vpmm, vpmm_autoload, sys\nprint(vpmm_autoload._after_import in sys.meta_path)"
+        self.assertEqual(output_of(code, VPMM_CUPY="require"), "True\n")
+        self.assertEqual(output_of("import vpmm, sys\nprint('vpmm_autoload' in sys.modules)"), "False\n")
+
+    def test_numba_that_was_imported_before_the_package_on_pythonpath_is_named(self) -> None:
+        code = "import sys, types\nsys.modules['numba'] = types.ModuleType('numba')\nimport vpmm\n"
+        done = run("-W", "default", "-c", code, VPMM_USE="numba")
+        self.assertEqual(done.stderr.count("\n"), 1)
+        self.assertIn("VPMM_USE is set, but Numba was imported before that was read", done.stderr)
+
     def test_a_name_that_is_none_is_reported_with_the_nearest(self) -> None:
         done = run("-W", "default", "-c", "import vpmm_autoload\nvpmm_autoload.start()", VPMM_USE="cuppy,torch")
         self.assertIn("VPMM_USE=cuppy,torch: `cuppy` is no library that VPMM knows: is `cupy` meant?", done.stderr)

@@ -117,6 +117,19 @@ class Explain(unittest.TestCase):
         self.assertRegex(out, r"is 57 bytes beyond the end of an allocation")
         self.assertEqual(out.split()[-1], "1")
 
+    def test_the_stacks_of_an_allocation_and_its_free_are_shown(self) -> None:
+        out = output_of(
+            "import vpmm\n"
+            "pool = vpmm.configure(driver='sim', guard=1)\n"
+            "def make():\n    return pool.allocate(1000, 0)\n"
+            "def drop(begin):\n    pool.deallocate(begin, 0)\n"
+            "begin = make()\n"
+            "drop(begin)\n"
+            "print(vpmm.explain(begin))\n"
+        )
+        frames = r"allocated by\n    <string>:4 make\n    <string>:7 <module>\n  freed by\n    <string>:6 drop\n"
+        self.assertRegex(out, frames)
+
     def test_a_pool_without_guard_says_so(self) -> None:
         out = output_of(
             "import vpmm\n"

@@ -102,6 +102,15 @@ class Frame(unittest.TestCase):
         self.assertIn("failed at 9.000 s: 100.00 MiB were asked for. out of device memory", text)
         self.assertIn("failed 1", text)
 
+    def test_a_reason_that_is_longer_than_a_line_is_shown_whole(self) -> None:
+        reason = "out of device memory: " + " ".join(f"part{number}" for number in range(60)) + " and its last word"
+        recording = sample()
+        recording.strings[2] = reason
+        for width in (40, 100):
+            text = shown(recording, width=width)
+            self.assertIn(reason, " ".join(text.split()))
+            self.assertLessEqual(max(map(len, text.splitlines())), width)
+
     def test_no_line_is_wider_than_the_terminal(self) -> None:
         for width in (40, 50, 60, 80, 100, 200):
             self.assertLessEqual(max(map(len, shown(sample(), width=width).splitlines())), width)

@@ -148,6 +148,14 @@ class Live(Program):
             self.assertLess(time.monotonic(), until, "the process does not stop")
             time.sleep(0.001)
 
+    def test_pools_that_it_does_not_tell_of_are_counted(self) -> None:
+        process = self.start()
+        self.say(process, "more = [vpmm.Pool() for _ in range(66)]")
+        self.assertRegex(self.top(process, "--once"), r"(?m)^and 59 more, 3 of them in no figure here$")
+        with mock.patch.dict(os.environ, VPMM_IPC_DIR=str(self.folder)):
+            rows = [json.loads(line) for line in run("-m", "vpmm", "ps", "--json").stdout.splitlines()]
+        self.assertEqual([row["live_bytes"] for row in rows if row["pid"] == process.pid], [None])
+
     def test_a_program_that_is_stopped_does_not_answer(self) -> None:
         process = self.start()
         os.kill(process.pid, signal.SIGSTOP)
@@ -271,6 +279,14 @@ class Impostor(Program):
         told = pool(live_bytes=5)._asdict() | {"is_busy": False, "new": [1]}
         self.listen(json.dumps({"vpmm_top": 1, "library": "x", "age_ns": 3, "pools": [told], "new": 1}).encode())
         self.assertEqual(self.ask(), Told(3, [pool(live_bytes=5)], []))
+
+    def test_a_process_of_another_container_with_the_same_number_is_passed_over(self) -> None:
+        self.listen(json.dumps({"vpmm_top": 1, "library": "x", "age_ns": 3, "pools": []}).encode())
+        (self.folder / f"top-{os.getpid()}-00.sock").rename(self.folder / "top-7-00.sock")  # as its container counts
+        other = self.start()
+        path = next(path for path in self.folder.iterdir() if f"-{other.pid}-" in path.name)
+        path.rename(self.folder / f"top-{os.getpid()}-01.sock")
+        self.assertEqual(self.ask(), Told(3, [], []))
 
     def test_rubbish_is_refused(self) -> None:
         whole = pool()._asdict() | {"is_busy": False}

@@ -136,6 +136,18 @@ TEST_F(Variables, that_are_none_are_named_with_the_one_that_was_meant) {
                             "VPMM_HEAP is not a setting; `vpmm info` lists all that there are"});
 }
 
+TEST_F(Variables, that_limit_a_tag_which_is_nearly_a_librarys_name_it) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"cupi", "cupy"}, {"CuPy", "cupy"}, {"pytorch", "torch"}, {"rrm", "rmm"}, {"nmuba", "numba"}};
+  for (const auto& [tag, meant] : cases) {
+    const Variable limits("VPMM_LIMITS", (std::string("torch=1GiB,") + tag + "=25%").c_str());
+    EXPECT_EQ(misspelt(), std::vector{std::string("VPMM_LIMITS limits the tag ") + tag +
+                                      ", which is no library's; did you mean " + meant + "?"});
+  }
+  const Variable limits("VPMM_LIMITS", "torch=1GiB,cupy=2GiB,rmm=1%,numba=1%,kv-cache=5%,cudf=3%");
+  EXPECT_EQ(misspelt(), std::vector<std::string>{});
+}
+
 TEST_F(Variables, of_tests_and_empty_ones_and_ours_are_not_misspelt) {
   const Variable variables[] = {{"VPMM_SEED", "7"},    {"VPMM_BUILD_FOLDER", "x"},
                                 {"VPMM_PAGE_SZE", ""}, {"VPMM_PAGES_PID", "12"},

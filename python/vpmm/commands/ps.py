@@ -83,7 +83,7 @@ def _sizes_told(pid: int, until: float) -> tuple[int, int] | None:
         told = watching.ask(pid, patience) if patience > 0 else None
     except watching.NoAnswer:
         return None
-    if told is None or told.busy:
+    if told is None or told.busy or told.more:
         return None
     return sum(pool.mapped_bytes for pool in told.pools), sum(pool.live_bytes for pool in told.pools)
 

@@ -52,11 +52,13 @@ class PoolTold(NamedTuple):
 
 
 class Told(NamedTuple):
-    """The answer of a process. `busy` are the devices of pools without figures, whose locks were taken."""
+    """The answer of a process. `busy` are the devices of pools without figures, whose locks were taken; `more` is the
+    number of pools that the process does not tell of, since it has so many."""
 
     age_ns: int
     pools: list[PoolTold]
     busy: list[int]
+    more: int = 0
 
 
 def ask(pid: int, patience: float = _PATIENCE) -> Told | None:
@@ -72,6 +74,7 @@ def ask(pid: int, patience: float = _PATIENCE) -> Told | None:
         max(answer.age_ns for answer in answers),
         [pool for answer in answers for pool in answer.pools],
         [device for answer in answers for device in answer.busy],
+        sum(answer.more for answer in answers),
     )
 
 
@@ -105,24 +108,29 @@ def _names_in(folder: Path) -> list[str]:
         return []
 
 
-def _sockets(pid: int) -> list[str]:
-    """Those with the number of the process in their names; without any, all: numbers differ between containers."""
+def _sockets(pid: int) -> tuple[list[str], list[str]]:
+    """Those with the number of the process in their names, and all others: numbers differ between containers."""
     named: list[str] = []
     others: list[str] = []
     for folder in filter(_is_own, _folders(pid)):
         for name in _names_in(folder):
             if match := _NAME.fullmatch(name):
                 (named if int(match[1]) == pid else others).append(str(folder / name))
-    return named or others
+    return named, others
 
 
 def _connections(pid: int, until: float) -> Iterator[socket.socket]:
     """To the sockets at which the process listens. Raises NoAnswer if one takes no connection."""
-    for path in _sockets(pid):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as talk:
-            talk.settimeout(max(until - time.monotonic(), 0.01))
-            if _connect(pid, talk, path, until) and _peer_of(talk) == (pid, os.geteuid()):
-                yield talk
+    for paths in _sockets(pid):
+        is_found = False
+        for path in paths:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as talk:
+                talk.settimeout(max(until - time.monotonic(), 0.01))
+                if _connect(pid, talk, path, until) and _peer_of(talk) == (pid, os.geteuid()):
+                    is_found = True
+                    yield talk
+        if is_found:  # in a container that shares the folder, another process has the same number
+            return
 
 
 def _connect(pid: int, talk: socket.socket, path: str, until: float) -> bool:
@@ -172,6 +180,7 @@ def _read(pid: int, answer: bytes) -> Told:
                 _number(told["age_ns"]),
                 [_pool(pool) for pool in pools if not pool["is_busy"]],
                 [_number(pool["device"]) for pool in pools if pool["is_busy"]],
+                _number(told.get("more_pools", 0)),  # earlier libraries do not have it
             )
         library = printable(str(told["library"])[:_MOST_VERSION])
     except (ValueError, TypeError, LookupError, RecursionError):  # the last: lists in lists in lists

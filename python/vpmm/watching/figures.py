@@ -41,6 +41,7 @@ class Figures:
         self.last_failure: Event | None = None
         self.last_mark: Event | None = None
         self.pools: list[PoolLine] = []  # if there are several
+        self.more_pools = 0  # that are in none of the figures
         self.state = ""  # why the figures are not those of now
         # For each of the last tenths of a second: the number of events of each kind, and of allocations on each stream.
         self._recent: deque[tuple[int, Counter[Kind], Counter[int | None]]] = deque(maxlen=RATE_STEPS)

@@ -67,8 +67,9 @@ def _pools(figures: Figures) -> list[str]:
     for pool in figures.pools[:_MOST_POOLS]:
         live, mapped = ("busy" if size is None else bytes_text(size) for size in (pool.live_bytes, pool.mapped_bytes))
         lines.append(f"{f'device {pool.device}':<12}{live:>12}{mapped:>12}")
-    more = len(figures.pools) - _MOST_POOLS
-    return [*lines, f"and {more} more"] if more > 0 else lines
+    more = max(len(figures.pools) - _MOST_POOLS, 0) + figures.more_pools
+    untold = f", {figures.more_pools} of them in no figure here" if figures.more_pools else ""
+    return [*lines, f"and {more} more{untold}"] if more else lines
 
 
 def _rates(figures: Figures, now_ns: int, width: int) -> list[str]:
@@ -88,7 +89,8 @@ def _rates(figures: Figures, now_ns: int, width: int) -> list[str]:
 
 def _said(recording: Recording, figures: Figures, width: int) -> list[str]:
     def line(name: str, event: Event | None, text: str) -> list[str]:
-        return [printable(f"{name} at {event.time_ns / 1e9:.3f} s: {text}")[:width]] if event else []
+        whole = printable(f"{name} at {event.time_ns / 1e9:.3f} s: {text}") if event else ""
+        return textwrap.wrap(whole, width, subsequent_indent="  ")
 
     mark, failure = figures.last_mark, figures.last_failure
     said = recording.text_of(failure) if failure else ""

@@ -121,6 +121,7 @@ class FiguresTold(Figures):
         self._take_tags(pools)
         lines = [PoolLine(pool.device, pool.live_bytes, pool.mapped_bytes) for pool in pools]
         lines += [PoolLine(device, None, None) for device in told.busy]
+        self.more_pools = told.more
         self.pools = sorted(lines, key=lambda line: line.device) if len(lines) > 1 else []
         if not told.busy:
             self._take_counts(told.age_ns / 1e9, pools)
