@@ -1,5 +1,5 @@
-// tests: several threads of which one runs at a time, so that a program of several threads is the same
-// at every run.
+// tests: several threads of which one runs at a time, so that a program of several threads is the
+// same at every run.
 #pragma once
 
 #include <condition_variable>
