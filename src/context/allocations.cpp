@@ -290,7 +290,8 @@ Result<void> Allocations::free_block(MutexLock& lock, driver_pool::PoolBlock* bl
     return device_.driver_pool->deallocate_after(lock, block,
                                                  device_.stamper.stamp_of(uses, caller));
   Result<void> freed = device_.driver_pool->deallocate_on(lock, block, *caller.stream);
-  if (!freed) recorder_.free_failed(range, tag, caller);  // the allocation is still live
+  if (!freed)  // the allocation is still live
+    recorder_.free_failed(range, uses.owner ? caller.stream : std::nullopt, tag, caller);
   return freed;
 }
 

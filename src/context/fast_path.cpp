@@ -110,11 +110,11 @@ Result<void> Context::allocate_many(std::span<const Bytes> bytes, pool::Stream s
   return {};
 }
 
-// Defers the free if host memory is short.
+// Defers the free if host memory is short, or the driver refuses it.
 void Context::free_surely(DevicePtr ptr, pool::Stream stream) noexcept {
   try {
     const Result<void> freed = deallocate(ptr, stream);
-    if (freed || freed.error().code != ErrorCode::host_out_of_memory) return;
+    if (freed || freed.error().code == ErrorCode::poisoned) return;
   } catch (...) {  // NOLINT(bugprone-empty-catch): no host memory, likewise
   }
   deallocate_deferred(ptr);

@@ -86,16 +86,19 @@ std::uint32_t Recorder::freed(DevicePtr ptr, const Told& told, const pool::Calle
   return tag;
 }
 
-void Recorder::free_failed(AddressRange range, std::uint32_t tag, const pool::Caller& caller) {
+void Recorder::free_failed(AddressRange range, const pool::Stream& stream, std::uint32_t tag,
+                           const pool::Caller& caller) {
   if (tag != 0) tags_.add(range.begin, range.size, tag);
-  tell({EventKind::allocate, range.begin, range.size, caller.stream, tag});
+  tell({EventKind::allocate, range.begin, range.size, stream, tag});
   if (CallLog* const recording = log()) {
     pool::Request request;
     request.bytes = range.size;
     request.tag = tag;
-    recording->allocated(range.begin, request, 0, CallLog::by(caller));
+    pool::Caller owner = caller;
+    owner.stream = stream;
+    recording->allocated(range.begin, request, 0, CallLog::by(owner));
   }
-  observe_begin(range, caller.stream);
+  observe_begin(range, caller.stream);  // behind the end that it heard of
 }
 
 CallLog::Claim Recorder::claim_free() const {

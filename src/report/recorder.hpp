@@ -77,9 +77,9 @@ class Recorder final : public pool::MappingObserver {
   // Returns the tag.
   std::uint32_t freed(DevicePtr ptr, const Told& told, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  // Reverts freed() after the driver refused the free.
-  void free_failed(AddressRange range, std::uint32_t tag, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
+  // Reverts freed() after the driver refused the free. `stream`: the allocation's; null: any.
+  void free_failed(AddressRange range, const pool::Stream& stream, std::uint32_t tag,
+                   const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // Claims the place of a free in the recording. Call before the memory can serve another request;
   // record_free() follows if the free succeeds.
   CallLog::Claim claim_free() const VPMM_REQUIRES(pool_lock);

@@ -215,6 +215,26 @@ TEST(Events, a_free_that_the_driver_refuses_is_taken_back) {
   EXPECT_TRUE(world.pool().reports().remove_event_callback(id).ok());
 }
 
+TEST(Events, memory_for_any_stream_stays_so_where_the_driver_refuses_its_free) {
+  WorldOptions options = adaptive_world();
+  options.config.small = settings::SmallRequests::stream_ordered;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const auto ptr = world.pool().allocate({1000, 0, std::nullopt});
+  ASSERT_TRUE(ptr.ok()) << message_of(ptr);
+  std::vector<std::optional<StreamHandle>> told;
+  const std::uint64_t id = world.pool().reports().add_event_callback(
+      only({EventKind::allocate}),
+      [&](const ReportedEvent& event) { told.push_back(event.stream); });
+  world.faults().set_plan(
+      {{Call::mem_free_async}, 1, CuResult::out_of_memory, driver::FaultPlan::Repeat::once});
+  EXPECT_FALSE(world.pool().deallocate(ptr.value(), stream).ok());
+  EXPECT_EQ(told, (std::vector<std::optional<StreamHandle>>{std::nullopt}));
+  world.faults().clear_plan();
+  world.deallocate(ptr.value(), stream);
+  EXPECT_TRUE(world.pool().reports().remove_event_callback(id).ok());
+}
+
 TEST(Events, nobody_is_told_after_it_was_taken_away_and_the_others_still_are) {
   PoolWorld world(adaptive_world());
   int first = 0;

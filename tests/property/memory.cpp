@@ -330,6 +330,9 @@ bool World::is_freed_on(const Allocation& allocation, Stream& stream) {
   const auto result = free_on(at, allocation.ptr, stream);
   if (result || !may_have_failed(result.error(), "deallocate")) return expect(result, "deallocate");
   if (!at.pool->query(allocation.ptr)) fail("the free failed, but the memory is gone");
+  // To the hazard checker the allocation begins anew on the stream of the free.
+  const Stream* const home = find_stream(at, allocation.home);
+  if (home != nullptr && home->key != stream.key) order(stream, *home);
   return false;
 }
 

@@ -70,6 +70,23 @@ TEST_P(Many, requests_are_all_or_none) {
   }
 }
 
+TEST_P(Many, requests_are_none_where_the_driver_refuses_to_take_one_back) {
+  WorldOptions options = adaptive_world();
+  options.config.small = settings::SmallRequests::stream_ordered;
+  PoolWorld ordered(options);
+  const StreamHandle stream = ordered.stream();
+  ordered.pool().limits().set_capacity(8 * kPage);
+  ordered.faults().set_plan(
+      {{Call::mem_free_async}, 2, CuResult::invalid_value, driver::FaultPlan::Repeat::once});
+  const std::vector<Bytes> sizes{1000, 2000, 3000, 100 * kPage};
+  std::vector<DevicePtr> made(sizes.size(), DevicePtr{7});
+  expect_error(ordered.pool().allocate_many(sizes, stream, made), ErrorCode::out_of_memory);
+  ordered.faults().clear_plan();
+  ASSERT_TRUE(ordered.pool().limits().trim(0).ok());
+  EXPECT_EQ(ordered.statistics().live_allocations, 0u);
+  EXPECT_EQ(ordered.statistics().caller_mistakes, 0u);
+}
+
 TEST_P(Many, requests_are_none_when_the_callback_throws) {
   world.pool().limits().set_capacity(8 * kPage);
   world.pool().limits().out_of_memory_callbacks().set(
