@@ -12,6 +12,18 @@ namespace vpmm::context {
 
 using Freed = small::WarmCalls::Freed;
 
+[[gnu::always_inline]] inline DevicePtr Context::try_allocate(const Way& way, const Client& client,
+                                                              Bytes bytes, Bytes alignment) {
+  if (device_.guard != nullptr && way.serves &&
+      device_.small->serving().may_be_cached(bytes, alignment) && device_.guard->is_to_leave())
+    return {};
+  if (client.cache == nullptr || !device_.small->serving().may_be_cached(bytes, alignment))
+    return {};
+  const DevicePtr begin = device_.small->warm_calls().try_allocate(client, bytes);
+  if (way.log != nullptr && !is_null(begin)) record(*way.log, client, begin, bytes);
+  return begin;
+}
+
 Result<DevicePtr> Context::allocate(const pool::Request& request) {
   if (request.bytes == 0) return DevicePtr{};
   if (request.stream && request.is_plain()) {
@@ -151,18 +163,6 @@ Result<void> Context::deallocate_many(std::span<const DevicePtr> pointers, pool:
   return first;
 }
 
-DevicePtr Context::try_allocate(const Way& way, const Client& client, Bytes bytes,
-                                Bytes alignment) {
-  if (device_.guard != nullptr && way.serves &&
-      device_.small->serving().may_be_cached(bytes, alignment) && device_.guard->is_to_leave())
-    return {};
-  if (client.cache == nullptr || !device_.small->serving().may_be_cached(bytes, alignment))
-    return {};
-  const DevicePtr begin = device_.small->warm_calls().try_allocate(client, bytes);
-  if (way.log != nullptr && !is_null(begin)) record(*way.log, client, begin, bytes);
-  return begin;
-}
-
 Freed Context::try_free(const Way& way, const Client& client, DevicePtr ptr) {
   if (client.cache == nullptr) return Freed::no;
   return way.log == nullptr ? device_.small->warm_calls().try_free(client, ptr)
@@ -239,11 +239,8 @@ BoundStream::~BoundStream() {
 }
 
 StreamFront::Way BoundStream::way() const {
-  StreamFront::Way way = context_.parts_.front.way();
-  const bool is_capturing = context_.parts_.captures.may_be_known();
-  way.is_open = way.is_open && !is_capturing;
-  way.serves = way.serves && !is_capturing;
-  return way;
+  if (context_.parts_.captures.may_be_known()) return {};
+  return context_.parts_.front.way();
 }
 
 DevicePtr BoundStream::try_allocate(Bytes bytes, Bytes alignment) {

@@ -108,7 +108,7 @@ TEST_F(IpcTop, tells_nothing_but_figures) {
   Process process(on());
   process.allocate(kMiB);
   const json answer = ask(process);
-  const std::vector<std::string> all{"age_ns", "library", "pools", "vpmm_top"};
+  const std::vector<std::string> all{"age_ns", "library", "more_pools", "pools", "vpmm_top"};
   const std::vector<std::string> of_a_pool{"allocations",     "capacity",           "deallocations",
                                            "device",          "device_bytes",       "device_name",
                                            "driver_calls",    "failed_allocations", "free_bytes",
