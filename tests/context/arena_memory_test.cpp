@@ -135,6 +135,24 @@ TEST_F(ShortArena, a_pinned_arena_keeps_what_it_has_and_the_report_says_so) {
   world.use(world.allocate(7 * kPage, b), 7 * kPage, b);
 }
 
+// A known limit, with a chunk for each page: docs/where-it-loses.md.
+TEST(ArenaStretch, with_a_live_block_goes_back_only_as_a_whole) {
+  WorldOptions options = page_world();
+  options.config.capacity = 8 * kPage;
+  PoolWorld world(options);
+  const StreamHandle a = world.stream();
+  const ArenaId arena = make_arena(world);
+  const DevicePtr large = allocate_in(world, arena, 6 * kPage - kPage / 4, a);
+  const DevicePtr small = allocate_in(world, arena, 512, a);
+  ASSERT_LT(small - large, 6 * kPage) << "in the last page";
+  world.deallocate(large, a);
+  world.wait();
+  expect_error(world.pool().allocate({7 * kPage, 0, a}), ErrorCode::out_of_memory,
+               {"holds 12 MiB, of which live 512 bytes"});
+  world.deallocate(small, a);
+  world.use(world.allocate(7 * kPage, a), 7 * kPage, a);
+}
+
 TEST_F(ShortArena, a_failed_request_leaves_the_arena_as_it_was) {
   const DevicePtr ptr = allocate_in(world, arena, 6 * kPage, a);
   expect_error(world.pool().allocate({3 * kPage, 0, a, arena}), ErrorCode::out_of_memory);
