@@ -160,6 +160,75 @@ TEST_F(TimelinesTest, nothing_is_due_when_everything_is_closed) {
   EXPECT_FALSE(timelines.is_due(timeline));
 }
 
+TEST_F(TimelinesTest, frees_count_anew_after_each_event) {
+  of(stream());
+  const StreamHandle a = stream();
+  Timeline& timeline = of(a);
+  for (int i = 0; i < 3; ++i) {
+    timeline.next(1);
+    EXPECT_FALSE(timelines.is_due(timeline));
+    timeline.next(1);
+    EXPECT_TRUE(timelines.is_due(timeline));
+    ASSERT_TRUE(timelines.close(timeline, a).ok());
+  }
+  EXPECT_EQ(timelines.events_recorded(), 3u);
+  EXPECT_EQ(timelines.outstanding_events(), 3u);
+  timelines.any_stream().next(kMiB);
+  ASSERT_TRUE(timelines.close_all(Everything::context_event).value());
+  EXPECT_EQ(timelines.events_recorded(), 4u);
+  timelines.any_stream().next(1);
+  EXPECT_FALSE(timelines.is_due(timelines.any_stream()));
+  EXPECT_TRUE(timelines.close_all(Everything::context_event).value());
+  EXPECT_FALSE(timelines.close_all(Everything::context_event).value()) << "all are closed";
+}
+
+// As little as may not be told from a stream that nobody else needs proof of.
+TEST_F(TimelinesTest, of_a_stream_fewer_bytes_are_due_than_of_no_stream_in_particular) {
+  ClosingRule rule = every(100);
+  rule.bytes = 4 * kMiB;
+  Timelines with_bytes{calls, rule};
+  enter_primary(sim, with_bytes);
+  with_bytes.any_stream().next(1);
+  Timeline& named = *with_bytes.of(stream()).value();
+  named.next(3 * kMiB);
+  EXPECT_FALSE(with_bytes.is_due(named)) << "enough for memory of any stream";
+  named.next(kMiB);
+  EXPECT_TRUE(with_bytes.is_due(named));
+  with_bytes.destroy_events();
+}
+
+TEST_F(TimelinesTest, default_streams_are_of_the_primary_context_whichever_is_current) {
+  driver::ContextHandle other{};
+  expect(sim.device_primary_ctx_retain(1, other));
+  const std::uint64_t before = calls.count(Call::stream_get_ctx);
+  for (const StreamHandle each :
+       {driver::kNullStream, driver::kLegacyStream, driver::kPerThreadStream})
+    EXPECT_EQ(of(each).context.handle, context);
+  EXPECT_EQ(calls.count(Call::stream_get_ctx), before) << "nobody is asked";
+  EXPECT_TRUE(timelines.contexts().others.empty());
+}
+
+TEST_F(TimelinesTest, what_is_complete_is_waitable_and_provable) {
+  const StreamHandle a = stream();
+  Timeline& timeline = of(a);
+  const StampPart number = timeline.next(1);
+  EXPECT_FALSE(timelines.is_waitable(number));
+  EXPECT_EQ(timelines.mark_complete({number}), Vector<StampPart>{number});
+  EXPECT_TRUE(timelines.mark_complete({number}).empty()) << "again";
+  EXPECT_EQ(timeline.provable, number.sequence);
+  EXPECT_EQ(timeline.waitable, number.sequence);
+  EXPECT_FALSE(timelines.close_all(Everything::context_event).value()) << "nothing to prove";
+}
+
+TEST_F(TimelinesTest, a_stream_has_the_handle_with_which_it_first_called) {
+  const StreamHandle a = stream();
+  driver::StreamId id{};
+  expect(sim.stream_get_id(a, id));
+  EXPECT_EQ(timelines.handle_of(id), std::nullopt);
+  of(a);
+  EXPECT_EQ(timelines.handle_of(id), a);
+}
+
 TEST_F(TimelinesTest, a_context_event_proves_every_timeline_but_nobody_may_wait_for_it) {
   const StreamHandle a = stream();
   work(a);
@@ -324,6 +393,9 @@ TEST_F(TimelinesTest, a_stream_of_another_context_is_closed_by_events_of_that_co
   expect(sim.ctx_set_current(context));
   Timeline& timeline = of(foreign);
   EXPECT_EQ(timeline.context.handle, other);
+  driver::ContextId id{};
+  expect(sim.ctx_get_id(other, id));
+  EXPECT_EQ(timeline.context.id, id);
   const StampPart number = timeline.next(1);
   ASSERT_EQ(timelines.contexts().others.size(), 1u);
   ASSERT_TRUE(timelines.close(timeline, foreign).ok());
