@@ -229,6 +229,102 @@ TEST_F(TimelinesTest, a_stream_has_the_handle_with_which_it_first_called) {
   EXPECT_EQ(timelines.handle_of(id), a);
 }
 
+TEST_F(TimelinesTest, proof_that_was_wanted_is_wanted_no_more_once_an_event_stands_for_it) {
+  const StreamHandle a = stream();
+  Timeline& timeline = of(a);
+  const StampPart number = timeline.next(1);
+  timeline.wanted = true;
+  ASSERT_TRUE(timelines.close(timeline, a).ok());
+  EXPECT_FALSE(timeline.wanted);
+  EXPECT_EQ(timelines.proof_of(number), timeline.closings.front().event);
+  EXPECT_EQ(timelines.proof_of(timeline.next(1)), nullptr) << "the event is older";
+  EXPECT_FALSE(timelines.awaits_context_event());
+  ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
+  EXPECT_TRUE(timelines.awaits_context_event());
+}
+
+TEST_F(TimelinesTest, memory_of_every_stream_needs_an_event_of_the_context) {
+  EXPECT_FALSE(timelines.is_every_stream_unproven());
+  Timeline& every = timelines.every_stream();
+  EXPECT_EQ(&timelines.every_stream(), &every);
+  EXPECT_NE(&timelines.any_stream(), &every);
+  EXPECT_FALSE(timelines.is_every_stream_unproven());
+  const StampPart number = every.next(1);
+  EXPECT_TRUE(timelines.is_every_stream_unproven());
+  ASSERT_TRUE(timelines.close_all(Everything::legacy_stream).ok());
+  EXPECT_TRUE(timelines.is_every_stream_unproven()) << "that stream does not wait for all";
+  ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
+  EXPECT_FALSE(timelines.is_every_stream_unproven());
+  EXPECT_EQ(poll(), Vector<StampPart>{number});
+}
+
+// Frees that leave a stream's cache without the pool's lock share a number that is not given yet.
+TEST_F(TimelinesTest, a_number_that_a_cache_laid_out_is_given_when_it_is_to_be_proven) {
+  const StreamHandle a = stream();
+  of(stream());
+  Timeline& timeline = of(a);
+  NextNumber laid_out;
+  timeline.next_number = &laid_out;
+  EXPECT_FALSE(timeline.has_unsealed());
+  EXPECT_TRUE(timelines.numbers_so_far().empty());
+  EXPECT_EQ(laid_out.of_a_free(), 1u);
+  EXPECT_TRUE(timeline.has_unsealed());
+  timeline.wanted = true;
+  EXPECT_TRUE(timelines.is_due(timeline));
+  EXPECT_EQ(timelines.numbers_so_far(), (Vector<StampPart>{{timeline.id, 1}}));
+  EXPECT_FALSE(timeline.has_unsealed());
+  EXPECT_EQ(laid_out.of_a_free(), 2u);
+  ASSERT_TRUE(timelines.close(timeline, a).ok());
+  EXPECT_EQ(poll(), (Vector<StampPart>{{timeline.id, 2}}));
+  timeline.next_number = nullptr;
+}
+
+TEST_F(TimelinesTest, allocations_that_name_a_timeline_keep_it) {
+  Timeline& a = of(stream());
+  Timeline& b = of(stream());
+  EXPECT_EQ(timelines.stream_count(), 2u);
+  count_references(timelines, a.id, {b.id, TimelineId{99}}, +1);
+  count_references(timelines, std::nullopt, {b.id}, +1);
+  EXPECT_EQ(a.references, 1u);
+  EXPECT_EQ(b.references, 2u);
+  EXPECT_FALSE(timelines.may_be_forgotten(a));
+  count_references(timelines, a.id, {b.id}, -1);
+  EXPECT_TRUE(timelines.may_be_forgotten(a));
+  EXPECT_FALSE(timelines.may_be_forgotten(b));
+  count_references(timelines, std::nullopt, {b.id}, -1);
+}
+
+TEST_F(TimelinesTest, without_another_context_what_nobody_named_begins_anew_after_a_death) {
+  const StampPart number = timelines.any_stream().next(1);
+  const StampPart of_every = timelines.every_stream().next(1);
+  ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
+  const driver::ContextId dead = timelines.contexts().primary.id;
+  expect(sim.device_primary_ctx_reset(0));
+  enter_primary(sim, timelines);
+  EXPECT_THAT(timelines.forget_context(dead), testing::UnorderedElementsAre(number, of_every));
+  EXPECT_EQ(timelines.outstanding_events(), 0u);
+  EXPECT_FALSE(timelines.awaits_context_event());
+  EXPECT_NE(timelines.any_stream().id, number.timeline);
+  EXPECT_NE(timelines.every_stream().id, of_every.timeline);
+  EXPECT_EQ(timelines.any_stream().context.id, timelines.contexts().primary.id);
+}
+
+TEST_F(TimelinesTest, without_events_nothing_is_outstanding) {
+  const StreamHandle a = stream();
+  of(a).next(1);
+  ASSERT_TRUE(timelines.close(of(a), a).ok());
+  of(a).next(1);
+  ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
+  EXPECT_EQ(timelines.outstanding_events(), 2u);
+  timelines.destroy_events();
+  EXPECT_EQ(timelines.outstanding_events(), 0u);
+  EXPECT_EQ(timelines.validate(), "");
+  const std::uint64_t queries = calls.count(Call::event_query);
+  EXPECT_TRUE(poll().empty());
+  EXPECT_EQ(calls.count(Call::event_query), queries);
+  EXPECT_EQ(calls.count(Call::event_destroy), calls.count(Call::event_create));
+}
+
 TEST_F(TimelinesTest, a_context_event_proves_every_timeline_but_nobody_may_wait_for_it) {
   const StreamHandle a = stream();
   work(a);
