@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import tomllib
 import unittest
 from pathlib import Path
 
@@ -86,6 +87,18 @@ class Rewriting(unittest.TestCase):
 
     def test_a_copy_of_code_has_no_comments_and_no_lines(self) -> None:
         self.assertEqual(in_one_line("a +  // why\n  /* b */ c"), "a + c")
+
+
+class Equivalents(unittest.TestCase):
+    def test_each_is_of_a_line_that_is_there(self) -> None:
+        root = TOOLS.parent
+        listed = tomllib.loads((root / "tests/mutation/equivalent.toml").read_text())["equivalent"]
+        self.assertTrue(listed)
+        for each in listed:
+            lines = [line.strip() for line in (root / each["file"]).read_text().splitlines()]
+            self.assertIn(each["line"], lines, each["file"])
+            self.assertIn(each["code"].split()[0], each["line"])
+            self.assertTrue(each["why"])
 
 
 @unittest.skipUnless(HAS_CLANG, "libclang is not installed; ./dev mutate installs it")
