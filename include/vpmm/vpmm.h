@@ -262,11 +262,11 @@ typedef enum vpmm_event_kind {
   VPMM_EVENT_RECORD_USE = 5,    /* vpmm_record_use named another stream */
   VPMM_EVENT_TRIM =
       6, /* vpmm_trim, or a release threshold, released idle memory: after its UNMAPs */
-  VPMM_EVENT_ARENA_GROW = 7, /* an arena got a stretch of memory of its own: after its MAPs */
-  VPMM_EVENT_ARENA_SHRINK =
-      8, /* an arena gives a stretch back: after the last FREE in it, before its UNMAPs */
-  VPMM_EVENT_SUSPEND = 9, /* an arena was suspended: after its UNMAPs */
-  VPMM_EVENT_RESUME = 10  /* an arena was resumed: after its MAPs */
+  VPMM_EVENT_ARENA_GROW = 7,   /* an arena got a stretch of memory of its own: after its MAPs */
+  VPMM_EVENT_ARENA_SHRINK = 8, /* an arena gives a stretch back, or chunks of one: after the last
+                                  FREE there, before UNMAPs */
+  VPMM_EVENT_SUSPEND = 9,      /* an arena was suspended: after its UNMAPs */
+  VPMM_EVENT_RESUME = 10       /* an arena was resumed: after its MAPs */
 } vpmm_event_kind;
 
 enum { VPMM_EVENT_NO_STREAM = 1 /* the call named no stream */ };
@@ -338,7 +338,7 @@ VPMM_API vpmm_status vpmm_pool_destroy(vpmm_pool* pool); /* waits for the GPU; n
  * rounded up to pages. The following counts as live:
  * - memory leased to other processes;
  * - memory that belongs to a captured graph;
- * - all memory of a pinned arena, and every stretch of another arena that holds a live allocation;
+ * - all memory of a pinned arena, and every chunk of another arena that holds a live allocation;
  * - freed memory that the GPU still uses, if neither the host nor `stream` is allowed to wait for
  * it. A request below a page counts as the pages it is cut from; so does one of up to four pages of
  * a stream that often found the pool busy with other threads. */
@@ -423,8 +423,9 @@ VPMM_API vpmm_status vpmm_bound_deallocate(vpmm_bound_stream* bound, void* ptr);
  * it at once, also during a capture. Other streams may reuse it once the pool knows that the work
  * is over, unless the arena is pinned. If vpmm_record_use named other streams for it, or it was
  * freed on another stream or on none, nothing reuses it before all of that work is over; the stream
- * of the allocation then has the first claim. Idle stretches of an arena that is not pinned go back
- * to the pool in a shortage, in vpmm_trim, and above release_threshold.
+ * of the allocation then has the first claim. Chunks of an arena that is not pinned in which
+ * nothing is live go back to the pool in a shortage and in vpmm_trim; above release_threshold whole
+ * stretches.
  *
  * Captures. A request or a free on a capturing stream pins the arena; it queues nothing on the GPU
  * and asks it nothing. Graphs that use the same arena may share memory with each other, and with
@@ -457,8 +458,8 @@ VPMM_API vpmm_status vpmm_arena_allocate_at(vpmm_arena* arena, void* ptr, size_t
 /* Pins the arena: until its release, its present and future memory keeps its addresses and its
  * physical memory, and only the stream that freed a block reuses it. May be called again. */
 VPMM_API vpmm_status vpmm_arena_pin(vpmm_arena* arena);
-/* Gives idle stretches back to the pool; does nothing while the arena is pinned. `released` (bytes)
- * may be null. */
+/* Gives chunks in which nothing is live back to the pool; does nothing while the arena is pinned.
+ * `released` (bytes) may be null. */
 VPMM_API vpmm_status vpmm_arena_trim(vpmm_arena* arena, size_t* released);
 /* Gives your memory to an arena with VPMM_ARENA_EXTERNAL: device memory that is not this pool's and
  * that nothing uses; address and size are multiples of 512 bytes. The memory appears in no figure

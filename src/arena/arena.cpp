@@ -194,6 +194,24 @@ const Stretch* Arena::idle_stretch() const {
   return &idle->second;
 }
 
+AddressRange Arena::free_run(DevicePtr from) const {
+  const auto continues = [](const ArenaBlock& front, const ArenaBlock& back) {
+    return !front.is_live && !back.is_live && front.stretch == back.stretch;
+  };
+  auto block = blocks_.upper_bound(from);
+  if (block != blocks_.begin()) --block;
+  while (block != blocks_.begin() && continues(std::prev(block)->second, block->second)) --block;
+  while (block != blocks_.end()) {
+    const ArenaBlock& first = block->second;
+    AddressRange run = first.range;
+    for (++block; block != blocks_.end() && continues(first, block->second); ++block)
+      run.size += block->second.range.size;
+    const bool is_in_use = first.stretch->live != 0 && !first.stretch->is_suspended;
+    if (!first.is_live && is_in_use && run.end() > from) return run;
+  }
+  return {};
+}
+
 Bytes Arena::pending_bytes(FunctionRef<Stamp(const Stamp&)> reduce) const {
   Bytes bytes = 0;
   for (const auto& [begin, block] : blocks_)
@@ -297,6 +315,27 @@ void Arena::remove(const Stretch& idle) {
   held_ -= range.size;
   idle_ -= range.size;
   stretches_.erase(range.begin);
+}
+
+void Arena::divide(DevicePtr at) {
+  auto block = around(at);
+  VPMM_CHECK(block != blocks_.end() && (block->first == at || !block->second.is_live),
+             picture(kGrain));
+  Stretch& front = *block->second.stretch;
+  VPMM_CHECK(front.range.begin < at && is_multiple(at - front.range.begin, kGrain),
+             picture(kGrain));
+  if (block->first < at) block = split(block, at);
+  const AddressRange behind{at, front.range.end() - at};
+  Stretch& back = stretches_.try_emplace(at, Stretch{behind, 0, front.is_suspended}).first->second;
+  if (front.live == 0) idle_ -= front.range.size;
+  front.range.size -= behind.size;
+  for (; block != blocks_.end() && block->first < behind.end(); ++block) {
+    block->second.stretch = &back;
+    if (block->second.is_live) ++back.live;
+  }
+  front.live -= back.live;
+  for (const Stretch* const part : {&front, &back})
+    if (part->live == 0) idle_ += part->range.size;
 }
 
 const ArenaBlock& Arena::take(AddressRange part, const BlockUse& use) {

@@ -62,6 +62,9 @@ class Arena {
   void for_each_block_in(AddressRange stretch, FunctionRef<void(const ArenaBlock&)> visit) const;
   void for_each_stretch(FunctionRef<void(const Stretch&)> visit) const;
   const Stretch* idle_stretch() const;  // lowest without live blocks; null: none
+  // First run of free blocks that ends behind `from`, in a resident stretch with live blocks, as
+  // long as possible. Empty: none.
+  AddressRange free_run(DevicePtr from) const;
   // Joins the stamps of all blocks. Returns nullopt if they have more parts than a stamp holds.
   std::optional<time::Stamp> stamp_of(const Stretch& idle) const;
   bool is_used_by(StreamKey key) const;
@@ -71,6 +74,8 @@ class Arena {
   void add(AddressRange range, StreamKey key);
   // Requires: no live block.
   void remove(const Stretch& idle);
+  // Makes two stretches of the one around `at`, where a free block is or any block begins.
+  void divide(DevicePtr at);
   // Requires: is_free(part), whole grains.
   const ArenaBlock& take(AddressRange part, const BlockUse& use);
   struct End {

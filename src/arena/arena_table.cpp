@@ -4,10 +4,18 @@
 
 #include <string_view>
 
+#include "base/host_memory.hpp"
 #include "base/message.hpp"
 #include "report/tags.hpp"
 
 namespace vpmm::arena {
+
+namespace {
+
+// Two divisions: a region, a stretch, a block and two entries of maps each.
+constexpr std::size_t kHostBytesPerPart = 4096;
+
+}  // namespace
 
 // --- an arena
 
@@ -122,9 +130,38 @@ void ArenaTable::give_back(ArenaEntry& entry, const Stretch& idle) {
     pool->deallocate(region, *stamp);
 }
 
-Bytes ArenaTable::give_back_idle(ArenaEntry& entry) {
+void ArenaTable::divide(ArenaEntry& entry, DevicePtr at) {
+  region::Region* const front = region_of(*entry.arena.stretch_around(at));
+  const Bytes requested = front->owner.requested;
+  const region::Region* const back = pool->divide(front, at);
+  small->ledger().stretch_is_divided(requested, *front, *back);
+  entry.arena.divide(at);
+  by_stretch.emplace(at, &entry);
+}
+
+// Note [Stretches are divided at chunks]
+// Free blocks of a stretch with a live block may cover whole chunks. Those become a stretch of
+// their own and go back like any other. A division needs host memory; without it the chunks stay.
+void ArenaTable::part_idle_chunks(ArenaEntry& entry) {
+  if (entry.options.one_chunk) return;
+  const vm::ChunkTable& chunks = pool->memory().chunks;
+  AddressRange run = entry.arena.free_run(DevicePtr{});
+  for (; !run.empty(); run = entry.arena.free_run(run.end())) {
+    const DevicePtr begin = chunks.first_border(run.begin);
+    const DevicePtr end = chunks.last_border(run.end());
+    if (begin >= end) continue;
+    const HostPromise promise(kHostBytesPerPart);
+    if (!promise.is_kept()) return;
+    const AddressRange stretch = entry.arena.stretch_around(begin)->range;
+    if (stretch.begin < begin) divide(entry, begin);
+    if (end < stretch.end()) divide(entry, end);
+  }
+}
+
+Bytes ArenaTable::give_back_idle(ArenaEntry& entry, Idle what) {
   Bytes bytes = 0;
   if (entry.keeps_stretches()) return bytes;
+  if (what == Idle::chunks) part_idle_chunks(entry);
   for (const Stretch* idle = entry.arena.idle_stretch(); idle != nullptr;
        idle = entry.arena.idle_stretch()) {
     if (!idle->is_suspended) bytes += idle->range.size;
@@ -136,7 +173,7 @@ Bytes ArenaTable::give_back_idle(ArenaEntry& entry) {
 void ArenaTable::settle(ArenaEntry& entry) {
   const bool keeps_addresses = entry.residence != Residence::suspended || entry.arena.is_pinned();
   if (!entry.is_released && keeps_addresses) return;
-  give_back_idle(entry);
+  give_back_idle(entry, Idle::stretches);
   if (entry.is_released && entry.arena.held_bytes() == 0 && !entry.keeps_stretches())
     by_id.erase(entry.id);
 }

@@ -29,6 +29,10 @@ struct ArenaOptions {
 
 enum class Residence { resident, suspending, suspended, resuming };
 
+// Parts of an arena that go back to the pool. chunks: also those without a live block in stretches
+// with one. Linear in blocks.
+enum class Idle { stretches, chunks };
+
 struct ArenaEntry : FromHostMemory {
   ArenaEntry(pool::ArenaId number, const ArenaOptions& asked, Bytes page,
              Arena::Splitting splitting)
@@ -85,11 +89,14 @@ struct ArenaTable {
 
   void add(ArenaEntry& entry, AddressRange stretch, StreamKey key) VPMM_REQUIRES(pool_lock);
   void give_back(ArenaEntry& entry, const Stretch& idle) VPMM_REQUIRES(pool_lock);
-  // Gives back all idle stretches. Returns the bytes.
-  Bytes give_back_idle(ArenaEntry& entry) VPMM_REQUIRES(pool_lock);
+  // Returns the bytes.
+  Bytes give_back_idle(ArenaEntry& entry, Idle what) VPMM_REQUIRES(pool_lock);
   // Gives back idle stretches with addresses that nobody can use again, and drops the arena if it
   // was released and has no memory.
   void settle(ArenaEntry& entry) VPMM_REQUIRES(pool_lock);
+  // Makes idle chunks in busy stretches stretches of their own.
+  void part_idle_chunks(ArenaEntry& entry) VPMM_REQUIRES(pool_lock);
+  void divide(ArenaEntry& entry, DevicePtr at) VPMM_REQUIRES(pool_lock);
   std::string validate() const VPMM_REQUIRES(pool_lock);
   std::string validate(const ArenaEntry& entry) const VPMM_REQUIRES(pool_lock);
 };

@@ -217,7 +217,8 @@ Result<void> Arenas::pin(pool::ArenaId id) {
 
 Result<Bytes> Arenas::trim(pool::ArenaId id) {
   VPMM_TRY_ASSIGN(ArenaEntry* const in, table_.entry(id));
-  return in->arena.is_pinned() || in->options.is_external ? Bytes{0} : table_.give_back_idle(*in);
+  if (in->arena.is_pinned() || in->options.is_external) return Bytes{0};
+  return table_.give_back_idle(*in, Idle::chunks);
 }
 
 Result<void> Arenas::release(pool::ArenaId id) {
@@ -227,11 +228,11 @@ Result<void> Arenas::release(pool::ArenaId id) {
   return {};
 }
 
-Bytes Arenas::give_back_idle() {
+Bytes Arenas::give_back_idle(Idle what) {
   Bytes bytes = 0;
   for (const auto& [id, each] : table_.by_id)
     if (!each->arena.is_pinned() && !each->options.is_external)
-      bytes += table_.give_back_idle(*each);
+      bytes += table_.give_back_idle(*each, what);
   return bytes;
 }
 
@@ -264,10 +265,10 @@ Bytes Arenas::pending_bytes() const {
   return bytes;
 }
 
-bool Arenas::is_idle(DevicePtr stretch) const {
-  const ArenaEntry* const in = table_.around(stretch);
+bool Arenas::is_idle(AddressRange part) const {
+  const ArenaEntry* const in = table_.around(part.begin);
   return in != nullptr && !in->arena.is_pinned() && !in->options.is_external &&
-         in->residence == Residence::resident && in->arena.stretch_around(stretch)->live == 0;
+         in->residence == Residence::resident && in->arena.is_free(part);
 }
 
 std::vector<report::ArenaHolding> Arenas::holdings() const {

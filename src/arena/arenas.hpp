@@ -22,7 +22,9 @@ Error no_arenas();  // unsupported: there is no pool
 // An arena takes whole pages from the pool without a stream: its memory is complete, also in a
 // capture. It divides them into blocks. All its calls take the pool's lock; stream caches and
 // pagemap do not know its blocks. The pool's index counts a stretch as one allocation, and the
-// ledger corrects that to the blocks. An idle stretch goes back with the stamp of its blocks.
+// ledger corrects that to the blocks. An idle stretch goes back with the stamp of its blocks, and
+// in a shortage or a trim idle chunks of other stretches do (Note [Stretches are divided at
+// chunks]).
 //
 // Note [Pinned memory stays]
 // A graph uses its captured addresses at every launch. So the first request or free of a capturing
@@ -84,16 +86,17 @@ class Arenas {
   Result<void> pin(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
   Result<Bytes> trim(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
   Result<void> release(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
-  // Gives back idle stretches of all arenas that are not pinned. Returns the bytes.
-  Bytes give_back_idle() VPMM_REQUIRES(pool_lock);
+  // From all arenas that are not pinned. Returns the bytes.
+  Bytes give_back_idle(Idle what) VPMM_REQUIRES(pool_lock);
   // After the end of the primary context's streams.
   void forget_streams() VPMM_REQUIRES(pool_lock);
 
   // --- figures ---
   std::uint64_t live() const VPMM_REQUIRES(pool_lock);
-  Bytes free_bytes() const VPMM_REQUIRES(pool_lock);               // in stretches of the pool
-  Bytes pending_bytes() const VPMM_REQUIRES(pool_lock);            // free, not complete
-  bool is_idle(DevicePtr stretch) const VPMM_REQUIRES(pool_lock);  // can go back to the pool
+  Bytes free_bytes() const VPMM_REQUIRES(pool_lock);     // in stretches of the pool
+  Bytes pending_bytes() const VPMM_REQUIRES(pool_lock);  // free, not complete
+  // Tells if a part of a stretch can go back to the pool.
+  bool is_idle(AddressRange part) const VPMM_REQUIRES(pool_lock);
   // Arenas with memory of the pool.
   std::vector<report::ArenaHolding> holdings() const VPMM_REQUIRES(pool_lock);
   // Visits the blocks of the stretch around `p`. `is_pinned`: of their arena.

@@ -219,7 +219,7 @@ void Entrance::bound_any_stream(MutexLock& lock) {
 void Entrance::trim_above_threshold(MutexLock& lock) {
   if (!parts_.footprint.is_above_threshold()) return;
   parts_.footprint.flush_caches();
-  parts_.arenas.give_back_idle();
+  parts_.arenas.give_back_idle(arena::Idle::stretches);
   if (device_.pool->memory().idle_bytes() == 0 ||
       !device_.primary.noted(parts_.prover.settle(lock)))
     return;

@@ -35,7 +35,7 @@ Result<Bytes> Limits::trim(Bytes bytes_to_keep) {
   MutexLock& lock = visit.lock();
   parts_.allocations.drain(lock);
   parts_.footprint.flush_caches();
-  parts_.arenas.give_back_idle();
+  parts_.arenas.give_back_idle(arena::Idle::chunks);
   // Proves finished work, as unproven frees keep memory.
   if (has_unproven(device_.timelines)) parts_.prover.prove_everything();
   const auto guarded = [&]() VPMM_REQUIRES(pool_lock) {

@@ -254,7 +254,7 @@ Result<bool> SlowPath::collect_idle(const Job& job) {
   VPMM_TRY_ASSIGN(const bool is_complete, prover_.learn(device_.timelines.count()));
   VPMM_TRY_ASSIGN(const bool is_swept, device_.pool->sweep_all(job.lock));
   const bool is_flushed = device_.small->flusher().flush();
-  const bool is_given_back = arenas_.give_back_idle() > 0;
+  const bool is_given_back = arenas_.give_back_idle(arena::Idle::chunks) > 0;
   return is_complete || is_swept || is_flushed || is_given_back ||
          device_.pool->memory().idle_bytes() > 0;
 }
@@ -264,7 +264,7 @@ Result<bool> SlowPath::make_room(const Job& job) {
 }
 
 Result<bool> SlowPath::give_back_caches(const Job& job) {
-  const bool is_given_back = arenas_.give_back_idle() > 0;
+  const bool is_given_back = arenas_.give_back_idle(arena::Idle::chunks) > 0;
   const bool is_back = footprint_.flush_caches() || is_given_back;
   const Result<Bytes> freed = footprint_.trim_driver_pool(job.lock);
   return is_back || (freed && freed.value() > 0);

@@ -27,10 +27,10 @@ observe::Statistics Totals::now() const {
 Bytes Totals::movable_bytes() const {
   const Set<Bytes> used_pages = device_.small->figures().used_pages();
   return device_.pool->memory().movable_bytes(
-      [&](const region::Region& region) VPMM_REQUIRES(pool_lock) {
+      [&](const region::Region& region, AddressRange part) VPMM_REQUIRES(pool_lock) {
         if (small::is_cut(region))
           return !used_pages.contains(to_integer(region.range.begin) / device_.page_size);
-        return small::is_cached(region) || parts_.arenas.is_idle(region.range.begin);
+        return small::is_cached(region) || parts_.arenas.is_idle(part);
       });
 }
 

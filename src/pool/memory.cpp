@@ -23,15 +23,18 @@ void Memory::reset_peaks() {
   counters.peak_mappings = chunks.mapping_count();
 }
 
-Bytes Memory::movable_bytes(FunctionRef<bool(const Region&)> is_idle) const {
+Bytes Memory::movable_bytes(FunctionRef<bool(const Region&, AddressRange part)> is_idle) const {
   Bytes bytes = 0;
   const vm::Chunk* chunk = nullptr;  // last chunk visited
   bool is_counted = false;
   index.for_each([&](const Region& region) VPMM_REQUIRES(pool_lock) {
     if (region.state == RegionState::hole || region.state == RegionState::zombie) return;
-    const bool is_used = region.state == RegionState::in_flight ||
-                         (region.state == RegionState::allocated && !is_idle(region));
     chunks.for_each_around(region.range, [&](const vm::Mapping& mapping) {
+      const AddressRange part{
+          std::max(region.range.begin, mapping.at),
+          std::min(region.range.end(), mapping.end()) - std::max(region.range.begin, mapping.at)};
+      const bool is_used = region.state == RegionState::in_flight ||
+                           (region.state == RegionState::allocated && !is_idle(region, part));
       const bool is_next = std::exchange(chunk, mapping.chunk) != mapping.chunk;
       if (!is_next && (!is_used || !is_counted)) return;
       if (is_next && !is_used) bytes += mapping.chunk->size;

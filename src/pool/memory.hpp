@@ -77,9 +77,9 @@ struct Memory {
   Bytes used_bytes() const VPMM_REQUIRES(pool_lock) {
     return index.bytes(region::RegionState::allocated) - suspended_bytes;
   }
-  // Bytes of chunks that would be wholly idle if allocations with is_idle() were. Linear in
-  // regions.
-  Bytes movable_bytes(FunctionRef<bool(const region::Region&)> is_idle) const
+  // Bytes of chunks that would be wholly idle if parts of allocations with is_idle() were: the part
+  // of an allocation in one chunk. Linear in regions and mappings.
+  Bytes movable_bytes(FunctionRef<bool(const region::Region&, AddressRange part)> is_idle) const
       VPMM_REQUIRES(pool_lock);
   Bytes held_bytes() const VPMM_REQUIRES(pool_lock) { return mapped_bytes() + other_bytes; }
   // Bytes mapped or about to be mapped.

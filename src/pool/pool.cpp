@@ -228,6 +228,7 @@ void Pool::disown(Region* region) {
 Region* Pool::divide(Region* region, DevicePtr at) {
   const AddressRange whole = region->range;
   Region* const behind = memory_.index.split_allocated(region, at);
+  behind->has_own_chunks = region->has_own_chunks;
   memory_.chunks.end_use(whole);
   memory_.chunks.begin_use(region->range);
   memory_.chunks.begin_use(behind->range);

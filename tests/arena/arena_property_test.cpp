@@ -2,6 +2,7 @@
 // grain by itself.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <map>
@@ -35,7 +36,8 @@ class Model {
 
   // What is wrong; empty: nothing.
   std::string step() {
-    switch (below(10)) {
+    switch (below(11)) {
+      case 10: return divide();
       case 0: return add();
       case 1: return give_back();
       case 2: return complete();
@@ -88,6 +90,52 @@ class Model {
       arena_.remove(*stretch);
       stretches_.erase(stretches_.begin() + static_cast<std::ptrdiff_t>(i));
       return check("remove");
+    }
+    return {};
+  }
+
+  // The first run of free grains behind an address, in a stretch with live ones.
+  std::string divide() {
+    if (stretches_.empty()) return {};
+    const AddressRange somewhere = stretches_[below(stretches_.size())];
+    const DevicePtr from = somewhere.begin + below(somewhere.size / kGrain) * kGrain;
+    const AddressRange run = arena_.free_run(from);
+    if (run != run_behind(from)) return "another run was found";
+    if (run.empty()) return {};
+    const DevicePtr at = run.begin + below(1 + run.size / kGrain) * kGrain;
+    for (AddressRange& stretch : stretches_) {
+      if (!stretch.contains(at) || stretch.begin == at) continue;
+      arena_.divide(at);
+      const AddressRange back{at, stretch.end() - at};
+      stretch.size -= back.size;
+      stretches_.push_back(back);
+      if (arena_.stretch_around(at)->range != back) return "it begins elsewhere";
+      break;
+    }
+    return check("divide");
+  }
+
+  AddressRange run_behind(DevicePtr from) const {
+    std::vector<AddressRange> by_address = stretches_;
+    std::sort(by_address.begin(), by_address.end(),
+              [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
+    for (const AddressRange& stretch : by_address) {
+      AddressRange run;
+      bool has_live = false;
+      AddressRange first;
+      for (Bytes offset = 0; offset < stretch.size; offset += kGrain) {
+        const DevicePtr at = stretch.begin + offset;
+        const bool is_live = grains_.at(at).is_live;
+        has_live = has_live || is_live;
+        if (is_live)
+          run = {};
+        else
+          run = run.empty() ? AddressRange{at, kGrain} : AddressRange{run.begin, run.size + kGrain};
+        const bool is_it =
+            !run.empty() && run.end() > from && (first.empty() || first.begin == run.begin);
+        if (is_it) first = run;
+      }
+      if (has_live && !first.empty()) return first;
     }
     return {};
   }

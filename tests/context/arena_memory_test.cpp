@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "support/event_log.hpp"
 #include "support/pool_world_arenas.hpp"
 
 namespace vpmm::test {
@@ -135,22 +136,132 @@ TEST_F(ShortArena, a_pinned_arena_keeps_what_it_has_and_the_report_says_so) {
   world.use(world.allocate(7 * kPage, b), 7 * kPage, b);
 }
 
-// A known limit, with a chunk for each page: docs/where-it-loses.md.
-TEST(ArenaStretch, with_a_live_block_goes_back_only_as_a_whole) {
-  WorldOptions options = page_world();
-  options.config.capacity = 8 * kPage;
-  PoolWorld world(options);
+// --- stretches with a live block, with a chunk for each page
+
+class BusyStretch : public ::testing::Test {
+ protected:
+  static WorldOptions options() {
+    WorldOptions options = page_world();
+    options.config.capacity = 8 * kPage;
+    return options;
+  }
+  // Live blocks in one stretch of 6 pages, each in a page of its own.
+  void scatter() {
+    const DevicePtr whole = allocate_in(world, arena, 6 * kPage, a);
+    world.deallocate(whole, a);
+    for (const Bytes page : {0, 2, 5})
+      small.push_back(allocate_at(world, arena, {whole + page * kPage, 512}, a));
+  }
+
+  PoolWorld world{options()};
+  EventLog log{world.pool()};
+  StreamHandle a = world.stream();
+  StreamHandle b = world.stream();
+  ArenaId arena = make_arena(world);
+  std::vector<DevicePtr> small;
+};
+
+TEST_F(BusyStretch, gives_idle_chunks_to_a_request_of_the_pool) {
+  const DevicePtr large = allocate_in(world, arena, 6 * kPage - kPage / 4, a);
+  const DevicePtr last = allocate_in(world, arena, 512, a);
+  ASSERT_LT(last - large, 6 * kPage) << "in the last page";
+  world.deallocate(large, a);
+  world.use(world.allocate(7 * kPage, a), 7 * kPage, a);
+  world.use(last, 512, a);
+  EXPECT_EQ(world.statistics().live_bytes, 7 * kPage + 512);
+  EXPECT_EQ(world.statistics().live_allocations, 2u);
+  world.deallocate(last, a);
+  EXPECT_EQ(trim(world, arena), kPage);
+}
+
+TEST_F(BusyStretch, gives_idle_chunks_between_blocks_and_keeps_theirs) {
+  scatter();
+  log.clear();
+  EXPECT_EQ(trim(world, arena), 3 * kPage);
+  ASSERT_EQ(log.of(EventKind::arena_shrink).size(), 2u);
+  EXPECT_EQ(log.of(EventKind::arena_shrink)[0].ptr, small[0] + kPage);
+  EXPECT_EQ(log.of(EventKind::arena_shrink)[0].bytes, kPage);
+  EXPECT_EQ(log.of(EventKind::arena_shrink)[1].ptr, small[1] + kPage);
+  EXPECT_EQ(log.of(EventKind::arena_shrink)[1].bytes, 2 * kPage);
+  for (const DevicePtr each : small) world.use(each, 512, a);
+  EXPECT_EQ(trim(world, arena), 0u);
+  EXPECT_EQ(log.stretches().size(), 3u);
+  world.use(world.allocate(5 * kPage, b), 5 * kPage, b);
+  for (const DevicePtr each : small) world.deallocate(each, a);
+  EXPECT_EQ(trim(world, arena), 3 * kPage);
+  EXPECT_TRUE(log.stretches().empty());
+}
+
+TEST_F(BusyStretch, still_serves_the_arena_where_it_was_divided) {
+  scatter();
+  trim(world, arena);
+  const DevicePtr again = allocate_in(world, arena, kPage - 512, a);
+  EXPECT_EQ(again, small[0] + 512);
+  world.use(again, kPage - 512, a);
+}
+
+TEST_F(BusyStretch, gives_chunks_with_the_stamp_of_their_work) {
+  const DevicePtr large = allocate_in(world, arena, 5 * kPage, a);
+  const DevicePtr last = allocate_in(world, arena, 512, a);
+  static_cast<void>(last);
+  world.use(large, 5 * kPage, a, kLongNs);
+  world.deallocate(large, a);
+  world.use(world.allocate(6 * kPage, b), 6 * kPage, b);
+  EXPECT_GE(world.statistics().gpu_waits + world.statistics().host_waits, 1u)
+      << "the GPU was still busy with it";
+}
+
+TEST_F(BusyStretch, says_what_a_request_could_have) {
+  scatter();
+  const auto info = world.pool().limits().memory_info();
+  ASSERT_TRUE(info.ok());
+  EXPECT_EQ(info.value().free, 5 * kPage);
+  world.use(world.allocate(5 * kPage, b), 5 * kPage, b);
+}
+
+TEST_F(BusyStretch, of_a_released_arena_gives_its_chunks_in_a_shortage) {
+  scatter();
+  release(world, arena);
+  world.use(world.allocate(5 * kPage, b), 5 * kPage, b);
+  for (const DevicePtr each : small) world.deallocate(each, a);
+  EXPECT_EQ(world.statistics().live_bytes, 5 * kPage);
+}
+
+TEST_F(BusyStretch, of_a_pinned_arena_keeps_all) {
+  scatter();
+  pin(world, arena);
+  EXPECT_EQ(trim(world, arena), 0u);
+  expect_error(world.pool().allocate({5 * kPage, 0, b}), ErrorCode::out_of_memory);
+}
+
+TEST_F(BusyStretch, of_one_chunk_keeps_it) {
+  arena::ArenaOptions one;
+  one.one_chunk = true;
+  const ArenaId other = make_arena(world, one);
+  const DevicePtr whole = allocate_in(world, other, 6 * kPage, a);
+  world.deallocate(whole, a);
+  allocate_at(world, other, {whole, 512}, a);
+  EXPECT_EQ(trim(world, other), 0u);
+}
+
+// Chunks go back whole, and what is idle in a chunk beside a live block stays.
+TEST(BusyStretchOfLargeChunks, gives_whole_chunks_only) {
+  PoolWorld world(adaptive_world());
   const StreamHandle a = world.stream();
   const ArenaId arena = make_arena(world);
-  const DevicePtr large = allocate_in(world, arena, 6 * kPage - kPage / 4, a);
-  const DevicePtr small = allocate_in(world, arena, 512, a);
-  ASSERT_LT(small - large, 6 * kPage) << "in the last page";
-  world.deallocate(large, a);
-  world.wait();
-  expect_error(world.pool().allocate({7 * kPage, 0, a}), ErrorCode::out_of_memory,
-               {"holds 12 MiB, of which live 512 bytes"});
-  world.deallocate(small, a);
-  world.use(world.allocate(7 * kPage, a), 7 * kPage, a);
+  const DevicePtr whole = allocate_in(world, arena, 40 * kPage, a);
+  world.deallocate(whole, a);
+  const Vector<AddressRange> chunks = world.pool().reports().layout().chunks;
+  ASSERT_GT(chunks.size(), 1u);
+  const AddressRange largest = *std::max_element(
+      chunks.begin(), chunks.end(),
+      [](const AddressRange& one, const AddressRange& two) { return one.size < two.size; });
+  ASSERT_GT(largest.size, kPage);
+  allocate_at(world, arena, {largest.begin + kPage - 512, 1024}, a);
+  const Bytes rest = 40 * kPage - largest.size;
+  EXPECT_EQ(trim(world, arena), rest);
+  world.pool().limits().set_capacity(40 * kPage);
+  world.use(world.allocate(rest, a), rest, a);
 }
 
 TEST_F(ShortArena, a_failed_request_leaves_the_arena_as_it_was) {

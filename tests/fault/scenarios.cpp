@@ -372,6 +372,25 @@ void arenas(FaultWorld& w) {
   w.allocate_in(second, 5000, w.stream(1));
 }
 
+// 32 MiB of device: what is idle between an arena's live blocks serves the pool.
+void busy_stretches(FaultWorld& w) {
+  const auto arena = w.make_arena();
+  const auto front = w.allocate_in(arena, 20 * kMiB - 300'000, w.stream(1));
+  const auto last = w.allocate_in(arena, 2000, w.stream(2));
+  w.deallocate(front, w.stream(1));
+  const auto middle = w.allocate_in(arena, 3 * kMiB, w.stream(1));
+  w.allocate(20 * kMiB, w.stream(3));
+  w.trim_arena(arena);
+  w.suspend_arena(arena, {true, false, false, std::nullopt});
+  w.look();
+  w.resume_arena(arena, {});
+  w.deallocate(last, w.stream(2));
+  w.deallocate(middle, w.stream(1));
+  w.allocate_in(arena, 3 * kMiB, w.stream(1));
+  w.trim(0);
+  w.release_arena(arena);
+}
+
 void captures_in_arenas(FaultWorld& w) {
   const auto arena = w.make_arena();
   w.deallocate(w.allocate_in(arena, 6 * kMiB, w.stream(1)), w.stream(1));
@@ -514,6 +533,7 @@ std::vector<Scenario> scenarios() {
       {"sharing_with_a_peer", sharing_with_a_peer},
       {"held_by_other_processes", held_by_other_processes, 32 * kMiB},
       {"arenas", arenas, 32 * kMiB},
+      {"busy_stretches", busy_stretches, 32 * kMiB},
       {"captures_in_arenas", captures_in_arenas},
       {"suspended_arenas", suspended_arenas, 24 * kMiB},
       {"suspended_tags", suspended_tags, 32 * kMiB},

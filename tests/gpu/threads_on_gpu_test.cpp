@@ -1,5 +1,6 @@
-// tests/gpu: threads that share a pool, and in a third of the rounds their streams, find their data
-// where they left it, while an observer trims, limits, looks and records.
+// tests/gpu: threads that share a pool and an arena, and in a third of the rounds their streams,
+// find their data where they left it, while an observer trims, limits, looks and records. Threads
+// also suspend arenas of their own and capture graphs.
 //
 // VPMM_STRESS_SECONDS: how long it goes on. VPMM_SEED: the first round. VPMM_SOAK_OPERATIONS: four
 // times the steps of a thread in a round, where that is fewer than usual.
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <deque>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -31,6 +33,7 @@ namespace {
 
 constexpr std::size_t kMostThreads = 8;
 constexpr std::uint64_t kWordsPerProof = 3;
+constexpr std::size_t kMostAsleep = 3;  // allocations of a thread in memory that it suspends
 
 struct Loan {
   DevicePtr ptr;
@@ -46,6 +49,7 @@ struct Shared {
   GpuWorld& world;
   context::Context& pool;
   Bytes most_bytes;
+  pool::ArenaId arena;
   LiveRanges live{};
   std::atomic<bool> goes_on{true};
   std::mutex mutex{};
@@ -78,8 +82,17 @@ class Worker {
       : shared_(shared), streams_(std::move(streams)), proofs_(proofs), random_(seed) {}
 
   void run(int steps) {
+    const auto bed = shared_.pool.arenas().create({});
+    if (!expect(bed)) return;
+    bed_ = bed.value();
     for (int i = 0; i < steps && shared_.goes_on; ++i) step();
+    while (is_asleep_ && shared_.goes_on) {  // the observer limits the pool, for a time
+      wake();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    if (!is_asleep_) std::move(sleepers_.begin(), sleepers_.end(), std::back_inserter(mine_));
     while (!mine_.empty()) free(draw(), 0);
+    expect(shared_.pool.arenas().release(bed_));
   }
   const std::vector<std::uint32_t>& expected() const { return expected_; }
 
@@ -97,8 +110,12 @@ class Worker {
       allocate();
     } else if (what < 75) {
       if (!mine_.empty()) free(draw(), below(3));
-    } else if (what < 85) {
+    } else if (what < 83) {
       if (!mine_.empty()) shared_.give(draw());
+    } else if (what < 86) {
+      is_asleep_ ? wake() : fall_asleep();
+    } else if (what < 88) {
+      capture();
     } else if (const auto loan = shared_.take()) {
       free(*loan, below(loan->has_tenant ? 5 : 4));
     }
@@ -112,22 +129,94 @@ class Worker {
   }
 
   void allocate() {
+    const auto arena = below(4) == 0 ? shared_.arena : pool::ArenaId{};
+    if (const auto loan = made(size(), arena))
+      mine_.push_back(*loan);
+    else if (!mine_.empty())
+      free(draw(), 0);
+  }
+
+  // Allocated and filled. nullopt: there is no memory, as the observer limits the pool.
+  std::optional<Loan> made(Bytes bytes, pool::ArenaId arena) {
     Watchdog::doing("allocate");
-    const Bytes bytes = size();
     const StreamHandle home = stream();
     const bool is_named = below(6) != 0;
     const auto made =
-        shared_.pool.allocate({bytes, 0, is_named ? pool::Stream(home) : std::nullopt});
-    if (!made) {  // the observer limits the pool
+        shared_.pool.allocate({bytes, 0, is_named ? pool::Stream(home) : std::nullopt, arena});
+    if (!made) {
       shared_.expect(made.error().code == ErrorCode::out_of_memory, made.error().message);
-      if (!mine_.empty()) free(draw(), 0);
-      return;
+      return std::nullopt;
     }
     const std::string overlap = shared_.live.add({made.value(), bytes});
     shared_.expect(overlap.empty(), overlap);
-    mine_.push_back({made.value(), bytes, home, static_cast<std::uint32_t>(random_()), is_named});
+    const Loan loan{made.value(), bytes, home, static_cast<std::uint32_t>(random_()), is_named};
     Watchdog::doing("fill");
-    EXPECT_OK(shared_.world.launch_fill(home, {made.value(), bytes}, mine_.back().pattern));
+    EXPECT_OK(shared_.world.launch_fill(home, {loan.ptr, loan.bytes}, loan.pattern));
+    return loan;
+  }
+
+  // --- memory that sleeps ---
+
+  void fall_asleep() {
+    while (sleepers_.size() < kMostAsleep) {
+      const auto loan = made(std::min(size(), shared_.most_bytes / 8), bed_);
+      if (!loan) break;
+      sleepers_.push_back(*loan);
+    }
+    Watchdog::doing("suspend");
+    is_asleep_ = is_done(shared_.pool.suspension().suspend(bed_, {true, false, false, {}}));
+  }
+  // Then one of them is freed.
+  void wake() {
+    Watchdog::doing("resume");
+    if (!is_done(shared_.pool.suspension().resume(bed_, {}))) return;
+    is_asleep_ = false;
+    for (const Loan& loan : sleepers_) prove(loan);
+    if (sleepers_.empty()) return;
+    free(sleepers_.back(), 0);
+    sleepers_.pop_back();
+  }
+  // False: memory is short, or another thread captures.
+  bool is_done(const Result<void>& result) {
+    if (result) return true;
+    const ErrorCode code = result.error().code;
+    shared_.expect(code == ErrorCode::out_of_memory || code == ErrorCode::capture_active,
+                   result.error().message);
+    return false;
+  }
+
+  // --- captures ---
+
+  // A graph with memory of its own, launched twice, on a stream that no other thread uses.
+  void capture() {
+    if ((expected_.size() + 1) * sizeof(std::uint32_t) > proofs_.size) return;
+    Watchdog::doing("capture");
+    StreamHandle on{};
+    EXPECT_OK(shared_.driver.stream_create(StreamFlags::non_blocking, on));
+    const auto pattern = static_cast<std::uint32_t>(random_());
+    const Bytes bytes = std::min(size(), shared_.most_bytes / 8);
+    driver::GraphHandle graph{};
+    expect(shared_.pool.streams().capture_begin());  // the pool does not know the stream
+    EXPECT_OK(shared_.driver.stream_begin_capture(on, driver::CaptureMode::thread_local_mode));
+    const auto inside = shared_.pool.allocate({bytes, 0, on});
+    if (inside) {
+      EXPECT_OK(shared_.world.launch_fill(on, {inside.value(), bytes}, pattern));
+      const DevicePtr proof = proofs_.begin + expected_.size() * sizeof(std::uint32_t);
+      EXPECT_OK(shared_.driver.memcpy_device_to_device_async(proof, inside.value(),
+                                                             sizeof(std::uint32_t), on));
+      expected_.push_back(pattern);
+      expect(shared_.pool.deallocate(inside.value(), on));
+    } else {
+      shared_.expect(inside.error().code == ErrorCode::out_of_memory, inside.error().message);
+    }
+    EXPECT_OK(shared_.driver.stream_end_capture(on, graph));
+    expect(shared_.pool.streams().capture_end());
+    driver::GraphExecHandle exec{};
+    EXPECT_OK(shared_.driver.graph_instantiate(graph, exec));
+    EXPECT_OK(shared_.driver.graph_destroy(graph));
+    for (int launch = 0; launch < 2; ++launch) EXPECT_OK(shared_.driver.graph_launch(exec, on));
+    EXPECT_OK(shared_.driver.graph_exec_destroy(exec));
+    EXPECT_OK(shared_.driver.stream_destroy(on));
   }
 
   Loan draw() {
@@ -155,16 +244,18 @@ class Worker {
     shared_.live.remove(loan.ptr);
     const StreamHandle other = stream();
     switch (way) {
-      case 0: return freed(shared_.pool.deallocate(loan.ptr, loan.home));
-      case 1: return freed(shared_.pool.deallocate(loan.ptr, std::nullopt));
+      case 0: return static_cast<void>(expect(shared_.pool.deallocate(loan.ptr, loan.home)));
+      case 1: return static_cast<void>(expect(shared_.pool.deallocate(loan.ptr, std::nullopt)));
       case 2: return shared_.pool.deallocate_deferred(loan.ptr);
       case 3: order(loan.home, other); break;
       default: break;  // the pool waits for the stream of the allocation by itself
     }
-    freed(shared_.pool.deallocate(loan.ptr, other));
+    expect(shared_.pool.deallocate(loan.ptr, other));
   }
-  void freed(const Result<void>& result) {
+  template <typename T>
+  bool expect(const Result<T>& result) {
     shared_.expect(result.ok(), result ? "" : result.error().message);
+    return result.ok();
   }
 
   void order(StreamHandle first, StreamHandle second) {
@@ -180,6 +271,9 @@ class Worker {
   const AddressRange proofs_;
   std::mt19937_64 random_;
   std::vector<Loan> mine_;
+  pool::ArenaId bed_{};
+  std::vector<Loan> sleepers_;  // in bed_
+  bool is_asleep_ = false;
   std::vector<std::uint32_t> expected_;
 };
 
@@ -218,15 +312,22 @@ class ThreadsOnGpu : public GpuTest {
     const std::unique_ptr<context::Context> pool = std::move(created).value();
     const std::size_t threads = 2 + random() % (kMostThreads - 1);
     const std::size_t shared_streams = seed % 3 == 0 ? 1 + random() % (threads - 1) : 0;
-    Shared shared{driver(), world(), *pool, is_sim() ? 4_MiB : 64_MiB};
+    const auto arena = pool->arenas().create({});
+    ASSERT_TRUE(arena.ok()) << arena.error().message;
+    Shared shared{driver(), world(), *pool, is_sim() ? 4_MiB : 64_MiB, arena.value()};
     std::vector<Worker> workers;
     for (std::size_t i = 0; i < threads; ++i)
       workers.emplace_back(shared, streams_of(i, shared_streams), proofs_[i], seed * 100 + i);
     together(shared, workers, seed);
     while (const auto loan = shared.take())
       EXPECT_TRUE(pool->deallocate(loan->ptr, std::nullopt).ok());
+    EXPECT_TRUE(pool->arenas().release(shared.arena).ok());
     world().settle();
-    EXPECT_TRUE(pool->streams().synchronize().ok());
+    // The driver tells of a graph's end from a thread of its own, a little later.
+    for (int i = 0; i < 1000 && (!pool->streams().synchronize().ok() ||
+                                 pool->reports().statistics().live_allocations > 0);
+         ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     for (std::size_t i = 0; i < threads; ++i) compare(workers[i].expected(), proofs_[i]);
     EXPECT_EQ(pool->reports().validate(), "");
     EXPECT_EQ(pool->reports().statistics().live_allocations, 0u);

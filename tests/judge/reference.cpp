@@ -148,14 +148,23 @@ void Reference::grow_arena(std::size_t pool, std::uint64_t arena, AddressRange s
   stretches_.push_back({pool, arena, stretch});
 }
 
-void Reference::shrink_arena(DevicePtr stretch) {
-  std::erase_if(stretches_,
-                [stretch](const Stretch& each) { return each.memory.begin == stretch; });
+void Reference::shrink_arena(AddressRange part) {
+  const auto whole =
+      std::find_if(stretches_.begin(), stretches_.end(),
+                   [part](const Stretch& each) { return each.memory.contains(part); });
+  if (whole == stretches_.end()) return;
+  const Stretch stretch = *whole;
+  const AddressRange& memory = stretch.memory;
+  stretches_.erase(whole);
+  for (const AddressRange rest : {AddressRange{memory.begin, part.begin - memory.begin},
+                                  AddressRange{part.end(), memory.end() - part.end()}})
+    if (!rest.empty()) stretches_.push_back({stretch.pool, stretch.arena, rest});
 }
 
 // --- sums
 
-// Such blocks, and arenas' stretches that are pinned or hold one.
+// Such blocks, and stretches of pinned arenas, and those with such a block of arenas that do not
+// share one.
 Vector<AddressRange> Reference::ranges_of(const Is& is, Extent extent,
                                           std::optional<std::size_t> pool) const {
   Vector<AddressRange> ranges;
@@ -170,7 +179,9 @@ Vector<AddressRange> Reference::ranges_of(const Is& is, Extent extent,
       return is(block) && stretch.memory.contains(block.range.begin);
     };
     if (pool && stretch.pool != *pool) continue;
-    if (pinned_.count(stretch.arena) != 0 || std::any_of(blocks_.begin(), blocks_.end(), is_inside))
+    if (pinned_.count(stretch.arena) != 0 ||
+        (whole_.count(stretch.arena) != 0 &&
+         std::any_of(blocks_.begin(), blocks_.end(), is_inside)))
       ranges.push_back(stretch.memory);
   }
   return ranges;

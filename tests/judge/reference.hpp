@@ -69,8 +69,10 @@ class Reference {
   void set_capacity(std::size_t pool, std::optional<Bytes> bytes, Bytes mapped);
   void set_used_by_others(Bytes bytes) { used_by_others_ = bytes; }
   void grow_arena(std::size_t pool, std::uint64_t arena, AddressRange stretch);
-  void shrink_arena(DevicePtr stretch);
+  void shrink_arena(AddressRange part);  // of a stretch, or all of it
   void pin_arena(std::uint64_t arena) { pinned_.insert(arena); }
+  // No two allocations share a stretch of it, and one may have up to twice its bytes.
+  void keep_whole(std::uint64_t arena) { whole_.insert(arena); }
   // Which is `id` of its blocks. Its graphs are not launched any more.
   void release_arena(std::uint64_t id, std::uint64_t arena);
   // Of many allocations one was refused, so those before it were made and freed; in the capture of
@@ -119,6 +121,7 @@ class Reference {
   std::vector<Block> blocks_;  // in order of their making
   std::vector<Stretch> stretches_;
   std::set<std::uint64_t> pinned_;  // arenas
+  std::set<std::uint64_t> whole_;   // likewise
   struct Undone {
     std::size_t pool = 0;
     std::uint64_t graph = 0;  // that owns it; 0: none

@@ -100,7 +100,8 @@ void Trial::listen(std::size_t number) {
       kinds, [this, number](const report::ReportedEvent& event) {
         if (event.kind == EventKind::arena_grow)
           reference_.grow_arena(number, event.arena, {event.ptr, event.bytes});
-        if (event.kind == EventKind::arena_shrink) reference_.shrink_arena(event.ptr);
+        if (event.kind == EventKind::arena_shrink)
+          reference_.shrink_arena({event.ptr, event.bytes});
         if (event.kind == EventKind::allocate) ++pools_[number].allocated;
         if (event.kind == EventKind::free) ++pools_[number].freed;
       });

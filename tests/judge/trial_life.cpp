@@ -166,7 +166,10 @@ void Trial::create_arena(const Operation& o) {
   const auto made = pool(pool_number(o))
                         .arenas()
                         .create({(o.flag & kArenaOneChunk) != 0, (o.flag & kArenaNoSplit) == 0});
-  if (expect(made, "create an arena")) arenas_[o.id] = {pool_number(o), made.value(), {}, false};
+  if (!expect(made, "create an arena")) return;
+  arenas_[o.id] = {pool_number(o), made.value(), {}, false};
+  if ((o.flag & kArenaNoSplit) != 0 || config_.ipc_isolate)
+    reference_.keep_whole(static_cast<std::uint64_t>(made.value()));
 }
 
 void Trial::pin_arena(const Operation& o) {

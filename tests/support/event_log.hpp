@@ -120,14 +120,28 @@ class EventLog {
         arenas_[event.ptr] = event.arena;
         break;
       case EventKind::arena_shrink:
-        EXPECT_EQ(stretches_.count(event.ptr) == 0 ? 0 : stretches_[event.ptr], event.bytes)
-            << "no such stretch";
-        EXPECT_EQ(arenas_[event.ptr], event.arena) << "of another arena";
         EXPECT_FALSE(is_any_live({event.ptr, event.bytes})) << "given back before it was freed";
-        stretches_.erase(event.ptr);
-        arenas_.erase(event.ptr);
+        cut_out({event.ptr, event.bytes}, event.arena);
         break;
       default: break;
+    }
+  }
+  // A part may be given back, of a stretch or of what is left of one.
+  void cut_out(AddressRange part, std::uint64_t arena) {
+    const auto whole = around(stretches_, part.begin);
+    if (whole == stretches_.end() || !AddressRange{whole->first, whole->second}.contains(part)) {
+      ADD_FAILURE() << "no such stretch";
+      return;
+    }
+    const AddressRange stretch{whole->first, whole->second};
+    EXPECT_EQ(arenas_[stretch.begin], arena) << "of another arena";
+    stretches_.erase(stretch.begin);
+    arenas_.erase(stretch.begin);
+    for (const AddressRange rest : {AddressRange{stretch.begin, part.begin - stretch.begin},
+                                    AddressRange{part.end(), stretch.end() - part.end()}}) {
+      if (rest.empty()) continue;
+      stretches_[rest.begin] = rest.size;
+      arenas_[rest.begin] = arena;
     }
   }
   void expect_backed(AddressRange range, std::uint64_t arena) const {

@@ -134,7 +134,9 @@ Action Segments::follow(const vpmm_event& event, const Context& stack) {
       stretches_.add(event.ptr, event.bytes);
       growths_.add(begin, event.bytes, stack);
       return Action::SEGMENT_ALLOC;
-    default: reserved_.at(kAll).decrease(stretches_.remove(event.ptr)); return Action::SEGMENT_FREE;
+    default:
+      reserved_.at(kAll).decrease(stretches_.remove(event.ptr, event.bytes));
+      return Action::SEGMENT_FREE;
   }
 }
 

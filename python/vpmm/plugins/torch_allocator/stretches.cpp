@@ -72,15 +72,26 @@ Stretches::Stretch* Stretches::around(const void* ptr) {
   return found == by_address_.end() ? nullptr : &found->second;
 }
 
-std::size_t Stretches::remove(const void* begin) {
-  const Stretch* const stretch = find(begin);
-  if (stretch == nullptr) return 0;
-  const std::size_t given = stretch->is_foreign ? stretch->bytes : 0;
-  add_large(inactive_split, -stretch->split_gaps());
-  add_large(inactive_split_bytes, -stretch->split_bytes());
-  by_address_.erase(address(begin));
+std::size_t Stretches::remove(const void* begin, std::size_t bytes) {
+  const auto around = find_around(begin);
+  if (around == by_address_.end()) return 0;
+  const std::uintptr_t first = around->first;
+  const Stretch whole = std::move(around->second);
+  by_address_.erase(around);
+  add_large(inactive_split, -whole.split_gaps());
+  add_large(inactive_split_bytes, -whole.split_bytes());
   add_large(segments, -1);
-  return given;
+  keep(whole, first, address(begin));
+  keep(whole, address(begin) + bytes, first + whole.bytes);
+  return whole.is_foreign ? bytes : 0;
+}
+
+void Stretches::keep(const Stretch& of, std::uintptr_t first, std::uintptr_t end) {
+  if (first >= end) return;
+  add(reinterpret_cast<const void*>(first), end - first);
+  for (auto block = of.live.lower_bound(first); block != of.live.end() && block->first < end;
+       ++block)
+    enter(reinterpret_cast<const void*>(block->first), block->second);
 }
 
 void Stretches::enter(const void* ptr, std::size_t bytes) {

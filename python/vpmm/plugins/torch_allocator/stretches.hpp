@@ -59,8 +59,9 @@ class Stretches {
   Stretch* find(const void* begin);
   // The one that an address is in; null: none.
   Stretch* around(const void* ptr);
+  // Removes a stretch, or a part of one in which nothing is live; what is left are stretches.
   // Returns the bytes that came from another allocator, or 0.
-  std::size_t remove(const void* begin);
+  std::size_t remove(const void* begin, std::size_t bytes);
   void enter(const void* ptr, std::size_t bytes);
   void leave(const void* ptr, std::size_t bytes);
 
@@ -73,6 +74,8 @@ class Stretches {
   template <class Change>
   void change(const void* ptr, Change change_it);
   ByAddress::iterator find_around(const void* ptr);
+  // Adds the part of a former stretch from `first` to `end`.
+  void keep(const Stretch& of, std::uintptr_t first, std::uintptr_t end);
   static int gaps_around(const Stretch& stretch, std::uintptr_t first, std::uintptr_t begin,
                          std::size_t bytes);
 
