@@ -2,13 +2,13 @@
 // arena: blocks of one arena: live blocks, and free blocks by the stream that they serve.
 #pragma once
 
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 
-#include "arena/block.hpp"
+#include "arena/best_fit.hpp"
+#include "arena/block_map.hpp"
 #include "base/address.hpp"
 #include "base/function_ref.hpp"
 #include "base/host_memory.hpp"
@@ -30,29 +30,17 @@ namespace vpmm::arena {
 // - the blocks of a stretch tile it without gap or overlap;
 // - no two free neighbours have one key, do not wait, and have together at most two streams in
 // their stamps: they are one block;
-// - every free block stands in the search structure under place_of(block);
+// - every free block stands in the map of free blocks under order_of(block);
 // - sums = sums over the blocks.
 class Arena {
  public:
-  // no: every allocation has a stretch of its own. small: those of kLargePages pages and more have,
-  // as far as no other stretch fits to a 32nd, and smaller ones leave their stretches whole.
-  enum class Splitting { yes, no, small };
   Arena(Bytes page_size, Splitting splitting) : page_size_(page_size), splitting_(splitting) {}
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
   // --- looking ---
-  struct Wish {
-    Bytes size = 0;       // a multiple of kGrain
-    Bytes alignment = 0;  // a power of two
-    StreamKey key{};
-  };
-  // by_size: requests of up to half a page share pages and leave larger free blocks whole.
-  // everywhere: for a shortage of memory.
-  enum class Reach { by_size, everywhere };
-  // Finds the smallest block that may serve `wish`; lowest address among equals. If no block is
-  // large enough, a run of neighbours. Returns nullopt if none fits.
-  std::optional<AddressRange> find(const Wish& wish, Reach room) const;
+  // Finds free memory for `wish`, which take() may take. Returns nullopt if none fits.
+  std::optional<AddressRange> find(const Wish& wish, Reach reach) const;
   bool is_free(AddressRange part) const;              // inside one stretch, without live blocks
   const ArenaBlock* block_around(DevicePtr p) const;  // live or free; null: outside the arena
   const Stretch* stretch_around(DevicePtr p) const;   // null: outside the arena
@@ -95,7 +83,7 @@ class Arena {
   void forget_streams();
   // `begin`: of a stretch.
   void set_suspended(DevicePtr begin, bool is_suspended) {
-    stretches_.find(begin)->second.is_suspended = is_suspended;
+    map_.stretches.find(begin)->second.is_suspended = is_suspended;
   }
   void pin() { is_pinned_ = true; }
   bool is_pinned() const { return is_pinned_; }
@@ -105,7 +93,7 @@ class Arena {
   Bytes held_bytes() const { return held_; }            // of stretches
   Bytes allocated_bytes() const { return allocated_; }  // of live blocks
   std::uint64_t live() const { return live_; }
-  std::size_t stretches() const { return stretches_.size(); }
+  std::size_t stretches() const { return map_.stretches.size(); }
   // Bytes of free blocks with stamps that are incomplete after `reduce`.
   Bytes pending_bytes(FunctionRef<time::Stamp(const time::Stamp&)> reduce) const;
 
@@ -115,31 +103,8 @@ class Arena {
   std::string picture(Bytes unit) const;
 
  private:
-  using Blocks = Map<DevicePtr, ArenaBlock>;
-  struct SortKey {
-    bool is_waiting = false;
-    StreamKey key{};
-    Bytes size = 0;
-    DevicePtr begin{};
-    // NOLINTNEXTLINE(modernize-use-nullptr): clang 14 takes the 0 of <=> for a pointer
-    friend auto operator<=>(const SortKey&, const SortKey&) = default;
-  };
-  static SortKey place_of(const ArenaBlock& block) {
-    return {block.is_waiting, block.key, block.range.size, block.range.begin};
-  }
-  static std::optional<time::Stamp> joined(const time::Stamp& a, const time::Stamp& b);
-  static bool can_merge(const ArenaBlock& front, const ArenaBlock& back);
-  static std::optional<AddressRange> fit_in(AddressRange free, const Wish& wish);
+  using Blocks = BlockMap::Blocks;
 
-  bool may_serve(const ArenaBlock& block, StreamKey key) const;
-  bool is_in_room(const ArenaBlock& block, Bytes size, Bytes wanted, Reach room) const;
-  std::optional<AddressRange> in_block(const ArenaBlock& block, const Wish& wish, Reach room) const;
-  std::optional<AddressRange> best_of(StreamKey owner, const Wish& wish, Reach room) const;
-  std::optional<AddressRange> best_complete(const Wish& wish, Reach room) const;
-  std::optional<AddressRange> best_run(const Wish& wish, Reach room) const;
-
-  Blocks::const_iterator around(DevicePtr p) const;  // end(): none
-  Blocks::iterator around(DevicePtr p);
   Blocks::iterator split(Blocks::iterator block, DevicePtr at);  // returns the back
   Blocks::iterator merge(Blocks::iterator block);  // with both neighbours; returns the result
   void absorb_next(Blocks::iterator block);
@@ -150,9 +115,7 @@ class Arena {
   Bytes page_size_;
   Splitting splitting_;
   bool is_pinned_ = false;
-  Map<DevicePtr, Stretch> stretches_;
-  Blocks blocks_;
-  Set<SortKey> free_;  // waiting blocks last
+  BlockMap map_;
   Bytes held_ = 0;
   Bytes allocated_ = 0;
   Bytes idle_ = 0;

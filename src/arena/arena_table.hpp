@@ -34,8 +34,7 @@ enum class Residence { resident, suspending, suspended, resuming };
 enum class Idle { stretches, chunks };
 
 struct ArenaEntry : FromHostMemory {
-  ArenaEntry(pool::ArenaId number, const ArenaOptions& asked, Bytes page,
-             Arena::Splitting splitting)
+  ArenaEntry(pool::ArenaId number, const ArenaOptions& asked, Bytes page, Splitting splitting)
       : id(number), options(asked), arena(page, splitting) {}
   const pool::ArenaId id;
   const ArenaOptions options;

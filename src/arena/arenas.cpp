@@ -29,8 +29,8 @@ Error no_arenas() {
 // --- arenas
 
 pool::ArenaId Arenas::create(const ArenaOptions& options) {
-  Arena::Splitting splitting = options.is_exact ? Arena::Splitting::small : Arena::Splitting::yes;
-  if (!options.splits || isolates_) splitting = Arena::Splitting::no;
+  Splitting splitting = options.is_exact ? Splitting::small : Splitting::yes;
+  if (!options.splits || isolates_) splitting = Splitting::no;
   const pool::ArenaId id{last_id.fetch_add(1) + 1};
   table_.by_id.emplace(
       id, std::make_unique<ArenaEntry>(id, options, table_.pool->memory().page_size(), splitting));
@@ -59,12 +59,12 @@ void Arenas::refresh(ArenaEntry& entry) const {
 }
 
 // Looks for newly complete blocks only after a first search failed.
-DevicePtr Arenas::take(const pool::Request& request, const Caller& caller, Arena::Reach room) {
+DevicePtr Arenas::take(const pool::Request& request, const Caller& caller, Reach room) {
   ArenaEntry* const in = table_.open(request.arena);
   // The lock was dropped since enter().
   if (in == nullptr || in->residence != Residence::resident) return {};
-  const Arena::Wish wish{round_up(request.bytes, kGrain), std::max(request.alignment, kGrain),
-                         names_.key_of(caller)};
+  const Wish wish{round_up(request.bytes, kGrain), std::max(request.alignment, kGrain),
+                  names_.key_of(caller)};
   std::optional<AddressRange> part = in->arena.find(wish, room);
   if (!part) {
     refresh(*in);

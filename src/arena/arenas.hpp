@@ -51,7 +51,7 @@ class Arenas {
   // A capturing stream pins the arena. invalid_argument: no such arena. suspended.
   Result<void> enter(pool::ArenaId id, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // Allocates from memory of the arena. Null if no free block fits.
-  DevicePtr take(const pool::Request& request, const pool::Caller& caller, Arena::Reach room)
+  DevicePtr take(const pool::Request& request, const pool::Caller& caller, Reach room)
       VPMM_REQUIRES(pool_lock);
   // Tells if take() may succeed once more work is proven complete.
   bool waits_for_proof(const pool::Request& request, const pool::Caller& caller)

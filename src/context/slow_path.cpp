@@ -218,10 +218,10 @@ Result<DevicePtr> SlowPath::allocate_small(MutexLock& lock, Bytes bytes, Bytes a
 // may cut larger free blocks.
 Result<DevicePtr> SlowPath::allocate_in_arena(MutexLock& lock, const pool::Request& request,
                                               const Caller& caller) {
-  using Room = arena::Arena::Reach;
+  using arena::Reach;
   VPMM_TRY(arenas_.enter(request.arena, caller));
   for (bool has_proven = false;;) {
-    if (const DevicePtr begin = arenas_.take(request, caller, Room::by_size); !is_null(begin))
+    if (const DevicePtr begin = arenas_.take(request, caller, Reach::by_size); !is_null(begin))
       return begin;
     if (!has_proven) {
       has_proven = true;
@@ -230,13 +230,13 @@ Result<DevicePtr> SlowPath::allocate_in_arena(MutexLock& lock, const pool::Reque
         continue;
     }
     if (arenas_.external().has(request.arena)) {
-      const DevicePtr begin = arenas_.take(request, caller, Room::everywhere);
+      const DevicePtr begin = arenas_.take(request, caller, Reach::everywhere);
       return is_null(begin) ? Result<DevicePtr>(arenas_.external().no_room_for(request)) : begin;
     }
     const Result<Placed> stretch = place({lock, arenas_.stretch_for(request), Caller{}});
     if (!stretch) {
       if (stretch.error().code != ErrorCode::out_of_memory) return stretch.error();
-      const DevicePtr begin = arenas_.take(request, caller, Room::everywhere);
+      const DevicePtr begin = arenas_.take(request, caller, Reach::everywhere);
       return is_null(begin) ? Result<DevicePtr>(stretch.error()) : begin;
     }
     VPMM_TRY(arenas_.add(request.arena, stretch.value(), caller));

@@ -171,7 +171,7 @@ class Model {
     return !grain.is_live && !grain.is_waiting && (grain.key == owner || grain.key == kEverybody);
   }
   // Whether the stream's own grains would do.
-  bool has_own_run(const Arena::Wish& wish) const {
+  bool has_own_run(const Wish& wish) const {
     for (const AddressRange& stretch : stretches_)
       for (DevicePtr at = align_up(stretch.begin, wish.alignment); at + wish.size <= stretch.end();
            at = at + wish.alignment) {
@@ -184,11 +184,11 @@ class Model {
   }
 
   std::string take() {
-    const Arena::Wish wish{(1 + below(below(3) == 0 ? 20 : 5)) * kGrain, kGrain << below(3), key()};
-    const auto room = below(2) == 0 ? Arena::Reach::everywhere : Arena::Reach::by_size;
+    const Wish wish{(1 + below(below(3) == 0 ? 20 : 5)) * kGrain, kGrain << below(3), key()};
+    const auto room = below(2) == 0 ? Reach::everywhere : Reach::by_size;
     const auto part = arena_.find(wish, room);
     if (!part)
-      return room == Arena::Reach::everywhere && has_own_run(wish) ? "what fits was not found" : "";
+      return room == Reach::everywhere && has_own_run(wish) ? "what fits was not found" : "";
     if (part->size != wish.size || !is_aligned(part->begin, wish.alignment))
       return "not what was wished for";
     for (Bytes at = 0; at < part->size; at += kGrain) {
@@ -231,7 +231,7 @@ class Model {
   }
 
   std::mt19937_64 random_;
-  Arena arena_{kSmallPage, Arena::Splitting::yes};
+  Arena arena_{kSmallPage, Splitting::yes};
   std::map<DevicePtr, Grain> grains_;
   std::vector<AddressRange> stretches_;
   std::vector<AddressRange> live_;

@@ -27,8 +27,7 @@ class ArenaTest : public ::testing::Test {
   void TearDown() override { EXPECT_EQ(arena.validate(), ""); }
 
   // Where it was put; null: nowhere.
-  DevicePtr take(Bytes size, StreamKey key, Arena::Reach room = Arena::Reach::by_size,
-                 Bytes alignment = kGrain) {
+  DevicePtr take(Bytes size, StreamKey key, Reach room = Reach::by_size, Bytes alignment = kGrain) {
     const auto part = arena.find({size, alignment, key}, room);
     if (!part) return {};
     arena.take(*part, {size, key, std::nullopt});
@@ -45,7 +44,7 @@ class ArenaTest : public ::testing::Test {
   }
   std::string picture() const { return arena.picture(kGrain); }
 
-  Arena arena{kPage, Arena::Splitting::yes};
+  Arena arena{kPage, Splitting::yes};
 };
 
 TEST_F(ArenaTest, a_request_is_cut_from_the_front_of_the_smallest_block_that_fits) {
@@ -140,7 +139,7 @@ TEST_F(ArenaTest, neighbours_of_several_streams_serve_together_where_none_is_eno
 TEST_F(ArenaTest, small_requests_stay_out_of_large_free_blocks_unless_memory_is_short) {
   arena.add({kBase, 4 * kPage}, kA);
   EXPECT_EQ(take(kPage / 2, kA), DevicePtr{});
-  EXPECT_EQ(take(kPage / 2, kA, Arena::Reach::everywhere), kBase);
+  EXPECT_EQ(take(kPage / 2, kA, Reach::everywhere), kBase);
 }
 
 TEST_F(ArenaTest, small_requests_use_what_large_ones_leave_of_a_page) {
@@ -152,7 +151,7 @@ TEST_F(ArenaTest, small_requests_use_what_large_ones_leave_of_a_page) {
 TEST_F(ArenaTest, an_alignment_leaves_the_front_of_the_block_free) {
   arena.add({kBase, kPage}, kA);
   take(512, kA);
-  EXPECT_EQ(take(1024, kA, Arena::Reach::by_size, 4096), kBase + 4096);
+  EXPECT_EQ(take(1024, kA, Reach::by_size, 4096), kBase + 4096);
   EXPECT_EQ(picture(), "[1][-7][2][-4086]");
 }
 
@@ -221,30 +220,29 @@ TEST_F(ArenaTest, a_use_is_noted_once_and_forgotten_with_the_block) {
 }
 
 TEST(UnsplitArena, gives_a_whole_stretch_that_is_at_most_twice_as_large) {
-  Arena arena(kPage, Arena::Splitting::no);
+  Arena arena(kPage, Splitting::no);
   arena.add({kBase, 4 * kPage}, kA);
   arena.add({kBase + 8 * kPage, kPage}, kA);
-  EXPECT_EQ(arena.find({512, kGrain, kA}, Arena::Reach::by_size),
+  EXPECT_EQ(arena.find({512, kGrain, kA}, Reach::by_size),
             (AddressRange{kBase + 8 * kPage, kPage}));
-  EXPECT_EQ(arena.find({2 * kPage, kGrain, kA}, Arena::Reach::by_size),
-            (AddressRange{kBase, 4 * kPage}));
-  EXPECT_FALSE(arena.find({kPage + 512, kGrain, kA}, Arena::Reach::by_size).has_value());
+  EXPECT_EQ(arena.find({2 * kPage, kGrain, kA}, Reach::by_size), (AddressRange{kBase, 4 * kPage}));
+  EXPECT_FALSE(arena.find({kPage + 512, kGrain, kA}, Reach::by_size).has_value());
 }
 
 TEST(SmallSplitting, large_requests_have_stretches_of_their_own_and_small_ones_leave_them_whole) {
-  Arena arena(kPage, Arena::Splitting::small);
-  const auto find = [&](Bytes size, Arena::Reach room = Arena::Reach::by_size) {
+  Arena arena(kPage, Splitting::small);
+  const auto find = [&](Bytes size, Reach room = Reach::by_size) {
     return arena.find({size, kGrain, kA}, room);
   };
   arena.add({kBase, 64 * kPage}, kA);
   arena.add({kBase + 100 * kPage, 4 * kPage}, kA);
   EXPECT_EQ(find(40 * kPage), std::nullopt);
-  EXPECT_EQ(find(40 * kPage, Arena::Reach::everywhere)->begin, kBase) << "where memory is short";
+  EXPECT_EQ(find(40 * kPage, Reach::everywhere)->begin, kBase) << "where memory is short";
   EXPECT_EQ(find(63 * kPage)->begin, kBase) << "a 32nd is lost at most";
   for (const Bytes size : {15 * kPage + 512, 16 * kPage, 16 * kPage + 512, 17 * kPage - 512}) {
-    Arena fresh(kPage, Arena::Splitting::small);
+    Arena fresh(kPage, Splitting::small);
     fresh.add({kBase, round_up(size, kPage)}, kA);
-    EXPECT_TRUE(fresh.find({size, kGrain, kA}, Arena::Reach::by_size).has_value()) << size;
+    EXPECT_TRUE(fresh.find({size, kGrain, kA}, Reach::by_size).has_value()) << size;
   }
   EXPECT_EQ(find(kPage)->begin, kBase + 100 * kPage);
   EXPECT_EQ(find(5 * kPage), std::nullopt);

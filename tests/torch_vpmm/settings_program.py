@@ -1,4 +1,4 @@
-"""tests: a program for six GPUs, whose pools have other settings than the defaults; it prints what it found."""
+"""tests: a program for seven GPUs, whose pools have other settings than the defaults; it prints what it found."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ SETTINGS = (
     {"small": "stream_ordered"},
     {"ipc_isolate": True},
     {"capacity": 64 * MIB},
+    {"chunk_max": "2MiB"},
 )
 UNUSED = len(SETTINGS)  # the last GPU
 
@@ -70,6 +71,25 @@ def under_fractions(device: int) -> list[bool]:
     return found
 
 
+def of_a_divided_stretch(device: int) -> list[tuple[int, dict[str, tuple[int, int]]]]:
+    """Segments, and figures that disagree: five pages of a tag, of which four, one, and none are left in use."""
+    found = []
+
+    def look() -> None:
+        vpmm.trim(device=device)
+        segments = torch.cuda.memory_stats(device)["segment.all.current"]
+        found.append((segments, figures.differences(device)))
+
+    with vpmm.tag("divided", suspendable=True, device=device):
+        tensors = [empty(9 * MIB, device), empty(200_000, device)]
+    look()
+    tensors.pop(0)
+    look()
+    tensors.pop()
+    look()
+    return found
+
+
 def has_context(device: int) -> bool:
     flags, is_active = ctypes.c_uint(), ctypes.c_int()
     ctypes.CDLL("libcuda.so.1").cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(is_active))
@@ -93,6 +113,7 @@ def main() -> None:
         print(settings, disagreements(device))
     print(words_of_a_refusal(1))
     print(under_fractions(4))
+    print(of_a_divided_stretch(5))
     print(contexts_of_looking(UNUSED))
 
 

@@ -198,9 +198,9 @@ class Switch(VpmmCase):
 
 
 class Settings(VpmmCase):
-    """One program with six GPUs, for a pool's settings hold for its life."""
+    """One program with seven GPUs, for a pool's settings hold for its life."""
 
-    @unittest.skipUnless(sim_gpu.is_here(), "needs six GPUs")
+    @unittest.skipUnless(sim_gpu.is_here(), "needs seven GPUs")
     def test_figures_limits_and_errors_follow_the_settings_of_each_pool(self) -> None:
         program = str(Path(__file__).with_name("settings_program.py"))
         done = subprocess.run(
@@ -209,15 +209,16 @@ class Settings(VpmmCase):
             text=True,
             timeout=240,
             check=False,
-            env=os.environ | {"VPMM_SIM_GPU_DEVICES": "6"},
+            env=os.environ | {"VPMM_SIM_GPU_DEVICES": "7"},
         )
         self.assertEqual(done.returncode, 0, done.stderr)
-        *agreeing, refusal, limits, looking = done.stdout.splitlines()
+        *agreeing, refusal, limits, divided, looking = done.stdout.splitlines()
         self.assertEqual([line.rpartition("} ")[2] for line in agreeing], ["{}"] * 4, done.stdout)
         self.assertIn("in a memory pool (MemPool or CUDA graph): arenas need the virtual memory pool, which ", refusal)
         self.assertIn("VPMM_PAGE_SIZE=max switches off", refusal)
         within, below, above, again = (True, False), (False, False), (True, False), (True, False)
         self.assertEqual(limits, str([*within, *below, *above, *again]))
+        self.assertEqual(divided, "[(1, {}), (1, {}), (0, {})]")
         self.assertEqual(looking, "(False, 0)")  # no context, and all zero
 
 
