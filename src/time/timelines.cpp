@@ -390,4 +390,10 @@ void count_references(const Timelines& timelines, std::optional<TimelineId> owne
   for (const TimelineId other : others) count(other);
 }
 
+void add_use(Vector<TimelineId>& uses, Timeline& timeline) {
+  if (std::find(uses.begin(), uses.end(), timeline.id) != uses.end()) return;
+  uses.push_back(timeline.id);
+  ++timeline.references;
+}
+
 }  // namespace vpmm::time

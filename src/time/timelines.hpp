@@ -242,5 +242,7 @@ class Timelines {
 // Counts a live allocation that names these timelines, or one less. Past ones do not count.
 void count_references(const Timelines& timelines, std::optional<TimelineId> owner,
                       const Vector<TimelineId>& others, int change) VPMM_REQUIRES(pool_lock);
+// Names the timeline among those that use a live allocation, once.
+void add_use(Vector<TimelineId>& uses, Timeline& timeline) VPMM_REQUIRES(pool_lock);
 
 }  // namespace vpmm::time
