@@ -21,7 +21,6 @@
 namespace vpmm::pool {
 
 using region::Region;
-using region::RegionState;
 
 namespace {
 

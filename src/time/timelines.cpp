@@ -13,7 +13,6 @@
 namespace vpmm::time {
 
 using driver::Call;
-using driver::CuResult;
 
 namespace {
 constexpr Bytes kAnyStreamBytes =

@@ -200,7 +200,7 @@ class Timelines {
   // First handle of a stream with a timeline.
   std::optional<driver::StreamHandle> handle_of(driver::StreamId stream) const
       VPMM_REQUIRES(pool_lock);
-  std::string describe_stream(TimelineId timeline) const VPMM_REQUIRES(pool_lock);  // "stream 9"
+  std::string describe_stream(TimelineId id) const VPMM_REQUIRES(pool_lock);  // "stream 9"
   std::string validate() const VPMM_REQUIRES(pool_lock);
 
  private:
