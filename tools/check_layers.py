@@ -31,6 +31,10 @@ OBSERVERS = {"driver::CallObserver", "pool::MappingObserver"}
 DERIVED = re.compile(r"\b(?:class|struct) (\w+)(?: final)? : ([^{;]+)\{")
 BASE = re.compile(r"\b(?:vpmm::)?(\w+)::(\w+)")
 
+IF = re.compile(r"\bif (?:constexpr )?\(")
+CHANGES = re.compile(r"\+\+|--|\bstd::exchange\b|\bfetch_(?:add|sub)\b")
+COUNTS_IN_CONDITIONS = {"src/arena/arena.cpp"}  # not under the rule yet
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 GETENV = re.compile(r"\b(?:secure_)?getenv\s*\(")
 CUDA_CALL = re.compile(r"\bcu[A-Z]\w*\s*\(")
@@ -178,6 +182,26 @@ def check_bases(layers: Layers, path: str, text: str) -> Iterator[str]:
                 yield f"{path}:{line}: {match.group(1)} lets room {namespace} call up through {base}; return a value"
 
 
+def condition_at(code: str, begin: int) -> str:
+    """The condition whose first character is at `begin`, without a statement before it."""
+    depth, end = 1, begin
+    while depth > 0 and end < len(code):
+        depth += {"(": 1, ")": -1}.get(code[end], 0)
+        end += 1
+    return code[begin : end - 1].rpartition(";")[2]
+
+
+def check_conditions(path: str, text: str) -> Iterator[str]:
+    """State changes in a statement of its own (STYLE.md)."""
+    if not path.startswith(("src/", "include/", "cli/")) or path in COUNTS_IN_CONDITIONS:
+        return
+    code = code_of(text)
+    for match in IF.finditer(code):
+        if change := CHANGES.search(condition_at(code, match.end())):
+            where = f"{path}:{line_of(code, match.start())}"
+            yield f"{where}: `{change.group()}` in a condition: use a statement of its own"
+
+
 def check_size(path: str, text: str) -> Iterator[str]:
     lines = text.splitlines()
     ours = Path(path).suffix in {".cpp", ".hpp", ".h"} and path.startswith(("src/", "include/", "cli/"))
@@ -198,6 +222,7 @@ def check_file(layers: Layers, path: str, text: str) -> Iterator[str]:
         yield from check_first_line(layers, path, text)
         yield from check_calls(path, text)
         yield from check_bases(layers, path, text)
+        yield from check_conditions(path, text)
     yield from check_size(path, text)
 
 

@@ -9,6 +9,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/check.hpp"
+#include "base/no_host_memory.hpp"
 #include "base/spin_lock.hpp"
 
 namespace vpmm {
@@ -81,7 +83,8 @@ class Reserve {
     std::byte* const begin = at - std::max(alignment, kLeastHeader);
     FreeBlock*& list = free_[static_cast<std::size_t>(std::countr_zero(block))];
     list = new (begin) FreeBlock{list};
-    if (used_.fetch_sub(block, std::memory_order_relaxed) == block) make_whole();
+    const std::size_t before = used_.fetch_sub(block, std::memory_order_relaxed);
+    if (before == block) make_whole();
   }
 
   std::size_t used() const noexcept { return used_.load(std::memory_order_relaxed); }
@@ -147,6 +150,10 @@ class Reserve {
 
 constinit Reserve reserve;
 
+void check_is_allowed() noexcept {
+  VPMM_CHECK(!NoHostMemory::is_asked(), "host memory under a lock that other threads spin for");
+}
+
 }  // namespace
 
 HostPromise::HostPromise(std::size_t bytes) noexcept : bytes_(reserve.promise(bytes) ? bytes : 0) {}
@@ -155,6 +162,7 @@ HostPromise::~HostPromise() { reserve.take_back(bytes_); }
 std::size_t host_reserve::used() noexcept { return reserve.used(); }
 
 void* host_reserve::take(std::size_t bytes, std::size_t alignment) noexcept {
+  check_is_allowed();
   void* const memory = alignment <= __STDCPP_DEFAULT_NEW_ALIGNMENT__
                            ? ::operator new(bytes, std::nothrow)
                            : ::operator new (bytes, std::align_val_t{alignment}, std::nothrow);
@@ -163,6 +171,7 @@ void* host_reserve::take(std::size_t bytes, std::size_t alignment) noexcept {
 
 void host_reserve::give_back(void* memory, std::size_t alignment) noexcept {
   if (memory == nullptr) return;
+  check_is_allowed();
   if (reserve.has(memory)) return reserve.give_back(memory, alignment);
   if (alignment <= __STDCPP_DEFAULT_NEW_ALIGNMENT__)
     ::operator delete(memory);

@@ -136,12 +136,12 @@ Result<void> Allocations::record_use(DevicePtr ptr, time::Timeline& user) {
                           },
                           [&](DriverBlock of) VPMM_REQUIRES(pool_lock) {
                             if (is_news(of.block->timeline))
-                              device_.driver_pool->record_use(of.block, user);
+                              time::add_use(of.block->other_uses, user);
                             return true;
                           },
                           [&](GuardedMemory of) VPMM_REQUIRES(pool_lock) {
                             if (is_news(of.block->timeline))
-                              device_.guard->record_use(*of.block, user);
+                              time::add_use(of.block->other_uses, user);
                             return true;
                           }};
   if (!std::visit(record, owners_.of(ptr))) return not_live(ptr);

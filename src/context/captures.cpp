@@ -71,7 +71,8 @@ Result<Caller> Captures::identify(const pool::Stream& stream, const time::Timeli
                                                                    : std::thread::id{}};
   if (status == driver::CaptureStatus::none) {
     caller.standing = Standing::ordinary;
-    if (seen_.erase(key) != 0) refresh();
+    const bool was_seen = seen_.erase(key) != 0;
+    if (was_seen) refresh();
     VPMM_TRY_ASSIGN(caller.timeline, device_.timelines.of(*stream));
     return caller;
   }
@@ -99,7 +100,8 @@ void Captures::announce() {
 
 bool Captures::end_announced() {
   if (announced_ == 0) return false;
-  if (--announced_ == 0)
+  --announced_;
+  if (announced_ == 0)
     std::erase_if(seen_, [](const auto& seen) { return seen.second.is_announced; });
   refresh();
   return true;

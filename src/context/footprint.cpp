@@ -77,7 +77,8 @@ void Footprint::hold_cleanup() {
 
 bool Footprint::end_hold() {
   if (cleanup_holds_ == 0) return false;
-  if (--cleanup_holds_ == 0 && device_.pool != nullptr) device_.pool->hold_cleanup(false);
+  --cleanup_holds_;
+  if (cleanup_holds_ == 0 && device_.pool != nullptr) device_.pool->hold_cleanup(false);
   return true;
 }
 

@@ -108,7 +108,9 @@ std::optional<DevicePtr> Shares::end_lease(ShareId id, Holder holder) {
   Share* const share = find(id);
   if (share == nullptr) return std::nullopt;
   std::uint64_t& count = holder == Holder::handle ? share->handles : share->imports;
-  if (count == 0 || --count != 0 || share->is_held() || !share->is_freed) return std::nullopt;
+  if (count == 0) return std::nullopt;
+  --count;
+  if (count != 0 || share->is_held() || !share->is_freed) return std::nullopt;
   const DevicePtr begin = share->range.begin;
   erase(*share);
   return begin;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <utility>
 
 #include "base/message.hpp"
 #include "base/quantity.hpp"
@@ -100,14 +99,16 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
     const pool::Needs& needs = std::get<pool::Needs>(answer);
     if (needs.what == pool::Needs::What::memory) {
       // Idle chunks that do not fit can only be given back.
-      if (has_own_chunks && effort != Effort::by_policy && !std::exchange(has_made_room, true)) {
+      if (has_own_chunks && effort != Effort::by_policy && !has_made_room) {
+        has_made_room = true;
         VPMM_TRY_ASSIGN(const bool has_room, pool.make_room(job.lock, job.request));
         if (has_room) continue;
       }
       return Error{ErrorCode::out_of_memory,
                    message_of("{} are missing", readable_bytes(needs.missing))};
     }
-    if (!std::exchange(has_paused, true)) ++pauses_;
+    pauses_ += has_paused ? 0 : 1;
+    has_paused = true;
     VPMM_TRY(wait_until(job.lock, needs.until_ns));
   }
 }
@@ -194,7 +195,8 @@ Result<DevicePtr> SlowPath::allocate_small(MutexLock& lock, Bytes bytes, Bytes a
   for (bool has_flushed = false;;) {
     if (const DevicePtr begin = small.take(bytes, alignment, caller); !is_null(begin)) return begin;
     const pool::PageRequest pages = small.cut_pages().next_pages(bytes);
-    if (!small.should_cut(pages, caller) && !std::exchange(has_flushed, true)) {
+    if (!small.should_cut(pages, caller) && !has_flushed) {
+      has_flushed = true;
       const bool is_back = small.flusher().flush_for_parts(caller);
       const Bytes own =
           caller.timeline == nullptr ? 0 : small.figures().pending_bytes(caller.timeline->id);

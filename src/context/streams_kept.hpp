@@ -24,7 +24,8 @@ class StreamsKept {
     forgotten_ = 0;
   }
   void is_forgotten() VPMM_REQUIRES(pool_lock) {
-    if (++forgotten_ < most_) return;
+    ++forgotten_;
+    if (forgotten_ < most_) return;
     most_ = std::max(most_ / 2, kTimelinesKept);
     forgotten_ = 0;
   }

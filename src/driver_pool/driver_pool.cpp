@@ -126,13 +126,6 @@ Result<void> DriverPool::deallocate_after(MutexLock& lock, PoolBlock* block,
   return settle(lock);
 }
 
-void DriverPool::record_use(PoolBlock* block, time::Timeline& timeline) {
-  for (const time::TimelineId known : block->other_uses)
-    if (known == timeline.id) return;
-  block->other_uses.push_back(timeline.id);
-  ++timeline.references;
-}
-
 Result<void> DriverPool::settle(MutexLock& lock) {
   Vector<Pending> complete;
   std::erase_if(pending_, [&](Pending& pending) VPMM_REQUIRES(pool_lock) {

@@ -39,7 +39,6 @@ class DriverPool {
       VPMM_REQUIRES(pool_lock);
   Result<void> deallocate_after(MutexLock& lock, PoolBlock* block, const time::Stamp& stamp)
       VPMM_REQUIRES(pool_lock);
-  void record_use(PoolBlock* block, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
 
   // Returns completed memory to the driver's pool.
   Result<void> settle(MutexLock& lock) VPMM_REQUIRES(pool_lock);

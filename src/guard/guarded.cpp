@@ -236,14 +236,6 @@ Block* Guarded::live_around(DevicePtr p) {
 
 // --- a free
 
-void Guarded::record_use(Block& block, time::Timeline& timeline) {
-  if (std::find(block.other_uses.begin(), block.other_uses.end(), timeline.id) !=
-      block.other_uses.end())
-    return;
-  block.other_uses.push_back(timeline.id);
-  ++timeline.references;
-}
-
 // Asks the streams that used it for an event at their next call, so that it is soon unmapped.
 void Guarded::free(Block& block, const time::Stamp& stamp, const pool::Caller& caller) {
   freed_.push_back(block.slot.begin);

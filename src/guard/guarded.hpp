@@ -110,7 +110,6 @@ class Guarded {
   const Block* known_behind(DevicePtr p) const VPMM_REQUIRES(pool_lock);
   // At most `most` known blocks, the newest first.
   Vector<const Block*> newest(std::size_t most) const VPMM_REQUIRES(pool_lock);
-  void record_use(Block& block, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
   void free(Block& block, const time::Stamp& stamp, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
 

@@ -244,9 +244,4 @@ void Copier::release() {
   ring_ = HostMemory();
 }
 
-Bytes Copier::ring_bytes() const {
-  const MutexLock lock(mutex_);
-  return ring_.size();
-}
-
 }  // namespace vpmm::host_copy

@@ -50,7 +50,6 @@ class Copier {
   Result<void> clear(const Vector<AddressRange>& ranges, const CopyContext& context);
   // Gives the ring back. Requires: its context is current, or gone.
   void release();
-  Bytes ring_bytes() const;
 
  private:
   class CopyJob;

@@ -103,7 +103,8 @@ Result<void> Exporter::end(const Token& token) {
   if (found == handles_.end())
     return Error{ErrorCode::invalid_argument,
                  "this export has ended already, or is another process's"};
-  if (--found->second == 0) handles_.erase(found);
+  --found->second;
+  if (found->second == 0) handles_.erase(found);
   for (const SharingPool& pool : pools_)
     pool.context->sharing().end_lease(ShareId{token.generation}, Holder::handle);
   return {};
@@ -132,7 +133,8 @@ Result<void> Exporter::start() {
   path_ = socket_path(folder, identity_);
   VPMM_TRY_ASSIGN(listener_, listen_at(path_));
   file_ = socket_file(path_);
-  if (!std::exchange(removes_socket_at_exit_, true)) process::run_at_exit(remove_socket);
+  if (!removes_socket_at_exit_) process::run_at_exit(remove_socket);
+  removes_socket_at_exit_ = true;
   socket_of_this_process.store(&path_);
   const Result<void> started = start_quiet_thread("vpmm-ipc", [this] { serve(); });
   is_running_ = started.ok();

@@ -153,7 +153,8 @@ std::optional<DevicePtr> Importer::join_or_begin(const TokenAndOffset& what,
       open->last_use = ++last_use_;
       return open->ptr;
     }
-    if (opening_.insert(what).second) return std::nullopt;
+    const bool is_first = opening_.insert(what).second;
+    if (is_first) return std::nullopt;
     opened_.wait(lock);
   }
 }

@@ -163,7 +163,8 @@ Result<void> start(const TopSource& source) VPMM_REQUIRES(starting) {
   ScopeExit undo([&] { unlink(path.c_str()); });
   // Never destroyed: its thread may run until the process has ended.
   auto thread = std::make_unique<TopThread>(source, path, std::move(listener));
-  if (!std::exchange(removes_socket_at_exit, true)) process::run_at_exit(remove_socket);
+  if (!removes_socket_at_exit) process::run_at_exit(remove_socket);
+  removes_socket_at_exit = true;
   VPMM_TRY(start_quiet_thread(
       "vpmm-top", [serving = thread.get()] { serving->serve(); }, ThreadStack::small));
   is_running = true;

@@ -82,7 +82,8 @@ class CsvSink final : public RecordingSink {
   void begin(const std::vector<LiveAllocation>& /*live*/, std::uint64_t /*now_ns*/) override {}
   void write(const QueuedEvent& event) override;
   std::uint64_t flush() noexcept override {
-    if (std::exchange(has_unflushed_, false)) file_.flush();
+    if (has_unflushed_) file_.flush();
+    has_unflushed_ = false;
     return 0;
   }
   void close(std::uint64_t /*lost*/, bool /*is_exit*/) noexcept override { file_.close(); }

@@ -42,13 +42,14 @@ class LineReader {
   // killed inside it.
   Result<std::optional<std::string_view>> next() {
     ++position_.line;
-    std::size_t length = 0;
-    while ((length = unread().find('\n')) == std::string_view::npos &&
-           unread().size() <= kLongestLine) {
+    std::size_t length = unread().find('\n');
+    while (length == std::string_view::npos && unread().size() <= kLongestLine) {
       VPMM_TRY_ASSIGN(const bool is_end, read_on());
-      if (!is_end) continue;
-      has_partial_line_ = !unread().empty();
-      return std::optional<std::string_view>();
+      if (is_end) {
+        has_partial_line_ = !unread().empty();
+        return std::optional<std::string_view>();
+      }
+      length = unread().find('\n');
     }
     const std::string_view line = unread().substr(0, length);
     if (line.size() > kLongestLine || line.find('\0') != std::string_view::npos)

@@ -170,7 +170,8 @@ std::optional<Error> Mover::map(Flight& flight) {
 
 void Mover::release_created(Flight& flight) {
   for (Piece& piece : flight.pieces) {
-    if (!std::exchange(piece.is_created, false)) continue;
+    if (!piece.is_created) continue;
+    piece.is_created = false;
     ++flight.undone_chunks;
     flight.undone_bytes += piece.placement.range.size;
     piece.is_held = !memory_.mapper.release(piece.placement.handle);

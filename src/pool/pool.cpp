@@ -21,7 +21,6 @@
 namespace vpmm::pool {
 
 using region::Region;
-using region::RegionState;
 
 namespace {
 
@@ -305,9 +304,11 @@ Result<void> Pool::preallocate(MutexLock& lock, Bytes bytes) {
   if (!room_.covers(memory_.claimed_bytes(), missing)) return too_much("the GPU has less free");
   const Bytes held = memory_.claimed_bytes();
   const Bytes chunk = memory_.tuning.chunk_size(missing, held, room_.all(held));
-  Region* hole = nullptr;
-  while ((hole = memory_.index.smallest_hole(missing, memory_.page_alignment())) == nullptr)
+  Region* hole = memory_.index.smallest_hole(missing, memory_.page_alignment());
+  while (hole == nullptr) {
     VPMM_TRY(add_reservation(memory_, lock, missing));
+    hole = memory_.index.smallest_hole(missing, memory_.page_alignment());
+  }
   Result<void> filled = mover_.fill(lock, hole, {hole->range.begin, missing},
                                     *memory_.tuning.chunks_for(missing, chunk, missing));
   if (!filled) room_.doubt();
@@ -325,15 +326,6 @@ region::Owner Pool::owner_of(const PageRequest& request, const Caller& caller) c
   if (caller.timeline != nullptr) owner.timeline = caller.timeline->id;
   owner.capture = caller.capture;
   return owner;
-}
-
-void Pool::record_use(Region* region, time::Timeline& timeline) {
-  region::Owner& owner = region->owner;
-  if (std::find(owner.other_uses.begin(), owner.other_uses.end(), timeline.id) !=
-      owner.other_uses.end())
-    return;
-  owner.other_uses.push_back(timeline.id);
-  ++timeline.references;
 }
 
 void Pool::reset_peaks() {

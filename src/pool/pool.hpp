@@ -70,7 +70,6 @@ class Pool {
   Result<Answer> map(MutexLock& lock, const PageRequest& request, const Caller& caller,
                      Effort effort, std::uint64_t began_ns) VPMM_REQUIRES(pool_lock);
   void deallocate(region::Region* region, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
-  void record_use(region::Region* region, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
   // Removes the owner's stream: the allocation no longer keeps a stream alive.
   void disown(region::Region* region) VPMM_REQUIRES(pool_lock);
   // Splits `region` at `at`, a page border, and returns the allocation from `at` on. Requires:

@@ -52,10 +52,11 @@ struct Suspender::Refilling {
 };
 
 Result<Region*> Suspender::find_hole(MutexLock& lock, Bytes size) {
-  Region* hole = nullptr;
-  while ((hole = memory_.index.smallest_hole(size, memory_.page_alignment())) == nullptr) {
+  Region* hole = memory_.index.smallest_hole(size, memory_.page_alignment());
+  while (hole == nullptr) {
     VPMM_TRY(add_reservation(memory_, lock, size));
     memory_.flights.wait_for_grant(lock);  // one may have begun without the lock
+    hole = memory_.index.smallest_hole(size, memory_.page_alignment());
   }
   return memory_.index.detach(hole, {align_up(hole->range.begin, memory_.page_alignment()), size});
 }

@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <thread>
-#include <utility>
 
 #include "base/line_allocator.hpp"
 #include "base/mutex.hpp"
@@ -67,7 +66,8 @@ struct CounterReturn {
 
 // Acts once in a thread's life.
 void claim_counter() noexcept {
-  if (!std::exchange(may_claim, false)) return;
+  if (!may_claim) return;
+  may_claim = false;
   for (std::size_t i = 0; i + 1 < kCounters; ++i) {
     if (counters[i].is_owned.load(std::memory_order_relaxed) || counters[i].is_owned.exchange(true))
       continue;

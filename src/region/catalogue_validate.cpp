@@ -7,6 +7,8 @@
 #include "base/host_memory.hpp"
 
 #include "region/catalogue.hpp"
+#include "region/junctions.hpp"
+#include "region/reservation.hpp"
 
 namespace vpmm::region {
 namespace {
@@ -89,7 +91,7 @@ std::string Catalogue::difference(const Regions& regions) const {
   if (!holds(zombies_, regions, RegionState::zombie)) return "zombies by age are not the zombies";
   if (auto found = place_difference(regions); !found.empty()) return found;
   if (auto found = sum_difference(regions); !found.empty()) return found;
-  return timeline_difference(regions);
+  return timelines_.difference(regions);
 }
 
 std::string Catalogue::size_difference(const Regions& regions) const {
@@ -114,7 +116,7 @@ std::string Catalogue::place_difference(const Regions& regions) const {
   Map<const Reservation*, std::uint64_t> junctions;
   for (const Region* region : regions) {
     const PageTable& table = region->reservation->table;
-    const std::uint64_t page = first_page(*region);
+    const std::uint64_t page = first_page(*region, unit_);
     const bool is_owner = region->state == RegionState::allocated;
     const bool is_junction = is_free(region) && is_free(region->previous);
     if (is_owner) ++owners[region->reservation];
@@ -136,8 +138,6 @@ std::string Catalogue::place_difference(const Regions& regions) const {
       return "owners are not the allocated regions";
     if (table.junctions() != junctions[region->reservation])
       return "junctions are not the places where free regions touch";
-    if (joined_.contains(region->reservation) != table.has_junctions())
-      return "reservations with junctions are not those";
   }
   return "";
 }
@@ -160,9 +160,9 @@ std::string Catalogue::sum_difference(const Regions& regions) const {
   return "";
 }
 
-std::string Catalogue::timeline_difference(const Regions& regions) const {
+std::string TimelineFiles::difference(const Regions& regions) const {
   Map<time::TimelineId, Expected> expected = expected_files(regions);
-  for (const auto& [timeline, file] : timelines_) expected.try_emplace(timeline);
+  for (const auto& [timeline, file] : files_) expected.try_emplace(timeline);
   for (const auto& [timeline, wanted] : expected) {
     const TimelineFile* const file = find(timeline);
     if (file == nullptr || file->timeline != timeline || !holds(*file, wanted))
@@ -170,6 +170,16 @@ std::string Catalogue::timeline_difference(const Regions& regions) const {
                          static_cast<std::uint64_t>(timeline));
   }
   return "";
+}
+
+std::string Junctions::difference(const Regions& regions) const {
+  std::uint64_t count = 0;
+  for (const Region* region : regions) {
+    count += is_free(region) && is_free(region->previous);
+    if (joined_.contains(region->reservation) != region->reservation->table.has_junctions())
+      return "reservations with junctions are not those";
+  }
+  return count == count_ ? "" : "junctions are counted wrongly";
 }
 
 }  // namespace vpmm::region

@@ -101,7 +101,8 @@ class PageSet {
   std::uint64_t descend(std::size_t level, std::uint64_t at, std::uint64_t found,
                         const Pick& pick) const {
     at = at * 64 + static_cast<std::uint64_t>(pick(found));
-    while (level-- > 0) at = at * 64 + static_cast<std::uint64_t>(pick(levels_[level][at]));
+    for (; level > 0; --level)
+      at = at * 64 + static_cast<std::uint64_t>(pick(levels_[level - 1][at]));
     return at;
   }
 

@@ -31,7 +31,8 @@ std::string in_units(Bytes size, Bytes unit) {
 
 }  // namespace
 
-std::string RegionIndex::picture(Bytes unit) const {
+std::string RegionIndex::picture(std::optional<Bytes> in) const {
+  const Bytes unit = in.value_or(page_size_);
   VPMM_CHECK(unit > 0, "a picture needs a unit");
   std::string text;
   for (const auto& [begin, reservation] : private_->reservations) {

@@ -43,6 +43,12 @@ bool RegionIndex::Private::overlaps_reservation(AddressRange range) const {
   return behind != reservations.begin() && std::prev(behind)->second.range.overlaps(range);
 }
 
+bool RegionIndex::Private::is_part(const Region& region, AddressRange part) const {
+  const PageUnit& unit = catalogue.unit();
+  return !part.empty() && region.range.contains(part) && unit.is_whole(part.size) &&
+         unit.is_whole(part.begin - region.range.begin);
+}
+
 Region* RegionIndex::Private::split_front(Region* region, DevicePtr at) {
   Region* const front = make_like(regions, *region);
   front->range = {region->range.begin, at - region->range.begin};
@@ -77,10 +83,8 @@ Region* RegionIndex::Private::cut(Region* region, AddressRange part, RegionState
   const AddressRange whole = region->range;
   const bool was_free = is_free(region);
   catalogue.leave(region);
-  if (was_free && part.begin == whole.begin)
-    catalogue.remove_junction(*region->reservation, whole.begin);
-  if (was_free && part.end() == whole.end())
-    catalogue.remove_junction(*region->reservation, whole.end());
+  if (was_free && part.begin == whole.begin) junctions.remove(*region->reservation, whole.begin);
+  if (was_free && part.end() == whole.end()) junctions.remove(*region->reservation, whole.end());
   Region* taken = region;
   if (part == whole) {
     catalogue.delist(region);
@@ -115,29 +119,29 @@ Region* RegionIndex::Private::merge_holes_and_enter(Region* hole) {
 }
 
 void RegionIndex::Private::merge(Region* front) {
-  catalogue.remove_junction(*front->reservation, front->range.end());
+  junctions.remove(*front->reservation, front->range.end());
   catalogue.unite(front, front->next);
   absorb_next(front);
 }
 
 Region* RegionIndex::Private::merge_and_enter(Region* region) {
-  if (catalogue.touches_free_behind(*region)) {
+  if (junctions.touches_free_behind(*region)) {
     Region* const next = region->next;
     if (mergeable(*region, *next)) {
       catalogue.leave(next);
       merge(region);
     } else {
-      catalogue.add_junction(next);
+      junctions.add(next);
     }
   }
-  if (catalogue.touches_free_before(*region)) {
+  if (junctions.touches_free_before(*region)) {
     Region* const previous = region->previous;
     if (mergeable(*previous, *region)) {
       catalogue.leave(previous);
       merge(previous);
       region = previous;
     } else {
-      catalogue.add_junction(region);
+      junctions.add(region);
     }
   }
   catalogue.enter(region);
@@ -226,7 +230,7 @@ void RegionIndex::for_each_fit(Bytes size, std::optional<time::TimelineId> own, 
 
 void RegionIndex::for_each_run(FunctionRef<bool(const Vector<Region*>& run)> visit) const {
   Vector<Region*> run;
-  private_->catalogue.visit_junctions([&](Region* behind) -> std::optional<DevicePtr> {
+  private_->junctions.visit([&](Region* behind) -> std::optional<DevicePtr> {
     run.assign({behind->previous});
     for (Region* region = behind; is_free(region); region = region->next) run.push_back(region);
     const DevicePtr end = run.back()->range.end();
@@ -234,12 +238,12 @@ void RegionIndex::for_each_run(FunctionRef<bool(const Vector<Region*>& run)> vis
   });
 }
 
-bool RegionIndex::has_runs() const { return private_->catalogue.junctions() > 0; }
+bool RegionIndex::has_runs() const { return private_->junctions.count() > 0; }
 
 void RegionIndex::for_each_run_with(time::TimelineId own,
                                     FunctionRef<bool(const Vector<Region*>& run)> visit) const {
-  const SizeIndex& pending = private_->catalogue.single_on(own);
-  if (private_->catalogue.junctions() <= pending.count()) return for_each_run(visit);
+  const SizeIndex& pending = private_->catalogue.timelines().single_on(own);
+  if (private_->junctions.count() <= pending.count()) return for_each_run(visit);
   Vector<Region*> run;
   for (SizeIndex::Ascent own_regions(pending, 0); own_regions.region() != nullptr;
        own_regions.next()) {
@@ -270,7 +274,7 @@ void RegionIndex::for_each(FunctionRef<void(const Region&)> visit) const {
 
 Region* RegionIndex::allocate(Region* free, AddressRange part, Owner owner) {
   VPMM_CHECK(free->state == RegionState::free, picture());
-  check_part(*free, part);
+  VPMM_CHECK(private_->is_part(*free, part), picture());
   Region* const taken = private_->cut(free, part, RegionState::allocated);
   taken->owner = std::move(owner);
   taken->stamp = {};
@@ -290,7 +294,7 @@ void RegionIndex::hand_over(Region* allocated, Owner owner) {
 Region* RegionIndex::split_allocated(Region* allocated, DevicePtr at) {
   VPMM_CHECK(allocated->state == RegionState::allocated, picture());
   VPMM_CHECK(allocated->range.begin < at && at < allocated->range.end(), picture());
-  check_part(*allocated, {at, allocated->range.end() - at});
+  VPMM_CHECK(private_->is_part(*allocated, {at, allocated->range.end() - at}), picture());
   private_->catalogue.unfile(allocated);
   Region* const behind = private_->split_back(allocated, at);
   behind->owner = allocated->owner;
@@ -317,7 +321,7 @@ Region* RegionIndex::release(Region* allocated, time::Stamp stamp) {
 
 Region* RegionIndex::detach(Region* region, AddressRange part) {
   VPMM_CHECK(region->state == RegionState::hole || has_stamp(region->state), picture());
-  check_part(*region, part);
+  VPMM_CHECK(private_->is_part(*region, part), picture());
   Region* const taken = private_->cut(region, part, RegionState::in_flight);
   private_->catalogue.file(taken);
   return taken;
@@ -355,7 +359,7 @@ Region* RegionIndex::attach_allocated(Region* in_flight, Owner owner) {
 std::pair<Region*, Region*> RegionIndex::split_in_flight(Region* in_flight, DevicePtr at) {
   VPMM_CHECK(in_flight->state == RegionState::in_flight, picture());
   VPMM_CHECK(in_flight->range.begin < at && at < in_flight->range.end(), picture());
-  check_part(*in_flight, {at, in_flight->range.end() - at});
+  VPMM_CHECK(private_->is_part(*in_flight, {at, in_flight->range.end() - at}), picture());
   private_->catalogue.unfile(in_flight);
   Region* const behind = private_->split_back(in_flight, at);
   private_->catalogue.file(in_flight);
@@ -379,20 +383,14 @@ void RegionIndex::advance(time::TimelineId timeline, std::uint64_t sequence) {
   // Each turn drops the one part it found, so turns = parts to drop. A merge never swallows a
   // region still to come: such a region is pending on `timeline` up to `sequence`, and the merged
   // region is not.
-  while (Region* const region = private_->catalogue.waiting_for(timeline, sequence)) {
+  while (Region* const region = private_->catalogue.timelines().waiting_for(timeline, sequence)) {
     private_->catalogue.leave(region);
-    private_->catalogue.drop_part(region, timeline);
+    drop_part(region, timeline);
     if (region->state == RegionState::free)
       private_->merge_and_enter(region);
     else
       private_->catalogue.enter(region);
   }
-}
-
-void RegionIndex::check_part(const Region& region, AddressRange part) const {
-  VPMM_CHECK(!part.empty() && region.range.contains(part), picture());
-  const PageUnit& unit = private_->catalogue.unit();
-  VPMM_CHECK(unit.is_whole(part.size) && unit.is_whole(part.begin - region.range.begin), picture());
 }
 
 void RegionIndex::land(Region* in_flight, RegionState state) {
@@ -411,7 +409,7 @@ std::uint64_t RegionIndex::count(RegionState state) const {
 }
 Bytes RegionIndex::pending_bytes() const { return private_->catalogue.pending_bytes(); }
 Bytes RegionIndex::pending_bytes(time::TimelineId timeline) const {
-  return private_->catalogue.pending_bytes(timeline);
+  return private_->catalogue.timelines().pending_bytes(timeline);
 }
 Bytes RegionIndex::requested_bytes() const { return private_->catalogue.requested_bytes(); }
 Bytes RegionIndex::largest_free() const { return private_->catalogue.largest_free(); }

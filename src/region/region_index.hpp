@@ -125,15 +125,13 @@ class RegionIndex {
 
   // The first broken invariant as text; empty if all hold.
   std::string validate() const;
-  // Formats "[4][-6][1][*10][~2]" in units of `unit`, reservations concatenated, without the hole
-  // at the end of each. Only holes and free regions are merged.
-  std::string picture(Bytes unit) const;
-  std::string picture() const { return picture(page_size_); }
+  // Formats "[4][-6][1][*10][~2]" in units of `unit`, or pages, reservations concatenated, without
+  // the hole at the end of each. Only holes and free regions are merged.
+  std::string picture(std::optional<Bytes> unit = std::nullopt) const;
 
  private:
   struct Private;
 
-  void check_part(const Region& region, AddressRange part) const;
   // Ends the flight; the region is in `state`, but not filed.
   void land(Region* in_flight, RegionState state);
 

@@ -6,6 +6,7 @@
 
 #include "base/host_memory.hpp"
 #include "region/catalogue.hpp"
+#include "region/junctions.hpp"
 #include "region/region_index.hpp"
 #include "region/region_slab.hpp"
 #include "region/reservation.hpp"
@@ -22,11 +23,13 @@ inline bool mergeable(const Region& a, const Region& b) {
 }
 
 struct RegionIndex::Private {
-  explicit Private(Bytes page) : catalogue(page) {}
+  explicit Private(Bytes page) : catalogue(page), junctions(catalogue.unit()) {}
 
   // Reservation around `p`; null if none.
   const Reservation* find_reservation(DevicePtr p) const;
   bool overlaps_reservation(AddressRange range) const;
+  // Tells if `part` lies in `region` and is whole pages.
+  bool is_part(const Region& region, AddressRange part) const;
 
   // Enter a linked (if free, also listed) region, merged with its neighbours where possible.
   Region* merge_and_enter(Region* region);
@@ -45,6 +48,7 @@ struct RegionIndex::Private {
   Map<DevicePtr, Reservation> reservations;  // by begin
   RegionSlab regions;
   Catalogue catalogue;
+  Junctions junctions;
   std::uint64_t last_age = 0;
 };
 

@@ -74,7 +74,8 @@ std::string RegionIndex::validate() const {
     for (const Region* region = reservation.first; region != nullptr; region = region->next)
       regions.push_back(region);
   }
-  return private_->catalogue.difference(regions);
+  if (auto found = private_->catalogue.difference(regions); !found.empty()) return found;
+  return private_->junctions.difference(regions);
 }
 
 }  // namespace vpmm::region

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "base/page_unit.hpp"
 #include "region/page_table.hpp"
 #include "region/region.hpp"
 
@@ -18,5 +19,10 @@ struct Reservation {
   Region* first = nullptr;
   PageTable table;
 };
+
+// Number of a region's first page in its reservation.
+inline std::uint64_t first_page(const Region& region, const PageUnit& unit) {
+  return unit.pages(region.range.begin - region.reservation->range.begin);
+}
 
 }  // namespace vpmm::region

@@ -92,10 +92,12 @@ class SizeIndex {
     void next() {
       if (pages_ == kHeaps) {
         ++large_;
-      } else if (++place_ == index_.heap(pages_).size()) {
-        pages_ = index_.next_size(pages_ + 1);
-        place_ = 0;
+        return;
       }
+      ++place_;
+      if (place_ < index_.heap(pages_).size()) return;
+      pages_ = index_.next_size(pages_ + 1);
+      place_ = 0;
     }
 
    private:

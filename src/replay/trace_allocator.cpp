@@ -17,14 +17,6 @@ const char* to_string(AllocatorKind kind) {
   return "unknown";
 }
 
-std::optional<AllocatorKind> parse_allocator_kind(std::string_view name) {
-  for (const AllocatorKind kind : {AllocatorKind::vpmm, AllocatorKind::vpmm_page,
-                                   AllocatorKind::cuda, AllocatorKind::cuda_async}) {
-    if (name == to_string(kind)) return kind;
-  }
-  return std::nullopt;
-}
-
 AllocatorRecipe allocator_recipe(AllocatorKind kind, const settings::Config& config) {
   const std::string name = to_string(kind);
   if (kind == AllocatorKind::cuda) return {name, make_plain_allocator};

@@ -5,9 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
-#include <string_view>
 
 #include "base/address.hpp"
 #include "base/result.hpp"
@@ -23,7 +21,6 @@ enum class AllocatorKind {
   cuda_async,  // the driver's stream-ordered pool, which keeps all memory
 };
 const char* to_string(AllocatorKind kind);  // as on the command line: "vpmm-page"
-std::optional<AllocatorKind> parse_allocator_kind(std::string_view name);
 
 struct TraceFootprint {
   Bytes peak_mapped_bytes = 0;

@@ -10,19 +10,19 @@
 
 namespace vpmm::small {
 
-// A block or span that was live when somebody looked.
+// A block or span, live at the time of the lookup.
 struct Allocation {
   AddressRange range;
   Bytes requested = 0;
   std::optional<time::TimelineId>
-      timeline;  // of the allocating stream; none: any-stream, or its context is gone
+      timeline;  // of the allocating stream; nullopt: any-stream, or its context is gone
   StreamCache* cache = nullptr;
   Slab* slab = nullptr;  // null: a span
   Segment* segment = nullptr;
   std::uint64_t index = 0;  // of the block in the slab, or of the span's first unit in the segment
 };
 
-// The segment of the cache around `p`; null: the unit is another's.
+// Segment of `cache` around `p`; null if the unit belongs to another cache or to none.
 Segment* segment_at(const PageRun& run, DevicePtr p, const StreamCache& cache)
     VPMM_REQUIRES(cache_lock);
 

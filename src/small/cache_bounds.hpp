@@ -12,12 +12,11 @@
 namespace vpmm::small {
 
 // Note [Many streams keep a bounded amount]
-// Each of a few streams keeps all it freed. Of many, those that are idle would keep more than the
-// others use. So every cache may keep kAlwaysKept, and more as far as it is allowed to. A free that
-// would leave more takes the pool's lock, and asks there. All that is allowed is half of live and
-// cached memory at most, or a little where that is less. Warm calls do not change that sum. So
-// whatever is freed in whatever order, caches keep at most as much as is live, and hardly anything
-// when nothing is.
+// A few streams keep all they free. Many idle streams would keep more than the others use. So every
+// cache may keep kAlwaysKept, and more up to its allowance. A free beyond the allowance takes the
+// pool's lock and asks for more there. All allowances together are at most half of live and cached
+// memory, or a little where that is less. Warm calls leave that sum as it is. So caches keep at
+// most as much as is live, in any order of frees, and little when nothing is live.
 //
 // Bounds: n caches keep n kAlwaysKept + allowed, and allowed <= (live + cached - n kAlwaysKept) / 2
 // after each call through the lock.
@@ -26,19 +25,19 @@ class CacheBounds {
   CacheBounds(pool::Pool& pool, const CutPages& cut_pages, StreamCaches& caches, Flusher& flusher)
       : pool_(pool), cut_pages_(cut_pages), caches_(caches), flusher_(flusher) {}
 
-  // While there are many streams, caches keep within their bound after the call.
+  // Keeps caches within their bounds while there are many streams.
   void keep(bool are_many, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // Allows the cache as much as it keeps or wants to keep; beyond the bound it gives back.
+  // Allows the cache as much as it keeps or wants to keep; flushes it if that breaks the bound.
   void keep(StreamCache& cache) VPMM_REQUIRES(pool_lock);
   // Memory of users, rounded up, of caches, and of frees that wait to come back to a cache: warm
   // calls do not change the sum.
   Bytes live_and_cached_bytes() const VPMM_REQUIRES(pool_lock);
-  // Looks whether the stream called since the last look. One that is idle for long gives back all
-  // that it keeps. True: it did not call.
+  // Tells if the stream made no call since the last look. After kLooksUntilIdle such looks its
+  // cache is flushed.
   bool look_at(const time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
-  // All that its stream keeps comes back.
+  // Takes back all memory that the stream's cache keeps.
   void give_back(const time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
-  // Its cache ends: the timeline is about to be forgotten.
+  // Ends the cache of a timeline that is about to be forgotten.
   void retire(time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
 
  private:

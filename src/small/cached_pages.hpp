@@ -42,7 +42,7 @@ class PageSizes {
   }
   // Requires: rounded.
   std::uint64_t number_of(Bytes size) const { return grain_.pages(size) - least_; }
-  // Of the least that is large enough; none: it is beyond them.
+  // Number of the least sufficient size; nullopt beyond the sizes.
   std::optional<std::uint64_t> least_from(Bytes size) const {
     if (size > most()) return std::nullopt;
     return number_of(rounded(size));
@@ -86,7 +86,7 @@ class CachedList {
     if (empty()) last_ = first_ = nullptr;
     return last;
   }
-  // All of the other's come behind these.
+  // Appends all of `other`.
   void splice(CachedList& other) {
     if (other.empty()) return;
     other.first_->by_age.previous = last_;
@@ -102,7 +102,7 @@ class CachedList {
   std::size_t count_ = 0;
 };
 
-// By the numbers of PageSizes. Invariant: a size is marked when there is one of it.
+// Lists by the numbers of PageSizes. Invariant: a size is marked <=> its list is not empty.
 class CachedPages {
  public:
   // Any thread, without a lock.
@@ -117,19 +117,19 @@ class CachedPages {
     bytes_.add(region->range.size);
     marks_[size / 64] |= bit(size);
   }
-  // The last that was freed. Requires: there is one of that size.
+  // Takes the last that was freed. Requires: there is one of that size.
   region::Region* take_last(std::uint64_t size) VPMM_REQUIRES(cache_lock) {
     CachedList& cached = by_size_[size];
     region::Region* const last = cached.take_last();
     return taken(size, cached, last);
   }
-  // The one that was freed first. Requires: there is one of that size.
+  // Takes the first that was freed. Requires: there is one of that size.
   region::Region* take_first(std::uint64_t size) VPMM_REQUIRES(cache_lock) {
     CachedList& cached = by_size_[size];
     region::Region* const first = cached.take_first();
     return taken(size, cached, first);
   }
-  // All of them, by size.
+  // Takes all, by size.
   CachedList take_all() VPMM_REQUIRES(cache_lock) {
     CachedList all;
     for (auto size = least_from(0); size; size = least_from(*size + 1)) all.splice(by_size_[*size]);
@@ -137,7 +137,7 @@ class CachedPages {
     bytes_.add(-bytes());
     return all;
   }
-  // The least size there is, from `size` on.
+  // Least marked size from `size` on; nullopt if none.
   std::optional<std::uint64_t> least_from(std::uint64_t size) const VPMM_REQUIRES(cache_lock) {
     for (std::uint64_t word = size / 64; word < marks_.size(); ++word) {
       const std::uint64_t found =

@@ -9,20 +9,20 @@
 namespace vpmm::small {
 
 // Note [Streams that crowd cut their own]
-// Requests of a page and more are cut from the pool's memory, under its lock. Threads whose sizes
-// seldom repeat meet there, where each waits for all others. So a stream that came there for up to
-// kMostPages, and found the lock taken four times more often than not, cuts such requests from
-// pages of its own as it cuts smaller ones, under the lock of its cache. The memory it frees there
-// becomes one with its neighbours, for any size. Pages that are all free go back as they do with
-// smaller requests. A stream that crowds seldom comes to the lock, and finds it taken more seldom
-// still, so it crowds until it was alone there many times.
+// Requests of a page and more are cut from the pool's memory, under its lock. Threads with sizes
+// that seldom repeat wait for each other there. A stream *crowds* after it took that lock for up to
+// kMostPages and found it taken four times more often than not. It then cuts such requests from
+// pages of its own, like smaller ones, under the lock of its cache. Memory freed there merges with
+// its neighbours, for any size. Pages that are all free go back as with smaller requests. A stream
+// that crowds seldom takes the lock, and finds it taken even more seldom, so it stops crowding only
+// after it was alone there many times.
 constexpr std::uint32_t kAlone = 64;
 struct Crowding {
   std::uint32_t hindered VPMM_GUARDED_BY(cache_lock) = 0;  // looks that found it taken, less others
   std::uint32_t alone VPMM_GUARDED_BY(cache_lock) = kAlone;  // looks that did not, since it crowds
 
   bool is_crowded() const VPMM_REQUIRES(cache_lock) { return alone < kAlone; }
-  // A request for pages comes to the pool's lock.
+  // Counts a request for pages that takes the pool's lock.
   void note(bool is_lock_taken, std::uint32_t crowded_after) VPMM_REQUIRES(cache_lock) {
     if (is_lock_taken) {
       ++hindered;

@@ -21,8 +21,8 @@ using region::Region;
 namespace {
 
 // Note [A segment is as complete as what it was cut from]
-// That may be memory which only the caller's stream may use yet: then it must not leave the cache
-// as if it were complete, even if nothing in it was ever used. 0: it is complete.
+// The source may still be pending on the caller's stream. Its sequence number keeps the segment
+// from leaving the cache as complete, even unused. 0: complete.
 std::uint64_t number_of(const Region& free) {
   return free.stamp.is_complete() ? 0 : free.stamp.parts().front().sequence;
 }
@@ -31,7 +31,7 @@ std::uint64_t number_of(const Region& free) {
 
 // --- pages
 
-// Several pages all lie in one run.
+// Several pages lie in one run.
 pool::PageRequest CutPages::next_pages(Bytes bytes) const {
   const Bytes pages =
       bytes <= page_size_ ? 1 : (span_units(bytes) * kUnit + page_size_ - 1) / page_size_;
@@ -40,8 +40,8 @@ pool::PageRequest CutPages::next_pages(Bytes bytes) const {
 }
 
 // Note [What is left of a page is as complete as the page was]
-// The pool may have given memory that only the caller's stream may use yet. The rest of it then
-// gets a number of that stream taken now, after the waits that the pool queued.
+// The pool's memory may still be pending on the caller's stream. The rest then gets a number of
+// that stream taken now, after the waits that the pool queued.
 void CutPages::add(const pool::Placed& pages, const Caller& caller) {
   const time::Stamp stamp =
       pages.is_complete ? time::Stamp{} : time::Stamp(caller.timeline->next(0));
@@ -114,7 +114,7 @@ void CutPages::give_idle_pages() {
     if (!give_pages(free)) break;
 }
 
-// Gives its whole pages back to the pool. False: it has none.
+// Gives the whole pages in `free` back to the pool; false if there are none.
 bool CutPages::give_pages(Region* free) {
   PageRun& run = run_at(free->range.begin);
   const Bytes first = round_up(free->range.begin - run.range.begin, page_size_);

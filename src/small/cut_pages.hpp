@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// small: the pages of the pool that are cut, and which of their units are free for any stream.
+// small: the pages of the pool that are cut, and their units that are free for any stream.
 #pragma once
 
 #include <cstdint>
@@ -27,39 +27,39 @@ class CutPages {
         page_size_(pool.memory().page_size()) {}
 
   // --- pages ---
-  // The pages to ask the pool for where nothing that is cut serves so many bytes.
+  // Request to the pool for pages that serve `bytes`.
   pool::PageRequest next_pages(Bytes bytes) const;
-  // Cuts an allocation of the pool. Throws std::bad_alloc, and has given back the pages that it has
-  // not added, where there is no host memory.
+  // Adds the pages of an allocation of the pool. Throws std::bad_alloc without host memory, after
+  // the pages that are not added went back to the pool.
   void add(const pool::Placed& pages, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // Pages of which everything is free go back to the pool.
+  // Gives pages that are all free back to the pool.
   void give_idle_pages() VPMM_REQUIRES(pool_lock);
   PageRun& run_at(DevicePtr p) const VPMM_REQUIRES(pool_lock);
 
   // --- units ---
-  // Part of a free region, which the caller may use at once.
+  // Part of a free region that the caller may use at once.
   struct FreePart {
-    region::Region* free = nullptr;  // null: there is none
+    region::Region* free = nullptr;  // null: none
     AddressRange part;
     std::uint64_t number = 0;  // as complete as its memory; 0: complete
   };
-  // As much as lies in one page, `most` at most, or, where the least needed lies in none, that.
+  // Up to `most` bytes within one page; if `least` fits in no page, `least` across two.
   FreePart find(Bytes least, Bytes most, Bytes alignment, const pool::Caller& caller) const
       VPMM_REQUIRES(pool_lock);
   FreePart find_aligned(Bytes size, Bytes alignment, const pool::Caller& caller) const
       VPMM_REQUIRES(pool_lock);
   // Whole pages.
   FreePart find_pages(Bytes least, const pool::Caller& caller) const VPMM_REQUIRES(pool_lock);
-  // The room becomes a segment.
+  // Makes the room a segment.
   Segment* cut(const FreePart& room, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // The room is taken for a segment that ends where it begins, and is to grow.
+  // Takes the room for the segment before it, which grows.
   void take_units(const FreePart& room, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // A segment of the cache that has whole pages, the last of which ends there; null: there is none.
+  // Segment of whole pages of the cache that ends there; null if none.
   Segment* pages_until(DevicePtr end, StreamCache& cache) const VPMM_REQUIRES(pool_lock);
-  // For the part that is split off another one.
+  // Record for the part that is split off a segment.
   Segment* new_segment() VPMM_REQUIRES(pool_lock) { return segments_.take(); }
   void forget(Segment* unused) VPMM_REQUIRES(pool_lock) { segments_.give_back(unused); }
-  // One that left its cache, all free.
+  // Ends a segment that is all free and in no cache.
   void end(Segment* segment, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
   void advance(const time::StampPart& done) VPMM_REQUIRES(pool_lock) {
     units_.advance(done.timeline, done.sequence);
@@ -77,12 +77,12 @@ class CutPages {
   Bytes pending_bytes(time::TimelineId timeline) const VPMM_REQUIRES(pool_lock) {
     return units_.pending_bytes(timeline);
   }
-  // Those that caches have, and others.
+  // All records, in use or not.
   const Vector<Segment*>& segments() const VPMM_REQUIRES(pool_lock) { return segments_.all(); }
-  // Units that are in no segment.
+  // Visits units that are in no segment.
   void for_each_free(FunctionRef<void(const region::Region&)> visit) const VPMM_REQUIRES(pool_lock);
   std::string validate() const VPMM_REQUIRES(pool_lock);
-  // Whether all of the segment was cut for it, and its pages name it.
+  // Tells if all of the segment was cut for it, and its pages name it.
   bool backs(const Segment& segment) const VPMM_REQUIRES(pool_lock, cache_lock);
 
  private:

@@ -15,7 +15,7 @@
 
 namespace vpmm::small {
 
-// A part of a page that is cut. Neighbours that are not live are one part.
+// Part of a page that is cut. Neighbours that are not live are one part.
 struct PagePart {
   AddressRange range;
   bool is_live = false;
@@ -25,7 +25,7 @@ struct PagePart {
   time::Stamp stamp{};   // not live and not kept
 };
 
-// Sums are read without the locks of caches, so they are those of about now while others call.
+// Sums are read without the locks of caches, so they are approximate while other threads call.
 class Figures {
  public:
   Figures(const CutPages& cut_pages, const StreamCaches& caches, const Ledger& ledger,
@@ -36,9 +36,9 @@ class Figures {
         waiting_(waiting),
         page_size_(page_size) {}
 
-  // Corrects the pool's index: of caches and of pages that are cut.
+  // Corrections to the pool's index, for caches and for pages that are cut.
   Tally tally() const VPMM_REQUIRES(pool_lock);
-  // Of pages that are cut, neither live nor kept as whole pages.
+  // Bytes of cut pages that are neither live nor kept as whole pages.
   Bytes idle_in_cut_bytes() const VPMM_REQUIRES(pool_lock);
   Bytes pending_bytes() const VPMM_REQUIRES(pool_lock) {
     return waiting_.bytes() + cut_pages_.pending_bytes();
@@ -46,19 +46,18 @@ class Figures {
   Bytes pending_bytes(time::TimelineId timeline) const VPMM_REQUIRES(pool_lock) {
     return waiting_.bytes(timeline) + cut_pages_.pending_bytes(timeline);
   }
-  // Blocks and spans there can be without a call under the pool's lock.
+  // Most blocks and spans that warm calls can bring to life.
   std::uint64_t most_live() const VPMM_REQUIRES(pool_lock);
-  // The numbers (address / page size) of the pages that are cut and in use. Looks at each slab and
-  // span.
+  // Numbers (address / page size) of the cut pages in use. Reads each slab and span.
   Set<Bytes> used_pages() const VPMM_REQUIRES(pool_lock);
-  // Live blocks and spans, by the page of the pool in which they begin, and the bytes requested of
-  // each page. Pages without any are left out.
+  // Live blocks and spans by the page of the pool in which they begin, with the bytes requested of
+  // each page. Leaves out pages without any.
   struct Live {
     std::uint64_t allocations = 0;
     Bytes requested = 0;
   };
   HashMap<const region::Region*, Live> live_by_page() const VPMM_REQUIRES(pool_lock);
-  // All parts of the pages that are cut, in no order.
+  // Visits all parts of the cut pages, unordered.
   void for_each_part(FunctionRef<void(const PagePart&)> visit) const VPMM_REQUIRES(pool_lock);
 
  private:

@@ -15,12 +15,11 @@ using region::Region;
 
 namespace {
 
-// All caches are flushed only if they keep this share: of mapped memory, for whole pages; of pages
-// that are cut, for parts of pages. Less is not worth it, because their streams will soon want it
-// again.
+// All caches are flushed only if they keep this share: of mapped memory, for whole pages; of cut
+// pages, for parts of pages. Their streams would soon take less than that again.
 constexpr Bytes kCachedDivisor = 256;
 constexpr Bytes kCachedPartsDivisor = 16;
-// Under the lock of the stream that has them.
+// Bounds the time under the lock of the cache.
 constexpr std::uint64_t kMostSegmentsLookedAt = 64;
 
 }  // namespace
@@ -42,7 +41,7 @@ bool Flusher::flush_for_pages(const Caller& caller) {
                    std::max(serving_.page_size(), pool_.memory().mapped_bytes() / kCachedDivisor));
 }
 
-// Note [Streams that work side by side], where there are many.
+// With many streams, Note [Streams that work side by side] decides.
 bool Flusher::flush_for_parts(const Caller& caller) {
   const bool grows_instead = caches_.are_bounded() &&
                              may_grow_instead(cut_pages_.next_pages(serving_.page_size()), caller);
@@ -101,9 +100,10 @@ bool Flusher::flush_one(const Caller& caller, Bytes size) {
 }
 
 // Note [Half is stolen]
-// Streams that work side by side would come here for every piece that wanders between them. So the
-// stream that keeps most is asked first. Half of its other pieces of the size go into the caller's
-// cache as well. Of pages that are cut, half go to the pool, up to the caller's share.
+// One piece at a time, streams that work side by side would steal again for every piece that moves
+// between them. So the stream that keeps most is asked first, and half of its other pieces of the
+// size go into the caller's cache as well. Of cut pages, half go to the pool, up to the caller's
+// share.
 bool Flusher::steal(const Caller& caller, Bytes size) {
   struct Source {
     Bytes cached = 0;
@@ -211,8 +211,8 @@ void Flusher::part_free_pages(StreamCache& cache) {
   while (Segment* const segment = several.take_first()) part_free_pages(cache, segment);
 }
 
-// Host memory is taken between two holds of the lock. If a warm call moved the border meanwhile, it
-// is looked for again.
+// Takes host memory between two holds of the lock. If a warm call moved the border meanwhile, looks
+// for it again.
 void Flusher::part_free_pages(StreamCache& cache, Segment* segment) {
   const std::uint64_t page_units = cache.segments.page_units();
   const auto border = [&] {
@@ -232,7 +232,7 @@ void Flusher::part_free_pages(StreamCache& cache, Segment* segment) {
   }
 }
 
-// The index counts them as allocated until the pool has them back.
+// The index counts them as allocated until pool_.deallocate().
 void Flusher::leave_cache(StreamCache& cache, Region& pages) {
   set_holder(pages, nullptr);
   cache.tally.index_ends(pages.owner.requested, pages.range.size);
@@ -286,10 +286,10 @@ void Flusher::flush(StreamCache& cache, FreePages which) {
 }
 
 // Note [Caches at a reset]
-// The program may reset the context itself, and a warm free does not notice. Until a reset is
-// noticed, work of the new context may use memory that was freed, for instance on a stream whose
-// handle is used again. So the memory that the cache has, and that its last blocks leave later,
-// waits for an event behind all that is queued by then.
+// A warm free does not notice a reset by the program. Until a call notices the reset, work of the
+// new context may use freed memory, for instance on a stream with a reused handle. So the memory of
+// the cache, and of its last live blocks later, waits for an event behind everything queued by
+// then.
 void Flusher::retire_dead() {
   const auto& streams = caches_.by_timeline();
   for (auto it = streams.begin(); it != streams.end();) {

@@ -14,7 +14,7 @@
 namespace vpmm::small {
 
 // Note [What leaves a cache is stamped as it was freed]
-// Not later: an event that was recorded since the free proves it.
+// With the number of its free, and no later one: an event recorded since the free proves it.
 //
 // Memory leaves a cache in steps of one hold of its lock each. Only calls under the pool's lock
 // move pages and segments from one cache to another or to the pool, so a page or segment that was
@@ -30,38 +30,35 @@ class Flusher {
         caches_(caches),
         ownership_(ownership) {}
 
-  // All that caches keep comes back. True: something did.
+  // Takes back all memory that caches keep; true if there was any.
   bool flush() VPMM_REQUIRES(pool_lock) { return flush(FreePages::all); }
   void flush(StreamCache& cache) VPMM_REQUIRES(pool_lock) { flush(cache, FreePages::all); }
-  // The memory that the caller's own cache keeps comes back, or else, if it is enough, that of all
-  // others: for whole pages, or for parts of pages.
+  // Takes back the memory of the caller's own cache; if it keeps none, that of all others, if they
+  // keep enough. For whole pages, or for parts of pages.
   bool flush_for_pages(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   bool flush_for_parts(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // Note [Streams that work side by side]
-  // Each of them keeps the memory that it freed for its own next requests. If one takes it from
-  // another, the other soon comes for it: every such call takes the pool's lock, and a call that
-  // waits for it may sleep. So as far as early growth goes, a request that caches serve gets new
-  // memory instead.
+  // Each keeps the memory that it freed for its own next requests. A stream that loses memory to
+  // another soon takes it back. Every such call takes the pool's lock, and a call that waits for
+  // that lock may sleep. So within early growth, a request that caches serve gets new memory
+  // instead.
   bool may_grow_instead(const pool::PageRequest& request, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  // The whole pages that the caller's stream keeps come back before a request that no cache serves:
-  // cached memory is missing where the best fit is looked for, so larger ranges would be cut
-  // instead.
+  // Takes back the whole pages of the caller's cache before a request that no cache serves: the
+  // best fit does not see cached memory, so larger ranges would be cut.
   void give_back_before(const pool::Caller& caller, Bytes size) VPMM_REQUIRES(pool_lock);
-  // All of them.
+  // Takes back all whole pages of the caller's cache.
   void give_back_pages(const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // One allocation of whole pages of the caller's own that is large enough comes back; the rest
-  // stays cached. False: it keeps none.
+  // Takes back one sufficient allocation of whole pages of the caller's cache; false if none.
   bool flush_one(const pool::Caller& caller, Bytes size) VPMM_REQUIRES(pool_lock);
-  // The same of another stream's, which is known to be done with it, or whole pages that it cut;
-  // more than one where that saves calls (Note [Half is stolen]).
+  // Takes complete pages, or complete whole pages that were cut, from another stream's cache; more
+  // than one where that saves calls (Note [Half is stolen]). False if there are none.
   bool steal(const pool::Caller& caller, Bytes size) VPMM_REQUIRES(pool_lock);
-  // Caches of streams without a context give back all they keep, and end.
+  // Flushes and ends caches of streams without a context.
   void retire_dead() VPMM_REQUIRES(pool_lock);
 
  private:
-  // Of a segment that is in use otherwise: they leave it only where there are many of them, or all
-  // do.
+  // Free pages of a segment in use: they leave if there are many, or always.
   enum class FreePages { where_many, all };
 
   bool flush(FreePages which) VPMM_REQUIRES(pool_lock);
@@ -69,13 +66,13 @@ class Flusher {
   bool flush_for(const pool::Caller& caller, Bytes worth) VPMM_REQUIRES(pool_lock);
   bool steal_pages(StreamCache& cache, std::uint64_t complete, Bytes size,
                    const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // Of the least size that is large enough, those that the stream is done with, the oldest first:
-  // one, and half of the others if `with_half`.
+  // Takes complete allocations of the least sufficient size, oldest first: one, and half of the
+  // others if `with_half`.
   CachedList take_complete_pages(StreamCache& cache, Bytes at_least, std::uint64_t complete,
                                  bool with_half) VPMM_REQUIRES(pool_lock);
   void take_over(StreamCache& own, region::Region& pages, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  // Segments of whole pages, `size` at least.
+  // Takes complete segments of whole pages, of `size` or more.
   bool steal_segments(StreamCache& cache, std::uint64_t complete, Bytes size,
                       const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   static bool has_many_free_pages(StreamCache& cache);
@@ -86,7 +83,7 @@ class Flusher {
   Bytes given_back_bytes() const VPMM_REQUIRES(pool_lock) {
     return cut_pages_.free_bytes() + pool_.memory().idle_bytes();
   }
-  // Of many streams each would come again for the little that it keeps.
+  // Tells if the cache keeps so little that its stream, one of many, would soon take it again.
   bool is_left_alone(const StreamCache& cache) const {
     return caches_.are_bounded() && cache.cached_bytes() <= kAlwaysKept;
   }

@@ -20,27 +20,27 @@ struct UnitRun {
   std::uint64_t end() const { return first + length; }
 };
 
-// The free ones of a row of units, as the longest stretches there are, in no order: there are few,
-// so to compare them all takes less time than to find one by bits.
+// Free units of a row, as maximal stretches, unordered. There are few, so comparing all of them
+// takes less time than finding one by bits.
 //
 // Note [Nothing is jumped over]
-// The free units of a segment are as good as random, so a branch that depends on it is often
-// mispredicted: a pair of spans took 140 ns with eleven such mistakes, and takes 99 with two. So
-// stretches are read four at a time, those that are none, too, which are 0; results that do not
-// apply are computed as well, and written where they do no harm.
+// The free units of a segment are as good as random, so branches on them are often mispredicted: a
+// pair of spans took 140 ns with eleven such mistakes, and takes 99 with two. So stretches are read
+// four at a time, including unused entries, which are 0. Results that do not apply are computed as
+// well, and written where they do no harm.
 class FreeStretches {
  public:
   std::uint32_t longest() const { return longest_; }
   std::size_t count() const { return count_; }
   UnitRun operator[](std::size_t i) const { return stretch(keys_[i]); }
 
-  // Of so many units none is free.
+  // Makes it a row of `units` with none free.
   void clear(std::uint64_t units) {
     keys_ = make_line_array<std::uint64_t>(room(units));
     count_ = longest_ = 0;
   }
-  // There are more units, none of which is free. Requires: `room` was cleared for all of them. It
-  // has the old memory after the call.
+  // Adds units that are not free. Requires: `room` was cleared for all units. Afterwards `room` has
+  // the old memory.
   void grow(FreeStretches& room) {
     std::copy_n(keys_.get(), count_, room.keys_.get());
     room.count_ = count_;
@@ -48,8 +48,8 @@ class FreeStretches {
     std::swap(*this, room);
   }
 
-  // So many units side by side, of which the first is to be a multiple of a power of two, counted
-  // from `origin` units before the row.
+  // `units` side by side; the first is a multiple of `alignment`, counted from `origin` units
+  // before the row.
   struct Wanted {
     std::uint64_t units = 0;
     std::uint64_t alignment = 1;
@@ -58,7 +58,7 @@ class FreeStretches {
       return (0 - origin - first) & (alignment - 1);
     }
   };
-  // Where they are taken from: the shortest stretch in which they fit, the first among equals.
+  // Stretch that they are taken from: the shortest in which they fit, the first among equals.
   struct UnitPlace {
     std::uint64_t key = kNone;
     Wanted wanted;
@@ -72,7 +72,7 @@ class FreeStretches {
     });
     return {best, wanted};
   }
-  // Returns the first. Requires: it was found in these, and nothing changed since.
+  // Takes the units and returns the first. Requires: found here, and nothing changed since.
   std::uint64_t take(const UnitPlace& place) {
     std::uint64_t at = 0, longest = 0;
     for_each([&](std::uint64_t i, std::uint64_t key) {
@@ -94,7 +94,7 @@ class FreeStretches {
     return first;
   }
 
-  // Returns the stretch that they are part of now. Requires: they are not free.
+  // Makes units free; returns the stretch that they are part of now. Requires: they are not free.
   UnitRun give(UnitRun more) {
     std::uint64_t before = count_, behind = count_;
     for_each([&](std::uint64_t i, std::uint64_t key) {
@@ -102,13 +102,12 @@ class FreeStretches {
       before = other.end() == more.first ? i : before;
       behind = other.first == more.end() ? i : behind;
     });
-    // No stretch ends where the units begin, but entries that are none seem to.
+    // Unused entries seem to end where the units begin.
     before = std::min<std::uint64_t>(before, count_);
     const UnitRun front = stretch(keys_[before]);
     more = {more.first - front.length, front.length + more.length + stretch(keys_[behind]).length};
     longest_ = std::max(longest_, static_cast<std::uint32_t>(more.length));
-    // Of two that become one, the first is written, and the last of all takes the place of the
-    // other.
+    // If two become one, the first is written, and the last entry takes the place of the other.
     const std::uint32_t are_two = (before != count_) & (behind != count_);
     const std::uint64_t last = count_ + 1 - 2 * are_two;  // or one that is not used
     keys_[std::min(before, behind)] = key(more);
@@ -120,9 +119,9 @@ class FreeStretches {
   }
 
  private:
-  // The length before the first unit: the order in which they are chosen.
+  // Length in the high bits, first unit in the low ones: the order of choice.
   static constexpr int kLengthShift = 32;
-  // 0: there is none.
+  // 0 for an empty stretch.
   static std::uint64_t key(UnitRun of) {
     return (of.length << kLengthShift | of.first) & all_if(of.length != 0);
   }
@@ -134,7 +133,7 @@ class FreeStretches {
   static UnitRun stretch(std::uint64_t key) {
     return {static_cast<std::uint32_t>(key), key >> kLengthShift};
   }
-  // Between two there is a unit that is not free; behind the last two are written that are none.
+  // Two stretches have a used unit between them; two unused entries follow the last.
   static std::size_t room(std::uint64_t units) { return round_up(units / 2 + 1 + 2, kAtOnce); }
 
   static constexpr std::uint64_t kAtOnce = 4;

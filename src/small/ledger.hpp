@@ -15,10 +15,10 @@ namespace vpmm::small {
 // Corrects the counts of the pool's index, as the tallies of caches do.
 class alignas(kCacheLine) Ledger {
  public:
-  // The pool's index counts a page that is cut as an allocation of a user.
+  // A cut page, which the pool's index counts as an allocation of a user, begins or ends.
   void page_is_cut(Bytes size) VPMM_REQUIRES(pool_lock) { of_pages_.index_begins(size, size); }
   void page_goes_back(Bytes size) VPMM_REQUIRES(pool_lock) { of_pages_.index_ends(size, size); }
-  // An allocation of the pool that an arena of the program divides, and the blocks of users in it.
+  // A stretch, the pool's allocation that an arena divides, and the blocks of users in it.
   void stretch_begins(const region::Region& pages) VPMM_REQUIRES(pool_lock) {
     of_stretches_.index_begins(pages.owner.requested, pages.range.size);
   }

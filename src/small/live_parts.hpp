@@ -46,7 +46,7 @@ class LiveParts {
  private:
   static constexpr std::uint64_t kUnitsAtOnce = 64;
 
-  // Since the last hold the slab may have been cut around units that were read already.
+  // Skips units read in earlier holds: the slab may have been cut around them since.
   std::uint64_t read(const Segment& segment, std::uint64_t unit, const Slab& slab)
       VPMM_REQUIRES(cache_lock) {
     const AddressRange whole{slab.begin, slab.bytes()};
@@ -60,8 +60,8 @@ class LiveParts {
   std::size_t count_ = 0;
 };
 
-// Calls `visit` for each, by address, without the lock of the cache, so that `visit` may allocate.
-// While others call, each part was live at some time during the call.
+// Calls `visit` for each live part, by address, without the lock of the cache, so `visit` may
+// allocate. While other threads call, each part was live at some time during the call.
 template <typename Visit>
 void for_each_live(const Segment& segment, Visit&& visit) VPMM_REQUIRES(pool_lock) {
   StreamCache* const cache = segment.cache();

@@ -2,7 +2,6 @@
 // small: streams that record_use named for blocks and spans.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <new>
 
@@ -16,19 +15,16 @@ class OtherUses {
  public:
   explicit OtherUses(time::Timelines& timelines) : timelines_(timelines) {}
 
-  // Of the allocation that begins there.
+  // Uses of the allocation that begins there.
   const Vector<time::TimelineId>& of(DevicePtr begin) const VPMM_REQUIRES(pool_lock) {
-    // In static storage, because a free needs no host memory. No destructor, so no exit handler.
+    // Static storage: a free takes no host memory. No destructor, so no exit handler.
     alignas(Vector<time::TimelineId>) static std::byte place[sizeof(Vector<time::TimelineId>)];
     static const auto& none = *::new (static_cast<void*>(place)) Vector<time::TimelineId>;
     const auto found = uses_.find(begin);
     return found == uses_.end() ? none : found->second;
   }
   void add(DevicePtr begin, time::Timeline& timeline) VPMM_REQUIRES(pool_lock) {
-    Vector<time::TimelineId>& uses = uses_[begin];
-    if (std::find(uses.begin(), uses.end(), timeline.id) != uses.end()) return;
-    uses.push_back(timeline.id);
-    ++timeline.references;
+    time::add_use(uses_[begin], timeline);
   }
   void forget(DevicePtr begin) VPMM_REQUIRES(pool_lock) {
     const auto found = uses_.find(begin);

@@ -2,6 +2,9 @@
 // small: allocations are found, marked and ended under the lock of their cache.
 #include "small/ownership.hpp"
 
+#include <utility>
+
+#include "base/host_memory.hpp"
 #include "base/race_window.hpp"
 
 namespace vpmm::small {
@@ -21,15 +24,15 @@ Segment* segment_at(const PageRun& run, DevicePtr p, const StreamCache& cache) {
 
 namespace {
 
-// The cache that has the unit around `p`; null: none has. Without the lock of the cache the content
-// of the unit may change at any time, but not its cache: that takes the pool's lock.
+// Cache of the unit around `p`; null if none. Without the lock of the cache the content of the unit
+// may change at any time; its cache changes only under the pool's lock.
 StreamCache* cache_at(const PageRun& run, DevicePtr p) VPMM_REQUIRES(pool_lock) {
   const Content content = content_in(run.contents[run.unit_of(p)]);
   if (const Slab* const slab = content.slab()) return slab->cache();
   return content.segment() == nullptr ? nullptr : content.segment()->cache();
 }
 
-// None: nothing live of the cache is there.
+// Live allocation of the cache around `p`; nullopt if none.
 std::optional<Allocation> live_at(const PageRun& run, DevicePtr p, StreamCache& cache)
     VPMM_REQUIRES(cache_lock) {
   Allocation found;
@@ -67,7 +70,7 @@ std::optional<Allocation> visit_live(const PageRun& run, DevicePtr p, Visit&& vi
   return live;
 }
 
-// From now on no warm call ends it.
+// Keeps warm calls from ending it.
 void mark_used_elsewhere(const Allocation& live) VPMM_REQUIRES(cache_lock) {
   if (live.slab != nullptr)
     live.slab->set_used_elsewhere(live.index, true);
@@ -84,7 +87,7 @@ std::optional<Allocation> Ownership::find(const Region& page, DevicePtr p) {
 bool Ownership::record_use(const Region& page, DevicePtr p, time::Timeline& timeline) {
   const std::optional<Allocation> live = visit_live(*run_in(page), p, mark_used_elsewhere);
   if (!live) return false;
-  uses_.add(live->range.begin, timeline);  // no warm call ends it any more
+  uses_.add(live->range.begin, timeline);  // safe without the lock: no warm call ends it now
   return true;
 }
 
@@ -123,24 +126,27 @@ void Ownership::cover(const Region& pages) {
 
 void Ownership::enter(Region& pages, Bytes requested, StreamCache& cache) {
   PagemapEntry* const entry = pagemap_.at(pages.range.begin);
-  if (entry == nullptr) return;  // frees take the pool's lock
+  if (entry == nullptr) return;  // frees there take the pool's lock
   pages.asked = requested;
   entry->enter(pages, &cache);
 }
 
-// The cache under whose lock warm calls end them, and they leave the pagemap. Null: none lists
-// them.
+// Cache that lists the pages: its lock guards their end and their entry. Null if none.
 StreamCache* Ownership::lister_of(const Region& pages) const {
   const PagemapEntry* const entry = pagemap_.at(pages.range.begin);
   return entry != nullptr && entry->content() == Content(&pages) ? entry->cache() : nullptr;
 }
 
-// The list of uses may grow under the lock of the cache: a warm free reads it there, and host
-// memory for one more use is a few words.
+// A warm free reads the list of uses under the lock of the cache. The list has room for one more
+// before that lock is taken, and its old memory goes back after it.
 bool Ownership::record_use(Region& pages, time::Timeline& timeline) {
+  Vector<time::TimelineId> uses;
+  uses.reserve(pages.owner.other_uses.size() + 1);
   const auto record = [&]() VPMM_REQUIRES(pool_lock) {
     if (is_cached(pages)) return false;
-    pool_.record_use(&pages, timeline);
+    uses = pages.owner.other_uses;
+    time::add_use(uses, timeline);
+    std::swap(pages.owner.other_uses, uses);
     return true;
   };
   StreamCache* const cache = lister_of(pages);

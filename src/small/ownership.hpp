@@ -17,12 +17,11 @@
 namespace vpmm::small {
 
 // Note [Who ends an allocation may free it]
-// Warm calls of other threads take only a cache's lock. So an allocation that was found live stays
-// live only while that lock is held. end() finds an allocation and ends it under one hold, and only
-// the call that ended it goes on to free it. Of two threads that free the same memory at once, the
-// second changes nothing.
+// Warm calls of other threads take only a cache's lock. So an allocation found live stays live only
+// while that lock is held. end() finds an allocation and ends it under one hold, and only the call
+// that ended it frees it. If two threads free the same memory at once, the second changes nothing.
 
-// The owner of an address, as far as it can be told without the pool's lock.
+// Owner of an address, as far as it is known without the pool's lock.
 struct Location {
   Content content;                      // a slab, a segment or whole pages
   StreamCache* cache = nullptr;         // of the owner; null: not known
@@ -41,19 +40,18 @@ class alignas(kCacheLine) Ownership {
         uses_(timelines) {}
 
   Pagemap& pagemap() { return pagemap_; }
-  // Any thread, without a lock. Of a live allocation the answer stands; of any other address it is
+  // Any thread, without a lock. The answer holds for a live allocation; for any other address it is
   // arbitrary.
   Location locate(DevicePtr p) const;
 
   // --- blocks and spans, in a page of the pool that is cut ---
-  // The live allocation around `p`, as it was at some time during the call; none: nothing live is
-  // there.
+  // Allocation around `p` that was live at some time during the call; nullopt if none.
   static std::optional<Allocation> find(const region::Region& page, DevicePtr p)
       VPMM_REQUIRES(pool_lock);
-  // False: nothing live is around `p`.
+  // Names the stream for the live allocation around `p`; false if none is live there.
   bool record_use(const region::Region& page, DevicePtr p, time::Timeline& timeline)
       VPMM_REQUIRES(pool_lock);
-  // Streams that record_use named for it.
+  // Streams named for it with record_use.
   const Vector<time::TimelineId>& other_uses(const Allocation& allocation) const
       VPMM_REQUIRES(pool_lock) {
     return uses_.of(allocation.range.begin);
@@ -61,26 +59,27 @@ class alignas(kCacheLine) Ownership {
   void forget_uses(const Allocation& ended) VPMM_REQUIRES(pool_lock) {
     uses_.forget(ended.range.begin);
   }
-  // From now on no warm call ends it. Requires: a live allocation begins there.
+  // Keeps warm calls from ending it. Requires: a live allocation begins there.
   static void free_through_lock(const region::Region& page, DevicePtr begin)
       VPMM_REQUIRES(pool_lock);
-  // Note [Who ends an allocation may free it]. None: no live allocation begins there.
+  // Ends the allocation (Note [Who ends an allocation may free it]); nullopt if none begins there.
   static std::optional<Allocation> end(const region::Region& page, DevicePtr begin)
       VPMM_REQUIRES(pool_lock);
 
   // --- allocations of whole pages ---
-  // Lists one, for frees that take no lock. `requested`: by its present user.
+  // Lists it for warm frees. `requested`: by its present user.
   void enlist(region::Region& pages, Bytes requested, StreamCache& cache) VPMM_REQUIRES(pool_lock);
-  // The same, under the lock of the cache, where the pagemap covers the pages.
+  // Lists it under the lock of the cache, if the pagemap covers the pages.
   void enter(region::Region& pages, Bytes requested, StreamCache& cache)
       VPMM_REQUIRES(pool_lock, cache_lock);
-  // Under the lock of the cache that lists it.
+  // Requires: the lock of the cache that lists it.
   void leave(const region::Region& pages) VPMM_REQUIRES(pool_lock, cache_lock) {
     if (PagemapEntry* const entry = pagemap_.at(pages.range.begin)) entry->leave();
   }
-  // Of an allocation that is listed or not. False: its cache keeps it, so it is not live.
+  // Names the stream for the allocation, listed or not; false if a cache keeps it.
   bool record_use(region::Region& pages, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
-  // Note [Who ends an allocation may free it]. True: it is the caller's to give to the pool.
+  // Ends the allocation (Note [Who ends an allocation may free it]). After true the caller gives it
+  // to the pool.
   bool end(const region::Region& pages) VPMM_REQUIRES(pool_lock);
   Bytes requested_of(const region::Region& pages) const VPMM_REQUIRES(pool_lock);
 
@@ -110,7 +109,7 @@ inline Location Ownership::locate(DevicePtr p) const {
     offset %= kUnit;
   }
   if (const Slab* const slab = inside.slab()) {
-    // Of many slabs every line is a miss: this one shall come beside that of the slab itself.
+    // With many slabs every line is a miss: this one is fetched together with that of the slab.
     const std::uint64_t index =
         kShapes[inside.slab_class()].index_of(inside.unit() * kUnit + offset);
     __builtin_prefetch(slab->place_of_slack(index));

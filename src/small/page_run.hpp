@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// small: pages of the pool that small requests are cut from, and the owners of their parts.
+// small: pages of the pool that are cut for small requests, and the owners of their parts.
 #pragma once
 
 #include <array>
@@ -17,14 +17,13 @@ namespace vpmm::small {
 
 struct PageRun;
 
-// The owner of memory: none, a slab, a segment, a run or an allocation of whole pages; or the
-// place where the owner is written. It is one word, so that it can be read without a lock. For a
-// slab it also has class and unit, so that the record of a block can be fetched before the slab
-// itself.
+// Owner of memory: none, a slab, a segment, a run or an allocation of whole pages; or the place
+// where the owner is written. One word, so it is read without a lock. For a slab it also has class
+// and unit, so that the record of a block can be fetched before the slab itself.
 class Content {
  public:
   Content() = default;
-  // Of the slab's units the one with this number.
+  // Unit `unit` of the slab.
   Content(const Slab& slab, std::uint64_t unit) VPMM_REQUIRES(cache_lock)
       : bits_(reinterpret_cast<std::uintptr_t>(&slab) | bits_of(EntryKind::slab) |
               std::uint64_t{slab.slab_class} << kClassShift | unit << kUnitShift) {}
@@ -37,9 +36,9 @@ class Content {
   explicit Content(const std::atomic<Content>* place)
       : bits_(reinterpret_cast<std::uintptr_t>(place) | bits_of(EntryKind::place)) {}
 
-  // Null where it is another's.
+  // Null if the owner is of another kind.
   Slab* slab() const { return as<Slab>(EntryKind::slab); }
-  // Of a slab. Beyond 1024 units the number begins again.
+  // Class and unit of a slab; units count modulo 1024.
   std::size_t slab_class() const { return bits_ >> kClassShift & kMostClass; }
   std::uint64_t unit() const { return bits_ >> kUnitShift; }
   Segment* segment() const { return as<Segment>(EntryKind::segment); }
@@ -51,10 +50,10 @@ class Content {
   bool operator==(const Content&) const = default;
 
  private:
-  // In the last bits, which are free, because all of these are aligned to more.
+  // Kept in the last bits, which the alignment leaves free.
   enum class EntryKind : std::uintptr_t { nothing, slab, segment, run, region, place };
   static constexpr std::uintptr_t kKindBits = 7;
-  // In the first bits: on x86-64 and aarch64 Linux gives addresses beyond 48 bits only on request.
+  // Kept in the first bits: Linux gives addresses beyond 48 bits only on request (x86-64, aarch64).
   static constexpr int kClassShift = 48;
   static constexpr std::uintptr_t kMostClass = 63;
   static constexpr int kUnitShift = 54;
@@ -72,9 +71,9 @@ class Content {
   std::uintptr_t bits_ = 0;
 };
 
-// The owner of a page: none, an run, the segment or the slab that has all of it, or an allocation
-// of whole pages that begins here. Beside it stands the word that a free reads next: the cache of
-// the allocation, or the table of the run's units.
+// Owner of a page: none, a run, the segment or slab that has all of it, or an allocation of whole
+// pages that begins here. Beside it is the word that a free reads next: the cache of the
+// allocation, or the table of the run's units.
 class PagemapEntry {
  public:
   void enter(const region::Region& pages, const StreamCache* cache) {
@@ -88,8 +87,7 @@ class PagemapEntry {
   void leave() { content_.store(Content{}, std::memory_order_relaxed); }
 
   // Any thread, without a lock. The entry of a live allocation does not change while it is live.
-  // For a dead address the reader may see the content of one time and the word beside it of
-  // another, so each says of which kind it is.
+  // For a dead address the two words may be of different times, so each names its kind.
   Content content() const { return content_.load(std::memory_order_acquire); }
   StreamCache* cache() const { return static_cast<StreamCache*>(beside(EntryKind::cache)); }
   const std::atomic<Content>* unit_contents() const {
@@ -104,7 +102,7 @@ class PagemapEntry {
                   std::memory_order_relaxed);
     content_.store(content, std::memory_order_release);  // its owner is written before
   }
-  // Null: not of this kind.
+  // Null if of another kind.
   void* beside(EntryKind kind) const {
     const std::uintptr_t bits = beside_.load(std::memory_order_relaxed);
     return (bits & kKindMask) == static_cast<std::uintptr_t>(kind)
@@ -116,9 +114,8 @@ class PagemapEntry {
   std::atomic<std::uintptr_t> beside_;  // the last bits say of which kind it is
 };
 
-// The holder of an allocation of the pool: the run that has the page (with the last bit set), or
-// the cache that keeps it. A cache writes it under its own lock, and calls under the pool's lock
-// read it.
+// Holder of an allocation of the pool: the run of the page (with the last bit set), or the cache
+// that keeps it. Written under the cache's lock, read under the pool's.
 inline void* holder_of(const region::Region& region) {
   return std::atomic_ref<void*>(const_cast<void*&>(region.holder)).load(std::memory_order_relaxed);
 }
@@ -126,7 +123,7 @@ inline void set_holder(region::Region& region, void* holder) {
   std::atomic_ref<void*>(region.holder).store(holder, std::memory_order_relaxed);
 }
 
-// Null: it is not cut, or kept by a cache.
+// Run of the page; null if the page is not cut.
 inline PageRun* run_in(const region::Region& page) {
   const auto bits = reinterpret_cast<std::uintptr_t>(holder_of(page));
   return (bits & 1) != 0 ? reinterpret_cast<PageRun*>(bits & ~std::uintptr_t{1}) : nullptr;
@@ -142,13 +139,12 @@ inline void set_run_in(region::Region& page, const PageRun& run) VPMM_REQUIRES(p
 // Note [Streams share no line]
 // Threads with streams of their own write no common cache line in warm calls. Caches, slabs,
 // segments and regions begin a line, and their arrays fill whole lines. A stream writes the
-// contents of its segment's units when it cuts or ends a slab. Where a segment begins or ends
-// within a line of the run's table, the segment itself has these contents, and the table names
-// the place.
+// contents of its segment's units when it cuts or ends a slab. If a segment begins or ends within a
+// line of the run's table, the segment itself has these contents, and the table names the place.
 //
-// Entries of the pagemap are the exception: four of them share a line. One is written when a slab
-// that fills its page begins or ends, or when the first slab is cut in a page of spans. With a line
-// for each entry, every free of a stream that has many pages would cost more.
+// Exception: four entries of the pagemap share a line. An entry is written when a slab that fills
+// its page begins or ends, or when the first slab is cut in a page of spans. A line for each entry
+// would make every free of a stream with many pages slower.
 constexpr std::uint64_t kContentsInLine = kCacheLine / sizeof(std::atomic<Content>);
 
 inline Content content_in(const std::atomic<Content>& entry) {
@@ -201,7 +197,7 @@ struct alignas(kCacheLine) PageRun {
          page <= page_of(content.begin + (content.bytes() - 1)); ++page)
       if (entries[page].content().segment() != nullptr) entries[page].enter(*this, page);
   }
-  // Entries of the pages that lie in it as a whole, with their numbers.
+  // Visits the entries of the pages that lie wholly in `part`, with their numbers.
   template <typename Visit>
   void for_each_entry(AddressRange part, Visit&& visit) const {
     if (entries == nullptr) return;
@@ -224,7 +220,7 @@ struct alignas(kCacheLine) PageRun {
       (place == nullptr ? entry : *place).store(content_of(unit), std::memory_order_release);
     }
   }
-  // Null: the part is no page, or the pagemap does not cover it.
+  // Entry of the page `part`; null if `part` is no page, or is not in the pagemap.
   PagemapEntry* entry_of(AddressRange part) const {
     return entries == nullptr || !is_page(part) ? nullptr : &entries[page_of(part.begin)];
   }

@@ -48,13 +48,12 @@ class Pagemap {
   }
   PagemapEntry* at(DevicePtr p) const { return find(p).entry; }
 
-  // Does nothing when it is covered already.
+  // Adds a table for the reservation; no effect if it is covered.
   void cover(AddressRange reservation) VPMM_REQUIRES(pool_lock) {
     if (at(reservation.begin) != nullptr) return;
     const auto pages = static_cast<std::size_t>(reservation.size / page_size_);
     auto entries = zeroed_array<PagemapEntry>(pages);
-    if (entries == nullptr)
-      return;  // memory there takes the way through the pool's lock: nothing has to be undone
+    if (entries == nullptr) return;  // calls for memory there take the pool's lock
     if (last_->count.load(std::memory_order_relaxed) == kTables) {
       more_.push_back(std::make_unique<CoveredSpace>());
       last_->next.store(more_.back().get(), std::memory_order_release);

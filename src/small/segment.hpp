@@ -20,7 +20,7 @@
 
 namespace vpmm::small {
 
-// The span that begins in eight units: none is shorter, so no two begin in the same eight.
+// The span that begins in eight units. Spans have eight units at least, so no two begin there.
 struct SpanStart {
   static constexpr std::uint64_t kUnits = kLeastSpan / kUnit;
 
@@ -32,8 +32,7 @@ static_assert(kLeastPage / kUnit % SpanStart::kUnits == 0, "pages of a segment s
 
 using SpanStarts = std::vector<SpanStart, LineAllocator<SpanStart>>;
 
-// Host memory for a segment of so many units, taken before the lock of its cache, and given back
-// after it.
+// Host memory for a segment of `units`, taken before the lock of its cache and given back after it.
 struct SegmentRoom {
   explicit SegmentRoom(std::uint64_t units) : spans(span_starts(units)) { free.clear(units); }
   static std::size_t span_starts(std::uint64_t units) {
@@ -44,23 +43,21 @@ struct SegmentRoom {
   SpanStarts spans;
 };
 
-// In one of a cache's lists.
+// Link in one of a cache's lists.
 struct SegmentLink {
   SegmentLink* previous = nullptr;
   SegmentLink* next = nullptr;
 };
 
-// Units that belong together. Belongs to one cache, under its lock all changes; its
-// cache and its units change under the pool's lock as well. The cache is read without a lock
-// too, and again under the cache's. It ends only while all of it is free. One that has more than a
-// page has whole pages.
+// Neighbouring units of one cache. All fields change under the cache's lock; the cache and the
+// range under the pool's lock as well. The cache is read without a lock and checked again under the
+// cache's. A segment ends only while it is all free. If larger than a page, it is whole pages.
 struct alignas(kCacheLine) Segment : SegmentLink {
-  // Fields of every call, on one line. `begin`, `units` and `run` change under both locks, and
-  // are read under either.
+  // Fields of every call, on one line. `begin`, `units` and `run` change under both locks and are
+  // read under either.
   std::atomic<StreamCache*> of_cache{nullptr};  // null: not in use
   DevicePtr begin{};
-  std::uint64_t number VPMM_GUARDED_BY(cache_lock) =
-      0;  // latest that a free of something here carries; 0: none
+  std::uint64_t number VPMM_GUARDED_BY(cache_lock) = 0;  // latest of a free here; 0: none
   std::uint32_t units = 0;
 
  private:
@@ -72,7 +69,7 @@ struct alignas(kCacheLine) Segment : SegmentLink {
   std::array<std::atomic<Content>, 2 * (kContentsInLine - 1)> contents{};
   Segment* chained VPMM_GUARDED_BY(pool_lock) = nullptr;  // behind it in a SegmentChain
 
-  // Free units of the run become this, all free.
+  // Takes free units of the run; all of the segment is free.
   void enter(PageRun& in, AddressRange range) VPMM_REQUIRES(pool_lock) {
     run = &in;
     begin = range.begin;
@@ -113,7 +110,7 @@ struct alignas(kCacheLine) Segment : SegmentLink {
     std::swap(spans_, room.spans);
     free_.give({0, units});
   }
-  // After it left its cache, so that no other call writes it.
+  // Requires: no cache has it, so no other call writes.
   std::uint64_t last_number() const VPMM_NO_THREAD_SAFETY_ANALYSIS { return number; }
 
   std::uint32_t longest() const VPMM_REQUIRES(cache_lock) {
@@ -138,14 +135,13 @@ struct alignas(kCacheLine) Segment : SegmentLink {
     return sum;
   }
 
-  // How many units lie in a segment that is all free when so many more are: none or all.
+  // Units that are in an all-free segment after a free of `more` units: none, or all.
   std::uint64_t kept_after(std::uint64_t more) const VPMM_REQUIRES(cache_lock) {
     return free_units() + more == units ? units : 0;
   }
 
-  // --- pages, of one that has whole pages ---
-  // Free units behind the last one become part of it, used for now. Requires: `room` is for all
-  // units.
+  // --- pages, in a segment of whole pages ---
+  // Adds the units behind the segment, as used ones. Requires: `room` is for all units.
   void grow(std::uint64_t more, SegmentRoom& room) VPMM_REQUIRES(pool_lock, cache_lock) {
     free_.grow(room.free);
     std::copy(spans_.begin(), spans_.end(), room.spans.begin());
@@ -167,16 +163,15 @@ struct alignas(kCacheLine) Segment : SegmentLink {
     }
     return sum;
   }
-  // Where, at a border of pages, free pages begin or end for the first time; 0: nowhere.
+  // First border of pages at which free pages begin or end; 0 if none.
   std::uint64_t first_border(std::uint64_t page_units) const VPMM_REQUIRES(cache_lock) {
     const bool is_free_at_front = is_free_page(0, page_units);
     for (std::uint64_t unit = page_units; unit < units; unit += page_units)
       if (is_free_page(unit, page_units) != is_free_at_front) return unit;
     return 0;
   }
-  // The part from `at` on, with slabs, spans and all, becomes `back`, which is not in use.
-  // Requires: `at` is a border of pages, no slab and no span crosses it, and the rooms are for the
-  // units of both parts.
+  // Moves the part from `at` on, with its slabs and spans, to `back`. Requires: `back` is unused,
+  // `at` is a border of pages that no slab or span crosses, and the rooms are for both parts.
   void split(std::uint64_t at, Segment& back, SegmentRoom& front_room, SegmentRoom& back_room)
       VPMM_REQUIRES(pool_lock, cache_lock) {
     for (std::size_t i = 0; i < free_.count(); ++i) {
@@ -230,18 +225,20 @@ struct alignas(kCacheLine) Segment : SegmentLink {
   Bytes requested(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) {
     return around(unit).requested;
   }  // by its user
-  // The last span that begins at the unit or before.
+  // First unit of the last span that begins at `unit` or before; nullopt if none.
   std::optional<std::uint64_t> span_until(std::uint64_t unit) const VPMM_REQUIRES(cache_lock) {
-    while (!has_span_at(unit))
-      if (unit-- == 0) return std::nullopt;
-    return unit;
+    for (std::uint64_t eight = unit / SpanStart::kUnits + 1; eight-- > 0;) {
+      const std::uint64_t first = eight * SpanStart::kUnits + spans_[eight].at;
+      if (spans_[eight].requested != 0 && first <= unit) return first;
+    }
+    return std::nullopt;
   }
 
   // The first broken invariant as text; empty when all hold.
   std::string validate() const VPMM_REQUIRES(cache_lock) {
     for (const SpanStart& span : spans_)
       if (span.is_used_elsewhere && span.requested == 0) return "what is used elsewhere is no span";
-    Vector<bool> is_free(units + 1);  // and none behind the last
+    std::vector<bool> is_free(units + 1);  // and none behind the last
     std::uint64_t most = 0;
     for (std::size_t i = 0; i < free_.count(); ++i) {
       const UnitRun free = free_[i];
@@ -302,9 +299,8 @@ class SegmentChain {
   std::uint64_t count_ = 0;
 };
 
-// Segments of one cache, by the longest free stretch in them; the first list is of those that have
-// none. A list is a ring with its head in it, so that nothing is asked at its ends (Note [Nothing
-// is jumped over]).
+// Segments of one cache by their longest free stretch; the first list has the full ones. A list is
+// a ring with its head, so its ends need no branch (Note [Nothing is jumped over]).
 class SegmentLists {
  public:
   SegmentLists() {
@@ -322,7 +318,7 @@ class SegmentLists {
     head.next = segment;
     occupied_[list / 64] |= std::uint64_t{1} << list % 64;
   }
-  // Its longest stretch was another until now.
+  // Moves a segment with a new longest stretch to its list.
   void refile(Segment* segment, std::uint32_t longest_before) VPMM_REQUIRES(cache_lock) {
     if (list_of(segment->longest()) == list_of(longest_before)) return;
     remove(segment, longest_before);
@@ -340,8 +336,8 @@ class SegmentLists {
     Segment* segment = nullptr;  // null: none
     FreeStretches::UnitPlace place;
   };
-  // In one of those whose longest stretch is the shortest sufficient. Where some are only too short
-  // for the alignment, in one that is certainly long enough.
+  // Finds room in a segment with the shortest sufficient longest stretch. If stretches fail only by
+  // their alignment, looks for one that is long enough at any address.
   Found find(std::uint64_t units, std::uint64_t alignment = 1) const VPMM_REQUIRES(cache_lock) {
     Found found;
     const auto look_from = [&](std::uint64_t least) VPMM_REQUIRES(cache_lock) {
@@ -357,7 +353,7 @@ class SegmentLists {
     if (found.segment == nullptr && alignment > 1) look_from(units + alignment - 1);
     return found;
   }
-  // Those with free units.
+  // Visits segments with free units.
   template <typename Visit>
   void for_each(Visit&& visit) const VPMM_REQUIRES(cache_lock) {
     for_each_from(1, [&](Segment* segment) VPMM_REQUIRES(cache_lock) {
@@ -365,7 +361,7 @@ class SegmentLists {
       return true;
     });
   }
-  // Those whose longest stretch may be that long. `visit` returns false to stop.
+  // Visits segments that may have a stretch of `units`. `visit` returns false to stop.
   template <typename Visit>
   void for_each_from(std::uint64_t units, Visit&& visit) const VPMM_REQUIRES(cache_lock) {
     for (std::size_t list = list_of(units); list < kLists; ++list) {
@@ -384,8 +380,8 @@ class SegmentLists {
   }
 
  private:
-  // One for each length below 32 units and for each class of spans from there on, and one for all
-  // that is longer: so every segment in the list of a span's length is long enough.
+  // A list for each length below 32 units, for each class of spans from there on, and for all
+  // longer stretches: every segment in the list of a span's length is long enough.
   static constexpr std::size_t kLists = 192;
   static constexpr std::uint64_t kMostMisfits = 8;
   static std::size_t list_of(std::uint64_t longest) {

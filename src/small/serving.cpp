@@ -6,7 +6,7 @@ namespace vpmm::small {
 
 namespace {
 
-// Of smaller pages the sizes of spans are other than those of PageSizes.
+// Least page that is cut above a page: spans of smaller pages have other sizes than PageSizes.
 constexpr Bytes kLeastCutAbove = kMiB;
 
 }  // namespace

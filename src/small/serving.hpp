@@ -34,9 +34,9 @@ class Serving {
   static bool is_below_a_page(Bytes bytes, Bytes alignment, Bytes page_size) {
     return std::max(span_units(bytes) * kUnit, alignment) < page_size;
   }
-  // The one place where the server of a request of an ordinary stream is decided.
+  // Decides the server of a request of an ordinary stream; the only place that does.
   Server server_of(Bytes bytes, Bytes alignment) const {
-    // Most requests end here: no page that is cut is smaller.
+    // The answer for most requests. A cut page is never smaller than the largest block.
     if (bytes <= kLargestBlock && alignment <= kGrain && options_.below_a_page == BelowAPage::cut)
       return Server::blocks;
     if (bytes >= page_size()) return Server::pages;
@@ -50,7 +50,7 @@ class Serving {
   bool may_be_cached(Bytes bytes, Bytes alignment) const {
     return bytes <= page_sizes_.most() && alignment <= kGrain && (alignment & (alignment - 1)) == 0;
   }
-  // Whether a cache keeps whole pages of that size.
+  // Tells if a cache keeps whole pages of that size.
   bool keeps_pages(Bytes size) const { return options_.caches_pages && size <= page_sizes_.most(); }
   bool proves_frees() const { return options_.proves_frees; }
   // Note [Streams that crowd cut their own]
@@ -62,7 +62,7 @@ class Serving {
   }
   // Bytes of the pool's memory that a request takes.
   Bytes taken_for(Bytes bytes) const;
-  // The same, served as pages.
+  // Bytes that it takes if served as pages.
   Bytes size_of_pages(Bytes bytes) const { return page_sizes_.rounded(bytes); }
   const PageSizes& page_sizes() const { return page_sizes_; }
   Bytes page_size() const { return page_unit_.bytes(); }

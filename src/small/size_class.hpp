@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// small: which sizes requests are rounded to, and how blocks are cut.
+// small: sizes that requests are rounded to, and shapes of slabs.
 #pragma once
 
 #include <algorithm>
@@ -55,7 +55,7 @@ constexpr bool is_nearly_cut(std::uint64_t units, Bytes cut) {
   return (units * kUnit - cut) * 32 <= units * kUnit;
 }
 
-// The fewest units of which at most a 32nd stays uncut.
+// Shape with the fewest units that leave at most a 32nd uncut.
 constexpr SlabShape shape_of(Bytes block) {
   SlabShape best;
   for (std::uint64_t units = 1; units <= kMostSlabUnits; ++units) {
@@ -77,11 +77,11 @@ constexpr std::array<SlabShape, kSlabClasses> make_shapes() {
 inline constexpr std::array<SlabShape, kSlabClasses> kShapes = make_shapes();
 
 // Note [Slabs grow with what there is]
-// Many streams may want one block of many classes each, so a stream's first slab of a class has
-// room for hardly more than one. The next has the fewest units that are nearly cut. A record of a
-// slab is a cache miss when there are many, and classes of large blocks have a few in such a slab.
-// So a stream that has much of a class cuts the next one twice, four times ... as large, or a whole
-// page: at most a 16th of its memory of the class, and 256 blocks.
+// Many streams may want one block of many classes each, so a stream's first slab of a class is the
+// least that holds a block. The next has the fewest units that leave little uncut. With many slabs
+// each record is a cache miss, and such a slab holds only a few large blocks. So a stream with much
+// memory of a class cuts the next slab twice, four times ... as large, or a whole page: at most a
+// 16th of its memory of the class, and 256 blocks.
 constexpr std::uint64_t kSlabShare = 16;
 
 struct SlabSize {
@@ -89,14 +89,14 @@ struct SlabSize {
   std::uint64_t blocks = 0;
 };
 
-// The least that the next slab may be where the stream has so many units in slabs of the class.
+// Least size of the next slab for a stream with `units_of_class` units in slabs of the class.
 constexpr SlabSize least_slab(const SlabShape& shape, std::uint64_t units_of_class) {
   if (units_of_class != 0) return {shape.units, shape.blocks};
   const std::uint64_t units = (shape.block + kUnit - 1) / kUnit;
   return {units, std::min(units * kUnit / shape.block, kMostBlocks)};
 }
 
-// The size it shall have, if there is room.
+// Size of the next slab, if there is room.
 constexpr SlabSize slab_size(const SlabShape& shape, std::uint64_t units_of_class,
                              std::uint64_t page_units) {
   const std::uint64_t most = units_of_class / kSlabShare;

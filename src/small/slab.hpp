@@ -19,14 +19,14 @@ namespace vpmm::small {
 class StreamCache;
 struct Segment;
 
-// Some of the numbers below Most, a bit for each.
+// Set of numbers below Most, a bit for each.
 template <std::uint64_t Most>
 class IndexSet {
  public:
   bool contains(std::uint64_t index) const { return (words_[index / 64] >> index % 64 & 1) != 0; }
   void add(std::uint64_t index) { words_[index / 64] |= std::uint64_t{1} << index % 64; }
   void remove(std::uint64_t index) { words_[index / 64] &= ~(std::uint64_t{1} << index % 64); }
-  // The first `count` of them.
+  // Makes it the first `count` numbers.
   void fill(std::uint64_t count) {
     for (std::uint64_t& word : words_) {
       word = count >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
@@ -56,11 +56,11 @@ class IndexSet {
 };
 using BlockSet = IndexSet<kMostBlocks>;
 
-// Equal blocks cut from units of one segment. Belongs to one cache, under whose lock all
-// changes; cache and size change only while it holds no live block. The cache is read without
-// the lock too, and again under it. live = not free and not waiting
+// Equal blocks cut from units of one segment. Belongs to one cache; all fields change under the
+// cache's lock, cache and size only without a live block. The cache is read without the lock and
+// checked again under it. live = not free and not waiting
 struct alignas(kCacheLine) Slab {
-  // Fields of every call, on one line.
+  // --- fields of every call, on one line ---
   BlockSet free VPMM_GUARDED_BY(cache_lock);                 // may be given to the cache's stream
   std::uint16_t free_count VPMM_GUARDED_BY(cache_lock) = 0;  // of them
   std::uint16_t blocks VPMM_GUARDED_BY(cache_lock) = 0;
@@ -68,15 +68,14 @@ struct alignas(kCacheLine) Slab {
   std::uint8_t slab_class VPMM_GUARDED_BY(cache_lock) = 0;
   bool has_exceptions VPMM_GUARDED_BY(cache_lock) = false;  // some block is in `exceptions`
   DevicePtr begin VPMM_GUARDED_BY(cache_lock){};
-  std::atomic<StreamCache*> of_cache{nullptr};  // null: not in use
-  std::uint64_t number VPMM_GUARDED_BY(cache_lock) =
-      0;  // latest that a free of a block here carries; 0: none
-  // The next lines.
+  std::atomic<StreamCache*> of_cache{nullptr};           // null: not in use
+  std::uint64_t number VPMM_GUARDED_BY(cache_lock) = 0;  // latest of a free here; 0: none
+  // --- the next lines ---
   Slab* previous VPMM_GUARDED_BY(cache_lock) = nullptr;  // in one of the cache's lists
   Slab* next VPMM_GUARDED_BY(cache_lock) = nullptr;
   std::array<std::uint16_t, kMostBlocks> slack
       VPMM_GUARDED_BY(cache_lock){};  // block size less the request
-  // Fields of few calls.
+  // --- fields of few calls ---
   Segment* segment VPMM_GUARDED_BY(cache_lock) = nullptr;
   struct {
     BlockSet waiting;         // freed, and its stamp is not complete
@@ -85,7 +84,7 @@ struct alignas(kCacheLine) Slab {
 
   StreamCache* cache() const { return of_cache.load(std::memory_order_relaxed); }
   void set_cache(StreamCache* cache) { of_cache.store(cache, std::memory_order_relaxed); }
-  // Only its address, so without the lock.
+  // Address only, so no lock is needed.
   const void* place_of_slack(std::uint64_t index) const VPMM_NO_THREAD_SAFETY_ANALYSIS {
     return &slack[index % kMostBlocks];
   }
@@ -125,7 +124,7 @@ struct alignas(kCacheLine) Slab {
   }
   bool is_empty() const VPMM_REQUIRES(cache_lock) { return free_count == blocks; }
   bool is_full() const VPMM_REQUIRES(cache_lock) { return free_count == 0; }
-  // Whether it is empty when one more block is free.
+  // Tells if the free of one more block makes it empty.
   bool is_last_live() const VPMM_REQUIRES(cache_lock) { return free_count + 1 == blocks; }
   bool is_used_elsewhere(std::uint64_t index) const VPMM_REQUIRES(cache_lock) {
     return has_exceptions && exceptions.used_elsewhere.contains(index);
@@ -147,7 +146,7 @@ struct alignas(kCacheLine) Slab {
   }
 };
 
-// Slabs in a row, in no order.
+// Linked slabs, unordered.
 struct SlabList {
   Slab* first VPMM_GUARDED_BY(cache_lock) = nullptr;
 

@@ -17,8 +17,8 @@ namespace {
 
 constexpr Bytes kIdleDivisor = 4;
 
-// The smallest class whose blocks all begin at `alignment`, which divides a unit; none: only a span
-// does.
+// Smallest class with blocks that all begin at `alignment`, which divides a unit; nullopt if only a
+// span does.
 std::optional<std::size_t> aligned_class(Bytes bytes, Bytes alignment) {
   if (bytes > kLargestBlock) return std::nullopt;
   for (std::size_t c = slab_class(bytes); c < kSlabClasses; ++c)
@@ -80,7 +80,7 @@ DevicePtr SmallPool::take_block(std::size_t slab_class, Bytes requested, const C
   StreamCache& cache = caches_.of(caller);
   for (;;) {
     caches_.provide_slabs(
-        cache);  // every time: another thread of the stream may have cut them meanwhile
+        cache);  // each time: another thread of the stream may have cut them meanwhile
     std::uint64_t missing = 0;
     {
       const CacheGuard guard(cache);
@@ -111,8 +111,8 @@ DevicePtr SmallPool::take_span(Bytes requested, Bytes alignment, const Caller& c
   return cache.begin_span(*segment, segment->find(units), requested);
 }
 
-// Units that the caller may use at once come into its cache, its share of them if there are so
-// many. False: none; the pool has to give another page.
+// Moves units that the caller may use at once into its cache, up to its share; false if there are
+// none, and the pool has to give another page.
 bool SmallPool::take_segments(std::uint64_t units, StreamCache& cache, const Caller& caller) {
   const Bytes least = units * kUnit;
   const Bytes most = std::max(least, cache.segments.share_bytes());
@@ -135,14 +135,14 @@ bool SmallPool::take_segments(std::uint64_t units, StreamCache& cache, const Cal
   return taken > 0;
 }
 
-// The same for spans that may cross pages: pages that nothing was cut from. They become one with
-// pages of the stream that end there, so that the next span may begin in these.
+// Moves whole uncut pages into the cache, for spans that may cross pages; false if there are none.
+// They merge with the stream's pages before them, so that the next span may begin there.
 bool SmallPool::take_whole_pages(Bytes least, StreamCache& cache, const Caller& caller) {
   const CutPages::FreePart room = cut_pages_.find_pages(least, caller);
   if (room.free == nullptr) return false;
   if (Segment* const before = cut_pages_.pages_until(room.part.begin, cache)) {
     const std::uint64_t units = room.part.size / kUnit;
-    SegmentRoom grown(before->units + units);  // it may throw, as the next may: nothing has changed
+    SegmentRoom grown(before->units + units);  // like the next line, may throw: no change yet
     cut_pages_.take_units(room, caller);
     const CacheGuard guard(cache);
     cache.segments.grow(*before, units, room.number, grown);
@@ -174,7 +174,7 @@ void SmallPool::deallocate(const Allocation& ended, const time::Stamp& stamp) {
   set_free(ended, UsedBy::own_stream);
   if (caches_.are_bounded()) bounds_.keep(cache);
   if (ended.timeline || &cache == &caches_.any()) return;
-  flusher_.flush(cache);  // of a stream that is no more, so no call takes from it
+  flusher_.flush(cache);  // its stream is gone, so no call takes from it
   caches_.retire_if_empty(cache);
 }
 
@@ -189,7 +189,7 @@ void SmallPool::set_free(const Allocation& ended, UsedBy used_by) {
     slab->number = std::max(slab->number, number);
     return cache.slabs.give(slab, ended.index);
   }
-  Segment* const segment = segment_at(*run, begin, cache);  // it may have been split meanwhile
+  Segment* const segment = segment_at(*run, begin, cache);  // looked up again: it may be split
   VPMM_CHECK(segment != nullptr, message_of("what waits at {:#x} is nobody's", to_integer(begin)));
   cache.segments.give(*segment, segment->unit_of(begin), ended.range.size / kUnit, number);
 }
@@ -203,8 +203,7 @@ void SmallPool::advance(const Vector<time::StampPart>& done) {
       if (caches_.are_bounded()) bounds_.keep(*ended.cache);
     });
   }
-  cut_pages_
-      .give_idle_pages();  // complete neighbours became one, or a new page was not needed after all
+  cut_pages_.give_idle_pages();  // complete neighbours merged, or a new page was not needed
 }
 
 }  // namespace vpmm::small

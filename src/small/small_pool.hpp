@@ -2,10 +2,10 @@
 // small: requests below a page, and of a few pages where streams crowd: blocks and spans cut from
 // pages of the pool, cached by the streams that use them.
 //
-// Reads top-down as runs (of pages of the pool), segments (stretches of units in them, each of one
-// stream), slabs and spans (cut from a segment) and caches (the memory that a stream keeps). Free
-// segments keep stamps as the pool's ranges do, so memory moves between streams in the same way; a
-// block or span that other streams used waits for its stamp here.
+// Top-down: runs (of pages of the pool), segments (units of a run, of one stream), slabs and spans
+// (cut from a segment) and caches (memory that a stream keeps). Units in no segment have stamps
+// like the pool's ranges, so memory moves between streams in the same way; a block or span that
+// other streams used waits for its stamp here.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@
 
 namespace vpmm::small {
 
-// The way of a request below a page, and of its free, over parts that callers name directly. It
-// calls no room above, and drops no lock.
+// Serves a request below a page, and its free, with parts that callers also name directly. Calls no
+// room above, and keeps the lock throughout.
 class SmallPool {
  public:
   SmallPool(driver::Driver& driver, pool::Pool& pool, time::Timelines& timelines,
@@ -51,24 +51,22 @@ class SmallPool {
   WarmCalls& warm_calls() { return warm_calls_; }
   const Figures& figures() const { return figures_; }
 
-  // Whether a request of a page and more is cut like a smaller one. Note [Streams that crowd cut
-  // their own]
+  // Tells if a request of a page and more is cut like a smaller one (Note [Streams that crowd cut
+  // their own]).
   bool cuts_pages_for(const pool::Caller& caller, Bytes bytes, Bytes alignment)
       VPMM_REQUIRES(pool_lock);
-  // Memory that work queued on the caller's stream after the call may use, from pages that are cut
-  // already; null: it needs more of them.
+  // Takes memory for later work of the caller's stream from pages that are cut; null if that needs
+  // more of them.
   DevicePtr take(Bytes bytes, Bytes alignment, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
-  // Whether the pages are to be cut at once: they can be had without a mapping, and little of the
-  // pages that are cut lies idle. Otherwise, and before anything would be mapped, the memory that
-  // streams keep comes back first.
+  // Tells if the pages are to be cut at once: the pool has them without a mapping, and little of
+  // the cut pages is idle. Otherwise caches give memory back first.
   bool should_cut(const pool::PageRequest& pages, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  // For the rest of the caller's share, as many again and again that lie idle: nothing is mapped
-  // for it.
+  // Cuts more idle pages, up to the caller's share; maps nothing.
   void cut_more(const pool::PageRequest& pages, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  // The memory of an allocation that end() gave. May be used again on its own stream at once if
-  // nothing but that stream's work is in `stamp`, otherwise once the stamp is complete.
+  // Frees the memory of an allocation that Ownership::end() returned. Its own stream may have it at
+  // once if `stamp` names that stream alone, otherwise when the stamp is complete.
   void deallocate(const Allocation& ended, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
   void advance(const Vector<time::StampPart>& done) VPMM_REQUIRES(pool_lock);
 

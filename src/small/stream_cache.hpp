@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// small: memory that a stream's frees left, and that its next requests take.
+// small: memory that a stream freed, for its next requests.
 #pragma once
 
 #include <atomic>
@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/line_allocator.hpp"
+#include "base/no_host_memory.hpp"
 #include "base/spin_lock.hpp"
 #include "driver/types.hpp"
 #include "region/region.hpp"
@@ -35,26 +36,27 @@ class VPMM_SCOPED_LOCK CacheGuard {
 
  private:
   SpinLock& lock_;
+  [[no_unique_address]] NoHostMemory no_host_memory_;
 };
 
 constexpr std::uint64_t kNoHandle = ~std::uint64_t{0};
 
-// The stream that a cache is in service for.
+// Stream that a cache is in service for.
 struct Service {
   std::atomic<std::uint64_t> stream{0};  // StreamId; 0: any-stream, or out of service
-  // By which the stream called last, if it is one of the primary context.
+  // Handle of the stream's last call, for a stream of the primary context.
   std::atomic<std::uint64_t> handle{kNoHandle};
-  // None: any-stream, or out of service.
+  // nullopt: any-stream, or out of service.
   std::optional<time::TimelineId> timeline VPMM_GUARDED_BY(cache_lock);
 };
 
-// Events that other streams want of a stream's frees.
+// Events behind a stream's frees, wanted by other streams.
 struct FreeEvents {
   time::EventPacing pacing VPMM_GUARDED_BY(cache_lock);
   bool is_due VPMM_GUARDED_BY(cache_lock) = false;
 };
 
-// Whether a stream calls.
+// Calls of a stream, to find idle ones.
 struct Activity {
   std::uint64_t locked_calls VPMM_GUARDED_BY(cache_lock) =
       0;                                                    // of the stream, with the pool's lock
@@ -62,8 +64,8 @@ struct Activity {
   std::uint64_t idle_looks VPMM_GUARDED_BY(pool_lock) = 0;  // since one that saw a call
 };
 
-// Note [Many streams keep a bounded amount]: any cache may keep the least that a stream can take of
-// a page.
+// Kept by any cache (Note [Many streams keep a bounded amount]): the least part of a page that a
+// stream can take.
 constexpr Bytes kAlwaysKept = kUnit;
 struct Keeping {
   Bytes allowed VPMM_GUARDED_BY(pool_lock) = 0;            // beyond kAlwaysKept
@@ -72,24 +74,23 @@ struct Keeping {
 };
 
 // Note [A cache is a stream's own]
-// Work that is queued on a stream later may use memory that the stream freed, without any proof. So
-// that memory stays in the stream's cache. Blocks are cut from slabs, slabs and spans from
-// segments; the rest of a segment serves any size. Before the pool maps anything new, caches give
-// back memory that no user has. From there on its stamp counts.
+// Later work of a stream may use memory that the stream freed, without proof. So that memory stays
+// in the stream's cache. Blocks are cut from slabs, slabs and spans from segments; the rest of a
+// segment serves any size. Before the pool maps new memory, caches give back their idle memory.
+// From then on its stamp counts.
 //
-// Order of locks: the pool's first, then one cache's. A cache begins a line, so that two streams
-// share none.
+// Lock order: the pool's lock, then one cache's. Aligned to a line, so that streams share none.
 class alignas(kCacheLine) StreamCache {
  public:
   explicit StreamCache(Bytes page_size) : segments(page_size / kUnit), slabs(segments) {}
 
   SpinLock lock;  // CacheGuard takes it
-  // The next call of the stream takes the pool's lock: for an event, or to give memory back.
+  // Sends the next call of the stream to the pool's lock: for an event, or to give memory back.
   std::atomic<bool> wants_attention{false};
   bool is_unused VPMM_GUARDED_BY(pool_lock) = false;  // ready for another stream
   Service service;
   time::NextNumber next_number;
-  std::optional<time::StampPart> unproven VPMM_GUARDED_BY(pool_lock);  // its memory waits for that
+  std::optional<time::StampPart> unproven VPMM_GUARDED_BY(pool_lock);  // its memory waits for this
   FreeEvents events;
   Tally tally VPMM_GUARDED_BY(cache_lock);
   Activity activity;
@@ -101,7 +102,7 @@ class alignas(kCacheLine) StreamCache {
 
   // Any thread, without a lock.
   Tally tally_now() const VPMM_NO_THREAD_SAFETY_ANALYSIS { return tally.now(); }
-  // It changes under both locks.
+  // Needs one lock: the field changes under both.
   std::optional<time::TimelineId> timeline_now() const
       VPMM_REQUIRES(pool_lock) VPMM_NO_THREAD_SAFETY_ANALYSIS {
     return service.timeline;
@@ -109,19 +110,19 @@ class alignas(kCacheLine) StreamCache {
   // Pages, free segments and slabs without a live block.
   Bytes cached_bytes() const { return pages.bytes() + segments.free_bytes() + slabs.empty_bytes(); }
 
-  // Whether it is in service for the stream, which is not asked to come to the pool's lock.
+  // Tells if the cache serves this stream and its next call need not take the pool's lock.
   bool serves(driver::StreamId id) const VPMM_REQUIRES(cache_lock) {
     return service.stream.load(std::memory_order_relaxed) == static_cast<std::uint64_t>(id) &&
            !wants_attention.load(std::memory_order_relaxed);
   }
-  // True: `more` would be too much for it. Then the stream has asked for as much.
+  // Tells if `more` bytes exceed the bound; if so, notes the amount as wanted.
   bool refuse(Bytes more) VPMM_REQUIRES(cache_lock) {
     const Bytes kept = cached_bytes() + more;
     const bool is_too_much = kept > keeping.most;
     if (is_too_much) keeping.wanted = kept;
     return is_too_much;
   }
-  // Whether the stream called since the last look. Frees by others and warm frees do not count.
+  // Tells if the stream called since the last look; warm frees and frees by others do not count.
   bool look_for_calls() VPMM_REQUIRES(cache_lock) {
     const std::uint64_t calls =
         activity.locked_calls + static_cast<std::uint64_t>(tally.requests());
@@ -129,7 +130,7 @@ class alignas(kCacheLine) StreamCache {
   }
 
   // --- blocks ---
-  // A block of the class for the stream's work; null: none cached.
+  // Takes a block of the class; null if none is cached.
   DevicePtr take_block(std::size_t slab_class, Bytes requested) VPMM_REQUIRES(cache_lock) {
     const DevicePtr block = slabs.take(slab_class, requested, this);
     if (!is_null(block)) tally.begin(requested, kShapes[slab_class].block);
@@ -141,7 +142,7 @@ class alignas(kCacheLine) StreamCache {
     slab->number = next_number.of_a_free();
     slabs.give(slab, index);
   }
-  // The same, but no call may take it yet. Clears the mark of record_use.
+  // Ends the block; no call may take it yet. Clears the mark of record_use.
   void end_block(Slab* slab, std::uint64_t index) VPMM_REQUIRES(cache_lock) {
     tally.end(slab->requested(index), slab->block_bytes());
     slab->set_used_elsewhere(index, false);
@@ -149,7 +150,7 @@ class alignas(kCacheLine) StreamCache {
   }
 
   // --- spans ---
-  // For `requested` bytes; null: none cached.
+  // Takes a span for `requested` bytes; null if none is cached.
   DevicePtr take_span(Bytes requested) VPMM_REQUIRES(cache_lock) {
     const auto [segment, place] = segments.find(span_units(requested));
     return segment == nullptr ? DevicePtr{} : begin_span(*segment, place, requested);
@@ -162,8 +163,8 @@ class alignas(kCacheLine) StreamCache {
     segments.count_span(place.wanted.units, +1);
     return segment.at(first);
   }
-  // Requires: a live span begins at unit `first` of the segment, for `requested` bytes. Returns its
-  // size in units.
+  // Ends the span; returns its units. Requires: a live span for `requested` bytes begins at
+  // `first`.
   std::uint64_t end_span(Segment& segment, std::uint64_t first, Bytes requested)
       VPMM_REQUIRES(cache_lock) {
     segment.end_span(first);
@@ -178,14 +179,14 @@ class alignas(kCacheLine) StreamCache {
   }
 
   // --- whole pages ---
-  // Null: none of that size is cached.
+  // Takes pages of that size; null if none are cached.
   region::Region* take_pages(std::uint64_t size) VPMM_REQUIRES(cache_lock) {
     if (pages.of(size).empty()) return nullptr;
     region::Region* const last = pages.take_last(size);
     set_holder(*last, nullptr);
     return last;
   }
-  // `number`: of the free that ended them; 0: they are complete.
+  // Caches pages. `number`: of the free that ended them; 0: complete.
   void put_pages(region::Region* region, std::uint64_t size, std::uint64_t number)
       VPMM_REQUIRES(cache_lock) {
     pages.add(size, region, number);

@@ -19,44 +19,44 @@ class StreamCaches {
   explicit StreamCaches(Bytes page_size)
       : page_size_(page_size), any_(caches_.emplace_back(page_size)) {}
 
-  // For the first stream.
+  // Makes a cache for the first stream.
   void prepare() VPMM_REQUIRES(pool_lock);
-  // Of a stream; found or begun.
+  // Cache of a stream, found or begun.
   StreamCache& of(time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
   StreamCache& of(const pool::Caller& caller) VPMM_REQUIRES(pool_lock) {
     return caller.timeline == nullptr ? any_ : of(*caller.timeline);
   }
-  // Null: it has none.
+  // Cache of a timeline; null if none.
   StreamCache* find(const time::Timeline* timeline) VPMM_REQUIRES(pool_lock);
-  // Of users that name no stream.
+  // Cache of users that name no stream.
   StreamCache& any() { return any_; }
-  // Those of streams, and those of none.
+  // All caches, in service or not.
   Deque<StreamCache>& all() VPMM_REQUIRES(pool_lock) { return caches_; }
   const Deque<StreamCache>& all() const VPMM_REQUIRES(pool_lock) { return caches_; }
   const HashMap<time::TimelineId, StreamCache*>& by_timeline() const VPMM_REQUIRES(pool_lock) {
     return by_timeline_;
   }
-  // So that the cache can cut a few slabs.
+  // Provides records for the next few slabs of the cache.
   void provide_slabs(StreamCache& cache) VPMM_REQUIRES(pool_lock);
 
-  // No call finds it any more: its stream's context is gone, or nothing was left to do.
+  // Takes a cache out of service: its context is gone, or the stream is idle.
   void end(time::TimelineId timeline) VPMM_REQUIRES(pool_lock);
-  // One that ended serves another stream when nothing live is left in it.
+  // Makes a cache out of service ready for another stream, if nothing live is left in it.
   void retire_if_empty(StreamCache& cache) VPMM_REQUIRES(pool_lock);
 
-  // Somebody missed: for a while the frees of every stream but this are worth an event.
+  // Counts a miss: for a while the frees of every other stream are worth an event.
   void want_events(const time::Timeline* except) VPMM_REQUIRES(pool_lock);
-  // How often that happened, and how many streams have a cache. Any thread, without a lock.
+  // Number of misses, and of streams with a cache. Any thread, without a lock.
   std::uint64_t misses() const { return misses_.load(std::memory_order_relaxed); }
   std::uint64_t stream_count() const { return stream_count_.load(std::memory_order_relaxed); }
   // Note [Many streams keep a bounded amount]. Any thread, without a lock.
   bool are_bounded() const { return are_bounded_.load(std::memory_order_relaxed); }
   void set_bounded(bool are_bounded) VPMM_REQUIRES(pool_lock) { are_bounded_.store(are_bounded); }
-  // So much, beyond kAlwaysKept.
+  // Allows the cache `bytes` beyond kAlwaysKept.
   void allow(StreamCache& cache, Bytes bytes) VPMM_REQUIRES(pool_lock);
   Bytes allowed() const VPMM_REQUIRES(pool_lock) { return allowed_; }  // to all of them
 
-  // --- sums over all caches, read without their locks: of about now while others call ---
+  // --- sums over all caches, read without their locks: approximate while others call ---
   Tally tally() const VPMM_REQUIRES(pool_lock);
   Bytes cached_bytes() const VPMM_REQUIRES(pool_lock);
   Bytes cached_pages_bytes() const VPMM_REQUIRES(pool_lock);

@@ -14,10 +14,9 @@
 namespace vpmm::small {
 
 // Note [Free pages of segments in use]
-// A stream whose spans may cross pages wants pages side by side, and memory of the pool for one
-// that went back is rarely that. So free pages of a segment that is otherwise in use stay with the
-// stream until they are a quarter of its units, or until somebody needs everything. Then they
-// become segments of their own, which can leave.
+// Spans that cross pages need pages side by side, and a page taken later rarely lies there. So free
+// pages of a segment in use stay with the stream until they are a quarter of its units, or until a
+// shortage. Then they become segments of their own, which can leave.
 class StreamSegments {
  public:
   explicit StreamSegments(std::uint64_t page_units) : page_units_(page_units) {}
@@ -29,19 +28,19 @@ class StreamSegments {
   Bytes free_bytes() const {
     return free_segment_units_.now() * kUnit;
   }  // in segments that are all free
-  // The share of its units that the stream takes more at a time. A stream that has much seldom has
-  // to ask; of those that have little, many share a page.
+  // Bytes that the stream takes at a time: a share of those it has. Large streams seldom ask, and
+  // many small ones share a page.
   Bytes share_bytes() const { return units() / kShareOfSegments * kUnit; }
   bool may_have_free_pages() const {
     return has_several_pages_.load(std::memory_order_relaxed);
   }  // in others
 
   // --- units ---
-  // Where a span of so many fits.
+  // Finds room for a span of `units`.
   SegmentLists::Found find(std::uint64_t units) const VPMM_REQUIRES(cache_lock) {
     return lists_.find(units, alignment_of(units));
   }
-  // Of spans, in units: 64 KiB from 512 KiB up, and a 32nd of a page from a page up.
+  // Alignment of a span in units: 64 KiB from 512 KiB up, a 32nd of a page from a page up.
   std::uint64_t alignment_of(std::uint64_t units) const {
     const std::uint64_t least = units >= kLeastAligned ? kAlignment : 1;
     return units >= page_units_ ? std::max(least, page_units_ / 32) : least;
@@ -56,8 +55,7 @@ class StreamSegments {
     lists_.refile(&segment, longest);
     return first;
   }
-  // They may be taken from now on. `number`: of the free that ended the last use; 0: it is
-  // complete.
+  // Makes the units free. `number`: of the free that ended the last use; 0: complete.
   void give(Segment& segment, std::uint64_t first, std::uint64_t units, std::uint64_t number)
       VPMM_REQUIRES(cache_lock) {
     const std::uint32_t longest = segment.longest();
@@ -70,19 +68,18 @@ class StreamSegments {
 
   // --- large spans: of more than half a page ---
   bool is_large(std::uint64_t units) const { return 2 * units > page_units_; }
-  // A span of so many units begins (1) or ends (-1).
+  // Counts a span of `units` that begins (1) or ends (-1).
   void count_span(std::uint64_t units, std::int64_t change) VPMM_REQUIRES(cache_lock) {
     large_units_ += units * static_cast<std::uint64_t>(change * is_large(units));
   }
-  // Whether spans of so many units may begin in one page and end in the next (Note [Small requests
-  // may cross pages]).
+  // Tells if spans of `units` may cross a border of pages (Note [Small requests may cross pages]).
   bool crosses_pages(std::uint64_t units) const VPMM_REQUIRES(cache_lock) {
     return units > page_units_ ||
            (is_large(units) && 4 * large_units_ >= 3 * (this->units() - free_units_));
   }
 
   // --- segments ---
-  // One whose units are all free. `number`: as complete as they are.
+  // Adds a segment that is all free. `number`: of the last free there; 0: complete.
   void attach(Segment* segment, StreamCache* to, std::uint64_t number)
       VPMM_REQUIRES(pool_lock, cache_lock) {
     segment->number = number;
@@ -92,18 +89,18 @@ class StreamSegments {
     units_.add(segment->units);
     free_units_ += segment->units;
   }
-  // One that is all free.
+  // Removes a segment that is all free.
   void detach(Segment* segment) VPMM_REQUIRES(pool_lock, cache_lock) {
     lists_.remove(segment, segment->longest());
     segment->set_cache(
         nullptr);  // a call that found it for a dead address sees this under the lock
-    if (--count_ == 0) has_several_pages_.store(false, std::memory_order_relaxed);
+    --count_;
+    if (count_ == 0) has_several_pages_.store(false, std::memory_order_relaxed);
     units_.add(-std::uint64_t{segment->units});
     free_units_ -= segment->units;
     free_segment_units_.add(-std::uint64_t{segment->units});
   }
-  // Free pages of the run behind the segment become part of it, all free. `number`: as complete as
-  // they are.
+  // Extends the segment by the free pages of the run behind it. `number`: as in attach().
   void grow(Segment& segment, std::uint64_t units, std::uint64_t number, SegmentRoom& room)
       VPMM_REQUIRES(pool_lock, cache_lock) {
     const std::uint64_t first = segment.units;
@@ -118,8 +115,8 @@ class StreamSegments {
   bool has_many_free_pages() const VPMM_REQUIRES(cache_lock) {
     return kFreePagesDivisor * free_page_units() > units();
   }
-  // Looks at each segment of several pages that has a free one. With a counter every warm call
-  // would look at all free stretches of its segment.
+  // Reads each segment of several pages with a free one. To keep a counter, every warm call would
+  // read all free stretches of its segment.
   std::uint64_t free_page_units() const VPMM_REQUIRES(cache_lock) {
     std::uint64_t sum = 0;
     for_each_of_several_pages([&](const Segment* segment) VPMM_REQUIRES(cache_lock) {
@@ -132,7 +129,7 @@ class StreamSegments {
     for_each_of_several_pages([&](Segment* segment) { several.add(segment); });
     return several;
   }
-  // Segment::split(), of one of the stream's.
+  // Splits a segment of the stream (Segment::split()).
   void split(Segment& segment, std::uint64_t at, Segment& back, SegmentRoom& front_room,
              SegmentRoom& back_room) VPMM_REQUIRES(pool_lock, cache_lock) {
     const std::uint32_t longest = segment.longest();
@@ -142,7 +139,7 @@ class StreamSegments {
     if (segment.is_free()) free_segment_units_.add(segment.units);
     add(back);
   }
-  // Those that are all free, no more the stream's.
+  // Removes all segments that are all free, and returns them.
   SegmentChain detach_free() VPMM_REQUIRES(pool_lock, cache_lock) {
     SegmentChain free;
     lists_.for_each([&](Segment* segment) VPMM_REQUIRES(cache_lock) {

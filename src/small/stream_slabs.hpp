@@ -14,8 +14,8 @@
 
 namespace vpmm::small {
 
-// They are cut from units of the stream's segments. Of each class the slabs with a free block are
-// listed; of several none is empty.
+// Slabs cut from units of the stream's segments, and for each class the list of those with a free
+// block. In a list of several slabs, none is empty.
 class StreamSlabs {
  public:
   explicit StreamSlabs(StreamSegments& segments) : segments_(segments) {}
@@ -23,12 +23,12 @@ class StreamSlabs {
   Bytes empty_bytes() const {
     return empty_units_.now() * kUnit;
   }  // without a live block. Any thread, without a lock
-  // The least that the next slab of the class may be.
+  // Least size of the next slab of the class.
   SlabSize least(std::size_t slab_class) const VPMM_REQUIRES(cache_lock) {
     return least_slab(kShapes[slab_class], units_[slab_class]);
   }
 
-  // A block of the class; null: none cached.
+  // Takes a block of the class; null if none is cached.
   DevicePtr take(std::size_t slab_class, Bytes requested, StreamCache* owner)
       VPMM_REQUIRES(cache_lock) {
     SlabList& list = open_[slab_class];
@@ -40,7 +40,7 @@ class StreamSlabs {
     slab->slack[index] = static_cast<std::uint16_t>(slab->block_bytes() - requested);
     return slab->block(index);
   }
-  // The block may be taken from now on.
+  // Makes the block free.
   void give(Slab* slab, std::uint64_t index) VPMM_REQUIRES(cache_lock) {
     const bool was_full = slab->is_full();
     slab->give(index);
@@ -51,10 +51,10 @@ class StreamSlabs {
     }
     if (!slab->is_empty()) return;
     empty_units_.add(slab->units);
-    // The only one stays, so that a loop does not cut it again and again.
+    // The only one stays, because an allocate and free loop would cut it anew each time.
     if (slab->next != nullptr || slab->previous != nullptr) end(slab);
   }
-  // Those without a live block become units of their segments.
+  // Turns slabs without a live block into units of their segments.
   void end_empty() VPMM_REQUIRES(cache_lock) {
     for (SlabList& list : open_)
       if (list.first != nullptr && list.first->is_empty()) end(list.first);
@@ -69,7 +69,7 @@ class StreamSlabs {
   std::string validate(const StreamCache* owner) const VPMM_REQUIRES(cache_lock);
 
  private:
-  // False: no units, or no record for another slab, cached.
+  // Cuts another slab; false without units or without a spare record.
   bool cut(std::size_t slab_class, StreamCache* owner) VPMM_REQUIRES(cache_lock) {
     if (spare_ == nullptr) return false;
     SlabSize size = slab_size(kShapes[slab_class], units_[slab_class], segments_.page_units());

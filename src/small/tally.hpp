@@ -9,7 +9,7 @@
 
 namespace vpmm::small {
 
-// A sum that is written under a lock and read by any thread without it.
+// Sum that is written under a lock and read by any thread without it.
 class Sum {
  public:
   std::uint64_t now() const { return value_.load(std::memory_order_relaxed); }
@@ -20,8 +20,8 @@ class Sum {
 };
 
 // Sums over the allocations that one stream's cache began and ended. The pool's index counts cached
-// memory as allocated, and these correct it: so they may be negative. They are written under a
-// lock, and now() reads them without it.
+// memory as allocated; these sums correct it and may be negative. Written under a lock, read by
+// now() without it.
 struct Tally {
   std::int64_t requested = 0;  // bytes
   std::int64_t allocated = 0;  // bytes, rounded up
@@ -29,7 +29,7 @@ struct Tally {
   std::int64_t deallocations = 0;
   std::int64_t corrections = 0;  // of `allocations`, downwards
 
-  // How often a user allocated: it never falls.
+  // Number of allocations by users; never falls.
   std::int64_t requests() const { return allocations + corrections; }
   std::int64_t live() const { return allocations - deallocations; }
   void begin(Bytes asked, Bytes rounded) {
@@ -42,24 +42,24 @@ struct Tally {
     add(allocated, -rounded);
     add(deallocations, 1, std::memory_order_release);
   }
-  // The pool's index counts an allocation that no user made.
+  // Corrects the pool's index for an allocation that no user made.
   void index_begins(Bytes asked, Bytes rounded) {
     add(requested, -asked);
     add(allocated, -rounded);
     add(allocations, Bytes{0} - 1);
     ++corrections;
   }
-  // The pool's index counts the end of an allocation that no user ends.
+  // Corrects the pool's index for an end that is not a user's free.
   void index_ends(Bytes asked, Bytes rounded) {
     add(requested, asked);
     add(allocated, rounded);
     add(deallocations, Bytes{0} - 1, std::memory_order_release);
   }
-  // The pool's index counts so much less than users asked for.
+  // Corrects the pool's index, which counts `asked` bytes too few.
   void index_omits(Bytes asked) { add(requested, asked); }
 
-  // Any thread, without a lock: while other threads call, the sums are those of about now. None
-  // says that more allocations ended than began.
+  // Any thread, without a lock; approximate while other threads call, but never with more ends than
+  // begins.
   Tally now() const {
     Tally sums;
     sums.deallocations = read(deallocations, std::memory_order_acquire);

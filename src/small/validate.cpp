@@ -12,8 +12,8 @@ using region::Region;
 
 namespace {
 
-// Whether each page that it lies in names the run, or the slab of the segment that fills the
-// page, or the segment, which has all of the page then, without a slab.
+// Tells if each page of the segment names the run, or the slab that fills the page, or the segment
+// if it has all of the page and no slab there.
 bool is_entered(const Segment& segment) VPMM_REQUIRES(cache_lock) {
   const PageRun& run = *segment.run;
   if (run.entries == nullptr) return true;
@@ -36,7 +36,7 @@ bool is_entered(const Segment& segment) VPMM_REQUIRES(cache_lock) {
 
 }  // namespace
 
-// It sees one state of each cache, so it allocates under their locks; tests call it.
+// Sees one state of each cache, so messages are made under its lock. Called by tests.
 std::string SmallPool::validate() {
   if (std::string broken = cut_pages_.validate(); !broken.empty()) return "small: " + broken;
   HashMap<const StreamCache*, Vector<const Segment*>> segments;
@@ -51,13 +51,14 @@ std::string SmallPool::validate() {
                        cut_pages_.segment_bytes());
   Bytes allowed = 0;
   for (StreamCache& cache : caches_.all()) {
+    const Vector<const Segment*>& own = segments[&cache];
     const CacheGuard guard(cache);
     allowed += cache.keeping.allowed;
     if (cache.keeping.most != kAlwaysKept + cache.keeping.allowed)
       return "small: a cache may keep what it is not allowed to";
-    for (const Segment* segment : segments[&cache])
+    for (const Segment* segment : own)
       if (!cut_pages_.backs(*segment)) return "small: a segment is not what was cut for it";
-    if (std::string broken = cache.segments.validate(&cache, segments[&cache]); !broken.empty())
+    if (std::string broken = cache.segments.validate(&cache, own); !broken.empty())
       return "small: " + broken;
     if (std::string broken = cache.slabs.validate(&cache); !broken.empty())
       return "small: " + broken;

@@ -12,13 +12,13 @@ class WaitingFrees {
  public:
   explicit WaitingFrees(time::Timelines& timelines) : timelines_(timelines) {}
 
-  // Until the stamp, which is not complete, is.
+  // Keeps the allocation until `stamp` is complete. Requires: the stamp is pending.
   void add(const Allocation& ended, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock) {
     bytes_ += ended.range.size;
     file({ended, stamp});
   }
-  // All numbers of the timeline up to that one are complete. Calls `is_over` for an allocation that
-  // waits for nothing any more.
+  // Completes the numbers of the timeline up to that one. Calls `is_over` for each allocation with
+  // a complete stamp.
   template <typename Visit>
   void advance(const time::StampPart& done, Visit&& is_over) VPMM_REQUIRES(pool_lock) {
     ByPart ready(earlier);
@@ -45,7 +45,7 @@ class WaitingFrees {
     const auto found = bytes_on_.find(timeline);
     return found == bytes_on_.end() ? 0 : found->second;
   }
-  // Whether `bytes` is the sum.
+  // Tells if `bytes` is the sum.
   bool is_counted() const VPMM_REQUIRES(pool_lock) {
     Bytes sum = 0;
     for (const auto& [part, list] : by_part_)

@@ -76,16 +76,16 @@ void WarmCalls::tell(const FirstCache& client, AddressRange taken) const {
 }
 
 // Note [A free may go by the handle]
-// CUDA uses handles again, so every *allocation* asks which stream its handle names. A free need
-// not ask if it names the handle by which the stream of that very allocation called last. It may be
-// that stream or a later one with the same handle: the memory goes into the first one's cache in
-// both cases. From there only later work of the first stream takes it without proof, and a stream
-// that ended has none. Every other stream needs an event of the whole context, which covers the
-// later stream as well. A stream that is being captured does no harm: it gets no ordinary memory
-// before the capture is over. Nor does a stream of a context that was made since a reset: memory
-// that is cached when the reset is noticed waits for an event of the new context (Note [Caches at a
-// reset]). One case is not noticed: the later stream belongs to another context of the device, and
-// this free is its first call.
+// CUDA reuses handles, so every *allocation* asks the driver for the stream behind its handle. A
+// free may skip that if its handle is the one with which the allocating stream called last. The
+// caller is that stream or a later one with the same handle, and in both cases the memory goes into
+// the first one's cache. Only later work of the first stream takes it from there without proof, and
+// a stream that ended has no later work. Every other stream needs an event of the whole context,
+// which covers the later stream as well. A capturing stream gets no ordinary memory before its
+// capture is over. A stream of a context made since a reset is safe too: memory that is cached when
+// the reset is noticed waits for an event of the new context (Note [Caches at a reset]). One case
+// goes unnoticed: the later stream belongs to another context of the device, and this free is its
+// first call.
 [[gnu::flatten]] WarmCalls::Freed WarmCalls::try_free_by_handle(DevicePtr ptr,
                                                                 driver::StreamHandle stream) {
   const auto handle = static_cast<std::uint64_t>(stream);

@@ -13,10 +13,10 @@
 
 namespace vpmm::small {
 
-// Any thread. No call here waits for the pool's lock, or makes a driver call.
+// Any thread. Takes only locks of caches, and makes no driver call.
 class alignas(kCacheLine) WarmCalls {
  public:
-  // `driver`: for its clock, and for its observer of memory.
+  // Uses the clock of `driver` and its observer of memory.
   WarmCalls(driver::Driver& driver, const Serving& serving, const Ownership& ownership,
             const StreamCaches& caches)
       : driver_(driver),
@@ -29,21 +29,20 @@ class alignas(kCacheLine) WarmCalls {
   void heed(const Mutex& lock) { lock_ = &lock; }
 
   using Stream = pool::Stream;
-  // The cache that a stream's calls look in first. It serves them as long as it is in service for
-  // the stream with this id.
+  // Cache of a stream, valid while that cache is in service for the stream with this id.
   struct FirstCache {
     StreamCache* cache = nullptr;  // null: the call takes the pool's lock
     driver::StreamId id{};
     Stream stream;  // none: any-stream
   };
-  // Null: the cache has no such memory, or the stream is asked to come to the pool's lock.
-  // Requires: Serving::may_be_cached().
+  // Takes memory from the cache; null if it has none, or if the stream's next call is to take the
+  // pool's lock. Requires: Serving::may_be_cached().
   DevicePtr try_allocate(const FirstCache& client, Bytes bytes) const;
-  // `yes`: the memory is in the cache, as a live allocation of that very stream was. Where an event
-  // is due, the stream's call is to record one.
+  // `yes`: the address was a live allocation of that stream, and its memory is in the cache now. If
+  // an event is due, the stream's call records one.
   enum class Freed { no, not_known, yes, yes_and_event_is_due };
   Freed try_free(const FirstCache& client, DevicePtr ptr);
-  // By the handle alone; `not_known`: it says nothing of this memory.
+  // Goes by the handle alone; `not_known` if the handle does not identify the stream of the memory.
   Freed try_free_by_handle(DevicePtr ptr, driver::StreamHandle stream);
 
  private:
@@ -59,7 +58,7 @@ class alignas(kCacheLine) WarmCalls {
   DevicePtr try_span(const FirstCache& client, Bytes bytes) const;
   DevicePtr try_pages(const FirstCache& client, Bytes bytes) const;
   static AddressRange take_span(StreamCache& cache, Bytes bytes) VPMM_REQUIRES(cache_lock);
-  // Of a stream that crowds, from pages that are cut.
+  // Takes a span from cut pages, for a stream that crowds.
   AddressRange take_instead_of_pages(StreamCache& cache, Bytes bytes) const
       VPMM_REQUIRES(cache_lock);
   // Returns the begin of `taken`, which may be empty. Tells the observer under the cache's lock,
@@ -71,7 +70,7 @@ class alignas(kCacheLine) WarmCalls {
   void tell(const FirstCache& client, AddressRange taken) const;
   Freed note_free(StreamCache& cache, AddressRange range, const Stream& stream) const
       VPMM_REQUIRES(cache_lock);
-  // True: the free takes the pool's lock, where the stream may be allowed to keep as much.
+  // Tells if the free has to take the pool's lock, because the cache would keep too much.
   bool refuses(StreamCache& cache, Bytes more) const VPMM_REQUIRES(cache_lock) {
     return caches_.are_bounded() && cache.refuse(more);
   }

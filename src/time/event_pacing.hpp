@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 
 #include "base/bytes.hpp"
 
@@ -45,7 +44,8 @@ class EventPacing {
   // Tells if an event is due behind the free of `freed` bytes. Calls `now_ns` seldom.
   template <typename Clock>
   bool is_due(Bytes freed, std::uint64_t misses, std::uint64_t streams, const Clock& now_ns) {
-    if (std::exchange(misses_seen_, misses) != misses) events_left_ = kEventsPerMiss;
+    if (misses_seen_ != misses) events_left_ = kEventsPerMiss;
+    misses_seen_ = misses;
     if (events_left_ == 0) return false;
     bytes_freed_ += freed;
     if (bytes_freed_ < kBytesPerEvent) return false;

@@ -13,7 +13,6 @@
 namespace vpmm::time {
 
 using driver::Call;
-using driver::CuResult;
 
 namespace {
 constexpr Bytes kAnyStreamBytes =
@@ -388,6 +387,12 @@ void count_references(const Timelines& timelines, std::optional<TimelineId> owne
   };
   if (owner) count(*owner);
   for (const TimelineId other : others) count(other);
+}
+
+void add_use(Vector<TimelineId>& uses, Timeline& timeline) {
+  if (std::find(uses.begin(), uses.end(), timeline.id) != uses.end()) return;
+  uses.push_back(timeline.id);
+  ++timeline.references;
 }
 
 }  // namespace vpmm::time

@@ -200,7 +200,7 @@ class Timelines {
   // First handle of a stream with a timeline.
   std::optional<driver::StreamHandle> handle_of(driver::StreamId stream) const
       VPMM_REQUIRES(pool_lock);
-  std::string describe_stream(TimelineId timeline) const VPMM_REQUIRES(pool_lock);  // "stream 9"
+  std::string describe_stream(TimelineId id) const VPMM_REQUIRES(pool_lock);  // "stream 9"
   std::string validate() const VPMM_REQUIRES(pool_lock);
 
  private:
@@ -242,5 +242,7 @@ class Timelines {
 // Counts a live allocation that names these timelines, or one less. Past ones do not count.
 void count_references(const Timelines& timelines, std::optional<TimelineId> owner,
                       const Vector<TimelineId>& others, int change) VPMM_REQUIRES(pool_lock);
+// Names the timeline among those that use a live allocation, once.
+void add_use(Vector<TimelineId>& uses, Timeline& timeline) VPMM_REQUIRES(pool_lock);
 
 }  // namespace vpmm::time

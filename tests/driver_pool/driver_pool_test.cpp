@@ -136,7 +136,7 @@ TEST_F(DriverPoolTest, memory_for_no_stream_is_ready_for_every_stream) {
 
 TEST_F(DriverPoolTest, a_failed_free_keeps_the_block) {
   const DevicePtr ptr = allocate(1000, a);
-  driver_pool.record_use(driver_pool.block_around(ptr), of(b));
+  time::add_use(driver_pool.block_around(ptr)->other_uses, of(b));
   faults.set_plan({{Call::mem_free_async}, 1, CuResult::invalid_value, FaultPlan::Repeat::once});
   EXPECT_FALSE(driver_pool.deallocate_on(lock, driver_pool.block_around(ptr), a).ok());
   ASSERT_NE(driver_pool.block_around(ptr), nullptr);

@@ -400,14 +400,6 @@ TEST_P(ReplayAllocators, do_the_same_without_contents) {
   }
 }
 
-TEST(AllocatorKinds, are_named_as_on_the_command_line) {
-  for (const AllocatorKind kind : {AllocatorKind::vpmm, AllocatorKind::vpmm_page,
-                                   AllocatorKind::cuda, AllocatorKind::cuda_async}) {
-    EXPECT_EQ(parse_allocator_kind(to_string(kind)), kind);
-  }
-  EXPECT_FALSE(parse_allocator_kind("malloc").has_value());
-}
-
 TEST(ReplayCosts, an_idle_process_spends_less_in_the_driver_than_a_busy_one) {
   const Trace trace = random_trace(5);
   SimMachineOptions idle;

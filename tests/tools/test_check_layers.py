@@ -133,6 +133,13 @@ class Habits(unittest.TestCase):
         self.assertEqual(findings("src/context/x.hpp", up.replace("driver::Driver", "std::exception")), [])
         self.assertEqual(findings("src/driver/x.hpp", up.replace("// context", "// driver")), [])
 
+    def test_a_condition_changes_nothing(self) -> None:
+        begin = "// base: x.\nvoid f(int n) {\n"
+        for condition in ("--n == 0", "n > 0 && !std::exchange(done, true)", "g(n++)", "const int m = g(); --n < m"):
+            self.assertIn("src/base/x.cpp:3", findings("src/base/x.cpp", f"{begin}  if ({condition}) return;\n}}\n")[0])
+        for statement in ("if (n == 0) --n;", "if (const int m = --n; m == 0) return;", "while (--n > 0) g();"):
+            self.assertEqual(findings("src/base/x.cpp", f"{begin}  {statement}\n}}\n"), [])
+
     def test_long_lines_and_long_files_are_found(self) -> None:
         self.assertEqual(len(findings("src/base/x.cpp", "// base: x.\n//" + "x" * 119 + "\n")), 1)
         self.assertEqual(len(findings("src/base/x.cpp", "// base: x.\n" + "\n" * 599)), 0)

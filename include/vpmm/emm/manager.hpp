@@ -430,7 +430,8 @@ inline void MemoryManager::give_back(detail::Allocation& allocation) noexcept {
 
 inline void MemoryManager::end_release() noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (--releasing_ == 0) released_.notify_all();
+  --releasing_;
+  if (releasing_ == 0) released_.notify_all();
 }
 
 inline void MemoryManager::give_back_on(detail::Allocation& allocation, stream_ref stream) {

@@ -166,7 +166,8 @@ CuResult Machine::device_primary_ctx_release(DeviceOrdinal device) {
   if (!is_device(device)) return CuResult::invalid_device;
   SimContext& c = context(device);
   if (!c.is_alive || c.retains == 0) return CuResult::invalid_context;
-  if (--c.retains == 0) destroy_context(device);
+  --c.retains;
+  if (c.retains == 0) destroy_context(device);
   return CuResult::success;
 }
 

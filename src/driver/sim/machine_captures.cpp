@@ -286,7 +286,8 @@ CuResult Machine::graph_retain_user_object(GraphHandle handle, UserObjectHandle 
 
 void Machine::drop_reference(UserObjectHandle object) {
   const auto found = user_objects_.find(static_cast<std::uintptr_t>(object));
-  if (--found->second.references != 0) return;
+  --found->second.references;
+  if (found->second.references != 0) return;
   farewells_.push_back({found->second.destroy, found->second.argument});
   user_objects_.erase(found);
 }

@@ -85,7 +85,8 @@ CuResult Machine::ipc_close_mem_handle(DevicePtr ptr) {
   if (const CuResult error = refuse_unsafe_call(); error != CuResult::success) return error;
   const auto open = imports_.find(ptr);
   if (open == imports_.end()) return CuResult::invalid_value;
-  if (--open->second.opens != 0) return CuResult::success;
+  --open->second.opens;
+  if (open->second.opens != 0) return CuResult::success;
   const Actor host = timeline_.begin_host(unmap_name_);
   memory_.for_each_part(open->second.mapped, [&](const SimMapping* mapping, AddressRange) {
     VPMM_CHECK(mapping != nullptr, "an import is mapped until it is closed");
