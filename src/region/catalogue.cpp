@@ -247,7 +247,6 @@ void Catalogue::add_junction(Region* behind) {
 }
 
 void Catalogue::remove_junction(Reservation& reservation, DevicePtr border) {
-  if (!reservation.table.has_junctions() || border == reservation.range.end()) return;
   const std::uint64_t page = unit_.pages(border - reservation.range.begin);
   if (!reservation.table.is_junction(page)) return;
   reservation.table.remove_junction(page);
