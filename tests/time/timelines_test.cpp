@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "driver/faulting.hpp"
+#include "driver/forwarding.hpp"
 #include "driver/recording.hpp"
 #include "driver/sim/sim_driver.hpp"
 #include "support/sim_timelines.hpp"
@@ -149,6 +150,34 @@ TEST_F(TimelinesTest, from_two_timelines_on_each_is_due_after_so_many_frees_or_b
   EXPECT_TRUE(timelines.is_due(b)) << "many bytes";
 }
 
+TEST_F(TimelinesTest, sixteen_frees_or_32_mib_are_due_unless_told_otherwise) {
+  Timelines by_default{calls, ClosingRule{}};
+  enter_primary(sim, by_default);
+  Timeline& many = *by_default.of(stream()).value();
+  Timeline& large = *by_default.of(stream()).value();
+  for (int i = 0; i < 15; ++i) many.next(1);
+  large.next(32 * kMiB - 1);
+  EXPECT_FALSE(by_default.is_due(many));
+  EXPECT_FALSE(by_default.is_due(large));
+  many.next(1);
+  large.next(1);
+  EXPECT_TRUE(by_default.is_due(many));
+  EXPECT_TRUE(by_default.is_due(large));
+  by_default.destroy_events();
+}
+
+// Others may wait for an event of the stream only.
+TEST_F(TimelinesTest,
+       frees_that_an_event_of_the_context_covers_still_make_one_of_their_stream_due) {
+  of(stream());
+  Timeline& timeline = of(stream());
+  timeline.next(1);
+  ASSERT_TRUE(timelines.close_all(Everything::context_event).value());
+  EXPECT_FALSE(timelines.is_due(timeline));
+  timeline.next(1);
+  EXPECT_TRUE(timelines.is_due(timeline)) << "two frees since the last event of its own";
+}
+
 TEST_F(TimelinesTest, nothing_is_due_when_everything_is_closed) {
   const StreamHandle a = stream();
   of(stream());
@@ -179,7 +208,9 @@ TEST_F(TimelinesTest, frees_count_anew_after_each_event) {
   timelines.any_stream().next(1);
   EXPECT_FALSE(timelines.is_due(timelines.any_stream()));
   EXPECT_TRUE(timelines.close_all(Everything::context_event).value());
+  EXPECT_EQ(timelines.events_recorded(), 5u);
   EXPECT_FALSE(timelines.close_all(Everything::context_event).value()) << "all are closed";
+  EXPECT_EQ(timelines.events_recorded(), 5u);
 }
 
 // As little as may not be told from a stream that nobody else needs proof of.
@@ -325,6 +356,21 @@ TEST_F(TimelinesTest, without_events_nothing_is_outstanding) {
   EXPECT_EQ(calls.count(Call::event_destroy), calls.count(Call::event_create));
 }
 
+TEST_F(TimelinesTest, numbers_whose_event_was_destroyed_need_another) {
+  const StreamHandle a = stream();
+  const StreamHandle b = stream();
+  const StampPart of_a = of(a).next(1);
+  const StampPart of_b = of(b).next(1);
+  ASSERT_TRUE(timelines.close(of(a), a).ok());
+  timelines.destroy_events();
+  EXPECT_FALSE(timelines.is_waitable(of_a));
+  EXPECT_EQ(timelines.proof_of(of_a), nullptr);
+  ASSERT_TRUE(timelines.close(of(b), b).ok());
+  EXPECT_EQ(poll(1), Vector<StampPart>{of_b}) << "a has no event to ask for";
+  ASSERT_TRUE(timelines.close_all(Everything::context_event).value());
+  EXPECT_EQ(poll(), Vector<StampPart>{of_a});
+}
+
 TEST_F(TimelinesTest, a_context_event_proves_every_timeline_but_nobody_may_wait_for_it) {
   const StreamHandle a = stream();
   work(a);
@@ -364,6 +410,14 @@ TEST_F(TimelinesTest, any_stream_frees_are_due_at_once_when_large) {
   EXPECT_FALSE(timelines.is_due(any));
   any.next(2 * kMiB);
   EXPECT_TRUE(timelines.is_due(any));
+  ASSERT_TRUE(timelines.close_all(Everything::context_event).value());
+  any.next(2 * kMiB);
+  EXPECT_TRUE(timelines.is_due(any)) << "few, but large";
+  ASSERT_TRUE(timelines.close_all(Everything::context_event).value());
+  for (const bool is_due : {false, true}) {
+    any.next(1);
+    EXPECT_EQ(timelines.is_due(any), is_due) << "small, but many";
+  }
 }
 
 TEST_F(TimelinesTest, a_wait_is_queued_once_for_the_oldest_event_that_covers_the_number) {
@@ -384,6 +438,22 @@ TEST_F(TimelinesTest, a_wait_is_queued_once_for_the_oldest_event_that_covers_the
   EXPECT_EQ(sim.stream_query(b), CuResult::success);
   EXPECT_EQ(sim.stream_query(a), CuResult::not_ready)
       << "b waited for the first piece of work only";
+}
+
+TEST_F(TimelinesTest, no_event_before_the_number_is_waited_for_in_its_place) {
+  const StreamHandle a = stream();
+  const StreamHandle b = stream();
+  StampPart last;
+  for (int i = 0; i < 3; ++i) {
+    work(a);
+    last = of(a).next(1);
+    ASSERT_TRUE(timelines.close(of(a), a).ok());
+  }
+  ASSERT_TRUE(timelines.queue_wait(b, last).ok());
+  sim.advance_host_ns(kSecondNs * 5 / 2);
+  EXPECT_EQ(sim.stream_query(b), CuResult::not_ready) << "two of three are done";
+  sim.advance_host_ns(kSecondNs);
+  EXPECT_EQ(sim.stream_query(b), CuResult::success);
 }
 
 TEST_F(TimelinesTest, nothing_is_queued_for_what_is_complete) {
@@ -425,6 +495,35 @@ TEST_F(TimelinesTest, a_poll_asks_at_most_so_many_timelines_and_the_others_next_
   EXPECT_EQ(poll(3).size(), 3u);
   EXPECT_EQ(poll(3).size(), 1u);
   EXPECT_EQ(timelines.outstanding_events(), 0u);
+}
+
+TEST_F(TimelinesTest, a_poll_asks_no_timeline_without_an_event) {
+  const StreamHandle a = stream();
+  const StreamHandle b = stream();
+  work(b);
+  const StampPart of_a = of(a).next(1);
+  const StampPart of_b = of(b).next(1);
+  ASSERT_TRUE(timelines.close(of(a), a).ok());
+  ASSERT_TRUE(timelines.close(of(b), b).ok());
+  EXPECT_EQ(poll(1), Vector<StampPart>{of_a});
+  EXPECT_TRUE(poll(1).empty()) << "that of b, which is not done";
+  sim.run_until_idle();
+  EXPECT_EQ(poll(1), Vector<StampPart>{of_b});
+}
+
+// The later ones cannot be done before.
+TEST_F(TimelinesTest, of_unfinished_events_of_a_context_only_the_oldest_is_asked) {
+  const StreamHandle a = stream();
+  work(a);
+  for (int i = 0; i < 3; ++i) {
+    of(a).next(1);
+    ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
+  }
+  const std::uint64_t before = calls.count(Call::event_query);
+  EXPECT_TRUE(poll().empty());
+  EXPECT_EQ(calls.count(Call::event_query), before + 1);
+  sim.run_until_idle();
+  EXPECT_EQ(poll().size(), 3u);
 }
 
 TEST_F(TimelinesTest, a_query_that_fails_for_good_is_an_error_not_not_ready) {
@@ -479,6 +578,64 @@ TEST_F(TimelinesTest, a_dead_context_is_forgotten_without_touching_its_events) {
   EXPECT_EQ(timelines.forget_context(dead), Vector<StampPart>{number});
   EXPECT_EQ(timelines.outstanding_events(), 0u);
   EXPECT_TRUE(poll().empty()) << "the simulator aborts when a dead event is touched";
+}
+
+TEST_F(TimelinesTest, a_stream_of_a_dead_context_is_none_of_its_streams_any_more) {
+  const StreamHandle a = stream();
+  const TimelineId gone = of(a).id;
+  driver::StreamId id{};
+  expect(sim.stream_get_id(a, id));
+  timelines.any_stream();
+  const driver::ContextId dead = timelines.contexts().primary.id;
+  expect(sim.device_primary_ctx_reset(0));
+  enter_primary(sim, timelines);
+  timelines.forget_context(dead);
+  EXPECT_EQ(timelines.stream_count(), 0u);
+  EXPECT_EQ(timelines.handle_of(id), std::nullopt);
+  const StreamHandle next = stream();
+  of(next);
+  timelines.forget(*timelines.find(gone));
+  EXPECT_EQ(timelines.find(gone), nullptr);
+  EXPECT_EQ(timelines.stream_count(), 1u);
+}
+
+// A driver before CUDA 12 has no ids of contexts.
+class WithoutContextIds : public driver::ForwardingDriver {
+ public:
+  using ForwardingDriver::ForwardingDriver;
+  bool has(Call call) const override {
+    return call != Call::ctx_get_id && driver::ForwardingDriver::has(call);
+  }
+
+ protected:
+  std::optional<CuResult> before(Call call) override {
+    return call == Call::ctx_get_id ? std::optional(CuResult::not_supported) : std::nullopt;
+  }
+};
+
+TEST_F(TimelinesTest, where_contexts_have_no_ids_their_handles_tell_them_apart) {
+  WithoutContextIds old(sim);
+  Timelines with_old{old, every(2)};
+  enter_primary(sim, with_old);
+  Vector<driver::ContextId> ids{with_old.contexts().primary.id};
+  driver::ContextHandle other{};
+  expect(sim.device_primary_ctx_retain(1, other));
+  expect(sim.ctx_set_current(other));
+  const StreamHandle foreign = stream();
+  expect(sim.ctx_set_current(context));
+  EXPECT_EQ(with_old.of(stream()).value()->context.id, ids.front());
+  const auto timeline = with_old.of(foreign);
+  ASSERT_TRUE(timeline.ok());
+  EXPECT_EQ(timeline.value()->context.id, driver::ContextId{static_cast<std::uint64_t>(other)});
+  EXPECT_EQ(with_old.contexts().others.size(), 1u);
+  with_old.destroy_events();
+}
+
+TEST_F(TimelinesTest, a_stream_of_the_primary_context_asks_for_no_other) {
+  const std::uint64_t before = calls.count(Call::ctx_get_id);
+  of(stream());
+  EXPECT_EQ(calls.count(Call::ctx_get_id), before);
+  EXPECT_TRUE(timelines.contexts().others.empty());
 }
 
 TEST_F(TimelinesTest, a_stream_of_another_context_is_closed_by_events_of_that_context) {
@@ -593,6 +750,68 @@ TEST_F(TwoContexts, the_death_of_one_leaves_what_nobody_named_to_the_other) {
   }
 }
 
+TEST_F(TwoContexts, the_death_of_one_leaves_events_of_streams_of_the_other) {
+  const StreamHandle here = stream();
+  work(here);
+  const StampPart number = of(here).next(1);
+  ASSERT_TRUE(timelines.close(of(here), here).ok());
+  work(foreign);
+  const StampPart there = of(foreign).next(1);
+  ASSERT_TRUE(timelines.close(of(foreign), foreign).ok());
+  const driver::ContextId dead = id_of(other);
+  expect(sim.device_primary_ctx_reset(1));
+  EXPECT_EQ(timelines.forget_context(dead), Vector<StampPart>{there});
+  EXPECT_TRUE(poll().empty());
+  sim.run_until_idle();
+  EXPECT_EQ(poll(), Vector<StampPart>{number});
+}
+
+TEST_F(TwoContexts, what_nobody_named_outlives_both_one_after_the_other) {
+  const TimelineId any = timelines.any_stream().id;
+  driver::ContextId dead = timelines.contexts().primary.id;
+  expect(sim.device_primary_ctx_reset(0));
+  enter_primary(sim, timelines);
+  timelines.forget_context(dead);
+  dead = id_of(other);
+  expect(sim.device_primary_ctx_reset(1));
+  timelines.forget_context(dead);
+  const StampPart number = timelines.any_stream().next(1);
+  EXPECT_EQ(number.timeline, any);
+  ASSERT_TRUE(timelines.close_all(Everything::context_event).value());
+  EXPECT_EQ(poll(), Vector<StampPart>{number});
+}
+
+TEST_F(TwoContexts, one_set_of_events_stands_for_what_nobody_named) {
+  const StampPart number = timelines.any_stream().next(1);
+  ASSERT_TRUE(timelines.close_all(Everything::context_event).value());
+  EXPECT_EQ(timelines.events_recorded(), 2u);
+  EXPECT_EQ(timelines.outstanding_events(), 1u);
+  EXPECT_EQ(poll(), Vector<StampPart>{number});
+}
+
+TEST_F(TwoContexts, the_legacy_stream_of_one_that_cannot_be_entered_proves_nothing) {
+  timelines.any_stream().next(1);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(timelines.close_all(Everything::context_event).ok());
+  poll();  // both contexts have an event to spare
+  const StampPart number = timelines.any_stream().next(1);
+  faults.set_plan(
+      {{Call::ctx_set_current}, 1, CuResult::invalid_context, driver::FaultPlan::Repeat::once});
+  EXPECT_FALSE(timelines.close_all(Everything::legacy_stream).ok());
+  EXPECT_EQ(timelines.proof_of(number), nullptr);
+  ASSERT_TRUE(timelines.close_all(Everything::legacy_stream).ok());
+  EXPECT_EQ(poll(), Vector<StampPart>{number});
+}
+
+TEST_F(TwoContexts, a_third_stays_known_when_one_of_them_dies) {
+  const driver::ContextId first = timelines.contexts().primary.id;
+  const driver::ContextId second = id_of(other);
+  const time::KnownContext third{driver::ContextHandle{77}, driver::ContextId{77}};
+  timelines.contexts().add(third);
+  timelines.forget_context(second);
+  EXPECT_EQ(timelines.contexts().others, Vector<KnownContext>{third});
+  EXPECT_EQ(timelines.contexts().primary.id, first);
+}
+
 TEST_F(TwoContexts, a_failed_record_in_one_does_not_keep_the_other_from_being_proven) {
   const StampPart here = (of(stream())).next(1);
   const StampPart there = of(foreign).next(1);
@@ -652,6 +871,7 @@ TEST_F(TimelinesTest, parts_of_a_forgotten_timeline_are_complete) {
   EXPECT_EQ(timelines.count(), 0u);
   EXPECT_TRUE(timelines.reduce(Stamp(number)).is_complete());
   EXPECT_TRUE(timelines.is_waitable(number));
+  EXPECT_EQ(timelines.proof_of(number), nullptr);
 }
 
 TEST_F(TimelinesTest, describes_stamps_by_stream) {
