@@ -68,7 +68,8 @@ class SmallPool {
   void cut_more(const pool::PageRequest& pages, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
   // The memory of an allocation that end() gave. May be used again on its own stream at once if
-  // nothing but that stream's work is in `stamp`, otherwise once the stamp is complete.
+  // nothing but that stream's work is in `stamp`, otherwise once the stamp is complete. Requires:
+  // it is not yet.
   void deallocate(const Allocation& ended, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
   void advance(const Vector<time::StampPart>& done) VPMM_REQUIRES(pool_lock);
 

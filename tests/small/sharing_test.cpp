@@ -415,6 +415,26 @@ TEST_F(SharingParts, cut_pages_that_another_stream_keeps_come_several_at_a_time)
   }
 }
 
+// Though B has pages that are all free and large enough, its work may still use them.
+TEST_F(SharingParts, cut_pages_that_another_stream_still_uses_stay_with_it) {
+  World world;
+  world.allocate_mixed(200, world.b);
+  const std::vector<DevicePtr> of_b = world.allocate_runs(10, world.b);
+  world.use_up(world.b);
+  ASSERT_TRUE(world.pool().allocate({100 * kPage, 0, world.a}).ok())
+      << "which makes events worth while";
+  world.use_up(world.a);
+  for (const DevicePtr span : of_b) world.use(span, kRun, world.b, kLongNs);
+  world.deallocate_on_b(of_b);
+  for (int i = 0; i < 8; ++i) {
+    const DevicePtr other = world.allocate(kPage, world.a);
+    world.use(other, kPage, world.a);
+    const DevicePtr span = world.allocate(kRun, world.a);
+    EXPECT_EQ(std::find(of_b.begin(), of_b.end(), span), of_b.end());
+    world.use(span, kRun, world.a);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Policies, Sharing, ::testing::Bool(), name_of_policy);
 
 }  // namespace
