@@ -383,6 +383,9 @@ TEST_F(RegionIndexRuns, runs_with_a_region_of_a_timeline_are_found_from_its_regi
   found.clear();
   index.for_each_run_with(A, [&](const Vector<Region*>& run) { return visit(run) && false; });
   EXPECT_EQ(found, (Vector<Vector<std::uint64_t>>{{10, 11, 12}})) << "until it is told to stop";
+  found.clear();
+  index.for_each_run_with(time::TimelineId{77}, visit);
+  EXPECT_TRUE(found.empty()) << "it has no region";
 }
 
 TEST_F(RegionIndexRuns, runs_far_apart_are_each_found_once) {

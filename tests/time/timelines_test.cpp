@@ -497,6 +497,13 @@ TEST_F(TimelinesTest, a_poll_asks_at_most_so_many_timelines_and_the_others_next_
   EXPECT_EQ(timelines.outstanding_events(), 0u);
 }
 
+TEST_F(TimelinesTest, a_poll_without_events_makes_no_driver_call) {
+  of(stream()).next(1);
+  const std::uint64_t before = calls.total_count();
+  EXPECT_TRUE(poll().empty());
+  EXPECT_EQ(calls.total_count(), before);
+}
+
 TEST_F(TimelinesTest, a_poll_asks_no_timeline_without_an_event) {
   const StreamHandle a = stream();
   const StreamHandle b = stream();
@@ -704,6 +711,27 @@ TEST_F(TwoContexts, what_nobody_named_is_complete_when_both_are_done) {
   }
 }
 
+TEST_F(TwoContexts, what_every_stream_may_use_is_complete_when_both_are_done) {
+  work(foreign);
+  const StampPart number = timelines.every_stream().next(1);
+  ASSERT_TRUE(timelines.close_all(Everything::context_event).value());
+  EXPECT_TRUE(poll().empty());
+  sim.run_until_idle();
+  EXPECT_EQ(poll(), Vector<StampPart>{number});
+}
+
+TEST_F(TwoContexts, after_the_death_of_one_its_streams_are_asked_no_more) {
+  const StampPart gone = of(foreign).next(1);
+  ASSERT_TRUE(timelines.close(of(foreign), foreign).ok());
+  const StreamHandle here = stream();
+  const StampPart number = of(here).next(1);
+  ASSERT_TRUE(timelines.close(of(here), here).ok());
+  const driver::ContextId dead = id_of(other);
+  expect(sim.device_primary_ctx_reset(1));
+  EXPECT_EQ(timelines.forget_context(dead), Vector<StampPart>{gone});
+  EXPECT_EQ(poll(1), Vector<StampPart>{number});
+}
+
 TEST_F(TwoContexts, on_legacy_streams_too) {
   const StreamHandle blocking = [&] {
     expect(sim.ctx_set_current(other));
@@ -833,9 +861,13 @@ TEST_F(TimelinesTest, only_what_is_needed_by_nobody_may_be_forgotten) {
   timelines.any_stream();
   timelines.every_stream();
   Timeline& idle = of(stream());
+  std::size_t seen = 0;
   timelines.for_each([&](Timeline& each) VPMM_REQUIRES(pool_lock) {
     EXPECT_EQ(timelines.may_be_forgotten(each), &each == &idle);
+    ++seen;
   });
+  EXPECT_EQ(seen, timelines.count());
+  EXPECT_EQ(seen, 6u);
 }
 
 TEST_F(TimelinesTest, each_of_them_has_its_turn) {
