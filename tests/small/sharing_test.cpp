@@ -93,6 +93,22 @@ TEST_P(Sharing, a_recorded_use_is_forgotten_with_its_allocation) {
   }
 }
 
+TEST_P(Sharing, a_stream_is_forgotten_though_it_used_much_that_lived_on_another) {
+  for (int i = 0; i < 200; ++i) {
+    const StreamHandle other = world.stream();
+    for (const Bytes bytes : {Bytes{5000}, 200 * kKiB}) {
+      const DevicePtr ptr = world.allocate(bytes, a);
+      ASSERT_TRUE(world.pool().record_use(ptr, other).ok());
+      world.deallocate(ptr, a);
+    }
+    ASSERT_EQ(world.sim().stream_destroy(other), CuResult::success);
+    world.sim().advance_host_ns(1'000'000);
+  }
+  world.wait();
+  for (Bytes pages = 9; pages < 40; ++pages) world.deallocate(world.allocate(pages * kPage, b), b);
+  EXPECT_LE(world.statistics().timelines, 70u);
+}
+
 TEST_P(Sharing, a_record_of_the_streams_own_use_changes_nothing) {
   warm(5000, a);
   const DevicePtr ptr = world.allocate(5000, a);

@@ -157,6 +157,15 @@ TEST(Slab, knows_which_blocks_are_live) {
   EXPECT_EQ(slab.take_first(), 70u);
 }
 
+// Its record may have served another stream, whose numbers are others.
+TEST(Slab, is_complete_when_it_is_cut) {
+  Slab slab;
+  slab.blocks = 4;
+  slab.number = 1000;
+  slab.set_all_free();
+  EXPECT_EQ(slab.number, 0u);
+}
+
 // What every call touches.
 TEST(Slab, begins_with_one_line_of_the_cache) { EXPECT_EQ(offsetof(Slab, previous), 64u); }
 
