@@ -61,10 +61,12 @@ class SuspendWorld : public MoverWorld {
     return result;
   }
   // With memory that was allocated for it at pages 20 and 30.
-  Result<void> resume(const std::optional<FaultPlan>& fault = std::nullopt) {
+  Result<void> resume(const std::optional<FaultPlan>& fault = std::nullopt,
+                      MappingObserver* observer = nullptr) {
     refills = {{first, own(20, {1, 2})}, {second, own(30, {2})}};
     for (int i = 0; i < 2; ++i) contents[i] = (lives.end() - 2 + i)->content;
     see_done();
+    memory.mapping_observer = observer;
     if (fault) faults.set_plan(*fault);
     Result<void> result = suspender.resume(lock, refills);
     const Region* const regions[] = {first, second};
@@ -169,7 +171,11 @@ TEST(Suspender, what_resumes_has_the_contents_of_the_memory_it_was_given) {
     SuspendWorld world;
     ASSERT_TRUE(world.suspend(fate).ok());
     const observe::Statistics before = world.memory.counters;
-    ASSERT_TRUE(world.resume().ok());
+    Journal journal(world);
+    ASSERT_TRUE(world.resume(std::nullopt, &journal).ok());
+    world.memory.mapping_observer = nullptr;
+    EXPECT_EQ(journal.text,
+              "1 20 moves; 2 21 moves; 1 0 from 20; 2 1 from 21; 2 30 moves; 2 4 from 30; ");
     EXPECT_EQ(world.broken(), "") << "which compares contents";
     EXPECT_EQ(world.memory.index.picture(kPage),
               fate == Fate::stays_in_pool ? "[3][1][2][1][-5]" : "[3][1][2][1]");
@@ -228,6 +234,16 @@ TEST(Suspender, a_broken_context_that_has_no_address_space_suspends_nothing) {
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.error().code, ErrorCode::poisoned);
   EXPECT_FALSE(world.first->is_suspended || world.second->is_suspended);
+  EXPECT_EQ(world.broken_afterwards(), "");
+}
+
+TEST(Suspender, a_context_that_breaks_while_the_driver_takes_chunks_is_told) {
+  SuspendWorld world;
+  world.faults.set_plan({{Call::mem_release}, 2, CuResult::illegal_address});
+  const Result<void> result = world.suspend(Fate::goes_to_driver);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().code, ErrorCode::poisoned);
+  EXPECT_TRUE(world.first->is_suspended && world.second->is_suspended) << "all the same";
   EXPECT_EQ(world.broken_afterwards(), "");
 }
 
@@ -294,6 +310,13 @@ TEST(SuspenderFault, a_resume_loses_nothing_and_the_next_try_succeeds) {
         return "a success leaves some suspended";
       if (!result && !world.first->is_suspended && !world.second->is_suspended)
         return "a failure resumes all";
+      if (!result && plan.repeat == FaultPlan::Repeat::once &&
+          result.error().code != ErrorCode::poisoned) {
+        if (!world.first->is_suspended || !world.second->is_suspended)
+          return "a failure that could be undone resumes";
+        if (world.refills[0].memory == nullptr || world.refills[1].memory == nullptr)
+          return "a failure that could be undone loses memory";
+      }
       if (std::string broken = world.broken_afterwards(); !broken.empty()) return broken;
       Vector<Suspender::Refill> again;
       const Vector<Suspender::Refill> before = world.refills;
@@ -315,11 +338,12 @@ TEST(SuspenderFault, a_resume_loses_nothing_and_the_next_try_succeeds) {
 
 // --- host memory
 
-// Other calls have been promised all that there is.
+// Other calls have been promised all that there is, but for half a KiB.
 class NoHostMemory {
  public:
   NoHostMemory() {
     fault::HostFaults::arm(1, fault::HostFaults::Repeat::from_then_on);
+    const HostPromise rest(512);
     std::size_t bytes = std::size_t{1} << 30;
     for (std::optional<HostPromise>& promise : promises_)
       for (; !promise && bytes > 0;) {
