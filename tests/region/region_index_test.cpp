@@ -3,11 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <random>
-#include <set>
 #include <vector>
 
 #include "region/region_index_fixture.hpp"
@@ -321,28 +317,6 @@ TEST_F(RegionIndexFit, holes_are_visited_from_the_smallest_that_is_large_enough)
   EXPECT_TRUE(begins(12, 9).empty());
 }
 
-// Their records are found in any order, so those of one size stand deep below each other.
-TEST_F(RegionIndexFit, many_regions_of_one_size_are_found_from_the_lowest_on) {
-  index.add_reservation(pages(0, 3000));
-  std::vector<std::uint64_t> begins(1000);
-  for (std::size_t i = 0; i < begins.size(); ++i) begins[i] = i * 3;
-  std::mt19937_64 random(1);
-  std::shuffle(begins.begin(), begins.end(), random);
-  for (const std::uint64_t at : begins) map(at, 2);
-  std::shuffle(begins.begin(), begins.end(), random);
-  while (begins.size() > 500) {
-    allocate(begins.back(), 2);
-    begins.pop_back();
-  }
-  EXPECT_EQ(index.validate(), "");
-  std::sort(begins.begin(), begins.end());
-  for (const std::uint64_t at : begins) {
-    Region* const lowest = index.lowest_fit(2 * kPage, kPage, std::nullopt);
-    ASSERT_EQ(lowest->range, pages(at, 2));
-    index.allocate(lowest, lowest->range, Owner{});
-  }
-}
-
 // --- runs ---
 
 TEST_F(RegionIndexRuns, a_run_is_as_long_as_free_regions_touch) {
@@ -386,17 +360,6 @@ TEST_F(RegionIndexRuns, runs_with_a_region_of_a_timeline_are_found_from_its_regi
   found.clear();
   index.for_each_run_with(time::TimelineId{77}, visit);
   EXPECT_TRUE(found.empty()) << "it has no region";
-}
-
-TEST_F(RegionIndexRuns, runs_far_apart_are_each_found_once) {
-  index.add_reservation(pages(0, 12'000));
-  Vector<Vector<std::uint64_t>> expected;
-  for (const std::uint64_t at : {0U, 60U, 63U, 66U, 127U, 4095U, 4158U, 11'990U}) {
-    map(at, 1, on(A, at + 1));
-    map(at + 1, 1, on(B, at + 1));
-    expected.push_back({at, at + 1});
-  }
-  EXPECT_EQ(runs(), expected);
 }
 
 TEST_F(RegionIndexRuns,
@@ -653,18 +616,6 @@ TEST_F(RegionIndexFigures,
   EXPECT_EQ(index.pending_bytes(A), 5 * kPage);
   EXPECT_EQ(index.pending_bytes(B), 3 * kPage);
   EXPECT_EQ(index.pending_bytes(C), 0U);
-}
-
-TEST_F(RegionIndexFigures, an_index_that_changes_for_long_needs_no_more_records) {
-  index.add_reservation(pages(0, 20));
-  map(0, 20);
-  std::set<const Region*> records;
-  for (int i = 0; i < 1000; ++i) {
-    Region* const region = allocate(5, 3);
-    index.for_each([&](const Region& each) { records.insert(&each); });
-    index.release(region, complete());
-  }
-  EXPECT_LT(records.size(), 10U);
 }
 
 TEST_F(RegionIndexFigures, the_largest_free_region_may_have_any_stamp) {
