@@ -202,7 +202,7 @@ TEST(Suspender, the_address_of_what_is_dropped_is_a_hole) {
 
 // Before one mapping is undone, each chunk has two.
 TEST(Suspender, beyond_the_limit_of_mappings_memory_goes_to_the_driver) {
-  for (const std::uint64_t limit : {8, 7}) {
+  for (const std::uint64_t limit : {std::uint64_t{8}, std::uint64_t{7}}) {
     settings::Config config = SuspendWorld::config();
     config.max_mappings = limit;  // two that stay, and three or twice three
     SuspendWorld world(config);
