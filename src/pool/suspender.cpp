@@ -97,7 +97,6 @@ std::optional<Error> Suspender::release_all(Vector<Leaving>& leaving) {
 // are orphans.
 void Suspender::leave(Leaving& leaving, Fate fate) {
   Region& region = *leaving.region;
-  memory_.chunks.end_use(region.range);
   for (std::size_t i = 0; i < leaving.mappings.size(); ++i)
     memory_.leave_place(*leaving.mappings[i].chunk, fate == Fate::goes_to_driver
                                                         ? MappingObserver::Fate::given_back
@@ -235,7 +234,6 @@ void Suspender::arrive(const Refilling& refilling) {
   Region& region = *refilling.refill.suspended;
   for (std::size_t i = 0; i < refilling.mappings.size(); ++i)
     enter(*refilling.mappings[i].chunk, refilling.there[i].range.begin);
-  memory_.chunks.begin_use(region.range);
   region.is_suspended = false;
   memory_.suspended_bytes -= region.range.size;
 }
@@ -244,7 +242,6 @@ void Suspender::arrive(const Refilling& refilling) {
 void Suspender::end_memory(const Refilling& refilling) {
   Region* const memory = refilling.refill.memory;
   const AddressRange range = memory->range;
-  memory_.chunks.end_use(range);
   for (const vm::Mapping& mapping : refilling.mappings)
     memory_.leave_place(*mapping.chunk, MappingObserver::Fate::lives_on);
   Region* const flying = memory_.index.detach(memory_.index.release(memory, {}), range);

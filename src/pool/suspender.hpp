@@ -17,7 +17,8 @@ namespace vpmm::pool {
 // regions of own chunks are suspended: whole chunks leave. They go back to the driver, or become a
 // free region at another address, which the next request takes without a driver call. To resume,
 // memory is first allocated like any other, in whole chunks of exactly the size, and then mapped at
-// the old address; so a shortage is found before anything has changed.
+// the old address; so a shortage is found before anything has changed. Whole chunks are used by one
+// allocation, so nothing of them is ever trapped.
 //
 // Both drop the lock around driver calls. The caller keeps the regions from being freed meanwhile.
 class Suspender {

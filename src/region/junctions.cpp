@@ -22,7 +22,6 @@ void Junctions::add(Region* behind) {
 }
 
 void Junctions::remove(Reservation& reservation, DevicePtr border) {
-  if (!reservation.table.has_junctions() || border == reservation.range.end()) return;
   const std::uint64_t page = unit_.pages(border - reservation.range.begin);
   if (!reservation.table.is_junction(page)) return;
   reservation.table.remove_junction(page);

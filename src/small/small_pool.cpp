@@ -167,15 +167,9 @@ void SmallPool::cut_more(const pool::PageRequest& pages, const Caller& caller) {
 
 void SmallPool::deallocate(const Allocation& ended, const time::Stamp& stamp) {
   ownership_.forget_uses(ended);
-  StreamCache& cache = *ended.cache;
-  const time::Stamp left = timelines_.reduce(stamp);
-  if (!left.is_complete() && !(ended.timeline && left.is_only_on(*ended.timeline)))
-    return waiting_.add(ended, left);
+  if (!ended.timeline || !stamp.is_only_on(*ended.timeline)) return waiting_.add(ended, stamp);
   set_free(ended, UsedBy::own_stream);
-  if (caches_.are_bounded()) bounds_.keep(cache);
-  if (ended.timeline || &cache == &caches_.any()) return;
-  flusher_.flush(cache);  // its stream is gone, so no call takes from it
-  caches_.retire_if_empty(cache);
+  if (caches_.are_bounded()) bounds_.keep(*ended.cache);
 }
 
 void SmallPool::set_free(const Allocation& ended, UsedBy used_by) {
@@ -200,7 +194,11 @@ void SmallPool::advance(const Vector<time::StampPart>& done) {
     cut_pages_.advance(part);
     waiting_.advance(part, [&](const Allocation& ended) VPMM_REQUIRES(pool_lock) {
       set_free(ended, UsedBy::nobody);
-      if (caches_.are_bounded()) bounds_.keep(*ended.cache);
+      StreamCache& cache = *ended.cache;
+      if (caches_.are_bounded()) bounds_.keep(cache);
+      if (cache.timeline_now() || &cache == &caches_.any()) return;
+      flusher_.flush(cache);  // its stream is gone, so no call takes from it
+      caches_.retire_if_empty(cache);
     });
   }
   cut_pages_.give_idle_pages();  // complete neighbours merged, or a new page was not needed

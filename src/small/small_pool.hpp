@@ -66,7 +66,8 @@ class SmallPool {
   void cut_more(const pool::PageRequest& pages, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
   // Frees the memory of an allocation that Ownership::end() returned. Its own stream may have it at
-  // once if `stamp` names that stream alone, otherwise when the stamp is complete.
+  // once if `stamp` names that stream alone, otherwise when the stamp is complete. Requires: it is
+  // not complete yet.
   void deallocate(const Allocation& ended, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
   void advance(const Vector<time::StampPart>& done) VPMM_REQUIRES(pool_lock);
 

@@ -28,7 +28,7 @@ class WaitingFrees {
     for (auto& [part, list] : ready)
       for (WaitingFree& waiting : list) {
         for (const time::StampPart& was : waiting.stamp.parts())
-          bytes_on_[was.timeline] -= waiting.ended.range.size;
+          subtract(waiting.ended.range.size, was.timeline);
         waiting.stamp = timelines_.reduce(waiting.stamp);
         if (!waiting.stamp.is_complete()) {
           file(waiting);
@@ -37,20 +37,23 @@ class WaitingFrees {
         bytes_ -= waiting.ended.range.size;
         is_over(waiting.ended);
       }
-    if (const auto on = bytes_on_.find(done.timeline); on != bytes_on_.end() && on->second == 0)
-      bytes_on_.erase(on);
   }
   Bytes bytes() const VPMM_REQUIRES(pool_lock) { return bytes_; }
   Bytes bytes(time::TimelineId timeline) const VPMM_REQUIRES(pool_lock) {
     const auto found = bytes_on_.find(timeline);
     return found == bytes_on_.end() ? 0 : found->second;
   }
-  // Tells if `bytes` is the sum.
+  // Tells if `bytes` is the sum, of all and of each timeline.
   bool is_counted() const VPMM_REQUIRES(pool_lock) {
     Bytes sum = 0;
-    for (const auto& [part, list] : by_part_)
-      for (const WaitingFree& waiting : list) sum += waiting.ended.range.size;
-    return sum == bytes_;
+    Map<time::TimelineId, Bytes> sums;
+    for (const auto& [of, list] : by_part_)
+      for (const WaitingFree& waiting : list) {
+        sum += waiting.ended.range.size;
+        for (const time::StampPart& part : waiting.stamp.parts())
+          sums[part.timeline] += waiting.ended.range.size;
+      }
+    return sum == bytes_ && sums == bytes_on_;
   }
 
  private:
@@ -68,6 +71,13 @@ class WaitingFrees {
     by_part_[waiting.stamp.parts().front()].push_back(waiting);
     for (const time::StampPart& part : waiting.stamp.parts())
       bytes_on_[part.timeline] += waiting.ended.range.size;
+  }
+
+  // Nothing stays of a timeline that may never advance again.
+  void subtract(Bytes bytes, time::TimelineId timeline) VPMM_REQUIRES(pool_lock) {
+    const auto on = bytes_on_.find(timeline);
+    on->second -= bytes;
+    if (on->second == 0) bytes_on_.erase(on);
   }
 
   time::Timelines& timelines_;

@@ -128,15 +128,19 @@ Vector<StampPart> Timelines::unproven(driver::ContextId context, Everything how)
 
 Result<std::shared_ptr<Event>> Timelines::record(const KnownContext& context, Everything how) {
   VPMM_TRY_ASSIGN(auto event, events_.take(context));
+  const auto on_legacy_stream = [&] {  // of the current context
+    return driver::checked(Call::event_record,
+                           driver_.event_record(event->handle(), driver::kLegacyStream));
+  };
   if (how == Everything::context_event) {
     VPMM_TRY(driver::checked(Call::ctx_record_event,
                              driver_.ctx_record_event(context.handle, event->handle())));
+  } else if (context.id == contexts_.primary.id) {
+    VPMM_TRY(on_legacy_stream());
   } else {
-    std::optional<driver::ContextScope> scope;  // selects the context's legacy stream
-    if (context.id != contexts_.primary.id) scope.emplace(driver_, context.handle);
-    if (scope) VPMM_TRY(driver::checked(Call::ctx_set_current, scope->result()));
-    VPMM_TRY(driver::checked(Call::event_record,
-                             driver_.event_record(event->handle(), driver::kLegacyStream)));
+    const driver::ContextScope scope(driver_, context.handle);
+    VPMM_TRY(driver::checked(Call::ctx_set_current, scope.result()));
+    VPMM_TRY(on_legacy_stream());
   }
   ++recorded_;
   return event;
@@ -164,7 +168,7 @@ Result<bool> Timelines::close_all(Everything how) {
     Vector<StampPart> covers = unproven(context.id, how);
     if (covers.empty() && everybody.covers.empty()) continue;
     VPMM_TRY_ASSIGN(auto event, record(context, how));
-    if (!everybody.covers.empty()) everybody.events.push_back(event);
+    everybody.events.push_back(event);
     if (covers.empty()) continue;
     publish({how, {std::move(event)}, std::move(covers)});
     has_closed = true;

@@ -126,7 +126,6 @@ DevicePtr ChunkTable::last_border(DevicePtr p) const {
 
 void ChunkTable::for_each_inside(AddressRange range,
                                  FunctionRef<bool(const Mapping&)> visit) const {
-  if (range.empty()) return;
   for (DevicePtr p = first_border(range.begin); p < range.end();) {
     const Mapping mapping = around(p);
     if (mapping.chunk == nullptr) {

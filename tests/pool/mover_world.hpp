@@ -33,7 +33,8 @@ using Strategy = Decision (*)(const View& view, const Ask& ask);
 // driver.
 class MoverWorld {
  public:
-  MoverWorld() {
+  explicit MoverWorld(const settings::Config& of = config())
+      : memory(driver, driver::ChunkProperties{}, of, kPage, timelines) {
     observe::set_log_level(observe::LogLevel::quiet);
     time::enter_primary(sim, timelines);
     EXPECT_EQ(sim.stream_create(driver::StreamFlags::non_blocking, stream),
@@ -193,7 +194,7 @@ class MoverWorld {
   driver::FaultingDriver faults{sim};
   time::Timelines timelines{sim, {}};
   fault::ExemptDriver driver{faults};
-  Memory memory{driver, driver::ChunkProperties{}, config(), kPage, timelines};
+  Memory memory;
   Mover mover{memory};
   Reclaimer reclaimer{memory};
   Mutex mutex;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <vector>
 
 #include "region/region_index_fixture.hpp"
@@ -98,6 +99,19 @@ TEST_F(MappedRegionIndex, a_holder_stays_with_the_allocation_and_goes_with_it) {
   Region* const freed = index.release(region, on(A, 1));
   EXPECT_EQ(freed->holder, nullptr);
   EXPECT_EQ(index.allocate(freed, freed->range, Owner{})->holder, nullptr);
+}
+
+TEST_F(MappedRegionIndex, an_allocation_is_neither_suspended_nor_alone_in_its_chunks_until_told) {
+  Region* const first = index.allocate(region_at(index, 4), pages(4, 6), Owner{});
+  EXPECT_FALSE(first->is_suspended);
+  EXPECT_FALSE(first->has_own_chunks);
+  first->is_suspended = first->has_own_chunks = true;
+  index.release(first, complete());
+  for (const std::uint64_t at : {4U, 7U}) {
+    const Region* const next = allocate(at, 3);
+    EXPECT_FALSE(next->is_suspended);
+    EXPECT_FALSE(next->has_own_chunks);
+  }
 }
 
 // --- merging ---
@@ -343,6 +357,21 @@ TEST_F(RegionIndexRuns, runs_with_a_region_of_a_timeline_are_found_from_its_regi
   found.clear();
   index.for_each_run_with(A, [&](const Vector<Region*>& run) { return visit(run) && false; });
   EXPECT_EQ(found, (Vector<Vector<std::uint64_t>>{{10, 11, 12}})) << "until it is told to stop";
+  found.clear();
+  index.for_each_run_with(time::TimelineId{77}, visit);
+  EXPECT_TRUE(found.empty()) << "it has no region";
+}
+
+TEST_F(RegionIndexRuns,
+       a_region_that_waits_for_less_still_touches_its_neighbour_until_it_is_taken) {
+  index.add_reservation(pages(0, 20));
+  map(0, 1, on(A, 1, B, 1));
+  map(1, 1, on(C, 1));
+  index.advance(A, 1);
+  EXPECT_EQ(runs(), (Vector<Vector<std::uint64_t>>{{0, 1}}));
+  allocate(1, 1);
+  EXPECT_FALSE(index.has_runs());
+  EXPECT_TRUE(runs().empty());
 }
 
 TEST_F(RegionIndexRuns, the_visit_stops_when_told) {

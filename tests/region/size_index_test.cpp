@@ -76,6 +76,7 @@ TEST_F(SizeIndexTest, random_regions_of_few_sizes_are_found_as_by_a_look_at_all)
     ASSERT_EQ(index.lowest_fit(size, alignment).region, naive_lowest(size, alignment));
     ASSERT_EQ(index.at_least(size).region, naive_fit(size, 1));
     ASSERT_EQ(index.largest(), present.empty() ? 0 : naive_ranking().back().number);
+    ASSERT_EQ(index.count(), present.size());
     if (i % 50 != 0) continue;
     ASSERT_TRUE(index.is_sound());
     ASSERT_EQ(index.ranking(), naive_ranking());

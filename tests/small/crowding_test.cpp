@@ -156,6 +156,73 @@ TEST_F(Crowding, random_programs_hold_little_more_than_they_use) {
   EXPECT_LE(world.statistics().peak_mapped_bytes, most / 100 * 120);
 }
 
+// Pages that came together lie in one part of a run; those of them that go back go alone.
+TEST_F(Crowding, free_pages_among_those_that_came_together_go_back_alone) {
+  std::vector<DevicePtr> all;
+  for (int i = 0; i < 8; ++i) all.push_back(world.allocate(4 * kPage, a));
+  for (const DevicePtr ptr : all) world.deallocate(ptr, a);
+  all.clear();
+  constexpr Bytes kBytes = 3 * kPage / 2;
+  for (int i = 0; i < 20; ++i) all.push_back(world.allocate(kBytes, a));
+  std::vector<DevicePtr> kept;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (i % 5 == 2)
+      kept.push_back(all[i]);
+    else
+      world.deallocate(all[i], a);
+  for (const DevicePtr ptr : kept) world.use(ptr, kBytes, a, kLongNs);
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
+  EXPECT_EQ(world.pool().reports().validate(), "");
+  EXPECT_LE(world.statistics().small_bytes, kept.size() * 3 * kPage);
+  for (int i = 0; i < 20; ++i) world.use(world.allocate(kPage, b), kPage, b);
+  for (const DevicePtr ptr : kept) {
+    EXPECT_EQ(world.pool().query(ptr + (kBytes - 1)).value().begin, ptr);
+    world.deallocate(ptr, a);
+  }
+}
+
+// A 32nd of a page, which is more than 64 KiB.
+TEST(CrowdingInLargePages, allocations_begin_at_a_32nd_of_a_page) {
+  constexpr Bytes kLargePage = 4 * kPage;
+  WorldOptions options = crowded_world();
+  options.config.page_size = kLargePage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  std::vector<DevicePtr> all;
+  std::mt19937_64 random(9);
+  for (int i = 0; i < 60; ++i) {
+    const Bytes bytes = i % 2 == 0 ? kLargePage + random() % kLargePage : 1 + random() % kMiB;
+    all.push_back(world.allocate(bytes, stream));
+    if (i % 2 == 0) {
+      EXPECT_TRUE(is_multiple(to_integer(all.back()), kLargePage / 32)) << bytes;
+    }
+    if (i % 5 == 4) {
+      std::swap(all[random() % all.size()], all.back());
+      world.deallocate(all.back(), stream);
+      all.pop_back();
+    }
+  }
+  for (const DevicePtr ptr : all) world.deallocate(ptr, stream);
+}
+
+// Note [Streams that crowd cut their own]
+TEST(StreamsThatCrowd, found_the_lock_taken_four_times_more_often_than_not_until_alone_for_long) {
+  small::Crowding stream;
+  const auto come = [&](bool is_taken, int times) {
+    for (int i = 0; i < times; ++i) stream.note(is_taken, 4);
+    return stream.is_crowded();
+  };
+  EXPECT_FALSE(come(false, 200));
+  EXPECT_FALSE(come(true, 3));
+  EXPECT_FALSE(come(false, 2));
+  EXPECT_FALSE(come(true, 2)) << "three times more often";
+  EXPECT_TRUE(come(true, 1));
+  EXPECT_TRUE(come(false, 63));
+  EXPECT_FALSE(come(false, 1)) << "alone 64 times";
+  EXPECT_FALSE(come(true, 3)) << "all begins anew";
+  EXPECT_TRUE(come(true, 1));
+}
+
 // Whose chunks are pages, or whose pages have no power of two, are cut no further.
 TEST(CrowdingInPageMode, changes_nothing) {
   WorldOptions options = page_world();

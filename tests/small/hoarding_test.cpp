@@ -189,6 +189,23 @@ TEST_P(Hoarding, a_threshold_is_kept_for_what_warm_frees_left_too) {
   }
 }
 
+// A cached allocation that is larger serves a request alone; the others stay where they are.
+TEST(HoardingOfOne, allocation_goes_for_a_request_of_another_size_and_the_rest_stays_warm) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  std::vector<DevicePtr> live;
+  for (int i = 0; i < 5; ++i) live.push_back(world.allocate(kPage, stream));
+  live.push_back(world.allocate(4 * kPage, stream));
+  for (const DevicePtr ptr : live) world.deallocate(ptr, stream);
+  ASSERT_EQ(world.statistics().cached_bytes, 9 * kPage);
+  const Bytes mapped = world.statistics().mapped_bytes;
+  while (world.statistics().cached_bytes == 9 * kPage) world.allocate(3 * kPage, stream);
+  EXPECT_EQ(world.statistics().cached_bytes, 5 * kPage) << "whose memory the last request took";
+  EXPECT_EQ(world.statistics().mapped_bytes, mapped);
+  for (int i = 0; i < 5; ++i)
+    EXPECT_FALSE(is_null(world.pool().allocate_if_ready(kPage, 0, stream))) << i;
+}
+
 // --- streams that end
 
 class Mortal : public SmallTest {};

@@ -72,6 +72,18 @@ TEST_P(Ownership, an_address_where_nothing_is_live_is_nobodys) {
   expect_unknown(DevicePtr{reinterpret_cast<std::uintptr_t>(&host)});
 }
 
+// The rest of a span that was larger is free beside it.
+TEST_P(Ownership, behind_a_span_that_took_the_place_of_a_larger_one_nothing_is_live) {
+  const DevicePtr before = world.allocate(200 * kKiB, a);
+  world.deallocate(world.allocate(600 * kKiB, a), a);
+  const DevicePtr span = world.allocate(200 * kKiB, a);
+  const Bytes usable = world.pool().query(span).value().usable;
+  for (const Bytes behind : {Bytes{0}, Bytes{1}, 64 * kKiB, 300 * kKiB})
+    if (const DevicePtr p = span + (usable + behind); !(p >= before && p < before + 208 * kKiB)) {
+      expect_unknown(p);
+    }
+}
+
 TEST_P(Ownership, a_freed_address_is_nobodys_wherever_it_is_kept) {
   for (const Bytes bytes : kSizes) {
     const DevicePtr ptr = world.allocate(bytes, a);

@@ -61,6 +61,52 @@ TEST_P(SmallReset, live_memory_and_its_contents_survive_and_are_freed_by_new_str
   }
 }
 
+// Its stream is gone, so nothing would take it from a cache.
+TEST_P(SmallReset, memory_that_outlived_it_is_the_pools_when_its_new_streams_are_done_with_it) {
+  for (const bool is_by_us : {true, false})
+    for (const Bytes bytes : {Bytes{100}, Bytes{5000}, 200 * kKiB}) {
+      const DevicePtr ptr = world.allocate(bytes, world.stream());
+      reset(is_by_us);
+      const StreamHandle after = world.stream();
+      world.use(ptr, bytes, after);
+      const DevicePtr other = world.allocate(9 * kPage, after);
+      world.deallocate(ptr, after);
+      world.sim().advance_host_ns(1'000'000);
+      for (int i = 0; i < 4; ++i)  // calls that record an event and see that it is done
+        world.deallocate(world.allocate(9 * kPage, after), std::nullopt);
+      EXPECT_EQ(world.statistics().cached_bytes, 0u) << bytes;
+      EXPECT_EQ(world.statistics().small_bytes, 0u) << bytes;
+      world.deallocate(other, after);
+      world.wait();
+    }
+}
+
+// Of the stream that is gone an allocation of whole pages lives on, but none of its cache, which
+// then serves a new stream with numbers of its own.
+TEST_P(SmallReset, numbers_of_a_new_stream_are_not_given_for_one_that_is_gone) {
+  for (const bool is_by_us : {true, false}) {
+    const StreamHandle before = world.stream();
+    const DevicePtr live = world.allocate(kPage, before);
+    world.deallocate(world.allocate(kPage, before), before);
+    reset(is_by_us);
+    const StreamHandle after = world.stream();
+    const StreamHandle other = world.stream();
+    for (int i = 0; i < 6; ++i) {
+      const DevicePtr ptr = world.allocate(2 * kPage, after);
+      world.use(ptr, 2 * kPage, after);
+      world.deallocate(ptr, after);
+      world.wait();
+    }
+    for (int i = 0; i < 3; ++i) {
+      const DevicePtr ptr = world.allocate(2 * kPage, after);
+      world.use(ptr, 2 * kPage, after, kLongNs);
+      world.deallocate(ptr, after);
+      for (int k = 0; k < 2; ++k) world.use(world.allocate(2 * kPage, other), 2 * kPage, other);
+    }
+    world.deallocate(live, after);
+  }
+}
+
 // The legacy stream has the same handle and the same id before and after.
 TEST_P(SmallReset, what_the_legacy_stream_frees_in_the_new_context_is_not_taken_for_complete) {
   for (const StreamHandle legacy :

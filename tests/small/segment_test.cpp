@@ -131,6 +131,34 @@ TEST_F(SegmentInRun, is_split_where_free_pages_begin_and_end) {
     EXPECT_EQ(entries[static_cast<std::size_t>(page)].content(), Content(part));
 }
 
+TEST_F(SegmentInRun, is_split_where_a_free_stretch_ends) {
+  grow(kPageUnits);
+  ASSERT_EQ(segment.first_border(kPageUnits), kPageUnits);
+  Segment back;
+  split(segment, kPageUnits, back);
+  EXPECT_TRUE(segment.is_free());
+  EXPECT_EQ(back.free_units(), 0u);
+  for (const Segment* part : {&segment, &back}) EXPECT_EQ(part->validate(), "");
+}
+
+TEST_F(SegmentInRun, is_split_where_a_free_stretch_begins) {
+  take(segment, kPageUnits);
+  grow(kPageUnits);
+  segment.give(kPageUnits, kPageUnits);
+  ASSERT_EQ(segment.first_border(kPageUnits), kPageUnits);
+  Segment back;
+  split(segment, kPageUnits, back);
+  EXPECT_EQ(segment.free_units(), 0u);
+  EXPECT_TRUE(back.is_free());
+  for (const Segment* part : {&segment, &back}) EXPECT_EQ(part->validate(), "");
+}
+
+TEST_F(SegmentInRun, is_all_free_or_keeps_all_its_units) {
+  take(segment, 100);
+  EXPECT_EQ(segment.kept_after(60), 0u);
+  EXPECT_EQ(segment.kept_after(100), kPageUnits);
+}
+
 TEST_F(SegmentInRun, is_named_by_the_entries_of_its_pages_until_a_slab_is_cut_there) {
   grow(3 * kPageUnits);
   Slab slab;

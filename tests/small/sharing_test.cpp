@@ -93,6 +93,22 @@ TEST_P(Sharing, a_recorded_use_is_forgotten_with_its_allocation) {
   }
 }
 
+TEST_P(Sharing, a_stream_is_forgotten_though_it_used_much_that_lived_on_another) {
+  for (int i = 0; i < 200; ++i) {
+    const StreamHandle other = world.stream();
+    for (const Bytes bytes : {Bytes{5000}, 200 * kKiB}) {
+      const DevicePtr ptr = world.allocate(bytes, a);
+      ASSERT_TRUE(world.pool().record_use(ptr, other).ok());
+      world.deallocate(ptr, a);
+    }
+    ASSERT_EQ(world.sim().stream_destroy(other), CuResult::success);
+    world.sim().advance_host_ns(1'000'000);
+  }
+  world.wait();
+  for (Bytes pages = 9; pages < 40; ++pages) world.deallocate(world.allocate(pages * kPage, b), b);
+  EXPECT_LE(world.statistics().timelines, 70u);
+}
+
 TEST_P(Sharing, a_record_of_the_streams_own_use_changes_nothing) {
   warm(5000, a);
   const DevicePtr ptr = world.allocate(5000, a);
@@ -412,6 +428,26 @@ TEST_F(SharingParts, cut_pages_that_another_stream_keeps_come_several_at_a_time)
     world.sim().advance_host_ns(1'000'000);
     for (const DevicePtr span : world.take_at_once(taken))
       EXPECT_NE(std::find(of_b.begin(), of_b.end(), span), of_b.end()) << kept;
+  }
+}
+
+// Though B has pages that are all free and large enough, its work may still use them.
+TEST_F(SharingParts, cut_pages_that_another_stream_still_uses_stay_with_it) {
+  World world;
+  world.allocate_mixed(200, world.b);
+  const std::vector<DevicePtr> of_b = world.allocate_runs(10, world.b);
+  world.use_up(world.b);
+  ASSERT_TRUE(world.pool().allocate({100 * kPage, 0, world.a}).ok())
+      << "which makes events worth while";
+  world.use_up(world.a);
+  for (const DevicePtr span : of_b) world.use(span, kRun, world.b, kLongNs);
+  world.deallocate_on_b(of_b);
+  for (int i = 0; i < 8; ++i) {
+    const DevicePtr other = world.allocate(kPage, world.a);
+    world.use(other, kPage, world.a);
+    const DevicePtr span = world.allocate(kRun, world.a);
+    EXPECT_EQ(std::find(of_b.begin(), of_b.end(), span), of_b.end());
+    world.use(span, kRun, world.a);
   }
 }
 

@@ -72,6 +72,25 @@ TEST(SlabShape, at_most_a_thirty_second_of_a_slab_is_never_cut) {
         << shape.block;
 }
 
+// The compiler made the table; here it is made once more while the program runs.
+TEST(SlabShape, is_the_first_that_is_nearly_cut_or_as_large_as_may_be) {
+  const std::array<SlabShape, kSlabClasses> shapes = make_shapes();
+  for (std::size_t c = 0; c < kSlabClasses; ++c) {
+    const SlabShape& shape = shapes[c];
+    SCOPED_TRACE(block_size(c));
+    EXPECT_EQ(shape.block, block_size(c));
+    EXPECT_EQ(shape.blocks, std::min(shape.units * kUnit / shape.block, kMostBlocks));
+    EXPECT_GT(shape.blocks, 0u);
+    EXPECT_LE((shape.units * kUnit - shape.blocks * shape.block) * 32, shape.units * kUnit);
+    for (std::uint64_t fewer = 1; fewer < shape.units; ++fewer)
+      EXPECT_GT((fewer * kUnit % shape.block) * 32, fewer * kUnit) << fewer << " units would do";
+    EXPECT_EQ(shape.index_of(7 * shape.block), 7u);
+    EXPECT_EQ(shape.index_of(8 * shape.block - 1), 7u);
+    EXPECT_EQ(kShapes[c].units, shape.units);
+    EXPECT_EQ(kShapes[c].blocks, shape.blocks);
+  }
+}
+
 TEST(BlockSet, agrees_with_a_set_of_numbers) {
   std::mt19937_64 random(1);
   BlockSet blocks;
@@ -136,6 +155,15 @@ TEST(Slab, knows_which_blocks_are_live) {
   EXPECT_FALSE(slab.has_exceptions);
   EXPECT_FALSE(slab.is_live(70));
   EXPECT_EQ(slab.take_first(), 70u);
+}
+
+// Its record may have served another stream, whose numbers are others.
+TEST(Slab, is_complete_when_it_is_cut) {
+  Slab slab;
+  slab.blocks = 4;
+  slab.number = 1000;
+  slab.set_all_free();
+  EXPECT_EQ(slab.number, 0u);
 }
 
 // What every call touches.

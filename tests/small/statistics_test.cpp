@@ -1,9 +1,12 @@
 // small: figures are exact although warm calls pass the pool by.
 #include <algorithm>
+#include <map>
 #include <random>
+#include <vector>
 
 #include "small/small_world.hpp"
 #include "small/tally.hpp"
+#include "support/layout_tiles.hpp"
 
 namespace vpmm::test {
 namespace {
@@ -165,6 +168,58 @@ TEST_P(Figures, a_page_that_is_cut_tells_what_is_live_in_it) {
       EXPECT_EQ(region.small_allocations, std::nullopt);
     }
   }
+}
+
+// Each part of a page that is cut is shown once, whether it is live, kept or nobody's.
+TEST_P(Figures, a_layout_tiles_a_page_that_is_cut) {
+  std::map<DevicePtr, Bytes> live;
+  std::vector<DevicePtr> in_order;
+  for (const Bytes bytes : {Bytes{1}, Bytes{1000}, 40 * kKiB, 119 * kKiB, 300 * kKiB})
+    for (const StreamHandle stream : {a, b, a}) {
+      in_order.push_back(world.allocate(bytes, stream));
+      live[in_order.back()] = bytes;
+    }
+  for (std::size_t i = 0; i < in_order.size(); i += 3) {
+    world.deallocate(in_order[i], a);
+    live.erase(in_order[i]);
+  }
+  const report::Layout layout = world.pool().reports().layout();
+  expect_tiled(layout);
+  std::map<DevicePtr, Bytes> shown;
+  Bytes small = 0;
+  for (const report::LayoutBlock& block : layout.blocks) {
+    small += block.is_small ? block.range.size : 0;
+    if (block.state != region::RegionState::allocated) {
+      EXPECT_EQ(block.requested, 0u);
+      continue;
+    }
+    shown[block.range.begin] = block.requested;
+    EXPECT_GE(block.range.size, block.requested);
+  }
+  EXPECT_EQ(shown, live);
+  EXPECT_EQ(small, world.statistics().small_bytes);
+}
+
+// The first slab of a class is the least there is, and so is the first after all went back.
+TEST_P(Figures, a_class_that_has_nothing_begins_with_the_least_slab) {
+  for (int round = 0; round < 3; ++round) {
+    world.deallocate(world.allocate(5000, a), a);
+    EXPECT_EQ(world.statistics().cached_bytes, small::kUnit) << round;
+    world.wait();
+    EXPECT_EQ(world.statistics().cached_bytes, 0u);
+  }
+}
+
+// A stream with nothing in its cache has nothing to give, so nobody tells it to come.
+TEST_P(Figures, a_flush_of_nothing_leaves_the_next_call_warm) {
+  const DevicePtr live = world.allocate(100, a);
+  const DevicePtr freed = world.allocate(100, a);
+  world.deallocate(world.allocate(100, a), a);
+  world.deallocate(freed, a);
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
+  ASSERT_EQ(world.statistics().cached_bytes, 0u) << "free blocks beside a live one";
+  EXPECT_FALSE(is_null(world.pool().allocate_if_ready(100, 0, a)));
+  world.deallocate(live, a);
 }
 
 TEST_P(Figures, the_peak_is_sampled_where_a_call_takes_the_pools_lock) {

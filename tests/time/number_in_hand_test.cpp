@@ -24,6 +24,14 @@ TEST(NextNumber, one_that_nobody_used_does_not_count_as_given) {
   EXPECT_EQ(next_number.of_a_free(), 8u);
 }
 
+TEST(NextNumber, one_for_another_timeline_follows_the_last_that_was_given_there) {
+  time::NextNumber next_number;
+  next_number.of_a_free();
+  next_number.begin(7);
+  EXPECT_FALSE(next_number.is_used()) << "the free was of the timeline before";
+  EXPECT_EQ(next_number.of_a_free(), 8u);
+}
+
 // Otherwise no event would be due for it, and what it freed would stay unproven until the next
 // free.
 TEST(NextNumber, a_free_while_it_counts_as_given_carries_one_that_counts_or_is_marked) {

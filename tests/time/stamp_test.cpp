@@ -21,12 +21,14 @@ TEST(Stamp, two_parts_on_one_timeline_become_the_later) {
   EXPECT_EQ(stamp, Stamp(StampPart{A, 7}));
   EXPECT_EQ(Stamp({A, 3}, {A, 7}), stamp);
   EXPECT_TRUE(stamp.is_only_on(A));
+  EXPECT_TRUE(stamp.is_single());
 }
 
 TEST(Stamp, with_two_timelines_is_of_neither_alone) {
   const Stamp stamp({A, 7}, {B, 3});
   EXPECT_FALSE(stamp.is_only_on(A));
   EXPECT_FALSE(stamp.is_only_on(B));
+  EXPECT_FALSE(stamp.is_single());
   EXPECT_EQ(stamp.parts().size(), 2u);
 }
 

@@ -111,6 +111,11 @@ class Finding(unittest.TestCase):
             found, _ = find(root, "src", [(root / "src/a.cpp", ["-std=c++20"])])
             return [f"{each.line}: {each.before} -> {each.after}" for each in found]
 
+    def test_an_enumerator_that_is_zero_is_empty_already(self) -> None:
+        text = "enum class Is { no, yes };\nIs f(int a) {\n  if (a) return Is::no;\n  return Is::yes;\n}\n"
+        returns = [each for each in self.faults(text) if "return {};" in each]
+        self.assertEqual(returns, ["4: return Is::yes; -> return {};"])
+
     def test_each_kind_of_fault(self) -> None:
         self.assertEqual(
             self.faults("""\

@@ -1,9 +1,12 @@
 // vm: the table of chunks and mappings, and how much of each chunk is used.
 #include "vm/chunk_table.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <new>
 #include <random>
 #include <utility>
 #include <vector>
@@ -98,6 +101,38 @@ TEST_F(ChunkTableTest, everything_that_overlaps_is_around_a_range) {
   Vector<Mapping> found;
   table.for_each_around(span(1, 2), [&](const Mapping& mapping) { found.push_back(mapping); });
   EXPECT_EQ(begins(found), (Vector<Bytes>{0, 2}));
+}
+
+TEST_F(ChunkTableTest, a_mapping_that_begins_where_a_range_ends_is_not_around_it) {
+  map(0, 2);
+  map(2, 2);
+  Vector<Mapping> found;
+  table.for_each_around(span(1, 1), [&](const Mapping& mapping) { found.push_back(mapping); });
+  EXPECT_EQ(begins(found), (Vector<Bytes>{0}));
+}
+
+TEST_F(ChunkTableTest, every_chunk_is_visited_with_its_handle_mapped_or_not) {
+  map(0, 1);
+  chunk(3);
+  map(1, 2);
+  table.provide(1000);
+  map(7, 4);
+  Vector<std::pair<std::uint64_t, Bytes>> found;
+  table.for_each_chunk([&](const Chunk& each) {
+    found.emplace_back(static_cast<std::uint64_t>(each.handle), each.size / kUnit);
+  });
+  EXPECT_THAT(found, testing::UnorderedElementsAre(std::pair(1, 1), std::pair(2, 3),
+                                                   std::pair(3, 2), std::pair(4, 4)));
+}
+
+TEST(ChunkTable, a_reservation_too_large_to_keep_account_of_changes_nothing) {
+  ChunkTable table(4096);  // no table of 2^51 pages has memory
+  table.cover({kStart, 4096});
+  EXPECT_THROW(table.cover({DevicePtr{}, Bytes{1} << 63}), std::bad_alloc);
+  EXPECT_EQ(table.around(kStart + (Bytes{1} << 50)).chunk, nullptr);
+  Chunk* const one = table.add(driver::ChunkHandle{1}, 4096);
+  table.map(one, kStart);
+  EXPECT_EQ(table.around(kStart).chunk, one);
 }
 
 TEST_F(ChunkTableTest, a_mapping_is_found_by_every_byte_of_it) {

@@ -1,11 +1,14 @@
 // vm: the mapper undoes its own partial work, whichever call fails.
 #include "vm/mapper.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 #include "driver/faulting.hpp"
+#include "driver/forwarding.hpp"
 #include "driver/sim/sim_driver.hpp"
 
 namespace vpmm::vm {
@@ -154,6 +157,19 @@ TEST_F(MapperTest, not_ready_is_tried_again) {
   ASSERT_TRUE(chunk.ok());
   fail(Call::mem_release, 1, CuResult::not_ready);
   EXPECT_TRUE(mapper.release(chunk.value()).ok());
+  fail(Call::mem_address_reserve, 1, CuResult::not_ready);
+  const auto reserved = mapper.reserve(kChunk, 4 * kChunk);
+  ASSERT_TRUE(reserved.ok());
+  EXPECT_EQ(reserved.value().size, kChunk);
+  EXPECT_TRUE(is_aligned(reserved.value().begin, 4 * kChunk));
+  fail(Call::mem_address_free, 1, CuResult::not_ready);
+  EXPECT_TRUE(mapper.free_reservation(reserved.value()).ok());
+}
+
+TEST_F(MapperTest, nothing_but_not_ready_is_tried_again) {
+  fail(Call::mem_map, 1, CuResult::out_of_memory);
+  EXPECT_TRUE(mapper.map_run(span, placements).error.has_value());
+  EXPECT_EQ(faults.counted(), 1u);
 }
 
 TEST_F(MapperTest, not_ready_for_ever_is_an_error) {
@@ -162,11 +178,117 @@ TEST_F(MapperTest, not_ready_for_ever_is_an_error) {
 }
 
 TEST_F(MapperTest, errors_name_the_call_and_the_result) {
-  fail(Call::mem_create, 1, CuResult::out_of_memory);
-  const auto created = mapper.create(kChunk);
-  ASSERT_FALSE(created.ok());
-  EXPECT_NE(created.error().message.find("mem_create"), std::string::npos);
-  EXPECT_NE(created.error().message.find("CUDA_ERROR_OUT_OF_MEMORY"), std::string::npos);
+  const auto message_of = [&](Call call, const auto& make) {
+    fail(call, 1, CuResult::out_of_memory);
+    const auto result = make();
+    EXPECT_FALSE(result.ok()) << driver::to_string(call);
+    return result.ok() ? std::string() : result.error().message;
+  };
+  const auto names = [](Call call) {
+    return testing::AllOf(testing::HasSubstr(driver::to_string(call)),
+                          testing::HasSubstr("CUDA_ERROR_OUT_OF_MEMORY"));
+  };
+  const driver::ChunkHandle chunk = placements.front().handle;
+  EXPECT_FALSE(mapper.map_run(span, placements).error.has_value());
+  EXPECT_THAT(message_of(Call::mem_create, [&] { return mapper.create(kChunk); }),
+              names(Call::mem_create));
+  EXPECT_THAT(message_of(Call::mem_release, [&] { return mapper.release(chunk); }),
+              names(Call::mem_release));
+  EXPECT_THAT(message_of(Call::mem_unmap, [&] { return mapper.unmap(span); }),
+              names(Call::mem_unmap));
+  EXPECT_THAT(message_of(Call::mem_set_access, [&] { return mapper.set_access(span, 1); }),
+              names(Call::mem_set_access));
+  EXPECT_THAT(message_of(Call::mem_address_reserve, [&] { return mapper.reserve(kChunk, kChunk); }),
+              names(Call::mem_address_reserve));
+  EXPECT_THAT(message_of(Call::mem_address_free, [&] { return mapper.free_reservation(span); }),
+              names(Call::mem_address_free));
+  EXPECT_TRUE(mapper.unmap(span).ok());
+}
+
+// --- Note [Optional chunk properties are given up one by one]
+
+// Refuses chunks with properties that it claims, and remembers what it was asked for.
+class Refusing : public driver::ForwardingDriver {
+ public:
+  using ForwardingDriver::ForwardingDriver;
+  CuResult mem_create(Bytes size, const driver::ChunkProperties& properties,
+                      driver::ChunkHandle& chunk) override {
+    asked.push_back({properties.posix_file_descriptor, properties.gpu_direct_rdma_capable});
+    const bool is_refused = (refuses_rdma && properties.gpu_direct_rdma_capable) ||
+                            (refuses_descriptors && properties.posix_file_descriptor) ||
+                            refuses_all;
+    return is_refused ? refusal : ForwardingDriver::mem_create(size, properties, chunk);
+  }
+  struct Asked {
+    bool descriptor = false;
+    bool rdma = false;
+    friend bool operator==(const Asked&, const Asked&) = default;
+  };
+  Vector<Asked> asked;
+  bool refuses_rdma = false;
+  bool refuses_descriptors = false;
+  bool refuses_all = false;
+  CuResult refusal = CuResult::not_permitted;
+};
+
+class OptionalProperties : public MapperTest {
+ protected:
+  using Asked = Refusing::Asked;
+  void create() {
+    const auto chunk = wishful.create(kChunk);
+    ASSERT_TRUE(chunk.ok());
+    EXPECT_TRUE(wishful.release(chunk.value()).ok());
+  }
+  Refusing refusing{sim};
+  Mapper wishful{refusing, driver::ChunkProperties{0, true, true}};
+};
+
+TEST_F(OptionalProperties, stay_where_nothing_refuses_them) {
+  create();
+  create();
+  EXPECT_EQ(refusing.asked, (Vector<Asked>{{true, true}, {true, true}}));
+  EXPECT_TRUE(wishful.can_export());
+  EXPECT_FALSE(mapper.can_export()) << "not wanted";
+}
+
+TEST_F(OptionalProperties, rdma_goes_first_and_file_descriptors_stay) {
+  for (const CuResult refusal : {CuResult::not_permitted, CuResult::not_supported}) {
+    Refusing picky(sim);
+    picky.refuses_rdma = true;
+    picky.refusal = refusal;
+    Mapper one(picky, driver::ChunkProperties{0, true, true});
+    for (int i = 0; i < 2; ++i) {
+      const auto chunk = one.create(kChunk);
+      ASSERT_TRUE(chunk.ok());
+      EXPECT_TRUE(one.release(chunk.value()).ok());
+    }
+    EXPECT_EQ(picky.asked, (Vector<Asked>{{true, true}, {true, false}, {true, false}}))
+        << "once refused, it is not asked for again";
+    EXPECT_TRUE(one.can_export());
+  }
+}
+
+TEST_F(OptionalProperties, both_go_if_both_are_refused) {
+  refusing.refuses_rdma = refusing.refuses_descriptors = true;
+  create();
+  EXPECT_EQ(refusing.asked, (Vector<Asked>{{true, true}, {true, false}, {false, false}}));
+  EXPECT_FALSE(wishful.can_export());
+}
+
+TEST_F(OptionalProperties, a_plain_chunk_that_is_refused_is_an_error) {
+  refusing.refuses_all = true;
+  EXPECT_FALSE(wishful.create(kChunk).ok());
+  EXPECT_EQ(refusing.asked.size(), 3u);
+}
+
+TEST_F(OptionalProperties, stay_when_a_chunk_fails_for_another_reason) {
+  refusing.refuses_all = true;
+  refusing.refusal = CuResult::out_of_memory;
+  EXPECT_FALSE(wishful.create(kChunk).ok());
+  refusing.refuses_all = false;
+  create();
+  EXPECT_EQ(refusing.asked, (Vector<Asked>{{true, true}, {true, true}}));
+  EXPECT_TRUE(wishful.can_export());
 }
 
 }  // namespace

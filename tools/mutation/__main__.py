@@ -52,6 +52,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="draws the same faults again from the same sources")
     parser.add_argument("--suite", action="append", help="test suites; the one of the room's name without it")
     parser.add_argument("--also", action="append", help="suites for what the others do not find; see TESTED_BY")
+    parser.add_argument("--alone", action="store_true", help="no suites but those of --suite, or of the room's name")
     parser.add_argument(
         "--longest", type=float, default=5, help="of other suites, leave out cases that take more seconds; 5 without it"
     )
@@ -70,6 +71,7 @@ def main(words: Sequence[str]) -> int:
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     suites = options.suite or [options.room]
     also = TESTED_BY.get(options.room, []) if options.also is None else options.also
+    also = [] if options.alone else also
     tree = trial.Tree(ROOT, options.folder / "tree", options.jobs)
     tree.copy()
     tree.configure()

@@ -215,7 +215,8 @@ class Finder:
             return
         begin, end = cursor.extent.start.offset, cursor.extent.end.offset
         semicolon = source.bytes.find(b";", end)
-        if text not in ("{}", "0", "nullptr", "std::nullopt", "*this") and semicolon >= 0:
+        is_empty = text in ("{}", "0", "nullptr", "std::nullopt", "*this") or is_first_enumerator(value)
+        if not is_empty and semicolon >= 0:
             whole = in_one_line(source.text(begin, semicolon + 1))
             yield Mutant(source.name, begin, semicolon + 1, line, whole, "return {};", True)
 
@@ -232,6 +233,12 @@ def sides_of(
         return None
     sign = in_one_line(source.text(sides[0].extent.end.offset, sides[1].extent.start.offset))
     return (sides[0], sign, sides[1]) if sign in OPERATORS else None
+
+
+def is_first_enumerator(value: cindex.Cursor) -> bool:
+    """Whether it is an enumerator of value 0, which `{}` is as well."""
+    named = value.referenced
+    return bool(named is not None and named.kind.name == "ENUM_CONSTANT_DECL" and named.enum_value == 0)
 
 
 def is_number(cursor: cindex.Cursor) -> bool:

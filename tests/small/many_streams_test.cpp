@@ -1,4 +1,4 @@
-// context: more streams than a pool remembers without being asked: those in turn stay warm, those
+// small: more streams than a pool remembers without being asked: those in turn stay warm, those
 // that are gone leave nothing behind, and all of them together keep little.
 #include <gtest/gtest.h>
 
@@ -340,6 +340,32 @@ TEST(StreamsThatStay, disturb_no_capture) {
   EXPECT_EQ(crowd.world.calls().count(Call::ctx_record_event), events);
   crowd.give(inside, captured);
   destroy(crowd.world, end_capture(crowd.world, captured));
+}
+
+// Both have something that lives, so neither is forgotten.
+TEST(StreamsThatStay, one_that_is_idle_gives_back_all_it_keeps_and_one_that_calls_nothing) {
+  Crowd crowd(100);
+  const StreamHandle idle = crowd.streams[0];
+  const StreamHandle busy = crowd.streams[1];
+  const DevicePtr rest = crowd.take(8 * kGiB, crowd.streams[2]);
+  const DevicePtr of_idle = crowd.take(kPage, idle);
+  const DevicePtr of_busy = crowd.take(kPage, busy);
+  for (int i = 0; i < 3; ++i) {
+    crowd.pair(4 * kMiB, idle);
+    crowd.pair(4 * kMiB, busy);
+  }
+  EXPECT_EQ(crowd.kept(), 8 * kMiB);
+  std::uint64_t visits = 0;
+  for (int i = 0; i < 30; ++i) {
+    for (std::size_t k = 2; k < 100; ++k) crowd.pair(9 * kPage, crowd.streams[k]);
+    const std::uint64_t before = crowd.calls_through_the_lock();
+    crowd.pair(4 * kMiB, busy);
+    visits += crowd.calls_through_the_lock() - before;
+  }
+  EXPECT_EQ(crowd.kept(), 4 * kMiB) << "of the busy one";
+  EXPECT_LE(visits, 6u) << "of 30 times, but for events that others want";
+  for (const auto& [ptr, stream] : {std::pair{rest, idle}, {of_idle, idle}, {of_busy, busy}})
+    crowd.give(ptr, stream);
 }
 
 TEST(StreamsThatStay, a_bound_one_is_found_again_after_long_idleness) {
