@@ -2,6 +2,7 @@
 // replay: platform of a trace: a driver, a clock, and the findings of a simulator.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -28,6 +29,8 @@ class TraceMachine {
   virtual void wait_until(std::uint64_t program_ns, std::uint64_t driver_ns) = 0;
   // False: what is written is not kept, so that only times and refusals mean something.
   virtual bool has_contents() const { return true; }
+  // Without contents: passes the host's time of `calls` calls that queue copies or fills.
+  virtual void pass_copies(std::size_t /*calls*/) {}
   virtual std::optional<std::uint64_t> hazard_count() const = 0;  // nullopt: unchecked
   virtual std::vector<std::string> findings()
       const = 0;  // first few hazards and unchecked records, in words

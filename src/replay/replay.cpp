@@ -179,10 +179,11 @@ Result<ReplayResult> run_in(Session& session, const observe::Trace& trace, Trace
   const auto timing = std::make_unique<driver::TimingDriver>(machine.driver());
   driver::RecordingDriver recorder(*timing);
   VPMM_TRY_ASSIGN(const auto allocator, recipe.make(recorder));
-  const auto compare =
-      machine.has_contents() ? UseChecker::Compare::all : UseChecker::Compare::nothing;
-  VPMM_TRY_ASSIGN(const auto checker,
-                  UseChecker::create(machine.driver(), session.streams(), options.seed, compare));
+  UseChecker::PassCopies pass_copies;
+  if (!machine.has_contents())
+    pass_copies = [&machine](std::size_t calls) { machine.pass_copies(calls); };
+  VPMM_TRY_ASSIGN(const auto checker, UseChecker::create(machine.driver(), session.streams(),
+                                                         options.seed, std::move(pass_copies)));
   const Bytes page_size = options.page_size ? *options.page_size : granularity(machine.driver());
   Replay replay(trace, machine, session, *timing, recorder, *allocator, *checker, page_size);
   VPMM_TRY(replay.run(options));

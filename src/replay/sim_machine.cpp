@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // replay: the simulated machine; the only file of the room that knows the simulator.
+#include "driver/sim/costs.hpp"
 #include "driver/sim/sim_driver.hpp"
 #include "replay/machine.hpp"
 
 namespace vpmm::replay {
 namespace {
+
+using driver::Call;
+using driver::sim::fixed_cost_ns;
+static_assert(fixed_cost_ns(Call::memcpy_host_to_device_async) ==
+                  fixed_cost_ns(Call::memset_d8_async) &&
+              fixed_cost_ns(Call::memcpy_device_to_host_async) ==
+                  fixed_cost_ns(Call::memset_d8_async));
 
 driver::sim::SimOptions to_sim_options(const SimMachineOptions& options) {
   driver::sim::SimOptions sim;
@@ -31,6 +39,9 @@ class SimMachine final : public TraceMachine {
     if (due_ns > now_ns) sim_.advance_host_ns(due_ns - now_ns);
   }
   bool has_contents() const override { return has_contents_; }
+  void pass_copies(std::size_t calls) override {
+    sim_.advance_host_ns(calls * fixed_cost_ns(Call::memset_d8_async));
+  }
   std::optional<std::uint64_t> hazard_count() const override {
     if (!has_contents_) return std::nullopt;
     return sim_.hazard_count();

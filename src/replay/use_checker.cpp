@@ -20,17 +20,18 @@ constexpr std::size_t kMaxFindings = 5;
 }  // namespace
 
 UseChecker::UseChecker(driver::Driver& driver, std::vector<driver::StreamHandle> streams,
-                       std::uint64_t seed, Compare compare)
+                       std::uint64_t seed, PassCopies pass_copies)
     : driver_(driver),
       streams_(std::move(streams)),
       seed_(seed),
-      compare_(compare),
+      pass_copies_(std::move(pass_copies)),
       open_(streams_.size()) {}
 
 Result<std::unique_ptr<UseChecker>> UseChecker::create(driver::Driver& driver,
                                                        std::vector<driver::StreamHandle> streams,
-                                                       std::uint64_t seed, Compare compare) {
-  std::unique_ptr<UseChecker> checker(new UseChecker(driver, std::move(streams), seed, compare));
+                                                       std::uint64_t seed, PassCopies pass_copies) {
+  std::unique_ptr<UseChecker> checker(
+      new UseChecker(driver, std::move(streams), seed, std::move(pass_copies)));
   VPMM_TRY(checker->make_batches());
   return checker;
 }
@@ -59,9 +60,10 @@ Result<void> UseChecker::make_batches() {
 
 Result<void> UseChecker::first_use(const Use& use) {
   const std::uint64_t seed = seed_of(seed_, use.allocation);
-  for (const Spot& spot : Spots(use.memory.size, seed)) {
+  const Spots spots(use.memory.size, seed);
+  for (const Spot& spot : touched(spots, use.stream, 1)) {
     VPMM_TRY_ASSIGN(const StreamSlot slot, take_slot(use.stream));
-    if (compare_ == Compare::all) fill(std::span(slot.memory, spot.size), seed, spot.offset);
+    if (!pass_copies_) fill(std::span(slot.memory, spot.size), seed, spot.offset);
     VPMM_TRY(
         checked(Call::memcpy_host_to_device_async,
                 driver_.memcpy_host_to_device_async(use.memory.begin + spot.offset, slot.memory,
@@ -71,17 +73,32 @@ Result<void> UseChecker::first_use(const Use& use) {
 }
 
 Result<void> UseChecker::last_use(const Use& use) {
-  for (const Spot& spot : Spots(use.memory.size, seed_of(seed_, use.allocation))) {
+  const Spots spots(use.memory.size, seed_of(seed_, use.allocation));
+  for (const Spot& spot : touched(spots, use.stream, 2)) {
     const DevicePtr address = use.memory.begin + spot.offset;
     const driver::StreamHandle stream = streams_[use.stream];
     VPMM_TRY_ASSIGN(const StreamSlot slot, take_slot(use.stream));
     VPMM_TRY(checked(Call::memcpy_device_to_host_async,
                      driver_.memcpy_device_to_host_async(slot.memory, address, spot.size, stream)));
-    if (compare_ == Compare::all) slot.batch->reads.push_back({use.allocation, spot, slot.number});
+    if (!pass_copies_) slot.batch->reads.push_back({use.allocation, spot, slot.number});
     VPMM_TRY(checked(Call::memset_d8_async,
                      driver_.memset_d8_async(address, kLastUseByte, spot.size, stream)));
   }
   return {};
+}
+
+// The spots whose calls are made. Without contents a batch that has room for all takes the slots,
+// the time of the calls passes, and the last spot's calls leave the stream as all would.
+std::span<const Spot> UseChecker::touched(const Spots& spots, std::size_t stream,
+                                          std::size_t calls_per_spot) {
+  const std::span<const Spot> all(spots.begin(), spots.end());
+  Batch* const batch = open_[stream];
+  if (!pass_copies_ || all.size() < 2 || batch == nullptr ||
+      batch->used_slots + all.size() > kSlotsPerBatch)
+    return all;
+  batch->used_slots += all.size() - 1;
+  pass_copies_((all.size() - 1) * calls_per_spot);
+  return all.last(1);
 }
 
 Result<void> UseChecker::finish() {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -32,16 +33,15 @@ struct Use {
 // included.
 class UseChecker {
  public:
-  enum class Compare {
-    all,
-    nothing,  // the same calls, but what they read is not compared
-  };
+  // Passes the time that some calls which queue copies or fills would take.
+  using PassCopies = std::function<void(std::size_t calls)>;
   // `driver` and the streams must outlive the checker. Pass the driver itself, not the counting
-  // decorator: the checker's calls are not measured.
+  // decorator: the checker's calls are not measured. With `pass_copies`, for a driver that keeps no
+  // contents, nothing is compared, and calls that only take time are passed instead of made.
   static Result<std::unique_ptr<UseChecker>> create(driver::Driver& driver,
                                                     std::vector<driver::StreamHandle> streams,
                                                     std::uint64_t seed,
-                                                    Compare compare = Compare::all);
+                                                    PassCopies pass_copies = {});
   ~UseChecker();  // waits for the GPU
   UseChecker(const UseChecker&) = delete;
   UseChecker& operator=(const UseChecker&) = delete;
@@ -76,8 +76,9 @@ class UseChecker {
   };
 
   UseChecker(driver::Driver& driver, std::vector<driver::StreamHandle> streams, std::uint64_t seed,
-             Compare compare);
+             PassCopies pass_copies);
   Result<void> make_batches();
+  std::span<const Spot> touched(const Spots& spots, std::size_t stream, std::size_t calls_per_spot);
   Result<StreamSlot> take_slot(std::size_t stream);
   Result<Batch*> take_batch();
   Result<void> close_batch(std::size_t stream);
@@ -89,7 +90,7 @@ class UseChecker {
   driver::Driver& driver_;
   const std::vector<driver::StreamHandle> streams_;
   const std::uint64_t seed_;
-  const Compare compare_;
+  const PassCopies pass_copies_;
   void* host_memory_ = nullptr;
   std::vector<Batch> batches_;
   // Each batch is in exactly one of these three.

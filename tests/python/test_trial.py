@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import unittest
+from dataclasses import replace
 from pathlib import Path
 
 from vpmm import convert, native, recordings, trial
@@ -133,6 +134,13 @@ class Converting(ConvertCase):
             self.assertRegex(output, rf"^{out}: 2487 events as {target}, \d+\.\d+ [KM]iB\n$")
         self.assertEqual(convert.load(self.folder / "a.vpmm").events, convert.load(source).events)
         self.assertEqual(convert.load(self.folder / "a.pickle").events, convert.load(source).events)
+
+    def test_a_snapshot_without_stacks_has_the_same_events(self) -> None:
+        source = DATA / "snapshot-native.pickle.gz"
+        whole, bare = convert.load(source), convert.load(source, with_stacks=False)
+        self.assertTrue(whole.stacks)
+        self.assertEqual(bare.stacks, {})
+        self.assertEqual(bare.events, [replace(event, stack=0) for event in whole.events])
 
     def test_a_recording_loses_nothing_in_the_binary_format_and_in_csv_all_but_calls(self) -> None:
         recordings.write(recorded(), self.folder / "a.vpmm")

@@ -384,9 +384,15 @@ TEST(Replay, lets_the_recorded_time_pass_on_the_simulator) {
 
 // What a search for the smallest GPU relies on.
 TEST_P(ReplayAllocators, do_the_same_without_contents) {
-  for (const Bytes capacity : {139 * kGiB, 256 * kMiB}) {
+  struct Case {
+    Bytes capacity;
+    std::uint64_t lag_us;
+  };
+  for (const Case& each : {Case{139 * kGiB, 500}, Case{256 * kMiB, 500}, Case{139 * kGiB, 0},
+                           Case{256 * kMiB, 20'000}}) {
     SimMachineOptions machine;
-    machine.capacity = capacity;
+    machine.capacity = each.capacity;
+    machine.lag_us = each.lag_us;
     const Trace trace = random_trace(7);
     const ReplayResult checked = run(trace, GetParam(), machine);
     machine.has_contents = false;

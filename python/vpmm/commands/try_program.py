@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
 
     gc.disable()  # a million events are made, and none of them is garbage
     try:
-        done = trial.run(convert.load(options.file, options.source), options.device, say)
+        done = trial.run(convert.load(options.file, options.source, with_stacks=False), options.device, say)
     finally:
         gc.enable()
     if options.json:

@@ -41,8 +41,10 @@ _SUFFIXES = {
 _OF_ONE_DEVICE = ("rmm", "csv")
 
 
-def load(path: str | Path, format: str | None = None) -> Recording:
+def load(path: str | Path, format: str | None = None, *, with_stacks: bool = True) -> Recording:
     """Reads a file of any format in INPUTS; None: by its content. `-`: a recording from standard input.
+
+    with_stacks False: leaves out the call stacks of a snapshot, which takes less time.
 
     What is no regular file, as a pipe, is read once, and so by its content it can only be a recording.
 
@@ -60,7 +62,7 @@ def load(path: str | Path, format: str | None = None) -> Recording:
         content, is_cut = _content(path)
         if is_cut:
             raise BadFile(str(path), path.stat().st_size, "the compressed file is cut")
-        return torch_snapshot.read(content, str(path))
+        return torch_snapshot.read(content, str(path), with_stacks=with_stacks)
     if format == "rmm":
         content, is_cut = _content(path)
         return rmm.read(content, str(path), is_cut=is_cut)

@@ -23,12 +23,14 @@ _NUMBERS = ("addr", "size", "stream", "time_us", "device_free")  # of an event
 _LONGEST_TEXT = 1000
 
 
-def read(data: bytes, name: str) -> Recording:
+def read(data: bytes, name: str, *, with_stacks: bool = True) -> Recording:
     """The recording in a snapshot of PyTorch 1.13 to 2.15: every device's history, and what lived before it began.
+
+    with_stacks False: without call stacks, which takes less time.
 
     Raises BadFile that names the file and the offset, or the member that is wrong.
     """
-    return _Reading(loads(data, name), name, len(data)).recording()
+    return _Reading(loads(data, name), name, len(data), with_stacks=with_stacks).recording()
 
 
 @dataclass
@@ -65,8 +67,9 @@ class _Device:
 
 
 class _Reading:
-    def __init__(self, snapshot: object, name: str, length: int) -> None:
+    def __init__(self, snapshot: object, name: str, length: int, *, with_stacks: bool = True) -> None:
         self.name = name
+        self.with_stacks = with_stacks
         self.items_left = length  # of all lists together: a pickle may name one list a thousand times
         if isinstance(snapshot, list):  # 1.13: the segments alone
             snapshot = {"segments": snapshot}
@@ -273,7 +276,7 @@ class _Reading:
             self.write_origin(self.build.add(kind, time_ns, 0, size, value=text, device=ordinal), event)
 
     def stack(self, frames: object, where: str) -> int:
-        if not frames:
+        if not frames or not self.with_stacks:
             return 0
         number = self.stacks.get(id(frames))
         if number is None:
