@@ -39,13 +39,9 @@ void World::operator()(const AllocateInArena& o) {
       next_number_);
   const auto result = call(Bears::faults, [&] { return at.pool->allocate(request); });
   if (!result && may_have_failed(result.error(), "allocate in an arena")) return;
-  // Idle memory of other arenas that are pinned serves no request, so a shortage is no mistake.
-  if (!result && result.error().code != ErrorCode::out_of_memory)
-    fail("allocate in an arena: " + result.error().message);
-  if (!result) return;
+  if (!result) return judge_request(arena.device, result.error(), {round_up(o.bytes, page()), 0});
   constexpr Bytes kAlignment = 512;
-  if (!is_aligned(result.value(), kAlignment)) fail("memory of an arena is not aligned");
-  take_over(arena.device, stream, true, result.value(), o.bytes);
+  take_over(arena.device, stream, true, {result.value(), o.bytes, kAlignment, arena.key});
 }
 
 void World::operator()(const PinArena& o) {
@@ -54,6 +50,7 @@ void World::operator()(const PinArena& o) {
   say("CALL(vpmm_arena_pin(a[{}]));", arena.key);
   context::Context& pool = *devices_[arena.device].pool;
   expect(call(Bears::nothing, [&] { return pool.arenas().pin(arena.id); }), "pin an arena");
+  references_[arena.device].pin_arena(static_cast<std::uint64_t>(arena.id));
 }
 
 void World::operator()(const TrimArena& o) {
@@ -69,6 +66,7 @@ void World::operator()(const ReleaseArena& o) {
   if (arenas_.empty()) return;
   const auto arena = arenas_.begin() + static_cast<std::ptrdiff_t>(o.arena % arenas_.size());
   say("CALL(vpmm_arena_release(a[{}]));", arena->key);
+  references_[arena->device].release_arena(arena->key, static_cast<std::uint64_t>(arena->id));
   context::Context& pool = *devices_[arena->device].pool;
   expect(call(Bears::nothing, [&] { return pool.arenas().release(arena->id); }),
          "release an arena");

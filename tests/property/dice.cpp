@@ -143,7 +143,9 @@ std::vector<Operation> Dice::whole_program(std::size_t length) {
     if (rarities_one_in_ != 0 && rarities_() % rarities_one_in_ == 0)
       operations.push_back(rarity());
   }
-  if (rarities_() % 8 == 0) operations.push_back(Exit{rarities_() % 2});
+  const std::uint64_t end = rarities_() % 8;
+  if (end == 1) operations.push_back(Break{rarities_() % 2, rarities_() % 16, rarities_() % 64});
+  if (end == 0 || (end == 1 && rarities_() % 4 == 0)) operations.push_back(Exit{rarities_() % 2});
   return operations;
 }
 

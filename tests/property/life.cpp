@@ -114,6 +114,7 @@ void World::destroy(const Graph& graph, bool frees_first) {
   if (graph.exec != driver::GraphExecHandle{})
     expect(sim_.graph_exec_destroy(graph.exec), "destroy a graph");
   expect(sim_.graph_destroy(graph.graph), "destroy a graph");
+  references_[graph.device].let_go(graph.key);
 }
 
 void World::destroy_graphs(std::size_t number) {
@@ -138,7 +139,11 @@ void World::operator()(const Trim& o) {
   const auto result = call(Bears::faults, [&] { return pool.limits().trim(o.bytes_to_keep); });
   if (!result && may_have_failed(result.error(), "trim")) return;
   if (!expect(result, "trim")) return;
-  expect(call(Bears::nothing, [&] { return pool.limits().memory_info(); }), "memory_info");
+  const auto info = call(Bears::nothing, [&] { return pool.limits().memory_info(); });
+  if (!expect(info, "memory_info")) return;
+  const std::string wrong = references_[o.device % devices_.size()].compare_free_memory(
+      0, info.value().free, info.value().total);
+  if (!wrong.empty()) fail(wrong);
 }
 
 void World::operator()(const Preallocate& o) {
@@ -157,6 +162,8 @@ void World::operator()(const SetCapacity& o) {
       o.bytes ? fmt::format("{}u", *o.bytes) : "UINT64_MAX");
   device(o.device).capacity = o.bytes;
   device(o.device).pool->limits().set_capacity(o.bytes);
+  references_[o.device % devices_.size()].set_capacity(
+      0, o.bytes, device(o.device).pool->reports().statistics().mapped_bytes);
 }
 
 // Waiting for a whole context is not for times of capture, wherever the thread captures.
@@ -170,6 +177,7 @@ void World::operator()(const Synchronize& o) {
     fail(result ? "synchronize during a capture" : "synchronize: " + result.error().message);
   if (!result && result.error().code != ErrorCode::capture_active)
     fail("synchronize: " + result.error().message);
+  if (result) references_[o.device % devices_.size()].settle(0);
 }
 
 // --- resets
@@ -209,8 +217,10 @@ void World::notice_reset(std::size_t number, bool keeps_contents) {
   if (has_drivers_pool() || next_key_ % 2 == 0) {
     expect(at.pool->limits().memory_info(), "memory_info after a reset");
     for (const Stream& stream : dead)
-      if (stream.bound != nullptr && stream.bound->allocate(kFirstInCapture, 0))
-        fail("a dead bound stream allocates");
+      if (stream.bound != nullptr) {
+        if (stream.bound->allocate(kFirstInCapture, 0)) fail("a dead bound stream allocates");
+        references_[number].count_refusal(0);
+      }
   }
   for (std::size_t i = allocations_.size(); i-- > 0;) {
     Allocation& allocation = allocations_[i];
@@ -218,6 +228,7 @@ void World::notice_reset(std::size_t number, bool keeps_contents) {
     if (!at.pool->query(allocation.ptr)) {
       if (has_pool() && (allocation.bytes >= page() || !has_drivers_pool()))
         fail("a reset lost memory of the pool");
+      references_[number].lose(allocation.number);
       forget(allocation);
       continue;
     }

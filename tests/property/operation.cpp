@@ -169,6 +169,9 @@ struct Printer {
   std::string operator()(const Fork& o) const {
     return fmt::format("Fork{{{}, {}}}", o.device, o.allocation);
   }
+  std::string operator()(const Break& o) const {
+    return fmt::format("Break{{{}, {}, {}}}", o.device, o.result, o.first);
+  }
   std::string operator()(const Exit& o) const { return fmt::format("Exit{{{}}}", o.device); }
 };
 

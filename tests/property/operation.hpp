@@ -231,6 +231,11 @@ struct Fork {  // and calls in the child
   std::uint64_t device = 0;
   std::uint64_t allocation = 0;
 };
+struct Break {  // of the GPU's context, for good; then every kind of call. Only at the end
+  std::uint64_t device = 0;
+  std::uint64_t result = 0;  // of sticky ones
+  std::uint64_t first = 0;   // kind of call
+};
 struct Exit {  // of the process, with all that lives; only at the end
   std::uint64_t device = 0;
 };
@@ -241,7 +246,8 @@ using Operation =
                  BeginCapture, EndCapture, Launch, DestroyGraph, Share, Lease, ReadLease, EndLease,
                  SetPeerAccess, ReadOnPeer, Trim, Preallocate, SetCapacity, Synchronize, Pass, Step,
                  AllocateTagged, Suspend, Resume, Reset, Fault, Record, Listen, CallBack, Hook,
-                 MakeArena, AllocateInArena, PinArena, TrimArena, ReleaseArena, Turn, Fork, Exit>;
+                 MakeArena, AllocateInArena, PinArena, TrimArena, ReleaseArena, Turn, Fork, Break,
+                 Exit>;
 
 std::string to_code(const Operation& operation);  // "Free{3}"
 std::string name_of(std::size_t kind);            // of an alternative of Operation: "Free"

@@ -54,10 +54,6 @@ bool World::make_room_for_shared() {
   return true;
 }
 
-void World::note_freed(const Allocation& allocation, Shared::Freed how) {
-  if (Shared* const shared = find_shared(allocation)) shared->freed = how;
-}
-
 // A deferred free is carried out by some later call, and what is held keeps its address.
 bool World::is_freed(const Shared& shared) const {
   if (shared.freed == Shared::Freed::deferred)
@@ -112,6 +108,7 @@ void World::operator()(const Share& o) {
       return fail("a number of the past was given again");
     shared = &shared_.emplace_back();
     shared->id = result.value().share;
+    shared->number = allocation->number;
     shared->device = allocation->device;
     shared->range = whole;
     shared->bytes = allocation->bytes;
@@ -138,7 +135,7 @@ const World::Stream& World::other_process(Device& at) {
 void World::read(const Shared& shared, AddressRange part) {
   const AddressRange whole{shared.range.begin, shared.bytes};
   const AddressRange used = common(whole, part);
-  if (!shared.content || used.empty()) return;
+  if (!shared.content || used.empty() || is_broken_) return;
   make_current(shared.device);
   read(whole, used, *shared.content, other_process(devices_[shared.device]).handle);
 }
@@ -193,9 +190,11 @@ void World::operator()(const EndLease& o) {
     const auto importer = shared.importers.begin() +
                           static_cast<std::ptrdiff_t>(o.importer % shared.importers.size());
     read(shared, *importer);
-    const driver::RelaxedCaptureScope relaxed(sim_);
-    make_current(shared.device);
-    expect(sim_.stream_synchronize(other_process(at).handle), "the other process waits");
+    if (!is_broken_) {
+      const driver::RelaxedCaptureScope relaxed(sim_);
+      make_current(shared.device);
+      expect(sim_.stream_synchronize(other_process(at).handle), "the other process waits");
+    }
     shared.importers.erase(importer);
   } else if (o.holder == Holder::handle && shared.handles > 0) {
     --shared.handles;
@@ -203,6 +202,7 @@ void World::operator()(const EndLease& o) {
   say("/* another process ends its hold of {:#x} */", to_integer(shared.range.begin));
   acted_ = true;
   at.pool->sharing().end_lease(shared.id, o.holder);
+  if (!shared.is_held()) references_[shared.device].end_keeping(shared.number);
 }
 
 // Those of one in `one_in` allocations.

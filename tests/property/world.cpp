@@ -113,6 +113,8 @@ World::World(const Scene& scene, const Watch& watch)
     if (!expect(created, "create")) return;
     devices_[number].pool = std::move(created).value();
     devices_[number].capacity = scene.config.capacity;
+    references_.emplace_back(terms_of(scene), 1, scene.sim.capacity, scene.config.capacity);
+    listen_to_stretches(number);
     if (has_pool()) {
       context::Suspension& suspension = devices_[number].pool->suspension();
       expect(suspension.make_suspendable(kBackup, {true, false}), "make suspendable");
@@ -158,6 +160,7 @@ World::Strike::~Strike() {
   world_.strikes_ = false;
   if (fired == 0) return;
   world_.struck_ = world_.had_faults_ = true;
+  for (judge::Reference& reference : world_.references_) reference.lose_count(0);
   ++world_.figures_.faults;
   world_.current().reset();  // what the driver would not put back, the program does
 }
@@ -356,6 +359,7 @@ void World::operator()(const Fault& o) {
 
 void World::run(const Operation& operation) {
   if (!failure_.empty()) return;
+  if (is_broken_ && !std::holds_alternative<Exit>(operation)) return;
   acted_ = false;
   const auto act = [&] { std::visit([this](const auto& o) { (*this)(o); }, operation); };
   const bool captures = is_capturing_anywhere() || std::holds_alternative<BeginCapture>(operation);
@@ -363,6 +367,7 @@ void World::run(const Operation& operation) {
   baton_ ? baton_->on(running_, act) : act();
   running_ = 0;
   if (acted_) ++figures_.done[operation.index()];
+  if (is_broken_) return;
   if (run_++ % watch_.operations_per_check == 0) check();
 }
 
@@ -375,9 +380,11 @@ void World::check() {
   if (misread_ > 0) fail(fmt::format("{} kernels read what nobody had written", misread_));
   check_shared();
   check_asleep();
+  check_reference();
 }
 
 void World::finish() {
+  if (is_broken_) return finish_broken();
   for (std::size_t number = 0; number < devices_.size() && failure_.empty(); ++number) {
     settle_captures(number);
     destroy_graphs(number);
@@ -404,8 +411,7 @@ void World::finish() {
   for (std::size_t number = 0; number < devices_.size() && failure_.empty(); ++number) {
     context::Context& pool = *devices_[number].pool;
     if (!devices_[number].recording.empty()) (*this)(Record{number});
-    const auto last = pool.allocate({1, 0, std::nullopt});  // takes in what was freed deferred
-    if (last) expect(pool.deallocate(last.value(), std::nullopt), "deallocate");
+    comes_and_goes(number, 1);  // takes in what was freed deferred
     const observe::Statistics now = pool.reports().statistics();
     if (!ends_held && now.live_allocations != 0)
       fail(fmt::format("{} allocations are left after all were freed", now.live_allocations));

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "driver/faulting.hpp"
 #include "driver/sim/sim_driver.hpp"
 #include "fault/host_faults.hpp"
+#include "judge/reference.hpp"
 #include "property/operation.hpp"
 #include "property/script.hpp"
 #include "support/baton.hpp"
@@ -37,6 +39,7 @@ struct Figures {
   std::uint64_t calls = 0;   // of pools
   std::uint64_t misses = 0;  // beyond the stream cache: through the pool's lock
   std::uint64_t faults = 0;  // that struck
+  std::uint64_t judged = 0;  // refusals that the reference found right
   std::array<std::uint64_t, kOperationKinds> done{};  // operations that did something
   std::array<std::uint64_t, report::kEventKinds> heard{};
   std::array<std::uint64_t, observe::kLastRecordedKind + 1> recorded{};
@@ -52,18 +55,21 @@ struct Watch {
   Defect defect = Defect::none;
 };
 
-// Passes the driver's calls on, and counts those of the pool that took its lock.
+// Passes the driver's calls on, and counts them, and those of the pool that took its lock.
 class Meter final : public driver::ForwardingDriver {
  public:
   using ForwardingDriver::ForwardingDriver;
   std::uint64_t visits() const { return visits_; }
+  std::uint64_t calls() const { return calls_; }
 
  private:
   std::optional<driver::CuResult> before(driver::Call call) override {
+    ++calls_;
     if (call == driver::Call::ctx_get_current) ++visits_;
     return std::nullopt;
   }
   std::uint64_t visits_ = 0;
+  std::uint64_t calls_ = 0;
 };
 
 class World {
@@ -134,6 +140,7 @@ class World {
   // An allocation that was exported: alive, freed and held, or of the past.
   struct Shared {
     context::ShareId id{};
+    std::uint64_t number = 0;  // of the allocation
     std::size_t device = 0;
     AddressRange range;
     Bytes bytes = 0;  // that were asked for
@@ -206,6 +213,7 @@ class World {
   void operator()(const ReleaseArena& o);
   void operator()(const Turn& o);
   void operator()(const Fork& o);
+  void operator()(const Break& o);
   void operator()(const Exit& o);
 
   // Runs a call of the pool as the C ABI does: an exception for want of host memory is its error.
@@ -276,20 +284,14 @@ class World {
   // Whether requests below a page are the driver's to serve: what they got dies with its context.
   bool has_drivers_pool() const;
   Bytes page() const { return scene_.config.page_size.value_or(2 * kMiB); }
-  void take_over(std::size_t device, const Stream& stream, bool is_named, DevicePtr ptr,
-                 Bytes bytes);
+  struct Made {
+    DevicePtr ptr{};
+    Bytes bytes = 0;
+    Bytes alignment = 0;      // that was promised
+    std::uint64_t arena = 0;  // key; 0: none
+  };
+  void take_over(std::size_t device, const Stream& stream, bool is_named, const Made& made);
   std::string c_request(std::size_t device, Bytes bytes, Bytes alignment, const Stream* stream);
-  struct Refused {
-    Bytes whole_pages = 0;
-    Bytes made_before = 0;  // so many others in the same call, which were freed
-  };
-  struct InUse {
-    Bytes chunks = 0;     // that are used, at least in part
-    Bytes asked_for = 0;  // by what lives, in whole pages
-    Bytes largest = 0;    // chunk
-  };
-  void judge_shortage(const Device& device, const Error& error, const Refused& refused);
-  InUse in_use(const Device& device) const;
   Stream* work_stream(const Allocation& allocation);  // where it may be used now; null: nowhere
   void write(Allocation& allocation, const Stream& stream);
   void read(const Allocation& allocation, const Stream& stream);
@@ -300,13 +302,25 @@ class World {
   void record_use(const Allocation& allocation, const Stream& stream);
   Result<void> free_on(Device& device, DevicePtr ptr, Stream& stream);
   bool is_freed_on(const Allocation& allocation, Stream& stream);
-  void note_freed(const Allocation& allocation);
   bool must_name_home() const {
     return scene_.config.unnamed_free == settings::UnnamedFree::allocating_stream;
   }
   bool may_free_unnamed(const Allocation& allocation) const;
   void free_unnamed(Allocation& allocation, bool is_deferred);
   bool frees_one();
+
+  // judging.cpp
+  static judge::Terms terms_of(const Scene& scene);
+  void listen_to_stretches(std::size_t device);
+  struct Refused {
+    Bytes whole_pages = 0;
+    Bytes made_before = 0;  // so many others in the same call, which were freed
+  };
+  void judge_refusal(std::size_t device, const Error& error, const Refused& refused);
+  void judge_request(std::size_t device, const Error& error, const Refused& refused);  // refused
+  bool may_wait(std::size_t device) const;
+  bool comes_and_goes(std::size_t device, Bytes bytes);  // an allocation; false: it is refused
+  void check_reference();
 
   bool is_covered(const Allocation& allocation) const {
     return allocation.covered.count(allocation.home) != 0;
@@ -315,7 +329,7 @@ class World {
   // sharing.cpp
   Shared* find_shared(const Allocation& allocation);  // none where no handle was ever made
   bool make_room_for_shared();
-  void note_freed(const Allocation& allocation, Shared::Freed how);
+  void note_freed(const Allocation& allocation, Shared::Freed how, const Stream* stream);
   bool is_freed(const Shared& shared) const;
   bool is_kept(const Shared& shared) const { return shared.is_held() && is_freed(shared); }
   void read(const Shared& shared, AddressRange part);
@@ -324,6 +338,14 @@ class World {
   bool has_peers() const;
   std::vector<context::Context*> pools_of(std::size_t device);  // whose memory its work may use
   void check_shared();
+
+  // breaking.cpp
+  struct NamedCall {
+    std::string text;
+    std::function<std::optional<Error>()> work;
+  };
+  std::vector<NamedCall> calls_of(std::size_t device);
+  void finish_broken();
 
   // sleep.cpp
   static constexpr std::uint32_t kBackup = 1;
@@ -358,11 +380,13 @@ class World {
   bool strikes_ = false;     // a fault is armed in the call that runs
   bool struck_ = false;      // the last call met a fault
   bool had_faults_ = false;  // some call did: what the driver refused to take back may be left
+  bool is_broken_ = false;   // a context
   bool acted_ = false;       // the operation did something
   std::size_t run_ = 0;      // operations
   Figures figures_;
   std::uint64_t next_number_ = 1;
   std::vector<Device> devices_;
+  std::deque<judge::Reference> references_;  // by device
   std::array<std::optional<std::size_t>, kThreads> current_;
   std::vector<Allocation> allocations_;
   std::deque<std::pair<std::size_t, DevicePtr>>

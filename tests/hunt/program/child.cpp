@@ -71,6 +71,7 @@ void add(property::Figures& sum, const property::Figures& each) {
   sum.calls += each.calls;
   sum.misses += each.misses;
   sum.faults += each.faults;
+  sum.judged += each.judged;
   for (std::size_t i = 0; i < sum.done.size(); ++i) sum.done[i] += each.done[i];
   for (std::size_t i = 0; i < sum.heard.size(); ++i) sum.heard[i] += each.heard[i];
   for (std::size_t i = 0; i < sum.recorded.size(); ++i) sum.recorded[i] += each.recorded[i];

@@ -106,6 +106,15 @@ void stage_check(vpmm_status expected, vpmm_status status, const char* call) {
   check_invariants();
 }
 
+void stage_break(int device, int result) {
+  stage().gpu->break_context(device, static_cast<CuResult>(result));
+}
+
+void stage_check_broken(vpmm_status status, const char* call) {
+  if (status != VPMM_OK && status != VPMM_ERROR_POISONED) fail(call, vpmm_status_string(status));
+  check_invariants();
+}
+
 void stage_open(int devices, uint64_t capacity, uint64_t seed, int schedule, uint64_t lag_ns,
                 int has_virtual_memory, int has_memory_pools, int has_context_events) {
   sim::SimOptions options;

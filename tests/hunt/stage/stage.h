@@ -18,11 +18,17 @@ VPMM_API void stage_check(vpmm_status expected, vpmm_status status, const char* 
 #define CALL(call) stage_check(VPMM_OK, (call), #call)
 #define EXPECT(status, call) stage_check((status), (call), #call)
 
+/* After stage_break(): counts a call that fails for another reason. */
+VPMM_API void stage_check_broken(vpmm_status status, const char* call);
+#define BROKEN(call) stage_check_broken((call), #call)
+
 VPMM_API void stage_open(int devices, uint64_t capacity, uint64_t seed, int schedule,
                          uint64_t lag_ns, int has_virtual_memory, int has_memory_pools,
                          int has_context_events);
 /* The `nth` driver call of that kind gives `result`, in the next call of the pool alone. */
 VPMM_API void stage_fault(int call, int result, uint64_t nth);
+/* Each driver call on the device's context gives `result` from now on. */
+VPMM_API void stage_break(int device, int result);
 /* Pools after it cut own pages for each stream at once. */
 VPMM_API void stage_crowd(void);
 VPMM_API vpmm_pool* stage_pool(int device, const vpmm_config* config);
