@@ -56,7 +56,6 @@ std::string Reference::hand_out(const Block& made, Bytes alignment) {
     return other.range.overlaps(made.range) && other.state != State::held;  // it is in use again
   });
   blocks_.push_back(made);
-  if (made.graph != 0) pin_around(made.range.begin);
   if (is_aligned(made.range.begin, std::max(alignment, kSmallAlignment))) return "";
   return fmt::format("alignment: {} are not aligned to {}", to_text(made.range), alignment);
 }
@@ -99,7 +98,6 @@ void Reference::give_back(std::uint64_t id, State state, std::uint64_t graph) {
   for (Block& block : blocks_) {
     if (block.id != id || block.state != State::live) continue;
     ++counts_[block.pool].deallocations;
-    if (graph != 0) pin_around(block.range.begin);
     block.held_by = block.graph != 0 ? block.graph : graph;
     block.state = block.was_graphs ? State::deferred : state;
     if (block.held_by != 0 && state != State::deferred) block.state = State::held;
@@ -110,7 +108,6 @@ void Reference::give_back(std::uint64_t id, State state, std::uint64_t graph) {
   });
 }
 
-// A request or a free of a capture pins the arena.
 void Reference::pin_around(DevicePtr ptr) {
   for (const Stretch& stretch : stretches_)
     if (stretch.memory.contains(ptr)) pinned_.insert(stretch.arena);

@@ -76,6 +76,7 @@ class Reference {
   void grow_arena(std::size_t pool, std::uint64_t arena, AddressRange stretch);
   void shrink_arena(DevicePtr stretch);
   void put_to_sleep(std::uint64_t arena, bool is_asleep);  // its memory is suspended
+  void pin_around(DevicePtr ptr);                          // the arena that it is in, if any
   void pin_arena(std::uint64_t arena) { pinned_.insert(arena); }
   // Which is `id` of its blocks. Its graphs are not launched any more.
   void release_arena(std::uint64_t id, std::uint64_t arena);
@@ -114,7 +115,6 @@ class Reference {
   Sum open_frees(std::size_t pool) const;
   std::string compare_counts(std::size_t pool, const observe::Statistics& said);
   using Is = std::function<bool(const Block&)>;
-  void pin_around(DevicePtr ptr);
   static bool excludes(const Block& other, const Block& made);
   enum class Extent { requested, rounded };
   void add_whole_stretches(Vector<AddressRange>& ranges, const Is& is,

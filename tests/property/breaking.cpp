@@ -92,7 +92,7 @@ void World::operator()(const Break& o) {
   check();
   is_broken_ = acted_ = true;
   say("stage_break({}, {}); /* {} */", number, static_cast<int>(result), driver::to_string(result));
-  sim_.break_context(static_cast<int>(number), result);
+  sim_.break_context(static_cast<int>(gpu_of(number)), result);
   const std::vector<NamedCall> calls = calls_of(number);
   std::optional<std::uint64_t> driver_calls;  // when the pool knew
   for (std::size_t i = 0; i < 2 * calls.size() && failure_.empty(); ++i) {

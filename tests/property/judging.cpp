@@ -1,4 +1,6 @@
 // property tests: what the reference of tests/judge says of a program.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "property/world.hpp"
@@ -16,22 +18,25 @@ judge::Terms World::terms_of(const Scene& scene) {
 
 void World::listen_to_stretches(std::size_t number) {
   using report::EventKind;
+  report::EventKinds kinds = bit_of(EventKind::arena_grow) | bit_of(EventKind::arena_shrink) |
+                             bit_of(EventKind::suspend) | bit_of(EventKind::resume);
+  if (scene_.listens) kinds |= bit_of(EventKind::allocate) | bit_of(EventKind::free);
   devices_[number].pool->reports().add_event_callback(
-      bit_of(EventKind::arena_grow) | bit_of(EventKind::arena_shrink) | bit_of(EventKind::suspend) |
-          bit_of(EventKind::resume),
-      [this, number](const report::ReportedEvent& event) {
-        judge::Reference& reference = references_[number];
-        if (event.kind == EventKind::arena_grow)
-          reference.grow_arena(0, event.arena, {event.ptr, event.bytes});
-        else if (event.kind == EventKind::arena_shrink)
-          reference.shrink_arena(event.ptr);
-        else
-          reference.put_to_sleep(event.arena, event.kind == EventKind::suspend);
+      kinds, [this, number](const report::ReportedEvent& event) {
+        const std::uint64_t arena = arena_id(number, event.arena);
+        switch (event.kind) {
+          case EventKind::allocate: ++devices_[number].told_allocated; return;
+          case EventKind::free: ++devices_[number].told_freed; return;
+          case EventKind::arena_shrink: return reference(number).shrink_arena(event.ptr);
+          case EventKind::arena_grow:
+            return reference(number).grow_arena(seat_of(number), arena, {event.ptr, event.bytes});
+          default: reference(number).put_to_sleep(arena, event.kind == EventKind::suspend);
+        }
       });
 }
 
 void World::judge_request(std::size_t number, const Error& error, const Refused& refused) {
-  references_[number].count_refusal(0);
+  reference(number).count_refusal(seat_of(number));
   judge_refusal(number, error, refused);
 }
 
@@ -44,42 +49,73 @@ bool World::may_wait(std::size_t number) const {
 
 void World::judge_refusal(std::size_t number, const Error& error, const Refused& refused) {
   if (!has_pool() && error.code == ErrorCode::capture_active) return;
-  context::Context& pool = *devices_[number].pool;
-  // Memory that the driver refused to take back is mapped, and serves nobody.
-  const Bytes stuck = pool.reports().statistics().quarantined_bytes;
-  judge::Reference::Refused judged{0, refused.whole_pages + stuck, may_wait(number), {}, 0};
-  judged.chunks.push_back(devices_[number].pool->reports().layout().chunks);
-  for (const AddressRange& chunk : judged.chunks.front())
+  judge::Reference::Refused judged{seat_of(number), refused.whole_pages, may_wait(number), {}, 0};
+  for (const Device& each : devices_) {
+    if (!share_gpu(each, devices_[number])) continue;
+    judged.chunks.push_back(each.pool->reports().layout().chunks);
+    // Memory that the driver refused to take back is mapped, and serves nobody.
+    judged.bytes += each.pool->reports().statistics().quarantined_bytes;
+  }
+  for (const AddressRange& chunk : judged.chunks[judged.pool])
     judged.trapped_before = std::max(judged.trapped_before, 2 * refused.made_before * chunk.size);
-  const std::uint64_t before = references_[number].judged();
-  const std::string wrong = references_[number].refuse(judged, error);
-  figures_.judged += references_[number].judged() - before;
+  const std::uint64_t before = reference(number).judged();
+  const std::string wrong = reference(number).refuse(judged, error);
+  figures_.judged += reference(number).judged() - before;
   if (!wrong.empty()) fail(wrong);
 }
 
 bool World::comes_and_goes(std::size_t number, Bytes bytes) {
   constexpr std::uint64_t kNumber = ~std::uint64_t{0};
   context::Context& pool = *devices_[number].pool;
-  judge::Reference& reference = references_[number];
+  const std::size_t seat = seat_of(number);
   const auto made = pool.allocate({bytes, 0, std::nullopt});
-  if (!made) return reference.count_refusal(0), false;
-  if (const std::string wrong = reference.hand_out({kNumber, 0, {made.value(), bytes}}, 0);
+  if (!made) return reference(number).count_refusal(seat), false;
+  if (const std::string wrong =
+          reference(number).hand_out({kNumber, seat, {made.value(), bytes}}, 0);
       !wrong.empty())
     fail(wrong);
   if (!pool.query(made.value())) fail("memory that was handed out is not there");
   const auto freed = pool.deallocate(made.value(), std::nullopt);
   if (!freed) fail("deallocate: " + freed.error().message);
-  reference.give_back(kNumber, judge::Reference::State::pending, 0);
+  reference(number).give_back(kNumber, judge::Reference::State::pending, 0);
   return true;
+}
+
+// Each allocation is found by its last byte, and regions divide the reserved addresses.
+void World::check_look_up(std::size_t number) {
+  const context::Context& pool = *devices_[number].pool;
+  for (const Allocation& each : allocations_) {
+    if (each.device != number) continue;
+    const auto info = pool.query(each.ptr + (each.bytes - 1));
+    if (!info || info.value().begin != each.ptr || info.value().requested != each.bytes)
+      fail(fmt::format("query: {} bytes at {:#x} are not found", each.bytes, to_integer(each.ptr)));
+  }
+  const observe::PoolSnapshot snapshot = devices_[number].pool->reports().snapshot();
+  Bytes bytes = 0;
+  DevicePtr end{};
+  for (const observe::RegionSnapshot& region : snapshot.regions) {
+    if (region.range.begin < end) fail("picture: two regions at one place");
+    end = region.range.end();
+    bytes += region.range.size;
+  }
+  if (bytes != snapshot.statistics.reserved_bytes)
+    fail(
+        fmt::format("picture: {} bytes of {} reserved", bytes, snapshot.statistics.reserved_bytes));
 }
 
 void World::check_reference() {
   for (std::size_t number = 0; number < devices_.size(); ++number) {
-    if (devices_[number].pool == nullptr) continue;
-    const context::Reports& reports = devices_[number].pool->reports();
-    for (const std::string& wrong : {references_[number].compare(0, reports.statistics()),
-                                     references_[number].compare(0, reports.layout())})
+    const Device& at = devices_[number];
+    if (at.pool == nullptr) continue;
+    const std::size_t seat = seat_of(number);
+    for (const std::string& wrong :
+         {reference(number).compare(seat, at.pool->reports().statistics()),
+          reference(number).compare(seat, at.pool->reports().layout()),
+          scene_.listens && !had_faults_
+              ? reference(number).compare_events(seat, at.told_allocated, at.told_freed)
+              : std::string()})
       if (!wrong.empty()) fail(wrong);
+    check_look_up(number);
   }
 }
 

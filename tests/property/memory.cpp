@@ -104,8 +104,8 @@ void World::operator()(const AllocateMany& o) {
       fail("some of many allocations are there though they failed");
     if (may_have_failed(result.error(), "allocate_many")) return;
     const bool is_captured = is_named && stream.capture;
-    references_[number].undo_many(0, is_captured ? stream.capture->key : 0,
-                                  at.pool->reports().statistics());
+    reference(number).undo_many(seat_of(number), is_captured ? stream.capture->key : 0,
+                                at.pool->reports().statistics());
     return judge_request(number, result.error(), {whole_pages, sizes.size() - 1});
   }
   for (std::size_t i = 0; i < sizes.size(); ++i)
@@ -117,13 +117,14 @@ void World::take_over(std::size_t number, const Stream& stream, bool is_named, c
   // for.
   const bool is_tenant = is_named && is_usable(devices_[number], stream);
   Allocation made{next_number_++, number, what.ptr, what.bytes, stream.key, {},
-                  !is_tenant,     {},     false,    0,          {}};
+                  !is_tenant,     {},     false,    0,          what.arena, {}};
   if (is_tenant) made.covered.insert(stream.key);
   if (is_named && stream.capture) made.capture = stream.capture->key;
-  const std::string wrong = references_[number].hand_out(
-      {made.number, 0, {what.ptr, what.bytes}, made.capture.value_or(0), what.arena},
+  const std::string wrong = reference(number).hand_out(
+      {made.number, seat_of(number), {what.ptr, what.bytes}, made.capture.value_or(0), what.arena},
       what.alignment);
   if (!wrong.empty()) fail(wrong);
+  if (Arena* const arena = find_arena(what.arena)) arena->users.insert(stream.key);
   allocations_.push_back(made);
   if (const Stream* on = work_stream(made)) write(allocations_.back(), *on);
 }
@@ -151,6 +152,7 @@ World::Stream* World::work_stream(const Allocation& allocation) {
 
 void World::write(Allocation& allocation, const Stream& stream) {
   if (allocation.is_shared) return;
+  if (Arena* const arena = find_arena(allocation.arena)) arena->users.insert(stream.key);
   const std::uint8_t value = next_content_++;
   allocation.content = value;
   make_current(allocation.device);
@@ -171,6 +173,7 @@ void World::write(Allocation& allocation, const Stream& stream) {
 
 void World::read(const Allocation& allocation, const Stream& stream) {
   if (!allocation.content) return;
+  if (Arena* const arena = find_arena(allocation.arena)) arena->users.insert(stream.key);
   make_current(allocation.device);
   const AddressRange whole{allocation.ptr, allocation.bytes};
   say("stage_read({}, p[{}], {}u, {}, s[{}]);", allocation.device, allocation.number,
@@ -236,6 +239,7 @@ void World::operator()(const Move& o) {
   if (home == nullptr || !is_usable(at, stream)) return;
   make_current(allocation->device);
   order(*home, stream);
+  if (Arena* const arena = find_arena(allocation->arena)) arena->users.insert(stream.key);
   allocation->home = stream.key;
   if (!o.is_recorded) return;
   record_use(*allocation, stream);
@@ -261,6 +265,7 @@ bool World::is_freed_on(const Allocation& allocation, Stream& stream) {
   else
     say("CALL(vpmm_deallocate(pool[{}], p[{}], s[{}]));", allocation.device, allocation.number,
         stream.key);
+  if (stream.capture) reference(allocation.device).pin_around(allocation.ptr);
   const auto result = free_on(at, allocation.ptr, stream);
   if (result || !may_have_failed(result.error(), "deallocate")) return expect(result, "deallocate");
   if (!at.pool->query(allocation.ptr)) fail("the free failed, but the memory is gone");
@@ -272,7 +277,10 @@ bool World::is_freed_on(const Allocation& allocation, Stream& stream) {
 
 // `stream`: of the free; null: none is named.
 void World::note_freed(const Allocation& allocation, Shared::Freed how, const Stream* stream) {
-  judge::Reference& reference = references_[allocation.device];
+  judge::Reference& reference = this->reference(allocation.device);
+  if (Arena* const arena = find_arena(allocation.arena);
+      arena != nullptr && stream != nullptr && stream->capture)
+    arena->is_for_graphs = true;
   if (Shared* const shared = find_shared(allocation)) {
     shared->freed = how;
     if (shared->is_held()) reference.keep(allocation.number);
@@ -338,6 +346,7 @@ void World::operator()(const FreeMany& o) {
     if (allocations_[i].device != number || !may_free_on(allocations_[i], stream, false)) continue;
     freed.push_back(allocations_[i].ptr);
     list += fmt::format("p[{}],", allocations_[i].number);
+    if (stream.capture) reference(number).pin_around(allocations_[i].ptr);
     note_freed(allocations_[i], Shared::Freed::yes, &stream);
   }
   if (!freed.empty())
@@ -373,6 +382,9 @@ bool World::may_free_unnamed(const Allocation& allocation) const {
 
 void World::free_unnamed(Allocation& allocation, bool is_deferred) {
   context::Context& pool = *devices_[allocation.device].pool;
+  // The allocating stream may capture, or when the free is carried out.
+  if (must_name_home() && (is_deferred || is_capturing_anywhere()))
+    reference(allocation.device).pin_around(allocation.ptr);
   if (is_deferred) {
     say("vpmm_deallocate_deferred(pool[{}], p[{}]);", allocation.device, allocation.number);
     acted_ = true;

@@ -49,9 +49,9 @@ void World::operator()(const Record& o) {
 }
 
 void World::read_recording(Device& at) {
-  say("CALL(vpmm_record_mark(pool[{}], \"end\"));", at.pool->device());
+  say("CALL(vpmm_record_mark(pool[{}], \"end\"));", number_of(at));
   at.pool->reports().mark("end");
-  say("CALL(vpmm_record_stop(pool[{}]));", at.pool->device());
+  say("CALL(vpmm_record_stop(pool[{}]));", number_of(at));
   expect(call(Bears::nothing, [&] { return at.pool->reports().stop_recording(); }),
          "stop a recording");
   const test::RecordedFile file = test::read_recorded(at.recording);

@@ -202,7 +202,7 @@ void World::operator()(const EndLease& o) {
   say("/* another process ends its hold of {:#x} */", to_integer(shared.range.begin));
   acted_ = true;
   at.pool->sharing().end_lease(shared.id, o.holder);
-  if (!shared.is_held()) references_[shared.device].end_keeping(shared.number);
+  if (!shared.is_held()) reference(shared.device).end_keeping(shared.number);
 }
 
 // Those of one in `one_in` allocations.
@@ -216,15 +216,18 @@ void World::end_leases(std::size_t one_in) {
 
 // --- another GPU
 
+// Whether another pool must be told of captures.
 bool World::has_peers() const {
-  return std::any_of(devices_.begin(), devices_.end(),
+  return scene_.pools_share_gpu ||
+         std::any_of(devices_.begin(), devices_.end(),
                      [](const Device& each) { return !each.peers.empty(); });
 }
 
-std::vector<context::Context*> World::pools_of(std::size_t number) {
-  std::vector<context::Context*> pools{devices_[number].pool.get()};
-  for (const Device& each : devices_)
-    if (each.peers.contains(number)) pools.push_back(each.pool.get());
+std::vector<std::size_t> World::pools_of(std::size_t number) const {
+  std::vector<std::size_t> pools;
+  for (std::size_t each = 0; each < devices_.size(); ++each)
+    if (gpu_of(each) == gpu_of(number) || devices_[each].peers.contains(number))
+      pools.push_back(each);
   return pools;
 }
 
@@ -232,11 +235,11 @@ void World::operator()(const SetPeerAccess& o) {
   const std::size_t peer = o.peer % devices_.size();
   Device& at = device(o.device);
   if (is_capturing_anywhere()) return;  // the captures were not announced to that pool
-  say("CALL(vpmm_set_peer_access(pool[{}], {}));", o.device % devices_.size(), peer);
+  say("CALL(vpmm_set_peer_access(pool[{}], {}));", o.device % devices_.size(), gpu_of(peer));
   const auto result = call(Bears::nothing, [&] {
-    return at.pool->sharing().set_peer_access(static_cast<driver::DeviceOrdinal>(peer));
+    return at.pool->sharing().set_peer_access(static_cast<driver::DeviceOrdinal>(gpu_of(peer)));
   });
-  if (&at == &devices_[peer]) return static_cast<void>(expect(result, "set_peer_access"));
+  if (share_gpu(at, devices_[peer])) return static_cast<void>(expect(result, "set_peer_access"));
   if (!result && result.error().code == ErrorCode::unsupported &&
       (!has_pool() || has_drivers_pool()))
     return;
@@ -245,7 +248,7 @@ void World::operator()(const SetPeerAccess& o) {
 
 void World::operator()(const ReadOnPeer& o) {
   Allocation* const allocation = pick(o.allocation);
-  if (allocation == nullptr || allocation->capture) return;
+  if (allocation == nullptr || allocation->capture || allocation->arena != 0) return;
   Device& at = devices_[allocation->device];
   const std::size_t peer = o.peer % devices_.size();
   if (!at.peers.contains(peer)) return;

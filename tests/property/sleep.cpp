@@ -51,7 +51,7 @@ void World::operator()(const AllocateTagged& o) {
   if (at.asleep.contains(tag)) {
     if (result || result.error().code != ErrorCode::suspended)
       fail("a request in a suspended tag is served");
-    return references_[number].count_refusal(0);
+    return reference(number).count_refusal(seat_of(number));
   }
   if (!result) return judge_request(number, result.error(), {round_up(bytes, page()), 0});
   take_over(number, stream, is_named, {result.value(), bytes, 0, 0});

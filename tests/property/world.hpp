@@ -31,6 +31,10 @@ struct Scene {
   bool frees_when_short =
       false;  // the out-of-memory callback frees an allocation and asks for another try
   bool has_threads = false;  // instead of streams of a thread's own
+  std::size_t threads = 4;
+  std::size_t streams = 5;       // of each device, that are created
+  bool pools_share_gpu = false;  // two of one device
+  bool listens = false;          // to every request and free
 };
 std::string to_code(const Scene& scene);
 
@@ -91,10 +95,11 @@ class World {
 
  private:
   static constexpr std::size_t kMostAllocations = 64;
-  static constexpr std::size_t kThreads = 4;
   struct Capture {
     std::uint64_t key = 0;
     bool is_announced = false;
+    driver::CaptureId id{};
+    std::set<std::uint64_t> arenas{};  // keys
   };
   struct Stream {
     driver::StreamHandle handle{};
@@ -104,6 +109,7 @@ class World {
     std::unique_ptr<context::BoundStream> bound;
     std::uint64_t bound_calls = 0;  // since it was bound
   };
+  // A pool, and streams that use its memory.
   struct Device {
     driver::ContextHandle context{};
     driver::ContextId context_id{};
@@ -122,6 +128,9 @@ class World {
     bool is_called_back = false;
     std::map<std::uint32_t, std::uint64_t> hooks;       // by tag
     std::map<std::uint32_t, std::int64_t> told_asleep;  // before_unmap less after_map
+    std::uint64_t told_allocated = 0;                   // events
+    std::uint64_t told_freed = 0;
+    bool defers_cleanup = false;
   };
   struct Allocation {
     std::uint64_t number = 0;  // never used again
@@ -132,8 +141,9 @@ class World {
     std::set<std::uint64_t> covered;  // keys of streams whose work the pool itself waits for
     bool is_any_stream = false;       // no stream was named when it was allocated
     std::optional<std::uint8_t> content;
-    bool is_shared = false;  // others read it, unordered with home: no more writes
-    std::uint32_t tag = 0;   // 0: never suspended
+    bool is_shared = false;   // others read it, unordered with home: no more writes
+    std::uint32_t tag = 0;    // 0: never suspended
+    std::uint64_t arena = 0;  // key
     std::optional<std::uint64_t>
         capture;  // key of the capture it was allocated in, while its graph exists
   };
@@ -157,12 +167,16 @@ class World {
     std::uint64_t key = 0;
     std::size_t device = 0;
     pool::ArenaId id{};
+    std::set<std::uint64_t> users{};  // keys of streams
+    bool is_for_graphs = false;
   };
   struct Graph {
     std::uint64_t key = 0;  // of its capture
     std::size_t device = 0;
     driver::GraphHandle graph{};
     driver::GraphExecHandle exec{};
+    driver::CaptureId capture{};
+    std::set<std::uint64_t> arenas{};  // keys
   };
 
   void operator()(const Allocate& o);
@@ -211,6 +225,11 @@ class World {
   void operator()(const PinArena& o);
   void operator()(const TrimArena& o);
   void operator()(const ReleaseArena& o);
+  void operator()(const AllocateSpecial& o);
+  void operator()(const TryAllocate& o);
+  void operator()(const TryFree& o);
+  void operator()(const OthersUse& o);
+  void operator()(const DeferCleanup& o);
   void operator()(const Turn& o);
   void operator()(const Fork& o);
   void operator()(const Break& o);
@@ -247,6 +266,14 @@ class World {
   }
   void launch(const driver::sim::Kernel& kernel, driver::StreamHandle stream);
 
+  // arenas.cpp
+  Arena* find_arena(std::uint64_t key);
+  bool is_done_with_arenas(const Stream& stream);
+  bool may_launch(const Graph& graph);
+
+  // trying.cpp
+  void check_prompt(const observe::Statistics& before, const observe::Statistics& after);
+
   // more.cpp
   bool may_have_failed(const Error& error, const char* what);
   bool call_back(std::size_t device);
@@ -264,6 +291,15 @@ class World {
   // Device of the context that is current in the thread that runs.
   std::optional<std::size_t>& current() { return current_[running_]; }
   void make_current(std::size_t device);
+  std::size_t gpu_of(std::size_t device) const { return scene_.pools_share_gpu ? 0 : device; }
+  // Of the pool among those of its GPU.
+  std::size_t seat_of(std::size_t device) const { return scene_.pools_share_gpu ? device : 0; }
+  std::size_t number_of(const Device& device) const {
+    return static_cast<std::size_t>(&device - devices_.data());
+  }
+  bool share_gpu(const Device& one, const Device& other) const {
+    return gpu_of(number_of(one)) == gpu_of(number_of(other));
+  }
   Device& device(std::uint64_t number) { return devices_[number % devices_.size()]; }
   void make_streams(Device& device);
   Stream created_stream(driver::StreamFlags flags);
@@ -319,6 +355,12 @@ class World {
   void judge_refusal(std::size_t device, const Error& error, const Refused& refused);
   void judge_request(std::size_t device, const Error& error, const Refused& refused);  // refused
   bool may_wait(std::size_t device) const;
+  judge::Reference& reference(std::size_t device) { return references_[gpu_of(device)]; }
+  // Pools number their arenas alike.
+  std::uint64_t arena_id(std::size_t device, std::uint64_t id) const {
+    return 2 * id + seat_of(device);
+  }
+  void check_look_up(std::size_t device);
   bool comes_and_goes(std::size_t device, Bytes bytes);  // an allocation; false: it is refused
   void check_reference();
 
@@ -336,7 +378,7 @@ class World {
   const Stream& other_process(Device& device);
   void end_leases(std::size_t one_in);
   bool has_peers() const;
-  std::vector<context::Context*> pools_of(std::size_t device);  // whose memory its work may use
+  std::vector<std::size_t> pools_of(std::size_t device) const;  // that its captures concern
   void check_shared();
 
   // breaking.cpp
@@ -386,8 +428,8 @@ class World {
   Figures figures_;
   std::uint64_t next_number_ = 1;
   std::vector<Device> devices_;
-  std::deque<judge::Reference> references_;  // by device
-  std::array<std::optional<std::size_t>, kThreads> current_;
+  std::deque<judge::Reference> references_;          // by GPU
+  std::vector<std::optional<std::size_t>> current_;  // by thread
   std::vector<Allocation> allocations_;
   std::deque<std::pair<std::size_t, DevicePtr>>
       freed_;  // lately, by device; perhaps somebody else's by now

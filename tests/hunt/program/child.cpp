@@ -33,6 +33,7 @@ namespace {
 constexpr std::size_t kOperationsPerProgram = 1500;
 constexpr std::uint64_t kProgramsPerChild = 64;
 constexpr std::uint64_t kOneInHasAliases = 16;
+constexpr std::uint64_t kOneInHasManyThreads = 512;
 constexpr int kFound = 3;  // exit code of a child with a failure in its slot
 
 // What every child of a course reads.
@@ -188,6 +189,7 @@ Program program_of(std::uint64_t seed) {
   Program program;
   program.scene = dice.scene();
   program.scene.has_threads = dice.takes_turns();
+  if (seed % kOneInHasManyThreads == 1) program.scene.threads = 68;
   // Mapping in earnest takes most of the time.
   program.scene.sim.has_aliases = seed % kOneInHasAliases == 0;
   program.operations = dice.whole_program(kOperationsPerProgram);

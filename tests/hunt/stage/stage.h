@@ -50,10 +50,12 @@ VPMM_API void stage_spin(int device, vpmm_stream stream, uint64_t ns);
 VPMM_API void stage_capture_begin(int device, vpmm_stream stream, int mode);
 VPMM_API int stage_capture_end(int device, vpmm_stream stream); /* the number of a graph */
 VPMM_API void stage_launch(int device, int graph, vpmm_stream stream);
+VPMM_API void stage_capture_release(vpmm_pool* pool, int graph);
 VPMM_API void stage_graph_destroy(int graph);
 
-VPMM_API void stage_pass(uint64_t ns);    /* time on the host */
-VPMM_API void stage_step(uint64_t count); /* operations of the GPU */
+VPMM_API void stage_others_use(int device, uint64_t bytes); /* of its memory */
+VPMM_API void stage_pass(uint64_t ns);                      /* time on the host */
+VPMM_API void stage_step(uint64_t count);                   /* operations of the GPU */
 VPMM_API void stage_run_until_idle(void);
 VPMM_API void stage_reset(int device, int waits_first); /* of the context, by others */
 /* Prints hazards and other failures. Returns their number, at most 100. */
