@@ -102,10 +102,10 @@ void World::operator()(const AllocateMany& o) {
   if (!result) {
     if (std::any_of(made.begin(), made.end(), [](DevicePtr ptr) { return !is_null(ptr); }))
       fail("some of many allocations are there though they failed");
-    if (may_have_failed(result.error(), "allocate_many")) return;
     const bool is_captured = is_named && stream.capture;
     reference(number).undo_many(seat_of(number), is_captured ? stream.capture->key : 0,
                                 at.pool->reports().statistics());
+    if (may_have_failed(result.error(), "allocate_many")) return;
     return judge_request(number, result.error(), {whole_pages, sizes.size() - 1});
   }
   for (std::size_t i = 0; i < sizes.size(); ++i)
