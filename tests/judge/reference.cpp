@@ -38,7 +38,7 @@ Reference::Reference(const Terms& terms, std::size_t pools, Bytes gpu_bytes,
 // Memory that a graph may use at its next launch is for others only if they share an arena.
 bool Reference::excludes(const Block& other, const Block& made) {
   if (!other.range.overlaps(made.range)) return false;
-  if (other.state == State::live) return true;
+  if (other.state == State::live || other.is_kept) return true;
   return other.graph != 0 && other.graph != made.graph &&
          (other.arena == 0 || other.arena != made.arena);
 }
@@ -48,7 +48,10 @@ std::string Reference::hand_out(const Block& made, Bytes alignment) {
   for (const Block& other : blocks_)
     if (excludes(other, made))
       return fmt::format("overlap: {} were handed out while {} are {}", to_text(made.range),
-                         to_text(other.range), other.state == State::live ? "live" : "a graph's");
+                         to_text(other.range),
+                         other.is_kept                ? "another process's"
+                         : other.state == State::live ? "live"
+                                                      : "a graph's");
   std::erase_if(blocks_, [&](const Block& other) {
     return other.range.overlaps(made.range) && other.state != State::held;  // it is in use again
   });
@@ -60,16 +63,16 @@ std::string Reference::hand_out(const Block& made, Bytes alignment) {
 // A failure is allowed where the chunks that memory in use touches, and the request in whole pages,
 // exceed a limit: what is idle in those chunks is trapped, and all else can move.
 std::string Reference::refuse(const Refused& refused, const Error& error) {
-  ++counts_[refused.pool].refusals;
   if (error.code == ErrorCode::capture_active && !refused.may_wait) return "";
   if (error.code == ErrorCode::unsupported && !terms_.is_own) return "";
   if (error.code != ErrorCode::out_of_memory) return "error: " + error.message;
   if (!terms_.is_own || !terms_.is_exact || !refused.may_wait || has_unknown(refused.pool))
     return "";
   const auto is_used = [&](const Block& block) {
-    return block.state == State::live || block.held_by != 0 || block.was_graphs ||
+    return block.state == State::live || block.is_kept || block.held_by != 0 || block.was_graphs ||
            block.pool != refused.pool;
   };
+  ++judged_;
   Bytes all = refused.bytes + refused.trapped_before;
   for (std::size_t pool = 0; pool < refused.chunks.size(); ++pool)
     all += chunks_of(is_used, pool, refused.chunks[pool]);
@@ -85,7 +88,7 @@ std::string Reference::refuse(const Refused& refused, const Error& error) {
 
 void Reference::undo_many(std::size_t pool, std::uint64_t graph, const observe::Statistics& said) {
   undone_.push_back({pool, graph, graph != 0});
-  if (!terms_.is_own) return;
+  if (!terms_.is_own || counts_[pool].is_lost) return;
   const std::uint64_t undone = said.allocations - counts_[pool].allocations;
   counts_[pool].allocations += undone;
   counts_[pool].deallocations += undone;
@@ -99,6 +102,26 @@ void Reference::give_back(std::uint64_t id, State state, std::uint64_t graph) {
     block.state = block.was_graphs ? State::deferred : state;
     if (block.held_by != 0 && state != State::deferred) block.state = State::held;
   }
+  // Only pools beside this one wait for its work.
+  std::erase_if(blocks_, [&](const Block& block) {
+    return counts_.size() == 1 && block.id == id && block.state == State::pending && !block.is_kept;
+  });
+}
+
+void Reference::pin_around(DevicePtr ptr) {
+  for (const Stretch& stretch : stretches_)
+    if (stretch.memory.contains(ptr)) pinned_.insert(stretch.arena);
+}
+
+void Reference::keep(std::uint64_t id) {
+  for (Block& block : blocks_)
+    if (block.id == id) block.is_kept = true;
+}
+
+void Reference::end_keeping(std::uint64_t id) {
+  for (Block& block : blocks_)
+    if (block.id == id && std::exchange(block.is_kept, false) && block.state == State::pending)
+      block.state = State::deferred;
 }
 
 void Reference::lose(std::uint64_t id) {
@@ -134,7 +157,8 @@ void Reference::settle(std::size_t pool) {
   std::erase_if(undone_,
                 [pool](const Undone& undone) { return undone.pool == pool && undone.graph == 0; });
   std::erase_if(blocks_, [pool](Block& block) {
-    if (block.pool != pool || block.held_by != 0 || block.state == State::live) return false;
+    if (block.pool != pool || block.held_by != 0 || block.is_kept || block.state == State::live)
+      return false;
     return !std::exchange(block.was_graphs, false);
   });
 }
@@ -145,7 +169,7 @@ void Reference::set_capacity(std::size_t pool, std::optional<Bytes> bytes, Bytes
 }
 
 void Reference::grow_arena(std::size_t pool, std::uint64_t arena, AddressRange stretch) {
-  stretches_.push_back({pool, arena, stretch});
+  stretches_.push_back({pool, arena, stretch, false});
 }
 
 void Reference::shrink_arena(AddressRange part) {
@@ -158,13 +182,21 @@ void Reference::shrink_arena(AddressRange part) {
   stretches_.erase(whole);
   for (const AddressRange rest : {AddressRange{memory.begin, part.begin - memory.begin},
                                   AddressRange{part.end(), memory.end() - part.end()}})
-    if (!rest.empty()) stretches_.push_back({stretch.pool, stretch.arena, rest});
+    if (!rest.empty()) stretches_.push_back({stretch.pool, stretch.arena, rest, stretch.is_asleep});
+}
+
+void Reference::put_to_sleep(std::uint64_t arena, bool is_asleep) {
+  for (Stretch& stretch : stretches_) {
+    if (stretch.arena != arena) continue;
+    stretch.is_asleep = is_asleep;
+    for (Block& block : blocks_)
+      if (stretch.memory.contains(block.range.begin)) block.is_asleep = is_asleep;
+  }
 }
 
 // --- sums
 
-// Such blocks, and stretches of pinned arenas, and those with such a block of arenas that do not
-// share one.
+// Such blocks.
 Vector<AddressRange> Reference::ranges_of(const Is& is, Extent extent,
                                           std::optional<std::size_t> pool) const {
   Vector<AddressRange> ranges;
@@ -174,17 +206,25 @@ Vector<AddressRange> Reference::ranges_of(const Is& is, Extent extent,
     const Bytes taken = extent == Extent::rounded ? size + size / kRounding : block.range.size;
     if ((!pool || block.pool == *pool) && is(block)) ranges.push_back({block.range.begin, taken});
   }
+  add_whole_stretches(ranges, is, pool);
+  return ranges;
+}
+
+// Note [A stretch is in use as a whole]
+// A pinned arena keeps each of its stretches. Where no two allocations share a stretch, it belongs
+// to its allocation.
+void Reference::add_whole_stretches(Vector<AddressRange>& ranges, const Is& is,
+                                    std::optional<std::size_t> pool) const {
   for (const Stretch& stretch : stretches_) {
     const auto is_inside = [&](const Block& block) {
       return is(block) && stretch.memory.contains(block.range.begin);
     };
-    if (pool && stretch.pool != *pool) continue;
+    if (stretch.is_asleep || (pool && stretch.pool != *pool)) continue;
     if (pinned_.count(stretch.arena) != 0 ||
         (whole_.count(stretch.arena) != 0 &&
          std::any_of(blocks_.begin(), blocks_.end(), is_inside)))
       ranges.push_back(stretch.memory);
   }
-  return ranges;
 }
 
 // Bytes of the pages that they touch.
@@ -222,7 +262,8 @@ Bytes Reference::limit(std::size_t pool) const {
 Reference::Sum Reference::open_frees(std::size_t pool) const {
   Sum open;
   for (const Block& block : blocks_)
-    if (block.pool == pool && (block.state == State::deferred || block.state == State::held))
+    if (block.pool == pool &&
+        (block.state == State::deferred || block.state == State::held || block.is_kept))
       open.add(block);
   return open;
 }
@@ -230,7 +271,7 @@ Reference::Sum Reference::open_frees(std::size_t pool) const {
 Reference::Sum Reference::live(std::size_t pool) const {
   Sum live;
   for (const Block& block : blocks_)
-    if (block.pool == pool && block.state == State::live) live.add(block);
+    if (block.pool == pool && block.state == State::live && !block.is_asleep) live.add(block);
   return live;
 }
 
@@ -248,27 +289,40 @@ bool Reference::may_all_be_asked(std::size_t pool) const {
 
 // --- comparisons
 
-std::string Reference::compare(std::size_t pool, const observe::Statistics& said) const {
+std::string Reference::compare(std::size_t pool, const observe::Statistics& said) {
   if (has_unknown(pool)) return "";
   const Sum live = this->live(pool);
   const Sum open = open_frees(pool);
-  const Counts& counts = counts_[pool];
-  const Bytes used = terms_.is_own
-                         ? pages_of([](const Block& block) { return block.state == State::live; },
-                                    Extent::requested, pool)
-                         : live.bytes;
+  const auto has_memory = [](const Block& block) {
+    return block.state == State::live && !block.is_asleep;
+  };
+  const Bytes used = terms_.is_own ? pages_of(has_memory, Extent::requested, pool) : live.bytes;
+  for (const std::string& wrong :
+       {differs("live_bytes", said.live_bytes, live.bytes, live.bytes + open.bytes),
+        differs("live_allocations", said.live_allocations, live.count, live.count + open.count),
+        differs("mapped_bytes", said.mapped_bytes, used, most_mapped(pool)),
+        differs("allocated_bytes", said.allocated_bytes, live.bytes, said.mapped_bytes)})
+    if (!wrong.empty()) return wrong;
+  return compare_counts(pool, said);
+}
+
+// A count that was lost is taken from the pool when no free is open.
+std::string Reference::compare_counts(std::size_t pool, const observe::Statistics& said) {
+  Counts& counts = counts_[pool];
+  const Sum open = open_frees(pool);
+  if (counts.is_lost) {
+    if (open.count == 0)
+      counts = {said.allocations, said.deallocations, said.failed_allocations, false};
+    return "";
+  }
   // Memory of the driver's pool may be made and freed within a call that fails.
   const std::uint64_t undone =
       terms_.is_own ? 0 : said.allocations - std::min(said.allocations, counts.allocations);
   for (const std::string& wrong :
-       {differs("live_bytes", said.live_bytes, live.bytes, live.bytes + open.bytes),
-        differs("live_allocations", said.live_allocations, live.count, live.count + open.count),
-        differs("allocations", said.allocations - undone, counts.allocations, counts.allocations),
+       {differs("allocations", said.allocations - undone, counts.allocations, counts.allocations),
         differs("deallocations", said.deallocations - undone, counts.deallocations - open.count,
                 counts.deallocations),
-        differs("failed_allocations", said.failed_allocations, counts.refusals, counts.refusals),
-        differs("mapped_bytes", said.mapped_bytes, used, most_mapped(pool)),
-        differs("allocated_bytes", said.allocated_bytes, live.bytes, said.mapped_bytes)})
+        differs("failed_allocations", said.failed_allocations, counts.refusals, counts.refusals)})
     if (!wrong.empty()) return wrong;
   return "";
 }
@@ -280,7 +334,7 @@ std::string Reference::compare(std::size_t pool, const report::Layout& said) con
   std::map<DevicePtr, const Block*> known;
   std::uint64_t missing = 0;
   for (const Block& block : blocks_) {
-    if (block.pool != pool || block.state == State::pending) continue;
+    if (block.pool != pool || (block.state == State::pending && !block.is_kept)) continue;
     known[block.range.begin] = &block;
     missing += block.state == State::live ? 1 : 0;
   }

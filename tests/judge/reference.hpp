@@ -47,6 +47,8 @@ class Reference {
     State state = State::live;
     std::uint64_t held_by = 0;  // graph
     bool was_graphs = false;    // which is destroyed, but the pool may not know
+    bool is_kept = false;       // freed, and another process holds it
+    bool is_asleep = false;     // suspended: it has an address and no memory
   };
   struct Refused {
     std::size_t pool = 0;
@@ -61,15 +63,20 @@ class Reference {
   // --- events ---
   std::string hand_out(const Block& made, Bytes alignment);
   std::string refuse(const Refused& refused, const Error& error);
+  void count_refusal(std::size_t pool) { ++counts_[pool].refusals; }  // by no fault of memory
   // `graph`: of the capture in which it is freed; 0: none.
   void give_back(std::uint64_t id, State state, std::uint64_t graph);
+  void keep(std::uint64_t id);  // before give_back(): another process holds it
+  void end_keeping(std::uint64_t id);
   void lose(std::uint64_t id);       // with its context
   void let_go(std::uint64_t graph);  // that is destroyed
   void settle(std::size_t pool);     // the GPU is idle, and the pool knows
   void set_capacity(std::size_t pool, std::optional<Bytes> bytes, Bytes mapped);
   void set_used_by_others(Bytes bytes) { used_by_others_ = bytes; }
   void grow_arena(std::size_t pool, std::uint64_t arena, AddressRange stretch);
-  void shrink_arena(AddressRange part);  // of a stretch, or all of it
+  void shrink_arena(AddressRange part);                    // of a stretch, or all of it
+  void put_to_sleep(std::uint64_t arena, bool is_asleep);  // its memory is suspended
+  void pin_around(DevicePtr ptr);                          // the arena that it is in, if any
   void pin_arena(std::uint64_t arena) { pinned_.insert(arena); }
   // No two allocations share a stretch of it, and one may have up to twice its bytes.
   void keep_whole(std::uint64_t arena) { whole_.insert(arena); }
@@ -78,23 +85,28 @@ class Reference {
   // Of many allocations one was refused, so those before it were made and freed; in the capture of
   // `graph` (else 0) they stay the graph's. Only the pool knows their number.
   void undo_many(std::size_t pool, std::uint64_t graph, const observe::Statistics& said);
+  // A call failed in the middle, and only the pool knows how often it tried.
+  void lose_count(std::size_t pool) { counts_[pool].is_lost = true; }
 
   // --- comparisons ---
-  std::string compare(std::size_t pool, const observe::Statistics& said) const;
+  std::string compare(std::size_t pool, const observe::Statistics& said);
   std::string compare(std::size_t pool, const report::Layout& said) const;
   std::string compare_events(std::size_t pool, std::uint64_t allocated, std::uint64_t freed) const;
   std::string compare_free_memory(std::size_t pool, Bytes free, Bytes total) const;
+  std::uint64_t judged() const { return judged_; }  // refusals whose need was reckoned
 
  private:
   struct Counts {
     std::uint64_t allocations = 0;
     std::uint64_t deallocations = 0;
     std::uint64_t refusals = 0;
+    bool is_lost = false;
   };
   struct Stretch {
     std::size_t pool = 0;
     std::uint64_t arena = 0;
     AddressRange memory;
+    bool is_asleep = false;
   };
   struct Sum {
     std::uint64_t count = 0;
@@ -103,9 +115,12 @@ class Reference {
   };
   Sum live(std::size_t pool) const;
   Sum open_frees(std::size_t pool) const;
+  std::string compare_counts(std::size_t pool, const observe::Statistics& said);
   using Is = std::function<bool(const Block&)>;
   static bool excludes(const Block& other, const Block& made);
   enum class Extent { requested, rounded };
+  void add_whole_stretches(Vector<AddressRange>& ranges, const Is& is,
+                           std::optional<std::size_t> pool) const;
   Bytes pages_of(const Is& is, Extent extent, std::optional<std::size_t> pool) const;
   Bytes chunks_of(const Is& is, std::size_t pool, const Vector<AddressRange>& chunks) const;
   Vector<AddressRange> ranges_of(const Is& is, Extent extent,
@@ -131,6 +146,7 @@ class Reference {
   std::vector<std::optional<Bytes>> capacity_;
   std::vector<Bytes> most_mapped_;  // when the capacity became less
   std::vector<Counts> counts_;
+  std::uint64_t judged_ = 0;
 };
 
 }  // namespace vpmm::judge

@@ -106,6 +106,7 @@ void Trial::refuse(const Operation& o, Bytes whole_pages, const Error& error, By
     refused.chunks.push_back(pool(number).reports().layout().chunks);
   for (const AddressRange& chunk : refused.chunks[refused.pool])
     refused.trapped_before = std::max(refused.trapped_before, 2 * made_before * chunk.size);
+  reference_.count_refusal(refused.pool);
   const std::string wrong = reference_.refuse(refused, error);
   if (!wrong.empty()) fail(wrong);
 }

@@ -24,28 +24,69 @@ void World::operator()(const MakeArena& o) {
       call(Bears::nothing, [&] { return devices_[number].pool->arenas().create(options); });
   if (!made) return fail("create an arena: " + made.error().message);
   arenas_.push_back({key, number, made.value()});
+  if (!o.splits || scene_.config.ipc_isolate)
+    reference(number).keep_whole(arena_id(number, static_cast<std::uint64_t>(made.value())));
 }
 
-// Outside of captures: a graph would use the memory at each launch.
+World::Arena* World::find_arena(std::uint64_t key) {
+  for (Arena& arena : arenas_)
+    if (key != 0 && arena.key == key) return &arena;
+  return nullptr;
+}
+
+// A capture may get memory of an arena that its stream, or an older one with its handle, freed. The
+// order of that and of the graph is the program's business, and the simulator takes a captured use
+// for one by the host. So the stream's work ends before its capture, and before its own end.
+bool World::is_done_with_arenas(const Stream& stream) {
+  const bool is_user = std::any_of(arenas_.begin(), arenas_.end(), [&](const Arena& each) {
+    return each.users.contains(stream.key);
+  });
+  if (!is_user) return true;
+  if (is_capturing_anywhere()) return false;
+  say("stage_run_until_idle();");
+  sim_.run_until_idle();
+  for (std::size_t number = 0; number < devices_.size(); ++number) {
+    make_current(number);
+    expect(sim_.ctx_synchronize(), "synchronize");
+  }
+  return true;
+}
+
+// Graphs of one arena run one after another, and in the order of all work on memory of the arena.
+bool World::may_launch(const Graph& graph) {
+  return std::all_of(graph.arenas.begin(), graph.arenas.end(), [&](std::uint64_t key) {
+    const Arena* const arena = find_arena(key);
+    if (arena == nullptr) return false;  // released: its memory is others'
+    Device& at = devices_[graph.device];
+    return std::all_of(arena->users.begin(), arena->users.end(), [&](std::uint64_t user) {
+      const Stream* const stream = find_stream(at, user);
+      return stream == nullptr || is_usable(at, *stream);
+    });
+  });
+}
+
+// What a graph may use at each launch is for captures alone, or the program would have to order all
+// uses.
 void World::operator()(const AllocateInArena& o) {
   if (arenas_.empty() || allocations_.size() >= kMostAllocations || o.bytes == 0) return;
-  const Arena& arena = arenas_[o.arena % arenas_.size()];
+  Arena& arena = arenas_[o.arena % arenas_.size()];
   Device& at = devices_[arena.device];
   Stream& stream = at.streams[o.stream % at.streams.size()];
-  if (!is_usable(at, stream)) return;
+  if (!stream.capture && (arena.is_for_graphs || !is_usable(at, stream))) return;
+  if (stream.capture) {
+    arena.is_for_graphs = true;
+    stream.capture->arenas.insert(arena.key);
+    reference(arena.device).pin_arena(arena_id(arena.device, static_cast<std::uint64_t>(arena.id)));
+  }
   pool::Request request{o.bytes, 0, stream.handle};
   request.arena = arena.id;
   say("CALL(vpmm_arena_allocate(a[{}], {}u, 0, s[{}], &p[{}]));", arena.key, o.bytes, stream.key,
       next_number_);
   const auto result = call(Bears::faults, [&] { return at.pool->allocate(request); });
   if (!result && may_have_failed(result.error(), "allocate in an arena")) return;
-  // Idle memory of other arenas that are pinned serves no request, so a shortage is no mistake.
-  if (!result && result.error().code != ErrorCode::out_of_memory)
-    fail("allocate in an arena: " + result.error().message);
-  if (!result) return;
+  if (!result) return judge_request(arena.device, result.error(), {round_up(o.bytes, page()), 0});
   constexpr Bytes kAlignment = 512;
-  if (!is_aligned(result.value(), kAlignment)) fail("memory of an arena is not aligned");
-  take_over(arena.device, stream, true, result.value(), o.bytes);
+  take_over(arena.device, stream, true, {result.value(), o.bytes, kAlignment, arena.key});
 }
 
 void World::operator()(const PinArena& o) {
@@ -54,6 +95,7 @@ void World::operator()(const PinArena& o) {
   say("CALL(vpmm_arena_pin(a[{}]));", arena.key);
   context::Context& pool = *devices_[arena.device].pool;
   expect(call(Bears::nothing, [&] { return pool.arenas().pin(arena.id); }), "pin an arena");
+  reference(arena.device).pin_arena(arena_id(arena.device, static_cast<std::uint64_t>(arena.id)));
 }
 
 void World::operator()(const TrimArena& o) {
@@ -69,6 +111,8 @@ void World::operator()(const ReleaseArena& o) {
   if (arenas_.empty()) return;
   const auto arena = arenas_.begin() + static_cast<std::ptrdiff_t>(o.arena % arenas_.size());
   say("CALL(vpmm_arena_release(a[{}]));", arena->key);
+  reference(arena->device)
+      .release_arena(arena->key, arena_id(arena->device, static_cast<std::uint64_t>(arena->id)));
   context::Context& pool = *devices_[arena->device].pool;
   expect(call(Bears::nothing, [&] { return pool.arenas().release(arena->id); }),
          "release an arena");

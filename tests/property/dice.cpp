@@ -26,6 +26,9 @@ Dice::Dice(std::uint64_t seed, const Numbers::Bytes& bytes)
       sleeps_one_in_(seed % 4 == 3 ? 0 : 3 + sleeps_() % 20),
       rarities_(seed, bytes_),
       rarities_one_in_(seed % 4 == 3 ? 0 : 6 + rarities_() % 20),
+      extras_(seed, bytes_),
+      extras_one_in_(seed % 4 == 3 ? 0 : 10 + extras_() % 30),
+      shares_gpu_(seed % 6 == 5),
       is_roomy_(seed % 5 == 2),
       backs_up_(seed % 8 == 0),
       records_(seed % 8 == 4),
@@ -103,6 +106,12 @@ Scene Dice::scene() {
   captures_ = !one_in(3);
   resets_ = one_in(3);
   if (is_roomy_) make_roomy(scene);
+  scene.pools_share_gpu = shares_gpu_ && scene.sim.device_count == 1;
+  if (extras_one_in_ == 0) return scene;
+  constexpr std::array<std::size_t, 8> kStreams = {5, 5, 5, 5, 5, 5, 30, 200};
+  scene.streams = kStreams[extras_() % kStreams.size()];
+  scene.listens = extras_() % 4 == 0;
+  scene.config.ipc_isolate = extras_() % 8 == 0;
   return scene;
 }
 
@@ -142,8 +151,11 @@ std::vector<Operation> Dice::whole_program(std::size_t length) {
     if (takes_turns_ && rarities_() % 4 == 0) operations.push_back(Turn{rarities_() % 4});
     if (rarities_one_in_ != 0 && rarities_() % rarities_one_in_ == 0)
       operations.push_back(rarity());
+    if (extras_one_in_ != 0 && extras_() % extras_one_in_ == 0) operations.push_back(extra());
   }
-  if (rarities_() % 8 == 0) operations.push_back(Exit{rarities_() % 2});
+  const std::uint64_t end = rarities_() % 8;
+  if (end == 1) operations.push_back(Break{rarities_() % 2, rarities_() % 16, rarities_() % 64});
+  if (end == 0 || (end == 1 && rarities_() % 4 == 0)) operations.push_back(Exit{rarities_() % 2});
   return operations;
 }
 
@@ -156,6 +168,20 @@ Operation Dice::with_arenas() {
   if (what == 4) return ReleaseArena{any()};
   const Bytes most = any() % 2 == 0 ? 64 * kKiB : 12 * kMiB;
   return AllocateInArena{any(), any(), 1 + rarities_() % most};
+}
+
+Operation Dice::extra() {
+  const auto any = [this] { return extras_() % (1 << 16); };
+  const std::uint64_t what = any() % 32;
+  const std::uint64_t stream = any() % 4 == 0 ? kAnyStream : any();
+  const Bytes bytes = any() % 2 == 0 ? 1 + extras_() % (64 * kKiB) : 1 + extras_() % (24 * kMiB);
+  if (what < 6) return AllocateSpecial{any(), stream, bytes, any() % 2 == 0, any() % 2 == 0};
+  if (what < 14) return TryAllocate{any(), stream, bytes};
+  if (what < 20) return TryFree{any()};
+  if (what < 22) return OthersUse{any(), any() % 2 == 0 ? 0 : any() * 64 * kKiB};
+  if (what < 24) return DeferCleanup{any()};
+  if (what < 28) return DestroyGraph{any(), any() % 2 == 0, true};
+  return AllocateInArena{any(), any(), bytes};
 }
 
 Operation Dice::rarity() {

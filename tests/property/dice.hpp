@@ -65,6 +65,7 @@ class Dice {
   Operation with_tags();
   Operation rarity();
   Operation with_arenas();
+  Operation extra();
   Allocate allocate();
 
   Numbers::Bytes bytes_;
@@ -78,6 +79,9 @@ class Dice {
   std::uint64_t sleeps_one_in_;    // 0: there is none
   Numbers rarities_;               // likewise: what only whole programs have
   std::uint64_t rarities_one_in_;  // 0: there is none
+  Numbers extras_;                 // likewise: what came last
+  std::uint64_t extras_one_in_;    // 0: there is none
+  bool shares_gpu_;                // two pools
   bool is_roomy_;
   // What takes long comes in a few programs alone.
   bool backs_up_;  // tags, with a copy on the host

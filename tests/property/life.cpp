@@ -30,30 +30,34 @@ void World::operator()(const BeginCapture& o) {
   if (stream.capture || graphs_.size() >= kMostGraphs || allocations_.size() >= kMostAllocations ||
       ((other_announced || has_peers()) && !o.is_announced))
     return;
+  if (!is_done_with_arenas(stream)) return;
   make_current(number);
   if (!o.is_announced) stream.bound.reset();
   if (o.is_announced)
-    for (context::Context* const pool : pools_of(number)) {
-      say("CALL(vpmm_capture_begin(pool[{}]));", pool->device());
-      expect(call(Bears::nothing, [&] { return pool->streams().capture_begin(); }),
+    for (const std::size_t each : pools_of(number)) {
+      say("CALL(vpmm_capture_begin(pool[{}]));", each);
+      expect(call(Bears::nothing, [&] { return devices_[each].pool->streams().capture_begin(); }),
              "capture_begin");
     }
   say("stage_capture_begin({}, s[{}], {});", number, stream.key, static_cast<int>(o.mode));
   expect(sim_.stream_begin_capture(stream.handle, o.mode), "begin a capture");
-  stream.capture = Capture{next_key_++, o.is_announced};
+  driver::CaptureInfo info;
+  expect(sim_.stream_get_capture_info(stream.handle, info), "capture info");
+  stream.capture = Capture{next_key_++, o.is_announced, info.id};
   if (!o.is_announced) at.had_unannounced_capture = true;
   (*this)(Allocate{number, index, kFirstInCapture, 0});
 }
 
 void World::end_capture(std::size_t number, Stream& stream, bool is_kept) {
   make_current(number);
-  Graph made{stream.capture->key, number, {}, {}};
+  Graph made{stream.capture->key, number, {}, {}, stream.capture->id, stream.capture->arenas};
   say("g[{}] = stage_capture_end({}, s[{}]);", made.key, number, stream.key);
   expect(sim_.stream_end_capture(stream.handle, made.graph), "end a capture");
   if (stream.capture->is_announced)
-    for (context::Context* const pool : pools_of(number)) {
-      say("CALL(vpmm_capture_end(pool[{}]));", pool->device());
-      expect(call(Bears::nothing, [&] { return pool->streams().capture_end(); }), "capture_end");
+    for (const std::size_t each : pools_of(number)) {
+      say("CALL(vpmm_capture_end(pool[{}]));", each);
+      expect(call(Bears::nothing, [&] { return devices_[each].pool->streams().capture_end(); }),
+             "capture_end");
     }
   stream.capture.reset();
   if (!failure_.empty()) return;
@@ -77,8 +81,14 @@ void World::operator()(const Launch& o) {
   const Graph& graph = graphs_[o.graph % graphs_.size()];
   Device& at = devices_[graph.device];
   const Stream& stream = at.streams[o.stream % at.streams.size()];
-  if (!is_usable(at, stream)) return;
+  if (!is_usable(at, stream) || !may_launch(graph)) return;
   make_current(graph.device);
+  for (const std::uint64_t key : graph.arenas) {
+    Arena* const arena = find_arena(key);
+    for (const std::uint64_t user : arena->users)
+      if (const Stream* const first = find_stream(at, user)) order(*first, stream);
+    arena->users.insert(stream.key);
+  }
   acted_ = true;
   say("stage_launch({}, g[{}], s[{}]);", graph.device, graph.key, stream.key);
   expect(sim_.graph_launch(graph.exec, stream.handle), "launch a graph");
@@ -89,6 +99,16 @@ void World::operator()(const DestroyGraph& o) {
   const Graph graph = graphs_[o.graph % graphs_.size()];
   acted_ = true;
   graphs_.erase(graphs_.begin() + static_cast<std::ptrdiff_t>(o.graph % graphs_.size()));
+  for (const std::size_t each : pools_of(graph.device)) {
+    if (!o.is_told) break;
+    say("stage_capture_release(pool[{}], g[{}]);", each, graph.key);
+    const auto told = call(Bears::nothing, [&] {
+      return devices_[each].pool->streams().capture_release(graph.capture);
+    });
+    // Of most captures the pool keeps no memory.
+    if (!told && told.error().code != ErrorCode::invalid_argument)
+      fail("release a capture: " + told.error().message);
+  }
   destroy(graph, o.frees_first);
 }
 
@@ -114,11 +134,12 @@ void World::destroy(const Graph& graph, bool frees_first) {
   if (graph.exec != driver::GraphExecHandle{})
     expect(sim_.graph_exec_destroy(graph.exec), "destroy a graph");
   expect(sim_.graph_destroy(graph.graph), "destroy a graph");
+  reference(graph.device).let_go(graph.key);
 }
 
 void World::destroy_graphs(std::size_t number) {
   for (std::size_t i = graphs_.size(); i-- > 0;) {
-    if (graphs_[i].device != number) continue;
+    if (gpu_of(graphs_[i].device) != gpu_of(number)) continue;
     const Graph graph = graphs_[i];
     graphs_.erase(graphs_.begin() + static_cast<std::ptrdiff_t>(i));
     destroy(graph, i % 2 == 0);
@@ -134,11 +155,16 @@ void World::settle_captures(std::size_t number) {
 
 void World::operator()(const Trim& o) {
   context::Context& pool = *device(o.device).pool;
-  say("CALL(vpmm_trim(pool[{}], {}u, 0));", pool.device(), o.bytes_to_keep);
+  say("CALL(vpmm_trim(pool[{}], {}u, 0));", o.device % devices_.size(), o.bytes_to_keep);
   const auto result = call(Bears::faults, [&] { return pool.limits().trim(o.bytes_to_keep); });
   if (!result && may_have_failed(result.error(), "trim")) return;
   if (!expect(result, "trim")) return;
-  expect(call(Bears::nothing, [&] { return pool.limits().memory_info(); }), "memory_info");
+  const auto info = call(Bears::nothing, [&] { return pool.limits().memory_info(); });
+  if (!expect(info, "memory_info")) return;
+  const std::size_t number = o.device % devices_.size();
+  const std::string wrong =
+      reference(number).compare_free_memory(seat_of(number), info.value().free, info.value().total);
+  if (!wrong.empty()) fail(wrong);
 }
 
 void World::operator()(const Preallocate& o) {
@@ -157,6 +183,9 @@ void World::operator()(const SetCapacity& o) {
       o.bytes ? fmt::format("{}u", *o.bytes) : "UINT64_MAX");
   device(o.device).capacity = o.bytes;
   device(o.device).pool->limits().set_capacity(o.bytes);
+  reference(o.device % devices_.size())
+      .set_capacity(seat_of(o.device % devices_.size()), o.bytes,
+                    device(o.device).pool->reports().statistics().mapped_bytes);
 }
 
 // Waiting for a whole context is not for times of capture, wherever the thread captures.
@@ -170,6 +199,7 @@ void World::operator()(const Synchronize& o) {
     fail(result ? "synchronize during a capture" : "synchronize: " + result.error().message);
   if (!result && result.error().code != ErrorCode::capture_active)
     fail("synchronize: " + result.error().message);
+  if (result) reference(o.device % devices_.size()).settle(seat_of(o.device % devices_.size()));
 }
 
 // --- resets
@@ -184,7 +214,9 @@ void World::operator()(const Reset& o) {
     const auto result = call(Bears::nothing, [&] { return at.pool->streams().reset(); });
     if (!result && result.error().code == ErrorCode::capture_active && at.had_unannounced_capture)
       return;
-    if (expect(result, "reset")) notice_reset(number, true);
+    if (!expect(result, "reset")) return;
+    for (std::size_t each = 0; each < devices_.size(); ++each)
+      if (gpu_of(each) == gpu_of(number)) notice_reset(each, true);
     return;
   }
   const bool is_idle =
@@ -192,8 +224,9 @@ void World::operator()(const Reset& o) {
   acted_ = true;
   say("stage_reset({}, {});", number, is_idle ? 1 : 0);
   if (is_idle) sim_.run_until_idle();
-  expect(sim_.device_primary_ctx_reset(static_cast<int>(number)), "reset by somebody else");
-  notice_reset(number, is_idle);
+  expect(sim_.device_primary_ctx_reset(static_cast<int>(gpu_of(number))), "reset by somebody else");
+  for (std::size_t each = 0; each < devices_.size(); ++each)
+    if (gpu_of(each) == gpu_of(number)) notice_reset(each, is_idle);
 }
 
 // Streams and events are gone; memory of the pool is not, but what comes from the driver's own pool
@@ -204,13 +237,17 @@ void World::notice_reset(std::size_t number, bool keeps_contents) {
   const std::vector<Stream> dead = std::move(at.streams);
   open(number);
   at.had_unannounced_capture = false;
+  for (Arena& arena : arenas_)
+    if (arena.device == number) arena.users.clear();
   for (Shared& shared : shared_)
     if (shared.device == number && !keeps_contents) shared.content.reset();
   if (has_drivers_pool() || next_key_ % 2 == 0) {
     expect(at.pool->limits().memory_info(), "memory_info after a reset");
     for (const Stream& stream : dead)
-      if (stream.bound != nullptr && stream.bound->allocate(kFirstInCapture, 0))
-        fail("a dead bound stream allocates");
+      if (stream.bound != nullptr) {
+        if (stream.bound->allocate(kFirstInCapture, 0)) fail("a dead bound stream allocates");
+        reference(number).count_refusal(seat_of(number));
+      }
   }
   for (std::size_t i = allocations_.size(); i-- > 0;) {
     Allocation& allocation = allocations_[i];
@@ -218,6 +255,7 @@ void World::notice_reset(std::size_t number, bool keeps_contents) {
     if (!at.pool->query(allocation.ptr)) {
       if (has_pool() && (allocation.bytes >= page() || !has_drivers_pool()))
         fail("a reset lost memory of the pool");
+      reference(number).lose(allocation.number);
       forget(allocation);
       continue;
     }

@@ -16,7 +16,6 @@ using driver::sim::MemoryAccess;
 
 namespace {
 
-constexpr Bytes kSmallAlignment = 256;
 constexpr std::size_t kMostFreed = 32;
 
 // First, middle and last byte: all of a large allocation would fill the memory of the host.
@@ -38,7 +37,7 @@ driver::sim::Kernel kernel_on(AddressRange range, MemoryAccess::Kind kind) {
 // --- allocating
 
 void World::operator()(const Allocate& o) {
-  if (allocations_.size() >= kMostAllocations) return;
+  if (allocations_.size() >= kMostAllocations || o.bytes == 0) return;
   const std::size_t number = o.device % devices_.size();
   Device& at = devices_[number];
   const bool is_named = o.stream != kAnyStream;
@@ -57,13 +56,10 @@ void World::operator()(const Allocate& o) {
                      {o.bytes, o.alignment, is_named ? pool::Stream(stream.handle) : std::nullopt});
   });
   if (!result && may_have_failed(result.error(), "allocate")) return;
-  if (!result) return judge_shortage(at, result.error(), {round_up(o.bytes, page()), 0});
+  if (!result) return judge_request(number, result.error(), {round_up(o.bytes, page()), 0});
   const Bytes grain = scene_.config.page_chunks ? page() : std::max(64 * kKiB, page() / 32);
-  const Bytes expected =
-      std::max(o.alignment, o.bytes >= page() && has_pool() ? grain : kSmallAlignment);
-  if (!is_aligned(result.value(), expected))
-    fail(fmt::format("{:#x} is not aligned to {}", to_integer(result.value()), expected));
-  take_over(number, stream, is_named, result.value(), o.bytes);
+  const Bytes promised = std::max(o.alignment, o.bytes >= page() && has_pool() ? grain : 0);
+  take_over(number, stream, is_named, {result.value(), o.bytes, promised, 0});
 }
 
 std::string World::c_request(std::size_t number, Bytes bytes, Bytes alignment,
@@ -106,26 +102,29 @@ void World::operator()(const AllocateMany& o) {
   if (!result) {
     if (std::any_of(made.begin(), made.end(), [](DevicePtr ptr) { return !is_null(ptr); }))
       fail("some of many allocations are there though they failed");
+    const bool is_captured = is_named && stream.capture;
+    reference(number).undo_many(seat_of(number), is_captured ? stream.capture->key : 0,
+                                at.pool->reports().statistics());
     if (may_have_failed(result.error(), "allocate_many")) return;
-    return judge_shortage(at, result.error(), {whole_pages, sizes.size() - 1});
+    return judge_request(number, result.error(), {whole_pages, sizes.size() - 1});
   }
   for (std::size_t i = 0; i < sizes.size(); ++i)
-    take_over(number, stream, is_named, made[i], sizes[i]);
+    take_over(number, stream, is_named, {made[i], sizes[i], 0, 0});
 }
 
-void World::take_over(std::size_t number, const Stream& stream, bool is_named, DevicePtr ptr,
-                      Bytes bytes) {
-  for (const Allocation& live : allocations_)
-    if (bytes > 0 && AddressRange{ptr, bytes}.overlaps({live.ptr, live.bytes}))
-      fail(
-          fmt::format("overlap: {} bytes at {:#x} were handed out while {} bytes at {:#x} are live",
-                      bytes, to_integer(ptr), live.bytes, to_integer(live.ptr)));
+void World::take_over(std::size_t number, const Stream& stream, bool is_named, const Made& what) {
   // A stream that captures, or may not be used because another does, is nobody the pool will wait
   // for.
   const bool is_tenant = is_named && is_usable(devices_[number], stream);
-  Allocation made{next_number_++, number, ptr, bytes, stream.key, {}, !is_tenant, {}, false, 0, {}};
+  Allocation made{next_number_++, number, what.ptr, what.bytes, stream.key, {},
+                  !is_tenant,     {},     false,    0,          what.arena, {}};
   if (is_tenant) made.covered.insert(stream.key);
   if (is_named && stream.capture) made.capture = stream.capture->key;
+  const std::string wrong = reference(number).hand_out(
+      {made.number, seat_of(number), {what.ptr, what.bytes}, made.capture.value_or(0), what.arena},
+      what.alignment);
+  if (!wrong.empty()) fail(wrong);
+  if (Arena* const arena = find_arena(what.arena)) arena->users.insert(stream.key);
   allocations_.push_back(made);
   if (const Stream* on = work_stream(made)) write(allocations_.back(), *on);
 }
@@ -133,70 +132,6 @@ void World::take_over(std::size_t number, const Stream& stream, bool is_named, D
 bool World::has_drivers_pool() const {
   if (!scene_.sim.memory_pools_supported) return false;
   return !has_pool() || scene_.config.small == settings::SmallRequests::stream_ordered;
-}
-
-// Out of memory is right only when the memory is out: nothing but the chunks in use counts, since
-// every other can be moved, and a page that small requests were cut from is free when the last of
-// these is. What is pending can be waited for, except while somebody captures.
-void World::judge_shortage(const Device& at, const Error& error, const Refused& refused) {
-  if (!has_pool() &&
-      (error.code == ErrorCode::capture_active || error.code == ErrorCode::unsupported))
-    return;
-  if (error.code != ErrorCode::out_of_memory) return fail("allocate: " + error.message);
-  // The driver refused to take memory back, and the pool may still have it.
-  if (had_faults_) return;
-  // Idle memory of pinned arenas serves no other request, and the report of a shortage names them.
-  if (error.message.find("pinned") != std::string::npos) return;
-  const bool is_exact = has_pool() && scene_.config.max_mappings > 10'000;
-  if (!is_exact || has_drivers_pool() || at.had_unannounced_capture) return;
-  if (is_capturing(at) || (has_peers() && is_capturing_anywhere())) return;
-  const Bytes limit = std::min(at.capacity.value_or(scene_.sim.capacity), scene_.sim.capacity);
-  const InUse used = in_use(at);
-  const Bytes trapped_before = 2 * refused.made_before * used.largest;
-  if (used.chunks + refused.whole_pages + trapped_before <= limit)
-    fail(
-        fmt::format("refused: {} bytes, though {} bytes of chunks are in use of {} ({} bytes live, "
-                    "in whole pages): {}",
-                    refused.whole_pages, used.chunks, limit, used.asked_for, error.message));
-}
-
-// Chunks in which something is allocated, leased or a graph's, and those that live small memory is
-// cut from, which the program itself has counted.
-World::InUse World::in_use(const Device& at) const {
-  InUse used;
-  std::set<std::uint64_t> cut_pages;
-  for (const Allocation& allocation : allocations_) {
-    if (&devices_[allocation.device] != &at) continue;
-    const auto info = at.pool->query(allocation.ptr);
-    if (!info) continue;
-    const AddressRange range{allocation.ptr, info.value().usable};
-    if (range.size >= page()) used.asked_for += round_up(allocation.bytes, page());
-    for (std::uint64_t number = to_integer(range.begin) / page();
-         number * page() < to_integer(range.end()); ++number)
-      cut_pages.insert(number);
-  }
-  for (const Shared& shared : shared_) {
-    if (&devices_[shared.device] != &at || !is_kept(shared)) continue;
-    for (std::uint64_t number_of_page = to_integer(shared.range.begin) / page();
-         number_of_page * page() < to_integer(shared.range.end()); ++number_of_page)
-      cut_pages.insert(number_of_page);
-  }
-  std::vector<AddressRange> ranges;
-  for (const std::uint64_t number : cut_pages)
-    ranges.push_back({DevicePtr{number * page()}, page()});
-  for (const observe::RegionSnapshot& region : at.pool->reports().snapshot().regions)
-    if (region.kind == ' ' && !region.small_allocations) ranges.push_back(region.range);
-  for (const std::uint32_t tag : {kBackup, kDiscard}) {
-    const context::TagInfo info = at.pool->suspension().info(tag);
-    used.chunks += info.amounts.held - info.amounts.suspended;
-  }
-  for (const AddressRange& chunk : at.pool->reports().layout().chunks) {
-    used.largest = std::max(used.largest, chunk.size);
-    if (std::any_of(ranges.begin(), ranges.end(),
-                    [&](const AddressRange& range) { return range.overlaps(chunk); }))
-      used.chunks += chunk.size;
-  }
-  return used;
 }
 
 void World::forget(const Allocation& allocation) {
@@ -217,6 +152,7 @@ World::Stream* World::work_stream(const Allocation& allocation) {
 
 void World::write(Allocation& allocation, const Stream& stream) {
   if (allocation.is_shared) return;
+  if (Arena* const arena = find_arena(allocation.arena)) arena->users.insert(stream.key);
   const std::uint8_t value = next_content_++;
   allocation.content = value;
   make_current(allocation.device);
@@ -237,6 +173,7 @@ void World::write(Allocation& allocation, const Stream& stream) {
 
 void World::read(const Allocation& allocation, const Stream& stream) {
   if (!allocation.content) return;
+  if (Arena* const arena = find_arena(allocation.arena)) arena->users.insert(stream.key);
   make_current(allocation.device);
   const AddressRange whole{allocation.ptr, allocation.bytes};
   say("stage_read({}, p[{}], {}u, {}, s[{}]);", allocation.device, allocation.number,
@@ -302,6 +239,7 @@ void World::operator()(const Move& o) {
   if (home == nullptr || !is_usable(at, stream)) return;
   make_current(allocation->device);
   order(*home, stream);
+  if (Arena* const arena = find_arena(allocation->arena)) arena->users.insert(stream.key);
   allocation->home = stream.key;
   if (!o.is_recorded) return;
   record_use(*allocation, stream);
@@ -327,6 +265,7 @@ bool World::is_freed_on(const Allocation& allocation, Stream& stream) {
   else
     say("CALL(vpmm_deallocate(pool[{}], p[{}], s[{}]));", allocation.device, allocation.number,
         stream.key);
+  if (stream.capture) reference(allocation.device).pin_around(allocation.ptr);
   const auto result = free_on(at, allocation.ptr, stream);
   if (result || !may_have_failed(result.error(), "deallocate")) return expect(result, "deallocate");
   if (!at.pool->query(allocation.ptr)) fail("the free failed, but the memory is gone");
@@ -336,8 +275,22 @@ bool World::is_freed_on(const Allocation& allocation, Stream& stream) {
   return false;
 }
 
-void World::note_freed(const Allocation& allocation) {
-  note_freed(allocation, Shared::Freed::yes);
+// `stream`: of the free; null: none is named.
+void World::note_freed(const Allocation& allocation, Shared::Freed how, const Stream* stream) {
+  judge::Reference& reference = this->reference(allocation.device);
+  if (Arena* const arena = find_arena(allocation.arena);
+      arena != nullptr && stream != nullptr && stream->capture)
+    arena->is_for_graphs = true;
+  if (Shared* const shared = find_shared(allocation)) {
+    shared->freed = how;
+    if (shared->is_held()) reference.keep(allocation.number);
+  }
+  const bool is_deferred = how == Shared::Freed::deferred;
+  reference.give_back(
+      allocation.number,
+      is_deferred ? judge::Reference::State::deferred : judge::Reference::State::pending,
+      stream != nullptr && stream->capture ? stream->capture->key : 0);
+  if (is_deferred) return;
   freed_.emplace_back(allocation.device, allocation.ptr);
   if (freed_.size() > kMostFreed) freed_.pop_front();
 }
@@ -349,7 +302,7 @@ void World::operator()(const Free& o) {
   if (home == nullptr) return;
   if (const Stream* stream = work_stream(*allocation)) read(*allocation, *stream);
   if (!is_freed_on(*allocation, *home)) return;
-  note_freed(*allocation);
+  note_freed(*allocation, Shared::Freed::yes, home);
   forget(*allocation);
 }
 
@@ -376,7 +329,7 @@ void World::operator()(const FreeElsewhere& o) {
   Stream& stream = at.streams[o.stream % at.streams.size()];
   if (!may_free_on(*allocation, stream, o.is_ordered)) return;
   if (!is_freed_on(*allocation, stream)) return;
-  note_freed(*allocation);
+  note_freed(*allocation, Shared::Freed::yes, &stream);
   forget(*allocation);
 }
 
@@ -393,7 +346,8 @@ void World::operator()(const FreeMany& o) {
     if (allocations_[i].device != number || !may_free_on(allocations_[i], stream, false)) continue;
     freed.push_back(allocations_[i].ptr);
     list += fmt::format("p[{}],", allocations_[i].number);
-    note_freed(allocations_[i]);
+    if (stream.capture) reference(number).pin_around(allocations_[i].ptr);
+    note_freed(allocations_[i], Shared::Freed::yes, &stream);
   }
   if (!freed.empty())
     say("CALL(vpmm_deallocate_many(pool[{}], (void* const[]){{{}}}, {}, s[{}]));", number, list,
@@ -428,16 +382,19 @@ bool World::may_free_unnamed(const Allocation& allocation) const {
 
 void World::free_unnamed(Allocation& allocation, bool is_deferred) {
   context::Context& pool = *devices_[allocation.device].pool;
+  // The allocating stream may capture, or when the free is carried out.
+  if (must_name_home() && (is_deferred || is_capturing_anywhere()))
+    reference(allocation.device).pin_around(allocation.ptr);
   if (is_deferred) {
     say("vpmm_deallocate_deferred(pool[{}], p[{}]);", allocation.device, allocation.number);
     acted_ = true;
     pool.deallocate_deferred(allocation.ptr);
-    note_freed(allocation, Shared::Freed::deferred);
+    note_freed(allocation, Shared::Freed::deferred, nullptr);
   } else {
     say("CALL(vpmm_deallocate_any_stream(pool[{}], p[{}]));", allocation.device, allocation.number);
     expect(call(Bears::nothing, [&] { return pool.deallocate(allocation.ptr, std::nullopt); }),
            "deallocate");
-    note_freed(allocation);
+    note_freed(allocation, Shared::Freed::yes, nullptr);
   }
   allocation.ptr = DevicePtr{};
 }

@@ -49,9 +49,9 @@ void World::operator()(const Record& o) {
 }
 
 void World::read_recording(Device& at) {
-  say("CALL(vpmm_record_mark(pool[{}], \"end\"));", at.pool->device());
+  say("CALL(vpmm_record_mark(pool[{}], \"end\"));", number_of(at));
   at.pool->reports().mark("end");
-  say("CALL(vpmm_record_stop(pool[{}]));", at.pool->device());
+  say("CALL(vpmm_record_stop(pool[{}]));", number_of(at));
   expect(call(Bears::nothing, [&] { return at.pool->reports().stop_recording(); }),
          "stop a recording");
   const test::RecordedFile file = test::read_recorded(at.recording);
@@ -114,14 +114,8 @@ bool World::call_back(std::size_t number) {
 // Without a lock, so any call that does not suspend or resume.
 bool World::call_from_hook(std::size_t number) {
   if (strikes_) return false;
-  context::Context& pool = *devices_[number].pool;
-  static_cast<void>(pool.reports().statistics());
-  const auto made = pool.allocate({kOfCallbacks, 0, std::nullopt});
-  if (!made) return false;
-  if (!pool.query(made.value())) fail("memory of a callback is not there");
-  const auto freed = pool.deallocate(made.value(), std::nullopt);
-  if (!freed) fail("deallocate in a callback: " + freed.error().message);
-  return true;
+  static_cast<void>(devices_[number].pool->reports().statistics());
+  return comes_and_goes(number, kOfCallbacks);
 }
 
 void World::operator()(const Hook& o) {

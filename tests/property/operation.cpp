@@ -89,7 +89,7 @@ struct Printer {
     return fmt::format("Launch{{{}, {}}}", o.graph, o.stream);
   }
   std::string operator()(const DestroyGraph& o) const {
-    return fmt::format("DestroyGraph{{{}, {}}}", o.graph, o.frees_first);
+    return fmt::format("DestroyGraph{{{}, {}, {}}}", o.graph, o.frees_first, o.is_told);
   }
   std::string operator()(const Share& o) const {
     return fmt::format("Share{{{}, {}, {}}}", o.allocation, o.begin, o.size);
@@ -165,9 +165,28 @@ struct Printer {
   std::string operator()(const ReleaseArena& o) const {
     return fmt::format("ReleaseArena{{{}}}", o.arena);
   }
+  std::string operator()(const AllocateSpecial& o) const {
+    return fmt::format("AllocateSpecial{{{}, {}, {}, {}, {}}}", o.device, number(o.stream), o.bytes,
+                       o.one_chunk, o.is_tagged);
+  }
+  std::string operator()(const TryAllocate& o) const {
+    return fmt::format("TryAllocate{{{}, {}, {}}}", o.device, number(o.stream), o.bytes);
+  }
+  std::string operator()(const TryFree& o) const {
+    return fmt::format("TryFree{{{}}}", o.allocation);
+  }
+  std::string operator()(const OthersUse& o) const {
+    return fmt::format("OthersUse{{{}, {}}}", o.device, o.bytes);
+  }
+  std::string operator()(const DeferCleanup& o) const {
+    return fmt::format("DeferCleanup{{{}}}", o.device);
+  }
   std::string operator()(const Turn& o) const { return fmt::format("Turn{{{}}}", o.thread); }
   std::string operator()(const Fork& o) const {
     return fmt::format("Fork{{{}, {}}}", o.device, o.allocation);
+  }
+  std::string operator()(const Break& o) const {
+    return fmt::format("Break{{{}, {}, {}}}", o.device, o.result, o.first);
   }
   std::string operator()(const Exit& o) const { return fmt::format("Exit{{{}}}", o.device); }
 };

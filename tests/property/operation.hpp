@@ -107,6 +107,7 @@ struct Launch {
 struct DestroyGraph {
   std::uint64_t graph = 0;
   bool frees_first = false;  // what was allocated in its capture
+  bool is_told = false;      // the pool, before
 };
 struct Share {  // for another process: one handle more
   std::uint64_t allocation = 0;
@@ -224,12 +225,39 @@ struct TrimArena {
 struct ReleaseArena {
   std::uint64_t arena = 0;
 };
+struct AllocateSpecial {  // of one chunk, or with a tag that never suspends
+  std::uint64_t device = 0;
+  std::uint64_t stream = 0;  // kAnyStream: none is named
+  Bytes bytes = 0;
+  bool one_chunk = false;
+  bool is_tagged = false;
+};
+struct TryAllocate {  // where nothing is to be mapped or waited for
+  std::uint64_t device = 0;
+  std::uint64_t stream = 0;  // kAnyStream: none is named
+  Bytes bytes = 0;
+};
+struct TryFree {
+  std::uint64_t allocation = 0;
+};
+struct OthersUse {  // of the GPU's memory, from now on
+  std::uint64_t device = 0;
+  Bytes bytes = 0;
+};
+struct DeferCleanup {  // or no longer
+  std::uint64_t device = 0;
+};
 struct Turn {  // another thread runs what follows, outside of captures
   std::uint64_t thread = 0;
 };
 struct Fork {  // and calls in the child
   std::uint64_t device = 0;
   std::uint64_t allocation = 0;
+};
+struct Break {  // of the GPU's context, for good; then every kind of call. Only at the end
+  std::uint64_t device = 0;
+  std::uint64_t result = 0;  // of sticky ones
+  std::uint64_t first = 0;   // kind of call
 };
 struct Exit {  // of the process, with all that lives; only at the end
   std::uint64_t device = 0;
@@ -241,7 +269,8 @@ using Operation =
                  BeginCapture, EndCapture, Launch, DestroyGraph, Share, Lease, ReadLease, EndLease,
                  SetPeerAccess, ReadOnPeer, Trim, Preallocate, SetCapacity, Synchronize, Pass, Step,
                  AllocateTagged, Suspend, Resume, Reset, Fault, Record, Listen, CallBack, Hook,
-                 MakeArena, AllocateInArena, PinArena, TrimArena, ReleaseArena, Turn, Fork, Exit>;
+                 MakeArena, AllocateInArena, PinArena, TrimArena, ReleaseArena, AllocateSpecial,
+                 TryAllocate, TryFree, OthersUse, DeferCleanup, Turn, Fork, Break, Exit>;
 
 std::string to_code(const Operation& operation);  // "Free{3}"
 std::string name_of(std::size_t kind);            // of an alternative of Operation: "Free"

@@ -54,10 +54,6 @@ bool World::make_room_for_shared() {
   return true;
 }
 
-void World::note_freed(const Allocation& allocation, Shared::Freed how) {
-  if (Shared* const shared = find_shared(allocation)) shared->freed = how;
-}
-
 // A deferred free is carried out by some later call, and what is held keeps its address.
 bool World::is_freed(const Shared& shared) const {
   if (shared.freed == Shared::Freed::deferred)
@@ -112,6 +108,7 @@ void World::operator()(const Share& o) {
       return fail("a number of the past was given again");
     shared = &shared_.emplace_back();
     shared->id = result.value().share;
+    shared->number = allocation->number;
     shared->device = allocation->device;
     shared->range = whole;
     shared->bytes = allocation->bytes;
@@ -138,7 +135,7 @@ const World::Stream& World::other_process(Device& at) {
 void World::read(const Shared& shared, AddressRange part) {
   const AddressRange whole{shared.range.begin, shared.bytes};
   const AddressRange used = common(whole, part);
-  if (!shared.content || used.empty()) return;
+  if (!shared.content || used.empty() || is_broken_) return;
   make_current(shared.device);
   read(whole, used, *shared.content, other_process(devices_[shared.device]).handle);
 }
@@ -193,9 +190,11 @@ void World::operator()(const EndLease& o) {
     const auto importer = shared.importers.begin() +
                           static_cast<std::ptrdiff_t>(o.importer % shared.importers.size());
     read(shared, *importer);
-    const driver::RelaxedCaptureScope relaxed(sim_);
-    make_current(shared.device);
-    expect(sim_.stream_synchronize(other_process(at).handle), "the other process waits");
+    if (!is_broken_) {
+      const driver::RelaxedCaptureScope relaxed(sim_);
+      make_current(shared.device);
+      expect(sim_.stream_synchronize(other_process(at).handle), "the other process waits");
+    }
     shared.importers.erase(importer);
   } else if (o.holder == Holder::handle && shared.handles > 0) {
     --shared.handles;
@@ -203,6 +202,7 @@ void World::operator()(const EndLease& o) {
   say("/* another process ends its hold of {:#x} */", to_integer(shared.range.begin));
   acted_ = true;
   at.pool->sharing().end_lease(shared.id, o.holder);
+  if (!shared.is_held()) reference(shared.device).end_keeping(shared.number);
 }
 
 // Those of one in `one_in` allocations.
@@ -216,15 +216,18 @@ void World::end_leases(std::size_t one_in) {
 
 // --- another GPU
 
+// Whether another pool must be told of captures.
 bool World::has_peers() const {
-  return std::any_of(devices_.begin(), devices_.end(),
+  return scene_.pools_share_gpu ||
+         std::any_of(devices_.begin(), devices_.end(),
                      [](const Device& each) { return !each.peers.empty(); });
 }
 
-std::vector<context::Context*> World::pools_of(std::size_t number) {
-  std::vector<context::Context*> pools{devices_[number].pool.get()};
-  for (const Device& each : devices_)
-    if (each.peers.contains(number)) pools.push_back(each.pool.get());
+std::vector<std::size_t> World::pools_of(std::size_t number) const {
+  std::vector<std::size_t> pools;
+  for (std::size_t each = 0; each < devices_.size(); ++each)
+    if (gpu_of(each) == gpu_of(number) || devices_[each].peers.contains(number))
+      pools.push_back(each);
   return pools;
 }
 
@@ -232,11 +235,11 @@ void World::operator()(const SetPeerAccess& o) {
   const std::size_t peer = o.peer % devices_.size();
   Device& at = device(o.device);
   if (is_capturing_anywhere()) return;  // the captures were not announced to that pool
-  say("CALL(vpmm_set_peer_access(pool[{}], {}));", o.device % devices_.size(), peer);
+  say("CALL(vpmm_set_peer_access(pool[{}], {}));", o.device % devices_.size(), gpu_of(peer));
   const auto result = call(Bears::nothing, [&] {
-    return at.pool->sharing().set_peer_access(static_cast<driver::DeviceOrdinal>(peer));
+    return at.pool->sharing().set_peer_access(static_cast<driver::DeviceOrdinal>(gpu_of(peer)));
   });
-  if (&at == &devices_[peer]) return static_cast<void>(expect(result, "set_peer_access"));
+  if (share_gpu(at, devices_[peer])) return static_cast<void>(expect(result, "set_peer_access"));
   if (!result && result.error().code == ErrorCode::unsupported &&
       (!has_pool() || has_drivers_pool()))
     return;
@@ -245,7 +248,7 @@ void World::operator()(const SetPeerAccess& o) {
 
 void World::operator()(const ReadOnPeer& o) {
   Allocation* const allocation = pick(o.allocation);
-  if (allocation == nullptr || allocation->capture) return;
+  if (allocation == nullptr || allocation->capture || allocation->arena != 0) return;
   Device& at = devices_[allocation->device];
   const std::size_t peer = o.peer % devices_.size();
   if (!at.peers.contains(peer)) return;

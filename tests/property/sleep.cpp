@@ -26,7 +26,7 @@ std::vector<std::uint32_t> World::tags_of(std::uint64_t number) {
 
 // Ordinary memory: in a capture it would pin the arena, and the graph would use it at each launch.
 void World::operator()(const AllocateTagged& o) {
-  if (allocations_.size() >= kMostAllocations || !has_pool()) return;
+  if (allocations_.size() >= kMostAllocations || !has_pool() || o.bytes == 0) return;
   const std::size_t number = o.device % devices_.size();
   Device& at = devices_[number];
   const bool is_named = o.stream != kAnyStream;
@@ -51,10 +51,10 @@ void World::operator()(const AllocateTagged& o) {
   if (at.asleep.contains(tag)) {
     if (result || result.error().code != ErrorCode::suspended)
       fail("a request in a suspended tag is served");
-    return;
+    return reference(number).count_refusal(seat_of(number));
   }
-  if (!result) return judge_shortage(at, result.error(), {round_up(bytes, page()), 0});
-  take_over(number, stream, is_named, result.value(), bytes);
+  if (!result) return judge_request(number, result.error(), {round_up(bytes, page()), 0});
+  take_over(number, stream, is_named, {result.value(), bytes, 0, 0});
   allocations_.back().tag = tag;
 }
 
@@ -164,7 +164,7 @@ void World::operator()(const Resume& o) {
     for (const std::uint32_t tag : tags_of(o.tags))
       missing += at.pool->suspension().info(tag).amounts.suspended;
     if (!is_capture)
-      judge_shortage(at, done.error(), {round_up(missing, page()), allocations_.size()});
+      judge_refusal(number, done.error(), {round_up(missing, page()), allocations_.size()});
     for (const Allocation& each : allocations_) {
       if (each.device != number || !is_asleep(each)) continue;
       const auto is = at.pool->suspension().is_suspended(each.ptr);

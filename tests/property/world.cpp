@@ -16,8 +16,6 @@ using driver::CuResult;
 
 namespace {
 
-constexpr std::size_t kCreatedStreams = 5;
-
 // Calls that fail in the middle of others: of memory, of events and of the driver's own pool.
 constexpr std::array kFaultingCalls = {
     driver::Call::mem_create,        driver::Call::mem_map,
@@ -95,6 +93,11 @@ std::string to_code(const Scene& scene) {
     code += "scene.config.unnamed_free = settings::UnnamedFree::allocating_stream;\n";
   if (config.crowded_after == 0) code += "scene.config.crowded_after = 0;\n";
   if (scene.has_threads) code += "scene.has_threads = true;\n";
+  if (scene.threads != Scene{}.threads) code += fmt::format("scene.threads = {};\n", scene.threads);
+  if (scene.streams != Scene{}.streams) code += fmt::format("scene.streams = {};\n", scene.streams);
+  if (scene.pools_share_gpu) code += "scene.pools_share_gpu = true;\n";
+  if (scene.listens) code += "scene.listens = true;\n";
+  if (config.ipc_isolate) code += "scene.config.ipc_isolate = true;\n";
   if (scene.frees_when_short) code += "scene.frees_when_short = true;\n";
   return code;
 }
@@ -103,16 +106,21 @@ World::World(const Scene& scene, const Watch& watch)
     : scene_(scene),
       watch_(watch),
       sim_(scene.sim),
-      devices_(static_cast<std::size_t>(scene.sim.device_count)) {
+      devices_(scene.pools_share_gpu ? 2 : static_cast<std::size_t>(scene.sim.device_count)),
+      current_(scene.threads) {
   if (watch_.script != nullptr) watch_.script->begin(scene_);
   expect(sim_.init(), "init");
+  for (int gpu = 0; gpu < scene.sim.device_count; ++gpu)
+    references_.emplace_back(terms_of(scene), scene.pools_share_gpu ? 2 : 1, scene.sim.capacity,
+                             scene.config.capacity);
   for (std::size_t number = 0; number < devices_.size(); ++number) {
     open(number);
-    say("pool[{}] = stage_pool({}, &config);", number, number);
-    auto created = context::Context::create(meter_, static_cast<int>(number), scene.config);
+    say("pool[{}] = stage_pool({}, &config);", number, gpu_of(number));
+    auto created = context::Context::create(meter_, static_cast<int>(gpu_of(number)), scene.config);
     if (!expect(created, "create")) return;
     devices_[number].pool = std::move(created).value();
     devices_[number].capacity = scene.config.capacity;
+    listen_to_stretches(number);
     if (has_pool()) {
       context::Suspension& suspension = devices_[number].pool->suspension();
       expect(suspension.make_suspendable(kBackup, {true, false}), "make suspendable");
@@ -158,6 +166,10 @@ World::Strike::~Strike() {
   world_.strikes_ = false;
   if (fired == 0) return;
   world_.struck_ = world_.had_faults_ = true;
+  for (judge::Reference& reference : world_.references_) {
+    reference.lose_count(0);
+    if (world_.scene_.pools_share_gpu) reference.lose_count(1);
+  }
   ++world_.figures_.faults;
   world_.current().reset();  // what the driver would not put back, the program does
 }
@@ -184,7 +196,8 @@ template bool World::expect(const Result<driver::MemInfo>&, const char*);
 // Retains the context, the first time or after a reset, and makes its streams.
 void World::open(std::size_t number) {
   Device& opened = devices_[number];
-  expect(sim_.device_primary_ctx_retain(static_cast<int>(number), opened.context), "retain");
+  expect(sim_.device_primary_ctx_retain(static_cast<int>(gpu_of(number)), opened.context),
+         "retain");
   expect(sim_.ctx_set_current(opened.context), "set current");
   current() = number;
   expect(sim_.ctx_get_id(opened.context, opened.context_id), "get id");
@@ -196,12 +209,14 @@ void World::make_streams(Device& device) {
   device.streams.clear();
   device.streams.push_back({driver::kLegacyStream, next_key_++, false, {}, {}});
   if (device.context_id == driver::ContextId{1}) device.streams.back().handle = driver::kNullStream;
-  if (!scene_.has_threads)
+  const bool has_per_thread =
+      !scene_.has_threads && (!scene_.pools_share_gpu || number_of(device) == 0);
+  if (has_per_thread)
     device.streams.push_back({driver::kPerThreadStream, next_key_++, true, {}, {}});
   for (const Stream& each : device.streams)
     say("s[{}] = (vpmm_stream){};", each.key, static_cast<std::uint64_t>(each.handle));
-  if (scene_.has_threads) device.streams.push_back(created_stream(driver::StreamFlags::blocking));
-  for (std::size_t i = 0; i < kCreatedStreams; ++i)
+  if (!has_per_thread) device.streams.push_back(created_stream(driver::StreamFlags::blocking));
+  for (std::size_t i = 0; i < scene_.streams; ++i)
     device.streams.push_back(created_stream(i % 2 == 0 ? driver::StreamFlags::non_blocking
                                                        : driver::StreamFlags::blocking));
 }
@@ -223,13 +238,20 @@ void World::make_current(std::size_t device) {
 bool World::is_usable(const Device& device, const Stream& stream) const {
   if (stream.capture) return false;
   if (&stream != &device.streams.front()) return true;
-  return std::none_of(device.streams.begin(), device.streams.end(),
-                      [](const Stream& other) { return other.is_blocking && other.capture; });
+  return std::none_of(devices_.begin(), devices_.end(), [&](const Device& each) {
+    return share_gpu(each, device) &&
+           std::any_of(each.streams.begin(), each.streams.end(), [](const Stream& other) {
+             return other.is_blocking && other.capture.has_value();
+           });
+  });
 }
 
 bool World::is_capturing(const Device& device) const {
-  return std::any_of(device.streams.begin(), device.streams.end(),
-                     [](const Stream& stream) { return stream.capture.has_value(); });
+  return std::any_of(devices_.begin(), devices_.end(), [&](const Device& each) {
+    return share_gpu(each, device) &&
+           std::any_of(each.streams.begin(), each.streams.end(),
+                       [](const Stream& stream) { return stream.capture.has_value(); });
+  });
 }
 
 bool World::is_capturing_anywhere() const {
@@ -299,7 +321,7 @@ void World::operator()(const ReplaceStream& o) {
   Device& at = device(o.device);
   const std::size_t number = 2 + o.stream % (at.streams.size() - 2);
   Stream& old = at.streams[number];
-  if (old.capture) return;
+  if (old.capture || !is_done_with_arenas(old)) return;
   const Stream& heir = at.streams[1 + o.stream % 2 * (number % 4)];
   const std::size_t device_number = o.device % devices_.size();
   make_current(device_number);
@@ -307,6 +329,7 @@ void World::operator()(const ReplaceStream& o) {
   if (moves) order(old, heir);
   for (Allocation& allocation : allocations_)
     if (moves && allocation.home == old.key) allocation.home = heir.key;
+  for (Arena& arena : arenas_) arena.users.erase(old.key);
   if (old.bound != nullptr) say("vpmm_stream_unbind(b[{}]);", old.key);
   old.bound.reset();
   acted_ = true;
@@ -336,8 +359,8 @@ void World::operator()(const Step& o) {
 void World::operator()(const Turn& o) {
   if (!scene_.has_threads) return;
   acted_ = true;
-  if (!baton_) baton_.emplace(kThreads);
-  turn_ = o.thread % kThreads;
+  if (!baton_) baton_.emplace(scene_.threads);
+  turn_ = o.thread % scene_.threads;
   say("/* thread {} goes on */", turn_);
 }
 
@@ -356,6 +379,7 @@ void World::operator()(const Fault& o) {
 
 void World::run(const Operation& operation) {
   if (!failure_.empty()) return;
+  if (is_broken_ && !std::holds_alternative<Exit>(operation)) return;
   acted_ = false;
   const auto act = [&] { std::visit([this](const auto& o) { (*this)(o); }, operation); };
   const bool captures = is_capturing_anywhere() || std::holds_alternative<BeginCapture>(operation);
@@ -363,6 +387,7 @@ void World::run(const Operation& operation) {
   baton_ ? baton_->on(running_, act) : act();
   running_ = 0;
   if (acted_) ++figures_.done[operation.index()];
+  if (is_broken_) return;
   if (run_++ % watch_.operations_per_check == 0) check();
 }
 
@@ -375,9 +400,11 @@ void World::check() {
   if (misread_ > 0) fail(fmt::format("{} kernels read what nobody had written", misread_));
   check_shared();
   check_asleep();
+  check_reference();
 }
 
 void World::finish() {
+  if (is_broken_) return finish_broken();
   for (std::size_t number = 0; number < devices_.size() && failure_.empty(); ++number) {
     settle_captures(number);
     destroy_graphs(number);
@@ -397,6 +424,7 @@ void World::finish() {
     expect(sim_.ctx_synchronize(), "synchronize");
   }
   for (Allocation& allocation : allocations_) free_unnamed(allocation, false);
+  allocations_.clear();
   check();
   const bool ends_held =
       scene_.sim.seed % 4 == 0;  // the pool, while others still have memory of it
@@ -404,8 +432,8 @@ void World::finish() {
   for (std::size_t number = 0; number < devices_.size() && failure_.empty(); ++number) {
     context::Context& pool = *devices_[number].pool;
     if (!devices_[number].recording.empty()) (*this)(Record{number});
-    const auto last = pool.allocate({1, 0, std::nullopt});  // takes in what was freed deferred
-    if (last) expect(pool.deallocate(last.value(), std::nullopt), "deallocate");
+    if (devices_[number].defers_cleanup) (*this)(DeferCleanup{number});
+    comes_and_goes(number, 1);  // takes in what was freed deferred
     const observe::Statistics now = pool.reports().statistics();
     if (!ends_held && now.live_allocations != 0)
       fail(fmt::format("{} allocations are left after all were freed", now.live_allocations));

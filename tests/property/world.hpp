@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "driver/faulting.hpp"
 #include "driver/sim/sim_driver.hpp"
 #include "fault/host_faults.hpp"
+#include "judge/reference.hpp"
 #include "property/operation.hpp"
 #include "property/script.hpp"
 #include "support/baton.hpp"
@@ -29,6 +31,10 @@ struct Scene {
   bool frees_when_short =
       false;  // the out-of-memory callback frees an allocation and asks for another try
   bool has_threads = false;  // instead of streams of a thread's own
+  std::size_t threads = 4;
+  std::size_t streams = 5;       // of each device, that are created
+  bool pools_share_gpu = false;  // two of one device
+  bool listens = false;          // to every request and free
 };
 std::string to_code(const Scene& scene);
 
@@ -37,6 +43,7 @@ struct Figures {
   std::uint64_t calls = 0;   // of pools
   std::uint64_t misses = 0;  // beyond the stream cache: through the pool's lock
   std::uint64_t faults = 0;  // that struck
+  std::uint64_t judged = 0;  // refusals that the reference found right
   std::array<std::uint64_t, kOperationKinds> done{};  // operations that did something
   std::array<std::uint64_t, report::kEventKinds> heard{};
   std::array<std::uint64_t, observe::kLastRecordedKind + 1> recorded{};
@@ -52,18 +59,21 @@ struct Watch {
   Defect defect = Defect::none;
 };
 
-// Passes the driver's calls on, and counts those of the pool that took its lock.
+// Passes the driver's calls on, and counts them, and those of the pool that took its lock.
 class Meter final : public driver::ForwardingDriver {
  public:
   using ForwardingDriver::ForwardingDriver;
   std::uint64_t visits() const { return visits_; }
+  std::uint64_t calls() const { return calls_; }
 
  private:
   std::optional<driver::CuResult> before(driver::Call call) override {
+    ++calls_;
     if (call == driver::Call::ctx_get_current) ++visits_;
     return std::nullopt;
   }
   std::uint64_t visits_ = 0;
+  std::uint64_t calls_ = 0;
 };
 
 class World {
@@ -85,10 +95,11 @@ class World {
 
  private:
   static constexpr std::size_t kMostAllocations = 64;
-  static constexpr std::size_t kThreads = 4;
   struct Capture {
     std::uint64_t key = 0;
     bool is_announced = false;
+    driver::CaptureId id{};
+    std::set<std::uint64_t> arenas{};  // keys
   };
   struct Stream {
     driver::StreamHandle handle{};
@@ -98,6 +109,7 @@ class World {
     std::unique_ptr<context::BoundStream> bound;
     std::uint64_t bound_calls = 0;  // since it was bound
   };
+  // A pool, and streams that use its memory.
   struct Device {
     driver::ContextHandle context{};
     driver::ContextId context_id{};
@@ -116,6 +128,9 @@ class World {
     bool is_called_back = false;
     std::map<std::uint32_t, std::uint64_t> hooks;       // by tag
     std::map<std::uint32_t, std::int64_t> told_asleep;  // before_unmap less after_map
+    std::uint64_t told_allocated = 0;                   // events
+    std::uint64_t told_freed = 0;
+    bool defers_cleanup = false;
   };
   struct Allocation {
     std::uint64_t number = 0;  // never used again
@@ -126,14 +141,16 @@ class World {
     std::set<std::uint64_t> covered;  // keys of streams whose work the pool itself waits for
     bool is_any_stream = false;       // no stream was named when it was allocated
     std::optional<std::uint8_t> content;
-    bool is_shared = false;  // others read it, unordered with home: no more writes
-    std::uint32_t tag = 0;   // 0: never suspended
+    bool is_shared = false;   // others read it, unordered with home: no more writes
+    std::uint32_t tag = 0;    // 0: never suspended
+    std::uint64_t arena = 0;  // key
     std::optional<std::uint64_t>
         capture;  // key of the capture it was allocated in, while its graph exists
   };
   // An allocation that was exported: alive, freed and held, or of the past.
   struct Shared {
     context::ShareId id{};
+    std::uint64_t number = 0;  // of the allocation
     std::size_t device = 0;
     AddressRange range;
     Bytes bytes = 0;  // that were asked for
@@ -150,12 +167,16 @@ class World {
     std::uint64_t key = 0;
     std::size_t device = 0;
     pool::ArenaId id{};
+    std::set<std::uint64_t> users{};  // keys of streams
+    bool is_for_graphs = false;
   };
   struct Graph {
     std::uint64_t key = 0;  // of its capture
     std::size_t device = 0;
     driver::GraphHandle graph{};
     driver::GraphExecHandle exec{};
+    driver::CaptureId capture{};
+    std::set<std::uint64_t> arenas{};  // keys
   };
 
   void operator()(const Allocate& o);
@@ -204,8 +225,14 @@ class World {
   void operator()(const PinArena& o);
   void operator()(const TrimArena& o);
   void operator()(const ReleaseArena& o);
+  void operator()(const AllocateSpecial& o);
+  void operator()(const TryAllocate& o);
+  void operator()(const TryFree& o);
+  void operator()(const OthersUse& o);
+  void operator()(const DeferCleanup& o);
   void operator()(const Turn& o);
   void operator()(const Fork& o);
+  void operator()(const Break& o);
   void operator()(const Exit& o);
 
   // Runs a call of the pool as the C ABI does: an exception for want of host memory is its error.
@@ -239,6 +266,14 @@ class World {
   }
   void launch(const driver::sim::Kernel& kernel, driver::StreamHandle stream);
 
+  // arenas.cpp
+  Arena* find_arena(std::uint64_t key);
+  bool is_done_with_arenas(const Stream& stream);
+  bool may_launch(const Graph& graph);
+
+  // trying.cpp
+  void check_prompt(const observe::Statistics& before, const observe::Statistics& after);
+
   // more.cpp
   bool may_have_failed(const Error& error, const char* what);
   bool call_back(std::size_t device);
@@ -256,6 +291,15 @@ class World {
   // Device of the context that is current in the thread that runs.
   std::optional<std::size_t>& current() { return current_[running_]; }
   void make_current(std::size_t device);
+  std::size_t gpu_of(std::size_t device) const { return scene_.pools_share_gpu ? 0 : device; }
+  // Of the pool among those of its GPU.
+  std::size_t seat_of(std::size_t device) const { return scene_.pools_share_gpu ? device : 0; }
+  std::size_t number_of(const Device& device) const {
+    return static_cast<std::size_t>(&device - devices_.data());
+  }
+  bool share_gpu(const Device& one, const Device& other) const {
+    return gpu_of(number_of(one)) == gpu_of(number_of(other));
+  }
   Device& device(std::uint64_t number) { return devices_[number % devices_.size()]; }
   void make_streams(Device& device);
   Stream created_stream(driver::StreamFlags flags);
@@ -276,20 +320,14 @@ class World {
   // Whether requests below a page are the driver's to serve: what they got dies with its context.
   bool has_drivers_pool() const;
   Bytes page() const { return scene_.config.page_size.value_or(2 * kMiB); }
-  void take_over(std::size_t device, const Stream& stream, bool is_named, DevicePtr ptr,
-                 Bytes bytes);
+  struct Made {
+    DevicePtr ptr{};
+    Bytes bytes = 0;
+    Bytes alignment = 0;      // that was promised
+    std::uint64_t arena = 0;  // key; 0: none
+  };
+  void take_over(std::size_t device, const Stream& stream, bool is_named, const Made& made);
   std::string c_request(std::size_t device, Bytes bytes, Bytes alignment, const Stream* stream);
-  struct Refused {
-    Bytes whole_pages = 0;
-    Bytes made_before = 0;  // so many others in the same call, which were freed
-  };
-  struct InUse {
-    Bytes chunks = 0;     // that are used, at least in part
-    Bytes asked_for = 0;  // by what lives, in whole pages
-    Bytes largest = 0;    // chunk
-  };
-  void judge_shortage(const Device& device, const Error& error, const Refused& refused);
-  InUse in_use(const Device& device) const;
   Stream* work_stream(const Allocation& allocation);  // where it may be used now; null: nowhere
   void write(Allocation& allocation, const Stream& stream);
   void read(const Allocation& allocation, const Stream& stream);
@@ -300,13 +338,31 @@ class World {
   void record_use(const Allocation& allocation, const Stream& stream);
   Result<void> free_on(Device& device, DevicePtr ptr, Stream& stream);
   bool is_freed_on(const Allocation& allocation, Stream& stream);
-  void note_freed(const Allocation& allocation);
   bool must_name_home() const {
     return scene_.config.unnamed_free == settings::UnnamedFree::allocating_stream;
   }
   bool may_free_unnamed(const Allocation& allocation) const;
   void free_unnamed(Allocation& allocation, bool is_deferred);
   bool frees_one();
+
+  // judging.cpp
+  static judge::Terms terms_of(const Scene& scene);
+  void listen_to_stretches(std::size_t device);
+  struct Refused {
+    Bytes whole_pages = 0;
+    Bytes made_before = 0;  // so many others in the same call, which were freed
+  };
+  void judge_refusal(std::size_t device, const Error& error, const Refused& refused);
+  void judge_request(std::size_t device, const Error& error, const Refused& refused);  // refused
+  bool may_wait(std::size_t device) const;
+  judge::Reference& reference(std::size_t device) { return references_[gpu_of(device)]; }
+  // Pools number their arenas alike.
+  std::uint64_t arena_id(std::size_t device, std::uint64_t id) const {
+    return 2 * id + seat_of(device);
+  }
+  void check_look_up(std::size_t device);
+  bool comes_and_goes(std::size_t device, Bytes bytes);  // an allocation; false: it is refused
+  void check_reference();
 
   bool is_covered(const Allocation& allocation) const {
     return allocation.covered.count(allocation.home) != 0;
@@ -315,15 +371,23 @@ class World {
   // sharing.cpp
   Shared* find_shared(const Allocation& allocation);  // none where no handle was ever made
   bool make_room_for_shared();
-  void note_freed(const Allocation& allocation, Shared::Freed how);
+  void note_freed(const Allocation& allocation, Shared::Freed how, const Stream* stream);
   bool is_freed(const Shared& shared) const;
   bool is_kept(const Shared& shared) const { return shared.is_held() && is_freed(shared); }
   void read(const Shared& shared, AddressRange part);
   const Stream& other_process(Device& device);
   void end_leases(std::size_t one_in);
   bool has_peers() const;
-  std::vector<context::Context*> pools_of(std::size_t device);  // whose memory its work may use
+  std::vector<std::size_t> pools_of(std::size_t device) const;  // that its captures concern
   void check_shared();
+
+  // breaking.cpp
+  struct NamedCall {
+    std::string text;
+    std::function<std::optional<Error>()> work;
+  };
+  std::vector<NamedCall> calls_of(std::size_t device);
+  void finish_broken();
 
   // sleep.cpp
   static constexpr std::uint32_t kBackup = 1;
@@ -358,12 +422,14 @@ class World {
   bool strikes_ = false;     // a fault is armed in the call that runs
   bool struck_ = false;      // the last call met a fault
   bool had_faults_ = false;  // some call did: what the driver refused to take back may be left
+  bool is_broken_ = false;   // a context
   bool acted_ = false;       // the operation did something
   std::size_t run_ = 0;      // operations
   Figures figures_;
   std::uint64_t next_number_ = 1;
   std::vector<Device> devices_;
-  std::array<std::optional<std::size_t>, kThreads> current_;
+  std::deque<judge::Reference> references_;          // by GPU
+  std::vector<std::optional<std::size_t>> current_;  // by thread
   std::vector<Allocation> allocations_;
   std::deque<std::pair<std::size_t, DevicePtr>>
       freed_;  // lately, by device; perhaps somebody else's by now

@@ -33,6 +33,7 @@ namespace {
 constexpr std::size_t kOperationsPerProgram = 1500;
 constexpr std::uint64_t kProgramsPerChild = 64;
 constexpr std::uint64_t kOneInHasAliases = 16;
+constexpr std::uint64_t kOneInHasManyThreads = 512;
 constexpr int kFound = 3;  // exit code of a child with a failure in its slot
 
 // What every child of a course reads.
@@ -71,6 +72,7 @@ void add(property::Figures& sum, const property::Figures& each) {
   sum.calls += each.calls;
   sum.misses += each.misses;
   sum.faults += each.faults;
+  sum.judged += each.judged;
   for (std::size_t i = 0; i < sum.done.size(); ++i) sum.done[i] += each.done[i];
   for (std::size_t i = 0; i < sum.heard.size(); ++i) sum.heard[i] += each.heard[i];
   for (std::size_t i = 0; i < sum.recorded.size(); ++i) sum.recorded[i] += each.recorded[i];
@@ -187,6 +189,7 @@ Program program_of(std::uint64_t seed) {
   Program program;
   program.scene = dice.scene();
   program.scene.has_threads = dice.takes_turns();
+  if (seed % kOneInHasManyThreads == 1) program.scene.threads = 68;
   // Mapping in earnest takes most of the time.
   program.scene.sim.has_aliases = seed % kOneInHasAliases == 0;
   program.operations = dice.whole_program(kOperationsPerProgram);

@@ -58,6 +58,8 @@ std::string summary_of(const Outcome& outcome) {
              "{} calls of pools, {:.1f} % of them misses of the stream cache, "
              "{:.0f} in a second of a core\n",
              figures.calls, share, rate) +
+         fmt::format("{} refusals, each with a need that the memory in use explains\n",
+                     figures.judged) +
          kinds("operations", done) + kinds("events told to listeners", heard) +
          kinds("events in recordings", recorded);
 }

@@ -22,6 +22,7 @@ using driver::StreamHandle;
 struct RecordedGraph {
   driver::GraphHandle graph{};
   driver::GraphExecHandle exec{};
+  driver::CaptureId capture{};
 };
 
 struct Stage {
@@ -57,9 +58,14 @@ vpmm::DevicePtr address(const void* ptr) {
   return vpmm::DevicePtr{reinterpret_cast<std::uintptr_t>(ptr)};
 }
 
+// Two pools of one device are numbered like those of two.
+std::size_t context_of(int device) {
+  return static_cast<std::size_t>(device) % stage().contexts.size();
+}
+
 sim::SimDriver& gpu_of(int device) {
   Stage& on = stage();
-  must(on.gpu->ctx_set_current(on.contexts[static_cast<std::size_t>(device)]), "set current");
+  must(on.gpu->ctx_set_current(on.contexts[context_of(device)]), "set current");
   return *on.gpu;
 }
 
@@ -103,6 +109,15 @@ void stage_check(vpmm_status expected, vpmm_status status, const char* call) {
   const bool was_struck = stage().faulting->fired() > 0;
   end_fault();
   if (status != expected && !is_short && !was_struck) fail(call, vpmm_status_string(status));
+  check_invariants();
+}
+
+void stage_break(int device, int result) {
+  stage().gpu->break_context(static_cast<int>(context_of(device)), static_cast<CuResult>(result));
+}
+
+void stage_check_broken(vpmm_status status, const char* call) {
+  if (status != VPMM_OK && status != VPMM_ERROR_POISONED) fail(call, vpmm_status_string(status));
   check_invariants();
 }
 
@@ -232,6 +247,9 @@ void stage_capture_begin(int device, vpmm_stream stream, int mode) {
 
 int stage_capture_end(int device, vpmm_stream stream) {
   RecordedGraph made;
+  driver::CaptureInfo info;
+  must(gpu_of(device).stream_get_capture_info(handle(stream), info), "capture info");
+  made.capture = info.id;
   must(gpu_of(device).stream_end_capture(handle(stream), made.graph), "end a capture");
   must(stage().gpu->graph_instantiate(made.graph, made.exec), "instantiate");
   stage().graphs.push_back(made);
@@ -243,10 +261,19 @@ void stage_launch(int device, int graph, vpmm_stream stream) {
   must(gpu_of(device).graph_launch(of.exec, handle(stream)), "launch a graph");
 }
 
+void stage_capture_release(vpmm_pool* pool, int graph) {
+  const driver::CaptureId id = stage().graphs[static_cast<std::size_t>(graph)].capture;
+  static_cast<void>(vpmm_capture_release(pool, static_cast<std::uint64_t>(id)));
+}
+
 void stage_graph_destroy(int graph) {
   const RecordedGraph& of = stage().graphs[static_cast<std::size_t>(graph)];
   must(stage().gpu->graph_exec_destroy(of.exec), "destroy a graph");
   must(stage().gpu->graph_destroy(of.graph), "destroy a graph");
+}
+
+void stage_others_use(int device, uint64_t bytes) {
+  stage().gpu->set_used_by_others(static_cast<int>(context_of(device)), bytes);
 }
 
 void stage_pass(uint64_t ns) { stage().gpu->advance_host_ns(ns); }
@@ -260,9 +287,10 @@ void stage_run_until_idle(void) { stage().gpu->run_until_idle(); }
 
 void stage_reset(int device, int waits_first) {
   if (waits_first != 0) stage().gpu->run_until_idle();
-  must(stage().gpu->device_primary_ctx_reset(device), "reset");
-  driver::ContextHandle& context = stage().contexts[static_cast<std::size_t>(device)];
-  must(stage().gpu->device_primary_ctx_retain(device, context), "retain");
+  const std::size_t number = context_of(device);
+  must(stage().gpu->device_primary_ctx_reset(static_cast<int>(number)), "reset");
+  driver::ContextHandle& context = stage().contexts[number];
+  must(stage().gpu->device_primary_ctx_retain(static_cast<int>(number), context), "retain");
 }
 
 int stage_end(void) {
