@@ -78,7 +78,7 @@ class FewShortages {
     observe::set_log_sink([this](observe::LogLevel level, std::string_view message) {
       const bool is_shortage = message.starts_with("out of device memory");
       if (is_shortage && expected_) return;
-      const int before = is_shortage ? seen_.fetch_add(1) : 0;
+      const std::uint64_t before = is_shortage ? seen_.fetch_add(1) : 0;
       if (before >= kShown) return;
       fmt::print(stderr, "vpmm: {}: {}\n", observe::to_string(level), message);
     });

@@ -246,7 +246,8 @@ const ArenaBlock& Arena::take(AddressRange part, const BlockUse& use) {
   taken.requested = use.requested;
   taken.timeline = use.timeline;
   taken.stamp = {};
-  if (taken.stretch->live++ == 0) idle_ -= taken.stretch->range.size;
+  if (taken.stretch->live == 0) idle_ -= taken.stretch->range.size;
+  ++taken.stretch->live;
   ++live_;
   allocated_ += part.size;
   return taken;
@@ -264,7 +265,8 @@ void Arena::end(DevicePtr begin, const End& end) {
   block.requested = 0;
   block.timeline.reset();
   block.other_uses.clear();
-  if (--block.stretch->live == 0) idle_ += block.stretch->range.size;
+  --block.stretch->live;
+  if (block.stretch->live == 0) idle_ += block.stretch->range.size;
   --live_;
   allocated_ -= block.range.size;
   merge(found);
