@@ -48,6 +48,8 @@ struct ArenaEntry : FromHostMemory {
   bool keeps_stretches() const {
     return residence == Residence::suspending || residence == Residence::resuming;
   }
+  // Tells if idle memory stays: it is the caller's, or graphs use it at any time.
+  bool keeps_idle() const { return options.is_external || (arena.is_pinned() && !is_released); }
   // Visits memory in use. All of a pinned stretch: graphs use its free blocks, too.
   void for_each_used(FunctionRef<void(AddressRange)> visit) const;
   // Ranges of live blocks, by address.

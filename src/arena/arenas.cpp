@@ -217,8 +217,7 @@ Result<void> Arenas::pin(pool::ArenaId id) {
 
 Result<Bytes> Arenas::trim(pool::ArenaId id) {
   VPMM_TRY_ASSIGN(ArenaEntry* const in, table_.entry(id));
-  if (in->arena.is_pinned() || in->options.is_external) return Bytes{0};
-  return table_.give_back_idle(*in, Idle::chunks);
+  return in->keeps_idle() ? Bytes{0} : table_.give_back_idle(*in, Idle::chunks);
 }
 
 Result<void> Arenas::release(pool::ArenaId id) {
@@ -231,8 +230,7 @@ Result<void> Arenas::release(pool::ArenaId id) {
 Bytes Arenas::give_back_idle(Idle what) {
   Bytes bytes = 0;
   for (const auto& [id, each] : table_.by_id)
-    if (!each->arena.is_pinned() && !each->options.is_external)
-      bytes += table_.give_back_idle(*each, what);
+    if (!each->keeps_idle()) bytes += table_.give_back_idle(*each, what);
   return bytes;
 }
 
@@ -267,8 +265,8 @@ Bytes Arenas::pending_bytes() const {
 
 bool Arenas::is_idle(AddressRange part) const {
   const ArenaEntry* const in = table_.around(part.begin);
-  return in != nullptr && !in->arena.is_pinned() && !in->options.is_external &&
-         in->residence == Residence::resident && in->arena.is_free(part);
+  return in != nullptr && !in->keeps_idle() && in->residence == Residence::resident &&
+         in->arena.is_free(part);
 }
 
 std::vector<report::ArenaHolding> Arenas::holdings() const {

@@ -234,6 +234,14 @@ TEST_F(BusyStretch, of_a_pinned_arena_keeps_all) {
   expect_error(world.pool().allocate({5 * kPage, 0, b}), ErrorCode::out_of_memory);
 }
 
+TEST_F(BusyStretch, of_a_pinned_arena_that_is_released_gives_its_chunks_after_all_work) {
+  scatter();
+  pin(world, arena);
+  release(world, arena);
+  world.use(world.allocate(5 * kPage, b), 5 * kPage, b);
+  for (const DevicePtr each : small) world.deallocate(each, a);
+}
+
 TEST_F(BusyStretch, of_one_chunk_keeps_it) {
   arena::ArenaOptions one;
   one.one_chunk = true;

@@ -63,12 +63,13 @@ class SimDriver::State final : public MemoryObserver {
   Machine machine VPMM_GUARDED_BY(mutex);
 
  private:
+  // Destructors of user objects wait for the next call, as the observed may hold a lock that they
+  // need.
   template <typename F>
   void annotate(F&& f) VPMM_EXCLUDES(mutex) {
-    call_costing(0, Requires::nothing, [&](Machine& m) {
-      f(m);
-      return CuResult::success;
-    });
+    const MutexLock lock(mutex);
+    machine.enter(this_thread(), 0);
+    f(machine);
   }
 };
 
