@@ -46,7 +46,14 @@ FALSE_ALARMS = "*attached_to_the_host*"
 STARTS_A_PROCESS = "*DeathTest*:*SharingContract*"
 MEMCHECK_LEFT_OUT = f"{NEED_STREAMS_SIDE_BY_SIDE}:{FALSE_ALARMS}:{STARTS_A_PROCESS}"
 # tests/gpu_python/test_*.py, and what each needs.
-PYTHON_SUITES = {"stress": ["numba_cuda"], "ipc": ["numba_cuda"], "cupy": ["cupy"], "buffer": ["cupy", "torch"]}
+PYTHON_SUITES = {
+    "stress": ["numba_cuda"],
+    "ipc": ["numba_cuda"],
+    "cupy": ["cupy"],
+    "buffer": ["cupy", "torch"],
+    "guard": ["numba_cuda"],
+    "guard_cupy": ["cupy"],
+}
 # What each needs, and whether PyTorch allocates through VPMM in the very process of the tests.
 TORCH_SUITES = {
     "torch_vpmm/test_allocator.py": (["torch"], True),
