@@ -99,8 +99,11 @@ void World::operator()(const DestroyGraph& o) {
   const Graph graph = graphs_[o.graph % graphs_.size()];
   acted_ = true;
   graphs_.erase(graphs_.begin() + static_cast<std::ptrdiff_t>(o.graph % graphs_.size()));
+  // Memory that is no graph's any more is freed without a stream, and `legacy` leaves out launches
+  // on streams that nobody named.
+  const bool is_told = o.is_told && scene_.config.any_stream != settings::AnyStreamOrder::legacy;
   for (const std::size_t each : pools_of(graph.device)) {
-    if (!o.is_told) break;
+    if (!is_told) break;
     say("stage_capture_release(pool[{}], g[{}]);", each, graph.key);
     const auto told = call(Bears::nothing, [&] {
       return devices_[each].pool->streams().capture_release(graph.capture);
