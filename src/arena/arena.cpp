@@ -17,7 +17,7 @@ using time::Stamp;
 // --- looking
 
 std::optional<AddressRange> Arena::find(const Wish& wish, Reach reach) const {
-  return BestFit(map_, page_size_, splitting_, is_pinned_, reach).find(wish);
+  return BestFit(map_, page_size_, {splitting_, is_pinned_, is_merged_, reach}).find(wish);
 }
 
 const ArenaBlock* Arena::block_around(DevicePtr p) const {
@@ -39,6 +39,7 @@ bool Arena::is_free(AddressRange part) const {
 }
 
 bool Arena::has_pending_for(StreamKey key) const {
+  if (is_merged_) return false;
   return std::any_of(map_.free.begin(), map_.free.end(), [&](const FreeOrder& place) {
     const bool may_have_it = place.key == key || place.key == kEverybody || !is_pinned_;
     if (place.is_waiting) return may_have_it;
@@ -76,12 +77,11 @@ bool Arena::is_used_by(StreamKey key) const {
                      [&](const auto& block) { return block.second.key == key; });
 }
 
-const Stretch* Arena::idle_stretch() const {
+const Stretch* Arena::idle_stretch(DevicePtr from) const {
   if (idle_ == 0) return nullptr;
-  const auto idle = std::find_if(map_.stretches.begin(), map_.stretches.end(),
+  const auto idle = std::find_if(map_.stretches.lower_bound(from), map_.stretches.end(),
                                  [](const auto& stretch) { return stretch.second.live == 0; });
-  VPMM_CHECK(idle != map_.stretches.end(), picture(kGrain));
-  return &idle->second;
+  return idle == map_.stretches.end() ? nullptr : &idle->second;
 }
 
 AddressRange Arena::free_run(DevicePtr from) const {
@@ -105,6 +105,7 @@ AddressRange Arena::free_run(DevicePtr from) const {
 
 Bytes Arena::pending_bytes(FunctionRef<Stamp(const Stamp&)> reduce) const {
   Bytes bytes = 0;
+  if (is_merged_) return bytes;
   for (const auto& [begin, block] : map_.blocks)
     if (!block.is_live && !reduce(block.stamp).is_complete()) bytes += block.range.size;
   return bytes;
@@ -166,6 +167,17 @@ void Arena::absorb_next(Blocks::iterator block) {
   });
   map_.free.erase(order_of(back));
   map_.blocks.erase(next);
+}
+
+// Tells if a free block is complete, between live blocks or ends of its stretch.
+bool Arena::is_merged(Blocks::iterator free) const {
+  const auto is_free_neighbour = [&](const ArenaBlock& other) {
+    return !other.is_live && other.stretch == free->second.stretch;
+  };
+  const auto next = std::next(free);
+  return free->second.stamp.is_complete() &&
+         (free == map_.blocks.begin() || !is_free_neighbour(std::prev(free)->second)) &&
+         (next == map_.blocks.end() || !is_free_neighbour(next->second));
 }
 
 Arena::Blocks::iterator Arena::merge(Blocks::iterator block) {
@@ -269,7 +281,8 @@ void Arena::end(DevicePtr begin, const End& end) {
   if (block.stretch->live == 0) idle_ += block.stretch->range.size;
   --live_;
   allocated_ -= block.range.size;
-  merge(found);
+  const auto merged = merge(found);
+  is_merged_ = is_merged_ && is_merged(merged);
 }
 
 bool Arena::record_use(DevicePtr begin, time::TimelineId timeline) {
@@ -282,13 +295,18 @@ bool Arena::record_use(DevicePtr begin, time::TimelineId timeline) {
 }
 
 void Arena::refresh(FunctionRef<Stamp(const Stamp&)> reduce) {
+  if (is_merged_) return;
+  is_merged_ = true;
   for (auto at = map_.blocks.begin(); at != map_.blocks.end(); ++at) {
     ArenaBlock& block = at->second;
-    if (block.is_live || block.stamp.is_complete()) continue;
-    block.stamp = reduce(block.stamp);
-    if (block.is_waiting && block.stamp.is_complete())
-      refile(block, [&] { block.is_waiting = false; });
-    at = merge(at);
+    if (block.is_live) continue;
+    if (!block.stamp.is_complete()) {
+      block.stamp = reduce(block.stamp);
+      if (block.is_waiting && block.stamp.is_complete())
+        refile(block, [&] { block.is_waiting = false; });
+      at = merge(at);
+    }
+    is_merged_ = is_merged_ && is_merged(at);
   }
 }
 

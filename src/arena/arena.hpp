@@ -31,6 +31,7 @@ namespace vpmm::arena {
 // - no two free neighbours have one key, do not wait, and have together at most two streams in
 // their stamps: they are one block;
 // - every free block stands in the map of free blocks under order_of(block);
+// - a merged arena has complete free blocks only, and no two of them are neighbours;
 // - sums = sums over the blocks.
 class Arena {
  public:
@@ -49,7 +50,8 @@ class Arena {
   void for_each_live(FunctionRef<void(const ArenaBlock&)> visit) const;  // by address
   void for_each_block_in(AddressRange stretch, FunctionRef<void(const ArenaBlock&)> visit) const;
   void for_each_stretch(FunctionRef<void(const Stretch&)> visit) const;
-  const Stretch* idle_stretch() const;  // lowest without live blocks; null: none
+  // Lowest stretch without live blocks that begins at `from` or behind. Null: none.
+  const Stretch* idle_stretch(DevicePtr from = {}) const;
   // First run of free blocks that ends behind `from`, in a resident stretch with live blocks, as
   // long as possible. Empty: none.
   AddressRange free_run(DevicePtr from) const;
@@ -76,6 +78,7 @@ class Arena {
   // Returns false if the use was known.
   bool record_use(DevicePtr begin, time::TimelineId timeline);
   // Ends the waiting of blocks with complete stamps. `reduce` drops complete parts of a stamp.
+  // Linear in blocks, unless the arena is merged.
   void refresh(FunctionRef<time::Stamp(const time::Stamp&)> reduce);
   // Replaces the key of a stream.
   void rename(StreamKey from, StreamKey to);
@@ -108,6 +111,7 @@ class Arena {
   Blocks::iterator split(Blocks::iterator block, DevicePtr at);  // returns the back
   Blocks::iterator merge(Blocks::iterator block);  // with both neighbours; returns the result
   void absorb_next(Blocks::iterator block);
+  bool is_merged(Blocks::iterator free) const;
   // Applies `change` to a free block, and files the block anew.
   template <typename Change>
   void refile(ArenaBlock& block, Change&& change);
@@ -115,6 +119,7 @@ class Arena {
   Bytes page_size_;
   Splitting splitting_;
   bool is_pinned_ = false;
+  bool is_merged_ = true;  // may be false where it could be true
   BlockMap map_;
   Bytes held_ = 0;
   Bytes allocated_ = 0;

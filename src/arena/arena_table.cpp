@@ -162,8 +162,9 @@ Bytes ArenaTable::give_back_idle(ArenaEntry& entry, Idle what) {
   Bytes bytes = 0;
   if (entry.keeps_stretches()) return bytes;
   if (what == Idle::chunks) part_idle_chunks(entry);
-  for (const Stretch* idle = entry.arena.idle_stretch(); idle != nullptr;
-       idle = entry.arena.idle_stretch()) {
+  DevicePtr begin{};
+  while (const Stretch* const idle = entry.arena.idle_stretch(begin)) {
+    begin = idle->range.begin;
     if (!idle->is_suspended) bytes += idle->range.size;
     give_back(entry, *idle);
   }

@@ -33,6 +33,9 @@ std::string Arena::validate() const {
         return wrong("waits for nothing");
       if (before != nullptr && can_merge(*before, block))
         return wrong("could be one with the one before");
+      if (is_merged_ && !block.is_live &&
+          (!block.stamp.is_complete() || (before != nullptr && !before->is_live)))
+        return wrong("is not merged");
       if (block.is_live) ++live_in_it, allocated += block.range.size;
       if (!block.is_live) ++free;
       at = block.range.end();

@@ -3,6 +3,8 @@
 #include "arena/best_fit.hpp"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <utility>
 
 namespace vpmm::arena {
@@ -26,15 +28,16 @@ std::optional<AddressRange> BestFit::fit_in(AddressRange free, const Wish& wish)
 
 bool BestFit::may_serve(const ArenaBlock& block, StreamKey key) const {
   if (block.is_live || block.is_waiting) return false;
-  return block.key == key || block.key == kEverybody || (!is_pinned_ && block.stamp.is_complete());
+  return block.key == key || block.key == kEverybody ||
+         (!rules_.is_pinned && block.stamp.is_complete());
 }
 
 // Tells if `wanted` bytes may be cut from a free piece of `size` bytes in the block's stretch.
 bool BestFit::is_in_reach(const ArenaBlock& block, Bytes size, Bytes wanted) const {
-  if (splitting_ == Splitting::no)
+  if (rules_.splitting == Splitting::no)
     return size <= kMostOfWish * std::max(wanted, page_size_ / kMostOfWish);
-  if (reach_ == Reach::everywhere) return true;
-  if (splitting_ == Splitting::small) {
+  if (rules_.reach == Reach::everywhere) return true;
+  if (rules_.splitting == Splitting::small) {
     // In whole pages: a new stretch for the request must fit it.
     const Bytes large = kLargePages * page_size_;
     const Bytes pages = round_up(wanted, page_size_);
@@ -49,8 +52,9 @@ bool BestFit::is_in_reach(const ArenaBlock& block, Bytes size, Bytes wanted) con
 std::optional<AddressRange> BestFit::in_block(const ArenaBlock& block, const Wish& wish) const {
   if (!is_in_reach(block, block.range.size, wish.size)) return std::nullopt;
   std::optional<AddressRange> part = fit_in(block.range, wish);
-  if (part && splitting_ == Splitting::no && part->begin != block.range.begin) return std::nullopt;
-  return part && splitting_ == Splitting::no ? block.range : part;
+  if (part && rules_.splitting == Splitting::no && part->begin != block.range.begin)
+    return std::nullopt;
+  return part && rules_.splitting == Splitting::no ? block.range : part;
 }
 
 std::optional<AddressRange> BestFit::best_of(StreamKey owner, const Wish& wish) const {
@@ -60,20 +64,25 @@ std::optional<AddressRange> BestFit::best_of(StreamKey owner, const Wish& wish) 
   return std::nullopt;
 }
 
-// Finds a complete block of any stream. Linear in free blocks.
+// Finds a complete block of any stream. Linear in streams.
 std::optional<AddressRange> BestFit::best_complete(const Wish& wish) const {
+  constexpr DevicePtr kLast{std::numeric_limits<std::uint64_t>::max()};
   std::optional<AddressRange> best;
-  std::pair<Bytes, DevicePtr> least;
-  for (const FreeOrder& place : map_.free) {
-    if (place.is_waiting) break;
-    const std::pair of{place.size, place.begin};
-    if (place.size < wish.size || (best && least < of)) continue;
-    const ArenaBlock& block = map_.blocks.find(place.begin)->second;
-    if (!block.stamp.is_complete()) continue;
-    if (auto part = in_block(block, wish)) {
-      best = part;
-      least = of;
+  std::pair<Bytes, DevicePtr> least{std::numeric_limits<Bytes>::max(), kLast};
+  for (auto place = map_.free.begin(); place != map_.free.end() && !place->is_waiting;) {
+    const StreamKey key = place->key;
+    for (place = map_.free.lower_bound({false, key, wish.size, DevicePtr{}});
+         place != map_.free.end() && !place->is_waiting && place->key == key; ++place) {
+      const std::pair of{place->size, place->begin};
+      if (least < of) break;
+      const ArenaBlock& block = map_.blocks.find(place->begin)->second;
+      if (!block.stamp.is_complete()) continue;
+      if (auto part = in_block(block, wish)) {
+        best = part;
+        least = of;
+      }
     }
+    place = map_.free.upper_bound({false, key, std::numeric_limits<Bytes>::max(), kLast});
   }
   return best;
 }
@@ -104,8 +113,8 @@ std::optional<AddressRange> BestFit::best_run(const Wish& wish) const {
 std::optional<AddressRange> BestFit::find(const Wish& wish) const {
   std::optional<AddressRange> part = best_of(wish.key, wish);
   if (!part && wish.key != kEverybody) part = best_of(kEverybody, wish);
-  if (!part && !is_pinned_) part = best_complete(wish);
-  if (!part && splitting_ != Splitting::no) part = best_run(wish);
+  if (!part && !rules_.is_pinned) part = best_complete(wish);
+  if (!part && rules_.splitting != Splitting::no && !rules_.is_merged) part = best_run(wish);
   return part;
 }
 

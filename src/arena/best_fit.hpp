@@ -22,15 +22,18 @@ struct Wish {
 // everywhere: for a shortage of memory.
 enum class Reach { by_size, everywhere };
 
+struct Rules {
+  Splitting splitting;
+  bool is_pinned;
+  bool is_merged;  // no free blocks are neighbours
+  Reach reach;
+};
+
 // A search in blocks that outlive it. Changes nothing.
 class BestFit {
  public:
-  BestFit(const BlockMap& map, Bytes page_size, Splitting splitting, bool is_pinned, Reach reach)
-      : map_(map),
-        page_size_(page_size),
-        splitting_(splitting),
-        is_pinned_(is_pinned),
-        reach_(reach) {}
+  BestFit(const BlockMap& map, Bytes page_size, const Rules& rules)
+      : map_(map), page_size_(page_size), rules_(rules) {}
 
   // Finds the smallest block that may serve `wish`; lowest address among equals. If no block is
   // large enough, a run of neighbours. Returns nullopt if none fits.
@@ -47,9 +50,7 @@ class BestFit {
 
   const BlockMap& map_;
   const Bytes page_size_;
-  const Splitting splitting_;
-  const bool is_pinned_;
-  const Reach reach_;
+  const Rules rules_;
 };
 
 }  // namespace vpmm::arena

@@ -119,6 +119,30 @@ TEST_F(ArenaTest, what_waits_merges_when_it_waits_no_longer) {
   EXPECT_EQ(picture(), "[-4096]");
 }
 
+TEST_F(ArenaTest, refresh_asks_for_no_stamp_once_all_free_blocks_are_complete) {
+  arena.add({kBase, kPage}, kA);
+  const DevicePtr first = take(512, kA), second = take(512, kA);
+  int asked = 0;
+  const auto refresh = [&](std::uint64_t sequence) {
+    asked = 0;
+    arena.refresh([&](const Stamp& stamp) {
+      ++asked;
+      return stamp.without(kTimelineA, sequence);
+    });
+    return asked;
+  };
+  EXPECT_EQ(refresh(9), 0) << "the rest of the page is complete";
+  end(first, kA, after(kTimelineA, 1));
+  EXPECT_EQ(refresh(0), 1);
+  EXPECT_EQ(refresh(1), 1);
+  EXPECT_EQ(refresh(1), 0);
+  EXPECT_FALSE(arena.has_pending_for(kB));
+  end(second, kA, after(kTimelineA, 2));
+  EXPECT_TRUE(arena.has_pending_for(kB));
+  EXPECT_EQ(refresh(2), 1);
+  EXPECT_EQ(picture(), "[-4096]");
+}
+
 TEST_F(ArenaTest, a_wait_for_nothing_is_none) {
   arena.add({kBase, kPage}, kA);
   end(take(kPage, kA), kA, {}, true);
