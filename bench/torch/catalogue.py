@@ -8,9 +8,9 @@ from typing import NamedTuple
 class Steps(NamedTuple):
     warmup: int  # before those whose time counts
     measured: int
+    module: str = "programs"  # that has the function of the program's name
 
 
-# By the names of the functions in programs.py.
 PROGRAMS = {
     "gpt": Steps(10, 40),
     "checkpointing": Steps(6, 24),
@@ -26,4 +26,8 @@ PROGRAMS = {
     "tiles": Steps(15, 60),
     "series": Steps(8, 40),
     "points": Steps(15, 80),
+    "chat": Steps(20, 60, "more_programs"),
+    "volumes": Steps(8, 32, "more_programs"),
+    "recommender": Steps(15, 75, "more_programs"),
+    "sweep": Steps(12, 48, "more_programs"),
 }

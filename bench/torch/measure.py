@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import importlib
 import json
 import os
 import sys
@@ -22,9 +23,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import programs
 import torch
 from catalogue import PROGRAMS
+from programs import Machine
 
 COUNTS = ("num_device_alloc", "num_device_free", "num_alloc_retries", "num_ooms", "num_sync_all_streams")
 
@@ -118,11 +119,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         torch.utils.deterministic.fill_uninitialized_memory = False  # would add work to each allocation
     held = Held() if on_gpu else None
     torch.manual_seed(1)
-    make = getattr(programs, options.program)
-    step = make(programs.Machine(torch.device(options.device), options.scale))
+    warmup, steps, module = PROGRAMS[options.program]
+    if options.steps is not None:
+        warmup, steps = options.steps // 5, options.steps - options.steps // 5
+    make = getattr(importlib.import_module(module), options.program)
+    step = make(Machine(torch.device(options.device), options.scale))
     seconds: list[float] = []
     losses: list[float] = []
-    warmup, steps = PROGRAMS[options.program] if options.steps is None else (0, options.steps)
     for number in range(warmup + steps):
         began = time.perf_counter()
         loss = step(number)
@@ -142,7 +145,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", choices=PROGRAMS)
     parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--steps", type=int, help="so many in all and no warm-up")
+    parser.add_argument("--steps", type=int, help="so many in all, a fifth of them to warm up")
     parser.add_argument("--limit", type=int, help="bytes")
     parser.add_argument("--limit-by", choices=["fraction", "ballast"], default="fraction")
     parser.add_argument("--deterministic", action="store_true", help="PyTorch's deterministic algorithms; slower")

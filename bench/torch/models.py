@@ -94,3 +94,80 @@ class Encoder(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.head(self.encoder(self.embedding(tokens)))
+
+
+class WriterLayer(nn.Module):
+    """Reads what the cache has and adds to it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.attention_norm, self.norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.enter, self.leave = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor, before: tuple[Tensor, Tensor], mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = self.qkv(self.attention_norm(x)).unflatten(-1, (3, 16, -1)).permute(2, 0, 3, 1, 4)
+        keys, values = torch.cat([before[0], k], 2), torch.cat([before[1], v], 2)
+        attended = f.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        return x + self.leave(f.gelu(self.enter(self.norm(x)))), keys, values
+
+
+class Writer(nn.Module):
+    """Logits of the word that comes next, and the longer cache; `width` is a multiple of 128."""
+
+    def __init__(self, words: int, width: int, longest: int, layers: int) -> None:
+        super().__init__()
+        self.embedding, self.places = nn.Embedding(words, width), nn.Embedding(longest, width)
+        self.layers = nn.ModuleList(WriterLayer(width) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
+
+    def empty_cache(self, texts: int) -> list[tuple[Tensor, Tensor]]:
+        nothing = self.embedding.weight.new_empty(texts, 16, 0, self.embedding.embedding_dim // 16)
+        return [(nothing, nothing) for _ in self.layers]
+
+    def forward(self, text: Tensor, cache: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        before, new = cache[0][0].shape[2], text.shape[1]
+        mask = None  # one word sees all before it
+        if new > 1:
+            mask = torch.ones(new, before + new, dtype=torch.bool, device=text.device).tril(before)
+        x = self.embedding(text) + self.places(torch.arange(before, before + new, device=text.device))
+        longer = []
+        for layer, known in zip(self.layers, cache, strict=True):
+            x, keys, values = layer(x, known, mask)
+            longer.append((keys, values))
+        return self.head(self.norm(x[:, -1])).float(), longer
+
+
+class Convolutions3d(nn.Sequential):
+    def __init__(self, before: int, after: int) -> None:
+        layers: list[nn.Module] = []
+        for channels in (before, after):
+            layers += [
+                nn.Conv3d(channels, after, 3, padding=1, bias=False),
+                nn.InstanceNorm3d(after, affine=True),
+                nn.LeakyReLU(0.01, inplace=True),
+            ]
+        super().__init__(*layers)
+
+
+class SegmentationUnet(nn.Module):
+    """Logits of each voxel's class; a volume's sides are multiples of 8 for four widths, and at least 16."""
+
+    def __init__(self, widths: list[int], classes: int) -> None:
+        super().__init__()
+        pairs = list(itertools.pairwise(widths))
+        self.first, self.last = Convolutions3d(1, widths[0]), nn.Conv3d(widths[0], classes, 1)
+        self.shrink = nn.ModuleList(nn.Conv3d(a, a, 2, stride=2) for a, _ in pairs)
+        self.down = nn.ModuleList(Convolutions3d(a, b) for a, b in pairs)
+        self.grow = nn.ModuleList(nn.ConvTranspose3d(b, a, 2, stride=2) for a, b in reversed(pairs))
+        self.up = nn.ModuleList(Convolutions3d(2 * a, a) for a, _ in reversed(pairs))
+
+    def forward(self, volume: Tensor) -> Tensor:
+        skipped = [self.first(volume)]
+        for shrink, down in zip(self.shrink, self.down, strict=True):
+            skipped.append(down(shrink(skipped[-1])))
+        x = skipped.pop()
+        for grow, up in zip(self.grow, self.up, strict=True):
+            x = up(torch.cat([grow(x), skipped.pop()], 1))
+        return self.last(x)

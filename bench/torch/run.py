@@ -80,6 +80,7 @@ def run(program: str, allocator: str, options: argparse.Namespace, seconds: floa
     """The figures of one process, or {"failed": why, "message": what it said last}."""
     command = [sys.executable, str(HERE / "measure.py"), program, "--scale", str(options.scale), *more]
     command += ["--deterministic"] if options.deterministic else []
+    command += ["--steps", str(options.steps)] if options.steps else []
     command += ["--shim", str(options.shim.resolve())] if allocator == "shim" else []
     began = time.monotonic()
     try:
@@ -121,6 +122,7 @@ class Results:
     def __init__(self, options: argparse.Namespace) -> None:
         self.path = options.out / "torch-programs.json"
         self.settings = {"scale": options.scale, "deterministic": options.deterministic}
+        self.settings |= {"steps": options.steps} if options.steps else {}
         self.rows: dict[str, dict[str, Figures]] = {}
         if options.resume and self.path.exists():
             before = json.loads(self.path.read_text())
@@ -177,6 +179,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--allocators", type=chosen(tuple(ALLOCATORS)), default=list(ALLOCATORS)[:4])
     parser.add_argument("--scale", type=float, default=1.0, help="of memory; 1 is for a GPU of 80 GB")
+    parser.add_argument("--steps", type=int, help="of each run in all, a fifth to warm up; else as catalogue.py says")
     parser.add_argument("--seconds", type=float, default=3600.0, help="for everything; no run begins after")
     parser.add_argument("--limits", action="store_true", help="find the smallest limit at which each runs; long")
     parser.add_argument("--limit-steps", type=int, default=4, help="of the bisection, each a whole run")
@@ -197,7 +200,7 @@ def main() -> int:
     results = Results(options)
     measure_all(results, options, Clock(options.seconds))
     text = tables.report(results.rows, machine.describe(), results.settings)
-    print(f"\n{text}")
+    print(f"\n{text}\n{tables.summary(results.rows)}")
     (options.out / "torch-programs.md").write_text(text)
     tables.plot(results.rows, options.out / "torch-programs.svg")
     tables.plot(results.rows, options.out / "torch-held.svg", (tables.HELD,))

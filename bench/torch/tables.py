@@ -169,6 +169,24 @@ def report(rows: dict[str, Row], machine: dict[str, str], settings: dict[str, An
     return "\n".join(parts + limits(rows, order, names))
 
 
+def summary(rows: dict[str, Row]) -> str:
+    """A line for each run, in few columns and in the order of the runs."""
+    head = "program", "allocator", "live GB", "held GB", "held/live", "ms a step", "mean ms", "allocation"
+    body: list[tuple[str, ...]] = [head]
+    for program, row in rows.items():
+        for allocator, figures in row.items():
+            if not ran(row, allocator):
+                body.append((program, allocator, *[""] * 5, figures["failed"]))
+                continue
+            held, times = figures["held_bytes"], (step_seconds(figures), mean_seconds(figures))
+            memory = f"{live(row) / GB:.2f}", f"{held / GB:.2f}", f"{held / live(row):.3f}"
+            numbers = (*memory, *(f"{1e3 * each:.1f}" for each in times))
+            body.append((program, allocator, *numbers, allocation_cell(row, allocator)))
+    widths = [max(map(len, column)) for column in zip(*body, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in body]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
 COLOURS = {
     "native": "#ee4c2c",
     "expandable": "#f5a48f",
