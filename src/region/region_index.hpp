@@ -125,9 +125,9 @@ class RegionIndex {
 
   // The first broken invariant as text; empty if all hold.
   std::string validate() const;
-  // Formats "[4][-6][1][*10][~2]" in units of `unit`, or pages, reservations concatenated, without
+  // Formats "[4][-6][1][*10][~2]" in units of `in`, or pages, reservations concatenated, without
   // the hole at the end of each. Only holes and free regions are merged.
-  std::string picture(std::optional<Bytes> unit = std::nullopt) const;
+  std::string picture(std::optional<Bytes> in = std::nullopt) const;
 
  private:
   struct Private;

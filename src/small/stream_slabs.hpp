@@ -32,8 +32,8 @@ class StreamSlabs {
   DevicePtr take(std::size_t slab_class, Bytes requested, StreamCache* owner)
       VPMM_REQUIRES(cache_lock) {
     SlabList& list = open_[slab_class];
-    if (list.first == nullptr && !cut(slab_class, owner)) return {};
-    Slab* const slab = list.first;
+    Slab* const slab = list.first != nullptr ? list.first : cut(slab_class, owner);
+    if (slab == nullptr) return {};
     if (slab->is_empty()) empty_units_.add(-std::uint64_t{slab->units});
     const std::uint64_t index = slab->take_first();
     if (slab->is_full()) list.remove(slab);
@@ -69,16 +69,16 @@ class StreamSlabs {
   std::string validate(const StreamCache* owner) const VPMM_REQUIRES(cache_lock);
 
  private:
-  // Cuts another slab; false without units or without a spare record.
-  bool cut(std::size_t slab_class, StreamCache* owner) VPMM_REQUIRES(cache_lock) {
-    if (spare_ == nullptr) return false;
+  // Cuts another slab; null without units or without a spare record.
+  Slab* cut(std::size_t slab_class, StreamCache* owner) VPMM_REQUIRES(cache_lock) {
+    if (spare_ == nullptr) return nullptr;
     SlabSize size = slab_size(kShapes[slab_class], units_[slab_class], segments_.page_units());
     SegmentLists::Found found = segments_.find(size.units);
     if (found.segment == nullptr) {
       size = least(slab_class);
       found = segments_.find(size.units);
     }
-    if (found.segment == nullptr) return false;
+    if (found.segment == nullptr) return nullptr;
     Segment* const segment = found.segment;
     Slab* const slab = take_spare();
     slab->slab_class = static_cast<std::uint8_t>(slab_class);
@@ -92,7 +92,7 @@ class StreamSlabs {
     segment->run->set_content(*slab);
     open_[slab_class].push(slab);
     empty_units_.add(size.units);
-    return true;
+    return slab;
   }
   void end(Slab* slab) VPMM_REQUIRES(cache_lock) {
     empty_units_.add(-std::uint64_t{slab->units});
