@@ -21,6 +21,7 @@ driver::sim::SimOptions to_sim_options(const SimMachineOptions& options) {
   sim.schedule = driver::sim::Schedule::timed;
   sim.lag_ns = options.lag_us * 1000;
   sim.has_contents = options.has_contents;
+  sim.has_aliases = options.has_contents;
   sim.costs =
       options.costs == CallCosts::idle ? driver::sim::Costs::idle : driver::sim::Costs::busy;
   return sim;
