@@ -216,6 +216,19 @@ Result<DevicePtr> SlowPath::allocate_small(MutexLock& lock, Bytes bytes, Bytes a
 
 // --- requests in an arena
 
+// Where memory is short a stretch for the request alone.
+Result<Placed> SlowPath::place_stretch(MutexLock& lock, const pool::Request& request) {
+  const Bytes least = arenas_.least_pages(request);
+  const Bytes pages = arenas_.pages_for(request);
+  if (pages > least) {
+    const pool::PageRequest shared = arenas_.stretch_for(request, pages);
+    Result<Placed> placed = attempt({lock, shared, Caller{}}, Effort::by_policy);
+    if (!is_shortage(placed)) return placed;
+  }
+  const pool::PageRequest own = arenas_.stretch_for(request, least);
+  return place({lock, own, Caller{}});
+}
+
 // Requests stretches without a stream, so that they are complete. Without a stretch, small requests
 // may cut larger free blocks.
 Result<DevicePtr> SlowPath::allocate_in_arena(MutexLock& lock, const pool::Request& request,
@@ -235,7 +248,7 @@ Result<DevicePtr> SlowPath::allocate_in_arena(MutexLock& lock, const pool::Reque
       const DevicePtr begin = arenas_.take(request, caller, Reach::everywhere);
       return is_null(begin) ? Result<DevicePtr>(arenas_.external().no_room_for(request)) : begin;
     }
-    const Result<Placed> stretch = place({lock, arenas_.stretch_for(request), Caller{}});
+    const Result<Placed> stretch = place_stretch(lock, request);
     if (!stretch) {
       if (stretch.error().code != ErrorCode::out_of_memory) return stretch.error();
       const DevicePtr begin = arenas_.take(request, caller, Reach::everywhere);

@@ -42,6 +42,8 @@ class SlowPath {
 
  private:
   Result<pool::Placed> attempt(const Job& job, pool::Effort effort) VPMM_REQUIRES(pool_lock);
+  Result<pool::Placed> place_stretch(MutexLock& lock, const pool::Request& request)
+      VPMM_REQUIRES(pool_lock);
   bool flush(const Job& job, pool::Effort effort) VPMM_REQUIRES(pool_lock);
   void prepare_growth(const Job& job) VPMM_REQUIRES(pool_lock);
   enum class Urgency { usual, at_once };
