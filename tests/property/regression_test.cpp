@@ -184,6 +184,24 @@ TEST(PoolRegression, a_request_that_fits_within_a_capacity_of_no_whole_pages_is_
             "");
 }
 
+// The limit requires nearly all idle memory back, and an old address still maps one chunk of it.
+TEST(PoolRegression, a_request_below_a_lowered_limit_is_served_while_cleanup_is_deferred) {
+  Scene scene = scene_with();
+  scene.sim.capacity = 64 * kGiB;
+  scene.config.va_size = 128 * kGiB;
+  scene.config.page_chunks = false;
+  scene.config.chunk_max = 4 * kGiB;
+  scene.config.ipc_isolate = true;
+  EXPECT_EQ(failure_of(
+                scene,
+                {DeferCleanup{0}, AllocateTagged{0, kLegacy, 1, false, false},
+                 FreeMany{0, kLegacy, 1}, Suspend{0, 0, false, false, kAnyStream, std::nullopt},
+                 Allocate{0, kLegacy, 948 * kMiB, 0}, Allocate{0, 3, 1, 0}, FreeAnyStream{0, false},
+                 Free{0}, Allocate{0, 3, 1898 * kMiB, 0}, Free{0}, Resume{0, 0, false, true},
+                 SetCapacity{0, 878 * kMiB}, AllocateTagged{0, kLegacy, 28 * kMiB, false, false}}),
+            "");
+}
+
 // The first such free of a process, so this shows in a process of its own.
 TEST(PoolRegression, a_free_on_another_stream_needs_no_host_memory) {
   EXPECT_EQ(failure_of(scene_with(), {Allocate{0, kNonBlocking, 1, 0}, Allocate{0, kLegacy, 1, 0},
