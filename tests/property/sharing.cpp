@@ -171,6 +171,8 @@ void World::operator()(const Lease& o) {
   }
   if (part.empty() || at < part.end()) return fail("a lease without all of its chunks");
   shared.importers.push_back(part);
+  // The pool has not carried the free out, and keeps the memory when it does.
+  if (shared.freed == Shared::Freed::deferred) reference(shared.device).keep(shared.number);
   read(shared, part);
 }
 
