@@ -157,7 +157,11 @@ void World::operator()(const Lease& o) {
   }
   if (is_over) return fail("a lease of what was freed and has no handle");
   if (!result && result.error().code == ErrorCode::invalid_argument && part.empty()) return;
-  if (devices_[shared.device].asleep.contains(shared.tag) && shared.freed == Shared::Freed::no) {
+  const bool is_asleep = devices_[shared.device].asleep.contains(shared.tag);
+  if (is_asleep && shared.freed == Shared::Freed::deferred && !result &&
+      result.error().code == ErrorCode::suspended)
+    return;
+  if (is_asleep && shared.freed == Shared::Freed::no) {
     if (result || result.error().code != ErrorCode::suspended)
       fail("suspended memory is leased: " + (result ? "done" : result.error().message));
     return;
