@@ -183,6 +183,8 @@ Result<bool> Pool::sweep_all(MutexLock& lock) {
 // At the limit of mappings, the pool's or the driver's, idle chunks cannot move. Given back, they
 // make room for one chunk with one mapping; only if they suffice, or they would be lost in vain.
 Result<bool> Pool::make_room(MutexLock& lock, const PageRequest& request) {
+  // A chunk that a zombie maps cannot be given back.
+  VPMM_TRY(reclaimer_.sweep(lock, memory_.chunks.mapping_count()));
   Bytes room = room_.below_capacity(memory_.claimed_bytes());
   if (driver::MemInfo info; memory_.driver.mem_get_info(info) == driver::CuResult::success)
     room = std::min(room, info.free);

@@ -140,10 +140,15 @@ AddressRange Reclaimer::releasable(const Region& free, Bytes wanted) const {
   return idle;
 }
 
+// Counts also what lies beyond a chunk that is mapped twice: trim() gives back run by run.
 Bytes Reclaimer::releasable_bytes(Bytes wanted) const {
   Bytes idle = 0;
   memory_.index.for_each_free_by_age([&](Region* free) VPMM_REQUIRES(pool_lock) {
-    idle += releasable(*free, wanted).size;
+    if (!free->stamp.is_complete()) return true;
+    memory_.chunks.for_each_inside(free->range, [&](const vm::Mapping& mapping) {
+      if (mapping.chunk->mappings == 1) idle += mapping.chunk->size;
+      return idle < wanted;
+    });
     return idle < wanted;
   });
   return idle;

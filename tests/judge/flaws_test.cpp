@@ -8,15 +8,16 @@
 #include <vector>
 
 #include "driver/forwarding.hpp"
-#include "judge/generator.hpp"
-#include "judge/shrink.hpp"
-#include "judge/trial.hpp"
+#include "hunt/program/shrink.hpp"
+#include "judge/flaw.hpp"
+#include "property/dice.hpp"
 
 namespace vpmm::judge {
 namespace {
 
 constexpr std::uint64_t kMostPrograms = 60;
 constexpr std::size_t kOperations = 600;
+constexpr std::size_t kMostRuns = 10'000;
 
 // Every `n`-th call of a kind goes wrong.
 class Rarely {
@@ -30,8 +31,8 @@ class Rarely {
 };
 
 class HandsOutTwice final : public Flaw {
-  Result<DevicePtr> allocated(context::Context& /*pool*/, Result<DevicePtr> result) override {
-    if (result && rarely_.now()) return std::exchange(last_, result.value());
+  Result<DevicePtr> allocated(context::Context& pool, Result<DevicePtr> result) override {
+    if (result && rarely_.now() && pool.query(last_)) return std::exchange(last_, result.value());
     if (result) last_ = result.value();
     return result;
   }
@@ -144,15 +145,16 @@ class KeepsEvents final : public driver::ForwardingDriver {
 // its operations.
 template <typename F>
 std::pair<std::string, std::size_t> found() {
-  const Verdict verdict = [](const Program& program) {
+  const hunt::Verdict verdict = [](const property::Program& program) {
     F flaw;
-    return failure_of(program, Look::always, flaw);
+    return property::failure_of(program, {.operations_per_check = 1, .flaw = &flaw});
   };
   for (std::uint64_t seed = 1; seed <= kMostPrograms; ++seed) {
-    const Program program = random_program(seed, kOperations);
-    if (verdict(program).empty()) continue;
-    const Program few = shrunk(program, verdict);
-    return {kind_of(verdict(few)), few.operations.size()};
+    const property::Program program = property::Dice(seed).program_within(kOperations);
+    const std::string failure = verdict(program);
+    if (failure.empty()) continue;
+    const property::Program few = hunt::shrunk(program, failure, verdict, kMostRuns);
+    return {hunt::kind_of(verdict(few)), few.operations.size()};
   }
   return {"", 0};
 }
@@ -178,7 +180,7 @@ TEST(JudgeOfFlaws, a_failure_without_need_is_found) {
 
 TEST(JudgeOfFlaws, a_free_that_is_lost_is_found) { expect_found<ForgetsToFree>("figures", 12); }
 
-TEST(JudgeOfFlaws, a_use_that_is_forgotten_is_found) { expect_found<ForgetsAUse>("hazard", 12); }
+TEST(JudgeOfFlaws, a_use_that_is_forgotten_is_found) { expect_found<ForgetsAUse>("hazard", 40); }
 
 TEST(JudgeOfFlaws, memory_of_a_graph_that_is_handed_out_is_found) {
   expect_found<ForgetsGraphs>("hazard", 8);

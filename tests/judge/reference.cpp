@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace vpmm::judge {
@@ -15,6 +16,13 @@ constexpr Bytes kRounding =
 
 std::string to_text(AddressRange range) {
   return fmt::format("{} bytes at {:#x}", range.size, to_integer(range.begin));
+}
+
+// The parts of `whole` before and behind `part`; each perhaps empty.
+std::array<AddressRange, 2> parts_beside(AddressRange whole, AddressRange part) {
+  const DevicePtr begin = std::max(whole.begin, part.begin);
+  const DevicePtr end = std::min(whole.end(), part.end());
+  return {AddressRange{whole.begin, begin - whole.begin}, AddressRange{end, whole.end() - end}};
 }
 
 std::string differs(const char* name, std::uint64_t is, std::uint64_t least, std::uint64_t most) {
@@ -43,6 +51,21 @@ bool Reference::excludes(const Block& other, const Block& made) {
          (other.arena == 0 || other.arena != made.arena);
 }
 
+// Memory that is in use again ends the frees before it. Of one that is pending the rest stays so.
+void Reference::cut_out(AddressRange range) {
+  std::vector<Block> rests;
+  std::erase_if(blocks_, [&](const Block& block) {
+    if (!block.range.overlaps(range) || block.state == State::held) return false;
+    for (const AddressRange rest : parts_beside(block.range, range)) {
+      if (block.state != State::pending || rest.empty()) continue;
+      rests.push_back(block);
+      rests.back().range = rest;
+    }
+    return true;
+  });
+  blocks_.insert(blocks_.end(), rests.begin(), rests.end());
+}
+
 std::string Reference::hand_out(const Block& made, Bytes alignment) {
   ++counts_[made.pool].allocations;
   for (const Block& other : blocks_)
@@ -52,9 +75,7 @@ std::string Reference::hand_out(const Block& made, Bytes alignment) {
                          other.is_kept                ? "another process's"
                          : other.state == State::live ? "live"
                                                       : "a graph's");
-  std::erase_if(blocks_, [&](const Block& other) {
-    return other.range.overlaps(made.range) && other.state != State::held;  // it is in use again
-  });
+  cut_out(made.range);
   blocks_.push_back(made);
   if (is_aligned(made.range.begin, std::max(alignment, kSmallAlignment))) return "";
   return fmt::format("alignment: {} are not aligned to {}", to_text(made.range), alignment);
@@ -180,8 +201,7 @@ void Reference::shrink_arena(AddressRange part) {
   const Stretch stretch = *whole;
   const AddressRange& memory = stretch.memory;
   stretches_.erase(whole);
-  for (const AddressRange rest : {AddressRange{memory.begin, part.begin - memory.begin},
-                                  AddressRange{part.end(), memory.end() - part.end()}})
+  for (const AddressRange rest : parts_beside(memory, part))
     if (!rest.empty()) stretches_.push_back({stretch.pool, stretch.arena, rest, stretch.is_asleep});
 }
 

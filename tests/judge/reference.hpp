@@ -117,6 +117,7 @@ class Reference {
   Sum open_frees(std::size_t pool) const;
   std::string compare_counts(std::size_t pool, const observe::Statistics& said);
   using Is = std::function<bool(const Block&)>;
+  void cut_out(AddressRange range);
   static bool excludes(const Block& other, const Block& made);
   enum class Extent { requested, rounded };
   void add_whole_stretches(Vector<AddressRange>& ranges, const Is& is,

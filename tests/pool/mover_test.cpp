@@ -152,6 +152,18 @@ TEST_F(MoverTest, an_old_address_stays_mapped_until_the_work_through_it_is_over)
   EXPECT_EQ(broken(), "");
 }
 
+TEST_F(MoverTest, chunks_beyond_one_that_an_old_address_maps_can_be_given_back) {
+  map_pending(0, {4});
+  allocated(4, 1);
+  map_free(5, {2});
+  const region::Region* const region = take(plan(ask(14)));
+  ASSERT_EQ(chunks_of(region->range), (Vector<Bytes>{2, 4, 8}));
+  finish_work();
+  give_back(lives.size() - 1, {});
+  EXPECT_EQ(picture(), "[~4][1][-14]");
+  EXPECT_EQ(reclaimer.releasable_bytes(14 * kPage), 10 * kPage);
+}
+
 TEST_F(MoverTest, what_is_kept_of_a_chunk_may_be_used_in_part) {
   map_free(0, {8});
   used(0, 3);

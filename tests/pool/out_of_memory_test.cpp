@@ -88,6 +88,17 @@ TEST_P(OutOfMemorySteps, idle_chunks_that_would_not_be_enough_are_kept) {
   EXPECT_EQ(figures().chunks_released, 0u);
 }
 
+// The chunks of the idle memory are mapped at old addresses, too.
+TEST_P(OutOfMemorySteps, chunks_are_given_back_once_no_old_address_maps_them) {
+  open();
+  take_every_other_page();
+  give_back(take(kPages / 2, a));
+  ASSERT_EQ(figures().zombie_bytes, kPages / 2 * kPage);
+  const Result<bool> has_room = pool->make_room(lock, request(kPages / 2));
+  EXPECT_TRUE(has_room && has_room.value());
+  EXPECT_EQ(figures().chunks_released, kPages / 2);
+}
+
 // --- what is not tried
 
 TEST_P(OutOfMemorySteps, what_is_larger_than_all_there_is_creates_nothing) {

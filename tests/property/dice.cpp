@@ -159,6 +159,18 @@ std::vector<Operation> Dice::whole_program(std::size_t length) {
   return operations;
 }
 
+Program Dice::program_within(std::size_t length) {
+  Program made{scene(), {}};
+  made.scene.sim.has_aliases = false;
+  made.scene.has_threads = takes_turns_;
+  made.operations = whole_program(length);
+  std::erase_if(made.operations, [](const Operation& each) {
+    return std::holds_alternative<Fork>(each) || std::holds_alternative<Exit>(each) ||
+           std::holds_alternative<Record>(each);
+  });
+  return made;
+}
+
 Operation Dice::with_arenas() {
   const auto any = [this] { return rarities_() % (1 << 16); };
   const std::uint64_t what = any() % 16;

@@ -42,6 +42,8 @@ class Dice {
   std::vector<Operation> program(std::size_t length);
   // With faults, recordings, listeners, callbacks, forks and an exit in between.
   std::vector<Operation> whole_program(std::size_t length);
+  // A machine and a program that neither leaves the process nor writes files.
+  Program program_within(std::size_t length);
 
  private:
   Dice(std::uint64_t seed, const Numbers::Bytes& bytes);

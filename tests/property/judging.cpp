@@ -110,7 +110,7 @@ void World::check_reference() {
     if (at.pool == nullptr) continue;
     const std::size_t seat = seat_of(number);
     for (const std::string& wrong :
-         {reference(number).compare(seat, at.pool->reports().statistics()),
+         {reference(number).compare(seat, flaw_.statistics(*at.pool)),
           reference(number).compare(seat, at.pool->reports().layout()),
           scene_.listens && !had_faults_
               ? reference(number).compare_events(seat, at.told_allocated, at.told_freed)

@@ -49,11 +49,12 @@ void World::operator()(const Allocate& o) {
         next_number_);
   else
     say("{}", c_request(number, o.bytes, o.alignment, is_named ? &stream : nullptr));
-  const auto result = call(Bears::faults, [&] {
-    return by_object != nullptr
-               ? by_object->allocate(o.bytes, o.alignment)
-               : at.pool->allocate(
-                     {o.bytes, o.alignment, is_named ? pool::Stream(stream.handle) : std::nullopt});
+  const auto result = call(Bears::faults, [&]() -> Result<DevicePtr> {
+    if (flaw_.refuses()) return Error{ErrorCode::out_of_memory, "a flaw"};
+    const pool::Stream named = is_named ? pool::Stream(stream.handle) : std::nullopt;
+    return flaw_.allocated(*at.pool, by_object != nullptr
+                                         ? by_object->allocate(o.bytes, o.alignment)
+                                         : at.pool->allocate({o.bytes, o.alignment, named}));
   });
   if (!result && may_have_failed(result.error(), "allocate")) return;
   if (!result) return judge_request(number, result.error(), {round_up(o.bytes, page()), 0});
@@ -209,8 +210,9 @@ void World::record_use(const Allocation& allocation, const Stream& stream) {
   context::Context& pool = *devices_[allocation.device].pool;
   say("CALL(vpmm_record_use(pool[{}], p[{}], s[{}]));", allocation.device, allocation.number,
       stream.key);
-  expect(call(Bears::nothing, [&] { return pool.record_use(allocation.ptr, stream.handle); }),
-         "record_use");
+  expect(
+      call(Bears::nothing, [&] { return flaw_.record_use(pool, allocation.ptr, stream.handle); }),
+      "record_use");
 }
 
 void World::operator()(const ReadElsewhere& o) {
@@ -252,7 +254,7 @@ Result<void> World::free_on(Device& at, DevicePtr ptr, Stream& stream) {
   context::BoundStream* const by_object = bound(stream);
   return call(Bears::faults, [&] {
     return by_object != nullptr ? by_object->deallocate(ptr)
-                                : at.pool->deallocate(ptr, stream.handle);
+                                : flaw_.deallocate(*at.pool, ptr, stream.handle);
   });
 }
 
@@ -392,8 +394,9 @@ void World::free_unnamed(Allocation& allocation, bool is_deferred) {
     note_freed(allocation, Shared::Freed::deferred, nullptr);
   } else {
     say("CALL(vpmm_deallocate_any_stream(pool[{}], p[{}]));", allocation.device, allocation.number);
-    expect(call(Bears::nothing, [&] { return pool.deallocate(allocation.ptr, std::nullopt); }),
-           "deallocate");
+    expect(
+        call(Bears::nothing, [&] { return flaw_.deallocate(pool, allocation.ptr, std::nullopt); }),
+        "deallocate");
     note_freed(allocation, Shared::Freed::yes, nullptr);
   }
   allocation.ptr = DevicePtr{};

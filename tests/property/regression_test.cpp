@@ -184,6 +184,70 @@ TEST(PoolRegression, a_request_that_fits_within_a_capacity_of_no_whole_pages_is_
             "");
 }
 
+// The limit requires nearly all idle memory back, and an old address still maps one chunk of it.
+TEST(PoolRegression, a_request_below_a_lowered_limit_is_served_while_cleanup_is_deferred) {
+  Scene scene = scene_with();
+  scene.sim.capacity = 64 * kGiB;
+  scene.config.va_size = 128 * kGiB;
+  scene.config.page_chunks = false;
+  scene.config.chunk_max = 4 * kGiB;
+  scene.config.ipc_isolate = true;
+  EXPECT_EQ(failure_of(
+                scene,
+                {DeferCleanup{0}, AllocateTagged{0, kLegacy, 1, false, false},
+                 FreeMany{0, kLegacy, 1}, Suspend{0, 0, false, false, kAnyStream, std::nullopt},
+                 Allocate{0, kLegacy, 948 * kMiB, 0}, Allocate{0, 3, 1, 0}, FreeAnyStream{0, false},
+                 Free{0}, Allocate{0, 3, 1898 * kMiB, 0}, Free{0}, Resume{0, 0, false, true},
+                 SetCapacity{0, 878 * kMiB}, AllocateTagged{0, kLegacy, 28 * kMiB, false, false}}),
+            "");
+}
+
+// Nothing lives, and one page in one chunk fits when enough of the idle memory above the limit is
+// released.
+TEST(PoolRegression, a_limit_below_the_mapped_memory_leaves_room_for_one_chunk) {
+  Scene scene = scene_with();
+  scene.config.chunk_max = 8 * kMiB;
+  EXPECT_EQ(
+      failure_of(scene, {DeferCleanup{0}, Preallocate{0, 64 * kMiB}, SetCapacity{0, 12 * kMiB},
+                         AllocateSpecial{0, kAnyStream, 11, true, false}}),
+      "");
+}
+
+// The 285 bytes get the 178 MiB that the capture freed, and keep them when the graph is gone.
+TEST(PoolRegression, a_small_request_of_a_capture_keeps_no_large_memory_after_the_graph) {
+  Scene scene = scene_with(driver::sim::Schedule::timed);
+  scene.sim.capacity = 4 * kGiB;
+  scene.config.capacity = 962 * kMiB;
+  EXPECT_EQ(
+      failure_of(scene, {Allocate{0, 1, 210 * kMiB, 0}, Allocate{0, kLegacy, 16 * kMiB, 0},
+                         capture_on(kOther, true), Allocate{0, kOther, 178 * kMiB, 0}, Free{3},
+                         Allocate{0, kOther, 285, 0}, Allocate{0, kOther, 144 * kMiB, 0},
+                         EndCapture{0, true}, DestroyGraph{0, false, false}, Synchronize{0},
+                         Synchronize{0}, Allocate{0, 5, 420 * kMiB, 0}}),
+      "");
+}
+
+TEST(PoolRegression, graphs_of_an_arena_run_after_each_other) {
+  EXPECT_EQ(failure_of(scene_with(),
+                       {MakeArena{0, false, true}, capture_on(kNonBlocking, true),
+                        AllocateInArena{0, kNonBlocking, 3'000'000}, Free{1}, EndCapture{0, true},
+                        capture_on(kOther, true), AllocateInArena{0, kOther, 3'000'000}, Read{2},
+                        Free{2}, EndCapture{0, true}, Launch{0, 3}, Launch{1, 5}, Launch{0, 5},
+                        DestroyGraph{0, false, false}, DestroyGraph{0, false, true},
+                        ReleaseArena{0}, Allocate{0, 6, kGiB, 0}}),
+            "");
+}
+
+TEST(PoolRegression, memory_of_a_stream_goes_to_another_behind_a_wait) {
+  Scene scene = scene_with(driver::sim::Schedule::timed);
+  scene.config.ipc_isolate = true;
+  scene.config.capacity = 4 * kMiB;
+  EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, 4 * kMiB, 0}, Write{0}, Free{0},
+                               Allocate{0, kOther, 4 * kMiB, 0}, Reset{0, false}, Free{0},
+                               Allocate{0, 6, 4 * kMiB, 0}}),
+            "");
+}
+
 // The first such free of a process, so this shows in a process of its own.
 TEST(PoolRegression, a_free_on_another_stream_needs_no_host_memory) {
   EXPECT_EQ(failure_of(scene_with(), {Allocate{0, kNonBlocking, 1, 0}, Allocate{0, kLegacy, 1, 0},

@@ -157,7 +157,11 @@ void World::operator()(const Lease& o) {
   }
   if (is_over) return fail("a lease of what was freed and has no handle");
   if (!result && result.error().code == ErrorCode::invalid_argument && part.empty()) return;
-  if (devices_[shared.device].asleep.contains(shared.tag) && shared.freed == Shared::Freed::no) {
+  const bool is_asleep = devices_[shared.device].asleep.contains(shared.tag);
+  if (is_asleep && shared.freed == Shared::Freed::deferred && !result &&
+      result.error().code == ErrorCode::suspended)
+    return;
+  if (is_asleep && shared.freed == Shared::Freed::no) {
     if (result || result.error().code != ErrorCode::suspended)
       fail("suspended memory is leased: " + (result ? "done" : result.error().message));
     return;
@@ -171,6 +175,8 @@ void World::operator()(const Lease& o) {
   }
   if (part.empty() || at < part.end()) return fail("a lease without all of its chunks");
   shared.importers.push_back(part);
+  // The pool has not carried the free out, and keeps the memory when it does.
+  if (shared.freed == Shared::Freed::deferred) reference(shared.device).keep(shared.number);
   read(shared, part);
 }
 

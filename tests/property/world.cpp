@@ -106,6 +106,7 @@ World::World(const Scene& scene, const Watch& watch)
     : scene_(scene),
       watch_(watch),
       sim_(scene.sim),
+      flaw_(watch.flaw != nullptr ? *watch.flaw : no_flaw_),
       devices_(scene.pools_share_gpu ? 2 : static_cast<std::size_t>(scene.sim.device_count)),
       current_(scene.threads) {
   if (watch_.script != nullptr) watch_.script->begin(scene_);
@@ -116,7 +117,8 @@ World::World(const Scene& scene, const Watch& watch)
   for (std::size_t number = 0; number < devices_.size(); ++number) {
     open(number);
     say("pool[{}] = stage_pool({}, &config);", number, gpu_of(number));
-    auto created = context::Context::create(meter_, static_cast<int>(gpu_of(number)), scene.config);
+    auto created = context::Context::create(flaw_.driver(meter_), static_cast<int>(gpu_of(number)),
+                                            scene.config);
     if (!expect(created, "create")) return;
     devices_[number].pool = std::move(created).value();
     devices_[number].capacity = scene.config.capacity;
@@ -459,15 +461,19 @@ void World::finish() {
   check();
 }
 
-std::string failure_of(const Scene& scene, const std::vector<Operation>& operations) {
-  World world(scene, {1, nullptr, Defect::none});
-  for (const Operation& each : operations) {
+std::string failure_of(const Program& program, const Watch& watch) {
+  World world(program.scene, watch);
+  for (const Operation& each : program.operations) {
     test::Watchdog::doing("an operation");
     world.run(each);
   }
   test::Watchdog::doing("the end");
   if (world.failure().empty()) world.finish();
   return world.failure();
+}
+
+std::string failure_of(const Scene& scene, const std::vector<Operation>& operations) {
+  return failure_of({scene, operations}, {.operations_per_check = 1});
 }
 
 }  // namespace vpmm::property

@@ -18,6 +18,7 @@
 #include "driver/faulting.hpp"
 #include "driver/sim/sim_driver.hpp"
 #include "fault/host_faults.hpp"
+#include "judge/flaw.hpp"
 #include "judge/reference.hpp"
 #include "property/operation.hpp"
 #include "property/script.hpp"
@@ -57,6 +58,12 @@ struct Watch {
   std::size_t operations_per_check = 24;
   Script* script = nullptr;  // what the program does is written there; null: nowhere
   Defect defect = Defect::none;
+  judge::Flaw* flaw = nullptr;  // of the pools; null: none
+};
+
+struct Program {
+  Scene scene;
+  std::vector<Operation> operations;
 };
 
 // Passes the driver's calls on, and counts them, and those of the pool that took its lock.
@@ -418,6 +425,8 @@ class World {
   fault::ExemptDriver exempt_{sim_};
   driver::FaultingDriver faulting_{exempt_};
   Meter meter_{faulting_};
+  judge::Flaw no_flaw_;
+  judge::Flaw& flaw_;
   std::optional<Fault> armed_;
   bool strikes_ = false;     // a fault is armed in the call that runs
   bool struck_ = false;      // the last call met a fault
@@ -448,5 +457,6 @@ class World {
 
 // Runs all of it; what went wrong first, or empty.
 std::string failure_of(const Scene& scene, const std::vector<Operation>& operations);
+std::string failure_of(const Program& program, const Watch& watch);
 
 }  // namespace vpmm::property

@@ -107,6 +107,13 @@ TEST(SimMemory, reservations_honour_alignment_and_the_address_space) {
   EXPECT_EQ(sim.driver.mem_address_reserve(0, 0, DevicePtr{}, begin), CuResult::invalid_value);
 }
 
+TEST(SimMemory, low_bits_of_addresses_are_the_same_in_each_machine) {
+  Sim one(Sim::manual()), other(Sim::manual());
+  for (const Bytes size : {kPage, 3 * kGiB, 8 * kPage})
+    EXPECT_EQ(to_integer(one.reserve(size).begin) % kGiB,
+              to_integer(other.reserve(size).begin) % kGiB);
+}
+
 TEST(SimMemory, only_whole_reservations_without_mappings_are_freed) {
   Sim sim;
   const AddressRange range = sim.reserve(2 * kPage);

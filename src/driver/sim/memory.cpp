@@ -16,6 +16,8 @@
 namespace vpmm::driver::sim {
 namespace {
 
+constexpr Bytes kAddressUnit = kGiB;
+
 void* host_pointer(DevicePtr ptr) { return reinterpret_cast<void*>(to_integer(ptr)); }
 DevicePtr device_pointer(void* ptr) { return DevicePtr{reinterpret_cast<std::uint64_t>(ptr)}; }
 
@@ -126,13 +128,17 @@ void SimMemory::destroy_if_unused(SimChunk& chunk) {
 }
 
 CuResult SimMemory::reserve_host(Bytes size, Bytes alignment, DevicePtr hint, DevicePtr& begin) {
-  const Bytes padded = size + alignment;
+  // Only the high bits are the system's: the low ones decide where aligned requests lie, and a
+  // program must run alike each time.
+  const Bytes unit = is_null(hint) ? std::max(alignment, kAddressUnit) : alignment;
+  const Bytes offset = is_null(hint) ? ++reserved_so_far_ * alignment % unit : 0;
+  const Bytes padded = size + offset + unit;
   const int access = options_.has_aliases ? PROT_NONE : PROT_READ | PROT_WRITE;
   void* const host =
       mmap(host_pointer(hint), padded, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (host == MAP_FAILED) return CuResult::out_of_memory;
   const DevicePtr got = device_pointer(host);
-  begin = align_up(got, alignment);
+  begin = align_up(got, unit) + offset;
   if (begin > got) munmap(host, begin - got);
   const DevicePtr end = begin + size;
   if (got + padded > end) munmap(host_pointer(end), got + padded - end);

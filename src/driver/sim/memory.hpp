@@ -144,6 +144,7 @@ class SimMemory {
   std::map<DevicePtr, SimReservation> reservations_;
   SimReservation* last_found_ = nullptr;  // most look-ups stay in one reservation
   Bytes reserved_ = 0;
+  std::uint64_t reserved_so_far_ = 0;      // reservations
   std::uint64_t accessible_mappings_ = 0;  // outside the driver's own reservations
 };
 

@@ -11,10 +11,7 @@
 
 namespace vpmm::hunt {
 
-struct Program {
-  property::Scene scene;
-  std::vector<property::Operation> operations;
-};
+using property::Program;
 Program program_of(std::uint64_t seed);
 
 // In memory that the processes share.
