@@ -26,4 +26,13 @@ function(vpmm_write_notices file)
     vpmm_add_notices(${file} ${name} /usr/share/doc/${debian}/copyright /usr/share/licenses/${name}/LICENSE
                      /usr/share/licenses/${name}/LICENSE.MIT)
   endforeach()
+  # What zig's compiler links statically.
+  foreach(folder IN LISTS CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)
+    if(folder MATCHES "(.*)/lib/libcxx/include$")
+      set(zig ${CMAKE_MATCH_1})
+      vpmm_add_notices(${file} libc++ ${zig}/lib/libcxx/LICENSE.TXT)
+      vpmm_add_notices(${file} libc++abi ${zig}/lib/libcxxabi/LICENSE.TXT)
+      vpmm_add_notices(${file} compiler-rt ${zig}/LICENSE)
+    endif()
+  endforeach()
 endfunction()

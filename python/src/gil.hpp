@@ -4,24 +4,27 @@
 // Note [A thread that comes back too late]
 // A daemon thread that wants the GIL after the interpreter has begun to exit does not get it.
 // Before Python 3.14 pthread_exit ends the thread and unwinds its stack through C++ frames that do
-// not allow it, and the process aborts. So the unwinding stops here and the thread sleeps, as in
-// newer Pythons, until the process is gone.
+// not allow it, and the process aborts. So the unwinding stops in the first frame, which allows it,
+// and the thread sleeps, as in newer Pythons, until the process is gone. A destructor stops it,
+// because no handler of libc++'s is called for it.
 #pragma once
 
-#include <cxxabi.h>
 #include <nanobind/nanobind.h>
 #include <unistd.h>
 
 namespace vpmm::python {
 
-// Runs `take`, which returns with the lock held, or sleeps forever.
+// Runs `take`, which returns with the lock held, or sleeps forever. Its callers may not be unwound.
 template <typename Take>
-void take_lock(Take&& take) noexcept {
-  try {
-    take();
-  } catch (abi::__forced_unwind&) {
-    for (;;) pause();
-  }
+[[gnu::noinline]] void take_lock(Take&& take) {
+  struct Sleep {
+    bool has_lock = false;
+    ~Sleep() {
+      while (!has_lock) pause();
+    }
+  } sleep;
+  take();
+  sleep.has_lock = true;
 }
 
 class WithoutLock {

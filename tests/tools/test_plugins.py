@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import re
+import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -34,6 +38,44 @@ if sys.argv[-1].startswith({refused!r}):
 with zipfile.ZipFile(folder / "a.whl", "w") as file:
     for name in {files!r}:
         file.writestr(name, name)
+"""
+# Copies exception pointers; the digits say how many copies there are of what was thrown.
+THROWS = r"""
+#include <exception>
+#include <memory>
+#include <sstream>
+#include <string>
+
+int alive = 0;
+struct Thrown {
+  Thrown() { ++alive; }
+  Thrown(const Thrown&) { ++alive; }
+  ~Thrown() { --alive; }
+};
+
+extern "C" __attribute__((visibility("default"))) int digits() {
+  std::exception_ptr kept;
+  try {
+    throw Thrown();
+  } catch (...) {
+    kept = std::current_exception();
+  }
+  auto shared = std::make_shared<std::exception_ptr>(kept);
+  auto copy = shared;
+  const std::string nothing;
+  std::ostringstream text(nothing);
+  text << alive;
+  kept = nullptr;
+  try {
+    std::rethrow_exception(*copy);
+  } catch (const Thrown&) {
+    text << alive;
+  }
+  shared.reset();
+  copy.reset();
+  text << alive;
+  return std::stoi(text.str());
+}
 """
 
 
@@ -95,6 +137,18 @@ class Plugins(unittest.TestCase):
         none = Path("/none")
         wheels.Plugins(none, built).add_to(package, wheels.Interpreter("/none", (3, 12)), none)
         self.assertEqual((package / "vpmm/plugins/built/torch-2.15-cxx11.so").read_text(), "a library")
+
+    @unittest.skipUnless(shutil.which("g++"), "g++ is not installed")
+    def test_what_an_old_libstdcxx_lacks_is_linked_in_and_works(self) -> None:
+        source, library = self.folder / "throws.cpp", self.folder / "throws.so"
+        source.write_text(THROWS)
+        command = ["g++", "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden"]
+        subprocess.run([*command, source, plugins.OLD_RUNTIME, "-o", library], check=True)
+        self.assertEqual(ctypes.CDLL(str(library)).digits(), 110)
+        symbols = subprocess.run(["nm", "-D", library], capture_output=True, text=True, check=True).stdout
+        versions = {tuple(map(int, found.split("."))) for found in re.findall(r"@+GLIBCXX_([\d.]+)", symbols)}
+        self.assertLessEqual(max(versions), (3, 4, 24))
+        self.assertNotRegex(symbols, r"@CXXABI_1\.3\.1[2-9]|__libc_single_threaded@")
 
     def test_the_newest_version_that_is_tested_and_those_that_pages_name_are_these(self) -> None:
         self.assertIn(f" build/venv-torch {plugins.TORCH[0]} ", (ROOT / "dev").read_text())

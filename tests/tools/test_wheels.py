@@ -43,7 +43,7 @@ class Wheels(unittest.TestCase):
         self.assertEqual(sorted(re.findall(r"^\| `vpmm\[([\w-]+)\]`", page, re.MULTILINE)), sorted(extras))
 
     def test_a_name_that_is_no_python_is_refused_before_anything_is_built(self) -> None:
-        options = ["--prefix", "/none", "--tools", "/none", "--headers", "/none", "--out", "/none", "/no/such/python"]
+        options = ["--build", "/none", "--tools", "/none", "--headers", "/none", "--out", "/none", "/no/such/python"]
         done = subprocess.run(
             [sys.executable, ROOT / "tools/wheels.py", *options], capture_output=True, text=True, check=False
         )
@@ -52,7 +52,7 @@ class Wheels(unittest.TestCase):
         self.assertEqual((answer.returncode, answer.stderr), (1, done.stderr))
 
     def test_a_check_builds_nothing(self) -> None:
-        options = ["--prefix", "/none", "--tools", "/none", "--headers", "/none", "--out", "/none", "--check"]
+        options = ["--build", "/none", "--tools", "/none", "--headers", "/none", "--out", "/none", "--check"]
         subprocess.run([sys.executable, ROOT / "tools/wheels.py", *options, sys.executable], check=True)
         self.assertFalse(Path("/none").exists())
 
