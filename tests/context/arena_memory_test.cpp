@@ -138,6 +138,47 @@ TEST_F(ShortArena, a_pinned_arena_keeps_what_it_has_and_the_report_says_so) {
 
 // --- stretches with a live block, with a chunk for each page
 
+class SharedStretch : public ::testing::Test {
+ protected:
+  static constexpr Bytes kBlock = kPage + kPage / 8;
+  static constexpr Bytes kCapacity = 400 * kPage;
+  static WorldOptions options() {
+    WorldOptions options = adaptive_world();
+    options.config.capacity = kCapacity;
+    return options;
+  }
+  Bytes mapped() { return world.statistics().mapped_bytes; }
+
+  PoolWorld world{options()};
+  StreamHandle a = world.stream();
+  ArenaId arena = make_arena(world);
+};
+
+TEST_F(SharedStretch, holds_little_more_than_blocks_that_do_not_fill_pages) {
+  for (int i = 0; i < 300; ++i) allocate_in(world, arena, kBlock, a);
+  EXPECT_LE(mapped(), 300 * kBlock + 300 * kBlock / 12) << "with two pages for each: 1.78 times";
+}
+
+TEST_F(SharedStretch, is_at_most_a_16th_of_what_the_arena_holds) {
+  Bytes most = 0;
+  for (int i = 0; i < 300; ++i) {
+    const Bytes held = mapped();
+    allocate_in(world, arena, kBlock, a);
+    const Bytes grown = mapped() - held;
+    EXPECT_LE(grown, std::max(2 * kPage, held / 16)) << i;
+    most = std::max(most, grown);
+  }
+  EXPECT_GT(most, 4 * kPage);
+  EXPECT_LE(most, 10 * kPage);
+}
+
+TEST_F(SharedStretch, gives_way_to_one_for_the_request_alone_where_memory_is_short) {
+  for (int i = 0; i < 100; ++i) allocate_in(world, arena, kBlock, a);
+  world.allocate(kCapacity - mapped() - 2 * kPage, a);
+  while (world.pool().allocate({kBlock, 0, a, arena}).ok()) continue;
+  EXPECT_EQ(mapped(), kCapacity);
+}
+
 class BusyStretch : public ::testing::Test {
  protected:
   static WorldOptions options() {
