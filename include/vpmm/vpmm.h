@@ -417,7 +417,8 @@ VPMM_API vpmm_status vpmm_bound_deallocate(vpmm_bound_stream* bound, void* ptr);
  * registration. It takes stretches of whole pages from its pool and divides them into blocks, whose
  * sizes are multiples of 512 bytes. The functions above free, query and export memory of an arena
  * and record its use on other streams, as for all memory of the pool. A freed block goes back to
- * the arena. Requests of half a page or less share pages.
+ * the arena. Requests of half a page or less share pages, those of up to five pages share stretches
+ * of up to ten, which are at most a 16th of what the arena holds.
  *
  * Reuse of a freed block. The stream for which it was allocated and on which it was freed may reuse
  * it at once, also during a capture. Other streams may reuse it once the pool knows that the work

@@ -117,16 +117,16 @@ Bytes Arenas::least_pages(const pool::Request& request) const {
 // leave free. Of the sizes that leave at most a 32nd behind requests of this size, the largest;
 // otherwise the one that leaves the least.
 Bytes Arenas::pages_for(const pool::Request& request) const {
-  constexpr Bytes kMostPages = 10;
+  constexpr Bytes kMostSharedPages = 10;
   constexpr Bytes kShareOfHeld = 16;
   constexpr Bytes kLeftShare = 32;
   const Bytes page = table_.pool->memory().page_size();
   const Bytes least = least_pages(request);
   const ArenaEntry* const in = table_.open(request.arena);
   if (in == nullptr || !in->arena.splits() || request.bytes <= page / 2 ||
-      request.bytes > kMostPages / 2 * page || request.alignment > kGrain)
+      request.bytes > kMostSharedPages / 2 * page || request.alignment > kGrain)
     return least;
-  const Bytes most = std::min(kMostPages, in->arena.held_bytes() / kShareOfHeld / page);
+  const Bytes most = std::min(kMostSharedPages, in->arena.held_bytes() / kShareOfHeld / page);
   const Bytes block = round_up(request.bytes, kGrain);
   Bytes best = least;
   for (Bytes pages = least + 1; pages <= most; ++pages) {

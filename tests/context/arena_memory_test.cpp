@@ -156,7 +156,7 @@ class SharedStretch : public ::testing::Test {
 
 TEST_F(SharedStretch, holds_little_more_than_blocks_that_do_not_fill_pages) {
   for (int i = 0; i < 300; ++i) allocate_in(world, arena, kBlock, a);
-  EXPECT_LE(mapped(), 300 * kBlock + 300 * kBlock / 12) << "with two pages for each: 1.78 times";
+  EXPECT_LE(mapped(), 300 * kBlock + 300 * kBlock / 8) << "with two pages for each: 1.78 times";
 }
 
 TEST_F(SharedStretch, is_at_most_a_16th_of_what_the_arena_holds) {
