@@ -192,6 +192,9 @@ TEST(Prefer, latency_may_spend_more_memory_than_balanced_and_balanced_more_than_
   EXPECT_LT(footprint.chunk_size(kPage, 4 * kGiB, kGpu),
             balanced.chunk_size(kPage, 4 * kGiB, kGpu));
   EXPECT_EQ(balanced.chunk_size(kPage, 4 * kGiB, kGpu), latency.chunk_size(kPage, 4 * kGiB, kGpu));
+  EXPECT_EQ(balanced.chunk_size(kPage, 8 * kGiB, kGpu),
+            4 * footprint.chunk_size(kPage, 8 * kGiB, kGpu))
+      << "a quarter of its share";
 }
 
 TEST(Prefer, only_footprint_waits_for_other_streams_before_it_grows) {
