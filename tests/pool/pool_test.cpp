@@ -52,7 +52,7 @@ class PoolCalls : public PoolFixture<test::HookedDriver> {
 // Chunks are four pages, of which requests share.
 class SharedChunks : public PoolCalls {
  protected:
-  SharedChunks() : PoolCalls({}) {
+  SharedChunks() : PoolCalls(driver::sim::SimOptions{}) {
     config.page_chunks = false;
     config.chunk_max = 4 * kPage;
   }
