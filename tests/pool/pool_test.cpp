@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -109,6 +111,28 @@ TEST_F(PoolCalls, memory_that_the_own_stream_still_uses_is_not_complete) {
   EXPECT_FALSE(found->is_complete);
 }
 
+TEST_F(PoolCalls, memory_that_others_still_use_is_found_behind_a_wait) {
+  open();
+  const DevicePtr ptr = take(2, b);
+  give_back_pending(ptr, b, Closed::yes);
+  EXPECT_FALSE(pool->find(request(2), a));
+  const auto found = pool->find_waiting(request(2), a, Effort::by_policy);
+  ASSERT_TRUE(found.ok() && found.value());
+  EXPECT_EQ(found.value()->begin, ptr);
+  EXPECT_EQ(figures().gpu_waits, 1u);
+  const auto none = pool->find_waiting(request(2), a, Effort::by_policy);
+  EXPECT_TRUE(none.ok() && !none.value());
+}
+
+TEST_F(PoolCalls, memory_of_a_capture_is_named_after_it) {
+  open();
+  Caller capturing = a;
+  capturing.standing = Standing::capturing;
+  capturing.capture = 7;
+  EXPECT_EQ(region_of(take(1, capturing))->owner.capture, 7u);
+  EXPECT_EQ(region_of(take(1, a))->owner.capture, 0u);
+}
+
 TEST_F(PoolCalls, what_comes_back_is_counted) {
   open();
   const DevicePtr first = take(1, a), second = take(1, a);
@@ -130,6 +154,31 @@ TEST_F(PoolCalls, a_broken_context_is_told_when_the_driver_is_asked_for_free_mem
   driver.on[Call::mem_get_info] = [] { return CuResult::unknown; };
   EXPECT_TRUE(allocate(1, a).ok()) << "without an answer, a plan shows what there is";
   driver.on.clear();
+}
+
+TEST_F(PoolCalls, all_that_is_free_is_created_without_a_try) {
+  open();
+  take(1, a);
+  take(999, a);
+  EXPECT_EQ(driver.counts[Call::mem_create], 1000u);
+  EXPECT_EQ(driver.counts[Call::mem_release], 0u);
+}
+
+TEST_F(PoolCalls, memory_can_be_exported_as_long_as_the_driver_makes_it_for_that) {
+  open();
+  EXPECT_FALSE(pool->can_export()) << "nobody asked for it";
+  driver::ChunkProperties properties;
+  properties.posix_file_descriptor = true;
+  pool->release_everything();
+  pool = std::make_unique<Pool>(driver, properties, config, kPage, timelines);
+  EXPECT_TRUE(pool->can_export());
+  int calls = 0;
+  driver.on[Call::mem_create] = [&] {
+    return ++calls == 1 ? CuResult::not_supported : CuResult::success;
+  };
+  take(1, a);
+  driver.on.clear();
+  EXPECT_FALSE(pool->can_export());
 }
 
 TEST_F(PoolCalls, the_drivers_error_is_that_of_the_request) {
@@ -161,6 +210,21 @@ TEST_F(PoolCalls, memory_that_moves_behind_own_work_has_an_event) {
     ASSERT_TRUE(pool->settle(lock).ok());
     EXPECT_EQ(figures().zombie_bytes, 0u);
   }
+}
+
+TEST_F(PoolCalls, memory_that_moves_without_an_event_asks_its_stream_for_one_later) {
+  open();
+  const DevicePtr first = take(1, a);
+  take(1, a);
+  const DevicePtr second = take(1, a);
+  take(1, a);
+  for (const DevicePtr ptr : {first, second}) give_back_pending(ptr, a, Closed::no);
+  driver.on[Call::event_record] = [] { return CuResult::unknown; };
+  take(2, a);
+  driver.on.clear();
+  EXPECT_EQ(figures().chunks_moved, 2u);
+  EXPECT_TRUE(a.timeline->wanted);
+  sim.run_until_idle();
 }
 
 TEST_F(PoolCalls, memory_of_others_that_moves_needs_no_event_of_the_caller) {
@@ -251,12 +315,29 @@ TEST_F(PoolCalls, a_call_unmaps_sixteen_old_mappings_of_one_range_at_most) {
   EXPECT_EQ(picture(), "[*16][~4][1][21]");
 }
 
+TEST_F(PoolCalls, an_old_mapping_that_the_driver_does_not_unmap_stays_and_is_tried_again) {
+  open();
+  every_other_of(4);
+  take(2, a);
+  driver.on[Call::mem_unmap] = [] { return CuResult::unknown; };
+  EXPECT_TRUE(pool->settle(lock).ok());
+  EXPECT_EQ(figures().zombie_bytes, 2 * kPage);
+  EXPECT_EQ(figures().quarantined_bytes, 2 * kPage);
+  driver.on[Call::mem_unmap] = [] { return CuResult::illegal_address; };
+  const Result<void> broken = pool->settle(lock);
+  EXPECT_TRUE(!broken && broken.error().code == ErrorCode::poisoned);
+  driver.on.clear();
+  EXPECT_TRUE(pool->settle(lock).ok());
+  EXPECT_EQ(figures().zombie_bytes + figures().quarantined_bytes, 0u);
+}
+
 TEST_F(PoolCalls, a_trim_gives_back_what_is_too_much_and_no_more) {
   open();
   take(1, a);
   give_back(take(10, a));
-  EXPECT_EQ(trimmed_to(11), 0u);
+  EXPECT_EQ(trimmed_to(20) + trimmed_to(11), 0u);
   EXPECT_EQ(trimmed_to(7), 4u);
+  EXPECT_EQ(driver.counts[Call::mem_unmap], 1u) << "side by side, they are unmapped at once";
   EXPECT_EQ(figures().mapped_bytes, 7 * kPage);
   EXPECT_EQ(figures().chunks_released, 4u);
   EXPECT_EQ(trimmed_to(0), 6u) << "the rest is in use";
@@ -346,43 +427,91 @@ TEST_F(PoolCalls, idle_memory_gives_way_to_a_request_that_it_cannot_serve) {
   has_given = pool->give_way(lock, one, a);
   EXPECT_TRUE(has_given && has_given.value());
   EXPECT_EQ(figures().chunks_released, 9u) << "one page of growth is early";
-  has_given = pool->give_way(lock, request(3), a);
-  EXPECT_TRUE(has_given && !has_given.value()) << "idle chunks can move for this one";
-  EXPECT_EQ(figures().chunks_released, 9u);
+  PageRequest beyond = one;
+  beyond.requested = beyond.size = 2000 * kPage;
+  has_given = pool->give_way(lock, beyond, a);
+  EXPECT_TRUE(has_given && has_given.value()) << "of which there is no plan";
+  EXPECT_EQ(figures().chunks_released, 20u);
 }
 
-// The memory of a resume reaches neither its new place nor, whole, its old one.
-TEST_F(PoolCalls, memory_that_the_driver_lost_between_two_places_goes_back_later) {
+TEST_F(PoolCalls, idle_memory_gives_way_to_no_request_that_it_can_serve) {
+  config.page_chunks = false;
+  config.chunk_max = kPage;
   open();
-  PageRequest owned = request(2);
-  owned.chunks = Chunks::own;
-  const auto take_own = [&] {
+  every_other_of(40);
+  const Result<bool> has_given = pool->give_way(lock, request(3), a);
+  EXPECT_TRUE(has_given && !has_given.value()) << "idle chunks can move for this one";
+  EXPECT_EQ(figures().chunks_released, 0u);
+}
+
+// Resumes three pages behind a driver that is out of order.
+class OutOfOrder : public PoolCalls {
+ protected:
+  void SetUp() override {
+    open();
+    suspended = own_pages();
+    ASSERT_TRUE(pool->suspender().suspend(lock, {suspended}, Suspender::Fate::goes_to_driver).ok());
+    refills = {{suspended, own_pages()}};
+  }
+  void TearDown() override {
+    if (suspended->is_suspended) pool->suspender().drop(suspended);
+  }
+  region::Region* own_pages() {
+    PageRequest owned = request(3);
+    owned.chunks = Chunks::own;
     const Result<Answer> answer = pool->map(lock, owned, a, Effort::by_policy, 0);
     return region_of(std::get<Placed>(answer.value()).begin);
-  };
-  region::Region* const suspended = take_own();
-  ASSERT_TRUE(pool->suspender().suspend(lock, {suspended}, Suspender::Fate::goes_to_driver).ok());
-  Vector<Suspender::Refill> refills{{suspended, take_own()}};
-  int maps = 0, unmaps = 0;
-  driver.on[Call::mem_map] = [&] {  // there; back; back, the second chunk
-    return ++maps == 2 ? CuResult::success : CuResult::unknown;
-  };
-  driver.on[Call::mem_unmap] = [&] {  // of the second no more than the first succeeds
-    return ++unmaps == 1 ? CuResult::success : CuResult::unknown;
-  };
-  EXPECT_FALSE(pool->suspender().resume(lock, refills).ok());
-  driver.on.clear();
-  EXPECT_EQ(refills[0].memory, nullptr);
-  EXPECT_TRUE(suspended->is_suspended);
-  EXPECT_EQ(pool->memory().validate(), "");
-  EXPECT_EQ(sim.census().mappings, figures().mappings);
-  EXPECT_EQ(figures().quarantined_bytes, 2 * kPage);
-  for (int round = 0; round < 2; ++round) {
-    EXPECT_TRUE(pool->settle(lock).ok());
   }
+  // Of the calls to come, those with these numbers, from 1, fail.
+  void fail(Call call, const std::vector<int>& numbers) {
+    driver.on[call] = [numbers, count = 0]() mutable {
+      const bool fails = std::find(numbers.begin(), numbers.end(), ++count) != numbers.end();
+      return fails ? CuResult::unknown : CuResult::success;
+    };
+  }
+  bool resume() {
+    const bool is_resumed = pool->suspender().resume(lock, refills).ok();
+    driver.on.clear();
+    EXPECT_EQ(pool->memory().validate(), "");
+    EXPECT_EQ(sim.census().mappings, figures().mappings);
+    return is_resumed;
+  }
+  region::Region* suspended = nullptr;
+  Vector<Suspender::Refill> refills;
+};
+
+// Each of the two that were mapped again may be the one that stays mapped.
+TEST_F(OutOfOrder, memory_that_reaches_neither_place_goes_back_later) {
+  for (const int stuck : {2, 3}) {
+    fail(Call::mem_map, {1, 4});     // there; back again, the third page
+    fail(Call::mem_unmap, {stuck});  // one of the two before it
+    EXPECT_FALSE(resume());
+    EXPECT_EQ(refills[0].memory, nullptr);
+    EXPECT_TRUE(suspended->is_suspended);
+    EXPECT_EQ(figures().quarantined_bytes, 3 * kPage);
+    EXPECT_EQ(figures().zombie_bytes, kPage);
+    for (int round = 0; round < 2; ++round) {
+      EXPECT_TRUE(pool->settle(lock).ok());
+    }
+    EXPECT_EQ(figures().quarantined_bytes, 0u);
+    EXPECT_EQ(sim.census().chunks, 0u);
+    refills[0].memory = own_pages();
+  }
+}
+
+TEST_F(OutOfOrder, memory_that_stays_mapped_at_its_new_place_is_unmapped_before_the_next_try) {
+  fail(Call::mem_map, {3});
+  fail(Call::mem_unmap, {2});
+  EXPECT_FALSE(resume());
+  EXPECT_TRUE(suspended->is_suspended);
+  EXPECT_NE(refills[0].memory, nullptr);
+  EXPECT_EQ(figures().quarantined_bytes, kPage);
+  fail(Call::mem_unmap, {1});
+  EXPECT_FALSE(resume()) << "it is still there";
+  EXPECT_EQ(figures().quarantined_bytes, kPage);
+  EXPECT_TRUE(resume());
+  EXPECT_FALSE(suspended->is_suspended);
   EXPECT_EQ(figures().quarantined_bytes, 0u);
-  EXPECT_EQ(sim.census().chunks, 0u);
-  pool->suspender().drop(suspended);
 }
 
 // --- before anybody asks
@@ -451,6 +580,9 @@ TEST_F(PoolCalls, memory_can_be_mapped_ahead) {
   EXPECT_EQ(figures().peak_chunks, 10u);
   ASSERT_TRUE(pool->preallocate(lock, 10 * kPage).ok());
   EXPECT_EQ(picture(), "[-10]") << "in all, not more";
+  const std::uint64_t asked = driver.counts[Call::mem_get_info];
+  ASSERT_TRUE(pool->preallocate(lock, 12 * kPage).ok());
+  EXPECT_EQ(driver.counts[Call::mem_get_info], asked) << "how much is free is known";
   ASSERT_TRUE(pool->preallocate(lock, 40 * kPage).ok());
   EXPECT_EQ(figures().mapped_bytes, 40 * kPage);
   const Result<void> beyond = pool->preallocate(lock, 41 * kPage);
@@ -571,6 +703,7 @@ TEST_F(SharedChunks, at_the_end_each_mapping_is_unmapped_once_and_all_address_sp
   EXPECT_EQ(driver.counts[Call::mem_release], 5u);
   EXPECT_EQ(driver.counts[Call::mem_address_free], 2u);
   EXPECT_EQ(sim.census().reservations, 0u);
+  EXPECT_EQ(figures().mapped_bytes + figures().reserved_bytes, 0u);
   open();
 }
 

@@ -204,6 +204,7 @@ TEST(Prefer, only_footprint_waits_for_other_streams_before_it_grows) {
 }
 
 TEST(Prefer, latency_never_delays_growth) {
+  EXPECT_TRUE(tuning_for(settings::Prefer::footprint).delays_growth);
   EXPECT_TRUE(tuning_for(settings::Prefer::balanced).delays_growth);
   EXPECT_FALSE(tuning_for(settings::Prefer::latency).delays_growth);
 }

@@ -20,6 +20,15 @@ TEST_P(Placement, every_alignment_up_to_a_page_is_kept_for_every_size) {
     }
 }
 
+// Whatever lies before them: where a smaller one ends is no multiple of 64 KiB.
+TEST_P(Placement, large_requests_below_a_page_begin_at_64_kib) {
+  for (const Bytes bytes : {512 * kKiB, 513 * kKiB, 800 * kKiB, kMiB, kPage - 64 * kKiB})
+    for (int i = 0; i < 4; ++i) {
+      world.allocate(40 * kKiB, a);
+      EXPECT_TRUE(is_aligned(world.allocate(bytes, a), 64 * kKiB)) << bytes;
+    }
+}
+
 // A warm call takes what is cached, aligned to 256 bytes and no more: a larger alignment must not
 // be served from it.
 TEST_P(Placement, memory_in_hand_does_not_serve_an_alignment_it_has_not) {
