@@ -1,5 +1,4 @@
-// context: arenas: who may have what was freed in one, where their memory comes from, and where it
-// goes.
+// arena: streams that allocate and free in one arena, and its memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>
