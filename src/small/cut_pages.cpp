@@ -191,7 +191,6 @@ Segment* CutPages::cut(const FreePart& room, const Caller& caller) {
 
 void CutPages::take_units(const FreePart& room, const Caller& caller) {
   region::Owner owner;
-  owner.requested = room.part.size;
   if (caller.timeline != nullptr) owner.timeline = caller.timeline->id;
   const std::optional<time::TimelineId> timeline = owner.timeline;
   units_.allocate(room.free, room.part, std::move(owner));
