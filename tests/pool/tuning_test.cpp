@@ -169,6 +169,12 @@ TEST(Grain, is_the_page_where_that_is_small_or_no_power_of_two) {
   EXPECT_EQ(tuning_of({}, 6 * kMiB).grain, 6 * kMiB);
 }
 
+TEST(Grain, is_the_page_where_no_chunk_is_shared) {
+  settings::Config config;
+  config.ipc_isolate = true;
+  EXPECT_EQ(tuning_of(config, kPage).grain, kPage);
+}
+
 TEST(Grain, is_the_page_in_page_mode) {
   settings::Config config;
   config.page_chunks = true;
