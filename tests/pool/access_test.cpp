@@ -141,7 +141,7 @@ TEST_F(PeerAccess, is_given_once_for_all_mappings_that_stand_side_by_side_in_one
   expect(sim.mem_address_free({driver.next, 64 * kPage}));
   open();
   const DevicePtr first = take(4, a);
-  for (const Bytes pages : {2, 2, 8}) take(pages, a);
+  for (const Bytes pages : {2u, 2u, 8u}) take(pages, a);
   ASSERT_EQ(pool->memory().index.picture(kPage), "[4][2][2][8]");
   ASSERT_EQ(pool->memory().reservations[1].begin, first + 8 * kPage);
   driver.calls = 0;
