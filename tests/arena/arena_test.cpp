@@ -136,6 +136,19 @@ TEST_F(ArenaTest, neighbours_of_several_streams_serve_together_where_none_is_eno
   EXPECT_EQ(arena.block_around(kBase + 3 * kPage)->key, kB) << "what is left is the other's still";
 }
 
+TEST_F(ArenaTest, the_smallest_block_that_another_stream_is_done_with_goes_before_several) {
+  arena.add({kBase, 4 * kPage}, kA);
+  arena.add({kBase + 8 * kPage, 4 * kPage}, kA);
+  const DevicePtr three = take(3 * kPage, kB), one = take(kPage, kA);
+  const DevicePtr more = take(3 * kPage + 512, kB);
+  ASSERT_EQ(one, three + 3 * kPage);
+  end(three, kB, after(kTimelineB, 1));
+  end(one, kA, after(kTimelineA, 1));
+  end(more, kB, after(kTimelineB, 2));
+  complete(kTimelineB, 2);
+  EXPECT_EQ(take(3 * kPage, kA), three) << "with its neighbour it is larger than the other";
+}
+
 TEST_F(ArenaTest, small_requests_stay_out_of_large_free_blocks_unless_memory_is_short) {
   arena.add({kBase, 4 * kPage}, kA);
   EXPECT_EQ(take(kPage / 2, kA), DevicePtr{});
@@ -227,6 +240,26 @@ TEST(UnsplitArena, gives_a_whole_stretch_that_is_at_most_twice_as_large) {
             (AddressRange{kBase + 8 * kPage, kPage}));
   EXPECT_EQ(arena.find({2 * kPage, kGrain, kA}, Reach::by_size), (AddressRange{kBase, 4 * kPage}));
   EXPECT_FALSE(arena.find({kPage + 512, kGrain, kA}, Reach::by_size).has_value());
+}
+
+TEST(UnsplitArena, gives_what_another_stream_is_done_with_and_what_is_everybodys) {
+  Arena arena(kPage, Splitting::no);
+  arena.add({kBase, 2 * kPage}, kA);
+  arena.add({kBase + 8 * kPage, kPage}, kA);
+  EXPECT_EQ(arena.find({kPage, kGrain, kB}, Reach::by_size),
+            (AddressRange{kBase + 8 * kPage, kPage}));
+  arena.pin();
+  EXPECT_FALSE(arena.find({kPage, kGrain, kB}, Reach::by_size).has_value());
+  arena.add({kBase + 12 * kPage, kPage}, kEverybody);
+  EXPECT_EQ(arena.find({kPage, kGrain, kB}, Reach::by_size),
+            (AddressRange{kBase + 12 * kPage, kPage}));
+}
+
+TEST(UnsplitArena, gives_no_stretch_that_begins_before_the_alignment) {
+  Arena arena(kPage, Splitting::no);
+  arena.add({kBase + kPage, 4 * kPage}, kA);
+  EXPECT_FALSE(arena.find({3 * kPage, 2 * kPage, kA}, Reach::by_size).has_value());
+  EXPECT_TRUE(arena.find({3 * kPage, kPage, kA}, Reach::by_size).has_value());
 }
 
 TEST(SmallSplitting, large_requests_have_stretches_of_their_own_and_small_ones_leave_them_whole) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -114,6 +115,25 @@ TEST_F(AsleepArena, loses_a_stretch_with_its_last_block) {
   resume();
   EXPECT_EQ(world.statistics().mapped_bytes, kStretch);
   world.deallocate(other, a);
+}
+
+TEST_F(AsleepArena, has_no_stretch_in_which_nothing_lives) {
+  world.deallocate(allocate_in(world, arena, 6 * kPage, a), a);
+  suspend();
+  EXPECT_EQ(info().amounts.held, kStretch) << "nobody can use the other's addresses again";
+  EXPECT_EQ(world.statistics().suspended_bytes, kStretch);
+}
+
+TEST_F(AsleepArena, has_its_contents_again_afterwards) {
+  const std::vector<std::uint8_t> written(kPage + 1000, 0x5a);
+  std::vector<std::uint8_t> read(written.size());
+  ASSERT_EQ(world.sim().memcpy_host_to_device(block, written.data(), written.size()),
+            driver::CuResult::success);
+  suspend({std::nullopt, true, true, std::nullopt});
+  resume();
+  ASSERT_EQ(world.sim().memcpy_device_to_host(read.data(), block, read.size()),
+            driver::CuResult::success);
+  EXPECT_EQ(read, written);
 }
 
 TEST_F(AsleepArena, keeps_a_stretch_in_which_another_block_lives) {
