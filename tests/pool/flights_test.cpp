@@ -33,14 +33,17 @@ class Overlap : public PoolFixture<test::HookedDriver> {
   // end of that call.
   bool flies(const Work& inner, Call during, const Work& outer) {
     bool has_flown = false;
+    std::atomic<bool> has_lock{false};
     std::thread other;
     driver.on[during] = [&] {
       if (other.joinable()) return CuResult::success;
       other = std::thread([&] {
         expect(sim.ctx_set_current(context));
         MutexLock mine(mutex);
+        has_lock = true;
         EXPECT_TRUE(inner(mine));
       });
+      while (!has_lock) std::this_thread::yield();
       has_flown = flies_soon();
       return CuResult::success;
     };
