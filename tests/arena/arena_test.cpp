@@ -108,6 +108,20 @@ TEST_F(ArenaTest, what_waits_serves_nobody_before_its_stamp_is_complete) {
   EXPECT_EQ(take(512, kA), kBase);
 }
 
+TEST_F(ArenaTest, a_stream_has_something_to_wait_for_if_others_may_be_done_with_it_soon) {
+  arena.add({kBase, 2 * kPage}, kA);
+  const DevicePtr first = take(kPage, kA), second = take(kPage, kA);
+  EXPECT_FALSE(arena.has_pending_for(kA) || arena.has_pending_for(kB)) << "all is live";
+  end(first, kA, after(kTimelineA, 1));
+  EXPECT_FALSE(arena.has_pending_for(kA)) << "it has this at once";
+  EXPECT_TRUE(arena.has_pending_for(kB));
+  end(second, kA, Stamp({kTimelineA, 2}, {kTimelineB, 1}), true);
+  EXPECT_TRUE(arena.has_pending_for(kA) && arena.has_pending_for(kB));
+  complete(kTimelineB, 1);
+  complete(kTimelineA, 2);
+  EXPECT_FALSE(arena.has_pending_for(kA) || arena.has_pending_for(kB)) << "all is complete";
+}
+
 TEST_F(ArenaTest, what_waits_merges_when_it_waits_no_longer) {
   arena.add({kBase, kPage}, kA);
   const DevicePtr first = take(512, kA), second = take(512, kA), third = take(512, kA);
@@ -147,6 +161,27 @@ TEST_F(ArenaTest, the_smallest_block_that_another_stream_is_done_with_goes_befor
   end(more, kB, after(kTimelineB, 2));
   complete(kTimelineB, 2);
   EXPECT_EQ(take(3 * kPage, kA), three) << "with its neighbour it is larger than the other";
+}
+
+TEST_F(ArenaTest, of_several_stretches_of_neighbours_the_smallest_serves) {
+  constexpr Bytes kHalf = kPage / 2;
+  const Bytes sizes[] = {3 * kPage, 2 * kPage, 4 * kPage};
+  Vector<DevicePtr> blocks;
+  for (Bytes i = 0; i < 3; ++i) {
+    arena.add({kBase + 8 * i * kPage, sizes[i]}, kA);
+    for (const StreamKey key : {kA, kB}) blocks.push_back(take(sizes[i] / 2, key));
+  }
+  for (std::size_t i = 0; i < 6; ++i) end(blocks[i], i % 2 == 0 ? kA : kB, {});
+  EXPECT_EQ(arena.picture(kHalf), "[-3][-3] [-2][-2] [-4][-4]");
+  EXPECT_EQ(take(4 * kPage, kA), kBase + 16 * kPage);
+  EXPECT_EQ(take(2 * kPage, kA), kBase + 8 * kPage);
+}
+
+TEST_F(ArenaTest, small_requests_stay_out_of_a_page_beside_a_large_one) {
+  arena.add({kBase, 2 * kPage}, kA);
+  take(kPage, kA);
+  EXPECT_EQ(take(kPage / 2, kA), DevicePtr{});
+  EXPECT_EQ(take(kPage / 2 + 512, kA), kBase + kPage) << "more than half a page";
 }
 
 TEST_F(ArenaTest, small_requests_stay_out_of_large_free_blocks_unless_memory_is_short) {
@@ -277,6 +312,10 @@ TEST(SmallSplitting, large_requests_have_stretches_of_their_own_and_small_ones_l
     fresh.add({kBase, round_up(size, kPage)}, kA);
     EXPECT_TRUE(fresh.find({size, kGrain, kA}, Reach::by_size).has_value()) << size;
   }
+  Arena cut(kPage, Splitting::small);
+  cut.add({kBase, 20 * kPage}, kA);
+  cut.take({kBase, 16 * kPage}, {16 * kPage, kA, std::nullopt});
+  EXPECT_EQ(cut.find({4 * kPage, kGrain, kA}, Reach::by_size), std::nullopt) << "of a large one";
   EXPECT_EQ(find(kPage)->begin, kBase + 100 * kPage);
   EXPECT_EQ(find(5 * kPage), std::nullopt);
   EXPECT_EQ(arena.validate(), "");

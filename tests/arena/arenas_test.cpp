@@ -249,6 +249,9 @@ TEST_F(ArenaOnPool, large_requests_in_exact_memory_share_no_stretch) {
   world.deallocate(large, a);
   EXPECT_NE(allocate_in(world, exact, 40 * kPage, a), large);
   EXPECT_EQ(allocate_in(world, exact, 63 * kPage, a), large) << "a 32nd is lost at most";
+  const DevicePtr shared = allocate_in(world, arena, 64 * kPage, a);
+  world.deallocate(shared, a);
+  EXPECT_EQ(allocate_in(world, arena, 40 * kPage, a), shared) << "where memory need not be exact";
 }
 
 // The pagemap has known the page as an allocation of the stream's.

@@ -86,7 +86,10 @@ TEST_F(AsleepArena, serves_no_request_and_says_why) {
   suspend();
   const std::string name = "arena " + std::to_string(static_cast<std::uint64_t>(arena));
   expect_error(world.pool().allocate({1000, 0, a, arena}), ErrorCode::suspended,
-               {name, "resume it first"});
+               {name + " is suspended", "resume it first"});
+  report::set_tag_name(kTag, "weights");
+  expect_error(world.pool().allocate({1000, 0, a, arena}), ErrorCode::suspended,
+               {name + " of the tag \"weights\" is suspended"});
   expect_error(world.pool().arenas().allocate_at(arena, {block + kBlock, 512}, a),
                ErrorCode::suspended);
   resume();
