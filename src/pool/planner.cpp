@@ -28,7 +28,7 @@ Ask Planner::ask_of(const PageRequest& request, const Caller& caller) const {
   const Bytes held = memory_.claimed_bytes();
   Ask ask;
   ask.size = request.size;
-  ask.alignment = std::max(request.alignment, memory_.tuning.grain_alignment());
+  ask.alignment = request.alignment;
   ask.own = caller.own();
   const bool is_by_use = memory_.tuning.choice == Tuning::Choice::by_use;
   ask.own_first = is_by_use && caller.own().has_value() && has_several_placers_ &&
@@ -119,7 +119,7 @@ std::uint64_t Planner::delay_until(const Plan& plan, const Caller& caller,
 
 bool Planner::may_grow_early(Bytes size) const {
   const Bytes peak = std::max(peak_live_, wanted_bytes() + size);
-  return size <= std::min(early_growth(peak), room_.below_capacity(memory_.claimed_bytes()));
+  return size <= early_growth(peak);  // which leaves a part of the pool's limit
 }
 
 bool Planner::would_set_record(const PageRequest& request, const Caller& caller) const {

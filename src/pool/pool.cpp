@@ -96,15 +96,13 @@ Result<Decision> Pool::decide_in_room(MutexLock& lock, const PageRequest& reques
     }
     const Bytes growth = std::get<Plan>(decision).growth();
     if (growth == 0 || room_.covers(memory_.claimed_bytes(), growth)) return decision;
-    VPMM_TRY_ASSIGN(const bool is_lock_kept, ask_for_room(lock, growth));
-    const bool is_covered = room_.covers(memory_.claimed_bytes(), growth);
-    if (is_covered && is_lock_kept) return decision;
-    if (!is_covered)
+    VPMM_TRY(ask_for_room(lock, growth));
+    if (!room_.covers(memory_.claimed_bytes(), growth))
       gpu_room = round_down(room_.free(memory_.claimed_bytes()), memory_.page_size());
   }
 }
 
-Result<bool> Pool::ask_for_room(MutexLock& lock, Bytes bytes) {
+Result<void> Pool::ask_for_room(MutexLock& lock, Bytes bytes) {
   const auto learn = [&](Bytes free) VPMM_REQUIRES(pool_lock) {
     room_.learn(memory_.claimed_bytes(), free, bytes, memory_.driver.now_ns());
   };
@@ -115,10 +113,10 @@ Result<bool> Pool::ask_for_room(MutexLock& lock, Bytes bytes) {
   // Memory of flights may be created already or not, so it is not counted as free.
   const Bytes free = info.free - std::min(info.free, memory_.coming_bytes);
   learn(asked ? free : bytes);  // without an answer, the plan will show
-  if (!asked || bytes <= free) return true;
+  if (!asked || bytes <= free) return {};
   VPMM_TRY_ASSIGN(const bool is_given, mover_.try_out(lock, bytes));
   if (is_given) learn(bytes);
-  return false;
+  return {};
 }
 
 Placed Pool::take(const Plan& plan, const PageRequest& request, const Caller& caller) {
@@ -280,9 +278,7 @@ Result<void> Pool::prepare(MutexLock& lock) {
   VPMM_TRY(ask_for_room(lock, memory_.page_size()));
   const observe::Statistics counted = memory_.counters;
   Result<void> tried = preallocate(lock, memory_.page_size());
-  if (tried)
-    if (Result<Bytes> given_back = trim(lock, 0); !given_back)
-      tried = std::move(given_back.error());
+  if (Result<Bytes> given_back = trim(lock, 0); !given_back) tried = std::move(given_back.error());
   if (memory_.chunks.chunk_count() == 0) {
     memory_.counters = counted;
     reset_peaks();

@@ -129,8 +129,7 @@ class Pool {
  private:
   Result<Decision> decide_in_room(MutexLock& lock, const PageRequest& request, const Caller& caller,
                                   Effort effort) VPMM_REQUIRES(pool_lock);
-  // Returns true if the lock was held throughout.
-  Result<bool> ask_for_room(MutexLock& lock, Bytes bytes) VPMM_REQUIRES(pool_lock);
+  Result<void> ask_for_room(MutexLock& lock, Bytes bytes) VPMM_REQUIRES(pool_lock);
   Placed take(const Plan& plan, const PageRequest& request, const Caller& caller)
       VPMM_REQUIRES(pool_lock);
   Result<Placed> carry_out(MutexLock& lock, const Plan& plan, const PageRequest& request,

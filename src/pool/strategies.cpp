@@ -247,9 +247,7 @@ KeptEnd kept_before(const View& view, const Ask& ask, Region* hole) VPMM_REQUIRE
   const AddressRange stretch{first->range.begin, hole->range.begin - first->range.begin};
   const DevicePtr begin =
       ask.has_own_chunks() ? own_front(view, ask, stretch) : align_up(stretch.begin, ask.alignment);
-  while (first != hole && first->range.end() <= begin) first = first->next;
-  if (first != hole && begin < hole->range.begin)
-    kept = {first, {begin, hole->range.begin - begin}, hole, true};
+  if (begin < hole->range.begin) kept = {first, {begin, hole->range.begin - begin}, hole, true};
   return kept;
 }
 
@@ -362,8 +360,7 @@ std::optional<Vector<Bytes>> new_chunks(const View& view, const Ask& ask, Bytes 
 }
 
 Decision stitched(const View& view, const Ask& ask, const KeptEnd& kept) VPMM_REQUIRES(pool_lock) {
-  Plan plan =
-      plan_of(ask, kept.first == nullptr ? Vector<Part>{} : view.parts_of(kept.first, kept.range));
+  Plan plan = plan_of(ask, view.parts_of(kept.first, kept.range));
   Bytes left = ask.size - kept.range.size;
   const Bytes whole = ask.has_own_chunks() ? left : round_up(left, ask.chunk);
   if (whole <= std::min(ask.early_growth, ask.growth_room)) {

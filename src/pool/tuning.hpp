@@ -32,10 +32,10 @@ struct Tuning {
     smallest,  // whichever stream may use it, as the specification has it
   };
 
-  Bytes page_size = 2 * kMiB;
-  Bytes grain = 2 * kMiB;      // unit of placement; pages are whole grains
-  Bytes chunk_max = 2 * kMiB;  // a power of two of pages
-  Bytes chunk_least = 2 * kMiB;
+  Bytes page_size{};
+  Bytes grain{};      // unit of placement; pages are whole grains
+  Bytes chunk_max{};  // a power of two of pages
+  Bytes chunk_least{};
   Bytes chunk_share = 1;  // least chunk = mapped bytes / chunk_share
   Bytes growth_permille = 0;
   Waiting waiting = Waiting::never;

@@ -111,15 +111,15 @@ PageRun& CutPages::run_at(DevicePtr p) const {
 
 void CutPages::give_idle_pages() {
   while (Region* free = units_.best_fit(page_size_, pool_.memory().page_alignment(), std::nullopt))
-    if (!give_pages(free)) break;
+    give_pages(free);
 }
 
-// Gives the whole pages in `free` back to the pool; false if there are none.
-bool CutPages::give_pages(Region* free) {
+// Gives the whole pages in `free` back to the pool.
+void CutPages::give_pages(Region* free) {
   PageRun& run = run_at(free->range.begin);
   const Bytes first = round_up(free->range.begin - run.range.begin, page_size_);
   const Bytes end = round_down(free->range.end() - run.range.begin, page_size_);
-  if (first >= end) return false;
+  if (first >= end) return;
   const time::Stamp stamp = timelines_.reduce(free->stamp);
   const Region* const hole =
       units_.attach_hole(units_.detach(free, {run.range.begin + first, end - first}));
@@ -132,11 +132,10 @@ bool CutPages::give_pages(Region* free) {
     pool_.deallocate(region, stamp);
     ledger_.page_goes_back(page_size_);
   }
-  if (!is_last) return true;
+  if (!is_last) return;
   units_.remove_reservation(run.range);
   run_by_begin_.erase(run.range.begin);
   runs_.give_back(&run);
-  return true;
 }
 
 // --- units
@@ -192,7 +191,6 @@ Segment* CutPages::cut(const FreePart& room, const Caller& caller) {
 
 void CutPages::take_units(const FreePart& room, const Caller& caller) {
   region::Owner owner;
-  owner.requested = room.part.size;
   if (caller.timeline != nullptr) owner.timeline = caller.timeline->id;
   const std::optional<time::TimelineId> timeline = owner.timeline;
   units_.allocate(room.free, room.part, std::move(owner));

@@ -88,7 +88,7 @@ class CutPages {
  private:
   void add_page(region::Region* page, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
   PageRun& run_around(DevicePtr page) VPMM_REQUIRES(pool_lock);
-  bool give_pages(region::Region* free) VPMM_REQUIRES(pool_lock);
+  void give_pages(region::Region* free) VPMM_REQUIRES(pool_lock);
 
   pool::Pool& pool_;
   time::Timelines& timelines_;

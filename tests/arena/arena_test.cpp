@@ -108,6 +108,20 @@ TEST_F(ArenaTest, what_waits_serves_nobody_before_its_stamp_is_complete) {
   EXPECT_EQ(take(512, kA), kBase);
 }
 
+TEST_F(ArenaTest, a_stream_has_something_to_wait_for_if_others_may_be_done_with_it_soon) {
+  arena.add({kBase, 2 * kPage}, kA);
+  const DevicePtr first = take(kPage, kA), second = take(kPage, kA);
+  EXPECT_FALSE(arena.has_pending_for(kA) || arena.has_pending_for(kB)) << "all is live";
+  end(first, kA, after(kTimelineA, 1));
+  EXPECT_FALSE(arena.has_pending_for(kA)) << "it has this at once";
+  EXPECT_TRUE(arena.has_pending_for(kB));
+  end(second, kA, Stamp({kTimelineA, 2}, {kTimelineB, 1}), true);
+  EXPECT_TRUE(arena.has_pending_for(kA) && arena.has_pending_for(kB));
+  complete(kTimelineB, 1);
+  complete(kTimelineA, 2);
+  EXPECT_FALSE(arena.has_pending_for(kA) || arena.has_pending_for(kB)) << "all is complete";
+}
+
 TEST_F(ArenaTest, what_waits_merges_when_it_waits_no_longer) {
   arena.add({kBase, kPage}, kA);
   const DevicePtr first = take(512, kA), second = take(512, kA), third = take(512, kA);
@@ -158,6 +172,40 @@ TEST_F(ArenaTest, neighbours_of_several_streams_serve_together_where_none_is_eno
   complete(kTimelineB, 1);
   EXPECT_EQ(take(3 * kPage, kA), kBase);
   EXPECT_EQ(arena.block_around(kBase + 3 * kPage)->key, kB) << "what is left is the other's still";
+}
+
+TEST_F(ArenaTest, the_smallest_block_that_another_stream_is_done_with_goes_before_several) {
+  arena.add({kBase, 4 * kPage}, kA);
+  arena.add({kBase + 8 * kPage, 4 * kPage}, kA);
+  const DevicePtr three = take(3 * kPage, kB), one = take(kPage, kA);
+  const DevicePtr more = take(3 * kPage + 512, kB);
+  ASSERT_EQ(one, three + 3 * kPage);
+  end(three, kB, after(kTimelineB, 1));
+  end(one, kA, after(kTimelineA, 1));
+  end(more, kB, after(kTimelineB, 2));
+  complete(kTimelineB, 2);
+  EXPECT_EQ(take(3 * kPage, kA), three) << "with its neighbour it is larger than the other";
+}
+
+TEST_F(ArenaTest, of_several_stretches_of_neighbours_the_smallest_serves) {
+  constexpr Bytes kHalf = kPage / 2;
+  const Bytes sizes[] = {3 * kPage, 2 * kPage, 4 * kPage};
+  Vector<DevicePtr> blocks;
+  for (Bytes i = 0; i < 3; ++i) {
+    arena.add({kBase + 8 * i * kPage, sizes[i]}, kA);
+    for (const StreamKey key : {kA, kB}) blocks.push_back(take(sizes[i] / 2, key));
+  }
+  for (std::size_t i = 0; i < 6; ++i) end(blocks[i], i % 2 == 0 ? kA : kB, {});
+  EXPECT_EQ(arena.picture(kHalf), "[-3][-3] [-2][-2] [-4][-4]");
+  EXPECT_EQ(take(4 * kPage, kA), kBase + 16 * kPage);
+  EXPECT_EQ(take(2 * kPage, kA), kBase + 8 * kPage);
+}
+
+TEST_F(ArenaTest, small_requests_stay_out_of_a_page_beside_a_large_one) {
+  arena.add({kBase, 2 * kPage}, kA);
+  take(kPage, kA);
+  EXPECT_EQ(take(kPage / 2, kA), DevicePtr{});
+  EXPECT_EQ(take(kPage / 2 + 512, kA), kBase + kPage) << "more than half a page";
 }
 
 TEST_F(ArenaTest, small_requests_stay_out_of_large_free_blocks_unless_memory_is_short) {
@@ -253,6 +301,26 @@ TEST(UnsplitArena, gives_a_whole_stretch_that_is_at_most_twice_as_large) {
   EXPECT_FALSE(arena.find({kPage + 512, kGrain, kA}, Reach::by_size).has_value());
 }
 
+TEST(UnsplitArena, gives_what_another_stream_is_done_with_and_what_is_everybodys) {
+  Arena arena(kPage, Splitting::no);
+  arena.add({kBase, 2 * kPage}, kA);
+  arena.add({kBase + 8 * kPage, kPage}, kA);
+  EXPECT_EQ(arena.find({kPage, kGrain, kB}, Reach::by_size),
+            (AddressRange{kBase + 8 * kPage, kPage}));
+  arena.pin();
+  EXPECT_FALSE(arena.find({kPage, kGrain, kB}, Reach::by_size).has_value());
+  arena.add({kBase + 12 * kPage, kPage}, kEverybody);
+  EXPECT_EQ(arena.find({kPage, kGrain, kB}, Reach::by_size),
+            (AddressRange{kBase + 12 * kPage, kPage}));
+}
+
+TEST(UnsplitArena, gives_no_stretch_that_begins_before_the_alignment) {
+  Arena arena(kPage, Splitting::no);
+  arena.add({kBase + kPage, 4 * kPage}, kA);
+  EXPECT_FALSE(arena.find({3 * kPage, 2 * kPage, kA}, Reach::by_size).has_value());
+  EXPECT_TRUE(arena.find({3 * kPage, kPage, kA}, Reach::by_size).has_value());
+}
+
 TEST(SmallSplitting, large_requests_have_stretches_of_their_own_and_small_ones_leave_them_whole) {
   Arena arena(kPage, Splitting::small);
   const auto find = [&](Bytes size, Reach room = Reach::by_size) {
@@ -268,6 +336,10 @@ TEST(SmallSplitting, large_requests_have_stretches_of_their_own_and_small_ones_l
     fresh.add({kBase, round_up(size, kPage)}, kA);
     EXPECT_TRUE(fresh.find({size, kGrain, kA}, Reach::by_size).has_value()) << size;
   }
+  Arena cut(kPage, Splitting::small);
+  cut.add({kBase, 20 * kPage}, kA);
+  cut.take({kBase, 16 * kPage}, {16 * kPage, kA, std::nullopt});
+  EXPECT_EQ(cut.find({4 * kPage, kGrain, kA}, Reach::by_size), std::nullopt) << "of a large one";
   EXPECT_EQ(find(kPage)->begin, kBase + 100 * kPage);
   EXPECT_EQ(find(5 * kPage), std::nullopt);
   EXPECT_EQ(arena.validate(), "");

@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "context/hooked_world.hpp"
 #include "pool/tuning.hpp"
+#include "support/hooked_world.hpp"
 
 namespace vpmm::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "context/hooked_world.hpp"
+#include "support/hooked_world.hpp"
 #include "support/pool_world_arenas.hpp"
 
 namespace vpmm::test {

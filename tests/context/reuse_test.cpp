@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "context/hooked_world.hpp"
 #include "pool/grow_delay.hpp"
 #include "pool/tuning.hpp"
+#include "support/hooked_world.hpp"
 #include "support/pool_world_words.hpp"
 
 namespace vpmm::test {

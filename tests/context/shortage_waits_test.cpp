@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "context/hooked_world.hpp"
+#include "support/hooked_world.hpp"
 
 namespace vpmm::test {
 namespace {

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/scope_exit.hpp"
-#include "context/hooked_world.hpp"
 #include "support/event_log.hpp"
+#include "support/hooked_world.hpp"
 #include "support/recorded_file.hpp"
 
 namespace vpmm::test {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "context/hooked_world.hpp"
 #include "host_copy/host_memory.hpp"
+#include "support/hooked_world.hpp"
 
 namespace vpmm::test {
 namespace {

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "context/hooked_world.hpp"
+#include "support/hooked_world.hpp"
 #include "support/pool_world_captures.hpp"
 
 namespace vpmm::test {

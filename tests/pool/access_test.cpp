@@ -2,6 +2,7 @@
 #include <chrono>
 #include <future>
 #include <thread>
+#include <utility>
 
 #include "driver/forwarding.hpp"
 #include "pool/pool_fixture.hpp"
@@ -18,6 +19,8 @@ class WatchedAccess : public driver::ForwardingDriver {
   using ForwardingDriver::ForwardingDriver;
   CuResult mem_set_access(AddressRange range,
                           std::span<const driver::AccessDescriptor> access) override {
+    ++calls;
+    if (refuses_all) return CuResult::unknown;
     if (is_watching.exchange(false)) {
       first_set_access();
     } else if (access.size() > 1 && refuses_lists.exchange(false)) {
@@ -26,6 +29,15 @@ class WatchedAccess : public driver::ForwardingDriver {
     }
     return ForwardingDriver::mem_set_access(range, access);
   }
+  // Reservations stand side by side from `next` on, if set.
+  CuResult mem_address_reserve(Bytes size, Bytes alignment, DevicePtr hint,
+                               DevicePtr& begin) override {
+    if (!is_null(next)) hint = std::exchange(next, next + size);
+    return ForwardingDriver::mem_address_reserve(size, alignment, hint, begin);
+  }
+  DevicePtr next{};
+  std::atomic<int> calls{0};
+  bool refuses_all = false;
   std::function<void()> first_set_access;
   std::atomic<bool> is_watching{false};
   std::atomic<bool> refuses_lists{false};
@@ -110,6 +122,34 @@ TEST_F(PeerAccess, a_failed_catch_up_fails_the_request_and_loses_nothing) {
   }
   EXPECT_EQ(driver.refused, 1);
   EXPECT_TRUE(allocate(4, a).ok());
+}
+
+TEST_F(PeerAccess, that_the_driver_refused_is_not_given_to_later_memory_either) {
+  take(2, a);
+  driver.refuses_all = true;
+  EXPECT_FALSE(pool->set_peer_access(lock, 1).ok());
+  driver.refuses_all = false;
+  const DevicePtr later = take(2, a);
+  EXPECT_FALSE(is_reachable(later, 2, 1));
+  ASSERT_TRUE(pool->set_peer_access(lock, 1).ok());
+  EXPECT_TRUE(is_reachable(later, 2, 1));
+}
+
+TEST_F(PeerAccess, is_given_once_for_all_mappings_that_stand_side_by_side_in_one_reservation) {
+  config.va_size = 8 * kPage;
+  expect(sim.mem_address_reserve(64 * kPage, kPage, DevicePtr{}, driver.next));
+  expect(sim.mem_address_free({driver.next, 64 * kPage}));
+  open();
+  const DevicePtr first = take(4, a);
+  for (const Bytes pages : {2u, 2u, 8u}) take(pages, a);
+  ASSERT_EQ(pool->memory().index.picture(kPage), "[4][2][2][8]");
+  ASSERT_EQ(pool->memory().reservations[1].begin, first + 8 * kPage);
+  driver.calls = 0;
+  ASSERT_TRUE(pool->set_peer_access(lock, 2).ok());
+  EXPECT_EQ(driver.calls, 2);
+  ASSERT_TRUE(pool->set_peer_access(lock, 2).ok());
+  EXPECT_EQ(driver.calls, 2) << "it has it";
+  EXPECT_TRUE(is_reachable(first, 16, 2));
 }
 
 TEST_F(PeerAccess, is_given_to_each_run_of_mappings_and_not_to_zombies) {

@@ -32,10 +32,13 @@ class PoolFixture : public ::testing::Test {
     timelines.destroy_events();
     EXPECT_EQ(sim.census().chunks, 0u);
     EXPECT_EQ(sim.census().mappings, 0u);
+    EXPECT_EQ(sim.census().reservations, 0u);
   }
   static void expect(driver::CuResult result) { EXPECT_EQ(result, driver::CuResult::success); }
 
+  // A new pool; one before it ends.
   void open() {
+    if (pool != nullptr) pool->release_everything();
     pool = std::make_unique<Pool>(driver, driver::ChunkProperties{}, config, kPage, timelines);
     a = make_caller();
     b = make_caller();

@@ -110,6 +110,9 @@ TEST_F(StamperTest, a_free_without_a_stream_may_be_one_of_the_allocating_stream)
 TEST_F(StamperTest, streams_that_are_gone_are_not_waited_for) {
   b.timeline->is_over = true;
   EXPECT_TRUE(is_last_of(*a.timeline, free_on(a, b.timeline->id, {TimelineId{99}})));
+  std::optional<TimelineId> owner = c.timeline->id;
+  owner.reset();  // disowned
+  EXPECT_TRUE(is_last_of(*a.timeline, free_on(a, owner)));
 }
 
 TEST_F(StamperTest, a_caller_may_queue_work_and_has_memory_of_its_own_on_an_ordinary_stream) {

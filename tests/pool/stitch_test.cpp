@@ -355,6 +355,14 @@ TEST_F(Stitch, growth_stays_within_its_room) {
   EXPECT_EQ(text(stitch, limited), "no plan: 1 missing");
 }
 
+TEST_F(Stitch, no_plan_says_how_much_is_missing_beside_what_is_kept) {
+  map_free(0, {8});
+  used(pages(0, 3));
+  Ask limited = with_chunks(9, 1);
+  limited.growth_room = 2 * kPage;
+  EXPECT_EQ(text(stitch, limited), "no plan: 2 missing");
+}
+
 TEST_F(Stitch, no_plan_says_that_address_space_is_missing) {
   allocated(999, 1);
   EXPECT_EQ(text(stitch, ask(1000)), "no plan: address space");

@@ -224,6 +224,15 @@ TEST(Suspender, without_address_space_memory_goes_to_the_driver) {
   EXPECT_EQ(world.broken_afterwards(), "");
 }
 
+TEST(Suspender, a_suspend_that_is_undone_leaves_no_second_mapping) {
+  SuspendWorld world;
+  world.faults.set_plan({{Call::mem_unmap}, 1, CuResult::unknown});
+  EXPECT_FALSE(world.suspend(Fate::stays_in_pool).ok());
+  EXPECT_EQ(world.memory.quarantine.bytes(), 0u);
+  EXPECT_EQ(world.memory.index.picture(kPage), "[3][1][2][1]");
+  EXPECT_EQ(world.broken_afterwards(), "");
+}
+
 TEST(Suspender, a_broken_context_that_has_no_address_space_suspends_nothing) {
   settings::Config config = SuspendWorld::config();
   config.va_size = 8 * kPage;

@@ -169,6 +169,12 @@ TEST(Grain, is_the_page_where_that_is_small_or_no_power_of_two) {
   EXPECT_EQ(tuning_of({}, 6 * kMiB).grain, 6 * kMiB);
 }
 
+TEST(Grain, is_the_page_where_no_chunk_is_shared) {
+  settings::Config config;
+  config.ipc_isolate = true;
+  EXPECT_EQ(tuning_of(config, kPage).grain, kPage);
+}
+
 TEST(Grain, is_the_page_in_page_mode) {
   settings::Config config;
   config.page_chunks = true;
@@ -192,6 +198,9 @@ TEST(Prefer, latency_may_spend_more_memory_than_balanced_and_balanced_more_than_
   EXPECT_LT(footprint.chunk_size(kPage, 4 * kGiB, kGpu),
             balanced.chunk_size(kPage, 4 * kGiB, kGpu));
   EXPECT_EQ(balanced.chunk_size(kPage, 4 * kGiB, kGpu), latency.chunk_size(kPage, 4 * kGiB, kGpu));
+  EXPECT_EQ(balanced.chunk_size(kPage, 8 * kGiB, kGpu),
+            4 * footprint.chunk_size(kPage, 8 * kGiB, kGpu))
+      << "a quarter of its share";
 }
 
 TEST(Prefer, only_footprint_waits_for_other_streams_before_it_grows) {
@@ -201,6 +210,7 @@ TEST(Prefer, only_footprint_waits_for_other_streams_before_it_grows) {
 }
 
 TEST(Prefer, latency_never_delays_growth) {
+  EXPECT_TRUE(tuning_for(settings::Prefer::footprint).delays_growth);
   EXPECT_TRUE(tuning_for(settings::Prefer::balanced).delays_growth);
   EXPECT_FALSE(tuning_for(settings::Prefer::latency).delays_growth);
 }

@@ -170,6 +170,21 @@ TEST_P(Hoarding, trim_takes_complete_memory_out_of_hands_without_being_asked_twi
   EXPECT_EQ(mapped(), 0u);
 }
 
+// Pages of two sizes leave the cache while work uses them, each with the number of its own free.
+TEST_P(Hoarding, memory_that_left_the_hand_before_its_work_was_done_comes_back_once_it_is) {
+  std::vector<DevicePtr> live;
+  for (const Bytes bytes : {kPage, 2 * kPage, 4 * kPage}) {
+    live.push_back(world.allocate(bytes, a));
+    world.use(live.back(), bytes, a, kLongNs);
+  }
+  for (const DevicePtr ptr : live) world.deallocate(ptr, a);
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
+  EXPECT_EQ(mapped(), 7 * kPage) << "it is in use";
+  world.sim().run_until_idle();
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(world.pool().limits().trim(0).ok());
+  EXPECT_EQ(mapped(), 0u);
+}
+
 TEST_P(Hoarding, a_threshold_is_kept_for_what_warm_frees_left_too) {
   WorldOptions options = options_of(GetParam());
   options.config.release_threshold = 4 * kPage;

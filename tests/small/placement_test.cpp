@@ -20,6 +20,31 @@ TEST_P(Placement, every_alignment_up_to_a_page_is_kept_for_every_size) {
     }
 }
 
+// Whatever lies before them: where a smaller one ends is no multiple of 64 KiB.
+TEST_P(Placement, large_requests_below_a_page_begin_at_64_kib) {
+  for (const Bytes bytes : {512 * kKiB, 513 * kKiB, 800 * kKiB, kMiB, kPage - 64 * kKiB})
+    for (int i = 0; i < 4; ++i) {
+      world.allocate(40 * kKiB, a);
+      EXPECT_TRUE(is_aligned(world.allocate(bytes, a), 64 * kKiB)) << bytes;
+    }
+}
+
+// Note [Shared pages go low]
+TEST(PlacementOfPages, that_are_cut_is_at_the_lowest_address_where_memory_is_idle) {
+  PoolWorld world(page_by_page_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr low = world.allocate(9 * kPage, stream);
+  const DevicePtr between = world.allocate(5 * kPage, stream);
+  const DevicePtr high = world.allocate(6 * kPage, stream);
+  world.allocate(5 * kPage, stream);
+  ASSERT_LT(low, high);
+  for (const DevicePtr ptr : {low, high}) world.deallocate(ptr, stream);
+  world.wait();
+  EXPECT_EQ(world.allocate(1000, stream), low) << "the smaller range would fit as well";
+  EXPECT_EQ(world.allocate(5 * kPage, stream), high) << "where pages of a request are its own";
+  world.deallocate(between, stream);
+}
+
 // A warm call takes what is cached, aligned to 256 bytes and no more: a larger alignment must not
 // be served from it.
 TEST_P(Placement, memory_in_hand_does_not_serve_an_alignment_it_has_not) {

@@ -273,6 +273,26 @@ TEST(Segment, knows_of_every_run_where_it_begins_and_what_its_user_asked_for) {
   }
 }
 
+// A stretch that is long enough at any address is found behind any number of others, of the length
+// alone, that begin elsewhere.
+TEST(SegmentLists, find_an_aligned_place_whatever_does_not_fit_before_it) {
+  SegmentLists lists;
+  std::deque<FreeSegments> segments;
+  for (int i = 0; i < 50; ++i) {
+    segments.emplace_back(9u);
+    take(segments.back(), 1);
+    lists.file(&segments.back());
+  }
+  EXPECT_NE(lists.find(8).segment, nullptr);
+  EXPECT_EQ(lists.find(8, 8).segment, nullptr) << "all begin at the second unit";
+  segments.emplace_back(64u);
+  take(segments.back(), 1);
+  lists.file(&segments.back());
+  const SegmentLists::Found found = lists.find(8, 8);
+  ASSERT_EQ(found.segment, &segments.back());
+  EXPECT_EQ(segments.back().take(found.place), 8u);
+}
+
 TEST(SegmentLists, find_one_of_those_with_the_shortest_sufficient_stretch) {
   SegmentLists lists;
   EXPECT_EQ(lists.find(1).segment, nullptr);

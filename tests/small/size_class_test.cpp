@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "driver/sim/sim_driver.hpp"
 #include "small/serving.hpp"
 #include "small/size_class.hpp"
 #include "small/slab.hpp"
@@ -238,6 +239,20 @@ TEST(Serving, serves_what_is_less_than_a_page_after_rounding_and_aligned_to_less
   EXPECT_FALSE(Serving::is_below_a_page(100, kPage, kPage)) << "aligned to a page is a page";
   EXPECT_FALSE(Serving::is_below_a_page(100, 2 * kPage, kPage));
   EXPECT_TRUE(Serving::is_below_a_page(100, kPage / 2, kPage));
+}
+
+TEST(Serving, takes_a_block_a_span_or_whole_pages_for_a_request) {
+  driver::sim::SimDriver sim;
+  time::Timelines timelines{sim, {}};
+  const pool::Memory memory(sim, driver::ChunkProperties{}, settings::Config{}, kPage, timelines);
+  const Serving serving(ServingOptions{}, memory);
+  for (const Bytes bytes : {Bytes{1}, Bytes{256}, Bytes{257}, Bytes{5000}, kLargestBlock})
+    EXPECT_EQ(serving.taken_for(bytes), block_size(slab_class(bytes))) << bytes;
+  for (const Bytes bytes : {kLargestBlock + 1, 400 * kKiB, kMiB + 1})
+    EXPECT_EQ(serving.taken_for(bytes), span_units(bytes) * kUnit) << bytes;
+  for (const Bytes bytes : {kPage - 1, kPage, 3 * kPage + 1, 100 * kPage})
+    EXPECT_EQ(serving.taken_for(bytes), serving.page_sizes().rounded(bytes)) << bytes;
+  EXPECT_EQ(serving.taken_for(kPage), kPage);
 }
 
 TEST(Serving, cuts_pages_that_hold_at_least_two_of_the_largest_slabs) {

@@ -4,8 +4,10 @@
 #include <random>
 #include <vector>
 
+#include "driver/sim/sim_driver.hpp"
 #include "small/small_world.hpp"
 #include "small/tally.hpp"
+#include "small/waiting_frees.hpp"
 #include "support/layout_tiles.hpp"
 
 namespace vpmm::test {
@@ -191,6 +193,7 @@ TEST_P(Figures, a_layout_tiles_a_page_that_is_cut) {
     small += block.is_small ? block.range.size : 0;
     if (block.state != region::RegionState::allocated) {
       EXPECT_EQ(block.requested, 0u);
+      EXPECT_TRUE(block.is_complete || block.stream_id != 0) << "anybody's, or of one stream";
       continue;
     }
     shown[block.range.begin] = block.requested;
@@ -298,6 +301,14 @@ TEST_P(Figures, memory_that_waits_for_other_streams_is_nobodys_too) {
 INSTANTIATE_TEST_SUITE_P(Policies, Figures, ::testing::Bool(), name_of_policy);
 
 // Whether a stream is idle goes by it, so what others take from its cache may not count backwards.
+TEST(WaitingFrees, of_a_stream_that_waits_for_none_have_no_bytes) {
+  driver::sim::SimDriver sim;
+  time::Timelines timelines{sim, {}};
+  const small::WaitingFrees waiting(timelines);
+  EXPECT_EQ(waiting.bytes(), 0u);
+  EXPECT_EQ(waiting.bytes(time::TimelineId{1}), 0u);
+}
+
 TEST(Tally, counts_requests_of_users_alone_and_never_backwards) {
   vpmm::small::Tally tally;
   tally.begin(100, 256);

@@ -188,6 +188,17 @@ TEST_P(Warm, an_event_is_recorded_behind_a_bound_free_too_and_the_memory_stays_i
 INSTANTIATE_TEST_SUITE_P(Policies, Warm, ::testing::Bool(), name_of_policy);
 
 // Whole pages of the specification's policy are closed at every free; they are in nobody's cache.
+// Nothing else of the pool has been asked for before.
+TEST(WarmPages, are_known_from_the_first_one_on) {
+  PoolWorld world(page_by_page_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr first = world.allocate(2 * kPage, stream);
+  const std::uint64_t before = world.calls().count(Call::ctx_get_current);
+  world.deallocate(first, stream);
+  EXPECT_EQ(world.allocate(2 * kPage, stream), first);
+  EXPECT_EQ(world.calls().count(Call::ctx_get_current), before) << "no call took the pool's lock";
+}
+
 TEST(WarmPages, with_a_chunk_per_page_go_through_the_pool) {
   PoolWorld world(page_world());
   const StreamHandle a = world.stream();

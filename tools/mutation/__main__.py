@@ -27,6 +27,7 @@ from mutation import sites, trial  # noqa: E402
 
 # Suites that test a room from above, for what its own do not find.
 TESTED_BY = {
+    "arena": ["context"],
     "pool": ["context", "judge"],
     "small": ["context", "judge"],
     "time": ["context"],

@@ -1,4 +1,4 @@
-// context: what listeners hear of arenas, and what layouts show of them. EventLog holds each event
+// arena: what listeners hear of arenas, and what layouts show of them. EventLog holds each event
 // against those before it: stretches come after their chunks and before what is allocated there,
 // and go after the last free.
 #include <gtest/gtest.h>

@@ -1,11 +1,11 @@
-// context: external arenas: memory of the user's that an arena divides, and how it comes back.
+// arena: external arenas: memory of the user's that an arena divides, and how it comes back.
 #include <gtest/gtest.h>
 
 #include <utility>
 #include <vector>
 
 #include "base/quantity.hpp"
-#include "context/hooked_world.hpp"
+#include "support/hooked_world.hpp"
 #include "support/layout_tiles.hpp"
 #include "support/pool_world_arenas.hpp"
 #include "support/pool_world_captures.hpp"

@@ -1,4 +1,4 @@
-// context tests: a pool on the simulator whose driver calls and sleeps a test can meet.
+// tests: a pool on the simulator whose driver calls and sleeps a test can meet.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// context: arenas: where their memory comes from, and where it goes: trims, shortages, release.
+// arena: where memory of arenas comes from, and where it goes: trims, shortages, release.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// context: arenas in stream captures: who may have what, and that what graphs use stays.
+// arena: arenas in stream captures: who may have what, and that what graphs use stays.
 #include <gtest/gtest.h>
 
 #include "support/pool_world_arenas.hpp"

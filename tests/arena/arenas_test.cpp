@@ -1,5 +1,4 @@
-// context: arenas: who may have what was freed in one, where their memory comes from, and where it
-// goes.
+// arena: streams that allocate and free in one arena, and its memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -202,6 +201,57 @@ TEST_F(ArenaOnPool, a_bound_stream_frees_memory_of_an_arena) {
   const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
   EXPECT_TRUE(bound.value()->deallocate(ptr).ok());
   EXPECT_EQ(allocate_in(world, arena, 3 * kPage, a), ptr);
+}
+
+// Also those that used memory of others.
+TEST_F(ArenaOnPool, streams_that_are_gone_are_forgotten_with_their_blocks) {
+  const DevicePtr stays = allocate_in(world, arena, 1000, a);
+  for (int i = 0; i < 200; ++i) {
+    const StreamHandle stream = world.stream();
+    const DevicePtr ptr = allocate_in(world, arena, 1000, stream);
+    ASSERT_TRUE(world.pool().record_use(ptr, b).ok());
+    const DevicePtr used = allocate_in(world, arena, 1000, a);
+    ASSERT_TRUE(world.pool().record_use(used, stream).ok());
+    world.deallocate(used, a);
+    world.deallocate(ptr, stream);
+    ASSERT_EQ(world.sim().stream_synchronize(stream), driver::CuResult::success);
+    ASSERT_EQ(world.sim().stream_destroy(stream), driver::CuResult::success);
+  }
+  settle();
+  EXPECT_LT(world.statistics().timelines, 100u);
+  world.deallocate(stays, a);
+}
+
+// The idle chunks would serve another arena.
+TEST_F(ArenaOnPool, exact_memory_is_made_anew_where_idle_chunks_are_of_other_sizes) {
+  arena::ArenaOptions options;
+  options.is_exact = true;
+  for (const ArenaId id : {make_arena(world, options), arena}) {
+    std::vector<DevicePtr> singles;
+    for (int i = 0; i < 6; ++i) {
+      const auto made = world.pool().allocate({kPage, 0, a, {}, 0, 0, true});
+      ASSERT_TRUE(made.ok()) << message_of(made);
+      singles.push_back(made.value());
+    }
+    for (std::size_t i = 0; i < 6; i += 2) world.deallocate(singles[i], a);
+    settle();
+    const std::uint64_t moved = world.statistics().chunks_moved;
+    allocate_in(world, id, 3 * kPage, a);
+    EXPECT_EQ(world.statistics().chunks_moved, moved + (id == arena ? 3 : 0));
+  }
+}
+
+TEST_F(ArenaOnPool, large_requests_in_exact_memory_share_no_stretch) {
+  arena::ArenaOptions options;
+  options.is_exact = true;
+  const ArenaId exact = make_arena(world, options);
+  const DevicePtr large = allocate_in(world, exact, 64 * kPage, a);
+  world.deallocate(large, a);
+  EXPECT_NE(allocate_in(world, exact, 40 * kPage, a), large);
+  EXPECT_EQ(allocate_in(world, exact, 63 * kPage, a), large) << "a 32nd is lost at most";
+  const DevicePtr shared = allocate_in(world, arena, 64 * kPage, a);
+  world.deallocate(shared, a);
+  EXPECT_EQ(allocate_in(world, arena, 40 * kPage, a), shared) << "where memory need not be exact";
 }
 
 // The pagemap has known the page as an allocation of the stream's.
