@@ -143,6 +143,7 @@ AddressRange Reclaimer::releasable(const Region& free, Bytes wanted) const {
 // Counts also what lies beyond a chunk that is mapped twice: trim() gives back run by run.
 Bytes Reclaimer::releasable_bytes(Bytes wanted) const {
   Bytes idle = 0;
+  if (wanted == 0) return idle;
   memory_.index.for_each_free_by_age([&](Region* free) VPMM_REQUIRES(pool_lock) {
     if (!free->stamp.is_complete()) return true;
     memory_.chunks.for_each_inside(free->range, [&](const vm::Mapping& mapping) {
