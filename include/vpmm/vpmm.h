@@ -15,8 +15,8 @@
  * memory mapped ahead, before a call fails.
  * - A call that fails changes nothing; vpmm_last_error() describes the failure. Output parameters
  * are written on success only.
- * - Structs begin with `size`: set it to sizeof the struct as you compiled it. Older, shorter
- * structs keep working.
+ * - Structs begin with `size`, but for elements of arrays and plain bytes: set it to sizeof the
+ * struct as you compiled it. Older, shorter structs keep working.
  */
 #ifndef VPMM_VPMM_H
 #define VPMM_VPMM_H

@@ -72,7 +72,7 @@ _has_started = False
 
 def start_late() -> None:
     """Does what start() does, unless it was called: the file beside this package may not have been read."""
-    if not _has_started and asked_for():
+    if not _has_started and any(_value_for(name) not in _NO for name in ("torch", "cupy", "rmm", "use")):
         start()
 
 

@@ -89,6 +89,22 @@ TEST_P(Capture, what_the_same_stream_freed_in_the_same_capture_is_used_again) {
   world.wait();
 }
 
+TEST_P(Capture, memory_used_again_is_served_whole_if_it_is_at_most_twice_as_large) {
+  begin(a);
+  const DevicePtr first = world.allocate(4 * kPage, a);
+  world.deallocate(first, a);
+  const DevicePtr quarter = world.allocate(kPage, a);
+  EXPECT_NE(quarter, first);
+  const DevicePtr half = world.allocate(2 * kPage, a);
+  EXPECT_EQ(half, first);
+  const DevicePtr other = world.allocate(2 * kPage, a);
+  EXPECT_NE(other, first + 2 * kPage);
+  for (const DevicePtr ptr : {quarter, half, other}) world.deallocate(ptr, a);
+  const GraphHandle graph = end_capture(world, a);
+  destroy(world, graph, launch(world, graph, b));
+  world.wait();
+}
+
 TEST_P(Capture, memory_used_again_in_a_capture_is_described_as_the_new_request) {
   begin(a);
   world.deallocate(world.allocate(4 * kPage, a), a);
