@@ -10,23 +10,7 @@
 namespace vpmm::test {
 namespace {
 
-class ArenaMemory : public ::testing::Test {
- protected:
-  PoolWorld world{adaptive_world()};
-  StreamHandle a = world.stream();
-  StreamHandle b = world.stream();
-  ArenaId arena = make_arena(world);
-
-  void settle() {  // the pool knows that all work is over
-    world.sim().run_until_idle();
-    world.wait();
-  }
-  context::AllocationInfo info_of(DevicePtr ptr) {
-    const auto info = world.pool().query(ptr);
-    EXPECT_TRUE(info.ok()) << message_of(info);
-    return info ? info.value() : context::AllocationInfo{};
-  }
-};
+class ArenaMemory : public ArenaWorld {};
 
 // --- where memory comes from and goes
 

@@ -12,23 +12,9 @@ namespace {
 
 using driver::Call;
 
-class ArenaOnPool : public ::testing::Test {
+class ArenaOnPool : public ArenaWorld {
  protected:
-  PoolWorld world{adaptive_world()};
-  StreamHandle a = world.stream();
-  StreamHandle b = world.stream();
-  ArenaId arena = make_arena(world);
-
   void idle() { ASSERT_EQ(world.sim().ctx_synchronize(), driver::CuResult::success); }
-  void settle() {  // the pool knows that all work is over
-    world.sim().run_until_idle();
-    world.wait();
-  }
-  context::AllocationInfo info_of(DevicePtr ptr) {
-    const auto info = world.pool().query(ptr);
-    EXPECT_TRUE(info.ok()) << message_of(info);
-    return info ? info.value() : context::AllocationInfo{};
-  }
 };
 
 // --- what is where

@@ -64,4 +64,23 @@ inline void release(PoolWorld& world, ArenaId arena) {
   EXPECT_EQ(world.pool().reports().validate(), "");
 }
 
+// A pool, two streams and an arena.
+class ArenaWorld : public ::testing::Test {
+ protected:
+  PoolWorld world{adaptive_world()};
+  StreamHandle a = world.stream();
+  StreamHandle b = world.stream();
+  ArenaId arena = make_arena(world);
+
+  void settle() {  // the pool knows that all work is over
+    world.sim().run_until_idle();
+    world.wait();
+  }
+  context::AllocationInfo info_of(DevicePtr ptr) {
+    const auto info = world.pool().query(ptr);
+    EXPECT_TRUE(info.ok()) << message_of(info);
+    return info ? info.value() : context::AllocationInfo{};
+  }
+};
+
 }  // namespace vpmm::test
