@@ -39,7 +39,7 @@ Result<Bytes> Limits::trim(Bytes bytes_to_keep) {
   // Proves finished work, as unproven frees keep memory.
   if (has_unproven(device_.timelines)) parts_.prover.prove_everything();
   const auto guarded = [&]() VPMM_REQUIRES(pool_lock) {
-    return device_.guard == nullptr ? Bytes{0} : device_.guard->mapped_bytes();
+    return device_.guard == nullptr ? Bytes{0} : device_.guard->figures().mapped;
   };
   const Bytes before = guarded();
   VPMM_TRY(device_.primary.noted(parts_.prover.settle(lock)));
