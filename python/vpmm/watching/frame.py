@@ -124,9 +124,7 @@ def _tables(recording: Recording, figures: Figures, now_ns: int, width: int, row
 
     libraries: list[str] = []
     if recording.libraries:
-        libraries = held(
-            "library", figures.by_library, {0: "no library known"} | recording.libraries, max(rows // 2 - 1, 1)
-        )
+        libraries = held("library", figures.by_library, {0: "not known"} | recording.libraries, max(rows // 2 - 1, 1))
         libraries.append("")
     tags = held("tag", figures.by_tag, {0: "no tag"} | recording.tags, max(rows - len(libraries), 1))
     tags = [*libraries, *tags]
