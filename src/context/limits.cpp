@@ -227,9 +227,8 @@ Result<void> Limits::check_tag(const pool::Request& request) const {
   if (request.tag == 0) return {};
   const std::optional<Bytes> limit = tag_limit(request.tag);
   if (!limit) return {};
-  const auto coming = coming_.find(request.tag);
-  const Bytes taken =
-      parts_.recorder.tags().live(request.tag) + (coming == coming_.end() ? 0 : coming->second);
+  const Bytes taken = report::Tags::of(parts_.recorder.tags().by_tag(), request.tag) +
+                      report::Tags::of(coming_, request.tag);
   if (request.bytes <= *limit - std::min(*limit, taken)) return {};
   return Error{
       ErrorCode::out_of_memory,

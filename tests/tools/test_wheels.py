@@ -48,8 +48,9 @@ class Wheels(unittest.TestCase):
             [sys.executable, ROOT / "tools/wheels.py", *options], capture_output=True, text=True, check=False
         )
         self.assertEqual((done.returncode, done.stderr), (1, "wheels: /no/such/python is no Python that runs\n"))
-        answer = subprocess.run([ROOT / "dev", "wheel", "/no/such/python"], capture_output=True, text=True, check=False)
-        self.assertEqual((answer.returncode, answer.stderr), (1, done.stderr))
+        for given, named in (("/no/such/python", "/no/such/python"), ("3.99", "python3.99")):
+            answer = subprocess.run([ROOT / "dev", "wheel", given], capture_output=True, text=True, check=False)
+            self.assertEqual((answer.returncode, answer.stderr), (1, f"wheels: {named} is no Python that runs\n"))
 
     def test_a_check_builds_nothing(self) -> None:
         options = ["--build", "/none", "--tools", "/none", "--headers", "/none", "--out", "/none", "--check"]
