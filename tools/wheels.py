@@ -53,12 +53,14 @@ def run(command: Sequence[object], environment: dict[str, str] | None = None) ->
     return done.stdout
 
 
-def interpreter(path: str) -> Interpreter | None:
+def interpreter(name: str) -> Interpreter | None:
     """None where there is no Python that runs, as with a launcher for a version that is not installed.
 
-    A version alone, such as 3.12, is python3.12.
+    A version alone, such as 3.12, is python3.12. Names are looked up on PATH, for pip takes only a path.
     """
-    path = f"python{path}" if re.fullmatch(r"3\.\d+", path) else path
+    path = shutil.which(f"python{name}" if re.fullmatch(r"3\.\d+", name) else name)
+    if path is None:
+        return None
     try:
         code = "import sys; print(*sys.version_info[:2])"
         done = subprocess.run([path, "-c", code], capture_output=True, text=True, check=False)

@@ -7,6 +7,7 @@ of VPMM_TORCH_PYTHON and VPMM_TORCH_PYTHON_NEWEST, as in ./dev.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+PYTHON = os.environ.get("VPMM_PACKAGE_PYTHON") or sys.executable  # has pip
 BUILD = Path(os.environ.get("VPMM_BUILD_FOLDER", ROOT / "build/dev")).resolve()
 PREFERRED = [ROOT / "build/venv-torch/bin/python", ROOT / "build/venv-torch-newest/bin/python"]
 VARIABLES = ("VPMM_TORCH_PYTHON", "VPMM_TORCH_PYTHON_NEWEST")
@@ -45,7 +47,7 @@ class FinishedWheel(unittest.TestCase):
         cls.site = Path(folder.name, "site")
         cls.nothing = Path(folder.name, "nothing")  # for PATH and HOME: no compiler, and no library compiled before
         cls.nothing.mkdir()
-        install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", cls.site]
+        install = [PYTHON, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", cls.site]
         output_of(*install, FITTING[-1], PATH=str(cls.nothing), HOME=str(cls.nothing))
 
     def python(self, python: Path, code: str, **variables: str) -> str:
@@ -54,7 +56,7 @@ class FinishedWheel(unittest.TestCase):
 
     def test_it_installs_without_a_compiler_and_allocates(self) -> None:
         code = "import vpmm; print(vpmm.Pool().allocate(80, 0) % 256)"
-        self.assertEqual(self.python(Path(sys.executable), code, VPMM_DRIVER="sim"), "0\n")
+        self.assertEqual(self.python(Path(PYTHON), code, VPMM_DRIVER="sim"), "0\n")
 
     @unittest.skipUnless(
         all(path.exists() for path in SIMULATED), "the simulated GPU's libraries of CUDA are not built"
@@ -86,9 +88,11 @@ class FinishedWheel(unittest.TestCase):
         self.assertEqual(sorted(path.name for path in (info / "licenses").iterdir()), sorted(listed))
         text = (info / "licenses/THIRD-PARTY-NOTICES").read_text()
         plugins = OF_PLUGINS if (self.site / "vpmm/plugins/built").is_dir() else ()
+        parts = re.split(r"^==== ([^=]+) ====$", text, flags=re.MULTILINE)
+        notices = dict(zip(parts[1::2], parts[2::2], strict=True))
         for name in (*COMPILED_IN, *plugins):
             with self.subTest(name):
-                notice = text.partition(f"==== {name} ====\n")[2].partition("\n====")[0]
+                notice = notices.get(name, "")
                 self.assertRegex(notice, r"(?i)copyright|licen[cs]e")
                 self.assertGreater(len(notice.splitlines()), 15)
 

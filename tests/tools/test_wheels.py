@@ -62,7 +62,8 @@ class Wheels(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "python3.99").symlink_to(sys.executable)
             with mock.patch.dict(os.environ, {"PATH": folder}):
-                self.assertEqual(wheels.interpreter("3.99"), Interpreter("python3.99", sys.version_info[:2]))
+                found = Interpreter(str(Path(folder, "python3.99")), sys.version_info[:2])
+                self.assertEqual([wheels.interpreter(name) for name in ("3.99", "python3.99")], [found, found])
                 self.assertIsNone(wheels.interpreter("3.98"))
 
     def test_the_notices_are_moved_to_the_licences_that_the_metadata_lists(self) -> None:
