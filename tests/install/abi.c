@@ -422,6 +422,7 @@ typedef void (*vpmm_stack_describe)(void* argument, uint64_t frame, const char**
 typedef int (*vpmm_suspend_hook)(void* argument, int device, uint32_t tag);
 vpmm_status vpmm_explain(vpmm_pool* pool, const void* address, char** text);
 vpmm_status vpmm_arena_set_library(vpmm_arena* arena, uint32_t library);
+vpmm_status vpmm_callback_fail(vpmm_status status, const char* text);
 
 typedef void (*address)(void);
 static const address all[] = {
@@ -536,6 +537,7 @@ static const address all[] = {
   (address)vpmm_emm_get_memory_manager,
   (address)vpmm_explain,
   (address)vpmm_arena_set_library,
+  (address)vpmm_callback_fail,
 };
 int main(void) {
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
