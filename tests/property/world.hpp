@@ -239,6 +239,7 @@ class World {
   void operator()(const OthersUse& o);
   void operator()(const DeferCleanup& o);
   void operator()(const Turn& o);
+  void operator()(const Ask& o);
   void operator()(const Fork& o);
   void operator()(const Break& o);
   void operator()(const Exit& o);
