@@ -98,6 +98,9 @@ class [[nodiscard]] callback_guard {
                                          std::function<bool(std::uint64_t)> function);
   friend callback_guard on_event(shared_pool pool, std::uint32_t kinds,
                                  std::function<void(const vpmm_event&)> function);
+  friend callback_guard on_suspend(shared_pool pool, std::uint32_t tag,
+                                   std::function<void()> before_unmap,
+                                   std::function<void()> after_map);
 
  private:
   using remover = vpmm_status (*)(vpmm_pool*, std::uint64_t);
@@ -168,6 +171,40 @@ class [[nodiscard]] callback_guard {
   };
   const std::uint64_t id = guard.pool_.add_event_callback(kinds, call, owned.get());
   guard.registered(&vpmm_remove_event_callback, id);
+  return guard;
+}
+
+// Calls `before_unmap()` before the first memory of `tag` is suspended, in the order in which hooks
+// were added, and `after_map()` in the reverse order when all of it is back, or when the suspend
+// failed and left none of it suspended. Either may be empty. They run on the thread that suspends
+// or resumes, without any lock, and may call any function but those that suspend or resume, and end
+// their guard. An exception of `before_unmap` refuses the suspend and becomes its error; one of
+// `after_map` becomes the error of the call, and the memory is back all the same.
+[[nodiscard]] inline callback_guard on_suspend(shared_pool pool, std::uint32_t tag,
+                                               std::function<void()> before_unmap,
+                                               std::function<void()> after_map = {}) {
+  struct hooks : std::enable_shared_from_this<hooks> {
+    std::function<void()> before_unmap;
+    std::function<void()> after_map;
+  };
+  const auto owned = std::make_shared<hooks>();
+  owned->before_unmap = std::move(before_unmap);
+  owned->after_map = std::move(after_map);
+  callback_guard guard(std::move(pool), owned);
+  const auto before = [](void* argument, int, std::uint32_t) -> int {
+    const std::shared_ptr<hooks> kept = static_cast<hooks*>(argument)->shared_from_this();
+    kept->before_unmap();
+    return 0;
+  };
+  const auto after = [](void* argument, int, std::uint32_t) -> int {
+    const std::shared_ptr<hooks> kept = static_cast<hooks*>(argument)->shared_from_this();
+    kept->after_map();
+    return 0;
+  };
+  const std::uint64_t id = guard.pool_.add_suspend_hooks(
+      tag, owned->before_unmap ? vpmm_suspend_hook(before) : nullptr,
+      owned->after_map ? vpmm_suspend_hook(after) : nullptr, owned.get());
+  guard.registered(&vpmm_remove_suspend_hooks, id);
   return guard;
 }
 

@@ -445,6 +445,8 @@ VPMM_API vpmm_status vpmm_arena_create(vpmm_pool* pool, uint32_t flags, uint32_t
                                        vpmm_arena** arena);
 VPMM_API vpmm_status vpmm_arena_id(vpmm_arena* arena,
                                    uint64_t* id); /* never 0, never used twice in a process */
+/* From here on, requests in the arena are the library's, as with vpmm_request::library. */
+VPMM_API vpmm_status vpmm_arena_set_library(vpmm_arena* arena, uint32_t library);
 /* Memory of the arena for work queued on `stream` after the call. `alignment` 0: 512 bytes. Zero
  * bytes give null. */
 VPMM_API vpmm_status vpmm_arena_allocate(vpmm_arena* arena, size_t bytes, size_t alignment,

@@ -142,6 +142,55 @@ TEST(CppCallbacks, a_caller_with_a_share_keeps_the_pool_when_the_callback_ends_t
   EXPECT_EQ(share.capacity(), 8 * kMiB);
 }
 
+TEST(CppCallbacks, lambdas_run_around_a_suspend_until_their_guard_ends) {
+  const memory_pool pool;
+  const std::uint32_t tag = tag_with_name("of hooks");
+  pool.make_suspendable(tag);
+  vpmm_request request{};
+  request.bytes = kMiB;
+  request.tag = tag;
+  void* const ptr = pool.allocate(request);
+  std::vector<std::string> calls;
+  std::optional<callback_guard> guard = on_suspend(
+      pool, tag, [&, text = std::string("before")] { calls.push_back(text); },
+      [&, text = std::string("after")] { calls.push_back(text); });
+  {
+    const callback_guard inner = on_suspend(pool, tag, {}, [&] { calls.push_back("inner"); });
+    pool.suspend(tag);
+    pool.resume(tag);
+    EXPECT_EQ(calls, (std::vector<std::string>{"before", "inner", "after"}));
+  }
+  calls.clear();
+  const callback_guard moved = std::move(*guard);
+  guard.reset();
+  pool.suspend(tag);
+  pool.resume(tag);
+  EXPECT_EQ(calls, (std::vector<std::string>{"before", "after"}));
+  pool.deallocate(ptr, default_stream);
+}
+
+TEST(CppCallbacks, a_hook_refuses_a_suspend_by_an_exception_and_may_end_its_guard) {
+  const memory_pool pool;
+  const std::uint32_t tag = tag_with_name("of hooks");
+  pool.make_suspendable(tag);
+  vpmm_request request{};
+  request.bytes = kMiB;
+  request.tag = tag;
+  void* const ptr = pool.allocate(request);
+  std::optional<callback_guard> guard = on_suspend(pool, tag, [&] {
+    guard.reset();
+    throw std::runtime_error("the network still has it");
+  });
+  const result<void> refused = pool.try_suspend(tag);
+  EXPECT_NE(refused.message().find("the network still has it"), std::string::npos);
+  EXPECT_FALSE(pool.is_suspended(ptr));
+  EXPECT_TRUE(pool.try_suspend(tag).ok()) << "its guard ended";
+  guard = on_suspend(pool, tag, {}, [&] { throw std::runtime_error("cannot register"); });
+  EXPECT_NE(pool.try_resume(tag).message().find("cannot register"), std::string::npos);
+  EXPECT_FALSE(pool.is_suspended(ptr));
+  pool.deallocate(ptr, default_stream);
+}
+
 TEST(CppCallbacks, one_that_always_says_freed_does_not_hold_a_request_for_ever) {
   const memory_pool pool;
   pool.set_capacity(8 * kMiB);

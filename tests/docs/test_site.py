@@ -34,6 +34,10 @@ class SiteNavigation(unittest.TestCase):
                 with self.subTest(page=page):
                     self.assertTrue((ROOT / page).is_file())
 
+    def test_every_page_of_results_is_listed(self) -> None:
+        pages = {str(path.relative_to(ROOT)) for path in ROOT.glob("bench/results/*.md")}
+        self.assertEqual(pages - set(listed()), set())
+
     def test_every_generated_page_of_the_headers_is_listed(self) -> None:
         generated = {f"{headers.FOLDER}/{name}.md" for name, _, _ in headers.PAGES}
         self.assertEqual(generated - set(listed()), set())

@@ -47,6 +47,13 @@ class OutOfMemory(unittest.TestCase):
             self.assertEqual(error.code, "VPMM_ERROR_OUT_OF_MEMORY")
         self.assertEqual(self.error_of(calls[0]).missing, 14 * MIB)
 
+    def test_its_first_line_makes_sense_alone(self) -> None:
+        done = run(str(Path(__file__).resolve().parents[2] / "examples/out_of_memory.py"))
+        self.assertRegex(
+            done.stdout.splitlines()[0],
+            r"^out of device memory: asked for 40 MiB; \S+ MiB are missing; live 35 MiB, free 15 MiB, limit 64 MiB$",
+        )
+
     def test_so_much_more_capacity_is_enough(self) -> None:
         for size in (18 * MIB, 20 * MIB, 3 << 30):
             error = self.error_of(lambda size=size: self.pool.allocate(size, 0))  # type: ignore[misc]

@@ -59,6 +59,12 @@ def axe() -> str:
 
 
 AXE = axe()
+FIND = """
+const done = arguments[0];
+const isSerious = (each) => ["serious", "critical"].includes(each.impact);
+axe.run().then((found) => done(found.violations.filter(isSerious)
+  .map((each) => [each.id, each.nodes[0].html.slice(0, 200)])));
+"""
 # The words that are on more than one line.
 TORN_WORDS = """
 const torn = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), range = document.createRange();
@@ -83,14 +89,21 @@ def why_not() -> str:
     return ""
 
 
-def opened() -> Any:  # noqa: ANN401  selenium's driver
+def opened(*arguments: str) -> Any:  # noqa: ANN401  selenium's driver
     from selenium.webdriver import Chrome
     from selenium.webdriver.chrome.options import Options
     from selenium.webdriver.chrome.service import Service
 
     options = Options()
     options.binary_location = str(CHROMIUM)
-    for each in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
+    for each in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--hide-scrollbars",
+        *arguments,
+    ):
         options.add_argument(each)
     options.add_argument(f"--window-size={WIDTH},{HEIGHT}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
@@ -458,18 +471,13 @@ class Browser(unittest.TestCase):
 
     @unittest.skipUnless(AXE, "no axe.min.js: AXE_SCRIPT names none, and axe-playwright-python is not installed")
     def test_axe_has_no_serious_finding(self) -> None:
-        find = (
-            "const done = arguments[0]; axe.run().then((found) => done(found.violations"
-            ".filter((each) => ['serious', 'critical'].includes(each.impact))"
-            ".map((each) => [each.id, each.nodes[0].html.slice(0, 200)])))"
-        )
         for name in ("training", "serving", "csv", "two", "gpus"):
             self.show(name)
             self.script(Path(AXE).read_text(encoding="utf-8"))
             for theme in ("light", "dark"):
                 if self.script("return document.documentElement.dataset.theme") != theme:
                     self.script("document.querySelector('#theme').click()")
-                self.assertEqual(self.browser.execute_async_script(find), [], (name, theme))
+                self.assertEqual(self.browser.execute_async_script(FIND), [], (name, theme))
 
 
 if __name__ == "__main__":

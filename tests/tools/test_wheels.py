@@ -45,13 +45,9 @@ class Wheels(unittest.TestCase):
         self.assertEqual(sorted(re.findall(r"^\| `vpmm\[([\w-]+)\]`", page, re.MULTILINE)), sorted(extras))
 
     def test_a_name_that_is_no_python_is_refused_before_anything_is_built(self) -> None:
-        options = ["--build", "/none", "--tools", "/none", "--headers", "/none", "--out", "/none", "/no/such/python"]
-        done = subprocess.run(
-            [sys.executable, ROOT / "tools/wheels.py", *options], capture_output=True, text=True, check=False
-        )
-        self.assertEqual((done.returncode, done.stderr), (1, "wheels: /no/such/python is no Python that runs\n"))
-        answer = subprocess.run([ROOT / "dev", "wheel", "/no/such/python"], capture_output=True, text=True, check=False)
-        self.assertEqual((answer.returncode, answer.stderr), (1, done.stderr))
+        for named in ("/no/such/python", "3.99"):
+            answer = subprocess.run([ROOT / "dev", "wheel", named], capture_output=True, text=True, check=False)
+            self.assertEqual((answer.returncode, answer.stderr), (1, f"wheels: {named} is no Python that runs\n"))
 
     def test_arguments_are_looked_at_before_anything_is_built(self) -> None:
         done = subprocess.run([ROOT / "dev", "wheel", "--bogus"], capture_output=True, text=True, check=False)

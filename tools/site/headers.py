@@ -113,14 +113,14 @@ def declaration(header: str, line: int, stops: str) -> str:
     """The source from that line to the first of the characters outside parentheses, as the header lays it out."""
     lines = source(header)
     first = line - 1
-    while lines[first - 1].lstrip().startswith("template <"):
+    while re.fullmatch(r"\s*template <.*|VPMM_API \w+", lines[first - 1]):  # the latter: a result on a line of its own
         first -= 1
     text = "\n".join(lines[first : line + 12])
     code = re.sub(r"//.*|/\*.*?\*/", lambda comment: " " * len(comment.group()), text).replace("::", "\0\0")
     depths = itertools.accumulate((letter == "(") - (letter == ")") for letter in code)
     end = next(index for index, depth in enumerate(depths) if depth == 0 and code[index] in stops)
     text = textwrap.dedent(text[:end].rstrip())
-    return re.sub(r"\b(VPMM_API|inline) ", "", text) + ";"
+    return re.sub(r"\b(VPMM_API|inline) ", "", re.sub(r"^(VPMM_API \w+)\n", r"\1 ", text)) + ";"
 
 
 def body(node: ElementTree.Element, header: str) -> str:

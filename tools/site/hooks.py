@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Pages, and what pages link to.
 PAGES = ["*.md", "docs/**/*.md", "docs/tutorials/*.ipynb", "src/README.md", "bench/**/*.md", "examples/README.md"]
 OTHERS = [
-    *("LICENSE", "src/layers.txt", "tools/site/site.css"),
+    *("LICENSE", "src/layers.txt", "tools/site/site.css", "tools/site/site.js"),
     *("docs/assets/*", "bench/results/*", "bench/torch/run.py", "examples/*.py"),
 ]
 NOTEBOOKS = "notebooks"
@@ -89,3 +89,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     others = [other_file(path, config) for path in paths(OTHERS) if not path.endswith(".md")]
     notebooks = [notebook_file(path, config) for path in paths(["docs/tutorials/*.ipynb"])]
     return Files([*of_theme, *pages, *others, *notebooks])
+
+
+def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN401  a page of mkdocs, the name is taken
+    """The first page has no other beside it: its text gets the room."""
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation"]
+    return markdown
+
+
+def on_post_page(output: str, **_: object) -> str:
+    """The theme's search is a dialog without a name."""
+    dialog = 'data-md-component="search" role="dialog"'
+    return output.replace(dialog, f'{dialog} aria-label="Search"')
+
+
+on_post_template = on_post_page  # 404.html

@@ -161,7 +161,8 @@ class Timeline {
     }
     let last = -99;
     for (const [at, text] of this.about.marks.map(([ns, text, index]) => [this.placeOf(ns, index), text]).filter(([at]) => inside(at))) {
-      const x = this.x(at), room = x - last > 60;
+      const x = this.x(at), ends = x + 3 + 6.5 * Math.min(text.length, 24);
+      const room = x - last > 60 && ends < this.left + this.width + 16; // no half words at the edge
       made.append(drawn("line", { x1: x, x2: x, y1: this.top, y2: bottom, stroke: "var(--mapped)", "stroke-dasharray": "1 4" }));
       if (room) { made.append(drawn("text", { class: "mark", x: x + 3, y: this.top - 7 }, text.slice(0, 24))); last = x; }
     }
