@@ -149,7 +149,7 @@ def _described(recording: Recording, life: Life, place: str) -> Iterable[str]:
 
 
 def _on(recording: Recording, event: Event) -> str:
-    return "without a stream" if event.stream is None else f"on {recording.stream_name(event.stream)}"
+    return "without a stream" if event.stream is None else f"on {printable(recording.stream_name(event.stream))}"
 
 
 def _time(recording: Recording, event: Event) -> str:
