@@ -102,8 +102,9 @@ void add_pool(const Shortage& shortage, Report& report) {
     report.line("trapped", "{} of what is free cannot move: live memory shares its chunks",
                 readable_bytes(shortage.trapped));
   if (shortage.pending > 0)
-    report.line("pending", "{} of what is free is still used by work that was queued before; {}",
-                readable_bytes(shortage.pending), list_of(shortage.pending_on));
+    report.line("pending", "{} of what is free is still used by work that was queued before{}{}",
+                readable_bytes(shortage.pending), shortage.pending_on.empty() ? "" : "; ",
+                list_of(shortage.pending_on));
   if (shortage.small_free > 0)
     report.line("in pages", "{} are free in pages that smaller requests share",
                 readable_bytes(shortage.small_free));

@@ -215,8 +215,11 @@ class PageCase(unittest.TestCase):
             if other.page == block.page and other.file:
                 (self.folder / other.file).write_text(other.text)
 
-    def output_of(self, command: list[str], **options: object) -> str:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)  # type: ignore[call-overload]  # options of subprocess.run
+    def output_of(self, command: list[str], env: dict[str, str] | None = None) -> str:
+        """Of a command in the folder that must succeed."""
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=300, check=False, cwd=self.folder, env=env
+        )
         self.assertEqual(done.returncode, 0, f"{command}\n{done.stdout}{done.stderr}")
         return str(done.stdout)
 
@@ -257,16 +260,18 @@ class PageCase(unittest.TestCase):
         if "./program" in text:
             (self.folder / "managed.cpp").write_text(MANAGED)
             link = [f"-I{ROOT}/include", f"-L{BUILD}", "-lvpmm", f"-Wl,-rpath,{BUILD}"]
-            self.output_of(["c++", "-std=c++17", "managed.cpp", "-o", "program", *link], cwd=self.folder)
+            self.output_of(["c++", "-std=c++17", "managed.cpp", "-o", "program", *link])
         if "4711" in text:
             text = text.replace("top 4711", f"top --once {self.waiting_program(block)}")
         script = ["bash", "-eu", "-o", "pipefail", "-c", text]
-        output = self.output_of(script, cwd=self.folder, env=self.environment(block))
+        output = self.output_of(script, self.environment(block))
         self.assertTrue(output.endswith(block.prints), output)
 
     def waiting_program(self, block: Block) -> int:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        waiting = subprocess.Popen([sys.executable, "-c", WAITING], env=self.environment(block), **pipes)  # type: ignore[call-overload]  # options
+        command = [sys.executable, "-c", WAITING]
+        waiting = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self.environment(block)
+        )
         assert waiting.stdout is not None
         self.addCleanup(waiting.communicate)
         waiting.stdout.readline()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import os
 import shutil
 import stat
@@ -51,6 +53,14 @@ class Cached(ConvertCase):
     def test_is_made_once(self) -> None:
         self.assertEqual(self.cached(), self.cached())
         self.assertEqual(self.made, 1)
+
+    def test_a_terminal_is_told_before_it_waits(self) -> None:
+        for is_terminal, said in ((True, f"vpmm: {WHAT}: compiling it once, into {self.cache}\n"), (False, "")):
+            shutil.rmtree(self.cache, ignore_errors=True)
+            with contextlib.redirect_stderr(io.StringIO()) as error, mock.patch.object(error, "isatty") as isatty:
+                isatty.return_value = is_terminal
+                self.cached()
+            self.assertEqual(error.getvalue(), said)
 
     def test_is_made_anew_where_it_is_cut_empty_or_changed(self) -> None:
         library = self.cached()

@@ -96,6 +96,8 @@ TEST(ShortageReport, says_why_memory_that_is_free_did_not_help) {
         "\n  arena      4 (tag 7, pinned) holds 6 MiB, of which live 2 MiB\n",
         "\n  refused    2 MiB that the driver does not take back\n"})
     EXPECT_THAT(report, HasSubstr(line));
+  shortage.pending_on.clear();  // all of it in arenas
+  EXPECT_THAT(shortage_report(shortage), HasSubstr("work that was queued before\n"));
 }
 
 TEST(ShortageReport, names_five_holders_and_counts_the_others) {

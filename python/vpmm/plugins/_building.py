@@ -51,7 +51,7 @@ def fingerprint(files: Iterable[Path], facts: object) -> str:
 def cached(name: str, make: Callable[[Path], None], what: str, why: str = "") -> Path:
     """The path of the library with that name; `make` makes it if the cache lacks it, or has a damaged one.
 
-    `why` is what a line on standard error says before it is made; without it there is no line.
+    `why` is what a line on standard error says before it is made; without it the line is for terminals only.
     If several processes need it at the same time, one makes it and the others wait. Others may read it where
     VPMM_CACHE_DIR names the folder, as the umask allows.
     """
@@ -68,8 +68,8 @@ def cached(name: str, make: Callable[[Path], None], what: str, why: str = "") ->
             with contextlib.suppress(OSError):  # a file system without locks: each builds for itself
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if not _is_whole(library):
-                if why:
-                    print(f"vpmm: {why}: compiling it once, into {folder}", file=sys.stderr, flush=True)
+                if why or sys.stderr.isatty():
+                    print(f"vpmm: {why or what}: compiling it once, into {folder}", file=sys.stderr, flush=True)
                 make(library)
                 save(_note_of(library), functools.partial(_write, digest_of(library).encode()))
         return library

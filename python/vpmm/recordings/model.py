@@ -98,11 +98,11 @@ class Recording:
     strings: dict[int, str] = field(default_factory=dict)
     stacks: dict[int, tuple[Frame, ...]] = field(default_factory=dict)  # innermost frame first
     tags: dict[int, str] = field(default_factory=dict)
-    libraries: dict[int, str] = field(default_factory=dict)  # by `flags` of an allocation
     streams: dict[int, str] = field(default_factory=dict)
     threads: dict[int, str] = field(default_factory=dict)
     end: dict[str, object] | None = None  # None: the file was cut
     warning: str = ""  # a defect that does not prevent reading
+    libraries: dict[int, str] = field(default_factory=dict)  # by `flags` of an allocation
 
     def text_of(self, event: Event) -> str:
         """The text of a failed allocation, a report or a mark; empty: none."""
