@@ -92,7 +92,7 @@ MANAGED = """
 #include <vpmm/emm.hpp>
 int main() { vpmm::emm::Context::create(0).memalloc(1 << 20); }
 """
-# Found after the faulting page in the recording of examples/out_of_memory.py, or not: it is an answer.
+# Stands for the kernel's log.
 DMESG = "NVRM: Xid (PCI:0000:00:06): 31, pid=1, name=app, MMU Fault: ENGINE GRAPHICS faulted @ 0x7f45_8cc03000."
 
 
@@ -215,13 +215,15 @@ class PageCase(unittest.TestCase):
             if other.page == block.page and other.file:
                 (self.folder / other.file).write_text(other.text)
 
-    def output_of(self, command: list[str], env: dict[str, str] | None = None) -> str:
-        """Of a command in the folder that must succeed."""
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=300, check=False, cwd=self.folder, env=env
+    def done(self, command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=300, check=False
         )
+
+    def output_of(self, command: list[str], environment: dict[str, str] | None = None) -> str:
+        done = self.done(command, environment or dict(os.environ))
         self.assertEqual(done.returncode, 0, f"{command}\n{done.stdout}{done.stderr}")
-        return str(done.stdout)
+        return done.stdout
 
     def run_block(self, block: Block) -> None:
         self.fill_folder(block)
@@ -235,11 +237,7 @@ class PageCase(unittest.TestCase):
         if absent:
             self.skipTest(absent)
         (self.folder / "block.py").write_text(block.text)
-        command = [sys.executable, "-W", "error", "block.py"]
-        environment = self.environment(block)
-        done = subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=300, check=False
-        )
+        done = self.done([sys.executable, "-W", "error", "block.py"], self.environment(block))
         if done.returncode != 0 and NO_GPU.search(done.stderr):
             failed = re.findall(r'block\.py", line (\d+)', done.stderr)
             self.assertIn(block.text.splitlines()[int(failed[-1]) - 1].split("  #")[0].strip(), GPU_LINES, done.stderr)
@@ -248,13 +246,11 @@ class PageCase(unittest.TestCase):
             self.assertTrue(done.stdout.endswith(block.prints), done.stdout)
 
     def run_commands(self, block: Block) -> None:
-        commands = [command for command in block.commands() if not exception(command)]
-        commands = [
-            command
-            for command in commands
-            if not any(words in command and missing(module) for words, module in MODULES.items())
-        ]
+        absent = [words for words, module in MODULES.items() if missing(module)]
+        commands = [each for each in block.commands() if not exception(each) and not any(a in each for a in absent)]
         text = "\n".join(commands)
+        if "pkg-config" in text and shutil.which("pkg-config") is None:
+            self.skipTest("pkg-config is not installed")
         if "/opt/vpmm" in text:
             text = text.replace("/opt/vpmm", str(self.prefix())).replace("build/here", str(BUILD))
         if "./program" in text:
@@ -268,14 +264,12 @@ class PageCase(unittest.TestCase):
         self.assertTrue(output.endswith(block.prints), output)
 
     def waiting_program(self, block: Block) -> int:
-        command = [sys.executable, "-c", WAITING]
-        waiting = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self.environment(block)
-        )
+        command, pipe = [sys.executable, "-c", WAITING], subprocess.PIPE
+        waiting = subprocess.Popen(command, env=self.environment(block), stdin=pipe, stdout=pipe)
         assert waiting.stdout is not None
         self.addCleanup(waiting.communicate)
         waiting.stdout.readline()
-        return int(waiting.pid)
+        return waiting.pid
 
 
 def add_tests(case: type[PageCase], of_torch: bool) -> None:
