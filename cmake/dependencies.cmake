@@ -1,16 +1,19 @@
 # What the library is built with. A project around this one may bring the targets itself.
-function(vpmm_need package target debian)
-  if(TARGET ${target})
-    return()
-  endif()
-  find_package(${package} QUIET GLOBAL)
+set(VPMM_MISSING "")
+set(VPMM_MISSING_DEBIAN "")
+macro(vpmm_miss package debian)
+  list(APPEND VPMM_MISSING "${package}")
+  list(APPEND VPMM_MISSING_DEBIAN ${debian})
+endmacro()
+
+macro(vpmm_need package target debian)
   if(NOT TARGET ${target})
-    message(FATAL_ERROR "VPMM is built with ${package}, and CMake finds no package of that name with the target "
-                        "${target}. On Debian and Ubuntu: apt install ${debian}. Elsewhere CMAKE_PREFIX_PATH names the "
-                        "folder where it is installed.")
+    find_package(${package} QUIET GLOBAL)
+    if(NOT TARGET ${target})
+      vpmm_miss("${package} (target ${target})" ${debian})
+    endif()
   endif()
-  set(${package}_VERSION "${${package}_VERSION}" PARENT_SCOPE)
-endfunction()
+endmacro()
 
 find_package(Threads REQUIRED)
 vpmm_need(fmt fmt::fmt-header-only libfmt-dev)
@@ -23,5 +26,12 @@ endif()
 find_library(VPMM_ZSTD_LIBRARY NAMES libzstd.a zstd)
 find_path(VPMM_ZSTD_INCLUDE zstd.h)
 if(NOT VPMM_ZSTD_LIBRARY OR NOT VPMM_ZSTD_INCLUDE)
-  message(FATAL_ERROR "VPMM is built with zstd, which is not found. On Debian and Ubuntu: apt install libzstd-dev.")
+  vpmm_miss("zstd (zstd.h and its library)" libzstd-dev)
+endif()
+if(VPMM_MISSING)
+  list(JOIN VPMM_MISSING ", " VPMM_MISSING)
+  list(JOIN VPMM_MISSING_DEBIAN " " VPMM_MISSING_DEBIAN)
+  message(FATAL_ERROR "VPMM is built with packages that CMake does not find: ${VPMM_MISSING}. On Debian and Ubuntu: apt "
+                      "install ${VPMM_MISSING_DEBIAN}. Elsewhere CMAKE_PREFIX_PATH names the folders where they are "
+                      "installed.")
 endif()

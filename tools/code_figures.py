@@ -12,8 +12,7 @@ pure virtual method; its implementations are counted in src, tests, bench and py
 analysis are taken out first: neither tool reads them. `what in 1,000`: what, whose and who, in a thousand words of
 comments.
 
-Run by hand; nothing depends on it. Not measured: functions entered between a public call and the first driver call.
-docs/walk-of-an-allocation.md lists those.
+Run by hand; nothing depends on it. Functions that a request enters: tools/functions_entered.py.
 """
 
 from __future__ import annotations

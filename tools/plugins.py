@@ -4,7 +4,8 @@
 `fetch` downloads their packages, one at a time and without dependencies, and keeps the headers and the few libraries
 that are linked. `./dev wheel` calls it, and then runs this file with the Python and the package that a wheel is for:
 
-    PYTHONPATH=PACKAGE python tools/plugins.py --headers HEADERS --cython CYTHON --out PACKAGE/vpmm/plugins/built
+    PYTHONPATH=PACKAGE python tools/plugins.py --headers HEADERS --cython CYTHON --out PACKAGE/vpmm/plugins/built \\
+        --notices FILE
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +38,8 @@ OLD_RUNTIME = Path(__file__).resolve().with_name("old_runtime.cpp")
 TORCH_HEADERS = ("torch/include/c10/", "torch/include/torch/headeronly/")
 LIBRARIES = ("torch/lib/libc10.so", "torch/lib/libc10_cuda.so", "librmm/lib64/librmm.so")
 HEADERS = (".h", ".hpp", ".cuh", ".inl", ".inc", ".pxd", ".pxi", ".py", "")  # Cython looks for __init__.py
+NOTICE = re.compile("LICEN[CS]E|NOTICE|COPYING", re.IGNORECASE)  # how files with licences begin
+COMMENT = re.compile(r"(?:^[ \t]*//[^\n]*\n)+|/\*.*?\*/", re.MULTILINE | re.DOTALL)
 MANYLINUX = ("_2_28", "_2_27", "_2_24", "_2_17", "2014")  # what these packages are made for, newest first
 
 
@@ -57,11 +61,11 @@ def all_headers() -> Iterator[Headers]:
 
 
 def unpack(wheel: Path, parts: tuple[str, ...], folder: Path) -> None:
-    """Its headers in `parts`, and the libraries that are linked."""
+    """Its headers in `parts`, the libraries that are linked, and its licences."""
     with zipfile.ZipFile(wheel) as file:
         for name in file.namelist():
             is_header = name.startswith(parts) and Path(name).suffix in HEADERS and not name.endswith("/")
-            if is_header or name in LIBRARIES:
+            if is_header or name in LIBRARIES or NOTICE.match(Path(name).name):
                 file.extract(name, folder)
 
 
@@ -92,7 +96,29 @@ def fetch(root: Path, pip: list[str]) -> None:
             unpacked.rename(folder)
 
 
-def compile_torch(root: Path, version: str, out: Path) -> Path:
+def notices_of(root: Path, files: Iterable[Path]) -> dict[str, str]:
+    """The licences of those of `files` that are in `root`: of their packages, and of single headers, by their names.
+
+    Ends the program if a package has none: the headers' inline functions are in the plugins.
+    """
+    here = sorted(path for path in {file.resolve() for file in files} if path.is_relative_to(root.resolve()))
+    notices: dict[str, str] = {}
+    for folder in sorted({root.resolve() / path.relative_to(root.resolve()).parts[0] for path in here}):
+        found = [path for path in folder.glob("*.dist-info/**/*") if NOTICE.match(path.name)]
+        found = [path for path in found if path.is_file() and "third_party" not in path.parts]
+        if not found:
+            sys.exit(f"plugins: {folder.name} has no licence beside its headers; remove {folder} to fetch it anew")
+        name = re.sub(r"-[0-9.x]+$", "", folder.name)
+        notices |= {f"{name}, {path.name}": path.read_text() for path in sorted(found)}
+    for path in here:
+        for comment in COMMENT.findall(path.read_text(errors="replace")):
+            if re.search("copyright", comment, re.IGNORECASE) and comment not in notices.values():
+                notices[str(path.relative_to(root.resolve()))] = comment
+    return notices
+
+
+def compile_torch(root: Path, version: str, out: Path) -> tuple[Path, list[Path]]:
+    """The library, and the files that it is made of."""
     from vpmm.plugins import _building, _prebuilt, torch
 
     package = Headers(f"torch=={version}").folder_in(root) / "torch"
@@ -107,10 +133,11 @@ def compile_torch(root: Path, version: str, out: Path) -> Path:
         torch.compile_allocator(package, minor, True, cuda_include(root), library, what, more)
         files = _prebuilt.dependencies_in(rule.read_text())
     _prebuilt.write_note(library, version, files, [package / "include"])
-    return library
+    return library, files
 
 
-def compile_rmm(root: Path, version: str, cython: str, out: Path) -> Path:
+def compile_rmm(root: Path, version: str, cython: str, out: Path) -> tuple[Path, list[Path]]:
+    """The library, and the files that it is made of."""
     from vpmm.plugins import _prebuilt, rmm
 
     declarations, headers = (Headers(f"{package}=={version}").folder_in(root) for package in RMM_PACKAGES)
@@ -130,7 +157,7 @@ def compile_rmm(root: Path, version: str, cython: str, out: Path) -> Path:
         rmm.compile_resource(source, [*include, cuda_include(root)], library, what, more)
         files += _prebuilt.dependencies_in(rule.read_text())
     _prebuilt.write_note(library, f"{year}.{month:02}.{patch:02}", files, [*include, declarations])
-    return library
+    return library, files
 
 
 def cuda_include(root: Path) -> Path:
@@ -143,6 +170,7 @@ def main() -> int:
     parser.add_argument("--headers", type=Path, required=True, help="folder that `fetch` filled")
     parser.add_argument("--cython", required=True, help="the program")
     parser.add_argument("--out", type=Path, required=True, help="folder for the libraries")
+    parser.add_argument("--notices", type=Path, required=True, help="file for the licences of what they hold")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
@@ -151,8 +179,10 @@ def main() -> int:
         made += [compile_rmm(options.headers, version, options.cython, options.out) for version in RMM]
     else:
         print(f"plugins: none for RMM, which takes a newer Python than {sys.executable}", file=sys.stderr)
-    size, seconds = sum(each.stat().st_size for each in made), time.monotonic() - begin
-    print(f"plugins: {' '.join(each.stem for each in made)}: {size / 1e6:.1f} MB in {seconds:.0f} s", flush=True)
+    notices = notices_of(options.headers, (file for _, files in made for file in files))
+    options.notices.write_text("".join(f"==== {name} ====\n\n{text}\n" for name, text in notices.items()))
+    size, seconds = sum(each.stat().st_size for each, _ in made), time.monotonic() - begin
+    print(f"plugins: {' '.join(each.stem for each, _ in made)}: {size / 1e6:.1f} MB in {seconds:.0f} s", flush=True)
     return 0
 
 

@@ -2,7 +2,7 @@
 """Builds a wheel for each Python, and lets auditwheel check and name them. `./dev wheel` runs it.
 
 The library is compiled once, with zig's compiler, which makes the wheels run with the glibc of MANYLINUX. Each wheel
-holds the plugins of tools/plugins.py.
+holds the plugins of tools/plugins.py, and the licences of everything compiled in.
 
 From Python 3.12 on one wheel serves every later version, so of those the oldest is built with. Without a name it takes
 each python3.N on PATH, from 3.10 on.
@@ -53,8 +53,14 @@ def run(command: Sequence[object], environment: dict[str, str] | None = None) ->
     return done.stdout
 
 
-def interpreter(path: str) -> Interpreter | None:
-    """None where there is no Python that runs, as with a launcher for a version that is not installed."""
+def interpreter(name: str) -> Interpreter | None:
+    """None where there is no Python that runs, as with a launcher for a version that is not installed.
+
+    A version alone, such as 3.12, is python3.12. Names are looked up on PATH, for pip takes only a path.
+    """
+    path = shutil.which(f"python{name}" if re.fullmatch(r"3\.\d+", name) else name)
+    if path is None:
+        return None
     try:
         code = "import sys; print(*sys.version_info[:2])"
         done = subprocess.run([path, "-c", code], capture_output=True, text=True, check=False)
@@ -113,14 +119,29 @@ class Plugins:
 
     headers: Path
     built: Path
+    notices: Path
 
     def add_to(self, package: Path, python: Interpreter, tools: Path) -> None:
-        """Into the unpacked wheel."""
+        """Into the unpacked wheel, whose notices get theirs."""
         if not self.built.is_dir():
             command = [python.path, ROOT / "tools/plugins.py", "--headers", self.headers, "--cython", tools / "cython"]
+            command += ["--notices", self.notices]
             environment = os.environ | {"PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1"}
             print(run([*command, "--out", self.built], environment), end="", flush=True)
         shutil.copytree(self.built, package / "vpmm/plugins/built")
+        with (package / "vpmm/licenses/THIRD-PARTY-NOTICES").open("a") as file:
+            file.write(self.notices.read_text())
+
+
+def move_notices(package: Path) -> None:
+    """To the licences that the metadata of the unpacked wheel lists, among which VPMM's own is already."""
+    (metadata,) = package.glob("*.dist-info/METADATA")
+    before, own, after = metadata.read_text().partition("License-File: LICENSE\n")
+    if not own:
+        sys.exit(f"wheels: {metadata} lists no licence")
+    (package / "vpmm/licenses/THIRD-PARTY-NOTICES").rename(metadata.parent / "licenses/THIRD-PARTY-NOTICES")
+    shutil.rmtree(package / "vpmm/licenses")
+    metadata.write_text(f"{before}{own}License-File: THIRD-PARTY-NOTICES\n{after}")
 
 
 def build_wheel(python: Interpreter, prefix: Path, tools: Path, out: Path, plugins: Plugins | None) -> Path:
@@ -130,11 +151,12 @@ def build_wheel(python: Interpreter, prefix: Path, tools: Path, out: Path, plugi
         options.append(f"--config-settings=cmake.define.CMAKE_TOOLCHAIN_FILE={TOOLCHAIN}")
         run([tools / "python", "-m", "pip", "--python", python.path, "wheel", *options, "-w", scratch, ROOT])
         (built,) = Path(scratch).glob("*.whl")
+        run([tools / "wheel", "unpack", "-d", Path(scratch, "unpacked"), built])
+        (package,) = Path(scratch, "unpacked").iterdir()
         if plugins is not None:
-            run([tools / "wheel", "unpack", "-d", Path(scratch, "unpacked"), built])
-            (package,) = Path(scratch, "unpacked").iterdir()
             plugins.add_to(package, python, tools)
-            run([tools / "wheel", "pack", "-d", scratch, package])
+        move_notices(package)
+        run([tools / "wheel", "pack", "-d", scratch, package])
         repaired = Path(scratch, "repaired")
         repair = [tools / "auditwheel", "repair", "--plat", MANYLINUX, "--only-plat", "-w", repaired]
         run([*repair, *(word for name in EXCLUDED for word in ("--exclude", name)), built])
@@ -150,7 +172,9 @@ def main() -> int:
     parser.add_argument("--headers", type=Path, required=True, help="folder for what plugins are compiled with")
     parser.add_argument("--check", action="store_true", help="only look whether there are such interpreters")
     parser.add_argument("--no-plugins", action="store_true", help="leave them out: nothing is fetched")
-    parser.add_argument("python", nargs="*", help="interpreters, such as python3.11; all of them where none is named")
+    parser.add_argument(
+        "python", nargs="*", help="interpreters, such as python3.11 or 3.11; all of them where none is named"
+    )
     options = parser.parse_args()
     named = [(name, interpreter(name)) for name in options.python]
     for name, found in named:
@@ -169,7 +193,7 @@ def main() -> int:
         plugins = None
         if not options.no_plugins:
             fetch(options.headers.absolute(), [str(tools / "pip")])
-            plugins = Plugins(options.headers.resolve(), Path(scratch, "built"))
+            plugins = Plugins(options.headers.resolve(), Path(scratch, "built"), Path(scratch, "notices"))
         for python in reversed(chosen):  # the newest makes the plugins: RMM's need a newer Python than the oldest
             begin = time.monotonic()
             wheel = build_wheel(python, prefix, tools, options.out, plugins)

@@ -54,6 +54,10 @@ class memory_arena {
     return id;
   }
 
+  // From here on, requests are of the library, as vpmm_library_tag() calls it.
+  void set_library(std::uint32_t library) const {
+    check(vpmm_arena_set_library(handle(), library));
+  }
   // Memory for work queued on `stream` after the call.
   [[nodiscard]] void* allocate(std::size_t bytes, stream_ref stream,
                                std::size_t alignment = 0) const {

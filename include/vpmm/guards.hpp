@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -96,6 +98,9 @@ class [[nodiscard]] callback_guard {
                                          std::function<bool(std::uint64_t)> function);
   friend callback_guard on_event(shared_pool pool, std::uint32_t kinds,
                                  std::function<void(const vpmm_event&)> function);
+  friend callback_guard on_suspend(shared_pool pool, std::uint32_t tag,
+                                   std::function<void()> before_unmap,
+                                   std::function<void()> after_map);
 
  private:
   using remover = vpmm_status (*)(vpmm_pool*, std::uint64_t);
@@ -116,7 +121,8 @@ class [[nodiscard]] callback_guard {
 // before, on the thread of the request and without any lock. It may free memory of the pool, call
 // any function and end its guard. It must not end the pool: who allocates owns the pool for the
 // call, since the guard may be the last other owner. It returns true if it freed memory: the pool
-// then tries again, at most 10000 times. An exception ends the allocation and becomes its error.
+// then tries again, at most 10000 times. An exception ends the allocation and becomes its error: a
+// vpmm::error with its status, another with VPMM_ERROR_DRIVER_FAILED and its text.
 [[nodiscard]] inline callback_guard on_out_of_memory(shared_pool pool,
                                                      std::function<bool(std::uint64_t)> function) {
   struct shared : std::enable_shared_from_this<shared> {
@@ -127,7 +133,22 @@ class [[nodiscard]] callback_guard {
   callback_guard guard(std::move(pool), owned);
   const auto call = [](void* argument, int, std::uint64_t bytes) -> int {
     const std::shared_ptr<shared> kept = static_cast<shared*>(argument)->shared_from_this();
-    return kept->call(bytes) ? 1 : 0;
+    // The library may have another C++ runtime.
+    const auto fails = [](vpmm_status status, const char* text) {
+      (void)vpmm_callback_fail(status, text);
+      return 0;
+    };
+    try {
+      return kept->call(bytes) ? 1 : 0;
+    } catch (const error& thrown) {
+      return fails(thrown.status(), thrown.what());
+    } catch (const std::bad_alloc&) {
+      return fails(VPMM_ERROR_HOST_OUT_OF_MEMORY, "the process itself is out of memory");
+    } catch (const std::exception& thrown) {
+      return fails(VPMM_ERROR_DRIVER_FAILED, thrown.what());
+    } catch (...) {
+      return fails(VPMM_ERROR_DRIVER_FAILED, "an exception of unknown type was thrown");
+    }
   };
   const std::uint64_t id = guard.pool_.add_out_of_memory_callback(call, owned.get());
   guard.registered(&vpmm_remove_out_of_memory_callback, id);
@@ -143,10 +164,47 @@ class [[nodiscard]] callback_guard {
   const auto owned = std::make_shared<owned_function>(std::move(function));
   callback_guard guard(std::move(pool), owned);
   const auto call = [](void* argument, const vpmm_event* event) {
-    (*static_cast<owned_function*>(argument))(*event);
+    try {
+      (*static_cast<owned_function*>(argument))(*event);
+    } catch (...) {  // NOLINT(bugprone-empty-catch): documented as dropped
+    }
   };
   const std::uint64_t id = guard.pool_.add_event_callback(kinds, call, owned.get());
   guard.registered(&vpmm_remove_event_callback, id);
+  return guard;
+}
+
+// Calls `before_unmap()` before the first memory of `tag` is suspended, in the order in which hooks
+// were added, and `after_map()` in the reverse order when all of it is back, or when the suspend
+// failed and left none of it suspended. Either may be empty. They run on the thread that suspends
+// or resumes, without any lock, and may call any function but those that suspend or resume, and end
+// their guard. An exception of `before_unmap` refuses the suspend and becomes its error; one of
+// `after_map` becomes the error of the call, and the memory is back all the same.
+[[nodiscard]] inline callback_guard on_suspend(shared_pool pool, std::uint32_t tag,
+                                               std::function<void()> before_unmap,
+                                               std::function<void()> after_map = {}) {
+  struct hooks : std::enable_shared_from_this<hooks> {
+    std::function<void()> before_unmap;
+    std::function<void()> after_map;
+  };
+  const auto owned = std::make_shared<hooks>();
+  owned->before_unmap = std::move(before_unmap);
+  owned->after_map = std::move(after_map);
+  callback_guard guard(std::move(pool), owned);
+  const auto before = [](void* argument, int, std::uint32_t) -> int {
+    const std::shared_ptr<hooks> kept = static_cast<hooks*>(argument)->shared_from_this();
+    kept->before_unmap();
+    return 0;
+  };
+  const auto after = [](void* argument, int, std::uint32_t) -> int {
+    const std::shared_ptr<hooks> kept = static_cast<hooks*>(argument)->shared_from_this();
+    kept->after_map();
+    return 0;
+  };
+  const std::uint64_t id = guard.pool_.add_suspend_hooks(
+      tag, owned->before_unmap ? vpmm_suspend_hook(before) : nullptr,
+      owned->after_map ? vpmm_suspend_hook(after) : nullptr, owned.get());
+  guard.registered(&vpmm_remove_suspend_hooks, id);
   return guard;
 }
 

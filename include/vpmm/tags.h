@@ -23,7 +23,8 @@ VPMM_API const char* vpmm_tag_name(uint32_t tag);
 VPMM_API vpmm_status vpmm_tag_with_name(const char* name, uint32_t* tag);
 /* For a library that allocates from pools: the tag with the library's name, if VPMM_TAG_LIBRARIES=1
  * or VPMM_LIMITS asks for it; 0: its requests need no tag, and are faster without one. Pass it as
- * vpmm_request::library. VPMM_ERROR_BAD_CONFIGURATION: a variable has another value. */
+ * vpmm_request::library: the library's memory is then counted, also where it has another tag.
+ * VPMM_ERROR_BAD_CONFIGURATION: a variable has another value. */
 VPMM_API vpmm_status vpmm_library_tag(const char* library, uint32_t* tag);
 
 /* --- suspend and resume ---
@@ -141,12 +142,14 @@ typedef struct vpmm_tag_info {
   uint64_t suspended_bytes; /* of its addresses without physical memory */
   uint64_t host_bytes;      /* of its host copies, kept ones included */
   uint64_t limit_bytes;     /* VPMM_NO_LIMIT: none */
+  uint64_t library_bytes;   /* of live allocations of the library with the tag's name, as requested,
+                               whichever tags they have */
 } vpmm_tag_info;
 /* Of a tag that is not suspendable, mapped_bytes is 0: its memory shares chunks with others.
  * VPMM_ERROR_INVALID_ARGUMENT: tag 0. */
 VPMM_API vpmm_status vpmm_tag_get_info(vpmm_pool* pool, uint32_t tag, vpmm_tag_info* info);
-/* Copies up to `capacity` tags, ascending: those with live memory in this pool, with a limit, or
- * suspendable. *count is their number. */
+/* Copies up to `capacity` tags, ascending: those with live_bytes or library_bytes in this pool,
+ * with a limit, or suspendable. *count is their number. */
 VPMM_API vpmm_status vpmm_tags(vpmm_pool* pool, uint32_t* tags, size_t capacity, size_t* count);
 /* Copies up to `capacity` suspendable tags, ascending; *count is their number. */
 VPMM_API vpmm_status vpmm_suspendable_tags(vpmm_pool* pool, uint32_t* tags, size_t capacity,

@@ -445,6 +445,8 @@ VPMM_API vpmm_status vpmm_arena_create(vpmm_pool* pool, uint32_t flags, uint32_t
                                        vpmm_arena** arena);
 VPMM_API vpmm_status vpmm_arena_id(vpmm_arena* arena,
                                    uint64_t* id); /* never 0, never used twice in a process */
+/* From here on, requests in the arena are the library's, as with vpmm_request::library. */
+VPMM_API vpmm_status vpmm_arena_set_library(vpmm_arena* arena, uint32_t library);
 /* Memory of the arena for work queued on `stream` after the call. `alignment` 0: 512 bytes. Zero
  * bytes give null. */
 VPMM_API vpmm_status vpmm_arena_allocate(vpmm_arena* arena, size_t bytes, size_t alignment,
@@ -520,6 +522,11 @@ VPMM_API vpmm_status vpmm_set_out_of_memory_callback(vpmm_pool* pool,
 VPMM_API vpmm_status vpmm_add_out_of_memory_callback(vpmm_pool* pool,
                                                      vpmm_out_of_memory_callback callback,
                                                      void* argument, uint64_t* id);
+/* Ends the request that the calling thread's out-of-memory callback runs for, once the callback
+ * returns, with this error and a copy of `text`; further callbacks are not called. For languages
+ * with exceptions: none may cross from a C++ runtime into another. VPMM_ERROR_INVALID_ARGUMENT:
+ * no callback runs on this thread, `text` is null, or `status` is VPMM_OK or VPMM_WOULD_BLOCK. */
+VPMM_API vpmm_status vpmm_callback_fail(vpmm_status status, const char* text);
 /* Once this returns, the callback is not running and will not be called again. A callback may
  * remove itself; it then runs to its end. VPMM_ERROR_INVALID_ARGUMENT: no such id. */
 VPMM_API vpmm_status vpmm_remove_out_of_memory_callback(vpmm_pool* pool, uint64_t id);

@@ -78,6 +78,7 @@ nb::dict statistics(const Pool& pool) {
 #define VPMM_STATISTIC(name, kind, meaning) result[#name] = figures.name;
 #include "observe/statistics.def"
 #undef VPMM_STATISTIC
+  add_tags(pool, result);
   return result;
 }
 

@@ -295,7 +295,8 @@ nb::object tag_info(const Pool& pool, nb::handle tag) {
       .attr("TagInfo")(name_of(number), number, limit, is_suspendable, name_of_state(info.state),
                        (info.flags & VPMM_TAG_BACKUP) != 0,
                        (info.flags & VPMM_TAG_KEEP_HOST_COPY) != 0, info.live_bytes,
-                       info.mapped_bytes, info.suspended_bytes, info.host_bytes);
+                       info.mapped_bytes, info.suspended_bytes, info.host_bytes,
+                       info.library_bytes);
 }
 
 nb::tuple names_of(const std::vector<std::uint32_t>& tags) {
@@ -466,6 +467,18 @@ keep the copy: its memory is then gone or reused. A kept copy can be read until 
 }
 
 }  // namespace
+
+void add_tags(const Pool& pool, nb::dict& statistics) {
+  nb::dict by_tag;
+  nb::dict by_library;
+  for (const std::uint32_t tag : listed(pool, vpmm_tags)) {
+    const vpmm_tag_info info = info_of(pool, tag);
+    if (info.live_bytes != 0) by_tag[name_of(tag)] = info.live_bytes;
+    if (info.library_bytes != 0) by_library[name_of(tag)] = info.library_bytes;
+  }
+  statistics["by_tag"] = by_tag;
+  statistics["by_library"] = by_library;
+}
 
 std::uint32_t library_tag(const char* library) {
   std::uint32_t tag = 0;

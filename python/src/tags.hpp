@@ -27,6 +27,9 @@ int visit_suspend_hooks(const vpmm_pool* pool, visitproc visit, void* arg);
 // The tag of a library's requests; 0: none. Throws for a setting that is not allowed.
 std::uint32_t library_tag(const char* library);
 
+// Adds the live bytes by tag and by library to a pool's statistics.
+void add_tags(const Pool& pool, nanobind::dict& statistics);
+
 void bind_tags(nanobind::module_& module, nanobind::class_<Pool>& type);
 
 }  // namespace vpmm::python

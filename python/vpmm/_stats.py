@@ -9,7 +9,7 @@ __all__ = ["Stats"]
 
 
 class Stats(TypedDict):
-    """The statistics of a pool, at one moment: a dictionary of ints, in the order of docs/reference/statistics.md.
+    """The statistics of a pool, at one moment: ints in the order of docs/reference/statistics.md, and two dictionaries.
 
     That page has the meaning of each. Totals only grow, from the moment the pool was opened.
     """
@@ -72,3 +72,9 @@ class Stats(TypedDict):
     guarded_allocations: int
     unguarded_allocations: int
     damaged_allocations: int
+    # --- bytes, current: as live allocations asked for, also suspended ones ---
+    by_tag: dict[str | int, int]
+    """By the name of the tag, or its number if it has no name. Memory without a tag is not among them."""
+    by_library: dict[str | int, int]
+    """By the library that allocated, whichever tag the memory has. Only libraries that are tagged:
+    VPMM_TAG_LIBRARIES=1, or those with a limit in VPMM_LIMITS."""

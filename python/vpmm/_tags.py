@@ -60,6 +60,9 @@ class TagInfo:
     """Of its addresses without physical memory."""
     host_bytes: int
     """Of its host copies, kept ones included."""
+    library_bytes: int
+    """Of live allocations of the library with this name, as requested, whichever tags they have; with
+    VPMM_TAG_LIBRARIES=1, or a limit of its own in VPMM_LIMITS. 0: none."""
 
 
 class Tag:
@@ -204,7 +207,8 @@ def tag_info(tag: str | int, device: int = 0) -> TagInfo:
 
 
 def tags(device: int = 0) -> tuple[TagInfo, ...]:
-    """All tags with live memory in the process-wide pool of `device`, with a limit, or suspendable."""
+    """All tags with live memory in the process-wide pool of `device`, or of a library of that name, with a limit, or
+    suspendable."""
     pool = Pool.default(device)
     return tuple(pool.tag_info(name) for name in pool.tags())
 

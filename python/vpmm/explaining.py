@@ -112,7 +112,12 @@ def explain(recording: Recording, fault: Fault) -> str:
 
 def candidates(recording: Recording, stream: int | None, most: int = 10) -> str:
     """The newest allocations of a stream, or of all: for a fault without an address."""
-    found = [each for each in lives_of(recording) if stream is None or each.allocated.stream == stream]
+
+    def number(life: Life) -> int | None:
+        named = life.allocated.stream
+        return None if named is None else recording.stream_number(named)
+
+    found = [each for each in lives_of(recording) if stream in (None, number(each))]
     whose = "of all streams" if stream is None else f"of stream {stream}"
     lines = [f"the newest {min(most, len(found))} of {len(found)} allocations {whose}, the newest first"]
     for each in reversed(found[-most:]):
@@ -135,16 +140,16 @@ def _described(recording: Recording, life: Life, place: str) -> Iterable[str]:
     size = exact if event.bytes < 1024 else f"{bytes_text(event.bytes)} ({exact})"
     yield f"  {place}{' ' if place else ''}{size} at {event.address:#x}"
     tag = f" with the tag {printable(recording.tags.get(event.tag, str(event.tag)))}" if event.tag else ""
-    yield f"    allocated {_on(event)}{tag} at {_time(recording, event)}{_stack(recording, event)}"
+    yield f"    allocated {_on(recording, event)}{tag} at {_time(recording, event)}{_stack(recording, event)}"
     if life.freed is None:
         yield "    live at the end of the recording"
     else:
         stack = _stack(recording, life.freed)
-        yield f"    freed {_on(life.freed)} at {_time(recording, life.freed)}{stack}"
+        yield f"    freed {_on(recording, life.freed)} at {_time(recording, life.freed)}{stack}"
 
 
-def _on(event: Event) -> str:
-    return "without a stream" if event.stream is None else f"on stream {event.stream}"
+def _on(recording: Recording, event: Event) -> str:
+    return "without a stream" if event.stream is None else f"on {printable(recording.stream_name(event.stream))}"
 
 
 def _time(recording: Recording, event: Event) -> str:

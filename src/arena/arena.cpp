@@ -38,14 +38,25 @@ bool Arena::is_free(AddressRange part) const {
   return true;
 }
 
-bool Arena::has_pending_for(StreamKey key) const {
+bool Arena::has_pending_for(StreamKey key, Bytes bytes) const {
   if (is_merged_) return false;
-  return std::any_of(map_.free.begin(), map_.free.end(), [&](const FreeOrder& place) {
-    const bool may_have_it = place.key == key || place.key == kEverybody || !is_pinned_;
-    if (place.is_waiting) return may_have_it;
-    return place.key != key && may_have_it &&
-           !map_.blocks.find(place.begin)->second.stamp.is_complete();
-  });
+  const Stretch* stretch = nullptr;
+  Bytes run = 0;
+  bool is_pending = false;
+  for (const auto& [begin, block] : map_.blocks) {
+    const bool may_have_it =
+        !block.is_live && (block.key == key || block.key == kEverybody || !is_pinned_);
+    if (!may_have_it || block.stretch != stretch) {
+      stretch = block.stretch;
+      run = 0;
+      is_pending = false;
+    }
+    if (!may_have_it) continue;
+    run += block.range.size;
+    if (block.is_waiting || (block.key != key && !block.stamp.is_complete())) is_pending = true;
+    if (is_pending && run >= bytes) return true;
+  }
+  return false;
 }
 
 void Arena::for_each_live(FunctionRef<void(const ArenaBlock&)> visit) const {

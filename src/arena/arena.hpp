@@ -45,8 +45,9 @@ class Arena {
   bool is_free(AddressRange part) const;              // inside one stretch, without live blocks
   const ArenaBlock* block_around(DevicePtr p) const;  // live or free; null: outside the arena
   const Stretch* stretch_around(DevicePtr p) const;   // null: outside the arena
-  // Tells if an incomplete free block may serve `key` once its stamp is complete.
-  bool has_pending_for(StreamKey key) const;
+  // Tells if neighbouring free blocks of `bytes` or more in all, of which one is incomplete, may
+  // serve `key` once their stamps are complete.
+  bool has_pending_for(StreamKey key, Bytes bytes) const;
   void for_each_live(FunctionRef<void(const ArenaBlock&)> visit) const;  // by address
   void for_each_block_in(AddressRange stretch, FunctionRef<void(const ArenaBlock&)> visit) const;
   void for_each_stretch(FunctionRef<void(const Stretch&)> visit) const;

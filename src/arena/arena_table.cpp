@@ -131,10 +131,8 @@ void ArenaTable::give_back(ArenaEntry& entry, const Stretch& idle) {
 }
 
 void ArenaTable::divide(ArenaEntry& entry, DevicePtr at) {
-  region::Region* const front = region_of(*entry.arena.stretch_around(at));
-  const Bytes requested = front->owner.requested;
-  const region::Region* const back = pool->divide(front, at);
-  small->ledger().stretch_is_divided(requested, *front, *back);
+  pool->divide(region_of(*entry.arena.stretch_around(at)), at);
+  small->ledger().stretch_is_divided();
   entry.arena.divide(at);
   by_stretch.emplace(at, &entry);
 }

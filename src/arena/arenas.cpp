@@ -75,7 +75,8 @@ DevicePtr Arenas::take(const pool::Request& request, const Caller& caller, Reach
 
 bool Arenas::waits_for_proof(const pool::Request& request, const Caller& caller) {
   const ArenaEntry* const in = table_.open(request.arena);
-  return in != nullptr && in->arena.has_pending_for(names_.key_of(caller));
+  return in != nullptr && in->residence == Residence::resident &&
+         in->arena.has_pending_for(names_.key_of(caller), request.bytes);
 }
 
 // Graphs still use free memory of a pinned arena: observers see its end at the next allocation of

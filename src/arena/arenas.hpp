@@ -56,10 +56,10 @@ class Arenas {
   // Tells if take() may succeed once more work is proven complete.
   bool waits_for_proof(const pool::Request& request, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
-  // Request to the pool after take() failed.
   // Pages of a stretch for the request alone, and of one that it shares: Note [Shared stretches].
   Bytes least_pages(const pool::Request& request) const VPMM_REQUIRES(pool_lock);
   Bytes pages_for(const pool::Request& request) const VPMM_REQUIRES(pool_lock);
+  // Request to the pool after take() failed.
   pool::PageRequest stretch_for(const pool::Request& request, Bytes pages) const
       VPMM_REQUIRES(pool_lock);
   // Adds memory that the pool gave. If the arena was released meanwhile, gives the memory back:

@@ -2,6 +2,8 @@
 // capi: the struct vpmm_arena.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <utility>
 
 #include "capi/call.hpp"
@@ -10,6 +12,7 @@
 struct vpmm_arena {
   vpmm::context::Context* context = nullptr;
   vpmm::pool::ArenaId id{};
+  std::atomic<std::uint32_t> library{0};
 };
 
 namespace vpmm::capi {

@@ -44,12 +44,20 @@ vpmm_status vpmm_arena_id(vpmm_arena* arena, uint64_t* id) {
   });
 }
 
+vpmm_status vpmm_arena_set_library(vpmm_arena* arena, uint32_t library) {
+  return with_arena(arena, [&](Context&) -> Result<void> {
+    arena->library = library;
+    return {};
+  });
+}
+
 vpmm_status vpmm_arena_allocate(vpmm_arena* arena, size_t bytes, size_t alignment,
                                 vpmm_stream stream, void** ptr) {
   return with_arena(arena, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(ptr, "ptr"));
-    VPMM_TRY_ASSIGN(const DevicePtr memory,
-                    context.allocate({bytes, alignment, to_stream(stream), arena->id}));
+    pool::Request request{bytes, alignment, to_stream(stream), arena->id};
+    request.library = arena->library;
+    VPMM_TRY_ASSIGN(const DevicePtr memory, context.allocate(request));
     *ptr = to_pointer(memory);
     return {};
   });
@@ -58,8 +66,8 @@ vpmm_status vpmm_arena_allocate(vpmm_arena* arena, size_t bytes, size_t alignmen
 vpmm_status vpmm_arena_allocate_at(vpmm_arena* arena, void* ptr, size_t bytes, vpmm_stream stream) {
   return with_arena(arena, [&](Context& context) -> Result<void> {
     VPMM_TRY(require(ptr, "ptr"));
-    VPMM_TRY(
-        context.arenas().allocate_at(arena->id, {to_device_ptr(ptr), bytes}, to_stream(stream)));
+    VPMM_TRY(context.arenas().allocate_at(arena->id, {to_device_ptr(ptr), bytes}, to_stream(stream),
+                                          arena->library));
     return {};
   });
 }

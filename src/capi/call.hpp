@@ -2,8 +2,7 @@
 // capi: frame of every C ABI function: checks, the gate, errors into statuses.
 #pragma once
 
-#include <new>
-#include <stdexcept>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -18,6 +17,16 @@ namespace vpmm::capi {
 vpmm_status fail(vpmm_status status, std::string_view message) noexcept;
 vpmm_status fail(const Error& error) noexcept;
 
+// Thrown through the pool where an out-of-memory callback ended its request by
+// vpmm_callback_fail.
+struct CallbackFailure {
+  vpmm_status status = VPMM_OK;
+  std::string text;
+};
+
+// Call in a handler: the status and message of the exception that is handled.
+vpmm_status fail_with_exception() noexcept;
+
 // Effect of a call once the process is ending: giving memory back has none.
 enum class WhenEnding { fail, do_nothing };
 
@@ -27,12 +36,8 @@ vpmm_status guarded(Work&& work) noexcept {
   try {
     const Result<void> result = std::forward<Work>(work)();
     return result ? VPMM_OK : fail(result.error());
-  } catch (const std::bad_alloc&) {
-    return fail(VPMM_ERROR_HOST_OUT_OF_MEMORY, "the process itself is out of memory");
-  } catch (const std::exception& exception) {
-    return fail(VPMM_ERROR_DRIVER_FAILED, exception.what());
   } catch (...) {
-    return fail(VPMM_ERROR_DRIVER_FAILED, "an exception of unknown type was thrown");
+    return fail_with_exception();
   }
 }
 

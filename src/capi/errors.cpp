@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <new>
+#include <stdexcept>
 #include <utility>
 
 #include "capi/call.hpp"
@@ -66,6 +68,20 @@ vpmm_status fail(vpmm_status status, std::string_view message) noexcept {
 vpmm_status fail(const Error& error) noexcept {
   const ErrorCode code = error.code == ErrorCode::file_in_use ? ErrorCode::bad_file : error.code;
   return fail(static_cast<vpmm_status>(code), error.message);
+}
+
+vpmm_status fail_with_exception() noexcept {
+  try {
+    throw;
+  } catch (const CallbackFailure& failure) {
+    return fail(failure.status, failure.text);
+  } catch (const std::bad_alloc&) {
+    return fail(VPMM_ERROR_HOST_OUT_OF_MEMORY, "the process itself is out of memory");
+  } catch (const std::exception& exception) {
+    return fail(VPMM_ERROR_DRIVER_FAILED, exception.what());
+  } catch (...) {
+    return fail(VPMM_ERROR_DRIVER_FAILED, "an exception of unknown type was thrown");
+  }
 }
 
 }  // namespace vpmm::capi

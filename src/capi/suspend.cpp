@@ -185,6 +185,7 @@ vpmm_status vpmm_tag_get_info(vpmm_pool* pool, uint32_t tag, vpmm_tag_info* info
     out.suspended_bytes = of.amounts.suspended;
     out.host_bytes = of.host_bytes;
     out.limit_bytes = of.limit.value_or(VPMM_NO_LIMIT);
+    out.library_bytes = of.of_library;
     copy_out(out, info);
     return {};
   });

@@ -282,7 +282,7 @@ Result<void> Allocations::free_block(MutexLock& lock, driver_pool::PoolBlock* bl
   const AddressRange range{ptr, block->requested};
   // Before the driver call, as a claimed place holds up the recording.
   recorder_.record_free(recorder_.claim_free(), ptr, caller);
-  const std::uint32_t tag = recorder_.freed(ptr, {range.size}, caller);
+  const report::Labels labels = recorder_.freed(ptr, {range.size}, caller);
   const pool::Stamper::Uses uses{block->timeline, block->other_uses, block->requested};
   fill_freed(device_, range, uses, caller);
   observe_end(range, uses, stream, caller);
@@ -291,7 +291,7 @@ Result<void> Allocations::free_block(MutexLock& lock, driver_pool::PoolBlock* bl
                                                  device_.stamper.stamp_of(uses, caller));
   Result<void> freed = device_.driver_pool->deallocate_on(lock, block, *caller.stream);
   if (!freed)  // the allocation is still live
-    recorder_.free_failed(range, uses.owner ? caller.stream : std::nullopt, tag, caller);
+    recorder_.free_failed(range, uses.owner ? caller.stream : std::nullopt, labels, caller);
   return freed;
 }
 

@@ -21,7 +21,7 @@ Result<pool::ArenaId> ArenaCalls::create(const arena::ArenaOptions& options) {
 }
 
 Result<DevicePtr> ArenaCalls::allocate_at(pool::ArenaId arena, AddressRange range,
-                                          pool::Stream stream) {
+                                          pool::Stream stream, std::uint32_t library) {
   if (range.empty() || range.size > pool::kAddressSpace)
     return parts_.mistake(
         {ErrorCode::invalid_argument, message_of("{} bytes at {:#x} are nothing to allocate",
@@ -30,6 +30,7 @@ Result<DevicePtr> ArenaCalls::allocate_at(pool::ArenaId arena, AddressRange rang
   VPMM_TRY(visit.status());
   VPMM_TRY_ASSIGN(const pool::Caller caller, visit.identify(stream));
   pool::Request request{range.size, 0, stream, arena};
+  request.library = library;
   parts_.tags.route(request);
   VPMM_TRY(limits_.check_tag(request));
   parts_.allocations.provide();

@@ -18,7 +18,8 @@ class ArenaCalls {
   Result<pool::ArenaId> create(const arena::ArenaOptions& options);
   // Allocates a free range of the arena; the caller answers for its earlier users. invalid_pointer:
   // not in the arena. invalid_argument: not free. out_of_memory: beyond the limit of its tag.
-  Result<DevicePtr> allocate_at(pool::ArenaId arena, AddressRange range, pool::Stream stream);
+  Result<DevicePtr> allocate_at(pool::ArenaId arena, AddressRange range, pool::Stream stream,
+                                std::uint32_t library = 0);
   // Keeps all memory of the arena, present and future, in place until its release.
   Result<void> pin(pool::ArenaId arena);
   // Adds memory of the caller to an external arena: whole grains of 512 bytes, complete, outside

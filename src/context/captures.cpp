@@ -17,10 +17,6 @@ using pool::Standing;
 
 namespace {
 
-// A parked region serves a later request of its capture whole; at most this many times the
-// request's size.
-constexpr Bytes kParkedPerRequest = 2;
-
 // Owned by the graph's user object. The list outlives the context if the graph does.
 struct GraphEnd : FromHostMemory {
   std::shared_ptr<DeferredList> ended;
@@ -144,7 +140,16 @@ Result<void> Captures::keep_for(const driver::CaptureInfo& info) {
 
 void Captures::park(std::uint64_t capture, region::Region* region,
                     std::optional<driver::StreamHandle> freed_on) {
-  kept_[capture].push_back({region, freed_on});
+  Vector<Parked>& parked = kept_[capture];
+  const auto take = [&](region::Region* neighbour) {
+    const auto found = std::find(parked.begin(), parked.end(), Parked{neighbour, freed_on});
+    if (found == parked.end()) return false;
+    parked.erase(found);
+    return true;
+  };
+  if (take(region->next)) region = device_.pool->unite(region);
+  if (take(region->previous)) region = device_.pool->unite(region->previous);
+  parked.push_back({region, freed_on});
 }
 
 bool Captures::is_parked(const region::Region* region) const {
@@ -155,16 +160,15 @@ bool Captures::is_parked(const region::Region* region) const {
 }
 
 region::Region* Captures::take_parked(std::uint64_t capture, driver::StreamHandle stream,
-                                      Bytes size, Bytes alignment) {
+                                      const pool::PageRequest& request) {
   const auto kept = kept_.find(capture);
   if (kept == kept_.end()) return nullptr;
   Vector<Parked>& parked = kept->second;
   auto best = parked.end();
   for (auto candidate = parked.begin(); candidate != parked.end(); ++candidate) {
-    const AddressRange& range = candidate->region->range;
-    const bool fits = range.size >= size && range.size <= kParkedPerRequest * size;
-    if (candidate->freed_on != stream || !fits || !is_aligned(range.begin, alignment)) continue;
-    if (best == parked.end() || range.size < best->region->range.size) best = candidate;
+    const region::Region& region = *candidate->region;
+    if (candidate->freed_on != stream || device_.pool->front_for(region, request) == 0) continue;
+    if (best == parked.end() || region.range.size < best->region->range.size) best = candidate;
   }
   if (best == parked.end()) return nullptr;
   region::Region* region = best->region;

@@ -24,7 +24,8 @@ Error no_stream(const char* parameter, driver::StreamHandle stream, driver::Call
 
 // Note [Captured memory stays with its graph]
 // A graph uses its captured addresses at every launch. So memory allocated during a capture is
-// parked when it is freed, then or later: it serves only the same stream in the same capture. The
+// parked when it is freed, then or later: it serves only the same stream in the same capture, by
+// best fit, and is divided like a free range. The
 // destruction of the graph and its executables runs a user object's callback, on a thread of the
 // driver, that pushes onto a list. Then the memory is freed for everybody, behind work of all
 // streams.
@@ -48,14 +49,15 @@ class Captures {
   bool keeps(std::uint64_t capture) const VPMM_REQUIRES(pool_lock) {
     return kept_.count(capture) != 0;
   }
-  // `freed_on`: capturing stream that freed it; nullopt: freed after or outside the capture.
+  // `freed_on`: capturing stream that freed it; nullopt: freed after or outside the capture. Joins
+  // neighbours that are parked alike.
   void park(std::uint64_t capture, region::Region* region,
             std::optional<driver::StreamHandle> freed_on) VPMM_REQUIRES(pool_lock);
   bool is_parked(const region::Region* region) const VPMM_REQUIRES(pool_lock);
-  // Removes the smallest parked region of at least `size`, freed on the same stream in the same
+  // Removes the smallest parked region that can be passed on, freed on the same stream in the same
   // capture. Null: none.
-  region::Region* take_parked(std::uint64_t capture, driver::StreamHandle stream, Bytes size,
-                              Bytes alignment) VPMM_REQUIRES(pool_lock);
+  region::Region* take_parked(std::uint64_t capture, driver::StreamHandle stream,
+                              const pool::PageRequest& request) VPMM_REQUIRES(pool_lock);
   // Forgets the capture and its streams. Returns its parked regions, for the caller to free.
   Vector<region::Region*> release(std::uint64_t capture) VPMM_REQUIRES(pool_lock);
   Bytes parked_bytes() const VPMM_REQUIRES(pool_lock);
@@ -67,6 +69,7 @@ class Captures {
   struct Parked {
     region::Region* region;
     std::optional<driver::StreamHandle> freed_on;  // handle, unique while the capture lasts
+    friend bool operator==(const Parked&, const Parked&) = default;
   };
   struct Seen {
     std::uint64_t id = 0;       // of the capture; 0: unknown

@@ -156,7 +156,7 @@ Result<DevicePtr> Context::allocate_slowly(pool::Request request, const time::Ti
     const bool was_seen_by_cache =
         parts_.front.way().serves && request.stream && request.is_plain() &&
         device_.small->serving().may_be_cached(request.bytes, request.alignment);
-    request.is_guarded = device_.guard->is_to_guard(was_seen_by_cache);
+    request.is_guarded = device_.guard->sampler().is_to_guard(was_seen_by_cache);
     if (request.is_guarded) request.guard_stack = device_.guard->capture_stack();
   }
   if (report::CallLog* const log = parts_.front.way().log) request.stack = log->capture_stack();

@@ -123,7 +123,7 @@ std::uint64_t Device::live_allocations() const {
   if (pool != nullptr)
     live +=
         pool->memory().index.count(region::RegionState::allocated) + small->figures().most_live();
-  if (guard != nullptr) live += guard->live_allocations();
+  if (guard != nullptr) live += guard->figures().live;
   return live;
 }
 
@@ -140,7 +140,7 @@ Bytes Device::live_bytes() const {
             static_cast<Bytes>(small->figures().tally().requested +
                                small->ledger().of_stretches().requested) -
             small->ledger().asleep().requested;
-  if (guard != nullptr) live += guard->requested_bytes();
+  if (guard != nullptr) live += guard->figures().requested;
   return live;
 }
 
@@ -163,20 +163,21 @@ void Device::fill(observe::Statistics& figures) const {
     figures.deallocations += static_cast<std::uint64_t>(tally.deallocations);
   }
   if (guard != nullptr) {
-    figures.live_bytes += guard->requested_bytes();
-    figures.allocated_bytes += guard->allocated_bytes();
+    const guard::GuardFigures& guarded = guard->figures();
+    figures.live_bytes += guarded.requested;
+    figures.allocated_bytes += guarded.allocated;
     figures.reserved_bytes += guard->reserved_bytes();
-    figures.mappings += guard->mappings();
-    figures.chunks += guard->mappings();
-    figures.live_allocations += guard->live_allocations();
-    figures.allocations += guard->allocations();
-    figures.deallocations += guard->deallocations();
-    figures.chunks_created += guard->created();
-    figures.chunks_released += guard->released();
-    figures.guarded_bytes = guard->mapped_bytes();
-    figures.guarded_allocations = guard->allocations();
-    figures.unguarded_allocations = guard->unguarded();
-    figures.damaged_allocations = guard->damaged();
+    figures.mappings += guarded.mappings;
+    figures.chunks += guarded.mappings;
+    figures.live_allocations += guarded.live;
+    figures.allocations += guarded.allocations;
+    figures.deallocations += guarded.allocations - guarded.live;
+    figures.chunks_created += guarded.chunks_created;
+    figures.chunks_released += guarded.chunks_released;
+    figures.guarded_bytes = guarded.mapped;
+    figures.guarded_allocations = guarded.allocations;
+    figures.unguarded_allocations = guarded.unguarded;
+    figures.damaged_allocations = guarded.damaged;
   }
   if (driver_pool == nullptr) return;
   figures.live_bytes += driver_pool->requested_bytes();

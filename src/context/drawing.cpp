@@ -77,6 +77,12 @@ report::Layout Drawing::layout() const {
             [](const report::LayoutBlock& a, const report::LayoutBlock& b) {
               return a.range.begin < b.range.begin;
             });
+  for (report::LayoutBlock& block : layout.blocks) {
+    if (block.state != RegionState::allocated) continue;
+    const report::Labels labels = parts_.recorder.tags().of(block.range.begin);
+    block.tag = labels.tag;
+    block.library = labels.library;
+  }
   return layout;
 }
 
@@ -109,8 +115,6 @@ report::LayoutBlock Drawing::block_of(const Region& region) const {
     block.state = RegionState::free;
   else
     block.requested = device_.small->ownership().requested_of(region);
-  if (block.state == RegionState::allocated)
-    block.tag = parts_.recorder.tags().of(block.range.begin);
   return block;
 }
 
@@ -124,7 +128,6 @@ report::LayoutBlock Drawing::block_of(const small::PagePart& part) const {
     return block;
   }
   block.requested = part.requested;
-  if (part.is_live) block.tag = parts_.recorder.tags().of(part.range.begin);
   block.stream_id = part.timeline ? stream_id_of(part.timeline) : stream_id_of(part.stamp);
   block.is_complete = !part.is_live && !part.is_kept && part.stamp.is_complete();
   return block;
@@ -136,7 +139,6 @@ report::LayoutBlock Drawing::block_of(const driver_pool::PoolBlock& of_driver) c
   block.state = RegionState::allocated;
   block.requested = of_driver.requested;
   block.stream_id = stream_id_of(of_driver.timeline);
-  block.tag = parts_.recorder.tags().of(of_driver.begin);
   return block;
 }
 
@@ -153,7 +155,6 @@ report::LayoutBlock Drawing::block_of(const guard::Block& guarded) const {
   block.is_complete = false;
   block.requested = guarded.range.size;
   block.stream_id = stream_id_of(guarded.timeline);
-  block.tag = guarded.tag;
   return block;
 }
 
@@ -170,7 +171,6 @@ void Drawing::add_blocks_of_arena(DevicePtr stretch, report::Layout& layout) con
         if (is_live) {
           block.requested = part.requested;
           block.stream_id = stream_id_of(part.timeline);
-          block.tag = parts_.recorder.tags().of(part.range.begin);
         } else if (!part.is_live) {
           block.is_complete = !is_pinned && stamp.is_complete();
           const bool serves_nobody = part.is_waiting && !stamp.is_complete();
@@ -251,6 +251,7 @@ std::vector<observe::LiveAllocation> Drawing::live_allocations() const {
     allocation.taken = block.range.size;
     allocation.arena = block.arena;
     allocation.tag = block.tag;
+    allocation.library = block.library;
     if (block.stream_id != 0) {
       allocation.stream = block.stream_id;
       if (const auto handle = device_.timelines.handle_of(driver::StreamId{block.stream_id}))

@@ -15,7 +15,8 @@ using Freed = small::WarmCalls::Freed;
 [[gnu::always_inline]] inline DevicePtr Context::try_allocate(const Way& way, const Client& client,
                                                               Bytes bytes, Bytes alignment) {
   if (device_.guard != nullptr && way.serves &&
-      device_.small->serving().may_be_cached(bytes, alignment) && device_.guard->is_to_leave())
+      device_.small->serving().may_be_cached(bytes, alignment) &&
+      device_.guard->sampler().is_to_leave())
     return {};
   if (client.cache == nullptr || !device_.small->serving().may_be_cached(bytes, alignment))
     return {};

@@ -14,7 +14,7 @@ constexpr std::uint64_t kCachesPerCall = 8;  // read by a call for samples, on a
 }  // namespace
 
 Bytes Footprint::held() const {
-  const Bytes guarded = device_.guard == nullptr ? 0 : device_.guard->mapped_bytes();
+  const Bytes guarded = device_.guard == nullptr ? 0 : device_.guard->figures().mapped;
   return (device_.pool == nullptr ? 0 : device_.pool->memory().mapped_bytes()) +
          driver_pool_bytes_ + guarded;
 }
@@ -56,7 +56,7 @@ void Footprint::offset_growth(MutexLock& lock) {
 // Bytes that others hold on the pool's account.
 void Footprint::tell_pool(Bytes coming) {
   if (device_.pool == nullptr) return;
-  const Bytes guarded = device_.guard == nullptr ? 0 : device_.guard->mapped_bytes();
+  const Bytes guarded = device_.guard == nullptr ? 0 : device_.guard->figures().mapped;
   device_.pool->set_other_bytes(driver_pool_bytes_ + guarded + coming);
 }
 

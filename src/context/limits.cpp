@@ -39,7 +39,7 @@ Result<Bytes> Limits::trim(Bytes bytes_to_keep) {
   // Proves finished work, as unproven frees keep memory.
   if (has_unproven(device_.timelines)) parts_.prover.prove_everything();
   const auto guarded = [&]() VPMM_REQUIRES(pool_lock) {
-    return device_.guard == nullptr ? Bytes{0} : device_.guard->mapped_bytes();
+    return device_.guard == nullptr ? Bytes{0} : device_.guard->figures().mapped;
   };
   const Bytes before = guarded();
   VPMM_TRY(device_.primary.noted(parts_.prover.settle(lock)));
@@ -227,9 +227,8 @@ Result<void> Limits::check_tag(const pool::Request& request) const {
   if (request.tag == 0) return {};
   const std::optional<Bytes> limit = tag_limit(request.tag);
   if (!limit) return {};
-  const auto coming = coming_.find(request.tag);
-  const Bytes taken =
-      parts_.recorder.tags().live(request.tag) + (coming == coming_.end() ? 0 : coming->second);
+  const Bytes taken = report::Tags::of(parts_.recorder.tags().by_tag(), request.tag) +
+                      report::Tags::of(coming_, request.tag);
   if (request.bytes <= *limit - std::min(*limit, taken)) return {};
   return Error{
       ErrorCode::out_of_memory,

@@ -93,8 +93,8 @@ std::optional<FiguresToTell> Reports::try_figures() const {
   const PoolLock lock(parts_.mutex, std::adopt_lock);
   figures.capacity = parts_.footprint.capacity();
   figures.statistics = totals_.now();
-  const report::Tags& tags = parts_.recorder.tags();
-  for (const std::uint32_t tag : tags.all()) figures.tags.push_back({tag, tags.live(tag)});
+  figures.by_tag = parts_.recorder.tags().by_tag();
+  figures.by_library = parts_.recorder.tags().by_library();
   return figures;
 }
 

@@ -21,15 +21,13 @@ enum class AtEnd { nothing, summary };
 
 // Figures of a pool for other processes. Texts are the driver's and the program's.
 struct FiguresToTell {
-  struct Tag {
-    std::uint32_t tag = 0;
-    Bytes live = 0;
-  };
   std::string device_name;  // empty: the driver does not say
   Bytes device_bytes = 0;   // 0: likewise
   std::optional<Bytes> capacity;
   observe::Statistics statistics;
-  Vector<Tag> tags;  // with live memory
+  // Requested bytes of live memory.
+  report::Tags::Sums by_tag;
+  report::Tags::Sums by_library;
 };
 
 class Reports {

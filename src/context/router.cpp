@@ -49,7 +49,7 @@ Result<DevicePtr> Router::allocate_guarded(MutexLock& lock, const pool::Request&
   if (pages == 0 || request.arena != pool::ArenaId{} || request.one_chunk ||
       caller.standing != Standing::ordinary || device_.config.ipc_isolate)
     return DevicePtr{};
-  if (device_.pool->memory().chunks.mapping_count() + device_.guard->mappings() >=
+  if (device_.pool->memory().chunks.mapping_count() + device_.guard->figures().mappings >=
       device_.config.max_mappings)
     return DevicePtr{};
   Bytes room = 0;
@@ -134,12 +134,13 @@ Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const pool::Request& r
   const pool::PageRequest pages{request.bytes, size, std::max(request.alignment, natural), false,
                                 request.one_chunk ? pool::Chunks::one : pool::Chunks::shared};
   if (caller.standing == Standing::capturing && !request.one_chunk) {
-    region::Region* parked =
-        captures_.take_parked(caller.capture, *caller.stream, pages.size, pages.alignment);
+    region::Region* parked = captures_.take_parked(caller.capture, *caller.stream, pages);
     if (parked != nullptr) {
+      region::Region* const rest = device_.pool->pass_on(parked, pages, caller);
+      if (rest != nullptr) captures_.park(caller.capture, rest, caller.stream);
       // Observers see the end of the parked memory only now: launches of the graph used it.
       recorder_.observe_end(parked->range, caller.stream);
-      return device_.pool->pass_on(parked, pages, caller);
+      return parked->range.begin;
     }
   }
   VPMM_TRY_ASSIGN(const pool::Placed placed, slow_path_.place({lock, pages, caller}));

@@ -17,14 +17,10 @@ namespace vpmm::context {
 
 namespace {
 
-std::string name_of_tag(std::uint32_t tag) {
+std::string name_of_tag(std::uint32_t tag, const char* without) {
   const char* const name = report::tag_name(tag);
-  if (tag == 0) return "untagged";
+  if (tag == 0) return without;
   return *name == '\0' ? message_of("{}", tag) : name;
-}
-
-std::string name_of_stream(std::uint64_t stream) {
-  return stream == 0 ? "no stream" : message_of("stream {}", stream);
 }
 
 template <typename Number>
@@ -55,6 +51,7 @@ void Shortages::add_holders(report::Shortage& shortage) const {
                                           external.insert(block.range.begin);
                                         });
   });
+  std::map<std::uint32_t, report::Holding> by_library;
   std::map<std::uint32_t, report::Holding> by_tag;
   std::map<std::uint64_t, report::Holding> by_stream;
   for (const report::LayoutBlock& block : drawing_.layout().blocks) {
@@ -63,9 +60,16 @@ void Shortages::add_holders(report::Shortage& shortage) const {
       continue;
     count(shortage.live, "live", block.requested);
     shortage.live_taken += block.range.size;
-    count(by_tag[block.tag], name_of_tag(block.tag), block.requested);
-    count(by_stream[block.stream_id], name_of_stream(block.stream_id), block.requested);
+    count(by_library[block.library], name_of_tag(block.library, "no library known"),
+          block.requested);
+    count(by_tag[block.tag], name_of_tag(block.tag, "no tag"), block.requested);
+    count(by_stream[block.stream_id],
+          block.stream_id == 0
+              ? "no stream"
+              : device_.timelines.describe_stream(driver::StreamId{block.stream_id}),
+          block.requested);
   }
+  if (by_library.size() > 1 || by_library.count(0) == 0) shortage.by_library = sorted(by_library);
   if (by_tag.size() > 1 || by_tag.count(0) == 0) shortage.by_tag = sorted(by_tag);
   shortage.by_stream = sorted(by_stream);
 }
@@ -92,7 +96,7 @@ report::Shortage Shortages::look_at(const pool::Request& request, const std::str
                    : device_.small == nullptr
                        ? round_up(request.bytes, device_.page_size)
                        : device_.small->serving().size_of_pages(request.bytes);
-  if (request.tag != 0) shortage.tag = name_of_tag(request.tag);
+  if (request.tag != 0) shortage.tag = name_of_tag(request.tag, "");
   shortage.arena = static_cast<std::uint64_t>(request.arena);
   shortage.is_one_chunk = request.one_chunk;
   shortage.reason = reason;

@@ -251,11 +251,26 @@ Result<DevicePtr> SlowPath::allocate_in_arena(MutexLock& lock, const pool::Reque
     const Result<Placed> stretch = place_stretch(lock, request);
     if (!stretch) {
       if (stretch.error().code != ErrorCode::out_of_memory) return stretch.error();
-      const DevicePtr begin = arenas_.take(request, caller, Reach::everywhere);
+      VPMM_TRY_ASSIGN(const DevicePtr begin, await_block(lock, request, caller));
       return is_null(begin) ? Result<DevicePtr>(stretch.error()) : begin;
     }
     VPMM_TRY(arenas_.add(request.arena, stretch.value(), caller));
   }
+}
+
+// Takes a block of the arena, after a wait if the GPU still uses all that fit. Null: none.
+Result<DevicePtr> SlowPath::await_block(MutexLock& lock, const pool::Request& request,
+                                        const Caller& caller) {
+  DevicePtr begin;
+  const auto is_served = [&]() VPMM_REQUIRES(pool_lock) {
+    begin = arenas_.take(request, caller, arena::Reach::everywhere);
+    return !is_null(begin);
+  };
+  while (!is_served() && arenas_.waits_for_proof(request, caller)) {
+    VPMM_TRY_ASSIGN(const bool has_helped, wait_for_work(lock, caller, is_served));
+    if (!has_helped || !is_null(begin)) break;
+  }
+  return begin;
 }
 
 // --- when memory is short
@@ -289,30 +304,38 @@ Result<bool> SlowPath::may_queue_waits(const Job& job) {
   return job.caller.may_queue() && device_.pool->memory().index.pending_bytes() > 0;
 }
 
-// Waits until pending memory is complete, or other memory is freed. Any stream may finish first, so
-// all events are queried repeatedly, with the lock dropped between. Returns false if no memory is
+// Waits until pending memory is complete, or other memory is freed. Returns false if no memory is
 // pending.
 Result<bool> SlowPath::wait_on_host(const Job& job) {
   if (device_.pool->memory().index.pending_bytes() + device_.small->figures().pending_bytes() == 0)
     return false;
+  const std::uint64_t returned = device_.pool->returned();
+  return wait_for_work(job.lock, job.caller, [&]() VPMM_REQUIRES(pool_lock) {
+    return device_.pool->returned() != returned;
+  });
+}
+
+// Waits until `is_enough`, or all work queued so far is over. Any stream may finish first, so all
+// events are queried repeatedly, with the lock dropped between. Returns false if nothing can be
+// waited for.
+Result<bool> SlowPath::wait_for_work(MutexLock& lock, const Caller& caller,
+                                     FunctionRef<bool()> is_enough) {
   const std::uint64_t began_ns = device_.driver.now_ns();
   const ScopeExit tell(
       [&]() VPMM_REQUIRES(pool_lock) { recorder_.paused(device_.driver.now_ns() - began_ns); });
-  if (job.caller.own() && job.caller.timeline->provable < job.caller.timeline->last)
-    VPMM_TRY(device_.timelines.close(*job.caller.timeline, *job.caller.stream));
+  if (caller.own() && caller.timeline->provable < caller.timeline->last)
+    VPMM_TRY(device_.timelines.close(*caller.timeline, *caller.stream));
   const bool has_events = prover_.prove_everything() || device_.timelines.outstanding_events() > 0;
-  if (!has_events) return prover_.synchronize(job.lock);
+  if (!has_events) return prover_.synchronize(lock);
   prover_.count_host_wait();
-  const std::uint64_t returned = device_.pool->returned();
   for (std::uint64_t ns = kFirstSleepNs;; ns = std::min(2 * ns, kLongestSleepNs)) {
     VPMM_TRY(prover_.learn(device_.timelines.count()));
-    if (device_.pool->returned() != returned || device_.timelines.outstanding_events() == 0)
-      return true;
+    if (is_enough() || device_.timelines.outstanding_events() == 0) return true;
     {
-      const Unlocked unlocked(job.lock);
+      const Unlocked unlocked(lock);
       device_.driver.sleep_ns(ns);
     }
-    if (allocations_.drain(job.lock)) return true;
+    if (allocations_.drain(lock)) return true;
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "base/function_ref.hpp"
 #include "context/allocations.hpp"
 #include "context/device.hpp"
 #include "context/footprint.hpp"
@@ -44,6 +45,8 @@ class SlowPath {
   Result<pool::Placed> attempt(const Job& job, pool::Effort effort) VPMM_REQUIRES(pool_lock);
   Result<pool::Placed> place_stretch(MutexLock& lock, const pool::Request& request)
       VPMM_REQUIRES(pool_lock);
+  Result<DevicePtr> await_block(MutexLock& lock, const pool::Request& request,
+                                const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   bool flush(const Job& job, pool::Effort effort) VPMM_REQUIRES(pool_lock);
   void prepare_growth(const Job& job) VPMM_REQUIRES(pool_lock);
   enum class Urgency { usual, at_once };
@@ -58,6 +61,8 @@ class SlowPath {
   Result<bool> give_back_caches(const Job& job) VPMM_REQUIRES(pool_lock);
   Result<bool> may_queue_waits(const Job& job) VPMM_REQUIRES(pool_lock);
   Result<bool> wait_on_host(const Job& job) VPMM_REQUIRES(pool_lock);
+  Result<bool> wait_for_work(MutexLock& lock, const pool::Caller& caller,
+                             FunctionRef<bool()> is_enough) VPMM_REQUIRES(pool_lock);
 
   Device& device_;
   Footprint& footprint_;

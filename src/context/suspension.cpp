@@ -61,8 +61,11 @@ Vector<std::uint32_t> Suspension::suspendable_tags() const {
 Vector<std::uint32_t> Suspension::all_tags() const {
   const PoolLock lock(parts_.mutex);
   Set<std::uint32_t> tags;
-  for (const auto& some : {parts_.tags.all(), parts_.recorder.tags().all(), limits_.limited_tags()})
+  for (const auto& some : {parts_.tags.all(), limits_.limited_tags()})
     tags.insert(some.begin(), some.end());
+  for (const auto* const sums :
+       {&parts_.recorder.tags().by_tag(), &parts_.recorder.tags().by_library()})
+    for (const auto& [tag, bytes] : *sums) tags.insert(tag);
   return {tags.begin(), tags.end()};
 }
 
@@ -70,7 +73,9 @@ TagInfo Suspension::info(std::uint32_t tag) const {
   const PoolLock lock(parts_.mutex);
   TagInfo info;
   info.limit = limits_.tag_limit(tag);
-  info.amounts.live = parts_.recorder.tags().live(tag);
+  const report::Tags& tags = parts_.recorder.tags();
+  info.amounts.live = report::Tags::of(tags.by_tag(), tag);
+  info.of_library = report::Tags::of(tags.by_library(), tag);
   if (const TagOptions* const options = parts_.tags.find(tag)) info.options = *options;
   for (const ArenaId id : residency_.with_tag(tag)) {
     const arena::ArenaEntry::Amounts amounts = parts_.arenas.find(id)->amounts();

@@ -30,6 +30,7 @@ struct TagInfo {
   std::optional<Bytes> limit;
   TagState state = TagState::live;
   arena::ArenaEntry::Amounts amounts;
+  Bytes of_library = 0;  // live memory that the library of this name asked for
   Bytes host_bytes = 0;
 };
 
@@ -56,7 +57,8 @@ class Suspension {
   Result<void> leave(std::uint32_t tag, TagScope scope);  // invalid_argument: not entered
   TagScopes::Entered entered() const;
   Vector<std::uint32_t> suspendable_tags() const;
-  // With live memory, with a limit, or suspendable; ascending.
+  // With live memory, of itself or of a library of its name, with a limit, or suspendable;
+  // ascending.
   Vector<std::uint32_t> all_tags() const;
   TagInfo info(std::uint32_t tag) const;
   // Called before memory of the tag is unmapped, in order, and after it is back, in reverse order.

@@ -39,7 +39,8 @@ Guarded::Guarded(driver::Driver& driver, const driver::ChunkProperties& chunk,
       timelines_(timelines),
       options_(options),
       mapper_(driver, chunk),
-      margins_(kPerCall * (kMarginBefore + kMarginAfter)) {}
+      margins_(kPerCall * (kMarginBefore + kMarginAfter)),
+      sampler_(options.every) {}
 
 Bytes Guarded::pages_for(Bytes bytes, Bytes alignment) const {
   const Bytes least = std::max(alignment, kDefaultAlignment);
@@ -96,8 +97,8 @@ std::optional<AddressRange> Guarded::find_slot(Bytes pages) {
 // --- counts
 
 void Guarded::count_mapped(const Block& block, int change) {
-  mapped_ += static_cast<Bytes>(change) * block.mapped.size;
-  mappings_ += static_cast<std::uint64_t>(change);
+  figures_.mapped += static_cast<Bytes>(change) * block.mapped.size;
+  figures_.mappings += static_cast<std::uint64_t>(change);
 }
 
 // --- an allocation
@@ -135,18 +136,18 @@ Result<DevicePtr> Guarded::allocate(MutexLock& lock, const pool::Request& reques
       blocks_.erase(slot->begin);
     } else {
       freed_.push_back(slot->begin);  // a later call tries to undo it again
-      ++created_;
+      ++figures_.chunks_created;
       block.is_checked = true;
       block.stage = Block::Stage::freed;
     }
     return std::move(mapped.error());
   }
   block.stage = Block::Stage::live;
-  block.number = ++allocations_;
-  ++created_;
-  ++live_;
-  requested_ += request.bytes;
-  live_mapped_ += pages;
+  block.number = ++figures_.allocations;
+  ++figures_.chunks_created;
+  ++figures_.live;
+  figures_.requested += request.bytes;
+  figures_.allocated += pages;
   time::count_references(timelines_, block.timeline, block.other_uses, +1);
   return block.range.begin;
 }
@@ -247,9 +248,9 @@ void Guarded::free(Block& block, const time::Stamp& stamp, const pool::Caller& c
   for (const time::StampPart& part : stamp.parts())
     if (time::Timeline* const timeline = timelines_.find(part.timeline)) timeline->wanted = true;
   time::count_references(timelines_, block.timeline, block.other_uses, -1);
-  --live_;
-  requested_ -= block.range.size;
-  live_mapped_ -= block.mapped.size;
+  --figures_.live;
+  figures_.requested -= block.range.size;
+  figures_.allocated -= block.mapped.size;
 }
 
 Result<void> Guarded::settle(MutexLock& lock, std::size_t most) {
@@ -309,8 +310,8 @@ Result<void> Guarded::leave(MutexLock& lock, const Vector<Block*>& leaving) {
     }
     block->stage = Block::Stage::gone;
     block->is_damaged = block->was_judged_damaged;
-    if (block->is_damaged) ++damaged_;
-    ++released_;
+    if (block->is_damaged) ++figures_.damaged;
+    ++figures_.chunks_released;
     count_mapped(*block, -1);
     gone_.push_back({block->slot.begin, block->number});
   }
@@ -437,12 +438,12 @@ std::string Guarded::validate() const {
     requested += block.range.size;
     ++live;
   }
-  if (requested != requested_ || live != live_)
+  if (requested != figures_.requested || live != figures_.live)
     return message_of("{} bytes in {} live guarded allocations, {} in {} counted", requested, live,
-                      requested_, live_);
-  if (mapped != mapped_ || mappings != mappings_)
+                      figures_.requested, figures_.live);
+  if (mapped != figures_.mapped || mappings != figures_.mappings)
     return message_of("{} bytes in {} guarded mappings, {} in {} counted", mapped, mappings,
-                      mapped_, mappings_);
+                      figures_.mapped, figures_.mappings);
   return {};
 }
 

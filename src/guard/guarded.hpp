@@ -73,14 +73,24 @@ struct Options {
   std::size_t remembered = 65'536;  // most blocks that are gone and still known
 };
 
-// Methods with a `lock` drop it around driver calls.
-class Guarded {
- public:
-  Guarded(driver::Driver& driver, const driver::ChunkProperties& chunk, time::Timelines& timelines,
-          const Options& options);
+struct GuardFigures {
+  Bytes requested = 0;  // of live blocks
+  Bytes allocated = 0;  // pages of live blocks
+  Bytes mapped = 0;     // pages of all blocks
+  std::uint64_t live = 0;
+  std::uint64_t mappings = 0;
+  std::uint64_t allocations = 0;
+  std::uint64_t unguarded = 0;  // requests that could not be guarded
+  std::uint64_t damaged = 0;    // blocks with an overwritten margin
+  std::uint64_t chunks_created = 0;
+  std::uint64_t chunks_released = 0;
+};
 
-  // --- the choice of each n-th request; any thread ---
-  bool guards_all() const { return options_.every == 1; }
+// Chooses each n-th request. Any thread.
+class Sampler {
+ public:
+  explicit Sampler(std::uint64_t every) : every_(every) {}
+  bool takes_all() const { return every_ == 1; }
   // Counts a request that a cache is about to serve. True: it is one to guard, and the cache leaves
   // it.
   bool is_to_leave() {
@@ -93,7 +103,24 @@ class Guarded {
   bool is_to_guard(bool was_counted) {
     return was_left_.exchange(false, std::memory_order_relaxed) || (!was_counted && is_next());
   }
-  void count_unguarded() VPMM_REQUIRES(pool_lock) { ++unguarded_; }
+
+ private:
+  bool is_next() { return counted_.fetch_add(1, std::memory_order_relaxed) % every_ == 0; }
+
+  const std::uint64_t every_;
+  std::atomic<std::uint64_t> counted_{0};  // requests
+  std::atomic<bool> was_left_{false};      // by a cache
+};
+
+// Methods with a `lock` drop it around driver calls.
+class Guarded {
+ public:
+  Guarded(driver::Driver& driver, const driver::ChunkProperties& chunk, time::Timelines& timelines,
+          const Options& options);
+
+  Sampler& sampler() { return sampler_; }
+  void count_unguarded() VPMM_REQUIRES(pool_lock) { ++figures_.unguarded; }
+  const GuardFigures& figures() const VPMM_REQUIRES(pool_lock) { return figures_; }
 
   // Bytes that the allocation would map. 0: its alignment does not allow it.
   Bytes pages_for(Bytes bytes, Bytes alignment) const;
@@ -141,21 +168,9 @@ class Guarded {
     for (const auto& [begin, block] : blocks_) visit(block);
   }
   Bytes reserved_bytes() const VPMM_REQUIRES(pool_lock) { return reservation_.size; }
-  Bytes mapped_bytes() const VPMM_REQUIRES(pool_lock) { return mapped_; }
-  std::uint64_t mappings() const VPMM_REQUIRES(pool_lock) { return mappings_; }
-  Bytes requested_bytes() const VPMM_REQUIRES(pool_lock) { return requested_; }
-  Bytes allocated_bytes() const VPMM_REQUIRES(pool_lock) { return live_mapped_; }
-  std::uint64_t live_allocations() const VPMM_REQUIRES(pool_lock) { return live_; }
-  std::uint64_t allocations() const VPMM_REQUIRES(pool_lock) { return allocations_; }
-  std::uint64_t deallocations() const VPMM_REQUIRES(pool_lock) { return allocations_ - live_; }
-  std::uint64_t unguarded() const VPMM_REQUIRES(pool_lock) { return unguarded_; }
-  std::uint64_t damaged() const VPMM_REQUIRES(pool_lock) { return damaged_; }
-  std::uint64_t created() const VPMM_REQUIRES(pool_lock) { return created_; }
-  std::uint64_t released() const VPMM_REQUIRES(pool_lock) { return released_; }
   std::string validate() const VPMM_REQUIRES(pool_lock);
 
  private:
-  bool is_next() { return counted_.fetch_add(1, std::memory_order_relaxed) % options_.every == 0; }
   using BySlot = Map<DevicePtr, Block>;  // by the begin of the slot
   struct Margins {
     AddressRange before;
@@ -194,20 +209,10 @@ class Guarded {
   Vector<std::byte> margins_;                    // of one batch; used by the thread that settles
   bool is_settling_ VPMM_GUARDED_BY(pool_lock) = false;
   std::condition_variable_any settled_;
-  std::atomic<std::uint64_t> counted_{0};  // requests
-  std::atomic<bool> was_left_{false};      // by a cache
-  std::atomic<std::uint64_t> begin_{0};    // of the reservation; 0: there is none yet
+  std::atomic<std::uint64_t> begin_{0};  // of the reservation; 0: there is none yet
   observe::StackTable stacks_;
-  std::uint64_t allocations_ VPMM_GUARDED_BY(pool_lock) = 0;
-  std::uint64_t unguarded_ VPMM_GUARDED_BY(pool_lock) = 0;
-  std::uint64_t damaged_ VPMM_GUARDED_BY(pool_lock) = 0;
-  std::uint64_t created_ VPMM_GUARDED_BY(pool_lock) = 0;
-  std::uint64_t released_ VPMM_GUARDED_BY(pool_lock) = 0;
-  std::uint64_t live_ VPMM_GUARDED_BY(pool_lock) = 0;
-  std::uint64_t mappings_ VPMM_GUARDED_BY(pool_lock) = 0;
-  Bytes requested_ VPMM_GUARDED_BY(pool_lock) = 0;    // of live blocks
-  Bytes live_mapped_ VPMM_GUARDED_BY(pool_lock) = 0;  // pages of live blocks
-  Bytes mapped_ VPMM_GUARDED_BY(pool_lock) = 0;       // pages of all blocks
+  Sampler sampler_;
+  GuardFigures figures_ VPMM_GUARDED_BY(pool_lock);
 };
 
 }  // namespace vpmm::guard

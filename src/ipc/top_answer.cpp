@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "observe/json_text.hpp"
 #include "report/tags.hpp"
@@ -32,18 +33,17 @@ std::string list_of(const std::vector<std::string>& values) {
   return "[" + list + "]";
 }
 
-std::string tags_of(const FiguresToTell& figures, std::size_t most) {
-  std::vector<FiguresToTell::Tag> tags(figures.tags.begin(), figures.tags.end());
-  std::sort(tags.begin(), tags.end(), [](const auto& a, const auto& b) {
-    return a.live != b.live ? a.live > b.live : a.tag < b.tag;
-  });
+std::string largest_of(const report::Tags::Sums& sums, std::size_t most) {
+  std::vector<std::pair<std::uint32_t, Bytes>> tags(sums.begin(), sums.end());
+  std::stable_sort(tags.begin(), tags.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
   tags.resize(std::min(tags.size(), most));
   std::vector<std::string> objects;
-  for (const FiguresToTell::Tag& tag : tags) {
+  for (const auto& [tag, live] : tags) {
     JsonObject object;
-    add(object, "tag", tag.tag);
-    object.add("name", quoted_name(report::tag_name(tag.tag)));
-    add(object, "live_bytes", tag.live);
+    add(object, "tag", tag);
+    object.add("name", quoted_name(report::tag_name(tag)));
+    add(object, "live_bytes", live);
     objects.push_back(object.text());
   }
   return list_of(objects);
@@ -71,9 +71,10 @@ std::string pool_of(const TopPool& pool, std::size_t most_tags) {
   add(object, "driver_calls", now.driver_calls);
   add(object, "pauses", now.pauses);
   Bytes tagged = 0;
-  for (const FiguresToTell::Tag& tag : figures.tags) tagged += tag.live;
+  for (const auto& [tag, live] : figures.by_tag) tagged += live;
   add(object, "tagged_bytes", tagged);
-  object.add("tags", tags_of(figures, most_tags));
+  object.add("tags", largest_of(figures.by_tag, most_tags));
+  object.add("libraries", largest_of(figures.by_library, most_tags));
   return object.text();
 }
 

@@ -28,7 +28,8 @@ struct TopFigures {
   std::size_t more_pools = 0;  // that are not among them
 };
 
-// Sizes in bytes. Of each pool, the `most_tags` tags that hold most; names have at most 64 bytes.
+// Sizes in bytes. Of each pool, the `most_tags` tags and libraries that hold most; names have at
+// most 64 bytes.
 std::string top_answer(const TopFigures& figures, std::size_t most_tags);
 
 }  // namespace vpmm::ipc

@@ -77,7 +77,7 @@ RecordedEvent BlockSink::numbered(const QueuedEvent& event) {
   out.stack = definitions_.stack(event.stack);
   out.arena = event.arena;
   out.kind = static_cast<std::uint16_t>(event.kind);
-  out.flags = event.flags;
+  out.flags = event.library == 0 ? event.flags : definitions_.library(event.library);
   out.device = device_;
   return out;
 }
@@ -105,6 +105,7 @@ void BlockSink::write(const QueuedEvent& event) {
     freed.time_ns = time_of(event.time_ns);
     freed.value = 0;
     freed.stack = 0;
+    freed.flags = 0;
     live_.erase(freed.address);
     add(freed);
   }
@@ -140,6 +141,7 @@ void BlockSink::begin(const std::vector<LiveAllocation>& live, std::uint64_t now
     event.time_ns = now_ns;
     event.arena = each.arena;
     event.tag = each.tag;
+    event.library = each.library;
     if (!live_.is_chosen(to_integer(each.address))) continue;
     const RecordedEvent lives = numbered(event);
     live_.insert(lives);

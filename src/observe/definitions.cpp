@@ -68,6 +68,15 @@ std::uint32_t Definitions::tag(std::uint32_t tag) {
   return tag;
 }
 
+std::uint16_t Definitions::library(std::uint32_t tag) {
+  const char* const name = tag_name_ == nullptr ? "" : tag_name_(tag);
+  if (*name == '\0' || libraries_.size() == kMostLibraries) return 0;
+  const std::uint32_t before = number_in(libraries_, tag, [&](const std::string&) {
+    new_libraries_.add(std::to_string(libraries_.size()), json_quoted(name));
+  });
+  return static_cast<std::uint16_t>(before + 1);
+}
+
 std::uint64_t Definitions::string(const std::string& text) {
   // A text in the file already may be in a block that a window leaves out.
   if (!new_strings_.is_empty() && text == last_string_) return strings_;
@@ -84,8 +93,10 @@ bool Definitions::write_to(Window& window) {
   if (!new_streams_.is_empty()) lasting.add("streams", new_streams_.text());
   if (!new_threads_.is_empty()) lasting.add("threads", new_threads_.text());
   if (!new_tags_.is_empty()) lasting.add("tags", new_tags_.text());
+  if (!new_libraries_.is_empty()) lasting.add("libraries", new_libraries_.text());
   if (!lasting.is_empty() && !window.write_lasting(lasting.text())) return false;
-  for (JsonObject* const table : {&new_streams_, &new_threads_, &new_tags_}) table->clear();
+  for (JsonObject* const table : {&new_streams_, &new_threads_, &new_tags_, &new_libraries_})
+    table->clear();
   if (new_strings_.is_empty()) return true;
   JsonObject strings;
   strings.add("strings", new_strings_.text());

@@ -25,6 +25,8 @@ class Definitions {
   std::uint32_t stream(std::uint64_t key, std::optional<std::uint64_t> handle);
   std::uint32_t thread(std::uint32_t number);
   std::uint32_t tag(std::uint32_t tag);
+  // From 1 on, by its tag. 0: it has no name, or there are too many.
+  std::uint16_t library(std::uint32_t tag);
   // 0 for stacks of an earlier recording: the file lacks their definition.
   std::uint32_t stack(std::uint32_t stack) const { return stack < first_stack_ ? 0 : stack; }
   std::uint64_t string(const std::string& text);
@@ -37,6 +39,7 @@ class Definitions {
   static constexpr std::size_t kLongestString = std::size_t{256} << 10;
   static constexpr std::size_t kMostText = std::size_t{4} << 20;  // text that waits; a block holds
                                                                   // it in any notation
+  static constexpr std::size_t kMostLibraries = 0xffff;
 
   const FrameText& native(std::uint64_t return_address);
   bool write_stacks(Window& window);
@@ -48,6 +51,7 @@ class Definitions {
   std::unordered_map<std::uint64_t, std::uint32_t> streams_;
   std::unordered_map<std::uint32_t, std::uint32_t> threads_;
   std::unordered_set<std::uint32_t> tags_;
+  std::unordered_map<std::uint32_t, std::uint32_t> libraries_;
   std::unordered_map<std::uint64_t, FrameText> native_;  // by return address
   std::uint64_t strings_ = 0;
   std::string last_string_;
@@ -55,6 +59,7 @@ class Definitions {
   JsonObject new_streams_;
   JsonObject new_threads_;
   JsonObject new_tags_;
+  JsonObject new_libraries_;
   JsonObject new_strings_;
 };
 

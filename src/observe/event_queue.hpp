@@ -34,6 +34,7 @@ struct QueuedEvent {
   std::uint64_t time_ns = 0;                   // by the pool's clock
   std::uint64_t arena = 0;
   std::uint32_t tag = 0;
+  std::uint32_t library = 0;  // of an allocation
   std::uint32_t stack = 0;
   std::unique_ptr<std::string> text = nullptr;
 };

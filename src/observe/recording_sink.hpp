@@ -24,6 +24,7 @@ struct LiveAllocation {
   std::optional<std::uint64_t> stream_handle;
   std::uint64_t arena = 0;
   std::uint32_t tag = 0;
+  std::uint32_t library = 0;
 };
 
 struct RecordingHeader {

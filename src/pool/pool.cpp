@@ -228,6 +228,7 @@ Region* Pool::divide(Region* region, DevicePtr at) {
   const AddressRange whole = region->range;
   Region* const behind = memory_.index.split_allocated(region, at);
   behind->has_own_chunks = region->has_own_chunks;
+  time::count_references(memory_.timelines, behind->owner.timeline, behind->owner.other_uses, +1);
   memory_.chunks.end_use(whole);
   memory_.chunks.begin_use(region->range);
   memory_.chunks.begin_use(behind->range);
@@ -235,15 +236,38 @@ Region* Pool::divide(Region* region, DevicePtr at) {
   return behind;
 }
 
-DevicePtr Pool::pass_on(Region* region, const PageRequest& request, const Caller& caller) {
+Bytes Pool::front_for(const Region& region, const PageRequest& request) const {
+  const DevicePtr begin = region.range.begin;
+  if (region.range.size < request.size || !is_aligned(begin, request.alignment)) return 0;
+  if (!planner_.has_own_chunks(request)) return request.size;
+  const Bytes whole = memory_.chunks.first_border(begin + request.size) - begin;
+  return whole <= request.size + request.size / kExcessShare ? whole : 0;
+}
+
+Region* Pool::pass_on(Region* region, const PageRequest& request, const Caller& caller) {
+  region->has_own_chunks = planner_.has_own_chunks(request);
+  const DevicePtr end = region->range.begin + front_for(*region, request);
+  const bool has_rest = end != region->range.end();
+  Region* const rest = has_rest ? divide(region, end) : nullptr;
   time::count_references(memory_.timelines, region->owner.timeline, region->owner.other_uses, -1);
   region::Owner owner = owner_of(request, caller);
   time::count_references(memory_.timelines, owner.timeline, owner.other_uses, +1);
   memory_.index.hand_over(region, std::move(owner));
-  ++memory_.counters.deallocations;
-  ++memory_.counters.allocations;
+  memory_.counters.deallocations += has_rest ? 0 : 1;
+  memory_.counters.allocations += has_rest ? 0 : 1;  // divide() counted it
   ++memory_.counters.hits;
-  return region->range.begin;
+  return rest;
+}
+
+Region* Pool::unite(Region* front) {
+  Region* const back = front->next;
+  time::count_references(memory_.timelines, back->owner.timeline, back->owner.other_uses, -1);
+  memory_.chunks.end_use(front->range);
+  memory_.chunks.end_use(back->range);
+  Region* const whole = memory_.index.join_allocated(front, back);
+  memory_.chunks.begin_use(whole->range);
+  ++memory_.counters.deallocations;
+  return whole;
 }
 
 // --- completion

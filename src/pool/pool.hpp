@@ -72,12 +72,18 @@ class Pool {
   void deallocate(region::Region* region, const time::Stamp& stamp) VPMM_REQUIRES(pool_lock);
   // Removes the owner's stream: the allocation no longer keeps a stream alive.
   void disown(region::Region* region) VPMM_REQUIRES(pool_lock);
-  // Splits `region` at `at`, a page border, and returns the allocation from `at` on. Requires:
-  // disowned.
+  // Splits `region` at `at`, a border of grains, or of chunks if they are its own. Returns the
+  // allocation from `at` on.
   region::Region* divide(region::Region* region, DevicePtr at) VPMM_REQUIRES(pool_lock);
-  // Hands an allocated region over whole, in place, to the next owner; counts as a free and an
-  // allocation.
-  DevicePtr pass_on(region::Region* region, const PageRequest& request, const Caller& caller)
+  // Joins an allocation with the next, which it touches; counts as a free.
+  region::Region* unite(region::Region* front) VPMM_REQUIRES(pool_lock);
+  // Bytes of the front of an allocated region that serve `request`, Note [Own chunks]; 0: it does
+  // not fit.
+  Bytes front_for(const region::Region& region, const PageRequest& request) const
+      VPMM_REQUIRES(pool_lock);
+  // Hands that front over, in place, to the next owner. Returns the rest, which keeps its owner;
+  // null: none. Counts as an allocation, and without a rest as a free. Requires: it fits.
+  region::Region* pass_on(region::Region* region, const PageRequest& request, const Caller& caller)
       VPMM_REQUIRES(pool_lock);
 
   // Phase 0: unmaps a bounded number of zombies.

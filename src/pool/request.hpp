@@ -79,6 +79,10 @@ enum class Chunks {
   exact,   // whole chunks of exactly that size: of the largest size, and one for the rest
 };
 
+// Most bytes of whole chunks beyond a request: an eighth. Halved: fewer idle chunks serve again;
+// doubled: more is lost while the allocation lives.
+constexpr Bytes kExcessShare = 8;
+
 struct PageRequest {
   Bytes requested = 0;    // as the user said
   Bytes size = 0;         // at least a page; in whole grains, or whole pages for own chunks

@@ -49,10 +49,6 @@ std::optional<AddressRange> cut(const View& view, const Ask& ask, AddressRange f
   return AddressRange{is_front ? *front : back, ask.size};
 }
 
-// Most bytes of whole chunks beyond a request: an eighth. Halved: fewer idle chunks serve again;
-// doubled: more is lost while the allocation lives.
-constexpr Bytes kExcessShare = 8;
-
 // Tells if the chunks of a range are as few as a request of that size has when they are new.
 bool has_fewest_chunks(const View& view, const Ask& ask, AddressRange range)
     VPMM_REQUIRES(pool_lock) {

@@ -298,11 +298,25 @@ Region* RegionIndex::split_allocated(Region* allocated, DevicePtr at) {
   private_->catalogue.unfile(allocated);
   Region* const behind = private_->split_back(allocated, at);
   behind->owner = allocated->owner;
-  for (Region* const part : {allocated, behind}) {
-    part->owner.requested = part->range.size;
-    private_->catalogue.file(part);
-  }
+  allocated->owner.requested = std::min(allocated->owner.requested, allocated->range.size);
+  behind->owner.requested -= allocated->owner.requested;
+  private_->catalogue.file(allocated);
+  private_->catalogue.file(behind);
   return behind;
+}
+
+Region* RegionIndex::join_allocated(Region* front, Region* back) {
+  VPMM_CHECK(front->state == RegionState::allocated && back->state == RegionState::allocated,
+             picture());
+  VPMM_CHECK(front->next == back && back->holder == nullptr, picture());
+  private_->catalogue.unfile(front);
+  private_->catalogue.unfile(back);
+  front->owner.requested += std::exchange(back->owner, {}).requested;
+  front->has_own_chunks = front->has_own_chunks && back->has_own_chunks;
+  back->has_own_chunks = false;
+  private_->absorb_next(front);
+  private_->catalogue.file(front);
+  return front;
 }
 
 Region* RegionIndex::release(Region* allocated, time::Stamp stamp) {

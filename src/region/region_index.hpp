@@ -92,9 +92,11 @@ class RegionIndex {
   Region* allocate(Region* free, AddressRange part, Owner owner);
   // Gives an allocated region to `owner`, without a holder.
   void hand_over(Region* allocated, Owner owner);
-  // Splits an allocated region at `at`; both parts keep the owner, with all their bytes as
-  // requested. Returns the back.
+  // Splits an allocated region at `at`; both parts keep the owner, and share the requested bytes.
+  // Returns the back.
   Region* split_allocated(Region* allocated, DevicePtr at);
+  // Joins two neighbouring allocated regions; keeps the front's owner. Requires: no holder.
+  Region* join_allocated(Region* front, Region* back);
   // Frees an allocated region; merges with neighbours (later number, older age). Returns the
   // result.
   Region* release(Region* allocated, time::Stamp stamp);

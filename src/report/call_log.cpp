@@ -56,6 +56,7 @@ void CallLog::allocated(DevicePtr begin, const pool::Request& request, Bytes tak
   observe::QueuedEvent allocated = event(RecordedKind::allocate, {begin, request.bytes}, by);
   allocated.value = taken;
   allocated.tag = request.tag;
+  allocated.library = request.library;
   allocated.stack = request.stack;
   allocated.arena = static_cast<std::uint64_t>(request.arena);
   place.publish(std::move(allocated));

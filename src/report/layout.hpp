@@ -19,6 +19,7 @@ struct LayoutBlock {
   std::uint64_t stream_id = 0;
   std::uint64_t arena = 0;  // 0: none
   std::uint32_t tag = 0;
+  std::uint32_t library = 0;  // its tag
   bool is_complete = false;   // free, zombie: unused by all streams
   bool is_small = false;      // in a page cut for requests below a page
   bool is_suspended = false;  // has no physical memory; such blocks fill no chunk

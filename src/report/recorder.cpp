@@ -71,7 +71,7 @@ void Recorder::tell(ReportedEvent event) noexcept {
 
 void Recorder::allocated(AddressRange range, DevicePtr begin, const pool::Request& request,
                          const pool::Caller& caller) {
-  if (request.tag != 0) tags_.add(begin, request.bytes, request.tag);
+  if (request.tag != 0) tags_.add(begin, request.bytes, {request.tag, request.library});
   tell({EventKind::allocate, begin, request.bytes, request.stream, request.tag,
         static_cast<std::uint64_t>(request.arena)});
   if (CallLog* const recording = log())
@@ -79,21 +79,22 @@ void Recorder::allocated(AddressRange range, DevicePtr begin, const pool::Reques
   observe_begin(range, request.stream);
 }
 
-std::uint32_t Recorder::freed(DevicePtr ptr, const Told& told, const pool::Caller& caller) {
-  const std::uint32_t tag = tags_.empty() ? 0 : tags_.take(ptr);
-  tell({EventKind::free, ptr, told.requested, caller.stream, tag,
+Labels Recorder::freed(DevicePtr ptr, const Told& told, const pool::Caller& caller) {
+  const Labels labels = tags_.empty() ? Labels{} : tags_.take(ptr);
+  tell({EventKind::free, ptr, told.requested, caller.stream, labels.tag,
         static_cast<std::uint64_t>(told.arena)});
-  return tag;
+  return labels;
 }
 
-void Recorder::free_failed(AddressRange range, const pool::Stream& stream, std::uint32_t tag,
+void Recorder::free_failed(AddressRange range, const pool::Stream& stream, const Labels& labels,
                            const pool::Caller& caller) {
-  if (tag != 0) tags_.add(range.begin, range.size, tag);
-  tell({EventKind::allocate, range.begin, range.size, stream, tag});
+  if (labels.tag != 0) tags_.add(range.begin, range.size, labels);
+  tell({EventKind::allocate, range.begin, range.size, stream, labels.tag});
   if (CallLog* const recording = log()) {
     pool::Request request;
     request.bytes = range.size;
-    request.tag = tag;
+    request.tag = labels.tag;
+    request.library = labels.library;
     pool::Caller owner = caller;
     owner.stream = stream;
     recording->allocated(range.begin, request, 0, CallLog::by(owner));
@@ -112,7 +113,7 @@ void Recorder::record_free(CallLog::Claim place, DevicePtr ptr, const pool::Call
 
 void Recorder::used(DevicePtr ptr, const Told& told, const pool::Caller& caller,
                     driver::StreamHandle stream) {
-  tell({EventKind::record_use, ptr, told.requested, stream, tags_.of(ptr),
+  tell({EventKind::record_use, ptr, told.requested, stream, tags_.of(ptr).tag,
         static_cast<std::uint64_t>(told.arena)});
   if (CallLog* const recording = log()) recording->used({ptr, told.requested}, CallLog::by(caller));
 }

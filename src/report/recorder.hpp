@@ -74,11 +74,10 @@ class Recorder final : public pool::MappingObserver {
     Bytes requested = 0;
     pool::ArenaId arena{};
   };
-  // Returns the tag.
-  std::uint32_t freed(DevicePtr ptr, const Told& told, const pool::Caller& caller)
+  Labels freed(DevicePtr ptr, const Told& told, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);
   // Reverts freed() after the driver refused the free. `stream`: the allocation's; null: any.
-  void free_failed(AddressRange range, const pool::Stream& stream, std::uint32_t tag,
+  void free_failed(AddressRange range, const pool::Stream& stream, const Labels& labels,
                    const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   // Claims the place of a free in the recording. Call before the memory can serve another request;
   // record_free() follows if the free succeeds.

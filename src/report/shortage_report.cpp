@@ -62,12 +62,12 @@ std::string list_of(const std::vector<Holding>& holders) {
     if (i >= kHoldingsNamed)
       others += holders[i].bytes;
     else
-      text += fmt::format("{}{} ({})", i == 0 ? "" : ", ", holders[i].name,
+      text += fmt::format("{}{}: {}", i == 0 ? "" : ", ", holders[i].name,
                           readable_bytes(holders[i].bytes));
   }
   return holders.size() <= kHoldingsNamed
              ? text
-             : fmt::format("{}, {} more ({})", text, holders.size() - kHoldingsNamed,
+             : fmt::format("{}, {} more: {}", text, holders.size() - kHoldingsNamed,
                            readable_bytes(others));
 }
 
@@ -102,8 +102,9 @@ void add_pool(const Shortage& shortage, Report& report) {
     report.line("trapped", "{} of what is free cannot move: live memory shares its chunks",
                 readable_bytes(shortage.trapped));
   if (shortage.pending > 0)
-    report.line("pending", "{} of what is free is still used by work that was queued before: {}",
-                readable_bytes(shortage.pending), list_of(shortage.pending_on));
+    report.line("pending", "{} of what is free is still used by work that was queued before{}{}",
+                readable_bytes(shortage.pending), shortage.pending_on.empty() ? "" : "; ",
+                list_of(shortage.pending_on));
   if (shortage.small_free > 0)
     report.line("in pages", "{} are free in pages that smaller requests share",
                 readable_bytes(shortage.small_free));
@@ -134,6 +135,7 @@ void add_limits(const Shortage& shortage, Report& report) {
     report.line("GPU", "{}, of which {} free, {} held by others",
                 readable_bytes(shortage.gpu->total), readable_bytes(shortage.gpu->free),
                 readable_bytes(held_by_others(shortage)));
+  if (!shortage.by_library.empty()) report.line("by library", "{}", list_of(shortage.by_library));
   if (!shortage.by_tag.empty()) report.line("by tag", "{}", list_of(shortage.by_tag));
   if (!shortage.by_stream.empty()) report.line("by stream", "{}", list_of(shortage.by_stream));
 }

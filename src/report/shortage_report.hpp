@@ -63,7 +63,8 @@ struct Shortage {
   // --- the GPU ---
   std::optional<driver::MemInfo> gpu;  // nullopt: unknown
   // --- holders of memory, largest first ---
-  std::vector<Holding> by_tag;  // empty: no tags
+  std::vector<Holding> by_tag;      // empty: no tags
+  std::vector<Holding> by_library;  // empty: no libraries
   std::vector<Holding> by_stream;
   std::vector<Holding> pending_on;
   std::vector<ArenaHolding> arenas;

@@ -12,43 +12,48 @@
 
 namespace vpmm::report {
 
-// Tags of live allocations, and the requested bytes of each. Frees of tagged allocations take the
-// pool's lock, so that no tag outlives its allocation; others have no cost.
+// Names of an allocation. 0: none. `library`: the tag with the name of the library that asked.
+struct Labels {
+  std::uint32_t tag = 0;
+  std::uint32_t library = 0;
+};
+
+// Labels of live allocations with a tag, and the requested bytes of each tag and library. Frees of
+// tagged allocations take the pool's lock, so that no tag outlives its allocation; others have no
+// cost. docs/decisions/0024 has the reason.
 class Tags {
  public:
   bool empty() const VPMM_REQUIRES(pool_lock) { return tagged_.empty(); }
-  // Requires: the allocation has none.
-  void add(DevicePtr begin, Bytes requested, std::uint32_t tag) VPMM_REQUIRES(pool_lock) {
-    Bytes& live = live_[tag];
-    tagged_[begin] = {tag, requested};
-    live += requested;
+  // Requires: the allocation has none, and `labels` has a tag.
+  void add(DevicePtr begin, Bytes requested, const Labels& labels) VPMM_REQUIRES(pool_lock) {
+    Bytes& of_tag = of_tag_[labels.tag];
+    Bytes* const of_library = labels.library == 0 ? nullptr : &of_library_[labels.library];
+    tagged_[begin] = {labels, requested};
+    of_tag += requested;
+    if (of_library != nullptr) *of_library += requested;
   }
-  // 0: none.
-  std::uint32_t of(DevicePtr begin) const VPMM_REQUIRES(pool_lock) {
+  Labels of(DevicePtr begin) const VPMM_REQUIRES(pool_lock) {
     const auto found = tagged_.find(begin);
-    return found == tagged_.end() ? 0 : found->second.tag;
+    return found == tagged_.end() ? Labels{} : found->second.labels;
   }
-  // Same; removes the tag.
-  std::uint32_t take(DevicePtr begin) VPMM_REQUIRES(pool_lock) {
+  // Same; removes them.
+  Labels take(DevicePtr begin) VPMM_REQUIRES(pool_lock) {
     const auto found = tagged_.find(begin);
-    if (found == tagged_.end()) return 0;
+    if (found == tagged_.end()) return {};
     const Tagged ended = found->second;
     tagged_.erase(found);
     lessen(ended);
-    return ended.tag;
+    return ended.labels;
   }
-  // Requested bytes of its live allocations.
-  Bytes live(std::uint32_t tag) const VPMM_REQUIRES(pool_lock) {
-    const auto found = live_.find(tag);
-    return found == live_.end() ? 0 : found->second;
+  // Requested bytes of live allocations, by tag and by library, without zeros.
+  using Sums = Map<std::uint32_t, Bytes>;
+  const Sums& by_tag() const VPMM_REQUIRES(pool_lock) { return of_tag_; }
+  const Sums& by_library() const VPMM_REQUIRES(pool_lock) { return of_library_; }
+  static Bytes of(const Sums& sums, std::uint32_t label) {
+    const auto found = sums.find(label);
+    return found == sums.end() ? 0 : found->second;
   }
-  // Of live allocations, ascending.
-  Vector<std::uint32_t> all() const VPMM_REQUIRES(pool_lock) {
-    Vector<std::uint32_t> tags;
-    for (const auto& [tag, bytes] : live_) tags.push_back(tag);
-    return tags;
-  }
-  // Keeps tags with `is_live(begin)`.
+  // Keeps labels with `is_live(begin)`.
   void forget_unless(FunctionRef<bool(DevicePtr begin)> is_live) VPMM_REQUIRES(pool_lock) {
     std::erase_if(tagged_, [&](const auto& entry) VPMM_REQUIRES(pool_lock) {
       if (is_live(entry.first)) return false;
@@ -59,18 +64,23 @@ class Tags {
 
  private:
   struct Tagged {
-    std::uint32_t tag = 0;
+    Labels labels;
     Bytes requested = 0;
   };
   void lessen(const Tagged& ended) VPMM_REQUIRES(pool_lock) {
-    const auto of_tag = live_.find(ended.tag);
-    if (of_tag == live_.end()) return;
-    of_tag->second -= ended.requested;
-    if (of_tag->second == 0) live_.erase(of_tag);
+    lessen(of_tag_, ended.labels.tag, ended.requested);
+    lessen(of_library_, ended.labels.library, ended.requested);
+  }
+  static void lessen(Sums& sums, std::uint32_t label, Bytes bytes) {
+    const auto found = sums.find(label);
+    if (found == sums.end()) return;
+    found->second -= bytes;
+    if (found->second == 0) sums.erase(found);
   }
 
   Map<DevicePtr, Tagged> tagged_ VPMM_GUARDED_BY(pool_lock);
-  Map<std::uint32_t, Bytes> live_ VPMM_GUARDED_BY(pool_lock);
+  Sums of_tag_ VPMM_GUARDED_BY(pool_lock);
+  Sums of_library_ VPMM_GUARDED_BY(pool_lock);
 };
 
 // Names of the process; their texts live for ever. "": none. Any thread.

@@ -25,11 +25,7 @@ class alignas(kCacheLine) Ledger {
   void stretch_ends(const region::Region& pages) VPMM_REQUIRES(pool_lock) {
     of_stretches_.index_ends(pages.owner.requested, pages.range.size);
   }
-  // The pool divided a stretch, of which it counted `requested` bytes.
-  void stretch_is_divided(Bytes requested, const region::Region& front, const region::Region& back)
-      VPMM_REQUIRES(pool_lock) {
-    of_stretches_.index_begins(front.owner.requested + back.owner.requested - requested, 0);
-  }
+  void stretch_is_divided() VPMM_REQUIRES(pool_lock) { of_stretches_.index_begins(0, 0); }
   void block_begins(Bytes asked, Bytes size) VPMM_REQUIRES(pool_lock) {
     of_stretches_.begin(asked, size);
   }

@@ -352,11 +352,22 @@ std::optional<driver::StreamHandle> Timelines::handle_of(driver::StreamId stream
   return found == by_stream_.end() ? std::nullopt : std::optional(found->second->handle);
 }
 
+std::string Timelines::describe_stream(driver::StreamId stream) const {
+  const auto number = static_cast<std::uint64_t>(stream);
+  const std::optional<driver::StreamHandle> handle = handle_of(stream);
+  if (!handle) return message_of("stream {}", number);
+  if (*handle == driver::kNullStream || *handle == driver::kLegacyStream)
+    return message_of("default stream ({})", number);
+  if (*handle == driver::kPerThreadStream)
+    return message_of("a thread's default stream ({})", number);
+  return message_of("stream {} ({:#x})", number, static_cast<std::uint64_t>(*handle));
+}
+
 std::string Timelines::describe_stream(TimelineId id) const {
   const Timeline* const timeline = find(id);
   if (timeline == nullptr) return "a past stream";
   const std::optional<driver::StreamId>& stream = timeline->stream;
-  return stream ? message_of("stream {}", static_cast<std::uint64_t>(*stream)) : "any stream";
+  return stream ? describe_stream(*stream) : "any stream";
 }
 
 std::string Timelines::describe(const StampPart& part) const {

@@ -196,11 +196,13 @@ class Timelines {
   // Destroys all events (while the driver may still be called); unproven numbers need new ones.
   void destroy_events() VPMM_REQUIRES(pool_lock);
   std::string describe(const StampPart& part) const
-      VPMM_REQUIRES(pool_lock);  // "stream 9 up to 17"
+      VPMM_REQUIRES(pool_lock);  // "stream 9 (0x5f10) up to 17"
   // First handle of a stream with a timeline.
   std::optional<driver::StreamHandle> handle_of(driver::StreamId stream) const
       VPMM_REQUIRES(pool_lock);
-  std::string describe_stream(TimelineId id) const VPMM_REQUIRES(pool_lock);  // "stream 9"
+  // "stream 9 (0x5f10)", "default stream (7)", "a thread's default stream (8)".
+  std::string describe_stream(driver::StreamId stream) const VPMM_REQUIRES(pool_lock);
+  std::string describe_stream(TimelineId id) const VPMM_REQUIRES(pool_lock);
   std::string validate() const VPMM_REQUIRES(pool_lock);
 
  private:

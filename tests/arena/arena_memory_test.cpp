@@ -120,6 +120,33 @@ TEST_F(ShortArena, a_pinned_arena_keeps_what_it_has_and_the_report_says_so) {
   world.use(world.allocate(7 * kPage, b), 7 * kPage, b);
 }
 
+// What is pending in a chunk with a live block cannot go back to the pool.
+TEST_F(ShortArena, a_request_waits_for_work_on_a_block_that_fits) {
+  world.allocate(7 * kPage, a);
+  const DevicePtr busy = allocate_in(world, arena, kPage - 512, a);
+  const DevicePtr live = allocate_in(world, arena, 512, a);
+  ASSERT_EQ(live, busy + (kPage - 512));
+  world.use(busy, kPage - 512, a, kLongNs);
+  world.deallocate(busy, a);
+  const std::uint64_t waits = world.statistics().host_waits;
+  const DevicePtr other = allocate_in(world, arena, kPage / 4, b);
+  EXPECT_EQ(other, busy);
+  world.use(other, kPage / 4, b);
+  EXPECT_EQ(world.statistics().host_waits, waits + 1);
+}
+
+TEST_F(ShortArena, a_request_that_no_pending_block_fits_fails_at_once) {
+  world.allocate(7 * kPage, a);
+  const DevicePtr busy = allocate_in(world, arena, kPage - 512, a);
+  allocate_in(world, arena, 512, a);
+  world.use(busy, kPage - 512, a, kLongNs);
+  world.deallocate(busy, a);
+  const std::uint64_t waits = world.statistics().host_waits;
+  expect_error(world.pool().allocate({kPage, 0, b, arena}), ErrorCode::out_of_memory);
+  EXPECT_EQ(world.statistics().host_waits, waits);
+  EXPECT_EQ(allocate_in(world, arena, kPage - 512, b), busy);
+}
+
 // --- stretches with a live block, with a chunk for each page
 
 class SharedStretch : public ::testing::Test {
@@ -161,6 +188,43 @@ TEST_F(SharedStretch, gives_way_to_one_for_the_request_alone_where_memory_is_sho
   world.allocate(kCapacity - mapped() - 2 * kPage, a);
   while (world.pool().allocate({kBlock, 0, a, arena}).ok()) continue;
   EXPECT_EQ(mapped(), kCapacity);
+}
+
+// Pages of the stretch for a first request of `bytes` in an arena that holds `held` pages.
+Bytes pages_for(Bytes held, Bytes bytes, Bytes alignment = 0,
+                const arena::ArenaOptions& options = {}) {
+  PoolWorld world(adaptive_world());
+  const EventLog log(world.pool());
+  const StreamHandle stream = world.stream();
+  const ArenaId arena = make_arena(world, options);
+  allocate_in(world, arena, held * kPage, stream);
+  allocate_in(world, arena, bytes, stream, alignment);
+  EXPECT_EQ(log.of(EventKind::arena_grow).size(), 2u);
+  return log.of(EventKind::arena_grow).back().bytes / kPage;
+}
+
+TEST(SharedStretchSize, is_the_largest_that_leaves_a_32nd_or_the_one_that_leaves_least) {
+  constexpr Bytes kOdd = kPage + kPage / 8;
+  EXPECT_EQ(pages_for(47, kOdd), 2u);
+  for (const Bytes pages : {3, 4, 5, 6, 7, 8, 9}) EXPECT_EQ(pages_for(16 * pages, kOdd), pages);
+  EXPECT_EQ(pages_for(160, kOdd), 9u) << "ten would leave a tenth";
+  EXPECT_EQ(pages_for(64, kPage + kPage * 3 / 4), 2u) << "four would leave as large a share";
+  EXPECT_EQ(pages_for(160, kPage + kPage * 15 / 16), 10u) << "a 32nd is left";
+  EXPECT_EQ(pages_for(160, kPage), 10u);
+  EXPECT_EQ(pages_for(1600, kPage), 10u);
+}
+
+TEST(SharedStretchSize, is_that_of_the_request_beyond_half_a_page_to_five_pages) {
+  EXPECT_EQ(pages_for(160, kPage / 2), 1u);
+  EXPECT_EQ(pages_for(160, kPage / 2 + 1), 10u);
+  EXPECT_EQ(pages_for(160, 5 * kPage), 10u);
+  EXPECT_EQ(pages_for(160, 5 * kPage + 1), 6u);
+}
+
+TEST(SharedStretchSize, is_that_of_the_request_with_an_alignment_or_where_nothing_is_shared) {
+  EXPECT_EQ(pages_for(160, kPage, 512), 10u);
+  EXPECT_EQ(pages_for(160, kPage, 1024), 1u);
+  EXPECT_EQ(pages_for(160, kPage, 0, {false, false, 0}), 1u);
 }
 
 class BusyStretch : public ::testing::Test {

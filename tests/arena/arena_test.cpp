@@ -99,8 +99,8 @@ TEST_F(ArenaTest, what_waits_serves_nobody_before_its_stamp_is_complete) {
   end(take(kPage, kA), kA, Stamp({kTimelineA, 1}, {kTimelineB, 4}), true);
   EXPECT_EQ(picture(), "[~4096]");
   EXPECT_EQ(take(512, kA), DevicePtr{});
-  EXPECT_TRUE(arena.has_pending_for(kA));
-  EXPECT_FALSE(arena.has_pending_for(kB)) << "the arena is pinned, and it is not B's";
+  EXPECT_TRUE(arena.has_pending_for(kA, 512));
+  EXPECT_FALSE(arena.has_pending_for(kB, 512)) << "the arena is pinned, and it is not B's";
   complete(kTimelineB, 4);
   EXPECT_EQ(take(512, kA), DevicePtr{});
   complete(kTimelineA, 1);
@@ -111,15 +111,18 @@ TEST_F(ArenaTest, what_waits_serves_nobody_before_its_stamp_is_complete) {
 TEST_F(ArenaTest, a_stream_has_something_to_wait_for_if_others_may_be_done_with_it_soon) {
   arena.add({kBase, 2 * kPage}, kA);
   const DevicePtr first = take(kPage, kA), second = take(kPage, kA);
-  EXPECT_FALSE(arena.has_pending_for(kA) || arena.has_pending_for(kB)) << "all is live";
+  EXPECT_FALSE(arena.has_pending_for(kA, 512) || arena.has_pending_for(kB, 512)) << "all is live";
   end(first, kA, after(kTimelineA, 1));
-  EXPECT_FALSE(arena.has_pending_for(kA)) << "it has this at once";
-  EXPECT_TRUE(arena.has_pending_for(kB));
+  EXPECT_FALSE(arena.has_pending_for(kA, 512)) << "it has this at once";
+  EXPECT_TRUE(arena.has_pending_for(kB, kPage));
+  EXPECT_FALSE(arena.has_pending_for(kB, kPage + 512)) << "its neighbour is live";
   end(second, kA, Stamp({kTimelineA, 2}, {kTimelineB, 1}), true);
-  EXPECT_TRUE(arena.has_pending_for(kA) && arena.has_pending_for(kB));
+  EXPECT_TRUE(arena.has_pending_for(kA, 2 * kPage) && arena.has_pending_for(kB, 2 * kPage));
+  EXPECT_FALSE(arena.has_pending_for(kB, 2 * kPage + 512));
   complete(kTimelineB, 1);
   complete(kTimelineA, 2);
-  EXPECT_FALSE(arena.has_pending_for(kA) || arena.has_pending_for(kB)) << "all is complete";
+  EXPECT_FALSE(arena.has_pending_for(kA, 512) || arena.has_pending_for(kB, 512))
+      << "all is complete";
 }
 
 TEST_F(ArenaTest, what_waits_merges_when_it_waits_no_longer) {
@@ -150,9 +153,9 @@ TEST_F(ArenaTest, refresh_asks_for_no_stamp_once_all_free_blocks_are_complete) {
   EXPECT_EQ(refresh(0), 1);
   EXPECT_EQ(refresh(1), 1);
   EXPECT_EQ(refresh(1), 0);
-  EXPECT_FALSE(arena.has_pending_for(kB));
+  EXPECT_FALSE(arena.has_pending_for(kB, 512));
   end(second, kA, after(kTimelineA, 2));
-  EXPECT_TRUE(arena.has_pending_for(kB));
+  EXPECT_TRUE(arena.has_pending_for(kB, 512));
   EXPECT_EQ(refresh(2), 1);
   EXPECT_EQ(picture(), "[-4096]");
 }

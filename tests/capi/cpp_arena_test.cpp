@@ -53,6 +53,23 @@ TEST(CppEnums, every_value_of_a_setting_is_one_that_the_library_takes) {
   EXPECT_STREQ(text(driver_kind::cuda), "cuda");
 }
 
+TEST(CppArena, counts_for_the_library_that_it_was_told_whichever_tag_it_has) {
+  const memory_pool pool;
+  const std::uint32_t library = tag_with_name("torch");
+  const memory_arena arena(pool, arena_flags::none, tag_with_name("kv-cache"));
+  arena.set_library(library);
+  void* const ptr = arena.allocate(3000, default_stream);
+  EXPECT_EQ(pool.tag_info(library).library_bytes, 3000U);
+  EXPECT_EQ(pool.tag_info(library).live_bytes, 0U);
+  EXPECT_EQ(pool.tags(), (std::vector<std::uint32_t>{library, tag_with_name("kv-cache")}));
+  pool.deallocate(ptr, default_stream);
+  arena.allocate_at(ptr, 2000, default_stream);
+  EXPECT_EQ(pool.tag_info(library).library_bytes, 2000U);
+  pool.deallocate(ptr, default_stream);
+  EXPECT_EQ(pool.tag_info(library).library_bytes, 0U);
+  EXPECT_TRUE(pool.tags().empty());
+}
+
 TEST(CppArena, has_memory_of_its_own_and_ends_with_the_object) {
   const memory_pool pool;
   void* kept = nullptr;

@@ -94,7 +94,38 @@ TEST(CppCallbacks, a_callback_may_end_its_guard_and_an_exception_becomes_the_err
       pool, [](std::uint64_t) -> bool { throw std::runtime_error("no cache is left"); });
   const result<void*> refused = pool.try_allocate(16 * kMiB, any_stream);
   EXPECT_EQ(refused.status(), VPMM_ERROR_DRIVER_FAILED);
-  EXPECT_NE(refused.message().find("no cache is left"), std::string::npos) << refused.message();
+  EXPECT_EQ(refused.message(), "no cache is left");
+}
+
+TEST(CppCallbacks, an_exception_of_this_library_ends_the_request_with_its_own_status_and_text) {
+  const memory_pool pool;
+  const memory_pool host;
+  pool.set_capacity(8 * kMiB);
+  host.set_capacity(8 * kMiB);
+  const callback_guard unheard = on_out_of_memory(pool, [&](std::uint64_t) {
+    EXPECT_FALSE(host.try_allocate(16 * kMiB, any_stream));
+    return false;  // the refusal was handled, so it is not this request's
+  });
+  const callback_guard first = on_out_of_memory(pool, [&](std::uint64_t) -> bool {
+    (void)host.allocate(16 * kMiB, any_stream);
+    return true;
+  });
+  unsigned later = 0;
+  const callback_guard second = on_out_of_memory(pool, [&](std::uint64_t) { return ++later < 3; });
+  const callback_guard of_host = on_out_of_memory(
+      host, [](std::uint64_t) -> bool { throw failure(VPMM_ERROR_NOT_SHARED, "it sleeps"); });
+  const result<void*> refused = pool.try_allocate(16 * kMiB, any_stream);
+  EXPECT_EQ(refused.status(), VPMM_ERROR_NOT_SHARED);
+  EXPECT_EQ(refused.message(), "it sleeps");
+  EXPECT_EQ(later, 0U);
+  EXPECT_NE(pool.allocate(4 * kMiB, any_stream), nullptr);
+}
+
+TEST(CppCallbacks, an_exception_of_an_event_is_dropped) {
+  const memory_pool pool;
+  const callback_guard throws = on_event(pool, 1U << VPMM_EVENT_ALLOCATE,
+                                         [](const vpmm_event&) { throw std::runtime_error("!"); });
+  EXPECT_NE(pool.allocate(4 * kMiB, any_stream), nullptr);
 }
 
 // The caller's share is what the rule asks for: the callback's guard is the only other owner.
@@ -109,6 +140,55 @@ TEST(CppCallbacks, a_caller_with_a_share_keeps_the_pool_when_the_callback_ends_t
   EXPECT_EQ(share.try_allocate(16 * kMiB, any_stream).status(), VPMM_ERROR_OUT_OF_MEMORY);
   EXPECT_FALSE(guard.has_value());
   EXPECT_EQ(share.capacity(), 8 * kMiB);
+}
+
+TEST(CppCallbacks, lambdas_run_around_a_suspend_until_their_guard_ends) {
+  const memory_pool pool;
+  const std::uint32_t tag = tag_with_name("of hooks");
+  pool.make_suspendable(tag);
+  vpmm_request request{};
+  request.bytes = kMiB;
+  request.tag = tag;
+  void* const ptr = pool.allocate(request);
+  std::vector<std::string> calls;
+  std::optional<callback_guard> guard = on_suspend(
+      pool, tag, [&, text = std::string("before")] { calls.push_back(text); },
+      [&, text = std::string("after")] { calls.push_back(text); });
+  {
+    const callback_guard inner = on_suspend(pool, tag, {}, [&] { calls.push_back("inner"); });
+    pool.suspend(tag);
+    pool.resume(tag);
+    EXPECT_EQ(calls, (std::vector<std::string>{"before", "inner", "after"}));
+  }
+  calls.clear();
+  const callback_guard moved = std::move(*guard);
+  guard.reset();
+  pool.suspend(tag);
+  pool.resume(tag);
+  EXPECT_EQ(calls, (std::vector<std::string>{"before", "after"}));
+  pool.deallocate(ptr, default_stream);
+}
+
+TEST(CppCallbacks, a_hook_refuses_a_suspend_by_an_exception_and_may_end_its_guard) {
+  const memory_pool pool;
+  const std::uint32_t tag = tag_with_name("of hooks");
+  pool.make_suspendable(tag);
+  vpmm_request request{};
+  request.bytes = kMiB;
+  request.tag = tag;
+  void* const ptr = pool.allocate(request);
+  std::optional<callback_guard> guard = on_suspend(pool, tag, [&] {
+    guard.reset();
+    throw std::runtime_error("the network still has it");
+  });
+  const result<void> refused = pool.try_suspend(tag);
+  EXPECT_NE(refused.message().find("the network still has it"), std::string::npos);
+  EXPECT_FALSE(pool.is_suspended(ptr));
+  EXPECT_TRUE(pool.try_suspend(tag).ok()) << "its guard ended";
+  guard = on_suspend(pool, tag, {}, [&] { throw std::runtime_error("cannot register"); });
+  EXPECT_NE(pool.try_resume(tag).message().find("cannot register"), std::string::npos);
+  EXPECT_FALSE(pool.is_suspended(ptr));
+  pool.deallocate(ptr, default_stream);
 }
 
 TEST(CppCallbacks, one_that_always_says_freed_does_not_hold_a_request_for_ever) {

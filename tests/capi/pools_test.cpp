@@ -223,6 +223,25 @@ TEST_F(Pools, an_exception_out_of_a_callback_becomes_an_error) {
   EXPECT_EQ(vpmm_allocate(pool_, 8 * kMiB, nullptr, &ptr), VPMM_OK) << vpmm_last_error();
 }
 
+TEST_F(Pools, a_callback_ends_its_request_with_an_error_of_its_own) {
+  ASSERT_EQ(vpmm_set_capacity(pool_, 16 * kMiB), VPMM_OK);
+  EXPECT_EQ(vpmm_callback_fail(VPMM_ERROR_NOT_SHARED, "x"), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_STREQ(vpmm_last_error(), "no out-of-memory callback runs on this thread");
+  const auto fails = [](void*, int, std::uint64_t) -> int {
+    EXPECT_EQ(vpmm_callback_fail(VPMM_OK, "x"), VPMM_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(vpmm_callback_fail(VPMM_WOULD_BLOCK, "x"), VPMM_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(vpmm_callback_fail(VPMM_ERROR_NOT_SHARED, nullptr), VPMM_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(vpmm_callback_fail(VPMM_ERROR_NOT_SHARED, "spilling failed"), VPMM_OK);
+    return 1;  // not tried again
+  };
+  ASSERT_EQ(vpmm_set_out_of_memory_callback(pool_, fails, nullptr), VPMM_OK);
+  void* ptr = nullptr;
+  EXPECT_EQ(vpmm_allocate(pool_, 32 * kMiB, nullptr, &ptr), VPMM_ERROR_NOT_SHARED);
+  EXPECT_STREQ(vpmm_last_error(), "spilling failed");
+  EXPECT_EQ(vpmm_callback_fail(VPMM_ERROR_NOT_SHARED, "x"), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(vpmm_allocate(pool_, 8 * kMiB, nullptr, &ptr), VPMM_OK) << vpmm_last_error();
+}
+
 TEST_F(SimPool, puts_cleaning_up_off_between_begin_and_end) {
   EXPECT_EQ(vpmm_defer_cleanup_end(pool_), VPMM_ERROR_INVALID_ARGUMENT);
   EXPECT_TRUE(last_error_names("defer_cleanup_begin")) << vpmm_last_error();

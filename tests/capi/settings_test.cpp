@@ -138,7 +138,8 @@ TEST(Settings, values_that_are_not_allowed_are_refused_by_name) {
   const std::pair<std::function<void(vpmm_config&)>, std::string> cases[] = {
       {[](vpmm_config& c) { c.page_size = 3 * kMiB; },
        "VPMM_PAGE_SIZE=3MiB: must be a multiple of the device granularity"},
-      {[](vpmm_config& c) { c.va_size = 0; }, "VPMM_VA_SIZE=0: must be"},
+      {[](vpmm_config& c) { c.va_size = 0; },
+       "vpmm_config.va_size is 0: call vpmm_config_init first"},
       {[](vpmm_config& c) { c.chunk_max = 5; }, "VPMM_CHUNK_MAX=5B: must be"},
       {[](vpmm_config& c) { c.max_mappings = 3; }, "VPMM_MAX_MAPPINGS=3: must be"},
       {[](vpmm_config& c) { c.capacity = 0; }, "VPMM_CAPACITY=0: must be"},

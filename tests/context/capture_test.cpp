@@ -2,6 +2,9 @@
 // capture is broken.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "support/pool_world_captures.hpp"
 #include "support/pool_world_words.hpp"
 
@@ -89,19 +92,134 @@ TEST_P(Capture, what_the_same_stream_freed_in_the_same_capture_is_used_again) {
   world.wait();
 }
 
-TEST_P(Capture, memory_used_again_is_served_whole_if_it_is_at_most_twice_as_large) {
+TEST_P(Capture, memory_used_again_is_divided_and_the_rest_serves_later_requests) {
   begin(a);
   const DevicePtr first = world.allocate(4 * kPage, a);
+  use(first, a);
   world.deallocate(first, a);
-  const DevicePtr quarter = world.allocate(kPage, a);
-  EXPECT_NE(quarter, first);
-  const DevicePtr half = world.allocate(2 * kPage, a);
-  EXPECT_EQ(half, first);
-  const DevicePtr other = world.allocate(2 * kPage, a);
-  EXPECT_NE(other, first + 2 * kPage);
-  for (const DevicePtr ptr : {quarter, half, other}) world.deallocate(ptr, a);
+  std::vector<DevicePtr> parts;
+  for (const Bytes pages : {1U, 2U, 1U}) {
+    parts.push_back(world.allocate(pages * kPage, a));
+    world.use(parts.back(), pages * kPage, a);
+  }
+  EXPECT_EQ(parts, (std::vector<DevicePtr>{first, first + kPage, first + 3 * kPage}));
+  EXPECT_EQ(world.statistics().mapped_bytes, 4 * kPage);
+  for (const DevicePtr ptr : parts) world.deallocate(ptr, a);
   const GraphHandle graph = end_capture(world, a);
   destroy(world, graph, launch(world, graph, b));
+  world.wait();
+}
+
+TEST_P(Capture, memory_used_again_is_the_smallest_that_is_large_enough) {
+  begin(a);
+  const DevicePtr large = world.allocate(4 * kPage, a);
+  const DevicePtr between = world.allocate(kPage, a);
+  const DevicePtr small = world.allocate(2 * kPage, a);
+  for (const DevicePtr ptr : {large, small}) world.deallocate(ptr, a);
+  EXPECT_EQ(world.allocate(kPage, a), small);
+  EXPECT_EQ(world.allocate(2 * kPage, a), large);
+  world.deallocate(between, a);
+  destroy(world, end_capture(world, a));
+}
+
+TEST_P(Capture, memory_used_again_is_one_with_its_neighbours_after_the_next_free) {
+  begin(a);
+  const DevicePtr whole = world.allocate(4 * kPage, a);
+  world.deallocate(whole, a);
+  for (const bool goes_up : {true, false}) {
+    std::vector<DevicePtr> parts;
+    for (int i = 0; i < 3; ++i) parts.push_back(world.allocate(kPage, a));
+    if (!goes_up) std::reverse(parts.begin(), parts.end());
+    for (const DevicePtr ptr : parts) world.deallocate(ptr, a);
+    const DevicePtr again = world.allocate(4 * kPage, a);
+    EXPECT_EQ(again, whole);
+    use(again, a);
+    world.deallocate(again, a);
+  }
+  const GraphHandle graph = end_capture(world, a);
+  destroy(world, graph, launch(world, graph, b));
+  world.wait();
+  EXPECT_EQ(world.statistics().allocations, world.statistics().deallocations);
+}
+
+TEST_P(Capture, memory_used_again_is_not_joined_with_memory_that_another_stream_freed) {
+  begin(a);
+  const DevicePtr whole = world.allocate(4 * kPage, a);
+  driver::EventHandle fork{}, join{};
+  for (driver::EventHandle* const event : {&fork, &join})
+    ASSERT_EQ(world.sim().event_create(*event), CuResult::success);
+  ASSERT_EQ(world.sim().event_record(fork, a), CuResult::success);
+  ASSERT_EQ(world.sim().stream_wait_event(b, fork), CuResult::success);
+  world.deallocate(whole, a);
+  const DevicePtr front = world.allocate(kPage, a);
+  world.deallocate(front, b);
+  EXPECT_EQ(world.allocate(kPage, b), front);
+  EXPECT_EQ(world.allocate(3 * kPage, a), whole + kPage);
+  world.deallocate(front, b);
+  world.deallocate(whole + kPage, a);
+  EXPECT_NE(world.allocate(4 * kPage, a), whole);
+  ASSERT_EQ(world.sim().event_record(join, b), CuResult::success);
+  ASSERT_EQ(world.sim().stream_wait_event(a, join), CuResult::success);
+  destroy(world, end_capture(world, a));
+  for (const driver::EventHandle event : {fork, join})
+    ASSERT_EQ(world.sim().event_destroy(event), CuResult::success);
+}
+
+TEST_P(Capture, what_is_left_of_memory_used_again_is_everybodys_when_the_graph_is_gone) {
+  WorldOptions options = page_world();
+  options.config.capacity = 4 * kPage;
+  PoolWorld full(options);
+  const StreamHandle stream = full.stream();
+  const StreamHandle other = full.stream();
+  begin_capture(full, stream, GetParam());
+  full.deallocate(full.allocate(4 * kPage, stream), stream);
+  const DevicePtr half = full.allocate(2 * kPage, stream);
+  const GraphHandle graph = end_capture(full, stream);
+  expect_error(full.pool().allocate({2 * kPage, 0, other}), ErrorCode::out_of_memory);
+  destroy(full, graph);
+  EXPECT_EQ(full.allocate(2 * kPage, other), half + 2 * kPage);
+}
+
+TEST_P(Capture, memory_used_again_is_counted_as_the_request_and_what_is_left_as_freed_later) {
+  begin(a);
+  world.deallocate(world.allocate(4 * kPage - 100, a), a);
+  const DevicePtr again = world.allocate(kPage - 5, a);
+  EXPECT_EQ(world.statistics().allocations, 2u);
+  EXPECT_EQ(world.statistics().deallocations, 0u);
+  EXPECT_EQ(world.statistics().live_allocations, 2u);
+  EXPECT_EQ(world.statistics().live_bytes, kPage - 5 + 3 * kPage - 100);
+  EXPECT_EQ(world.statistics().allocated_bytes, 4 * kPage);
+  world.deallocate(again, a);
+  EXPECT_EQ(world.statistics().deallocations, 1u);
+  destroy(world, end_capture(world, a));
+  world.wait();
+  EXPECT_EQ(world.statistics().allocations, 2u);
+  EXPECT_EQ(world.statistics().deallocations, 2u);
+  EXPECT_EQ(world.statistics().live_bytes, 0u);
+}
+
+TEST_P(Capture, memory_used_again_is_divided_between_grains) {
+  PoolWorld grains(adaptive_world());
+  const StreamHandle stream = grains.stream();
+  begin_capture(grains, stream, GetParam());
+  const DevicePtr whole = grains.allocate(8 * kPage, stream);
+  grains.deallocate(whole, stream);
+  const DevicePtr front = grains.allocate(kPage + kPage / 2, stream);
+  EXPECT_EQ(front, whole);
+  EXPECT_EQ(grains.allocate(2 * kPage, stream), whole + kPage + kPage / 2);
+  grains.deallocate(front, stream);
+  destroy(grains, end_capture(grains, stream));
+}
+
+TEST_P(Capture, memory_used_again_keeps_the_streams_that_its_uses_name) {
+  begin(a);
+  const DevicePtr whole = world.allocate(4 * kPage, a);
+  ASSERT_TRUE(world.pool().record_use(whole, b).ok());
+  world.deallocate(whole, a);
+  const DevicePtr front = world.allocate(kPage, a);
+  const DevicePtr middle = world.allocate(kPage, a);
+  for (const DevicePtr ptr : {front, middle}) world.deallocate(ptr, a);
+  destroy(world, end_capture(world, a));
   world.wait();
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "support/pool_world_arenas.hpp"
+#include "support/pool_world_captures.hpp"
 
 namespace vpmm::test {
 namespace {
@@ -66,6 +67,23 @@ TEST(OwnChunks, that_are_more_than_an_eighth_too_much_are_not_taken) {
   world.deallocate(world.allocate(4 * kPage, stream), stream);
   world.wait();
   EXPECT_EQ(usable(world, world.allocate(3 * kPage, stream)), 3 * kPage);
+}
+
+TEST(OwnChunks, that_a_capture_freed_serve_it_in_whole_chunks_with_an_eighth_too_much_at_most) {
+  PoolWorld world(isolated_world());
+  const StreamHandle stream = world.stream();
+  begin_capture(world, stream, driver::CaptureMode::global);
+  const DevicePtr first = world.allocate(16 * kPage, stream);
+  const DevicePtr second = world.allocate(9 * kPage, stream);
+  ASSERT_EQ(second, first + 16 * kPage);
+  for (const DevicePtr ptr : {first, second}) world.deallocate(ptr, stream);
+  EXPECT_NE(world.allocate(8 * kPage, stream), first) << "half of a chunk";
+  EXPECT_EQ(world.allocate(15 * kPage, stream), first);
+  EXPECT_EQ(usable(world, first), 16 * kPage);
+  EXPECT_EQ(world.allocate(9 * kPage, stream), second);
+  for (const DevicePtr ptr : {first, second}) world.deallocate(ptr, stream);
+  EXPECT_EQ(world.allocate(25 * kPage, stream), first);
+  destroy(world, end_capture(world, stream));
 }
 
 // Chunks of sixteen pages, and none of them fits. One stream, of whose memory the pool has no proof

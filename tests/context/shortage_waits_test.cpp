@@ -210,8 +210,8 @@ TEST_P(ShortageWaits, the_report_names_the_stream_of_what_is_pending) {
   expect_error(world.pool->allocate({kDevicePages * kPage, 0, std::nullopt}),
                ErrorCode::out_of_memory,
                {"out of device memory: asked for 80 MiB; ", "live       4 MiB in 1 allocation, ",
-                "pending    76 MiB of what is free is still used by work that was queued before: "
-                "any stream (76 MiB)",
+                "pending    76 MiB of what is free is still used by work that was queued before; "
+                "any stream: 76 MiB",
                 "end the stream capture that forbids to wait for the work of any stream"});
   ASSERT_TRUE(world.pool->streams().capture_end().ok());
 }

@@ -1,4 +1,6 @@
 // context: tags of allocations: where they are seen, and that none outlives its allocation.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -114,9 +116,60 @@ TEST(Tag, names_what_lives_in_the_report_of_a_shortage) {
   request.tag = 43;
   const EventLog log(world.pool(), bit_of(EventKind::out_of_memory));
   expect_error(world.pool().allocate(request), ErrorCode::out_of_memory,
-               {"by tag     weights (6 MiB), 42 (1000 bytes)", ", tag 43\n"});
+               {"by tag     weights: 6 MiB, 42: 1000 bytes", ", tag 43\n"});
   ASSERT_EQ(log.events().size(), 1u);
   EXPECT_EQ(log.events()[0].tag, 43u);
+}
+
+// Of memory that the library asked for, each in another way.
+TEST(LibraryOfMemory, counts_whichever_tag_it_has_until_it_is_freed) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const std::uint32_t cupy = report::tag_with_name("cupy");
+  report::set_tag_name(44, "kv-cache");
+  std::vector<DevicePtr> all;
+  const auto allocate = [&](Bytes bytes, std::uint32_t tag, std::uint32_t library) {
+    pool::Request request{bytes, 0, stream};
+    request.tag = tag;
+    request.library = library;
+    const auto result = world.pool().allocate(request);
+    ASSERT_TRUE(result.ok()) << message_of(result);
+    all.push_back(result.value());
+  };
+  const auto info = [&](std::uint32_t tag) { return world.pool().suspension().info(tag); };
+  allocate(kPage, 0, cupy);
+  allocate(2 * kPage, 44, cupy);
+  ASSERT_TRUE(world.pool().suspension().enter(44, context::TagScope::process).ok());
+  allocate(1000, 0, cupy);
+  ASSERT_TRUE(world.pool().suspension().leave(44, context::TagScope::process).ok());
+  allocate(4 * kPage, 44, 0);
+  EXPECT_EQ(info(cupy).amounts.live, kPage);
+  EXPECT_EQ(info(cupy).of_library, 3 * kPage + 1000);
+  EXPECT_EQ(info(44).amounts.live, 6 * kPage + 1000);
+  EXPECT_EQ(info(44).of_library, 0u);
+  world.deallocate(all.front(), stream);
+  EXPECT_THAT(world.pool().suspension().all_tags(), ::testing::ElementsAre(44u, cupy))
+      << "the library has memory, its tag none";
+  world.pool().limits().set_capacity(8 * kPage);
+  expect_error(world.pool().allocate(pool::Request{8 * kPage, 0, stream}), ErrorCode::out_of_memory,
+               {"by library no library known: 8 MiB, cupy: 4", "by tag     kv-cache: 12"});
+  for (std::size_t i = 1; i < all.size(); ++i) world.deallocate(all[i], stream);
+  EXPECT_EQ(info(cupy).of_library, 0u);
+  EXPECT_THAT(world.pool().suspension().all_tags(), ::testing::IsEmpty());
+}
+
+TEST(Shortage, names_the_default_stream_and_the_handles_of_others) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  world.pool().limits().set_capacity(8 * kPage);
+  world.allocate(2 * kPage, driver::kNullStream);
+  world.allocate(kPage, stream);
+  world.allocate(kPage, driver::kPerThreadStream);
+  const std::string handle = fmt::format("({:#x}): 2 MiB", static_cast<std::uint64_t>(stream));
+  expect_error(world.pool().allocate(pool::Request{8 * kPage, 0, driver::kLegacyStream}),
+               ErrorCode::out_of_memory,
+               {") on default stream (", "by stream  default stream (", "): 4 MiB, stream ", handle,
+                "a thread's default stream ("});
 }
 
 TEST(Tag, names_are_the_processs_and_their_texts_stay) {

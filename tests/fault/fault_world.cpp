@@ -491,10 +491,12 @@ void FaultWorld::capture(StreamHandle stream, Announced announced) {
   if (announced == Announced::yes)
     done(within([&] { return pool_->streams().capture_begin(); }), "capture_begin");
   must(sim_.stream_begin_capture(stream, driver::CaptureMode::global), "begin a capture");
-  std::vector<std::size_t> inside = {allocate(4 * kMiB, stream)};
+  std::vector<std::size_t> inside = {allocate(8 * kMiB, stream)};
   deallocate(inside[0], stream);
-  inside.push_back(allocate(3 * kMiB, stream));
-  inside.push_back(allocate(6 * kMiB, stream));
+  for (const Bytes bytes : {3 * kMiB, 2 * kMiB, 6 * kMiB})
+    inside.push_back(allocate(bytes, stream));
+  for (const std::size_t part : {1U, 2U}) deallocate(inside[part], stream);
+  inside.push_back(allocate(8 * kMiB, stream));
   run_graph(stream, inside);
   if (announced == Announced::yes)
     done(within([&] { return pool_->streams().capture_end(); }), "capture_end");

@@ -85,7 +85,7 @@ class FaultWorld {
   void reset_by_others();
   enum class Announced { yes, no };
   void capture(driver::StreamHandle stream,
-               Announced announced);  // allocates, frees, allocates; a graph of it runs
+               Announced announced);  // memory is freed, divided and joined; a graph of it runs
   void capture_in(std::size_t arena,
                   driver::StreamHandle stream);  // the same in an arena, not announced
   void pass(std::uint64_t ns) { sim_.advance_host_ns(ns); }

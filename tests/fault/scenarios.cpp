@@ -391,6 +391,21 @@ void busy_stretches(FaultWorld& w) {
   w.release_arena(arena);
 }
 
+// 112 MiB of device: stretches that blocks share, until there is room for the request alone, and a
+// block of another stream that the GPU still uses.
+void shared_stretches(FaultWorld& w) {
+  const auto arena = w.make_arena();
+  w.allocate_in(arena, 96 * kMiB, w.stream(1));
+  std::vector<std::size_t> live;
+  for (int i = 0; i < 8; ++i) live.push_back(w.allocate_in(arena, 2'300'000, w.stream(1)));
+  w.deallocate(live[0], w.stream(1));
+  w.allocate_in(arena, 2'200'000, w.stream(2));
+  w.deallocate(live[1], kAny);
+  w.trim_arena(arena);
+  w.allocate(2 * kMiB, w.stream(2));
+  w.release_arena(arena);
+}
+
 void captures_in_arenas(FaultWorld& w) {
   const auto arena = w.make_arena();
   w.deallocate(w.allocate_in(arena, 6 * kMiB, w.stream(1)), w.stream(1));
@@ -534,6 +549,7 @@ std::vector<Scenario> scenarios() {
       {"held_by_other_processes", held_by_other_processes, 32 * kMiB},
       {"arenas", arenas, 32 * kMiB},
       {"busy_stretches", busy_stretches, 32 * kMiB},
+      {"shared_stretches", shared_stretches, 112 * kMiB},
       {"captures_in_arenas", captures_in_arenas},
       {"suspended_arenas", suspended_arenas, 24 * kMiB},
       {"suspended_tags", suspended_tags, 32 * kMiB},

@@ -290,6 +290,7 @@ VALUE(VPMM_NO_LIMIT, -1);
 VALUE(VPMM_EMM_INTERFACE_VERSION, 1);
 VALUE(__builtin_strcmp(VPMM_EMM_PLUGIN_SYMBOL, "vpmm_emm_plugin_v1"), 0);
 VALUE(VPMM_EMM_PLUGIN_LEAST_SIZE, 88);
+FIELD(vpmm_tag_info, library_bytes, 56, 8);
 
 const char* vpmm_version(void);
 const char* vpmm_last_error( void);
@@ -420,6 +421,8 @@ typedef void (*vpmm_stack_describe)(void* argument, uint64_t frame, const char**
     line, const char** function);
 typedef int (*vpmm_suspend_hook)(void* argument, int device, uint32_t tag);
 vpmm_status vpmm_explain(vpmm_pool* pool, const void* address, char** text);
+vpmm_status vpmm_arena_set_library(vpmm_arena* arena, uint32_t library);
+vpmm_status vpmm_callback_fail(vpmm_status status, const char* text);
 
 typedef void (*address)(void);
 static const address all[] = {
@@ -533,6 +536,8 @@ static const address all[] = {
   (address)vpmm_emm_set_memory_manager,
   (address)vpmm_emm_get_memory_manager,
   (address)vpmm_explain,
+  (address)vpmm_arena_set_library,
+  (address)vpmm_callback_fail,
 };
 int main(void) {
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i)

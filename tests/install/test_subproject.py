@@ -52,9 +52,11 @@ class Subproject(unittest.TestCase):
         self.assertIn("vpmm/libvpmm.a", made)
         self.assertFalse([name for name in made if ".so" in name])
 
-    def test_a_package_that_is_missing_is_named_with_how_to_install_it(self) -> None:
-        with self.assertRaisesRegex(AssertionError, "(?s)built with fmt.*apt install libfmt-dev"):
-            self.configure("-DCMAKE_DISABLE_FIND_PACKAGE_fmt=ON")
+    def test_all_packages_that_are_missing_are_named_at_once_with_how_to_install_them(self) -> None:
+        missing = [f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in ("fmt", "nlohmann_json")]
+        found = r"(?s)not\s+find:\s+fmt.*nlohmann_json.*apt\s+install\s+libfmt-dev\s+nlohmann-json3-dev\."
+        with self.assertRaisesRegex(AssertionError, found):
+            self.configure(*missing)
 
     def test_fetched_content_is_built_linked_in_both_ways_and_not_installed(self) -> None:
         launcher = SOURCE.parent / "take_object.sh"

@@ -109,12 +109,11 @@ TEST_F(IpcTop, tells_nothing_but_figures) {
   process.allocate(kMiB);
   const json answer = ask(process);
   const std::vector<std::string> all{"age_ns", "library", "more_pools", "pools", "vpmm_top"};
-  const std::vector<std::string> of_a_pool{"allocations",     "capacity",           "deallocations",
-                                           "device",          "device_bytes",       "device_name",
-                                           "driver_calls",    "failed_allocations", "free_bytes",
-                                           "is_busy",         "live_bytes",         "mapped_bytes",
-                                           "pauses",          "peak_live_bytes",    "pending_bytes",
-                                           "suspended_bytes", "tagged_bytes",       "tags"};
+  const std::vector<std::string> of_a_pool{
+      "allocations",   "capacity",        "deallocations",      "device",     "device_bytes",
+      "device_name",   "driver_calls",    "failed_allocations", "free_bytes", "is_busy",
+      "libraries",     "live_bytes",      "mapped_bytes",       "pauses",     "peak_live_bytes",
+      "pending_bytes", "suspended_bytes", "tagged_bytes",       "tags"};
   EXPECT_EQ(members_of(answer), all);
   EXPECT_EQ(members_of(answer["pools"][0]), of_a_pool);
 }
@@ -133,6 +132,7 @@ TEST_F(IpcTop, tells_of_each_pool_and_of_its_tags) {
       request.bytes = tag == 7 ? 2 * kMiB : 1024 * tag;
       request.flags = VPMM_ALLOCATE_ANY_STREAM;
       request.tag = tag;
+      request.library = 7;
       void* ptr = nullptr;
       parcel.take(vpmm_allocate_with(other, &request, &ptr));
     }
@@ -145,7 +145,11 @@ TEST_F(IpcTop, tells_of_each_pool_and_of_its_tags) {
   ASSERT_EQ(tags.size(), 32U) << "those that hold most";
   EXPECT_EQ(tags[0], (json{{"tag", 7}, {"name", "a \"name\"\n"}, {"live_bytes", 2 * kMiB}}));
   EXPECT_EQ(tags[1], (json{{"tag", 40}, {"name", ""}, {"live_bytes", 40 * 1024}}));
+  const json of_library{
+      {"tag", 7}, {"name", "a \"name\"\n"}, {"live_bytes", answer["pools"][0]["tagged_bytes"]}};
+  EXPECT_EQ(answer["pools"][0]["libraries"], json::array({of_library}));
   EXPECT_EQ(answer["pools"][1]["live_bytes"], kMiB);
+  EXPECT_EQ(answer["pools"][1]["libraries"], json::array());
 }
 
 TEST_F(IpcTop, counts_the_pools_that_it_does_not_tell_of) {
@@ -176,7 +180,8 @@ TEST(IpcTopAnswer, is_bounded_whatever_tags_are_called) {
   for (int device = 0; device < 64; ++device) {
     figures.pools.push_back({device, context::FiguresToTell{}});
     for (std::uint32_t tag = 1; tag < 1000; ++tag)
-      figures.pools.back().figures->tags.push_back({tag, tag});
+      figures.pools.back().figures->by_tag[tag] = figures.pools.back().figures->by_library[tag] =
+          tag;
   }
   EXPECT_LT(ipc::top_answer(figures, 0).size(), std::size_t{96} << 10);
   EXPECT_TRUE(json::accept(ipc::top_answer(figures, 32)));

@@ -55,7 +55,8 @@ class Reference {
     Bytes bytes = 0;                           // whole pages
     bool may_wait = true;                      // for the GPU: no stream captures
     std::vector<Vector<AddressRange>> chunks;  // of each pool
-    Bytes trapped_before = 0;  // that may have been in chunks of what was made with it, and freed
+    // That may have been in chunks of what was made with it, also by callbacks, and freed.
+    Bytes trapped_before = 0;
   };
 
   Reference(const Terms& terms, std::size_t pools, Bytes gpu_bytes, std::optional<Bytes> capacity);

@@ -206,7 +206,7 @@ TEST_F(PoolCalls, memory_that_is_passed_on_keeps_its_place_and_has_another_strea
   const DevicePtr ptr = take(2, a);
   ASSERT_EQ(a.timeline->references, 1u);
   const observe::Statistics before = figures();
-  EXPECT_EQ(pool->pass_on(region_of(ptr), {kPage, 2 * kPage, kPage}, b), ptr);
+  EXPECT_EQ(pool->pass_on(region_of(ptr), {kPage, 2 * kPage, kPage}, b), nullptr);
   EXPECT_EQ(region_of(ptr)->owner.timeline, b.timeline->id);
   EXPECT_EQ(a.timeline->references, 0u);
   EXPECT_EQ(b.timeline->references, 1u);
@@ -216,6 +216,47 @@ TEST_F(PoolCalls, memory_that_is_passed_on_keeps_its_place_and_has_another_strea
   EXPECT_EQ(figures().hits, before.hits + 1);
   give_back(ptr);
   EXPECT_EQ(b.timeline->references, 0u);
+}
+
+TEST_F(PoolCalls, memory_that_is_passed_on_in_part_leaves_its_rest_to_the_owner) {
+  open();
+  const DevicePtr ptr = take(3, a);
+  time::add_use(region_of(ptr)->owner.other_uses, *b.timeline);
+  const observe::Statistics before = figures();
+  region::Region* const rest = pool->pass_on(region_of(ptr), {kPage - 1, kPage, kPage}, b);
+  ASSERT_NE(rest, nullptr);
+  EXPECT_EQ(picture(), "[1][2]");
+  EXPECT_EQ(region_of(ptr + kPage), rest);
+  EXPECT_EQ(rest->owner.timeline, a.timeline->id);
+  EXPECT_EQ(a.timeline->references, 1u);
+  EXPECT_EQ(b.timeline->references, 2u) << "of the front, and of the use of the rest";
+  EXPECT_EQ(figures().live_bytes, before.live_bytes - 1);
+  EXPECT_EQ(figures().allocations, before.allocations + 1);
+  EXPECT_EQ(figures().deallocations, before.deallocations);
+  EXPECT_EQ(pool->memory().validate(), "");
+  give_back(ptr);
+  give_back(ptr + kPage);
+  EXPECT_EQ(a.timeline->references + b.timeline->references, 0u);
+}
+
+TEST_F(SharedChunks, memory_that_is_united_is_one_allocation) {
+  open();
+  const DevicePtr ptr = take(3, a);
+  time::add_use(region_of(ptr)->owner.other_uses, *b.timeline);
+  pool->divide(region_of(ptr), ptr + kPage);
+  EXPECT_EQ(a.timeline->references, 2u);
+  EXPECT_EQ(b.timeline->references, 2u);
+  const observe::Statistics before = figures();
+  region::Region* const whole = pool->unite(region_of(ptr));
+  EXPECT_EQ(picture(), "[3][-1]");
+  EXPECT_EQ(whole, region_of(ptr + 2 * kPage));
+  EXPECT_EQ(a.timeline->references, 1u);
+  EXPECT_EQ(b.timeline->references, 1u);
+  EXPECT_EQ(figures().live_bytes, before.live_bytes);
+  EXPECT_EQ(figures().deallocations, before.deallocations + 1);
+  EXPECT_EQ(pool->memory().validate(), "");
+  give_back(ptr);
+  EXPECT_EQ(figures().trapped_bytes, 0u);
 }
 
 TEST_F(PoolCalls, memory_that_is_disowned_keeps_no_stream_alive) {

@@ -57,8 +57,9 @@ void World::judge_refusal(std::size_t number, const Error& error, const Refused&
     // Memory that the driver refused to take back is mapped, and serves nobody.
     judged.bytes += each.pool->reports().statistics().quarantined_bytes;
   }
+  const Bytes made = refused.made_before + devices_[number].made_by_callbacks;
   for (const AddressRange& chunk : judged.chunks[judged.pool])
-    judged.trapped_before = std::max(judged.trapped_before, 2 * refused.made_before * chunk.size);
+    judged.trapped_before = std::max(judged.trapped_before, 2 * made * chunk.size);
   const std::uint64_t before = reference(number).judged();
   const std::string wrong = reference(number).refuse(judged, error);
   figures_.judged += reference(number).judged() - before;

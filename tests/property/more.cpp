@@ -106,7 +106,7 @@ bool World::call_back(std::size_t number) {
     if (!trimmed && trimmed.error().code != ErrorCode::capture_active)
       fail("trim in a callback: " + trimmed.error().message);
   }
-  if (at.call_back == 3) call_from_hook(number);
+  if (at.call_back == 3 && call_from_hook(number)) ++at.made_by_callbacks;
   at.is_called_back = false;
   return has_helped;
 }

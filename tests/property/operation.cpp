@@ -182,6 +182,7 @@ struct Printer {
     return fmt::format("DeferCleanup{{{}}}", o.device);
   }
   std::string operator()(const Turn& o) const { return fmt::format("Turn{{{}}}", o.thread); }
+  std::string operator()(const Ask& /*o*/) const { return "Ask{}"; }
   std::string operator()(const Fork& o) const {
     return fmt::format("Fork{{{}, {}}}", o.device, o.allocation);
   }

@@ -250,7 +250,8 @@ struct DeferCleanup {  // or no longer
 struct Turn {  // another thread runs what follows, outside of captures
   std::uint64_t thread = 0;
 };
-struct Fork {  // and calls in the child
+struct Ask {};  // `vpmm top` asks over the socket of the process
+struct Fork {   // and calls in the child
   std::uint64_t device = 0;
   std::uint64_t allocation = 0;
 };
@@ -270,7 +271,7 @@ using Operation =
                  SetPeerAccess, ReadOnPeer, Trim, Preallocate, SetCapacity, Synchronize, Pass, Step,
                  AllocateTagged, Suspend, Resume, Reset, Fault, Record, Listen, CallBack, Hook,
                  MakeArena, AllocateInArena, PinArena, TrimArena, ReleaseArena, AllocateSpecial,
-                 TryAllocate, TryFree, OthersUse, DeferCleanup, Turn, Fork, Break, Exit>;
+                 TryAllocate, TryFree, OthersUse, DeferCleanup, Turn, Ask, Fork, Break, Exit>;
 
 std::string to_code(const Operation& operation);  // "Free{3}"
 std::string name_of(std::size_t kind);            // of an alternative of Operation: "Free"

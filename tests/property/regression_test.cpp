@@ -248,6 +248,19 @@ TEST(PoolRegression, memory_of_a_stream_goes_to_another_behind_a_wait) {
             "");
 }
 
+// The neighbour gives its page back to a callback's request, whose free is pending when the request
+// fails that the callback was asked for.
+TEST(PoolRegression, a_callback_may_take_what_a_neighbour_gives_back) {
+  Scene scene = scene_with(driver::sim::Schedule::timed);
+  scene.pools_share_gpu = true;
+  scene.sim.capacity = kGiB;
+  EXPECT_EQ(failure_of(scene, {AllocateTagged{0, 0, 1, false, false}, OthersUse{0, 2 * kGiB},
+                               CallBack{1, 3}, FreeElsewhere{0, 0, true}, Allocate{0, 0, 1, 0},
+                               MakeArena{1, false, false}, FreeAnyStream{0, false},
+                               AllocateInArena{0, 0, 1}}),
+            "");
+}
+
 // The first such free of a process, so this shows in a process of its own.
 TEST(PoolRegression, a_free_on_another_stream_needs_no_host_memory) {
   EXPECT_EQ(failure_of(scene_with(), {Allocate{0, kNonBlocking, 1, 0}, Allocate{0, kLegacy, 1, 0},

@@ -147,6 +147,7 @@ World::Strike::Strike(World& world, Bears bears)
       is_armed_(bears == Bears::faults && world.armed_.has_value()) {
   world_.acted_ = true;
   world_.struck_ = false;
+  for (Device& each : world_.devices_) each.made_by_callbacks = 0;
   if (!is_armed_) return;
   world_.strikes_ = true;
   const Fault& fault = *world_.armed_;

@@ -133,7 +133,8 @@ class World {
     std::optional<std::uint64_t> listener;
     std::uint64_t call_back = 0;  // of CallBack
     bool is_called_back = false;
-    std::map<std::uint32_t, std::uint64_t> hooks;       // by tag
+    Bytes made_by_callbacks = 0;                   // so many in the present call, which were freed
+    std::map<std::uint32_t, std::uint64_t> hooks;  // by tag
     std::map<std::uint32_t, std::int64_t> told_asleep;  // before_unmap less after_map
     std::uint64_t told_allocated = 0;                   // events
     std::uint64_t told_freed = 0;
@@ -238,6 +239,7 @@ class World {
   void operator()(const OthersUse& o);
   void operator()(const DeferCleanup& o);
   void operator()(const Turn& o);
+  void operator()(const Ask& o);
   void operator()(const Fork& o);
   void operator()(const Break& o);
   void operator()(const Exit& o);

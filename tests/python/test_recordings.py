@@ -168,6 +168,19 @@ class Streams(unittest.TestCase):
         self.assertEqual(Recording().stream_handle(3), 0)
         self.assertEqual(Recording(streams={3: "0x10"}).stream_handle(None), 0)
 
+    def test_are_called_as_people_know_them(self) -> None:
+        for name, called, number in (
+            ("stream 7 (0x0)", "default stream (7)", 7),
+            ("stream 7 (0x1)", "default stream (7)", 7),
+            ("stream 9 (0x2)", "a thread's default stream (9)", 9),
+            ("stream 13 (0x7f12)", "stream 13 (0x7f12)", 13),
+            ("stream 9", "stream 9", 9),
+            ("0x7f12", "stream 3 (0x7f12)", 3),
+        ):
+            recording = Recording(streams={3: name})
+            self.assertEqual((recording.stream_name(3), recording.stream_number(3)), (called, number))
+        self.assertEqual((Recording().stream_name(3), Recording().stream_number(3)), ("stream 3", 3))
+
 
 class Binary(Files):
     def written(self, recording: Recording) -> bytes:

@@ -169,6 +169,21 @@ class Pictures(unittest.TestCase):
             self.assertEqual(sum(each.count for each in groups), picture.count, way)
         self.assertEqual({each.label for each in picture.groups["tag"]}, {"weights", "optimizer", "activations"})
 
+    def test_a_recorded_library_comes_before_that_of_the_stack(self) -> None:
+        recording = recording_of(
+            Event(Kind.ALLOCATE, 0, 0, MIB, stack=1, flags=1),
+            Event(Kind.ALLOCATE, 0, MIB, MIB, stack=1),
+            Event(Kind.ALLOCATE, 0, 2 * MIB, MIB),
+        )
+        recording.stacks = {1: (Frame("/x/site-packages/torch/nn.py", 1, "f"),)}
+        recording.libraries = {1: "cupy"}
+        story = Story(recording)
+        found = picture_at(story, 2, "end").groups["library"]
+        self.assertEqual([each.label for each in found], ["cupy", NO_LIBRARY, "torch"])
+        columns = PageColumns(page.page_of(story))
+        texts = columns.texts("libraries")
+        self.assertEqual([texts[each] for each in columns.numbers("lives.library")], ["cupy", "torch", NO_LIBRARY])
+
     def test_many_groups_end_in_one_line(self) -> None:
         recording = recording_of(
             *(Event(Kind.ALLOCATE, 0, number, number + 1, stack=number + 1) for number in range(90))

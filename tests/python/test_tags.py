@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import ctypes
 import gc
 import sys
+import tempfile
 import threading
 import traceback
 import unittest
@@ -15,6 +17,14 @@ from typing import Any
 from unittest import mock
 
 import vpmm
+from vpmm import recordings
+from vpmm.recordings import Kind
+from vpmm.reporting.picture import picture_at
+from vpmm.reporting.plain import text_of
+from vpmm.reporting.stacks import NO_LIBRARY
+from vpmm.reporting.story import Story
+
+from program import run
 
 MIB = 1 << 20
 TEXT = b"what a program computed "
@@ -192,6 +202,86 @@ class Limits(TagCase):
         for limit in ("4M", -1, "25%", 1.5):
             with self.subTest(limit=limit), self.assertRaises((vpmm.Error, TypeError, ValueError)):
                 self.pool.set_tag_limit(self.name, limit)
+
+
+BY_LIBRARY = """
+import sys, vpmm
+from vpmm import _vpmm
+pool = vpmm.Pool.default()
+pool.record_start(sys.argv[1])
+number = _vpmm.library_tag("cupy")
+plain = pool.allocate(1 << 20, 0)
+own = _vpmm.allocate_tagged(pool, 2 << 20, number, 0)
+with vpmm.tag("kv-cache"):
+    cached = _vpmm.allocate_tagged(pool, 4 << 20, number, 0)
+    other = pool.allocate(8 << 20, 0)
+print(vpmm.stats()["by_tag"], vpmm.stats()["by_library"])
+print(vpmm.tag_info("cupy").library_bytes, pool.get_capacity())
+pool.record_stop()
+pool.set_capacity("32MiB")
+try:
+    pool.allocate("32MiB", 0)
+except vpmm.OutOfMemoryError as error:
+    print(*(line for line in error.report.splitlines() if " by " in line), sep="\\n")
+for ptr in (plain, own, cached, other):
+    pool.deallocate(ptr, 0)
+print(vpmm.stats()["by_tag"], vpmm.stats()["by_library"])
+"""
+
+
+class ByLibrary(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = f"{folder.name}/run.vpmm"
+
+    def said(self, **variables: str) -> list[str]:
+        done = run("-c", BY_LIBRARY, self.path, **variables)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return done.stdout.splitlines()
+
+    def test_memory_of_a_library_counts_for_it_also_under_another_tag(self) -> None:
+        by_tag, by_library = {"kv-cache": 12 * MIB, "cupy": 2 * MIB}, {"cupy": 6 * MIB}
+        for variables in ({"VPMM_TAG_LIBRARIES": "1"}, {"VPMM_LIMITS": "cupy=3MiB"}):
+            sums, info, *report, after = self.said(**variables)
+            first, second = (ast.literal_eval(each + "}") for each in sums.split("}") if each)
+            self.assertEqual((first, second), (by_tag, by_library))
+            self.assertEqual(info, f"{6 * MIB} None")
+            self.assertIn("  by library no library known: 9 MiB, cupy: 6 MiB", report)
+            self.assertIn("  by tag     kv-cache: 12 MiB, cupy: 2 MiB, no tag: 1 MiB", report)
+            self.assertEqual(after, "{} {}")
+
+    def test_a_recording_and_its_reports_have_it_too(self) -> None:
+        self.said(VPMM_TAG_LIBRARIES="1")
+        recording = recordings.read(self.path)
+        self.assertEqual(list(recording.libraries.values()), ["cupy"])
+        story = Story(recording)
+        groups = picture_at(story, story.peak_index, "peak").groups
+        self.assertEqual(
+            [(each.label, each.bytes) for each in groups["library"]],
+            [(NO_LIBRARY, 9 * MIB), ("cupy", 6 * MIB)],
+        )
+        text = text_of(story)
+        self.assertRegex(text, r"(?m)^ by library\n +9.00 MiB .*no library known\n +6.00 MiB .*cupy$")
+        self.assertRegex(text, r"(?m)^ by tag\n +12.00 MiB .*kv-cache$")
+        self.assertEqual([each.label for each in groups["stream"]], ["default stream (7)"])
+        recordings.write(recording, self.path)
+        self.assertEqual(recordings.read(self.path).libraries, recording.libraries)
+
+    def test_memory_that_lives_when_a_recording_begins_has_its_library(self) -> None:
+        code = BY_LIBRARY.replace("pool.record_start(sys.argv[1])\n", "").replace(
+            "pool.record_stop()", "pool.record_start(sys.argv[1])\npool.record_stop()"
+        )
+        done = run("-c", code, self.path, VPMM_TAG_LIBRARIES="1")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        recording = recordings.read(self.path)
+        named = [recording.libraries.get(each.flags, "") for each in recording.events if each.kind is Kind.LIVE]
+        self.assertEqual(named, ["", "cupy", "cupy", ""])
+
+    def test_without_the_variables_there_is_none(self) -> None:
+        sums, *_ = self.said()
+        self.assertEqual(sums, f"{{'kv-cache': {12 * MIB}}} {{}}")
+        self.assertEqual(recordings.read(self.path).libraries, {})
 
 
 class Suspending(TagCase):

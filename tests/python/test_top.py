@@ -93,14 +93,27 @@ class Frame(unittest.TestCase):
     def test_tags_and_streams_are_in_the_order_of_what_they_hold(self) -> None:
         text = shown(sample())
         self.assertRegex(text, r"weights +20\.00 MiB")
-        self.assertRegex(text, r"\(none\) +16\.00 MiB")
-        self.assertLess(text.index("0x7f00"), text.index("0x0 "))
+        self.assertRegex(text, r"no tag +16\.00 MiB")
+        self.assertLess(text.index("0x7f00"), text.index("0x0)"))
 
     def test_the_last_mark_and_the_last_failure_are_named(self) -> None:
         text = shown(sample())
         self.assertIn("mark at 9.000 s: epoch 3", text)
         self.assertIn("failed at 9.000 s: 100.00 MiB were asked for. out of device memory", text)
         self.assertIn("failed 1", text)
+
+    def test_libraries_are_told_if_the_recording_has_them(self) -> None:
+        recording = sample()
+        self.assertNotIn("library", shown(recording))
+        recording.libraries[1] = "cupy"
+        for event in recording.events:
+            event.flags = int(event.kind is Kind.ALLOCATE and event.tag == 0)
+        for width in (50, 100):
+            text = shown(recording, width=width, height=32)
+            self.assertRegex(text, r"(?m)^library +live")
+            self.assertRegex(text, r"(?m)^not known +20.00 MiB")
+            self.assertRegex(text, r"(?m)^cupy +16.00 MiB")
+            self.assertRegex(text, r"(?m)^tag +live")
 
     def test_a_reason_that_is_longer_than_a_line_is_shown_whole(self) -> None:
         reason = "out of device memory: " + " ".join(f"part{number}" for number in range(60)) + " and its last word"

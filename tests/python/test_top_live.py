@@ -41,7 +41,7 @@ for line in sys.stdin:
 
 def pool(**changes: object) -> PoolTold:
     numbers: dict[str, Any] = dict.fromkeys(PoolTold._fields, 0)
-    numbers |= {"device_name": "H200", "device_bytes": 128 * MIB, "capacity": None, "tags": []}
+    numbers |= {"device_name": "H200", "device_bytes": 128 * MIB, "capacity": None, "tags": [], "libraries": []}
     return PoolTold(**(numbers | changes))
 
 
@@ -93,9 +93,19 @@ class Live(Program):
         self.assertRegex(text, r"(?m)^free +")
         self.assertIn("peak live 8.00 MiB of 64.00 MiB that it may have", text)
         self.assertRegex(text, r"(?m)^weights +5\.00 MiB$")
-        self.assertRegex(text, r"(?m)^\(none\) +3\.00 MiB$")
+        self.assertRegex(text, r"(?m)^no tag +3\.00 MiB$")
         self.assertNotIn("stream", text)
         self.assertNotIn("pending and free are of", text)
+
+    def test_memory_of_a_library_counts_for_it_and_for_its_tag(self) -> None:
+        process = self.start(VPMM_TAG_LIBRARIES="1")
+        self.say(process, "from vpmm import _vpmm; number = _vpmm.library_tag('cupy')")
+        self.say(process, "ptr = _vpmm.allocate_tagged(pool, 2 << 20, number, 0)")
+        self.say(process, "with vpmm.tag('weights'): more = _vpmm.allocate_tagged(pool, 1 << 20, number, 0)")
+        text = self.top(process, "--once")
+        libraries, tags = re.split("^library", text, maxsplit=1, flags=re.MULTILINE)[1].split("\ntag", 1)
+        self.assertEqual(libraries.split(), ["live", "not", "known", "8.00", "MiB", "cupy", "3.00", "MiB"])
+        self.assertEqual([line.split()[0] for line in tags.splitlines()[1:] if line], ["weights", "no", "cupy"])
 
     def test_a_narrow_picture_fits(self) -> None:
         for width in (40, 50):
@@ -229,7 +239,7 @@ class Picture(unittest.TestCase):
     def test_tags_beyond_those_that_are_told_are_one_row(self) -> None:
         told = pool(live_bytes=9 * MIB, tagged_bytes=7 * MIB, tags=[(3, "a\x1b[2J", 4 * MIB), (4, "", MIB)])
         text = self.shown(Told(SECOND, [told], []))
-        self.assertRegex(text, r"a\?\[2J +4\.00 MiB\n\(other tags\) +2\.00 MiB\n\(none\) +2\.00 MiB\ntag 4 +1\.00 MiB")
+        self.assertRegex(text, r"a\?\[2J +4\.00 MiB\n\(other tags\) +2\.00 MiB\nno tag +2\.00 MiB\ntag 4 +1\.00 MiB")
         self.assertNotIn("\x1b", text)
 
 
@@ -290,7 +300,14 @@ class Impostor(Program):
 
     def test_rubbish_is_refused(self) -> None:
         whole = pool()._asdict() | {"is_busy": False}
-        bad: list[object] = [whole | {"live_bytes": -1}, whole | {"tags": 3}, whole | {"tags": [{}]}, {}, 3]
+        bad: list[object] = [
+            whole | {"live_bytes": -1},
+            whole | {"tags": 3},
+            whole | {"tags": [{}]},
+            whole | {"libraries": {}},
+            {},
+            3,
+        ]
         texts = [json.dumps({"vpmm_top": 1, "age_ns": 1, "library": "x", "pools": [each]}) for each in bad]
         texts += [text.replace('"age_ns": 1', '"age_ns": 1e999') for text in texts[:1]]
         texts.append(json.dumps({"vpmm_top": 1, "age_ns": 1, "pools": [whole | {"mapped_bytes": 10**400}]}))

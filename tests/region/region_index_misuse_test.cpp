@@ -32,6 +32,17 @@ TEST_F(RegionIndexDeathTest, detaching_half_a_page_aborts) {
   EXPECT_DEATH(index.detach(region_at(index, 2), {page(2), kPage / 2}), "check failed");
 }
 
+TEST_F(RegionIndexDeathTest, joining_anything_but_neighbours_that_are_allocated_aborts) {
+  index.add_reservation(pages(0, 10));
+  map(0, 10);
+  Region* const front = allocate(0, 2);
+  Region* const back = allocate(2, 2);
+  Region* const far = allocate(6, 1);
+  EXPECT_DEATH(index.join_allocated(back, front), "check failed");
+  EXPECT_DEATH(index.join_allocated(back, far), "check failed");
+  EXPECT_DEATH(index.join_allocated(back, region_at(index, 4)), "check failed");
+}
+
 TEST_F(RegionIndexDeathTest, splitting_elsewhere_than_at_a_page_inside_aborts) {
   index.add_reservation(pages(0, 10));
   map(0, 10);

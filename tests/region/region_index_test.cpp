@@ -76,17 +76,36 @@ TEST_F(MappedRegionIndex, an_allocation_that_is_handed_over_is_the_next_tenants_
 }
 
 TEST_F(MappedRegionIndex,
-       each_part_of_an_allocation_that_is_split_is_its_tenants_and_asked_for_as_a_whole) {
+       parts_of_an_allocation_that_is_split_are_its_owners_and_share_the_requested_bytes) {
   Region* const front =
       index.allocate(region_at(index, 4), pages(5, 3), Owner{3 * kPage - 7, B, {}, 0});
-  const Bytes others = index.requested_bytes() - (3 * kPage - 7);
+  const Bytes requested = index.requested_bytes();
   Region* const back = index.split_allocated(front, page(6));
   EXPECT_EQ(index.allocated_around(page(5)), front);
   EXPECT_EQ(index.allocated_around(page(7)), back);
   EXPECT_EQ(back->range, pages(6, 2));
   EXPECT_EQ(back->owner.timeline, B);
-  EXPECT_EQ(index.requested_bytes(), others + 3 * kPage);
+  EXPECT_EQ(front->owner.requested, kPage);
+  EXPECT_EQ(index.requested_bytes(), requested);
   EXPECT_EQ(index.validate(), "");
+}
+
+TEST_F(MappedRegionIndex,
+       neighbours_that_are_joined_are_one_allocation_with_the_owner_of_the_first) {
+  Region* const front = index.allocate(region_at(index, 4), pages(4, 2), Owner{kPage, A, {}, 0});
+  Region* const back =
+      index.allocate(region_at(index, 6), pages(6, 3), Owner{2 * kPage, B, {A}, 0});
+  front->has_own_chunks = true;
+  const Bytes requested = index.requested_bytes();
+  EXPECT_EQ(index.join_allocated(front, back), front);
+  EXPECT_EQ(front->range, pages(4, 5));
+  EXPECT_EQ(front->owner.timeline, A);
+  EXPECT_FALSE(front->has_own_chunks) << "others touch those of the back";
+  EXPECT_EQ(index.allocated_around(page(8)), front);
+  EXPECT_EQ(index.requested_bytes(), requested);
+  EXPECT_EQ(index.validate(), "");
+  Region* const next = index.allocate(region_at(index, 9), pages(9, 1), Owner{});
+  EXPECT_TRUE(next->owner.other_uses.empty()) << "a node used again";
 }
 
 TEST_F(MappedRegionIndex, a_holder_stays_with_the_allocation_and_goes_with_it) {

@@ -49,6 +49,7 @@ TEST(ShortageReport, tells_what_was_asked_for_what_lives_what_is_free_and_who_ho
   shortage.tag = "weights";
   shortage.capacity = 52 * kMiB;
   shortage.gpu = driver::MemInfo{12 * kMiB, 68 * kMiB};
+  shortage.by_library = {{"torch", 30 * kMiB, 2}, {"no library known", 10 * kMiB, 1}};
   shortage.by_tag = {{"weights", 40 * kMiB, 3}};
   EXPECT_EQ(shortage_report(shortage),
             "out of device memory: asked for 20 MiB; 8 MiB are missing; live 40 MiB, free 8 MiB, "
@@ -58,8 +59,9 @@ TEST(ShortageReport, tells_what_was_asked_for_what_lives_what_is_free_and_who_ho
             "  free       8 MiB, the largest range 8 MiB\n"
             "  mapped     48 MiB; the limit is 52 MiB; 4 MiB more may be mapped\n"
             "  GPU        68 MiB, of which 12 MiB free, 8 MiB held by others\n"
-            "  by tag     weights (40 MiB)\n"
-            "  by stream  stream 3 (30 MiB), no stream (10 MiB)\n"
+            "  by library torch: 30 MiB, no library known: 10 MiB\n"
+            "  by tag     weights: 40 MiB\n"
+            "  by stream  stream 3: 30 MiB, no stream: 10 MiB\n"
             "what to try:\n"
             "  - raise VPMM_CAPACITY (vpmm_set_capacity) by 8 MiB or more, or take it away: the "
             "GPU has 12 MiB free\n"
@@ -86,14 +88,16 @@ TEST(ShortageReport, says_why_memory_that_is_free_did_not_help) {
   shortage.arenas = {{4, 7, true, false, 6 * kMiB, 2 * kMiB}};
   const std::string report = shortage_report(shortage);
   for (const char* line :
-       {"\n  pending    6 MiB of what is free is still used by work that was queued before: "
-        "stream 9 (4 MiB), any stream (2 MiB)\n",
+       {"\n  pending    6 MiB of what is free is still used by work that was queued before; "
+        "stream 9: 4 MiB, any stream: 2 MiB\n",
         "\n  in pages   3 MiB are free in pages that smaller requests share\n",
         "\n  leased     2 MiB are freed, but other processes have them open\n",
         "\n  graphs     10 MiB are freed, but belong to captured graphs\n",
         "\n  arena      4 (tag 7, pinned) holds 6 MiB, of which live 2 MiB\n",
         "\n  refused    2 MiB that the driver does not take back\n"})
     EXPECT_THAT(report, HasSubstr(line));
+  shortage.pending_on.clear();  // all of it in arenas
+  EXPECT_THAT(shortage_report(shortage), HasSubstr("work that was queued before\n"));
 }
 
 TEST(ShortageReport, names_five_holders_and_counts_the_others) {
@@ -101,7 +105,7 @@ TEST(ShortageReport, names_five_holders_and_counts_the_others) {
   shortage.by_stream.clear();
   for (int i = 1; i <= 7; ++i)
     shortage.by_stream.push_back({"stream " + std::to_string(i), 2 * kMiB, 1});
-  EXPECT_THAT(shortage_report(shortage), HasSubstr("stream 5 (2 MiB), 2 more (4 MiB)\n"));
+  EXPECT_THAT(shortage_report(shortage), HasSubstr("stream 5: 2 MiB, 2 more: 4 MiB\n"));
 }
 
 TEST(ShortageAdvice, is_to_look_at_a_recording_where_no_rule_has_anything_to_say) {

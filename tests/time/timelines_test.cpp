@@ -1,4 +1,5 @@
 // time: what a free's number needs to become waitable, provable and complete.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -546,10 +547,17 @@ TEST_F(TimelinesTest, parts_of_a_forgotten_timeline_are_complete) {
 
 TEST_F(TimelinesTest, describes_stamps_by_stream) {
   const StreamHandle a = stream();
-  driver::StreamId id{};
-  expect(sim.stream_get_id(a, id));
-  const std::string stream_text = "stream " + std::to_string(static_cast<std::uint64_t>(id));
-  EXPECT_EQ(timelines.describe(of(a).next(1)), stream_text + " up to 1");
+  const auto number = [&](StreamHandle handle) {
+    driver::StreamId id{};
+    expect(sim.stream_get_id(handle, id));
+    return static_cast<std::uint64_t>(id);
+  };
+  EXPECT_EQ(timelines.describe(of(a).next(1)),
+            fmt::format("stream {} ({:#x}) up to 1", number(a), static_cast<std::uint64_t>(a)));
+  EXPECT_EQ(timelines.describe_stream(of(driver::kNullStream).id),
+            fmt::format("default stream ({})", number(driver::kNullStream)));
+  EXPECT_EQ(timelines.describe_stream(of(driver::kPerThreadStream).id),
+            fmt::format("a thread's default stream ({})", number(driver::kPerThreadStream)));
   EXPECT_EQ(timelines.describe_stream(timelines.any_stream().id), "any stream");
   EXPECT_EQ(timelines.describe_stream(TimelineId{99}), "a past stream");
 }

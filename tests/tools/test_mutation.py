@@ -15,6 +15,7 @@ sys.path.insert(0, str(TOOLS))
 
 from mutation.rewrite import rewrite  # noqa: E402
 from mutation.sites import Mutant, find, in_one_line  # noqa: E402
+from mutation.trial import Tree  # noqa: E402
 
 HAS_CLANG = importlib.util.find_spec("clang") is not None and importlib.util.find_spec("clang.cindex") is not None
 
@@ -41,6 +42,22 @@ int main() {
 def at(text: str, code: str, after: str, is_statement: bool = False) -> Mutant:
     begin = PROGRAM.index(text) + text.index(code)
     return Mutant("a.cpp", begin, begin + len(code), PROGRAM[:begin].count("\n") + 1, code, after, is_statement)
+
+
+class Copying(unittest.TestCase):
+    def test_a_source_that_is_gone_leaves_the_copy_too(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            root, copy = Path(folder, "root"), Path(folder, "copy")
+            for name in ("src/pool/kept.cpp", "src/pool/gone.cpp"):
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text("int x;\n")
+            subprocess.run(["git", "init", "-q", str(root)], check=True)
+            tree = Tree(root, copy, 1)
+            tree.copy()
+            self.assertTrue((copy / "src/pool/gone.cpp").exists())
+            (root / "src/pool/gone.cpp").unlink()
+            tree.copy()
+            self.assertEqual([path.name for path in (copy / "src/pool").iterdir()], ["kept.cpp"])
 
 
 class Rewriting(unittest.TestCase):

@@ -24,6 +24,8 @@ FILES = (
     "torch/lib/libc10.so",
     "torch/lib/libtorch_cuda.so",
     "torch/__init__.py",
+    "a-1.dist-info/METADATA",
+    "a-1.dist-info/licenses/LICENSE",
     "librmm/include/rapids/cuda/stream_ref",
     "rmm/__init__.py",
     "rmm/pylibrmm/stream.so",
@@ -98,7 +100,7 @@ class Plugins(unittest.TestCase):
         folder = self.folder / "headers" / requirement
         return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
-    def test_headers_and_the_libraries_that_are_linked_stay(self) -> None:
+    def test_headers_licences_and_the_libraries_that_are_linked_stay(self) -> None:
         self.fetch()
         self.assertEqual(
             self.kept("torch-2.15.0"),
@@ -106,6 +108,7 @@ class Plugins(unittest.TestCase):
                 "torch/include/c10/core/Allocator.h",
                 "torch/include/torch/headeronly/macros/Macros.h",
                 "torch/lib/libc10.so",
+                "a-1.dist-info/licenses/LICENSE",
             },
         )
         self.assertLess({"librmm/include/rapids/cuda/stream_ref", "rmm/__init__.py"}, self.kept("librmm-cu13-26.10.0"))
@@ -135,8 +138,49 @@ class Plugins(unittest.TestCase):
         (built / "torch-2.15-cxx11.so").write_text("a library")
         (package / "vpmm/plugins").mkdir(parents=True)
         none = Path("/none")
-        wheels.Plugins(none, built).add_to(package, wheels.Interpreter("/none", (3, 12)), none)
+        notices = self.folder / "notices"
+        notices.write_text("those of PyTorch\n")
+        own = package / "vpmm/licenses/THIRD-PARTY-NOTICES"
+        own.parent.mkdir()
+        own.write_text("those of fmt\n")
+        wheels.Plugins(none, built, notices).add_to(package, wheels.Interpreter("/none", (3, 12)), none)
         self.assertEqual((package / "vpmm/plugins/built/torch-2.15-cxx11.so").read_text(), "a library")
+        self.assertEqual(own.read_text(), "those of fmt\nthose of PyTorch\n")
+
+    def put(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def test_the_notices_are_those_of_packages_and_headers_that_were_compiled(self) -> None:
+        headers = "headers/torch-2.11.0/torch/include"
+        used = [
+            self.put(f"{headers}/c10/a.h", "#pragma once\n// Copyright of a,\n// by A.\n\n// Adds.\nint a();\n"),
+            self.put(f"{headers}/c10/b.h", "// Copyright of a,\n// by A.\nint b();\n"),
+            self.put("headers/torch-2.15.0/torch/include/c10/c.h", "/* copyright (c) C */\nint c();\n"),
+            self.put("elsewhere/d.h", "// Copyright of D\n"),
+        ]
+        self.put(f"{headers}/c10/unused.h", "// Copyright of E\n")
+        for version in ("2.11.0", "2.15.0"):
+            self.put(f"headers/torch-{version}/torch-{version}.dist-info/licenses/LICENSE", version)
+        info = "headers/torch-2.15.0/torch-2.15.0.dist-info"
+        self.put(f"{info}/licenses/third_party/x/LICENSE", "of a library that is none of these headers'")
+        self.put("headers/librmm-26.10/librmm-26.10.dist-info/LICENSE", "of no header that was compiled")
+        found = plugins.notices_of(self.folder / "headers", used)
+        expected = {
+            "torch, LICENSE": "2.15.0",  # the newest has them all
+            "torch-2.11.0/torch/include/c10/a.h": "// Copyright of a,\n// by A.\n",
+            "torch-2.15.0/torch/include/c10/c.h": "/* copyright (c) C */",
+        }
+        self.assertEqual(found, expected)
+
+    def test_a_package_without_a_licence_is_not_compiled_into_a_wheel(self) -> None:
+        used = [self.put("headers/torch-2.15.0/torch/include/c10/c.h", "int c();\n")]
+        self.put("headers/torch-2.15.0/torch-2.15.0.dist-info/METADATA", "")
+        with self.assertRaises(SystemExit) as ended:
+            plugins.notices_of(self.folder / "headers", used)
+        self.assertIn("torch-2.15.0 has no licence beside its headers", str(ended.exception))
 
     @unittest.skipUnless(shutil.which("g++"), "g++ is not installed")
     def test_what_an_old_libstdcxx_lacks_is_linked_in_and_works(self) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -43,13 +45,39 @@ class Wheels(unittest.TestCase):
         self.assertEqual(sorted(re.findall(r"^\| `vpmm\[([\w-]+)\]`", page, re.MULTILINE)), sorted(extras))
 
     def test_a_name_that_is_no_python_is_refused_before_anything_is_built(self) -> None:
-        options = ["--build", "/none", "--tools", "/none", "--headers", "/none", "--out", "/none", "/no/such/python"]
-        done = subprocess.run(
-            [sys.executable, ROOT / "tools/wheels.py", *options], capture_output=True, text=True, check=False
-        )
-        self.assertEqual((done.returncode, done.stderr), (1, "wheels: /no/such/python is no Python that runs\n"))
-        answer = subprocess.run([ROOT / "dev", "wheel", "/no/such/python"], capture_output=True, text=True, check=False)
-        self.assertEqual((answer.returncode, answer.stderr), (1, done.stderr))
+        for named in ("/no/such/python", "3.99"):
+            answer = subprocess.run([ROOT / "dev", "wheel", named], capture_output=True, text=True, check=False)
+            self.assertEqual((answer.returncode, answer.stderr), (1, f"wheels: {named} is no Python that runs\n"))
+
+    def test_arguments_are_looked_at_before_anything_is_built(self) -> None:
+        done = subprocess.run([ROOT / "dev", "wheel", "--bogus"], capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("unrecognized arguments: --bogus", done.stderr)
+
+    def test_a_version_alone_is_the_python_of_that_name(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "python3.99").symlink_to(sys.executable)
+            with mock.patch.dict(os.environ, {"PATH": folder}):
+                found = Interpreter(str(Path(folder, "python3.99")), sys.version_info[:2])
+                self.assertEqual([wheels.interpreter(name) for name in ("3.99", "python3.99")], [found, found])
+                self.assertIsNone(wheels.interpreter("3.98"))
+
+    def test_the_notices_are_moved_to_the_licences_that_the_metadata_lists(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            package, info = Path(folder), Path(folder, "vpmm-1.dist-info")
+            for path in (info / "licenses", package / "vpmm/licenses"):
+                path.mkdir(parents=True)
+            (package / "vpmm/licenses/THIRD-PARTY-NOTICES").write_text("of fmt")
+            (package / "vpmm/licenses/LICENSE").write_text("VPMM's, as in the metadata")
+            (info / "METADATA").write_text("Name: vpmm\nVersion: 1\n")
+            with self.assertRaises(SystemExit):
+                wheels.move_notices(package)
+            (info / "METADATA").write_text("Name: vpmm\nLicense-File: LICENSE\nVersion: 1\n\nA pool.\n")
+            wheels.move_notices(package)
+            expected = "Name: vpmm\nLicense-File: LICENSE\nLicense-File: THIRD-PARTY-NOTICES\nVersion: 1\n\nA pool.\n"
+            self.assertEqual((info / "METADATA").read_text(), expected)
+            self.assertEqual((info / "licenses/THIRD-PARTY-NOTICES").read_text(), "of fmt")
+            self.assertFalse((package / "vpmm/licenses").exists())
 
     def test_a_check_builds_nothing(self) -> None:
         options = ["--build", "/none", "--tools", "/none", "--headers", "/none", "--out", "/none", "--check"]

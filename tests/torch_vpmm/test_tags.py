@@ -231,6 +231,42 @@ print(vpmm.tag_info("torch").live_bytes)
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
         self.assertEqual((done.stdout, done.stderr), ("{'torch': 5, 'mine': 5}\nTrue\n0\n", ""))
 
+    @unittest.skipIf(ABSENT, ABSENT)
+    def test_the_error_of_pytorch_says_who_holds_memory_by_library_and_by_tag(self) -> None:
+        code = """
+import torch, vpmm
+pool = vpmm.Pool.default(0)
+def empty(size):
+    return torch.empty(size << 20, dtype=torch.uint8, device="cuda")
+plain = empty(4)
+with vpmm.tag("kv-cache"):
+    cached = empty(16)
+    private = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(private):
+        own = empty(8)
+other = pool.allocate("2MiB", 0)
+print(sorted(vpmm.stats()["by_library"].items()), sorted(vpmm.stats()["by_tag"].items()))
+pool.set_capacity("64MiB")
+try:
+    empty(64)
+except torch.OutOfMemoryError as error:
+    for name in ("asked for", "by library", "by tag", "by stream"):
+        print(next(line.strip() for line in str(error).splitlines() if line.startswith("  " + name)))
+"""
+        command, environment = [sys.executable, "-c", code], os.environ | {"VPMM_TAG_LIBRARIES": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
+        self.assertEqual(done.stderr, "")
+        self.assertEqual(
+            done.stdout.splitlines(),
+            [
+                f"[('torch', {28 * MIB})] [('kv-cache', {24 * MIB}), ('torch', {4 * MIB})]",
+                f"asked for  64 MiB ({64 * MIB} bytes) on default stream (7), tag torch",
+                "by library torch: 28 MiB, no library known: 2 MiB",
+                "by tag     kv-cache: 24 MiB, torch: 4 MiB, no tag: 2 MiB",
+                "by stream  default stream (7): 30 MiB",
+            ],
+        )
+
 
 class MemorySaver(TagCase):
     def setUp(self) -> None:

@@ -25,7 +25,7 @@ ERROR = re.compile(
     r"^(?P<file>\S+?):(?P<line>\d+):\d+: (?:fatal )?error:|^(?P<unit>\S+):(?P<at>\d+):\d+:   required from"
 )
 DATA_BYTES = 3 << 30  # a fault that allocates for ever ends there
-FIRST_CASES = 25  # the fastest cases run first, as most faults end there
+CASES_AT_ONCE = 25  # in one process; an endless one among them costs no more than their time
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,9 @@ class Tree:
         for name in listed:
             if name and (self.root / name).is_file() and not name.startswith("bench/results"):
                 self.write(name, (self.root / name).read_bytes())
+        for path in (self.folder / "src").rglob("*"):  # of an earlier copy
+            if path.is_file() and str(path.relative_to(self.folder)) not in listed:
+                path.unlink()
         self.write("mutant.hpp", HEADER.read_bytes())
 
     def write(self, name: str, content: bytes) -> None:
@@ -210,7 +213,7 @@ def binary_of(tree: Tree, suite: str) -> Path:
 def judge(tree: Tree, number: int, cases: Sequence[Case]) -> Verdict:
     """Runs the cases that come by a fault, the fastest first."""
     reaching = sorted((case for case in cases if number in case.seen), key=lambda case: case.seconds)
-    for part in (reaching[:FIRST_CASES], reaching[FIRST_CASES:]):
+    for part in (reaching[at : at + CASES_AT_ONCE] for at in range(0, len(reaching), CASES_AT_ONCE)):
         for suite in sorted({case.suite for case in part}):
             own = [case for case in part if case.suite == suite]
             seconds = 4 + 5 * sum(case.seconds for case in own)
@@ -224,8 +227,9 @@ def judge(tree: Tree, number: int, cases: Sequence[Case]) -> Verdict:
 def judge_all(tree: Tree, numbers: Sequence[int], cases: Sequence[Case]) -> dict[int, Verdict]:
     verdicts = {}
     with concurrent.futures.ThreadPoolExecutor(tree.jobs) as pool:
-        for number, verdict in zip(numbers, pool.map(lambda each: judge(tree, each, cases), numbers), strict=True):
-            verdicts[number] = verdict
+        running = {pool.submit(judge, tree, number, cases): number for number in numbers}
+        for done in concurrent.futures.as_completed(running):
+            verdicts[running[done]] = done.result()
             if len(verdicts) % 50 == 0:
                 print(f"{len(verdicts)} of {len(numbers)} faults tried", flush=True)
     return verdicts

@@ -124,6 +124,7 @@ class _Reader:
         texts: dict[str, dict[int, str]] = {
             "strings": recording.strings,
             "tags": recording.tags,
+            "libraries": recording.libraries,
             "streams": recording.streams,
             "threads": recording.threads,
         }
@@ -238,6 +239,7 @@ def _definitions(recording: Recording) -> Iterable[dict[str, object]]:
         "strings": recording.strings,
         "stacks": recording.stacks,
         "tags": recording.tags,
+        "libraries": recording.libraries,
         "streams": recording.streams,
         "threads": recording.threads,
     }

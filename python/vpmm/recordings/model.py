@@ -77,7 +77,7 @@ class Event:
     tag: int = 0
     stack: int = 0
     arena: int = 0
-    flags: int = 0
+    flags: int = 0  # of an allocation: the number of its library; 0: not known
     device: int = 0
 
 
@@ -102,10 +102,26 @@ class Recording:
     threads: dict[int, str] = field(default_factory=dict)
     end: dict[str, object] | None = None  # None: the file was cut
     warning: str = ""  # a defect that does not prevent reading
+    libraries: dict[int, str] = field(default_factory=dict)  # by `flags` of an allocation
 
     def text_of(self, event: Event) -> str:
         """The text of a failed allocation, a report or a mark; empty: none."""
         return self.strings.get(event.value, "") if event.kind in WITH_TEXT else ""
+
+    def stream_number(self, stream: int) -> int:
+        """N of `stream N`, by which texts call it; else its number in the recording."""
+        found = re.match(r"stream (\d+)", self.streams.get(stream, ""))
+        return int(found[1]) if found else stream
+
+    def stream_name(self, stream: int) -> str:
+        """For people: `stream 13 (0x7f..)`, but `default stream (7)` for that of CUDA."""
+        name = self.streams.get(stream, "")
+        found = re.fullmatch(r"stream (\d+) \(0x([012])\)", name)
+        if found:
+            return f"a thread's default stream ({found[1]})" if found[2] == "2" else f"default stream ({found[1]})"
+        if name.startswith("stream "):
+            return name
+        return f"stream {stream}" if name in ("", str(stream)) else f"stream {stream} ({name})"
 
     def stream_handle(self, stream: int | None) -> int:
         """The program's handle of a stream: the number in `0x7f..`, or in `stream 13 (0x7f..)`.

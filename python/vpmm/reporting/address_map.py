@@ -6,6 +6,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
+from vpmm.recordings import Numbers
 from vpmm.reporting.columns import Columns
 from vpmm.reporting.story import NEVER, Life, Mapping, Story
 
@@ -78,14 +79,17 @@ def _add_addresses(columns: Columns, name: str, addresses: Sequence[int]) -> tup
     return base, grain
 
 
-def add_lives(columns: Columns, lives: Sequence[Life], stacks: dict[int, int]) -> tuple[int, int]:
+def add_lives(story: Story, columns: Columns, lives: Sequence[Life], stacks: dict[int, int]) -> tuple[int, int]:
     """`stacks` has the numbers that the page uses. Returns the origin and the step of the addresses."""
+    libraries: Numbers[str] = Numbers(0)
     columns.add_differences("lives.begin", [each.begin for each in lives])
     columns.add("lives.end", [_later(each.begin, each.end) for each in lives])
     columns.add("lives.bytes", [each.event.bytes for each in lives])
     columns.add("lives.rounding", [max(each.event.value - each.event.bytes, 0) for each in lives])
     columns.add("lives.stream", [0 if each.event.stream is None else each.event.stream + 1 for each in lives])
     columns.add("lives.tag", [each.event.tag for each in lives])
+    columns.add("lives.library", [libraries[story.library_name(each.event)] for each in lives])
+    columns.add_texts("libraries", libraries.by_number().values())
     columns.add("lives.thread", [each.event.thread for each in lives])
     columns.add("lives.stack", [stacks[each.event.stack] for each in lives])
     return _add_addresses(columns, "lives", [each.event.address for each in lives])
@@ -122,6 +126,6 @@ def map_of(story: Story, columns: Columns, lives: Sequence[Life], stacks: dict[i
         "page": story.page_size,
         "grain": story.grain,
         "hasMaps": story.has_maps,
-        "lives": add_lives(columns, lives, stacks),
+        "lives": add_lives(story, columns, lives, stacks),
         "chunks": add_mappings(columns, story.mappings[:MOST_MAPPINGS]),
     }

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from vpmm.reporting import facts
 from vpmm.reporting.columns import Columns
 from vpmm.reporting.lines import labelled, wrapped
-from vpmm.reporting.stacks import library_of
 from vpmm.reporting.story import Life, Story
 from vpmm.reporting.timeline import timeline_of
 from vpmm.units import bytes_text, duration_text
@@ -78,7 +77,7 @@ def _label(story: Story, life: Life, way: str) -> str:
     if way == "tag":
         return story.tag_name(life.event.tag)
     if way == "library":
-        return library_of(story.recording.stacks.get(life.event.stack, ()))
+        return story.library_name(life.event)
     return story.stack_label(life.event.stack)
 
 

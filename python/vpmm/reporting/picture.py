@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# vpmm: the holders of live memory at one moment: by size, stack, stream and tag.
+# vpmm: the holders of live memory at one moment: by size, stack, library, stream and tag.
 
 from __future__ import annotations
 
@@ -83,6 +83,7 @@ def picture_of(story: Story, lives: list[Life], index: int, title: str) -> Pictu
     groups = {
         "size": grouped(lives, lambda each: each.event.bytes.bit_length(), size_class),
         "stack": grouped(lives, lambda each: each.event.stack, story.stack_label),
+        "library": grouped(lives, lambda each: story.library_name(each.event), str),
         "stream": grouped(lives, lambda each: each.event.stream, story.stream_name),
         "tag": grouped(lives, lambda each: each.event.tag, story.tag_name),
     }

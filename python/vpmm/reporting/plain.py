@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from vpmm.recordings import DriverCall
@@ -21,6 +22,7 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 _GROUPS = 8
 _FAILURES = 3
 _LEAKS = 10
+_SAYS_NOTHING = re.compile(r"no |the program$")  # of all memory, as a library or as a tag
 
 
 def curve(story: Story, width: int) -> list[str]:
@@ -60,9 +62,10 @@ def _alive(story: Story, width: int) -> list[str]:
         picture = picture_at(story, index, name)
         said = f"What lived at the peak: {bytes_text(picture.live)} in {count_text(picture.count, 'allocation')}"
         lines += ["", wrapped(said, width)]
-        for way in ("stack", "tag", "stream", "size"):
+        for way in ("stack", "library", "tag", "stream", "size"):
             groups = picture.groups[way]
-            is_told = len(groups) > 1 or (way in ("stack", "tag") and groups and not groups[0].label.startswith("no "))
+            is_named = way in ("stack", "library", "tag") and groups and not _SAYS_NOTHING.match(groups[0].label)
+            is_told = len(groups) > 1 or is_named
             if is_told or way == "size":
                 lines += [f" by {way}", *_groups(picture, way, width)]
     return lines

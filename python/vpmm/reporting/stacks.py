@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from vpmm.recordings import Frame, Numbers, Recording
 from vpmm.reporting.columns import Columns
 
-NO_LIBRARY = "no library recorded"
+NO_LIBRARY = "no library known"
 _MOST_DEPTH = 48
 
 _OF_LIBRARY = re.compile(
@@ -64,21 +64,17 @@ def library_of(frames: Iterable[Frame]) -> str:
 def add_stacks(columns: Columns, recording: Recording, stacks: Iterable[int], labels: StackLabels) -> None:
     """The stacks for a page: a tree of calls, outermost first, in which each stack is a node. Node 0 is the root."""
     frames: Numbers[str] = Numbers(1)
-    libraries: Numbers[str] = Numbers(0)
     nodes: dict[tuple[int, int], int] = {}
-    own_nodes, own_libraries, own_labels = [], [], []
+    own_nodes, own_labels = [], []
     for stack in stacks:
         calls = recording.stacks.get(stack, ())
         node = 0
         for call in list(reversed(calls))[:_MOST_DEPTH]:
             node = nodes.setdefault((node, frames[frame_text(call)]), len(nodes) + 1)
         own_nodes.append(node)
-        own_libraries.append(libraries[library_of(calls)])
         own_labels.append(labels[stack])
     columns.add("stacks.node", own_nodes)
-    columns.add("stacks.library", own_libraries)
     columns.add_texts("stacks.label", own_labels)
     columns.add("nodes.parent", [0, *(parent for parent, _ in nodes)])
     columns.add("nodes.frame", [0, *(frame for _, frame in nodes)])
     columns.add_texts("frames", ["", *frames.by_number().values()])
-    columns.add_texts("libraries", libraries.by_number().values())

@@ -8,7 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from vpmm.recordings import Event, Kind, Recording
-from vpmm.reporting.stacks import StackLabels
+from vpmm.reporting.stacks import StackLabels, library_of
 from vpmm.units import bytes_text
 
 NEVER = 1 << 62
@@ -190,16 +190,18 @@ class Story:
     def stream_name(self, stream: int | None) -> str:
         if stream is None:
             return "no stream named"
-        name = self.recording.streams.get(stream, "")
-        if name.startswith("stream "):
-            return name
-        return f"stream {stream}" if name in ("", str(stream)) else f"stream {stream} ({name})"
+        return self.recording.stream_name(stream)
 
     def thread_name(self, thread: int) -> str:
         return self.recording.threads.get(thread, f"thread {thread}")
 
     def tag_name(self, tag: int) -> str:
         return self.recording.tags.get(tag, f"tag {tag}" if tag else "no tag")
+
+    def library_name(self, allocation: Event) -> str:
+        """The library that asked: as the pool recorded it, or else as the stack shows it."""
+        recorded = self.recording.libraries.get(allocation.flags, "")
+        return recorded or library_of(self.recording.stacks.get(allocation.stack, ()))
 
 
 def _events_by_device(events: list[Event]) -> dict[int, int]:

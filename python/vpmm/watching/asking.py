@@ -49,6 +49,7 @@ class PoolTold(NamedTuple):
     pauses: int
     tagged_bytes: int  # of all tags
     tags: list[tuple[int, str, int]]  # those that hold most: number, name or "", live bytes
+    libraries: list[tuple[int, str, int]]  # likewise; earlier versions of VPMM tell none
 
 
 class Told(NamedTuple):
@@ -195,19 +196,22 @@ def _read(pid: int, answer: bytes) -> Told:
 
 def _pool(told: dict[str, object]) -> PoolTold:
     """Ignores members that it does not know."""
-    values = {name: told[name] for name in PoolTold._fields}
-    numbers = {
-        name: _number(value) for name, value in values.items() if name not in ("device_name", "tags", "capacity")
-    }
-    capacity, tags = values["capacity"], values["tags"]
-    if not isinstance(tags, list):
-        raise TypeError("no list of tags")
+    others = ("device_name", "capacity", "tags", "libraries")
+    numbers = {name: _number(told[name]) for name in PoolTold._fields if name not in others}
+    capacity = told["capacity"]
     return PoolTold(
-        device_name=str(values["device_name"]),
+        device_name=str(told["device_name"]),
         capacity=None if capacity is None else _number(capacity),
-        tags=[(_number(tag["tag"]), str(tag["name"]), _number(tag["live_bytes"])) for tag in tags],
+        tags=_tags(told["tags"]),
+        libraries=_tags(told.get("libraries", [])),
         **numbers,
     )
+
+
+def _tags(told: object) -> list[tuple[int, str, int]]:
+    if not isinstance(told, list):
+        raise TypeError("no list of tags")
+    return [(_number(tag["tag"]), str(tag["name"]), _number(tag["live_bytes"])) for tag in told]
 
 
 def _number(value: object) -> int:

@@ -35,6 +35,7 @@ class Figures:
         self.free_bytes = 0
         self.sampled_ns: int | None = None
         self.by_tag: Counter[int] = Counter()
+        self.by_library: Counter[int] = Counter()  # 0: not known
         self.by_stream: Counter[int | None] = Counter()
         self.last_ns = 0
         self.failures = 0
@@ -86,6 +87,7 @@ class Figures:
     def _add(self, event: Event, size: int) -> None:
         self.live_bytes += size
         self.by_tag[event.tag] += size
+        self.by_library[event.flags] += size
         self.by_stream[event.stream] += size
 
     # --- rates ---

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 
 from vpmm.recordings import Event, Kind, Recording
@@ -117,15 +118,21 @@ def _tables(recording: Recording, figures: Figures, now_ns: int, width: int, row
     def row(name: str, size: str, rate: str) -> str:
         return f"{printable(name)[:name_width]:<{name_width}}{size:>12}{rate:>12}"
 
-    tags = [row("tag", "live", "")]
-    for tag, size in figures.by_tag.most_common(rows):
-        if size > 0:
-            tags.append(row(recording.tags.get(tag, f"tag {tag}") if tag else "(none)", bytes_text(size), ""))
+    def held(title: str, sums: Counter[int], names: dict[int, str], most: int) -> list[str]:
+        holders = [(names.get(number, f"{title} {number}"), size) for number, size in sums.most_common(most)]
+        return [row(title, "live", ""), *(row(name, bytes_text(size), "") for name, size in holders if size > 0)]
+
+    libraries: list[str] = []
+    if recording.libraries:
+        libraries = held("library", figures.by_library, {0: "not known"} | recording.libraries, max(rows // 2 - 1, 1))
+        libraries.append("")
+    tags = held("tag", figures.by_tag, {0: "no tag"} | recording.tags, max(rows - len(libraries), 1))
+    tags = [*libraries, *tags]
     if not figures.has_streams:
         return tags
     streams = [row("stream", "live", "allocs/s")]
     for stream, size in figures.by_stream.most_common(rows):
-        name = "(none)" if stream is None else recording.streams.get(stream, str(stream))
+        name = "no stream" if stream is None else recording.stream_name(stream)
         streams.append(row(name, bytes_text(size), f"{figures.stream_rate(stream, now_ns):,.0f}"))
     return _columns(tags, streams, width) if are_beside else [*tags, *streams]
 

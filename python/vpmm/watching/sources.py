@@ -119,6 +119,7 @@ class FiguresTold(Figures):
         self.free_bytes = sum(pool.free_bytes for pool in pools)
         self.failures = sum(pool.failed_allocations for pool in pools)
         self._take_tags(pools)
+        self._take_libraries(pools)
         lines = [PoolLine(pool.device, pool.live_bytes, pool.mapped_bytes) for pool in pools]
         lines += [PoolLine(device, None, None) for device in told.busy]
         self.more_pools = told.more
@@ -134,6 +135,14 @@ class FiguresTold(Figures):
             self.by_tag[_OTHER_TAGS] += pool.tagged_bytes - sum(size for _, _, size in pool.tags)
             if not pool.suspended_bytes:  # else live memory of tags is not all in `live_bytes`
                 self.by_tag[0] += max(pool.live_bytes - pool.tagged_bytes, 0)
+
+    def _take_libraries(self, pools: list[PoolTold]) -> None:
+        self.by_library.clear()
+        for pool in pools:
+            for tag, _, size in pool.libraries:
+                self.by_library[tag] += size
+            if not pool.suspended_bytes:
+                self.by_library[0] += max(pool.live_bytes - sum(size for _, _, size in pool.libraries), 0)
 
     def _take_counts(self, now: float, pools: list[PoolTold]) -> None:
         counts = {
@@ -207,6 +216,7 @@ class Asked:
         self.recording.header = {"pid": self._pid, "device_name": name, "capacity": _capacity(pools)}
         self.recording.tags = {tag: name for pool in pools for tag, name, _ in pool.tags if name}
         self.recording.tags[_OTHER_TAGS] = "(other tags)"
+        self.recording.libraries = {tag: name for pool in pools for tag, name, _ in pool.libraries}
 
     def has_ended(self) -> bool:
         if is_running(self._pid):

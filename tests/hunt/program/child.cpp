@@ -19,6 +19,9 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <random>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -34,6 +37,11 @@ constexpr std::size_t kOperationsPerProgram = 1500;
 constexpr std::uint64_t kProgramsPerChild = 64;
 constexpr std::uint64_t kOneInHasAliases = 16;
 constexpr std::uint64_t kOneInHasManyThreads = 512;
+constexpr std::uint64_t kOneInAsks = 4;
+constexpr std::size_t kOperationsPerQuestion = 200;
+constexpr std::uint64_t kOneInHasFewThreads = 3;
+constexpr std::size_t kFewestThreads = 2;
+constexpr std::size_t kMostFewThreads = 8;
 constexpr int kFound = 3;  // exit code of a child with a failure in its slot
 
 // What every child of a course reads.
@@ -182,6 +190,26 @@ pid_t forked() {
   return child;
 }
 
+void ask_meanwhile(Program& program) {
+  std::vector<property::Operation>& operations = program.operations;
+  for (std::size_t at = kOperationsPerQuestion; at < operations.size();
+       at += kOperationsPerQuestion)
+    operations.insert(operations.begin() + static_cast<std::ptrdiff_t>(at), property::Ask{});
+}
+
+// Every fourth operation or so is another thread's. The draws are apart from those of the program.
+void take_turns(Program& program, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  program.scene.has_threads = true;
+  program.scene.threads = kFewestThreads + random() % (kMostFewThreads - kFewestThreads + 1);
+  const std::vector<property::Operation> operations = std::exchange(program.operations, {});
+  for (const property::Operation& each : operations) {
+    if (random() % 4 == 0)
+      program.operations.emplace_back(property::Turn{random() % program.scene.threads});
+    program.operations.push_back(each);
+  }
+}
+
 }  // namespace
 
 Program program_of(std::uint64_t seed) {
@@ -189,10 +217,12 @@ Program program_of(std::uint64_t seed) {
   Program program;
   program.scene = dice.scene();
   program.scene.has_threads = dice.takes_turns();
-  if (seed % kOneInHasManyThreads == 1) program.scene.threads = 68;
   // Mapping in earnest takes most of the time.
   program.scene.sim.has_aliases = seed % kOneInHasAliases == 0;
   program.operations = dice.whole_program(kOperationsPerProgram);
+  if (seed % kOneInAsks == 2) ask_meanwhile(program);
+  if (seed % kOneInHasFewThreads == 0) take_turns(program, seed);
+  if (seed % kOneInHasManyThreads == 1) program.scene.threads = 68;
   return program;
 }
 

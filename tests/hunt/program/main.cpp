@@ -5,11 +5,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
 #include <string>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -103,7 +105,25 @@ void tell(const Suspect& suspect, const Options& options) {
   fmt::print("in C, {}:\n{}", path, completed(path, failure));
 }
 
+// For the sockets of this process and its children, beside those of other programs.
+class SocketFolder {
+ public:
+  SocketFolder() {
+    if (mkdtemp(path_.data()) != nullptr) setenv("VPMM_IPC_DIR", path_.c_str(), 1);
+  }
+  ~SocketFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  SocketFolder(const SocketFolder&) = delete;
+  SocketFolder& operator=(const SocketFolder&) = delete;
+
+ private:
+  std::string path_ = std::filesystem::temp_directory_path() / "vpmm-hunt-XXXXXX";
+};
+
 int hunt(const Options& options) {
+  const SocketFolder sockets;
   Course course = options.course;
   if (options.seed != 0) {
     course.first_seed = options.seed;

@@ -1,8 +1,10 @@
 // tests: a C++17 program allocates from a simulated GPU through the installed package, in all three
 // forms.
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <stdexcept>
 #include <vpmm/vpmm.hpp>
 
 namespace {
@@ -26,6 +28,14 @@ bool refuses_too_much(const vpmm::memory_pool& pool) {
   return false;
 }
 
+// The library may have a C++ runtime of its own.
+bool hears_why_a_callback_failed(const vpmm::memory_pool& pool) {
+  const vpmm::callback_guard throws = vpmm::on_out_of_memory(
+      pool, [](std::uint64_t) -> bool { throw std::runtime_error("no cache is left"); });
+  const auto refused = pool.try_allocate(64 * kMegabyte, vpmm::default_stream);
+  return refused.status() == VPMM_ERROR_DRIVER_FAILED && refused.message() == "no cache is left";
+}
+
 int run() {
   vpmm_config settings = vpmm::default_settings();
   settings.driver = "sim";
@@ -41,6 +51,7 @@ int run() {
   REQUIRE(refuses_too_much(pool));
   REQUIRE(pool.try_allocate(64 * kMegabyte, vpmm::default_stream).status() ==
           VPMM_ERROR_OUT_OF_MEMORY);
+  REQUIRE(hears_why_a_callback_failed(pool));
   std::printf("vpmm %s\n", vpmm_version());
   return 0;
 }

@@ -226,7 +226,8 @@ vpmm_status PrivatePools::make_arena(PrivatePool& pool, ArenaPtr& arena) {
   if (status != VPMM_OK) return status;
   arena = ArenaPtr(made, [](vpmm_arena* over) { vpmm_arena_release(over); });
   std::uint64_t number = 0;
-  status = vpmm_arena_id(made, &number);
+  status = vpmm_arena_set_library(made, pool_.library());
+  if (status == VPMM_OK) status = vpmm_arena_id(made, &number);
   if (status != VPMM_OK) return status;
   segments_.name(number, pool.id);
   const Lock lock(*this);

@@ -51,7 +51,7 @@ class Columns {
 class Lives {
   constructor(columns) {
     const [base, grain] = data.map.lives;
-    for (const name of ["bytes", "rounding", "stream", "tag", "thread", "stack"]) this[name] = columns.numbers(`lives.${name}`);
+    for (const name of ["bytes", "rounding", "stream", "tag", "library", "thread", "stack"]) this[name] = columns.numbers(`lives.${name}`);
     this.begin = columns.sums("lives.begin");
     this.end = ended(this.begin, columns.numbers("lives.end"));
     this.address = columns.numbers("lives.address").map((each) => base + each * grain);
@@ -59,7 +59,7 @@ class Lives {
     this.labels = columns.texts("stacks.label");
     this.frames = columns.texts("frames");
     this.libraries = columns.texts("libraries");
-    for (const name of ["stacks.node", "stacks.library", "nodes.parent", "nodes.frame"]) this[name.split(".")[1]] = columns.numbers(name);
+    for (const name of ["stacks.node", "nodes.parent", "nodes.frame"]) this[name.split(".")[1]] = columns.numbers(name);
     this.found = null;
   }
 
@@ -77,7 +77,7 @@ class Lives {
   }
 
   size(i) { return Math.floor(Math.log2(Math.max(this.bytes[i], 512))); }
-  key(i, way) { return way === "library" ? this.library[this.stack[i]] : way === "size" ? this.size(i) : this[way][i]; }
+  key(i, way) { return way === "size" ? this.size(i) : this[way][i]; }
 
   name(key, way) {
     if (way === "stack") return this.labels[key];
@@ -88,20 +88,20 @@ class Lives {
     return key < 10 ? "below 1 KiB" : `${bytesText(2 ** key, 0)} to ${bytesText(2 ** (key + 1), 0)}`;
   }
 
-  // Remembers the stacks and tags that contain a text; an empty one: all.
+  // Remembers the stacks, libraries, tags and streams that contain a text; an empty one: all.
   filter(text) {
     const wanted = text.trim().toLowerCase();
     if (!wanted) { this.found = null; return; }
     const has = (what) => what.toLowerCase().includes(wanted), frames = this.frames.map(has), libraries = this.libraries.map(has);
     const nodes = new Uint8Array(this.parent.length);
     for (let i = 1; i < nodes.length; i += 1) nodes[i] = nodes[this.parent[i]] || frames[this.frame[i]];
-    const stacks = [...this.node].map((node, i) => Boolean(nodes[node] || libraries[this.library[i]] || has(this.labels[i])));
+    const stacks = [...this.node].map((node, i) => Boolean(nodes[node] || has(this.labels[i])));
     const named = (way) => new Set(Object.keys(data.names[`${way}s`]).map(Number).filter((key) => has(data.names[`${way}s`][key])));
-    this.found = { stacks, tags: named("tag"), streams: named("stream") };
+    this.found = { stacks, libraries, tags: named("tag"), streams: named("stream") };
   }
 
   isFound(i) {
-    return !this.found || this.found.stacks[this.stack[i]] || this.found.tags.has(this.tag[i]) || this.found.streams.has(this.stream[i] - 1);
+    return !this.found || this.found.stacks[this.stack[i]] || this.found.libraries[this.library[i]] || this.found.tags.has(this.tag[i]) || this.found.streams.has(this.stream[i] - 1);
   }
 
   // All that is known of an allocation, a fact a line.
@@ -110,7 +110,8 @@ class Lives {
     const made = [`${bytesText(this.bytes[i])} requested${this.rounding[i] ? `, ${bytesText(this.bytes[i] + this.rounding[i])} taken` : ""}`];
     made.push(`allocated ${when(this.begin[i])}`, this.end[i] === Infinity ? "never freed" : `freed ${when(this.end[i])}`, this.name(this.stream[i], "stream"));
     if (this.tag[i]) made.push(`tag ${this.name(this.tag[i], "tag")}`);
-    if (data.hasStacks) made.push(`library: ${this.name(this.key(i, "library"), "library")}`);
+    const library = this.name(this.library[i], "library");
+    if (!library.startsWith("no ")) made.push(`library: ${library}`);
     return [...made, ...this.calls(this.stack[i])];
   }
 }

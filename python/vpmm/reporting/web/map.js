@@ -7,8 +7,8 @@ class AddressMap {
     this.line = line;
     this.lives = lives;
     this.chunks = unpacked(columns);
-    const ways = [["stream", "by stream"], ["tag", "by tag"], ["stack", "by stack"], ["size", "by size"]];
-    this.by = (ways.find(([way]) => new Set(firstOf(lives, way)).size > 1) || ways[3])[0];
+    const ways = [["stream", "by stream"], ["tag", "by tag"], ["library", "by library"], ["stack", "by stack"], ["size", "by size"]];
+    this.by = (ways.find(([way]) => new Set(firstOf(lives, way)).size > 1) || ways[ways.length - 1])[0];
     this.canvas = element("canvas", { id: "map", role: "img", "aria-label": "address map" });
     this.text = element("pre", { id: "notation", tabindex: 0, "aria-label": "the pool's notation" });
     this.told = element("p", { class: "lead", id: "map-told" });
