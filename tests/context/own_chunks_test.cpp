@@ -73,16 +73,19 @@ TEST(OwnChunks, that_a_capture_freed_serve_it_in_whole_chunks_with_an_eighth_too
   PoolWorld world(isolated_world());
   const StreamHandle stream = world.stream();
   begin_capture(world, stream, driver::CaptureMode::global);
-  const DevicePtr first = world.allocate(16 * kPage, stream);
-  const DevicePtr second = world.allocate(9 * kPage, stream);
-  ASSERT_EQ(second, first + 16 * kPage);
+  const DevicePtr first = world.allocate(4 * kPage, stream);
+  const DevicePtr second = world.allocate(4 * kPage, stream);
+  const DevicePtr third = world.allocate(16 * kPage, stream);
+  ASSERT_TRUE(second == first + 4 * kPage && third == second + 4 * kPage);
+  for (const AddressRange& chunk : chunks_around(world, {first, 24 * kPage}))
+    ASSERT_EQ(chunk.size, 4 * kPage);
   for (const DevicePtr ptr : {first, second}) world.deallocate(ptr, stream);
-  EXPECT_NE(world.allocate(8 * kPage, stream), first) << "half of a chunk";
+  EXPECT_GT(world.allocate(3 * kPage, stream), third) << "a chunk has a third too much";
+  for (const DevicePtr ptr : {first, second})
+    EXPECT_EQ(world.allocate(4 * kPage, stream), ptr) << "divided where chunks meet";
+  for (const DevicePtr ptr : {third, first, second}) world.deallocate(ptr, stream);
   EXPECT_EQ(world.allocate(15 * kPage, stream), first);
   EXPECT_EQ(usable(world, first), 16 * kPage);
-  EXPECT_EQ(world.allocate(9 * kPage, stream), second);
-  for (const DevicePtr ptr : {first, second}) world.deallocate(ptr, stream);
-  EXPECT_EQ(world.allocate(25 * kPage, stream), first);
   destroy(world, end_capture(world, stream));
 }
 
