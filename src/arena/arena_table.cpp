@@ -112,7 +112,7 @@ void ArenaTable::give_back(ArenaEntry& entry, const Stretch& idle) {
   const AddressRange range = idle.range;
   const bool is_suspended = idle.is_suspended;
   const bool is_pinned = entry.arena.is_pinned();
-  region::Region* const region = entry.options.is_external ? nullptr : region_of(idle);
+  region::Region* const region = region_of(idle);  // null: memory of a caller
   std::optional<time::Stamp> stamp;
   if (region != nullptr) {
     if (!is_pinned) stamp = entry.arena.stamp_of(idle);
@@ -141,7 +141,6 @@ void ArenaTable::divide(ArenaEntry& entry, DevicePtr at) {
 // Free blocks of a stretch with a live block may cover whole chunks. Those become a stretch of
 // their own and go back like any other. A division needs host memory; without it the chunks stay.
 void ArenaTable::part_idle_chunks(ArenaEntry& entry) {
-  if (entry.options.one_chunk) return;
   const vm::ChunkTable& chunks = pool->memory().chunks;
   AddressRange run = entry.arena.free_run(DevicePtr{});
   for (; !run.empty(); run = entry.arena.free_run(run.end())) {
@@ -193,8 +192,9 @@ std::string ArenaTable::validate(const ArenaEntry& entry) const {
       broken = message_of("arena {}: the pool does not have its stretch at {:#x}", id,
                           to_integer(stretch.range.begin));
   });
-  if (entry.is_released && !entry.keeps_stretches() && entry.arena.idle_stretch() != nullptr)
-    return message_of("arena {} is released and keeps an idle stretch", id);
+  if (entry.is_released && !entry.keeps_stretches() &&
+      (entry.arena.held_bytes() == 0 || entry.arena.idle_stretch() != nullptr))
+    return message_of("arena {} is released, and idle", id);
   return broken;
 }
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "support/page_size.hpp"
 
 namespace vpmm::arena {
@@ -69,6 +71,44 @@ TEST_F(ArenaTest, freed_neighbours_of_one_stream_become_one_block_with_the_later
   EXPECT_EQ(arena.block_around(first)->stamp, after(kTimelineA, 2));
   end(third, kA, after(kTimelineA, 3));
   EXPECT_EQ(picture(), "[-4096]");
+}
+
+TEST_F(ArenaTest, stamps_of_the_same_two_timelines_are_one_stamp) {
+  const Stamp first({kTimelineA, 1}, {kTimelineB, 4});
+  const Stamp second({kTimelineA, 3}, {kTimelineB, 2});
+  EXPECT_EQ(joined(first, second), Stamp({kTimelineA, 3}, {kTimelineB, 4}));
+  EXPECT_EQ(joined(first, after(TimelineId{13}, 1)), std::nullopt);
+}
+
+TEST_F(ArenaTest, of_runs_of_one_size_the_lowest_is_taken) {
+  for (const DevicePtr begin : {kBase, kBase + 8 * kPage}) {
+    arena.add({begin, kPage}, kA);
+    arena.take({begin, kPage / 2}, {kPage / 2, kB, std::nullopt});
+    arena.take({begin + kPage / 2, kPage / 2}, {kPage / 2, kA, std::nullopt});
+    end(begin, kB, {});
+    end(begin + kPage / 2, kA, {});
+  }
+  EXPECT_EQ(picture(), "[-2048][-2048] [-2048][-2048]");
+  EXPECT_EQ(take(kPage, kA), kBase);
+}
+
+TEST_F(ArenaTest, an_idle_stretch_can_be_divided) {
+  arena.add({kBase, 4 * kPage}, kA);
+  arena.divide(kBase + kPage);
+  EXPECT_EQ(arena.validate(), "");
+  EXPECT_EQ(arena.picture(kPage), "[-1] [-3]");
+}
+
+TEST_F(ArenaTest, without_streams_complete_blocks_are_one_and_everybodys) {
+  arena.add({kBase, kPage}, kA);
+  const DevicePtr first = take(512, kA), second = take(512, kB), live = take(512, kB);
+  end(first, kA, {});
+  end(second, kB, {});
+  EXPECT_EQ(picture(), "[-1][-1][1][-4093]");
+  arena.forget_streams();
+  EXPECT_EQ(picture(), "[-2][1][-4093]");
+  EXPECT_EQ(arena.block_around(first)->key, kEverybody);
+  EXPECT_EQ(arena.block_around(live)->key, kEverybody);
 }
 
 TEST_F(ArenaTest, a_stream_has_what_it_freed_at_once_and_others_when_the_work_is_over) {

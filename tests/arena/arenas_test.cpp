@@ -235,6 +235,9 @@ TEST_F(ArenaOnPool, large_requests_in_exact_memory_share_no_stretch) {
   world.deallocate(large, a);
   EXPECT_NE(allocate_in(world, exact, 40 * kPage, a), large);
   EXPECT_EQ(allocate_in(world, exact, 63 * kPage, a), large) << "a 32nd is lost at most";
+  const DevicePtr smaller = allocate_in(world, exact, 33 * kPage, a);
+  world.deallocate(smaller, a);
+  EXPECT_EQ(allocate_in(world, exact, 32 * kPage, a), smaller) << "a 32nd, and no byte more";
   const DevicePtr shared = allocate_in(world, arena, 64 * kPage, a);
   world.deallocate(shared, a);
   EXPECT_EQ(allocate_in(world, arena, 40 * kPage, a), shared) << "where memory need not be exact";
