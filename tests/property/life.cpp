@@ -265,7 +265,7 @@ void World::notice_reset(std::size_t number, bool keeps_contents) {
     if (!keeps_contents && !is_asleep(allocation)) allocation.content.reset();
     allocation.home = at.streams[2].key;
     allocation.covered.clear();
-    allocation.is_shared = find_shared(allocation) != nullptr;
+    if (!has_peers()) allocation.is_shared = find_shared(allocation) != nullptr;  // a peer reads on
   }
 }
 

@@ -248,6 +248,15 @@ TEST(PoolRegression, memory_of_a_stream_goes_to_another_behind_a_wait) {
             "");
 }
 
+// The reset of one GPU orders nothing behind the work of another.
+TEST(PoolRegression, memory_that_a_peer_reads_outlives_a_reset) {
+  Scene scene = scene_with();
+  scene.sim.device_count = 2;
+  EXPECT_EQ(failure_of(scene, {Allocate{0, 0, 1, 0}, SetPeerAccess{0, 1}, ReadOnPeer{0, 1, 0},
+                               Reset{0, true}, Write{0}}),
+            "");
+}
+
 // The neighbour gives its page back to a callback's request, whose free is pending when the request
 // fails that the callback was asked for.
 TEST(PoolRegression, a_callback_may_take_what_a_neighbour_gives_back) {
