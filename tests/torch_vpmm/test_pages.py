@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vpmm_case import ABSENT
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "python"))
 from pages import PageCase, add_tests  # after its folder is known
 
 
