@@ -66,7 +66,7 @@ void Shortages::add_holders(report::Shortage& shortage) const {
     count(by_stream[block.stream_id],
           block.stream_id == 0
               ? "no stream"
-              : device_.timelines.describe_stream(driver::StreamId{block.stream_id}),
+              : time::describe_stream(device_.timelines, driver::StreamId{block.stream_id}),
           block.requested);
   }
   if (by_library.size() > 1 || by_library.count(0) == 0) shortage.by_library = sorted(by_library);

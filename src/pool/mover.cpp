@@ -94,7 +94,7 @@ Region* Mover::take_hit(const Plan& plan, region::Owner owner) {
   Region* joined = nullptr;
   for (const Part& part : plan.kept) {
     Region* const piece = memory_.index.detach(part.from, part.range);
-    joined = joined == nullptr ? piece : memory_.index.join_in_flight(joined, piece);
+    joined = joined == nullptr ? piece : memory_.index.join(joined, piece);
   }
   return memory_.index.attach_allocated(joined, std::move(owner));
 }
@@ -261,9 +261,9 @@ Region* Mover::publish(Flight& flight, region::Owner owner) {
   auto kept = flight.kept.begin();
   const bool span_first = flight.plan->is_mapped_in_front() || kept == flight.kept.end();
   Region* joined = span_first ? flight.span : *kept++;
-  for (; kept != flight.kept.end(); ++kept) joined = memory_.index.join_in_flight(joined, *kept);
+  for (; kept != flight.kept.end(); ++kept) joined = memory_.index.join(joined, *kept);
   if (joined->range.begin != flight.span->range.begin)
-    joined = memory_.index.join_in_flight(joined, flight.span);
+    joined = memory_.index.join(joined, flight.span);
   return memory_.index.attach_allocated(joined, std::move(owner));
 }
 

@@ -264,7 +264,7 @@ Region* Pool::unite(Region* front) {
   time::count_references(memory_.timelines, back->owner.timeline, back->owner.other_uses, -1);
   memory_.chunks.end_use(front->range);
   memory_.chunks.end_use(back->range);
-  Region* const whole = memory_.index.join_allocated(front, back);
+  Region* const whole = memory_.index.join(front, back);
   memory_.chunks.begin_use(whole->range);
   ++memory_.counters.deallocations;
   return whole;

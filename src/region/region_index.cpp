@@ -305,20 +305,6 @@ Region* RegionIndex::split_allocated(Region* allocated, DevicePtr at) {
   return behind;
 }
 
-Region* RegionIndex::join_allocated(Region* front, Region* back) {
-  VPMM_CHECK(front->state == RegionState::allocated && back->state == RegionState::allocated,
-             picture());
-  VPMM_CHECK(front->next == back && back->holder == nullptr, picture());
-  private_->catalogue.unfile(front);
-  private_->catalogue.unfile(back);
-  front->owner.requested += std::exchange(back->owner, {}).requested;
-  front->has_own_chunks = front->has_own_chunks && back->has_own_chunks;
-  back->has_own_chunks = false;
-  private_->absorb_next(front);
-  private_->catalogue.file(front);
-  return front;
-}
-
 Region* RegionIndex::release(Region* allocated, time::Stamp stamp) {
   VPMM_CHECK(allocated->state == RegionState::allocated, picture());
   private_->catalogue.unfile(allocated);
@@ -381,13 +367,17 @@ std::pair<Region*, Region*> RegionIndex::split_in_flight(Region* in_flight, Devi
   return {in_flight, behind};
 }
 
-Region* RegionIndex::join_in_flight(Region* front, Region* back) {
-  VPMM_CHECK(front->state == RegionState::in_flight && back->state == RegionState::in_flight,
+Region* RegionIndex::join(Region* front, Region* back) {
+  VPMM_CHECK(front->state == RegionState::allocated || front->state == RegionState::in_flight,
              picture());
-  VPMM_CHECK(front->next == back, picture());
+  VPMM_CHECK(front->state == back->state && front->next == back, picture());
+  VPMM_CHECK(back->holder == nullptr, picture());
   private_->catalogue.unfile(front);
   private_->catalogue.unfile(back);
   front->age = std::min(front->age, back->age);
+  front->owner.requested += std::exchange(back->owner, {}).requested;
+  front->has_own_chunks = front->has_own_chunks && back->has_own_chunks;
+  back->has_own_chunks = false;
   private_->absorb_next(front);
   private_->catalogue.file(front);
   return front;

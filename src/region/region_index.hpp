@@ -95,8 +95,6 @@ class RegionIndex {
   // Splits an allocated region at `at`; both parts keep the owner, and share the requested bytes.
   // Returns the back.
   Region* split_allocated(Region* allocated, DevicePtr at);
-  // Joins two neighbouring allocated regions; keeps the front's owner. Requires: no holder.
-  Region* join_allocated(Region* front, Region* back);
   // Frees an allocated region; merges with neighbours (later number, older age). Returns the
   // result.
   Region* release(Region* allocated, time::Stamp stamp);
@@ -112,8 +110,9 @@ class RegionIndex {
   Region* attach_allocated(Region* in_flight, Owner owner);
   // Splits an in-flight region at `at`; returns {front, back}, both in flight.
   std::pair<Region*, Region*> split_in_flight(Region* in_flight, DevicePtr at);
-  // Joins two neighbouring in-flight regions; keeps the front's stamp and the older age.
-  Region* join_in_flight(Region* front, Region* back);
+  // Joins two neighbours, both in flight or both allocated, the back without a holder; keeps the
+  // front's stamp or owner, the sum of the requested bytes, and the older age.
+  Region* join(Region* front, Region* back);
   // Completes all numbers up to `sequence` of `timeline`: drops those parts from stamps, merges.
   void advance(time::TimelineId timeline, std::uint64_t sequence);
 

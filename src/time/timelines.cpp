@@ -352,9 +352,9 @@ std::optional<driver::StreamHandle> Timelines::handle_of(driver::StreamId stream
   return found == by_stream_.end() ? std::nullopt : std::optional(found->second->handle);
 }
 
-std::string Timelines::describe_stream(driver::StreamId stream) const {
+std::string describe_stream(const Timelines& timelines, driver::StreamId stream) {
   const auto number = static_cast<std::uint64_t>(stream);
-  const std::optional<driver::StreamHandle> handle = handle_of(stream);
+  const std::optional<driver::StreamHandle> handle = timelines.handle_of(stream);
   if (!handle) return message_of("stream {}", number);
   if (*handle == driver::kNullStream || *handle == driver::kLegacyStream)
     return message_of("default stream ({})", number);
@@ -367,7 +367,7 @@ std::string Timelines::describe_stream(TimelineId id) const {
   const Timeline* const timeline = find(id);
   if (timeline == nullptr) return "a past stream";
   const std::optional<driver::StreamId>& stream = timeline->stream;
-  return stream ? describe_stream(*stream) : "any stream";
+  return stream ? time::describe_stream(*this, *stream) : "any stream";
 }
 
 std::string Timelines::describe(const StampPart& part) const {

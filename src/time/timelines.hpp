@@ -200,8 +200,6 @@ class Timelines {
   // First handle of a stream with a timeline.
   std::optional<driver::StreamHandle> handle_of(driver::StreamId stream) const
       VPMM_REQUIRES(pool_lock);
-  // "stream 9 (0x5f10)", "default stream (7)", "a thread's default stream (8)".
-  std::string describe_stream(driver::StreamId stream) const VPMM_REQUIRES(pool_lock);
   std::string describe_stream(TimelineId id) const VPMM_REQUIRES(pool_lock);
   std::string validate() const VPMM_REQUIRES(pool_lock);
 
@@ -244,6 +242,9 @@ class Timelines {
 // Counts a live allocation that names these timelines, or one less. Past ones do not count.
 void count_references(const Timelines& timelines, std::optional<TimelineId> owner,
                       const Vector<TimelineId>& others, int change) VPMM_REQUIRES(pool_lock);
+// "stream 9 (0x5f10)", "default stream (7)", "a thread's default stream (8)".
+std::string describe_stream(const Timelines& timelines, driver::StreamId stream)
+    VPMM_REQUIRES(pool_lock);
 // Names the timeline among those that use a live allocation, once.
 void add_use(Vector<TimelineId>& uses, Timeline& timeline) VPMM_REQUIRES(pool_lock);
 

@@ -38,9 +38,9 @@ TEST_F(RegionIndexDeathTest, joining_anything_but_neighbours_that_are_allocated_
   Region* const front = allocate(0, 2);
   Region* const back = allocate(2, 2);
   Region* const far = allocate(6, 1);
-  EXPECT_DEATH(index.join_allocated(back, front), "check failed");
-  EXPECT_DEATH(index.join_allocated(back, far), "check failed");
-  EXPECT_DEATH(index.join_allocated(back, region_at(index, 4)), "check failed");
+  EXPECT_DEATH(index.join(back, front), "check failed");
+  EXPECT_DEATH(index.join(back, far), "check failed");
+  EXPECT_DEATH(index.join(back, region_at(index, 4)), "check failed");
 }
 
 TEST_F(RegionIndexDeathTest, splitting_elsewhere_than_at_a_page_inside_aborts) {

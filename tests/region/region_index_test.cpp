@@ -97,7 +97,7 @@ TEST_F(MappedRegionIndex,
       index.allocate(region_at(index, 6), pages(6, 3), Owner{2 * kPage, B, {A}, 0});
   front->has_own_chunks = true;
   const Bytes requested = index.requested_bytes();
-  EXPECT_EQ(index.join_allocated(front, back), front);
+  EXPECT_EQ(index.join(front, back), front);
   EXPECT_EQ(front->range, pages(4, 5));
   EXPECT_EQ(front->owner.timeline, A);
   EXPECT_FALSE(front->has_own_chunks) << "others touch those of the back";
@@ -563,7 +563,7 @@ TEST_F(RegionIndexFlight, flights_split_and_join) {
   EXPECT_EQ(index.picture(), "[#1][#3]");
   EXPECT_EQ(back->stamp, on(A, 1));
   EXPECT_EQ(back->age, age);
-  EXPECT_EQ(index.join_in_flight(front, back)->range, pages(0, 4));
+  EXPECT_EQ(index.join(front, back)->range, pages(0, 4));
   EXPECT_EQ(index.picture(), "[#4]");
 }
 

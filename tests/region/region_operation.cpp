@@ -121,7 +121,7 @@ struct OnIndex {
   Region* operator()(const Split& o) const {
     return index.split_in_flight(at(o.at), page(o.at)).second;
   }
-  Region* operator()(const Join& o) const { return index.join_in_flight(at(o.at - 1), at(o.at)); }
+  Region* operator()(const Join& o) const { return index.join(at(o.at - 1), at(o.at)); }
   Region* operator()(const Advance& o) const {
     index.advance(o.timeline, o.sequence);
     return nullptr;
