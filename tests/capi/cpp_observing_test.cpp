@@ -142,14 +142,18 @@ TEST(CppCallbacks, a_caller_with_a_share_keeps_the_pool_when_the_callback_ends_t
   EXPECT_EQ(share.capacity(), 8 * kMiB);
 }
 
-TEST(CppCallbacks, lambdas_run_around_a_suspend_until_their_guard_ends) {
-  const memory_pool pool;
-  const std::uint32_t tag = tag_with_name("of hooks");
+void* allocate_suspendable(const memory_pool& pool, std::uint32_t tag) {
   pool.make_suspendable(tag);
   vpmm_request request{};
   request.bytes = kMiB;
   request.tag = tag;
-  void* const ptr = pool.allocate(request);
+  return pool.allocate(request);
+}
+
+TEST(CppCallbacks, lambdas_run_around_a_suspend_until_their_guard_ends) {
+  const memory_pool pool;
+  const std::uint32_t tag = tag_with_name("of hooks");
+  void* const ptr = allocate_suspendable(pool, tag);
   std::vector<std::string> calls;
   std::optional<callback_guard> guard = on_suspend(
       pool, tag, [&, text = std::string("before")] { calls.push_back(text); },
@@ -172,11 +176,7 @@ TEST(CppCallbacks, lambdas_run_around_a_suspend_until_their_guard_ends) {
 TEST(CppCallbacks, a_hook_refuses_a_suspend_by_an_exception_and_may_end_its_guard) {
   const memory_pool pool;
   const std::uint32_t tag = tag_with_name("of hooks");
-  pool.make_suspendable(tag);
-  vpmm_request request{};
-  request.bytes = kMiB;
-  request.tag = tag;
-  void* const ptr = pool.allocate(request);
+  void* const ptr = allocate_suspendable(pool, tag);
   std::optional<callback_guard> guard = on_suspend(pool, tag, [&] {
     guard.reset();
     throw std::runtime_error("the network still has it");

@@ -33,6 +33,12 @@ class Capture : public ::testing::TestWithParam<CaptureMode> {
   void use(DevicePtr ptr, StreamHandle stream, std::uint64_t duration_ns = 1000) {
     world.use(ptr, 4 * kPage, stream, duration_ns);
   }
+  // Ends the capture on `a` and launches its graph on `b`, for the hazard checker.
+  void run_graph() {
+    const GraphHandle graph = end_capture(world, a);
+    destroy(world, graph, launch(world, graph, b));
+    world.wait();
+  }
 };
 
 TEST_P(Capture, an_allocation_queues_nothing_and_the_graph_launches) {
@@ -62,9 +68,7 @@ TEST_P(Capture, an_allocation_takes_complete_or_new_memory_only) {
   EXPECT_NE(captured, foreign);
   use(captured, a);
   world.deallocate(captured, a);
-  const GraphHandle graph = end_capture(world, a);
-  destroy(world, graph, launch(world, graph, b));
-  world.wait();
+  run_graph();
 }
 
 TEST_P(Capture, a_small_request_is_served_from_pages_and_leaves_no_node_in_the_graph) {
@@ -73,23 +77,7 @@ TEST_P(Capture, a_small_request_is_served_from_pages_and_leaves_no_node_in_the_g
   EXPECT_EQ(world.calls().count(Call::mem_alloc_from_pool_async), 0u);
   world.use(ptr, 1000, a);
   world.deallocate(ptr, a);
-  const GraphHandle graph = end_capture(world, a);
-  destroy(world, graph, launch(world, graph, b));
-  world.wait();
-}
-
-TEST_P(Capture, what_the_same_stream_freed_in_the_same_capture_is_used_again) {
-  begin(a);
-  const DevicePtr first = world.allocate(4 * kPage, a);
-  use(first, a);
-  world.deallocate(first, a);
-  const DevicePtr second = world.allocate(3 * kPage, a);
-  EXPECT_EQ(second, first);
-  world.use(second, 3 * kPage, a);
-  world.deallocate(second, a);
-  const GraphHandle graph = end_capture(world, a);
-  destroy(world, graph, launch(world, graph, b));
-  world.wait();
+  run_graph();
 }
 
 TEST_P(Capture, memory_used_again_is_divided_and_the_rest_serves_later_requests) {
@@ -105,9 +93,7 @@ TEST_P(Capture, memory_used_again_is_divided_and_the_rest_serves_later_requests)
   EXPECT_EQ(parts, (std::vector<DevicePtr>{first, first + kPage, first + 3 * kPage}));
   EXPECT_EQ(world.statistics().mapped_bytes, 4 * kPage);
   for (const DevicePtr ptr : parts) world.deallocate(ptr, a);
-  const GraphHandle graph = end_capture(world, a);
-  destroy(world, graph, launch(world, graph, b));
-  world.wait();
+  run_graph();
 }
 
 TEST_P(Capture, memory_used_again_is_the_smallest_that_is_large_enough) {
@@ -136,9 +122,7 @@ TEST_P(Capture, memory_used_again_is_one_with_its_neighbours_after_the_next_free
     use(again, a);
     world.deallocate(again, a);
   }
-  const GraphHandle graph = end_capture(world, a);
-  destroy(world, graph, launch(world, graph, b));
-  world.wait();
+  run_graph();
   EXPECT_EQ(world.statistics().allocations, world.statistics().deallocations);
 }
 
@@ -232,9 +216,7 @@ TEST_P(Capture, memory_used_again_in_a_capture_is_described_as_the_new_request) 
   EXPECT_EQ(info.value().requested, 2 * kPage + 5);
   EXPECT_EQ(world.statistics().allocations, 2u);
   world.deallocate(again, a);
-  const GraphHandle graph = end_capture(world, a);
-  destroy(world, graph, launch(world, graph, b));
-  world.wait();
+  run_graph();
 }
 
 TEST_P(Capture, captured_memory_is_nobody_elses_while_the_graph_lives) {
