@@ -155,6 +155,14 @@ void ArenaTable::part_idle_chunks(ArenaEntry& entry) {
   }
 }
 
+AddressRange ArenaTable::part_rest(ArenaEntry& entry, AddressRange idle, Bytes wanted) {
+  const DevicePtr end = pool->memory().chunks.first_border(idle.begin + wanted);
+  const HostPromise promise(kHostBytesPerPart);
+  if (end >= idle.end() || !promise.is_kept()) return idle;
+  divide(entry, end);
+  return {idle.begin, end - idle.begin};
+}
+
 Bytes ArenaTable::give_back_idle(ArenaEntry& entry, Idle what) {
   Bytes bytes = 0;
   if (entry.keeps_stretches()) return bytes;

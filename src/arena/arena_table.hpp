@@ -97,6 +97,10 @@ struct ArenaTable {
   void settle(ArenaEntry& entry) VPMM_REQUIRES(pool_lock);
   // Makes idle chunks in busy stretches stretches of their own.
   void part_idle_chunks(ArenaEntry& entry) VPMM_REQUIRES(pool_lock);
+  // Makes whole chunks beyond `wanted` bytes of an idle stretch a stretch of their own. Returns the
+  // stretch that is left. Without host memory it stays whole.
+  AddressRange part_rest(ArenaEntry& entry, AddressRange idle, Bytes wanted)
+      VPMM_REQUIRES(pool_lock);
   void divide(ArenaEntry& entry, DevicePtr at) VPMM_REQUIRES(pool_lock);
   std::string validate() const VPMM_REQUIRES(pool_lock);
   std::string validate(const ArenaEntry& entry) const VPMM_REQUIRES(pool_lock);

@@ -70,7 +70,10 @@ DevicePtr Arenas::take(const pool::Request& request, const Caller& caller, Reach
     refresh(*in);
     part = in->arena.find(wish, room);
   }
-  return part ? begin(*in, *part, request.bytes, caller) : DevicePtr{};
+  if (!part) return {};
+  if (!in->arena.splits() && !in->options.is_external)
+    part = table_.part_rest(*in, *part, round_up(wish.size, table_.pool->memory().page_size()));
+  return begin(*in, *part, request.bytes, caller);
 }
 
 bool Arenas::waits_for_proof(const pool::Request& request, const Caller& caller) {

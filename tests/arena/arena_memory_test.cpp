@@ -227,6 +227,33 @@ TEST(SharedStretchSize, is_that_of_the_request_with_an_alignment_or_where_nothin
   EXPECT_EQ(pages_for(160, kPage, 0, {false, false, 0}), 1u);
 }
 
+// Stretches of one allocation each, in chunks of a page.
+TEST(UnsplitOnPool, chunks_beyond_a_request_serve_others) {
+  WorldOptions options = page_world();
+  options.config.capacity = 8 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const ArenaId arena = make_arena(world, {false, false, 0});
+  const DevicePtr whole = allocate_in(world, arena, 7 * kPage, stream);
+  world.deallocate(whole, stream);
+  const DevicePtr front = allocate_in(world, arena, 4 * kPage - 512, stream);
+  EXPECT_EQ(front, whole);
+  EXPECT_EQ(allocate_in(world, arena, 2 * kPage, stream), whole + 4 * kPage);
+  world.use(world.allocate(2 * kPage, stream), 2 * kPage, stream);
+  EXPECT_EQ(world.pool().reports().validate(), "");
+}
+
+TEST(UnsplitOnPool, of_large_chunks_has_what_its_chunks_have) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const ArenaId arena = make_arena(world, {false, false, 0});
+  const DevicePtr whole = allocate_in(world, arena, 8 * kPage, stream);
+  world.deallocate(whole, stream);
+  EXPECT_EQ(allocate_in(world, arena, 5 * kPage, stream), whole);
+  EXPECT_NE(allocate_in(world, arena, 3 * kPage, stream), whole + 5 * kPage);
+  EXPECT_EQ(world.pool().reports().validate(), "");
+}
+
 class BusyStretch : public ::testing::Test {
  protected:
   static WorldOptions options() {
