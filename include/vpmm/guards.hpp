@@ -180,6 +180,7 @@ class [[nodiscard]] callback_guard {
 // or resumes, without any lock, and may call any function but those that suspend or resume, and end
 // their guard. An exception of `before_unmap` refuses the suspend and becomes its error; one of
 // `after_map` becomes the error of the call, and the memory is back all the same.
+// Where the library has another C++ runtime than the program, the error has no text of it.
 [[nodiscard]] inline callback_guard on_suspend(shared_pool pool, std::uint32_t tag,
                                                std::function<void()> before_unmap,
                                                std::function<void()> after_map = {}) {
