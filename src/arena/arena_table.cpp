@@ -157,8 +157,9 @@ void ArenaTable::part_idle_chunks(ArenaEntry& entry) {
 
 AddressRange ArenaTable::part_rest(ArenaEntry& entry, AddressRange idle, Bytes wanted) {
   const DevicePtr end = pool->memory().chunks.first_border(idle.begin + wanted);
+  if (end >= idle.end()) return idle;
   const HostPromise promise(kHostBytesPerPart);
-  if (end >= idle.end() || !promise.is_kept()) return idle;
+  if (!promise.is_kept()) return idle;
   divide(entry, end);
   return {idle.begin, end - idle.begin};
 }
