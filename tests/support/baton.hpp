@@ -2,12 +2,12 @@
 // same at every run.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
+#include <deque>
 #include <functional>
-#include <mutex>
+#include <semaphore>
 #include <thread>
-#include <vector>
+#include <utility>
 
 namespace vpmm::test {
 
@@ -15,54 +15,54 @@ namespace vpmm::test {
 class Baton {
  public:
   explicit Baton(std::size_t threads) {
-    for (std::size_t i = 1; i < threads; ++i) threads_.emplace_back([this, i] { serve(i); });
+    for (std::size_t i = 0; i < threads; ++i) seats_.emplace_back();
+    for (std::size_t i = 1; i < threads; ++i)
+      seats_[i].thread = std::thread([this, i] { serve(i); });
   }
   ~Baton() {
-    hand_to(kEnd);
-    for (std::thread& each : threads_) each.join();
+    for (std::size_t i = 1; i < seats_.size(); ++i) {
+      seats_[i].work = nullptr;
+      seats_[i].turn.release();
+      seats_[i].thread.join();
+    }
   }
   Baton(const Baton&) = delete;
   Baton& operator=(const Baton&) = delete;
 
-  std::size_t size() const { return threads_.size() + 1; }
+  std::size_t size() const { return seats_.size(); }
 
   // Runs `work` on that thread while the caller waits; on a thread that asks for itself, at once.
   void on(std::size_t thread, const std::function<void()>& work) {
-    std::unique_lock lock(mutex_);
-    if (thread == running_) return lock.unlock(), work();
-    const std::size_t caller = running_;
-    work_ = &work;
-    running_ = thread;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return running_ == caller; });
+    if (thread == running_) return work();
+    const std::size_t caller = std::exchange(running_, thread);
+    seats_[thread].work = &work;
+    seats_[thread].caller = caller;
+    seats_[thread].turn.release();
+    seats_[caller].turn.acquire();
   }
 
  private:
-  static constexpr std::size_t kEnd = ~std::size_t{0};
-
-  void hand_to(std::size_t thread) {
-    const std::lock_guard lock(mutex_);
-    running_ = thread;
-    changed_.notify_all();
-  }
+  // Each thread waits for its own turn, so that a turn wakes one thread and not all of them.
+  struct Seat {
+    std::binary_semaphore turn{0};
+    const std::function<void()>* work = nullptr;  // none: the end
+    std::size_t caller = 0;
+    std::thread thread;
+  };
 
   void serve(std::size_t thread) {
+    Seat& seat = seats_[thread];
     while (true) {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return running_ == thread || running_ == kEnd; });
-      if (running_ == kEnd) return;
-      const std::function<void()>& work = *work_;
-      lock.unlock();
-      work();
-      hand_to(0);
+      seat.turn.acquire();
+      if (seat.work == nullptr) return;
+      (*seat.work)();
+      running_ = seat.caller;
+      seats_[seat.caller].turn.release();
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::size_t running_ = 0;
-  const std::function<void()>* work_ = nullptr;
-  std::vector<std::thread> threads_;
+  std::deque<Seat> seats_;
+  std::size_t running_ = 0;  // of the thread that has the turn
 };
 
 }  // namespace vpmm::test
