@@ -28,7 +28,8 @@ TORCH = ("2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
 # And the logger that each requires, whose headers it includes. RMM's packages for CUDA 12 have the same headers.
 RMM = {"26.6.0": "rapids-logger==0.2.*", "26.8.0": "rapids-logger==0.2.*", "26.10.0": "rapids-logger==0.3.*"}
 RMM_PACKAGES = ("rmm-cu13", "librmm-cu13")
-CUDA_RUNTIME, CUDA_BINDINGS = "nvidia-cuda-runtime==13.*", "cuda-bindings==13.*"
+CUDA = ("nvidia-cuda-runtime==13.*", "nvidia-cuda-crt==13.*")  # headers of the first include those of the second
+CUDA_BINDINGS = "cuda-bindings==13.*"
 PYTHON = "3.12"  # of the packages that are fetched; their headers are those for every Python
 OLDEST_FOR_RMM = (3, 11)  # of its packages, which need no more than the stable ABI, and neither do ours
 LIMITED_API = "0x030B0000"
@@ -55,7 +56,7 @@ class Headers:
 
 
 def all_headers() -> Iterator[Headers]:
-    yield from (Headers(requirement) for requirement in (CUDA_RUNTIME, CUDA_BINDINGS, *sorted({*RMM.values()})))
+    yield from (Headers(requirement) for requirement in (*CUDA, CUDA_BINDINGS, *sorted({*RMM.values()})))
     yield from (Headers(f"{package}=={version}") for version in RMM for package in RMM_PACKAGES)
     yield from (Headers(f"torch=={version}", TORCH_HEADERS) for version in TORCH)
 
@@ -130,7 +131,7 @@ def compile_torch(root: Path, version: str, out: Path) -> tuple[Path, list[Path]
         compiler = [*os.environ.get("CXX", "g++").split(), "-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden"]
         _building.run_tool([*compiler, "-c", str(OLD_RUNTIME), "-o", str(runtime)], what)
         more = [str(runtime), *STRIPPED, "-MD", "-MF", str(rule)]
-        torch.compile_allocator(package, minor, True, cuda_include(root), library, what, more)
+        torch.compile_allocator(package, minor, True, cuda_includes(root), library, what, more)
         files = _prebuilt.dependencies_in(rule.read_text())
     _prebuilt.write_note(library, version, files, [package / "include"])
     return library, files
@@ -154,15 +155,14 @@ def compile_rmm(root: Path, version: str, cython: str, out: Path) -> tuple[Path,
         files = _prebuilt.dependencies_in(Path(folder, "resource.cpp.dep").read_text())
         more = [*limited, *STRIPPED, f"-ffile-prefix-map={folder}=vpmm", "-MD", "-MF", str(rule)]
         more.append(str(headers / "librmm/lib64/librmm.so"))
-        rmm.compile_resource(source, [*include, cuda_include(root)], library, what, more)
+        rmm.compile_resource(source, [*include, *cuda_includes(root)], library, what, more)
         files += _prebuilt.dependencies_in(rule.read_text())
     _prebuilt.write_note(library, f"{year}.{month:02}.{patch:02}", files, [*include, declarations])
     return library, files
 
 
-def cuda_include(root: Path) -> Path:
-    (folder,) = Headers(CUDA_RUNTIME).folder_in(root).glob("nvidia/*/include")
-    return folder
+def cuda_includes(root: Path) -> list[Path]:
+    return [path for each in CUDA for path in Headers(each).folder_in(root).glob("nvidia/*/include")]
 
 
 def main() -> int:

@@ -26,7 +26,13 @@ WHEELS = sorted((ROOT / "build/wheels").glob("*manylinux*.whl"), key=lambda path
 FITTING = [path for path in WHEELS if TAG in path.name]
 # zlib is not: its shared library is used.
 COMPILED_IN = ("fmt", "nlohmann-json", "CLI11", "zstd", "nanobind", "robin-map", "libc++", "libc++abi", "compiler-rt")
-OF_PLUGINS = ("torch, LICENSE", "librmm-cu13, LICENSE", "nvidia-cuda-runtime, License.txt", "rapids-logger, LICENSE")
+OF_PLUGINS = (
+    "torch, LICENSE",
+    "librmm-cu13, LICENSE",
+    "nvidia-cuda-runtime, License.txt",
+    "nvidia-cuda-crt, License.txt",
+    "rapids-logger, LICENSE",
+)
 
 
 def output_of(*command: object, **environment: str) -> str:

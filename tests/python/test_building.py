@@ -133,5 +133,48 @@ class Cached(ConvertCase):
         self.assertEqual([path.name for path in self.folder.iterdir() if path.name.startswith(".")], [])
 
 
+class Headers(ConvertCase):
+    """Of the CUDA runtime, in a toolkit or in Python's packages."""
+
+    def with_headers(self, folder: str, *names: str) -> Path:
+        for name in names:
+            (self.folder / folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / folder / name).touch()
+        return self.folder / folder
+
+    def found(self, **variables: str) -> list[Path]:
+        """With packages in the folder, and no toolkit beside that of the variables."""
+
+        def find(package: str) -> mock.Mock:
+            return mock.Mock(submodule_search_locations=[str(self.folder / package)])
+
+        with (
+            mock.patch.dict(os.environ, variables, clear=True),
+            mock.patch.object(_building.importlib.util, "find_spec", find),
+            mock.patch.object(_building.shutil, "which", return_value=None),
+            mock.patch.object(_building, "TOOLKIT", self.folder / "none"),
+        ):
+            return _building.cuda_includes(WHAT)
+
+    def test_of_two_packages_are_both_folders(self) -> None:
+        runtime = self.with_headers("nvidia/cu13/include", "cuda_runtime_api.h")
+        rest = self.with_headers("triton/backends/nvidia/include", "crt/host_defines.h")
+        self.assertEqual(self.found(), [runtime, rest])
+
+    def test_one_folder_with_both_is_enough(self) -> None:
+        self.with_headers("triton/backends/nvidia/include", "cuda_runtime_api.h", "crt/host_defines.h")
+        runtime = self.with_headers("nvidia/cu13/include", "cuda_runtime_api.h", "crt/host_defines.h")
+        self.assertEqual(self.found(), [runtime])
+        toolkit = self.with_headers("toolkit/include", "cuda_runtime_api.h", "crt/host_defines.h")
+        self.assertEqual(self.found(CUDA_HOME=str(toolkit.parent)), [toolkit])
+
+    def test_the_package_that_lacks_is_named(self) -> None:
+        with self.assertRaisesRegex(Error, "cuda_runtime_api.h was not found.*pip install nvidia-cuda-runtime"):
+            self.found()
+        self.with_headers("nvidia/cu13/include", "cuda_runtime_api.h")
+        with self.assertRaisesRegex(Error, "crt/host_defines.h was not found.*pip install nvidia-cuda-crt"):
+            self.found()
+
+
 if __name__ == "__main__":
     unittest.main()

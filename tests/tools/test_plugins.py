@@ -116,7 +116,7 @@ class Plugins(unittest.TestCase):
 
     def test_each_version_is_fetched_once(self) -> None:
         asked = self.fetch()
-        self.assertEqual(len(asked), 4 + 2 * len(plugins.RMM) + len(plugins.TORCH))
+        self.assertEqual(len(asked), 5 + 2 * len(plugins.RMM) + len(plugins.TORCH))
         self.assertIn("torch==2.11.0", asked)
         self.assertEqual(self.fetch(), [])
 

@@ -6,7 +6,7 @@ import ctypes
 import functools
 from pathlib import Path
 
-from vpmm.plugins._building import cached, cuda_include, fingerprint, run_compiler
+from vpmm.plugins._building import cached, cuda_includes, fingerprint, run_compiler
 
 SOURCE = Path(__file__).resolve().with_name("probe.cpp")
 WHAT = "the probe of the tests"
@@ -94,7 +94,7 @@ def load() -> Probe:
         f"-DVPMM_TORCH_MINOR={torch.__version__.split('.')[1]}",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
         "-O0",
-        *("-isystem", str(root / "include"), "-isystem", str(cuda_include(WHAT))),
+        *(word for path in (root / "include", *cuda_includes(WHAT)) for word in ("-isystem", str(path))),
         str(SOURCE),
         *(f"-L{root / 'lib'}", "-lc10", "-lc10_cuda"),
     ]

@@ -254,13 +254,13 @@ class ForeignAllocators(VpmmCase):
 
         from torch.cuda.memory import CUDAPluggableAllocator
 
-        from vpmm.plugins._building import cuda_include
+        from vpmm.plugins._building import cuda_includes
 
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         source, library = Path(folder.name, "foreign.cpp"), Path(folder.name, "foreign.so")
         source.write_text(FOREIGN)
-        include = ["-I", str(cuda_include("the test"))]
+        include = [word for folder in cuda_includes("the test") for word in ("-I", str(folder))]
         subprocess.run(["g++", "-shared", "-fPIC", *include, str(source), "-o", str(library)], check=True)
         self.library = ctypes.CDLL(str(library))
         self.allocator = CUDAPluggableAllocator(str(library), "foreign_malloc", "foreign_free")

@@ -31,6 +31,7 @@ from vpmm.errors import Error
 PACKAGE = Path(__file__).resolve().parent.parent
 HEADERS = PACKAGE / "include" / "vpmm"
 LINK_VPMM = (f"-L{PACKAGE}", "-l:libvpmm.so.0")
+TOOLKIT = Path("/usr/local/cuda")  # where CUDA's packages put it
 _LONGEST_BUILD_S = 600
 
 
@@ -127,26 +128,33 @@ def _may_be_changed_by_others(folder: Path) -> bool:
     return False
 
 
-def cuda_include(what: str) -> Path:
-    """The folder of cuda_runtime_api.h, in the toolkit or in packages that other libraries install."""
+def cuda_includes(what: str) -> list[Path]:
+    """The folders of cuda_runtime_api.h and of crt/host_defines.h, which it includes.
+
+    A toolkit has both in one. The packages that PyTorch installs lack the second; Triton's compiler has it.
+    """
     candidates = []
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         if os.environ.get(variable):
             candidates.append(Path(os.environ[variable]) / "include")
-    packages = importlib.util.find_spec("nvidia")
-    for root in (packages.submodule_search_locations or []) if packages else []:
-        candidates += sorted(Path(root).glob("*/include"))
-    candidates.append(Path("/usr/local/cuda/include"))
+    for package, pattern in (("nvidia", "*/include"), ("triton", "backends/nvidia/include")):
+        found = importlib.util.find_spec(package)
+        for root in (found.submodule_search_locations or []) if found else []:
+            candidates += sorted(Path(root).glob(pattern))
+    candidates.append(TOOLKIT / "include")
     compiler = shutil.which("nvcc")
     if compiler:
         candidates.append(Path(compiler).resolve().parent.parent / "include")
-    for folder in candidates:
-        if (folder / "cuda_runtime_api.h").is_file():
-            return folder
-    raise unsupported(
-        f"cuda_runtime_api.h was not found, which {what} is built with: pip install nvidia-cuda-runtime, or set "
-        f"CUDA_HOME (looked in {', '.join(map(str, candidates))})"
-    )
+    folders = []
+    for header, package in (("cuda_runtime_api.h", "runtime"), ("crt/host_defines.h", "crt")):
+        having = [folder for folder in candidates if (folder / header).is_file()]
+        if not having:
+            raise unsupported(
+                f"{header} was not found, which {what} is built with: pip install nvidia-cuda-{package}, or set "
+                f"CUDA_HOME (looked in {', '.join(map(str, candidates))})"
+            )
+        folders.append(next((folder for folder in having if folder in folders), having[0]))
+    return list(dict.fromkeys(folders))
 
 
 def _standard_library() -> list[str]:

@@ -34,7 +34,7 @@ from vpmm import _vpmm
 from vpmm._streams import stream_handle
 from vpmm._vpmm import Pool
 from vpmm.errors import Error, warn
-from vpmm.plugins._building import cached, cuda_include, fingerprint, run_compiler, run_tool, unsupported
+from vpmm.plugins._building import cached, cuda_includes, fingerprint, run_compiler, run_tool, unsupported
 from vpmm.plugins._prebuilt import find
 
 __all__ = ["build", "install", "is_installed", "memory_resource"]
@@ -154,7 +154,7 @@ def _compile(library: Path, what: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "resource.cpp")
         run_cython([sys.executable, "-m", "cython"], declarations, source, what)
-        compile_resource(source, [*headers, cuda_include(what)], library, what, _rmm_libraries())
+        compile_resource(source, [*headers, *cuda_includes(what)], library, what, _rmm_libraries())
 
 
 def run_cython(cython: list[str], declarations: Path, source: Path, what: str) -> None:

@@ -28,7 +28,7 @@ from typing import Any
 
 from vpmm.errors import warn
 from vpmm.plugins import _torch_options
-from vpmm.plugins._building import cached, cuda_include, fingerprint, run_compiler, unsupported
+from vpmm.plugins._building import cached, cuda_includes, fingerprint, run_compiler, unsupported
 from vpmm.plugins._prebuilt import find
 
 __all__ = ["build", "install", "is_installed"]
@@ -76,7 +76,7 @@ def build() -> Path:
         return held.library
 
     def make(library: Path) -> None:
-        compile_allocator(root, minor, has_cxx11_abi, cuda_include(what), library, what)
+        compile_allocator(root, minor, has_cxx11_abi, cuda_includes(what), library, what)
 
     print_of_all = fingerprint((*_SOURCES.glob("*.[ch]pp"), Path(__file__)), (torch.version.git_version, has_cxx11_abi))
     name = f"vpmm_torch_{torch.__version__}_{platform.machine()}_{print_of_all}.so"
@@ -89,7 +89,7 @@ def name_for(minor: int, has_cxx11_abi: bool) -> str:
 
 
 def compile_allocator(
-    root: Path, minor: int, has_cxx11_abi: bool, cuda: Path, library: Path, what: str, more: Iterable[str] = ()
+    root: Path, minor: int, has_cxx11_abi: bool, cuda: list[Path], library: Path, what: str, more: Iterable[str] = ()
 ) -> None:
     """Compiles the allocator for PyTorch 2.`minor`, with more arguments of the compiler.
 
@@ -101,7 +101,7 @@ def compile_allocator(
         f"-D_GLIBCXX_USE_CXX11_ABI={int(has_cxx11_abi)}",
         # Messages name files, and those of this machine tell nothing.
         *(f"-ffile-prefix-map={root}=torch", f"-ffile-prefix-map={_SOURCES}=vpmm"),
-        *("-isystem", str(root / "include"), "-isystem", str(cuda)),
+        *(word for path in (root / "include", *cuda) for word in ("-isystem", str(path))),
         str(_SOURCES / "library.cpp"),
         *(f"-L{root / 'lib'}", "-lc10", "-lc10_cuda"),
         *more,
