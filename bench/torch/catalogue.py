@@ -30,4 +30,9 @@ PROGRAMS = {
     "volumes": Steps(8, 32, "more_programs"),
     "recommender": Steps(15, 75, "more_programs"),
     "sweep": Steps(12, 48, "more_programs"),
+    "folding": Steps(6, 26, "fresh_programs"),
+    "atoms": Steps(8, 32, "fresh_programs"),
+    "offload": Steps(6, 26, "fresh_programs"),
+    "adapters": Steps(8, 32, "fresh_programs"),
+    "bands": Steps(8, 28, "fresh_programs"),
 }
