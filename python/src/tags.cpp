@@ -73,8 +73,8 @@ AllHooks& all_hooks() {
   return *all;
 }
 
-// A call that runs hooks, and the exception of the first that raised. Holds: the GIL, at its
-// beginning and end.
+// A call that runs hooks, and the exception of the first that raised. A call of another language
+// has none: its error is the exception's text. Holds: the GIL, at its beginning and end.
 class HookedCall {
  public:
   HookedCall() : outer_(std::exchange(innermost, this)) {}
@@ -87,6 +87,8 @@ class HookedCall {
       innermost->exception_ = exception_of(error);
       return;
     }
+    if (innermost == nullptr)
+      static_cast<void>(vpmm_callback_fail(VPMM_ERROR_DRIVER_FAILED, error.what()));
     error.restore();
     PyErr_WriteUnraisable(hook.ptr());
   }

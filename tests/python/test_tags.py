@@ -565,6 +565,29 @@ class Hooks(TagCase):
         self.assertEqual(vpmm.suspended(), ())
         self.assert_text(ptr)
 
+    def test_the_text_of_an_exception_arrives_at_a_caller_in_c(self) -> None:
+        self.tagged()
+
+        def fail(device: int, tag: str | int) -> None:
+            raise LookupError(f"{tag} is registered")
+
+        library = ctypes.CDLL("libvpmm.so.0")
+        library.vpmm_last_error.restype = ctypes.c_char_p
+        pool, tag = ctypes.c_void_p(), ctypes.c_uint32()
+        self.assertEqual(library.vpmm_default_pool(0, ctypes.byref(pool)), 0)
+        self.assertEqual(library.vpmm_tag_with_name(self.name.encode(), ctypes.byref(tag)), 0)
+        text = f"LookupError: {self.name} is registered"
+        with mock.patch.object(sys, "unraisablehook"):
+            refusing = vpmm.add_suspend_hooks(self.name, fail)
+            self.assertNotEqual(library.vpmm_suspend(pool, tag, 0, None), 0)
+            self.assertIn(text, library.vpmm_last_error().decode())
+            refusing.remove()
+            self.addCleanup(vpmm.add_suspend_hooks(self.name, None, fail).remove)
+            self.assertEqual(library.vpmm_suspend(pool, tag, 0, None), 0)
+            self.assertNotEqual(library.vpmm_resume(pool, tag, 0), 0)
+            self.assertIn(text, library.vpmm_last_error().decode())
+        self.assertEqual(vpmm.suspended(), ())
+
     def test_further_exceptions_are_reported(self) -> None:
         self.tagged()
 
