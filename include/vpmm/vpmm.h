@@ -522,9 +522,9 @@ VPMM_API vpmm_status vpmm_set_out_of_memory_callback(vpmm_pool* pool,
 VPMM_API vpmm_status vpmm_add_out_of_memory_callback(vpmm_pool* pool,
                                                      vpmm_out_of_memory_callback callback,
                                                      void* argument, uint64_t* id);
-/* Ends the call for which an out-of-memory callback or a hook of a suspend runs on this thread, once
- * that returns, with this error and a copy of `text`; a request asks no further callbacks. For
- * languages with exceptions: none may cross from a C++ runtime into another.
+/* Ends the call for which an out-of-memory callback or a hook of a suspend runs on this thread,
+ * once that returns, with this error and a copy of `text`; a request asks no further callbacks.
+ * For languages with exceptions: none may cross from a C++ runtime into another.
  * VPMM_ERROR_INVALID_ARGUMENT: neither runs on this thread, `text` is null, or `status` is VPMM_OK
  * or VPMM_WOULD_BLOCK. */
 VPMM_API vpmm_status vpmm_callback_fail(vpmm_status status, const char* text);
