@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -68,6 +69,27 @@ INSTANTIATE_TEST_SUITE_P(Scenarios, HostMemoryFault, ::testing::ValuesIn(cases()
                          [](const ::testing::TestParamInfo<Case>& each) {
                            return name_of(each.param);
                          });
+
+TEST(HostFaults, do_not_strike_the_simulator_which_works_while_the_pool_sleeps) {
+  driver::sim::SimDriver sim;
+  ExemptDriver exempt(sim);
+  driver::ContextHandle current{};
+  ASSERT_EQ(sim.init(), driver::CuResult::success);
+  ASSERT_EQ(sim.device_primary_ctx_retain(0, current), driver::CuResult::success);
+  ASSERT_EQ(sim.ctx_set_current(current), driver::CuResult::success);
+  std::unique_ptr<int> made;
+  driver::sim::Kernel kernel;
+  kernel.duration_ns = 1000;
+  kernel.body = [&] { made = std::make_unique<int>(); };
+  ASSERT_EQ(sim.launch(kernel, driver::kLegacyStream), driver::CuResult::success);
+  HostFaults::disarm();
+  {
+    const InsidePool inside;
+    exempt.sleep_ns(1'000'000);
+  }
+  EXPECT_NE(made, nullptr);
+  EXPECT_EQ(HostFaults::counted(), 0u);
+}
 
 // Everything of the reserve, for as long as this lives.
 class EmptyReserve {
