@@ -106,6 +106,26 @@ class [[nodiscard]] callback_guard {
   using remover = vpmm_status (*)(vpmm_pool*, std::uint64_t);
   callback_guard(shared_pool pool, std::shared_ptr<void> function)
       : pool_(std::move(pool)), function_(std::move(function)) {}
+  // Runs part of a callback. An exception ends the call that runs the callback with its status and
+  // text: the library may have another C++ runtime.
+  template <typename Callback>
+  static int failing(Callback&& callback) {
+    const auto fails = [](vpmm_status status, const char* text) {
+      (void)vpmm_callback_fail(status, text);
+      return 0;
+    };
+    try {
+      return callback();
+    } catch (const error& thrown) {
+      return fails(thrown.status(), thrown.what());
+    } catch (const std::bad_alloc&) {
+      return fails(VPMM_ERROR_HOST_OUT_OF_MEMORY, "the process itself is out of memory");
+    } catch (const std::exception& thrown) {
+      return fails(VPMM_ERROR_DRIVER_FAILED, thrown.what());
+    } catch (...) {
+      return fails(VPMM_ERROR_DRIVER_FAILED, "an exception of unknown type was thrown");
+    }
+  }
   void registered(remover remove, std::uint64_t id) noexcept {
     remove_ = remove;
     id_ = id;
@@ -133,22 +153,7 @@ class [[nodiscard]] callback_guard {
   callback_guard guard(std::move(pool), owned);
   const auto call = [](void* argument, int, std::uint64_t bytes) -> int {
     const std::shared_ptr<shared> kept = static_cast<shared*>(argument)->shared_from_this();
-    // The library may have another C++ runtime.
-    const auto fails = [](vpmm_status status, const char* text) {
-      (void)vpmm_callback_fail(status, text);
-      return 0;
-    };
-    try {
-      return kept->call(bytes) ? 1 : 0;
-    } catch (const error& thrown) {
-      return fails(thrown.status(), thrown.what());
-    } catch (const std::bad_alloc&) {
-      return fails(VPMM_ERROR_HOST_OUT_OF_MEMORY, "the process itself is out of memory");
-    } catch (const std::exception& thrown) {
-      return fails(VPMM_ERROR_DRIVER_FAILED, thrown.what());
-    } catch (...) {
-      return fails(VPMM_ERROR_DRIVER_FAILED, "an exception of unknown type was thrown");
-    }
+    return callback_guard::failing([&] { return kept->call(bytes) ? 1 : 0; });
   };
   const std::uint64_t id = guard.pool_.add_out_of_memory_callback(call, owned.get());
   guard.registered(&vpmm_remove_out_of_memory_callback, id);
@@ -179,8 +184,8 @@ class [[nodiscard]] callback_guard {
 // failed and left none of it suspended. Either may be empty. They run on the thread that suspends
 // or resumes, without any lock, and may call any function but those that suspend or resume, and end
 // their guard. An exception of `before_unmap` refuses the suspend and becomes its error; one of
-// `after_map` becomes the error of the call, and the memory is back all the same.
-// Where the library has another C++ runtime than the program, the error has no text of it.
+// `after_map` becomes the error of the call, and the memory is back all the same. The errors are as
+// on_out_of_memory's.
 [[nodiscard]] inline callback_guard on_suspend(shared_pool pool, std::uint32_t tag,
                                                std::function<void()> before_unmap,
                                                std::function<void()> after_map = {}) {
@@ -194,13 +199,11 @@ class [[nodiscard]] callback_guard {
   callback_guard guard(std::move(pool), owned);
   const auto before = [](void* argument, int, std::uint32_t) -> int {
     const std::shared_ptr<hooks> kept = static_cast<hooks*>(argument)->shared_from_this();
-    kept->before_unmap();
-    return 0;
+    return callback_guard::failing([&] { return kept->before_unmap(), 0; });
   };
   const auto after = [](void* argument, int, std::uint32_t) -> int {
     const std::shared_ptr<hooks> kept = static_cast<hooks*>(argument)->shared_from_this();
-    kept->after_map();
-    return 0;
+    return callback_guard::failing([&] { return kept->after_map(), 0; });
   };
   const std::uint64_t id = guard.pool_.add_suspend_hooks(
       tag, owned->before_unmap ? vpmm_suspend_hook(before) : nullptr,

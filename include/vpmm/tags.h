@@ -163,7 +163,9 @@ VPMM_API vpmm_status vpmm_is_suspended(vpmm_pool* pool, const void* ptr, int* is
 VPMM_API vpmm_status vpmm_host_copy(vpmm_pool* pool, const void* ptr, size_t bytes, void** host);
 /* Called without a lock, on the thread that suspends or resumes. It may call any vpmm function but
  * those that suspend or resume. Nonzero from `before_unmap`: the suspend fails with
- * VPMM_ERROR_INVALID_ARGUMENT, and `after_map` is called for those that returned 0. */
+ * VPMM_ERROR_INVALID_ARGUMENT, or the error of vpmm_callback_fail, and `after_map` is called for
+ * those that succeeded. After vpmm_callback_fail in `after_map` the others are called, and the
+ * call fails with the first such error; what it did stays done. */
 typedef int (*vpmm_suspend_hook)(void* argument, int device, uint32_t tag);
 /* For users who registered memory of the tag elsewhere. `before_unmap` is called once, before the
  * first memory of `tag` is suspended since the hooks were added, in the order in which they were;

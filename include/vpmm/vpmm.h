@@ -522,10 +522,11 @@ VPMM_API vpmm_status vpmm_set_out_of_memory_callback(vpmm_pool* pool,
 VPMM_API vpmm_status vpmm_add_out_of_memory_callback(vpmm_pool* pool,
                                                      vpmm_out_of_memory_callback callback,
                                                      void* argument, uint64_t* id);
-/* Ends the request that the calling thread's out-of-memory callback runs for, once the callback
- * returns, with this error and a copy of `text`; further callbacks are not called. For languages
- * with exceptions: none may cross from a C++ runtime into another. VPMM_ERROR_INVALID_ARGUMENT:
- * no callback runs on this thread, `text` is null, or `status` is VPMM_OK or VPMM_WOULD_BLOCK. */
+/* Ends the call for which an out-of-memory callback or a hook of a suspend runs on this thread,
+ * once that returns, with this error and a copy of `text`; a request asks no further callbacks.
+ * For languages with exceptions: none may cross from a C++ runtime into another.
+ * VPMM_ERROR_INVALID_ARGUMENT: neither runs on this thread, `text` is null, or `status` is VPMM_OK
+ * or VPMM_WOULD_BLOCK. */
 VPMM_API vpmm_status vpmm_callback_fail(vpmm_status status, const char* text);
 /* Once this returns, the callback is not running and will not be called again. A callback may
  * remove itself; it then runs to its end. VPMM_ERROR_INVALID_ARGUMENT: no such id. */

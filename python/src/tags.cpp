@@ -50,7 +50,7 @@ std::uint32_t tag_or_all(nb::handle value) { return value.is_none() ? 0 : tag_of
 // What a program calls a tag.
 nb::object name_of(std::uint32_t tag) {
   const std::string name = vpmm_tag_name(tag);
-  return name.empty() ? nb::object(nb::int_(tag)) : nb::object(nb::str(name.c_str()));
+  return name.empty() ? nb::object(nb::int_(tag)) : nb::object(text_of(name));
 }
 
 vpmm_tag_scope scope_of(nb::handle thread) {
@@ -73,8 +73,8 @@ AllHooks& all_hooks() {
   return *all;
 }
 
-// A call that runs hooks, and the exception of the first that raised. Holds: the GIL, at its
-// beginning and end.
+// A call that runs hooks, and the exception of the first that raised. A call of another language
+// has none: its error is the exception's text. Holds: the GIL, at its beginning and end.
 class HookedCall {
  public:
   HookedCall() : outer_(std::exchange(innermost, this)) {}
@@ -87,6 +87,8 @@ class HookedCall {
       innermost->exception_ = exception_of(error);
       return;
     }
+    if (innermost == nullptr)
+      static_cast<void>(vpmm_callback_fail(VPMM_ERROR_DRIVER_FAILED, error.what()));
     error.restore();
     PyErr_WriteUnraisable(hook.ptr());
   }
@@ -471,10 +473,14 @@ keep the copy: its memory is then gone or reused. A kept copy can be read until 
 void add_tags(const Pool& pool, nb::dict& statistics) {
   nb::dict by_tag;
   nb::dict by_library;
+  // Tags of one name are one to a reader.
+  const auto add = [](nb::dict& sums, const nb::object& name, std::uint64_t bytes) {
+    if (bytes != 0) sums[name] = nb::int_(bytes) + sums.get(name, nb::int_(0));
+  };
   for (const std::uint32_t tag : listed(pool, vpmm_tags)) {
     const vpmm_tag_info info = info_of(pool, tag);
-    if (info.live_bytes != 0) by_tag[name_of(tag)] = info.live_bytes;
-    if (info.library_bytes != 0) by_library[name_of(tag)] = info.library_bytes;
+    add(by_tag, name_of(tag), info.live_bytes);
+    add(by_library, name_of(tag), info.library_bytes);
   }
   statistics["by_tag"] = by_tag;
   statistics["by_library"] = by_library;

@@ -17,13 +17,6 @@ namespace vpmm::capi {
 vpmm_status fail(vpmm_status status, std::string_view message) noexcept;
 vpmm_status fail(const Error& error) noexcept;
 
-// Thrown through the pool where an out-of-memory callback ended its request by
-// vpmm_callback_fail.
-struct CallbackFailure {
-  vpmm_status status = VPMM_OK;
-  std::string text;
-};
-
 // Call in a handler: the status and message of the exception that is handled.
 vpmm_status fail_with_exception() noexcept;
 

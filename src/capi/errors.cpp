@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "capi/call.hpp"
+#include "capi/callback.hpp"
 
 namespace vpmm::capi {
 namespace {
@@ -80,7 +81,7 @@ vpmm_status fail_with_exception() noexcept {
   } catch (const std::exception& exception) {
     return fail(VPMM_ERROR_DRIVER_FAILED, exception.what());
   } catch (...) {
-    return fail(VPMM_ERROR_DRIVER_FAILED, "an exception of unknown type was thrown");
+    return fail(VPMM_ERROR_DRIVER_FAILED, kUnknownException);
   }
 }
 
@@ -95,6 +96,20 @@ const char* vpmm_version(void) {
 }
 
 const char* vpmm_last_error(void) { return vpmm::capi::last_error; }
+
+vpmm_status vpmm_callback_fail(vpmm_status status, const char* text) {
+  using namespace vpmm;
+  return capi::guarded([&]() -> Result<void> {
+    VPMM_TRY(capi::require(text, "text"));
+    if (status == VPMM_OK || status == VPMM_WOULD_BLOCK)
+      return Error{ErrorCode::invalid_argument, "`status` is no error"};
+    if (capi::callback_failure == nullptr)
+      return Error{ErrorCode::invalid_argument, "no callback of a call runs on this thread"};
+    capi::callback_failure->status = status;  // stays where there is no memory for the text
+    capi::callback_failure->text = text;
+    return {};
+  });
+}
 
 const char* vpmm_status_string(vpmm_status status) {
   if (status == VPMM_OK) return "ok";

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // capi: opens and destroys pools; limits, captures and synchronisation of a whole pool.
-#include <utility>
-
 #include "base/message.hpp"
-#include "base/scope_exit.hpp"
 #include "capi/call.hpp"
+#include "capi/callback.hpp"
 #include "capi/pool.hpp"
 #include "capi/settings.hpp"
 #include "context/open_driver.hpp"
@@ -35,21 +33,9 @@ Result<void> create_private_pool(int device, const vpmm_config* settings, vpmm_p
   return {};
 }
 
-// Of the innermost out-of-memory callback that runs on this thread; null: none runs. Its status is
-// VPMM_OK until vpmm_callback_fail. Note [Thread-local variables]
-constinit thread_local CallbackFailure* callback_failure = nullptr;
-
 context::OutOfMemoryCallback asking(vpmm_out_of_memory_callback callback, void* argument) {
   return [callback, argument](const context::OutOfMemory& event) {
-    CallbackFailure failure;
-    bool again = false;
-    {
-      CallbackFailure* const outer = std::exchange(callback_failure, &failure);
-      const ScopeExit restore([&] { callback_failure = outer; });
-      again = callback(argument, event.device, event.requested) != 0;
-    }
-    if (failure.status != VPMM_OK) throw CallbackFailure(std::move(failure));
-    return again;
+    return run_callback([&] { return callback(argument, event.device, event.requested); }) != 0;
   };
 }
 
@@ -193,19 +179,6 @@ vpmm_status vpmm_remove_out_of_memory_callback(vpmm_pool* pool, uint64_t id) {
   return with_pool(
       pool, [&](Context& context) { return context.limits().remove_out_of_memory_callback(id); },
       WhenEnding::do_nothing);
-}
-
-vpmm_status vpmm_callback_fail(vpmm_status status, const char* text) {
-  return guarded([&]() -> Result<void> {
-    VPMM_TRY(require(text, "text"));
-    if (status == VPMM_OK || status == VPMM_WOULD_BLOCK)
-      return Error{ErrorCode::invalid_argument, "`status` is no error"};
-    if (callback_failure == nullptr)
-      return Error{ErrorCode::invalid_argument, "no out-of-memory callback runs on this thread"};
-    callback_failure->status = status;  // stays where there is no memory for the text
-    callback_failure->text = text;
-    return {};
-  });
 }
 
 vpmm_status vpmm_synchronize(vpmm_pool* pool) {

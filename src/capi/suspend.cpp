@@ -6,6 +6,7 @@
 #include "base/message.hpp"
 #include "capi/arena.hpp"
 #include "capi/call.hpp"
+#include "capi/callback.hpp"
 #include "capi/versioned_struct.hpp"
 #include "context/suspension.hpp"
 #include "report/tags.hpp"
@@ -238,11 +239,11 @@ vpmm_status vpmm_add_suspend_hooks(vpmm_pool* pool, uint32_t tag, vpmm_suspend_h
     hooks.tag = tag;
     if (before_unmap != nullptr)
       hooks.before_unmap = [before_unmap, argument](int device, std::uint32_t of) {
-        return before_unmap(argument, device, of) == 0;
+        return run_callback([&] { return before_unmap(argument, device, of); }) == 0;
       };
     if (after_map != nullptr)
       hooks.after_map = [after_map, argument](int device, std::uint32_t of) {
-        static_cast<void>(after_map(argument, device, of));
+        static_cast<void>(run_callback([&] { return after_map(argument, device, of); }));
       };
     *id = context.suspension().add_hooks(std::move(hooks));
     return {};

@@ -162,20 +162,21 @@ Result<DevicePtr> Context::allocate_slowly(pool::Request request, const time::Ti
   if (report::CallLog* const log = parts_.front.way().log) request.stack = log->capture_stack();
   report::CallLog::By by;
   for (Limits::Asked asked;;) {
-    Result<DevicePtr> result = attempt(request, bound, by);
+    Result<DevicePtr> result = attempt(request, bound, asked, by);
     if (result) return result;
     if (result.error().code == ErrorCode::out_of_memory && request.bytes <= pool::kAddressSpace &&
         limits_.find_memory(request, asked))
       continue;
-    tell_failure(request, result.error(), by);
+    tell_failure(request, result.error(), asked, by);
     return result;
   }
 }
 
-// `by`: out, the calling stream once known; so is the tag of `asked`.
-Result<DevicePtr> Context::attempt(pool::Request& asked, const time::TimelineId* bound,
-                                   report::CallLog::By& by) {
-  pool::Request request = asked;
+// `by`: out, the calling stream once known; so is the tag of `routed`.
+Result<DevicePtr> Context::attempt(pool::Request& routed, const time::TimelineId* bound,
+                                   Limits::Asked& asked, report::CallLog::By& by) {
+  pool::Request request = routed;
+  asked.is_over_tag_limit = false;
   if (const Result<void> possible = check(request); !possible)
     return possible.error().code == ErrorCode::invalid_argument ? parts_.mistake(possible.error())
                                                                 : possible.error();
@@ -193,8 +194,10 @@ Result<DevicePtr> Context::attempt(pool::Request& asked, const time::TimelineId*
   entrance_.learn_if_much_is_pending();
   VPMM_TRY(device_.primary.noted(parts_.router.preallocate_once(lock)));
   parts_.tags.route(request);
-  asked.tag = request.tag;
-  VPMM_TRY(limits_.check_tag(request));
+  routed.tag = request.tag;
+  const Result<void> allowed = limits_.check_tag(request);
+  asked.is_over_tag_limit = !allowed;
+  VPMM_TRY(allowed);
   parts_.allocations.provide();  // may throw, so before memory is taken
   limits_.begin_tagged(request);
   ScopeExit uncount([&]() VPMM_REQUIRES(pool_lock) { limits_.end_tagged(request); });
@@ -224,10 +227,13 @@ Result<DevicePtr> Context::attempt(pool::Request& asked, const time::TimelineId*
   return result;
 }
 
-void Context::tell_failure(const pool::Request& request, Error& error,
+void Context::tell_failure(const pool::Request& request, Error& error, const Limits::Asked& asked,
                            const report::CallLog::By& by) {
   const bool is_shortage = error.code == ErrorCode::out_of_memory;
-  if (is_shortage && limits_.uses_gpu_memory(request)) shortages_.explain(request, error);
+  if (is_shortage && asked.is_over_tag_limit)
+    shortages_.add_holders_to(request.tag, error);
+  else if (is_shortage && limits_.lacks_gpu_memory(request, asked))
+    shortages_.explain(request, error);
   std::shared_ptr<observe::TraceWriter> writer;
   {
     const PoolLock lock(parts_.mutex);

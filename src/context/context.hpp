@@ -99,9 +99,10 @@ class Context {
   void free_surely(DevicePtr ptr, pool::Stream stream) noexcept;
   // --- context.cpp; `bound`: timeline of a bound stream, or null ---
   Result<DevicePtr> allocate_slowly(pool::Request request, const time::TimelineId* bound);
-  Result<DevicePtr> attempt(pool::Request& asked, const time::TimelineId* bound,
-                            report::CallLog::By& by);
-  void tell_failure(const pool::Request& request, Error& error, const report::CallLog::By& by);
+  Result<DevicePtr> attempt(pool::Request& routed, const time::TimelineId* bound,
+                            Limits::Asked& asked, report::CallLog::By& by);
+  void tell_failure(const pool::Request& request, Error& error, const Limits::Asked& asked,
+                    const report::CallLog::By& by);
   Result<void> deallocate_slowly(DevicePtr ptr, const pool::Stream& stream,
                                  const time::TimelineId* bound);
 

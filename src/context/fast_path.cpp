@@ -64,8 +64,8 @@ DevicePtr Context::take_pages_if_ready(Bytes bytes, Bytes alignment) {
       parts_.allocations.has_deferred())
     return {};
   pool::Pool& pool = *device_.pool;
-  const Bytes natural = pool.memory().tuning.grain_alignment();
-  if (alignment > natural || (alignment & (alignment - 1)) != 0) return {};
+  if (alignment > pool.memory().tuning.grain_alignment() || (alignment & (alignment - 1)) != 0)
+    return {};
   pool::Request request;
   request.bytes = bytes;
   request.alignment = alignment;
@@ -77,8 +77,7 @@ DevicePtr Context::take_pages_if_ready(Bytes bytes, Bytes alignment) {
     return {};
   const pool::Caller caller;
   parts_.allocations.provide();  // may throw, so before memory is taken
-  const std::optional<pool::Placed> found =
-      pool.find({bytes, device_.small->serving().size_of_pages(bytes), natural}, caller);
+  const std::optional<pool::Placed> found = pool.find(parts_.router.pages_for(request), caller);
   if (!found) return {};
   const DevicePtr begin = found->begin;
   Entrance::afterwards([&]() VPMM_REQUIRES(pool_lock) {

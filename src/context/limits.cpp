@@ -180,7 +180,7 @@ Result<void> Limits::defer_cleanup_end() {
 
 bool Limits::find_memory(const pool::Request& request, Asked& asked) {
   const bool is_first = !std::exchange(asked.neighbours, true);
-  if (is_first && uses_gpu_memory(request) && ask_for_idle(request.bytes) > 0) return true;
+  if (is_first && lacks_gpu_memory(request, asked) && ask_for_idle(request.bytes) > 0) return true;
   if (asked.answers == kMostAnswers) return false;
   if (!out_of_memory_.ask({request.bytes, device_.primary.device()})) return false;
   ++asked.answers;
@@ -188,9 +188,10 @@ bool Limits::find_memory(const pool::Request& request, Asked& asked) {
   return true;
 }
 
-bool Limits::uses_gpu_memory(const pool::Request& request) const {
+bool Limits::lacks_gpu_memory(const pool::Request& request, const Asked& asked) const {
+  if (asked.is_over_tag_limit) return false;
   const PoolLock lock(parts_.mutex);
-  return !parts_.arenas.external().has(request.arena) && check_tag(request);
+  return !parts_.arenas.external().has(request.arena);
 }
 
 // --- tags

@@ -52,15 +52,17 @@ class Limits {
   // State of one request between its attempts.
   struct Asked {
     bool neighbours = false;
-    unsigned answers = 0;  // of callbacks that said that they freed memory
+    unsigned answers = 0;            // of callbacks that said that they freed memory
+    bool is_over_tag_limit = false;  // the last attempt failed by check_tag()
   };
   // A callback that always says so would otherwise hold the request for ever.
   static constexpr unsigned kMostAnswers = 10'000;
   // Helps a request without memory in pool and GPU: asks neighbours for idle memory, once, then the
   // callbacks, until kMostAnswers. Returns true to try again.
   bool find_memory(const pool::Request& request, Asked& asked);
-  // Returns false for a request in an external arena, and beyond the limit of its tag.
-  bool uses_gpu_memory(const pool::Request& request) const;
+  // Tells if the last attempt failed for want of memory of the pool: neither in an external arena,
+  // nor beyond the limit of its tag.
+  bool lacks_gpu_memory(const pool::Request& request, const Asked& asked) const;
 
  private:
   Result<void> preallocate_mapped(Bytes bytes);

@@ -121,18 +121,20 @@ Result<DevicePtr> Router::allocate_in_arena(MutexLock& lock, const pool::Request
   return slow_path_.allocate_in_arena(lock, request, caller);
 }
 
-Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const pool::Request& request,
-                                         const Caller& caller) {
-  VPMM_TRY(check_alignment(request.alignment));
-  // Aligns requests of up to a page to pages, so that none spans two chunks and keeps both from
-  // moving.
+pool::PageRequest Router::pages_for(const pool::Request& request) const {
   const bool has_whole_pages = request.one_chunk || request.bytes <= device_.page_size;
   const Bytes natural = has_whole_pages ? device_.pool->memory().page_alignment()
                                         : device_.pool->memory().tuning.grain_alignment();
   const Bytes size = request.one_chunk ? round_up(request.bytes, device_.page_size)
                                        : device_.small->serving().size_of_pages(request.bytes);
-  const pool::PageRequest pages{request.bytes, size, std::max(request.alignment, natural), false,
-                                request.one_chunk ? pool::Chunks::one : pool::Chunks::shared};
+  return {request.bytes, size, std::max(request.alignment, natural), false,
+          request.one_chunk ? pool::Chunks::one : pool::Chunks::shared};
+}
+
+Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const pool::Request& request,
+                                         const Caller& caller) {
+  VPMM_TRY(check_alignment(request.alignment));
+  const pool::PageRequest pages = pages_for(request);
   if (caller.standing == Standing::capturing && !request.one_chunk) {
     region::Region* parked = captures_.take_parked(caller.capture, *caller.stream, pages);
     if (parked != nullptr) {

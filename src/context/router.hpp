@@ -24,6 +24,9 @@ class Router {
 
   Result<DevicePtr> allocate(MutexLock& lock, const pool::Request& request,
                              const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+  // Aligns requests of up to a page to pages, so that none spans two chunks and keeps both from
+  // moving.
+  pool::PageRequest pages_for(const pool::Request& request) const;
   // VPMM_PAGES, at the first allocation; only a broken context is an error.
   Result<void> preallocate_once(MutexLock& lock) VPMM_REQUIRES(pool_lock);
   bool has_preallocated() const VPMM_REQUIRES(pool_lock) { return has_preallocated_; }

@@ -43,7 +43,7 @@ void count(report::Holding& holder, std::string name, Bytes bytes) {
 }  // namespace
 
 // Leaves out external arenas.
-void Shortages::add_holders(report::Shortage& shortage) const {
+void Shortages::add_holders(report::Shortage& shortage, std::uint32_t tag) const {
   Set<DevicePtr> external;
   parts_.arenas.external().for_each_stretch([&](DevicePtr stretch) VPMM_REQUIRES(pool_lock) {
     parts_.arenas.for_each_block_around(stretch,
@@ -55,8 +55,8 @@ void Shortages::add_holders(report::Shortage& shortage) const {
   std::map<std::uint32_t, report::Holding> by_tag;
   std::map<std::uint64_t, report::Holding> by_stream;
   for (const report::LayoutBlock& block : drawing_.layout().blocks) {
-    if (block.state != region::RegionState::allocated || block.is_suspended ||
-        external.contains(block.range.begin))
+    if (block.state != region::RegionState::allocated) continue;
+    if (tag != 0 ? block.tag != tag : block.is_suspended || external.contains(block.range.begin))
       continue;
     count(shortage.live, "live", block.requested);
     shortage.live_taken += block.range.size;
@@ -70,8 +70,9 @@ void Shortages::add_holders(report::Shortage& shortage) const {
           block.requested);
   }
   if (by_library.size() > 1 || by_library.count(0) == 0) shortage.by_library = sorted(by_library);
-  if (by_tag.size() > 1 || by_tag.count(0) == 0) shortage.by_tag = sorted(by_tag);
+  if (tag == 0 && (by_tag.size() > 1 || by_tag.count(0) == 0)) shortage.by_tag = sorted(by_tag);
   shortage.by_stream = sorted(by_stream);
+  if (const auto writer = parts_.recorder.writer()) shortage.recording = writer->path();
 }
 
 void Shortages::add_pending(report::Shortage& shortage) const {
@@ -116,13 +117,22 @@ report::Shortage Shortages::look_at(const pool::Request& request, const std::str
   shortage.capacity = parts_.footprint.capacity();
   shortage.prefer = device_.config.prefer;
   shortage.is_capture_known = parts_.captures.are_known();
-  if (const auto writer = parts_.recorder.writer()) shortage.recording = writer->path();
   driver::MemInfo gpu;
   if (device_.driver.mem_get_info(gpu) == driver::CuResult::success) shortage.gpu = gpu;
   shortage.arenas = parts_.arenas.holdings();
   add_pending(shortage);
-  add_holders(shortage);
+  add_holders(shortage, 0);
   return shortage;
+}
+
+void Shortages::add_holders_to(std::uint32_t tag, Error& error) noexcept {
+  try {
+    const PoolLock lock(parts_.mutex);
+    report::Shortage shortage;
+    add_holders(shortage, tag);
+    error.message += report::holders_report(shortage);
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the reason alone
+  }
 }
 
 void Shortages::explain(const pool::Request& request, Error& error) noexcept {

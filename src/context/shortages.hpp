@@ -24,11 +24,14 @@ class Shortages {
   // Replaces the message of `error` by a report of the pool as it is now; other threads may have
   // changed it since the failure. Without host memory the message keeps only the reason.
   void explain(const pool::Request& request, Error& error) noexcept;
+  // Adds the holders of the tag's memory to the message. Without host memory it stays.
+  void add_holders_to(std::uint32_t tag, Error& error) noexcept;
 
  private:
   report::Shortage look_at(const pool::Request& request, const std::string& reason) const
       VPMM_REQUIRES(pool_lock);
-  void add_holders(report::Shortage& shortage) const VPMM_REQUIRES(pool_lock);
+  // `tag`: counts only memory of that tag, also suspended; 0: all memory.
+  void add_holders(report::Shortage& shortage, std::uint32_t tag) const VPMM_REQUIRES(pool_lock);
   void add_pending(report::Shortage& shortage) const VPMM_REQUIRES(pool_lock);
 
   Parts& parts_;

@@ -252,7 +252,9 @@ Result<DevicePtr> SlowPath::allocate_in_arena(MutexLock& lock, const pool::Reque
     if (!stretch) {
       if (stretch.error().code != ErrorCode::out_of_memory) return stretch.error();
       VPMM_TRY_ASSIGN(const DevicePtr begin, await_block(lock, request, caller));
-      return is_null(begin) ? Result<DevicePtr>(stretch.error()) : begin;
+      if (!is_null(begin)) return begin;
+      VPMM_TRY(arenas_.enter(request.arena, caller));  // the lock was dropped
+      return stretch.error();
     }
     VPMM_TRY(arenas_.add(request.arena, stretch.value(), caller));
   }

@@ -3,6 +3,7 @@
 #include "context/suspension.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "base/host_memory.hpp"
@@ -481,12 +482,19 @@ void Suspension::call_after_map(const Set<std::uint32_t>& tags,
     if (is_wanted && tags.contains(hooks.tag)) numbers.push_back(number);
     return false;
   });
-  for (auto number = numbers.rbegin(); number != numbers.rend(); ++number)
-    hooks_.visit([&](std::uint64_t each, const SuspendHooks& hooks) {
-      if (each != *number) return false;
-      if (hooks.after_map) hooks.after_map(device_.primary.device(), hooks.tag);
-      return true;
-    });
+  std::exception_ptr failure;  // the first; the others are told all the same
+  for (auto number = numbers.rbegin(); number != numbers.rend(); ++number) {
+    try {
+      hooks_.visit([&](std::uint64_t each, const SuspendHooks& hooks) {
+        if (each != *number) return false;
+        if (hooks.after_map) hooks.after_map(device_.primary.device(), hooks.tag);
+        return true;
+      });
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace vpmm::context

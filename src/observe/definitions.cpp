@@ -70,7 +70,8 @@ std::uint32_t Definitions::tag(std::uint32_t tag) {
 
 std::uint16_t Definitions::library(std::uint32_t tag) {
   const char* const name = tag_name_ == nullptr ? "" : tag_name_(tag);
-  if (*name == '\0' || libraries_.size() == kMostLibraries) return 0;
+  const bool is_known = libraries_.contains(tag);
+  if (!is_known && (*name == '\0' || libraries_.size() == kMostLibraries)) return 0;
   const std::uint32_t before = number_in(libraries_, tag, [&](const std::string&) {
     new_libraries_.add(std::to_string(libraries_.size()), json_quoted(name));
   });

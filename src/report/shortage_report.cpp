@@ -135,9 +135,24 @@ void add_limits(const Shortage& shortage, Report& report) {
     report.line("GPU", "{}, of which {} free, {} held by others",
                 readable_bytes(shortage.gpu->total), readable_bytes(shortage.gpu->free),
                 readable_bytes(held_by_others(shortage)));
+}
+
+void add_holders(const Shortage& shortage, Report& report) {
   if (!shortage.by_library.empty()) report.line("by library", "{}", list_of(shortage.by_library));
   if (!shortage.by_tag.empty()) report.line("by tag", "{}", list_of(shortage.by_tag));
   if (!shortage.by_stream.empty()) report.line("by stream", "{}", list_of(shortage.by_stream));
+}
+
+std::string way_to_see_holders(const std::string& recording) {
+  if (recording.empty())
+    return "see who holds it, and since when: VPMM_RECORD=run.vpmm PROGRAM; python -m vpmm report "
+           "run.vpmm";
+  return fmt::format("see who holds it, and since when: python -m vpmm report {}", recording);
+}
+
+void add_advice(const std::vector<std::string>& sentences, Report& report) {
+  report.add("\nwhat to try:");
+  for (const std::string& sentence : sentences) report.add("\n  - " + sentence);
 }
 
 }  // namespace
@@ -194,11 +209,7 @@ std::vector<std::string> advice(const Shortage& shortage) {
     say(fmt::format(
         "raise VPMM_MAX_MAPPINGS: at {} mappings free memory is not put together any more",
         shortage.mappings));
-  say(shortage.recording.empty()
-          ? "see who holds it, and since when: VPMM_RECORD=run.vpmm PROGRAM; python -m vpmm report "
-            "run.vpmm"
-          : fmt::format("see who holds it, and since when: python -m vpmm report {}",
-                        shortage.recording));
+  say(way_to_see_holders(shortage.recording));
   return list;
 }
 
@@ -211,8 +222,15 @@ std::string shortage_report(const Shortage& shortage) {
   add_request(shortage, report);
   add_pool(shortage, report);
   add_limits(shortage, report);
-  report.add("\nwhat to try:");
-  for (const std::string& sentence : advice(shortage)) report.add("\n  - " + sentence);
+  add_holders(shortage, report);
+  add_advice(advice(shortage), report);
+  return std::move(report).done();
+}
+
+std::string holders_report(const Shortage& shortage) {
+  Report report;
+  add_holders(shortage, report);
+  add_advice({way_to_see_holders(shortage.recording)}, report);
   return std::move(report).done();
 }
 

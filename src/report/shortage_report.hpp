@@ -72,6 +72,8 @@ struct Shortage {
 
 // Several lines, without a line break at the end. The first makes sense alone; the last are advice.
 std::string shortage_report(const Shortage& shortage);
+// Lines with the holders of memory and a way to see more of them, behind a message.
+std::string holders_report(const Shortage& shortage);
 // Sentences, the most promising first.
 std::vector<std::string> advice(const Shortage& shortage);
 

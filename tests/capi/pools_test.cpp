@@ -226,7 +226,7 @@ TEST_F(Pools, an_exception_out_of_a_callback_becomes_an_error) {
 TEST_F(Pools, a_callback_ends_its_request_with_an_error_of_its_own) {
   ASSERT_EQ(vpmm_set_capacity(pool_, 16 * kMiB), VPMM_OK);
   EXPECT_EQ(vpmm_callback_fail(VPMM_ERROR_NOT_SHARED, "x"), VPMM_ERROR_INVALID_ARGUMENT);
-  EXPECT_STREQ(vpmm_last_error(), "no out-of-memory callback runs on this thread");
+  EXPECT_STREQ(vpmm_last_error(), "no callback of a call runs on this thread");
   const auto fails = [](void*, int, std::uint64_t) -> int {
     EXPECT_EQ(vpmm_callback_fail(VPMM_OK, "x"), VPMM_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(vpmm_callback_fail(VPMM_WOULD_BLOCK, "x"), VPMM_ERROR_INVALID_ARGUMENT);

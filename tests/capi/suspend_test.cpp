@@ -162,6 +162,43 @@ TEST_F(SuspendAbi, hooks_run_around_it) {
   EXPECT_EQ(vpmm_deallocate(pool_, ptr, nullptr), VPMM_OK);
 }
 
+TEST_F(SuspendAbi, a_hook_ends_its_call_with_an_error_of_its_own) {
+  struct Hook {
+    bool fails;
+    int after = 0;
+  } quiet{false}, failing{true};
+  const auto before = [](void* argument, int, std::uint32_t) {
+    if (!static_cast<Hook*>(argument)->fails) return 0;
+    EXPECT_EQ(vpmm_callback_fail(VPMM_ERROR_NOT_SHARED, "it is registered"), VPMM_OK);
+    return 0;
+  };
+  const auto after = [](void* argument, int, std::uint32_t) {
+    ++static_cast<Hook*>(argument)->after;
+    if (!static_cast<Hook*>(argument)->fails) return 0;
+    EXPECT_EQ(vpmm_callback_fail(VPMM_ERROR_UNSUPPORTED, "cannot register"), VPMM_OK);
+    return 0;
+  };
+  std::uint64_t id = 0;
+  ASSERT_EQ(vpmm_add_suspend_hooks(pool_, tag_, before, after, &quiet, &id), VPMM_OK);
+  ASSERT_EQ(vpmm_add_suspend_hooks(pool_, tag_, before, after, &failing, &id), VPMM_OK);
+  void* const ptr = tagged(kMiB);
+  EXPECT_EQ(vpmm_suspend(pool_, tag_, 0, nullptr), VPMM_ERROR_NOT_SHARED);
+  EXPECT_STREQ(vpmm_last_error(), "it is registered");
+  EXPECT_EQ(quiet.after, 1);
+  EXPECT_EQ(failing.after, 0);
+  failing.fails = false;
+  ASSERT_EQ(vpmm_suspend(pool_, tag_, 0, nullptr), VPMM_OK) << vpmm_last_error();
+  failing.fails = true;
+  EXPECT_EQ(vpmm_resume(pool_, tag_, 0), VPMM_ERROR_UNSUPPORTED);
+  EXPECT_STREQ(vpmm_last_error(), "cannot register");
+  EXPECT_EQ(failing.after, 1);
+  EXPECT_EQ(quiet.after, 2) << "is told although the one before failed";
+  int is_suspended = 1;
+  EXPECT_EQ(vpmm_is_suspended(pool_, ptr, &is_suspended), VPMM_OK);
+  EXPECT_EQ(is_suspended, 0);
+  EXPECT_EQ(vpmm_deallocate(pool_, ptr, nullptr), VPMM_OK);
+}
+
 TEST_F(SuspendAbi, the_entered_tag_is_told_with_the_order_of_entries) {
   std::uint32_t tag = 1;
   std::uint64_t entry = 0;

@@ -60,6 +60,19 @@ TEST(Ready, pages_that_are_complete_are_given_without_a_driver_call) {
   world.deallocate(ptr, std::nullopt);
 }
 
+// It would keep both of its chunks from moving.
+TEST(Ready, a_page_is_taken_where_a_page_begins) {
+  PoolWorld world(adaptive_world());
+  const DevicePtr whole = world.allocate(8 * kPage, std::nullopt);
+  world.deallocate(whole, std::nullopt);
+  world.wait();
+  const DevicePtr front = take_if_ready(world, kPage + 1);
+  const DevicePtr page = take_if_ready(world, kPage);
+  ASSERT_EQ(front, whole);
+  EXPECT_EQ(page, whole + 2 * kPage);
+  for (const DevicePtr each : {front, page}) world.deallocate(each, std::nullopt);
+}
+
 TEST(Ready, pending_memory_is_not) {
   PoolWorld world(adaptive_world());
   const StreamHandle stream = world.stream();

@@ -155,6 +155,34 @@ TEST_P(WhichWait, of_which_a_query_fails_ends_the_request_and_nothing_is_lost) {
   world.allocate((kDevicePages - 1) * kPage, std::nullopt);
 }
 
+TEST_P(ShortageWaits, a_request_in_an_arena_that_ends_or_sleeps_meanwhile_says_so) {
+  world.allocate((kDevicePages - 2) * kPage, std::nullopt);
+  for (const bool sleeps : {true, false}) {
+    const pool::ArenaId arena = world.pool->arenas().create({}).value();
+    const auto allocate = [&](Bytes bytes, StreamHandle on) {
+      return world.pool->allocate({bytes, 0, on, arena});
+    };
+    const DevicePtr busy = allocate(kPage / 2, slow).value();
+    const DevicePtr live = allocate(kPage / 2, slow).value();
+    world.use(busy, kPage / 2, slow, kFastNs);
+    world.deallocate(busy, slow);
+    const DevicePtr last = world.allocate(kPage, std::nullopt);
+    world.hooks.on_sleep = [&] {
+      world.on_another_thread([&] {
+        const auto changed = sleeps ? world.pool->suspension().suspend(arena, {})
+                                    : world.pool->arenas().release(arena);
+        EXPECT_TRUE(changed.ok()) << message_of(changed);
+      });
+    };
+    expect_error(allocate(kPage / 4, fast),
+                 sleeps ? ErrorCode::suspended : ErrorCode::invalid_argument,
+                 {sleeps ? "is suspended" : "was released"});
+    world.deallocate(live, slow);
+    world.deallocate(last, std::nullopt);
+    EXPECT_EQ(world.pool->arenas().release(arena).ok(), sleeps);
+  }
+}
+
 TEST_P(ShortageWaits, the_first_of_two_frees_of_a_stream_is_enough) {
   const DevicePtr first = world.allocate(kPage, slow);
   world.allocate(kPage,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -36,6 +37,27 @@ TEST_F(Suspend, after_a_hook_that_throws_those_before_it_are_told) {
   EXPECT_TRUE(suspension().remove_hooks(thrower));
   suspend();
   resume();
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend,
+       a_hook_that_throws_after_a_resume_leaves_the_others_told_and_the_first_error_is_thrown) {
+  const DevicePtr ptr = tagged(kPage);
+  std::vector<int> calls;
+  for (int number = 1; number <= 3; ++number)
+    suspension().add_hooks({kWeights, {}, [&calls, number](int, std::uint32_t) {
+                              calls.push_back(number);
+                              if (number != 1) throw std::runtime_error(std::to_string(number));
+                            }});
+  suspend();
+  try {
+    static_cast<void>(suspension().resume(kWeights, {}));
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const std::runtime_error& error) {
+    EXPECT_STREQ(error.what(), "3");
+  }
+  EXPECT_EQ(calls, (std::vector<int>{3, 2, 1}));
+  EXPECT_FALSE(is_suspended(ptr));
   world.deallocate(ptr, a);
 }
 

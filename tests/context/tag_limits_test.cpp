@@ -95,6 +95,51 @@ TEST_F(TagLimits, callbacks_may_free_and_neighbours_are_not_asked) {
   world.deallocate(second, a);
 }
 
+TEST_F(TagLimits, the_error_names_limit_tag_and_holders_and_holds_after_a_callback_made_room) {
+  constexpr std::uint32_t kLibrary = 53;
+  report::set_tag_name(kLibrary, "a library");
+  limits().set_tag_limit(kLimited, settings::Portion{10 * kMiB});
+  const StreamHandle b = world.stream();
+  pool::Request of_library{4 * kMiB, 0, b};
+  of_library.tag = kLimited;
+  of_library.library = kLibrary;
+  const DevicePtr first = world.pool().allocate(of_library).value();
+  const DevicePtr second = served(3 * kMiB);
+  const DevicePtr other = served(20 * kMiB, kOther);
+  const auto refused = [&] { return message_of(request(5 * kMiB)); };
+  const std::string text = refused();
+  EXPECT_EQ(text.substr(0, text.find('\n')),
+            "out of device memory: asked for 5 MiB (5242880 bytes); tag 51 has 7 MiB of its limit "
+            "of 10 MiB");
+  EXPECT_NE(text.find("\n  by library a library: 4 MiB, no library known: 3 MiB\n"),
+            std::string::npos)
+      << text;
+  for (const char* const held : {"by stream", ": 4 MiB, ", ": 3 MiB\n", "VPMM_RECORD="})
+    EXPECT_NE(text.find(held), std::string::npos) << text;
+  EXPECT_EQ(text.find("20 MiB"), std::string::npos) << text;
+  limits().out_of_memory_callbacks().set([&](const context::OutOfMemory&) {
+    world.deallocate(second, a);
+    return false;
+  });
+  EXPECT_EQ(refused().find(text.substr(0, text.find('\n')) + "\n  by library a library: 4 MiB\n"),
+            0u);
+  limits().out_of_memory_callbacks().set({});
+  world.deallocate(first, b);
+  world.deallocate(other, a);
+  report::set_tag_name(kLibrary, "");
+}
+
+TEST_F(TagLimits, an_error_of_the_gpu_has_its_report_also_if_the_limit_falls_meanwhile) {
+  limits().set_capacity(16 * kMiB);
+  limits().out_of_memory_callbacks().set([&](const context::OutOfMemory&) {
+    limits().set_tag_limit(kLimited, settings::Portion{kMiB});
+    return false;
+  });
+  expect_error(request(30 * kMiB), ErrorCode::out_of_memory,
+               {"out of device memory: asked for 30 MiB", "the limit is 16 MiB", "what to try:"});
+  limits().out_of_memory_callbacks().set({});
+}
+
 TEST_F(TagLimits, a_share_is_of_the_capacity_and_none_ends_it) {
   limits().set_capacity(64 * kMiB);
   limits().set_tag_limit(kLimited, settings::parse_portion("25%").value());

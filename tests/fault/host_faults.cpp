@@ -87,6 +87,11 @@ void ExemptDriver::on_deallocate_any_stream(AddressRange range) {
   observer_->on_deallocate_any_stream(range);
 }
 
+void ExemptDriver::sleep_ns(std::uint64_t ns) {
+  const Exempt exempt;
+  ForwardingDriver::sleep_ns(ns);
+}
+
 std::optional<driver::CuResult> ExemptDriver::before(driver::Call /*call*/) {
   ++state.exempt;
   return std::nullopt;

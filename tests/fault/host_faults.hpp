@@ -37,6 +37,7 @@ class ExemptDriver final : public driver::ForwardingDriver, private driver::Memo
   driver::MemoryObserver* memory_observer() override {
     return observer_ == nullptr ? nullptr : this;
   }
+  void sleep_ns(std::uint64_t ns) override;  // the simulator works meanwhile
 
  private:
   void on_allocate(AddressRange range, driver::StreamHandle stream) override;

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +14,7 @@
 
 #include "base/host_memory.hpp"
 #include "fault/scenarios.hpp"
+#include "support/hooked_driver.hpp"
 
 namespace vpmm::fault {
 namespace {
@@ -65,6 +69,27 @@ INSTANTIATE_TEST_SUITE_P(Scenarios, HostMemoryFault, ::testing::ValuesIn(cases()
                          [](const ::testing::TestParamInfo<Case>& each) {
                            return name_of(each.param);
                          });
+
+TEST(HostFaults, do_not_strike_the_simulator_which_works_while_the_pool_sleeps) {
+  driver::sim::SimDriver sim;
+  ExemptDriver exempt(sim);
+  driver::ContextHandle current{};
+  ASSERT_EQ(sim.init(), driver::CuResult::success);
+  ASSERT_EQ(sim.device_primary_ctx_retain(0, current), driver::CuResult::success);
+  ASSERT_EQ(sim.ctx_set_current(current), driver::CuResult::success);
+  std::unique_ptr<int> made;
+  driver::sim::Kernel kernel;
+  kernel.duration_ns = 1000;
+  kernel.body = [&] { made = std::make_unique<int>(); };
+  ASSERT_EQ(sim.launch(kernel, driver::kLegacyStream), driver::CuResult::success);
+  HostFaults::disarm();
+  {
+    const InsidePool inside;
+    exempt.sleep_ns(1'000'000);
+  }
+  EXPECT_NE(made, nullptr);
+  EXPECT_EQ(HostFaults::counted(), 0u);
+}
 
 // Everything of the reserve, for as long as this lives.
 class EmptyReserve {
@@ -141,6 +166,70 @@ TEST(HostReserve, without_it_a_call_fails_before_it_changes_anything) {
   world.check_aftermath();
   world.close(FaultWorld::Left::nothing);
   EXPECT_EQ(world.failure(), "");
+}
+
+// Promises all of the reserve, while the process has no memory either.
+class PromisedReserve {
+ public:
+  PromisedReserve() {
+    for (std::size_t bytes = std::size_t{1} << 20; bytes >= 64; bytes /= 2)
+      while (promise(bytes)) ++count_;
+  }
+
+ private:
+  bool promise(std::size_t bytes) {
+    std::optional<HostPromise>& next = promises_.at(count_);
+    next.emplace(bytes);
+    if (next->is_kept()) return true;
+    next.reset();
+    return false;
+  }
+
+  std::array<std::optional<HostPromise>, 64> promises_;
+  std::size_t count_ = 0;
+};
+
+TEST(HostReserve, without_a_promise_a_stretch_is_not_divided) {
+  driver::sim::SimDriver sim;
+  ExemptDriver exempt(sim);
+  test::HookedDriver hooks(exempt);
+  driver::StreamHandle stream{};
+  driver::ContextHandle current{};
+  ASSERT_EQ(sim.init(), driver::CuResult::success);
+  ASSERT_EQ(sim.device_primary_ctx_retain(0, current), driver::CuResult::success);
+  ASSERT_EQ(sim.ctx_set_current(current), driver::CuResult::success);
+  ASSERT_EQ(sim.stream_create(driver::StreamFlags::non_blocking, stream),
+            driver::CuResult::success);
+  settings::Config config;
+  config.va_size = kGiB;
+  config.page_chunks = true;
+  const auto pool = context::Context::create(hooks, 0, config).value();
+  const pool::ArenaId arena = pool->arenas().create({false, false}).value();
+  const auto allocate = [&](Bytes bytes) {
+    return pool->allocate({bytes, 0, stream, arena}).value();
+  };
+  const DevicePtr ptr = allocate(14 * kMiB);
+  ASSERT_TRUE(pool->deallocate(ptr, stream).ok());
+  ASSERT_EQ(allocate(14 * kMiB), ptr);  // `hooks` needs memory for the first call of each kind
+  ASSERT_TRUE(pool->deallocate(ptr, stream).ok());
+  std::optional<PromisedReserve> all;  // but for the call's own promise
+  hooks.on[driver::Call::stream_get_id] = [&] {
+    HostFaults::arm(1, HostFaults::Repeat::from_then_on);
+    if (!all) all.emplace();
+    return driver::CuResult::success;
+  };
+  {
+    const InsidePool inside;
+    EXPECT_EQ(allocate(8 * kMiB), ptr);
+  }
+  HostFaults::disarm();
+  all.reset();
+  hooks.on.clear();
+  EXPECT_EQ(pool->query(ptr).value().usable, 14 * kMiB);
+  ASSERT_TRUE(pool->deallocate(ptr, stream).ok());
+  EXPECT_EQ(allocate(8 * kMiB), ptr);
+  EXPECT_EQ(pool->query(ptr).value().usable, 8 * kMiB);
+  EXPECT_EQ(pool->reports().validate(), "");
 }
 
 }  // namespace

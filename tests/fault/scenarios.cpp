@@ -406,6 +406,22 @@ void shared_stretches(FaultWorld& w) {
   w.release_arena(arena);
 }
 
+// 32 MiB of device: stretches of one allocation each, which chunks beyond a request leave.
+void stretches_of_their_own(FaultWorld& w) {
+  const auto arena = w.make_arena({false, false});
+  const auto small = w.allocate_in(arena, 3 * kMiB, w.stream(1));
+  const auto large = w.allocate_in(arena, 26 * kMiB, w.stream(1));
+  w.deallocate(large, w.stream(1));
+  const auto front = w.allocate_in(arena, 15 * kMiB, w.stream(1));
+  const auto back = w.allocate_in(arena, 6 * kMiB, w.stream(2));
+  w.deallocate(front, w.stream(2));
+  w.allocate_in(arena, 8 * kMiB, w.stream(2));
+  w.deallocate(back, w.stream(2));
+  w.trim_arena(arena);
+  w.deallocate(small, w.stream(1));
+  w.release_arena(arena);
+}
+
 void captures_in_arenas(FaultWorld& w) {
   const auto arena = w.make_arena();
   w.deallocate(w.allocate_in(arena, 6 * kMiB, w.stream(1)), w.stream(1));
@@ -550,6 +566,7 @@ std::vector<Scenario> scenarios() {
       {"arenas", arenas, 32 * kMiB},
       {"busy_stretches", busy_stretches, 32 * kMiB},
       {"shared_stretches", shared_stretches, 112 * kMiB},
+      {"stretches_of_their_own", stretches_of_their_own, 32 * kMiB},
       {"captures_in_arenas", captures_in_arenas},
       {"suspended_arenas", suspended_arenas, 24 * kMiB},
       {"suspended_tags", suspended_tags, 32 * kMiB},

@@ -107,8 +107,9 @@ std::string Reference::refuse(const Refused& refused, const Error& error) {
       refused.bytes, own, limit(refused.pool), all, gpu, error.message);
 }
 
-void Reference::undo_many(std::size_t pool, std::uint64_t graph, const observe::Statistics& said) {
-  undone_.push_back({pool, graph, graph != 0});
+void Reference::undo_many(std::size_t pool, std::uint64_t graph, Undo undo,
+                          const observe::Statistics& said) {
+  undone_.push_back({pool, graph, graph != 0 || undo == Undo::perhaps_deferred});
   if (!terms_.is_own || counts_[pool].is_lost) return;
   const std::uint64_t undone = said.allocations - counts_[pool].allocations;
   counts_[pool].allocations += undone;
@@ -296,9 +297,8 @@ Reference::Sum Reference::live(std::size_t pool) const {
 }
 
 bool Reference::has_unknown(std::size_t pool) const {
-  return std::any_of(undone_.begin(), undone_.end(), [pool](const Undone& undone) {
-    return undone.pool == pool && undone.is_graphs;
-  });
+  return std::any_of(undone_.begin(), undone_.end(),
+                     [pool](const Undone& undone) { return undone.pool == pool && undone.stays; });
 }
 
 // Whether the memory of the other pools is known.

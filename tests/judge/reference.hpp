@@ -84,8 +84,10 @@ class Reference {
   // Which is `id` of its blocks. Its graphs are not launched any more.
   void release_arena(std::uint64_t id, std::uint64_t arena);
   // Of many allocations one was refused, so those before it were made and freed; in the capture of
-  // `graph` (else 0) they stay the graph's. Only the pool knows their number.
-  void undo_many(std::size_t pool, std::uint64_t graph, const observe::Statistics& said);
+  // `graph` (else 0) they stay the graph's, and after a fault their frees may be deferred. Only the
+  // pool knows their number.
+  enum class Undo { at_once, perhaps_deferred };
+  void undo_many(std::size_t pool, std::uint64_t graph, Undo undo, const observe::Statistics& said);
   // A call failed in the middle, and only the pool knows how often it tried.
   void lose_count(std::size_t pool) { counts_[pool].is_lost = true; }
 
@@ -142,7 +144,7 @@ class Reference {
   struct Undone {
     std::size_t pool = 0;
     std::uint64_t graph = 0;  // that owns it; 0: none
-    bool is_graphs = false;
+    bool stays = false;
   };
   std::vector<Undone> undone_;  // memory that only the pool knows, until it is settled
   std::vector<std::optional<Bytes>> capacity_;

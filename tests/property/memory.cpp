@@ -104,7 +104,9 @@ void World::operator()(const AllocateMany& o) {
     if (std::any_of(made.begin(), made.end(), [](DevicePtr ptr) { return !is_null(ptr); }))
       fail("some of many allocations are there though they failed");
     const bool is_captured = is_named && stream.capture;
+    using Undo = judge::Reference::Undo;
     reference(number).undo_many(seat_of(number), is_captured ? stream.capture->key : 0,
+                                struck_ ? Undo::perhaps_deferred : Undo::at_once,
                                 at.pool->reports().statistics());
     if (may_have_failed(result.error(), "allocate_many")) return;
     return judge_request(number, result.error(), {whole_pages, sizes.size() - 1});

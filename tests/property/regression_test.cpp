@@ -270,6 +270,23 @@ TEST(PoolRegression, a_callback_may_take_what_a_neighbour_gives_back) {
             "");
 }
 
+// Its free is deferred, until the next call of the pool.
+TEST(PoolRegression, memory_of_many_that_the_driver_refuses_to_take_back_stays_for_a_while) {
+  Scene scene = scene_with();
+  scene.config.page_size = scene.config.chunk_max = 8 * kMiB;
+  scene.config.max_mappings = 70;
+  scene.config.small = settings::SmallRequests::stream_ordered;
+  EXPECT_EQ(failure_of(scene, {SetCapacity{0, 122406212}, Allocate{0, 0, 20971520, 0},
+                               Allocate{0, 0, 19191342, 0}, Allocate{0, 0, 12582912, 0}, Free{0},
+                               Share{0, 38399, 6758}, FreeAnyStream{0, true}, Allocate{0, 0, 1, 0},
+                               Allocate{0, 0, 17309722, 0}, Allocate{0, 0, 33554432, 0},
+                               FreeAnyStream{0, false}, FreeElsewhere{0, 1, false}, Free{0},
+                               EndLease{0, 34345, context::Holder::handle},
+                               AllocateTagged{0, 0, 1, false, false}, Fault{24874, 28005, 1, false},
+                               AllocateMany{0, 0, 23068672, 4}}),
+            "");
+}
+
 // The first such free of a process, so this shows in a process of its own.
 TEST(PoolRegression, a_free_on_another_stream_needs_no_host_memory) {
   EXPECT_EQ(failure_of(scene_with(), {Allocate{0, kNonBlocking, 1, 0}, Allocate{0, kLegacy, 1, 0},

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import ctypes
-import gc
-import sys
 import tempfile
 import threading
-import traceback
 import unittest
-import weakref
-from collections.abc import Iterator
-from typing import Any
-from unittest import mock
 
 import vpmm
 from vpmm import recordings
@@ -25,9 +17,7 @@ from vpmm.reporting.stacks import NO_LIBRARY
 from vpmm.reporting.story import Story
 
 from program import run
-
-MIB = 1 << 20
-TEXT = b"what a program computed "
+from tag_case import MIB, TEXT, TagCase
 
 
 class Array:
@@ -41,45 +31,6 @@ class Array:
             "data": (ptr, False),
             "version": 3,
         }
-
-
-class TagCase(unittest.TestCase):
-    """A tag of each test's own: tags and the pool are those of the process."""
-
-    def setUp(self) -> None:
-        self.pool = vpmm.Pool.default()
-        self.name = self.id()
-        self.addCleanup(self.end)
-
-    def end(self) -> None:
-        vpmm.resume()
-        self.pool.synchronize()
-
-    def tag(self, name: str = "", **options: Any) -> vpmm.Tag:  # noqa: ANN401
-        return vpmm.tag(name or self.name, **({"suspendable": True} | options))
-
-    def allocate(self, size: int = 3 * MIB) -> int:
-        ptr = self.pool.allocate(size, 0)
-        self.addCleanup(self.pool.deallocate, ptr, 0)
-        return ptr
-
-    def tagged(self, size: int = 3 * MIB, name: str = "", **options: Any) -> int:  # noqa: ANN401
-        """Memory of the test's tag, with a text at its beginning and its end."""
-        with self.tag(name, **options):
-            ptr = self.allocate(size)
-        ctypes.memmove(ptr, TEXT, len(TEXT))
-        ctypes.memmove(ptr + size - len(TEXT), TEXT, len(TEXT))
-        return ptr
-
-    def assert_text(self, ptr: int, size: int = 3 * MIB) -> None:
-        self.assertEqual(ctypes.string_at(ptr, len(TEXT)), TEXT)
-        self.assertEqual(ctypes.string_at(ptr + size - len(TEXT), len(TEXT)), TEXT)
-
-    @contextlib.contextmanager
-    def error(self, code: str, words: str = "") -> Iterator[None]:
-        with self.assertRaisesRegex(vpmm.Error, words) as caught:
-            yield
-        self.assertEqual(caught.exception.code, code)
 
 
 class Entering(TagCase):
@@ -181,6 +132,34 @@ class Entering(TagCase):
                 call(self.name)
 
 
+class Names(TagCase):
+    """Of programs in C."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.library = ctypes.CDLL("libvpmm.so.0")
+
+    def allocated(self, tag: int, name: bytes, size: int) -> int:
+        self.library.vpmm_set_tag_name(tag, name)
+        self.addCleanup(self.library.vpmm_set_tag_name, tag, b"")
+        with vpmm.tag(tag):
+            ptr = self.pool.allocate(size, 0)
+        self.addCleanup(self.pool.deallocate, ptr, 0)
+        return ptr
+
+    def test_the_bytes_of_tags_with_one_name_are_added(self) -> None:
+        for tag, size in ((901, MIB), (902, 2 * MIB)):
+            self.allocated(tag, self.name.encode(), size)
+        self.assertEqual(vpmm.stats()["by_tag"][self.name], 3 * MIB)
+
+    def test_a_name_that_is_no_text_is_shown_as_far_as_it_is(self) -> None:
+        self.allocated(903, b"cache \xff", MIB)
+        shown = "cache \N{REPLACEMENT CHARACTER}"
+        self.assertEqual(vpmm.stats()["by_tag"][shown], MIB)
+        self.assertEqual(vpmm.tag_info(903).name, shown)
+        self.assertIn(shown, self.pool.tags())
+
+
 class Limits(TagCase):
     def test_a_request_beyond_the_limit_fails(self) -> None:
         with vpmm.tag(self.name, limit="4MiB"):
@@ -197,6 +176,14 @@ class Limits(TagCase):
         self.assertIsNone(vpmm.tag_info(self.name).limit_bytes)
         self.pool.deallocate(ptr, 0)
         self.assertNotIn(self.name, self.pool.tags())
+
+    def test_an_error_at_the_limit_names_the_holders(self) -> None:
+        with vpmm.tag(self.name, limit="4MiB"):
+            ptr = self.pool.allocate("3MiB", 0)
+            with self.assertRaises(vpmm.OutOfMemoryError) as caught:
+                self.pool.allocate("2MiB", 0)
+        self.assertIn("\n  by stream  default stream (7): 3 MiB\nwhat to try:", caught.exception.report)
+        self.pool.deallocate(ptr, 0)
 
     def test_a_limit_is_a_size(self) -> None:
         for limit in ("4M", -1, "25%", 1.5):
@@ -494,156 +481,6 @@ class HostCopies(TagCase):
 
         self.assertTrue(vpmm.is_suspended(Parameter()))
         self.assertEqual(bytes(vpmm.host_copy(Parameter())), TEXT[:8])
-
-
-class Hooks(TagCase):
-    def setUp(self) -> None:
-        super().setUp()
-        self.calls: list[tuple[str, int, str | int]] = []
-
-    def add(self, word: str) -> vpmm.SuspendHooks:
-        hooks = vpmm.add_suspend_hooks(
-            self.name,
-            lambda device, tag: self.calls.append((f"before {word}", device, tag)),
-            lambda device, tag: self.calls.append((f"after {word}", device, tag)),
-        )
-        self.addCleanup(hooks.remove)
-        return hooks
-
-    def words(self) -> list[str]:
-        words = [word for word, _, _ in self.calls]
-        self.calls.clear()
-        return words
-
-    def test_they_are_called_in_order_and_back(self) -> None:
-        self.tagged()
-        first, _ = self.add("1"), self.add("2")
-        vpmm.suspend(self.name)
-        self.assertEqual(self.calls, [("before 1", 0, self.name), ("before 2", 0, self.name)])
-        self.calls.clear()
-        vpmm.resume(self.name)
-        self.assertEqual(self.words(), ["after 2", "after 1"])
-        first.remove()
-        first.remove()
-        self.assertEqual(repr(first), f"<vpmm.SuspendHooks of {self.name!r} on device 0, removed>")
-        vpmm.suspend(self.name)
-        self.assertEqual(self.words(), ["before 2"])
-
-    def test_an_exception_refuses_and_is_raised(self) -> None:
-        ptr = self.tagged()
-        self.add("1")
-
-        def refuse(device: int, tag: str | int) -> None:
-            raise LookupError(f"{tag} is registered on {device}")
-
-        refusing = vpmm.add_suspend_hooks(self.name, refuse)
-        self.addCleanup(refusing.remove)
-        with self.assertRaisesRegex(LookupError, "is registered on 0"):
-            vpmm.suspend(self.name)
-        try:
-            vpmm.suspend(self.name)
-        except LookupError as error:
-            self.assertIn("in refuse", "".join(traceback.format_tb(error.__traceback__)))
-        self.assertEqual(self.words(), 2 * ["before 1", "after 1"])
-        self.assertEqual(vpmm.suspended(), ())
-        self.assert_text(ptr)
-        refusing.remove()
-        vpmm.suspend(self.name)
-        self.assertEqual(vpmm.suspended(), (self.name,))
-
-    def test_an_exception_after_a_resume_is_raised_and_the_memory_is_there(self) -> None:
-        ptr = self.tagged()
-
-        def fail(device: int, tag: str | int) -> None:
-            raise KeyboardInterrupt
-
-        hooks = vpmm.add_suspend_hooks(self.name, None, fail)
-        self.addCleanup(hooks.remove)
-        vpmm.suspend(self.name)
-        with self.assertRaises(KeyboardInterrupt):
-            vpmm.resume(self.name)
-        self.assertEqual(vpmm.suspended(), ())
-        self.assert_text(ptr)
-
-    def test_further_exceptions_are_reported(self) -> None:
-        self.tagged()
-
-        def fail(device: int, tag: str | int) -> None:
-            raise LookupError
-
-        for _ in range(2):
-            self.addCleanup(vpmm.add_suspend_hooks(self.name, None, fail).remove)
-        vpmm.suspend(self.name)
-        with mock.patch.object(sys, "unraisablehook") as reported, self.assertRaises(LookupError):
-            vpmm.resume(self.name)
-        reported.assert_called_once()
-        vpmm.suspend(self.name)
-        with mock.patch.object(sys, "unraisablehook"), self.assertRaises(LookupError):
-            vpmm.resume(self.name)
-
-    def test_a_hook_calls_the_pool_and_removes_itself(self) -> None:
-        self.tagged()
-        seen: list[int] = []
-
-        def look(device: int, tag: str | int) -> None:
-            seen.append(vpmm.tag_info(tag, device).live_bytes)
-            hooks.remove()
-
-        hooks = vpmm.add_suspend_hooks(self.name, look)
-        for _ in range(2):
-            vpmm.suspend(self.name)
-            vpmm.resume(self.name)
-        self.assertEqual(seen, [3 * MIB])
-
-    def test_other_threads_run_while_a_hook_waits_for_them(self) -> None:
-        self.tagged()
-        done = threading.Event()
-        hooks = vpmm.add_suspend_hooks(self.name, lambda device, tag: self.assertTrue(done.wait(60)))
-        self.addCleanup(hooks.remove)
-        thread = threading.Thread(target=vpmm.suspend, args=(self.name,))
-        thread.start()
-        vpmm.stats()
-        self.allocate()
-        done.set()
-        thread.join()
-        self.assertEqual(vpmm.suspended(), (self.name,))
-
-    def test_hooks_are_callable_or_none(self) -> None:
-        with self.assertRaisesRegex(TypeError, "before_unmap is 7: must be callable, or None"):
-            vpmm.add_suspend_hooks(self.name, 7)  # type: ignore[arg-type]
-        with self.assertRaisesRegex(TypeError, "after_map is 7: must be callable, or None"):
-            vpmm.add_suspend_hooks(self.name, None, 7)  # type: ignore[arg-type]
-        with self.error("VPMM_ERROR_INVALID_ARGUMENT"):
-            self.pool.remove_suspend_hooks(1 << 60)
-
-    def test_hooks_that_refer_to_their_private_pool_die_with_it(self) -> None:
-        pool = vpmm.Pool()
-
-        class Hook:
-            def __init__(self, pool: vpmm.Pool) -> None:
-                self.pool = pool
-
-            def __call__(self, device: int, tag: str | int) -> None: ...
-
-        hook = Hook(pool)
-        seen = weakref.ref(hook)
-        pool.add_suspend_hooks(self.name, hook, hook)
-        del pool, hook
-        gc.collect()
-        self.assertIsNone(seen())
-
-    def test_hooks_of_a_closed_pool_are_dropped(self) -> None:
-        class Hook:
-            def __call__(self, device: int, tag: str | int) -> None: ...
-
-        hook = Hook()
-        seen = weakref.ref(hook)
-        with vpmm.Pool() as pool:
-            pool.add_suspend_hooks(self.name, hook)
-            del hook
-            gc.collect()
-            self.assertIsNotNone(seen())
-        self.assertIsNone(seen())
 
 
 if __name__ == "__main__":

@@ -36,6 +36,43 @@ bool hears_why_a_callback_failed(const vpmm::memory_pool& pool) {
   return refused.status() == VPMM_ERROR_DRIVER_FAILED && refused.message() == "no cache is left";
 }
 
+bool hears_why_a_hook_failed(const vpmm::memory_pool& pool) {
+  const std::uint32_t tag = vpmm::tag_with_name("weights");
+  pool.make_suspendable(tag);
+  vpmm_request request{};
+  request.bytes = kMegabyte;
+  request.tag = tag;
+  void* const ptr = pool.allocate(request);
+  bool is_quiet = false;
+  const auto fails = [&] {
+    if (!is_quiet) throw std::runtime_error("a peer has it");
+  };
+  const vpmm::callback_guard throws = vpmm::on_suspend(pool, tag, fails, fails);
+  const auto refused = pool.try_suspend(tag);
+  is_quiet = true;
+  pool.suspend(tag);
+  is_quiet = false;
+  const auto failed = pool.try_resume(tag);
+  pool.deallocate(ptr, vpmm::default_stream);
+  return refused.message() == "a peer has it" && failed.message() == "a peer has it";
+}
+
+// Its exception crosses into the library.
+bool ends_a_resume_by_a_function_that_throws(const vpmm::memory_pool& pool) {
+  const std::uint32_t tag = vpmm::tag_with_name("weights");
+  vpmm_request request{};
+  request.bytes = kMegabyte;
+  request.tag = tag;
+  void* const ptr = pool.allocate(request);
+  const auto throws = [](void*, int, std::uint32_t) -> int { throw std::runtime_error("!"); };
+  const std::uint64_t id = pool.add_suspend_hooks(tag, nullptr, throws, nullptr);
+  pool.suspend(tag);
+  const auto failed = pool.try_resume(tag);
+  pool.remove_suspend_hooks(id);
+  pool.deallocate(ptr, vpmm::default_stream);
+  return failed.status() == VPMM_ERROR_DRIVER_FAILED;
+}
+
 int run() {
   vpmm_config settings = vpmm::default_settings();
   settings.driver = "sim";
@@ -52,6 +89,8 @@ int run() {
   REQUIRE(pool.try_allocate(64 * kMegabyte, vpmm::default_stream).status() ==
           VPMM_ERROR_OUT_OF_MEMORY);
   REQUIRE(hears_why_a_callback_failed(pool));
+  REQUIRE(hears_why_a_hook_failed(pool));
+  REQUIRE(ends_a_resume_by_a_function_that_throws(pool));
   std::printf("vpmm %s\n", vpmm_version());
   return 0;
 }
