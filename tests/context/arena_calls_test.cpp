@@ -26,6 +26,18 @@ TEST_F(ArenaWorld, growth_of_one_asks_for_no_proof_of_work_elsewhere) {
   EXPECT_EQ(world.statistics().events_recorded, recorded);
 }
 
+TEST_F(ArenaWorld, of_external_memory_gives_none_back_during_a_capture) {
+  const AddressRange memory = user_memory(world, 4 * kPage);
+  const ArenaId external = make_arena(world, kExternal);
+  add_memory(world, external, memory);
+  ASSERT_TRUE(world.pool().streams().capture_begin().ok());
+  expect_error(world.pool().arenas().take(external), ErrorCode::capture_active);
+  ASSERT_TRUE(world.pool().streams().capture_end().ok());
+  EXPECT_EQ(take_memory(world, external), memory);
+  release(world, external);
+  free_user_memory(world, memory);
+}
+
 TEST(ArenaShortage, a_block_that_fits_is_waited_for) {
   WorldOptions options = adaptive_world();
   options.config.capacity = 8 * kPage;

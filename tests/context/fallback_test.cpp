@@ -104,6 +104,28 @@ TEST(StreamOrderedOnly, counts_what_is_idle_in_the_drivers_pool_as_free) {
   EXPECT_EQ(free(), gpu.free + world.statistics().stream_ordered_bytes);
 }
 
+TEST(StreamOrderedOnly, refuses_a_pointer_into_an_allocation_and_reports_a_shortage) {
+  WorldOptions options = switched_off();
+  options.sim.capacity = 64 * kMiB;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(1000, stream);
+  expect_error(world.pool().deallocate(ptr + 256, stream), ErrorCode::invalid_pointer, {"inside"});
+  expect_error(world.pool().allocate({65 * kMiB, 0, stream}), ErrorCode::out_of_memory,
+               {"asked for  65 MiB", "live       1000 bytes in 1 allocation"});
+  world.deallocate(ptr, stream);
+}
+
+TEST(StreamOrderedOnly, a_use_on_the_allocating_stream_leaves_the_free_to_the_driver) {
+  PoolWorld world(switched_off());
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(1000, stream);
+  ASSERT_TRUE(world.pool().record_use(ptr, stream).ok());
+  world.use(ptr, 1000, stream, kLongNs);
+  world.deallocate(ptr, stream);
+  EXPECT_EQ(world.calls().count(Call::mem_free_async), 1u) << "at once";
+}
+
 TEST(StreamOrderedOnly, refuses_a_capturing_stream_rather_than_putting_nodes_into_its_graph) {
   PoolWorld world(switched_off());
   const StreamHandle stream = world.stream();

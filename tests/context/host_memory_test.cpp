@@ -8,6 +8,7 @@
 #include "base/host_memory.hpp"
 #include "context/deferred.hpp"
 #include "fault/host_faults.hpp"
+#include "support/pool_world_arenas.hpp"
 #include "support/pool_world_words.hpp"
 
 namespace vpmm::test {
@@ -63,8 +64,9 @@ TEST(HostMemory, of_deferred_frees_is_there_from_their_allocations_on) {
   EXPECT_EQ(world.statistics().live_allocations, 0u);
 }
 
-TEST(HostMemory, that_is_missing_leaves_a_lease_and_tags_as_they_are) {
+TEST(HostMemory, that_is_missing_leaves_a_lease_tags_and_an_arena_as_they_are) {
   PoolWorld world(adaptive_world());
+  const ArenaId arena = make_arena(world);
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(4 * kPage, stream);
   const auto shared = world.pool().sharing().share({ptr, 4 * kPage});
@@ -76,8 +78,10 @@ TEST(HostMemory, that_is_missing_leaves_a_lease_and_tags_as_they_are) {
                  std::bad_alloc);
     EXPECT_EQ(world.pool().suspension().make_suspendable(7, {}).error().code,
               ErrorCode::host_out_of_memory);
+    EXPECT_EQ(world.pool().arenas().release(arena).error().code, ErrorCode::host_out_of_memory);
   }
   EXPECT_EQ(world.statistics().leased_bytes, 4 * kPage);
+  release(world, arena);
   EXPECT_TRUE(world.pool().suspension().suspendable_tags().empty());
   world.pool().sharing().end_lease(shared.value().share, context::Holder::handle);
   EXPECT_EQ(world.statistics().leased_bytes, 0u);

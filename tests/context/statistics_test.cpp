@@ -185,11 +185,13 @@ TEST(Snapshot, names_the_stream_of_a_live_block_in_an_arena_and_of_none_that_has
   const ArenaId arena = make_arena(world);
   const DevicePtr named = allocate_in(world, arena, kPage, stream);
   const DevicePtr unnamed = allocate_in(world, arena, kPage, std::nullopt);
-  const auto stamp_of = [&](DevicePtr ptr) {
+  const auto region_at = [&](DevicePtr ptr) {
     for (const observe::RegionSnapshot& region : world.pool().reports().snapshot().regions)
-      if (region.range.begin == ptr) return region.stamp;
-    return std::string("not there");
+      if (region.range.begin == ptr) return region;
+    return observe::RegionSnapshot{};
   };
+  const auto stamp_of = [&](DevicePtr ptr) { return region_at(ptr).stamp; };
+  EXPECT_EQ(region_at(unnamed).requested, kPage);
   EXPECT_EQ(stamp_of(named).rfind("stream ", 0), 0u) << stamp_of(named);
   EXPECT_EQ(stamp_of(unnamed), "");
   world.deallocate(named, stream);

@@ -218,6 +218,20 @@ TEST_F(Suspend, a_tag_without_options_keeps_no_copy_that_a_call_made) {
   EXPECT_EQ(suspension().info(kPlain).host_bytes, kPage);
   resume(kPlain);
   EXPECT_EQ(suspension().info(kPlain).host_bytes, 0u);
+  suspend(kPlain);
+  EXPECT_EQ(state(kPlain), TagState::discarded);
+  resume(kPlain);
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, a_resume_that_clears_leaves_what_comes_back) {
+  const DevicePtr ptr = tagged(kPage);
+  write(ptr, kPage, 5);
+  suspend();
+  ResumeHow how;
+  how.clears = true;
+  resume(kWeights, how);
+  expect_written(ptr, kPage, 5);
   world.deallocate(ptr, a);
 }
 

@@ -351,8 +351,10 @@ TEST_F(Suspend, the_first_memory_of_a_kind_waits_for_the_tag_to_be_resumed) {
   suspend();
   expect_error(request(1000, kWeights), ErrorCode::suspended);
   resume();
-  world.deallocate(tagged(1000), a);
-  world.deallocate(chunk, a);
+  const DevicePtr first = tagged(1000);
+  const DevicePtr second = tagged(1000);
+  EXPECT_LT(second - first, kPage) << "not in one chunk each";
+  for (const DevicePtr ptr : {first, second, chunk}) world.deallocate(ptr, a);
 }
 
 TEST_F(Suspend, a_hundred_cycles_leave_mappings_and_memory_as_ten_do) {

@@ -208,6 +208,10 @@ TEST(Tag, and_library_divide_the_report_of_a_shortage_where_any_are_known) {
   EXPECT_NE(report.find("by library 53: 4 MiB, no library known: 2 MiB"), std::string::npos)
       << report;
   world.deallocate(plain, stream);
+  const DevicePtr unnamed = world.allocate(3 * kPage, std::nullopt);
+  report = report_of_a_shortage(world);
+  EXPECT_NE(report.find("by stream  no stream: 6 MiB"), std::string::npos) << report;
+  world.deallocate(unnamed, std::nullopt);
   report = report_of_a_shortage(world);
   EXPECT_NE(report.find("by tag     52: 4 MiB\n"), std::string::npos) << report;
   EXPECT_NE(report.find("by library 53: 4 MiB\n"), std::string::npos) << report;
