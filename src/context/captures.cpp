@@ -97,8 +97,7 @@ void Captures::announce() {
 bool Captures::end_announced() {
   if (announced_ == 0) return false;
   --announced_;
-  if (announced_ == 0)
-    std::erase_if(seen_, [](const auto& seen) { return seen.second.is_announced; });
+  std::erase_if(seen_, [](const auto& seen) { return seen.second.is_announced; });
   refresh();
   return true;
 }

@@ -73,7 +73,7 @@ class Captures {
   };
   struct Seen {
     std::uint64_t id = 0;       // of the capture; 0: unknown
-    bool is_announced = false;  // first seen while captures were announced: ends with the last one
+    bool is_announced = false;  // first seen while captures were announced: ends with them
   };
   using HandleKey = std::pair<driver::StreamHandle, std::thread::id>;
   Result<void> read_capture(pool::Caller& caller) VPMM_REQUIRES(pool_lock);

@@ -180,6 +180,9 @@ Result<DevicePtr> Router::allocate_stream_ordered(MutexLock& lock, const pool::R
                  message_of("of the driver's stream-ordered pool: {}", result.error().message)};
   if (result && footprint_.is_over_capacity())
     VPMM_TRY(keep_capacity(lock, result.value(), caller));
+  // A reset by others, while the lock was dropped, has ended the allocation.
+  if (result && device_.driver_pool->block_around(result.value()) == nullptr)
+    return Error{ErrorCode::out_of_memory, "the CUDA context was reset meanwhile"};
   return result;
 }
 
@@ -189,10 +192,8 @@ Result<DevicePtr> Router::allocate_stream_ordered(MutexLock& lock, const pool::R
 Result<void> Router::keep_capacity(MutexLock& lock, DevicePtr begin, const Caller& caller) {
   Result<Bytes> released =
       device_.pool == nullptr ? Bytes{0} : device_.pool->trim(lock, *footprint_.capacity());
-  if (released && !footprint_.is_over_capacity()) return {};
   driver_pool::PoolBlock* block = device_.driver_pool->block_around(begin);
-  if (block == nullptr)
-    return Error{ErrorCode::out_of_memory, "the CUDA context was reset meanwhile"};
+  if (block == nullptr || (released && !footprint_.is_over_capacity())) return {};
   if (!caller.may_queue() || !device_.driver_pool->deallocate_on(lock, block, *caller.stream)) {
     block = device_.driver_pool->block_around(begin);
     const time::Stamp stamp =

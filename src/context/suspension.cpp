@@ -302,7 +302,6 @@ Result<void> Suspension::resume_found(Find&& find, const ResumeHow& how) {
     pool::Request request;  // the whole, for the report of a shortage
     Set<std::uint32_t> tags;
     Result<void> done;
-    bool slept = true;
     {
       Visit visit(entrance_);
       VPMM_TRY(visit.status());
@@ -310,7 +309,7 @@ Result<void> Suspension::resume_found(Find&& find, const ResumeHow& how) {
       contents_.drop_dead();
       VPMM_TRY_ASSIGN(const Ids all, find());
       VPMM_TRY_ASSIGN(const Ids ids, select(all, Residence::suspended));
-      slept = !ids.empty();
+      const bool slept = !ids.empty();
       for (const ArenaId id : ids) tags.insert(parts_.arenas.find(id)->options.tag);
       if (slept && !parts_.prover.may_record_context_event())
         return Error{ErrorCode::capture_active, "a stream is being captured"};

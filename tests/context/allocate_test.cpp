@@ -81,6 +81,31 @@ TEST(Allocate, an_aligned_request_is_cut_out_of_a_free_range_without_a_driver_ca
   world.deallocate(first, stream);
 }
 
+TEST(Allocate, many_frees_ask_the_driver_once_for_the_stream) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const std::vector<Bytes> sizes(8, 1000);
+  std::vector<DevicePtr> out(8);
+  ASSERT_TRUE(world.pool().allocate_many(sizes, stream, out).ok());
+  const std::uint64_t asked = world.calls().count(driver::Call::stream_get_id);
+  ASSERT_TRUE(world.pool().deallocate_many(out, stream).ok());
+  EXPECT_EQ(world.calls().count(driver::Call::stream_get_id), asked + 1);
+  EXPECT_EQ(world.statistics().live_allocations, 0u);
+}
+
+TEST(Allocate, takes_the_smallest_range_that_is_large_enough_and_not_the_lowest) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr low = world.allocate(16 * kPage, stream);
+  world.allocate(kPage, stream);
+  const DevicePtr high = world.allocate(6 * kPage, stream);
+  world.allocate(kPage, stream);
+  world.deallocate(low, stream);
+  world.deallocate(high, stream);
+  world.wait();
+  EXPECT_EQ(world.allocate(6 * kPage, stream), high);
+}
+
 TEST(AllocateMistakes, alignment_that_is_no_power_of_two_is_named) {
   PoolWorld world(page_world());
   const auto result = world.pool().allocate({kPage, 48 * kKiB, world.stream()});
@@ -112,6 +137,8 @@ TEST(AllocateMistakes, absurd_alignments_are_refused_and_change_nothing) {
   const std::uint64_t calls = world.calls().total_count();
   expect_error(world.pool().allocate({kPage, Bytes{1} << 60, stream}), ErrorCode::invalid_argument);
   EXPECT_EQ(world.calls().total_count(), calls) << "no driver call";
+  expect_error(world.pool().allocate({kPage, pool::kAddressSpace, stream}),
+               ErrorCode::out_of_memory);
   EXPECT_EQ(world.picture(), "[1]");
   EXPECT_EQ(world.statistics().caller_mistakes, 1u);
 }

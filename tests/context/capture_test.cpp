@@ -436,5 +436,41 @@ TEST_F(AnnouncedCapture, a_seen_capture_that_ended_unseen_is_over_when_its_graph
   EXPECT_TRUE(world.pool().streams().synchronize().ok());
 }
 
+TEST_F(AnnouncedCapture, what_is_seen_while_it_is_announced_ends_with_it) {
+  ASSERT_TRUE(world.pool().streams().capture_begin().ok());
+  begin_capture(world, hidden, CaptureMode::global);
+  world.allocate(kPage, hidden);
+  const GraphHandle graph = end_capture(world, hidden);
+  ASSERT_TRUE(world.pool().streams().capture_end().ok());
+  EXPECT_FALSE(world.pool().streams().is_capturing());
+  destroy(world, graph);
+}
+
+TEST_F(AnnouncedCapture, what_was_seen_before_does_not_end_with_it) {
+  begin_capture(world, hidden, CaptureMode::global);
+  world.allocate(kPage, hidden);
+  ASSERT_TRUE(world.pool().streams().capture_begin().ok());
+  ASSERT_TRUE(world.pool().streams().capture_end().ok());
+  EXPECT_TRUE(world.pool().streams().is_capturing());
+  destroy(world, end_capture(world, hidden));
+}
+
+TEST_F(AnnouncedCapture, a_capture_that_could_not_be_read_is_known_until_its_stream_calls) {
+  begin_capture(world, b, CaptureMode::global);
+  world.allocate(kPage, b);
+  driver::CaptureInfo info;
+  ASSERT_EQ(world.sim().stream_get_capture_info(b, info), CuResult::success);
+  begin_capture(world, hidden, CaptureMode::global);
+  world.faults().set_plan({{Call::stream_get_capture_info}, 1, CuResult::invalid_value});
+  EXPECT_FALSE(world.pool().allocate({kPage, 0, hidden}).ok());
+  world.faults().clear_plan();
+  destroy(world, end_capture(world, b));
+  ASSERT_TRUE(world.pool().streams().capture_release(info.id).ok());
+  EXPECT_TRUE(world.pool().streams().is_capturing());
+  destroy(world, end_capture(world, hidden));
+  world.allocate(kPage, hidden);
+  EXPECT_FALSE(world.pool().streams().is_capturing());
+}
+
 }  // namespace
 }  // namespace vpmm::test

@@ -75,6 +75,57 @@ TEST(StreamOrderedOnly, serves_everything_below_a_page_of_32_gib) {
   EXPECT_EQ(world.statistics().reserved_bytes, 0u);
 }
 
+TEST(StreamOrderedOnly, frees_many_at_once) {
+  PoolWorld world(switched_off());
+  const StreamHandle stream = world.stream();
+  std::vector<DevicePtr> all(3);
+  for (const pool::Stream on : {pool::Stream(stream), pool::Stream()}) {
+    ASSERT_TRUE(world.pool().allocate_many(std::vector<Bytes>(3, 1000), on, all).ok());
+    ASSERT_TRUE(world.pool().deallocate_many(all, on).ok());
+  }
+  EXPECT_EQ(world.statistics().deallocations, 6u);
+}
+
+TEST(StreamOrderedOnly, has_no_suspendable_tags) {
+  PoolWorld world(switched_off());
+  expect_error(world.pool().suspension().make_suspendable(7, {}), ErrorCode::unsupported);
+}
+
+TEST(StreamOrderedOnly, counts_what_is_idle_in_the_drivers_pool_as_free) {
+  PoolWorld world(switched_off());
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(1000, stream);
+  driver::MemInfo gpu;
+  ASSERT_EQ(world.sim().mem_get_info(gpu), driver::CuResult::success);
+  const auto free = [&] { return world.pool().limits().memory_info().value().free; };
+  EXPECT_EQ(free(), gpu.free + world.statistics().stream_ordered_bytes - 1000);
+  world.deallocate(ptr, stream);
+  world.wait();
+  EXPECT_EQ(free(), gpu.free + world.statistics().stream_ordered_bytes);
+}
+
+TEST(StreamOrderedOnly, refuses_a_pointer_into_an_allocation_and_reports_a_shortage) {
+  WorldOptions options = switched_off();
+  options.sim.capacity = 64 * kMiB;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(1000, stream);
+  expect_error(world.pool().deallocate(ptr + 256, stream), ErrorCode::invalid_pointer, {"inside"});
+  expect_error(world.pool().allocate({65 * kMiB, 0, stream}), ErrorCode::out_of_memory,
+               {"asked for  65 MiB", "live       1000 bytes in 1 allocation"});
+  world.deallocate(ptr, stream);
+}
+
+TEST(StreamOrderedOnly, a_use_on_the_allocating_stream_leaves_the_free_to_the_driver) {
+  PoolWorld world(switched_off());
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(1000, stream);
+  ASSERT_TRUE(world.pool().record_use(ptr, stream).ok());
+  world.use(ptr, 1000, stream, kLongNs);
+  world.deallocate(ptr, stream);
+  EXPECT_EQ(world.calls().count(Call::mem_free_async), 1u) << "at once";
+}
+
 TEST(StreamOrderedOnly, refuses_a_capturing_stream_rather_than_putting_nodes_into_its_graph) {
   PoolWorld world(switched_off());
   const StreamHandle stream = world.stream();
@@ -183,6 +234,27 @@ TEST(SmallRequests, count_in_all_figures_and_can_be_queried) {
       expect_error(world.pool().query(ptr), ErrorCode::invalid_pointer);
     }
   }
+}
+
+// The pool has 4 idle pages, and requests below a page make the driver's pool grow.
+Bytes idle_pages_after_small_requests(WorldOptions options) {
+  options.config.small = settings::SmallRequests::stream_ordered;
+  options.config.pages = 4;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  world.deallocate(world.allocate(1000, stream), stream);
+  world.allocate(1000, stream);
+  const observe::Statistics now = world.statistics();
+  EXPECT_GT(now.stream_ordered_bytes, 0u);
+  return now.mapped_bytes - now.stream_ordered_bytes;
+}
+
+TEST(SmallRequests, of_the_drivers_pool_leave_idle_chunks_alone) {
+  EXPECT_EQ(idle_pages_after_small_requests(adaptive_world()), 4 * kPage);
+}
+
+TEST(SmallRequests, of_the_drivers_pool_take_idle_pages_rather_than_set_a_record) {
+  EXPECT_EQ(idle_pages_after_small_requests(page_world()), 0u);
 }
 
 }  // namespace

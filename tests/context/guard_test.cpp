@@ -271,6 +271,16 @@ TEST_F(Guard, a_large_alignment_is_kept_or_not_guarded) {
   EXPECT_EQ(world.statistics().unguarded_allocations, 1u);
 }
 
+TEST_F(Guard, an_allocation_for_which_the_driver_has_no_pages_is_served_unguarded) {
+  world.deallocate(world.allocate(1000, stream), stream);
+  world.faults().set_plan({{Call::mem_create}, 1, CuResult::out_of_memory});
+  const DevicePtr ptr = world.allocate(1000, stream);
+  EXPECT_EQ(world.faults().fired(), 1u);
+  EXPECT_EQ(world.statistics().unguarded_allocations, 1u);
+  world.use(ptr, 1000, stream);
+  world.deallocate(ptr, stream);
+}
+
 class GuardWithFewMappings : public Guard {
  protected:
   static WorldOptions options() {

@@ -8,6 +8,7 @@
 #include "observe/log_level.hpp"
 #include "support/event_log.hpp"
 #include "support/layout_tiles.hpp"
+#include "support/pool_world_arenas.hpp"
 #include "support/pool_world_captures.hpp"
 #include "support/pool_world_words.hpp"
 
@@ -192,6 +193,55 @@ TEST(Layout, old_places_of_chunks_that_moved_are_zombies_and_hold_no_chunk) {
   EXPECT_EQ(layout.chunks.size(), 4u);
   EXPECT_EQ(at(layout, two).range.size, 2 * kPage);
   expect_tiled(layout);
+}
+
+TEST(Layout, tells_the_largest_size_that_is_cut_from_shared_pages) {
+  for (const Bytes page : {2 * kMiB, 6 * kMiB, 10 * kMiB, 14 * kMiB}) {
+    WorldOptions options = adaptive_world();
+    options.config.page_size = page;
+    PoolWorld world(options);
+    const StreamHandle stream = world.stream();
+    const Bytes largest = world.pool().reports().layout().largest_small;
+    const DevicePtr small = world.allocate(largest, stream);
+    const DevicePtr whole = world.allocate(largest + 1, stream);
+    const report::Layout layout = world.pool().reports().layout();
+    EXPECT_TRUE(at(layout, small).is_small);
+    EXPECT_FALSE(at(layout, whole).is_small);
+  }
+}
+
+TEST(Layout, names_the_arena_of_its_blocks) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const ArenaId arena = make_arena(world);
+  const DevicePtr inside = allocate_in(world, arena, 1000, stream);
+  const DevicePtr outside = world.allocate(4 * kPage, stream);
+  const report::Layout layout = world.pool().reports().layout();
+  EXPECT_EQ(at(layout, inside).arena, static_cast<std::uint64_t>(arena));
+  EXPECT_EQ(at(layout, outside).arena, 0u);
+  world.deallocate(inside, stream);
+}
+
+TEST(Layout, a_guarded_block_is_a_zombie_until_it_is_unmapped) {
+  WorldOptions options = adaptive_world();
+  options.config.guard_every = 1;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(1000, stream);
+  const LayoutBlock live = at(world.pool().reports().layout(), ptr);
+  EXPECT_EQ(live.state, RegionState::allocated);
+  EXPECT_EQ(live.requested, 1000u);
+  EXPECT_EQ(live.range.size, 1000u);
+  EXPECT_EQ(live.stream_id, id_of(world, stream));
+  EXPECT_FALSE(live.is_complete);
+  world.use(ptr, 1000, stream, kLongNs);
+  world.deallocate(ptr, stream);
+  const std::vector<LayoutBlock> gone =
+      in_state(world.pool().reports().layout(), RegionState::zombie);
+  ASSERT_EQ(gone.size(), 1u);
+  EXPECT_EQ(gone[0].range.size, kPage) << "all that is mapped";
+  EXPECT_EQ(gone[0].requested, 0u);
+  EXPECT_FALSE(gone[0].is_complete);
 }
 
 // Sizes below and around pages on three streams, with uses of others, trims and calls that fail.

@@ -336,5 +336,31 @@ TEST(MemoryInfo, free_is_what_the_driver_and_the_pool_have) {
   EXPECT_EQ(idle.value().total, kGiB);
 }
 
+TEST(Trim, that_keeps_all_that_is_held_leaves_the_drivers_pool_as_it_is) {
+  WorldOptions options = page_world();
+  options.config.small = settings::SmallRequests::stream_ordered;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  world.deallocate(world.allocate(1000, stream), stream);
+  world.wait();
+  const Bytes held = world.statistics().mapped_bytes;
+  ASSERT_GT(held, 0u);
+  EXPECT_EQ(world.pool().limits().trim(held).value(), 0u);
+  EXPECT_EQ(world.statistics().mapped_bytes, held);
+  EXPECT_GT(world.pool().limits().trim(held - 1).value(), 0u);
+}
+
+TEST(Capacity, of_a_share_is_whole_pages) {
+  WorldOptions options = page_world();
+  options.sim.capacity = 100 * kPage + 1;
+  PoolWorld world(options);
+  ASSERT_TRUE(world.pool().limits().set_share_of_gpu(33).ok());
+  EXPECT_EQ(world.pool().limits().capacity(), 33 * kPage);
+  options.config.page_size = 4 * kPage;
+  PoolWorld large(options);
+  ASSERT_TRUE(large.pool().limits().set_share_of_gpu(33).ok());
+  EXPECT_EQ(large.pool().limits().capacity(), 32 * kPage);
+}
+
 }  // namespace
 }  // namespace vpmm::test

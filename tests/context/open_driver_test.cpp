@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
+
+#include "process/process_gate.hpp"
 
 namespace vpmm::context {
 namespace {
@@ -57,6 +60,17 @@ TEST(ProcessDriver, a_failure_is_not_kept_as_if_it_were_a_driver) {
   if (cuda_is_usable()) GTEST_SKIP() << "this machine has a GPU, so there is no failure";
   EXPECT_FALSE(process_driver(settings::DriverKind::cuda).ok());
   EXPECT_FALSE(process_driver(settings::DriverKind::cuda).ok());
+}
+
+TEST(ProcessDriver, finds_the_gate_closed_in_handlers_of_exit_that_were_there_before) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        std::atexit([] { std::_Exit(process::is_ending() ? 0 : 1); });
+        static_cast<void>(process_driver(settings::DriverKind::sim));
+        std::exit(2);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -121,5 +121,16 @@ TEST(OutOfMemoryCallbacks, of_a_pool_may_all_free_until_the_request_fits) {
                ErrorCode::invalid_argument, {std::to_string(two)});
 }
 
+TEST(OutOfMemoryCallbacks, one_that_always_says_it_helped_does_not_hold_a_request_for_ever) {
+  WorldOptions options = page_world();
+  options.config.capacity = kPage;
+  PoolWorld world(options);
+  unsigned asked = 0;
+  world.pool().limits().out_of_memory_callbacks().add(
+      [&](const OutOfMemory&) { return ++asked, true; });
+  expect_error(world.pool().allocate({2 * kPage, 0, world.stream()}), ErrorCode::out_of_memory);
+  EXPECT_EQ(asked, context::Limits::kMostAnswers);
+}
+
 }  // namespace
 }  // namespace vpmm::test

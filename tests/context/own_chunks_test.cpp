@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/hooked_world.hpp"
 #include "support/pool_world_arenas.hpp"
 #include "support/pool_world_captures.hpp"
 
@@ -98,6 +99,21 @@ TEST(OwnChunks, beyond_early_growth_idle_chunks_that_fit_nowhere_make_way_for_th
   for (int i = 0; i < 40; ++i)
     EXPECT_EQ(usable(world, world.allocate(10 * kPage, stream)), 10 * kPage);
   EXPECT_LE(world.statistics().peak_mapped_bytes, 560 * kPage) << "and not 912";
+}
+
+TEST(OwnChunks, are_not_made_after_the_context_broke_while_idle_ones_made_way) {
+  WorldOptions options = adaptive_world();
+  options.config.prefer = settings::Prefer::footprint;
+  HookedWorld world(options);
+  const StreamHandle stream = world.stream();
+  world.deallocate(world.allocate(8 * kPage, stream), stream);
+  ASSERT_TRUE(world.pool->streams().synchronize().ok());
+  const std::uint64_t created = world.hooks.counts[Call::mem_create];
+  world.hooks.on[Call::mem_unmap] = [] { return driver::CuResult::illegal_address; };
+  pool::Request request{16 * kPage, 0, stream};
+  request.one_chunk = true;
+  expect_error(world.pool->allocate(request), ErrorCode::poisoned);
+  EXPECT_EQ(world.hooks.counts[Call::mem_create], created);
 }
 
 TEST(OwnChunks, are_made_of_idle_chunks_that_fit_nowhere_where_memory_is_short) {

@@ -414,5 +414,51 @@ TEST_P(Peers, the_end_of_a_pool_waits_for_them) {
   EXPECT_EQ(ends.sim().hazard_count(), hazards);
 }
 
+TEST(PeersAccess, is_given_to_the_first_device_and_not_to_one_that_is_not_there) {
+  driver::sim::SimOptions options;
+  options.device_count = 2;
+  driver::sim::SimDriver sim(options);
+  const auto pool = context::Context::create(sim, 1, page_world().config);
+  ASSERT_TRUE(pool.ok());
+  EXPECT_TRUE(pool.value()->sharing().set_peer_access(0).ok());
+  expect_error(pool.value()->sharing().set_peer_access(-1), ErrorCode::invalid_argument,
+               {"device -1"});
+  expect_error(pool.value()->sharing().set_peer_access(2), ErrorCode::invalid_argument,
+               {"device 2"});
+}
+
+// Drivers before CUDA 12 have no ids of contexts.
+class WithoutContextIds final : public driver::ForwardingDriver {
+ public:
+  using ForwardingDriver::ForwardingDriver;
+  bool has(Call call) const override {
+    return call != Call::ctx_get_id && ForwardingDriver::has(call);
+  }
+
+ private:
+  std::optional<CuResult> before(Call call) override {
+    return call == Call::ctx_get_id ? std::optional(CuResult::not_supported) : std::nullopt;
+  }
+};
+
+TEST(PeersAccess, works_without_ids_of_contexts) {
+  driver::sim::SimOptions options;
+  options.device_count = 2;
+  driver::sim::SimDriver sim(options);
+  WithoutContextIds old(sim);
+  driver::ContextHandle far{};
+  ASSERT_EQ(sim.init(), CuResult::success);
+  ASSERT_EQ(sim.device_primary_ctx_retain(1, far), CuResult::success);
+  const auto pool = context::Context::create(old, 0, page_world().config);
+  ASSERT_TRUE(pool.ok());
+  ASSERT_TRUE(pool.value()->sharing().set_peer_access(1).ok());
+  for (int i = 0; i < 2; ++i) {
+    const auto ptr = pool.value()->allocate({kPage, 0, std::nullopt});
+    ASSERT_TRUE(ptr.ok()) << message_of(ptr);
+    EXPECT_TRUE(pool.value()->deallocate(ptr.value(), std::nullopt).ok());
+    EXPECT_TRUE(pool.value()->streams().synchronize().ok());
+  }
+}
+
 }  // namespace
 }  // namespace vpmm::test

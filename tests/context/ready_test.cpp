@@ -268,5 +268,16 @@ TEST(Ready, threads_take_and_defer_side_by_side) {
   EXPECT_EQ(world.statistics().allocations, 10'000u);
 }
 
+TEST(Ready, are_no_pages_before_those_of_the_setting_are_mapped) {
+  WorldOptions options = adaptive_world();
+  options.config.pages = 16;
+  PoolWorld world(options);
+  ASSERT_TRUE(world.pool().limits().preallocate(4 * kPage).ok());
+  EXPECT_TRUE(is_null(world.pool().allocate_if_ready(kPage, 0)));
+  world.allocate(kPage, world.stream());
+  EXPECT_GE(world.statistics().mapped_bytes, 16 * kPage);
+  EXPECT_FALSE(is_null(world.pool().allocate_if_ready(kPage, 0)));
+}
+
 }  // namespace
 }  // namespace vpmm::test

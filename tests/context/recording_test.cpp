@@ -330,5 +330,28 @@ TEST_F(Recorded,
   EXPECT_EQ(file.count(RecordedKind::free), 8u * 1500u);
 }
 
+TEST_F(Recorded, a_stop_on_a_full_disk_returns_the_error) {
+  if (!std::filesystem::exists("/dev/full"))
+    GTEST_SKIP() << "no /dev/full here to stand for a full disk";
+  PoolWorld world(adaptive_world());
+  const std::string full = path_ + ".csv";
+  std::filesystem::create_symlink("/dev/full", full);
+  ASSERT_TRUE(world.pool().reports().start_recording(full, {}).ok());
+  world.allocate(1000, world.stream());
+  expect_error(world.pool().reports().stop_recording(), ErrorCode::bad_file);
+  std::filesystem::remove(full);
+}
+
+TEST_F(Recorded, a_stop_after_the_context_broke_leaves_deferred_frees_undone) {
+  PoolWorld world(adaptive_world());
+  const DevicePtr ptr = world.allocate(1000, world.stream());
+  start(world);
+  world.pool().deallocate_deferred(ptr);
+  world.break_context();
+  EXPECT_FALSE(world.pool().streams().synchronize().ok());
+  stop(world);
+  EXPECT_EQ(world.statistics().live_allocations, 1u);
+}
+
 }  // namespace
 }  // namespace vpmm::test

@@ -190,6 +190,39 @@ TEST_F(ResetBeside, waits_for_calls_that_are_inside) {
   EXPECT_EQ(pool->reports().validate(), "");
 }
 
+// One thread is inside with the lock dropped; of another, no call ends once the reset waits for it.
+TEST_F(ResetBeside, keeps_calls_out_while_it_waits_for_others) {
+  std::atomic<bool> is_inside{false};
+  std::atomic<bool> is_reset{false};
+  std::atomic<std::uint64_t> ended{0};
+  std::atomic<std::thread::id> other{};
+  const auto is_still = [&] {
+    const std::uint64_t before = ended.load();
+    return !becomes([&] { return ended.load() != before; }, std::chrono::milliseconds(50));
+  };
+  driver.on_before = [&](Call call) {
+    if (std::this_thread::get_id() != other.load() || call != Call::ctx_synchronize ||
+        is_inside.exchange(true))
+      return;
+    EXPECT_TRUE(becomes(is_still, std::chrono::seconds(2)));
+    EXPECT_FALSE(is_reset.load());
+  };
+  driver.on_after = [&](Call call) {
+    if (call == Call::device_primary_ctx_reset) is_reset = true;
+  };
+  std::thread inside([&] {
+    other = std::this_thread::get_id();
+    EXPECT_TRUE(pool->streams().synchronize().ok());
+  });
+  EXPECT_TRUE(becomes([&] { return is_inside.load(); }));
+  std::thread calling([&] {
+    for (; !is_reset; ++ended) EXPECT_TRUE(pool->limits().memory_info().ok());
+  });
+  EXPECT_TRUE(pool->streams().reset().ok());
+  calling.join();
+  inside.join();
+}
+
 TEST_F(ResetBeside, another_reset_is_done_after_it) {
   std::thread thread([&] {
     for (int i = 0; i < 50; ++i) EXPECT_TRUE(pool->streams().reset().ok());

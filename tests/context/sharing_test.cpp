@@ -8,6 +8,7 @@
 
 #include "support/page_size.hpp"
 #include "support/pool_world.hpp"
+#include "support/pool_world_arenas.hpp"
 
 namespace vpmm::test {
 namespace {
@@ -240,6 +241,19 @@ TEST(Sharing, with_isolation_every_allocation_has_chunks_of_its_own) {
       EXPECT_TRUE(seen.insert(static_cast<std::uint64_t>(chunk.handle)).second)
           << "two allocations in one chunk";
   }
+}
+
+TEST(Sharing, memory_of_a_released_arena_is_everybodys_after_its_last_holder_let_go) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const ArenaId arena = make_arena(world);
+  const DevicePtr ptr = allocate_in(world, arena, 8 * kPage, stream);
+  const ShareId id = share(world, {ptr, 8 * kPage}).share;
+  world.deallocate(ptr, stream);
+  release(world, arena);
+  world.pool().sharing().end_lease(id, Holder::handle);
+  world.wait();
+  EXPECT_EQ(world.allocate(8 * kPage, stream), ptr);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <array>
 #include <string>
 
+#include "support/hooked_world.hpp"
 #include "support/pool_world_words.hpp"
 
 namespace vpmm::test {
@@ -82,6 +83,75 @@ TEST_P(ShortOfMemory, the_drivers_pool_is_emptied_for_pages_and_pages_for_the_dr
   EXPECT_FALSE(is_null(world.allocate(1000, stream)));
   EXPECT_LT(world.statistics().mapped_bytes - world.statistics().stream_ordered_bytes, 40 * kPage);
   EXPECT_EQ(world.statistics().host_waits, 0u);
+}
+
+TEST(OutOfMemory, the_drivers_pool_is_not_trimmed_for_a_record_where_it_has_nothing_idle) {
+  WorldOptions options = adaptive_world();
+  options.config.small = settings::SmallRequests::stream_ordered;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  std::vector<DevicePtr> small;
+  while (world.statistics().stream_ordered_bytes <
+         world.statistics().live_bytes + kPage + world.statistics().stream_ordered_bytes / 64) {
+    small.push_back(world.allocate(kPage / 2, stream));
+    if (small.size() == 100) break;
+  }
+  const std::uint64_t trimmed = world.calls().count(Call::mem_pool_trim_to);
+  world.allocate(64 * kPage, stream);
+  EXPECT_EQ(world.calls().count(Call::mem_pool_trim_to), trimmed);
+}
+
+TEST(OutOfMemory, below_a_page_pending_pages_are_waited_for_and_given_to_the_drivers_pool) {
+  WorldOptions options = page_world();
+  options.config.small = settings::SmallRequests::stream_ordered;
+  options.sim.capacity = 40 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const DevicePtr all = world.allocate(40 * kPage, stream);
+  world.use(all, 40 * kPage, stream, kLongNs);
+  world.deallocate(all, stream);
+  const DevicePtr small = world.allocate(1000, world.stream());
+  EXPECT_GT(world.statistics().stream_ordered_bytes, 0u);
+  world.deallocate(small, stream);
+}
+
+TEST(OutOfMemory, below_a_page_names_the_capacity_and_leaves_the_drivers_pool_empty) {
+  WorldOptions options = page_world();
+  options.config.small = settings::SmallRequests::stream_ordered;
+  options.config.capacity = 8 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  world.allocate(8 * kPage, stream);
+  expect_error(
+      world.pool().allocate({1000, 0, stream}), ErrorCode::out_of_memory,
+      {"asked for 1000 bytes; 2 MiB are missing; live 16 MiB, free 0 bytes, limit 16 MiB"});
+  world.wait();
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
+  EXPECT_EQ(world.statistics().stream_ordered_bytes, 0u);
+  EXPECT_EQ(world.statistics().live_allocations, 1u);
+}
+
+// Meanwhile the pool gives idle pages back, without its lock.
+TEST(OutOfMemory, below_a_page_a_reset_while_the_capacity_is_kept_has_taken_the_memory) {
+  WorldOptions options = page_world();
+  options.config.small = settings::SmallRequests::stream_ordered;
+  options.config.capacity = 16 * kPage;
+  HookedWorld world(options);
+  world.allocate(8 * kPage, std::nullopt);
+  world.deallocate(world.allocate(8 * kPage, std::nullopt), std::nullopt);
+  ASSERT_TRUE(world.pool->streams().synchronize().ok());
+  bool has_reset = false;
+  world.hooks.on[Call::mem_unmap] = [&] {
+    if (!std::exchange(has_reset, true))
+      world.on_another_thread([&] {
+        EXPECT_EQ(world.sim.device_primary_ctx_reset(0), driver::CuResult::success);
+        EXPECT_TRUE(world.pool->limits().memory_info().ok());
+      });
+    return driver::CuResult::success;
+  };
+  EXPECT_FALSE(world.pool->allocate({1000, 0, std::nullopt}).ok());
+  EXPECT_TRUE(has_reset);
+  EXPECT_EQ(world.statistics().live_allocations, 1u);
 }
 
 TEST_P(ShortOfMemory, what_other_streams_have_in_hand_is_taken_back_for_pages) {

@@ -282,5 +282,21 @@ INSTANTIATE_TEST_SUITE_P(, ShortageWaits, ::testing::Values(WaitLimit::capacity,
 INSTANTIATE_TEST_SUITE_P(, WhichWait, ::testing::Values(WaitLimit::capacity, WaitLimit::others),
                          name_of_limit);
 
+TEST_P(ShortageWaits, the_report_names_small_memory_that_is_pending) {
+  std::vector<DevicePtr> small;
+  for (int i = 0; i < 4; ++i) small.push_back(world.allocate(256 * kKiB, slow));
+  ASSERT_TRUE(world.pool->streams().capture_begin().ok());
+  for (const DevicePtr ptr : small) world.deallocate(ptr, std::nullopt);
+  expect_error(world.pool->allocate({kDevicePages * kPage, 0, std::nullopt}),
+               ErrorCode::out_of_memory, {"any stream: 1 MiB"});
+  ASSERT_TRUE(world.pool->streams().capture_end().ok());
+}
+
+TEST_P(WaitAtTheMappingLimit, is_named_in_the_report) {
+  for (Bytes i = 0; i < kDevicePages; ++i) world.allocate(kPage, std::nullopt);
+  expect_error(world.pool->allocate({kPage, 0, std::nullopt}), ErrorCode::out_of_memory,
+               {"raise VPMM_MAX_MAPPINGS: at 40 mappings"});
+}
+
 }  // namespace
 }  // namespace vpmm::test

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "observe/trace_file.hpp"
+#include "support/pool_world_arenas.hpp"
 #include "support/pool_world_words.hpp"
 
 namespace vpmm::test {
@@ -163,6 +164,39 @@ TEST(Snapshot, lists_every_region_in_ascending_address_order_with_stamp_and_stre
   const std::string text = observe::to_text(snapshot);
   EXPECT_NE(text.find("[2]"), std::string::npos);
   EXPECT_NE(text.find("[-2]"), std::string::npos);
+}
+
+TEST(Statistics, free_blocks_of_an_arena_are_pending_until_their_work_is_over) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const ArenaId arena = make_arena(world);
+  const DevicePtr ptr = allocate_in(world, arena, 4 * kPage, stream);
+  world.use(ptr, 4 * kPage, stream, kLongNs);
+  world.deallocate(ptr, stream);
+  EXPECT_EQ(world.statistics().pending_bytes, 4 * kPage);
+  world.wait();
+  EXPECT_EQ(world.statistics().pending_bytes, 0u);
+  EXPECT_EQ(world.statistics().free_bytes, 4 * kPage);
+}
+
+TEST(Snapshot, names_the_stream_of_a_live_block_in_an_arena_and_of_none_that_has_none) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const ArenaId arena = make_arena(world);
+  const DevicePtr named = allocate_in(world, arena, kPage, stream);
+  const DevicePtr unnamed = allocate_in(world, arena, kPage, std::nullopt);
+  const auto region_at = [&](DevicePtr ptr) {
+    for (const observe::RegionSnapshot& region : world.pool().reports().snapshot().regions)
+      if (region.range.begin == ptr) return region;
+    return observe::RegionSnapshot{};
+  };
+  const auto stamp_of = [&](DevicePtr ptr) { return region_at(ptr).stamp; };
+  EXPECT_EQ(region_at(unnamed).requested, kPage);
+  EXPECT_EQ(stamp_of(named).rfind("stream ", 0), 0u) << stamp_of(named);
+  EXPECT_EQ(stamp_of(unnamed), "");
+  world.deallocate(named, stream);
+  EXPECT_NE(stamp_of(named).find(" up to "), std::string::npos) << stamp_of(named);
+  world.deallocate(unnamed, std::nullopt);
 }
 
 TEST(Recording, reads_back_as_the_calls_that_were_made) {

@@ -45,6 +45,27 @@ TEST(Streams, memory_of_a_stream_that_is_gone_becomes_complete_by_a_context_even
   EXPECT_EQ(world.statistics().host_waits, 0u);
 }
 
+// Requests below the record of mapped memory are no reason to hurry.
+TEST(Streams, that_does_not_answer_a_request_for_proof_is_given_up_after_eight_misses) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle quiet = world.stream();
+  const StreamHandle busy = world.stream();
+  world.deallocate(world.allocate(256 * kPage, busy), busy);
+  world.wait();
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
+  world.deallocate(world.allocate(6 * kPage, quiet), quiet);
+  const auto recorded = [&] { return world.calls().count(Call::ctx_record_event); };
+  const std::uint64_t before = recorded();
+  for (int i = 0; i < 8; ++i) {
+    world.allocate(7 * kPage, busy);
+    EXPECT_EQ(recorded(), before) << i;
+  }
+  world.allocate(7 * kPage, busy);
+  EXPECT_EQ(recorded(), before + 1);
+  for (int i = 0; i < 8; ++i) world.allocate(7 * kPage, busy);
+  EXPECT_EQ(recorded(), before + 1) << "nothing else waits for proof";
+}
+
 TEST(Streams, handles_0_and_1_are_one_timeline) {
   PoolWorld world(page_world());
   const DevicePtr ptr = world.allocate(4 * kPage, driver::kNullStream);
@@ -108,6 +129,22 @@ TEST(Streams, hundreds_of_short_streams_do_not_pile_up) {
   EXPECT_LE(world.statistics().timelines, 65u);
   EXPECT_LE(world.calls().count(Call::event_create), 8u);
   EXPECT_LE(world.statistics().mapped_bytes, 4 * kPage);
+}
+
+TEST(BoundStream, calls_through_the_lock_ask_who_calls_only_while_a_capture_is_known) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const auto bound = world.pool().bind(stream);
+  ASSERT_TRUE(bound.ok());
+  const auto asked_by_a_call = [&] {
+    const std::uint64_t before = world.calls().count(Call::stream_get_id);
+    EXPECT_TRUE(bound.value()->allocate(64 * kPage, 0).ok());
+    return world.calls().count(Call::stream_get_id) - before;
+  };
+  EXPECT_EQ(asked_by_a_call(), 0u);
+  ASSERT_TRUE(world.pool().streams().capture_begin().ok());
+  EXPECT_EQ(asked_by_a_call(), 1u);
+  ASSERT_TRUE(world.pool().streams().capture_end().ok());
 }
 
 TEST(Devices, each_has_its_own_pool) {

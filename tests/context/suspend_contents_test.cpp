@@ -208,5 +208,67 @@ TEST_F(Suspend, large_memory_is_copied_by_several_threads) {
   world.deallocate(ptr, a);
 }
 
+TEST_F(Suspend, a_tag_without_options_keeps_no_copy_that_a_call_made) {
+  constexpr std::uint32_t kPlain = 9;
+  ASSERT_TRUE(suspension().make_suspendable(kPlain, {}).ok());
+  const DevicePtr ptr = tagged(kPage, kPlain);
+  SuspendHow how;
+  how.has_backup = true;
+  suspend(kPlain, how);
+  EXPECT_EQ(suspension().info(kPlain).host_bytes, kPage);
+  resume(kPlain);
+  EXPECT_EQ(suspension().info(kPlain).host_bytes, 0u);
+  suspend(kPlain);
+  EXPECT_EQ(state(kPlain), TagState::discarded);
+  resume(kPlain);
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, a_resume_that_clears_leaves_what_comes_back) {
+  const DevicePtr ptr = tagged(kPage);
+  write(ptr, kPage, 5);
+  suspend();
+  ResumeHow how;
+  how.clears = true;
+  resume(kWeights, how);
+  expect_written(ptr, kPage, 5);
+  world.deallocate(ptr, a);
+}
+
+TEST_F(Suspend, a_block_behind_another_in_memory_has_a_copy_of_its_own) {
+  make(kCache, true);
+  const DevicePtr first = tagged(3 * kPage, kWeights);
+  const DevicePtr second = tagged(3 * kPage, kCache);
+  write(first, 3 * kPage, 1);
+  write(second, 3 * kPage, 2);
+  suspend(kWeights);
+  suspend(kCache);
+  for (const auto& [ptr, value] : {std::pair(first, 1), std::pair(second, 2)}) {
+    const auto host = suspension().host_copy({ptr, 1});
+    ASSERT_TRUE(host.ok()) << message_of(host);
+    EXPECT_EQ(*host.value(), std::byte(value));
+  }
+  resume(kWeights);
+  resume(kCache);
+  world.deallocate(first, a);
+  world.deallocate(second, a);
+}
+
+TEST_F(Suspend, what_ends_after_a_resume_goes_from_a_kept_copy) {
+  const DevicePtr first = tagged(3 * kPage);
+  const DevicePtr second = tagged(64 * kPage);
+  suspend();
+  make(kWeights, true, true);  // too late to pin the copy
+  resume();
+  EXPECT_EQ(suspension().info(kWeights).host_bytes, 67 * kPage);
+  world.deallocate(second, a);
+  EXPECT_EQ(suspension().info(kWeights).host_bytes, 3 * kPage);
+  const DevicePtr third = tagged(128 * kPage);
+  ASSERT_TRUE(suspension().prepare(kWeights).ok());
+  EXPECT_EQ(suspension().info(kWeights).host_bytes, 131 * kPage);
+  world.deallocate(first, a);
+  world.deallocate(third, a);
+}
+
 }  // namespace
 }  // namespace vpmm::test

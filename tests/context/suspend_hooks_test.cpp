@@ -218,5 +218,17 @@ TEST_F(SuspendInParts, a_suspend_that_is_refused_leaves_hooks_to_one_in_progress
   EXPECT_EQ(told.after, 1);
 }
 
+TEST_F(Suspend, hooks_of_other_tags_are_not_called) {
+  const DevicePtr ptr = tagged(kPage);
+  context::SuspendHooks hooks;
+  hooks.tag = kCache;
+  hooks.before_unmap = [](int, std::uint32_t) { return false; };
+  hooks.after_map = [](int, std::uint32_t tag) { ADD_FAILURE() << tag; };
+  suspension().add_hooks(std::move(hooks));
+  suspend();
+  resume();
+  world.deallocate(ptr, a);
+}
+
 }  // namespace
 }  // namespace vpmm::test

@@ -346,6 +346,17 @@ TEST_F(Suspend, one_chunk_stays_one_chunk) {
   world.deallocate(made.value(), a);
 }
 
+TEST_F(Suspend, the_first_memory_of_a_kind_waits_for_the_tag_to_be_resumed) {
+  const DevicePtr chunk = world.pool().allocate({kPage, 0, a, {}, kWeights, 0, true}).value();
+  suspend();
+  expect_error(request(1000, kWeights), ErrorCode::suspended);
+  resume();
+  const DevicePtr first = tagged(1000);
+  const DevicePtr second = tagged(1000);
+  EXPECT_LT(second - first, kPage) << "not in one chunk each";
+  for (const DevicePtr ptr : {first, second, chunk}) world.deallocate(ptr, a);
+}
+
 TEST_F(Suspend, a_hundred_cycles_leave_mappings_and_memory_as_ten_do) {
   std::vector<DevicePtr> pointers;
   for (std::uint32_t tag = 20; tag < 28; ++tag) {

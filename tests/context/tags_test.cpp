@@ -184,5 +184,38 @@ TEST(Tag, names_are_the_processs_and_their_texts_stay) {
   EXPECT_STREQ(report::tag_name(1001), "");
 }
 
+std::string report_of_a_shortage(PoolWorld& world) {
+  const auto refused = world.pool().allocate({64 * kPage, 0, std::nullopt});
+  EXPECT_FALSE(refused.ok());
+  return refused ? "" : refused.error().message;
+}
+
+TEST(Tag, and_library_divide_the_report_of_a_shortage_where_any_are_known) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  world.pool().limits().set_capacity(32 * kPage);
+  const DevicePtr plain = world.allocate(kPage, stream);
+  std::string report = report_of_a_shortage(world);
+  EXPECT_EQ(report.find("by tag"), std::string::npos) << report;
+  EXPECT_EQ(report.find("by library"), std::string::npos) << report;
+  pool::Request request{2 * kPage, 0, stream};
+  request.tag = 52;
+  request.library = 53;
+  const auto marked = world.pool().allocate(request);
+  ASSERT_TRUE(marked.ok());
+  report = report_of_a_shortage(world);
+  EXPECT_NE(report.find("by tag     52: 4 MiB, no tag: 2 MiB"), std::string::npos) << report;
+  EXPECT_NE(report.find("by library 53: 4 MiB, no library known: 2 MiB"), std::string::npos)
+      << report;
+  world.deallocate(plain, stream);
+  const DevicePtr unnamed = world.allocate(3 * kPage, std::nullopt);
+  report = report_of_a_shortage(world);
+  EXPECT_NE(report.find("by stream  no stream: 6 MiB"), std::string::npos) << report;
+  world.deallocate(unnamed, std::nullopt);
+  report = report_of_a_shortage(world);
+  EXPECT_NE(report.find("by tag     52: 4 MiB\n"), std::string::npos) << report;
+  EXPECT_NE(report.find("by library 53: 4 MiB\n"), std::string::npos) << report;
+}
+
 }  // namespace
 }  // namespace vpmm::test

@@ -1,6 +1,7 @@
 // context: memory that several streams use: two-part stamps and record_use.
 #include <gtest/gtest.h>
 
+#include "support/pool_world_arenas.hpp"
 #include "support/pool_world_words.hpp"
 
 namespace vpmm::test {
@@ -221,6 +222,17 @@ TEST(UsesStreamOrdered, of_an_address_inside_an_allocation_are_an_error_that_nam
   expect_error(world.pool().record_use(ptr + 8, b), ErrorCode::invalid_pointer, {hex(ptr)});
   EXPECT_TRUE(world.pool().record_use(ptr, b).ok());
   world.deallocate(ptr, a);
+}
+
+TEST_F(Uses, in_an_arena_recording_the_allocating_stream_adds_nothing) {
+  const ArenaId arena = make_arena(world);
+  const DevicePtr ptr = allocate_in(world, arena, 4 * kPage, a);
+  const DevicePtr neighbour = allocate_in(world, arena, 4 * kPage, a);
+  ASSERT_TRUE(world.pool().record_use(ptr, a).ok());
+  use(ptr, a);
+  world.deallocate(ptr, a);
+  EXPECT_EQ(allocate_in(world, arena, 4 * kPage, a), ptr) << "at once";
+  world.deallocate(neighbour, a);
 }
 
 }  // namespace

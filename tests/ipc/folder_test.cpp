@@ -137,6 +137,21 @@ TEST_F(IpcFolder, of_dead_processes_is_swept_and_the_living_stay) {
   importer.expect(importer.open(of_living.handle), kMiB, 1);
 }
 
+// A connection would wake it.
+TEST_F(IpcFolder, is_swept_without_a_word_to_processes_that_answer_top) {
+  const auto is_connected_to = [this](pid_t process) {
+    std::string stem = "top-" + std::to_string(process) + "-";
+    stem.resize(32, '0');
+    const auto listener = ipc::listen_at(inside(stem + ".sock"));
+    EXPECT_TRUE(listener.ok());
+    ipc::sweep(folder_);
+    bool is_short = false;
+    return listener && ipc::accept_from(listener.value().get(), is_short);
+  };
+  EXPECT_FALSE(is_connected_to(getppid()));
+  EXPECT_TRUE(is_connected_to(getpid())) << "of an earlier process with this number";
+}
+
 // --- a folder that changes while processes share
 
 // A socket with a name, at which nobody listens.

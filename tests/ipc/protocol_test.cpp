@@ -260,6 +260,39 @@ TEST_F(IpcProtocol, no_more_than_32_descriptors_are_on_their_way) {
   send_by_hand(channel, message_of(MessageKind::close, 1));
 }
 
+TEST_F(IpcProtocol, answers_that_are_read_late_have_all_waited) {
+  const ipc::Token forged{parts_of(shared_.handle).process, 1, 999'999, 0, 1};
+  Channel channel = connect_by_hand(shared_.handle);
+  const Message message = open_message(handle_of(forged), 1);
+  const auto say = [&] {
+    return channel.try_send(message, {}, ipc::Clock::now() + std::chrono::milliseconds(200));
+  };
+  std::size_t said = 0;
+  Channel::Sent sent = say();
+  for (; sent == Channel::Sent::yes; sent = say()) ++said;
+  EXPECT_EQ(sent, Channel::Sent::not_now) << "the exporter waits for a reader";
+  for (std::size_t i = 0; i < said; ++i) {
+    const std::optional<Message> answer = next_from(channel);
+    ASSERT_TRUE(answer) << i << " of " << said;
+    EXPECT_EQ(answer->kind, MessageKind::refused);
+  }
+  expect_served();
+}
+
+TEST(IpcMessage, to_an_end_that_is_closed_is_an_error) {
+  const std::string path = socket_folder_of_tests() + "/closed.sock";
+  const auto listener = ipc::listen_at(path);
+  ASSERT_TRUE(listener.ok());
+  Result<Channel> channel = ipc::connect_to(path, soon());
+  ASSERT_TRUE(channel.ok());
+  bool is_short = false;
+  ipc::accept_from(listener.value().get(), is_short).reset();
+  const auto said = channel.value().send(message_of(MessageKind::close, 1), {}, soon());
+  ASSERT_FALSE(said.ok());
+  EXPECT_EQ(said.error().code, ErrorCode::not_shared);
+  unlink(path.c_str());
+}
+
 TEST(IpcMessage, text_that_does_not_end_ends_with_the_message) {
   struct {
     Message message;
@@ -291,6 +324,7 @@ TEST(IpcProtocolOfExporter, that_is_not_kept_fails_the_opening) {
   expect_refused_answer(
       [](HandExporter& exporter) { exporter.say(message_of(MessageKind::granted, 1)); },
       "protocol");
+  expect_refused_answer([](HandExporter& exporter) { exporter.grant(1, 7); }, "protocol");
   expect_refused_answer(
       [](HandExporter& exporter) {
         exporter.grant(1);

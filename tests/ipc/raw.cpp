@@ -5,6 +5,7 @@
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 
@@ -191,13 +192,14 @@ Message HandExporter::hear() {
   }));
 }
 
-void HandExporter::grant(std::uint64_t number) {
+void HandExporter::grant(std::uint64_t number, std::optional<std::uint64_t> chunks) {
   Parcel parcel;
   parcel.words[0] = number;
+  parcel.words[1] = chunks.value_or(~std::uint64_t{0});
   expect_ok(call(
       [](Parcel& asked) {
         Message granted = message_of(MessageKind::granted, asked.words[0]);
-        granted.chunks = exported_by_actor().files.size();
+        granted.chunks = std::min(asked.words[1], exported_by_actor().files.size());
         granted.bytes = granted.chunks * kChunk;
         driver_of_actor().device_get_uuid(0, granted.device);
         answer_with(asked, channel_of_actor().send(granted, {}, soon()));

@@ -2,6 +2,8 @@
 // any two messages.
 #pragma once
 
+#include <optional>
+
 #include "ipc/channel.hpp"
 #include "ipc/process.hpp"
 
@@ -38,7 +40,7 @@ class HandExporter : public Process {
   using Process::Process;
   vpmm_ipc_handle listen(std::uint64_t chunks);
   ipc::Message hear();  // takes a new importer if none is there
-  void grant(std::uint64_t number);
+  void grant(std::uint64_t number, std::optional<std::uint64_t> chunks = {});  // or all
   void send_batch(std::uint64_t number, std::uint32_t chunks);
   void send_something_else(std::uint64_t number, std::uint32_t chunks);  // descriptors of no chunks
   // As many descriptors as a message takes. To close the last one lasts as long as this process, up

@@ -51,6 +51,28 @@ TEST(IpcTimeout, an_exporter_that_stops_between_two_batches_fails_the_opening) {
   EXPECT_EQ(importer.belongings(), before);
 }
 
+TEST(IpcTimeout, an_exporter_that_is_late_keeps_its_connection) {
+  Process importer(kShort);
+  HandExporter exporter;
+  const vpmm_ipc_handle handle = exporter.listen(4);
+  importer.begin_to_open(handle);
+  EXPECT_EQ(exporter.hear().kind, MessageKind::open);
+  exporter.grant(1);
+  exporter.send_batch(1, 4);
+  const Parcel opened = importer.finish();
+  expect_ok(opened);
+  EXPECT_EQ(exporter.hear().kind, MessageKind::received);
+  ipc::Token other = parts_of(handle);
+  ++other.generation;
+  for (int i = 0; i < 2; ++i) {
+    importer.begin_to_open(handle_of(other));
+    EXPECT_EQ(exporter.hear().kind, MessageKind::open);
+    expect_refused(importer.finish(), VPMM_ERROR_NOT_SHARED, "does not answer");
+    EXPECT_EQ(exporter.hear().kind, MessageKind::close);
+  }
+  importer.close(opened.words[0]);
+}
+
 TEST(IpcTimeout, an_importer_that_stops_between_two_batches_stops_nobody_else) {
   Process exporter({"VPMM_CHUNK_MAX=page"});
   const Shared shared = exporter.allocate_shared(kSize, kSeed);

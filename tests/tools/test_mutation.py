@@ -15,7 +15,7 @@ sys.path.insert(0, str(TOOLS))
 
 from mutation.rewrite import rewrite  # noqa: E402
 from mutation.sites import Mutant, find, in_one_line  # noqa: E402
-from mutation.trial import Tree  # noqa: E402
+from mutation.trial import Tree, run_cases  # noqa: E402
 
 HAS_CLANG = importlib.util.find_spec("clang") is not None and importlib.util.find_spec("clang.cindex") is not None
 
@@ -58,6 +58,15 @@ class Copying(unittest.TestCase):
             (root / "src/pool/gone.cpp").unlink()
             tree.copy()
             self.assertEqual([path.name for path in (copy / "src/pool").iterdir()], ["kept.cpp"])
+
+
+class Running(unittest.TestCase):
+    def test_another_user_may_enter_the_temporary_folder_of_a_case(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            suite = Path(folder, "suite")
+            suite.write_text('#!/bin/sh\ntest "$(stat -c %a "$TMPDIR")" = 755\n')
+            suite.chmod(0o755)
+            self.assertIsNone(run_cases(suite, ["Any.case"], 30, {}))
 
 
 class Rewriting(unittest.TestCase):

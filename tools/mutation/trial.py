@@ -147,6 +147,7 @@ def run_cases(binary: Path, names: Sequence[str], seconds: float, variables: dic
     """Runs these cases in one process until one fails. Returns what failed: a case's name, or how the process ended."""
     command = [str(binary), f"--gtest_filter={':'.join(names)}", "--gtest_fail_fast", "--gtest_brief=1"]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # tests become another user and open sockets in it
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
             env={**os.environ, **variables, "TMPDIR": folder}, preexec_fn=limit_memory,

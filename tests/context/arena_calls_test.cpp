@@ -1,0 +1,60 @@
+// context: arenas through the calls of a pool: proof, waits, and memory that goes back.
+#include <gtest/gtest.h>
+
+#include "support/pool_world_arenas.hpp"
+
+namespace vpmm::test {
+namespace {
+
+using driver::Call;
+
+TEST_F(ArenaWorld, trim_returns_its_idle_memory_to_the_pool) {
+  const DevicePtr ptr = allocate_in(world, arena, 8 * kPage, a);
+  world.deallocate(ptr, a);
+  settle();
+  EXPECT_EQ(trim(world, arena), 8 * kPage);
+  EXPECT_EQ(trim(world, arena), 0u);
+}
+
+TEST_F(ArenaWorld, growth_of_one_asks_for_no_proof_of_work_elsewhere) {
+  world.deallocate(world.allocate(64 * kPage, b), b);
+  settle();
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
+  world.deallocate(world.allocate(8 * kPage, b), b);
+  const std::uint64_t recorded = world.statistics().events_recorded;
+  allocate_in(world, arena, kPage, a);
+  EXPECT_EQ(world.statistics().events_recorded, recorded);
+}
+
+TEST_F(ArenaWorld, of_external_memory_gives_none_back_during_a_capture) {
+  const AddressRange memory = user_memory(world, 4 * kPage);
+  const ArenaId external = make_arena(world, kExternal);
+  add_memory(world, external, memory);
+  ASSERT_TRUE(world.pool().streams().capture_begin().ok());
+  expect_error(world.pool().arenas().take(external), ErrorCode::capture_active);
+  ASSERT_TRUE(world.pool().streams().capture_end().ok());
+  EXPECT_EQ(take_memory(world, external), memory);
+  release(world, external);
+  free_user_memory(world, memory);
+}
+
+TEST(ArenaShortage, a_block_that_fits_is_waited_for) {
+  WorldOptions options = adaptive_world();
+  options.config.capacity = 8 * kPage;
+  PoolWorld world(options);
+  const StreamHandle first = world.stream();
+  const StreamHandle second = world.stream();
+  const ArenaId arena = make_arena(world);
+  const DevicePtr live = allocate_in(world, arena, 2 * kPage, first);  // keeps the chunk
+  const DevicePtr ptr = allocate_in(world, arena, 6 * kPage, first);
+  world.use(ptr, 6 * kPage, first, kLongNs);
+  world.deallocate(ptr, first);
+  EXPECT_EQ(allocate_in(world, arena, 6 * kPage, second), ptr);
+  world.use(ptr, 6 * kPage, second);
+  EXPECT_EQ(world.statistics().host_waits, 1u);
+  world.deallocate(ptr, second);
+  world.deallocate(live, first);
+}
+
+}  // namespace
+}  // namespace vpmm::test

@@ -1,0 +1,91 @@
+// context: calls while the process has no memory left.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <new>
+#include <optional>
+
+#include "base/host_memory.hpp"
+#include "context/deferred.hpp"
+#include "fault/host_faults.hpp"
+#include "support/pool_world_arenas.hpp"
+#include "support/pool_world_words.hpp"
+
+namespace vpmm::test {
+namespace {
+
+using fault::HostFaults;
+
+// While it lives, the process has no memory; without the reserve, calls have none either.
+class NoMemory {
+ public:
+  enum class Reserve { left, promised };
+  explicit NoMemory(Reserve reserve) {
+    HostFaults::arm(1, HostFaults::Repeat::from_then_on);
+    if (reserve == Reserve::left) return;
+    for (std::optional<HostPromise>& part : promised_)
+      if (part.emplace(); !part->is_kept()) return;
+  }
+  ~NoMemory() { HostFaults::disarm(); }
+  NoMemory(const NoMemory&) = delete;
+  NoMemory& operator=(const NoMemory&) = delete;
+
+ private:
+  fault::InsidePool inside_;
+  std::array<std::optional<HostPromise>, 64> promised_;
+};
+
+TEST(DeferredList, takes_no_memory_for_what_it_provided_for) {
+  context::DeferredList list;
+  list.provide(3);
+  std::uint64_t sum = 0;
+  for (int round = 0; round < 2; ++round) {
+    const NoMemory none(NoMemory::Reserve::left);
+    for (const std::uint64_t value : {1U, 2U, 4U}) list.push(value);
+    EXPECT_EQ(HostFaults::counted(), 0u);
+    list.take_all([&](std::uint64_t value) { sum += value; });
+  }
+  EXPECT_EQ(sum, 14u);
+  const NoMemory none(NoMemory::Reserve::left);
+  EXPECT_THROW(list.provide(4), std::bad_alloc);
+}
+
+TEST(HostMemory, of_deferred_frees_is_there_from_their_allocations_on) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  std::vector<DevicePtr> live;
+  for (int i = 0; i < 8; ++i) live.push_back(world.allocate(8 * kPage, stream));
+  {
+    const NoMemory none(NoMemory::Reserve::left);
+    for (const DevicePtr ptr : live) world.pool().deallocate_deferred(ptr);
+    EXPECT_EQ(HostFaults::counted(), 0u);
+  }
+  world.wait();
+  EXPECT_EQ(world.statistics().live_allocations, 0u);
+}
+
+TEST(HostMemory, that_is_missing_leaves_a_lease_tags_and_an_arena_as_they_are) {
+  PoolWorld world(adaptive_world());
+  const ArenaId arena = make_arena(world);
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(4 * kPage, stream);
+  const auto shared = world.pool().sharing().share({ptr, 4 * kPage});
+  ASSERT_TRUE(shared.ok());
+  world.deallocate(ptr, stream);
+  {
+    const NoMemory none(NoMemory::Reserve::promised);
+    EXPECT_THROW(world.pool().sharing().end_lease(shared.value().share, context::Holder::handle),
+                 std::bad_alloc);
+    EXPECT_EQ(world.pool().suspension().make_suspendable(7, {}).error().code,
+              ErrorCode::host_out_of_memory);
+    EXPECT_EQ(world.pool().arenas().release(arena).error().code, ErrorCode::host_out_of_memory);
+  }
+  EXPECT_EQ(world.statistics().leased_bytes, 4 * kPage);
+  release(world, arena);
+  EXPECT_TRUE(world.pool().suspension().suspendable_tags().empty());
+  world.pool().sharing().end_lease(shared.value().share, context::Holder::handle);
+  EXPECT_EQ(world.statistics().leased_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace vpmm::test
