@@ -62,6 +62,7 @@ class Captures {
   Vector<region::Region*> release(std::uint64_t capture) VPMM_REQUIRES(pool_lock);
   Bytes parked_bytes() const VPMM_REQUIRES(pool_lock);
   // Visits captures with graphs destroyed since the last call.
+  bool has_ended() const { return !ended_->empty(); }
   void take_ended(FunctionRef<void(std::uint64_t)> visit) { ended_->take_all(visit); }
   Vector<std::uint64_t> all() const VPMM_REQUIRES(pool_lock);
 

@@ -88,6 +88,12 @@ class Context {
   // --- fast_path.cpp ---
   DevicePtr try_allocate(const Way& way, const Client& client, Bytes bytes, Bytes alignment);
   DevicePtr take_pages_if_ready(Bytes bytes, Bytes alignment);
+  bool has_natural_place(Bytes bytes, Bytes alignment) const;
+  bool may_hit(Bytes bytes, Bytes alignment) const;
+  DevicePtr take_pages(const Client& client, Bytes bytes, Bytes alignment);
+  DevicePtr take_hit(const pool::Request& request, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
+  Freed free_pages(const Client& client, DevicePtr ptr);
   Freed try_free(const Way& way, const Client& client, DevicePtr ptr);
   Freed try_free(const Way& way, DevicePtr ptr, driver::StreamHandle stream);
   [[gnu::noinline]] void record(report::CallLog& log, const Client& client, DevicePtr begin,

@@ -63,6 +63,7 @@ Visit::~Visit() {
   if (!is_inside_) return;
   entrance_.visits_.end();
   parts_.front.refresh();
+  entrance_.is_visit_due_.store(!entrance_.is_quiet(), std::memory_order_relaxed);
 }
 
 Result<pool::Caller> Visit::identify(const pool::Stream& stream, const time::TimelineId* bound) {
@@ -85,6 +86,34 @@ Result<pool::Caller> Visit::identify(const pool::Stream& stream, const time::Tim
 void Visit::begin_reset() {
   entrance_.visits_.begin_reset();
   entrance_.visits_.wait_alone(lock());
+}
+
+// Note [A hit needs no visit]
+// A call that takes a free range, or frees one, and whose stream is known makes no driver call. So
+// it needs neither the device's context nor a look for a reset. A visit does more: it looks at
+// events, unmaps zombies, records events that are due for other streams, and keeps bounds. If none
+// of these is due, the call of a program's only stream goes without one, with the same result.
+time::Timeline* Entrance::timeline_without_visit(const StreamFront::Client& client) {
+  const StreamFront::Way way = parts_.front.way();
+  if (client.cache == nullptr || !way.serves || way.log != nullptr || !is_quiet()) return nullptr;
+  if (client.cache->service.stream != static_cast<std::uint64_t>(client.id) ||
+      client.cache->wants_attention)
+    return nullptr;
+  const std::optional<time::TimelineId> id = client.cache->timeline_now();
+  time::Timeline* const timeline = id ? device_.timelines.find(*id) : nullptr;
+  const bool is_ready = timeline != nullptr && !timeline->is_over && !timeline->wanted &&
+                        !device_.timelines.is_due(*timeline);
+  return is_ready ? timeline : nullptr;
+}
+
+bool Entrance::is_quiet() const {
+  const settings::Config& config = device_.config;
+  return device_.timelines.stream_count() == 1 && device_.timelines.outstanding_events() == 0 &&
+         device_.pool != nullptr && !device_.pool->memory().index.has_zombies() &&
+         !visits_.is_resetting() && !has_noticed_reset_ && !parts_.captures.has_ended() &&
+         !parts_.allocations.has_deferred() && parts_.router.has_preallocated() &&
+         device_.guard == nullptr && device_.driver_pool == nullptr && !config.page_chunks &&
+         !config.release_threshold && device_.timelines.count() <= kTimelinesKept;
 }
 
 // --- the CUDA context

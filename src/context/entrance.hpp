@@ -2,6 +2,7 @@
 // context: entry into a device and exit, and detection of a dead CUDA context.
 #pragma once
 
+#include <atomic>
 #include <optional>
 #include <utility>
 
@@ -25,6 +26,12 @@ class Entrance {
   Result<void> forget_dead_others() VPMM_REQUIRES(pool_lock);
 
   // --- at the start of a call ---
+  // Note [A hit needs no visit]
+  // Tells what the last visit left; without the lock.
+  bool is_visit_due() const { return is_visit_due_.load(std::memory_order_relaxed); }
+  // The timeline of the caller if its call may go without a visit. Null: a visit is due.
+  time::Timeline* timeline_without_visit(const StreamFront::Client& client)
+      VPMM_REQUIRES(pool_lock);
   // While caches are bounded: proves frees if more is pending than in use.
   void learn_if_much_is_pending() VPMM_REQUIRES(pool_lock);
   // --- at the end of a call ---
@@ -50,12 +57,14 @@ class Entrance {
   void forget_work_of(driver::ContextId dead) VPMM_REQUIRES(pool_lock);
   bool look_for_idle_streams() VPMM_REQUIRES(pool_lock);
   bool is_forgotten(time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
+  bool is_quiet() const VPMM_REQUIRES(pool_lock);
 
   Parts& parts_;
   Device& device_;
   Totals& totals_;
   Visits visits_;
   StreamsKept streams_kept_;
+  std::atomic<bool> is_visit_due_{true};
   // The last look for idle streams found frees without an event.
   bool sees_unproven_ VPMM_GUARDED_BY(pool_lock) = false;
   // A reset by others was noticed, and no event covers the cached memory yet.

@@ -28,10 +28,59 @@ using Freed = small::WarmCalls::Freed;
 Result<DevicePtr> Context::allocate(const pool::Request& request) {
   if (request.bytes == 0) return DevicePtr{};
   if (request.stream && request.is_plain()) {
-    const DevicePtr begin = allocate_if_ready(request.bytes, request.alignment, *request.stream);
-    if (!is_null(begin)) return begin;
+    const Way way = parts_.front.way();
+    const bool may_pass = may_hit(request.bytes, request.alignment);
+    if (way.serves && !way.would_wait() &&
+        (may_pass || device_.small->serving().may_be_cached(request.bytes, request.alignment))) {
+      const Client client = parts_.front.client_of(way, *request.stream);
+      DevicePtr begin = try_allocate(way, client, request.bytes, request.alignment);
+      if (is_null(begin) && may_pass) begin = take_pages(client, request.bytes, request.alignment);
+      if (!is_null(begin)) return begin;
+    }
   }
   return allocate_slowly(request, nullptr);
+}
+
+// Tells if free ranges of the pool are aligned and large enough for such requests.
+bool Context::has_natural_place(Bytes bytes, Bytes alignment) const {
+  return bytes <= pool::kAddressSpace && (alignment & (alignment - 1)) == 0 &&
+         alignment <= device_.pool->memory().tuning.grain_alignment();
+}
+
+bool Context::may_hit(Bytes bytes, Bytes alignment) const {
+  return !entrance_.is_visit_due() && has_natural_place(bytes, alignment);
+}
+
+// Note [A hit needs no visit]. Null: no range fits, or a visit is due. Requires: may_hit().
+DevicePtr Context::take_pages(const Client& client, Bytes bytes, Bytes alignment) {
+  if (client.cache == nullptr ||
+      device_.small->serving().server_of(bytes, alignment) != small::Server::pages)
+    return {};
+  const PoolLock lock(parts_.mutex);
+  const pool::Caller caller{client.stream, entrance_.timeline_without_visit(client)};
+  if (caller.timeline == nullptr || device_.small->cuts_pages_for(caller, bytes, alignment))
+    return {};
+  device_.small->flusher().give_back_before(caller, bytes);
+  device_.pool->planner().set_cached_bytes(device_.small->caches().cached_bytes());
+  return take_hit({bytes, alignment, client.stream}, caller);
+}
+
+// Null: no range fits.
+DevicePtr Context::take_hit(const pool::Request& request, const pool::Caller& caller) {
+  const HostPromise promise;
+  if (!promise.is_kept()) return {};
+  parts_.allocations.provide();  // may throw, so before memory is taken
+  const std::optional<pool::Placed> found =
+      device_.pool->find(parts_.router.pages_for(request), caller);
+  if (!found) return {};
+  const DevicePtr begin = found->begin;
+  Entrance::afterwards([&]() VPMM_REQUIRES(pool_lock) {
+    parts_.router.enlist(begin, request.bytes, caller);
+    parts_.recorder.allocated(parts_.allocations.range_to_tell(begin, request.bytes), begin,
+                              request, caller);
+    parts_.footprint.note_peaks();
+  });
+  return begin;
 }
 
 DevicePtr Context::allocate_if_ready(Bytes bytes, Bytes alignment, driver::StreamHandle stream) {
@@ -60,11 +109,8 @@ DevicePtr Context::allocate_if_ready(Bytes bytes, Bytes alignment) {
 }
 
 DevicePtr Context::take_pages_if_ready(Bytes bytes, Bytes alignment) {
-  if (device_.config.page_chunks || bytes > pool::kAddressSpace ||
+  if (device_.config.page_chunks || !has_natural_place(bytes, alignment) ||
       parts_.allocations.has_deferred())
-    return {};
-  pool::Pool& pool = *device_.pool;
-  if (alignment > pool.memory().tuning.grain_alignment() || (alignment & (alignment - 1)) != 0)
     return {};
   pool::Request request;
   request.bytes = bytes;
@@ -72,20 +118,8 @@ DevicePtr Context::take_pages_if_ready(Bytes bytes, Bytes alignment) {
   if (report::CallLog* const log = parts_.front.way().log) request.stack = log->capture_stack();
   if (!parts_.mutex.try_lock()) return {};
   const PoolLock lock(parts_.mutex, std::adopt_lock);
-  const HostPromise promise;
-  if (!parts_.router.has_preallocated() || parts_.recorder.wants_all_calls() || !promise.is_kept())
-    return {};
-  const pool::Caller caller;
-  parts_.allocations.provide();  // may throw, so before memory is taken
-  const std::optional<pool::Placed> found = pool.find(parts_.router.pages_for(request), caller);
-  if (!found) return {};
-  const DevicePtr begin = found->begin;
-  Entrance::afterwards([&]() VPMM_REQUIRES(pool_lock) {
-    parts_.recorder.allocated(parts_.allocations.range_to_tell(begin, bytes), begin, request,
-                              caller);
-    parts_.footprint.note_peaks();
-  });
-  return begin;
+  if (!parts_.router.has_preallocated() || parts_.recorder.wants_all_calls()) return {};
+  return take_hit(request, pool::Caller());
 }
 
 // Asks the driver for the stream's id once; reads the state of recordings for each allocation. All
@@ -107,6 +141,8 @@ Result<void> Context::allocate_many(std::span<const Bytes> bytes, pool::Stream s
     out[i] = try_allocate(parts_.front.way(), client, bytes[i], 0);
     if (!is_null(out[i])) continue;
     try {
+      if (may_hit(bytes[i], 0)) out[i] = take_pages(client, bytes[i], 0);
+      if (!is_null(out[i])) continue;
       Result<DevicePtr> slow = allocate_slowly({bytes[i], 0, stream}, nullptr);
       if (slow) {
         out[i] = slow.value();
@@ -134,8 +170,33 @@ void Context::free_surely(DevicePtr ptr, pool::Stream stream) noexcept {
 
 Result<void> Context::deallocate(DevicePtr ptr, pool::Stream stream) {
   if (is_null(ptr)) return {};
-  if (stream && is_freed(try_free(parts_.front.way(), ptr, *stream), stream, nullptr)) return {};
+  if (stream) {
+    const Way way = parts_.front.way();
+    if (is_freed(try_free(way, ptr, *stream), stream, nullptr)) return {};
+    if (way.serves && !entrance_.is_visit_due() &&
+        is_freed(free_pages(parts_.front.client_of(way, *stream), ptr), stream, nullptr))
+      return {};
+  }
   return deallocate_slowly(ptr, stream, nullptr);
+}
+
+// Note [A hit needs no visit]. `no`: something else is live there, or a visit is due.
+Freed Context::free_pages(const Client& client, DevicePtr ptr) {
+  if (client.cache == nullptr || entrance_.is_visit_due()) return Freed::no;
+  PoolLock lock(parts_.mutex);
+  const pool::Caller caller{client.stream, entrance_.timeline_without_visit(client)};
+  const HostPromise promise;
+  if (caller.timeline == nullptr || !promise.is_kept()) return Freed::no;
+  const OwnedBy owner = parts_.owners.of(ptr);
+  const Pages* const pages = std::get_if<Pages>(&owner);
+  if (pages == nullptr || pages->region->range.begin != ptr || small::is_cached(*pages->region) ||
+      pages->region->owner.timeline != caller.timeline->id ||
+      !pages->region->owner.other_uses.empty() || parts_.shares.is_kept(ptr) ||
+      parts_.captures.is_parked(pages->region))
+    return Freed::no;
+  parts_.footprint.note_peaks();
+  if (!parts_.allocations.free(lock, ptr, caller.stream, caller)) return Freed::no;
+  return device_.timelines.is_due(*caller.timeline) ? Freed::yes_and_event_is_due : Freed::yes;
 }
 
 // Note [A try takes what is there]
@@ -155,7 +216,8 @@ Result<void> Context::deallocate_many(std::span<const DevicePtr> pointers, pool:
   const Client client = stream ? parts_.front.client_of(parts_.front.way(), *stream) : Client{};
   Result<void> first;
   for (const DevicePtr ptr : pointers) {
-    if (is_null(ptr) || is_freed(try_free(parts_.front.way(), client, ptr), stream, nullptr))
+    if (is_null(ptr) || is_freed(try_free(parts_.front.way(), client, ptr), stream, nullptr) ||
+        is_freed(free_pages(client, ptr), stream, nullptr))
       continue;
     Result<void> freed = deallocate_slowly(ptr, stream, nullptr);
     if (!freed && first) first = std::move(freed);
@@ -258,11 +320,18 @@ bool BoundStream::try_deallocate(DevicePtr ptr) {
 
 Result<DevicePtr> BoundStream::allocate_beyond(Bytes bytes, Bytes alignment) {
   if (bytes == 0) return DevicePtr{};
+  if (way().serves && context_.may_hit(bytes, alignment)) {
+    const DevicePtr begin = context_.take_pages(client_, bytes, alignment);
+    if (!is_null(begin)) return begin;
+  }
   return context_.allocate_slowly({bytes, alignment, client_.stream}, &timeline_);
 }
 
 Result<void> BoundStream::deallocate_beyond(DevicePtr ptr) {
   if (is_null(ptr)) return {};
+  if (way().is_open &&
+      context_.is_freed(context_.free_pages(client_, ptr), client_.stream, &timeline_))
+    return {};
   return context_.deallocate_slowly(ptr, client_.stream, &timeline_);
 }
 

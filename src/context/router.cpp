@@ -147,10 +147,14 @@ Result<DevicePtr> Router::allocate_pages(MutexLock& lock, const pool::Request& r
   }
   VPMM_TRY_ASSIGN(const pool::Placed placed, slow_path_.place({lock, pages, caller}));
   // Frees of other allocations take the lock: to forget a tag, or to find a chunk again.
-  if (caller.own() && request.is_plain())
-    device_.small->ownership().enlist(*device_.pool->memory().index.allocated_around(placed.begin),
-                                      request.bytes, device_.small->caches().of(*caller.timeline));
+  if (request.is_plain()) enlist(placed.begin, request.bytes, caller);
   return placed.begin;
+}
+
+void Router::enlist(DevicePtr begin, Bytes bytes, const Caller& caller) {
+  if (caller.own())
+    device_.small->ownership().enlist(*device_.pool->memory().index.allocated_around(begin), bytes,
+                                      device_.small->caches().of(*caller.timeline));
 }
 
 // If the driver's pool cannot grow, gives idle memory of the pool back.

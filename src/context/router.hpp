@@ -29,6 +29,8 @@ class Router {
   pool::PageRequest pages_for(const pool::Request& request) const;
   // VPMM_PAGES, at the first allocation; only a broken context is an error.
   Result<void> preallocate_once(MutexLock& lock) VPMM_REQUIRES(pool_lock);
+  // Lets the caller's stream free the whole pages at `begin` by itself.
+  void enlist(DevicePtr begin, Bytes bytes, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   bool has_preallocated() const VPMM_REQUIRES(pool_lock) { return has_preallocated_; }
 
  private:

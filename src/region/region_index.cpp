@@ -264,6 +264,8 @@ void RegionIndex::for_each_zombie(FunctionRef<bool(Region*)> visit) const {
   private_->catalogue.zombies().visit_in_order(visit);
 }
 
+bool RegionIndex::has_zombies() const { return !private_->catalogue.zombies().empty(); }
+
 void RegionIndex::for_each(FunctionRef<void(const Region&)> visit) const {
   for (const auto& [begin, reservation] : private_->reservations)
     for (const Region* region = reservation.first; region != nullptr; region = region->next)

@@ -85,6 +85,7 @@ class RegionIndex {
   void for_each_free_by_age(FunctionRef<bool(Region*)> visit) const;
   // Visits zombies in the order they became zombies. `visit` returns false to stop.
   void for_each_zombie(FunctionRef<bool(Region*)> visit) const;
+  bool has_zombies() const;
   void for_each(FunctionRef<void(const Region&)> visit) const;
 
   // --- changing ---

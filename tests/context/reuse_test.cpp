@@ -473,7 +473,7 @@ TEST(CachedFreesInACrowd, become_one_with_their_neighbours_while_the_pools_lock_
   };
   const auto find_taken = [&](int times) {
     bool is_asked = false;
-    world.hooks.on[driver::Call::stream_is_capturing] = [&] {
+    world.hooks.on[driver::Call::stream_get_ctx] = [&] {
       if (!std::exchange(is_asked, true)) world.on_another_thread([&] { come_to_lock(times); });
       return driver::CuResult::success;
     };
@@ -495,6 +495,40 @@ TEST(CachedFreesInACrowd, become_one_with_their_neighbours_while_the_pools_lock_
   EXPECT_TRUE(is_cut(2 * kPage));
   come_to_lock(64);
   EXPECT_FALSE(is_cut(7 * kPage / 4));
+}
+
+// Note [A hit needs no visit]
+TEST(HitsOfAnOnlyStream, ask_nothing_but_who_the_stream_is) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const auto visits_of_a_pair = [&] {
+    const std::uint64_t before = world.calls().count(Call::ctx_get_id);
+    const DevicePtr ptr = world.allocate(8 * kPage, stream);
+    world.use(ptr, 8 * kPage, stream);
+    world.deallocate(ptr, stream);
+    return world.calls().count(Call::ctx_get_id) - before;
+  };
+  visits_of_a_pair();
+  EXPECT_EQ(visits_of_a_pair(), 0u);
+  const DevicePtr other = world.allocate(8 * kPage, world.stream());
+  EXPECT_EQ(visits_of_a_pair(), 2u) << "others may wait for what this stream frees";
+  world.deallocate(other, std::nullopt);
+  EXPECT_EQ(world.pool().reports().validate(), "");
+}
+
+TEST(HitsOfAnOnlyStream, leave_deferred_frees_and_mistakes_to_a_visit) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr first = world.allocate(8 * kPage, stream);
+  world.deallocate(world.allocate(8 * kPage, stream), stream);
+  world.pool().deallocate_deferred(first);
+  const DevicePtr second = world.allocate(8 * kPage, stream);
+  EXPECT_EQ(world.statistics().live_allocations, 1u) << "the deferred free came first";
+  world.deallocate(second, stream);
+  const auto again = world.pool().deallocate(second, stream);
+  ASSERT_FALSE(again.ok());
+  EXPECT_EQ(again.error().code, ErrorCode::invalid_pointer);
+  EXPECT_EQ(world.pool().reports().validate(), "");
 }
 
 TEST(CachedFreesInPageMode, are_none_of_a_page) {
