@@ -60,6 +60,10 @@ DevicePtr Context::take_pages(const Client& client, Bytes bytes, Bytes alignment
   const pool::Caller caller{client.stream, entrance_.timeline_without_visit(client)};
   if (caller.timeline == nullptr || device_.small->cuts_pages_for(caller, bytes, alignment))
     return {};
+  // Where caches keep pages, one of them is mostly given back before a cached size fits.
+  if (device_.small->serving().may_be_cached(bytes, alignment) &&
+      device_.small->caches().cached_bytes() != 0)
+    return {};
   device_.small->flusher().give_back_before(caller, bytes);
   device_.pool->planner().set_cached_bytes(device_.small->caches().cached_bytes());
   return take_hit({bytes, alignment, client.stream}, caller);
