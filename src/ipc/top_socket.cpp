@@ -149,11 +149,11 @@ class TopThread {
 
 // Serializes openings of pools; a forked child, which opens none, never takes it.
 constinit Mutex starting;
-constinit bool is_running VPMM_GUARDED_BY(starting) = false;
+constinit TopThread* running VPMM_GUARDED_BY(starting) = nullptr;  // never destroyed
 constinit bool removes_socket_at_exit VPMM_GUARDED_BY(starting) = false;
 
 Result<void> start(const TopSource& source) VPMM_REQUIRES(starting) {
-  if (is_running) return {};
+  if (running != nullptr) return {};
   VPMM_TRY_ASSIGN(const settings::IpcSettings settings, settings::ipc_settings_from_environment());
   VPMM_TRY_ASSIGN(const std::string folder, socket_folder(settings.folder));
   sweep(folder);
@@ -161,15 +161,15 @@ Result<void> start(const TopSource& source) VPMM_REQUIRES(starting) {
   const std::string path = top_socket_path(folder, new_identity());
   VPMM_TRY_ASSIGN(Descriptor listener, listen_at(path));
   ScopeExit undo([&] { unlink(path.c_str()); });
-  // Never destroyed: its thread may run until the process has ended.
+  // Lives as long as the process: so may its thread.
   auto thread = std::make_unique<TopThread>(source, path, std::move(listener));
   if (!removes_socket_at_exit) process::run_at_exit(remove_socket);
   removes_socket_at_exit = true;
   VPMM_TRY(start_quiet_thread(
       "vpmm-top", [serving = thread.get()] { serving->serve(); }, ThreadStack::small));
-  is_running = true;
   undo.dismiss();
-  socket_of_this_process.store(&thread.release()->path());
+  running = thread.release();
+  socket_of_this_process.store(&running->path());
   return {};
 }
 

@@ -29,6 +29,10 @@ std::atomic<std::uint64_t> refusals{0};
   ++refusals;
   throw std::bad_alloc();
 }
+// Sanitizers have one of their own, whose memory is not for free().
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
+  return has_no_memory.load() ? nullptr : std::malloc(bytes);
+}
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t /*bytes*/) noexcept {
   std::free(memory);
