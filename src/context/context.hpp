@@ -12,6 +12,7 @@
 #include "context/bound_stream.hpp"
 #include "context/drawing.hpp"
 #include "context/entrance.hpp"
+#include "context/hits.hpp"
 #include "context/limits.hpp"
 #include "context/parts.hpp"
 #include "context/reports.hpp"
@@ -87,13 +88,6 @@ class Context {
   void join_neighbourhood();
   // --- fast_path.cpp ---
   DevicePtr try_allocate(const Way& way, const Client& client, Bytes bytes, Bytes alignment);
-  DevicePtr take_pages_if_ready(Bytes bytes, Bytes alignment);
-  bool has_natural_place(Bytes bytes, Bytes alignment) const;
-  bool may_hit(Bytes bytes, Bytes alignment) const;
-  DevicePtr take_pages(const Client& client, Bytes bytes, Bytes alignment);
-  DevicePtr take_hit(const pool::Request& request, const pool::Caller& caller)
-      VPMM_REQUIRES(pool_lock);
-  Freed free_pages(const Client& client, DevicePtr ptr);
   Freed try_free(const Way& way, const Client& client, DevicePtr ptr);
   Freed try_free(const Way& way, DevicePtr ptr, driver::StreamHandle stream);
   [[gnu::noinline]] void record(report::CallLog& log, const Client& client, DevicePtr begin,
@@ -117,6 +111,7 @@ class Context {
   Totals totals_;
   Drawing drawing_;
   Entrance entrance_;
+  Hits hits_;
   Shortages shortages_;
   ArenaCalls arena_calls_;
   StreamCalls stream_calls_;

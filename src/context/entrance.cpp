@@ -94,8 +94,7 @@ void Visit::begin_reset() {
 // events, unmaps zombies, records events that are due for other streams, and keeps bounds. If none
 // of these is due, the call of a program's only stream goes without one, with the same result.
 time::Timeline* Entrance::timeline_without_visit(const StreamFront::Client& client) {
-  const StreamFront::Way way = parts_.front.way();
-  if (client.cache == nullptr || !way.serves || way.log != nullptr || !is_quiet()) return nullptr;
+  if (client.cache == nullptr || !is_quiet()) return nullptr;
   if (client.cache->service.stream != static_cast<std::uint64_t>(client.id) ||
       client.cache->wants_attention)
     return nullptr;
@@ -108,9 +107,11 @@ time::Timeline* Entrance::timeline_without_visit(const StreamFront::Client& clie
 
 bool Entrance::is_quiet() const {
   const settings::Config& config = device_.config;
-  return device_.timelines.stream_count() == 1 && device_.timelines.outstanding_events() == 0 &&
-         device_.pool != nullptr && !device_.pool->memory().index.has_zombies() &&
-         !visits_.is_resetting() && !has_noticed_reset_ && !parts_.captures.has_ended() &&
+  const StreamFront::Way way = parts_.front.way();
+  return way.serves && way.log == nullptr && device_.timelines.stream_count() == 1 &&
+         device_.timelines.outstanding_events() == 0 && device_.pool != nullptr &&
+         !device_.pool->memory().index.has_zombies() && !visits_.is_resetting() &&
+         !has_noticed_reset_ && !parts_.captures.has_ended() &&
          !parts_.allocations.has_deferred() && parts_.router.has_preallocated() &&
          device_.guard == nullptr && device_.driver_pool == nullptr && !config.page_chunks &&
          !config.release_threshold && device_.timelines.count() <= kTimelinesKept;

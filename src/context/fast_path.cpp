@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/host_memory.hpp"
 #include "base/message.hpp"
 #include "context/context.hpp"
 #include "process/process_gate.hpp"
@@ -29,62 +28,17 @@ Result<DevicePtr> Context::allocate(const pool::Request& request) {
   if (request.bytes == 0) return DevicePtr{};
   if (request.stream && request.is_plain()) {
     const Way way = parts_.front.way();
-    const bool may_pass = may_hit(request.bytes, request.alignment);
+    const bool may_hit = hits_.may_serve(request.bytes, request.alignment);
     if (way.serves && !way.would_wait() &&
-        (may_pass || device_.small->serving().may_be_cached(request.bytes, request.alignment))) {
+        (may_hit || device_.small->serving().may_be_cached(request.bytes, request.alignment))) {
       const Client client = parts_.front.client_of(way, *request.stream);
       DevicePtr begin = try_allocate(way, client, request.bytes, request.alignment);
-      if (is_null(begin) && may_pass) begin = take_pages(client, request.bytes, request.alignment);
+      if (is_null(begin) && may_hit)
+        begin = hits_.allocate(client, request.bytes, request.alignment);
       if (!is_null(begin)) return begin;
     }
   }
   return allocate_slowly(request, nullptr);
-}
-
-// Tells if free ranges of the pool are aligned and large enough for such requests.
-bool Context::has_natural_place(Bytes bytes, Bytes alignment) const {
-  return bytes <= pool::kAddressSpace && (alignment & (alignment - 1)) == 0 &&
-         alignment <= device_.pool->memory().tuning.grain_alignment();
-}
-
-bool Context::may_hit(Bytes bytes, Bytes alignment) const {
-  return !entrance_.is_visit_due() && has_natural_place(bytes, alignment);
-}
-
-// Note [A hit needs no visit]. Null: no range fits, or a visit is due. Requires: may_hit().
-DevicePtr Context::take_pages(const Client& client, Bytes bytes, Bytes alignment) {
-  if (client.cache == nullptr ||
-      device_.small->serving().server_of(bytes, alignment) != small::Server::pages)
-    return {};
-  const PoolLock lock(parts_.mutex);
-  const pool::Caller caller{client.stream, entrance_.timeline_without_visit(client)};
-  if (caller.timeline == nullptr || device_.small->cuts_pages_for(caller, bytes, alignment))
-    return {};
-  // Where caches keep pages, one of them is mostly given back before a cached size fits.
-  if (device_.small->serving().may_be_cached(bytes, alignment) &&
-      device_.small->caches().cached_bytes() != 0)
-    return {};
-  device_.small->flusher().give_back_before(caller, bytes);
-  device_.pool->planner().set_cached_bytes(device_.small->caches().cached_bytes());
-  return take_hit({bytes, alignment, client.stream}, caller);
-}
-
-// Null: no range fits.
-DevicePtr Context::take_hit(const pool::Request& request, const pool::Caller& caller) {
-  const HostPromise promise;
-  if (!promise.is_kept()) return {};
-  parts_.allocations.provide();  // may throw, so before memory is taken
-  const std::optional<pool::Placed> found =
-      device_.pool->find(parts_.router.pages_for(request), caller);
-  if (!found) return {};
-  const DevicePtr begin = found->begin;
-  Entrance::afterwards([&]() VPMM_REQUIRES(pool_lock) {
-    parts_.router.enlist(begin, request.bytes, caller);
-    parts_.recorder.allocated(parts_.allocations.range_to_tell(begin, request.bytes), begin,
-                              request, caller);
-    parts_.footprint.note_peaks();
-  });
-  return begin;
 }
 
 DevicePtr Context::allocate_if_ready(Bytes bytes, Bytes alignment, driver::StreamHandle stream) {
@@ -105,25 +59,11 @@ DevicePtr Context::allocate_if_ready(Bytes bytes, Bytes alignment) {
   if (bytes == 0 || !way.serves || way.would_wait()) return {};
   const small::Server server = device_.small->serving().server_of(bytes, alignment);
   if (server == small::Server::driver_pool) return {};
-  if (server == small::Server::pages) return take_pages_if_ready(bytes, alignment);
+  if (server == small::Server::pages) return hits_.allocate_if_ready(bytes, alignment);
   if (!device_.small->serving().may_be_cached(bytes, alignment)) return {};
   if (!parts_.allocations.may_pass_deferred()) return {};
   return try_allocate(way, {&device_.small->caches().any(), driver::StreamId{}, std::nullopt},
                       bytes, alignment);
-}
-
-DevicePtr Context::take_pages_if_ready(Bytes bytes, Bytes alignment) {
-  if (device_.config.page_chunks || !has_natural_place(bytes, alignment) ||
-      parts_.allocations.has_deferred())
-    return {};
-  pool::Request request;
-  request.bytes = bytes;
-  request.alignment = alignment;
-  if (report::CallLog* const log = parts_.front.way().log) request.stack = log->capture_stack();
-  if (!parts_.mutex.try_lock()) return {};
-  const PoolLock lock(parts_.mutex, std::adopt_lock);
-  if (!parts_.router.has_preallocated() || parts_.recorder.wants_all_calls()) return {};
-  return take_hit(request, pool::Caller());
 }
 
 // Asks the driver for the stream's id once; reads the state of recordings for each allocation. All
@@ -145,7 +85,7 @@ Result<void> Context::allocate_many(std::span<const Bytes> bytes, pool::Stream s
     out[i] = try_allocate(parts_.front.way(), client, bytes[i], 0);
     if (!is_null(out[i])) continue;
     try {
-      if (may_hit(bytes[i], 0)) out[i] = take_pages(client, bytes[i], 0);
+      if (hits_.may_serve(bytes[i], 0)) out[i] = hits_.allocate(client, bytes[i], 0);
       if (!is_null(out[i])) continue;
       Result<DevicePtr> slow = allocate_slowly({bytes[i], 0, stream}, nullptr);
       if (slow) {
@@ -178,29 +118,10 @@ Result<void> Context::deallocate(DevicePtr ptr, pool::Stream stream) {
     const Way way = parts_.front.way();
     if (is_freed(try_free(way, ptr, *stream), stream, nullptr)) return {};
     if (way.serves && !entrance_.is_visit_due() &&
-        is_freed(free_pages(parts_.front.client_of(way, *stream), ptr), stream, nullptr))
+        is_freed(hits_.free(parts_.front.client_of(way, *stream), ptr), stream, nullptr))
       return {};
   }
   return deallocate_slowly(ptr, stream, nullptr);
-}
-
-// Note [A hit needs no visit]. `no`: something else is live there, or a visit is due.
-Freed Context::free_pages(const Client& client, DevicePtr ptr) {
-  if (client.cache == nullptr || entrance_.is_visit_due()) return Freed::no;
-  PoolLock lock(parts_.mutex);
-  const pool::Caller caller{client.stream, entrance_.timeline_without_visit(client)};
-  const HostPromise promise;
-  if (caller.timeline == nullptr || !promise.is_kept()) return Freed::no;
-  const OwnedBy owner = parts_.owners.of(ptr);
-  const Pages* const pages = std::get_if<Pages>(&owner);
-  if (pages == nullptr || pages->region->range.begin != ptr || small::is_cached(*pages->region) ||
-      pages->region->owner.timeline != caller.timeline->id ||
-      !pages->region->owner.other_uses.empty() || parts_.shares.is_kept(ptr) ||
-      parts_.captures.is_parked(pages->region))
-    return Freed::no;
-  parts_.footprint.note_peaks();
-  if (!parts_.allocations.free(lock, ptr, caller.stream, caller)) return Freed::no;
-  return device_.timelines.is_due(*caller.timeline) ? Freed::yes_and_event_is_due : Freed::yes;
 }
 
 // Note [A try takes what is there]
@@ -221,7 +142,7 @@ Result<void> Context::deallocate_many(std::span<const DevicePtr> pointers, pool:
   Result<void> first;
   for (const DevicePtr ptr : pointers) {
     if (is_null(ptr) || is_freed(try_free(parts_.front.way(), client, ptr), stream, nullptr) ||
-        is_freed(free_pages(client, ptr), stream, nullptr))
+        is_freed(hits_.free(client, ptr), stream, nullptr))
       continue;
     Result<void> freed = deallocate_slowly(ptr, stream, nullptr);
     if (!freed && first) first = std::move(freed);
@@ -324,8 +245,8 @@ bool BoundStream::try_deallocate(DevicePtr ptr) {
 
 Result<DevicePtr> BoundStream::allocate_beyond(Bytes bytes, Bytes alignment) {
   if (bytes == 0) return DevicePtr{};
-  if (way().serves && context_.may_hit(bytes, alignment)) {
-    const DevicePtr begin = context_.take_pages(client_, bytes, alignment);
+  if (way().serves && context_.hits_.may_serve(bytes, alignment)) {
+    const DevicePtr begin = context_.hits_.allocate(client_, bytes, alignment);
     if (!is_null(begin)) return begin;
   }
   return context_.allocate_slowly({bytes, alignment, client_.stream}, &timeline_);
@@ -334,7 +255,7 @@ Result<DevicePtr> BoundStream::allocate_beyond(Bytes bytes, Bytes alignment) {
 Result<void> BoundStream::deallocate_beyond(DevicePtr ptr) {
   if (is_null(ptr)) return {};
   if (way().is_open &&
-      context_.is_freed(context_.free_pages(client_, ptr), client_.stream, &timeline_))
+      context_.is_freed(context_.hits_.free(client_, ptr), client_.stream, &timeline_))
     return {};
   return context_.deallocate_slowly(ptr, client_.stream, &timeline_);
 }

@@ -150,6 +150,14 @@ Region* RegionIndex::Private::merge_and_enter(Region* region) {
 
 // --- address space ---
 
+void RegionIndex::Private::land(Region* in_flight, RegionState state) {
+  VPMM_CHECK(in_flight->state == RegionState::in_flight, "the region is not in flight");
+  catalogue.unfile(in_flight);
+  in_flight->state = state;
+  in_flight->stamp = {};
+  in_flight->age = 0;
+}
+
 RegionIndex::RegionIndex(Bytes page_size)
     : page_size_(page_size), private_(std::make_unique<Private>(page_size)) {
   VPMM_CHECK(page_size > 0, "a page needs a size");
@@ -331,7 +339,7 @@ Region* RegionIndex::detach(Region* region, AddressRange part) {
 
 Region* RegionIndex::attach_free(Region* in_flight, time::Stamp stamp,
                                  std::optional<std::uint64_t> age) {
-  land(in_flight, RegionState::free);
+  private_->land(in_flight, RegionState::free);
   in_flight->stamp = stamp;
   in_flight->age = age ? *age : ++private_->last_age;
   private_->catalogue.enlist(in_flight);
@@ -339,12 +347,12 @@ Region* RegionIndex::attach_free(Region* in_flight, time::Stamp stamp,
 }
 
 Region* RegionIndex::attach_hole(Region* in_flight) {
-  land(in_flight, RegionState::hole);
+  private_->land(in_flight, RegionState::hole);
   return private_->merge_holes_and_enter(in_flight);
 }
 
 Region* RegionIndex::attach_zombie(Region* in_flight, time::Stamp stamp) {
-  land(in_flight, RegionState::zombie);
+  private_->land(in_flight, RegionState::zombie);
   in_flight->stamp = stamp;
   in_flight->age = ++private_->last_age;
   private_->catalogue.file(in_flight);
@@ -352,7 +360,7 @@ Region* RegionIndex::attach_zombie(Region* in_flight, time::Stamp stamp) {
 }
 
 Region* RegionIndex::attach_allocated(Region* in_flight, Owner owner) {
-  land(in_flight, RegionState::allocated);
+  private_->land(in_flight, RegionState::allocated);
   in_flight->owner = std::move(owner);
   private_->catalogue.file(in_flight);
   return in_flight;
@@ -397,14 +405,6 @@ void RegionIndex::advance(time::TimelineId timeline, std::uint64_t sequence) {
     else
       private_->catalogue.enter(region);
   }
-}
-
-void RegionIndex::land(Region* in_flight, RegionState state) {
-  VPMM_CHECK(in_flight->state == RegionState::in_flight, picture());
-  private_->catalogue.unfile(in_flight);
-  in_flight->state = state;
-  in_flight->stamp = {};
-  in_flight->age = 0;
 }
 
 // --- figures ---

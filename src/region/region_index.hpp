@@ -134,9 +134,6 @@ class RegionIndex {
  private:
   struct Private;
 
-  // Ends the flight; the region is in `state`, but not filed.
-  void land(Region* in_flight, RegionState state);
-
   Bytes page_size_;
   std::unique_ptr<Private> private_;
 };

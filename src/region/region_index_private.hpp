@@ -42,6 +42,8 @@ struct RegionIndex::Private {
   // Make the bytes before, or from, `at` an unfiled region of the same state, stamp and age.
   Region* split_front(Region* region, DevicePtr at);
   Region* split_back(Region* region, DevicePtr at);
+  // Ends the flight; the region is in `state`, but not filed.
+  void land(Region* in_flight, RegionState state);
   // Adds the address space of the next neighbour, unfiled, to `region`; recycles the neighbour.
   void absorb_next(Region* region);
 
