@@ -516,6 +516,22 @@ TEST(HitsOfAnOnlyStream, ask_nothing_but_who_the_stream_is) {
   EXPECT_EQ(world.pool().reports().validate(), "");
 }
 
+TEST(HitsOfAnOnlyStream, take_back_what_its_cache_keeps) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  world.deallocate(world.allocate(8 * kPage, stream), stream);
+  world.deallocate(world.allocate(4 * kPage, stream), stream);
+  ASSERT_EQ(world.statistics().cached_bytes, 4 * kPage);
+  const std::uint64_t visits = world.calls().count(Call::ctx_get_id);
+  const std::uint64_t chunks = world.statistics().chunks_created;
+  const DevicePtr ptr = world.allocate(3 * kPage, stream);
+  EXPECT_EQ(world.calls().count(Call::ctx_get_id), visits);
+  EXPECT_EQ(world.statistics().chunks_created, chunks);
+  EXPECT_EQ(world.statistics().live_allocations, 1u);
+  world.deallocate(ptr, stream);
+  EXPECT_EQ(world.pool().reports().validate(), "");
+}
+
 TEST(HitsOfAnOnlyStream, leave_deferred_frees_and_mistakes_to_a_visit) {
   PoolWorld world(adaptive_world());
   const StreamHandle stream = world.stream();

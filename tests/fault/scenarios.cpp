@@ -52,6 +52,17 @@ void sparing_idle_chunks(FaultWorld& w) {
   w.allocate(100 * kUnit, w.stream(1));
 }
 
+// Free ranges of an only stream, first what its cache kept.
+void hits(FaultWorld& w) {
+  w.deallocate(w.allocate(16 * kMiB, w.stream(1)), w.stream(1));
+  w.deallocate(w.allocate(8 * kMiB, w.stream(1)), w.stream(1));
+  const auto small = w.allocate(6 * kMiB, w.stream(1));
+  const auto large = w.allocate(10 * kMiB, w.stream(1));
+  w.deallocate(small, w.stream(1));
+  w.deallocate(large, w.stream(1));
+  w.allocate(14 * kMiB, w.stream(1));
+}
+
 void crossing_streams(FaultWorld& w) {
   const auto first = w.allocate(12 * kMiB, w.stream(1));
   const auto second = w.allocate(12 * kMiB, w.stream(2));
@@ -536,6 +547,7 @@ std::vector<Scenario> scenarios() {
       {"growth", growth},
       {"moving", moving},
       {"sparing_idle_chunks", sparing_idle_chunks},
+      {"hits", hits},
       {"crossing_streams", crossing_streams},
       {"without_streams", without_streams},
       {"looked_at", looked_at},
