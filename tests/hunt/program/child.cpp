@@ -144,9 +144,12 @@ pid_t forked() {
 void become_child() {
   constexpr int kKept = 1 << 30;
   constexpr int kLargest = 32 << 20;  // that glibc allows
+  constexpr int kExceptAdvised = 2;   // of Linux 6.18: copies of suspended memory get huge pages
+  mallopt(M_ARENA_MAX, 1);            // memory of threads stays, too
   mallopt(M_TRIM_THRESHOLD, kKept);
   mallopt(M_MMAP_THRESHOLD, kLargest);
-  prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+  if (prctl(PR_SET_THP_DISABLE, 1, kExceptAdvised, 0, 0) != 0)
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::signal(SIGALRM, SIG_DFL);
   release_signals();
@@ -156,7 +159,7 @@ void become_child() {
 void play(const Program& program, double patience_s, Slot& slot, const property::Watch& watch) {
   begin_patience(patience_s);
   auto world = std::make_unique<World>(program.scene, watch);
-  for (const property::Operation& each : program.operations) world->run(each);
+  world->run(program.operations);
   const bool exits = !program.operations.empty() &&
                      std::holds_alternative<property::Exit>(program.operations.back());
   if (world->failure().empty() && exits) {
