@@ -365,6 +365,7 @@ class World {
     Bytes whole_pages = 0;
     Bytes made_before = 0;  // so many others in the same call, which were freed
   };
+  static Vector<AddressRange> kept_ranges(const report::Layout& layout, bool is_beside);
   void judge_refusal(std::size_t device, const Error& error, const Refused& refused);
   void judge_request(std::size_t device, const Error& error, const Refused& refused);  // refused
   bool may_wait(std::size_t device) const;
