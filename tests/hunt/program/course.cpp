@@ -1,6 +1,7 @@
 // hunt: children that play programs, and children that make findings small.
 #include "hunt/program/course.hpp"
 
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -47,6 +48,20 @@ std::string name_of(const std::string& failure) {
     if (is_number && !name.ends_with('#')) name += '#';
   }
   return name;
+}
+
+// Where each process may have a core to itself, it stays there: threads that take turns wake each
+// other on the same core.
+void stay_on_a_core(std::size_t seat, unsigned jobs) {
+  cpu_set_t usable;
+  CPU_ZERO(&usable);
+  if (sched_getaffinity(0, sizeof usable, &usable) != 0) return;
+  if (static_cast<unsigned>(CPU_COUNT(&usable)) != jobs) return;
+  std::size_t core = 0;
+  for (std::size_t before = 0; !CPU_ISSET(core, &usable) || before++ < seat;) ++core;
+  CPU_ZERO(&usable);
+  CPU_SET(core, &usable);
+  sched_setaffinity(0, sizeof usable, &usable);
 }
 
 [[noreturn]] void play_many(Board& board, Slot& slot, const Course& course) {
@@ -109,7 +124,10 @@ class Race {
 
   void begin_worker(std::size_t seat) {
     const pid_t child = forked();
-    if (child == 0) play_many(*board_, **slots_[seat], course_);
+    if (child == 0) {
+      stay_on_a_core(seat, course_.jobs);
+      play_many(*board_, **slots_[seat], course_);
+    }
     children_[child] = {seat};
   }
 
