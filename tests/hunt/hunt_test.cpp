@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 namespace vpmm::hunt {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -40,6 +42,21 @@ Answer shell(const std::string& command) {
 }
 
 Answer hunt(const std::string& arguments) { return shell(VPMM_HUNT " " + arguments); }
+// Gets the signal after so many seconds.
+Answer hunt_until(const std::string& signal, double seconds, const std::string& arguments) {
+  return shell("timeout --preserve-status -s " + signal + " " + std::to_string(seconds) +
+               " " VPMM_HUNT " " + arguments);
+}
+
+// A hang takes its patience at each run, so that making it small takes minutes.
+const char* const kLong = "--first 3 --programs 1 --plant hangs --patience 0.3";
+
+std::size_t count(const std::string& text, const std::string& words) {
+  std::size_t number = 0;
+  for (std::size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1))
+    ++number;
+  return number;
+}
 
 std::string text_of(const std::filesystem::path& path) {
   std::ifstream in(path);
@@ -52,6 +69,7 @@ class Hunt : public testing::Test {
   ~Hunt() override { std::filesystem::remove_all(folder_); }
 
   std::string out() const { return " --out " + folder_.string(); }
+  std::string sums() const { return text_of(folder_ / "sums.txt"); }
   std::filesystem::path script(int seed) const {
     return folder_ / ("hunt-" + std::to_string(seed) + ".c");
   }
@@ -121,6 +139,63 @@ TEST_F(Hunt, crashes_and_hangs_are_found_and_named) {
     EXPECT_LE(lines_of_main(text_of(script(3))), 20);
     EXPECT_EQ(compiled_and_run(3).code, 0) << "the program's own defect is not in its text";
   }
+}
+
+TEST_F(Hunt, goes_on_after_findings_and_makes_the_first_of_each_kind_small) {
+  const Answer answer =
+      hunt("--programs 12 --jobs 1 --plant none,crashes,uses-untold,none" + out());
+  EXPECT_EQ(answer.code, 1);
+  EXPECT_THAT(answer.text, HasSubstr("12 programs in"));
+  EXPECT_THAT(answer.text, Not(HasSubstr("\n0 calls"))) << "programs without a defect count";
+  EXPECT_THAT(answer.text, HasSubstr("3 of signal #: Aborted: seeds 1, 5, 9\n"));
+  EXPECT_THAT(answer.text, ContainsRegex("2 of hazard: use after free[^\n]*: seeds 2, 10\n"));
+  EXPECT_THAT(answer.text, HasSubstr("findings: 5\n"));
+  EXPECT_EQ(count(answer.text, "shrunk from"), 2U);
+  EXPECT_TRUE(std::filesystem::exists(script(1)) && std::filesystem::exists(script(2)));
+}
+
+TEST_F(Hunt, the_time_bounds_how_small_a_program_is_made) {
+  const Answer answer = hunt("--seconds 8 " + std::string(kLong) + out());
+  EXPECT_EQ(answer.code, 1);
+  EXPECT_THAT(answer.text, ContainsRegex("seed 3 shrunk from .*, until the time was over: hang"));
+  EXPECT_FALSE(text_of(script(3)).empty());
+}
+
+TEST_F(Hunt, the_time_ends_programs_that_hang_and_the_sums_of_all_processes_are_printed) {
+  const Answer answer = hunt("--seconds 3 --jobs 2 --plant none,hangs --patience 3600" + out());
+  EXPECT_EQ(answer.code, 0);
+  EXPECT_THAT(answer.text, Not(HasSubstr("\n0 calls")));
+  EXPECT_THAT(answer.text, ContainsRegex("not at their ends when the time was over: seeds [0-9]+"));
+  EXPECT_THAT(answer.text, HasSubstr("findings: 0"));
+}
+
+TEST_F(Hunt, a_signal_ends_it_with_the_sums_and_the_usual_status) {
+  for (const char* const signal : {"INT", "TERM"}) {
+    const Answer clean = hunt_until(signal, 2, "--programs 1000000 --jobs 2" + out());
+    EXPECT_EQ(clean.code, 0);
+    EXPECT_THAT(clean.text, HasSubstr(" calls of pools"));
+    EXPECT_EQ(sums(), clean.text);
+    const Answer found = hunt_until(signal, 4, kLong + out());
+    EXPECT_EQ(found.code, 1);
+    EXPECT_THAT(found.text, ContainsRegex("seed 3 shrunk from .*, until the time was over: hang"));
+    EXPECT_THAT(found.text, HasSubstr("findings: 1"));
+  }
+}
+
+TEST_F(Hunt, a_hunt_that_is_killed_leaves_the_sums_of_the_second_before) {
+  hunt_until("KILL", 4, "--programs 1000000 --jobs 2" + out());
+  EXPECT_THAT(sums(), HasSubstr(" calls of pools"));
+  EXPECT_THAT(sums(), HasSubstr("findings: 0"));
+}
+
+TEST_F(Hunt, there_is_a_process_for_each_core) {
+  cpu_set_t usable;
+  CPU_ZERO(&usable);
+  ASSERT_EQ(sched_getaffinity(0, sizeof usable, &usable), 0);
+  const std::string programs = "--programs 4" + out();
+  EXPECT_THAT(hunt(programs).text,
+              HasSubstr(", " + std::to_string(CPU_COUNT(&usable)) + " at once,"));
+  EXPECT_THAT(hunt(programs + " --jobs 3").text, HasSubstr(", 3 at once,"));
 }
 
 TEST_F(Hunt, wrong_arguments_are_refused) {

@@ -96,9 +96,9 @@ std::string Reference::refuse(const Refused& refused, const Error& error) {
   ++judged_;
   Bytes all = refused.bytes + refused.trapped_before;
   for (std::size_t pool = 0; pool < refused.chunks.size(); ++pool)
-    all += chunks_of(is_used, pool, refused.chunks[pool]);
-  const Bytes own = refused.bytes + refused.trapped_before +
-                    chunks_of(is_used, refused.pool, refused.chunks[refused.pool]);
+    all += chunks_of(is_used, pool, refused);
+  const Bytes own =
+      refused.bytes + refused.trapped_before + chunks_of(is_used, refused.pool, refused);
   const Bytes gpu = gpu_bytes_ - used_by_others_;
   if (own > limit(refused.pool) || all > gpu || !may_all_be_asked(refused.pool)) return "";
   return fmt::format(
@@ -258,12 +258,12 @@ Bytes Reference::pages_of(const Is& is, Extent extent, std::optional<std::size_t
   return pages.size() * terms_.page;
 }
 
-// Bytes of the chunks that they touch.
-Bytes Reference::chunks_of(const Is& is, std::size_t pool,
-                           const Vector<AddressRange>& chunks) const {
-  const Vector<AddressRange> ranges = ranges_of(is, Extent::rounded, pool);
+// Bytes of the chunks that they touch, and of those that are kept.
+Bytes Reference::chunks_of(const Is& is, std::size_t pool, const Refused& refused) const {
+  Vector<AddressRange> ranges = ranges_of(is, Extent::rounded, pool);
+  ranges.insert(ranges.end(), refused.kept[pool].begin(), refused.kept[pool].end());
   Bytes bytes = 0;
-  for (const AddressRange& chunk : chunks)
+  for (const AddressRange& chunk : refused.chunks[pool])
     if (std::any_of(ranges.begin(), ranges.end(),
                     [&](const AddressRange& used) { return used.overlaps(chunk); }))
       bytes += chunk.size;

@@ -55,6 +55,7 @@ class Reference {
     Bytes bytes = 0;                           // whole pages
     bool may_wait = true;                      // for the GPU: no stream captures
     std::vector<Vector<AddressRange>> chunks;  // of each pool
+    std::vector<Vector<AddressRange>> kept;    // of each pool: free, and it cannot be given away
     // That may have been in chunks of what was made with it, also by callbacks, and freed.
     Bytes trapped_before = 0;
   };
@@ -126,7 +127,7 @@ class Reference {
   void add_whole_stretches(Vector<AddressRange>& ranges, const Is& is,
                            std::optional<std::size_t> pool) const;
   Bytes pages_of(const Is& is, Extent extent, std::optional<std::size_t> pool) const;
-  Bytes chunks_of(const Is& is, std::size_t pool, const Vector<AddressRange>& chunks) const;
+  Bytes chunks_of(const Is& is, std::size_t pool, const Refused& refused) const;
   Vector<AddressRange> ranges_of(const Is& is, Extent extent,
                                  std::optional<std::size_t> pool) const;
   Bytes limit(std::size_t pool) const;

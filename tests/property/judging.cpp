@@ -48,12 +48,40 @@ bool World::may_wait(std::size_t number) const {
   return !has_peers() || !is_capturing_anywhere();
 }
 
+// Free memory that cannot be given to others although no block is in use there. A pool beside the
+// one that refuses does not wait for its GPU work; the reference knows what it freed by address,
+// and chunks with that work may have moved. What a stream cut once (a segment) stays with it until
+// all of that is free, so that a block in use keeps a page beside its own if the cut crosses a
+// border.
+Vector<AddressRange> World::kept_ranges(const report::Layout& layout, bool is_beside) {
+  Vector<AddressRange> kept;
+  const auto touches = [](const report::LayoutBlock& one, const report::LayoutBlock& next) {
+    return one.is_small && next.is_small && one.range.end() == next.range.begin;
+  };
+  for (std::size_t i = 0; i < layout.blocks.size(); ++i) {
+    const report::LayoutBlock& block = layout.blocks[i];
+    if (block.state != region::RegionState::free || block.is_complete) continue;
+    const auto is_used = [&](std::size_t other) {
+      return layout.blocks[other].state == region::RegionState::allocated;
+    };
+    const bool is_cut_with_used =
+        block.stream_id != 0 &&
+        ((i > 0 && is_used(i - 1) && touches(layout.blocks[i - 1], block)) ||
+         (i + 1 < layout.blocks.size() && is_used(i + 1) && touches(block, layout.blocks[i + 1])));
+    if (is_beside || is_cut_with_used) kept.push_back(block.range);
+  }
+  return kept;
+}
+
 void World::judge_refusal(std::size_t number, const Error& error, const Refused& refused) {
   if (!has_pool() && error.code == ErrorCode::capture_active) return;
-  judge::Reference::Refused judged{seat_of(number), refused.whole_pages, may_wait(number), {}, 0};
+  judge::Reference::Refused judged{
+      seat_of(number), refused.whole_pages, may_wait(number), {}, {}, 0};
   for (const Device& each : devices_) {
     if (!share_gpu(each, devices_[number])) continue;
-    judged.chunks.push_back(each.pool->reports().layout().chunks);
+    const report::Layout layout = each.pool->reports().layout();
+    judged.chunks.push_back(layout.chunks);
+    judged.kept.push_back(kept_ranges(layout, &each != &devices_[number]));
     // Memory that the driver refused to take back is mapped, and serves nobody.
     judged.bytes += each.pool->reports().statistics().quarantined_bytes;
   }

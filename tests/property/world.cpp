@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "support/watchdog.hpp"
 
@@ -380,18 +381,36 @@ void World::operator()(const Fault& o) {
 
 // --- what must hold
 
-void World::run(const Operation& operation) {
-  if (!failure_.empty()) return;
-  if (is_broken_ && !std::holds_alternative<Exit>(operation)) return;
+// Thread 0 makes captures.
+std::size_t World::thread_of(const Operation& operation) const {
+  if (turn_ == 0) return 0;
+  return std::holds_alternative<BeginCapture>(operation) || is_capturing_anywhere() ? 0 : turn_;
+}
+
+// Returns whether invariants are to be looked at.
+bool World::act(const Operation& operation) {
+  if (is_broken_ && !std::holds_alternative<Exit>(operation)) return false;
   acted_ = false;
-  const auto act = [&] { std::visit([this](const auto& o) { (*this)(o); }, operation); };
-  const bool captures = is_capturing_anywhere() || std::holds_alternative<BeginCapture>(operation);
-  running_ = captures ? 0 : turn_;
-  baton_ ? baton_->on(running_, act) : act();
-  running_ = 0;
+  std::visit([this](const auto& o) { (*this)(o); }, operation);
   if (acted_) ++figures_.done[operation.index()];
-  if (is_broken_) return;
-  if (run_++ % watch_.operations_per_check == 0) check();
+  return !is_broken_ && run_++ % watch_.operations_per_check == 0;
+}
+
+// Operations in a row of one thread are one turn of it: each turn costs two wakes.
+void World::run(std::span<const Operation> operations) {
+  for (std::size_t next = 0; next < operations.size() && failure_.empty();) {
+    bool is_check_due = false;
+    running_ = thread_of(operations[next]);
+    const auto take_turn = [&] {
+      do {
+        is_check_due = act(operations[next++]);
+      } while (!is_check_due && next < operations.size() && failure_.empty() &&
+               thread_of(operations[next]) == running_);
+    };
+    baton_ ? baton_->on(running_, take_turn) : take_turn();
+    running_ = 0;
+    if (is_check_due) check();
+  }
 }
 
 void World::check() {

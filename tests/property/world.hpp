@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -91,7 +92,8 @@ class World {
   World& operator=(const World&) = delete;
 
   // Looks for broken invariants now and then.
-  void run(const Operation& operation);
+  void run(std::span<const Operation> operations);
+  void run(const Operation& operation) { run({&operation, 1}); }
   // Ends captures, frees everything, destroys the pools and looks for what is left.
   void finish();
   // What went wrong first; empty: nothing.
@@ -291,6 +293,8 @@ class World {
   bool refuses_after_the_end();
 
   // world.cpp
+  std::size_t thread_of(const Operation& operation) const;
+  bool act(const Operation& operation);
   void check();  // invariants of pools and simulator
   void fail(std::string what);
   void expect(driver::CuResult result, const char* what);
@@ -361,6 +365,7 @@ class World {
     Bytes whole_pages = 0;
     Bytes made_before = 0;  // so many others in the same call, which were freed
   };
+  static Vector<AddressRange> kept_ranges(const report::Layout& layout, bool is_beside);
   void judge_refusal(std::size_t device, const Error& error, const Refused& refused);
   void judge_request(std::size_t device, const Error& error, const Refused& refused);  // refused
   bool may_wait(std::size_t device) const;

@@ -269,6 +269,45 @@ TEST_P(Crossing, runs_lie_in_reservations_that_begin_anywhere) {
   EXPECT_EQ(own.statistics().mapped_bytes, 0u);
 }
 
+// Streams cut what others gave back, so that cuts begin anywhere.
+TEST_P(Crossing, a_block_keeps_at_most_one_page_beside_its_own) {
+  std::mt19937_64 random(1);
+  const auto bytes = [&] {
+    return random() % 3 == 0 ? 1 + random() % 1000 : kPage / 4 + random() % (3 * kPage / 4);
+  };
+  Bytes most = 0;
+  for (int round = 0; round < 700; ++round) {
+    std::vector<std::pair<DevicePtr, StreamHandle>> live;
+    const auto free_one = [&] {
+      std::swap(live[random() % live.size()], live.back());
+      world.deallocate(live.back().first, live.back().second);
+      live.pop_back();
+    };
+    for (int i = 0; i < 60; ++i) {
+      const StreamHandle stream = random() % 2 == 0 ? a : b;
+      live.emplace_back(world.allocate(bytes(), stream), stream);
+      while (live.size() > 1 && random() % 2 == 0) free_one();
+      if (random() % 8 == 0) {
+        ASSERT_TRUE(world.pool().limits().trim(0).ok());
+      }
+    }
+    while (live.size() > 1) free_one();
+    world.wait();
+    ASSERT_TRUE(world.pool().limits().trim(0).ok());
+    const AddressRange last{live.front().first,
+                            world.pool().query(live.front().first).value().requested};
+    const Bytes own =
+        round_up(to_integer(last.end()), kPage) - to_integer(last.begin) / kPage * kPage;
+    ASSERT_LE(mapped() - own, kPage) << "round " << round;
+    most = std::max(most, mapped() - own);
+    free_one();
+    world.wait();
+    ASSERT_TRUE(world.pool().limits().trim(0).ok());
+    ASSERT_EQ(mapped(), 0u) << "round " << round;
+  }
+  EXPECT_EQ(most, kPage);
+}
+
 TEST_P(Crossing, pages_of_no_power_of_two_hold_what_they_begin) {
   WorldOptions options = options_of(GetParam());
   options.config.page_size = 3 * kPage;

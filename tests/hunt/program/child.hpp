@@ -1,11 +1,11 @@
-// hunt: random programs in child processes, so that a crash or a hang is an answer, too.
+// hunt: a random program in a child process, so that a crash or a hang is an answer, too.
 #pragma once
 
+#include <sys/types.h>
+
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "property/world.hpp"
 
@@ -19,7 +19,9 @@ struct Totals {
   std::uint64_t programs = 0;
   std::uint64_t operations = 0;
   property::Figures figures;
+  double cpu_seconds = 0;
 };
+void add(Totals& sum, const Totals& each);
 struct Slot {
   std::uint64_t seed = 0;  // that runs
   Totals totals;           // of programs that ended
@@ -33,31 +35,19 @@ struct Habits {
   std::size_t operations_per_check = 256;
 };
 
-// Runs one program in a child. Returns its first failure: "hazard: ...", "signal 6", "hang"; empty:
-// none. `script`: file for its text in C, or -1. The child's own messages appear if `is_loud`.
+double now_s();
+pid_t forked();
+// For a process that plays programs: it ends with its parent, which alone hears of SIGTERM.
+void become_child();
+// Ends the process if the program does, or failed.
+void play(const Program& program, double patience_s, Slot& slot, const property::Watch& watch);
+// The failure of a child that ended: "hazard: ...", "signal 6", "hang"; empty: none.
+std::string told(int status, const Slot& slot);
+
+// Runs one program in a child, which a signal to end the hunt ends, too. Returns its first failure.
+// `script`: file for its text in C, or -1. The child's own messages appear if they are `shown`.
 enum class Messages { shown, dropped };
 std::string failure_of(const Program& program, const Habits& habits, Messages messages,
                        int script = -1);
-
-// Runs programs of consecutive seeds in several children until the time or the number is over.
-struct Course {
-  std::uint64_t first_seed = 1;
-  std::uint64_t programs = ~std::uint64_t{0};
-  double seconds = 1e9;
-  unsigned jobs = 1;
-};
-struct Suspect {
-  std::uint64_t seed = 0;
-  std::string failure;
-};
-struct Outcome {
-  Totals totals;
-  std::vector<Suspect> suspects;
-  double seconds = 0;
-  double cpu_seconds = 0;  // of all processes
-};
-// Ends early at `kMostSuspects`.
-constexpr std::size_t kMostSuspects = 1000;
-Outcome run(const Course& course, const Habits& habits);
 
 }  // namespace vpmm::hunt

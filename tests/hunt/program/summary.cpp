@@ -34,6 +34,17 @@ std::string kinds(const char* title,
   return text;
 }
 
+std::string findings(const Outcome& outcome) {
+  std::string text;
+  if (!outcome.unfinished.empty())
+    text += fmt::format("not at their ends when the time was over: seeds {}\n",
+                        fmt::join(outcome.unfinished, ", "));
+  for (const Kind& kind : outcome.kinds)
+    text += fmt::format("{} of {}: seeds {}\n", kind.seeds.size(), kind.name,
+                        fmt::join(kind.seeds, ", "));
+  return text + fmt::format("findings: {}\n", findings_of(outcome));
+}
+
 }  // namespace
 
 std::string summary_of(const Outcome& outcome) {
@@ -51,9 +62,9 @@ std::string summary_of(const Outcome& outcome) {
   const double share = figures.calls == 0 ? 0
                                           : 100.0 * static_cast<double>(figures.misses) /
                                                 static_cast<double>(figures.calls);
-  const double rate = static_cast<double>(figures.calls) / std::max(outcome.cpu_seconds, 1e-3);
-  return fmt::format("{} programs in {:.1f} s, {} operations\n", totals.programs, outcome.seconds,
-                     totals.operations) +
+  const double rate = static_cast<double>(figures.calls) / std::max(totals.cpu_seconds, 1e-3);
+  return fmt::format("{} programs in {:.1f} s, {} at once, {} operations\n", totals.programs,
+                     outcome.seconds, outcome.jobs, totals.operations) +
          fmt::format(
              "{} calls of pools, {:.1f} % of them misses of the stream cache, "
              "{:.0f} in a second of a core\n",
@@ -61,7 +72,7 @@ std::string summary_of(const Outcome& outcome) {
          fmt::format("{} refusals, each with a need that the memory in use explains\n",
                      figures.judged) +
          kinds("operations", done) + kinds("events told to listeners", heard) +
-         kinds("events in recordings", recorded);
+         kinds("events in recordings", recorded) + findings(outcome);
 }
 
 }  // namespace vpmm::hunt

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "hunt/program/child.hpp"
+#include "hunt/program/course.hpp"
 
 namespace vpmm::hunt {
 
