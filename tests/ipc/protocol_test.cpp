@@ -4,9 +4,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <random>
 #include <thread>
 
@@ -216,6 +219,29 @@ TEST(IpcFlood, of_questions_whose_answers_are_never_read_is_cut_off) {
   EXPECT_EQ(flood.try_send(message, {}, soon()), Channel::Sent::gone);
   Process importer;
   importer.expect(importer.open(shared.handle), kSize, kSeed);
+}
+
+// The exporter's thread sleeps between its tries.
+TEST_F(IpcProtocol, an_answer_that_is_not_read_takes_little_of_the_processor) {
+  const ipc::Token forged{parts_of(shared_.handle).process, 1, 999'999, 0, 1};
+  Channel flood = connect_by_hand(shared_.handle);
+  const Message message = open_message(handle_of(forged), 1);
+  const auto say = [&] {
+    return flood.try_send(message, {}, ipc::Clock::now() + std::chrono::milliseconds(200));
+  };
+  while (say() == Channel::Sent::yes) {
+  }
+  const Parcel used = exporter_.call([](Parcel& parcel) {
+    const std::array clocks{CLOCK_PROCESS_CPUTIME_ID, CLOCK_MONOTONIC};
+    for (std::size_t i = 0; i < 4; ++i) {
+      timespec now{};
+      clock_gettime(clocks[i % 2], &now);
+      parcel.words[i] = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
+                        static_cast<std::uint64_t>(now.tv_nsec);
+      if (i == 1) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    }
+  });
+  EXPECT_LT(8 * (used.words[2] - used.words[0]), used.words[3] - used.words[1]);
 }
 
 // It talks faster than it is listened to, and never stops.

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "capi/pool.hpp"
 #include "ipc/lingering.hpp"
 #include "ipc/memory.hpp"
 #include "ipc/raw.hpp"
@@ -405,9 +406,8 @@ void hold_the_lock(void*, const vpmm_event*) {
   while (!is_released_in_actor) usleep(1000);
 }
 
-TEST_F(IpcTop, a_pool_in_a_long_call_has_no_figures_and_others_open_meanwhile) {
-  Process process(on());
-  process.allocate(kMiB);
+// In a thread that holds the lock of the actor's pool until it is released.
+void begin_a_long_call(Process& process) {
   expect_ok(process.call([](Parcel& parcel) {
     std::uint64_t id = 0;
     parcel.take(vpmm_add_event_callback(pool_of_actor(), 1U << VPMM_EVENT_ALLOCATE, &hold_the_lock,
@@ -418,6 +418,12 @@ TEST_F(IpcTop, a_pool_in_a_long_call_has_no_figures_and_others_open_meanwhile) {
     }).detach();
     while (parcel.status == VPMM_OK && !is_inside_in_actor) usleep(1000);
   }));
+}
+
+TEST_F(IpcTop, a_pool_in_a_long_call_has_no_figures_and_others_open_meanwhile) {
+  Process process(on());
+  process.allocate(kMiB);
+  begin_a_long_call(process);
   const json busy = ask_anew(process)["pools"];
   EXPECT_EQ(busy, (json::array({json{{"device", 0}, {"is_busy", true}}})));
   expect_ok(process.call([](Parcel& parcel) {
@@ -432,6 +438,27 @@ TEST_F(IpcTop, a_pool_in_a_long_call_has_no_figures_and_others_open_meanwhile) {
   }
   EXPECT_EQ(pools[0]["live_bytes"], 2 * kMiB);
   EXPECT_EQ(pools.size(), 2U);
+}
+
+std::atomic<std::uint64_t> looks_in_actor{0};
+
+void look_at_the_pool(const std::function<void(context::Context&)>& visit) {
+  ++looks_in_actor;
+  visit(*pool_of_actor()->context);
+}
+
+TEST_F(IpcTop, a_pool_in_a_long_call_is_looked_at_for_a_while_once_in_a_millisecond) {
+  Process process(on());
+  process.call([](Parcel&) { ipc::answer_top({&look_at_the_pool, "x"}); });
+  process.allocate(kMiB);
+  begin_a_long_call(process);
+  EXPECT_EQ(ask(process)["pools"][0]["is_busy"], true);
+  const Parcel looked = process.call([](Parcel& parcel) {
+    parcel.words[0] = looks_in_actor;
+    is_released_in_actor = true;
+  });
+  EXPECT_GT(looked.words[0], 1U);
+  EXPECT_LE(looked.words[0], 101U);
 }
 
 void visit_no_pool(const std::function<void(context::Context&)>&) {}
