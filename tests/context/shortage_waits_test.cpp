@@ -209,6 +209,13 @@ TEST_P(WaitInAnArena, goes_on_after_a_free_that_was_deferred_meanwhile) {
   EXPECT_GT(world.sim.now_ns() - began_ns, kFastNs - kMillisecondNs);
 }
 
+// Nothing larger than the request would be shared with others.
+TEST_P(WaitInAnArena, for_whole_pages_asks_the_driver_in_vain_no_more_than_once) {
+  const std::uint64_t before = world.calls.count(Call::mem_create);
+  expect_error(world.pool->allocate({20 * kPage, 0, slow, arena}), ErrorCode::out_of_memory);
+  EXPECT_LE(world.calls.count(Call::mem_create), before + 1);
+}
+
 TEST_P(WaitInAnArena, ends_when_no_event_is_left_that_could_help) {
   ASSERT_TRUE(world.pool->streams().capture_begin().ok());
   world.deallocate(busy, std::nullopt);
