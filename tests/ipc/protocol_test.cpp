@@ -350,7 +350,9 @@ TEST(IpcProtocolOfExporter, that_is_not_kept_fails_the_opening) {
   expect_refused_answer(
       [](HandExporter& exporter) { exporter.say(message_of(MessageKind::granted, 1)); },
       "protocol");
-  expect_refused_answer([](HandExporter& exporter) { exporter.grant(1, 7); }, "protocol");
+  expect_refused_answer([](HandExporter& exporter) { exporter.grant(1, {7}); }, "protocol");
+  expect_refused_answer([](HandExporter& exporter) { exporter.grant(1, {.offset = 1}); },
+                        "protocol");
   expect_refused_answer(
       [](HandExporter& exporter) {
         exporter.grant(1);
@@ -370,6 +372,64 @@ TEST(IpcProtocolOfExporter, that_is_not_kept_fails_the_opening) {
         exporter.say(message_of(MessageKind::granted, 1));
       },
       "protocol");
+}
+
+TEST(IpcProtocolOfExporter, whose_chunks_have_other_sizes_than_it_says_fails_the_opening) {
+  expect_refused_answer(
+      [](HandExporter& exporter) {
+        exporter.grant(1);
+        exporter.send_batch(1, 4, 0);
+      },
+      "protocol");
+  expect_refused_answer(
+      [](HandExporter& exporter) {
+        exporter.grant(1);
+        exporter.send_batch(1, 4, 17 * kMiB);
+      },
+      "protocol");
+  expect_refused_answer(
+      [](HandExporter& exporter) {
+        exporter.grant(1, {.more = 2 * kMiB});
+        exporter.send_batch(1, 4);
+        exporter.send_batch(1, 4);
+      },
+      "protocol");
+}
+
+TEST(IpcProtocolOfExporter, as_many_chunks_as_may_be_on_their_way_come_at_once_and_no_more) {
+  Process importer;
+  HandExporter exporter;
+  importer.begin_to_open(exporter.listen(32));
+  EXPECT_EQ(exporter.hear().kind, MessageKind::open);
+  exporter.grant(1);
+  exporter.send_batch(1, 32);
+  const Parcel opened = importer.finish();
+  expect_ok(opened);
+  EXPECT_EQ(exporter.hear().count, 32U);
+  importer.close(opened.words[0]);
+  HandExporter other;
+  importer.begin_to_open(other.listen(40));
+  EXPECT_EQ(other.hear().kind, MessageKind::open);
+  other.grant(1);
+  other.send_something_else(1, 33);
+  expect_refused(importer.finish(), VPMM_ERROR_NOT_SHARED, "protocol");
+}
+
+TEST(IpcProtocolOfExporter, that_refuses_an_opening_says_whether_it_could_ever_succeed) {
+  for (const auto& [said, read] :
+       {std::pair(VPMM_ERROR_INVALID_ARGUMENT, VPMM_ERROR_INVALID_ARGUMENT),
+        std::pair(VPMM_ERROR_UNSUPPORTED, VPMM_ERROR_UNSUPPORTED),
+        std::pair(VPMM_ERROR_POISONED, VPMM_ERROR_NOT_SHARED)}) {
+    Process importer;
+    HandExporter exporter;
+    importer.begin_to_open(exporter.listen(1));
+    EXPECT_EQ(exporter.hear().kind, MessageKind::open);
+    Message refusal = message_of(MessageKind::refused, 1);
+    refusal.status = static_cast<std::uint32_t>(said);
+    refusal.say("for a reason of its own");
+    exporter.say(refusal);
+    expect_refused(importer.finish(), read, "for a reason of its own");
+  }
 }
 
 TEST(IpcProtocolOfExporter, that_refuses_between_two_batches_says_why) {
