@@ -161,6 +161,17 @@ TEST_F(IpcFault, in_any_call_of_a_closing_leaves_it_open_and_the_next_close_work
   expect_leases_over();
 }
 
+// As after a kernel with an illegal access, where no capture is to blame.
+TEST_F(IpcFault, in_the_look_for_captures_of_a_closing_is_no_capture) {
+  const Parcel opened = open_failing(Call::mem_unmap, 1'000'000);
+  expect_ok(opened);
+  expect_refused(close_failing(opened.words[0], Call::stream_is_capturing, 1),
+                 VPMM_ERROR_OUT_OF_MEMORY, "stream_is_capturing");
+  importer_.close(opened.words[0]);
+  EXPECT_EQ(importer_.belongings(), before_);
+  expect_leases_over();
+}
+
 // --- the exporter
 
 // A pool of its own behind a driver that fails. words[0]: its memory.
