@@ -164,13 +164,12 @@ Result<std::optional<Received>> Channel::receive(Deadline deadline, Files files)
   iovec data{&received.message, sizeof received.message};
   Control control{};
   msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
   ssize_t got = -1;
   int said = 0;
   do {
     if (!wait_to_receive(deadline)) return not_shared("the other process does not answer");
-    header = {};
-    header.msg_iov = &data;
-    header.msg_iovlen = 1;
     const auto take = [&] {
       got = recvmsg(get(), &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
       said = errno;

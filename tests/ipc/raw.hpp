@@ -42,7 +42,7 @@ class HandExporter : public Process {
   ipc::Message hear();  // takes a new importer if none is there
   struct Terms {
     std::optional<std::uint64_t> chunks = {};  // nullopt: all
-    Bytes more = 0;                       // beyond these chunks
+    Bytes more = 0;                            // beyond these chunks
     Bytes offset = 0;
   };
   void grant(std::uint64_t number, const Terms& terms);

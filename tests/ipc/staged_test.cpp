@@ -1,17 +1,21 @@
-// ipc tests: copies on another device of the importer, by peer access and through the host, and
-// each driver call of one that fails.
+// ipc tests: openings and copies where a process has several devices, by peer access and through
+// the host, and each driver call of a copy that fails.
 #include "ipc/staged.hpp"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <iterator>
+#include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
-#include "driver/context_scope.hpp"
 #include "driver/faulting.hpp"
 #include "driver/sim/sim_driver.hpp"
+#include "ipc/exporter.hpp"
 #include "ipc/raw.hpp"
 #include "settings/config.hpp"
 
@@ -29,7 +33,7 @@ void must(bool holds) {
   if (!holds) std::abort();
 }
 
-// In an importer with two devices, and a pool on the second one.
+// In a process with three devices, and a pool on the second one.
 struct Staging {
   driver::sim::SimDriver sim;
   driver::FaultingDriver faults{sim};
@@ -47,10 +51,10 @@ struct Staging {
     pool = std::move(made).value();
   }
   static driver::sim::SimOptions options(bool has_peer_access) {
-    driver::sim::SimOptions two;
-    two.device_count = 2;
-    two.peer_access_supported = has_peer_access;
-    return two;
+    driver::sim::SimOptions three;
+    three.device_count = 3;
+    three.peer_access_supported = has_peer_access;
+    return three;
   }
 };
 
@@ -97,6 +101,19 @@ void copy_here(Parcel& parcel) {
   if (copy) return;
   parcel.status = static_cast<vpmm_status>(copy.error().code);
   parcel.say(copy.error().message);
+}
+
+// In: words[0]: the device; -1: that of the memory. Out: words[0]: the address.
+void open_here(Parcel& parcel) {
+  ipc::IpcHandle handle;
+  handle.token = token_in(parcel.handle);
+  const auto device = static_cast<driver::DeviceOrdinal>(parcel.words[0]);
+  const Result<DevicePtr> opened = ipc::Importer::of_process().open(
+      staging_of_actor().faults, handle, device < 0 ? std::nullopt : std::optional(device));
+  parcel.words[0] = opened ? to_integer(opened.value()) : 0;
+  if (opened) return;
+  parcel.status = static_cast<vpmm_status>(opened.error().code);
+  parcel.say(opened.error().message);
 }
 
 class IpcStaged : public testing::TestWithParam<bool> {
@@ -152,9 +169,75 @@ class IpcStaged : public testing::TestWithParam<bool> {
     return all;
   }
 
+  Parcel try_to_open(const vpmm_ipc_handle& handle, int device) {
+    Parcel parcel;
+    parcel.handle = handle;
+    parcel.words[0] = static_cast<std::uint64_t>(device);
+    return importer_.call(open_here, parcel);
+  }
+  bool is_context_active(int device) {
+    Parcel parcel;
+    parcel.words[0] = static_cast<std::uint64_t>(device);
+    return importer_
+               .call(
+                   [](Parcel& asked) {
+                     bool is_active = false;
+                     must(staging_of_actor().sim.device_primary_ctx_get_state(
+                              static_cast<int>(asked.words[0]), is_active) == CuResult::success);
+                     asked.words[0] = is_active ? 1 : 0;
+                   },
+                   parcel)
+               .words[0] != 0;
+  }
+
   Process exporter_;
   Process importer_;
 };
+
+TEST_P(IpcStaged, memory_is_open_for_each_device_by_itself_and_its_context_is_let_go) {
+  const Shared shared = exporter_.allocate_shared(3 * kMiB, kSeed);
+  const Parcel at_home = try_to_open(shared.handle, 0);
+  expect_ok(at_home);
+  const Parcel elsewhere = try_to_open(shared.handle, 2);
+  if (GetParam()) {
+    expect_ok(elsewhere);
+    EXPECT_NE(elsewhere.words[0], at_home.words[0]);
+    EXPECT_EQ(try_to_open(shared.handle, 2).words[0], elsewhere.words[0]);
+    importer_.close(elsewhere.words[0]);
+    EXPECT_TRUE(is_context_active(2));
+    importer_.close(elsewhere.words[0]);
+  } else {
+    expect_refused(elsewhere, VPMM_ERROR_UNSUPPORTED, "open a staged copy");
+  }
+  EXPECT_FALSE(is_context_active(2));
+  importer_.close(at_home.words[0]);
+  EXPECT_FALSE(is_context_active(0));
+}
+
+TEST_P(IpcStaged, memory_of_another_device_than_the_first_opens_there) {
+  Process other;
+  const Parcel shared = other.call([](Parcel& parcel) {
+    Staging& staging = staging_of_actor();
+    const DevicePtr memory = staging.pool->allocate({3 * kMiB, 0, std::nullopt}).value();
+    const Result<ipc::IpcHandle> handle =
+        ipc::Exporter::of_process().share(*staging.pool, {memory, 3 * kMiB});
+    must(handle.ok());
+    parcel.handle = handle_of(ipc::decode(handle.value().token).value());
+  });
+  const Parcel opened = try_to_open(shared.handle, -1);
+  expect_ok(opened);
+  EXPECT_EQ(try_to_open(shared.handle, -1).words[0], opened.words[0]);
+  EXPECT_EQ(try_to_open(shared.handle, kTarget).words[0], opened.words[0]);
+  for (int i = 0; i < 3; ++i) importer_.close(opened.words[0]);
+  expect_refused(importer_.try_to_close(opened.words[0]), VPMM_ERROR_INVALID_POINTER, "not open");
+}
+
+TEST_P(IpcStaged, copies_need_the_name_of_the_device) {
+  Shared shared = exporter_.allocate_shared(kMiB, kSeed);
+  std::fill(std::begin(shared.handle.device_uuid), std::end(shared.handle.device_uuid),
+            static_cast<unsigned char>(0));
+  expect_refused(copy(shared.handle), VPMM_ERROR_INVALID_ARGUMENT, "must name the device");
+}
 
 TEST_P(IpcStaged, copies_have_all_bytes_and_hold_nothing_of_the_exporter) {
   for (const Bytes size : {Bytes{1000}, kBounced, 2 * kBounced + kMiB}) {

@@ -166,6 +166,33 @@ TEST_F(IpcTop, counts_the_pools_that_it_does_not_tell_of) {
   EXPECT_EQ(answer["more_pools"], 3U);
 }
 
+// With all of them the answer would not fit.
+TEST_F(IpcTop, of_many_pools_tells_only_the_largest_tags) {
+  auto settings = on();
+  settings.emplace_back("VPMM_VA_SIZE=1GiB");
+  Process process(settings);
+  expect_ok(process.call([](Parcel& parcel) {
+    for (std::uint32_t tag = 1; tag <= 32; ++tag)
+      vpmm_set_tag_name(tag, std::string(64, 'x').c_str());
+    for (int i = 0; i < 64 && parcel.status == VPMM_OK; ++i) {
+      vpmm_pool* pool = nullptr;
+      parcel.take(vpmm_pool_create(0, nullptr, &pool));
+      for (std::uint32_t tag = 1; tag <= 32 && parcel.status == VPMM_OK; ++tag) {
+        vpmm_request request{};
+        request.size = sizeof request;
+        request.bytes = 1000;
+        request.flags = VPMM_ALLOCATE_ANY_STREAM;
+        request.tag = request.library = tag;
+        void* ptr = nullptr;
+        parcel.take(vpmm_allocate_with(pool, &request, &ptr));
+      }
+    }
+  }));
+  const json answer = ask_anew(process);
+  ASSERT_EQ(answer["pools"].size(), 64U);
+  for (const json& pool : answer["pools"]) EXPECT_EQ(pool["tags"].size(), 4U);
+}
+
 TEST_F(IpcTop, of_a_process_without_a_pool_any_more_tells_of_none) {
   Process process(on());
   expect_ok(process.call([](Parcel& parcel) {
@@ -339,6 +366,9 @@ TEST_F(IpcTop, clients_that_take_no_answer_hold_nothing_up) {
   for (int i = 0; i < 300; ++i) stalled.push_back(connect(process));
   process.free(process.allocate(kMiB));
   EXPECT_EQ(ask_anew(process)["pools"][0]["live_bytes"], kMiB);
+  // The last connection is closed after its answer has come.
+  for (int i = 0; process.belongings().descriptors != before.descriptors && i < 20'000; ++i)
+    usleep(1000);
   EXPECT_EQ(process.belongings().descriptors, before.descriptors);
   EXPECT_TRUE(json::accept(heard_from(stalled.front())));
 }
@@ -508,7 +538,7 @@ TEST_F(IpcTop, without_a_descriptor_answers_again_when_there_is_one) {
   };
   allow(0);
   const ipc::Channel channel = connect(process);
-  usleep(50'000);
+  EXPECT_LT(process.share_of_a_core(), 0.125) << "while one waits for an answer";
   allow(1000);
   EXPECT_TRUE(json::accept(heard_from(channel)));
 }
