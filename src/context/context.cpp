@@ -100,7 +100,7 @@ void Context::join_neighbourhood() {
     const Result<Bytes> released = limits_.trim(mapped - std::min(mapped, most));
     return released ? released.value() : Bytes{0};
   };
-  process::enter_neighbourhood(this,
+  process::enter_neighbourhood(&parts_,
                                {device(), &driver(), give_back, [this] { reports_.summarize(); }});
 }
 

@@ -164,13 +164,12 @@ Result<std::optional<Received>> Channel::receive(Deadline deadline, Files files)
   iovec data{&received.message, sizeof received.message};
   Control control{};
   msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
   ssize_t got = -1;
   int said = 0;
   do {
     if (!wait_to_receive(deadline)) return not_shared("the other process does not answer");
-    header = {};
-    header.msg_iov = &data;
-    header.msg_iovlen = 1;
     const auto take = [&] {
       got = recvmsg(get(), &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
       said = errno;
@@ -231,15 +230,15 @@ Result<Descriptor> watch(const Channel& channel, const PeerProcess& peer) {
       watched = making.adopt(file);
     } else if (is_short()) {
       return none();
-    } else if (peer.process > 0) {
+    } else {  // an older kernel; it has no process 0, which is one that is not visible from here
       watched = making.adopt(static_cast<int>(syscall(SYS_pidfd_open, peer.process, 0)));
       if (!watched && is_short()) return none();
     }
   }
   // The process number is certain only while the peer's end of the connection exists.
   pollfd asked{channel.get(), 0, 0};
-  if (watched && poll(&asked, 1, 0) > 0 && (asked.revents & POLLHUP) != 0)
-    return not_shared("it has ended already");
+  poll(&asked, 1, 0);
+  if (watched && (asked.revents & POLLHUP) != 0) return not_shared("it has ended already");
   return Result<Descriptor>(std::move(watched));
 }
 

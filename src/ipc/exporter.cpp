@@ -215,7 +215,6 @@ void Exporter::wait_for_something() {
 }
 
 void Exporter::take_new_importers() {
-  if (Clock::now() < accepts_again_) return;
   for (int i = 0; i < kMostLetIn; ++i) {
     bool is_short = false;
     Channel channel = accept_from(listening(), is_short);

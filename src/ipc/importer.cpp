@@ -71,8 +71,10 @@ Result<void> wait_for_primary(Driver& driver, DeviceOrdinal device) {
   const driver::ContextScope scope(driver, context);
   VPMM_TRY(checked(Call::ctx_set_current, scope.result()));
   driver::CaptureStatus status{};
-  if (driver.stream_is_capturing(driver::kLegacyStream, status) != CuResult::success)
+  const CuResult seen = driver.stream_is_capturing(driver::kLegacyStream, status);
+  if (seen == CuResult::stream_capture_implicit)
     return Error{ErrorCode::capture_active, "a stream is being captured"};
+  VPMM_TRY(checked(Call::stream_is_capturing, seen));
   const driver::RelaxedCaptureScope relaxed(driver);
   return checked(Call::ctx_synchronize, driver.ctx_synchronize());
 }

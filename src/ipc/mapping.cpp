@@ -88,7 +88,6 @@ Result<RetainedContext> RetainedContext::retain(Driver& driver, driver::DeviceOr
 }
 
 RetainedContext& RetainedContext::operator=(RetainedContext&& other) noexcept {
-  if (this == &other) return *this;
   release();
   driver_ = std::exchange(other.driver_, nullptr);
   device_ = other.device_;
@@ -99,7 +98,6 @@ RetainedContext& RetainedContext::operator=(RetainedContext&& other) noexcept {
 
 void RetainedContext::release() noexcept {
   if (driver_ != nullptr && !is_reset()) driver_->device_primary_ctx_release(device_);
-  driver_ = nullptr;
 }
 
 bool RetainedContext::is_reset() const {

@@ -30,7 +30,7 @@ class RetainedContext {
   bool is_reset() const;
 
  private:
-  void release() noexcept;
+  void release() noexcept;  // before destruction or assignment
 
   driver::Driver* driver_ = nullptr;  // null: not retained
   driver::DeviceOrdinal device_ = 0;

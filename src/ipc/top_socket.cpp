@@ -68,8 +68,7 @@ class TopThread {
       if (!channel) continue;
       try {
         answer(channel);
-      } catch (const std::exception&) {  // no host memory: the connection closes without an answer
-        text_.clear();
+      } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): no host memory, no answer
       }
       hang_up(channel);
     }

@@ -293,6 +293,19 @@ TEST(Defects, a_failed_event_in_a_free_does_not_block_later_calls) {
   EXPECT_EQ(world.allocate(4 * kPage, world.stream()), ptr);
 }
 
+// All of a page is in use but for one part, which the GPU still uses.
+TEST(Defects, a_failed_look_at_the_work_of_others_does_not_refuse_a_request_below_a_page) {
+  PoolWorld world(page_by_page_world());
+  const StreamHandle stream = world.stream(), other = world.stream();
+  std::vector<DevicePtr> small;
+  for (int i = 0; i < 8; ++i) small.push_back(world.allocate(kPage / 8, other));
+  world.use(small[0], kPage / 8, other, kLongNs);
+  world.deallocate(small[0], std::nullopt);
+  world.faults().set_plan({{Call::event_query}, 1, CuResult::unknown, FaultPlan::Repeat::once});
+  world.allocate(kPage / 8, stream);
+  EXPECT_EQ(world.faults().fired(), 1u);
+}
+
 TEST(Defects, a_device_without_virtual_memory_management_is_closed_without_a_word) {
   WorldOptions options = page_world();
   options.sim.vmm_supported = false;

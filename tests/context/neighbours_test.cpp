@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "process/neighbours.hpp"
 #include "support/hooked_world.hpp"
 #include "support/pool_world_arenas.hpp"
 
@@ -128,6 +129,26 @@ TEST_F(Neighbours, are_asked_before_the_callback_and_again_after_it) {
   });
   world.allocate(10 * kPage, stream);
   EXPECT_EQ(called, 1);
+}
+
+// It says each time that it gave back what was missing, as if another process took it at once.
+TEST_F(Neighbours, are_asked_once_for_a_request_and_once_for_each_answer_of_the_callback) {
+  other.reset();
+  world.sim().set_used_by_others(0, 12 * kPage);
+  int asked = 0;
+  const auto give_back = [&](Bytes most) {
+    EXPECT_EQ(most, 4 * kPage);
+    return ++asked < 10 ? most : 0;
+  };
+  process::enter_neighbourhood(&asked, {0, &world.pool().driver(), give_back, [] {}});
+  expect_error(world.pool().allocate({8 * kPage, 0, stream}), ErrorCode::out_of_memory);
+  EXPECT_EQ(asked, 1);
+  int answers = 0;
+  world.pool().limits().out_of_memory_callbacks().set(
+      [&](const context::OutOfMemory&) { return ++answers <= 2; });
+  expect_error(world.pool().allocate({8 * kPage, 0, stream}), ErrorCode::out_of_memory);
+  EXPECT_EQ(asked, 1 + 3);
+  process::leave_neighbourhood(&asked);
 }
 
 TEST_F(Neighbours, keep_what_is_in_use_and_what_is_not_done) {

@@ -183,6 +183,52 @@ TEST_P(ShortageWaits, a_request_in_an_arena_that_ends_or_sleeps_meanwhile_says_s
   }
 }
 
+// An arena with two blocks in its only page; the slow stream still uses the one that is freed.
+class WaitInAnArena : public ShortageWaits {
+ protected:
+  WaitInAnArena() {
+    world.allocate((kDevicePages - 1) * kPage, std::nullopt);
+    world.use(busy, kPage / 2, slow, kFastNs);
+  }
+  Result<DevicePtr> try_to_allocate(StreamHandle on) {
+    return world.pool->allocate({kPage / 2, 0, on, arena});
+  }
+
+  const pool::ArenaId arena = world.pool->arenas().create({}).value();
+  const DevicePtr busy = try_to_allocate(slow).value();
+  const DevicePtr live = try_to_allocate(slow).value();
+};
+
+// That free does not help yet.
+TEST_P(WaitInAnArena, goes_on_after_a_free_that_was_deferred_meanwhile) {
+  world.deallocate(busy, slow);
+  world.hooks.on_sleep = [&] { world.pool->deallocate_deferred(live); };
+  const std::uint64_t began_ns = world.sim.now_ns();
+  const Result<DevicePtr> block = try_to_allocate(fast);
+  EXPECT_TRUE(block.ok()) << message_of(block);
+  EXPECT_GT(world.sim.now_ns() - began_ns, kFastNs - kMillisecondNs);
+}
+
+// Nothing larger than the request would be shared with others.
+TEST_P(WaitInAnArena, for_whole_pages_asks_the_driver_in_vain_no_more_than_once) {
+  const std::uint64_t before = world.calls.count(Call::mem_create);
+  expect_error(world.pool->allocate({20 * kPage, 0, slow, arena}), ErrorCode::out_of_memory);
+  EXPECT_LE(world.calls.count(Call::mem_create), before + 1);
+}
+
+TEST_P(WaitInAnArena, ends_when_no_event_is_left_that_could_help) {
+  ASSERT_TRUE(world.pool->streams().capture_begin().ok());
+  world.deallocate(busy, std::nullopt);
+  expect_error(try_to_allocate(fast), ErrorCode::out_of_memory);
+  ASSERT_TRUE(world.pool->streams().capture_end().ok());
+  EXPECT_TRUE(try_to_allocate(fast).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(, WaitInAnArena, ::testing::Values(WaitLimit::capacity, WaitLimit::others),
+                         [](const auto& limit) {
+                           return limit.param == WaitLimit::capacity ? "capacity" : "others";
+                         });
+
 TEST_P(ShortageWaits, the_first_of_two_frees_of_a_stream_is_enough) {
   const DevicePtr first = world.allocate(kPage, slow);
   world.allocate(kPage,
@@ -242,6 +288,23 @@ TEST_P(ShortageWaits, the_report_names_the_stream_of_what_is_pending) {
                 "any stream: 76 MiB",
                 "end the stream capture that forbids to wait for the work of any stream"});
   ASSERT_TRUE(world.pool->streams().capture_end().ok());
+}
+
+// With this setting no event tells of what was freed without a stream, so the host waits for all
+// work.
+TEST_P(ShortageWaits, a_wait_for_all_work_that_fails_refuses_the_request_and_nothing_is_lost) {
+  WorldOptions options = limited(GetParam());
+  options.config.any_stream = settings::AnyStreamOrder::park;
+  HookedWorld parking(options);
+  const StreamHandle stream = parking.stream();
+  const DevicePtr all = parking.allocate(kDevicePages * kPage, stream);
+  parking.use(all, kDevicePages * kPage, stream, kFastNs);
+  parking.deallocate(all, std::nullopt);
+  parking.faults.set_plan(FaultPlan{{Call::ctx_synchronize}, 1, CuResult::unknown});
+  expect_error(parking.pool->allocate({kPage, 0, stream}), ErrorCode::out_of_memory);
+  EXPECT_EQ(parking.faults.fired(), 1u);
+  parking.faults.clear_plan();
+  parking.allocate(kPage, stream);
 }
 
 // The plan of another thread has the idle pages cached, and they come back because it fails.

@@ -172,6 +172,20 @@ TEST_F(IpcCapture, puts_a_deferred_close_off_until_the_next_call) {
   EXPECT_EQ(importer_.belongings(), before_);
 }
 
+TEST_F(IpcCapture, puts_a_deferred_close_off_until_other_memory_is_closed) {
+  open_it();
+  const Address other = importer_.open(other_.handle);
+  begin_capture(importer_, StreamFlags::blocking);
+  Parcel parcel;
+  parcel.words[0] = opened_;
+  importer_.call(
+      [](Parcel& asked) { vpmm_ipc_close_deferred(reinterpret_cast<void*>(asked.words[0])); },
+      parcel);
+  expect_capture_to_end_well(importer_);
+  importer_.close(other);
+  EXPECT_EQ(importer_.belongings(), before_);
+}
+
 TEST_F(IpcCapture, puts_off_what_a_destructor_closes) {
   Parcel parcel;
   parcel.handle = shared_.handle;

@@ -231,11 +231,14 @@ TEST(IpcClients, one_with_more_openings_than_it_may_have_is_refused_the_next_and
 
 TEST(IpcExporter, that_talks_about_other_openings_for_ever_fails_the_opening) {
   Process importer({"VPMM_IPC_TIMEOUT=300"});
+  importer.belongings();
+  const Belongings before = importer.belongings();
   HandExporter exporter;
   importer.begin_to_open(exporter.listen(4));
   EXPECT_EQ(exporter.hear().kind, MessageKind::open);
   exporter.begin_to_flood(message_of(MessageKind::batch, 99));
   expect_refused(importer.finish(), VPMM_ERROR_NOT_SHARED, "protocol");
+  EXPECT_EQ(importer.belongings(), before) << "it does not listen any longer";
   exporter.kill();
 }
 

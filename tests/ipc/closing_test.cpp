@@ -164,6 +164,31 @@ TEST(IpcClosing, threads_that_share_an_opening_never_unmap_under_each_others_ker
 
 // --- ends of exports
 
+// The reset ended all retains of the context, also the one of the open memory.
+TEST(IpcClosing, after_a_reset_takes_no_retain_of_the_context_from_others) {
+  Process exporter;
+  Process importer;
+  const Shared shared = exporter.allocate_shared(kSize, kSeed);
+  const Address opened = importer.open(shared.handle);
+  expect_ok(importer.call([](Parcel&) {
+    driver::Driver& driver = driver_of_actor();
+    must(driver.device_primary_ctx_reset(0));
+    driver::ContextHandle of_program{};
+    must(driver.device_primary_ctx_retain(0, of_program));
+    must(driver.ctx_set_current(of_program));
+  }));
+  importer.close(opened);
+  const Parcel answer = importer.call([](Parcel& parcel) {
+    bool is_active = false;
+    must(driver_of_actor().device_primary_ctx_get_state(0, is_active));
+    parcel.words[0] = is_active ? 1 : 0;
+  });
+  EXPECT_EQ(answer.words[0], 1U);
+  exporter.free(shared.address);
+  exporter.end(shared.handle);
+  expect_leases_to_end(exporter);
+}
+
 TEST(IpcExports, of_one_allocation_end_each_for_itself) {
   Process exporter;
   Process importer;

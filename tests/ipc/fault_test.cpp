@@ -139,7 +139,8 @@ TEST_F(IpcFault, in_giving_back_a_chunk_fails_the_opening) {
 
 TEST_F(IpcFault, in_any_call_of_a_closing_leaves_it_open_and_the_next_close_works) {
   std::uint64_t failures = 0;
-  for (const Call call : {Call::ctx_synchronize, Call::mem_unmap, Call::mem_address_free}) {
+  for (const Call call : {Call::device_primary_ctx_retain, Call::ctx_synchronize, Call::mem_unmap,
+                          Call::mem_address_free}) {
     for (std::uint64_t nth = 1;; ++nth) {
       SCOPED_TRACE(std::string(driver::to_string(call)) + " " + std::to_string(nth));
       const Parcel opened = open_failing(Call::mem_unmap, 1'000'000);
@@ -155,8 +156,19 @@ TEST_F(IpcFault, in_any_call_of_a_closing_leaves_it_open_and_the_next_close_work
       if (closed.words[3] == 0) break;
     }
   }
-  EXPECT_EQ(failures, 2U)
+  EXPECT_EQ(failures, 3U)
       << "address space that is not taken back is no reason to keep the memory open";
+  expect_leases_over();
+}
+
+// As after a kernel with an illegal access, where no capture is to blame.
+TEST_F(IpcFault, in_the_look_for_captures_of_a_closing_is_no_capture) {
+  const Parcel opened = open_failing(Call::mem_unmap, 1'000'000);
+  expect_ok(opened);
+  expect_refused(close_failing(opened.words[0], Call::stream_is_capturing, 1),
+                 VPMM_ERROR_OUT_OF_MEMORY, "stream_is_capturing");
+  importer_.close(opened.words[0]);
+  EXPECT_EQ(importer_.belongings(), before_);
   expect_leases_over();
 }
 

@@ -1,4 +1,5 @@
 // ipc tests: the folder of sockets: which are refused, and what is in it when.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -51,7 +52,8 @@ TEST_F(IpcFolder, that_others_could_use_or_find_elsewhere_is_refused_by_name) {
   expect_refused_as(inside("file"), "must be a folder");
   for (const mode_t mode : {0755U, 0770U, 0701U, 0777U}) {
     ASSERT_EQ(chmod(inside("real").c_str(), mode), 0);
-    expect_refused_as(inside("real"), "0700");
+    expect_refused_as(inside("real"), fmt::format("has mode {:o}, ", mode));
+    expect_refused_as(inside("real"), "use 0700");
   }
 }
 

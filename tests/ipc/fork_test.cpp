@@ -1,11 +1,13 @@
 // ipc tests: a forked child has none of what its parent shared or opened, keeps nothing of it
 // alive, and removes none.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
 
+#include "ipc/descriptor.hpp"
 #include "ipc/process.hpp"
 
 namespace vpmm::ipc_test::forking_test {
@@ -73,6 +75,40 @@ TEST(IpcFork, a_child_of_the_exporter_has_none_of_its_descriptors) {
   const Child after(exporter);
   EXPECT_EQ(after.descriptors, before.descriptors);
   EXPECT_EQ(after.sockets, 0U);
+}
+
+// A number that a closed descriptor had is another file's by then.
+TEST(IpcFork, a_child_keeps_what_the_program_opened) {
+  for (const bool is_unlocked : {false, true}) {
+    Process process;
+    Parcel parcel;
+    parcel.words[0] = is_unlocked ? 1 : 0;
+    const Parcel answer = process.call(
+        [](Parcel& asked) {
+          ::close(STDIN_FILENO);  // so that a number is 0
+          const auto make = [] {
+            ipc::Descriptor::Making making;
+            return making.adopt(open("/dev/null", O_RDONLY | O_CLOEXEC));
+          };
+          ipc::Descriptor ours = make();
+          asked.words[1] = static_cast<std::uint64_t>(ours.get());
+          if (asked.words[0] != 0)
+            ours.reset_unlocked();
+          else
+            ours.reset();
+          const int theirs = open("/dev/null", O_RDONLY | O_CLOEXEC);
+          asked.words[2] = static_cast<std::uint64_t>(theirs);
+          const pid_t child = fork();
+          if (child == 0) _exit(fcntl(theirs, F_GETFD) >= 0 ? 0 : 1);
+          int status = 1;
+          waitpid(child, &status, 0);
+          asked.words[3] = static_cast<std::uint64_t>(status);
+        },
+        parcel);
+    EXPECT_EQ(answer.words[1], 0U);
+    EXPECT_EQ(answer.words[2], 0U) << "it was closed";
+    EXPECT_EQ(answer.words[3], 0U);
+  }
 }
 
 TEST(IpcFork, an_exporter_whose_child_lives_on_is_gone_when_it_is_dead) {

@@ -138,6 +138,31 @@ TEST(IpcHangingExporter, holds_up_nobody_who_uses_memory_of_another) {
   expect_leases_to_end(exporter);
 }
 
+TEST(IpcHangingExporter, that_goes_on_serves_whoever_waited_for_the_link) {
+  HandExporter hanging;
+  Process importer;
+  const vpmm_ipc_handle handle = hanging.listen(4);
+  ipc::Token other = parts_of(handle);
+  ++other.generation;
+  begin_to_open(importer, handle);
+  EXPECT_EQ(hanging.hear().number, 1U);
+  importer.begin_to_open(handle_of(other));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // so that it waits
+  for (const std::uint64_t number : {1U, 2U}) {
+    if (number == 2) {
+      EXPECT_EQ(hanging.hear().number, 2U);
+    }
+    ipc::Message refusal = message_of(MessageKind::refused, number);
+    refusal.say("not now");
+    hanging.say(refusal);
+    ipc::Message closed = hanging.hear();
+    EXPECT_EQ(closed.kind, MessageKind::close);
+    EXPECT_EQ(closed.number, number);
+  }
+  expect_refused(importer.finish(), VPMM_ERROR_NOT_SHARED, "not now");
+  expect_refused(answer_of(importer), VPMM_ERROR_NOT_SHARED, "not now");
+}
+
 TEST(IpcHangingExporter, that_sends_a_descriptor_whose_closing_lasts_holds_up_that_opening_alone) {
   HandExporter hanging;
   Process exporter;

@@ -154,6 +154,7 @@ TEST_F(IpcNoDescriptors, an_exporter_without_descriptors_says_so_and_recovers) {
   EXPECT_EQ(refused.status, VPMM_ERROR_NOT_SHARED) << refused.said();
   EXPECT_EQ(connected.belongings(), before);
   expect_refused(stranger.try_to_open(shared.handle), VPMM_ERROR_NOT_SHARED, "does not answer");
+  EXPECT_LT(exporter.share_of_a_core(), 0.125) << "while one waits to be let in";
   free_descriptors(exporter);
   for (Process* const importer : {&connected, &stranger}) {
     const Address opened = importer->open(shared.handle);

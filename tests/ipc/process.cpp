@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -280,6 +283,21 @@ Belongings Process::belongings() {
   Belongings own;
   std::memcpy(static_cast<void*>(&own), answer.words.data(), sizeof own);
   return own;
+}
+
+double Process::share_of_a_core() {
+  const Parcel used = call([](Parcel& parcel) {
+    const std::array clocks{CLOCK_PROCESS_CPUTIME_ID, CLOCK_MONOTONIC};
+    for (std::size_t i = 0; i < 4; ++i) {
+      timespec now{};
+      clock_gettime(clocks[i % 2], &now);
+      parcel.words[i] = static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
+                        static_cast<std::uint64_t>(now.tv_nsec);
+      if (i == 1) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    }
+  });
+  return static_cast<double>(used.words[2] - used.words[0]) /
+         static_cast<double>(used.words[3] - used.words[1]);
 }
 
 void PrintTo(const Belongings& belongings, std::ostream* out) {

@@ -78,6 +78,8 @@ class Process : public Actor {
   void expect(Address address, Bytes bytes, std::uint64_t seed);
 
   Belongings belongings();
+  // Part of a core that all its threads take while nobody asks for anything.
+  double share_of_a_core();
   void limit_descriptors(std::uint64_t most);
 };
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <random>
@@ -218,6 +219,19 @@ TEST(IpcFlood, of_questions_whose_answers_are_never_read_is_cut_off) {
   importer.expect(importer.open(shared.handle), kSize, kSeed);
 }
 
+// The exporter's thread sleeps between its tries.
+TEST_F(IpcProtocol, an_answer_that_is_not_read_takes_little_of_the_processor) {
+  const ipc::Token forged{parts_of(shared_.handle).process, 1, 999'999, 0, 1};
+  Channel flood = connect_by_hand(shared_.handle);
+  const Message message = open_message(handle_of(forged), 1);
+  const auto say = [&] {
+    return flood.try_send(message, {}, ipc::Clock::now() + std::chrono::milliseconds(200));
+  };
+  while (say() == Channel::Sent::yes) {
+  }
+  EXPECT_LT(exporter_.share_of_a_core(), 0.125);
+}
+
 // It talks faster than it is listened to, and never stops.
 TEST_F(IpcProtocol, one_that_never_stops_talking_leaves_the_others_their_turn) {
   HandImporter talker;
@@ -252,12 +266,31 @@ TEST_F(IpcProtocol, no_more_than_32_descriptors_are_on_their_way) {
     return taken;
   };
   EXPECT_EQ(take_all(), 32U);
+  expect_served();  // which wakes the exporter
+  EXPECT_EQ(take_all(), 0U);
   send_by_hand(channel, message_of(MessageKind::received, 1, 4));
   EXPECT_EQ(take_all(), 4U);
   send_by_hand(channel, message_of(MessageKind::received, 1, 36));
   EXPECT_EQ(take_all(), 14U);
   send_by_hand(channel, message_of(MessageKind::received, 1, 50));
   send_by_hand(channel, message_of(MessageKind::close, 1));
+}
+
+TEST_F(IpcProtocol, a_delivery_goes_on_while_other_memory_is_closed) {
+  const Shared large = exporter_.allocate_shared(100 * kMiB, kSeed);  // 50 chunks
+  Channel channel = connect_by_hand(large.handle);
+  send_by_hand(channel, open_message(shared_.handle, 1));
+  const auto chunks = static_cast<std::uint32_t>(next_from(channel)->chunks);
+  for (std::uint32_t taken = 0; taken < chunks;) taken += next_from(channel)->count;
+  send_by_hand(channel, message_of(MessageKind::received, 1, chunks));
+  send_by_hand(channel, open_message(large.handle, 2));
+  EXPECT_EQ(next_from(channel)->kind, MessageKind::granted);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(next_from(channel)->count, 4U);
+  send_by_hand(channel, message_of(MessageKind::close, 1));
+  send_by_hand(channel, message_of(MessageKind::received, 2, 32));
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(next_from(channel)->kind, MessageKind::batch);
+  send_by_hand(channel, message_of(MessageKind::received, 2, 50));
+  send_by_hand(channel, message_of(MessageKind::close, 2));
 }
 
 TEST_F(IpcProtocol, answers_that_are_read_late_have_all_waited) {
@@ -277,6 +310,18 @@ TEST_F(IpcProtocol, answers_that_are_read_late_have_all_waited) {
     EXPECT_EQ(answer->kind, MessageKind::refused);
   }
   expect_served();
+}
+
+// Whatever a call before it left behind.
+TEST(IpcMessage, that_does_not_come_is_waited_for_until_the_deadline) {
+  const std::string path = socket_folder_of_tests() + "/silent.sock";
+  const auto listener = ipc::listen_at(path);
+  ASSERT_TRUE(listener.ok());
+  const Result<Channel> channel = ipc::connect_to(path, soon());
+  ASSERT_TRUE(channel.ok());
+  errno = EINTR;
+  EXPECT_FALSE(channel.value().wait_to_receive(ipc::Clock::now()));
+  unlink(path.c_str());
 }
 
 TEST(IpcMessage, to_an_end_that_is_closed_is_an_error) {
@@ -324,11 +369,19 @@ TEST(IpcProtocolOfExporter, that_is_not_kept_fails_the_opening) {
   expect_refused_answer(
       [](HandExporter& exporter) { exporter.say(message_of(MessageKind::granted, 1)); },
       "protocol");
-  expect_refused_answer([](HandExporter& exporter) { exporter.grant(1, 7); }, "protocol");
+  expect_refused_answer([](HandExporter& exporter) { exporter.grant(1, {7}); }, "protocol");
+  expect_refused_answer([](HandExporter& exporter) { exporter.grant(1, {.offset = 1}); },
+                        "protocol");
   expect_refused_answer(
       [](HandExporter& exporter) {
         exporter.grant(1);
         exporter.say(message_of(MessageKind::batch, 1, 4));  // without a descriptor
+      },
+      "protocol");
+  expect_refused_answer(
+      [](HandExporter& exporter) {
+        exporter.grant(1);
+        exporter.say(message_of(MessageKind::batch, 1, 0));
       },
       "protocol");
   expect_refused_answer(
@@ -344,6 +397,64 @@ TEST(IpcProtocolOfExporter, that_is_not_kept_fails_the_opening) {
         exporter.say(message_of(MessageKind::granted, 1));
       },
       "protocol");
+}
+
+TEST(IpcProtocolOfExporter, whose_chunks_have_other_sizes_than_it_says_fails_the_opening) {
+  expect_refused_answer(
+      [](HandExporter& exporter) {
+        exporter.grant(1);
+        exporter.send_batch(1, 4, 0);
+      },
+      "protocol");
+  expect_refused_answer(
+      [](HandExporter& exporter) {
+        exporter.grant(1);
+        exporter.send_batch(1, 4, 17 * kMiB);
+      },
+      "protocol");
+  expect_refused_answer(
+      [](HandExporter& exporter) {
+        exporter.grant(1, {.more = 2 * kMiB});
+        exporter.send_batch(1, 4);
+        exporter.send_batch(1, 4);
+      },
+      "protocol");
+}
+
+TEST(IpcProtocolOfExporter, as_many_chunks_as_may_be_on_their_way_come_at_once_and_no_more) {
+  Process importer;
+  HandExporter exporter;
+  importer.begin_to_open(exporter.listen(32));
+  EXPECT_EQ(exporter.hear().kind, MessageKind::open);
+  exporter.grant(1);
+  exporter.send_batch(1, 32);
+  const Parcel opened = importer.finish();
+  expect_ok(opened);
+  EXPECT_EQ(exporter.hear().count, 32U);
+  importer.close(opened.words[0]);
+  HandExporter other;
+  importer.begin_to_open(other.listen(40));
+  EXPECT_EQ(other.hear().kind, MessageKind::open);
+  other.grant(1);
+  other.send_something_else(1, 33);
+  expect_refused(importer.finish(), VPMM_ERROR_NOT_SHARED, "protocol");
+}
+
+TEST(IpcProtocolOfExporter, that_refuses_an_opening_says_whether_it_could_ever_succeed) {
+  for (const auto& [said, read] :
+       {std::pair(VPMM_ERROR_INVALID_ARGUMENT, VPMM_ERROR_INVALID_ARGUMENT),
+        std::pair(VPMM_ERROR_UNSUPPORTED, VPMM_ERROR_UNSUPPORTED),
+        std::pair(VPMM_ERROR_POISONED, VPMM_ERROR_NOT_SHARED)}) {
+    Process importer;
+    HandExporter exporter;
+    importer.begin_to_open(exporter.listen(1));
+    EXPECT_EQ(exporter.hear().kind, MessageKind::open);
+    Message refusal = message_of(MessageKind::refused, 1);
+    refusal.status = static_cast<std::uint32_t>(said);
+    refusal.say("for a reason of its own");
+    exporter.say(refusal);
+    expect_refused(importer.finish(), read, "for a reason of its own");
+  }
 }
 
 TEST(IpcProtocolOfExporter, that_refuses_between_two_batches_says_why) {

@@ -192,34 +192,37 @@ Message HandExporter::hear() {
   }));
 }
 
-void HandExporter::grant(std::uint64_t number, std::optional<std::uint64_t> chunks) {
+void HandExporter::grant(std::uint64_t number, const Terms& terms) {
   Parcel parcel;
-  parcel.words[0] = number;
-  parcel.words[1] = chunks.value_or(~std::uint64_t{0});
+  parcel.words = {number, terms.chunks.value_or(~std::uint64_t{0}), terms.more, terms.offset};
   expect_ok(call(
       [](Parcel& asked) {
         Message granted = message_of(MessageKind::granted, asked.words[0]);
         granted.chunks = std::min(asked.words[1], exported_by_actor().files.size());
-        granted.bytes = granted.chunks * kChunk;
+        granted.bytes = granted.chunks * kChunk + asked.words[2];
+        granted.offset = asked.words[3];
         driver_of_actor().device_get_uuid(0, granted.device);
         answer_with(asked, channel_of_actor().send(granted, {}, soon()));
       },
       parcel));
 }
 
-void HandExporter::send_batch(std::uint64_t number, std::uint32_t chunks) {
+void HandExporter::send_batch(std::uint64_t number, std::uint32_t chunks,
+                              std::optional<Bytes> said_size) {
+  Parcel parcel = with(message_of(MessageKind::batch, number, chunks));
+  parcel.words[4] = said_size.value_or(kChunk);
   expect_ok(call(
       [](Parcel& asked) {
         Exported& exported = exported_by_actor();
         Message batch = in(asked);
         std::vector<ipc::Descriptor> files;
         for (std::uint32_t i = 0; i < batch.count; ++i) {
-          batch.sizes[i] = kChunk;
+          batch.sizes[i] = asked.words[4];
           files.push_back(std::move(exported.files[exported.sent++]));
         }
         answer_with(asked, channel_of_actor().send(batch, files, soon()));
       },
-      with(message_of(MessageKind::batch, number, chunks))));
+      parcel));
 }
 
 void HandExporter::send_something_else(std::uint64_t number, std::uint32_t chunks) {
@@ -228,7 +231,7 @@ void HandExporter::send_something_else(std::uint64_t number, std::uint32_t chunk
         Message batch = in(asked);
         std::vector<ipc::Descriptor> files;
         for (std::uint32_t i = 0; i < batch.count; ++i) {
-          batch.sizes[i] = kChunk;
+          if (i < batch.sizes.size()) batch.sizes[i] = kChunk;
           ipc::Descriptor::Making making;
           files.push_back(making.adopt(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
         }

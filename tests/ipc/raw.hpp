@@ -40,8 +40,15 @@ class HandExporter : public Process {
   using Process::Process;
   vpmm_ipc_handle listen(std::uint64_t chunks);
   ipc::Message hear();  // takes a new importer if none is there
-  void grant(std::uint64_t number, std::optional<std::uint64_t> chunks = {});  // or all
-  void send_batch(std::uint64_t number, std::uint32_t chunks);
+  struct Terms {
+    std::optional<std::uint64_t> chunks = {};  // nullopt: all
+    Bytes more = 0;                            // beyond these chunks
+    Bytes offset = 0;
+  };
+  void grant(std::uint64_t number, const Terms& terms);
+  void grant(std::uint64_t number) { grant(number, {}); }
+  void send_batch(std::uint64_t number, std::uint32_t chunks,
+                  std::optional<Bytes> said_size = {});  // of each chunk; nullopt: the right one
   void send_something_else(std::uint64_t number, std::uint32_t chunks);  // descriptors of no chunks
   // As many descriptors as a message takes. To close the last one lasts as long as this process, up
   // to a minute.

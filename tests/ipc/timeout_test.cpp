@@ -1,6 +1,9 @@
 // ipc tests: a process that is stopped, and may go on later, is waited for so long and no longer.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "ipc/raw.hpp"
 
 namespace vpmm::ipc_test::timeout_test {
@@ -90,6 +93,36 @@ TEST(IpcTimeout, an_importer_that_stops_between_two_batches_stops_nobody_else) {
     EXPECT_EQ(stopped.hear().kind, MessageKind::batch);
     stopped.say_received(taken + ipc::kBatch);
   }
+}
+
+// As long as it takes something now and then.
+TEST(IpcTimeout, an_importer_that_is_slow_gets_all_chunks) {
+  Process exporter({"VPMM_IPC_TIMEOUT=1500", "VPMM_CHUNK_MAX=page"});
+  const Shared shared = exporter.allocate_shared(100 * kMiB, kSeed);  // 50 chunks
+  HandImporter slow;
+  slow.connect(shared.handle);
+  slow.say_open(shared.handle);
+  EXPECT_EQ(slow.hear().kind, MessageKind::granted);
+  for (std::uint32_t taken = 0; taken < 12; taken += ipc::kBatch) {
+    EXPECT_EQ(slow.hear().kind, MessageKind::batch);
+    std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    slow.say_received(taken + ipc::kBatch);
+  }
+  for (std::uint32_t taken = 12; taken < 48; taken += ipc::kBatch) {
+    EXPECT_EQ(slow.hear().kind, MessageKind::batch);
+    slow.say_received(taken + ipc::kBatch);
+  }
+  EXPECT_EQ(slow.hear().count, 2U);
+}
+
+TEST(IpcTimeout, an_importer_with_open_memory_takes_nothing_of_the_processor) {
+  Process exporter({"VPMM_IPC_TIMEOUT=100"});
+  Process importer;
+  const Shared shared = exporter.allocate_shared(kMiB, kSeed);
+  const Address opened = importer.open(shared.handle);
+  std::this_thread::sleep_for(std::chrono::milliseconds(150));
+  EXPECT_LT(exporter.share_of_a_core(), 0.125);
+  importer.close(opened);
 }
 
 // It may go on, close what it has, and open again.

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "capi/pool.hpp"
 #include "ipc/lingering.hpp"
 #include "ipc/memory.hpp"
 #include "ipc/raw.hpp"
@@ -163,6 +164,33 @@ TEST_F(IpcTop, counts_the_pools_that_it_does_not_tell_of) {
   const json answer = ask_anew(process);
   EXPECT_EQ(answer["pools"].size(), 64U);
   EXPECT_EQ(answer["more_pools"], 3U);
+}
+
+// With all of them the answer would not fit.
+TEST_F(IpcTop, of_many_pools_tells_only_the_largest_tags) {
+  auto settings = on();
+  settings.emplace_back("VPMM_VA_SIZE=1GiB");
+  Process process(settings);
+  expect_ok(process.call([](Parcel& parcel) {
+    for (std::uint32_t tag = 1; tag <= 32; ++tag)
+      vpmm_set_tag_name(tag, std::string(64, 'x').c_str());
+    for (int i = 0; i < 64 && parcel.status == VPMM_OK; ++i) {
+      vpmm_pool* pool = nullptr;
+      parcel.take(vpmm_pool_create(0, nullptr, &pool));
+      for (std::uint32_t tag = 1; tag <= 32 && parcel.status == VPMM_OK; ++tag) {
+        vpmm_request request{};
+        request.size = sizeof request;
+        request.bytes = 1000;
+        request.flags = VPMM_ALLOCATE_ANY_STREAM;
+        request.tag = request.library = tag;
+        void* ptr = nullptr;
+        parcel.take(vpmm_allocate_with(pool, &request, &ptr));
+      }
+    }
+  }));
+  const json answer = ask_anew(process);
+  ASSERT_EQ(answer["pools"].size(), 64U);
+  for (const json& pool : answer["pools"]) EXPECT_EQ(pool["tags"].size(), 4U);
 }
 
 TEST_F(IpcTop, of_a_process_without_a_pool_any_more_tells_of_none) {
@@ -338,6 +366,9 @@ TEST_F(IpcTop, clients_that_take_no_answer_hold_nothing_up) {
   for (int i = 0; i < 300; ++i) stalled.push_back(connect(process));
   process.free(process.allocate(kMiB));
   EXPECT_EQ(ask_anew(process)["pools"][0]["live_bytes"], kMiB);
+  // The last connection is closed after its answer has come.
+  for (int i = 0; process.belongings().descriptors != before.descriptors && i < 20'000; ++i)
+    usleep(1000);
   EXPECT_EQ(process.belongings().descriptors, before.descriptors);
   EXPECT_TRUE(json::accept(heard_from(stalled.front())));
 }
@@ -405,9 +436,8 @@ void hold_the_lock(void*, const vpmm_event*) {
   while (!is_released_in_actor) usleep(1000);
 }
 
-TEST_F(IpcTop, a_pool_in_a_long_call_has_no_figures_and_others_open_meanwhile) {
-  Process process(on());
-  process.allocate(kMiB);
+// In a thread that holds the lock of the actor's pool until it is released.
+void begin_a_long_call(Process& process) {
   expect_ok(process.call([](Parcel& parcel) {
     std::uint64_t id = 0;
     parcel.take(vpmm_add_event_callback(pool_of_actor(), 1U << VPMM_EVENT_ALLOCATE, &hold_the_lock,
@@ -418,6 +448,12 @@ TEST_F(IpcTop, a_pool_in_a_long_call_has_no_figures_and_others_open_meanwhile) {
     }).detach();
     while (parcel.status == VPMM_OK && !is_inside_in_actor) usleep(1000);
   }));
+}
+
+TEST_F(IpcTop, a_pool_in_a_long_call_has_no_figures_and_others_open_meanwhile) {
+  Process process(on());
+  process.allocate(kMiB);
+  begin_a_long_call(process);
   const json busy = ask_anew(process)["pools"];
   EXPECT_EQ(busy, (json::array({json{{"device", 0}, {"is_busy", true}}})));
   expect_ok(process.call([](Parcel& parcel) {
@@ -432,6 +468,27 @@ TEST_F(IpcTop, a_pool_in_a_long_call_has_no_figures_and_others_open_meanwhile) {
   }
   EXPECT_EQ(pools[0]["live_bytes"], 2 * kMiB);
   EXPECT_EQ(pools.size(), 2U);
+}
+
+std::atomic<std::uint64_t> looks_in_actor{0};
+
+void look_at_the_pool(const std::function<void(context::Context&)>& visit) {
+  ++looks_in_actor;
+  visit(*pool_of_actor()->context);
+}
+
+TEST_F(IpcTop, a_pool_in_a_long_call_is_looked_at_for_a_while_once_in_a_millisecond) {
+  Process process(on());
+  process.call([](Parcel&) { ipc::answer_top({&look_at_the_pool, "x"}); });
+  process.allocate(kMiB);
+  begin_a_long_call(process);
+  EXPECT_EQ(ask(process)["pools"][0]["is_busy"], true);
+  const Parcel looked = process.call([](Parcel& parcel) {
+    parcel.words[0] = looks_in_actor;
+    is_released_in_actor = true;
+  });
+  EXPECT_GT(looked.words[0], 1U);
+  EXPECT_LE(looked.words[0], 101U);
 }
 
 void visit_no_pool(const std::function<void(context::Context&)>&) {}
@@ -481,7 +538,7 @@ TEST_F(IpcTop, without_a_descriptor_answers_again_when_there_is_one) {
   };
   allow(0);
   const ipc::Channel channel = connect(process);
-  usleep(50'000);
+  EXPECT_LT(process.share_of_a_core(), 0.125) << "while one waits for an answer";
   allow(1000);
   EXPECT_TRUE(json::accept(heard_from(channel)));
 }

@@ -15,7 +15,7 @@ sys.path.insert(0, str(TOOLS))
 
 from mutation.rewrite import rewrite  # noqa: E402
 from mutation.sites import Mutant, find, in_one_line  # noqa: E402
-from mutation.trial import Tree, run_cases  # noqa: E402
+from mutation.trial import Case, Tree, judge_all, run_cases  # noqa: E402
 
 HAS_CLANG = importlib.util.find_spec("clang") is not None and importlib.util.find_spec("clang.cindex") is not None
 
@@ -67,6 +67,20 @@ class Running(unittest.TestCase):
             suite.write_text('#!/bin/sh\ntest "$(stat -c %a "$TMPDIR")" = 755\n')
             suite.chmod(0o755)
             self.assertIsNone(run_cases(suite, ["Any.case"], 30, {}))
+
+
+class Judging(unittest.TestCase):
+    def test_tells_of_each_fault_that_no_case_finds(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            suite = Path(name) / "build/dev/tests/vpmm_test_one"
+            suite.parent.mkdir(parents=True)
+            suite.write_text('#!/bin/sh\ntest "$VPMM_MUTANT" != 2 && exit 0\necho "[  FAILED  ] A.b"\nexit 1\n')
+            suite.chmod(0o755)
+            told: list[int] = []
+            cases = [Case("one", "A.b", 0.1, frozenset({2, 3}))]
+            verdicts = judge_all(Tree(Path(name), Path(name), 1), [2, 3, 4], cases, told.append)
+        self.assertEqual({number: each.found_by for number, each in verdicts.items()}, {2: "one/A.b", 3: None, 4: None})
+        self.assertEqual(sorted(told), [3, 4])
 
 
 class Rewriting(unittest.TestCase):

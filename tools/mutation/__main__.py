@@ -89,7 +89,9 @@ def main(words: Sequence[str]) -> int:
     planted = trial.plant(tree, options.room, sources, drawn, options.mutants, targets)
     cases = trial.measure(tree, suites, len(drawn), math.inf)
     print(f"{len(cases)} cases, {sum(case.seconds for case in cases):.0f} s alone", flush=True)
-    verdicts = trial.judge_all(tree, sorted(planted), cases)
+    verdicts = trial.judge_all(
+        tree, sorted(planted), cases, lambda number: print(f"not found: {planted[number]}", flush=True)
+    )
     survivors = [number for number, verdict in verdicts.items() if verdict.found_by is None]
     others: dict[int, trial.Verdict] = {}
     if also and survivors:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -225,12 +225,17 @@ def judge(tree: Tree, number: int, cases: Sequence[Case]) -> Verdict:
     return Verdict(None, len(reaching))
 
 
-def judge_all(tree: Tree, numbers: Sequence[int], cases: Sequence[Case]) -> dict[int, Verdict]:
+def judge_all(
+    tree: Tree, numbers: Sequence[int], cases: Sequence[Case], tell: Callable[[int], None] = lambda number: None
+) -> dict[int, Verdict]:
+    """Verdicts by number; `tell` hears of each survivor at once, as a run of hours may be stopped."""
     verdicts = {}
     with concurrent.futures.ThreadPoolExecutor(tree.jobs) as pool:
         running = {pool.submit(judge, tree, number, cases): number for number in numbers}
         for done in concurrent.futures.as_completed(running):
-            verdicts[running[done]] = done.result()
+            verdict = verdicts[running[done]] = done.result()
+            if verdict.found_by is None:
+                tell(running[done])
             if len(verdicts) % 50 == 0:
                 print(f"{len(verdicts)} of {len(numbers)} faults tried", flush=True)
     return verdicts
