@@ -433,6 +433,15 @@ class CommandLine(unittest.TestCase):
             self.assertLessEqual(max(map(len, narrow.splitlines())), columns)
             self.assertEqual(narrow.split(), wide.split())
 
+    def test_help_fits_the_terminal(self) -> None:
+        for words in (["--help"], ["info", "--help"], ["replay", "--help"], ["fit", "--help"], ["emm-check", "--help"]):
+            wide = vpmm(*words).stdout
+            for columns in (40, 50, 80):
+                narrow = vpmm(*words, COLUMNS=str(columns))
+                self.assertEqual((narrow.returncode, narrow.stderr), (OK, ""))
+                self.assertLessEqual(max(map(len, narrow.stdout.splitlines())), columns, narrow.stdout)
+                self.assertEqual(narrow.stdout.split(), wide.split())
+
     def test_sizes_are_in_the_unit_that_fits(self) -> None:
         done = vpmm("replay", self.trace(), "--driver", "sim")
         self.assertRegex(done.stdout, r" 4\.77 MiB +6\.00 MiB ")
