@@ -254,17 +254,24 @@ class CommandLine(unittest.TestCase):
             "VPMM_MAX_PENDING_DEALLOCS_RATIO": "2",
             "VPMM_PAGES": "lots",
             "VPMM_USE": "torch,numby",
+            "VPMM_TORCH": "enabled",
+            "VPMM_CUPY": "on,off",
+            "VPMM_VLLM": "require",
+            "VPMM_CAPACITY": "64M",
+            "VPMM_RECORD_LIMIT": "1gb",
         }
         done = vpmm("info", "--driver", "sim", **bad)
         self.assertEqual(done.returncode, COULD_NOT)
         for name, value in bad.items():
             self.assertIn(f"vpmm: {name}={value}: must be ", done.stderr)
             self.assertRegex(done.stdout, rf"{name} +{value} +environment")
+        self.assertRegex(done.stderr, r"VPMM_CAPACITY=64M: .*; did you mean 64MiB\?\n")
+        self.assertRegex(done.stderr, r"VPMM_RECORD_LIMIT=1gb: .*; did you mean 1GB\?\n")
         self.assertIn("device 0", done.stdout)
         self.assertEqual(len(json.loads(vpmm("info", "--driver", "sim", "--json", **bad).stdout)["problems"]), len(bad))
 
     def test_libraries_are_named_in_any_case_with_blanks_between_them(self) -> None:
-        done = vpmm("info", "--driver", "sim", VPMM_USE="Torch, numba,")
+        done = vpmm("info", "--driver", "sim", VPMM_USE="Torch, numba,", VPMM_TORCH=" Require", VPMM_RMM="ON")
         self.assertEqual((done.returncode, done.stderr), (OK, ""))
 
     def test_info_warns_of_a_variable_that_is_none_and_names_the_one_that_was_meant(self) -> None:
