@@ -270,6 +270,26 @@ class ByLibrary(unittest.TestCase):
         self.assertEqual(sums, f"{{'kv-cache': {12 * MIB}}} {{}}")
         self.assertEqual(recordings.read(self.path).libraries, {})
 
+    def test_a_shortage_names_the_variable_where_several_libraries_could_be_told_apart(self) -> None:
+        code = """
+import vpmm
+from vpmm import _vpmm
+pool = vpmm.Pool(capacity="8MiB")
+def advice():
+    try:
+        pool.allocate("32MiB", 0)
+    except vpmm.OutOfMemoryError as error:
+        print(*(line for line in error.report.splitlines() if "TAG_LIBRARIES" in line), sep="|")
+for library in ("torch", "torch", "cupy", "rmm"):
+    _vpmm.library_tag(library)
+    advice()
+"""
+        hint = "  - see how much of it each library holds ({}): VPMM_TAG_LIBRARIES=1 PROGRAM\n"
+        done = run("-c", code)
+        self.assertEqual(done.stdout, "\n\n" + hint.format("cupy, torch") + hint.format("cupy, rmm, torch"))
+        for variables in ({"VPMM_TAG_LIBRARIES": "1"}, {"VPMM_LIMITS": "cupy=1GiB,rmm=50%"}):
+            self.assertEqual(run("-c", code, **variables).stdout, "\n" * 4)
+
 
 class Suspending(TagCase):
     def test_the_contents_come_back_at_their_address(self) -> None:
