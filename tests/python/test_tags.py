@@ -177,6 +177,19 @@ class Limits(TagCase):
         self.pool.deallocate(ptr, 0)
         self.assertNotIn(self.name, self.pool.tags())
 
+    def test_a_share_is_one_of_the_capacity_or_else_of_the_gpus_memory(self) -> None:
+        self.pool.set_tag_limit(self.name, "25%")
+        whole = vpmm.memory_info().total
+        self.assertEqual(vpmm.tag_info(self.name).limit_bytes, whole // 4)
+        self.addCleanup(self.pool.set_capacity, None)
+        self.pool.set_capacity(16 * MIB)
+        self.assertEqual(vpmm.tag_info(self.name).limit_bytes, 4 * MIB)
+        with vpmm.tag(self.name, limit="50%"):
+            ptr = self.pool.allocate("8MiB", 0)
+            self.assertRaises(vpmm.OutOfMemoryError, self.pool.allocate, 1, 0)
+        self.pool.deallocate(ptr, 0)
+        self.pool.set_tag_limit(self.name, None)
+
     def test_an_error_at_the_limit_names_the_holders(self) -> None:
         with vpmm.tag(self.name, limit="4MiB"):
             ptr = self.pool.allocate("3MiB", 0)
@@ -186,7 +199,7 @@ class Limits(TagCase):
         self.pool.deallocate(ptr, 0)
 
     def test_a_limit_is_a_size(self) -> None:
-        for limit in ("4M", -1, "25%", 1.5):
+        for limit in ("4M", -1, 1.5, "0%", "101%", "%"):
             with self.subTest(limit=limit), self.assertRaises((vpmm.Error, TypeError, ValueError)):
                 self.pool.set_tag_limit(self.name, limit)
 
