@@ -159,7 +159,7 @@ void add_fit(CLI::App& app, int& exit_code) {
       "fit", "Find the smallest GPU on which traces run without a failed allocation");
   auto options = std::make_shared<FitArguments>();
   verb->add_option("TRACE", options->traces,
-                   "Recordings, or CSV files with the columns op,id,bytes,stream,time_us")
+                   "Recordings, or CSV files with the columns op, id, bytes, stream, time_us")
       ->required();
   verb->add_option("--prefer", options->settings,
                    "Settings to try (default: all); may be given several times")

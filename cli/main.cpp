@@ -4,11 +4,13 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <vector>
 
+#include "cli/help.hpp"
 #include "cli/python_verbs.hpp"
 #include "cli/terminal.hpp"
 #include "cli/verbs.hpp"
@@ -40,10 +42,7 @@ std::string message_of(const CLI::ParseError& error) {
 // Prints usage and error in the form of argparse, which the verbs of the Python package have.
 int refuse(const CLI::App& verb, const std::string& message) {
   const std::string name = verb.get_parent() == nullptr ? "vpmm" : "vpmm " + verb.get_name();
-  CLI::Formatter formatter;
-  formatter.label("Usage", "usage");
-  formatter.label("SUBCOMMAND", "VERB");
-  std::string lines = formatter.make_usage(&verb, name) + name + ": error: " + message + "\n";
+  std::string lines = Help().make_usage(&verb, name) + name + ": error: " + message + "\n";
   lines.erase(0, lines.find_first_not_of('\n'));
   std::fputs(lines.c_str(), stderr);
   return kCouldNot;
@@ -52,6 +51,7 @@ int refuse(const CLI::App& verb, const std::string& message) {
 int run(int argc, char** argv) {
   int exit_code = kSuccess;
   CLI::App app{"One GPU memory pool for everything in a process", "vpmm"};
+  app.formatter(std::make_shared<Help>());
   app.footer("The Python package has more: completion, convert, ps, report, run, top and try.");
   app.set_version_flag("--version", "vpmm " VPMM_VERSION);
   app.require_subcommand(0, 1);
@@ -67,8 +67,11 @@ int run(int argc, char** argv) {
     const std::vector<std::string> rest = app.remaining();
     if (app.get_subcommands().empty() && !rest.empty() && !rest.front().starts_with('-'))
       return refuse(app, "`" + rest.front() + "` is no command: " + kVerbs);
-    // Help and version come this way too.
-    if (error.get_exit_code() == 0) return app.exit(error);
+    if (dynamic_cast<const CLI::CallForHelp*>(&error) != nullptr) {
+      std::fputs(wrapped(app.help(), columns_of_output()).c_str(), stdout);
+      return kSuccess;
+    }
+    if (error.get_exit_code() == 0) return app.exit(error);  // the version
     return refuse(app.get_subcommands().empty() ? app : *app.get_subcommands().front(),
                   message_of(error));
   }

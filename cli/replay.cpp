@@ -288,9 +288,10 @@ CLI::Validator size_or_recorded() {
 }
 
 void add_options(CLI::App& verb, ReplayArguments& options) {
-  verb.add_option("TRACE", options.traces,
-                  "Recordings, or CSV files with the columns op,id,bytes,stream,time_us, gzip or "
-                  "plain; -: standard input")
+  verb.add_option(
+          "TRACE", options.traces,
+          "Recordings, or CSV files with the columns op, id, bytes, stream, time_us, gzip or "
+          "plain; -: standard input")
       ->required();
   verb.add_option("--driver", options.driver,
                   "The driver; auto: the GPU if there is one, else the simulator (default: "

@@ -179,7 +179,7 @@ class pool_ref {
   }
   std::vector<std::uint32_t> suspendable_tags() const { return listed(vpmm_suspendable_tags); }
   std::vector<std::uint32_t> tags() const { return listed(vpmm_tags); }
-  // Bytes of live requests; VPMM_NO_LIMIT ends the limit.
+  // Bytes of live requests, or VPMM_SHARE_OF_CAPACITY; VPMM_NO_LIMIT ends the limit.
   void set_tag_limit(std::uint32_t tag, std::uint64_t bytes) const {
     check(vpmm_tag_set_limit(handle_, tag, bytes));
   }

@@ -122,9 +122,12 @@ VPMM_API vpmm_status vpmm_arena_resume(vpmm_arena* arena, uint32_t flags);
 
 /* Limits the memory of a tag in this pool: a request that would bring the bytes that its live
  * allocations asked for above `bytes` fails with VPMM_ERROR_OUT_OF_MEMORY, after the out-of-memory
- * callbacks. Suspended memory counts. What the tag has already stays. VPMM_NO_LIMIT ends the limit.
- * VPMM_LIMITS sets limits by name when a pool is made. VPMM_ERROR_INVALID_ARGUMENT: tag 0. */
+ * callbacks. Suspended memory counts. What the tag has already stays. VPMM_NO_LIMIT ends the limit,
+ * VPMM_SHARE_OF_CAPACITY is a share, 1 to 100 percent, of the capacity at the time of a request, or
+ * of the GPU's memory without one. VPMM_LIMITS sets limits by name when a pool is made.
+ * VPMM_ERROR_INVALID_ARGUMENT: tag 0, or another share. */
 #define VPMM_NO_LIMIT UINT64_MAX
+#define VPMM_SHARE_OF_CAPACITY(percent) (UINT64_MAX - (uint64_t)(percent))
 VPMM_API vpmm_status vpmm_tag_set_limit(vpmm_pool* pool, uint32_t tag, uint64_t bytes);
 
 typedef enum vpmm_tag_state {

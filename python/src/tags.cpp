@@ -313,7 +313,8 @@ nb::tuple tags(const Pool& pool) { return names_of(listed(pool, vpmm_tags)); }
 
 void set_tag_limit(const Pool& pool, nb::handle tag, nb::handle limit) {
   const std::uint32_t number = tag_of(tag);
-  const std::uint64_t bytes = limit.is_none() ? VPMM_NO_LIMIT : bytes_of(limit, "limit");
+  const std::uint64_t bytes =
+      limit.is_none() ? VPMM_NO_LIMIT : capacity_of(limit, "limit", VPMM_ERROR_INVALID_ARGUMENT);
   pool.call([&](vpmm_pool* handle) { return vpmm_tag_set_limit(handle, number, bytes); });
 }
 
@@ -371,7 +372,8 @@ Tags nest, and the last one entered serves. tag_leave() ends it. vpmm.tag() does
       .def(
           "set_tag_limit", &set_tag_limit, required("tag"), required("limit"),
           nb::sig("def set_tag_limit(self, tag: int | str, limit: int | str | None) -> None"),
-          R"(Limits the memory of a tag in this pool, in bytes or as a text such as "8GiB"; None: no limit.
+          R"(Limits the memory of a tag in this pool, in bytes or as a text such as "8GiB" or "25%", a share of the capacity
+or, without one, of the GPU's memory; None: no limit.
 
 A request that would bring the bytes that its live allocations asked for above the limit raises
 vpmm.OutOfMemoryError. Suspended memory counts. What the tag has already stays.)")

@@ -320,8 +320,8 @@ def use_for_cupy() -> None:
 def use_for_rmm() -> None:
     """Makes RMM, and thus cuDF and cuML, allocate the memory of all devices from the process-wide pools.
 
-    The first use with an installed RMM builds the resource for it (about ten seconds). The variable VPMM_RMM=1 does the
-    same when RMM is imported, also in child processes. Raises vpmm.Error if that fails.
+    Where the package holds no resource compiled for the installed RMM, the first use builds it (about ten seconds). The
+    variable VPMM_RMM=1 does the same when RMM is imported, also in child processes. Raises vpmm.Error if that fails.
     """
     importlib.import_module("vpmm.plugins.rmm").install()
 
@@ -329,8 +329,9 @@ def use_for_rmm() -> None:
 def use_for_torch() -> None:
     """Makes PyTorch allocate its CUDA memory from the process-wide pools. Call it before PyTorch's first CUDA call.
 
-    The first use with an installed PyTorch builds the allocator for it (about twenty seconds). The variable
-    VPMM_TORCH=1 does the same at ``import torch``, also in child processes. Raises vpmm.Error if that fails.
+    Where the package holds no allocator compiled for the installed PyTorch, the first use builds it (about twenty
+    seconds). The variable VPMM_TORCH=1 does the same at ``import torch``, also in child processes. Raises vpmm.Error if
+    that fails.
     """
     importlib.import_module("vpmm.plugins.torch").install()
 

@@ -131,8 +131,9 @@ def tag(
     with `thread` it is that of the thread of the block. Blocks nest, the innermost serves, and the object may be
     entered again, also by several threads. `name` is a name, or a number from 1 on.
 
-    With `limit`, in bytes or as a text such as "8GiB", a request fails that would bring the bytes that live allocations
-    of the tag asked for above it; None leaves the tag's limit as it is.
+    With `limit`, in bytes or as a text such as "8GiB" or "25%" (of the capacity, else of the GPU's memory), a request
+    fails that would bring the bytes that live allocations of the tag asked for above it; None leaves the tag's limit as
+    it is.
 
     `suspendable` gives the tag chunks of its own, which vpmm.suspend() can give up. With `backup` a suspend copies the
     contents to the host, otherwise it discards them. With `keep_host_copy` the copy stays allocated and pinned after a

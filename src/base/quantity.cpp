@@ -47,20 +47,14 @@ std::string_view unit_like(std::string_view text) {
   return {};
 }
 
-// "; did you mean 8GiB?" of "8G". Empty: nothing is like it.
-std::string meant_by(std::string_view text) {
-  const std::size_t digits = std::min(text.find_first_not_of("0123456789. "), text.size());
-  const std::string_view unit = unit_like(text.substr(digits));
-  const std::string meant = message_of("{}{}", text.substr(0, digits), unit);
-  if (unit.empty() || meant == text || !parse_bytes(meant)) return {};
-  return message_of("; did you mean {}?", meant);
-}
-
 Error bad_size(std::string_view text) {
-  return {ErrorCode::invalid_argument, message_of("'{}' is not a size: a number such as 16 or 1.5 "
-                                                  "and KiB, MiB, GiB, TiB, KB, MB, GB or TB, or a "
-                                                  "whole number of bytes{}",
-                                                  text, meant_by(text))};
+  const std::string meant = size_meant_by(text);
+  return {
+      ErrorCode::invalid_argument,
+      message_of("'{}' is not a size: a number such as 16 or 1.5 "
+                 "and KiB, MiB, GiB, TiB, KB, MB, GB or TB, or a "
+                 "whole number of bytes{}",
+                 text, meant.empty() ? std::string() : message_of("; did you mean {}?", meant))};
 }
 
 Error too_large(std::string_view text) {
@@ -81,6 +75,14 @@ Bytes part_of(Bytes factor, std::string_view digits) {
 }
 
 }  // namespace
+
+std::string size_meant_by(std::string_view text) {
+  const std::size_t digits = std::min(text.find_first_not_of("0123456789. "), text.size());
+  const std::string_view unit = unit_like(text.substr(digits));
+  std::string meant = message_of("{}{}", text.substr(0, digits), unit);
+  if (unit.empty() || meant == text || !parse_bytes(meant)) return {};
+  return meant;
+}
 
 Result<Bytes> parse_bytes(std::string_view text) {
   const std::string_view whole = text.substr(0, digits_at_the_start_of(text));

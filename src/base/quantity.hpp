@@ -26,6 +26,8 @@ std::string readable_bytes(Bytes bytes);
 std::string readable_and_exact_bytes(Bytes bytes);
 // "1 free", "2 frees". Requires: the plural of `thing` ends in s.
 std::string counted(std::uint64_t count, std::string_view thing);
+// "8GiB" for "8G". Empty: nothing is like it, or it is a size.
+std::string size_meant_by(std::string_view text);
 // Parses digits alone; nullopt: another text, or too large.
 std::optional<std::uint64_t> parse_count(std::string_view text);
 

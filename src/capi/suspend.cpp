@@ -96,6 +96,7 @@ vpmm_status vpmm_library_tag(const char* library, uint32_t* tag) {
     if (*library == '\0') return Error{ErrorCode::invalid_argument, "a tag's name has no letters"};
     VPMM_TRY_ASSIGN(const bool is_tagged, settings::is_library_tagged(library));
     *tag = is_tagged ? report::tag_with_name(library) : 0;
+    if (!is_tagged) report::note_untagged(library);
     return {};
   });
 }
@@ -207,8 +208,17 @@ vpmm_status vpmm_suspendable_tags(vpmm_pool* pool, uint32_t* tags, size_t capaci
 vpmm_status vpmm_tag_set_limit(vpmm_pool* pool, uint32_t tag, uint64_t bytes) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(check_tag(tag));
+    const std::uint64_t percent = UINT64_MAX - bytes;
+    if (percent > 100 && percent < 1000)
+      return Error{ErrorCode::invalid_argument,
+                   message_of("limit {}: must be a number of bytes, VPMM_SHARE_OF_CAPACITY of 1 to "
+                              "100, or VPMM_NO_LIMIT",
+                              bytes)};
     std::optional<settings::Portion> limit;
-    if (bytes != VPMM_NO_LIMIT) limit = settings::Portion{bytes, 0};
+    if (percent >= 1 && percent <= 100)
+      limit = settings::Portion{0, static_cast<std::uint32_t>(percent)};
+    else if (bytes != VPMM_NO_LIMIT)
+      limit = settings::Portion{bytes, 0};
     context.limits().set_tag_limit(tag, limit);
     return {};
   });

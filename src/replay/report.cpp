@@ -42,11 +42,13 @@ bool is_stand_in(const ReplayResult& result) {
   return result.driver == "sim" && result.allocator == to_string(AllocatorKind::cuda_async);
 }
 
-double ratio(const ReplayResult& result) {
-  return result.peak_live_bytes == 0 ? 1.0
-                                     : static_cast<double>(result.peak_mapped_bytes) /
-                                           static_cast<double>(result.peak_live_bytes);
+double over_live(const ReplayResult& result, Bytes bytes) {
+  return result.peak_live_bytes == 0
+             ? 1.0
+             : static_cast<double>(bytes) / static_cast<double>(result.peak_live_bytes);
 }
+
+double ratio(const ReplayResult& result) { return over_live(result, result.peak_mapped_bytes); }
 
 double over_rounded(const ReplayResult& result, double bytes) {
   return result.peak_rounded_bytes == 0 ? 1.0
@@ -98,19 +100,16 @@ Row row(const ReplayResult& result) {
 }
 
 Row fit_header() {
-  return {"trace",  "driver",    "allocator",     "rounded",
-          "fit",    "fit bytes", "fit / rounded", "(fit - 64 MiB) / rounded",
-          "replays"};
+  return {"trace", "driver", "allocator", "peak live", "smallest GPU", "over live"};
 }
 
 Row fit_row(const ReplayResult& result) {
-  Row row{result.trace, result.driver, result.allocator, size_text(result.peak_rounded_bytes)};
-  if (!result.fit) return row.insert(row.end(), {"none", "-", "-", "-", "-"}), row;
-  row.insert(row.end(), {size_text(result.fit->capacity), fmt::format("{}", result.fit->capacity),
-                         fmt::format("{:.4f}", fit_over_rounded(result)),
-                         fmt::format("{:.4f}", fit_less_allowance_over_rounded(result)),
-                         fmt::format("{}", result.fit->replays)});
-  return row;
+  return {result.trace,
+          result.driver,
+          result.allocator,
+          size_text(result.peak_live_bytes),
+          result.fit ? size_text(result.fit->capacity) : "none",
+          result.fit ? fmt::format("{:.3f}", over_live(result, result.fit->capacity)) : "-"};
 }
 
 Row calls_header() {

@@ -209,6 +209,9 @@ std::vector<std::string> advice(const Shortage& shortage) {
     say(fmt::format(
         "raise VPMM_MAX_MAPPINGS: at {} mappings free memory is not put together any more",
         shortage.mappings));
+  if (const std::string libraries = untagged_libraries(); !libraries.empty())
+    say(fmt::format("see how much of it each library holds ({}): VPMM_TAG_LIBRARIES=1 PROGRAM",
+                    libraries));
   say(way_to_see_holders(shortage.recording));
   return list;
 }

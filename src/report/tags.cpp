@@ -18,6 +18,7 @@ struct Names {
   std::set<std::string> texts VPMM_GUARDED_BY(mutex);  // only grows
   std::map<std::uint32_t, const char*> by_tag VPMM_GUARDED_BY(mutex);
   std::uint32_t last_made VPMM_GUARDED_BY(mutex) = kBeforeMade;
+  std::set<std::string> untagged VPMM_GUARDED_BY(mutex);  // libraries
 };
 
 // Never destroyed: static objects may still read names.
@@ -55,6 +56,21 @@ std::uint32_t tag_with_name(const char* name) {
   while (all.by_tag.contains(all.last_made + 1)) ++all.last_made;
   all.by_tag[all.last_made + 1] = text;
   return ++all.last_made;
+}
+
+void note_untagged(const char* library) {
+  Names& all = names();
+  const MutexLock lock(all.mutex);
+  all.untagged.insert(library);
+}
+
+std::string untagged_libraries() {
+  Names& all = names();
+  const MutexLock lock(all.mutex);
+  std::string list;
+  if (all.untagged.size() < 2) return list;
+  for (const std::string& library : all.untagged) list += list.empty() ? library : ", " + library;
+  return list;
 }
 
 }  // namespace vpmm::report

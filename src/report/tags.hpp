@@ -91,4 +91,9 @@ std::string described_tag(std::uint32_t tag);
 // The lowest tag with this name; without one, a new tag gets it. Requires: the name is not empty.
 std::uint32_t tag_with_name(const char* name);
 
+// Libraries of the process whose memory could be told apart, and is not: they asked for a tag.
+void note_untagged(const char* library);
+// Their names in alphabetical order, as "cupy, torch". "": fewer than two.
+std::string untagged_libraries();
+
 }  // namespace vpmm::report

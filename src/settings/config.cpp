@@ -247,7 +247,10 @@ std::string as_given(const char* variable, Bytes bytes) {
 
 Result<void> set(Config& config, const Setting& setting, std::string_view text) {
   if (setting.set != nullptr && setting.set(config, text)) return {};
-  return bad_setting(setting.name, text, setting.allowed);
+  const std::string meant = size_meant_by(text);
+  Config other = config;
+  const bool is_meant = !meant.empty() && setting.set != nullptr && setting.set(other, meant);
+  return bad_setting(setting.name, text, setting.allowed, is_meant ? meant : std::string_view());
 }
 
 Result<void> set_from_environment(Config& config, const Setting& setting) {

@@ -105,6 +105,14 @@ bool are_all_of(std::string_view text, std::initializer_list<std::string_view> w
 
 bool is_anything(std::string_view /*text*/) { return true; }
 bool is_switch(std::string_view text) { return is_one_of(text, {"0", "1"}); }
+// Ignores case and blanks around it, like the Python part.
+bool is_answer(std::string_view text) {
+  return are_all_of(text, {"1", "true", "yes", "on", "0", "false", "no", "off"}) &&
+         text.find(',') == std::string_view::npos;
+}
+bool is_answer_or_require(std::string_view text) {
+  return is_answer(text) || are_all_of(text, {"require"});
+}
 bool is_number(std::string_view text) { return parse_count(text).has_value(); }
 
 struct ProcessVariable {
@@ -197,17 +205,20 @@ constexpr ProcessVariable kVariables[] = {
     kPendingCount,
     kPendingRatio,
     {"VPMM_TORCH", "0", "1, true, yes, on or require; 0, false, no or off",
-     "Python: PyTorch takes its GPU memory from the pools as soon as it is imported", is_anything},
+     "Python: PyTorch takes its GPU memory from the pools as soon as it is imported",
+     is_answer_or_require},
     {"VPMM_TORCH_MEMORY_SAVER", "0", "1, true, yes or on; 0, false, no or off",
      "Python: an object of VPMM takes the place of the package torch_memory_saver when PyTorch is "
      "imported",
-     is_anything},
+     is_answer},
     {"VPMM_VLLM", "0", "1, true, yes or on; 0, false, no or off",
-     "Python: vLLM's sleep mode takes its memory from tags of the pools", is_anything},
+     "Python: vLLM's sleep mode takes its memory from tags of the pools", is_answer},
     {"VPMM_CUPY", "0", "1, true, yes, on or require; 0, false, no or off",
-     "Python: CuPy takes its GPU memory from the pools as soon as it is imported", is_anything},
+     "Python: CuPy takes its GPU memory from the pools as soon as it is imported",
+     is_answer_or_require},
     {"VPMM_RMM", "0", "1, true, yes, on or require; 0, false, no or off",
-     "Python: RMM takes its GPU memory from the pools as soon as it is imported", is_anything},
+     "Python: RMM takes its GPU memory from the pools as soon as it is imported",
+     is_answer_or_require},
     {"VPMM_USE", "none", "names of libraries, separated by commas: torch, cupy, rmm, numba",
      "Python: these libraries take their GPU memory from the pools",
      [](std::string_view text) {
@@ -236,7 +247,9 @@ constexpr std::string_view kPrefix = "VPMM_";
 Result<std::string_view> allowed_value(const ProcessVariable& variable) {
   const std::string_view text = value_of(variable.name);
   if (text.empty() || variable.is_allowed(text)) return text;
-  const Error error = bad_setting(variable.name, text, variable.allowed);
+  std::string meant = size_meant_by(text);
+  if (!meant.empty() && !variable.is_allowed(meant)) meant.clear();
+  Error error = bad_setting(variable.name, text, variable.allowed, meant);
   if (variable.fault_of == nullptr) return error;
   return Error{error.code, message_of("{} ({})", error.message, variable.fault_of(text))};
 }
@@ -312,8 +325,11 @@ std::string_view value_of(const char* variable) {
   return text == nullptr ? std::string_view() : std::string_view(text);
 }
 
-Error bad_setting(std::string_view name, std::string_view value, std::string_view allowed) {
-  return {ErrorCode::bad_configuration, message_of("{}={}: must be {}", name, value, allowed)};
+Error bad_setting(std::string_view name, std::string_view value, std::string_view allowed,
+                  std::string_view meant) {
+  std::string message = message_of("{}={}: must be {}", name, value, allowed);
+  if (!meant.empty()) message += message_of("; did you mean {}?", meant);
+  return {ErrorCode::bad_configuration, std::move(message)};
 }
 
 Result<PendingLimits> pending_limits_from_environment() {

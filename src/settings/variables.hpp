@@ -14,8 +14,10 @@ namespace vpmm::settings {
 
 // Empty: unset. An empty variable counts as unset.
 std::string_view value_of(const char* variable);
-// bad_configuration: "VPMM_PAGES=x: must be ...".
-Error bad_setting(std::string_view name, std::string_view value, std::string_view allowed);
+// bad_configuration: "VPMM_PAGES=x: must be ...", and if something was `meant`, "; did you mean
+// it?".
+Error bad_setting(std::string_view name, std::string_view value, std::string_view allowed,
+                  std::string_view meant = {});
 
 struct SettingInForce {
   std::string name;  // of the variable, or of a config field without one

@@ -254,17 +254,24 @@ class CommandLine(unittest.TestCase):
             "VPMM_MAX_PENDING_DEALLOCS_RATIO": "2",
             "VPMM_PAGES": "lots",
             "VPMM_USE": "torch,numby",
+            "VPMM_TORCH": "enabled",
+            "VPMM_CUPY": "on,off",
+            "VPMM_VLLM": "require",
+            "VPMM_CAPACITY": "64M",
+            "VPMM_RECORD_LIMIT": "1gb",
         }
         done = vpmm("info", "--driver", "sim", **bad)
         self.assertEqual(done.returncode, COULD_NOT)
         for name, value in bad.items():
             self.assertIn(f"vpmm: {name}={value}: must be ", done.stderr)
             self.assertRegex(done.stdout, rf"{name} +{value} +environment")
+        self.assertRegex(done.stderr, r"VPMM_CAPACITY=64M: .*; did you mean 64MiB\?\n")
+        self.assertRegex(done.stderr, r"VPMM_RECORD_LIMIT=1gb: .*; did you mean 1GB\?\n")
         self.assertIn("device 0", done.stdout)
         self.assertEqual(len(json.loads(vpmm("info", "--driver", "sim", "--json", **bad).stdout)["problems"]), len(bad))
 
     def test_libraries_are_named_in_any_case_with_blanks_between_them(self) -> None:
-        done = vpmm("info", "--driver", "sim", VPMM_USE="Torch, numba,")
+        done = vpmm("info", "--driver", "sim", VPMM_USE="Torch, numba,", VPMM_TORCH=" Require", VPMM_RMM="ON")
         self.assertEqual((done.returncode, done.stderr), (OK, ""))
 
     def test_info_warns_of_a_variable_that_is_none_and_names_the_one_that_was_meant(self) -> None:
@@ -346,7 +353,7 @@ class CommandLine(unittest.TestCase):
     def test_fit_shows_a_table_of_its_own_and_no_warning(self) -> None:
         done = vpmm("replay", self.trace(), "--driver", "sim", "--fit")
         self.assertEqual((done.returncode, done.stderr), (OK, ""))
-        self.assertIn("(fit - 64 MiB) / rounded", done.stdout)
+        self.assertIn("smallest GPU  over live\n", done.stdout)
         self.assertEqual(sum(line.startswith("small.csv ") for line in done.stdout.splitlines()), 2)
 
     def test_fit_is_none_when_the_trace_does_not_fit_the_capacity(self) -> None:
@@ -417,11 +424,11 @@ class CommandLine(unittest.TestCase):
     def test_a_table_wider_than_the_terminal_becomes_a_paragraph_for_each_row(self) -> None:
         words = ["replay", self.trace(), "--driver", "sim", "--allocator", "vpmm", "--allocator", "cuda", "--fit"]
         wide = vpmm(*words)
-        for columns in (50, 80):
+        for columns, paragraphs in ((50, 2), (80, 1)):  # the table of fits needs 57
             done = vpmm(*words, COLUMNS=str(columns))
             self.assertEqual((done.returncode, done.stderr), (OK, ""))
             self.assertLessEqual(max(map(len, done.stdout.splitlines())), columns)
-            self.assertEqual(done.stdout.count("small.csv  sim  cuda\n"), 2)
+            self.assertEqual(done.stdout.count("small.csv  sim  cuda\n"), paragraphs)
             self.assertRegex(done.stdout, r"\n  peak live 4\.77 MiB, rounded 6\.00 MiB,")
         self.assertEqual(vpmm(*words, COLUMNS="500").stdout, wide.stdout)
 
@@ -432,6 +439,15 @@ class CommandLine(unittest.TestCase):
             narrow = vpmm("info", "--driver", "sim", COLUMNS=str(columns)).stdout
             self.assertLessEqual(max(map(len, narrow.splitlines())), columns)
             self.assertEqual(narrow.split(), wide.split())
+
+    def test_help_fits_the_terminal(self) -> None:
+        for words in (["--help"], ["info", "--help"], ["replay", "--help"], ["fit", "--help"], ["emm-check", "--help"]):
+            wide = vpmm(*words).stdout
+            for columns in (40, 50, 80):
+                narrow = vpmm(*words, COLUMNS=str(columns))
+                self.assertEqual((narrow.returncode, narrow.stderr), (OK, ""))
+                self.assertLessEqual(max(map(len, narrow.stdout.splitlines())), columns, narrow.stdout)
+                self.assertEqual(narrow.stdout.split(), wide.split())
 
     def test_sizes_are_in_the_unit_that_fits(self) -> None:
         done = vpmm("replay", self.trace(), "--driver", "sim")

@@ -291,6 +291,7 @@ VALUE(VPMM_EMM_INTERFACE_VERSION, 1);
 VALUE(__builtin_strcmp(VPMM_EMM_PLUGIN_SYMBOL, "vpmm_emm_plugin_v1"), 0);
 VALUE(VPMM_EMM_PLUGIN_LEAST_SIZE, 88);
 FIELD(vpmm_tag_info, library_bytes, 56, 8);
+VALUE(VPMM_SHARE_OF_CAPACITY(25), -26);
 
 const char* vpmm_version(void);
 const char* vpmm_last_error( void);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -169,6 +170,16 @@ class AnyTerminal(CommandCase):
                     if not line.strip().startswith("/"):  # the path of the library
                         self.assertLessEqual(len(line), columns, (each, line))
 
+    def test_no_line_of_a_help_is_wider_than_the_terminal(self) -> None:
+        verbs = re.findall(r"^    ([\w-]+) ", self.vpmm("--help", COLUMNS="80").stdout, re.MULTILINE)
+        self.assertLess({"convert", "report", "run", "top", "try"}, set(verbs))
+        for columns in (40, 50, 80):
+            for words in ([], *([verb] for verb in verbs)):
+                done = self.vpmm(*words, "--help", COLUMNS=str(columns))
+                self.assertEqual((done.returncode, done.stderr), (0, ""), words)
+                for line in done.stdout.splitlines():
+                    self.assertLessEqual(len(line), columns, (words, line))
+
     def test_a_file_name_that_no_encoding_has_is_named_as_far_as_it_goes(self) -> None:
         name = os.fsdecode(b"odd\xff.vpmm")
         path = self.folder / name
@@ -250,7 +261,7 @@ class Running(CommandCase):
 
     def test_help_shows_a_script_a_module_and_a_text(self) -> None:
         text = self.vpmm("run", "--help").stdout
-        for way in ("SCRIPT [ARGUMENT...]", "-m MODULE [ARGUMENT...]", "-c CODE [ARGUMENT...]", "-m pytest"):
+        for way in ("SCRIPT ...", "-m MODULE ...", "-c CODE ...", "-m pytest"):
             self.assertIn(way, text)
 
     def test_an_exit_without_a_code_and_a_text_as_code_are_as_in_python(self) -> None:

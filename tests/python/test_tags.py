@@ -177,6 +177,19 @@ class Limits(TagCase):
         self.pool.deallocate(ptr, 0)
         self.assertNotIn(self.name, self.pool.tags())
 
+    def test_a_share_is_one_of_the_capacity_or_else_of_the_gpus_memory(self) -> None:
+        self.pool.set_tag_limit(self.name, "25%")
+        whole = vpmm.memory_info().total
+        self.assertEqual(vpmm.tag_info(self.name).limit_bytes, whole // 4)
+        self.addCleanup(self.pool.set_capacity, None)
+        self.pool.set_capacity(16 * MIB)
+        self.assertEqual(vpmm.tag_info(self.name).limit_bytes, 4 * MIB)
+        with vpmm.tag(self.name, limit="50%"):
+            ptr = self.pool.allocate("8MiB", 0)
+            self.assertRaises(vpmm.OutOfMemoryError, self.pool.allocate, 1, 0)
+        self.pool.deallocate(ptr, 0)
+        self.pool.set_tag_limit(self.name, None)
+
     def test_an_error_at_the_limit_names_the_holders(self) -> None:
         with vpmm.tag(self.name, limit="4MiB"):
             ptr = self.pool.allocate("3MiB", 0)
@@ -186,7 +199,7 @@ class Limits(TagCase):
         self.pool.deallocate(ptr, 0)
 
     def test_a_limit_is_a_size(self) -> None:
-        for limit in ("4M", -1, "25%", 1.5):
+        for limit in ("4M", -1, 1.5, "0%", "101%", "%"):
             with self.subTest(limit=limit), self.assertRaises((vpmm.Error, TypeError, ValueError)):
                 self.pool.set_tag_limit(self.name, limit)
 
@@ -269,6 +282,26 @@ class ByLibrary(unittest.TestCase):
         sums, *_ = self.said()
         self.assertEqual(sums, f"{{'kv-cache': {12 * MIB}}} {{}}")
         self.assertEqual(recordings.read(self.path).libraries, {})
+
+    def test_a_shortage_names_the_variable_where_several_libraries_could_be_told_apart(self) -> None:
+        code = """
+import vpmm
+from vpmm import _vpmm
+pool = vpmm.Pool(capacity="8MiB")
+def advice():
+    try:
+        pool.allocate("32MiB", 0)
+    except vpmm.OutOfMemoryError as error:
+        print(*(line for line in error.report.splitlines() if "TAG_LIBRARIES" in line), sep="|")
+for library in ("torch", "torch", "cupy", "rmm"):
+    _vpmm.library_tag(library)
+    advice()
+"""
+        hint = "  - see how much of it each library holds ({}): VPMM_TAG_LIBRARIES=1 PROGRAM\n"
+        done = run("-c", code)
+        self.assertEqual(done.stdout, "\n\n" + hint.format("cupy, torch") + hint.format("cupy, rmm, torch"))
+        for variables in ({"VPMM_TAG_LIBRARIES": "1"}, {"VPMM_LIMITS": "cupy=1GiB,rmm=50%"}):
+            self.assertEqual(run("-c", code, **variables).stdout, "\n" * 4)
 
 
 class Suspending(TagCase):

@@ -124,6 +124,18 @@ TEST_F(ConfigFromEnvironment, names_a_capacity_that_is_no_share) {
   }
 }
 
+TEST_F(ConfigFromEnvironment, names_the_size_that_was_meant) {
+  {
+    const Variable capacity("VPMM_CAPACITY", "64M");
+    EXPECT_EQ(
+        config_from_environment().error().message,
+        "VPMM_CAPACITY=64M: must be " + allowed_for("VPMM_CAPACITY") + "; did you mean 64MiB?");
+  }
+  const Variable pages("VPMM_PAGES", "64M");  // no size
+  EXPECT_EQ(config_from_environment().error().message,
+            "VPMM_PAGES=64M: must be " + allowed_for("VPMM_PAGES"));
+}
+
 TEST_F(ConfigFromEnvironment, takes_an_empty_variable_as_not_set) {
   const Variable page_size("VPMM_PAGE_SIZE", "");
   const auto config = config_from_environment();
@@ -158,7 +170,7 @@ TEST_F(ConfigFromEnvironment, page_chunks_are_the_word_page) {
 
 TEST_F(ConfigFromEnvironment, names_the_variable_its_value_and_what_is_allowed) {
   const std::pair<const char*, const char*> cases[] = {{"VPMM_DRIVER", "opencl"},
-                                                       {"VPMM_PAGE_SIZE", "64M"},
+                                                       {"VPMM_PAGE_SIZE", "all"},
                                                        {"VPMM_PAGE_SIZE", "0"},
                                                        {"VPMM_PAGES", "-1"},
                                                        {"VPMM_PAGES", "1.5"},

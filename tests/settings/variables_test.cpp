@@ -105,7 +105,7 @@ TEST_F(Variables, stand_at_their_defaults_where_what_they_hold_is_not_allowed) {
                                                      {"VPMM_MAX_PENDING_DEALLOCS_COUNT", "-1"},
                                                      {"VPMM_MAX_PENDING_DEALLOCS_RATIO", "1.5"},
                                                      {"VPMM_RECORD_STACKS", "all"},
-                                                     {"VPMM_RECORD_LIMIT", "64M"},
+                                                     {"VPMM_RECORD_LIMIT", "all"},
                                                      {"VPMM_RECORD_SAMPLE", "0"},
                                                      {"VPMM_RECORD_WINDOW", "long"},
                                                      {"VPMM_NUMBA_KERNEL_ARGUMENTS", "no"},

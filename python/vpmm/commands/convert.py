@@ -26,8 +26,20 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         type=Path,
         help="the file; its ending gives the format unless --to does; - is standard output",
     )
-    parser.add_argument("--from", dest="source", choices=convert.INPUTS, help="format of IN (default: by content)")
-    parser.add_argument("--to", dest="target", choices=convert.OUTPUTS, help="format of OUT (default: by its name)")
+    parser.add_argument(
+        "--from",
+        dest="source",
+        metavar="FORMAT",
+        choices=convert.INPUTS,
+        help=f"format of IN: {', '.join(convert.INPUTS)} (default: by content)",
+    )
+    parser.add_argument(
+        "--to",
+        dest="target",
+        metavar="FORMAT",
+        choices=convert.OUTPUTS,
+        help=f"format of OUT: {', '.join(convert.OUTPUTS)} (default: by its name)",
+    )
     parser.add_argument("--device", type=int, help="only this device")
     parser.add_argument("--after", metavar="WHEN", help="begin here: a time such as 1.5s or 300ms, or a mark")
     parser.add_argument("--before", metavar="WHEN", help="end here")

@@ -24,15 +24,11 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "shows it without network or server.",
     )
     parser.add_argument(
-        "file",
+        "files",
         metavar="FILE",
-        help="a recording, or a file that `vpmm convert` reads; - is a recording on standard input",
-    )
-    parser.add_argument(
-        "others",
-        metavar="FILE",
-        nargs="*",
-        help="another one, to compare the first with; more, or of another GPU of the process, are shown together",
+        nargs="+",
+        help="a recording, or a file that `vpmm convert` reads; - is a recording on standard input. Two are compared; "
+        "more, or those of several GPUs of a process, are shown together",
     )
     parser.add_argument("--together", action="store_true", help="show two recordings as two GPUs, not compared")
     parser.add_argument(
@@ -48,9 +44,8 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     if options.text and str(options.output) == "-":
         parser.error("argument --text: not with `-o -`, which writes the page to standard output too")
     gc.disable()  # a million events are made, and none of them is garbage
-    files = [options.file, *options.others]
     try:
-        read = [_recording(each) for each in files]
+        read = [_recording(each) for each in options.files]
         is_comparison = len(read) == 2 and not options.together and not reporting.are_of_one_process(*read)
         if is_comparison or options.device is not None:
             stories = [reporting.Story(each, options.device) for each in read]
@@ -72,7 +67,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
             said += ", in place of the file that was there" if is_replaced else ""
             print(said, file=sys.stderr if is_piped else sys.stdout)
     except OverflowError:
-        raise ValueError(f"{' or '.join(files)}: its figures are beyond what any memory has") from None
+        raise ValueError(f"{' or '.join(options.files)}: its figures are beyond what any memory has") from None
     finally:
         gc.enable()
     return 0

@@ -23,8 +23,8 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser = verbs.add_parser(
         "run",
         help="run a program with its libraries' memory from the pool",
-        usage="vpmm run [options] SCRIPT [ARGUMENT...]\n       vpmm run [options] -m MODULE [ARGUMENT...]\n"
-        "       vpmm run [options] -c CODE [ARGUMENT...]",
+        usage="vpmm run [options] SCRIPT ...\n       vpmm run [options] -m MODULE ...\n"
+        "       vpmm run [options] -c CODE ...",
         description="Runs a program as python does: vpmm run --torch train.py, vpmm run -m pytest tests.",
     )
     parser.add_argument(

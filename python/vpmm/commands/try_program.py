@@ -21,7 +21,13 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "recording on a simulated GPU, and compares what is held, the time in the driver and the smallest GPU.",
     )
     parser.add_argument("file", metavar="FILE", help="the file; - is a recording on standard input")
-    parser.add_argument("--from", dest="source", choices=convert.INPUTS, help="format of FILE (default: by content)")
+    parser.add_argument(
+        "--from",
+        dest="source",
+        metavar="FORMAT",
+        choices=convert.INPUTS,
+        help=f"format of FILE: {', '.join(convert.INPUTS)} (default: by content)",
+    )
     parser.add_argument("--device", type=int, help="the device, if there are several (default: the busiest)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(run=run)
