@@ -130,6 +130,19 @@ TEST_F(Hunt, the_same_seed_is_shrunk_to_the_same_program) {
   EXPECT_EQ(calls(), calls());
 }
 
+// Real time decides whether the socket makes its answer anew. After the first line, which has
+// times, the sums are of the programs alone.
+TEST_F(Hunt, a_program_that_asks_runs_alike_each_time) {
+  const auto calls = [&] {
+    const std::string text = hunt("--seed 1062" + out()).text;
+    const std::size_t begin = text.find("operations: ");
+    return text.substr(begin, text.find('\n', begin) - begin);
+  };
+  const std::string first = calls();
+  EXPECT_THAT(first, HasSubstr("Ask "));
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(calls(), first);
+}
+
 TEST_F(Hunt, crashes_and_hangs_are_found_and_named) {
   for (const auto& [defect, words] :
        {std::pair{"crashes", "signal 6"}, std::pair{"hangs --patience 0.3", "hang"}}) {
