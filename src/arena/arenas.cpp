@@ -202,7 +202,8 @@ void Arenas::record_use(DevicePtr begin, time::Timeline& user) {
 }
 
 // A free is in order if it names the only stream that used the block: that stream may have the
-// block at once. In a capture the graph is the order, and stamps do not count.
+// block at once. In a capture the graph is the order, and stamps do not count. A stream without a
+// known id may be taken for a later one with its handle, so memory of no stream waits there.
 bool Arenas::end(DevicePtr begin, const pool::Stream& stream, const Caller& caller) {
   const ArenaBlock* const block = live_around(begin);
   if (block == nullptr || block->range.begin != begin) return false;
@@ -211,7 +212,8 @@ bool Arenas::end(DevicePtr begin, const pool::Stream& stream, const Caller& call
   const StreamKey key = names_.key_of(caller);
   if (captures) in.arena.pin();
   const pool::Stamper::Uses uses{block->timeline, block->other_uses, block->range.size};
-  const bool is_own = block->other_uses.empty() && (block->key == key || block->key == kEverybody);
+  const bool is_own = block->other_uses.empty() &&
+                      (block->key == key || (block->key == kEverybody && stream_id_of(key) != 0));
   const bool is_in_order = is_own && (captures || uses.are_of(caller));
   const bool is_pools = !in.options.is_external;
   if (is_pools && !in.arena.is_pinned() && !in.has_left) {

@@ -85,6 +85,21 @@ TEST_P(CapturedArena, a_stream_that_calls_outside_later_has_what_it_freed_in_the
   world.use(ptr, 3 * kPage, a);
 }
 
+// The stream has called in a capture only, so nothing tells it from a later one with its handle.
+TEST_P(CapturedArena, memory_of_no_stream_that_it_freed_waits_for_work_from_before_the_capture) {
+  const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, std::nullopt);
+  world.use(ptr, 3 * kPage, a, kLongNs);
+  begin(a);
+  world.deallocate(ptr, a);
+  const GraphHandle graph = end_capture(world, a);
+  ASSERT_EQ(world.sim().stream_destroy(a), driver::CuResult::success);
+  ASSERT_EQ(world.stream(), a) << "handles are used again";
+  const DevicePtr other = allocate_in(world, arena, 3 * kPage, a);
+  EXPECT_NE(other, ptr);
+  world.use(other, 3 * kPage, a);
+  destroy(world, graph);
+}
+
 TEST_P(CapturedArena, other_streams_have_nothing_of_it_even_if_all_is_complete) {
   begin(a);
   const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
