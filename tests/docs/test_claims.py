@@ -215,15 +215,22 @@ class PytorchPrograms(unittest.TestCase):
             self.assertIn(f"| {name} | {cells[0]} | {cells[1]} |", read("README.md"))
 
     def test_the_readmes_row_is_the_mean_and_worst_of_those_written_later(self) -> None:
-        times = []
+        times = {}
         for part, left_out in (("more", "bert"), ("fresh", "gpt")):
             later = json.loads(read(f"bench/results/torch-programs-{part}.json"))["results"]
             for program, row in later.items():
                 if program.partition(",")[0] != left_out:  # which ran again
                     seconds = {allocator: tables.step_seconds(run) for allocator, run in row.items()}
-                    times.append(seconds.pop("vpmm") / min(seconds.values()))
+                    times[program] = seconds.pop("vpmm") / min(seconds.values())
+        fastest: dict[tuple[str, str], float] = {}  # of several runs in turn
+        for run in json.loads(read("bench/results/torch-programs-pairs.json"))["runs"]:
+            key = run["program"], run["allocator"].removesuffix("-timed")
+            step = statistics.median(run["milliseconds"][run["warmup"] :])
+            fastest[key] = min(fastest.get(key, step), step)
+        for program in {program for program, _ in fastest}:
+            times[program] = fastest[program, "vpmm"] / fastest[program, "expandable"]
         self.assertEqual(len(times), 9)
-        later = f"in nine programs written later {statistics.fmean(times):.2f} ({max(times):.2f}) |"
+        later = f"in nine programs written later {statistics.fmean(times.values()):.2f} ({max(times.values()):.2f}) |"
         self.assertIn(later, read("README.md"))
 
     def test_seven_of_twelve_lose_time_and_eleven_hold_least(self) -> None:
