@@ -88,7 +88,11 @@ TEST(StreamOrderedOnly, frees_many_at_once) {
 
 TEST(StreamOrderedOnly, has_no_suspendable_tags) {
   PoolWorld world(switched_off());
-  expect_error(world.pool().suspension().make_suspendable(7, {}), ErrorCode::unsupported);
+  context::Suspension& suspension = world.pool().suspension();
+  expect_error(suspension.make_suspendable(7, {}), ErrorCode::unsupported);
+  expect_error(suspension.suspend(7, {}), ErrorCode::unsupported);
+  expect_error(suspension.resume(7, {}), ErrorCode::unsupported);
+  expect_error(suspension.prepare(7), ErrorCode::unsupported);
 }
 
 TEST(StreamOrderedOnly, counts_what_is_idle_in_the_drivers_pool_as_free) {
