@@ -64,6 +64,7 @@ TEST(StreamOrderedOnly, serves_everything_when_the_pool_is_switched_off) {
   expect_error(world.pool().limits().preallocate(kPage), ErrorCode::unsupported);
   expect_error(world.pool().allocate({kPage, 4096, world.stream()}), ErrorCode::unsupported,
                {"alignment 4096"});
+  EXPECT_TRUE(is_aligned(world.allocate(kPage, world.stream(), 256), 256));
 }
 
 TEST(StreamOrderedOnly, serves_everything_below_a_page_of_32_gib) {
