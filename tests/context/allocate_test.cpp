@@ -271,5 +271,17 @@ TEST(Allocate, the_same_calls_give_the_same_addresses) {
   EXPECT_EQ(run(adaptive_world()), run(adaptive_world()));
 }
 
+TEST(AllocateMany, of_which_one_cannot_be_served_leaves_none) {
+  WorldOptions options = adaptive_world();
+  options.sim.capacity = 16 * kPage;
+  PoolWorld world(options);
+  std::vector<DevicePtr> all(3, DevicePtr{1});
+  expect_error(world.pool().allocate_many(std::vector<Bytes>{9 * kPage, 1000, 17 * kPage},
+                                          world.stream(), all),
+               ErrorCode::out_of_memory);
+  EXPECT_EQ(all, std::vector<DevicePtr>(3));
+  EXPECT_EQ(world.statistics().live_allocations, 0u);
+}
+
 }  // namespace
 }  // namespace vpmm::test

@@ -105,6 +105,8 @@ TEST(Defects, nothing_is_touched_before_the_first_allocation_of_a_device_that_no
   ASSERT_TRUE(pool.ok());
   EXPECT_EQ(calls.memory_call_count(), 0u);
   EXPECT_EQ(calls.count(Call::device_primary_ctx_retain), 0u);
+  pool.value().reset();
+  EXPECT_EQ(calls.count(Call::device_primary_ctx_retain), 0u) << "nor at its end";
 }
 
 // One page comes and goes (Note [A pool tries its calls out]).
@@ -267,6 +269,23 @@ TEST(Defects, failed_unmap_keeps_the_zombie) {
   world.wait();
   EXPECT_EQ(world.statistics().zombie_bytes, 0u) << "it is tried again";
   EXPECT_EQ(world.statistics().quarantined_bytes, 0u);
+}
+
+TEST(Defects, what_the_driver_does_not_take_back_is_in_the_report_of_a_shortage) {
+  WorldOptions options = page_world();
+  options.config.capacity = 6 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const DevicePtr two = world.allocate(2 * kPage, stream);
+  world.allocate(kPage, stream);
+  world.deallocate(two, stream);
+  world.allocate(3 * kPage, stream);
+  world.faults().set_plan(
+      {{Call::mem_unmap}, 1, CuResult::invalid_value, FaultPlan::Repeat::from_then_on});
+  world.wait();
+  ASSERT_EQ(world.statistics().quarantined_bytes, 2 * kPage);
+  expect_error(world.pool().allocate({6 * kPage, 0, stream}), ErrorCode::out_of_memory,
+               {"refused    4 MiB that the driver does not take back"});
 }
 
 TEST(Defects, error_event_poisons_instead_of_sticking) {

@@ -108,6 +108,19 @@ TEST_F(Reset, by_others_is_noticed_before_an_event_is_touched) {
   expect_alive_after();  // the simulator aborts when a dead event or stream is touched
 }
 
+// It ended with the context, and no call of its stream will tell.
+TEST_F(Reset, by_others_ends_the_captures_that_were_seen) {
+  const StreamHandle stream = world.stream();
+  ASSERT_EQ(world.sim().stream_begin_capture(stream, driver::CaptureMode::global),
+            CuResult::success);
+  world.allocate(kPage, stream);
+  EXPECT_TRUE(world.pool().streams().is_capturing());
+  ASSERT_EQ(world.sim().device_primary_ctx_reset(0), CuResult::success);
+  enter_again(world);
+  EXPECT_FALSE(world.pool().streams().is_capturing());
+  world.wait();
+}
+
 TEST_F(Reset, by_others_is_noticed_by_a_free_too) {
   world.sim().run_until_idle();
   ASSERT_EQ(world.sim().device_primary_ctx_reset(0), CuResult::success);

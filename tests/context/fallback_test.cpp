@@ -64,6 +64,7 @@ TEST(StreamOrderedOnly, serves_everything_when_the_pool_is_switched_off) {
   expect_error(world.pool().limits().preallocate(kPage), ErrorCode::unsupported);
   expect_error(world.pool().allocate({kPage, 4096, world.stream()}), ErrorCode::unsupported,
                {"alignment 4096"});
+  EXPECT_TRUE(is_aligned(world.allocate(kPage, world.stream(), 256), 256));
 }
 
 TEST(StreamOrderedOnly, serves_everything_below_a_page_of_32_gib) {
@@ -88,7 +89,11 @@ TEST(StreamOrderedOnly, frees_many_at_once) {
 
 TEST(StreamOrderedOnly, has_no_suspendable_tags) {
   PoolWorld world(switched_off());
-  expect_error(world.pool().suspension().make_suspendable(7, {}), ErrorCode::unsupported);
+  context::Suspension& suspension = world.pool().suspension();
+  expect_error(suspension.make_suspendable(7, {}), ErrorCode::unsupported);
+  expect_error(suspension.suspend(7, {}), ErrorCode::unsupported);
+  expect_error(suspension.resume(7, {}), ErrorCode::unsupported);
+  expect_error(suspension.prepare(7), ErrorCode::unsupported);
 }
 
 TEST(StreamOrderedOnly, counts_what_is_idle_in_the_drivers_pool_as_free) {

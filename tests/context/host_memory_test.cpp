@@ -51,17 +51,21 @@ TEST(DeferredList, takes_no_memory_for_what_it_provided_for) {
 }
 
 TEST(HostMemory, of_deferred_frees_is_there_from_their_allocations_on) {
-  PoolWorld world(adaptive_world());
-  const StreamHandle stream = world.stream();
-  std::vector<DevicePtr> live;
-  for (int i = 0; i < 8; ++i) live.push_back(world.allocate(8 * kPage, stream));
-  {
-    const NoMemory none(NoMemory::Reserve::left);
-    for (const DevicePtr ptr : live) world.pool().deallocate_deferred(ptr);
-    EXPECT_EQ(HostFaults::counted(), 0u);
+  for (const std::uint64_t guard_every : {0U, 1U}) {
+    WorldOptions options = adaptive_world();
+    options.config.guard_every = guard_every;
+    PoolWorld world(options);
+    const StreamHandle stream = world.stream();
+    std::vector<DevicePtr> live;
+    for (int i = 0; i < 40; ++i) live.push_back(world.allocate(8 * kPage, stream));
+    {
+      const NoMemory none(NoMemory::Reserve::left);
+      for (const DevicePtr ptr : live) world.pool().deallocate_deferred(ptr);
+      EXPECT_EQ(HostFaults::counted(), 0u);
+    }
+    world.wait();
+    EXPECT_EQ(world.statistics().live_allocations, 0u);
   }
-  world.wait();
-  EXPECT_EQ(world.statistics().live_allocations, 0u);
 }
 
 TEST(HostMemory, that_is_missing_leaves_a_lease_tags_and_an_arena_as_they_are) {
@@ -69,6 +73,7 @@ TEST(HostMemory, that_is_missing_leaves_a_lease_tags_and_an_arena_as_they_are) {
   const ArenaId arena = make_arena(world);
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(4 * kPage, stream);
+  const DevicePtr other = world.allocate(kPage, stream);
   const auto shared = world.pool().sharing().share({ptr, 4 * kPage});
   ASSERT_TRUE(shared.ok());
   world.deallocate(ptr, stream);
@@ -79,7 +84,18 @@ TEST(HostMemory, that_is_missing_leaves_a_lease_tags_and_an_arena_as_they_are) {
     EXPECT_EQ(world.pool().suspension().make_suspendable(7, {}).error().code,
               ErrorCode::host_out_of_memory);
     EXPECT_EQ(world.pool().arenas().release(arena).error().code, ErrorCode::host_out_of_memory);
+    context::Suspension& suspension = world.pool().suspension();
+    EXPECT_EQ(suspension.enter(7, context::TagScope::thread).error().code,
+              ErrorCode::host_out_of_memory);
+    EXPECT_EQ(suspension.suspend(arena, {}).error().code, ErrorCode::host_out_of_memory);
+    EXPECT_EQ(suspension.resume(arena, {}).error().code, ErrorCode::host_out_of_memory);
+    EXPECT_EQ(suspension.prepare(0).error().code, ErrorCode::host_out_of_memory);
+    EXPECT_EQ(world.pool().sharing().lease(shared.value().share, 0, kPage).error().code,
+              ErrorCode::host_out_of_memory);
+    EXPECT_EQ(world.pool().sharing().share({other, kPage}).error().code,
+              ErrorCode::host_out_of_memory);
   }
+  EXPECT_EQ(world.pool().suspension().entered().tag, 0u);
   EXPECT_EQ(world.statistics().leased_bytes, 4 * kPage);
   release(world, arena);
   EXPECT_TRUE(world.pool().suspension().suspendable_tags().empty());

@@ -234,6 +234,10 @@ TEST(Layout, a_guarded_block_is_a_zombie_until_it_is_unmapped) {
   EXPECT_EQ(live.range.size, 1000u);
   EXPECT_EQ(live.stream_id, id_of(world, stream));
   EXPECT_FALSE(live.is_complete);
+  const auto chunks = world.pool().reports().layout().chunks;
+  ASSERT_EQ(chunks.size(), 1u);
+  EXPECT_EQ(chunks[0].size, kPage);
+  EXPECT_TRUE(chunks[0].contains(ptr));
   world.use(ptr, 1000, stream, kLongNs);
   world.deallocate(ptr, stream);
   const std::vector<LayoutBlock> gone =

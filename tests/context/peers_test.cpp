@@ -125,6 +125,10 @@ TEST_P(Peers, mistakes_are_named) {
 TEST(PeersAccess, that_the_devices_or_the_settings_do_not_allow_is_refused_by_name) {
   WorldOptions apart = two_devices(page_world());
   apart.sim.peer_access_supported = false;
+  WorldOptions guarded = two_devices(page_world());
+  guarded.config.guard_every = 1;
+  expect_error(PoolWorld(guarded).pool().sharing().set_peer_access(1), ErrorCode::unsupported,
+               {"VPMM_GUARD is on"});
   expect_error(PoolWorld(apart).pool().sharing().set_peer_access(1), ErrorCode::unsupported,
                {"device 1", "device 0"});
   WorldOptions small = two_devices(page_world());

@@ -222,6 +222,17 @@ TEST_F(Recorded, a_shortage_has_the_figures_of_its_moment_before_it) {
   EXPECT_EQ(sample.value, 2 * kPage) << "is free";
 }
 
+TEST_F(Recorded, the_device_is_named) {
+  driver::sim::SimOptions two;
+  two.device_count = 2;
+  driver::sim::SimDriver sim(two);
+  auto pool = context::Context::create(sim, 1, adaptive_world().config);
+  ASSERT_TRUE(pool.ok());
+  ASSERT_TRUE(pool.value()->reports().start_recording(path_, {}).ok());
+  ASSERT_TRUE(pool.value()->reports().stop_recording().ok());
+  EXPECT_EQ(read_recorded(path_).header["device"], 1);
+}
+
 TEST_F(Recorded, marks_stand_between_the_calls) {
   PoolWorld world(adaptive_world());
   const StreamHandle stream = world.stream();

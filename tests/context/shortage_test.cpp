@@ -115,6 +115,14 @@ TEST(OutOfMemory, below_a_page_pending_pages_are_waited_for_and_given_to_the_dri
   world.deallocate(small, stream);
 }
 
+TEST(OutOfMemory, names_the_call_that_failed_where_no_memory_is_missing) {
+  WorldOptions options = adaptive_world();
+  options.sim.address_space = kMiB;
+  PoolWorld world(options);
+  expect_error(world.pool().allocate({kPage, 0, world.stream()}), ErrorCode::out_of_memory,
+               {"asked for 2 MiB; mem_address_reserve failed: CUDA_ERROR_OUT_OF_MEMORY"});
+}
+
 TEST(OutOfMemory, below_a_page_names_the_capacity_and_leaves_the_drivers_pool_empty) {
   WorldOptions options = page_world();
   options.config.small = settings::SmallRequests::stream_ordered;

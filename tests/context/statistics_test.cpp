@@ -199,6 +199,35 @@ TEST(Snapshot, names_the_stream_of_a_live_block_in_an_arena_and_of_none_that_has
   world.deallocate(unnamed, std::nullopt);
 }
 
+TEST(Snapshot, tells_what_a_free_block_of_an_arena_waits_for) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream(), other = world.stream();
+  const ArenaId arena = make_arena(world);
+  const DevicePtr live = allocate_in(world, arena, kPage, std::nullopt);
+  const DevicePtr ptr = allocate_in(world, arena, kPage, stream);
+  const auto region_at = [&](DevicePtr at) {
+    for (const observe::RegionSnapshot& region : world.pool().reports().snapshot().regions)
+      if (region.range.begin == at) return region;
+    return observe::RegionSnapshot{};
+  };
+  ASSERT_TRUE(world.pool().record_use(ptr, other).ok());
+  world.use(ptr, kPage, stream, kLongNs);
+  world.use(live, kPage, other, kLongNs);
+  world.deallocate(ptr, stream);
+  const std::string stamp = region_at(ptr).stamp;
+  EXPECT_EQ(stamp.rfind("stream ", 0), 0u) << stamp;
+  EXPECT_NE(stamp.find(" and stream "), std::string::npos) << stamp;
+  world.wait();
+  EXPECT_EQ(region_at(ptr).stamp, "");
+  pin(world, arena);
+  EXPECT_EQ(region_at(ptr).stamp, "in a pinned arena");
+  EXPECT_EQ(region_at(live).stamp, "");
+  const ArenaId asleep = make_arena(world);
+  const DevicePtr sleeping = allocate_in(world, asleep, kPage, stream);
+  ASSERT_TRUE(world.pool().suspension().suspend(asleep, {}).ok());
+  EXPECT_EQ(region_at(sleeping).kind, '^');
+}
+
 TEST(Recording, reads_back_as_the_calls_that_were_made) {
   const std::string path = ::testing::TempDir() + "vpmm_recording.csv.gz";
   {

@@ -68,6 +68,10 @@ TEST_F(StreamTableTest, a_stream_has_one_cache_at_a_time) {
   EXPECT_EQ(table.find(7), &later);
   caches.front().service.stream = 0;
   EXPECT_EQ(table.find(7), &later);
+  for (int i = 0; i < 8; ++i) {
+    small::StreamCache& latest = serve(7);
+    EXPECT_EQ(table.find(7), &latest) << i;
+  }
 }
 
 // Whatever the driver's ids are: one after another, or addresses.

@@ -108,6 +108,35 @@ TEST_F(Suspend, host_memory_that_was_prepared_takes_the_next_copy) {
   world.deallocate(other, a);
 }
 
+TEST_F(Suspend, host_memory_that_cannot_be_pinned_is_not_prepared) {
+  make(kWeights, true, true);
+  const DevicePtr ptr = tagged(3 * kPage);
+  world.faults().set_plan({{Call::mem_host_register}, 1, driver::CuResult::invalid_value});
+  expect_error(suspension().prepare(kWeights), ErrorCode::driver_failed, {"mem_host_register"});
+  EXPECT_EQ(suspension().info(kWeights).host_bytes, 0u);
+  EXPECT_EQ(world.statistics().host_copy_bytes, 0u);
+  EXPECT_TRUE(suspension().prepare(kWeights).ok());
+  world.deallocate(ptr, a);
+}
+
+// More memory would not help.
+TEST_F(Suspend, a_resume_that_the_driver_refuses_asks_nobody_for_memory) {
+  const DevicePtr ptr = tagged(3 * kPage);
+  write(ptr, 3 * kPage, 4);
+  suspend(kWeights, kToDriver);
+  int asked = 0;
+  world.pool().limits().out_of_memory_callbacks().set([&](const context::OutOfMemory&) {
+    ++asked;
+    return false;
+  });
+  world.faults().set_plan({{Call::mem_map}, 1, driver::CuResult::invalid_value});
+  expect_error(suspension().resume(kWeights, {}), ErrorCode::driver_failed, {"mem_map"});
+  EXPECT_EQ(asked, 0);
+  resume();
+  expect_written(ptr, 3 * kPage, 4);
+  world.deallocate(ptr, a);
+}
+
 TEST_F(Suspend, kept_host_memory_is_pinned_when_it_is_prepared) {
   make(kWeights, true, true);
   const DevicePtr ptr = tagged(3 * kPage);

@@ -209,5 +209,13 @@ TEST(TryFreeThen, nobody_waits_for_a_reset) {
   EXPECT_TRUE(is_freed);
 }
 
+TEST(TryFree, on_a_bound_stream_leaves_nothing_to_the_free) {
+  PoolWorld world(adaptive_world());
+  const auto bound = world.pool().bind(world.stream());
+  ASSERT_TRUE(bound.ok());
+  EXPECT_FALSE(bound.value()->try_deallocate(DevicePtr{}));
+  EXPECT_TRUE(bound.value()->deallocate_beyond(DevicePtr{}).ok());
+}
+
 }  // namespace
 }  // namespace vpmm::test

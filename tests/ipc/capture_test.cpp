@@ -158,6 +158,18 @@ TEST_F(IpcCapture, lets_memory_be_opened_that_is_open_already_and_closed_once_le
   EXPECT_EQ(importer_.belongings(), before_);
 }
 
+TEST_F(IpcCapture, that_is_over_lets_a_deferred_close_be_done_at_once) {
+  open_it();
+  begin_capture(importer_, StreamFlags::blocking);
+  expect_capture_to_end_well(importer_);
+  Parcel parcel;
+  parcel.words[0] = opened_;
+  importer_.call(
+      [](Parcel& asked) { vpmm_ipc_close_deferred(reinterpret_cast<void*>(asked.words[0])); },
+      parcel);
+  EXPECT_EQ(importer_.belongings(), before_) << "its connection is closed, too";
+}
+
 TEST_F(IpcCapture, puts_a_deferred_close_off_until_the_next_call) {
   open_it();
   begin_capture(importer_, StreamFlags::blocking);

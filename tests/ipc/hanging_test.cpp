@@ -148,17 +148,17 @@ TEST(IpcHangingExporter, that_goes_on_serves_whoever_waited_for_the_link) {
   EXPECT_EQ(hanging.hear().number, 1U);
   importer.begin_to_open(handle_of(other));
   std::this_thread::sleep_for(std::chrono::milliseconds(100));  // so that it waits
-  for (const std::uint64_t number : {1U, 2U}) {
-    if (number == 2) {
-      EXPECT_EQ(hanging.hear().number, 2U);
-    }
+  const auto refuse = [&](std::uint64_t number) {
     ipc::Message refusal = message_of(MessageKind::refused, number);
     refusal.say("not now");
     hanging.say(refusal);
-    ipc::Message closed = hanging.hear();
-    EXPECT_EQ(closed.kind, MessageKind::close);
-    EXPECT_EQ(closed.number, number);
-  }
+  };
+  refuse(1);
+  ipc::Message next = hanging.hear();
+  if (next.kind == MessageKind::close) next = hanging.hear();  // of the first, or later
+  EXPECT_EQ(next.kind, MessageKind::open);
+  EXPECT_EQ(next.number, 2U);
+  refuse(2);
   expect_refused(importer.finish(), VPMM_ERROR_NOT_SHARED, "not now");
   expect_refused(answer_of(importer), VPMM_ERROR_NOT_SHARED, "not now");
 }
