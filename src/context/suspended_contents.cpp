@@ -34,62 +34,86 @@ Vector<CopyPiece> joined(const Vector<CopyPiece>& pieces) {
   return all;
 }
 
+// Runs `work` without the lock. Host memory that it lacks becomes the error.
+template <typename F>
+Result<void> without_lock(MutexLock& lock, F&& work) VPMM_REQUIRES(pool_lock) {
+  const Unlocked unlocked(lock);
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return no_host_memory();
+  }
+}
+
 }  // namespace
 
-// Copies the live blocks of arenas with backup. A copy without its suspend is dropped later. Until
-// all host memory is there, earlier copies stay as they are.
+// The copy of one arena in the making.
+struct SuspendedContents::Copying {
+  ArenaId id{};
+  std::shared_ptr<HostCopy> copy;
+  Bytes bytes = 0;
+  bool is_pinned = false;
+  host_copy::HostMemory other;  // new memory, then the old
+  Vector<CopyPiece> pieces;
+  bool takes_new() const { return copy->memory.size() < bytes; }
+  host_copy::HostMemory& memory() { return takes_new() ? other : copy->memory; }
+};
+
+// A copy without its suspend is dropped later. Until all host memory is there, earlier copies stay
+// as they are.
 Result<void> SuspendedContents::copy_out(const Ids& ids, const SuspendHow& how, MutexLock& lock) {
-  struct Copying {
-    ArenaId id{};
-    std::shared_ptr<HostCopy> copy;
-    Bytes bytes = 0;
-    bool is_pinned = false;
-    host_copy::HostMemory other;  // new memory, then the old
-    Vector<CopyPiece> pieces;
-    bool takes_new() const { return copy->memory.size() < bytes; }
-    host_copy::HostMemory& memory() { return takes_new() ? other : copy->memory; }
-  };
   Vector<Copying> copying;
   Ids discarding;
   Bytes missing = 0;
   for (const ArenaId id : ids) {
-    const TagOptions* const options = parts_.tags.find(parts_.arenas.find(id)->options.tag);
+    const TagOptions* const options = options_of(id);
     if (!how.has_backup.value_or(options == nullptr || options->has_backup)) {
       discarding.push_back(id);
       continue;
     }
-    Copying each;
-    each.id = id;
-    each.copy = parts_.host_copies.find(id);
+    copying.push_back({id, parts_.host_copies.find(id), live_bytes(id), {}, {}, {}});
+    Copying& each = copying.back();
     if (each.copy == nullptr) each.copy = std::make_shared<HostCopy>();
-    for (const AddressRange range : parts_.arenas.find(id)->live_ranges()) each.bytes += range.size;
     each.is_pinned = how.keeps_host_copy || (options != nullptr && options->keeps_host_copy);
     if (each.takes_new()) missing += each.bytes;
-    copying.push_back(std::move(each));
   }
   VPMM_TRY(check_host(missing));
-  const host_copy::CopyContext context = gpu_context();
   for (const Copying& each : copying) each.copy->is_in_use = true;  // frees leave it alone
-  Result<void> done;
-  {
-    const Unlocked unlocked(lock);
-    try {
-      for (Copying& each : copying) {
-        if (!done || each.bytes == 0) continue;
-        if (each.takes_new()) each.other = host_copy::HostMemory(each.bytes);
-        if (each.is_pinned) done = each.memory().pin(device_.driver, context.id);
-      }
-    } catch (const std::bad_alloc&) {
-      done = no_host_memory();
+  Result<void> done = take_memory(copying, lock);
+  const bool has_memory = done.ok();
+  if (has_memory) {
+    enter(copying, how);
+    done = fill(copying, lock);
+  }
+  for (const Copying& each : copying) {
+    each.copy->is_in_use = false;
+    if (has_memory && !done) drop(each.id);
+  }
+  for (const ArenaId id : discarding)
+    if (done) discard(id);
+  return device_.primary.noted(std::move(done));
+}
+
+// Takes and pins new host memory where the old is too small. After an error all of it is dropped.
+Result<void> SuspendedContents::take_memory(Vector<Copying>& copying, MutexLock& lock) {
+  const host_copy::CopyContext context = gpu_context();
+  Result<void> done = without_lock(lock, [&]() -> Result<void> {
+    for (Copying& each : copying) {
+      if (each.bytes == 0) continue;
+      if (each.takes_new()) each.other = host_copy::HostMemory(each.bytes);
+      if (each.is_pinned) VPMM_TRY(each.memory().pin(device_.driver, context.id));
     }
-    if (!done)
-      for (Copying& each : copying) each.other.unpin();
-  }
-  if (!done) {
-    for (const Copying& each : copying) each.copy->is_in_use = false;
-    return device_.primary.noted(std::move(done));
-  }
-  // What was freed meanwhile is live no more. From here on frees change the pieces, under the lock.
+    return {};
+  });
+  if (done) return done;
+  const Unlocked unlocked(lock);
+  for (Copying& each : copying) each.other.unpin();
+  return done;
+}
+
+// Lists the live blocks as contents: without those that were freed meanwhile. From here on frees
+// change the list, under the lock.
+void SuspendedContents::enter(Vector<Copying>& copying, const SuspendHow& how) {
   for (Copying& each : copying) {
     HostCopy& copy = *each.copy;
     if (each.takes_new()) std::swap(copy.memory, each.other);
@@ -104,32 +128,26 @@ Result<void> SuspendedContents::copy_out(const Ids& ids, const SuspendHow& how, 
     each.pieces = joined(copy.pieces);
     parts_.host_copies.set(each.id, each.copy);
   }
-  {
-    const Unlocked unlocked(lock);
-    try {
-      for (Copying& each : copying) {
-        each.other.unpin();
-        each.other = host_copy::HostMemory();
-        if (!done || each.pieces.empty()) continue;
-        done = each.copy->memory.is_pinned_in(context.id)
-                   ? copier_.copy_pinned(each.pieces, CopyTo::host, context)
-                   : copier_.copy(each.pieces, CopyTo::host, context);
-      }
-    } catch (const std::bad_alloc&) {
-      done = no_host_memory();
+}
+
+Result<void> SuspendedContents::fill(Vector<Copying>& copying, MutexLock& lock) {
+  const host_copy::CopyContext context = gpu_context();
+  return without_lock(lock, [&]() -> Result<void> {
+    for (Copying& each : copying) {
+      each.other.unpin();
+      each.other = host_copy::HostMemory();
     }
-  }
-  for (const Copying& each : copying) {
-    each.copy->is_in_use = false;
-    if (!done) drop(each.id);
-  }
-  for (const ArenaId id : discarding) {
-    if (!done) break;
-    const TagOptions* const options = parts_.tags.find(parts_.arenas.find(id)->options.tag);
-    if (const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id)) copy->pieces.clear();
-    if (options == nullptr || !options->keeps_host_copy) drop_copy(id);
-  }
-  return device_.primary.noted(std::move(done));
+    for (const Copying& each : copying)
+      VPMM_TRY(copy_pieces(*each.copy, each.pieces, CopyTo::host, context));
+    return {};
+  });
+}
+
+// Drops old contents, and their memory if the tag does not keep it.
+void SuspendedContents::discard(ArenaId id) {
+  const TagOptions* const options = options_of(id);
+  if (const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id)) copy->pieces.clear();
+  if (options == nullptr || !options->keeps_host_copy) drop_copy(id);
 }
 
 // Other calls may suspend and free meanwhile: their arenas take nothing.
@@ -143,33 +161,25 @@ Result<void> SuspendedContents::provide(const Ids& ids, MutexLock& lock) {
   Vector<Provided> provided;
   Bytes missing = 0;
   for (const ArenaId id : ids) {
-    const TagOptions* const options = parts_.tags.find(parts_.arenas.find(id)->options.tag);
+    const TagOptions* const options = options_of(id);
     if (options != nullptr && !options->has_backup) continue;
-    Provided each;
-    each.id = id;
-    each.is_pinned = keeps(id);
-    for (const AddressRange range : parts_.arenas.find(id)->live_ranges()) each.bytes += range.size;
+    const Bytes bytes = live_bytes(id);
     const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id);
-    if (each.bytes <= (copy == nullptr ? 0 : copy->memory.size())) continue;
-    missing += each.bytes;
-    provided.push_back(std::move(each));
+    if (bytes <= (copy == nullptr ? 0 : copy->memory.size())) continue;
+    missing += bytes;
+    provided.push_back({id, bytes, keeps(id), {}});
   }
   Result<void> done = check_host(missing);
   if (!done) return done;
   const host_copy::CopyContext context = gpu_context();
-  {
-    const Unlocked unlocked(lock);
-    try {
-      for (Provided& each : provided) {
-        each.memory = host_copy::HostMemory(each.bytes);
-        each.memory.touch();
-        if (each.is_pinned && done) done = each.memory.pin(device_.driver, context.id);
-      }
-      if (done) done = copier_.prepare(context);
-    } catch (const std::bad_alloc&) {
-      done = no_host_memory();
+  done = without_lock(lock, [&]() -> Result<void> {
+    for (Provided& each : provided) {
+      each.memory = host_copy::HostMemory(each.bytes);
+      each.memory.touch();
+      if (each.is_pinned) VPMM_TRY(each.memory.pin(device_.driver, context.id));
     }
-  }
+    return copier_.prepare(context);
+  });
   for (Provided& each : provided) {
     const arena::ArenaEntry* const in = parts_.arenas.find(each.id);
     if (!done || in == nullptr || in->residence != Residence::resident) continue;
@@ -184,6 +194,16 @@ Result<void> SuspendedContents::provide(const Ids& ids, MutexLock& lock) {
   const Unlocked unlocked(lock);
   for (Provided& each : provided) each.memory.unpin();
   return done;
+}
+
+const TagOptions* SuspendedContents::options_of(ArenaId id) const {
+  return parts_.tags.find(parts_.arenas.find(id)->options.tag);
+}
+
+Bytes SuspendedContents::live_bytes(ArenaId id) const {
+  Bytes sum = 0;
+  for (const AddressRange range : parts_.arenas.find(id)->live_ranges()) sum += range.size;
+  return sum;
 }
 
 Result<void> SuspendedContents::check_host(Bytes missing) {
@@ -210,24 +230,24 @@ Result<void> SuspendedContents::copy_back(const Ids& ids, const ResumeHow& how, 
     contents.push_back(std::move(each));
   }
   const host_copy::CopyContext context = gpu_context();
-  Result<void> done;
-  {
-    const Unlocked unlocked(lock);
-    try {
-      for (const Returning& each : contents) {
-        if (done && !each.pieces.empty())
-          done = each.copy->memory.is_pinned_in(context.id)
-                     ? copier_.copy_pinned(each.pieces, CopyTo::device, context)
-                     : copier_.copy(each.pieces, CopyTo::device, context);
-        if (done && !each.cleared.empty()) done = copier_.clear(each.cleared, context);
-      }
-    } catch (const std::bad_alloc&) {
-      done = no_host_memory();
+  Result<void> done = without_lock(lock, [&]() -> Result<void> {
+    for (const Returning& each : contents) {
+      if (each.copy != nullptr)
+        VPMM_TRY(copy_pieces(*each.copy, each.pieces, CopyTo::device, context));
+      if (!each.cleared.empty()) VPMM_TRY(copier_.clear(each.cleared, context));
     }
-  }
+    return {};
+  });
   for (const Returning& each : contents)
     if (each.copy != nullptr) each.copy->is_in_use = false;
   return device_.primary.noted(std::move(done));
+}
+
+Result<void> SuspendedContents::copy_pieces(const HostCopy& of, const Vector<CopyPiece>& pieces,
+                                            CopyTo to, const host_copy::CopyContext& context) {
+  if (pieces.empty()) return {};
+  return of.memory.is_pinned_in(context.id) ? copier_.copy_pinned(pieces, to, context)
+                                            : copier_.copy(pieces, to, context);
 }
 
 host_copy::CopyContext SuspendedContents::gpu_context() const {

@@ -46,6 +46,15 @@ class SuspendedContents {
   void release() VPMM_REQUIRES(pool_lock);
 
  private:
+  struct Copying;
+  Result<void> take_memory(Vector<Copying>& copying, MutexLock& lock) VPMM_REQUIRES(pool_lock);
+  void enter(Vector<Copying>& copying, const SuspendHow& how) VPMM_REQUIRES(pool_lock);
+  Result<void> fill(Vector<Copying>& copying, MutexLock& lock) VPMM_REQUIRES(pool_lock);
+  void discard(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
+  const TagOptions* options_of(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
+  Bytes live_bytes(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
+  Result<void> copy_pieces(const HostCopy& of, const Vector<host_copy::CopyPiece>& pieces,
+                           host_copy::CopyTo to, const host_copy::CopyContext& context);
   void drop_copy(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
   static Result<void> check_host(Bytes missing);
   host_copy::CopyContext gpu_context() const;

@@ -293,35 +293,42 @@ Result<void> Suspension::prepare(std::uint32_t tag) {
 
 // --- resuming
 
+// One try. `whole`, `tags`: out, for the report of a shortage, and hooks.
+template <typename Find>
+Result<void> Suspension::resume_once(Find&& find, const ResumeHow& how, pool::Request& whole,
+                                     Set<std::uint32_t>& tags) {
+  Visit visit(entrance_);
+  VPMM_TRY(visit.status());
+  parts_.allocations.drain(visit.lock());
+  contents_.drop_dead();
+  VPMM_TRY_ASSIGN(const Ids all, find());
+  VPMM_TRY_ASSIGN(const Ids ids, select(all, Residence::suspended));
+  if (ids.empty()) return {};
+  if (!parts_.prover.may_record_context_event())
+    return Error{ErrorCode::capture_active, "a stream is being captured"};
+  for (const ArenaId id : ids) {
+    tags.insert(parts_.arenas.find(id)->options.tag);
+    whole.bytes += parts_.arenas.find(id)->amounts().suspended;
+  }
+  for (const ArenaId id : ids) residency_.prepare_change(id);
+  for (const ArenaId id : ids) residency_.begin_change(id, Residence::resuming);
+  ScopeExit undo([&]() VPMM_REQUIRES(pool_lock) {
+    for (const ArenaId id : ids) residency_.end_change(id, Residence::suspended, 0);
+  });
+  Result<void> done = resume_all(ids, how, visit.lock());
+  if (done) undo.dismiss();
+  return done;
+}
+
 template <typename Find>
 Result<void> Suspension::resume_found(Find&& find, const ResumeHow& how) {
   if (device_.pool == nullptr) return arena::no_arenas();
   const HostPromise promise;
   if (!promise.is_kept()) return no_host_memory();
   for (Limits::Asked asked;;) {
-    pool::Request request;  // the whole, for the report of a shortage
+    pool::Request whole;
     Set<std::uint32_t> tags;
-    Result<void> done;
-    {
-      Visit visit(entrance_);
-      VPMM_TRY(visit.status());
-      parts_.allocations.drain(visit.lock());
-      contents_.drop_dead();
-      VPMM_TRY_ASSIGN(const Ids all, find());
-      VPMM_TRY_ASSIGN(const Ids ids, select(all, Residence::suspended));
-      const bool slept = !ids.empty();
-      for (const ArenaId id : ids) tags.insert(parts_.arenas.find(id)->options.tag);
-      if (slept && !parts_.prover.may_record_context_event())
-        return Error{ErrorCode::capture_active, "a stream is being captured"};
-      for (const ArenaId id : ids) request.bytes += parts_.arenas.find(id)->amounts().suspended;
-      for (const ArenaId id : ids) residency_.prepare_change(id);
-      for (const ArenaId id : ids) residency_.begin_change(id, Residence::resuming);
-      ScopeExit undo([&]() VPMM_REQUIRES(pool_lock) {
-        for (const ArenaId id : ids) residency_.end_change(id, Residence::suspended, 0);
-      });
-      if (slept) done = resume_all(ids, how, visit.lock());
-      if (done) undo.dismiss();
-    }
+    Result<void> done = resume_once(find, how, whole, tags);
     if (done) {
       static_cast<void>(take_told(tags));
       call_after_map(tags, nullptr);
@@ -329,37 +336,42 @@ Result<void> Suspension::resume_found(Find&& find, const ResumeHow& how) {
       return done;
     }
     if (done.error().code != ErrorCode::out_of_memory) return done;
-    if (limits_.find_memory(request, asked)) continue;
+    if (limits_.find_memory(whole, asked)) continue;
     Error error = std::move(done.error());
-    if (tags.size() == 1) request.tag = *tags.begin();  // no request of the tag before: no limit
-    shortages_.explain(request, error);
+    if (tags.size() == 1) whole.tag = *tags.begin();  // no request of the tag before: no limit
+    shortages_.explain(whole, error);
     return error;
   }
 }
 
-Result<void> Suspension::resume_all(const Ids& ids, const ResumeHow& how, MutexLock& lock) {
-  VPMM_TRY(device_.primary.noted(parts_.prover.settle(lock)));
-  struct Sleeper {
-    Region* region = nullptr;
-    pool::Chunks chunks{};
-  };
-  Vector<Sleeper> stretches;
-  Vector<Bytes> bytes(ids.size(), 0);
-  for (std::size_t i = 0; i < ids.size(); ++i)
-    for (Region* const region : residency_.regions_of(ids[i], true)) {
-      const bool one_chunk = parts_.arenas.find(ids[i])->options.one_chunk;
-      stretches.push_back({region, one_chunk ? pool::Chunks::one : pool::Chunks::exact});
-      bytes[i] += region->range.size;
-    }
-  // Large ones first: the others fit what is left.
-  std::stable_sort(stretches.begin(), stretches.end(), [](const Sleeper& a, const Sleeper& b) {
+// A suspended stretch.
+struct Suspension::Sleeper {
+  Region* region = nullptr;
+  pool::Chunks chunks{};
+};
+
+// Large ones first: the others fit what is left.
+Vector<Suspension::Sleeper> Suspension::sleepers_of(const Ids& ids) {
+  Vector<Sleeper> sleepers;
+  for (const ArenaId id : ids) {
+    const bool one_chunk = parts_.arenas.find(id)->options.one_chunk;
+    for (Region* const region : residency_.regions_of(id, true))
+      sleepers.push_back({region, one_chunk ? pool::Chunks::one : pool::Chunks::exact});
+  }
+  std::stable_sort(sleepers.begin(), sleepers.end(), [](const Sleeper& a, const Sleeper& b) {
     return a.region->range.size > b.region->range.size;
   });
+  return sleepers;
+}
+
+// Allocates memory for all of them, or none.
+Result<Suspension::Refills> Suspension::memory_for(const Vector<Sleeper>& sleepers,
+                                                   MutexLock& lock) {
   small::Ledger& ledger = device_.small->ledger();
-  Vector<pool::Suspender::Refill> refills;
-  refills.reserve(stretches.size());
+  Refills refills;
+  refills.reserve(sleepers.size());
   Result<void> done;
-  for (const Sleeper& each : stretches) {
+  for (const Sleeper& each : sleepers) {
     const Bytes size = each.region->range.size;
     const pool::PageRequest request{size, size, device_.pool->memory().page_alignment(), false,
                                     each.chunks};
@@ -373,21 +385,39 @@ Result<void> Suspension::resume_all(const Ids& ids, const ResumeHow& how, MutexL
     ledger.stretch_begins(*refills.back().memory);
   }
   for (const pool::Suspender::Refill& refill : refills) ledger.stretch_ends(*refill.memory);
-  if (done) done = device_.primary.noted(device_.pool->suspender().resume(lock, refills));
+  if (done) return refills;
+  give_back(refills);
+  return std::move(done.error());
+}
+
+// Frees memory that no stretch has taken.
+void Suspension::give_back(const Refills& refills) {
+  for (const pool::Suspender::Refill& refill : refills)
+    if (refill.suspended->is_suspended && refill.memory != nullptr)
+      device_.pool->deallocate(refill.memory, {});
+}
+
+Result<void> Suspension::resume_all(const Ids& ids, const ResumeHow& how, MutexLock& lock) {
+  VPMM_TRY(device_.primary.noted(parts_.prover.settle(lock)));
+  pool::Suspender& suspender = device_.pool->suspender();
+  const Vector<Sleeper> sleepers = sleepers_of(ids);
+  Vector<Bytes> bytes(ids.size(), 0);
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    for (const Region* const region : residency_.regions_of(ids[i], true))
+      bytes[i] += region->range.size;
+  VPMM_TRY_ASSIGN(Refills refills, memory_for(sleepers, lock));
+  Result<void> done = device_.primary.noted(suspender.resume(lock, refills));
   if (!done) {
-    for (const pool::Suspender::Refill& refill : refills)
-      if (refill.suspended->is_suspended && refill.memory != nullptr)
-        device_.pool->deallocate(refill.memory, {});
+    give_back(refills);
     return done;
   }
   for (const ArenaId id : ids) residency_.note_suspended(id);
   for (const ArenaId id : ids) residency_.observe_return(id);
   if (done = contents_.copy_back(ids, how, lock); !done) {
     Vector<Region*> regions;
-    for (const Sleeper& each : stretches) regions.push_back(each.region);
+    for (const Sleeper& each : sleepers) regions.push_back(each.region);
     for (const ArenaId id : ids) residency_.observe_leave(id);
-    static_cast<void>(
-        device_.pool->suspender().suspend(lock, regions, pool::Suspender::Fate::goes_to_driver));
+    static_cast<void>(suspender.suspend(lock, regions, pool::Suspender::Fate::goes_to_driver));
     return done;
   }
   for (std::size_t i = 0; i < ids.size(); ++i) {

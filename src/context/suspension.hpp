@@ -82,7 +82,9 @@ class Suspension {
 
  private:
   using Residence = arena::Residence;
+  struct Sleeper;
   using Ids = SuspendedContents::Ids;
+  using Refills = Vector<pool::Suspender::Refill>;
   Result<Ids> arenas_of(std::uint32_t tag) const VPMM_REQUIRES(pool_lock);
   bool is_all_back(std::uint32_t tag) const VPMM_REQUIRES(pool_lock);
   Result<Ids> select(const Ids& all, Residence now) const VPMM_REQUIRES(pool_lock);
@@ -90,12 +92,19 @@ class Suspension {
   template <typename Find>
   Result<void> suspend_found(Find&& find, const SuspendHow& how);
   template <typename Find>
+  Result<void> resume_once(Find&& find, const ResumeHow& how, pool::Request& whole,
+                           Set<std::uint32_t>& tags);
+  template <typename Find>
   Result<void> resume_found(Find&& find, const ResumeHow& how);
   // These drop the lock; other calls leave the arenas alone.
   Result<void> suspend_all(const Ids& ids, const SuspendHow& how, MutexLock& lock)
       VPMM_REQUIRES(pool_lock);
   Result<void> resume_all(const Ids& ids, const ResumeHow& how, MutexLock& lock)
       VPMM_REQUIRES(pool_lock);
+  Vector<Sleeper> sleepers_of(const Ids& ids) VPMM_REQUIRES(pool_lock);
+  Result<Refills> memory_for(const Vector<Sleeper>& sleepers, MutexLock& lock)
+      VPMM_REQUIRES(pool_lock);
+  void give_back(const Refills& refills) VPMM_REQUIRES(pool_lock);
   Result<void> may_suspend(const Ids& ids) VPMM_REQUIRES(pool_lock);
   Result<void> wait_for_uses(const Ids& ids, const SuspendHow& how, MutexLock& lock)
       VPMM_REQUIRES(pool_lock);

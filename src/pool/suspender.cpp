@@ -40,6 +40,14 @@ struct Suspender::Leaving {
   bool is_unmapped = false;
 };
 
+// The place in the pool of memory that stays there.
+struct Suspender::Away {
+  Region* region = nullptr;  // null: none
+  Vector<vm::Mapping> mappings;
+  Vector<vm::Placement> placements;  // of their chunks
+  Vector<vm::Placement> left;        // after a failure: those that the driver left mapped
+};
+
 struct Suspender::Refilling {
   Refill refill;
   Vector<vm::Mapping> mappings;  // of the memory
@@ -139,74 +147,87 @@ void Suspender::bury(Region* in_flight) {
   memory_.index.attach_hole(rest);
 }
 
+Suspender::Leaving Suspender::leaving_of(Region* region) {
+  VPMM_CHECK(region->has_own_chunks && !region->is_suspended, memory_.index.picture());
+  Leaving leaving;
+  leaving.region = region;
+  leaving.mappings = memory_.chunks.inside(region->range);
+  leaving.here = placements_at(region->range.begin, region->range, leaving.mappings);
+  leaving.is_released.assign(leaving.mappings.size(), false);
+  return leaving;
+}
+
+// Finds none if address space is short.
+Result<void> Suspender::find_place(MutexLock& lock, const Vector<Leaving>& leaving, Away& away) {
+  Bytes size = 0;
+  for (const Leaving& each : leaving) size += each.region->range.size;
+  Result<Region*> hole = find_hole(lock, size);
+  if (!hole && hole.error().code == ErrorCode::poisoned) return std::move(hole.error());
+  if (!hole) {
+    memory_.flights.wait_for_grant(lock);
+    return {};
+  }
+  away.region = hole.value();
+  DevicePtr at = away.region->range.begin;
+  for (const Leaving& each : leaving) {
+    for (const vm::Placement& one : placements_at(at, each.region->range, each.mappings))
+      away.placements.push_back(one);
+    for (const vm::Mapping& mapping : each.mappings) away.mappings.push_back(mapping);
+    at = at + each.region->range.size;
+  }
+  return {};
+}
+
+// Without the lock. Maps all at the new place before it unmaps the old one.
+std::optional<Error> Suspender::move_away(Away& away, Vector<Leaving>& leaving) {
+  if (away.region != nullptr) {
+    vm::MapOutcome outcome = memory_.mapper.map_run(away.region->range, away.placements);
+    away.left = std::move(outcome.still_mapped);
+    if (outcome.error) return std::move(outcome.error);
+  }
+  std::optional<Error> error = unmap_all(leaving);
+  if (error && away.region != nullptr && !memory_.mapper.unmap(away.region->range))
+    away.left = away.placements;
+  return error;
+}
+
+// Enters what the driver left mapped: some of the `placements` of these chunks.
+void Suspender::enter_left(const Vector<vm::Placement>& left,
+                           const Vector<vm::Placement>& placements,
+                           const Vector<vm::Mapping>& mappings) {
+  for (const vm::Placement& each : left)
+    for (std::size_t i = 0; i < placements.size(); ++i)
+      if (placements[i].range == each.range)
+        memory_.chunks.map(mappings[i].chunk, each.range.begin);
+}
+
 Result<void> Suspender::suspend(MutexLock& lock, const Vector<Region*>& regions, Fate fate) {
   if (regions.empty()) return {};
   memory_.flights.wait_for_grant(lock);
   Vector<Leaving> leaving;
   leaving.reserve(regions.size());
-  Bytes total = 0;
   std::size_t chunks = 0;
   for (Region* const region : regions) {
-    VPMM_CHECK(region->has_own_chunks && !region->is_suspended, memory_.index.picture());
-    Leaving each;
-    each.region = region;
-    each.mappings = memory_.chunks.inside(region->range);
-    each.here = placements_at(region->range.begin, region->range, each.mappings);
-    each.is_released.assign(each.mappings.size(), false);
-    total += region->range.size;
-    chunks += each.mappings.size();
-    leaving.push_back(std::move(each));
+    leaving.push_back(leaving_of(region));
+    chunks += leaving.back().mappings.size();
   }
   const HostPromise promise(chunks * kHostBytesPerChunk + 1);
   if (!promise.is_kept()) return no_host_memory();
+  Away away;
   // Beyond the limit of mappings nothing is mapped a second time.
   const bool has_mappings = memory_.chunks.mapping_count() + chunks <= memory_.config.max_mappings;
-  if (!has_mappings) fate = Fate::goes_to_driver;
-  Region* away = nullptr;
-  Vector<vm::Placement> placements;
-  Vector<vm::Chunk*> movers;  // of `placements`
-  placements.reserve(chunks);
-  movers.reserve(chunks);
-  if (fate == Fate::stays_in_pool) {
-    Result<Region*> hole = find_hole(lock, total);
-    if (!hole && hole.error().code == ErrorCode::poisoned) return std::move(hole.error());
-    if (hole) {
-      away = hole.value();
-    } else {
-      fate = Fate::goes_to_driver;  // address space is short
-      memory_.flights.wait_for_grant(lock);
-    }
-  }
-  if (away != nullptr) {
-    DevicePtr at = away->range.begin;
-    for (const Leaving& each : leaving) {
-      for (const vm::Placement& one : placements_at(at, each.region->range, each.mappings))
-        placements.push_back(one);
-      for (const vm::Mapping& mapping : each.mappings) movers.push_back(mapping.chunk);
-      at = at + each.region->range.size;
-    }
-  }
+  if (fate == Fate::stays_in_pool && has_mappings) VPMM_TRY(find_place(lock, leaving, away));
+  if (away.region == nullptr) fate = Fate::goes_to_driver;
   std::optional<Error> error;
   std::optional<Error> broken;  // the context; the memory is suspended all the same
-  Vector<vm::Placement> stuck;
   {
     const Flights::InFlight flight(memory_.flights, lock, Flights::FlightWork::unmaps);
-    if (away != nullptr) {
-      vm::MapOutcome outcome = memory_.mapper.map_run(away->range, placements);
-      error = std::move(outcome.error);
-      stuck = std::move(outcome.still_mapped);
-    }
-    if (!error) {
-      error = unmap_all(leaving);
-      if (error && away != nullptr && !memory_.mapper.unmap(away->range)) stuck = placements;
-    }
+    error = move_away(away, leaving);
     if (!error && fate == Fate::goes_to_driver) broken = release_all(leaving);
   }
   if (error) {
-    for (const vm::Placement& each : stuck)
-      for (std::size_t i = 0; i < placements.size(); ++i)
-        if (placements[i].range == each.range) memory_.chunks.map(movers[i], each.range.begin);
-    if (away != nullptr) bury(away);
+    enter_left(away.left, away.placements, away.mappings);
+    if (away.region != nullptr) bury(away.region);
     // Their chunks have no place any more: sweeps release them.
     for (Leaving& each : leaving)
       if (each.is_unmapped) leave(each, Fate::goes_to_driver);
@@ -214,9 +235,10 @@ Result<void> Suspender::suspend(MutexLock& lock, const Vector<Region*>& regions,
   }
   for (Leaving& each : leaving) leave(each, fate);
   if (broken) return std::move(*broken);
-  if (away == nullptr) return {};
-  for (std::size_t i = 0; i < placements.size(); ++i) enter(*movers[i], placements[i].range.begin);
-  memory_.index.attach_free(away, {});
+  if (away.region == nullptr) return {};
+  for (std::size_t i = 0; i < away.mappings.size(); ++i)
+    enter(*away.mappings[i].chunk, away.placements[i].range.begin);
+  memory_.index.attach_free(away.region, {});
   return {};
 }
 
@@ -247,10 +269,7 @@ void Suspender::end_memory(const Refilling& refilling) {
   Region* const flying = memory_.index.detach(memory_.index.release(memory, {}), range);
   ++memory_.counters.deallocations;
   memory_.chunks.unmap(range);
-  for (const vm::Placement& left : refilling.left)
-    for (std::size_t i = 0; i < refilling.here.size(); ++i)
-      if (refilling.here[i].range == left.range)
-        memory_.chunks.map(refilling.mappings[i].chunk, left.range.begin);
+  enter_left(refilling.left, refilling.here, refilling.mappings);
   bury(flying);
 }
 
@@ -280,6 +299,48 @@ std::optional<Error> Suspender::move_all(Vector<Refilling>& refilling) {
   return error;
 }
 
+Suspender::Refilling Suspender::refilling_of(const Refill& refill) {
+  const AddressRange from = refill.memory->range;
+  const AddressRange to = refill.suspended->range;
+  VPMM_CHECK(
+      refill.suspended->is_suspended && refill.memory->has_own_chunks && from.size == to.size,
+      memory_.index.picture());
+  Refilling refilling;
+  refilling.refill = refill;
+  refilling.mappings = memory_.chunks.inside(from);
+  refilling.here = placements_at(from.begin, from, refilling.mappings);
+  refilling.there = placements_at(to.begin, from, refilling.mappings);
+  return refilling;
+}
+
+// Without the lock. Unmaps what an earlier undo left, and keeps in the list what is unmapped.
+std::optional<Error> Suspender::unmap_leftovers(Vector<vm::Mapping>& leftovers) {
+  for (std::size_t i = 0; i < leftovers.size(); ++i)
+    if (Result<void> gone = memory_.mapper.unmap(leftovers[i].range()); !gone) {
+      leftovers.resize(i);
+      return std::move(gone.error());
+    }
+  return std::nullopt;
+}
+
+// After a move, or its undo.
+void Suspender::settle(const Refilling& refilling, Refill& refill) {
+  enter_left(refilling.stuck, refilling.there, refilling.mappings);
+  for (const vm::Placement& stuck : refilling.stuck)
+    memory_.quarantine.stuck[stuck.range.begin] = stuck.range.size;
+  if (refilling.is_here) return;
+  end_memory(refilling);
+  if (refilling.is_there) return arrive(refilling);
+  // Nowhere: sweeps release the chunks, those left mapped at the old address with their mapping.
+  for (std::size_t i = 0; i < refilling.mappings.size(); ++i) {
+    const bool is_left = std::any_of(
+        refilling.left.begin(), refilling.left.end(),
+        [&](const vm::Placement& left) { return left.range == refilling.here[i].range; });
+    if (!is_left) memory_.quarantine.orphans.push_back(refilling.mappings[i].chunk);
+  }
+  refill.memory = nullptr;
+}
+
 Result<void> Suspender::resume(MutexLock& lock, Vector<Refill>& refills) {
   if (refills.empty()) return {};
   memory_.flights.wait_for_grant(lock);
@@ -287,17 +348,8 @@ Result<void> Suspender::resume(MutexLock& lock, Vector<Refill>& refills) {
   refilling.reserve(refills.size());
   std::size_t chunks = 0;
   for (const Refill& refill : refills) {
-    const AddressRange to = refill.suspended->range;
-    VPMM_CHECK(refill.suspended->is_suspended && refill.memory->has_own_chunks &&
-                   refill.memory->range.size == to.size,
-               memory_.index.picture());
-    Refilling each;
-    each.refill = refill;
-    each.mappings = memory_.chunks.inside(refill.memory->range);
-    each.here = placements_at(refill.memory->range.begin, refill.memory->range, each.mappings);
-    each.there = placements_at(to.begin, refill.memory->range, each.mappings);
-    chunks += each.mappings.size();
-    refilling.push_back(std::move(each));
+    refilling.push_back(refilling_of(refill));
+    chunks += refilling.back().mappings.size();
   }
   const HostPromise promise(chunks * kHostBytesPerChunk + 1);
   if (!promise.is_kept()) return no_host_memory();
@@ -305,44 +357,17 @@ Result<void> Suspender::resume(MutexLock& lock, Vector<Refill>& refills) {
   for (const Refilling& each : refilling)
     for (const vm::Mapping& left : memory_.chunks.inside(each.refill.suspended->range))
       leftovers.push_back(left);
-  std::size_t unmapped = 0;  // leftovers
   std::optional<Error> error;
   {
     const Flights::InFlight flight(memory_.flights, lock, Flights::FlightWork::unmaps);
-    for (; unmapped < leftovers.size() && !error; ++unmapped)
-      if (Result<void> gone = memory_.mapper.unmap(leftovers[unmapped].range()); !gone) {
-        error = std::move(gone.error());
-        break;
-      }
+    error = unmap_leftovers(leftovers);
     if (!error) error = move_all(refilling);
   }
-  for (std::size_t i = 0; i < unmapped; ++i) {
-    memory_.quarantine.stuck.erase(leftovers[i].at);
-    memory_.chunks.unmap(leftovers[i].range());
+  for (const vm::Mapping& gone : leftovers) {
+    memory_.quarantine.stuck.erase(gone.at);
+    memory_.chunks.unmap(gone.range());
   }
-  for (std::size_t i = 0; i < refilling.size(); ++i) {
-    const Refilling& each = refilling[i];
-    for (const vm::Placement& left : each.stuck)
-      for (std::size_t part = 0; part < each.there.size(); ++part)
-        if (each.there[part].range == left.range) {
-          memory_.chunks.map(each.mappings[part].chunk, left.range.begin);
-          memory_.quarantine.stuck[left.range.begin] = left.range.size;
-        }
-    if (each.is_here) continue;
-    end_memory(each);
-    if (each.is_there) {
-      arrive(each);
-      continue;
-    }
-    // Nowhere: sweeps release the chunks, those left mapped at the old address with their mapping.
-    for (std::size_t part = 0; part < each.mappings.size(); ++part) {
-      const bool is_left = std::any_of(
-          each.left.begin(), each.left.end(),
-          [&](const vm::Placement& left) { return left.range == each.here[part].range; });
-      if (!is_left) memory_.quarantine.orphans.push_back(each.mappings[part].chunk);
-    }
-    refills[i].memory = nullptr;
-  }
+  for (std::size_t i = 0; i < refilling.size(); ++i) settle(refilling[i], refills[i]);
   if (error) return std::move(*error);
   return {};
 }

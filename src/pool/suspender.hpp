@@ -43,12 +43,22 @@ class Suspender {
 
  private:
   struct Leaving;
+  struct Away;
   struct Refilling;
   Result<region::Region*> find_hole(MutexLock& lock, Bytes size) VPMM_REQUIRES(pool_lock);
+  Leaving leaving_of(region::Region* region) VPMM_REQUIRES(pool_lock);
+  Result<void> find_place(MutexLock& lock, const Vector<Leaving>& leaving, Away& away)
+      VPMM_REQUIRES(pool_lock);
+  std::optional<Error> move_away(Away& away, Vector<Leaving>& leaving);
+  void enter_left(const Vector<vm::Placement>& left, const Vector<vm::Placement>& placements,
+                  const Vector<vm::Mapping>& mappings) VPMM_REQUIRES(pool_lock);
   std::optional<Error> unmap_all(Vector<Leaving>& leaving);
   std::optional<Error> release_all(Vector<Leaving>& leaving);
   void leave(Leaving& leaving, Fate fate) VPMM_REQUIRES(pool_lock);
+  Refilling refilling_of(const Refill& refill) VPMM_REQUIRES(pool_lock);
+  std::optional<Error> unmap_leftovers(Vector<vm::Mapping>& leftovers);
   std::optional<Error> move_all(Vector<Refilling>& refilling);
+  void settle(const Refilling& refilling, Refill& refill) VPMM_REQUIRES(pool_lock);
   void arrive(const Refilling& refilling) VPMM_REQUIRES(pool_lock);
   void end_memory(const Refilling& refilling) VPMM_REQUIRES(pool_lock);
   void enter(vm::Chunk& chunk, DevicePtr at) VPMM_REQUIRES(pool_lock);
