@@ -372,8 +372,8 @@ Tags nest, and the last one entered serves. tag_leave() ends it. vpmm.tag() does
       .def(
           "set_tag_limit", &set_tag_limit, required("tag"), required("limit"),
           nb::sig("def set_tag_limit(self, tag: int | str, limit: int | str | None) -> None"),
-          R"(Limits the memory of a tag in this pool, in bytes or as a text such as "8GiB" or "25%", a share of the capacity
-or, without one, of the GPU's memory; None: no limit.
+          R"(Limits the memory of a tag in this pool, in bytes or as a text such as "8GiB" or "25%", a share of the
+capacity or, without one, of the GPU's memory; None: no limit.
 
 A request that would bring the bytes that its live allocations asked for above the limit raises
 vpmm.OutOfMemoryError. Suspended memory counts. What the tag has already stays.)")
