@@ -395,8 +395,8 @@ class Pool:
 
     def set_tag_limit(self, tag: int | str, limit: int | str | None) -> None:
         """
-        Limits the memory of a tag in this pool, in bytes or as a text such as "8GiB" or "25%", a share of the capacity
-        or, without one, of the GPU's memory; None: no limit.
+        Limits the memory of a tag in this pool, in bytes or as a text such as "8GiB" or "25%", a share of the
+        capacity or, without one, of the GPU's memory; None: no limit.
 
         A request that would bring the bytes that its live allocations asked for above the limit raises
         vpmm.OutOfMemoryError. Suspended memory counts. What the tag has already stays.
