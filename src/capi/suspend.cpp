@@ -96,7 +96,7 @@ vpmm_status vpmm_library_tag(const char* library, uint32_t* tag) {
     if (*library == '\0') return Error{ErrorCode::invalid_argument, "a tag's name has no letters"};
     VPMM_TRY_ASSIGN(const bool is_tagged, settings::is_library_tagged(library));
     *tag = is_tagged ? report::tag_with_name(library) : 0;
-    if (!is_tagged) report::note_untagged(library);
+    report::note_library(library, is_tagged);
     return {};
   });
 }

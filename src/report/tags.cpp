@@ -18,7 +18,7 @@ struct Names {
   std::set<std::string> texts VPMM_GUARDED_BY(mutex);  // only grows
   std::map<std::uint32_t, const char*> by_tag VPMM_GUARDED_BY(mutex);
   std::uint32_t last_made VPMM_GUARDED_BY(mutex) = kBeforeMade;
-  std::set<std::string> untagged VPMM_GUARDED_BY(mutex);  // libraries
+  std::map<std::string, bool> libraries VPMM_GUARDED_BY(mutex);  // true: tagged
 };
 
 // Never destroyed: static objects may still read names.
@@ -58,18 +58,19 @@ std::uint32_t tag_with_name(const char* name) {
   return ++all.last_made;
 }
 
-void note_untagged(const char* library) {
+void note_library(const char* library, bool is_tagged) {
   Names& all = names();
   const MutexLock lock(all.mutex);
-  all.untagged.insert(library);
+  all.libraries[library] = is_tagged;
 }
 
 std::string untagged_libraries() {
   Names& all = names();
   const MutexLock lock(all.mutex);
   std::string list;
-  if (all.untagged.size() < 2) return list;
-  for (const std::string& library : all.untagged) list += list.empty() ? library : ", " + library;
+  if (all.libraries.size() < 2) return list;
+  for (const auto& [library, is_tagged] : all.libraries)
+    if (!is_tagged) list += list.empty() ? library : ", " + library;
   return list;
 }
 

@@ -91,9 +91,10 @@ std::string described_tag(std::uint32_t tag);
 // The lowest tag with this name; without one, a new tag gets it. Requires: the name is not empty.
 std::uint32_t tag_with_name(const char* name);
 
-// Libraries of the process whose memory could be told apart, and is not: they asked for a tag.
-void note_untagged(const char* library);
-// Their names in alphabetical order, as "cupy, torch". "": fewer than two.
+// A library of the process asked for its tag; false: it has none, though its memory could be told
+// apart.
+void note_library(const char* library, bool is_tagged);
+// Those without a tag in alphabetical order, as "cupy, torch". "": none, or no other library asked.
 std::string untagged_libraries();
 
 }  // namespace vpmm::report

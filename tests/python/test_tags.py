@@ -300,8 +300,10 @@ for library in ("torch", "torch", "cupy", "rmm"):
         hint = "  - see how much of it each library holds ({}): VPMM_TAG_LIBRARIES=1 PROGRAM\n"
         done = run("-c", code)
         self.assertEqual(done.stdout, "\n\n" + hint.format("cupy, torch") + hint.format("cupy, rmm, torch"))
-        for variables in ({"VPMM_TAG_LIBRARIES": "1"}, {"VPMM_LIMITS": "cupy=1GiB,rmm=50%"}):
-            self.assertEqual(run("-c", code, **variables).stdout, "\n" * 4)
+        self.assertEqual(run("-c", code, VPMM_TAG_LIBRARIES="1").stdout, "\n" * 4)
+        self.assertEqual(run("-c", code, VPMM_LIMITS="cupy=1GiB,rmm=50%,torch=25%").stdout, "\n" * 4)
+        limited = run("-c", code, VPMM_LIMITS="cupy=1GiB,rmm=50%")
+        self.assertEqual(limited.stdout, "\n\n" + hint.format("torch") * 2, "one without a limit beside those with one")
 
 
 class Suspending(TagCase):
