@@ -85,12 +85,16 @@ class Failures(Case):
         self.silent(rules.pending_failure, recording(50 * MIB))
 
     def test_memory_in_pieces(self) -> None:
-        def recording(second: int) -> Recording:
+        def recording(second: int, source: str = "vpmm") -> Recording:
             maps = [Event(Kind.MAP, 0, at, 4 * PAGE, 1) for at in (0, second)]
-            return recording_of(*maps, failed(6 * PAGE), capacity=64 * PAGE)
+            return recording_of(*maps, failed(6 * PAGE), capacity=64 * PAGE, source=source)
 
         said = self.said(rules.fragmentation, recording(100 * PAGE))
         self.assertIn("16.00 MiB were free when 12.00 MiB were asked for, in 2 ranges", said.reason)
+        self.assertIn("VPMM_MAX_MAPPINGS", said.action)
+        native = self.said(rules.fragmentation, recording(100 * PAGE, "pytorch"))
+        self.assertIn("vpmm try", native.action)
+        self.assertNotIn("VPMM_", native.action, "settings of a pool that the program does not have")
         self.silent(rules.fragmentation, recording(4 * PAGE))  # side by side, they are one
 
     def test_a_request_at_the_limit_of_its_tag(self) -> None:
@@ -142,11 +146,13 @@ class Held(Case):
             self.silent(rules.growth, steady)
 
     def test_mapped_far_beyond_live(self) -> None:
-        def recording(mapped: int) -> Recording:
-            return recording_of(allocate(1, GIB), sample(mapped, 0, 0))
+        def recording(mapped: int, source: str = "vpmm") -> Recording:
+            return recording_of(allocate(1, GIB), sample(mapped, 0, 0), source=source)
 
         said = self.said(rules.mapped_beyond_live, recording(2 * GIB))
         self.assertEqual(said.title, "1.00 GiB more was mapped than ever lived at once")
+        self.assertIn("VPMM_PREFER", said.action)
+        self.assertIn("vpmm try", self.said(rules.mapped_beyond_live, recording(2 * GIB, "pytorch")).action)
         self.silent(rules.mapped_beyond_live, recording(GIB + 100 * MIB))
 
     def test_pending_memory_names_the_stream_that_frees(self) -> None:

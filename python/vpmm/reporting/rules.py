@@ -19,6 +19,7 @@ MIB = 1 << 20
 _SLICES = 10  # of the time, to detect growth
 _WARM_NS = 100_000_000  # a shorter recording is all start
 _REQUESTS = (Kind.ALLOCATE, Kind.ALLOCATE_FAILED)
+_TRY = "vpmm try on this file says how much VPMM would hold, and what would have failed."
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ Rule = Callable[[Story], Advice | None]
 
 def percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.0f} %" if whole else "0 %"
+
+
+def is_of_a_pool(story: Story) -> bool:
+    """Whether VPMM recorded it, not another allocator."""
+    return story.header_text("source") in ("", "vpmm")
 
 
 def time_text(ns: float) -> str:
@@ -161,7 +167,9 @@ def fragmentation(story: Story) -> Advice | None:
                 "A request failed although enough was free, in pieces",
                 why(story, failure),
                 "The pool joins idle pieces unless it may not: see whether it has VPMM_MAX_MAPPINGS mappings, "
-                "whether a capture forbids it, or whether one page per chunk (VPMM_CHUNK_MAX=page) is needed.",
+                "whether a capture forbids it, or whether one page per chunk (VPMM_CHUNK_MAX=page) is needed."
+                if is_of_a_pool(story)
+                else f"An allocator that cannot move memory cannot join them; VPMM can. {_TRY}",
             )
     return None
 
@@ -180,7 +188,7 @@ def mapped_beyond_live(story: Story) -> Advice | None:
         f"At most {bytes_text(story.peak)} lived, and {bytes_text(story.peak_mapped)} were mapped "
         f"({percent(extra, story.peak)} more). It is free memory in the wrong place, memory that waits for other "
         "streams, or room that spares driver calls.",
-        "If memory is short, VPMM_PREFER=footprint spends driver calls to hold less.",
+        "If memory is short, VPMM_PREFER=footprint spends driver calls to hold less." if is_of_a_pool(story) else _TRY,
     )
 
 
@@ -404,7 +412,7 @@ def advice(story: Story) -> list[Advice]:
 
 def unread(story: Story) -> list[str]:
     """The parts of a recording that rules need and this one cannot have."""
-    if story.header_text("source") in ("", "vpmm"):
+    if is_of_a_pool(story):
         return []
     known = {
         "call stacks": bool(story.recording.stacks),
