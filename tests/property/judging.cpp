@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "fault/host_faults.hpp"
 #include "property/world.hpp"
 
 namespace vpmm::property {
@@ -23,6 +24,7 @@ void World::listen_to_stretches(std::size_t number) {
   if (scene_.listens) kinds |= bit_of(EventKind::allocate) | bit_of(EventKind::free);
   devices_[number].pool->reports().add_event_callback(
       kinds, [this, number](const report::ReportedEvent& event) {
+        const fault::Exempt exempt;  // the pool drops failures of listeners
         const std::uint64_t arena = arena_id(number, event.arena);
         switch (event.kind) {
           case EventKind::allocate: ++devices_[number].told_allocated; return;
