@@ -307,11 +307,12 @@ Result<bool> SlowPath::may_queue_waits(const Job& job) {
 }
 
 // Waits until pending memory is complete, or other memory is freed. Returns false if no memory is
-// pending.
+// pending or came back: graphs ended, and frees were deferred, during the wait before.
 Result<bool> SlowPath::wait_on_host(const Job& job) {
+  const std::uint64_t returned = device_.pool->returned();
+  if (allocations_.drain(job.lock) || device_.pool->returned() != returned) return true;
   if (device_.pool->memory().index.pending_bytes() + device_.small->figures().pending_bytes() == 0)
     return false;
-  const std::uint64_t returned = device_.pool->returned();
   return wait_for_work(job.lock, job.caller, [&]() VPMM_REQUIRES(pool_lock) {
     return device_.pool->returned() != returned;
   });

@@ -369,6 +369,29 @@ TEST_P(Capture, memory_runs_out_in_a_capture_without_breaking_it) {
   EXPECT_EQ(full.statistics().host_waits, 1u);
 }
 
+// The one wait is for the context, so that nothing looks for ended graphs meanwhile.
+TEST_P(Capture, memory_of_a_graph_that_ends_during_a_wait_serves_the_request) {
+  WorldOptions options = page_world();
+  options.config.capacity = 8 * kPage;
+  options.config.any_stream = settings::AnyStreamOrder::park;
+  PoolWorld full(options);
+  const StreamHandle stream = full.stream();
+  const StreamHandle other = full.stream();
+  begin_capture(full, stream, GetParam());
+  const DevicePtr captured = full.allocate(4 * kPage, stream);
+  full.use(captured, 4 * kPage, stream, kLongNs);
+  const GraphHandle graph = end_capture(full, stream);
+  const DevicePtr busy = full.allocate(4 * kPage, other);
+  const GraphExecHandle exec = launch(full, graph, other);
+  ASSERT_EQ(full.sim().graph_exec_destroy(exec), CuResult::success);
+  ASSERT_EQ(full.sim().graph_destroy(graph), CuResult::success);
+  full.deallocate(captured, other);
+  full.use(busy, 4 * kPage, other);
+  full.deallocate(busy, std::nullopt);
+  full.use(full.allocate(8 * kPage, stream), 8 * kPage, stream);
+  EXPECT_EQ(full.statistics().host_waits, 2u);
+}
+
 INSTANTIATE_TEST_SUITE_P(Modes, Capture,
                          ::testing::Values(CaptureMode::global, CaptureMode::thread_local_mode,
                                            CaptureMode::relaxed),

@@ -29,6 +29,15 @@ class InsidePool {
   InsidePool& operator=(const InsidePool&) = delete;
 };
 
+// Work of the test inside of such a call, as a listener's. Nests.
+class Exempt {
+ public:
+  Exempt();
+  ~Exempt();
+  Exempt(const Exempt&) = delete;
+  Exempt& operator=(const Exempt&) = delete;
+};
+
 // What the driver below does, and who observes memory for it, is not the pool's doing.
 class ExemptDriver final : public driver::ForwardingDriver, private driver::MemoryObserver {
  public:

@@ -91,6 +91,18 @@ TEST(HostFaults, do_not_strike_the_simulator_which_works_while_the_pool_sleeps) 
   EXPECT_EQ(HostFaults::counted(), 0u);
 }
 
+TEST(HostFaults, do_not_strike_what_is_exempt) {
+  HostFaults::arm(1, HostFaults::Repeat::from_then_on);
+  std::unique_ptr<int> made;
+  {
+    const InsidePool inside;
+    const Exempt exempt;
+    made = std::make_unique<int>();
+  }
+  EXPECT_EQ(HostFaults::counted(), 0u);
+  HostFaults::disarm();
+}
+
 // Everything of the reserve, for as long as this lives.
 class EmptyReserve {
  public:

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "fault/host_faults.hpp"
 #include "property/world.hpp"
 
 namespace vpmm::property {
@@ -23,6 +24,7 @@ void World::listen_to_stretches(std::size_t number) {
   if (scene_.listens) kinds |= bit_of(EventKind::allocate) | bit_of(EventKind::free);
   devices_[number].pool->reports().add_event_callback(
       kinds, [this, number](const report::ReportedEvent& event) {
+        const fault::Exempt exempt;  // the pool drops failures of listeners
         const std::uint64_t arena = arena_id(number, event.arena);
         switch (event.kind) {
           case EventKind::allocate: ++devices_[number].told_allocated; return;
@@ -50,9 +52,9 @@ bool World::may_wait(std::size_t number) const {
 
 // Free memory that cannot be given to others although no block is in use there. A pool beside the
 // one that refuses does not wait for its GPU work; the reference knows what it freed by address,
-// and chunks with that work may have moved. What a stream cut once (a segment) stays with it until
-// all of that is free, so that a block in use keeps a page beside its own if the cut crosses a
-// border.
+// and chunks with that work may have moved. What was cut once for a stream, or for requests without
+// one (a segment), stays theirs until all of that is free, so that a block in use keeps a page
+// beside its own if the cut crosses a border.
 Vector<AddressRange> World::kept_ranges(const report::Layout& layout, bool is_beside) {
   Vector<AddressRange> kept;
   const auto touches = [](const report::LayoutBlock& one, const report::LayoutBlock& next) {
@@ -65,9 +67,8 @@ Vector<AddressRange> World::kept_ranges(const report::Layout& layout, bool is_be
       return layout.blocks[other].state == region::RegionState::allocated;
     };
     const bool is_cut_with_used =
-        block.stream_id != 0 &&
-        ((i > 0 && is_used(i - 1) && touches(layout.blocks[i - 1], block)) ||
-         (i + 1 < layout.blocks.size() && is_used(i + 1) && touches(block, layout.blocks[i + 1])));
+        (i > 0 && is_used(i - 1) && touches(layout.blocks[i - 1], block)) ||
+        (i + 1 < layout.blocks.size() && is_used(i + 1) && touches(block, layout.blocks[i + 1]));
     if (is_beside || is_cut_with_used) kept.push_back(block.range);
   }
   return kept;

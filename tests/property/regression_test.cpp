@@ -270,6 +270,20 @@ TEST(PoolRegression, a_callback_may_take_what_a_neighbour_gives_back) {
             "");
 }
 
+// 1.25 MiB across a border of pages, of which a quarter of a MiB before it is in use again.
+TEST(PoolRegression, what_is_cut_across_a_border_for_no_stream_keeps_a_page_in_a_shortage) {
+  Scene scene = scene_with();
+  scene.config.capacity = 6 * kMiB;
+  std::vector<Operation> operations(8, Allocate{0, kAnyStream, kMiB / 2, 0});
+  const Operation free_fourth = FreeAnyStream{3, false};
+  operations.insert(operations.end(),
+                    {free_fourth, free_fourth, free_fourth, Synchronize{0},
+                     Allocate{0, kAnyStream, kMiB + kMiB / 4, 0}, FreeAnyStream{5, false},
+                     Synchronize{0}, Allocate{0, kAnyStream, kMiB / 4, 0}, free_fourth, free_fourth,
+                     Synchronize{0}, Allocate{0, kAnyStream, 4 * kMiB, 0}});
+  EXPECT_EQ(failure_of(scene, operations), "");
+}
+
 // Its free is deferred, until the next call of the pool.
 TEST(PoolRegression, memory_of_many_that_the_driver_refuses_to_take_back_stays_for_a_while) {
   Scene scene = scene_with();
