@@ -94,6 +94,25 @@ TEST(AnyStream, pending_memory_is_capped_by_waiting_for_the_oldest_event_on_the_
   EXPECT_LE(world.statistics().peak_mapped_bytes, 64 * kMiB + 16 * kPage);
 }
 
+TEST(AnyStream, nobody_waits_where_what_is_complete_leaves_little_pending) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr mine = world.allocate(kPage, stream);
+  const DevicePtr much = world.allocate(50 * kPage, std::nullopt);
+  world.allocate(kPage, stream);  // what lies side by side is complete at once
+  const DevicePtr little = world.allocate(20 * kPage, std::nullopt);
+  world.use(much, 50 * kPage, stream);
+  world.pool().limits().defer_cleanup_begin();
+  world.deallocate(much, std::nullopt);
+  world.sim().advance_host_ns(1'000'000);
+  const StreamHandle other = world.stream();
+  world.use(little, 20 * kPage, other, kLongNs);
+  world.deallocate(little, std::nullopt);
+  ASSERT_TRUE(world.pool().limits().defer_cleanup_end().ok());
+  world.deallocate(mine, stream);
+  EXPECT_EQ(world.statistics().host_waits, 0u);
+}
+
 TEST(AnyStream, without_context_events_the_cap_synchronises) {
   WorldOptions options = page_world();
   options.sim.context_events_supported = false;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "support/pool_world_words.hpp"
+#include "support/told.hpp"
 
 namespace vpmm::test {
 namespace {
@@ -219,6 +220,18 @@ TEST(Broken, figures_and_pictures_still_answer) {
   EXPECT_EQ(world.picture(), "[4]");
   EXPECT_EQ(world.statistics().live_allocations, 1u);
   EXPECT_EQ(world.pool().reports().validate(), "");
+}
+
+TEST(ResetByOthers, is_told_in_the_log) {
+  WorldOptions options = adaptive_world();
+  options.config.log = observe::LogLevel::info;
+  const Told told;
+  PoolWorld world(options);
+  world.deallocate(world.allocate(kPage, std::nullopt), std::nullopt);
+  EXPECT_EQ(told.lines().find("was reset"), std::string::npos);
+  ASSERT_EQ(world.sim().device_primary_ctx_reset(0), CuResult::success);
+  world.deallocate(world.allocate(kPage, std::nullopt), std::nullopt);
+  EXPECT_NE(told.lines().find("device 0: its CUDA context was reset"), std::string::npos);
 }
 
 }  // namespace

@@ -11,7 +11,9 @@
 #include "guard/description.hpp"
 #include "observe/log.hpp"
 #include "observe/stack_table.hpp"
+#include "support/hooked_world.hpp"
 #include "support/pool_world_words.hpp"
+#include "support/told.hpp"
 
 namespace vpmm::test {
 namespace {
@@ -28,22 +30,6 @@ WorldOptions guarded_world(std::uint64_t every = 1) {
   options.config.guard_every = every;
   return options;
 }
-
-// Collects messages of the log while it lives.
-class Told {
- public:
-  Told() {
-    observe::set_log_sink(
-        [this](observe::LogLevel, std::string_view text) { lines_ += std::string(text) + "\n"; });
-  }
-  ~Told() { observe::set_log_sink({}); }
-  Told(const Told&) = delete;
-  Told& operator=(const Told&) = delete;
-  const std::string& lines() const { return lines_; }
-
- private:
-  std::string lines_;
-};
 
 class Guard : public ::testing::Test {
  protected:
@@ -452,6 +438,41 @@ TEST(Fill, of_freed_memory_is_queued_once_behind_the_work_of_its_stream) {
       }
     }
   }
+}
+
+TEST(GuardedRoom, memory_that_comes_for_a_guarded_block_counts_against_the_capacity) {
+  WorldOptions options = adaptive_world();
+  options.config.guard_every = 1;
+  options.config.capacity = 32 * kPage;
+  HookedWorld world(options);
+  const StreamHandle stream = world.stream();
+  const auto arena = world.pool->arenas().create({});
+  ASSERT_TRUE(arena.ok());
+  bool has_come = false;
+  bool is_served = false;
+  world.hooks.on[Call::mem_create] = [&] {
+    if (!std::exchange(has_come, true))
+      world.on_another_thread([&] {
+        is_served = world.pool->allocate({25 * kPage, 0, std::nullopt, arena.value()}).ok();
+      });
+    return CuResult::success;
+  };
+  world.allocate(8 * kPage, stream);
+  EXPECT_TRUE(has_come);
+  EXPECT_FALSE(is_served);
+  EXPECT_LE(world.statistics().peak_mapped_bytes, 32 * kPage);
+}
+
+TEST(GuardedRoom, a_free_inside_a_guarded_block_is_a_mistake) {
+  WorldOptions options = adaptive_world();
+  options.config.guard_every = 1;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(4096, stream);
+  expect_error(world.pool().deallocate(ptr + 256, stream), ErrorCode::invalid_pointer,
+               {"points inside"});
+  world.use(ptr, 4096, stream);
+  world.deallocate(ptr, stream);
 }
 
 }  // namespace

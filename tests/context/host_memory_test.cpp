@@ -1,13 +1,10 @@
 // context: calls while the process has no memory left.
 #include <gtest/gtest.h>
 
-#include <array>
 #include <new>
-#include <optional>
 
-#include "base/host_memory.hpp"
 #include "context/deferred.hpp"
-#include "fault/host_faults.hpp"
+#include "fault/no_memory.hpp"
 #include "support/pool_world_arenas.hpp"
 #include "support/pool_world_words.hpp"
 
@@ -15,25 +12,7 @@ namespace vpmm::test {
 namespace {
 
 using fault::HostFaults;
-
-// While it lives, the process has no memory; without the reserve, calls have none either.
-class NoMemory {
- public:
-  enum class Reserve { left, promised };
-  explicit NoMemory(Reserve reserve) {
-    HostFaults::arm(1, HostFaults::Repeat::from_then_on);
-    if (reserve == Reserve::left) return;
-    for (std::optional<HostPromise>& part : promised_)
-      if (part.emplace(); !part->is_kept()) return;
-  }
-  ~NoMemory() { HostFaults::disarm(); }
-  NoMemory(const NoMemory&) = delete;
-  NoMemory& operator=(const NoMemory&) = delete;
-
- private:
-  fault::InsidePool inside_;
-  std::array<std::optional<HostPromise>, 64> promised_;
-};
+using fault::NoMemory;
 
 TEST(DeferredList, takes_no_memory_for_what_it_provided_for) {
   context::DeferredList list;
@@ -66,6 +45,22 @@ TEST(HostMemory, of_deferred_frees_is_there_from_their_allocations_on) {
     world.wait();
     EXPECT_EQ(world.statistics().live_allocations, 0u);
   }
+}
+
+TEST(HostMemory, of_deferred_frees_is_there_from_allocations_at_an_address_on) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const ArenaId arena = make_arena(world);
+  const DevicePtr first = allocate_in(world, arena, 64 * kPage, stream);
+  world.deallocate(first, stream);
+  for (Bytes i = 0; i < 40; ++i) allocate_at(world, arena, {first + i * kPage, kPage}, stream);
+  {
+    const NoMemory none(NoMemory::Reserve::left);
+    for (Bytes i = 0; i < 40; ++i) world.pool().deallocate_deferred(first + i * kPage);
+    EXPECT_EQ(HostFaults::counted(), 0u);
+  }
+  world.wait();
+  EXPECT_EQ(world.statistics().live_allocations, 0u);
 }
 
 TEST(HostMemory, that_is_missing_leaves_a_lease_tags_and_an_arena_as_they_are) {

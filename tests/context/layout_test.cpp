@@ -222,6 +222,32 @@ TEST(Layout, names_the_arena_of_its_blocks) {
   world.deallocate(inside, stream);
 }
 
+class LayoutOfAnArena : public ArenaWorld {};
+
+TEST_F(LayoutOfAnArena, tells_whom_freed_blocks_serve) {
+  const DevicePtr own = allocate_in(world, arena, kPage, a);
+  const DevicePtr both = allocate_in(world, arena, kPage, a);
+  const DevicePtr shared = allocate_in(world, arena, kPage, a);
+  const DevicePtr last = allocate_in(world, arena, kPage, a);
+  const auto share = world.pool().sharing().share({shared, kPage});
+  ASSERT_TRUE(share.ok()) << message_of(share);
+  world.use(own, kPage, a, kLongNs);
+  world.use(both, kPage, a, kLongNs);
+  ASSERT_TRUE(world.pool().record_use(both, b).ok());
+  for (const DevicePtr ptr : {own, both, shared}) world.deallocate(ptr, a);
+  EXPECT_NE(at(world.pool().reports().layout(), own).stream_id, 0u);
+  EXPECT_FALSE(at(world.pool().reports().layout(), own).is_complete);
+  EXPECT_EQ(at(world.pool().reports().layout(), both).stream_id, 0u) << "serves nobody";
+  EXPECT_FALSE(at(world.pool().reports().layout(), both).is_complete);
+  EXPECT_EQ(at(world.pool().reports().layout(), shared).stream_id, 0u) << "kept";
+  EXPECT_FALSE(at(world.pool().reports().layout(), shared).is_complete);
+  world.pool().sharing().end_lease(share.value().share, context::Holder::handle);
+  settle();
+  EXPECT_TRUE(at(world.pool().reports().layout(), own).is_complete);
+  EXPECT_EQ(at(world.pool().reports().layout(), own).stream_id, 0u);
+  world.deallocate(last, a);
+}
+
 TEST(Layout, a_guarded_block_is_a_zombie_until_it_is_unmapped) {
   WorldOptions options = adaptive_world();
   options.config.guard_every = 1;
@@ -246,6 +272,18 @@ TEST(Layout, a_guarded_block_is_a_zombie_until_it_is_unmapped) {
   EXPECT_EQ(gone[0].range.size, kPage) << "all that is mapped";
   EXPECT_EQ(gone[0].requested, 0u);
   EXPECT_FALSE(gone[0].is_complete);
+}
+
+// The system hands out addresses from above.
+TEST(Snapshot, lists_reservations_by_address) {
+  WorldOptions options = adaptive_world();
+  options.config.va_size = kGiB;
+  PoolWorld world(options);
+  for (const Bytes bytes : {kPage, 2 * kGiB, 4 * kGiB}) world.allocate(bytes, std::nullopt);
+  const auto reservations = world.pool().reports().snapshot().reservations;
+  ASSERT_EQ(reservations.size(), 3u);
+  EXPECT_LT(reservations[0].begin, reservations[1].begin);
+  EXPECT_LT(reservations[1].begin, reservations[2].begin);
 }
 
 // Sizes below and around pages on three streams, with uses of others, trims and calls that fail.

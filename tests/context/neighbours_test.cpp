@@ -10,6 +10,7 @@
 #include "process/neighbours.hpp"
 #include "support/hooked_world.hpp"
 #include "support/pool_world_arenas.hpp"
+#include "support/told.hpp"
 
 namespace vpmm::test {
 namespace {
@@ -228,6 +229,54 @@ TEST_F(Neighbours, that_are_short_at_once_do_not_wait_for_each_other_for_ever) {
   second.join();
   EXPECT_EQ(world.pool().reports().validate(), "");
   EXPECT_EQ(other->reports().validate(), "");
+}
+
+TEST(NeighboursOfTwo, have_what_they_gave_back_told_in_the_log) {
+  WorldOptions options = adaptive_world();
+  options.sim.capacity = 16 * kPage;
+  options.config.log = observe::LogLevel::info;
+  const Told told;
+  PoolWorld world(options);
+  settings::Config config = page_world().config;
+  config.log = observe::LogLevel::info;
+  const auto other = Context::create(world.faults(), 0, config).value();
+  const StreamHandle stream = world.stream();
+  const DevicePtr held = other->allocate({12 * kPage, 0, std::nullopt}).value();
+  expect_error(world.pool().allocate({10 * kPage, 0, stream}), ErrorCode::out_of_memory);
+  EXPECT_EQ(told.lines().find("gave back"), std::string::npos);
+  ASSERT_TRUE(other->deallocate(held, std::nullopt).ok());
+  ASSERT_TRUE(other->streams().synchronize().ok());
+  world.allocate(10 * kPage, stream);
+  EXPECT_NE(told.lines().find("other pools of this process gave back 12582912 bytes"),
+            std::string::npos)
+      << told.lines();
+}
+
+TEST(NeighboursOfTwo, that_cannot_give_back_are_not_thought_to_have) {
+  WorldOptions options = adaptive_world();
+  options.sim.capacity = 16 * kPage;
+  options.config.log = observe::LogLevel::quiet;
+  PoolWorld world(options);
+  settings::Config config = page_world().config;
+  config.log = observe::LogLevel::quiet;
+  const auto other = Context::create(world.faults(), 0, config).value();
+  const StreamHandle stream = world.stream();
+  const DevicePtr idle = other->allocate({12 * kPage, 0, std::nullopt}).value();
+  const auto tries = [&] {
+    const std::uint64_t before = world.calls().count(driver::Call::mem_create);
+    expect_error(world.pool().allocate({10 * kPage, 0, stream}), ErrorCode::out_of_memory);
+    return world.calls().count(driver::Call::mem_create) - before;
+  };
+  const std::uint64_t in_vain = tries();
+  ASSERT_TRUE(other->deallocate(idle, std::nullopt).ok());
+  ASSERT_TRUE(other->streams().synchronize().ok());
+  world.faults().set_plan({{driver::Call::mem_unmap},
+                           1,
+                           driver::CuResult::invalid_value,
+                           driver::FaultPlan::Repeat::from_then_on});
+  EXPECT_EQ(tries(), in_vain);
+  world.faults().clear_plan();
+  world.allocate(10 * kPage, stream);
 }
 
 }  // namespace

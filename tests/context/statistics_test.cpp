@@ -267,5 +267,18 @@ TEST(Recording, reads_back_as_the_calls_that_were_made) {
       << "a deferred free goes on its allocation's stream";
 }
 
+TEST(Peaks, of_a_pool_with_many_streams_see_each_growth) {
+  PoolWorld world(adaptive_world());
+  std::vector<StreamHandle> streams;
+  for (int i = 0; i < 60; ++i) {
+    streams.push_back(world.stream());
+    world.allocate(1000, streams.back());
+  }
+  const Bytes live = world.statistics().live_bytes;
+  const DevicePtr large = world.allocate(500 * kPage, streams[0]);
+  world.deallocate(large, streams[0]);
+  EXPECT_GE(world.statistics().peak_live_bytes, live + 500 * kPage);
+}
+
 }  // namespace
 }  // namespace vpmm::test

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 
+#include "context/streams_kept.hpp"
 #include "support/page_size.hpp"
 
 namespace vpmm::context {
@@ -93,6 +94,20 @@ TEST_F(StreamTableTest, one_that_is_forgotten_stays_while_there_is_room) {
   for (std::uint64_t i = 0; i < 3; ++i) serve(alike(i)).service.stream = 0;
   serve(alike(3));
   for (std::uint64_t i = 0; i < 4; ++i) EXPECT_NE(table.find(alike(i)), nullptr);
+}
+
+TEST(StreamsKept, are_as_many_until_as_many_were_forgotten_after_one_came_back) {
+  StreamsKept kept;
+  const std::size_t least = kept.most();
+  for (std::size_t i = 1; i < least; ++i) kept.is_forgotten();
+  kept.came_back();
+  EXPECT_EQ(kept.most(), 2 * least);
+  for (std::size_t i = 1; i < 2 * least; ++i) kept.is_forgotten();
+  EXPECT_EQ(kept.most(), 2 * least);
+  kept.is_forgotten();
+  EXPECT_EQ(kept.most(), least);
+  for (std::size_t i = 0; i < 2 * least; ++i) kept.is_forgotten();
+  EXPECT_EQ(kept.most(), least);
 }
 
 }  // namespace

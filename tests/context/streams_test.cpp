@@ -99,6 +99,24 @@ TEST(Streams, each_thread_has_its_own_per_thread_stream) {
   }).join();
 }
 
+TEST(Streams, a_free_on_a_per_thread_stream_of_another_thread_is_waited_for) {
+  PoolWorld world(adaptive_world());
+  constexpr Bytes kSmall = 1000;
+  const DevicePtr ptr = world.allocate(kSmall, driver::kPerThreadStream);
+  driver::ContextHandle context{};
+  ASSERT_EQ(world.sim().ctx_get_current(context), CuResult::success);
+  ASSERT_EQ(world.sim().stream_synchronize(driver::kPerThreadStream), CuResult::success);
+  std::thread([&] {
+    ASSERT_EQ(world.sim().ctx_set_current(context), CuResult::success);
+    world.use(ptr, kSmall, driver::kPerThreadStream, kLongNs);
+    world.deallocate(ptr, driver::kPerThreadStream);
+  }).join();
+  for (int i = 0; i < 2100; ++i) {
+    const DevicePtr next = world.pool().allocate({kSmall, 0, driver::kPerThreadStream}).value();
+    if (next == ptr) world.use(next, kSmall, driver::kPerThreadStream);
+  }
+}
+
 TEST(Streams, a_stream_is_looked_up_in_the_pools_context_whatever_is_current) {
   WorldOptions options = page_world();
   options.sim.device_count = 2;

@@ -299,5 +299,58 @@ TEST_F(Suspend, what_ends_after_a_resume_goes_from_a_kept_copy) {
   world.deallocate(third, a);
 }
 
+TEST_F(Suspend, of_two_arenas_of_which_one_cannot_be_pinned_changes_nothing) {
+  make(kWeights, true, true);
+  const DevicePtr shared = tagged(3 * kPage);
+  const auto one = world.pool().allocate({2 * kPage, 0, a, {}, kWeights, 0, true});
+  ASSERT_TRUE(one.ok());
+  write(shared, 3 * kPage, 4);
+  for (const std::uint64_t which : {1U, 2U}) {
+    world.faults().set_plan({{Call::mem_host_register}, which, CuResult::invalid_value});
+    expect_error(suspension().suspend(kWeights, {}), ErrorCode::driver_failed,
+                 {"mem_host_register"});
+    world.faults().clear_plan();
+    EXPECT_EQ(state(), context::TagState::live);
+  }
+  expect_written(shared, 3 * kPage, 4);
+  world.deallocate(one.value(), a);
+  world.wait();
+  const std::uint64_t pinned = world.calls().count(Call::mem_host_register);
+  suspend();
+  EXPECT_EQ(world.calls().count(Call::mem_host_register), pinned + 1)
+      << "nothing lives in the other";
+  resume();
+  expect_written(shared, 3 * kPage, 4);
+  world.deallocate(shared, a);
+}
+
+TEST_F(Suspend, that_fails_leaves_the_copy_of_a_tag_that_would_have_discarded) {
+  make(kCache, false, true);
+  const DevicePtr weights = tagged(2 * kPage);
+  const DevicePtr cache = tagged(3 * kPage, kCache);
+  write(weights, 2 * kPage, 1);
+  write(cache, 3 * kPage, 7);
+  SuspendHow copying;
+  copying.has_backup = true;
+  suspend(kCache, copying);
+  resume(kCache);
+  ASSERT_TRUE(suspension().host_copy({cache, 1}).ok());
+  world.faults().set_plan({{Call::memcpy_device_to_host_async}, 1, CuResult::invalid_value});
+  EXPECT_FALSE(suspension().suspend(0, {}).ok());
+  world.faults().clear_plan();
+  EXPECT_TRUE(suspension().host_copy({cache, 1}).ok());
+  suspend(0);
+  expect_error(suspension().host_copy({cache, 1}), ErrorCode::invalid_pointer);
+  ResumeHow clearing;
+  clearing.clears = true;
+  resume(0, clearing);
+  std::uint8_t byte = 99;
+  ASSERT_EQ(world.sim().memcpy_device_to_host(&byte, cache, 1), CuResult::success);
+  EXPECT_EQ(byte, 0) << "not what a copy from before has";
+  expect_written(weights, 2 * kPage, 1);
+  world.deallocate(weights, a);
+  world.deallocate(cache, a);
+}
+
 }  // namespace
 }  // namespace vpmm::test

@@ -41,7 +41,7 @@ class SuspendRaces : public ::testing::Test {
   }
   context::Suspension& suspension() { return world.pool->suspension(); }
   Result<DevicePtr> request(Bytes bytes, std::uint32_t tag, bool one_chunk = false) {
-    return world.pool->allocate({bytes, 0, a, {}, tag, one_chunk});
+    return world.pool->allocate({bytes, 0, a, {}, tag, 0, one_chunk});
   }
   DevicePtr tagged(Bytes bytes, std::uint32_t tag = kKept, bool one_chunk = false) {
     const auto made = request(bytes, tag, one_chunk);

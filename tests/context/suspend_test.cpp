@@ -336,7 +336,7 @@ TEST_F(Suspend, a_captured_graph_runs_again_after_a_resume) {
 }
 
 TEST_F(Suspend, one_chunk_stays_one_chunk) {
-  const auto made = world.pool().allocate({3 * kPage, 0, a, {}, kWeights, true});
+  const auto made = world.pool().allocate({3 * kPage, 0, a, {}, kWeights, 0, true});
   ASSERT_TRUE(made.ok()) << message_of(made);
   suspend(kWeights, kToDriver);
   resume();

@@ -65,7 +65,7 @@ TEST_P(SuspendWorlds, contents_addresses_and_figures_are_the_same_after_cycles) 
   };
   std::vector<Block> blocks;
   const auto allocate = [&](Bytes bytes, std::uint32_t tag, bool one_chunk) {
-    const auto made = world.pool->allocate({bytes, 0, a, {}, tag, one_chunk});
+    const auto made = world.pool->allocate({bytes, 0, a, {}, tag, 0, one_chunk});
     ASSERT_TRUE(made.ok()) << message_of(made);
     blocks.push_back({made.value(), bytes, tag});
     ASSERT_EQ(world.sim.stream_synchronize(a), CuResult::success);
