@@ -100,21 +100,18 @@ time::Timeline* Entrance::timeline_without_visit(const StreamFront::Client& clie
     return nullptr;
   const std::optional<time::TimelineId> id = client.cache->timeline_now();
   time::Timeline* const timeline = id ? device_.timelines.find(*id) : nullptr;
-  const bool is_ready = timeline != nullptr && !timeline->is_over && !timeline->wanted &&
-                        !device_.timelines.is_due(*timeline);
-  return is_ready ? timeline : nullptr;
+  return timeline != nullptr && !device_.timelines.is_due(*timeline) ? timeline : nullptr;
 }
 
 bool Entrance::is_quiet() const {
   const settings::Config& config = device_.config;
   const StreamFront::Way way = parts_.front.way();
   return way.serves && way.log == nullptr && device_.timelines.stream_count() == 1 &&
-         device_.timelines.outstanding_events() == 0 && device_.pool != nullptr &&
-         !device_.pool->memory().index.has_zombies() && !visits_.is_resetting() &&
-         !has_noticed_reset_ && !parts_.captures.has_ended() &&
-         !parts_.allocations.has_deferred() && parts_.router.has_preallocated() &&
-         device_.guard == nullptr && device_.driver_pool == nullptr && !config.page_chunks &&
-         !config.release_threshold && device_.timelines.count() <= kTimelinesKept;
+         device_.timelines.outstanding_events() == 0 &&
+         !device_.pool->memory().index.has_zombies() && !has_noticed_reset_ &&
+         !parts_.captures.has_ended() && !parts_.allocations.has_deferred() &&
+         parts_.router.has_preallocated() && device_.guard == nullptr &&
+         device_.driver_pool == nullptr && !config.page_chunks && !config.release_threshold;
 }
 
 // --- the CUDA context

@@ -117,7 +117,7 @@ Result<void> Context::deallocate(DevicePtr ptr, pool::Stream stream) {
   if (stream) {
     const Way way = parts_.front.way();
     if (is_freed(try_free(way, ptr, *stream), stream, nullptr)) return {};
-    if (way.serves && !entrance_.is_visit_due() &&
+    if (!entrance_.is_visit_due() &&
         is_freed(hits_.free(parts_.front.client_of(way, *stream), ptr), stream, nullptr))
       return {};
   }

@@ -23,7 +23,6 @@ class Visits {
     if (is_resetting_) ended_.notify_all();
   }
 
-  bool is_resetting() const VPMM_REQUIRES(pool_lock) { return is_resetting_; }
   // Keeps calls out until end_reset().
   void begin_reset() VPMM_REQUIRES(pool_lock) { is_resetting_ = true; }
   // Waits until the caller's visit is the only one.
