@@ -127,7 +127,8 @@ VPMM_API vpmm_status vpmm_arena_resume(vpmm_arena* arena, uint32_t flags);
  * of the GPU's memory without one. VPMM_LIMITS sets limits by name when a pool is made.
  * VPMM_ERROR_INVALID_ARGUMENT: tag 0, or another share. */
 #define VPMM_NO_LIMIT UINT64_MAX
-#define VPMM_SHARE_OF_CAPACITY(percent) (UINT64_MAX - (uint64_t)(percent))
+#define VPMM_SHARE_OF_CAPACITY(percent) \
+  ((percent) >= 1 && (percent) <= 100 ? UINT64_MAX - (uint64_t)(percent) : UINT64_MAX - 101)
 VPMM_API vpmm_status vpmm_tag_set_limit(vpmm_pool* pool, uint32_t tag, uint64_t bytes);
 
 typedef enum vpmm_tag_state {

@@ -89,10 +89,11 @@ void Visit::begin_reset() {
 }
 
 // Note [A hit needs no visit]
-// A call that takes a free range, or frees one, and whose stream is known makes no driver call. So
-// it needs neither the device's context nor a look for a reset. A visit does more: it looks at
-// events, unmaps zombies, records events that are due for other streams, and keeps bounds. If none
-// of these is due, the call of a program's only stream goes without one, with the same result.
+// A call that takes a free range, or frees one, and whose stream is known makes no driver call, so
+// it does not need the device's context. The stream's id, asked for at each call, tells of a reset;
+// calls of bound streams look for one. A visit does more: it looks at events, unmaps zombies,
+// records events that are due for other streams, ends captures that are over, and keeps bounds. If
+// none of these is due, the call of a program's only stream goes without one, with the same result.
 time::Timeline* Entrance::timeline_without_visit(const StreamFront::Client& client) {
   if (client.cache == nullptr || !is_quiet()) return nullptr;
   if (client.cache->service.stream != static_cast<std::uint64_t>(client.id) ||
@@ -109,9 +110,10 @@ bool Entrance::is_quiet() const {
   return way.serves && way.log == nullptr && device_.timelines.stream_count() == 1 &&
          device_.timelines.outstanding_events() == 0 &&
          !device_.pool->memory().index.has_zombies() && !has_noticed_reset_ &&
-         !parts_.captures.has_ended() && !parts_.allocations.has_deferred() &&
-         parts_.router.has_preallocated() && device_.guard == nullptr &&
-         device_.driver_pool == nullptr && !config.page_chunks && !config.release_threshold;
+         !parts_.captures.are_known() && !parts_.captures.has_ended() &&
+         !parts_.allocations.has_deferred() && parts_.router.has_preallocated() &&
+         device_.guard == nullptr && device_.driver_pool == nullptr && !config.page_chunks &&
+         !config.release_threshold;
 }
 
 // --- the CUDA context

@@ -245,7 +245,8 @@ bool BoundStream::try_deallocate(DevicePtr ptr) {
 
 Result<DevicePtr> BoundStream::allocate_beyond(Bytes bytes, Bytes alignment) {
   if (bytes == 0) return DevicePtr{};
-  if (way().serves && context_.hits_.may_serve(bytes, alignment)) {
+  if (way().serves && context_.hits_.may_serve(bytes, alignment) &&
+      context_.hits_.may_serve_bound()) {
     const DevicePtr begin = context_.hits_.allocate(client_, bytes, alignment);
     if (!is_null(begin)) return begin;
   }
@@ -254,7 +255,7 @@ Result<DevicePtr> BoundStream::allocate_beyond(Bytes bytes, Bytes alignment) {
 
 Result<void> BoundStream::deallocate_beyond(DevicePtr ptr) {
   if (is_null(ptr)) return {};
-  if (way().is_open &&
+  if (way().is_open && context_.hits_.may_serve_bound() &&
       context_.is_freed(context_.hits_.free(client_, ptr), client_.stream, &timeline_))
     return {};
   return context_.deallocate_slowly(ptr, client_.stream, &timeline_);

@@ -19,6 +19,10 @@ class Hits {
   bool may_serve(Bytes bytes, Bytes alignment) const {
     return !entrance_.is_visit_due() && has_natural_place(bytes, alignment);
   }
+  // For a client whose stream was known before the call: a reset by others may have ended it.
+  bool may_serve_bound() const {
+    return !entrance_.is_visit_due() && device_.primary.look() == driver::CuResult::success;
+  }
   // Null: no range fits, or a visit is due. Requires: may_serve().
   DevicePtr allocate(const Client& client, Bytes bytes, Bytes alignment);
   // Any-stream memory, if nobody has the lock. Null: none.

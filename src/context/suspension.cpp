@@ -335,7 +335,8 @@ Result<void> Suspension::resume_found(Find&& find, const ResumeHow& how) {
       tell_of_released();
       return done;
     }
-    if (done.error().code != ErrorCode::out_of_memory) return done;
+    // Without a size it is the driver's, of a try that has not begun.
+    if (done.error().code != ErrorCode::out_of_memory || whole.bytes == 0) return done;
     if (limits_.find_memory(whole, asked)) continue;
     Error error = std::move(done.error());
     if (tags.size() == 1) whole.tag = *tags.begin();  // no request of the tag before: no limit

@@ -111,7 +111,8 @@ bool is_answer(std::string_view text) {
          text.find(',') == std::string_view::npos;
 }
 bool is_answer_or_require(std::string_view text) {
-  return is_answer(text) || are_all_of(text, {"require"});
+  return is_answer(text) ||
+         (are_all_of(text, {"require"}) && text.find(',') == std::string_view::npos);
 }
 bool is_number(std::string_view text) { return parse_count(text).has_value(); }
 

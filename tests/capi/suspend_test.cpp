@@ -119,8 +119,10 @@ TEST_F(SuspendAbi, names_each_mistake) {
   of_none.size = sizeof of_none;
   EXPECT_EQ(vpmm_tag_get_info(pool_, 0, &of_none), VPMM_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(vpmm_tag_set_limit(pool_, 0, 1), VPMM_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(vpmm_tag_set_limit(pool_, tag_, VPMM_SHARE_OF_CAPACITY(101)),
-            VPMM_ERROR_INVALID_ARGUMENT);
+  for (const int percent : {-1, 0, 101, 1000})
+    EXPECT_EQ(vpmm_tag_set_limit(pool_, tag_, VPMM_SHARE_OF_CAPACITY(percent)),
+              VPMM_ERROR_INVALID_ARGUMENT)
+        << percent;
   EXPECT_TRUE(last_error_names("VPMM_SHARE_OF_CAPACITY of 1 to 100")) << vpmm_last_error();
   std::size_t count = 0;
   EXPECT_EQ(vpmm_tags(pool_, nullptr, 1, &count), VPMM_ERROR_INVALID_ARGUMENT);

@@ -144,6 +144,19 @@ TEST_F(OnlyStream, gives_back_what_a_graph_kept_once_that_is_gone) {
   EXPECT_EQ(world.statistics().pending_bytes, before + kBytes);
 }
 
+TEST_F(OnlyStream, that_calls_after_a_capture_which_nobody_announced_ends_it) {
+  const DevicePtr two[] = {world.allocate(kBytes, stream), world.allocate(kBytes, stream)};
+  for (const DevicePtr each : two) world.deallocate(each, stream);
+  come_to_rest();
+  begin_capture(world, stream, driver::CaptureMode::global);
+  const DevicePtr captured = world.allocate(kBytes, stream);
+  const GraphHandle graph = end_capture(world, stream);
+  use_once();
+  EXPECT_TRUE(world.pool().streams().synchronize().ok()) << "no capture is known";
+  world.deallocate(captured, stream);
+  destroy(world, graph);
+}
+
 TEST_F(OnlyStream, that_is_bound_asks_for_its_capture_while_one_is_known) {
   const auto bound = world.pool().bind(stream);
   ASSERT_TRUE(bound.ok());
