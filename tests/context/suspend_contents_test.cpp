@@ -194,6 +194,23 @@ TEST_F(Suspend, without_host_memory_nothing_has_changed) {
   world.deallocate(ptr, a);
 }
 
+// Nothing of the tag has been looked at, so no memory that others give back would help.
+TEST_F(Suspend, that_cannot_open_the_context_again_asks_nobody_for_memory) {
+  tagged(2 * kPage);
+  suspend();
+  int asked = 0;
+  world.pool().limits().out_of_memory_callbacks().set([&](const context::OutOfMemory&) {
+    ++asked;
+    return false;
+  });
+  ASSERT_EQ(world.sim().device_primary_ctx_reset(0), CuResult::success);
+  world.faults().set_plan({{Call::device_primary_ctx_retain}, 1, CuResult::out_of_memory});
+  expect_error(suspension().resume(kWeights, {}), ErrorCode::out_of_memory);
+  EXPECT_EQ(asked, 0);
+  EXPECT_EQ(state(), TagState::suspended);
+  world.faults().clear_plan();
+}
+
 TEST_F(Suspend, the_host_copy_can_be_read_and_written) {
   const DevicePtr ptr = tagged(3000);
   write(ptr, 3000, 2);
