@@ -18,6 +18,7 @@ if importlib.util.find_spec("numba") is None:
 PROGRAM = """
 import sys
 import numpy as np
+vars(np).setdefault("row_stack", np.vstack)  # as in test_stress.py
 import vpmm
 vpmm.use_for_numba()
 from numba import cuda

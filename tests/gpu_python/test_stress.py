@@ -20,6 +20,7 @@ import faulthandler
 faulthandler.dump_traceback_later({SECONDS - 30}, exit=True)
 import gc, mmap, os, subprocess, sys, threading, warnings
 import numpy as np
+vars(np).setdefault('row_stack', np.vstack)  # numba-cuda 0.30 asks for it, and NumPy 2.5 lacks it
 """
 NUMBA_FIRST = "from numba import cuda\nimport vpmm\nvpmm.use_for_numba()\n"
 VPMM_FIRST = "import vpmm\nvpmm.use_for_numba()\nfrom numba import cuda\n"
