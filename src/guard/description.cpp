@@ -58,9 +58,9 @@ std::string place_of(const Block& block, DevicePtr address) {
 std::string describe(const Block& block) noexcept {
   try {
     std::string text = message_of("{} bytes at {:#x}, allocated {}", block.range.size,
-                                  to_integer(block.range.begin), on(block.stream));
+                                  to_integer(block.range.begin), on(block.allocated.stream));
     if (block.tag != 0) text += message_of(" with {}", report::described_tag(block.tag));
-    if (block.freed_ns != 0) text += message_of(", freed {}", on(block.freed_on));
+    if (block.freed.at_ns != 0) text += message_of(", freed {}", on(block.freed.stream));
     return text;
   } catch (...) {
     return kNoMemoryForMessage;
@@ -75,10 +75,11 @@ Vector<Paragraph> explain(const Guarded& guarded, DevicePtr address, std::uint64
     };
     std::string text =
         place + message_of("  {}\n  {}; allocated {:.3f} ms ago as guarded allocation {}",
-                           describe(block), state_of(block), ago(block.allocated_ns), block.number);
-    if (block.freed_ns != 0) text += message_of(", freed {:.3f} ms ago", ago(block.freed_ns));
-    text += block.is_damaged ? "; memory beside it was overwritten\n" : "\n";
-    paragraphs.push_back({std::move(text), block.allocated_by, block.freed_by});
+                           describe(block), state_of(block), ago(block.allocated.at_ns),
+                           block.number);
+    if (block.freed.at_ns != 0) text += message_of(", freed {:.3f} ms ago", ago(block.freed.at_ns));
+    text += block.is_damaged() ? "; memory beside it was overwritten\n" : "\n";
+    paragraphs.push_back({std::move(text), block.allocated.stack, block.freed.stack});
   };
   const Block* const before = guarded.known_before(address);
   const Block* const around = guarded.known_around(address);

@@ -103,6 +103,11 @@ void Guarded::count_mapped(const Block& block, int change) {
 
 // --- an allocation
 
+Moment Guarded::moment_of(const pool::Caller& caller, std::uint32_t stack) const {
+  return {driver_.now_ns(), caller.timeline == nullptr ? std::nullopt : caller.timeline->stream,
+          stack};
+}
+
 Result<DevicePtr> Guarded::allocate(MutexLock& lock, const pool::Request& request,
                                     const pool::Caller& caller) {
   VPMM_TRY(open());
@@ -115,12 +120,8 @@ Result<DevicePtr> Guarded::allocate(MutexLock& lock, const pool::Request& reques
   const Bytes alignment = std::max(request.alignment, kDefaultAlignment);
   block.range = {align_down(block.mapped.end() - request.bytes, alignment), request.bytes};
   block.tag = request.tag;
-  block.allocated_by = request.guard_stack;
-  if (caller.timeline != nullptr) {
-    block.timeline = caller.timeline->id;
-    block.stream = caller.timeline->stream;
-  }
-  block.allocated_ns = driver_.now_ns();
+  block.allocated = moment_of(caller, request.guard_stack);
+  if (caller.timeline != nullptr) block.timeline = caller.timeline->id;
   count_mapped(block, +1);
   const bool is_on_stream = caller.may_queue() && !options_.fills_apart;
   const auto stream = is_on_stream ? caller.stream : std::nullopt;
@@ -137,7 +138,7 @@ Result<DevicePtr> Guarded::allocate(MutexLock& lock, const pool::Request& reques
     } else {
       freed_.push_back(slot->begin);  // a later call tries to undo it again
       ++figures_.chunks_created;
-      block.is_checked = true;
+      block.judgement.is_done = true;
       block.stage = Block::Stage::freed;
     }
     return std::move(mapped.error());
@@ -163,7 +164,7 @@ Result<void> Guarded::map(Block& block, driver::StreamHandle stream, bool is_for
     return std::move(*outcome.error);
   }
   Result<void> filled = fill(block, stream, is_for_any_stream);
-  block.is_checked = !filled;
+  block.judgement.is_done = !filled;
   return is_broken(filled) ? std::move(filled) : Result<void>();
 }
 
@@ -242,9 +243,7 @@ void Guarded::free(Block& block, const time::Stamp& stamp, const pool::Caller& c
   freed_.push_back(block.slot.begin);
   block.stage = Block::Stage::freed;
   block.stamp = stamp;
-  block.freed_on = caller.timeline == nullptr ? std::nullopt : caller.timeline->stream;
-  block.freed_by = caller.guard_stack;
-  block.freed_ns = driver_.now_ns();
+  block.freed = moment_of(caller, caller.guard_stack);
   for (const time::StampPart& part : stamp.parts())
     if (time::Timeline* const timeline = timelines_.find(part.timeline)) timeline->wanted = true;
   time::count_references(timelines_, block.timeline, block.other_uses, -1);
@@ -309,8 +308,7 @@ Result<void> Guarded::leave(MutexLock& lock, const Vector<Block*>& leaving) {
       continue;
     }
     block->stage = Block::Stage::gone;
-    block->is_damaged = block->was_judged_damaged;
-    if (block->is_damaged) ++figures_.damaged;
+    if (block->is_damaged()) ++figures_.damaged;
     ++figures_.chunks_released;
     count_mapped(*block, -1);
     gone_.push_back({block->slot.begin, block->number});
@@ -347,7 +345,7 @@ Result<void> Guarded::compare(const Vector<Block*>& leaving, driver::StreamHandl
   std::byte* to = margins_.data();
   Result<void> copied;
   for (const Block* const block : leaving) {
-    if (block->is_checked) continue;
+    if (block->judgement.is_done) continue;
     const Margins margins = margins_of(*block);
     for (const AddressRange& margin : {margins.before, margins.after}) {
       if (margin.empty() || !copied) continue;
@@ -361,10 +359,10 @@ Result<void> Guarded::compare(const Vector<Block*>& leaving, driver::StreamHandl
   VPMM_TRY(driver::checked(Call::stream_synchronize, driver_.stream_synchronize(own)));
   const std::byte* found = margins_.data();
   for (Block* const block : leaving) {
-    if (block->is_checked) continue;
+    if (block->judgement.is_done) continue;
     if (copied) judge(*block, found);
     found += margins_of(*block).size();
-    block->is_checked = true;
+    block->judgement.is_done = true;
   }
   return {};
 }
@@ -377,7 +375,7 @@ void Guarded::judge(Block& block, const std::byte* found) {
   const auto before = std::count_if(found, middle, is_foreign);
   const auto after = std::count_if(middle, end, is_foreign);
   if (before + after == 0) return;
-  block.was_judged_damaged = true;
+  block.judgement.found_damage = true;
   if (before > 0)
     observe::log(observe::LogLevel::error,
                  "memory before an allocation was overwritten: {} bytes, the first {} bytes before "
@@ -403,8 +401,8 @@ void Guarded::release_everything() {
       return from.empty() ||
              driver_.memcpy_device_to_host(to, from.begin, from.size) == CuResult::success;
     };
-    const bool is_known =
-        !block.is_checked && copy(margins_.data(), margins.before) && copy(middle, margins.after);
+    const bool is_known = !block.judgement.is_done && copy(margins_.data(), margins.before) &&
+                          copy(middle, margins.after);
     if (is_known) judge(block, margins_.data());
     static_cast<void>(unmap(block));
   }

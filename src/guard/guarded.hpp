@@ -34,6 +34,13 @@
 
 namespace vpmm::guard {
 
+// An allocation or a free.
+struct Moment {
+  std::uint64_t at_ns = 0;  // 0: has not come
+  std::optional<driver::StreamId> stream;
+  std::uint32_t stack = 0;  // of capture_stack(); 0: not known
+};
+
 struct Block {
   enum class Stage {
     coming,   // its pages are being mapped
@@ -42,26 +49,28 @@ struct Block {
     leaving,  // its pages are being unmapped
     gone      // unmapped; its addresses are out of use
   };
+  // Whether its margins were compared. Of the thread that maps or unmaps it, without the lock.
+  struct Judgement {
+    bool is_done = false;
+    bool found_damage = false;
+  };
+  // Whether a margin was overwritten; known once it is gone.
+  bool is_damaged() const { return stage == Stage::gone && judgement.found_damage; }
+
   AddressRange range;   // as requested
   AddressRange mapped;  // its own pages
   AddressRange slot;    // its pages, and the unmapped addresses behind
   Stage stage = Stage::coming;
   driver::ChunkHandle chunk{};  // null: released
   bool is_mapped = false;
-  bool is_damaged = false;          // a margin was overwritten
-  bool was_judged_damaged = false;  // the same, of the thread that unmaps it, without a lock
-  bool is_checked = false;
+  Judgement judgement;
   std::optional<time::TimelineId> timeline;  // of the allocating stream; nullopt: any-stream
   Vector<time::TimelineId> other_uses;       // streams named with record_use
   time::Stamp stamp;                         // of the free
   std::uint64_t number = 0;                  // the n-th guarded allocation
   std::uint32_t tag = 0;
-  std::optional<driver::StreamId> stream;    // of the allocation
-  std::optional<driver::StreamId> freed_on;  // of the free
-  std::uint64_t allocated_ns = 0;
-  std::uint64_t freed_ns = 0;
-  std::uint32_t allocated_by = 0;  // stacks of capture_stack(); 0: not known
-  std::uint32_t freed_by = 0;
+  Moment allocated;
+  Moment freed;
 };
 
 struct Options {
@@ -184,6 +193,7 @@ class Guarded {
   Result<void> leave(MutexLock& lock, const Vector<Block*>& leaving) VPMM_REQUIRES(pool_lock);
   void remember() VPMM_REQUIRES(pool_lock);
   void count_mapped(const Block& block, int change) VPMM_REQUIRES(pool_lock);
+  Moment moment_of(const pool::Caller& caller, std::uint32_t stack) const VPMM_REQUIRES(pool_lock);
   // --- without the pool's lock ---
   Result<void> map(Block& block, driver::StreamHandle stream, bool is_for_any_stream);
   Result<void> fill(const Block& block, driver::StreamHandle stream, bool is_for_any_stream);
