@@ -19,7 +19,7 @@ namespace vpmm::process {
 // concurrently, as neither holds its own lock. A trim requests no memory, so it never comes back
 // here.
 
-// Functions of a pool for its neighbours. Each takes the pool's lock.
+// Functions of a pool for its neighbours, none of them null. Each takes the pool's lock.
 struct Neighbour {
   driver::DeviceOrdinal device = 0;
   const driver::Driver* driver = nullptr;

@@ -5,14 +5,20 @@
 #include "process/process_gate.hpp"
 
 #include <gtest/gtest.h>
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
+#include <mutex>
+#include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace vpmm::process {
 namespace {
@@ -220,6 +226,118 @@ TEST_F(ProcessGateDeathTest, exit_does_not_wait_for_calls_that_it_turned_away) {
         std::exit(49);
       },
       testing::ExitedWithCode(49), "");
+}
+
+// 300 threads that are inside calls at the same time: more than there are counters.
+constexpr int kManyThreads = 300;
+
+// Each of them runs `inside` in its call; they end after all have been there.
+template <typename Inside>
+void in_many_threads(Inside inside) {
+  std::atomic<int> here{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kManyThreads; ++i)
+    threads.emplace_back([&] {
+      {
+        const GateEntry entry;
+        inside();
+        ++here;
+        while (here < kManyThreads) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(ProcessGate, counts_each_thread_alone_as_long_as_counters_are_left) {
+  std::mutex mutex;
+  std::multiset<std::atomic<std::int64_t>*> counters;
+  in_many_threads([&] {
+    const std::lock_guard lock(mutex);
+    counters.insert(detail::own_entries);
+  });
+  const std::size_t shared = counters.count(nullptr);
+  EXPECT_GE(shared, kManyThreads - 255u);
+  EXPECT_LT(shared, kManyThreads - 245u) << "some may be of threads of other tests";
+  counters.erase(nullptr);
+  EXPECT_EQ(std::set(counters.begin(), counters.end()).size(), counters.size());
+}
+
+TEST(ProcessGate, takes_back_the_counters_of_threads_that_ended) {
+  for (int i = 0; i < kManyThreads; ++i)
+    std::thread([] {
+      const GateEntry entry;
+      EXPECT_NE(detail::own_entries, nullptr);
+    }).join();
+}
+
+TEST(ProcessGate, lets_the_kernel_put_the_fences_where_it_can) {
+  { const GateEntry first_use; }
+  const long known = syscall(SYS_membarrier, MEMBARRIER_CMD_QUERY, 0);
+  const bool can = known > 0 && (known & MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0;
+  EXPECT_EQ(detail::has_membarrier, can);
+}
+
+// The wait of exit is two seconds at most.
+constexpr unsigned kBelowOneWait = 1;
+
+TEST_F(ProcessGateDeathTest, exit_does_not_wait_for_calls_that_ended) {
+  EXPECT_EXIT(
+      {
+        in_many_threads([] {});
+        { const GateEntry entry; }
+        alarm(kBelowOneWait);
+        std::exit(50);
+      },
+      testing::ExitedWithCode(50), "");
+}
+
+// Keeps all counters but the shared one taken by threads that are in no call.
+void take_all_counters() {
+  static std::atomic<int> taken{0};
+  for (int i = 0; i < kManyThreads; ++i)
+    std::thread([] {
+      { const GateEntry entry; }
+      ++taken;
+      for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+    }).detach();
+  while (taken < kManyThreads) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+TEST_F(ProcessGateDeathTest, exit_from_inside_a_call_that_shares_its_counter_does_not_wait) {
+  EXPECT_EXIT(
+      {
+        take_all_counters();
+        std::thread([] {
+          { const GateEntry before; }
+          const GateEntry entry;
+          alarm(kBelowOneWait);
+          std::exit(51);
+        }).join();
+      },
+      testing::ExitedWithCode(51), "");
+}
+
+TEST_F(ProcessGateDeathTest, exit_on_a_thread_that_shares_its_counter_waits_for_others) {
+  EXPECT_EXIT(
+      {
+        std::atexit([] { _exit(call_finished ? 52 : 1); });
+        in_many_threads([] {});
+        take_all_counters();
+        std::thread([] {
+          { const GateEntry before; }
+          static std::atomic<bool> inside{false};
+          std::thread([] {
+            const GateEntry entry;
+            inside = true;
+            while (!is_ending()) std::this_thread::yield();
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+            call_finished = true;
+          }).detach();
+          while (!inside) std::this_thread::yield();
+          std::exit(0);
+        }).join();
+      },
+      testing::ExitedWithCode(52), "");
 }
 
 }  // namespace
