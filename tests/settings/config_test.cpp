@@ -88,6 +88,24 @@ TEST_F(ConfigFromEnvironment, reads_every_variable) {
   EXPECT_EQ(config.value(), expected) << difference(config.value(), expected);
 }
 
+TEST_F(ConfigFromEnvironment, guards_none_all_or_one_in_several) {
+  const std::pair<const char*, std::uint64_t> cases[] = {
+      {"0", 0}, {"1", 1}, {"1/1", 1}, {"1/2", 2}, {"1/100", 100}};
+  for (const auto& [text, every] : cases) {
+    const Variable guard("VPMM_GUARD", text);
+    EXPECT_EQ(config_from_environment().value().guard_every, every) << text;
+  }
+}
+
+TEST_F(ConfigFromEnvironment, fills_new_memory_freed_memory_or_both) {
+  for (const char* text : {"none", "new", "freed", "new,freed"}) {
+    const Variable fill("VPMM_FILL", text);
+    EXPECT_STREQ(fill_text(config_from_environment().value()), text);
+  }
+  const Variable fill("VPMM_FILL", "freed,new");
+  EXPECT_STREQ(fill_text(config_from_environment().value()), "new,freed");
+}
+
 TEST_F(ConfigFromEnvironment, names_a_guard_and_a_filling_that_are_not_allowed) {
   for (const char* text : {"2", "1/0", "1/", "1/x", "yes", "-1", "1/-1"}) {
     const Variable guard("VPMM_GUARD", text);
@@ -285,6 +303,36 @@ TEST(ConfigDifference, sees_the_field_that_has_no_variable) {
   Config asked;
   asked.unnamed_free = UnnamedFree::allocating_stream;
   EXPECT_EQ(difference(Config{}, asked), "unnamed_free is any_stream, not allocating_stream");
+}
+
+std::string shown(const Config& config, std::string_view name) {
+  for (const SettingInForce& setting : list_settings(config))
+    if (setting.name == name) return setting.value;
+  return "no such setting";
+}
+
+TEST(ListSettings, shows_values_as_they_are_written) {
+  Config config;
+  EXPECT_EQ(shown(config, "VPMM_CAPACITY"), "none");
+  config.capacity_percent = 80;
+  EXPECT_EQ(shown(config, "VPMM_CAPACITY"), "80%");
+  config.capacity_percent = 0;
+  config.capacity = 3 * kGiB;
+  EXPECT_EQ(shown(config, "VPMM_CAPACITY"), "3GiB");
+  const std::pair<std::uint64_t, const char*> guards[] = {
+      {0, "0"}, {1, "1"}, {2, "1/2"}, {100, "1/100"}};
+  for (const auto& [every, text] : guards) {
+    config.guard_every = every;
+    EXPECT_EQ(shown(config, "VPMM_GUARD"), text);
+  }
+}
+
+TEST(ConfigSet, changes_the_setting_of_that_name_alone) {
+  Config config;
+  EXPECT_EQ(message_of(set(config, "VPMM_GUARD", "1/7")), "ok");
+  Config expected;
+  expected.guard_every = 7;
+  EXPECT_EQ(config, expected);
 }
 
 TEST(ListSettings, shows_the_value_in_force_and_explains_it) {

@@ -10,6 +10,7 @@
 
 #include "observe/log.hpp"
 #include "settings/config.hpp"
+#include "settings/portion.hpp"
 #include "settings/variable.hpp"
 
 namespace vpmm::settings {
@@ -86,6 +87,95 @@ TEST_F(Variables, say_whether_top_may_ask) {
   const auto bad = answers_top_from_environment();
   ASSERT_FALSE(bad.ok());
   EXPECT_EQ(bad.error().message, "VPMM_TOP=off: must be 0 or 1");
+}
+
+TEST_F(Variables, read_the_limits_of_pending_frees) {
+  const PendingLimits usual = pending_limits_from_environment().value();
+  EXPECT_EQ(usual.count, 10u);
+  EXPECT_DOUBLE_EQ(usual.ratio, 0.2);
+  {
+    const Variable variables[] = {{"VPMM_MAX_PENDING_DEALLOCS_COUNT", "0"},
+                                  {"VPMM_MAX_PENDING_DEALLOCS_RATIO", "1"}};
+    const PendingLimits set = pending_limits_from_environment().value();
+    EXPECT_EQ(set.count, 0u);
+    EXPECT_DOUBLE_EQ(set.ratio, 1.0);
+  }
+  for (const char* text : {"1.1", "-0.1", "half", "0.5x", "nan"}) {
+    const Variable ratio("VPMM_MAX_PENDING_DEALLOCS_RATIO", text);
+    EXPECT_FALSE(pending_limits_from_environment().ok()) << text;
+  }
+}
+
+TEST_F(Variables, say_how_to_record) {
+  EXPECT_EQ(record_settings_from_environment().value().file, "");
+  const Variable stacks("VPMM_RECORD_STACKS", "all");
+  {
+    const Variable none("VPMM_RECORD", "none");
+    EXPECT_EQ(record_settings_from_environment().value().file, "") << "and the stacks are idle";
+  }
+  const Variable record("VPMM_RECORD", "run.vpmm");
+  EXPECT_FALSE(record_settings_from_environment().ok());
+  {
+    const Variable none("VPMM_RECORD_STACKS", "");
+    const RecordSettings usual = record_settings_from_environment().value();
+    EXPECT_EQ(usual.file, "run.vpmm");
+    EXPECT_EQ(usual.options.stacks, "none");
+    EXPECT_EQ(usual.options.sample, 1u);
+    EXPECT_EQ(usual.options.limit, 0u);
+    EXPECT_EQ(usual.options.window_ns, 0u);
+  }
+  const Variable variables[] = {{"VPMM_RECORD_STACKS", "python"},
+                                {"VPMM_RECORD_SAMPLE", "5"},
+                                {"VPMM_RECORD_LIMIT", "3GiB"},
+                                {"VPMM_RECORD_WINDOW", "60"}};
+  const RecordOptions options = record_settings_from_environment().value().options;
+  EXPECT_EQ(options.stacks, "python");
+  EXPECT_EQ(options.sample, 5u);
+  EXPECT_EQ(options.limit, 3 * kGiB);
+  EXPECT_EQ(options.window_ns, 60'000'000'000u);
+}
+
+TEST_F(Variables, say_which_libraries_are_tagged) {
+  EXPECT_FALSE(is_library_tagged("torch").value());
+  {
+    const Variable limits("VPMM_LIMITS", " cupy = 8GiB,rmm=25%");
+    EXPECT_TRUE(is_library_tagged("cupy").value());
+    EXPECT_FALSE(is_library_tagged("torch").value());
+    const auto list = tag_limits_from_environment().value();
+    ASSERT_EQ(list.size(), 2u);
+    EXPECT_EQ(list[0].tag, "cupy");
+    EXPECT_EQ(list[0].limit.of(1), 8 * kGiB);
+    EXPECT_EQ(list[1].limit.of(1000), 250u);
+  }
+  const Variable all("VPMM_TAG_LIBRARIES", "1");
+  EXPECT_TRUE(is_library_tagged("torch").value());
+}
+
+TEST(Portion, of_a_whole_is_its_share_without_overflow_and_rounded_down) {
+  EXPECT_EQ((Portion{7, 0}).of(100), 7u);
+  EXPECT_EQ((Portion{0, 25}).of(1001), 250u);
+  EXPECT_EQ((Portion{0, 33}).of(250), 82u);
+  EXPECT_EQ((Portion{0, 100}).of(~Bytes{0}), ~Bytes{0});
+  EXPECT_EQ((Portion{0, 1}).of(99), 0u);
+}
+
+TEST_F(Variables, that_answer_take_one_word) {
+  for (const char* text : {"1", "yes", "Require", "off", " on "}) {
+    const Variable torch("VPMM_TORCH", text);
+    EXPECT_EQ(setting_called("VPMM_TORCH").problem, "") << text;
+  }
+  for (const char* text : {"require,1", "1,1", "enabled", "require,require"}) {
+    const Variable torch("VPMM_TORCH", text);
+    EXPECT_NE(setting_called("VPMM_TORCH").problem, "") << text;
+  }
+}
+
+TEST_F(Variables, name_the_size_that_was_meant_if_it_would_be_allowed) {
+  const Variable limit("VPMM_RECORD_LIMIT", "3G");
+  EXPECT_NE(setting_called("VPMM_RECORD_LIMIT").problem.find("did you mean 3GiB?"),
+            std::string::npos);
+  const Variable stats("VPMM_STATS", "3G");
+  EXPECT_EQ(setting_called("VPMM_STATS").problem, "VPMM_STATS=3G: must be 0 or 1");
 }
 
 TEST_F(Variables, are_listed_with_what_they_hold_and_where_it_came_from) {
