@@ -19,13 +19,13 @@ namespace {
 
 // Owned by the graph's user object. The list outlives the context if the graph does.
 struct GraphEnd : FromHostMemory {
-  std::shared_ptr<DeferredList> ended;
+  std::shared_ptr<DeferredList> ended;  // null: the graph did not take the object
   std::uint64_t capture;
 };
 
 void on_graph_end(void* argument) {
   const std::unique_ptr<GraphEnd> end(static_cast<GraphEnd*>(argument));
-  end->ended->push(end->capture);
+  if (end->ended != nullptr) end->ended->push(end->capture);
 }
 
 }  // namespace
@@ -73,6 +73,7 @@ Result<Caller> Captures::identify(const pool::Stream& stream, const time::Timeli
     return caller;
   }
   Seen& seen = seen_.try_emplace(key, Seen{0, announced_ > 0}).first->second;
+  seen.id = 0;  // if the look below fails, the graph of the stream's last capture must not end it
   refresh();
   if (status == driver::CaptureStatus::active) VPMM_TRY(read_capture(caller));
   seen.id = caller.capture;
@@ -126,15 +127,15 @@ Result<void> Captures::keep_for(const driver::CaptureInfo& info) {
   VPMM_TRY(driver::checked(Call::user_object_create,
                            device_.driver.user_object_create(end.get(), on_graph_end, object)));
   // The driver calls on_graph_end from here on, also when the object is released right away.
-  static_cast<void>(end.release());
-  Result<void> retained = driver::checked(
-      Call::graph_retain_user_object, device_.driver.graph_retain_user_object(info.graph, object));
-  if (!retained) {
+  GraphEnd* const owned = end.release();
+  const CuResult retained = device_.driver.graph_retain_user_object(info.graph, object);
+  if (retained == CuResult::success) {
+    kept_[capture];
+  } else {
+    owned->ended.reset();  // the capture goes on, and its next call tries again
     device_.driver.user_object_release(object);  // `retained` has the error
-    return retained;
   }
-  kept_[capture];
-  return {};
+  return driver::checked(Call::graph_retain_user_object, retained);
 }
 
 void Captures::park(std::uint64_t capture, region::Region* region,

@@ -84,7 +84,10 @@ Result<void> StreamCalls::wait_for_work() {
 
 bool StreamCalls::is_capturing() {
   Visit visit(entrance_);
-  return visit.status() && !parts_.prover.may_record_context_event();
+  if (!visit.status())  // perhaps without the lock
+    return visit.status().error().code == ErrorCode::host_out_of_memory &&
+           parts_.captures.may_be_known();
+  return !parts_.prover.may_record_context_event();
 }
 
 // Waits first for an idle context. Gives up state only after the driver's success: if it refuses,
