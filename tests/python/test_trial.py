@@ -12,7 +12,7 @@ from vpmm import convert, native, recordings, trial
 from vpmm.errors import Error
 from vpmm.recordings import Event, Kind, Recording
 from vpmm.trial import Row, Trial, verdict
-from vpmm.units import bytes_text, duration_text
+from vpmm.units import bytes_in, bytes_text, duration_text
 
 from convert_case import BASE, DATA, MIB, ConvertCase, block, entry, recorded, segment, snapshot
 from program import run
@@ -205,6 +205,8 @@ class Words(unittest.TestCase):
             1 << 60: "1048576.00 TiB",
         }
         self.assertEqual({size: bytes_text(size) for size in sizes}, sizes)
+        read = {"1.46 GiB": 1567663063, "40 MiB": 40 << 20, "1 byte": 1, "100 bytes": 100, "2 TiB": 2 << 40, "none": 0}
+        self.assertEqual({text: bytes_in(text) for text in read}, read)
         times = {0.5: "0.5 us", 1500: "1.5 ms", 2.5e6: "2.50 s"}
         self.assertEqual({time: duration_text(time) for time in times}, times)
 
