@@ -2,6 +2,7 @@
 // cli: `vpmm info`: the driver, the devices and what they can do, the settings in force.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -182,7 +183,10 @@ void print_text(const Answer& answer) {
     for (std::size_t i = 0; i < info.devices.size(); ++i) text += text_of(info.devices[i], i);
   }
   text += fmt::format("\nsettings {}\n", answer.problems.empty() ? "in force" : "asked for");
-  text += text_of(answer.settings, columns);
+  std::vector<ShownSetting> shown = answer.settings;  // first those that somebody has set
+  std::stable_partition(shown.begin(), shown.end(),
+                        [](const ShownSetting& each) { return each.origin != "default"; });
+  text += text_of(shown, columns);
   fmt::print("{}", wrapped(text, columns, 4));
 }
 

@@ -172,7 +172,8 @@ void deallocate(void* ptr, const Place& place) {
     vpmm_deallocate_deferred(place.pool, ptr);
 }
 
-// CuPy's error for memory, with ours as its cause.
+// CuPy's error for memory, with ours as its cause, and the first line of ours below its own text:
+// the limit in that text is the pool's, and the reason may be another, such as the limit of a tag.
 [[noreturn]] void raise_shortage(std::size_t bytes, int device, nb::python_error& ours) {
   vpmm_pool* pool = nullptr;
   vpmm_statistics now{};
@@ -184,6 +185,8 @@ void deallocate(void* ptr, const Place& place) {
     static_cast<void>(vpmm_memory_info(pool, &free_bytes, &total_bytes));
   }
   const nb::object error = cupy().out_of_memory(bytes, now.live_bytes, total_bytes);
+  const nb::object first = nb::str(nb::borrow(ours.value())).attr("partition")("\n")[0];
+  error.attr("args") = nb::make_tuple(nb::str("{}\n{}").format(error, first));
   PyException_SetCause(error.ptr(), nb::object(nb::borrow(ours.value())).release().ptr());
   PyErr_SetObject(cupy().out_of_memory.ptr(), error.ptr());
   throw nb::python_error();

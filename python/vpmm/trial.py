@@ -136,7 +136,8 @@ def _recorded_row(recording: Recording, requests: _Requests) -> Row:
     held = _peak_held(recording)
     if held is None and source == "nsight-systems":
         held = requests.live
-    return Row(_ALLOCATORS.get(source, "as recorded"), held, None, requests.failed, held)
+    enough = None if requests.failed else held
+    return Row(_ALLOCATORS.get(source, "as recorded"), held, None, requests.failed, enough)
 
 
 # The peak of mapped memory, from the pool's own samples or from its mapping calls.
@@ -241,7 +242,9 @@ def verdict(trial: Trial) -> str:
     held = bytes_text(recorded.held)
     if recorded.failed:
         which = "1 request" if recorded.failed == 1 else f"{recorded.failed} requests"
-        end = "nothing would have failed" if ours.smallest <= recorded.held else "it needs more than that, too"
+        end = "nothing would have failed"
+        if ours.smallest > recorded.held:
+            end = "it needs that much" if recorded.name == _ALLOCATORS["vpmm"] else "with VPMM it needs that much, too"
         return (
             f"{which} failed while {held} were held. With all served VPMM would hold {holds} at its peak, and can do "
             f"with {least}: {end}."

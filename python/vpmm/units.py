@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 def bytes_text(size: int) -> str:
     """In the largest of B, KiB, MiB, GiB and TiB that gives at least 1: 1536 is 1.50 KiB."""
@@ -10,6 +12,15 @@ def bytes_text(size: int) -> str:
         return f"{size} B"
     exponent = min((size.bit_length() - 1) // 10, 4)
     return f"{size / 1024**exponent:.2f} {'KMGT'[exponent - 1]}iB"
+
+
+def bytes_in(text: str) -> int:
+    """The bytes of a size as the pool prints it, such as `1.46 GiB`, which is rounded; 0: `text` is none."""
+    found = re.fullmatch(r"([\d.]+) (byte|bytes|KiB|MiB|GiB|TiB)", text)
+    if found is None:
+        return 0
+    unit: int = 1 << 10 * ("KMGT".find(found[2][0]) + 1)
+    return round(float(found[1]) * unit)
 
 
 def count_text(count: int, what: str) -> str:

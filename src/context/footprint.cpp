@@ -67,6 +67,7 @@ bool Footprint::is_above_threshold() const {
 
 void Footprint::set_capacity(std::optional<Bytes> bytes) {
   capacity_ = bytes;
+  if (device_.config.capacity_percent != 0 && !settings_capacity_) settings_capacity_ = bytes;
   if (device_.pool != nullptr) device_.pool->set_capacity(bytes);
 }
 

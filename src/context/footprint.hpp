@@ -16,7 +16,10 @@ namespace vpmm::context {
 // hold, each call catches up by a bounded amount.
 class Footprint {
  public:
-  explicit Footprint(Device& device) : device_(device), capacity_(device.config.capacity) {}
+  explicit Footprint(Device& device)
+      : device_(device),
+        capacity_(device.config.capacity),
+        settings_capacity_(device.config.capacity) {}
 
   Bytes held() const VPMM_REQUIRES(pool_lock);
   Bytes idle_in_driver_pool(Bytes but_for = 0) const VPMM_REQUIRES(pool_lock);
@@ -33,7 +36,12 @@ class Footprint {
   bool is_above_threshold() const VPMM_REQUIRES(pool_lock);
 
   std::optional<Bytes> capacity() const VPMM_REQUIRES(pool_lock) { return capacity_; }
+  // The first call sets the share of VPMM_CAPACITY=80%, if the settings have one.
   void set_capacity(std::optional<Bytes> bytes) VPMM_REQUIRES(pool_lock);
+  // Tells if the capacity is that of the settings, not of a later vpmm_set_capacity.
+  bool is_capacity_of_settings() const VPMM_REQUIRES(pool_lock) {
+    return capacity_ == settings_capacity_;
+  }
   bool is_over_capacity() const VPMM_REQUIRES(pool_lock) {
     return capacity_ && held() > *capacity_;
   }
@@ -57,6 +65,7 @@ class Footprint {
       0;  // held by the driver's pool at the last look
   std::optional<Bytes> capacity_
       VPMM_GUARDED_BY(pool_lock);  // most bytes of pool and driver pool together
+  std::optional<Bytes> settings_capacity_ VPMM_GUARDED_BY(pool_lock);
   std::uint64_t cleanup_holds_ VPMM_GUARDED_BY(pool_lock) = 0;
   Bytes peak_mapped_ VPMM_GUARDED_BY(pool_lock) = 0;
   mutable Bytes peak_live_ VPMM_GUARDED_BY(pool_lock) = 0;  // reading it takes a sample

@@ -115,6 +115,7 @@ report::Shortage Shortages::look_at(const pool::Request& request, const std::str
   shortage.mappings = now.mappings;
   shortage.max_mappings = device_.config.max_mappings;
   shortage.capacity = parts_.footprint.capacity();
+  shortage.is_capacity_of_settings = parts_.footprint.is_capacity_of_settings();
   shortage.prefer = device_.config.prefer;
   shortage.is_capture_known = parts_.captures.are_known();
   driver::MemInfo gpu;

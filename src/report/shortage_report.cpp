@@ -166,9 +166,10 @@ std::vector<std::string> advice(const Shortage& shortage) {
   const auto say = [&list](std::string text) { list.push_back(std::move(text)); };
   const bool is_limited = shortage.capacity && left.is_limited(shortage.taken);
   if (is_limited)
-    say(
-        fmt::format("raise VPMM_CAPACITY (vpmm_set_capacity) by {} or more, or take it away: the "
-                    "GPU has {} free",
+    say(fmt::format("raise {} by {} or more, or take it away: the GPU has {} free",
+                    shortage.is_capacity_of_settings
+                        ? "VPMM_CAPACITY (vpmm_set_capacity)"
+                        : "the limit, which vpmm_set_capacity or PyTorch's memory fraction set,",
                     exact_bytes(lacking), readable_bytes(shortage.gpu->free)));
   if (shortage.gpu && shortage.taken > shortage.gpu->total) {
     say(fmt::format("ask for less: the GPU has {} in all", readable_bytes(shortage.gpu->total)));
@@ -233,7 +234,9 @@ std::string shortage_report(const Shortage& shortage) {
 std::string holders_report(const Shortage& shortage) {
   Report report;
   add_holders(shortage, report);
-  add_advice({way_to_see_holders(shortage.recording)}, report);
+  add_advice({"raise the limit of the tag (VPMM_LIMITS, vpmm_tag_set_limit), or free its memory",
+              way_to_see_holders(shortage.recording)},
+             report);
   return std::move(report).done();
 }
 

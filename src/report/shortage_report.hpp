@@ -57,6 +57,7 @@ struct Shortage {
   std::uint64_t mappings = 0;
   std::uint64_t max_mappings = 0;
   std::optional<Bytes> capacity;
+  bool is_capacity_of_settings = true;  // false: a later call set it
   settings::Prefer prefer = settings::Prefer::balanced;
   bool is_capture_known = false;
   std::string recording;  // file of a running recording; empty: none
@@ -72,7 +73,7 @@ struct Shortage {
 
 // Several lines, without a line break at the end. The first makes sense alone; the last are advice.
 std::string shortage_report(const Shortage& shortage);
-// Lines with the holders of memory and a way to see more of them, behind a message.
+// Lines with the holders of memory of a tag at its limit, and advice, behind a message.
 std::string holders_report(const Shortage& shortage);
 // Sentences, the most promising first.
 std::vector<std::string> advice(const Shortage& shortage);

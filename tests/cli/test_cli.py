@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -242,6 +243,9 @@ class CommandLine(unittest.TestCase):
             r"VPMM_DRIVER +sim +--driver",
         ):
             self.assertRegex(done.stdout, row)
+        origins = re.findall(r"  (default|environment|--driver)  ", done.stdout.partition("settings in force")[2])
+        self.assertEqual(origins[:2], ["--driver", "environment"])
+        self.assertEqual(set(origins[2:]), {"default"})
         info = json.loads(vpmm("info", "--driver", "sim", "--json", VPMM_IPC_TIMEOUT="7").stdout)
         self.assertEqual(
             (info["settings"]["VPMM_IPC_TIMEOUT"], info["origins"]["VPMM_IPC_TIMEOUT"]), ("7", "environment")

@@ -348,6 +348,26 @@ TEST(OutOfMemory, the_report_names_what_a_small_request_asked_for_not_the_page_i
   }
 }
 
+TEST(OutOfMemory, the_report_says_if_a_later_limit_than_that_of_the_settings_is_in_the_way) {
+  for (const bool is_share : {false, true}) {
+    WorldOptions options = small_device(16);
+    if (is_share)
+      options.config.capacity_percent = 50;
+    else
+      options.config.capacity = 8 * kPage;
+    PoolWorld world(options);
+    const auto expect_advice = [&](const char* text) {
+      expect_error(world.pool().allocate({12 * kPage, 0, world.stream()}), ErrorCode::out_of_memory,
+                   {text});
+    };
+    expect_advice("raise VPMM_CAPACITY (vpmm_set_capacity) by 8 MiB");
+    world.pool().limits().set_capacity(4 * kPage);
+    expect_advice("raise the limit, which vpmm_set_capacity or PyTorch's memory fraction set, by");
+    world.pool().limits().set_capacity(8 * kPage);
+    expect_advice("raise VPMM_CAPACITY (vpmm_set_capacity) by 8 MiB");
+  }
+}
+
 TEST(OutOfMemory, a_request_that_can_never_succeed_takes_nothing_from_others) {
   for (const WorldOptions& options : {page_world(), adaptive_world()}) {
     PoolWorld world(options);

@@ -148,7 +148,8 @@ TEST_F(TagLimits, a_share_is_of_the_capacity_and_none_ends_it) {
   limits().set_capacity(128 * kMiB);
   world.deallocate(served(2 * kMiB), a);
   limits().set_tag_limit(kLimited, settings::Portion{kMiB});
-  expect_error(request(1), ErrorCode::out_of_memory, {"15 MiB of its limit of 1 MiB"});
+  expect_error(request(1), ErrorCode::out_of_memory,
+               {"15 MiB of its limit of 1 MiB", "what to try:\n  - raise the limit of the tag"});
   EXPECT_EQ(world.pool().suspension().all_tags(), Vector<std::uint32_t>{kLimited});
   limits().set_tag_limit(kLimited, std::nullopt);
   world.deallocate(served(20 * kMiB), a);

@@ -38,7 +38,7 @@ class Cached(ConvertCase):
         super().setUp()
         self.cache = self.folder / "image" / "cache"
         self.addCleanup(os.umask, os.umask(0o022))
-        variables = mock.patch.dict(os.environ, VPMM_CACHE_DIR=str(self.cache))
+        variables = mock.patch.dict(os.environ, VPMM_CACHE_DIR=str(self.cache), VPMM_LOG="error")
         variables.start()
         self.addCleanup(variables.stop)
         self.made = 0
@@ -54,11 +54,12 @@ class Cached(ConvertCase):
         self.assertEqual(self.cached(), self.cached())
         self.assertEqual(self.made, 1)
 
-    def test_a_terminal_is_told_before_it_waits(self) -> None:
-        for is_terminal, said in ((True, f"vpmm: {WHAT}: compiling it once, into {self.cache}\n"), (False, "")):
+    def test_one_line_says_so_before_it_waits_unless_the_log_is_quiet(self) -> None:
+        line = f"vpmm: {WHAT}: compiling it once, into {self.cache}\n"
+        for level, said in (("", line), ("warning", line), ("error", ""), ("quiet", "")):
             shutil.rmtree(self.cache, ignore_errors=True)
-            with contextlib.redirect_stderr(io.StringIO()) as error, mock.patch.object(error, "isatty") as isatty:
-                isatty.return_value = is_terminal
+            with contextlib.redirect_stderr(io.StringIO()) as error, mock.patch.dict(os.environ, VPMM_LOG=level):
+                self.cached()
                 self.cached()
             self.assertEqual(error.getvalue(), said)
 

@@ -25,7 +25,10 @@ HAS_CUPY = unittest.skipUnless(importlib.util.find_spec("cupy"), "CuPy is not in
 
 
 class OutOfMemoryError(MemoryError):
-    """As CuPy's: what was asked for, what there is, and the limit."""
+    """As CuPy's."""
+
+    def __init__(self, size: int, total: int, limit: int) -> None:
+        super().__init__(f"allocating {size} bytes (so far: {total} bytes, limit: {limit} bytes)")
 
 
 def capsule(pointer: int, name: bytes) -> object:
@@ -75,9 +78,14 @@ class Functions(unittest.TestCase):
     def test_a_request_that_does_not_fit_is_cupys_error_with_the_report_as_its_cause(self) -> None:
         with self.assertRaises(OutOfMemoryError) as caught:
             _vpmm.cupy_allocate(1 << 45, 0)
-        self.assertEqual(caught.exception.args[0], 1 << 45)
         self.assertIsInstance(caught.exception.__cause__, vpmm.OutOfMemoryError)
-        self.assertIn("out of device memory", str(caught.exception.__cause__))
+        report = str(caught.exception.__cause__)
+        total = vpmm.memory_info().total
+        self.assertEqual(
+            str(caught.exception),
+            f"allocating {1 << 45} bytes (so far: {self.live} bytes, limit: {total} bytes)\n{report.splitlines()[0]}",
+        )
+        self.assertIn("out of device memory", report)
 
     def test_more_than_any_address_space_is_cupys_error_too(self) -> None:
         with self.assertRaises(OutOfMemoryError):
@@ -198,7 +206,7 @@ class OnAStream(unittest.TestCase):
             "here[0] = Stream()\nfirst = _vpmm.cupy_allocate(3 << 20, 0)\nsmall = _vpmm.cupy_allocate(1000, 0)\n"
             "print(vpmm.tag_info('cupy').live_bytes == (3 << 20) + 1000)\n"
             "try:\n    _vpmm.cupy_allocate(2 << 20, 0)\n"
-            "except OutOfMemoryError as error:\n    print('of its limit of 4 MiB' in str(error.__cause__))\n"
+            "except OutOfMemoryError as error:\n    print('of its limit of 4 MiB' in str(error))\n"
             "_vpmm.cupy_free(first, 0)\n_vpmm.cupy_free(small, 0)\nhere[0] = None\n"
             "print(vpmm.tag_info('cupy').live_bytes)"
         )
@@ -296,6 +304,13 @@ class Installing(unittest.TestCase):
         )
         for variables in ({"VPMM_USE": "cupy"}, {"VPMM_CUPY": "1"}):
             self.assertEqual(output_of(code, **variables), "False\nTrue\n")
+
+    @HAS_CUPY
+    def test_a_limit_of_cupys_own_pool_is_warned_of(self) -> None:
+        code = "import cupy, vpmm\nvpmm.use_for_cupy()\nprint(vpmm.cupy.is_installed())"
+        done = run("-W", "default", "-c", code, CUPY_GPU_MEMORY_LIMIT="50%")
+        self.assertEqual((done.returncode, done.stdout), (0, "True\n"), done.stderr)
+        self.assertIn("VpmmWarning: vpmm: CUPY_GPU_MEMORY_LIMIT has no effect: VPMM_CAPACITY limits", done.stderr)
 
 
 class Variables(unittest.TestCase):

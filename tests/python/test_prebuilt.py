@@ -121,8 +121,8 @@ class Saying(Prebuilt):
         self.assertEqual(self.said(self.reason("torch-2.16-cxx11")), line)
         self.assertEqual(self.said(self.reason("torch-2.16-cxx11")), "")
 
-    def test_without_a_reason_compiling_is_silent(self) -> None:
-        self.assertEqual(self.said(""), "")
+    def test_without_a_reason_the_line_names_the_library(self) -> None:
+        self.assertEqual(self.said(""), f"vpmm: {WHAT}: compiling it once, into {self.folder / 'cache'}\n")
 
 
 if __name__ == "__main__":

@@ -453,6 +453,14 @@ class Texts(unittest.TestCase):
                 self.assertTrue(all(line.isprintable() for line in text.split("\n")), text)
                 self.assertFalse([line for line in text.split("\n") if line.startswith("split")])
 
+    def test_a_failure_has_one_time_and_figures_with_a_sign_between_them(self) -> None:
+        first = Event(Kind.ALLOCATE, 700_000, PAGE, 3 * MIB, 3 * MIB)
+        failed = Event(Kind.ALLOCATE_FAILED, 1_500_000, 0, 5 * MIB, 1)
+        text = text_of(Story(recording_of(first, failed, capacity=7 * MIB)))
+        self.assertIn("A request failed, for 5.00 MiB after 800.0 us.", text)
+        self.assertIn("\nFailed: 5.00 MiB after 800.0 us\n", text)
+        self.assertIn("  asked for: 5.00 MiB; live, as requested: 3.00 MiB; capacity: 7.00 MiB\n", text)
+
     def test_the_text_says_what_failed_and_who_held_the_memory(self) -> None:
         text = text_of(Story(training()))
         for part in (

@@ -48,6 +48,34 @@ class Failures(Case):
         self.assertIn("Most of it, 1.00 GiB, is of 1 to 2 GiB", said.reason)
         self.assertIn("VPMM_CAPACITY is 1.00 GiB", said.action)
 
+    def test_a_limit_that_the_program_set_later_is_named(self) -> None:
+        text = (
+            "out of device memory: asked for 1 GiB; 12 MiB are missing; live 1 GiB, free 0 bytes, limit 1.99 GiB\n"
+            "  mapped     1 GiB; the limit is 1.99 GiB; 0.99 GiB more may be mapped"
+        )
+        later = "1.99 GiB were the limit, which the program set (vpmm_set_capacity, or PyTorch's memory fraction)"
+        for capacity, of_settings, told in (
+            (2040 * MIB, "2040MiB", "make room: VPMM_CAPACITY is 1.99 GiB."),
+            (2040 * MIB, "none", f"make room: {later}."),
+            (64 * GIB, "64GiB", f"make room: {later}; VPMM_CAPACITY is 64GiB."),
+            (0, "none", f"make room: {later}."),
+        ):
+            recording = recording_of(
+                allocate(1, GIB),
+                failed(GIB),
+                capacity=capacity,
+                device_bytes=139 * GIB,
+                settings={"VPMM_CAPACITY": of_settings},
+            )
+            recording.strings = {1: text}
+            said = self.said(rules.out_of_memory, recording)
+            self.assertIn("together that is 12 MiB more than the 1.99 GiB there are", said.reason)
+            self.assertIn(told, said.action)
+        for capacity in (0, 64 * MIB):  # with it, a limit that the program took away
+            gpu = recording_of(allocate(1, GIB), failed(GIB), device_bytes=GIB + MIB, capacity=capacity)
+            gpu.strings = {1: text.replace("1.99 GiB", "none")}
+            self.assertIn("make room: the GPU has 1.00 GiB.", self.said(rules.out_of_memory, gpu).action)
+
     def test_the_stack_that_holds_most_is_named(self) -> None:
         recording = recording_of(allocate(1, GIB), allocate(1 << 40, MIB), failed(GIB), capacity=GIB + 2 * MIB)
         recording.events[0].stack = 1
@@ -165,6 +193,7 @@ class Held(Case):
         self.assertIn("named no stream", unnamed.reason)
         self.assertIn("Name the stream", unnamed.action)
         self.silent(rules.pending_memory, recording(10 * MIB, 3))
+        self.silent(rules.pending_memory, recording(GIB, 0))  # the only stream
 
     def test_pending_memory_at_the_end_hinders_nobody(self) -> None:
         self.silent(rules.pending_memory, recording_of(allocate(1, GIB), free(1), sample(GIB, GIB, GIB)))
@@ -227,6 +256,15 @@ class Time(Case):
         self.assertIn("100 calls took 10.0 ms, 3 % of the time", said.reason)
         self.silent(rules.driver_calls, self.driver(2))
         self.silent(rules.driver_calls, self.driver(6 * MS, end_ns=8 * MS))  # all of it is start
+
+    def test_driver_calls_for_memory_that_is_new_are_growth(self) -> None:
+        for value, kind in ((0, Kind.MAP), (1, Kind.UNMAP)):
+            recording = self.driver(600 * MS)
+            recording.events.insert(1, Event(Kind.MAP, 2, 0, PAGE, 1))
+            recording.events.insert(-1, Event(Kind.MAP, 700 * MS, 2 * PAGE, PAGE, 1))
+            self.silent(rules.driver_calls, recording)
+            recording.events.insert(-1, Event(kind, 700 * MS, 0, PAGE, value))
+            self.said(rules.driver_calls, recording)
 
     def test_memory_that_is_given_back_and_fetched_again(self) -> None:
         def recording(times: int) -> Recording:

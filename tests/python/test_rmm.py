@@ -55,6 +55,10 @@ USED = f"(1, {5 << 20})\n(0, 0) 0\nTrue\nTrue\nTrue\n"
 
 @unittest.skipIf(ABSENT, ABSENT)
 class Rmm(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        run("-m", "vpmm", "build-rmm", VPMM_CACHE_DIR=CACHE)  # which says that it compiles
+
     def output(self, code: str, **environment: str) -> str:
         return output_of(BEGIN + code, VPMM_CACHE_DIR=CACHE, **environment)
 
@@ -268,7 +272,7 @@ class ThroughPython(Rmm):
     def test_it_does_the_same_where_the_resource_cannot_be_compiled(self) -> None:
         code = WITHOUT_CYTHON + "import warnings\nwarnings.simplefilter('ignore')\n"
         with tempfile.TemporaryDirectory() as empty:
-            self.assertEqual(output_of(code + BEGIN + USES, VPMM_CACHE_DIR=empty), USED)
+            self.assertEqual(output_of(code + BEGIN + USES, VPMM_CACHE_DIR=empty, VPMM_LOG="error"), USED)
 
     def test_its_memory_has_its_name_as_a_tag_if_asked(self) -> None:
         code = (
@@ -278,7 +282,8 @@ class ThroughPython(Rmm):
             "print(vpmm.tag_info('rmm').live_bytes)"
         )
         with tempfile.TemporaryDirectory() as empty:
-            said = output_of(WITHOUT_CYTHON + BEGIN + code, VPMM_CACHE_DIR=empty, VPMM_LIMITS="rmm=25%")
+            limit = {"VPMM_LIMITS": "rmm=25%", "VPMM_LOG": "error"}
+            said = output_of(WITHOUT_CYTHON + BEGIN + code, VPMM_CACHE_DIR=empty, **limit)
         self.assertEqual(said, f"[('rmm', {5 << 20})]\n0\n")
 
     def test_it_says_why_once(self) -> None:
@@ -295,12 +300,13 @@ print(len(caught), "pip install cython" in str(caught[0].message), vpmm.rmm.is_i
 """
         )
         with tempfile.TemporaryDirectory() as empty:
-            self.assertEqual(output_of(code, VPMM_CACHE_DIR=empty), "1 True True\n")
+            self.assertEqual(output_of(code, VPMM_CACHE_DIR=empty, VPMM_LOG="error"), "1 True True\n")
 
     def test_a_compiler_that_fails_is_quoted(self) -> None:
         code = "try:\n    vpmm.rmm.build()\nexcept vpmm.Error as error:\n    print(error)"
         with tempfile.TemporaryDirectory() as empty:
-            said = output_of(BEGIN + code, VPMM_CACHE_DIR=empty, CXX="g++ -include /no/such/header")
+            wrong = {"CXX": "g++ -include /no/such/header", "VPMM_LOG": "error"}
+            said = output_of(BEGIN + code, VPMM_CACHE_DIR=empty, **wrong)
         self.assertIn("the resource for RMM", said)
         self.assertIn("/no/such/header", said)
 

@@ -12,7 +12,7 @@ from vpmm import convert, native, recordings, trial
 from vpmm.errors import Error
 from vpmm.recordings import Event, Kind, Recording
 from vpmm.trial import Row, Trial, verdict
-from vpmm.units import bytes_text, duration_text
+from vpmm.units import bytes_in, bytes_text, duration_text
 
 from convert_case import BASE, DATA, MIB, ConvertCase, block, entry, recorded, segment, snapshot
 from program import run
@@ -57,6 +57,7 @@ class Trying(ConvertCase):
         assert isinstance(rows, list)
         self.assertEqual((recorded_row["failed_requests"], rows[0]["failed_requests"]), (1, 0))
         self.assertLess(rows[0]["smallest_gpu_bytes"], recorded_row["peak_held_bytes"])
+        self.assertIsNone(recorded_row["smallest_gpu_bytes"], "it failed with what it held")
         self.assertRegex(str(result["verdict"]), r"^1 request failed while 2\.27 GiB .* nothing would have failed\.$")
 
     def test_live_memory_is_that_of_replay_with_the_failed_request_served(self) -> None:
@@ -190,10 +191,9 @@ class Words(unittest.TestCase):
         self.assertIn("as much as the 200.00 MiB", self.trial(known, held=200 << 20))
         self.assertEqual(self.trial(Row("x", None, None, 0, None)), "VPMM would hold 100.00 MiB at its peak" + least)
         self.assertIn("could not serve 3 of 7 requests", self.trial(known, smallest=None))
-        failed = Row("PyTorch", 80 << 20, None, 2, 80 << 20)
-        self.assertRegex(
-            self.trial(failed), r"^2 requests failed while 80\.00 MiB .*90\.00 MiB: it needs more than that"
-        )
+        for name, needs in (("PyTorch", "with VPMM it needs that much, too"), ("VPMM, recorded", "it needs that much")):
+            said = self.trial(Row(name, 80 << 20, None, 2, None))
+            self.assertRegex(said, rf"^2 requests failed while 80\.00 MiB .*90\.00 MiB: {needs}\.$")
 
     def test_sizes_and_times_are_in_the_unit_that_fits(self) -> None:
         sizes = {
@@ -205,6 +205,8 @@ class Words(unittest.TestCase):
             1 << 60: "1048576.00 TiB",
         }
         self.assertEqual({size: bytes_text(size) for size in sizes}, sizes)
+        read = {"1.46 GiB": 1567663063, "40 MiB": 40 << 20, "1 byte": 1, "100 bytes": 100, "2 TiB": 2 << 40, "none": 0}
+        self.assertEqual({text: bytes_in(text) for text in read}, read)
         times = {0.5: "0.5 us", 1500: "1.5 ms", 2.5e6: "2.50 s"}
         self.assertEqual({time: duration_text(time) for time in times}, times)
 

@@ -56,6 +56,7 @@ class Tutorials(unittest.TestCase):
         self.assertEqual([cell["outputs"] for cell in cells], printed)
 
     def test_that_for_pytorch_cupy_and_rapids_prints_what_it_shows(self) -> None:
+        run("-m", "vpmm", "build-rmm", VPMM_CACHE_DIR=CACHE)  # which says that it compiles
         self.prints_what_it_shows("arrays.ipynb", "rmm", "cupy")
 
     def test_that_for_numba_prints_what_it_shows(self) -> None:

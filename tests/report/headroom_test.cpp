@@ -114,8 +114,9 @@ class LimitedProgram {
     const std::string& text = failed.error().message;
     const std::string until = text.substr(0, text.find(" are missing"));
     const Bytes missing = parse_bytes(until.substr(until.rfind("; ") + 2)).value();
-    EXPECT_NE(text.find("raise VPMM_CAPACITY (vpmm_set_capacity) by " +
-                        until.substr(until.rfind("; ") + 2)),
+    const std::size_t advice = text.find("\n  - raise ");
+    ASSERT_NE(advice, std::string::npos) << text;
+    EXPECT_NE(text.find(" by " + until.substr(until.rfind("; ") + 2) + " or more", advice),
               std::string::npos)
         << text;
     const Bytes before = capacity_;

@@ -121,6 +121,10 @@ TEST(ShortageAdvice, names_the_limit_where_it_is_in_the_way_and_the_gpu_has_enou
   shortage.gpu = driver::MemInfo{512 * kMiB, kGiB};
   EXPECT_THAT(advice(shortage),
               Contains(StartsWith("raise VPMM_CAPACITY (vpmm_set_capacity) by 10 MiB or more")));
+  shortage.is_capacity_of_settings = false;
+  EXPECT_THAT(advice(shortage),
+              Contains(StartsWith("raise the limit, which vpmm_set_capacity or PyTorch's memory "
+                                  "fraction set, by 10 MiB or more")));
   shortage.gpu = driver::MemInfo{kMiB, kGiB};
   EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("VPMM_CAPACITY")))) << "it would not help";
 }

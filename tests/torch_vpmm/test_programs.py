@@ -132,7 +132,8 @@ class Switch(VpmmCase):
             compiler.chmod(0o755)
             code = "import vpmm\ntry:\n    vpmm.use_for_torch()\nexcept vpmm.Error as error:\n    print(error)"
             self.assertIn(
-                "the compiler says no", self.output_of(code, VPMM_TORCH="", VPMM_CACHE_DIR=folder, CXX=str(compiler))
+                "the compiler says no",
+                self.output_of(code, VPMM_TORCH="", VPMM_CACHE_DIR=folder, CXX=str(compiler), VPMM_LOG="error"),
             )
             self.assertEqual([path.name for path in Path(folder).glob("*.so*") if path.suffix != ".lock"], [])
 

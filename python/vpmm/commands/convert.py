@@ -26,13 +26,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         type=Path,
         help="the file; its ending gives the format unless --to does; - is standard output",
     )
-    parser.add_argument(
-        "--from",
-        dest="source",
-        metavar="FORMAT",
-        choices=convert.INPUTS,
-        help=f"format of IN: {', '.join(convert.INPUTS)} (default: by content)",
-    )
+    add_from(parser, "IN")
     parser.add_argument(
         "--to",
         dest="target",
@@ -44,6 +38,17 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.add_argument("--after", metavar="WHEN", help="begin here: a time such as 1.5s or 300ms, or a mark")
     parser.add_argument("--before", metavar="WHEN", help="end here")
     parser.set_defaults(run=run)
+
+
+def add_from(parser: argparse.ArgumentParser, file: str) -> None:
+    """Adds the option for the format of `file`, the name of an argument."""
+    parser.add_argument(
+        "--from",
+        dest="source",
+        metavar="FORMAT",
+        choices=convert.INPUTS,
+        help=f"format of {file}: {', '.join(convert.INPUTS)} (default: by content)",
+    )
 
 
 def run(options: argparse.Namespace) -> int:

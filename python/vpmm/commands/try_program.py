@@ -9,6 +9,7 @@ import sys
 import time
 
 from vpmm import _terminal, convert, trial
+from vpmm.commands.convert import add_from
 
 _PATIENCE = 2.0  # seconds without a word
 
@@ -21,13 +22,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "recording on a simulated GPU, and compares what is held, the time in the driver and the smallest GPU.",
     )
     parser.add_argument("file", metavar="FILE", help="the file; - is a recording on standard input")
-    parser.add_argument(
-        "--from",
-        dest="source",
-        metavar="FORMAT",
-        choices=convert.INPUTS,
-        help=f"format of FILE: {', '.join(convert.INPUTS)} (default: by content)",
-    )
+    add_from(parser, "FILE")
     parser.add_argument("--device", type=int, help="the device, if there are several (default: the busiest)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.set_defaults(run=run)

@@ -33,6 +33,7 @@ HEADERS = PACKAGE / "include" / "vpmm"
 LINK_VPMM = (f"-L{PACKAGE}", "-l:libvpmm.so.0")
 TOOLKIT = Path("/usr/local/cuda")  # where CUDA's packages put it
 _LONGEST_BUILD_S = 600
+_SILENT = ("quiet", "error")  # values of VPMM_LOG
 
 
 def unsupported(message: str) -> Error:
@@ -52,7 +53,7 @@ def fingerprint(files: Iterable[Path], facts: object) -> str:
 def cached(name: str, make: Callable[[Path], None], what: str, why: str = "") -> Path:
     """The path of the library with that name; `make` makes it if the cache lacks it, or has a damaged one.
 
-    `why` is what a line on standard error says before it is made; without it the line is for terminals only.
+    Before it is made, a line on standard error says so, and `why`; VPMM_LOG=quiet or error leaves it out.
     If several processes need it at the same time, one makes it and the others wait. Others may read it where
     VPMM_CACHE_DIR names the folder, as the umask allows.
     """
@@ -69,7 +70,7 @@ def cached(name: str, make: Callable[[Path], None], what: str, why: str = "") ->
             with contextlib.suppress(OSError):  # a file system without locks: each builds for itself
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if not _is_whole(library):
-                if why or sys.stderr.isatty():
+                if os.environ.get("VPMM_LOG") not in _SILENT:
                     print(f"vpmm: {why or what}: compiling it once, into {folder}", file=sys.stderr, flush=True)
                 make(library)
                 save(_note_of(library), functools.partial(_write, digest_of(library).encode()))

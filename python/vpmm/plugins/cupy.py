@@ -8,14 +8,16 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
 from vpmm import _vpmm
-from vpmm.errors import Error
+from vpmm.errors import Error, warn
 
 __all__ = ["allocator", "install", "is_installed"]
 
+_LIMIT = "CUPY_GPU_MEMORY_LIMIT"  # of CuPy's own pool
 _LEAST = 13  # the oldest major version of CuPy
 _RAISES = (14, 1, 1)  # from this version on CuPy turns exceptions of a C function into Python errors
 
@@ -25,8 +27,10 @@ def install() -> None:
 
     Existing allocations of CuPy stay where they are. The first allocation on a device opens its pool, with the settings
     of the VPMM_ variables or of ``vpmm.configure()``. Calling it again does nothing. Raises vpmm.Error if CuPy is
-    missing or older than 13, and ValueError inside ``cupy.cuda.using_allocator``.
+    missing or older than 13, and ValueError inside ``cupy.cuda.using_allocator``. Warns of a limit of CuPy's own pool.
     """
+    if os.environ.get(_LIMIT):
+        warn(f"{_LIMIT} has no effect: VPMM_CAPACITY limits the pool (docs/guides/cupy.md)", stacklevel=2)
     _import_cupy().cuda.set_allocator(allocator())
 
 

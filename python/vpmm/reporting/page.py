@@ -51,8 +51,8 @@ def failure_figures(story: Story, failure: Failure) -> list[tuple[str, int]]:
         found += [("free", sum(ranges)), ("largest free range", max(ranges, default=0))]
     if story.has_samples:
         found.append(("pending, as last sampled", failure.pending))
-    if story.capacity:
-        found.append(("capacity", story.capacity))
+    if limit := story.limit_at(failure):
+        found.append(("capacity", limit))
     return found
 
 

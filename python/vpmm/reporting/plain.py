@@ -74,9 +74,10 @@ def _alive(story: Story, width: int) -> list[str]:
 def _failures(story: Story, width: int) -> list[str]:
     lines: list[str] = []
     for failure in story.failures[:_FAILURES]:
-        lines += ["", f"Failed: {bytes_text(failure.event.bytes)} at {time_text(failure.event.time_ns)}"]
+        at = time_text(failure.event.time_ns - story.begin_ns)
+        lines += ["", f"Failed: {bytes_text(failure.event.bytes)} after {at}"]
         lines.append(wrapped(why(story, failure), width, "  "))
-        figures = ", ".join(f"{name} {bytes_text(size)}" for name, size in failure_figures(story, failure))
+        figures = "; ".join(f"{name}: {bytes_text(size)}" for name, size in failure_figures(story, failure))
         lines.append(wrapped(figures, width, "  "))
         lines += [wrapped(line, width, "  | ") for line in failure.report.splitlines()[:20]]
     if len(story.failures) > _FAILURES:

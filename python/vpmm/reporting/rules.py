@@ -59,17 +59,18 @@ def why(story: Story, failure: Failure) -> str:
     """The reason for a failed request, in a sentence, as far as the recording has it."""
     size = failure.event.bytes
     asked = bytes_text(size)
-    if limit := _TAG_LIMIT.search(failure.report):
-        return f"{asked} were asked for, and {limit['tag']} had {limit['has']} of its limit of {limit['limit']}."
+    if tag := _TAG_LIMIT.search(failure.report):
+        return f"{asked} were asked for, and {tag['tag']} had {tag['has']} of its limit of {tag['limit']}."
     trapped, missing = _TRAPPED.search(failure.report), _MISSING.search(failure.report)
     if story.is_full(failure):
         taken = story.taken_for(size)
-        more = missing[1] if missing else bytes_text(failure.taken + taken - story.capacity)
+        limit = story.limit_at(failure)
+        more = missing[1] if missing else bytes_text(failure.taken + taken - limit)
         rounded = f" and take {bytes_text(taken)}" if taken != size else ""
         idle = f", and {trapped[1]} were free in chunks that live memory uses in part" if trapped else ""
         return (
             f"{asked} were asked for{rounded} while {bytes_text(failure.taken)} were taken{idle}: together that is "
-            f"{more} more than the {bytes_text(story.capacity)} there are."
+            f"{more} more than the {bytes_text(limit)} there are."
         )
     if trapped and missing:
         return (
@@ -128,14 +129,24 @@ def out_of_memory(story: Story) -> Advice | None:
     first = full[0]
     groups = grouped_by_place(story, story.alive(first.index))
     holder = f" Most of it, {bytes_text(groups[0].bytes)}, is of {groups[0].label}." if groups else ""
-    limit = "VPMM_CAPACITY is" if story.header_number("capacity") else "the GPU has"
     return Advice(
         "bad",
         f"Out of memory: {len(full)} request{'s' if len(full) > 1 else ''} did not fit",
         why(story, first) + holder,
-        f"Free some of it earlier, or make room: {limit} {bytes_text(story.capacity)}. vpmm fit on this file says "
-        "how small a GPU can be.",
+        f"Free some of it earlier, or make room: {_limit_text(story, first)}. vpmm fit on this file says how small a "
+        "GPU can be.",
     )
+
+
+def _limit_text(story: Story, failure: Failure) -> str:
+    """The limit that was in the way, and the place that it is from."""
+    limit, of_settings = story.limit_at(failure), story.setting("VPMM_CAPACITY")
+    if limit == story.header_number("device_bytes"):
+        return f"the GPU has {bytes_text(limit)}"
+    if limit == story.capacity and of_settings != "none":
+        return f"VPMM_CAPACITY is {bytes_text(limit)}"
+    now = f"{bytes_text(limit)} were the limit, which the program set (vpmm_set_capacity, or PyTorch's memory fraction)"
+    return now if of_settings in ("", "none") else f"{now}; VPMM_CAPACITY is {of_settings}"
 
 
 def pending_failure(story: Story) -> Advice | None:
@@ -203,6 +214,8 @@ def pending_memory(story: Story) -> Advice | None:
     for event in window:
         by_stream[event.stream] = by_stream.get(event.stream, 0) + 1
     who = max(by_stream, key=lambda each: by_stream[each], default=None)
+    if who is not None and set(by_stream) == set(story.streams) == {who}:
+        return None  # the only stream may use it at once
     busiest = f" Most frees before that named {story.stream_name(who)}." if by_stream and who is not None else ""
     unnamed = (
         " Most frees before that named no stream, and wait for all work of the GPU."
@@ -320,6 +333,8 @@ def driver_calls(story: Story) -> Advice | None:
     late = story.late_driver
     if late.calls < 50 or late.ns < story.duration_ns * 0.01 or story.duration_ns < _WARM_NS:
         return None
+    if story.has_maps and story.late_remaps == 0:
+        return None  # all of them were for memory that the program had not had before
     per_second = late.calls / max(story.duration_ns / 2e9, 1e-9)
     return Advice(
         "warn",

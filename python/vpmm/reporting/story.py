@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import math
+import re
 from array import array
 from collections import defaultdict
 from dataclasses import dataclass, field
 
 from vpmm.recordings import Event, Kind, Recording
 from vpmm.reporting.stacks import StackLabels, library_of
-from vpmm.units import bytes_text
+from vpmm.units import bytes_in, bytes_text
 
 NEVER = 1 << 62
+_LIMIT = re.compile(r"^  mapped .*; the limit is (.+?);", re.MULTILINE)
+_ROUNDED = 0.006  # sizes in reports have three digits
 
 
 @dataclass(slots=True)
@@ -114,6 +118,7 @@ class Story:
         self.marks: list[tuple[int, str, int]] = []  # time, text, index of the event
         self.driver: dict[int, Spent] = defaultdict(Spent)
         self.late_driver = Spent()  # in the second half of the time
+        self.late_remaps = 0  # then: chunks that were mapped again, or given back
         self.pauses = Spent()
         self.streams: dict[int | None, StreamUse] = defaultdict(StreamUse)
         self.allocations = 0
@@ -172,6 +177,12 @@ class Story:
         value = self.recording.header.get(name, 0)
         return value if isinstance(value, int) and value > 0 else 0
 
+    def setting(self, name: str) -> str:
+        """The value with which the pool was opened; empty: the recording does not have it."""
+        settings = self.recording.header.get("settings")
+        value = settings.get(name, "") if isinstance(settings, dict) else ""
+        return value if isinstance(value, str) else ""
+
     def header_text(self, name: str) -> str:
         value = self.recording.header.get(name, "")
         return value if isinstance(value, str) else ""
@@ -180,9 +191,17 @@ class Story:
         """The live memory after event `index`, oldest first."""
         return [each for each in self.lives if each.begin <= index < each.end]
 
+    def limit_at(self, failure: Failure) -> int:
+        """The limit when the request failed. One that was set while it was recorded is in the report, rounded."""
+        said = _LIMIT.search(failure.report)
+        if said is None:
+            return self.capacity
+        limit = bytes_in(said[1]) or self.header_number("device_bytes")
+        return self.capacity if math.isclose(limit, self.capacity, rel_tol=_ROUNDED) else limit
+
     def is_full(self, failure: Failure) -> bool:
         """Whether live memory and the request, rounded as the pool rounds, exceed the available memory."""
-        return 0 < self.capacity < failure.taken + self.taken_for(failure.event.bytes)
+        return 0 < self.limit_at(failure) < failure.taken + self.taken_for(failure.event.bytes)
 
     def stack_label(self, stack: int) -> str:
         return self.stack_labels[stack]
@@ -314,6 +333,8 @@ class _Walk:
             self.story.created += event.bytes
             self.fresh += event.bytes
             self.set_mapped(self.mapped + event.bytes)
+        else:
+            self.story.late_remaps += event.time_ns > self.middle_ns
 
     def unmap(self, index: int, event: Event) -> None:
         for mapping in self.covered(event.address, event.bytes):
@@ -321,6 +342,7 @@ class _Walk:
             mapping.end, mapping.end_ns = index, event.time_ns
         if event.value == 1:
             self.story.released += event.bytes
+            self.story.late_remaps += event.time_ns > self.middle_ns
             self.free = max(self.free - event.bytes, 0)
             self.set_mapped(max(self.mapped - event.bytes, 0))
 
