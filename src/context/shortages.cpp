@@ -58,8 +58,8 @@ void Shortages::add_holders(report::Shortage& shortage, std::uint32_t tag) const
     if (block.state != region::RegionState::allocated) continue;
     if (tag != 0 ? block.tag != tag : block.is_suspended || external.contains(block.range.begin))
       continue;
-    count(shortage.live, "live", block.requested);
-    shortage.live_taken += block.range.size;
+    count(shortage.memory.live, "live", block.requested);
+    shortage.memory.live_taken += block.range.size;
     count(by_library[block.library], name_of_tag(block.library, "no library known"),
           block.requested);
     count(by_tag[block.tag], name_of_tag(block.tag, "no tag"), block.requested);
@@ -69,9 +69,11 @@ void Shortages::add_holders(report::Shortage& shortage, std::uint32_t tag) const
               : time::describe_stream(device_.timelines, driver::StreamId{block.stream_id}),
           block.requested);
   }
-  if (by_library.size() > 1 || by_library.count(0) == 0) shortage.by_library = sorted(by_library);
-  if (tag == 0 && (by_tag.size() > 1 || by_tag.count(0) == 0)) shortage.by_tag = sorted(by_tag);
-  shortage.by_stream = sorted(by_stream);
+  if (by_library.size() > 1 || by_library.count(0) == 0)
+    shortage.holders.by_library = sorted(by_library);
+  if (tag == 0 && (by_tag.size() > 1 || by_tag.count(0) == 0))
+    shortage.holders.by_tag = sorted(by_tag);
+  shortage.holders.by_stream = sorted(by_stream);
   if (const auto writer = parts_.recorder.writer()) shortage.recording = writer->path();
 }
 
@@ -85,42 +87,42 @@ void Shortages::add_pending(report::Shortage& shortage) const {
       count(by_timeline[static_cast<std::uint64_t>(timeline.id)],
             device_.timelines.describe_stream(timeline.id), pending);
   });
-  shortage.pending_on = sorted(by_timeline);
+  shortage.holders.pending_on = sorted(by_timeline);
 }
 
 report::Shortage Shortages::look_at(const pool::Request& request, const std::string& reason) const {
   report::Shortage shortage;
   const observe::Statistics now = totals_.now();
-  shortage.requested = request.bytes;
+  shortage.asked.requested = request.bytes;
   // Requests beyond any address space stay unrounded: rounding could overflow.
-  shortage.taken = request.bytes > pool::kAddressSpace ? request.bytes
-                   : device_.small == nullptr
-                       ? round_up(request.bytes, device_.page_size)
-                       : device_.small->serving().size_of_pages(request.bytes);
-  if (request.tag != 0) shortage.tag = name_of_tag(request.tag, "");
-  shortage.arena = static_cast<std::uint64_t>(request.arena);
-  shortage.is_one_chunk = request.one_chunk;
-  shortage.reason = reason;
-  shortage.trapped = now.trapped_bytes;
-  shortage.movable = device_.pool == nullptr ? 0 : totals_.movable_bytes();
-  shortage.free = now.free_bytes;
-  shortage.pending = now.pending_bytes;
-  shortage.largest_free = now.largest_free_bytes;
-  shortage.small_free = now.small_free_bytes;
-  shortage.leased = now.leased_bytes;
-  shortage.parked = parts_.captures.parked_bytes();
-  shortage.suspended = now.suspended_bytes;
-  shortage.quarantined = now.quarantined_bytes;
-  shortage.mapped = now.mapped_bytes;
-  shortage.mappings = now.mappings;
-  shortage.max_mappings = device_.config.max_mappings;
-  shortage.capacity = parts_.footprint.capacity();
-  shortage.is_capacity_of_settings = parts_.footprint.is_capacity_of_settings();
-  shortage.prefer = device_.config.prefer;
-  shortage.is_capture_known = parts_.captures.are_known();
+  shortage.asked.taken = request.bytes > pool::kAddressSpace ? request.bytes
+                         : device_.small == nullptr
+                             ? round_up(request.bytes, device_.page_size)
+                             : device_.small->serving().size_of_pages(request.bytes);
+  if (request.tag != 0) shortage.asked.tag = name_of_tag(request.tag, "");
+  shortage.asked.arena = static_cast<std::uint64_t>(request.arena);
+  shortage.asked.is_one_chunk = request.one_chunk;
+  shortage.asked.reason = reason;
+  shortage.memory.trapped = now.trapped_bytes;
+  shortage.memory.movable = device_.pool == nullptr ? 0 : totals_.movable_bytes();
+  shortage.memory.free = now.free_bytes;
+  shortage.memory.pending = now.pending_bytes;
+  shortage.memory.largest_free = now.largest_free_bytes;
+  shortage.memory.small_free = now.small_free_bytes;
+  shortage.memory.leased = now.leased_bytes;
+  shortage.memory.parked = parts_.captures.parked_bytes();
+  shortage.memory.suspended = now.suspended_bytes;
+  shortage.memory.quarantined = now.quarantined_bytes;
+  shortage.memory.mapped = now.mapped_bytes;
+  shortage.memory.mappings = now.mappings;
+  shortage.limits.max_mappings = device_.config.max_mappings;
+  shortage.limits.capacity = parts_.footprint.capacity();
+  shortage.limits.is_capacity_of_settings = parts_.footprint.is_capacity_of_settings();
+  shortage.limits.prefer = device_.config.prefer;
+  shortage.limits.is_capture_known = parts_.captures.are_known();
   driver::MemInfo gpu;
-  if (device_.driver.mem_get_info(gpu) == driver::CuResult::success) shortage.gpu = gpu;
-  shortage.arenas = parts_.arenas.holdings();
+  if (device_.driver.mem_get_info(gpu) == driver::CuResult::success) shortage.limits.gpu = gpu;
+  shortage.holders.arenas = parts_.arenas.holdings();
   add_pending(shortage);
   add_holders(shortage, 0);
   return shortage;
@@ -143,10 +145,10 @@ void Shortages::explain(const pool::Request& request, Error& error) noexcept {
     Visit visit(entrance_);
     if (visit.status()) {
       report::Shortage shortage = look_at(request, reason);
-      shortage.stream = request.stream ? "a stream that is being captured" : "no stream";
+      shortage.asked.stream = request.stream ? "a stream that is being captured" : "no stream";
       const Result<pool::Caller> caller = visit.identify(request.stream);  // leaves captures intact
       if (caller && caller.value().timeline != nullptr)
-        shortage.stream = device_.timelines.describe_stream(caller.value().timeline->id);
+        shortage.asked.stream = device_.timelines.describe_stream(caller.value().timeline->id);
       error.message = report::shortage_report(shortage);
     }
   } catch (...) {  // NOLINT(bugprone-empty-catch): the reason alone

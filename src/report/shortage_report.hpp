@@ -30,9 +30,8 @@ struct ArenaHolding {
   Bytes live = 0;
 };
 
-// Contents of the report.
-struct Shortage {
-  // --- the request ---
+// What was asked for.
+struct FailedRequest {
   Bytes requested = 0;
   Bytes taken = 0;  // bytes of the pool that the request needs
   std::string stream;
@@ -40,7 +39,10 @@ struct Shortage {
   std::uint64_t arena = 0;
   bool is_one_chunk = false;
   std::string reason;  // a clause: "2 MiB are missing"
-  // --- the pool ---
+};
+
+// The pool's memory.
+struct MemoryFigures {
   Holding live;          // requested bytes
   Bytes live_taken = 0;  // same in whole pages and blocks
   Bytes free = 0;        // mapped, unallocated
@@ -55,20 +57,34 @@ struct Shortage {
   Bytes quarantined = 0;
   Bytes mapped = 0;
   std::uint64_t mappings = 0;
+};
+
+// What the request may have met.
+struct LimitsInForce {
   std::uint64_t max_mappings = 0;
   std::optional<Bytes> capacity;
   bool is_capacity_of_settings = true;  // false: a later call set it
   settings::Prefer prefer = settings::Prefer::balanced;
   bool is_capture_known = false;
-  std::string recording;  // file of a running recording; empty: none
-  // --- the GPU ---
   std::optional<driver::MemInfo> gpu;  // nullopt: unknown
-  // --- holders of memory, largest first ---
+};
+
+// Largest first.
+struct Holders {
   std::vector<Holding> by_tag;      // empty: no tags
   std::vector<Holding> by_library;  // empty: no libraries
   std::vector<Holding> by_stream;
   std::vector<Holding> pending_on;
   std::vector<ArenaHolding> arenas;
+};
+
+// Contents of the report.
+struct Shortage {
+  FailedRequest asked;
+  MemoryFigures memory;
+  LimitsInForce limits;
+  Holders holders;
+  std::string recording;  // file of a running recording; empty: none
 };
 
 // Several lines, without a line break at the end. The first makes sense alone; the last are advice.

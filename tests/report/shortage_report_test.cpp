@@ -24,17 +24,17 @@ constexpr const char* kRecord =
 // lacks 4.
 Shortage usual() {
   Shortage shortage;
-  shortage.requested = shortage.taken = 20 * kMiB;
-  shortage.stream = "stream 3";
-  shortage.reason = "4 MiB are missing";
-  shortage.live = {"live", 40 * kMiB, 3};
-  shortage.live_taken = 40 * kMiB;
-  shortage.free = shortage.movable = shortage.largest_free = 8 * kMiB;
-  shortage.mapped = 48 * kMiB;
-  shortage.mappings = 7;
-  shortage.max_mappings = 60'000;
-  shortage.gpu = driver::MemInfo{8 * kMiB, 64 * kMiB};
-  shortage.by_stream = {{"stream 3", 30 * kMiB, 2}, {"no stream", 10 * kMiB, 1}};
+  shortage.asked.requested = shortage.asked.taken = 20 * kMiB;
+  shortage.asked.stream = "stream 3";
+  shortage.asked.reason = "4 MiB are missing";
+  shortage.memory.live = {"live", 40 * kMiB, 3};
+  shortage.memory.live_taken = 40 * kMiB;
+  shortage.memory.free = shortage.memory.movable = shortage.memory.largest_free = 8 * kMiB;
+  shortage.memory.mapped = 48 * kMiB;
+  shortage.memory.mappings = 7;
+  shortage.limits.max_mappings = 60'000;
+  shortage.limits.gpu = driver::MemInfo{8 * kMiB, 64 * kMiB};
+  shortage.holders.by_stream = {{"stream 3", 30 * kMiB, 2}, {"no stream", 10 * kMiB, 1}};
   return shortage;
 }
 
@@ -46,11 +46,11 @@ TEST(ShortageReport, begins_with_a_line_that_makes_sense_alone) {
 
 TEST(ShortageReport, tells_what_was_asked_for_what_lives_what_is_free_and_who_holds_it) {
   Shortage shortage = usual();
-  shortage.tag = "weights";
-  shortage.capacity = 52 * kMiB;
-  shortage.gpu = driver::MemInfo{12 * kMiB, 68 * kMiB};
-  shortage.by_library = {{"torch", 30 * kMiB, 2}, {"no library known", 10 * kMiB, 1}};
-  shortage.by_tag = {{"weights", 40 * kMiB, 3}};
+  shortage.asked.tag = "weights";
+  shortage.limits.capacity = 52 * kMiB;
+  shortage.limits.gpu = driver::MemInfo{12 * kMiB, 68 * kMiB};
+  shortage.holders.by_library = {{"torch", 30 * kMiB, 2}, {"no library known", 10 * kMiB, 1}};
+  shortage.holders.by_tag = {{"weights", 40 * kMiB, 3}};
   EXPECT_EQ(shortage_report(shortage),
             "out of device memory: asked for 20 MiB; 8 MiB are missing; live 40 MiB, free 8 MiB, "
             "limit 52 MiB\n"
@@ -79,13 +79,13 @@ TEST(ShortageReport, names_the_recording_that_is_being_written) {
 
 TEST(ShortageReport, says_why_memory_that_is_free_did_not_help) {
   Shortage shortage = usual();
-  shortage.pending = 6 * kMiB;
-  shortage.pending_on = {{"stream 9", 4 * kMiB, 1}, {"any stream", 2 * kMiB, 1}};
-  shortage.small_free = 3 * kMiB;
-  shortage.leased = 2 * kMiB;
-  shortage.parked = 10 * kMiB;
-  shortage.quarantined = 2 * kMiB;
-  shortage.arenas = {{4, 7, true, false, 6 * kMiB, 2 * kMiB}};
+  shortage.memory.pending = 6 * kMiB;
+  shortage.holders.pending_on = {{"stream 9", 4 * kMiB, 1}, {"any stream", 2 * kMiB, 1}};
+  shortage.memory.small_free = 3 * kMiB;
+  shortage.memory.leased = 2 * kMiB;
+  shortage.memory.parked = 10 * kMiB;
+  shortage.memory.quarantined = 2 * kMiB;
+  shortage.holders.arenas = {{4, 7, true, false, 6 * kMiB, 2 * kMiB}};
   const std::string report = shortage_report(shortage);
   for (const char* line :
        {"\n  pending    6 MiB of what is free is still used by work that was queued before; "
@@ -96,58 +96,59 @@ TEST(ShortageReport, says_why_memory_that_is_free_did_not_help) {
         "\n  arena      4 (tag 7, pinned) holds 6 MiB, of which live 2 MiB\n",
         "\n  refused    2 MiB that the driver does not take back\n"})
     EXPECT_THAT(report, HasSubstr(line));
-  shortage.pending_on.clear();  // all of it in arenas
+  shortage.holders.pending_on.clear();  // all of it in arenas
   EXPECT_THAT(shortage_report(shortage), HasSubstr("work that was queued before\n"));
 }
 
 TEST(ShortageReport, names_five_holders_and_counts_the_others) {
   Shortage shortage = usual();
-  shortage.by_stream.clear();
+  shortage.holders.by_stream.clear();
   for (int i = 1; i <= 7; ++i)
-    shortage.by_stream.push_back({"stream " + std::to_string(i), 2 * kMiB, 1});
+    shortage.holders.by_stream.push_back({"stream " + std::to_string(i), 2 * kMiB, 1});
   EXPECT_THAT(shortage_report(shortage), HasSubstr("stream 5: 2 MiB, 2 more: 4 MiB\n"));
 }
 
 TEST(ShortageAdvice, is_to_look_at_a_recording_where_no_rule_has_anything_to_say) {
   Shortage shortage = usual();
-  shortage.gpu = driver::MemInfo{0, 48 * kMiB};
+  shortage.limits.gpu = driver::MemInfo{0, 48 * kMiB};
   EXPECT_THAT(advice(shortage), ElementsAre(kRecord));
 }
 
 TEST(ShortageAdvice, names_the_limit_where_it_is_in_the_way_and_the_gpu_has_enough) {
   Shortage shortage = usual();
   EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("VPMM_CAPACITY")))) << "there is none";
-  shortage.capacity = 50 * kMiB;
-  shortage.gpu = driver::MemInfo{512 * kMiB, kGiB};
+  shortage.limits.capacity = 50 * kMiB;
+  shortage.limits.gpu = driver::MemInfo{512 * kMiB, kGiB};
   EXPECT_THAT(advice(shortage),
               Contains(StartsWith("raise VPMM_CAPACITY (vpmm_set_capacity) by 10 MiB or more")));
-  shortage.is_capacity_of_settings = false;
+  shortage.limits.is_capacity_of_settings = false;
   EXPECT_THAT(advice(shortage),
               Contains(StartsWith("raise the limit, which vpmm_set_capacity or PyTorch's memory "
                                   "fraction set, by 10 MiB or more")));
-  shortage.gpu = driver::MemInfo{kMiB, kGiB};
+  shortage.limits.gpu = driver::MemInfo{kMiB, kGiB};
   EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("VPMM_CAPACITY")))) << "it would not help";
 }
 
 TEST(ShortageAdvice, does_not_count_idle_memory_above_a_limit_that_was_lowered) {
   Shortage shortage = usual();
-  shortage.requested = shortage.taken = 100 * kMiB;
-  shortage.live = {};
-  shortage.live_taken = 0;
-  shortage.free = shortage.movable = shortage.largest_free = shortage.mapped;
-  shortage.capacity = 32 * kMiB;
-  shortage.gpu = driver::MemInfo{512 * kMiB, kGiB};
+  shortage.asked.requested = shortage.asked.taken = 100 * kMiB;
+  shortage.memory.live = {};
+  shortage.memory.live_taken = 0;
+  shortage.memory.free = shortage.memory.movable = shortage.memory.largest_free =
+      shortage.memory.mapped;
+  shortage.limits.capacity = 32 * kMiB;
+  shortage.limits.gpu = driver::MemInfo{512 * kMiB, kGiB};
   EXPECT_THAT(advice(shortage),
               Contains(StartsWith("raise VPMM_CAPACITY (vpmm_set_capacity) by 68 MiB or more")));
 }
 
 TEST(ShortageAdvice, counts_what_is_over_a_lowered_limit) {
   Shortage shortage = usual();
-  shortage.taken = shortage.requested = 10 * kMiB;
-  shortage.mapped = 600 * kMiB;
-  shortage.free = shortage.movable = shortage.pending = 0;
-  shortage.capacity = 100 * kMiB;
-  shortage.gpu = driver::MemInfo{20 * kMiB, kGiB};
+  shortage.asked.taken = shortage.asked.requested = 10 * kMiB;
+  shortage.memory.mapped = 600 * kMiB;
+  shortage.memory.free = shortage.memory.movable = shortage.memory.pending = 0;
+  shortage.limits.capacity = 100 * kMiB;
+  shortage.limits.gpu = driver::MemInfo{20 * kMiB, kGiB};
   EXPECT_THAT(shortage_report(shortage), HasSubstr("; 510 MiB are missing; "));
   EXPECT_THAT(advice(shortage),
               Contains(StartsWith("raise VPMM_CAPACITY (vpmm_set_capacity) by 510 MiB or more")));
@@ -155,8 +156,8 @@ TEST(ShortageAdvice, counts_what_is_over_a_lowered_limit) {
 
 TEST(ShortageAdvice, of_more_than_the_gpu_has_is_to_ask_for_less) {
   Shortage shortage = usual();
-  shortage.taken = shortage.requested = 200 * kGiB;
-  shortage.capacity = 52 * kMiB;
+  shortage.asked.taken = shortage.asked.requested = 200 * kGiB;
+  shortage.limits.capacity = 52 * kMiB;
   EXPECT_THAT(shortage_report(shortage), HasSubstr("; that is more than the GPU has; "));
   EXPECT_THAT(advice(shortage), ElementsAre("ask for less: the GPU has 64 MiB in all"));
 }
@@ -164,19 +165,19 @@ TEST(ShortageAdvice, of_more_than_the_gpu_has_is_to_ask_for_less) {
 TEST(ShortageAdvice, names_others_where_they_hold_what_is_missing) {
   Shortage shortage = usual();
   EXPECT_THAT(advice(shortage), Contains(StartsWith("find out who else holds 8 MiB of the GPU")));
-  shortage.gpu->free = 14 * kMiB;
+  shortage.limits.gpu->free = 14 * kMiB;
   EXPECT_THAT(advice(shortage), Contains(StartsWith("find out who else")))
       << "2 MiB are held, and nothing is missing";
-  shortage.gpu->free = 16 * kMiB;
+  shortage.limits.gpu->free = 16 * kMiB;
   EXPECT_THAT(advice(shortage), Not(Contains(StartsWith("find out who else"))));
 }
 
 TEST(ShortageAdvice, names_the_stream_to_wait_for_and_the_capture_that_forbids_it) {
   Shortage shortage = usual();
-  shortage.pending = 4 * kMiB;
-  shortage.pending_on = {{"stream 9", 4 * kMiB, 1}};
+  shortage.memory.pending = 4 * kMiB;
+  shortage.holders.pending_on = {{"stream 9", 4 * kMiB, 1}};
   EXPECT_THAT(advice(shortage), Contains(StartsWith("wait for the work of stream 9")));
-  shortage.is_capture_known = true;
+  shortage.limits.is_capture_known = true;
   EXPECT_THAT(
       advice(shortage),
       Contains(StartsWith("end the stream capture that forbids to wait for the work of stream 9")));
@@ -185,8 +186,9 @@ TEST(ShortageAdvice, names_the_stream_to_wait_for_and_the_capture_that_forbids_i
 TEST(ShortageAdvice, names_leases_graphs_and_pinned_arenas) {
   Shortage shortage = usual();
   const std::vector<std::string> none = advice(shortage);
-  shortage.leased = shortage.parked = kMiB;
-  shortage.arenas = {{4, 0, true, false, 6 * kMiB, 2 * kMiB}, {5, 0, false, false, 6 * kMiB, 0}};
+  shortage.memory.leased = shortage.memory.parked = kMiB;
+  shortage.holders.arenas = {{4, 0, true, false, 6 * kMiB, 2 * kMiB},
+                             {5, 0, false, false, 6 * kMiB, 0}};
   EXPECT_EQ(advice(shortage).size(), none.size() + 3);
   EXPECT_THAT(advice(shortage), Contains(HasSubstr("other processes close")));
   EXPECT_THAT(advice(shortage), Contains(HasSubstr("destroy captured graphs")));
@@ -196,30 +198,30 @@ TEST(ShortageAdvice, names_leases_graphs_and_pinned_arenas) {
 
 TEST(ShortageAdvice, names_the_preference_where_what_is_missing_is_trapped) {
   Shortage shortage = usual();
-  shortage.trapped = 2 * kMiB;
+  shortage.memory.trapped = 2 * kMiB;
   EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("VPMM_PREFER")))) << "it is not enough";
-  shortage.trapped = 4 * kMiB;
+  shortage.memory.trapped = 4 * kMiB;
   EXPECT_THAT(advice(shortage),
               Contains(StartsWith("VPMM_PREFER=footprint, or a smaller VPMM_CHUNK_MAX, down to "
                                   "2MiB: 4 MiB")));
-  shortage.prefer = settings::Prefer::footprint;
+  shortage.limits.prefer = settings::Prefer::footprint;
   EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("VPMM_PREFER"))));
   EXPECT_THAT(advice(shortage), Contains(StartsWith("a smaller VPMM_CHUNK_MAX, down to 2MiB: 4")));
 }
 
 TEST(ShortageAdvice, names_rounding_where_it_takes_what_is_missing) {
   Shortage shortage = usual();
-  shortage.live.bytes = 37 * kMiB;
+  shortage.memory.live.bytes = 37 * kMiB;
   EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("rounding")))) << "3 MiB are not enough";
-  shortage.live.bytes = 34 * kMiB;
+  shortage.memory.live.bytes = 34 * kMiB;
   EXPECT_THAT(advice(shortage), Contains("choose other sizes, or fewer and larger allocations: "
                                          "rounding takes 6 MiB beside what lives"));
 }
 
 TEST(ShortageAdvice, names_shared_pages_and_the_limit_of_mappings) {
   Shortage shortage = usual();
-  shortage.small_free = 5 * kMiB;
-  shortage.mappings = shortage.max_mappings;
+  shortage.memory.small_free = 5 * kMiB;
+  shortage.memory.mappings = shortage.limits.max_mappings;
   EXPECT_THAT(advice(shortage), Contains(StartsWith("VPMM_SMALL=stream_ordered")));
   EXPECT_THAT(advice(shortage), Contains(StartsWith("raise VPMM_MAX_MAPPINGS: at 60000 mappings")));
 }
