@@ -238,9 +238,9 @@ constexpr ProcessVariable kVariables[] = {
 
 // Variables of the repository's tests and tools: begins of their names behind "VPMM_".
 constexpr std::string_view kOfTests[] = {
-    "BENCH_",      "BUILD_FOLDER", "BUSY_FACTOR", "CLI",      "CUDA_INCLUDE", "GOLDEN", "HERE",
-    "HOST_FAULTS", "MUTANT",       "PACKAGE_",    "PROGRAMS", "REQUIRE_GPU",  "SEED",   "SIM_GPU_",
-    "SOAK_",       "STRESS_",      "TEST_",       "THERE",    "TORCH_PYTHON"};
+    "BENCH_",   "BUILD_FOLDER", "BUSY_FACTOR", "CLI",      "CUDA_INCLUDE", "GOLDEN",
+    "HERE",     "HOST_FAULTS",  "PACKAGE_",    "PROGRAMS", "REQUIRE_GPU",  "SEED",
+    "SIM_GPU_", "SOAK_",        "STRESS_",     "TEST_",    "THERE",        "TORCH_PYTHON"};
 
 constexpr std::string_view kPrefix = "VPMM_";
 

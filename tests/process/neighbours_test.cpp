@@ -233,5 +233,17 @@ TEST_F(NeighboursDeathTest, leave_at_exit_for_good_and_are_not_asked_any_more) {
       testing::ExitedWithCode(52), "");
 }
 
+TEST_F(NeighboursDeathTest, print_their_summaries_at_exit) {
+  EXPECT_EXIT(
+      {
+        static const int pool = 0;
+        enter_neighbourhood(
+            &pool, {0, kDriver, {}, [] { static_cast<void>(write(2, "of one pool", 11)); }});
+        { const GateEntry first_use; }
+        std::exit(54);
+      },
+      testing::ExitedWithCode(54), "of one pool");
+}
+
 }  // namespace
 }  // namespace vpmm::process

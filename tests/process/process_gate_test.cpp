@@ -124,6 +124,26 @@ TEST_F(ProcessGateDeathTest, exit_waits_for_a_call_in_progress_on_another_thread
       testing::ExitedWithCode(44), "");
 }
 
+// Its thread has a counter of its own since its first call.
+TEST_F(ProcessGateDeathTest, exit_waits_for_a_later_call_of_a_thread_too) {
+  EXPECT_EXIT(
+      {
+        std::atexit([] { _exit(call_finished ? 53 : 1); });
+        std::atomic<bool> inside{false};
+        std::thread([&inside] {
+          { const GateEntry first; }
+          const GateEntry second;
+          inside = true;
+          while (!is_ending()) std::this_thread::yield();
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          call_finished = true;
+        }).detach();
+        while (!inside) std::this_thread::yield();
+        std::exit(0);
+      },
+      testing::ExitedWithCode(53), "");
+}
+
 // The next two end at once or, if they waited, at the alarm: the bound of the wait is two seconds.
 
 TEST_F(ProcessGateDeathTest, exit_of_a_forked_child_does_not_wait_for_the_parents_threads) {

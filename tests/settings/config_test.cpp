@@ -313,6 +313,11 @@ std::string shown(const Config& config, std::string_view name) {
 
 TEST(ListSettings, shows_values_as_they_are_written) {
   Config config;
+  EXPECT_EQ(shown(config, "VPMM_PAGE_SIZE"), "the device's granularity");
+  config.page_size = 4 * kMiB;
+  EXPECT_EQ(shown(config, "VPMM_PAGE_SIZE"), "4MiB");
+  config.pool_enabled = false;
+  EXPECT_EQ(shown(config, "VPMM_PAGE_SIZE"), "max");
   EXPECT_EQ(shown(config, "VPMM_CAPACITY"), "none");
   config.capacity_percent = 80;
   EXPECT_EQ(shown(config, "VPMM_CAPACITY"), "80%");

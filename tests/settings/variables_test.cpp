@@ -151,6 +151,13 @@ TEST_F(Variables, say_which_libraries_are_tagged) {
   EXPECT_TRUE(is_library_tagged("torch").value());
 }
 
+TEST_F(Variables, say_which_part_of_the_limits_is_wrong) {
+  const Variable limits("VPMM_LIMITS", "rmm=25%,cupy");
+  EXPECT_NE(setting_called("VPMM_LIMITS").problem.find("('cupy' is not NAME=LIMIT)"),
+            std::string::npos)
+      << setting_called("VPMM_LIMITS").problem;
+}
+
 TEST(Portion, of_a_whole_is_its_share_without_overflow_and_rounded_down) {
   EXPECT_EQ((Portion{7, 0}).of(100), 7u);
   EXPECT_EQ((Portion{0, 25}).of(1001), 250u);
