@@ -100,6 +100,34 @@ TEST(ShortageReport, says_why_memory_that_is_free_did_not_help) {
   EXPECT_THAT(shortage_report(shortage), HasSubstr("work that was queued before\n"));
 }
 
+TEST(ShortageReport, says_what_was_special_about_the_request) {
+  Shortage shortage = usual();
+  shortage.asked.arena = 9;
+  shortage.asked.is_one_chunk = true;
+  EXPECT_THAT(shortage_report(shortage),
+              HasSubstr("on stream 3, arena 9, in one physical chunk\n"));
+}
+
+TEST(ShortageReport, leaves_out_what_is_nothing) {
+  Shortage shortage = usual();
+  shortage.holders.by_stream.clear();
+  const std::string report = shortage_report(shortage);
+  for (const char* word : {"trapped", "pending", "in pages", "leased", "graphs", "suspended",
+                           "refused", "by library", "by tag", "by stream", "arena", "chunk"})
+    EXPECT_THAT(report, Not(HasSubstr(word)));
+}
+
+TEST(ShortageReport, names_single_bytes) {
+  Shortage shortage = usual();
+  shortage.memory.trapped = shortage.memory.pending = shortage.memory.small_free = 1;
+  shortage.memory.leased = shortage.memory.parked = shortage.memory.suspended = 1;
+  shortage.memory.quarantined = 1;
+  const std::string report = shortage_report(shortage);
+  for (const char* word :
+       {"trapped", "pending", "in pages", "leased", "graphs", "suspended", "refused"})
+    EXPECT_THAT(report, HasSubstr(std::string("\n  ") + word));
+}
+
 TEST(ShortageReport, names_five_holders_and_counts_the_others) {
   Shortage shortage = usual();
   shortage.holders.by_stream.clear();
