@@ -118,7 +118,8 @@ TEST(AnyStream, a_deferred_free_waits_for_the_stream_that_it_named_when_host_mem
   allocating.config.unnamed_free = settings::UnnamedFree::allocating_stream;
   for (const WorldOptions& options : {with(settings::AnyStreamOrder::legacy), allocating}) {
     PoolWorld world(options);
-    const DevicePtr ptr = world.allocate(4 * kPage, world.stream());
+    const StreamHandle other = world.stream();
+    const DevicePtr ptr = world.allocate(4 * kPage, other);
     ASSERT_EQ(world.sim().ctx_synchronize(), driver::CuResult::success);
     const StreamHandle stream = world.stream();
     world.use(ptr, 4 * kPage, stream, kLongNs);
@@ -127,11 +128,18 @@ TEST(AnyStream, a_deferred_free_waits_for_the_stream_that_it_named_when_host_mem
       expect_error(world.pool().deallocate(ptr, stream), ErrorCode::host_out_of_memory);
       world.pool().deallocate_deferred(ptr);
     }
-    const StreamHandle other = world.stream();
     world.allocate(kPage, other);  // carries out the free
     world.sim().advance_host_ns(1'000'000);
     world.use(world.allocate(4 * kPage, other), 4 * kPage, other);
   }
+}
+
+TEST(AnyStream, legacy_mode_stays_as_it_is_after_a_wrong_free) {
+  PoolWorld world(with(settings::AnyStreamOrder::legacy));
+  expect_error(world.pool().deallocate(DevicePtr{0x42}, world.stream()),
+               ErrorCode::invalid_pointer);
+  world.deallocate(world.allocate(4 * kPage, std::nullopt), std::nullopt);
+  EXPECT_EQ(world.calls().count(Call::ctx_record_event), 0u);
 }
 
 TEST(AnyStream, park_mode_records_nothing_and_waits_for_an_explicit_synchronisation) {
