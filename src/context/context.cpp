@@ -8,6 +8,7 @@
 
 #include "base/host_memory.hpp"
 #include "base/message.hpp"
+#include "base/scope_exit.hpp"
 #include "driver/driver_error.hpp"
 #include "observe/log.hpp"
 #include "process/neighbours.hpp"
@@ -251,6 +252,10 @@ void Context::tell_failure(const pool::Request& request, Error& error, const Lim
 
 Result<void> Context::deallocate_slowly(DevicePtr ptr, const pool::Stream& stream,
                                         const time::TimelineId* bound) {
+  // Also by exceptions. Note [A repeated free may lack its stream]
+  ScopeExit refused([&] {
+    if (stream) device_.stamper.note_refused();
+  });
   const bool is_guarded = device_.guard != nullptr && device_.guard->may_hold(ptr);
   const std::uint32_t stack = is_guarded ? device_.guard->capture_stack() : 0;
   Visit visit(entrance_);
@@ -258,7 +263,10 @@ Result<void> Context::deallocate_slowly(DevicePtr ptr, const pool::Stream& strea
   MutexLock& lock = visit.lock();
   VPMM_TRY_ASSIGN(pool::Caller caller, visit.identify(stream, bound));
   caller.guard_stack = stack;
-  VPMM_TRY(device_.primary.noted(parts_.allocations.free(lock, ptr, caller.stream, caller)));
+  const Result<void> freed =
+      device_.primary.noted(parts_.allocations.free(lock, ptr, caller.stream, caller));
+  if (freed || freed.error().code == ErrorCode::invalid_pointer) refused.dismiss();
+  VPMM_TRY(freed);
   // The memory is freed: later failures are dropped.
   Entrance::afterwards([&]() VPMM_REQUIRES(pool_lock) {
     entrance_.leave(caller);

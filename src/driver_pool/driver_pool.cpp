@@ -55,6 +55,7 @@ Result<DevicePtr> DriverPool::allocate(MutexLock& lock, Bytes bytes,
   VPMM_TRY(open());
   const driver::MemPoolHandle pool = *pool_;
   const driver::StreamHandle on = stream.value_or(own_stream_);
+  const std::uint64_t deaths = deaths_;
   std::optional<time::TimelineId> owner;
   if (timeline != nullptr) owner = timeline->id;
   DevicePtr begin{};
@@ -72,6 +73,8 @@ Result<DevicePtr> DriverPool::allocate(MutexLock& lock, Bytes bytes,
     }
   }
   if (!done) return std::move(done.error());
+  if (deaths != deaths_)
+    return Error{ErrorCode::out_of_memory, "the CUDA context was reset meanwhile"};
   blocks_.emplace(begin, PoolBlock{begin, bytes, owner, {}});
   time::count_references(timelines_, owner, {}, +1);
   requested_ += bytes;
@@ -107,13 +110,14 @@ Result<void> DriverPool::deallocate_on(MutexLock& lock, PoolBlock* block,
                                        driver::StreamHandle stream) {
   // Before the driver may hand the address out again. To put it back needs no host memory.
   PoolBlocks::node_type freed = take_block(block->begin);
+  const std::uint64_t deaths = deaths_;
   const RelaxedCaptureScope relaxed(driver_);
   CuResult result{};
   {
     const Unlocked unlocked(lock);
     result = driver_.mem_free_async(freed.key(), stream);
   }
-  if (result == CuResult::success) return {};
+  if (result == CuResult::success || deaths != deaths_) return {};
   put_back(std::move(freed));
   return driver::driver_error(Call::mem_free_async, result);
 }
@@ -138,6 +142,7 @@ Result<void> DriverPool::settle(MutexLock& lock) {
   if (complete.empty()) return {};
   const RelaxedCaptureScope relaxed(driver_);
   const driver::StreamHandle on = own_stream_;
+  const std::uint64_t deaths = deaths_;
   Result<void> outcome;
   Vector<Pending> failed;
   {
@@ -149,6 +154,7 @@ Result<void> DriverPool::settle(MutexLock& lock) {
       if (driver::is_sticky(result)) outcome = driver::driver_error(Call::mem_free_async, result);
     }
   }
+  if (deaths != deaths_) return outcome;
   for (const Pending& pending : failed) {
     pending_.push_back(pending);
     pending_bytes_ += pending.bytes;
@@ -172,6 +178,7 @@ Result<Bytes> DriverPool::trim(MutexLock& lock) {
 }
 
 void DriverPool::forget() {
+  ++deaths_;
   pool_.reset();
   while (!blocks_.empty()) take_block(blocks_.begin()->first);
   pending_.clear();

@@ -83,6 +83,9 @@ class DriverPool {
   Bytes pending_bytes_ VPMM_GUARDED_BY(pool_lock) = 0;
   std::uint64_t allocations_ VPMM_GUARDED_BY(pool_lock) = 0;
   std::uint64_t deallocations_ VPMM_GUARDED_BY(pool_lock) = 0;
+  // Calls of forget(). A call that finds it changed after a driver call has nothing to note: its
+  // memory died with the context.
+  std::uint64_t deaths_ VPMM_GUARDED_BY(pool_lock) = 0;
 };
 
 }  // namespace vpmm::driver_pool

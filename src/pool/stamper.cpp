@@ -6,6 +6,11 @@
 
 namespace vpmm::pool {
 
+// Note [A repeated free may lack its stream]
+// A free that named a stream may be refused by the driver, or for want of host memory. The pool, or
+// the program, then defers it, or frees without a stream; nothing tells such a free from others. So
+// from the first refusal on, frees without a stream wait for all streams.
+//
 // Note [Free on which stream]
 // The stream of the call, the streams that record_use named, and the stream of the allocation,
 // since its queued work may use the memory too. More than two streams are "all streams now".
@@ -18,12 +23,13 @@ time::Stamp Stamper::stamp_of(const Uses& uses, const pool::Caller& caller) {
       timelines.push_back(timeline);
   };
   const time::Timeline* const owner = uses.owner ? timelines_.find(*uses.owner) : nullptr;
-  const bool names_owner = !caller.stream &&
+  const bool is_unnamed = !caller.stream && !has_refused_.load(std::memory_order_relaxed);
+  const bool names_owner = is_unnamed &&
                            unnamed_free_ == settings::UnnamedFree::allocating_stream &&
                            owner != nullptr && !owner->is_over;
-  const bool is_unnamed = !caller.stream && uses.others.empty();
   if (caller.timeline == nullptr && !names_owner)
-    return time::Stamp((is_unnamed ? timelines_.any_stream() : all_streams()).next(uses.bytes));
+    return time::Stamp((is_unnamed && uses.others.empty() ? timelines_.any_stream() : all_streams())
+                           .next(uses.bytes));
   if (caller.timeline != nullptr) add(caller.timeline->id);
   add(uses.owner);
   for (const time::TimelineId other : uses.others) add(other);

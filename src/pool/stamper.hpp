@@ -2,6 +2,7 @@
 // pool: the stamp of a free: the work that may be the last to use the memory.
 #pragma once
 
+#include <atomic>
 #include <optional>
 
 #include "base/bytes.hpp"
@@ -34,6 +35,9 @@ class Stamper {
   time::Stamp stamp_of(const Uses& uses, const Caller& caller) VPMM_REQUIRES(pool_lock);
   // Behind everything that is queued on any stream.
   time::Stamp stamp_of_all(Bytes bytes) VPMM_REQUIRES(pool_lock);
+  // Call after the refusal of a free that named a stream. Any thread, no lock.
+  // Note [A repeated free may lack its stream]
+  void note_refused() { has_refused_.store(true, std::memory_order_relaxed); }
   // The timeline of memory that the pool itself knows to be used by several streams.
   // VPMM_ANY_STREAM is about memory freed without a stream.
   time::Timeline& all_streams() VPMM_REQUIRES(pool_lock);
@@ -42,6 +46,7 @@ class Stamper {
   time::Timelines& timelines_;
   const settings::AnyStreamOrder any_stream_;
   const settings::UnnamedFree unnamed_free_;
+  std::atomic<bool> has_refused_{false};
 };
 
 }  // namespace vpmm::pool

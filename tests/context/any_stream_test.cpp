@@ -1,6 +1,9 @@
 // context: memory whose users name no stream, in each of the three ways to prove it complete.
 #include <gtest/gtest.h>
 
+#include <vector>
+
+#include "fault/no_memory.hpp"
 #include "support/pool_world_words.hpp"
 
 namespace vpmm::test {
@@ -68,6 +71,75 @@ TEST(AnyStream, legacy_mode_closes_by_the_legacy_stream_which_waits_for_blocking
   EXPECT_NE(too_early, ptr);
   world.sim().advance_host_ns(2 * kLongNs);
   EXPECT_EQ(world.allocate(4 * kPage, std::nullopt), ptr) << "the non-blocking stream still runs";
+}
+
+// The legacy stream does not wait for the stream of the request.
+TEST(AnyStream, legacy_mode_waits_for_the_stream_of_many_that_the_driver_refuses_to_take_back) {
+  WorldOptions options = with(settings::AnyStreamOrder::legacy);
+  options.sim.vmm_supported = false;
+  options.config.capacity = 8 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  world.use(world.allocate(1000, stream), 1000, stream, kLongNs);
+  // After the memory beyond the capacity.
+  world.faults().set_plan({{Call::mem_free_async}, 2, driver::CuResult::invalid_value});
+  std::vector<DevicePtr> made(2);
+  expect_error(world.pool().allocate_many(std::vector<Bytes>{1000, 100 * kPage}, stream, made),
+               ErrorCode::out_of_memory);
+  world.faults().clear_plan();
+  world.pool().limits().set_capacity(std::nullopt);
+  world.allocate(1000, world.stream());
+  world.wait();
+  EXPECT_EQ(world.statistics().live_allocations, 2u);
+}
+
+TEST(AnyStream, legacy_mode_waits_for_the_stream_of_a_refused_free_that_is_repeated_without_it) {
+  for (const bool is_deferred : {false, true}) {
+    WorldOptions options = with(settings::AnyStreamOrder::legacy);
+    options.sim.vmm_supported = false;
+    PoolWorld world(options);
+    const StreamHandle stream = world.stream();
+    const DevicePtr ptr = world.allocate(1000, stream);
+    world.use(ptr, 1000, stream, kLongNs);
+    world.faults().set_plan({{Call::mem_free_async}, 1, driver::CuResult::invalid_value});
+    expect_error(world.pool().deallocate(ptr, stream), ErrorCode::driver_failed);
+    world.faults().clear_plan();
+    ASSERT_EQ(world.sim().stream_destroy(stream), driver::CuResult::success);
+    if (is_deferred)
+      world.pool().deallocate_deferred(ptr);
+    else
+      world.deallocate(ptr, std::nullopt);
+    world.allocate(1000, world.stream());
+  }
+}
+
+TEST(AnyStream, a_deferred_free_waits_for_the_stream_that_it_named_when_host_memory_was_short) {
+  WorldOptions allocating = page_world();
+  allocating.config.unnamed_free = settings::UnnamedFree::allocating_stream;
+  for (const WorldOptions& options : {with(settings::AnyStreamOrder::legacy), allocating}) {
+    PoolWorld world(options);
+    const StreamHandle other = world.stream();
+    const DevicePtr ptr = world.allocate(4 * kPage, other);
+    ASSERT_EQ(world.sim().ctx_synchronize(), driver::CuResult::success);
+    const StreamHandle stream = world.stream();
+    world.use(ptr, 4 * kPage, stream, kLongNs);
+    {
+      const fault::NoMemory none(fault::NoMemory::Reserve::promised);
+      expect_error(world.pool().deallocate(ptr, stream), ErrorCode::host_out_of_memory);
+      world.pool().deallocate_deferred(ptr);
+    }
+    world.allocate(kPage, other);  // carries out the free
+    world.sim().advance_host_ns(1'000'000);
+    world.use(world.allocate(4 * kPage, other), 4 * kPage, other);
+  }
+}
+
+TEST(AnyStream, legacy_mode_stays_as_it_is_after_a_wrong_free) {
+  PoolWorld world(with(settings::AnyStreamOrder::legacy));
+  expect_error(world.pool().deallocate(DevicePtr{0x42}, world.stream()),
+               ErrorCode::invalid_pointer);
+  world.deallocate(world.allocate(4 * kPage, std::nullopt), std::nullopt);
+  EXPECT_EQ(world.calls().count(Call::ctx_record_event), 0u);
 }
 
 TEST(AnyStream, park_mode_records_nothing_and_waits_for_an_explicit_synchronisation) {

@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 
 #include "driver/faulting.hpp"
+#include "driver/forwarding.hpp"
 #include "driver/recording.hpp"
 #include "driver/sim/sim_driver.hpp"
 #include "support/sim_timelines.hpp"
@@ -19,6 +21,24 @@ using driver::FaultPlan;
 using driver::StreamHandle;
 
 constexpr std::uint64_t kLongNs = 100'000'000;
+
+// Lets another thread in after a call, before it has the pool's lock again.
+class Interrupted final : public driver::ForwardingDriver {
+ public:
+  using ForwardingDriver::ForwardingDriver;
+  CuResult mem_alloc_from_pool_async(Bytes bytes, driver::MemPoolHandle pool, StreamHandle stream,
+                                     DevicePtr& ptr) override {
+    const CuResult result = ForwardingDriver::mem_alloc_from_pool_async(bytes, pool, stream, ptr);
+    if (meanwhile) meanwhile();
+    return result;
+  }
+  CuResult mem_free_async(DevicePtr ptr, StreamHandle stream) override {
+    const CuResult result = ForwardingDriver::mem_free_async(ptr, stream);
+    if (meanwhile) meanwhile();
+    return result;
+  }
+  std::function<void()> meanwhile;
+};
 
 class DriverPoolTest : public testing::Test {
  protected:
@@ -68,13 +88,22 @@ class DriverPoolTest : public testing::Test {
     EXPECT_TRUE(driver_pool.settle(lock).ok());
   }
 
+  // Another library resets the context, and a call of the pool notices.
+  void reset_context() {
+    sim.run_until_idle();
+    expect(sim.device_primary_ctx_reset(0));
+    timelines.forget_context(timelines.contexts().primary.id);
+    driver_pool.forget();
+  }
+
   driver::sim::SimDriver sim;
   driver::RecordingDriver calls{sim};
   driver::FaultingDriver faults{calls};
   time::Timelines timelines{faults, {}};
   Mutex mutex;
   MutexLock lock{mutex};
-  DriverPool driver_pool{faults, 0, timelines};
+  Interrupted interrupted{faults};
+  DriverPool driver_pool{interrupted, 0, timelines};
   StreamHandle a{};
   StreamHandle b{};
 };
@@ -199,6 +228,34 @@ TEST_F(DriverPoolTest, forgets_every_pointer_of_a_dead_context_without_a_driver_
   EXPECT_EQ(timelines.find(id)->references, 0u);
   driver::ContextHandle again{};
   expect(sim.device_primary_ctx_retain(0, again));
+}
+
+TEST_F(DriverPoolTest, a_reset_during_a_call_leaves_no_block_of_the_dead_context) {
+  enum class During { allocate, free, late_free };
+  for (const During during : {During::allocate, During::free, During::late_free}) {
+    const DevicePtr ptr = allocate(1000, a);
+    const time::Stamp stamp = stamp_on(a);
+    sim.run_until_idle();
+    poll();
+    interrupted.meanwhile = [this] { reset_context(); };
+    faults.set_plan({{Call::mem_free_async}, 1, CuResult::invalid_value, FaultPlan::Repeat::once});
+    switch (during) {
+      case During::allocate: EXPECT_FALSE(driver_pool.allocate(lock, 1000, a, &of(a)).ok()); break;
+      case During::free:
+        EXPECT_TRUE(driver_pool.deallocate_on(lock, driver_pool.block_around(ptr), a).ok());
+        break;
+      case During::late_free:
+        EXPECT_TRUE(driver_pool.deallocate_after(lock, driver_pool.block_around(ptr), stamp).ok());
+        break;
+    }
+    interrupted.meanwhile = {};
+    faults.clear_plan();
+    EXPECT_EQ(driver_pool.live_allocations(), 0u);
+    EXPECT_EQ(driver_pool.pending_bytes(), 0u);
+    EXPECT_EQ(driver_pool.validate(), "");
+    time::enter_primary(sim, timelines);
+    expect(sim.stream_create(driver::StreamFlags::non_blocking, a));
+  }
 }
 
 }  // namespace
