@@ -60,6 +60,14 @@ TEST(Ready, pages_that_are_complete_are_given_without_a_driver_call) {
   world.deallocate(ptr, std::nullopt);
 }
 
+// There each request unmaps old mappings first.
+TEST(Ready, no_pages_are_where_each_is_a_chunk) {
+  PoolWorld world(page_world());
+  world.deallocate(world.allocate(4 * kPage, std::nullopt), std::nullopt);
+  world.wait();
+  EXPECT_TRUE(is_null(take_if_ready(world, 4 * kPage)));
+}
+
 // It would keep both of its chunks from moving.
 TEST(Ready, a_page_is_taken_where_a_page_begins) {
   PoolWorld world(adaptive_world());
