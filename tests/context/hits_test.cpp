@@ -81,6 +81,17 @@ TEST_F(OnlyStream, that_is_bound_looks_for_a_reset_at_a_hit) {
   expect_error(bound.value()->allocate(kBytes, 0), ErrorCode::invalid_argument, {"is gone"});
 }
 
+TEST_F(OnlyStream, that_is_bound_makes_no_other_driver_call_at_a_hit) {
+  const auto bound = world.pool().bind(stream);
+  ASSERT_TRUE(bound.ok());
+  come_to_rest();
+  use_once();
+  const std::uint64_t before = world.calls().total_count();
+  const auto made = bound.value()->allocate(kBytes, 0);
+  ASSERT_TRUE(made.ok() && bound.value()->deallocate(made.value()).ok());
+  EXPECT_EQ(world.calls().total_count(), before + 2);
+}
+
 TEST_F(OnlyStreamWithEvents, records_what_a_free_that_only_tried_has_left) {
   const DevicePtr ptr = world.allocate(4 * kPage, stream);
   come_to_rest();
@@ -334,18 +345,6 @@ TEST(OnlyStreamOfMovedPages, unmaps_old_mappings_call_by_call) {
   world.sim().advance_host_ns(kLongNs);
   for (int i = 0; i < 4; ++i) world.deallocate(world.allocate(kBytes, stream), stream);
   EXPECT_EQ(world.statistics().zombie_bytes, 0u);
-}
-
-TEST_F(OnlyStream, waits_where_much_is_pending_that_any_stream_may_use) {
-  const DevicePtr used = world.allocate(50 * kPage, stream);
-  begin_capture(world, stream, driver::CaptureMode::global);
-  ASSERT_TRUE(world.pool().record_use(used, stream).ok());
-  const GraphHandle graph = end_capture(world, stream);
-  come_to_rest();
-  world.use(used, 50 * kPage, stream, kLongNs);
-  world.deallocate(used, stream);
-  EXPECT_LE(world.statistics().pending_bytes, 64 * kMiB);
-  destroy(world, graph);
 }
 
 // --- requests

@@ -16,7 +16,8 @@ constexpr Bytes kLarge = 9 * kPage;      // more than a cache keeps
 // Some of these streams are idle: they make no call but the ones that a test names.
 class StreamCrowd : public ::testing::Test {
  protected:
-  explicit StreamCrowd(std::size_t count = 100) {
+  explicit StreamCrowd(std::size_t count = 100, const WorldOptions& options = adaptive_world())
+      : world(options) {
     for (std::size_t i = 0; i < count; ++i) streams.push_back(world.stream());
   }
   void pair(Bytes bytes, StreamHandle stream) {
@@ -33,8 +34,19 @@ class StreamCrowd : public ::testing::Test {
   }
   std::uint64_t context_events() { return world.calls().count(Call::ctx_record_event); }
 
-  PoolWorld world{adaptive_world()};
+  PoolWorld world;
   std::vector<StreamHandle> streams;
+};
+
+// Each free of theirs has an event.
+class FewStreamsWithEvents : public StreamCrowd {
+ protected:
+  FewStreamsWithEvents() : StreamCrowd(20, options()) {}
+  static WorldOptions options() {
+    WorldOptions options = adaptive_world();
+    options.config.prefer = settings::Prefer::footprint;
+    return options;
+  }
 };
 
 TEST_F(StreamCrowd, keeps_little_in_caches) {
@@ -55,6 +67,13 @@ TEST_F(StreamCrowd, that_is_idle_has_what_it_freed_proven_by_one_event_at_a_time
   EXPECT_LE(world.statistics().pending_bytes, 2 * kLarge) << "of the stream that calls";
 }
 
+TEST_F(FewStreamsWithEvents, are_asked_one_after_another_however_much_is_pending) {
+  leave_pending(kLongNs);
+  const std::uint64_t before = world.calls().count(Call::event_query);
+  world.allocate(kLarge, streams[0]);
+  EXPECT_LE(world.calls().count(Call::event_query), before + 2);
+}
+
 TEST_F(StreamCrowd, of_which_each_called_since_the_last_look_is_remembered) {
   for (const StreamHandle stream : streams) pair(1000, stream);
   EXPECT_EQ(world.statistics().timelines, streams.size());
@@ -66,7 +85,7 @@ TEST_F(StreamCrowd, is_forgotten_but_for_as_many_as_a_pool_remembers) {
     EXPECT_TRUE(world.pool().bind(stream).ok()) << "for a moment";
   }
   world.sim().advance_host_ns(kLongNs);
-  for (int i = 0; i < 100; ++i) pair(kLarge, streams[0]);
+  for (int i = 0; i < 10; ++i) pair(kLarge, streams[0]);
   EXPECT_EQ(world.statistics().timelines, kRemembered);
 }
 

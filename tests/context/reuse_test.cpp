@@ -137,36 +137,6 @@ TEST_F(Reuse, pages_of_several_streams_are_stitched_together_behind_waits_of_the
   world.deallocate(end, b);
 }
 
-TEST_F(Reuse, parts_of_pages_that_another_stream_keeps_are_taken_before_a_page_is_cut) {
-  PoolWorld adaptive(adaptive_world());
-  const StreamHandle keeps = adaptive.stream();
-  std::vector<DevicePtr> live;
-  for (int i = 0; i < 40; ++i) live.push_back(adaptive.allocate(200 * kKiB, keeps));
-  for (const DevicePtr each : live) adaptive.deallocate(each, keeps);
-  adaptive.sim().advance_host_ns(kLongNs);
-  const Bytes cut = adaptive.statistics().small_bytes;
-  adaptive.allocate(200 * kKiB, adaptive.stream());
-  EXPECT_EQ(adaptive.statistics().small_bytes, cut);
-}
-
-TEST_F(Reuse, a_free_page_is_cut_before_the_little_that_another_stream_keeps_is_taken) {
-  PoolWorld adaptive(adaptive_world());
-  const StreamHandle keeps = adaptive.stream();
-  adaptive.deallocate(adaptive.allocate(64 * kPage, keeps), keeps);
-  adaptive.wait();
-  std::vector<DevicePtr> live;
-  for (int i = 0; i < 400; ++i) live.push_back(adaptive.allocate(200 * kKiB, keeps));
-  for (int i = 0; i < 8; ++i) adaptive.deallocate(live[static_cast<std::size_t>(i)], keeps);
-  adaptive.sim().advance_host_ns(kLongNs);
-  const std::uint64_t events = adaptive.calls().count(Call::ctx_record_event);
-  const Bytes kept = adaptive.statistics().cached_bytes;
-  const Bytes cut = adaptive.statistics().small_bytes;
-  const StreamHandle takes = adaptive.stream();
-  while (adaptive.statistics().small_bytes == cut) adaptive.allocate(200 * kKiB, takes);
-  EXPECT_GE(adaptive.statistics().cached_bytes, kept);
-  EXPECT_EQ(adaptive.calls().count(Call::ctx_record_event), events);
-}
-
 TEST_F(Reuse, zombies_are_unmapped_when_their_work_is_done) {
   const DevicePtr first = used(2, a);
   used(1, a);
