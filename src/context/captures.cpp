@@ -161,9 +161,7 @@ bool Captures::is_parked(const region::Region* region) const {
 
 region::Region* Captures::take_parked(std::uint64_t capture, driver::StreamHandle stream,
                                       const pool::PageRequest& request) {
-  const auto kept = kept_.find(capture);
-  if (kept == kept_.end()) return nullptr;
-  Vector<Parked>& parked = kept->second;
+  Vector<Parked>& parked = kept_[capture];
   auto best = parked.end();
   for (auto candidate = parked.begin(); candidate != parked.end(); ++candidate) {
     const region::Region& region = *candidate->region;

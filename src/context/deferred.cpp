@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/host_memory.hpp"
+#include "base/race_window.hpp"
 
 namespace vpmm::context {
 
@@ -33,6 +34,7 @@ void DeferredList::put_back(std::atomic<Node*>& list, Node* first, Node* last) {
 
 void DeferredList::push(std::uint64_t value) noexcept {
   Node* node = spare_.exchange(nullptr, std::memory_order_acquire);
+  VPMM_RACE_WINDOW("a push has the stock");
   if (node != nullptr && node->next != nullptr) {
     Node* none = nullptr;
     if (!spare_.compare_exchange_strong(none, node->next, std::memory_order_release,

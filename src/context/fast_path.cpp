@@ -105,8 +105,7 @@ Result<void> Context::allocate_many(std::span<const Bytes> bytes, pool::Stream s
 // Defers the free if host memory is short, or the driver refuses it.
 void Context::free_surely(DevicePtr ptr, pool::Stream stream) noexcept {
   try {
-    const Result<void> freed = deallocate(ptr, stream);
-    if (freed || freed.error().code == ErrorCode::poisoned) return;
+    if (deallocate(ptr, stream)) return;
   } catch (...) {  // NOLINT(bugprone-empty-catch): no host memory, likewise
   }
   deallocate_deferred(ptr);

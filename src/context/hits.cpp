@@ -69,10 +69,10 @@ Hits::Freed Hits::free(const Client& client, DevicePtr ptr) {
   if (caller.timeline == nullptr || !promise.is_kept()) return Freed::no;
   const OwnedBy owner = parts_.owners.of(ptr);
   const Pages* const pages = std::get_if<Pages>(&owner);
+  // Memory that others may hold counts as used by all streams, and a graph's is of no stream.
   if (pages == nullptr || pages->region->range.begin != ptr || small::is_cached(*pages->region) ||
       pages->region->owner.timeline != caller.timeline->id ||
-      !pages->region->owner.other_uses.empty() || parts_.shares.is_kept(ptr) ||
-      parts_.captures.is_parked(pages->region))
+      !pages->region->owner.other_uses.empty())
     return Freed::no;
   parts_.footprint.note_peaks();
   if (!parts_.allocations.free(lock, ptr, caller.stream, caller)) return Freed::no;

@@ -74,7 +74,6 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
   const std::uint64_t began_ns = device_.driver.now_ns();
   const bool has_own_chunks = pool.planner().has_own_chunks(job.request);
   bool has_paused = false;
-  bool has_made_room = false;
   for (bool is_first = true;; is_first = false) {
     if (is_first) device_.small->flusher().give_back_before(job.caller, job.request.size);
     pool.planner().set_cached_bytes(device_.small->caches().cached_bytes());
@@ -99,8 +98,7 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
     const pool::Needs& needs = std::get<pool::Needs>(answer);
     if (needs.what == pool::Needs::What::memory) {
       // Idle chunks that do not fit can only be given back.
-      if (has_own_chunks && effort != Effort::by_policy && !has_made_room) {
-        has_made_room = true;
+      if (has_own_chunks && effort != Effort::by_policy) {
         VPMM_TRY_ASSIGN(const bool has_room, pool.make_room(job.lock, job.request));
         if (has_room) continue;
       }

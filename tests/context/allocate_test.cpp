@@ -198,6 +198,8 @@ TEST(AllocateMistakes, a_device_that_is_not_there_is_named) {
                {"device 7"});
   expect_error(context::Context::create(sim, -1, page_world().config), ErrorCode::invalid_argument,
                {"device -1"});
+  expect_error(context::Context::create(sim, 1, page_world().config), ErrorCode::invalid_argument,
+               {"device 1", "there are 1"});
 }
 
 TEST(AllocateMistakes, a_page_size_below_the_granularity_is_an_error_that_names_the_setting) {

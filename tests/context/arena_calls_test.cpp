@@ -26,6 +26,12 @@ TEST_F(ArenaWorld, growth_of_one_asks_for_no_proof_of_work_elsewhere) {
   EXPECT_EQ(world.statistics().events_recorded, recorded);
 }
 
+TEST_F(ArenaWorld, without_copies_on_the_host_is_released_without_a_driver_call) {
+  const std::uint64_t before = world.calls().total_count();
+  release(world, arena);
+  EXPECT_EQ(world.calls().total_count(), before);
+}
+
 TEST_F(ArenaWorld, of_external_memory_gives_none_back_during_a_capture) {
   const AddressRange memory = user_memory(world, 4 * kPage);
   const ArenaId external = make_arena(world, kExternal);

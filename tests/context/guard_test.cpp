@@ -79,6 +79,7 @@ TEST_F(Guard, freed_memory_is_unmapped_when_its_work_is_complete_and_its_address
   EXPECT_EQ(world.statistics().live_allocations, 0u);
   world.sim().run_until_idle();
   const DevicePtr next = world.allocate(3000, stream);
+  EXPECT_EQ(world.statistics().deallocations, 1u);
   EXPECT_FALSE(is_mapped(ptr));
   EXPECT_NE(next, ptr);
   EXPECT_EQ(world.statistics().guarded_bytes, 2 * kMiB);

@@ -72,6 +72,26 @@ TEST_F(OnlyStream, of_a_dead_context_takes_nothing_of_its_successor) {
   EXPECT_EQ(visits(), before) << "the successor is an only stream";
 }
 
+TEST_F(OnlyStream, that_is_bound_looks_for_a_reset_at_a_hit) {
+  const auto bound = world.pool().bind(stream);
+  ASSERT_TRUE(bound.ok());
+  come_to_rest();
+  ASSERT_EQ(world.sim().device_primary_ctx_reset(0), CuResult::success);
+  enter_anew(world);
+  expect_error(bound.value()->allocate(kBytes, 0), ErrorCode::invalid_argument, {"is gone"});
+}
+
+TEST_F(OnlyStream, that_is_bound_makes_no_other_driver_call_at_a_hit) {
+  const auto bound = world.pool().bind(stream);
+  ASSERT_TRUE(bound.ok());
+  come_to_rest();
+  use_once();
+  const std::uint64_t before = world.calls().total_count();
+  const auto made = bound.value()->allocate(kBytes, 0);
+  ASSERT_TRUE(made.ok() && bound.value()->deallocate(made.value()).ok());
+  EXPECT_EQ(world.calls().total_count(), before + 2);
+}
+
 TEST_F(OnlyStreamWithEvents, records_what_a_free_that_only_tried_has_left) {
   const DevicePtr ptr = world.allocate(4 * kPage, stream);
   come_to_rest();
@@ -312,7 +332,35 @@ TEST(OnlyStreamOfManyRequests, leaves_a_tag_that_a_callback_entered_to_a_visit) 
   small.deallocate(first, only);
 }
 
+TEST(OnlyStreamOfMovedPages, unmaps_old_mappings_call_by_call) {
+  WorldOptions options = page_by_page_world();
+  options.config.capacity = 42 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const DevicePtr many = world.allocate(40 * kPage, stream);
+  world.allocate(kPage, stream);
+  world.deallocate(many, stream);
+  world.deallocate(world.allocate(41 * kPage, stream), stream);
+  ASSERT_EQ(world.statistics().zombie_bytes, 40 * kPage);
+  world.sim().advance_host_ns(kLongNs);
+  for (int i = 0; i < 4; ++i) world.deallocate(world.allocate(kBytes, stream), stream);
+  EXPECT_EQ(world.statistics().zombie_bytes, 0u);
+}
+
 // --- requests
+
+TEST(OnlyStreamThatCrowds, has_its_requests_cut_from_pages) {
+  WorldOptions options = adaptive_world();
+  options.config.crowded_after = 0;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  for (int i = 0; i < 2; ++i) {
+    world.deallocate(world.allocate(64 * kPage, stream), stream);
+    world.wait();
+  }
+  world.allocate(kPage, stream);
+  EXPECT_GT(world.statistics().small_bytes, 0u);
+}
 
 TEST_F(OnlyStream, that_needs_a_large_alignment_has_it) {
   come_to_rest();
@@ -384,6 +432,25 @@ TEST_F(OnlyStream, has_each_mistake_of_its_counted_once) {
     expect_error(world.pool().deallocate(each, stream), ErrorCode::invalid_pointer);
   EXPECT_EQ(world.statistics().caller_mistakes, before + 3);
   world.pool().sharing().end_lease(share.value().share, context::Holder::handle);
+}
+
+TEST_F(OnlyStream, has_a_second_free_counted_once_of_memory_that_others_or_a_graph_keep) {
+  const DevicePtr shared = world.allocate(kBytes, stream);
+  const auto share = world.pool().sharing().share({shared, kBytes});
+  ASSERT_TRUE(share.ok());
+  world.deallocate(shared, stream);
+  begin_capture(world, stream, driver::CaptureMode::global);
+  const DevicePtr captured = world.allocate(kBytes, stream);
+  world.deallocate(captured, stream);
+  const GraphHandle graph = end_capture(world, stream);
+  for (const DevicePtr kept : {shared, captured}) {
+    come_to_rest();
+    const std::uint64_t before = world.statistics().caller_mistakes;
+    expect_error(world.pool().deallocate(kept, stream), ErrorCode::invalid_pointer);
+    EXPECT_EQ(world.statistics().caller_mistakes, before + 1);
+  }
+  world.pool().sharing().end_lease(share.value().share, context::Holder::handle);
+  destroy(world, graph);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "context/deferred.hpp"
 #include "fault/no_memory.hpp"
+#include "support/held.hpp"
 #include "support/pool_world_arenas.hpp"
 #include "support/pool_world_words.hpp"
 
@@ -27,6 +28,22 @@ TEST(DeferredList, takes_no_memory_for_what_it_provided_for) {
   EXPECT_EQ(sum, 14u);
   const NoMemory none(NoMemory::Reserve::left);
   EXPECT_THROW(list.provide(4), std::bad_alloc);
+}
+
+TEST(DeferredList, loses_no_node_that_comes_while_one_is_taken) {
+  for (const std::size_t stock : {1U, 3U}) {
+    context::DeferredList list;
+    list.provide(stock);
+    Held held("a push has the stock", [&] { list.provide(stock + 2); });
+    list.push(1);
+    ASSERT_TRUE(held.end());
+    const NoMemory none(NoMemory::Reserve::left);
+    for (std::size_t i = 1; i < stock + 2; ++i) list.push(1);
+    EXPECT_EQ(HostFaults::counted(), 0u);
+    std::uint64_t sum = 0;
+    list.take_all([&](std::uint64_t value) { sum += value; });
+    EXPECT_EQ(sum, stock + 2);
+  }
 }
 
 TEST(HostMemory, of_deferred_frees_is_there_from_their_allocations_on) {

@@ -213,6 +213,27 @@ TEST(ReleaseThreshold, idle_memory_above_it_goes_back_where_frees_are_deferred) 
   EXPECT_EQ(world.statistics().mapped_bytes, 4 * kPage) << "what lives";
 }
 
+// The event of the memory that is live again could not help.
+TEST(ReleaseThreshold, asks_for_no_event_where_nothing_is_idle) {
+  WorldOptions options = page_by_page_world();
+  options.config.prefer = settings::Prefer::footprint;
+  options.config.release_threshold = 0;
+  PoolWorld world(options);
+  const StreamHandle a = world.stream();
+  const StreamHandle b = world.stream();
+  world.allocate(1000, a);
+  const DevicePtr small = world.allocate(1000, a);
+  const DevicePtr large = world.allocate(40 * kPage, b);
+  world.use(large, 40 * kPage, b, kLongNs);
+  world.deallocate(large, b);
+  ASSERT_GT(world.statistics().events_recorded, 0u);
+  world.allocate(40 * kPage, b);
+  ASSERT_EQ(world.statistics().free_bytes, 0u);
+  const std::uint64_t before = world.calls().count(Call::event_query);
+  world.deallocate(small, std::nullopt);
+  EXPECT_EQ(world.calls().count(Call::event_query), before);
+}
+
 TEST(MemoryInfo, counts_what_finalizers_have_freed) {
   PoolWorld world(page_world());
   const DevicePtr memory = world.allocate(6 * kPage, world.stream());

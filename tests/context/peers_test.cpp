@@ -96,6 +96,24 @@ TEST_P(Peers, may_use_chunks_that_move) {
   EXPECT_TRUE(world.is_reachable(moved, 12 * kPage));
 }
 
+// The new stream has the handle of the other device's, and no event of that device covers its work.
+TEST(PeersStreams, leave_their_handle_to_a_stream_of_the_pool_whose_frees_are_its_own) {
+  PeersWorld world(two_devices(adaptive_world()));
+  world.give_access();
+  const DevicePtr ptr = world.allocate(kPage, world.far);
+  ASSERT_EQ(world.sim().stream_synchronize(world.far), CuResult::success);
+  ASSERT_EQ(world.sim().stream_destroy(world.far), CuResult::success);
+  const StreamHandle near = world.stream();
+  ASSERT_EQ(near, world.far);
+  world.use(ptr, kPage, near, kLongNs);
+  world.deallocate(ptr, near);
+  const StreamHandle other = world.stream();
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(world.pool().limits().trim(0).ok());
+    world.use(world.allocate(kPage, other), kPage, other);
+  }
+}
+
 TEST(PeersAccess, is_not_there_before_it_is_given) {
   driver::sim::SimOptions options;
   options.device_count = 2;

@@ -9,6 +9,7 @@
 
 #include "driver/forwarding.hpp"
 #include "observe/trace_file.hpp"
+#include "support/held.hpp"
 #include "support/pool_world_words.hpp"
 
 namespace vpmm::test {
@@ -58,6 +59,30 @@ TEST(Ready, pages_that_are_complete_are_given_without_a_driver_call) {
   EXPECT_EQ(world.statistics().live_bytes, 4 * kPage);
   world.use(ptr, 4 * kPage, world.stream());
   world.deallocate(ptr, std::nullopt);
+}
+
+TEST(Ready, no_pages_are_while_another_thread_has_the_lock) {
+  PoolWorld world(adaptive_world());
+  const DevicePtr free = world.allocate(4 * kPage, std::nullopt);
+  const DevicePtr other = world.allocate(4 * kPage, std::nullopt);
+  world.deallocate(free, std::nullopt);
+  world.wait();
+  DevicePtr taken = free;
+  Held held("a free holds the pool's lock, nothing has ended",
+            [&] { taken = world.pool().allocate_if_ready(4 * kPage, 0); });
+  world.deallocate(other, std::nullopt);
+  ASSERT_TRUE(held.end());
+  EXPECT_TRUE(held.is_over());
+  EXPECT_TRUE(is_null(taken));
+  EXPECT_EQ(take_if_ready(world, 4 * kPage), free);
+}
+
+// There each request unmaps old mappings first.
+TEST(Ready, no_pages_are_where_each_is_a_chunk) {
+  PoolWorld world(page_world());
+  world.deallocate(world.allocate(4 * kPage, std::nullopt), std::nullopt);
+  world.wait();
+  EXPECT_TRUE(is_null(take_if_ready(world, 4 * kPage)));
 }
 
 // It would keep both of its chunks from moving.

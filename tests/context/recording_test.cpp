@@ -102,6 +102,32 @@ TEST_F(Recorded,
   EXPECT_EQ(told.value, kAsked) << "what it takes in the pool is not known any more";
 }
 
+// The writer waits for the event of a free that is not over, so the queue fills up.
+TEST_F(Recorded, calls_that_only_try_wait_for_no_place) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr large = world.allocate(64 * kPage, stream);
+  const DevicePtr live = world.allocate(1000, stream);
+  world.deallocate(world.allocate(1000, stream), stream);
+  start(world);
+  bool is_freed = true;
+  Held held(
+      "a free holds the pool's lock, nothing has ended",
+      [&] {
+        DevicePtr last;
+        do {
+          last = world.pool().allocate_if_ready(1000, 0, stream);
+        } while (!is_null(last) && world.pool().deallocate_if_ready(last, stream));
+        is_freed = world.pool().deallocate_if_ready(live, stream);
+      },
+      std::chrono::seconds(10));
+  world.deallocate(large, stream);
+  ASSERT_TRUE(held.end());
+  EXPECT_TRUE(held.is_over());
+  EXPECT_FALSE(is_freed);
+  stop(world);
+}
+
 TEST_F(Recorded, calls_on_bound_streams_and_without_a_stream_are_in_the_file) {
   PoolWorld world(adaptive_world());
   auto bound = world.pool().bind(world.stream());
@@ -210,6 +236,8 @@ TEST_F(Recorded, a_shortage_has_the_figures_of_its_moment_before_it) {
   world.allocate(kPage, stream);
   world.deallocate(first, stream);
   EXPECT_FALSE(world.pool().allocate({4 * kPage, 0, stream}).ok());
+  EXPECT_EQ(read_recorded(path_).count(RecordedKind::out_of_memory), 1u)
+      << "the program may end now";
   const RecordedFile file = stop(world);
   const auto is_shortage = [](const RecordedEvent& event) {
     return event.kind == static_cast<std::uint16_t>(RecordedKind::out_of_memory);

@@ -11,6 +11,7 @@ namespace vpmm::test {
 namespace {
 
 using driver::Call;
+using driver::CuResult;
 
 WorldOptions small_device(Bytes pages) {
   WorldOptions options = page_world();
@@ -141,25 +142,28 @@ TEST(OutOfMemory, below_a_page_names_the_capacity_and_leaves_the_drivers_pool_em
 
 // Meanwhile the pool gives idle pages back, without its lock.
 TEST(OutOfMemory, below_a_page_a_reset_while_the_capacity_is_kept_has_taken_the_memory) {
-  WorldOptions options = page_world();
-  options.config.small = settings::SmallRequests::stream_ordered;
-  options.config.capacity = 16 * kPage;
-  HookedWorld world(options);
-  world.allocate(8 * kPage, std::nullopt);
-  world.deallocate(world.allocate(8 * kPage, std::nullopt), std::nullopt);
-  ASSERT_TRUE(world.pool->streams().synchronize().ok());
-  bool has_reset = false;
-  world.hooks.on[Call::mem_unmap] = [&] {
-    if (!std::exchange(has_reset, true))
+  for (const Bytes capacity : {16 * kPage, 4 * kPage}) {
+    WorldOptions options = page_world();
+    options.config.small = settings::SmallRequests::stream_ordered;
+    options.config.capacity = 16 * kPage;
+    HookedWorld world(options);
+    world.allocate(8 * kPage, std::nullopt);
+    world.deallocate(world.allocate(8 * kPage, std::nullopt), std::nullopt);
+    ASSERT_TRUE(world.pool->streams().synchronize().ok());
+    bool has_reset = false;
+    world.hooks.on[Call::mem_unmap] = [&] {
+      if (std::exchange(has_reset, true)) return CuResult::success;
       world.on_another_thread([&] {
-        EXPECT_EQ(world.sim.device_primary_ctx_reset(0), driver::CuResult::success);
+        EXPECT_EQ(world.sim.device_primary_ctx_reset(0), CuResult::success);
         EXPECT_TRUE(world.pool->limits().memory_info().ok());
+        world.pool->limits().set_capacity(capacity);
       });
-    return driver::CuResult::success;
-  };
-  EXPECT_FALSE(world.pool->allocate({1000, 0, std::nullopt}).ok());
-  EXPECT_TRUE(has_reset);
-  EXPECT_EQ(world.statistics().live_allocations, 1u);
+      return CuResult::success;
+    };
+    EXPECT_FALSE(world.pool->allocate({1000, 0, std::nullopt}).ok());
+    EXPECT_TRUE(has_reset);
+    EXPECT_EQ(world.statistics().live_allocations, 1u);
+  }
 }
 
 TEST_P(ShortOfMemory, what_other_streams_have_in_hand_is_taken_back_for_pages) {
@@ -214,7 +218,7 @@ TEST_P(ShortOfMemory, the_host_waits_for_pending_memory_of_streams_that_do_not_c
     const DevicePtr ptr = world.allocate(8 * kPage, gone);
     world.use(ptr, 8 * kPage, gone, kLongNs);
     world.deallocate(ptr, gone);
-    ASSERT_EQ(world.sim().stream_destroy(gone), driver::CuResult::success);
+    ASSERT_EQ(world.sim().stream_destroy(gone), CuResult::success);
     const StreamHandle stream = world.stream();
     const DevicePtr next = world.allocate(8 * kPage, stream);
     world.use(next, 8 * kPage, stream);
@@ -242,6 +246,29 @@ TEST_P(ShortOfMemory, chunks_that_moved_are_split_when_their_work_is_waited_for)
   EXPECT_EQ(world.statistics().host_waits, 1u);
 }
 
+// Which is: when the pool asks whether it may grow, or whether chunks made anew have room.
+TEST(OutOfMemory, memory_that_comes_to_a_cache_during_the_search_serves_the_request) {
+  for (const int when : {1, 2}) {
+    WorldOptions options = adaptive_world();
+    options.sim.capacity = 8 * kPage;
+    HookedWorld world(options);
+    const StreamHandle holder = world.stream();
+    std::vector<DevicePtr> live;
+    for (int i = 0; i < 8; ++i) live.push_back(world.allocate(kPage, holder));
+    world.use(live[0], kPage, holder, kLongNs);
+    int asked = 0;
+    world.hooks.on[Call::mem_get_info] = [&] {
+      if (++asked == when) {
+        EXPECT_TRUE(world.pool->deallocate_if_ready(live[0], holder));
+      }
+      return CuResult::success;
+    };
+    EXPECT_EQ(world.allocate(kPage, holder), live[0]);
+    EXPECT_GE(asked, when);
+    EXPECT_EQ(world.statistics().host_waits, 0u);
+  }
+}
+
 TEST(OutOfMemory, without_context_events_the_context_is_synchronised) {
   WorldOptions options = adaptive_world();
   options.sim.capacity = 8 * kPage;
@@ -251,7 +278,7 @@ TEST(OutOfMemory, without_context_events_the_context_is_synchronised) {
   const DevicePtr ptr = world.allocate(8 * kPage, gone);
   world.use(ptr, 8 * kPage, gone, kLongNs);
   world.deallocate(ptr, gone);
-  ASSERT_EQ(world.sim().stream_destroy(gone), driver::CuResult::success);
+  ASSERT_EQ(world.sim().stream_destroy(gone), CuResult::success);
   world.allocate(8 * kPage, world.stream());
   EXPECT_GE(world.calls().count(Call::ctx_synchronize), 1u);
 }

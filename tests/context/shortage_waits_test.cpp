@@ -107,6 +107,28 @@ TEST_P(WhichWait, goes_on_for_the_slow_stream_where_only_that_is_enough) {
   EXPECT_EQ(world.statistics().host_waits, 2u);
 }
 
+// Single pages that the pool gives back for it.
+TEST(WaitForOneChunk, ends_with_what_is_enough_for_a_chunk_made_anew) {
+  WorldOptions options = page_by_page_world();
+  options.config.prefer = settings::Prefer::footprint;  // each free of a page has an event
+  options.config.capacity = 8 * kPage;
+  HookedWorld world(options);
+  const StreamHandle streams[] = {world.stream(), world.stream()};
+  for (const StreamHandle stream : streams) {
+    std::vector<DevicePtr> pages;
+    for (int i = 0; i < 4; ++i) pages.push_back(world.allocate(kPage, stream));
+    for (const DevicePtr page : pages) {
+      world.use(page, kPage, stream, (stream == streams[0] ? kSlowNs : kFastNs) / 4);
+      world.deallocate(page, stream);
+    }
+  }
+  pool::Request request{4 * kPage, 0, std::nullopt};
+  request.one_chunk = true;
+  const std::uint64_t begin = world.sim.now_ns();
+  EXPECT_TRUE(world.pool->allocate(request).ok());
+  EXPECT_LT(world.sim.now_ns() - begin, kFastNs + kMillisecondNs);
+}
+
 TEST_P(WhichWait, ends_with_what_somebody_frees_meanwhile) {
   world.hooks.on_sleep = [&] { world.on_another_thread([&] { world.deallocate(others, fast); }); };
   EXPECT_LT(time_of(kDevicePages - 1), kMillisecondNs);

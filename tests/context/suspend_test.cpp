@@ -268,7 +268,9 @@ TEST_F(Suspend, entered_tags_nest_and_the_innermost_serves) {
     return tag_of(pointers.back());
   };
   EXPECT_EQ(next(), 0u);
+  const std::uint64_t entries = context::TagScopes::entries_so_far();
   ASSERT_TRUE(suspension().enter(kWeights, TagScope::process).ok());
+  EXPECT_GT(context::TagScopes::entries_so_far(), entries);
   EXPECT_EQ(next(), kWeights);
   ASSERT_TRUE(suspension().enter(kCache, TagScope::thread).ok());
   EXPECT_EQ(next(), kCache);

@@ -177,6 +177,22 @@ TEST(TryFreeThen, the_next_call_keeps_the_threshold) {
   EXPECT_LE(world.statistics().mapped_bytes, 12 * kPage);
 }
 
+TEST(WarmFree, that_records_an_event_keeps_the_threshold) {
+  WorldOptions options = adaptive_world();
+  options.config.prefer = settings::Prefer::footprint;  // each free of a page is worth an event
+  options.config.release_threshold = 8 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const DevicePtr large = world.allocate(64 * kPage, stream);
+  const DevicePtr warm = world.allocate(kPage, stream);
+  world.use(large, 64 * kPage, stream, kLongNs);
+  world.deallocate(large, stream);
+  ASSERT_GE(world.statistics().mapped_bytes, 64 * kPage);
+  world.sim().advance_host_ns(kLongNs);
+  world.deallocate(warm, stream);
+  EXPECT_LE(world.statistics().mapped_bytes, 8 * kPage);
+}
+
 // One thread is inside the driver, and another waits for it to end, so that it can reset the
 // context. Who comes now through the pool's lock waits for both.
 TEST(TryFreeThen, nobody_waits_for_a_reset) {

@@ -1,0 +1,93 @@
+// context: more streams than a pool remembers: looks at idle ones, and proof of what they left.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "support/pool_world_words.hpp"
+
+namespace vpmm::test {
+namespace {
+
+using driver::Call;
+
+constexpr std::size_t kRemembered = 63;  // and what all streams together freed
+constexpr Bytes kLarge = 9 * kPage;      // more than a cache keeps
+
+// Some of these streams are idle: they make no call but the ones that a test names.
+class StreamCrowd : public ::testing::Test {
+ protected:
+  explicit StreamCrowd(std::size_t count = 100, const WorldOptions& options = adaptive_world())
+      : world(options) {
+    for (std::size_t i = 0; i < count; ++i) streams.push_back(world.stream());
+  }
+  void pair(Bytes bytes, StreamHandle stream) {
+    world.deallocate(world.allocate(bytes, stream), stream);
+  }
+  // Each stream uses as much for a while, and frees it.
+  void leave_pending(std::uint64_t duration_ns) {
+    std::vector<DevicePtr> live;
+    for (const StreamHandle stream : streams) {
+      live.push_back(world.allocate(kLarge, stream));
+      world.use(live.back(), kLarge, stream, duration_ns);
+    }
+    for (std::size_t i = 0; i < streams.size(); ++i) world.deallocate(live[i], streams[i]);
+  }
+  std::uint64_t context_events() { return world.calls().count(Call::ctx_record_event); }
+
+  PoolWorld world;
+  std::vector<StreamHandle> streams;
+};
+
+// Each free of theirs has an event.
+class FewStreamsWithEvents : public StreamCrowd {
+ protected:
+  FewStreamsWithEvents() : StreamCrowd(20, options()) {}
+  static WorldOptions options() {
+    WorldOptions options = adaptive_world();
+    options.config.prefer = settings::Prefer::footprint;
+    return options;
+  }
+};
+
+TEST_F(StreamCrowd, keeps_little_in_caches) {
+  for (const StreamHandle stream : streams) {
+    const DevicePtr pair[] = {world.allocate(4 * kPage, stream), world.allocate(4 * kPage, stream)};
+    for (const DevicePtr each : pair) world.deallocate(each, stream);
+  }
+  EXPECT_LE(world.statistics().cached_bytes, world.statistics().mapped_bytes / 100);
+}
+
+TEST_F(StreamCrowd, that_is_idle_has_what_it_freed_proven_by_one_event_at_a_time) {
+  const std::uint64_t before = context_events();
+  leave_pending(kLongNs);
+  for (int i = 0; i < 100; ++i) pair(kLarge, streams[0]);
+  EXPECT_EQ(context_events(), before + 1) << "the GPU is busy";
+  world.sim().advance_host_ns(2 * kLongNs);
+  for (int i = 0; i < 100; ++i) pair(kLarge, streams[0]);
+  EXPECT_LE(world.statistics().pending_bytes, 2 * kLarge) << "of the stream that calls";
+}
+
+TEST_F(FewStreamsWithEvents, are_asked_one_after_another_however_much_is_pending) {
+  leave_pending(kLongNs);
+  const std::uint64_t before = world.calls().count(Call::event_query);
+  world.allocate(kLarge, streams[0]);
+  EXPECT_LE(world.calls().count(Call::event_query), before + 2);
+}
+
+TEST_F(StreamCrowd, of_which_each_called_since_the_last_look_is_remembered) {
+  for (const StreamHandle stream : streams) pair(1000, stream);
+  EXPECT_EQ(world.statistics().timelines, streams.size());
+}
+
+TEST_F(StreamCrowd, is_forgotten_but_for_as_many_as_a_pool_remembers) {
+  for (const StreamHandle stream : streams) {
+    pair(1000, stream);
+    EXPECT_TRUE(world.pool().bind(stream).ok()) << "for a moment";
+  }
+  world.sim().advance_host_ns(kLongNs);
+  for (int i = 0; i < 10; ++i) pair(kLarge, streams[0]);
+  EXPECT_EQ(world.statistics().timelines, kRemembered);
+}
+
+}  // namespace
+}  // namespace vpmm::test
