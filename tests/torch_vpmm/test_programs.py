@@ -161,7 +161,8 @@ class Switch(VpmmCase):
         code = "import os, torch\ntorch.empty(1, device='cuda')\nbackend = torch.cuda.get_allocator_backend()\n"
         with tempfile.TemporaryDirectory() as folder:
             program = Path(folder, "program.py")
-            program.write_text(code + "print(os.environ['RANK'], backend, flush=True)")
+            # One write: both print into one pipe, and PYTHONUNBUFFERED takes the buffer away.
+            program.write_text(code + "print(os.environ['RANK'] + f' {backend}\\n', end='', flush=True)")
             command = [
                 sys.executable,
                 "-m",
