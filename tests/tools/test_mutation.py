@@ -16,9 +16,9 @@ sys.path[:0] = [str(TOOLS), str(TOOLS.parent / "tests/torch")]
 
 import sim_gpu  # noqa: E402
 from mutation.rewrite import rewrite  # noqa: E402
-from mutation.sites import Mutant, find, in_one_line  # noqa: E402
+from mutation.sites import Mutant, Source, find, in_one_line  # noqa: E402
 from mutation.torch_plugin import SOURCES, SUITE, PluginTree  # noqa: E402
-from mutation.trial import Case, Tree, judge_all, run_cases  # noqa: E402
+from mutation.trial import Case, Tree, judge_all, measure, plant, run_cases  # noqa: E402
 
 HAS_CLANG = importlib.util.find_spec("clang") is not None and importlib.util.find_spec("clang.cindex") is not None
 
@@ -70,6 +70,32 @@ class Running(unittest.TestCase):
             suite.write_text('#!/bin/sh\ntest "$(stat -c %a "$TMPDIR")" = 755\n')
             suite.chmod(0o755)
             self.assertIsNone(run_cases(suite, ["Any.case"], 30, {}))
+
+
+class Planting(unittest.TestCase):
+    def test_faults_have_the_numbers_from_1_on_for_which_a_file_of_what_was_seen_has_room(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            path = Path(name, "a.cpp")
+            path.write_text(PROGRAM)
+            drawn = [at("if (a < kLimit)", "a < kLimit", "true"), at("  call();", "call();", "", True)]
+            tree = Tree(Path(name), Path(name), 1)
+            with unittest.mock.patch.object(tree, "compile", return_value=set()):
+                planted = plant(tree, "a", {"a.cpp": Source(path, "a.cpp")}, drawn, 9, [])
+        self.assertEqual(planted, {1: drawn[0], 2: drawn[1]})
+
+
+class Measuring(unittest.TestCase):
+    def test_a_case_that_fails_after_others_without_a_fault_is_left_out(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            suite = Path(name) / "build/dev/tests/vpmm_test_one"
+            suite.parent.mkdir(parents=True)
+            suite.write_text(
+                "#!/bin/sh\ncase $1 in *list*) printf 'A.\\n  a\\n  b\\n' ;;\n"
+                '*A.*A.*) echo "[  FAILED  ] A.b"; exit 1 ;; esac\n'
+            )
+            suite.chmod(0o755)
+            cases = measure(Tree(Path(name), Path(name), 1), ["one"], 3, 60)
+        self.assertEqual([(case.name, case.seen) for case in cases], [("A.a", frozenset({0}))])
 
 
 class Judging(unittest.TestCase):
@@ -130,7 +156,9 @@ class Any(unittest.TestCase):
         changed.start()
         self.addCleanup(changed.stop)
         os.environ.pop("VPMM_BUILD_FOLDER", None)
-        self.tree = PluginTree(self.root, self.root / "copy", 1)
+        subprocess.run(["git", "init", "-q", str(self.root)], check=True)
+        (self.root / ".gitignore").write_text("build/\n")
+        self.tree = PluginTree(self.root, self.root / "build/copy", 1)
 
     def test_a_build_without_the_package_is_named(self) -> None:
         (self.root / "build/dev/python").rename(self.root / "gone")
@@ -141,7 +169,7 @@ class Any(unittest.TestCase):
         self.tree.copy()
         self.tree.configure()
         self.assertEqual(self.tree.arguments, ["-std=c++20", "-DVALUE=1", "-isystem", "/usr"])
-        (self.tree.folder / "torch").unlink()
+        (self.tree.build / "torch").unlink()
         text = "int value() { return VPMM_MUTANT(1) ? 2 : VALUE; }\nint other() { return {1, 2}; }\n"
         self.tree.write(f"{SOURCES}/library.cpp", text.encode())
         self.assertEqual(self.tree.compile([]), {(f"{SOURCES}/library.cpp", 2)})

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mutation.trial import HEADER, Tree, run_until_one_fails
+from mutation.trial import Tree, run_until_one_fails
 
 ROOM = "torch_allocator"
 SOURCES = f"python/vpmm/plugins/{ROOM}"
@@ -38,20 +38,26 @@ torch.build()
 
 @dataclass
 class PluginTree(Tree):
-    """`folder` is laid out as the build that sim_gpu.py starts programs with."""
+    """The package in its build takes the allocator's sources from the tree."""
 
     arguments: list[str] = field(default_factory=list)  # of the compiler, once it was called
 
     def copy(self) -> None:
-        """SystemExit: the build lacks a part that the tests need."""
-        built = self.root / os.environ.get("VPMM_BUILD_FOLDER", "build/dev")
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """SystemExit: there is no build with the parts that the tests need."""
+        super().copy()
+        shutil.rmtree(self.build, ignore_errors=True)
         for part in ("bin", "python", "sim_gpu"):
-            if not (built / part).is_dir():
-                raise SystemExit(f"mutate: {built / part} is not there: ./dev test {SUITE} makes it")
-            shutil.copytree(built / part, self.folder / part)
-        shutil.copytree(self.root / SOURCES, self.folder / SOURCES, dirs_exist_ok=True)
-        self.write("mutant.hpp", HEADER.read_bytes())
+            built = self.root / "build/dev" / part
+            if not built.is_dir():
+                raise SystemExit(f"mutate: {built} is not there: ./dev test {SUITE} makes it")
+            shutil.copytree(built, self.build / part)
+        shutil.copytree(self.folder / "python/vpmm", self.package / "vpmm", dirs_exist_ok=True)
+        shutil.rmtree(self.build / SOURCES)
+        (self.build / SOURCES).symlink_to((self.folder / SOURCES).resolve())
+
+    @property
+    def package(self) -> Path:
+        return self.build / "python"
 
     def configure(self) -> None:
         self.compile([])
@@ -60,8 +66,8 @@ class PluginTree(Tree):
         self.start_seconds = time.monotonic() - begin
 
     def compile(self, targets: Sequence[str]) -> set[tuple[str, int]]:
-        """Compiles the allocator, unless it has; there are no other targets."""
-        paths = {"PYTHONPATH": str(self.folder / "python"), "VPMM_CACHE_DIR": str(self.folder / "torch")}
+        """Compiles the allocator, unless that is done; there are no other targets."""
+        paths = {"PYTHONPATH": str(self.package.resolve()), "VPMM_CACHE_DIR": str((self.build / "torch").resolve())}
         done = self.run_python(["-c", BUILD], self.folder, paths)
         if done.returncode != 0:
             return self.refused_in(done.stdout[-2000:] + done.stderr)
@@ -79,26 +85,25 @@ class PluginTree(Tree):
         return [(self.folder / SOURCES / "library.cpp", self.arguments)]
 
     def names_of(self, suite: str) -> list[str]:
-        done = self.run_python(self.on_gpu(), self.root / suite, {})
+        done = self.run_python(self.on_gpu(), self.folder / suite, {})
         if done.returncode != 0:
             raise RuntimeError(done.stdout[-2000:] + done.stderr[-6000:])
         return [line.split()[1] for line in done.stdout.splitlines() if line.startswith("case ")]
 
     def run_cases(self, suite: str, names: Sequence[str], seconds: float, variables: dict[str, str]) -> str | None:
         command = [self.python(), *self.on_gpu(), *names]
-        return run_until_one_fails(
-            command, FAILED, seconds, self.variables() | variables, self.root / suite, DATA_BYTES
-        )
+        variables = self.variables() | variables
+        return run_until_one_fails(command, FAILED, seconds, variables, self.folder / suite, DATA_BYTES)
 
     def python(self) -> str:
         return str(self.root / os.environ.get("VPMM_TORCH_PYTHON", "build/venv-torch/bin/python"))
 
     def on_gpu(self) -> list[str]:
-        return [str(self.root / "tests/torch/sim_gpu.py"), "--devices", "2", "--vpmm", str(CASES)]
+        return [str((self.folder / "tests/torch/sim_gpu.py").resolve()), "--devices", "2", "--vpmm", str(CASES)]
 
     def variables(self) -> dict[str, str]:
-        compiler = f"g++ -w -include {self.folder.resolve() / 'mutant.hpp'}"  # of tests that compile, too
-        return {"CXX": compiler, "VPMM_BUILD_FOLDER": str(self.folder.resolve())}
+        header = (self.folder / "mutant.hpp").resolve()
+        return {"CXX": f"g++ -w -include {header}", "VPMM_BUILD_FOLDER": str(self.build.resolve())}
 
     def run_python(
         self, words: Sequence[str], folder: Path, variables: dict[str, str]
