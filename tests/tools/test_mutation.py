@@ -137,6 +137,13 @@ class Any(unittest.TestCase):
         if os.environ.get("MUTANT") == "2": time.sleep(600)
 """
 
+    LATER = """
+import sys, unittest
+sys.path.insert(0, "../python")  # where there are suites of the same names
+class Any(unittest.TestCase):
+    def test_c(self): pass
+"""
+
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -144,6 +151,8 @@ class Any(unittest.TestCase):
         for name, text in {
             f"{SOURCES}/library.cpp": "int value() { return VALUE; }\n",
             f"{SUITE}/test_any.py": self.CASES,
+            f"{SUITE}/test_later.py": self.LATER,
+            "tests/python/test_any.py": "",
             "build/dev/python/vpmm/plugins/_building.py": self.BUILDING,
             "build/dev/python/vpmm/plugins/torch.py": self.COMPILING,
             "build/dev/sim_gpu/libcuda.so.1": "",
@@ -179,8 +188,8 @@ class Any(unittest.TestCase):
     def test_cases_are_listed_and_run_until_one_fails(self) -> None:
         self.tree.copy()
         names = self.tree.names_of(SUITE)
-        self.assertEqual(names, ["test_any.Any.test_a", "test_any.Any.test_b"])
-        self.assertIsNone(self.tree.run_cases(SUITE, names, 60, {}))
+        self.assertEqual(names, ["test_any.Any.test_a", "test_any.Any.test_b", "test_later.Any.test_c"])
+        self.assertIsNone(self.tree.run_cases(SUITE, names[::-1], 60, {}))
         self.assertEqual(self.tree.run_cases(SUITE, names[::-1], 60, {"MUTANT": "1"}), names[0])
         self.assertEqual(self.tree.run_cases(SUITE, names, 2, {"MUTANT": "2"}), "endless")
 

@@ -113,4 +113,11 @@ PROBE std::size_t probe_rejected() {
 PROBE const char* probe_warning() { return warnings.text.c_str(); }
 PROBE void probe_hold(std::size_t bytes) { hostage = cca::raw_alloc(bytes); }
 PROBE int probe_shortages() { return shortages; }
+PROBE void probe_empty_cache(std::uint64_t first, std::uint64_t second) {
+  cca::get()->emptyCache({first, second});
+}
+PROBE std::size_t probe_largest(std::size_t least) {
+  cca::get()->cacheInfo(0, &least);
+  return least;
+}
 PROBE void probe_pop_compile_context() { cca::get()->popCompileContext(); }

@@ -42,7 +42,8 @@ class Probe:
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
         library.probe_events.restype = library.probe_rejected.restype = ctypes.c_size_t
-        library.probe_hold.argtypes = [ctypes.c_size_t]
+        library.probe_largest.restype = ctypes.c_size_t
+        library.probe_hold.argtypes = library.probe_largest.argtypes = [ctypes.c_size_t]
         library.probe_warning.restype = ctypes.c_char_p
         library.probe_attach()
 
@@ -79,6 +80,14 @@ class Probe:
     def rejected(self) -> int:
         """The bytes of the last request that throw_on_cudamalloc_oom refused, since the first call; 0: none."""
         return int(self.library.probe_rejected())
+
+    def empty_cache(self, pool: tuple[int, int]) -> None:
+        """Gives back idle memory of one memory pool."""
+        self.library.probe_empty_cache(*map(ctypes.c_uint64, pool))
+
+    def largest(self, least: int) -> int:
+        """The bytes of the largest request that needs no new memory of device 0, and at least `least`; 0: any."""
+        return int(self.library.probe_largest(least))
 
     def pop_compile_context(self) -> None:
         self.library.probe_pop_compile_context()

@@ -31,6 +31,13 @@ extern "C" void* foreign_malloc(size_t size, int, cudaStream_t) {
   ++made;
   return ptr;
 }
+extern "C" void* crooked_malloc(size_t size, int device, cudaStream_t stream) {
+  return static_cast<char*>(foreign_malloc(size + 1, device, stream)) + 1;
+}
+extern "C" void crooked_free(void* ptr, size_t, int, cudaStream_t) {
+  cudaFree(static_cast<char*>(ptr) - 1);
+  ++given_back;
+}
 extern "C" void foreign_free(void* ptr, size_t, int, cudaStream_t) {
   cudaFree(ptr);
   ++given_back;
@@ -265,6 +272,7 @@ class ForeignAllocators(VpmmCase):
         subprocess.run(["g++", "-shared", "-fPIC", *include, str(source), "-o", str(library)], check=True)
         self.library = ctypes.CDLL(str(library))
         self.allocator = CUDAPluggableAllocator(str(library), "foreign_malloc", "foreign_free")
+        self.crooked = CUDAPluggableAllocator(str(library), "crooked_malloc", "crooked_free")
 
     def counts(self) -> tuple[int, int]:
         import ctypes
@@ -297,6 +305,25 @@ class ForeignAllocators(VpmmCase):
         with torch.cuda.use_mem_pool(pool), self.assertRaises(torch.OutOfMemoryError):
             torch.empty(2 * total, dtype=torch.uint8, device="cuda")
         del pool
+
+    def test_memory_that_is_not_aligned_is_refused_and_goes_back(self) -> None:
+        pool = torch.cuda.MemPool(self.crooked.allocator())
+        with torch.cuda.use_mem_pool(pool), self.assertRaisesRegex(RuntimeError, "512"):
+            torch.empty(1000, device="cuda")
+        self.assertEqual((self.counts(), self.reserved()), ((1, 1), 0))
+
+    def test_memory_that_a_graph_used_goes_back_after_the_graph(self) -> None:
+        pool, graph = torch.cuda.MemPool(self.allocator.allocator()), torch.cuda.CUDAGraph()
+        with torch.cuda.use_mem_pool(pool):
+            torch.empty(1000, device="cuda")
+        with torch.cuda.graph(graph), torch.cuda.use_mem_pool(pool):
+            torch.empty(1000, device="cuda")
+        del pool
+        torch.cuda.empty_cache()
+        self.assertEqual(self.counts(), (1, 0))
+        graph.reset()
+        torch.cuda.empty_cache()
+        self.assertEqual(self.counts(), (1, 1))
 
     def test_tensors_outlive_the_pool(self) -> None:
         pool = torch.cuda.MemPool(self.allocator.allocator())

@@ -44,6 +44,25 @@ class Shortages(ProbeCase):
         self.assertEqual((self.probe.shortages(), self.allocated()), (1, 0))
 
 
+class Caches(ProbeCase):
+    def test_one_memory_pool_gives_its_idle_memory_back_and_others_keep_theirs(self) -> None:
+        pools = [torch.cuda.MemPool() for _ in range(2)]
+        for pool in pools:
+            with torch.cuda.use_mem_pool(pool):
+                empty(6 * MIB)
+        self.probe.empty_cache(pools[0].id)
+        self.assertEqual([sum(s["total_size"] for s in pool.snapshot()) for pool in pools], [0, 6 * MIB])
+
+    def test_the_largest_request_without_new_memory_is_that_of_the_pool_and_any_that_of_the_device(self) -> None:
+        kept = empty(MIB)
+        empty(64 * MIB)
+        largest = self.probe.largest(1)
+        self.assertTrue(64 * MIB <= largest <= torch.cuda.memory_reserved(), largest)
+        self.assertEqual(self.probe.largest(1 << 45), 1 << 45)
+        self.assertGreater(self.probe.largest(0), torch.cuda.memory_reserved())
+        del kept
+
+
 class Compiling(ProbeCase):
     def test_the_end_of_a_context_that_never_began_does_nothing(self) -> None:
         self.probe.pop_compile_context()

@@ -13,7 +13,7 @@ def show(tests: unittest.TestSuite) -> None:
 
 
 if __name__ == "__main__":
+    tests = unittest.defaultTestLoader.discover(".")  # all: some add folders with suites of the same names to sys.path
     if sys.argv[1:]:
-        sys.path.insert(0, ".")
         unittest.main(module=None, failfast=True)
-    show(unittest.defaultTestLoader.discover("."))
+    show(tests)
