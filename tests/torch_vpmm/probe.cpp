@@ -113,6 +113,15 @@ PROBE std::size_t probe_rejected() {
 PROBE const char* probe_warning() { return warnings.text.c_str(); }
 PROBE void probe_hold(std::size_t bytes) { hostage = cca::raw_alloc(bytes); }
 PROBE int probe_shortages() { return shortages; }
+PROBE int probe_users(std::uint64_t first, std::uint64_t second) {
+  return cca::getPoolUseCount(0, {first, second});
+}
+PROBE std::size_t probe_expandable(int is_small) {
+  std::size_t bytes = 0;
+  for (const cca::StreamSegmentSize& segment : cca::get()->getExpandableSegmentSizes(0))
+    if (segment.is_small_pool == (is_small != 0)) bytes += segment.total_size;
+  return bytes;
+}
 PROBE void probe_empty_cache(std::uint64_t first, std::uint64_t second) {
   cca::get()->emptyCache({first, second});
 }

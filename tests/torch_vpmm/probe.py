@@ -42,7 +42,7 @@ class Probe:
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
         library.probe_events.restype = library.probe_rejected.restype = ctypes.c_size_t
-        library.probe_largest.restype = ctypes.c_size_t
+        library.probe_largest.restype = library.probe_expandable.restype = ctypes.c_size_t
         library.probe_hold.argtypes = library.probe_largest.argtypes = [ctypes.c_size_t]
         library.probe_warning.restype = ctypes.c_char_p
         library.probe_attach()
@@ -80,6 +80,14 @@ class Probe:
     def rejected(self) -> int:
         """The bytes of the last request that throw_on_cudamalloc_oom refused, since the first call; 0: none."""
         return int(self.library.probe_rejected())
+
+    def users(self, pool: tuple[int, int]) -> int:
+        """Graphs and MemPools that use this memory pool of device 0."""
+        return int(self.library.probe_users(*map(ctypes.c_uint64, pool)))
+
+    def expandable(self) -> dict[str, int]:
+        """The bytes of device 0's expandable segments, as snapshots name their kinds."""
+        return {kind: int(self.library.probe_expandable(kind == "small")) for kind in ("small", "large")}
 
     def empty_cache(self, pool: tuple[int, int]) -> None:
         """Gives back idle memory of one memory pool."""

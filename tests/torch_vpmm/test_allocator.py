@@ -183,6 +183,19 @@ class Snapshots(VpmmCase):
         finally:
             torch.cuda.memory._record_memory_history(enabled=None)
 
+    def test_a_ring_that_becomes_smaller_keeps_the_newest_events(self) -> None:
+        try:
+            for entries in (100, 8):
+                torch.cuda.memory._record_memory_history(max_entries=entries, context=None)
+                if entries == 100:
+                    for size in range(1000, 1030):
+                        empty(size)
+            events = torch.cuda.memory._snapshot()["device_traces"][0]
+        finally:
+            torch.cuda.memory._record_memory_history(enabled=None)
+        sizes = [event["size"] for event in events if event["action"] == "alloc"]
+        self.assertEqual((len(events), sizes), (8, [1028, 1029]))
+
     def test_segments_and_their_events_have_the_stack_of_the_call_that_grew_the_pool(self) -> None:
         def names_of(entry: dict[str, Any]) -> set[str]:
             return {frame["name"] for frame in entry["frames"]}

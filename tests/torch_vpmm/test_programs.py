@@ -65,10 +65,11 @@ class Switch(VpmmCase):
     def test_the_function_installs_it_and_may_be_called_again(self) -> None:
         code = (
             "import vpmm\nvpmm.use_for_torch()\nvpmm.use_for_torch()\nimport torch, vpmm.torch\n"
+            "print(torch._C._accelerator_isAllocatorInitialized())\n"
             "torch.empty(1000, device='cuda')\nprint(vpmm.torch.is_installed(), vpmm.stats()['allocations'] > 0)\n"
             "print(vpmm.Pool.default(0).get_capacity())"
         )
-        self.assertEqual(self.output_of(code, VPMM_TORCH="0"), "True True\nNone\n")
+        self.assertEqual(self.output_of(code, VPMM_TORCH="0"), "False\nTrue True\nNone\n")
 
     def test_after_the_first_tensor_it_is_too_late(self) -> None:
         code = (

@@ -53,6 +53,24 @@ class Caches(ProbeCase):
         self.probe.empty_cache(pools[0].id)
         self.assertEqual([sum(s["total_size"] for s in pool.snapshot()) for pool in pools], [0, 6 * MIB])
 
+    def test_a_memory_pool_that_is_over_has_no_users(self) -> None:
+        pool = torch.cuda.MemPool()
+        pool_id = pool.id
+        self.assertEqual(self.probe.users(pool_id), 1)
+        del pool
+        self.assertEqual(self.probe.users(pool_id), 0)
+
+    def test_expandable_segments_are_those_of_the_snapshot_in_no_memory_pool(self) -> None:
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            kept = [empty(6 * MIB)]
+        kept += [empty(1000), empty(20 * MIB)]
+        found = {"small": 0, "large": 0}
+        for segment in torch.cuda.memory_snapshot():
+            found[segment["segment_type"]] += segment["total_size"] if segment["is_expandable"] else 0
+        self.assertEqual(self.probe.expandable(), found)
+        self.assertTrue(all(found.values()))
+
     def test_the_largest_request_without_new_memory_is_that_of_the_pool_and_any_that_of_the_device(self) -> None:
         kept = empty(MIB)
         empty(64 * MIB)
