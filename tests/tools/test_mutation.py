@@ -138,10 +138,11 @@ class Any(unittest.TestCase):
 """
 
     LATER = """
-import sys, unittest
+import os, sys, unittest
 sys.path.insert(0, "../python")  # where there are suites of the same names
 class Any(unittest.TestCase):
-    def test_c(self): pass
+    def test_c(self):
+        if os.environ.get("MUTANT") == "3": self.skipTest("nothing works")
 """
 
     def setUp(self) -> None:
@@ -185,13 +186,14 @@ class Any(unittest.TestCase):
         self.tree.write(f"{SOURCES}/library.cpp", text.splitlines()[0].encode())
         self.assertEqual([self.tree.compile([]), self.tree.compile([])], [set(), set()])
 
-    def test_cases_are_listed_and_run_until_one_fails(self) -> None:
+    def test_cases_are_listed_and_run_until_one_fails_or_does_not_run(self) -> None:
         self.tree.copy()
         names = self.tree.names_of(SUITE)
         self.assertEqual(names, ["test_any.Any.test_a", "test_any.Any.test_b", "test_later.Any.test_c"])
         self.assertIsNone(self.tree.run_cases(SUITE, names[::-1], 60, {}))
         self.assertEqual(self.tree.run_cases(SUITE, names[::-1], 60, {"MUTANT": "1"}), names[0])
         self.assertEqual(self.tree.run_cases(SUITE, names, 2, {"MUTANT": "2"}), "endless")
+        self.assertEqual(self.tree.run_cases(SUITE, names, 60, {"MUTANT": "3"}), names[2])
 
     def test_a_program_on_the_simulated_gpu_has_the_fault_that_is_chosen_and_no_other_setting(self) -> None:
         chosen = {"MUTANT": "7", "MUTANTS_SEEN": "file"}

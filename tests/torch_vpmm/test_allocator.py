@@ -212,7 +212,12 @@ class Snapshots(VpmmCase):
             tensor = grow()
             with torch.cuda.use_mem_pool(pool):
                 inside = grow()
-            segments = torch.cuda.memory._snapshot()["segments"]
+            addresses = (tensor.data_ptr(), inside.data_ptr())
+            segments = [
+                segment
+                for segment in torch.cuda.memory._snapshot()["segments"]
+                if any(0 <= address - segment["address"] < segment["total_size"] for address in addresses)
+            ]
             del tensor, inside
             give_back()
             events = torch.cuda.memory._snapshot()["device_traces"][0]

@@ -77,7 +77,7 @@ def main(words: Sequence[str]) -> int:
     also = TESTED_BY.get(options.room, []) if options.also is None else options.also
     also = [] if options.alone else also
     make = torch_plugin.PluginTree if is_plugin else trial.Tree
-    tree = make(ROOT, options.folder / (options.room if is_plugin else "tree"), options.jobs)
+    tree = make(ROOT, options.folder.resolve() / (options.room if is_plugin else "tree"), options.jobs)
     tree.copy()
     tree.configure()
     drawn, sources = sites.find(tree.folder, tree.sources_of(options.room), tree.units_of(options.room))

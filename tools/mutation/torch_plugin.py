@@ -53,7 +53,7 @@ class PluginTree(Tree):
             shutil.copytree(built, self.build / part)
         shutil.copytree(self.folder / "python/vpmm", self.package / "vpmm", dirs_exist_ok=True)
         shutil.rmtree(self.build / SOURCES)
-        (self.build / SOURCES).symlink_to((self.folder / SOURCES).resolve())
+        (self.build / SOURCES).symlink_to(self.folder / SOURCES)
 
     @property
     def package(self) -> Path:
@@ -67,7 +67,7 @@ class PluginTree(Tree):
 
     def compile(self, targets: Sequence[str]) -> set[tuple[str, int]]:
         """Compiles the allocator, unless that is done; there are no other targets."""
-        paths = {"PYTHONPATH": str(self.package.resolve()), "VPMM_CACHE_DIR": str((self.build / "torch").resolve())}
+        paths = {"PYTHONPATH": str(self.package), "VPMM_CACHE_DIR": str(self.build / "torch")}
         done = self.run_python(["-c", BUILD], self.folder, paths)
         if done.returncode != 0:
             return self.refused_in(done.stdout[-2000:] + done.stderr)
@@ -99,11 +99,10 @@ class PluginTree(Tree):
         return str(self.root / os.environ.get("VPMM_TORCH_PYTHON", "build/venv-torch/bin/python"))
 
     def on_gpu(self) -> list[str]:
-        return [str((self.folder / "tests/torch/sim_gpu.py").resolve()), "--devices", "2", "--vpmm", str(CASES)]
+        return [str(self.folder / "tests/torch/sim_gpu.py"), "--devices", "2", "--vpmm", str(CASES)]
 
     def variables(self) -> dict[str, str]:
-        header = (self.folder / "mutant.hpp").resolve()
-        return {"CXX": f"g++ -w -include {header}", "VPMM_BUILD_FOLDER": str(self.build.resolve())}
+        return {"CXX": f"g++ -w -include {self.folder / 'mutant.hpp'}", "VPMM_BUILD_FOLDER": str(self.build)}
 
     def run_python(
         self, words: Sequence[str], folder: Path, variables: dict[str, str]
