@@ -122,6 +122,18 @@ PROBE std::size_t probe_expandable(int is_small) {
     if (segment.is_small_pool == (is_small != 0)) bytes += segment.total_size;
   return bytes;
 }
+// The error, or an empty text.
+PROBE const char* probe_peer(int device, int owner) {
+  static std::string error;
+  try {
+    cca::get()->enablePeerAccess(static_cast<c10::DeviceIndex>(device),
+                                 static_cast<c10::DeviceIndex>(owner));
+    error.clear();
+  } catch (const c10::Error& thrown) {
+    error = thrown.what_without_backtrace();
+  }
+  return error.c_str();
+}
 PROBE void probe_empty_cache(std::uint64_t first, std::uint64_t second) {
   cca::get()->emptyCache({first, second});
 }

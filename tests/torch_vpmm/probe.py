@@ -44,7 +44,7 @@ class Probe:
         library.probe_events.restype = library.probe_rejected.restype = ctypes.c_size_t
         library.probe_largest.restype = library.probe_expandable.restype = ctypes.c_size_t
         library.probe_hold.argtypes = library.probe_largest.argtypes = [ctypes.c_size_t]
-        library.probe_warning.restype = ctypes.c_char_p
+        library.probe_warning.restype = library.probe_peer.restype = ctypes.c_char_p
         library.probe_attach()
 
     def listen(self) -> None:
@@ -80,6 +80,10 @@ class Probe:
     def rejected(self) -> int:
         """The bytes of the last request that throw_on_cudamalloc_oom refused, since the first call; 0: none."""
         return int(self.library.probe_rejected())
+
+    def peer(self, device: int, owner: int) -> str:
+        """Lets a device use another's memory. Returns PyTorch's error, or an empty text."""
+        return bytes(self.library.probe_peer(device, owner)).decode()
 
     def users(self, pool: tuple[int, int]) -> int:
         """Graphs and MemPools that use this memory pool of device 0."""

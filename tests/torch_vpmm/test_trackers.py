@@ -53,6 +53,15 @@ class Caches(ProbeCase):
         self.probe.empty_cache(pools[0].id)
         self.assertEqual([sum(s["total_size"] for s in pool.snapshot()) for pool in pools], [0, 6 * MIB])
 
+    def test_an_exception_where_one_memory_pool_gives_memory_back_is_a_warning(self) -> None:
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            empty(6 * MIB)
+        self.probe.refuse("segment_free")
+        self.probe.empty_cache(pool.id)  # destructors of memory pools call it
+        self.assertIn("a tracker of memory events failed: the tracker refuses it", self.probe.warning())
+        self.assertEqual(pool.snapshot(), [])
+
     def test_a_memory_pool_that_is_over_has_no_users(self) -> None:
         pool = torch.cuda.MemPool()
         pool_id = pool.id
@@ -79,6 +88,13 @@ class Caches(ProbeCase):
         self.assertEqual(self.probe.largest(1 << 45), 1 << 45)
         self.assertGreater(self.probe.largest(0), torch.cuda.memory_reserved())
         del kept
+
+
+class Peers(ProbeCase):
+    def test_access_is_given_once_or_twice_and_an_error_of_cuda_is_the_programs(self) -> None:
+        if torch.cuda.device_count() > 1:
+            self.assertEqual([self.probe.peer(1, 0) for _ in range(2)], ["", ""])
+        self.assertIn("CUDA error", self.probe.peer(0, 0))
 
 
 class Compiling(ProbeCase):
