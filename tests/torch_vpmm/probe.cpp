@@ -28,6 +28,7 @@ struct Event {
 std::mutex mutex;
 bool is_listening = false;
 int refused = -1;  // the action of the next event at which the tracker throws
+int spared = 0;    // events of that action before it
 std::vector<Event> events;
 
 void track(const TraceEntry& entry) {
@@ -38,7 +39,7 @@ void track(const TraceEntry& entry) {
                       entry.addr_,
                       entry.size_,
                       {entry.mempool_.first, entry.mempool_.second}});
-  if (entry.action_ != refused) return;
+  if (entry.action_ != refused || spared-- > 0) return;
   refused = -1;
   throw std::runtime_error("the tracker refuses it");
 }
@@ -89,9 +90,10 @@ PROBE std::size_t probe_events(Event* to, std::size_t capacity) {
   return events.size();
 }
 
-PROBE void probe_refuse(int action) {
+PROBE void probe_refuse(int action, int after) {
   const std::lock_guard<std::mutex> lock(mutex);
   refused = action;
+  spared = after;
 }
 
 // The bytes of the last request that the option throw_on_cudamalloc_oom refused; 0: none.

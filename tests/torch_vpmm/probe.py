@@ -58,12 +58,12 @@ class Probe:
         self.library.probe_listen(0)
         return [(ACTIONS[e.action], e.address, e.bytes, tuple(e.pool)) for e in room[:count]]
 
-    def refuse(self, action: str) -> None:
-        """The tracker throws at the next event of this kind, once."""
-        self.library.probe_refuse(ACTIONS.index(action))
+    def refuse(self, action: str, after: int = 0) -> None:
+        """The tracker throws once, at the next event of this kind after so many."""
+        self.library.probe_refuse(ACTIONS.index(action), after)
 
     def refuse_nothing(self) -> None:
-        self.library.probe_refuse(-1)
+        self.library.probe_refuse(-1, 0)
 
     def warning(self) -> str:
         """What PyTorch's C++ warned of last, on this thread and outside of its calls from Python."""

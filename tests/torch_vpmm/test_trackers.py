@@ -120,6 +120,13 @@ class Trackers(ProbeCase):
         unmapped = [(at, size) for action, at, size, _ in events[allocation:] if action == "segment_unmap"]
         self.assertLessEqual(set(mapped), set(unmapped))
 
+    def test_without_a_history_no_stack_is_taken_for_them(self) -> None:
+        torch.cuda.memory._record_memory_history(False, record_context=True)
+        tensor = empty(48 * MIB)
+        blocks = [block for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]]
+        (found,) = (block for block in blocks if block["address"] == tensor.data_ptr())
+        self.assertEqual(found.get("frames", []), [])
+
     def test_they_hear_of_the_very_segments_of_a_pool_while_these_are_mapped(self) -> None:
         pool = torch.cuda.MemPool()
         self.probe.listen()
@@ -155,6 +162,22 @@ class Trackers(ProbeCase):
             empty(48 * MIB)
         torch.cuda.empty_cache()
         self.assertEqual((self.allocated(), self.reserved()), (0, 0))
+
+    def test_an_exception_in_the_middle_of_a_restore_takes_back_what_was_restored(self) -> None:
+        pool_id = torch.cuda.graph_pool_handle()
+        torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool_id)
+        kept = [empty(1000) for _ in range(3)]
+        torch._C._cuda_endAllocateToPool(0, pool_id)
+        state = torch._C._cuda_getCheckpointState(0, pool_id)
+        kept.pop()
+        self.probe.refuse("alloc", after=1)
+        with self.assertRaisesRegex(RuntimeError, "the tracker refuses it"):
+            torch._C._cuda_setCheckpointPoolState(0, state, [], [])
+        live = {tensor.data_ptr() for tensor in kept}
+        self.assertTrue(torch._C._cuda_checkPoolLiveAllocations(0, pool_id, live))
+        self.assertEqual(self.allocated(), 2048)
+        kept.clear()
+        torch._C._cuda_releasePool(0, pool_id)
 
     def test_an_exception_at_a_free_is_a_warning_where_it_cannot_reach_the_program(self) -> None:
         tensor = empty(48 * MIB)
