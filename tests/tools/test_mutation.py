@@ -8,14 +8,17 @@ import tempfile
 import textwrap
 import tomllib
 import unittest
+import unittest.mock
 from pathlib import Path
 
 TOOLS = Path(__file__).resolve().parent.parent.parent / "tools"
-sys.path.insert(0, str(TOOLS))
+sys.path[:0] = [str(TOOLS), str(TOOLS.parent / "tests/torch")]
 
+import sim_gpu  # noqa: E402
 from mutation.rewrite import rewrite  # noqa: E402
-from mutation.sites import Mutant, find, in_one_line  # noqa: E402
-from mutation.trial import Case, Tree, judge_all, run_cases  # noqa: E402
+from mutation.sites import Mutant, Source, find, in_one_line  # noqa: E402
+from mutation.torch_plugin import SOURCES, SUITE, PluginTree  # noqa: E402
+from mutation.trial import Case, Tree, judge_all, measure, plant, run_cases  # noqa: E402
 
 HAS_CLANG = importlib.util.find_spec("clang") is not None and importlib.util.find_spec("clang.cindex") is not None
 
@@ -69,18 +72,135 @@ class Running(unittest.TestCase):
             self.assertIsNone(run_cases(suite, ["Any.case"], 30, {}))
 
 
+class Planting(unittest.TestCase):
+    def test_faults_have_the_numbers_from_1_on_for_which_a_file_of_what_was_seen_has_room(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            path = Path(name, "a.cpp")
+            path.write_text(PROGRAM)
+            drawn = [at("if (a < kLimit)", "a < kLimit", "true"), at("  call();", "call();", "", True)]
+            tree = Tree(Path(name), Path(name), 1)
+            with unittest.mock.patch.object(tree, "compile", return_value=set()):
+                planted = plant(tree, "a", {"a.cpp": Source(path, "a.cpp")}, drawn, 9, [])
+        self.assertEqual(planted, {1: drawn[0], 2: drawn[1]})
+
+
+class Measuring(unittest.TestCase):
+    def test_a_case_that_fails_after_others_without_a_fault_is_left_out(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            suite = Path(name) / "build/dev/tests/vpmm_test_one"
+            suite.parent.mkdir(parents=True)
+            suite.write_text(
+                "#!/bin/sh\ncase $1 in *list*) printf 'A.\\n  a\\n  b\\n' ;;\n"
+                '*A.*A.*) echo "[  FAILED  ] A.b"; exit 1 ;; esac\n'
+            )
+            suite.chmod(0o755)
+            cases = measure(Tree(Path(name), Path(name), 1), ["one"], 3, 60)
+        self.assertEqual([(case.name, case.seen) for case in cases], [("A.a", frozenset({0}))])
+
+
 class Judging(unittest.TestCase):
     def test_tells_of_each_fault_that_no_case_finds(self) -> None:
         with tempfile.TemporaryDirectory() as name:
             suite = Path(name) / "build/dev/tests/vpmm_test_one"
             suite.parent.mkdir(parents=True)
-            suite.write_text('#!/bin/sh\ntest "$VPMM_MUTANT" != 2 && exit 0\necho "[  FAILED  ] A.b"\nexit 1\n')
+            suite.write_text('#!/bin/sh\ntest "$MUTANT" != 2 && exit 0\necho "[  FAILED  ] A.b"\nexit 1\n')
             suite.chmod(0o755)
             told: list[int] = []
             cases = [Case("one", "A.b", 0.1, frozenset({2, 3}))]
             verdicts = judge_all(Tree(Path(name), Path(name), 1), [2, 3, 4], cases, told.append)
         self.assertEqual({number: each.found_by for number, each in verdicts.items()}, {2: "one/A.b", 3: None, 4: None})
         self.assertEqual(sorted(told), [3, 4])
+
+
+class Plugin(unittest.TestCase):
+    """Beside a package that compiles one file, and a simulated GPU that only starts programs."""
+
+    BUILDING = "def run_tool(command, what, folder=None):\n    raise AssertionError('it would hide the output')\n"
+    COMPILING = """
+import os
+from pathlib import Path
+from vpmm.plugins import _building
+def build():
+    source, library = Path(__file__).with_name("torch_allocator") / "library.cpp", Path(os.environ["VPMM_CACHE_DIR"])
+    words = ["-std=c++20", "-DVALUE=1", "-isystem", "/usr", str(source), "-fsyntax-only"]
+    if not library.exists():
+        _building.run_tool([*os.environ["CXX"].split(), *words], "it")
+        library.touch()
+"""
+    GPU = "import os, sys\nos.execv(sys.executable, [sys.executable, *sys.argv[sys.argv.index('--vpmm') + 1:]])\n"
+    CASES = """
+import os, time, unittest
+class Any(unittest.TestCase):
+    def test_a(self):
+        self.assertNotEqual(os.environ.get("MUTANT"), "1")
+    def test_b(self):
+        if os.environ.get("MUTANT") == "2": time.sleep(600)
+"""
+
+    LATER = """
+import os, sys, unittest
+sys.path.insert(0, "../python")  # where there are suites of the same names
+class Any(unittest.TestCase):
+    def test_c(self):
+        if os.environ.get("MUTANT") == "3": self.skipTest("nothing works")
+"""
+
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = Path(folder.name)
+        for name, text in {
+            f"{SOURCES}/library.cpp": "int value() { return VALUE; }\n",
+            f"{SUITE}/test_any.py": self.CASES,
+            f"{SUITE}/test_later.py": self.LATER,
+            "tests/python/test_any.py": "",
+            "build/dev/python/vpmm/plugins/_building.py": self.BUILDING,
+            "build/dev/python/vpmm/plugins/torch.py": self.COMPILING,
+            "build/dev/sim_gpu/libcuda.so.1": "",
+            "build/dev/bin/vpmm": "",
+            "tests/torch/sim_gpu.py": self.GPU,
+        }.items():
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / name).write_text(text)
+        changed = unittest.mock.patch.dict(os.environ, {"VPMM_TORCH_PYTHON": sys.executable})
+        changed.start()
+        self.addCleanup(changed.stop)
+        os.environ.pop("VPMM_BUILD_FOLDER", None)
+        subprocess.run(["git", "init", "-q", str(self.root)], check=True)
+        (self.root / ".gitignore").write_text("build/\n")
+        self.tree = PluginTree(self.root, self.root / "build/copy", 1)
+
+    def test_a_build_without_the_package_is_named(self) -> None:
+        (self.root / "build/dev/python").rename(self.root / "gone")
+        with self.assertRaisesRegex(SystemExit, "build/dev/python is not there: ./dev test tests/torch_vpmm makes it"):
+            self.tree.copy()
+
+    def test_it_is_compiled_with_the_header_of_faults_and_tells_which_lines_are_refused(self) -> None:
+        self.tree.copy()
+        self.tree.configure()
+        self.assertEqual(self.tree.arguments, ["-std=c++20", "-DVALUE=1", "-isystem", "/usr"])
+        (self.tree.build / "torch").unlink()
+        text = "int value() { return VPMM_MUTANT(1) ? 2 : VALUE; }\nint other() { return {1, 2}; }\n"
+        self.tree.write(f"{SOURCES}/library.cpp", text.encode())
+        self.assertEqual(self.tree.compile([]), {(f"{SOURCES}/library.cpp", 2)})
+        self.tree.write(f"{SOURCES}/library.cpp", text.splitlines()[0].encode())
+        self.assertEqual([self.tree.compile([]), self.tree.compile([])], [set(), set()])
+
+    def test_cases_are_listed_and_run_until_one_fails_or_does_not_run(self) -> None:
+        self.tree.copy()
+        names = self.tree.names_of(SUITE)
+        self.assertEqual(names, ["test_any.Any.test_a", "test_any.Any.test_b", "test_later.Any.test_c"])
+        self.assertIsNone(self.tree.run_cases(SUITE, names[::-1], 60, {}))
+        self.assertEqual(self.tree.run_cases(SUITE, names[::-1], 60, {"MUTANT": "1"}), names[0])
+        self.assertEqual(self.tree.run_cases(SUITE, names, 2, {"MUTANT": "2"}), "endless")
+        self.assertEqual(self.tree.run_cases(SUITE, names, 60, {"MUTANT": "3"}), names[2])
+
+    def test_a_program_on_the_simulated_gpu_has_the_fault_that_is_chosen_and_no_other_setting(self) -> None:
+        chosen = {"MUTANT": "7", "MUTANTS_SEEN": "file"}
+        with unittest.mock.patch.dict(os.environ, {**chosen, "VPMM_PAGE_SIZE": "max"}):
+            environment = sim_gpu.environment()
+        self.assertEqual({name: environment[name] for name in chosen}, chosen)
+        self.assertNotIn("VPMM_PAGE_SIZE", environment)
 
 
 class Rewriting(unittest.TestCase):
@@ -94,7 +214,7 @@ class Rewriting(unittest.TestCase):
     )
 
     def run_program(self, folder: Path, fault: int) -> str:
-        environment = {**os.environ, "VPMM_MUTANT": str(fault)}
+        environment = {**os.environ, "MUTANT": str(fault)}
         return subprocess.run(
             [folder / "a"], env=environment, capture_output=True, text=True, check=True
         ).stdout.strip()
@@ -116,7 +236,7 @@ class Rewriting(unittest.TestCase):
             self.assertEqual(self.run_program(folder, 6), "001111111000 9 2")
             seen = folder / "seen"
             seen.write_bytes(bytes(8))
-            environment = {**os.environ, "VPMM_MUTANTS_SEEN": str(seen)}
+            environment = {**os.environ, "MUTANTS_SEEN": str(seen)}
             subprocess.run([folder / "a"], env=environment, capture_output=True, check=True)
             self.assertEqual(seen.read_bytes(), bytes([0, 1, 1, 1, 1, 1, 1, 0]))
 

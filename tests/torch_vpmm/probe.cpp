@@ -28,6 +28,7 @@ struct Event {
 std::mutex mutex;
 bool is_listening = false;
 int refused = -1;  // the action of the next event at which the tracker throws
+int spared = 0;    // events of that action before it
 std::vector<Event> events;
 
 void track(const TraceEntry& entry) {
@@ -38,7 +39,7 @@ void track(const TraceEntry& entry) {
                       entry.addr_,
                       entry.size_,
                       {entry.mempool_.first, entry.mempool_.second}});
-  if (entry.action_ != refused) return;
+  if (entry.action_ != refused || spared-- > 0) return;
   refused = -1;
   throw std::runtime_error("the tracker refuses it");
 }
@@ -89,9 +90,10 @@ PROBE std::size_t probe_events(Event* to, std::size_t capacity) {
   return events.size();
 }
 
-PROBE void probe_refuse(int action) {
+PROBE void probe_refuse(int action, int after) {
   const std::lock_guard<std::mutex> lock(mutex);
   refused = action;
+  spared = after;
 }
 
 // The bytes of the last request that the option throw_on_cudamalloc_oom refused; 0: none.
@@ -113,4 +115,32 @@ PROBE std::size_t probe_rejected() {
 PROBE const char* probe_warning() { return warnings.text.c_str(); }
 PROBE void probe_hold(std::size_t bytes) { hostage = cca::raw_alloc(bytes); }
 PROBE int probe_shortages() { return shortages; }
+PROBE int probe_users(std::uint64_t first, std::uint64_t second) {
+  return cca::getPoolUseCount(0, {first, second});
+}
+PROBE std::size_t probe_expandable(int is_small) {
+  std::size_t bytes = 0;
+  for (const cca::StreamSegmentSize& segment : cca::get()->getExpandableSegmentSizes(0))
+    if (segment.is_small_pool == (is_small != 0)) bytes += segment.total_size;
+  return bytes;
+}
+// The error, or an empty text.
+PROBE const char* probe_peer(int device, int owner) {
+  static std::string error;
+  try {
+    cca::get()->enablePeerAccess(static_cast<c10::DeviceIndex>(device),
+                                 static_cast<c10::DeviceIndex>(owner));
+    error.clear();
+  } catch (const c10::Error& thrown) {
+    error = thrown.what_without_backtrace();
+  }
+  return error.c_str();
+}
+PROBE void probe_empty_cache(std::uint64_t first, std::uint64_t second) {
+  cca::get()->emptyCache({first, second});
+}
+PROBE std::size_t probe_largest(std::size_t least) {
+  cca::get()->cacheInfo(0, &least);
+  return least;
+}
 PROBE void probe_pop_compile_context() { cca::get()->popCompileContext(); }

@@ -42,8 +42,9 @@ class Probe:
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
         library.probe_events.restype = library.probe_rejected.restype = ctypes.c_size_t
-        library.probe_hold.argtypes = [ctypes.c_size_t]
-        library.probe_warning.restype = ctypes.c_char_p
+        library.probe_largest.restype = library.probe_expandable.restype = ctypes.c_size_t
+        library.probe_hold.argtypes = library.probe_largest.argtypes = [ctypes.c_size_t]
+        library.probe_warning.restype = library.probe_peer.restype = ctypes.c_char_p
         library.probe_attach()
 
     def listen(self) -> None:
@@ -57,12 +58,12 @@ class Probe:
         self.library.probe_listen(0)
         return [(ACTIONS[e.action], e.address, e.bytes, tuple(e.pool)) for e in room[:count]]
 
-    def refuse(self, action: str) -> None:
-        """The tracker throws at the next event of this kind, once."""
-        self.library.probe_refuse(ACTIONS.index(action))
+    def refuse(self, action: str, after: int = 0) -> None:
+        """The tracker throws once, at the next event of this kind after so many."""
+        self.library.probe_refuse(ACTIONS.index(action), after)
 
     def refuse_nothing(self) -> None:
-        self.library.probe_refuse(-1)
+        self.library.probe_refuse(-1, 0)
 
     def warning(self) -> str:
         """What PyTorch's C++ warned of last, on this thread and outside of its calls from Python."""
@@ -79,6 +80,26 @@ class Probe:
     def rejected(self) -> int:
         """The bytes of the last request that throw_on_cudamalloc_oom refused, since the first call; 0: none."""
         return int(self.library.probe_rejected())
+
+    def peer(self, device: int, owner: int) -> str:
+        """Lets a device use another's memory. Returns PyTorch's error, or an empty text."""
+        return bytes(self.library.probe_peer(device, owner)).decode()
+
+    def users(self, pool: tuple[int, int]) -> int:
+        """Graphs and MemPools that use this memory pool of device 0."""
+        return int(self.library.probe_users(*map(ctypes.c_uint64, pool)))
+
+    def expandable(self) -> dict[str, int]:
+        """The bytes of device 0's expandable segments, as snapshots name their kinds."""
+        return {kind: int(self.library.probe_expandable(kind == "small")) for kind in ("small", "large")}
+
+    def empty_cache(self, pool: tuple[int, int]) -> None:
+        """Gives back idle memory of one memory pool."""
+        self.library.probe_empty_cache(*map(ctypes.c_uint64, pool))
+
+    def largest(self, least: int) -> int:
+        """The bytes of the largest request that needs no new memory of device 0, and at least `least`; 0: any."""
+        return int(self.library.probe_largest(least))
 
     def pop_compile_context(self) -> None:
         self.library.probe_pop_compile_context()

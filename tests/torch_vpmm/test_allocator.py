@@ -6,6 +6,7 @@ What PyTorch's own tests check of its allocator, in our words: counts, snapshots
 from __future__ import annotations
 
 import gc
+import json
 import pickle
 import random
 import tempfile
@@ -51,12 +52,21 @@ class Allocating(VpmmCase):
 
     def test_a_freed_block_serves_the_same_stream_again_at_once(self) -> None:
         for size in (100, 70_000, 3 * MIB, 40 * MIB):
+            torch.cuda.empty_cache()  # else a cache of the last size may go back in between, and leave a better place
             first = empty(size)
             address = first.data_ptr()
             del first
             again = empty(size)
             self.assertEqual(again.data_ptr(), address, size)
             del again
+
+    def test_without_the_cache_one_byte_is_memory_and_none_is_not(self) -> None:
+        torch.cuda.caching_allocator_enable(False)
+        try:
+            one, none = empty(1), empty(0)
+        finally:
+            torch.cuda.caching_allocator_enable(True)
+        self.assertEqual((one.data_ptr() != 0, none.data_ptr(), self.allocated()), (True, 0, 0))
 
     def test_contents_survive_copies(self) -> None:
         source = torch.arange(100_000, dtype=torch.int32)
@@ -173,6 +183,19 @@ class Snapshots(VpmmCase):
         finally:
             torch.cuda.memory._record_memory_history(enabled=None)
 
+    def test_a_ring_that_becomes_smaller_keeps_the_newest_events(self) -> None:
+        try:
+            for entries in (100, 8):
+                torch.cuda.memory._record_memory_history(max_entries=entries, context=None)
+                if entries == 100:
+                    for size in range(1000, 1030):
+                        empty(size)
+            events = torch.cuda.memory._snapshot()["device_traces"][0]
+        finally:
+            torch.cuda.memory._record_memory_history(enabled=None)
+        sizes = [event["size"] for event in events if event["action"] == "alloc"]
+        self.assertEqual((len(events), sizes), (8, [1028, 1029]))
+
     def test_segments_and_their_events_have_the_stack_of_the_call_that_grew_the_pool(self) -> None:
         def names_of(entry: dict[str, Any]) -> set[str]:
             return {frame["name"] for frame in entry["frames"]}
@@ -189,7 +212,12 @@ class Snapshots(VpmmCase):
             tensor = grow()
             with torch.cuda.use_mem_pool(pool):
                 inside = grow()
-            segments = torch.cuda.memory._snapshot()["segments"]
+            addresses = (tensor.data_ptr(), inside.data_ptr())
+            segments = [
+                segment
+                for segment in torch.cuda.memory._snapshot()["segments"]
+                if any(0 <= address - segment["address"] < segment["total_size"] for address in addresses)
+            ]
             del tensor, inside
             give_back()
             events = torch.cuda.memory._snapshot()["device_traces"][0]
@@ -244,12 +272,21 @@ class Snapshots(VpmmCase):
         self.assertIn("segment_map", _memory_viz.trace(dump))
         self.assertIn("html", _memory_viz.trace_plot(dump))
 
-    def test_the_profiler_sees_memory(self) -> None:
+    def test_the_profiler_sees_memory_and_how_much_there_is(self) -> None:
+        kept = empty(MIB)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
             tensor = empty(5 * MIB)
+            totals = (torch.cuda.memory_allocated(), torch.cuda.memory_reserved())
             del tensor
-        memory = [event.device_memory_usage for event in profile.events()]
-        self.assertIn(5 * MIB, memory)
+        self.assertIn(5 * MIB, [event.device_memory_usage for event in profile.events()])
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.json"
+            profile.export_chrome_trace(str(path))
+            events = json.loads(path.read_text())["traceEvents"]
+        events = [event["args"] for event in events if event["name"] == "[memory]"]
+        said = [(each["Total Allocated"], each["Total Reserved"]) for each in events if abs(each["Bytes"]) == 5 * MIB]
+        self.assertEqual(said, [totals, (totals[0] - 5 * MIB, totals[1])])
+        del kept
 
 
 class RunningOut(VpmmCase):
@@ -270,6 +307,8 @@ class RunningOut(VpmmCase):
         self.assertRegex(words, r"^CUDA out of memory\. Tried to allocate 30\.00 MiB\. GPU 0 has a total capacity of ")
         self.assertRegex(words, r"of which .* is free\. 64\.00 MiB allowed; Of the allocated memory 4\d\.\d\d MiB is")
         self.assertIn("is reserved by PyTorch but unallocated", words)
+        for of_others in ("private pools", "by other libraries"):
+            self.assertNotIn(of_others, words)
         self.assertEqual((stats()["num_alloc_retries"], stats()["num_ooms"]), (retries + 1, failures + 1))
         del keep
         self.assertEqual(empty(60 * MIB).numel(), 60 * MIB)

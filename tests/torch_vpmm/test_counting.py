@@ -55,6 +55,17 @@ class Counting(VpmmCase):
         torch.cuda.reset_peak_memory_stats()
         self.assertLess(torch.cuda.max_memory_reserved(), 64 * MIB)
 
+    def test_memory_that_comes_from_the_device_and_goes_back_is_counted(self) -> None:
+        before = stats()
+        tensor = empty(64 * MIB)
+        taken = stats()
+        self.assertGreater(taken["num_device_alloc"], before["num_device_alloc"])
+        self.assertEqual(taken["num_device_free"], before["num_device_free"])
+        del tensor
+        torch.cuda.empty_cache()
+        self.assertGreater(stats()["num_device_free"], taken["num_device_free"])
+        self.assertEqual(stats()["num_device_alloc"], taken["num_device_alloc"])
+
     def test_accumulated_figures_go_back_to_zero(self) -> None:
         tensor = empty(MIB)
         del tensor
@@ -62,6 +73,7 @@ class Counting(VpmmCase):
         torch.cuda.reset_accumulated_memory_stats()
         self.assertEqual(stats()["allocated_bytes.all.freed"], 0)
         self.assertEqual(stats()["allocated_bytes.all.allocated"], 0)
+        self.assertEqual((stats()["num_alloc_retries"], stats()["num_ooms"]), (0, 0))
 
     def test_figures_agree_with_the_snapshot_at_every_step(self) -> None:
         chance = random.Random(7)
@@ -116,6 +128,7 @@ class Counting(VpmmCase):
         self.assertEqual(figures.differences(), {})
 
     def test_memory_of_other_libraries_in_the_pool_is_theirs(self) -> None:
+        empty(1)  # figures are of devices that PyTorch has used
         shared = vpmm.Pool.default(0)
         before = stats()
         ptr = shared.allocate(64 * MIB, 0)

@@ -32,6 +32,17 @@ class PrivatePools(VpmmCase):
         self.assertEqual(pool.use_count(), 1)
         self.assertEqual(len(pool.snapshot()), len(self.pool_segments(pool)))
 
+    def test_the_stream_of_a_segment_is_that_of_its_first_tensor_on_any(self) -> None:
+        pool, streams = torch.cuda.MemPool(), [torch.cuda.Stream() for _ in range(2)]
+        with torch.cuda.use_mem_pool(pool):
+            tensors = [empty(1000)]
+            for stream in streams:
+                with torch.cuda.stream(stream):
+                    tensors.append(empty(1000))
+        (segment,) = pool.snapshot()
+        self.assertEqual([t.data_ptr() for t in tensors], [b["address"] for b in segment["blocks"]][:3])
+        self.assertEqual(segment["stream"], streams[0].cuda_stream)
+
     def test_what_is_freed_inside_serves_the_pool_again_and_goes_back_with_it(self) -> None:
         pool = torch.cuda.MemPool()
         with torch.cuda.use_mem_pool(pool):
@@ -171,6 +182,19 @@ class PrivatePools(VpmmCase):
         torch._C._cuda_releasePool(0, pool_id)
         self.assertEqual(self.allocated(), 0)
 
+    def test_storages_that_are_named_at_a_restore_own_what_it_brought_back(self) -> None:
+        pool_id, kept = self.open_pool([3 * MIB, 1000])
+        state = torch._C._cuda_getCheckpointState(0, pool_id)
+        address = kept[0].data_ptr()
+        stale = [tensor.untyped_storage()._cdata for tensor in kept]
+        storage = torch._C._construct_storage_from_data_pointer(address, torch.device("cuda", 0), 3 * MIB)
+        other = kept[1].data_ptr()
+        torch._C._cuda_setCheckpointPoolState(0, state, stale, [storage._cdata])
+        del storage, kept
+        self.assertEqual(self.allocated(), 1024)
+        torch.cuda.caching_allocator_delete(other)
+        torch._C._cuda_releasePool(0, pool_id)
+
     def test_a_checkpoint_is_restored_although_the_cache_was_emptied(self) -> None:
         pool_id, kept = self.open_pool([8 * MIB, 8 * MIB, 100])
         state = torch._C._cuda_getCheckpointState(0, pool_id)
@@ -182,6 +206,16 @@ class PrivatePools(VpmmCase):
         for address in addresses:
             torch.cuda.caching_allocator_delete(address)
         torch._C._cuda_releasePool(0, pool_id)
+
+    def test_memory_that_a_checkpoint_kept_goes_back_when_its_pool_is_over_although_a_tensor_lives(self) -> None:
+        pool_id, kept = self.open_pool([6 * MIB, 6 * MIB])
+        torch._C._cuda_getCheckpointState(0, pool_id)
+        kept.pop()
+        torch.cuda.empty_cache()
+        self.assertEqual(self.reserved(), 12 * MIB)
+        torch._C._cuda_releasePool(0, pool_id)
+        torch.cuda.empty_cache()
+        self.assertEqual(self.reserved(), 6 * MIB)
 
     def test_a_restore_that_fails_leaves_all_as_it_was(self) -> None:
         pool_id, kept = self.open_pool([8 * MIB, 8 * MIB])

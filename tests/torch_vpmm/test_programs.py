@@ -31,6 +31,13 @@ extern "C" void* foreign_malloc(size_t size, int, cudaStream_t) {
   ++made;
   return ptr;
 }
+extern "C" void* crooked_malloc(size_t size, int device, cudaStream_t stream) {
+  return static_cast<char*>(foreign_malloc(size + 1, device, stream)) + 1;
+}
+extern "C" void crooked_free(void* ptr, size_t, int, cudaStream_t) {
+  cudaFree(static_cast<char*>(ptr) - 1);
+  ++given_back;
+}
 extern "C" void foreign_free(void* ptr, size_t, int, cudaStream_t) {
   cudaFree(ptr);
   ++given_back;
@@ -58,9 +65,11 @@ class Switch(VpmmCase):
     def test_the_function_installs_it_and_may_be_called_again(self) -> None:
         code = (
             "import vpmm\nvpmm.use_for_torch()\nvpmm.use_for_torch()\nimport torch, vpmm.torch\n"
-            "torch.empty(1000, device='cuda')\nprint(vpmm.torch.is_installed(), vpmm.stats()['allocations'] > 0)"
+            "print(torch._C._accelerator_isAllocatorInitialized())\n"
+            "torch.empty(1000, device='cuda')\nprint(vpmm.torch.is_installed(), vpmm.stats()['allocations'] > 0)\n"
+            "print(vpmm.Pool.default(0).get_capacity())"
         )
-        self.assertEqual(self.output_of(code, VPMM_TORCH="0"), "True True\n")
+        self.assertEqual(self.output_of(code, VPMM_TORCH="0"), "False\nTrue True\nNone\n")
 
     def test_after_the_first_tensor_it_is_too_late(self) -> None:
         code = (
@@ -162,7 +171,8 @@ class Switch(VpmmCase):
         code = "import os, torch\ntorch.empty(1, device='cuda')\nbackend = torch.cuda.get_allocator_backend()\n"
         with tempfile.TemporaryDirectory() as folder:
             program = Path(folder, "program.py")
-            program.write_text(code + "print(os.environ['RANK'], backend, flush=True)")
+            # One write: both print into one pipe, and PYTHONUNBUFFERED takes the buffer away.
+            program.write_text(code + "print(os.environ['RANK'] + f' {backend}\\n', end='', flush=True)")
             command = [
                 sys.executable,
                 "-m",
@@ -265,6 +275,7 @@ class ForeignAllocators(VpmmCase):
         subprocess.run(["g++", "-shared", "-fPIC", *include, str(source), "-o", str(library)], check=True)
         self.library = ctypes.CDLL(str(library))
         self.allocator = CUDAPluggableAllocator(str(library), "foreign_malloc", "foreign_free")
+        self.crooked = CUDAPluggableAllocator(str(library), "crooked_malloc", "crooked_free")
 
     def counts(self) -> tuple[int, int]:
         import ctypes
@@ -297,6 +308,25 @@ class ForeignAllocators(VpmmCase):
         with torch.cuda.use_mem_pool(pool), self.assertRaises(torch.OutOfMemoryError):
             torch.empty(2 * total, dtype=torch.uint8, device="cuda")
         del pool
+
+    def test_memory_that_is_not_aligned_is_refused_and_goes_back(self) -> None:
+        pool = torch.cuda.MemPool(self.crooked.allocator())
+        with torch.cuda.use_mem_pool(pool), self.assertRaisesRegex(RuntimeError, "512"):
+            torch.empty(1000, device="cuda")
+        self.assertEqual((self.counts(), self.reserved()), ((1, 1), 0))
+
+    def test_memory_that_a_graph_used_goes_back_after_the_graph(self) -> None:
+        pool, graph = torch.cuda.MemPool(self.allocator.allocator()), torch.cuda.CUDAGraph()
+        with torch.cuda.use_mem_pool(pool):
+            torch.empty(1000, device="cuda")
+        with torch.cuda.graph(graph), torch.cuda.use_mem_pool(pool):
+            torch.empty(1000, device="cuda")
+        del pool
+        torch.cuda.empty_cache()
+        self.assertEqual(self.counts(), (1, 0))
+        graph.reset()
+        torch.cuda.empty_cache()
+        self.assertEqual(self.counts(), (1, 1))
 
     def test_tensors_outlive_the_pool(self) -> None:
         pool = torch.cuda.MemPool(self.allocator.allocator())
@@ -361,7 +391,9 @@ class Sharing(VpmmCase):
 
     def test_a_handle_names_the_allocation_and_is_the_same_each_time(self) -> None:
         tensor = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
-        first, again = (tensor.untyped_storage()._share_cuda_() for _ in range(2))
+        first = tensor.untyped_storage()._share_cuda_()
+        torch.empty(1000, device="cuda")  # the end of another allocation ends no export
+        again = tensor.untyped_storage()._share_cuda_()
         self.assertTrue(first[1].startswith(b"VPMMIPC1"))
         self.assertEqual((first[1], first[3]), (again[1], 0))
 
@@ -390,7 +422,7 @@ class Graphs(VpmmCase):
         graph.reset()
         del graph
         torch.cuda.empty_cache()
-        self.assertEqual(torch.cuda.memory_reserved(), 0)
+        self.assertEqual(self.reserved(), 0)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,59 @@ class Shortages(ProbeCase):
         self.assertEqual((self.probe.shortages(), self.allocated()), (1, 0))
 
 
+class Caches(ProbeCase):
+    def test_one_memory_pool_gives_its_idle_memory_back_and_others_keep_theirs(self) -> None:
+        pools = [torch.cuda.MemPool() for _ in range(2)]
+        for pool in pools:
+            with torch.cuda.use_mem_pool(pool):
+                empty(6 * MIB)
+        self.probe.empty_cache(pools[0].id)
+        self.assertEqual([sum(s["total_size"] for s in pool.snapshot()) for pool in pools], [0, 6 * MIB])
+
+    def test_an_exception_where_one_memory_pool_gives_memory_back_is_a_warning(self) -> None:
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            empty(6 * MIB)
+        self.probe.refuse("segment_free")
+        self.probe.empty_cache(pool.id)  # destructors of memory pools call it
+        self.assertIn("a tracker of memory events failed: the tracker refuses it", self.probe.warning())
+        self.assertEqual(pool.snapshot(), [])
+
+    def test_a_memory_pool_that_is_over_has_no_users(self) -> None:
+        pool = torch.cuda.MemPool()
+        pool_id = pool.id
+        self.assertEqual(self.probe.users(pool_id), 1)
+        del pool
+        self.assertEqual(self.probe.users(pool_id), 0)
+
+    def test_expandable_segments_are_those_of_the_snapshot_in_no_memory_pool(self) -> None:
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            kept = [empty(6 * MIB)]
+        kept += [empty(1000), empty(20 * MIB)]
+        found = {"small": 0, "large": 0}
+        for segment in torch.cuda.memory_snapshot():
+            found[segment["segment_type"]] += segment["total_size"] if segment["is_expandable"] else 0
+        self.assertEqual(self.probe.expandable(), found)
+        self.assertTrue(all(found.values()))
+
+    def test_the_largest_request_without_new_memory_is_that_of_the_pool_and_any_that_of_the_device(self) -> None:
+        kept = empty(MIB)
+        empty(64 * MIB)
+        largest = self.probe.largest(1)
+        self.assertTrue(64 * MIB <= largest <= torch.cuda.memory_reserved(), largest)
+        self.assertEqual(self.probe.largest(1 << 45), 1 << 45)
+        self.assertGreater(self.probe.largest(0), torch.cuda.memory_reserved())
+        del kept
+
+
+class Peers(ProbeCase):
+    def test_access_is_given_once_or_twice_and_an_error_of_cuda_is_the_programs(self) -> None:
+        if torch.cuda.device_count() > 1:
+            self.assertEqual([self.probe.peer(1, 0) for _ in range(2)], ["", ""])
+        self.assertIn("CUDA error", self.probe.peer(0, 0))
+
+
 class Compiling(ProbeCase):
     def test_the_end_of_a_context_that_never_began_does_nothing(self) -> None:
         self.probe.pop_compile_context()
@@ -66,6 +119,13 @@ class Trackers(ProbeCase):
         self.assertEqual(where[allocation + 1 : allocation + 3], ["free_requested", "free_completed"])
         unmapped = [(at, size) for action, at, size, _ in events[allocation:] if action == "segment_unmap"]
         self.assertLessEqual(set(mapped), set(unmapped))
+
+    def test_without_a_history_no_stack_is_taken_for_them(self) -> None:
+        torch.cuda.memory._record_memory_history(False, record_context=True)
+        tensor = empty(48 * MIB)
+        blocks = [block for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]]
+        (found,) = (block for block in blocks if block["address"] == tensor.data_ptr())
+        self.assertEqual(found.get("frames", []), [])
 
     def test_they_hear_of_the_very_segments_of_a_pool_while_these_are_mapped(self) -> None:
         pool = torch.cuda.MemPool()
@@ -103,6 +163,22 @@ class Trackers(ProbeCase):
         torch.cuda.empty_cache()
         self.assertEqual((self.allocated(), self.reserved()), (0, 0))
 
+    def test_an_exception_in_the_middle_of_a_restore_takes_back_what_was_restored(self) -> None:
+        pool_id = torch.cuda.graph_pool_handle()
+        torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool_id)
+        kept = [empty(1000) for _ in range(3)]
+        torch._C._cuda_endAllocateToPool(0, pool_id)
+        state = torch._C._cuda_getCheckpointState(0, pool_id)
+        kept.pop()
+        self.probe.refuse("alloc", after=1)
+        with self.assertRaisesRegex(RuntimeError, "the tracker refuses it"):
+            torch._C._cuda_setCheckpointPoolState(0, state, [], [])
+        live = {tensor.data_ptr() for tensor in kept}
+        self.assertTrue(torch._C._cuda_checkPoolLiveAllocations(0, pool_id, live))
+        self.assertEqual(self.allocated(), 2048)
+        kept.clear()
+        torch._C._cuda_releasePool(0, pool_id)
+
     def test_an_exception_at_a_free_is_a_warning_where_it_cannot_reach_the_program(self) -> None:
         tensor = empty(48 * MIB)
         self.probe.refuse("free_requested")
@@ -119,6 +195,7 @@ class Trackers(ProbeCase):
         self.assertEqual(self.reserved(), 0)
 
     def test_an_exception_in_another_librarys_call_is_a_warning(self) -> None:
+        empty(1)  # events are of devices that PyTorch has used
         self.probe.refuse("segment_map")
         pool = vpmm.Pool.default(0)
         pool.deallocate(pool.allocate(48 * MIB, 0), 0)

@@ -6,6 +6,9 @@ conditions that are always true or false, other numbers and results, statements 
 a copy of the tree; a variable chooses one at run time, so that a fault costs the tests that come by it, and no
 compilation. Constants, arguments of macros and functions that only check (validate, is_sound) have no faults. A fault
 that changes nothing that anybody can see is named in tests/mutation/equivalent.toml, with the reason.
+
+The room torch_allocator is the PyTorch plugin, which tests/torch_vpmm tests on the simulated GPU. It needs a build with
+the Python package and the simulated GPU, and the interpreter with PyTorch that ./dev test makes.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
-from mutation import sites, trial  # noqa: E402
+from mutation import sites, torch_plugin, trial  # noqa: E402
 
 # Suites that test a room from above, for what its own do not find.
 TESTED_BY = {
@@ -48,7 +51,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="./dev mutate", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("room", help="a folder of src, as pool")
+    parser.add_argument("room", help=f"a folder of src, as pool, or {torch_plugin.ROOM}")
     parser.add_argument("--mutants", type=int, default=300, help="how many faults; 300 without it")
     parser.add_argument("--seed", type=int, help="draws the same faults again from the same sources")
     parser.add_argument("--suite", action="append", help="test suites; the one of the room's name without it")
@@ -65,20 +68,19 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 def main(words: Sequence[str]) -> int:
     options = parse(words)
-    folder = ROOT / "src" / options.room
-    if not folder.is_dir():
-        rooms = sorted(path.name for path in (ROOT / "src").iterdir() if path.is_dir())
+    rooms = sorted([*(path.name for path in (ROOT / "src").iterdir() if path.is_dir()), torch_plugin.ROOM])
+    if options.room not in rooms:
         sys.exit(f"mutate: there is no room '{options.room}'; there are: {' '.join(rooms)}")
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
-    suites = options.suite or [options.room]
+    is_plugin = options.room == torch_plugin.ROOM
+    suites = options.suite or [torch_plugin.SUITE if is_plugin else options.room]
     also = TESTED_BY.get(options.room, []) if options.also is None else options.also
     also = [] if options.alone else also
-    tree = trial.Tree(ROOT, options.folder / "tree", options.jobs)
+    make = torch_plugin.PluginTree if is_plugin else trial.Tree
+    tree = make(ROOT, options.folder.resolve() / (options.room if is_plugin else "tree"), options.jobs)
     tree.copy()
     tree.configure()
-    arguments = trial.arguments_for(tree, options.room)
-    units = [(path, arguments) for path in sorted((tree.folder / "src" / options.room).glob("*.cpp"))]
-    drawn, sources = sites.find(tree.folder, f"src/{options.room}", units)
+    drawn, sources = sites.find(tree.folder, tree.sources_of(options.room), tree.units_of(options.room))
     drawn = [each for each in drawn if "validate" not in Path(each.file).name]
     drawn = [each for each in drawn if not options.file or any(part in each.file for part in options.file)]
     random.Random(seed).shuffle(drawn)

@@ -1,7 +1,7 @@
 // tools/mutation: chooses one fault of a program that holds many.
-// Every source of a mutated tree includes it first. VPMM_MUTANT names the fault that is active,
-// from 1; none without it. VPMM_MUTANTS_SEEN names a file with a byte for each fault, which is set
-// when the program comes by.
+// Every source of a mutated tree includes it first. MUTANT names the fault that is active, from 1;
+// none without it. MUTANTS_SEEN names a file with a byte for each fault, which is set when the
+// program comes by. Of variables that begin with VPMM_ it would warn, as they are no settings.
 #pragma once
 
 #include <fcntl.h>
@@ -17,8 +17,8 @@ inline unsigned char* seen = nullptr;
 
 // Before constructors of static objects, in each shared library.
 [[gnu::constructor(101)]] static void begin() {
-  if (const char* number = std::getenv("VPMM_MUTANT")) active = std::atoi(number);
-  const char* path = std::getenv("VPMM_MUTANTS_SEEN");
+  if (const char* number = std::getenv("MUTANT")) active = std::atoi(number);
+  const char* path = std::getenv("MUTANTS_SEEN");
   if (path == nullptr || seen != nullptr) return;
   const int file = open(path, O_RDWR | O_CLOEXEC);
   const off_t size = lseek(file, 0, SEEK_END);

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from mutation.rewrite import rewrite
@@ -24,13 +24,14 @@ HEADER = Path(__file__).with_name("mutant.hpp")
 ERROR = re.compile(
     r"^(?P<file>\S+?):(?P<line>\d+):\d+: (?:fatal )?error:|^(?P<unit>\S+):(?P<at>\d+):\d+:   required from"
 )
+FAILED = re.compile(r"\[  FAILED  \] ([^\s,]+)")
 DATA_BYTES = 3 << 30  # a fault that allocates for ever ends there
 CASES_AT_ONCE = 25  # in one process; an endless one among them costs no more than their time
 
 
 @dataclass(frozen=True)
 class Case:
-    """One case of a suite: seconds it takes and the numbers of the faults that it comes by."""
+    """One case of a suite: seconds it takes and the numbers of the faults that it comes by; all have 0, no fault."""
 
     suite: str
     name: str
@@ -53,7 +54,7 @@ class Tree:
     root: Path
     folder: Path
     jobs: int
-    placed: set[str] = field(default_factory=set)
+    start_seconds: float = 0  # of a process, before its first case
 
     @property
     def build(self) -> Path:
@@ -94,15 +95,41 @@ class Tree:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 0:
             return set()
-        refused = set()
-        for found in map(ERROR.match, done.stdout.splitlines()):
+        return self.refused_in(done.stdout + done.stderr[-2000:])
+
+    def refused_in(self, said: str) -> set[tuple[str, int]]:
+        """Lines of the tree that a compiler refused, by file. RuntimeError: there are none."""
+        refused, root = set(), self.folder.resolve()
+        for found in map(ERROR.match, said.splitlines()):
             if found:
                 path = (self.build / (found["file"] or found["unit"])).resolve()
-                if path.is_relative_to(self.folder.resolve()):
-                    refused.add((str(path.relative_to(self.folder.resolve())), int(found["line"] or found["at"])))
+                if path.is_relative_to(root):
+                    refused.add((str(path.relative_to(root)), int(found["line"] or found["at"])))
         if not refused:
-            raise RuntimeError(done.stdout[-6000:] + done.stderr[-2000:])
+            raise RuntimeError(said[-8000:])
         return refused
+
+    def sources_of(self, room: str) -> str:
+        return f"src/{room}"
+
+    def units_of(self, room: str) -> list[tuple[Path, list[str]]]:
+        """Translation units, each with the compiler's arguments as clang understands them."""
+        commands = json.loads((self.build / "compile_commands.json").read_text())
+        for entry in commands:
+            if f"CMakeFiles/vpmm_{room}.dir/" in entry["command"]:
+                words = entry["command"].split()
+                arguments = [word for word in words if word.startswith(("-I", "-D", "-U", "-std="))]
+                return [(path, arguments) for path in sorted((self.folder / self.sources_of(room)).glob("*.cpp"))]
+        raise RuntimeError(f"nothing is compiled for a room '{room}'")
+
+    def names_of(self, suite: str) -> list[str]:
+        return cases_of(self.binary_of(suite))
+
+    def run_cases(self, suite: str, names: Sequence[str], seconds: float, variables: dict[str, str]) -> str | None:
+        return run_cases(self.binary_of(suite), names, seconds, variables)
+
+    def binary_of(self, suite: str) -> Path:
+        return self.build / "tests" / f"vpmm_test_{suite}"
 
 
 def plant(
@@ -117,7 +144,8 @@ def plant(
     refused_in_all = 0
     while True:
         while len(planted) < wanted and waiting:
-            planted[len(drawn) - len(waiting) + 1] = waiting.pop(0)
+            number = len(drawn) - len(waiting) + 1
+            planted[number] = waiting.pop(0)
         for name, source in sources.items():
             numbered = [(number, mutant) for number, mutant in planted.items() if mutant.file == name]
             tree.write(name, rewrite(source.bytes, numbered))
@@ -138,19 +166,31 @@ def touches(source: Source, mutant: Mutant, lines: set[tuple[str, int]]) -> bool
     return any((mutant.file, line) in lines for line in range(mutant.line, last + 1))
 
 
-def limit_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
 def run_cases(binary: Path, names: Sequence[str], seconds: float, variables: dict[str, str]) -> str | None:
-    """Runs these cases in one process until one fails. Returns what failed: a case's name, or how the process ended."""
+    """Runs these cases of GoogleTest in one process until one fails."""
     command = [str(binary), f"--gtest_filter={':'.join(names)}", "--gtest_fail_fast", "--gtest_brief=1"]
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)  # tests become another user and open sockets in it
+    return run_until_one_fails(command, FAILED, seconds, variables)
+
+
+def run_until_one_fails(
+    command: Sequence[str],
+    failed: re.Pattern[str],
+    seconds: float,
+    variables: dict[str, str],
+    folder: Path | None = None,
+    data_bytes: int = DATA_BYTES,
+) -> str | None:
+    """Runs a program of tests. Returns what failed: a case's name, which `failed` finds, or how the process ended."""
+
+    def limit_memory() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryDirectory() as temporary:
+        Path(temporary).chmod(0o755)  # tests become another user and open sockets in it
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-            env={**os.environ, **variables, "TMPDIR": folder}, preexec_fn=limit_memory,
+            env={**os.environ, **variables, "TMPDIR": temporary}, cwd=folder, preexec_fn=limit_memory,
         )  # fmt: skip
         try:
             code = process.wait(timeout=seconds)
@@ -163,8 +203,8 @@ def run_cases(binary: Path, names: Sequence[str], seconds: float, variables: dic
         text = output.read().decode(errors="replace")
     if code == 0:
         return None
-    failed = re.search(r"\[  FAILED  \] (\S+)", text)
-    return failed[1].rstrip(",") if failed else "endless" if code is None else f"ended with {code}"
+    found = failed.search(text)
+    return found[1] if found else "endless" if code is None else f"ended with {code}"
 
 
 def cases_of(binary: Path) -> list[str]:
@@ -182,7 +222,7 @@ def cases_of(binary: Path) -> list[str]:
 def measure(tree: Tree, suites: Sequence[str], count: int, longest: float) -> list[Case]:
     """Runs each case alone without a fault, and notes which faults it comes by.
 
-    Cases that fail, or take more than `longest` seconds, are left out.
+    Cases that fail, alone or after others, or take more than `longest` seconds, are left out.
     """
 
     def alone(suite: str, name: str) -> Case | None:
@@ -190,10 +230,10 @@ def measure(tree: Tree, suites: Sequence[str], count: int, longest: float) -> li
             file.write(bytes(count + 1))
             file.flush()
             begin = time.monotonic()
-            failed = run_cases(binary_of(tree, suite), [name], 120, {"VPMM_MUTANTS_SEEN": file.name})
-            seconds = time.monotonic() - begin
+            failed = tree.run_cases(suite, [name], 120, {"MUTANTS_SEEN": file.name})
+            seconds = max(time.monotonic() - begin - tree.start_seconds, 0)
             file.seek(0)
-            seen = frozenset(number for number, byte in enumerate(file.read()) if byte)
+            seen = frozenset({0, *(number for number, byte in enumerate(file.read()) if byte)})
         if failed:
             print(f"left out, as it fails without a fault: {suite}/{name} ({failed})", flush=True)
             return None
@@ -203,12 +243,15 @@ def measure(tree: Tree, suites: Sequence[str], count: int, longest: float) -> li
         return Case(suite, name, seconds, seen)
 
     with concurrent.futures.ThreadPoolExecutor(tree.jobs) as pool:
-        named = [(suite, name) for suite in suites for name in cases_of(binary_of(tree, suite))]
-        return [case for case in pool.map(lambda each: alone(*each), named) if case]
-
-
-def binary_of(tree: Tree, suite: str) -> Path:
-    return tree.build / "tests" / f"vpmm_test_{suite}"
+        named = [(suite, name) for suite in suites for name in tree.names_of(suite)]
+        cases = [case for case in pool.map(lambda each: alone(*each), named) if case]
+    while failed := judge(tree, 0, cases).found_by:
+        print(f"left out, as it fails after others without a fault: {failed}", flush=True)
+        count = len(cases)
+        cases = [case for case in cases if f"{case.suite}/{case.name}" != failed]
+        if len(cases) == count:
+            raise RuntimeError(f"without a fault the cases end so together: {failed}")
+    return cases
 
 
 def judge(tree: Tree, number: int, cases: Sequence[Case]) -> Verdict:
@@ -217,9 +260,9 @@ def judge(tree: Tree, number: int, cases: Sequence[Case]) -> Verdict:
     for part in (reaching[at : at + CASES_AT_ONCE] for at in range(0, len(reaching), CASES_AT_ONCE)):
         for suite in sorted({case.suite for case in part}):
             own = [case for case in part if case.suite == suite]
-            seconds = 4 + 5 * sum(case.seconds for case in own)
-            variables = {"VPMM_MUTANT": str(number)}
-            found = run_cases(binary_of(tree, suite), [case.name for case in own], seconds, variables)
+            seconds = 4 + 5 * (tree.start_seconds + sum(case.seconds for case in own))
+            variables = {"MUTANT": str(number)}
+            found = tree.run_cases(suite, [case.name for case in own], seconds, variables)
             if found:
                 return Verdict(f"{suite}/{found}", len(reaching))
     return Verdict(None, len(reaching))
@@ -239,13 +282,3 @@ def judge_all(
             if len(verdicts) % 50 == 0:
                 print(f"{len(verdicts)} of {len(numbers)} faults tried", flush=True)
     return verdicts
-
-
-def arguments_for(tree: Tree, room: str) -> list[str]:
-    """The compiler's arguments for a source of the room, as clang understands them."""
-    commands = json.loads((tree.build / "compile_commands.json").read_text())
-    for entry in commands:
-        if f"CMakeFiles/vpmm_{room}.dir/" in entry["command"]:
-            words = entry["command"].split()
-            return [word for word in words if word.startswith(("-I", "-D", "-U", "-std="))]
-    raise RuntimeError(f"nothing is compiled for a room '{room}'")

@@ -209,9 +209,7 @@ void Allocator::recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stre
   // Memory from elsewhere, such as a tensor that another process sent, has another deleter.
   if (ptr.get() == nullptr || ptr.get_deleter() != &delete_memory) return;
   for (const auto& device : devices()) {
-    const std::optional<Block> block = device->blocks.find(ptr.get());
-    if (!block) continue;
-    if (block->stream.handle == stream.stream()) return;
+    if (!device->blocks.find(ptr.get())) continue;
     check(vpmm_record_use(device->pool.get(), ptr.get(), stream.stream()), "record_stream");
     return;
   }

@@ -22,7 +22,7 @@ void History::start(bool is_on, cca::CreateContextFn gather, std::size_t most, R
     actions.push_back(c10::CachingDeviceAllocator::parseTraceEntryAction(name));
   skipped_ = std::move(actions);
   is_recording_ = is_on;
-  gather_ = is_on ? gather : nullptr;
+  gather_ = gather;
   level_ = is_on ? level : RecordContext::NEVER;
   most_ = std::max<std::size_t>(most, 1);
   if (!is_on || clears) {

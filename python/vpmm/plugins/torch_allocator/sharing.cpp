@@ -35,23 +35,15 @@ std::shared_ptr<void> SharedMemory::open(const std::string& message, int device)
   const vpmm_ipc_handle handle = handle_of(message);
   const std::string key = message + static_cast<char>(device);
   const MutexLock lock(mutex_);
-  std::weak_ptr<void>& known = opened_[key];
-  std::shared_ptr<void> memory = known.lock();
+  const auto known = opened_.find(key);
+  std::shared_ptr<void> memory = known == opened_.end() ? nullptr : known->second.lock();
   if (memory != nullptr) return memory;
   void* ptr = nullptr;
   check(vpmm_ipc_open(&handle, device, &ptr), "a tensor of another process");
-  memory = std::shared_ptr<void>(ptr, [this, key](void* over) {
-    forget(key);
-    vpmm_ipc_close_deferred(over);
-  });
-  known = memory;
+  memory = std::shared_ptr<void>(ptr, &vpmm_ipc_close_deferred);
+  std::erase_if(opened_, [](const auto& each) { return each.second.expired(); });
+  opened_[key] = memory;
   return memory;
-}
-
-void SharedMemory::forget(const std::string& key) {
-  const MutexLock lock(mutex_);
-  const auto known = opened_.find(key);
-  if (known != opened_.end() && known->second.expired()) opened_.erase(known);
 }
 
 }  // namespace vpmm::torch_plugin

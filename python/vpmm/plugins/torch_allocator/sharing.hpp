@@ -17,15 +17,12 @@ std::string message_of(const vpmm_ipc_handle& handle);
 // Memory of other processes. Any thread.
 class SharedMemory {
  public:
-  // Opens the same memory once for each device; it is closed when its last tensor goes. The object
-  // must live as long.
+  // Opens the same memory once for each device; it is closed when its last tensor goes.
   std::shared_ptr<void> open(const std::string& message, int device);
 
  private:
-  void forget(const std::string& key);
-
   Mutex mutex_;
-  // By message and device.
+  // By message and device. Those that are closed go at the next opening.
   std::unordered_map<std::string, std::weak_ptr<void>> opened_ VPMM_GUARDED_BY(mutex_);
 };
 
