@@ -117,6 +117,15 @@ TEST(Streams, a_free_on_a_per_thread_stream_of_another_thread_is_waited_for) {
   }
 }
 
+TEST(Streams, that_allocated_is_known_at_a_free_by_its_handle) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(1000, stream);
+  const std::uint64_t before = world.calls().total_count();
+  ASSERT_TRUE(world.pool().deallocate(ptr, stream).ok());
+  EXPECT_EQ(world.calls().total_count(), before);
+}
+
 TEST(Streams, a_stream_is_looked_up_in_the_pools_context_whatever_is_current) {
   WorldOptions options = page_world();
   options.sim.device_count = 2;
