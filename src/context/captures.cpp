@@ -140,7 +140,9 @@ Result<void> Captures::keep_for(const driver::CaptureInfo& info) {
 
 void Captures::park(std::uint64_t capture, region::Region* region,
                     std::optional<driver::StreamHandle> freed_on) {
-  Vector<Parked>& parked = kept_[capture];
+  const auto kept = kept_.find(capture);
+  if (kept == kept_.end()) return nullptr;  // it ended while the call had dropped the lock
+  Vector<Parked>& parked = kept->second;
   const auto take = [&](region::Region* neighbour) {
     const auto found = std::find(parked.begin(), parked.end(), Parked{neighbour, freed_on});
     if (found == parked.end()) return false;

@@ -72,9 +72,11 @@ Result<DevicePtr> DriverPool::allocate(MutexLock& lock, Bytes bytes,
       if (!done) driver_.mem_free_async(begin, on);  // `done` is the error to tell
     }
   }
+  const bool has_died = deaths != deaths_;
+  if (!done && has_died)  // not an error of the context that is there now
+    return Error{ErrorCode::driver_failed, "the CUDA context was reset meanwhile"};
   if (!done) return std::move(done.error());
-  if (deaths != deaths_)
-    return Error{ErrorCode::out_of_memory, "the CUDA context was reset meanwhile"};
+  if (has_died) return begin;
   blocks_.emplace(begin, PoolBlock{begin, bytes, owner, {}});
   time::count_references(timelines_, owner, {}, +1);
   requested_ += bytes;
@@ -154,7 +156,7 @@ Result<void> DriverPool::settle(MutexLock& lock) {
       if (driver::is_sticky(result)) outcome = driver::driver_error(Call::mem_free_async, result);
     }
   }
-  if (deaths != deaths_) return outcome;
+  if (deaths != deaths_) return {};
   for (const Pending& pending : failed) {
     pending_.push_back(pending);
     pending_bytes_ += pending.bytes;

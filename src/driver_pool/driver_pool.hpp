@@ -28,7 +28,8 @@ class DriverPool {
  public:
   DriverPool(driver::Driver& driver, driver::DeviceOrdinal device, time::Timelines& timelines);
 
-  // Allocates for `stream`; without a stream, memory that any stream may use at once.
+  // Allocates for `stream`; without a stream, memory that any stream may use at once. If others
+  // reset the context meanwhile, no block is at the address that it returns.
   Result<DevicePtr> allocate(MutexLock& lock, Bytes bytes,
                              std::optional<driver::StreamHandle> stream,
                              const time::Timeline* timeline) VPMM_REQUIRES(pool_lock);

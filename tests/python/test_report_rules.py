@@ -57,6 +57,8 @@ class Failures(Case):
         for capacity, of_settings, told in (
             (2040 * MIB, "2040MiB", "make room: VPMM_CAPACITY is 1.99 GiB."),
             (2040 * MIB, "none", f"make room: {later}."),
+            (2040 * MIB, "64GiB", f"make room: {later}; VPMM_CAPACITY is 64GiB."),  # set before it was recorded
+            (2040 * MIB, "80%", "make room: VPMM_CAPACITY is 1.99 GiB."),
             (64 * GIB, "64GiB", f"make room: {later}; VPMM_CAPACITY is 64GiB."),
             (0, "none", f"make room: {later}."),
         ):
@@ -194,6 +196,9 @@ class Held(Case):
         self.assertIn("Name the stream", unnamed.action)
         self.silent(rules.pending_memory, recording(10 * MIB, 3))
         self.silent(rules.pending_memory, recording(GIB, 0))  # the only stream
+        used = recording(GIB, 0)
+        used.events.insert(1, Event(Kind.RECORD_USE, 1, 1, GIB, stream=9))
+        self.said(rules.pending_memory, used)
 
     def test_pending_memory_at_the_end_hinders_nobody(self) -> None:
         self.silent(rules.pending_memory, recording_of(allocate(1, GIB), free(1), sample(GIB, GIB, GIB)))
@@ -265,6 +270,10 @@ class Time(Case):
             self.silent(rules.driver_calls, recording)
             recording.events.insert(-1, Event(kind, 700 * MS, 0, PAGE, value))
             self.said(rules.driver_calls, recording)
+        recording = self.driver(600 * MS)
+        recording.events[1:1] = [Event(Kind.MAP, 2, 0, PAGE, 1), Event(Kind.UNMAP, 3, 0, PAGE, 1)]
+        recording.events.insert(-1, Event(Kind.MAP, 700 * MS, 2 * PAGE, PAGE, 1))
+        self.said(rules.driver_calls, recording)  # memory that it had given back before
 
     def test_memory_that_is_given_back_and_fetched_again(self) -> None:
         def recording(times: int) -> Recording:

@@ -82,6 +82,16 @@ class PrivatePools(VpmmCase):
             torch.cuda.empty_cache()
             self.assertEqual(self.reserved(), 0)
 
+    def test_a_capture_reuses_what_it_freed_also_if_its_own_stream_was_named(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(10):
+                tensor = empty(20 * MIB)
+                tensor.record_stream(torch.cuda.current_stream())
+                del tensor
+        self.assertLess(self.reserved(), 30 * MIB)
+        graph.reset()
+
     def test_a_capture_that_cuda_invalidated_strands_no_memory(self) -> None:
         code = """if True:
             import torch

@@ -70,8 +70,9 @@ def cached(name: str, make: Callable[[Path], None], what: str, why: str = "") ->
             with contextlib.suppress(OSError):  # a file system without locks: each builds for itself
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if not _is_whole(library):
-                if os.environ.get("VPMM_LOG") not in _SILENT:
-                    print(f"vpmm: {why or what}: compiling it once, into {folder}", file=sys.stderr, flush=True)
+                if os.environ.get("VPMM_LOG") not in _SILENT and sys.stderr is not None:
+                    with contextlib.suppress(OSError, ValueError):  # it is closed
+                        print(f"vpmm: {why or what}: compiling it once, into {folder}", file=sys.stderr, flush=True)
                 make(library)
                 save(_note_of(library), functools.partial(_write, digest_of(library).encode()))
         return library

@@ -29,9 +29,10 @@ def install() -> None:
     of the VPMM_ variables or of ``vpmm.configure()``. Calling it again does nothing. Raises vpmm.Error if CuPy is
     missing or older than 13, and ValueError inside ``cupy.cuda.using_allocator``. Warns of a limit of CuPy's own pool.
     """
-    if os.environ.get(_LIMIT):
+    cupy = _import_cupy()
+    if os.environ.get(_LIMIT) and not is_installed():
         warn(f"{_LIMIT} has no effect: VPMM_CAPACITY limits the pool (docs/guides/cupy.md)", stacklevel=2)
-    _import_cupy().cuda.set_allocator(allocator())
+    cupy.cuda.set_allocator(allocator())
 
 
 def is_installed() -> bool:

@@ -13,7 +13,7 @@ from vpmm.recordings import Kind
 from vpmm.reporting.address_map import free_ranges
 from vpmm.reporting.picture import grouped_by_place
 from vpmm.reporting.story import NEVER, Failure, Story
-from vpmm.units import bytes_text, count_text, duration_text
+from vpmm.units import bytes_in, bytes_text, count_text, duration_text
 
 MIB = 1 << 20
 _SLICES = 10  # of the time, to detect growth
@@ -143,10 +143,18 @@ def _limit_text(story: Story, failure: Failure) -> str:
     limit, of_settings = story.limit_at(failure), story.setting("VPMM_CAPACITY")
     if limit == story.header_number("device_bytes"):
         return f"the GPU has {bytes_text(limit)}"
-    if limit == story.capacity and of_settings != "none":
+    if limit == story.capacity and _may_be(limit, of_settings):
         return f"VPMM_CAPACITY is {bytes_text(limit)}"
     now = f"{bytes_text(limit)} were the limit, which the program set (vpmm_set_capacity, or PyTorch's memory fraction)"
     return now if of_settings in ("", "none") else f"{now}; VPMM_CAPACITY is {of_settings}"
+
+
+def _may_be(limit: int, setting: str) -> bool:
+    """Whether VPMM_CAPACITY is that limit; of a share nothing tells it. Recordings of old versions have no settings."""
+    size = re.fullmatch(r"(\d+)([KMGT]i)?B", setting)
+    if size is None:
+        return setting != "none"
+    return bytes_in(f"{size[1]} {size[2]}B" if size[2] else f"{size[1]} bytes") == limit
 
 
 def pending_failure(story: Story) -> Advice | None:
@@ -214,7 +222,8 @@ def pending_memory(story: Story) -> Advice | None:
     for event in window:
         by_stream[event.stream] = by_stream.get(event.stream, 0) + 1
     who = max(by_stream, key=lambda each: by_stream[each], default=None)
-    if who is not None and set(by_stream) == set(story.streams) == {who}:
+    used = {each.stream for each in story.events if each.kind is Kind.RECORD_USE}
+    if who is not None and {*by_stream, *story.streams, *used} == {who}:
         return None  # the only stream may use it at once
     busiest = f" Most frees before that named {story.stream_name(who)}." if by_stream and who is not None else ""
     unnamed = (
@@ -333,7 +342,7 @@ def driver_calls(story: Story) -> Advice | None:
     late = story.late_driver
     if late.calls < 50 or late.ns < story.duration_ns * 0.01 or story.duration_ns < _WARM_NS:
         return None
-    if story.has_maps and story.late_remaps == 0:
+    if story.has_maps and story.late_remaps == 0 and story.released == 0:
         return None  # all of them were for memory that the program had not had before
     per_second = late.calls / max(story.duration_ns / 2e9, 1e-9)
     return Advice(

@@ -209,7 +209,10 @@ void Allocator::recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stre
   // Memory from elsewhere, such as a tensor that another process sent, has another deleter.
   if (ptr.get() == nullptr || ptr.get_deleter() != &delete_memory) return;
   for (const auto& device : devices()) {
-    if (!device->blocks.find(ptr.get())) continue;
+    const std::optional<Block> block = device->blocks.find(ptr.get());
+    if (!block) continue;
+    // In a capture the pool would take it for any other stream's use.
+    if (block->stream.handle == stream.stream()) return;
     check(vpmm_record_use(device->pool.get(), ptr.get(), stream.stream()), "record_stream");
     return;
   }
