@@ -140,9 +140,7 @@ Result<void> Captures::keep_for(const driver::CaptureInfo& info) {
 
 void Captures::park(std::uint64_t capture, region::Region* region,
                     std::optional<driver::StreamHandle> freed_on) {
-  const auto kept = kept_.find(capture);
-  if (kept == kept_.end()) return nullptr;  // it ended while the call had dropped the lock
-  Vector<Parked>& parked = kept->second;
+  Vector<Parked>& parked = kept_[capture];
   const auto take = [&](region::Region* neighbour) {
     const auto found = std::find(parked.begin(), parked.end(), Parked{neighbour, freed_on});
     if (found == parked.end()) return false;
@@ -163,7 +161,9 @@ bool Captures::is_parked(const region::Region* region) const {
 
 region::Region* Captures::take_parked(std::uint64_t capture, driver::StreamHandle stream,
                                       const pool::PageRequest& request) {
-  Vector<Parked>& parked = kept_[capture];
+  const auto kept = kept_.find(capture);
+  if (kept == kept_.end()) return nullptr;  // it ended while the call had dropped the lock
+  Vector<Parked>& parked = kept->second;
   auto best = parked.end();
   for (auto candidate = parked.begin(); candidate != parked.end(); ++candidate) {
     const region::Region& region = *candidate->region;
