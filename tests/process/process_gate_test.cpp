@@ -106,19 +106,25 @@ TEST_F(ProcessGateDeathTest, is_still_open_for_destructors_of_objects_made_after
 
 std::atomic<bool> call_finished{false};
 
+// On another thread, which runs `before` first. The call ends a little after exit has begun.
+void begin_a_call_that_exit_must_wait_for(void (*before)() = [] {}) {
+  std::atomic<bool> inside{false};
+  std::thread([&inside, before] {
+    before();
+    const GateEntry entry;
+    inside = true;
+    while (!is_ending()) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    call_finished = true;
+  }).detach();
+  while (!inside) std::this_thread::yield();
+}
+
 TEST_F(ProcessGateDeathTest, exit_waits_for_a_call_in_progress_on_another_thread) {
   EXPECT_EXIT(
       {
         std::atexit([] { _exit(call_finished ? 44 : 1); });
-        std::atomic<bool> inside{false};
-        std::thread([&inside] {
-          const GateEntry entry;
-          inside = true;
-          while (!is_ending()) std::this_thread::yield();
-          std::this_thread::sleep_for(std::chrono::milliseconds(20));
-          call_finished = true;
-        }).detach();
-        while (!inside) std::this_thread::yield();
+        begin_a_call_that_exit_must_wait_for();
         std::exit(0);
       },
       testing::ExitedWithCode(44), "");
@@ -129,16 +135,7 @@ TEST_F(ProcessGateDeathTest, exit_waits_for_a_later_call_of_a_thread_too) {
   EXPECT_EXIT(
       {
         std::atexit([] { _exit(call_finished ? 53 : 1); });
-        std::atomic<bool> inside{false};
-        std::thread([&inside] {
-          { const GateEntry first; }
-          const GateEntry second;
-          inside = true;
-          while (!is_ending()) std::this_thread::yield();
-          std::this_thread::sleep_for(std::chrono::milliseconds(20));
-          call_finished = true;
-        }).detach();
-        while (!inside) std::this_thread::yield();
+        begin_a_call_that_exit_must_wait_for([] { const GateEntry earlier; });
         std::exit(0);
       },
       testing::ExitedWithCode(53), "");
@@ -345,15 +342,7 @@ TEST_F(ProcessGateDeathTest, exit_on_a_thread_that_shares_its_counter_waits_for_
         take_all_counters();
         std::thread([] {
           { const GateEntry before; }
-          static std::atomic<bool> inside{false};
-          std::thread([] {
-            const GateEntry entry;
-            inside = true;
-            while (!is_ending()) std::this_thread::yield();
-            std::this_thread::sleep_for(std::chrono::milliseconds(20));
-            call_finished = true;
-          }).detach();
-          while (!inside) std::this_thread::yield();
+          begin_a_call_that_exit_must_wait_for();
           std::exit(0);
         }).join();
       },
