@@ -98,7 +98,7 @@ TEST_F(Recording, has_what_a_request_asked_for_and_got) {
   EXPECT_EQ(event.library, 4u);
   EXPECT_EQ(event.stack, 8u);
   EXPECT_EQ(event.arena, 5u);
-  EXPECT_EQ(event.time_ns, 7 * kMs);
+  EXPECT_EQ(event.time_ns, sim_.now_ns());
   EXPECT_NE(event.thread, 0u);
 }
 
@@ -282,7 +282,7 @@ TEST_F(Listeners, are_told_of_each_event_with_the_device_and_the_time) {
   for (std::size_t i = 0; i < told_.size(); ++i) {
     EXPECT_EQ(told_[i].kind, kinds[i]);
     EXPECT_EQ(told_[i].device, 2);
-    EXPECT_EQ(told_[i].time_ns, 7 * kMs);
+    EXPECT_EQ(told_[i].time_ns, sim_.now_ns());
   }
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(told_[i].ptr, kAt);
