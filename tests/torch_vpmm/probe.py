@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import io
 from pathlib import Path
 
 from vpmm.plugins._building import cached, cuda_includes, fingerprint, run_compiler
@@ -120,4 +122,6 @@ def load() -> Probe:
         *(f"-L{root / 'lib'}", "-lc10", "-lc10_cuda"),
     ]
     name = f"probe_{fingerprint((SOURCE, Path(__file__)), facts)}.so"
-    return Probe(ctypes.CDLL(str(cached(name, lambda library: run_compiler(arguments, library, WHAT, ""), WHAT))))
+    with contextlib.redirect_stderr(io.StringIO()):  # programs must say nothing there
+        path = cached(name, lambda library: run_compiler(arguments, library, WHAT, ""), WHAT)
+    return Probe(ctypes.CDLL(str(path)))
