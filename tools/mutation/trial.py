@@ -25,6 +25,7 @@ ERROR = re.compile(
     r"^(?P<file>\S+?):(?P<line>\d+):\d+: (?:fatal )?error:|^(?P<unit>\S+):(?P<at>\d+):\d+:   required from"
 )
 FAILED = re.compile(r"\[  FAILED  \] ([^\s,]+)")
+STARTED = re.compile(r"\[ RUN      \] (\S+)")
 DATA_BYTES = 3 << 30  # a fault that allocates for ever ends there
 CASES_AT_ONCE = 25  # in one process; an endless one among them costs no more than their time
 
@@ -168,7 +169,7 @@ def touches(source: Source, mutant: Mutant, lines: set[tuple[str, int]]) -> bool
 
 def run_cases(binary: Path, names: Sequence[str], seconds: float, variables: dict[str, str]) -> str | None:
     """Runs these cases of GoogleTest in one process until one fails."""
-    command = [str(binary), f"--gtest_filter={':'.join(names)}", "--gtest_fail_fast", "--gtest_brief=1"]
+    command = [str(binary), f"--gtest_filter={':'.join(names)}", "--gtest_fail_fast"]
     return run_until_one_fails(command, FAILED, seconds, variables)
 
 
@@ -203,8 +204,9 @@ def run_until_one_fails(
         text = output.read().decode(errors="replace")
     if code == 0:
         return None
-    found = failed.search(text)
-    return found[1] if found else "endless" if code is None else f"ended with {code}"
+    named = failed.findall(text)[:1] or STARTED.findall(text)[-1:]  # a process that dies says no more
+    return named[0] if named else "endless" if code is None else f"ended with {code}"
+
 
 
 def cases_of(binary: Path) -> list[str]:
