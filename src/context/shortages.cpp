@@ -99,6 +99,7 @@ report::Shortage Shortages::look_at(const pool::Request& request, const std::str
                          : device_.small == nullptr
                              ? round_up(request.bytes, device_.page_size)
                              : device_.small->serving().size_of_pages(request.bytes);
+  if (request.alignment > device_.page_size) shortage.asked.alignment = request.alignment;
   if (request.tag != 0) shortage.asked.tag = name_of_tag(request.tag, "");
   shortage.asked.arena = static_cast<std::uint64_t>(request.arena);
   shortage.asked.is_one_chunk = request.one_chunk;

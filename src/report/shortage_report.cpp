@@ -88,7 +88,10 @@ class Report {
 };
 
 void add_request(const Shortage& shortage, Report& report) {
-  report.line("asked for", "{}{}{}{}{}", readable_and_exact_bytes(shortage.asked.requested),
+  report.line("asked for", "{}{}{}{}{}{}", readable_and_exact_bytes(shortage.asked.requested),
+              shortage.asked.alignment == 0
+                  ? ""
+                  : ", aligned to " + readable_bytes(shortage.asked.alignment),
               shortage.asked.stream.empty() ? "" : " on " + shortage.asked.stream,
               shortage.asked.tag.empty() ? "" : ", tag " + shortage.asked.tag,
               shortage.asked.arena == 0 ? "" : fmt::format(", arena {}", shortage.asked.arena),
@@ -184,6 +187,10 @@ std::vector<std::string> advice(const Shortage& shortage) {
                     readable_bytes(shortage.limits.gpu->total)));
     return list;
   }
+  if (shortage.asked.alignment > 0 && shortage.memory.largest_free >= shortage.asked.taken)
+    say(fmt::format("ask for a smaller alignment: {} are free, but not at a multiple of {}",
+                    readable_bytes(shortage.memory.largest_free),
+                    readable_bytes(shortage.asked.alignment)));
   if (shortage.memory.pending > 0 && !shortage.holders.pending_on.empty())
     say(fmt::format(
         "{} for the work of {}, or free with the stream that used the memory last{}",

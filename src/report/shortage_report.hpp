@@ -33,7 +33,8 @@ struct ArenaHolding {
 // What was asked for.
 struct FailedRequest {
   Bytes requested = 0;
-  Bytes taken = 0;  // bytes of the pool that the request needs
+  Bytes taken = 0;      // bytes of the pool that the request needs
+  Bytes alignment = 0;  // 0: no more than all memory has
   std::string stream;
   std::string tag;  // empty: none
   std::uint64_t arena = 0;

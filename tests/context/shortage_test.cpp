@@ -1,4 +1,5 @@
 // context: running out of memory as a caller sees it: callback, report, what is given up first.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -12,6 +13,7 @@ namespace {
 
 using driver::Call;
 using driver::CuResult;
+using testing::HasSubstr;
 
 WorldOptions small_device(Bytes pages) {
   WorldOptions options = page_world();
@@ -67,6 +69,23 @@ TEST(OutOfMemory, idle_pages_are_moved_together_before_the_driver_is_asked_in_va
   world.use(four, 4 * kPage, stream);
   EXPECT_EQ(world.statistics().chunks_moved, 4u);
   EXPECT_EQ(world.statistics().failed_plans, 0u);
+}
+
+// Memory beside live memory in its chunk cannot move to an aligned address.
+TEST(OutOfMemory, because_of_the_alignment_is_said_to_be_so) {
+  PoolWorld world(small_device(8));
+  const StreamHandle stream = world.stream();
+  pool::Request whole{8 * kPage, 0, stream};
+  whole.one_chunk = true;
+  world.deallocate(world.pool().allocate(whole).value(), stream);
+  static_cast<void>(world.allocate(kPage, stream));
+  const auto refused = [&](Bytes alignment) {
+    const auto made = world.pool().allocate({3 * kPage, alignment, stream});
+    return made ? "" : made.error().message;
+  };
+  EXPECT_THAT(refused(64 * kPage), HasSubstr("(6291456 bytes), aligned to 128 MiB on stream"));
+  EXPECT_THAT(refused(64 * kPage), HasSubstr("- ask for a smaller alignment: 14 MiB are free"));
+  EXPECT_EQ(refused(kPage), "");
 }
 
 TEST_P(ShortOfMemory, the_drivers_pool_is_emptied_for_pages_and_pages_for_the_drivers_pool) {

@@ -74,14 +74,15 @@ Message some_message(Taken& taken) {
   return message;
 }
 
-// Opens the memory as an importer does, and closes it. Returns false if it was refused.
+// Opens the memory as an importer does, and closes it. Returns false if it was refused, or hung up
+// on before it said anything, as where this process has too many connections.
 bool is_served() {
   Channel channel = Exporting::instance().connect();
   Message message;
   message.kind = MessageKind::open;
   message.number = 1;
   message.token = Exporting::instance().token();
-  require(channel.send(message, {}, in_ms(20'000)).ok(), "an exporter hears an importer");
+  if (!channel.send(message, {}, in_ms(20'000))) return false;
   const Result<std::optional<ipc::Received>> answer = channel.receive(in_ms(20'000));
   require(answer.ok() && answer.value(), "an exporter answers an importer whatever others said");
   if (answer.value()->message.kind != MessageKind::granted) return false;

@@ -53,23 +53,29 @@ bool World::may_wait(std::size_t number) const {
 // Free memory that cannot be given to others although no block is in use there. A pool beside the
 // one that refuses does not wait for its GPU work; the reference knows what it freed by address,
 // and chunks with that work may have moved. What was cut once for a stream, or for requests without
-// one (a segment), stays theirs until all of that is free, so that a block in use keeps a page
-// beside its own if the cut crosses a border.
+// one (a segment), stays theirs until all of that is free, so that a block in use keeps what is
+// beside it in the cut, also in a page or chunk beside its own.
 Vector<AddressRange> World::kept_ranges(const report::Layout& layout, bool is_beside) {
-  Vector<AddressRange> kept;
-  const auto touches = [](const report::LayoutBlock& one, const report::LayoutBlock& next) {
-    return one.is_small && next.is_small && one.range.end() == next.range.begin;
+  const auto is_kept = [](const report::LayoutBlock& block) {
+    return block.state == region::RegionState::free && !block.is_complete;
   };
-  for (std::size_t i = 0; i < layout.blocks.size(); ++i) {
-    const report::LayoutBlock& block = layout.blocks[i];
-    if (block.state != region::RegionState::free || block.is_complete) continue;
-    const auto is_used = [&](std::size_t other) {
-      return layout.blocks[other].state == region::RegionState::allocated;
+  const auto is_used = [](const report::LayoutBlock& block) {
+    return block.state == region::RegionState::allocated;
+  };
+  const auto is_other_cut = [&](const report::LayoutBlock& one, const report::LayoutBlock& next) {
+    const auto is_cut = [&](const auto& block) {
+      return block.is_small && (is_kept(block) || is_used(block));
     };
-    const bool is_cut_with_used =
-        (i > 0 && is_used(i - 1) && touches(layout.blocks[i - 1], block)) ||
-        (i + 1 < layout.blocks.size() && is_used(i + 1) && touches(block, layout.blocks[i + 1]));
-    if (is_beside || is_cut_with_used) kept.push_back(block.range);
+    return !is_cut(one) || !is_cut(next) || one.range.end() != next.range.begin;
+  };
+  Vector<AddressRange> kept;
+  for (auto begin = layout.blocks.begin(); begin != layout.blocks.end();) {
+    const auto last = std::adjacent_find(begin, layout.blocks.end(), is_other_cut);
+    const auto end = last == layout.blocks.end() ? last : last + 1;
+    if (is_beside || std::any_of(begin, end, is_used))
+      for (; begin != end; ++begin)
+        if (is_kept(*begin)) kept.push_back(begin->range);
+    begin = end;
   }
   return kept;
 }

@@ -108,6 +108,19 @@ TEST(ShortageReport, says_what_was_special_about_the_request) {
               HasSubstr("on stream 3, arena 9, in one physical chunk\n"));
 }
 
+TEST(ShortageReport, names_an_alignment_and_whether_it_is_the_reason) {
+  Shortage shortage = usual();
+  shortage.asked.alignment = 32 * kMiB;
+  shortage.asked.taken = 4 * kMiB;
+  shortage.memory.largest_free = 4 * kMiB;
+  EXPECT_THAT(shortage_report(shortage), HasSubstr(" bytes), aligned to 32 MiB on stream 3\n"));
+  const char* const advice =
+      "\n  - ask for a smaller alignment: 4 MiB are free, but not at a multiple of 32 MiB\n";
+  EXPECT_THAT(shortage_report(shortage), HasSubstr(advice));
+  shortage.asked.taken += 1;
+  EXPECT_THAT(shortage_report(shortage), Not(HasSubstr("smaller alignment")));
+}
+
 TEST(ShortageReport, leaves_out_what_is_nothing) {
   Shortage shortage = usual();
   shortage.holders.by_stream.clear();
