@@ -199,7 +199,6 @@ Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const pool::Strea
   recorder_.freed(ptr, told, caller);
   if (is_kept) return {};
   arenas_.ended(ptr);
-  if (host_copies_.empty()) return {};
   host_copies_.drop_block(ptr);
   host_copies_.drop_unless([this](pool::ArenaId id)
                                VPMM_REQUIRES(pool_lock) { return arenas_.find(id) != nullptr; });

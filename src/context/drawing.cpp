@@ -78,7 +78,6 @@ report::Layout Drawing::layout() const {
               return a.range.begin < b.range.begin;
             });
   for (report::LayoutBlock& block : layout.blocks) {
-    if (block.state != RegionState::allocated) continue;
     const report::Labels labels = parts_.recorder.tags().of(block.range.begin);
     block.tag = labels.tag;
     block.library = labels.library;

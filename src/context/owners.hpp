@@ -10,9 +10,7 @@
 
 namespace vpmm::context {
 
-struct Foreign {  // outside this pool
-  DevicePtr ptr;
-};
+struct Foreign {};                // outside this pool
 struct ArenaMemory {              // in an arena of the program
   const arena::ArenaBlock* live;  // block around the address; null: free
 };
@@ -43,7 +41,7 @@ class Owners {
     }
     if (guard::Block* const block = device_.guarded_around(ptr)) return GuardedMemory{block};
     if (driver_pool::PoolBlock* const block = device_.block_around(ptr)) return DriverBlock{block};
-    return Foreign{ptr};
+    return Foreign{};
   }
 
  private:

@@ -85,6 +85,31 @@ TEST_F(Guard, freed_memory_is_unmapped_when_its_work_is_complete_and_its_address
   EXPECT_EQ(world.statistics().guarded_bytes, 2 * kMiB);
 }
 
+TEST_F(Guard, the_layout_says_what_is_live_what_waits_and_for_whom) {
+  const auto only_block = [&] {
+    const report::Layout layout = world.pool().reports().layout();
+    EXPECT_EQ(layout.blocks.size(), 1u);
+    return layout.blocks.empty() ? report::LayoutBlock{} : layout.blocks.front();
+  };
+  driver::StreamId id{};
+  ASSERT_EQ(world.sim().stream_get_id(stream, id), CuResult::success);
+  const DevicePtr ptr = world.allocate(1000, stream);
+  report::LayoutBlock block = only_block();
+  EXPECT_EQ(block.state, region::RegionState::allocated);
+  EXPECT_EQ(block.range, (AddressRange{ptr, 1000}));
+  EXPECT_EQ(block.requested, 1000u);
+  EXPECT_EQ(block.stream_id, static_cast<std::uint64_t>(id));
+  EXPECT_FALSE(block.is_complete);
+  world.use(ptr, 1000, stream);
+  world.deallocate(ptr, stream);
+  block = only_block();
+  EXPECT_EQ(block.state, region::RegionState::zombie);
+  EXPECT_EQ(block.range.size, 2 * kMiB) << "its pages";
+  EXPECT_EQ(block.requested, 0u);
+  EXPECT_EQ(block.stream_id, static_cast<std::uint64_t>(id));
+  EXPECT_FALSE(block.is_complete);
+}
+
 TEST_F(Guard, work_of_a_named_stream_is_over_before_the_memory_is_unmapped) {
   const DevicePtr ptr = world.allocate(3000, stream);
   EXPECT_TRUE(world.pool().record_use(ptr, other).ok());

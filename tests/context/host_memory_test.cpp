@@ -30,6 +30,14 @@ TEST(DeferredList, takes_no_memory_for_what_it_provided_for) {
   EXPECT_THROW(list.provide(4), std::bad_alloc);
 }
 
+TEST(DeferredList, takes_values_that_nothing_was_provided_for) {
+  context::DeferredList list;
+  for (const std::uint64_t value : {1U, 2U, 4U}) list.push(value);
+  Vector<std::uint64_t> taken;
+  list.take_all([&](std::uint64_t value) { taken.push_back(value); });
+  EXPECT_EQ(taken, (Vector<std::uint64_t>{1, 2, 4}));
+}
+
 TEST(DeferredList, loses_no_node_that_comes_while_one_is_taken) {
   for (const std::size_t stock : {1U, 3U}) {
     context::DeferredList list;

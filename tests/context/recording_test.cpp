@@ -44,6 +44,18 @@ class Recorded : public ::testing::Test {
       ::testing::TempDir() + "vpmm_recorded_" + std::to_string(getpid()) + ".vpmmrec";
 };
 
+TEST_F(Recorded, calls_after_the_end_of_a_recording_are_in_no_log) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  world.deallocate(world.allocate(1000, stream), stream);
+  for (int round = 0; round < 2; ++round) {
+    start(world);
+    world.deallocate(world.allocate(1000, stream), stream);
+    EXPECT_EQ(stop(world).count(RecordedKind::allocate), 1u);
+    for (int i = 0; i < 3; ++i) world.deallocate(world.allocate(1000, stream), stream);
+  }
+}
+
 TEST_F(Recorded, warm_calls_are_served_without_the_lock_and_are_in_the_file) {
   PoolWorld world(adaptive_world());
   const StreamHandle stream = world.stream();

@@ -36,6 +36,23 @@ ErrorCode error_of_lease(PoolWorld& world, ShareId id, Bytes offset, Bytes size)
   return leased ? ErrorCode{} : leased.error().code;
 }
 
+TEST(Sharing, ends_with_a_free_after_the_last_holder_let_go) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  for (const Bytes bytes : {5 * kPage, Bytes{1000}}) {
+    const DevicePtr ptr = world.allocate(bytes, stream);
+    const SharedRange shared = share(world, {ptr, bytes});
+    world.pool().sharing().end_lease(shared.share, Holder::handle);
+    world.deallocate(ptr, stream);
+    EXPECT_EQ(world.statistics().leased_bytes, 0u);
+    EXPECT_EQ(error_of_lease(world, shared.share, shared.offset, 1), ErrorCode::not_shared);
+    const DevicePtr again = world.allocate(bytes, stream);
+    EXPECT_EQ(error_of_lease(world, shared.share, shared.offset, 1), ErrorCode::not_shared)
+        << "its memory may be this one's";
+    EXPECT_NE(share(world, {again, bytes}).share, shared.share);
+  }
+}
+
 TEST(Sharing, tells_the_chunks_behind_a_range_and_where_it_begins_in_them) {
   PoolWorld world(adaptive_world());
   const StreamHandle stream = world.stream();

@@ -71,6 +71,18 @@ TEST(OutOfMemory, idle_pages_are_moved_together_before_the_driver_is_asked_in_va
   EXPECT_EQ(world.statistics().failed_plans, 0u);
 }
 
+TEST(OutOfMemory, names_the_stream_of_the_request_or_none) {
+  PoolWorld world(small_device(4));
+  const StreamHandle stream = world.stream();
+  const auto refused = [&](const pool::Stream& on) {
+    const auto made = world.pool().allocate({5 * kPage, 0, on});
+    return made ? "" : made.error().message;
+  };
+  EXPECT_THAT(refused(std::nullopt), HasSubstr("(10485760 bytes) on no stream\n"));
+  EXPECT_THAT(refused(stream), HasSubstr("(10485760 bytes) on stream "));
+  EXPECT_THAT(refused(StreamHandle{}), HasSubstr("(10485760 bytes) on default stream "));
+}
+
 // Memory beside live memory in its chunk cannot move to an aligned address.
 TEST(OutOfMemory, because_of_the_alignment_is_said_to_be_so) {
   PoolWorld world(small_device(8));

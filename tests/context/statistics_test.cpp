@@ -134,6 +134,23 @@ TEST(Statistics, peaks_can_be_started_anew) {
   EXPECT_EQ(world.statistics().peak_chunks, 4u);
 }
 
+TEST(Statistics, the_peak_of_live_bytes_has_requests_of_all_kinds) {
+  for (const bool has_pages : {true, false}) {
+    WorldOptions options = page_world();
+    if (!has_pages) options.config.small = settings::SmallRequests::stream_ordered;
+    PoolWorld world(options);
+    const StreamHandle stream = world.stream();
+    Bytes live = 0;
+    for (const Bytes bytes : {3 * kPage, Bytes{1000}, Bytes{70'000}, 5 * kPage}) {
+      world.allocate(bytes, stream);
+      live += bytes;
+    }
+    world.pool().reports().reset_peaks();
+    EXPECT_EQ(world.statistics().peak_live_bytes, live);
+    EXPECT_EQ(world.statistics().live_bytes, live);
+  }
+}
+
 TEST(Statistics, driver_calls_and_their_time_are_those_of_memory_calls) {
   PoolWorld world(page_world());
   const StreamHandle stream = world.stream();

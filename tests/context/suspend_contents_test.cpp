@@ -70,6 +70,43 @@ TEST_F(Suspend, a_kept_host_copy_can_be_read_after_a_resume) {
   world.deallocate(third, a);
 }
 
+TEST_F(Suspend, host_memory_that_was_prepared_and_pinned_is_not_made_again) {
+  make(kWeights, true, true);
+  tagged(3 * kPage);
+  std::uint64_t pinned = 0;
+  for (const bool is_first : {true, false}) {
+    ASSERT_TRUE(suspension().prepare(kWeights).ok());
+    if (is_first) pinned = world.calls().count(driver::Call::mem_host_register);
+    EXPECT_EQ(world.calls().count(driver::Call::mem_host_register), pinned);
+    EXPECT_EQ(suspension().info(kWeights).host_bytes, 3 * kPage);
+  }
+  EXPECT_GT(pinned, 0u);
+  tagged(2 * kPage);
+  ASSERT_TRUE(suspension().prepare(kWeights).ok());
+  EXPECT_GT(world.calls().count(driver::Call::mem_host_register), pinned) << "more is live";
+  EXPECT_EQ(suspension().info(kWeights).host_bytes, 5 * kPage);
+}
+
+TEST_F(Suspend, tags_say_what_their_memory_is) {
+  const auto amounts = [&](std::uint32_t tag) { return suspension().info(tag).amounts; };
+  EXPECT_EQ(amounts(kWeights).held, 0u);
+  tagged(3 * kPage);
+  tagged(kPage, kCache);
+  EXPECT_GE(amounts(kWeights).held, 3 * kPage);
+  EXPECT_GE(amounts(kCache).held, kPage);
+  EXPECT_LT(amounts(kCache).held, 3 * kPage);
+  EXPECT_EQ(amounts(kWeights).suspended, 0u);
+  EXPECT_EQ(amounts(kWeights).live, 3 * kPage);
+  const Bytes held = amounts(kWeights).held;
+  suspend();
+  EXPECT_EQ(amounts(kWeights).held, held);
+  EXPECT_EQ(amounts(kWeights).suspended, held);
+  EXPECT_EQ(amounts(kCache).suspended, 0u);
+  resume();
+  EXPECT_EQ(amounts(kWeights).suspended, 0u);
+  EXPECT_GE(amounts(kWeights).held, 3 * kPage);
+}
+
 TEST_F(Suspend, host_memory_that_was_prepared_takes_the_next_copy) {
   EXPECT_TRUE(suspension().prepare(kWeights).ok()) << "nothing is live";
   const DevicePtr ptr = tagged(3 * kPage);
