@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <vector>
 
 #include "support/page_size.hpp"
 
@@ -228,6 +229,21 @@ TEST_F(ArenaTest, the_smallest_block_that_another_stream_is_done_with_goes_befor
   end(more, kB, after(kTimelineB, 2));
   complete(kTimelineB, 2);
   EXPECT_EQ(take(3 * kPage, kA), three) << "with its neighbour it is larger than the other";
+}
+
+TEST_F(ArenaTest, what_any_of_several_streams_is_done_with_serves_another) {
+  constexpr StreamKey kC{3}, kD{4};
+  arena.add({kBase, 16 * kGrain}, kEverybody);
+  std::vector<DevicePtr> blocks;
+  for (const Bytes grains : {2, 1, 3, 1, 5, 1}) blocks.push_back(take(grains * kGrain, kA));
+  end(blocks[0], kA, {});
+  end(blocks[2], kB, {});
+  end(blocks[4], kC, {});
+  take(3 * kGrain, kEverybody);  // of the rest of the stretch
+  EXPECT_EQ(picture(), "[-2][1][-3][1][-5][1][3]");
+  EXPECT_EQ(take(4 * kGrain, kD), blocks[4]) << "of the last of them";
+  EXPECT_EQ(take(3 * kGrain, kD), blocks[2]);
+  EXPECT_EQ(take(2 * kGrain, kD), blocks[0]);
 }
 
 TEST_F(ArenaTest, of_several_stretches_of_neighbours_the_smallest_serves) {
