@@ -171,8 +171,10 @@ TEST_F(ObservedArena, of_memory_of_its_caller_nothing_is_heard) {
   ASSERT_EQ(sim.mem_alloc(kPage, memory), CuResult::success);
   ASSERT_TRUE(pool->arenas().add(external, {memory, kPage}).ok());
   free(take(1000, a, external), a);
+  ASSERT_TRUE(pool->arenas().pin(external).ok());
+  free(take(1000, a, external), a);
+  ASSERT_TRUE(pool->arenas().release(external).ok());
   expect_heard({});
-  ASSERT_TRUE(pool->arenas().take(external).ok());
   ASSERT_EQ(sim.mem_free(memory), CuResult::success);
 }
 
@@ -195,6 +197,8 @@ TEST_F(ObservedArena, a_block_that_is_freed_while_it_is_copied_ends_once) {
     const AddressRange stays = take(2 * kPage, a), freed = take(3 * kPage, a);
     listening.take_heard();
     at_next(Call::memcpy_device_to_host_async, [&] {
+      expect_error(pool->allocate({1000, 0, a, arena}), ErrorCode::suspended,
+                   {"is being suspended or resumed by another thread"});
       free(freed, a);
       expect_heard({});
     });
