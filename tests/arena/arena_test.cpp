@@ -95,7 +95,7 @@ TEST_F(ArenaTest, of_runs_of_one_size_the_lowest_is_taken) {
 
 TEST_F(ArenaTest, an_idle_stretch_is_looked_for_from_an_address_on) {
   EXPECT_EQ(arena.idle_stretch(), nullptr);
-  for (const Bytes page : {0, 2, 4}) arena.add({kBase + page * kPage, kPage}, kEverybody);
+  for (const Bytes page : {0U, 2U, 4U}) arena.add({kBase + page * kPage, kPage}, kEverybody);
   arena.take({kBase + 4 * kPage, kPage}, {kPage, kA, std::nullopt});
   EXPECT_EQ(arena.idle_stretch()->range.begin, kBase);
   EXPECT_EQ(arena.idle_stretch(kBase)->range.begin, kBase);
@@ -260,7 +260,7 @@ TEST_F(ArenaTest, what_any_of_several_streams_is_done_with_serves_another) {
   constexpr StreamKey kC{3}, kD{4};
   arena.add({kBase, 16 * kGrain}, kEverybody);
   std::vector<DevicePtr> blocks;
-  for (const Bytes grains : {2, 1, 3, 1, 5, 1}) blocks.push_back(take(grains * kGrain, kA));
+  for (const Bytes grains : {2U, 1U, 3U, 1U, 5U, 1U}) blocks.push_back(take(grains * kGrain, kA));
   end(blocks[0], kA, {});
   end(blocks[2], kB, {});
   end(blocks[4], kC, {});

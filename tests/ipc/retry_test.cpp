@@ -4,10 +4,10 @@
 
 #include <array>
 #include <atomic>
-#include <mutex>
+#include <chrono>
 #include <optional>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "base/host_memory.hpp"
 #include "ipc/memory.hpp"
