@@ -100,7 +100,6 @@ pool::PageRequest Arenas::stretch_for(const pool::Request& request, Bytes pages)
   const Bytes page = table_.pool->memory().page_size();
   pool::PageRequest stretch;
   stretch.size = pages * page;
-  stretch.requested = stretch.size;
   stretch.alignment = std::max(request.alignment, table_.pool->memory().page_alignment());
   const ArenaEntry* const in = table_.open(request.arena);
   stretch.chunks = pool::Chunks::own;
@@ -180,9 +179,8 @@ Result<DevicePtr> Arenas::take_at(pool::ArenaId id, AddressRange part, const Cal
 // --- live blocks
 
 const ArenaBlock* Arenas::live_around(DevicePtr p) const {
-  const ArenaEntry* const in = table_.around(p);
-  const ArenaBlock* const block = in == nullptr ? nullptr : in->arena.block_around(p);
-  return block != nullptr && block->is_live ? block : nullptr;
+  const ArenaBlock* const block = table_.around(p)->arena.block_around(p);
+  return block->is_live ? block : nullptr;
 }
 
 // Empty range: external memory, without observers.
@@ -321,11 +319,9 @@ std::vector<report::ArenaHolding> Arenas::holdings() const {
 
 void Arenas::for_each_block_around(DevicePtr p,
                                    FunctionRef<void(const ArenaBlock&, bool)> visit) const {
-  const ArenaEntry* const in = table_.around(p);
-  if (in == nullptr) return;
-  in->arena.for_each_block_in(in->arena.stretch_around(p)->range, [&](const ArenaBlock& block) {
-    visit(block, in->arena.is_pinned());
-  });
+  const Arena& in = table_.around(p)->arena;
+  in.for_each_block_in(in.stretch_around(p)->range,
+                       [&](const ArenaBlock& block) { visit(block, in.is_pinned()); });
 }
 
 }  // namespace vpmm::arena

@@ -72,7 +72,7 @@ class Arenas {
   // --- live blocks ---
   // Null: no memory of an arena.
   const ArenaEntry* around(DevicePtr p) const VPMM_REQUIRES(pool_lock) { return table_.around(p); }
-  // Null: none.
+  // These require memory of an arena. Null, nullopt: no live block.
   const ArenaBlock* live_around(DevicePtr p) const VPMM_REQUIRES(pool_lock);
   std::optional<AddressRange> range_of(DevicePtr begin) const VPMM_REQUIRES(pool_lock);
   // Whether `p`, in memory of an arena, has physical memory that nobody is taking away.
@@ -103,7 +103,7 @@ class Arenas {
   bool is_idle(AddressRange part) const VPMM_REQUIRES(pool_lock);
   // Arenas with memory of the pool.
   std::vector<report::ArenaHolding> holdings() const VPMM_REQUIRES(pool_lock);
-  // Visits the blocks of the stretch around `p`. `is_pinned`: of their arena.
+  // Visits the blocks of the stretch around `p`, which there must be. `is_pinned`: of their arena.
   void for_each_block_around(DevicePtr p,
                              FunctionRef<void(const ArenaBlock&, bool is_pinned)> visit) const
       VPMM_REQUIRES(pool_lock);

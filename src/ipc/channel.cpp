@@ -182,7 +182,7 @@ Result<std::optional<Received>> Channel::receive(Deadline deadline, Files files)
     header.msg_controllen = sizeof control.bytes;
     Descriptor::Making making;
     take();
-    if (got > 0) adopt_files(making, header, received.files);
+    if (got >= 0) adopt_files(making, header, received.files);  // also of an empty message
     // A reset, by an end that closed before it read everything, is reported once, ahead of messages
     // sent by that end.
   } while (got < 0 && (said == EINTR || said == EAGAIN || said == ECONNRESET));

@@ -30,7 +30,6 @@ bool Connection::has_leases() const {
 
 // Replaces only a message about the same opening.
 void Connection::send(const Message& message, Deadline until) {
-  if (is_deaf) return;
   unsent = message;
   give_up = until;
   try_again = Clock::now();
@@ -60,10 +59,10 @@ bool Connection::try_batch(const Message& batch, const std::vector<Descriptor>& 
   return sent == Channel::Sent::yes;
 }
 
+// Earlier messages of a peer that is gone still count.
 void Connection::note(Channel::Sent sent) {
   if (sent == Channel::Sent::not_now) try_again = Clock::now() + kBetweenTries;
   if (sent != Channel::Sent::gone) return;
-  is_deaf = true;
   unsent.reset();
   delivery.reset();
 }

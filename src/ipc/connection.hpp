@@ -17,7 +17,7 @@
 namespace vpmm::ipc {
 
 struct Lease {
-  std::uint64_t pool = 0;  // of Exporter::SharingPool
+  std::uint64_t pool = 0;  // of Exporter::SharingPool; 0: no share was found
   context::ShareId share{};
 };
 
@@ -64,7 +64,6 @@ struct Connection {
   Deadline give_up{};    // on `unsent`
   Deadline try_again{};  // to send `unsent` or a batch
   Deadline since{};
-  bool is_deaf = false;  // reads no more; its earlier messages still count
 
   bool has_leases() const;
   // `until`: a peer that has not read the message by then loses its connection.

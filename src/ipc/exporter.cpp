@@ -308,14 +308,10 @@ void Exporter::open(Connection& connection, const Message& message) {
         connection, message.number, ErrorCode::not_shared,
         "this process has as much memory of the one that exported it open as it may have");
   try {
-    const auto entry = leases.try_emplace({connection.number, message.number}).first;
-    ScopeExit undo([&] {
-      if (entry->second.pool == 0)
-        leases.erase(entry);
-      else
-        connection.client->end_lease({connection.number, message.number});
-    });
-    const Result<void> granted = grant(connection, message, entry->second);
+    const Connected::LeaseKey key{connection.number, message.number};
+    Lease& lease = leases[key];
+    ScopeExit undo([&] { connection.client->end_lease(key); });
+    const Result<void> granted = grant(connection, message, lease);
     if (granted) return undo.dismiss();
     refuse(connection, message.number, granted.error().code, granted.error().message);
   } catch (const std::bad_alloc&) {

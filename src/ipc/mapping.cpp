@@ -88,15 +88,14 @@ Result<RetainedContext> RetainedContext::retain(Driver& driver, driver::DeviceOr
 }
 
 RetainedContext& RetainedContext::operator=(RetainedContext&& other) noexcept {
-  release();
-  driver_ = std::exchange(other.driver_, nullptr);
-  device_ = other.device_;
-  handle_ = other.handle_;
-  id_ = other.id_;
+  std::swap(driver_, other.driver_);
+  std::swap(device_, other.device_);
+  std::swap(handle_, other.handle_);
+  std::swap(id_, other.id_);
   return *this;
 }
 
-void RetainedContext::release() noexcept {
+RetainedContext::~RetainedContext() {
   if (driver_ != nullptr && !is_reset()) driver_->device_primary_ctx_release(device_);
 }
 

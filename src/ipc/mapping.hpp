@@ -20,8 +20,9 @@ class RetainedContext {
  public:
   static Result<RetainedContext> retain(driver::Driver& driver, driver::DeviceOrdinal device);
   RetainedContext() = default;
-  ~RetainedContext() { release(); }
+  ~RetainedContext();
   RetainedContext(RetainedContext&& other) noexcept { *this = std::move(other); }
+  // `other` gets the earlier one.
   RetainedContext& operator=(RetainedContext&& other) noexcept;
 
   driver::ContextHandle handle() const { return handle_; }
@@ -30,8 +31,6 @@ class RetainedContext {
   bool is_reset() const;
 
  private:
-  void release() noexcept;  // before destruction or assignment
-
   driver::Driver* driver_ = nullptr;  // null: not retained
   driver::DeviceOrdinal device_ = 0;
   driver::ContextHandle handle_{};

@@ -127,7 +127,6 @@ Result<Placed> Pool::carry_out(MutexLock& lock, const Plan& plan, const PageRequ
                                const Caller& caller) {
   // Queues waits first: from then on the memory is ordered for the caller, also after a failure.
   VPMM_TRY(queue_waits(plan, caller));
-  if (plan.is_hit()) return take(plan, request, caller);
   prove_moves(plan, caller);
   Result<Region*> moved = mover_.carry_out(lock, plan, owner_of(request, caller));
   if (moved) return placed(moved.value(), plan, request);
@@ -155,9 +154,8 @@ Result<void> Pool::queue_waits(const Plan& plan, const Caller& caller) {
 }
 
 // Moves turn old mappings into zombies; one on the caller's own timeline needs an event before its
-// unmap is possible.
+// unmap is possible. What a caller without one moves is complete.
 void Pool::prove_moves(const Plan& plan, const Caller& caller) {
-  if (!caller.own()) return;
   const bool is_unproven = std::any_of(plan.moves.begin(), plan.moves.end(), [&](const Move& move) {
     const auto parts = move.part.stamp.parts();
     return std::any_of(parts.begin(), parts.end(), [&](const time::StampPart& part) {

@@ -128,7 +128,6 @@ void CutPages::give_pages(Region* free) {
     const auto page = static_cast<std::size_t>(at / page_size_);
     if (run.entries != nullptr) run.entries[page].leave();
     Region* const region = std::exchange(run.pages[page], nullptr);
-    set_holder(*region, nullptr);
     pool_.deallocate(region, stamp);
     ledger_.page_goes_back(page_size_);
   }

@@ -114,7 +114,7 @@ bool Flusher::steal(const Caller& caller, Bytes size) {
   for (const auto& [id, cache] : caches_.by_timeline()) {
     const time::Timeline* const timeline = timelines_.find(id);
     const Bytes cached = cache->cached_bytes();
-    if (timeline != nullptr && timeline != caller.timeline && cached >= size)
+    if (timeline != caller.timeline && cached >= size)
       sources.push_back({cached, cache, timeline->complete});
   }
   std::sort(sources.begin(), sources.end(),
@@ -234,7 +234,6 @@ void Flusher::part_free_pages(StreamCache& cache, Segment* segment) {
 
 // The index counts them as allocated until pool_.deallocate().
 void Flusher::leave_cache(StreamCache& cache, Region& pages) {
-  set_holder(pages, nullptr);
   cache.tally.index_ends(pages.owner.requested, pages.range.size);
   ownership_.leave(pages);
 }

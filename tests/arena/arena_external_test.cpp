@@ -40,6 +40,19 @@ class ExternalArena : public ::testing::Test {
 
 // --- dividing
 
+TEST_F(ExternalArena, without_splitting_gives_a_whole_piece_of_at_most_twice_the_size) {
+  const ArenaId whole = make_arena(world, {false, false, 0, true});
+  const AddressRange piece = user_memory(world, 2 * kPage);
+  add_memory(world, whole, piece);
+  expect_error(world.pool().allocate({kPage - 512, 0, a, whole}), ErrorCode::out_of_memory);
+  const DevicePtr ptr = allocate_in(world, whole, kPage, a);
+  EXPECT_EQ(ptr, piece.begin);
+  EXPECT_EQ(world.pool().query(ptr).value().usable, piece.size);
+  world.deallocate(ptr, a);
+  EXPECT_EQ(take_memory(world, whole), piece);
+  free_user_memory(world, piece);
+}
+
 TEST_F(ExternalArena, divides_the_memory_to_the_last_byte_and_takes_no_other) {
   EXPECT_EQ(allocate_in(world, arena, 1000, a), memory.begin);
   EXPECT_EQ(allocate_in(world, arena, 500, a), memory.begin + 1024);

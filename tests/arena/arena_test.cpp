@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <vector>
 
 #include "support/page_size.hpp"
 
@@ -92,6 +93,31 @@ TEST_F(ArenaTest, of_runs_of_one_size_the_lowest_is_taken) {
   EXPECT_EQ(take(kPage, kA), kBase);
 }
 
+TEST_F(ArenaTest, an_idle_stretch_is_looked_for_from_an_address_on) {
+  EXPECT_EQ(arena.idle_stretch(), nullptr);
+  for (const Bytes page : {0U, 2U, 4U}) arena.add({kBase + page * kPage, kPage}, kEverybody);
+  arena.take({kBase + 4 * kPage, kPage}, {kPage, kA, std::nullopt});
+  EXPECT_EQ(arena.idle_stretch()->range.begin, kBase);
+  EXPECT_EQ(arena.idle_stretch(kBase)->range.begin, kBase);
+  EXPECT_EQ(arena.idle_stretch(kBase + 1)->range.begin, kBase + 2 * kPage);
+  EXPECT_EQ(arena.idle_stretch(kBase + 3 * kPage), nullptr) << "the last is in use";
+  EXPECT_EQ(arena.idle_stretch(kBase + 5 * kPage), nullptr);
+}
+
+TEST_F(ArenaTest, what_a_stream_freed_goes_before_a_smaller_piece_that_others_are_done_with) {
+  arena.add({kBase, 16 * kGrain}, kEverybody);
+  const DevicePtr own = take(4 * kGrain, kA);
+  take(kGrain, kA);
+  const DevicePtr other = take(2 * kGrain, kB);
+  take(9 * kGrain, kA);
+  end(own, kA, after(kTimelineA, 1));
+  end(other, kB, after(kTimelineB, 1));
+  complete(kTimelineB, 1);
+  EXPECT_EQ(take(2 * kGrain, kA), own);
+  EXPECT_EQ(take(2 * kGrain, kA), own + 2 * kGrain);
+  EXPECT_EQ(take(2 * kGrain, kA), other);
+}
+
 TEST_F(ArenaTest, an_idle_stretch_can_be_divided) {
   arena.add({kBase, 4 * kPage}, kA);
   arena.divide(kBase + kPage);
@@ -155,10 +181,10 @@ TEST_F(ArenaTest, a_stream_has_something_to_wait_for_if_others_may_be_done_with_
   end(first, kA, after(kTimelineA, 1));
   EXPECT_FALSE(arena.has_pending_for(kA, 512)) << "it has this at once";
   EXPECT_TRUE(arena.has_pending_for(kB, kPage));
-  EXPECT_FALSE(arena.has_pending_for(kB, kPage + 512)) << "its neighbour is live";
+  EXPECT_FALSE(arena.has_pending_for(kB, kPage + 1)) << "its neighbour is live";
   end(second, kA, Stamp({kTimelineA, 2}, {kTimelineB, 1}), true);
   EXPECT_TRUE(arena.has_pending_for(kA, 2 * kPage) && arena.has_pending_for(kB, 2 * kPage));
-  EXPECT_FALSE(arena.has_pending_for(kB, 2 * kPage + 512));
+  EXPECT_FALSE(arena.has_pending_for(kB, 2 * kPage + 1));
   complete(kTimelineB, 1);
   complete(kTimelineA, 2);
   EXPECT_FALSE(arena.has_pending_for(kA, 512) || arena.has_pending_for(kB, 512))
@@ -228,6 +254,21 @@ TEST_F(ArenaTest, the_smallest_block_that_another_stream_is_done_with_goes_befor
   end(more, kB, after(kTimelineB, 2));
   complete(kTimelineB, 2);
   EXPECT_EQ(take(3 * kPage, kA), three) << "with its neighbour it is larger than the other";
+}
+
+TEST_F(ArenaTest, what_any_of_several_streams_is_done_with_serves_another) {
+  constexpr StreamKey kC{3}, kD{4};
+  arena.add({kBase, 16 * kGrain}, kEverybody);
+  std::vector<DevicePtr> blocks;
+  for (const Bytes grains : {2U, 1U, 3U, 1U, 5U, 1U}) blocks.push_back(take(grains * kGrain, kA));
+  end(blocks[0], kA, {});
+  end(blocks[2], kB, {});
+  end(blocks[4], kC, {});
+  take(3 * kGrain, kEverybody);  // of the rest of the stretch
+  EXPECT_EQ(picture(), "[-2][1][-3][1][-5][1][3]");
+  EXPECT_EQ(take(4 * kGrain, kD), blocks[4]) << "of the last of them";
+  EXPECT_EQ(take(3 * kGrain, kD), blocks[2]);
+  EXPECT_EQ(take(2 * kGrain, kD), blocks[0]);
 }
 
 TEST_F(ArenaTest, of_several_stretches_of_neighbours_the_smallest_serves) {

@@ -216,5 +216,22 @@ TEST_F(AsleepArena, has_waited_for_work_on_its_free_blocks) {
   EXPECT_EQ(world.sim().hazard_count(), 0u);
 }
 
+// Where the caller names the stream that used it last, others are waited for if they used it, too.
+TEST_F(AsleepArena, waits_for_a_named_stream_and_for_others_that_freed_in_it) {
+  for (const bool is_used : {false, true}) {
+    const DevicePtr freed =
+        is_used ? allocate_in(world, arena, kPage, b) : world.allocate(kPage, b);
+    world.use(freed, kPage, b, kLongNs);
+    world.deallocate(freed, b);
+    const std::uint64_t before = world.sim().now_ns();
+    context::SuspendHow how = kAway;
+    how.after = a;
+    suspend(how);
+    EXPECT_EQ(world.sim().now_ns() - before >= kLongNs / 2, is_used);
+    EXPECT_EQ(world.sim().hazard_count(), 0u);
+    resume();
+  }
+}
+
 }  // namespace
 }  // namespace vpmm::test

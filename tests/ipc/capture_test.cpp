@@ -85,8 +85,9 @@ class IpcCapture : public testing::Test {
     exporter_.free(shared_.address);
     exporter_.end(shared_.handle);
     EXPECT_GE(exporter_.leased(), kSize);
-    importer_.close(importer_.open(other_.handle));
+    const Address other = importer_.open(other_.handle);
     expect_leases_to_end(exporter_);
+    importer_.close(other);
     if (opened_ != 0)
       expect_refused(importer_.try_to_close(opened_), VPMM_ERROR_INVALID_POINTER, "not open");
   }

@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -139,6 +140,28 @@ TEST_F(IpcFolder, of_dead_processes_is_swept_and_the_living_stay) {
   importer.expect(importer.open(of_living.handle), kMiB, 1);
 }
 
+TEST_F(IpcFolder, is_swept_of_dead_sockets_with_any_name_of_that_length) {
+  for (const std::string begin : {"top-", "top-0-", "top--1-", "top-x", "socket"}) {
+    ASSERT_TRUE(ipc::listen_at(inside(begin + std::string(32 - begin.size(), 'f') + ".sock")).ok());
+    EXPECT_EQ(names_in(folder_).size(), 1U) << begin;
+    ipc::sweep(folder_);
+    EXPECT_TRUE(names_in(folder_).empty()) << begin;
+  }
+  const auto kept = inside(std::string(31, 'f') + ".sock");
+  ASSERT_TRUE(ipc::listen_at(kept).ok());
+  ipc::sweep(folder_);
+  EXPECT_EQ(names_in(folder_).size(), 1U) << "of somebody else";
+}
+
+// Whatever a call before it left behind.
+TEST_F(IpcFolder, is_swept_of_no_socket_at_which_a_process_listens) {
+  const auto listener = ipc::listen_at(inside(std::string(32, 'f') + ".sock"));
+  ASSERT_TRUE(listener.ok());
+  errno = ECONNREFUSED;
+  ipc::sweep(folder_);
+  EXPECT_EQ(names_in(folder_).size(), 1U);
+}
+
 // A connection would wake it.
 TEST_F(IpcFolder, is_swept_without_a_word_to_processes_that_answer_top) {
   const auto is_connected_to = [this](pid_t process) {
@@ -150,7 +173,8 @@ TEST_F(IpcFolder, is_swept_without_a_word_to_processes_that_answer_top) {
     bool is_short = false;
     return listener && ipc::accept_from(listener.value().get(), is_short);
   };
-  EXPECT_FALSE(is_connected_to(getppid()));
+  Process running;
+  EXPECT_FALSE(is_connected_to(running.process()));
   EXPECT_TRUE(is_connected_to(getpid())) << "of an earlier process with this number";
 }
 

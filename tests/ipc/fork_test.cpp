@@ -78,7 +78,7 @@ TEST(IpcFork, a_child_of_the_exporter_has_none_of_its_descriptors) {
 }
 
 // A number that a closed descriptor had is another file's by then.
-TEST(IpcFork, a_child_keeps_what_the_program_opened) {
+TEST(IpcFork, a_child_keeps_what_the_program_opened_and_nothing_else) {
   for (const bool is_unlocked : {false, true}) {
     Process process;
     Parcel parcel;
@@ -92,23 +92,43 @@ TEST(IpcFork, a_child_keeps_what_the_program_opened) {
           };
           ipc::Descriptor ours = make();
           asked.words[1] = static_cast<std::uint64_t>(ours.get());
+          const auto is_open_in_child = [] {
+            const pid_t child = fork();
+            if (child == 0) _exit(fcntl(STDIN_FILENO, F_GETFD) >= 0 ? 1 : 0);
+            int status = -1;
+            waitpid(child, &status, 0);
+            return WIFEXITED(status) && WEXITSTATUS(status) == 1;
+          };
+          asked.words[4] = ours && is_open_in_child() ? 1 : 0;
           if (asked.words[0] != 0)
             ours.reset_unlocked();
           else
             ours.reset();
           const int theirs = open("/dev/null", O_RDONLY | O_CLOEXEC);
           asked.words[2] = static_cast<std::uint64_t>(theirs);
-          const pid_t child = fork();
-          if (child == 0) _exit(fcntl(theirs, F_GETFD) >= 0 ? 0 : 1);
-          int status = 1;
-          waitpid(child, &status, 0);
-          asked.words[3] = static_cast<std::uint64_t>(status);
+          asked.words[3] = is_open_in_child() ? 1 : 0;
         },
         parcel);
     EXPECT_EQ(answer.words[1], 0U);
     EXPECT_EQ(answer.words[2], 0U) << "it was closed";
-    EXPECT_EQ(answer.words[3], 0U);
+    EXPECT_EQ(answer.words[3], 1U);
+    EXPECT_EQ(answer.words[4], 0U) << "as it was ours";
   }
+}
+
+TEST(IpcFork, without_standard_input_memory_is_shared_and_opened_and_descriptors_are_closed) {
+  Process exporter;
+  Process importer;
+  const Address address = exporter.allocate(kSize);
+  exporter.fill(address, kSize, kSeed);
+  importer.belongings();
+  for (Process* const each : {&exporter, &importer})
+    each->call([](Parcel&) { ::close(STDIN_FILENO); });
+  const auto before = importer.belongings();
+  const Address opened = importer.open(exporter.share(address, kSize));
+  importer.expect(opened, kSize, kSeed);
+  importer.close(opened);
+  EXPECT_EQ(importer.belongings(), before);
 }
 
 TEST(IpcFork, an_exporter_whose_child_lives_on_is_gone_when_it_is_dead) {

@@ -163,6 +163,69 @@ TEST(IpcHangingExporter, that_goes_on_serves_whoever_waited_for_the_link) {
   expect_refused(answer_of(importer), VPMM_ERROR_NOT_SHARED, "not now");
 }
 
+// Memory of 4 chunks; `which` tells those of one exporter apart.
+vpmm_ipc_handle small_memory(const vpmm_ipc_handle& handle, std::uint64_t which) {
+  ipc::Token token = parts_of(handle);
+  token.size = 8 * kMiB;
+  token.generation = which;
+  return handle_of(token);
+}
+
+void expect_open(HandExporter& exporter, std::uint64_t number) {
+  const ipc::Message asked = exporter.hear();
+  EXPECT_EQ(asked.kind, MessageKind::open);
+  EXPECT_EQ(asked.number, number);
+}
+
+void deliver(HandExporter& exporter, std::uint64_t number) {
+  exporter.grant(number, {.chunks = 4});
+  exporter.send_batch(number, 4);
+}
+
+Address open_first(Process& importer, HandExporter& exporter, const vpmm_ipc_handle& handle) {
+  importer.begin_to_open(small_memory(handle, 1));
+  expect_open(exporter, 1);
+  deliver(exporter, 1);
+  EXPECT_EQ(exporter.hear().kind, MessageKind::received);
+  const Parcel opened = importer.finish();
+  expect_ok(opened);
+  return opened.words[0];
+}
+
+TEST(IpcHangingExporter, hears_of_what_was_closed_during_an_opening_when_that_is_done) {
+  HandExporter hanging;
+  Process importer;
+  const vpmm_ipc_handle handle = hanging.listen(8);
+  const Address opened = open_first(importer, hanging, handle);
+  begin_to_open(importer, small_memory(handle, 2));
+  expect_open(hanging, 2);
+  importer.close(opened);
+  deliver(hanging, 2);
+  expect_ok(answer_of(importer));
+  EXPECT_EQ(hanging.hear().kind, MessageKind::received);
+  const ipc::Message closing = hanging.hear();
+  EXPECT_EQ(closing.kind, MessageKind::close);
+  EXPECT_EQ(closing.number, 1U);
+}
+
+// As one does whose importer read nothing for too long.
+TEST(IpcHangingExporter, that_hung_up_before_it_heard_of_a_batch_is_asked_anew) {
+  HandExporter hanging;
+  Process importer;
+  const vpmm_ipc_handle handle = hanging.listen(12);
+  open_first(importer, hanging, handle);
+  importer.begin_to_open(small_memory(handle, 2));
+  expect_open(hanging, 2);
+  importer.signal(SIGSTOP);
+  deliver(hanging, 2);
+  hanging.hang_up(HandExporter::HangUp::one_connection);
+  importer.signal(SIGCONT);
+  expect_open(hanging, 1);
+  deliver(hanging, 1);
+  EXPECT_EQ(hanging.hear().kind, MessageKind::received);
+  expect_ok(importer.finish());
+}
+
 TEST(IpcHangingExporter, that_sends_a_descriptor_whose_closing_lasts_holds_up_that_opening_alone) {
   HandExporter hanging;
   Process exporter;

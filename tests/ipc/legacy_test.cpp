@@ -1,8 +1,12 @@
 // ipc tests: plain memory of the driver, which goes by CUDA's own IPC, through the same functions.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 
+#include "driver/forwarding.hpp"
+#include "ipc/importer.hpp"
 #include "ipc/process.hpp"
 
 namespace vpmm::ipc_test::legacy_memory_test {
@@ -162,6 +166,14 @@ TEST(IpcLegacy, memory_is_exported_by_a_thread_without_context) {
   importer.close(opened);
 }
 
+void reset_context(Process& process) {
+  expect_ok(process.call([](Parcel&) {
+    driver::Driver& driver = driver_of_actor();
+    driver.device_primary_ctx_reset(0);
+    driver.ctx_set_current({});
+  }));
+}
+
 // The driver has closed what was open, and gives its address to others.
 TEST(IpcLegacy, memory_is_opened_afresh_after_a_reset_of_the_importers_context) {
   Process exporter;
@@ -170,11 +182,7 @@ TEST(IpcLegacy, memory_is_opened_afresh_after_a_reset_of_the_importers_context) 
   exporter.fill(address, 3 * kMiB, kSeed);
   const vpmm_ipc_handle handle = exporter.share(address, 3 * kMiB);
   importer.open(handle);
-  expect_ok(importer.call([](Parcel&) {
-    driver::Driver& driver = driver_of_actor();
-    driver.device_primary_ctx_reset(0);
-    driver.ctx_set_current({});
-  }));
+  reset_context(importer);
   const Address opened = importer.open(handle);
   importer.expect(opened, 3 * kMiB, kSeed);
   EXPECT_EQ(importer.open(handle), opened);
@@ -182,6 +190,44 @@ TEST(IpcLegacy, memory_is_opened_afresh_after_a_reset_of_the_importers_context) 
   importer.expect(opened, 3 * kMiB, kSeed);
   importer.close(opened);
   expect_refused(importer.try_to_close(opened), VPMM_ERROR_INVALID_POINTER, "not open");
+}
+
+// Opens at the address that a test chooses.
+class PlacingDriver final : public driver::ForwardingDriver {
+ public:
+  using ForwardingDriver::ForwardingDriver;
+  driver::CuResult ipc_open_mem_handle(const driver::IpcMemHandle&, DevicePtr& ptr) override {
+    ptr = DevicePtr{place};
+    return driver::CuResult::success;
+  }
+  driver::CuResult ipc_close_mem_handle(DevicePtr) override { return driver::CuResult::success; }
+  Address place = 0;
+};
+
+TEST(IpcLegacy, memory_at_the_address_of_what_a_reset_closed_takes_its_place) {
+  Process importer;
+  const Parcel answer = importer.call([](Parcel& parcel) {
+    static PlacingDriver driver(driver_of_actor());
+    constexpr Address kPlace = 1 << 20, kOther = 2 << 20;
+    const auto open = [&](std::uint8_t which, Address place) {
+      driver.place = place;
+      ipc::IpcHandle handle;
+      handle.kind = ipc::TokenKind::legacy;
+      handle.token.fill(std::byte{which});
+      const auto opened = ipc::Importer::of_process().open(driver, handle, 0);
+      return opened.ok() && to_integer(opened.value()) == place;
+    };
+    const auto close = [&](Address place) {
+      return ipc::Importer::of_process().close(DevicePtr{place}).ok();
+    };
+    const bool is_open = open(1, kPlace);
+    driver.device_primary_ctx_reset(0);
+    driver.ctx_set_current({});
+    const std::array<bool, 7> all{is_open,       open(2, kPlace), open(1, kOther), close(kPlace),
+                                  close(kOther), !close(kPlace),  !close(kOther)};
+    std::copy(all.begin(), all.end(), parcel.words.begin());
+  });
+  EXPECT_EQ(answer.words, (std::array<std::uint64_t, 16>{1, 1, 1, 1, 1, 1, 1}));
 }
 
 }  // namespace

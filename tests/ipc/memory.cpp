@@ -11,12 +11,14 @@ namespace vpmm::ipc_test {
 namespace {
 
 constinit std::atomic<std::int64_t> until_failure{0};  // 0: none fails
+constinit std::atomic<std::uint64_t> too_large{0};     // 0: nothing is
 constinit std::atomic<std::uint64_t> failures{0};
 constinit std::atomic<bool> is_for_others{false};
 constinit std::atomic<bool> is_for_good{false};
 constinit thread_local int spared = 0;
 
-bool is_to_fail() {
+bool is_to_fail(std::size_t size) {
+  if (too_large != 0 && size >= too_large && spared == 0) return true;
   if (until_failure.load(std::memory_order_relaxed) <= 0 || spared != 0) return false;
   if ((gettid() != getpid()) != is_for_others) return false;
   if (until_failure.fetch_sub(1) != 1) return false;
@@ -27,7 +29,7 @@ bool is_to_fail() {
 
 void* allocate(std::size_t size, std::size_t alignment) {
   void* const made =
-      is_to_fail() ? nullptr
+      is_to_fail(size) ? nullptr
       : alignment == 0
           ? std::malloc(size == 0 ? 1 : size)
           : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
@@ -51,6 +53,8 @@ void fail_allocation(std::uint64_t nth, Of of, Repeat repeat) {
   is_for_good = repeat == Repeat::from_then_on;
   until_failure = static_cast<std::int64_t>(nth);
 }
+
+void fail_large_allocations(std::uint64_t bytes) { too_large = bytes; }
 
 std::uint64_t stop_failing() {
   until_failure = 0;

@@ -14,6 +14,8 @@ enum class Repeat { once, from_then_on };
 
 // The n-th `new` from now on throws std::bad_alloc.
 void fail_allocation(std::uint64_t nth, Of of, Repeat repeat = Repeat::once);
+// From now on each of at least this many bytes fails, of any thread; 0: none.
+void fail_large_allocations(std::uint64_t bytes);
 // From now on none fails. How many did.
 std::uint64_t stop_failing();
 

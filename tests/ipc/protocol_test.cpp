@@ -25,26 +25,9 @@ constexpr Bytes kSize = 20 * kMiB;  // 10 chunks
 
 class IpcProtocol : public testing::Test {
  protected:
-  // Bytes as they are, with descriptors of no meaning.
   static void send_bytes(const Channel& channel, const void* bytes, std::size_t size,
                          std::size_t files = 0) {
-    iovec data{const_cast<void*>(bytes), size};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * 200)> room{};
-    msghdr header{};
-    header.msg_iov = &data;
-    header.msg_iovlen = 1;
-    if (files != 0) {
-      header.msg_control = room.data();
-      header.msg_controllen = CMSG_SPACE(sizeof(int) * files);
-      cmsghdr* const part = CMSG_FIRSTHDR(&header);
-      part->cmsg_level = SOL_SOCKET;
-      part->cmsg_type = SCM_RIGHTS;
-      part->cmsg_len = CMSG_LEN(sizeof(int) * files);
-      const int file = STDERR_FILENO;
-      for (std::size_t i = 0; i < files; ++i)
-        std::memcpy(CMSG_DATA(part) + i * sizeof file, &file, sizeof file);
-    }
-    sendmsg(channel.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+    send_with_copies_of(STDERR_FILENO, channel, bytes, size, files);
   }
   void expect_hung_up_on(const Message& message, std::size_t size = sizeof(Message),
                          std::size_t files = 0) {
@@ -474,6 +457,11 @@ TEST(IpcProtocolOfExporter, that_refuses_between_two_batches_says_why) {
         exporter.say(refusal);
       },
       "for a reason of its own");
+}
+
+TEST(IpcProtocolOfExporter, whose_messages_are_too_short_leaves_no_descriptors_behind) {
+  expect_refused_answer([](HandExporter& exporter) { exporter.send_piece(0, 3); }, "gone");
+  expect_refused_answer([](HandExporter& exporter) { exporter.send_piece(1, 3); }, "no message");
 }
 
 TEST(IpcProtocolOfExporter, chunks_that_are_none_fail_the_opening) {

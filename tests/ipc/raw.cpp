@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -60,6 +62,26 @@ Message open_message(const vpmm_ipc_handle& handle, std::uint64_t number) {
   Message message = message_of(MessageKind::open, number);
   message.token = token_in(handle);
   return message;
+}
+
+bool send_with_copies_of(int file, const Channel& channel, const void* bytes, std::size_t size,
+                         std::size_t copies) {
+  iovec data{const_cast<void*>(bytes), size};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * 200)> room{};
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  if (copies != 0) {
+    header.msg_control = room.data();
+    header.msg_controllen = CMSG_SPACE(sizeof(int) * copies);
+    cmsghdr* const part = CMSG_FIRSTHDR(&header);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(sizeof(int) * copies);
+    for (std::size_t i = 0; i < copies; ++i)
+      std::memcpy(CMSG_DATA(part) + i * sizeof file, &file, sizeof file);
+  }
+  return sendmsg(channel.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
 }
 
 void send_by_hand(Channel& channel, const Message& message) {
@@ -251,6 +273,19 @@ void HandExporter::send_lingering(std::uint64_t number) {
       with(message_of(MessageKind::batch, number, 1))));
 }
 
+void HandExporter::send_piece(std::uint64_t bytes, std::uint32_t descriptors) {
+  Parcel parcel;
+  parcel.words = {bytes, descriptors};
+  expect_ok(call(
+      [](Parcel& asked) {
+        const Message message;
+        if (!send_with_copies_of(STDERR_FILENO, channel_of_actor(), &message, asked.words[0],
+                                 asked.words[1]))
+          asked.status = VPMM_ERROR_DRIVER_FAILED;
+      },
+      parcel));
+}
+
 bool HandExporter::is_read() {
   const auto ask = [](Parcel& parcel) {
     int unread = -1;
@@ -276,11 +311,15 @@ void HandExporter::begin_to_flood(const Message& message) {
       with(message));
 }
 
-void HandExporter::hang_up() {
-  call([](Parcel&) {
-    channel_of_actor().reset();
-    exported_by_actor().listener.reset();
-  });
+void HandExporter::hang_up(HangUp what) {
+  Parcel parcel;
+  parcel.words[0] = what == HangUp::for_good ? 1 : 0;
+  call(
+      [](Parcel& asked) {
+        channel_of_actor().reset();
+        if (asked.words[0] != 0) exported_by_actor().listener.reset();
+      },
+      parcel);
 }
 
 }  // namespace vpmm::ipc_test

@@ -18,6 +18,9 @@ ipc::Deadline soon();
 ipc::Channel connect_by_hand(const vpmm_ipc_handle& handle);
 ipc::Message open_message(const vpmm_ipc_handle& handle, std::uint64_t number);
 ipc::Message message_of(ipc::MessageKind kind, std::uint64_t number, std::uint32_t count = 0);
+// Bytes as they are, with descriptors of no meaning: at most 200.
+bool send_with_copies_of(int file, const ipc::Channel& channel, const void* bytes, std::size_t size,
+                         std::size_t copies);
 void send_by_hand(ipc::Channel& channel, const ipc::Message& message);
 // none: the other side closed, or nothing came.
 std::optional<ipc::Message> next_from(ipc::Channel& channel);
@@ -53,10 +56,13 @@ class HandExporter : public Process {
   // As many descriptors as a message takes. To close the last one lasts as long as this process, up
   // to a minute.
   void send_lingering(std::uint64_t number);
+  // The first bytes of a message, with descriptors of no chunks.
+  void send_piece(std::uint64_t bytes, std::uint32_t descriptors);
   bool is_read();  // the importer has taken all messages
   void say(const ipc::Message& message);
   void begin_to_flood(const ipc::Message& message);  // until it is killed or hung up on
-  void hang_up();
+  enum class HangUp { for_good, one_connection };
+  void hang_up(HangUp what = HangUp::for_good);
 };
 
 }  // namespace vpmm::ipc_test

@@ -254,21 +254,34 @@ TEST_P(IpcStaged, copies_have_all_bytes_and_hold_nothing_of_the_exporter) {
 }
 
 TEST_P(IpcStaged, copies_of_which_a_driver_call_fails_leave_nothing) {
-  const Shared shared = exporter_.allocate_shared(kBounced + kMiB, kSeed);
-  for (const Call call :
-       {Call::device_can_access_peer, Call::device_primary_ctx_retain, Call::stream_create,
-        Call::mem_host_alloc, Call::memcpy_device_to_device_async,
-        Call::memcpy_device_to_host_async, Call::memcpy_host_to_device_async}) {
+  const Shared shared = exporter_.allocate_shared(2 * kBounced, kSeed);
+  struct Calls {
+    Call call;
+    std::optional<std::uint64_t> by_peer_access = {};    // nullopt: not for the copy alone
+    std::optional<std::uint64_t> through_the_host = {};  // in two pieces
+  };
+  for (const auto& [call, by_peer_access, through_the_host] :
+       std::initializer_list<Calls>{{Call::device_can_access_peer},
+                                    {Call::device_primary_ctx_retain},
+                                    {Call::stream_create, 1, 4},
+                                    {Call::mem_host_alloc, 0, 1},
+                                    {Call::memcpy_device_to_device_async, 1, 0},
+                                    {Call::memcpy_device_to_host_async, 0, 2},
+                                    {Call::memcpy_host_to_device_async, 0, 2}}) {
+    const std::optional<std::uint64_t> calls = GetParam() ? by_peer_access : through_the_host;
     for (std::uint64_t nth = 1;; ++nth) {
       SCOPED_TRACE(std::string(driver::to_string(call)) + " " + std::to_string(nth));
       const Parcel copied = copy(shared.handle, call, nth);
       const bool has_failed = copied.words[1] != 0;
       if (copied.status == VPMM_OK) {
-        expect_and_free(copied.words[0], shared, kBounced + kMiB);
+        expect_and_free(copied.words[0], shared, 2 * kBounced);
         if (has_failed) continue;  // the source is closed by the next copy
       }
       EXPECT_EQ(left(), (std::array<std::uint64_t, 7>{}));
-      if (!has_failed) break;
+      if (!has_failed) {
+        EXPECT_EQ(nth, calls.value_or(nth - 1) + 1);
+        break;
+      }
       EXPECT_NE(copied.said().find(driver::to_string(call)), std::string::npos) << copied.said();
     }
   }

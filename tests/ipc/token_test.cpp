@@ -50,6 +50,19 @@ TEST_F(IpcToken, with_any_bit_flipped_is_no_token) {
   expect_unharmed();
 }
 
+TEST_F(IpcToken, that_is_none_is_told_from_one_that_is_newer_or_damaged) {
+  const auto expect_said = [&](std::size_t byte, const std::string& words) {
+    vpmm_ipc_handle damaged = shared_.handle;
+    damaged.token[byte] ^= 2;
+    EXPECT_EQ(open_here(damaged), VPMM_ERROR_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(vpmm_last_error()).find(words), std::string::npos) << vpmm_last_error();
+  };
+  expect_said(0, "not an IPC token of vpmm");
+  expect_said(4, "the IPC token is of version 3, and this library knows version 1");
+  expect_said(6, "the IPC token is damaged");  // a field without a meaning
+  expect_said(20, "the IPC token is damaged: its checksum is wrong");
+}
+
 TEST_F(IpcToken, of_random_bytes_is_no_token) {
   const char* const given = std::getenv("VPMM_SEED");
   const std::uint64_t seed =
@@ -80,8 +93,9 @@ TEST_F(IpcToken, in_a_handle_that_does_not_fit_it_is_refused) {
                  "of kind 0");
   expect_refused(changed([](auto& handle) { handle.kind = 3; }), VPMM_ERROR_INVALID_ARGUMENT,
                  "of kind 3");
-  expect_refused(changed([](auto& handle) { handle.bytes = kSize + 1; }),
-                 VPMM_ERROR_INVALID_ARGUMENT, "bytes");
+  const std::string size = std::to_string(kSize);
+  expect_refused(changed([](auto& handle) { handle.bytes = 4096; }), VPMM_ERROR_INVALID_ARGUMENT,
+                 "the IPC handle says 4096 bytes, and its token " + size);
   expect_refused(changed([](auto& handle) { handle.device_uuid[0] ^= 1; }), VPMM_ERROR_UNSUPPORTED,
                  "does not see");
   EXPECT_NE(changed([](auto& handle) { handle.kind = VPMM_IPC_LEGACY; }).status, VPMM_OK);

@@ -79,6 +79,18 @@ class IpcTop : public testing::Test {
   const std::string folder_ = socket_folder_of_tests() + "/top";
 };
 
+void create_pools(Process& process, std::uint64_t number) {
+  Parcel parcel;
+  parcel.words[0] = number;
+  expect_ok(process.call(
+      [](Parcel& asked) {
+        vpmm_pool* pool = nullptr;
+        for (std::uint64_t i = 0; i < asked.words[0] && asked.status == VPMM_OK; ++i)
+          asked.take(vpmm_pool_create(0, nullptr, &pool));
+      },
+      parcel));
+}
+
 TEST_F(IpcTop, tells_the_figures_of_a_pool) {
   Process process(on());
   const Address kept = process.allocate(5 * kMiB);
@@ -156,11 +168,7 @@ TEST_F(IpcTop, tells_of_each_pool_and_of_its_tags) {
 TEST_F(IpcTop, counts_the_pools_that_it_does_not_tell_of) {
   Process process(on());
   process.allocate(kMiB);
-  expect_ok(process.call([](Parcel& parcel) {
-    vpmm_pool* other = nullptr;
-    for (int i = 0; i < 66 && parcel.status == VPMM_OK; ++i)
-      parcel.take(vpmm_pool_create(0, nullptr, &other));
-  }));
+  create_pools(process, 66);
   const json answer = ask_anew(process);
   EXPECT_EQ(answer["pools"].size(), 64U);
   EXPECT_EQ(answer["more_pools"], 3U);
@@ -475,6 +483,24 @@ std::atomic<std::uint64_t> looks_in_actor{0};
 void look_at_the_pool(const std::function<void(context::Context&)>& visit) {
   ++looks_in_actor;
   visit(*pool_of_actor()->context);
+}
+
+TEST_F(IpcTop, counts_the_pools_that_it_does_not_tell_of_once_however_often_it_looks) {
+  Process process(on());
+  process.allocate(kMiB);
+  create_pools(process, 66);
+  begin_a_long_call(process);
+  const json answer = ask_anew(process);
+  expect_ok(process.call([](Parcel&) { is_released_in_actor = true; }));
+  EXPECT_EQ(answer["pools"].size(), 64U);
+  EXPECT_EQ(answer["pools"][0]["is_busy"], true) << "so that it looked again";
+  EXPECT_EQ(answer["more_pools"], 3U);
+}
+
+TEST_F(IpcTop, takes_nothing_of_the_processor_while_nobody_asks) {
+  Process process(on());
+  process.allocate(kMiB);
+  EXPECT_LT(process.share_of_a_core(), 0.125);
 }
 
 TEST_F(IpcTop, a_pool_in_a_long_call_is_looked_at_for_a_while_once_in_a_millisecond) {

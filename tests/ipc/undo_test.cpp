@@ -136,8 +136,12 @@ TEST_P(IpcUndo, that_fails_itself_is_done_later) {
   EXPECT_EQ(lame.hear().kind, MessageKind::received);
   lame.kill();
   EXPECT_EQ(importer_.finish().words[0], 1U) << "the undo did not fail";
-  const Parcel answer = importer_.call(open_here, question(shared.handle));
+  // A context that cannot be had puts it off once more.
+  const Parcel answer =
+      importer_.call(open_here, question(shared.handle, Call::device_primary_ctx_retain, 1));
   expect_ok(answer);
+  EXPECT_EQ(answer.words[0], 1U);
+  EXPECT_EQ(held().reservations, before_.reservations + 2);
   importer_.close(answer.words[1]);
   EXPECT_EQ(held(), before_);
 }

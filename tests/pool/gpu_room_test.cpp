@@ -63,6 +63,25 @@ TEST(GpuRoom, what_is_free_shrinks_as_the_pool_grows_and_is_never_negative) {
   EXPECT_EQ(room.all(150), 150u);
 }
 
+TEST(GpuRoom, of_which_nothing_was_said_covers_nothing) {
+  const GpuRoom room(std::nullopt);
+  EXPECT_FALSE(room.covers(0, 1));
+  EXPECT_EQ(room.free(0), 0u);
+  EXPECT_EQ(room.all(7), 7u);
+  EXPECT_TRUE(room.is_old(0));
+}
+
+TEST(GpuRoom, more_than_a_lowered_capacity_is_too_much) {
+  GpuRoom room(120);
+  EXPECT_EQ(room.above_capacity(119), 0u);
+  EXPECT_EQ(room.above_capacity(120), 0u);
+  EXPECT_EQ(room.above_capacity(121), 1u);
+  room.set_capacity(20);
+  EXPECT_EQ(room.above_capacity(120), 100u);
+  room.set_capacity(std::nullopt);
+  EXPECT_EQ(room.above_capacity(120), 0u);
+}
+
 TEST(GpuRoom, the_capacity_bounds_what_is_free) {
   GpuRoom room(120);
   EXPECT_EQ(room.below_capacity(100), 20u);

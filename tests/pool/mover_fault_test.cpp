@@ -218,6 +218,18 @@ TEST_P(MoverFault, loses_nothing_when_every_call_fails_from_one_on) {
   }
 }
 
+// What it created is gone with its mapping, which a sweep takes away later.
+TEST_P(MoverFault, loses_nothing_where_what_it_mapped_can_be_neither_used_nor_unmapped) {
+  for (const Call call : {Call::mem_set_access, Call::mem_map}) {
+    bool fired = true;
+    for (std::uint64_t nth = 1; fired; ++nth) {
+      const FaultPlan fault{
+          {call, Call::mem_unmap}, nth, CuResult::invalid_value, FaultPlan::Repeat::from_then_on};
+      ASSERT_EQ(run(fault, fired), "") << driver::to_string(call) << " " << nth;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Plans, MoverFault, testing::ValuesIn(plan_cases()),
                          [](const auto& c) { return std::string(c.param.name); });
 

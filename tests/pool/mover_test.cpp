@@ -284,6 +284,44 @@ TEST_F(MoverTest, what_was_created_for_a_plan_that_is_undone_counts_in_the_peak)
   EXPECT_EQ(memory.counters.peak_chunks, 2u);
 }
 
+TEST_F(MoverTest, a_plan_that_is_undone_is_logged_with_the_error) {
+  Vector<std::string> lines;
+  observe::set_log_level(observe::LogLevel::info);
+  observe::set_log_sink(
+      [&](observe::LogLevel, std::string_view line) { lines.emplace_back(line); });
+  faults.set_plan({{driver::Call::mem_map},
+                   2,
+                   driver::CuResult::out_of_memory,
+                   driver::FaultPlan::Repeat::once});
+  EXPECT_FALSE(carry_out(plan(ask(16))).ok());
+  observe::set_log_sink({});
+  observe::set_log_level(observe::LogLevel::warning);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_TRUE(lines[0].starts_with("a plan is undone: ")) << lines[0];
+  EXPECT_NE(lines[0].find("mem_map"), std::string::npos) << lines[0];
+  EXPECT_TRUE(lines[1].starts_with("plan undone: 16 = create 8 create 8 for ")) << lines[1];
+}
+
+// Of three chunks each in turn stays mapped.
+TEST_F(MoverTest, a_chunk_that_stays_mapped_after_an_undo_lies_alone_until_a_sweep_takes_it) {
+  for (int stuck = 1; stuck <= 3; ++stuck) {
+    SCOPED_TRACE(stuck);
+    hooks.on[driver::Call::mem_set_access] = [] { return driver::CuResult::invalid_value; };
+    hooks.on[driver::Call::mem_unmap] = [unmaps = 0, stuck]() mutable {
+      return ++unmaps == stuck ? driver::CuResult::invalid_value : driver::CuResult::success;
+    };
+    EXPECT_FALSE(carry_out(plan(ask(24))).ok());
+    hooks.on.clear();
+    EXPECT_EQ(memory.quarantine.bytes(), 8 * kPage);
+    EXPECT_EQ(memory.index.bytes(region::RegionState::zombie), 8 * kPage);
+    EXPECT_EQ(broken(), "");
+    ASSERT_TRUE(reclaimer.sweep(lock, 100).ok());
+    EXPECT_EQ(memory.quarantine.bytes(), 0u);
+    EXPECT_EQ(memory.held_bytes(), 0u);
+    EXPECT_EQ(broken(), "");
+  }
+}
+
 // --- what nobody asked for
 
 TEST_F(MoverTest, filled_memory_is_free_at_once) {

@@ -21,6 +21,7 @@
 #include "pool/mover.hpp"
 #include "pool/reclaimer.hpp"
 #include "pool/strategies.hpp"
+#include "support/hooked_driver.hpp"
 #include "support/page_size.hpp"
 #include "support/sim_timelines.hpp"
 
@@ -191,7 +192,8 @@ class MoverWorld {
     return config;
   }
   driver::sim::SimDriver sim;
-  driver::FaultingDriver faults{sim};
+  test::HookedDriver hooks{sim};
+  driver::FaultingDriver faults{hooks};
   time::Timelines timelines{sim, {}};
   fault::ExemptDriver driver{faults};
   Memory memory;

@@ -200,6 +200,9 @@ class OfTwoStreams : public Planning {
  protected:
   void open(Prefer prefer, Closed closed = Closed::yes) {
     Planning::open(prefer);
+    fill(closed);
+  }
+  void fill(Closed closed = Closed::yes) {
     for (int i = 0; i < 5; ++i) pages.push_back(take(1, b));
     give_back(pages[0]);
     give_back(pages[2]);
@@ -226,6 +229,15 @@ TEST_F(OfTwoStreams, footprint_moves_idle_memory_before_it_waits_for_other_strea
 TEST_F(OfTwoStreams, footprint_waits_for_other_streams_before_it_grows) {
   open(Prefer::footprint);
   EXPECT_EQ(price(3, a), (std::vector<Bytes>{0, 2, 1})) << "beside the one that is used";
+}
+
+// Up to the most that was alive at once any setting grows early.
+TEST_F(OfTwoStreams, footprint_waits_for_other_streams_before_it_grows_again) {
+  Planning::open(Prefer::footprint);
+  give_back(take(40, b));
+  ASSERT_TRUE(pool->trim(lock, 0).ok());
+  fill();
+  EXPECT_EQ(price(3, a), (std::vector<Bytes>{0, 2, 1}));
 }
 
 TEST_F(OfTwoStreams, footprint_waits_for_a_range_that_fits_before_it_moves_any_that_is_used) {
@@ -284,6 +296,20 @@ TEST_F(Delay, growth_waits_in_proportion_to_what_other_streams_will_have_freed) 
   EXPECT_EQ(delay_of(request(2 * kAll), a), GrowDelay::kLongestNs) << "no longer than that";
   pool->hold_cleanup(true);
   EXPECT_EQ(delay_of(request(kAll), a), 0u) << "the user asked for no pauses";
+}
+
+// Not for that of the caller, nor for what lives.
+TEST_F(Delay, is_as_long_as_all_other_streams_together_deserve) {
+  Planning::open(Prefer::balanced);
+  const Caller c = make_caller();
+  std::vector<DevicePtr> quarters;
+  for (int i = 0; i < 4; ++i) quarters.push_back(take(kAll / 4, a));
+  give_back_pending(quarters[0], a, Closed::yes);
+  give_back_pending(quarters[1], b, Closed::yes);
+  EXPECT_EQ(delay_of(request(2 * kAll), a), GrowDelay::kLongestNs / 4);
+  give_back_pending(quarters[2], c, Closed::yes);
+  EXPECT_EQ(delay_of(request(2 * kAll), a), GrowDelay::kLongestNs / 2);
+  sim.run_until_idle();
 }
 
 TEST_F(Delay, of_growth_ends) {
@@ -371,6 +397,9 @@ TEST_F(Planning, a_request_below_the_largest_footprint_or_within_early_growth_se
   ASSERT_TRUE(pool->trim(lock, 0).ok());
   EXPECT_FALSE(sets_record(103));
   EXPECT_TRUE(sets_record(124));
+  take(125, a);
+  EXPECT_FALSE(sets_record(25)) << "exactly a fifth";
+  EXPECT_TRUE(sets_record(26));
 }
 
 }  // namespace

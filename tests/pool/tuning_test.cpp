@@ -186,6 +186,12 @@ TEST(Grain, leaves_a_page_its_alignment) {
   EXPECT_EQ(tuning_of({}, 6 * kMiB).page_alignment(), 2 * kMiB);
 }
 
+TEST(Grain, is_the_least_alignment_as_far_as_it_is_a_power_of_two) {
+  EXPECT_EQ(tuning_of({}, kPage).grain_alignment(), 64 * kKiB);
+  EXPECT_EQ(tuning_of({}, 32 * kMiB).grain_alignment(), kMiB);
+  EXPECT_EQ(tuning_of({}, 6 * kMiB).grain_alignment(), 2 * kMiB);
+}
+
 // --- Note [One knob]
 
 TEST(Prefer, latency_may_spend_more_memory_than_balanced_and_balanced_more_than_footprint) {
@@ -213,6 +219,23 @@ TEST(Prefer, latency_never_delays_growth) {
   EXPECT_TRUE(tuning_for(settings::Prefer::footprint).delays_growth);
   EXPECT_TRUE(tuning_for(settings::Prefer::balanced).delays_growth);
   EXPECT_FALSE(tuning_for(settings::Prefer::latency).delays_growth);
+}
+
+TEST(Prefer, footprint_never_grows_early_and_the_others_by_3_and_20_percent) {
+  EXPECT_EQ(tuning_for(settings::Prefer::footprint).growth_permille, 0u);
+  EXPECT_EQ(tuning_for(settings::Prefer::balanced).growth_permille, 30u);
+  EXPECT_EQ(tuning_for(settings::Prefer::latency).growth_permille, 200u);
+}
+
+TEST(Prefer, has_no_say_in_the_name_that_dumps_show) {
+  for (const settings::Prefer prefer :
+       {settings::Prefer::footprint, settings::Prefer::balanced, settings::Prefer::latency}) {
+    settings::Config config;
+    config.prefer = prefer;
+    EXPECT_STREQ(tuning_of(config, kPage).name, "adaptive");
+    config.page_chunks = true;
+    EXPECT_STREQ(tuning_of(config, kPage).name, "page");
+  }
 }
 
 TEST(Prefer, has_no_say_in_page_mode) {

@@ -185,6 +185,30 @@ TEST_P(Hoarding, memory_that_left_the_hand_before_its_work_was_done_comes_back_o
   EXPECT_EQ(mapped(), 0u);
 }
 
+// A unit of 16 KiB each, of a page in which something lives and for nearly all of which another
+// stream asks: taken back where it is at least a 16th of the page, from few streams.
+TEST_P(Hoarding, what_several_streams_keep_of_a_page_is_taken_back_if_it_is_much) {
+  constexpr Bytes kNearlyAll = 124 * small::kUnit;
+  for (const auto& [streams, pages] : {std::pair{7, 2}, {8, 1}, {70, 2}}) {
+    SCOPED_TRACE(streams);
+    PoolWorld fresh(options_of(GetParam()));
+    const StreamHandle asking = fresh.stream();
+    const DevicePtr live = fresh.allocate(5000, asking);
+    std::vector<std::pair<DevicePtr, StreamHandle>> blocks;
+    for (int i = 0; i < streams; ++i) {
+      const StreamHandle stream = fresh.stream();
+      blocks.emplace_back(fresh.allocate(5000, stream), stream);
+    }
+    for (const auto& [block, stream] : blocks) fresh.deallocate(block, stream);
+    EXPECT_EQ(fresh.statistics().cached_bytes, static_cast<Bytes>(streams) * small::kUnit);
+    const DevicePtr large = fresh.allocate(kNearlyAll, asking);
+    EXPECT_EQ(fresh.statistics().small_bytes, static_cast<Bytes>(pages) * kPage);
+    EXPECT_EQ(fresh.statistics().mapped_bytes, static_cast<Bytes>(pages) * kPage);
+    fresh.deallocate(large, asking);
+    fresh.deallocate(live, asking);
+  }
+}
+
 TEST_P(Hoarding, a_threshold_is_kept_for_what_warm_frees_left_too) {
   WorldOptions options = options_of(GetParam());
   options.config.release_threshold = 4 * kPage;

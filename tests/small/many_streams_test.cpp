@@ -368,6 +368,27 @@ TEST(StreamsThatStay, one_that_is_idle_gives_back_all_it_keeps_and_one_that_call
     crowd.give(ptr, stream);
 }
 
+// Each call through the lock looks at two streams in turn, once some are forgotten.
+TEST(StreamsThatStay, one_is_idle_that_does_not_call_between_eight_looks) {
+  Crowd crowd(70);
+  std::vector<DevicePtr> live;  // so that the first 60 are not forgotten
+  for (std::size_t i = 0; i < 60; ++i) live.push_back(crowd.take(kPage, crowd.streams[i]));
+  const DevicePtr rest = crowd.take(8 * kGiB, crowd.streams[1]);
+  crowd.round(kKiB);
+  const auto call = [&](std::size_t turn) { crowd.pair(9 * kPage, crowd.streams[1 + turn % 50]); };
+  for (std::size_t i = 0; i < 300; ++i) call(i);
+  const std::size_t streams = crowd.world.statistics().timelines;
+  ASSERT_LE(streams, 64u);
+  for (int i = 0; i < 3; ++i) crowd.pair(4 * kMiB, crowd.streams[0]);
+  const Bytes before = crowd.kept();
+  std::size_t pairs = 0;
+  for (; crowd.kept() + 4 * kMiB > before && pairs < 10 * streams; ++pairs) call(pairs);
+  EXPECT_GE(pairs, 7 * streams / 4) << "two calls, so four looks";
+  EXPECT_LE(pairs, 9 * streams / 4);
+  for (std::size_t i = 0; i < live.size(); ++i) crowd.give(live[i], crowd.streams[i]);
+  crowd.give(rest, crowd.streams[1]);
+}
+
 TEST(StreamsThatStay, a_bound_one_is_found_again_after_long_idleness) {
   Crowd crowd(200);
   const DevicePtr rest = crowd.take(8 * kGiB, crowd.streams[1]);

@@ -136,6 +136,25 @@ TEST_P(Ownership, a_second_free_is_refused_after_the_memory_left_the_streams_han
   }
 }
 
+// The record of its segment serves another page by then.
+TEST_P(Ownership, an_address_of_a_segment_that_ended_is_nobodys_in_a_page_that_stays) {
+  constexpr Bytes kSpan = 300 * kKiB, kMost = kPage - 64 * kKiB;
+  const DevicePtr stays = world.allocate(200 * kKiB, b);
+  const DevicePtr goes = world.allocate(kSpan, a);
+  world.deallocate(goes, a);
+  world.wait();  // ends the segment
+  const DevicePtr other = world.allocate(kMost, a);
+  ASSERT_EQ(world.statistics().small_bytes, 2 * kPage) << "there was no room beside what stays";
+  for (const DevicePtr p : {goes, goes + kSpan / 2}) {
+    expect_unknown(p);
+    for (const pool::Stream stream : {pool::Stream(a), pool::Stream(b), pool::Stream()})
+      expect_bad_free(p, stream);
+  }
+  EXPECT_EQ(world.pool().query(other + kMost - 1).value().begin, other);
+  world.deallocate(other, a);
+  world.deallocate(stays, b);
+}
+
 TEST_P(Ownership, a_second_free_of_a_block_whose_slab_lives_on_is_refused) {
   const DevicePtr stays = world.allocate(5000, a);
   const DevicePtr goes = world.allocate(5000, a);

@@ -68,6 +68,14 @@ TEST(Pagemap, covers_any_number_of_reservations) {
   EXPECT_EQ(pagemap.at(at(50'000 * kPage)), nullptr);
 }
 
+TEST(Pagemap, for_which_there_is_no_host_memory_knows_nothing_and_covers_others) {
+  Pagemap pagemap(kPage);
+  pagemap.cover({at(kPage), ~Bytes{0} - 2 * kPage});
+  EXPECT_EQ(pagemap.at(at(64 * kPage)), nullptr);
+  pagemap.cover({at(64 * kPage), 10 * kPage});
+  EXPECT_NE(pagemap.at(at(64 * kPage)), nullptr);
+}
+
 TEST(Pagemap, how_far_into_its_page_an_address_is) {
   for (const Bytes page : {kPage, 3 * kMiB}) {
     Pagemap pagemap(page);

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "small/stream_cache.hpp"
+
 namespace vpmm::small {
 namespace {
 
@@ -291,6 +293,55 @@ TEST(SegmentLists, find_an_aligned_place_whatever_does_not_fit_before_it) {
   const SegmentLists::Found found = lists.find(8, 8);
   ASSERT_EQ(found.segment, &segments.back());
   EXPECT_EQ(segments.back().take(found.place), 8u);
+}
+
+TEST(SegmentLists, find_an_aligned_place_in_the_shortest_sufficient_stretch) {
+  SegmentLists lists;
+  std::deque<FreeSegments> segments;
+  for (const std::uint32_t units : {8u, 15u, 64u}) segments.emplace_back(units);
+  for (Segment& segment : segments) lists.file(&segment);
+  EXPECT_EQ(lists.find(8, 8).segment, &segments[0]);
+  EXPECT_EQ(lists.find(9, 8).segment, &segments[1]);
+  EXPECT_EQ(lists.find(16, 8).segment, &segments[2]);
+}
+
+// A stream's free pages are those of segments that it uses otherwise; the others go as a whole.
+TEST(StreamSegments, of_several_pages_in_use_have_free_pages) {
+  StreamCache cache(kLeastPage);
+  StreamSegments& segments = cache.segments;
+  const std::uint64_t page = segments.page_units();
+  FreeSegments several(static_cast<std::uint32_t>(4 * page)), one(static_cast<std::uint32_t>(page));
+  const auto expect_free = [&](std::uint64_t pages, bool is_many) {
+    EXPECT_EQ(segments.free_page_units(), pages * page);
+    EXPECT_EQ(segments.has_many_free_pages(), is_many);
+    EXPECT_EQ(segments.of_several_pages().count(), pages == 0 ? 0u : 1u);
+  };
+  EXPECT_FALSE(segments.may_have_free_pages());
+  segments.attach(&one, &cache, 0);
+  EXPECT_FALSE(segments.may_have_free_pages());
+  segments.attach(&several, &cache, 0);
+  EXPECT_TRUE(segments.may_have_free_pages());
+  expect_free(0, false);
+  const auto take_page = [&] {
+    const auto [segment, place] = segments.lists().find(page + 1);
+    ASSERT_EQ(segment, &several);
+    segments.take(*segment, segment->find(page));
+  };
+  take_page();
+  expect_free(3, true);
+  take_page();
+  expect_free(2, true);
+  take_page();
+  segments.take(several, several.find(page));
+  expect_free(0, false);
+  segments.give(several, 2 * page, page, 1);
+  expect_free(1, false);
+  for (const std::uint64_t first : {std::uint64_t{0}, page, 3 * page})
+    segments.give(several, first, page, 1);
+  expect_free(0, false);
+  segments.detach(&several);
+  segments.detach(&one);
+  EXPECT_FALSE(segments.may_have_free_pages());
 }
 
 TEST(SegmentLists, find_one_of_those_with_the_shortest_sufficient_stretch) {

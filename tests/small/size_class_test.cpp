@@ -209,6 +209,21 @@ TEST(SlabSize, is_at_most_a_thirty_second_of_what_the_class_has_and_fits_a_page)
   }
 }
 
+TEST(SlabSize, is_a_whole_page_where_that_is_a_sixteenth_and_hardly_any_is_not_cut) {
+  for (std::uint64_t page = kLeastPage / kUnit; page <= 256; ++page)
+    for (const SlabShape& shape : kShapes) {
+      const std::uint64_t blocks = page * kUnit / shape.block;
+      const Bytes rest = page * kUnit - blocks * shape.block;
+      const bool fills_page = blocks <= kMostBlocks && rest * 32 <= page * kUnit;
+      const SlabSize least = slab_size(shape, 16 * page - 1, page);
+      const SlabSize whole = slab_size(shape, 16 * page, page);
+      ASSERT_LE(least.units, std::max(shape.units, page - 1)) << shape.block << " " << page;
+      if (!fills_page) continue;
+      ASSERT_EQ(whole.units, page) << shape.block;
+      ASSERT_EQ(whole.blocks, blocks) << shape.block << " " << page;
+    }
+}
+
 TEST(RunClass, rounding_up_twice_changes_nothing_and_never_shrinks) {
   std::uint64_t previous = 0;
   for (Bytes bytes = kLeastSpan; bytes <= 4 * kPage; bytes += 1024) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "driver/sim/sim_driver.hpp"
+#include "small/ledger.hpp"
 #include "small/small_world.hpp"
 #include "small/tally.hpp"
 #include "small/waiting_frees.hpp"
@@ -14,7 +15,7 @@ namespace vpmm::test {
 namespace {
 
 // What the figures of a user are, counted beside the pool.
-class Ledger {
+class Counted {
  public:
   void allocated(DevicePtr ptr, Bytes requested, Bytes usable) {
     live_.push_back({ptr, requested, usable});
@@ -73,7 +74,7 @@ class Ledger {
 
 class Figures : public SmallTest {
  protected:
-  Ledger ledger;
+  Counted ledger;
 
   DevicePtr begin(Bytes bytes, pool::Stream stream) {
     const auto made = world.pool().allocate({bytes, 0, stream});
@@ -307,6 +308,26 @@ TEST(WaitingFrees, of_a_stream_that_waits_for_none_have_no_bytes) {
   const small::WaitingFrees waiting(timelines);
   EXPECT_EQ(waiting.bytes(), 0u);
   EXPECT_EQ(waiting.bytes(time::TimelineId{1}), 0u);
+}
+
+TEST(Ledger, knows_the_blocks_of_suspended_stretches_until_they_wake) {
+  small::Ledger ledger;
+  ledger.block_begins(100, 256);
+  ledger.block_begins(5000, 5120);
+  ledger.block_begins(300, 512);
+  ledger.block_sleeps(100, 256);
+  ledger.block_sleeps(5000, 5120);
+  EXPECT_EQ(ledger.asleep().requested, 5100u);
+  EXPECT_EQ(ledger.asleep().allocated, 5376u);
+  EXPECT_EQ(ledger.asleep().blocks, 2u);
+  ledger.block_wakes(100, 256);
+  EXPECT_EQ(ledger.asleep().requested, 5000u);
+  EXPECT_EQ(ledger.asleep().allocated, 5120u);
+  EXPECT_EQ(ledger.asleep().blocks, 1u);
+  ledger.block_ends(300, 512);
+  EXPECT_EQ(ledger.of_stretches().live(), 2) << "asleep or not";
+  EXPECT_EQ(ledger.of_stretches().requested, 5100);
+  EXPECT_EQ(ledger.of_stretches().allocated, 5376);
 }
 
 TEST(Tally, counts_requests_of_users_alone_and_never_backwards) {
