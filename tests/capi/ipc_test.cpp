@@ -401,21 +401,27 @@ TEST_F(IpcClose, sees_a_capture_without_a_pool_and_beside_one) {
 }
 
 TEST_F(IpcClose, sees_a_capture_that_was_announced_to_any_pool) {
+  expect_ok(importer_.call([](Parcel& asked) {
+    pool_of_actor();
+    asked.take(vpmm_pool_create(0, nullptr, &pool()));
+  }));
   for (const bool is_private : {false, true}) {
     Parcel parcel;
     parcel.words[0] = is_private ? 1 : 0;
     expect_ok(importer_.call(
         [](Parcel& asked) {
-          pool() = pool_of_actor();
-          if (asked.words[0] != 0) asked.take(vpmm_pool_create(0, nullptr, &pool()));
-          if (asked.status == VPMM_OK) asked.take(vpmm_capture_begin(pool()));
+          asked.take(vpmm_capture_begin(asked.words[0] != 0 ? pool() : pool_of_actor()));
         },
         parcel));
     begin_capture(driver::StreamFlags::non_blocking);
     expect_refused(importer_.try_to_close(opened_), VPMM_ERROR_CAPTURE_ACTIVE,
                    "a stream is being captured");
     end_capture();
-    expect_ok(importer_.call([](Parcel& asked) { asked.take(vpmm_capture_end(pool())); }));
+    expect_ok(importer_.call(
+        [](Parcel& asked) {
+          asked.take(vpmm_capture_end(asked.words[0] != 0 ? pool() : pool_of_actor()));
+        },
+        parcel));
   }
   expect_close_to_work();
 }
