@@ -19,9 +19,8 @@ class BusyMapping {
  public:
   explicit BusyMapping(vpmm_pool* pool) : pool_(pool) {
     EXPECT_EQ(vpmm_add_event_callback(pool_, 1U << VPMM_EVENT_MAP, &wait, this, &id_), VPMM_OK);
-    thread_ = std::thread([this] {
-      EXPECT_EQ(vpmm_allocate_any_stream(pool_, 600 * kMiB, 0, &ptr_), VPMM_OK);
-    });
+    thread_ = std::thread(
+        [this] { EXPECT_EQ(vpmm_allocate_any_stream(pool_, 600 * kMiB, 0, &ptr_), VPMM_OK); });
     while (!is_mapping_) std::this_thread::yield();
   }
   ~BusyMapping() {
@@ -140,8 +139,7 @@ TEST_F(Cached, or_not_many_are_as_many_as_asked) {
     EXPECT_EQ(vpmm_deallocate_many(pool_, ptrs.data(), count, stream_), VPMM_OK)
         << vpmm_last_error();
     EXPECT_EQ(statistics_of(pool_).live_allocations, 0U);
-    EXPECT_EQ(vpmm_deallocate_many(pool_, ptrs.data(), count, stream_),
-              VPMM_ERROR_INVALID_POINTER);
+    EXPECT_EQ(vpmm_deallocate_many(pool_, ptrs.data(), count, stream_), VPMM_ERROR_INVALID_POINTER);
   }
 }
 

@@ -60,9 +60,8 @@ void keep_events(void* argument, const vpmm_event* event) {
 TEST_F(Figures, of_events_are_those_of_the_request_and_its_time) {
   std::vector<vpmm_event> events;
   std::uint64_t id = 0;
-  ASSERT_EQ(vpmm_add_event_callback(
-                pool_, 1U << VPMM_EVENT_ALLOCATE | 1U << VPMM_EVENT_RECORD_USE, keep_events,
-                &events, &id),
+  ASSERT_EQ(vpmm_add_event_callback(pool_, 1U << VPMM_EVENT_ALLOCATE | 1U << VPMM_EVENT_RECORD_USE,
+                                    keep_events, &events, &id),
             VPMM_OK);
   const vpmm_stream stream = new_stream();
   const vpmm_stream other = new_stream();
