@@ -13,9 +13,6 @@ namespace {
 
 constexpr report::EventKinds kAllKinds = (report::EventKinds{1} << report::kEventKinds) - 1;
 
-constexpr bool mirrors(EventKind kind, vpmm_event_kind public_kind) {
-  return static_cast<int>(kind) == static_cast<int>(public_kind);
-}
 static_assert(mirrors(EventKind::allocate, VPMM_EVENT_ALLOCATE));
 static_assert(mirrors(EventKind::free, VPMM_EVENT_FREE));
 static_assert(mirrors(EventKind::map, VPMM_EVENT_MAP));

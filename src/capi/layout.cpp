@@ -23,9 +23,6 @@ struct LayoutOwner {
   std::vector<vpmm_chunk> chunks;
 };
 
-constexpr bool mirrors(RegionState state, vpmm_region_state public_state) {
-  return static_cast<int>(state) == static_cast<int>(public_state);
-}
 static_assert(mirrors(RegionState::hole, VPMM_REGION_HOLE));
 static_assert(mirrors(RegionState::free, VPMM_REGION_FREE));
 static_assert(mirrors(RegionState::allocated, VPMM_REGION_ALLOCATED));

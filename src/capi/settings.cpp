@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// capi: vpmm_config to and from the pool's settings.
+// capi: vpmm_config to and from the pool's settings; limits.
 #include "capi/settings.hpp"
 
 #include <cstddef>
@@ -119,6 +119,16 @@ Result<void> from_config(const settings::Config& config, vpmm_config* settings) 
   VPMM_TRY(check_size(settings->size, kFirstVersion, "vpmm_config"));
   copy_out(to_settings(config), settings);
   return {};
+}
+
+Result<std::optional<settings::Portion>> to_limit(std::uint64_t asked, const LimitWords& words) {
+  using Limit = std::optional<settings::Portion>;
+  const std::uint64_t percent = kUnset - asked;
+  if (percent == 0) return Limit();
+  if (percent <= 100) return Limit({0, static_cast<std::uint32_t>(percent)});
+  if (percent >= 1000 && asked >= words.least) return Limit({asked, 0});
+  return Error{ErrorCode::invalid_argument,
+               message_of("{} {}: must be a number of bytes, {}", words.name, asked, words.others)};
 }
 
 }  // namespace vpmm::capi
