@@ -125,8 +125,8 @@ Result<std::optional<settings::Portion>> to_limit(std::uint64_t asked, const Lim
   using Limit = std::optional<settings::Portion>;
   const std::uint64_t percent = kUnset - asked;
   if (percent == 0) return Limit();
-  if (percent <= 100) return Limit({0, static_cast<std::uint32_t>(percent)});
-  if (percent >= 1000 && asked >= words.least) return Limit({asked, 0});
+  if (percent <= 100) return Limit({.percent = static_cast<std::uint32_t>(percent)});
+  if (percent >= 1000 && asked >= words.least) return Limit({.bytes = asked});
   return Error{ErrorCode::invalid_argument,
                message_of("{} {}: must be a number of bytes, {}", words.name, asked, words.others)};
 }

@@ -26,10 +26,10 @@ inline Result<void> check_size(std::size_t size, std::size_t smallest, const cha
 template <typename Struct>
 void copy_out(Struct ours, Struct* theirs) {
   const std::size_t size = theirs->size;
+  const std::size_t common = std::min(size, sizeof(Struct));
   ours.size = size;
-  std::memcpy(theirs, &ours, std::min(size, sizeof(Struct)));
-  if (size > sizeof(Struct))
-    std::memset(reinterpret_cast<char*>(theirs) + sizeof(Struct), 0, size - sizeof(Struct));
+  std::memcpy(theirs, &ours, common);
+  std::memset(reinterpret_cast<char*>(theirs) + common, 0, size - common);
 }
 
 // Reads the caller's struct over our defaults. The part unknown to us must be zero: an ignored

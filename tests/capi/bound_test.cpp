@@ -96,8 +96,7 @@ TEST_F(Cached, requests_that_must_not_block_say_so_while_another_call_maps) {
   EXPECT_EQ(vpmm_deallocate(pool_, mine, stream_), VPMM_OK) << vpmm_last_error();
 }
 
-// Deferred frees take no lock.
-TEST_F(Cached, nothing_a_deferred_free_waits_for_no_call_that_maps) {
+TEST_F(Cached, frees_that_are_deferred_wait_for_no_call_that_maps) {
   void* const mine = allocate_on(stream_, 3 * kMiB);
   {
     const BusyMapping mapping(pool_);
@@ -125,7 +124,9 @@ TEST_F(Cached, streams_are_kept_no_longer_than_they_are_bound) {
   EXPECT_LT(statistics_of(pool_).timelines, 300U);
 }
 
-TEST_F(Cached, or_not_many_are_as_many_as_asked) {
+using ManyAtOnce = Cached;
+
+TEST_F(ManyAtOnce, are_as_many_as_asked) {
   EXPECT_EQ(vpmm_allocate_many(pool_, nullptr, 0, stream_, nullptr), VPMM_OK);
   EXPECT_EQ(vpmm_deallocate_many(pool_, nullptr, 0, stream_), VPMM_OK);
   for (const std::size_t count : {1U, 2U, 5U}) {
@@ -143,7 +144,9 @@ TEST_F(Cached, or_not_many_are_as_many_as_asked) {
   }
 }
 
-TEST_F(Cached, or_not_calls_name_the_argument_that_is_null) {
+using NullArguments = Cached;
+
+TEST_F(NullArguments, are_named_unless_null_means_nothing_to_do) {
   const std::size_t bytes = 1000;
   void* ptr = nullptr;
   const auto expect = [](vpmm_status status, const char* said) {
@@ -172,7 +175,9 @@ TEST_F(Cached, or_not_calls_name_the_argument_that_is_null) {
   expect(vpmm_stream_wait(nullptr, nullptr, nullptr), "`pool` is null");
 }
 
-TEST_F(Cached, or_not_a_stream_waits_for_what_another_has_queued) {
+using StreamWaits = Cached;
+
+TEST_F(StreamWaits, are_for_what_the_other_stream_has_queued) {
   const vpmm_stream first = new_stream();
   keep_busy(first, 1000 * kMillisecond);
   EXPECT_TRUE(is_idle(stream_));

@@ -171,9 +171,11 @@ TEST(Messages, of_errors_say_so_where_there_is_no_memory_for_them) {
 }
 #endif
 
-// --- texts that the caller frees
+// --- memory of the process
 
-TEST_F(Callbacks, or_not_texts_of_the_library_are_given_back) {
+using Leaks = SimPool;
+
+TEST_F(Leaks, there_are_none_of_texts_that_are_freed) {
   const auto take_all = [&] {
     char* text = nullptr;
     ASSERT_EQ(vpmm_dump_text(pool_, &text), VPMM_OK);
@@ -187,7 +189,7 @@ TEST_F(Callbacks, or_not_texts_of_the_library_are_given_back) {
   EXPECT_LT(allocated_bytes(), before + (std::size_t{256} << 10));
 }
 
-TEST_F(Callbacks, or_not_layouts_and_bound_streams_are_given_back) {
+TEST_F(Leaks, there_are_none_of_layouts_bound_streams_and_arenas_that_are_ended) {
   for (int i = 0; i < 50; ++i) allocate(1000);
   const auto take_all = [&] {
     vpmm_layout layout{};

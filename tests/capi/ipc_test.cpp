@@ -144,6 +144,12 @@ TEST_F(IpcExport, of_plain_memory_works_under_any_context_and_leaves_it_current)
 }
 
 TEST_F(IpcExport, of_other_memory_says_why_not) {
+  const auto not_plain = [](DevicePtr ptr, const char* why) {
+    return fmt::format(
+        "{:#x} is neither memory of a pool nor plain memory of the driver, which alone can be "
+        "shared: {}",
+        to_integer(ptr), why);
+  };
   int on_the_stack = 0;
   vpmm_ipc_handle handle{};
   EXPECT_EQ(vpmm_ipc_export(&on_the_stack, 1, &handle), VPMM_ERROR_INVALID_POINTER);
@@ -156,19 +162,28 @@ TEST_F(IpcExport, of_other_memory_says_why_not) {
   must(gpu_->mem_alloc_from_pool_async(4096, driver_pool, {}, ordered));
   EXPECT_EQ(vpmm_ipc_export(to_pointer(to_integer(ordered)), 1, &handle),
             VPMM_ERROR_INVALID_POINTER);
-  EXPECT_TRUE(
-      last_error_names("is neither memory of a pool nor plain memory of the driver, which "
-                       "alone can be shared: "))
-      << vpmm_last_error();
+  EXPECT_EQ(vpmm_last_error(), not_plain(ordered,
+                                         "ipc_get_mem_handle failed: "
+                                         "CUDA_ERROR_INVALID_VALUE (1)"));
   must(gpu_->mem_free_async(ordered, {}));
   must(gpu_->mem_pool_destroy(driver_pool));
+  void* const beside = allocate_plain(5000);  // keeps their page
+  void* const freed = allocate_plain(5000);
+  must(gpu_->mem_free(address_of(freed)));
+  EXPECT_EQ(vpmm_ipc_export(freed, 1, &handle), VPMM_ERROR_INVALID_POINTER);
+  EXPECT_EQ(vpmm_last_error(), not_plain(address_of(freed),
+                                         "mem_get_address_range failed: "
+                                         "CUDA_ERROR_NOT_FOUND (500)"));
+  must(gpu_->mem_free(address_of(beside)));
   void* const mine = allocate(4 * kMiB);
   EXPECT_EQ(vpmm_ipc_export(mine, 4 * kMiB + 1, &handle), VPMM_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(vpmm_ipc_export(mine, 0, &handle), VPMM_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(handle.kind, 0U);
 }
 
-TEST_F(IpcExport, and_all_others_name_the_argument_that_is_wrong) {
+using IpcArguments = IpcExport;
+
+TEST_F(IpcArguments, that_are_wrong_are_named) {
   void* const live = allocate(2 * kMiB);
   void* ptr = nullptr;
   vpmm_ipc_handle handle = share(live, 2 * kMiB);
@@ -315,7 +330,7 @@ TEST_F(IpcOpen, holds_memory_that_was_freed_and_a_deferred_close_lets_it_go) {
   }
 }
 
-TEST_F(IpcOpen, and_the_end_of_the_pool_let_others_keep_the_bytes) {
+TEST_F(IpcOpen, outlives_the_pool) {
   static vpmm_pool* own = nullptr;
   const Parcel made = exporter_.call([](Parcel& parcel) {
     void* ptr = nullptr;
@@ -439,6 +454,25 @@ TEST_F(IpcClose, of_a_staged_copy_is_put_off_during_a_capture) {
   expect_ok(importer_.call([](Parcel& asked) { asked.take(vpmm_capture_end(pool_of_actor())); }));
   importer_.close(importer_.open(exporter_.allocate_shared(kMiB, kSeed).handle));
   ipc_test::expect_leases_to_end(exporter_);
+}
+
+// The pool notes what it learns: its later calls make no more driver calls.
+TEST_F(IpcClose, of_a_broken_device_says_so_to_the_pool_as_well) {
+  importer_.allocate(kMiB);
+  const Parcel broken = importer_.call(
+      [](Parcel& asked) {
+        auto* const gpu = dynamic_cast<driver::sim::SimDriver*>(&driver_of_actor());
+        if (gpu == nullptr) return;
+        gpu->break_context(0, driver::CuResult::illegal_address);
+        asked.take(vpmm_ipc_close(to_pointer(asked.words[0])));
+        asked.words[0] = statistics_of(pool_of_actor()).driver_calls;
+        asked.words[1] = static_cast<std::uint64_t>(vpmm_trim(pool_of_actor(), 0, nullptr));
+        asked.words[2] = statistics_of(pool_of_actor()).driver_calls;
+      },
+      with_address(opened_));
+  EXPECT_EQ(broken.status, VPMM_ERROR_POISONED) << broken.said();
+  EXPECT_EQ(broken.words[1], static_cast<std::uint64_t>(VPMM_ERROR_POISONED));
+  EXPECT_EQ(broken.words[2], broken.words[0]);
 }
 
 TEST_F(IpcClose, waits_for_the_work_of_the_device) {

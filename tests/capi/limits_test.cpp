@@ -144,6 +144,30 @@ TEST_F(EachSettingDeathTest, is_taken_from_the_struct) {
   EXPECT_EXIT(compare_settings(), testing::ExitedWithCode(42), "");
 }
 
+[[noreturn]] void open_with_a_misspelt_variable() {
+  setenv("VPMM_CAPACTY", "1GiB", 1);
+  vpmm_pool* pool = nullptr;
+  _exit(vpmm_pool_create(0, nullptr, &pool) == VPMM_OK ? 42 : 1);
+}
+
+TEST_F(EachSettingDeathTest, that_is_misspelt_is_named_in_a_warning) {
+  EXPECT_EXIT(open_with_a_misspelt_variable(), testing::ExitedWithCode(42),
+              "vpmm: warning: .*VPMM_CAPACTY");
+}
+
+TEST(Devices, are_one_in_the_simulator_and_no_others_have_a_pool) {
+  int count = 0;
+  ASSERT_EQ(vpmm_device_count(&count), VPMM_OK) << vpmm_last_error();
+  EXPECT_EQ(count, 1);
+  vpmm_pool* pool = nullptr;
+  for (const int device : {-1, 128}) {
+    EXPECT_EQ(vpmm_default_pool(device, &pool), VPMM_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(vpmm_last_error(), fmt::format("there is no device {}", device));
+  }
+  EXPECT_EQ(vpmm_default_pool(127, &pool), VPMM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(pool, nullptr);
+}
+
 // Of the environment into the struct.
 TEST(EachSetting, is_told_in_the_struct) {
   const std::tuple<const char*, const char*, std::function<std::string(const vpmm_config&)>>
@@ -202,8 +226,10 @@ TEST(EachSetting, has_a_null_text_for_its_default) {
   }
 }
 
-// By its effect: the stream of the allocation may have the memory again while others still work.
-TEST_F(GpuPool, frees_without_a_stream_on_that_of_the_allocation_if_asked) {
+// By their effect: the stream of the allocation may have the memory again while others still work.
+using UnnamedFrees = GpuPool;
+
+TEST_F(UnnamedFrees, are_on_the_stream_of_the_allocation_if_asked) {
   for (const int on_allocating_stream : {0, 1}) {
     vpmm_config config = default_config();
     config.unnamed_free_on_allocating_stream = on_allocating_stream;
@@ -230,7 +256,9 @@ struct ArenaFlagCase {
   bool is_split;
 };
 
-TEST_F(GpuPool, has_arenas_that_take_and_divide_memory_as_their_flags_say) {
+using Arenas = GpuPool;
+
+TEST_F(Arenas, take_and_divide_memory_as_their_flags_say) {
   const ArenaFlagCase cases[] = {{0, false, true},
                                  {VPMM_ARENA_ONE_CHUNK, true, true},
                                  {VPMM_ARENA_NO_SPLIT, false, false},
@@ -257,7 +285,7 @@ TEST_F(GpuPool, has_arenas_that_take_and_divide_memory_as_their_flags_say) {
   }
 }
 
-TEST_F(GpuPool, names_the_flags_of_an_arena_that_are_unknown) {
+TEST_F(Arenas, of_unknown_flags_are_refused_by_name) {
   vpmm_arena* arena = nullptr;
   for (const std::uint32_t flags : {8U, 15U, 1U << 31}) {
     EXPECT_EQ(vpmm_arena_create(pool_, flags, 0, &arena), VPMM_ERROR_INVALID_ARGUMENT);
@@ -269,7 +297,7 @@ TEST_F(GpuPool, names_the_flags_of_an_arena_that_are_unknown) {
 }
 
 // Requests in an arena are of its tag, and of its library from then on.
-TEST_F(GpuPool, counts_memory_of_an_arena_for_its_tag_and_its_library) {
+TEST_F(Arenas, count_for_their_tag_and_their_library) {
   vpmm_arena* arena = nullptr;
   ASSERT_EQ(vpmm_arena_create(pool_, 0, 31, &arena), VPMM_OK) << vpmm_last_error();
   const auto info_of = [&](std::uint32_t tag) {

@@ -181,7 +181,9 @@ TEST_F(RecordOptions, of_the_environment_need_a_name_after_their_percent_sign) {
 
 // --- marks
 
-TEST_F(RecordOptions, do_not_matter_to_marks_which_are_of_one_pool_or_of_all) {
+using Marks = RecordOptions;
+
+TEST_F(Marks, are_of_one_pool_or_of_all) {
   vpmm_pool* other = nullptr;
   ASSERT_EQ(vpmm_pool_create(0, nullptr, &other), VPMM_OK) << vpmm_last_error();
   ASSERT_EQ(vpmm_record_start(pool_, file("one").c_str()), VPMM_OK) << vpmm_last_error();
@@ -205,7 +207,10 @@ TEST_F(RecordOptions, do_not_matter_to_marks_which_are_of_one_pool_or_of_all) {
 class EarlyMarksDeathTest : public testing::Test {
  protected:
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
-  void TearDown() override { fs::remove(path()); }
+  void TearDown() override {
+    fs::remove(path());
+    fs::remove(path() + ".2");
+  }
   static std::string path() {
     return testing::TempDir() + "vpmm_early_marks_" + std::to_string(getuid());
   }
@@ -216,7 +221,9 @@ class EarlyMarksDeathTest : public testing::Test {
     vpmm_pool* pool = nullptr;
     if (vpmm_pool_create(0, nullptr, &pool) != VPMM_OK) _exit(97);
     if (vpmm_record_mark(nullptr, "open") != VPMM_OK) _exit(96);
-    if (vpmm_pool_destroy(pool) != VPMM_OK) _exit(95);
+    vpmm_pool* second = nullptr;
+    if (vpmm_pool_create(0, nullptr, &second) != VPMM_OK) _exit(95);
+    if (vpmm_pool_destroy(second) != VPMM_OK || vpmm_pool_destroy(pool) != VPMM_OK) _exit(94);
     _exit(42);
   }
 };
@@ -232,11 +239,12 @@ TEST_F(EarlyMarksDeathTest, are_the_last_hundred_before_the_first_pool) {
   EXPECT_EQ(marks.front(), "3");
   EXPECT_EQ(marks[99], "102");
   EXPECT_EQ(marks.back(), "open");
+  EXPECT_EQ(read_recorded(path() + ".2").count(RecordedKind::mark), 0U) << "none are left";
 }
 
 // --- stacks
 
-TEST_F(RecordOptions, of_stacks_need_both_functions_or_none) {
+TEST(StackCallbacks, come_together_or_not_at_all) {
   const auto capture = [](void*, std::uint64_t*, std::size_t) { return std::size_t{0}; };
   const auto describe = [](void*, std::uint64_t, const char**, std::uint64_t*, const char**) {};
   EXPECT_EQ(vpmm_set_stack_callback(capture, nullptr, nullptr), VPMM_ERROR_INVALID_ARGUMENT);

@@ -209,7 +209,7 @@ TEST_F(SuspendFlags, serve_an_arena_as_well) {
   EXPECT_EQ(vpmm_arena_release(arena), VPMM_OK);
 }
 
-TEST_F(SuspendFlags, are_no_matter_to_host_memory_that_was_prepared) {
+TEST_F(SuspendFlags, of_the_tag_let_host_memory_be_prepared) {
   make(VPMM_TAG_BACKUP);
   void* const ptr = tagged(3 * kMiB);
   EXPECT_EQ(info().host_bytes, 0U);
@@ -221,7 +221,9 @@ TEST_F(SuspendFlags, are_no_matter_to_host_memory_that_was_prepared) {
 
 // --- figures and lists of tags
 
-TEST_F(SuspendFlags, have_figures_of_their_tag_beside_them) {
+using TagFigures = SuspendFlags;
+
+TEST_F(TagFigures, are_those_of_the_tag_and_of_the_library_of_its_name) {
   make(VPMM_TAG_BACKUP);
   void* const own = tagged(3 * kMiB);
   void* const of_library = tagged(1000, kSleepy + 1, kSleepy);
@@ -245,7 +247,9 @@ TEST_F(SuspendFlags, have_figures_of_their_tag_beside_them) {
     EXPECT_EQ(vpmm_deallocate(pool_, ptr, nullptr), VPMM_OK) << vpmm_last_error();
 }
 
-TEST_F(SuspendFlags, and_tags_are_listed_as_far_as_there_is_room) {
+using TagLists = SuspendFlags;
+
+TEST_F(TagLists, are_filled_as_far_as_there_is_room) {
   make(0, 30);
   make(0, 10);
   void* const ptr = tagged(1000, 20);
