@@ -38,12 +38,11 @@ template <typename Struct>
 Result<void> copy_in(const Struct* theirs, Struct& ours, const char* name) {
   const char* const bytes = reinterpret_cast<const char*>(theirs);
   const auto is_zero = [](char byte) { return byte == 0; };
-  if (theirs->size > sizeof(Struct) &&
-      !std::all_of(bytes + sizeof(Struct), bytes + theirs->size, is_zero)) {
+  const std::size_t common = std::min(theirs->size, sizeof(Struct));
+  if (!std::all_of(bytes + common, bytes + theirs->size, is_zero))
     return Error{ErrorCode::unsupported,
                  message_of("{} holds settings that this version does not know", name)};
-  }
-  std::memcpy(&ours, theirs, std::min(theirs->size, sizeof(Struct)));
+  std::memcpy(&ours, theirs, common);
   return {};
 }
 

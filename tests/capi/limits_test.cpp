@@ -310,7 +310,7 @@ TEST_F(Arenas, count_for_their_tag_and_their_library) {
   void* after = nullptr;
   ASSERT_EQ(vpmm_arena_allocate(arena, 1000, 0, nullptr, &before), VPMM_OK);
   EXPECT_EQ(info_of(31).live_bytes, 1000U);
-  EXPECT_EQ(info_of(32).library_bytes, 0U);
+  for (const std::uint32_t tag : {1U, 31U, 32U}) EXPECT_EQ(info_of(tag).library_bytes, 0U) << tag;
   ASSERT_EQ(vpmm_arena_set_library(arena, 32), VPMM_OK) << vpmm_last_error();
   ASSERT_EQ(vpmm_arena_allocate(arena, 500, 0, nullptr, &after), VPMM_OK);
   EXPECT_EQ(info_of(31).live_bytes, 1500U);
