@@ -138,6 +138,31 @@ TEST(Messages, of_errors_end_with_their_thread) {
   EXPECT_LT(allocated_bytes(), before + (std::size_t{256} << 10));
 }
 
+// Destroyed after all objects of its thread.
+struct LateCaller {
+  ~LateCaller() {
+    const bool is_forgotten = *vpmm_last_error() == '\0';
+    const bool is_refused = vpmm_config_init(nullptr) == VPMM_ERROR_INVALID_ARGUMENT;
+    _exit(is_forgotten && is_refused && last_error_names("`config` is null") ? 46 : 1);
+  }
+};
+
+class LateMessagesDeathTest : public testing::Test {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+TEST_F(LateMessagesDeathTest, are_for_static_objects_too_and_none_is_older_than_the_thread) {
+  EXPECT_EXIT(
+      {
+        static const LateCaller late;
+        static_cast<void>(late);
+        vpmm_config_init(nullptr);
+        std::exit(0);
+      },
+      testing::ExitedWithCode(46), "");
+}
+
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 // A thread without a message so far, in a process that gets no memory any more. Returns 0, or the
 // number of the first expectation that does not hold.
