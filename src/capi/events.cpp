@@ -32,8 +32,8 @@ vpmm_event to_struct(const report::ReportedEvent& event) {
   out.tag = event.tag;
   out.ptr = to_pointer(event.ptr);
   out.bytes = event.bytes;
-  if (event.stream)
-    out.stream = reinterpret_cast<vpmm_stream>(static_cast<std::uintptr_t>(*event.stream));
+  const auto stream = event.stream.value_or(driver::StreamHandle{});
+  out.stream = reinterpret_cast<vpmm_stream>(static_cast<std::uintptr_t>(stream));
   out.arena = event.arena;
   out.time_ns = event.time_ns;
   out.device = event.device;

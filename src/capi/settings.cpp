@@ -38,8 +38,7 @@ vpmm_config to_settings(const settings::Config& config) {
   settings.ipc_isolate = config.ipc_isolate;
   settings.guard = config.guard_every;
   settings.fill = settings::fill_text(config);
-  settings.unnamed_free_on_allocating_stream =
-      config.unnamed_free == settings::UnnamedFree::allocating_stream;
+  // unnamed_free_on_allocating_stream has no variable: 0.
   return settings;
 }
 

@@ -134,6 +134,9 @@ TEST_F(EachAllocation, without_blocking_has_its_alignment_as_well) {
     };
     for (const std::size_t refused : {384, 4096})
       EXPECT_EQ(try_with(refused), VPMM_WOULD_BLOCK) << refused;
+    EXPECT_EQ(is_any_stream ? vpmm_try_allocate_any_stream(pool_, 5000, 0, nullptr)
+                            : vpmm_try_allocate(pool_, 5000, 0, stream_, nullptr),
+              VPMM_WOULD_BLOCK);
     EXPECT_EQ(ptr, this);
     ASSERT_EQ(try_with(128), VPMM_OK);
     EXPECT_EQ(vpmm_deallocate_any_stream(pool_, ptr), VPMM_OK) << vpmm_last_error();
@@ -366,6 +369,8 @@ int count_other_answers(vpmm_pool* pool, vpmm_arena* arena, vpmm_bound_stream* b
       {"pool_destroy", [&] { return vpmm_pool_destroy(pool); }, VPMM_OK},
       {"try_allocate", [&] { return vpmm_try_allocate(pool, 9, 0, nullptr, &ptr); },
        VPMM_WOULD_BLOCK},
+      {"try_allocate_any_stream", [&] { return vpmm_try_allocate_any_stream(pool, 5000, 0, &ptr); },
+       VPMM_WOULD_BLOCK},
       {"try_deallocate", [&] { return vpmm_try_deallocate(pool, live, nullptr); },
        VPMM_WOULD_BLOCK},
   };
@@ -384,6 +389,8 @@ int count_other_answers(vpmm_pool* pool, vpmm_arena* arena, vpmm_bound_stream* b
 
 TEST_F(EachAllocation, and_all_other_calls_fail_or_do_nothing_in_a_forked_child) {
   void* const live = allocate(3 * kMiB);
+  void* small = nullptr;  // in a page with room for more
+  ASSERT_EQ(vpmm_allocate_any_stream(pool_, 5000, 0, &small), VPMM_OK);
   ASSERT_EQ(vpmm_set_tag_name(5, "five"), VPMM_OK);
   const pid_t child = fork();
   ASSERT_GE(child, 0);
@@ -393,6 +400,7 @@ TEST_F(EachAllocation, and_all_other_calls_fail_or_do_nothing_in_a_forked_child)
   ASSERT_TRUE(WIFEXITED(status)) << status;
   EXPECT_EQ(WEXITSTATUS(status), 0);
   EXPECT_EQ(vpmm_deallocate(pool_, live, nullptr), VPMM_OK) << vpmm_last_error();
+  EXPECT_EQ(vpmm_try_allocate_any_stream(pool_, 5000, 0, &small), VPMM_OK) << "there was room";
   ASSERT_EQ(vpmm_set_tag_name(5, ""), VPMM_OK);
 }
 

@@ -155,6 +155,22 @@ TEST_F(EachSettingDeathTest, that_is_misspelt_is_named_in_a_warning) {
               "vpmm: warning: .*VPMM_CAPACTY");
 }
 
+// With the level of the pool that opens, from its first message on.
+[[noreturn]] void count_messages_of_a_misspelt_variable() {
+  setenv("VPMM_CAPACTY", "1GiB", 1);
+  int heard = 0;
+  const auto hear = [](void* argument, int, const char*) { ++*static_cast<int*>(argument); };
+  vpmm_set_log_callback(hear, &heard);
+  vpmm_config config = default_config();
+  config.log = "quiet";
+  vpmm_pool* pool = nullptr;
+  _exit(vpmm_pool_create(0, &config, &pool) == VPMM_OK && heard == 0 ? 42 : 1);
+}
+
+TEST_F(EachSettingDeathTest, that_is_misspelt_is_not_named_to_those_who_want_no_messages) {
+  EXPECT_EXIT(count_messages_of_a_misspelt_variable(), testing::ExitedWithCode(42), "");
+}
+
 TEST(Devices, are_one_in_the_simulator_and_no_others_have_a_pool) {
   int count = 0;
   ASSERT_EQ(vpmm_device_count(&count), VPMM_OK) << vpmm_last_error();

@@ -1,5 +1,7 @@
 // capi: options of recordings, names of files that the environment gives, and marks of all pools.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -177,6 +179,23 @@ TEST_F(RecordOptions, of_the_environment_need_a_name_after_their_percent_sign) {
                   ": a % stands before p (process), d (device) or another %\n");
   }
   EXPECT_EQ(names(), std::vector<std::string>{});
+}
+
+// Nor does a second name help where it is in use as well.
+TEST_F(RecordOptions, of_the_environment_that_name_a_file_in_use_are_told_if_no_other_can_be_had) {
+  const std::vector<std::string> taken = {file("run"), file("run." + std::to_string(getpid()))};
+  std::vector<int> files;
+  for (const std::string& each : taken) {
+    files.push_back(::open(each.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    ASSERT_EQ(::flock(files.back(), LOCK_EX), 0);
+  }
+  setenv("VPMM_RECORD", taken.front().c_str(), 1);
+  testing::internal::CaptureStderr();
+  open_pool();
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(said.find("vpmm: error: nothing is recorded: " + taken.front()), 0U) << said;
+  EXPECT_EQ(said.find("recording to"), std::string::npos) << said;
+  for (const int each : files) ::close(each);
 }
 
 // --- marks
