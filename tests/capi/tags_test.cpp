@@ -120,6 +120,23 @@ TEST_F(Libraries, have_a_tag_if_the_environment_asks_for_it) {
   EXPECT_EQ(tag, 77U);
 }
 
+TEST_F(Libraries, without_a_tag_are_named_where_memory_is_short) {
+  EXPECT_EQ(tag_of("lib-c"), 0U);
+  EXPECT_EQ(tag_of("lib-d"), 0U);
+  vpmm_pool* pool = nullptr;
+  ASSERT_EQ(vpmm_pool_create(0, nullptr, &pool), VPMM_OK) << vpmm_last_error();
+  ASSERT_EQ(vpmm_set_capacity(pool, 16 * kMiB), VPMM_OK);
+  void* ptr = nullptr;
+  EXPECT_EQ(vpmm_allocate(pool, 32 * kMiB, nullptr, &ptr), VPMM_ERROR_OUT_OF_MEMORY);
+  EXPECT_TRUE(last_error_names("lib-c, lib-d")) << vpmm_last_error();
+  setenv("VPMM_TAG_LIBRARIES", "1", 1);
+  EXPECT_NE(tag_of("lib-d"), 0U);
+  EXPECT_EQ(vpmm_allocate(pool, 32 * kMiB, nullptr, &ptr), VPMM_ERROR_OUT_OF_MEMORY);
+  EXPECT_TRUE(last_error_names("lib-c")) << vpmm_last_error();
+  EXPECT_FALSE(last_error_names("lib-d")) << vpmm_last_error();
+  EXPECT_EQ(vpmm_pool_destroy(pool), VPMM_OK);
+}
+
 // --- hooks
 
 struct Hook {
