@@ -51,6 +51,11 @@ vpmm_status with_pool(vpmm_pool* pool, Work&& work,
   return gated(when_ending, [&] { return work(*pool->context); });
 }
 
+// An enumeration of the library has the numbers of the header's.
+constexpr bool mirrors(auto ours, auto public_one) {
+  return static_cast<int>(ours) == static_cast<int>(public_one);
+}
+
 // For pointers that must not be null; `name` is the parameter's.
 inline Result<void> require(const void* pointer, const char* name) {
   if (pointer != nullptr) return {};

@@ -36,9 +36,6 @@ char* buffer_of_this_thread() noexcept {
   return message_buffer;
 }
 
-constexpr bool mirrors(ErrorCode code, vpmm_status status) {
-  return static_cast<int>(code) == static_cast<int>(status);
-}
 static_assert(mirrors(ErrorCode::invalid_argument, VPMM_ERROR_INVALID_ARGUMENT));
 static_assert(mirrors(ErrorCode::invalid_pointer, VPMM_ERROR_INVALID_POINTER));
 static_assert(mirrors(ErrorCode::out_of_memory, VPMM_ERROR_OUT_OF_MEMORY));

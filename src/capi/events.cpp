@@ -13,9 +13,6 @@ namespace {
 
 constexpr report::EventKinds kAllKinds = (report::EventKinds{1} << report::kEventKinds) - 1;
 
-constexpr bool mirrors(EventKind kind, vpmm_event_kind public_kind) {
-  return static_cast<int>(kind) == static_cast<int>(public_kind);
-}
 static_assert(mirrors(EventKind::allocate, VPMM_EVENT_ALLOCATE));
 static_assert(mirrors(EventKind::free, VPMM_EVENT_FREE));
 static_assert(mirrors(EventKind::map, VPMM_EVENT_MAP));
@@ -35,8 +32,8 @@ vpmm_event to_struct(const report::ReportedEvent& event) {
   out.tag = event.tag;
   out.ptr = to_pointer(event.ptr);
   out.bytes = event.bytes;
-  if (event.stream)
-    out.stream = reinterpret_cast<vpmm_stream>(static_cast<std::uintptr_t>(*event.stream));
+  const auto stream = event.stream.value_or(driver::StreamHandle{});
+  out.stream = reinterpret_cast<vpmm_stream>(static_cast<std::uintptr_t>(stream));
   out.arena = event.arena;
   out.time_ns = event.time_ns;
   out.device = event.device;

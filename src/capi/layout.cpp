@@ -23,9 +23,6 @@ struct LayoutOwner {
   std::vector<vpmm_chunk> chunks;
 };
 
-constexpr bool mirrors(RegionState state, vpmm_region_state public_state) {
-  return static_cast<int>(state) == static_cast<int>(public_state);
-}
 static_assert(mirrors(RegionState::hole, VPMM_REGION_HOLE));
 static_assert(mirrors(RegionState::free, VPMM_REGION_FREE));
 static_assert(mirrors(RegionState::allocated, VPMM_REGION_ALLOCATED));
@@ -49,8 +46,6 @@ vpmm_block to_struct(const report::LayoutBlock& block) {
 
 std::unique_ptr<LayoutOwner> to_structs(const report::Layout& layout) {
   auto owner = std::make_unique<LayoutOwner>();
-  owner->blocks.reserve(layout.blocks.size());
-  owner->chunks.reserve(layout.chunks.size());
   for (const report::LayoutBlock& block : layout.blocks) owner->blocks.push_back(to_struct(block));
   for (const AddressRange& chunk : layout.chunks)
     owner->chunks.push_back({to_pointer(chunk.begin), chunk.size});

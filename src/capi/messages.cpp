@@ -11,9 +11,6 @@ using observe::LogLevel;
 
 namespace {
 
-constexpr bool mirrors(LogLevel level, vpmm_log_level other) {
-  return static_cast<int>(level) == static_cast<int>(other);
-}
 static_assert(mirrors(LogLevel::error, VPMM_LOG_ERROR));
 static_assert(mirrors(LogLevel::warning, VPMM_LOG_WARNING));
 static_assert(mirrors(LogLevel::info, VPMM_LOG_INFO));

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // capi: figures, snapshots and dumps of a pool.
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 
 #include "capi/call.hpp"
@@ -52,10 +51,8 @@ vpmm_region to_struct(const observe::RegionSnapshot& region) {
 }
 
 char* copy_of(const std::string& text) {
-  char* const copy = static_cast<char*>(std::malloc(text.size() + 1));
-  if (copy == nullptr) throw std::bad_alloc();
-  std::memcpy(copy, text.c_str(), text.size() + 1);
-  return copy;
+  const std::size_t size = text.size() + 1;
+  return static_cast<char*>(std::memcpy(new char[size], text.c_str(), size));
 }
 
 }  // namespace
@@ -132,4 +129,4 @@ vpmm_status vpmm_explain(vpmm_pool* pool, const void* address, char** text) {
   });
 }
 
-void vpmm_string_free(char* text) { std::free(text); }
+void vpmm_string_free(char* text) { delete[] text; }

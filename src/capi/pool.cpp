@@ -51,15 +51,13 @@ Result<std::atomic<vpmm_pool*>*> slot_of(int device) {
   return Error{ErrorCode::invalid_argument, message_of("there is no device {}", device)};
 }
 
-// Two ways of asking for the same thing are no difference: no page size, and the page size that it
-// came to.
 Result<void> check_same(int device, const vpmm_pool& open, const settings::Config& config) {
-  if (config == open.asked || config == open.context->config()) return {};
-  const std::string how = settings::difference(open.asked, config);
+  const settings::Config& in_force = open.context->config();
+  if (config == in_force) return {};
   return Error{
       ErrorCode::bad_configuration,
       message_of("the process-wide pool of device {} is already open with other settings: {}",
-                 device, how)};
+                 device, settings::difference(in_force, config))};
 }
 
 Result<vpmm_pool*> open_in(std::atomic<vpmm_pool*>& slot, int device,
@@ -83,7 +81,7 @@ Result<vpmm_pool*> open_pool(int device, const settings::Config& config, PoolLif
   settings::warn_of_variables();
   VPMM_TRY_ASSIGN(driver::Driver* const driver, context::process_driver(config.driver));
   VPMM_TRY_ASSIGN(auto opened, context::Context::create(*driver, device, config));
-  auto pool = std::unique_ptr<vpmm_pool>(new vpmm_pool{std::move(opened), ownership, config});
+  auto pool = std::unique_ptr<vpmm_pool>(new vpmm_pool{std::move(opened), ownership});
   record_as_environment_says(*pool->context);
   {
     const MutexLock lock(open_pools().mutex);

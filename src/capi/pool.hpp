@@ -19,7 +19,6 @@ enum class PoolLifetime { process_wide, of_the_caller };
 struct alignas(vpmm::kCacheLine) vpmm_pool {
   std::unique_ptr<vpmm::context::Context> context;
   vpmm::capi::PoolLifetime ownership;
-  vpmm::settings::Config asked;  // as it was opened; context->config() is what that came to
 };
 
 namespace vpmm::capi {

@@ -6,23 +6,27 @@
 #include "capi/pool.hpp"
 #include "capi/settings.hpp"
 #include "context/open_driver.hpp"
+#include "driver/driver_error.hpp"
 #include "settings/config.hpp"
 
 using namespace vpmm;
 using namespace vpmm::capi;
 using context::Context;
+using driver::Call;
+using driver::checked;
 
 namespace {
+
+constexpr LimitWords kCapacity{"capacity", 1,
+                               "VPMM_SHARE_OF_GPU of 1 to 100, or UINT64_MAX for no limit"};
 
 Result<int> count_devices() {
   VPMM_TRY_ASSIGN(const settings::Config config, settings::config_from_environment());
   VPMM_TRY_ASSIGN(driver::Driver* const driver, context::process_driver(config.driver));
   int count = 0;
-  driver::CuResult result = driver->init();
-  if (result == driver::CuResult::success) result = driver->device_get_count(count);
-  if (result == driver::CuResult::success) return count;
-  return Error{ErrorCode::driver_failed,
-               std::string("counting devices failed: ") + driver::to_string(result)};
+  VPMM_TRY(checked(Call::init, driver->init()));
+  VPMM_TRY(checked(Call::device_get_count, driver->device_get_count(count)));
+  return count;
 }
 
 Result<void> create_private_pool(int device, const vpmm_config* settings, vpmm_pool** pool) {
@@ -130,15 +134,9 @@ vpmm_status vpmm_preallocate(vpmm_pool* pool, size_t bytes) {
 
 vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
-    const std::uint64_t percent = UINT64_MAX - bytes;
-    if (bytes == 0 || (percent > 100 && percent < 1000))
-      return Error{ErrorCode::invalid_argument,
-                   message_of("capacity {}: must be a number of bytes, VPMM_SHARE_OF_GPU of 1 to "
-                              "100, or UINT64_MAX for no limit",
-                              bytes)};
-    if (percent >= 1 && percent <= 100)
-      return context.limits().set_share_of_gpu(static_cast<std::uint32_t>(percent));
-    context.limits().set_capacity(bytes == UINT64_MAX ? std::nullopt : std::optional<Bytes>(bytes));
+    VPMM_TRY_ASSIGN(const auto limit, to_limit(bytes, kCapacity));
+    if (limit && limit->percent != 0) return context.limits().set_share_of_gpu(limit->percent);
+    context.limits().set_capacity(limit ? std::optional<Bytes>(limit->bytes) : std::nullopt);
     return {};
   });
 }

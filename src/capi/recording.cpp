@@ -35,7 +35,7 @@ Result<std::string> expanded(const std::string& pattern, int device) {
       path += pattern[i];
       continue;
     }
-    const char what = i + 1 < pattern.size() ? pattern[++i] : '\0';
+    const char what = pattern[++i];  // 0 behind the last
     if (what == 'p')
       path += std::to_string(::getpid());
     else if (what == 'd')

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// capi: vpmm_config to and from the pool's settings.
+// capi: vpmm_config to and from the pool's settings; limits.
 #include "capi/settings.hpp"
 
 #include <cstddef>
@@ -38,8 +38,7 @@ vpmm_config to_settings(const settings::Config& config) {
   settings.ipc_isolate = config.ipc_isolate;
   settings.guard = config.guard_every;
   settings.fill = settings::fill_text(config);
-  settings.unnamed_free_on_allocating_stream =
-      config.unnamed_free == settings::UnnamedFree::allocating_stream;
+  // unnamed_free_on_allocating_stream has no variable: 0.
   return settings;
 }
 
@@ -119,6 +118,16 @@ Result<void> from_config(const settings::Config& config, vpmm_config* settings) 
   VPMM_TRY(check_size(settings->size, kFirstVersion, "vpmm_config"));
   copy_out(to_settings(config), settings);
   return {};
+}
+
+Result<std::optional<settings::Portion>> to_limit(std::uint64_t asked, const LimitWords& words) {
+  using Limit = std::optional<settings::Portion>;
+  const std::uint64_t percent = kUnset - asked;
+  if (percent == 0) return Limit();
+  if (percent <= 100) return Limit({.percent = static_cast<std::uint32_t>(percent)});
+  if (percent >= 1000 && asked >= words.least) return Limit({.bytes = asked});
+  return Error{ErrorCode::invalid_argument,
+               message_of("{} {}: must be a number of bytes, {}", words.name, asked, words.others)};
 }
 
 }  // namespace vpmm::capi

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // capi: bound streams, and many allocations at once.
+#include <algorithm>
 #include <span>
 #include <string>
 #include <vector>
@@ -63,7 +64,6 @@ vpmm_status vpmm_stream_bind(vpmm_pool* pool, vpmm_stream stream, vpmm_bound_str
 }
 
 void vpmm_stream_unbind(vpmm_bound_stream* bound) {
-  if (bound == nullptr) return;
   const process::GateEntry entry;
   if (entry.open()) delete stream_of(bound);
 }
@@ -100,7 +100,7 @@ vpmm_status vpmm_allocate_many(vpmm_pool* pool, const size_t* bytes, size_t coun
     const std::vector<Bytes> sizes(bytes, bytes + count);
     std::vector<DevicePtr> begins(count);
     VPMM_TRY(context.allocate_many(sizes, to_stream(stream), begins));
-    for (std::size_t i = 0; i < count; ++i) ptrs[i] = to_pointer(begins[i]);
+    std::transform(begins.begin(), begins.end(), ptrs, to_pointer);
     return {};
   });
 }
@@ -114,7 +114,7 @@ vpmm_status vpmm_deallocate_many(vpmm_pool* pool, void* const* ptrs, size_t coun
         VPMM_TRY(require(ptrs, "ptrs"));
         VPMM_TRY(check_count(count));
         std::vector<DevicePtr> begins(count);
-        for (std::size_t i = 0; i < count; ++i) begins[i] = to_device_ptr(ptrs[i]);
+        std::transform(ptrs, ptrs + count, begins.begin(), to_device_ptr);
         return context.deallocate_many(begins, to_stream(stream));
       },
       WhenEnding::do_nothing);

@@ -7,6 +7,7 @@
 #include "capi/arena.hpp"
 #include "capi/call.hpp"
 #include "capi/callback.hpp"
+#include "capi/settings.hpp"
 #include "capi/versioned_struct.hpp"
 #include "context/suspension.hpp"
 #include "report/tags.hpp"
@@ -19,6 +20,8 @@ using context::Context;
 namespace {
 
 constexpr std::size_t kFirstInfo = offsetof(vpmm_tag_info, host_bytes) + sizeof(std::uint64_t);
+
+constexpr LimitWords kTagLimit{"limit", 0, "VPMM_SHARE_OF_CAPACITY of 1 to 100, or VPMM_NO_LIMIT"};
 
 Result<void> check_flags(std::uint32_t flags, std::uint32_t known) {
   if ((flags & ~known) == 0) return {};
@@ -69,9 +72,6 @@ Result<context::ResumeHow> to_resume(std::uint32_t flags) {
                             (flags & VPMM_RESUME_WITHOUT_COPY) == 0};
 }
 
-constexpr bool mirrors(context::TagState state, vpmm_tag_state number) {
-  return static_cast<int>(state) == static_cast<int>(number);
-}
 static_assert(mirrors(context::TagState::live, VPMM_TAG_LIVE));
 static_assert(mirrors(context::TagState::suspended, VPMM_TAG_SUSPENDED));
 static_assert(mirrors(context::TagState::discarded, VPMM_TAG_DISCARDED));
@@ -208,17 +208,7 @@ vpmm_status vpmm_suspendable_tags(vpmm_pool* pool, uint32_t* tags, size_t capaci
 vpmm_status vpmm_tag_set_limit(vpmm_pool* pool, uint32_t tag, uint64_t bytes) {
   return with_pool(pool, [&](Context& context) -> Result<void> {
     VPMM_TRY(check_tag(tag));
-    const std::uint64_t percent = UINT64_MAX - bytes;
-    if (percent > 100 && percent < 1000)
-      return Error{ErrorCode::invalid_argument,
-                   message_of("limit {}: must be a number of bytes, VPMM_SHARE_OF_CAPACITY of 1 to "
-                              "100, or VPMM_NO_LIMIT",
-                              bytes)};
-    std::optional<settings::Portion> limit;
-    if (percent >= 1 && percent <= 100)
-      limit = settings::Portion{0, static_cast<std::uint32_t>(percent)};
-    else if (bytes != VPMM_NO_LIMIT)
-      limit = settings::Portion{bytes, 0};
+    VPMM_TRY_ASSIGN(const auto limit, to_limit(bytes, kTagLimit));
     context.limits().set_tag_limit(tag, limit);
     return {};
   });

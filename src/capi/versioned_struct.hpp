@@ -26,10 +26,10 @@ inline Result<void> check_size(std::size_t size, std::size_t smallest, const cha
 template <typename Struct>
 void copy_out(Struct ours, Struct* theirs) {
   const std::size_t size = theirs->size;
+  const std::size_t common = std::min(size, sizeof(Struct));
   ours.size = size;
-  std::memcpy(theirs, &ours, std::min(size, sizeof(Struct)));
-  if (size > sizeof(Struct))
-    std::memset(reinterpret_cast<char*>(theirs) + sizeof(Struct), 0, size - sizeof(Struct));
+  std::memcpy(theirs, &ours, common);
+  std::memset(reinterpret_cast<char*>(theirs) + common, 0, size - common);
 }
 
 // Reads the caller's struct over our defaults. The part unknown to us must be zero: an ignored
@@ -38,12 +38,11 @@ template <typename Struct>
 Result<void> copy_in(const Struct* theirs, Struct& ours, const char* name) {
   const char* const bytes = reinterpret_cast<const char*>(theirs);
   const auto is_zero = [](char byte) { return byte == 0; };
-  if (theirs->size > sizeof(Struct) &&
-      !std::all_of(bytes + sizeof(Struct), bytes + theirs->size, is_zero)) {
+  const std::size_t common = std::min(theirs->size, sizeof(Struct));
+  if (!std::all_of(bytes + common, bytes + theirs->size, is_zero))
     return Error{ErrorCode::unsupported,
                  message_of("{} holds settings that this version does not know", name)};
-  }
-  std::memcpy(&ours, theirs, std::min(theirs->size, sizeof(Struct)));
+  std::memcpy(&ours, theirs, common);
   return {};
 }
 

@@ -67,6 +67,10 @@ TEST_F(ArenaAbi, lists_what_is_live_as_far_as_there_is_room) {
   EXPECT_EQ(vpmm_arena_live(arena_, live.data(), 2, &count), VPMM_OK);
   EXPECT_EQ(count, 3U);
   EXPECT_EQ(live, (std::vector<void*>{all[0], all[1]}));
+  live.assign(4, this);
+  EXPECT_EQ(vpmm_arena_live(arena_, live.data(), 4, &count), VPMM_OK);
+  EXPECT_EQ(count, 3U);
+  EXPECT_EQ(live, (std::vector<void*>{all[0], all[1], all[2], this}));
 }
 
 TEST_F(ArenaAbi, a_place_can_be_asked_for) {

@@ -22,6 +22,15 @@ TEST(StatusString, names_every_status_differently) {
     names.insert(vpmm_status_string(static_cast<vpmm_status>(status)));
   }
   EXPECT_EQ(names.size(), static_cast<std::size_t>(VPMM_ERROR_SUSPENDED) + 1);
+  EXPECT_STREQ(vpmm_status_string(VPMM_OK), "ok");
+  EXPECT_STREQ(vpmm_status_string(VPMM_WOULD_BLOCK), "would block");
+#if !defined(__SANITIZE_ADDRESS__)  // comes with that of undefined behaviour, which C++ calls it
+  for (const int number : {16, 17, 1000}) {
+    vpmm_status none{};
+    std::memcpy(&none, &number, sizeof none);
+    EXPECT_STREQ(vpmm_status_string(none), "unknown error") << number;
+  }
+#endif
 }
 
 TEST(LastError, names_the_parameter_that_is_null) {

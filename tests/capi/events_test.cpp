@@ -173,7 +173,10 @@ TEST_F(Layouts, show_blocks_and_chunks_by_address) {
   EXPECT_EQ(mapped, statistics_of(pool_).mapped_bytes);
   vpmm_layout_release(&layout);
   EXPECT_EQ(layout.blocks, nullptr);
+  EXPECT_EQ(layout.chunks, nullptr);
   EXPECT_EQ(layout.block_count, 0U);
+  EXPECT_EQ(layout.chunk_count, 0U);
+  EXPECT_EQ(layout.owner, nullptr);
   vpmm_layout_release(&layout);
   vpmm_layout_release(nullptr);
 }

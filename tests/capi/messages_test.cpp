@@ -10,10 +10,10 @@
 namespace vpmm::capi_test {
 namespace {
 
-using Heard = std::vector<std::pair<int, std::string>>;
+using HeardMessages = std::vector<std::pair<int, std::string>>;
 
 void hear(void* argument, int level, const char* text) {
-  static_cast<Heard*>(argument)->emplace_back(level, text);
+  static_cast<HeardMessages*>(argument)->emplace_back(level, text);
 }
 
 // Opens a pool of 16 MiB that logs at `level`, and asks it for 64.
@@ -29,7 +29,7 @@ void run_short(const char* level) {
 }
 
 TEST(Messages, go_to_the_callback_with_their_level_until_it_is_taken_away) {
-  Heard heard;
+  HeardMessages heard;
   ASSERT_EQ(vpmm_set_log_callback(hear, &heard), VPMM_OK);
   run_short("info");
   ASSERT_EQ(heard.size(), 2U);
@@ -52,10 +52,10 @@ TEST(Messages, go_to_the_callback_with_their_level_until_it_is_taken_away) {
 }
 
 TEST(Messages, are_only_those_of_the_level) {
-  Heard heard;
+  HeardMessages heard;
   ASSERT_EQ(vpmm_set_log_callback(hear, &heard), VPMM_OK);
   run_short("warning");
-  EXPECT_EQ(heard, Heard{}) << "the caller has the error";
+  EXPECT_EQ(heard, HeardMessages{}) << "the caller has the error";
   ASSERT_EQ(vpmm_set_log_callback(nullptr, nullptr), VPMM_OK);
   EXPECT_TRUE(last_error_names("asked for 64 MiB"));
   EXPECT_TRUE(last_error_names(

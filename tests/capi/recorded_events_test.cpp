@@ -327,7 +327,7 @@ TEST_F(RecordedEventsDeathTest, have_the_request_that_failed_right_before_the_en
     vpmm_pool* pool = nullptr;
     void* ptr = nullptr;
     if (vpmm_default_pool(0, &pool) != VPMM_OK) _exit(98);
-    if (vpmm_allocate(pool, std::size_t{1} << 45, nullptr, &ptr) != VPMM_ERROR_OUT_OF_MEMORY)
+    if (vpmm_allocate(pool, std::size_t{1} << 40, nullptr, &ptr) != VPMM_ERROR_OUT_OF_MEMORY)
       _exit(97);
     _exit(3);
   };

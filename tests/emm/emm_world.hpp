@@ -83,7 +83,7 @@ inline std::unique_ptr<vpmm_pool> make_pool(driver::Driver& driver,
   Result<std::unique_ptr<context::Context>> context = context::Context::create(driver, 0, config);
   if (!context) throw_error(VPMM_ERROR_DRIVER_FAILED, context.error().message);
   return std::unique_ptr<vpmm_pool>(
-      new vpmm_pool{std::move(context).value(), capi::PoolLifetime::of_the_caller, config});
+      new vpmm_pool{std::move(context).value(), capi::PoolLifetime::of_the_caller});
 }
 
 // VPMM's manager, on a pool of the test's.

@@ -151,8 +151,8 @@ vpmm_pool* stage_pool(int device, const vpmm_config* config) {
   if (stage().crowds) settings.value().crowded_after = 0;
   auto made = vpmm::context::Context::create(*stage().faulting, device, settings.value());
   if (!made) return fail("stage_pool", made.error().message.c_str()), nullptr;
-  stage().pools.push_back(new vpmm_pool{std::move(made).value(),
-                                        vpmm::capi::PoolLifetime::of_the_caller, settings.value()});
+  stage().pools.push_back(
+      new vpmm_pool{std::move(made).value(), vpmm::capi::PoolLifetime::of_the_caller});
   return stage().pools.back();
 }
 
