@@ -79,6 +79,7 @@ TEST(Neighbours, are_pools_of_the_same_gpu_and_driver) {
 
 TEST(Neighbours, are_none_for_a_pool_that_is_not_listed) {
   Pool other(5);
+  { const Pool gone(5); }  // was at the place behind the list's end
   const int stranger = 0;
   leave_neighbourhood(&stranger);
   EXPECT_EQ(ask_neighbours(&stranger, 6), 0u);
