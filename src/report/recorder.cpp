@@ -13,10 +13,7 @@ constexpr std::uint64_t kBetweenSamplesNs = 10'000'000;
 
 // A channel in use belongs to a recording with a hanging file: its thread still reads the channel.
 CallLog& Recorder::provide_log() {
-  if (log_ != nullptr && log_->channel()->is_in_use.load()) {
-    given_up_.reserve(given_up_.size() + 1);
-    given_up_.push_back(std::move(log_));
-  }
+  if (log_ != nullptr && log_->channel()->is_in_use.load()) given_up_.push_back(std::move(log_));
   if (log_ == nullptr) log_ = std::make_unique<CallLog>(driver_);
   return *log_;
 }

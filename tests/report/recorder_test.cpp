@@ -1,6 +1,7 @@
 // report: events of calls in a recording, and told to listeners.
 #include "report/recorder.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "driver/forwarding.hpp"
 #include "driver/sim/sim_driver.hpp"
 
 namespace vpmm::report {
@@ -26,6 +28,35 @@ constexpr DevicePtr kAt{0x7000'0000};
 constexpr pool::ArenaId kArena{5};
 constexpr std::uint64_t kMs = 1'000'000;
 
+// A driver whose observer notes its calls.
+class WatchedDriver final : public driver::ForwardingDriver, public driver::MemoryObserver {
+ public:
+  using ForwardingDriver::ForwardingDriver;
+  driver::MemoryObserver* memory_observer() override { return this; }
+  void on_allocate(AddressRange range, driver::StreamHandle stream) override {
+    note("allocate", range, stream);
+  }
+  void on_allocate_any_stream(AddressRange range) override { note("allocate", range, {}); }
+  void on_deallocate(AddressRange range, driver::StreamHandle stream) override {
+    note("free", range, stream);
+  }
+  void on_deallocate_any_stream(AddressRange range) override { note("free", range, {}); }
+  std::vector<std::string> notes;
+
+ private:
+  void note(const char* what, AddressRange range, pool::Stream stream) {
+    notes.push_back(
+        fmt::format("{} {:#x}+{} {}", what, to_integer(range.begin), range.size,
+                    stream ? fmt::format("{:#x}", static_cast<std::uint64_t>(*stream)) : "any"));
+  }
+};
+
+class UnwatchedDriver final : public driver::ForwardingDriver {
+ public:
+  using ForwardingDriver::ForwardingDriver;
+  driver::MemoryObserver* memory_observer() override { return nullptr; }
+};
+
 class Recording : public testing::Test {
  protected:
   Recording() {
@@ -39,8 +70,9 @@ class Recording : public testing::Test {
   ~Recording() override { recorder_.stop(); }
 
   // Its events go to a queue that this test reads, and not to the file.
-  void start() {
-    CallLog& log = recorder_.provide_log();
+  void start() { start(recorder_); }
+  void start(Recorder& recorder) {
+    CallLog& log = recorder.provide_log();
     channel_ = log.channel();
     channel_->queue.open();
     std::string path = testing::TempDir() + "recorder-" + std::to_string(getpid()) + ".csv";
@@ -48,7 +80,7 @@ class Recording : public testing::Test {
         observe::TraceWriter::create(path, 0, std::make_shared<observe::RecordingChannel>());
     ASSERT_TRUE(writer.ok());
     std::remove(path.c_str());
-    recorder_.start(std::move(writer.value()));
+    recorder.start(std::move(writer.value()));
   }
   std::vector<QueuedEvent> recorded() {
     std::vector<QueuedEvent> events;
@@ -76,7 +108,8 @@ class Recording : public testing::Test {
   }
 
   driver::sim::SimDriver sim_;
-  driver::RecordingDriver driver_{sim_};
+  WatchedDriver watched_{sim_};
+  driver::RecordingDriver driver_{watched_};
   time::Timeline timeline_;
   pool::Caller caller_;
   std::shared_ptr<observe::RecordingChannel> channel_;
@@ -100,6 +133,48 @@ TEST_F(Recording, has_what_a_request_asked_for_and_got) {
   EXPECT_EQ(event.arena, 5u);
   EXPECT_EQ(event.time_ns, sim_.now_ns());
   EXPECT_NE(event.thread, 0u);
+}
+
+TEST_F(Recording, has_words_of_the_program) {
+  start();
+  recorder_.log()->put(RecordedKind::mark, "epoch 7");
+  const QueuedEvent event = the_only();
+  EXPECT_EQ(event.kind, RecordedKind::mark);
+  ASSERT_NE(event.text, nullptr);
+  EXPECT_EQ(*event.text, "epoch 7");
+  EXPECT_EQ(event.address, DevicePtr{});
+  EXPECT_EQ(event.stream, std::nullopt);
+}
+
+TEST_F(Recording, is_the_one_that_was_started_until_it_stops) {
+  EXPECT_EQ(recorder_.writer(), nullptr);
+  EXPECT_EQ(recorder_.log(), nullptr);
+  EXPECT_FALSE(recorder_.is_recording());
+  EXPECT_FALSE(recorder_.wants_mappings());
+  start();
+  const std::shared_ptr<observe::TraceWriter> writer = recorder_.writer();
+  ASSERT_NE(writer, nullptr);
+  EXPECT_EQ(recorder_.log()->channel(), channel_);
+  EXPECT_TRUE(recorder_.is_recording());
+  EXPECT_TRUE(recorder_.wants_mappings());
+  EXPECT_FALSE(recorder_.wants_all_calls());
+  EXPECT_EQ(recorder_.stop(), writer);
+  EXPECT_EQ(recorder_.writer(), nullptr);
+  EXPECT_EQ(recorder_.stop(), nullptr);
+}
+
+TEST_F(Recording, whose_queue_is_closed_drops_events) {
+  start();
+  channel_->queue.close();
+  recorder_.allocated({kAt, 1024}, kAt, request(), caller_);
+  recorder_.used(kAt, {}, caller_, driver::StreamHandle{0x90});
+  recorder_.record_free(recorder_.claim_free(), kAt, caller_);
+  recorder_.failed(request(), {ErrorCode::out_of_memory, "too much"}, {});
+  recorder_.log()->put(RecordedKind::mark, "late");
+  recorder_.log()->after_call(driver::Call::mem_map, 1, 2);
+  recorder_.trimmed(3);
+  EXPECT_THAT(recorded(), IsEmpty());
+  EXPECT_EQ(channel_->queue.lost(), 0u);
 }
 
 TEST_F(Recording, has_a_free_in_the_place_that_it_claimed) {
@@ -259,6 +334,53 @@ TEST_F(Recording, captures_stacks_that_are_wanted_while_it_runs) {
   EXPECT_NE(log.capture_stack(), 0u);
   log.set_stacks({false, false});
   EXPECT_EQ(log.capture_stack(), 0u);
+}
+
+TEST_F(Recording, keeps_labels_of_what_has_a_tag) {
+  pool::Request untagged = request();
+  untagged.tag = 0;
+  recorder_.allocated({kAt, 1024}, kAt, untagged, caller_);
+  EXPECT_TRUE(recorder_.tags().empty());
+  EXPECT_EQ(recorder_.freed(kAt, {1000, kArena}, caller_).library, 0u);
+  recorder_.allocated({kAt, 1024}, kAt, request(), caller_);
+  recorder_.allocated({kAt + 1024, 1024}, kAt + 1024, request(), caller_);
+  EXPECT_EQ(Tags::of(recorder_.tags().by_tag(), 3), 2000u);
+  recorder_.forget_unless([](DevicePtr begin) { return begin == kAt; });
+  EXPECT_EQ(Tags::of(recorder_.tags().by_tag(), 3), 1000u);
+  EXPECT_EQ(recorder_.freed(kAt, {1000, kArena}, caller_).tag, 3u);
+  EXPECT_TRUE(recorder_.tags().empty());
+}
+
+using Observers = Recording;
+
+TEST_F(Observers, hear_of_the_memory_and_its_stream) {
+  pool::Request of_any = request();
+  of_any.stream.reset();
+  recorder_.allocated({kAt, 1024}, kAt, request(), caller_);
+  recorder_.allocated({kAt, 2048}, kAt, of_any, caller_);
+  recorder_.allocated({}, kAt, request(), caller_);  // in an external arena
+  recorder_.observe_end({kAt, 1024}, driver::StreamHandle{0x92});
+  recorder_.observe_end({kAt, 1024}, std::nullopt);
+  recorder_.free_failed({kAt, 1024}, driver::StreamHandle{0x93}, {}, caller_);
+  EXPECT_THAT(watched_.notes,
+              ElementsAre("allocate 0x70000000+1024 0x91", "allocate 0x70000000+2048 any",
+                          "free 0x70000000+1024 0x92", "free 0x70000000+1024 any",
+                          "allocate 0x70000000+1024 0x91"))
+      << "the last one behind the stream that freed";
+  EXPECT_TRUE(recorder_.wants_ranges());
+}
+
+TEST_F(Observers, may_be_none) {
+  UnwatchedDriver unwatched(sim_);
+  driver::RecordingDriver driver(unwatched);
+  Recorder recorder(driver, 2);
+  EXPECT_FALSE(recorder.wants_ranges());
+  recorder.allocated({kAt, 1024}, kAt, request(), caller_);
+  recorder.observe_end({kAt, 1024}, driver::StreamHandle{0x92});
+  recorder.observe_end({kAt, 1024}, std::nullopt);
+  start(recorder);
+  EXPECT_TRUE(recorder.wants_ranges()) << "for the file";
+  recorder.stop();
 }
 
 using Listeners = Recording;

@@ -3,6 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "report/shortage_report.hpp"
+
 namespace vpmm::report {
 namespace {
 
@@ -55,16 +61,27 @@ TEST(TagNames, are_given_or_made) {
   EXPECT_EQ(tag_with_name("made by a test"), 900u) << "the lowest";
 }
 
+bool is_tagging_advised() {
+  const std::vector<std::string> list = advice({});
+  return std::any_of(list.begin(), list.end(), [](const std::string& sentence) {
+    return sentence == "see how much of it each library holds (" + untagged_libraries() +
+                           "): VPMM_TAG_LIBRARIES=1 PROGRAM";
+  });
+}
+
 TEST(Libraries, without_a_tag_are_listed_where_there_are_several) {
   note_library("torch", false);
+  EXPECT_FALSE(is_tagging_advised());
   EXPECT_EQ(untagged_libraries(), "") << "all memory is its";
   note_library("cupy", true);
   EXPECT_EQ(untagged_libraries(), "torch");
+  EXPECT_TRUE(is_tagging_advised());
   note_library("cupy", false);
   EXPECT_EQ(untagged_libraries(), "cupy, torch");
   note_library("cupy", true);
   note_library("torch", true);
   EXPECT_EQ(untagged_libraries(), "");
+  EXPECT_FALSE(is_tagging_advised());
 }
 
 }  // namespace
