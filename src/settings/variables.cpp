@@ -437,9 +437,9 @@ Vector<std::string> misspelt_variables() {
 }
 
 Vector<std::string> idle_variables() {
-  Vector<std::string> sentences;
   const std::string_view file = value_of(kRecord.name);
-  if (!file.empty() && file != kRecord.fallback) return sentences;
+  if (!file.empty() && file != kRecord.fallback) return {};
+  Vector<std::string> sentences;
   for (const ProcessVariable* how :
        {&kRecordStacks, &kRecordSample, &kRecordLimit, &kRecordWindow}) {
     const std::string_view text = value_of(how->name);
