@@ -69,10 +69,10 @@ class Pin {
 };
 
 Vector<PoolKey> neighbours_of(PoolKey asking) {
-  Vector<PoolKey> found;
   const MutexLock lock(neighbourhood().mutex);
   const Member* const own = neighbourhood().find(asking);
-  if (own == nullptr) return found;
+  if (own == nullptr) return {};
+  Vector<PoolKey> found;
   for (const Member& each : neighbourhood().members)
     if (each.pool != asking && each.neighbour.device == own->neighbour.device &&
         each.neighbour.driver == own->neighbour.driver)

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "process/process_gate.hpp"
+#include "process/rests.hpp"
 
 namespace vpmm::process {
 namespace {
@@ -124,9 +125,11 @@ struct Trimming {
 TEST(Neighbours, leave_after_their_trims_and_begin_no_more) {
   Trimming pool;
   std::atomic<bool> has_left{false};
+  long rests_of_leaver = 0;
   std::thread leaver([&] {
     leave_neighbourhood(&pool);
     has_left = true;
+    rests_of_leaver = rests(RUSAGE_THREAD);
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_FALSE(has_left);
@@ -135,6 +138,7 @@ TEST(Neighbours, leave_after_their_trims_and_begin_no_more) {
   EXPECT_EQ(pool.trims, 1);
   pool.may_end = true;
   leaver.join();
+  EXPECT_GT(rests_of_leaver, 20) << "a wait takes no core";
   pool.asker.join();
   EXPECT_EQ(pool.given, 1u);
 }
@@ -204,7 +208,7 @@ TEST_F(NeighboursDeathTest, leave_at_exit_though_a_thread_keeps_the_list_locked)
                                     }});
         std::atexit([] {
           leave_neighbourhood(&pool);
-          _exit(51);
+          _exit(rests(RUSAGE_THREAD) > 100 ? 51 : 1);
         });
         { const GateEntry first_use; }
         std::thread(summarize_all).detach();

@@ -21,12 +21,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <ctime>
 #include <mutex>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "process/rests.hpp"
 
 namespace vpmm::process {
 namespace {
@@ -41,6 +42,12 @@ int status_of_child(Body body) {
   if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)) return 255;
   return WEXITSTATUS(status);
 }
+
+// Death tests in the threadsafe style start the test binary anew, so the gate in them is fresh.
+class ProcessGateDeathTest : public testing::Test {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
 
 TEST(ProcessGate, is_open_while_the_process_runs) {
   const GateEntry entry;
@@ -66,6 +73,14 @@ TEST(ProcessGate, is_closed_in_a_forked_child_also_when_the_parent_was_inside_a_
   EXPECT_FALSE(is_ending());
 }
 
+TEST_F(ProcessGateDeathTest, is_open_in_a_forked_child_of_a_process_that_made_no_call) {
+  EXPECT_EXIT(_exit(status_of_child([] {
+                const GateEntry entry;
+                return entry.open() && !is_ending() ? 59 : 1;
+              })),
+              testing::ExitedWithCode(59), "");
+}
+
 TEST(ProcessGate, says_in_the_child_that_it_is_a_child) {
   { const GateEntry first_use; }
   EXPECT_EQ(status_of_child([] {
@@ -75,12 +90,6 @@ TEST(ProcessGate, says_in_the_child_that_it_is_a_child) {
             }),
             0);
 }
-
-// Death tests in the threadsafe style start the test binary anew, so the gate in them is fresh.
-class ProcessGateDeathTest : public testing::Test {
- protected:
-  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
-};
 
 // Registered before the gate's handler, so it runs after: what a static destructor of the program
 // sees.
@@ -183,18 +192,10 @@ TEST_F(ProcessGateDeathTest, exit_from_inside_a_call_does_not_wait_for_itself) {
       testing::ExitedWithCode(45), "");
 }
 
-// Processor time of this process.
-double seconds_of_work() {
-  timespec used{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
-  return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) / 1e9;
-}
-
 TEST_F(ProcessGateDeathTest, exit_gives_up_waiting_for_a_call_that_never_ends_and_rests_meanwhile) {
   EXPECT_EXIT(
       {
-        static const double before = seconds_of_work();
-        std::atexit([] { _exit(seconds_of_work() - before < 1 ? 46 : 1); });
+        std::atexit([] { _exit(rests(RUSAGE_SELF) > 100 ? 46 : 1); });
         std::atomic<bool> inside{false};
         std::thread([&inside] {
           const GateEntry entry;

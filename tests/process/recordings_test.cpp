@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -63,6 +64,15 @@ TEST_F(Recordings, are_all_finished) {
   EXPECT_EQ(lines_of("first.csv"), 2u) << "the names of the columns and the event";
   EXPECT_EQ(lines_of("second.csv"), 2u);
   EXPECT_TRUE(second->close().ok()) << "nothing is left to do";
+}
+
+TEST_F(Recordings, say_that_exit_ended_them) {
+  const auto recording = begun("run.vpmm");
+  finish_at_exit(recording);
+  finish_recordings();
+  std::ifstream file(path_of("run.vpmm"), std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_NE(bytes.find("\"ended\":\"exit\""), std::string::npos);
 }
 
 TEST_F(Recordings, that_cannot_be_written_are_an_error_and_the_others_are_finished) {

@@ -67,9 +67,11 @@ TEST(Opening, names_the_device_its_limit_and_what_differs_from_the_defaults) {
   config.capacity_percent = 0;
   config.capacity = 3 * kGiB;
   config.prefer = settings::Prefer::latency;
+  config.driver = settings::DriverKind::sim;
+  config.unnamed_free = settings::UnnamedFree::allocating_stream;
   EXPECT_EQ(opening(driver, 0, config),
-            "device 0 (Simulated GPU, 139 GiB): pool opened, limit 3 GiB; VPMM_CAPACITY=3GiB; "
-            "VPMM_PREFER=latency");
+            "device 0 (Simulated GPU, 139 GiB): pool opened, limit 3 GiB; VPMM_DRIVER=sim; "
+            "VPMM_CAPACITY=3GiB; VPMM_PREFER=latency; unnamed_free=allocating_stream");
 }
 
 // Fails after it wrote.

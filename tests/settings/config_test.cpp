@@ -289,6 +289,12 @@ TEST(ConfigValidate, checks_the_mapping_limit_that_did_not_come_from_text) {
             "VPMM_MAX_MAPPINGS=15: must be a number, 16 or more");
 }
 
+TEST_F(ConfigFromEnvironment, takes_nothing_from_a_variable_with_the_name_of_a_field) {
+  const Variable field("unnamed_free", "allocating_stream");
+  EXPECT_EQ(config_from_environment().value(), Config{});
+  for (const SettingInForce& setting : list_settings({})) EXPECT_EQ(setting.problem, "");
+}
+
 TEST_F(ConfigFromEnvironment, without_what_is_not_allowed_has_the_rest) {
   const Variable variables[] = {{"VPMM_PAGES", "lots"}, {"VPMM_GUARD", "1"}};
   EXPECT_FALSE(config_from_environment().ok());
@@ -341,6 +347,22 @@ TEST(ConfigSet, replaces_what_was_set) {
     EXPECT_EQ(config, once) << name << ": nothing of the earlier ones is left";
   }
   EXPECT_EQ(listed, list_settings({}).size());
+}
+
+TEST(ConfigSet, forgets_a_size_of_pages_that_the_device_would_refuse_once_the_pool_is_off) {
+  Config config;
+  EXPECT_EQ(message_of(set(config, "VPMM_PAGE_SIZE", "3MiB")), "ok");
+  EXPECT_NE(message_of(validate(config, 2 * kMiB)), "ok");
+  EXPECT_EQ(message_of(set(config, "VPMM_PAGE_SIZE", "max")), "ok");
+  EXPECT_EQ(message_of(validate(config, 2 * kMiB)), "ok");
+}
+
+TEST(ListSettings, has_a_word_for_values_that_are_none) {
+  EXPECT_STREQ(to_string(static_cast<DriverKind>(99)), "unknown");
+  EXPECT_STREQ(to_string(static_cast<SmallRequests>(99)), "unknown");
+  EXPECT_STREQ(to_string(static_cast<settings::Prefer>(99)), "unknown");
+  EXPECT_STREQ(to_string(static_cast<AnyStreamOrder>(99)), "unknown");
+  EXPECT_STREQ(to_string(static_cast<UnnamedFree>(99)), "unknown");
 }
 
 TEST(ConfigSet, refuses_a_name_that_is_no_setting) {

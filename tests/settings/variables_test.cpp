@@ -91,6 +91,10 @@ TEST_F(Variables, have_limits_that_are_allowed_themselves) {
       {"VPMM_LIMITS", "cupy=100%", true},
       {"VPMM_LIMITS", "cupy=0%", false},
       {"VPMM_LIMITS", "cupy=101%", false},
+      {"VPMM_MEMORY_MANAGER", "?", true},
+      {"VPMM_RECORD", "?", true},
+      {"VPMM_CACHE_DIR", "?", true},
+      {"VPMM_PAGES_PID", "?", true},
       {"VPMM_TAG_LIBRARIES", "1", true},
       {"VPMM_TAG_LIBRARIES", "2", false}};
   for (const auto& [name, text, is_allowed] : cases) {
@@ -156,7 +160,12 @@ TEST_F(Variables, read_the_limits_of_pending_frees) {
 }
 
 TEST_F(Variables, say_how_to_record) {
-  EXPECT_EQ(record_settings_from_environment().value().file, "");
+  const RecordSettings unset = record_settings_from_environment().value();
+  EXPECT_EQ(unset.file, "");
+  EXPECT_EQ(unset.options.stacks, "none");
+  EXPECT_EQ(unset.options.sample, 1u);
+  EXPECT_EQ(unset.options.limit, 0u);
+  EXPECT_EQ(unset.options.window_ns, 0u);
   const Variable stacks("VPMM_RECORD_STACKS", "all");
   {
     const Variable none("VPMM_RECORD", "none");
@@ -353,14 +362,20 @@ TEST_F(Variables, that_are_none_are_named_with_the_one_that_was_meant) {
 
 TEST_F(Variables, that_limit_a_tag_which_is_nearly_a_librarys_name_it) {
   const std::pair<const char*, const char*> cases[] = {
-      {"cupi", "cupy"}, {"CuPy", "cupy"}, {"pytorch", "torch"}, {"rrm", "rmm"}, {"nmuba", "numba"}};
+      {"cupi", "cupy"},   {"CuPy", "cupy"}, {"pytorch", "torch"}, {"rrm", "rmm"},
+      {"nmuba", "numba"}, {"upy", "cupy"},  {"orch", "torch"},    {"ucpy", "cupy"},
+      {"otrch", "torch"}, {"umba", "numba"}};
   for (const auto& [tag, meant] : cases) {
     const Variable limits("VPMM_LIMITS", (std::string("torch=1GiB,") + tag + "=25%").c_str());
     EXPECT_EQ(misspelt(), std::vector{std::string("VPMM_LIMITS limits the tag ") + tag +
                                       ", which is no library's; did you mean " + meant + "?"});
   }
-  const Variable limits("VPMM_LIMITS", "torch=1GiB,cupy=2GiB,rmm=1%,numba=1%,kv-cache=5%,cudf=3%");
-  EXPECT_EQ(misspelt(), std::vector<std::string>{});
+  for (const char* list :
+       {"torch=1GiB,cupy=2GiB,rmm=1%,numba=1%,kv-cache=5%,cudf=3%",
+        "h=1%,py=1%,kvrmm=1%,myowncupy=1%,cuxp=1%,cuyx=1%", "cupi is no limit"}) {
+    const Variable limits("VPMM_LIMITS", list);
+    EXPECT_EQ(misspelt(), std::vector<std::string>{}) << list;
+  }
 }
 
 TEST_F(Variables, of_tests_and_empty_ones_and_ours_are_not_misspelt) {
