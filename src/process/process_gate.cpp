@@ -43,6 +43,7 @@ struct alignas(kCacheLine) Counter {
 };
 constexpr std::size_t kCounters = 256;
 constexpr std::chrono::seconds kLongestWait{2};
+constexpr std::chrono::microseconds kBetweenLooks{50};
 
 constinit std::atomic<bool> was_entered{false};  // by any call of the process
 constinit Mutex registering;                     // Note [No fork falls into a registration]
@@ -103,9 +104,8 @@ void close_for_exit() noexcept {
   if (!gate.compare_exchange_strong(expected, Gate::exiting, std::memory_order_seq_cst)) return;
   put_fence_into_other_threads();
   const auto give_up = std::chrono::steady_clock::now() + kLongestWait;
-  while (entries_of_other_threads() > 0 && std::chrono::steady_clock::now() < give_up) {
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
+  while (entries_of_other_threads() > 0 && std::chrono::steady_clock::now() < give_up)
+    std::this_thread::sleep_for(kBetweenLooks);
   finish_recordings();
   summarize_all();
 }
