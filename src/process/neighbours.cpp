@@ -80,6 +80,13 @@ Vector<PoolKey> neighbours_of(PoolKey asking) {
   return found;
 }
 
+// Tells if a trim is in progress. False: or the pool is not in the list.
+bool is_pinned(PoolKey pool) noexcept {
+  const MutexLock lock(neighbourhood().mutex);
+  const Member* const member = neighbourhood().find(pool);
+  return member != nullptr && member->pins > 0;
+}
+
 // Waits until nobody holds the mutex, as a summary in progress does. Returns false if it stays
 // locked: in a forked child, or at exit by a stuck thread.
 bool is_unlocked_soon(Mutex& mutex) noexcept {
@@ -103,16 +110,13 @@ void enter_neighbourhood(PoolKey pool, Neighbour neighbour) {
 void leave_neighbourhood(PoolKey pool) noexcept {
   Neighbourhood& all = neighbourhood();
   if (is_ending() && !is_unlocked_soon(all.mutex)) return;
-  MutexLock lock(all.mutex);
-  Member* const leaving = all.find(pool);
-  if (leaving == nullptr) return;
-  leaving->is_leaving = true;
-  // Calls stopped by exit may never end.
-  while (all.find(pool)->pins > 0 && !is_ending()) {
-    lock.unlock();
-    std::this_thread::sleep_for(kBetweenTries);
-    lock.lock();
+  {
+    const MutexLock lock(all.mutex);
+    if (Member* const leaving = all.find(pool); leaving != nullptr) leaving->is_leaving = true;
   }
+  // Calls stopped by exit may never end.
+  while (is_pinned(pool) && !is_ending()) std::this_thread::sleep_for(kBetweenTries);
+  const MutexLock lock(all.mutex);
   std::erase_if(all.members, [pool](const Member& each) { return each.pool == pool; });
 }
 

@@ -77,7 +77,7 @@ void Recorder::allocated(AddressRange range, DevicePtr begin, const pool::Reques
 }
 
 Labels Recorder::freed(DevicePtr ptr, const Told& told, const pool::Caller& caller) {
-  const Labels labels = tags_.empty() ? Labels{} : tags_.take(ptr);
+  const Labels labels = tags_.take(ptr);
   tell({EventKind::free, ptr, told.requested, caller.stream, labels.tag,
         static_cast<std::uint64_t>(told.arena)});
   return labels;

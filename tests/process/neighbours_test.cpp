@@ -136,6 +136,8 @@ TEST(Neighbours, leave_after_their_trims_and_begin_no_more) {
   Pool late(0);
   EXPECT_EQ(ask_neighbours(&late, 1), 0u) << "it is leaving";
   EXPECT_EQ(pool.trims, 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(has_left) << "one that asked in vain ends no trim";
   pool.may_end = true;
   leaver.join();
   EXPECT_GT(rests_of_leaver, 20) << "a wait takes no core";

@@ -27,6 +27,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/race_window.hpp"
 #include "process/rests.hpp"
 
 namespace vpmm::process {
@@ -208,6 +209,9 @@ TEST_F(ProcessGateDeathTest, exit_gives_up_waiting_for_a_call_that_never_ends_an
       testing::ExitedWithCode(46), "");
 }
 
+// The wait of exit is two seconds at most.
+constexpr unsigned kBelowOneWait = 1;
+
 // The bound of the wait is two seconds. The next two would end at the alarm if each of ten handlers
 // waited.
 constexpr unsigned kFarBelowTenWaits = 12;
@@ -262,6 +266,42 @@ TEST_F(ProcessGateDeathTest, exit_does_not_wait_for_calls_that_it_turned_away) {
         std::exit(49);
       },
       testing::ExitedWithCode(49), "");
+}
+
+// Runs `meanwhile` in each entry that counts and has not looked at the gate again.
+void hold_entries(RaceWindow meanwhile) { race_window.store(meanwhile); }
+
+TEST_F(ProcessGateDeathTest, exit_does_not_wait_for_a_call_that_finds_the_gate_closed_meanwhile) {
+  EXPECT_EXIT(
+      {
+        static std::atomic<bool> is_counted{false};
+        hold_entries([](const char*) {
+          is_counted = true;
+          while (!is_ending()) std::this_thread::yield();
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        });
+        std::thread([] {
+          const GateEntry entry;
+          for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+        }).detach();
+        while (!is_counted) std::this_thread::yield();
+        alarm(kBelowOneWait);
+        std::exit(60);
+      },
+      testing::ExitedWithCode(60), "");
+}
+
+TEST_F(ProcessGateDeathTest, calls_at_a_closed_gate_do_not_count_for_a_moment) {
+  EXPECT_EXIT(
+      {
+        hold_entries([](const char*) {
+          while (is_ending()) std::this_thread::sleep_for(std::chrono::seconds(1));
+        });
+        begin_a_call_that_exit_must_wait_for();
+        alarm(kBelowOneWait);
+        std::exit(61);
+      },
+      testing::ExitedWithCode(61), "");
 }
 
 // 300 threads that are inside calls at the same time: more than there are counters.
@@ -437,9 +477,6 @@ TEST_F(ProcessGateDeathTest, a_fork_waits_for_a_handler_that_is_being_registered
       },
       testing::ExitedWithCode(58), "");
 }
-
-// The wait of exit is two seconds at most.
-constexpr unsigned kBelowOneWait = 1;
 
 TEST_F(ProcessGateDeathTest, exit_does_not_wait_for_calls_that_ended) {
   EXPECT_EXIT(

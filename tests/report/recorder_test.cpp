@@ -159,6 +159,7 @@ TEST_F(Recording, is_the_one_that_was_started_until_it_stops) {
   EXPECT_TRUE(recorder_.wants_mappings());
   EXPECT_FALSE(recorder_.wants_all_calls());
   EXPECT_EQ(recorder_.stop(), writer);
+  EXPECT_EQ(recorder_.log(), nullptr);
   EXPECT_EQ(recorder_.writer(), nullptr);
   EXPECT_EQ(recorder_.stop(), nullptr);
 }
@@ -186,6 +187,7 @@ TEST_F(Recording, has_a_free_in_the_place_that_it_claimed) {
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(events[0].kind, RecordedKind::free);
   EXPECT_EQ(events[0].address, kAt);
+  EXPECT_EQ(events[0].bytes, 0u);
   EXPECT_EQ(events[0].stream, 42u);
   EXPECT_EQ(events[1].kind, RecordedKind::trim);
 }
@@ -194,8 +196,39 @@ TEST_F(Recording, has_no_stream_for_a_call_that_named_none) {
   start();
   recorder_.used(kAt, {}, pool::Caller{}, driver::StreamHandle{});
   const QueuedEvent event = the_only();
+  EXPECT_EQ(event.bytes, 0u);
   EXPECT_EQ(event.stream, std::nullopt);
   EXPECT_EQ(event.stream_handle, std::nullopt);
+}
+
+TEST_F(Recording, has_the_stream_of_a_client) {
+  const CallLog::By named = CallLog::by(driver::StreamId{5}, driver::StreamHandle{0x77});
+  EXPECT_EQ(named.stream, 5u);
+  EXPECT_EQ(named.handle, 0x77u);
+  const CallLog::By any = CallLog::by(driver::StreamId{5}, std::nullopt);
+  EXPECT_EQ(any.stream, std::nullopt);
+  EXPECT_EQ(any.handle, std::nullopt);
+}
+
+TEST_F(Recording, would_wait_where_its_queue_is_full) {
+  start();
+  CallLog& log = *recorder_.log();
+  std::size_t put = 0;
+  for (; !log.would_wait() && put < 2 * observe::EventQueue::kPlaces; ++put)
+    log.put(RecordedKind::pause, AddressRange{});
+  EXPECT_GT(put, observe::EventQueue::kPlaces / 2);
+  EXPECT_LT(put, observe::EventQueue::kPlaces);
+  EXPECT_EQ(recorded().size(), put);
+  EXPECT_FALSE(log.would_wait());
+}
+
+TEST_F(Recording, hears_of_no_call_after_its_recorder_ended) {
+  auto recorder = std::make_unique<Recorder>(driver_, 2);
+  start(*recorder);
+  recorder.reset();
+  driver::ChunkHandle chunk;
+  EXPECT_EQ(driver_.mem_create(2 * kMiB, {}, chunk), driver::CuResult::success);
+  EXPECT_THAT(recorded(), IsEmpty());
 }
 
 TEST_F(Recording, has_the_handle_that_a_timeline_had_at_first_where_the_call_names_none) {
@@ -264,6 +297,8 @@ TEST_F(Recording, has_changes_of_arenas_trims_and_pauses) {
   for (std::size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i].kind, kinds[i]);
   for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(events[i].arena, 5u);
   for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(events[i].bytes, 10 * (i + 1));
+  EXPECT_EQ(events[4].arena, 0u);
+  for (const std::size_t i : {0, 1, 4}) EXPECT_EQ(events[i].value, 0u);
   EXPECT_EQ(events[2].value, 3u) << "the tag";
   EXPECT_EQ(events[5].value, 60u);
 }
@@ -327,13 +362,42 @@ TEST_F(Recording, takes_another_log_while_the_file_of_the_last_one_hangs) {
 }
 
 TEST_F(Recording, captures_stacks_that_are_wanted_while_it_runs) {
+  observe::StackProvider python;
+  python.capture = [](void*, std::uint64_t* frames, std::size_t) -> std::size_t {
+    frames[0] = 1;
+    return 1;
+  };
+  python.describe = [](void*, std::uint64_t, const char** file, std::uint64_t* line,
+                       const char** function) {
+    *file = *function = "f";
+    *line = 1;
+  };
+  observe::set_stack_provider(python);
   CallLog& log = recorder_.provide_log();
   log.set_stacks({true, false});
   EXPECT_EQ(log.capture_stack(), 0u) << "it does not run";
+  log.set_stacks({false, false});
   start();
+  EXPECT_EQ(log.capture_stack(), 0u);
+  log.set_stacks({true, false});
+  EXPECT_NE(log.capture_stack(), 0u);
+  log.set_stacks({false, true});
   EXPECT_NE(log.capture_stack(), 0u);
   log.set_stacks({false, false});
   EXPECT_EQ(log.capture_stack(), 0u);
+  observe::set_stack_provider({});
+}
+
+TEST_F(Recording, captures_no_stacks_unless_it_is_told_which) {
+  observe::StackProvider python;
+  python.capture = [](void*, std::uint64_t*, std::size_t) -> std::size_t {
+    ADD_FAILURE() << "nobody wants them";
+    return 0;
+  };
+  observe::set_stack_provider(python);
+  start();
+  EXPECT_EQ(recorder_.log()->capture_stack(), 0u);
+  observe::set_stack_provider({});
 }
 
 TEST_F(Recording, keeps_labels_of_what_has_a_tag) {
@@ -413,8 +477,14 @@ TEST_F(Listeners, are_told_of_each_event_with_the_device_and_the_time) {
     EXPECT_EQ(told_[i].arena, 5u);
   }
   EXPECT_EQ(told_[1].stream, driver::StreamHandle{0x95});
-  EXPECT_EQ(told_[6].tag, 0u);
+  for (std::size_t i = 4; i < 7; ++i) EXPECT_EQ(told_[i].tag, 0u);
+  for (const std::size_t i : {4, 5, 8}) EXPECT_EQ(told_[i].arena, 0u);
   EXPECT_EQ(told_[7].tag, 3u);
+}
+
+TEST_F(Listeners, choose_kinds_by_their_bits) {
+  for (std::uint32_t kind = 0; kind < kEventKinds; ++kind)
+    EXPECT_EQ(bit_of(static_cast<EventKind>(kind)), std::uint32_t{1} << kind);
 }
 
 TEST_F(Listeners, are_told_of_their_kinds_alone_until_they_are_removed) {

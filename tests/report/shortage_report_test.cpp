@@ -134,13 +134,13 @@ TEST(ShortageReport, names_single_bytes) {
 
 TEST(ShortageReport, of_what_nobody_filled_in_has_zeros) {
   Shortage nothing;
-  nothing.asked.reason = "the driver refused";
+  nothing.asked.taken = 1;
   nothing.holders.arenas = {{}};
   nothing.holders.by_tag = {{}};
   EXPECT_EQ(
       shortage_report(nothing),
       std::string(
-          "out of device memory: asked for 0 bytes; the driver refused; live 0 bytes, free 0 "
+          "out of device memory: asked for 0 bytes; 1 bytes are missing; live 0 bytes, free 0 "
           "bytes, limit none\n"
           "  asked for  0 bytes\n"
           "  live       0 bytes in 0 allocations, which take 0 bytes\n"
@@ -277,6 +277,32 @@ TEST(ShortageAdvice, of_more_than_the_gpu_has_is_to_ask_for_less) {
   EXPECT_THAT(advice(shortage), ElementsAre("ask for less: the GPU has 64 MiB in all"));
 }
 
+TEST(ShortageAdvice, of_all_that_the_gpu_has_is_not_to_ask_for_less) {
+  Shortage shortage = usual();
+  shortage.asked.taken = 64 * kMiB;
+  EXPECT_THAT(advice(shortage), Not(Contains(StartsWith("ask for less"))));
+  ++shortage.asked.taken;
+  EXPECT_THAT(advice(shortage), Contains(StartsWith("ask for less")));
+}
+
+TEST(ShortageAdvice, names_a_byte_where_none_is_missing) {
+  Shortage shortage = usual();
+  shortage.asked.taken = kMiB;
+  shortage.memory.trapped = 1;
+  EXPECT_THAT(advice(shortage), Contains(HasSubstr("1 byte are trapped")));
+  shortage.memory.trapped = 0;
+  EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("trapped"))));
+}
+
+TEST(ShortageAdvice, says_nothing_of_a_gpu_that_is_not_known) {
+  Shortage shortage = usual();
+  shortage.asked.taken = kMiB;
+  EXPECT_THAT(advice(shortage), Contains(HasSubstr("of the GPU")));
+  shortage.limits.gpu.reset();
+  EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("the GPU"))));
+  EXPECT_THAT(shortage_report(shortage), Not(HasSubstr("GPU")));
+}
+
 TEST(ShortageAdvice, names_others_where_they_hold_what_is_missing) {
   Shortage shortage = usual();
   EXPECT_THAT(advice(shortage), Contains(StartsWith("find out who else holds 8 MiB of the GPU")));
@@ -297,17 +323,26 @@ TEST(ShortageAdvice, names_the_stream_to_wait_for_and_the_capture_that_forbids_i
   Shortage shortage = usual();
   shortage.memory.pending = 4 * kMiB;
   shortage.holders.pending_on = {{"stream 9", 4 * kMiB, 1}};
-  EXPECT_THAT(advice(shortage), Contains(StartsWith("wait for the work of stream 9")));
+  const std::string way =
+      " for the work of stream 9, or free with the stream that used the memory last";
+  EXPECT_THAT(advice(shortage), Contains("wait" + way));
+  shortage.memory.pending = 1;
+  EXPECT_THAT(advice(shortage), Contains("wait" + way));
+  shortage.memory.pending = 0;
+  EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("stream 9"))));
+  shortage.memory.pending = 1;
   shortage.limits.is_capture_known = true;
-  EXPECT_THAT(
-      advice(shortage),
-      Contains(StartsWith("end the stream capture that forbids to wait for the work of stream 9")));
+  EXPECT_THAT(advice(shortage),
+              Contains("end the stream capture that forbids to wait" + way +
+                       " (captures that are announced count until they are ended)"));
 }
 
 TEST(ShortageAdvice, names_leases_graphs_and_pinned_arenas) {
   Shortage shortage = usual();
   const std::vector<std::string> none = advice(shortage);
-  shortage.memory.leased = shortage.memory.parked = kMiB;
+  shortage.memory.leased = shortage.memory.parked = 1;
+  shortage.holders.arenas = {{4, 0, true, false, 6, 5}};
+  EXPECT_EQ(advice(shortage).size(), none.size() + 3);
   shortage.holders.arenas = {{4, 0, true, false, 6 * kMiB, 2 * kMiB},
                              {5, 0, false, false, 6 * kMiB, 0}};
   EXPECT_EQ(advice(shortage).size(), none.size() + 3);

@@ -27,6 +27,10 @@ TEST(Tags, sum_what_lives_by_tag_and_library) {
   EXPECT_EQ(tags.of(kFirst).tag, 3u);
   EXPECT_EQ(tags.of(kFirst).library, 7u);
   EXPECT_EQ(tags.of(DevicePtr{0x3000}).tag, 0u);
+  tags.add(DevicePtr{0x4000}, 3, {3, 0});
+  EXPECT_EQ(tags.take(DevicePtr{0x4000}).tag, 3u);
+  EXPECT_EQ(Tags::of(tags.by_library(), 7), 10u);
+  EXPECT_EQ(tags.by_library().size(), 1u);
   EXPECT_EQ(tags.take(kFirst).library, 7u);
   EXPECT_EQ(tags.take(kFirst).tag, 0u) << "it is gone";
   EXPECT_EQ(Tags::of(tags.by_tag(), 3), 5u);
