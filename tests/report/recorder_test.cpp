@@ -455,7 +455,9 @@ TEST_F(Listeners, are_told_of_each_event_with_the_device_and_the_time) {
   recorder_.used(kAt, {1000, kArena}, caller_, driver::StreamHandle{0x95});
   EXPECT_EQ(recorder_.freed(kAt, {1000, kArena}, caller_).library, 4u);
   recorder_.failed(request(), {ErrorCode::out_of_memory, ""}, {});
-  recorder_.failed(request(), {ErrorCode::invalid_argument, ""}, {});  // not told
+  EXPECT_EQ(told_.size(), 4u);
+  recorder_.failed(request(), {ErrorCode::invalid_argument, ""}, {});
+  EXPECT_EQ(told_.size(), 4u) << "not told";
   recorder_.on_map({kAt, 10}, {});
   recorder_.on_unmap({kAt, 10}, pool::MappingObserver::Fate::given_back);
   recorder_.arena_changed(EventKind::arena_grow, {kAt, 20}, kArena);
@@ -518,6 +520,7 @@ TEST_F(Recording, has_the_allocation_again_where_the_driver_refused_its_free) {
   EXPECT_EQ(event.bytes, 1000u);
   EXPECT_EQ(event.tag, 3u);
   EXPECT_EQ(event.library, 4u);
+  EXPECT_EQ(event.value, 0u) << "not known";
   EXPECT_EQ(event.stream_handle, 0x90u);
   ASSERT_EQ(told_.size(), 1u);
   EXPECT_EQ(told_[0].kind, EventKind::allocate);

@@ -155,6 +155,9 @@ TEST(ShortageReport, of_what_nobody_filled_in_has_zeros) {
 }
 
 TEST(ShortageReport, says_that_a_byte_is_missing_or_why_none_is) {
+  Shortage nothing;
+  nothing.asked.reason = "the driver refused";
+  EXPECT_THAT(first_line(shortage_report(nothing)), HasSubstr("; the driver refused; "));
   Shortage shortage = usual();
   shortage.asked.reason = "no range is long enough";
   shortage.asked.taken = 16 * kMiB + 1;
