@@ -298,7 +298,7 @@ TEST_F(Recording, has_changes_of_arenas_trims_and_pauses) {
   for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(events[i].arena, 5u);
   for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(events[i].bytes, 10 * (i + 1));
   EXPECT_EQ(events[4].arena, 0u);
-  for (const std::size_t i : {0, 1, 4}) EXPECT_EQ(events[i].value, 0u);
+  for (const std::size_t i : {0u, 1u, 4u}) EXPECT_EQ(events[i].value, 0u);
   EXPECT_EQ(events[2].value, 3u) << "the tag";
   EXPECT_EQ(events[5].value, 60u);
 }
@@ -480,7 +480,7 @@ TEST_F(Listeners, are_told_of_each_event_with_the_device_and_the_time) {
   }
   EXPECT_EQ(told_[1].stream, driver::StreamHandle{0x95});
   for (std::size_t i = 4; i < 7; ++i) EXPECT_EQ(told_[i].tag, 0u);
-  for (const std::size_t i : {4, 5, 8}) EXPECT_EQ(told_[i].arena, 0u);
+  for (const std::size_t i : {4u, 5u, 8u}) EXPECT_EQ(told_[i].arena, 0u);
   EXPECT_EQ(told_[7].tag, 3u);
 }
 
