@@ -132,8 +132,7 @@ class [[nodiscard]] EventQueue::Claim {
   ~Claim() {
     if (queue_ != nullptr && !is_lost_) queue_->publish(claim_, {});
   }
-  bool is_wanted() const { return queue_ != nullptr; }
-  // Publishes, or counts a lost event.
+  // Publishes, or counts a lost event. No effect without a place.
   void publish(QueuedEvent event) noexcept {
     EventQueue* const queue = std::exchange(queue_, nullptr);
     if (queue == nullptr) return;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <thread>
 #include <utility>
 
@@ -17,7 +16,6 @@ namespace {
 
 constexpr int kMostTries = 500;
 constexpr std::chrono::microseconds kBetweenTries{100};
-constexpr std::chrono::milliseconds kBetweenLooks{10};
 
 struct Member {
   PoolKey pool = nullptr;
@@ -29,7 +27,6 @@ struct Member {
 // Leaked: pools may be destroyed after every static object.
 struct Neighbourhood {
   Mutex mutex;
-  std::condition_variable_any unpinned;
   Vector<Member> members VPMM_GUARDED_BY(mutex);
 
   // Null: not in the list.
@@ -59,7 +56,6 @@ class Pin {
     if (!give_back_) return;
     const MutexLock lock(neighbourhood().mutex);
     --neighbourhood().find(pool_)->pins;
-    neighbourhood().unpinned.notify_all();
   }
   Pin(const Pin&) = delete;
   Pin& operator=(const Pin&) = delete;
@@ -73,10 +69,10 @@ class Pin {
 };
 
 Vector<PoolKey> neighbours_of(PoolKey asking) {
-  Vector<PoolKey> found;
   const MutexLock lock(neighbourhood().mutex);
   const Member* const own = neighbourhood().find(asking);
-  if (own == nullptr) return found;
+  if (own == nullptr) return {};
+  Vector<PoolKey> found;
   for (const Member& each : neighbourhood().members)
     if (each.pool != asking && each.neighbour.device == own->neighbour.device &&
         each.neighbour.driver == own->neighbour.driver)
@@ -84,10 +80,17 @@ Vector<PoolKey> neighbours_of(PoolKey asking) {
   return found;
 }
 
+// Tells if a trim is in progress. False: or the pool is not in the list.
+bool is_pinned(PoolKey pool) noexcept {
+  const MutexLock lock(neighbourhood().mutex);
+  const Member* const member = neighbourhood().find(pool);
+  return member != nullptr && member->pins > 0;
+}
+
 // Waits until nobody holds the mutex, as a summary in progress does. Returns false if it stays
 // locked: in a forked child, or at exit by a stuck thread.
 bool is_unlocked_soon(Mutex& mutex) noexcept {
-  for (int tries = 0; tries <= kMostTries; ++tries) {
+  for (int tries = 0; tries < kMostTries; ++tries) {
     if (mutex.try_lock()) {
       mutex.unlock();
       return true;
@@ -107,12 +110,13 @@ void enter_neighbourhood(PoolKey pool, Neighbour neighbour) {
 void leave_neighbourhood(PoolKey pool) noexcept {
   Neighbourhood& all = neighbourhood();
   if (is_ending() && !is_unlocked_soon(all.mutex)) return;
-  MutexLock lock(all.mutex);
-  Member* const leaving = all.find(pool);
-  if (leaving == nullptr) return;
-  leaving->is_leaving = true;
+  {
+    const MutexLock lock(all.mutex);
+    if (Member* const leaving = all.find(pool); leaving != nullptr) leaving->is_leaving = true;
+  }
   // Calls stopped by exit may never end.
-  while (all.find(pool)->pins > 0 && !is_ending()) all.unpinned.wait_for(lock, kBetweenLooks);
+  while (is_pinned(pool) && !is_ending()) std::this_thread::sleep_for(kBetweenTries);
+  const MutexLock lock(all.mutex);
   std::erase_if(all.members, [pool](const Member& each) { return each.pool == pool; });
 }
 

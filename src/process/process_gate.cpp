@@ -43,6 +43,7 @@ struct alignas(kCacheLine) Counter {
 };
 constexpr std::size_t kCounters = 256;
 constexpr std::chrono::seconds kLongestWait{2};
+constexpr std::chrono::microseconds kBetweenLooks{50};
 
 constinit std::atomic<bool> was_entered{false};  // by any call of the process
 constinit Mutex registering;                     // Note [No fork falls into a registration]
@@ -91,9 +92,9 @@ std::int64_t entries_of_other_threads() noexcept {
   return entries;
 }
 
-void fence_of_closing() noexcept {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (has_membarrier.load()) syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0);
+// Fails where the kernel has no such call: then entries have fences of their own.
+void put_fence_into_other_threads() noexcept {
+  syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0);
 }
 
 // Runs on the thread that called exit(), possibly inside a call (a callback that exits).
@@ -101,11 +102,10 @@ void close_for_exit() noexcept {
   Gate expected = Gate::open;
   // Only the closing call waits. A child has no other threads, and its counters are the parent's.
   if (!gate.compare_exchange_strong(expected, Gate::exiting, std::memory_order_seq_cst)) return;
-  fence_of_closing();
+  put_fence_into_other_threads();
   const auto give_up = std::chrono::steady_clock::now() + kLongestWait;
-  while (entries_of_other_threads() > 0 && std::chrono::steady_clock::now() < give_up) {
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
+  while (entries_of_other_threads() > 0 && std::chrono::steady_clock::now() < give_up)
+    std::this_thread::sleep_for(kBetweenLooks);
   finish_recordings();
   summarize_all();
 }

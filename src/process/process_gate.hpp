@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/race_window.hpp"
 #include "base/result.hpp"
 
 namespace vpmm::process {
@@ -60,6 +61,7 @@ class GateEntry {
     } else {
       std::atomic_thread_fence(std::memory_order_seq_cst);
     }
+    VPMM_RACE_WINDOW("an entry counts, and has not looked at the gate again");
     open_ = detail::gate.load(std::memory_order_seq_cst) == detail::Gate::open;
     if (!open_) leave();  // closed meanwhile
   }

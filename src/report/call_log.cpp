@@ -46,13 +46,12 @@ observe::QueuedEvent CallLog::event(RecordedKind kind, AddressRange range,
 }
 
 void CallLog::freed(Claim place, DevicePtr ptr, const By& by) noexcept {
-  if (place.is_wanted()) place.publish(event(RecordedKind::free, {ptr, 0}, by));
+  place.publish(event(RecordedKind::free, {ptr, 0}, by));
 }
 
 void CallLog::allocated(DevicePtr begin, const pool::Request& request, Bytes taken,
                         const By& by) noexcept {
   Claim place = claim();
-  if (!place.is_wanted()) return;
   observe::QueuedEvent allocated = event(RecordedKind::allocate, {begin, request.bytes}, by);
   allocated.value = taken;
   allocated.tag = request.tag;
@@ -71,7 +70,6 @@ void CallLog::failed(const pool::Request& request, const Error& error, const By&
 void CallLog::fail(RecordedKind kind, const pool::Request& request, const Error& error,
                    const By& by) noexcept {
   Claim place = claim();
-  if (!place.is_wanted()) return;
   observe::QueuedEvent failed = event(kind, {DevicePtr{}, request.bytes}, by);
   failed.tag = request.tag;
   failed.stack = request.stack;
@@ -84,7 +82,6 @@ void CallLog::fail(RecordedKind kind, const pool::Request& request, const Error&
 void CallLog::put(RecordedKind kind, AddressRange range, std::uint64_t value,
                   std::uint64_t arena) noexcept {
   Claim place = claim();
-  if (!place.is_wanted()) return;
   observe::QueuedEvent happened = event(kind, range, By());
   happened.value = value;
   happened.arena = arena;
@@ -93,7 +90,6 @@ void CallLog::put(RecordedKind kind, AddressRange range, std::uint64_t value,
 
 void CallLog::put(RecordedKind kind, const std::string& text) noexcept {
   Claim place = claim();
-  if (!place.is_wanted()) return;
   observe::QueuedEvent said = event(kind, {}, By());
   said.text = kept(text);
   place.publish(std::move(said));
@@ -101,12 +97,11 @@ void CallLog::put(RecordedKind kind, const std::string& text) noexcept {
 
 void CallLog::used(AddressRange allocation, const By& by) noexcept {
   Claim place = claim();
-  if (place.is_wanted()) place.publish(event(RecordedKind::record_use, allocation, by));
+  place.publish(event(RecordedKind::record_use, allocation, by));
 }
 
 void CallLog::after_call(Call call, Bytes bytes, std::uint64_t duration_ns) noexcept {
   Claim place = claim();
-  if (!place.is_wanted()) return;
   observe::QueuedEvent called = event(RecordedKind::driver, {DevicePtr{}, bytes}, By());
   called.value = duration_ns;
   called.flags = number_of(call);

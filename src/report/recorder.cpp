@@ -13,10 +13,7 @@ constexpr std::uint64_t kBetweenSamplesNs = 10'000'000;
 
 // A channel in use belongs to a recording with a hanging file: its thread still reads the channel.
 CallLog& Recorder::provide_log() {
-  if (log_ != nullptr && log_->channel()->is_in_use.load()) {
-    given_up_.reserve(given_up_.size() + 1);
-    given_up_.push_back(std::move(log_));
-  }
+  if (log_ != nullptr && log_->channel()->is_in_use.load()) given_up_.push_back(std::move(log_));
   if (log_ == nullptr) log_ = std::make_unique<CallLog>(driver_);
   return *log_;
 }
@@ -80,7 +77,7 @@ void Recorder::allocated(AddressRange range, DevicePtr begin, const pool::Reques
 }
 
 Labels Recorder::freed(DevicePtr ptr, const Told& told, const pool::Caller& caller) {
-  const Labels labels = tags_.empty() ? Labels{} : tags_.take(ptr);
+  const Labels labels = tags_.take(ptr);
   tell({EventKind::free, ptr, told.requested, caller.stream, labels.tag,
         static_cast<std::uint64_t>(told.arena)});
   return labels;

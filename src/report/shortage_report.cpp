@@ -31,11 +31,11 @@ Headroom room(const Shortage& shortage) {
           shortage.limits.gpu ? shortage.limits.gpu->free : 0, shortage.limits.capacity};
 }
 
-// Formats a size exactly, as a whole number of the largest possible unit.
+// Formats a size exactly, as a whole number of the largest possible unit. Requires: not 0.
 std::string exact_bytes(Bytes bytes) {
   constexpr std::string_view kUnits[] = {"bytes", "KiB", "MiB", "GiB"};
   std::size_t unit = 0;
-  for (; unit + 1 < std::size(kUnits) && bytes != 0 && bytes % 1024 == 0; ++unit) bytes /= 1024;
+  for (; unit + 1 < std::size(kUnits) && bytes % 1024 == 0; ++unit) bytes /= 1024;
   return fmt::format("{} {}", bytes, kUnits[unit]);
 }
 

@@ -67,8 +67,8 @@ void note_library(const char* library, bool is_tagged) {
 std::string untagged_libraries() {
   Names& all = names();
   const MutexLock lock(all.mutex);
+  if (all.libraries.size() < 2) return {};
   std::string list;
-  if (all.libraries.size() < 2) return list;
   for (const auto& [library, is_tagged] : all.libraries)
     if (!is_tagged) list += list.empty() ? library : ", " + library;
   return list;

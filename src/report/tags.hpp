@@ -69,13 +69,13 @@ class Tags {
   };
   void lessen(const Tagged& ended) VPMM_REQUIRES(pool_lock) {
     lessen(of_tag_, ended.labels.tag, ended.requested);
-    lessen(of_library_, ended.labels.library, ended.requested);
+    if (ended.labels.library != 0) lessen(of_library_, ended.labels.library, ended.requested);
   }
+  // Requires: the sum is there, so that no memory is needed.
   static void lessen(Sums& sums, std::uint32_t label, Bytes bytes) {
-    const auto found = sums.find(label);
-    if (found == sums.end()) return;
-    found->second -= bytes;
-    if (found->second == 0) sums.erase(found);
+    Bytes& left = sums[label];
+    left -= bytes;
+    if (left == 0) sums.erase(label);
   }
 
   Map<DevicePtr, Tagged> tagged_ VPMM_GUARDED_BY(pool_lock);

@@ -245,11 +245,12 @@ std::string as_given(const char* variable, Bytes bytes) {
   return given && given.value() == bytes ? std::string(text) : format_bytes(bytes);
 }
 
+// Requires: the setting has a variable.
 Result<void> set(Config& config, const Setting& setting, std::string_view text) {
-  if (setting.set != nullptr && setting.set(config, text)) return {};
+  if (setting.set(config, text)) return {};
   const std::string meant = size_meant_by(text);
   Config other = config;
-  const bool is_meant = !meant.empty() && setting.set != nullptr && setting.set(other, meant);
+  const bool is_meant = setting.set(other, meant);
   return bad_setting(setting.name, text, setting.allowed, is_meant ? meant : std::string_view());
 }
 
@@ -306,7 +307,7 @@ Config allowed_config_from_environment() {
 }
 
 void note_mapped_ahead() {
-  if (!process_that_mapped_ahead()) ::setenv(kMappedAheadBy, this_process().c_str(), 1);
+  if (!process_that_mapped_ahead()) ::setenv(kMappedAheadBy, this_process().c_str(), true);
 }
 
 Result<void> set(Config& config, std::string_view variable, std::string_view text) {

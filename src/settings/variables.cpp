@@ -58,26 +58,21 @@ Result<NamedLimit> parse_limit(std::string_view text) {
 Result<Vector<NamedLimit>> parse_limits(std::string_view text) {
   Vector<NamedLimit> limits;
   if (text == "none" || text.empty()) return limits;
-  for (bool is_last = false; !is_last;) {
+  for (;;) {
     const std::size_t comma = text.find(',');
-    is_last = comma == std::string_view::npos;
     VPMM_TRY_ASSIGN(NamedLimit limit, parse_limit(text.substr(0, comma)));
-    if (!is_last) text.remove_prefix(comma + 1);
     const bool is_named = std::any_of(limits.begin(), limits.end(), [&](const NamedLimit& each) {
       return each.tag == limit.tag;
     });
     if (is_named)
       return Error{ErrorCode::bad_configuration, message_of("{} has two limits", limit.tag)};
     limits.push_back(std::move(limit));
+    if (comma == std::string_view::npos) return limits;
+    text.remove_prefix(comma + 1);
   }
-  return limits;
 }
 
-// Empty: `text` is right.
-std::string fault_of_limits(std::string_view text) {
-  const auto limits = parse_limits(text);
-  return limits ? std::string() : limits.error().message;
-}
+std::string fault_of_limits(std::string_view text) { return parse_limits(text).error().message; }
 
 bool is_count_in(std::string_view text, std::uint64_t least, std::uint64_t most) {
   const std::optional<std::uint64_t> count = parse_count(text);
@@ -122,7 +117,8 @@ struct ProcessVariable {
   const char* allowed;   // reads well after "must be"
   const char* meaning;
   bool (*is_allowed)(std::string_view text);
-  std::string (*fault_of)(std::string_view text) = nullptr;  // which part is wrong; null: not said
+  // Which part of a text that is not allowed is wrong; null: not said.
+  std::string (*fault_of)(std::string_view text) = nullptr;
 };
 
 constexpr ProcessVariable kStats{"VPMM_STATS", "0", "0 or 1",
@@ -274,8 +270,7 @@ std::size_t distance(std::string_view a, std::string_view b) {
 
 Vector<std::string> known_variables() {
   Vector<std::string> names;
-  for (const SettingInForce& setting : list_settings(Config{}))
-    if (setting.name.starts_with(kPrefix)) names.push_back(setting.name);
+  for (const SettingInForce& setting : list_settings(Config{})) names.push_back(setting.name);
   for (const ProcessVariable& variable : kVariables) names.emplace_back(variable.name);
   return names;
 }
@@ -437,9 +432,9 @@ Vector<std::string> misspelt_variables() {
 }
 
 Vector<std::string> idle_variables() {
-  Vector<std::string> sentences;
   const std::string_view file = value_of(kRecord.name);
-  if (!file.empty() && file != kRecord.fallback) return sentences;
+  if (!file.empty() && file != kRecord.fallback) return {};
+  Vector<std::string> sentences;
   for (const ProcessVariable* how :
        {&kRecordStacks, &kRecordSample, &kRecordLimit, &kRecordWindow}) {
     const std::string_view text = value_of(how->name);

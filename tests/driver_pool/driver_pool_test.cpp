@@ -1,10 +1,14 @@
 // driver_pool: requests below a page over the driver's own asynchronous pool.
 #include "driver_pool/driver_pool.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "driver/faulting.hpp"
 #include "driver/forwarding.hpp"
@@ -18,26 +22,30 @@ namespace {
 using driver::Call;
 using driver::CuResult;
 using driver::FaultPlan;
+using driver::MemPoolAttribute;
 using driver::StreamHandle;
 
 constexpr std::uint64_t kLongNs = 100'000'000;
 
-// Lets another thread in after a call, before it has the pool's lock again.
+// Lets another thread in after a call, before it has the pool's lock again. Keeps the driver's
+// pool.
 class Interrupted final : public driver::ForwardingDriver {
  public:
   using ForwardingDriver::ForwardingDriver;
-  CuResult mem_alloc_from_pool_async(Bytes bytes, driver::MemPoolHandle pool, StreamHandle stream,
-                                     DevicePtr& ptr) override {
-    const CuResult result = ForwardingDriver::mem_alloc_from_pool_async(bytes, pool, stream, ptr);
-    if (meanwhile) meanwhile();
-    return result;
-  }
-  CuResult mem_free_async(DevicePtr ptr, StreamHandle stream) override {
-    const CuResult result = ForwardingDriver::mem_free_async(ptr, stream);
-    if (meanwhile) meanwhile();
+  CuResult mem_pool_create(driver::DeviceOrdinal device, driver::MemPoolHandle& pool) override {
+    const CuResult result = ForwardingDriver::mem_pool_create(device, pool);
+    made = pool;
     return result;
   }
   std::function<void()> meanwhile;
+  driver::MemPoolHandle made{};
+
+ private:
+  void after(Call call, CuResult /*result*/, std::uint64_t /*duration_ns*/) override {
+    const bool is_without_lock = call == Call::mem_alloc_from_pool_async ||
+                                 call == Call::mem_free_async || call == Call::mem_pool_trim_to;
+    if (is_without_lock && meanwhile) std::exchange(meanwhile, {})();
+  }
 };
 
 class DriverPoolTest : public testing::Test {
@@ -57,6 +65,14 @@ class DriverPoolTest : public testing::Test {
     EXPECT_EQ(sim.census().pool_allocations, 0u);
     EXPECT_EQ(sim.hazard_count(), 0u)
         << (sim.hazards().empty() ? "" : sim.hazards().front().describe());
+  }
+  // A failed call of `failing`, as the caller is told; the next one works.
+  template <typename Failing>
+  std::string told(Call call, CuResult result, const Failing& failing) {
+    faults.set_plan({{call}, 1, result, FaultPlan::Repeat::once});
+    const auto outcome = failing();
+    faults.clear_plan();
+    return outcome ? "" : outcome.error().message;
   }
   static void expect(CuResult result) { EXPECT_EQ(result, CuResult::success); }
 
@@ -88,6 +104,16 @@ class DriverPoolTest : public testing::Test {
     EXPECT_TRUE(driver_pool.settle(lock).ok());
   }
 
+  // Runs `work` as another thread does: with the pool's lock, which the next driver call left.
+  template <typename Work>
+  void meanwhile(const Work& work) {
+    interrupted.meanwhile = [this, work] {
+      lock.lock();
+      work();
+      lock.unlock();
+    };
+  }
+
   // Another library resets the context, and a call of the pool notices.
   void reset_context() {
     sim.run_until_idle();
@@ -116,13 +142,100 @@ TEST_F(DriverPoolTest, makes_its_pool_at_the_first_request_only) {
   EXPECT_EQ(calls.count(Call::mem_pool_create), 1u);
 }
 
-TEST_F(DriverPoolTest, a_pool_that_cannot_be_made_is_tried_again) {
-  for (const Call call :
-       {Call::mem_pool_create, Call::mem_pool_set_attribute, Call::stream_create}) {
-    faults.set_plan({{call}, 1, CuResult::out_of_memory, FaultPlan::Repeat::once});
-    EXPECT_FALSE(driver_pool.allocate(lock, 100, a, &of(a)).ok()) << driver::to_string(call);
+TEST_F(DriverPoolTest, lets_no_stream_wait_for_another_and_keeps_memory_until_it_is_trimmed) {
+  allocate(100, a);
+  std::uint64_t value = 1;
+  expect(sim.mem_pool_get_attribute(interrupted.made,
+                                    MemPoolAttribute::reuse_allow_internal_dependencies, value));
+  EXPECT_EQ(value, 0u);
+  expect(sim.mem_pool_get_attribute(interrupted.made, MemPoolAttribute::release_threshold, value));
+  EXPECT_EQ(value, std::numeric_limits<std::uint64_t>::max());
+}
+
+TEST_F(DriverPoolTest, a_pool_that_cannot_be_made_leaves_none_and_is_tried_again) {
+  struct Step {
+    Call call;
+    std::uint64_t nth;
+    std::uint64_t destroyed;  // pools
+  };
+  for (const auto& [call, nth, destroyed] :
+       {Step{Call::mem_pool_create, 1, 0}, Step{Call::mem_pool_set_attribute, 1, 1},
+        Step{Call::mem_pool_set_attribute, 2, 1}, Step{Call::stream_create, 1, 1}}) {
+    const std::uint64_t before = calls.count(Call::mem_pool_destroy);
+    faults.set_plan({{call}, nth, CuResult::invalid_value, FaultPlan::Repeat::once});
+    const auto refused = driver_pool.allocate(lock, 100, a, &of(a));
+    ASSERT_FALSE(refused.ok()) << driver::to_string(call);
+    EXPECT_EQ(refused.error().message,
+              std::string(driver::to_string(call)) + " failed: CUDA_ERROR_INVALID_VALUE (1)");
+    EXPECT_EQ(calls.count(Call::mem_pool_destroy) - before, destroyed) << driver::to_string(call);
+    EXPECT_EQ(sim.census().streams, 2u);
+    EXPECT_EQ(driver_pool.allocations(), 0u);
   }
   allocate(100, a);
+}
+
+TEST_F(DriverPoolTest, counts_and_shows_what_lives) {
+  EXPECT_EQ(driver_pool.allocations(), 0u);
+  EXPECT_EQ(driver_pool.deallocations(), 0u);
+  const DevicePtr first = allocate(1000, a);
+  const DevicePtr second = allocate(500, b);
+  const auto any = driver_pool.allocate(lock, 200, std::nullopt, nullptr);
+  ASSERT_TRUE(any.ok());
+  std::vector<std::string> shown;
+  driver_pool.for_each_block([&](const PoolBlock& block) {
+    const bool is_of_a = block.timeline == of(a).id;
+    const char* const stream = is_of_a ? " a" : block.timeline == of(b).id ? " b" : " any";
+    shown.push_back(std::to_string(block.requested) + (block.timeline ? stream : " any"));
+  });
+  EXPECT_THAT(shown, testing::UnorderedElementsAre("1000 a", "500 b", "200 any"));
+  EXPECT_EQ(driver_pool.requested_bytes(), 1700u);
+  EXPECT_EQ(driver_pool.live_allocations(), 3u);
+  EXPECT_EQ(driver_pool.allocations(), 3u);
+  expect(sim.ctx_synchronize());
+  EXPECT_TRUE(driver_pool.deallocate_on(lock, driver_pool.block_around(first), a).ok());
+  EXPECT_TRUE(driver_pool.deallocate_after(lock, driver_pool.block_around(second), {}).ok());
+  EXPECT_EQ(driver_pool.requested_bytes(), 200u);
+  EXPECT_EQ(driver_pool.live_allocations(), 1u);
+  EXPECT_EQ(driver_pool.allocations(), 3u);
+  EXPECT_EQ(driver_pool.deallocations(), 2u);
+}
+
+TEST_F(DriverPoolTest, a_refused_request_leaves_nothing) {
+  allocate(100, a);
+  EXPECT_EQ(told(Call::mem_alloc_from_pool_async, CuResult::out_of_memory,
+                 [&] { return driver_pool.allocate(lock, 100, b, &of(b)); }),
+            "mem_alloc_from_pool_async failed: CUDA_ERROR_OUT_OF_MEMORY (2)");
+  EXPECT_EQ(of(b).references, 0u);
+  const std::uint64_t frees = calls.count(Call::mem_free_async);
+  EXPECT_EQ(told(Call::stream_synchronize, CuResult::invalid_value,
+                 [&] { return driver_pool.allocate(lock, 100, std::nullopt, nullptr); }),
+            "stream_synchronize failed: CUDA_ERROR_INVALID_VALUE (1)");
+  EXPECT_EQ(calls.count(Call::mem_free_async) - frees, 1u) << "nobody knows of the memory";
+  EXPECT_EQ(sim.census().pool_allocations, 1u);
+  EXPECT_EQ(driver_pool.allocations(), 1u);
+  EXPECT_EQ(driver_pool.live_allocations(), 1u);
+  EXPECT_EQ(driver_pool.requested_bytes(), 100u);
+}
+
+// The pool works on `a` while `b` captures in one of the strict modes.
+TEST_F(DriverPoolTest, leaves_captures_alone) {
+  for (const driver::CaptureMode mode :
+       {driver::CaptureMode::global, driver::CaptureMode::thread_local_mode}) {
+    const DevicePtr early = allocate(1000, a);
+    const time::Stamp done = stamp_on(a);
+    sim.run_until_idle();
+    poll();
+    expect(sim.stream_begin_capture(b, mode));
+    const DevicePtr late = allocate(1000, a);
+    EXPECT_TRUE(driver_pool.deallocate_on(lock, driver_pool.block_around(late), a).ok());
+    EXPECT_TRUE(driver_pool.deallocate_after(lock, driver_pool.block_around(early), done).ok());
+    EXPECT_EQ(driver_pool.pending_bytes(), 0u);
+    EXPECT_EQ(driver_pool.reserved_bytes(), 2 * kMiB);
+    EXPECT_TRUE(driver_pool.trim(lock).ok());
+    driver::GraphHandle graph{};
+    EXPECT_EQ(sim.stream_end_capture(b, graph), CuResult::success) << "the capture was broken";
+    expect(sim.graph_destroy(graph));
+  }
 }
 
 TEST_F(DriverPoolTest, finds_the_block_around_an_address) {
@@ -171,6 +284,7 @@ TEST_F(DriverPoolTest, a_failed_free_keeps_the_block) {
   ASSERT_NE(driver_pool.block_around(ptr), nullptr);
   EXPECT_EQ(driver_pool.live_allocations(), 1u);
   EXPECT_EQ(driver_pool.requested_bytes(), 1000u);
+  EXPECT_EQ(driver_pool.deallocations(), 0u);
   EXPECT_EQ(of(a).references, 1u);
   EXPECT_EQ(of(b).references, 1u);
   EXPECT_TRUE(driver_pool.deallocate_on(lock, driver_pool.block_around(ptr), a).ok());
@@ -188,6 +302,95 @@ TEST_F(DriverPoolTest, a_late_free_that_fails_is_tried_again_and_is_no_error_of_
   EXPECT_EQ(driver_pool.pending_bytes(), 1000u);
   settle();
   EXPECT_EQ(driver_pool.pending_bytes(), 0u);
+}
+
+// Of three: one still in use, one that the driver refuses at first, and one that works.
+TEST_F(DriverPoolTest, late_frees_do_not_wait_for_each_other) {
+  const DevicePtr first = allocate(1000, a);
+  const DevicePtr second = allocate(200, a);
+  const DevicePtr busy = allocate(30, a);
+  const time::Stamp early = stamp_on(a);
+  expect(sim.ctx_synchronize());
+  use(busy, 30, b, kLongNs);
+  const time::Stamp late = stamp_on(b);
+  EXPECT_TRUE(driver_pool.deallocate_after(lock, driver_pool.block_around(busy), late).ok());
+  const auto free_early = [&](DevicePtr ptr) {
+    EXPECT_TRUE(driver_pool.deallocate_after(lock, driver_pool.block_around(ptr), early).ok());
+  };
+  free_early(first);
+  free_early(second);
+  EXPECT_EQ(driver_pool.pending_bytes(), 1230u) << "nobody looked yet";
+  faults.set_plan({{Call::mem_free_async}, 1, CuResult::invalid_value, FaultPlan::Repeat::once});
+  settle();
+  EXPECT_EQ(calls.count(Call::mem_free_async), 1u);
+  EXPECT_EQ(driver_pool.pending_bytes(), 1030u);
+  settle();
+  EXPECT_EQ(driver_pool.pending_bytes(), 30u);
+  const std::uint64_t before = calls.total_count();
+  EXPECT_TRUE(driver_pool.settle(lock).ok());
+  EXPECT_EQ(calls.total_count(), before) << "nothing is complete";
+  sim.advance_host_ns(kLongNs);
+  settle();
+  EXPECT_EQ(calls.count(Call::mem_free_async), 3u);
+  EXPECT_EQ(driver_pool.pending_bytes(), 0u);
+  EXPECT_EQ(driver_pool.deallocations(), 3u);
+}
+
+TEST_F(DriverPoolTest, a_late_free_tells_that_the_context_is_broken) {
+  const DevicePtr ptr = allocate(1000, a);
+  ASSERT_TRUE(driver_pool.deallocate_after(lock, driver_pool.block_around(ptr), stamp_on(a)).ok());
+  sim.run_until_idle();
+  poll();
+  EXPECT_EQ(told(Call::mem_free_async, CuResult::illegal_address,
+                 [&] { return driver_pool.settle(lock); }),
+            "mem_free_async failed: CUDA_ERROR_ILLEGAL_ADDRESS (700)");
+  EXPECT_EQ(driver_pool.pending_bytes(), 1000u);
+  settle();
+  EXPECT_EQ(driver_pool.pending_bytes(), 0u);
+}
+
+// The driver hands the address out again before the free has the pool's lock.
+TEST_F(DriverPoolTest, memory_may_be_anothers_before_its_free_returns) {
+  const DevicePtr ptr = allocate(1000, a);
+  meanwhile([&] { EXPECT_EQ(allocate(900, a), ptr); });
+  ASSERT_TRUE(driver_pool.deallocate_on(lock, driver_pool.block_around(ptr), a).ok());
+  ASSERT_NE(driver_pool.block_around(ptr), nullptr);
+  EXPECT_EQ(driver_pool.requested_bytes(), 900u);
+}
+
+TEST_F(DriverPoolTest, a_pool_that_was_never_used_has_nothing_to_give_back) {
+  const std::uint64_t before = calls.total_count();
+  EXPECT_EQ(driver_pool.trim(lock).value(), 0u);
+  EXPECT_EQ(driver_pool.reserved_bytes(), 0u);
+  EXPECT_TRUE(driver_pool.settle(lock).ok());
+  driver_pool.release_everything();
+  EXPECT_EQ(calls.total_count(), before);
+}
+
+TEST_F(DriverPoolTest, what_it_holds_is_what_it_handed_out_where_the_driver_does_not_say) {
+  allocate(1000, a);
+  const DevicePtr other = allocate(500, b);
+  use(other, 500, b, kLongNs);
+  ASSERT_TRUE(
+      driver_pool.deallocate_after(lock, driver_pool.block_around(other), stamp_on(b)).ok());
+  faults.set_plan(
+      {{Call::mem_pool_get_attribute}, 1, CuResult::invalid_value, FaultPlan::Repeat::once});
+  EXPECT_EQ(driver_pool.reserved_bytes(), 1500u);
+  EXPECT_EQ(driver_pool.reserved_bytes(), 2 * kMiB);
+}
+
+TEST_F(DriverPoolTest, trim_tells_that_the_driver_failed) {
+  allocate(1000, a);
+  EXPECT_EQ(
+      told(Call::mem_pool_trim_to, CuResult::invalid_value, [&] { return driver_pool.trim(lock); }),
+      "mem_pool_trim_to failed: CUDA_ERROR_INVALID_VALUE (1)");
+}
+
+TEST_F(DriverPoolTest, trim_gives_nothing_back_where_others_take_more_meanwhile) {
+  allocate(1000, a);
+  meanwhile([&] { allocate(3 * kMiB, a); });
+  EXPECT_EQ(driver_pool.trim(lock).value(), 0u);
+  EXPECT_EQ(driver_pool.live_allocations(), 2u);
 }
 
 TEST_F(DriverPoolTest, trim_gives_back_what_is_unused) {
@@ -230,6 +433,45 @@ TEST_F(DriverPoolTest, forgets_every_pointer_of_a_dead_context_without_a_driver_
   expect(sim.device_primary_ctx_retain(0, again));
 }
 
+TEST_F(DriverPoolTest, the_end_gives_everything_back_once_the_frees_are_done) {
+  const Bytes before = sim.census().physical_bytes;
+  allocate(1000, a);
+  const DevicePtr other = allocate(500, b);
+  use(other, 500, b, kLongNs);
+  ASSERT_TRUE(
+      driver_pool.deallocate_after(lock, driver_pool.block_around(other), stamp_on(b)).ok());
+  expect(sim.ctx_synchronize());
+  calls.start_listing();
+  driver_pool.release_everything();
+  std::vector<std::string> list = calls.stop_listing();
+  std::erase(list, "thread_exchange_stream_capture_mode");
+  EXPECT_THAT(list, testing::ElementsAre("mem_free_async", "mem_free_async", "stream_synchronize",
+                                         "stream_destroy", "mem_pool_destroy"));
+  EXPECT_EQ(sim.census().pool_allocations, 0u);
+  EXPECT_EQ(sim.census().physical_bytes, before);
+  EXPECT_EQ(sim.census().streams, 2u);
+  EXPECT_EQ(driver_pool.live_allocations(), 0u);
+  EXPECT_EQ(driver_pool.requested_bytes(), 0u);
+  EXPECT_EQ(driver_pool.pending_bytes(), 0u);
+  EXPECT_EQ(of(a).references, 0u);
+  const std::uint64_t done = calls.total_count();
+  driver_pool.release_everything();
+  EXPECT_EQ(calls.total_count(), done) << "once";
+  allocate(100, a);
+  EXPECT_EQ(calls.count(Call::mem_pool_create), 2u) << "a new one";
+}
+
+TEST_F(DriverPoolTest, a_request_that_failed_in_a_context_that_is_gone_says_so) {
+  allocate(1000, a);
+  meanwhile([this] { reset_context(); });
+  const auto refused = driver_pool.allocate(lock, 1000 * kTiB, a, &of(a));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::driver_failed);
+  EXPECT_EQ(refused.error().message, "the CUDA context was reset meanwhile");
+  EXPECT_EQ(driver_pool.live_allocations(), 0u);
+  time::enter_primary(sim, timelines);
+}
+
 TEST_F(DriverPoolTest, a_reset_during_a_call_leaves_no_block_of_the_dead_context) {
   enum class During { allocate, free, late_free };
   for (const During during : {During::allocate, During::free, During::late_free}) {
@@ -237,7 +479,7 @@ TEST_F(DriverPoolTest, a_reset_during_a_call_leaves_no_block_of_the_dead_context
     const time::Stamp stamp = stamp_on(a);
     sim.run_until_idle();
     poll();
-    interrupted.meanwhile = [this] { reset_context(); };
+    meanwhile([this] { reset_context(); });
     faults.set_plan({{Call::mem_free_async}, 1, CuResult::invalid_value, FaultPlan::Repeat::once});
     switch (during) {
       case During::allocate:

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "process/process_gate.hpp"
+#include "process/rests.hpp"
 
 namespace vpmm::process {
 namespace {
@@ -79,6 +80,7 @@ TEST(Neighbours, are_pools_of_the_same_gpu_and_driver) {
 
 TEST(Neighbours, are_none_for_a_pool_that_is_not_listed) {
   Pool other(5);
+  { const Pool gone(5); }  // was at the place behind the list's end
   const int stranger = 0;
   leave_neighbourhood(&stranger);
   EXPECT_EQ(ask_neighbours(&stranger, 6), 0u);
@@ -123,17 +125,22 @@ struct Trimming {
 TEST(Neighbours, leave_after_their_trims_and_begin_no_more) {
   Trimming pool;
   std::atomic<bool> has_left{false};
+  long rests_of_leaver = 0;
   std::thread leaver([&] {
     leave_neighbourhood(&pool);
     has_left = true;
+    rests_of_leaver = rests(RUSAGE_THREAD);
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_FALSE(has_left);
   Pool late(0);
   EXPECT_EQ(ask_neighbours(&late, 1), 0u) << "it is leaving";
   EXPECT_EQ(pool.trims, 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(has_left) << "one that asked in vain ends no trim";
   pool.may_end = true;
   leaver.join();
+  EXPECT_GT(rests_of_leaver, 20) << "a wait takes no core";
   pool.asker.join();
   EXPECT_EQ(pool.given, 1u);
 }
@@ -203,7 +210,7 @@ TEST_F(NeighboursDeathTest, leave_at_exit_though_a_thread_keeps_the_list_locked)
                                     }});
         std::atexit([] {
           leave_neighbourhood(&pool);
-          _exit(51);
+          _exit(rests(RUSAGE_THREAD) > 100 ? 51 : 1);
         });
         { const GateEntry first_use; }
         std::thread(summarize_all).detach();

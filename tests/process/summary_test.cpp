@@ -3,8 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include <limits>
+#include <string>
 
+#include "driver/forwarding.hpp"
 #include "driver/sim/sim_driver.hpp"
 
 namespace vpmm::process {
@@ -66,15 +67,33 @@ TEST(Opening, names_the_device_its_limit_and_what_differs_from_the_defaults) {
   config.capacity_percent = 0;
   config.capacity = 3 * kGiB;
   config.prefer = settings::Prefer::latency;
+  config.driver = settings::DriverKind::sim;
+  config.unnamed_free = settings::UnnamedFree::allocating_stream;
   EXPECT_EQ(opening(driver, 0, config),
-            "device 0 (Simulated GPU, 139 GiB): pool opened, limit 3 GiB; VPMM_CAPACITY=3GiB; "
-            "VPMM_PREFER=latency");
+            "device 0 (Simulated GPU, 139 GiB): pool opened, limit 3 GiB; VPMM_DRIVER=sim; "
+            "VPMM_CAPACITY=3GiB; VPMM_PREFER=latency; unnamed_free=allocating_stream");
 }
 
+// Fails after it wrote.
+class Confused final : public driver::ForwardingDriver {
+ public:
+  using ForwardingDriver::ForwardingDriver;
+  driver::CuResult device_get_name(driver::DeviceOrdinal /*device*/, std::string& name) override {
+    name = "half a na";
+    return driver::CuResult::invalid_device;
+  }
+  driver::CuResult device_total_mem(driver::DeviceOrdinal /*device*/, Bytes& total) override {
+    total = 7;
+    return driver::CuResult::invalid_device;
+  }
+};
+
 TEST(Opening, does_without_a_device_that_does_not_answer) {
-  driver::sim::SimDriver driver;
-  ASSERT_EQ(driver.init(), driver::CuResult::success);
-  EXPECT_EQ(opening(driver, 99, {}), "device 99 (unknown, 0 bytes): pool opened, limit none");
+  driver::sim::SimDriver sim;
+  ASSERT_EQ(sim.init(), driver::CuResult::success);
+  EXPECT_EQ(opening(sim, 99, {}), "device 99 (unknown, 0 bytes): pool opened, limit none");
+  Confused confused(sim);
+  EXPECT_EQ(opening(confused, 0, {}), "device 0 (unknown, 0 bytes): pool opened, limit none");
 }
 
 }  // namespace

@@ -23,7 +23,10 @@ TEST(Headroom, is_what_may_be_mapped_and_what_is_idle) {
   EXPECT_EQ(room.left(), 44u);
   EXPECT_EQ(room.missing(44), 0u);
   EXPECT_EQ(room.missing(50), 6u);
+  EXPECT_FALSE(room.is_limited(44)) << "nothing is missing";
+  EXPECT_TRUE(room.is_limited(45));
   EXPECT_TRUE(room.is_limited(50));
+  EXPECT_TRUE(room.is_limited(104));
   EXPECT_FALSE(room.is_limited(105)) << "the GPU has less";
 }
 

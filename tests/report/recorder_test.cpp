@@ -1,6 +1,7 @@
 // report: events of calls in a recording, and told to listeners.
 #include "report/recorder.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "driver/forwarding.hpp"
 #include "driver/sim/sim_driver.hpp"
 
 namespace vpmm::report {
@@ -26,6 +28,35 @@ constexpr DevicePtr kAt{0x7000'0000};
 constexpr pool::ArenaId kArena{5};
 constexpr std::uint64_t kMs = 1'000'000;
 
+// A driver whose observer notes its calls.
+class WatchedDriver final : public driver::ForwardingDriver, public driver::MemoryObserver {
+ public:
+  using ForwardingDriver::ForwardingDriver;
+  driver::MemoryObserver* memory_observer() override { return this; }
+  void on_allocate(AddressRange range, driver::StreamHandle stream) override {
+    note("allocate", range, stream);
+  }
+  void on_allocate_any_stream(AddressRange range) override { note("allocate", range, {}); }
+  void on_deallocate(AddressRange range, driver::StreamHandle stream) override {
+    note("free", range, stream);
+  }
+  void on_deallocate_any_stream(AddressRange range) override { note("free", range, {}); }
+  std::vector<std::string> notes;
+
+ private:
+  void note(const char* what, AddressRange range, pool::Stream stream) {
+    notes.push_back(
+        fmt::format("{} {:#x}+{} {}", what, to_integer(range.begin), range.size,
+                    stream ? fmt::format("{:#x}", static_cast<std::uint64_t>(*stream)) : "any"));
+  }
+};
+
+class UnwatchedDriver final : public driver::ForwardingDriver {
+ public:
+  using ForwardingDriver::ForwardingDriver;
+  driver::MemoryObserver* memory_observer() override { return nullptr; }
+};
+
 class Recording : public testing::Test {
  protected:
   Recording() {
@@ -39,8 +70,9 @@ class Recording : public testing::Test {
   ~Recording() override { recorder_.stop(); }
 
   // Its events go to a queue that this test reads, and not to the file.
-  void start() {
-    CallLog& log = recorder_.provide_log();
+  void start() { start(recorder_); }
+  void start(Recorder& recorder) {
+    CallLog& log = recorder.provide_log();
     channel_ = log.channel();
     channel_->queue.open();
     std::string path = testing::TempDir() + "recorder-" + std::to_string(getpid()) + ".csv";
@@ -48,7 +80,7 @@ class Recording : public testing::Test {
         observe::TraceWriter::create(path, 0, std::make_shared<observe::RecordingChannel>());
     ASSERT_TRUE(writer.ok());
     std::remove(path.c_str());
-    recorder_.start(std::move(writer.value()));
+    recorder.start(std::move(writer.value()));
   }
   std::vector<QueuedEvent> recorded() {
     std::vector<QueuedEvent> events;
@@ -76,7 +108,8 @@ class Recording : public testing::Test {
   }
 
   driver::sim::SimDriver sim_;
-  driver::RecordingDriver driver_{sim_};
+  WatchedDriver watched_{sim_};
+  driver::RecordingDriver driver_{watched_};
   time::Timeline timeline_;
   pool::Caller caller_;
   std::shared_ptr<observe::RecordingChannel> channel_;
@@ -102,6 +135,49 @@ TEST_F(Recording, has_what_a_request_asked_for_and_got) {
   EXPECT_NE(event.thread, 0u);
 }
 
+TEST_F(Recording, has_words_of_the_program) {
+  start();
+  recorder_.log()->put(RecordedKind::mark, "epoch 7");
+  const QueuedEvent event = the_only();
+  EXPECT_EQ(event.kind, RecordedKind::mark);
+  ASSERT_NE(event.text, nullptr);
+  EXPECT_EQ(*event.text, "epoch 7");
+  EXPECT_EQ(event.address, DevicePtr{});
+  EXPECT_EQ(event.stream, std::nullopt);
+}
+
+TEST_F(Recording, is_the_one_that_was_started_until_it_stops) {
+  EXPECT_EQ(recorder_.writer(), nullptr);
+  EXPECT_EQ(recorder_.log(), nullptr);
+  EXPECT_FALSE(recorder_.is_recording());
+  EXPECT_FALSE(recorder_.wants_mappings());
+  start();
+  const std::shared_ptr<observe::TraceWriter> writer = recorder_.writer();
+  ASSERT_NE(writer, nullptr);
+  EXPECT_EQ(recorder_.log()->channel(), channel_);
+  EXPECT_TRUE(recorder_.is_recording());
+  EXPECT_TRUE(recorder_.wants_mappings());
+  EXPECT_FALSE(recorder_.wants_all_calls());
+  EXPECT_EQ(recorder_.stop(), writer);
+  EXPECT_EQ(recorder_.log(), nullptr);
+  EXPECT_EQ(recorder_.writer(), nullptr);
+  EXPECT_EQ(recorder_.stop(), nullptr);
+}
+
+TEST_F(Recording, whose_queue_is_closed_drops_events) {
+  start();
+  channel_->queue.close();
+  recorder_.allocated({kAt, 1024}, kAt, request(), caller_);
+  recorder_.used(kAt, {}, caller_, driver::StreamHandle{0x90});
+  recorder_.record_free(recorder_.claim_free(), kAt, caller_);
+  recorder_.failed(request(), {ErrorCode::out_of_memory, "too much"}, {});
+  recorder_.log()->put(RecordedKind::mark, "late");
+  recorder_.log()->after_call(driver::Call::mem_map, 1, 2);
+  recorder_.trimmed(3);
+  EXPECT_THAT(recorded(), IsEmpty());
+  EXPECT_EQ(channel_->queue.lost(), 0u);
+}
+
 TEST_F(Recording, has_a_free_in_the_place_that_it_claimed) {
   start();
   CallLog::Claim place = recorder_.claim_free();
@@ -111,6 +187,7 @@ TEST_F(Recording, has_a_free_in_the_place_that_it_claimed) {
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(events[0].kind, RecordedKind::free);
   EXPECT_EQ(events[0].address, kAt);
+  EXPECT_EQ(events[0].bytes, 0u);
   EXPECT_EQ(events[0].stream, 42u);
   EXPECT_EQ(events[1].kind, RecordedKind::trim);
 }
@@ -119,8 +196,39 @@ TEST_F(Recording, has_no_stream_for_a_call_that_named_none) {
   start();
   recorder_.used(kAt, {}, pool::Caller{}, driver::StreamHandle{});
   const QueuedEvent event = the_only();
+  EXPECT_EQ(event.bytes, 0u);
   EXPECT_EQ(event.stream, std::nullopt);
   EXPECT_EQ(event.stream_handle, std::nullopt);
+}
+
+TEST_F(Recording, has_the_stream_of_a_client) {
+  const CallLog::By named = CallLog::by(driver::StreamId{5}, driver::StreamHandle{0x77});
+  EXPECT_EQ(named.stream, 5u);
+  EXPECT_EQ(named.handle, 0x77u);
+  const CallLog::By any = CallLog::by(driver::StreamId{5}, std::nullopt);
+  EXPECT_EQ(any.stream, std::nullopt);
+  EXPECT_EQ(any.handle, std::nullopt);
+}
+
+TEST_F(Recording, would_wait_where_its_queue_is_full) {
+  start();
+  CallLog& log = *recorder_.log();
+  std::size_t put = 0;
+  for (; !log.would_wait() && put < 2 * observe::EventQueue::kPlaces; ++put)
+    log.put(RecordedKind::pause, AddressRange{});
+  EXPECT_GT(put, observe::EventQueue::kPlaces / 2);
+  EXPECT_LT(put, observe::EventQueue::kPlaces);
+  EXPECT_EQ(recorded().size(), put);
+  EXPECT_FALSE(log.would_wait());
+}
+
+TEST_F(Recording, hears_of_no_call_after_its_recorder_ended) {
+  auto recorder = std::make_unique<Recorder>(driver_, 2);
+  start(*recorder);
+  recorder.reset();
+  driver::ChunkHandle chunk;
+  EXPECT_EQ(driver_.mem_create(2 * kMiB, {}, chunk), driver::CuResult::success);
+  EXPECT_THAT(recorded(), IsEmpty());
 }
 
 TEST_F(Recording, has_the_handle_that_a_timeline_had_at_first_where_the_call_names_none) {
@@ -189,6 +297,8 @@ TEST_F(Recording, has_changes_of_arenas_trims_and_pauses) {
   for (std::size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i].kind, kinds[i]);
   for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(events[i].arena, 5u);
   for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(events[i].bytes, 10 * (i + 1));
+  EXPECT_EQ(events[4].arena, 0u);
+  for (const std::size_t i : {0u, 1u, 4u}) EXPECT_EQ(events[i].value, 0u);
   EXPECT_EQ(events[2].value, 3u) << "the tag";
   EXPECT_EQ(events[5].value, 60u);
 }
@@ -252,13 +362,89 @@ TEST_F(Recording, takes_another_log_while_the_file_of_the_last_one_hangs) {
 }
 
 TEST_F(Recording, captures_stacks_that_are_wanted_while_it_runs) {
+  observe::StackProvider python;
+  python.capture = [](void*, std::uint64_t* frames, std::size_t) -> std::size_t {
+    frames[0] = 1;
+    return 1;
+  };
+  python.describe = [](void*, std::uint64_t, const char** file, std::uint64_t* line,
+                       const char** function) {
+    *file = *function = "f";
+    *line = 1;
+  };
+  observe::set_stack_provider(python);
   CallLog& log = recorder_.provide_log();
   log.set_stacks({true, false});
   EXPECT_EQ(log.capture_stack(), 0u) << "it does not run";
+  log.set_stacks({false, false});
   start();
+  EXPECT_EQ(log.capture_stack(), 0u);
+  log.set_stacks({true, false});
+  EXPECT_NE(log.capture_stack(), 0u);
+  log.set_stacks({false, true});
   EXPECT_NE(log.capture_stack(), 0u);
   log.set_stacks({false, false});
   EXPECT_EQ(log.capture_stack(), 0u);
+  observe::set_stack_provider({});
+}
+
+TEST_F(Recording, captures_no_stacks_unless_it_is_told_which) {
+  observe::StackProvider python;
+  python.capture = [](void*, std::uint64_t*, std::size_t) -> std::size_t {
+    ADD_FAILURE() << "nobody wants them";
+    return 0;
+  };
+  observe::set_stack_provider(python);
+  start();
+  EXPECT_EQ(recorder_.log()->capture_stack(), 0u);
+  observe::set_stack_provider({});
+}
+
+TEST_F(Recording, keeps_labels_of_what_has_a_tag) {
+  pool::Request untagged = request();
+  untagged.tag = 0;
+  recorder_.allocated({kAt, 1024}, kAt, untagged, caller_);
+  EXPECT_TRUE(recorder_.tags().empty());
+  EXPECT_EQ(recorder_.freed(kAt, {1000, kArena}, caller_).library, 0u);
+  recorder_.allocated({kAt, 1024}, kAt, request(), caller_);
+  recorder_.allocated({kAt + 1024, 1024}, kAt + 1024, request(), caller_);
+  EXPECT_EQ(Tags::of(recorder_.tags().by_tag(), 3), 2000u);
+  recorder_.forget_unless([](DevicePtr begin) { return begin == kAt; });
+  EXPECT_EQ(Tags::of(recorder_.tags().by_tag(), 3), 1000u);
+  EXPECT_EQ(recorder_.freed(kAt, {1000, kArena}, caller_).tag, 3u);
+  EXPECT_TRUE(recorder_.tags().empty());
+}
+
+using Observers = Recording;
+
+TEST_F(Observers, hear_of_the_memory_and_its_stream) {
+  pool::Request of_any = request();
+  of_any.stream.reset();
+  recorder_.allocated({kAt, 1024}, kAt, request(), caller_);
+  recorder_.allocated({kAt, 2048}, kAt, of_any, caller_);
+  recorder_.allocated({}, kAt, request(), caller_);  // in an external arena
+  recorder_.observe_end({kAt, 1024}, driver::StreamHandle{0x92});
+  recorder_.observe_end({kAt, 1024}, std::nullopt);
+  recorder_.free_failed({kAt, 1024}, driver::StreamHandle{0x93}, {}, caller_);
+  EXPECT_THAT(watched_.notes,
+              ElementsAre("allocate 0x70000000+1024 0x91", "allocate 0x70000000+2048 any",
+                          "free 0x70000000+1024 0x92", "free 0x70000000+1024 any",
+                          "allocate 0x70000000+1024 0x91"))
+      << "the last one behind the stream that freed";
+  EXPECT_TRUE(recorder_.wants_ranges());
+}
+
+TEST_F(Observers, may_be_none) {
+  UnwatchedDriver unwatched(sim_);
+  driver::RecordingDriver driver(unwatched);
+  Recorder recorder(driver, 2);
+  EXPECT_FALSE(recorder.wants_ranges());
+  recorder.allocated({kAt, 1024}, kAt, request(), caller_);
+  recorder.observe_end({kAt, 1024}, driver::StreamHandle{0x92});
+  recorder.observe_end({kAt, 1024}, std::nullopt);
+  start(recorder);
+  EXPECT_TRUE(recorder.wants_ranges()) << "for the file";
+  recorder.stop();
 }
 
 using Listeners = Recording;
@@ -269,7 +455,9 @@ TEST_F(Listeners, are_told_of_each_event_with_the_device_and_the_time) {
   recorder_.used(kAt, {1000, kArena}, caller_, driver::StreamHandle{0x95});
   EXPECT_EQ(recorder_.freed(kAt, {1000, kArena}, caller_).library, 4u);
   recorder_.failed(request(), {ErrorCode::out_of_memory, ""}, {});
-  recorder_.failed(request(), {ErrorCode::invalid_argument, ""}, {});  // not told
+  EXPECT_EQ(told_.size(), 4u);
+  recorder_.failed(request(), {ErrorCode::invalid_argument, ""}, {});
+  EXPECT_EQ(told_.size(), 4u) << "not told";
   recorder_.on_map({kAt, 10}, {});
   recorder_.on_unmap({kAt, 10}, pool::MappingObserver::Fate::given_back);
   recorder_.arena_changed(EventKind::arena_grow, {kAt, 20}, kArena);
@@ -291,8 +479,14 @@ TEST_F(Listeners, are_told_of_each_event_with_the_device_and_the_time) {
     EXPECT_EQ(told_[i].arena, 5u);
   }
   EXPECT_EQ(told_[1].stream, driver::StreamHandle{0x95});
-  EXPECT_EQ(told_[6].tag, 0u);
+  for (std::size_t i = 4; i < 7; ++i) EXPECT_EQ(told_[i].tag, 0u);
+  for (const std::size_t i : {4u, 5u, 8u}) EXPECT_EQ(told_[i].arena, 0u);
   EXPECT_EQ(told_[7].tag, 3u);
+}
+
+TEST_F(Listeners, choose_kinds_by_their_bits) {
+  for (std::uint32_t kind = 0; kind < kEventKinds; ++kind)
+    EXPECT_EQ(bit_of(static_cast<EventKind>(kind)), std::uint32_t{1} << kind);
 }
 
 TEST_F(Listeners, are_told_of_their_kinds_alone_until_they_are_removed) {
@@ -326,6 +520,7 @@ TEST_F(Recording, has_the_allocation_again_where_the_driver_refused_its_free) {
   EXPECT_EQ(event.bytes, 1000u);
   EXPECT_EQ(event.tag, 3u);
   EXPECT_EQ(event.library, 4u);
+  EXPECT_EQ(event.value, 0u) << "not known";
   EXPECT_EQ(event.stream_handle, 0x90u);
   ASSERT_EQ(told_.size(), 1u);
   EXPECT_EQ(told_[0].kind, EventKind::allocate);

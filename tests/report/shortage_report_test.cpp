@@ -5,6 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
+#include <vector>
+
+#include "report/tags.hpp"
 
 namespace vpmm::report {
 namespace {
@@ -141,12 +145,98 @@ TEST(ShortageReport, names_single_bytes) {
     EXPECT_THAT(report, HasSubstr(std::string("\n  ") + word));
 }
 
+TEST(ShortageReport, of_what_nobody_filled_in_has_zeros) {
+  Shortage nothing;
+  nothing.asked.taken = 1;
+  nothing.holders.arenas = {{}};
+  nothing.holders.by_tag = {{}};
+  EXPECT_EQ(
+      shortage_report(nothing),
+      std::string(
+          "out of device memory: asked for 0 bytes; 1 bytes are missing; live 0 bytes, free 0 "
+          "bytes, limit none\n"
+          "  asked for  0 bytes\n"
+          "  live       0 bytes in 0 allocations, which take 0 bytes\n"
+          "  free       0 bytes, the largest range 0 bytes\n"
+          "  arena      0 (tag 0) holds 0 bytes, of which live 0 bytes\n"
+          "  mapped     0 bytes; the limit is none; 0 bytes more may be mapped\n"
+          "  by tag     : 0 bytes\n"
+          "what to try:\n"
+          "  - raise VPMM_MAX_MAPPINGS: at 0 mappings free memory is not put together any more\n"
+          "  - ") +
+          kRecord);
+}
+
+TEST(ShortageReport, says_that_a_byte_is_missing_or_why_none_is) {
+  Shortage nothing;
+  nothing.asked.reason = "the driver refused";
+  EXPECT_THAT(first_line(shortage_report(nothing)), HasSubstr("; the driver refused; "));
+  Shortage shortage = usual();
+  shortage.asked.reason = "no range is long enough";
+  shortage.asked.taken = 16 * kMiB + 1;
+  EXPECT_THAT(first_line(shortage_report(shortage)), HasSubstr("; 1 bytes are missing; "));
+  shortage.asked.taken = 16 * kMiB;
+  EXPECT_THAT(first_line(shortage_report(shortage)), HasSubstr("; no range is long enough; "));
+  shortage.asked.taken = 64 * kMiB;
+  EXPECT_THAT(first_line(shortage_report(shortage)), HasSubstr("; 48 MiB are missing; "));
+  ++shortage.asked.taken;
+  EXPECT_THAT(first_line(shortage_report(shortage)),
+              HasSubstr("; that is more than the GPU has; "));
+}
+
+TEST(ShortageReport, gives_sizes_that_are_missing_exactly) {
+  const std::pair<Bytes, const char*> sizes[] = {
+      {1023, "; 1023 bytes are"},          {1024, "; 1 KiB are"},
+      {1536, "; 1536 bytes are"},          {3 * kMiB, "; 3 MiB are"},
+      {3 * kMiB + kKiB, "; 3073 KiB are"}, {2 * kGiB, "; 2 GiB are"},
+      {2 * kTiB, "; 2048 GiB are"}};
+  for (const auto& [bytes, words] : sizes) {
+    Shortage shortage = usual();
+    shortage.asked.taken = 16 * kMiB + bytes;
+    shortage.limits.gpu->total = 4 * kTiB;
+    EXPECT_THAT(first_line(shortage_report(shortage)), HasSubstr(words));
+  }
+}
+
+TEST(ShortageReport, describes_arenas) {
+  set_tag_name(911, "kv cache");
+  Shortage shortage = usual();
+  shortage.holders.arenas = {{4, 911, false, true, kMiB, 0}, {5, 912, true, true, kMiB, 0}};
+  EXPECT_THAT(shortage_report(shortage),
+              HasSubstr("\n  arena      4 (tag kv cache, released) holds 1 MiB, of which live 0 "
+                        "bytes\n  arena      5 (tag 912, pinned, released) holds 1 MiB"));
+}
+
+TEST(HoldersReport, lists_holders_and_what_to_do_about_a_tags_limit) {
+  Shortage shortage = usual();
+  shortage.holders.by_library = {{"torch", 30 * kMiB, 2}};
+  const std::string ways =
+      "\nwhat to try:\n"
+      "  - raise the limit of the tag (VPMM_LIMITS, vpmm_tag_set_limit), or free its memory\n"
+      "  - see who holds it, and since when: ";
+  EXPECT_EQ(holders_report(shortage),
+            "\n  by library torch: 30 MiB"
+            "\n  by stream  stream 3: 30 MiB, no stream: 10 MiB" +
+                ways + "VPMM_RECORD=run.vpmm PROGRAM; python -m vpmm report run.vpmm");
+  shortage.recording = "here.vpmm";
+  shortage.holders = {};
+  EXPECT_EQ(holders_report(shortage), ways + "python -m vpmm report here.vpmm");
+}
+
+TEST(FirstLine, is_all_of_a_text_without_a_line_break) {
+  EXPECT_EQ(first_line("one\ntwo\nthree"), "one");
+  EXPECT_EQ(first_line("one"), "one");
+  EXPECT_EQ(first_line(""), "");
+}
+
 TEST(ShortageReport, names_five_holders_and_counts_the_others) {
   Shortage shortage = usual();
   shortage.holders.by_stream.clear();
   for (int i = 1; i <= 7; ++i)
     shortage.holders.by_stream.push_back({"stream " + std::to_string(i), 2 * kMiB, 1});
   EXPECT_THAT(shortage_report(shortage), HasSubstr("stream 5: 2 MiB, 2 more: 4 MiB\n"));
+  shortage.holders.by_stream.resize(5);
+  EXPECT_THAT(shortage_report(shortage), HasSubstr("stream 5: 2 MiB\n")) << "no more";
 }
 
 TEST(ShortageAdvice, is_to_look_at_a_recording_where_no_rule_has_anything_to_say) {
@@ -203,31 +293,72 @@ TEST(ShortageAdvice, of_more_than_the_gpu_has_is_to_ask_for_less) {
   EXPECT_THAT(advice(shortage), ElementsAre("ask for less: the GPU has 64 MiB in all"));
 }
 
+TEST(ShortageAdvice, of_all_that_the_gpu_has_is_not_to_ask_for_less) {
+  Shortage shortage = usual();
+  shortage.asked.taken = 64 * kMiB;
+  EXPECT_THAT(advice(shortage), Not(Contains(StartsWith("ask for less"))));
+  ++shortage.asked.taken;
+  EXPECT_THAT(advice(shortage), Contains(StartsWith("ask for less")));
+}
+
+TEST(ShortageAdvice, names_a_byte_where_none_is_missing) {
+  Shortage shortage = usual();
+  shortage.asked.taken = kMiB;
+  shortage.memory.trapped = 1;
+  EXPECT_THAT(advice(shortage), Contains(HasSubstr("1 byte are trapped")));
+  shortage.memory.trapped = 0;
+  EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("trapped"))));
+}
+
+TEST(ShortageAdvice, says_nothing_of_a_gpu_that_is_not_known) {
+  Shortage shortage = usual();
+  shortage.asked.taken = kMiB;
+  EXPECT_THAT(advice(shortage), Contains(HasSubstr("of the GPU")));
+  shortage.limits.gpu.reset();
+  EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("the GPU"))));
+  EXPECT_THAT(shortage_report(shortage), Not(HasSubstr("GPU")));
+}
+
 TEST(ShortageAdvice, names_others_where_they_hold_what_is_missing) {
   Shortage shortage = usual();
   EXPECT_THAT(advice(shortage), Contains(StartsWith("find out who else holds 8 MiB of the GPU")));
   shortage.limits.gpu->free = 14 * kMiB;
   EXPECT_THAT(advice(shortage), Contains(StartsWith("find out who else")))
       << "2 MiB are held, and nothing is missing";
-  shortage.limits.gpu->free = 16 * kMiB;
-  EXPECT_THAT(advice(shortage), Not(Contains(StartsWith("find out who else"))));
+  shortage.limits.gpu = driver::MemInfo{8 * kMiB, 60 * kMiB};
+  EXPECT_THAT(advice(shortage), Contains(StartsWith("find out who else holds 4 MiB")));
+  ++shortage.asked.taken;
+  EXPECT_THAT(advice(shortage), Not(Contains(StartsWith("find out who else"))))
+      << "a byte more is missing than they hold";
+  --shortage.asked.taken;
+  shortage.limits.gpu->free = 12 * kMiB;
+  EXPECT_THAT(advice(shortage), Not(Contains(StartsWith("find out who else")))) << "nothing";
 }
 
 TEST(ShortageAdvice, names_the_stream_to_wait_for_and_the_capture_that_forbids_it) {
   Shortage shortage = usual();
   shortage.memory.pending = 4 * kMiB;
   shortage.holders.pending_on = {{"stream 9", 4 * kMiB, 1}};
-  EXPECT_THAT(advice(shortage), Contains(StartsWith("wait for the work of stream 9")));
+  const std::string way =
+      " for the work of stream 9, or free with the stream that used the memory last";
+  EXPECT_THAT(advice(shortage), Contains("wait" + way));
+  shortage.memory.pending = 1;
+  EXPECT_THAT(advice(shortage), Contains("wait" + way));
+  shortage.memory.pending = 0;
+  EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("stream 9"))));
+  shortage.memory.pending = 1;
   shortage.limits.is_capture_known = true;
-  EXPECT_THAT(
-      advice(shortage),
-      Contains(StartsWith("end the stream capture that forbids to wait for the work of stream 9")));
+  EXPECT_THAT(advice(shortage),
+              Contains("end the stream capture that forbids to wait" + way +
+                       " (captures that are announced count until they are ended)"));
 }
 
 TEST(ShortageAdvice, names_leases_graphs_and_pinned_arenas) {
   Shortage shortage = usual();
   const std::vector<std::string> none = advice(shortage);
-  shortage.memory.leased = shortage.memory.parked = kMiB;
+  shortage.memory.leased = shortage.memory.parked = 1;
+  shortage.holders.arenas = {{4, 0, true, false, 6, 5}};
+  EXPECT_EQ(advice(shortage).size(), none.size() + 3);
   shortage.holders.arenas = {{4, 0, true, false, 6 * kMiB, 2 * kMiB},
                              {5, 0, false, false, 6 * kMiB, 0}};
   EXPECT_EQ(advice(shortage).size(), none.size() + 3);
@@ -252,8 +383,10 @@ TEST(ShortageAdvice, names_the_preference_where_what_is_missing_is_trapped) {
 
 TEST(ShortageAdvice, names_rounding_where_it_takes_what_is_missing) {
   Shortage shortage = usual();
-  shortage.memory.live.bytes = 37 * kMiB;
-  EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("rounding")))) << "3 MiB are not enough";
+  shortage.memory.live.bytes = 36 * kMiB + 1;
+  EXPECT_THAT(advice(shortage), Not(Contains(HasSubstr("rounding")))) << "a byte too few";
+  --shortage.memory.live.bytes;
+  EXPECT_THAT(advice(shortage), Contains(HasSubstr("rounding takes 4 MiB")));
   shortage.memory.live.bytes = 34 * kMiB;
   EXPECT_THAT(advice(shortage), Contains("choose other sizes, or fewer and larger allocations: "
                                          "rounding takes 6 MiB beside what lives"));
@@ -265,6 +398,12 @@ TEST(ShortageAdvice, names_shared_pages_and_the_limit_of_mappings) {
   shortage.memory.mappings = shortage.limits.max_mappings;
   EXPECT_THAT(advice(shortage), Contains(StartsWith("VPMM_SMALL=stream_ordered")));
   EXPECT_THAT(advice(shortage), Contains(StartsWith("raise VPMM_MAX_MAPPINGS: at 60000 mappings")));
+  --shortage.memory.mappings;
+  EXPECT_THAT(advice(shortage), Not(Contains(StartsWith("raise VPMM_MAX_MAPPINGS"))));
+  shortage.memory.small_free = 4 * kMiB;
+  EXPECT_THAT(advice(shortage), Contains(StartsWith("VPMM_SMALL")));
+  --shortage.memory.small_free;
+  EXPECT_THAT(advice(shortage), Not(Contains(StartsWith("VPMM_SMALL")))) << "a byte too few";
 }
 
 }  // namespace

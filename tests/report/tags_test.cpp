@@ -3,6 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "report/shortage_report.hpp"
+
 namespace vpmm::report {
 namespace {
 
@@ -21,6 +27,10 @@ TEST(Tags, sum_what_lives_by_tag_and_library) {
   EXPECT_EQ(tags.of(kFirst).tag, 3u);
   EXPECT_EQ(tags.of(kFirst).library, 7u);
   EXPECT_EQ(tags.of(DevicePtr{0x3000}).tag, 0u);
+  tags.add(DevicePtr{0x4000}, 3, {3, 0});
+  EXPECT_EQ(tags.take(DevicePtr{0x4000}).tag, 3u);
+  EXPECT_EQ(Tags::of(tags.by_library(), 7), 10u);
+  EXPECT_EQ(tags.by_library().size(), 1u);
   EXPECT_EQ(tags.take(kFirst).library, 7u);
   EXPECT_EQ(tags.take(kFirst).tag, 0u) << "it is gone";
   EXPECT_EQ(Tags::of(tags.by_tag(), 3), 5u);
@@ -55,16 +65,27 @@ TEST(TagNames, are_given_or_made) {
   EXPECT_EQ(tag_with_name("made by a test"), 900u) << "the lowest";
 }
 
+bool is_tagging_advised() {
+  const std::vector<std::string> list = advice({});
+  return std::any_of(list.begin(), list.end(), [](const std::string& sentence) {
+    return sentence == "see how much of it each library holds (" + untagged_libraries() +
+                           "): VPMM_TAG_LIBRARIES=1 PROGRAM";
+  });
+}
+
 TEST(Libraries, without_a_tag_are_listed_where_there_are_several) {
   note_library("torch", false);
+  EXPECT_FALSE(is_tagging_advised());
   EXPECT_EQ(untagged_libraries(), "") << "all memory is its";
   note_library("cupy", true);
   EXPECT_EQ(untagged_libraries(), "torch");
+  EXPECT_TRUE(is_tagging_advised());
   note_library("cupy", false);
   EXPECT_EQ(untagged_libraries(), "cupy, torch");
   note_library("cupy", true);
   note_library("torch", true);
   EXPECT_EQ(untagged_libraries(), "");
+  EXPECT_FALSE(is_tagging_advised());
 }
 
 }  // namespace

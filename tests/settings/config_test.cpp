@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/bytes.hpp"
 #include "settings/variable.hpp"
@@ -34,6 +36,12 @@ std::string allowed_for(std::string_view name) {
   return "no such setting";
 }
 
+std::string shown(const Config& config, std::string_view name) {
+  for (const SettingInForce& setting : list_settings(config))
+    if (setting.name == name) return setting.value;
+  return "no such setting";
+}
+
 TEST_F(ConfigFromEnvironment, children_of_a_process_that_mapped_pages_ahead_do_not) {
   const Variable pages("VPMM_PAGES", "7");
   {
@@ -46,8 +54,10 @@ TEST_F(ConfigFromEnvironment, children_of_a_process_that_mapped_pages_ahead_do_n
     note_mapped_ahead();
     EXPECT_STREQ(std::getenv("VPMM_PAGES_PID"), std::to_string(::getpid()).c_str());
   }
+  EXPECT_EQ(allowed_config_from_environment().pages, 7u);
   const Variable parent("VPMM_PAGES_PID", std::to_string(::getppid()).c_str());
   EXPECT_EQ(config_from_environment().value().pages, 0u);
+  EXPECT_EQ(allowed_config_from_environment().pages, 0u);
   note_mapped_ahead();
   EXPECT_STREQ(std::getenv("VPMM_PAGES_PID"), std::to_string(::getppid()).c_str())
       << "for grandchildren";
@@ -199,6 +209,8 @@ TEST_F(ConfigFromEnvironment, names_the_variable_its_value_and_what_is_allowed) 
                                                        {"VPMM_CAPACITY", "0"},
                                                        {"VPMM_RELEASE_THRESHOLD", "no"},
                                                        {"VPMM_MAX_MAPPINGS", "15"},
+                                                       {"VPMM_IPC_ISOLATE", "2"},
+                                                       {"VPMM_IPC_ISOLATE", "yes"},
                                                        {"VPMM_SMALL", "pages"},
                                                        {"VPMM_ANY_STREAM", "Context"},
                                                        {"VPMM_PREFER", "speed"},
@@ -277,9 +289,86 @@ TEST(ConfigValidate, checks_the_mapping_limit_that_did_not_come_from_text) {
             "VPMM_MAX_MAPPINGS=15: must be a number, 16 or more");
 }
 
+TEST_F(ConfigFromEnvironment, takes_nothing_from_a_variable_with_the_name_of_a_field) {
+  const Variable field("unnamed_free", "allocating_stream");
+  EXPECT_EQ(config_from_environment().value(), Config{});
+  for (const SettingInForce& setting : list_settings({})) EXPECT_EQ(setting.problem, "");
+}
+
+TEST_F(ConfigFromEnvironment, without_what_is_not_allowed_has_the_rest) {
+  const Variable variables[] = {{"VPMM_PAGES", "lots"}, {"VPMM_GUARD", "1"}};
+  EXPECT_FALSE(config_from_environment().ok());
+  Config expected;
+  expected.guard_every = 1;
+  EXPECT_EQ(allowed_config_from_environment(), expected);
+}
+
+TEST(ConfigValidate, has_limits_that_are_allowed_themselves) {
+  Config config;
+  config.max_mappings = 16;
+  config.va_size = 128 * kTiB;
+  config.chunk_max = 2 * kMiB;
+  EXPECT_EQ(message_of(validate(config, 2 * kMiB)), "ok");
+  config.page_chunks = true;
+  config.chunk_max = 1;
+  EXPECT_EQ(message_of(validate(config, 2 * kMiB)), "ok") << "chunks are pages";
+  config.page_size = 0;
+  EXPECT_EQ(message_of(validate(config, 2 * kMiB)).rfind("VPMM_PAGE_SIZE=", 0), 0u);
+}
+
+// Each text replaces the one before, and is shown as it was written.
+TEST(ConfigSet, replaces_what_was_set) {
+  const std::pair<const char*, std::vector<const char*>> settings[] = {
+      {"VPMM_DRIVER", {"cuda", "sim", "auto"}},
+      {"VPMM_PAGE_SIZE", {"4MiB", "max", "6MiB"}},
+      {"VPMM_PAGES", {"1", "0"}},
+      {"VPMM_VA_SIZE", {"1GiB", "2GiB"}},
+      {"VPMM_CHUNK_MAX", {"4MiB", "page", "8MiB"}},
+      {"VPMM_RELEASE_THRESHOLD", {"4GiB", "none", "1B"}},
+      {"VPMM_MAX_MAPPINGS", {"16", "17"}},
+      {"VPMM_CAPACITY", {"4GiB", "1%", "none", "100%", "5GiB", "none"}},
+      {"VPMM_SMALL", {"stream_ordered", "pool"}},
+      {"VPMM_PREFER", {"footprint", "latency", "balanced"}},
+      {"VPMM_ANY_STREAM", {"legacy", "park", "context"}},
+      {"VPMM_IPC_ISOLATE", {"1", "0"}},
+      {"VPMM_GUARD", {"1", "1/3", "0"}},
+      {"VPMM_FILL", {"new", "freed", "new,freed", "none"}},
+      {"VPMM_LOG", {"quiet", "error", "info", "debug", "warning"}}};
+  std::size_t listed = 1;  // unnamed_free
+  for (const auto& [name, texts] : settings) {
+    ++listed;
+    Config config;
+    for (const char* text : texts) {
+      EXPECT_EQ(message_of(set(config, name, text)), "ok") << name;
+      EXPECT_EQ(shown(config, name), text) << name;
+    }
+    Config once;
+    EXPECT_EQ(message_of(set(once, name, texts.back())), "ok");
+    EXPECT_EQ(config, once) << name << ": nothing of the earlier ones is left";
+  }
+  EXPECT_EQ(listed, list_settings({}).size());
+}
+
+TEST(ConfigSet, forgets_a_size_of_pages_that_the_device_would_refuse_once_the_pool_is_off) {
+  Config config;
+  EXPECT_EQ(message_of(set(config, "VPMM_PAGE_SIZE", "3MiB")), "ok");
+  EXPECT_NE(message_of(validate(config, 2 * kMiB)), "ok");
+  EXPECT_EQ(message_of(set(config, "VPMM_PAGE_SIZE", "max")), "ok");
+  EXPECT_EQ(message_of(validate(config, 2 * kMiB)), "ok");
+}
+
+TEST(ListSettings, has_a_word_for_values_that_are_none) {
+  EXPECT_STREQ(to_string(static_cast<DriverKind>(99)), "unknown");
+  EXPECT_STREQ(to_string(static_cast<SmallRequests>(99)), "unknown");
+  EXPECT_STREQ(to_string(static_cast<settings::Prefer>(99)), "unknown");
+  EXPECT_STREQ(to_string(static_cast<AnyStreamOrder>(99)), "unknown");
+  EXPECT_STREQ(to_string(static_cast<UnnamedFree>(99)), "unknown");
+}
+
 TEST(ConfigSet, refuses_a_name_that_is_no_setting) {
   Config config;
   EXPECT_EQ(message_of(set(config, "VPMM_PAGESIZE", "2MiB")), "VPMM_PAGESIZE is not a setting");
+  EXPECT_EQ(message_of(set(config, "unnamed_free", "any_stream")), "unnamed_free is not a setting");
   EXPECT_EQ(config, Config{});
 }
 
@@ -303,12 +392,6 @@ TEST(ConfigDifference, sees_the_field_that_has_no_variable) {
   Config asked;
   asked.unnamed_free = UnnamedFree::allocating_stream;
   EXPECT_EQ(difference(Config{}, asked), "unnamed_free is any_stream, not allocating_stream");
-}
-
-std::string shown(const Config& config, std::string_view name) {
-  for (const SettingInForce& setting : list_settings(config))
-    if (setting.name == name) return setting.value;
-  return "no such setting";
 }
 
 TEST(ListSettings, shows_values_as_they_are_written) {

@@ -112,6 +112,8 @@ TEST(SimPool, synchronising_gives_back_what_is_above_the_threshold) {
   ok(sim.driver.mem_free_async(small, stream));
   ok(sim.driver.mem_pool_trim_to(sim.pool, 2 * kMiB));
   EXPECT_EQ(sim.driver.census().physical_bytes, 2 * kMiB);
+  ok(sim.driver.mem_pool_trim_to(sim.pool, 1));
+  EXPECT_EQ(sim.driver.census().physical_bytes, 2 * kMiB) << "at least that is kept";
   ok(sim.driver.mem_pool_trim_to(sim.pool, 0));
   EXPECT_EQ(sim.driver.census().physical_bytes, 0U);
 }

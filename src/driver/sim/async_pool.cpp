@@ -238,19 +238,19 @@ void AsyncPool::merge_complete() {
   }
 }
 
-// Takes the backing from whole pages inside complete free blocks.
+// Takes the backing from whole pages inside complete free blocks. Keeps at least `bytes_to_keep`.
 void AsyncPool::trim_to(Bytes bytes_to_keep) {
-  if (reserved_ <= bytes_to_keep) return;
+  const Bytes keep = round_up(std::min(bytes_to_keep, reserved_), page());
+  if (reserved_ <= keep) return;
   merge_complete();
-  for (auto block = blocks_.begin(); block != blocks_.end() && reserved_ > bytes_to_keep;) {
+  for (auto block = blocks_.begin(); block != blocks_.end() && reserved_ > keep;) {
     const auto here = block++;
     if (!here->second.is_free || !complete(here->second)) continue;
     const DevicePtr end = here->first + here->second.size;
     const DevicePtr from = align_up(here->first, page());
     const DevicePtr to{round_down(to_integer(end), page())};
     if (from >= to) continue;
-    const Bytes surplus = round_up(reserved_ - bytes_to_keep, page());
-    const AddressRange pages{from, std::min(to - from, surplus)};
+    const AddressRange pages{from, std::min(to - from, reserved_ - keep)};
     AsyncBlock rest = here->second;
     by_size_.erase({rest.size, here->first});
     if (pages.end() < end) {
