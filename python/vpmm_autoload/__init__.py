@@ -148,7 +148,8 @@ def _install(name: str, variable: str | None) -> None:
 
 
 def _names(text: str) -> list[str]:
-    return [name.strip().lower() for name in text.split(",") if name.strip()]
+    """The names in a text of VPMM_USE; "none" stands for none."""
+    return [] if text == "none" else [name.strip().lower() for name in text.split(",") if name.strip()]
 
 
 def unknown(names: str) -> list[str]:

@@ -216,10 +216,11 @@ constexpr ProcessVariable kVariables[] = {
     {"VPMM_RMM", "0", "1, true, yes, on or require; 0, false, no or off",
      "Python: RMM takes its GPU memory from the pools as soon as it is imported",
      is_answer_or_require},
-    {"VPMM_USE", "none", "names of libraries, separated by commas: torch, cupy, rmm, numba",
+    {"VPMM_USE", "none",
+     "none, or names of libraries, separated by commas: torch, cupy, rmm, numba",
      "Python: these libraries take their GPU memory from the pools",
      [](std::string_view text) {
-       return are_all_of(text, {"torch", "cupy", "rmm", "numba"});
+       return text == "none" || are_all_of(text, {"torch", "cupy", "rmm", "numba"});
      }},
     {"VPMM_NUMBA_KERNEL_ARGUMENTS", "on", "\"on\" or \"off\"",
      "Python: whether Numba's plugin passes arrays to kernels in its own, faster way",

@@ -394,6 +394,9 @@ class Variables(unittest.TestCase):
         self.assertIn("VPMM_USE=cuppy,torch: `cuppy` is no library that VPMM knows: is `cupy` meant?", done.stderr)
         done = run("-W", "default", "-c", "import vpmm_autoload\nvpmm_autoload.start()", VPMM_USE="xyz")
         self.assertIn("it knows torch, cupy, rmm, numba", done.stderr)
+        code = "import vpmm_autoload\nvpmm_autoload.start()\nprint(vpmm_autoload.asked_for())"
+        done = run("-W", "default", "-c", code, VPMM_USE="none")
+        self.assertEqual((done.stdout, done.stderr), ("{}\n", ""))
 
     def test_a_start_that_is_repeated_repeats_no_message(self) -> None:
         code = "import vpmm_autoload\nvpmm_autoload.start()\nvpmm_autoload.start()"

@@ -263,15 +263,17 @@ TEST_F(Variables, say_which_part_of_the_limits_is_wrong) {
 
 TEST_F(Variables, name_libraries_in_any_case_with_blanks_and_commas) {
   for (const char* text :
-       {"torch", "torch,cupy,rmm,numba", " Torch ,\tcuPY", "torch,,cupy,", ","}) {
+       {"none", "torch", "torch,cupy,rmm,numba", " Torch ,\tcuPY", "torch,,cupy,", ","}) {
     const Variable use("VPMM_USE", text);
     EXPECT_EQ(setting_called("VPMM_USE").problem, "") << text;
   }
-  for (const char* text : {"jax", "jax,torch", "torch,jax", "torch cupy", "torch;cupy"}) {
+  for (const char* text :
+       {"jax", "jax,torch", "torch,jax", "torch cupy", "torch;cupy", "none,torch"}) {
     const Variable use("VPMM_USE", text);
     EXPECT_EQ(setting_called("VPMM_USE").problem,
               std::string("VPMM_USE=") + text +
-                  ": must be names of libraries, separated by commas: torch, cupy, rmm, numba");
+                  ": must be none, or names of libraries, separated by commas: torch, cupy, "
+                  "rmm, numba");
   }
 }
 
