@@ -155,7 +155,7 @@ void World::operator()(const Hook& o) {
 bool World::refuses_after_the_end() {
   for (Device& each : devices_) {
     if (each.pool == nullptr) continue;
-    vpmm_pool pool{std::move(each.pool), capi::PoolLifetime::of_the_caller, scene_.config};
+    vpmm_pool pool{std::move(each.pool), capi::PoolLifetime::of_the_caller};
     void* ptr = nullptr;
     std::size_t bytes = 0;
     bool is_right = vpmm_allocate(&pool, 5 * kMiB, nullptr, &ptr) == VPMM_ERROR_PROCESS_ENDING &&
