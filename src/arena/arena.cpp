@@ -268,6 +268,7 @@ const ArenaBlock& Arena::take(AddressRange part, const BlockUse& use) {
   taken.is_waiting = false;
   taken.requested = use.requested;
   taken.timeline = use.timeline;
+  taken.stamp = {};
   if (taken.stretch->live == 0) idle_ -= taken.stretch->range.size;
   ++taken.stretch->live;
   ++live_;

@@ -64,6 +64,7 @@ vpmm_status vpmm_stream_bind(vpmm_pool* pool, vpmm_stream stream, vpmm_bound_str
 }
 
 void vpmm_stream_unbind(vpmm_bound_stream* bound) {
+  if (bound == nullptr) return;
   const process::GateEntry entry;
   if (entry.open()) delete stream_of(bound);
 }

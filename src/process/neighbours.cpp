@@ -55,7 +55,8 @@ class Pin {
   ~Pin() {
     if (!give_back_) return;
     const MutexLock lock(neighbourhood().mutex);
-    --neighbourhood().find(pool_)->pins;
+    // At exit its destruction does not wait.
+    if (Member* const member = neighbourhood().find(pool_)) --member->pins;
   }
   Pin(const Pin&) = delete;
   Pin& operator=(const Pin&) = delete;

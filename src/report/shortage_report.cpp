@@ -161,6 +161,14 @@ std::string way_to_see_holders(const std::string& recording) {
   return fmt::format("see who holds it, and since when: python -m vpmm report {}", recording);
 }
 
+// A free range would do but for its address. Pending memory may serve others only, and a chunk or
+// an arena have bounds of their own.
+bool is_alignment_in_the_way(const Shortage& shortage) {
+  const FailedRequest& asked = shortage.asked;
+  return asked.alignment > 0 && asked.arena == 0 && !asked.is_one_chunk &&
+         minus(shortage.memory.largest_free, shortage.memory.pending) >= asked.taken;
+}
+
 void add_advice(const std::vector<std::string>& sentences, Report& report) {
   report.add("\nwhat to try:");
   for (const std::string& sentence : sentences) report.add("\n  - " + sentence);
@@ -177,17 +185,20 @@ std::vector<std::string> advice(const Shortage& shortage) {
   const auto say = [&list](std::string text) { list.push_back(std::move(text)); };
   const bool is_limited = shortage.limits.capacity && left.is_limited(shortage.asked.taken);
   if (is_limited)
-    say(fmt::format("raise {} by {} or more, or take it away: the GPU has {} free",
+    say(fmt::format("raise {} by {} or more, or take it away{}",
                     shortage.limits.is_capacity_of_settings
                         ? "VPMM_CAPACITY (vpmm_set_capacity)"
                         : "the limit, which vpmm_set_capacity or PyTorch's memory fraction set,",
-                    exact_bytes(lacking), readable_bytes(shortage.limits.gpu->free)));
+                    exact_bytes(lacking),
+                    shortage.limits.gpu ? fmt::format(": the GPU has {} free",
+                                                      readable_bytes(shortage.limits.gpu->free))
+                                        : ""));
   if (shortage.limits.gpu && shortage.asked.taken > shortage.limits.gpu->total) {
     say(fmt::format("ask for less: the GPU has {} in all",
                     readable_bytes(shortage.limits.gpu->total)));
     return list;
   }
-  if (shortage.asked.alignment > 0 && shortage.memory.largest_free >= shortage.asked.taken)
+  if (is_alignment_in_the_way(shortage))
     say(fmt::format("ask for a smaller alignment: {} are free, but not at a multiple of {}",
                     readable_bytes(shortage.memory.largest_free),
                     readable_bytes(shortage.asked.alignment)));

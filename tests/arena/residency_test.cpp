@@ -233,5 +233,34 @@ TEST_F(AsleepArena, waits_for_a_named_stream_and_for_others_that_freed_in_it) {
   }
 }
 
+// What a block waited for when it was free is nothing to its next user.
+TEST(AsleepAfterAStream, a_block_that_was_used_again_waits_for_that_stream_alone) {
+  for (const Bytes bytes : {kPage, 4 * kPage, 32 * kPage}) {
+    SCOPED_TRACE(bytes);
+    PoolWorld world(adaptive_world());
+    const StreamHandle a = world.stream();
+    const StreamHandle b = world.stream();
+    arena::ArenaOptions options;
+    options.tag = kTag;
+    options.is_exact = true;
+    const ArenaId arena = make_arena(world, options);
+    const DevicePtr other = world.allocate(2 * kPage, b);
+    const DevicePtr first = allocate_in(world, arena, bytes, a);
+    world.use(first, bytes, a);
+    world.deallocate(first, a);
+    const DevicePtr block = allocate_in(world, arena, bytes, a);
+    EXPECT_EQ(block, first);
+    world.use(block, bytes, a);
+    world.use(other, 2 * kPage, b, kLongNs);
+    const std::uint64_t before = world.sim().now_ns();
+    context::SuspendHow how = kAway;
+    how.after = a;
+    const auto done = world.pool().suspension().suspend(arena, how);
+    EXPECT_TRUE(done.ok()) << message_of(done);
+    EXPECT_LT(world.sim().now_ns() - before, kLongNs / 2);
+    EXPECT_EQ(world.sim().hazard_count(), 0u);
+  }
+}
+
 }  // namespace
 }  // namespace vpmm::test

@@ -72,6 +72,22 @@ void check_after_exit_began() {
   _exit(refused && last_error_names("exiting") ? 42 : 1);
 }
 
+// The children of a process that never used a pool may use them.
+TEST_F(EndingDeathTest, null_is_freed_and_unbound_without_a_trace) {
+  const auto try_in_child = [] {
+    vpmm_stream_unbind(nullptr);
+    vpmm_string_free(nullptr);
+    vpmm_deallocate_deferred(nullptr, nullptr);
+    const pid_t child = fork();
+    int devices = 0;
+    if (child == 0) _exit(vpmm_device_count(&devices) == VPMM_OK ? 42 : 1);
+    int status = 0;
+    waitpid(child, &status, 0);
+    _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 2);
+  };
+  EXPECT_EXIT(try_in_child(), testing::ExitedWithCode(42), "");
+}
+
 TEST_F(EndingDeathTest, objects_destroyed_after_exit_began_free_silently) {
   EXPECT_EXIT(
       {

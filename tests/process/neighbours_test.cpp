@@ -240,6 +240,23 @@ TEST_F(NeighboursDeathTest, leave_at_exit_for_good_and_are_not_asked_any_more) {
       testing::ExitedWithCode(52), "");
 }
 
+TEST_F(NeighboursDeathTest, that_are_destroyed_at_exit_during_a_trim_may_end_it) {
+  EXPECT_EXIT(
+      {
+        alarm(kSeconds);
+        static auto* const pool = new Trimming;
+        std::atexit([] {
+          leave_neighbourhood(pool);
+          pool->may_end = true;
+          pool->asker.join();
+          _exit(53);
+        });
+        { const GateEntry first_use; }
+        std::exit(0);
+      },
+      testing::ExitedWithCode(53), "");
+}
+
 TEST_F(NeighboursDeathTest, print_their_summaries_at_exit) {
   EXPECT_EXIT(
       {

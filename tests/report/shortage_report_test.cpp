@@ -112,6 +112,17 @@ TEST(ShortageReport, says_what_was_special_about_the_request) {
               HasSubstr("on stream 3, arena 9, in one physical chunk\n"));
 }
 
+TEST(ShortageReport, advises_to_raise_a_limit_where_the_gpu_does_not_say_what_is_free) {
+  Shortage shortage = usual();
+  shortage.asked.requested = shortage.asked.taken = 4 * kMiB;
+  shortage.memory.mapped = 48 * kMiB;
+  shortage.limits.capacity = 40 * kMiB;  // lowered since
+  shortage.limits.gpu.reset();
+  EXPECT_THAT(
+      advice(shortage),
+      Contains("raise VPMM_CAPACITY (vpmm_set_capacity) by 4 MiB or more, or take it away"));
+}
+
 TEST(ShortageReport, names_an_alignment_and_whether_it_is_the_reason) {
   Shortage shortage = usual();
   shortage.asked.alignment = 32 * kMiB;
@@ -121,8 +132,15 @@ TEST(ShortageReport, names_an_alignment_and_whether_it_is_the_reason) {
   const char* const advice =
       "\n  - ask for a smaller alignment: 4 MiB are free, but not at a multiple of 32 MiB\n";
   EXPECT_THAT(shortage_report(shortage), HasSubstr(advice));
-  shortage.asked.taken += 1;
-  EXPECT_THAT(shortage_report(shortage), Not(HasSubstr("smaller alignment")));
+  for (const auto change : std::initializer_list<void (*)(Shortage&)>{
+           [](Shortage& other) { other.asked.taken += 1; },
+           [](Shortage& other) { other.memory.pending = 1; },
+           [](Shortage& other) { other.asked.arena = 1; },
+           [](Shortage& other) { other.asked.is_one_chunk = true; }}) {
+    Shortage other = shortage;
+    change(other);
+    EXPECT_THAT(shortage_report(other), Not(HasSubstr("smaller alignment")));
+  }
 }
 
 TEST(ShortageReport, leaves_out_what_is_nothing) {
