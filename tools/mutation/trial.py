@@ -208,7 +208,6 @@ def run_until_one_fails(
     return named[0] if named else "endless" if code is None else f"ended with {code}"
 
 
-
 def cases_of(binary: Path) -> list[str]:
     listed = subprocess.run([str(binary), "--gtest_list_tests"], capture_output=True, text=True, check=True).stdout
     cases, fixture = [], ""
