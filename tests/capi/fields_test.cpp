@@ -75,18 +75,6 @@ class EachAllocation : public GpuPool {
          true},
     };
   }
-  vpmm_block block_at(const void* ptr) {
-    vpmm_layout layout{};
-    layout.size = sizeof(layout);
-    EXPECT_EQ(vpmm_layout_take(pool_, &layout), VPMM_OK) << vpmm_last_error();
-    vpmm_block found{};
-    for (std::size_t i = 0; i < layout.block_count; ++i)
-      if (layout.blocks[i].begin == ptr) found = layout.blocks[i];
-    vpmm_layout_release(&layout);
-    EXPECT_EQ(found.begin, ptr);
-    return found;
-  }
-
   vpmm_stream stream_ = nullptr;
   vpmm_bound_stream* bound_ = nullptr;
   vpmm_arena* arena_ = nullptr;
@@ -103,7 +91,7 @@ TEST_F(EachAllocation, has_the_alignment_and_the_stream_that_were_asked_for) {
       if (alignment != 0) {
         EXPECT_EQ(reinterpret_cast<std::uintptr_t>(ptr) % alignment, 0U);
       }
-      const vpmm_block block = block_at(ptr);
+      const vpmm_block block = block_at(pool_, ptr);
       EXPECT_EQ(block.requested, 3 * kMiB);
       EXPECT_EQ(block.stream_id,
                 allocation.has_stream ? static_cast<std::uint64_t>(id) : std::uint64_t{0});
@@ -132,7 +120,7 @@ TEST_F(EachAllocation, without_blocking_has_its_alignment_as_well) {
       return is_any_stream ? vpmm_try_allocate_any_stream(pool_, 5000, alignment, &ptr)
                            : vpmm_try_allocate(pool_, 5000, alignment, stream_, &ptr);
     };
-    for (const std::size_t refused : {384, 4096})
+    for (const std::size_t refused : {std::size_t{384}, std::size_t{4096}})
       EXPECT_EQ(try_with(refused), VPMM_WOULD_BLOCK) << refused;
     EXPECT_EQ(is_any_stream ? vpmm_try_allocate_any_stream(pool_, 5000, 0, nullptr)
                             : vpmm_try_allocate(pool_, 5000, 0, stream_, nullptr),

@@ -25,19 +25,6 @@ struct LongerRequest {
   std::uint64_t new_setting;
 };
 
-// The block that begins there, as the layout has it.
-vpmm_block block_at(vpmm_pool* pool, const void* ptr) {
-  vpmm_layout layout{};
-  layout.size = sizeof(layout);
-  EXPECT_EQ(vpmm_layout_take(pool, &layout), VPMM_OK) << vpmm_last_error();
-  vpmm_block found{};
-  for (std::size_t i = 0; i < layout.block_count; ++i)
-    if (layout.blocks[i].begin == ptr) found = layout.blocks[i];
-  vpmm_layout_release(&layout);
-  EXPECT_EQ(found.begin, ptr);
-  return found;
-}
-
 bool is_one_chunk(vpmm_pool* pool, const void* ptr, std::uint64_t bytes) {
   vpmm_layout layout{};
   layout.size = sizeof(layout);

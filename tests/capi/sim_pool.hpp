@@ -30,6 +30,19 @@ inline vpmm_statistics statistics_of(vpmm_pool* pool) {
   return statistics;
 }
 
+// The block that begins there, as the layout has it.
+inline vpmm_block block_at(vpmm_pool* pool, const void* ptr) {
+  vpmm_layout layout{};
+  layout.size = sizeof(layout);
+  EXPECT_EQ(vpmm_layout_take(pool, &layout), VPMM_OK) << vpmm_last_error();
+  vpmm_block found{};
+  for (std::size_t i = 0; i < layout.block_count; ++i)
+    if (layout.blocks[i].begin == ptr) found = layout.blocks[i];
+  vpmm_layout_release(&layout);
+  EXPECT_EQ(found.begin, ptr);
+  return found;
+}
+
 inline bool last_error_names(const char* words) {
   return std::strstr(vpmm_last_error(), words) != nullptr;
 }
