@@ -1,9 +1,12 @@
 // small: requests of a page and more that a stream which crowds cuts from pages of its own.
 #include <algorithm>
+#include <functional>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include "small/small_world.hpp"
+#include "support/held.hpp"
 
 namespace vpmm::test {
 namespace {
@@ -221,6 +224,33 @@ TEST(StreamsThatCrowd, found_the_lock_taken_four_times_more_often_than_not_until
   EXPECT_FALSE(come(false, 1)) << "alone 64 times";
   EXPECT_FALSE(come(true, 3)) << "all begins anew";
   EXPECT_TRUE(come(true, 1));
+}
+
+// Calls that find nothing in the cache look whether another thread has the pool's lock.
+TEST(StreamsThatCrowd, are_known_by_calls_of_theirs_that_found_the_lock_taken) {
+  for (const auto& [times, is_taken, cuts] :
+       {std::tuple{4, true, true}, {3, true, false}, {4, false, false}}) {
+    WorldOptions options = adaptive_world();
+    options.config.crowded_after = 4;
+    PoolWorld world(options);
+    const StreamHandle a = world.stream(), b = world.stream();
+    world.deallocate(world.allocate(5000, a), a);
+    const DevicePtr block = world.allocate(5000, b);
+    const Bytes cut = world.statistics().small_bytes;
+    const auto miss = [&world, a = a, times = times] {
+      for (int i = 0; i < times; ++i)
+        EXPECT_TRUE(is_null(world.pool().allocate_if_ready(2 * kPage, 0, a)));
+    };
+    Held held(
+        "a free holds the pool's lock, nothing has ended",
+        is_taken ? std::function<void()>(miss) : [] {});
+    world.deallocate(block, a);
+    ASSERT_TRUE(held.end());
+    if (!is_taken) miss();
+    const DevicePtr ptr = world.allocate(2 * kPage, a);
+    EXPECT_EQ(world.statistics().small_bytes > cut, cuts) << times << ", " << is_taken;
+    world.deallocate(ptr, a);
+  }
 }
 
 // Whose chunks are pages, or whose pages have no power of two, are cut no further.

@@ -177,6 +177,24 @@ TEST_P(Kept, little_is_when_all_is_freed_at_once) {
     }
 }
 
+// Those that keep a unit keep it when others, which keep much, are told to give it back.
+TEST_P(Kept, a_unit_always_is_also_when_others_keep_too_much) {
+  Crowd crowd(100, large_gpu(GetParam()));
+  const DevicePtr rest = crowd.take(8 * kGiB, crowd.streams[0]);
+  for (int i = 0; i < 4; ++i) crowd.round(kKiB);
+  ASSERT_EQ(crowd.kept(), 100 * small::kUnit);
+  std::vector<std::pair<DevicePtr, StreamHandle>> live;
+  for (std::size_t i = 76; i < 100; ++i)
+    live.emplace_back(crowd.take(4 * kMiB, crowd.streams[i]), crowd.streams[i]);
+  for (const auto& [ptr, stream] : live) crowd.give(ptr, stream);
+  EXPECT_GE(crowd.kept(), 76 * small::kUnit + 24 * 4 * kMiB);
+  crowd.give(rest, crowd.streams[1]);
+  EXPECT_LE(crowd.kept(), crowd.most_kept());
+  EXPECT_GE(crowd.kept(), 76 * small::kUnit + 8 * kMiB) << "no more is taken back than it takes";
+  for (std::size_t i = 0; i < 76; ++i)
+    EXPECT_FALSE(is_null(crowd.world.pool().allocate_if_ready(kKiB, 0, crowd.streams[i]))) << i;
+}
+
 // So requests of one small size are warm on every stream, though nothing else lives.
 TEST_P(Kept, a_slab_of_small_blocks_always_is) {
   for (const bool has_page_chunks : {false, true})

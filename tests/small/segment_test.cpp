@@ -295,6 +295,62 @@ TEST(SegmentLists, find_an_aligned_place_whatever_does_not_fit_before_it) {
   EXPECT_EQ(segments.back().take(found.place), 8u);
 }
 
+// Of addresses, wherever the segment begins.
+TEST(Segment, takes_the_first_place_at_an_aligned_address) {
+  for (const std::uint64_t origin : {0u, 1u, 2u, 3u, 5u, 31u})
+    for (const std::uint64_t alignment : {1u, 4u, 8u, 32u}) {
+      FreeSegments segment(64u);
+      segment.begin = DevicePtr{} + origin * kUnit;
+      const std::uint64_t first = segment.take(segment.find(8, alignment));
+      EXPECT_EQ(origin + first, round_up(origin, alignment)) << origin << ", " << alignment;
+      EXPECT_EQ(segment.free_units(), 56u);
+      EXPECT_EQ(segment.longest(), std::max(first, 56 - first)) << "before it, or behind";
+      EXPECT_EQ(segment.validate(), "");
+    }
+}
+
+// Up to eight, all of the least length; then only where it fits at any address.
+TEST(SegmentLists, look_at_few_segments_in_which_an_aligned_place_is_not) {
+  for (const auto& [misfits, is_found] : {std::pair{0, true}, {7, true}, {8, false}, {20, false}}) {
+    SegmentLists lists;
+    FreeSegments fits(8u);
+    lists.file(&fits);
+    std::deque<FreeSegments> others;
+    for (int i = 0; i < misfits; ++i) {
+      others.emplace_back(9u);
+      take(others.back(), 1);
+      lists.file(&others.back());  // in front of those before
+    }
+    EXPECT_EQ(lists.find(8, 8).segment, is_found ? &fits : nullptr) << misfits;
+    FreeSegments long_one(15u);
+    lists.file(&long_one);
+    EXPECT_EQ(lists.find(8, 8).segment, is_found ? &fits : &long_one) << misfits;
+  }
+}
+
+TEST(SegmentLists, find_stretches_of_any_length) {
+  constexpr std::uint32_t kLong = 32768;  // the shortest that share a list with all longer ones
+  for (const std::uint32_t units : {31u, 32u, 33u, 1000u, kLong - 1, kLong, kLong + 1, 8 * kLong}) {
+    SegmentLists lists;
+    FreeSegments segment(units);
+    lists.file(&segment);
+    EXPECT_EQ(lists.find(units).segment, &segment);
+    EXPECT_EQ(lists.find(units + 1).segment, nullptr);
+    FreeSegments longer(2 * units);
+    lists.file(&longer);
+    EXPECT_EQ(lists.find(units + 1).segment, &longer);
+    EXPECT_EQ(lists.find(2 * units + 1).segment, nullptr);
+    take(longer, 2 * units - 1);
+    lists.refile(&longer, 2 * units);
+    EXPECT_EQ(lists.find(2).segment, &segment);
+    EXPECT_EQ(lists.find(1).segment, &longer) << "what is left of it";
+    lists.remove(&segment, units);
+    EXPECT_EQ(lists.find(2).segment, nullptr);
+    lists.remove(&longer, 1);
+    EXPECT_EQ(lists.find(1).segment, nullptr);
+  }
+}
+
 TEST(SegmentLists, find_an_aligned_place_in_the_shortest_sufficient_stretch) {
   SegmentLists lists;
   std::deque<FreeSegments> segments;
@@ -342,6 +398,46 @@ TEST(StreamSegments, of_several_pages_in_use_have_free_pages) {
   segments.detach(&several);
   segments.detach(&one);
   EXPECT_FALSE(segments.may_have_free_pages());
+}
+
+// Three quarters of the units in use are in spans of more than half a page.
+TEST(StreamSegments, of_a_stream_that_uses_mostly_large_spans_cross_borders_of_pages) {
+  StreamCache cache(kLeastPage);
+  StreamSegments& segments = cache.segments;
+  const std::uint64_t page = segments.page_units();
+  const std::uint64_t large = page / 4 * 3;
+  FreeSegments segment(static_cast<std::uint32_t>(4 * page));
+  segments.attach(&segment, &cache, 0);
+  const auto expect = [&](bool is_mostly_large, const char* when) {
+    EXPECT_FALSE(segments.crosses_pages(page / 2)) << when;
+    EXPECT_EQ(segments.crosses_pages(page / 2 + 1), is_mostly_large) << when;
+    EXPECT_EQ(segments.crosses_pages(page), is_mostly_large) << when;
+    EXPECT_TRUE(segments.crosses_pages(page + 1)) << when;
+  };
+  const auto begin = [&](std::uint64_t units) {
+    segments.count_span(units, +1);
+    return segments.take(segment, segment.find(units));
+  };
+  const auto end = [&](std::uint64_t first, std::uint64_t units) {
+    segments.count_span(units, -1);
+    segments.give(segment, first, units, 0);
+  };
+  expect(true, "of nothing, all are large");
+  const std::uint64_t half = begin(page / 2);
+  expect(false, "a half is not large");
+  end(half, page / 2);
+  const std::uint64_t first = begin(large);
+  expect(true, "alone");
+  const std::uint64_t rest = begin(page / 4);
+  expect(true, "three quarters");
+  const std::uint64_t unit = begin(1);
+  expect(false, "less than three quarters");
+  end(unit, 1);
+  expect(true, "three quarters again");
+  end(first, large);
+  expect(false, "none is large");
+  end(rest, page / 4);
+  segments.detach(&segment);
 }
 
 TEST(SegmentLists, find_one_of_those_with_the_shortest_sufficient_stretch) {

@@ -226,6 +226,53 @@ TEST_P(Figures, a_flush_of_nothing_leaves_the_next_call_warm) {
   world.deallocate(live, a);
 }
 
+// The stream that is none has no call that is to come.
+TEST_P(Figures, a_flush_of_what_no_stream_freed_leaves_the_next_such_call_warm) {
+  for (int round = 0; round < 3; ++round) {
+    const DevicePtr block = world.allocate(100, std::nullopt);
+    const DevicePtr ready = world.pool().allocate_if_ready(100, 0);
+    ASSERT_FALSE(is_null(ready)) << round;
+    world.deallocate(ready, std::nullopt);
+    world.deallocate(block, std::nullopt);
+    world.sim().run_until_idle();
+    world.deallocate(world.allocate(9 * kPage, std::nullopt), std::nullopt);
+    ASSERT_TRUE(world.pool().limits().trim(0).ok());
+  }
+}
+
+// A page in which nothing lives counts as free, whoever keeps it.
+TEST_P(Figures, free_memory_is_all_but_the_pages_in_which_something_lives) {
+  WorldOptions options = options_of(GetParam());
+  options.config.capacity = 64 * kPage;
+  PoolWorld fresh(options);
+  const StreamHandle stream = fresh.stream();
+  const auto expect_used = [&](Bytes pages, const char* when) {
+    const auto info = fresh.pool().limits().memory_info();
+    ASSERT_TRUE(info.ok());
+    EXPECT_EQ((64 * kPage - info.value().free) / kPage, pages) << when;
+  };
+  expect_used(0, "at first");
+  for (const Bytes bytes : {Bytes{100}, Bytes{5000}, 200 * kKiB, kPage - kMiB / 2}) {
+    SCOPED_TRACE(bytes);
+    const DevicePtr first = fresh.allocate(bytes, stream);
+    expect_used(1, "live");
+    const DevicePtr whole = fresh.allocate(kPage, stream);
+    expect_used(2, "beside a whole page");
+    fresh.deallocate(whole, stream);
+    expect_used(1, "whose free is kept");
+    std::vector<DevicePtr> others;
+    for (int i = 0; i < 3; ++i) others.push_back(fresh.allocate(kPage - kMiB / 2, fresh.stream()));
+    expect_used(4, "of other streams");
+    for (const DevicePtr other : others) fresh.deallocate(other, std::nullopt);
+    fresh.deallocate(first, stream);
+    fresh.wait();
+    expect_used(0, "all freed");
+  }
+  fresh.deallocate(fresh.allocate(5000, stream), stream);
+  EXPECT_GT(fresh.statistics().cached_bytes, 0u);
+  expect_used(0, "kept by its stream");
+}
+
 TEST_P(Figures, the_peak_is_sampled_where_a_call_takes_the_pools_lock) {
   for (const Bytes bytes : {Bytes{5000}, 200 * kKiB}) {
     SCOPED_TRACE(bytes);

@@ -83,5 +83,33 @@ TEST_F(StreamCachesTest, records_of_slabs_are_counted_while_a_cache_has_them) {
   EXPECT_EQ(caches.slab_count(), 0u);
 }
 
+// A cache that gets records of another begins with its own alone.
+TEST_F(StreamCachesTest, records_of_slabs_that_go_to_another_cache_name_none) {
+  time::Timeline& first = timeline();
+  StreamCache& cache = caches.of(first);
+  caches.provide_slabs(cache);
+  Slab* const one = cache.slabs.take_spare();
+  Slab* const two = cache.slabs.take_spare();
+  EXPECT_FALSE(cache.slabs.has_spare());
+  for (Slab* const slab : {one, two}) {
+    slab->set_cache(&cache);
+    cache.slabs.add_spare(slab);
+  }
+  caches.end(first.id);
+  caches.retire_if_empty(cache);
+  EXPECT_FALSE(cache.slabs.has_spare());
+  for (const Slab* const slab : {one, two}) {
+    EXPECT_EQ(slab->cache(), nullptr);
+    EXPECT_EQ(slab->next, nullptr);
+  }
+  StreamCache& other = caches.of(timeline());
+  caches.provide_slabs(other);
+  for (int i = 0; i < 2; ++i) {
+    const Slab* const slab = other.slabs.take_spare();
+    EXPECT_TRUE(slab == one || slab == two) << "they serve again";
+  }
+  EXPECT_FALSE(other.slabs.has_spare());
+}
+
 }  // namespace
 }  // namespace vpmm::small
