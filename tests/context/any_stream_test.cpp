@@ -73,6 +73,26 @@ TEST(AnyStream, legacy_mode_closes_by_the_legacy_stream_which_waits_for_blocking
   EXPECT_EQ(world.allocate(4 * kPage, std::nullopt), ptr) << "the non-blocking stream still runs";
 }
 
+TEST(AnyStream, legacy_mode_records_one_event_at_a_large_free_of_any_kind) {
+  for (const bool has_streams : {false, true}) {
+    PoolWorld world(with(settings::AnyStreamOrder::legacy));
+    const DevicePtr ptr =
+        world.allocate(4 * kPage, has_streams ? pool::Stream(world.stream()) : pool::Stream());
+    for (int i = 0; has_streams && i < 3; ++i)
+      ASSERT_TRUE(world.pool().record_use(ptr, world.stream()).ok());
+    const auto recorded = [&] {
+      return std::pair(world.calls().count(Call::event_record),
+                       world.calls().count(Call::ctx_record_event));
+    };
+    EXPECT_EQ(recorded(), std::pair(std::uint64_t{0}, std::uint64_t{0}));
+    world.deallocate(ptr, std::nullopt);
+    EXPECT_EQ(recorded(), has_streams ? std::pair(std::uint64_t{0}, std::uint64_t{1})
+                                      : std::pair(std::uint64_t{1}, std::uint64_t{0}));
+    world.wait();
+    EXPECT_EQ(world.statistics().pending_bytes, 0u);
+  }
+}
+
 // The legacy stream does not wait for the stream of the request.
 TEST(AnyStream, legacy_mode_waits_for_the_stream_of_many_that_the_driver_refuses_to_take_back) {
   WorldOptions options = with(settings::AnyStreamOrder::legacy);

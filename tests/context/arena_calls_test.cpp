@@ -44,6 +44,22 @@ TEST_F(ArenaWorld, of_external_memory_gives_none_back_during_a_capture) {
   free_user_memory(world, memory);
 }
 
+TEST(ArenaShortage, nobody_waits_for_work_that_frees_nothing) {
+  WorldOptions options = adaptive_world();
+  options.config.capacity = 8 * kPage;
+  PoolWorld world(options);
+  const StreamHandle first = world.stream();
+  const StreamHandle second = world.stream();
+  const ArenaId arena = make_arena(world);
+  const DevicePtr live = allocate_in(world, arena, 6 * kPage, first);
+  world.use(live, 6 * kPage, first, kLongNs);
+  const std::uint64_t began_ns = world.sim().now_ns();
+  expect_error(world.pool().allocate({4 * kPage, 0, second, arena}), ErrorCode::out_of_memory);
+  EXPECT_LT(world.sim().now_ns() - began_ns, kLongNs);
+  EXPECT_EQ(world.statistics().host_waits, 0u);
+  world.deallocate(live, first);
+}
+
 TEST(ArenaShortage, a_block_that_fits_is_waited_for) {
   WorldOptions options = adaptive_world();
   options.config.capacity = 8 * kPage;

@@ -85,5 +85,27 @@ TEST_F(CaptureFault, known_captures_stay_known_without_host_memory) {
   EXPECT_FALSE(is_capturing());
 }
 
+TEST_F(CaptureFault, of_a_capture_that_broke_nothing_more_is_asked) {
+  begin(a);
+  world.allocate(kPage, a);
+  EXPECT_EQ(world.calls().count(Call::stream_get_capture_info), 1u);
+  EXPECT_NE(world.sim().ctx_synchronize(), CuResult::success) << "it breaks the capture";
+  world.allocate(kPage, a);
+  EXPECT_EQ(world.calls().count(Call::stream_get_capture_info), 1u);
+  EXPECT_TRUE(world.pool().streams().is_capturing());
+  GraphHandle graph{};
+  EXPECT_NE(world.sim().stream_end_capture(a, graph), CuResult::success);
+  world.allocate(kPage, a);
+  EXPECT_FALSE(world.pool().streams().is_capturing());
+}
+
+TEST_F(CaptureFault, a_stream_that_is_being_captured_cannot_be_bound) {
+  begin(a);
+  expect_error(world.pool().bind(a), ErrorCode::capture_active, {"cannot be bound"});
+  EXPECT_TRUE(world.pool().bind(b).ok());
+  destroy(world, end_capture(world, a));
+  EXPECT_TRUE(world.pool().bind(a).ok());
+}
+
 }  // namespace
 }  // namespace vpmm::test

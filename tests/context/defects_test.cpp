@@ -334,6 +334,32 @@ TEST(Defects, a_device_without_virtual_memory_management_is_closed_without_a_wor
   EXPECT_EQ(world.calls().count(Call::mem_address_free), 0u);
 }
 
+TEST(Defects, a_failed_look_for_a_reset_is_an_error_and_opens_nothing) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  world.allocate(kPage, stream);
+  const std::uint64_t retained = world.calls().count(Call::device_primary_ctx_retain);
+  world.faults().set_plan({{Call::ctx_get_id}, 1, CuResult::unknown, FaultPlan::Repeat::once});
+  expect_error(world.pool().allocate({kPage, 0, stream}), ErrorCode::driver_failed,
+               {"ctx_get_id failed: CUDA_ERROR_UNKNOWN"});
+  EXPECT_EQ(world.faults().fired(), 1u);
+  world.allocate(kPage, stream);
+  EXPECT_EQ(world.calls().count(Call::device_primary_ctx_retain), retained);
+}
+
+TEST(Defects, a_reset_of_our_own_is_not_asked_for_again) {
+  PoolWorld world(page_world());
+  world.allocate(kPage, world.stream());
+  ASSERT_TRUE(world.pool().streams().reset().ok());
+  driver::ContextHandle context{};
+  ASSERT_EQ(world.sim().device_primary_ctx_retain(0, context), CuResult::success);
+  ASSERT_EQ(world.sim().ctx_set_current(context), CuResult::success);
+  const auto looks = [&] { return world.calls().count(Call::ctx_get_id); };
+  const std::uint64_t before = looks();
+  ASSERT_TRUE(world.pool().allocate({kPage, 0, std::nullopt}).ok());
+  EXPECT_EQ(looks() - before, 1u) << "of the context that was opened";
+}
+
 TEST(Defects, errors_have_the_drivers_names) {
   PoolWorld world(page_world());
   world.faults().set_plan(

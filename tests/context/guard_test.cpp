@@ -85,6 +85,17 @@ TEST_F(Guard, freed_memory_is_unmapped_when_its_work_is_complete_and_its_address
   EXPECT_EQ(world.statistics().guarded_bytes, 2 * kMiB);
 }
 
+TEST_F(Guard, many_at_once_are_aligned_as_one_is) {
+  std::vector<DevicePtr> made(3);
+  const std::vector<Bytes> sizes{1, 1000, 2 * kMiB + 4};
+  ASSERT_TRUE(world.pool().allocate_many(sizes, stream, made).ok());
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    EXPECT_TRUE(is_aligned(made[i], 256)) << sizes[i];
+    EXPECT_FALSE(is_mapped(align_up(made[i] + sizes[i], 2 * kMiB)));
+  }
+  ASSERT_TRUE(world.pool().deallocate_many(made, stream).ok());
+}
+
 TEST_F(Guard, the_layout_says_what_is_live_what_waits_and_for_whom) {
   const auto only_block = [&] {
     const report::Layout layout = world.pool().reports().layout();

@@ -1,5 +1,6 @@
 // context: calls while the process has no memory left.
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <new>
 
@@ -28,6 +29,21 @@ TEST(DeferredList, takes_no_memory_for_what_it_provided_for) {
   EXPECT_EQ(sum, 14u);
   const NoMemory none(NoMemory::Reserve::left);
   EXPECT_THROW(list.provide(4), std::bad_alloc);
+}
+
+TEST(DeferredList, leaves_no_memory_behind) {
+  const auto in_use = [] { return ::mallinfo2().uordblks; };
+  const auto use = [] {
+    context::DeferredList list;
+    list.provide(3);
+    for (std::uint64_t value = 1; value <= 10; ++value) list.push(value);
+    list.take_all([](std::uint64_t) {});
+    list.push(1);  // and nobody takes it
+  };
+  use();
+  const std::size_t before = in_use();
+  for (int round = 0; round < 1000; ++round) use();
+  EXPECT_LT(in_use(), before + 64 * kKiB);
 }
 
 TEST(DeferredList, takes_values_that_nothing_was_provided_for) {

@@ -56,6 +56,25 @@ TEST(Preallocation, by_call_maps_at_least_so_much_in_all) {
   EXPECT_EQ(world.picture(), "[-12]") << "one range";
 }
 
+TEST(Preallocation, by_call_is_in_the_peaks) {
+  PoolWorld world(page_world());
+  ASSERT_TRUE(world.pool().limits().preallocate(6 * kPage).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
+  world.pool().limits().set_capacity(2 * kPage);
+  world.allocate(kPage, world.stream());
+  EXPECT_EQ(world.statistics().peak_mapped_bytes, 6 * kPage);
+  EXPECT_EQ(world.statistics().peak_chunks, 6u);
+  EXPECT_EQ(world.statistics().mapped_bytes, kPage);
+}
+
+TEST(Preallocation, is_refused_by_name_where_there_is_no_pool_of_our_own) {
+  WorldOptions options = page_world();
+  options.config.pool_enabled = false;
+  PoolWorld world(options);
+  expect_error(world.pool().limits().preallocate(kPage), ErrorCode::unsupported,
+               {"virtual memory pool is off"});
+}
+
 TEST(Preallocation, beyond_the_capacity_is_an_error_by_call) {
   WorldOptions options = page_world();
   options.config.capacity = 8 * kPage;
@@ -381,6 +400,29 @@ TEST(Capacity, of_a_share_is_whole_pages) {
   PoolWorld large(options);
   ASSERT_TRUE(large.pool().limits().set_share_of_gpu(33).ok());
   EXPECT_EQ(large.pool().limits().capacity(), 32 * kPage);
+}
+
+TEST(MemoryInfo, pages_whose_small_blocks_are_all_free_are_free) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  const auto is_free = [&] {
+    const auto info = world.pool().limits().memory_info();
+    EXPECT_TRUE(info.ok()) << message_of(info);
+    return info ? info.value().free : 0;
+  };
+  const Bytes before = is_free();
+  std::vector<DevicePtr> blocks;
+  for (Bytes bytes = 0; bytes < 3 * kPage; bytes += kPage / 8)
+    blocks.push_back(world.allocate(kPage / 8, stream));
+  const Bytes used = before - is_free();
+  EXPECT_GE(used, 3 * kPage);
+  for (const DevicePtr ptr : blocks)
+    if (ptr != blocks.front()) world.deallocate(ptr, stream);
+  world.wait();
+  EXPECT_EQ(before - is_free(), kPage) << "of the one that lives";
+  world.deallocate(blocks.front(), stream);
+  world.wait();
+  EXPECT_EQ(is_free(), before);
 }
 
 }  // namespace

@@ -449,6 +449,36 @@ TEST(PeersAccess, is_given_to_the_first_device_and_not_to_one_that_is_not_there)
                {"device 2"});
 }
 
+TEST(PeersAccess, of_several_is_given_once_each_and_all_are_waited_for) {
+  WorldOptions options = page_world();
+  options.sim.device_count = 3;
+  PoolWorld world(options);
+  driver::ContextHandle near{};
+  ASSERT_EQ(world.sim().ctx_get_current(near), CuResult::success);
+  std::vector<StreamHandle> far;
+  for (const driver::DeviceOrdinal peer : {1, 2}) {
+    driver::ContextHandle context{};
+    ASSERT_EQ(world.sim().device_primary_ctx_retain(peer, context), CuResult::success);
+    ASSERT_EQ(world.sim().ctx_set_current(context), CuResult::success);
+    far.push_back(world.stream());
+  }
+  ASSERT_EQ(world.sim().ctx_set_current(near), CuResult::success);
+  for (const driver::DeviceOrdinal peer : {1, 1, 2, 1, 2})
+    ASSERT_TRUE(world.pool().sharing().set_peer_access(peer).ok());
+  const std::uint64_t retained = world.calls().count(Call::device_primary_ctx_retain);
+  const std::uint64_t looks = world.calls().count(Call::device_primary_ctx_get_state);
+  for (const StreamHandle stream : far) {
+    const DevicePtr ptr = world.allocate(2 * kPage, std::nullopt);
+    world.use(ptr, 2 * kPage, stream, kLongNs);
+    world.deallocate(ptr, std::nullopt);
+    EXPECT_NE(world.allocate(2 * kPage, std::nullopt), ptr);
+    world.wait();
+    EXPECT_EQ(world.statistics().pending_bytes, 0u);
+  }
+  EXPECT_EQ(world.calls().count(Call::device_primary_ctx_retain) - retained, 2u);
+  EXPECT_EQ(world.calls().count(Call::device_primary_ctx_get_state) - looks, 2u);
+}
+
 // Drivers before CUDA 12 have no ids of contexts.
 class WithoutContextIds final : public driver::ForwardingDriver {
  public:

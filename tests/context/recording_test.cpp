@@ -56,6 +56,25 @@ TEST_F(Recorded, calls_after_the_end_of_a_recording_are_in_no_log) {
   }
 }
 
+TEST_F(Recorded, what_lives_at_its_beginning_is_told_with_what_it_takes) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr small = world.pool().allocate({1000, 0, stream, {}, 7}).value();
+  const DevicePtr large = world.allocate(3 * kPage - 5, std::nullopt);
+  world.deallocate(world.allocate(9 * kPage, stream), stream);
+  start(world);
+  const RecordedFile file = stop(world);
+  ASSERT_EQ(file.count(RecordedKind::live), 2u);
+  for (const RecordedEvent& event : file.events) {
+    if (event.kind != static_cast<std::uint16_t>(RecordedKind::live)) continue;
+    const bool is_small = event.bytes == 1000;
+    EXPECT_EQ(event.address, to_integer(is_small ? small : large));
+    EXPECT_EQ(event.bytes, is_small ? Bytes{1000} : 3 * kPage - 5);
+    EXPECT_EQ(event.value, is_small ? Bytes{1024} : 3 * kPage);
+  }
+  EXPECT_EQ(file.count(RecordedKind::allocate) + file.count(RecordedKind::free), 0u);
+}
+
 TEST_F(Recorded, warm_calls_are_served_without_the_lock_and_are_in_the_file) {
   PoolWorld world(adaptive_world());
   const StreamHandle stream = world.stream();

@@ -213,6 +213,17 @@ TEST(Sharing, stream_ordered_memory_cannot_be_shared_and_the_error_names_the_set
   EXPECT_NE(shared.error().message.find("VPMM_SMALL"), std::string::npos) << shared.error().message;
 }
 
+TEST(Sharing, the_error_says_where_there_is_no_pool_of_our_own) {
+  WorldOptions options = adaptive_world();
+  options.config.pool_enabled = false;
+  PoolWorld world(options);
+  for (const Bytes bytes : {Bytes{100}, 3 * kPage})
+    expect_error(
+        world.pool().sharing().share({world.allocate(bytes, world.stream()), bytes}),
+        ErrorCode::unsupported,
+        {"stream-ordered pool, which cannot be shared", "no virtual memory pool on this device"});
+}
+
 // The hazard checker fails the test if it is not so.
 TEST(Sharing, memory_that_was_held_is_reused_behind_all_work_that_may_use_it) {
   PoolWorld world(adaptive_world());

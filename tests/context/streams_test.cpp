@@ -174,6 +174,27 @@ TEST(BoundStream, calls_through_the_lock_ask_who_calls_only_while_a_capture_is_k
   ASSERT_TRUE(world.pool().streams().capture_end().ok());
 }
 
+TEST(BoundStream, nothing_is_taken_and_freed_where_nothing_is_asked_for) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const auto bound = world.pool().bind(stream);
+  ASSERT_TRUE(bound.ok());
+  const DevicePtr warm = bound.value()->allocate(1000, 0).value();
+  ASSERT_TRUE(bound.value()->deallocate(warm).ok());
+  const std::uint64_t calls = world.calls().total_count();
+  EXPECT_TRUE(is_null(bound.value()->try_allocate(0, 0)));
+  EXPECT_TRUE(is_null(bound.value()->try_allocate(0, 4096)));
+  const auto none = bound.value()->allocate(0, 0);
+  ASSERT_TRUE(none.ok());
+  EXPECT_TRUE(is_null(none.value()));
+  EXPECT_FALSE(bound.value()->try_deallocate(DevicePtr{}));
+  EXPECT_TRUE(bound.value()->deallocate(DevicePtr{}).ok());
+  EXPECT_EQ(world.statistics().allocations, 1u);
+  EXPECT_EQ(world.statistics().live_allocations, 0u);
+  EXPECT_EQ(world.statistics().caller_mistakes, 0u);
+  EXPECT_EQ(world.calls().total_count(), calls);
+}
+
 TEST(Devices, each_has_its_own_pool) {
   driver::sim::SimOptions options;
   options.device_count = 2;

@@ -4,8 +4,9 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 
-#include "support/pool_world_words.hpp"
+#include "support/hooked_world.hpp"
 
 namespace vpmm::test {
 namespace {
@@ -30,6 +31,38 @@ TEST(Summary, is_printed_at_the_end_of_a_pool_that_was_used_where_the_variable_s
   unsetenv("VPMM_STATS");
   EXPECT_EQ(text.rfind("vpmm: summary of a pool on device 0\n  live      6 MiB at most", 0), 0u)
       << text;
+}
+
+// At exit a thread may be stuck in a driver call.
+TEST(Summary, is_not_waited_for_while_a_call_of_another_thread_lasts) {
+  setenv("VPMM_STATS", "1", 1);
+  ::testing::internal::CaptureStderr();
+  std::string beside = "not called";
+  bool has_met = false;
+  bool has_figures = true;
+  {
+    HookedWorld world(page_world());
+    const StreamHandle stream = world.stream();
+    world.deallocate(world.allocate(1000, stream), stream);
+    world.hooks.on[driver::Call::ctx_record_event] = [&] {
+      if (std::exchange(has_met, true)) return driver::CuResult::success;
+      world.on_another_thread([&] {
+        ::testing::internal::GetCapturedStderr();
+        ::testing::internal::CaptureStderr();
+        world.pool->reports().summarize();
+        beside = ::testing::internal::GetCapturedStderr();
+        ::testing::internal::CaptureStderr();
+        has_figures = world.pool->reports().try_figures().has_value();
+      });
+      return driver::CuResult::success;
+    };
+    world.deallocate(world.allocate(32 * kPage, std::nullopt), std::nullopt);
+    EXPECT_TRUE(has_met);
+  }
+  unsetenv("VPMM_STATS");
+  EXPECT_EQ(beside, "");
+  EXPECT_FALSE(has_figures);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr().rfind("vpmm: summary of a pool", 0), 0u);
 }
 
 }  // namespace

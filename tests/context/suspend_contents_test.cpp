@@ -266,6 +266,22 @@ TEST_F(Suspend, the_host_copy_can_be_read_and_written) {
   world.deallocate(ptr, a);
 }
 
+TEST_F(Suspend, memory_that_cannot_sleep_has_no_host_copy) {
+  const DevicePtr plain = world.allocate(3 * kPage, a);
+  const ArenaId external = make_arena(world, kExternal);
+  const AddressRange memory = user_memory(world, 4 * kPage);
+  add_memory(world, external, memory);
+  const DevicePtr ptr = allocate_in(world, external, 1000, a);
+  for (const DevicePtr each : {plain, ptr})
+    expect_error(suspension().host_copy({each, 100}), ErrorCode::invalid_pointer,
+                 {"100 bytes at " + hex(each), "no copy on the host"});
+  for (const DevicePtr each : {plain, ptr}) world.deallocate(each, a);
+  expect_error(suspension().host_copy({plain, 100}), ErrorCode::invalid_pointer);
+  world.wait();
+  release(world, external);
+  free_user_memory(world, memory);
+}
+
 TEST_F(Suspend, a_reset_keeps_the_copy) {
   const DevicePtr ptr = tagged(2 * kPage);
   write(ptr, 2 * kPage, 5);

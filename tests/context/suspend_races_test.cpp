@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/scope_exit.hpp"
+#include "context/suspend_races_case.hpp"
 #include "support/event_log.hpp"
-#include "support/hooked_world.hpp"
 #include "support/recorded_file.hpp"
 
 namespace vpmm::test {
@@ -29,68 +29,6 @@ using context::TagState;
 using driver::Call;
 using driver::CuResult;
 using pool::ArenaId;
-
-constexpr std::uint32_t kKept = 17;
-constexpr std::uint32_t kDropped = 18;
-
-class SuspendRaces : public ::testing::Test {
- protected:
-  SuspendRaces() : world(adaptive_world()) {
-    EXPECT_TRUE(suspension().make_suspendable(kKept, {true, false}).ok());
-    EXPECT_TRUE(suspension().make_suspendable(kDropped, {false, false}).ok());
-  }
-  context::Suspension& suspension() { return world.pool->suspension(); }
-  Result<DevicePtr> request(Bytes bytes, std::uint32_t tag, bool one_chunk = false) {
-    return world.pool->allocate({bytes, 0, a, {}, tag, 0, one_chunk});
-  }
-  DevicePtr tagged(Bytes bytes, std::uint32_t tag = kKept, bool one_chunk = false) {
-    const auto made = request(bytes, tag, one_chunk);
-    EXPECT_TRUE(made.ok()) << message_of(made);
-    return made ? made.value() : DevicePtr{};
-  }
-  DevicePtr written(Bytes bytes, std::uint8_t first, bool one_chunk = false) {
-    const DevicePtr ptr = tagged(bytes, kKept, one_chunk);
-    EXPECT_EQ(world.sim.stream_synchronize(a), CuResult::success);
-    std::vector<std::uint8_t> data(bytes);
-    std::iota(data.begin(), data.end(), first);
-    EXPECT_EQ(world.sim.memcpy_host_to_device(ptr, data.data(), bytes), CuResult::success);
-    return ptr;
-  }
-  void expect_written(DevicePtr ptr, Bytes bytes, std::uint8_t first) {
-    std::vector<std::uint8_t> data(bytes);
-    ASSERT_EQ(world.sim.memcpy_device_to_host(data.data(), ptr, bytes), CuResult::success);
-    std::vector<std::uint8_t> expected(bytes);
-    std::iota(expected.begin(), expected.end(), first);
-    EXPECT_EQ(data, expected);
-  }
-  void expect_valid() { EXPECT_EQ(world.pool->reports().validate(), ""); }
-  void suspend(std::uint32_t tag = kKept, const SuspendHow& how = {}) {
-    const auto done = suspension().suspend(tag, how);
-    EXPECT_TRUE(done.ok()) << message_of(done);
-    expect_valid();
-  }
-  void resume(std::uint32_t tag = kKept) {
-    const auto done = suspension().resume(tag, {});
-    EXPECT_TRUE(done.ok()) << message_of(done);
-    expect_valid();
-  }
-  void free(DevicePtr ptr) {
-    const auto freed = world.pool->deallocate(ptr, a);
-    EXPECT_TRUE(freed.ok()) << message_of(freed);
-  }
-  // Once, on another thread, at the next call of the driver of this kind.
-  void at_next(Call call, const std::function<void()>& act) {
-    const auto is_over = std::make_shared<std::atomic<bool>>(false);  // copies have threads
-    world.hooks.on[call] = [this, act, is_over] {
-      if (!is_over->exchange(true)) world.on_another_thread(act);
-      return CuResult::success;
-    };
-  }
-  TagState state(std::uint32_t tag = kKept) { return suspension().info(tag).state; }
-
-  HookedWorld world;
-  StreamHandle a = world.stream();
-};
 
 constexpr SuspendHow kAway{std::nullopt, false, true, std::nullopt};
 
@@ -508,6 +446,24 @@ TEST_F(SuspendRaces, what_sleeps_or_ends_while_its_host_memory_is_prepared_does_
     ASSERT_TRUE(suspension().make_suspendable(kKept, {true, true}).ok());
   }
   EXPECT_EQ(state(), TagState::live);
+}
+
+TEST_F(SuspendRaces, what_sleeps_while_more_host_memory_is_prepared_keeps_its_contents) {
+  ASSERT_TRUE(suspension().make_suspendable(kKept, {true, true}).ok());
+  const DevicePtr stays = written(3 * kPage, 1);
+  const DevicePtr ends = tagged(4 * kPage);
+  at_next(Call::mem_host_register, [&] {
+    free(ends);
+    suspend(kKept);
+  });
+  const auto done = suspension().prepare(kKept);
+  EXPECT_TRUE(done.ok()) << message_of(done);
+  world.hooks.on.clear();
+  EXPECT_EQ(state(), TagState::suspended);
+  EXPECT_EQ(suspension().info(kKept).host_bytes, 3 * kPage);
+  resume(kKept);
+  expect_written(stays, 3 * kPage, 1);
+  free(stays);
 }
 
 TEST_F(SuspendRaces, events_come_in_order) {

@@ -348,6 +348,24 @@ TEST_F(Suspend, one_chunk_stays_one_chunk) {
   world.deallocate(made.value(), a);
 }
 
+TEST_F(Suspend, the_largest_memory_comes_back_first_so_that_the_rest_fits) {
+  const DevicePtr small = tagged(2 * kPage);
+  const auto large = world.pool().allocate({8 * kPage, 0, a, {}, kWeights, 0, true});
+  ASSERT_TRUE(large.ok()) << message_of(large);
+  suspend(kWeights, kToDriver);
+  const auto idle = world.pool().allocate({8 * kPage, 0, a, {}, 0, 0, true});
+  ASSERT_TRUE(idle.ok()) << message_of(idle);
+  world.deallocate(idle.value(), a);
+  world.wait();
+  const std::uint64_t created = world.calls().count(driver::Call::mem_create);
+  world.pool().limits().set_capacity(10 * kPage);
+  resume();
+  EXPECT_EQ(world.calls().count(driver::Call::mem_create) - created, 1u) << "of the small one";
+  EXPECT_EQ(world.statistics().mapped_bytes, 10 * kPage);
+  world.deallocate(small, a);
+  world.deallocate(large.value(), a);
+}
+
 TEST_F(Suspend, the_first_memory_of_a_kind_waits_for_the_tag_to_be_resumed) {
   const DevicePtr chunk = world.pool().allocate({kPage, 0, a, {}, kWeights, 0, true}).value();
   suspend();

@@ -10,6 +10,7 @@
 #include "report/tags.hpp"
 #include "settings/portion.hpp"
 #include "settings/variable.hpp"
+#include "support/hooked_world.hpp"
 #include "support/pool_world_arenas.hpp"
 #include "support/pool_world_words.hpp"
 
@@ -237,6 +238,37 @@ TEST_F(TagLimits, a_limit_that_changes_during_a_call_counts_nothing_twice) {
   const DevicePtr second = served(4 * kMiB);
   world.deallocate(first, a);
   world.deallocate(second, a);
+}
+
+TEST(TagLimitsOfTwoCalls, a_request_that_waits_counts_as_what_it_asks_for) {
+  for (const std::uint32_t tag : {1U, kLimited}) {
+    WorldOptions options = adaptive_world();
+    options.config.capacity = 8 * kMiB;
+    HookedWorld world(options);
+    const StreamHandle a = world.stream();
+    const StreamHandle busy = world.stream();
+    world.pool->limits().set_tag_limit(tag, settings::Portion{9 * kMiB});
+    const DevicePtr used = world.allocate(8 * kMiB, busy);
+    world.use(used, 8 * kMiB, busy, kLongNs);
+    world.deallocate(used, busy);
+    bool has_waited = false;
+    world.hooks.on_sleep = [&] {
+      has_waited = true;
+      world.on_another_thread([&] {
+        expect_error(world.pool->allocate({4 * kMiB, 0, a, {}, tag}), ErrorCode::out_of_memory,
+                     {"asked for 4 MiB", "has 6 MiB of its limit of 9 MiB"});
+      });
+    };
+    const auto served = world.pool->allocate({6 * kMiB, 0, a, {}, tag});
+    ASSERT_TRUE(served.ok()) << message_of(served);
+    EXPECT_TRUE(has_waited);
+    expect_error(world.pool->allocate({4 * kMiB, 0, a, {}, tag}), ErrorCode::out_of_memory,
+                 {"has 6 MiB of its limit of 9 MiB"});
+    world.deallocate(served.value(), a);
+    const auto all = world.pool->allocate({8 * kMiB, 0, a, {}, tag});
+    ASSERT_TRUE(all.ok()) << message_of(all);
+    world.deallocate(all.value(), a);
+  }
 }
 
 TEST_F(TagLimits, a_resume_is_no_request_of_its_tag) {
