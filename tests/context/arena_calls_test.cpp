@@ -44,13 +44,20 @@ TEST_F(ArenaWorld, of_external_memory_gives_none_back_during_a_capture) {
   free_user_memory(world, memory);
 }
 
-TEST(ArenaShortage, nobody_waits_for_work_that_frees_nothing) {
-  WorldOptions options = adaptive_world();
-  options.config.capacity = 8 * kPage;
-  PoolWorld world(options);
-  const StreamHandle first = world.stream();
-  const StreamHandle second = world.stream();
-  const ArenaId arena = make_arena(world);
+class ArenaShortage : public ::testing::Test {
+ protected:
+  static WorldOptions limited() {
+    WorldOptions options = adaptive_world();
+    options.config.capacity = 8 * kPage;
+    return options;
+  }
+  PoolWorld world{limited()};
+  StreamHandle first = world.stream();
+  StreamHandle second = world.stream();
+  ArenaId arena = make_arena(world);
+};
+
+TEST_F(ArenaShortage, nobody_waits_for_work_that_frees_nothing) {
   const DevicePtr live = allocate_in(world, arena, 6 * kPage, first);
   world.use(live, 6 * kPage, first, kLongNs);
   const std::uint64_t began_ns = world.sim().now_ns();
@@ -60,13 +67,7 @@ TEST(ArenaShortage, nobody_waits_for_work_that_frees_nothing) {
   world.deallocate(live, first);
 }
 
-TEST(ArenaShortage, a_block_that_fits_is_waited_for) {
-  WorldOptions options = adaptive_world();
-  options.config.capacity = 8 * kPage;
-  PoolWorld world(options);
-  const StreamHandle first = world.stream();
-  const StreamHandle second = world.stream();
-  const ArenaId arena = make_arena(world);
+TEST_F(ArenaShortage, a_block_that_fits_is_waited_for) {
   const DevicePtr live = allocate_in(world, arena, 2 * kPage, first);  // keeps the chunk
   const DevicePtr ptr = allocate_in(world, arena, 6 * kPage, first);
   world.use(ptr, 6 * kPage, first, kLongNs);

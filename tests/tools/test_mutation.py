@@ -71,6 +71,22 @@ class Running(unittest.TestCase):
             suite.chmod(0o755)
             self.assertIsNone(run_cases(suite, ["Any.case"], 30, {}))
 
+    def test_the_case_in_which_a_process_ends_is_named(self) -> None:
+        started = 'echo "[ RUN      ] A.a"\necho "[       OK ] A.a (1 ms)"\necho "[ RUN      ] A.b"\n'
+        failed = 'echo "[  FAILED  ] A.a (1 ms)"\n'
+        for said, end, found in (
+            (started, "kill -SEGV $$", "A.b"),
+            (started, "sleep 60", "A.b"),
+            (started + failed, "exit 1", "A.a"),
+            ("", "exit 3", "ended with 3"),
+            ("", "sleep 60", "endless"),
+        ):
+            with self.subTest(end=end, found=found), tempfile.TemporaryDirectory() as folder:
+                suite = Path(folder, "suite")
+                suite.write_text(f"#!/bin/sh\n{said}{end}\n")
+                suite.chmod(0o755)
+                self.assertEqual(run_cases(suite, ["A.a", "A.b"], 2, {}), found)
+
 
 class Planting(unittest.TestCase):
     def test_faults_have_the_numbers_from_1_on_for_which_a_file_of_what_was_seen_has_room(self) -> None:
@@ -254,6 +270,9 @@ class Equivalents(unittest.TestCase):
         root = TOOLS.parent
         listed = tomllib.loads((root / "tests/mutation/equivalent.toml").read_text())["equivalent"]
         self.assertTrue(listed)
+        self.assertEqual(
+            len({(each["file"], each["line"], each["code"], each["fault"]) for each in listed}), len(listed)
+        )
         for each in listed:
             lines = [line.strip() for line in (root / each["file"]).read_text().splitlines()]
             self.assertIn(each["line"], lines, each["file"])
