@@ -7,14 +7,11 @@
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
-#include <memory>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "base/scope_exit.hpp"
 #include "context/suspend_races_case.hpp"
 #include "support/event_log.hpp"
 #include "support/recorded_file.hpp"
