@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 import tomllib
 import unittest
 import unittest.mock
@@ -18,7 +19,7 @@ import sim_gpu  # noqa: E402
 from mutation.rewrite import rewrite  # noqa: E402
 from mutation.sites import Mutant, Source, find, in_one_line  # noqa: E402
 from mutation.torch_plugin import SOURCES, SUITE, PluginTree  # noqa: E402
-from mutation.trial import Case, Tree, judge_all, measure, plant, run_cases  # noqa: E402
+from mutation.trial import Case, Tree, Verdict, judge_all, measure, plant, run_cases  # noqa: E402
 
 HAS_CLANG = importlib.util.find_spec("clang") is not None and importlib.util.find_spec("clang.cindex") is not None
 
@@ -123,9 +124,19 @@ class Judging(unittest.TestCase):
             suite.chmod(0o755)
             told: list[int] = []
             cases = [Case("one", "A.b", 0.1, frozenset({2, 3}))]
-            verdicts = judge_all(Tree(Path(name), Path(name), 1), [2, 3, 4], cases, told.append)
+            verdicts = judge_all(Tree(Path(name), Path(name), 1), [2, 3, 4], cases, tell=told.append)
         self.assertEqual({number: each.found_by for number, each in verdicts.items()}, {2: "one/A.b", 3: None, 4: None})
         self.assertEqual(sorted(told), [3, 4])
+
+    def test_faults_whose_turn_comes_too_late_have_no_verdict(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            suite = Path(name) / "build/dev/tests/vpmm_test_one"
+            suite.parent.mkdir(parents=True)
+            suite.write_text("#!/bin/sh\nsleep 1\n")
+            suite.chmod(0o755)
+            tree = Tree(Path(name), Path(name), 1)
+            verdicts = judge_all(tree, [2, 3], [Case("one", "A.b", 0.1, frozenset({2, 3}))], time.monotonic() + 0.5)
+        self.assertEqual(verdicts, {2: Verdict(None, 1)})
 
 
 class Plugin(unittest.TestCase):

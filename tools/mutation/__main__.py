@@ -19,6 +19,7 @@ import math
 import os
 import random
 import sys
+import time
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,6 +62,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         "--longest", type=float, default=5, help="of other suites, leave out cases that take more seconds; 5 without it"
     )
     parser.add_argument("--file", action="append", default=[], help="only faults in sources whose name contains this")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="leave out faults whose turn comes later")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--folder", type=Path, default=ROOT / "build/mutate", help="where the copy of the tree stands")
     return parser.parse_args(words)
@@ -71,6 +73,7 @@ def main(words: Sequence[str]) -> int:
     rooms = sorted([*(path.name for path in (ROOT / "src").iterdir() if path.is_dir()), torch_plugin.ROOM])
     if options.room not in rooms:
         sys.exit(f"mutate: there is no room '{options.room}'; there are: {' '.join(rooms)}")
+    until = time.monotonic() + options.seconds
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     is_plugin = options.room == torch_plugin.ROOM
     suites = options.suite or [torch_plugin.SUITE if is_plugin else options.room]
@@ -92,8 +95,9 @@ def main(words: Sequence[str]) -> int:
     cases = trial.measure(tree, suites, len(drawn), math.inf)
     print(f"{len(cases)} cases, {sum(case.seconds for case in cases):.0f} s alone", flush=True)
     verdicts = trial.judge_all(
-        tree, sorted(planted), cases, lambda number: print(f"not found: {planted[number]}", flush=True)
+        tree, sorted(planted), cases, until, lambda number: print(f"not found: {planted[number]}", flush=True)
     )
+    planted = {number: planted[number] for number in verdicts}
     survivors = [number for number, verdict in verdicts.items() if verdict.found_by is None]
     others: dict[int, trial.Verdict] = {}
     if also and survivors:

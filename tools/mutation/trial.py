@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import json
+import math
 import os
 import re
 import resource
@@ -270,14 +271,28 @@ def judge(tree: Tree, number: int, cases: Sequence[Case]) -> Verdict:
 
 
 def judge_all(
-    tree: Tree, numbers: Sequence[int], cases: Sequence[Case], tell: Callable[[int], None] = lambda number: None
+    tree: Tree,
+    numbers: Sequence[int],
+    cases: Sequence[Case],
+    until: float = math.inf,
+    tell: Callable[[int], None] = lambda number: None,
 ) -> dict[int, Verdict]:
-    """Verdicts by number; `tell` hears of each survivor at once, as a run of hours may be stopped."""
+    """Verdicts by number, without faults whose turn comes after `until` of the monotonic clock.
+
+    `tell` hears of each survivor at once, as a run of hours may be stopped.
+    """
+
+    def in_time(number: int) -> Verdict | None:
+        return judge(tree, number, cases) if time.monotonic() < until else None
+
     verdicts = {}
     with concurrent.futures.ThreadPoolExecutor(tree.jobs) as pool:
-        running = {pool.submit(judge, tree, number, cases): number for number in numbers}
+        running = {pool.submit(in_time, number): number for number in numbers}
         for done in concurrent.futures.as_completed(running):
-            verdict = verdicts[running[done]] = done.result()
+            verdict = done.result()
+            if verdict is None:
+                continue
+            verdicts[running[done]] = verdict
             if verdict.found_by is None:
                 tell(running[done])
             if len(verdicts) % 50 == 0:
