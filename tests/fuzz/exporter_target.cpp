@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <bitset>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -100,38 +101,64 @@ void require_served() {
   }
 }
 
+// Of this process, for its life. An importer that hangs up keeps its leases until its process ends,
+// and a process may have 16,384.
+int leases_to_lose = 1000;
+
+// A connection, and numbers of messages that may have opened memory on it.
+struct Peer {
+  Channel channel;
+  std::bitset<256> opened;
+
+  void send(const Message& message, std::size_t size) {
+    if (message.kind == MessageKind::open) opened.set(message.number);
+    send_bytes(channel, &message, size);
+  }
+  void hang_up() {
+    Message message;
+    message.kind = MessageKind::close;
+    for (std::size_t number = 0; number < opened.size(); ++number) {
+      if (!opened[number] || leases_to_lose-- > 0) continue;
+      message.number = number;
+      if (!channel.send(message, {}, in_ms(1'000))) break;
+    }
+    opened.reset();
+    channel.reset();
+  }
+};
+
 }  // namespace
 
 void read_exporter_messages(Input input) {
-  std::array<Channel, 3> channels;
+  std::array<Peer, 3> peers;
   Taken taken(input);
   while (!taken.is_empty()) {
     const auto what = static_cast<std::uint8_t>(taken.number(1));
-    Channel& channel = channels[what / 8 % channels.size()];
-    if (!channel) channel = Exporting::instance().connect();
+    Peer& peer = peers[what / 8 % peers.size()];
+    if (!peer.channel) peer.channel = Exporting::instance().connect();
     switch (what % 8) {
-      case 0: channel.reset(); break;
-      case 1: static_cast<void>(channel.receive(in_ms(1))); break;
+      case 0: peer.hang_up(); break;
+      case 1: static_cast<void>(peer.channel.receive(in_ms(1))); break;
       case 2: {
         const Input bytes = taken.bytes(taken.number(2));
-        send_bytes(channel, bytes.data(), bytes.size());
+        send_bytes(peer.channel, bytes.data(), bytes.size());
         break;
       }
       case 3: {  // another version, size or magic
         Message message = some_message(taken);
         message.version = static_cast<std::uint16_t>(taken.number(2));
         message.magic ^= static_cast<std::uint32_t>(taken.number(1));
-        send_bytes(channel, &message, sizeof message - taken.number(1));
+        peer.send(message, sizeof message - taken.number(1));
         break;
       }
       default: {
         const Message message = some_message(taken);
-        send_bytes(channel, &message, sizeof message);
+        peer.send(message, sizeof message);
         break;
       }
     }
   }
-  for (Channel& channel : channels) channel.reset();
+  for (Peer& peer : peers) peer.hang_up();
   require_served();
 }
 
