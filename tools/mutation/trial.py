@@ -247,27 +247,37 @@ def measure(tree: Tree, suites: Sequence[str], count: int, longest: float) -> li
     with concurrent.futures.ThreadPoolExecutor(tree.jobs) as pool:
         named = [(suite, name) for suite in suites for name in tree.names_of(suite)]
         cases = [case for case in pool.map(lambda each: alone(*each), named) if case]
-    while failed := judge(tree, 0, cases).found_by:
-        print(f"left out, as it fails after others without a fault: {failed}", flush=True)
-        count = len(cases)
-        cases = [case for case in cases if f"{case.suite}/{case.name}" != failed]
-        if len(cases) == count:
-            raise RuntimeError(f"without a fault the cases end so together: {failed}")
+        while failed := set(pool.map(lambda part: first_failure(tree, 0, part), parts_of(cases))) - {None}:
+            print(f"left out, as it fails after others without a fault: {' '.join(map(str, failed))}", flush=True)
+            count = len(cases)
+            cases = [case for case in cases if f"{case.suite}/{case.name}" not in failed]
+            if len(cases) == count:
+                raise RuntimeError(f"without a fault the cases end so together: {failed}")
     return cases
 
 
+def parts_of(cases: Sequence[Case]) -> list[Sequence[Case]]:
+    """Cases for one process each, the fastest first."""
+    ordered = sorted(cases, key=lambda case: case.seconds)
+    return [ordered[at : at + CASES_AT_ONCE] for at in range(0, len(ordered), CASES_AT_ONCE)]
+
+
+def first_failure(tree: Tree, number: int, part: Sequence[Case]) -> str | None:
+    """Suite and name of the first case that fails with a fault, or how their process ended."""
+    for suite in sorted({case.suite for case in part}):
+        own = [case for case in part if case.suite == suite]
+        seconds = 4 + 5 * (tree.start_seconds + sum(case.seconds for case in own))
+        found = tree.run_cases(suite, [case.name for case in own], seconds, {"MUTANT": str(number)})
+        if found:
+            return f"{suite}/{found}"
+    return None
+
+
 def judge(tree: Tree, number: int, cases: Sequence[Case]) -> Verdict:
-    """Runs the cases that come by a fault, the fastest first."""
-    reaching = sorted((case for case in cases if number in case.seen), key=lambda case: case.seconds)
-    for part in (reaching[at : at + CASES_AT_ONCE] for at in range(0, len(reaching), CASES_AT_ONCE)):
-        for suite in sorted({case.suite for case in part}):
-            own = [case for case in part if case.suite == suite]
-            seconds = 4 + 5 * (tree.start_seconds + sum(case.seconds for case in own))
-            variables = {"MUTANT": str(number)}
-            found = tree.run_cases(suite, [case.name for case in own], seconds, variables)
-            if found:
-                return Verdict(f"{suite}/{found}", len(reaching))
-    return Verdict(None, len(reaching))
+    """Runs the cases that come by a fault until one fails."""
+    reaching = [case for case in cases if number in case.seen]
+    failures = (first_failure(tree, number, part) for part in parts_of(reaching))
+    return Verdict(next(filter(None, failures), None), len(reaching))
 
 
 def judge_all(
