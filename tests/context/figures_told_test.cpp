@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "process/process_gate.hpp"
 #include "process/recordings.hpp"
 #include "support/pool_world_words.hpp"
 #include "support/recorded_file.hpp"
@@ -149,6 +150,25 @@ TEST_F(RecordingFile, is_finished_at_exit) {
   EXPECT_EQ(file.error, "");
   EXPECT_EQ(file.count(RecordedKind::allocate), 1u);
   EXPECT_FALSE(file.end.is_null());
+}
+
+TEST_F(RecordingFile, is_not_begun_at_exit) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        static PoolWorld* world = nullptr;
+        static const std::string* at = nullptr;
+        std::atexit([] {
+          const auto started = world->pool().reports().start_recording(*at);
+          const bool is_refused = !started && started.error().code == ErrorCode::process_ending;
+          std::_Exit(is_refused && !std::filesystem::exists(*at) ? 0 : 1);
+        });
+        at = &path;
+        world = new PoolWorld(adaptive_world());
+        { const process::GateEntry first_use; }
+        std::exit(2);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 TEST_F(RecordingFile, has_options_within_bounds) {

@@ -69,6 +69,22 @@ TEST(GivingBack, asks_the_driver_about_captures_only_where_work_is_unproven) {
   EXPECT_EQ(world.calls().count(Call::ctx_record_event), 1u);
 }
 
+TEST(GivingBack, takes_idle_chunks_of_arenas) {
+  PoolWorld world(page_by_page_world());
+  const StreamHandle stream = world.stream();
+  const ArenaId arena = make_arena(world);
+  const DevicePtr live = allocate_in(world, arena, 3 * kPage, stream);
+  const DevicePtr freed = allocate_in(world, arena, 5 * kPage, stream);
+  world.deallocate(freed, stream);
+  world.wait();
+  const Bytes held = world.statistics().mapped_bytes;
+  const auto released = world.pool().limits().trim(0);
+  ASSERT_TRUE(released.ok()) << message_of(released);
+  EXPECT_EQ(released.value(), held - 3 * kPage);
+  EXPECT_EQ(world.statistics().mapped_bytes, 3 * kPage);
+  world.deallocate(live, stream);
+}
+
 // --- peaks
 
 TEST(GivingBack, leaves_the_peak_of_what_was_held_beside_the_chunks) {

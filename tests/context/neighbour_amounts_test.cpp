@@ -65,9 +65,8 @@ TEST(NeighbourAmounts, are_what_the_gpu_lacks_within_the_pools_own_limit) {
     if (each.capacity) world.pool().limits().set_capacity(*each.capacity * kPage);
     const AskedPool neighbour(world);
     expect_error(world.pool().allocate({each.wanted * kPage, 0, stream}), ErrorCode::out_of_memory);
-    EXPECT_EQ(neighbour.asked, each.asked)
-        << each.capacity.value_or(0) << " " << each.live << " " << each.others << " "
-        << each.wanted;
+    EXPECT_EQ(neighbour.asked, each.asked) << each.capacity.value_or(0) << " " << each.live << " "
+                                           << each.others << " " << each.wanted;
   }
 }
 

@@ -48,11 +48,11 @@ TEST_F(ShortageReport, counts_no_suspended_memory_as_live) {
   how.to_driver = true;
   ASSERT_TRUE(world.pool().suspension().suspend(kSleeping, how).ok());
   world.allocate(3 * kPage, stream);
-  EXPECT_THAT(report_of(8 * kPage),
-              AllOf(HasSubstr("; live 6 MiB, free"),
-                    HasSubstr("\n  live       6 MiB in 1 allocation, which take 6 MiB\n"),
-                    HasSubstr("\n  suspended  4 MiB sleep at their addresses"),
-                    Not(HasSubstr("by tag"))));
+  EXPECT_THAT(
+      report_of(8 * kPage),
+      AllOf(HasSubstr("; live 6 MiB, free"),
+            HasSubstr("\n  live       6 MiB in 1 allocation, which take 6 MiB\n"),
+            HasSubstr("\n  suspended  4 MiB sleep at their addresses"), Not(HasSubstr("by tag"))));
   // Its tag's limit counts that memory.
   world.pool().limits().set_tag_limit(kSleeping, settings::Portion{5 * kMiB});
   EXPECT_THAT(report_of(sleeping),
@@ -149,10 +149,8 @@ TEST_F(ShortageReport, lists_holders_by_size) {
 TEST_F(ShortageReport, has_all_lines_but_the_gpus_where_the_driver_does_not_answer) {
   world.allocate(5 * kPage, stream);
   EXPECT_THAT(report_of(4 * kPage), HasSubstr("\n  GPU        "));
-  world.faults().set_plan({{Call::mem_get_info},
-                           1,
-                           CuResult::unknown,
-                           driver::FaultPlan::Repeat::from_then_on});
+  world.faults().set_plan(
+      {{Call::mem_get_info}, 1, CuResult::unknown, driver::FaultPlan::Repeat::from_then_on});
   const std::string report = report_of(4 * kPage);
   world.faults().clear_plan();
   EXPECT_THAT(report, AllOf(Not(HasSubstr("\n  GPU        ")), HasSubstr("\n  live       10 MiB"),
