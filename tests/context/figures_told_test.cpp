@@ -152,6 +152,45 @@ TEST_F(RecordingFile, is_finished_at_exit) {
   EXPECT_FALSE(file.end.is_null());
 }
 
+TEST_F(RecordingFile, begins_with_pool_and_options_and_has_a_sample_at_both_ends) {
+  WorldOptions options = page_by_page_world();
+  options.config.capacity = 64 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  world.allocate(5 * kPage, stream);
+  const DevicePtr freed = world.allocate(6 * kPage, stream);
+  settings::RecordOptions how;
+  how.stacks = "native";
+  how.sample = 3;
+  ASSERT_TRUE(world.pool().reports().start_recording(path, how).ok());
+  world.deallocate(freed, stream);
+  ASSERT_TRUE(world.pool().reports().stop_recording().ok());
+  const RecordedFile file = read_recorded(path);
+  std::string name;
+  ASSERT_EQ(world.sim().device_get_name(0, name), driver::CuResult::success);
+  EXPECT_EQ(file.header["device"], 0);
+  EXPECT_EQ(file.header["device_name"], name);
+  EXPECT_EQ(file.header["device_bytes"], options.sim.capacity);
+  EXPECT_EQ(file.header["capacity"], 64 * kPage);
+  EXPECT_EQ(file.header["page_size"], kPage);
+  EXPECT_EQ(file.header["stacks"], "native");
+  EXPECT_EQ(file.header["sample"], 3);
+  const auto in_force = settings::list_settings(world.pool().config());
+  EXPECT_EQ(file.header["settings"].size(), in_force.size());
+  for (const settings::SettingInForce& each : in_force)
+    EXPECT_EQ(file.header["settings"][each.name], each.value);
+  std::vector<observe::RecordedEvent> samples;
+  for (const observe::RecordedEvent& event : file.events)
+    if (event.kind == static_cast<std::uint16_t>(RecordedKind::sample)) samples.push_back(event);
+  ASSERT_EQ(samples.size(), 2u);
+  for (const observe::RecordedEvent& sample : samples) {
+    const Bytes free = &sample == &samples.front() ? 0 : 6 * kPage;
+    EXPECT_EQ(sample.address, 11 * kPage) << "mapped";
+    EXPECT_EQ(sample.bytes, free) << "pending";
+    EXPECT_EQ(sample.value, free);
+  }
+}
+
 TEST_F(RecordingFile, is_not_begun_at_exit) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
