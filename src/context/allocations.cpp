@@ -80,6 +80,12 @@ std::optional<AllocationInfo> Allocations::live_around(DevicePtr ptr) const {
   return std::visit(info, owners_.of(ptr));
 }
 
+std::optional<AllocationInfo> Allocations::live_at(DevicePtr ptr) const {
+  std::optional<AllocationInfo> live = live_around(ptr);
+  if (live && live->begin != ptr) live.reset();
+  return live;
+}
+
 Result<AllocationInfo> Allocations::query(DevicePtr ptr) const {
   const std::optional<AllocationInfo> live = live_around(ptr);
   return live ? Result<AllocationInfo>(*live) : not_inside(ptr);
@@ -114,8 +120,7 @@ Result<void> Allocations::record_use(DevicePtr ptr, time::Timeline& user) {
   const auto is_news = [&](std::optional<time::TimelineId> owner) {
     return owner != user.id || device_.config.any_stream == settings::AnyStreamOrder::legacy;
   };
-  const std::optional<AllocationInfo> live = live_around(ptr);
-  if (!live || live->begin != ptr) return not_live(ptr);
+  if (!live_at(ptr)) return not_live(ptr);
   // Returns false if a warm free has ended it meanwhile.
   const Overloaded record{[](Foreign) { return false; },
                           [&](ArenaMemory memory) VPMM_REQUIRES(pool_lock) {
@@ -175,8 +180,8 @@ void Allocations::free_through_lock(DevicePtr begin) {
 
 Result<void> Allocations::fill(DevicePtr ptr, const Caller& caller) {
   if (!caller.may_queue() || !arenas_.is_resident(ptr)) return {};
-  const std::optional<AllocationInfo> live = live_around(ptr);
-  if (!live || live->begin != ptr) return {};
+  const std::optional<AllocationInfo> live = live_at(ptr);
+  if (!live) return {};
   return driver::checked(
       driver::Call::memset_d8_async,
       device_.driver.memset_d8_async(ptr, kFilling, live->requested, *caller.stream));

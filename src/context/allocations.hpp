@@ -78,6 +78,8 @@ class Allocations {
   // The user's live allocation around `ptr`. Memory kept by caches, graphs or other processes has
   // no user.
   std::optional<AllocationInfo> live_around(DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
+  // Same, if it starts at `ptr`.
+  std::optional<AllocationInfo> live_at(DevicePtr ptr) const VPMM_REQUIRES(pool_lock);
   std::optional<small::Allocation> find_live(const region::Region& page, DevicePtr ptr) const
       VPMM_REQUIRES(pool_lock);
   report::Recorder::Told what_to_tell(report::EventKind kind, DevicePtr begin) const

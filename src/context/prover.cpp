@@ -28,8 +28,7 @@ Result<void> Prover::settle(MutexLock& lock) {
   VPMM_TRY(learn(kTimelinesAskedPerCall));
   if (device_.driver_pool != nullptr) VPMM_TRY(device_.driver_pool->settle(lock));
   if (device_.pool != nullptr) VPMM_TRY(device_.pool->settle(lock));
-  if (device_.guard != nullptr) VPMM_TRY(settle_guarded(lock, guard::Guarded::kPerCall));
-  return {};
+  return settle_guarded(lock, guard::Guarded::kPerCall);
 }
 
 Result<void> Prover::settle_guarded(MutexLock& lock, std::size_t most) {

@@ -186,6 +186,27 @@ TEST(AnyStream, pending_memory_is_capped_by_waiting_for_the_oldest_event_on_the_
   EXPECT_LE(world.statistics().peak_mapped_bytes, 64 * kMiB + 16 * kPage);
 }
 
+// A fifth of what is allocated, or 64 MiB.
+TEST(AnyStream, one_event_is_waited_for_where_more_than_the_cap_is_pending) {
+  struct Case {
+    Bytes live, freed;  // pages
+    std::uint64_t waits;
+  };
+  for (const Case& each : {Case{0, 32, 0}, Case{0, 33, 1}, Case{400, 80, 0}, Case{400, 81, 1}}) {
+    PoolWorld world(page_world());
+    const StreamHandle stream = world.stream();
+    if (each.live > 0) world.allocate(each.live * kPage, stream);
+    const DevicePtr ptr = world.allocate(each.freed * kPage, std::nullopt);
+    world.use(ptr, each.freed * kPage, stream, kLongNs);
+    const std::uint64_t queries = world.calls().count(Call::event_query);
+    world.deallocate(ptr, std::nullopt);
+    EXPECT_EQ(world.statistics().host_waits, each.waits) << each.live << " " << each.freed;
+    EXPECT_EQ(world.calls().count(Call::event_synchronize), each.waits);
+    EXPECT_LT(world.calls().count(Call::event_query) - queries, 5u);
+    EXPECT_EQ(world.statistics().pending_bytes, each.waits == 0 ? each.freed * kPage : 0);
+  }
+}
+
 TEST(AnyStream, nobody_waits_where_what_is_complete_leaves_little_pending) {
   PoolWorld world(page_world());
   const StreamHandle stream = world.stream();

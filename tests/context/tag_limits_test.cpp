@@ -158,6 +158,27 @@ TEST_F(TagLimits, a_share_is_of_the_capacity_and_none_ends_it) {
   EXPECT_TRUE(world.pool().suspension().all_tags().empty());
 }
 
+TEST_F(TagLimits, in_bytes_needs_no_answer_of_the_driver_and_a_share_holds_once_it_answers) {
+  const auto share = settings::parse_portion("1%").value();
+  world.faults().set_plan({{driver::Call::device_total_mem},
+                           1,
+                           driver::CuResult::unknown,
+                           driver::FaultPlan::Repeat::from_then_on});
+  limits().set_tag_limit(kLimited, settings::Portion{2 * kMiB});
+  expect_error(request(3 * kMiB), ErrorCode::out_of_memory, {"its limit of 2 MiB"});
+  EXPECT_EQ(world.faults().counted(), 0u);
+  limits().set_tag_limit(kLimited, share);
+  const DevicePtr large = served(2 * kGiB);
+  limits().set_capacity(100 * kGiB);
+  expect_error(request(kMiB), ErrorCode::out_of_memory, {"its limit of 1 GiB"});
+  limits().set_capacity(std::nullopt);
+  world.faults().clear_plan();
+  expect_error(request(kMiB), ErrorCode::out_of_memory, {"its limit of 1.39 GiB"});
+  world.deallocate(large, a);
+  world.deallocate(served(share.of(WorldOptions{}.sim.capacity)), a);
+  expect_error(request(share.of(WorldOptions{}.sim.capacity) + 1), ErrorCode::out_of_memory);
+}
+
 TEST_F(TagLimits, a_request_that_fails_otherwise_takes_nothing_of_it) {
   limits().set_capacity(16 * kMiB);
   limits().set_tag_limit(kLimited, settings::Portion{40 * kMiB});
@@ -269,6 +290,28 @@ TEST(TagLimitsOfTwoCalls, a_request_that_waits_counts_as_what_it_asks_for) {
     ASSERT_TRUE(all.ok()) << message_of(all);
     world.deallocate(all.value(), a);
   }
+}
+
+TEST(TagLimitsOfTwoCalls, a_request_that_ends_leaves_the_only_byte_of_another_counted) {
+  WorldOptions options = adaptive_world();
+  options.config.capacity = 8 * kMiB;
+  HookedWorld world(options);
+  const StreamHandle a = world.stream();
+  const StreamHandle busy = world.stream();
+  world.pool->limits().set_tag_limit(kLimited, settings::Portion{2 * kMiB + 1});
+  const DevicePtr used = world.allocate(8 * kMiB, busy);
+  world.use(used, 8 * kMiB, busy, kLongNs);
+  world.deallocate(used, busy);
+  bool has_waited = false;
+  world.hooks.on_sleep = [&] {
+    has_waited = true;
+    world.on_another_thread([&] {
+      EXPECT_TRUE(world.pool->allocate({2 * kMiB, 0, a, {}, kLimited}).ok());
+      expect_error(world.pool->allocate({1, 0, a, {}, kLimited}), ErrorCode::out_of_memory);
+    });
+  };
+  EXPECT_TRUE(world.pool->allocate({1, 0, a, {}, kLimited}).ok());
+  EXPECT_TRUE(has_waited);
 }
 
 TEST_F(TagLimits, a_resume_is_no_request_of_its_tag) {
