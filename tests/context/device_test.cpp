@@ -191,6 +191,59 @@ TEST(FiguresOfServers, are_added_up) {
   }
 }
 
+TEST(Servers, of_small_requests_depend_on_settings_and_pages) {
+  enum class By { cut, whole_pages, driver_pool };
+  struct Case {
+    const char* name = "";
+    WorldOptions options;
+    By by{};
+  };
+  std::vector<Case> cases{{"adaptive", adaptive_world(), By::cut},
+                          {"stream_ordered", adaptive_world(), By::driver_pool},
+                          {"isolated", adaptive_world(), By::whole_pages},
+                          {"isolated and stream_ordered", adaptive_world(), By::driver_pool},
+                          {"pages of 64 MiB", page_world(64 * kMiB), By::cut},
+                          {"pages of 66 MiB", page_world(66 * kMiB), By::driver_pool},
+                          {"without pools of the driver", page_world(66 * kMiB), By::whole_pages},
+                          {"off", adaptive_world(), By::driver_pool}};
+  cases[1].options.config.small = cases[3].options.config.small =
+      settings::SmallRequests::stream_ordered;
+  cases[2].options.config.ipc_isolate = cases[3].options.config.ipc_isolate = true;
+  cases[6].options.sim.memory_pools_supported = false;
+  cases[7].options.config.pool_enabled = false;
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.name);
+    PoolWorld world(each.options);
+    const DevicePtr ptr = world.allocate(1000, std::nullopt);
+    const observe::Statistics now = world.statistics();
+    EXPECT_EQ(now.small_bytes > 0, each.by == By::cut);
+    EXPECT_EQ(now.stream_ordered_bytes > 0, each.by == By::driver_pool);
+    EXPECT_EQ(now.mapped_bytes > now.stream_ordered_bytes, each.by != By::driver_pool);
+    const Bytes usable = world.pool().query(ptr).value().usable;
+    EXPECT_EQ(usable >= kPage, each.by == By::whole_pages) << usable;
+    world.deallocate(ptr, std::nullopt);
+  }
+}
+
+// The specification closes every free; to save memory, frees are closed before others ask.
+TEST(Servers, of_one_stream_alone_record_events_by_their_policy) {
+  WorldOptions saving = adaptive_world();
+  saving.config.prefer = settings::Prefer::footprint;
+  for (const auto& [options, is_closed] :
+       {std::pair(adaptive_world(), false), std::pair(saving, true),
+        std::pair(page_world(), true)}) {
+    PoolWorld world(options);
+    const StreamHandle stream = world.stream();
+    for (int i = 0; i < 3; ++i) {
+      const std::uint64_t before = world.statistics().events_recorded;
+      const DevicePtr ptr = world.allocate(20 * kPage, stream);
+      world.use(ptr, 20 * kPage, stream, kLongNs);
+      world.deallocate(ptr, stream);
+      EXPECT_EQ(world.statistics().events_recorded - before, is_closed ? 1u : 0u);
+    }
+  }
+}
+
 TEST(FiguresOfServers, tell_of_guarded_memory) {
   WorldOptions options = adaptive_world();
   options.config.guard_every = 1;

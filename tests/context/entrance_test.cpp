@@ -231,6 +231,31 @@ TEST_P(ManyStreams, are_forgotten_with_and_without_a_pool_of_our_own) {
   EXPECT_EQ(world.pool().reports().validate(), "");
 }
 
+// Hysteresis: 63 streams are left, which are fewer than make caches bounded.
+TEST(CachesOfManyStreams, stay_bounded_until_half_as_many_are_left) {
+  PoolWorld world(adaptive_world());
+  std::vector<StreamHandle> streams;
+  for (int i = 0; i < 100; ++i) streams.push_back(world.stream());
+  const auto free_pages_of_each = [&](std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const DevicePtr pair[] = {world.allocate(4 * kPage, streams[i]),
+                                world.allocate(4 * kPage, streams[i])};
+      for (const DevicePtr each : pair) world.deallocate(each, streams[i]);
+    }
+  };
+  free_pages_of_each(streams.size());
+  world.wait();
+  for (int i = 0; i < 20; ++i) world.deallocate(world.allocate(9 * kPage, streams[0]), streams[0]);
+  ASSERT_LE(world.statistics().timelines, 64u);
+  free_pages_of_each(1);
+  EXPECT_LE(world.statistics().cached_bytes, world.statistics().mapped_bytes / 100);
+  ASSERT_TRUE(world.pool().streams().reset().ok());
+  enter_new_context(world);
+  for (std::size_t i = 0; i < 20; ++i) streams[i] = world.stream();
+  free_pages_of_each(20);
+  EXPECT_GE(world.statistics().cached_bytes, 8 * kPage) << "all of the last";
+}
+
 // Each stream has as much pending as is live, and not more.
 TEST(PendingOfManyStreams, is_proven_only_if_it_is_more_than_what_is_in_use) {
   constexpr Bytes kEach = 9 * kPage;  // more than a cache keeps

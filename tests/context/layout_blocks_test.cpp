@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "observe/recorded_event.hpp"
+#include "support/hooked_world.hpp"
 #include "support/pool_world_arenas.hpp"
 #include "support/pool_world_captures.hpp"
 #include "support/pool_world_words.hpp"
@@ -297,6 +298,34 @@ TEST_F(GuardedBlocksShown, are_complete_as_soon_as_their_work_is_over) {
   EXPECT_EQ(block(second).range, (AddressRange{second, 5 * kPage}));
   EXPECT_EQ(block(second).stream_id, id_of(b));
   world.deallocate(second, b);
+}
+
+TEST_F(GuardedBlocksShown, are_not_shown_once_they_are_unmapped) {
+  const DevicePtr ptr = world.allocate(1000, a);
+  world.deallocate(ptr, a);
+  world.wait();
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
+  EXPECT_TRUE(world.pool().reports().layout().blocks.empty());
+  EXPECT_TRUE(world.pool().reports().layout().chunks.empty());
+}
+
+TEST(GuardedBlocks, are_not_shown_before_they_are_mapped) {
+  WorldOptions options = adaptive_world();
+  options.config.guard_every = 1;
+  HookedWorld world(options);
+  std::size_t shown = 99;
+  world.hooks.on[driver::Call::mem_map] = [&] {
+    world.on_another_thread([&] {
+      const report::Layout layout = world.pool->reports().layout();
+      shown = layout.blocks.size() + layout.chunks.size();
+    });
+    return driver::CuResult::success;
+  };
+  const DevicePtr ptr = world.allocate(1000, std::nullopt);
+  world.hooks.on.clear();
+  EXPECT_EQ(shown, 0u);
+  EXPECT_EQ(world.pool->reports().layout().blocks.size(), 1u);
+  world.deallocate(ptr, std::nullopt);
 }
 
 TEST_F(BlocksShown, a_recording_begins_with_what_lives_and_names_its_streams) {

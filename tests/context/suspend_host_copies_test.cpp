@@ -259,6 +259,35 @@ TEST_F(SuspendRaces, whose_pinning_breaks_the_context_makes_no_driver_call_any_m
   expect_error(request(kPage, kKept), ErrorCode::poisoned, {"mem_host_register"});
 }
 
+// The arena ends with what others held longest, and no free tells of that.
+TEST_F(Suspend, copies_of_arenas_that_are_gone_are_dropped_by_the_next_call) {
+  const DevicePtr ptr = tagged(2 * kPage);
+  for (int call = 0; call < 3; ++call) {
+    SCOPED_TRACE(call);
+    const ArenaId arena = make_arena(world);
+    const DevicePtr inside = allocate_in(world, arena, 3 * kPage, a);
+    SuspendHow keeping;
+    keeping.keeps_host_copy = true;
+    ASSERT_TRUE(suspension().suspend(arena, keeping).ok());
+    ASSERT_TRUE(suspension().resume(arena, {}).ok());
+    const auto shared = world.pool().sharing().share({inside, 1});
+    ASSERT_TRUE(shared.ok());
+    world.deallocate(inside, a);
+    release(world, arena);
+    world.pool().sharing().end_lease(shared.value().share, context::Holder::handle);
+    EXPECT_EQ(world.statistics().host_copy_bytes, (call == 1 ? 5 : 3) * kPage);
+    if (call == 0) {
+      suspend();
+    } else if (call == 1) {
+      resume();
+    } else {
+      EXPECT_TRUE(suspension().prepare(kCache).ok());
+    }
+    EXPECT_EQ(world.statistics().host_copy_bytes, call == 0 ? 2 * kPage : 0u);
+  }
+  world.deallocate(ptr, a);
+}
+
 // An arena of a tag that is not suspendable is copied, and its memory is not kept.
 TEST_F(Suspend, arenas_without_a_suspendable_tag_are_prepared_too) {
   arena::ArenaOptions options;

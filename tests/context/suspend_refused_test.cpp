@@ -174,14 +174,19 @@ TEST_F(Suspend, that_the_driver_refuses_leaves_everything_as_it_was) {
   suspension().add_hooks({kWeights, [&](int, std::uint32_t) { return ++told, true; },
                           [&](int, std::uint32_t) { --told; }});
   const std::vector<std::uint64_t> before = figures_of_users(world);
-  for (const Call call : {Call::ctx_synchronize, Call::memcpy_device_to_host_async,
-                          Call::stream_create, Call::mem_unmap, Call::mem_map})
+  // The second question for the context's id comes after the hooks.
+  for (const auto& [call, nth] : {std::pair(Call::ctx_get_id, 2U),
+                                  {Call::ctx_synchronize, 1U},
+                                  {Call::memcpy_device_to_host_async, 1U},
+                                  {Call::stream_create, 1U},
+                                  {Call::mem_unmap, 1U},
+                                  {Call::mem_map, 1U}})
     for (const bool to_driver : {false, true}) {
       SCOPED_TRACE(std::string(driver::to_string(call)) + (to_driver ? ", to the driver" : ""));
       if (call == Call::mem_map && to_driver) continue;  // which maps nothing
       SuspendHow how;
       how.to_driver = to_driver;
-      world.faults().set_plan({{call}, 1, CuResult::invalid_value});
+      world.faults().set_plan({{call}, nth, CuResult::invalid_value});
       expect_error(suspension().suspend(kWeights, how), ErrorCode::driver_failed,
                    {driver::to_string(call)});
       EXPECT_EQ(world.faults().fired(), 1u);
@@ -348,6 +353,21 @@ TEST_F(Suspend, events_have_the_bytes_and_the_tag_of_their_arena) {
   EXPECT_EQ(told, expected);
   world.deallocate(ptr, a);
   world.deallocate(cache, a);
+}
+
+TEST_F(Suspend, that_has_nothing_to_do_meets_no_capture) {
+  const DevicePtr ptr = tagged(kPage);
+  ASSERT_TRUE(world.pool().streams().capture_begin().ok());
+  EXPECT_TRUE(suspension().resume(kWeights, {}).ok()) << "it is live";
+  EXPECT_TRUE(suspension().suspend(kCache, {}).ok()) << "it has no memory";
+  EXPECT_TRUE(suspension().resume(kCache, {}).ok());
+  ASSERT_TRUE(world.pool().streams().capture_end().ok());
+  suspend();
+  ASSERT_TRUE(world.pool().streams().capture_begin().ok());
+  EXPECT_TRUE(suspension().suspend(kWeights, {}).ok()) << "it sleeps";
+  ASSERT_TRUE(world.pool().streams().capture_end().ok());
+  resume();
+  world.deallocate(ptr, a);
 }
 
 TEST_F(Suspend, what_is_not_live_is_not_suspended) {
