@@ -13,7 +13,7 @@ namespace vpmm::context {
 namespace {
 
 // Shared by all contexts of the process: a number names one allocation for ever.
-constinit std::atomic<std::uint64_t> last_id{0};
+constinit std::atomic<std::uint64_t> next_id{1};
 
 }  // namespace
 
@@ -119,7 +119,7 @@ std::optional<DevicePtr> Shares::end_lease(ShareId id, Holder holder) {
 Shares::Share& Shares::find_or_add(AddressRange allocation) {
   const auto found = by_begin_.find(allocation.begin);
   if (found != by_begin_.end()) return found->second;
-  const ShareId id{last_id.fetch_add(1) + 1};
+  const ShareId id{next_id.fetch_add(1)};
   by_id_.emplace(static_cast<std::uint64_t>(id), allocation.begin);
   ScopeExit undo([&]() VPMM_REQUIRES(pool_lock) {
     by_id_.erase(static_cast<std::uint64_t>(id));

@@ -1,11 +1,14 @@
 // context: the summary that VPMM_STATS=1 asks for.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "process/process_gate.hpp"
 #include "support/hooked_world.hpp"
 
 namespace vpmm::test {
@@ -63,6 +66,37 @@ TEST(Summary, is_not_waited_for_while_a_call_of_another_thread_lasts) {
   EXPECT_EQ(beside, "");
   EXPECT_FALSE(has_figures);
   EXPECT_EQ(::testing::internal::GetCapturedStderr().rfind("vpmm: summary of a pool", 0), 0u);
+}
+
+// A pool that lives as long as the process. Its end comes after the gate was closed.
+struct PoolOfTheProcess {
+  PoolOfTheProcess() { world.deallocate(world.allocate(kPage, std::nullopt), std::nullopt); }
+  ~PoolOfTheProcess() {
+    const std::uint64_t calls = world.calls().total_count();
+    world.end();
+    if (world.calls().total_count() != calls) std::fputs("the driver was called\n", stderr);
+  }
+  PoolWorld world{adaptive_world()};
+};
+
+TEST(Summary, of_a_pool_that_ends_after_exit_began_is_printed_once_and_no_driver_is_called) {
+  using ::testing::AllOf;
+  using ::testing::ContainsRegex;
+  using ::testing::HasSubstr;
+  using ::testing::Not;
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  setenv("VPMM_STATS", "1", 1);
+  EXPECT_EXIT(
+      {
+        static const PoolOfTheProcess pool;
+        process::close_gate_at_exit();
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0),
+      AllOf(HasSubstr("vpmm: summary of a pool on device 0"),
+            Not(ContainsRegex("summary of a pool(.|\n)*summary of a pool")),
+            Not(HasSubstr("the driver was called"))));
+  unsetenv("VPMM_STATS");
 }
 
 }  // namespace
