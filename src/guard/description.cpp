@@ -100,7 +100,7 @@ Vector<Paragraph> explain(const Guarded& guarded, DevicePtr address, std::uint64
 std::string with_stacks(const Vector<Paragraph>& paragraphs, const observe::StackTable& stacks) {
   std::string text;
   const auto add = [&](const char* what, std::uint32_t number) {
-    const auto stack = number == 0 ? std::nullopt : stacks.find(number);
+    const auto stack = stacks.find(number);
     if (!stack) return;
     text += message_of("  {}\n", what);
     std::vector<observe::FrameText> frames = stack->foreign;

@@ -136,7 +136,6 @@ Result<DevicePtr> Guarded::allocate(MutexLock& lock, const pool::Request& reques
     } else {
       freed_.push_back(slot->begin);  // a later call tries to undo it again
       ++figures_.chunks_created;
-      block.judgement.is_done = true;
       block.stage = Block::Stage::freed;
     }
     return std::move(mapped.error());
@@ -253,7 +252,7 @@ Result<void> Guarded::settle(MutexLock& lock, std::size_t most) {
     settled_.notify_all();
   });
   std::size_t looks = freed_.size();
-  while (most > 0 && looks > 0) {
+  for (;;) {
     Vector<Block*> leaving;
     leaving.reserve(kPerCall);
     for (; looks > 0 && leaving.size() < std::min(most, kPerCall); --looks) {
@@ -270,7 +269,6 @@ Result<void> Guarded::settle(MutexLock& lock, std::size_t most) {
     most -= leaving.size();
     VPMM_TRY(leave(lock, leaving));
   }
-  return {};
 }
 
 // A block that could not be unmapped stays freed, and a later call tries again.

@@ -50,7 +50,7 @@ struct Block {
   };
   // Whether its margins were compared. Of the thread that maps or unmaps it, without the lock.
   struct Judgement {
-    bool is_done = false;
+    bool is_done = true;  // as long as no margins are filled
     bool found_damage = false;
   };
   // Whether a margin was overwritten; known once it is gone.

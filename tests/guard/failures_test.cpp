@@ -85,6 +85,9 @@ TEST_F(GuardedFailures, that_cannot_be_undone_are_undone_later) {
     EXPECT_TRUE(guarded.has_freed());
     EXPECT_EQ(guarded.validate(), "");
     EXPECT_TRUE(guarded.newest(5).empty()) << "it has been nobody's";
+    std::vector<Block::Stage> stages;
+    guarded.for_each([&](const Block& block) { stages.push_back(block.stage); });
+    EXPECT_EQ(stages.back(), Block::Stage::freed);
     const std::uint64_t unmapped = calls.count(Call::mem_unmap);
     settle();
     EXPECT_EQ(calls.count(Call::mem_unmap) - unmapped, each[1] == Call::mem_unmap ? 1u : 0u);

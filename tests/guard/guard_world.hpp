@@ -168,6 +168,8 @@ class GuardedTest : public testing::Test {
   std::string figures() {
     const PoolLock lock(mutex);
     const GuardFigures& now = guarded.figures();
+    EXPECT_EQ(now.allocated % kPage, 0u);
+    EXPECT_EQ(now.mapped % kPage, 0u);
     return message_of(
         "{} of {} live, {} bytes in {} KiB; {} KiB in {} mappings, {} chunks of {} released; {} "
         "unguarded, {} damaged",

@@ -19,6 +19,8 @@ TEST(Sampler, takes_each_nth_request_from_the_first_on) {
   }
 }
 
+TEST(Sampler, takes_all_unless_told) { EXPECT_TRUE(Sampler(Options().every).takes_all()); }
+
 TEST(Sampler, counts_a_request_that_a_cache_saw_once) {
   Sampler sampler(3);
   EXPECT_TRUE(sampler.is_to_leave());

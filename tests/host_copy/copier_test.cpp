@@ -91,7 +91,7 @@ TEST_F(CopierTest, pieces_of_any_size_arrive_whole_and_nothing_else_changes) {
                                               {kBuffer + 1},
                                               {1000, 2000, 3000},
                                               {kBuffer - 1, 2, 2 * kBuffer, 0, 5},
-                                              {11 * kBuffer + 7, 100}};
+                                              {5 * kBuffer + 7, 100}};
   for (const auto& sizes : cases)
     for (const CopyTo to : {CopyTo::host, CopyTo::device}) {
       SCOPED_TRACE(sizes.empty() ? 0 : sizes[0]);
@@ -110,7 +110,7 @@ TEST_F(CopierTest, takes_a_thread_for_each_load_with_two_streams_and_no_more) {
                                  {{kBuffer + 1}, 2, 2},
                                  {{3 * kMiB, 2 * kMiB}, 2, 3},
                                  {{3 * kMiB, kMiB, kMiB}, 2, 3},
-                                 {{40 * kBuffer}, 40, 40}};
+                                 {{18 * kBuffer}, 18, 18}};
   for (const Loads& each : cases)
     for (const CopyTo to : {CopyTo::host, CopyTo::device}) {
       Case of = make(each.sizes);
@@ -206,7 +206,7 @@ TEST_F(CopierTest, a_call_that_fails_is_told_when_all_is_over) {
                               Failure{CopyTo::device, Call::stream_synchronize, 1, 1}})
     for (const bool is_large : {false, true}) {
       SCOPED_TRACE(std::string(driver::to_string(each.call)) + (is_large ? ", large" : ""));
-      Case of = make(is_large ? std::vector<Bytes>{20 * kBuffer} : std::vector<Bytes>{10, 10, 10});
+      Case of = make(is_large ? std::vector<Bytes>{6 * kBuffer} : std::vector<Bytes>{10, 10, 10});
       const std::uint64_t made = count(Call::stream_create), gone = count(Call::stream_destroy);
       const std::uint64_t waits = count(Call::ctx_synchronize);
       fail({each.call}, each.nth);
@@ -246,7 +246,7 @@ TEST_F(CopierTest, after_a_failed_wait_nothing_is_taken_from_the_buffer) {
 // The first thread fails; each other one stands in its first copy until that thread is done.
 TEST_F(CopierTest, threads_begin_nothing_after_one_has_failed) {
   ASSERT_TRUE(copier.prepare(context()).ok());
-  Case of = make({40 * kBuffer});
+  Case of = make({20 * kBuffer});
   std::atomic<std::uint64_t> copies{0};
   std::atomic<bool> has_ended{false};
   hooks.on[Call::memcpy_device_to_host_async] = [&] {

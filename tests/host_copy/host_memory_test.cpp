@@ -133,11 +133,9 @@ TEST_F(HostMemoryTest, goes_from_hand_to_hand_with_its_registration) {
   std::byte* const begin = first.begin();
   ASSERT_TRUE(first.pin(pins, id).ok());
   HostMemory second(std::move(first));
-  // NOLINTBEGIN(bugprone-use-after-move): what is left is empty
   EXPECT_EQ(first.begin(), nullptr);
   EXPECT_EQ(first.size(), 0u);
   EXPECT_FALSE(first.is_pinned_in(id));
-  // NOLINTEND(bugprone-use-after-move)
   EXPECT_EQ(second.begin(), begin);
   EXPECT_EQ(second.size(), 5000u);
   EXPECT_TRUE(second.is_pinned_in(id));
@@ -148,12 +146,10 @@ TEST_F(HostMemoryTest, goes_from_hand_to_hand_with_its_registration) {
   EXPECT_EQ(third.begin(), begin);
   EXPECT_EQ(third.size(), 5000u);
   EXPECT_TRUE(third.is_pinned_in(id));
-  // NOLINTBEGIN(bugprone-use-after-move): it has the other's
   EXPECT_EQ(second.begin(), other);
   EXPECT_EQ(second.size(), 7000u);
   EXPECT_TRUE(second.is_pinned_in(kOther));
   second = HostMemory();
-  // NOLINTEND(bugprone-use-after-move)
   EXPECT_EQ(pinned(), 2u) << "memory that ends while it is pinned stays";
   EXPECT_EQ(sim.mem_host_unregister(other), CuResult::success);
   ::operator delete (other, std::align_val_t{kHugePage});
