@@ -29,6 +29,11 @@ Contents contents(Bytes bytes, unsigned seed) {
 class CopierTest : public CopyWorld {
  protected:
   static constexpr Bytes kGap = 300;  // between pieces of a case
+  ~CopierTest() override {
+    faults.clear_plan();
+    hooks.on.clear();
+    copier.release();
+  }
   CopyContext context() const { return {handle, id}; }
 
   // Pieces of these sizes, apart from each other on both sides.
@@ -130,23 +135,51 @@ TEST_F(CopierTest, takes_a_thread_for_each_load_with_two_streams_and_no_more) {
   expect_no_streams();
 }
 
+// Each stands in its first copy until all have begun one.
+TEST_F(CopierTest, threads_have_two_buffers_each_in_the_ring) {
+  ASSERT_TRUE(copier.prepare(context()).ok());
+  Case of = make({(3 * most_threads() + 1) * kBuffer});
+  std::mutex mutex;
+  std::set<std::thread::id> come;
+  hooks.on[Call::memcpy_device_to_host_async] = [&] {
+    for (bool have_all = false; !have_all; std::this_thread::yield()) {
+      const std::lock_guard lock(mutex);
+      come.insert(std::this_thread::get_id());
+      have_all = come.size() == most_threads();
+    }
+    return CuResult::success;
+  };
+  ASSERT_TRUE(copier.copy(of.pieces, CopyTo::host, context()).ok());
+  std::map<std::thread::id, std::size_t> buffers;
+  for (const auto& [to, by] : pins.filled) {
+    const Bytes at = static_cast<Bytes>(static_cast<std::byte*>(to) - pins.asked[0].begin);
+    EXPECT_EQ(at % kBuffer, 0u);
+    EXPECT_LT(at, pins.asked[0].size);
+    EXPECT_EQ(by.size(), 1u) << at;
+    for (const std::thread::id each : by) ++buffers[each];
+  }
+  EXPECT_EQ(buffers.size(), most_threads());
+  for (const auto& [thread, count] : buffers) EXPECT_LE(count, 2u);
+}
+
 TEST_F(CopierTest, pins_its_ring_once_until_it_gives_it_back) {
   ASSERT_TRUE(copier.prepare(context()).ok());
   ASSERT_EQ(pins.asked.size(), 1u);
-  EXPECT_EQ(pins.asked[0].second, 2 * kBuffer * most_threads());
+  EXPECT_EQ(pins.asked[0].size, 2 * kBuffer * most_threads());
   ASSERT_TRUE(copier.prepare(context()).ok());
   for (int i = 0; i < 2; ++i) expect_copied({1000}, CopyTo::host);
   EXPECT_EQ(pins.asked.size(), 1u);
   EXPECT_EQ(sim.census().pinned, 1u);
+  EXPECT_EQ(live_pieces(), 1u);
   for (int i = 0; i < 2; ++i) {
     copier.release();
+    EXPECT_EQ(live_pieces(), 0u);
     EXPECT_EQ(sim.census().pinned, 0u);
     EXPECT_EQ(count(Call::mem_host_unregister), 1u);
   }
   expect_copied({1000}, CopyTo::device);
   EXPECT_EQ(pins.asked.size(), 2u);
   EXPECT_EQ(sim.census().pinned, 1u);
-  copier.release();
 }
 
 TEST_F(CopierTest, pins_its_ring_again_in_a_context_after_a_reset) {
@@ -157,7 +190,6 @@ TEST_F(CopierTest, pins_its_ring_again_in_a_context_after_a_reset) {
   expect_copied({kBuffer + 1}, CopyTo::host);
   EXPECT_EQ(pins.asked.size(), 2u);
   EXPECT_EQ(pins.asked[0], pins.asked[1]) << "the same memory";
-  copier.release();
 }
 
 TEST_F(CopierTest, a_ring_that_cannot_be_pinned_ends_the_copy_before_it_begins) {
@@ -168,7 +200,6 @@ TEST_F(CopierTest, a_ring_that_cannot_be_pinned_ends_the_copy_before_it_begins) 
   fail({Call::mem_host_register});
   expect_failed(copier.prepare(context()), Call::mem_host_register);
   expect_copied({1000}, CopyTo::host);
-  copier.release();
 }
 
 TEST_F(CopierTest, copies_while_a_stream_captures) {

@@ -4,13 +4,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <mutex>
+#include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "driver/faulting.hpp"
 #include "driver/recording.hpp"
 #include "driver/sim/sim_driver.hpp"
+#include "host_copy/fresh_memory.hpp"
 #include "support/hooked_driver.hpp"
 
 namespace vpmm::host_copy {
@@ -19,16 +24,34 @@ using driver::Call;
 using driver::CuResult;
 using driver::StreamHandle;
 
-// Notes host memory that is pinned.
+// Notes host memory that is pinned, and where threads let the GPU copy to.
 class PinningDriver final : public driver::ForwardingDriver {
  public:
   using ForwardingDriver::ForwardingDriver;
   CuResult mem_host_register(void* host, Bytes size, unsigned flags) override {
     const CuResult result = ForwardingDriver::mem_host_register(host, size, flags);
-    asked.emplace_back(static_cast<std::byte*>(host), size);
+    asked.push_back({static_cast<std::byte*>(host), size, flags});
     return result;
   }
-  std::vector<std::pair<std::byte*, Bytes>> asked;
+  CuResult memcpy_device_to_host_async(void* to, DevicePtr from, Bytes size,
+                                       StreamHandle stream) override {
+    {
+      const std::lock_guard lock(mutex_);
+      filled[to].insert(std::this_thread::get_id());
+    }
+    return ForwardingDriver::memcpy_device_to_host_async(to, from, size, stream);
+  }
+  struct Asked {
+    std::byte* begin;
+    Bytes size;
+    unsigned flags;
+    friend bool operator==(const Asked&, const Asked&) = default;
+  };
+  std::vector<Asked> asked;
+  std::map<void*, std::set<std::thread::id>> filled;
+
+ private:
+  std::mutex mutex_;
 };
 
 class CopyWorld : public testing::Test {
@@ -44,6 +67,7 @@ class CopyWorld : public testing::Test {
     sim.run_until_idle();
     EXPECT_EQ(sim.hazard_count(), 0u);
     EXPECT_EQ(sim.census().streams, 0u);
+    EXPECT_EQ(live_pieces(), 0u);
   }
   // The primary context, as it is now.
   void enter() {

@@ -38,7 +38,8 @@ TEST_P(HostCopyMemory, is_resident_once_it_was_touched_and_keeps_its_contents) {
   EXPECT_TRUE(is_resident(memory));
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, HostCopyMemory, ::testing::Values(5000, 300 * kMiB + 5000));
+INSTANTIATE_TEST_SUITE_P(Sizes, HostCopyMemory,
+                         ::testing::Values(kSystemPage + 1, kHugePage, 300 * kMiB + 1));
 
 class HostMemoryTest : public CopyWorld {
  protected:
@@ -59,10 +60,11 @@ TEST_F(HostMemoryTest, begins_at_a_huge_page) {
 
 TEST_F(HostMemoryTest, is_pinned_whole_once_for_a_context) {
   HostMemory memory(kHugePage + 5000);
+  EXPECT_FALSE(is_resident(memory)) << "nothing is taken before the first write";
   memory.begin()[4999] = std::byte{7};
   ASSERT_TRUE(memory.pin(pins, id).ok());
   ASSERT_EQ(pins.asked.size(), 1u);
-  EXPECT_EQ(pins.asked[0], std::pair(memory.begin(), 2 * kHugePage));
+  EXPECT_EQ(pins.asked[0], (PinningDriver::Asked{memory.begin(), 2 * kHugePage, 0}));
   EXPECT_EQ(memory.begin()[4999], std::byte{7});
   EXPECT_TRUE(is_resident(memory)) << "the driver does it with one thread";
   EXPECT_TRUE(memory.is_pinned_in(id));
