@@ -252,6 +252,14 @@ TEST_F(CopierTest, a_call_that_fails_is_told_when_all_is_over) {
     }
 }
 
+TEST_F(CopierTest, a_thread_without_streams_ends) {
+  Case of = make({10});
+  faults.set_plan(
+      {{Call::stream_create}, 1, CuResult::invalid_value, driver::FaultPlan::Repeat::from_then_on});
+  expect_failed(copier.copy(of.pieces, CopyTo::host, context()), Call::stream_create);
+  EXPECT_EQ(count(Call::stream_destroy), 0u);
+}
+
 TEST_F(CopierTest, a_load_that_failed_half_way_is_waited_for_and_its_error_told_first) {
   Case of = make({10, 10});
   std::uint64_t copies = 0, waits = 0;
