@@ -81,7 +81,6 @@ Vector<Paragraph> explain(const Guarded& guarded, DevicePtr address, std::uint64
     text += block.is_damaged() ? "; memory beside it was overwritten\n" : "\n";
     paragraphs.push_back({std::move(text), block.allocated.stack, block.freed.stack});
   };
-  const Block* const before = guarded.known_before(address);
   const Block* const around = guarded.known_around(address);
   if (around != nullptr) add(*around, place_of(*around, address) + "\n");
   // Behind the unmapped addresses of one allocation the pages of the next begin.
@@ -90,17 +89,18 @@ Vector<Paragraph> explain(const Guarded& guarded, DevicePtr address, std::uint64
       behind->range.begin - address <= behind->slot.size)
     add(*behind, place_of(*behind, address) + "\n");
   if (!paragraphs.empty()) return paragraphs;
+  const Vector<const Block*> newest = guarded.newest(kNewest);
   paragraphs.push_back(
       {message_of("{:#x} is in or near no guarded allocation that is known{}\n",
-                  to_integer(address), before == nullptr ? "" : "; the newest ones:")});
-  for (const Block* const block : guarded.newest(kNewest)) add(*block, "");
+                  to_integer(address), newest.empty() ? "" : "; the newest ones:")});
+  for (const Block* const block : newest) add(*block, "");
   return paragraphs;
 }
 
 std::string with_stacks(const Vector<Paragraph>& paragraphs, const observe::StackTable& stacks) {
   std::string text;
   const auto add = [&](const char* what, std::uint32_t number) {
-    const auto stack = number == 0 ? std::nullopt : stacks.find(number);
+    const auto stack = stacks.find(number);
     if (!stack) return;
     text += message_of("  {}\n", what);
     std::vector<observe::FrameText> frames = stack->foreign;

@@ -79,7 +79,6 @@ bool Guarded::make_way(AddressRange slot, DevicePtr& next) {
 std::optional<AddressRange> Guarded::find_slot(Bytes pages) {
   const Bytes gap = std::clamp(round_down(pages, options_.page), options_.page, kLargestGap);
   AddressRange slot{next_, pages + round_up(gap, options_.page)};
-  const DevicePtr started = next_;
   for (bool has_wrapped = false;;) {
     if (slot.end() > reservation_.end()) {
       if (has_wrapped) return std::nullopt;
@@ -87,7 +86,6 @@ std::optional<AddressRange> Guarded::find_slot(Bytes pages) {
       slot.begin = reservation_.begin + options_.page;
       if (slot.end() > reservation_.end()) return std::nullopt;
     }
-    if (has_wrapped && slot.begin >= started) return std::nullopt;
     if (make_way(slot, slot.begin)) break;
   }
   next_ = slot.end();
@@ -138,7 +136,6 @@ Result<DevicePtr> Guarded::allocate(MutexLock& lock, const pool::Request& reques
     } else {
       freed_.push_back(slot->begin);  // a later call tries to undo it again
       ++figures_.chunks_created;
-      block.judgement.is_done = true;
       block.stage = Block::Stage::freed;
     }
     return std::move(mapped.error());
@@ -203,14 +200,6 @@ const Block* Guarded::known_around(DevicePtr p) const {
   return block.slot.contains(p) && block.stage != Block::Stage::coming ? &block : nullptr;
 }
 
-const Block* Guarded::known_before(DevicePtr p) const {
-  for (auto at = blocks_.upper_bound(p); at != blocks_.begin();) {
-    --at;
-    if (at->second.stage != Block::Stage::coming) return &at->second;
-  }
-  return nullptr;
-}
-
 const Block* Guarded::known_behind(DevicePtr p) const {
   for (auto at = blocks_.upper_bound(p); at != blocks_.end(); ++at)
     if (at->second.stage != Block::Stage::coming) return &at->second;
@@ -263,7 +252,7 @@ Result<void> Guarded::settle(MutexLock& lock, std::size_t most) {
     settled_.notify_all();
   });
   std::size_t looks = freed_.size();
-  while (most > 0 && looks > 0) {
+  for (;;) {
     Vector<Block*> leaving;
     leaving.reserve(kPerCall);
     for (; looks > 0 && leaving.size() < std::min(most, kPerCall); --looks) {
@@ -271,18 +260,15 @@ Result<void> Guarded::settle(MutexLock& lock, std::size_t most) {
       freed_.pop_front();
       Block& block = blocks_.at(slot);
       block.stamp = timelines_.reduce(block.stamp);
-      if (block.stamp.is_complete()) {
-        block.stage = Block::Stage::leaving;
+      if (block.stamp.is_complete())
         leaving.push_back(&block);
-      } else {
+      else
         freed_.push_back(slot);
-      }
     }
     if (leaving.empty()) return {};
     most -= leaving.size();
     VPMM_TRY(leave(lock, leaving));
   }
-  return {};
 }
 
 // A block that could not be unmapped stays freed, and a later call tries again.
@@ -303,7 +289,6 @@ Result<void> Guarded::leave(MutexLock& lock, const Vector<Block*>& leaving) {
   }
   for (Block* const block : leaving) {
     if (block->chunk != driver::ChunkHandle{}) {
-      block->stage = Block::Stage::freed;
       freed_.push_back(block->slot.begin);
       continue;
     }
@@ -406,13 +391,8 @@ void Guarded::release_everything() {
     if (is_known) judge(block, margins_.data());
     static_cast<void>(unmap(block));
   }
-  if (own_stream_ != driver::StreamHandle{})
-    static_cast<void>(driver_.stream_destroy(std::exchange(own_stream_, {})));
+  if (own_stream_ != driver::StreamHandle{}) static_cast<void>(driver_.stream_destroy(own_stream_));
   if (!reservation_.empty()) static_cast<void>(mapper_.free_reservation(reservation_));
-  reservation_ = {};
-  blocks_.clear();
-  freed_.clear();
-  gone_.clear();
 }
 
 std::string Guarded::validate() const {

@@ -43,15 +43,14 @@ struct Moment {
 
 struct Block {
   enum class Stage {
-    coming,   // its pages are being mapped
-    live,     // of a user
-    freed,    // its user's work may not be complete
-    leaving,  // its pages are being unmapped
-    gone      // unmapped; its addresses are out of use
+    coming,  // its pages are being mapped
+    live,    // of a user
+    freed,   // its user's work may not be complete, or its pages are being unmapped
+    gone     // unmapped; its addresses are out of use
   };
   // Whether its margins were compared. Of the thread that maps or unmaps it, without the lock.
   struct Judgement {
-    bool is_done = false;
+    bool is_done = true;  // as long as no margins are filled
     bool found_damage = false;
   };
   // Whether a margin was overwritten; known once it is gone.
@@ -140,8 +139,6 @@ class Guarded {
   Block* live_around(DevicePtr p) VPMM_REQUIRES(pool_lock);
   // Known block, dead or alive, with `p` in its slot; null if none.
   const Block* known_around(DevicePtr p) const VPMM_REQUIRES(pool_lock);
-  // Known block, dead or alive, that ends last before `p`, or begins there; null if none.
-  const Block* known_before(DevicePtr p) const VPMM_REQUIRES(pool_lock);
   // Known block whose slot begins first behind `p`; null if none.
   const Block* known_behind(DevicePtr p) const VPMM_REQUIRES(pool_lock);
   // At most `most` known blocks, the newest first.
@@ -167,11 +164,11 @@ class Guarded {
   bool has_freed() const VPMM_REQUIRES(pool_lock) { return !freed_.empty() || is_settling_; }
   // Forgets the stream of its own: the context has died, and the streams with it.
   void forget_stream() VPMM_REQUIRES(pool_lock) { own_stream_ = {}; }
-  // Requires: the GPU is idle.
+  // At the end: no call may follow. Requires: the GPU is idle.
   void release_everything() VPMM_REQUIRES(pool_lock);
 
   bool owns_part_of(AddressRange memory) const VPMM_REQUIRES(pool_lock) {
-    return !reservation_.empty() && reservation_.overlaps(memory);
+    return reservation_.overlaps(memory);  // an empty one overlaps none
   }
   void for_each(FunctionRef<void(const Block&)> visit) const VPMM_REQUIRES(pool_lock) {
     for (const auto& [begin, block] : blocks_) visit(block);

@@ -125,13 +125,13 @@ class Copier::CopyJob {
   bool serve(Lane& lane) {
     Result<void> done = lane.stream.made();
     if (done) done = finish(lane);
-    if (done && !has_failed_.load(std::memory_order_relaxed)) {
+    if (done) {
       const std::size_t load = next_.fetch_add(1, std::memory_order_relaxed);
-      if (load >= loads()) return false;
+      if (has_failed_.load(std::memory_order_relaxed) || load >= loads()) return false;
       done = begin(lane, load);
       if (done) return true;
     }
-    if (!done) fail(done.error());
+    fail(done.error());
     return false;
   }
   Result<void> begin(Lane& lane, std::size_t load) {

@@ -32,19 +32,19 @@ constexpr Bytes kNotSet = ~Bytes{0};
 
 constinit std::atomic<Bytes> set_for_test{kNotSet};
 
-// The number behind `name` in a file of lines "name number [kB]".
-std::optional<Bytes> number_in(const char* path, const std::string& name) {
+// The number behind `name` in a file of lines "name number", which counts `unit` bytes.
+std::optional<Bytes> number_in(const std::string& path, const std::string& name, Bytes unit) {
   std::ifstream file(path);
   std::string word;
   while (file >> word) {
     Bytes number = 0;
-    if (word == name && file >> number) return number;
+    if (word == name && file >> number) return number * unit;
   }
   return std::nullopt;
 }
 
 // Of a file with a single number; nullopt also for "max".
-std::optional<Bytes> number_of(const char* path) {
+std::optional<Bytes> number_of(const std::string& path) {
   std::ifstream file(path);
   Bytes number = 0;
   if (file >> number) return number;
@@ -58,14 +58,14 @@ void set_available_host_bytes(std::optional<Bytes> bytes) {
 }
 
 // A container sees the files of its own control group at the root of the hierarchy (version 2).
-std::optional<Bytes> available_host_bytes() {
+std::optional<Bytes> available_host_bytes(const std::string& root) {
   if (const Bytes set = set_for_test; set != kNotSet) return set;
-  std::optional<Bytes> available = number_in("/proc/meminfo", "MemAvailable:");
-  if (available) *available *= kKiB;
-  const std::optional<Bytes> most = number_of("/sys/fs/cgroup/memory.max");
-  const std::optional<Bytes> used = number_of("/sys/fs/cgroup/memory.current");
+  const auto available = number_in(root + "/proc/meminfo", "MemAvailable:", kKiB);
+  const std::string group = root + "/sys/fs/cgroup/memory.";
+  const std::optional<Bytes> most = number_of(group + "max");
+  const std::optional<Bytes> used = number_of(group + "current");
   if (!most || !used) return available;
-  const Bytes cached = number_in("/sys/fs/cgroup/memory.stat", "inactive_file").value_or(Bytes{0});
+  const Bytes cached = number_in(group + "stat", "inactive_file", 1).value_or(Bytes{0});
   const Bytes taken = *used - std::min(*used, cached);
   return std::min(available.value_or(*most), *most - std::min(*most, taken));
 }
@@ -79,8 +79,7 @@ HostMemory::HostMemory(Bytes size)
 
 HostMemory::~HostMemory() {
   if (driver_ != nullptr) return;
-  if (size_ >= kSharedOut)
-    share_out([this](std::byte* begin, Bytes bytes) { forget(begin, bytes); });
+  share_out([this](std::byte* begin, Bytes bytes) { forget(begin, bytes); });
   ::operator delete (begin_, std::align_val_t{kHugePage});
 }
 

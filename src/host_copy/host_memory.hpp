@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <string>
 
 #include "base/bytes.hpp"
 #include "base/result.hpp"
@@ -12,8 +13,8 @@
 namespace vpmm::host_copy {
 
 // Bytes that the process can still take without running into the limits of the machine or of its
-// control group. nullopt: not known.
-std::optional<Bytes> available_host_bytes();
+// control group. nullopt: not known. `root`: the folder with the system's files; a test has others.
+std::optional<Bytes> available_host_bytes(const std::string& root = "");
 // For tests: the answer from now on; nullopt: the real one.
 void set_available_host_bytes(std::optional<Bytes> bytes);
 

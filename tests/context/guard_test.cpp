@@ -166,16 +166,6 @@ TEST_F(Guard, a_margin_that_was_overwritten_is_reported_when_it_is_unmapped) {
   EXPECT_THAT(explained(ptr), HasSubstr("memory beside it was overwritten"));
 }
 
-TEST_F(Guard, a_margin_before_the_allocation_is_compared_too) {
-  const Told told;
-  const DevicePtr ptr = world.allocate(1000, stream);
-  poke(ptr - 8, 8);
-  world.deallocate(ptr, stream);
-  world.wait();
-  EXPECT_THAT(told.lines(), HasSubstr("memory before an allocation was overwritten: 8 bytes, the "
-                                      "first 8 bytes before its begin"));
-}
-
 TEST_F(Guard, a_program_that_stays_inside_hears_nothing) {
   const Told told;
   for (int i = 0; i < 40; ++i) {
@@ -216,23 +206,6 @@ TEST_F(Guard, a_second_free_names_the_allocation) {
   const auto later = world.pool().deallocate(ptr, stream);
   ASSERT_FALSE(later.ok());
   EXPECT_THAT(later.error().message, HasSubstr("1000 bytes at 0x"));
-}
-
-TEST_F(Guard, an_address_is_explained) {
-  const DevicePtr ptr = world.allocate(1000, stream);
-  const DevicePtr end = ptr + 1000;
-  EXPECT_THAT(explained(ptr + 5), HasSubstr("is inside a live allocation, at byte 5"));
-  EXPECT_THAT(explained(end + 57), HasSubstr("is 57 bytes beyond the end of an allocation"));
-  const DevicePtr page = align_up(end, 4096);
-  EXPECT_THAT(explained(page),
-              HasSubstr(std::to_string(page - end) + " to " + std::to_string(page - end + 4095) +
-                        " bytes beyond the end of an allocation"));
-  EXPECT_THAT(explained(align_down(ptr, 2 * kMiB) - 4096), HasSubstr("before the begin of"));
-  EXPECT_THAT(explained(DevicePtr{4096}), HasSubstr("no guarded allocation that is known"));
-  world.deallocate(ptr, stream);
-  world.wait();
-  EXPECT_THAT(explained(ptr), HasSubstr("at byte 0: a use after its free"));
-  EXPECT_THAT(explained(ptr), HasSubstr("freed and unmapped"));
 }
 
 TEST_F(Guard, stacks_of_allocation_and_free_are_explained) {

@@ -32,6 +32,8 @@ from mutation import sites, torch_plugin, trial  # noqa: E402
 # Suites that test a room from above, for what its own do not find.
 TESTED_BY = {
     "arena": ["context"],
+    "guard": ["context"],
+    "host_copy": ["context"],
     "pool": ["context", "judge"],
     "small": ["context", "judge"],
     "time": ["context"],
