@@ -397,7 +397,7 @@ void Exporter::deliver(Connection& connection) {
   driver::CuResult exported = driver::CuResult::success;
   {
     const ScopeExit done([&] { end_exporting(); });
-    for (std::size_t i = 0; i < count && exported == driver::CuResult::success; ++i) {
+    for (std::size_t i = 0; i < count; ++i) {
       const auto& chunk = delivery.chunks[delivery.next + i];
       batch.sizes[i] = chunk.size;
       int file = -1;

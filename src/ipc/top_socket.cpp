@@ -36,7 +36,6 @@ constexpr milliseconds kForLocks{100};
 constexpr std::size_t kMostText = std::size_t{96} << 10;
 constexpr std::size_t kMostPools = 64;
 constexpr std::array<std::size_t, 3> kMostTags{32, 4, 0};  // the most that fit
-constexpr int kMostUnread = 1024;  // messages of one connection; a socket holds fewer
 
 // For the handler at exit; null in a forked child.
 constinit std::atomic<const std::string*> socket_of_this_process{nullptr};
@@ -90,9 +89,9 @@ class TopThread {
   // that come with them are closed without the lock that other threads need: Note [Descriptors that
   // nobody asked for].
   static void hang_up(Channel& channel) {
-    shutdown(channel.get(), SHUT_RD);
+    shutdown(channel.get(), SHUT_RD);  // no further messages
     char byte = 0;
-    for (int i = 0; i < kMostUnread && recv(channel.get(), &byte, 1, MSG_DONTWAIT) > 0; ++i) {
+    while (recv(channel.get(), &byte, 1, MSG_DONTWAIT) > 0) {
     }
     channel.reset_unlocked();  // an empty message ends the loop, too
   }

@@ -146,7 +146,7 @@ struct alignas(kCacheLine) Slab {
   }
 };
 
-// Linked slabs, unordered.
+// Linked slabs, unordered. The links of a slab that was removed are arbitrary.
 struct SlabList {
   Slab* first VPMM_GUARDED_BY(cache_lock) = nullptr;
 
@@ -159,7 +159,6 @@ struct SlabList {
   void remove(Slab* slab) VPMM_REQUIRES(cache_lock) {
     (slab->previous == nullptr ? first : slab->previous->next) = slab->next;
     if (slab->next != nullptr) slab->next->previous = slab->previous;
-    slab->previous = slab->next = nullptr;
   }
 };
 

@@ -44,6 +44,28 @@ TEST_F(ArenaWorld, of_external_memory_gives_none_back_during_a_capture) {
   free_user_memory(world, memory);
 }
 
+// Nobody waits for work on memory that stays.
+TEST_F(ArenaWorld, of_external_memory_in_use_gives_none_back_without_a_wait) {
+  const AddressRange memory = user_memory(world, 4 * kPage);
+  const ArenaId external = make_arena(world, kExternal);
+  add_memory(world, external, memory);
+  const DevicePtr ptr = allocate_in(world, external, 4 * kPage, a);
+  world.use(ptr, 4 * kPage, a, kLongNs);
+  const std::uint64_t began_ns = world.sim().now_ns();
+  const std::uint64_t waits = world.statistics().host_waits;
+  EXPECT_TRUE(take_memory(world, external).empty());
+  ASSERT_TRUE(world.pool().streams().capture_begin().ok());
+  EXPECT_TRUE(take_memory(world, external).empty()) << "nor is a capture broken";
+  ASSERT_TRUE(world.pool().streams().capture_end().ok());
+  EXPECT_LT(world.sim().now_ns() - began_ns, kLongNs);
+  EXPECT_EQ(world.statistics().host_waits, waits);
+  world.deallocate(ptr, a);
+  EXPECT_EQ(take_memory(world, external), memory);
+  EXPECT_TRUE(take_memory(world, external).empty()) << "it is gone";
+  release(world, external);
+  free_user_memory(world, memory);
+}
+
 class ArenaShortage : public ::testing::Test {
  protected:
   static WorldOptions limited() {

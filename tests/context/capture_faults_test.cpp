@@ -70,6 +70,7 @@ TEST_F(CaptureFault, a_graph_that_refused_to_tell_of_its_end_has_not_ended) {
   destroy(world, graph, exec);
   world.wait();
   EXPECT_EQ(world.statistics().pending_bytes, 0u);
+  EXPECT_EQ(world.allocate(kPage, {}), ptr) << "the pool heard of its end";
 }
 
 TEST_F(CaptureFault, known_captures_stay_known_without_host_memory) {

@@ -54,6 +54,23 @@ TEST(DeferredList, takes_values_that_nothing_was_provided_for) {
   EXPECT_EQ(taken, (Vector<std::uint64_t>{1, 2, 4}));
 }
 
+TEST(DeferredList, keeps_what_a_visitor_threw_at_and_all_behind_it_in_order) {
+  context::DeferredList list;
+  for (const std::uint64_t value : {1U, 2U, 3U, 4U}) list.push(value);
+  Vector<std::uint64_t> taken;
+  const auto throw_at_2 = [&](std::uint64_t value) {
+    if (value == 2) throw std::bad_alloc();
+    taken.push_back(value);
+  };
+  EXPECT_THROW(list.take_all(throw_at_2), std::bad_alloc);
+  EXPECT_EQ(taken, (Vector<std::uint64_t>{1}));
+  list.push(5);
+  list.take_all([&](std::uint64_t value) { taken.push_back(value); });
+  EXPECT_EQ(taken, (Vector<std::uint64_t>{1, 2, 3, 4, 5}));
+  list.take_all([&](std::uint64_t value) { taken.push_back(value); });
+  EXPECT_EQ(taken.size(), 5u) << "each once";
+}
+
 TEST(DeferredList, loses_no_node_that_comes_while_one_is_taken) {
   for (const std::size_t stock : {1U, 3U}) {
     context::DeferredList list;

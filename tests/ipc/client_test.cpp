@@ -178,11 +178,31 @@ TEST(IpcClients, more_than_an_exporter_may_serve_are_told_so_and_served_when_one
   std::array<Process, 8> importers;
   for (Process& importer : importers) importer.expect(importer.open(shared.handle), kSize, kSeed);
   Process late;
+  // Those without memory would have to make way from now on.
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
   for (int i = 0; i < 3; ++i)
     expect_refused(late.try_to_open(shared.handle), VPMM_ERROR_NOT_SHARED,
                    "as many others as it may");
   importers[0].exit();
   late.expect(open_in_the_end(late, shared.handle), kSize, kSeed);
+}
+
+// Of 16 descriptors one watches the process of these, and each of them takes one.
+TEST(IpcClients, ones_that_came_just_now_do_not_make_way) {
+  Process exporter;
+  const Shared shared = exporter.allocate_shared(kSize, kSeed);
+  exporter.limit_descriptors(64);
+  Process importer;
+  const ipc::Deadline begin = ipc::Clock::now();
+  std::vector<Channel> silent;
+  for (int i = 0; i < 15; ++i) silent.push_back(connect_by_hand(shared.handle));
+  const Parcel refused = importer.try_to_open(shared.handle);
+  if (ipc::Clock::now() - begin > std::chrono::seconds(1))
+    GTEST_SKIP() << "the machine is too busy: they had a second to ask for something";
+  expect_refused(refused, VPMM_ERROR_NOT_SHARED, "as many others as it may");
+  for (const Channel& channel : silent) EXPECT_FALSE(channel.wait_to_receive(ipc::Clock::now()));
+  Channel next = connect_by_hand(shared.handle);
+  EXPECT_EQ(next_from(next)->kind, MessageKind::refused);
 }
 
 // --- what else one may do

@@ -162,8 +162,6 @@ TEST(IpcClosing, threads_that_share_an_opening_never_unmap_under_each_others_ker
   expect_leases_to_end(exporter);
 }
 
-// --- ends of exports
-
 // The reset ended all retains of the context, also the one of the open memory.
 TEST(IpcClosing, after_a_reset_takes_no_retain_of_the_context_from_others) {
   Process exporter;
@@ -188,6 +186,36 @@ TEST(IpcClosing, after_a_reset_takes_no_retain_of_the_context_from_others) {
   exporter.end(shared.handle);
   expect_leases_to_end(exporter);
 }
+
+// Mappings survive a reset, so they are given back under a context of their own.
+TEST(IpcClosing, after_a_reset_gives_everything_back_though_nobody_has_the_context) {
+  Process exporter;
+  Process importer;
+  const Shared shared = exporter.allocate_shared(kSize, kSeed);
+  const Address opened = importer.open(shared.handle);
+  Parcel parcel;
+  parcel.words[0] = opened;
+  const Parcel closed = importer.call(
+      [](Parcel& asked) {
+        SimDriver& sim = sim_of_actor();
+        must(sim.device_primary_ctx_reset(0));
+        must(sim.ctx_set_current({}));
+        asked.take(vpmm_ipc_close(reinterpret_cast<void*>(asked.words[0])));
+        bool is_active = true;
+        must(sim.device_primary_ctx_get_state(0, is_active));
+        asked.words = {is_active ? 1U : 0U, sim.census().mappings, sim.census().reservations};
+      },
+      parcel);
+  expect_ok(closed);
+  EXPECT_EQ(closed.words[0], 0U) << "and lets go of the context";
+  EXPECT_EQ(closed.words[1], 0U);
+  EXPECT_EQ(closed.words[2], 0U);
+  exporter.free(shared.address);
+  exporter.end(shared.handle);
+  expect_leases_to_end(exporter);
+}
+
+// --- ends of exports
 
 TEST(IpcExports, of_one_allocation_end_each_for_itself) {
   Process exporter;

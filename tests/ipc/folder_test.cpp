@@ -6,11 +6,16 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <optional>
+#include <utility>
 
+#include "ipc/kernel.hpp"
 #include "ipc/raw.hpp"
 
 namespace vpmm::ipc_test::folder_test {
@@ -138,6 +143,34 @@ TEST_F(IpcFolder, of_dead_processes_is_swept_and_the_living_stay) {
   EXPECT_EQ(names_in(folder), names);
   Process importer(setting(folder));
   importer.expect(importer.open(of_living.handle), kMiB, 1);
+}
+
+TEST_F(IpcFolder, is_swept_of_sockets_that_were_not_finished_in_a_minute_and_of_no_other_file) {
+  const std::string stem(32, 'f');
+  struct File {
+    std::string name;
+    std::chrono::seconds age;
+    bool stays;
+  };
+  const std::vector<File> files = {
+      {stem + ".sock.new", std::chrono::seconds(100), false},
+      {"x" + stem.substr(1) + ".sock.new", std::chrono::seconds(30), true},
+      {"short.new", std::chrono::hours(1), true},
+      {"longer" + stem + ".sock.new", std::chrono::hours(1), true},
+      {stem + ".sock.old", std::chrono::hours(1), true},
+      {stem + ".text", std::chrono::hours(1), true},
+      {".sock", std::chrono::hours(1), true},
+  };
+  std::vector<std::string> expected;
+  for (const auto& [name, age, stays] : files) {
+    std::ofstream(inside(name)) << "x";
+    fs::last_write_time(inside(name), fs::file_time_type::clock::now() - age);
+    if (stays) expected.push_back(name);
+  }
+  std::sort(expected.begin(), expected.end());
+  ipc::sweep(folder_);
+  EXPECT_EQ(names_in(folder_), expected);
+  ipc::sweep(inside("not there"));
 }
 
 TEST_F(IpcFolder, is_swept_of_dead_sockets_with_any_name_of_that_length) {
@@ -330,6 +363,37 @@ TEST_F(IpcChangedFolder, serves_importers_that_had_reached_the_removed_socket) {
   exporter_->signal(SIGCONT);
   expect_reachable(2);
   EXPECT_EQ(waiting.hear().kind, ipc::MessageKind::granted);
+}
+
+std::string* old_socket_in_actor = nullptr;
+std::optional<ipc::Channel> reached_in_actor;
+
+void reach_the_old_socket() {
+  Result<ipc::Channel> reached = ipc::connect_to(*old_socket_in_actor, soon());
+  if (reached) reached_in_actor = std::move(reached).value();
+}
+
+// The thread finds both, the connection and the next socket.
+TEST_F(IpcChangedFolder, serves_importers_that_reach_the_old_socket_while_another_is_made) {
+  Parcel parcel;
+  parcel.words[0] = first_.address;
+  parcel.say(inside("moved.sock"));
+  fs::rename(socket_of_exporter(), parcel.said());
+  const Parcel answer = exporter_->call(
+      [](Parcel& asked) {
+        old_socket_in_actor = new std::string(asked.said());
+        before_kernel_call(KernelCall::bind, reach_the_old_socket);
+        asked.take(vpmm_ipc_export(reinterpret_cast<void*>(asked.words[0]), kMiB, &asked.handle));
+        if (!reached_in_actor || asked.status != VPMM_OK) return;
+        send_by_hand(*reached_in_actor, open_message(asked.handle, 1));
+        const std::optional<ipc::Message> heard = next_from(*reached_in_actor);
+        asked.words[1] = heard ? static_cast<std::uint64_t>(heard->kind) : 0;
+        send_by_hand(*reached_in_actor, message_of(ipc::MessageKind::close, 1));
+      },
+      parcel);
+  expect_ok(answer);
+  EXPECT_EQ(answer.words[1], static_cast<std::uint64_t>(ipc::MessageKind::granted));
+  expect_reachable(2);
 }
 
 TEST_F(IpcChangedFolder, serves_every_pool_of_the_process_after_the_export_of_one) {

@@ -107,12 +107,27 @@ TEST(IpcFork, a_child_keeps_what_the_program_opened_and_nothing_else) {
           const int theirs = open("/dev/null", O_RDONLY | O_CLOEXEC);
           asked.words[2] = static_cast<std::uint64_t>(theirs);
           asked.words[3] = is_open_in_child() ? 1 : 0;
+          ::close(theirs);
+          ipc::Descriptor inherited = make();
+          const pid_t child = fork();
+          if (child == 0) {
+            const int of_child = open("/dev/null", O_RDONLY | O_CLOEXEC);
+            if (asked.words[0] != 0)
+              inherited.reset_unlocked();
+            else
+              inherited.reset();
+            _exit(of_child == STDIN_FILENO && fcntl(of_child, F_GETFD) >= 0 ? 1 : 0);
+          }
+          int status = -1;
+          waitpid(child, &status, 0);
+          asked.words[5] = WIFEXITED(status) && WEXITSTATUS(status) == 1 ? 1 : 0;
         },
         parcel);
     EXPECT_EQ(answer.words[1], 0U);
     EXPECT_EQ(answer.words[2], 0U) << "it was closed";
     EXPECT_EQ(answer.words[3], 1U);
     EXPECT_EQ(answer.words[4], 0U) << "as it was ours";
+    EXPECT_EQ(answer.words[5], 1U) << "what the child opened is not closed as what it inherited";
   }
 }
 

@@ -6,7 +6,9 @@
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <utility>
 
+#include "ipc/kernel.hpp"
 #include "ipc/raw.hpp"
 
 namespace vpmm::ipc_test::hanging_test {
@@ -42,35 +44,43 @@ TEST(IpcHangingExporter, is_not_asked_for_what_is_open_even_by_a_token_without_d
   expect_leases_to_end(exporter);
 }
 
-// More than its socket holds.
+// More than its socket holds. The rest is said when memory of another is opened, or closed.
 TEST(IpcHangingExporter, hears_of_all_that_was_closed_meanwhile_when_it_goes_on) {
   constexpr std::uint64_t kMany = 300;
-  Process exporter;
-  Process other;
-  Process importer;
-  importer.close(importer.open(exporter.allocate_shared(kMiB, kSeed).handle));
-  importer.belongings();
-  const Belongings before = importer.belongings();
-  std::vector<Address> opened;
-  for (std::uint64_t i = 0; i < kMany; ++i) {
-    const Shared shared = exporter.allocate_shared(1000, kSeed);
-    opened.push_back(importer.open(shared.handle));
-    exporter.free(shared.address);
-    exporter.end(shared.handle);
+  for (const bool is_said_by_a_closing : {false, true}) {
+    SCOPED_TRACE(is_said_by_a_closing);
+    Process exporter;
+    Process other;
+    Process importer;
+    importer.close(importer.open(exporter.allocate_shared(kMiB, kSeed).handle));
+    const vpmm_ipc_handle of_other = other.allocate_shared(kMiB, kSeed).handle;
+    importer.belongings();
+    const Belongings before = importer.belongings();
+    const Address open = is_said_by_a_closing ? importer.open(of_other) : 0;
+    const Belongings with_other = importer.belongings();
+    std::vector<Address> opened;
+    for (std::uint64_t i = 0; i < kMany; ++i) {
+      const Shared shared = exporter.allocate_shared(1000, kSeed);
+      opened.push_back(importer.open(shared.handle));
+      exporter.free(shared.address);
+      exporter.end(shared.handle);
+    }
+    const Bytes leased = exporter.leased();
+    exporter.signal(SIGSTOP);
+    for (const Address address : opened) importer.close(address);
+    const Belongings closed = importer.belongings();
+    EXPECT_EQ(closed.mappings, with_other.mappings);
+    EXPECT_EQ(closed.reservations, with_other.reservations);
+    exporter.signal(SIGCONT);
+    for (int i = 0; exporter.leased() == leased && i < 20'000;
+         ++i) {  // then it reads, and there is room again
+    }
+    const Address used = is_said_by_a_closing ? open : importer.open(of_other);
+    if (is_said_by_a_closing) importer.close(used);
+    expect_leases_to_end(exporter);
+    if (!is_said_by_a_closing) importer.close(used);
+    EXPECT_EQ(importer.belongings(), before);
   }
-  const Bytes leased = exporter.leased();
-  exporter.signal(SIGSTOP);
-  for (const Address address : opened) importer.close(address);
-  const Belongings closed = importer.belongings();
-  EXPECT_EQ(closed.mappings, before.mappings);
-  EXPECT_EQ(closed.reservations, before.reservations);
-  exporter.signal(SIGCONT);
-  for (int i = 0; exporter.leased() == leased && i < 20'000;
-       ++i) {  // then it reads, and there is room again
-  }
-  importer.close(importer.open(other.allocate_shared(kMiB, kSeed).handle));
-  expect_leases_to_end(exporter);
-  EXPECT_EQ(importer.belongings(), before);
 }
 
 struct Asking {
@@ -224,6 +234,68 @@ TEST(IpcHangingExporter, that_hung_up_before_it_heard_of_a_batch_is_asked_anew) 
   deliver(hanging, 1);
   EXPECT_EQ(hanging.hear().kind, MessageKind::received);
   expect_ok(importer.finish());
+}
+
+// As one does whose connections are too many: it makes way for another.
+TEST(IpcHangingExporter, that_turns_a_connection_away_is_asked_anew_through_another) {
+  HandExporter hanging;
+  Process importer;
+  const vpmm_ipc_handle handle = hanging.listen(12);
+  open_first(importer, hanging, handle);
+  importer.begin_to_open(small_memory(handle, 2));
+  expect_open(hanging, 2);
+  ipc::Message refusal = message_of(MessageKind::refused, 0);
+  refusal.say("made way");
+  hanging.say(refusal);
+  hanging.hang_up(HandExporter::HangUp::one_connection);
+  expect_open(hanging, 1);
+  deliver(hanging, 1);
+  EXPECT_EQ(hanging.hear().kind, MessageKind::received);
+  expect_ok(importer.finish());
+}
+
+// --- a link that is busy
+
+std::atomic<std::uint64_t> sent_meanwhile{0};
+std::atomic<bool> is_sending{false};
+
+// Of a closing, in its thread: what others send before it is over.
+void hold_the_closing() {
+  is_sending = true;
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  sent_meanwhile = kernel_calls(KernelCall::send) - 1;
+}
+
+TEST(IpcLink, has_one_speaker_at_a_time) {
+  Process exporter;
+  Process importer;
+  const Shared first = exporter.allocate_shared(kMiB, kSeed);
+  const Shared second = exporter.allocate_shared(kMiB, kSeed + 1);
+  Parcel parcel;
+  parcel.words[0] = importer.open(first.handle);
+  parcel.handle = second.handle;
+  const Parcel opened = importer.call(
+      [](Parcel& asked) {
+        before_kernel_call(KernelCall::send, hold_the_closing);
+        std::thread closing(
+            [&] { vpmm_ipc_close(reinterpret_cast<void*>(std::exchange(asked.words[0], 0))); });
+        while (!is_sending) std::this_thread::yield();
+        void* ptr = nullptr;
+        asked.take(vpmm_ipc_open(&asked.handle, -1, &ptr));
+        closing.join();
+        asked.words[0] = reinterpret_cast<Address>(ptr);
+        asked.words[1] = sent_meanwhile;
+      },
+      parcel);
+  expect_ok(opened);
+  EXPECT_EQ(opened.words[1], 0U) << "the opening waits for the closing";
+  importer.expect(opened.words[0], kMiB, kSeed + 1);
+  importer.close(opened.words[0]);
+  for (const Shared& each : {first, second}) {
+    exporter.free(each.address);
+    exporter.end(each.handle);
+  }
+  expect_leases_to_end(exporter);
 }
 
 TEST(IpcHangingExporter, that_sends_a_descriptor_whose_closing_lasts_holds_up_that_opening_alone) {

@@ -192,6 +192,16 @@ TEST(IpcLegacy, memory_is_opened_afresh_after_a_reset_of_the_importers_context) 
   expect_refused(importer.try_to_close(opened), VPMM_ERROR_INVALID_POINTER, "not open");
 }
 
+TEST(IpcLegacy, memory_that_a_reset_closed_is_closed_once_more_without_the_driver) {
+  Process exporter;
+  Process importer;
+  const vpmm_ipc_handle handle = exporter.share(allocate_plain(exporter, 3 * kMiB), 3 * kMiB);
+  const Address opened = importer.open(handle);
+  reset_context(importer);
+  importer.close(opened);
+  expect_refused(importer.try_to_close(opened), VPMM_ERROR_INVALID_POINTER, "not open");
+}
+
 // Opens at the address that a test chooses.
 class PlacingDriver final : public driver::ForwardingDriver {
  public:

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ipc/memory.hpp"
 #include "ipc/raw.hpp"
 #include "ipc/top_socket.hpp"
 #include "observe/log.hpp"
@@ -93,6 +94,24 @@ TEST(IpcLog, names_a_process_that_goes_with_memory_open_and_none_that_has_closed
             "info: process " + number + " let go of shared memory without closing it\n");
 }
 
+// Openings of an importer that counts from 0 are memory like any other.
+TEST(IpcLog, names_a_process_that_hangs_up_without_closing_whatever_the_numbers_of_its_openings) {
+  Process exporter;
+  const Shared shared = exporter.allocate_shared(kMiB, 1);
+  listen(exporter);
+  for (const std::uint64_t number : {std::uint64_t{0}, ~std::uint64_t{0}}) {
+    HandImporter importer;
+    const std::string line = "info: process " + std::to_string(importer.process()) +
+                             " let go of shared memory without closing it\n";
+    importer.connect(shared.handle);
+    importer.say_open(shared.handle, number);
+    EXPECT_EQ(importer.hear().kind, ipc::MessageKind::granted);
+    EXPECT_EQ(importer.hear().kind, ipc::MessageKind::batch);
+    importer.hang_up();
+    EXPECT_EQ(awaited_from(exporter), line);
+  }
+}
+
 // Its pool opens all the same.
 TEST(IpcLog, says_why_top_has_no_figures) {
   const std::string folder = socket_folder_of_tests() + "/none/there";
@@ -117,6 +136,19 @@ TEST(IpcLog, says_why_top_has_no_figures) {
     EXPECT_TRUE(logged.starts_with(level.empty() ? "" : level + beginning + why)) << logged;
     EXPECT_EQ(lines_in(logged), level.empty() ? 0U : 1U);
   }
+}
+
+TEST(IpcLog, says_that_top_has_no_figures_for_want_of_host_memory) {
+  Process process({"VPMM_TOP=1", "VPMM_IPC_DIR=" + socket_folder_of_tests()});
+  listen(process);
+  const Parcel failed = process.call([](Parcel& parcel) {
+    fail_allocation(1, Of::main_thread);
+    ipc::answer_top({[](const std::function<void(context::Context&)>&) {}, "x"});
+    parcel.words[0] = stop_failing();
+  });
+  EXPECT_EQ(failed.words[0], 1U);
+  EXPECT_EQ(logged_by(process),
+            "info: `vpmm top` has no figures of this process: std::bad_alloc\n");
 }
 
 }  // namespace

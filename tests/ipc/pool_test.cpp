@@ -1,9 +1,13 @@
 // ipc tests: a pool that goes while its memory is being delivered, and another one in its place.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <optional>
+#include <thread>
 
 #include "context/context.hpp"
+#include "driver/forwarding.hpp"
 #include "driver/recording.hpp"
 #include "ipc/exporter.hpp"
 #include "ipc/raw.hpp"
@@ -83,6 +87,55 @@ TEST(IpcPool, that_goes_in_the_middle_of_a_delivery_is_not_mixed_up_with_the_nex
   importer.say_open(next, 3);
   EXPECT_EQ(importer.hear().kind, MessageKind::granted);
   exporter.call(end_the_pool);
+}
+
+// --- a pool that goes while a chunk is exported
+
+std::atomic<bool> is_exporting_in_actor{false};
+
+class SlowDriver final : public driver::ForwardingDriver {
+ public:
+  using ForwardingDriver::ForwardingDriver;
+  driver::CuResult mem_export_to_shareable_handle(driver::ChunkHandle chunk, int& file) override {
+    is_exporting_in_actor = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const auto result = ForwardingDriver::mem_export_to_shareable_handle(chunk, file);
+    is_exporting_in_actor = false;
+    return result;
+  }
+};
+
+std::optional<context::Context>& slow_pool() {
+  static std::optional<context::Context> pool;
+  return pool;
+}
+
+TEST(IpcPool, that_goes_waits_for_the_export_of_its_chunks) {
+  Process exporter;
+  HandImporter importer;
+  const Parcel shared = exporter.call([](Parcel& parcel) {
+    static SlowDriver driver(driver_of_actor());
+    slow_pool().emplace(driver, 0, settings::config_from_environment().value(),
+                        context::DeviceTraits{true, false, 2 * kMiB, {0, true, false}},
+                        context::AtEnd::nothing);
+    const DevicePtr memory = slow_pool()->allocate({kMiB, 0, std::nullopt}).value();
+    const auto handle = ipc::Exporter::of_process().share(*slow_pool(), {memory, kMiB}).value();
+    parcel.handle = handle_of(ipc::decode(handle.token).value());
+  });
+  importer.connect(shared.handle);
+  importer.say_open(shared.handle);
+  EXPECT_EQ(importer.hear().kind, MessageKind::granted);
+  const Parcel forgotten = exporter.call([](Parcel& parcel) {
+    while (!is_exporting_in_actor) std::this_thread::yield();
+    ipc::Exporter::of_process().forget(*slow_pool());
+    parcel.words[0] = is_exporting_in_actor ? 1 : 0;
+    slow_pool().reset();
+  });
+  EXPECT_EQ(forgotten.words[0], 0U);
+  EXPECT_EQ(importer.hear().kind, MessageKind::batch);
+  importer.say_received(1);
+  importer.say_open(shared.handle, 2);
+  EXPECT_EQ(importer.hear().kind, MessageKind::refused) << "it is gone";
 }
 
 }  // namespace

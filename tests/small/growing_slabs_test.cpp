@@ -98,6 +98,26 @@ TEST_P(GrowingSlabs, mistakes_are_told_as_for_any_other) {
   EXPECT_EQ(world.allocate(kBlock, a), block);
 }
 
+// A page that one of them filled is cut anew.
+TEST_P(GrowingSlabs, their_pages_serve_other_sizes_when_they_are_freed) {
+  for (const DevicePtr block : blocks) world.deallocate(block, a);
+  std::vector<std::pair<DevicePtr, Bytes>> live;
+  for (Bytes i = 0; i < kBlocks / 4; ++i) {
+    const Bytes bytes = 100 * kKiB + i % 3 * 40 * kKiB;
+    live.emplace_back(world.allocate(bytes, a), bytes);
+  }
+  for (const auto& [ptr, bytes] : live)
+    for (const Bytes offset : {Bytes{0}, bytes - 1}) {
+      const auto info = world.pool().query(ptr + offset);
+      ASSERT_TRUE(info.ok());
+      EXPECT_EQ(info.value().begin, ptr);
+      EXPECT_EQ(info.value().requested, bytes);
+    }
+  EXPECT_EQ(world.pool().reports().validate(), "");
+  for (const auto& [ptr, bytes] : live) world.deallocate(ptr, a);
+  EXPECT_EQ(world.statistics().live_bytes, 0u);
+}
+
 TEST_P(GrowingSlabs, nothing_stays_when_all_of_it_is_freed) {
   for (std::size_t step : {7u, 1u})
     for (std::size_t i = 0; i < blocks.size(); i += step)

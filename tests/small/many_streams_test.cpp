@@ -177,6 +177,20 @@ TEST_P(Kept, little_is_when_all_is_freed_at_once) {
     }
 }
 
+// Of every two frees one asks for more, and the next one has it.
+TEST_P(Kept, as_much_as_is_live_may_be_of_one_stream) {
+  Crowd crowd(100, large_gpu(GetParam()));
+  const DevicePtr rest = crowd.take(300 * kMiB, crowd.streams[0]);
+  for (int i = 0; i < 4; ++i) crowd.round(kKiB);
+  std::vector<DevicePtr> live;
+  for (int i = 0; i < 110; ++i) live.push_back(crowd.take(4 * kMiB, crowd.streams[1]));
+  for (const DevicePtr ptr : live) crowd.give(ptr, crowd.streams[1]);
+  EXPECT_GE(crowd.kept(), 55 * 4 * kMiB);
+  for (int i = 0; i < 55; ++i)
+    EXPECT_FALSE(is_null(crowd.world.pool().allocate_if_ready(4 * kMiB, 0, crowd.streams[1]))) << i;
+  crowd.give(rest, crowd.streams[1]);
+}
+
 // Those that keep a unit keep it when others, which keep much, are told to give it back.
 TEST_P(Kept, a_unit_always_is_also_when_others_keep_too_much) {
   Crowd crowd(100, large_gpu(GetParam()));

@@ -431,6 +431,25 @@ TEST_F(SharingParts, cut_pages_that_another_stream_keeps_come_several_at_a_time)
   }
 }
 
+// What A has no use for at once stays with B.
+TEST_F(SharingParts, no_more_pages_leave_another_stream_than_are_taken) {
+  World world;
+  world.allocate_mixed(200, world.b);
+  const std::vector<DevicePtr> of_b = world.allocate_runs(20, world.b);
+  world.use_up(world.b);
+  const DevicePtr last = world.allocate(4 * kPage, world.b);
+  ASSERT_TRUE(world.pool().allocate({100 * kPage, 0, world.a}).ok())
+      << "which makes events worth while";
+  world.use_up(world.a);
+  world.deallocate_on_b(of_b);
+  world.sim().advance_host_ns(1'000'000);
+  world.deallocate(last, world.b);
+  world.sim().advance_host_ns(1'000'000);
+  const Bytes cached = world.statistics().cached_bytes;
+  world.allocate_runs(1, world.a);
+  EXPECT_GT(world.statistics().cached_bytes, cached - kRun - kPage / 2);
+}
+
 // Though B has pages that are all free and large enough, its work may still use them.
 TEST_F(SharingParts, cut_pages_that_another_stream_still_uses_stay_with_it) {
   World world;

@@ -377,6 +377,37 @@ TEST(Ledger, knows_the_blocks_of_suspended_stretches_until_they_wake) {
   EXPECT_EQ(ledger.of_stretches().allocated, 5376);
 }
 
+// The pool counts a stretch once; parts of it that divide are no more.
+TEST(Ledger, takes_stretches_off_the_pools_count_and_counts_their_blocks_instead) {
+  small::Ledger ledger;
+  region::Region pages;
+  pages.range = {DevicePtr{kPage}, 2 * kPage};
+  pages.owner.requested = kPage + 1;
+  ledger.stretch_begins(pages);
+  EXPECT_EQ(ledger.of_stretches().live(), -1);
+  EXPECT_EQ(ledger.of_stretches().requested, -static_cast<std::int64_t>(kPage + 1));
+  EXPECT_EQ(ledger.of_stretches().allocated, -static_cast<std::int64_t>(2 * kPage));
+  ledger.stretch_is_divided();
+  EXPECT_EQ(ledger.of_stretches().live(), -2);
+  EXPECT_EQ(ledger.of_stretches().requested, -static_cast<std::int64_t>(kPage + 1));
+  EXPECT_EQ(ledger.of_stretches().allocated, -static_cast<std::int64_t>(2 * kPage));
+  EXPECT_EQ(ledger.of_stretches().requests(), 0) << "of no user";
+  ledger.stretch_ends(pages);
+  EXPECT_EQ(ledger.of_stretches().live(), -1);
+  EXPECT_EQ(ledger.of_stretches().requested, 0);
+  EXPECT_EQ(ledger.of_stretches().allocated, 0);
+  ledger.page_is_cut(kPage);
+  EXPECT_EQ(ledger.of_pages().requested, -static_cast<std::int64_t>(kPage));
+  EXPECT_EQ(ledger.of_pages().allocated, -static_cast<std::int64_t>(kPage));
+  EXPECT_EQ(ledger.of_pages().live(), -1);
+  ledger.page_goes_back(kPage);
+  EXPECT_EQ(ledger.of_pages().requested, 0);
+  EXPECT_EQ(ledger.of_pages().allocated, 0);
+  EXPECT_EQ(ledger.of_pages().live(), 0);
+  ledger.pages_end(500, 300);
+  EXPECT_EQ(ledger.of_pages().requested, 200) << "of the first user, less those of the present one";
+}
+
 TEST(Tally, counts_requests_of_users_alone_and_never_backwards) {
   vpmm::small::Tally tally;
   tally.begin(100, 256);

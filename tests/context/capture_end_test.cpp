@@ -1,0 +1,109 @@
+// context: captures that end: seen at the next call of their stream, or during a call.
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <utility>
+
+#include "support/hooked_world.hpp"
+#include "support/pool_world_captures.hpp"
+#include "support/pool_world_words.hpp"
+
+namespace vpmm::test {
+namespace {
+
+using driver::Call;
+using driver::CaptureMode;
+using driver::CuResult;
+using driver::GraphHandle;
+
+// A bound stream asks nobody while no capture is known.
+TEST(CaptureThatWasSeen, is_over_for_bound_streams_at_the_next_call_of_its_stream) {
+  PoolWorld world(page_by_page_world());
+  const StreamHandle captured = world.stream(), other = world.stream();
+  auto bound = world.pool().bind(other);
+  ASSERT_TRUE(bound.ok());
+  world.deallocate(world.allocate(5000, other), other);
+  const auto is_warm = [&] {
+    const DevicePtr ptr = bound.value()->try_allocate(5000, 0);
+    return !is_null(ptr) && bound.value()->try_deallocate(ptr);
+  };
+  ASSERT_TRUE(is_warm());
+  begin_capture(world, captured, CaptureMode::relaxed);
+  const DevicePtr ptr = world.allocate(kPage, captured);
+  EXPECT_FALSE(is_warm());
+  world.deallocate(ptr, captured);
+  destroy(world, end_capture(world, captured));
+  world.allocate(kPage, captured);
+  EXPECT_TRUE(is_warm());
+}
+
+// Whichever call of all streams could break it.
+TEST(CaptureThatWasSeen, is_broken_by_no_wait_for_all_work) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle captured = world.stream();
+  begin_capture(world, captured, CaptureMode::global);
+  world.deallocate(world.allocate(kPage, captured), captured);
+  expect_error(world.pool().streams().wait_for_work(), ErrorCode::capture_active,
+               {"a stream is being captured"});
+  expect_error(world.pool().streams().synchronize(), ErrorCode::capture_active,
+               {"a stream is being captured"});
+  expect_error(world.pool().streams().reset(), ErrorCode::capture_active,
+               {"a stream is being captured"});
+  destroy(world, end_capture(world, captured));
+  world.allocate(kPage, captured);
+  EXPECT_TRUE(world.pool().streams().wait_for_work().ok());
+  EXPECT_TRUE(world.pool().streams().synchronize().ok());
+}
+
+// --- a capture that ends during a call
+
+// Its stream asks whether it captures, and then which capture that is.
+TEST(CaptureThatEnds, between_two_questions_is_no_capture_of_the_call) {
+  HookedWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  ASSERT_EQ(world.sim.stream_begin_capture(stream, CaptureMode::relaxed), CuResult::success);
+  GraphHandle graph{};
+  world.hooks.on[Call::stream_get_capture_info] = [&] {
+    if (graph == GraphHandle{}) {
+      EXPECT_EQ(world.sim.stream_end_capture(stream, graph), CuResult::success);
+    }
+    return CuResult::success;
+  };
+  const auto made = world.pool->allocate({kPage, 0, stream});
+  ASSERT_TRUE(made.ok()) << message_of(made);
+  EXPECT_EQ(world.sim.graph_destroy(graph), CuResult::success);
+  EXPECT_EQ(world.pool->reports().statistics().live_allocations, 1u);
+  ASSERT_TRUE(world.pool->deallocate(made.value(), stream).ok());
+  EXPECT_EQ(world.pool->reports().statistics().live_allocations, 0u);
+  EXPECT_FALSE(world.pool->streams().is_capturing());
+}
+
+// The first call maps ahead, without the lock.
+TEST(CaptureThatEnds, while_its_call_maps_memory_has_nothing_for_it) {
+  WorldOptions options = page_world();
+  options.config.pages = 4;
+  HookedWorld world(options);
+  const StreamHandle stream = world.stream();
+  ASSERT_EQ(world.sim.stream_begin_capture(stream, CaptureMode::relaxed), CuResult::success);
+  driver::CaptureInfo info;
+  ASSERT_EQ(world.sim.stream_get_capture_info(stream, info), CuResult::success);
+  bool is_released = false;
+  world.hooks.on[Call::mem_create] = [&] {
+    if (!std::exchange(is_released, true))
+      std::thread([&] {
+        EXPECT_EQ(world.sim.ctx_set_current(world.context), CuResult::success);
+        EXPECT_TRUE(world.pool->streams().capture_release(info.id).ok());
+      }).join();
+    return CuResult::success;
+  };
+  const auto made = world.pool->allocate({kPage, 0, stream});
+  EXPECT_TRUE(is_released);
+  ASSERT_TRUE(made.ok()) << message_of(made);
+  ASSERT_TRUE(world.pool->deallocate(made.value(), stream).ok());
+  GraphHandle graph{};
+  EXPECT_EQ(world.sim.stream_end_capture(stream, graph), CuResult::success);
+  EXPECT_EQ(world.sim.graph_destroy(graph), CuResult::success);
+}
+
+}  // namespace
+}  // namespace vpmm::test

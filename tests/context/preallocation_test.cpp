@@ -1,0 +1,48 @@
+// context: pages that VPMM_PAGES maps ahead, once, or as many as there is room for.
+#include <gtest/gtest.h>
+
+#include "support/pool_world_words.hpp"
+
+namespace vpmm::test {
+namespace {
+
+WorldOptions with_pages(std::uint64_t pages) {
+  WorldOptions options = page_by_page_world();
+  options.config.pages = pages;
+  return options;
+}
+
+TEST(Preallocation, that_was_given_back_does_not_come_again) {
+  PoolWorld world(with_pages(12));
+  const StreamHandle stream = world.stream();
+  world.deallocate(world.allocate(5000, stream), stream);
+  EXPECT_EQ(world.statistics().mapped_bytes, 12 * kPage);
+  world.wait();
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
+  world.allocate(5000, stream);
+  EXPECT_EQ(world.statistics().mapped_bytes, kPage);
+}
+
+// Whichever steps it takes there.
+TEST(Preallocation, fills_any_room_that_is_too_small) {
+  for (const std::uint64_t wanted : {7U, 8U, 40U})
+    for (std::uint64_t room = 1; room <= 7; ++room) {
+      WorldOptions options = with_pages(wanted);
+      options.sim.capacity = room * kPage;
+      PoolWorld world(options);
+      const StreamHandle stream = world.stream();
+      world.deallocate(world.allocate(5000, stream), stream);
+      EXPECT_EQ(world.statistics().mapped_bytes, room * kPage) << wanted;
+    }
+}
+
+TEST(Preallocation, in_a_broken_context_fails_the_call) {
+  PoolWorld world(with_pages(4));
+  const StreamHandle stream = world.stream();
+  world.break_context();
+  expect_error(world.pool().allocate({5000, 0, stream}), ErrorCode::poisoned);
+  EXPECT_EQ(world.statistics().mapped_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace vpmm::test
