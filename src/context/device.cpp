@@ -108,8 +108,9 @@ Device::Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal,
 
 bool Device::owns_part_of(AddressRange memory) const {
   bool owns = false;
-  for (const AddressRange& reservation : pool->memory().reservations)
-    owns = owns || reservation.overlaps(memory);
+  if (pool != nullptr)
+    for (const AddressRange& reservation : pool->memory().reservations)
+      owns = owns || reservation.overlaps(memory);
   if (driver_pool != nullptr)
     driver_pool->for_each_block([&](const driver_pool::PoolBlock& block) {
       owns = owns || AddressRange{block.begin, block.requested}.overlaps(memory);

@@ -48,7 +48,6 @@ struct Device {
   guard::Block* guarded_around(DevicePtr ptr) const VPMM_REQUIRES(pool_lock) {
     return guard == nullptr ? nullptr : guard->live_around(ptr);
   }
-  // Requires: there is a pool.
   bool owns_part_of(AddressRange memory) const VPMM_REQUIRES(pool_lock);
   std::uint64_t live_allocations() const VPMM_REQUIRES(pool_lock);
   // Sums over all caches.

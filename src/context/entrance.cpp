@@ -20,7 +20,10 @@ constexpr std::size_t kTimelinesAsked = 16;
 // Note [A reset has nobody beside it]: a call that made the old context current and then waited for
 // the lock enters again.
 Visit::Visit(Entrance& entrance) : entrance_(entrance), parts_(entrance.parts_) {
-  while (!enter()) lock_.reset();
+  while (!enter()) {
+    lock_.reset();
+    scope_.reset();
+  }
 }
 
 // Returns false if a reset came in between.
