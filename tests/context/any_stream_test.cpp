@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "fault/no_memory.hpp"
+#include "support/pool_world_captures.hpp"
 #include "support/pool_world_words.hpp"
 
 namespace vpmm::test {
@@ -205,6 +206,24 @@ TEST(AnyStream, one_event_is_waited_for_where_more_than_the_cap_is_pending) {
     EXPECT_LT(world.calls().count(Call::event_query) - queries, 5u);
     EXPECT_EQ(world.statistics().pending_bytes, each.waits == 0 ? each.freed * kPage : 0);
   }
+}
+
+// Its event is older than the capture, which the pool does not know.
+TEST(AnyStream, the_wait_for_the_cap_breaks_no_capture_of_the_thread) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr much = world.allocate(50 * kPage, std::nullopt);
+  const DevicePtr later = world.allocate(6 * kPage, stream);
+  world.use(much, 50 * kPage, stream, kLongNs);
+  world.pool().limits().defer_cleanup_begin();
+  world.deallocate(much, std::nullopt);
+  ASSERT_EQ(world.statistics().host_waits, 0u);
+  const StreamHandle capturing = world.stream();
+  begin_capture(world, capturing, driver::CaptureMode::global);
+  ASSERT_TRUE(world.pool().limits().defer_cleanup_end().ok());
+  world.deallocate(later, stream);
+  EXPECT_EQ(world.statistics().host_waits, 1u);
+  destroy(world, end_capture(world, capturing));
 }
 
 TEST(AnyStream, nobody_waits_where_what_is_complete_leaves_little_pending) {

@@ -270,6 +270,17 @@ TEST(Explain, is_refused_without_guarded_allocations) {
                {"VPMM_GUARD is off, so the pool keeps no table of allocations"});
 }
 
+TEST(EventCallbacks, take_calls_through_the_lock_until_the_last_is_removed) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  world.deallocate(world.allocate(1000, stream), stream);
+  const std::uint64_t listener = world.pool().reports().add_event_callback(
+      report::bit_of(report::EventKind::allocate), [](const report::ReportedEvent&) {});
+  EXPECT_TRUE(is_null(world.pool().allocate_if_ready(1000, 0, stream)));
+  ASSERT_TRUE(world.pool().reports().remove_event_callback(listener).ok());
+  EXPECT_FALSE(is_null(world.pool().allocate_if_ready(1000, 0, stream)));
+}
+
 TEST(EventCallbacks, of_an_unknown_number_are_not_there_to_remove) {
   PoolWorld world(adaptive_world());
   expect_error(world.pool().reports().remove_event_callback(12345), ErrorCode::invalid_argument,

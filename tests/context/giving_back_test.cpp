@@ -107,13 +107,22 @@ TEST(GivingBack, leaves_the_peak_of_what_was_held_beside_the_chunks) {
   }
 }
 
+TEST(GivingBack, leaves_the_peak_of_a_preallocation_beside_the_drivers_pool) {
+  PoolWorld world(beside_the_drivers_pool());
+  world.allocate(1000, world.stream());
+  const Bytes beside = world.statistics().stream_ordered_bytes;
+  ASSERT_TRUE(world.pool().limits().preallocate(6 * kPage).ok());
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
+  EXPECT_EQ(world.statistics().mapped_bytes, beside);
+  EXPECT_EQ(world.statistics().peak_mapped_bytes, beside + 6 * kPage);
+}
+
 // Idle pages go back for growth of the driver's pool beyond the largest footprint so far only.
 TEST(GivingBack, pays_no_growth_of_the_drivers_pool_below_the_peak) {
   for (const Bytes peak : {400 * kPage, 4 * kPage}) {
     PoolWorld world(beside_the_drivers_pool());
     const StreamHandle stream = world.stream();
-    world.deallocate(world.allocate(peak, stream), stream);
-    world.wait();
+    ASSERT_TRUE(world.pool().limits().preallocate(peak).ok());
     ASSERT_TRUE(world.pool().limits().trim(4 * kPage).ok());
     world.allocate(1000, stream);
     const observe::Statistics now = world.statistics();

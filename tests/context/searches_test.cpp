@@ -146,6 +146,28 @@ TEST(SearchForPages, takes_one_allocation_of_its_own_stream_that_is_large_enough
   EXPECT_EQ(world.statistics().mapped_bytes, mapped);
 }
 
+// A pool may grow a little early, by what is live, however much it took from caches meanwhile.
+TEST(SearchForPages, grows_early_rather_than_moves_what_came_from_caches) {
+  PoolWorld world(page_by_page_world());
+  const StreamHandle own = world.stream(), other = world.stream();
+  DevicePtr pieces[3];
+  for (DevicePtr& piece : pieces) {
+    piece = world.allocate(4 * kPage, other);
+    world.allocate(5 * kPage, own);
+  }
+  world.allocate(385 * kPage, own);
+  for (const DevicePtr piece : pieces) {
+    world.deallocate(piece, other);
+    world.sim().advance_host_ns(1'000'000);  // each has an event
+  }
+  ASSERT_EQ(world.statistics().mapped_bytes, 412 * kPage);
+  ASSERT_EQ(world.statistics().cached_bytes, 12 * kPage);
+  world.allocate(100 * kPage, own);
+  EXPECT_EQ(world.statistics().cached_bytes, 0u);
+  EXPECT_EQ(world.statistics().chunks_moved, 0u);
+  EXPECT_EQ(world.statistics().mapped_bytes, 512 * kPage);
+}
+
 // The kernel of one stream ends after the request's first look; the other's memory is no better.
 TEST(SearchForPages, takes_what_is_newly_complete_before_it_flushes_other_streams) {
   HookedWorld world(page_by_page_world());
@@ -186,6 +208,17 @@ TEST(SearchForAPageToCut, takes_pages_that_other_streams_keep_before_the_pool_gr
   const Bytes mapped = world.statistics().mapped_bytes;
   take_small(16);
   EXPECT_EQ(world.statistics().mapped_bytes, mapped);
+}
+
+TEST(SearchForAPageToCut, leaves_caches_alone_where_a_page_is_idle) {
+  PoolWorld world(page_by_page_world());
+  const StreamHandle one = world.stream(), other = world.stream();
+  const DevicePtr cached = world.allocate(kTwo, one);
+  world.deallocate(world.allocate(8 * kPage, other), other);
+  world.deallocate(cached, one);
+  world.allocate(1000, other);
+  EXPECT_EQ(world.pool().allocate_if_ready(kTwo, 0, one), cached);
+  EXPECT_EQ(world.statistics().mapped_bytes, 10 * kPage);
 }
 
 // --- the driver's pool

@@ -100,12 +100,61 @@ TEST_F(ShortageReport, names_arena_tag_and_one_chunk) {
   EXPECT_THAT(report_of(request), ContainsRegex(", arena [0-9]+\n"));
 }
 
+TEST_F(ShortageReport, lists_arenas_with_what_they_hold) {
+  const ArenaId plain = make_arena(world);
+  const ArenaId pinned = make_arena(world, {false, false, 63});
+  allocate_in(world, plain, kPage, stream);
+  const DevicePtr freed = allocate_in(world, pinned, 2 * kPage, stream);
+  allocate_in(world, pinned, kPage, stream);
+  pin(world, pinned);
+  world.deallocate(freed, stream);
+  const std::string report = report_of(8 * kPage);
+  EXPECT_THAT(report, ContainsRegex("\n  arena      [0-9]+ \\(tag 0\\) holds 2 MiB, of which "
+                                    "live 2 MiB\n"));
+  EXPECT_THAT(report, ContainsRegex("\n  arena      [0-9]+ \\(tag 63, pinned\\) holds 6 MiB, "
+                                    "of which live 2 MiB\n"));
+  EXPECT_THAT(report, HasSubstr("\n  - release pinned arenas that are done with: 4 MiB in them"));
+}
+
 TEST_F(ShortageReport, says_what_the_request_would_have_taken) {
   world.allocate(5 * kPage, stream);
   EXPECT_THAT(report_of(3 * kPage + 1), HasSubstr("; 128 KiB are missing; "));
   EXPECT_THAT(report_of(5 * kPage + 1), HasSubstr("; 4160 KiB are missing; "));
   EXPECT_THAT(report_of(7 * kPage), HasSubstr("; 8 MiB are missing; "));
   EXPECT_THAT(report_of(200 * kGiB), HasSubstr("; that is more than the GPU has; "));
+}
+
+TEST_F(ShortageReport, names_free_memory_in_pages_that_are_cut_and_no_limit_that_is_far) {
+  world.allocate(1000, stream);
+  EXPECT_THAT(report_of(8 * kPage),
+              AllOf(ContainsRegex("\n  in pages   [0-9.]+ MiB are free in pages that smaller"),
+                    Not(HasSubstr("VPMM_MAX_MAPPINGS")), Not(HasSubstr("trapped"))));
+}
+
+// The middle of one chunk lives.
+TEST(ShortageReportOfTrappedMemory, proposes_smaller_chunks_by_what_is_not_set_yet) {
+  for (const settings::Prefer prefer : {settings::Prefer::balanced, settings::Prefer::footprint}) {
+    WorldOptions options = adaptive_world();
+    options.config.prefer = prefer;
+    options.config.capacity = 4 * kPage;
+    PoolWorld world(options);
+    const StreamHandle stream = world.stream();
+    pool::Request whole{4 * kPage, 0, stream};
+    whole.one_chunk = true;
+    world.deallocate(world.pool().allocate(whole).value(), stream);
+    const DevicePtr before = world.allocate(kPage, stream);
+    world.allocate(kPage, stream);
+    const DevicePtr behind = world.allocate(2 * kPage, stream);
+    world.deallocate(before, stream);
+    world.deallocate(behind, stream);
+    const auto refused = world.pool().allocate({3 * kPage, 0, stream});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_THAT(refused.error().message, HasSubstr("\n  trapped    6 MiB of what is free"));
+    EXPECT_THAT(refused.error().message,
+                HasSubstr(prefer == settings::Prefer::balanced
+                              ? "\n  - VPMM_PREFER=footprint, or a smaller VPMM_CHUNK_MAX, down"
+                              : "\n  - a smaller VPMM_CHUNK_MAX, down"));
+  }
 }
 
 TEST(ShortageReportOfTheDriversPool, says_what_the_request_would_have_taken) {
