@@ -110,7 +110,7 @@ std::optional<DevicePtr> Shares::end_lease(ShareId id, Holder holder) {
   std::uint64_t& count = holder == Holder::handle ? share->handles : share->imports;
   if (count == 0) return std::nullopt;
   --count;
-  if (count != 0 || share->is_held() || !share->is_freed) return std::nullopt;
+  if (share->is_held() || !share->is_freed) return std::nullopt;
   const DevicePtr begin = share->range.begin;
   erase(*share);
   return begin;

@@ -244,6 +244,21 @@ TEST(Servers, of_one_stream_alone_record_events_by_their_policy) {
   }
 }
 
+TEST(FiguresOfServers, have_the_peak_of_a_moment_that_nobody_looked_at) {
+  WorldOptions with_driver_pool = adaptive_world();
+  with_driver_pool.config.small = settings::SmallRequests::stream_ordered;
+  WorldOptions guarded = adaptive_world();
+  guarded.config.guard_every = 1;
+  for (const WorldOptions& options : {adaptive_world(), with_driver_pool, guarded})
+    for (const Bytes bytes : {Bytes{1000}, 9 * kPage}) {
+      PoolWorld world(options);
+      const StreamHandle stream = world.stream();
+      world.deallocate(world.allocate(bytes, stream), stream);
+      EXPECT_EQ(world.statistics().peak_live_bytes, bytes);
+      EXPECT_EQ(world.statistics().live_bytes, 0u);
+    }
+}
+
 TEST(FiguresOfServers, tell_of_guarded_memory) {
   WorldOptions options = adaptive_world();
   options.config.guard_every = 1;

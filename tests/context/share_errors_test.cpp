@@ -158,6 +158,20 @@ TEST(Shares, keep_freed_memory_until_each_holder_let_go) {
   }
 }
 
+TEST(Shares, end_no_more_often_than_they_began) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(3 * kPage, stream);
+  const ShareId id = shared_part(world, ptr, 1);
+  world.pool().sharing().end_lease(id, Holder::importer);  // nobody has opened it
+  world.deallocate(ptr, stream);
+  EXPECT_EQ(world.statistics().leased_bytes, 3 * kPage);
+  world.pool().sharing().end_lease(id, Holder::importer);
+  EXPECT_EQ(world.statistics().leased_bytes, 3 * kPage);
+  world.pool().sharing().end_lease(id, Holder::handle);
+  EXPECT_EQ(world.statistics().leased_bytes, 0u);
+}
+
 TEST(Shares, whose_handles_ended_serve_no_new_import_once_it_is_freed) {
   PoolWorld world(adaptive_world());
   const StreamHandle stream = world.stream();
