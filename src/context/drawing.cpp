@@ -66,7 +66,7 @@ report::Layout Drawing::layout() const {
             VPMM_REQUIRES(pool_lock) { layout.blocks.push_back(block_of(block)); });
   if (device_.guard != nullptr)
     device_.guard->for_each([&](const guard::Block& block) VPMM_REQUIRES(pool_lock) {
-      if (block.chunk == driver::ChunkHandle{} || block.stage == guard::Block::Stage::coming)
+      if (block.stage == guard::Block::Stage::coming || block.stage == guard::Block::Stage::gone)
         return;
       layout.chunks.push_back(block.mapped);
       layout.blocks.push_back(block_of(block));

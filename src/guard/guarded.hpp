@@ -60,6 +60,7 @@ struct Block {
   AddressRange mapped;  // its own pages
   AddressRange slot;    // its pages, and the unmapped addresses behind
   Stage stage = Stage::coming;
+  // Both of the thread that maps or unmaps it, without the lock.
   driver::ChunkHandle chunk{};  // null: released
   bool is_mapped = false;
   Judgement judgement;
@@ -168,7 +169,7 @@ class Guarded {
   void release_everything() VPMM_REQUIRES(pool_lock);
 
   bool owns_part_of(AddressRange memory) const VPMM_REQUIRES(pool_lock) {
-    return reservation_.overlaps(memory);  // an empty one overlaps none
+    return reservation_.overlaps(memory);  // null before it is made: overlaps none
   }
   void for_each(FunctionRef<void(const Block&)> visit) const VPMM_REQUIRES(pool_lock) {
     for (const auto& [begin, block] : blocks_) visit(block);

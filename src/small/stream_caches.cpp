@@ -91,7 +91,6 @@ void StreamCaches::retire_if_empty(StreamCache& cache) {
     const CacheGuard guard(cache);
     Slab* const slab = cache.slabs.has_spare() ? cache.slabs.take_spare() : nullptr;
     if (slab == nullptr) return slab;
-    slab->next = nullptr;
     slab->set_cache(nullptr);  // as with segments
     return slab;
   };

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -119,6 +121,23 @@ TEST_F(Guard, the_layout_says_what_is_live_what_waits_and_for_whom) {
   EXPECT_EQ(block.requested, 0u);
   EXPECT_EQ(block.stream_id, static_cast<std::uint64_t>(id));
   EXPECT_FALSE(block.is_complete);
+}
+
+TEST_F(Guard, the_layout_can_be_read_while_pages_are_mapped_and_unmapped) {
+  std::atomic<bool> is_over{false};
+  std::thread reading([&] {
+    while (!is_over) {
+      const report::Layout layout = world.pool().reports().layout();
+      EXPECT_EQ(layout.chunks.size(), layout.blocks.size());
+    }
+  });
+  for (int i = 0; i < 200; ++i) {
+    world.deallocate(world.allocate(3000, stream), stream);
+    world.sim().run_until_idle();
+  }
+  is_over = true;
+  reading.join();
+  EXPECT_EQ(world.statistics().guarded_allocations, 200u);
 }
 
 TEST_F(Guard, work_of_a_named_stream_is_over_before_the_memory_is_unmapped) {

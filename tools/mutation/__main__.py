@@ -103,7 +103,7 @@ def main(words: Sequence[str]) -> int:
     survivors = [number for number, verdict in verdicts.items() if verdict.found_by is None]
     others: dict[int, trial.Verdict] = {}
     if also and survivors:
-        others = trial.judge_all(tree, survivors, trial.measure(tree, also, len(drawn), options.longest))
+        others = trial.judge_all(tree, survivors, trial.measure(tree, also, len(drawn), options.longest), until)
     places = {number: line_of(sources[mutant.file], mutant.line) for number, mutant in planted.items()}
     return report(options, seed, planted, places, verdicts, others)
 
