@@ -9,6 +9,7 @@
 
 #include "base/scope_exit.hpp"
 #include "guard/description.hpp"
+#include "guard/guarded.hpp"
 #include "observe/log.hpp"
 #include "observe/stack_table.hpp"
 #include "support/hooked_world.hpp"
@@ -483,6 +484,38 @@ TEST(GuardedRoom, a_free_inside_a_guarded_block_is_a_mistake) {
                {"points inside"});
   world.use(ptr, 4096, stream);
   world.deallocate(ptr, stream);
+}
+
+// A call unmaps some of them: the others are complete and wait for the next call.
+TEST_F(Guard, the_layout_says_which_freed_blocks_are_complete) {
+  std::vector<DevicePtr> freed(guard::Guarded::kPerCall + 2);
+  for (DevicePtr& ptr : freed) ptr = world.allocate(1000, stream);
+  for (const DevicePtr ptr : freed) world.use(ptr, 1000, stream, kLongNs);
+  for (const DevicePtr ptr : freed) world.deallocate(ptr, stream);
+  const auto waiting = [&](bool are_complete) {
+    std::size_t count = 0;
+    for (const report::LayoutBlock& block : world.pool().reports().layout().blocks)
+      if (block.state == region::RegionState::zombie && block.is_complete == are_complete) ++count;
+    return count;
+  };
+  EXPECT_EQ(waiting(false), freed.size());
+  EXPECT_EQ(waiting(true), 0u);
+  world.sim().run_until_idle();
+  const DevicePtr next = world.allocate(1000, stream);
+  EXPECT_EQ(waiting(false), 0u);
+  EXPECT_EQ(waiting(true), 2u);
+  world.deallocate(next, stream);
+}
+
+TEST_F(Guard, a_free_tells_of_a_guarded_allocation_only_in_its_pages) {
+  const DevicePtr ptr = world.allocate(1000, stream);
+  const DevicePtr behind = align_up(ptr + 1000, 2 * kMiB);
+  world.deallocate(ptr, stream);
+  expect_error(world.pool().deallocate(ptr, stream), ErrorCode::invalid_pointer,
+               {hex(ptr) + " is not a live allocation: ", "1000"});
+  for (const DevicePtr elsewhere : {behind, DevicePtr{256}})
+    expect_error(world.pool().deallocate(elsewhere, stream), ErrorCode::invalid_pointer,
+                 {hex(elsewhere) + " is not a live allocation of this pool", "from elsewhere"});
 }
 
 }  // namespace
