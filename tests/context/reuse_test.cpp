@@ -571,27 +571,5 @@ TEST_F(CachedFrees, are_no_reason_to_grow) {
   EXPECT_LE(world.statistics().peak_mapped_bytes, 2200 * kMiB);
 }
 
-// Requests of one stream cut a page that is free before other streams give up what they cache.
-TEST(FreePages, are_cut_before_another_stream_gives_back_its_parts) {
-  PoolWorld world(adaptive_world());
-  const StreamHandle a = world.stream(), b = world.stream();
-  ASSERT_TRUE(world.pool().limits().preallocate(16 * kPage).ok());
-  std::vector<DevicePtr> live(40);
-  for (DevicePtr& ptr : live) ptr = world.allocate(200 * kKiB, b);
-  for (int i = 0; i < 4; ++i) {
-    world.deallocate(live.back(), b);
-    live.pop_back();
-  }
-  const Bytes cached = world.statistics().cached_bytes;
-  ASSERT_GE(cached, 4 * 200 * kKiB);
-  const Bytes cut = world.statistics().small_bytes;
-  world.allocate(200 * kKiB, a);
-  EXPECT_GT(world.statistics().small_bytes, cut);
-  EXPECT_GE(world.statistics().cached_bytes, cached);
-  const std::uint64_t visits = world.calls().count(driver::Call::ctx_get_id);
-  for (int i = 0; i < 4; ++i) world.allocate(200 * kKiB, b);
-  EXPECT_EQ(world.calls().count(driver::Call::ctx_get_id), visits) << "it still has them";
-}
-
 }  // namespace
 }  // namespace vpmm::test

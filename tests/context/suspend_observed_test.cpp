@@ -3,10 +3,7 @@
 
 #include <memory>
 #include <set>
-#include <thread>
-#include <vector>
 
-#include "fault/no_memory.hpp"
 #include "support/hooked_driver.hpp"
 #include "support/pool_world_words.hpp"
 
@@ -57,7 +54,7 @@ class SuspendObserved : public ::testing::Test {
     EXPECT_EQ(sim.device_primary_ctx_retain(0, context), CuResult::success);
     EXPECT_EQ(sim.ctx_set_current(context), CuResult::success);
     EXPECT_EQ(sim.stream_create(StreamFlags::non_blocking, stream), CuResult::success);
-    pool = context::Context::create(exempt, 0, adaptive_world().config).value();
+    pool = context::Context::create(hooks, 0, adaptive_world().config).value();
     EXPECT_TRUE(pool->suspension().make_suspendable(kTag, {true, false}).ok());
   }
   void TearDown() override {
@@ -71,7 +68,6 @@ class SuspendObserved : public ::testing::Test {
   driver::sim::SimDriver sim;
   Watching watching{sim};
   HookedDriver hooks{watching};
-  fault::ExemptDriver exempt{hooks};
   StreamHandle stream{};
   std::unique_ptr<context::Context> pool;
 };
@@ -123,29 +119,6 @@ TEST_F(SuspendObserved, figures_count_memory_as_live_while_its_contents_come_bac
   EXPECT_EQ(allocated, 5 * kPage);
   EXPECT_EQ(count, 2u);
   for (const DevicePtr ptr : {first, second}) EXPECT_TRUE(pool->deallocate(ptr, stream).ok());
-}
-
-TEST_F(SuspendObserved, frees_while_contents_come_back_take_no_host_memory) {
-  std::vector<DevicePtr> all(40);
-  for (DevicePtr& ptr : all) ptr = allocate(kPage);
-  ASSERT_TRUE(pool->suspension().suspend(kTag, {}).ok());
-  std::uint64_t counted = 0;
-  std::size_t freed = 0;
-  hooks.on[Call::memcpy_host_to_device_async] = [&] {
-    if (all.empty()) return CuResult::success;
-    std::thread([&] {
-      const fault::NoMemory none(fault::NoMemory::Reserve::left);
-      for (const DevicePtr ptr : all) freed += pool->deallocate(ptr, std::nullopt).ok() ? 1 : 0;
-      counted = fault::HostFaults::counted();
-    }).join();
-    all.clear();
-    return CuResult::success;
-  };
-  ASSERT_TRUE(pool->suspension().resume(kTag, {}).ok());
-  hooks.on.clear();
-  EXPECT_EQ(freed, 40u);
-  EXPECT_EQ(counted, 0u);
-  EXPECT_EQ(pool->reports().statistics().live_allocations, 0u);
 }
 
 }  // namespace
