@@ -72,7 +72,7 @@ Result<Caller> Captures::identify(const pool::Stream& stream, const time::Timeli
     VPMM_TRY_ASSIGN(caller.timeline, device_.timelines.of(*stream));
     return caller;
   }
-  Seen& seen = seen_.try_emplace(key, Seen{0, announced_ > 0}).first->second;
+  Seen& seen = seen_.try_emplace(key, Seen{.is_announced = announced_ > 0}).first->second;
   seen.id = 0;  // if the look below fails, the graph of the stream's last capture must not end it
   refresh();
   if (status == driver::CaptureStatus::active) VPMM_TRY(read_capture(caller));

@@ -65,7 +65,6 @@ Result<SharedRange> Shares::share(const AllocationInfo& of, AddressRange range) 
 // Marks the allocation as record_use does: frees take the pool's lock. Returns false if the
 // allocation has ended.
 bool Shares::mark_used_everywhere(DevicePtr begin) {
-  if (find(begin) != nullptr) return true;
   time::Timeline& all = device_.stamper.all_streams();
   return std::visit(Overloaded{[&](ArenaMemory) VPMM_REQUIRES(pool_lock) {
                                  arenas_.record_use(begin, all);

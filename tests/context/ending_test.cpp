@@ -1,6 +1,9 @@
 // context: what survives a reset by us, a reset by others, and a broken GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "support/pool_world_arenas.hpp"
 #include "support/pool_world_words.hpp"
 #include "support/told.hpp"
 
@@ -232,6 +235,41 @@ TEST(ResetByOthers, is_told_in_the_log) {
   ASSERT_EQ(world.sim().device_primary_ctx_reset(0), CuResult::success);
   world.deallocate(world.allocate(kPage, std::nullopt), std::nullopt);
   EXPECT_NE(told.lines().find("device 0: its CUDA context was reset"), std::string::npos);
+}
+
+TEST(ResetOfArenas, joins_what_different_streams_freed) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle a = world.stream(), b = world.stream();
+  const ArenaId arena = make_arena(world);
+  const DevicePtr first = allocate_in(world, arena, kMiB, a);
+  const DevicePtr second = allocate_in(world, arena, kMiB, b);
+  ASSERT_EQ(second, first + kMiB);
+  world.deallocate(first, a);
+  world.deallocate(second, b);
+  ASSERT_TRUE(world.pool().streams().reset().ok());
+  enter_again(world);
+  const auto blocks = world.pool().reports().layout().blocks;
+  EXPECT_TRUE(std::none_of(blocks.begin(), blocks.end(), [&](const report::LayoutBlock& block) {
+    return block.range.begin == second || block.stream_id != 0;
+  }));
+  EXPECT_EQ(allocate_in(world, arena, 2 * kMiB, world.stream()), first);
+}
+
+// Nobody calls on its streams any more, so the first call on another asks for proof.
+TEST_F(Reset, by_others_lets_what_its_streams_cached_be_proven_by_the_next_call) {
+  const StreamHandle dead = world.stream();
+  for (const Bytes bytes : {Bytes{5000}, Bytes{300'000}})
+    world.deallocate(world.allocate(bytes, dead), dead);
+  world.sim().run_until_idle();
+  ASSERT_EQ(world.sim().device_primary_ctx_reset(0), CuResult::success);
+  enter_again(world);
+  const StreamHandle next = world.stream();
+  const std::uint64_t events = world.statistics().events_recorded;
+  world.allocate(kPage, next);
+  EXPECT_GT(world.statistics().events_recorded, events);
+  world.sim().run_until_idle();
+  world.allocate(kPage, next);
+  EXPECT_EQ(world.statistics().pending_bytes, 0u);
 }
 
 }  // namespace

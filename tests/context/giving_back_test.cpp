@@ -239,5 +239,26 @@ TEST(Preallocation, of_more_than_any_address_space_says_so) {
                {"18446744073709551615 bytes is more than any address space"});
 }
 
+TEST(MemoryInfo, counts_what_streams_cache_and_what_is_idle_in_arenas_as_free) {
+  WorldOptions options = adaptive_world();
+  options.config.capacity = 16 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const auto free = [&] { return world.pool().limits().memory_info().value().free; };
+  EXPECT_EQ(free(), 16 * kPage);
+  const DevicePtr ptr = world.allocate(2 * kPage, stream);
+  EXPECT_EQ(free(), 14 * kPage);
+  world.deallocate(ptr, stream);
+  EXPECT_EQ(world.statistics().cached_bytes, 2 * kPage);
+  EXPECT_EQ(free(), 16 * kPage);
+  const ArenaId arena = make_arena(world);
+  const DevicePtr in_arena = allocate_in(world, arena, 2 * kPage, stream);
+  EXPECT_EQ(free(), 14 * kPage);
+  world.deallocate(in_arena, stream);
+  world.wait();
+  EXPECT_EQ(free(), 16 * kPage);
+  release(world, arena);
+}
+
 }  // namespace
 }  // namespace vpmm::test

@@ -504,5 +504,38 @@ TEST(GuardedRoom, a_free_inside_a_guarded_block_is_a_mistake) {
   world.deallocate(ptr, stream);
 }
 
+TEST_F(Guard, the_layout_says_that_what_could_not_be_unmapped_is_complete) {
+  const DevicePtr ptr = world.allocate(1000, stream);
+  world.use(ptr, 1000, stream, kLongNs);
+  world.deallocate(ptr, stream);
+  world.sim().run_until_idle();
+  world.faults().set_plan({{Call::mem_unmap}, 1, CuResult::invalid_value});
+  const DevicePtr next = world.allocate(1000, stream);
+  world.faults().clear_plan();
+  EXPECT_TRUE(is_mapped(ptr));
+  std::size_t freed = 0;
+  for (const report::LayoutBlock& block : world.pool().reports().layout().blocks) {
+    if (block.range.contains(next)) continue;
+    ++freed;
+    EXPECT_EQ(block.state, region::RegionState::zombie);
+    EXPECT_TRUE(block.is_complete);
+    EXPECT_EQ(block.stream_id, 0u) << "no stream holds it up";
+  }
+  EXPECT_EQ(freed, 1u);
+  world.deallocate(next, stream);
+  EXPECT_FALSE(is_mapped(ptr));
+}
+
+TEST_F(Guard, a_free_tells_of_a_guarded_allocation_only_in_its_pages) {
+  const DevicePtr ptr = world.allocate(1000, stream);
+  const DevicePtr behind = align_up(ptr + 1000, 2 * kMiB);
+  world.deallocate(ptr, stream);
+  expect_error(world.pool().deallocate(ptr, stream), ErrorCode::invalid_pointer,
+               {hex(ptr) + " is not a live allocation: ", "1000"});
+  for (const DevicePtr elsewhere : {behind, DevicePtr{256}})
+    expect_error(world.pool().deallocate(elsewhere, stream), ErrorCode::invalid_pointer,
+                 {hex(elsewhere) + " is not a live allocation of this pool", "from elsewhere"});
+}
+
 }  // namespace
 }  // namespace vpmm::test

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fault/no_memory.hpp"
+#include "pool/tuning.hpp"
 #include "support/pool_world_captures.hpp"
 #include "support/pool_world_words.hpp"
 
@@ -451,6 +452,47 @@ TEST_F(OnlyStream, has_a_second_free_counted_once_of_memory_that_others_or_a_gra
   }
   world.pool().sharing().end_lease(share.value().share, context::Holder::handle);
   destroy(world, graph);
+}
+
+TEST_F(OnlyStream, gets_aligned_memory_without_a_visit_where_all_free_ranges_are_as_aligned) {
+  world.deallocate(world.allocate(2 * kBytes, stream), stream);
+  come_to_rest();
+  const Bytes natural = pool::tuning_of(adaptive_world().config, kPage).grain_alignment();
+  for (const Bytes alignment : {Bytes{0}, natural, 2 * natural}) {
+    const std::uint64_t before = visits();
+    const DevicePtr ptr = world.allocate(kBytes, stream, alignment);
+    EXPECT_EQ(visits(), before + (alignment > natural ? 1 : 0)) << alignment;
+    world.deallocate(ptr, stream);
+    world.wait();
+  }
+}
+
+// The driver gives numbers from 1 on.
+class FirstNumber final : public driver::ForwardingDriver {
+ public:
+  using ForwardingDriver::ForwardingDriver;
+  CuResult stream_get_id(StreamHandle stream, driver::StreamId& id) override {
+    const CuResult result = ForwardingDriver::stream_get_id(stream, id);
+    id = driver::StreamId{1};
+    return result;
+  }
+};
+
+TEST(FirstStream, is_served_by_its_cache_as_others_are) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  driver::RecordingDriver calls(world.sim());
+  FirstNumber driver(calls);
+  const auto pool = context::Context::create(driver, 0, adaptive_world().config).value();
+  const auto use_once = [&] {
+    const auto made = pool->allocate({1000, 0, stream});
+    ASSERT_TRUE(made.ok()) << message_of(made);
+    EXPECT_TRUE(pool->deallocate(made.value(), stream).ok());
+  };
+  use_once();
+  const std::uint64_t visits = calls.count(Call::ctx_get_id);
+  use_once();
+  EXPECT_EQ(calls.count(Call::ctx_get_id), visits);
 }
 
 }  // namespace

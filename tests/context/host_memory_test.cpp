@@ -88,9 +88,10 @@ TEST(DeferredList, loses_no_node_that_comes_while_one_is_taken) {
 }
 
 TEST(HostMemory, of_deferred_frees_is_there_from_their_allocations_on) {
-  for (const std::uint64_t guard_every : {0U, 1U}) {
-    WorldOptions options = adaptive_world();
-    options.config.guard_every = guard_every;
+  WorldOptions guarded = adaptive_world(), stream_ordered = adaptive_world();
+  guarded.config.guard_every = 1;
+  stream_ordered.config.pool_enabled = false;
+  for (const WorldOptions& options : {adaptive_world(), guarded, stream_ordered}) {
     PoolWorld world(options);
     const StreamHandle stream = world.stream();
     std::vector<DevicePtr> live;

@@ -76,6 +76,10 @@ TEST_P(PartsShown, are_live_then_kept_then_waiting_then_complete) {
   EXPECT_EQ(shown.stream_id, id_of(a)) << "for its own next requests";
   EXPECT_FALSE(shown.is_complete);
   EXPECT_EQ(shown.requested, 0u);
+  trim();
+  shown = block(ptr);
+  EXPECT_EQ(shown.stream_id, id_of(a)) << "whose work is not over";
+  EXPECT_FALSE(shown.is_complete);
   world.wait();
   trim();
   shown = block(ptr);

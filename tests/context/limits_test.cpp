@@ -425,5 +425,17 @@ TEST(MemoryInfo, pages_whose_small_blocks_are_all_free_are_free) {
   EXPECT_EQ(is_free(), before);
 }
 
+// Ahead of the first request addresses for the pages are reserved, if there can be so many.
+TEST(Preallocation, of_more_pages_than_any_address_space_has_reserves_nothing_ahead) {
+  WorldOptions options = page_world();
+  for (const std::uint64_t pages :
+       {pool::kAddressSpace / kPage + 1, (std::uint64_t{1} << 43) + 4, ~std::uint64_t{0}}) {
+    options.config.pages = pages;
+    EXPECT_EQ(PoolWorld(options).statistics().reserved_bytes, 0u) << pages;
+  }
+  options.config.pages = 4;
+  EXPECT_EQ(PoolWorld(options).statistics().reserved_bytes, options.config.va_size);
+}
+
 }  // namespace
 }  // namespace vpmm::test

@@ -124,5 +124,19 @@ TEST_F(ManyAtOnce, of_other_lengths_than_their_results_are_refused) {
   EXPECT_EQ(world.statistics().live_allocations, 0u);
 }
 
+TEST_F(ManyAtOnce, that_exceed_any_address_space_are_refused_beside_idle_memory) {
+  for (int round = 0; round < 2; ++round) {
+    world.deallocate(world.allocate(9 * kPage, stream), stream);
+    world.wait();
+  }
+  for (const Bytes bytes : {~Bytes{0}, pool::kAddressSpace + 1}) {
+    std::vector<DevicePtr> made(2, DevicePtr{1});
+    expect_error(world.pool().allocate_many(std::vector<Bytes>{9 * kPage, bytes}, stream, made),
+                 ErrorCode::out_of_memory);
+    EXPECT_EQ(made, (std::vector<DevicePtr>(2)));
+    EXPECT_EQ(world.statistics().live_allocations, 0u);
+  }
+}
+
 }  // namespace
 }  // namespace vpmm::test

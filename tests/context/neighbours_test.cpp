@@ -279,5 +279,17 @@ TEST(NeighboursOfTwo, that_cannot_give_back_are_not_thought_to_have) {
   world.allocate(10 * kPage, stream);
 }
 
+TEST_F(Neighbours, without_memory_give_back_none_and_do_not_open_the_gpu) {
+  world.allocate(kPage, stream);
+  world.sim().set_used_by_others(0, 12 * kPage);
+  const std::uint64_t opened = world.calls().count(driver::Call::device_primary_ctx_retain);
+  observe::set_log_level(observe::LogLevel::info);
+  const Told told;
+  expect_error(world.pool().allocate({8 * kPage, 0, stream}), ErrorCode::out_of_memory);
+  observe::set_log_level(observe::LogLevel::quiet);
+  EXPECT_EQ(told.lines().find("gave back"), std::string::npos) << told.lines();
+  EXPECT_EQ(world.calls().count(driver::Call::device_primary_ctx_retain), opened);
+}
+
 }  // namespace
 }  // namespace vpmm::test

@@ -73,5 +73,19 @@ TEST(ProcessDriver, finds_the_gate_closed_in_handlers_of_exit_that_were_there_be
       ::testing::ExitedWithCode(0), "");
 }
 
+TEST(ProcessDriver, of_cuda_is_never_the_simulator_that_was_opened_before) {
+  const auto sim = process_driver(settings::DriverKind::sim);
+  ASSERT_TRUE(sim.ok()) << sim.error().message;
+  for (const settings::DriverKind kind :
+       {settings::DriverKind::cuda, settings::DriverKind::automatic}) {
+    const auto cuda = process_driver(kind);
+    EXPECT_EQ(cuda.ok(), cuda_is_usable());
+    if (cuda.ok()) {
+      EXPECT_STREQ(cuda.value()->name(), "cuda");
+    }
+  }
+  EXPECT_EQ(process_driver(settings::DriverKind::sim).value(), sim.value());
+}
+
 }  // namespace
 }  // namespace vpmm::context

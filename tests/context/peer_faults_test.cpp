@@ -162,5 +162,20 @@ TEST_F(PeerFaults, the_context_of_a_foreign_stream_that_is_gone_is_gone) {
   world.deallocate(next, std::nullopt);
 }
 
+TEST_F(PeerFaults, a_context_that_cannot_be_entered_is_not_waited_for) {
+  ASSERT_TRUE(world.pool->sharing().set_peer_access(1).ok());
+  ASSERT_TRUE(world.pool->streams().synchronize().ok());
+  const std::uint64_t waits = count(Call::ctx_synchronize);
+  bool has_waited = false;  // for its own context, which comes first
+  world.hooks.on[Call::ctx_synchronize] = [&] { return has_waited = true, CuResult::success; };
+  world.hooks.on[Call::ctx_set_current] = [&] {
+    return has_waited ? CuResult::invalid_value : CuResult::success;
+  };
+  expect_error(world.pool->streams().synchronize(), ErrorCode::driver_failed, {"ctx_synchronize"});
+  world.hooks.on.clear();
+  EXPECT_EQ(count(Call::ctx_synchronize), waits + 1);
+  EXPECT_TRUE(world.pool->streams().synchronize().ok());
+}
+
 }  // namespace
 }  // namespace vpmm::test

@@ -7,9 +7,11 @@
 #include <array>
 #include <atomic>
 #include <filesystem>
+#include <new>
 #include <thread>
 #include <vector>
 
+#include "fault/host_faults.hpp"
 #include "support/held.hpp"
 #include "support/pool_world_words.hpp"
 #include "support/recorded_file.hpp"
@@ -421,6 +423,39 @@ TEST_F(Recorded, a_stop_after_the_context_broke_leaves_deferred_frees_undone) {
   EXPECT_FALSE(world.pool().streams().synchronize().ok());
   stop(world);
   EXPECT_EQ(world.statistics().live_allocations, 1u);
+}
+
+TEST_F(Recorded, one_that_cannot_begin_is_not_running) {
+  using fault::HostFaults;
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  for (int i = 0; i < 5; ++i) world.allocate(1000, stream);
+  // With the n-th allocation of host memory failing.
+  const auto try_to_start = [&](std::uint64_t n) {
+    const fault::InsidePool inside;
+    HostFaults::arm(n, HostFaults::Repeat::once);
+    bool has_begun = false;
+    try {
+      has_begun = world.pool().reports().start_recording(path_, {}).ok();
+    } catch (const std::bad_alloc&) {  // as a call of the pool may do
+    }
+    return has_begun;
+  };
+  EXPECT_TRUE(try_to_start(UINT64_MAX));
+  const std::uint64_t all = HostFaults::counted();
+  HostFaults::disarm();
+  stop(world);
+  std::uint64_t failed = 0;
+  for (std::uint64_t n = all - std::min<std::uint64_t>(all - 1, 30); n <= all; ++n) {
+    const bool has_begun = try_to_start(n);
+    HostFaults::disarm();
+    const Result<void> stopped = world.pool().reports().stop_recording();
+    EXPECT_EQ(stopped.ok(), has_begun) << n;
+    failed += has_begun ? 0 : 1;
+  }
+  EXPECT_GT(failed, 0u);
+  start(world);
+  stop(world);
 }
 
 }  // namespace

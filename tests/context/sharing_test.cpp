@@ -66,6 +66,7 @@ TEST(Sharing, tells_the_chunks_behind_a_range_and_where_it_begins_in_them) {
   const auto leased = world.pool().sharing().lease(inside.share, inside.offset, 1000);
   ASSERT_TRUE(leased.ok()) << leased.error().message;
   EXPECT_GE(total(leased.value()), leased.value().offset + 1000);
+  EXPECT_EQ(leased.value().offset % kPage, 100U) << "chunks are whole pages";
   world.pool().sharing().end_lease(whole.share, Holder::handle);
   world.pool().sharing().end_lease(whole.share, Holder::handle);
   world.pool().sharing().end_lease(whole.share, Holder::importer);
@@ -282,6 +283,34 @@ TEST(Sharing, memory_of_a_released_arena_is_everybodys_after_its_last_holder_let
   world.pool().sharing().end_lease(id, Holder::handle);
   world.wait();
   EXPECT_EQ(world.allocate(8 * kPage, stream), ptr);
+}
+
+TEST(Sharing, tells_no_chunk_beside_a_range) {
+  PoolWorld world(page_world());
+  const StreamHandle stream = world.stream();
+  const DevicePtr ptr = world.allocate(5 * kPage, stream);
+  const ShareId id = share(world, {ptr, 5 * kPage}).share;
+  const auto all = world.pool().sharing().lease(id, 0, 5 * kPage);
+  ASSERT_TRUE(all.ok() && all.value().chunks.size() == 5);
+  EXPECT_EQ(all.value().offset, 0U);
+  struct Case {
+    Bytes offset, size, in_chunk;
+    std::size_t first, count;
+  };
+  for (const Case& each :
+       {Case{kPage + 100, 1000, 100, 1, 1}, Case{2 * kPage, kPage, 0, 2, 1},
+        Case{3 * kPage - 1, 2, kPage - 1, 2, 2}, Case{4 * kPage + 7, kPage - 7, 7, 4, 1}}) {
+    const auto leased = world.pool().sharing().lease(id, each.offset, each.size);
+    ASSERT_TRUE(leased.ok());
+    EXPECT_EQ(leased.value().offset, each.in_chunk);
+    ASSERT_EQ(leased.value().chunks.size(), each.count);
+    EXPECT_EQ(leased.value().chunks[0].handle, all.value().chunks[each.first].handle);
+    EXPECT_EQ(leased.value().chunks[0].size, kPage);
+    world.pool().sharing().end_lease(id, Holder::importer);
+  }
+  for (const Holder holder : {Holder::importer, Holder::handle})
+    world.pool().sharing().end_lease(id, holder);
+  world.deallocate(ptr, stream);
 }
 
 }  // namespace

@@ -407,10 +407,10 @@ TEST(OutOfMemory, the_report_names_what_a_small_request_asked_for_not_the_page_i
 }
 
 TEST(OutOfMemory, the_report_says_if_a_later_limit_than_that_of_the_settings_is_in_the_way) {
-  for (const bool is_share : {false, true}) {
-    WorldOptions options = small_device(16);
-    if (is_share)
-      options.config.capacity_percent = 50;
+  for (const std::uint32_t percent : {0U, 50U, 1U}) {
+    WorldOptions options = small_device(percent == 1 ? 800 : 16);
+    if (percent != 0)
+      options.config.capacity_percent = percent;
     else
       options.config.capacity = 8 * kPage;
     PoolWorld world(options);
@@ -483,6 +483,15 @@ TEST(OutOfMemory, memory_that_other_processes_give_back_is_found) {
 
 INSTANTIATE_TEST_SUITE_P(Limits, ShortOfMemory,
                          ::testing::Values(Limit::capacity, Limit::gpu, Limit::others), name_of);
+
+TEST(OutOfMemory, the_report_knows_no_limit_of_settings_that_have_none) {
+  PoolWorld world(small_device(16));
+  for (const Bytes pages : {4, 8}) {
+    world.pool().limits().set_capacity(pages * kPage);
+    expect_error(world.pool().allocate({12 * kPage, 0, world.stream()}), ErrorCode::out_of_memory,
+                 {"raise the limit, which vpmm_set_capacity or PyTorch's memory fraction set, by"});
+  }
+}
 
 }  // namespace
 }  // namespace vpmm::test
