@@ -66,6 +66,7 @@ class StableStore {
 
   // Every object, also those given back.
   const Vector<T*>& all() const { return all_; }
+  std::size_t count_in_use() const { return all_.size() - unused_.size(); }
 
  private:
   StableBytes bytes_;

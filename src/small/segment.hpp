@@ -78,10 +78,11 @@ struct alignas(kCacheLine) Segment : SegmentLink {
     const std::uint64_t first = run->unit_of(begin);
     const std::uint64_t first_of_whole_line = round_up(first, kContentsInLine);
     const std::uint64_t end_of_whole_lines = round_down(first + units, kContentsInLine);
+    for (std::atomic<Content>& content : contents)
+      content.store(Content(this), std::memory_order_relaxed);
     std::atomic<Content>* place = contents.data();
     for (std::uint64_t unit = first; unit < first + units; ++unit) {
       const bool is_in_whole_line = first_of_whole_line <= unit && unit < end_of_whole_lines;
-      if (!is_in_whole_line) place->store(Content(this), std::memory_order_relaxed);
       run->contents[unit].store(is_in_whole_line ? Content(this) : Content(place++),
                                 std::memory_order_release);
     }
@@ -155,12 +156,12 @@ struct alignas(kCacheLine) Segment : SegmentLink {
   }
   // Units of whole pages that are free.
   std::uint64_t free_page_units(std::uint64_t page_units) const VPMM_REQUIRES(cache_lock) {
+    const auto whole_pages = [&](const UnitRun& free) {
+      const std::uint64_t first = round_up(free.first, page_units);
+      return round_down(std::max(first, free.end()) - first, page_units);
+    };
     std::uint64_t sum = 0;
-    for (std::size_t i = 0; i < free_.count(); ++i) {
-      const std::uint64_t first = round_up(free_[i].first, page_units);
-      const std::uint64_t end = std::min<std::uint64_t>(free_[i].end(), units);
-      sum += round_down(std::max(first, end) - first, page_units);
-    }
+    for (std::size_t i = 0; i < free_.count(); ++i) sum += whole_pages(free_[i]);
     return sum;
   }
   // First border of pages at which free pages begin or end; 0 if none.

@@ -80,6 +80,10 @@ std::string CutPages::validate() const {
         return "a page is not its run's";
     }
   }
+  std::size_t in_caches = 0;
+  for (const Segment* segment : segments_.all()) in_caches += segment->cache() != nullptr;
+  if (segments_.count_in_use() != in_caches || runs_.count_in_use() != run_by_begin_.size())
+    return "records of segments or runs were not given back";
   if (in_pages == bytes()) return {};
   return fmt::format("{} bytes of pages in runs, {} bytes cut or free", in_pages, bytes());
 }

@@ -69,7 +69,7 @@ void WarmCalls::tell(const FirstCache& client, AddressRange taken) const {
 
 [[gnu::flatten]] WarmCalls::Freed WarmCalls::try_free(const FirstCache& client, DevicePtr ptr) {
   const Location at = ownership_.locate(ptr);
-  if (at.cache == nullptr || at.cache != client.cache) return Freed::no;
+  if (at.cache != client.cache) return Freed::no;
   StreamCache& cache = *at.cache;
   const CacheGuard guard(cache);
   return cache.serves(client.id) ? put(at, ptr, client.stream) : Freed::no;

@@ -36,11 +36,12 @@ class alignas(kCacheLine) WarmCalls {
     Stream stream;  // none: any-stream
   };
   // Takes memory from the cache; null if it has none, or if the stream's next call is to take the
-  // pool's lock. Requires: Serving::may_be_cached().
+  // pool's lock. Requires: the client has a cache, and Serving::may_be_cached().
   DevicePtr try_allocate(const FirstCache& client, Bytes bytes) const;
   // `yes`: the address was a live allocation of that stream, and its memory is in the cache now. If
   // an event is due, the stream's call records one.
   enum class Freed { no, not_known, yes, yes_and_event_is_due };
+  // Requires: the client has a cache.
   Freed try_free(const FirstCache& client, DevicePtr ptr);
   // Goes by the handle alone; `not_known` if the handle does not identify the stream of the memory.
   Freed try_free_by_handle(DevicePtr ptr, driver::StreamHandle stream);

@@ -5,7 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
+#include <thread>
 
 #include "ipc/descriptor.hpp"
 #include "ipc/process.hpp"
@@ -61,6 +63,24 @@ class Child {
  private:
   pid_t process_ = 0;
 };
+
+TEST(IpcDescriptors, are_made_while_no_thread_forks) {
+  std::atomic<bool> has_forked{false};
+  std::thread forking;
+  {
+    const ipc::Descriptor::Making making;
+    forking = std::thread([&] {
+      const pid_t child = fork();
+      if (child == 0) _exit(0);
+      has_forked = true;
+      waitpid(child, nullptr, 0);
+    });
+    usleep(200'000);
+    EXPECT_FALSE(has_forked) << "the child could inherit one that nobody listed";
+  }
+  forking.join();
+  EXPECT_TRUE(has_forked);
+}
 
 TEST(IpcFork, a_child_of_the_exporter_has_none_of_its_descriptors) {
   Process exporter;

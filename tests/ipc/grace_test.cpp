@@ -5,9 +5,11 @@
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstddef>
 #include <thread>
 
@@ -105,6 +107,35 @@ TEST_P(IpcWatch, of_one_that_hangs_up_keeps_its_lease_until_it_is_dead) {
   EXPECT_GE(exporter.leased(), kSize);
   importer.kill();
   expect_leases_to_end(exporter);
+}
+
+// Behind a message for which the exporter hangs up.
+TEST(IpcLostConnection, ends_the_openings_that_it_closed_and_no_other) {
+  for (const bool closes : {false, true}) {
+    Process exporter;
+    const Shared shared = exporter.allocate_shared(kSize, kSeed);
+    const auto sockets = exporter.belongings().sockets;
+    HandImporter importer;
+    importer.connect(shared.handle);
+    importer.say_open(shared.handle);
+    EXPECT_EQ(importer.hear().kind, MessageKind::granted);
+    let_go(exporter, shared);
+    EXPECT_EQ(exporter.belongings().sockets, sockets + 1);
+    exporter.signal(SIGSTOP);
+    importer.say_open(shared.handle);  // with a number that is in use
+    importer.say_received(1);
+    if (closes) importer.say_close();
+    exporter.signal(SIGCONT);
+    for (int i = 0; exporter.belongings().sockets != sockets && i < 20'000; ++i) usleep(1000);
+    EXPECT_EQ(exporter.belongings().sockets, sockets);
+    if (closes) {
+      expect_leases_to_end(exporter);
+    } else {
+      EXPECT_GE(exporter.leased(), kSize);
+    }
+    importer.kill();
+    expect_leases_to_end(exporter);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(, IpcWatch, testing::Bool(), [](const auto& tested) {

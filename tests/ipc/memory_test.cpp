@@ -106,6 +106,10 @@ std::uint64_t descriptors_of(Process& process) {
   return process.call([](Parcel& parcel) { parcel.words[0] = own_descriptors().all; }).words[0];
 }
 
+std::uint64_t threads_of(Process& process) {
+  return process.call([](Parcel& parcel) { parcel.words[0] = own_belongings().threads; }).words[0];
+}
+
 void expect_descriptors(Process& process, std::uint64_t expected) {
   for (int i = 0; descriptors_of(process) != expected && i < 20'000; ++i) usleep(1000);
   EXPECT_EQ(descriptors_of(process), expected);
@@ -117,10 +121,13 @@ TEST(IpcHostMemory, that_is_short_in_a_first_export_leaves_nothing_and_the_next_
     Process exporter;
     Parcel memory = exporter.call(allocate_here);
     const std::uint64_t before = descriptors_of(exporter);
+    const std::uint64_t threads = threads_of(exporter);
     Parcel shared = exporter.call(share_here, nth(n, memory));
     const bool is_last = shared.words[2] == 0;
     if (shared.status != VPMM_OK) {
       EXPECT_EQ(shared.status, VPMM_ERROR_HOST_OUT_OF_MEMORY) << shared.said();
+      EXPECT_EQ(descriptors_of(exporter), before + (threads_of(exporter) == threads ? 0 : 1))
+          << "a socket where a thread listens";
       shared = exporter.call(share_here, nth(0, memory));
     }
     expect_ok(shared);

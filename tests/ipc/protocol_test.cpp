@@ -403,6 +403,13 @@ TEST(IpcProtocolOfExporter, whose_chunks_have_other_sizes_than_it_says_fails_the
       "protocol");
   expect_refused_answer(
       [](HandExporter& exporter) {
+        exporter.grant(1, {.chunks = 6, .more = 2 * 2 * kMiB});
+        exporter.send_batch(1, 4);
+        exporter.send_batch(1, 4);
+      },
+      "protocol");
+  expect_refused_answer(
+      [](HandExporter& exporter) {
         exporter.grant(1, {.more = 2 * kMiB});
         exporter.send_batch(1, 4);
         exporter.send_batch(1, 4);

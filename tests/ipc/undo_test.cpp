@@ -146,6 +146,29 @@ TEST_P(IpcUndo, that_fails_itself_is_done_later) {
   EXPECT_EQ(held(), before_);
 }
 
+// Of memory that is unmapped, the address space alone.
+TEST_P(IpcUndo, that_fails_twice_is_done_by_the_next_call_that_can) {
+  Process exporter({"VPMM_CHUNK_MAX=page"});
+  const Shared shared = exporter.allocate_shared(kSize, 1);
+  HandExporter lame;
+  importer_.begin(open_here, question(lame.listen(8), Call::mem_address_free, 1));
+  EXPECT_EQ(lame.hear().kind, MessageKind::open);
+  lame.grant(1);
+  lame.send_batch(1, 4);
+  EXPECT_EQ(lame.hear().kind, MessageKind::received);
+  lame.kill();
+  EXPECT_EQ(importer_.finish().words[0], 1U) << "the undo did not fail";
+  for (const bool fails : {true, false}) {
+    const Parcel answer = importer_.call(
+        open_here, question(shared.handle, Call::mem_address_free, fails ? 1 : 1'000'000));
+    expect_ok(answer);
+    EXPECT_EQ(answer.words[0], fails ? 1U : 0U);
+    EXPECT_EQ(held().reservations, before_.reservations + (fails ? 2 : 1));
+    importer_.close(answer.words[1]);
+    EXPECT_EQ(held(), before_);
+  }
+}
+
 TEST_P(IpcUndo, leaves_nothing_wherever_the_exporter_dies) {
   for (const int step : {0, 1, 2, 3, 4}) {
     SCOPED_TRACE(step);

@@ -77,6 +77,45 @@ TEST_F(Flushing, complete_memory_of_another_stream_is_taken_before_its_own) {
   EXPECT_LT(ready(kNearlyAPage, b), 4);
 }
 
+// More than a cache keeps. So the memory for it may lie beside what the stream freed.
+TEST_F(Flushing, before_a_large_request_a_stream_gives_back_the_pages_it_keeps) {
+  for (const auto& [pages, kept] : {std::pair{Bytes{4}, Bytes{4}}, {Bytes{5}, Bytes{0}}}) {
+    PoolWorld fresh(frugal_world());
+    const StreamHandle stream = fresh.stream(), other = fresh.stream();
+    const DevicePtr large = fresh.allocate(8 * kPage, stream);
+    std::vector<DevicePtr> own;
+    for (int i = 0; i < 4; ++i) own.push_back(fresh.allocate(kPage, stream));
+    const DevicePtr of_other = fresh.allocate(kPage, other);
+    fresh.deallocate(of_other, other);
+    fresh.deallocate(large, stream);
+    for (const DevicePtr ptr : own) fresh.deallocate(ptr, stream);
+    ASSERT_EQ(fresh.statistics().cached_bytes, 5 * kPage);
+    const Bytes mapped = fresh.statistics().mapped_bytes;
+    fresh.allocate(pages * kPage, stream);
+    EXPECT_EQ(fresh.statistics().mapped_bytes, mapped);
+    EXPECT_EQ(fresh.statistics().cached_bytes, (1 + kept) * kPage) << pages;
+  }
+}
+
+// Whether a free takes the pool's lock, or waits for another stream.
+TEST(FlushingOfFew, streams_keep_all_they_free) {
+  constexpr int kSpans = 32;
+  for (const bool is_by_other : {false, true}) {
+    WorldOptions options = frugal_world();
+    options.config.fill_freed = true;  // so that no free is warm
+    PoolWorld world(options);
+    const StreamHandle a = world.stream(), b = world.stream();
+    std::vector<DevicePtr> spans;
+    for (int i = 0; i < kSpans; ++i) spans.push_back(world.allocate(kMiB, a));
+    for (const DevicePtr ptr : spans) world.deallocate(ptr, is_by_other ? b : a);
+    for (int i = 0; i < 3; ++i) {  // the last at least finds out that all is complete
+      world.sim().run_until_idle();
+      world.allocate(kMiB, a);
+    }
+    EXPECT_GE(world.statistics().cached_bytes, (kSpans - 3) * kMiB) << is_by_other;
+  }
+}
+
 // Free pages of a segment that is in use: another stream gets them if they are more than a quarter
 // of all that the stream has.
 TEST_F(Flushing, free_pages_between_spans_that_live_are_taken_if_they_are_many) {

@@ -191,6 +191,26 @@ TEST_P(Kept, as_much_as_is_live_may_be_of_one_stream) {
   crowd.give(rest, crowd.streams[1]);
 }
 
+// Spans that are freed stay with their stream beyond what it may keep, until it gives all back.
+TEST_P(Kept, no_more_than_is_live_is_of_one_stream_after_each_free) {
+  Crowd crowd(100, large_gpu(GetParam()));
+  const DevicePtr rest = crowd.take(64 * kMiB, crowd.streams[0]);
+  for (int i = 0; i < 4; ++i) crowd.round(kKiB);
+  std::vector<DevicePtr> live;
+  for (int i = 0; i < 200; ++i) live.push_back(crowd.take(kMiB, crowd.streams[1]));
+  Bytes most = 0;
+  for (const DevicePtr ptr : live) {
+    crowd.give(ptr, crowd.streams[1]);
+    const observe::Statistics now = crowd.world.statistics();
+    const Bytes always = 100 * small::kUnit;
+    EXPECT_LE(now.cached_bytes,
+              always + std::max((now.allocated_bytes + now.cached_bytes) / 2, crowd.most_kept()));
+    most = std::max(most, now.cached_bytes);
+  }
+  EXPECT_GE(most, 120 * kMiB);
+  crowd.give(rest, crowd.streams[0]);
+}
+
 // Those that keep a unit keep it when others, which keep much, are told to give it back.
 TEST_P(Kept, a_unit_always_is_also_when_others_keep_too_much) {
   Crowd crowd(100, large_gpu(GetParam()));
@@ -396,6 +416,28 @@ TEST(StreamsThatStay, one_that_is_idle_gives_back_all_it_keeps_and_one_that_call
   }
   EXPECT_EQ(crowd.kept(), 4 * kMiB) << "of the busy one";
   EXPECT_LE(visits, 6u) << "of 30 times, but for events that others want";
+  for (const auto& [ptr, stream] : {std::pair{rest, idle}, {of_idle, idle}, {of_busy, busy}})
+    crowd.give(ptr, stream);
+}
+
+// More than two thirds of what all may keep, one after the other.
+TEST(StreamsThatStay, one_may_keep_what_an_idle_one_gave_back) {
+  Crowd crowd(100);
+  const StreamHandle idle = crowd.streams[0], busy = crowd.streams[1];
+  const DevicePtr rest = crowd.take(300 * kMiB, crowd.streams[2]);
+  const DevicePtr of_idle = crowd.take(kPage, idle), of_busy = crowd.take(kPage, busy);
+  for (int i = 0; i < 4; ++i) crowd.round(kKiB);
+  const auto keep = [&](StreamHandle stream) {
+    std::vector<DevicePtr> live;
+    for (int i = 0; i < 112; ++i) live.push_back(crowd.take(kMiB, stream));
+    for (const DevicePtr ptr : live) crowd.give(ptr, stream);
+    EXPECT_GE(crowd.kept(), 112 * kMiB) << (stream == idle ? "idle" : "busy");
+  };
+  keep(idle);
+  for (int i = 0; i < 30; ++i)
+    for (std::size_t k = 2; k < 100; ++k) crowd.pair(9 * kPage, crowd.streams[k]);
+  EXPECT_LT(crowd.kept(), 4 * kMiB);
+  keep(busy);
   for (const auto& [ptr, stream] : {std::pair{rest, idle}, {of_idle, idle}, {of_busy, busy}})
     crowd.give(ptr, stream);
 }

@@ -121,6 +121,19 @@ TEST_P(Placement, a_request_of_a_page_less_one_byte_gets_a_whole_page) {
   EXPECT_EQ(world.statistics().live_bytes, 0u);
 }
 
+TEST_P(Placement, requests_that_begin_at_a_page_get_whole_pages_and_others_parts_of_one) {
+  for (const Bytes bytes : {Bytes{1}, small::kLargestBlock, 200 * kKiB, kPage - kMiB / 2})
+    for (const Bytes alignment : {Bytes{256}, Bytes{512}, kPage / 2, kPage, 2 * kPage}) {
+      const DevicePtr ptr = world.allocate(bytes, a, alignment);
+      EXPECT_TRUE(is_aligned(ptr, alignment));
+      EXPECT_EQ(world.statistics().small_bytes, alignment < kPage ? kPage : 0)
+          << bytes << " at " << alignment;
+      world.deallocate(ptr, a);
+      world.wait();
+      ASSERT_EQ(world.statistics().small_bytes, 0u);
+    }
+}
+
 TEST_P(Placement, pages_of_other_sizes_are_cut_too) {
   for (const Bytes page : {2 * kPage, 3 * kPage, 32 * kPage}) {
     WorldOptions options = options_of(GetParam());

@@ -180,10 +180,44 @@ TEST_F(SegmentInRun, is_named_by_the_entries_of_its_pages_until_a_slab_is_cut_th
   whole.begin = segment.at(3 * kPageUnits);
   run.set_content(whole);
   EXPECT_EQ(entries[3].content(), Content(whole, 0));
+  run.set_content(whole.begin, whole.units, segment);
+  EXPECT_EQ(entries[3].content(), Content(&run)) << "the slab ended";
+  EXPECT_EQ(entries[3].unit_contents(), contents.data() + 3 * kPageUnits);
+  EXPECT_EQ(content_in(contents[3 * kPageUnits]), Content(&segment));
   run.set_content(slab.begin, slab.units, segment);
   segment.leave();
   for (const PagemapEntry& entry : entries) EXPECT_EQ(entry.content(), Content(&run));
   for (const std::atomic<Content>& content : contents) EXPECT_EQ(content.load(), Content{});
+}
+
+// Note [Streams share no line]
+TEST_F(SegmentInRun, writes_into_whole_lines_of_the_table_alone) {
+  Slab slab;
+  slab.units = 1;
+  for (const auto& [first, units] : std::vector<std::pair<std::uint64_t, std::uint64_t>>{
+           {0, 8}, {0, 3}, {3, 2}, {5, 3}, {3, 20}, {7, 9}, {1, 7}, {1, 14}, {4, 4 + 16 + 7}}) {
+    Segment other;
+    const std::uint64_t begin = kPageUnits + first;
+    other.enter(run, {run.range.begin + begin * kUnit, units * kUnit});
+    EXPECT_TRUE(other.is_free());
+    for (std::uint64_t unit = begin; unit < begin + units; ++unit) {
+      const std::uint64_t line = unit / 8 * 8;
+      const bool is_in_whole_line = begin <= line && line + 8 <= begin + units;
+      const Content before = contents[unit];
+      EXPECT_EQ(before.place() == nullptr, is_in_whole_line) << first << " " << unit;
+      EXPECT_EQ(content_in(contents[unit]), Content(&other));
+      slab.begin = run.range.begin + unit * kUnit;
+      run.set_content(slab);
+      EXPECT_EQ(content_in(contents[unit]), Content(slab, 0));
+      EXPECT_EQ(contents[unit].load() == before, !is_in_whole_line);
+      run.set_content(slab.begin, 1, other);
+    }
+    EXPECT_EQ(contents[begin - 1].load(), begin == kPageUnits ? Content(&segment) : Content{});
+    EXPECT_EQ(contents[begin + units].load(), Content{});
+    other.leave();
+    for (std::uint64_t unit = kPageUnits; unit < 2 * kPageUnits; ++unit)
+      EXPECT_EQ(contents[unit].load(), Content{});
+  }
 }
 
 TEST(Segment, neighbours_that_come_back_are_one_stretch) {
@@ -349,6 +383,22 @@ TEST(SegmentLists, find_stretches_of_any_length) {
     lists.remove(&longer, 1);
     EXPECT_EQ(lists.find(1).segment, nullptr);
   }
+}
+
+// So those that differ in a span's class share no list, below 32768 units.
+TEST(SegmentLists, find_the_shortest_of_all_classes_of_spans) {
+  std::vector<std::uint32_t> lengths;
+  for (std::uint32_t units = 1; units < 32; ++units) lengths.push_back(units);
+  for (std::uint32_t step = 2; step <= 1024; step *= 2)
+    for (std::uint32_t steps = 16; steps < 32; ++steps) lengths.push_back(steps * step);
+  SegmentLists lists;
+  std::deque<FreeSegments> segments;
+  for (const std::uint32_t units : lengths) {
+    segments.emplace_back(units);
+    lists.file(&segments.back());  // the longer one would come first in a list of both
+  }
+  for (std::size_t i = 0; i < lengths.size(); ++i)
+    EXPECT_EQ(lists.find(lengths[i]).segment, &segments[i]) << lengths[i];
 }
 
 TEST(SegmentLists, find_an_aligned_place_in_the_shortest_sufficient_stretch) {

@@ -10,6 +10,7 @@
 #include "small/tally.hpp"
 #include "small/waiting_frees.hpp"
 #include "support/layout_tiles.hpp"
+#include "support/sim_timelines.hpp"
 
 namespace vpmm::test {
 namespace {
@@ -204,6 +205,30 @@ TEST_P(Figures, a_layout_tiles_a_page_that_is_cut) {
   EXPECT_EQ(small, world.statistics().small_bytes);
 }
 
+// One look under a cache's lock reads spans, or the blocks of one slab.
+TEST_P(Figures, a_layout_shows_a_large_slab_behind_spans) {
+  const auto take = [&](Bytes bytes) { return world.pool().allocate({bytes, 0, a}).value(); };
+  std::map<DevicePtr, Bytes> live;
+  for (int i = 0; i < 20 * 256; ++i) live[take(256)] = 256;  // so the next slabs have 256 blocks
+  const DevicePtr room = take(kMiB);
+  std::vector<DevicePtr> late;
+  world.deallocate(room, a);
+  for (int i = 0; i < 5; ++i) live[take(small::kLeastSpan)] = small::kLeastSpan;
+  for (int i = 0; i < 2 * 256; ++i) {
+    late.push_back(take(256));
+    live[late.back()] = 256;
+  }
+  EXPECT_GT(late.back(), room + 5 * small::kLeastSpan);
+  EXPECT_LT(late.back(), room + kMiB);
+  const report::Layout layout = world.pool().reports().layout();
+  expect_tiled(layout);
+  std::map<DevicePtr, Bytes> shown;
+  for (const report::LayoutBlock& block : layout.blocks)
+    if (block.state == region::RegionState::allocated) shown[block.range.begin] = block.requested;
+  EXPECT_EQ(shown, live);
+  EXPECT_EQ(world.statistics().live_allocations, live.size());
+}
+
 // The first slab of a class is the least there is, and so is the first after all went back.
 TEST_P(Figures, a_class_that_has_nothing_begins_with_the_least_slab) {
   for (int round = 0; round < 3; ++round) {
@@ -355,6 +380,46 @@ TEST(WaitingFrees, of_a_stream_that_waits_for_none_have_no_bytes) {
   const small::WaitingFrees waiting(timelines);
   EXPECT_EQ(waiting.bytes(), 0u);
   EXPECT_EQ(waiting.bytes(time::TimelineId{1}), 0u);
+}
+
+TEST(WaitingFrees, count_for_each_stream_that_they_wait_for) {
+  driver::sim::SimDriver sim;
+  time::Timelines timelines{sim, {}};
+  time::enter_primary(sim, timelines);
+  const auto begin = [&] {
+    StreamHandle stream{};
+    EXPECT_EQ(sim.stream_create(driver::StreamFlags::non_blocking, stream), CuResult::success);
+    return timelines.of(stream).value();
+  };
+  time::Timeline *const a = begin(), *const b = begin(), *const c = begin();
+  const time::StampPart of_a = a->next(0), of_b = b->next(0);
+  small::WaitingFrees waiting(timelines);
+  small::Allocation both, one;
+  both.range = {DevicePtr{kPage}, 100};
+  one.range = {DevicePtr{2 * kPage}, 1000};
+  waiting.add(both, time::Stamp(of_a, of_b));
+  waiting.add(one, time::Stamp(of_b));
+  const auto expect = [&](Bytes all, Bytes for_a, Bytes for_b) {
+    EXPECT_EQ(waiting.bytes(), all);
+    EXPECT_EQ(waiting.bytes(a->id), for_a);
+    EXPECT_EQ(waiting.bytes(b->id), for_b);
+    EXPECT_EQ(waiting.bytes(c->id), 0u);
+    EXPECT_TRUE(waiting.is_counted());
+  };
+  expect(1100, 100, 1100);
+  std::vector<DevicePtr> over;
+  const auto advance = [&](time::Timeline& timeline, const time::StampPart& to) {
+    timeline.complete = to.sequence;
+    waiting.advance(to, [&](const small::Allocation& of) { over.push_back(of.range.begin); });
+  };
+  advance(*a, of_a);
+  expect(1100, 0, 1100);
+  EXPECT_TRUE(over.empty());
+  advance(*b, of_b);
+  expect(0, 0, 0);
+  std::sort(over.begin(), over.end());
+  EXPECT_EQ(over, (std::vector{both.range.begin, one.range.begin}));
+  timelines.destroy_events();
 }
 
 TEST(Ledger, knows_the_blocks_of_suspended_stretches_until_they_wake) {

@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 
 #include "driver/sim/sim_driver.hpp"
+#include "small/other_uses.hpp"
 #include "support/page_size.hpp"
 #include "support/sim_timelines.hpp"
 
 namespace vpmm::small {
 namespace {
+
+constexpr Bytes kWorthAnEvent = time::EventPacing::kBytesPerEvent;
 
 class StreamCachesTest : public ::testing::Test {
  protected:
@@ -68,6 +71,77 @@ TEST_F(StreamCachesTest, a_stream_begins_without_what_was_known_of_the_one_befor
   EXPECT_EQ(cache.keeping.most, kAlwaysKept);
   EXPECT_FALSE(cache.next_number.is_used());
   EXPECT_EQ(cache.next_number.of_a_free(), 3u) << "behind the last of its own";
+}
+
+// So no warm call finds the cache for a stream that it does not serve.
+TEST_F(StreamCachesTest, a_cache_names_its_stream_while_it_serves_it) {
+  time::Timeline& first = timeline();
+  StreamCache& cache = caches.of(first);
+  const auto expect_serves = [&](const time::Timeline& stream, bool serves) {
+    EXPECT_EQ(cache.serves(*stream.stream), serves);
+    EXPECT_EQ(cache.timeline_now() == stream.id, serves);
+    EXPECT_EQ(stream.next_number == &cache.next_number, serves);
+  };
+  expect_serves(first, true);
+  cache.service.handle = 7;
+  caches.end(first.id);
+  EXPECT_EQ(cache.service.handle.load(), kNoHandle);
+  EXPECT_FALSE(cache.timeline_now().has_value());
+  EXPECT_FALSE(cache.serves(*first.stream));
+  first.next_number = nullptr;
+  caches.retire_if_empty(cache);
+  EXPECT_TRUE(cache.is_unused);
+  time::Timeline& second = timeline();
+  ASSERT_EQ(&caches.of(second), &cache);
+  EXPECT_FALSE(cache.is_unused);
+  expect_serves(first, false);
+  expect_serves(second, true);
+  caches.retire_if_empty(cache);
+  EXPECT_FALSE(cache.is_unused) << "it is in service";
+  caches.retire_if_empty(caches.any());
+  EXPECT_FALSE(caches.any().is_unused);
+}
+
+TEST_F(StreamCachesTest, a_miss_wants_events_of_all_streams_that_there_are_but_its_own) {
+  time::Timeline& missing = timeline();
+  StreamCache& own = caches.of(missing);
+  StreamCache& other = caches.of(timeline());
+  const auto is_due = [&](StreamCache& cache) {
+    return cache.events.pacing.is_due(kWorthAnEvent, caches.misses(), caches.stream_count(),
+                                      [] { return std::uint64_t{1} << 40; });
+  };
+  for (StreamCache* const cache : {&own, &other}) EXPECT_FALSE(is_due(*cache)) << "none missed";
+  caches.want_events(&missing);
+  EXPECT_EQ(caches.misses(), 1u);
+  StreamCache& later = caches.of(timeline());
+  EXPECT_FALSE(is_due(own));
+  EXPECT_TRUE(is_due(other));
+  EXPECT_FALSE(is_due(later)) << "it has freed nothing that the miss could want";
+  caches.want_events(nullptr);
+  EXPECT_EQ(caches.misses(), 2u);
+  EXPECT_TRUE(is_due(own));
+  EXPECT_TRUE(is_due(later));
+}
+
+TEST_F(StreamCachesTest, uses_by_other_streams_keep_their_timelines_until_they_are_forgotten) {
+  time::Timeline &one = timeline(), &two = timeline();
+  OtherUses uses(timelines);
+  const DevicePtr first{kPage}, second{2 * kPage};
+  EXPECT_TRUE(uses.of(first).empty());
+  for (time::Timeline* const timeline : {&one, &two, &one}) uses.add(first, *timeline);
+  uses.add(second, two);
+  EXPECT_EQ(uses.of(first), (Vector<time::TimelineId>{one.id, two.id}));
+  EXPECT_EQ(uses.of(second), Vector<time::TimelineId>{two.id});
+  EXPECT_EQ(one.references, 1u);
+  EXPECT_EQ(two.references, 2u);
+  for (int i = 0; i < 2; ++i) {
+    uses.forget(first);
+    EXPECT_TRUE(uses.of(first).empty());
+    EXPECT_EQ(one.references, 0u);
+    EXPECT_EQ(two.references, 1u);
+  }
+  uses.forget(second);
+  EXPECT_EQ(two.references, 0u);
 }
 
 TEST_F(StreamCachesTest, records_of_slabs_are_counted_while_a_cache_has_them) {
