@@ -210,11 +210,11 @@ bool Entrance::look_for_idle_streams() {
   bool is_unproven = false;
   std::size_t stayed = 0;
   for (std::size_t looks = 0; looks < kMostLooksPerCall && stayed < kLooksPerCall; ++looks) {
-    // Never null: called with many streams, and as many stay.
-    time::Timeline& next = *device_.timelines.next_in_turn();
-    const bool is_idle = device_.small == nullptr || device_.small->bounds().look_at(next);
-    if (!is_idle || device_.timelines.count() <= streams_kept_.most() || !is_forgotten(next)) {
-      is_unproven = is_unproven || next.provable < next.last;
+    time::Timeline* const next = device_.timelines.next_in_turn();
+    if (next == nullptr) break;
+    const bool is_idle = device_.small == nullptr || device_.small->bounds().look_at(*next);
+    if (!is_idle || device_.timelines.count() <= streams_kept_.most() || !is_forgotten(*next)) {
+      is_unproven = is_unproven || next->provable < next->last;
       ++stayed;
     }
   }

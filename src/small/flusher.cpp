@@ -62,7 +62,7 @@ bool Flusher::flush_for(const Caller& caller, Bytes worth) {
     const CacheGuard guard(cache);
     if (cache.segments.has_many_free_pages()) cached += cache.segments.free_page_units() * kUnit;
   }
-  return cached >= worth && flush(FreePages::where_many);
+  return cached > 0 && cached >= worth && flush(FreePages::where_many);
 }
 
 bool Flusher::may_grow_instead(const pool::PageRequest& request, const Caller& caller) {
