@@ -1,6 +1,7 @@
 // context: what observers of memory and the figures say while a resume copies contents back.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <set>
 
@@ -104,8 +105,8 @@ TEST_F(SuspendObserved, figures_count_memory_as_live_while_its_contents_come_bac
   const DevicePtr first = allocate(2 * kPage), second = allocate(3 * kPage);
   ASSERT_TRUE(pool->suspension().suspend(kTag, {}).ok());
   EXPECT_EQ(pool->reports().statistics().live_bytes, 0u);
-  Bytes live = 0, allocated = 0;
-  std::uint64_t count = 0;
+  std::atomic<Bytes> live = 0, allocated = 0;  // several threads copy
+  std::atomic<std::uint64_t> count = 0;
   hooks.on[Call::memcpy_host_to_device_async] = [&] {
     const observe::Statistics now = pool->reports().statistics();
     live = now.live_bytes;
@@ -115,9 +116,9 @@ TEST_F(SuspendObserved, figures_count_memory_as_live_while_its_contents_come_bac
   };
   ASSERT_TRUE(pool->suspension().resume(kTag, {}).ok());
   hooks.on.clear();
-  EXPECT_EQ(live, 5 * kPage);
-  EXPECT_EQ(allocated, 5 * kPage);
-  EXPECT_EQ(count, 2u);
+  EXPECT_EQ(live.load(), 5 * kPage);
+  EXPECT_EQ(allocated.load(), 5 * kPage);
+  EXPECT_EQ(count.load(), 2u);
   for (const DevicePtr ptr : {first, second}) EXPECT_TRUE(pool->deallocate(ptr, stream).ok());
 }
 

@@ -2,6 +2,7 @@
 // breaks at any step.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdint>
 #include <numeric>
 #include <optional>
@@ -278,7 +279,7 @@ TEST(SuspendBroken, a_context_that_breaks_at_any_step_gives_poisoned_from_then_o
       const StreamHandle a = world.stream();
       const auto made = world.pool->allocate({9 * kMiB, 0, a, {}, kTagOne});
       ASSERT_TRUE(made.ok());
-      bool has_met = false;
+      std::atomic<bool> has_met = false;  // several threads copy
       const auto break_it = [&] {
         has_met = true;
         return CuResult::illegal_address;

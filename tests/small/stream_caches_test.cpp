@@ -172,10 +172,7 @@ TEST_F(StreamCachesTest, records_of_slabs_that_go_to_another_cache_name_none) {
   caches.end(first.id);
   caches.retire_if_empty(cache);
   EXPECT_FALSE(cache.slabs.has_spare());
-  for (const Slab* const slab : {one, two}) {
-    EXPECT_EQ(slab->cache(), nullptr);
-    EXPECT_EQ(slab->next, nullptr);
-  }
+  for (const Slab* const slab : {one, two}) EXPECT_EQ(slab->cache(), nullptr);
   StreamCache& other = caches.of(timeline());
   caches.provide_slabs(other);
   for (int i = 0; i < 2; ++i) {
