@@ -49,6 +49,19 @@ class BlocksShown : public ::testing::Test {
     return "stream " + std::to_string(id_of(stream)) + " (" +
            hex(DevicePtr{static_cast<std::uint64_t>(stream)}) + ")";
   }
+  void give_others(Bytes bytes) {
+    const DevicePtr ptr = world.allocate(bytes, a);
+    const auto share = world.pool().sharing().share({ptr, 100});
+    ASSERT_TRUE(share.ok());
+    EXPECT_EQ(block(ptr).state, RegionState::allocated);
+    world.deallocate(ptr, a);
+    const LayoutBlock shown = block(ptr);
+    EXPECT_EQ(shown.state, RegionState::free);
+    EXPECT_FALSE(shown.is_complete);
+    EXPECT_EQ(shown.stream_id, 0u);
+    EXPECT_EQ(shown.requested, 0u);
+    world.pool().sharing().end_lease(share.value().share, context::Holder::handle);
+  }
   void trim() { ASSERT_TRUE(world.pool().limits().trim(world.statistics().mapped_bytes).ok()); }
 
   PoolWorld world;
@@ -97,32 +110,9 @@ TEST_P(PartsShown, are_live_then_kept_then_waiting_then_complete) {
   world.deallocate(beside, a);
 }
 
-TEST_P(PartsShown, that_others_hold_are_free_for_nobody) {
-  const DevicePtr ptr = world.allocate(GetParam(), a);
-  const auto share = world.pool().sharing().share({ptr, 100});
-  ASSERT_TRUE(share.ok());
-  EXPECT_EQ(block(ptr).state, RegionState::allocated);
-  world.deallocate(ptr, a);
-  const LayoutBlock shown = block(ptr);
-  EXPECT_EQ(shown.state, RegionState::free);
-  EXPECT_FALSE(shown.is_complete);
-  EXPECT_EQ(shown.stream_id, 0u);
-  EXPECT_EQ(shown.requested, 0u);
-  world.pool().sharing().end_lease(share.value().share, context::Holder::handle);
-}
+TEST_P(PartsShown, that_others_hold_are_free_for_nobody) { give_others(GetParam()); }
 
-TEST_F(BlocksShown, pages_that_others_hold_are_free_for_nobody) {
-  const DevicePtr ptr = world.allocate(5 * kPage, a);
-  const auto share = world.pool().sharing().share({ptr, 100});
-  ASSERT_TRUE(share.ok());
-  world.deallocate(ptr, a);
-  const LayoutBlock shown = block(ptr);
-  EXPECT_EQ(shown.state, RegionState::free);
-  EXPECT_FALSE(shown.is_complete);
-  EXPECT_EQ(shown.stream_id, 0u);
-  EXPECT_EQ(shown.requested, 0u);
-  world.pool().sharing().end_lease(share.value().share, context::Holder::handle);
-}
+TEST_F(BlocksShown, pages_that_others_hold_are_free_for_nobody) { give_others(5 * kPage); }
 
 // The only stream of a free range may have it again.
 TEST_F(BlocksShown, pages_are_of_the_one_stream_that_work_is_pending_of) {

@@ -89,6 +89,17 @@ class IpcUndo : public testing::TestWithParam<Own> {
     const auto& words = answer.words;
     return {words[0], words[1], words[2], words[3], words[4], words[5]};
   }
+  // The exporter dies in the middle of an opening, and `call` fails once while that is undone.
+  void fail_an_undo(Call call) {
+    HandExporter lame;
+    importer_.begin(open_here, question(lame.listen(8), call, 1));
+    EXPECT_EQ(lame.hear().kind, MessageKind::open);
+    lame.grant(1);
+    lame.send_batch(1, 4);
+    EXPECT_EQ(lame.hear().kind, MessageKind::received);
+    lame.kill();
+    EXPECT_EQ(importer_.finish().words[0], 1U) << "the undo did not fail";
+  }
   static Parcel question(const vpmm_ipc_handle& handle, Call call = Call::mem_unmap,
                          std::uint64_t nth = 1'000'000) {
     Parcel parcel;
@@ -128,14 +139,7 @@ TEST_P(IpcUndo, leaves_nothing_whichever_call_of_the_driver_fails) {
 TEST_P(IpcUndo, that_fails_itself_is_done_later) {
   Process exporter({"VPMM_CHUNK_MAX=page"});
   const Shared shared = exporter.allocate_shared(kSize, 1);
-  HandExporter lame;
-  importer_.begin(open_here, question(lame.listen(8), Call::mem_unmap, 1));
-  EXPECT_EQ(lame.hear().kind, MessageKind::open);
-  lame.grant(1);
-  lame.send_batch(1, 4);
-  EXPECT_EQ(lame.hear().kind, MessageKind::received);
-  lame.kill();
-  EXPECT_EQ(importer_.finish().words[0], 1U) << "the undo did not fail";
+  fail_an_undo(Call::mem_unmap);
   // A context that cannot be had puts it off once more.
   const Parcel answer =
       importer_.call(open_here, question(shared.handle, Call::device_primary_ctx_retain, 1));
@@ -150,14 +154,7 @@ TEST_P(IpcUndo, that_fails_itself_is_done_later) {
 TEST_P(IpcUndo, that_fails_twice_is_done_by_the_next_call_that_can) {
   Process exporter({"VPMM_CHUNK_MAX=page"});
   const Shared shared = exporter.allocate_shared(kSize, 1);
-  HandExporter lame;
-  importer_.begin(open_here, question(lame.listen(8), Call::mem_address_free, 1));
-  EXPECT_EQ(lame.hear().kind, MessageKind::open);
-  lame.grant(1);
-  lame.send_batch(1, 4);
-  EXPECT_EQ(lame.hear().kind, MessageKind::received);
-  lame.kill();
-  EXPECT_EQ(importer_.finish().words[0], 1U) << "the undo did not fail";
+  fail_an_undo(Call::mem_address_free);
   for (const bool fails : {true, false}) {
     const Parcel answer = importer_.call(
         open_here, question(shared.handle, Call::mem_address_free, fails ? 1 : 1'000'000));
