@@ -38,7 +38,7 @@ TEST(CaptureThatWasSeen, is_over_for_bound_streams_at_the_next_call_of_its_strea
   destroy(world, graph);
 }
 
-// Whichever call of all streams could break it.
+// A wait for the work of all streams would break a capture that is still open.
 TEST(CaptureThatWasSeen, is_broken_by_no_wait_for_all_work) {
   PoolWorld world(adaptive_world());
   const StreamHandle captured = world.stream();
@@ -91,10 +91,8 @@ TEST(CaptureThatEnds, while_its_call_maps_memory_has_nothing_for_it) {
   bool is_released = false;
   world.hooks.on[Call::mem_create] = [&] {
     if (!std::exchange(is_released, true))
-      std::thread([&] {
-        EXPECT_EQ(world.sim.ctx_set_current(world.context), CuResult::success);
-        EXPECT_TRUE(world.pool->streams().capture_release(info.id).ok());
-      }).join();
+      world.on_another_thread(
+          [&] { EXPECT_TRUE(world.pool->streams().capture_release(info.id).ok()); });
     return CuResult::success;
   };
   const auto made = world.pool->allocate({kPage, 0, stream});

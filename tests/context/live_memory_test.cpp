@@ -1,12 +1,16 @@
 // context: the pool knows live memory of every kind by its address, and none that was freed.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <cstdio>
 #include <functional>
 #include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/scope_exit.hpp"
 #include "fault/no_memory.hpp"
 #include "support/held.hpp"
 #include "support/pool_world_arenas.hpp"
@@ -135,6 +139,8 @@ TEST(LiveMemoryOfOthers, that_its_user_freed_is_nobodys_here) {
 
 // --- on another thread
 
+constexpr std::chrono::seconds kLong{20};  // nothing keeps the other thread waiting
+
 // A warm free of another thread ends it between the look and the entry of the use.
 TEST(LiveMemoryOfTwoThreads, that_is_freed_while_its_use_is_noted_is_an_error_of_the_program) {
   for (const Bytes bytes : {Bytes{1000}, Bytes{300'000}, 2 * kPage}) {
@@ -144,10 +150,12 @@ TEST(LiveMemoryOfTwoThreads, that_is_freed_while_its_use_is_noted_is_an_error_of
     const DevicePtr ptr = world.allocate(bytes, a);
     ASSERT_TRUE(world.pool().record_use(world.allocate(1000, b), b).ok());  // b is known
     bool is_freed = false;
-    Held held("what is used elsewhere was found",
-              [&] { is_freed = world.pool().deallocate_if_ready(ptr, a); });
+    Held held(
+        "what is used elsewhere was found",
+        [&] { is_freed = world.pool().deallocate_if_ready(ptr, a); }, kLong);
     const auto used = world.pool().record_use(ptr, b);
     ASSERT_TRUE(held.end());
+    ASSERT_TRUE(held.is_over());
     ASSERT_TRUE(is_freed) << bytes;
     expect_error(used, ErrorCode::invalid_pointer, {hex(ptr), "is not a live allocation"});
     EXPECT_EQ(world.statistics().caller_mistakes, 1u);
@@ -162,21 +170,24 @@ TEST(LiveMemoryOfTwoThreads, that_is_freed_before_it_was_filled_is_not_filled) {
   constexpr Bytes kAsked = 20 * kKiB;
   constexpr Bytes kAlignment = 16 * kKiB;  // which no warm call serves
   const StreamHandle stream = world.stream();
-  const std::string path = ::testing::TempDir() + "vpmm_filled.vpmmrec";
+  const std::string path =
+      ::testing::TempDir() + "vpmm_filled_" + std::to_string(getpid()) + ".vpmmrec";
+  const ScopeExit gone([&] { std::remove(path.c_str()); });
   const DevicePtr stale = world.pool().allocate({kAsked, kAlignment, stream}).value();
   ASSERT_TRUE(world.pool().deallocate(stale, stream).ok());
   ASSERT_TRUE(world.pool().reports().start_recording(path).ok());
   const std::uint64_t fills = world.calls().count(Call::memset_d8_async);
   ASSERT_EQ(fills, 1u);
   bool is_freed = false;
-  Held held("whose an address is was read, what is there was not",
-            [&] { is_freed = world.pool().deallocate(stale, stream).ok(); });
+  Held held(
+      "whose an address is was read, what is there was not",
+      [&] { is_freed = world.pool().deallocate(stale, stream).ok(); }, kLong);
   const auto made = world.pool().allocate({kAsked, kAlignment, stream});
   ASSERT_TRUE(held.end());
+  ASSERT_TRUE(held.is_over());
   ASSERT_TRUE(made.ok() && made.value() == stale && is_freed);
   EXPECT_EQ(world.calls().count(Call::memset_d8_async), fills);
   ASSERT_TRUE(world.pool().reports().stop_recording().ok());
-  std::remove(path.c_str());
 }
 
 // --- deferred frees

@@ -23,7 +23,7 @@ TEST(Preallocation, that_was_given_back_does_not_come_again) {
   EXPECT_EQ(world.statistics().mapped_bytes, kPage);
 }
 
-// Whichever steps it takes there.
+// A power of two, one less, and neither.
 TEST(Preallocation, fills_any_room_that_is_too_small) {
   for (const std::uint64_t wanted : {7U, 8U, 40U})
     for (std::uint64_t room = 1; room <= 7; ++room) {

@@ -441,10 +441,13 @@ TEST_F(Recorded, one_that_cannot_begin_is_not_running) {
     }
     return has_begun;
   };
-  EXPECT_TRUE(try_to_start(UINT64_MAX));
-  const std::uint64_t all = HostFaults::counted();
-  HostFaults::disarm();
-  stop(world);
+  std::uint64_t all = 0;
+  for (int i = 0; i < 2; ++i) {  // the first makes what a process makes once
+    EXPECT_TRUE(try_to_start(UINT64_MAX));
+    all = HostFaults::counted();
+    HostFaults::disarm();
+    stop(world);
+  }
   std::uint64_t failed = 0;
   for (std::uint64_t n = all - std::min<std::uint64_t>(all - 1, 30); n <= all; ++n) {
     const bool has_begun = try_to_start(n);

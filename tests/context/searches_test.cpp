@@ -135,7 +135,7 @@ TEST(SearchOfALargeRequest, sees_what_its_stream_has_cached_beside_free_memory) 
 TEST(SearchForPages, takes_one_allocation_of_its_own_stream_that_is_large_enough) {
   PoolWorld world(page_by_page_world());
   const StreamHandle stream = world.stream();
-  world.allocate(1000, world.stream());  // as above
+  world.allocate(1000, world.stream());  // so that no hit goes without a visit
   DevicePtr four[2];
   for (DevicePtr& each : four) each = world.allocate(4 * kPage, stream);
   for (const DevicePtr each : four) world.deallocate(each, stream);

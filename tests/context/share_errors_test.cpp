@@ -109,8 +109,8 @@ TEST(NotShared, are_ranges_beyond_the_allocation) {
 
 TEST(Shares, have_numbers_that_differ_and_none_is_0) {
   std::set<ShareId> all;
-  PoolWorld first(adaptive_world());
-  for (PoolWorld* const world : {&first, &first}) {
+  PoolWorld first(adaptive_world()), second(adaptive_world());
+  for (PoolWorld* const world : {&first, &second, &first}) {
     for (int i = 0; i < 3; ++i) {
       const DevicePtr ptr = world->allocate(3 * kPage, std::nullopt);
       const ShareId id = shared_part(*world, ptr, 1);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "process/process_gate.hpp"
+#include "settings/variable.hpp"
 #include "support/hooked_world.hpp"
 
 namespace vpmm::test {
@@ -85,7 +86,7 @@ TEST(Summary, of_a_pool_that_ends_after_exit_began_is_printed_once_and_no_driver
   using ::testing::HasSubstr;
   using ::testing::Not;
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  setenv("VPMM_STATS", "1", 1);
+  const settings::Variable on("VPMM_STATS", "1");
   EXPECT_EXIT(
       {
         static const PoolOfTheProcess pool;
@@ -96,7 +97,6 @@ TEST(Summary, of_a_pool_that_ends_after_exit_began_is_printed_once_and_no_driver
       AllOf(HasSubstr("vpmm: summary of a pool on device 0"),
             Not(ContainsRegex("summary of a pool(.|\n)*summary of a pool")),
             Not(HasSubstr("the driver was called"))));
-  unsetenv("VPMM_STATS");
 }
 
 }  // namespace

@@ -115,7 +115,7 @@ TEST_F(Suspend, memory_that_others_hold_is_named_by_its_tag) {
   for (const DevicePtr ptr : {first, second}) world.deallocate(ptr, a);
 }
 
-TEST_F(Suspend, of_a_part_that_another_thread_changes_is_refused_as_a_whole) {
+TEST_F(Suspend, of_a_part_that_is_being_changed_is_refused_as_a_whole) {
   arena::ArenaOptions options;
   options.tag = kWeights;
   const ArenaId first = make_arena(world, options);

@@ -22,7 +22,7 @@ using context::TagScopes;
 using context::TagState;
 using ::testing::ElementsAre;
 
-constexpr std::uint32_t kNotSuspendable = 77;  // not suspendable
+constexpr std::uint32_t kNotSuspendable = 77;
 
 arena::ArenaOptions options_of_tag(std::uint32_t tag) {
   arena::ArenaOptions options;

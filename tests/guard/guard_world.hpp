@@ -15,6 +15,7 @@
 #include "guard/description.hpp"
 #include "guard/guarded.hpp"
 #include "support/hooked_driver.hpp"
+#include "support/page_size.hpp"
 #include "support/sim_timelines.hpp"
 #include "support/told.hpp"
 
@@ -25,7 +26,6 @@ using driver::CuResult;
 using driver::FaultPlan;
 using driver::StreamHandle;
 
-constexpr Bytes kPage = 2 * kMiB;
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
 
 // Memory that the observer was told of, and by which stream; none: any.

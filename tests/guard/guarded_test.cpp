@@ -415,7 +415,7 @@ TEST_F(GuardedInLittleSpace, only_blocks_at_its_addresses_give_way_to_a_new_one)
   EXPECT_EQ(number_at(first), 4u);
   EXPECT_EQ(number_at(second), 2u);
   end(first);
-  // As long as the first two.
+  // Its slot is as long as the first two together.
   const DevicePtr large = allocate(kPage + 1);
   EXPECT_EQ(number_at(large), 5u);
   EXPECT_EQ(around(large)->slot.begin, around(first)->slot.begin + 2 * kPage)

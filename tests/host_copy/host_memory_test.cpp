@@ -264,11 +264,7 @@ TEST_F(AvailableHostBytes, can_be_set_and_are_real_again) {
   EXPECT_EQ(available_host_bytes(root), 3 * kKiB);
 }
 
-TEST_F(AvailableHostBytes, of_this_machine_are_known) {
-  const std::optional<Bytes> found = available_host_bytes();
-  ASSERT_TRUE(found);
-  EXPECT_GT(*found, kMiB);
-}
+TEST_F(AvailableHostBytes, of_this_machine_are_known) { EXPECT_TRUE(available_host_bytes()); }
 
 }  // namespace
 }  // namespace vpmm::host_copy

@@ -72,9 +72,8 @@ TEST(IpcHangingExporter, hears_of_all_that_was_closed_meanwhile_when_it_goes_on)
     EXPECT_EQ(closed.mappings, with_other.mappings);
     EXPECT_EQ(closed.reservations, with_other.reservations);
     exporter.signal(SIGCONT);
-    for (int i = 0; exporter.leased() == leased && i < 20'000;
-         ++i) {  // then it reads, and there is room again
-    }
+    // Then it reads, and there is room again.
+    for (int i = 0; exporter.leased() == leased && i < 20'000; ++i) usleep(1000);
     const Address used = is_said_by_a_closing ? open : importer.open(of_other);
     if (is_said_by_a_closing) importer.close(used);
     expect_leases_to_end(exporter);

@@ -91,16 +91,20 @@ TEST(IpcPool, that_goes_in_the_middle_of_a_delivery_is_not_mixed_up_with_the_nex
 
 // --- a pool that goes while a chunk is exported
 
-std::atomic<bool> is_exporting_in_actor{false};
+// In the actor; none is set back.
+std::atomic<bool> export_has_begun{false};
+std::atomic<bool> is_forgetting{false};
+std::atomic<bool> export_has_ended{false};
 
 class SlowDriver final : public driver::ForwardingDriver {
  public:
   using ForwardingDriver::ForwardingDriver;
   driver::CuResult mem_export_to_shareable_handle(driver::ChunkHandle chunk, int& file) override {
-    is_exporting_in_actor = true;
+    export_has_begun = true;
+    while (!is_forgetting) std::this_thread::yield();
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     const auto result = ForwardingDriver::mem_export_to_shareable_handle(chunk, file);
-    is_exporting_in_actor = false;
+    export_has_ended = true;
     return result;
   }
 };
@@ -126,9 +130,10 @@ TEST(IpcPool, that_goes_waits_for_the_export_of_its_chunks) {
   importer.say_open(shared.handle);
   EXPECT_EQ(importer.hear().kind, MessageKind::granted);
   const Parcel forgotten = exporter.call([](Parcel& parcel) {
-    while (!is_exporting_in_actor) std::this_thread::yield();
+    while (!export_has_begun) std::this_thread::yield();
+    is_forgetting = true;
     ipc::Exporter::of_process().forget(*slow_pool());
-    parcel.words[0] = is_exporting_in_actor ? 1 : 0;
+    parcel.words[0] = export_has_ended ? 0 : 1;
     slow_pool().reset();
   });
   EXPECT_EQ(forgotten.words[0], 0U);

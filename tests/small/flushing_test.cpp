@@ -97,7 +97,7 @@ TEST_F(Flushing, before_a_large_request_a_stream_gives_back_the_pages_it_keeps) 
   }
 }
 
-// Whether a free takes the pool's lock, or waits for another stream.
+// Frees stay cached with the pool's lock or without, and if they wait for another stream.
 TEST(FlushingOfFew, streams_keep_all_they_free) {
   constexpr int kSpans = 32;
   for (const bool is_by_other : {false, true}) {
