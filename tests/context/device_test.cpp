@@ -184,7 +184,9 @@ TEST(FiguresOfServers, are_added_up) {
     EXPECT_EQ(now.live_allocations, 0u);
     EXPECT_EQ(now.allocations, 3u);
     EXPECT_EQ(now.deallocations, 3u);
-    if (options.config.guard_every == 0) EXPECT_GE(now.pending_bytes, 1000u);
+    if (options.config.guard_every == 0) {
+      EXPECT_GE(now.pending_bytes, 1000u);
+    }
     world.wait();
     EXPECT_EQ(world.statistics().pending_bytes, 0u);
     EXPECT_EQ(world.pool().reports().validate(), "");
