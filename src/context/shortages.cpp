@@ -26,6 +26,7 @@ std::string name_of_tag(std::uint32_t tag, const char* without) {
 template <typename Number>
 std::vector<report::Holding> sorted(const std::map<Number, report::Holding>& sums) {
   std::vector<report::Holding> holders;
+  holders.reserve(sums.size());
   for (const auto& [number, holder] : sums) holders.push_back(holder);
   std::stable_sort(
       holders.begin(), holders.end(),
