@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/host_memory.hpp"
+#include "base/race_window.hpp"
 #include "pool/pool.hpp"
 #include "small/allocation.hpp"
 #include "small/ledger.hpp"
@@ -103,6 +104,7 @@ inline Location Ownership::locate(DevicePtr p) const {
   Content inside = content;
   Bytes offset = place.offset;
   if (content.run() != nullptr) {
+    VPMM_RACE_WINDOW("the owner of a page was read, the word beside it was not");
     const std::atomic<Content>* const units = place.entry->unit_contents();
     if (units == nullptr) return {};
     inside = content_in(units[place.offset / kUnit]);

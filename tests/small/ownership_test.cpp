@@ -59,6 +59,27 @@ TEST_P(Ownership, neighbours_in_a_slab_are_told_apart) {
     }
 }
 
+// Also in address space that was reserved when there was no more in the first.
+TEST_P(Ownership, memory_in_every_reservation_is_found_without_the_pools_lock) {
+  WorldOptions options = options_of(false);
+  options.config.va_size = 64 * kPage;
+  for (const Bytes bytes : kSizes) {
+    SCOPED_TRACE(bytes);
+    PoolWorld own(options);
+    const StreamHandle stream = own.stream();
+    ASSERT_FALSE(is_null(own.allocate(62 * kPage, stream)));
+    std::vector<DevicePtr> live;
+    for (Bytes i = 0; i <= 4 * kPage / bytes && i < 200; ++i)
+      live.push_back(own.allocate(std::max(bytes, kMiB), stream));
+    live.push_back(own.allocate(bytes, stream));
+    EXPECT_GE(own.pool().reports().snapshot().reservations.size(), 2u);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_TRUE(own.pool().deallocate_if_ready(live.back(), stream));
+      EXPECT_EQ(own.pool().allocate_if_ready(bytes, 0, stream), live.back());
+    }
+  }
+}
+
 TEST_P(Ownership, an_address_where_nothing_is_live_is_nobodys) {
   const DevicePtr block = world.allocate(5000, a);
   const DevicePtr span = world.allocate(200 * kKiB, a);

@@ -124,6 +124,28 @@ TEST_P(Races, a_query_of_a_dead_address_does_not_answer_for_what_its_slab_became
   EXPECT_FALSE(info.ok()) << "told to be in " << hex(info.value().begin);
 }
 
+// A page goes back, and an allocation has it, between two looks at who owns it.
+TEST_P(Races, a_free_of_a_dead_address_in_a_page_that_is_cut_no_more_is_a_mistake) {
+  for (const Bytes bytes : {Bytes{5000}, 200 * kKiB}) {
+    SCOPED_TRACE(bytes);
+    const DevicePtr live = world.allocate(100 * kKiB, a);
+    const DevicePtr dead = world.allocate(bytes, a);
+    for (const DevicePtr ptr : {dead, live}) world.deallocate(ptr, a);
+    DevicePtr page{};
+    Held held("the owner of a page was read, the word beside it was not", [&] {
+      ASSERT_TRUE(world.pool().limits().trim(0).ok());
+      page = world.allocate(kPage, a);
+    });
+    EXPECT_FALSE(succeeds(world.pool().deallocate(dead, a)));
+    ASSERT_TRUE(held.end());
+    EXPECT_TRUE(held.is_over());
+    EXPECT_LT(dead - page, kPage) << "where the other was";
+    world.deallocate(page, a);
+    world.wait();
+    ASSERT_TRUE(world.pool().limits().trim(0).ok());
+  }
+}
+
 // Holds a warm free of one stream while it has that stream's lock.
 TEST_P(Races, a_free_by_another_stream_waits_for_no_stream_but_that_of_the_allocation) {
   const StreamHandle c = world.stream();

@@ -205,6 +205,37 @@ TEST_P(SmallReset, a_default_stream_of_another_device_s_context_is_not_taken_for
   EXPECT_EQ(two.statistics().timelines, 1u);
 }
 
+// Streams of any context of the process may call.
+TEST_P(SmallReset, of_another_context_leaves_our_streams_what_they_have_in_hand) {
+  WorldOptions options = options_of(GetParam());
+  options.sim.device_count = 2;
+  PoolWorld two(options);
+  driver::ContextHandle mine{}, other{};
+  ASSERT_EQ(two.sim().ctx_get_current(mine), CuResult::success);
+  for (const Bytes bytes : kSizes) {
+    if (GetParam() && bytes >= kPage) continue;  // no cache keeps chunks that are pages
+    SCOPED_TRACE(bytes);
+    ASSERT_EQ(two.sim().device_primary_ctx_retain(1, other), CuResult::success);
+    ASSERT_EQ(two.sim().ctx_set_current(other), CuResult::success);
+    const StreamHandle foreign = two.stream();
+    ASSERT_EQ(two.sim().ctx_set_current(mine), CuResult::success);
+    const StreamHandle own = two.stream();
+    const DevicePtr block = two.allocate(100, std::nullopt);
+    const DevicePtr of_own = two.allocate(bytes, own), of_foreign = two.allocate(bytes, foreign);
+    two.use(of_own, bytes, own);
+    two.deallocate(of_own, own);
+    two.deallocate(of_foreign, foreign);
+    const Bytes before = two.statistics().cached_bytes;
+    two.sim().run_until_idle();
+    ASSERT_EQ(two.sim().device_primary_ctx_reset(1), CuResult::success);
+    two.deallocate(block, std::nullopt);  // notices it
+    EXPECT_LT(two.statistics().cached_bytes, before) << "of the one that is gone";
+    EXPECT_EQ(two.pool().allocate_if_ready(bytes, 0, own), of_own);
+    EXPECT_TRUE(two.pool().deallocate_if_ready(of_own, own));
+    two.wait();
+  }
+}
+
 TEST_P(SmallReset, many_resets_leave_no_timelines_and_no_memory_behind) {
   for (int i = 0; i < 100; ++i) {
     const StreamHandle stream = world.stream();

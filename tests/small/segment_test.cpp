@@ -190,6 +190,37 @@ TEST_F(SegmentInRun, is_named_by_the_entries_of_its_pages_until_a_slab_is_cut_th
   for (const std::atomic<Content>& content : contents) EXPECT_EQ(content.load(), Content{});
 }
 
+// Then calls for memory there take the pool's lock, and find contents in the run's own table.
+TEST_F(SegmentInRun, that_the_pagemap_does_not_cover_has_contents_alone) {
+  segment.leave();
+  run.entries = nullptr;
+  segment.enter(run, {run.range.begin, kPageUnits * kUnit});
+  take(segment, kPageUnits);
+  grow(2 * kPageUnits);
+  segment.give(kPageUnits, 2 * kPageUnits);
+  Slab slab, whole;
+  slab.units = 8;
+  slab.begin = segment.at(kPageUnits - 4);
+  whole.units = kPageUnits;
+  whole.begin = segment.at(2 * kPageUnits);
+  for (Slab* const each : {&slab, &whole}) {
+    each->segment = &segment;
+    run.set_content(*each);
+    for (std::uint64_t unit = 0; unit < each->units; ++unit)
+      EXPECT_EQ(content_in(contents[run.unit_of(each->begin) + unit]), Content(*each, unit));
+    run.set_content(each->begin, each->units, segment);
+  }
+  Segment back;
+  split(segment, kPageUnits, back);
+  for (std::uint64_t unit = 0; unit < 3 * kPageUnits; ++unit)
+    EXPECT_EQ(content_in(contents[unit]), Content(unit < kPageUnits ? &segment : &back));
+  back.leave();
+  segment.leave();
+  for (const std::atomic<Content>& content : contents) EXPECT_EQ(content.load(), Content{});
+  for (const PagemapEntry& entry : entries)
+    EXPECT_EQ(entry.content(), Content(&run)) << "as before";
+}
+
 // Note [Streams share no line]
 TEST_F(SegmentInRun, writes_into_whole_lines_of_the_table_alone) {
   Slab slab;

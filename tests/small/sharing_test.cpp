@@ -351,10 +351,8 @@ class SharingParts : public ::testing::Test {
  protected:
   static constexpr Bytes kRun = kPage - 4 * small::kUnit;  // one in a page
   struct World : PoolWorld {
-    World() : PoolWorld(page_by_page_world()) {
-      allocate_mixed(300, a);
-      use_up(a);
-    }
+    World() : World(300) { use_up(a); }
+    explicit World(int pages) : PoolWorld(page_by_page_world()) { allocate_mixed(pages, a); }
     const StreamHandle a = stream();
     const StreamHandle b = stream();
 
@@ -406,6 +404,19 @@ TEST_F(SharingParts, a_stream_that_has_much_takes_several_idle_pages_at_once) {
   world.wait();
   ASSERT_TRUE(world.pool().streams().synchronize().ok()) << "which takes them back into the pool";
   world.take_at_once(4);
+}
+
+// A 64th of its pages, as soon as that is a page more.
+TEST_F(SharingParts, a_stream_takes_its_share_to_the_page) {
+  for (const auto& [pages, taken] : {std::pair{191, 2}, {192, 3}, {255, 3}, {256, 4}}) {
+    SCOPED_TRACE(pages);
+    World world(pages);
+    ASSERT_EQ(world.statistics().small_bytes, static_cast<Bytes>(pages) * kPage);
+    const DevicePtr large = world.allocate(16 * kPage, world.b);
+    world.deallocate(large, world.b);
+    world.wait();
+    world.take_at_once(taken);
+  }
 }
 
 // Of ten pages that B cut, freed and is done with, A takes its share, and no more than half; of two

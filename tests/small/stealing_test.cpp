@@ -92,6 +92,34 @@ TEST_F(Stealing, a_larger_piece_that_is_done_with_serves_before_a_smaller_one_in
   EXPECT_EQ(ready(kBytes, a), 2);
 }
 
+// Pages that a stream cut and has free side by side: they serve a request of whole pages, of as
+// many as may be kept, and for another that is worth no more to its stream the pool grows.
+TEST_F(Stealing, free_cut_pages_serve_requests_of_a_few_whole_pages) {
+  constexpr Bytes kSpan = kMiB + 64 * kKiB;  // begin in one page, and end in the next
+  for (const auto& [bytes, is_taken] : {std::pair{kPage, true},
+                                        {4 * kPage, true},
+                                        {kPage + kPage / 2, false},
+                                        {5 * kPage, false}}) {
+    SCOPED_TRACE(bytes);
+    PoolWorld fresh(frugal_world());
+    const StreamHandle stream = fresh.stream(), other = fresh.stream();
+    ASSERT_FALSE(is_null(fresh.allocate(kPage, other)));
+    std::vector<DevicePtr> spans;
+    for (int i = 0; i < 16; ++i) spans.push_back(fresh.allocate(kSpan, stream));
+    ASSERT_FALSE(is_null(fresh.allocate(4000 * kPage, other))) << "of which they are little";
+    for (const DevicePtr span : spans) {
+      fresh.use(span, kSpan, stream);
+      fresh.deallocate(span, stream);
+      fresh.sim().advance_host_ns(1'000'000);
+    }
+    const Bytes mapped = fresh.statistics().mapped_bytes;
+    const DevicePtr taken = fresh.allocate(bytes, other);
+    fresh.use(taken, bytes, other);
+    EXPECT_EQ(fresh.statistics().mapped_bytes == mapped, is_taken);
+    fresh.deallocate(taken, other);
+  }
+}
+
 // The stream's pages serve it as they are, and only one that crowds cuts pages of all sizes.
 TEST_F(Stealing, a_small_request_leaves_a_stream_that_does_not_crowd_its_whole_pages) {
   const std::vector<DevicePtr> pages = take(1, kBytes, a);
