@@ -351,8 +351,10 @@ class SharingParts : public ::testing::Test {
  protected:
   static constexpr Bytes kRun = kPage - 4 * small::kUnit;  // one in a page
   struct World : PoolWorld {
-    World() : World(300) { use_up(a); }
-    explicit World(int pages) : PoolWorld(page_by_page_world()) { allocate_mixed(pages, a); }
+    explicit World(int pages = 300) : PoolWorld(page_by_page_world()) {
+      allocate_mixed(pages, a);
+      use_up(a);
+    }
     const StreamHandle a = stream();
     const StreamHandle b = stream();
 
@@ -408,10 +410,15 @@ TEST_F(SharingParts, a_stream_that_has_much_takes_several_idle_pages_at_once) {
 
 // A 64th of its pages, as soon as that is a page more.
 TEST_F(SharingParts, a_stream_takes_its_share_to_the_page) {
-  for (const auto& [pages, taken] : {std::pair{191, 2}, {192, 3}, {255, 3}, {256, 4}}) {
+  for (const auto& [pages, taken] : {std::pair{Bytes{191}, 2}, {192, 3}, {255, 3}, {256, 4}}) {
     SCOPED_TRACE(pages);
-    World world(pages);
-    ASSERT_EQ(world.statistics().small_bytes, static_cast<Bytes>(pages) * kPage);
+    World world(0);  // as little as there is
+    const auto has = [&] { return world.statistics().small_bytes / kPage; };
+    while (has() < 128) world.allocate(kPage / 2, world.a);
+    while (has() < pages) world.allocate_runs(1, world.a);
+    while (world.statistics().small_free_bytes > 0)
+      ASSERT_TRUE(world.pool().allocate({small::kUnit, 0, world.a}).ok());
+    ASSERT_EQ(has(), pages);
     const DevicePtr large = world.allocate(16 * kPage, world.b);
     world.deallocate(large, world.b);
     world.wait();
