@@ -51,13 +51,25 @@ Message told(Process& client, std::uint64_t connection) {
   const Parcel answer = client.call(
       [](Parcel& asked) {
         const std::optional<Message> heard = next_from(channels_of_actor().at(asked.words[0]));
-        asked.words[0] = heard ? static_cast<std::uint64_t>(heard->kind) : 0;
-        asked.say(heard ? heard->said() : "");
+        const Message message = heard.value_or(Message{});
+        asked.words = {static_cast<std::uint64_t>(message.kind), message.number, message.status};
+        asked.say(message.said());
       },
       parcel);
-  Message message = message_of(static_cast<MessageKind>(answer.words[0]), 0);
+  Message message = message_of(static_cast<MessageKind>(answer.words[0]), answer.words[1]);
+  message.status = static_cast<std::uint32_t>(answer.words[2]);
   message.say(answer.said());
   return message;
+}
+
+// All that a connection hears that is turned away.
+void expect_turned_away(Process& client, std::uint64_t connection, const char* why) {
+  const Message message = told(client, connection);
+  EXPECT_EQ(message.kind, MessageKind::refused);
+  EXPECT_EQ(message.number, 0U) << "of no opening alone";
+  EXPECT_EQ(message.status, static_cast<std::uint32_t>(VPMM_ERROR_NOT_SHARED));
+  EXPECT_NE(message.said().find(why), std::string::npos) << message.said();
+  EXPECT_EQ(told(client, connection).kind, MessageKind{}) << "and nothing more";
 }
 
 std::uint64_t files_that_can_be_opened(Process& process) {
@@ -103,7 +115,7 @@ TEST(IpcClients, one_that_connects_without_end_has_16_connections_and_others_get
   importer.expect(opened, kSize, kSeed);
   await_end_of_delivery(importer, shared.handle);
   EXPECT_EQ(files_that_can_be_opened(exporter) + 16 + 1 + 2, free_before);
-  EXPECT_NE(told(hostile, 16).said().find("as many connections"), std::string::npos);
+  expect_turned_away(hostile, 16, "as many connections");
   importer.close(opened);
 }
 
@@ -118,7 +130,7 @@ TEST(IpcClients, several_that_connect_without_end_have_a_quarter_of_the_descript
   const Address opened = open_in_the_end(importer, shared.handle);
   await_end_of_delivery(importer, shared.handle);
   EXPECT_GE(files_that_can_be_opened(exporter) + 16, free_before);
-  EXPECT_NE(told(hostile[0], 0).said().find("made way"), std::string::npos);
+  expect_turned_away(hostile[0], 0, "made way");
   importer.expect(opened, kSize, kSeed);
   importer.close(opened);
 }
@@ -186,6 +198,34 @@ TEST(IpcClients, more_than_an_exporter_may_serve_are_told_so_and_served_when_one
                    "as many others as it may");
   importers[0].exit();
   late.expect(open_in_the_end(late, shared.handle), kSize, kSeed);
+}
+
+// It is known as the process that it is, after the exporter forgot it for a moment.
+TEST(IpcClients, one_that_makes_way_for_itself_holds_what_it_opens_then) {
+  Process exporter;
+  const Shared shared = exporter.allocate_shared(kSize, kSeed);
+  exporter.limit_descriptors(64);
+  Process client;
+  connect_often(client, shared.handle, 1);
+  std::vector<Channel> others;  // with these and those who have them watched, 16 are used
+  for (int i = 0; i < 13; ++i) others.push_back(connect_by_hand(shared.handle));
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  connect_often(client, shared.handle, 1);
+  expect_turned_away(client, 0, "made way");
+  Parcel parcel;
+  parcel.handle = shared.handle;
+  const auto open_through_the_last = [](Parcel& asked) {
+    Channel& channel = channels_of_actor().back();
+    send_by_hand(channel, open_message(asked.handle, 1));
+    const std::optional<Message> heard = next_from(channel);
+    asked.words[0] = heard && heard->kind == MessageKind::granted ? 1 : 0;
+  };
+  EXPECT_EQ(client.call(open_through_the_last, parcel).words[0], 1U);
+  exporter.free(shared.address);
+  exporter.end(shared.handle);
+  EXPECT_GE(exporter.leased(), kSize);
+  client.kill();
+  expect_leases_to_end(exporter);
 }
 
 // Of 16 descriptors one watches the process of these, and each of them takes one.

@@ -217,22 +217,26 @@ TEST(IpcHangingExporter, hears_of_what_was_closed_during_an_opening_when_that_is
   EXPECT_EQ(closing.number, 1U);
 }
 
-// As one does whose importer read nothing for too long.
-TEST(IpcHangingExporter, that_hung_up_before_it_heard_of_a_batch_is_asked_anew) {
-  HandExporter hanging;
-  Process importer;
-  const vpmm_ipc_handle handle = hanging.listen(12);
-  open_first(importer, hanging, handle);
-  importer.begin_to_open(small_memory(handle, 2));
-  expect_open(hanging, 2);
-  importer.signal(SIGSTOP);
-  deliver(hanging, 2);
-  hanging.hang_up(HandExporter::HangUp::one_connection);
-  importer.signal(SIGCONT);
-  expect_open(hanging, 1);
-  deliver(hanging, 1);
-  EXPECT_EQ(hanging.hear().kind, MessageKind::received);
-  expect_ok(importer.finish());
+// As one does whose importer read nothing for too long: before the importer hears of a batch, or
+// after it asked, so that it hears of nothing else.
+TEST(IpcHangingExporter, that_hung_up_is_asked_anew) {
+  for (const bool has_delivered : {true, false}) {
+    SCOPED_TRACE(has_delivered);
+    HandExporter hanging;
+    Process importer;
+    const vpmm_ipc_handle handle = hanging.listen(12);
+    open_first(importer, hanging, handle);
+    importer.begin_to_open(small_memory(handle, 2));
+    expect_open(hanging, 2);
+    importer.signal(SIGSTOP);
+    if (has_delivered) deliver(hanging, 2);
+    hanging.hang_up(HandExporter::HangUp::one_connection);
+    importer.signal(SIGCONT);
+    expect_open(hanging, 1);
+    deliver(hanging, 1);
+    EXPECT_EQ(hanging.hear().kind, MessageKind::received);
+    expect_ok(importer.finish());
+  }
 }
 
 // As one does whose connections are too many: it makes way for another.

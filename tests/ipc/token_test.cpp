@@ -132,6 +132,26 @@ TEST_F(IpcToken, forged_with_a_right_checksum_reaches_nothing_but_the_allocation
   expect_leases_to_end(exporter_);
 }
 
+// As by a socket that was given to another process: its allocations may have the same numbers.
+TEST_F(IpcToken, of_another_process_opens_nothing_of_the_one_that_is_asked) {
+  ipc::Channel channel = connect_by_hand(shared_.handle);
+  ipc::Token token = parts_of(shared_.handle);
+  token.process[3] ^= 1;
+  send_by_hand(channel, open_message(handle_of(token), 1));
+  const std::optional<ipc::Message> refused = next_from(channel);
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->kind, ipc::MessageKind::refused);
+  EXPECT_EQ(refused->number, 1U);
+  EXPECT_EQ(refused->status, static_cast<std::uint32_t>(VPMM_ERROR_NOT_SHARED));
+  EXPECT_NE(refused->said().find("this is another one"), std::string::npos) << refused->said();
+  send_by_hand(channel, open_message(shared_.handle, 2));
+  const std::optional<ipc::Message> granted = next_from(channel);
+  ASSERT_TRUE(granted);
+  EXPECT_EQ(granted->kind, ipc::MessageKind::granted);
+  EXPECT_EQ(granted->number, 2U);
+  expect_unharmed();
+}
+
 TEST_F(IpcToken, of_freed_memory_never_opens_again) {
   std::set<std::uint64_t> generations;
   vpmm_ipc_handle stale = shared_.handle;

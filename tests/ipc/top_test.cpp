@@ -9,17 +9,21 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <thread>
 
+#include "base/race_window.hpp"
 #include "capi/pool.hpp"
 #include "ipc/lingering.hpp"
 #include "ipc/memory.hpp"
 #include "ipc/raw.hpp"
 #include "ipc/top_answer.hpp"
 #include "ipc/top_socket.hpp"
+#include "process/process_gate.hpp"
 
 namespace vpmm::ipc_test::top_test {
 namespace {
@@ -545,6 +549,34 @@ TEST_F(IpcTop, without_host_memory_an_answer_fails_and_the_next_is_given) {
   EXPECT_EQ(heard_from(connect(process)), "");
   expect_ok(process.call([](Parcel&) { stop_failing(); }));
   EXPECT_EQ(ask(process)["pools"][0]["live_bytes"], kMiB);
+}
+
+std::atomic<bool> is_at_gate_in_actor{false};
+
+// In the thread that answers: until the exit has begun.
+void wait_for_the_exit(const char* place) {
+  if (std::string_view(place) != "an entry counts, and has not looked at the gate again") return;
+  if (gettid() == getpid()) return;
+  is_at_gate_in_actor = true;
+  while (!process::is_ending()) usleep(1000);
+}
+
+TEST_F(IpcTop, of_a_process_that_began_to_exit_tells_of_no_pool) {
+  Process process(on());
+  // Registered first, so it runs last: the answer is sent by then.
+  process.call([](Parcel&) { std::atexit([] { usleep(500'000); }); });
+  process.allocate(kMiB);
+  process.call([](Parcel&) { race_window.store(wait_for_the_exit); });
+  const ipc::Channel channel = connect(process);
+  process.call([](Parcel&) {
+    while (!is_at_gate_in_actor) usleep(1000);
+  });
+  process.exit();
+  const std::string text = heard_from(channel);
+  const json answer = json::parse(text, nullptr, false);
+  ASSERT_FALSE(answer.is_discarded()) << text;
+  EXPECT_EQ(answer["pools"], json::array());
+  EXPECT_EQ(answer["more_pools"], 0U);
 }
 
 TEST_F(IpcTop, without_a_descriptor_answers_again_when_there_is_one) {
