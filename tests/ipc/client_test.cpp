@@ -200,14 +200,14 @@ TEST(IpcClients, more_than_an_exporter_may_serve_are_told_so_and_served_when_one
   late.expect(open_in_the_end(late, shared.handle), kSize, kSeed);
 }
 
-// It is known as the process that it is, after the exporter forgot it for a moment.
+// The exporter forgets the process with its first connection, and knows it again by the second.
 TEST(IpcClients, one_that_makes_way_for_itself_holds_what_it_opens_then) {
   Process exporter;
   const Shared shared = exporter.allocate_shared(kSize, kSeed);
   exporter.limit_descriptors(64);
   Process client;
   connect_often(client, shared.handle, 1);
-  std::vector<Channel> others;  // with these and those who have them watched, 16 are used
+  std::vector<Channel> others;  // 16 descriptors with those of the processes
   for (int i = 0; i < 13; ++i) others.push_back(connect_by_hand(shared.handle));
   std::this_thread::sleep_for(std::chrono::milliseconds(1100));
   connect_often(client, shared.handle, 1);

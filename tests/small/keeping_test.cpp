@@ -53,6 +53,24 @@ TEST(KeptOfMany, streams_that_are_gone_count_no_more) {
   crowd.give(rest, std::nullopt);
 }
 
+// The stream asked for twice as much as it might keep, and frees nothing when there is room.
+TEST(KeptOfMany, what_a_stream_was_refused_once_is_not_kept_free_for_it) {
+  constexpr Bytes kPiece = 8 * kMiB;
+  Crowd crowd(70);
+  crowd.give(crowd.take(300 * kPage, std::nullopt), std::nullopt);
+  crowd.world.wait();
+  for (int i = 0; i < 4; ++i) crowd.round(kKiB);
+  crowd.pair(kPiece, crowd.streams[1]);
+  ASSERT_EQ(crowd.kept(), 70 * small::kUnit);
+  const DevicePtr rest = crowd.take(8 * kPiece + kPage, std::nullopt);
+  crowd.pair(9 * kPage, crowd.streams[1]);
+  std::vector<DevicePtr> live;
+  for (int i = 0; i < 16; ++i) live.push_back(crowd.take(kPiece, crowd.streams[2]));
+  for (const DevicePtr ptr : live) crowd.give(ptr, crowd.streams[2]);
+  EXPECT_GE(crowd.kept(), 8 * kPiece) << "half of what is live and cached, by one";
+  crowd.give(rest, std::nullopt);
+}
+
 // A page is cut by the stream that asks first, and used by others when that one is gone.
 TEST(StreamsThatCutPages, are_forgotten_while_others_use_their_pages) {
   Crowd crowd(1, page_by_page_world());
