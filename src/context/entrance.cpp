@@ -113,7 +113,7 @@ bool Entrance::is_quiet() const {
          !parts_.captures.are_known() && !parts_.captures.has_ended() &&
          !parts_.allocations.has_deferred() && parts_.router.has_preallocated() &&
          device_.guard == nullptr && device_.driver_pool == nullptr && !config.page_chunks &&
-         !config.release_threshold;
+         !config.limits.release_threshold;
 }
 
 // --- the CUDA context
@@ -253,7 +253,7 @@ void Entrance::trim_above_threshold(MutexLock& lock) {
       !device_.primary.noted(parts_.prover.settle(lock)))
     return;
   const Result<Bytes> released =
-      device_.primary.noted(device_.pool->trim(lock, *device_.config.release_threshold));
+      device_.primary.noted(device_.pool->trim(lock, *device_.config.limits.release_threshold));
   if (released && released.value() > 0) parts_.recorder.trimmed(released.value());
 }
 

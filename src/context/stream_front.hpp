@@ -92,9 +92,9 @@ inline void StreamFront::refresh() {
   const bool is_open = device_.small != nullptr &&
                        device_.primary.handle() != driver::ContextHandle{} &&
                        !device_.primary.is_poisoned() && !recorder_.wants_all_calls() &&
-                       !scopes_.has_any() && !device_.config.fill_freed;
+                       !scopes_.has_any() && !device_.config.checks.fill_freed;
   const bool guards_all = device_.guard != nullptr && device_.guard->sampler().takes_all();
-  const bool serves = is_open && !guards_all && !device_.config.fill_new;
+  const bool serves = is_open && !guards_all && !device_.config.checks.fill_new;
   const std::uintptr_t state = reinterpret_cast<std::uintptr_t>(recorder_.log()) |
                                (is_open ? kOpen : 0) | (serves ? kServes : 0);
   // Writes only a change: all threads read it at every call.

@@ -32,7 +32,7 @@ constexpr std::uint64_t kMappingsSweptPerCall = 16;
 
 Pool::Pool(driver::Driver& driver, const driver::ChunkProperties& properties,
            const settings::Config& config, Bytes page_size, time::Timelines& timelines)
-    : memory_(driver, properties, config, page_size, timelines), room_(config.capacity) {}
+    : memory_(driver, properties, config, page_size, timelines), room_(config.limits.capacity) {}
 
 // --- the way of a request
 
@@ -69,7 +69,7 @@ Result<Answer> Pool::map(MutexLock& lock, const PageRequest& request, const Call
       if (memory_.driver.now_ns() < until_ns) return Answer(Needs{Needs::What::time, 0, until_ns});
     }
     const bool has_room =
-        memory_.chunks.mapping_count() + plan.pieces() <= memory_.config.max_mappings;
+        memory_.chunks.mapping_count() + plan.pieces() <= memory_.config.limits.max_mappings;
     if (has_room || effort == Effort::few_mappings) {
       VPMM_TRY_ASSIGN(const Placed placed, carry_out(lock, plan, request, caller));
       return Answer(placed);

@@ -76,7 +76,7 @@ TEST_F(StamperTest, two_streams_are_both_waited_for_and_proof_of_the_other_is_wa
 
 TEST_F(StamperTest, three_streams_are_everything_that_is_queued) {
   EXPECT_TRUE(is_last_of(timelines.any_stream(), free_on(a, b.timeline->id, {c.timeline->id})));
-  config.any_stream = AnyStreamOrder::legacy;
+  config.streams.any_stream = AnyStreamOrder::legacy;
   EXPECT_TRUE(is_last_of(timelines.every_stream(), free_on(a, b.timeline->id, {c.timeline->id})))
       << "the legacy stream does not wait for all of them";
   EXPECT_EQ(a.timeline->last, 0u);
@@ -84,7 +84,7 @@ TEST_F(StamperTest, three_streams_are_everything_that_is_queued) {
 
 TEST_F(StamperTest, a_free_without_a_stream_is_everything_that_is_queued) {
   for (const AnyStreamOrder order : {AnyStreamOrder::context, AnyStreamOrder::legacy}) {
-    config.any_stream = order;
+    config.streams.any_stream = order;
     const std::uint64_t before = timelines.any_stream().last;
     EXPECT_TRUE(is_last_of(timelines.any_stream(), free_on(nobody, a.timeline->id)));
     EXPECT_EQ(timelines.any_stream().last, before + 1);
@@ -96,7 +96,7 @@ TEST_F(StamperTest, a_free_without_a_stream_is_everything_that_is_queued) {
 }
 
 TEST_F(StamperTest, a_free_without_a_stream_may_be_one_of_the_allocating_stream) {
-  config.unnamed_free = UnnamedFree::allocating_stream;
+  config.streams.unnamed_free = UnnamedFree::allocating_stream;
   EXPECT_TRUE(is_last_of(*a.timeline, free_on(nobody, a.timeline->id)));
   EXPECT_EQ(free_on(nobody, a.timeline->id, {b.timeline->id}),
             Stamp({a.timeline->id, 2}, {b.timeline->id, 1}));
