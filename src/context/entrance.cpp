@@ -214,7 +214,7 @@ bool Entrance::look_for_idle_streams() {
     if (next == nullptr) break;
     const bool is_idle = device_.small == nullptr || device_.small->bounds().look_at(*next);
     if (!is_idle || device_.timelines.count() <= streams_kept_.most() || !is_forgotten(*next)) {
-      is_unproven = is_unproven || next->provable < next->last;
+      is_unproven = is_unproven || !next->numbers.are_provable();
       ++stayed;
     }
   }

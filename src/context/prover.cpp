@@ -156,8 +156,9 @@ Result<void> Prover::bound_any_stream(MutexLock& lock) {
     if (is_within()) return {};
     VPMM_TRY(settle(lock));
     if (is_within()) return {};
-    if (any.provable < any.last && !prove_everything() && !synchronize(lock)) return {};
-    std::shared_ptr<time::Event> proof = device_.timelines.proof_of({any.id, any.complete + 1});
+    if (!any.numbers.are_provable() && !prove_everything() && !synchronize(lock)) return {};
+    std::shared_ptr<time::Event> proof =
+        device_.timelines.proof_of({any.id, any.numbers.complete + 1});
     if (proof == nullptr) continue;
     ++host_waits_;
     VPMM_TRY(wait_for(lock, std::move(proof)));

@@ -159,7 +159,8 @@ void Pool::prove_moves(const Plan& plan, const Caller& caller) {
   const bool is_unproven = std::any_of(plan.moves.begin(), plan.moves.end(), [&](const Move& move) {
     const auto parts = move.part.stamp.parts();
     return std::any_of(parts.begin(), parts.end(), [&](const time::StampPart& part) {
-      return part.timeline == caller.timeline->id && part.sequence > caller.timeline->provable;
+      return part.timeline == caller.timeline->id &&
+             part.sequence > caller.timeline->numbers.provable;
     });
   });
   if (is_unproven && !memory_.timelines.close(*caller.timeline, *caller.stream))
@@ -282,7 +283,7 @@ Result<void> Pool::settle(MutexLock& lock) {
 
 Result<Bytes> Pool::trim(MutexLock& lock, Bytes bytes_to_keep) {
   memory_.timelines.for_each([](time::Timeline& timeline) {
-    if (timeline.provable < timeline.last) timeline.wanted = true;
+    if (!timeline.numbers.are_provable()) timeline.wanted = true;
   });
   return reclaimer_.trim(lock, bytes_to_keep);
 }

@@ -409,7 +409,7 @@ TEST(WaitingFrees, count_for_each_stream_that_they_wait_for) {
   expect(1100, 100, 1100);
   std::vector<DevicePtr> over;
   const auto advance = [&](time::Timeline& timeline, const time::StampPart& to) {
-    timeline.complete = to.sequence;
+    timeline.numbers.complete = to.sequence;
     waiting.advance(to, [&](const small::Allocation& of) { over.push_back(of.range.begin); });
   };
   advance(*a, of_a);
