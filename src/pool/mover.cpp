@@ -218,7 +218,7 @@ void Mover::undo(Flight& flight) {
   if (!flight.kept.empty()) memory_.chunks.end_use(flight.kept_range());
   for (const Vector<Region*>* taken : {&flight.sources, &flight.kept})
     for (Region* region : *taken)
-      memory_.index.attach_free(region, memory_.timelines.reduce(region->stamp), region->age);
+      memory_.index.attach_free(region, memory_.timelines.reduce(region->stamp), region->age());
   bury_stuck(flight);
 }
 
