@@ -2,6 +2,7 @@
 // context: opening of a device, entry and exit.
 #include "context/entrance.hpp"
 
+#include "context/owners.hpp"
 #include "driver/driver_error.hpp"
 #include "observe/log.hpp"
 
@@ -150,7 +151,7 @@ void Entrance::forget_dead(driver::ContextId dead) {
   parts_.footprint.forget_driver_pool();
   if (device_.guard != nullptr) device_.guard->forget_stream();
   parts_.recorder.forget_unless([this](DevicePtr begin) VPMM_REQUIRES(pool_lock) {
-    return !std::holds_alternative<Foreign>(parts_.owners.of(begin));
+    return !std::holds_alternative<Foreign>(Owners(device_, parts_.arenas).of(begin));
   });
   parts_.captures.forget_streams();
   parts_.arenas.forget_streams();
