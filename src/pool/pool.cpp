@@ -111,7 +111,7 @@ Result<void> Pool::ask_for_room(MutexLock& lock, Bytes bytes) {
       driver::checked(driver::Call::mem_get_info, memory_.driver.mem_get_info(info));
   if (!asked && asked.error().code == ErrorCode::poisoned) return asked.error();
   // Memory of flights may be created already or not, so it is not counted as free.
-  const Bytes free = info.free - std::min(info.free, memory_.coming_bytes);
+  const Bytes free = info.free - std::min(info.free, memory_.flights.coming_bytes());
   learn(asked ? free : bytes);  // without an answer, the plan will show
   if (!asked || bytes <= free) return {};
   VPMM_TRY_ASSIGN(const bool is_given, mover_.try_out(lock, bytes));
