@@ -236,8 +236,8 @@ class Replayer {
                                          const replay::ReplayOptions& how) {
     settings::Config config = config_;
     if (const std::optional<Bytes> limit = room_for(*run.trace).limit) {
-      config.capacity = limit;
-      config.capacity_percent = 0;  // of VPMM_CAPACITY, which the limit replaces
+      config.limits.capacity = limit;
+      config.limits.capacity_percent = 0;  // of VPMM_CAPACITY, which the limit replaces
     }
     auto result =
         replay::replay(*run.trace, machine, replay::allocator_recipe(run.allocator, config), how);

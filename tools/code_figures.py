@@ -9,8 +9,8 @@ Lines, files: all of them. Tokens: of code, without comments, as Pygments divide
 Functions: those with a body, as lizard finds them; branches are its cyclomatic complexity. Classes: fields and methods
 as universal-ctags finds them; overloads count once each, nested classes for themselves. An interface is a class with a
 pure virtual method; its implementations are counted in src, tests, bench and python. Attributes for the thread-safety
-analysis are taken out first: neither tool reads them. `what in 1,000`: what, whose and who, in a thousand words of
-comments.
+analysis and `alignas` are taken out first: neither tool reads them. `what in 1,000`: what, whose and who, in a
+thousand words of comments.
 
 Run by hand; nothing depends on it. Functions that a request enters: tools/functions_entered.py.
 """
@@ -39,7 +39,7 @@ CORE = ("time", "region", "vm", "pool", "small", "context", "driver_pool", "sett
 PLUGIN = "python/vpmm/plugins/torch_allocator"
 IMPLEMENTED_IN = ("src", "tests", "bench", "python")
 ATTRIBUTE = re.compile(
-    r"\bVPMM_(?:NO_THREAD_SAFETY_ANALYSIS\b"
+    r"\balignas\(\w+\)|\bVPMM_(?:NO_THREAD_SAFETY_ANALYSIS\b"
     r"|[A-Z_]*(?:REQUIRES|GUARDED_BY|ACQUIRE|RELEASE|EXCLUDES|CAPABILITY)\((?:[^()]|\([^()]*\))*\))"
 )
 ASKING = {"what", "whose", "who"}

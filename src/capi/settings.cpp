@@ -26,17 +26,18 @@ vpmm_config to_settings(const settings::Config& config) {
   settings.pages = config.pages;
   settings.va_size = config.va_size;
   settings.chunk_max = config.page_chunks ? 0 : config.chunk_max;
-  settings.release_threshold = config.release_threshold.value_or(kUnset);
-  settings.max_mappings = config.max_mappings;
-  settings.capacity = config.capacity_percent == 0 ? config.capacity.value_or(kUnset)
-                                                   : VPMM_SHARE_OF_GPU(config.capacity_percent);
+  settings.release_threshold = config.limits.release_threshold.value_or(kUnset);
+  settings.max_mappings = config.limits.max_mappings;
+  settings.capacity = config.limits.capacity_percent == 0
+                          ? config.limits.capacity.value_or(kUnset)
+                          : VPMM_SHARE_OF_GPU(config.limits.capacity_percent);
   settings.small = settings::to_string(config.small);
-  settings.any_stream = settings::to_string(config.any_stream);
+  settings.any_stream = settings::to_string(config.streams.any_stream);
   settings.log = observe::to_string(config.log);
   settings.driver = settings::to_string(config.driver);
   settings.prefer = settings::to_string(config.prefer);
   settings.ipc_isolate = config.ipc_isolate;
-  settings.guard = config.guard_every;
+  settings.guard = config.checks.guard_every;
   settings.fill = settings::fill_text(config);
   // unnamed_free_on_allocating_stream has no variable: 0.
   return settings;
@@ -90,8 +91,8 @@ Result<void> set_unnamed_free(int on_allocating_stream, settings::Config& config
         ErrorCode::bad_configuration,
         message_of("unnamed_free_on_allocating_stream={}: must be 0 or 1", on_allocating_stream)};
   }
-  config.unnamed_free = on_allocating_stream == 1 ? settings::UnnamedFree::allocating_stream
-                                                  : settings::UnnamedFree::any_stream;
+  config.streams.unnamed_free = on_allocating_stream == 1 ? settings::UnnamedFree::allocating_stream
+                                                          : settings::UnnamedFree::any_stream;
   return {};
 }
 

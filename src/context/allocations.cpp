@@ -27,7 +27,7 @@ constexpr std::uint8_t kFilling = 0xFF;
 // free goes on without it.
 void fill_freed(Device& device, AddressRange range, const pool::Stamper::Uses& uses,
                 const Caller& caller) VPMM_REQUIRES(pool_lock) {
-  if (!device.config.fill_freed || !caller.may_queue() || !uses.are_of(caller)) return;
+  if (!device.config.checks.fill_freed || !caller.may_queue() || !uses.are_of(caller)) return;
   static_cast<void>(device.primary.noted(driver::checked(
       driver::Call::memset_d8_async,
       device.driver.memset_d8_async(range.begin, kFilling, range.size, *caller.stream))));
@@ -118,7 +118,8 @@ Error Allocations::not_live(DevicePtr ptr) {
 // without a stream does not, so that stream's use is recorded.
 Result<void> Allocations::record_use(DevicePtr ptr, time::Timeline& user) {
   const auto is_news = [&](std::optional<time::TimelineId> owner) {
-    return owner != user.id || device_.config.any_stream == settings::AnyStreamOrder::legacy;
+    return owner != user.id ||
+           device_.config.streams.any_stream == settings::AnyStreamOrder::legacy;
   };
   if (!live_at(ptr)) return not_live(ptr);
   // Returns false if a warm free has ended it meanwhile.

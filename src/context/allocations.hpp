@@ -21,12 +21,12 @@ namespace vpmm::context {
 
 class Allocations {
  public:
-  Allocations(Device& device, Captures& captures, arena::Arenas& arenas, const Owners& owners,
-              Shares& shares, HostCopies& host_copies, report::Recorder& recorder, Prover& prover)
+  Allocations(Device& device, Captures& captures, arena::Arenas& arenas, Shares& shares,
+              HostCopies& host_copies, report::Recorder& recorder, Prover& prover)
       : device_(device),
         captures_(captures),
         arenas_(arenas),
-        owners_(owners),
+        owners_(device, arenas),
         shares_(shares),
         host_copies_(host_copies),
         recorder_(recorder),
@@ -94,7 +94,7 @@ class Allocations {
   Device& device_;
   Captures& captures_;
   arena::Arenas& arenas_;
-  const Owners& owners_;
+  const Owners owners_;
   Shares& shares_;
   HostCopies& host_copies_;
   report::Recorder& recorder_;

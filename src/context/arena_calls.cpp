@@ -16,7 +16,7 @@ Result<pool::ArenaId> ArenaCalls::create(const arena::ArenaOptions& options) {
   const HostPromise promise;
   if (!promise.is_kept()) return no_host_memory();
   arena::ArenaOptions tagged = options;
-  if (tagged.tag == 0 && !tagged.is_external) tagged.tag = parts_.scopes.innermost().tag;
+  if (tagged.tag == 0 && !tagged.is_external) tagged.tag = parts_.tags.scopes().innermost().tag;
   return parts_.arenas.create(tagged);
 }
 

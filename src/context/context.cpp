@@ -64,8 +64,8 @@ Result<std::unique_ptr<Context>> Context::create(driver::Driver& driver,
   observe::set_log_level(config.log);
   auto context = std::make_unique<Context>(driver, device, config, traits,
                                            has_summary ? AtEnd::summary : AtEnd::nothing);
-  if (config.capacity_percent != 0)
-    VPMM_TRY(context->limits_.set_share_of_gpu(config.capacity_percent));
+  if (config.limits.capacity_percent != 0)
+    VPMM_TRY(context->limits_.set_share_of_gpu(config.limits.capacity_percent));
   for (const settings::NamedLimit& each : tag_limits)
     context->limits_.set_tag_limit(report::tag_with_name(each.tag.c_str()), each.limit);
   context->prepare();
@@ -211,10 +211,10 @@ Result<DevicePtr> Context::attempt(pool::Request& routed, const time::TimelineId
     if (request.tag != 0) parts_.allocations.free_through_lock(begin);
     parts_.recorder.allocated(parts_.allocations.range_to_tell(begin, request.bytes), begin,
                               request, caller);
-    if (device_.config.fill_new) {
+    if (device_.config.checks.fill_new) {
       static_cast<void>(device_.primary.noted(parts_.allocations.fill(begin, caller)));
       // There a free without a stream would not wait for the fill.
-      const bool is_legacy = device_.config.any_stream == settings::AnyStreamOrder::legacy;
+      const bool is_legacy = device_.config.streams.any_stream == settings::AnyStreamOrder::legacy;
       if (is_legacy && caller.timeline != nullptr)
         static_cast<void>(parts_.allocations.record_use(begin, *caller.timeline));
     }

@@ -92,18 +92,19 @@ Device::Device(driver::Driver& inner_driver, driver::DeviceOrdinal ordinal,
   if (traits.has_memory_pools && !cuts && !has_whole_pages_only)
     driver_pool = std::make_unique<driver_pool::DriverPool>(driver, ordinal, timelines);
   if (pool == nullptr) return;
-  if (config.guard_every != 0)
+  if (config.checks.guard_every != 0)
     guard = std::make_unique<guard::Guarded>(
         driver, traits.chunk, timelines,
-        guard::Options{traits.granularity, config.va_size, config.guard_every,
-                       config.any_stream == settings::AnyStreamOrder::legacy});
+        guard::Options{traits.granularity, config.va_size, config.checks.guard_every,
+                       config.streams.any_stream == settings::AnyStreamOrder::legacy});
   const BelowAPage below_a_page = cuts                     ? BelowAPage::cut
                                   : driver_pool != nullptr ? BelowAPage::driver_pool
                                                            : BelowAPage::whole_pages;
   const bool proves_frees = !config.page_chunks && config.prefer == settings::Prefer::footprint;
   small = std::make_unique<small::SmallPool>(
       inner, *pool, timelines,
-      small::ServingOptions{below_a_page, !config.page_chunks, proves_frees, config.crowded_after});
+      small::ServingOptions{below_a_page, !config.page_chunks, proves_frees,
+                            config.streams.crowded_after});
 }
 
 bool Device::owns_part_of(AddressRange memory) const {

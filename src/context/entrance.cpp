@@ -2,6 +2,7 @@
 // context: opening of a device, entry and exit.
 #include "context/entrance.hpp"
 
+#include "context/owners.hpp"
 #include "driver/driver_error.hpp"
 #include "observe/log.hpp"
 
@@ -113,7 +114,7 @@ bool Entrance::is_quiet() const {
          !parts_.captures.are_known() && !parts_.captures.has_ended() &&
          !parts_.allocations.has_deferred() && parts_.router.has_preallocated() &&
          device_.guard == nullptr && device_.driver_pool == nullptr && !config.page_chunks &&
-         !config.release_threshold;
+         !config.limits.release_threshold;
 }
 
 // --- the CUDA context
@@ -150,7 +151,7 @@ void Entrance::forget_dead(driver::ContextId dead) {
   parts_.footprint.forget_driver_pool();
   if (device_.guard != nullptr) device_.guard->forget_stream();
   parts_.recorder.forget_unless([this](DevicePtr begin) VPMM_REQUIRES(pool_lock) {
-    return !std::holds_alternative<Foreign>(parts_.owners.of(begin));
+    return !std::holds_alternative<Foreign>(Owners(device_, parts_.arenas).of(begin));
   });
   parts_.captures.forget_streams();
   parts_.arenas.forget_streams();
@@ -214,7 +215,7 @@ bool Entrance::look_for_idle_streams() {
     if (next == nullptr) break;
     const bool is_idle = device_.small == nullptr || device_.small->bounds().look_at(*next);
     if (!is_idle || device_.timelines.count() <= streams_kept_.most() || !is_forgotten(*next)) {
-      is_unproven = is_unproven || next->provable < next->last;
+      is_unproven = is_unproven || !next->numbers.are_provable();
       ++stayed;
     }
   }
@@ -253,7 +254,7 @@ void Entrance::trim_above_threshold(MutexLock& lock) {
       !device_.primary.noted(parts_.prover.settle(lock)))
     return;
   const Result<Bytes> released =
-      device_.primary.noted(device_.pool->trim(lock, *device_.config.release_threshold));
+      device_.primary.noted(device_.pool->trim(lock, *device_.config.limits.release_threshold));
   if (released && released.value() > 0) parts_.recorder.trimmed(released.value());
 }
 

@@ -61,13 +61,14 @@ void Footprint::tell_pool(Bytes coming) {
 }
 
 bool Footprint::is_above_threshold() const {
-  return device_.pool != nullptr && device_.config.release_threshold && !is_cleanup_held() &&
-         held() > *device_.config.release_threshold;
+  return device_.pool != nullptr && device_.config.limits.release_threshold && !is_cleanup_held() &&
+         held() > *device_.config.limits.release_threshold;
 }
 
 void Footprint::set_capacity(std::optional<Bytes> bytes) {
   capacity_ = bytes;
-  if (device_.config.capacity_percent != 0 && !settings_capacity_) settings_capacity_ = bytes;
+  if (device_.config.limits.capacity_percent != 0 && !settings_capacity_)
+    settings_capacity_ = bytes;
   if (device_.pool != nullptr) device_.pool->set_capacity(bytes);
 }
 

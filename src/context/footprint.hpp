@@ -18,8 +18,8 @@ class Footprint {
  public:
   explicit Footprint(Device& device)
       : device_(device),
-        capacity_(device.config.capacity),
-        settings_capacity_(device.config.capacity) {}
+        capacity_(device.config.limits.capacity),
+        settings_capacity_(device.config.limits.capacity) {}
 
   Bytes held() const VPMM_REQUIRES(pool_lock);
   Bytes idle_in_driver_pool(Bytes but_for = 0) const VPMM_REQUIRES(pool_lock);

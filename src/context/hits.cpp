@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/host_memory.hpp"
+#include "context/owners.hpp"
 
 namespace vpmm::context {
 
@@ -67,7 +68,7 @@ Hits::Freed Hits::free(const Client& client, DevicePtr ptr) {
   const pool::Caller caller{client.stream, entrance_.timeline_without_visit(client)};
   const HostPromise promise;
   if (caller.timeline == nullptr || !promise.is_kept()) return Freed::no;
-  const OwnedBy owner = parts_.owners.of(ptr);
+  const OwnedBy owner = Owners(device_, parts_.arenas).of(ptr);
   const Pages* const pages = std::get_if<Pages>(&owner);
   // Memory that others may hold counts as used by all streams, and a graph's is of no stream.
   if (pages == nullptr || pages->region->range.begin != ptr || small::is_cached(*pages->region) ||

@@ -23,7 +23,7 @@ namespace {
 bool has_unproven(const time::Timelines& timelines) VPMM_REQUIRES(pool_lock) {
   bool found = false;
   timelines.for_each(
-      [&](const time::Timeline& timeline) { found = found || timeline.provable < timeline.last; });
+      [&](const time::Timeline& timeline) { found = found || !timeline.numbers.are_provable(); });
   return found;
 }
 

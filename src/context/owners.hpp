@@ -29,6 +29,7 @@ struct GuardedMemory {  // with pages of its own
 // Valid while the pool's lock is held.
 using OwnedBy = std::variant<Foreign, ArenaMemory, CutPage, Pages, DriverBlock, GuardedMemory>;
 
+// A view; each user has its own.
 class Owners {
  public:
   Owners(const Device& device, const arena::Arenas& arenas) : device_(device), arenas_(arenas) {}

@@ -12,12 +12,10 @@
 #include "context/device.hpp"
 #include "context/footprint.hpp"
 #include "context/host_copies.hpp"
-#include "context/owners.hpp"
 #include "context/peers.hpp"
 #include "context/prover.hpp"
 #include "context/router.hpp"
 #include "context/shares.hpp"
-#include "context/slow_path.hpp"
 #include "context/stream_front.hpp"
 #include "context/suspendable_tags.hpp"
 #include "report/recorder.hpp"
@@ -31,7 +29,7 @@ struct Parts {
   Parts(driver::Driver& driver, driver::DeviceOrdinal ordinal, const settings::Config& config,
         const DeviceTraits& traits)
       : device(driver, ordinal, config, traits),
-        front(device, recorder, scopes),
+        front(device, recorder, tags),
         captures(device),
         peers(device),
         recorder(device.driver, ordinal),
@@ -39,12 +37,10 @@ struct Parts {
         prover(device, captures, peers, footprint),
         arenas(device.pool.get(), device.small.get(), device.timelines, device.stamper, recorder,
                device.config.ipc_isolate),
-        owners(device, arenas),
-        tags(arenas, scopes),
-        shares(device, arenas, owners),
-        allocations(device, captures, arenas, owners, shares, host_copies, recorder, prover),
-        slow_path(device, footprint, recorder, prover, arenas, allocations),
-        router(device, captures, footprint, recorder, prover, slow_path) {
+        tags(arenas),
+        shares(device, arenas),
+        allocations(device, captures, arenas, shares, host_copies, recorder, prover),
+        router(device, captures, footprint, recorder, prover, arenas, allocations) {
     if (device.small != nullptr) device.small->warm_calls().heed(mutex);
   }
 
@@ -72,13 +68,10 @@ struct Parts {
   Footprint footprint;
   Prover prover;
   arena::Arenas arenas;
-  Owners owners;
-  TagScopes scopes;
   SuspendableTags tags;
   HostCopies host_copies;
   Shares shares;
   Allocations allocations;
-  SlowPath slow_path;
   Router router;
 };
 

@@ -64,10 +64,11 @@ bool Prover::may_record_context_event() {
 // Records one event in each context, by VPMM_ANY_STREAM: `context` of the whole context, `legacy`
 // on its legacy stream (which waits for blocking streams only), `park` none.
 bool Prover::prove_everything() {
-  if (!may_record_context_event() || device_.config.any_stream == settings::AnyStreamOrder::park)
+  if (!may_record_context_event() ||
+      device_.config.streams.any_stream == settings::AnyStreamOrder::park)
     return false;
   Everything how = Everything::context_event;
-  if (device_.config.any_stream == settings::AnyStreamOrder::legacy) {
+  if (device_.config.streams.any_stream == settings::AnyStreamOrder::legacy) {
     const bool needs_all =
         device_.timelines.is_every_stream_unproven() && device_.driver.has(Call::ctx_record_event);
     if (!needs_all) how = Everything::legacy_stream;
@@ -140,7 +141,8 @@ bool Prover::synchronize(MutexLock& lock) {
 // up. Above the cap, waits for the oldest event with the lock dropped. `park` promises waits only
 // in explicit synchronisation.
 Result<void> Prover::bound_any_stream(MutexLock& lock) {
-  if (device_.pool == nullptr || device_.config.any_stream == settings::AnyStreamOrder::park)
+  if (device_.pool == nullptr ||
+      device_.config.streams.any_stream == settings::AnyStreamOrder::park)
     return {};
   for (;;) {
     const time::Timeline& any = device_.timelines.any_stream();
@@ -154,8 +156,9 @@ Result<void> Prover::bound_any_stream(MutexLock& lock) {
     if (is_within()) return {};
     VPMM_TRY(settle(lock));
     if (is_within()) return {};
-    if (any.provable < any.last && !prove_everything() && !synchronize(lock)) return {};
-    std::shared_ptr<time::Event> proof = device_.timelines.proof_of({any.id, any.complete + 1});
+    if (!any.numbers.are_provable() && !prove_everything() && !synchronize(lock)) return {};
+    std::shared_ptr<time::Event> proof =
+        device_.timelines.proof_of({any.id, any.numbers.complete + 1});
     if (proof == nullptr) continue;
     ++host_waits_;
     VPMM_TRY(wait_for(lock, std::move(proof)));

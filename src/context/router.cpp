@@ -50,7 +50,7 @@ Result<DevicePtr> Router::allocate_guarded(MutexLock& lock, const pool::Request&
       caller.standing != Standing::ordinary || device_.config.ipc_isolate)
     return DevicePtr{};
   if (device_.pool->memory().chunks.mapping_count() + device_.guard->figures().mappings >=
-      device_.config.max_mappings)
+      device_.config.limits.max_mappings)
     return DevicePtr{};
   Bytes room = 0;
   if (const std::optional<Bytes> capacity = footprint_.capacity())

@@ -14,13 +14,13 @@ namespace vpmm::context {
 class Router {
  public:
   Router(Device& device, Captures& captures, Footprint& footprint, report::Recorder& recorder,
-         Prover& prover, SlowPath& slow_path)
+         Prover& prover, arena::Arenas& arenas, Allocations& allocations)
       : device_(device),
         captures_(captures),
         footprint_(footprint),
         recorder_(recorder),
         prover_(prover),
-        slow_path_(slow_path) {}
+        slow_path_(device, footprint, recorder, prover, arenas, allocations) {}
 
   Result<DevicePtr> allocate(MutexLock& lock, const pool::Request& request,
                              const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
@@ -32,6 +32,7 @@ class Router {
   // Lets the caller's stream free the whole pages at `begin` by itself.
   void enlist(DevicePtr begin, Bytes bytes, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
   bool has_preallocated() const VPMM_REQUIRES(pool_lock) { return has_preallocated_; }
+  SlowPath& slow_path() { return slow_path_; }
 
  private:
   Result<DevicePtr> allocate_guarded(MutexLock& lock, const pool::Request& request,
@@ -55,7 +56,7 @@ class Router {
   Footprint& footprint_;
   report::Recorder& recorder_;
   Prover& prover_;
-  SlowPath& slow_path_;
+  SlowPath slow_path_;
   bool has_preallocated_ VPMM_GUARDED_BY(pool_lock) = false;
 };
 

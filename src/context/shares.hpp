@@ -28,8 +28,8 @@ Error not_inside(DevicePtr ptr);  // invalid_pointer
 // Invariant: a freed entry has a holder.
 class Shares {
  public:
-  Shares(Device& device, arena::Arenas& arenas, const Owners& owners)
-      : device_(device), arenas_(arenas), owners_(owners) {}
+  Shares(Device& device, arena::Arenas& arenas)
+      : device_(device), arenas_(arenas), owners_(device, arenas) {}
 
   // `of`: allocation of the pool around the range.
   Result<SharedRange> share(const AllocationInfo& of, AddressRange range) VPMM_REQUIRES(pool_lock);
@@ -62,7 +62,7 @@ class Shares {
 
   Device& device_;
   arena::Arenas& arenas_;
-  const Owners& owners_;
+  const Owners owners_;
   Map<DevicePtr, Share> by_begin_ VPMM_GUARDED_BY(pool_lock);
   HashMap<std::uint64_t, DevicePtr> by_id_ VPMM_GUARDED_BY(pool_lock);
 };

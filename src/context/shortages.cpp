@@ -116,7 +116,7 @@ report::Shortage Shortages::look_at(const pool::Request& request, const std::str
   shortage.memory.quarantined = now.quarantined_bytes;
   shortage.memory.mapped = now.mapped_bytes;
   shortage.memory.mappings = now.mappings;
-  shortage.limits.max_mappings = device_.config.max_mappings;
+  shortage.limits.max_mappings = device_.config.limits.max_mappings;
   shortage.limits.capacity = parts_.footprint.capacity();
   shortage.limits.is_capacity_of_settings = parts_.footprint.is_capacity_of_settings();
   shortage.limits.prefer = device_.config.prefer;

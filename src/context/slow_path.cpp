@@ -150,7 +150,7 @@ void SlowPath::prepare_growth(const Job& job) {
 void SlowPath::want_proof(const Caller& caller, Urgency urgency) {
   bool is_unanswered = false;
   device_.timelines.for_each([&](time::Timeline& timeline) VPMM_REQUIRES(pool_lock) {
-    if (&timeline == caller.timeline || timeline.provable == timeline.last) return;
+    if (&timeline == caller.timeline || timeline.numbers.are_provable()) return;
     if (device_.pool->memory().index.pending_bytes(timeline.id) +
             device_.small->figures().pending_bytes(timeline.id) ==
         0)
@@ -324,7 +324,7 @@ Result<bool> SlowPath::wait_for_work(MutexLock& lock, const Caller& caller,
   const std::uint64_t began_ns = device_.driver.now_ns();
   const ScopeExit tell(
       [&]() VPMM_REQUIRES(pool_lock) { recorder_.paused(device_.driver.now_ns() - began_ns); });
-  if (caller.own() && caller.timeline->provable < caller.timeline->last)
+  if (caller.own() && !caller.timeline->numbers.are_provable())
     VPMM_TRY(device_.timelines.close(*caller.timeline, *caller.stream));
   const bool has_events = prover_.prove_everything() || device_.timelines.outstanding_events() > 0;
   if (!has_events) return prover_.synchronize(lock);

@@ -22,8 +22,8 @@ namespace vpmm::context {
 class StreamFront {
  public:
   using Client = small::WarmCalls::FirstCache;
-  StreamFront(const Device& device, const report::Recorder& recorder, const TagScopes& scopes)
-      : driver_(device.inner), device_(device), recorder_(recorder), scopes_(scopes) {}
+  StreamFront(const Device& device, const report::Recorder& recorder, const SuspendableTags& tags)
+      : driver_(device.inner), device_(device), recorder_(recorder), tags_(tags) {}
 
   // State for one call: open for the stream's cache or not, and the log of a recording. One load
   // without a recording.
@@ -57,7 +57,7 @@ class StreamFront {
   driver::Driver& driver_;
   const Device& device_;
   const report::Recorder& recorder_;
-  const TagScopes& scopes_;
+  const SuspendableTags& tags_;
   static constexpr std::uintptr_t kOpen = 1;
   static constexpr std::uintptr_t kServes = 2;
   std::atomic<std::uintptr_t> state_{
@@ -92,9 +92,9 @@ inline void StreamFront::refresh() {
   const bool is_open = device_.small != nullptr &&
                        device_.primary.handle() != driver::ContextHandle{} &&
                        !device_.primary.is_poisoned() && !recorder_.wants_all_calls() &&
-                       !scopes_.has_any() && !device_.config.fill_freed;
+                       !tags_.scopes().has_any() && !device_.config.checks.fill_freed;
   const bool guards_all = device_.guard != nullptr && device_.guard->sampler().takes_all();
-  const bool serves = is_open && !guards_all && !device_.config.fill_new;
+  const bool serves = is_open && !guards_all && !device_.config.checks.fill_new;
   const std::uintptr_t state = reinterpret_cast<std::uintptr_t>(recorder_.log()) |
                                (is_open ? kOpen : 0) | (serves ? kServes : 0);
   // Writes only a change: all threads read it at every call.

@@ -54,8 +54,11 @@ struct TagOptions {
 // allocate and free large memory beside the weights that stay.
 class SuspendableTags {
  public:
-  SuspendableTags(arena::Arenas& arenas, const TagScopes& scopes)
-      : arenas_(arenas), scopes_(scopes) {}
+  explicit SuspendableTags(arena::Arenas& arenas) : arenas_(arenas) {}
+
+  // Tags that threads entered, suspendable or not.
+  TagScopes& scopes() { return scopes_; }
+  const TagScopes& scopes() const { return scopes_; }
 
   void make(std::uint32_t tag, TagOptions options) VPMM_REQUIRES(pool_lock);
   // Null: not suspendable.
@@ -72,7 +75,7 @@ class SuspendableTags {
     pool::ArenaId one_chunk{};
   };
   arena::Arenas& arenas_;
-  const TagScopes& scopes_;
+  TagScopes scopes_;
   Map<std::uint32_t, OfTag> tags_ VPMM_GUARDED_BY(pool_lock);
 };
 

@@ -34,14 +34,14 @@ Result<void> Suspension::enter(std::uint32_t tag, TagScope scope) {
   const PoolLock lock(parts_.mutex);
   const HostPromise promise;
   if (!promise.is_kept()) return no_host_memory();
-  parts_.scopes.enter(tag, scope);
+  parts_.tags.scopes().enter(tag, scope);
   parts_.front.refresh();
   return {};
 }
 
 Result<void> Suspension::leave(std::uint32_t tag, TagScope scope) {
   const PoolLock lock(parts_.mutex);
-  if (!parts_.scopes.leave(tag, scope))
+  if (!parts_.tags.scopes().leave(tag, scope))
     return Error{ErrorCode::invalid_argument,
                  message_of("{} is not entered for {}", report::described_tag(tag),
                             scope == TagScope::thread ? "this thread" : "the process")};
@@ -51,7 +51,7 @@ Result<void> Suspension::leave(std::uint32_t tag, TagScope scope) {
 
 TagScopes::Entered Suspension::entered() const {
   const PoolLock lock(parts_.mutex);
-  return parts_.scopes.innermost();
+  return parts_.tags.scopes().innermost();
 }
 
 Vector<std::uint32_t> Suspension::suspendable_tags() const {
@@ -376,7 +376,8 @@ Result<Suspension::Refills> Suspension::memory_for(const Vector<Sleeper>& sleepe
     const Bytes size = each.region->range.size;
     const pool::PageRequest request{size, size, device_.pool->memory().page_alignment(), false,
                                     each.chunks};
-    const Result<pool::Placed> placed = parts_.slow_path.place({lock, request, pool::Caller{}});
+    const Result<pool::Placed> placed =
+        parts_.router.slow_path().place({lock, request, pool::Caller{}});
     if (!placed) {
       done = device_.primary.noted(Result<void>(placed.error()));
       break;

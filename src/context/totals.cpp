@@ -18,7 +18,7 @@ observe::Statistics Totals::now() const {
   figures.failed_allocations = failed_allocations_;
   figures.caller_mistakes = parts_.allocations.mistakes();
   figures.host_waits += parts_.prover.host_waits();
-  figures.pauses = parts_.slow_path.pauses();
+  figures.pauses = parts_.router.slow_path().pauses();
   figures.driver_calls = device_.driver.memory_call_count();
   figures.driver_ns = device_.driver.memory_call_ns();
   return figures;

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 
+#include "base/bytes.hpp"
 #include "base/mutex.hpp"
 
 namespace vpmm::pool {
@@ -63,6 +64,10 @@ class Flights {
   };
 
   bool empty() const { return count_ == 0; }
+  // Memory that flights are about to create.
+  Bytes coming_bytes() const { return coming_bytes_; }
+  void begin_creating(Bytes bytes) VPMM_REQUIRES(pool_lock) { coming_bytes_ += bytes; }
+  void end_creating(Bytes bytes) VPMM_REQUIRES(pool_lock) { coming_bytes_ -= bytes; }
   // Waits until one flight has ended. Returns false if none is in flight.
   bool wait_for_one(MutexLock& lock) VPMM_REQUIRES(pool_lock) {
     if (count_ == 0) return false;
@@ -77,6 +82,7 @@ class Flights {
  private:
   std::uint64_t count_ = 0;
   std::uint64_t unmapping_ = 0;  // flights that unmap mappings of the table; unmapping_ <= count_
+  Bytes coming_bytes_ = 0;
   bool is_granting_ = false;
   std::condition_variable_any ended_;
   std::condition_variable_any access_settled_;

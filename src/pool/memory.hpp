@@ -61,7 +61,6 @@ struct Memory {
   Vector<AddressRange> reservations VPMM_GUARDED_BY(pool_lock);
   MappingObserver* mapping_observer VPMM_GUARDED_BY(pool_lock) = nullptr;
   Bytes other_bytes VPMM_GUARDED_BY(pool_lock) = 0;      // mapped elsewhere on the same account
-  Bytes coming_bytes VPMM_GUARDED_BY(pool_lock) = 0;     // to be created by flights
   Bytes suspended_bytes VPMM_GUARDED_BY(pool_lock) = 0;  // of allocated regions without memory
   alignas(kCacheLine) observe::Statistics counters
       VPMM_GUARDED_BY(pool_lock);  // totals, and peaks of mapped memory
@@ -83,7 +82,9 @@ struct Memory {
       VPMM_REQUIRES(pool_lock);
   Bytes held_bytes() const VPMM_REQUIRES(pool_lock) { return mapped_bytes() + other_bytes; }
   // Bytes mapped or about to be mapped.
-  Bytes claimed_bytes() const VPMM_REQUIRES(pool_lock) { return held_bytes() + coming_bytes; }
+  Bytes claimed_bytes() const VPMM_REQUIRES(pool_lock) {
+    return held_bytes() + flights.coming_bytes();
+  }
   // Makes the mapping at `at` the chunk's place, until leave_place().
   void enter_place(vm::Chunk& chunk, DevicePtr at) VPMM_REQUIRES(pool_lock) {
     chunk.place = at;

@@ -68,13 +68,13 @@ Result<Region*> Mover::carry_out(MutexLock& lock, const Plan& plan, region::Owne
   const std::string text = text_of(plan, memory_.page_size());
   Flight flight = detach(plan);
   std::optional<Error> error;
-  memory_.coming_bytes += plan.growth();
+  memory_.flights.begin_creating(plan.growth());
   do {
     const Flights::InFlight away(memory_.flights, lock);
     if (!flight.is_mapped) error = create(flight);
     if (!error) error = map(flight);
   } while (!error && flight.access_version != memory_.mapper.access_version());
-  memory_.coming_bytes -= plan.growth();
+  memory_.flights.end_creating(plan.growth());
   if (!error) {
     observe::log(observe::LogLevel::debug, "plan: {}", text);
     return publish(flight, std::move(owner));
@@ -218,7 +218,7 @@ void Mover::undo(Flight& flight) {
   if (!flight.kept.empty()) memory_.chunks.end_use(flight.kept_range());
   for (const Vector<Region*>* taken : {&flight.sources, &flight.kept})
     for (Region* region : *taken)
-      memory_.index.attach_free(region, memory_.timelines.reduce(region->stamp), region->age);
+      memory_.index.attach_free(region, memory_.timelines.reduce(region->stamp), region->age());
   bury_stuck(flight);
 }
 

@@ -103,7 +103,7 @@ bool Planner::grows_past_peak(Bytes growth) const {
 Bytes Planner::on_its_way(const Plan& plan, const Caller& caller) const {
   Bytes bytes = 0;
   memory_.timelines.for_each([&](const time::Timeline& timeline) VPMM_REQUIRES(pool_lock) {
-    if (timeline.provable <= timeline.complete) return;
+    if (timeline.numbers.provable <= timeline.numbers.complete) return;
     if (&timeline != caller.timeline) bytes += memory_.index.pending_bytes(timeline.id);
   });
   return std::min(bytes, plan.growth());

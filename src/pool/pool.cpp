@@ -32,7 +32,7 @@ constexpr std::uint64_t kMappingsSweptPerCall = 16;
 
 Pool::Pool(driver::Driver& driver, const driver::ChunkProperties& properties,
            const settings::Config& config, Bytes page_size, time::Timelines& timelines)
-    : memory_(driver, properties, config, page_size, timelines), room_(config.capacity) {}
+    : memory_(driver, properties, config, page_size, timelines), room_(config.limits.capacity) {}
 
 // --- the way of a request
 
@@ -69,7 +69,7 @@ Result<Answer> Pool::map(MutexLock& lock, const PageRequest& request, const Call
       if (memory_.driver.now_ns() < until_ns) return Answer(Needs{Needs::What::time, 0, until_ns});
     }
     const bool has_room =
-        memory_.chunks.mapping_count() + plan.pieces() <= memory_.config.max_mappings;
+        memory_.chunks.mapping_count() + plan.pieces() <= memory_.config.limits.max_mappings;
     if (has_room || effort == Effort::few_mappings) {
       VPMM_TRY_ASSIGN(const Placed placed, carry_out(lock, plan, request, caller));
       return Answer(placed);
@@ -111,7 +111,7 @@ Result<void> Pool::ask_for_room(MutexLock& lock, Bytes bytes) {
       driver::checked(driver::Call::mem_get_info, memory_.driver.mem_get_info(info));
   if (!asked && asked.error().code == ErrorCode::poisoned) return asked.error();
   // Memory of flights may be created already or not, so it is not counted as free.
-  const Bytes free = info.free - std::min(info.free, memory_.coming_bytes);
+  const Bytes free = info.free - std::min(info.free, memory_.flights.coming_bytes());
   learn(asked ? free : bytes);  // without an answer, the plan will show
   if (!asked || bytes <= free) return {};
   VPMM_TRY_ASSIGN(const bool is_given, mover_.try_out(lock, bytes));
@@ -159,7 +159,8 @@ void Pool::prove_moves(const Plan& plan, const Caller& caller) {
   const bool is_unproven = std::any_of(plan.moves.begin(), plan.moves.end(), [&](const Move& move) {
     const auto parts = move.part.stamp.parts();
     return std::any_of(parts.begin(), parts.end(), [&](const time::StampPart& part) {
-      return part.timeline == caller.timeline->id && part.sequence > caller.timeline->provable;
+      return part.timeline == caller.timeline->id &&
+             part.sequence > caller.timeline->numbers.provable;
     });
   });
   if (is_unproven && !memory_.timelines.close(*caller.timeline, *caller.stream))
@@ -282,7 +283,7 @@ Result<void> Pool::settle(MutexLock& lock) {
 
 Result<Bytes> Pool::trim(MutexLock& lock, Bytes bytes_to_keep) {
   memory_.timelines.for_each([](time::Timeline& timeline) {
-    if (timeline.provable < timeline.last) timeline.wanted = true;
+    if (!timeline.numbers.are_provable()) timeline.wanted = true;
   });
   return reclaimer_.trim(lock, bytes_to_keep);
 }

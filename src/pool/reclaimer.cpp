@@ -167,7 +167,7 @@ Result<Bytes> Reclaimer::release_idle(MutexLock& lock, AddressRange idle, Region
       is_released[i] = memory_.mapper.release(mappings[i].chunk->handle).ok();
   }
   if (!unmapped) {
-    memory_.index.attach_free(flying, {}, flying->age);
+    memory_.index.attach_free(flying, {}, flying->age());
     return std::move(unmapped.error());
   }
   Bytes released = 0;

@@ -18,7 +18,9 @@ namespace vpmm::pool {
 class Stamper {
  public:
   Stamper(time::Timelines& timelines, const settings::Config& config)
-      : timelines_(timelines), any_stream_(config.any_stream), unnamed_free_(config.unnamed_free) {}
+      : timelines_(timelines),
+        any_stream_(config.streams.any_stream),
+        unnamed_free_(config.streams.unnamed_free) {}
 
   // The streams whose work may use memory that is freed.
   struct Uses {

@@ -58,11 +58,11 @@ std::string opening(driver::Driver& driver, driver::DeviceOrdinal device,
   Bytes total = 0;
   if (driver.device_get_name(device, name) != driver::CuResult::success) name = "unknown";
   if (driver.device_total_mem(device, total) != driver::CuResult::success) total = 0;
-  std::string text =
-      fmt::format("device {} ({}, {}): pool opened, limit {}", device, name, readable_bytes(total),
-                  config.capacity                ? readable_bytes(*config.capacity)
-                  : config.capacity_percent == 0 ? "none"
-                                                 : fmt::format("{}%", config.capacity_percent));
+  std::string text = fmt::format(
+      "device {} ({}, {}): pool opened, limit {}", device, name, readable_bytes(total),
+      config.limits.capacity                ? readable_bytes(*config.limits.capacity)
+      : config.limits.capacity_percent == 0 ? "none"
+                                            : fmt::format("{}%", config.limits.capacity_percent));
   const Vector<settings::SettingInForce> usual = settings::list_settings(settings::Config{});
   const Vector<settings::SettingInForce> here = settings::list_settings(config);
   for (std::size_t i = 0; i < here.size(); ++i)

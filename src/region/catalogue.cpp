@@ -37,7 +37,7 @@ OrderedList<AgeLinks>* Catalogue::list_of(RegionState state) {
 void Catalogue::enlist(Region* region) {
   OrderedList<AgeLinks>* const list = list_of(region->state);
   if (list == nullptr) return;
-  list->add(region, region->age);
+  list->add(region, region->age());
   timelines_.enlist(region);
 }
 
@@ -56,8 +56,7 @@ void Catalogue::enlist_behind(Region* region, Region* behind) {
 }
 
 void Catalogue::unite(Region* front, Region* back) {
-  if (back->age < front->age) {
-    front->age = back->age;
+  if (back->age() < front->age()) {
     free_by_age_.remove(front);
     free_by_age_.replace(back, front);
   } else {

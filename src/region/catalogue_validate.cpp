@@ -47,7 +47,7 @@ bool holds(const OrderedList<AgeLinks>& list, const Regions& regions, RegionStat
   return list.is_sound() &&
          ranking_of(list) ==
              ranked(
-                 regions, [](const Region& region) { return region.age; }, is_listed);
+                 regions, [](const Region& region) { return region.age(); }, is_listed);
 }
 
 struct Expected {

@@ -56,23 +56,25 @@ struct alignas(kCacheLine) Region {
   Region* previous = nullptr;  // neighbours in the same reservation, by address
   Region* next = nullptr;
   Reservation* reservation = nullptr;  // of this region and its neighbours
-  std::uint64_t age = 0;               // free, zombie: order of becoming so, smaller is older
   void* holder = nullptr;              // allocated: record of a room above
+  // Allocated: bytes its present user asked for, where a room above passes it on; like holder.
+  Bytes asked VPMM_GUARDED_BY(cache_lock) = 0;
   RegionState state = RegionState::hole;
   bool has_own_chunks = false;   // allocated: no other allocation touches its chunks
   bool is_suspended = false;     // allocated: nothing is mapped, Note [Suspended memory]
   std::uint32_t size_place = 0;  // free, hole: place in the heap of its size
 
   time::Stamp stamp;  // free, zombie: what must have finished
-  ListLink by_age;    // likewise; allocated: like holder
+  ListLink by_age;    // likewise, by the order of becoming so; allocated: like holder
   struct {
     TimelineFile* file = nullptr;  // null: no part of the stamp is filed here
     ListLink by_sequence;
   } parts[2];  // likewise: parts of the stamp, in any order
 
   Owner owner;  // allocated
-  // Allocated: bytes its present user asked for, where a room above passes it on; like holder.
-  Bytes asked VPMM_GUARDED_BY(cache_lock) = 0;
+
+  // Free, zombie, in flight: smaller is older. 0: a hole.
+  std::uint64_t age() const { return by_age.number; }
 };
 
 inline bool is_free(const Region* region) {

@@ -21,7 +21,7 @@ Region* make_like(RegionSlab& regions, const Region& region) {
   Region* const made = regions.make();
   made->state = region.state;
   made->stamp = region.stamp;
-  made->age = region.age;
+  made->by_age.number = region.age();
   made->reservation = region.reservation;
   return made;
 }
@@ -155,7 +155,7 @@ void RegionIndex::Private::land(Region* in_flight, RegionState state) {
   catalogue.unfile(in_flight);
   in_flight->state = state;
   in_flight->stamp = {};
-  in_flight->age = 0;
+  in_flight->by_age.number = 0;
 }
 
 RegionIndex::RegionIndex(Bytes page_size)
@@ -288,7 +288,6 @@ Region* RegionIndex::allocate(Region* free, AddressRange part, Owner owner) {
   Region* const taken = private_->cut(free, part, RegionState::allocated);
   taken->owner = std::move(owner);
   taken->stamp = {};
-  taken->age = 0;
   private_->catalogue.file(taken);
   return taken;
 }
@@ -324,7 +323,7 @@ Region* RegionIndex::release(Region* allocated, time::Stamp stamp) {
   allocated->has_own_chunks = false;
   allocated->is_suspended = false;
   allocated->stamp = stamp;
-  allocated->age = ++private_->last_age;
+  allocated->by_age.number = ++private_->last_age;
   private_->catalogue.enlist(allocated);
   return private_->merge_and_enter(allocated);
 }
@@ -341,7 +340,7 @@ Region* RegionIndex::attach_free(Region* in_flight, time::Stamp stamp,
                                  std::optional<std::uint64_t> age) {
   private_->land(in_flight, RegionState::free);
   in_flight->stamp = stamp;
-  in_flight->age = age ? *age : ++private_->last_age;
+  in_flight->by_age.number = age ? *age : ++private_->last_age;
   private_->catalogue.enlist(in_flight);
   return private_->merge_and_enter(in_flight);
 }
@@ -354,7 +353,7 @@ Region* RegionIndex::attach_hole(Region* in_flight) {
 Region* RegionIndex::attach_zombie(Region* in_flight, time::Stamp stamp) {
   private_->land(in_flight, RegionState::zombie);
   in_flight->stamp = stamp;
-  in_flight->age = ++private_->last_age;
+  in_flight->by_age.number = ++private_->last_age;
   private_->catalogue.file(in_flight);
   return in_flight;
 }
@@ -384,7 +383,8 @@ Region* RegionIndex::join(Region* front, Region* back) {
   VPMM_CHECK(back->holder == nullptr, picture());
   private_->catalogue.unfile(front);
   private_->catalogue.unfile(back);
-  front->age = std::min(front->age, back->age);
+  if (front->state == RegionState::in_flight)
+    front->by_age.number = std::min(front->age(), back->age());
   front->owner.requested += std::exchange(back->owner, {}).requested;
   front->has_own_chunks = front->has_own_chunks && back->has_own_chunks;
   back->has_own_chunks = false;

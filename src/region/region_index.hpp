@@ -101,7 +101,7 @@ class RegionIndex {
   Region* release(Region* allocated, time::Stamp stamp);
   // Cuts `part` out of a free region, hole or zombie; the result is in flight, closed to others.
   // The rest stays as it was. The detached region keeps stamp and age: attach_free(r, r->stamp,
-  // r->age) restores it.
+  // r->age()) restores it.
   Region* detach(Region* region, AddressRange part);
   // End a flight: the region takes the new state. Free regions and holes merge. Return the result.
   Region* attach_free(Region* in_flight, time::Stamp stamp,

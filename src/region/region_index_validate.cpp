@@ -18,7 +18,8 @@ std::string broken_fields(const Region& region) {
   const bool in_flight = region.state == RegionState::in_flight;
   if (!stamped && !in_flight && !region.stamp.is_complete())
     return at(region, "has a stamp that means nothing");
-  if (!stamped && !in_flight && region.age != 0) return at(region, "has an age that means nothing");
+  if (region.state == RegionState::hole && region.age() != 0)
+    return at(region, "has an age that means nothing");
   if (region.state == RegionState::allocated) return "";
   if (region.holder != nullptr) return at(region, "is not allocated but has a holder");
   const Owner& owner = region.owner;

@@ -39,7 +39,7 @@ class RegionSlab {
     node->previous = nullptr;
     node->next = unused_;
     node->reservation = nullptr;
-    node->age = 0;
+    node->by_age.number = 0;
     node->state = RegionState::hole;
     node->stamp = {};
     unused_ = node;

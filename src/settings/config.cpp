@@ -84,8 +84,8 @@ bool set_capacity(Config& config, std::string_view text) {
     if (!parsed || parsed.value() == Portion{}) return false;
     portion = parsed.value();
   }
-  config.capacity_percent = portion.percent;
-  config.capacity = portion.bytes == 0 ? std::nullopt : std::optional(portion.bytes);
+  config.limits.capacity_percent = portion.percent;
+  config.limits.capacity = portion.bytes == 0 ? std::nullopt : std::optional(portion.bytes);
   return true;
 }
 
@@ -137,14 +137,14 @@ bool set_fill(Config& config, std::string_view text) {
   const bool is_new = text == "new" || text == "new,freed" || text == "freed,new";
   const bool is_freed = text == "freed" || text == "new,freed" || text == "freed,new";
   if (!is_new && !is_freed && text != "none") return false;
-  config.fill_new = is_new;
-  config.fill_freed = is_freed;
+  config.checks.fill_new = is_new;
+  config.checks.fill_freed = is_freed;
   return true;
 }
 
 std::string show_guard(const Config& config) {
-  if (config.guard_every <= 1) return std::to_string(config.guard_every);
-  return "1/" + std::to_string(config.guard_every);
+  if (config.checks.guard_every <= 1) return std::to_string(config.checks.guard_every);
+  return "1/" + std::to_string(config.checks.guard_every);
 }
 
 std::string show_page_size(const Config& config) {
@@ -157,8 +157,9 @@ std::string show_optional(const std::optional<Bytes>& bytes) {
 }
 
 std::string show_capacity(const Config& config) {
-  if (config.capacity_percent != 0) return std::to_string(config.capacity_percent) + "%";
-  return show_optional(config.capacity);
+  if (config.limits.capacity_percent != 0)
+    return std::to_string(config.limits.capacity_percent) + "%";
+  return show_optional(config.limits.capacity);
 }
 
 struct Setting {
@@ -192,14 +193,16 @@ constexpr Setting kSettings[] = {
      [](const Config& c) { return c.page_chunks ? "page" : format_bytes(c.chunk_max); }},
     {"VPMM_RELEASE_THRESHOLD", "a size such as 4GiB, or \"none\"",
      "idle memory is released while more than this is mapped; none: it is kept",
-     [](Config& c, std::string_view text) { return set_threshold(text, c.release_threshold); },
-     [](const Config& c) { return show_optional(c.release_threshold); }},
+     [](Config& c, std::string_view text) {
+       return set_threshold(text, c.limits.release_threshold);
+     },
+     [](const Config& c) { return show_optional(c.limits.release_threshold); }},
     {"VPMM_MAX_MAPPINGS", "a number, 16 or more",
      "number of mappings above which the pool grows by single chunks instead of moving memory",
      [](Config& c, std::string_view text) {
-       return set_count(text, kFewestMappings, c.max_mappings);
+       return set_count(text, kFewestMappings, c.limits.max_mappings);
      },
-     [](const Config& c) { return std::to_string(c.max_mappings); }},
+     [](const Config& c) { return std::to_string(c.limits.max_mappings); }},
     {"VPMM_CAPACITY", "a size such as 16GiB, a share of the GPU's memory such as 80%, or \"none\"",
      "most memory the pool may map; none: what the GPU has", set_capacity, show_capacity},
     {"VPMM_SMALL", "\"pool\" or \"stream_ordered\"",
@@ -214,9 +217,9 @@ constexpr Setting kSettings[] = {
     {"VPMM_ANY_STREAM", "\"context\", \"legacy\" or \"park\"",
      "the work that must finish before memory freed without a stream is reused",
      [](Config& c, std::string_view text) {
-       return set_by_name(kAnyStreamNames, text, c.any_stream);
+       return set_by_name(kAnyStreamNames, text, c.streams.any_stream);
      },
-     [](const Config& c) -> std::string { return to_string(c.any_stream); }},
+     [](const Config& c) -> std::string { return to_string(c.streams.any_stream); }},
     {"VPMM_IPC_ISOLATE", "0 or 1",
      "1: every allocation has its own chunks and whole pages, so that sharing one exposes no other",
      [](Config& c, std::string_view text) { return set_switch(text, c.ipc_isolate); },
@@ -224,7 +227,8 @@ constexpr Setting kSettings[] = {
     {"VPMM_GUARD", "0, 1, or 1/N for one allocation in N, such as 1/100",
      "allocations get pages of their own between unmapped addresses, so that a kernel that leaves "
      "its memory, or uses freed memory, faults",
-     [](Config& c, std::string_view text) { return set_guard(text, c.guard_every); }, show_guard},
+     [](Config& c, std::string_view text) { return set_guard(text, c.checks.guard_every); },
+     show_guard},
     {"VPMM_FILL", "\"new\", \"freed\", \"new,freed\" or \"none\"",
      "memory that is filled with bytes 0xFF, which are NaN in every floating-point type: new "
      "memory, or memory that is freed",
@@ -235,7 +239,7 @@ constexpr Setting kSettings[] = {
      [](const Config& c) -> std::string { return to_string(c.log); }},
     {"unnamed_free", "\"any_stream\" or \"allocating_stream\"",
      "the stream order of a free that names no stream", nullptr,
-     [](const Config& c) -> std::string { return to_string(c.unnamed_free); }},
+     [](const Config& c) -> std::string { return to_string(c.streams.unnamed_free); }},
 };
 
 // Returns the environment's text if it set the value: 1, not 1B.
@@ -288,8 +292,8 @@ const char* to_string(AnyStreamOrder order) { return name_of(kAnyStreamNames, or
 const char* to_string(UnnamedFree rule) { return name_of(kUnnamedFreeNames, rule); }
 
 const char* fill_text(const Config& config) {
-  if (config.fill_new) return config.fill_freed ? "new,freed" : "new";
-  return config.fill_freed ? "freed" : "none";
+  if (config.checks.fill_new) return config.checks.fill_freed ? "new,freed" : "new";
+  return config.checks.fill_freed ? "freed" : "none";
 }
 
 Result<Config> config_from_environment() {
@@ -319,8 +323,8 @@ Result<void> set(Config& config, std::string_view variable, std::string_view tex
 
 Result<void> validate(const Config& config, Bytes granularity) {
   const std::string unit = format_bytes(granularity);
-  if (config.max_mappings < kFewestMappings) {
-    return bad_setting("VPMM_MAX_MAPPINGS", std::to_string(config.max_mappings),
+  if (config.limits.max_mappings < kFewestMappings) {
+    return bad_setting("VPMM_MAX_MAPPINGS", std::to_string(config.limits.max_mappings),
                        "a number, 16 or more");
   }
   const auto is_bad = [&](Bytes bytes) { return bytes == 0 || !is_multiple(bytes, granularity); };

@@ -25,28 +25,41 @@ enum class UnnamedFree { any_stream, allocating_stream };
 enum class Prefer { footprint, balanced, latency };
 
 struct Config {
+  struct Limits {
+    std::uint64_t max_mappings = 60'000;     // VPMM_MAX_MAPPINGS
+    std::optional<Bytes> capacity;           // VPMM_CAPACITY; nullopt: the GPU's memory
+    std::uint32_t capacity_percent = 0;      // VPMM_CAPACITY=80%: of that memory; 0: no share
+    std::optional<Bytes> release_threshold;  // VPMM_RELEASE_THRESHOLD; nullopt: idle memory stays
+    friend bool operator==(const Limits&, const Limits&) = default;
+  };
+  struct Checks {
+    std::uint64_t guard_every = 0;  // VPMM_GUARD: guards one allocation in so many; 0: none
+    bool fill_new = false;          // VPMM_FILL
+    bool fill_freed = false;        // VPMM_FILL
+    friend bool operator==(const Checks&, const Checks&) = default;
+  };
+  struct Streams {
+    AnyStreamOrder any_stream = AnyStreamOrder::context;  // VPMM_ANY_STREAM
+    UnnamedFree unnamed_free = UnnamedFree::any_stream;   // of the plugin interface
+    // Times that a stream finds the lock taken, minus times free, before it cuts own pages.
+    std::uint32_t crowded_after = 4;
+    friend bool operator==(const Streams&, const Streams&) = default;
+  };
+
   DriverKind driver = DriverKind::automatic;  // VPMM_DRIVER
   std::uint64_t pages = 0;         // VPMM_PAGES: preallocated at the first allocation, best effort
   std::optional<Bytes> page_size;  // VPMM_PAGE_SIZE; nullopt: the device's granularity
   bool pool_enabled = true;        // false: VPMM_PAGE_SIZE=max, all memory is stream-ordered
   Bytes va_size = 8 * kTiB;        // VPMM_VA_SIZE: one reservation
   bool page_chunks = false;  // VPMM_CHUNK_MAX=page: chunks of a page, the specification's policy
-  Bytes chunk_max = 256 * kMiB;         // VPMM_CHUNK_MAX: largest chunk of the adaptive policy
-  bool ipc_isolate = false;             // VPMM_IPC_ISOLATE: Note [Own chunks] for all allocations
-  Prefer prefer = Prefer::balanced;     // VPMM_PREFER
-  std::uint64_t max_mappings = 60'000;  // VPMM_MAX_MAPPINGS
-  std::optional<Bytes> capacity;  // VPMM_CAPACITY: limit of mapped bytes; nullopt: the GPU's memory
-  std::uint32_t capacity_percent = 0;         // VPMM_CAPACITY=80%: of the GPU's memory; 0: no share
-  std::optional<Bytes> release_threshold;     // VPMM_RELEASE_THRESHOLD; nullopt: idle memory stays
-  SmallRequests small = SmallRequests::pool;  // VPMM_SMALL
-  AnyStreamOrder any_stream = AnyStreamOrder::context;  // VPMM_ANY_STREAM
-  observe::LogLevel log = observe::LogLevel::warning;   // VPMM_LOG
-  std::uint64_t guard_every = 0;  // VPMM_GUARD: guards one allocation in so many; 0: none
-  bool fill_new = false;          // VPMM_FILL
-  bool fill_freed = false;        // VPMM_FILL
-  UnnamedFree unnamed_free = UnnamedFree::any_stream;  // of the plugin interface
-  // Times that a stream finds the lock taken, minus times free, before it cuts own pages.
-  std::uint32_t crowded_after = 4;
+  Bytes chunk_max = 256 * kMiB;      // VPMM_CHUNK_MAX: largest chunk of the adaptive policy
+  bool ipc_isolate = false;          // VPMM_IPC_ISOLATE: Note [Own chunks] for all allocations
+  Prefer prefer = Prefer::balanced;  // VPMM_PREFER
+  SmallRequests small = SmallRequests::pool;           // VPMM_SMALL
+  observe::LogLevel log = observe::LogLevel::warning;  // VPMM_LOG
+  Limits limits;
+  Checks checks;
+  Streams streams;
   friend bool operator==(const Config&, const Config&) = default;
 };
 

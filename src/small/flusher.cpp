@@ -115,7 +115,7 @@ bool Flusher::steal(const Caller& caller, Bytes size) {
     const time::Timeline* const timeline = timelines_.find(id);
     const Bytes cached = cache->cached_bytes();
     if (timeline != caller.timeline && cached >= size)
-      sources.push_back({cached, cache, timeline->complete});
+      sources.push_back({cached, cache, timeline->numbers.complete});
   }
   std::sort(sources.begin(), sources.end(),
             [](const Source& a, const Source& b) { return a.cached > b.cached; });

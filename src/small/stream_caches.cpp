@@ -35,7 +35,7 @@ StreamCache& StreamCaches::of(time::Timeline& timeline) {
   const CacheGuard guard(*cache);
   cache->service.timeline = timeline.id;
   cache->events.pacing.begin(misses());
-  cache->next_number.begin(timeline.last);
+  cache->next_number.begin(timeline.numbers.last);
   timeline.next_number = &cache->next_number;
   cache->wants_attention.store(false, std::memory_order_relaxed);
   cache->service.stream.store(timeline.stream ? static_cast<std::uint64_t>(*timeline.stream) : 0,

@@ -79,7 +79,7 @@ Stamp Timelines::reduce(const Stamp& stamp) const {
   Stamp rest = stamp;
   for (const StampPart& part : stamp.parts()) {
     const Timeline* const timeline = find(part.timeline);
-    if (timeline == nullptr || timeline->complete >= part.sequence)
+    if (timeline == nullptr || timeline->numbers.complete >= part.sequence)
       rest = rest.without(part.timeline, part.sequence);
   }
   return rest;
@@ -87,7 +87,8 @@ Stamp Timelines::reduce(const Stamp& stamp) const {
 
 bool Timelines::is_due(const Timeline& timeline) const {
   const bool is_any_stream = !timeline.stream;
-  if (timeline.last == (is_any_stream ? timeline.provable : timeline.waitable) &&
+  const Numbers& numbers = timeline.numbers;
+  if (numbers.last == (is_any_stream ? numbers.provable : numbers.waitable) &&
       !timeline.has_unsealed())
     return false;
   if (timeline.wanted) return true;
@@ -95,7 +96,7 @@ bool Timelines::is_due(const Timeline& timeline) const {
   if (is_any_stream)
     return timeline.since_event.count >= rule_.frees ||
            timeline.since_event.bytes >= kAnyStreamBytes;
-  if (!rule_.even_alone && by_stream_.size() < 2 && (any_ == nullptr || any_->last == 0))
+  if (!rule_.even_alone && by_stream_.size() < 2 && (any_ == nullptr || any_->numbers.last == 0))
     return false;
   return timeline.since_event.count >= rule_.frees || timeline.since_event.bytes >= rule_.bytes;
 }
@@ -105,9 +106,8 @@ Result<void> Timelines::close(Timeline& timeline, driver::StreamHandle stream) {
   timeline.seal();
   VPMM_TRY(driver::checked(Call::event_record, driver_.event_record(event->handle(), stream)));
   if (timeline.closings.empty()) poll_order_.push_back(timeline.id);
-  timeline.closings.push_back({timeline.last, std::move(event)});
-  timeline.waitable = timeline.last;
-  timeline.provable = timeline.last;
+  timeline.closings.push_back({timeline.numbers.last, std::move(event)});
+  timeline.numbers.waitable = timeline.numbers.provable = timeline.numbers.last;
   timeline.since_event = {};
   timeline.wanted = false;
   ++recorded_;
@@ -122,7 +122,7 @@ Vector<StampPart> Timelines::unproven(driver::ContextId context, Everything how)
   for (const auto& [key, timeline] : by_id_)
     if (timeline->is_of(context, contexts_) &&
         (how == Everything::context_event || timeline.get() == any_))
-      timeline->add_above(&Timeline::provable, parts);
+      timeline->add_above(&Numbers::provable, parts);
   return parts;
 }
 
@@ -149,7 +149,7 @@ Result<std::shared_ptr<Event>> Timelines::record(const KnownContext& context, Ev
 void Timelines::publish(ContextClosing closing) {
   for (const StampPart& part : closing.covers) {
     Timeline& timeline = *find(part.timeline);
-    timeline.provable = part.sequence;
+    timeline.numbers.provable = part.sequence;
     if (!timeline.stream) timeline.since_event = {};
   }
   context_closings_.push_back(std::move(closing));
@@ -159,9 +159,9 @@ void Timelines::publish(ContextClosing closing) {
 Result<bool> Timelines::close_all(Everything how) {
   const Vector<KnownContext>& others = contexts_.others;
   ContextClosing everybody{how, {}, {}};  // Note [Everybody is in every known context]
-  if (any_ != nullptr && !others.empty()) any_->add_above(&Timeline::provable, everybody.covers);
+  if (any_ != nullptr && !others.empty()) any_->add_above(&Numbers::provable, everybody.covers);
   if (every_ != nullptr && !others.empty() && how == Everything::context_event)
-    every_->add_above(&Timeline::provable, everybody.covers);
+    every_->add_above(&Numbers::provable, everybody.covers);
   bool has_closed = !everybody.covers.empty();
   for (std::size_t i = 0; i <= others.size(); ++i) {
     const KnownContext context = i == 0 ? contexts_.primary : others[i - 1];
@@ -229,14 +229,14 @@ Result<void> Timelines::poll(std::size_t limit, Vector<StampPart>& done) {
 
 Vector<StampPart> Timelines::numbers_so_far() {
   Vector<StampPart> parts;
-  for (const auto& [key, timeline] : by_id_) timeline->add_above(&Timeline::complete, parts);
+  for (const auto& [key, timeline] : by_id_) timeline->add_above(&Numbers::complete, parts);
   return parts;
 }
 
 Vector<StampPart> Timelines::numbers_so_far(driver::ContextId context) {
   Vector<StampPart> parts;
   for (const auto& [key, timeline] : by_id_)
-    if (timeline->is_of(context, contexts_)) timeline->add_above(&Timeline::complete, parts);
+    if (timeline->is_of(context, contexts_)) timeline->add_above(&Numbers::complete, parts);
   return parts;
 }
 
@@ -286,12 +286,12 @@ void Timelines::pass_on_everybody(driver::ContextId dead) {
 
 bool Timelines::is_waitable(const StampPart& part) const {
   const Timeline* const timeline = find(part.timeline);
-  return timeline == nullptr || timeline->waitable >= part.sequence;
+  return timeline == nullptr || timeline->numbers.waitable >= part.sequence;
 }
 
 Result<void> Timelines::queue_wait(driver::StreamHandle stream, const StampPart& part) {
   Timeline* timeline = find(part.timeline);
-  if (timeline == nullptr || timeline->complete >= part.sequence) return {};
+  if (timeline == nullptr || timeline->numbers.complete >= part.sequence) return {};
   for (const Timeline::Closing& closing : timeline->closings) {
     if (closing.sequence < part.sequence) continue;
     return driver::checked(Call::stream_wait_event,
@@ -325,7 +325,7 @@ Timeline* Timelines::next_in_turn() {
 
 bool Timelines::may_be_forgotten(const Timeline& timeline) const {
   if (&timeline == any_ || &timeline == every_ || timeline.references != 0) return false;
-  return timeline.last == timeline.complete && timeline.closings.empty();
+  return timeline.numbers.are_complete() && timeline.closings.empty();
 }
 
 void Timelines::forget(const Timeline& timeline) {
@@ -339,7 +339,8 @@ void Timelines::forget(const Timeline& timeline) {
 void Timelines::destroy_events() {
   for (auto& [key, timeline] : by_id_) {
     timeline->closings.clear();
-    timeline->provable = timeline->waitable = timeline->complete;
+    Numbers& numbers = timeline->numbers;
+    numbers.provable = numbers.waitable = numbers.complete;
   }
   context_closings_.clear();
   poll_order_.clear();
@@ -378,11 +379,11 @@ std::string Timelines::validate() const {
   std::uint64_t closings = context_closings_.size();
   for (const auto& [key, timeline] : by_id_) {
     closings += timeline->closings.size();
-    if (timeline->complete > timeline->provable || timeline->provable > timeline->last ||
-        timeline->waitable > timeline->provable)
+    const Numbers& numbers = timeline->numbers;
+    if (numbers.complete > numbers.provable || numbers.provable > numbers.last ||
+        numbers.waitable > numbers.provable)
       return message_of("timeline {}: complete {} waitable {} provable {} last {} out of order",
-                        key, timeline->complete, timeline->waitable, timeline->provable,
-                        timeline->last);
+                        key, numbers.complete, numbers.waitable, numbers.provable, numbers.last);
     std::uint64_t previous = 0;
     for (const Timeline::Closing& closing : timeline->closings) {
       if (closing.sequence < previous) return message_of("timeline {}: events out of order", key);

@@ -65,20 +65,32 @@ class NextNumber {
   std::atomic<bool> is_used_{false};  // since it was laid out
 };
 
-// Numbers 1..last were given to frees. complete <= provable <= last; waitable <= provable:
+// Of a timeline's frees: 1..last were given. complete <= provable <= last; waitable <= provable:
 //   waitable  covered by an event on this stream: another stream may wait for it
 //   provable  covered by some event, perhaps context-wide: the host can find out
 //   complete  seen done by the host
+struct Numbers {
+  std::uint64_t last = 0;
+  std::uint64_t waitable = 0;
+  std::uint64_t provable = 0;
+  std::uint64_t complete = 0;
+  bool are_provable() const { return provable == last; }
+  bool are_complete() const { return complete == last; }
+  // Completes numbers up to `sequence`. Requires: not complete yet.
+  void complete_to(std::uint64_t sequence) {
+    complete = sequence;
+    provable = std::max(provable, sequence);
+    waitable = std::max(waitable, sequence);
+  }
+};
+
 struct Timeline : FromHostMemory {
   TimelineId id{};
   KnownContext context;
   std::optional<driver::StreamId>
       stream;  // nullopt: any-stream or every-stream, closed by events of the whole context
   driver::StreamHandle handle{};  // of that stream, as it first called
-  std::uint64_t last = 0;
-  std::uint64_t waitable = 0;
-  std::uint64_t provable = 0;
-  std::uint64_t complete = 0;
+  Numbers numbers;
   struct Frees {
     std::uint64_t count = 0;
     Bytes bytes = 0;
@@ -98,31 +110,29 @@ struct Timeline : FromHostMemory {
 
   // The number of a free.
   StampPart next(Bytes bytes) VPMM_REQUIRES(pool_lock) {
-    claim(last + 1, bytes);
-    return {id, last};
+    claim(numbers.last + 1, bytes);
+    return {id, numbers.last};
   }
   // Counts the number of frees that leave a cache as given.
   void claim(std::uint64_t number, Bytes bytes) VPMM_REQUIRES(pool_lock) {
     ++since_event.count;
     since_event.bytes += bytes;
-    last = std::max(last, number);
+    numbers.last = std::max(numbers.last, number);
   }
   void seal() VPMM_REQUIRES(pool_lock) {
-    if (next_number != nullptr) last = next_number->seal(last);
+    if (next_number != nullptr) numbers.last = next_number->seal(numbers.last);
   }
   bool has_unsealed() const { return next_number != nullptr && next_number->is_used(); }
   // Adds its last number to `parts` if that is above `proven`, `provable` or `complete`.
-  void add_above(std::uint64_t Timeline::*proven, Vector<StampPart>& parts)
+  void add_above(std::uint64_t Numbers::*proven, Vector<StampPart>& parts)
       VPMM_REQUIRES(pool_lock) {
     seal();
-    if (this->*proven < last) parts.push_back({id, last});
+    if (numbers.*proven < numbers.last) parts.push_back({id, numbers.last});
   }
   // Completes numbers up to `sequence`, and adds that to `done` if any was not.
   void end(std::uint64_t sequence, Vector<StampPart>& done) {
-    if (sequence <= complete) return;
-    complete = sequence;
-    provable = std::max(provable, sequence);
-    waitable = std::max(waitable, sequence);
+    if (sequence <= numbers.complete) return;
+    numbers.complete_to(sequence);
     done.push_back({id, sequence});
   }
   // Tells if an event of this context alone suffices.
@@ -144,7 +154,7 @@ class Timelines {
   // every stream.
   Timeline& every_stream() VPMM_REQUIRES(pool_lock);
   bool is_every_stream_unproven() const VPMM_REQUIRES(pool_lock) {
-    return every_ != nullptr && every_->provable < every_->last;
+    return every_ != nullptr && !every_->numbers.are_provable();
   }
   Timeline* find(TimelineId id) const VPMM_REQUIRES(pool_lock);  // null: a past one
   void for_each(FunctionRef<void(Timeline&)> visit) const VPMM_REQUIRES(pool_lock);

@@ -212,7 +212,7 @@ TEST_P(CapturedArena, a_place_can_be_asked_for_in_a_capture) {
 
 TEST_P(CapturedArena, memory_runs_out_in_a_capture_without_breaking_it) {
   WorldOptions options = adaptive_world();
-  options.config.capacity = 8 * kPage;
+  options.config.limits.capacity = 8 * kPage;
   PoolWorld full(options);
   const StreamHandle stream = full.stream();
   const ArenaId idle_arena = make_arena(full);

@@ -186,7 +186,7 @@ class ShortExternalArena : public ExternalArena {
  protected:
   static WorldOptions options() {
     WorldOptions options = adaptive_world();
-    options.config.capacity = 4 * kPage;
+    options.config.limits.capacity = 4 * kPage;
     return options;
   }
   ShortExternalArena() : ExternalArena(options()) {}

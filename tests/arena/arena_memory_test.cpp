@@ -50,7 +50,7 @@ TEST_F(ArenaMemory, a_trim_of_the_pool_takes_idle_stretches_along) {
 
 TEST_F(ArenaMemory, with_a_release_threshold_idle_stretches_go_back_by_themselves) {
   WorldOptions options = adaptive_world();
-  options.config.release_threshold = kPage;
+  options.config.limits.release_threshold = kPage;
   PoolWorld limited(options);
   const StreamHandle stream = limited.stream();
   const ArenaId other = make_arena(limited);
@@ -67,7 +67,7 @@ class ShortArena : public ::testing::Test {
  protected:
   static WorldOptions options() {
     WorldOptions options = adaptive_world();
-    options.config.capacity = 8 * kPage;
+    options.config.limits.capacity = 8 * kPage;
     return options;
   }
   PoolWorld world{options()};
@@ -155,7 +155,7 @@ class SharedStretch : public ::testing::Test {
   static constexpr Bytes kCapacity = 400 * kPage;
   static WorldOptions options() {
     WorldOptions options = adaptive_world();
-    options.config.capacity = kCapacity;
+    options.config.limits.capacity = kCapacity;
     return options;
   }
   Bytes mapped() { return world.statistics().mapped_bytes; }
@@ -230,7 +230,7 @@ TEST(SharedStretchSize, is_that_of_the_request_with_an_alignment_or_where_nothin
 // Stretches of one allocation each, in chunks of a page.
 TEST(UnsplitOnPool, chunks_beyond_a_request_serve_others) {
   WorldOptions options = page_world();
-  options.config.capacity = 8 * kPage;
+  options.config.limits.capacity = 8 * kPage;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const ArenaId arena = make_arena(world, {false, false, 0});
@@ -258,7 +258,7 @@ class BusyStretch : public ::testing::Test {
  protected:
   static WorldOptions options() {
     WorldOptions options = page_world();
-    options.config.capacity = 8 * kPage;
+    options.config.limits.capacity = 8 * kPage;
     return options;
   }
   // Live blocks in one stretch of 6 pages, each in a page of its own.

@@ -98,7 +98,7 @@ class Program {
                            : kind == 1 ? page_by_page_world()
                                        : adaptive_world();
     capacity_ = (40 + below(400)) * kPage;
-    options.config.capacity = capacity_;
+    options.config.limits.capacity = capacity_;
     constexpr settings::Prefer kPrefer[] = {settings::Prefer::footprint, settings::Prefer::latency,
                                             settings::Prefer::balanced, settings::Prefer::balanced};
     options.config.prefer = kPrefer[below(4)];

@@ -14,7 +14,7 @@ using driver::Call;
 
 WorldOptions with(settings::AnyStreamOrder order) {
   WorldOptions options = page_world();
-  options.config.any_stream = order;
+  options.config.streams.any_stream = order;
   return options;
 }
 
@@ -98,7 +98,7 @@ TEST(AnyStream, legacy_mode_records_one_event_at_a_large_free_of_any_kind) {
 TEST(AnyStream, legacy_mode_waits_for_the_stream_of_many_that_the_driver_refuses_to_take_back) {
   WorldOptions options = with(settings::AnyStreamOrder::legacy);
   options.sim.vmm_supported = false;
-  options.config.capacity = 8 * kPage;
+  options.config.limits.capacity = 8 * kPage;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   world.use(world.allocate(1000, stream), 1000, stream, kLongNs);
@@ -136,7 +136,7 @@ TEST(AnyStream, legacy_mode_waits_for_the_stream_of_a_refused_free_that_is_repea
 
 TEST(AnyStream, a_deferred_free_waits_for_the_stream_that_it_named_when_host_memory_was_short) {
   WorldOptions allocating = page_world();
-  allocating.config.unnamed_free = settings::UnnamedFree::allocating_stream;
+  allocating.config.streams.unnamed_free = settings::UnnamedFree::allocating_stream;
   for (const WorldOptions& options : {with(settings::AnyStreamOrder::legacy), allocating}) {
     PoolWorld world(options);
     const StreamHandle other = world.stream();

@@ -70,7 +70,7 @@ class ArenaShortage : public ::testing::Test {
  protected:
   static WorldOptions limited() {
     WorldOptions options = adaptive_world();
-    options.config.capacity = 8 * kPage;
+    options.config.limits.capacity = 8 * kPage;
     return options;
   }
   PoolWorld world{limited()};

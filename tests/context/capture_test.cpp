@@ -151,7 +151,7 @@ TEST_P(Capture, memory_used_again_is_not_joined_with_memory_that_another_stream_
 
 TEST_P(Capture, what_is_left_of_memory_used_again_is_everybodys_when_the_graph_is_gone) {
   WorldOptions options = page_world();
-  options.config.capacity = 4 * kPage;
+  options.config.limits.capacity = 4 * kPage;
   PoolWorld full(options);
   const StreamHandle stream = full.stream();
   const StreamHandle other = full.stream();
@@ -352,7 +352,7 @@ TEST_P(Capture, what_would_wait_for_the_whole_context_is_refused_and_breaks_noth
 
 TEST_P(Capture, memory_runs_out_in_a_capture_without_breaking_it) {
   WorldOptions options = page_world();
-  options.config.capacity = 8 * kPage;
+  options.config.limits.capacity = 8 * kPage;
   PoolWorld full(options);
   const StreamHandle stream = full.stream();
   const StreamHandle other = full.stream();
@@ -372,8 +372,8 @@ TEST_P(Capture, memory_runs_out_in_a_capture_without_breaking_it) {
 // The one wait is for the context, so that nothing looks for ended graphs meanwhile.
 TEST_P(Capture, memory_of_a_graph_that_ends_during_a_wait_serves_the_request) {
   WorldOptions options = page_world();
-  options.config.capacity = 8 * kPage;
-  options.config.any_stream = settings::AnyStreamOrder::park;
+  options.config.limits.capacity = 8 * kPage;
+  options.config.streams.any_stream = settings::AnyStreamOrder::park;
   PoolWorld full(options);
   const StreamHandle stream = full.stream();
   const StreamHandle other = full.stream();

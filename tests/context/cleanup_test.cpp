@@ -52,7 +52,7 @@ TEST(DeferredCleanup, old_addresses_stay_mapped_until_it_ends) {
 
 TEST(DeferredCleanup, nothing_is_given_back_above_the_threshold_until_it_ends) {
   WorldOptions options = page_world();
-  options.config.release_threshold = 0;
+  options.config.limits.release_threshold = 0;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   {
@@ -106,7 +106,7 @@ TEST(DeferredCleanup, no_call_pauses_before_the_pool_grows) {
 
 TEST(DeferredCleanup, memory_that_runs_out_comes_first) {
   WorldOptions options = page_world();
-  options.config.capacity = 8 * kPage;
+  options.config.limits.capacity = 8 * kPage;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const Hold hold(world);

@@ -273,7 +273,7 @@ TEST(Defects, failed_unmap_keeps_the_zombie) {
 
 TEST(Defects, what_the_driver_does_not_take_back_is_in_the_report_of_a_shortage) {
   WorldOptions options = page_world();
-  options.config.capacity = 6 * kPage;
+  options.config.limits.capacity = 6 * kPage;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const DevicePtr two = world.allocate(2 * kPage, stream);
@@ -370,7 +370,7 @@ TEST(Defects, errors_have_the_drivers_names) {
 
 TEST(Defects, the_out_of_memory_error_tells_free_from_mapped) {
   WorldOptions options = page_world();
-  options.config.capacity = 8 * kPage;
+  options.config.limits.capacity = 8 * kPage;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   world.allocate(5 * kPage, stream);

@@ -114,7 +114,7 @@ TEST(DeviceTraits, of_neither_kind_of_memory_are_refused_by_the_name_of_the_devi
 
 TEST(PoolOpening, is_told_in_the_log_with_its_settings) {
   WorldOptions options = adaptive_world();
-  options.config.capacity = 64 * kMiB;
+  options.config.limits.capacity = 64 * kMiB;
   for (const observe::LogLevel level : {observe::LogLevel::info, observe::LogLevel::warning}) {
     options.config.log = level;
     const Told told;
@@ -130,7 +130,7 @@ TEST(OwnMemory, of_every_kind_is_not_the_users_to_give_to_an_arena) {
   WorldOptions with_driver_pool = adaptive_world();
   with_driver_pool.config.small = settings::SmallRequests::stream_ordered;
   WorldOptions guarded = adaptive_world();
-  guarded.config.guard_every = 1;
+  guarded.config.checks.guard_every = 1;
   for (const WorldOptions& options : {adaptive_world(), with_driver_pool, guarded}) {
     PoolWorld world(options);
     const StreamHandle stream = world.stream();
@@ -155,7 +155,7 @@ TEST(FiguresOfServers, are_added_up) {
   WorldOptions with_driver_pool = page_by_page_world();
   with_driver_pool.config.small = settings::SmallRequests::stream_ordered;
   WorldOptions guarded = page_by_page_world();
-  guarded.config.guard_every = 1;
+  guarded.config.checks.guard_every = 1;
   WorldOptions alone = page_by_page_world();
   alone.config.pool_enabled = false;
   for (const WorldOptions& options :
@@ -184,7 +184,7 @@ TEST(FiguresOfServers, are_added_up) {
     EXPECT_EQ(now.live_allocations, 0u);
     EXPECT_EQ(now.allocations, 3u);
     EXPECT_EQ(now.deallocations, 3u);
-    if (options.config.guard_every == 0) {
+    if (options.config.checks.guard_every == 0) {
       EXPECT_GE(now.pending_bytes, 1000u);
     }
     world.wait();
@@ -250,7 +250,7 @@ TEST(FiguresOfServers, have_the_peak_of_a_moment_that_nobody_looked_at) {
   WorldOptions with_driver_pool = adaptive_world();
   with_driver_pool.config.small = settings::SmallRequests::stream_ordered;
   WorldOptions guarded = adaptive_world();
-  guarded.config.guard_every = 1;
+  guarded.config.checks.guard_every = 1;
   for (const WorldOptions& options : {adaptive_world(), with_driver_pool, guarded})
     for (const Bytes bytes : {Bytes{1000}, 9 * kPage}) {
       PoolWorld world(options);
@@ -263,7 +263,7 @@ TEST(FiguresOfServers, have_the_peak_of_a_moment_that_nobody_looked_at) {
 
 TEST(FiguresOfServers, tell_of_guarded_memory) {
   WorldOptions options = adaptive_world();
-  options.config.guard_every = 1;
+  options.config.checks.guard_every = 1;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const observe::Statistics before = world.statistics();

@@ -137,7 +137,7 @@ TEST(ResetByOthers, ends_captures_that_broke) {
 
 TEST(ResetByOthers, leaves_guarded_memory_and_forgets_what_the_driver_had_in_its_pool) {
   WorldOptions options = adaptive_world();
-  options.config.guard_every = 1;
+  options.config.checks.guard_every = 1;
   options.config.small = settings::SmallRequests::stream_ordered;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();

@@ -49,7 +49,7 @@ TEST(StreamOrderedOnly, serves_everything_on_a_device_without_virtual_memory_man
 TEST(StreamOrderedOnly, has_a_share_of_the_gpu_as_its_capacity) {
   WorldOptions options = adaptive_world();
   options.sim.vmm_supported = false;
-  options.config.capacity_percent = 50;
+  options.config.limits.capacity_percent = 50;
   PoolWorld world(options);
   EXPECT_EQ(world.pool().limits().capacity(), options.sim.capacity / 2);
   world.faults().set_plan({{Call::device_total_mem}, 1, driver::CuResult::invalid_value});

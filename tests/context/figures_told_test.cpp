@@ -79,7 +79,7 @@ TEST(SummaryOfAPool, is_printed_also_if_as_many_or_all_requests_failed) {
     ::testing::internal::CaptureStderr();
     {
       WorldOptions options = page_world();
-      options.config.capacity = 8 * kPage;
+      options.config.limits.capacity = 8 * kPage;
       PoolWorld world(options);
       const StreamHandle stream = world.stream();
       for (int i = 0; i < each.served; ++i) world.allocate(kPage, stream);
@@ -160,7 +160,7 @@ TEST_F(RecordingFile, is_finished_at_exit) {
 
 TEST_F(RecordingFile, begins_with_pool_and_options_and_has_samples_at_both_ends) {
   WorldOptions options = page_by_page_world();
-  options.config.capacity = 64 * kPage;
+  options.config.limits.capacity = 64 * kPage;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   world.allocate(5 * kPage, stream);

@@ -26,7 +26,7 @@ WorldOptions of_the_drivers_pool_alone() {
 
 WorldOptions guarding() {
   WorldOptions options = adaptive_world();
-  options.config.guard_every = 1;
+  options.config.checks.guard_every = 1;
   return options;
 }
 
@@ -148,7 +148,7 @@ TEST(GivingBack, pays_no_growth_of_the_drivers_pool_while_cleanup_is_deferred) {
 
 TEST(GivingBack, is_not_asked_of_a_drivers_pool_that_died_with_its_context) {
   for (WorldOptions options : {beside_the_drivers_pool(), of_the_drivers_pool_alone()}) {
-    options.config.capacity = 64 * kMiB;
+    options.config.limits.capacity = 64 * kMiB;
     PoolWorld world(options);
     world.allocate(1000, world.stream());
     ASSERT_GT(world.statistics().mapped_bytes, 0u);
@@ -170,7 +170,7 @@ TEST(GivingBack, is_not_asked_of_a_drivers_pool_that_died_with_its_context) {
 TEST(GivingBack, leaves_cached_memory_alone_at_the_threshold_itself) {
   for (const Bytes threshold : {9 * kPage, 8 * kPage}) {
     WorldOptions options = page_by_page_world();
-    options.config.release_threshold = threshold;
+    options.config.limits.release_threshold = threshold;
     PoolWorld world(options);
     const StreamHandle stream = world.stream();
     const DevicePtr cached = world.allocate(2 * kPage, stream);
@@ -227,7 +227,7 @@ TEST(MemoryInfo, of_the_drivers_pool_alone_is_exact_to_the_byte) {
 TEST(Capacity, of_a_share_is_exact_where_there_are_no_pages) {
   WorldOptions options = of_the_drivers_pool_alone();
   options.sim.capacity = 10 * kPage;
-  options.config.capacity_percent = 33;
+  options.config.limits.capacity_percent = 33;
   PoolWorld world(options);
   ASSERT_NE(10 * kPage * 33 / 100 % kPage, 0u);
   EXPECT_EQ(world.pool().limits().capacity(), 10 * kPage * 33 / 100);
@@ -241,7 +241,7 @@ TEST(Preallocation, of_more_than_any_address_space_says_so) {
 
 TEST(MemoryInfo, counts_what_streams_cache_and_what_is_idle_in_arenas_as_free) {
   WorldOptions options = adaptive_world();
-  options.config.capacity = 16 * kPage;
+  options.config.limits.capacity = 16 * kPage;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const auto free = [&] { return world.pool().limits().memory_info().value().free; };

@@ -60,7 +60,7 @@ WorldOptions preferring(settings::Prefer prefer) {
 // early, so all growth is delayed.
 WorldOptions without_early_growth(Bytes mapped) {
   WorldOptions options = adaptive_world();
-  options.config.capacity = mapped / 3 * 4;
+  options.config.limits.capacity = mapped / 3 * 4;
   return options;
 }
 
@@ -280,7 +280,7 @@ TEST(GrowDelay, is_not_for_memory_that_no_event_stands_for) {
 // stream.
 TEST(GrowDelay, is_not_for_parked_memory) {
   WorldOptions options = adaptive_world();
-  options.config.any_stream = settings::AnyStreamOrder::park;
+  options.config.streams.any_stream = settings::AnyStreamOrder::park;
   World world(options);
   const DevicePtr parked = world.allocate(kHalf, world.other);
   const DevicePtr mine = world.allocate(kHalf, world.own);

@@ -12,7 +12,7 @@ using driver::CaptureMode;
 // Where each allocation has chunks of its own, or a graph has the memory.
 TEST(GuardedElsewhere, what_cannot_be_guarded_is_allocated_and_counted_as_unguarded) {
   WorldOptions isolated = adaptive_world();
-  isolated.config.guard_every = 1;
+  isolated.config.checks.guard_every = 1;
   isolated.config.ipc_isolate = true;
   PoolWorld own(isolated);
   const StreamHandle stream = own.stream();
@@ -21,7 +21,7 @@ TEST(GuardedElsewhere, what_cannot_be_guarded_is_allocated_and_counted_as_unguar
   EXPECT_EQ(own.statistics().guarded_allocations, 0u);
   EXPECT_EQ(own.statistics().unguarded_allocations, 2u);
   WorldOptions guarded = adaptive_world();
-  guarded.config.guard_every = 1;
+  guarded.config.checks.guard_every = 1;
   PoolWorld world(guarded);
   const StreamHandle captured = world.stream();
   begin_capture(world, captured, CaptureMode::relaxed);

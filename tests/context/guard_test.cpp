@@ -29,7 +29,7 @@ using ::testing::Not;
 
 WorldOptions guarded_world(std::uint64_t every = 1) {
   WorldOptions options = adaptive_world();
-  options.config.guard_every = every;
+  options.config.checks.guard_every = every;
   return options;
 }
 
@@ -306,7 +306,7 @@ class GuardWithFewMappings : public Guard {
  protected:
   static WorldOptions options() {
     WorldOptions options = guarded_world();
-    options.config.max_mappings = 16;
+    options.config.limits.max_mappings = 16;
     return options;
   }
   GuardWithFewMappings() : Guard(options()) {}
@@ -327,7 +327,7 @@ class GuardWithLittleMemory : public Guard {
  protected:
   static WorldOptions options() {
     WorldOptions options = guarded_world();
-    options.config.capacity = 16 * kMiB;
+    options.config.limits.capacity = 16 * kMiB;
     options.config.va_size = 64 * kMiB;
     return options;
   }
@@ -403,7 +403,7 @@ TEST_F(GuardSampled, a_program_that_tries_first_gets_guarded_ones) {
 // A free without a stream waits there for the legacy stream alone.
 TEST(GuardLegacy, what_the_pool_fills_is_over_when_the_memory_goes) {
   WorldOptions options = guarded_world();
-  options.config.any_stream = settings::AnyStreamOrder::legacy;
+  options.config.streams.any_stream = settings::AnyStreamOrder::legacy;
   PoolWorld world(options);
   const StreamHandle busy = world.stream();
   const DevicePtr other = world.allocate(4096, busy);
@@ -420,7 +420,7 @@ class GuardFill : public Guard {
  protected:
   static WorldOptions options() {
     WorldOptions options = adaptive_world();
-    options.config.fill_new = options.config.fill_freed = true;
+    options.config.checks.fill_new = options.config.checks.fill_freed = true;
     return options;
   }
   GuardFill() : Guard(options()) {}
@@ -449,12 +449,13 @@ TEST_F(GuardFill, new_memory_and_freed_memory_hold_the_filling) {
 // Whatever serves it: a cut page, pages, pages of its own, or the driver's pool.
 TEST(Fill, of_freed_memory_is_queued_once_behind_the_work_of_its_stream) {
   for (const auto& change : std::vector<void (*)(settings::Config&)>{
-           [](settings::Config&) {}, [](settings::Config& config) { config.guard_every = 1; },
+           [](settings::Config&) {},
+           [](settings::Config& config) { config.checks.guard_every = 1; },
            [](settings::Config& config) {
              config.small = settings::SmallRequests::stream_ordered;
            }}) {
     WorldOptions options = adaptive_world();
-    options.config.fill_freed = true;
+    options.config.checks.fill_freed = true;
     change(options.config);
     PoolWorld world(options);
     const StreamHandle stream = world.stream(), other = world.stream();
@@ -473,8 +474,8 @@ TEST(Fill, of_freed_memory_is_queued_once_behind_the_work_of_its_stream) {
 
 TEST(GuardedRoom, memory_that_comes_for_a_guarded_block_counts_against_the_capacity) {
   WorldOptions options = adaptive_world();
-  options.config.guard_every = 1;
-  options.config.capacity = 32 * kPage;
+  options.config.checks.guard_every = 1;
+  options.config.limits.capacity = 32 * kPage;
   HookedWorld world(options);
   const StreamHandle stream = world.stream();
   const auto arena = world.pool->arenas().create({});
@@ -496,7 +497,7 @@ TEST(GuardedRoom, memory_that_comes_for_a_guarded_block_counts_against_the_capac
 
 TEST(GuardedRoom, a_free_inside_a_guarded_block_is_a_mistake) {
   WorldOptions options = adaptive_world();
-  options.config.guard_every = 1;
+  options.config.checks.guard_every = 1;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(4096, stream);

@@ -212,7 +212,7 @@ TEST(OnlyStreamAtFirst, maps_the_pages_of_the_setting) {
 
 TEST(OnlyStreamUnderGuard, has_some_of_its_large_allocations_guarded) {
   WorldOptions options = adaptive_world();
-  options.config.guard_every = 4;
+  options.config.checks.guard_every = 4;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   for (int i = 0; i < 100; ++i) world.deallocate(world.allocate(kBytes, stream), stream);
@@ -221,7 +221,7 @@ TEST(OnlyStreamUnderGuard, has_some_of_its_large_allocations_guarded) {
 
 TEST(OnlyStreamWithAThreshold, gives_back_what_is_above_it) {
   WorldOptions options = adaptive_world();
-  options.config.release_threshold = kBytes;
+  options.config.limits.release_threshold = kBytes;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const DevicePtr large = world.allocate(64 * kPage, stream);
@@ -335,7 +335,7 @@ TEST(OnlyStreamOfManyRequests, leaves_a_tag_that_a_callback_entered_to_a_visit) 
 
 TEST(OnlyStreamOfMovedPages, unmaps_old_mappings_call_by_call) {
   WorldOptions options = page_by_page_world();
-  options.config.capacity = 42 * kPage;
+  options.config.limits.capacity = 42 * kPage;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const DevicePtr many = world.allocate(40 * kPage, stream);
@@ -352,7 +352,7 @@ TEST(OnlyStreamOfMovedPages, unmaps_old_mappings_call_by_call) {
 
 TEST(OnlyStreamThatCrowds, has_its_requests_cut_from_pages) {
   WorldOptions options = adaptive_world();
-  options.config.crowded_after = 0;
+  options.config.streams.crowded_after = 0;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   for (int i = 0; i < 2; ++i) {

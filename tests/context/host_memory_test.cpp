@@ -89,7 +89,7 @@ TEST(DeferredList, loses_no_node_that_comes_while_one_is_taken) {
 
 TEST(HostMemory, of_deferred_frees_is_there_from_their_allocations_on) {
   WorldOptions guarded = adaptive_world(), stream_ordered = adaptive_world();
-  guarded.config.guard_every = 1;
+  guarded.config.checks.guard_every = 1;
   stream_ordered.config.pool_enabled = false;
   for (const WorldOptions& options : {adaptive_world(), guarded, stream_ordered}) {
     PoolWorld world(options);

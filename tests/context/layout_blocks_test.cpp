@@ -263,7 +263,7 @@ class GuardedBlocksShown : public BlocksShown {
   GuardedBlocksShown() : BlocksShown(guarded()) {}
   static WorldOptions guarded() {
     WorldOptions options = adaptive_world();
-    options.config.guard_every = 1;
+    options.config.checks.guard_every = 1;
     return options;
   }
 };
@@ -305,7 +305,7 @@ TEST_F(GuardedBlocksShown, are_not_shown_once_they_are_unmapped) {
 
 TEST(GuardedBlocks, are_not_shown_before_they_are_mapped) {
   WorldOptions options = adaptive_world();
-  options.config.guard_every = 1;
+  options.config.checks.guard_every = 1;
   HookedWorld world(options);
   std::size_t shown = 99;
   world.hooks.on[driver::Call::mem_map] = [&] {

@@ -250,7 +250,7 @@ TEST_F(LayoutOfAnArena, tells_whom_freed_blocks_serve) {
 
 TEST(Layout, a_guarded_block_is_a_zombie_until_it_is_unmapped) {
   WorldOptions options = adaptive_world();
-  options.config.guard_every = 1;
+  options.config.checks.guard_every = 1;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(1000, stream);

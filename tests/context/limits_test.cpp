@@ -24,11 +24,11 @@ TEST(Preallocation, happens_at_the_first_allocation_and_not_before) {
 TEST(Preallocation, maps_as_much_as_memory_allows_and_is_never_an_error) {
   for (WorldOptions options : {page_world(), adaptive_world()}) {
     options.config.pages = 100;
-    options.config.capacity = 11 * kPage;
+    options.config.limits.capacity = 11 * kPage;
     PoolWorld by_setting(options);
     by_setting.allocate(kPage, by_setting.stream());
     EXPECT_EQ(by_setting.statistics().mapped_bytes, 11 * kPage);
-    options.config.capacity.reset();
+    options.config.limits.capacity.reset();
     options.sim.capacity = 64 * kPage;
     options.sim.used_by_others = 60 * kPage;
     PoolWorld by_device(options);
@@ -77,7 +77,7 @@ TEST(Preallocation, is_refused_by_name_where_there_is_no_pool_of_our_own) {
 
 TEST(Preallocation, beyond_the_capacity_is_an_error_by_call) {
   WorldOptions options = page_world();
-  options.config.capacity = 8 * kPage;
+  options.config.limits.capacity = 8 * kPage;
   PoolWorld world(options);
   expect_error(world.pool().limits().preallocate(9 * kPage), ErrorCode::out_of_memory);
   EXPECT_EQ(world.statistics().mapped_bytes, 0u);
@@ -85,7 +85,7 @@ TEST(Preallocation, beyond_the_capacity_is_an_error_by_call) {
 
 TEST(Capacity, is_never_exceeded_and_may_be_changed) {
   WorldOptions options = page_world();
-  options.config.capacity = 8 * kPage;
+  options.config.limits.capacity = 8 * kPage;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(8 * kPage, stream);
@@ -104,7 +104,7 @@ TEST(Capacity, is_never_exceeded_and_may_be_changed) {
 TEST(Capacity, counts_the_drivers_pool_too) {
   WorldOptions options = page_world();
   options.config.small = settings::SmallRequests::stream_ordered;
-  options.config.capacity = 64 * kMiB;
+  options.config.limits.capacity = 64 * kMiB;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   world.allocate(1000, stream);
@@ -164,7 +164,7 @@ TEST(Trim, never_touches_pending_memory_and_never_waits) {
 
 TEST(Capacity, counts_pages_that_small_requests_are_cut_from) {
   WorldOptions options = page_world();
-  options.config.capacity = 8 * kPage;
+  options.config.limits.capacity = 8 * kPage;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const DevicePtr small = world.allocate(1000, stream);
@@ -208,7 +208,7 @@ TEST(Trim, takes_back_what_streams_have_in_hand) {
 
 TEST(ReleaseThreshold, idle_memory_above_it_goes_back_by_itself) {
   WorldOptions options = page_world();
-  options.config.release_threshold = 4 * kPage;
+  options.config.limits.release_threshold = 4 * kPage;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const DevicePtr first = world.allocate(6 * kPage, stream);
@@ -222,7 +222,7 @@ TEST(ReleaseThreshold, idle_memory_above_it_goes_back_by_itself) {
 // What a finalizer frees is carried out by the next request, which sees to the threshold too.
 TEST(ReleaseThreshold, idle_memory_above_it_goes_back_where_frees_are_deferred) {
   WorldOptions options = page_world();
-  options.config.release_threshold = 4 * kPage;
+  options.config.limits.release_threshold = 4 * kPage;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const DevicePtr first = world.allocate(6 * kPage, stream);
@@ -236,7 +236,7 @@ TEST(ReleaseThreshold, idle_memory_above_it_goes_back_where_frees_are_deferred) 
 TEST(ReleaseThreshold, asks_for_no_event_where_nothing_is_idle) {
   WorldOptions options = page_by_page_world();
   options.config.prefer = settings::Prefer::footprint;
-  options.config.release_threshold = 0;
+  options.config.limits.release_threshold = 0;
   PoolWorld world(options);
   const StreamHandle a = world.stream();
   const StreamHandle b = world.stream();
@@ -275,7 +275,7 @@ TEST(MaxMappings, at_the_limit_the_pool_grows_by_one_chunk_instead_of_moving) {
   // Four pages are asked for where eight are idle, none next to another.
   const auto figures_with = [](std::uint64_t max_mappings) {
     WorldOptions options = page_world();
-    options.config.max_mappings = max_mappings;
+    options.config.limits.max_mappings = max_mappings;
     PoolWorld world(options);
     const StreamHandle stream = world.stream();
     std::vector<DevicePtr> live;

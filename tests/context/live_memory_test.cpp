@@ -36,7 +36,7 @@ class LiveMemory : public ::testing::TestWithParam<MemoryKind> {
   static WorldOptions options() {
     WorldOptions options = adaptive_world();
     if (GetParam().of == Of::driver) options.sim.vmm_supported = false;
-    if (GetParam().of == Of::guard) options.config.guard_every = 1;
+    if (GetParam().of == Of::guard) options.config.checks.guard_every = 1;
     return options;
   }
   void SetUp() override {
@@ -165,7 +165,7 @@ TEST(LiveMemoryOfTwoThreads, that_is_freed_while_its_use_is_noted_is_an_error_of
 // VPMM_FILL. The free names an address that the program freed before.
 TEST(LiveMemoryOfTwoThreads, that_is_freed_before_it_was_filled_is_not_filled) {
   WorldOptions options = adaptive_world();
-  options.config.fill_new = true;
+  options.config.checks.fill_new = true;
   PoolWorld world(options);
   constexpr Bytes kAsked = 20 * kKiB;
   constexpr Bytes kAlignment = 16 * kKiB;  // which no warm call serves
@@ -245,7 +245,7 @@ TEST(DeferredFrees, of_all_that_lives_need_no_host_memory) {
   WorldOptions stream_ordered = page_world();
   stream_ordered.config.small = settings::SmallRequests::stream_ordered;
   WorldOptions guarded = adaptive_world();
-  guarded.config.guard_every = 2;
+  guarded.config.checks.guard_every = 2;
   for (const WorldOptions& options : {adaptive_world(), stream_ordered, guarded}) {
     PoolWorld world(options);
     const StreamHandle stream = world.stream();

@@ -100,7 +100,7 @@ class ManyThatAreFilled : public ManyAtOnce {
  protected:
   static WorldOptions options() {
     WorldOptions options = adaptive_world();
-    options.config.fill_new = true;
+    options.config.checks.fill_new = true;
     return options;
   }
   ManyThatAreFilled() : ManyAtOnce(options()) {}

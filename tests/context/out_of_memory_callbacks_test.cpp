@@ -123,7 +123,7 @@ TEST(OutOfMemoryCallbacks, of_a_pool_may_all_free_until_the_request_fits) {
 
 TEST(OutOfMemoryCallbacks, one_that_always_says_it_helped_does_not_hold_a_request_for_ever) {
   WorldOptions options = page_world();
-  options.config.capacity = kPage;
+  options.config.limits.capacity = kPage;
   PoolWorld world(options);
   unsigned asked = 0;
   world.pool().limits().out_of_memory_callbacks().add(

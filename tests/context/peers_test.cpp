@@ -144,7 +144,7 @@ TEST(PeersAccess, that_the_devices_or_the_settings_do_not_allow_is_refused_by_na
   WorldOptions apart = two_devices(page_world());
   apart.sim.peer_access_supported = false;
   WorldOptions guarded = two_devices(page_world());
-  guarded.config.guard_every = 1;
+  guarded.config.checks.guard_every = 1;
   expect_error(PoolWorld(guarded).pool().sharing().set_peer_access(1), ErrorCode::unsupported,
                {"VPMM_GUARD is on"});
   expect_error(PoolWorld(apart).pool().sharing().set_peer_access(1), ErrorCode::unsupported,
@@ -319,8 +319,8 @@ TEST(PeersProof, in_every_mode_covers_the_peer) {
                              settings::AnyStreamOrder::park}) {
       WorldOptions options = two_devices(page_world());
       options.sim.context_events_supported = has_context_events;
-      options.config.any_stream = order;
-      options.config.capacity = 64 * kPage;
+      options.config.streams.any_stream = order;
+      options.config.limits.capacity = 64 * kPage;
       PeersWorld world(options);
       world.give_access();
       const StreamHandle a = world.stream();

@@ -201,7 +201,7 @@ TEST_F(Recorded, what_lived_stands_at_the_beginning) {
 
 TEST_F(Recorded, mappings_moves_waits_and_driver_calls_are_told_of) {
   WorldOptions options = page_world();
-  options.config.capacity = 8 * kPage;
+  options.config.limits.capacity = 8 * kPage;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   start(world);
@@ -234,7 +234,7 @@ TEST_F(Recorded, mappings_moves_waits_and_driver_calls_are_told_of) {
 
 TEST_F(Recorded, a_failed_request_has_its_size_and_the_report) {
   WorldOptions options = page_world();
-  options.config.capacity = 4 * kPage;
+  options.config.limits.capacity = 4 * kPage;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   start(world);
@@ -261,7 +261,7 @@ TEST_F(Recorded, a_failed_request_has_its_size_and_the_report) {
 
 TEST_F(Recorded, a_shortage_has_the_figures_of_its_moment_before_it) {
   WorldOptions options = page_world();
-  options.config.capacity = 4 * kPage;
+  options.config.limits.capacity = 4 * kPage;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   start(world);

@@ -39,7 +39,7 @@ TEST(RefusedCalls, of_the_look_at_a_stream_leave_the_event_of_a_warm_free_due) {
 TEST(RefusedCalls, that_should_make_room_below_the_capacity_are_the_error) {
   WorldOptions options = page_world();
   options.config.small = settings::SmallRequests::stream_ordered;
-  options.config.capacity = 4 * kPage;
+  options.config.limits.capacity = 4 * kPage;
   HookedWorld world(options);
   const StreamHandle stream = world.stream();
   world.deallocate(world.allocate(4 * kPage, stream), stream);

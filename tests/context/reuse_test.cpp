@@ -153,7 +153,7 @@ TEST_F(Reuse, zombies_of_a_stream_that_is_alone_need_no_synchronisation_either) 
   WorldOptions options = adaptive_world();
   options.config.chunk_max = 4 * kPage;
   options.config.pages = 12;  // three chunks
-  options.config.capacity = 12 * kPage;
+  options.config.limits.capacity = 12 * kPage;
   PoolWorld alone(options);
   const StreamHandle stream = alone.stream();
   const DevicePtr front = alone.allocate(4 * kPage, stream);
@@ -222,7 +222,7 @@ TEST_F(Reuse, a_long_kernel_on_one_stream_delays_nobody_while_new_memory_exists)
 
 TEST_F(Reuse, a_long_kernel_delays_nobody_while_complete_memory_is_free) {
   WorldOptions options = adaptive_world();
-  options.config.capacity = 16 * kPage;
+  options.config.limits.capacity = 16 * kPage;
   PoolWorld two(options);
   const StreamHandle busy = two.stream();
   const StreamHandle other = two.stream();

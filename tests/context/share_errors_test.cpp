@@ -39,7 +39,7 @@ TEST(NotShared, is_memory_of_these_kinds) {
        "\"pool\""},
       {with([](WorldOptions& o) { o.config.pool_enabled = false; }), 3 * kPage,
        "which cannot be shared: there is no virtual memory pool on this device"},
-      {with([](WorldOptions& o) { o.config.guard_every = 1; }), 100,
+      {with([](WorldOptions& o) { o.config.checks.guard_every = 1; }), 100,
        "is a guarded allocation, which cannot be shared; with VPMM_IPC_ISOLATE=1 or VPMM_GUARD=0 "
        "none is guarded"},
       {with([](WorldOptions& o) { o.sim.posix_file_descriptor_supported = false; }), 3 * kPage,

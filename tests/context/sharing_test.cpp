@@ -75,7 +75,7 @@ TEST(Sharing, tells_the_chunks_behind_a_range_and_where_it_begins_in_them) {
 
 TEST(Sharing, a_shortage_names_what_others_still_hold) {
   WorldOptions options = adaptive_world();
-  options.config.capacity = 8 * kPage;
+  options.config.limits.capacity = 8 * kPage;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(5 * kPage, stream);

@@ -42,9 +42,10 @@ class ShortageOrder : public ::testing::TestWithParam<std::tuple<Scarcity, Step>
     options.config.chunk_max = kPage;
     options.config.prefer = settings::Prefer::latency;  // no waits while there is anything else
     options.config.small = settings::SmallRequests::stream_ordered;
-    if (first() == Step::anew) options.config.max_mappings = kPages - kCached;  // nothing can move
+    if (first() == Step::anew)
+      options.config.limits.max_mappings = kPages - kCached;  // nothing can move
     if (std::get<Scarcity>(GetParam()) == Scarcity::capacity) {
-      options.config.capacity = kPages * kPage;
+      options.config.limits.capacity = kPages * kPage;
     } else {
       options.sim.capacity = 2 * kPages * kPage;
       options.sim.used_by_others = kPages * kPage;

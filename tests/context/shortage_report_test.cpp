@@ -24,7 +24,7 @@ class ShortageReport : public ::testing::Test {
  protected:
   static WorldOptions options() {
     WorldOptions options = page_by_page_world();
-    options.config.capacity = 8 * kPage;
+    options.config.limits.capacity = 8 * kPage;
     return options;
   }
   std::string report_of(const pool::Request& request) {
@@ -136,7 +136,7 @@ TEST(ShortageReportOfTrappedMemory, proposes_smaller_chunks_by_what_is_not_set_y
   for (const settings::Prefer prefer : {settings::Prefer::balanced, settings::Prefer::footprint}) {
     WorldOptions options = adaptive_world();
     options.config.prefer = prefer;
-    options.config.capacity = 4 * kPage;
+    options.config.limits.capacity = 4 * kPage;
     PoolWorld world(options);
     const StreamHandle stream = world.stream();
     pool::Request whole{4 * kPage, 0, stream};
@@ -208,7 +208,7 @@ TEST_F(ShortageReport, has_all_lines_but_the_gpus_where_the_driver_does_not_answ
 
 TEST(ShortageReportInTheLog, is_its_first_line) {
   WorldOptions options = page_world();
-  options.config.capacity = 2 * kPage;
+  options.config.limits.capacity = 2 * kPage;
   options.config.log = observe::LogLevel::info;
   const Told told;
   PoolWorld world(options);
@@ -223,7 +223,7 @@ TEST(ShortageReportInTheLog, is_its_first_line) {
 // Its context breaks while the callback runs.
 TEST(ShortageReportOfABrokenPool, is_the_reason_alone) {
   WorldOptions options = page_world();
-  options.config.capacity = 2 * kPage;
+  options.config.limits.capacity = 2 * kPage;
   PoolWorld world(options);
   world.pool().limits().out_of_memory_callbacks().set([&](const context::OutOfMemory&) {
     world.break_context();

@@ -40,7 +40,7 @@ class ShortOfMemory : public ::testing::TestWithParam<Limit> {
       if (GetParam() == Limit::others) sim().set_used_by_others(0, pages * kPage);
     }
     static WorldOptions limited(WorldOptions options, Bytes bytes) {
-      if (GetParam() == Limit::capacity) options.config.capacity = bytes;
+      if (GetParam() == Limit::capacity) options.config.limits.capacity = bytes;
       if (GetParam() == Limit::gpu) options.sim.capacity = bytes;
       if (GetParam() == Limit::others) options.sim.capacity = 2 * bytes;
       return options;
@@ -158,7 +158,7 @@ TEST(OutOfMemory, names_the_call_that_failed_where_no_memory_is_missing) {
 TEST(OutOfMemory, below_a_page_names_the_capacity_and_leaves_the_drivers_pool_empty) {
   WorldOptions options = page_world();
   options.config.small = settings::SmallRequests::stream_ordered;
-  options.config.capacity = 8 * kPage;
+  options.config.limits.capacity = 8 * kPage;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   world.allocate(8 * kPage, stream);
@@ -176,7 +176,7 @@ TEST(OutOfMemory, below_a_page_a_reset_while_the_capacity_is_kept_has_taken_the_
   for (const Bytes capacity : {16 * kPage, 4 * kPage}) {
     WorldOptions options = page_world();
     options.config.small = settings::SmallRequests::stream_ordered;
-    options.config.capacity = 16 * kPage;
+    options.config.limits.capacity = 16 * kPage;
     HookedWorld world(options);
     world.allocate(8 * kPage, std::nullopt);
     world.deallocate(world.allocate(8 * kPage, std::nullopt), std::nullopt);
@@ -397,7 +397,7 @@ TEST(OutOfMemory, the_report_names_asked_live_free_pending_and_the_largest_range
 
 TEST(OutOfMemory, the_report_names_what_a_small_request_asked_for_not_the_page_it_wanted) {
   for (WorldOptions options : {page_world(), adaptive_world()}) {
-    options.config.capacity = 2 * kPage;
+    options.config.limits.capacity = 2 * kPage;
     PoolWorld world(options);
     const StreamHandle stream = world.stream();
     world.allocate(2 * kPage, stream);
@@ -410,9 +410,9 @@ TEST(OutOfMemory, the_report_says_if_a_later_limit_than_that_of_the_settings_is_
   for (const std::uint32_t percent : {0U, 50U, 1U}) {
     WorldOptions options = small_device(percent == 1 ? 800 : 16);
     if (percent != 0)
-      options.config.capacity_percent = percent;
+      options.config.limits.capacity_percent = percent;
     else
-      options.config.capacity = 8 * kPage;
+      options.config.limits.capacity = 8 * kPage;
     PoolWorld world(options);
     const auto expect_advice = [&](const char* text) {
       expect_error(world.pool().allocate({12 * kPage, 0, world.stream()}), ErrorCode::out_of_memory,

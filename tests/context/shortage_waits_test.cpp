@@ -26,7 +26,7 @@ WorldOptions limited(WaitLimit limit) {
   WorldOptions options = page_world();
   options.sim.capacity = 2 * kDevicePages * kPage;
   if (limit == WaitLimit::capacity)
-    options.config.capacity = kDevicePages * kPage;
+    options.config.limits.capacity = kDevicePages * kPage;
   else
     options.sim.used_by_others = kDevicePages * kPage;
   return options;
@@ -52,7 +52,7 @@ class WaitAtTheMappingLimit : public ::testing::TestWithParam<WaitLimit> {
  protected:
   static WorldOptions options() {
     WorldOptions options = limited(GetParam());
-    options.config.max_mappings = kDevicePages;
+    options.config.limits.max_mappings = kDevicePages;
     return options;
   }
   HookedWorld world{options()};
@@ -111,7 +111,7 @@ TEST_P(WhichWait, goes_on_for_the_slow_stream_where_only_that_is_enough) {
 TEST(WaitForOneChunk, ends_with_what_is_enough_for_a_chunk_made_anew) {
   WorldOptions options = page_by_page_world();
   options.config.prefer = settings::Prefer::footprint;  // each free of a page has an event
-  options.config.capacity = 8 * kPage;
+  options.config.limits.capacity = 8 * kPage;
   HookedWorld world(options);
   const StreamHandle streams[] = {world.stream(), world.stream()};
   for (const StreamHandle stream : streams) {
@@ -316,7 +316,7 @@ TEST_P(ShortageWaits, the_report_names_the_stream_of_what_is_pending) {
 // work.
 TEST_P(ShortageWaits, a_wait_for_all_work_that_fails_refuses_the_request_and_nothing_is_lost) {
   WorldOptions options = limited(GetParam());
-  options.config.any_stream = settings::AnyStreamOrder::park;
+  options.config.streams.any_stream = settings::AnyStreamOrder::park;
   HookedWorld parking(options);
   const StreamHandle stream = parking.stream();
   const DevicePtr all = parking.allocate(kDevicePages * kPage, stream);

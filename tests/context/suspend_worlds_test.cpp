@@ -46,7 +46,7 @@ std::vector<PoolKind> every_pool_kind() {
   ordered.options.config.small = settings::SmallRequests::stream_ordered;
   all.push_back(ordered);
   PoolKind few{"few_mappings", page_world()};
-  few.options.config.max_mappings = 48;
+  few.options.config.limits.max_mappings = 48;
   all.push_back(few);
   return all;
 }
@@ -89,7 +89,7 @@ TEST_P(SuspendWorlds, contents_addresses_and_figures_are_the_same_after_cycles) 
     for (const AddressRange& chunk : world.pool->reports().layout().chunks) chunks += chunk.size;
     EXPECT_EQ(now.mapped_bytes - now.stream_ordered_bytes, chunks);
     EXPECT_EQ(world.sim.census().physical_bytes, chunks + now.stream_ordered_bytes);
-    EXPECT_LE(now.mappings, world.pool->config().max_mappings);
+    EXPECT_LE(now.mappings, world.pool->config().limits.max_mappings);
   };
   check();
   const observe::Statistics awake = world.statistics();
@@ -130,7 +130,7 @@ INSTANTIATE_TEST_SUITE_P(Settings, SuspendWorlds, ::testing::ValuesIn(every_pool
 
 TEST(SuspendLimits, a_resume_maps_no_more_than_the_limit_of_mappings) {
   WorldOptions options = page_world();
-  options.config.max_mappings = 24;
+  options.config.limits.max_mappings = 24;
   HookedWorld world(options);
   ASSERT_TRUE(world.pool->suspension().make_suspendable(kTagOne, {false, false}).ok());
   const StreamHandle a = world.stream();
@@ -153,7 +153,7 @@ TEST(SuspendLimits, a_resume_maps_no_more_than_the_limit_of_mappings) {
 TEST(SuspendLimits, near_the_limit_of_mappings_memory_goes_to_the_driver) {
   for (const std::uint64_t limit : {39u, 40u}) {
     WorldOptions options = page_world();
-    options.config.max_mappings = limit;
+    options.config.limits.max_mappings = limit;
     HookedWorld world(options);
     ASSERT_TRUE(world.pool->suspension().make_suspendable(kTagOne, {false, false}).ok());
     const StreamHandle a = world.stream();

@@ -264,7 +264,7 @@ TEST_F(TagLimits, a_limit_that_changes_during_a_call_counts_nothing_twice) {
 TEST(TagLimitsOfTwoCalls, a_request_that_waits_counts_as_what_it_asks_for) {
   for (const std::uint32_t tag : {1U, kLimited}) {
     WorldOptions options = adaptive_world();
-    options.config.capacity = 8 * kMiB;
+    options.config.limits.capacity = 8 * kMiB;
     HookedWorld world(options);
     const StreamHandle a = world.stream();
     const StreamHandle busy = world.stream();
@@ -294,7 +294,7 @@ TEST(TagLimitsOfTwoCalls, a_request_that_waits_counts_as_what_it_asks_for) {
 
 TEST(TagLimitsOfTwoCalls, a_request_that_ends_leaves_the_only_byte_of_another_counted) {
   WorldOptions options = adaptive_world();
-  options.config.capacity = 8 * kMiB;
+  options.config.limits.capacity = 8 * kMiB;
   HookedWorld world(options);
   const StreamHandle a = world.stream();
   const StreamHandle busy = world.stream();

@@ -29,9 +29,10 @@ struct Setting {
 
 constexpr std::array<Setting, 8> kSettings{{
     {"default", [](settings::Config&) {}},
-    {"threshold", [](settings::Config& config) { config.release_threshold = 0; }},
-    {"legacy", [](settings::Config& config) { config.any_stream = AnyStreamOrder::legacy; }},
-    {"park", [](settings::Config& config) { config.any_stream = AnyStreamOrder::park; }},
+    {"threshold", [](settings::Config& config) { config.limits.release_threshold = 0; }},
+    {"legacy",
+     [](settings::Config& config) { config.streams.any_stream = AnyStreamOrder::legacy; }},
+    {"park", [](settings::Config& config) { config.streams.any_stream = AnyStreamOrder::park; }},
     {"footprint", [](settings::Config& config) { config.prefer = settings::Prefer::footprint; }},
     {"latency", [](settings::Config& config) { config.prefer = settings::Prefer::latency; }},
     {"pages", [](settings::Config& config) { config.page_chunks = true; }},
@@ -165,7 +166,7 @@ TEST(TryFreeThen, the_next_call_of_the_stream_records_the_event) {
 
 TEST(TryFreeThen, the_next_call_keeps_the_threshold) {
   WorldOptions options = adaptive_world();
-  options.config.release_threshold = 0;
+  options.config.limits.release_threshold = 0;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   std::vector<DevicePtr> all;
@@ -180,7 +181,7 @@ TEST(TryFreeThen, the_next_call_keeps_the_threshold) {
 TEST(WarmFree, that_records_an_event_keeps_the_threshold) {
   WorldOptions options = adaptive_world();
   options.config.prefer = settings::Prefer::footprint;  // each free of a page is worth an event
-  options.config.release_threshold = 8 * kPage;
+  options.config.limits.release_threshold = 8 * kPage;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const DevicePtr large = world.allocate(64 * kPage, stream);

@@ -185,7 +185,7 @@ TEST_F(Uses, any_stream_memory_freed_with_a_named_stream_counts_on_that_stream_o
 
 TEST_F(Uses, frees_belong_to_the_allocating_stream_when_the_pool_was_opened_so) {
   WorldOptions options = page_world();
-  options.config.unnamed_free = settings::UnnamedFree::allocating_stream;
+  options.config.streams.unnamed_free = settings::UnnamedFree::allocating_stream;
   PoolWorld lenient(options);
   const StreamHandle stream = lenient.stream();
   const DevicePtr ptr = lenient.allocate(4 * kPage, stream);

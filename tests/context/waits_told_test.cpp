@@ -64,7 +64,7 @@ TEST(WaitsTold, before_growth_are_as_long_as_they_took) {
 
 WorldOptions of_forty_pages() {
   WorldOptions options = page_world();
-  options.config.capacity = 40 * kPage;
+  options.config.limits.capacity = 40 * kPage;
   return options;
 }
 

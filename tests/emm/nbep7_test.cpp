@@ -317,7 +317,7 @@ TEST_F(Nbep7, memory_that_a_stream_gives_back_is_that_streams_again_at_once) {
 TEST_F(Nbep7, a_pool_may_use_dropped_memory_again_inside_a_guard_but_gives_none_back) {
   EmmWorld world;
   settings::Config config = pool_config();
-  config.release_threshold = 0;
+  config.limits.release_threshold = 0;
   const auto manager = world.make<OnPool>(world.calls(), config);
   manager->initialize();
   const std::uint64_t tried_out =

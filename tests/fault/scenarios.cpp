@@ -616,7 +616,7 @@ Scenario random_scenario(std::uint64_t seed) {
   };
   const auto small =
       seed % 3 == 0 ? settings::SmallRequests::stream_ordered : settings::SmallRequests::pool;
-  const std::uint32_t crowded_after = seed % 2 == 0 ? settings::Config{}.crowded_after : 0;
+  const std::uint32_t crowded_after = seed % 2 == 0 ? settings::Config{}.streams.crowded_after : 0;
   const Bytes capacity = (seed % 2 == 0 ? 64 : 1024) * kMiB;
   return {
       fmt::format("random_{}", seed), run, capacity, 60'000, small, seed % 4 == 1, crowded_after};
@@ -651,12 +651,12 @@ settings::Config config_of(const Case& c) {
   settings::Config config;
   config.va_size = kGiB;
   config.page_chunks = c.page_chunks;
-  config.max_mappings = c.scenario.max_mappings;
+  config.limits.max_mappings = c.scenario.max_mappings;
   config.small = c.scenario.small;
   config.ipc_isolate = c.scenario.ipc_isolate;
-  config.guard_every = c.scenario.guard_every;
-  config.fill_new = config.fill_freed = c.scenario.fills;
-  config.crowded_after = c.scenario.crowded_after;
+  config.checks.guard_every = c.scenario.guard_every;
+  config.checks.fill_new = config.checks.fill_freed = c.scenario.fills;
+  config.streams.crowded_after = c.scenario.crowded_after;
   config.log = observe::LogLevel::quiet;
   return config;
 }

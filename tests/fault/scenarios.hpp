@@ -17,7 +17,7 @@ struct Scenario {
   std::uint64_t max_mappings = 60'000;
   settings::SmallRequests small = settings::SmallRequests::pool;
   bool ipc_isolate = false;
-  std::uint32_t crowded_after = settings::Config{}.crowded_after;
+  std::uint32_t crowded_after = settings::Config{}.streams.crowded_after;
   std::uint64_t guard_every = 0;
   bool fills = false;
 };

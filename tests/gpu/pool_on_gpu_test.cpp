@@ -90,7 +90,7 @@ TEST_P(PoolOnGpu, a_long_kernel_on_one_stream_never_delays_another_while_memory_
 TEST_P(PoolOnGpu, out_of_memory_the_host_waits_for_whichever_stream_is_done_first) {
   constexpr Bytes kPages = 40;
   settings::Config config = pages();
-  config.capacity = kPages * granularity();
+  config.limits.capacity = kPages * granularity();
   open(config);
   const StreamHandle slow = stream();
   const StreamHandle fast = stream();
@@ -143,7 +143,7 @@ TEST_P(PoolOnGpu, what_is_complete_in_a_moment_is_used_instead_of_new_memory) {
 // the order holds.
 TEST_P(PoolOnGpu, in_page_mode_pending_memory_is_taken_behind_a_wait_of_the_gpu) {
   settings::Config config = pages();
-  config.capacity = 32_MiB;
+  config.limits.capacity = 32_MiB;
   open(config);
   const StreamHandle first = stream();
   const StreamHandle second = stream();
@@ -160,7 +160,7 @@ TEST_P(PoolOnGpu, in_page_mode_pending_memory_is_taken_behind_a_wait_of_the_gpu)
 
 TEST_P(PoolOnGpu, memory_freed_on_a_destroyed_stream_is_used_again) {
   settings::Config config = adaptive();
-  config.capacity = 64_MiB;
+  config.limits.capacity = 64_MiB;
   open(config);
   const StreamHandle gone = stream();
   const StreamHandle heir = stream();
@@ -176,7 +176,7 @@ TEST_P(PoolOnGpu, memory_freed_on_a_destroyed_stream_is_used_again) {
 
 TEST_P(PoolOnGpu, recorded_uses_hold_memory_until_their_streams_are_done) {
   settings::Config config = adaptive();
-  config.capacity = 128_MiB;  // the driver's own pool takes part of it
+  config.limits.capacity = 128_MiB;  // the driver's own pool takes part of it
   open(config);
   const StreamHandle owner = stream();
   const StreamHandle reader = stream();
@@ -362,7 +362,7 @@ TEST_P(PoolOnGpu, random_programs_find_their_data_where_they_left_it) {
   for (std::uint64_t seed = first; seed <= last; ++seed) {
     SCOPED_TRACE(fmt::format("replay with VPMM_SEED={} --gtest_filter=*random_programs*", seed));
     settings::Config config = seed % 2 == 0 ? pages() : adaptive();
-    config.capacity = seed <= 2 ? std::optional<Bytes>() : std::optional<Bytes>(6_GiB);
+    config.limits.capacity = seed <= 2 ? std::optional<Bytes>() : std::optional<Bytes>(6_GiB);
     context::Context& pool = open(config);
     std::vector<StreamHandle> streams;
     for (int i = 0; i < 4; ++i) streams.push_back(stream());

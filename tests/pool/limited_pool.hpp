@@ -30,7 +30,7 @@ inline std::string name_of_limit(const ::testing::TestParamInfo<Limit>& tested) 
 class LimitedPool : public PoolFixture<HookedDriver> {
  protected:
   explicit LimitedPool(Limit limit) : PoolFixture(options(limit)) {
-    if (limit == Limit::capacity) config.capacity = kPages * kPage;
+    if (limit == Limit::capacity) config.limits.capacity = kPages * kPage;
   }
   static driver::sim::SimOptions options(Limit limit) {
     driver::sim::SimOptions options;

@@ -107,7 +107,7 @@ struct Idle {
   explicit Idle(MoverWorld& world) {
     world.memory.index.for_each([&](const region::Region& region) {
       if (region.state != region::RegionState::free) return;
-      regions.push_back({region.range, region.stamp, region.age});
+      regions.push_back({region.range, region.stamp, region.age()});
       world.memory.chunks.for_each_around(region.range, [&](const vm::Mapping& mapping) {
         chunks.emplace_back(mapping.at, static_cast<std::uint64_t>(mapping.chunk->handle));
       });

@@ -150,7 +150,7 @@ class MoverWorld {
   // --- what must hold; empty: it does ---
   std::string broken() {
     if (std::string broken = memory.validate(); !broken.empty()) return broken;
-    if (memory.coming_bytes != 0) return "something is still to come";
+    if (memory.flights.coming_bytes() != 0) return "something is still to come";
     const driver::sim::Census census = sim.census();
     if (census.mappings != memory.chunks.mapping_count())
       return message_of("{} mappings, {} in the table", census.mappings,

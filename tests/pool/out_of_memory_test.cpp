@@ -67,7 +67,7 @@ TEST_P(OutOfMemorySteps, every_idle_chunk_moves_whatever_the_policy_says) {
 
 // The number of mappings is at its limit, so nothing can move.
 TEST_P(OutOfMemorySteps, idle_chunks_are_given_back_to_make_one_that_fits) {
-  config.max_mappings = kPages;
+  config.limits.max_mappings = kPages;
   open();
   take_every_other_page();
   EXPECT_FALSE(allocate(kPages / 2, a, Effort::move_first).ok());
@@ -80,7 +80,7 @@ TEST_P(OutOfMemorySteps, idle_chunks_are_given_back_to_make_one_that_fits) {
 }
 
 TEST_P(OutOfMemorySteps, idle_chunks_that_would_not_be_enough_are_kept) {
-  config.max_mappings = kPages;
+  config.limits.max_mappings = kPages;
   open();
   take_every_other_page();
   const Result<bool> has_room = pool->make_room(lock, request(kPages / 2 + 1));

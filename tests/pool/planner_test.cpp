@@ -80,7 +80,7 @@ TEST_F(Planning, memory_that_a_program_announces_counts_as_alive_once) {
 }
 
 TEST_F(Planning, growth_before_moves_leaves_a_quarter_of_the_memory_and_there_chunks_are_spared) {
-  config.capacity = 40 * kPage;
+  config.limits.capacity = 40 * kPage;
   open(Prefer::latency);
   take(29, a);
   EXPECT_EQ(early_pages(8), 1u);
@@ -93,7 +93,7 @@ TEST_F(Planning, growth_before_moves_leaves_a_quarter_of_the_memory_and_there_ch
 }
 
 TEST_F(Planning, growth_is_whole_pages_below_the_limit_to_which_other_memory_counts) {
-  config.capacity = 40 * kPage;
+  config.limits.capacity = 40 * kPage;
   open(Prefer::latency);
   take(29, a);
   EXPECT_EQ(ask(1, a).growth_room, 11 * kPage);
@@ -140,7 +140,7 @@ TEST_F(Planning, pages_as_specified_have_no_preference_for_own_memory_low_addres
   low.goes_low = true;
   for (const bool page_chunks : {false, true}) {
     config.page_chunks = page_chunks;
-    config.capacity = kPage;
+    config.limits.capacity = kPage;
     open(Prefer::balanced);
     for (const Caller* const caller : {&a, &b, &a}) give_back(take(1, *caller));
     const Ask asked = planner().ask_of(low, a);

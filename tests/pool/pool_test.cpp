@@ -87,7 +87,7 @@ TEST_F(PoolCalls, memory_of_a_capture_is_named_after_it) {
 }
 
 TEST_F(PoolCalls, beyond_the_limit_of_mappings_a_request_is_one_chunk) {
-  config.max_mappings = 4;
+  config.limits.max_mappings = 4;
   open();
   take(2, a);
   take(2, a);

@@ -63,7 +63,7 @@ TEST_F(PoolCalls, of_what_is_tried_out_only_a_broken_context_is_an_error) {
 }
 
 TEST_F(PoolCalls, memory_can_be_mapped_ahead) {
-  config.capacity = 40 * kPage;
+  config.limits.capacity = 40 * kPage;
   open();
   ASSERT_TRUE(pool->preallocate(lock, 10 * kPage - 1).ok());
   EXPECT_EQ(picture(), "[-10]");

@@ -137,7 +137,7 @@ TEST_F(PoolCalls, an_observer_learns_whether_a_chunk_that_leaves_its_place_lives
 }
 
 TEST_F(PoolCalls, only_as_much_is_given_back_for_one_chunk_as_it_lacks) {
-  config.capacity = 40 * kPage;
+  config.limits.capacity = 40 * kPage;
   open();
   every_other_of(37);
   const Result<bool> has_room = pool->make_room(lock, request(10));

@@ -41,7 +41,7 @@ class StamperTest : public ::testing::Test {
   }
   // Whether it is the last number that was given of the timeline alone.
   static bool is_last_of(const time::Timeline& timeline, const Stamp& stamp) {
-    return stamp == Stamp(StampPart{timeline.id, timeline.last});
+    return stamp == Stamp(StampPart{timeline.id, timeline.numbers.last});
   }
 
   driver::sim::SimDriver sim{{}};
@@ -58,7 +58,7 @@ TEST_F(StamperTest, a_free_on_the_stream_of_the_allocation_waits_for_that_stream
   EXPECT_TRUE(is_last_of(*a.timeline, free_on(a, a.timeline->id, {a.timeline->id})))
       << "named as well";
   EXPECT_TRUE(is_last_of(*a.timeline, free_on(a, std::nullopt))) << "allocated without a stream";
-  EXPECT_EQ(a.timeline->last, 3u) << "each free has a number";
+  EXPECT_EQ(a.timeline->numbers.last, 3u) << "each free has a number";
   EXPECT_EQ(a.timeline->since_event.bytes, 3 * kMiB);
   EXPECT_FALSE(a.timeline->wanted);
 }
@@ -76,18 +76,18 @@ TEST_F(StamperTest, two_streams_are_both_waited_for_and_proof_of_the_other_is_wa
 
 TEST_F(StamperTest, three_streams_are_everything_that_is_queued) {
   EXPECT_TRUE(is_last_of(timelines.any_stream(), free_on(a, b.timeline->id, {c.timeline->id})));
-  config.any_stream = AnyStreamOrder::legacy;
+  config.streams.any_stream = AnyStreamOrder::legacy;
   EXPECT_TRUE(is_last_of(timelines.every_stream(), free_on(a, b.timeline->id, {c.timeline->id})))
       << "the legacy stream does not wait for all of them";
-  EXPECT_EQ(a.timeline->last, 0u);
+  EXPECT_EQ(a.timeline->numbers.last, 0u);
 }
 
 TEST_F(StamperTest, a_free_without_a_stream_is_everything_that_is_queued) {
   for (const AnyStreamOrder order : {AnyStreamOrder::context, AnyStreamOrder::legacy}) {
-    config.any_stream = order;
-    const std::uint64_t before = timelines.any_stream().last;
+    config.streams.any_stream = order;
+    const std::uint64_t before = timelines.any_stream().numbers.last;
     EXPECT_TRUE(is_last_of(timelines.any_stream(), free_on(nobody, a.timeline->id)));
-    EXPECT_EQ(timelines.any_stream().last, before + 1);
+    EXPECT_EQ(timelines.any_stream().numbers.last, before + 1);
     EXPECT_TRUE(is_last_of(
         order == AnyStreamOrder::legacy ? timelines.every_stream() : timelines.any_stream(),
         free_on(nobody, a.timeline->id, {b.timeline->id})))
@@ -96,7 +96,7 @@ TEST_F(StamperTest, a_free_without_a_stream_is_everything_that_is_queued) {
 }
 
 TEST_F(StamperTest, a_free_without_a_stream_may_be_one_of_the_allocating_stream) {
-  config.unnamed_free = UnnamedFree::allocating_stream;
+  config.streams.unnamed_free = UnnamedFree::allocating_stream;
   EXPECT_TRUE(is_last_of(*a.timeline, free_on(nobody, a.timeline->id)));
   EXPECT_EQ(free_on(nobody, a.timeline->id, {b.timeline->id}),
             Stamp({a.timeline->id, 2}, {b.timeline->id, 1}));

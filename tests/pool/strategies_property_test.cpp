@@ -331,7 +331,8 @@ std::string broken_order(const PlanWorld& world, const Ask& ask, const Plan& pla
     const time::Stamp& stamp = move.part.stamp;
     const bool waits = !stamp.is_complete() && !(ask.own && stamp.is_only_on(*ask.own));
     const bool is_later = !by_age && !waits && ask.own_first && stamp.is_complete();
-    const std::uint64_t number = by_age || waits ? move.part.from->age : move.part.from->range.size;
+    const std::uint64_t number =
+        by_age || waits ? move.part.from->age() : move.part.from->range.size;
     const std::tuple now(waits, is_later, number);
     if (last && now < *last) return "chunks leave in another order";
     last = now;

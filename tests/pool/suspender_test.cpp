@@ -204,7 +204,7 @@ TEST(Suspender, the_address_of_what_is_dropped_is_a_hole) {
 TEST(Suspender, beyond_the_limit_of_mappings_memory_goes_to_the_driver) {
   for (const std::uint64_t limit : {std::uint64_t{8}, std::uint64_t{7}}) {
     settings::Config config = SuspendWorld::config();
-    config.max_mappings = limit;  // two that stay, and three or twice three
+    config.limits.max_mappings = limit;  // two that stay, and three or twice three
     SuspendWorld world(config);
     ASSERT_TRUE(world.suspend(Fate::stays_in_pool).ok());
     EXPECT_EQ(world.memory.held_bytes(), (limit == 8 ? 7 : 2) * kPage);

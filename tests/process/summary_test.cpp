@@ -61,14 +61,14 @@ TEST(Opening, names_the_device_its_limit_and_what_differs_from_the_defaults) {
   settings::Config config;
   EXPECT_EQ(opening(driver, 0, config),
             "device 0 (Simulated GPU, 139 GiB): pool opened, limit none");
-  config.capacity_percent = 80;
+  config.limits.capacity_percent = 80;
   EXPECT_EQ(opening(driver, 0, config),
             "device 0 (Simulated GPU, 139 GiB): pool opened, limit 80%; VPMM_CAPACITY=80%");
-  config.capacity_percent = 0;
-  config.capacity = 3 * kGiB;
+  config.limits.capacity_percent = 0;
+  config.limits.capacity = 3 * kGiB;
   config.prefer = settings::Prefer::latency;
   config.driver = settings::DriverKind::sim;
-  config.unnamed_free = settings::UnnamedFree::allocating_stream;
+  config.streams.unnamed_free = settings::UnnamedFree::allocating_stream;
   EXPECT_EQ(opening(driver, 0, config),
             "device 0 (Simulated GPU, 139 GiB): pool opened, limit 3 GiB; VPMM_DRIVER=sim; "
             "VPMM_CAPACITY=3GiB; VPMM_PREFER=latency; unnamed_free=allocating_stream");

@@ -68,18 +68,18 @@ void Dice::draw_config(settings::Config& config) {
   config.page_size = one_in(3) ? 8 * kMiB : 2 * kMiB;
   config.page_chunks = one_in(2);
   config.chunk_max = *config.page_size << below(6);
-  if (one_in(4)) config.max_mappings = 40 + below(200);
+  if (one_in(4)) config.limits.max_mappings = 40 + below(200);
   if (one_in(4)) config.pages = below(60);
-  if (one_in(5)) config.release_threshold = below(512) * kMiB;
+  if (one_in(5)) config.limits.release_threshold = below(512) * kMiB;
   if (one_in(3))
-    config.any_stream =
+    config.streams.any_stream =
         one_in(2) ? settings::AnyStreamOrder::legacy : settings::AnyStreamOrder::park;
   if (one_in(3)) config.small = settings::SmallRequests::stream_ordered;
   if (one_in(3))
     config.prefer = one_in(2) ? settings::Prefer::footprint : settings::Prefer::latency;
-  if (one_in(3)) config.crowded_after = 0;
-  if (one_in(6)) config.unnamed_free = settings::UnnamedFree::allocating_stream;
-  if (one_in(3)) config.capacity = size(128 * kMiB, 2 * kGiB);
+  if (one_in(3)) config.streams.crowded_after = 0;
+  if (one_in(6)) config.streams.unnamed_free = settings::UnnamedFree::allocating_stream;
+  if (one_in(3)) config.limits.capacity = size(128 * kMiB, 2 * kGiB);
   config.log = observe::LogLevel::quiet;
 }
 
@@ -121,9 +121,9 @@ void Dice::make_roomy(Scene& scene) {
   scene.config.page_size = page_ = 2 * kMiB;
   scene.config.page_chunks = false;
   scene.config.chunk_max = 4 * kGiB;
-  scene.config.max_mappings = settings::Config{}.max_mappings;
+  scene.config.limits.max_mappings = settings::Config{}.limits.max_mappings;
   scene.config.pages = 0;
-  scene.config.capacity.reset();
+  scene.config.limits.capacity.reset();
   scene.config.va_size = 128 * kGiB;
   if (scene.config.prefer == settings::Prefer::latency)
     scene.config.prefer = settings::Prefer::balanced;

@@ -14,7 +14,7 @@ judge::Terms World::terms_of(const Scene& scene) {
   const bool has_small =
       !scene.sim.memory_pools_supported || scene.config.small == settings::SmallRequests::pool;
   return {scene.config.page_size.value_or(2 * kMiB), has_pool && has_small,
-          scene.config.max_mappings > kAsManyAsItLikes, scene.config.ipc_isolate};
+          scene.config.limits.max_mappings > kAsManyAsItLikes, scene.config.ipc_isolate};
 }
 
 void World::listen_to_stretches(std::size_t number) {

@@ -101,7 +101,8 @@ void World::operator()(const DestroyGraph& o) {
   graphs_.erase(graphs_.begin() + static_cast<std::ptrdiff_t>(o.graph % graphs_.size()));
   // Memory that is no graph's any more is freed without a stream, and `legacy` leaves out launches
   // on streams that nobody named.
-  const bool is_told = o.is_told && scene_.config.any_stream != settings::AnyStreamOrder::legacy;
+  const bool is_told =
+      o.is_told && scene_.config.streams.any_stream != settings::AnyStreamOrder::legacy;
   for (const std::size_t each : pools_of(graph.device)) {
     if (!is_told) break;
     say("stage_capture_release(pool[{}], g[{}]);", each, graph.key);
@@ -123,7 +124,7 @@ void World::destroy(const Graph& graph, bool frees_first) {
     Allocation& allocation = allocations_[i];
     if (allocation.capture != graph.key) continue;
     if (frees_first || must_name_home() ||
-        scene_.config.any_stream == settings::AnyStreamOrder::legacy) {
+        scene_.config.streams.any_stream == settings::AnyStreamOrder::legacy) {
       free_unnamed(allocation, false);
       forget(allocation);
       continue;

@@ -377,7 +377,7 @@ void World::operator()(const FreeAnyStream& o) {
 bool World::may_free_unnamed(const Allocation& allocation) const {
   if (allocation.capture) return true;
   if (must_name_home() && !allocation.is_any_stream) return is_covered(allocation);
-  if (scene_.config.any_stream != settings::AnyStreamOrder::legacy) return true;
+  if (scene_.config.streams.any_stream != settings::AnyStreamOrder::legacy) return true;
   for (const Stream& stream : devices_[allocation.device].streams)
     if (stream.key == allocation.home)
       return &stream == &devices_[allocation.device].streams.front() || stream.is_blocking;

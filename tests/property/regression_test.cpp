@@ -82,7 +82,7 @@ TEST(PoolRegression, running_out_ends_where_no_event_proves_anything) {
     Scene scene = scene_with();
     scene.sim.capacity = 32 * kMiB;
     scene.sim.context_events_supported = false;
-    scene.config.any_stream = order;
+    scene.config.streams.any_stream = order;
     EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, 20 * kMiB, 0}, Free{0},
                                  Allocate{0, kOther, 26 * kMiB, 0},
                                  Allocate{0, kAnyStream, 26 * kMiB, 0}}),
@@ -103,7 +103,7 @@ TEST(PoolRegression, an_aligned_request_gets_all_free_memory_when_there_is_no_mo
 // What VPMM_ANY_STREAM=legacy leaves out is the work of streams that nobody named.
 TEST(PoolRegression, memory_of_many_streams_waits_for_all_of_them_whatever_any_stream_means) {
   Scene scene = scene_with();
-  scene.config.any_stream = settings::AnyStreamOrder::legacy;
+  scene.config.streams.any_stream = settings::AnyStreamOrder::legacy;
   EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, 32 * kMiB, 0}, ReadElsewhere{0, kOther},
                                ReadElsewhere{0, 6}, Free{0}, Spin{0, kLegacy, 1000},
                                Allocate{0, kAnyStream, 2 * kMiB, 0}, FreeAnyStream{0, false},
@@ -115,7 +115,7 @@ TEST(PoolRegression, memory_of_many_streams_waits_for_all_of_them_whatever_any_s
 TEST(PoolRegression, a_use_on_the_stream_of_the_allocation_counts_when_it_was_named) {
   for (const Bytes bytes : {Bytes{1000}, 48 * kMiB}) {
     Scene scene = scene_with(driver::sim::Schedule::timed);
-    scene.config.any_stream = settings::AnyStreamOrder::legacy;
+    scene.config.streams.any_stream = settings::AnyStreamOrder::legacy;
     EXPECT_EQ(
         failure_of(scene, {Allocate{0, kNonBlocking, bytes, 0}, Move{0, kLegacy, false},
                            Spin{0, kNonBlocking, 1'000'000'000}, ReadElsewhere{0, kNonBlocking},
@@ -130,7 +130,7 @@ TEST(PoolRegression, a_use_on_the_stream_of_the_allocation_counts_when_it_was_na
 // above the cap waits.
 TEST(PoolRegression, an_event_on_the_legacy_stream_may_overtake_one_of_the_context) {
   Scene scene = scene_with();
-  scene.config.any_stream = settings::AnyStreamOrder::legacy;
+  scene.config.streams.any_stream = settings::AnyStreamOrder::legacy;
   EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, 4 * kMiB, 0}, ReadElsewhere{0, kOther},
                                ReadElsewhere{0, 6}, Free{0}, Allocate{0, kAnyStream, 2 * kMiB, 0},
                                FreeAnyStream{0, false}, Allocate{0, kLegacy, 100 * kMiB, 0},
@@ -141,7 +141,7 @@ TEST(PoolRegression, an_event_on_the_legacy_stream_may_overtake_one_of_the_conte
 
 TEST(PoolRegression, a_free_that_names_a_capturing_stream_waits_for_that_stream) {
   Scene scene = scene_with();
-  scene.config.unnamed_free = settings::UnnamedFree::allocating_stream;
+  scene.config.streams.unnamed_free = settings::UnnamedFree::allocating_stream;
   for (const Bytes bytes : {Bytes{768}, 4 * kMiB})
     EXPECT_EQ(failure_of(scene, {Allocate{0, kOther, bytes, 0}, Move{0, kNonBlocking, false},
                                  Write{0}, capture_on(kNonBlocking, true), Free{0}, Synchronize{0},
@@ -152,7 +152,7 @@ TEST(PoolRegression, a_free_that_names_a_capturing_stream_waits_for_that_stream)
 
 TEST(PoolRegression, what_the_last_holder_lets_go_of_waits_for_all_work_whatever_any_stream_means) {
   Scene scene = scene_with();
-  scene.config.any_stream = settings::AnyStreamOrder::legacy;
+  scene.config.streams.any_stream = settings::AnyStreamOrder::legacy;
   for (const Bytes bytes : {Bytes{1000}, 6 * kMiB})
     EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, bytes, 0}, Share{0, 0, 4}, Free{0},
                                  EndLease{0, 0, context::Holder::handle},
@@ -166,7 +166,7 @@ TEST(PoolRegression, running_out_without_a_pool_takes_back_what_any_stream_frees
     Scene scene = scene_with();
     scene.sim.vmm_supported = false;
     scene.sim.capacity = 128 * kMiB;
-    scene.config.any_stream = order;
+    scene.config.streams.any_stream = order;
     test::PoolWorld world({scene.sim, scene.config});
     world.deallocate(world.allocate(80 * kMiB, driver::kLegacyStream), std::nullopt);
     world.deallocate(world.allocate(80 * kMiB, driver::kLegacyStream), std::nullopt);
@@ -178,7 +178,7 @@ TEST(PoolRegression, a_request_that_fits_within_a_capacity_of_no_whole_pages_is_
   Scene scene = scene_with();
   scene.config.page_size = 8 * kMiB;
   scene.config.chunk_max = 32 * kMiB;
-  scene.config.capacity = 230 * kMiB;
+  scene.config.limits.capacity = 230 * kMiB;
   EXPECT_EQ(failure_of(scene, {AllocateMany{0, kLegacy, 96 * kMiB, 3}, FreeAnyStream{0, false},
                                FreeElsewhere{1, 1, false}, Allocate{0, kLegacy, 156 * kMiB, 0}}),
             "");
@@ -217,7 +217,7 @@ TEST(PoolRegression, a_limit_below_the_mapped_memory_leaves_room_for_one_chunk) 
 TEST(PoolRegression, a_small_request_of_a_capture_keeps_no_large_memory_after_the_graph) {
   Scene scene = scene_with(driver::sim::Schedule::timed);
   scene.sim.capacity = 4 * kGiB;
-  scene.config.capacity = 962 * kMiB;
+  scene.config.limits.capacity = 962 * kMiB;
   EXPECT_EQ(
       failure_of(scene, {Allocate{0, 1, 210 * kMiB, 0}, Allocate{0, kLegacy, 16 * kMiB, 0},
                          capture_on(kOther, true), Allocate{0, kOther, 178 * kMiB, 0}, Free{3},
@@ -241,7 +241,7 @@ TEST(PoolRegression, graphs_of_an_arena_run_after_each_other) {
 TEST(PoolRegression, memory_of_a_stream_goes_to_another_behind_a_wait) {
   Scene scene = scene_with(driver::sim::Schedule::timed);
   scene.config.ipc_isolate = true;
-  scene.config.capacity = 4 * kMiB;
+  scene.config.limits.capacity = 4 * kMiB;
   EXPECT_EQ(failure_of(scene, {Allocate{0, kNonBlocking, 4 * kMiB, 0}, Write{0}, Free{0},
                                Allocate{0, kOther, 4 * kMiB, 0}, Reset{0, false}, Free{0},
                                Allocate{0, 6, 4 * kMiB, 0}}),
@@ -273,7 +273,7 @@ TEST(PoolRegression, a_callback_may_take_what_a_neighbour_gives_back) {
 // 1.25 MiB across a border of pages, of which a quarter of a MiB before it is in use again.
 TEST(PoolRegression, what_is_cut_across_a_border_for_no_stream_keeps_a_page_in_a_shortage) {
   Scene scene = scene_with();
-  scene.config.capacity = 6 * kMiB;
+  scene.config.limits.capacity = 6 * kMiB;
   std::vector<Operation> operations(8, Allocate{0, kAnyStream, kMiB / 2, 0});
   const Operation free_fourth = FreeAnyStream{3, false};
   operations.insert(operations.end(),
@@ -288,7 +288,7 @@ TEST(PoolRegression, what_is_cut_across_a_border_for_no_stream_keeps_a_page_in_a
 TEST(PoolRegression, memory_of_many_that_the_driver_refuses_to_take_back_stays_for_a_while) {
   Scene scene = scene_with();
   scene.config.page_size = scene.config.chunk_max = 8 * kMiB;
-  scene.config.max_mappings = 70;
+  scene.config.limits.max_mappings = 70;
   scene.config.small = settings::SmallRequests::stream_ordered;
   EXPECT_EQ(failure_of(scene, {SetCapacity{0, 122406212}, Allocate{0, 0, 20971520, 0},
                                Allocate{0, 0, 19191342, 0}, Allocate{0, 0, 12582912, 0}, Free{0},

@@ -40,20 +40,22 @@ void Script::begin(const Scene& scene) {
     line("config.chunk_max = 0; /* a page */");
   else if (config.chunk_max != usual.chunk_max)
     line("config.chunk_max = {}u;", config.chunk_max);
-  if (config.max_mappings != usual.max_mappings)
-    line("config.max_mappings = {}u;", config.max_mappings);
-  if (config.release_threshold) line("config.release_threshold = {}u;", *config.release_threshold);
-  if (config.capacity) line("config.capacity = {}u;", *config.capacity);
+  if (config.limits.max_mappings != usual.limits.max_mappings)
+    line("config.max_mappings = {}u;", config.limits.max_mappings);
+  if (config.limits.release_threshold)
+    line("config.release_threshold = {}u;", *config.limits.release_threshold);
+  if (config.limits.capacity) line("config.capacity = {}u;", *config.limits.capacity);
   if (config.small == settings::SmallRequests::stream_ordered)
     line("config.small = \"stream_ordered\";");
-  if (config.any_stream != usual.any_stream)
-    line("config.any_stream = \"{}\";", settings::to_string(config.any_stream));
+  if (config.streams.any_stream != usual.streams.any_stream)
+    line("config.any_stream = \"{}\";", settings::to_string(config.streams.any_stream));
   if (config.prefer != usual.prefer)
     line("config.prefer = \"{}\";", settings::to_string(config.prefer));
   line("config.log = \"quiet\";");
-  if (config.unnamed_free == settings::UnnamedFree::allocating_stream)
+  if (config.streams.unnamed_free == settings::UnnamedFree::allocating_stream)
     line("config.unnamed_free_on_allocating_stream = 1;");
-  if (config.crowded_after == 0) line("stage_crowd(); /* streams crowd from the beginning */");
+  if (config.streams.crowded_after == 0)
+    line("stage_crowd(); /* streams crowd from the beginning */");
 }
 
 void Script::end(const std::string& failure) {

@@ -29,9 +29,9 @@ Scene scene_for_threads(std::uint64_t seed) {
   scene.sim.vmm_supported = true;
   scene.sim.schedule = seed % 2 == 0 ? driver::sim::Schedule::timed : driver::sim::Schedule::random;
   scene.config.va_size = 4 * kGiB;
-  if (scene.config.any_stream == settings::AnyStreamOrder::legacy)
-    scene.config.any_stream = settings::AnyStreamOrder::context;
-  scene.config.unnamed_free = settings::UnnamedFree::any_stream;
+  if (scene.config.streams.any_stream == settings::AnyStreamOrder::legacy)
+    scene.config.streams.any_stream = settings::AnyStreamOrder::context;
+  scene.config.streams.unnamed_free = settings::UnnamedFree::any_stream;
   return scene;
 }
 

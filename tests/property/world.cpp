@@ -79,20 +79,23 @@ std::string to_code(const Scene& scene) {
       sim.memory_pools_supported, sim.context_events_supported, sim.has_aliases);
   code += fmt::format(
       "scene.config.page_size = {};\nscene.config.va_size = {};\nscene.config.page_chunks = {};\n"
-      "scene.config.chunk_max = {};\nscene.config.max_mappings = {};\nscene.config.pages = {};\n"
-      "scene.config.any_stream = settings::AnyStreamOrder::{};\n",
+      "scene.config.chunk_max = {};\nscene.config.limits.max_mappings = {};\nscene.config.pages = "
+      "{};\n"
+      "scene.config.streams.any_stream = settings::AnyStreamOrder::{};\n",
       config.page_size.value_or(2 * kMiB), config.va_size, config.page_chunks, config.chunk_max,
-      config.max_mappings, config.pages, name(config.any_stream));
+      config.limits.max_mappings, config.pages, name(config.streams.any_stream));
   if (config.small == settings::SmallRequests::stream_ordered)
     code += "scene.config.small = settings::SmallRequests::stream_ordered;\n";
   if (config.prefer != settings::Prefer::balanced)
     code += fmt::format("scene.config.prefer = settings::Prefer::{};\n", name(config.prefer));
-  if (config.capacity) code += fmt::format("scene.config.capacity = {};\n", *config.capacity);
-  if (config.release_threshold)
-    code += fmt::format("scene.config.release_threshold = {};\n", *config.release_threshold);
-  if (config.unnamed_free == settings::UnnamedFree::allocating_stream)
-    code += "scene.config.unnamed_free = settings::UnnamedFree::allocating_stream;\n";
-  if (config.crowded_after == 0) code += "scene.config.crowded_after = 0;\n";
+  if (config.limits.capacity)
+    code += fmt::format("scene.config.limits.capacity = {};\n", *config.limits.capacity);
+  if (config.limits.release_threshold)
+    code += fmt::format("scene.config.limits.release_threshold = {};\n",
+                        *config.limits.release_threshold);
+  if (config.streams.unnamed_free == settings::UnnamedFree::allocating_stream)
+    code += "scene.config.streams.unnamed_free = settings::UnnamedFree::allocating_stream;\n";
+  if (config.streams.crowded_after == 0) code += "scene.config.streams.crowded_after = 0;\n";
   if (scene.has_threads) code += "scene.has_threads = true;\n";
   if (scene.threads != Scene{}.threads) code += fmt::format("scene.threads = {};\n", scene.threads);
   if (scene.streams != Scene{}.streams) code += fmt::format("scene.streams = {};\n", scene.streams);
@@ -114,7 +117,7 @@ World::World(const Scene& scene, const Watch& watch)
   expect(sim_.init(), "init");
   for (int gpu = 0; gpu < scene.sim.device_count; ++gpu)
     references_.emplace_back(terms_of(scene), scene.pools_share_gpu ? 2 : 1, scene.sim.capacity,
-                             scene.config.capacity);
+                             scene.config.limits.capacity);
   for (std::size_t number = 0; number < devices_.size(); ++number) {
     open(number);
     say("pool[{}] = stage_pool({}, &config);", number, gpu_of(number));
@@ -122,7 +125,7 @@ World::World(const Scene& scene, const Watch& watch)
                                             scene.config);
     if (!expect(created, "create")) return;
     devices_[number].pool = std::move(created).value();
-    devices_[number].capacity = scene.config.capacity;
+    devices_[number].capacity = scene.config.limits.capacity;
     listen_to_stretches(number);
     if (has_pool()) {
       context::Suspension& suspension = devices_[number].pool->suspension();

@@ -352,7 +352,7 @@ class World {
   Result<void> free_on(Device& device, DevicePtr ptr, Stream& stream);
   bool is_freed_on(const Allocation& allocation, Stream& stream);
   bool must_name_home() const {
-    return scene_.config.unnamed_free == settings::UnnamedFree::allocating_stream;
+    return scene_.config.streams.unnamed_free == settings::UnnamedFree::allocating_stream;
   }
   bool may_free_unnamed(const Allocation& allocation) const;
   void free_unnamed(Allocation& allocation, bool is_deferred);

@@ -413,7 +413,7 @@ TEST_F(RegionIndexAge, a_region_taken_back_is_as_old_as_it_was) {
   map(8, 2);
   Region* const flying = index.detach(region_at(index, 4), pages(4, 2));
   EXPECT_EQ(by_age(), (Vector<std::uint64_t>{0, 8}));
-  index.attach_free(flying, flying->stamp, flying->age);
+  index.attach_free(flying, flying->stamp, flying->age());
   EXPECT_EQ(by_age(), (Vector<std::uint64_t>{0, 4, 8}));
   EXPECT_EQ(region_at(index, 4)->stamp, on(A, 4));
 }
@@ -425,7 +425,7 @@ TEST_F(RegionIndexAge, part_of_a_region_taken_back_restores_the_picture) {
   Region* const flying = index.detach(region_at(index, 0), pages(2, 2));
   EXPECT_EQ(index.picture(), "[-2][#2][-2][*2][-2]");
   EXPECT_EQ(by_age(), (Vector<std::uint64_t>{0, 4, 8}));
-  index.attach_free(flying, flying->stamp, flying->age);
+  index.attach_free(flying, flying->stamp, flying->age());
   EXPECT_EQ(index.picture(), "[-6][*2][-2]");
   EXPECT_EQ(by_age(), (Vector<std::uint64_t>{0, 8}));
 }
@@ -558,11 +558,11 @@ TEST_F(RegionIndexFlight, flights_split_and_join) {
   index.add_reservation(pages(0, 10));
   map(0, 4, on(A, 1));
   Region* const flying = index.detach(region_at(index, 0), pages(0, 4));
-  const std::uint64_t age = flying->age;
+  const std::uint64_t age = flying->age();
   const auto [front, back] = index.split_in_flight(flying, page(1));
   EXPECT_EQ(index.picture(), "[#1][#3]");
   EXPECT_EQ(back->stamp, on(A, 1));
-  EXPECT_EQ(back->age, age);
+  EXPECT_EQ(back->age(), age);
   EXPECT_EQ(index.join(front, back)->range, pages(0, 4));
   EXPECT_EQ(index.picture(), "[#4]");
 }

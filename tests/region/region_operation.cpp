@@ -109,7 +109,7 @@ struct OnIndex {
   Region* operator()(const AttachFree& o) const { return index.attach_free(at(o.page), o.stamp); }
   Region* operator()(const TakeBack& o) const {
     Region* const region = at(o.page);
-    return index.attach_free(region, region->stamp, region->age);
+    return index.attach_free(region, region->stamp, region->age());
   }
   Region* operator()(const AttachHole& o) const { return index.attach_hole(at(o.page)); }
   Region* operator()(const AttachZombie& o) const {

@@ -149,7 +149,7 @@ TEST_P(MemoryInfoProperty, what_is_free_can_be_had_and_what_is_missing_is_missin
   for (unsigned seed = 1; seed <= 40 && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     WorldOptions options = GetParam() ? page_world() : adaptive_world();
-    options.config.capacity = kGiB;
+    options.config.limits.capacity = kGiB;
     LimitedProgram program(options, seed);
     for (int i = 0; i < 120 && !HasFailure(); ++i) program.step();
   }
@@ -172,7 +172,7 @@ TEST(MemoryInfo, total_is_the_limit_where_it_is_less_than_the_gpu_has) {
 
 TEST(MemoryInfo, free_counts_pages_that_small_requests_have_left) {
   WorldOptions options = adaptive_world();
-  options.config.capacity = 64 * kMiB;
+  options.config.limits.capacity = 64 * kMiB;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const DevicePtr kept = world.allocate(1000, stream);

@@ -85,16 +85,16 @@ TEST_F(ConfigFromEnvironment, reads_every_variable) {
   expected.pages = 16;
   expected.va_size = kTiB;
   expected.chunk_max = 64 * kMiB;
-  expected.release_threshold = 0;
-  expected.max_mappings = 16;
-  expected.capacity = Bytes{10'000'000'000};
+  expected.limits.release_threshold = 0;
+  expected.limits.max_mappings = 16;
+  expected.limits.capacity = Bytes{10'000'000'000};
   expected.small = SmallRequests::stream_ordered;
-  expected.any_stream = AnyStreamOrder::park;
+  expected.streams.any_stream = AnyStreamOrder::park;
   expected.prefer = settings::Prefer::latency;
   expected.log = observe::LogLevel::debug;
   expected.ipc_isolate = true;
-  expected.guard_every = 100;
-  expected.fill_new = expected.fill_freed = true;
+  expected.checks.guard_every = 100;
+  expected.checks.fill_new = expected.checks.fill_freed = true;
   EXPECT_EQ(config.value(), expected) << difference(config.value(), expected);
 }
 
@@ -103,7 +103,7 @@ TEST_F(ConfigFromEnvironment, guards_none_all_or_one_in_several) {
       {"0", 0}, {"1", 1}, {"1/1", 1}, {"1/2", 2}, {"1/100", 100}};
   for (const auto& [text, every] : cases) {
     const Variable guard("VPMM_GUARD", text);
-    EXPECT_EQ(config_from_environment().value().guard_every, every) << text;
+    EXPECT_EQ(config_from_environment().value().checks.guard_every, every) << text;
   }
 }
 
@@ -135,7 +135,7 @@ TEST_F(ConfigFromEnvironment, takes_a_share_of_the_gpu_as_capacity) {
   const auto config = config_from_environment();
   ASSERT_TRUE(config.ok()) << config.error().message;
   Config expected;
-  expected.capacity_percent = 80;
+  expected.limits.capacity_percent = 80;
   EXPECT_EQ(config.value(), expected) << difference(config.value(), expected);
 }
 
@@ -284,7 +284,7 @@ TEST_F(ConfigFromEnvironment, is_named_as_it_was_given_when_the_device_refuses_i
 
 TEST(ConfigValidate, checks_the_mapping_limit_that_did_not_come_from_text) {
   Config config;
-  config.max_mappings = 15;
+  config.limits.max_mappings = 15;
   EXPECT_EQ(message_of(validate(config, 2 * kMiB)),
             "VPMM_MAX_MAPPINGS=15: must be a number, 16 or more");
 }
@@ -299,13 +299,13 @@ TEST_F(ConfigFromEnvironment, without_what_is_not_allowed_has_the_rest) {
   const Variable variables[] = {{"VPMM_PAGES", "lots"}, {"VPMM_GUARD", "1"}};
   EXPECT_FALSE(config_from_environment().ok());
   Config expected;
-  expected.guard_every = 1;
+  expected.checks.guard_every = 1;
   EXPECT_EQ(allowed_config_from_environment(), expected);
 }
 
 TEST(ConfigValidate, has_limits_that_are_allowed_themselves) {
   Config config;
-  config.max_mappings = 16;
+  config.limits.max_mappings = 16;
   config.va_size = 128 * kTiB;
   config.chunk_max = 2 * kMiB;
   EXPECT_EQ(message_of(validate(config, 2 * kMiB)), "ok");
@@ -390,7 +390,7 @@ TEST(ConfigDifference, names_the_first_setting_that_differs) {
 
 TEST(ConfigDifference, sees_the_field_that_has_no_variable) {
   Config asked;
-  asked.unnamed_free = UnnamedFree::allocating_stream;
+  asked.streams.unnamed_free = UnnamedFree::allocating_stream;
   EXPECT_EQ(difference(Config{}, asked), "unnamed_free is any_stream, not allocating_stream");
 }
 
@@ -402,15 +402,15 @@ TEST(ListSettings, shows_values_as_they_are_written) {
   config.pool_enabled = false;
   EXPECT_EQ(shown(config, "VPMM_PAGE_SIZE"), "max");
   EXPECT_EQ(shown(config, "VPMM_CAPACITY"), "none");
-  config.capacity_percent = 80;
+  config.limits.capacity_percent = 80;
   EXPECT_EQ(shown(config, "VPMM_CAPACITY"), "80%");
-  config.capacity_percent = 0;
-  config.capacity = 3 * kGiB;
+  config.limits.capacity_percent = 0;
+  config.limits.capacity = 3 * kGiB;
   EXPECT_EQ(shown(config, "VPMM_CAPACITY"), "3GiB");
   const std::pair<std::uint64_t, const char*> guards[] = {
       {0, "0"}, {1, "1"}, {2, "1/2"}, {100, "1/100"}};
   for (const auto& [every, text] : guards) {
-    config.guard_every = every;
+    config.checks.guard_every = every;
     EXPECT_EQ(shown(config, "VPMM_GUARD"), text);
   }
 }
@@ -419,7 +419,7 @@ TEST(ConfigSet, changes_the_setting_of_that_name_alone) {
   Config config;
   EXPECT_EQ(message_of(set(config, "VPMM_GUARD", "1/7")), "ok");
   Config expected;
-  expected.guard_every = 7;
+  expected.checks.guard_every = 7;
   EXPECT_EQ(config, expected);
 }
 

@@ -215,7 +215,7 @@ TEST_P(Crossing, smaller_requests_in_the_rest_of_an_segment_that_is_parted_survi
 
 TEST_P(Crossing, runs_that_fail_for_want_of_memory_lose_nothing) {
   WorldOptions options = options_of(GetParam());
-  options.config.capacity = 41 * kPage;
+  options.config.limits.capacity = 41 * kPage;
   PoolWorld limited(options);
   const StreamHandle stream = limited.stream();
   std::vector<DevicePtr> all;

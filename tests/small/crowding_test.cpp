@@ -13,7 +13,7 @@ namespace {
 
 WorldOptions crowded_world() {
   WorldOptions options = adaptive_world();
-  options.config.crowded_after = 0;
+  options.config.streams.crowded_after = 0;
   return options;
 }
 
@@ -77,7 +77,7 @@ TEST_F(Crowding, none_takes_more_than_a_32nd_above_its_size) {
 
 TEST_F(Crowding, other_streams_and_larger_requests_have_all_that_is_idle) {
   WorldOptions options = crowded_world();
-  options.config.capacity = 64 * kPage;
+  options.config.limits.capacity = 64 * kPage;
   PoolWorld small(options);
   const StreamHandle first = small.stream(), second = small.stream();
   std::vector<DevicePtr> all;
@@ -93,7 +93,7 @@ TEST_F(Crowding, other_streams_and_larger_requests_have_all_that_is_idle) {
 // Between allocations of no stream, which crowd nowhere, three whole pages are nowhere free.
 TEST_F(Crowding, where_whole_pages_are_short_the_grains_between_them_serve) {
   WorldOptions options = crowded_world();
-  options.config.capacity = 8 * kPage;
+  options.config.limits.capacity = 8 * kPage;
   PoolWorld small(options);
   const StreamHandle stream = small.stream();
   const DevicePtr other = small.pool().allocate({5 * kPage + kPage / 2, 0, std::nullopt}).value();
@@ -231,7 +231,7 @@ TEST(StreamsThatCrowd, are_known_by_calls_of_theirs_that_found_the_lock_taken) {
   for (const auto& [times, is_taken, cuts] :
        {std::tuple{4, true, true}, {3, true, false}, {4, false, false}}) {
     WorldOptions options = adaptive_world();
-    options.config.crowded_after = 4;
+    options.config.streams.crowded_after = 4;
     PoolWorld world(options);
     const StreamHandle a = world.stream(), b = world.stream();
     world.deallocate(world.allocate(5000, a), a);
@@ -256,7 +256,7 @@ TEST(StreamsThatCrowd, are_known_by_calls_of_theirs_that_found_the_lock_taken) {
 // Whose chunks are pages, or whose pages have no power of two, are cut no further.
 TEST(CrowdingInPageMode, changes_nothing) {
   WorldOptions options = page_world();
-  options.config.crowded_after = 0;
+  options.config.streams.crowded_after = 0;
   PoolWorld world(options);
   const StreamHandle stream = world.stream();
   const DevicePtr ptr = world.allocate(2 * kPage, stream);

@@ -102,7 +102,7 @@ TEST(FlushingOfFew, streams_keep_all_they_free) {
   constexpr int kSpans = 32;
   for (const bool is_by_other : {false, true}) {
     WorldOptions options = frugal_world();
-    options.config.fill_freed = true;  // so that no free is warm
+    options.config.checks.fill_freed = true;  // so that no free is warm
     PoolWorld world(options);
     const StreamHandle a = world.stream(), b = world.stream();
     std::vector<DevicePtr> spans;

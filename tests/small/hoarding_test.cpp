@@ -211,7 +211,7 @@ TEST_P(Hoarding, what_several_streams_keep_of_a_page_is_taken_back_if_it_is_much
 
 TEST_P(Hoarding, a_threshold_is_kept_for_what_warm_frees_left_too) {
   WorldOptions options = options_of(GetParam());
-  options.config.release_threshold = 4 * kPage;
+  options.config.limits.release_threshold = 4 * kPage;
   PoolWorld frugal(options);
   const StreamHandle stream = frugal.stream();
   for (const Bytes bytes : {kPage, 200 * kKiB}) {

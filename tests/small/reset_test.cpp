@@ -253,7 +253,7 @@ TEST_P(SmallReset, many_resets_leave_no_timelines_and_no_memory_behind) {
 // The stream that it would go by died with its context.
 TEST_P(SmallReset, a_free_that_names_no_stream_is_not_taken_for_complete) {
   WorldOptions options = options_of(GetParam());
-  options.config.unnamed_free = settings::UnnamedFree::allocating_stream;
+  options.config.streams.unnamed_free = settings::UnnamedFree::allocating_stream;
   PoolWorld own(options);
   for (const Bytes bytes : kSizes) {
     const DevicePtr ptr = own.allocate(bytes, driver::kLegacyStream);

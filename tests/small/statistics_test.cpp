@@ -268,7 +268,7 @@ TEST_P(Figures, a_flush_of_what_no_stream_freed_leaves_the_next_such_call_warm) 
 // A page in which nothing lives counts as free, whoever keeps it.
 TEST_P(Figures, free_memory_is_all_but_the_pages_in_which_something_lives) {
   WorldOptions options = options_of(GetParam());
-  options.config.capacity = 64 * kPage;
+  options.config.limits.capacity = 64 * kPage;
   PoolWorld fresh(options);
   const StreamHandle stream = fresh.stream();
   const auto expect_used = [&](Bytes pages, const char* when) {
@@ -409,7 +409,7 @@ TEST(WaitingFrees, count_for_each_stream_that_they_wait_for) {
   expect(1100, 100, 1100);
   std::vector<DevicePtr> over;
   const auto advance = [&](time::Timeline& timeline, const time::StampPart& to) {
-    timeline.complete = to.sequence;
+    timeline.numbers.complete = to.sequence;
     waiting.advance(to, [&](const small::Allocation& of) { over.push_back(of.range.begin); });
   };
   advance(*a, of_a);

@@ -184,7 +184,7 @@ struct Run {
 };
 inline Hammer hammer_for(const Run& run) {
   settings::Config config = small_config(run.page_chunks);
-  if (run.crowds) config.crowded_after = 0;
+  if (run.crowds) config.streams.crowded_after = 0;
   return Hammer(config, run.shared_streams);
 }
 inline auto runs() {

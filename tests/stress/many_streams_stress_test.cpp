@@ -132,7 +132,7 @@ class ManyStreamsRound {
                                  settings::Prefer::latency};
     settings::Config config = small_config(seed % 4 == 0);
     config.prefer = kPrefer[seed % kPrefer.size()];
-    if (seed % 2 == 0) config.crowded_after = 0;
+    if (seed % 2 == 0) config.streams.crowded_after = 0;
     return config;
   }
 

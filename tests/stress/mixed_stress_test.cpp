@@ -181,8 +181,8 @@ class Round {
     constexpr std::array kPrefer{settings::Prefer::footprint, settings::Prefer::balanced,
                                  settings::Prefer::latency};
     config.prefer = kPrefer[random_() % kPrefer.size()];
-    if (random_() % 2 == 0) config.crowded_after = 0;
-    if (random_() % 4 == 0) config.any_stream = settings::AnyStreamOrder::park;
+    if (random_() % 2 == 0) config.streams.crowded_after = 0;
+    if (random_() % 4 == 0) config.streams.any_stream = settings::AnyStreamOrder::park;
     return config;
   }
 

@@ -25,7 +25,7 @@ class PoolObserver {
   PoolObserver(context::Context& pool, std::uint64_t seed)
       : pool_(pool),
         random_(seed),
-        capacity_(pool.config().capacity),
+        capacity_(pool.config().limits.capacity),
         recording_(fmt::format("{}vpmm_observer_{}_{}.csv.gz", ::testing::TempDir(), getpid(),
                                pool.device())) {}
 

@@ -178,8 +178,8 @@ TEST_F(TimelinesTest, what_is_complete_is_waitable_and_provable) {
   EXPECT_FALSE(timelines.is_waitable(number));
   EXPECT_EQ(timelines.mark_complete({number}), Vector<StampPart>{number});
   EXPECT_TRUE(timelines.mark_complete({number}).empty()) << "again";
-  EXPECT_EQ(timeline.provable, number.sequence);
-  EXPECT_EQ(timeline.waitable, number.sequence);
+  EXPECT_EQ(timeline.numbers.provable, number.sequence);
+  EXPECT_EQ(timeline.numbers.waitable, number.sequence);
   EXPECT_FALSE(timelines.close_all(Everything::context_event).value()) << "nothing to prove";
 }
 

@@ -148,7 +148,7 @@ void stage_crowd(void) { stage().crowds = true; }
 vpmm_pool* stage_pool(int device, const vpmm_config* config) {
   auto settings = vpmm::capi::to_config(config);
   if (!settings) return fail("stage_pool", settings.error().message.c_str()), nullptr;
-  if (stage().crowds) settings.value().crowded_after = 0;
+  if (stage().crowds) settings.value().streams.crowded_after = 0;
   auto made = vpmm::context::Context::create(*stage().faulting, device, settings.value());
   if (!made) return fail("stage_pool", made.error().message.c_str()), nullptr;
   stage().pools.push_back(
