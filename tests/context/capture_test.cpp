@@ -101,9 +101,12 @@ TEST_P(Capture, memory_used_again_is_the_smallest_that_is_large_enough) {
   const DevicePtr large = world.allocate(4 * kPage, a);
   const DevicePtr between = world.allocate(kPage, a);
   const DevicePtr small = world.allocate(2 * kPage, a);
-  for (const DevicePtr ptr : {large, small}) world.deallocate(ptr, a);
-  EXPECT_EQ(world.allocate(kPage, a), small);
-  EXPECT_EQ(world.allocate(2 * kPage, a), large);
+  for (const bool is_large_first : {true, false}) {
+    world.deallocate(is_large_first ? large : small, a);
+    world.deallocate(is_large_first ? small : large, a);
+    EXPECT_EQ(world.allocate(kPage, a), small);
+    EXPECT_EQ(world.allocate(2 * kPage, a), large);
+  }
   world.deallocate(between, a);
   destroy(world, end_capture(world, a));
 }

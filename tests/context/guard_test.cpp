@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -526,6 +527,32 @@ TEST_F(Guard, the_layout_says_that_what_could_not_be_unmapped_is_complete) {
   EXPECT_EQ(freed, 1u);
   world.deallocate(next, stream);
   EXPECT_FALSE(is_mapped(ptr));
+}
+
+// Whichever call unmaps it, the next one is refused, and no driver call is made any more.
+TEST(GuardBroken, breaks_the_pool_when_freed_memory_is_unmapped) {
+  const std::function<void(context::Context&)> acts[] = {
+      [](context::Context& pool) {
+        expect_error(pool.allocate({1000, 0, std::nullopt}), ErrorCode::poisoned);
+      },
+      [](context::Context& pool) {
+        expect_error(pool.streams().synchronize(), ErrorCode::poisoned);
+      },
+      [](context::Context& pool) { expect_error(pool.limits().trim(0), ErrorCode::poisoned); }};
+  for (const auto& act : acts) {
+    HookedWorld world(guarded_world());
+    const StreamHandle stream = world.stream();
+    world.allocate(1000, stream);
+    world.deallocate(world.allocate(1000, stream), stream);
+    ASSERT_EQ(world.sim.ctx_synchronize(), CuResult::success);
+    world.hooks.on[Call::mem_unmap] = [] { return CuResult::illegal_address; };
+    const std::uint64_t before = world.hooks.counts[Call::mem_unmap];
+    act(*world.pool);
+    EXPECT_EQ(world.hooks.counts[Call::mem_unmap], before + 1);
+    const std::uint64_t calls = world.calls.total_count();
+    expect_error(world.pool->allocate({1000, 0, stream}), ErrorCode::poisoned);
+    EXPECT_EQ(world.calls.total_count(), calls);
+  }
 }
 
 TEST_F(Guard, a_free_tells_of_a_guarded_allocation_only_in_its_pages) {

@@ -1,6 +1,7 @@
 // context: preallocation, capacity, giving back, thresholds, mapping ceilings, address space.
 #include <gtest/gtest.h>
 
+#include "support/hooked_world.hpp"
 #include "support/pool_world_words.hpp"
 
 namespace vpmm::test {
@@ -44,6 +45,22 @@ TEST(Preallocation, of_more_pages_than_any_address_space_has_maps_what_there_is)
   PoolWorld world(options);
   world.allocate(kPage, world.stream());
   EXPECT_EQ(world.statistics().mapped_bytes, 16 * kPage);
+}
+
+TEST(Preallocation, in_a_context_that_breaks_ends_at_the_first_error) {
+  for (const Call call : {Call::mem_create, Call::mem_map}) {
+    WorldOptions options = page_world();
+    options.config.pages = 16;
+    HookedWorld world(options);
+    int tries = 0;
+    const std::uint64_t before = world.statistics().chunks_created;
+    world.hooks.on[call] = [&] {
+      return ++tries == 1 ? driver::CuResult::illegal_address : driver::CuResult::success;
+    };
+    expect_error(world.pool->allocate({kPage, 0, std::nullopt}), ErrorCode::poisoned);
+    EXPECT_EQ(tries, 1);
+    EXPECT_LE(world.statistics().chunks_created, before + 16);
+  }
 }
 
 TEST(Preallocation, by_call_maps_at_least_so_much_in_all) {
