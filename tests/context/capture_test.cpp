@@ -92,6 +92,7 @@ TEST_P(Capture, memory_used_again_is_divided_and_the_rest_serves_later_requests)
   }
   EXPECT_EQ(parts, (std::vector<DevicePtr>{first, first + kPage, first + 3 * kPage}));
   EXPECT_EQ(world.statistics().mapped_bytes, 4 * kPage);
+  EXPECT_EQ(world.calls().count(Call::user_object_create), 1u) << "the graph ends once";
   for (const DevicePtr ptr : parts) world.deallocate(ptr, a);
   run_graph();
 }

@@ -495,6 +495,38 @@ TEST(GuardedRoom, memory_that_comes_for_a_guarded_block_counts_against_the_capac
   EXPECT_LE(world.statistics().peak_mapped_bytes, 32 * kPage);
 }
 
+TEST(GuardedRoom, of_a_block_that_could_not_be_made_is_the_pools_again) {
+  WorldOptions options = guarded_world();
+  options.config.capacity = 16 * kPage;
+  HookedWorld world(options);
+  bool is_refused = false;
+  world.hooks.on[Call::mem_create] = [&] {
+    return std::exchange(is_refused, true) ? CuResult::success : CuResult::out_of_memory;
+  };
+  world.allocate(8 * kPage, world.stream());
+  EXPECT_TRUE(is_refused);
+  EXPECT_EQ(world.statistics().guarded_bytes, 0u);
+  EXPECT_EQ(world.statistics().live_bytes, 8 * kPage);
+}
+
+// Of all of it, although a call unmaps a bounded number otherwise.
+TEST(GuardedRoom, a_request_that_is_short_waits_for_guarded_memory_that_was_freed) {
+  WorldOptions options = guarded_world();
+  options.sim.capacity = 40 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  std::vector<DevicePtr> guarded;
+  for (int i = 0; i < 24; ++i) guarded.push_back(world.allocate(1000, stream));
+  for (const DevicePtr ptr : guarded) {
+    world.use(ptr, 1000, stream, kLongNs);
+    world.deallocate(ptr, stream);
+  }
+  ASSERT_EQ(world.statistics().guarded_bytes, 24 * kPage);
+  world.use(world.allocate(38 * kPage, stream), 38 * kPage, stream);
+  EXPECT_EQ(world.statistics().guarded_bytes, 0u);
+  EXPECT_GT(world.statistics().host_waits, 0u);
+}
+
 TEST(GuardedRoom, a_free_inside_a_guarded_block_is_a_mistake) {
   WorldOptions options = adaptive_world();
   options.config.guard_every = 1;

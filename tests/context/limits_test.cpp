@@ -47,6 +47,18 @@ TEST(Preallocation, of_more_pages_than_any_address_space_has_maps_what_there_is)
   EXPECT_EQ(world.statistics().mapped_bytes, 16 * kPage);
 }
 
+// The driver's pool grows by the request, beyond the largest footprint so far, which has the pages.
+TEST(Preallocation, at_a_first_request_below_a_page_pays_for_that_alone) {
+  WorldOptions options = page_world();
+  options.config.small = settings::SmallRequests::stream_ordered;
+  options.config.pages = 100;
+  PoolWorld world(options);
+  world.allocate(1000, world.stream());
+  const observe::Statistics now = world.statistics();
+  ASSERT_GT(now.stream_ordered_bytes, 0u);
+  EXPECT_EQ(now.mapped_bytes, 100 * kPage);
+}
+
 TEST(Preallocation, in_a_context_that_breaks_ends_at_the_first_error) {
   for (const Call call : {Call::mem_create, Call::mem_map}) {
     WorldOptions options = page_world();

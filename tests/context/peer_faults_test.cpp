@@ -162,6 +162,19 @@ TEST_F(PeerFaults, the_context_of_a_foreign_stream_that_is_gone_is_gone) {
   world.deallocate(next, std::nullopt);
 }
 
+TEST_F(PeerFaults, a_context_that_cannot_be_entered_may_have_a_capture) {
+  ASSERT_TRUE(world.pool->sharing().set_peer_access(1).ok());
+  ASSERT_FALSE(world.pool->streams().is_capturing());
+  bool has_asked = false;  // its own context, which comes first
+  world.hooks.on[Call::stream_is_capturing] = [&] { return has_asked = true, CuResult::success; };
+  world.hooks.on[Call::ctx_set_current] = [&] {
+    return has_asked ? CuResult::invalid_value : CuResult::success;
+  };
+  EXPECT_TRUE(world.pool->streams().is_capturing());
+  has_asked = false;
+  expect_error(world.pool->streams().synchronize(), ErrorCode::capture_active);
+}
+
 TEST_F(PeerFaults, a_wait_that_fails_is_the_last_and_its_error_is_told) {
   ASSERT_TRUE(world.pool->sharing().set_peer_access(1).ok());
   ASSERT_TRUE(world.pool->streams().synchronize().ok());
