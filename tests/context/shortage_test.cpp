@@ -199,6 +199,30 @@ TEST(OutOfMemory, below_a_page_names_the_capacity_and_leaves_the_drivers_pool_em
   EXPECT_EQ(world.statistics().live_allocations, 1u);
 }
 
+// It goes back once all work that was queued before is over.
+TEST(OutOfMemory, below_a_page_the_capacity_is_kept_although_the_driver_does_not_take_it_back) {
+  WorldOptions options = page_world();
+  options.config.small = settings::SmallRequests::stream_ordered;
+  options.config.capacity = 8 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const DevicePtr all = world.allocate(8 * kPage, stream);
+  world.use(all, 8 * kPage, stream, kLongNs);
+  world.faults().set_plan({{Call::mem_free_async}, 1, CuResult::invalid_value});
+  expect_error(world.pool().allocate({1000, 0, stream}), ErrorCode::out_of_memory);
+  EXPECT_EQ(world.faults().fired(), 1u);
+  world.faults().clear_plan();
+  EXPECT_EQ(world.statistics().live_allocations, 1u);
+  const std::uint64_t before = world.calls().count(Call::mem_free_async);
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
+  EXPECT_EQ(world.calls().count(Call::mem_free_async), before);
+  EXPECT_GT(world.statistics().stream_ordered_bytes, 0u);
+  world.wait();
+  EXPECT_EQ(world.calls().count(Call::mem_free_async), before + 1);
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
+  EXPECT_EQ(world.statistics().stream_ordered_bytes, 0u);
+}
+
 // Meanwhile the pool gives idle pages back, without its lock.
 TEST(OutOfMemory, below_a_page_a_reset_while_the_capacity_is_kept_has_taken_the_memory) {
   for (const Bytes capacity : {16 * kPage, 4 * kPage}) {
