@@ -20,7 +20,7 @@ TEST_F(ArenaWorld, grows_by_more_than_a_request_so_that_blocks_share_pages) {
   PoolWorld shared(page_by_page_world());
   const ArenaId many = make_arena(shared);
   const StreamHandle stream = shared.stream();
-  for (int i = 0; i < 40; ++i) allocate_in(shared, many, 1100 * kKiB, stream);
+  for (int i = 0; i < 400; ++i) allocate_in(shared, many, 1100 * kKiB, stream);
   const observe::Statistics now = shared.statistics();
   EXPECT_LT(now.mapped_bytes, now.live_bytes + now.live_bytes / 4);
 }
