@@ -1,10 +1,6 @@
 // context: captures that a call could not read or keep memory for, and that it must not break.
 #include <gtest/gtest.h>
 
-#include <deque>
-#include <vector>
-
-#include "driver/forwarding.hpp"
 #include "fault/no_memory.hpp"
 #include "support/pool_world_captures.hpp"
 #include "support/pool_world_words.hpp"
@@ -111,50 +107,6 @@ TEST_F(CaptureFault, a_stream_that_is_being_captured_cannot_be_bound) {
   EXPECT_TRUE(world.pool().bind(b).ok());
   destroy(world, end_capture(world, a));
   EXPECT_TRUE(world.pool().bind(a).ok());
-}
-
-// Tells of ends of graphs while neither the process nor its reserve has memory.
-class EndsWithoutMemory final : public driver::ForwardingDriver {
- public:
-  using ForwardingDriver::ForwardingDriver;
-  CuResult user_object_create(void* argument, driver::UserObjectDestructor destroy,
-                              driver::UserObjectHandle& object) override {
-    ends_.push_back({argument, destroy});
-    const auto end = [](void* of) {
-      const NoMemory none(NoMemory::Reserve::promised);
-      static_cast<End*>(of)->destroy(static_cast<End*>(of)->argument);
-    };
-    return ForwardingDriver::user_object_create(&ends_.back(), end, object);
-  }
-
- private:
-  struct End {
-    void* argument;
-    driver::UserObjectDestructor destroy;
-  };
-  std::deque<End> ends_;
-};
-
-TEST(GraphsThatEndWithoutHostMemory, give_their_memory_back_all_the_same) {
-  driver::sim::SimDriver sim;
-  EndsWithoutMemory driver(sim);
-  driver::ContextHandle context{};
-  ASSERT_EQ(sim.init(), CuResult::success);
-  ASSERT_EQ(sim.device_primary_ctx_retain(0, context), CuResult::success);
-  ASSERT_EQ(sim.ctx_set_current(context), CuResult::success);
-  const auto pool = context::Context::create(driver, 0, page_world().config).value();
-  std::vector<GraphHandle> graphs(3);
-  for (GraphHandle& graph : graphs) {
-    StreamHandle stream{};
-    ASSERT_EQ(sim.stream_create(StreamFlags::non_blocking, stream), CuResult::success);
-    ASSERT_EQ(sim.stream_begin_capture(stream, CaptureMode::relaxed), CuResult::success);
-    const auto made = pool->allocate({kPage, 0, stream});
-    ASSERT_TRUE(made.ok() && pool->deallocate(made.value(), stream).ok());
-    ASSERT_EQ(sim.stream_end_capture(stream, graph), CuResult::success);
-  }
-  for (const GraphHandle graph : graphs) ASSERT_EQ(sim.graph_destroy(graph), CuResult::success);
-  ASSERT_TRUE(pool->streams().synchronize().ok());
-  EXPECT_EQ(pool->reports().statistics().deallocations, graphs.size());
 }
 
 }  // namespace

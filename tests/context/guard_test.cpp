@@ -503,10 +503,10 @@ TEST(GuardedRoom, of_a_block_that_could_not_be_made_is_the_pools_again) {
   world.hooks.on[Call::mem_create] = [&] {
     return std::exchange(is_refused, true) ? CuResult::success : CuResult::out_of_memory;
   };
-  world.allocate(8 * kPage, world.stream());
+  world.allocate(9 * kPage, world.stream());
   EXPECT_TRUE(is_refused);
   EXPECT_EQ(world.statistics().guarded_bytes, 0u);
-  EXPECT_EQ(world.statistics().live_bytes, 8 * kPage);
+  EXPECT_EQ(world.statistics().live_bytes, 9 * kPage);
 }
 
 // Of all of it, although a call unmaps a bounded number otherwise.
