@@ -229,6 +229,7 @@ Result<void> Router::preallocate_once(MutexLock& lock) {
     else
       step /= 2;
   }
+  footprint_.note_peaks();  // growth of the driver's pool is paid beyond them
   return {};
 }
 

@@ -74,8 +74,8 @@ Result<Placed> SlowPath::attempt(const Job& job, Effort effort) {
   const std::uint64_t began_ns = device_.driver.now_ns();
   const bool has_own_chunks = pool.planner().has_own_chunks(job.request);
   bool has_paused = false;
+  device_.small->flusher().give_back_before(job.caller, job.request.size);
   for (bool is_first = true;; is_first = false) {
-    if (is_first) device_.small->flusher().give_back_before(job.caller, job.request.size);
     pool.planner().set_cached_bytes(device_.small->caches().cached_bytes());
     std::optional<Placed> found = pool.find(job.request, job.caller);
     while (!found && flush(job, effort)) found = pool.find(job.request, job.caller);

@@ -16,6 +16,15 @@ TEST_F(ArenaWorld, trim_returns_its_idle_memory_to_the_pool) {
   EXPECT_EQ(trim(world, arena), 0u);
 }
 
+TEST_F(ArenaWorld, grows_by_more_than_a_request_so_that_blocks_share_pages) {
+  PoolWorld shared(page_by_page_world());
+  const ArenaId many = make_arena(shared);
+  const StreamHandle stream = shared.stream();
+  for (int i = 0; i < 400; ++i) allocate_in(shared, many, 1100 * kKiB, stream);
+  const observe::Statistics now = shared.statistics();
+  EXPECT_LT(now.mapped_bytes, now.live_bytes + now.live_bytes / 4);
+}
+
 TEST_F(ArenaWorld, growth_of_one_asks_for_no_proof_of_work_elsewhere) {
   world.deallocate(world.allocate(64 * kPage, b), b);
   settle();

@@ -38,6 +38,46 @@ TEST(CaptureThatWasSeen, is_over_for_bound_streams_at_the_next_call_of_its_strea
   destroy(world, graph);
 }
 
+TEST(CaptureThatWasSeen, is_over_at_the_next_call_of_its_stream_on_whatever_thread) {
+  PoolWorld world(page_world());
+  driver::ContextHandle context{};
+  ASSERT_EQ(world.sim().ctx_get_current(context), CuResult::success);
+  const StreamHandle stream = world.stream();
+  begin_capture(world, stream, CaptureMode::relaxed);
+  world.allocate(kPage, stream);
+  const GraphHandle graph = end_capture(world, stream);
+  std::thread([&] {
+    ASSERT_EQ(world.sim().ctx_set_current(context), CuResult::success);
+    EXPECT_TRUE(world.pool().streams().is_capturing());
+    world.allocate(kPage, stream);
+    EXPECT_FALSE(world.pool().streams().is_capturing());
+  }).join();
+  destroy(world, graph);
+}
+
+// Threads have streams of their own behind the one handle.
+TEST(CaptureThatWasSeen, on_a_per_thread_stream_is_over_at_the_next_call_of_its_thread) {
+  PoolWorld world(page_world());
+  driver::ContextHandle context{};
+  ASSERT_EQ(world.sim().ctx_get_current(context), CuResult::success);
+  begin_capture(world, driver::kPerThreadStream, CaptureMode::relaxed);
+  world.allocate(kPage, driver::kPerThreadStream);
+  const auto call_on_another_thread = [&] {
+    std::thread([&] {
+      ASSERT_EQ(world.sim().ctx_set_current(context), CuResult::success);
+      world.allocate(kPage, driver::kPerThreadStream);
+    }).join();
+  };
+  call_on_another_thread();
+  EXPECT_TRUE(world.pool().streams().is_capturing());
+  const GraphHandle graph = end_capture(world, driver::kPerThreadStream);
+  call_on_another_thread();
+  EXPECT_TRUE(world.pool().streams().is_capturing());
+  world.allocate(kPage, driver::kPerThreadStream);
+  EXPECT_FALSE(world.pool().streams().is_capturing());
+  destroy(world, graph);
+}
+
 // A wait for the work of all streams would break a capture that is still open.
 TEST(CaptureThatWasSeen, is_broken_by_no_wait_for_all_work) {
   PoolWorld world(adaptive_world());

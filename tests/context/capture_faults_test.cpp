@@ -58,6 +58,7 @@ TEST_F(CaptureFault, a_capture_is_known_although_an_earlier_graph_of_its_stream_
 TEST_F(CaptureFault, a_graph_that_refused_to_tell_of_its_end_has_not_ended) {
   begin(a);
   refuse_once(Call::graph_retain_user_object, a);
+  EXPECT_EQ(world.calls().count(Call::user_object_release), 1u) << "which is left to nobody";
   const DevicePtr ptr = world.allocate(kPage, a);
   world.use(ptr, kPage, a);
   free_for_any_stream();

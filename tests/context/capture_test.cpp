@@ -92,6 +92,7 @@ TEST_P(Capture, memory_used_again_is_divided_and_the_rest_serves_later_requests)
   }
   EXPECT_EQ(parts, (std::vector<DevicePtr>{first, first + kPage, first + 3 * kPage}));
   EXPECT_EQ(world.statistics().mapped_bytes, 4 * kPage);
+  EXPECT_EQ(world.calls().count(Call::user_object_create), 1u) << "the graph ends once";
   for (const DevicePtr ptr : parts) world.deallocate(ptr, a);
   run_graph();
 }
@@ -101,9 +102,12 @@ TEST_P(Capture, memory_used_again_is_the_smallest_that_is_large_enough) {
   const DevicePtr large = world.allocate(4 * kPage, a);
   const DevicePtr between = world.allocate(kPage, a);
   const DevicePtr small = world.allocate(2 * kPage, a);
-  for (const DevicePtr ptr : {large, small}) world.deallocate(ptr, a);
-  EXPECT_EQ(world.allocate(kPage, a), small);
-  EXPECT_EQ(world.allocate(2 * kPage, a), large);
+  for (const bool is_large_first : {true, false}) {
+    world.deallocate(is_large_first ? large : small, a);
+    world.deallocate(is_large_first ? small : large, a);
+    EXPECT_EQ(world.allocate(kPage, a), small);
+    EXPECT_EQ(world.allocate(2 * kPage, a), large);
+  }
   world.deallocate(between, a);
   destroy(world, end_capture(world, a));
 }

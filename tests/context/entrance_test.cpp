@@ -133,6 +133,10 @@ TEST(ResetByOthers, ends_captures_that_broke) {
   enter_new_context(world);
   EXPECT_FALSE(world.pool().streams().is_capturing());
   world.wait();
+  auto bound = world.pool().bind(world.stream());
+  ASSERT_TRUE(bound.ok()) << message_of(bound);
+  ASSERT_TRUE(bound.value()->deallocate(bound.value()->allocate(1000, 0).value()).ok());
+  EXPECT_FALSE(is_null(bound.value()->try_allocate(1000, 0))) << "a capture is still known";
 }
 
 TEST(ResetByOthers, leaves_guarded_memory_and_forgets_what_the_driver_had_in_its_pool) {

@@ -121,6 +121,22 @@ TEST(StreamOrderedOnly, refuses_a_pointer_into_an_allocation_and_reports_a_short
   world.deallocate(ptr, stream);
 }
 
+TEST(StreamOrderedOnly, a_request_that_is_short_waits_for_memory_that_several_streams_used) {
+  WorldOptions options = switched_off();
+  options.sim.capacity = 64 * kMiB;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const StreamHandle other = world.stream();
+  const DevicePtr ptr = world.allocate(40 * kMiB, stream);
+  ASSERT_EQ(world.sim().stream_synchronize(stream), driver::CuResult::success);
+  ASSERT_TRUE(world.pool().record_use(ptr, other).ok());
+  world.use(ptr, 40 * kMiB, other, kLongNs);
+  world.deallocate(ptr, stream);
+  const DevicePtr next = world.allocate(40 * kMiB, stream);
+  world.use(next, 40 * kMiB, stream);
+  EXPECT_EQ(world.statistics().host_waits, 1u);
+}
+
 TEST(StreamOrderedOnly, a_use_on_the_allocating_stream_leaves_the_free_to_the_driver) {
   PoolWorld world(switched_off());
   const StreamHandle stream = world.stream();
@@ -259,7 +275,7 @@ TEST(SmallRequests, of_the_drivers_pool_leave_idle_chunks_alone) {
 }
 
 TEST(SmallRequests, of_the_drivers_pool_take_idle_pages_rather_than_set_a_record) {
-  EXPECT_EQ(idle_pages_after_small_requests(page_world()), 0u);
+  EXPECT_EQ(idle_pages_after_small_requests(page_world()), 3 * kPage) << "the record is 4 pages";
 }
 
 }  // namespace

@@ -184,6 +184,25 @@ TEST(GivingBack, leaves_cached_memory_alone_at_the_threshold_itself) {
   }
 }
 
+// The rest of a chunk in use is idle, and cannot go back.
+TEST(GivingBack, tells_of_no_trim_above_the_threshold_that_gives_nothing_back) {
+  WorldOptions options = adaptive_world();
+  options.config.limits.release_threshold = 0;
+  PoolWorld world(options);
+  const EventLog log(world.pool(), bit_of(EventKind::trim));
+  const StreamHandle stream = world.stream();
+  const DevicePtr live = world.allocate(kPage, stream);
+  ASSERT_GT(world.statistics().mapped_bytes, kPage);
+  for (int i = 0; i < 3; ++i) world.deallocate(world.allocate(kPage, stream), std::nullopt);
+  EXPECT_TRUE(log.events().empty());
+  const Bytes held = world.statistics().mapped_bytes;
+  world.deallocate(live, std::nullopt);
+  world.sim().advance_host_ns(kLongNs);
+  world.deallocate(world.allocate(16 * kPage, stream), stream);
+  ASSERT_FALSE(log.events().empty());
+  EXPECT_EQ(log.events().front().bytes, held);
+}
+
 // --- the memory that is left
 
 TEST(MemoryInfo, is_within_the_capacity_and_what_the_gpu_has) {

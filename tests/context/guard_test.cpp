@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -495,6 +496,38 @@ TEST(GuardedRoom, memory_that_comes_for_a_guarded_block_counts_against_the_capac
   EXPECT_LE(world.statistics().peak_mapped_bytes, 32 * kPage);
 }
 
+TEST(GuardedRoom, of_a_block_that_could_not_be_made_is_the_pools_again) {
+  WorldOptions options = guarded_world();
+  options.config.limits.capacity = 16 * kPage;
+  HookedWorld world(options);
+  bool is_refused = false;
+  world.hooks.on[Call::mem_create] = [&] {
+    return std::exchange(is_refused, true) ? CuResult::success : CuResult::out_of_memory;
+  };
+  world.allocate(9 * kPage, world.stream());
+  EXPECT_TRUE(is_refused);
+  EXPECT_EQ(world.statistics().guarded_bytes, 0u);
+  EXPECT_EQ(world.statistics().live_bytes, 9 * kPage);
+}
+
+// Of all of it, although a call unmaps a bounded number otherwise.
+TEST(GuardedRoom, a_request_that_is_short_waits_for_guarded_memory_that_was_freed) {
+  WorldOptions options = guarded_world();
+  options.sim.capacity = 40 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  std::vector<DevicePtr> guarded;
+  for (int i = 0; i < 24; ++i) guarded.push_back(world.allocate(1000, stream));
+  for (const DevicePtr ptr : guarded) {
+    world.use(ptr, 1000, stream, kLongNs);
+    world.deallocate(ptr, stream);
+  }
+  ASSERT_EQ(world.statistics().guarded_bytes, 24 * kPage);
+  world.use(world.allocate(38 * kPage, stream), 38 * kPage, stream);
+  EXPECT_EQ(world.statistics().guarded_bytes, 0u);
+  EXPECT_GT(world.statistics().host_waits, 0u);
+}
+
 TEST(GuardedRoom, a_free_inside_a_guarded_block_is_a_mistake) {
   WorldOptions options = adaptive_world();
   options.config.checks.guard_every = 1;
@@ -527,6 +560,32 @@ TEST_F(Guard, the_layout_says_that_what_could_not_be_unmapped_is_complete) {
   EXPECT_EQ(freed, 1u);
   world.deallocate(next, stream);
   EXPECT_FALSE(is_mapped(ptr));
+}
+
+// Whichever call unmaps it, the next one is refused, and no driver call is made any more.
+TEST(GuardBroken, breaks_the_pool_when_freed_memory_is_unmapped) {
+  const std::function<void(context::Context&)> acts[] = {
+      [](context::Context& pool) {
+        expect_error(pool.allocate({1000, 0, std::nullopt}), ErrorCode::poisoned);
+      },
+      [](context::Context& pool) {
+        expect_error(pool.streams().synchronize(), ErrorCode::poisoned);
+      },
+      [](context::Context& pool) { expect_error(pool.limits().trim(0), ErrorCode::poisoned); }};
+  for (const auto& act : acts) {
+    HookedWorld world(guarded_world());
+    const StreamHandle stream = world.stream();
+    world.allocate(1000, stream);
+    world.deallocate(world.allocate(1000, stream), stream);
+    ASSERT_EQ(world.sim.ctx_synchronize(), CuResult::success);
+    world.hooks.on[Call::mem_unmap] = [] { return CuResult::illegal_address; };
+    const std::uint64_t before = world.hooks.counts[Call::mem_unmap];
+    act(*world.pool);
+    EXPECT_EQ(world.hooks.counts[Call::mem_unmap], before + 1);
+    const std::uint64_t calls = world.calls.total_count();
+    expect_error(world.pool->allocate({1000, 0, stream}), ErrorCode::poisoned);
+    EXPECT_EQ(world.calls.total_count(), calls);
+  }
 }
 
 TEST_F(Guard, a_free_tells_of_a_guarded_allocation_only_in_its_pages) {

@@ -1,6 +1,7 @@
 // context: preallocation, capacity, giving back, thresholds, mapping ceilings, address space.
 #include <gtest/gtest.h>
 
+#include "support/hooked_world.hpp"
 #include "support/pool_world_words.hpp"
 
 namespace vpmm::test {
@@ -44,6 +45,34 @@ TEST(Preallocation, of_more_pages_than_any_address_space_has_maps_what_there_is)
   PoolWorld world(options);
   world.allocate(kPage, world.stream());
   EXPECT_EQ(world.statistics().mapped_bytes, 16 * kPage);
+}
+
+// The driver's pool grows by the request, beyond the largest footprint so far, which has the pages.
+TEST(Preallocation, at_a_first_request_below_a_page_pays_for_that_alone) {
+  WorldOptions options = page_world();
+  options.config.small = settings::SmallRequests::stream_ordered;
+  options.config.pages = 100;
+  PoolWorld world(options);
+  world.allocate(1000, world.stream());
+  const observe::Statistics now = world.statistics();
+  ASSERT_GT(now.stream_ordered_bytes, 0u);
+  EXPECT_EQ(now.mapped_bytes, 100 * kPage);
+}
+
+TEST(Preallocation, in_a_context_that_breaks_ends_at_the_first_error) {
+  for (const Call call : {Call::mem_create, Call::mem_map}) {
+    WorldOptions options = page_world();
+    options.config.pages = 16;
+    HookedWorld world(options);
+    int tries = 0;
+    const std::uint64_t before = world.statistics().chunks_created;
+    world.hooks.on[call] = [&] {
+      return ++tries == 1 ? driver::CuResult::illegal_address : driver::CuResult::success;
+    };
+    expect_error(world.pool->allocate({kPage, 0, std::nullopt}), ErrorCode::poisoned);
+    EXPECT_EQ(tries, 1);
+    EXPECT_LE(world.statistics().chunks_created, before + 16);
+  }
 }
 
 TEST(Preallocation, by_call_maps_at_least_so_much_in_all) {

@@ -39,14 +39,19 @@ class StreamCrowd : public ::testing::Test {
 };
 
 // Each free of theirs has an event.
-class FewStreamsWithEvents : public StreamCrowd {
+class StreamsWithEvents : public StreamCrowd {
  protected:
-  FewStreamsWithEvents() : StreamCrowd(20, options()) {}
+  explicit StreamsWithEvents(std::size_t count = 100) : StreamCrowd(count, options()) {}
   static WorldOptions options() {
     WorldOptions options = adaptive_world();
     options.config.prefer = settings::Prefer::footprint;
     return options;
   }
+};
+
+class FewStreamsWithEvents : public StreamsWithEvents {
+ protected:
+  FewStreamsWithEvents() : StreamsWithEvents(20) {}
 };
 
 TEST_F(StreamCrowd, keeps_little_in_caches) {
@@ -74,9 +79,43 @@ TEST_F(FewStreamsWithEvents, are_asked_one_after_another_however_much_is_pending
   EXPECT_LE(world.calls().count(Call::event_query), before + 2);
 }
 
+// A look for captures comes before an event of the context.
+TEST_F(StreamsWithEvents, need_no_event_of_the_context) {
+  const auto asked = [&] {
+    const std::uint64_t before = world.calls().count(Call::stream_is_capturing);
+    for (int i = 0; i < 10; ++i) pair(kLarge, streams[0]);
+    return world.calls().count(Call::stream_is_capturing) - before;
+  };
+  leave_pending(kLongNs);
+  const std::uint64_t while_pending = asked();
+  world.wait();
+  EXPECT_EQ(while_pending, asked());
+  EXPECT_EQ(context_events(), 0u);
+}
+
 TEST_F(StreamCrowd, of_which_each_called_since_the_last_look_is_remembered) {
   for (const StreamHandle stream : streams) pair(1000, stream);
   EXPECT_EQ(world.statistics().timelines, streams.size());
+}
+
+// More than the pool remembers at first, and each has called again before the others are through.
+TEST_F(StreamCrowd, that_calls_in_turn_is_remembered_after_the_first_came_back) {
+  const auto visits = [&] { return world.calls().count(Call::ctx_set_current); };
+  const auto let_all_call = [&] {
+    for (const StreamHandle stream : streams) pair(1000, stream);
+    world.sim().advance_host_ns(kLongNs);
+    for (int i = 0; i < 40; ++i) pair(kLarge, streams[0]);
+  };
+  let_all_call();
+  ASSERT_EQ(world.statistics().timelines, kRemembered);
+  let_all_call();
+  EXPECT_EQ(world.statistics().timelines, streams.size());
+  for (int i = 0; i < 3; ++i) {
+    let_all_call();
+    const std::uint64_t before = visits();
+    for (const StreamHandle stream : streams) pair(1000, stream);
+    EXPECT_EQ(visits(), before) << "each has its cache";
+  }
 }
 
 TEST_F(StreamCrowd, is_forgotten_but_for_as_many_as_a_pool_remembers) {

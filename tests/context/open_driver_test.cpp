@@ -43,6 +43,23 @@ TEST(OpenDriver, automatic_simulates_without_a_gpu_only_when_asked_to) {
   EXPECT_STREQ(driver.value()->name(), cuda_is_usable() ? "cuda" : "sim");
 }
 
+// In another process, where CUDA has not looked for GPUs yet.
+TEST(OpenDriver, automatic_with_all_gpus_hidden_simulates_only_when_asked_to) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        ::setenv("CUDA_VISIBLE_DEVICES", "", 1);
+        using settings::DriverKind;
+        const auto asked = open_driver(DriverKind::automatic, OnMissingCuda::simulate);
+        const bool is_simulated = asked && std::string(asked.value()->name()) == "sim";
+        const bool is_refused = !open_driver(DriverKind::automatic) &&
+                                !open_driver(DriverKind::cuda) &&
+                                !open_driver(DriverKind::cuda, OnMissingCuda::simulate);
+        std::_Exit((is_simulated ? 0 : 1) + (is_refused ? 0 : 2));
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
 TEST(OpenDriver, cuda_never_becomes_the_simulator) {
   const auto driver = open_driver(settings::DriverKind::cuda, OnMissingCuda::simulate);
   EXPECT_EQ(driver.ok(), cuda_is_usable());

@@ -162,6 +162,37 @@ TEST_F(PeerFaults, the_context_of_a_foreign_stream_that_is_gone_is_gone) {
   world.deallocate(next, std::nullopt);
 }
 
+TEST_F(PeerFaults, a_context_that_cannot_be_entered_may_have_a_capture) {
+  ASSERT_TRUE(world.pool->sharing().set_peer_access(1).ok());
+  ASSERT_FALSE(world.pool->streams().is_capturing());
+  bool has_asked = false;  // its own context, which comes first
+  world.hooks.on[Call::stream_is_capturing] = [&] { return has_asked = true, CuResult::success; };
+  world.hooks.on[Call::ctx_set_current] = [&] {
+    return has_asked ? CuResult::invalid_value : CuResult::success;
+  };
+  EXPECT_TRUE(world.pool->streams().is_capturing());
+  has_asked = false;
+  expect_error(world.pool->streams().synchronize(), ErrorCode::capture_active);
+}
+
+TEST_F(PeerFaults, a_wait_that_fails_is_the_last_and_its_error_is_told) {
+  ASSERT_TRUE(world.pool->sharing().set_peer_access(1).ok());
+  ASSERT_TRUE(world.pool->streams().synchronize().ok());
+  for (const int failing : {0, 1}) {  // its own context comes first
+    int waits = 0;
+    world.hooks.on[Call::ctx_synchronize] = [&] {
+      return waits++ == failing ? CuResult::invalid_value : CuResult::success;
+    };
+    expect_error(world.pool->streams().wait_for_work(), ErrorCode::driver_failed,
+                 {"ctx_synchronize failed: CUDA_ERROR_INVALID_VALUE"});
+    EXPECT_EQ(waits, failing + 1);
+    waits = 0;
+    expect_error(world.pool->streams().synchronize(), ErrorCode::driver_failed,
+                 {"ctx_synchronize failed: CUDA_ERROR_INVALID_VALUE"});
+    EXPECT_EQ(waits, failing + 1);
+  }
+}
+
 TEST_F(PeerFaults, a_context_that_cannot_be_entered_is_not_waited_for) {
   ASSERT_TRUE(world.pool->sharing().set_peer_access(1).ok());
   ASSERT_TRUE(world.pool->streams().synchronize().ok());

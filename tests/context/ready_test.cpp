@@ -247,6 +247,36 @@ TEST(Ready, what_a_stream_freed_serves_it_behind_its_own_work) {
   EXPECT_EQ(world.statistics().live_allocations, 0u);
 }
 
+// Its requests have to be filled, which queues work.
+TEST(Ready, nothing_is_where_new_memory_is_filled) {
+  WorldOptions options = adaptive_world();
+  options.config.checks.fill_new = true;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  put_in_hand(world, 1000);
+  const DevicePtr ptr = world.allocate(1000, stream);
+  world.deallocate(world.allocate(1000, stream), stream);
+  EXPECT_TRUE(world.pool().deallocate_if_ready(ptr, stream)) << "frees are served";
+  EXPECT_TRUE(is_null(world.pool().allocate_if_ready(1000, 0, stream)));
+  EXPECT_TRUE(is_null(world.pool().allocate_if_ready(4 * kPage, 0)));
+  EXPECT_TRUE(is_null(world.pool().allocate_if_ready(1000, 0)));
+}
+
+// The driver is asked about the stream only where its cache may serve.
+TEST(Ready, what_no_cache_serves_is_refused_without_a_driver_call) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  world.deallocate(world.allocate(64 * kPage, stream), stream);
+  world.deallocate(world.allocate(1000, stream), stream);
+  const std::uint64_t calls = world.calls().total_count();
+  EXPECT_TRUE(is_null(world.pool().allocate_if_ready(0, 0, stream)));
+  EXPECT_TRUE(is_null(world.pool().allocate_if_ready(64 * kPage, 0, stream)));
+  EXPECT_TRUE(is_null(world.pool().allocate_if_ready(1000, 24, stream)));
+  EXPECT_EQ(world.calls().total_count(), calls);
+  EXPECT_FALSE(is_null(world.pool().allocate_if_ready(1000, 0, stream)));
+  EXPECT_GT(world.calls().total_count(), calls);
+}
+
 // The event that others wait for is recorded without waiting, so the free of one stream reaches the
 // others.
 TEST(Ready, a_free_at_once_proves_what_others_wait_for) {

@@ -141,9 +141,11 @@ TEST_F(Recorded, calls_that_only_try_wait_for_no_place) {
   const StreamHandle stream = world.stream();
   const DevicePtr large = world.allocate(64 * kPage, stream);
   const DevicePtr live = world.allocate(1000, stream);
+  world.deallocate(world.allocate(1000, std::nullopt), std::nullopt);
   world.deallocate(world.allocate(1000, stream), stream);
   start(world);
   bool is_freed = true;
+  bool is_served = true;
   Held held(
       "a free holds the pool's lock, nothing has ended",
       [&] {
@@ -152,12 +154,15 @@ TEST_F(Recorded, calls_that_only_try_wait_for_no_place) {
           last = world.pool().allocate_if_ready(1000, 0, stream);
         } while (!is_null(last) && world.pool().deallocate_if_ready(last, stream));
         is_freed = world.pool().deallocate_if_ready(live, stream);
+        is_served = !is_null(world.pool().allocate_if_ready(1000, 0, stream)) ||
+                    !is_null(world.pool().allocate_if_ready(1000, 0));
       },
       std::chrono::seconds(10));
   world.deallocate(large, stream);
   ASSERT_TRUE(held.end());
   EXPECT_TRUE(held.is_over());
   EXPECT_FALSE(is_freed);
+  EXPECT_FALSE(is_served);
   stop(world);
 }
 

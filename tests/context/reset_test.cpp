@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "driver/forwarding.hpp"
 #include "driver/sim/sim_driver.hpp"
 #include "support/pool_world_words.hpp"
+#include "support/watchdog.hpp"
 
 namespace vpmm::test {
 namespace {
@@ -24,15 +26,16 @@ using driver::sim::SimDriver;
 class Interrupting final : public driver::ForwardingDriver {
  public:
   using driver::ForwardingDriver::ForwardingDriver;
-  bool refuses_reset = false;
+  std::atomic<std::optional<Call>> refuses{};  // once
   std::function<void(Call)> on_before = [](Call) {};
   std::function<void(Call)> on_after = [](Call) {};
 
  private:
   std::optional<CuResult> before(Call call) override {
     on_before(call);
-    if (call == Call::device_primary_ctx_reset && refuses_reset) return CuResult::not_permitted;
-    return std::nullopt;
+    if (refuses.load() != call) return std::nullopt;
+    refuses = std::nullopt;
+    return CuResult::not_permitted;
   }
   void after(Call call, CuResult /*result*/, std::uint64_t /*duration_ns*/) override {
     on_after(call);
@@ -96,7 +99,7 @@ TEST_F(ResetBeside, that_the_driver_refuses_leaves_memory_of_running_work_alone)
   const StreamHandle busy = stream();
   const StreamHandle other = stream();
   const DevicePtr used = allocate(kBytes, busy);
-  driver.refuses_reset = true;
+  driver.refuses = Call::device_primary_ctx_reset;
   bool has_queued = false;
   driver.on_after = [&](Call call) {  // while the reset waits for the GPU, with the lock dropped
     if (call != Call::ctx_synchronize || std::exchange(has_queued, true)) return;
@@ -119,7 +122,7 @@ TEST_F(ResetBeside, that_the_driver_refuses_leaves_memory_of_running_work_alone)
 TEST_F(ResetBeside, that_the_driver_refuses_keeps_the_events) {
   const StreamHandle busy = stream();
   const DevicePtr used = allocate(2 * kPage, busy);
-  driver.refuses_reset = true;
+  driver.refuses = Call::device_primary_ctx_reset;
   std::uint64_t events = 0;
   driver.on_after = [&](Call call) {
     if (call != Call::ctx_synchronize || events != 0) return;
@@ -138,31 +141,37 @@ TEST_F(ResetBeside, that_the_driver_refuses_keeps_the_events) {
 }
 
 // The thread has asked for the context's id, which is the old one's, and finds it gone when it
-// makes it current.
+// makes it current. The reset opens the new one, unless the driver refuses.
 TEST_F(ResetBeside, a_call_that_was_about_to_enter_enters_the_new_context) {
-  std::atomic<bool> is_entering{false};
-  std::atomic<bool> is_reset{false};
-  std::atomic<bool> has_entered{false};
-  std::atomic<std::thread::id> other{};
-  driver.on_after = [&](Call call) {
-    if (std::this_thread::get_id() == other.load()) {
-      const bool begins = call == Call::ctx_get_id && !is_entering.exchange(true);
-      EXPECT_TRUE(!begins || becomes([&] { return is_reset.load(); }));
-      if (call == Call::ctx_set_current) has_entered = true;
-    } else if (call == Call::device_primary_ctx_reset) {
-      is_reset = true;
-      EXPECT_TRUE(becomes([&] { return has_entered.load(); }));
-    }
-  };
-  std::thread thread([&] {
-    other = std::this_thread::get_id();
-    const auto made = pool->allocate({3 * kPage, 0, std::nullopt});
-    EXPECT_TRUE(made.ok()) << made.error().message;
-  });
-  EXPECT_TRUE(becomes([&] { return is_entering.load(); }));
-  EXPECT_TRUE(pool->streams().reset().ok());
-  thread.join();
-  EXPECT_EQ(pool->reports().validate(), "");
+  Watchdog dog("");
+  const Watchdog::Watched watched(dog, "a call that enters");
+  for (const bool is_opened_by_the_call : {false, true}) {
+    std::atomic<bool> is_entering{false};
+    std::atomic<bool> is_reset{false};
+    std::atomic<bool> has_entered{false};
+    std::atomic<std::thread::id> other{};
+    driver.on_after = [&](Call call) {
+      if (std::this_thread::get_id() == other.load()) {
+        const bool begins = call == Call::ctx_get_id && !is_entering.exchange(true);
+        EXPECT_TRUE(!begins || becomes([&] { return is_reset.load(); }));
+        if (call == Call::ctx_set_current) has_entered = true;
+      } else if (call == Call::device_primary_ctx_reset) {
+        if (is_opened_by_the_call) driver.refuses = Call::device_primary_ctx_retain;
+        is_reset = true;
+        EXPECT_TRUE(becomes([&] { return has_entered.load(); }));
+      }
+    };
+    std::thread thread([&] {
+      other = std::this_thread::get_id();
+      const auto made = pool->allocate({3 * kPage, 0, std::nullopt});
+      EXPECT_TRUE(made.ok()) << message_of(made);
+    });
+    EXPECT_TRUE(becomes([&] { return is_entering.load(); }));
+    EXPECT_TRUE(pool->streams().reset().ok());
+    thread.join();
+    EXPECT_FALSE(driver.refuses.load().has_value());
+    EXPECT_EQ(pool->reports().validate(), "");
+  }
 }
 
 // The thread waits for the old context with the lock dropped.

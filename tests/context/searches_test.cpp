@@ -367,5 +367,29 @@ TEST_F(SearchForOneChunk, leaves_what_its_stream_has_cached_while_there_is_memor
   EXPECT_EQ(world.pool->allocate_if_ready(kTwo, 0, own), cached);
 }
 
+TEST(SearchOfAnOnlyStream, asks_for_no_proof_of_its_own_small_memory) {
+  PoolWorld world(page_by_page_world());
+  const StreamHandle stream = world.stream();
+  std::vector<DevicePtr> small;
+  for (int i = 0; i < 400; ++i) small.push_back(world.allocate(20 * kKiB, stream));
+  for (std::size_t i = 0; i < small.size(); i += 2) world.deallocate(small[i], stream);
+  const Bytes before = world.statistics().mapped_bytes;
+  while (world.statistics().mapped_bytes < before + 4 * kPage) world.allocate(200 * kKiB, stream);
+  EXPECT_EQ(world.calls().count(Call::ctx_record_event), 0u);
+  EXPECT_EQ(world.calls().count(Call::event_record), 0u);
+}
+
+TEST(SearchOfAnOnlyStream, takes_parts_that_its_cache_gives_back_before_the_pool_grows) {
+  PoolWorld world(page_by_page_world());
+  const StreamHandle stream = world.stream();
+  std::vector<DevicePtr> small;
+  for (int i = 0; i < 1000; ++i) small.push_back(world.allocate(20 * kKiB, stream));
+  for (std::size_t i = 0; i < small.size(); ++i)
+    if (i % 10 != 0) world.deallocate(small[i], stream);
+  const Bytes before = world.statistics().mapped_bytes;
+  for (int i = 0; i < 20; ++i) world.allocate(100 * kKiB, stream);
+  EXPECT_EQ(world.statistics().mapped_bytes, before);
+}
+
 }  // namespace
 }  // namespace vpmm::test

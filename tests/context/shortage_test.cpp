@@ -147,12 +147,40 @@ TEST(OutOfMemory, below_a_page_pending_pages_are_waited_for_and_given_to_the_dri
   world.deallocate(small, stream);
 }
 
+// 64 MiB, or twice the request.
+TEST(OutOfMemory, below_a_page_no_more_idle_pages_go_back_than_the_drivers_pool_may_need) {
+  struct Case {
+    Bytes page, pages, asked, kept;
+  };
+  for (const Case& each : {Case{2 * kMiB, 100, 1000, 68}, Case{64 * kMiB, 4, 30 * kMiB, 3},
+                           Case{64 * kMiB, 4, 60 * kMiB, 2}, Case{2 * kMiB, 20, 1000, 0}}) {
+    WorldOptions options = page_world(each.page);
+    options.config.small = settings::SmallRequests::stream_ordered;
+    options.sim.capacity = each.pages * each.page;
+    PoolWorld world(options);
+    const StreamHandle stream = world.stream();
+    world.deallocate(world.allocate(each.pages * each.page, stream), stream);
+    world.wait();
+    world.allocate(each.asked, stream);
+    const observe::Statistics now = world.statistics();
+    EXPECT_EQ(now.mapped_bytes - now.stream_ordered_bytes, each.kept * each.page) << each.asked;
+    EXPECT_EQ(now.host_waits, 0u);
+  }
+}
+
 TEST(OutOfMemory, names_the_call_that_failed_where_no_memory_is_missing) {
   WorldOptions options = adaptive_world();
   options.sim.address_space = kMiB;
   PoolWorld world(options);
   expect_error(world.pool().allocate({kPage, 0, world.stream()}), ErrorCode::out_of_memory,
                {"asked for 2 MiB; mem_address_reserve failed: CUDA_ERROR_OUT_OF_MEMORY"});
+  options = adaptive_world();
+  options.config.pool_enabled = false;
+  HookedWorld ordered(options);
+  ordered.hooks.on[Call::mem_alloc_from_pool_async] = [] { return CuResult::out_of_memory; };
+  expect_error(ordered.pool->allocate({kPage, 0, ordered.stream()}), ErrorCode::out_of_memory,
+               {"asked for 2 MiB; of the driver's stream-ordered pool: mem_alloc_from_pool_async "
+                "failed: CUDA_ERROR_OUT_OF_MEMORY"});
 }
 
 TEST(OutOfMemory, below_a_page_names_the_capacity_and_leaves_the_drivers_pool_empty) {
@@ -169,6 +197,30 @@ TEST(OutOfMemory, below_a_page_names_the_capacity_and_leaves_the_drivers_pool_em
   ASSERT_TRUE(world.pool().limits().trim(0).ok());
   EXPECT_EQ(world.statistics().stream_ordered_bytes, 0u);
   EXPECT_EQ(world.statistics().live_allocations, 1u);
+}
+
+// It goes back once all work that was queued before is over.
+TEST(OutOfMemory, below_a_page_the_capacity_is_kept_although_the_driver_does_not_take_it_back) {
+  WorldOptions options = page_world();
+  options.config.small = settings::SmallRequests::stream_ordered;
+  options.config.limits.capacity = 8 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const DevicePtr all = world.allocate(8 * kPage, stream);
+  world.use(all, 8 * kPage, stream, kLongNs);
+  world.faults().set_plan({{Call::mem_free_async}, 1, CuResult::invalid_value});
+  expect_error(world.pool().allocate({1000, 0, stream}), ErrorCode::out_of_memory);
+  EXPECT_EQ(world.faults().fired(), 1u);
+  world.faults().clear_plan();
+  EXPECT_EQ(world.statistics().live_allocations, 1u);
+  const std::uint64_t before = world.calls().count(Call::mem_free_async);
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
+  EXPECT_EQ(world.calls().count(Call::mem_free_async), before);
+  EXPECT_GT(world.statistics().stream_ordered_bytes, 0u);
+  world.wait();
+  EXPECT_EQ(world.calls().count(Call::mem_free_async), before + 1);
+  ASSERT_TRUE(world.pool().limits().trim(0).ok());
+  EXPECT_EQ(world.statistics().stream_ordered_bytes, 0u);
 }
 
 // Meanwhile the pool gives idle pages back, without its lock.

@@ -55,6 +55,15 @@ TEST_F(StreamTableTest, one_of_five_is_driven_out) {
   EXPECT_EQ(table.find(alike(4)), &caches[4]);
 }
 
+TEST_F(StreamTableTest, the_next_four_drive_out_the_four_before_them) {
+  for (std::uint64_t i = 0; i < 12; ++i) {
+    serve(alike(i));
+    for (std::uint64_t k = i / 4 * 4; k <= i; ++k) EXPECT_EQ(table.find(alike(k)), &caches[k]) << k;
+    for (std::uint64_t k = 0; i % 4 == 3 && k < i / 4 * 4; ++k)
+      EXPECT_EQ(table.find(alike(k)), nullptr) << k;
+  }
+}
+
 TEST_F(StreamTableTest, one_that_is_no_more_in_service_makes_room) {
   for (std::uint64_t i = 0; i < 4; ++i) serve(alike(i));
   caches[2].service.stream = 0;
