@@ -19,6 +19,7 @@ from vpmm_case import ABSENT, MIB, VpmmCase
 import vpmm
 
 if not ABSENT:
+    import probe
     import torch
 
 
@@ -114,6 +115,25 @@ class Tensors(TagCase):
         self.assertEqual(torch.cuda.memory_stats()["inactive_split.all.current"], 0)
         del tensor
         self.assertEqual(self.allocated(), 0)
+
+
+class Shared(TagCase):
+    def test_memory_that_other_processes_may_open_is_suspended_once_it_is_freed(self) -> None:
+        library = probe.load()
+        with self.tag():
+            kept, tensor = empty(3 * MIB), empty(3 * MIB)
+        message = library.share(tensor.data_ptr())
+        self.assertEqual(library.share(tensor.data_ptr()), message)
+        held = rf"{3 * MIB} bytes at {tensor.data_ptr():#x} is held \(openings in other processes: 0, handles .*: 1\)"
+        with self.assertRaisesRegex(vpmm.Error, held):
+            vpmm.suspend(self.name)
+        self.assertEqual(self.suspended(kept, tensor), [False, False])
+        del tensor
+        vpmm.suspend(self.name)
+        self.assertEqual(self.suspended(kept), [True])
+        self.assertIn("is suspended: resume it before it is shared", library.share(kept.data_ptr()))
+        vpmm.resume(self.name)
+        self.assertEqual(len(library.share(kept.data_ptr())[1]), len(message[1]))
 
 
 class Nesting(TagCase):
