@@ -42,6 +42,7 @@ def main() -> None:
     )
     del tensor
     torch.cuda.empty_cache()
+    print(*(torch.cuda.memory_stats(DEVICE)[name] for name in ("num_alloc_retries", "num_ooms")))
     print(current("allocated_bytes.all"), current("reserved_bytes.all") == 64 * MIB)
 
 

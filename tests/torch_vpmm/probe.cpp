@@ -33,7 +33,8 @@ int refused = -1;  // the action of the next event at which the tracker throws
 int spared = 0;    // events of that action before it
 std::vector<Event> events;
 
-// The next allocation waits between its request and its entry in PyTorch's books.
+// The next allocation waits: in probe_waiting_malloc, or between its request and its entry in
+// PyTorch's books.
 enum class Pause { NONE, ASKED, HELD };
 Pause paused = Pause::NONE;
 std::condition_variable has_paused;
@@ -241,6 +242,13 @@ PROBE void* probe_crooked_malloc(std::size_t bytes, int device, cudaStream_t str
 }
 PROBE void probe_crooked_free(void* ptr, std::size_t bytes, int device, cudaStream_t stream) {
   probe_foreign_free(static_cast<char*>(ptr) - 1, bytes, device, stream);
+}
+PROBE void* probe_waiting_malloc(std::size_t bytes, int device, cudaStream_t stream) {
+  {
+    std::unique_lock<std::mutex> lock(mutex);
+    wait_if_asked(lock);
+  }
+  return probe_foreign_malloc(bytes, device, stream);
 }
 PROBE void* probe_empty_malloc(std::size_t, int, cudaStream_t) {
   TORCH_CHECK_WITH(OutOfMemoryError, false, "it has no memory");

@@ -157,7 +157,8 @@ class Probe:
 
     @contextlib.contextmanager
     def paused_allocation(self, allocate: Callable[[], None]) -> Iterator[None]:
-        """`allocate` runs in a thread; its allocation has its memory, and PyTorch does not know it before the end."""
+        """`allocate` runs in a thread, and its allocation ends with the block: it waits in `waiting_malloc`, or when it
+        has its memory, which PyTorch does not know before."""
         self.library.probe_pause()
         thread = threading.Thread(target=allocate)
         thread.start()

@@ -320,8 +320,9 @@ class RunningOut(VpmmCase):
         self.assertEqual(empty(60 * MIB).numel(), 60 * MIB)
 
     def test_what_nobody_has_is_an_error_not_a_crash(self) -> None:
-        with self.assertRaises(torch.OutOfMemoryError):
+        with self.assertRaises(torch.OutOfMemoryError) as caught:
             empty(1 << 50)
+        self.assertNotIn("allowed", str(caught.exception).partition("VPMM: ")[0])
         with self.assertRaisesRegex(torch.OutOfMemoryError, "more than 1EB"):
             torch.empty(1 << 61, dtype=torch.uint8, device="cuda")
 
@@ -384,6 +385,11 @@ class RunningOut(VpmmCase):
                 torch.cuda.reset_peak_memory_stats()
         torch.cuda.reset_accumulated_memory_stats()
         self.assertEqual((stats()["num_alloc_retries"], stats()["num_ooms"]), (0, 0))
+
+    def test_of_no_part_of_the_memory_nothing_is_served(self) -> None:
+        torch.cuda.set_per_process_memory_fraction(0.0)
+        self.assertEqual(torch.cuda.mem_get_info()[0], 1)  # a limit of no byte is none
+        self.assertRaises(torch.OutOfMemoryError, empty, 3 * MIB)
 
     def test_idle_memory_of_another_shape_is_no_reason_to_run_out(self) -> None:
         self.limit(128 * MIB)

@@ -143,7 +143,7 @@ class Devices(VpmmCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertEqual(
             done.stdout.splitlines(),
-            ["[(True, 64), (True, 6)]", "True", "8", "0 0 True", "{}", "0 True"],
+            ["[(True, 64), (True, 6)]", "True", "8", "0 0 True", "{}", "0 0", "0 True"],
         )
 
 

@@ -199,10 +199,10 @@ class ForeignAllocators(VpmmCase):
         error = "a memory pool that exists cannot be given another allocator"
         self.assertEqual((self.probe.share_pool(pool.id), pool.use_count()), (error, 1))
 
-    def test_memory_that_another_thread_is_about_to_get_stays_although_the_pool_is_deleted(self) -> None:
+    def check_a_request_outlives_its_pool(self, malloc: str, counts: tuple[int, int]) -> None:
         made: list[torch.Tensor] = []
-        pool = torch.cuda.MemPool(self.allocator.allocator())
-        pool_id = pool.id
+        pool = torch.cuda.MemPool(self.allocator_of(malloc, "foreign_free").allocator())
+        pool_id, before = pool.id, self.counts()
         torch.cuda.empty_cache()
 
         def allocate() -> None:
@@ -214,12 +214,19 @@ class ForeignAllocators(VpmmCase):
             torch._C._cuda_releasePool(0, pool_id)
             del pool
             torch.cuda.empty_cache()
-            self.assertEqual(self.counts(), (1, 0))
+            found = tuple(now - then for now, then in zip(self.counts(), before, strict=True))
+            self.assertEqual(found, counts)
         torch.cuda.empty_cache()
-        self.assertEqual((self.counts(), self.allocated()), ((1, 0), 1024))
+        found = tuple(now - then for now, then in zip(self.counts(), before, strict=True))
+        self.assertEqual((found, self.allocated(), self.reserved()), ((1, 0), 1024, 2 * MIB))
         made.clear()
         torch.cuda.empty_cache()
-        self.assertEqual((self.counts(), self.allocated(), self.reserved()), ((1, 1), 0, 0))
+        found = tuple(now - then for now, then in zip(self.counts(), before, strict=True))
+        self.assertEqual((found, self.allocated(), self.reserved()), ((1, 1), 0, 0))
+
+    def test_what_another_thread_is_about_to_get_stays_although_the_pool_is_deleted(self) -> None:
+        self.check_a_request_outlives_its_pool("foreign_malloc", (1, 0))
+        self.check_a_request_outlives_its_pool("waiting_malloc", (0, 0))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from vpmm.plugins import _prebuilt
 from vpmm.plugins import torch as plugin
 
 if not ABSENT:
+    import probe
     import torch
 
 
@@ -255,8 +256,14 @@ class Sharing(VpmmCase):
         self.assertEqual((first[1], first[3]), (again[1], 0))
 
     def test_a_handle_of_a_process_without_vpmm_is_refused_by_name(self) -> None:
-        with self.assertRaisesRegex(RuntimeError, "does not allocate through VPMM; both processes must"):
-            torch.UntypedStorage._new_shared_cuda(0, b"\x02c" + bytes(64), 1024, 0, b"", 0, b"", False)
+        tensor = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
+        ours = probe.load().share(tensor.data_ptr())[1]
+        for handle in (b"\x02c" + bytes(64), ours[:-1], ours + b"\0", b"X" + ours[1:]):
+            with self.assertRaisesRegex(RuntimeError, "does not allocate through VPMM; both processes must"):
+                torch.UntypedStorage._new_shared_cuda(0, handle, 1024, 0, b"", 0, b"", False)
+        for handle in (ours[:8] + bytes(len(ours) - 8), ours[:8] + b"\xff" * (len(ours) - 8)):
+            with self.assertRaisesRegex(RuntimeError, "VPMM: a tensor of another process: "):
+                torch.UntypedStorage._new_shared_cuda(0, handle, 1024, 0, b"", 0, b"", False)
 
 
 class Graphs(VpmmCase):

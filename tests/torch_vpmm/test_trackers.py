@@ -43,6 +43,18 @@ class Shortages(ProbeCase):
             torch.cuda.set_per_process_memory_fraction(1.0)
         self.assertEqual((self.probe.shortages(), self.allocated()), (1, 0))
 
+    def test_a_callback_that_frees_too_little_does_not_help_and_the_error_is_of_afterwards(self) -> None:
+        before = self.probe.shortages()
+        self.probe.hold(10 * MIB)
+        torch.cuda.set_per_process_memory_fraction(64 * MIB / torch.cuda.mem_get_info()[1])
+        self.addCleanup(torch.cuda.set_per_process_memory_fraction, 1.0)
+        kept = empty(30 * MIB)
+        with self.assertRaises(torch.OutOfMemoryError) as caught:
+            empty(50 * MIB)
+        self.assertEqual((self.probe.shortages(), self.allocated()), (before + 1, 30 * MIB))
+        self.assertIn("; live 30 MiB, free 10 MiB, limit 64 MiB", str(caught.exception))
+        del kept
+
 
 class Caches(ProbeCase):
     def test_one_memory_pool_gives_its_idle_memory_back_and_others_keep_theirs(self) -> None:
@@ -119,6 +131,13 @@ class Trackers(ProbeCase):
         self.assertEqual(where[allocation + 1 : allocation + 3], ["free_requested", "free_completed"])
         unmapped = [(at, size) for action, at, size, _ in events[allocation:] if action == "segment_unmap"]
         self.assertLessEqual(set(mapped), set(unmapped))
+
+    def test_they_hear_on_after_the_end_of_a_history(self) -> None:
+        torch.cuda.memory._record_memory_history(context=None)
+        torch.cuda.memory._record_memory_history(None)
+        self.probe.listen()
+        empty(1000)
+        self.assertEqual([what for what, *_ in self.probe.events() if what == "alloc"], ["alloc"])
 
     def test_without_a_history_no_stack_is_taken_for_them(self) -> None:
         torch.cuda.memory._record_memory_history(False, record_context=True)
