@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import unittest
+from pathlib import Path
 from typing import Any
 
 from vpmm_case import ABSENT, MIB, VpmmCase
@@ -246,10 +247,17 @@ except torch.OutOfMemoryError as error:
     print('the tag "torch" has 5 MiB of its limit of 8 MiB' in str(error))
 del tensor, private
 print(vpmm.tag_info("torch").live_bytes)
+import sys
+sys.path.insert(0, FOLDER)
+import figures
+kept = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in (1000, 300_000, 3 << 20)]
+del kept[1]
+print(figures.differences())
 """
+        code = code.replace("FOLDER", repr(str(Path(__file__).resolve().parent)))
         command, environment = [sys.executable, "-c", code], os.environ | {"VPMM_LIMITS": "torch=8MiB"}
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
-        self.assertEqual((done.stdout, done.stderr), ("{'torch': 5, 'mine': 5}\nTrue\n0\n", ""))
+        self.assertEqual((done.stdout, done.stderr), ("{'torch': 5, 'mine': 5}\nTrue\n0\n{}\n", ""))
 
     @unittest.skipIf(ABSENT, ABSENT)
     def test_the_error_of_pytorch_says_who_holds_memory_by_library_and_by_tag(self) -> None:
