@@ -234,6 +234,19 @@ class Growth(VpmmCase):
                 del keep, more
             torch.cuda.empty_cache()
 
+    def test_memory_that_is_mapped_again_without_a_stack_has_none(self) -> None:
+        def grow(size: int) -> torch.Tensor:
+            return empty(size)
+
+        with recording(context="all"):
+            first = grow(64 * MIB)
+            address = first.data_ptr()
+            self.assertEqual(self.stack_at(first), "grow")
+            del first
+            torch.cuda.empty_cache()
+        again = empty(64 * MIB)
+        self.assertEqual((again.data_ptr(), self.stack_at(again)), (address, ""))
+
 
 class Annotations(VpmmCase):
     def test_blocks_of_the_profiler_begin_and_end_on_their_device(self) -> None:

@@ -199,13 +199,15 @@ class Settings(VpmmCase):
             env=os.environ | {"VPMM_SIM_GPU_DEVICES": "7"},
         )
         self.assertEqual(done.returncode, 0, done.stderr)
-        *agreeing, refusal, limits, divided, looking = done.stdout.splitlines()
+        *agreeing, refusal, limits, divided, holed, looking = done.stdout.splitlines()
         self.assertEqual([line.rpartition("} ")[2] for line in agreeing], ["{}"] * 4, done.stdout)
         self.assertIn("in a memory pool (MemPool or CUDA graph): arenas need the virtual memory pool, which ", refusal)
         self.assertIn("VPMM_PAGE_SIZE=max switches off", refusal)
         within, below, above, again = (True, False), (False, False), (True, False), (True, False)
         self.assertEqual(limits, str([*within, *below, *above, *again]))
         self.assertEqual(divided, "[(1, {}), (1, {}), (0, {})]")
+        ends = [(0, 2, True), (8, 2, True)]
+        self.assertEqual(holed, str([[(0, 10, True)], ends, [ends[0], (2, 6, False), ends[1]]]))
         self.assertEqual(looking, "(False, 0)")  # no context, and all zero
 
 
