@@ -162,6 +162,12 @@ PROBE const char* probe_peer(int device, int owner) {
                                  static_cast<c10::DeviceIndex>(owner));
   });
 }
+// The order in which the segment that begins there was made; -1: there is none.
+PROBE int probe_order(std::size_t address) {
+  for (const auto& segment : cca::get()->snapshot().segments)
+    if (segment.address == address) return static_cast<int>(segment.registration_counter);
+  return -1;
+}
 PROBE void probe_empty_cache(std::uint64_t first, std::uint64_t second) {
   cca::get()->emptyCache({first, second});
 }

@@ -99,6 +99,10 @@ class Probe:
         """The bytes of device 0's expandable segments, as snapshots name their kinds."""
         return {kind: int(self.library.probe_expandable(kind == "small")) for kind in ("small", "large")}
 
+    def order(self, address: int) -> int:
+        """The place of the segment that begins there in the order of making, by which NCCL registers; 0: in none."""
+        return int(self.library.probe_order(ctypes.c_size_t(address)))
+
     def empty_cache(self, pool: tuple[int, int]) -> None:
         """Gives back idle memory of one memory pool."""
         self.library.probe_empty_cache(*map(ctypes.c_uint64, pool))

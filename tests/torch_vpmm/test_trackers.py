@@ -83,6 +83,17 @@ class Caches(ProbeCase):
         del pool
         self.assertEqual(self.probe.users(pool_id), 0)
 
+    def test_segments_of_memory_pools_have_the_order_of_their_making_and_others_none(self) -> None:
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            made = [empty(4 * MIB) for _ in range(3)]
+        first = self.probe.order(made[0].data_ptr())
+        self.assertGreater(first, 0)
+        self.assertEqual([self.probe.order(tensor.data_ptr()) - first for tensor in made], [0, 1, 2])
+        empty(20 * MIB)
+        others = [s["address"] for s in torch.cuda.memory_snapshot() if s["is_expandable"]]
+        self.assertEqual({self.probe.order(address) for address in others}, {0})
+
     def test_expandable_segments_are_those_of_the_snapshot_in_no_memory_pool(self) -> None:
         pool = torch.cuda.MemPool()
         with torch.cuda.use_mem_pool(pool):
