@@ -234,6 +234,17 @@ class Growth(VpmmCase):
                 del keep, more
             torch.cuda.empty_cache()
 
+    def test_a_segment_whose_first_part_has_no_stack_shows_that_of_the_next(self) -> None:
+        def grow(size: int) -> torch.Tensor:
+            return empty(size)
+
+        plain = empty(64 * MIB)
+        self.assertEqual(self.stack_at(plain), "")
+        with recording(context="all"):
+            more = grow(64 * MIB)
+            self.assertEqual(more.data_ptr(), plain.data_ptr() + 64 * MIB)
+            self.assertEqual(self.stack_at(plain), "grow")
+
     def test_memory_that_is_mapped_again_without_a_stack_has_none(self) -> None:
         def grow(size: int) -> torch.Tensor:
             return empty(size)

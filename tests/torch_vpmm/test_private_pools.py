@@ -173,15 +173,16 @@ class PrivatePools(VpmmCase):
             torch.cuda.empty_cache()
             self.assertEqual(self.reserved(), 0)
 
-    def test_memory_of_a_destroyed_stream_is_freed_while_a_pool_is_in_use(self) -> None:
+    def test_memory_of_a_destroyed_stream_is_freed_while_a_pool_is_in_use_and_while_none_is(self) -> None:
         runtime, handle = ctypes.CDLL("libcudart.so.13"), ctypes.c_void_p()
         self.assertEqual(runtime.cudaStreamCreateWithFlags(ctypes.byref(handle), 1), 0)
         pool, other = torch.cuda.MemPool(), torch.cuda.MemPool()
         with torch.cuda.use_mem_pool(pool), torch.cuda.stream(torch.cuda.ExternalStream(handle.value)):
-            tensor = empty(MIB)
+            tensors = [empty(MIB) for _ in range(2)]
         self.assertEqual(runtime.cudaStreamDestroy(handle), 0)
         with torch.cuda.use_mem_pool(other):
-            del tensor
+            tensors.pop()
+        tensors.pop()
         self.assertEqual(self.allocated(), 0)
 
     def test_a_capture_on_a_foreign_stream_reuses_what_it_freed(self) -> None:
