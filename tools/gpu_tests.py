@@ -58,6 +58,7 @@ PYTHON_SUITES = {
 TORCH_SUITES = {
     "torch_vpmm/test_allocator.py": (["torch"], True),
     "torch_vpmm/test_counting.py": (["torch"], True),
+    "torch_vpmm/test_foreign_allocators.py": (["torch"], True),
     "torch_vpmm/test_private_pools.py": (["torch"], True),
     "torch_vpmm/test_programs.py": (["torch"], True),
     "torch_vpmm/test_streams.py": (["torch"], True),

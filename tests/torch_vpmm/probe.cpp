@@ -4,6 +4,8 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -31,8 +33,23 @@ int refused = -1;  // the action of the next event at which the tracker throws
 int spared = 0;    // events of that action before it
 std::vector<Event> events;
 
+// The next allocation waits: in probe_waiting_malloc, or between its request and its entry in
+// PyTorch's books.
+enum class Pause { NONE, ASKED, HELD };
+Pause paused = Pause::NONE;
+std::condition_variable has_paused;
+constexpr std::chrono::seconds kLongestPause{20};
+
+void wait_if_asked(std::unique_lock<std::mutex>& lock) {
+  if (paused != Pause::ASKED) return;
+  paused = Pause::HELD;
+  has_paused.notify_all();
+  has_paused.wait_for(lock, kLongestPause, [] { return paused != Pause::HELD; });
+}
+
 void track(const TraceEntry& entry) {
-  const std::lock_guard<std::mutex> lock(mutex);
+  std::unique_lock<std::mutex> lock(mutex);
+  if (entry.action_ == TraceEntry::Action::ALLOC) wait_if_asked(lock);
   if (is_listening)
     events.push_back({entry.action_,
                       entry.device_,
@@ -53,6 +70,8 @@ class KeepsTheLast final : public c10::WarningHandler {
 KeepsTheLast warnings;
 void* hostage = nullptr;
 int shortages = 0;
+int foreign_made = 0;
+int foreign_given_back = 0;
 
 struct GivesHostageBack final : c10::FreeMemoryCallback {
   bool Execute() override {
@@ -63,6 +82,19 @@ struct GivesHostageBack final : c10::FreeMemoryCallback {
     return true;
   }
 };
+
+// The error, or an empty text.
+template <class Call>
+const char* error_of(Call call) {
+  static std::string error;
+  try {
+    call();
+    error.clear();
+  } catch (const c10::Error& thrown) {
+    error = thrown.what_without_backtrace();
+  }
+  return error.c_str();
+}
 
 }  // namespace
 
@@ -124,17 +156,17 @@ PROBE std::size_t probe_expandable(int is_small) {
     if (segment.is_small_pool == (is_small != 0)) bytes += segment.total_size;
   return bytes;
 }
-// The error, or an empty text.
 PROBE const char* probe_peer(int device, int owner) {
-  static std::string error;
-  try {
+  return error_of([&] {
     cca::get()->enablePeerAccess(static_cast<c10::DeviceIndex>(device),
                                  static_cast<c10::DeviceIndex>(owner));
-    error.clear();
-  } catch (const c10::Error& thrown) {
-    error = thrown.what_without_backtrace();
-  }
-  return error.c_str();
+  });
+}
+// The order in which the segment that begins there was made; -1: there is none.
+PROBE int probe_order(std::size_t address) {
+  for (const auto& segment : cca::get()->snapshot().segments)
+    if (segment.address == address) return static_cast<int>(segment.registration_counter);
+  return -1;
 }
 PROBE void probe_empty_cache(std::uint64_t first, std::uint64_t second) {
   cca::get()->emptyCache({first, second});
@@ -144,3 +176,93 @@ PROBE std::size_t probe_largest(std::size_t least) {
   return least;
 }
 PROBE void probe_pop_compile_context() { cca::get()->popCompileContext(); }
+PROBE void probe_push_compile_context(const char* name) {
+  std::string text = name;
+  cca::get()->pushCompileContext(text);
+}
+PROBE void probe_annotate(const char* name, const char* value) {
+  cca::get()->recordAnnotation({{name, value}});
+}
+PROBE const char* probe_record_stacks_without_a_way() {
+  using c10::CachingDeviceAllocator::RecordContext;
+  return error_of(
+      [] { cca::get()->recordHistory(true, nullptr, 10, RecordContext::ALL, false, {}); });
+}
+PROBE const char* probe_base(void* ptr, void** begin, std::size_t* bytes) {
+  return error_of([&] { *begin = cca::get()->getBaseAllocation(ptr, bytes); });
+}
+// The message for other processes, of which `size` bytes are there.
+PROBE const char* probe_share(void* ptr, std::ptrdiff_t* offset, const char** message,
+                              std::size_t* size) {
+  static cca::ShareableHandle shared;
+  return error_of([&] {
+    shared = cca::get()->shareIpcHandle(ptr);
+    *offset = shared.offset;
+    *message = shared.handle.data();
+    *size = shared.handle.size();
+  });
+}
+PROBE const char* probe_stats(int device) {
+  return error_of([&] { cca::get()->getDeviceStats(static_cast<c10::DeviceIndex>(device)); });
+}
+PROBE int probe_copy(void* to, int to_device, const void* from, int from_device, std::size_t bytes,
+                     int has_access) {
+  return cca::get()->memcpyAsync(to, to_device, from, from_device, bytes, nullptr, has_access != 0);
+}
+PROBE void probe_copy_data(void* to, const void* from, std::size_t bytes) {
+  cca::get()->copy_data(to, from, bytes);
+}
+PROBE const char* probe_share_pool(std::uint64_t first, std::uint64_t second) {
+  const std::shared_ptr<cca::CUDAAllocator> itself(cca::get(), [](cca::CUDAAllocator*) {});
+  return error_of([&] { cca::get()->createOrIncrefPool(0, {first, second}, itself); });
+}
+
+PROBE void probe_pause() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  paused = Pause::ASKED;
+}
+// Whether an allocation waits now.
+PROBE int probe_await_pause() {
+  std::unique_lock<std::mutex> lock(mutex);
+  return has_paused.wait_for(lock, kLongestPause, [] { return paused == Pause::HELD; }) ? 1 : 0;
+}
+PROBE void probe_go_on() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  paused = Pause::NONE;
+  has_paused.notify_all();
+}
+
+// Allocators of a program, as CUDAPluggableAllocator takes them.
+PROBE void* probe_foreign_malloc(std::size_t bytes, int, cudaStream_t) {
+  void* ptr = nullptr;
+  if (cudaMalloc(&ptr, bytes) != cudaSuccess) return nullptr;
+  ++foreign_made;
+  return ptr;
+}
+PROBE void probe_foreign_free(void* ptr, std::size_t, int, cudaStream_t) {
+  cudaFree(ptr);
+  ++foreign_given_back;
+}
+PROBE void* probe_crooked_malloc(std::size_t bytes, int device, cudaStream_t stream) {
+  return static_cast<char*>(probe_foreign_malloc(bytes + 1, device, stream)) + 1;
+}
+PROBE void probe_crooked_free(void* ptr, std::size_t bytes, int device, cudaStream_t stream) {
+  probe_foreign_free(static_cast<char*>(ptr) - 1, bytes, device, stream);
+}
+PROBE void* probe_waiting_malloc(std::size_t bytes, int device, cudaStream_t stream) {
+  {
+    std::unique_lock<std::mutex> lock(mutex);
+    wait_if_asked(lock);
+  }
+  return probe_foreign_malloc(bytes, device, stream);
+}
+PROBE void* probe_empty_malloc(std::size_t, int, cudaStream_t) {
+  TORCH_CHECK_WITH(OutOfMemoryError, false, "it has no memory");
+}
+PROBE void probe_stubborn_free(void* ptr, std::size_t bytes, int device, cudaStream_t stream) {
+  probe_foreign_free(ptr, bytes, device, stream);
+  throw std::runtime_error("it is stubborn");
+}
+PROBE int probe_foreign_count(int is_given_back) {
+  return is_given_back != 0 ? foreign_given_back : foreign_made;
+}

@@ -6,6 +6,8 @@ import contextlib
 import ctypes
 import functools
 import io
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from vpmm.plugins._building import cached, cuda_includes, fingerprint, run_compiler
@@ -41,12 +43,14 @@ class Event(ctypes.Structure):
 class Probe:
     """Its tracker is attached for the rest of the process, and hears everything from `listen` to `events`."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
+    def __init__(self, library: ctypes.CDLL, path: Path) -> None:
         self.library = library
+        self.path = path
         library.probe_events.restype = library.probe_rejected.restype = ctypes.c_size_t
         library.probe_largest.restype = library.probe_expandable.restype = ctypes.c_size_t
         library.probe_hold.argtypes = library.probe_largest.argtypes = [ctypes.c_size_t]
-        library.probe_warning.restype = library.probe_peer.restype = ctypes.c_char_p
+        for name in ("warning", "peer", "record_stacks_without_a_way", "base", "share", "stats", "share_pool"):
+            getattr(library, f"probe_{name}").restype = ctypes.c_char_p
         library.probe_attach()
 
     def listen(self) -> None:
@@ -95,6 +99,10 @@ class Probe:
         """The bytes of device 0's expandable segments, as snapshots name their kinds."""
         return {kind: int(self.library.probe_expandable(kind == "small")) for kind in ("small", "large")}
 
+    def order(self, address: int) -> int:
+        """The place of the segment that begins there in the order of making, by which NCCL registers; 0: in none."""
+        return int(self.library.probe_order(ctypes.c_size_t(address)))
+
     def empty_cache(self, pool: tuple[int, int]) -> None:
         """Gives back idle memory of one memory pool."""
         self.library.probe_empty_cache(*map(ctypes.c_uint64, pool))
@@ -103,8 +111,67 @@ class Probe:
         """The bytes of the largest request that needs no new memory of device 0, and at least `least`; 0: any."""
         return int(self.library.probe_largest(least))
 
+    def push_compile_context(self, name: str) -> None:
+        self.library.probe_push_compile_context(name.encode())
+
     def pop_compile_context(self) -> None:
         self.library.probe_pop_compile_context()
+
+    def annotate(self, name: str, value: str) -> None:
+        """Adds an annotation to the history, if one is recorded."""
+        self.library.probe_annotate(name.encode(), value.encode())
+
+    def record_stacks_without_a_way(self) -> str:
+        """The error of a history with stacks, and without a function that takes them."""
+        return bytes(self.library.probe_record_stacks_without_a_way()).decode()
+
+    def base(self, pointer: int) -> tuple[int, int] | str:
+        """Begin and size of the allocation around an address, or the error."""
+        begin, size = ctypes.c_void_p(), ctypes.c_size_t()
+        error = self.library.probe_base(ctypes.c_void_p(pointer), ctypes.byref(begin), ctypes.byref(size))
+        return bytes(error).decode() or (begin.value or 0, size.value)
+
+    def share(self, pointer: int) -> tuple[int, bytes] | str:
+        """The place in its allocation and the message for other processes, or the error."""
+        offset, message, size = ctypes.c_ssize_t(), ctypes.c_void_p(), ctypes.c_size_t()
+        places = map(ctypes.byref, (offset, message, size))
+        error = bytes(self.library.probe_share(ctypes.c_void_p(pointer), *places)).decode()
+        return error or (offset.value, ctypes.string_at(message.value or 0, size.value))
+
+    def stats(self, device: int) -> str:
+        """The error of asking for a device's figures, or an empty text."""
+        return bytes(self.library.probe_stats(device)).decode()
+
+    def copy(self, to: tuple[int, int], source: tuple[int, int], size: int, *, has_access: bool) -> int:
+        """Copies between pairs of address and device, on the default stream. Returns CUDA's error."""
+        places = [word for pointer, device in (to, source) for word in (ctypes.c_void_p(pointer), device)]
+        return int(self.library.probe_copy(*places, ctypes.c_size_t(size), has_access))
+
+    def copy_data(self, to: int, source: int, size: int) -> None:
+        self.library.probe_copy_data(ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(size))
+
+    def share_pool(self, pool: tuple[int, int]) -> str:
+        """The error of giving a memory pool of device 0 another allocator, or an empty text."""
+        return bytes(self.library.probe_share_pool(*map(ctypes.c_uint64, pool))).decode()
+
+    def foreign_counts(self) -> tuple[int, int]:
+        """Pieces of memory that the probe's allocators made, and that came back to them."""
+        made, given_back = (int(self.library.probe_foreign_count(is_given_back)) for is_given_back in (0, 1))
+        return made, given_back
+
+    @contextlib.contextmanager
+    def paused_allocation(self, allocate: Callable[[], None]) -> Iterator[None]:
+        """`allocate` runs in a thread, and its allocation ends with the block: it waits in `waiting_malloc`, or when it
+        has its memory, which PyTorch does not know before."""
+        self.library.probe_pause()
+        thread = threading.Thread(target=allocate)
+        thread.start()
+        try:
+            assert self.library.probe_await_pause()
+            yield
+        finally:
+            self.library.probe_go_on()
+            thread.join()
 
 
 @functools.cache
@@ -124,4 +191,4 @@ def load() -> Probe:
     name = f"probe_{fingerprint((SOURCE, Path(__file__)), facts)}.so"
     with contextlib.redirect_stderr(io.StringIO()):  # programs must say nothing there
         path = cached(name, lambda library: run_compiler(arguments, library, WHAT, ""), WHAT)
-    return Probe(ctypes.CDLL(str(path)))
+    return Probe(ctypes.CDLL(str(path)), path)

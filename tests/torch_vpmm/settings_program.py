@@ -90,6 +90,36 @@ def of_a_divided_stretch(device: int) -> list[tuple[int, dict[str, tuple[int, in
     return found
 
 
+def grow(size: int, device: int) -> torch.Tensor:
+    return empty(size, device)
+
+
+def of_a_stretch_without_its_middle(device: int) -> list[list[tuple[int, int, bool]]]:
+    """Segments of a tag as place and size in MiB, and whether the stack is of `grow`: a stretch, its two ends, and the
+    same when the middle is mapped again without a stack."""
+    found = []
+
+    def look() -> None:
+        segments = [segment for segment in torch.cuda.memory_snapshot() if segment["device"] == device]
+        first = min(segment["address"] for segment in segments)
+        for segment in segments:
+            segment["is_of_it"] = any(frame["name"] == "grow" for frame in segment["frames"])
+        found.append([((s["address"] - first) // MIB, s["total_size"] // MIB, s["is_of_it"]) for s in segments])
+
+    torch.cuda.memory._record_memory_history(context="all", stacks="python")
+    with vpmm.tag("holed", suspendable=True, device=device):
+        tensors = [grow(9 * MIB, device), grow(MIB, device)]
+        look()
+        tensors[0] = empty(0, device)
+        tensors[0] = empty(2 * MIB, device)
+        vpmm.trim(device=device)
+        look()
+        torch.cuda.memory._record_memory_history(None)
+        tensors.append(empty(6 * MIB, device))
+        look()
+    return found
+
+
 def has_context(device: int) -> bool:
     flags, is_active = ctypes.c_uint(), ctypes.c_int()
     ctypes.CDLL("libcuda.so.1").cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(is_active))
@@ -97,6 +127,7 @@ def has_context(device: int) -> bool:
 
 
 def contexts_of_looking(device: int) -> tuple[bool, int]:
+    torch.cuda.set_per_process_memory_fraction(1.0, device)
     figures_there = torch.cuda.memory_stats(device)
     torch.cuda.memory_summary(device)
     torch.cuda.reset_peak_memory_stats(device)
@@ -114,6 +145,7 @@ def main() -> None:
     print(words_of_a_refusal(1))
     print(under_fractions(4))
     print(of_a_divided_stretch(5))
+    print(of_a_stretch_without_its_middle(5))
     print(contexts_of_looking(UNUSED))
 
 

@@ -18,6 +18,8 @@ from typing import Any
 
 from vpmm_case import ABSENT, MIB, VpmmCase
 
+import vpmm
+
 if not ABSENT:
     import torch
 
@@ -290,6 +292,10 @@ class Snapshots(VpmmCase):
 
 
 class RunningOut(VpmmCase):
+    def setUp(self) -> None:
+        super().setUp()
+        torch.cuda.reset_accumulated_memory_stats()
+
     def tearDown(self) -> None:
         gc.collect()
         torch.cuda.set_per_process_memory_fraction(1.0)
@@ -314,8 +320,9 @@ class RunningOut(VpmmCase):
         self.assertEqual(empty(60 * MIB).numel(), 60 * MIB)
 
     def test_what_nobody_has_is_an_error_not_a_crash(self) -> None:
-        with self.assertRaises(torch.OutOfMemoryError):
+        with self.assertRaises(torch.OutOfMemoryError) as caught:
             empty(1 << 50)
+        self.assertNotIn("allowed", str(caught.exception).partition("VPMM: ")[0])
         with self.assertRaisesRegex(torch.OutOfMemoryError, "more than 1EB"):
             torch.empty(1 << 61, dtype=torch.uint8, device="cuda")
 
@@ -334,6 +341,55 @@ class RunningOut(VpmmCase):
         for wrong in (-0.1, 1.5):
             with self.assertRaises((ValueError, RuntimeError)):
                 torch.cuda.set_per_process_memory_fraction(wrong)
+
+    def test_a_fraction_of_1_is_as_if_it_was_never_set(self) -> None:
+        pool = vpmm.Pool.default(0)
+        for limit in (1.0, 64 * MIB / torch.cuda.mem_get_info()[1], 1.0):
+            torch.cuda.set_per_process_memory_fraction(limit)
+            self.assertEqual(pool.get_capacity() is None, limit == 1.0)
+            self.assertEqual(torch.cuda.get_per_process_memory_fraction(), limit)
+
+    def test_the_error_has_the_figures_of_each_holder(self) -> None:
+        self.limit(128 * MIB)
+        pool, other = torch.cuda.MemPool(), vpmm.Pool.default(0)
+        with torch.cuda.use_mem_pool(pool):
+            inside = [empty(6 * MIB), empty(2 * MIB)]
+        mine = empty(40 * MIB)
+        theirs = [other.allocate(size * MIB, 0) for size in (10, 6)]
+        idle = empty(8 * MIB)
+        del idle
+        allocated = self.allocated() + self.before
+        with self.assertRaises(torch.OutOfMemoryError) as caught:
+            empty(100 * MIB)
+        free, total = torch.cuda.cudart().cudaMemGetInfo(0)
+        words = str(caught.exception).partition(" VPMM: ")[0]
+        left = torch.cuda.memory_reserved() - allocated - 16 * MIB
+        self.assertEqual(
+            words,
+            f"CUDA out of memory. Tried to allocate 100.00 MiB. GPU 0 has a total capacity of {total / (1 << 30):.2f} "
+            f"GiB of which {free / (1 << 30):.2f} GiB is free. 128.00 MiB allowed; Of the allocated memory "
+            f"{allocated / MIB:.2f} MiB is allocated by PyTorch, with 8.00 MiB allocated in private pools (e.g., CUDA "
+            f"Graphs), 16.00 MiB by other libraries in the same pool, and {left / MIB:.2f} MiB is reserved by PyTorch "
+            "but unallocated.",
+        )
+        for ptr in theirs:
+            other.deallocate(ptr, 0)
+        del inside, mine
+
+    def test_failures_and_retries_are_counted_from_the_last_reset_on(self) -> None:
+        self.limit(64 * MIB)
+        for expected in (1, 2):
+            self.assertRaises(torch.OutOfMemoryError, empty, 100 * MIB)
+            self.assertEqual((stats()["num_alloc_retries"], stats()["num_ooms"]), (expected, expected))
+            if expected == 1:
+                torch.cuda.reset_peak_memory_stats()
+        torch.cuda.reset_accumulated_memory_stats()
+        self.assertEqual((stats()["num_alloc_retries"], stats()["num_ooms"]), (0, 0))
+
+    def test_of_no_part_of_the_memory_nothing_is_served(self) -> None:
+        torch.cuda.set_per_process_memory_fraction(0.0)
+        self.assertEqual(torch.cuda.mem_get_info()[0], 1)  # a limit of no byte is none
+        self.assertRaises(torch.OutOfMemoryError, empty, 3 * MIB)
 
     def test_idle_memory_of_another_shape_is_no_reason_to_run_out(self) -> None:
         self.limit(128 * MIB)

@@ -94,15 +94,16 @@ class Counting(VpmmCase):
     def test_nothing_between_two_looks_is_lost(self) -> None:
         torch.cuda.reset_accumulated_memory_stats()
         before = stats()
-        tensor = empty(96 * MIB)
-        del tensor
-        torch.cuda.empty_cache()
+        for _ in range(2):
+            tensor = empty(96 * MIB)
+            del tensor
+            torch.cuda.empty_cache()
         after = stats()
         for pool in ("all", "large_pool"):
             name = f"reserved_bytes.{pool}"
             self.assertEqual(after[f"{name}.current"], before[f"{name}.current"])
             self.assertEqual(after[f"{name}.peak"] - before[f"{name}.current"], 96 * MIB, pool)
-            self.assertEqual((after[f"{name}.allocated"], after[f"{name}.freed"]), (96 * MIB, 96 * MIB), pool)
+            self.assertEqual((after[f"{name}.allocated"], after[f"{name}.freed"]), (192 * MIB, 192 * MIB), pool)
 
     def test_segments_of_private_pools_and_what_is_idle_in_them_are_counted_at_every_change(self) -> None:
         torch.cuda.reset_accumulated_memory_stats()
@@ -126,6 +127,16 @@ class Counting(VpmmCase):
         self.assertEqual(after["inactive_split.all.peak"], 2)
         self.assertEqual(after["inactive_split_bytes.all.peak"], 2 * MIB - 1024)
         self.assertEqual(figures.differences(), {})
+
+    def test_memory_that_the_gpu_still_uses_goes_back_after_a_wait(self) -> None:
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(10**12)
+        used = empty(64 * MIB)
+        used.record_stream(side)
+        del used
+        torch.cuda.empty_cache()
+        self.assertEqual((self.reserved(), side.query()), (0, True))
 
     def test_memory_of_other_libraries_in_the_pool_is_theirs(self) -> None:
         empty(1)  # figures are of devices that PyTorch has used

@@ -124,6 +124,13 @@ class Unused(Options):
         said = "PyTorch keeps its own CUDA allocator: vpmm: PYTORCH_ALLOC_CONF: VPMM does not use max_split_size_mb"
         self.assertIn(said, done.stderr)
 
+    def test_settings_that_pytorch_cannot_read_are_the_reason_why_it_keeps_its_allocator(self) -> None:
+        code = "import torch\nprint(torch.cuda.get_allocator_backend())"
+        done = run(code, PYTORCH_ALLOC_CONF="per_process_memory_fraction:many")
+        self.assertEqual((done.returncode, done.stdout), (0, "native\n"))
+        said = "PyTorch keeps its own CUDA allocator: its settings (PYTORCH_ALLOC_CONF) cannot be read: stod\n"
+        self.assertIn(said, done.stderr)
+
     def test_one_that_the_program_sets_later_is_named_then(self) -> None:
         code = """
 set_them = torch._C._accelerator_setAllocatorSettings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import unittest
@@ -171,6 +172,122 @@ class PrivatePools(VpmmCase):
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
             self.assertEqual(self.reserved(), 0)
+
+    def test_memory_of_a_destroyed_stream_is_freed_while_a_pool_is_in_use_and_while_none_is(self) -> None:
+        runtime, handle = ctypes.CDLL("libcudart.so.13"), ctypes.c_void_p()
+        self.assertEqual(runtime.cudaStreamCreateWithFlags(ctypes.byref(handle), 1), 0)
+        pool, other = torch.cuda.MemPool(), torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool), torch.cuda.stream(torch.cuda.ExternalStream(handle.value)):
+            tensors = [empty(MIB) for _ in range(2)]
+        self.assertEqual(runtime.cudaStreamDestroy(handle), 0)
+        with torch.cuda.use_mem_pool(other):
+            tensors.pop()
+        tensors.pop()
+        self.assertEqual(self.allocated(), 0)
+
+    def test_a_capture_on_a_foreign_stream_reuses_what_it_freed(self) -> None:
+        runtime, handle = ctypes.CDLL("libcudart.so.13"), ctypes.c_void_p()
+        self.assertEqual(runtime.cudaStreamCreateWithFlags(ctypes.byref(handle), 1), 0)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=torch.cuda.ExternalStream(handle.value)):
+            addresses = {empty(20 * MIB).data_ptr() for _ in range(10)}
+        self.assertEqual(len(addresses), 1)
+        graph.reset()
+        self.assertEqual(runtime.cudaStreamDestroy(handle), 0)
+
+    def test_the_pool_of_a_capture_that_cuda_invalidated_may_be_used_again(self) -> None:
+        code = """if True:
+            import torch
+            pool, other, graph = *(torch.cuda.graph_pool_handle() for _ in range(2)), torch.cuda.CUDAGraph()
+            try:
+                with torch.cuda.graph(graph, pool=pool):
+                    torch.cuda.synchronize()
+            except RuntimeError:
+                pass
+            def of_pool(pool):
+                torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool)
+                made = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
+                torch._C._cuda_endAllocateToPool(0, pool)
+                return made
+            outside = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
+            kept, inside = of_pool(other), of_pool(pool)
+            ids = {b["address"]: s["segment_pool_id"] for s in torch.cuda.memory_snapshot() for b in s["blocks"]}
+            print(ids[outside.data_ptr()] == (0, 0), ids[inside.data_ptr()] == pool)
+        """
+        variables = {name: os.environ[name] for name in ("VPMM_TORCH", "VPMM_CACHE_DIR")}
+        if not sim_gpu.is_here():
+            self.skipTest("what an invalid capture leaves on a real GPU is CUDA's")
+        self.assertEqual(sim_gpu.run("-W", "ignore", "-c", code, **variables).stdout, "True True\n")
+
+    def test_of_several_pools_for_shortages_one_that_has_room_serves(self) -> None:
+        pools = [torch.cuda.MemPool(use_on_oom=True) for _ in range(3)]
+        addresses = []
+        for pool, size in zip(pools, (20, 100, 20), strict=True):
+            with torch.cuda.use_mem_pool(pool):
+                addresses.append(empty(size * MIB).data_ptr())
+            torch._C._cuda_getCheckpointState(0, pool.id)  # from now on its memory stays
+        torch.cuda.set_per_process_memory_fraction(150 * MIB / torch.cuda.mem_get_info()[1])
+        self.addCleanup(torch.cuda.set_per_process_memory_fraction, 1.0)
+        served = empty(90 * MIB)
+        self.assertEqual(served.data_ptr(), addresses[1])
+        (block,) = (b for s in pools[1].snapshot() for b in s["blocks"] if b["requested_size"] == 90 * MIB)
+        self.assertEqual(block["address"], addresses[1])
+        self.assertRaises(torch.OutOfMemoryError, empty, 90 * MIB)
+
+    def test_what_a_pool_cannot_give_no_other_serves(self) -> None:
+        spare, small = torch.cuda.MemPool(use_on_oom=True), torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(spare):
+            empty(100 * MIB)
+        torch._C._cuda_getCheckpointState(0, spare.id)
+        torch.cuda.set_per_process_memory_fraction(150 * MIB / torch.cuda.mem_get_info()[1])
+        self.addCleanup(torch.cuda.set_per_process_memory_fraction, 1.0)
+        with torch.cuda.use_mem_pool(small), self.assertRaises(torch.OutOfMemoryError):
+            empty(90 * MIB)
+
+    def test_calls_about_a_pool_that_is_not_there_name_it(self) -> None:
+        missing, call = (0, 1 << 40), torch._C
+        for name, ask in (
+            ("releasePool", lambda: call._cuda_releasePool(0, missing)),
+            ("getCheckpointState", lambda: call._cuda_getCheckpointState(0, missing)),
+            ("checkPoolLiveAllocations", lambda: call._cuda_checkPoolLiveAllocations(0, missing, set())),
+        ):
+            with self.assertRaisesRegex(
+                RuntimeError, rf"^{name}: there is no memory pool \(0, {1 << 40}\) on device 0"
+            ):
+                ask()
+
+    def test_a_checkpoint_is_not_restored_into_a_pool_without_memory(self) -> None:
+        pool_id, kept = self.open_pool([1000])
+        state = torch._C._cuda_getCheckpointState(0, pool_id)
+        kept.clear()
+        torch._C._cuda_releasePool(0, pool_id)
+        with self.assertRaisesRegex(RuntimeError, "^setCheckpointPoolState: there is no memory pool"):
+            torch._C._cuda_setCheckpointPoolState(0, state, [], [])
+        self.open_pool([], pool_id)
+        with self.assertRaisesRegex(RuntimeError, "^the memory pool of the checkpoint is over"):
+            torch._C._cuda_setCheckpointPoolState(0, state, [], [])
+        torch._C._cuda_releasePool(0, pool_id)
+
+    def test_a_checkpoint_of_nothing_is_restored_without_memory(self) -> None:
+        pool_id, _ = self.open_pool([])
+        state = torch._C._cuda_getCheckpointState(0, pool_id)
+        torch._C._cuda_setCheckpointPoolState(0, state, [], [])
+        self.assertTrue(torch._C._cuda_checkPoolLiveAllocations(0, pool_id, set()))
+        torch._C._cuda_releasePool(0, pool_id)
+
+    def test_live_allocations_are_exactly_those_expected(self) -> None:
+        pool_id, kept = self.open_pool([1000, 3 * MIB])
+        first, second = (tensor.data_ptr() for tensor in kept)
+        for expected, is_right in (
+            ({first, second}, True),
+            ({first}, False),
+            ({first, second + 512}, False),
+            ({first, second, 512}, False),
+            (set(), False),
+        ):
+            self.assertEqual(torch._C._cuda_checkPoolLiveAllocations(0, pool_id, expected), is_right, expected)
+        kept.clear()
+        torch._C._cuda_releasePool(0, pool_id)
 
     def test_a_checkpoint_brings_the_same_addresses_back(self) -> None:
         pool_id = torch.cuda.graph_pool_handle()

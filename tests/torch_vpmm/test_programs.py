@@ -17,32 +17,8 @@ from vpmm.plugins import _prebuilt
 from vpmm.plugins import torch as plugin
 
 if not ABSENT:
+    import probe
     import torch
-
-FOREIGN = """
-#include <cuda_runtime_api.h>
-#include <stddef.h>
-extern "C" {
-int made = 0, given_back = 0;
-}
-extern "C" void* foreign_malloc(size_t size, int, cudaStream_t) {
-  void* ptr = nullptr;
-  if (cudaMalloc(&ptr, size) != cudaSuccess) return nullptr;
-  ++made;
-  return ptr;
-}
-extern "C" void* crooked_malloc(size_t size, int device, cudaStream_t stream) {
-  return static_cast<char*>(foreign_malloc(size + 1, device, stream)) + 1;
-}
-extern "C" void crooked_free(void* ptr, size_t, int, cudaStream_t) {
-  cudaFree(static_cast<char*>(ptr) - 1);
-  ++given_back;
-}
-extern "C" void foreign_free(void* ptr, size_t, int, cudaStream_t) {
-  cudaFree(ptr);
-  ++given_back;
-}
-"""
 
 
 def run(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -223,13 +199,15 @@ class Settings(VpmmCase):
             env=os.environ | {"VPMM_SIM_GPU_DEVICES": "7"},
         )
         self.assertEqual(done.returncode, 0, done.stderr)
-        *agreeing, refusal, limits, divided, looking = done.stdout.splitlines()
+        *agreeing, refusal, limits, divided, holed, looking = done.stdout.splitlines()
         self.assertEqual([line.rpartition("} ")[2] for line in agreeing], ["{}"] * 4, done.stdout)
         self.assertIn("in a memory pool (MemPool or CUDA graph): arenas need the virtual memory pool, which ", refusal)
         self.assertIn("VPMM_PAGE_SIZE=max switches off", refusal)
         within, below, above, again = (True, False), (False, False), (True, False), (True, False)
         self.assertEqual(limits, str([*within, *below, *above, *again]))
         self.assertEqual(divided, "[(1, {}), (1, {}), (0, {})]")
+        ends = [(0, 2, True), (8, 2, True)]
+        self.assertEqual(holed, str([[(0, 10, True)], ends, [ends[0], (2, 6, False), ends[1]]]))
         self.assertEqual(looking, "(False, 0)")  # no context, and all zero
 
 
@@ -256,124 +234,6 @@ class Examples(VpmmCase):
         self.check("pytorch_rollout.py", "vpmm: 3 rounds held at most ")
 
 
-class ForeignAllocators(VpmmCase):
-    """MemPools whose memory comes from an allocator of the program's, as NCCL's and those of sleep modes do."""
-
-    def setUp(self) -> None:
-        super().setUp()
-        import ctypes
-
-        from torch.cuda.memory import CUDAPluggableAllocator
-
-        from vpmm.plugins._building import cuda_includes
-
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        source, library = Path(folder.name, "foreign.cpp"), Path(folder.name, "foreign.so")
-        source.write_text(FOREIGN)
-        include = [word for folder in cuda_includes("the test") for word in ("-I", str(folder))]
-        subprocess.run(["g++", "-shared", "-fPIC", *include, str(source), "-o", str(library)], check=True)
-        self.library = ctypes.CDLL(str(library))
-        self.allocator = CUDAPluggableAllocator(str(library), "foreign_malloc", "foreign_free")
-        self.crooked = CUDAPluggableAllocator(str(library), "crooked_malloc", "crooked_free")
-
-    def counts(self) -> tuple[int, int]:
-        import ctypes
-
-        made, given_back = (ctypes.c_int.in_dll(self.library, name).value for name in ("made", "given_back"))
-        return made, given_back
-
-    def test_its_memory_is_divided_used_again_and_given_back(self) -> None:
-        pool = torch.cuda.MemPool(self.allocator.allocator())
-        with torch.cuda.use_mem_pool(pool):
-            small = [torch.empty(1000, device="cuda") for _ in range(20)]
-            large = torch.arange(MIB, dtype=torch.int32).to("cuda")
-            self.assertEqual(self.counts(), (2, 0))
-            address = large.data_ptr()
-            self.assertTrue(torch.equal(large.cpu(), torch.arange(MIB, dtype=torch.int32)))
-            del large
-            again = torch.empty(MIB, dtype=torch.int32, device="cuda")
-            self.assertEqual((again.data_ptr(), self.counts()), (address, (2, 0)))
-        segments = pool.snapshot()
-        self.assertEqual(sum(segment["total_size"] for segment in segments), 6 * MIB)
-        del small, again
-        del pool
-        torch.cuda.empty_cache()
-        self.assertEqual(self.counts(), (2, 2))
-        self.assertEqual(self.allocated(), 0)
-
-    def test_what_it_cannot_give_is_out_of_memory(self) -> None:
-        pool = torch.cuda.MemPool(self.allocator.allocator())
-        total = torch.cuda.mem_get_info()[1]
-        with torch.cuda.use_mem_pool(pool), self.assertRaises(torch.OutOfMemoryError):
-            torch.empty(2 * total, dtype=torch.uint8, device="cuda")
-        del pool
-
-    def test_memory_that_is_not_aligned_is_refused_and_goes_back(self) -> None:
-        pool = torch.cuda.MemPool(self.crooked.allocator())
-        with torch.cuda.use_mem_pool(pool), self.assertRaisesRegex(RuntimeError, "512"):
-            torch.empty(1000, device="cuda")
-        self.assertEqual((self.counts(), self.reserved()), ((1, 1), 0))
-
-    def test_memory_that_a_graph_used_goes_back_after_the_graph(self) -> None:
-        pool, graph = torch.cuda.MemPool(self.allocator.allocator()), torch.cuda.CUDAGraph()
-        with torch.cuda.use_mem_pool(pool):
-            torch.empty(1000, device="cuda")
-        with torch.cuda.graph(graph), torch.cuda.use_mem_pool(pool):
-            torch.empty(1000, device="cuda")
-        del pool
-        torch.cuda.empty_cache()
-        self.assertEqual(self.counts(), (1, 0))
-        graph.reset()
-        torch.cuda.empty_cache()
-        self.assertEqual(self.counts(), (1, 1))
-
-    def test_tensors_outlive_the_pool(self) -> None:
-        pool = torch.cuda.MemPool(self.allocator.allocator())
-        with torch.cuda.use_mem_pool(pool):
-            tensor = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
-        del pool
-        self.assertEqual(self.counts(), (1, 0))
-        del tensor
-        torch.cuda.empty_cache()
-        self.assertEqual(self.counts(), (1, 1))
-
-    def test_memory_of_a_pool_that_is_over_is_no_reason_to_run_out(self) -> None:
-        most = torch.cuda.mem_get_info()[0] // 10 * 6
-        pool = torch.cuda.MemPool(self.allocator.allocator())
-        with torch.cuda.use_mem_pool(pool):
-            tensor = torch.empty(most, dtype=torch.uint8, device="cuda")
-        del pool, tensor  # in this order, and nothing empties the cache
-        self.assertEqual(self.counts(), (1, 0))
-        self.assertEqual(torch.empty(most, dtype=torch.uint8, device="cuda").numel(), most)
-        self.assertEqual(self.counts(), (1, 1))
-
-    def test_pieces_without_tensors_go_back_although_others_of_the_pool_are_used(self) -> None:
-        pool = torch.cuda.MemPool(self.allocator.allocator())
-        with torch.cuda.use_mem_pool(pool):
-            tensors = [torch.empty(4 * MIB, dtype=torch.uint8, device="cuda") for _ in range(4)]
-        kept = tensors.pop()
-        del pool, tensors
-        torch.cuda.empty_cache()
-        self.assertEqual(self.counts(), (4, 3))
-        del kept
-        torch.cuda.empty_cache()
-        self.assertEqual(self.counts(), (4, 4))
-
-    def test_each_piece_is_a_segment_and_emptying_the_cache_leaves_a_living_pool_alone(self) -> None:
-        pool = torch.cuda.MemPool(self.allocator.allocator())
-        with torch.cuda.use_mem_pool(pool):
-            tensors = [torch.empty(4 * MIB, dtype=torch.uint8, device="cuda") for _ in range(3)]
-        addresses = sorted(tensor.data_ptr() for tensor in tensors)
-        self.assertEqual([segment["address"] for segment in pool.snapshot()], addresses)
-        del tensors
-        torch.cuda.empty_cache()
-        self.assertEqual(self.counts(), (3, 0))
-        del pool
-        torch.cuda.empty_cache()
-        self.assertEqual(self.counts(), (3, 3))
-
-
 class Sharing(VpmmCase):
     def test_a_spawned_process_reads_and_changes_tensors_that_are_sent_to_it(self) -> None:
         program = str(Path(__file__).resolve().with_name("sharing_program.py"))
@@ -398,8 +258,14 @@ class Sharing(VpmmCase):
         self.assertEqual((first[1], first[3]), (again[1], 0))
 
     def test_a_handle_of_a_process_without_vpmm_is_refused_by_name(self) -> None:
-        with self.assertRaisesRegex(RuntimeError, "does not allocate through VPMM; both processes must"):
-            torch.UntypedStorage._new_shared_cuda(0, b"\x02c" + bytes(64), 1024, 0, b"", 0, b"", False)
+        tensor = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
+        ours = probe.load().share(tensor.data_ptr())[1]
+        for handle in (b"\x02c" + bytes(64), ours[:-1], ours + b"\0", b"X" + ours[1:]):
+            with self.assertRaisesRegex(RuntimeError, "does not allocate through VPMM; both processes must"):
+                torch.UntypedStorage._new_shared_cuda(0, handle, 1024, 0, b"", 0, b"", False)
+        for handle in (ours[:8] + bytes(len(ours) - 8), ours[:8] + b"\xff" * (len(ours) - 8)):
+            with self.assertRaisesRegex(RuntimeError, "VPMM: a tensor of another process: "):
+                torch.UntypedStorage._new_shared_cuda(0, handle, 1024, 0, b"", 0, b"", False)
 
 
 class Graphs(VpmmCase):

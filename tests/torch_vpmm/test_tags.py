@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import unittest
+from pathlib import Path
 from typing import Any
 
 from vpmm_case import ABSENT, MIB, VpmmCase
@@ -19,6 +20,7 @@ from vpmm_case import ABSENT, MIB, VpmmCase
 import vpmm
 
 if not ABSENT:
+    import probe
     import torch
 
 
@@ -114,6 +116,25 @@ class Tensors(TagCase):
         self.assertEqual(torch.cuda.memory_stats()["inactive_split.all.current"], 0)
         del tensor
         self.assertEqual(self.allocated(), 0)
+
+
+class Shared(TagCase):
+    def test_memory_that_other_processes_may_open_is_suspended_once_it_is_freed(self) -> None:
+        library = probe.load()
+        with self.tag():
+            kept, tensor = empty(3 * MIB), empty(3 * MIB)
+        message = library.share(tensor.data_ptr())
+        self.assertEqual(library.share(tensor.data_ptr()), message)
+        held = rf"{3 * MIB} bytes at {tensor.data_ptr():#x} is held \(openings in other processes: 0, handles .*: 1\)"
+        with self.assertRaisesRegex(vpmm.Error, held):
+            vpmm.suspend(self.name)
+        self.assertEqual(self.suspended(kept, tensor), [False, False])
+        del tensor
+        vpmm.suspend(self.name)
+        self.assertEqual(self.suspended(kept), [True])
+        self.assertIn("is suspended: resume it before it is shared", library.share(kept.data_ptr()))
+        vpmm.resume(self.name)
+        self.assertEqual(len(library.share(kept.data_ptr())[1]), len(message[1]))
 
 
 class Nesting(TagCase):
@@ -226,10 +247,17 @@ except torch.OutOfMemoryError as error:
     print('the tag "torch" has 5 MiB of its limit of 8 MiB' in str(error))
 del tensor, private
 print(vpmm.tag_info("torch").live_bytes)
+import sys
+sys.path.insert(0, FOLDER)
+import figures
+kept = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in (1000, 300_000, 3 << 20)]
+del kept[1]
+print(figures.differences())
 """
+        code = code.replace("FOLDER", repr(str(Path(__file__).resolve().parent)))
         command, environment = [sys.executable, "-c", code], os.environ | {"VPMM_LIMITS": "torch=8MiB"}
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
-        self.assertEqual((done.stdout, done.stderr), ("{'torch': 5, 'mine': 5}\nTrue\n0\n", ""))
+        self.assertEqual((done.stdout, done.stderr), ("{'torch': 5, 'mine': 5}\nTrue\n0\n{}\n", ""))
 
     @unittest.skipIf(ABSENT, ABSENT)
     def test_the_error_of_pytorch_says_who_holds_memory_by_library_and_by_tag(self) -> None:

@@ -6,6 +6,7 @@ What is attached here stays for the rest of the process, so this file comes last
 from __future__ import annotations
 
 import contextlib
+import re
 import unittest
 
 from vpmm_case import ABSENT, MIB, VpmmCase
@@ -43,6 +44,19 @@ class Shortages(ProbeCase):
             torch.cuda.set_per_process_memory_fraction(1.0)
         self.assertEqual((self.probe.shortages(), self.allocated()), (1, 0))
 
+    def test_a_callback_that_frees_too_little_does_not_help_and_the_error_is_of_afterwards(self) -> None:
+        before = self.probe.shortages()
+        self.probe.hold(10 * MIB)
+        torch.cuda.set_per_process_memory_fraction(64 * MIB / torch.cuda.mem_get_info()[1])
+        self.addCleanup(torch.cuda.set_per_process_memory_fraction, 1.0)
+        kept = empty(30 * MIB)
+        with self.assertRaises(torch.OutOfMemoryError) as caught:
+            empty(50 * MIB)
+        self.assertEqual((self.probe.shortages(), self.allocated()), (before + 1, 30 * MIB))
+        live = re.search(r"; live (\d+) ", str(caught.exception))
+        self.assertEqual(int(live[1]), vpmm.stats()["live_bytes"] // MIB)
+        del kept
+
 
 class Caches(ProbeCase):
     def test_one_memory_pool_gives_its_idle_memory_back_and_others_keep_theirs(self) -> None:
@@ -68,6 +82,17 @@ class Caches(ProbeCase):
         self.assertEqual(self.probe.users(pool_id), 1)
         del pool
         self.assertEqual(self.probe.users(pool_id), 0)
+
+    def test_segments_of_memory_pools_have_the_order_of_their_making_and_others_none(self) -> None:
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            made = [empty(4 * MIB) for _ in range(3)]
+        first = self.probe.order(made[0].data_ptr())
+        self.assertGreater(first, 0)
+        self.assertEqual([self.probe.order(tensor.data_ptr()) - first for tensor in made], [0, 1, 2])
+        empty(20 * MIB)
+        others = [s["address"] for s in torch.cuda.memory_snapshot() if s["is_expandable"]]
+        self.assertEqual({self.probe.order(address) for address in others}, {0})
 
     def test_expandable_segments_are_those_of_the_snapshot_in_no_memory_pool(self) -> None:
         pool = torch.cuda.MemPool()
@@ -119,6 +144,13 @@ class Trackers(ProbeCase):
         self.assertEqual(where[allocation + 1 : allocation + 3], ["free_requested", "free_completed"])
         unmapped = [(at, size) for action, at, size, _ in events[allocation:] if action == "segment_unmap"]
         self.assertLessEqual(set(mapped), set(unmapped))
+
+    def test_they_hear_on_after_the_end_of_a_history(self) -> None:
+        torch.cuda.memory._record_memory_history(context=None)
+        torch.cuda.memory._record_memory_history(None)
+        self.probe.listen()
+        empty(1000)
+        self.assertEqual([what for what, *_ in self.probe.events() if what == "alloc"], ["alloc"])
 
     def test_without_a_history_no_stack_is_taken_for_them(self) -> None:
         torch.cuda.memory._record_memory_history(False, record_context=True)

@@ -12,11 +12,7 @@
 namespace vpmm::torch_plugin {
 namespace {
 
-DeviceIndex current_device() {
-  DeviceIndex device = 0;
-  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-  return device;
-}
+using c10::cuda::current_device;
 
 void delete_uncached(void* ptr) {
   trace_deallocation(ptr);
@@ -169,9 +165,9 @@ void Allocator::init(int device_count) {
 }
 
 std::vector<cca::StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceIndex index) {
-  std::vector<cca::StreamSegmentSize> sizes;
   Device& device = device_of(index);
-  if (device.pool.if_open() == nullptr) return sizes;
+  if (device.pool.if_open() == nullptr) return {};
+  std::vector<cca::StreamSegmentSize> sizes;
   for (const SegmentInfo& segment : segments_of(device, kCommonPool))
     if (segment.is_expandable)
       sizes.emplace_back(static_cast<cudaStream_t>(segment.stream), !segment.is_large,

@@ -151,15 +151,12 @@ void* Blocks::request_again(PrivatePoolPtr& pool, std::size_t bytes, cudaStream_
   return pool == nullptr ? nullptr : ptr;
 }
 
+#if VPMM_TORCH_MINOR >= 12
 // Whether PyTorch's option throw_on_cudamalloc_oom applies: then a request that exceeds the memory
 // fraction fails without a retry. The pool has failed it, so its idle memory does not help.
-bool Blocks::is_rejected([[maybe_unused]] std::size_t bytes) {
-#if VPMM_TORCH_MINOR >= 12
+bool Blocks::is_rejected(std::size_t bytes) {
   return cca::CUDAAllocatorConfig::throw_on_cudamalloc_oom() && pool_.fraction() < 1 &&
          pool_.figures().live_bytes + bytes > pool_.capacity();
-#else
-  return false;
-#endif
 }
 
 void Blocks::reject(std::size_t bytes) {
@@ -175,6 +172,10 @@ void Blocks::reject(std::size_t bytes) {
   }
   history_.tell_of_rejection(pool_.device(), bytes, allocated, total);
 }
+#else
+bool Blocks::is_rejected(std::size_t) { return false; }
+void Blocks::reject(std::size_t) {}
+#endif
 
 void Blocks::fail(std::size_t bytes, const Context& stack, const std::string& reason) {
   using c10::CachingAllocator::format_size;
@@ -289,12 +290,12 @@ void Blocks::tell_of_free(const void* ptr, const Block& block, const Call& call)
 }
 
 // Deleters must not throw: an error of the pool is reported once, and at worst the memory is lost.
-// A foreign stream may be destroyed before the memory is freed. While routes are open, it may be
-// the one that is captured; then it exists.
+// A foreign stream may be destroyed before the memory is freed. The one of a capture exists.
 void Blocks::give_back(void* ptr, const Block& block) {
   vpmm_pool* const pool = pool_.if_open();
   const bool names_stream =
-      !block.stream.is_foreign || (block.pool != nullptr && private_pools_.has_routes());
+      !block.stream.is_foreign ||
+      (block.pool != nullptr && private_pools_.is_captured(block.stream.handle));
   vpmm_status status = names_stream ? vpmm_deallocate(pool, ptr, block.stream.handle)
                                     : vpmm_deallocate_any_stream(pool, ptr);
   if (status == VPMM_ERROR_INVALID_ARGUMENT)

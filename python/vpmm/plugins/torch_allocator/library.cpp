@@ -60,8 +60,8 @@ VPMM_TORCH_EXPORT int vpmm_torch_install() {
     return 0;
   } catch (const c10::Error& error) {
     last_error = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    last_error = error.what();
+  } catch (const std::exception& error) {  // of a number among the settings
+    last_error = std::string("its settings (PYTORCH_ALLOC_CONF) cannot be read: ") + error.what();
   }
   return 1;
 }

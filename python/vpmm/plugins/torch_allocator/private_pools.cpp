@@ -159,6 +159,14 @@ PrivatePoolPtr PrivatePools::route(cudaStream_t stream) {
   return pool;
 }
 
+bool PrivatePools::is_captured(cudaStream_t stream) {
+  if (!has_routes()) return false;
+  const Lock lock(*this);
+  return std::any_of(routes_.begin(), routes_.end(), [&](const Route& open) {
+    return open.is_capture && open.opener.handle == stream;
+  });
+}
+
 // PyTorch does not end the route of a capture that CUDA invalidated. Its stream is asked, for
 // PyTorch keeps its own streams; a foreign one may be gone. Returns whether the capture's end must
 // be announced.
