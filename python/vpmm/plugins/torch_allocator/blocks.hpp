@@ -17,12 +17,12 @@ namespace vpmm::torch_plugin {
 
 // A live allocation.
 struct Block {
-  std::size_t requested;
-  std::size_t bytes;  // as PyTorch counts it
+  std::size_t requested = 0;
+  std::size_t bytes = 0;  // as PyTorch counts it
   Stream stream;
-  bool is_small;
-  bool is_in_stretch;   // of a private pool or of a tag
-  PrivatePoolPtr pool;  // null: the common one, or a tag
+  bool is_small = false;
+  bool is_in_stretch = false;  // of a private pool or of a tag
+  PrivatePoolPtr pool;         // null: the common one, or a tag
   Context stack;
 
   MempoolId_t pool_id() const { return pool == nullptr ? kCommonPool : pool->id; }

@@ -29,11 +29,11 @@ namespace {
 // pools each stretch is a segment of its own, because libraries that register memory need its
 // borders.
 struct Run {
-  std::size_t begin;
-  std::size_t bytes;
-  bool is_small;
-  std::uint64_t arena;
-  const Stretches::Stretch* stretch;  // null: the run is in no private pool
+  std::size_t begin = 0;
+  std::size_t bytes = 0;
+  bool is_small = false;
+  std::uint64_t arena = 0;
+  const Stretches::Stretch* stretch = nullptr;  // null: the run is in no private pool
 
   bool is_continued_by(const Run& next) const {
     return begin + bytes == next.begin && is_small == next.is_small && arena == next.arena &&

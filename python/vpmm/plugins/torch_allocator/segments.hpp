@@ -44,9 +44,9 @@ using StatChange = void (Stat::*)(std::size_t);
 
 // A live allocation in a snapshot.
 struct Live {
-  std::size_t begin;
-  std::size_t bytes;
-  std::size_t requested;
+  std::size_t begin = 0;
+  std::size_t bytes = 0;
+  std::size_t requested = 0;
   cudaStream_t stream = nullptr;  // null, too: it belongs to another library
   Context stack = nullptr;
 };
