@@ -24,7 +24,7 @@ class Residency {
   Vector<pool::ArenaId> with_tag(std::uint32_t tag) const VPMM_REQUIRES(pool_lock);
   // invalid_argument: no such arena. unsupported: it is external.
   Result<void> may_change(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
-  // Provides for begin_change(). Throws std::bad_alloc.
+  // Provides for a suspend and the resume behind it. Throws std::bad_alloc.
   void prepare_change(pool::ArenaId id) VPMM_REQUIRES(pool_lock);
   void begin_change(pool::ArenaId id, Residence change) VPMM_REQUIRES(pool_lock) {
     table_.find(id)->residence = change;

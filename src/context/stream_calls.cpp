@@ -101,7 +101,6 @@ Result<void> StreamCalls::reset() {
   if (!parts_.prover.may_record_context_event())
     return Error{ErrorCode::capture_active, "a stream is being captured"};
   VPMM_TRY(device_.primary.reset());
-  parts_.front.refresh();
   static_cast<void>(entrance_.open());  // the next call tries again, and reports it
   return {};
 }

@@ -281,8 +281,6 @@ Result<void> Suspension::suspend_all(const Ids& ids, const SuspendHow& how, Mute
 
 Result<void> Suspension::prepare(std::uint32_t tag) {
   if (device_.pool == nullptr) return arena::no_arenas();
-  const HostPromise promise;
-  if (!promise.is_kept()) return no_host_memory();
   Visit visit(entrance_);
   VPMM_TRY(visit.status());
   contents_.drop_dead();
@@ -310,7 +308,6 @@ Result<void> Suspension::resume_once(Find&& find, const ResumeHow& how, pool::Re
     tags.insert(parts_.arenas.find(id)->options.tag);
     whole.bytes += parts_.arenas.find(id)->amounts().suspended;
   }
-  for (const ArenaId id : ids) residency_.prepare_change(id);
   for (const ArenaId id : ids) residency_.begin_change(id, Residence::resuming);
   ScopeExit undo([&]() VPMM_REQUIRES(pool_lock) {
     for (const ArenaId id : ids) residency_.end_change(id, Residence::suspended, 0);

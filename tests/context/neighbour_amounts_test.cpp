@@ -1,7 +1,9 @@
 // context: how much memory a pool that is short asks other pools of the process for.
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "process/neighbours.hpp"
@@ -104,6 +106,20 @@ TEST(NeighbourAmounts, are_asked_by_no_pool_that_could_not_look_at_its_context) 
     world.faults().clear_plan();
     expect_error(refused, nth == 1 ? ErrorCode::driver_failed : ErrorCode::out_of_memory);
     EXPECT_EQ(neighbour.asked.size(), nth == 3 ? 1u : 0u) << nth;
+  }
+}
+
+TEST(NeighbourAmounts, are_nothing_where_the_limit_of_the_tag_is_reached) {
+  constexpr std::uint32_t kTag = 7;
+  PoolWorld world(small_gpu());
+  world.sim().set_used_by_others(0, 12 * kPage);
+  const AskedPool neighbour(world);
+  for (const auto& [limit, asked] :
+       {std::pair<Bytes, std::vector<Bytes>>{7, {}}, {8, std::vector<Bytes>{4}}}) {
+    world.pool().limits().set_tag_limit(kTag, settings::Portion{limit * kPage, 0});
+    expect_error(world.pool().allocate({8 * kPage, 0, world.stream(), {}, kTag}),
+                 ErrorCode::out_of_memory);
+    EXPECT_EQ(neighbour.asked, asked) << limit;
   }
 }
 

@@ -1,0 +1,43 @@
+// context: frees while a call copies the contents of their arena.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "context/suspend_races_case.hpp"
+#include "fault/no_memory.hpp"
+
+namespace vpmm::test {
+namespace {
+
+using driver::Call;
+using fault::HostFaults;
+using fault::NoMemory;
+
+// Observers are told of them after the call.
+TEST_F(SuspendRaces, frees_during_a_suspend_and_a_resume_take_no_more_memory_than_others) {
+  constexpr std::size_t kBlocks = 64;
+  enum class At { rest, suspend, resume };
+  std::size_t at_rest = 0;
+  for (const At at : {At::rest, At::suspend, At::resume}) {
+    std::vector<DevicePtr> all;
+    for (std::size_t i = 0; i < kBlocks; ++i) all.push_back(tagged(kPage));
+    std::size_t taken = 0;
+    const auto free_all = [&] {
+      const NoMemory none(NoMemory::Reserve::left);
+      for (const DevicePtr ptr : all) free(ptr);
+      taken = HostFaults::counted();
+    };
+    if (at == At::rest) free_all();
+    if (at == At::suspend) at_next(Call::memcpy_device_to_host_async, free_all);
+    suspend(kKept, {std::nullopt, false, true, std::nullopt});
+    if (at == At::resume) at_next(Call::memcpy_host_to_device_async, free_all);
+    resume();
+    if (at == At::rest) at_rest = taken;
+    EXPECT_LE(taken, at_rest) << static_cast<int>(at);
+    EXPECT_EQ(world.statistics().live_allocations, 0u);
+    world.hooks.on.clear();
+  }
+}
+
+}  // namespace
+}  // namespace vpmm::test
