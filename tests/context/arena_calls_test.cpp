@@ -75,6 +75,16 @@ TEST_F(ArenaWorld, of_external_memory_in_use_gives_none_back_without_a_wait) {
   free_user_memory(world, memory);
 }
 
+TEST_F(ArenaWorld, of_external_memory_gives_back_what_was_freed_without_a_lock) {
+  const AddressRange memory = user_memory(world, 4 * kPage);
+  const ArenaId external = make_arena(world, kExternal);
+  add_memory(world, external, memory);
+  world.pool().deallocate_deferred(allocate_in(world, external, 4 * kPage, a));
+  EXPECT_EQ(take_memory(world, external), memory);
+  release(world, external);
+  free_user_memory(world, memory);
+}
+
 class ArenaShortage : public ::testing::Test {
  protected:
   static WorldOptions limited() {

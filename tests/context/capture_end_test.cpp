@@ -38,6 +38,26 @@ TEST(CaptureThatWasSeen, is_over_for_bound_streams_at_the_next_call_of_its_strea
   destroy(world, graph);
 }
 
+// Its stream may never call again. The driver is asked for the caller while a capture is known.
+TEST(CaptureThatWasSeen, is_over_for_bound_streams_with_the_end_of_its_graph) {
+  PoolWorld world(page_by_page_world());
+  const StreamHandle captured = world.stream(), other = world.stream();
+  const auto bound = world.pool().bind(other);
+  ASSERT_TRUE(bound.ok());
+  const auto asked_by_a_call = [&] {
+    const std::uint64_t before = world.calls().count(Call::stream_get_id);
+    EXPECT_TRUE(bound.value()->allocate(64 * kPage, 0).ok());
+    return world.calls().count(Call::stream_get_id) - before;
+  };
+  begin_capture(world, captured, CaptureMode::relaxed);
+  world.deallocate(world.allocate(kPage, captured), captured);
+  const GraphHandle graph = end_capture(world, captured);
+  EXPECT_EQ(asked_by_a_call(), 1u);
+  destroy(world, graph);
+  world.allocate(kPage, other);  // takes note of the end
+  EXPECT_EQ(asked_by_a_call(), 0u);
+}
+
 TEST(CaptureThatWasSeen, is_over_at_the_next_call_of_its_stream_on_whatever_thread) {
   PoolWorld world(page_world());
   driver::ContextHandle context{};
