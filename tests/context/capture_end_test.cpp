@@ -116,6 +116,27 @@ TEST(CaptureThatWasSeen, is_broken_by_no_wait_for_all_work) {
   EXPECT_TRUE(world.pool().streams().synchronize().ok());
 }
 
+// Its place in the graph is unknown, also where its stream joins the capture later.
+TEST(CapturedMemory, that_is_freed_outside_of_its_capture_serves_nobody_in_it) {
+  PoolWorld world(page_world());
+  const StreamHandle a = world.stream(), b = world.stream();
+  driver::EventHandle fork{}, join{};
+  for (driver::EventHandle* const event : {&fork, &join})
+    ASSERT_EQ(world.sim().event_create(*event), CuResult::success);
+  begin_capture(world, a, CaptureMode::relaxed);
+  ASSERT_EQ(world.sim().event_record(fork, a), CuResult::success);
+  const DevicePtr ptr = world.allocate(4 * kPage, a);
+  world.use(ptr, 4 * kPage, a);
+  world.deallocate(ptr, b);
+  ASSERT_EQ(world.sim().stream_wait_event(b, fork), CuResult::success);
+  for (const StreamHandle stream : {b, a}) EXPECT_NE(world.allocate(4 * kPage, stream), ptr);
+  ASSERT_EQ(world.sim().event_record(join, b), CuResult::success);
+  ASSERT_EQ(world.sim().stream_wait_event(a, join), CuResult::success);
+  destroy(world, end_capture(world, a));
+  for (const driver::EventHandle event : {fork, join})
+    ASSERT_EQ(world.sim().event_destroy(event), CuResult::success);
+}
+
 // --- a capture that ends during a call
 
 // Its stream asks whether it captures, and then which capture that is.
