@@ -228,7 +228,7 @@ observe::PoolSnapshot Drawing::snapshot() const {
       const auto live = live_by_page.find(&region);
       picture.small_allocations = live == live_by_page.end() ? 0 : live->second.allocations;
       picture.requested = live == live_by_page.end() ? 0 : live->second.requested;
-    } else if (region.state == RegionState::allocated) {
+    } else {  // 0 of memory that is not allocated
       picture.requested = device_.small->ownership().requested_of(region);
     }
     for (const time::StampPart& part : region.stamp.parts())

@@ -143,6 +143,19 @@ TEST(AllocateMistakes, absurd_alignments_are_refused_and_change_nothing) {
   EXPECT_EQ(world.statistics().caller_mistakes, 1u);
 }
 
+// Others fail like requests of more than the GPU has: after deferred frees, which might have
+// helped.
+TEST(AllocateMistakes, more_than_any_address_space_is_refused_at_once) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  for (const bool is_refused : {true, false}) {
+    world.pool().deallocate_deferred(world.allocate(4 * kPage, stream));
+    expect_error(world.pool().allocate({pool::kAddressSpace + (is_refused ? 1 : 0), 0, stream}),
+                 ErrorCode::out_of_memory);
+    EXPECT_EQ(world.statistics().live_allocations, is_refused ? 1u : 0u);
+  }
+}
+
 TEST(AllocateMistakes, no_callback_is_asked_for_more_than_any_address_space) {
   PoolWorld world(page_world());
   const StreamHandle stream = world.stream();

@@ -75,6 +75,39 @@ TEST_F(ArenaWorld, of_external_memory_in_use_gives_none_back_without_a_wait) {
   free_user_memory(world, memory);
 }
 
+TEST_F(ArenaWorld, of_external_memory_gives_back_what_was_freed_without_a_lock) {
+  const AddressRange memory = user_memory(world, 4 * kPage);
+  const ArenaId external = make_arena(world, kExternal);
+  add_memory(world, external, memory);
+  world.pool().deallocate_deferred(allocate_in(world, external, 4 * kPage, a));
+  EXPECT_EQ(take_memory(world, external), memory);
+  release(world, external);
+  free_user_memory(world, memory);
+}
+
+// The tag of a scope is for the pool's memory, not for the user's.
+TEST_F(ArenaWorld, has_the_tag_of_its_scope_unless_its_memory_is_external) {
+  const AddressRange memory = user_memory(world, 4 * kPage);
+  context::Suspension& scopes = world.pool().suspension();
+  ASSERT_TRUE(scopes.enter(7, context::TagScope::thread).ok());
+  const ArenaId own = make_arena(world);
+  const ArenaId other = make_arena(world, {false, true, 9});
+  const ArenaId external = make_arena(world, kExternal);
+  ASSERT_TRUE(scopes.leave(7, context::TagScope::thread).ok());
+  add_memory(world, external, memory);
+  for (const auto& [in, tag] : {std::pair{own, 7U}, {other, 9U}, {external, 0U}}) {
+    const DevicePtr ptr = allocate_in(world, in, 4 * kPage, a);
+    for (const report::LayoutBlock& block : world.pool().reports().layout().blocks)
+      if (block.range.begin == ptr) {
+        EXPECT_EQ(block.tag, tag);
+      }
+    world.deallocate(ptr, a);
+  }
+  EXPECT_EQ(take_memory(world, external), memory);
+  release(world, external);
+  free_user_memory(world, memory);
+}
+
 class ArenaShortage : public ::testing::Test {
  protected:
   static WorldOptions limited() {

@@ -21,10 +21,13 @@ TEST_F(ArenaRefusals, ranges_that_nothing_can_be_are_mistakes) {
     expect_error(world.pool().arenas().allocate_at(arena, {begin, size}, a),
                  ErrorCode::invalid_argument,
                  {std::to_string(size) + " bytes at " + hex(begin) + " are nothing to allocate"});
-  EXPECT_EQ(mistakes(), before + 2);
+  expect_error(world.pool().arenas().allocate_at(arena, {begin, pool::kAddressSpace}, a),
+               ErrorCode::invalid_argument,
+               {std::to_string(pool::kAddressSpace) + " bytes at " + hex(begin) + " are not free"});
+  EXPECT_EQ(mistakes(), before + 3);
   expect_error(world.pool().arenas().allocate_at(arena, {begin, 512}, a),
                ErrorCode::invalid_argument);
-  EXPECT_EQ(mistakes(), before + 3);
+  EXPECT_EQ(mistakes(), before + 4);
 }
 
 TEST_F(ArenaRefusals, a_block_at_a_place_is_one_as_any_other) {

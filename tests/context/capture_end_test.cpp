@@ -38,6 +38,26 @@ TEST(CaptureThatWasSeen, is_over_for_bound_streams_at_the_next_call_of_its_strea
   destroy(world, graph);
 }
 
+// Its stream may never call again. The driver is asked for the caller while a capture is known.
+TEST(CaptureThatWasSeen, is_over_for_bound_streams_with_the_end_of_its_graph) {
+  PoolWorld world(page_by_page_world());
+  const StreamHandle captured = world.stream(), other = world.stream();
+  const auto bound = world.pool().bind(other);
+  ASSERT_TRUE(bound.ok());
+  const auto asked_by_a_call = [&] {
+    const std::uint64_t before = world.calls().count(Call::stream_get_id);
+    EXPECT_TRUE(bound.value()->allocate(64 * kPage, 0).ok());
+    return world.calls().count(Call::stream_get_id) - before;
+  };
+  begin_capture(world, captured, CaptureMode::relaxed);
+  world.deallocate(world.allocate(kPage, captured), captured);
+  const GraphHandle graph = end_capture(world, captured);
+  EXPECT_EQ(asked_by_a_call(), 1u);
+  destroy(world, graph);
+  world.allocate(kPage, other);  // takes note of the end
+  EXPECT_EQ(asked_by_a_call(), 0u);
+}
+
 TEST(CaptureThatWasSeen, is_over_at_the_next_call_of_its_stream_on_whatever_thread) {
   PoolWorld world(page_world());
   driver::ContextHandle context{};
@@ -94,6 +114,27 @@ TEST(CaptureThatWasSeen, is_broken_by_no_wait_for_all_work) {
   world.allocate(kPage, captured);
   EXPECT_TRUE(world.pool().streams().wait_for_work().ok());
   EXPECT_TRUE(world.pool().streams().synchronize().ok());
+}
+
+// Its place in the graph is unknown, also where its stream joins the capture later.
+TEST(CapturedMemory, that_is_freed_outside_of_its_capture_serves_nobody_in_it) {
+  PoolWorld world(page_world());
+  const StreamHandle a = world.stream(), b = world.stream();
+  driver::EventHandle fork{}, join{};
+  for (driver::EventHandle* const event : {&fork, &join})
+    ASSERT_EQ(world.sim().event_create(*event), CuResult::success);
+  begin_capture(world, a, CaptureMode::relaxed);
+  ASSERT_EQ(world.sim().event_record(fork, a), CuResult::success);
+  const DevicePtr ptr = world.allocate(4 * kPage, a);
+  world.use(ptr, 4 * kPage, a);
+  world.deallocate(ptr, b);
+  ASSERT_EQ(world.sim().stream_wait_event(b, fork), CuResult::success);
+  for (const StreamHandle stream : {b, a}) EXPECT_NE(world.allocate(4 * kPage, stream), ptr);
+  ASSERT_EQ(world.sim().event_record(join, b), CuResult::success);
+  ASSERT_EQ(world.sim().stream_wait_event(a, join), CuResult::success);
+  destroy(world, end_capture(world, a));
+  for (const driver::EventHandle event : {fork, join})
+    ASSERT_EQ(world.sim().event_destroy(event), CuResult::success);
 }
 
 // --- a capture that ends during a call

@@ -118,10 +118,12 @@ TEST(PoolOpening, is_told_in_the_log_with_its_settings) {
   for (const observe::LogLevel level : {observe::LogLevel::info, observe::LogLevel::warning}) {
     options.config.log = level;
     const Told told;
-    const PoolWorld world(options);
+    PoolWorld world(options);
     EXPECT_EQ(told.lines().find("pool opened, limit 64 MiB") != std::string::npos,
               level == observe::LogLevel::info)
         << told.lines();
+    EXPECT_EQ(world.calls().count(Call::device_get_name), level == observe::LogLevel::info)
+        << "the driver is asked for the line only";
   }
 }
 

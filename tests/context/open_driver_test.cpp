@@ -90,6 +90,19 @@ TEST(ProcessDriver, finds_the_gate_closed_in_handlers_of_exit_that_were_there_be
       ::testing::ExitedWithCode(0), "");
 }
 
+// A later call registers none that would run before.
+TEST(ProcessDriver, leaves_the_gate_open_for_handlers_of_exit_that_came_after_its_first_call) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        static_cast<void>(process_driver(settings::DriverKind::sim));
+        std::atexit([] { std::_Exit(process::is_ending() ? 1 : 0); });
+        static_cast<void>(process_driver(settings::DriverKind::sim));
+        std::exit(2);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
 TEST(ProcessDriver, of_cuda_is_never_the_simulator_that_was_opened_before) {
   const auto sim = process_driver(settings::DriverKind::sim);
   ASSERT_TRUE(sim.ok()) << sim.error().message;

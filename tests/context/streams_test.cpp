@@ -172,6 +172,7 @@ TEST(BoundStream, calls_through_the_lock_ask_who_calls_only_while_a_capture_is_k
   ASSERT_TRUE(world.pool().streams().capture_begin().ok());
   EXPECT_EQ(asked_by_a_call(), 1u);
   ASSERT_TRUE(world.pool().streams().capture_end().ok());
+  EXPECT_EQ(asked_by_a_call(), 0u);
 }
 
 TEST(BoundStream, nothing_is_taken_and_freed_where_nothing_is_asked_for) {
