@@ -217,16 +217,18 @@ void Exporter::wait_for_something() {
 void Exporter::take_new_importers() {
   for (int i = 0; i < kMostLetIn; ++i) {
     bool is_short = false;
+    const bool is_replaced = has_next_listener();  // from then on no connection reaches the old one
     Channel channel = accept_from(listening(), is_short);
     if (is_short) accepts_again_ = Clock::now() + kWithoutDescriptors;
-    if (!channel && !is_short && take_next_listener()) continue;
-    if (!channel) return;
+    if (!channel && (is_short || !is_replaced)) return;
+    if (!channel) {
+      take_next_listener();
+      continue;
+    }
     try {
       const Result<void> admitted = clients_.admit(channel);
       if (admitted) continue;
       Clients::turn_away(channel, admitted.error().code, admitted.error().message);
-      if (admitted.error().code == ErrorCode::host_out_of_memory)
-        accepts_again_ = Clock::now() + kWithoutDescriptors;  // no descriptor to watch the process
     } catch (const std::bad_alloc&) {
       Clients::turn_away(channel, ErrorCode::host_out_of_memory, kOutOfMemory);
     }
@@ -238,11 +240,14 @@ int Exporter::listening() {
   return listener_.get();
 }
 
-bool Exporter::take_next_listener() {
+bool Exporter::has_next_listener() {
   const MutexLock lock(mutex_);
-  if (!next_listener_) return false;
+  return static_cast<bool>(next_listener_);
+}
+
+void Exporter::take_next_listener() {
+  const MutexLock lock(mutex_);
   listener_ = std::move(next_listener_);
-  return true;
 }
 
 // --- one connection
@@ -443,8 +448,6 @@ void Exporter::give_back_leases(Connected& client) {
 // Ends leases that the importer closed before it went: an importer that gives up an opening closes
 // it and hangs up. Other leases stay until their process has ended.
 void Exporter::lose(Connection& connection) {
-  connection.delivery.reset();
-  connection.unsent.reset();
   shutdown(connection.channel.get(), SHUT_RD);  // no further messages
   for (;;) {
     const auto received = connection.channel.receive(Clock::now(), Channel::Files::none);

@@ -51,7 +51,8 @@ class Exporter {
   void wait_for_something();
   void take_new_importers();
   int listening() VPMM_EXCLUDES(mutex_);
-  bool take_next_listener() VPMM_EXCLUDES(mutex_);
+  bool has_next_listener() VPMM_EXCLUDES(mutex_);
+  void take_next_listener() VPMM_EXCLUDES(mutex_);
   void attend(Connection& connection);
   void hear(Connection& connection);
   Result<void> answer(Connection& connection, const Message& message);

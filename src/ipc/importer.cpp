@@ -81,7 +81,6 @@ Result<void> wait_for_primary(Driver& driver, DeviceOrdinal device) {
 
 Importer& Importer::of_process() {
   if (Importer* const made = importer_of_this_process.load()) return *made;
-  when_forked([] { importer_of_this_process.store(nullptr); });
   auto fresh = std::make_unique<Importer>();
   Importer* expected = nullptr;
   if (importer_of_this_process.compare_exchange_strong(expected, fresh.get()))

@@ -29,8 +29,7 @@ using Wait = std::function<Result<void>(driver::Driver& driver, driver::DeviceOr
 Result<void> wait_for_primary(driver::Driver& driver, driver::DeviceOrdinal device);
 
 // One per process, never destroyed. Thread-safe: openings of one token, or from one exporter, wait
-// for each other; no other call waits for an exporter. A forked child starts without its parent's
-// openings.
+// for each other; no other call waits for an exporter. A forked child stops at the gate.
 class Importer {
  public:
   static Importer& of_process();

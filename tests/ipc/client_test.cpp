@@ -8,8 +8,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -200,6 +205,44 @@ TEST(IpcClients, more_than_an_exporter_may_serve_are_told_so_and_served_when_one
   late.expect(open_in_the_end(late, shared.handle), kSize, kSeed);
 }
 
+// Until each thread but that of the test waits for something.
+void await_rest(Process& process) {
+  expect_ok(process.call([](Parcel& parcel) {
+    const auto are_all_waiting = [] {
+      for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+        if (task.path().filename() == std::to_string(gettid())) continue;
+        std::string line;
+        std::getline(std::ifstream(task.path() / "stat"), line);
+        if (line.compare(line.rfind(')') + 1, 2, " S") != 0) return false;
+      }
+      return true;
+    };
+    for (int i = 0; i < 20'000; ++i) {
+      if (are_all_waiting()) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    parcel.status = VPMM_ERROR_DRIVER_FAILED;
+  }));
+}
+
+// The exporter sees the end of one and the arrival of the other at the same time.
+TEST(IpcClients, one_that_is_dead_makes_way_before_others_are_let_in) {
+  Process exporter;
+  const Shared shared = exporter.allocate_shared(kSize, kSeed);
+  exporter.limit_descriptors(64);
+  std::array<Process, 8> importers;
+  for (Process& importer : importers) importer.open(shared.handle);
+  await_rest(exporter);
+  exporter.signal(SIGSTOP);
+  importers[0].kill();
+  Channel late = connect_by_hand(shared.handle);
+  send_by_hand(late, open_message(shared.handle, 1));
+  exporter.signal(SIGCONT);
+  const std::optional<Message> answer = next_from(late);
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->kind, MessageKind::granted) << answer->said();
+}
+
 // The exporter forgets the process with its first connection, and knows it again by the second.
 TEST(IpcClients, one_that_makes_way_for_itself_holds_what_it_opens_then) {
   Process exporter;
@@ -226,6 +269,28 @@ TEST(IpcClients, one_that_makes_way_for_itself_holds_what_it_opens_then) {
   EXPECT_GE(exporter.leased(), kSize);
   client.kill();
   expect_leases_to_end(exporter);
+}
+
+// A process that is not served yet takes two descriptors, of 16, and another connection of one that
+// is takes one.
+TEST(IpcClients, one_that_needs_two_descriptors_is_not_let_in_where_there_is_one) {
+  Process exporter;
+  const Shared shared = exporter.allocate_shared(kSize, kSeed);
+  exporter.limit_descriptors(64);
+  std::array<Process, 6> importers;
+  for (Process& importer : importers) importer.open(shared.handle);
+  const auto connect_and_open = [&] {
+    Channel channel = connect_by_hand(shared.handle);
+    send_by_hand(channel, open_message(shared.handle, 1));
+    const std::optional<Message> answer = next_from(channel);
+    EXPECT_TRUE(answer && answer->kind == MessageKind::granted);
+    return channel;
+  };
+  std::vector<Channel> own;
+  for (int i = 0; i < 2; ++i) own.push_back(connect_and_open());
+  Process late;
+  expect_refused(late.try_to_open(shared.handle), VPMM_ERROR_NOT_SHARED, "as many others");
+  own.push_back(connect_and_open());
 }
 
 // Of 16 descriptors one watches the process of these, and each of them takes one.

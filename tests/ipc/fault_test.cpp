@@ -241,5 +241,31 @@ TEST(IpcFaultOfExporter, in_an_export_fails_that_opening_alone) {
   EXPECT_EQ(ended.words[0], 0U);
 }
 
+// It cannot tell if the memory was its own.
+TEST(IpcFaultOfExporter, in_one_of_its_pools_is_why_memory_that_no_other_has_is_refused) {
+  Process exporter;
+  Process importer;
+  const Parcel broken = exporter.call([](Parcel& parcel) {
+    const DevicePtr memory = context_of_actor().allocate({kSize, 0, std::nullopt}).value();
+    const Result<ipc::IpcHandle> handle =
+        ipc::Exporter::of_process().share(context_of_actor(), {memory, kSize});
+    if (!handle) return note(parcel, handle.error());
+    driver::FaultPlan plan;
+    plan.calls = {Call::mem_create};
+    plan.nth = 1;
+    plan.result = CuResult::illegal_address;
+    faulting_of_actor().set_plan(plan);
+    const Result<DevicePtr> more = context_of_actor().allocate({kGiB, 0, std::nullopt});
+    if (!more) note(parcel, more.error());
+  });
+  EXPECT_EQ(broken.status, VPMM_ERROR_POISONED) << broken.said();
+  const Shared whole = exporter.allocate_shared(kSize, kSeed);  // of another pool
+  ipc::Token unknown = parts_of(whole.handle);
+  unknown.generation = 999'999;
+  expect_refused(importer.try_to_open(handle_of(unknown)), VPMM_ERROR_NOT_SHARED,
+                 driver::to_string(CuResult::illegal_address));
+  importer.expect(importer.open(whole.handle), kSize, kSeed);
+}
+
 }  // namespace
 }  // namespace vpmm::ipc_test::fault_test

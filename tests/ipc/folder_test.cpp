@@ -7,12 +7,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "ipc/kernel.hpp"
@@ -394,6 +396,39 @@ TEST_F(IpcChangedFolder, serves_importers_that_reach_the_old_socket_while_anothe
   expect_ok(answer);
   EXPECT_EQ(answer.words[1], static_cast<std::uint64_t>(ipc::MessageKind::granted));
   expect_reachable(2);
+}
+
+std::atomic<bool> is_accepting_in_actor{false};
+
+// In the exporter's thread: it finds no connection, and then another thread is in an export.
+void find_no_connection() {
+  fail_kernel_call(KernelCall::accept, EAGAIN);
+  is_accepting_in_actor = true;
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+}
+
+// The last look at the old socket is after the export that replaced it.
+TEST_F(IpcChangedFolder, serves_importers_that_reached_the_old_socket_since_a_look_at_it) {
+  Parcel parcel;
+  parcel.words[0] = first_.address;
+  parcel.say(inside("moved.sock"));
+  fs::rename(socket_of_exporter(), parcel.said());
+  const Parcel answer = exporter_->call(
+      [](Parcel& asked) {
+        before_kernel_call(KernelCall::accept, find_no_connection);
+        Result<ipc::Channel> reached = ipc::connect_to(asked.said(), soon());
+        if (!reached) return asked.say(reached.error().message);
+        while (!is_accepting_in_actor) std::this_thread::yield();
+        asked.take(vpmm_ipc_export(reinterpret_cast<void*>(asked.words[0]), kMiB, &asked.handle));
+        if (asked.status != VPMM_OK) return;
+        static_cast<void>(
+            reached.value().send(open_message(asked.handle, 1), {}, soon()));  // or it is gone
+        const std::optional<ipc::Message> heard = next_from(reached.value());
+        asked.words[1] = heard ? static_cast<std::uint64_t>(heard->kind) : 0;
+      },
+      parcel);
+  expect_ok(answer);
+  EXPECT_EQ(answer.words[1], static_cast<std::uint64_t>(ipc::MessageKind::granted));
 }
 
 TEST_F(IpcChangedFolder, serves_every_pool_of_the_process_after_the_export_of_one) {

@@ -7,10 +7,11 @@
 
 #include <atomic>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "ipc/descriptor.hpp"
-#include "ipc/process.hpp"
+#include "ipc/raw.hpp"
 
 namespace vpmm::ipc_test::forking_test {
 namespace {
@@ -195,6 +196,33 @@ TEST(IpcFork, a_child_of_the_importer_holds_no_lease) {
   exporter.end(shared.handle);
   closing.close(opened);
   dying.kill();
+  expect_leases_to_end(exporter);
+}
+
+// The child has a copy of the connection that the importer made by itself, and does not hang up.
+TEST(IpcFork, an_importer_that_is_dead_holds_no_lease_though_its_child_is_connected) {
+  Process exporter;
+  const Shared shared = exporter.allocate_shared(kSize, kSeed);
+  Process importer;
+  Parcel parcel;
+  parcel.handle = shared.handle;
+  const Parcel opened = importer.call(
+      [](Parcel& asked) {
+        static ipc::Channel channel = connect_by_hand(asked.handle);
+        send_by_hand(channel, open_message(asked.handle, 1));
+        const std::optional<ipc::Message> answer = next_from(channel);
+        asked.words[0] = answer && answer->kind == ipc::MessageKind::granted ? 1 : 0;
+        if (fcntl(channel.get(), F_DUPFD_CLOEXEC, 0) < 0) asked.status = VPMM_ERROR_DRIVER_FAILED;
+      },
+      parcel);
+  expect_ok(opened);
+  EXPECT_EQ(opened.words[0], 1U);
+  const Child child(importer);
+  EXPECT_EQ(child.sockets, 1U);
+  exporter.free(shared.address);
+  exporter.end(shared.handle);
+  EXPECT_GE(exporter.leased(), kSize);
+  importer.kill();
   expect_leases_to_end(exporter);
 }
 

@@ -85,6 +85,7 @@ TEST(IpcGrace, is_not_for_one_that_stays_or_closes) {
   let_go(exporter, shared);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_GE(exporter.leased(), kSize);
+  EXPECT_LT(exporter.share_of_a_core(), 0.125) << "it waits for no end of the period";
   importer.expect(opened, kSize, kSeed);
   importer.close(opened);
   expect_leases_to_end(exporter);

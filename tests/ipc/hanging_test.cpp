@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -80,6 +81,27 @@ TEST(IpcHangingExporter, hears_of_all_that_was_closed_meanwhile_when_it_goes_on)
     if (!is_said_by_a_closing) importer.close(used);
     EXPECT_EQ(importer.belongings(), before);
   }
+}
+
+// Of the first closing, which may find no room although the exporter reads.
+TEST(IpcHangingExporter, that_has_room_a_moment_later_hears_of_a_closing_at_once) {
+  Process exporter;
+  Process importer;
+  const Shared shared = exporter.allocate_shared(3 * kMiB, kSeed);
+  Parcel parcel;
+  parcel.words[0] = importer.open(shared.handle);
+  exporter.free(shared.address);
+  exporter.end(shared.handle);
+  const Parcel closed = importer.call(
+      [](Parcel& asked) {
+        fail_kernel_call(KernelCall::send, EAGAIN, 3);
+        asked.take(vpmm_ipc_close(reinterpret_cast<void*>(asked.words[0])));
+        asked.words[1] = kernel_calls(KernelCall::send);
+      },
+      parcel);
+  expect_ok(closed);
+  EXPECT_EQ(closed.words[1], 4U);
+  expect_leases_to_end(exporter);
 }
 
 struct Asking {

@@ -11,6 +11,7 @@
 #include <random>
 #include <thread>
 
+#include "ipc/kernel.hpp"
 #include "ipc/raw.hpp"
 
 namespace vpmm::ipc_test::protocol_test {
@@ -130,6 +131,61 @@ TEST_F(IpcProtocol, words_about_openings_that_there_are_not_change_nothing) {
   expect_nothing_left();
 }
 
+TEST_F(IpcProtocol, words_about_another_opening_leave_a_delivery_as_it_is) {
+  const Shared large = exporter_.allocate_shared(100 * kMiB, kSeed);  // 50 chunks
+  Channel channel = connect_by_hand(large.handle);
+  send_by_hand(channel, open_message(large.handle, 2));
+  EXPECT_EQ(next_from(channel)->kind, MessageKind::granted);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(next_from(channel)->kind, MessageKind::batch);
+  for (const std::uint64_t other : {1, 3}) {
+    for (const std::uint32_t count : {0U, 32U, 1000U})
+      send_by_hand(channel, message_of(MessageKind::received, other, count));
+    send_by_hand(channel, message_of(MessageKind::close, other));
+  }
+  send_by_hand(channel, message_of(MessageKind::received, 2, 32));
+  for (const std::uint32_t count : {4U, 4U, 4U, 4U, 2U}) {
+    const std::optional<Message> batch = next_from(channel);
+    ASSERT_TRUE(batch);
+    EXPECT_EQ(batch->kind, MessageKind::batch);
+    EXPECT_EQ(batch->number, 2U);
+    EXPECT_EQ(batch->count, count);
+  }
+  send_by_hand(channel, message_of(MessageKind::received, 2, 50));
+  send_by_hand(channel, message_of(MessageKind::close, 2));
+}
+
+// It may still acknowledge what it got meanwhile.
+TEST_F(IpcProtocol, an_opening_that_is_closed_half_way_is_delivered_no_further) {
+  const Shared large = exporter_.allocate_shared(100 * kMiB, kSeed);  // 50 chunks
+  Channel channel = connect_by_hand(large.handle);
+  send_by_hand(channel, open_message(large.handle, 1));
+  EXPECT_EQ(next_from(channel)->kind, MessageKind::granted);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(next_from(channel)->kind, MessageKind::batch);
+  send_by_hand(channel, message_of(MessageKind::close, 1));
+  send_by_hand(channel, message_of(MessageKind::received, 1, 32));
+  send_by_hand(channel, open_message(shared_.handle, 2));
+  const std::optional<Message> next = next_from(channel);
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->kind, MessageKind::granted);
+  EXPECT_EQ(next->number, 2U);
+  exporter_.free(large.address);
+  exporter_.end(large.handle);
+  expect_leases_to_end(exporter_);
+}
+
+// Both would be closed at once.
+TEST_F(IpcProtocol, an_importer_that_gives_two_openings_one_number_is_hung_up_on) {
+  const Shared one_chunk = exporter_.allocate_shared(kMiB, kSeed);
+  Channel channel = connect_by_hand(one_chunk.handle);
+  send_by_hand(channel, open_message(one_chunk.handle, 1));
+  EXPECT_EQ(next_from(channel)->kind, MessageKind::granted);
+  EXPECT_EQ(next_from(channel)->kind, MessageKind::batch);
+  send_by_hand(channel, message_of(MessageKind::received, 1, 1));
+  send_by_hand(channel, open_message(one_chunk.handle, 1));
+  EXPECT_FALSE(next_from(channel).has_value());
+  expect_served();
+}
+
 TEST_F(IpcProtocol, one_opening_at_a_time_is_delivered) {
   Channel channel = connect_by_hand(shared_.handle);
   send_by_hand(channel, open_message(shared_.handle, 1));
@@ -212,7 +268,15 @@ TEST_F(IpcProtocol, an_answer_that_is_not_read_takes_little_of_the_processor) {
   };
   while (say() == Channel::Sent::yes) {
   }
-  EXPECT_LT(exporter_.share_of_a_core(), 0.125);
+  const Parcel tried = exporter_.call([](Parcel& parcel) {
+    const auto begin = ipc::Clock::now();
+    fail_kernel_call(KernelCall::send, 0, 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    parcel.words[0] = kernel_calls(KernelCall::send);
+    const auto took = std::chrono::ceil<std::chrono::milliseconds>(ipc::Clock::now() - begin);
+    parcel.words[1] = static_cast<std::uint64_t>(took.count());
+  });
+  EXPECT_LE(tried.words[0], tried.words[1] / 10 + 2) << "in " << tried.words[1] << " ms";
 }
 
 // It talks faster than it is listened to, and never stops.
@@ -300,11 +364,50 @@ TEST(IpcMessage, that_does_not_come_is_waited_for_until_the_deadline) {
   const std::string path = socket_folder_of_tests() + "/silent.sock";
   const auto listener = ipc::listen_at(path);
   ASSERT_TRUE(listener.ok());
-  const Result<Channel> channel = ipc::connect_to(path, soon());
+  Result<Channel> channel = ipc::connect_to(path, soon());
   ASSERT_TRUE(channel.ok());
   errno = EINTR;
   EXPECT_FALSE(channel.value().wait_to_receive(ipc::Clock::now()));
+  for (const Channel::Files files : {Channel::Files::none, Channel::Files::taken}) {
+    const auto received = channel.value().receive(ipc::Clock::now(), files);
+    ASSERT_FALSE(received.ok());
+    EXPECT_EQ(received.error().code, ErrorCode::not_shared);
+    EXPECT_EQ(received.error().message, "the other process does not answer");
+  }
   unlink(path.c_str());
+}
+
+TEST(IpcMessage, that_is_none_of_this_version_is_refused_with_the_reason) {
+  const std::string path = socket_folder_of_tests() + "/talk.sock";
+  const auto listener = ipc::listen_at(path);
+  ASSERT_TRUE(listener.ok());
+  const Result<Channel> near = ipc::connect_to(path, soon());
+  ASSERT_TRUE(near.ok());
+  bool is_short = false;
+  Channel far = ipc::accept_from(listener.value().get(), is_short);
+  unlink(path.c_str());
+  struct {
+    Message message;
+    char more = 0;
+  } said;
+  const auto answer_to = [&](std::size_t size) -> std::string {
+    EXPECT_TRUE(send_with_copies_of(STDERR_FILENO, near.value(), &said, size, 0));
+    const auto received = far.receive(soon());
+    if (received) return "";
+    EXPECT_EQ(received.error().code, ErrorCode::not_shared);
+    return received.error().message;
+  };
+  const std::string none = "what the other process says is no message of vpmm";
+  EXPECT_EQ(answer_to(sizeof said.message), "");
+  EXPECT_EQ(answer_to(sizeof said.message - 1), none);
+  EXPECT_EQ(answer_to(sizeof said.message + 1), none);
+  ++said.message.version;
+  EXPECT_EQ(answer_to(sizeof said.message), "the other process speaks version " +
+                                                std::to_string(said.message.version) +
+                                                " of the protocol, and this library version " +
+                                                std::to_string(said.message.version - 1));
+  ++said.message.magic;
+  EXPECT_EQ(answer_to(sizeof said.message), none) << "its version is none, either";
 }
 
 TEST(IpcMessage, to_an_end_that_is_closed_is_an_error) {

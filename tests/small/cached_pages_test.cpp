@@ -76,6 +76,22 @@ TEST_F(Cached, pages_forget_a_size_with_its_last) {
   EXPECT_EQ(pages.bytes(), 0u);
 }
 
+// Whatever the last two of a size were linked to.
+TEST_F(Cached, pages_of_a_size_begin_anew_when_all_were_taken) {
+  for (const bool is_first_taken_first : {true, false}) {
+    SCOPED_TRACE(is_first_taken_first);
+    for (std::size_t i = 0; i < 2; ++i) pages.add(7, &regions[i], i + 1);
+    for (const bool takes_first : {is_first_taken_first, !is_first_taken_first})
+      EXPECT_EQ(takes_first ? pages.take_first(7) : pages.take_last(7),
+                &regions[takes_first ? 0 : 1]);
+    for (std::size_t i = 2; i < 4; ++i) pages.add(7, &regions[i], i + 1);
+    EXPECT_EQ(pages.of(7).first(), &regions[2]);
+    EXPECT_EQ(pages.of(7).size(), 2u);
+    EXPECT_EQ(pages.take_last(7), &regions[3]);
+    EXPECT_EQ(pages.take_last(7), &regions[2]);
+  }
+}
+
 TEST_F(Cached, pages_are_taken_all_by_size_and_in_order) {
   pages.add(kLargest, &regions[0], 1);
   pages.add(2, &regions[1], 2);

@@ -1,6 +1,7 @@
 // small: what a stream that finds nothing takes from caches: first from its own, then from those
 // that keep enough, and from nobody more than it has to.
 #include <algorithm>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -117,12 +118,14 @@ TEST(FlushingOfFew, streams_keep_all_they_free) {
 }
 
 // Free pages of a segment that is in use: another stream gets them if they are more than a quarter
-// of all that the stream has.
+// of all that the stream has, and a 256th of all that is mapped.
 TEST_F(Flushing, free_pages_between_spans_that_live_are_taken_if_they_are_many) {
   constexpr Bytes kBytes = kMiB + 1;  // such spans begin in one page and end in the next
-  for (const auto& [freed, are_many] : {std::pair{10u, false}, {30u, true}}) {
+  for (const auto& [freed, beside, are_many] :
+       {std::tuple{10u, 1u, false}, {30u, 1u, true}, {30u, 6000u, false}}) {
     PoolWorld fresh(frugal_world());
     const StreamHandle stream = fresh.stream(), other = fresh.stream();
+    fresh.allocate(beside * kPage, other);
     std::vector<DevicePtr> spans;
     for (int i = 0; i < 64; ++i) spans.push_back(fresh.allocate(kBytes, stream));
     std::sort(spans.begin(), spans.end());

@@ -71,6 +71,26 @@ TEST(KeptOfMany, what_a_stream_was_refused_once_is_not_kept_free_for_it) {
   crowd.give(rest, std::nullopt);
 }
 
+// Beside the unit that it keeps, the stream may keep no slab of these blocks.
+TEST(KeptOfMany, a_block_whose_slab_stays_in_use_is_freed_warm) {
+  constexpr Bytes kBlock = 5000;
+  Crowd crowd(70);
+  for (int i = 0; i < 4; ++i) crowd.round(kKiB);
+  const StreamHandle stream = crowd.streams[1];
+  const DevicePtr first = crowd.take(kBlock, stream), second = crowd.take(kBlock, stream);
+  const DevicePtr unit = crowd.take(kKiB, stream);
+  const DevicePtr third = crowd.take(kBlock, stream);
+  crowd.give(unit, stream);
+  const auto calls_of_free = [&](DevicePtr ptr) {
+    const std::uint64_t before = crowd.calls_through_the_lock();
+    crowd.give(ptr, stream);
+    return crowd.calls_through_the_lock() - before;
+  };
+  EXPECT_EQ(calls_of_free(first), 0u);
+  EXPECT_EQ(calls_of_free(second), 0u);
+  EXPECT_GT(calls_of_free(third), 0u) << "the last";
+}
+
 // A page is cut by the stream that asks first, and used by others when that one is gone.
 TEST(StreamsThatCutPages, are_forgotten_while_others_use_their_pages) {
   Crowd crowd(1, page_by_page_world());
