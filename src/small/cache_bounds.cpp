@@ -89,6 +89,7 @@ void CacheBounds::retire(time::Timeline& timeline) {
   StreamCache* const cache = caches_.find(&timeline);
   if (cache == nullptr) return;
   caches_.end(timeline.id);
+  timeline.next_number = nullptr;
   caches_.retire_if_empty(*cache);
 }
 
