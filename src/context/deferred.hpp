@@ -12,8 +12,8 @@
 namespace vpmm::context {
 
 // push() is for any thread at any time: no lock, no driver call, no wait. Nodes come from a stock
-// that provide() fills beforehand; a push that finds the stock empty during another push takes one
-// from the process, or from its reserve.
+// that provide() fills beforehand. A push that finds it empty takes one from the process, or from
+// its reserve: during another push, or for blocks of a slab that was cut since.
 class DeferredList {
  public:
   DeferredList() = default;
