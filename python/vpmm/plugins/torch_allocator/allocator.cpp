@@ -317,7 +317,7 @@ c10::DataPtr Allocator::allocateWithAddress(std::size_t bytes, void* at) {
   Device& device = device_of(index);
   const Stream stream = Stream::current(index);
   const Call call(history_, RecordContext::STATE);
-  PrivatePoolPtr pool = device.private_pools.route(stream.handle);
+  PrivatePoolPtr pool = device.private_pools.route(stream);
   const ArenaPtr arena = pool == nullptr ? nullptr : device.private_pools.arena_of(*pool);
   TORCH_CHECK(arena != nullptr,
               "an allocation at an address needs a memory pool: use torch.cuda.use_mem_pool");
