@@ -216,7 +216,7 @@ void Allocator::recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stre
 }
 
 cca::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
-  cca::SnapshotInfo snapshot;
+  cca::SnapshotInfo snapshot{};
   snapshot.device_traces.resize(devices().size());
   for (const auto& device : devices()) {
     if (device->pool.if_open() == nullptr) continue;
@@ -235,6 +235,9 @@ cca::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
   config.release_lock_on_malloc = false;
   config.pinned_use_host_register = false;
   config.graph_capture_record_stream_reuse = false;
+#if VPMM_TORCH_MINOR >= 13
+  config.max_round_threshold = config.max_cached_size = SIZE_MAX;
+#endif
   config.last_allocator_settings = "backend:vpmm";
   return snapshot;
 }
