@@ -31,7 +31,8 @@ PYTHON_SUITES = ["tests/install", "tests/docs", "tests/cuda_mr", "tests/cli", "t
 PACKAGE_SUITE = "tests/python"
 TORCH_SUITE = "tests/torch"
 TORCH_VPMM_SUITE = "tests/torch_vpmm"  # where PyTorch allocates through VPMM
-TORCH_NEWEST_SUITES = [f"{TORCH_VPMM_SUITE}/{name}.py" for name in ("test_allocator", "test_options")]  # also there
+# With the newest PyTorch, too.
+TORCH_NEWEST_SUITES = [f"{TORCH_VPMM_SUITE}/{name}.py" for name in ("test_allocator", "test_history", "test_options")]
 TORCH_LAUNCHER = (str(ROOT / TORCH_SUITE / "sim_gpu.py"), "--devices", "2")
 SUITE_SECONDS = 1800  # of Python
 CASE_SECONDS = 600  # of one case of it

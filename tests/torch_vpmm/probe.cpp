@@ -34,7 +34,7 @@ int spared = 0;    // events of that action before it
 std::vector<Event> events;
 
 // The next allocation waits: in probe_waiting_malloc, or between its request and its entry in
-// PyTorch's books.
+// PyTorch's books. There the history's lock is held: no event may come on another thread meanwhile.
 enum class Pause { NONE, ASKED, HELD };
 Pause paused = Pause::NONE;
 std::condition_variable has_paused;

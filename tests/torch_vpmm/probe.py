@@ -100,7 +100,8 @@ class Probe:
         return {kind: int(self.library.probe_expandable(kind == "small")) for kind in ("small", "large")}
 
     def order(self, address: int) -> int:
-        """The place of the segment that begins there in the order of making, by which NCCL registers; 0: in none."""
+        """The place of the segment that begins there in the order of making, by which NCCL registers; 0: in none, -1:
+        none begins there."""
         return int(self.library.probe_order(ctypes.c_size_t(address)))
 
     def empty_cache(self, pool: tuple[int, int]) -> None:
@@ -162,7 +163,8 @@ class Probe:
     @contextlib.contextmanager
     def paused_allocation(self, allocate: Callable[[], None]) -> Iterator[None]:
         """`allocate` runs in a thread, and its allocation ends with the block: it waits in `waiting_malloc`, or when it
-        has its memory, which PyTorch does not know before."""
+        has its memory, which PyTorch does not know before. There it waits with the lock of the history, so that nothing
+        in the block may cause an event of the plugin, on no thread."""
         self.library.probe_pause()
         thread = threading.Thread(target=allocate)
         thread.start()

@@ -131,7 +131,7 @@ class Counting(VpmmCase):
     def test_memory_that_the_gpu_still_uses_goes_back_after_a_wait(self) -> None:
         side = torch.cuda.Stream()
         with torch.cuda.stream(side):
-            torch.cuda._sleep(10**12)
+            torch.cuda._sleep(10**9)
         used = empty(64 * MIB)
         used.record_stream(side)
         del used
@@ -150,9 +150,7 @@ class Counting(VpmmCase):
         blocks = [b for s in torch.cuda.memory_snapshot() for b in s["blocks"] if b["address"] == ptr]
         self.assertEqual([(b["state"], b["requested_size"]) for b in blocks], [("active_allocated", 64 * MIB)])
         self.assertEqual(blocks[0].get("frames", []), [])
-        limit = now["reserved_bytes.all.current"] + 16 * MIB
-        torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.mem_get_info()[1])
-        self.addCleanup(torch.cuda.set_per_process_memory_fraction, 1.0)
+        self.limit(now["reserved_bytes.all.current"] + 16 * MIB)
         with self.assertRaises(torch.OutOfMemoryError) as caught:
             empty(64 * MIB)
         self.assertIn(", 64.00 MiB by other libraries in the same pool, and ", str(caught.exception))

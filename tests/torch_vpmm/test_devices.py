@@ -109,9 +109,7 @@ class Devices(VpmmCase):
         heard: list[tuple[int, ...]] = []
         torch._C._cuda_attach_out_of_memory_observer(lambda *figures: heard.append(figures))
         for device in DEVICES:
-            total = torch.cuda.mem_get_info(device)[1]
-            torch.cuda.set_per_process_memory_fraction(64 * MIB / total, device)
-            self.addCleanup(torch.cuda.set_per_process_memory_fraction, 1.0, device)
+            self.limit(64 * MIB, device)
             kept = empty(40 * MIB, device)
             free = torch.cuda.cudart().cudaMemGetInfo(device)[0]
             before = [torch.cuda.memory_stats(each)["num_ooms"] for each in DEVICES]
@@ -129,7 +127,7 @@ class Devices(VpmmCase):
         self.assertEqual([torch.cuda.get_per_process_memory_fraction(device) for device in DEVICES], [1.0, 0.25])
 
     def test_a_device_that_is_not_there_is_an_error(self) -> None:
-        for device in (-1, len(DEVICES)):
+        for device in (-1, torch.cuda.device_count()):
             self.assertEqual(
                 self.probe.stats(device), f"Allocator not initialized for device {device}: did you call init?"
             )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import threading
 import unittest
 from typing import Any
 
-from vpmm_case import ABSENT, MIB, VpmmCase, sim_gpu
+from vpmm_case import ABSENT, MIB, VpmmCase
 
 if not ABSENT:
     import torch
@@ -93,28 +91,6 @@ class PrivatePools(VpmmCase):
         self.assertLess(self.reserved(), 30 * MIB)
         graph.reset()
 
-    def test_a_capture_that_cuda_invalidated_strands_no_memory(self) -> None:
-        code = """if True:
-            import torch
-            side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-            try:
-                with torch.cuda.graph(graph):
-                    torch.cuda.synchronize()
-            except RuntimeError:
-                pass
-            for _ in range(50):
-                tensor = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
-                with torch.cuda.stream(side):
-                    tensor.fill_(1)
-                tensor.record_stream(side)
-                del tensor
-            print(torch.cuda.memory_reserved() < 512 << 20)
-        """
-        variables = {name: os.environ[name] for name in ("VPMM_TORCH", "VPMM_CACHE_DIR")}
-        if not sim_gpu.is_here():
-            self.skipTest("what an invalid capture leaves on a real GPU is CUDA's")
-        self.assertIn("True\n", sim_gpu.run("-W", "ignore", "-c", code, **variables).stdout)
-
     def test_tensors_outlive_their_pool(self) -> None:
         pool = torch.cuda.MemPool()
         with torch.cuda.use_mem_pool(pool):
@@ -136,14 +112,11 @@ class PrivatePools(VpmmCase):
 
     def test_idle_memory_of_a_pool_is_no_reason_to_run_out(self) -> None:
         pool = torch.cuda.MemPool()
-        torch.cuda.set_per_process_memory_fraction(128 * MIB / torch.cuda.mem_get_info()[1])
-        try:
-            with torch.cuda.use_mem_pool(pool):
-                tensor = empty(100 * MIB)
-                del tensor
-            self.assertEqual(empty(100 * MIB).numel(), 100 * MIB)
-        finally:
-            torch.cuda.set_per_process_memory_fraction(1.0)
+        self.limit(128 * MIB)
+        with torch.cuda.use_mem_pool(pool):
+            tensor = empty(100 * MIB)
+            del tensor
+        self.assertEqual(empty(100 * MIB).numel(), 100 * MIB)
 
     def test_without_splits_each_tensor_has_a_segment(self) -> None:
         pool = torch.cuda.MemPool(no_split=True)
@@ -160,64 +133,42 @@ class PrivatePools(VpmmCase):
             address = tensor.data_ptr()
             torch._C._cuda_getCheckpointState(0, pool.id)  # from now on its memory stays
             del tensor
-            torch.cuda.set_per_process_memory_fraction(150 * MIB / torch.cuda.mem_get_info()[1])
-            try:
-                if serves:
-                    self.assertEqual(empty(90 * MIB).data_ptr(), address)
-                else:
-                    self.assertRaises(torch.OutOfMemoryError, empty, 90 * MIB)
-            finally:
-                torch.cuda.set_per_process_memory_fraction(1.0)
+            self.limit(150 * MIB)
+            if serves:
+                self.assertEqual(empty(90 * MIB).data_ptr(), address)
+            else:
+                self.assertRaises(torch.OutOfMemoryError, empty, 90 * MIB)
             del pool
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
             self.assertEqual(self.reserved(), 0)
 
     def test_memory_of_a_destroyed_stream_is_freed_while_a_pool_is_in_use_and_while_none_is(self) -> None:
-        runtime, handle = ctypes.CDLL("libcudart.so.13"), ctypes.c_void_p()
-        self.assertEqual(runtime.cudaStreamCreateWithFlags(ctypes.byref(handle), 1), 0)
         pool, other = torch.cuda.MemPool(), torch.cuda.MemPool()
-        with torch.cuda.use_mem_pool(pool), torch.cuda.stream(torch.cuda.ExternalStream(handle.value)):
+        with self.foreign_stream() as foreign, torch.cuda.use_mem_pool(pool), torch.cuda.stream(foreign):
             tensors = [empty(MIB) for _ in range(2)]
-        self.assertEqual(runtime.cudaStreamDestroy(handle), 0)
         with torch.cuda.use_mem_pool(other):
             tensors.pop()
         tensors.pop()
         self.assertEqual(self.allocated(), 0)
 
     def test_a_capture_on_a_foreign_stream_reuses_what_it_freed(self) -> None:
-        runtime, handle = ctypes.CDLL("libcudart.so.13"), ctypes.c_void_p()
-        self.assertEqual(runtime.cudaStreamCreateWithFlags(ctypes.byref(handle), 1), 0)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=torch.cuda.ExternalStream(handle.value)):
+        with self.foreign_stream() as foreign, torch.cuda.graph(graph, stream=foreign):
             addresses = {empty(20 * MIB).data_ptr() for _ in range(10)}
         self.assertEqual(len(addresses), 1)
         graph.reset()
-        self.assertEqual(runtime.cudaStreamDestroy(handle), 0)
 
-    def test_the_pool_of_a_capture_that_cuda_invalidated_may_be_used_again(self) -> None:
-        code = """if True:
-            import torch
-            pool, other, graph = *(torch.cuda.graph_pool_handle() for _ in range(2)), torch.cuda.CUDAGraph()
-            try:
-                with torch.cuda.graph(graph, pool=pool):
-                    torch.cuda.synchronize()
-            except RuntimeError:
-                pass
-            def of_pool(pool):
-                torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool)
-                made = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
-                torch._C._cuda_endAllocateToPool(0, pool)
-                return made
-            outside = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
-            kept, inside = of_pool(other), of_pool(pool)
-            ids = {b["address"]: s["segment_pool_id"] for s in torch.cuda.memory_snapshot() for b in s["blocks"]}
-            print(ids[outside.data_ptr()] == (0, 0), ids[inside.data_ptr()] == pool)
-        """
-        variables = {name: os.environ[name] for name in ("VPMM_TORCH", "VPMM_CACHE_DIR")}
-        if not sim_gpu.is_here():
-            self.skipTest("what an invalid capture leaves on a real GPU is CUDA's")
-        self.assertEqual(sim_gpu.run("-W", "ignore", "-c", code, **variables).stdout, "True True\n")
+    def test_a_foreign_stream_that_joined_a_capture_reuses_what_it_freed(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        with self.foreign_stream() as foreign, torch.cuda.graph(graph):
+            own = torch.cuda.current_stream()
+            foreign.wait_stream(own)
+            with torch.cuda.stream(foreign):
+                addresses = {empty(20 * MIB).data_ptr() for _ in range(10)}
+            own.wait_stream(foreign)
+        self.assertEqual(len(addresses), 1)
+        graph.reset()
 
     def test_of_several_pools_for_shortages_one_that_has_room_serves(self) -> None:
         pools = [torch.cuda.MemPool(use_on_oom=True) for _ in range(3)]
@@ -226,8 +177,7 @@ class PrivatePools(VpmmCase):
             with torch.cuda.use_mem_pool(pool):
                 addresses.append(empty(size * MIB).data_ptr())
             torch._C._cuda_getCheckpointState(0, pool.id)  # from now on its memory stays
-        torch.cuda.set_per_process_memory_fraction(150 * MIB / torch.cuda.mem_get_info()[1])
-        self.addCleanup(torch.cuda.set_per_process_memory_fraction, 1.0)
+        self.limit(150 * MIB)
         served = empty(90 * MIB)
         self.assertEqual(served.data_ptr(), addresses[1])
         (block,) = (b for s in pools[1].snapshot() for b in s["blocks"] if b["requested_size"] == 90 * MIB)
@@ -239,8 +189,7 @@ class PrivatePools(VpmmCase):
         with torch.cuda.use_mem_pool(spare):
             empty(100 * MIB)
         torch._C._cuda_getCheckpointState(0, spare.id)
-        torch.cuda.set_per_process_memory_fraction(150 * MIB / torch.cuda.mem_get_info()[1])
-        self.addCleanup(torch.cuda.set_per_process_memory_fraction, 1.0)
+        self.limit(150 * MIB)
         with torch.cuda.use_mem_pool(small), self.assertRaises(torch.OutOfMemoryError):
             empty(90 * MIB)
 

@@ -54,6 +54,13 @@ class Switch(VpmmCase):
         )
         self.assertIn("PyTorch has initialized CUDA already", self.output_of(code, VPMM_TORCH="0"))
 
+    def test_a_free_before_the_first_use_of_cuda_is_an_error(self) -> None:
+        code = (
+            "import torch\ntry:\n    torch.cuda.caching_allocator_delete(256)\n"
+            "except RuntimeError as error:\n    print('invalid device pointer: 0x100' in str(error))"
+        )
+        self.assertEqual(self.output_of(code), "True\n")
+
     def test_an_allocator_that_the_program_chose_is_not_replaced(self) -> None:
         code = (
             "import torch, vpmm\nfrom torch.cuda.memory import CUDAPluggableAllocator, change_current_allocator\n"

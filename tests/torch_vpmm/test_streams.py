@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import random
 import threading
 import unittest
@@ -58,7 +57,6 @@ class Streams(VpmmCase):
         chance = random.Random(3)
         source = empty(4 * MIB)  # PyTorch's own allocator of pinned memory calls streams that used it, dead ones too
         source.copy_(torch.ones(4 * MIB, dtype=torch.uint8))
-        runtime = ctypes.CDLL("libcudart.so.13")
         live: list[torch.Tensor] = []
 
         def fill(size: int) -> torch.Tensor:
@@ -67,19 +65,16 @@ class Streams(VpmmCase):
             return tensor
 
         for step in range(150):
-            handle = ctypes.c_void_p()
-            self.assertEqual(runtime.cudaStreamCreateWithFlags(ctypes.byref(handle), 1), 0)
-            foreign = torch.cuda.ExternalStream(handle.value)
-            shared = fill(MIB)
-            foreign.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(foreign):
-                live += [fill(chance.randrange(1, 4 * MIB)), fill(100)]
-                shared.copy_(source[:MIB], non_blocking=True)
-            shared.record_stream(foreign)
-            del shared
-            if step % 2:
-                live.pop(chance.randrange(len(live)))  # before its stream ends, or after
-            self.assertEqual(runtime.cudaStreamDestroy(handle), 0)
+            with self.foreign_stream() as foreign:
+                shared = fill(MIB)
+                foreign.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(foreign):
+                    live += [fill(chance.randrange(1, 4 * MIB)), fill(100)]
+                    shared.copy_(source[:MIB], non_blocking=True)
+                shared.record_stream(foreign)
+                del shared
+                if step % 2:
+                    live.pop(chance.randrange(len(live)))  # before its stream ends, or after
             while len(live) > 10:
                 live.pop(chance.randrange(len(live)))
             fill(chance.randrange(1, 4 * MIB))

@@ -177,15 +177,12 @@ class Nesting(TagCase):
             with block, torch.cuda.use_mem_pool(pool):
                 address = empty(100 * MIB).data_ptr()
             torch._C._cuda_getCheckpointState(0, pool.id)  # its memory stays
-            torch.cuda.set_per_process_memory_fraction(150 * MIB / torch.cuda.mem_get_info()[1])
-            try:
-                other = contextlib.nullcontext() if is_tagged else self.tag()
-                with other, self.assertRaises(torch.OutOfMemoryError):
-                    empty(90 * MIB)
-                with block:
-                    self.assertEqual(empty(90 * MIB).data_ptr(), address)
-            finally:
-                torch.cuda.set_per_process_memory_fraction(1.0)
+            self.limit(150 * MIB)
+            other = contextlib.nullcontext() if is_tagged else self.tag()
+            with other, self.assertRaises(torch.OutOfMemoryError):
+                empty(90 * MIB)
+            with block:
+                self.assertEqual(empty(90 * MIB).data_ptr(), address)
             del pool
             torch.cuda.synchronize()
             torch.cuda.empty_cache()

@@ -81,8 +81,7 @@ class Levels(WorkerCase):
     def test_loading_reuses_what_it_freed(self) -> None:
         """At most 145 MiB live at a time; a pool that reuses nothing for larger tensors would hold 225."""
         before = self.free()
-        torch.cuda.set_per_process_memory_fraction(190 * MIB / torch.cuda.mem_get_info()[1])
-        self.addCleanup(torch.cuda.set_per_process_memory_fraction, 1.0)
+        self.limit(190 * MIB)
         limited = self.free()
         with self.made.memory_of("weights"):
             loaded = []
@@ -156,8 +155,7 @@ class Shortages(WorkerCase):
         with self.made.memory_of("kv_cache"):
             cache = empty(200 * MIB)
         self.made.sleep()
-        torch.cuda.set_per_process_memory_fraction(300 * MIB / torch.cuda.mem_get_info()[1])
-        self.addCleanup(torch.cuda.set_per_process_memory_fraction, 1.0)
+        self.limit(300 * MIB)
         other = empty(150 * MIB)
         with self.assertRaises(vpmm.OutOfMemoryError):
             self.made.wake_up()

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import importlib.util
 import sys
 import unittest
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import vpmm.torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "torch"))
 import sim_gpu
+
+if TYPE_CHECKING:
+    import torch
 
 
 def _absent() -> str:
@@ -26,6 +33,7 @@ def _absent() -> str:
 
 ABSENT = _absent()
 MIB = 1 << 20
+MINOR = 0 if ABSENT else int(sys.modules["torch"].__version__.split(".")[1])
 
 
 @unittest.skipIf(ABSENT, ABSENT)
@@ -55,6 +63,25 @@ class VpmmCase(unittest.TestCase):
         import torch
 
         return torch.cuda.memory_reserved() - self.reserved_before
+
+    def limit(self, size: int, device: int = 0) -> None:
+        """PyTorch has at most so many bytes of a device for the rest of the test."""
+        import torch
+
+        torch.cuda.set_per_process_memory_fraction(size / torch.cuda.mem_get_info(device)[1], device)
+        self.addCleanup(torch.cuda.set_per_process_memory_fraction, 1.0, device)
+
+    @contextlib.contextmanager
+    def foreign_stream(self) -> Iterator[torch.cuda.ExternalStream]:
+        """A stream that PyTorch has not made; it is destroyed with the block."""
+        import torch
+
+        runtime, handle = ctypes.CDLL("libcudart.so.13"), ctypes.c_void_p()
+        self.assertEqual(runtime.cudaStreamCreateWithFlags(ctypes.byref(handle), 1), 0)
+        try:
+            yield torch.cuda.ExternalStream(handle.value)
+        finally:
+            self.assertEqual(runtime.cudaStreamDestroy(handle), 0)
 
     def check_hazards(self) -> None:
         count, text = sim_gpu.hazards()

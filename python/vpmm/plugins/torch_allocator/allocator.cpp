@@ -216,7 +216,7 @@ void Allocator::recordStream(const c10::DataPtr& ptr, c10::cuda::CUDAStream stre
 }
 
 cca::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
-  cca::SnapshotInfo snapshot;
+  cca::SnapshotInfo snapshot{};
   snapshot.device_traces.resize(devices().size());
   for (const auto& device : devices()) {
     if (device->pool.if_open() == nullptr) continue;
@@ -235,6 +235,9 @@ cca::SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces) {
   config.release_lock_on_malloc = false;
   config.pinned_use_host_register = false;
   config.graph_capture_record_stream_reuse = false;
+#if VPMM_TORCH_MINOR >= 13
+  config.max_round_threshold = config.max_cached_size = SIZE_MAX;
+#endif
   config.last_allocator_settings = "backend:vpmm";
   return snapshot;
 }
@@ -317,7 +320,7 @@ c10::DataPtr Allocator::allocateWithAddress(std::size_t bytes, void* at) {
   Device& device = device_of(index);
   const Stream stream = Stream::current(index);
   const Call call(history_, RecordContext::STATE);
-  PrivatePoolPtr pool = device.private_pools.route(stream.handle);
+  PrivatePoolPtr pool = device.private_pools.route(stream);
   const ArenaPtr arena = pool == nullptr ? nullptr : device.private_pools.arena_of(*pool);
   TORCH_CHECK(arena != nullptr,
               "an allocation at an address needs a memory pool: use torch.cuda.use_mem_pool");

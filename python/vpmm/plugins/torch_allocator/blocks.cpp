@@ -87,7 +87,7 @@ void* Blocks::allocate(std::size_t bytes, Stream stream) {
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
   const Call call(history_, RecordContext::STATE);
   PrivatePoolPtr pool;
-  if (private_pools_.has_routes()) pool = private_pools_.route(stream.handle);
+  if (private_pools_.has_routes()) pool = private_pools_.route(stream);
   void* ptr = nullptr;
   const vpmm_status status = request(pool.get(), bytes, stream.handle, &ptr);
   if (C10_UNLIKELY(status != VPMM_OK)) {
@@ -290,7 +290,7 @@ void Blocks::tell_of_free(const void* ptr, const Block& block, const Call& call)
 }
 
 // Deleters must not throw: an error of the pool is reported once, and at worst the memory is lost.
-// A foreign stream may be destroyed before the memory is freed. The one of a capture exists.
+// A foreign stream may be destroyed before the memory is freed. Those of a capture exist.
 void Blocks::give_back(void* ptr, const Block& block) {
   vpmm_pool* const pool = pool_.if_open();
   const bool names_stream =

@@ -7,9 +7,8 @@
 namespace vpmm::torch_plugin {
 
 Context History::stack(RecordContext level) const {
-  if (level_.load(std::memory_order_relaxed) < level) return nullptr;
-  const cca::CreateContextFn gather = gather_.load(std::memory_order_relaxed);
-  return gather == nullptr ? nullptr : gather();
+  if (level_.load(std::memory_order_acquire) < level) return nullptr;
+  return gather_.load(std::memory_order_relaxed)();
 }
 
 void History::start(bool is_on, cca::CreateContextFn gather, std::size_t most, RecordContext level,
@@ -22,7 +21,7 @@ void History::start(bool is_on, cca::CreateContextFn gather, std::size_t most, R
     actions.push_back(c10::CachingDeviceAllocator::parseTraceEntryAction(name));
   skipped_ = std::move(actions);
   is_recording_ = is_on;
-  gather_ = gather;
+  if (gather != nullptr) gather_ = gather;  // a thread that saw the last level may still call it
   level_ = is_on ? level : RecordContext::NEVER;
   most_ = std::max<std::size_t>(most, 1);
   if (!is_on || clears) {

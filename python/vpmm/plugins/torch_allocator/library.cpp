@@ -12,6 +12,8 @@
 
 #include <c10/cuda/CUDAAllocatorConfig.h>
 
+#include <stdexcept>
+
 #include "allocator.cpp"
 #include "blocks.cpp"
 #include "device.cpp"
@@ -60,8 +62,10 @@ VPMM_TORCH_EXPORT int vpmm_torch_install() {
     return 0;
   } catch (const c10::Error& error) {
     last_error = error.what_without_backtrace();
-  } catch (const std::exception& error) {  // of a number among the settings
+  } catch (const std::logic_error& error) {  // of a number among the settings
     last_error = std::string("its settings (PYTORCH_ALLOC_CONF) cannot be read: ") + error.what();
+  } catch (const std::exception& error) {
+    last_error = error.what();
   }
   return 1;
 }

@@ -136,7 +136,7 @@ void PrivatePools::end(MempoolId_t id) {
 // The newest route with a filter that takes the stream; a filter may ask the driver whether it is
 // captured. A graph that is captured through an older route uses the memory, too. A tag that was
 // entered after the route was opened is inside it, and serves.
-PrivatePoolPtr PrivatePools::route(cudaStream_t stream) {
+PrivatePoolPtr PrivatePools::route(const Stream& stream) {
   const EnteredTag entered = tag_of_requests(pool_.get());
   PrivatePoolPtr pool;
   int ended = 0;
@@ -144,7 +144,7 @@ PrivatePoolPtr PrivatePools::route(cudaStream_t stream) {
     const Lock lock(*this);
     for (auto route = routes_.rbegin(); route != routes_.rend(); ++route) {
       if (route->is_over) continue;
-      if (!route->filter(stream)) {
+      if (!route->filter(stream.handle)) {
         ended += end_if_capture_is_over(*route) ? 1 : 0;
         continue;
       }
@@ -152,6 +152,7 @@ PrivatePoolPtr PrivatePools::route(cudaStream_t stream) {
       if (pool == nullptr) pool = route->pool;
       if (!route->is_capture) continue;
       keep_for_graph(*route->pool, pool);
+      if (stream.is_foreign) route->foreign.insert(stream.handle);
       break;
     }
   }
@@ -163,7 +164,8 @@ bool PrivatePools::is_captured(cudaStream_t stream) {
   if (!has_routes()) return false;
   const Lock lock(*this);
   return std::any_of(routes_.begin(), routes_.end(), [&](const Route& open) {
-    return open.is_capture && open.opener.handle == stream;
+    return open.is_capture && !open.is_over &&
+           (open.opener.handle == stream || open.foreign.contains(stream));
   });
 }
 

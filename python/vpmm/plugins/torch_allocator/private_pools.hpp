@@ -74,10 +74,10 @@ class PrivatePools {
   void begin(MempoolId_t id, Filter filter);
   void end(MempoolId_t id);
   bool has_routes() const { return has_routes_.load(std::memory_order_acquire); }
-  // Whether a capture on this stream has a route. False: unknown.
+  // Whether a capture that this stream began, or requested memory in, has a route. False: unknown.
   bool is_captured(cudaStream_t stream);
   // The pool for requests of this stream; null: the common one, or the tag that was entered last.
-  PrivatePoolPtr route(cudaStream_t stream);
+  PrivatePoolPtr route(const Stream& stream);
 
   // The arena of a pool; null: none.
   ArenaPtr arena_of(const PrivatePool& pool);
@@ -101,6 +101,7 @@ class PrivatePools {
     bool is_capture = false;                         // announced to the device's pool
     bool has_begun = false;                          // the stream was seen capturing
     bool is_over = false;                            // the capture has ended without end()
+    std::unordered_set<cudaStream_t> foreign;        // that requested memory in the capture
   };
   class Lock;
 
