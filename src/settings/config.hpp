@@ -25,12 +25,12 @@ enum class UnnamedFree { any_stream, allocating_stream };
 enum class Prefer { footprint, balanced, latency };
 
 struct Config {
-  struct Limits {
+  struct MemoryLimits {
     std::uint64_t max_mappings = 60'000;     // VPMM_MAX_MAPPINGS
     std::optional<Bytes> capacity;           // VPMM_CAPACITY; nullopt: the GPU's memory
     std::uint32_t capacity_percent = 0;      // VPMM_CAPACITY=80%: of that memory; 0: no share
     std::optional<Bytes> release_threshold;  // VPMM_RELEASE_THRESHOLD; nullopt: idle memory stays
-    friend bool operator==(const Limits&, const Limits&) = default;
+    friend bool operator==(const MemoryLimits&, const MemoryLimits&) = default;
   };
   struct Checks {
     std::uint64_t guard_every = 0;  // VPMM_GUARD: guards one allocation in so many; 0: none
@@ -57,7 +57,7 @@ struct Config {
   Prefer prefer = Prefer::balanced;  // VPMM_PREFER
   SmallRequests small = SmallRequests::pool;           // VPMM_SMALL
   observe::LogLevel log = observe::LogLevel::warning;  // VPMM_LOG
-  Limits limits;
+  MemoryLimits limits;
   Checks checks;
   Streams streams;
   friend bool operator==(const Config&, const Config&) = default;
