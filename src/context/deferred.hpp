@@ -11,9 +11,9 @@
 
 namespace vpmm::context {
 
-// push() is for any thread at any time: no lock, no driver call, no wait. Nodes come from a stock
-// that provide() fills beforehand. A push that finds it empty takes one from the process, or from
-// its reserve: during another push, or for blocks of a slab that was cut since.
+// push() is for any thread at any time: no lock of a pool, no driver call, no wait. Nodes come from
+// a stock that provide() fills beforehand. A push that finds it empty takes one from the process,
+// or from its reserve: during another push, or for blocks of a slab that was cut since.
 class DeferredList {
  public:
   DeferredList() = default;

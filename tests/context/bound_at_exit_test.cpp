@@ -30,7 +30,7 @@ std::unique_ptr<context::BoundStream>& bound_of_process() {
     std::_Exit(0);
   });
   process::close_gate_at_exit();
-  ::alarm(20);
+  ::alarm(60);
   const Held held(
       "a free holds the pool's lock, nothing has ended", [] { std::exit(4); },
       std::chrono::minutes(10));

@@ -64,6 +64,7 @@ TEST(CaptureWithoutUserObjects, keeps_its_memory_until_it_is_released) {
       pool.streams().capture_release(info.id), ErrorCode::invalid_argument,
       {"no memory is kept for capture " + std::to_string(static_cast<std::uint64_t>(info.id))});
   EXPECT_EQ(pool.reports().validate(), "");
+  EXPECT_EQ(sim.hazard_count(), 0u);
 }
 
 }  // namespace

@@ -20,16 +20,22 @@ class MemoryOfOneCall {
   MemoryOfOneCall() {
     HostFaults::arm(1, HostFaults::Repeat::from_then_on);
     for (std::optional<HostPromise>& part : promised_)
-      if (part.emplace(); !part->is_kept()) break;
+      if (part.emplace(); !part->is_kept()) {
+        is_the_last_ = true;
+        break;
+      }
     promised_.front().reset();
   }
   ~MemoryOfOneCall() { HostFaults::disarm(); }
+  // False: an earlier test left a larger reserve.
+  bool is_the_last() const { return is_the_last_; }
   MemoryOfOneCall(const MemoryOfOneCall&) = delete;
   MemoryOfOneCall& operator=(const MemoryOfOneCall&) = delete;
 
  private:
   fault::InsidePool inside_;
-  std::array<std::optional<HostPromise>, 64> promised_;
+  std::array<std::optional<HostPromise>, 512> promised_;
+  bool is_the_last_ = false;
 };
 
 // Each is promised its own need, as their number is unbounded.
@@ -41,6 +47,7 @@ TEST(DeferredFrees, wait_for_a_promise_of_host_memory_beside_that_of_the_call) {
   const std::uint64_t live = world.statistics().live_allocations;
   {
     const MemoryOfOneCall one;
+    ASSERT_TRUE(one.is_the_last());
     EXPECT_THROW(static_cast<void>(world.pool().limits().memory_info()), std::bad_alloc);
   }
   EXPECT_EQ(world.statistics().live_allocations, live);

@@ -76,11 +76,15 @@ TEST(AtExit, nothing_is_served_or_freed_without_the_lock_and_the_driver_is_not_c
           std::vector<DevicePtr> parts;
           for (int i = 0; i < 8; ++i) parts.push_back(ending.world->allocate(1000, on));
           for (const DevicePtr part : parts) ending.world->deallocate(part, on);
-          EXPECT_TRUE(ending.world->pool->streams().synchronize().ok());
+          if (!ending.world->pool->streams().synchronize()) ending.wrong |= kNotReadyBefore;
         }
         ending.live = ending.world->allocate(1000, ending.stream);
         ending.world->deallocate(ending.world->allocate(1000, ending.stream), ending.stream);
         if (ending.served() != 3) ending.wrong |= kNotReadyBefore;
+        if (!ending.world->pool->deallocate_if_ready(ending.world->allocate(1000, ending.stream),
+                                                     ending.stream) ||
+            !ending.bound->try_deallocate(ending.world->allocate(1000, ending.stream)))
+          ending.wrong |= kNotReadyBefore;
         std::atexit(&look);
         process::close_gate_at_exit();
         std::exit(128);

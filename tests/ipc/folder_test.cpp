@@ -418,7 +418,9 @@ TEST_F(IpcChangedFolder, serves_importers_that_reached_the_old_socket_since_a_lo
         before_kernel_call(KernelCall::accept, find_no_connection);
         Result<ipc::Channel> reached = ipc::connect_to(asked.said(), soon());
         if (!reached) return asked.say(reached.error().message);
-        while (!is_accepting_in_actor) std::this_thread::yield();
+        const auto give_up = soon();
+        while (!is_accepting_in_actor && ipc::Clock::now() < give_up) std::this_thread::yield();
+        if (!is_accepting_in_actor) return asked.say("the exporter has not looked");
         asked.take(vpmm_ipc_export(reinterpret_cast<void*>(asked.words[0]), kMiB, &asked.handle));
         if (asked.status != VPMM_OK) return;
         static_cast<void>(

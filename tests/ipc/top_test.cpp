@@ -558,19 +558,23 @@ void wait_for_the_exit(const char* place) {
   if (std::string_view(place) != "an entry counts, and has not looked at the gate again") return;
   if (gettid() == getpid()) return;
   is_at_gate_in_actor = true;
-  while (!process::is_ending()) usleep(1000);
+  const auto give_up = soon();
+  while (!process::is_ending() && ipc::Clock::now() < give_up) usleep(1000);
 }
 
 TEST_F(IpcTop, of_a_process_that_began_to_exit_tells_of_no_pool) {
   Process process(on());
   // Registered first, so it runs last: the answer is sent by then.
-  process.call([](Parcel&) { std::atexit([] { usleep(500'000); }); });
+  process.call([](Parcel&) { std::atexit([] { usleep(2'000'000); }); });
   process.allocate(kMiB);
   process.call([](Parcel&) { race_window.store(wait_for_the_exit); });
   const ipc::Channel channel = connect(process);
-  process.call([](Parcel&) {
-    while (!is_at_gate_in_actor) usleep(1000);
+  const Parcel asked = process.call([](Parcel& parcel) {
+    const auto give_up = soon();
+    while (!is_at_gate_in_actor && ipc::Clock::now() < give_up) usleep(1000);
+    parcel.words[0] = is_at_gate_in_actor;
   });
+  EXPECT_EQ(asked.words[0], 1U);
   process.exit();
   const std::string text = heard_from(channel);
   const json answer = json::parse(text, nullptr, false);

@@ -132,10 +132,13 @@ TEST_P(Races, a_free_of_a_dead_address_in_a_page_that_is_cut_no_more_is_a_mistak
     const DevicePtr dead = world.allocate(bytes, a);
     for (const DevicePtr ptr : {dead, live}) world.deallocate(ptr, a);
     DevicePtr page{};
-    Held held("the owner of a page was read, the word beside it was not", [&] {
-      ASSERT_TRUE(world.pool().limits().trim(0).ok());
-      page = world.allocate(kPage, a);
-    });
+    Held held(
+        "the owner of a page was read, the word beside it was not",
+        [&] {
+          ASSERT_TRUE(world.pool().limits().trim(0).ok());
+          page = world.allocate(kPage, a);
+        },
+        kLong);
     EXPECT_FALSE(succeeds(world.pool().deallocate(dead, a)));
     ASSERT_TRUE(held.end());
     EXPECT_TRUE(held.is_over());

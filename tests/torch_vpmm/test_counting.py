@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import unittest
 
+from test_programs import run
 from vpmm_case import ABSENT, MIB, VpmmCase
 
 import vpmm
@@ -161,6 +162,23 @@ class Counting(VpmmCase):
     def test_free_and_total_are_the_devices(self) -> None:
         free, total = torch.cuda.mem_get_info()
         self.assertTrue(0 < free <= total)
+
+    def test_guarded_memory_is_reserved_as_long_as_a_snapshot_has_it(self) -> None:
+        code = """
+import figures
+import torch
+def look(size):
+    found = {name: both for name, both in figures.differences().items() if ".all." in name}
+    print(found, torch.cuda.memory_reserved() >= size)
+tensors = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in (1000, 3 << 20)]
+look(3 << 20)
+del tensors[0]
+torch.cuda.synchronize()
+torch.cuda.empty_cache()
+look(3 << 20)
+"""
+        done = run(code, VPMM_GUARD="1")
+        self.assertEqual(done.stdout, "{} True\n{} True\n", done.stderr)
 
 
 if __name__ == "__main__":

@@ -210,8 +210,8 @@ std::optional<vpmm_statistics> Segments::note_mapped(vpmm_pool* pool) {
   return figures;
 }
 
-// No event reports memory of the driver's own pool.
-void Segments::note_drivers_pool(vpmm_pool* pool) {
+// No event reports memory of the driver's own pool, nor guarded memory.
+void Segments::note_layout(vpmm_pool* pool) {
   const Layout layout(pool);
   const MutexLock lock(mutex_);
   std::int64_t all = 0;
@@ -221,9 +221,10 @@ void Segments::note_drivers_pool(vpmm_pool* pool) {
 
 vpmm_statistics Segments::count(vpmm_pool* pool) {
   std::optional<vpmm_statistics> figures = note_mapped(pool);
-  if (figures && figures->stream_ordered_bytes != 0) uses_drivers_pool_ = true;
-  if (figures && uses_drivers_pool_) {
-    note_drivers_pool(pool);
+  if (figures && (figures->stream_ordered_bytes != 0 || figures->guarded_bytes != 0))
+    has_untold_memory_ = true;
+  if (figures && has_untold_memory_) {
+    note_layout(pool);
     figures = note_mapped(pool);
   }
   TORCH_CHECK(figures, "VPMM: statistics: ", vpmm_last_error());

@@ -87,11 +87,11 @@ class Segments {
   void note(const vpmm_event& event);
   Action follow(const vpmm_event& event, const Context& stack) VPMM_REQUIRES(mutex_);
   MempoolId_t pool_of(std::uint64_t arena) VPMM_REQUIRES(mutex_);
-  void note_drivers_pool(vpmm_pool* pool);
+  void note_layout(vpmm_pool* pool);
 
   const DeviceIndex device_;
   History& history_;
-  std::atomic<bool> uses_drivers_pool_{false};
+  std::atomic<bool> has_untold_memory_{false};
   std::atomic<std::uint64_t> changes_{0};  // of mapped memory; increased under the lock
   std::atomic<std::uint64_t> noted_{0};    // the changes up to which the cut pages are counted
   Mutex mutex_;
