@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "support/hooked_world.hpp"
 #include "support/pool_world_arenas.hpp"
 #include "support/pool_world_words.hpp"
 
@@ -123,6 +124,19 @@ TEST(Shares, have_numbers_that_differ_and_none_is_0) {
       world->pool().sharing().end_lease(id, Holder::handle);
     }
   }
+}
+
+// Contents are not passed on once the context is broken.
+TEST(Shares, neither_begin_nor_are_leased_after_a_sticky_error) {
+  HookedWorld world(adaptive_world());
+  const DevicePtr ptr = world.allocate(3 * kPage, world.stream());
+  context::Sharing& sharing = world.pool->sharing();
+  const auto shared = sharing.share({ptr, 1});
+  ASSERT_TRUE(shared.ok()) << message_of(shared);
+  world.hooks.on[driver::Call::mem_create] = [] { return driver::CuResult::illegal_address; };
+  expect_error(world.pool->allocate({64 * kPage, 0, std::nullopt}), ErrorCode::poisoned);
+  expect_error(sharing.share({ptr, 1}), ErrorCode::poisoned);
+  expect_error(sharing.lease(shared.value().share, 0, 1), ErrorCode::poisoned);
 }
 
 // A free comes before, between or after the ends of two handles and an import.

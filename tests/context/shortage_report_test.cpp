@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -90,8 +91,10 @@ TEST_F(ShortageReport, names_arena_tag_and_one_chunk) {
   pool::Request request{9 * kPage, 0, stream};
   EXPECT_THAT(report_of(request),
               AllOf(Not(HasSubstr(", tag")), Not(HasSubstr(", arena")), Not(HasSubstr("chunk"))));
-  request.tag = 62;
-  EXPECT_THAT(report_of(request), HasSubstr(", tag 62\n"));
+  for (const std::uint32_t tag : {1U, 62U}) {
+    request.tag = tag;
+    EXPECT_THAT(report_of(request), HasSubstr(", tag " + std::to_string(tag) + "\n"));
+  }
   request.tag = 0;
   request.one_chunk = true;
   EXPECT_THAT(report_of(request), HasSubstr(", in one physical chunk\n"));
