@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "context/without_user_objects.hpp"
 #include "support/hooked_world.hpp"
 #include "support/pool_world_arenas.hpp"
 #include "support/pool_world_captures.hpp"
@@ -80,26 +81,11 @@ TEST(Entrance, that_cannot_open_the_context_again_says_which_call_failed_and_tri
 }
 
 // The driver keeps such a graph's end to itself, so the memory is the capture's until the reset.
-class WithoutUserObjects final : public driver::ForwardingDriver {
- public:
-  using ForwardingDriver::ForwardingDriver;
-  bool has(Call call) const override {
-    return call != Call::user_object_create && ForwardingDriver::has(call);
-  }
-};
-
 TEST(ResetByOthers, gives_back_what_is_kept_for_graphs_of_the_context) {
-  driver::sim::SimDriver sim;
-  WithoutUserObjects old(sim);
-  driver::ContextHandle context{};
-  ASSERT_EQ(sim.init(), CuResult::success);
-  ASSERT_EQ(sim.device_primary_ctx_retain(0, context), CuResult::success);
-  ASSERT_EQ(sim.ctx_set_current(context), CuResult::success);
-  const auto created = context::Context::create(old, 0, page_world().config);
-  ASSERT_TRUE(created.ok());
-  context::Context& pool = *created.value();
-  StreamHandle stream{};
-  ASSERT_EQ(sim.stream_create(StreamFlags::non_blocking, stream), CuResult::success);
+  WorldWithoutUserObjects world;
+  driver::sim::SimDriver& sim = world.sim;
+  context::Context& pool = *world.pool;
+  const StreamHandle stream = world.stream;
   ASSERT_EQ(sim.stream_begin_capture(stream, CaptureMode::relaxed), CuResult::success);
   const auto made = pool.allocate({4 * kPage, 0, stream});
   ASSERT_TRUE(made.ok()) << message_of(made);
@@ -112,8 +98,7 @@ TEST(ResetByOthers, gives_back_what_is_kept_for_graphs_of_the_context) {
   ASSERT_TRUE(pool.deallocate(next.value(), std::nullopt).ok());
   ASSERT_EQ(sim.graph_destroy(graph), CuResult::success);
   ASSERT_EQ(sim.device_primary_ctx_reset(0), CuResult::success);
-  ASSERT_EQ(sim.device_primary_ctx_retain(0, context), CuResult::success);
-  ASSERT_EQ(sim.ctx_set_current(context), CuResult::success);
+  world.enter();
   ASSERT_TRUE(pool.streams().synchronize().ok());
   ASSERT_TRUE(pool.limits().trim(0).ok());
   EXPECT_EQ(pool.reports().statistics().mapped_bytes, 0u);

@@ -3,35 +3,19 @@
 
 #include <string>
 
-#include "driver/forwarding.hpp"
+#include "context/without_user_objects.hpp"
 #include "support/pool_world_words.hpp"
 
 namespace vpmm::test {
 namespace {
 
-using driver::Call;
 using driver::CuResult;
 
-class WithoutUserObjects final : public driver::ForwardingDriver {
- public:
-  using ForwardingDriver::ForwardingDriver;
-  bool has(Call call) const override {
-    return call != Call::user_object_create && ForwardingDriver::has(call);
-  }
-};
-
 TEST(CaptureWithoutUserObjects, keeps_its_memory_until_it_is_released) {
-  driver::sim::SimDriver sim;
-  WithoutUserObjects old(sim);
-  driver::ContextHandle context{};
-  ASSERT_EQ(sim.init(), CuResult::success);
-  ASSERT_EQ(sim.device_primary_ctx_retain(0, context), CuResult::success);
-  ASSERT_EQ(sim.ctx_set_current(context), CuResult::success);
-  const auto created = context::Context::create(old, 0, page_world().config);
-  ASSERT_TRUE(created.ok()) << message_of(created);
-  context::Context& pool = *created.value();
-  StreamHandle stream{};
-  ASSERT_EQ(sim.stream_create(StreamFlags::non_blocking, stream), CuResult::success);
+  WorldWithoutUserObjects world;
+  driver::sim::SimDriver& sim = world.sim;
+  context::Context& pool = *world.pool;
+  const StreamHandle stream = world.stream;
   ASSERT_EQ(sim.stream_begin_capture(stream, driver::CaptureMode::relaxed), CuResult::success);
   driver::CaptureInfo info;
   ASSERT_EQ(sim.stream_get_capture_info(stream, info), CuResult::success);
