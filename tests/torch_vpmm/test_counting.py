@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import unittest
+from pathlib import Path
 
 from test_programs import run
 from vpmm_case import ABSENT, MIB, VpmmCase
@@ -177,7 +179,8 @@ torch.cuda.synchronize()
 torch.cuda.empty_cache()
 look(3 << 20)
 """
-        done = run(code, VPMM_GUARD="1")
+        path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+        done = run(code, VPMM_GUARD="1", PYTHONPATH=path)
         self.assertEqual(done.stdout, "{} True\n{} True\n", done.stderr)
 
 
