@@ -237,6 +237,14 @@ class IpcChangedFolder : public IpcFolder {
   std::string socket_of_exporter() const {
     return ipc::socket_path(shared_dir_, parts_of(first_.handle).process);
   }
+  // For the exporter: memory to export, and where its old socket is now.
+  Parcel move_socket() const {
+    Parcel parcel;
+    parcel.words[0] = first_.address;
+    parcel.say(inside("moved.sock"));
+    fs::rename(socket_of_exporter(), parcel.said());
+    return parcel;
+  }
   void make_folder(mode_t mode) const {
     fs::create_directory(shared_dir_);
     ASSERT_EQ(chmod(shared_dir_.c_str(), mode), 0);
@@ -377,10 +385,7 @@ void reach_the_old_socket() {
 
 // The thread finds both, the connection and the next socket.
 TEST_F(IpcChangedFolder, serves_importers_that_reach_the_old_socket_while_another_is_made) {
-  Parcel parcel;
-  parcel.words[0] = first_.address;
-  parcel.say(inside("moved.sock"));
-  fs::rename(socket_of_exporter(), parcel.said());
+  const Parcel parcel = move_socket();
   const Parcel answer = exporter_->call(
       [](Parcel& asked) {
         old_socket_in_actor = new std::string(asked.said());
@@ -409,10 +414,7 @@ void find_no_connection() {
 
 // The last look at the old socket is after the export that replaced it.
 TEST_F(IpcChangedFolder, serves_importers_that_reached_the_old_socket_since_a_look_at_it) {
-  Parcel parcel;
-  parcel.words[0] = first_.address;
-  parcel.say(inside("moved.sock"));
-  fs::rename(socket_of_exporter(), parcel.said());
+  const Parcel parcel = move_socket();
   const Parcel answer = exporter_->call(
       [](Parcel& asked) {
         before_kernel_call(KernelCall::accept, find_no_connection);
