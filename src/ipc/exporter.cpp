@@ -131,8 +131,7 @@ Result<void> Exporter::start() {
   VPMM_TRY_ASSIGN(const std::string folder, socket_folder(settings_.folder));
   sweep(folder);
   path_ = socket_path(folder, identity_);
-  VPMM_TRY_ASSIGN(listener_, listen_at(path_));
-  file_ = socket_file(path_);
+  VPMM_TRY(listen());
   if (!removes_socket_at_exit_) process::run_at_exit(remove_socket);
   removes_socket_at_exit_ = true;
   socket_of_this_process.store(&path_);
@@ -140,7 +139,7 @@ Result<void> Exporter::start() {
   is_running_ = started.ok();
   if (is_running_) return {};
   remove_socket();
-  listener_.reset();
+  listeners_.clear();
   return started.error();
 }
 
@@ -153,10 +152,18 @@ Result<void> Exporter::start() {
 Result<void> Exporter::stay_reachable() {
   VPMM_TRY(socket_folder(settings_.folder));
   if (file_ && file_ == socket_file(path_)) return {};
-  VPMM_TRY_ASSIGN(next_listener_, listen_at(path_));
-  file_ = socket_file(path_);
-  shutdown(listener_.get(), SHUT_RD);
+  const int replaced = listeners_.back().get();
+  VPMM_TRY(listen());
+  shutdown(replaced, SHUT_RD);
   observe::log(observe::LogLevel::info, "the socket at {} was removed and is made anew", path_);
+  return {};
+}
+
+Result<void> Exporter::listen() {
+  listeners_.reserve(listeners_.size() + 1);  // may throw, so before the path is taken
+  VPMM_TRY_ASSIGN(Descriptor listener, listen_at(path_));
+  listeners_.push_back(std::move(listener));
+  file_ = socket_file(path_);
   return {};
 }
 
@@ -237,17 +244,17 @@ void Exporter::take_new_importers() {
 
 int Exporter::listening() {
   const MutexLock lock(mutex_);
-  return listener_.get();
+  return listeners_.front().get();
 }
 
 bool Exporter::has_next_listener() {
   const MutexLock lock(mutex_);
-  return static_cast<bool>(next_listener_);
+  return listeners_.size() > 1;
 }
 
 void Exporter::take_next_listener() {
   const MutexLock lock(mutex_);
-  listener_ = std::move(next_listener_);
+  listeners_.erase(listeners_.begin());
 }
 
 // --- one connection

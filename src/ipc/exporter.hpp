@@ -44,6 +44,7 @@ class Exporter {
 
   Result<void> start() VPMM_REQUIRES(mutex_);
   Result<void> stay_reachable() VPMM_REQUIRES(mutex_);
+  Result<void> listen() VPMM_REQUIRES(mutex_);
   SharingPool* find(std::uint64_t number) VPMM_REQUIRES(mutex_);  // null: gone
   // --- the thread ---
   void serve();
@@ -82,9 +83,9 @@ class Exporter {
   const Identity identity_ = new_identity();
   bool is_running_ VPMM_GUARDED_BY(mutex_) = false;
   bool removes_socket_at_exit_ VPMM_GUARDED_BY(mutex_) = false;
-  Descriptor listener_
-      VPMM_GUARDED_BY(mutex_);  // replaced by the thread alone, which uses it without the lock
-  Descriptor next_listener_ VPMM_GUARDED_BY(mutex_);        // has the path already
+  // Oldest first; the last one has the path. The thread alone removes the first, which it uses
+  // without the lock.
+  std::vector<Descriptor> listeners_ VPMM_GUARDED_BY(mutex_);
   std::optional<SocketFile> file_ VPMM_GUARDED_BY(mutex_);  // of the newest
   // --- written before the thread starts ---
   settings::IpcSettings settings_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "support/left_memory.hpp"
 #include "support/pool_world_arenas.hpp"
 #include "support/pool_world_words.hpp"
 #include "support/told.hpp"
@@ -117,7 +118,10 @@ TEST_F(Reset, by_others_ends_the_captures_that_were_seen) {
   const StreamHandle stream = world.stream();
   ASSERT_EQ(world.sim().stream_begin_capture(stream, driver::CaptureMode::global),
             CuResult::success);
-  world.allocate(kPage, stream);
+  {
+    const LeftMemory left;  // the graph's, whose end nobody tells
+    world.allocate(kPage, stream);
+  }
   EXPECT_TRUE(world.pool().streams().is_capturing());
   ASSERT_EQ(world.sim().device_primary_ctx_reset(0), CuResult::success);
   enter_again(world);
