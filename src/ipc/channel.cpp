@@ -194,13 +194,16 @@ Result<std::optional<Received>> Channel::receive(Deadline deadline, Files files)
     return Error{
         ErrorCode::host_out_of_memory,
         "descriptors were lost on their way: this process has as many open as it may (ulimit -n)"};
-  if (got != sizeof message || (header.msg_flags & MSG_TRUNC) != 0 ||
-      message.magic != Message::kMagic)
-    return not_shared("what the other process says is no message of vpmm");
-  if (message.version != Message::kVersion)
+  const bool has_version =
+      static_cast<std::size_t>(got) >= offsetof(Message, kind) && message.magic == Message::kMagic;
+  // Before the size, which another version may have changed.
+  if (has_version && message.version != Message::kVersion)
     return not_shared(fmt::format(
-        "the other process speaks version {} of the protocol, and this library version {}",
+        "the other process speaks version {} of vpmm's protocol, and this library version {}: "
+        "both need the same version of vpmm",
         message.version, Message::kVersion));
+  if (!has_version || got != sizeof message || (header.msg_flags & MSG_TRUNC) != 0)
+    return not_shared("what the other process says is no message of vpmm");
   return std::optional<Received>{std::move(received)};
 }
 

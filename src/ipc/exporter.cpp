@@ -275,6 +275,9 @@ void Exporter::hear(Connection& connection) {
   for (std::size_t heard = 0; heard < kMostHeard && !connection.unsent; ++heard) {
     if (!connection.channel.wait_to_receive(Clock::now())) return;
     const auto received = connection.channel.receive(Clock::now(), Channel::Files::none);
+    // An importer of another version learns from any answer which one this is.
+    if (!received)
+      Clients::turn_away(connection.channel, received.error().code, received.error().message);
     if (!received || !received.value() || !answer(connection, received.value()->message))
       return lose(connection);
   }

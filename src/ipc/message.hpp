@@ -32,7 +32,8 @@ enum class MessageKind : std::uint16_t {
 constexpr std::size_t kMostInFlight = 32;  // descriptors
 constexpr std::size_t kBatch = 4;          // so that mapping begins while others are exported
 
-// One layout for all kinds: every message has this size, so a shorter one is foreign.
+// One layout for all kinds: every message has this size, so a shorter one is foreign. Magic number
+// and version have this place in every version.
 struct Message {
   static constexpr std::uint32_t kMagic = 0x6370696D;  // "mipc"
   static constexpr std::uint16_t kVersion = 1;

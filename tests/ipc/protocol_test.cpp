@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <string>
 #include <thread>
 
 #include "ipc/kernel.hpp"
@@ -23,6 +24,13 @@ using ipc::MessageKind;
 
 constexpr std::uint64_t kSeed = 8;
 constexpr Bytes kSize = 20 * kMiB;  // 10 chunks
+constexpr const char* kNoMessage = "what the other process says is no message of vpmm";
+
+std::string of_version(unsigned version) {
+  return "the other process speaks version " + std::to_string(version) +
+         " of vpmm's protocol, and this library version " + std::to_string(Message::kVersion) +
+         ": both need the same version of vpmm";
+}
 
 class IpcProtocol : public testing::Test {
  protected:
@@ -30,10 +38,20 @@ class IpcProtocol : public testing::Test {
                          std::size_t files = 0) {
     send_with_copies_of(STDERR_FILENO, channel, bytes, size, files);
   }
-  void expect_hung_up_on(const Message& message, std::size_t size = sizeof(Message),
-                         std::size_t files = 0) {
+  void expect_hung_up_on(const Message& message) {
     Channel channel = connect_by_hand(shared_.handle);
-    send_bytes(channel, &message, size, files);
+    send_bytes(channel, &message, sizeof message);
+    EXPECT_FALSE(next_from(channel).has_value());
+  }
+  // With a last message, which says why.
+  void expect_turned_away(const void* bytes, std::size_t size, const std::string& why) {
+    Channel channel = connect_by_hand(shared_.handle);
+    send_bytes(channel, bytes, size);
+    const std::optional<Message> heard = next_from(channel);
+    ASSERT_TRUE(heard.has_value());
+    EXPECT_EQ(heard->kind, MessageKind::refused);
+    EXPECT_EQ(heard->number, 0u) << "of all openings";
+    EXPECT_EQ(heard->said(), why);
     EXPECT_FALSE(next_from(channel).has_value());
   }
   void expect_served() {
@@ -66,26 +84,35 @@ TEST_F(IpcProtocol, whoever_talks_nonsense_is_hung_up_on) {
   const Message good = open_message(shared_.handle, 1);
   for (const std::size_t size : {std::size_t{1}, sizeof(Message) / 2, sizeof(Message) - 1}) {
     SCOPED_TRACE(size);
-    expect_hung_up_on(good, size);
+    expect_turned_away(&good, size, kNoMessage);
   }
   struct Longer {
     Message message;
     char more = 0;
   };
-  Channel channel = connect_by_hand(shared_.handle);
   const Longer longer{good};
-  send_bytes(channel, &longer, sizeof longer);
-  EXPECT_FALSE(next_from(channel).has_value());
+  expect_turned_away(&longer, sizeof longer, kNoMessage);
 
   Message foreign = good;
   ++foreign.magic;
-  expect_hung_up_on(foreign);
-  Message newer = good;
-  ++newer.version;
-  expect_hung_up_on(newer);
+  expect_turned_away(&foreign, sizeof foreign, kNoMessage);
   for (const int kind : {0, 2, 3, 4, 7, 0xFFFF}) {
     SCOPED_TRACE(kind);
     expect_hung_up_on(message_of(static_cast<MessageKind>(kind), 1));
+  }
+  expect_served();
+  expect_nothing_left();
+}
+
+TEST_F(IpcProtocol, an_importer_of_another_version_is_told_so) {
+  struct {
+    Message message;
+    char more = 0;
+  } newer{open_message(shared_.handle, 1)};
+  ++newer.message.version;
+  for (const std::size_t size : {sizeof newer, sizeof newer.message, offsetof(Message, kind)}) {
+    SCOPED_TRACE(size);
+    expect_turned_away(&newer, size, of_version(newer.message.version));
   }
   expect_served();
   expect_nothing_left();
@@ -398,15 +425,17 @@ TEST(IpcMessage, that_is_none_of_this_version_is_refused_with_the_reason) {
     EXPECT_EQ(received.error().code, ErrorCode::not_shared);
     return received.error().message;
   };
-  const std::string none = "what the other process says is no message of vpmm";
+  const std::string none = kNoMessage;
+  constexpr std::size_t kUpToVersion = offsetof(Message, kind);
   EXPECT_EQ(answer_to(sizeof said.message), "");
   EXPECT_EQ(answer_to(sizeof said.message - 1), none);
   EXPECT_EQ(answer_to(sizeof said.message + 1), none);
+  EXPECT_EQ(answer_to(kUpToVersion), none);
   ++said.message.version;
-  EXPECT_EQ(answer_to(sizeof said.message), "the other process speaks version " +
-                                                std::to_string(said.message.version) +
-                                                " of the protocol, and this library version " +
-                                                std::to_string(said.message.version - 1));
+  const std::string newer = of_version(said.message.version);
+  for (const std::size_t size : {sizeof said.message, sizeof said, kUpToVersion})
+    EXPECT_EQ(answer_to(size), newer) << size << " bytes, as that version may have";
+  EXPECT_EQ(answer_to(kUpToVersion - 1), none);
   ++said.message.magic;
   EXPECT_EQ(answer_to(sizeof said.message), none) << "its version is none, either";
 }
@@ -555,6 +584,16 @@ TEST(IpcProtocolOfExporter, that_refuses_an_opening_says_whether_it_could_ever_s
     exporter.say(refusal);
     expect_refused(importer.finish(), read, "for a reason of its own");
   }
+}
+
+TEST(IpcProtocolOfExporter, of_another_version_is_named) {
+  const auto answer = [](HandExporter& exporter) {
+    Message other = message_of(MessageKind::refused, 0);
+    ++other.version;
+    other.say("which no other version needs to read");
+    exporter.say(other);
+  };
+  expect_refused_answer(answer, of_version(Message::kVersion + 1));
 }
 
 TEST(IpcProtocolOfExporter, that_refuses_between_two_batches_says_why) {

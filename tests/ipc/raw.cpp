@@ -124,8 +124,9 @@ void answer_with(Parcel& parcel, const Result<void>& outcome) {
 
 Parcel with(const Message& message) {
   Parcel parcel;
-  parcel.words = {message.number, static_cast<std::uint64_t>(message.kind), message.count,
-                  message.status};
+  parcel.words = {
+      message.number, static_cast<std::uint64_t>(message.kind), message.count, message.status, 0,
+      message.version};
   std::memcpy(parcel.handle.token, message.token.data(), message.token.size());
   parcel.say(message.said());
   return parcel;
@@ -135,6 +136,7 @@ Message in(const Parcel& parcel) {
   Message message = message_of(static_cast<MessageKind>(parcel.words[1]), parcel.words[0],
                                static_cast<std::uint32_t>(parcel.words[2]));
   message.status = static_cast<std::uint32_t>(parcel.words[3]);
+  message.version = static_cast<std::uint16_t>(parcel.words[5]);
   message.token = token_in(parcel.handle);
   message.say(parcel.said());
   return message;
