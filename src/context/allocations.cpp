@@ -190,9 +190,8 @@ Result<void> Allocations::fill(DevicePtr ptr, const Caller& caller) {
 
 // --- a free
 
-Result<void> Allocations::free(MutexLock& lock, DevicePtr ptr, const pool::Stream& stream,
-                               const Caller& caller) {
-  const OwnedBy owner = owners_.of(ptr);
+Result<void> Allocations::free(MutexLock& lock, const OwnedBy& owner, DevicePtr ptr,
+                               const pool::Stream& stream, const Caller& caller) {
   if (const DriverBlock* const of = std::get_if<DriverBlock>(&owner))
     return of->block->begin == ptr ? free_block(lock, of->block, stream, caller) : not_live(ptr);
   if (std::holds_alternative<Foreign>(owner) || shares_.is_kept(ptr)) return not_live(ptr);

@@ -41,7 +41,12 @@ class Allocations {
   // Makes the free of a new allocation take the pool's lock.
   void free_through_lock(DevicePtr begin) VPMM_REQUIRES(pool_lock);
   Result<void> free(MutexLock& lock, DevicePtr ptr, const pool::Stream& stream,
-                    const pool::Caller& caller) VPMM_REQUIRES(pool_lock);
+                    const pool::Caller& caller) VPMM_REQUIRES(pool_lock) {
+    return free(lock, owners_.of(ptr), ptr, stream, caller);
+  }
+  Result<void> free(MutexLock& lock, const OwnedBy& owner, DevicePtr ptr,
+                    const pool::Stream& stream, const pool::Caller& caller)
+      VPMM_REQUIRES(pool_lock);
   // VPMM_FILL: fills the live allocation around `ptr` behind the work of the caller's stream; does
   // nothing without a stream that may be given work.
   Result<void> fill(DevicePtr ptr, const pool::Caller& caller) VPMM_REQUIRES(pool_lock);

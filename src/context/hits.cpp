@@ -76,7 +76,7 @@ Hits::Freed Hits::free(const Client& client, DevicePtr ptr) {
       !pages->region->owner.other_uses.empty())
     return Freed::no;
   parts_.footprint.note_peaks();
-  if (!parts_.allocations.free(lock, ptr, caller.stream, caller)) return Freed::no;
+  if (!parts_.allocations.free(lock, owner, ptr, caller.stream, caller)) return Freed::no;
   return device_.timelines.is_due(*caller.timeline) ? Freed::yes_and_event_is_due : Freed::yes;
 }
 

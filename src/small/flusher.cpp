@@ -60,7 +60,7 @@ bool Flusher::flush_for(const Caller& caller, Bytes worth) {
     cached += cache.cached_bytes();
     if (!cache.segments.may_have_free_pages()) continue;
     const CacheGuard guard(cache);
-    if (cache.segments.has_many_free_pages()) cached += cache.segments.free_page_units() * kUnit;
+    cached += cache.segments.many_free_page_units() * kUnit;
   }
   return cached > 0 && cached >= worth && flush(FreePages::where_many);
 }
@@ -198,7 +198,7 @@ bool Flusher::steal_segments(StreamCache& cache, std::uint64_t complete, Bytes s
 bool Flusher::has_many_free_pages(StreamCache& cache) {
   if (!cache.segments.may_have_free_pages()) return false;
   const CacheGuard guard(cache);
-  return cache.segments.has_many_free_pages();
+  return cache.segments.many_free_page_units() > 0;
 }
 
 void Flusher::part_free_pages(StreamCache& cache) {

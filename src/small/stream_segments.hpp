@@ -112,17 +112,14 @@ class StreamSegments {
   }
 
   // --- free pages of segments that are in use otherwise ---
-  bool has_many_free_pages() const VPMM_REQUIRES(cache_lock) {
-    return kFreePagesDivisor * free_page_units() > units();
-  }
-  // Reads each segment of several pages with a free one. To keep a counter, every warm call would
-  // read all free stretches of its segment.
-  std::uint64_t free_page_units() const VPMM_REQUIRES(cache_lock) {
+  // Units of free pages, if these are many; 0: few. Reads each segment of several pages with a free
+  // one. To keep a counter, every warm call would read all free stretches of its segment.
+  std::uint64_t many_free_page_units() const VPMM_REQUIRES(cache_lock) {
     std::uint64_t sum = 0;
     for_each_of_several_pages([&](const Segment* segment) VPMM_REQUIRES(cache_lock) {
       sum += segment->free_page_units(page_units_);
     });
-    return sum;
+    return kFreePagesDivisor * sum > units() ? sum : 0;
   }
   SegmentChain of_several_pages() const VPMM_REQUIRES(pool_lock, cache_lock) {
     SegmentChain several;
