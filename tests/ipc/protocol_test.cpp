@@ -34,7 +34,7 @@ class IpcProtocol : public testing::Test {
                          std::size_t files = 0) {
     Channel channel = connect_by_hand(shared_.handle);
     send_bytes(channel, &message, size, files);
-    EXPECT_FALSE(next_from(channel).has_value());
+    EXPECT_TRUE(is_hung_up_on(channel));
   }
   void expect_served() {
     Process importer;
@@ -75,7 +75,7 @@ TEST_F(IpcProtocol, whoever_talks_nonsense_is_hung_up_on) {
   Channel channel = connect_by_hand(shared_.handle);
   const Longer longer{good};
   send_bytes(channel, &longer, sizeof longer);
-  EXPECT_FALSE(next_from(channel).has_value());
+  EXPECT_TRUE(is_hung_up_on(channel));
 
   Message foreign = good;
   ++foreign.magic;
@@ -96,8 +96,7 @@ TEST_F(IpcProtocol, an_importer_that_acknowledges_what_it_never_got_is_hung_up_o
   send_by_hand(channel, open_message(shared_.handle, 1));
   EXPECT_EQ(next_from(channel)->kind, MessageKind::granted);
   send_by_hand(channel, message_of(MessageKind::received, 1, 1000));
-  while (next_from(channel)) {
-  }
+  EXPECT_TRUE(is_hung_up_on(channel));
   expect_served();
 }
 
@@ -112,7 +111,7 @@ TEST_F(IpcProtocol, an_importer_that_acknowledges_nothing_new_is_hung_up_on) {
     send_by_hand(channel, message_of(MessageKind::received, 1, 8));
     for (int i = 0; i < 2; ++i) EXPECT_EQ(next_from(channel)->kind, MessageKind::batch);
     send_by_hand(channel, message_of(MessageKind::received, 1, again));
-    EXPECT_FALSE(next_from(channel).has_value());
+    EXPECT_TRUE(is_hung_up_on(channel));
   }
   expect_served();
 }
@@ -182,7 +181,7 @@ TEST_F(IpcProtocol, an_importer_that_gives_two_openings_one_number_is_hung_up_on
   EXPECT_EQ(next_from(channel)->kind, MessageKind::batch);
   send_by_hand(channel, message_of(MessageKind::received, 1, 1));
   send_by_hand(channel, open_message(one_chunk.handle, 1));
-  EXPECT_FALSE(next_from(channel).has_value());
+  EXPECT_TRUE(is_hung_up_on(channel));
   expect_served();
 }
 
@@ -190,8 +189,7 @@ TEST_F(IpcProtocol, one_opening_at_a_time_is_delivered) {
   Channel channel = connect_by_hand(shared_.handle);
   send_by_hand(channel, open_message(shared_.handle, 1));
   send_by_hand(channel, open_message(shared_.handle, 2));
-  while (next_from(channel)) {
-  }
+  EXPECT_TRUE(is_hung_up_on(channel));
   expect_served();
 }
 
@@ -278,28 +276,32 @@ TEST_F(IpcProtocol, an_answer_that_is_not_read_is_sent_again_a_hundred_times_a_s
     parcel.words[1] = static_cast<std::uint64_t>(took.count());
   });
   EXPECT_LE(tried.words[0], tried.words[1] / 10 + 2) << "in " << tried.words[1] << " ms";
+  EXPECT_LT(exporter_.share_of_a_core(), 0.125) << "though the next question waits to be read";
 }
 
-// It talks faster than it is listened to, and never stops.
+// It talks faster than it is listened to, and never stops, also of what it is hung up on for.
 TEST_F(IpcProtocol, one_that_never_stops_talking_leaves_the_others_their_turn) {
-  HandImporter talker;
-  Parcel parcel;
-  parcel.handle = shared_.handle;
-  talker.begin(
-      [](Parcel& asked) {
-        Channel channel = connect_by_hand(asked.handle);
-        const Message message = message_of(MessageKind::close, 1);
-        const auto talk = [&] {
-          while (channel.send(message, {}, soon())) {
-          }
-        };
-        std::array<std::thread, 6> mouths;
-        for (std::thread& mouth : mouths) mouth = std::thread(talk);
-        for (std::thread& mouth : mouths) mouth.join();
-      },
-      parcel);
-  for (int i = 0; i < 5; ++i) expect_served();
-  talker.kill();
+  for (const MessageKind kind : {MessageKind::close, MessageKind::granted}) {
+    HandImporter talker;
+    Parcel parcel;
+    parcel.handle = shared_.handle;
+    parcel.words[0] = static_cast<std::uint64_t>(kind);
+    talker.begin(
+        [](Parcel& asked) {
+          Channel channel = connect_by_hand(asked.handle);
+          const Message message = message_of(static_cast<MessageKind>(asked.words[0]), 1);
+          const auto talk = [&] {
+            while (channel.send(message, {}, soon())) {
+            }
+          };
+          std::array<std::thread, 6> mouths;
+          for (std::thread& mouth : mouths) mouth = std::thread(talk);
+          for (std::thread& mouth : mouths) mouth.join();
+        },
+        parcel);
+    for (int i = 0; i < 5; ++i) expect_served();
+    talker.kill();
+  }
 }
 
 TEST_F(IpcProtocol, no_more_than_32_descriptors_are_on_their_way) {
@@ -314,6 +316,7 @@ TEST_F(IpcProtocol, no_more_than_32_descriptors_are_on_their_way) {
     return taken;
   };
   EXPECT_EQ(take_all(), 32U);
+  EXPECT_LT(exporter_.share_of_a_core(), 0.125) << "while it waits to hear that they have come";
   expect_served();  // which wakes the exporter
   EXPECT_EQ(take_all(), 0U);
   send_by_hand(channel, message_of(MessageKind::received, 1, 4));
@@ -456,6 +459,8 @@ TEST(IpcProtocolOfExporter, that_is_not_kept_fails_the_opening) {
   expect_refused_answer(
       [](HandExporter& exporter) { exporter.say(message_of(MessageKind::granted, 1)); },
       "protocol");
+  expect_refused_answer(
+      [](HandExporter& exporter) { exporter.grant(1, {.kind = MessageKind::batch}); }, "protocol");
   expect_refused_answer([](HandExporter& exporter) { exporter.grant(1, {7}); }, "protocol");
   expect_refused_answer([](HandExporter& exporter) { exporter.grant(1, {.offset = 1}); },
                         "protocol");
@@ -463,6 +468,12 @@ TEST(IpcProtocolOfExporter, that_is_not_kept_fails_the_opening) {
       [](HandExporter& exporter) {
         exporter.grant(1);
         exporter.say(message_of(MessageKind::batch, 1, 4));  // without a descriptor
+      },
+      "protocol");
+  expect_refused_answer(
+      [](HandExporter& exporter) {
+        exporter.grant(1);
+        exporter.send_batch(1, 4, {}, MessageKind::received);
       },
       "protocol");
   expect_refused_answer(
