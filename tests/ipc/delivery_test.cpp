@@ -86,16 +86,58 @@ TEST(IpcDelivery, that_is_not_taken_in_time_is_refused_once) {
 TEST(IpcDelivery, that_nobody_takes_any_more_holds_nothing) {
   Process exporter({"VPMM_IPC_TIMEOUT=60000"});
   HandImporter importer;
+  const Shared kept = exporter.allocate_shared(kMiB, kSeed);
   const Shared shared = exporter.allocate_shared(kMiB, kSeed);
+  importer.connect(kept.handle);
+  importer.say_open(kept.handle, 1);
+  EXPECT_EQ(importer.hear().kind, MessageKind::granted);
+  EXPECT_EQ(importer.hear().kind, MessageKind::batch);
+  importer.say_received(1, 1);
+  exporter.call([](Parcel&) { fail_kernel_call(KernelCall::send, 0, 0); });  // counts anew
   exporter.signal(SIGSTOP);
-  importer.connect(shared.handle);
-  importer.say_open(shared.handle);
-  importer.say_close();
+  importer.say_open(shared.handle, 2);
+  importer.say_close(2);
   importer.hang_up();
   exporter.signal(SIGCONT);
+  for (const auto give_up = soon(); sends_of(exporter) == 0;)  // until it tries to grant it
+    ASSERT_LT(ipc::Clock::now(), give_up);
   exporter.free(shared.address);
   exporter.end(shared.handle);
   expect_leases_to_end(exporter);
+}
+
+// --- one that never stops talking
+
+Channel* talker_in_actor = nullptr;
+std::atomic<int> said_in_actor{0};
+
+// In the exporter's thread, before it reads a message: there is one more, as long as it takes any.
+void say_one_more() {
+  if (said_in_actor >= 1000) return;
+  if (talker_in_actor->try_send(message_of(MessageKind::close, 99), {}, ipc::Clock::now()) !=
+      Channel::Sent::yes)
+    return;
+  ++said_in_actor;
+  before_kernel_call(KernelCall::receive, say_one_more);
+}
+
+TEST(IpcDelivery, is_not_held_up_by_one_that_talks_on_when_it_is_hung_up_on) {
+  Process exporter;
+  const Shared shared = exporter.allocate_shared(kMiB, kSeed);
+  Parcel parcel;
+  parcel.handle = shared.handle;
+  exporter.call(
+      [](Parcel& asked) {
+        talker_in_actor = new Channel(connect_by_hand(asked.handle));
+        before_kernel_call(KernelCall::receive, say_one_more);
+        send_by_hand(*talker_in_actor, message_of(MessageKind::granted, 1));  // nonsense
+      },
+      parcel);
+  Process importer;
+  importer.expect(importer.open(shared.handle), kMiB, kSeed);
+  const Parcel said = exporter.call(
+      [](Parcel& asked) { asked.words[0] = static_cast<std::uint64_t>(said_in_actor); });
+  EXPECT_EQ(said.words[0], 1U) << "before it was hung up on";
 }
 
 // --- programs that the exporter starts meanwhile
@@ -173,9 +215,13 @@ TEST(IpcExporterEnd, of_the_process_answers_nobody_from_its_begin_on) {
   // Registered first, so it runs last: an answer would be sent by then.
   exporter.call([](Parcel&) { std::atexit([] { usleep(500'000); }); });
   const Shared shared = exporter.allocate_shared(kMiB, kSeed);
-  exporter.call([](Parcel&) { race_window.store(wait_for_the_exit); });
   Channel channel = connect_by_hand(shared.handle);
   send_by_hand(channel, open_message(shared.handle, 1));
+  EXPECT_EQ(next_from(channel)->kind, MessageKind::granted);
+  EXPECT_EQ(next_from(channel)->kind, MessageKind::batch);
+  send_by_hand(channel, message_of(MessageKind::received, 1, 1));
+  exporter.call([](Parcel&) { race_window.store(wait_for_the_exit); });
+  send_by_hand(channel, open_message(shared.handle, 2));
   const Parcel asked = exporter.call([](Parcel& parcel) {
     const auto give_up = soon();
     while (!is_at_gate_in_actor && ipc::Clock::now() < give_up) usleep(1000);

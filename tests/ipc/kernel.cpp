@@ -21,7 +21,7 @@ struct Plan {
   std::atomic<void (*)()> hook{nullptr};
 };
 constinit std::atomic<bool> are_peers_hidden{false};
-constinit std::array<Plan, 9> plans;
+constinit std::array<Plan, 10> plans;
 
 Plan& plan_of(KernelCall call) { return plans.at(static_cast<std::size_t>(call)); }
 
@@ -80,6 +80,9 @@ int getsockopt(int file, int level, int option, void* value, socklen_t* size) no
   if (result == 0 && option == SO_PEERCRED && vpmm::ipc_test::are_peers_hidden)
     static_cast<ucred*>(value)->pid = 0;
   return static_cast<int>(result);
+}
+ssize_t recv(int file, void* bytes, std::size_t size, int flags) {
+  return make(KernelCall::plain_receive, SYS_recvfrom, file, bytes, size, flags, nullptr, nullptr);
 }
 ssize_t recvmsg(int file, msghdr* message, int flags) {
   return make(KernelCall::receive, SYS_recvmsg, file, message, flags);

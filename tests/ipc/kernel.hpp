@@ -11,6 +11,7 @@ enum class KernelCall {
   connect,
   getrandom,
   getsockopt,
+  plain_receive,  // recv()
   receive,
   send,
   setsockopt,

@@ -279,29 +279,26 @@ TEST_F(IpcProtocol, an_answer_that_is_not_read_is_sent_again_a_hundred_times_a_s
   EXPECT_LT(exporter_.share_of_a_core(), 0.125) << "though the next question waits to be read";
 }
 
-// It talks faster than it is listened to, and never stops, also of what it is hung up on for.
+// It talks faster than it is listened to, and never stops.
 TEST_F(IpcProtocol, one_that_never_stops_talking_leaves_the_others_their_turn) {
-  for (const MessageKind kind : {MessageKind::close, MessageKind::granted}) {
-    HandImporter talker;
-    Parcel parcel;
-    parcel.handle = shared_.handle;
-    parcel.words[0] = static_cast<std::uint64_t>(kind);
-    talker.begin(
-        [](Parcel& asked) {
-          Channel channel = connect_by_hand(asked.handle);
-          const Message message = message_of(static_cast<MessageKind>(asked.words[0]), 1);
-          const auto talk = [&] {
-            while (channel.send(message, {}, soon())) {
-            }
-          };
-          std::array<std::thread, 6> mouths;
-          for (std::thread& mouth : mouths) mouth = std::thread(talk);
-          for (std::thread& mouth : mouths) mouth.join();
-        },
-        parcel);
-    for (int i = 0; i < 5; ++i) expect_served();
-    talker.kill();
-  }
+  HandImporter talker;
+  Parcel parcel;
+  parcel.handle = shared_.handle;
+  talker.begin(
+      [](Parcel& asked) {
+        Channel channel = connect_by_hand(asked.handle);
+        const Message message = message_of(MessageKind::close, 1);
+        const auto talk = [&] {
+          while (channel.send(message, {}, soon())) {
+          }
+        };
+        std::array<std::thread, 6> mouths;
+        for (std::thread& mouth : mouths) mouth = std::thread(talk);
+        for (std::thread& mouth : mouths) mouth.join();
+      },
+      parcel);
+  for (int i = 0; i < 5; ++i) expect_served();
+  talker.kill();
 }
 
 TEST_F(IpcProtocol, no_more_than_32_descriptors_are_on_their_way) {

@@ -3,14 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
+#include <utility>
 
 #include "capi/pool.hpp"
 #include "ipc/kernel.hpp"
@@ -122,31 +121,48 @@ TEST_F(IpcTop, a_client_that_the_kernel_does_not_name_gets_no_answer) {
   EXPECT_TRUE(json::accept(heard_from(connect(process))));
 }
 
-// Faster than it is listened to; the answer comes, and the connection is over.
-TEST_F(IpcTop, a_client_that_never_stops_talking_leaves_others_their_turn) {
+ipc::Channel* talker_in_actor = nullptr;
+std::atomic<bool> is_talker_ready{false};
+
+// In the thread that answers, which asks the kernel first who connected.
+void wait_for_the_talker() {
+  const auto give_up = soon();
+  while (!is_talker_ready && ipc::Clock::now() < give_up) usleep(1000);
+}
+
+std::atomic<int> said_in_actor{0};
+
+// In the thread that answers, before it reads a message: there is one more, if it takes any.
+void say_one_more() {
+  if (gettid() == getpid()) return before_kernel_call(KernelCall::plain_receive, say_one_more);
+  if (said_in_actor >= 1000) return;
+  if (talker_in_actor->try_send(message_of(ipc::MessageKind::open, 1), {}, ipc::Clock::now()) !=
+      ipc::Channel::Sent::yes)
+    return;
+  ++said_in_actor;
+  before_kernel_call(KernelCall::plain_receive, say_one_more);
+}
+
+TEST_F(IpcTop, is_not_held_up_by_a_client_that_talks_on) {
   Process process(on());
   process.allocate(kMiB);
-  Process talker;
   Parcel parcel;
   parcel.say(socket_of(process));
-  talker.begin(
+  expect_ok(process.call(
       [](Parcel& asked) {
-        const std::string path = asked.said();
-        const auto talk = [&] {
-          for (;;) {
-            Result<ipc::Channel> channel = ipc::connect_to(path, soon());
-            if (!channel) return;
-            while (channel.value().send(message_of(ipc::MessageKind::open, 1), {}, soon())) {
-            }
-          }
-        };
-        std::array<std::thread, 6> mouths;
-        for (std::thread& mouth : mouths) mouth = std::thread(talk);
-        for (std::thread& mouth : mouths) mouth.join();
+        talker_in_actor = new ipc::Channel;
+        before_kernel_call(KernelCall::getsockopt, wait_for_the_talker);
+        before_kernel_call(KernelCall::plain_receive, say_one_more);
+        Result<ipc::Channel> channel = ipc::connect_to(asked.said(), soon());
+        if (!channel) return asked.say(channel.error().message);
+        *talker_in_actor = std::move(channel).value();
+        is_talker_ready = true;
       },
-      parcel);
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(ask(process)["pools"].size(), 1U);
-  talker.kill();
+      parcel));
+  EXPECT_EQ(ask(process)["pools"].size(), 1U);
+  const Parcel said = process.call(
+      [](Parcel& asked) { asked.words[0] = static_cast<std::uint64_t>(said_in_actor); });
+  EXPECT_EQ(said.words[0], 0U) << "it takes no more once it has answered";
 }
 
 }  // namespace

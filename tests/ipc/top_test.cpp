@@ -490,33 +490,28 @@ TEST_F(IpcTop, without_host_memory_an_answer_fails_and_the_next_is_given) {
   EXPECT_EQ(ask(process)["pools"][0]["live_bytes"], kMiB);
 }
 
-std::atomic<int> entries_in_actor{0};  // at the gate
+std::atomic<bool> is_at_gate_in_actor{false};
 
 // In the thread that answers: until the exit has begun.
 void wait_for_the_exit(const char* place) {
   if (std::string_view(place) != "an entry counts, and has not looked at the gate again") return;
   if (gettid() == getpid()) return;
-  ++entries_in_actor;
+  is_at_gate_in_actor = true;
   const auto give_up = soon();
   while (!process::is_ending() && ipc::Clock::now() < give_up) usleep(1000);
 }
 
 TEST_F(IpcTop, of_a_process_that_began_to_exit_tells_of_no_pool) {
   Process process(on());
-  // Registered first, so it runs last: the answer is sent by then. A gate stays closed.
-  process.call([](Parcel&) {
-    std::atexit([] {
-      usleep(2'000'000);
-      if (entries_in_actor != 1) _exit(1);
-    });
-  });
+  // Registered first, so it runs last: the answer is sent by then.
+  process.call([](Parcel&) { std::atexit([] { usleep(2'000'000); }); });
   process.allocate(kMiB);
   process.call([](Parcel&) { race_window.store(wait_for_the_exit); });
   const ipc::Channel channel = connect(process);
   const Parcel asked = process.call([](Parcel& parcel) {
     const auto give_up = soon();
-    while (entries_in_actor == 0 && ipc::Clock::now() < give_up) usleep(1000);
-    parcel.words[0] = entries_in_actor != 0 ? 1 : 0;
+    while (!is_at_gate_in_actor && ipc::Clock::now() < give_up) usleep(1000);
+    parcel.words[0] = is_at_gate_in_actor;
   });
   EXPECT_EQ(asked.words[0], 1U);
   process.exit();
