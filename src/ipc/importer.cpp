@@ -191,10 +191,7 @@ Result<DevicePtr> Importer::open_new(Driver& driver, const IpcHandle& handle,
 }
 
 Result<void> Importer::open_legacy_memory(const IpcHandle& handle, Import& made) {
-  made.home = made.key.device;
-  if (handle.device != driver::Uuid{}) {
-    VPMM_TRY_ASSIGN(made.home, device_with(*made.driver, handle.device));
-  }
+  if (handle.device != driver::Uuid{}) VPMM_TRY(device_with(*made.driver, handle.device));
   VPMM_TRY_ASSIGN(made.context, RetainedContext::retain(*made.driver, made.key.device));
   VPMM_TRY_ASSIGN(const DevicePtr begin,
                   open_legacy(*made.driver, made.context.handle(), handle.token));

@@ -57,7 +57,7 @@ class Importer {
   struct Import {
     driver::Driver* driver = nullptr;
     OpenKey key;
-    driver::DeviceOrdinal home = 0;  // device of the memory
+    driver::DeviceOrdinal home = 0;  // device of memory of a pool
     DevicePtr ptr{};
     std::uint64_t opens = 1;
     std::uint64_t last_use =

@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "ipc/kernel.hpp"
 #include "ipc/lingering.hpp"
 #include "ipc/raw.hpp"
 
@@ -314,6 +315,43 @@ TEST(IpcClients, ones_that_came_just_now_do_not_make_way) {
   EXPECT_FALSE(had_to_go);
   ASSERT_TRUE(said);
   EXPECT_EQ(said->kind, MessageKind::refused);
+}
+
+// Their numbers are not visible, so they are not told from each other by those.
+TEST(IpcClients, ones_of_other_containers_are_each_taken_for_one_of_its_own) {
+  Process exporter({"VPMM_IPC_GRACE=1"});
+  exporter.call([](Parcel&) { hide_peers(); });
+  const Shared first = exporter.allocate_shared(kSize, kSeed);
+  const Shared second = exporter.allocate_shared(kSize, kSeed);
+  HandImporter dying;
+  HandImporter staying;
+  for (const auto& [importer, shared] : {std::pair(&dying, first), std::pair(&staying, second)}) {
+    importer->connect(shared.handle);
+    importer->say_open(shared.handle);
+    EXPECT_EQ(importer->hear().kind, MessageKind::granted);
+    EXPECT_EQ(importer->hear().kind, MessageKind::batch);
+    exporter.free(shared.address);
+    exporter.end(shared.handle);
+  }
+  const Bytes both = exporter.leased();
+  dying.kill();
+  for (const auto give_up = soon(); exporter.leased() == both && ipc::Clock::now() < give_up;)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  EXPECT_EQ(exporter.leased(), both / 2);
+  const Shared next = exporter.allocate_shared(kMiB, kSeed);
+  staying.say_received(1);
+  staying.say_open(next.handle, 2);
+  EXPECT_EQ(staying.hear().kind, MessageKind::granted) << "on the connection that it has";
+  staying.kill();
+  expect_leases_to_end(exporter);
+  std::vector<Channel> many;
+  for (int i = 0; i < 20; ++i) {
+    many.push_back(connect_by_hand(next.handle));
+    send_by_hand(many.back(), open_message(next.handle, 1));
+    const std::optional<Message> answer = next_from(many.back());
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->kind, MessageKind::granted) << answer->said();
+  }
 }
 
 // --- what else one may do

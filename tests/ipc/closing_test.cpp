@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "driver/forwarding.hpp"
 #include "driver/sim/sim_driver.hpp"
 #include "ipc/importer.hpp"
 #include "ipc/raw.hpp"
@@ -49,6 +50,8 @@ struct Meanwhile {
   ipc::IpcHandle handle;
   std::uint64_t waits = 0;
   bool uses_it = false;
+  DevicePtr opened{};
+  bool is_at_the_same_place = false;
 };
 Meanwhile& meanwhile_of_actor() {
   static Meanwhile meanwhile;
@@ -68,7 +71,7 @@ Result<void> wait_while_others_come(driver::Driver& driver, driver::DeviceOrdina
 // Out: words[0]: waits; words[1]: hazards.
 void close_while_others_come(Parcel& parcel) {
   SimDriver& sim = sim_of_actor();
-  meanwhile_of_actor() = {handle_in(parcel), 0, parcel.words[0] != 0};
+  meanwhile_of_actor() = {handle_in(parcel), 0, parcel.words[0] != 0, {}, false};
   ipc::Importer& importer = ipc::Importer::of_process();
   const Result<DevicePtr> opened = importer.open(sim, handle_in(parcel), std::nullopt);
   const Result<void> closed =
@@ -103,6 +106,118 @@ TEST(IpcClosing, the_last_close_waits_again_for_whoever_came_while_it_waited) {
     EXPECT_EQ(closed.words[2], 0U) << "it is closed";
     EXPECT_EQ(importer.belongings(), before);
   }
+  exporter.free(shared.address);
+  exporter.end(shared.handle);
+  expect_leases_to_end(exporter);
+}
+
+// --- a close by mistake, and closes that are late
+
+// Reserves where the memory was before, if it was open.
+class SamePlaceDriver final : public driver::ForwardingDriver {
+ public:
+  using ForwardingDriver::ForwardingDriver;
+  driver::CuResult mem_address_reserve(Bytes size, Bytes alignment, DevicePtr,
+                                       DevicePtr& begin) override {
+    return ForwardingDriver::mem_address_reserve(size, alignment, meanwhile_of_actor().opened,
+                                                 begin);
+  }
+};
+
+// Of the program's first close, which ends what a second one has begun to wait for.
+Result<void> wait_while_it_is_closed_and_opened(driver::Driver& driver,
+                                                driver::DeviceOrdinal device) {
+  VPMM_TRY(ipc::wait_for_primary(driver, device));
+  Meanwhile& meanwhile = meanwhile_of_actor();
+  if (++meanwhile.waits != 1) return {};
+  ipc::Importer& importer = ipc::Importer::of_process();
+  VPMM_TRY(importer.close(meanwhile.opened));
+  VPMM_TRY_ASSIGN(const DevicePtr again, importer.open(driver, meanwhile.handle, std::nullopt));
+  use_on_the_gpu(sim_of_actor(), again, driver::kLegacyStream);
+  meanwhile.is_at_the_same_place = again == meanwhile.opened;
+  return {};
+}
+
+// Out: words[0]: waits; words[1]: hazards; words[2]: the memory came to the same address.
+void close_twice_at_once(Parcel& parcel) {
+  SimDriver& sim = sim_of_actor();
+  ipc::Importer& importer = ipc::Importer::of_process();
+  static SamePlaceDriver driver(sim);
+  const DevicePtr opened = importer.open(driver, handle_in(parcel), std::nullopt).value();
+  meanwhile_of_actor() = {handle_in(parcel), 0, false, opened, false};
+  static_cast<void>(importer.close(opened, wait_while_it_is_closed_and_opened));
+  sim.run_until_idle();
+  parcel.words = {meanwhile_of_actor().waits, sim.hazard_count(),
+                  meanwhile_of_actor().is_at_the_same_place ? 1U : 0U};
+  parcel.say(hazards_of(sim));
+}
+
+TEST(IpcClosing, a_close_too_many_waits_for_what_was_opened_at_the_address_meanwhile) {
+  Process exporter;
+  Process importer;
+  Parcel parcel;
+  parcel.handle = exporter.allocate_shared(kSize, kSeed).handle;
+  const Parcel closed = importer.call(close_twice_at_once, parcel);
+  ASSERT_EQ(closed.words[2], 1U) << "or the close finds nothing there";
+  EXPECT_EQ(closed.words[0], 2U) << "waits";
+  EXPECT_EQ(closed.words[1], 0U) << closed.said();
+}
+
+std::atomic<int> late_waits_in_actor{0};
+std::atomic<bool> is_late_in_actor{true};
+
+Result<void> wait_or_be_late(driver::Driver& driver, driver::DeviceOrdinal device) {
+  ++late_waits_in_actor;
+  if (is_late_in_actor) return Error{ErrorCode::capture_active, "later"};
+  return ipc::wait_for_primary(driver, device);
+}
+
+// Out: words: waits of late closings after each of the steps.
+void close_late(Parcel& parcel) {
+  driver::Driver& driver = driver_of_actor();
+  ipc::Importer& importer = ipc::Importer::of_process();
+  const ipc::Token whole = parts_of(parcel.handle);
+  std::array<DevicePtr, 5> opened{};
+  for (std::size_t i = 0; i < opened.size(); ++i) {
+    ipc::Token part = whole;
+    part.offset = i * 4096;
+    part.size = 4096;
+    ipc::IpcHandle handle;
+    handle.token = ipc::encode(part);
+    opened[i] = importer.open(driver, handle, std::nullopt).value();
+  }
+  std::size_t step = 0;
+  const auto note = [&] {
+    parcel.words[step++] = static_cast<std::uint64_t>(late_waits_in_actor.exchange(0));
+  };
+  importer.close_some_time(opened[0], wait_or_be_late);
+  note();
+  importer.close_some_time(opened[1], wait_or_be_late);
+  note();
+  importer.close_some_time(opened[2]);  // in time, so that the late ones are tried
+  note();
+  importer.close_some_time(DevicePtr{4096});  // nothing is open there, so as well
+  note();
+  is_late_in_actor = false;
+  importer.close_some_time(opened[3]);
+  note();
+  if (!importer.close(opened[4]).ok()) parcel.status = VPMM_ERROR_DRIVER_FAILED;
+  note();
+  for (const DevicePtr each : opened) parcel.words[step] += importer.close(each).ok() ? 1 : 0;
+}
+
+TEST(IpcClosing, that_is_late_is_tried_once_by_each_call_that_closes_other_memory) {
+  Process exporter;
+  Process importer;
+  const Shared shared = exporter.allocate_shared(kSize, kSeed);
+  Parcel parcel;
+  parcel.handle = shared.handle;
+  importer.belongings();
+  const Belongings before = importer.belongings();
+  const Parcel closed = importer.call(close_late, parcel);
+  expect_ok(closed);
+  EXPECT_EQ(closed.words, (std::array<std::uint64_t, 16>{1, 1, 2, 2, 2, 0, 0}));
+  EXPECT_EQ(importer.belongings(), before);
   exporter.free(shared.address);
   exporter.end(shared.handle);
   expect_leases_to_end(exporter);
@@ -213,6 +328,72 @@ TEST(IpcClosing, after_a_reset_gives_everything_back_though_nobody_has_the_conte
   exporter.free(shared.address);
   exporter.end(shared.handle);
   expect_leases_to_end(exporter);
+}
+
+// Its mapping survives, unlike what CUDA's own IPC has open.
+TEST(IpcClosing, memory_of_a_pool_is_as_open_as_before_a_reset) {
+  Process exporter;
+  Process importer;
+  const Shared shared = exporter.allocate_shared(kSize, kSeed);
+  importer.belongings();
+  const Address opened = importer.open(shared.handle);
+  const Belongings with_it = importer.belongings();
+  expect_ok(importer.call([](Parcel&) {
+    SimDriver& sim = sim_of_actor();
+    must(sim.device_primary_ctx_reset(0));
+    must(sim.ctx_set_current({}));
+  }));
+  EXPECT_EQ(importer.open(shared.handle), opened);
+  EXPECT_EQ(importer.belongings().mappings, with_it.mappings);
+  importer.close(opened);
+  importer.close(opened);
+  expect_refused(importer.try_to_close(opened), VPMM_ERROR_INVALID_POINTER, "not open");
+  exporter.free(shared.address);
+  exporter.end(shared.handle);
+  expect_leases_to_end(exporter);
+}
+
+// --- a driver of before CUDA 12, where contexts have no numbers
+
+class OldDriver final : public driver::ForwardingDriver {
+ public:
+  using ForwardingDriver::ForwardingDriver;
+  bool has(driver::Call call) const override { return call != driver::Call::ctx_get_id; }
+  driver::CuResult ctx_get_id(driver::ContextHandle, driver::ContextId&) override {
+    return driver::CuResult::not_supported;
+  }
+};
+
+TEST(IpcClosing, works_where_contexts_have_no_numbers) {
+  Process exporter;
+  Process importer;
+  const Shared shared = exporter.allocate_shared(kSize, kSeed);
+  importer.belongings();
+  const Belongings before = importer.belongings();
+  Parcel parcel;
+  parcel.handle = shared.handle;
+  const Parcel closed = importer.call(
+      [](Parcel& asked) {
+        static OldDriver driver(driver_of_actor());
+        ipc::Importer& ours = ipc::Importer::of_process();
+        const auto opened = ours.open(driver, handle_in(asked), std::nullopt);
+        if (!opened) return asked.say(opened.error().message);
+        const auto again = ours.open(driver, handle_in(asked), std::nullopt);
+        asked.words[0] = again && again.value() == opened.value() ? 1 : 0;
+        meanwhile_of_actor() = {};
+        const auto wait = [](driver::Driver& waited, driver::DeviceOrdinal device) {
+          ++meanwhile_of_actor().waits;
+          return ipc::wait_for_primary(waited, device);
+        };
+        for (int i = 0; i < 2; ++i) asked.words[1] += ours.close(opened.value(), wait) ? 1 : 0;
+        asked.words[2] = meanwhile_of_actor().waits;
+      },
+      parcel);
+  EXPECT_EQ(closed.said(), "");
+  EXPECT_EQ(closed.words[0], 1U) << "it stays open";
+  EXPECT_EQ(closed.words[1], 2U);
+  EXPECT_EQ(closed.words[2], 1U) << "the last close waits";
+  EXPECT_EQ(importer.belongings(), before);
 }
 
 // --- ends of exports

@@ -58,6 +58,8 @@ TEST_F(IpcFolder, that_others_could_use_or_find_elsewhere_is_refused_by_name) {
   expect_refused_as(inside("link"), "not a link");
   std::ofstream(inside("file")) << "x";
   expect_refused_as(inside("file"), "must be a folder");
+  fs::create_symlink(inside("nowhere"), inside("dangling"));
+  expect_refused_as(inside("dangling") + "/", "cannot be looked at: No such file or directory");
   for (const mode_t mode : {0755U, 0770U, 0701U, 0777U}) {
     ASSERT_EQ(chmod(inside("real").c_str(), mode), 0);
     expect_refused_as(inside("real"), fmt::format("has mode {:o}, ", mode));
@@ -71,6 +73,28 @@ TEST_F(IpcFolder, of_another_user_is_refused) {
   ASSERT_EQ(chmod(inside("theirs").c_str(), 0700), 0);
   ASSERT_EQ(chown(inside("theirs").c_str(), 65534, 65534), 0);
   expect_refused_as(inside("theirs"), "belongs to user 65534");
+}
+
+// Another user, who has no such folder yet.
+TEST_F(IpcFolder, of_each_user_is_one_in_tmp_if_no_other_is_chosen) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  Process process;
+  const Parcel answer = process.call([](Parcel& parcel) {
+    constexpr uid_t kSomebody = 987'654'321;
+    if (setuid(kSomebody) != 0) return parcel.say("setuid failed");
+    const Result<std::string> made = ipc::socket_folder("");
+    if (!made) return parcel.say(made.error().message);
+    struct stat status {};
+    parcel.words[0] = stat(made.value().c_str(), &status) == 0 ? status.st_mode & 07777 : 0;
+    chmod(made.value().c_str(), 0755);
+    const Result<std::string> refused = ipc::socket_folder("");
+    parcel.say(made.value() + "; " + (refused ? "" : refused.error().message));
+    rmdir(made.value().c_str());
+  });
+  EXPECT_EQ(answer.said(),
+            "/tmp/vpmm-987654321; /tmp/vpmm-987654321: has mode 755, and others may not enter it: "
+            "use 0700");
+  EXPECT_EQ(answer.words[0], 0700U);
 }
 
 TEST_F(IpcFolder, that_is_not_there_is_made_for_its_user_alone) {
@@ -210,6 +234,9 @@ TEST_F(IpcFolder, is_swept_without_a_word_to_processes_that_answer_top) {
   };
   Process running;
   EXPECT_FALSE(is_connected_to(running.process()));
+  if (getpid() != 1) {
+    EXPECT_FALSE(is_connected_to(1)) << "which always runs";
+  }
   EXPECT_TRUE(is_connected_to(getpid())) << "of an earlier process with this number";
 }
 

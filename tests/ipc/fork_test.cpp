@@ -7,10 +7,12 @@
 
 #include <atomic>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 #include <thread>
 
 #include "ipc/descriptor.hpp"
+#include "ipc/exporter.hpp"
 #include "ipc/raw.hpp"
 
 namespace vpmm::ipc_test::forking_test {
@@ -294,6 +296,39 @@ TEST(IpcFork, the_exit_of_a_child_leaves_the_socket_of_its_parent) {
   EXPECT_EQ(names_in(socket_folder_of_tests()), names);
   Process importer;
   importer.expect(importer.open(shared.handle), kSize, kSeed);
+}
+
+// And of a process that answers `vpmm top`, both.
+TEST(IpcFork, the_exit_of_a_child_leaves_both_sockets_of_its_parent) {
+  const std::string folder = socket_folder_of_tests() + "/both";
+  Process process({"VPMM_TOP=1", "VPMM_IPC_DIR=" + folder, "ASAN_OPTIONS=detect_leaks=0"});
+  process.allocate_shared(kSize, kSeed);
+  const auto names = names_in(folder);
+  EXPECT_EQ(names.size(), 2U);
+  expect_ok(process.call([](Parcel& parcel) {
+    const pid_t child = fork();
+    if (child == 0) std::exit(0);
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (status != 0) parcel.status = VPMM_ERROR_DRIVER_FAILED;
+  }));
+  EXPECT_EQ(names_in(folder), names);
+  process.exit();
+  EXPECT_TRUE(names_in(folder).empty());
+  std::filesystem::remove_all(folder);
+}
+
+// Before a pool is opened, a child is as good as its parent, and no process has the other's tokens.
+TEST(IpcFork, a_child_has_an_exporter_of_its_own) {
+  Process process;
+  const Parcel answer = process.call([](Parcel& parcel) {
+    parcel.words[0] = reinterpret_cast<Address>(&ipc::Exporter::of_process());
+    in_child(parcel, [](Parcel& found) {
+      const auto own = reinterpret_cast<Address>(&ipc::Exporter::of_process());
+      found.words[1] = own == found.words[0] ? 0 : 1;
+    });
+  });
+  EXPECT_EQ(answer.words[1], 1U);
 }
 
 // The child is made while chunks are on their way.

@@ -279,6 +279,28 @@ TEST(IpcHangingExporter, that_turns_a_connection_away_is_asked_anew_through_anot
   expect_ok(importer.finish());
 }
 
+// One that talks of other openings without end, or says what is no message.
+TEST(IpcHangingExporter, that_does_not_keep_to_the_protocol_is_asked_anew_through_another) {
+  constexpr int kMostPassedOver = 1024;
+  for (const bool talks : {true, false}) {
+    SCOPED_TRACE(talks);
+    HandExporter hanging;
+    Process importer;
+    const vpmm_ipc_handle handle = hanging.listen(12);
+    open_first(importer, hanging, handle);
+    importer.begin_to_open(small_memory(handle, 2));
+    expect_open(hanging, 2);
+    if (!talks) hanging.send_piece(1, 0);
+    for (int i = 0; talks && i < kMostPassedOver; ++i)
+      hanging.say(message_of(MessageKind::batch, 99));
+    hanging.hang_up(HandExporter::HangUp::one_connection);
+    expect_open(hanging, 1);
+    deliver(hanging, 1);
+    EXPECT_EQ(hanging.hear().kind, MessageKind::received);
+    expect_ok(importer.finish());
+  }
+}
+
 // --- a link that is busy
 
 std::atomic<std::uint64_t> sent_meanwhile{0};
@@ -317,6 +339,110 @@ TEST(IpcLink, has_one_speaker_at_a_time) {
   importer.expect(opened.words[0], kMiB, kSeed + 1);
   importer.close(opened.words[0]);
   for (const Shared& each : {first, second}) {
+    exporter.free(each.address);
+    exporter.end(each.handle);
+  }
+  expect_leases_to_end(exporter);
+}
+
+std::thread opening_in_actor;
+std::atomic<bool> is_open_meanwhile{false};
+vpmm_ipc_handle other_in_actor;
+
+// Of a closing, in its thread: another opens other memory, and is waited for.
+void open_the_other() {
+  opening_in_actor = std::thread([] {
+    void* ptr = nullptr;
+    is_open_meanwhile = vpmm_ipc_open(&other_in_actor, -1, &ptr) == VPMM_OK;
+  });
+  const auto give_up = soon();
+  while (!is_open_meanwhile && ipc::Clock::now() < give_up) std::this_thread::yield();
+}
+
+TEST(IpcLink, that_is_slow_to_take_a_closing_holds_up_nobody_who_uses_memory_of_another) {
+  Process exporter;
+  Process other;
+  Process importer;
+  Parcel parcel;
+  parcel.words[0] = importer.open(exporter.allocate_shared(kMiB, kSeed).handle);
+  parcel.handle = other.allocate_shared(kMiB, kSeed).handle;
+  importer.open(parcel.handle);
+  const Parcel closed = importer.call(
+      [](Parcel& asked) {
+        other_in_actor = asked.handle;
+        before_kernel_call(KernelCall::send, [] {
+          open_the_other();
+          sent_meanwhile = is_open_meanwhile ? 1 : 0;
+        });
+        asked.take(vpmm_ipc_close(reinterpret_cast<void*>(asked.words[0])));
+        opening_in_actor.join();
+        asked.words[1] = sent_meanwhile;
+      },
+      parcel);
+  expect_ok(closed);
+  EXPECT_EQ(closed.words[1], 1U) << "before the closing is over";
+}
+
+TEST(IpcLink, that_cannot_be_spoken_on_any_more_is_made_anew) {
+  Process exporter;
+  Process importer;
+  const Shared first = exporter.allocate_shared(kMiB, kSeed);
+  const Shared second = exporter.allocate_shared(kMiB, kSeed + 1);
+  const Address open = importer.open(first.handle);
+  Parcel parcel;
+  parcel.handle = second.handle;
+  const Parcel opened = importer.call(
+      [](Parcel& asked) {
+        void* ptr = nullptr;
+        fail_kernel_call(KernelCall::connect, 0, 0);
+        fail_kernel_call(KernelCall::send, EPIPE);
+        asked.take(vpmm_ipc_open(&asked.handle, -1, &ptr));
+        asked.words[0] = reinterpret_cast<Address>(ptr);
+        asked.words[1] = kernel_calls(KernelCall::connect);
+      },
+      parcel);
+  expect_ok(opened);
+  EXPECT_EQ(opened.words[1], 1U);
+  importer.expect(opened.words[0], kMiB, kSeed + 1);
+  importer.close(opened.words[0]);
+  importer.close(open);
+  for (const Shared& each : {first, second}) {
+    exporter.free(each.address);
+    exporter.end(each.handle);
+  }
+  expect_leases_to_end(exporter);
+}
+
+// Then the rest is said when there is room, and a later lack of it is waited for again.
+TEST(IpcLink, waits_for_room_for_one_closing_and_not_for_each) {
+  Process exporter;
+  Process importer;
+  Parcel parcel;
+  std::vector<Shared> shared;
+  for (std::size_t i = 0; i < 4; ++i) {
+    shared.push_back(exporter.allocate_shared(kMiB, kSeed));
+    parcel.words[i] = importer.open(shared.back().handle);
+  }
+  const Parcel closed = importer.call(
+      [](Parcel& asked) {
+        const auto calls_to_close = [&](std::size_t which, std::uint64_t failing) {
+          fail_kernel_call(KernelCall::send, EAGAIN, failing);
+          asked.take(vpmm_ipc_close(reinterpret_cast<void*>(asked.words[which])));
+          asked.words[which] = kernel_calls(KernelCall::send);
+        };
+        constexpr std::uint64_t kAlways = 1'000'000'000;
+        calls_to_close(0, kAlways);
+        calls_to_close(1, kAlways);
+        calls_to_close(2, 0);
+        calls_to_close(3, 3);
+      },
+      parcel);
+  expect_ok(closed);
+  EXPECT_GE(closed.words[0], 2U) << "for a second";
+  EXPECT_LE(closed.words[1], 2U) << "now, and when the closing is over";
+  EXPECT_EQ(closed.words[2], 3U);
+  EXPECT_GE(closed.words[3], 2U);  // four, unless a second passes between
+  for (const Shared& each : shared) {
     exporter.free(each.address);
     exporter.end(each.handle);
   }

@@ -20,7 +20,8 @@ struct Plan {
   std::atomic<std::uint64_t> calls{0};
   std::atomic<void (*)()> hook{nullptr};
 };
-constinit std::array<Plan, 8> plans;
+constinit std::atomic<bool> are_peers_hidden{false};
+constinit std::array<Plan, 10> plans;
 
 Plan& plan_of(KernelCall call) { return plans.at(static_cast<std::size_t>(call)); }
 
@@ -50,6 +51,12 @@ void before_kernel_call(KernelCall call, void (*hook)()) {
   plan_of(call).hook = hook;
 }
 
+void hide_peers() { are_peers_hidden = true; }
+
+void become_older_kernel() {
+  fail_kernel_call(KernelCall::setsockopt, ENOPROTOOPT, std::uint64_t{1} << 62);
+}
+
 }  // namespace vpmm::ipc_test
 
 using vpmm::ipc_test::KernelCall;
@@ -68,14 +75,24 @@ ssize_t getrandom(void* bytes, std::size_t size, unsigned flags) {
   return make(KernelCall::getrandom, SYS_getrandom, bytes, size, flags);
 }
 int getsockopt(int file, int level, int option, void* value, socklen_t* size) noexcept {
-  return static_cast<int>(
-      make(KernelCall::getsockopt, SYS_getsockopt, file, level, option, value, size));
+  const long result =
+      make(KernelCall::getsockopt, SYS_getsockopt, file, level, option, value, size);
+  if (result == 0 && option == SO_PEERCRED && vpmm::ipc_test::are_peers_hidden)
+    static_cast<ucred*>(value)->pid = 0;
+  return static_cast<int>(result);
+}
+ssize_t recv(int file, void* bytes, std::size_t size, int flags) {
+  return make(KernelCall::plain_receive, SYS_recvfrom, file, bytes, size, flags, nullptr, nullptr);
 }
 ssize_t recvmsg(int file, msghdr* message, int flags) {
   return make(KernelCall::receive, SYS_recvmsg, file, message, flags);
 }
 ssize_t sendmsg(int file, const msghdr* message, int flags) {
   return make(KernelCall::send, SYS_sendmsg, file, message, flags);
+}
+int setsockopt(int file, int level, int option, const void* value, socklen_t size) noexcept {
+  return static_cast<int>(
+      make(KernelCall::setsockopt, SYS_setsockopt, file, level, option, value, size));
 }
 int socket(int domain, int type, int protocol) noexcept {
   return static_cast<int>(make(KernelCall::socket, SYS_socket, domain, type, protocol));

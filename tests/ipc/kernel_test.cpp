@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -47,7 +48,8 @@ class IpcKernel : public testing::Test {
   void TearDown() override {
     for (const KernelCall call :
          {KernelCall::accept, KernelCall::bind, KernelCall::connect, KernelCall::getrandom,
-          KernelCall::getsockopt, KernelCall::receive, KernelCall::send, KernelCall::socket})
+          KernelCall::getsockopt, KernelCall::receive, KernelCall::send, KernelCall::setsockopt,
+          KernelCall::socket})
       fail_kernel_call(call, 0, 0);
     std::filesystem::remove(path_);
   }
@@ -108,6 +110,16 @@ TEST_F(IpcKernel, that_never_has_room_for_a_message_is_asked_until_the_deadline)
   }
 }
 
+// Once more when there is room, or no time is left.
+TEST_F(IpcKernel, without_room_is_not_asked_before_there_is_some) {
+  const Message message = message_of(MessageKind::close, 1);
+  while (near_.try_send(message, {}, now()) == Channel::Sent::yes) {
+  }
+  fail_kernel_call(KernelCall::send, 0, 0);
+  EXPECT_EQ(near_.try_send(message, {}, now() + kAWhile), Channel::Sent::not_now);
+  EXPECT_LE(kernel_calls(KernelCall::send), 2U);
+}
+
 TEST_F(IpcKernel, that_refuses_a_message_for_good_is_asked_once) {
   const Message message = message_of(MessageKind::close, 1);
   for (const int error : {EPIPE, ECONNRESET, ENOTCONN}) {
@@ -137,6 +149,52 @@ TEST_F(IpcKernel, that_interrupts_a_receipt_is_asked_again) {
     EXPECT_EQ(message_in(far_.receive(soon(), files)), "receiving failed: Input/output error");
     EXPECT_TRUE(far_.receive(soon(), files).ok());
   }
+}
+
+// Whatever a call before it left behind.
+TEST_F(IpcKernel, tells_the_end_of_the_other_side_once) {
+  near_.reset();
+  for (const Channel::Files files : {Channel::Files::none, Channel::Files::taken}) {
+    errno = EAGAIN;
+    fail_kernel_call(KernelCall::receive, 0, 0);
+    const auto received = far_.receive(soon(), files);
+    ASSERT_TRUE(received.ok()) << message_in(received);
+    EXPECT_FALSE(received.value());
+    EXPECT_EQ(kernel_calls(KernelCall::receive), 1U);
+  }
+}
+
+std::uint64_t open_files() { return own_descriptors().all; }
+
+TEST_F(IpcKernel, that_passes_any_descriptors_on_leaves_those_that_nobody_takes) {
+  become_older_kernel();
+  std::filesystem::remove(path_);
+  listener_ = ipc::listen_at(path_);
+  near_ = std::move(ipc::connect_to(path_, soon())).value();
+  far_ = accept();
+  for (const Channel::Files files : {Channel::Files::none, Channel::Files::taken}) {
+    const std::uint64_t before = open_files();
+    const Message message = message_of(MessageKind::close, 7);
+    ASSERT_TRUE(send_with_copies_of(STDERR_FILENO, near_, &message, sizeof message, 3));
+    {
+      const auto received = far_.receive(soon(), files);
+      EXPECT_EQ(received.ok(), files == Channel::Files::taken);
+      EXPECT_EQ(open_files(), before + (files == Channel::Files::taken ? 3 : 0));
+    }
+    EXPECT_EQ(open_files(), before);
+  }
+}
+
+// Numbers of a process and its user, which are no descriptors.
+TEST_F(IpcKernel, that_says_more_about_a_message_than_its_descriptors_is_not_misread) {
+  constexpr int kYes = 1;
+  ASSERT_EQ(setsockopt(far_.get(), SOL_SOCKET, SO_PASSCRED, &kYes, sizeof kYes), 0);
+  const Message message = message_of(MessageKind::close, 8);
+  ASSERT_TRUE(send_with_copies_of(STDERR_FILENO, near_, &message, sizeof message, 0));
+  const auto received = far_.receive(soon());
+  ASSERT_TRUE(received.ok() && received.value()) << message_in(received);
+  EXPECT_EQ(received.value()->message.number, 8U);
+  EXPECT_TRUE(received.value()->files.empty());
 }
 
 // So that calls that wait return early.
@@ -322,6 +380,17 @@ TEST_F(IpcKernel, watches_the_process_at_the_other_end_while_that_is_open) {
     ASSERT_FALSE(none.ok());
     EXPECT_EQ(none.error().code, ErrorCode::host_out_of_memory);
     EXPECT_NE(none.error().message.find("as many descriptors open as it may"), std::string::npos);
+  }
+  {
+    rlimit before{};
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    const rlimit none{0, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    fail_kernel_call(KernelCall::getsockopt, ENOPROTOOPT);
+    const Result<ipc::Descriptor> watched = ipc::watch(far_, peer);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    ASSERT_FALSE(watched.ok()) << "an older one, without a descriptor";
+    EXPECT_EQ(watched.error().code, ErrorCode::host_out_of_memory);
   }
   near_.reset();
   for (const bool is_older : {false, true}) {

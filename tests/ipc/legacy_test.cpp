@@ -131,6 +131,10 @@ TEST(IpcLegacy, a_range_beyond_an_allocation_and_a_nameless_device_are_refused) 
   std::memset(nameless.device_uuid, 0, sizeof nameless.device_uuid);
   expect_refused(importer.try_to_open(nameless), VPMM_ERROR_INVALID_ARGUMENT, "device");
   importer.close(importer.open(nameless, 0));
+  vpmm_ipc_handle elsewhere = exporter.share(address, 2 * kMiB);
+  elsewhere.device_uuid[0] ^= 1;
+  for (const int device : {-1, 0})
+    expect_refused(importer.try_to_open(elsewhere, device), VPMM_ERROR_UNSUPPORTED, "does not see");
   vpmm_ipc_handle damaged = exporter.share(address, 2 * kMiB);
   damaged.token[0] ^= 1;
   EXPECT_NE(importer.try_to_open(damaged).status, VPMM_OK);
@@ -235,9 +239,15 @@ TEST(IpcLegacy, memory_at_the_address_of_what_a_reset_closed_takes_its_place) {
     driver.ctx_set_current({});
     const std::array<bool, 7> all{is_open,       open(2, kPlace), open(1, kOther), close(kPlace),
                                   close(kOther), !close(kPlace),  !close(kOther)};
-    std::copy(all.begin(), all.end(), parcel.words.begin());
+    // The same memory at another address: the former is nobody's.
+    const bool is_open_once_more = open(3, kPlace);
+    driver.device_primary_ctx_reset(0);
+    driver.ctx_set_current({});
+    const std::array<bool, 5> then{is_open_once_more, open(3, kOther), !close(kPlace),
+                                   close(kOther), !close(kOther)};
+    std::copy(then.begin(), then.end(), std::copy(all.begin(), all.end(), parcel.words.begin()));
   });
-  EXPECT_EQ(answer.words, (std::array<std::uint64_t, 16>{1, 1, 1, 1, 1, 1, 1}));
+  EXPECT_EQ(answer.words, (std::array<std::uint64_t, 16>{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}));
 }
 
 }  // namespace

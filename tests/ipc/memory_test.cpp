@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <optional>
+#include <set>
+
 #include "driver/sim/sim_driver.hpp"
 #include "ipc/exporter.hpp"
 #include "ipc/importer.hpp"
@@ -122,12 +125,15 @@ TEST(IpcHostMemory, that_is_short_in_a_first_export_leaves_nothing_and_the_next_
     Parcel memory = exporter.call(allocate_here);
     const std::uint64_t before = descriptors_of(exporter);
     const std::uint64_t threads = threads_of(exporter);
+    const std::size_t sockets = names_in(socket_folder_of_tests()).size();
     Parcel shared = exporter.call(share_here, nth(n, memory));
     const bool is_last = shared.words[2] == 0;
     if (shared.status != VPMM_OK) {
       EXPECT_EQ(shared.status, VPMM_ERROR_HOST_OUT_OF_MEMORY) << shared.said();
-      EXPECT_EQ(descriptors_of(exporter), before + (threads_of(exporter) == threads ? 0 : 1))
+      const bool has_thread = threads_of(exporter) != threads;
+      EXPECT_EQ(descriptors_of(exporter), before + (has_thread ? 1 : 0))
           << "a socket where a thread listens";
+      EXPECT_EQ(names_in(socket_folder_of_tests()).size(), sockets + (has_thread ? 1 : 0));
       shared = exporter.call(share_here, nth(0, memory));
     }
     expect_ok(shared);
@@ -226,6 +232,34 @@ INSTANTIATE_TEST_SUITE_P(Host, IpcHostMemoryOfThread,
                          [](const auto& repeat) {
                            return repeat.param == Repeat::once ? "once" : "for_a_while";
                          });
+
+// Of a connection, or of an opening alone.
+TEST(IpcHostMemoryOfThread, that_is_short_is_why_an_importer_is_refused) {
+  Process exporter({"VPMM_LOG=quiet"});
+  const Parcel shared = exporter.call(share_here, exporter.call(allocate_here));
+  expect_ok(shared);
+  std::set<std::uint64_t> refused;
+  // Which allocation is of what depends on what else the thread has to do.
+  for (std::uint64_t tries = 0; refused.size() < 2 && tries < 300; ++tries) {
+    const std::uint64_t n = 1 + tries % 30;
+    SCOPED_TRACE(n);
+    fail_in_thread(exporter, n, Repeat::once);
+    ipc::Channel channel = connect_by_hand(shared.handle);
+    static_cast<void>(channel.try_send(open_message(shared.handle, 7), {}, soon()));
+    const std::optional<ipc::Message> answer = next_from(channel);
+    ASSERT_TRUE(answer);
+    if (answer->kind == ipc::MessageKind::refused) {
+      refused.insert(answer->number);
+      EXPECT_EQ(answer->status, static_cast<std::uint32_t>(VPMM_ERROR_HOST_OUT_OF_MEMORY));
+      EXPECT_EQ(answer->said(), "the process that exported the memory is out of host memory");
+    } else {
+      EXPECT_EQ(answer->kind, ipc::MessageKind::granted);
+      send_by_hand(channel, message_of(ipc::MessageKind::close, 7));
+    }
+    stop_in_thread(exporter);
+  }
+  EXPECT_EQ(refused, (std::set<std::uint64_t>{0, 7}));
+}
 
 // --- the importer
 

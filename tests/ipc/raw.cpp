@@ -95,6 +95,13 @@ std::optional<Message> next_from(Channel& channel) {
   return received.value()->message;
 }
 
+bool is_hung_up_on(Channel& channel) {
+  for (;;) {
+    const Result<std::optional<ipc::Received>> received = channel.receive(soon());
+    if (!received || !received.value()) return received.ok();
+  }
+}
+
 namespace {
 
 // --- in an actor
@@ -218,10 +225,11 @@ Message HandExporter::hear() {
 
 void HandExporter::grant(std::uint64_t number, const Terms& terms) {
   Parcel parcel;
-  parcel.words = {number, terms.chunks.value_or(~std::uint64_t{0}), terms.more, terms.offset};
+  parcel.words = {number, terms.chunks.value_or(~std::uint64_t{0}), terms.more, terms.offset,
+                  static_cast<std::uint64_t>(terms.kind)};
   expect_ok(call(
       [](Parcel& asked) {
-        Message granted = message_of(MessageKind::granted, asked.words[0]);
+        Message granted = message_of(static_cast<MessageKind>(asked.words[4]), asked.words[0]);
         granted.chunks = std::min(asked.words[1], exported_by_actor().files.size());
         granted.bytes = granted.chunks * kChunk + asked.words[2];
         granted.offset = asked.words[3];
@@ -232,8 +240,8 @@ void HandExporter::grant(std::uint64_t number, const Terms& terms) {
 }
 
 void HandExporter::send_batch(std::uint64_t number, std::uint32_t chunks,
-                              std::optional<Bytes> said_size) {
-  Parcel parcel = with(message_of(MessageKind::batch, number, chunks));
+                              std::optional<Bytes> said_size, MessageKind kind) {
+  Parcel parcel = with(message_of(kind, number, chunks));
   parcel.words[4] = said_size.value_or(kChunk);
   expect_ok(call(
       [](Parcel& asked) {

@@ -24,6 +24,8 @@ bool send_with_copies_of(int file, const ipc::Channel& channel, const void* byte
 void send_by_hand(ipc::Channel& channel, const ipc::Message& message);
 // none: the other side closed, or nothing came.
 std::optional<ipc::Message> next_from(ipc::Channel& channel);
+// Passes over messages before that. False: nothing more came, and the other side has not closed.
+bool is_hung_up_on(ipc::Channel& channel);
 
 // An importer that says what it is told to.
 class HandImporter : public Process {
@@ -47,11 +49,13 @@ class HandExporter : public Process {
     std::optional<std::uint64_t> chunks = {};  // nullopt: all
     Bytes more = 0;                            // beyond these chunks
     Bytes offset = 0;
+    ipc::MessageKind kind = ipc::MessageKind::granted;
   };
   void grant(std::uint64_t number, const Terms& terms);
   void grant(std::uint64_t number) { grant(number, {}); }
   void send_batch(std::uint64_t number, std::uint32_t chunks,
-                  std::optional<Bytes> said_size = {});  // of each chunk; nullopt: the right one
+                  std::optional<Bytes> said_size = {},  // of each chunk; nullopt: the right one
+                  ipc::MessageKind kind = ipc::MessageKind::batch);
   void send_something_else(std::uint64_t number, std::uint32_t chunks);  // descriptors of no chunks
   // As many descriptors as a message takes. To close the last one lasts as long as this process, up
   // to a minute.

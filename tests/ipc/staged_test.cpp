@@ -83,7 +83,7 @@ std::array<std::uint64_t, 7> left_in_actor() {
 }
 
 // In: words[0], [1]: the call that fails, and which of them.
-// Out: words[0]: the address; words[1]: how many failed.
+// Out: words[0]: the address; words[1]: how many failed; words[2]: how many there were.
 void copy_here(Parcel& parcel) {
   Staging& staging = staging_of_actor();
   ipc::IpcHandle handle;
@@ -97,7 +97,8 @@ void copy_here(Parcel& parcel) {
   const Result<DevicePtr> copy = ipc::open_staged(*staging.pool, handle);
   staging.faults.clear_plan();
   staging.sim.ctx_set_current(staging.context);  // which a failed call may have left in place
-  parcel.words = {copy ? to_integer(copy.value()) : 0, staging.faults.fired()};
+  parcel.words = {copy ? to_integer(copy.value()) : 0, staging.faults.fired(),
+                  staging.faults.counted()};
   if (copy) return;
   parcel.status = static_cast<vpmm_status>(copy.error().code);
   parcel.say(copy.error().message);
@@ -245,12 +246,22 @@ TEST_P(IpcStaged, copies_have_all_bytes_and_hold_nothing_of_the_exporter) {
     const Shared shared = exporter_.allocate_shared(size, kSeed);
     const Parcel copied = copy(shared.handle);
     expect_ok(copied);
+    EXPECT_EQ(left().back(), 1U) << "the copy lives";
     expect_and_free(copied.words[0], shared, size);
     EXPECT_EQ(left(), (std::array<std::uint64_t, 7>{}));
     exporter_.free(shared.address);
     exporter_.end(shared.handle);
     expect_leases_to_end(exporter_);
   }
+}
+
+// Each piece into the host before it goes on, and its end, too.
+TEST_P(IpcStaged, copies_are_waited_for) {
+  const Shared shared = exporter_.allocate_shared(2 * kBounced, kSeed);
+  const Parcel copied = copy(shared.handle, Call::stream_synchronize);
+  expect_ok(copied);
+  EXPECT_EQ(copied.words[2], GetParam() ? 1U : 4U);
+  expect_and_free(copied.words[0], shared, 2 * kBounced);
 }
 
 TEST_P(IpcStaged, copies_of_which_a_driver_call_fails_leave_nothing) {

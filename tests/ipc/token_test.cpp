@@ -63,6 +63,34 @@ TEST_F(IpcToken, that_is_none_is_told_from_one_that_is_newer_or_damaged) {
   expect_said(20, "the IPC token is damaged: its checksum is wrong");
 }
 
+ipc::TokenBytes bytes_of(const std::string& digits) {
+  ipc::TokenBytes bytes{};
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<std::byte>(std::stoi(digits.substr(2 * i, 2), nullptr, 16));
+  return bytes;
+}
+
+// Processes with other builds of the library read it.
+TEST(IpcTokenBytes, are_the_same_in_every_build) {
+  const std::string rest =
+      "0102030405060708090a0b0c0d0e0f10181716151413121128272625242322213837363534333231"
+      "4847464544434241";
+  ipc::Token token;
+  for (std::size_t i = 0; i < token.process.size(); ++i)
+    token.process[i] = static_cast<std::uint8_t>(i + 1);
+  token.allocation = 0x1112131415161718;
+  token.generation = 0x2122232425262728;
+  token.offset = 0x3132333435363738;
+  token.size = 0x4142434445464748;
+  const ipc::TokenBytes bytes = bytes_of("76706d6d01000000" + rest + "66d9d13d00000000");
+  EXPECT_EQ(ipc::encode(token), bytes);
+  const Result<ipc::Token> decoded = ipc::decode(bytes);
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(decoded.value(), token);
+  EXPECT_FALSE(ipc::decode(bytes_of("76706d6d01000100" + rest + "97c0e0b900000000")).ok())
+      << "with a right checksum, and something in the field without a meaning";
+}
+
 TEST_F(IpcToken, of_random_bytes_is_no_token) {
   const char* const given = std::getenv("VPMM_SEED");
   const std::uint64_t seed =

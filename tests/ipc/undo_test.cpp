@@ -47,9 +47,10 @@ FaultingDriver& faulting_of_actor() {
 }
 
 // In: words[1], [2]: the call that fails, and which of them. Out: words[0]: how many failed;
-// words[1]: the address.
+// words[1]: the address; words[2]: calls that would have failed if they were so many.
 void open_here(Parcel& parcel) {
   FaultingDriver& driver = faulting_of_actor();
+  driver.ctx_set_current({});
   driver::FaultPlan plan;
   plan.calls = {static_cast<Call>(parcel.words[1])};
   plan.nth = parcel.words[2];
@@ -61,6 +62,7 @@ void open_here(Parcel& parcel) {
   driver.ctx_set_current({});  // which a failed call may have left in place
   parcel.words[0] = driver.fired();
   parcel.words[1] = opened ? to_integer(opened.value()) : 0;
+  parcel.words[2] = driver.counted();
   if (opened) return;
   parcel.status = static_cast<vpmm_status>(opened.error().code);
   parcel.say(opened.error().message);
@@ -89,10 +91,10 @@ class IpcUndo : public testing::TestWithParam<Own> {
     const auto& words = answer.words;
     return {words[0], words[1], words[2], words[3], words[4], words[5]};
   }
-  // The exporter dies in the middle of an opening, and `call` fails once while that is undone.
-  void fail_an_undo(Call call) {
+  // The exporter dies in the middle of an opening, and the n-th `call` fails, while that is undone.
+  void fail_an_undo(Call call, std::uint64_t nth = 1) {
     HandExporter lame;
-    importer_.begin(open_here, question(lame.listen(8), call, 1));
+    importer_.begin(open_here, question(lame.listen(8), call, nth));
     EXPECT_EQ(lame.hear().kind, MessageKind::open);
     lame.grant(1);
     lame.send_batch(1, 4);
@@ -139,15 +141,46 @@ TEST_P(IpcUndo, leaves_nothing_whichever_call_of_the_driver_fails) {
 TEST_P(IpcUndo, that_fails_itself_is_done_later) {
   Process exporter({"VPMM_CHUNK_MAX=page"});
   const Shared shared = exporter.allocate_shared(kSize, 1);
-  fail_an_undo(Call::mem_unmap);
-  // A context that cannot be had puts it off once more.
+  constexpr std::uint64_t kOfTheUndo = 3;  // to enter the context, after those of the opening
+  for (const auto& [undo, nth] :
+       {std::pair(Call::mem_unmap, std::uint64_t{1}), std::pair(Call::ctx_set_current, kOfTheUndo)})
+    // A context that cannot be had puts it off once more.
+    for (const Call later : {Call::device_primary_ctx_retain, Call::ctx_get_current,
+                             Call::ctx_set_current, Call::mem_unmap}) {
+      SCOPED_TRACE(std::string(driver::to_string(undo)) + ", " + driver::to_string(later));
+      fail_an_undo(undo, nth);
+      const Parcel answer = importer_.call(open_here, question(shared.handle, later, 1));
+      expect_ok(answer);
+      EXPECT_EQ(answer.words[0], 1U);
+      EXPECT_EQ(held().reservations, before_.reservations + 2);
+      importer_.close(answer.words[1]);
+      EXPECT_EQ(held(), before_);
+    }
+}
+
+// The address space alone.
+TEST_P(IpcUndo, of_memory_that_is_unmapped_needs_no_context) {
+  Process exporter;
+  const Shared shared = exporter.allocate_shared(kMiB, 1);
+  fail_an_undo(Call::mem_address_free);
   const Parcel answer =
       importer_.call(open_here, question(shared.handle, Call::device_primary_ctx_retain, 1));
-  expect_ok(answer);
-  EXPECT_EQ(answer.words[0], 1U);
-  EXPECT_EQ(held().reservations, before_.reservations + 2);
-  importer_.close(answer.words[1]);
+  EXPECT_NE(answer.status, VPMM_OK);
+  EXPECT_EQ(answer.words[0], 1U) << "of the opening itself";
   EXPECT_EQ(held(), before_);
+}
+
+TEST_P(IpcUndo, of_an_opening_that_reserved_nothing_gives_nothing_back) {
+  Process exporter;
+  const Shared shared = exporter.allocate_shared(kMiB, 1);
+  ipc::Token unknown = parts_of(shared.handle);
+  ++unknown.generation;
+  for (int i = 0; i < 2; ++i) {
+    const Parcel refused =
+        importer_.call(open_here, question(handle_of(unknown), Call::mem_address_free, 1'000'000));
+    expect_refused(refused, VPMM_ERROR_NOT_SHARED, "freed");
+    EXPECT_EQ(refused.words[2], 0U) << "calls";
+  }
 }
 
 // Of memory that is unmapped, the address space alone.
