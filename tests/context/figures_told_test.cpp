@@ -55,6 +55,29 @@ TEST(FiguresToTell, have_device_limit_and_holders) {
   }
 }
 
+// Memory of the driver's pool goes with its context, and chunks stay.
+TEST(FiguresToTell, have_no_tags_of_memory_that_a_reset_by_others_ended) {
+  WorldOptions options = adaptive_world();
+  options.config.small = settings::SmallRequests::stream_ordered;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  for (const Bytes bytes : {Bytes{1000}, 3 * kPage}) {
+    pool::Request request{bytes, 0, stream};
+    request.tag = 71;
+    request.library = 72;
+    ASSERT_TRUE(world.pool().allocate(request).ok());
+  }
+  ASSERT_EQ(world.sim().device_primary_ctx_reset(0), driver::CuResult::success);
+  driver::ContextHandle context{};
+  ASSERT_EQ(world.sim().device_primary_ctx_retain(0, context), driver::CuResult::success);
+  ASSERT_EQ(world.sim().ctx_set_current(context), driver::CuResult::success);
+  world.deallocate(world.allocate(kPage, std::nullopt), std::nullopt);
+  const std::optional<context::FiguresToTell> told = world.pool().reports().try_figures();
+  ASSERT_TRUE(told.has_value());
+  EXPECT_THAT(told->by_tag, ElementsAre(Pair(71, 3 * kPage)));
+  EXPECT_THAT(told->by_library, ElementsAre(Pair(72, 3 * kPage)));
+}
+
 TEST(FiguresToTell, have_no_device_where_the_driver_does_not_say) {
   PoolWorld world(adaptive_world());
   world.faults().set_plan({{driver::Call::device_get_name, driver::Call::device_total_mem},

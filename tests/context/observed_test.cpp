@@ -95,20 +95,21 @@ TEST_P(ObservedKind, ends_on_the_stream_of_all_its_uses_or_on_none) {
   struct Free {
     const char* what;
     pool::Stream on;
-    bool has_other_use;
+    pool::Stream also;  // uses it
     pool::Stream told;
   };
-  const Free frees[] = {{"its own", own, false, own},
-                        {"another", other, false, std::nullopt},
-                        {"none", std::nullopt, false, std::nullopt},
-                        {"its own, of two that used it", own, true, std::nullopt}};
+  const Free frees[] = {{"its own", own, std::nullopt, own},
+                        {"its own, which used it again", own, own, own},
+                        {"another", other, std::nullopt, std::nullopt},
+                        {"none", std::nullopt, std::nullopt, std::nullopt},
+                        {"its own, of two that used it", own, other, std::nullopt}};
   for (const Free& each : frees) {
     SCOPED_TRACE(each.what);
     const std::size_t begun = watching.begun.size(), ended = watching.ended.size();
     const DevicePtr ptr = take({GetParam().bytes, 0, own, arena, kTag});
     EXPECT_EQ(told_of(ptr, watching.begun, begun), Tolds({{{ptr, GetParam().taken}, own}}));
-    if (each.has_other_use) {
-      ASSERT_TRUE(pool->record_use(ptr, other).ok());
+    if (each.also) {
+      ASSERT_TRUE(pool->record_use(ptr, *each.also).ok());
     }
     EXPECT_EQ(told_of(ptr, watching.ended, ended), Tolds());
     ASSERT_TRUE(pool->deallocate(ptr, each.on).ok());
