@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <vector>
 
 #include "context/out_of_memory.hpp"
 #include "support/pool_world_words.hpp"
@@ -25,6 +26,16 @@ TEST(Allocate, freeing_null_does_nothing) {
   EXPECT_TRUE(world.pool().deallocate(DevicePtr{}, std::nullopt).ok());
   world.pool().deallocate_deferred(DevicePtr{});
   EXPECT_EQ(world.statistics().caller_mistakes, 0u);
+}
+
+TEST(Allocate, null_is_freed_at_once) {
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const std::uint64_t calls = world.calls().total_count();
+  EXPECT_TRUE(world.pool().deallocate_if_ready(DevicePtr{}, stream));
+  EXPECT_TRUE(world.pool().deallocate_many(std::vector<DevicePtr>(3), std::nullopt).ok());
+  EXPECT_EQ(world.calls().total_count(), calls);
+  EXPECT_EQ(world.statistics().deallocations, 0u);
 }
 
 TEST(Allocate, rounds_up_to_pages_and_says_what_is_usable) {
@@ -296,6 +307,38 @@ TEST(AllocateMany, of_which_one_cannot_be_served_leaves_none) {
                ErrorCode::out_of_memory);
   EXPECT_EQ(all, std::vector<DevicePtr>(3));
   EXPECT_EQ(world.statistics().live_allocations, 0u);
+}
+
+// The others are freed all the same.
+TEST(AllocateMistakes, of_many_frees_the_first_is_told) {
+  for (const bool has_stream : {true, false}) {
+    PoolWorld world(adaptive_world());
+    const StreamHandle stream = world.stream();
+    const pool::Stream on = has_stream ? pool::Stream(stream) : std::nullopt;
+    const DevicePtr small = world.allocate(1000, stream), large = world.allocate(9 * kPage, stream);
+    const std::vector<DevicePtr> all{small, DevicePtr{0x1234}, DevicePtr{0x5678}, large};
+    expect_error(world.pool().deallocate_many(all, on), ErrorCode::invalid_pointer,
+                 {"0x1234 is not a live allocation"});
+    EXPECT_EQ(world.statistics().live_allocations, 0u);
+    EXPECT_EQ(world.statistics().caller_mistakes, 2u);
+  }
+}
+
+TEST(AllocateMany, gives_back_all_if_a_callback_throws) {
+  WorldOptions options = adaptive_world();
+  options.config.limits.capacity = 16 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  const int thrown = 7;
+  world.pool().limits().out_of_memory_callbacks().set(
+      [&](const context::OutOfMemory&) -> bool { throw thrown; });
+  std::vector<DevicePtr> out(3, DevicePtr{1});
+  EXPECT_THROW(static_cast<void>(world.pool().allocate_many(
+                   std::vector<Bytes>{1000, 4 * kPage, 40 * kPage}, stream, out)),
+               int);
+  EXPECT_EQ(out, std::vector<DevicePtr>(3));
+  EXPECT_EQ(world.statistics().live_allocations, 0u);
+  world.pool().limits().out_of_memory_callbacks().set({});
 }
 
 }  // namespace

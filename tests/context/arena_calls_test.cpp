@@ -1,6 +1,9 @@
 // context: arenas through the calls of a pool: proof, waits, and memory that goes back.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "support/pool_world_arenas.hpp"
 
 namespace vpmm::test {
@@ -83,6 +86,28 @@ TEST_F(ArenaWorld, of_external_memory_gives_back_what_was_freed_without_a_lock) 
   EXPECT_EQ(take_memory(world, external), memory);
   release(world, external);
   free_user_memory(world, memory);
+}
+
+TEST_F(ArenaWorld, lists_what_lives_in_it_without_what_only_other_processes_hold) {
+  const DevicePtr first = allocate_in(world, arena, 2 * kPage, a);
+  const DevicePtr second = allocate_in(world, arena, 2 * kPage, a);
+  const auto shared = world.pool().sharing().share({first, kPage});
+  ASSERT_TRUE(shared.ok()) << message_of(shared);
+  ASSERT_TRUE(world.pool().sharing().lease(shared.value().share, 0, kPage).ok());
+  const auto live = [&] {
+    const auto listed = world.pool().arenas().live(arena);
+    EXPECT_TRUE(listed.ok()) << message_of(listed);
+    return std::vector<DevicePtr>(listed.value().begin(), listed.value().end());
+  };
+  EXPECT_EQ(live(), (std::vector<DevicePtr>{std::min(first, second), std::max(first, second)}));
+  world.deallocate(first, a);
+  EXPECT_EQ(live(), std::vector<DevicePtr>{second});
+  for (const context::Holder holder : {context::Holder::handle, context::Holder::importer})
+    world.pool().sharing().end_lease(shared.value().share, holder);
+  world.deallocate(second, a);
+  EXPECT_TRUE(live().empty());
+  release(world, arena);
+  expect_error(world.pool().arenas().live(arena), ErrorCode::invalid_argument);
 }
 
 // The tag of a scope is for the pool's memory, not for the user's.

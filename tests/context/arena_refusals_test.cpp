@@ -54,6 +54,17 @@ TEST_F(ArenaRefusals, a_block_at_a_place_is_one_as_any_other) {
   world.deallocate(made.value(), a);
 }
 
+TEST_F(ArenaRefusals, a_block_at_a_place_has_no_library_and_no_tag_if_none_is_named) {
+  const DevicePtr begin = allocate_in(world, arena, 8 * kPage, a);
+  world.deallocate(begin, a);
+  const DevicePtr ptr = allocate_at(world, arena, {begin, 512}, a);
+  for (const report::LayoutBlock& block : world.pool().reports().layout().blocks) {
+    EXPECT_EQ(block.tag, 0u);
+    EXPECT_EQ(block.library, 0u);
+  }
+  world.deallocate(ptr, a);
+}
+
 TEST_F(ArenaRefusals, without_host_memory_change_nothing) {
   const DevicePtr ptr = allocate_in(world, arena, 4 * kPage, a);
   world.deallocate(ptr, a);

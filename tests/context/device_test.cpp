@@ -248,6 +248,28 @@ TEST(Servers, of_one_stream_alone_record_events_by_their_policy) {
   }
 }
 
+TEST(FiguresOfServers, have_a_peak_with_arenas_and_without_what_is_suspended) {
+  constexpr std::uint32_t kTag = 7;
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  const ArenaId arena = make_arena(world);
+  const DevicePtr small = world.allocate(1000, stream);
+  world.deallocate(allocate_in(world, arena, 4 * kPage, stream), stream);
+  EXPECT_EQ(world.statistics().peak_live_bytes, 4 * kPage + 1000);
+  ASSERT_TRUE(world.pool().suspension().make_suspendable(kTag, {}).ok());
+  const DevicePtr asleep = world.pool().allocate({6 * kPage, 0, stream, {}, kTag}).value();
+  ASSERT_TRUE(world.pool().suspension().suspend(kTag, {}).ok());
+  world.pool().reports().reset_peaks();
+  EXPECT_EQ(world.statistics().peak_live_bytes, 1000u);
+  world.deallocate(world.allocate(3 * kPage, stream), stream);
+  EXPECT_EQ(world.statistics().peak_live_bytes, 3 * kPage + 1000);
+  ASSERT_TRUE(world.pool().suspension().resume(kTag, {}).ok());
+  world.pool().reports().reset_peaks();
+  EXPECT_EQ(world.statistics().peak_live_bytes, 6 * kPage + 1000);
+  world.deallocate(asleep, stream);
+  world.deallocate(small, stream);
+}
+
 TEST(FiguresOfServers, have_the_peak_of_a_moment_that_nobody_looked_at) {
   WorldOptions with_driver_pool = adaptive_world();
   with_driver_pool.config.small = settings::SmallRequests::stream_ordered;

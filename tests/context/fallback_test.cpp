@@ -278,5 +278,18 @@ TEST(SmallRequests, of_the_drivers_pool_take_idle_pages_rather_than_set_a_record
   EXPECT_EQ(idle_pages_after_small_requests(page_world()), 3 * kPage) << "the record is 4 pages";
 }
 
+// The pool has none in hand, and the request that follows is the one that counts.
+TEST(SmallRequests, of_the_drivers_pool_are_guarded_in_turn_however_they_were_tried_before) {
+  WorldOptions options = adaptive_world();
+  options.config.small = settings::SmallRequests::stream_ordered;
+  options.config.checks.guard_every = 2;
+  PoolWorld world(options);
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_TRUE(is_null(world.pool().allocate_if_ready(1000, 0)));
+    world.allocate(1000, std::nullopt);
+  }
+  EXPECT_EQ(world.statistics().guarded_allocations, 3u);
+}
+
 }  // namespace
 }  // namespace vpmm::test

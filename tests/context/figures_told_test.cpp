@@ -55,6 +55,29 @@ TEST(FiguresToTell, have_device_limit_and_holders) {
   }
 }
 
+// Memory of the driver's pool goes with its context, and chunks stay.
+TEST(FiguresToTell, have_no_tags_of_memory_that_a_reset_by_others_ended) {
+  WorldOptions options = adaptive_world();
+  options.config.small = settings::SmallRequests::stream_ordered;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  for (const Bytes bytes : {Bytes{1000}, 3 * kPage}) {
+    pool::Request request{bytes, 0, stream};
+    request.tag = 71;
+    request.library = 72;
+    ASSERT_TRUE(world.pool().allocate(request).ok());
+  }
+  ASSERT_EQ(world.sim().device_primary_ctx_reset(0), driver::CuResult::success);
+  driver::ContextHandle context{};
+  ASSERT_EQ(world.sim().device_primary_ctx_retain(0, context), driver::CuResult::success);
+  ASSERT_EQ(world.sim().ctx_set_current(context), driver::CuResult::success);
+  world.deallocate(world.allocate(kPage, std::nullopt), std::nullopt);
+  const std::optional<context::FiguresToTell> told = world.pool().reports().try_figures();
+  ASSERT_TRUE(told.has_value());
+  EXPECT_THAT(told->by_tag, ElementsAre(Pair(71, 3 * kPage)));
+  EXPECT_THAT(told->by_library, ElementsAre(Pair(72, 3 * kPage)));
+}
+
 TEST(FiguresToTell, have_no_device_where_the_driver_does_not_say) {
   PoolWorld world(adaptive_world());
   world.faults().set_plan({{driver::Call::device_get_name, driver::Call::device_total_mem},
@@ -195,6 +218,49 @@ TEST_F(RecordingFile, begins_with_pool_and_options_and_has_samples_at_both_ends)
     EXPECT_EQ(sample.bytes, free) << "pending";
     EXPECT_EQ(sample.value, free);
   }
+}
+
+TEST_F(RecordingFile, has_each_free_once_whoever_serves_it) {
+  WorldOptions guarded = adaptive_world();
+  guarded.config.checks.guard_every = 2;
+  WorldOptions many_events = adaptive_world();
+  many_events.config.prefer = settings::Prefer::footprint;
+  for (const WorldOptions& options : {adaptive_world(), many_events, guarded, without_pages()}) {
+    PoolWorld world(options);
+    const StreamHandle own = world.stream(), other = world.stream();
+    ASSERT_TRUE(world.pool().reports().start_recording(path, {}).ok());
+    std::uint64_t frees = 0;
+    for (int round = 0; round < 3; ++round)
+      for (const Bytes bytes : {Bytes{1000}, 300 * kKiB, 3 * kPage, 9 * kPage, 40 * kPage})
+        for (const pool::Stream& on : {pool::Stream(own), pool::Stream(other), pool::Stream()}) {
+          world.deallocate(world.allocate(bytes, own), on);
+          expect_error(world.pool().deallocate(DevicePtr{0x1234}, on), ErrorCode::invalid_pointer);
+          ++frees;
+        }
+    ASSERT_TRUE(world.pool().reports().stop_recording().ok());
+    const RecordedFile file = read_recorded(path);
+    EXPECT_EQ(file.error, "");
+    EXPECT_EQ(file.count(RecordedKind::allocate), frees);
+    EXPECT_EQ(file.count(RecordedKind::free), frees);
+  }
+}
+
+// A request that is refused before the pool looks at its memory says nothing of the figures.
+TEST_F(RecordingFile, has_a_sample_beside_each_shortage_and_no_other_refusal) {
+  WorldOptions options = page_world();
+  options.config.limits.capacity = 4 * kPage;
+  PoolWorld world(options);
+  const StreamHandle stream = world.stream();
+  ASSERT_TRUE(world.pool().reports().start_recording(path, {}).ok());
+  world.allocate(kPage, stream);
+  for (int i = 0; i < 3; ++i)
+    expect_error(world.pool().allocate({100, 3, stream}), ErrorCode::invalid_argument);
+  for (int i = 0; i < 2; ++i)
+    expect_error(world.pool().allocate({8 * kPage, 0, stream}), ErrorCode::out_of_memory);
+  ASSERT_TRUE(world.pool().reports().stop_recording().ok());
+  const RecordedFile file = read_recorded(path);
+  EXPECT_EQ(file.count(RecordedKind::allocate_failed), 5u);
+  EXPECT_EQ(file.count(RecordedKind::sample), 3u + 2u) << "two ends and a call, and the shortages";
 }
 
 TEST_F(RecordingFile, is_not_begun_at_exit) {

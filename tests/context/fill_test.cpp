@@ -52,5 +52,25 @@ TEST_F(FillOfNewMemory, is_left_out_during_a_capture) {
   destroy(world, end_capture(world, stream));
 }
 
+// There a free without a stream waits for the legacy stream alone, and for what is known of use.
+TEST(FillOfNewMemoryWithTheLegacyStream, is_over_when_the_memory_goes) {
+  WorldOptions options = page_world();
+  options.config.checks.fill_new = true;
+  options.config.streams.any_stream = settings::AnyStreamOrder::legacy;
+  PoolWorld world(options);
+  const StreamHandle busy = world.stream();
+  const DevicePtr other = world.allocate(kPage, busy);
+  world.use(other, kPage, busy, kLongNs);
+  world.deallocate(world.allocate(4 * kPage, busy), std::nullopt);
+  world.sim().advance_host_ns(1'000'000);
+  const StreamHandle next = world.stream();
+  const DevicePtr ptr = world.allocate(4 * kPage, next);
+  world.use(ptr, 4 * kPage, next);
+  EXPECT_TRUE(world.pool().limits().trim(0).ok());
+  world.check_hazards();
+  world.deallocate(ptr, next);
+  world.deallocate(other, busy);
+}
+
 }  // namespace
 }  // namespace vpmm::test

@@ -186,6 +186,21 @@ TEST(Snapshot, of_a_second_device_without_a_pool_of_its_own_names_the_device_alo
   EXPECT_FALSE(layout.blocks[0].is_small);
 }
 
+TEST(Drawn, no_size_is_cut_from_pages_where_the_drivers_pool_or_whole_pages_serve_all_of_them) {
+  WorldOptions with_driver_pool = adaptive_world();
+  with_driver_pool.config.small = settings::SmallRequests::stream_ordered;
+  WorldOptions isolated = adaptive_world();
+  isolated.config.ipc_isolate = true;
+  for (const WorldOptions& options : {with_driver_pool, isolated}) {
+    PoolWorld world(options);
+    world.allocate(1000, world.stream());
+    const report::Layout layout = world.pool().reports().layout();
+    EXPECT_EQ(layout.largest_small, 0u);
+    ASSERT_EQ(layout.blocks.size(), 1u);
+    EXPECT_FALSE(layout.blocks[0].is_small);
+  }
+}
+
 class ArenaBlocksShown : public BlocksShown {
  protected:
   const ArenaId arena = make_arena(world);
@@ -320,6 +335,27 @@ TEST(GuardedBlocks, are_not_shown_before_they_are_mapped) {
   EXPECT_EQ(shown, 0u);
   EXPECT_EQ(world.pool->reports().layout().blocks.size(), 1u);
   world.deallocate(ptr, std::nullopt);
+}
+
+TEST(Snapshot, shows_memory_that_a_request_is_mapping_as_in_flight) {
+  HookedWorld world(page_world());
+  const DevicePtr live = world.allocate(kPage, std::nullopt);
+  std::string picture;
+  std::size_t in_flight = 0;
+  world.hooks.on[driver::Call::mem_map] = [&] {
+    world.on_another_thread([&] {
+      picture = observe::picture(world.pool->reports().snapshot());
+      for (const report::LayoutBlock& block : world.pool->reports().layout().blocks)
+        in_flight += block.state == RegionState::in_flight ? 1 : 0;
+    });
+    return driver::CuResult::success;
+  };
+  const DevicePtr ptr = world.allocate(3 * kPage, std::nullopt);
+  world.hooks.on.clear();
+  EXPECT_EQ(picture, "[1][#3]");
+  EXPECT_EQ(in_flight, 3u);
+  world.deallocate(ptr, std::nullopt);
+  world.deallocate(live, std::nullopt);
 }
 
 TEST_F(BlocksShown, a_recording_begins_with_what_lives_and_names_its_streams) {

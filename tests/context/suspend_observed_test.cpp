@@ -7,6 +7,7 @@
 
 #include "support/hooked_driver.hpp"
 #include "support/pool_world_words.hpp"
+#include "support/watching_driver.hpp"
 
 namespace vpmm::test {
 namespace {
@@ -15,37 +16,6 @@ using driver::Call;
 using driver::CuResult;
 
 constexpr std::uint32_t kTag = 7;
-
-// Knows which allocations have begun and not ended, and passes it on to the hazard checker.
-class Watching final : public driver::ForwardingDriver, private driver::MemoryObserver {
- public:
-  explicit Watching(Driver& inner) : ForwardingDriver(inner), checker_(*inner.memory_observer()) {}
-  driver::MemoryObserver* memory_observer() override { return this; }
-  std::set<DevicePtr> live;
-  int wrong = 0;  // begins of what lives, and ends of what does not
-
- private:
-  void on_allocate(AddressRange range, StreamHandle stream) override {
-    begin(range);
-    checker_.on_allocate(range, stream);
-  }
-  void on_allocate_any_stream(AddressRange range) override {
-    begin(range);
-    checker_.on_allocate_any_stream(range);
-  }
-  void on_deallocate(AddressRange range, StreamHandle stream) override {
-    end(range);
-    checker_.on_deallocate(range, stream);
-  }
-  void on_deallocate_any_stream(AddressRange range) override {
-    end(range);
-    checker_.on_deallocate_any_stream(range);
-  }
-  void begin(AddressRange range) { wrong += live.insert(range.begin).second ? 0 : 1; }
-  void end(AddressRange range) { wrong += live.erase(range.begin) == 1 ? 0 : 1; }
-
-  driver::MemoryObserver& checker_;
-};
 
 class SuspendObserved : public ::testing::Test {
  protected:
@@ -67,7 +37,7 @@ class SuspendObserved : public ::testing::Test {
   DevicePtr allocate(Bytes bytes) { return pool->allocate({bytes, 0, stream, {}, kTag}).value(); }
 
   driver::sim::SimDriver sim;
-  Watching watching{sim};
+  WatchingDriver watching{sim};
   HookedDriver hooks{watching};
   StreamHandle stream{};
   std::unique_ptr<context::Context> pool;
