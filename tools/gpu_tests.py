@@ -34,7 +34,7 @@ SIMULATOR_ONLY = "*EmmFault*:*OnSimulator*:*Broken*"
 # The sanitizer slows every call down: it gets fewer operations, and no suite that breaks a context on purpose.
 MEMCHECK_SUITES = ["contract", "gpu", "emm"]
 MEMCHECK_OPERATIONS = "2000"
-MEMCHECK_STRESS_SECONDS = "0"  # three rounds
+MEMCHECK_STRESS_SECONDS = "0"  # three rounds of threads, four programs
 MEMCHECK_BUSY_FACTOR = "6"
 # These tests need streams side by side, pass in the plain run and were seen to fail under the sanitizer with 0 memory
 # errors. That it serialises streams and makes destroying one wait is our guess at why.
@@ -67,7 +67,7 @@ TORCH_SUITES = {
     "gpu_torch/run.py": (["torch", "transformers", "torchvision", "torch_geometric"], False),
 }
 STRESS_SECONDS = int(os.environ.get("VPMM_STRESS_SECONDS", "0"))  # what the stress tests get instead of their default
-SUITE_SECONDS = 240 + STRESS_SECONDS
+SUITE_SECONDS = 240 + 2 * STRESS_SECONDS  # the threads and the random programs of `gpu`
 NUMBA_SECONDS = 300 + STRESS_SECONDS  # each case starts processes that import Numba
 MEMCHECK_SECONDS = 120
 
