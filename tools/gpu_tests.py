@@ -61,6 +61,7 @@ TORCH_SUITES = {
     "torch_vpmm/test_allocator.py": (["torch"], True),
     "torch_vpmm/test_counting.py": (["torch"], True),
     "torch_vpmm/test_devices.py": (["torch"], True),
+    "torch_vpmm/test_fill.py": (["torch"], True),
     "torch_vpmm/test_foreign_allocators.py": (["torch"], True),
     "torch_vpmm/test_history.py": (["torch"], True),
     "torch_vpmm/test_options.py": (["torch"], True),
