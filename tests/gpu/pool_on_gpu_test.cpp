@@ -1,5 +1,6 @@
 // tests/gpu: the pool on a simulated and on a real GPU: order between streams, contents, captures,
-// footprints.
+// footprints. VPMM_STRESS_SECONDS: how long the random programs go on. VPMM_SEED: the first one;
+// without a time, the only one.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "context/context.hpp"
 #include "observe/render.hpp"
 #include "support/gpu_test.hpp"
+#include "support/stress_seconds.hpp"
 
 namespace vpmm::test {
 namespace {
@@ -354,25 +356,31 @@ class RandomProgram {
 TEST_P(PoolOnGpu, random_programs_find_their_data_where_they_left_it) {
   const char* wanted = std::getenv("VPMM_SEED");
   const std::uint64_t first = wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 1;
-  const std::uint64_t last = wanted != nullptr ? first : 4;
+  const std::uint64_t least = wanted != nullptr ? 1 : 4;
   const char* shorter = std::getenv("VPMM_SOAK_OPERATIONS");
   // The simulator's kernels really write every byte, on one core.
   const int most = GetParam() == WorldKind::sim ? 300 : 4000;
   const int operations = shorter != nullptr ? std::min(std::atoi(shorter), most) : most;
-  for (std::uint64_t seed = first; seed <= last; ++seed) {
+  std::vector<StreamHandle> streams;
+  for (int i = 0; i < 4; ++i) streams.push_back(stream());
+  streams.push_back(stream(StreamFlags::blocking));
+  streams.push_back(driver::kNullStream);
+  std::uint64_t allocations = 0;
+  const auto end = end_of_stress(std::chrono::seconds(0));
+  std::uint64_t seed = first;
+  do {
     SCOPED_TRACE(fmt::format("replay with VPMM_SEED={} --gtest_filter=*random_programs*", seed));
     settings::Config config = seed % 2 == 0 ? pages() : adaptive();
-    config.limits.capacity = seed <= 2 ? std::optional<Bytes>() : std::optional<Bytes>(6_GiB);
+    if ((seed - 1) / 2 % 2 != 0) config.limits.capacity = 6_GiB;
     context::Context& pool = open(config);
-    std::vector<StreamHandle> streams;
-    for (int i = 0; i < 4; ++i) streams.push_back(stream());
-    streams.push_back(stream(StreamFlags::blocking));
-    streams.push_back(driver::kNullStream);
     RandomProgram(driver(), world(), pool, streams, seed).run(operations);
     EXPECT_EQ(pool.reports().validate(), "");
     EXPECT_EQ(pool.reports().statistics().live_allocations, 0u);
+    allocations += pool.reports().statistics().allocations;
     pool_.reset();
-  }
+    ++seed;
+  } while (!HasFailure() && (seed < first + least || std::chrono::steady_clock::now() < end));
+  fmt::print("{} rounds, {} allocations\n", seed - first, allocations);
 }
 
 VPMM_ON_BOTH_DRIVERS(PoolOnGpu);

@@ -1,6 +1,7 @@
 """tests: arrays in other processes on a real GPU: Numba's handles and the package's; each case is processes of its own.
 
 A case passes when its process ends with 0 and nothing on standard error, where finalizers that failed would be named.
+VPMM_STRESS_SECONDS: how long the case with killed processes goes on.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import os
 import unittest
 from pathlib import Path
 
-from test_stress import BEGIN, NUMBA_FIRST, OnGpu
+from test_stress import BEGIN, NUMBA_FIRST, STRESS_SECONDS, OnGpu
 
 HERE = str(Path(__file__).resolve().parent)
 
@@ -195,10 +196,14 @@ for end in (let_go, die):
 """)
 
     def test_what_a_killed_process_was_writing_to_is_used_again_when_its_kernel_has_stopped(self) -> None:
-        out = self.shares("""
+        out = self.shares(
+            """
 import signal
 size = 1 << 20
-for _ in range(5):
+rounds = 0
+end = time.monotonic() + int(os.environ['STRESS_SECONDS'])
+while rounds < 5 or time.monotonic() < end:
+    rounds += 1
     array = counting(size)
     handle = array.get_ipc_handle()
     try:
@@ -225,7 +230,10 @@ for _ in range(5):
             gc.collect()
     except concurrent.futures.process.BrokenProcessPool:
         pass
-""")
+print(f"{rounds} rounds, {vpmm.stats()['allocations']} allocations")
+""",
+            STRESS_SECONDS=str(STRESS_SECONDS),
+        )
         print(out, end="")
 
     def test_what_is_open_outlives_the_exporter(self) -> None:

@@ -138,7 +138,7 @@ assert live() == 0, live()
 """)
 
     def test_threads_that_share_streams_keep_their_data_beside_an_observer(self) -> None:
-        self.passes(
+        out = self.passes(
             """
 import queue, random, tempfile, time
 fill[1, 32](cuda.device_array(32, np.int32), 0)
@@ -147,6 +147,7 @@ streams = [nonblocking(), nonblocking()]
 handed_over = queue.SimpleQueue()
 end = time.monotonic() + int(os.environ['STRESS_SECONDS'])
 all_done = threading.Event()
+rounds = [0] * 7  # of each thread
 
 def observe():
     recording = os.path.join(tempfile.mkdtemp(), 'recording.csv.gz')
@@ -189,6 +190,7 @@ def work(number):
             except queue.Empty:
                 pass
         count += 1
+    rounds[number] = count
 
 left = [6]
 def member(number):
@@ -206,9 +208,11 @@ in_threads(7, member)
 while not handed_over.empty():
     handed_over.get()
 assert live() == 0, live()
+print(f"{sum(rounds)} rounds, {vpmm.stats()['allocations']} allocations")
 """,
             STRESS_SECONDS=str(STRESS_SECONDS),
         )
+        print(out, end="")
 
     def test_memory_dropped_by_another_thread_is_not_used_too_early(self) -> None:
         self.passes("""

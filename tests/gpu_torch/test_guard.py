@@ -1,4 +1,5 @@
-"""tests: on a GPU, with VPMM_GUARD=1 planted errors of kernels are caught under PyTorch, and named.
+"""tests: on a GPU, with VPMM_GUARD=1 planted errors of kernels are caught under PyTorch, and named, and with VPMM_FILL
+the sums of kernels that read what nobody wrote, or what was freed, are NaN.
 
 Each program runs in a process of its own and prints what it finds; the test prints it again. Two programs plant each
 error: one that does nothing else, and one that trains a small network meanwhile.
@@ -17,7 +18,7 @@ if importlib.util.find_spec("torch") is None:
 
 # The kernel gets the address as a number in device memory, so that it may be of memory that is gone. 5000 bytes leave
 # a margin of 120 behind.
-PROGRAM = """
+LAUNCHER = """
 import sys
 import torch, vpmm
 error, program = sys.argv[1:]
@@ -37,6 +38,8 @@ def launcher():
             kernel((1,), (1,), (where.data_ptr(), cupy.int32(writes), out.data_ptr()))
     return launch
 launch = launcher()
+"""
+TRAINING = """
 model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 def train(steps):
@@ -45,6 +48,8 @@ def train(steps):
         optimizer.step()
         optimizer.zero_grad()
 train(5)
+"""
+PLANTED = """
 victim = torch.zeros(5000, dtype=torch.uint8, device="cuda")
 out = torch.zeros(1, dtype=torch.uint8, device="cuda")
 begin = victim.data_ptr()
@@ -68,13 +73,39 @@ except Exception as fault:
     print("fault:", str(fault).splitlines()[0])
 print(vpmm.explain(begin + offset))
 """
+GUARDED = LAUNCHER + TRAINING + PLANTED
+# The view does not keep the memory, as a library that has its address.
+FILLED = f"""
+import sys
+import torch, vpmm
+error, program = sys.argv[1:]
+{TRAINING}
+class View:
+    def __init__(self, tensor):
+        self.__cuda_array_interface__ = tensor.__cuda_array_interface__
+old = torch.ones(1000, device="cuda")
+del old
+sums = torch.empty(1000, device="cuda")
+if error != "unwritten":
+    sums.fill_(2)
+view = torch.as_tensor(View(sums), device="cuda")
+if error == "freed":
+    del sums
+print("sum", view.sum().item())
+view = sums = None
+train(5)
+print("the model is finite:", all(each.isfinite().all().item() for each in model.parameters()))
+"""
 
 
-def run(error: str, program: str) -> str:
-    settings = os.environ | {"VPMM_TORCH": "1", "VPMM_GUARD": "1"}
-    command = [sys.executable, "-c", PROGRAM, error, program]
+def run(source: str, error: str, program: str, **variables: str) -> str:
+    settings = os.environ | {"VPMM_TORCH": "1"} | variables
+    command = [sys.executable, "-c", source, error, program]
     done = subprocess.run(command, capture_output=True, text=True, env=settings, timeout=300, check=False)
-    print(f"--- {error} ({program}): exit status {done.returncode}\n{done.stdout}{done.stderr[-1500:]}", flush=True)
+    print(
+        f"--- {error} ({program}), {variables}: exit status {done.returncode}\n{done.stdout}{done.stderr[-1500:]}",
+        flush=True,
+    )
     return done.stdout + done.stderr
 
 
@@ -88,7 +119,7 @@ class PlantedErrors(unittest.TestCase):
     def check(self, error: str, *expected: str) -> None:
         for program in ("alone", "training"):
             with self.subTest(program=program):
-                said = run(error, program)
+                said = run(GUARDED, error, program, VPMM_GUARD="1")
                 for each in expected:
                     self.assertRegex(said, each)
 
@@ -111,6 +142,24 @@ class PlantedErrors(unittest.TestCase):
 
     def test_a_short_overrun_is_found_in_the_margin(self) -> None:
         self.check("short", "no fault; damaged 1", "1 bytes, the first 3 bytes beyond its end; 5000 bytes at")
+
+
+@unittest.skipUnless(has_gpu(), "there is no GPU")
+class FilledMemory(unittest.TestCase):
+    def check(self, error: str, expected: str, fill: str) -> None:
+        for program in ("alone", "training"):
+            with self.subTest(program=program, fill=fill):
+                said = run(FILLED, error, program, VPMM_FILL=fill)
+                self.assertIn(f"sum {expected}\nthe model is finite: True\n", said)
+
+    def test_without_an_error_the_values_are_the_programs(self) -> None:
+        self.check("none", "2000.0", "new,freed")
+
+    def test_a_sum_of_memory_that_nobody_wrote_is_nan(self) -> None:
+        self.check("unwritten", "nan", "new")
+
+    def test_a_sum_of_memory_that_was_freed_is_nan(self) -> None:
+        self.check("freed", "nan", "freed")
 
 
 if __name__ == "__main__":

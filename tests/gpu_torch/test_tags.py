@@ -205,7 +205,7 @@ class Tags(unittest.TestCase):
         import torch
 
         if torch.cuda.device_count() < 2:
-            self.skipTest("there are not two GPUs")
+            self.skipTest("needs two GPUs")
         with tempfile.TemporaryDirectory() as folder:
             program = Path(folder, "reducing.py")
             program.write_text(REDUCING)

@@ -194,7 +194,7 @@ class Switch(VpmmCase):
 class Settings(VpmmCase):
     """One program with seven GPUs, for a pool's settings hold for its life."""
 
-    @unittest.skipUnless(sim_gpu.is_here(), "needs seven GPUs")
+    @unittest.skipUnless(sim_gpu.is_here(), "needs seven GPUs of the simulator")
     def test_figures_limits_and_errors_follow_the_settings_of_each_pool(self) -> None:
         program = str(Path(__file__).with_name("settings_program.py"))
         done = subprocess.run(

@@ -115,7 +115,7 @@ class Streams(VpmmCase):
 
 
 class Devices(VpmmCase):
-    @unittest.skipIf(GPUS < 2, "there is one GPU")
+    @unittest.skipIf(GPUS < 2, "needs two GPUs")
     def test_tensors_go_from_one_gpu_to_another(self) -> None:
         source = torch.arange(1 << 20, dtype=torch.int32)
         first = source.to("cuda:0")
