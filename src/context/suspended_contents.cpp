@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/host_memory.hpp"
 #include "base/message.hpp"
 #include "base/quantity.hpp"
 
@@ -32,6 +33,11 @@ Vector<CopyPiece> joined(const Vector<CopyPiece>& pieces) {
       all.push_back(piece);
   }
   return all;
+}
+
+// Of the reserve, as a call that has begun cannot stop for it.
+std::shared_ptr<HostCopy> new_copy() {
+  return std::allocate_shared<HostCopy>(HostAllocator<HostCopy>());
 }
 
 // Runs `work` without the lock. Host memory that it lacks becomes the error.
@@ -73,7 +79,7 @@ Result<void> SuspendedContents::copy_out(const Ids& ids, const SuspendHow& how, 
     }
     copying.push_back({id, parts_.host_copies.find(id), live_bytes(id), {}, {}, {}});
     Copying& each = copying.back();
-    if (each.copy == nullptr) each.copy = std::make_shared<HostCopy>();
+    if (each.copy == nullptr) each.copy = new_copy();
     each.is_pinned = how.keeps_host_copy || (options != nullptr && options->keeps_host_copy);
     if (each.takes_new()) missing += each.bytes;
   }
@@ -184,7 +190,7 @@ Result<void> SuspendedContents::provide(const Ids& ids, MutexLock& lock) {
     const arena::ArenaEntry* const in = parts_.arenas.find(each.id);
     if (!done || in == nullptr || in->residence != Residence::resident) continue;
     std::shared_ptr<HostCopy> copy = parts_.host_copies.find(each.id);
-    if (copy == nullptr) parts_.host_copies.set(each.id, copy = std::make_shared<HostCopy>());
+    if (copy == nullptr) parts_.host_copies.set(each.id, copy = new_copy());
     if (copy->memory.size() >= each.bytes) continue;
     copy->pieces.clear();  // they are in the memory that goes
     copy->dropped = 0;

@@ -83,6 +83,24 @@ TEST(NeighbourAmounts, of_a_preallocation_are_what_is_not_held_yet) {
   EXPECT_EQ(neighbour.asked, std::vector<Bytes>{6});
 }
 
+// Memory would not help.
+TEST(NeighbourAmounts, of_a_preallocation_that_the_driver_refuses_otherwise_are_none) {
+  PoolWorld world(small_gpu());
+  world.allocate(kPage, world.stream());
+  world.sim().set_used_by_others(0, 12 * kPage);
+  const AskedPool neighbour(world);
+  for (const Call call : {Call::mem_create, Call::ctx_get_id}) {
+    world.faults().set_plan({{call}, 1, CuResult::invalid_value});
+    expect_error(world.pool().limits().preallocate(8 * kPage), ErrorCode::driver_failed,
+                 {driver::to_string(call)});
+    EXPECT_EQ(world.faults().fired(), 1u);
+    world.faults().clear_plan();
+  }
+  EXPECT_TRUE(neighbour.asked.empty());
+  EXPECT_TRUE(world.pool().limits().preallocate(2 * kPage).ok());
+  EXPECT_TRUE(neighbour.asked.empty());
+}
+
 TEST(NeighbourAmounts, are_whole_pages_of_a_request_below_one) {
   PoolWorld world(small_gpu());
   world.sim().set_used_by_others(0, kAllPages * kPage);

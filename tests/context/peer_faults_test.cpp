@@ -49,9 +49,44 @@ TEST_F(PeerFaults, access_is_refused_with_the_call_that_failed) {
                  {driver::to_string(call)});
     world.hooks.on.clear();
   }
+  EXPECT_EQ(world.statistics().caller_mistakes, 0u);
   expect_error(world.pool->sharing().set_peer_access(3), ErrorCode::invalid_argument,
                {"device 3 does not exist: there are 3"});
+  EXPECT_EQ(world.statistics().caller_mistakes, 1u);
   EXPECT_TRUE(world.pool->sharing().set_peer_access(1).ok());
+}
+
+// Device 2 has no context at first; a reset by others ends that of device 1 alone.
+TEST_F(PeerFaults, contexts_are_retained_once_each_and_released_as_often) {
+  for (const driver::DeviceOrdinal peer : {1, 2})
+    ASSERT_TRUE(world.pool->sharing().set_peer_access(peer).ok());
+  const std::uint64_t retained = count(Call::device_primary_ctx_retain);
+  pair();
+  EXPECT_EQ(count(Call::device_primary_ctx_retain), retained + 1) << "the peer's";
+  driver::ContextHandle second{};
+  ASSERT_EQ(world.sim.device_primary_ctx_retain(2, second), CuResult::success);
+  pair();
+  EXPECT_EQ(count(Call::device_primary_ctx_retain), retained + 2);
+  world.sim.run_until_idle();
+  ASSERT_EQ(world.sim.device_primary_ctx_reset(1), CuResult::success);
+  for (int i = 0; i < 3; ++i) pair();
+  EXPECT_EQ(count(Call::device_primary_ctx_retain), retained + 2) << "device 2 lives";
+  ASSERT_EQ(world.sim.device_primary_ctx_retain(1, far_context), CuResult::success);
+  for (int i = 0; i < 3; ++i) pair();
+  EXPECT_EQ(count(Call::device_primary_ctx_retain), retained + 3) << "device 1 lives again";
+}
+
+TEST_F(PeerFaults, a_peer_without_a_context_has_none_that_the_end_of_the_pool_could_release) {
+  for (const driver::DeviceOrdinal peer : {1, 2})
+    ASSERT_TRUE(world.pool->sharing().set_peer_access(peer).ok());
+  pair();
+  WorldOptions options = three_devices();
+  const std::uint64_t released = count(Call::device_primary_ctx_release);
+  world.sim.run_until_idle();
+  world.pool.reset();
+  EXPECT_EQ(count(Call::device_primary_ctx_release), released + 2)
+      << "of the pool's device and of device 1";
+  world.pool = context::Context::create(world.hooks, 0, options.config).value();
 }
 
 // Events of a peer's context are needed to prove a free without a stream.

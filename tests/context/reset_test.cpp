@@ -232,6 +232,29 @@ TEST_F(ResetBeside, keeps_calls_out_while_it_waits_for_others) {
   inside.join();
 }
 
+// It is announced while the reset waits for the GPU, and begins after the wait.
+TEST_F(ResetBeside, a_capture_that_is_announced_meanwhile_refuses_it) {
+  const DevicePtr live = allocate(3 * kPage, stream());
+  std::thread capturing;
+  bool is_announced = false;
+  std::uint64_t resets = 0;
+  driver.on_after = [&](Call call) {
+    if (call == Call::device_primary_ctx_reset) ++resets;
+    if (call != Call::ctx_synchronize || std::exchange(is_announced, true)) return;
+    capturing = std::thread([&] { EXPECT_TRUE(pool->streams().capture_begin().ok()); });
+    EXPECT_TRUE(becomes([&] { return pool->streams().is_capturing(); }));
+  };
+  expect_error(pool->streams().reset(), ErrorCode::capture_active, {"a stream is being captured"});
+  capturing.join();
+  EXPECT_EQ(resets, 0u);
+  ASSERT_TRUE(pool->streams().capture_end().ok());
+  EXPECT_TRUE(pool->streams().reset().ok());
+  EXPECT_EQ(resets, 1u);
+  EXPECT_TRUE(pool->query(live).ok());
+  enter();
+  EXPECT_TRUE(pool->deallocate(live, std::nullopt).ok());
+}
+
 TEST_F(ResetBeside, another_reset_is_done_after_it) {
   std::thread thread([&] {
     for (int i = 0; i < 50; ++i) EXPECT_TRUE(pool->streams().reset().ok());

@@ -2,6 +2,7 @@
 // proof.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -187,6 +188,35 @@ TEST(SearchForPages, takes_what_is_newly_complete_before_it_flushes_other_stream
   EXPECT_EQ(world.allocate(40 * kPage, own), freed);
   EXPECT_EQ(queries, 3);
   EXPECT_FALSE(is_null(world.pool->allocate_if_ready(4 * kPage, 0, other))) << "is still cached";
+}
+
+// Of two streams that keep as much, one gives half of it, and the other nothing.
+TEST(SearchForPages, takes_what_one_stream_keeps_and_leaves_the_others_theirs) {
+  WorldOptions options = page_by_page_world();
+  options.config.prefer = settings::Prefer::footprint;
+  PoolWorld world(options);
+  const StreamHandle own = world.stream(), one = world.stream(), other = world.stream();
+  std::vector<std::pair<StreamHandle, DevicePtr>> kept;
+  for (const StreamHandle stream : {one, other})
+    for (int i = 0; i < 2; ++i) kept.emplace_back(stream, world.allocate(4 * kPage, stream));
+  for (const auto& [stream, ptr] : kept) world.deallocate(ptr, stream);
+  ASSERT_TRUE(world.pool().streams().synchronize().ok());  // which takes back what they keep
+  kept.clear();
+  for (const StreamHandle stream : {one, other})
+    for (int i = 0; i < 2; ++i) kept.emplace_back(stream, world.allocate(4 * kPage, stream));
+  for (const auto& [stream, ptr] : kept) {
+    world.deallocate(ptr, stream);
+    world.sim().advance_host_ns(1'000'000);
+  }
+  const Bytes mapped = world.statistics().mapped_bytes;
+  const DevicePtr taken = world.allocate(4 * kPage, own);
+  EXPECT_TRUE(std::any_of(kept.begin(), kept.end(),
+                          [&](const auto& each) { return each.second == taken; }));
+  EXPECT_EQ(world.statistics().mapped_bytes, mapped);
+  int left = 0;
+  for (const StreamHandle stream : {one, other})
+    while (!is_null(world.pool().allocate_if_ready(4 * kPage, 0, stream))) ++left;
+  EXPECT_GE(left, 2);
 }
 
 // What is freed is complete, and known to be.

@@ -172,6 +172,29 @@ TEST(Shares, keep_freed_memory_until_each_holder_let_go) {
   }
 }
 
+// Others may have passed it on to any stream.
+TEST(Shares, that_ended_leave_the_memory_as_used_by_all_streams) {
+  for (const Bytes bytes : {Bytes{1000}, 3 * kPage})
+    for (const bool in_arena : {false, true}) {
+      SCOPED_TRACE(std::to_string(bytes) + (in_arena ? " in an arena" : ""));
+      PoolWorld world(adaptive_world());
+      const StreamHandle stream = world.stream(), other = world.stream();
+      const ArenaId arena = make_arena(world);
+      const auto allocate = [&] {
+        return in_arena ? allocate_in(world, arena, bytes, stream) : world.allocate(bytes, stream);
+      };
+      const DevicePtr ptr = allocate();
+      world.pool().sharing().end_lease(shared_part(world, ptr, 1), Holder::handle);
+      ASSERT_EQ(world.sim().stream_synchronize(stream), driver::CuResult::success);
+      world.use(ptr, bytes, other, kLongNs);
+      world.deallocate(ptr, stream);
+      const DevicePtr next = allocate();
+      EXPECT_NE(next, ptr);
+      world.use(next, bytes, stream);
+      world.deallocate(next, stream);
+    }
+}
+
 TEST(Shares, end_no_more_often_than_they_began) {
   PoolWorld world(adaptive_world());
   const StreamHandle stream = world.stream();

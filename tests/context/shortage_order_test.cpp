@@ -6,8 +6,10 @@
 #include <ostream>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "support/hooked_world.hpp"
 #include "support/pool_world_words.hpp"
 
 namespace vpmm::test {
@@ -115,6 +117,29 @@ INSTANTIATE_TEST_SUITE_P(, ShortageOrder,
                            return std::string(is_own ? "capacity_" : "others_") +
                                   kNames.at(static_cast<std::size_t>(std::get<Step>(tested.param)));
                          });
+
+// It comes while the pool asks the driver for more, which refuses.
+TEST(ShortageOrderOfFrees, a_deferred_free_is_carried_out_before_idle_memory_of_arenas_is_taken) {
+  WorldOptions options = page_by_page_world();
+  options.sim.capacity = kPages * kPage;
+  HookedWorld world(options);
+  const StreamHandle stream = world.stream(), other = world.stream();
+  const pool::ArenaId arena = world.pool->arenas().create({}).value();
+  const auto block = world.pool->allocate({4 * kPage, 0, other, arena});
+  ASSERT_TRUE(block.ok());
+  const DevicePtr freed = world.allocate(kWanted * kPage, stream);
+  world.allocate((kPages - kWanted - 4) * kPage, stream);
+  world.deallocate(block.value(), other);
+  ASSERT_TRUE(world.pool->streams().synchronize().ok());
+  bool is_deferred = false;
+  world.hooks.on[driver::Call::mem_create] = [&] {
+    if (!std::exchange(is_deferred, true)) world.pool->deallocate_deferred(freed);
+    return driver::CuResult::success;
+  };
+  EXPECT_EQ(world.allocate(kWanted * kPage, stream), freed);
+  EXPECT_TRUE(is_deferred);
+  EXPECT_EQ(world.pool->arenas().trim(arena).value(), 4 * kPage) << "which it still had";
+}
 
 }  // namespace
 }  // namespace vpmm::test

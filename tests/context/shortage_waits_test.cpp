@@ -1,6 +1,7 @@
 // context: for what the host waits when memory runs out, and when it stops.
 #include <atomic>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/hooked_world.hpp"
@@ -261,6 +262,24 @@ TEST_P(ShortageWaits, the_first_of_two_frees_of_a_stream_is_enough) {
   EXPECT_LT(time_of(1), kFastNs + kMillisecondNs);
   EXPECT_EQ(world.statistics().host_waits, 1u);
   EXPECT_EQ(world.sim.stream_query(slow), CuResult::not_ready);
+}
+
+// Pages, parts of pages, and as much of both.
+TEST_P(ShortageWaits, are_for_memory_of_any_kind) {
+  for (const auto& [pages, parts] : {std::pair(1, 0), std::pair(0, 8), std::pair(1, 8)}) {
+    HookedWorld other(limited(GetParam()));
+    const StreamHandle stream = other.stream();
+    std::vector<DevicePtr> freed;
+    for (int i = 0; i < pages; ++i) freed.push_back(other.allocate(kPage, stream));
+    for (int i = 0; i < parts; ++i) freed.push_back(other.allocate(kPage / 8, stream));
+    while (other.pool->allocate({kPage, 0, stream}).ok()) {
+    }
+    for (const DevicePtr ptr : freed) {
+      other.use(ptr, kPage / 8, stream, kFastNs);
+      other.deallocate(ptr, std::nullopt);
+    }
+    EXPECT_GT(other.time_of(kPage, std::nullopt), kFastNs / 2) << pages << " " << parts;
+  }
 }
 
 TEST_P(ShortageWaits, nobody_waits_for_what_is_complete) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "context/suspend_case.hpp"
@@ -215,6 +216,22 @@ TEST_F(Suspend, a_suspend_that_discards_drops_an_earlier_copy) {
   world.deallocate(ptr, a);
 }
 
+TEST_F(Suspend, an_arena_without_a_tag_that_is_discarded_keeps_no_copy) {
+  const ArenaId arena = make_arena(world);
+  const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
+  SuspendHow keeping, discarding;
+  keeping.keeps_host_copy = true;
+  discarding.has_backup = false;
+  for (const auto& [how, bytes] :
+       {std::pair(keeping, 3 * kPage), std::pair(discarding, Bytes{0})}) {
+    ASSERT_TRUE(suspension().suspend(arena, how).ok());
+    EXPECT_EQ(world.statistics().host_copy_bytes, bytes);
+    ASSERT_TRUE(suspension().resume(arena, {}).ok());
+    EXPECT_EQ(world.statistics().host_copy_bytes, bytes);
+  }
+  world.deallocate(ptr, a);
+}
+
 TEST_F(Suspend, without_host_memory_nothing_has_changed) {
   const DevicePtr ptr = tagged(2 * kPage);
   write(ptr, 2 * kPage, 6);
@@ -257,7 +274,12 @@ TEST_F(Suspend, the_host_copy_can_be_read_and_written) {
   ASSERT_TRUE(host.ok()) << message_of(host);
   EXPECT_EQ(host.value()[0], std::byte{static_cast<std::uint8_t>(2 + 500)});
   std::memset(host.value(), 1, 1000);
-  expect_error(suspension().host_copy({ptr, kPage}), ErrorCode::invalid_pointer);
+  const Bytes usable = world.pool().query(ptr).value().usable;
+  for (const Bytes from : {0U, 1U, 500U}) {
+    EXPECT_TRUE(suspension().host_copy({ptr + from, usable - from}).ok());
+    expect_error(suspension().host_copy({ptr + from, usable - from + 1}),
+                 ErrorCode::invalid_pointer);
+  }
   resume();
   expect_written(ptr, 500, 2);
   std::vector<std::uint8_t> data(1000);
@@ -411,6 +433,7 @@ TEST_F(Suspend, that_fails_leaves_the_copy_of_a_tag_that_would_have_discarded) {
   EXPECT_TRUE(suspension().host_copy({cache, 1}).ok());
   suspend(0);
   expect_error(suspension().host_copy({cache, 1}), ErrorCode::invalid_pointer);
+  EXPECT_EQ(suspension().info(kCache).host_bytes, 3 * kPage) << "the tag keeps the memory";
   ResumeHow clearing;
   clearing.clears = true;
   resume(0, clearing);

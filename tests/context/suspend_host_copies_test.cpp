@@ -68,6 +68,38 @@ TEST_F(Suspend, neighbours_are_copied_at_once_and_what_ended_asleep_is_not_copie
   }
 }
 
+// A kept copy has the contents of its last suspend, and of no other.
+TEST_F(Suspend, a_kept_copy_that_is_made_again_has_each_block_once) {
+  make(kWeights, true, true);
+  const DevicePtr first = tagged(64 * kKiB);
+  const DevicePtr second = tagged(128 * kKiB);
+  const DevicePtr third = tagged(64 * kKiB);
+  write(third, 64 * kKiB, 3);
+  suspend();
+  const std::uint64_t copies = world.calls().count(Call::memcpy_device_to_host_async);
+  resume();
+  for (int i = 0; i < 2; ++i) {
+    suspend();
+    EXPECT_EQ(world.calls().count(Call::memcpy_device_to_host_async),
+              copies * static_cast<std::uint64_t>(i + 2));
+    resume();
+  }
+  world.deallocate(second, a);
+  write(first, 64 * kKiB, 1);
+  suspend();
+  world.deallocate(third, a);
+  expect_error(suspension().host_copy({third, 1}), ErrorCode::invalid_pointer);
+  const auto host = suspension().host_copy({first, 64 * kKiB});
+  ASSERT_TRUE(host.ok()) << message_of(host);
+  EXPECT_EQ(host.value()[5], std::byte{6});
+  const std::uint64_t back = world.calls().count(Call::memcpy_host_to_device_async);
+  resume();
+  EXPECT_EQ(world.calls().count(Call::memcpy_host_to_device_async), back + 1)
+      << "what ended is not copied";
+  expect_written(first, 64 * kKiB, 1);
+  world.deallocate(first, a);
+}
+
 TEST_F(Suspend, memory_that_is_discarded_is_left_as_it_comes_unless_it_is_to_be_cleared) {
   const DevicePtr cache = tagged(kPage, kCache);
   const DevicePtr weights = tagged(2 * kPage);

@@ -69,6 +69,29 @@ TEST_F(Suspend, that_meets_a_capture_before_its_wait_is_called_off) {
   world.deallocate(ptr, a);
 }
 
+TEST_F(Suspend, during_a_capture_is_refused_and_nobody_hears_of_it) {
+  const DevicePtr ptr = tagged(2 * kPage);
+  const DevicePtr asleep = tagged(2 * kPage, kCache);
+  suspend(kCache);
+  int told = 0;
+  for (const std::uint32_t tag : {kWeights, kCache})
+    suspension().add_hooks({tag, [&](int, std::uint32_t) { return ++told, true; },
+                            [&](int, std::uint32_t) { ++told; }});
+  ASSERT_TRUE(world.pool().streams().capture_begin().ok());
+  const std::vector<std::uint64_t> before = figures_of_users(world);
+  for (const Result<void>& refused :
+       {suspension().suspend(kWeights, {}), suspension().suspend(kWeights, behind(a)),
+        suspension().suspend(0, {}), suspension().resume(kCache, {}), suspension().resume(0, {})})
+    expect_error(refused, ErrorCode::capture_active, {"a stream is being captured"});
+  EXPECT_EQ(told, 0);
+  EXPECT_EQ(figures_of_users(world), before);
+  ASSERT_TRUE(world.pool().streams().capture_end().ok());
+  resume(0);
+  EXPECT_EQ(told, 1) << "of the one that came back";
+  world.deallocate(ptr, a);
+  world.deallocate(asleep, a);
+}
+
 TEST_F(Suspend, behind_a_stream_that_is_none_is_refused) {
   const DevicePtr ptr = tagged(2 * kPage);
   expect_error(suspension().suspend(kWeights, behind(StreamHandle{0x4242})),

@@ -110,6 +110,20 @@ TEST_F(Suspend, a_tag_is_left_where_it_was_entered) {
   report::set_tag_name(kNotSuspendable, "");
 }
 
+// Also the first threads of a process that enter one.
+TEST_F(Suspend, each_thread_has_the_tags_that_it_entered) {
+  ASSERT_TRUE(suspension().enter(kWeights, context::TagScope::thread).ok());
+  for (int i = 0; i < 3; ++i)
+    std::thread([&] {
+      ASSERT_TRUE(suspension().enter(kCache, context::TagScope::thread).ok());
+      for (int look = 0; look < 2; ++look) EXPECT_EQ(suspension().entered().tag, kCache);
+      EXPECT_TRUE(suspension().leave(kCache, context::TagScope::thread).ok());
+      EXPECT_EQ(suspension().entered().tag, 0u);
+    }).join();
+  EXPECT_EQ(suspension().entered().tag, kWeights);
+  ASSERT_TRUE(suspension().leave(kWeights, context::TagScope::thread).ok());
+}
+
 TEST_F(Suspend, caches_serve_again_as_soon_as_the_last_tag_is_left) {
   world.deallocate(world.allocate(1000, a), a);
   const auto is_served = [&] {

@@ -1,6 +1,8 @@
-// context: frees while a call copies the contents of their arena.
+// context: frees while a call copies the contents of their arena, and suspends while host memory
+// is prepared.
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <vector>
 
 #include "context/suspend_races_case.hpp"
@@ -37,6 +39,29 @@ TEST_F(SuspendRaces, frees_during_a_suspend_and_a_resume_take_no_more_memory_tha
     EXPECT_EQ(world.statistics().live_allocations, 0u);
     world.hooks.on.clear();
   }
+}
+
+// The other thread's copy is as large, and has contents.
+TEST_F(SuspendRaces, host_memory_that_another_call_provides_first_is_the_copy) {
+  ASSERT_TRUE(suspension().make_suspendable(kKept, {true, true}).ok());
+  const DevicePtr ptr = written(3 * kPage, 5);
+  at_next(Call::mem_host_register, [&] {
+    EXPECT_TRUE(suspension().prepare(kKept).ok());
+    suspend();
+    resume();
+  });
+  const auto done = suspension().prepare(kKept);
+  EXPECT_TRUE(done.ok()) << message_of(done);
+  world.hooks.on.clear();
+  EXPECT_EQ(suspension().info(kKept).host_bytes, 3 * kPage);
+  const auto host = suspension().host_copy({ptr, 3 * kPage});
+  ASSERT_TRUE(host.ok()) << message_of(host);
+  EXPECT_EQ(host.value()[7], std::byte{12});
+  EXPECT_EQ(world.calls.count(Call::mem_host_register),
+            world.calls.count(Call::mem_host_unregister) + 2)
+      << "one copy and the ring are pinned";
+  expect_written(ptr, 3 * kPage, 5);
+  free(ptr);
 }
 
 }  // namespace
