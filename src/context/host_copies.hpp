@@ -18,7 +18,7 @@ namespace vpmm::context {
 
 // Contents of one arena's live blocks. A call that copies holds it, too, so it outlives the arena
 // meanwhile.
-struct HostCopy : FromHostMemory {
+struct HostCopy {
   host_copy::HostMemory memory;
   Vector<host_copy::CopyPiece> pieces;  // one for each live block, by address; empty: no contents
   Bytes dropped = 0;                    // of freed blocks, given back to the system
