@@ -105,6 +105,7 @@ def of_a_stretch_without_its_middle(device: int) -> list[list[tuple[int, int, bo
         first = min(segment["address"] for segment in segments)
         for segment in segments:
             segment["is_of_it"] = any(frame["name"] == "grow" for frame in segment["frames"])
+        assert figures.differences(device) == {}
         found.append([((s["address"] - first) // MIB, s["total_size"] // MIB, s["is_of_it"]) for s in segments])
 
     torch.cuda.memory._record_memory_history(context="all", stacks="python")
