@@ -6,6 +6,7 @@
 #include <cuda.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -29,6 +30,8 @@ using vpmm::sim_gpu::to_cuda;
 namespace {
 
 using Buffer = std::shared_ptr<std::vector<std::byte>>;
+
+std::atomic<unsigned long long> peer_copies{0};
 
 bool is_pinned(const void* host) {
   DevicePtr ptr{};
@@ -192,8 +195,11 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream s
 
 CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext, size_t size,
                            CUstream stream) {
+  ++peer_copies;
   return cuMemcpyDtoDAsync(to, from, size, stream);
 }
+
+extern "C" unsigned long long vpmm_sim_gpu_peer_copies() { return peer_copies; }
 
 CUresult cuMemsetD8(CUdeviceptr to, unsigned char value, size_t size) {
   return to_cuda(machine().memset_d8(device_ptr(to), value, size));

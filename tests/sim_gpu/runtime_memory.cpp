@@ -128,7 +128,11 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyK
 
 cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t size,
                                 cudaStream_t stream) {
-  return cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToDevice, stream);
+  return in_context([&] {
+    return size == 0
+               ? CUDA_SUCCESS
+               : cuMemcpyPeerAsync(address(to), nullptr, address(from), nullptr, size, stream);
+  });
 }
 
 cudaError_t cudaMemset(void* to, int value, size_t size) {

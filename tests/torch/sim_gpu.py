@@ -75,6 +75,13 @@ def hazards() -> tuple[int, str]:
     return count(text, len(text)), text.value.decode()
 
 
+def peer_copies() -> int:
+    """How many of this process's copies named both devices, as those without peer access do."""
+    count = ctypes.CDLL("libcuda.so.1").vpmm_sim_gpu_peer_copies
+    count.restype = ctypes.c_ulonglong
+    return int(count())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", type=int, default=1)

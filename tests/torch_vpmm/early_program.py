@@ -25,9 +25,11 @@ def main() -> None:
     with vpmm.tag("early", device=DEVICE, suspendable=True):
         tagged = pool.allocate(6 * MIB, 0)
     tensor = torch.empty(1000, dtype=torch.uint8, device=f"cuda:{DEVICE}")
-    blocks = [block for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]]
+    seen = torch.cuda.memory_snapshot()
+    blocks = [block for segment in seen for block in segment["blocks"]]
     of_others = [block for block in blocks if block["requested_size"] >= MIB]
     print([(b["address"] == at, b["requested_size"] // MIB) for b, at in zip(of_others, (first, tagged), strict=True)])
+    print({segment["is_expandable"] for segment in seen})
     observer = probe.load()
     print(observer.base(tensor.data_ptr() + 1) == (tensor.data_ptr(), 1024))
     print(observer.share(tensor.data_ptr() + 8)[0])

@@ -8,9 +8,11 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -29,8 +31,9 @@ struct Event {
 
 std::mutex mutex;
 bool is_listening = false;
-int refused = -1;  // the action of the next event at which the tracker throws
-int spared = 0;    // events of that action before it
+int refused = -1;  // the action of the events at which the tracker throws
+int spared = 0;    // events of that action before the first
+int refusals = 0;  // that are left
 std::vector<Event> events;
 
 // The next allocation waits: in probe_waiting_malloc, or between its request and its entry in
@@ -56,9 +59,10 @@ void track(const TraceEntry& entry) {
                       entry.addr_,
                       entry.size_,
                       {entry.mempool_.first, entry.mempool_.second}});
-  if (entry.action_ != refused || spared-- > 0) return;
-  refused = -1;
-  throw std::runtime_error("the tracker refuses it");
+  if (entry.action_ != refused || refusals == 0 || spared-- > 0) return;
+  --refusals;
+  throw std::runtime_error("the tracker refuses it" +
+                           std::string(static_cast<std::size_t>(refusals), '!'));
 }
 
 class KeepsTheLast final : public c10::WarningHandler {
@@ -70,8 +74,11 @@ class KeepsTheLast final : public c10::WarningHandler {
 KeepsTheLast warnings;
 void* hostage = nullptr;
 int shortages = 0;
+int foreign_asked = 0;
 int foreign_made = 0;
 int foreign_given_back = 0;
+cudaStream_t watched = nullptr;
+bool is_watched_busy = false;  // when memory came back
 
 struct GivesHostageBack final : c10::FreeMemoryCallback {
   bool Execute() override {
@@ -122,10 +129,15 @@ PROBE std::size_t probe_events(Event* to, std::size_t capacity) {
   return events.size();
 }
 
-PROBE void probe_refuse(int action, int after) {
+PROBE void probe_refuse(int action, int after, int times) {
   const std::lock_guard<std::mutex> lock(mutex);
   refused = action;
   spared = after;
+  refusals = times;
+}
+PROBE int probe_refusals() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return refusals;
 }
 
 // The bytes of the last request that the option throw_on_cudamalloc_oom refused; 0: none.
@@ -150,9 +162,10 @@ PROBE int probe_shortages() { return shortages; }
 PROBE int probe_users(std::uint64_t first, std::uint64_t second) {
   return cca::getPoolUseCount(0, {first, second});
 }
-PROBE std::size_t probe_expandable(int is_small) {
+PROBE std::size_t probe_expandable(int device, int is_small) {
   std::size_t bytes = 0;
-  for (const cca::StreamSegmentSize& segment : cca::get()->getExpandableSegmentSizes(0))
+  for (const cca::StreamSegmentSize& segment :
+       cca::get()->getExpandableSegmentSizes(static_cast<c10::DeviceIndex>(device)))
     if (segment.is_small_pool == (is_small != 0)) bytes += segment.total_size;
   return bytes;
 }
@@ -171,8 +184,9 @@ PROBE int probe_order(std::size_t address) {
 PROBE void probe_empty_cache(std::uint64_t first, std::uint64_t second) {
   cca::get()->emptyCache({first, second});
 }
-PROBE std::size_t probe_largest(std::size_t least) {
-  cca::get()->cacheInfo(0, &least);
+PROBE int probe_is_enabled() { return cca::isEnabled() ? 1 : 0; }
+PROBE std::size_t probe_largest(int device, std::size_t least) {
+  cca::get()->cacheInfo(static_cast<c10::DeviceIndex>(device), &least);
   return least;
 }
 PROBE void probe_pop_compile_context() { cca::get()->popCompileContext(); }
@@ -200,6 +214,14 @@ PROBE const char* probe_share(void* ptr, std::ptrdiff_t* offset, const char** me
     *offset = shared.offset;
     *message = shared.handle.data();
     *size = shared.handle.size();
+  });
+}
+// Opens memory of another process for the rest of this one.
+PROBE const char* probe_open(const char* message, std::size_t size, void** ptr) {
+  static auto* const opened = new std::vector<std::shared_ptr<void>>;
+  return error_of([&] {
+    opened->push_back(cca::get()->getIpcDevPtr({message, size}));
+    *ptr = opened->back().get();
   });
 }
 PROBE const char* probe_stats(int device) {
@@ -234,12 +256,15 @@ PROBE void probe_go_on() {
 
 // Allocators of a program, as CUDAPluggableAllocator takes them.
 PROBE void* probe_foreign_malloc(std::size_t bytes, int, cudaStream_t) {
+  ++foreign_asked;
   void* ptr = nullptr;
   if (cudaMalloc(&ptr, bytes) != cudaSuccess) return nullptr;
   ++foreign_made;
   return ptr;
 }
 PROBE void probe_foreign_free(void* ptr, std::size_t, int, cudaStream_t) {
+  is_watched_busy |= watched != nullptr && cudaStreamQuery(watched) != cudaSuccess;
+  (void)cudaGetLastError();
   cudaFree(ptr);
   ++foreign_given_back;
 }
@@ -263,6 +288,12 @@ PROBE void probe_stubborn_free(void* ptr, std::size_t bytes, int device, cudaStr
   probe_foreign_free(ptr, bytes, device, stream);
   throw std::runtime_error("it is stubborn");
 }
+// Watches this stream from now on. Returns whether the last one worked when memory came back.
+PROBE int probe_watch(cudaStream_t stream) {
+  watched = stream;
+  return std::exchange(is_watched_busy, false) ? 1 : 0;
+}
+PROBE int probe_foreign_asked() { return foreign_asked; }
 PROBE int probe_foreign_count(int is_given_back) {
   return is_given_back != 0 ? foreign_given_back : foreign_made;
 }

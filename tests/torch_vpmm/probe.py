@@ -48,8 +48,8 @@ class Probe:
         self.path = path
         library.probe_events.restype = library.probe_rejected.restype = ctypes.c_size_t
         library.probe_largest.restype = library.probe_expandable.restype = ctypes.c_size_t
-        library.probe_hold.argtypes = library.probe_largest.argtypes = [ctypes.c_size_t]
-        for name in ("warning", "peer", "record_stacks_without_a_way", "base", "share", "stats", "share_pool"):
+        library.probe_hold.argtypes = [ctypes.c_size_t]
+        for name in ("warning", "peer", "record_stacks_without_a_way", "base", "share", "open", "stats", "share_pool"):
             getattr(library, f"probe_{name}").restype = ctypes.c_char_p
         library.probe_attach()
 
@@ -64,12 +64,17 @@ class Probe:
         self.library.probe_listen(0)
         return [(ACTIONS[e.action], e.address, e.bytes, tuple(e.pool)) for e in room[:count]]
 
-    def refuse(self, action: str, after: int = 0) -> None:
-        """The tracker throws once, at the next event of this kind after so many."""
-        self.library.probe_refuse(ACTIONS.index(action), after)
+    def refuse(self, action: str, after: int = 0, times: int = 1) -> None:
+        """The tracker throws so often, from the next event of this kind after so many on. The error ends with a `!` for
+        each refusal that is still to come."""
+        self.library.probe_refuse(ACTIONS.index(action), after, times)
 
     def refuse_nothing(self) -> None:
-        self.library.probe_refuse(-1, 0)
+        self.library.probe_refuse(-1, 0, 0)
+
+    def refusals(self) -> int:
+        """How often the tracker has still to throw."""
+        return int(self.library.probe_refusals())
 
     def warning(self) -> str:
         """What PyTorch's C++ warned of last, on this thread and outside of its calls from Python."""
@@ -95,9 +100,9 @@ class Probe:
         """Graphs and MemPools that use this memory pool of device 0."""
         return int(self.library.probe_users(*map(ctypes.c_uint64, pool)))
 
-    def expandable(self) -> dict[str, int]:
-        """The bytes of device 0's expandable segments, as snapshots name their kinds."""
-        return {kind: int(self.library.probe_expandable(kind == "small")) for kind in ("small", "large")}
+    def expandable(self, device: int = 0) -> dict[str, int]:
+        """The bytes of a device's expandable segments, as snapshots name their kinds."""
+        return {kind: int(self.library.probe_expandable(device, kind == "small")) for kind in ("small", "large")}
 
     def order(self, address: int) -> int:
         """The place of the segment that begins there in the order of making, by which NCCL registers; 0: in none, -1:
@@ -108,9 +113,18 @@ class Probe:
         """Gives back idle memory of one memory pool."""
         self.library.probe_empty_cache(*map(ctypes.c_uint64, pool))
 
-    def largest(self, least: int) -> int:
-        """The bytes of the largest request that needs no new memory of device 0, and at least `least`; 0: any."""
-        return int(self.library.probe_largest(least))
+    def largest(self, least: int, device: int = 0) -> int:
+        """The bytes of the largest request that needs no new memory of a device, and at least `least`; 0: any."""
+        return int(self.library.probe_largest(device, ctypes.c_size_t(least)))
+
+    def is_enabled(self) -> bool:
+        """Whether tensors get memory of the pool."""
+        return bool(self.library.probe_is_enabled())
+
+    def watch(self, stream: int) -> bool:
+        """Looks at this stream, 0: none, when memory comes back to the probe's allocators. Returns whether the stream
+        before it worked then."""
+        return bool(self.library.probe_watch(ctypes.c_void_p(stream)))
 
     def push_compile_context(self, name: str) -> None:
         self.library.probe_push_compile_context(name.encode())
@@ -139,6 +153,12 @@ class Probe:
         error = bytes(self.library.probe_share(ctypes.c_void_p(pointer), *places)).decode()
         return error or (offset.value, ctypes.string_at(message.value or 0, size.value))
 
+    def open(self, message: bytes) -> int | str:
+        """The address of another process's memory, which stays open in this one, or the error."""
+        begin = ctypes.c_void_p()
+        error = self.library.probe_open(message, ctypes.c_size_t(len(message)), ctypes.byref(begin))
+        return bytes(error).decode() or begin.value or 0
+
     def stats(self, device: int) -> str:
         """The error of asking for a device's figures, or an empty text."""
         return bytes(self.library.probe_stats(device)).decode()
@@ -159,6 +179,10 @@ class Probe:
         """Pieces of memory that the probe's allocators made, and that came back to them."""
         made, given_back = (int(self.library.probe_foreign_count(is_given_back)) for is_given_back in (0, 1))
         return made, given_back
+
+    def foreign_asked(self) -> int:
+        """How often the probe's allocators were asked for memory."""
+        return int(self.library.probe_foreign_asked())
 
     @contextlib.contextmanager
     def paused_allocation(self, allocate: Callable[[], None]) -> Iterator[None]:

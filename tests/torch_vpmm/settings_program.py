@@ -6,6 +6,7 @@ import ctypes
 import random
 
 import figures
+import probe
 import torch
 
 import vpmm
@@ -104,6 +105,7 @@ def of_a_stretch_without_its_middle(device: int) -> list[list[tuple[int, int, bo
         first = min(segment["address"] for segment in segments)
         for segment in segments:
             segment["is_of_it"] = any(frame["name"] == "grow" for frame in segment["frames"])
+        assert figures.differences(device) == {}
         found.append([((s["address"] - first) // MIB, s["total_size"] // MIB, s["is_of_it"]) for s in segments])
 
     torch.cuda.memory._record_memory_history(context="all", stacks="python")
@@ -134,12 +136,22 @@ def contexts_of_looking(device: int) -> tuple[bool, int]:
     torch.cuda.reset_accumulated_memory_stats(device)
     torch.cuda.memory_snapshot()
     torch.cuda.empty_cache()
+    library = probe.load()
+    assert (library.expandable(device), library.largest(1, device)) == ({"small": 0, "large": 0}, 1)
     return has_context(device), sum(figures_there[name] for name in figures_there if name.endswith("current"))
+
+
+def left_after_frees_in_any_order() -> int:
+    tensors = [empty(1000, device) for device in range(UNUSED)]
+    for each in (4, 1, 3, 0, 5, 2):
+        tensors[each] = empty(0, 0)
+    return sum(torch.cuda.memory_allocated(device) for device in range(UNUSED))
 
 
 def main() -> None:
     for device, settings in enumerate(SETTINGS):
         vpmm.configure(device, **settings)
+    print(left_after_frees_in_any_order())
     for device, settings in enumerate(SETTINGS[:4]):
         print(settings, disagreements(device))
     print(words_of_a_refusal(1))

@@ -22,6 +22,7 @@ from vpmm_case import ABSENT, MIB, VpmmCase
 import vpmm
 
 if not ABSENT:
+    import probe
     import torch
 
 
@@ -65,11 +66,18 @@ class Allocating(VpmmCase):
 
     def test_without_the_cache_one_byte_is_memory_and_none_is_not(self) -> None:
         torch.cuda.caching_allocator_enable(False)
+        library, free = probe.load(), torch.cuda.cudart().cudaMemGetInfo
+        self.assertFalse(library.is_enabled())
+        before = free(0)[0]
         try:
-            one, none = empty(1), empty(0)
+            one, none, much = empty(1), empty(0), empty(64 * MIB)
         finally:
             torch.cuda.caching_allocator_enable(True)
+        self.assertTrue(library.is_enabled())
         self.assertEqual((one.data_ptr() != 0, none.data_ptr(), self.allocated()), (True, 0, 0))
+        self.assertLessEqual(free(0)[0], before - 64 * MIB)
+        del one, none, much
+        self.assertGreater(free(0)[0], before - 64 * MIB)
 
     def test_contents_survive_copies(self) -> None:
         source = torch.arange(100_000, dtype=torch.int32)
@@ -82,6 +90,15 @@ class Allocating(VpmmCase):
         self.assertEqual(self.allocated(), 3 * MIB)
         torch.cuda.caching_allocator_delete(pointer)
         self.assertEqual(self.allocated(), 0)
+
+    def test_raw_memory_of_the_current_stream_serves_it_again_at_once(self) -> None:
+        stream, addresses = torch.cuda.Stream(), set()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(10**9)
+            for _ in range(3):
+                addresses.add(torch.cuda.caching_allocator_alloc(3 * MIB, 0, stream))
+                torch.cuda.caching_allocator_delete(max(addresses))
+        self.assertEqual((len(addresses), stream.query()), (1, False))
 
     def test_memory_of_a_foreign_stream_outlives_it(self) -> None:
         mine = torch.cuda.Stream()
@@ -289,6 +306,21 @@ class Snapshots(VpmmCase):
         events = [event["args"] for event in events if event["name"] == "[memory]"]
         said = [(each["Total Allocated"], each["Total Reserved"]) for each in events if abs(each["Bytes"]) == 5 * MIB]
         self.assertEqual(said, [totals, (totals[0] - 5 * MIB, totals[1])])
+        del kept
+
+    def test_the_profiler_hears_of_a_request_that_fails(self) -> None:
+        self.limit(64 * MIB)
+        kept = empty(5 * MIB)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+            self.assertRaises(torch.OutOfMemoryError, empty, 100 * MIB)
+            totals = (torch.cuda.memory_allocated(), torch.cuda.memory_reserved())
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "trace.json"
+            profile.export_chrome_trace(str(path))
+            events = json.loads(path.read_text())["traceEvents"]
+        (event,) = (event["args"] for event in events if event["name"] == "[OutOfMemory]")
+        said = (event["Bytes"], event["Device Id"], event["Total Allocated"], event["Total Reserved"])
+        self.assertEqual(said, (100 * MIB, 0, *totals))
         del kept
 
 

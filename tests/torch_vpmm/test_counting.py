@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import unittest
 from pathlib import Path
 
@@ -68,6 +69,29 @@ class Counting(VpmmCase):
         torch.cuda.empty_cache()
         self.assertGreater(stats()["num_device_free"], taken["num_device_free"])
         self.assertEqual(stats()["num_device_alloc"], taken["num_device_alloc"])
+
+    def test_what_the_pool_counts_itself_is_told_as_it_is(self) -> None:
+        side = torch.cuda.Stream()
+        self.limit(96 * MIB)
+        used = empty(64 * MIB)
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(10**9)
+        used.record_stream(side)
+        del used
+        before = stats()
+        over = threading.Timer(0.2, side.synchronize)  # by itself the simulated GPU's work does not end
+        over.start()
+        empty(80 * MIB)  # waits for what the GPU still uses
+        over.join()
+        now, pools = stats(), vpmm.stats(0)
+        self.assertGreater(now["num_sync_all_streams"], before["num_sync_all_streams"])
+        for name, of_pool in (
+            ("num_sync_all_streams", "host_waits"),
+            ("num_device_alloc", "chunks_created"),
+            ("num_device_free", "chunks_released"),
+        ):
+            self.assertEqual(now[name], pools[of_pool], name)
+        self.assertEqual(now["max_split_size"], -1)
 
     def test_accumulated_figures_go_back_to_zero(self) -> None:
         tensor = empty(MIB)
@@ -164,11 +188,31 @@ class Counting(VpmmCase):
     def test_free_and_total_are_the_devices(self) -> None:
         free, total = torch.cuda.mem_get_info()
         self.assertTrue(0 < free <= total)
+        self.assertEqual((free, total), tuple(torch.cuda.cudart().cudaMemGetInfo(0)))
+
+    def test_nothing_is_free_under_a_limit_below_what_is_there(self) -> None:
+        kept = empty(64 * MIB)
+        self.limit(32 * MIB)
+        self.assertEqual(torch.cuda.mem_get_info()[0], 0)
+        del kept
+
+    def test_the_kind_of_each_size_is_that_of_its_segment(self) -> None:
+        def is_small(size: int) -> bool:
+            before, kept = stats()["allocation.small_pool.current"], empty(size)
+            self.assertEqual(figures.differences(), {}, size)
+            return stats()["allocation.small_pool.current"] > before and kept.numel() == size
+
+        small, large = 1, 4 * MIB  # the border is between them
+        self.assertEqual((is_small(small), is_small(large)), (True, False))
+        while large - small > 1:
+            middle = (small + large) // 2
+            small, large = (middle, large) if is_small(middle) else (small, middle)
 
     def test_guarded_memory_is_reserved_as_long_as_a_snapshot_has_it(self) -> None:
         code = """
 import figures
 import torch
+import vpmm
 def look(size):
     found = {name: both for name, both in figures.differences().items() if ".all." in name}
     print(found, torch.cuda.memory_reserved() >= size)
@@ -178,10 +222,28 @@ del tensors[0]
 torch.cuda.synchronize()
 torch.cuda.empty_cache()
 look(3 << 20)
+tensors.clear()
+torch.cuda.synchronize()
+torch.cuda.empty_cache()
+torch.cuda.reset_peak_memory_stats()
+print(torch.cuda.max_memory_reserved() < 3 << 20)
+other = vpmm.Pool.default(0)
+theirs = other.allocate(8 << 20, 0)
+mine = torch.empty(5 << 20, dtype=torch.uint8, device="cuda")
+torch.cuda.set_per_process_memory_fraction((32 << 20) / torch.cuda.mem_get_info()[1])
+try:
+    torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+except torch.OutOfMemoryError as error:
+    words = str(error).partition("Of the allocated memory ")[2]
+    print(words.partition(" VPMM")[0])
 """
+        words = (
+            "5.00 MiB is allocated by PyTorch, 8.00 MiB by other libraries in the same pool, and 0 bytes is reserved "
+            "by PyTorch but unallocated."
+        )
         path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
         done = run(code, VPMM_GUARD="1", PYTHONPATH=path)
-        self.assertEqual(done.stdout, "{} True\n{} True\n", done.stderr)
+        self.assertEqual(done.stdout, f"{{}} True\n{{}} True\nTrue\n{words}\n", done.stderr)
 
 
 if __name__ == "__main__":

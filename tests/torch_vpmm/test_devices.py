@@ -9,7 +9,7 @@ import sys
 import unittest
 from pathlib import Path
 
-from vpmm_case import ABSENT, MIB, VpmmCase
+from vpmm_case import ABSENT, MIB, VpmmCase, sim_gpu
 
 if not ABSENT:
     import probe
@@ -95,7 +95,10 @@ class Devices(VpmmCase):
             places = ((made.data_ptr(), there), (tensors[here].data_ptr(), here))
             with torch.cuda.device(here):
                 torch.cuda.synchronize()
+                before = sim_gpu.peer_copies() if sim_gpu.is_here() else 0
                 self.assertEqual(self.probe.copy(*places, 12 * MIB, has_access=has_access), 0)
+                if sim_gpu.is_here():
+                    self.assertEqual(sim_gpu.peer_copies() - before, here != there and not has_access)
                 torch.cuda.synchronize()
             self.assertTrue(torch.equal(made.cpu(), source), (here, there, has_access))
         for device, tensor in enumerate(tensors):
@@ -141,7 +144,7 @@ class Devices(VpmmCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertEqual(
             done.stdout.splitlines(),
-            ["[(True, 64), (True, 6)]", "True", "8", "0 0 True", "{}", "0 0", "0 True"],
+            ["[(True, 64), (True, 6)]", "{True}", "True", "8", "0 0 True", "{}", "0 0", "0 True"],
         )
 
 

@@ -56,9 +56,10 @@ class ForeignAllocators(VpmmCase):
 
     def test_what_it_cannot_give_is_out_of_memory(self) -> None:
         pool = torch.cuda.MemPool(self.allocator.allocator())
-        total = torch.cuda.mem_get_info()[1]
+        total, asked = torch.cuda.mem_get_info()[1], self.probe.foreign_asked()
         with torch.cuda.use_mem_pool(pool), self.assertRaises(torch.OutOfMemoryError):
             torch.empty(2 * total, dtype=torch.uint8, device="cuda")
+        self.assertEqual((self.probe.foreign_asked() - asked, self.counts()), (1, (0, 0)))
         del pool
 
     def test_memory_that_is_not_aligned_is_refused_and_goes_back(self) -> None:
@@ -66,13 +67,30 @@ class ForeignAllocators(VpmmCase):
         with torch.cuda.use_mem_pool(pool), self.assertRaisesRegex(RuntimeError, "512"):
             torch.empty(1000, device="cuda")
         self.assertEqual((self.counts(), self.reserved()), ((1, 1), 0))
+        warned = self.probe.warning()
+        del pool
+        torch.cuda.empty_cache()
+        self.assertEqual((self.counts(), self.reserved(), self.probe.warning()), ((1, 1), 0, warned))
+
+    def test_memory_goes_back_when_the_gpu_does_not_use_it_any_more(self) -> None:
+        pool, side = torch.cuda.MemPool(self.allocator.allocator()), torch.cuda.Stream()
+        with torch.cuda.use_mem_pool(pool):
+            tensor = empty(3 * MIB)
+        self.probe.watch(side.cuda_stream)
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(10**9)
+        tensor.record_stream(side)
+        del tensor, pool
+        torch.cuda.empty_cache()
+        self.assertEqual((self.probe.watch(0), self.counts()), (False, (1, 1)))
 
     def test_memory_that_a_graph_used_goes_back_after_the_graph(self) -> None:
         pool, graph = torch.cuda.MemPool(self.allocator.allocator()), torch.cuda.CUDAGraph()
         with torch.cuda.use_mem_pool(pool):
             torch.empty(1000, device="cuda")
         with torch.cuda.graph(graph), torch.cuda.use_mem_pool(pool):
-            torch.empty(1000, device="cuda")
+            for _ in range(2):
+                torch.empty(1000, device="cuda")
         del pool
         torch.cuda.empty_cache()
         self.assertEqual(self.counts(), (1, 0))
@@ -99,6 +117,18 @@ class ForeignAllocators(VpmmCase):
         self.assertEqual(self.counts(), (1, 0))
         self.assertEqual(torch.empty(most, dtype=torch.uint8, device="cuda").numel(), most)
         self.assertEqual(self.counts(), (1, 1))
+
+    def test_an_exception_of_a_tracker_in_a_request_that_fails_is_its_error(self) -> None:
+        pool = torch.cuda.MemPool(self.allocator.allocator())
+        with torch.cuda.use_mem_pool(pool):
+            tensor = empty(3 * MIB)
+        del pool, tensor
+        self.limit(64 * MIB)
+        self.addCleanup(self.probe.refuse_nothing)
+        self.probe.refuse("segment_free")
+        with self.assertRaisesRegex(RuntimeError, "^the tracker refuses it$"):
+            empty(100 * MIB)
+        self.assertEqual((self.probe.refusals(), self.counts()), (0, (1, 1)))
 
     def test_pieces_without_tensors_go_back_although_others_of_the_pool_are_used(self) -> None:
         pool = torch.cuda.MemPool(self.allocator.allocator())

@@ -181,6 +181,26 @@ class Events(HistoryCase):
             (found,) = (event for event in events() if event["action"] == "oom")
         self.assertIn("empty", [frame["name"] for frame in found["frames"]])
 
+    def test_segments_of_memory_pools_have_no_events_of_their_own(self) -> None:
+        pool = torch.cuda.MemPool()
+        with recording():
+            with torch.cuda.use_mem_pool(pool):
+                address = empty(5 * MIB).data_ptr()
+            del pool
+            torch.cuda.empty_cache()
+            found = [(e["action"], e["addr"]) for e in events() if e["action"].startswith("segment")]
+        self.assertEqual(
+            [action for action, at in found if at == address], ["segment_map", "segment_unmap"], "that of its memory"
+        )
+        self.assertEqual({action for action, _ in found}, {"segment_map", "segment_unmap"})
+
+    def test_a_snapshot_has_the_events_only_if_asked(self) -> None:
+        with recording():
+            empty(1000)
+            for asked in (True, False):
+                traces = torch._C._cuda_memorySnapshot((0, 0, asked))["device_traces"]
+                self.assertEqual((len(traces), bool(traces[0])), (torch.cuda.device_count(), asked))
+
     def test_stacks_without_a_way_to_take_them_are_refused(self) -> None:
         self.assertEqual(probe.load().record_stacks_without_a_way(), "stacks are asked for without a way to take them")
         self.assertFalse(torch._C._cuda_isHistoryEnabled())
@@ -282,7 +302,8 @@ class Annotations(HistoryCase):
     def test_as_many_are_kept_as_events_and_none_without_a_history(self) -> None:
         library = probe.load()
         library.annotate("name", "early")
-        with recording(max_entries=3):
+        self.assertEqual(self.named(), [])
+        with recording(max_entries=3, clear_history=False):
             self.assertEqual(self.named(), [])
             for number in range(5):
                 library.annotate("name", str(number))

@@ -65,10 +65,11 @@ class PrivatePools(VpmmCase):
         for is_reset in (True, False):
             pool, graph = torch.cuda.MemPool(), torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                with torch.cuda.use_mem_pool(pool):
-                    inside = empty(20 * MIB)
-                own = empty(3 * MIB)
-                del inside, own
+                for _ in range(2):
+                    with torch.cuda.use_mem_pool(pool):
+                        inside = empty(20 * MIB)
+                    del inside
+                empty(3 * MIB)
             (used,) = self.ranges_of(pool.id)
             del pool
             torch.cuda.empty_cache()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from vpmm_case import ABSENT, MIB, VpmmCase, sim_gpu
 
+import vpmm
 from vpmm.plugins import _prebuilt
 from vpmm.plugins import torch as plugin
 
@@ -168,9 +169,6 @@ class Switch(VpmmCase):
         self.assertEqual((done.returncode, sorted(done.stdout.splitlines())), (0, ["0 vpmm", "1 vpmm"]), done.stderr)
 
     def test_a_library_for_another_version_is_refused(self) -> None:
-        import vpmm
-        from vpmm.plugins import torch as plugin
-
         with self.assertRaisesRegex(vpmm.Error, r"is for PyTorch 2\.\d+, and this is 2\.\d+: remove it"):
             plugin._load(plugin.build(), plugin._minor_of(torch) + 1)
 
@@ -206,7 +204,8 @@ class Settings(VpmmCase):
             env=os.environ | {"VPMM_SIM_GPU_DEVICES": "7"},
         )
         self.assertEqual(done.returncode, 0, done.stderr)
-        *agreeing, refusal, limits, divided, holed, looking = done.stdout.splitlines()
+        left, *agreeing, refusal, limits, divided, holed, looking = done.stdout.splitlines()
+        self.assertEqual(left, "0")
         self.assertEqual([line.rpartition("} ")[2] for line in agreeing], ["{}"] * 4, done.stdout)
         self.assertIn("in a memory pool (MemPool or CUDA graph): arenas need the virtual memory pool, which ", refusal)
         self.assertIn("VPMM_PAGE_SIZE=max switches off", refusal)
@@ -263,6 +262,23 @@ class Sharing(VpmmCase):
         again = tensor.untyped_storage()._share_cuda_()
         self.assertTrue(first[1].startswith(b"VPMMIPC1"))
         self.assertEqual((first[1], first[3]), (again[1], 0))
+
+    def test_a_process_opens_memory_once_however_often_it_asks(self) -> None:
+        code = (
+            "import sys, torch\nsys.path.insert(0, sys.argv[2])\nimport probe\ntorch.cuda.init()\n"
+            "library, message = probe.load(), bytes.fromhex(sys.argv[1])\n"
+            "found = [library.open(message) for _ in range(3)]\nprint(len(set(found)), flush=True)\nsys.stdin.read()"
+        )
+        with vpmm.tag("shared", suspendable=True):
+            tensor = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
+        message = probe.load().share(tensor.data_ptr())[1]
+        command = [sys.executable, "-c", code, bytes(message).hex(), str(Path(__file__).parent)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+            self.assertEqual(other.stdout.readline(), "1\n")
+            with self.assertRaisesRegex(vpmm.Error, r"openings in other processes: 1,"):
+                vpmm.suspend("shared")
+            other.communicate()
+        self.assertEqual(other.returncode, 0)
 
     def test_a_handle_of_a_process_without_vpmm_is_refused_by_name(self) -> None:
         tensor = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")

@@ -20,6 +20,7 @@ from vpmm_case import ABSENT, MIB, VpmmCase
 import vpmm
 
 if not ABSENT:
+    import figures
     import probe
     import torch
 
@@ -116,6 +117,16 @@ class Tensors(TagCase):
         self.assertEqual(torch.cuda.memory_stats()["inactive_split.all.current"], 0)
         del tensor
         self.assertEqual(self.allocated(), 0)
+
+    def test_segments_of_a_tag_and_what_is_idle_in_them_are_counted(self) -> None:
+        with self.tag():
+            tensors = [empty(200_000) for _ in range(5)]
+        self.assertEqual(figures.differences(), {})
+        for place in (3, 1):
+            del tensors[place]
+            now = torch.cuda.memory_stats()
+            self.assertGreater(now["inactive_split.all.current"], 0, place)
+            self.assertEqual(figures.differences(), {}, place)
 
 
 class Shared(TagCase):
@@ -255,6 +266,30 @@ print(figures.differences())
         command, environment = [sys.executable, "-c", code], os.environ | {"VPMM_LIMITS": "torch=8MiB"}
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
         self.assertEqual((done.stdout, done.stderr), ("{'torch': 5, 'mine': 5}\nTrue\n0\n{}\n", ""))
+
+    @unittest.skipIf(ABSENT, ABSENT)
+    def test_its_memory_pools_sleep_with_the_tag_of_its_name(self) -> None:
+        code = """
+import torch, vpmm
+made = vpmm.tag("torch", suspendable=True)
+with made:
+    pass
+def empty(size):
+    return torch.empty(size << 20, dtype=torch.uint8, device="cuda")
+def tensors():
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        private = empty(4)
+    return pool, private, empty(6)
+kept = tensors()
+vpmm.suspend("torch")
+print([vpmm.is_suspended(tensor, 0) for tensor in kept[1:]])
+vpmm.resume("torch")
+print(vpmm.tag_info("torch").live_bytes >> 20)
+"""
+        command, environment = [sys.executable, "-c", code], os.environ | {"VPMM_TAG_LIBRARIES": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
+        self.assertEqual((done.stdout, done.stderr), ("[True, True]\n10\n", ""))
 
     @unittest.skipIf(ABSENT, ABSENT)
     def test_the_error_of_pytorch_says_who_holds_memory_by_library_and_by_tag(self) -> None:

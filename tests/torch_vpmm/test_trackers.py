@@ -6,6 +6,7 @@ What is attached here stays for the rest of the process, so this file comes last
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import re
 import unittest
 
@@ -61,6 +62,7 @@ class Caches(ProbeCase):
         for pool in pools:
             with torch.cuda.use_mem_pool(pool):
                 empty(6 * MIB)
+        self.probe.empty_cache((0, 1 << 40))  # there is none
         self.probe.empty_cache(pools[0].id)
         self.assertEqual([sum(s["total_size"] for s in pool.snapshot()) for pool in pools], [0, 6 * MIB])
 
@@ -116,6 +118,11 @@ class Peers(ProbeCase):
     def test_access_is_given_once_or_twice_and_an_error_of_cuda_is_the_programs(self) -> None:
         if torch.cuda.device_count() > 1:
             self.assertEqual([self.probe.peer(1, 0) for _ in range(2)], ["", ""])
+            enable = ctypes.CDLL("libcudart.so.13").cudaDeviceEnablePeerAccess
+            with torch.cuda.device(1):
+                self.assertEqual(enable(0, 0), 704)  # it is enabled already, for memory of cudaMalloc
+                self.assertEqual(torch.cuda.current_device(), 1)
+            ctypes.CDLL("libcudart.so.13").cudaGetLastError()
         self.assertIn("CUDA error", self.probe.peer(0, 0))
 
 
@@ -222,6 +229,14 @@ class Trackers(ProbeCase):
         with self.assertRaisesRegex(RuntimeError, "the tracker refuses it"):
             torch.cuda.empty_cache()
         self.assertEqual(self.reserved(), 0)
+
+    def test_of_several_exceptions_in_one_call_the_first_reaches_the_program(self) -> None:
+        tensors = [empty(48 * MIB) for _ in range(3)]
+        tensors.clear()
+        self.probe.refuse("segment_unmap", times=2)
+        with self.assertRaisesRegex(RuntimeError, "the tracker refuses it!$"):
+            torch.cuda.empty_cache()
+        self.assertEqual((self.probe.refusals(), self.reserved()), (0, 0))
 
     def test_an_exception_in_another_librarys_call_is_a_warning(self) -> None:
         empty(1)  # events are of devices that PyTorch has used
