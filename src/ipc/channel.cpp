@@ -190,7 +190,7 @@ Result<std::optional<Received>> Channel::receive(Deadline deadline, Files files)
   if (got < 0) return not_shared(fmt::format("receiving failed: {}", std::strerror(said)));
   const Message& message = received.message;
   // A process at its limit of descriptors gets the message without them.
-  if ((header.msg_flags & MSG_CTRUNC) != 0)
+  if (files == Files::taken && (header.msg_flags & MSG_CTRUNC) != 0)
     return Error{
         ErrorCode::host_out_of_memory,
         "descriptors were lost on their way: this process has as many open as it may (ulimit -n)"};
@@ -202,7 +202,7 @@ Result<std::optional<Received>> Channel::receive(Deadline deadline, Files files)
         "the other process speaks version {} of vpmm's protocol, and this library version {}: "
         "both need the same version of vpmm",
         message.version, Message::kVersion));
-  if (!has_version || got != sizeof message || (header.msg_flags & MSG_TRUNC) != 0)
+  if (!has_version || got != sizeof message || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0)
     return not_shared("what the other process says is no message of vpmm");
   return std::optional<Received>{std::move(received)};
 }

@@ -32,8 +32,9 @@ namespace {
 constexpr std::chrono::milliseconds kWithoutDescriptors{20};
 // Of one process: 2 MiB of bookkeeping. Each is memory that the process mapped on its own.
 constexpr std::size_t kMostLeases = 1 << 14;
-constexpr std::size_t kMostHeard = 32;  // messages of one connection per turn
-constexpr int kMostLetIn = 32;          // new connections per turn
+constexpr std::size_t kMostHeard = 32;    // messages of one connection per turn
+constexpr int kMostLetIn = 32;            // new connections per turn
+constexpr std::size_t kMostReplaced = 8;  // sockets that wait for the thread to close them
 
 constinit std::atomic<Exporter*> exporter_of_this_process{nullptr};
 
@@ -152,6 +153,10 @@ Result<void> Exporter::start() {
 Result<void> Exporter::stay_reachable() {
   VPMM_TRY(socket_folder(settings_.folder));
   if (file_ && file_ == socket_file(path_)) return {};
+  if (listeners_.size() > kMostReplaced)
+    return Error{ErrorCode::host_out_of_memory,
+                 "sockets that were removed are not closed yet: this process may have as many "
+                 "descriptors open as it may (ulimit -n)"};
   const int replaced = listeners_.back().get();
   VPMM_TRY(listen());
   shutdown(replaced, SHUT_RD);
@@ -275,9 +280,10 @@ void Exporter::hear(Connection& connection) {
   for (std::size_t heard = 0; heard < kMostHeard && !connection.unsent; ++heard) {
     if (!connection.channel.wait_to_receive(Clock::now())) return;
     const auto received = connection.channel.receive(Clock::now(), Channel::Files::none);
-    // An importer of another version learns from any answer which one this is.
+    // An importer of another version learns from the answer's version which one this is.
     if (!received)
-      Clients::turn_away(connection.channel, received.error().code, received.error().message);
+      Clients::turn_away(connection.channel, ErrorCode::not_shared,
+                         "the process that exported the memory cannot read this one's message");
     if (!received || !received.value() || !answer(connection, received.value()->message))
       return lose(connection);
   }
