@@ -32,6 +32,7 @@ DERIVED = re.compile(r"\b(?:class|struct) (\w+)(?: final)? : ([^{;]+)\{")
 BASE = re.compile(r"\b(?:vpmm::)?(\w+)::(\w+)")
 
 IF = re.compile(r"\bif (?:constexpr )?\(")
+ASKING = re.compile(r"(?://+|/\*+)\s*(what|whose|who|whether)(?:ever)?\b", re.IGNORECASE)
 CHANGES = re.compile(r"\+\+|--|\bstd::exchange\b|\bfetch_(?:add|sub)\b")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -201,6 +202,21 @@ def check_conditions(path: str, text: str) -> Iterator[str]:
             yield f"{where}: `{change.group()}` in a condition: use a statement of its own"
 
 
+def check_comments(path: str, text: str) -> Iterator[str]:
+    """A comment begins with a verb or a noun of the field (STYLE.md)."""
+    if not path.startswith(PACKAGED):
+        return
+    before = (0, 0)  # line and column of the last comment
+    for match in NON_CODE.finditer(text):
+        if not match.group().startswith(("//", "/*")):
+            continue
+        place = (line_of(text, match.start()), match.start() - text.rfind("\n", 0, match.start()))
+        is_continued = match.group().startswith("//") and place == (before[0] + 1, before[1])
+        if not is_continued and (found := ASKING.match(match.group())):
+            yield f"{path}:{place[0]}: a comment begins with `{found.group(1)}`: name the thing, or say what is done"
+        before = place
+
+
 def check_size(path: str, text: str) -> Iterator[str]:
     lines = text.splitlines()
     ours = Path(path).suffix in {".cpp", ".hpp", ".h"} and path.startswith(("src/", "include/", "cli/"))
@@ -222,6 +238,7 @@ def check_file(layers: Layers, path: str, text: str) -> Iterator[str]:
         yield from check_calls(path, text)
         yield from check_bases(layers, path, text)
         yield from check_conditions(path, text)
+        yield from check_comments(path, text)
     yield from check_size(path, text)
 
 

@@ -332,7 +332,7 @@ Result<void> Suspension::resume_found(Find&& find, const ResumeHow& how) {
       tell_of_released();
       return done;
     }
-    // Without a size it is the driver's, of a try that has not begun.
+    // An error without a size is the driver's, of a try that has not begun.
     if (done.error().code != ErrorCode::out_of_memory || whole.bytes == 0) return done;
     if (limits_.find_memory(whole, asked)) continue;
     Error error = std::move(done.error());

@@ -140,6 +140,23 @@ class Habits(unittest.TestCase):
         for statement in ("if (n == 0) --n;", "if (const int m = --n; m == 0) return;", "while (--n > 0) g();"):
             self.assertEqual(findings("src/base/x.cpp", f"{begin}  {statement}\n}}\n"), [])
 
+    def test_a_comment_begins_with_no_question(self) -> None:
+        begin = "// base: x.\n\n"
+        for comment in ("// What is left.", "int a;  // whether it ends", "/* Who frees it.\n */", "// Whoever calls."):
+            found = findings("src/base/x.cpp", f"{begin}{comment}\n")
+            self.assertEqual(len(found), 1, comment)
+            self.assertIn("src/base/x.cpp:3: a comment begins with", found[0])
+        self.assertEqual(len(findings("src/base/x.def", f"{begin}X(a)\n// Whose it is.\n")), 1)
+        self.assertEqual(findings("tests/base/x.cpp", f"{begin}// What must hold.\n"), [])
+        for comment in (
+            "// Takes a thread\n// who waits.",
+            "int a;  // a thread\n        // who waits",
+            'auto a = "// What";',
+            "// Whatsoever: a name.",
+        ):
+            self.assertEqual(findings("src/base/x.cpp", f"{begin}{comment}\n"), [], comment)
+        self.assertEqual(len(findings("src/base/x.cpp", f"{begin}int a;  // first\n// What is next.\n")), 1)
+
     def test_long_lines_and_long_files_are_found(self) -> None:
         self.assertEqual(len(findings("src/base/x.cpp", "// base: x.\n//" + "x" * 119 + "\n")), 1)
         self.assertEqual(len(findings("src/base/x.cpp", "// base: x.\n" + "\n" * 599)), 0)
