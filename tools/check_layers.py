@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks what the compiler does not: which room includes which, and the habits every source file keeps.
 
 Rules and exceptions between rooms stand in src/layers.txt. Run it from anywhere; it prints one line per finding.
@@ -19,6 +20,8 @@ MAX_CPP_COLUMNS = 100  # in src, include and cli; tables (.def) and docstrings o
 MAX_LINES = 700
 CPP_SUFFIXES = {".cpp", ".hpp", ".h", ".c", ".cu", ".def", ".inc"}
 SOURCE_SUFFIXES = CPP_SUFFIXES | {".py"}
+BUILD_SUFFIXES = {"CMakeLists.txt", ".cmake", ".map", ".pc", ".pyx", ".sed", ".sh"}
+DATA = ("tests/data/", "tests/fuzz/corpus/", "tests/python/fixtures/", "bench/results/", "bench/traces/")
 PUBLIC = "vpmm"
 ENVIRONMENT_READER = "src/settings/variables.cpp"
 DRIVER_ROOM = "driver/cuda"
@@ -137,11 +140,19 @@ def check_includes(layers: Layers, path: str, text: str) -> Iterator[str]:
             yield f"{where}: {room} may not include {included} (src/layers.txt)"
 
 
+def is_licensed(path: str) -> bool:
+    """Code and build files say their licence; data, corpora, fixtures and generated stubs do not."""
+    if path.startswith(DATA):
+        return False
+    return path == "dev" or path.removesuffix(".in").endswith((*SOURCE_SUFFIXES, *BUILD_SUFFIXES))
+
+
 def check_licence(path: str, text: str) -> Iterator[str]:
-    """Files that a package may contain say their licence in the first line."""
-    is_packaged = Path(path).suffix in SOURCE_SUFFIXES and path.startswith(PACKAGED)
-    if is_packaged and SPDX.match(text.partition("\n")[0]) is None:
-        yield f"{path}:1: the first line should be a comment `SPDX-License-Identifier: Apache-2.0`"
+    """The licence is in the first line, or behind the line that names an interpreter."""
+    lines = text.splitlines() or [""]
+    number = 2 if lines[0].startswith("#!") else 1
+    if is_licensed(path) and (len(lines) < number or SPDX.match(lines[number - 1]) is None):
+        yield f"{path}:{number}: this line should be a comment `SPDX-License-Identifier: Apache-2.0`"
 
 
 def check_first_line(layers: Layers, path: str, text: str) -> Iterator[str]:
@@ -242,7 +253,7 @@ def check_file(layers: Layers, path: str, text: str) -> Iterator[str]:
     yield from check_size(path, text)
 
 
-def source_files(root: Path) -> list[str]:
+def tree_files(root: Path) -> list[str]:
     """Files git knows or would add; without git, everything outside build folders."""
     command = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listed = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -251,15 +262,17 @@ def source_files(root: Path) -> list[str]:
     else:
         names = [str(path.relative_to(root)) for path in root.rglob("*")]
         names = [name for name in names if not name.startswith(("build/", "."))]
-    return sorted(name for name in names if Path(name).suffix in SOURCE_SUFFIXES and (root / name).is_file())
+    return sorted(name for name in names if (root / name).is_file())
 
 
 def check_tree(root: Path) -> list[str]:
     layers, problems = parse_layers((root / "src/layers.txt").read_text())
-    for path in source_files(root):
-        text = (root / path).read_text()
+    for path in tree_files(root):
+        is_source = Path(path).suffix in SOURCE_SUFFIXES
+        text = (root / path).read_text() if is_source or is_licensed(path) else ""
         problems.extend(check_licence(path, text))
-        problems.extend(check_file(layers, path, text))
+        if is_source:
+            problems.extend(check_file(layers, path, text))
     return problems
 
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Figures of the C++ code, room by room: how much there is, how large its parts are, how dense a line is.
 
     pip install lizard; apt-get install universal-ctags

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: the order of steps before a request fails: Note [Steps in a shortage].
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: docs/design/code-goals.md compares figures as the pages and results that it names have them."""
 
 from __future__ import annotations

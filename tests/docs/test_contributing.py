@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: CONTRIBUTING.md says how to work on the code; results of a day have pages of their own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpu_rmm: what programs do with the resource: Thrust, CUB, RMM's containers and CCCL's buffer, with results checked.
 #include <vpmm/rmm_mr.hpp>
 

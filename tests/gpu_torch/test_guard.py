@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: on a GPU, with VPMM_GUARD=1 planted errors of kernels are caught under PyTorch, and named.
 
 Each program runs in a process of its own and prints what it finds; the test prints it again. Two programs plant each

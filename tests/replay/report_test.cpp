@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: the JSON of a result has exactly the promised keys, and the table shows what may be shown.
 #include "replay/report.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sim_gpu: the CUDA runtime's functions about errors, versions, devices and peers.
 #include <cuda_profiler_api.h>
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: check_layers finds each kind of planted fault, and nothing in the tree itself."""
 
 from __future__ import annotations
@@ -90,14 +91,26 @@ class Habits(unittest.TestCase):
             with self.subTest(first=first):
                 self.assertEqual(len(findings("src/base/bytes.hpp", first + "\n")), 1)
 
-    def test_a_file_of_a_package_says_its_licence(self) -> None:
+    def test_code_says_its_licence(self) -> None:
         licence = "SPDX-License-Identifier: Apache-2.0\n"
-        for path in ("src/base/x.hpp", "include/vpmm/x.h", "cli/x.cpp", "python/vpmm/x.py"):
+
+        def found(path: str, text: str) -> list[str]:
+            return list(check_layers.check_licence(path, text))
+
+        for path in ("src/base/x.hpp", "include/vpmm/x.h", "cli/x.cpp", "tests/base/x_test.cpp", "bench/x.cu"):
             with self.subTest(path=path):
-                self.assertEqual(len(list(check_layers.check_licence(path, "// base: x.\n"))), 1)
-                self.assertEqual(list(check_layers.check_licence(path, f"// {licence}// base: x.\n")), [])
-        self.assertEqual(list(check_layers.check_licence("python/vpmm/x.py", f"# {licence}")), [])
-        self.assertEqual(list(check_layers.check_licence("tests/base/x_test.cpp", "// base: x.\n")), [])
+                self.assertEqual(len(found(path, "// base: x.\n")), 1)
+                self.assertEqual(found(path, f"// {licence}// base: x.\n"), [])
+        for path in ("python/vpmm/x.py", "tools/x.py", "examples/a/CMakeLists.txt", "cmake/x.cmake.in", "dev"):
+            with self.subTest(path=path):
+                self.assertEqual(len(found(path, "# x\n")), 1)
+                self.assertEqual(len(found(path, "")), 1)
+                self.assertEqual(found(path, f"# {licence}# x\n"), [])
+        self.assertEqual(found("tests/sim_gpu/x.map", f"/* {licence.strip()} */\n{{}};\n"), [])
+        self.assertEqual(found("dev", f"#!/bin/sh\n# {licence}"), [])
+        self.assertIn("dev:2:", found("dev", "#!/bin/sh\n")[0])
+        for path in ("tests/fuzz/corpus/token/x.py", "tests/python/fixtures/x.py", "bench/results/x.py", "docs/x.md"):
+            self.assertEqual(found(path, "x\n"), [])
         self.assertEqual(findings("src/base/x.hpp", f"// {licence}// base: x.\n"), [])
 
     def test_tests_begin_with_a_sentence_too(self) -> None:
