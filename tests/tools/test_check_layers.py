@@ -171,7 +171,14 @@ class Habits(unittest.TestCase):
         self.assertEqual(len(findings("src/base/x.cpp", f"{begin}int a;  // first\n// What is next.\n")), 1)
 
     def test_long_lines_and_long_files_are_found(self) -> None:
-        self.assertEqual(len(findings("src/base/x.cpp", "// base: x.\n//" + "x" * 119 + "\n")), 1)
+        for path in ("src/base/x.cpp", "include/vpmm/x.h", "tests/base/x.cpp", "bench/x.cu", "examples/x.c"):
+            first = "// base: x.\n"
+            self.assertEqual(len(findings(path, f"{first}//{'x' * 99}\n")), 1, path)
+            self.assertEqual(findings(path, f"{first}//{'x' * 98}\n"), [], path)
+        for path in ("src/base/x.def", "python/src/x.cpp", "tools/x.py"):
+            first = "// base: x.\n"
+            self.assertEqual(findings(path, f"{first}//{'x' * 118}\n"), [], path)
+            self.assertEqual(len(findings(path, f"{first}//{'x' * 119}\n")), 1, path)
         self.assertEqual(len(findings("src/base/x.cpp", "// base: x.\n" + "\n" * 599)), 0)
         self.assertEqual(len(findings("src/base/x.cpp", "// base: x.\n" + "\n" * 700)), 1)
 
