@@ -241,7 +241,7 @@ class pool_ref {
   result<void> try_preallocate(std::size_t bytes) const {
     return finish(vpmm_preallocate(handle_, bytes));
   }
-  // None: no limit besides the GPU's.
+  // Sets the limit in bytes. Nullopt: no limit besides the GPU's.
   void set_capacity(std::optional<std::uint64_t> bytes) const {
     check(vpmm_set_capacity(handle_, bytes.value_or(UINT64_MAX)));
   }

@@ -44,7 +44,7 @@ std::uint32_t tag_of(nb::handle value) {
   return static_cast<std::uint32_t>(number);
 }
 
-// None: all suspendable tags.
+// Reads a tag; None: all suspendable tags.
 std::uint32_t tag_or_all(nb::handle value) { return value.is_none() ? 0 : tag_of(value); }
 
 // The name that a program gave a tag.

@@ -204,7 +204,7 @@ bool Suspension::is_all_back(std::uint32_t tag) const {
   });
 }
 
-// Nothing that other processes or a capture may use.
+// Refuses memory that other processes or a capture may use.
 Result<void> Suspension::may_suspend(const Ids& ids) {
   VPMM_TRY(device_.primary.noted(parts_.peers.find_contexts()));
   if (!parts_.prover.may_record_context_event())

@@ -261,7 +261,7 @@ void Suspender::arrive(const Refilling& refilling) {
   memory_.suspended_bytes -= region.range.size;
 }
 
-// Its old address becomes a hole, but for what the driver left mapped there.
+// Makes the old address a hole, but for mappings that the driver left there.
 void Suspender::end_memory(const Refilling& refilling) {
   Region* const memory = refilling.refill.memory;
   const AddressRange range = memory->range;
@@ -332,7 +332,7 @@ void Suspender::settle(const Refilling& refilling, Refill& refill) {
   if (refilling.is_here) return;
   end_memory(refilling);
   if (refilling.is_there) return arrive(refilling);
-  // Nowhere: sweeps release the chunks, those left mapped at the old address with their mapping.
+  // Chunks mapped nowhere are released by sweeps, those left at the old address with their mapping.
   for (std::size_t i = 0; i < refilling.mappings.size(); ++i) {
     const bool is_left = std::any_of(
         refilling.left.begin(), refilling.left.end(),
