@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What it costs another process to open memory: a pool's by vpmm_ipc_open, cuMemAlloc's by CUDA's legacy IPC, in turns.
 
 For each size and allocator a process exports one allocation, and a second one, which has a CUDA context already, opens,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench: `vpmm_bench PART --peer NAME`: one part of the benchmark with one peer, in a process of
 // its own.
 #include <CLI/CLI.hpp>

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What an allocation costs Numba with its own memory manager and with ours, on the same GPU in one run.
 
 Each manager runs in processes of its own, in turn, several times; figures are medians over them. `vpmm` and numba-cuda

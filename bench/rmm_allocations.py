@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What an allocation and its free cost Python through RMM, with its own resources and with ours, in one run.
 
 Each resource runs in processes of its own, in turn, several times; figures are medians over them. `vpmm` and `rmm` must

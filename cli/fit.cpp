@@ -24,7 +24,7 @@
 namespace vpmm::cli {
 namespace {
 
-// What is tried: values of VPMM_PREFER, and one chunk per page.
+// Settings that are tried: values of VPMM_PREFER, and one chunk per page.
 enum class Setting { footprint, balanced, latency, page };
 
 const std::vector<std::pair<std::string, Setting>>& settings() {
@@ -148,7 +148,7 @@ Result<void> fit_traces(const FitArguments& options) {
   VPMM_TRY_ASSIGN(const settings::Config config, settings::config_from_environment());
   Fitter fitter(options, config);
   Result<void> done = fitter.run();
-  fitter.print_table();  // what was done before an error, too
+  fitter.print_table();  // also the rows before an error
   return done;
 }
 

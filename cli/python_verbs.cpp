@@ -26,7 +26,7 @@ constexpr std::array<std::string_view, 7> kPythonVerbs = {"completion", "convert
 constexpr std::string_view kNotFromHere =
     "import sys\nif sys.path[0] == '': sys.path[0] = sys.executable.rpartition('/')[0]\n";
 
-// Without importing it, which loads the library.
+// Finds the package; an import of it would load the library.
 bool python_has_package() {
   char python[] = "python3";
   char option[] = "-c";

@@ -262,7 +262,7 @@ Result<int> replay_traces(const ReplayArguments& options) {
   Replayer replayer(options, config);
   VPMM_TRY(replayer.prepare());
   const Result<void> done = replayer.run();
-  replayer.report();  // what was done before an error, too
+  replayer.report();  // also the traces before an error
   VPMM_TRY(done);
   return replayer.exit_code();
 }

@@ -9,7 +9,7 @@
 
 namespace vpmm::cli {
 
-// Of standard output: COLUMNS, else the terminal's width. None: a file or a pipe, with long lines.
+// Width of standard output: COLUMNS, else the terminal's. Nullopt for a file or a pipe.
 std::optional<std::size_t> columns_of_output();
 
 // Removes commands to the terminal: names and contents of files may hold some. Keeps line feeds.

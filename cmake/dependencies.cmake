@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What the library is built with. A project around this one may bring the targets itself.
 set(VPMM_MISSING "")
 set(VPMM_MISSING_DEBIAN "")

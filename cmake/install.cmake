@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What `cmake --install` leaves behind beside the library itself.
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/vpmm)
 configure_package_config_file(cmake/vpmmConfig.cmake.in vpmmConfig.cmake INSTALL_DESTINATION ${package_folder})

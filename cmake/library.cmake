@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What users get: libvpmm.so or libvpmm.a, its headers, the command line, find_package(vpmm) and pkg-config's vpmm.pc.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The licence notices of what is compiled into the library, its command line and the Python module, in one file: their
 # licences ask for them in binary copies. The texts are those of the packages that this build uses.
 

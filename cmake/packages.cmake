@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What `cpack` makes of a build: a tarball that may be unpacked anywhere, and a Debian package.
 set(CPACK_GENERATOR TGZ DEB)
 set(CPACK_PACKAGE_FILE_NAME ${PROJECT_NAME}-${PROJECT_VERSION}-${CMAKE_SYSTEM_NAME}-${CMAKE_SYSTEM_PROCESSOR})

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The toolchain of wheels: Clang and libc++ of the Python package ziglang, whose `python-zig` is on PATH, and the symbols
 # of glibc 2.28. The other libraries are the system's. Of /usr/include what zig lacks is taken, so not glibc's headers.
 set(CMAKE_LIBRARY_ARCHITECTURE ${CMAKE_HOST_SYSTEM_PROCESSOR}-linux-gnu)

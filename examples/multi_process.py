@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shares an array of the pool between two processes without a copy: the first exports it, the second adds to it.
 
 Runs on the simulated GPU, where the host can read device memory: VPMM_DRIVER=sim python examples/multi_process.py

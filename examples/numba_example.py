@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NBEP 7's example: Numba on the pool, with a log of its allocations. Needs a GPU and numba-cuda.
 
 python examples/numba_example.py

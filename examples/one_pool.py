@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs PyTorch, CuPy, Numba and RMM in one process, first with a pool each, then on one pool. Needs a GPU.
 
 python examples/one_pool.py [--gib 4]

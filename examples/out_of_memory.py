@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs out of memory, for docs/guides/debugging-oom.md. Needs no GPU with VPMM_DRIVER=sim."""
 
 import vpmm

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs out of memory with PyTorch's own allocator and completes with VPMM. Needs a GPU and PyTorch 2.11.
 
 python examples/pytorch_limit.py                 # out of memory, with memory reserved but unallocated

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reinforcement learning in one process: rollouts with a key-value cache, then training steps, in turn, on one GPU.
 
 python examples/pytorch_rollout.py                 # out of memory, with memory reserved but unallocated

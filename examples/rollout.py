@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training and rollout on one GPU: a model trains, its training state sleeps, a second model generates, and back.
 
 python examples/rollout.py --allocator vpmm

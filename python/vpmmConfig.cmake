@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # find_package(vpmm) of the Python package: its library and its headers are the target vpmm::vpmm.
 get_filename_component(vpmm_package "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
 if(NOT TARGET vpmm::vpmm)

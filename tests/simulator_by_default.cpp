@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: the simulator, unless the environment names a driver, before anything asks for one.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs the benchmark: every part, with every peer that is here, each in a process of its own.
 
 Writes raw CSV, Markdown tables and a picture. What is missing, was left out or failed is named, and the rest goes on.

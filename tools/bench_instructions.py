@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Counts the instructions of warm calls with callgrind, beside those of another commit's library.
 
 A count does not depend on the machine's load, so it judges changes to the hot paths; a time on a clock does not. The

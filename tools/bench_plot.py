@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The benchmark's figures as one picture, where matplotlib is installed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replays every trace through the allocators that `vpmm replay` knows: raw JSON, and a table for people."""
 
 from __future__ import annotations

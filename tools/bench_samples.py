@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The benchmark's figures as rows of CSV, one for each measured value, and what several rows come to."""
 
 from __future__ import annotations

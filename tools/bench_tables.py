@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The benchmark's figures as Markdown tables: each with its ratio to ours in the same run."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks that what the documents name exists: files, ./dev verbs, presets, settings, vpmm verbs and options,
 `Type::member`, Note [titles]; and that constants which they cite have the value they say. Links are for ./dev docs.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks what the compiler does not: which room includes which, and the habits every source file keeps.
 
 Rules and exceptions between rooms stand in src/layers.txt. Run it from anywhere; it prints one line per finding.
@@ -15,10 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MAX_COLUMNS = 120
-MAX_CPP_COLUMNS = 100  # in src, include and cli; tables (.def) and docstrings of the bindings are wider
+MAX_CPP_COLUMNS = 100  # but for tables (.def) and docstrings of the bindings
+DOCSTRINGS = "python/src/"
 MAX_LINES = 700
 CPP_SUFFIXES = {".cpp", ".hpp", ".h", ".c", ".cu", ".def", ".inc"}
+FORMATTED = {".cpp", ".hpp", ".h", ".c", ".cu"}
 SOURCE_SUFFIXES = CPP_SUFFIXES | {".py"}
+BUILD_SUFFIXES = {"CMakeLists.txt", ".cmake", ".map", ".pc", ".pyx", ".sed", ".sh"}
+DATA = ("tests/data/", "tests/fuzz/corpus/", "tests/python/fixtures/", "bench/results/", "bench/traces/")
 PUBLIC = "vpmm"
 ENVIRONMENT_READER = "src/settings/variables.cpp"
 DRIVER_ROOM = "driver/cuda"
@@ -32,6 +37,7 @@ DERIVED = re.compile(r"\b(?:class|struct) (\w+)(?: final)? : ([^{;]+)\{")
 BASE = re.compile(r"\b(?:vpmm::)?(\w+)::(\w+)")
 
 IF = re.compile(r"\bif (?:constexpr )?\(")
+ASKING = re.compile(r"(?://+|/\*+)\s*(what|whose|who|whether)(?:ever)?\b", re.IGNORECASE)
 CHANGES = re.compile(r"\+\+|--|\bstd::exchange\b|\bfetch_(?:add|sub)\b")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -136,11 +142,19 @@ def check_includes(layers: Layers, path: str, text: str) -> Iterator[str]:
             yield f"{where}: {room} may not include {included} (src/layers.txt)"
 
 
+def is_licensed(path: str) -> bool:
+    """Code and build files say their licence; data, corpora, fixtures and generated stubs do not."""
+    if path.startswith(DATA):
+        return False
+    return path == "dev" or path.removesuffix(".in").endswith((*SOURCE_SUFFIXES, *BUILD_SUFFIXES))
+
+
 def check_licence(path: str, text: str) -> Iterator[str]:
-    """Files that a package may contain say their licence in the first line."""
-    is_packaged = Path(path).suffix in SOURCE_SUFFIXES and path.startswith(PACKAGED)
-    if is_packaged and SPDX.match(text.partition("\n")[0]) is None:
-        yield f"{path}:1: the first line should be a comment `SPDX-License-Identifier: Apache-2.0`"
+    """The licence is in the first line, or behind the line that names an interpreter."""
+    lines = text.splitlines() or [""]
+    number = 2 if lines[0].startswith("#!") else 1
+    if is_licensed(path) and (len(lines) < number or SPDX.match(lines[number - 1]) is None):
+        yield f"{path}:{number}: this line should be a comment `SPDX-License-Identifier: Apache-2.0`"
 
 
 def check_first_line(layers: Layers, path: str, text: str) -> Iterator[str]:
@@ -201,10 +215,25 @@ def check_conditions(path: str, text: str) -> Iterator[str]:
             yield f"{where}: `{change.group()}` in a condition: use a statement of its own"
 
 
+def check_comments(path: str, text: str) -> Iterator[str]:
+    """A comment begins with a verb or a noun of the field (STYLE.md)."""
+    if not path.startswith(PACKAGED):
+        return
+    before = (0, 0)  # line and column of the last comment
+    for match in NON_CODE.finditer(text):
+        if not match.group().startswith(("//", "/*")):
+            continue
+        place = (line_of(text, match.start()), match.start() - text.rfind("\n", 0, match.start()))
+        is_continued = match.group().startswith("//") and place == (before[0] + 1, before[1])
+        if not is_continued and (found := ASKING.match(match.group())):
+            yield f"{path}:{place[0]}: a comment begins with `{found.group(1)}`: name the thing, or say what is done"
+        before = place
+
+
 def check_size(path: str, text: str) -> Iterator[str]:
     lines = text.splitlines()
-    ours = Path(path).suffix in {".cpp", ".hpp", ".h"} and path.startswith(("src/", "include/", "cli/"))
-    columns = MAX_CPP_COLUMNS if ours else MAX_COLUMNS
+    is_wide = Path(path).suffix not in FORMATTED or path.startswith(DOCSTRINGS)
+    columns = MAX_COLUMNS if is_wide else MAX_CPP_COLUMNS
     if len(lines) > MAX_LINES:
         yield f"{path}:{len(lines)}: {len(lines)} lines, more than {MAX_LINES}: is there a second room in it?"
     for number, line in enumerate(lines, start=1):
@@ -222,10 +251,11 @@ def check_file(layers: Layers, path: str, text: str) -> Iterator[str]:
         yield from check_calls(path, text)
         yield from check_bases(layers, path, text)
         yield from check_conditions(path, text)
+        yield from check_comments(path, text)
     yield from check_size(path, text)
 
 
-def source_files(root: Path) -> list[str]:
+def tree_files(root: Path) -> list[str]:
     """Files git knows or would add; without git, everything outside build folders."""
     command = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listed = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -234,15 +264,17 @@ def source_files(root: Path) -> list[str]:
     else:
         names = [str(path.relative_to(root)) for path in root.rglob("*")]
         names = [name for name in names if not name.startswith(("build/", "."))]
-    return sorted(name for name in names if Path(name).suffix in SOURCE_SUFFIXES and (root / name).is_file())
+    return sorted(name for name in names if (root / name).is_file())
 
 
 def check_tree(root: Path) -> list[str]:
     layers, problems = parse_layers((root / "src/layers.txt").read_text())
-    for path in source_files(root):
-        text = (root / path).read_text()
+    for path in tree_files(root):
+        is_source = Path(path).suffix in SOURCE_SUFFIXES
+        text = (root / path).read_text() if is_source or is_licensed(path) else ""
         problems.extend(check_licence(path, text))
-        problems.extend(check_file(layers, path, text))
+        if is_source:
+            problems.extend(check_file(layers, path, text))
     return problems
 
 

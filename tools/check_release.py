@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks that the version is the same wherever it is written: CMake, the C header, the Python package, the list of
 changes, and the tag of the commit, if it has one.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Figures of the C++ code, room by room: how much there is, how large its parts are, how dense a line is.
 
     pip install lizard; apt-get install universal-ctags
@@ -43,6 +44,7 @@ ATTRIBUTE = re.compile(
     r"|[A-Z_]*(?:REQUIRES|GUARDED_BY|ACQUIRE|RELEASE|EXCLUDES|CAPABILITY)\((?:[^()]|\([^()]*\))*\))"
 )
 ASKING = {"what", "whose", "who"}
+GOALS = "[Goals](code-goals.md) says which goals these figures meet, and why others are missed."
 
 
 @dataclass
@@ -231,7 +233,7 @@ def main() -> int:
     parser.add_argument("--against", action="append", default=[], help="a commit that is measured, too")
     parser.add_argument("--out", type=Path, help="a page for the tables (default: standard output)")
     options = parser.parse_args()
-    page = ["# Figures of the code", "", "Made by `tools/code_figures.py`, which says what is counted.", ""]
+    page = ["# Figures of the code", "", "Made by `tools/code_figures.py`, which says what is counted.", GOALS, ""]
     for commit in [*options.against, None]:
         with tempfile.TemporaryDirectory() as folder:
             page += [f"## {commit or 'Now'}", "", table(*measure(checked_out(commit, Path(folder)))), ""]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Functions of src that two of the calls in docs/walk-of-an-allocation.md enter.
 
     cmake -S . -B build/plain -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS="-O0 -g1"

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs the random tests of a real GPU for a given time, each time with new seeds; a short table comes last.
 
 Every piece compares the contents of memory. A failure prints the seed that repeats it and ends the run. Raw results

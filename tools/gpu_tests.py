@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Builds and runs the tests that a real GPU answers, then the same under compute-sanitizer; a short table comes last.
 
 Where this Python has nanobind, Numba and PyTorch are driven on the GPU too, those that it has. Raw results land in one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a measurement must say about where it was made: processor, GPU, driver, compiler, version of the project."""
 
 from __future__ import annotations

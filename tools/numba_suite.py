@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs numba-cuda's own tests on a GPU with Numba's memory manager and with ours, and compares them test by test.
 
 Every difference is a row of a Markdown table with its reason, from tests/gpu_python/numba_suite_reasons.json; one

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compiles what a wheel holds for released versions of PyTorch and RMM, so that their first use needs no compiler.
 
 `fetch` downloads their packages, one at a time and without dependencies, and keeps the headers and the few libraries

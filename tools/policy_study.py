@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Shows what the pool's policy costs in memory and time: one table over the recorded programs, and over variants.
 
     python3 tools/policy_study.py --program build/dev/bin/vpmm

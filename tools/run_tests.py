@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs every test of a build folder and sums up: skips with reasons, failures, then `N passed, N failed, N skipped`.
 
 The C++ cases come from ctest, one each; the checks of tools/, of the documents and of the installed package are

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Builds a wheel for each Python, and lets auditwheel check and name them. `./dev wheel` runs it.
 
 The library is compiled once, with zig's compiler, which makes the wheels run with the glibc of MANYLINUX. Each wheel

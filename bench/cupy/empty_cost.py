@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What a cupy.empty and its free cost on the host, ns a pair, by allocator, size and number of threads. Needs a GPU.
 
     python3 bench/cupy/empty_cost.py                       # CuPy's pool, its pool of the driver, and VPMM

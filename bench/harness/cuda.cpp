@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/harness: opening libcuda and entering its context.
 #include "harness/cuda.hpp"
 

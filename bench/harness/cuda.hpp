@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/harness: the few calls of libcuda that the benchmarks themselves make, found at run time:
 // no toolkit is needed.
 #pragma once

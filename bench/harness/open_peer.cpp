@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/harness: which shared object has which peer.
 #include "harness/open_peer.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/harness: the parts of the benchmark, each in a file of its own; main.cpp makes verbs of
 // them.
 #pragma once

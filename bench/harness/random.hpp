@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/harness: random numbers that cost a nanosecond, the same in every run.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/harness: printing samples. Each line goes out at once: a benchmark that is stopped keeps
 // what it has.
 #include "harness/samples.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/harness: what a benchmark prints: one line of CSV for each measured value, to be summed up
 // by others.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/harness: reading a trace.
 #include "harness/trace.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/harness: reading a trace (bench/traces/README.md). A third operation, `s`, waits for the
 // GPU.
 #pragma once

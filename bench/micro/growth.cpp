@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/micro: what it costs to get memory that is not there yet, by size.
 //
 // first:  the first allocation of an allocator that holds nothing.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/micro: what an allocation and its deallocation cost when the allocator has all the memory
 // it needs.
 //

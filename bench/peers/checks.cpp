@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/peers: what the pool must ask the driver about a stream that is named by its handle, and
 // nothing else: the floor of its calls with raw handles. docs/walk-of-an-allocation.md says why
 // both are made.

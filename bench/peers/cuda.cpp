@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/peers: the driver's own allocators: `cuda-async`, a pool of its that keeps all it has, and
 // `cuda`, cuMemAlloc.
 #include <limits>

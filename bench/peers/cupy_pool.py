@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """CuPy's memory pool, from Python as its users have it: pairs of one size, and traces. Prints vpmm_bench's CSV.
 
 Exit code 3: there is no CuPy here, or no GPU for it. Python's own time is part of every figure.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Which of the libraries that the benchmark compares with are here. For each: bench_<library>_missing is the reason why
 # not, empty when it is; bench_<library>_version. VPMM_BENCH_PEERS is searched before the system.
 set(VPMM_BENCH_PEERS ${PROJECT_SOURCE_DIR}/build/peers

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/peers: mimalloc on the host: the floor for an allocator whose memory nobody else shares.
 #include <mimalloc.h>
 

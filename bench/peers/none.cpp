@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/peers: no allocator at all: what the benchmark itself takes, which every other figure
 // includes.
 #include "peers/peer.hpp"

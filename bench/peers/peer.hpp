@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/peers: an allocator to be measured, behind the smallest interface that fits all of them.
 //
 // Each library is known to one file of this folder, which becomes a shared object of its own: what

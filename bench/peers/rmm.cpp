@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/peers: RMM: `rmm-pool`, `rmm-arena` and `rmm-async` over cudaMalloc, as its own benchmarks
 // set them up, and `rmm-vpmm`, the pool behind RMM's interface.
 #include "vpmm/rmm_mr.hpp"

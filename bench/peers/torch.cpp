@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/peers: PyTorch's caching allocator, called from C++: `torch-native`, and
 // `torch-expandable`, which needs PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the
 // environment, for PyTorch reads it while it is loaded.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/peers: the pool, through its C ABI: `vpmm` with stream handles, `vpmm-bound` with bound
 // streams, `vpmm-page` with one chunk per page, `vpmm-latency` and `vpmm-footprint` with these
 // preferences, `vpmm-recorded` and `vpmm-recorded-stacks` while a recording goes nowhere, without

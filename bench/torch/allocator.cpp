@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch: the pool behind PyTorch's pluggable allocator, with what its driver calls took. No
 // product: it has no statistics, no graphs' pools and no recovery, for the pluggable interface has
 // none.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which programs there are; free of PyTorch, so that who starts them need not load it."""
 
 from __future__ import annotations

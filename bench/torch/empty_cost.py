@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """What a torch.empty and its free cost on the host, ns a pair, by allocator, size and number of threads.
 
     python3 bench/torch/empty_cost.py                       # native, expandable, cuda-async and vpmm

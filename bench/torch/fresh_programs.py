@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs of jobs that are known for trouble with memory, written from the jobs alone: structures of proteins, forces
 on atoms, a model larger than the GPU, adapters of many customers, electrons in crystals. They need PyTorch only.
 

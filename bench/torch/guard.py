@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 # bench: milliseconds a step of two small PyTorch programs with VPMM_GUARD unset, 1/100 and 1.
 
 """Measures the cost of guard mode, and prints one line of JSON for each program and setting.

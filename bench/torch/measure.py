@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs one program in this process, under the allocator that the environment chose; prints one line of JSON.
 
     python3 measure.py PROGRAM [--scale 0.5] [--steps N] [--limit BYTES --limit-by fraction|ballast] [--device cpu]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models of the PyTorch programs that need no other library; random weights."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """More PyTorch programs of the benchmark, in the manner of programs.py: memory that lives for many steps beside sizes
 that do not come back, models that are dropped, volumes, and large tables with sparse gradients.
 

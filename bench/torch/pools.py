@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What memory pools of PyTorch hold, and what their growth costs.
 
     python3 bench/torch/pools.py

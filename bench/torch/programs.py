@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The PyTorch programs of the benchmark: a function for each, which makes a model and returns what one step does.
 
 They are written as users write them and know nothing of allocators. The sizes of each step depend on its number alone,

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch programs under four allocators, each run in a process of its own: memory, time, losses; tables and a picture.
 
     python3 bench/torch/run.py                                   # all of it, into bench/results

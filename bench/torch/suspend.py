@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # bench: seconds of a pause and a resume, memory stranded while loading, and memory for a second process.
 
 """Measures a memory saver under PyTorch, and prints one line of JSON for each figure.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the programs' raw figures say: tables in Markdown, programs that we lose first, and a picture."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // torch: how long the process is inside CUDA calls that allocate, map and free, whichever allocator
 // makes them.
 //

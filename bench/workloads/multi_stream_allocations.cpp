@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/workloads: RMM's multi_stream_allocations, from its published parameters: for each of 4
 // kernels, in turn on 1, 2 or 4 streams: allocate 8 bytes, run one thread for a million clocks,
 // give the bytes back right after the launch; then wait for the device. An allocator that makes

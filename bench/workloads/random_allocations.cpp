@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/workloads: RMM's random_allocations, from its published parameters: one thread, one stream,
 // sizes uniform in [1, max]; 2 N steps, each an allocation with a chance of 73 in 100 while fewer
 // than N are live and they stay below 16000 MiB, or below a share of the GPU's memory, else the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/workloads: a trace through an allocator as its own users call it: what it holds and how
 // long it takes.
 //

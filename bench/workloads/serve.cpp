@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/workloads: a server: threads with a stream each do at the same time what a trace's streams
 // did, with GPU work.
 //

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes small, well-known sequences that split memory up, as traces: one file each, into the folder named.
 
 Each comes from a public discussion of another allocator and needs no model to be reproduced. `s` waits for the GPU.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bench/zero_cost: a libcuda.so.1 that does nothing, at once: what is left of an allocator's cost
 // is its own.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // examples: runs one program on every memory manager: the three of vpmm, and a plugin if its path
 // is given.
 //

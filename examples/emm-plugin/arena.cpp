@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // examples: a third-party memory manager as a plugin: an arena that cuts device memory from large
 // slabs.
 //

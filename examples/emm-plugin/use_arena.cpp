@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // examples: takes all GPU memory from a plugin, named by the argument or by VPMM_MEMORY_MANAGER.
 #include <cstddef>
 #include <cstdio>

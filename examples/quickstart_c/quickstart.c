@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* examples: uses a pool from C: allocate, free, and make room in a callback when memory runs out.
  */
 #include <stdio.h>

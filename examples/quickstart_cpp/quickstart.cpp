@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // examples: uses the process-wide pool, buffers, a private pool with a limit, and runs out of
 // memory.
 #include <cstdio>

@@ -81,7 +81,7 @@ class memory_arena {
     check(vpmm_arena_trim(handle(), &released));
     return released;
   }
-  // Of an external arena. The memory stays the caller's.
+  // Adds memory to an external arena. The memory stays the caller's.
   void add_memory(void* ptr, std::size_t bytes) const {
     check(vpmm_arena_add_memory(handle(), ptr, bytes));
   }

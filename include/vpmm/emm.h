@@ -70,7 +70,7 @@ typedef struct vpmm_emm_block {
 typedef vpmm_ipc_handle vpmm_emm_ipc_handle;
 enum { VPMM_EMM_IPC_LEGACY = VPMM_IPC_LEGACY, VPMM_EMM_IPC_POOL = VPMM_IPC_POOL };
 
-/* What a manager offers beyond device memory. */
+/* Capabilities of a manager beyond device memory. */
 enum {
   VPMM_EMM_HAS_HOST_MEMORY = 1,
   VPMM_EMM_HAS_MANAGED_MEMORY = 2,

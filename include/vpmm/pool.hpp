@@ -241,11 +241,11 @@ class pool_ref {
   result<void> try_preallocate(std::size_t bytes) const {
     return finish(vpmm_preallocate(handle_, bytes));
   }
-  // None: no limit besides the GPU's.
+  // Sets the limit in bytes. Nullopt: no limit besides the GPU's.
   void set_capacity(std::optional<std::uint64_t> bytes) const {
     check(vpmm_set_capacity(handle_, bytes.value_or(UINT64_MAX)));
   }
-  // What was set last, at first VPMM_CAPACITY.
+  // The capacity that was set last, at first VPMM_CAPACITY.
   std::optional<std::uint64_t> capacity() const {
     std::uint64_t bytes = 0;
     check(vpmm_get_capacity(handle_, &bytes));
@@ -317,7 +317,7 @@ class pool_ref {
   std::vector<vpmm_region> snapshot() const;
   std::string dump_text() const { return dump(vpmm_dump_text); }
   std::string dump_json() const { return dump(vpmm_dump_json); }
-  // Of guarded allocations, with VPMM_GUARD.
+  // Names the guarded allocation of an address; requires VPMM_GUARD.
   std::string explain(const void* address) const;
   void start_recording(const std::string& path) const {
     check(vpmm_record_start(handle_, path.c_str()));

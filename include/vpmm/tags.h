@@ -149,7 +149,7 @@ typedef struct vpmm_tag_info {
   uint64_t library_bytes;   /* of live allocations of the library with the tag's name, as requested,
                                whichever tags they have */
 } vpmm_tag_info;
-/* Of a tag that is not suspendable, mapped_bytes is 0: its memory shares chunks with others.
+/* A tag that is not suspendable has mapped_bytes 0: its memory shares chunks with others.
  * VPMM_ERROR_INVALID_ARGUMENT: tag 0. */
 VPMM_API vpmm_status vpmm_tag_get_info(vpmm_pool* pool, uint32_t tag, vpmm_tag_info* info);
 /* Copies up to `capacity` tags, ascending: those with live_bytes or library_bytes in this pool,

@@ -508,7 +508,8 @@ VPMM_API vpmm_status vpmm_preallocate(vpmm_pool* pool, size_t bytes);
 /* Bytes, or VPMM_SHARE_OF_GPU. UINT64_MAX: no limit besides the GPU's. 0 is an error, as in the
  * settings. Memory above the limit stays mapped. */
 VPMM_API vpmm_status vpmm_set_capacity(vpmm_pool* pool, uint64_t bytes);
-/* What was set last, at first VPMM_CAPACITY, in bytes. UINT64_MAX: no limit besides the GPU's. */
+/* The capacity that was set last, at first VPMM_CAPACITY, in bytes. UINT64_MAX: no limit besides
+ * the GPU's. */
 VPMM_API vpmm_status vpmm_get_capacity(vpmm_pool* pool, uint64_t* bytes);
 /* Out-of-memory callbacks are called in turn until one returns nonzero. The request is then tried
  * again; if it fails again, the first callback is called again, at most until callbacks returned

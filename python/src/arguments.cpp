@@ -38,7 +38,7 @@ void raise_type_error(const std::string& message) {
   throw nb::python_error();
 }
 
-// Never freed: functions refer to it until the interpreter is gone.
+// Stays for good: functions refer to it until the interpreter is gone.
 nb::handle missing() {
   static PyObject* const the = PyObject_CallNoArgs(reinterpret_cast<PyObject*>(&PyBaseObject_Type));
   return the;

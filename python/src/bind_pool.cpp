@@ -276,7 +276,7 @@ unmapped), "in flight" or "suspended" (allocated, and not mapped).)")
 
 using PoolClass = nb::class_<Pool>;
 
-// Of a pool that is opened all but the device are settings, and these have names.
+// Refuses arguments without a name behind the device: they are settings, which have names.
 void require_names(const nb::args& others) {
   if (others.size() != 0)
     raise_type_error(shown(others[0]) +

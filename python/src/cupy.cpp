@@ -63,7 +63,7 @@ struct Pools {
   std::vector<std::pair<int, vpmm_pool*>> used;  // by CuPy
 };
 
-// Never destroyed: arrays may live until the process exits.
+// Stays for good: arrays may live until the process exits.
 Cupy& cupy() {
   static auto* const the = new Cupy;
   return *the;

@@ -12,7 +12,7 @@ namespace nb = nanobind;
 
 namespace {
 
-// Never freed: finalizers may still call when the interpreter has begun to exit.
+// Stays for good: finalizers may still call when the interpreter has begun to exit.
 PyObject* log_callable = nullptr;
 
 void replace(PyObject*& callable, const nb::object& next) {

@@ -151,7 +151,7 @@ void Pool::leave(nb::handle kind) {
   try {
     close(false);
   } catch (nb::python_error&
-               error) {  // what the block raised goes on, and the pool ends with its last reference
+               error) {  // the block's exception goes on, and the pool ends with its last reference
     if (!error.matches(PyExc_Exception)) throw;
   }
 }

@@ -44,10 +44,10 @@ std::uint32_t tag_of(nb::handle value) {
   return static_cast<std::uint32_t>(number);
 }
 
-// None: all suspendable tags.
+// Reads a tag; None: all suspendable tags.
 std::uint32_t tag_or_all(nb::handle value) { return value.is_none() ? 0 : tag_of(value); }
 
-// What a program calls a tag.
+// The name that a program gave a tag.
 nb::object name_of(std::uint32_t tag) {
   const std::string name = vpmm_tag_name(tag);
   return name.empty() ? nb::object(nb::int_(tag)) : nb::object(text_of(name));

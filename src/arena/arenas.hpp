@@ -75,7 +75,7 @@ class Arenas {
   // These require memory of an arena. Null, nullopt: no live block.
   const ArenaBlock* live_around(DevicePtr p) const VPMM_REQUIRES(pool_lock);
   std::optional<AddressRange> range_of(DevicePtr begin) const VPMM_REQUIRES(pool_lock);
-  // Whether `p`, in memory of an arena, has physical memory that nobody is taking away.
+  // Tells if `p`, in memory of an arena, has physical memory that nobody is taking away.
   bool is_resident(DevicePtr p) const VPMM_REQUIRES(pool_lock);
   // Requires: a live block begins there.
   void record_use(DevicePtr begin, time::Timeline& user) VPMM_REQUIRES(pool_lock);

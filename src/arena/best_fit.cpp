@@ -11,7 +11,7 @@ namespace vpmm::arena {
 
 namespace {
 
-// Without splitting: largest free stretch for a request, in sizes of the request.
+// Largest free stretch for a request without splitting, in sizes of the request.
 constexpr Bytes kMostOfWish = 2;
 // Splitting::small: a large request has at least so many pages, so whole pages waste a 32nd of it
 // on average; most free bytes beyond one: 1/32.

@@ -40,7 +40,7 @@ class Residency {
   // Regions of its stretches, by address.
   Vector<region::Region*> regions_of(pool::ArenaId id, bool are_suspended) const
       VPMM_REQUIRES(pool_lock);
-  // Whether work on free blocks is over, and no graph uses any.
+  // True if work on free blocks is over, and no graph uses any.
   bool is_quiet(pool::ArenaId id) const VPMM_REQUIRES(pool_lock);
 
  private:

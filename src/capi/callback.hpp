@@ -19,8 +19,8 @@ struct CallbackFailure {
   std::string text;
 };
 
-// Of the innermost callback that runs on this thread; null: none runs. Its status is VPMM_OK until
-// vpmm_callback_fail. Note [Thread-local variables]
+// Failure of the innermost callback that runs on this thread; null: none runs. Its status is
+// VPMM_OK until vpmm_callback_fail. Note [Thread-local variables]
 inline constinit thread_local CallbackFailure* callback_failure = nullptr;
 
 // Runs an out-of-memory callback or a hook of a suspend.

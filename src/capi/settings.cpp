@@ -104,7 +104,7 @@ Result<settings::Config> to_config(const vpmm_config* settings) {
   settings::Config config;
   vpmm_config known = to_settings(config);
   VPMM_TRY(copy_in(settings, known, "vpmm_config"));
-  // Of a struct that was only zeroed, before an error names a variable that nobody set.
+  // Refuses a struct that was only zeroed, before an error names a variable that nobody set.
   if (known.va_size == 0)
     return Error{ErrorCode::bad_configuration,
                  "vpmm_config.va_size is 0: call vpmm_config_init first, which sets the defaults"};

@@ -223,7 +223,7 @@ report::Recorder::Told Allocations::what_to_tell(report::EventKind kind, DeviceP
   return live ? report::Recorder::Told{live->requested, live->arena} : report::Recorder::Told{};
 }
 
-// Note [Who ends an allocation may free it]
+// Note [One call ends an allocation]
 bool Allocations::end(const OwnedBy& owner, DevicePtr begin, const pool::Stream& stream,
                       const Caller& caller) {
   return std::visit(

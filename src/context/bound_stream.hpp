@@ -41,7 +41,7 @@ class alignas(kCacheLine) BoundStream {
   Result<void> deallocate_beyond(DevicePtr ptr);
 
  private:
-  // Not open: the call must take the lock.
+  // State for one call. If it is not open, the call must take the lock.
   StreamFront::Way way() const;
 
   Context& context_;

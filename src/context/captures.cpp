@@ -113,7 +113,7 @@ void Captures::refresh() {
   if (may_be_known() != are_known()) may_be_known_.store(are_known());
 }
 
-// Without user objects in the driver the memory stays until capture_release.
+// Ties the memory to the graph; a driver without user objects keeps it until capture_release.
 Result<void> Captures::keep_for(const driver::CaptureInfo& info) {
   const auto capture = static_cast<std::uint64_t>(info.id);
   if (keeps(capture)) return {};

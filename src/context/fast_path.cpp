@@ -49,7 +49,7 @@ DevicePtr Context::allocate_if_ready(Bytes bytes, Bytes alignment, driver::Strea
   return try_allocate(way, parts_.front.client_of(way, stream), bytes, alignment);
 }
 
-// Note [What is ready for any stream]
+// Note [Memory that is ready for any stream]
 // Memory in the any-stream cache is complete, and so is memory that the pool gives to any stream.
 // So both serve a request without driver calls, and without waits for the pool's lock: a Python
 // program calls this with its interpreter locked. Ordinary calls carry out deferred frees, so while

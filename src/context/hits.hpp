@@ -15,7 +15,7 @@ class Hits {
   Hits(Parts& parts, Entrance& entrance)
       : parts_(parts), device_(parts.device), entrance_(entrance) {}
 
-  // Without the lock: another call may change the answer.
+  // Read without the lock: another call may change the answer.
   bool may_serve(Bytes bytes, Bytes alignment) const {
     return !entrance_.is_visit_due() && has_natural_place(bytes, alignment);
   }

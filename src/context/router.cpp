@@ -82,7 +82,7 @@ Result<DevicePtr> Router::allocate_unguarded(MutexLock& lock, const pool::Reques
   if (server != Server::driver_pool) {
     Result<DevicePtr> cut =
         slow_path_.allocate_small(lock, request.bytes, request.alignment, caller);
-    // Without free whole pages to cut, a range of grains may fit.
+    // A range of grains may fit where no whole page is free to cut.
     return is_cut && is_shortage(cut) ? allocate_pages(lock, request, caller) : cut;
   }
   if (caller.standing != Standing::ordinary)

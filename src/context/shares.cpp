@@ -90,7 +90,7 @@ Result<SharedChunks> Shares::lease(ShareId id, Bytes offset, Bytes size) {
                  message_of("{} bytes at offset {} are not inside an allocation of {} bytes", size,
                             offset, share->range.size)};
   const AddressRange range{share->range.begin + offset, size};
-  // Its handles had ended, so it could be suspended.
+  // Memory whose handles had ended could be suspended.
   if (!arenas_.is_resident(range.begin))
     return Error{ErrorCode::suspended,
                  message_of("{:#x} is suspended: resume it first", to_integer(range.begin))};

@@ -36,8 +36,8 @@ bool is_shortage(const Result<Placed>& result) {
 
 }  // namespace
 
-// Note [What is tried when memory is short]
-// Steps in the order of the specification (docs/architecture.md). A step returns whether it helped;
+// Note [Steps in a shortage]
+// The order is that of the specification (docs/architecture.md). A step returns whether it helped;
 // then the request is tried again with the step's effort. Waits of the host repeat while they help.
 // Neighbours and out-of-memory callbacks come after all steps (Limits::find_memory).
 struct SlowPath::ShortageStep {

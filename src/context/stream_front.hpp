@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // context: the calling stream and its cache, found without a lock.
 //
-// Note [What the fast path may skip]
-// It makes no event, wait or mapping call, so it skips two checks: for a reset by others, needed
-// before an event is touched, and for captures, needed before work is queued. It must know the
+// Note [The fast path skips two checks]
+// It makes no event, wait or mapping call, so it needs no check for a reset by others, which comes
+// before an event is touched, and none for captures, before work is queued. It must know the
 // calling stream: a raw handle may be reused, so the driver is asked for its id, and before that if
 // it captures, as a capturing stream has no id. A bound stream is known.
 #pragma once

@@ -13,7 +13,8 @@ constinit std::atomic<std::uint64_t> last_thread{0};
 // Note [Thread-local variables]
 [[gnu::tls_model("initial-exec")]] constinit thread_local std::uint64_t own_number = 0;
 
-// Never used again: a thread may end inside a tag, and its id becomes another's.
+// Number of the calling thread, unique for good: a thread may end inside a tag, and its id becomes
+// another's.
 std::uint64_t own_thread() {
   if (own_number == 0) own_number = last_thread.fetch_add(1) + 1;
   return own_number;

@@ -29,7 +29,7 @@ class TagScopes {
   // Returns false if it is not entered. Any thread ends an entry of the process.
   bool leave(std::uint32_t tag, TagScope scope) VPMM_REQUIRES(pool_lock);
   bool has_any() const VPMM_REQUIRES(pool_lock) { return !entries_.empty(); }
-  // Of the calling thread.
+  // The entry of the calling thread that came last.
   Entered innermost() const VPMM_REQUIRES(pool_lock);
   // A number above those of all entries so far, and below those to come; 0: none so far.
   static std::uint64_t entries_so_far();

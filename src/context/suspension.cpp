@@ -204,7 +204,7 @@ bool Suspension::is_all_back(std::uint32_t tag) const {
   });
 }
 
-// Nothing that other processes or a capture may use.
+// Refuses memory that other processes or a capture may use.
 Result<void> Suspension::may_suspend(const Ids& ids) {
   VPMM_TRY(device_.primary.noted(parts_.peers.find_contexts()));
   if (!parts_.prover.may_record_context_event())
@@ -332,7 +332,7 @@ Result<void> Suspension::resume_found(Find&& find, const ResumeHow& how) {
       tell_of_released();
       return done;
     }
-    // Without a size it is the driver's, of a try that has not begun.
+    // An error without a size is the driver's, of a try that has not begun.
     if (done.error().code != ErrorCode::out_of_memory || whole.bytes == 0) return done;
     if (limits_.find_memory(whole, asked)) continue;
     Error error = std::move(done.error());

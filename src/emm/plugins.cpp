@@ -91,7 +91,7 @@ Result<void> check(const vpmm_emm_plugin& plugin) {
 
 // --- libraries ---
 
-// Never unloads: memory, threads and exit handlers of a library may outlive every user.
+// Loads for good: memory, threads and exit handlers of a library may outlive every user.
 Result<const vpmm_emm_plugin*> load(const std::string& path) {
   const std::string text =
       path.find('/') == std::string::npos ? "./" + path : path;  // a file, no search
@@ -178,7 +178,7 @@ Result<const vpmm_emm_plugin*> get() {
     const MutexLock lock(all.mutex);
     return all.set != nullptr ? all.set : find_builtin(kDefault);
   }
-  // Without the lock: loading a library may run any code. Concurrent threads load the same one.
+  // Releases the lock: loading a library may run any code. Concurrent threads load the same one.
   Result<const vpmm_emm_plugin*> found = find(variable);
   if (!found) {
     found.error().message = fmt::format("{}={}: {}", kVariable, variable, found.error().message);

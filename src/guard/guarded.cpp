@@ -242,7 +242,7 @@ void Guarded::free(Block& block, const time::Stamp& stamp, const pool::Caller& c
 }
 
 Result<void> Guarded::settle(MutexLock& lock, std::size_t most) {
-  // What another thread unmaps is free when it is done.
+  // Memory that another thread unmaps is free when that thread is done.
   if (is_settling_ && most == kAll)
     settled_.wait(lock, [this]() VPMM_REQUIRES(pool_lock) { return !is_settling_; });
   if (freed_.empty() || is_settling_) return {};
@@ -273,7 +273,7 @@ Result<void> Guarded::settle(MutexLock& lock, std::size_t most) {
 
 // A block that could not be unmapped stays freed, and a later call tries again.
 Result<void> Guarded::leave(MutexLock& lock, const Vector<Block*>& leaving) {
-  // Without a stream for copies, after a reset, the margins are not compared.
+  // Margins are compared on a stream for copies; after a reset there is none, and no comparison.
   Result<void> outcome = open();
   const bool has_stream = outcome.ok();
   if (!is_broken(outcome)) outcome = {};

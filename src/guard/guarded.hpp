@@ -48,12 +48,12 @@ struct Block {
     freed,   // its user's work may not be complete, or its pages are being unmapped
     gone     // unmapped; its addresses are out of use
   };
-  // Whether its margins were compared. Of the thread that maps or unmaps it, without the lock.
+  // Comparison of the margins. Written by the thread that maps or unmaps, without the lock.
   struct Judgement {
     bool is_done = true;  // as long as no margins are filled
     bool found_damage = false;
   };
-  // Whether a margin was overwritten; known once it is gone.
+  // True if a margin was overwritten; known once the block is gone.
   bool is_damaged() const { return stage == Stage::gone && judgement.found_damage; }
 
   AddressRange range;   // as requested

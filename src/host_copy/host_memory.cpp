@@ -43,7 +43,7 @@ std::optional<Bytes> number_in(const std::string& path, const std::string& name,
   return std::nullopt;
 }
 
-// Of a file with a single number; nullopt also for "max".
+// Reads a file with a single number; nullopt also for "max".
 std::optional<Bytes> number_of(const std::string& path) {
   std::ifstream file(path);
   Bytes number = 0;

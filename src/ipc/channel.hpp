@@ -97,7 +97,7 @@ std::optional<SocketFile> socket_file(const std::string& path);
 // Listens at `path`, and replaces a file there. Where the kernel can (Linux 6.16), connecting
 // processes cannot send descriptors.
 Result<Descriptor> listen_at(const std::string& path);
-// Never blocks. Empty: no connection waits any more, or (`is_short`) no descriptor is free.
+// Accepts without blocking. Empty: no connection waits, or (`is_short`) no descriptor is free.
 Channel accept_from(int listener, bool& is_short);
 // not_shared: no process listens, or it does not answer before `deadline`. host_out_of_memory: no
 // socket can be made.

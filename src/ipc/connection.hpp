@@ -53,7 +53,7 @@ struct Delivery {
   }
 };
 
-// Never waits: a message that cannot be sent now is sent later. Sending allocates no memory.
+// Sends without waiting: a message that cannot be sent now is sent later. Allocates no memory.
 struct Connection {
   std::uint64_t number = 0;  // unique over all connections
   Connected* client = nullptr;

@@ -30,7 +30,7 @@ using context::ShareId;
 namespace {
 
 constexpr std::chrono::milliseconds kWithoutDescriptors{20};
-// Of one process: 2 MiB of bookkeeping. Each is memory that the process mapped on its own.
+// Bound of one process: 2 MiB of bookkeeping. The process mapped the memory of each lease itself.
 constexpr std::size_t kMostLeases = 1 << 14;
 constexpr std::size_t kMostHeard = 32;    // messages of one connection per turn
 constexpr int kMostLetIn = 32;            // new connections per turn

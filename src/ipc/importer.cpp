@@ -266,9 +266,9 @@ void Importer::say_what_is_unsaid() noexcept {
 
 // --- closing
 
-// Note [Who closes last waits, and looks again]
-// Meanwhile other threads may open, use and close the memory again, and their work is not waited
-// for. So the memory goes only if no thread has opened or closed it since before the wait.
+// Note [The last close waits, and looks again]
+// During the wait other threads may open, use and close the memory again, and their work is not
+// waited for. So the memory goes only if no thread has opened or closed it since before the wait.
 Result<void> Importer::close_now(DevicePtr ptr, const Wait& wait) {
   free_leftovers();
   MutexLock lock(mutex_);

@@ -42,7 +42,7 @@ class GzipFile {
     if (gzflush(file_, Z_SYNC_FLUSH) != Z_OK) keep_error(gzerror_text());
   }
 
-  // No effect in a forked child: the descriptor's number may be reused.
+  // Does nothing in a forked child: the descriptor's number may be reused.
   void close() {
     if (own_->descriptor() < 0) return;
     if (gzflush(file_, Z_FINISH) != Z_OK) keep_error(gzerror_text());

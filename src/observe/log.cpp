@@ -18,7 +18,7 @@ struct SinkHolder {
   std::shared_ptr<const LogSink> sink VPMM_GUARDED_BY(mutex);
 };
 
-// Never destroyed: a pool that ends with the process may still log.
+// Stays for good: a pool that ends with the process may still log.
 SinkHolder& sink_holder() {
   static auto* const holder = new SinkHolder;
   return *holder;

@@ -31,7 +31,7 @@ inline bool logs(LogLevel level) {
   return level != LogLevel::quiet && level <= current_log_level.load(std::memory_order_relaxed);
 }
 
-// Never throws: a message is lost if memory is short or the sink throws.
+// Drops the message if memory is short or the sink throws.
 template <typename... Args>
 void log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) noexcept {
   if (!logs(level)) return;

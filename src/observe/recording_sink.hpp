@@ -46,8 +46,8 @@ struct RecordingOptions {
   std::uint64_t window_ns = 0;  // least time that the file reaches back; 0: to the beginning
 };
 
-// Of one thread at a time. Keeps its first error. After std::bad_alloc of write() the event is left
-// out.
+// Used by one thread at a time. Keeps its first error. After std::bad_alloc of write() the event is
+// left out.
 class RecordingSink {
  public:
   RecordingSink() = default;

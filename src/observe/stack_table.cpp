@@ -81,7 +81,7 @@ struct ProviderHolder {
   StackProvider provider VPMM_GUARDED_BY(mutex);
 };
 
-// Never destroyed: static objects may still allocate.
+// Stays for good: static objects may still allocate.
 ProviderHolder& holder() {
   static auto* const the = new ProviderHolder;
   return *the;

@@ -34,11 +34,11 @@ struct Request {
   bool is_guarded = false;        // VPMM_GUARD meant this one
   std::uint32_t guard_stack = 0;  // of the call, if so; 0: not known
 
-  // Whether the cache of its stream may serve it.
+  // Tells if the cache of the stream may serve the request.
   bool is_plain() const { return tag == 0 && library == 0 && !one_chunk && arena == ArenaId{}; }
 };
 
-// Whether the caller's stream may be given work (events, waits) right now.
+// State of the caller's stream: may it be given work (events, waits) right now?
 enum class Standing {
   ordinary,
   capturing,  // stream in capture: only complete memory, no queued work

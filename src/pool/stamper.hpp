@@ -27,7 +27,7 @@ class Stamper {
     std::optional<time::TimelineId> owner;   // the stream of the allocation
     const Vector<time::TimelineId>& others;  // named by record_use
     Bytes bytes;
-    // Whether the caller's stream is the only one.
+    // True if the caller's stream is the only one.
     bool are_of(const Caller& caller) const {
       return others.empty() && caller.timeline != nullptr &&
              (!owner || owner == caller.timeline->id);

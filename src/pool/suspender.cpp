@@ -71,7 +71,7 @@ Result<Region*> Suspender::find_hole(MutexLock& lock, Bytes size) {
 
 // --- suspending
 
-// Without the lock. After a failure maps again what it unmapped.
+// Called without the lock. After a failure maps again what it unmapped.
 std::optional<Error> Suspender::unmap_all(Vector<Leaving>& leaving) {
   std::optional<Error> error;
   for (Leaving& each : leaving) {
@@ -88,7 +88,7 @@ std::optional<Error> Suspender::unmap_all(Vector<Leaving>& leaving) {
   return error;
 }
 
-// Without the lock. Returns an error only if the context is broken.
+// Called without the lock. Returns an error only if the context is broken.
 std::optional<Error> Suspender::release_all(Vector<Leaving>& leaving) {
   std::optional<Error> broken;
   for (Leaving& each : leaving)
@@ -178,7 +178,7 @@ Result<void> Suspender::find_place(MutexLock& lock, const Vector<Leaving>& leavi
   return {};
 }
 
-// Without the lock. Maps all at the new place before it unmaps the old one.
+// Called without the lock. Maps all at the new place before it unmaps the old one.
 std::optional<Error> Suspender::move_away(Away& away, Vector<Leaving>& leaving) {
   if (away.region != nullptr) {
     vm::MapOutcome outcome = memory_.mapper.map_run(away.region->range, away.placements);
@@ -261,7 +261,7 @@ void Suspender::arrive(const Refilling& refilling) {
   memory_.suspended_bytes -= region.range.size;
 }
 
-// Its old address becomes a hole, but for what the driver left mapped there.
+// Makes the old address a hole, but for mappings that the driver left there.
 void Suspender::end_memory(const Refilling& refilling) {
   Region* const memory = refilling.refill.memory;
   const AddressRange range = memory->range;
@@ -274,8 +274,8 @@ void Suspender::end_memory(const Refilling& refilling) {
   bury(flying);
 }
 
-// Without the lock. Unmaps before it maps, so the limit of mappings holds. After a failure moves
-// back what it moved.
+// Called without the lock. Unmaps before it maps, so the limit of mappings holds. After a failure
+// moves back what it moved.
 std::optional<Error> Suspender::move_all(Vector<Refilling>& refilling) {
   std::optional<Error> error;
   for (Refilling& each : refilling) {
@@ -314,7 +314,7 @@ Suspender::Refilling Suspender::refilling_of(const Refill& refill) {
   return refilling;
 }
 
-// Without the lock. Unmaps what an earlier undo left, and keeps in the list what is unmapped.
+// Called without the lock. Unmaps the rest of an earlier undo; the list keeps the unmapped ones.
 std::optional<Error> Suspender::unmap_leftovers(Vector<vm::Mapping>& leftovers) {
   for (std::size_t i = 0; i < leftovers.size(); ++i)
     if (Result<void> gone = memory_.mapper.unmap(leftovers[i].range()); !gone) {
@@ -332,7 +332,7 @@ void Suspender::settle(const Refilling& refilling, Refill& refill) {
   if (refilling.is_here) return;
   end_memory(refilling);
   if (refilling.is_there) return arrive(refilling);
-  // Nowhere: sweeps release the chunks, those left mapped at the old address with their mapping.
+  // Chunks mapped nowhere are released by sweeps, those left at the old address with their mapping.
   for (std::size_t i = 0; i < refilling.mappings.size(); ++i) {
     const bool is_left = std::any_of(
         refilling.left.begin(), refilling.left.end(),

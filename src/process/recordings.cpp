@@ -19,7 +19,7 @@ struct OpenRecordings {
   Vector<std::weak_ptr<observe::TraceWriter>> writers VPMM_GUARDED_BY(mutex);
 };
 
-// Never destroyed: static objects may still start recordings.
+// Stays for good: static objects may still start recordings.
 OpenRecordings& open_recordings() {
   static auto* const open = new OpenRecordings;
   return *open;

@@ -37,7 +37,7 @@ class TimelineFiles {
   explicit TimelineFiles(const PageUnit& unit) : unit_(unit), no_sizes_(unit) {}
 
   void enlist(Region* region);
-  // Of the free regions with this as their only part; empty without a timeline.
+  // Sizes of the free regions with this as their only part; empty without a timeline.
   const SizeIndex& single_on(std::optional<time::TimelineId> timeline) const;
   // Free region or zombie that waits for a number up to `sequence` of `timeline`; null if none.
   Region* waiting_for(time::TimelineId timeline, std::uint64_t sequence) const;

@@ -29,7 +29,8 @@ class TraceMachine {
   virtual void wait_until(std::uint64_t program_ns, std::uint64_t driver_ns) = 0;
   // False: what is written is not kept, so that only times and refusals mean something.
   virtual bool has_contents() const { return true; }
-  // Without contents: passes the host's time of `calls` calls that queue copies or fills.
+  // Passes the host's time of `calls` calls that queue copies or fills; for a device without
+  // contents.
   virtual void pass_copies(std::size_t /*calls*/) {}
   virtual std::optional<std::uint64_t> hazard_count() const = 0;  // nullopt: unchecked
   virtual std::vector<std::string> findings()

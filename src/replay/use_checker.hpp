@@ -26,9 +26,9 @@ struct Use {
   std::size_t stream = 0;  // index into the streams given at creation
 };
 
-// No use waits for the GPU. Bytes travel through slots of pinned host memory. Consecutive slots of
-// one stream form a batch; an event closes a full batch, and once complete its reads are compared
-// and its slots reused. The host waits for the oldest batch only if all are in flight.
+// Uses do not wait for the GPU. Bytes travel through slots of pinned host memory. Consecutive slots
+// of one stream form a batch; an event closes a full batch, and once complete its reads are
+// compared and its slots reused. The host waits for the oldest batch only if all are in flight.
 // Single-threaded; the device's context is current in every call, construction and destruction
 // included.
 class UseChecker {

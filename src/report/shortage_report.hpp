@@ -30,7 +30,7 @@ struct ArenaHolding {
   Bytes live = 0;
 };
 
-// What was asked for.
+// The request as it was made.
 struct FailedRequest {
   Bytes requested = 0;
   Bytes taken = 0;      // bytes of the pool that the request needs
@@ -60,7 +60,7 @@ struct MemoryFigures {
   std::uint64_t mappings = 0;
 };
 
-// What the request may have met.
+// Limits that the request may have met.
 struct LimitsInForce {
   std::uint64_t max_mappings = 0;
   std::optional<Bytes> capacity;

@@ -21,7 +21,7 @@ struct Names {
   std::map<std::string, bool> libraries VPMM_GUARDED_BY(mutex);  // true: tagged
 };
 
-// Never destroyed: static objects may still read names.
+// Stays for good: static objects may still read names.
 Names& names() {
   static auto* const all = new Names;
   return *all;

@@ -28,7 +28,7 @@ struct NamedLimit {
   Portion limit;
 };
 Result<Vector<NamedLimit>> tag_limits_from_environment();
-// Whether requests of a library have its name as their tag: VPMM_TAG_LIBRARIES, or a limit.
+// Tells if requests of a library have its name as their tag: VPMM_TAG_LIBRARIES, or a limit.
 Result<bool> is_library_tagged(std::string_view library);
 
 }  // namespace vpmm::settings

@@ -10,7 +10,7 @@ using pool::Caller;
 
 namespace {
 
-// Of many streams, while hardly anything is live: at most, and of mapped memory.
+// Bounds of many streams while hardly anything is live: bytes, and the part of mapped memory.
 constexpr Bytes kMostKeptIdle = 64 * kMiB;
 constexpr Bytes kKeptIdleDivisor = 100;
 // A stream that called at none of so many looks gives back all it keeps. Streams that call in turn
@@ -38,7 +38,7 @@ void CacheBounds::keep(bool are_many, const Caller& caller) {
   if (has_changed)
     for (StreamCache& cache : caches_.all()) keep(cache);
   if (StreamCache* const own = caches_.find(caller.timeline)) keep(*own);
-  // No more is taken back than the call itself freed.
+  // Takes back no more than the call itself freed.
   Deque<StreamCache>& all = caches_.all();
   for (std::size_t looks = 0; looks < all.size() && caches_.allowed() > most_allowed(); ++looks)
     take_back(all[turn_++ % all.size()]);

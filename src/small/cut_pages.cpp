@@ -39,7 +39,7 @@ pool::PageRequest CutPages::next_pages(Bytes bytes) const {
           std::bit_ceil(pages) * pool_.memory().page_alignment(), true};
 }
 
-// Note [What is left of a page is as complete as the page was]
+// Note [The rest of a page is as complete as the page was]
 // The pool's memory may still be pending on the caller's stream. The rest then gets a number of
 // that stream taken now, after the waits that the pool queued.
 void CutPages::add(const pool::Placed& pages, const Caller& caller) {

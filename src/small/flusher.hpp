@@ -13,8 +13,9 @@
 
 namespace vpmm::small {
 
-// Note [What leaves a cache is stamped as it was freed]
-// With the number of its free, and no later one: an event recorded since the free proves it.
+// Note [Memory that leaves a cache is stamped as it was freed]
+// The stamp has the number of the free, and no later one: an event recorded since the free proves
+// it.
 //
 // Memory leaves a cache in steps of one hold of its lock each. Only calls under the pool's lock
 // move pages and segments from one cache to another or to the pool, so a page or segment that was

@@ -17,7 +17,7 @@
 
 namespace vpmm::small {
 
-// Note [Who ends an allocation may free it]
+// Note [One call ends an allocation]
 // Warm calls of other threads take only a cache's lock. So an allocation found live stays live only
 // while that lock is held. end() finds an allocation and ends it under one hold, and only the call
 // that ended it frees it. If two threads free the same memory at once, the second changes nothing.
@@ -63,7 +63,7 @@ class alignas(kCacheLine) Ownership {
   // Keeps warm calls from ending it. Requires: a live allocation begins there.
   static void free_through_lock(const region::Region& page, DevicePtr begin)
       VPMM_REQUIRES(pool_lock);
-  // Ends the allocation (Note [Who ends an allocation may free it]); nullopt if none begins there.
+  // Ends the allocation (Note [One call ends an allocation]); nullopt if none begins there.
   static std::optional<Allocation> end(const region::Region& page, DevicePtr begin)
       VPMM_REQUIRES(pool_lock);
 
@@ -79,7 +79,7 @@ class alignas(kCacheLine) Ownership {
   }
   // Names the stream for the allocation, listed or not; false if a cache keeps it.
   bool record_use(region::Region& pages, time::Timeline& timeline) VPMM_REQUIRES(pool_lock);
-  // Ends the allocation (Note [Who ends an allocation may free it]). After true the caller gives it
+  // Ends the allocation (Note [One call ends an allocation]). After true the caller gives it
   // to the pool.
   bool end(const region::Region& pages) VPMM_REQUIRES(pool_lock);
   Bytes requested_of(const region::Region& pages) const VPMM_REQUIRES(pool_lock);

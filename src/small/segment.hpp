@@ -277,7 +277,7 @@ struct alignas(kCacheLine) Segment : SegmentLink {
 class SegmentChain {
  public:
   std::uint64_t count() const { return count_; }
-  // Not analysed: functions that visit lists under the cache's lock call it.
+  // Called by functions that visit lists under the cache's lock, which the analysis cannot see.
   void add(Segment* segment) VPMM_NO_THREAD_SAFETY_ANALYSIS {
     segment->chained = nullptr;
     (first_ == nullptr ? first_ : last_->chained) = segment;

@@ -73,7 +73,7 @@ class WaitingFrees {
       bytes_on_[part.timeline] += waiting.ended.range.size;
   }
 
-  // Nothing stays of a timeline that may never advance again.
+  // Removes a timeline without bytes, as it may never advance again.
   void subtract(Bytes bytes, time::TimelineId timeline) VPMM_REQUIRES(pool_lock) {
     const auto on = bytes_on_.find(timeline);
     on->second -= bytes;

@@ -65,7 +65,8 @@ class NextNumber {
   std::atomic<bool> is_used_{false};  // since it was laid out
 };
 
-// Of a timeline's frees: 1..last were given. complete <= provable <= last; waitable <= provable:
+// Numbers of a timeline's frees: 1..last were given. complete <= provable <= last, and waitable <=
+// provable:
 //   waitable  covered by an event on this stream: another stream may wait for it
 //   provable  covered by some event, perhaps context-wide: the host can find out
 //   complete  seen done by the host
@@ -141,7 +142,7 @@ struct Timeline : FromHostMemory {
   }
 };
 
-// No method waits for the GPU.
+// Methods do not wait for the GPU.
 class Timelines {
  public:
   Timelines(driver::Driver& driver, const ClosingRule& rule);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // arena: arenas in stream captures: who may have what, and that what graphs use stays.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // arena: what listeners hear of arenas, and what layouts show of them. EventLog holds each event
 // against those before it: stretches come after their chunks and before what is allocated there,
 // and go after the last free.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // arena: external arenas: memory of the user's that an arena divides, and how it comes back.
 #include <gtest/gtest.h>
 

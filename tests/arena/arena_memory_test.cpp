@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // arena: where memory of arenas comes from, and where it goes: trims, shortages, release.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // arena: what observers of memory hear of blocks, and calls that meet others half-way.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // arena tests: random programs with several arenas on a small GPU. Sizes lie around those at which
 // blocks share stretches. After each operation figures and places are held against a list of live
 // memory, and each refusal against the chunks in use and the gaps of the arena.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // arena tests: random sequences of operations, compared after each with a model that knows every
 // grain by itself.
 #include <gtest/gtest.h>

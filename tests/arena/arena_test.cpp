@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // arena: which free block a request gets, and how blocks are cut and merged.
 #include "arena/arena.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // arena: streams that allocate and free in one arena, and its memory.
 #include <gtest/gtest.h>
 

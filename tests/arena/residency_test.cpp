@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // arena: blocks, figures and events of arenas without physical memory. Contents, hooks and threads:
 // tests/context/suspend*.
 #include "arena/residency.hpp"

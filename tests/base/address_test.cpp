@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: device addresses and half-open ranges.
 #include "base/address.hpp"
 

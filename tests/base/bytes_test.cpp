@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: sizes in bytes and their rounding.
 #include "base/bytes.hpp"
 

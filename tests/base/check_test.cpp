@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a failed check prints what broke and where, then aborts.
 #include "base/check.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: what is allocated in lines shares none.
 #include "base/line_allocator.hpp"
 

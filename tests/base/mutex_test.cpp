@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: MutexLock holds its mutex for a scope and can leave it in between.
 #include "base/mutex.hpp"
 

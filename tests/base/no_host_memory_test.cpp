@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: a scope without host memory, which builds with test hooks check.
 #include "base/no_host_memory.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // base: sizes as text: what is accepted, what is refused, and what people read.
 #include "base/quantity.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: Result carries a value or an error, and VPMM_TRY passes the error on unchanged.
 #include "base/result.hpp"
 

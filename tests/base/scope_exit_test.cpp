@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: ScopeExit runs its function once, unless dismissed.
 #include "base/scope_exit.hpp"
 

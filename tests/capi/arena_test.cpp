@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: arenas, and every mistake a caller can make there.
 #include <gtest/gtest.h>
 

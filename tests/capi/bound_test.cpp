@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: calls that a cache serves, beside calls that hold the pool, and many at once to the last
 // element.
 #include <gtest/gtest.h>

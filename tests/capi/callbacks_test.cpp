@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: errors that callbacks of the program cause, and what the messages of errors take.
 #include <fmt/format.h>
 #include <gtest/gtest.h>

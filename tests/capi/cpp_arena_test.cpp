@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: arenas and enums of the C++ headers.
 #include <gtest/gtest.h>
 

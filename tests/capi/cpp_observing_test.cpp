@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: the C++ header's way to events, layouts, requests with flags, and several out-of-memory
 // callbacks.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: the C++ header, together with the project's own names, which users do not see.
 #include <gtest/gtest.h>
 

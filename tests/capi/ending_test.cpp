@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: what calls do in a forked child and after exit began.
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: versions, statuses and error messages.
 #include <fmt/format.h>
 #include <gtest/gtest.h>

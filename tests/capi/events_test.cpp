@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: callbacks for events, and the layout of a pool.
 #include <gtest/gtest.h>
 

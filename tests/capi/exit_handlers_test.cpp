@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: exit handlers of the library: how many there are, and what a fork beside their registration
 // leaves behind.
 #include <gtest/gtest.h>

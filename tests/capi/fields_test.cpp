@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: streams, alignments and sizes of structs in each function that takes them, captures,
 // cleaning up that is put off, and all functions in a forked child.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: every field of events, layouts and snapshots where the GPU has work, exact figures of
 // memory, and the figures that a process tells others.
 #include <gtest/gtest.h>

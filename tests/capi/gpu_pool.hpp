@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi tests: a private pool, and the simulated GPU behind it: streams, kernels and bytes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: memory in other processes: every field of a handle, every error, and closings that wait.
 #include <fmt/format.h>
 #include <gtest/gtest.h>

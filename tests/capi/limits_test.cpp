@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: capacities as bytes and shares, each setting of a pool by its value, and arenas by their
 // flags.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi tests: starts as a test or as an actor of tests/ipc; tests have a folder of sockets and
 // little address space.
 #include <gtest/gtest.h>

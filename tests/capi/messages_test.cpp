@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: the callback for messages, and texts of errors that come through the C ABI.
 #include <gtest/gtest.h>
 

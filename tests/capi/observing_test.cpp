@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: statistics, snapshots, dumps and recordings.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: process-wide and private pools, their limits and what ends them.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: options of recordings, names of files that the environment gives, and marks of all pools.
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: recordings with options, by the environment, with frames of another language; and what a
 // kill leaves behind.
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: recordings that nobody stops, what is in the file when the process exits, aborts or forks;
 // and files that take no bytes.
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: requests with flags and a tag, names of tags, and several out-of-memory callbacks.
 #include <gtest/gtest.h>
 

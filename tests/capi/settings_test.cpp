@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: the settings struct: versions, defaults, and values that are refused.
 #include <gtest/gtest.h>
 

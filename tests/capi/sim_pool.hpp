@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi tests: a private pool on the simulator for each test.
 #pragma once
 

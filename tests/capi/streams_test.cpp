@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: bound streams and many allocations at once, in C and in C++.
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: suspended memory where a pool, a context or the process ends.
 #include <gtest/gtest.h>
 #include <sys/wait.h>

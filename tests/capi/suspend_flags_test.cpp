@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: each flag of tags, suspends and resumes by its effect, limits of tags and the figures of a
 // tag.
 #include <gtest/gtest.h>

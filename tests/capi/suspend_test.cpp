@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: tags, suspend and resume, and every mistake a caller can make there; the same in C++.
 #include <gtest/gtest.h>
 

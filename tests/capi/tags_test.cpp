@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // capi: scopes in which a tag is entered, tags of names and of libraries, hooks.
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the command line keeps its promises: verbs, options, exit codes, JSON keys, errors that name what is wrong.
 
 VPMM_BUILD_FOLDER names the build whose bin/vpmm is run; the default is that of the dev preset.

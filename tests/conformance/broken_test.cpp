@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // conformance: the suite finds the fault of managers that have exactly one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // conformance: the managers that come with the library pass every check.
 #include <gtest/gtest.h>
 

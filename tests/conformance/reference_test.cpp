@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // conformance: the page about `vpmm emm-check` describes the checks that there are, in their order.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

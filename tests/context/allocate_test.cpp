@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: a request and a free by one caller: sizes, alignment, and every mistake a caller can
 // make.
 #include <gtest/gtest.h>

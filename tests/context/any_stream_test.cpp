@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: memory whose users name no stream, in each of the three ways to prove it complete.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: arenas through the calls of a pool: proof, waits, and memory that goes back.
 #include <gtest/gtest.h>
 

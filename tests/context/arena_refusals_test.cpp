@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: calls on arenas that are refused: mistakes, no pool, no host memory.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: bound streams that end while the process exits.
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: a free on a bound stream: without a driver call where its cache or the pool can do
 // without, and always of the whole allocation.
 #include <gtest/gtest.h>

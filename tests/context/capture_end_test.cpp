@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: captures that end: seen at the next call of their stream, or during a call.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: captures that a call could not read or keep memory for, and that it must not break.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: stream captures: what an allocation may take, what is kept with the graph, and that no
 // capture is broken.
 #include <gtest/gtest.h>

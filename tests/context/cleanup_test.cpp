@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: what a pool does not do while cleaning up is put off, and that it catches up.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: default streams, which have one handle in all contexts.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: mistakes that pools of this design are known to make, each with the test that this one
 // does not.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: what a pool asks of its device, which memory is the pool's own, and figures of each of
 // the servers of requests.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: what survives a reset by us, a reset by others, and a broken GPU.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: entry into a device: calls that are refused on their way in, resets by others, contexts
 // that are gone, and streams that are forgotten.
 #include <gtest/gtest.h>

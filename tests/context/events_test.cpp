@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: events: what listeners are told, in which order, and that nothing is told that was
 // undone.
 #include <gtest/gtest.h>

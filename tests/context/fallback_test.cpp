@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: everything on the driver's stream-ordered pool: no VMM, pool switched off, huge pages;
 // and small requests.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: figures for other processes, summaries, listeners and recordings of every kind of pool.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

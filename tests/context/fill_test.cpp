@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: VPMM_FILL of new memory: whose memory is filled, on which stream, and how much of it.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: figures of memory that a pool holds beside its own chunks: trims, peaks, limits.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: the moment for which a request looks, before the pool grows, whether other streams are
 // done: Note [Grow delay].
 #include "pool/grow_delay.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: what VPMM_GUARD cannot guard.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: VPMM_GUARD gives allocations pages of their own, which end at unmapped addresses, and
 // VPMM_FILL fills memory.
 #include <gmock/gmock.h>

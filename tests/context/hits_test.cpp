@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: which calls of a program's only stream go without a visit, and which may not
 // (Note [A hit needs no visit]).
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: calls while the process has no memory left.
 #include <gtest/gtest.h>
 #include <malloc.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: memory of captures with a driver that cannot tell of the end of their graphs.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: deferred frees while the process has host memory for one call and no more.
 #include <gtest/gtest.h>
 

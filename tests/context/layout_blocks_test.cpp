@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: what a layout and a snapshot tell of each kind of block, and a recording of what lives
 // at its beginning.
 #include <gtest/gtest.h>

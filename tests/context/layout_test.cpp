@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: what lies where in a pool: blocks down to those below a page, and chunks.
 #include <gtest/gtest.h>
 

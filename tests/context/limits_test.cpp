@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: preallocation, capacity, giving back, thresholds, mapping ceilings, address space.
 #include <gtest/gtest.h>
 

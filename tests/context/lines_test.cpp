@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: in steady state the calls of two streams write no cache line in common. Looks at all
 // memory of the process, before and after each step: what differs was written.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: the pool knows live memory of every kind by its address, and none that was freed.
 #include <gtest/gtest.h>
 #include <unistd.h>

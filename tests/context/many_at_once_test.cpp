@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: many requests and frees in one call, by each way that serves them.
 #include <gtest/gtest.h>
 

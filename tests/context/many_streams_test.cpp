@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: more streams than a pool remembers: looks at idle ones, and proof of what they left.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: how much memory a pool that is short asks other pools of the process for.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: several pools on one GPU: what one holds idle is not why another runs out of memory.
 #include <gtest/gtest.h>
 

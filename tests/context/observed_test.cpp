@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: the driver's observer of memory hears where every allocation begins and ends, of every
 // kind and on which stream.
 #include <gtest/gtest.h>

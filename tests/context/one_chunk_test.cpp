@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: allocations that are one physical chunk of their own.
 #include <gtest/gtest.h>
 

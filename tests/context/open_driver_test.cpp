@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: which driver is opened for which setting.
 #include "context/open_driver.hpp"
 

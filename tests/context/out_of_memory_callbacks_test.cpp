@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: several callbacks that may free memory before a request fails, and taking one away while
 // others run.
 #include <gtest/gtest.h>

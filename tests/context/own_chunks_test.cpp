@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: allocations and stretches of arenas whose chunks nothing else touches.
 #include <gtest/gtest.h>
 

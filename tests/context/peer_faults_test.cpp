@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: contexts of peers and of foreign streams: which are retained and given back, which are
 // dead, and calls that the driver refuses meanwhile.
 #include <gtest/gtest.h>

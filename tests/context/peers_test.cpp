@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: work on another GPU uses the pool's memory: access, and what a free waits for.
 #include <gtest/gtest.h>
 

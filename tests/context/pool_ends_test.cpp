@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: the begin of a pool, which reads its settings and is tried out, and its end, which gives
 // all back or touches nothing.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: pages that VPMM_PAGES maps ahead, once, or as many as there is room for.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: any-stream memory that can be had at once: without a driver call, and without waiting
 // for a lock.
 #include <gtest/gtest.h>

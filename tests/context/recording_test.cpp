@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: recordings tell what the pool did, in an order that is true, while warm calls stay
 // without the pool's lock.
 #include <gtest/gtest.h>

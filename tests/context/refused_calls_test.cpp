@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: driver calls that are refused in the middle of a call of the pool.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: vpmm_reset beside other threads, and one that the driver refuses.
 #include <gtest/gtest.h>
 

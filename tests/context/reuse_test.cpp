@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: who may have freed memory, when, and what that costs: phases 1, 1.5 and 2.
 #include <gtest/gtest.h>
 

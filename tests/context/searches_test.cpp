@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: where a request looks for memory before the pool grows, and which streams it asks for
 // proof.
 #include <gtest/gtest.h>

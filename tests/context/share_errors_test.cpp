@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/context: which memory cannot be shared, with the reason, and the ends of shares.
 #include <gtest/gtest.h>
 

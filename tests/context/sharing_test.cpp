@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/context: memory that other processes hold: what becomes of frees, and of the chunks behind
 // it, until they let go.
 #include <gtest/gtest.h>

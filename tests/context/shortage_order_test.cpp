@@ -1,5 +1,5 @@
-// context: in which order the steps before a request fails are tried: Note [What is tried when
-// memory is short].
+// SPDX-License-Identifier: Apache-2.0
+// context: the order of steps before a request fails: Note [Steps in a shortage].
 #include <gtest/gtest.h>
 
 #include <array>

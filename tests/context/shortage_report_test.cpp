@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: the lines of the report after a request failed for want of memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

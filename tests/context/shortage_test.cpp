@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: running out of memory as a caller sees it: callback, report, what is given up first.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: for what the host waits when memory runs out, and when it stops.
 #include <atomic>
 #include <string>

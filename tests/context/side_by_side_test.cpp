@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: streams that work side by side, each on what it freed itself (Note [Streams that work
 // side by side]).
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: figures that must agree with each other, pictures, and recordings that read back.
 #include <gtest/gtest.h>
 

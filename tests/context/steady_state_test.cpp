@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: a program that does the same again and again makes no call that maps, and waits for
 // nobody, once it has done so a few times.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: calls about streams that are refused say why, and change nothing.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: which cache a stream's calls find without a lock.
 #include "context/stream_table.hpp"
 

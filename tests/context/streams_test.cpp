@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: streams are known by id: recycled handles, default streams, streams that end, other
 // devices.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: the summary that VPMM_STATS=1 asks for.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

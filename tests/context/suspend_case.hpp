@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/context: a pool with a tag whose contents sleep on the host, and one that discards its own.
 #pragma once
 

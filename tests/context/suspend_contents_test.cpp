@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/context: host copies of memory that is suspended, and host memory for them.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/context: hooks around a suspend and a resume.
 #include <gtest/gtest.h>
 

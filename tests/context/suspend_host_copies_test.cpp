@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/context: host memory of copies: how much there is, of which pages, pinned or not, and what
 // frees give back of it.
 #include <gtest/gtest.h>

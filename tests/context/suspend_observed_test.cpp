@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: what observers of memory and the figures say while a resume copies contents back.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/context: a pool of which one tag keeps its contents and one drops them, whose driver calls
 // a test can meet.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/context: what comes between the steps of a suspend and a resume: frees, requests, releases,
 // hooks, callbacks, and a driver that refuses.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/context: suspends and resumes that are refused or fail in the middle: the error, and that
 // everything is as before.
 #include <gtest/gtest.h>

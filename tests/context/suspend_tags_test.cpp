@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/context: what tags tell of themselves, the numbers of their entries, and which requests and
 // calls they reach.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/context: memory that is suspended and resumed by tag or arena.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/context: suspends, resumes and preparations while the process itself has no memory, at any
 // allocation: they are refused, and everything is as before.
 #include <gtest/gtest.h>

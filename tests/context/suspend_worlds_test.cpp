@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/context: suspend and resume under every setting of chunks and pages, and in a context that
 // breaks at any step.
 #include <gtest/gtest.h>

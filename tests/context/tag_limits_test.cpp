@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/context: limits of tags, on every kind of memory.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: tags of allocations: where they are seen, and that none outlives its allocation.
 #include <fmt/format.h>
 #include <gmock/gmock.h>

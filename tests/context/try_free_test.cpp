@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: a free that only tries: it asks the driver about its stream, waits for nothing, and
 // leaves the rest to the next call (Note [A try takes what is there]).
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: memory that several streams use: two-part stamps and record_use.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: an announced capture begins after waits of the host that would break it: Note [A wait
 // for the context keeps captures from beginning].
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: waits of calls in recordings, and how often a wait of the host looks.
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: the specification's five-call walkthrough, cases A to D, for every X from 0 to 20.
 //
 // +10, +1, -10, +4, +11 on one stream with 11 + X pages preallocated. Pictures as the specification

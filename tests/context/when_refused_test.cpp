@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: proofs and waits that the driver refuses, and the work that a wait is for.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: calls while the process ends.
 #include <gtest/gtest.h>
 

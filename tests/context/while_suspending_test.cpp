@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: frees while a call copies the contents of their arena, and suspends while host memory
 // is prepared.
 #include <gtest/gtest.h>

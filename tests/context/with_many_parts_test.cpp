@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: how many pages small requests take at a time.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context: what a device without the virtual memory pool maps ahead, and tells of a shortage.
 #include <gtest/gtest.h>
 #include <stdlib.h>

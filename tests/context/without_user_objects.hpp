@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a pool on a driver that cannot tell of the end of graphs.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/contract: what both drivers do with plain, stream-ordered and host allocations, and say
 // about devices.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/contract: call by call, what a capture forbids, to which threads, and what it lets pass.
 #include <functional>
 #include <thread>

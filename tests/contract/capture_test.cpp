@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/contract: what both drivers allow while a stream captures, what breaks a capture, and what
 // graphs do.
 #include <atomic>

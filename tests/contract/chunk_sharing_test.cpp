@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/contract: what both drivers do with chunks that go from process to process as file
 // descriptors.
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/contract: what both drivers do with host memory that the device may use, and with managed
 // memory.
 #include <gmock/gmock.h>

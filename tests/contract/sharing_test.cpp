@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/contract: what both drivers do with memory handles, in the process that makes them and in
 // another one.
 #include <gmock/gmock.h>

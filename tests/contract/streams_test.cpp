@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/contract: what both drivers do with streams, events and context-wide events.
 #include <set>
 #include <thread>

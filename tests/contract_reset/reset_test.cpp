@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/contract_reset: what survives a reset of the primary context, on both drivers.
 //
 // A binary of its own: no test of another kind survives a reset in its process.

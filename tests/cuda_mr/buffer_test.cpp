@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cuda_mr: CCCL's own container on a pool.
 #include "cuda_mr/mr_case.hpp"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: which versions of CCCL the header is compiled with; `python cccl.py` fetches them and prints the newest's."""
 
 from __future__ import annotations

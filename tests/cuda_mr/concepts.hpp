@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cuda_mr tests: what cuda::mr says of the resource, and all ways of passing it around, for every
 // CCCL by itself.
 #pragma once

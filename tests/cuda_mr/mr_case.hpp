@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cuda_mr tests: a private pool on the simulated GPU for each test, with streams of the runtime's.
 #pragma once
 

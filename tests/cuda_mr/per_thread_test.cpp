@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cuda_mr: a file that is compiled for per-thread default streams, in one program with files that
 // are not.
 #define CUDA_API_PER_THREAD_DEFAULT_STREAM

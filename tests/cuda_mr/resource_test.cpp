@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cuda_mr: a pool's memory through cuda::mr's calls, on the simulated GPU.
 #include <algorithm>
 #include <cstdint>

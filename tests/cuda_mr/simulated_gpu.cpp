@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cuda_mr tests: the pool's driver is the simulated libcuda, whose streams the simulated runtime
 // hands out.
 #include <gtest/gtest.h>

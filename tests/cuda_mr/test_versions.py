@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: vpmm/cuda_mr.hpp compiles with every CCCL that can be had, and an older one is refused by name."""
 
 from __future__ import annotations

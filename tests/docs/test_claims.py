@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: every claim of the README, of docs/where-it-loses.md and of each section that promises or limits has a proof.
 
 claims.toml has them in the order of their pages. A claim is proved by tests, or by figures that stand in a file of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: docs/reference/cpp.md says that pool_ref has every operation on a pool; this holds the headers to it."""
 
 from __future__ import annotations

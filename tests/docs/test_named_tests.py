@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: every test that a page names exists, so that a rule cannot lose its test silently."""
 
 from __future__ import annotations

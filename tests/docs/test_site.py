@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the site of ./dev docs lists every page, and its C and C++ reference has every function of the headers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: C++ in the documents compiles.
 
 Checked is every fenced `cpp` block that includes a header of the project. A block without a main function is taken as

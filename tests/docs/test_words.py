@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: a word has one meaning: no type has the name of another room's, no row of the glossary has two meanings."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/driver: a driver that does nothing, remembers what it was asked and answers what it was
 // told.
 #pragma once

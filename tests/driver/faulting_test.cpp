@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/driver: when a planned fault strikes, and what does not reach the driver then.
 #include "driver/faulting.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/driver: a decorator without hooks changes nothing.
 #include "driver/forwarding.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/driver: names of calls and results.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/driver: what a recorder counts, times and lists.
 #include "driver/recording.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/driver: histograms of durations, and what a timing decorator finds out about calls.
 #include "driver/timing.hpp"
 

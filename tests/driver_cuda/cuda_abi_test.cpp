@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/driver_cuda: our declarations of libcuda's interface against CUDA's own, where its headers
 // are installed.
 #include <gtest/gtest.h>

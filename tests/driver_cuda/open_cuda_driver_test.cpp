@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/driver_cuda: what a user is told when there is no usable driver, and how entry points are
 // asked for.
 #include <dlfcn.h>

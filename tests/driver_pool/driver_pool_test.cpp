@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // driver_pool: requests below a page over the driver's own asynchronous pool.
 #include "driver_pool/driver_pool.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm: pending deallocations, as Numba's: by count, by bytes, deferred, and what comes first when
 // memory runs out.
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm tests: a GPU whose calls can be counted and made to fail, and managers on it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm: each driver call that a memory manager makes fails in turn; nothing is lost, and the manager
 // goes on.
 #include <algorithm>

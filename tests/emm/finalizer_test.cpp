@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm: memory is given back exactly once, whoever comes first: the last value, a release, a reset,
 // the end.
 #include <sys/wait.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm tests: an operator new that can be told to fail.
 #include "emm/host_memory.hpp"
 

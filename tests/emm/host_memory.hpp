@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm tests: the process itself out of memory, for the calling thread and a scope.
 #pragma once
 

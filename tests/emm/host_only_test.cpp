@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm: host memory from the base class, for managers that care for device memory alone.
 #include <memory>
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm: memory of a manager opens in another process, at a view's offset, and both see what the
 // other wrote.
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm: what programs and authors of managers get wrong is said, and nothing is lost over it.
 #include <memory>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm: NBEP 7's behaviours, one test each, through contexts and the registry of the process.
 #include <cstring>
 #include <string>

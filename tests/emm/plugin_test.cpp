@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm: a plugin is a table: which tables are refused, what an older one lacks, and what an
 // exception becomes.
 #include <functional>

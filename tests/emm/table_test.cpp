@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm: the C tables that are made from classes, used as a program without the C++ headers would.
 #include <cstddef>
 #include <utility>

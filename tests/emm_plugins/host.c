@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tests: a C99 program that uses a plugin through its table: statuses for what is thrown inside,
  * and whole blocks. */
 #include <stdio.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a C++ program that does with memory managers what its first argument says, and prints what
 // came of it.
 #include <cstdio>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm_plugins: a memory manager that is linked against libvpmm.so, because it takes its memory from
 // the pool.
 #include <vpmm/emm.hpp>

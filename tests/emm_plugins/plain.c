@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tests: a plugin in C99: each block is an allocation of the driver.
  *
  * For plugins that are older, newer or wrong, tests define TABLE_SIZE, INTERFACE_VERSION, LACKS (a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a plugin of a C++ class that throws, by the size of the request: something else for each
 // size of a few bytes.
 #include <new>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fault tests: each allocation of host memory of a call in a capture fails in turn, and the capture
 // stays whole.
 #include <gtest/gtest.h>

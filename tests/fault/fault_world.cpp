@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fault tests: doing, remembering, and comparing afterwards.
 #include "fault/fault_world.hpp"
 

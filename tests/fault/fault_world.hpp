@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fault tests: a pool whose driver fails on demand, and a user who knows what may not be lost.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fault tests: the global operator new.
 #include "fault/host_faults.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fault tests: operator new that fails on demand, for what the pool's own calls ask for.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fault tests: each allocation of host memory of each scenario fails in turn, once and from then
 // on.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a process that has no memory for a while.
 #pragma once
 

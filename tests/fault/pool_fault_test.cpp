@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fault tests: each driver call of each scenario fails in turn, with every error that matters, once
 // and from then on.
 #include <gtest/gtest.h>

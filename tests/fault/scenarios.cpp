@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fault tests: the programs.
 #include "fault/scenarios.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fault tests: short programs that together reach every driver call of the pool.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fuzz tests: each target reads its corpus, and changed forms of it, from one seed.
 #include <gtest/gtest.h>
 

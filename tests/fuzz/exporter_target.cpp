@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fuzz tests: messages to an exporter of this process, on the simulated GPU.
 #include <sys/socket.h>
 #include <unistd.h>

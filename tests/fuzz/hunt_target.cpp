@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fuzz tests: a program of the hunt, drawn from bytes instead of a seed.
 #include <string>
 

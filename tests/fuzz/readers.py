@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """fuzz tests: readers in Python of files that somebody else wrote.
 
 Each target takes any bytes, and ends with a recording or BadFile; anything else is a finding. What is read goes on into

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fuzz tests: list of the targets, and the words that they share.
 #include "fuzz/targets.hpp"
 

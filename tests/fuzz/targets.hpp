@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fuzz tests: readers of bytes that somebody else wrote. Each takes any bytes, and ends with a
 // result or an error; what else it does, such as a crash or a broken promise, ends the process.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fuzz tests: recordings and traces, as files and as blocks that need no checksum.
 #include <zlib.h>
 #include <zstd.h>

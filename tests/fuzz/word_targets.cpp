@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fuzz tests: values of settings, and tokens.
 #include <algorithm>
 #include <string>

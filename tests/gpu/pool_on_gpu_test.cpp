@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/gpu: the pool on a simulated and on a real GPU: order between streams, contents, captures,
 // footprints. VPMM_STRESS_SECONDS: how long the random programs go on. VPMM_SEED: the first one;
 // without a time, the only one.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/gpu: threads that share a pool and an arena, and in a third of the rounds their streams,
 // find their data where they left it, while an observer trims, limits, looks and records. Threads
 // also suspend arenas of their own and capture graphs.

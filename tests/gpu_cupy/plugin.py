@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: a plugin of pytest that puts CuPy on the pool, and writes down what became of each test of CuPy's own suites.
 
 run.py has pytest load it in both runs; `--vpmm` makes the difference. A test that CuPy's suite gives an allocator of

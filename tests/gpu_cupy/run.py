@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs CuPy's own suites where they lie, with CuPy's pool and on VPMM, and prints what differs. Needs a GPU and pytest.
 
     python3 tests/gpu_cupy/run.py --cupy-source DIR [--out FOLDER] [--jobs N] [--only WORDS]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/gpu_peer: work of one GPU uses memory of another's pool, on two simulated and on two real
 // GPUs.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/gpu_peer: memory of another process on one GPU opens for this one and for another, as it is
 // and as a copy; on two simulated and on two real GPUs.
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/gpu_peer: a world of two GPUs that reach each other, simulated or real; without them a test
 // is skipped.
 #pragma once

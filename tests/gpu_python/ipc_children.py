@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: what other processes do with memory that test_ipc.py sends them; they are sent these functions by name.
 
 Nothing of vpmm is imported here: a child has it when what it is sent brings it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: a plugin of pytest with what numba-cuda's own suite needs, and a line per test for a later comparison.
 
 The wheel of numba-cuda has its tests and not the conftest that goes with them. tools/numba_suite.py runs pytest here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: errors that a program plants in a kernel, each in a process of its own, and what is said of them."""
 
 from __future__ import annotations

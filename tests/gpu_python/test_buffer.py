@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: vpmm.Buffer on a real GPU: PyTorch's and CuPy's arrays of it hold what was written, on whichever stream."""
 
 from __future__ import annotations

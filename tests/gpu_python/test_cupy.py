@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: CuPy on the pool on a real GPU: streams, graphs, work areas, threads, running out of memory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: on a GPU, with VPMM_GUARD=1 planted errors of Numba's kernels are caught, and named.
 
 Each runs in a process of its own and prints what it finds; the test prints it again.

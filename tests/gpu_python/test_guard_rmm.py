@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: on a GPU, with VPMM_GUARD=1 planted errors in buffers of RMM are caught, and named.
 
 CuPy launches the kernels and allocates nothing: each error is in memory that RMM allocates.

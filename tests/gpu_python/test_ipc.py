@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: arrays in other processes on a real GPU: Numba's handles and the package's; each case is processes of its own.
 
 A case passes when its process ends with 0 and nothing on standard error, where finalizers that failed would be named.

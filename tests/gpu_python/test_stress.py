@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: Numba on the pool of a real GPU, driven hard; each case is a process of its own with a time limit.
 
 A case passes when its process ends with 0 and nothing on standard error, where finalizers that failed would be named.

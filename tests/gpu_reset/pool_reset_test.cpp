@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/gpu_reset: a pool lives through resets of its device's context, its own and others', on
 // both drivers.
 //

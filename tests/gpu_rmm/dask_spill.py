@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Dask on all GPUs here: results that are more than the pool may hold are spilled on each worker, and come back intact.
 
     python3 tests/gpu_rmm/dask_spill.py [--capacity-mib 1024] [--results 24]

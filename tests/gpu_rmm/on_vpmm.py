@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gpu_rmm: what pytest loads beside RMM's own tests: our resource is the current one, or the upstream of all others.
 
 VPMM_TEST_RMM names the way: `current` sets it before each test, `upstream` puts it in the place of CudaMemoryResource

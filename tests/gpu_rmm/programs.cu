@@ -1,4 +1,6 @@
-// gpu_rmm: what programs do with the resource: Thrust, CUB, RMM's containers and CCCL's buffer, with results checked.
+// SPDX-License-Identifier: Apache-2.0
+// gpu_rmm: programs with the resource: Thrust, CUB, RMM's containers, CCCL's buffer; results are
+// checked.
 #include <vpmm/rmm_mr.hpp>
 
 #include <gtest/gtest.h>
@@ -67,7 +69,8 @@ TEST_F(Programs, a_buffer_of_cccl_lives_in_the_pool) {
   auto buffer = cuda::make_buffer<int>(stream, vpmm::memory_resource(pool_), host);
   EXPECT_TRUE(owns(buffer.data()));
   std::vector<int> back(1000);
-  ASSERT_EQ(cudaMemcpyAsync(back.data(), buffer.data(), 4000, cudaMemcpyDefault, stream_.value()), cudaSuccess);
+  ASSERT_EQ(cudaMemcpyAsync(back.data(), buffer.data(), 4000, cudaMemcpyDefault, stream_.value()),
+            cudaSuccess);
   stream_.synchronize();
   EXPECT_EQ(back, host);
 }

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs RMM's own tests over our resource, from a tree of RMM's sources that stays where it lies.
 
     python3 tests/gpu_rmm/run.py --rmm-source DIR --build build/gpu [--wheels FOLDER...] [--out FOLDER]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpu_rmm: RMM's typed suites for memory resources, from a tree of RMM's that run.py names, over
 // our resource.
 #include <vpmm/rmm_mr.hpp>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: PyTorch programs that print what they computed, run once with PyTorch's own allocator and once with VPMM.
 
     python3 cases.py NAME

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs the tests of this folder: skips and failures with their reasons, then `N passed, N failed, N skipped`.
 
     python3 tests/gpu_torch/run.py            # all

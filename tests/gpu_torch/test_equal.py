@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: on a GPU, PyTorch on VPMM computes what it does on its own allocator, to the bit.
 
 Each case of cases.py runs in a process with PyTorch's allocator and in one with VPMM_TORCH=1. Where the results differ

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: on a GPU, with VPMM_GUARD=1 planted errors of kernels are caught under PyTorch, and named, and with VPMM_FILL
 the sums of kernels that read what nobody wrote, or what was freed, are NaN.
 

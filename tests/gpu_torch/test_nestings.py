@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: on a GPU, graphs that were captured in random nestings of pools overwrite nothing when they are replayed.
 
 Each program (tests/torch/nestings.py) fills its tensors, captures graphs that fill theirs, drops its pools, takes the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: on a GPU, memory of tags survives a hundred cycles to the bit, graphs replay, and nothing grows.
 
 Each program runs in a process of its own with VPMM_TORCH=1, and prints one line of JSON. VPMM_TEST_CYCLES is their

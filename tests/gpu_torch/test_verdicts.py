@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: what the comparison makes of results that differ, without running a program."""
 
 from __future__ import annotations

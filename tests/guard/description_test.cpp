@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // guard tests: sentences about guarded allocations and addresses near them.
 #include <utility>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // guard tests: driver calls that fail, step by step.
 #include "guard/guard_world.hpp"
 

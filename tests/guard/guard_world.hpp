@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // guard tests: guarded allocations on a simulated GPU, without a pool around them.
 #pragma once
 

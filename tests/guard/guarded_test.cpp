@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // guard tests: addresses, pages and figures of guarded allocations, from begin to end.
 #include <thread>
 

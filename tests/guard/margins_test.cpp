@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // guard tests: margins are filled by the right stream, and compared once.
 #include "driver/context_scope.hpp"
 #include "guard/guard_world.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // guard tests: each n-th request is chosen, whether a cache saw it first or not.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // host_copy tests: copies of many pieces by threads, and by one stream.
 #include "host_copy/copier.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // host_copy tests: a simulated GPU, with a look at its calls.
 #pragma once
 

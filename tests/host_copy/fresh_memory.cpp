@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // host_copy tests: operator new for memory at huge pages.
 #include "host_copy/fresh_memory.hpp"
 

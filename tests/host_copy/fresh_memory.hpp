@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // host_copy tests: memory at huge pages comes fresh from the system, and nothing is accessible
 // behind it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // host_copy tests: memory of the process, pinned or given back, and how much the process may take.
 #include "host_copy/host_memory.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // hunt: the first seeds find nothing, and defects that are planted are found, shrunk and printed
 // as C that shows them.
 #include <gmock/gmock.h>

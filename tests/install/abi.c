@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tests: the C ABI of version 0; tests/install/abi.py writes this. */
 /* clang-format off */
 #include <stddef.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: writes tests/install/abi.c, which compiles and links only where the C ABI is what it was.
 
 `python3 tests/install/abi.py` adds what the headers have more; lines that are there never change.
@@ -105,7 +106,8 @@ def source(lines: list[str]) -> str:
         fill(line, 100, subsequent_indent="    ") for line in lines if not line.startswith(("VALUE", "FIELD"))
     )
     used = "".join(f"  (address){name},\n" for name in re.findall(r"\b(vpmm_\w+)\((?!\*)", declared))
-    return f"""/* tests: the C ABI of version 0; tests/install/abi.py writes this. */
+    return f"""/* SPDX-License-Identifier: Apache-2.0 */
+/* tests: the C ABI of version 0; tests/install/abi.py writes this. */
 /* clang-format off */
 #include <stddef.h>
 {INCLUDES}

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # A compiler launcher that takes an object from $VPMM_BUILT, the build folder of the same CMakeLists.txt, where it was built
 # with other options; it compiles what that folder lacks, and the sources in $VPMM_SOURCE, or objects, that $VPMM_COMPILED
 # lists.

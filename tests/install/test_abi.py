@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: a program that was compiled with an earlier header of this version runs on today's library."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: memory managers in libraries, each built alone against the installed package, some by another compiler than
 the program that loads them. On the simulator.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: each example builds alone against the installed package and runs on the simulator.
 
 VPMM_BUILD_FOLDER names the build to install; the default is that of the dev preset.

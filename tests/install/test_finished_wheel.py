@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: a wheel of `./dev wheel` serves PyTorch and programs in C++ where no compiler is, and names what it holds.
 
 Takes the newest wheel in build/wheels for the Python of build/venv-torch; skipped where none was made. PyTorch is that

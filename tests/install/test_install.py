@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: what `cmake --install` leaves behind is enough for a C and a C++ program, and promises no more than vpmm_*.
 
 VPMM_BUILD_FOLDER names the build to install; the default is that of the dev preset.

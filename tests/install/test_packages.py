@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the tarball and the Debian package that cpack makes of a build are enough for a program.
 
 VPMM_BUILD_FOLDER names the build; the default is that of the dev preset.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the source distribution has all that a build of the library, the command line and the wheel needs.
 
 Objects come from the build that VPMM_BUILD_FOLDER names, but for one, so that little is compiled again.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: VPMM within another project, by add_subdirectory and by FetchContent: it builds what is asked for, changes
 nothing of the project's, and a program links it shared and static.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the wheel holds the package, the module and the library, and is all that a program or an extension needs.
 
 Built from the source distribution and what `cmake --install` leaves behind, with the objects of the build but for one,

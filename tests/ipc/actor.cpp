@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: how an actor starts, is told what to do, and ends.
 #include "ipc/actor.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: another process that runs this binary too, and does what a test tells it to, step by
 // step.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: stream captures of the importer and what it opens and closes meanwhile do not disturb
 // each other.
 #include <gtest/gtest.h>

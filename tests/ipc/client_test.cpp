@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: other processes of the user, hostile ones too, leave the exporting program its
 // descriptors and each other a place.
 #include <fcntl.h>

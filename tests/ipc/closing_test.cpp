@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: who closes last unmaps when nothing on the GPU can use the memory any more; ends of
 // exports are counted.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: an exporter whose answers are not taken, whose pools end, or that ends itself.
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: each driver call of an opening, of a closing and of an export is made to fail in turn.
 #include <gtest/gtest.h>
 #include <unistd.h>

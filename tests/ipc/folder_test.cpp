@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: the folder of sockets: which are refused, and what is in it when.
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: a forked child has none of what its parent shared or opened, keeps nothing of it
 // alive, and removes none.
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: an importer that cannot be watched, as one of another container on an old kernel, has
 // a grace period.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: an exporter that hangs holds up whoever asks it something, and nobody else.
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: what a pool costs is the same as long as nothing of it is shared, and for what is not
 // shared afterwards.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: calls of this binary that go to the kernel, unless they are told to fail.
 #include "ipc/kernel.hpp"
 

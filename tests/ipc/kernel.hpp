@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: calls of the kernel that fail when a test says so, or do something first.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: answers of the kernel that come seldom: interrupted calls, no memory, and older
 // kernels.
 #include "ipc/kernel.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: a process is killed at each step of an opening; the other side notices, and nothing is
 // lost.
 #include <gtest/gtest.h>

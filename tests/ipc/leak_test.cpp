@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: a thousand openings and closings leave both processes with what they had.
 #include <gtest/gtest.h>
 

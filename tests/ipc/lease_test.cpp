@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: what is freed while others hold it stays as it is, and is used again when the last of
 // them let go.
 #include <gtest/gtest.h>

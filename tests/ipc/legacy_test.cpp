@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: plain memory of the driver, which goes by CUDA's own IPC, through the same functions.
 #include <gtest/gtest.h>
 

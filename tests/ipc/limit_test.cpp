@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: processes with few descriptors, on both sides.
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: a descriptor that takes long to close.
 #pragma once
 

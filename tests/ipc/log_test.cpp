@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: what is logged of sharing, and at which level.
 #include <gtest/gtest.h>
 

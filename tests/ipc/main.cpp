@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: starts as a test or as an actor; a test has a folder of sockets of its own.
 #include <gtest/gtest.h>
 

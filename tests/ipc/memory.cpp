@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: operator new of this binary, which fails when it is told to.
 #include "ipc/memory.hpp"
 

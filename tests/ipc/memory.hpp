@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: allocations of host memory that fail.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: each allocation of host memory in an exchange fails in turn: no process ends, nothing
 // is lost, and the next opening works.
 #include "ipc/memory.hpp"

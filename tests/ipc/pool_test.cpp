@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: a pool that goes while its memory is being delivered, and another one in its place.
 #include <gtest/gtest.h>
 

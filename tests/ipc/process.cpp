@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: what the words of a test are in the actor.
 #include "ipc/process.hpp"
 

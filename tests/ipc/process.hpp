@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: an actor that allocates, shares and opens memory, and tells what it has.
 #pragma once
 

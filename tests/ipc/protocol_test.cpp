@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: an exporter that is told nonsense hangs up on who says it and goes on serving the
 // others; so does an importer.
 #include <gtest/gtest.h>

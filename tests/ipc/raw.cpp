@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: messages by hand, in the test and in actors.
 #include "ipc/raw.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: one side of the protocol spoken by hand, so that a test can stop, lie or die between
 // any two messages.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: what an importer can read and write beside what it opened, without isolation, with it,
 // and of one chunk.
 #include <gtest/gtest.h>

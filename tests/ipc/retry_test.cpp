@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: the exporter's thread finishes later what host memory did not suffice for, and says so
 // once.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: memory of one process is the same memory in another, whatever its size and wherever it
 // begins.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: openings and copies where a process has several devices, by peer access and through
 // the host, and each driver call of a copy that fails.
 #include "ipc/staged.hpp"

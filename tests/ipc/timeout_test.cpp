@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: a process that is stopped, and may go on later, is waited for so long and no longer.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: tokens and handles that were damaged, forged or kept too long are refused, and break
 // nothing.
 #include <gtest/gtest.h>

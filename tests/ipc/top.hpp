@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: a process that answers `vpmm top`, and a client that asks it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: the text of an answer to `vpmm top`, and how often a process looks for its figures.
 #include "ipc/top_answer.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: the socket for `vpmm top`: what it tells and to whom, and that nothing there disturbs
 // the program.
 #include <gtest/gtest.h>

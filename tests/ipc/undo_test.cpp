@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: an opening that fails half-way gives everything back, also where nothing else keeps
 // the context alive.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ipc tests: neither side talks to a process of another user, even where the folder would let it
 // in.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // judge: where a test may break the pool on purpose, to see that the judge finds it.
 #pragma once
 

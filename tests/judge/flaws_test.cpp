@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // judge: the judge itself: pools with a flaw are found out, and the program that shows it is made
 // small.
 #include <gtest/gtest.h>

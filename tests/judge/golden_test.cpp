@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // judge: with random programs of the hunt the pool does, call by call and address by address, what
 // golden.txt says.
 //

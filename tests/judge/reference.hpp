@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // judge: a naive allocator beside the pool: owners of memory, sums over it, and the refusals that a
 // pool may make.
 //

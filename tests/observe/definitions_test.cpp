@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/observe: numbers that a recording gives out.
 #include "observe/definitions.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: events of many threads come out of the queue in the order in which places were claimed,
 // none lost or twice.
 #include "observe/event_queue.hpp"

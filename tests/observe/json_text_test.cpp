@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: JSON that is written piece by piece is JSON, whatever the texts are.
 #include "observe/json_text.hpp"
 

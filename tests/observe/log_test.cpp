@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: levels decide what reaches the sink, and unwanted messages are never formatted.
 #include "observe/log.hpp"
 

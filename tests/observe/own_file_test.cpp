@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: the file of a recording is its own, no longer than the recording lasts, whoever inherited
 // it.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a program that is recorded, in calls of one line.
 #pragma once
 

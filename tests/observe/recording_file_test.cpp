@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: recordings as blocks: what is written is read, cut files are read to their last whole
 // block, damage is named.
 #include <gtest/gtest.h>

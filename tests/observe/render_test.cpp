@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: pictures, text and JSON of a snapshot say what the snapshot holds.
 #include "observe/render.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: docs/reference/statistics.md explains exactly the figures that exist, in their order.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: trace files are read strictly, and what the writer writes the reader reads.
 #include "observe/trace_file.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a recording that cannot keep up leaves calls out, counts them, and never stops or fails
 // who makes them.
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: access for a peer that is given while a request maps without the lock.
 #include <chrono>
 #include <future>

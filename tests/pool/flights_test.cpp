@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: driver calls without the lock, and the calls that wait for them: Note [Access carries a
 // version].
 #include "pool/flights.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: what the GPU has room for, and when the driver is asked again.
 #include "pool/gpu_room.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: how long growth is put off.
 #include "pool/grow_delay.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool tests: a pool that may have 40 pages: by its own limit, or on a GPU that other processes
 // hold half of.
 #pragma once

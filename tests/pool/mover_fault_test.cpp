@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: each driver call of a plan fails in turn, with every error that matters, once and from then
 // on; and each allocation of host memory.
 #include <gtest/gtest.h>

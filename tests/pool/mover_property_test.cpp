@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: random programs of requests, frees and failing calls; after each step everything is where
 // it should be.
 #include <gtest/gtest.h>

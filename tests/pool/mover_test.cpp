@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: what becomes of a plan that is carried out.
 #include "pool/mover.hpp"
 

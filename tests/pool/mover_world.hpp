@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool tests: what a pool has, on the simulator behind a driver that fails on demand, and a user of
 // some of it.
 #pragma once

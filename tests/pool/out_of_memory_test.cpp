@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: what a pool can do by itself when memory is short, at its own limit and on a GPU that other
 // processes hold half of. In which order, and what else there is:
 // tests/context/shortage_order_test.cpp.

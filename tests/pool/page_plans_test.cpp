@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: the specification's order, with one chunk per page, as printed plans.
 #include "pool/strategies.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool tests: random states of a pool and random requests, which print themselves as code.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: figures and text of a plan.
 #include "pool/plan.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool tests: address space, chunks, stamps and what is used of them set up by hand, for plans as
 // pure data.
 #pragma once

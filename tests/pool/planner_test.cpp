@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: bounds of a request: growth before moves, waits for other streams, and the delay before
 // growth. What follows for whole programs: tests/context.
 #include "pool/planner.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool tests: a pool whose driver a test can put out of order, and questions about its state.
 #pragma once
 

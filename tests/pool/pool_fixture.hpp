@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool tests: a pool of pages on the simulator, without a context around it.
 #pragma once
 

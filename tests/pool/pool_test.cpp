@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: calls of a pool one by one: what they take, what they leave, and what they count.
 #include "pool/pool.hpp"
 

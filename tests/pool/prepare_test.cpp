@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: what a pool does before the first request: a page on trial, and memory that is mapped
 // ahead.
 #include <gmock/gmock.h>

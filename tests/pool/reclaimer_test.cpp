@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: memory that goes back, is told of, or is lost between two places for a while.
 #include "pool/reclaimer.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: requests and callers of which nothing was said.
 #include "pool/request.hpp"
 

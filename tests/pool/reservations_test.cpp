@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: its address space: where reservations begin, and what is done about a driver that refuses
 // some.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: which work a free waits for: Note [Free on which stream].
 #include "pool/stamper.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: what is kept, moved and created, as printed plans.
 #include "pool/strategies.hpp"
 

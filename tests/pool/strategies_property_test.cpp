@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: whatever there is and whatever is asked for, plans keep what strategies promise.
 #include <gtest/gtest.h>
 

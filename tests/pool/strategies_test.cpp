@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: hits, and single chunks, as printed plans.
 #include "pool/strategies.hpp"
 

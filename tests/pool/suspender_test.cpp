@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: chunks leave allocations that are suspended and come back, whichever driver call fails.
 #include "pool/suspender.hpp"
 

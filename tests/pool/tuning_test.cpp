@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // pool: what settings stand for, and sizes of new chunks.
 #include "pool/tuning.hpp"
 

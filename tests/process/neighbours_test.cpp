@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // process: pools of one GPU that give each other idle memory.
 #include "process/neighbours.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // process: what exit and fork do to calls into the library.
 //
 // Gates close for good, so each of these runs in a child process and reports through its exit

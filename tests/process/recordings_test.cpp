@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // process: recordings that exit finishes.
 #include "process/recordings.hpp"
 

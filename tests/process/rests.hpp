@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // process tests: how often one rested that waits by looking again and again.
 #pragma once
 

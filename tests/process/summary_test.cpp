@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // process: lines of a pool's summary and of its opening.
 #include "process/summary.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // property tests: memory that is kept together in arenas.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // property tests: the question of `vpmm top`, over the socket of this process.
 #include <sys/socket.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // property tests: a context that breaks for good, and every kind of call after that.
 #include <array>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // property tests: threads that share a pool of each device, and what must hold while they do and in
 // the end.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // property tests: what one thread does with the pool of its device, and all of them at once.
 #include <array>
 #include <atomic>

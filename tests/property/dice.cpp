@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // property tests: what is drawn how often.
 #include "property/dice.hpp"
 

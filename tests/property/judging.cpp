@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // property tests: what the reference of tests/judge says of a program.
 #include <fmt/format.h>
 

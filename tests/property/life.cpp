@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // property tests: captures and their graphs, limits, and resets of a context.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // property tests: allocating, using and freeing by the rules.
 #include <unistd.h>
 

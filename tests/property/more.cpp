@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // property tests: faults, recordings, listeners, callbacks that call the pool, forks and exits.
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // property tests: operations as code.
 #include "property/operation.hpp"
 

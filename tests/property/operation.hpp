@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // property tests: what a program may do with pools and a GPU, as values that run and print
 // themselves as code.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // property tests: short programs that once failed, each named after what must hold.
 #include <gtest/gtest.h>
 

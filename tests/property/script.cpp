@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // property tests: the frame of a program in C.
 #include "property/script.hpp"
 

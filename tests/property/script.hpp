@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // property tests: a program as text in C, written call by call while it runs.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // property tests: memory that other processes hold, and another GPU that uses memory of the pool.
 //
 // The other process is a stream that the pool never hears of. It reads what it has leased, also

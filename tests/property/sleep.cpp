@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // property tests: memory that is suspended and resumed, whatever else goes on.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // property tests: several threads with a pool per device, memory that one allocates and another
 // frees, or that another process holds beyond that, and resets while all of them pause. In a third
 // of the seeds the threads share streams; in all, an observer of each device trims, limits, looks

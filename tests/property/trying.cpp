@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // property tests: requests of special kinds, calls that only try, and memory that others use.
 #include <algorithm>
 

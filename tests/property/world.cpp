@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // property tests: the simulated machine, its streams, and what must hold at any time.
 #include "property/world.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // property tests: simulated GPUs with a pool each, and a program that uses them by the rules and
 // knows what must hold.
 #pragma once

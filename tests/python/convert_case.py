@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: recordings and snapshots that tests of conversions are about."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: processes that share memory of a pool on the simulator, and what those at the other end do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: a manager of Numba's plugin with everything around it that writes down what is asked of it."""
 
 # ruff: noqa: ANN401  managers are made at run time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: a pool, a CUDA driver and a context that write down what Numba's plugin asks of them; no GPU needed."""
 
 # ruff: noqa: ANN401  what Numba and cuda.core pass has no types

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the blocks of code in the pages that users begin with, each run alone on the simulator, or an exception here.
 
 A block of Python or of a shell runs in a folder with the programs, recordings and sources that the pages name. What a

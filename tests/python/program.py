@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: programs in processes of their own, on the simulator, as the installed package is used."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: recordings of programs that never ran: a small pool of pages that writes down what it does."""
 
 from __future__ import annotations

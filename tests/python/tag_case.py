@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: a tag, and memory in it whose contents can be checked."""
 
 from __future__ import annotations

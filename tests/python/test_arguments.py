@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: what the class Pool takes: sizes as text, streams of all libraries, settings; and how it words mistakes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: vpmm.Buffer: who owns the memory and for how long, and what the array protocols say of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: libraries that are compiled at their first use: who may read them, and what becomes of damaged ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: every verb ends with its result, or with one line that says what was wrong, whatever terminal and file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the scripts of vpmm completion, and what it says without shtab."""
 
 from __future__ import annotations

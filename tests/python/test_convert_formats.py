@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: RMM's logs, Nsight Systems' databases, Perfetto's traces, windows, and the formats' names."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: PyTorch's snapshots as recordings, and recordings as snapshots for its viewer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the log of allocations has NBEP 7's columns, and what passes through the package."""
 
 from __future__ import annotations

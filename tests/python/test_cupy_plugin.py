@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: CuPy on the pool: the functions in C that it calls, with a stand-in for CuPy, and the real one where it is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: Dask's workers on the pool, which spill results when memory runs out, with CPU workers on the simulator."""
 
 from __future__ import annotations

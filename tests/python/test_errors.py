@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the exceptions of the package: their classes, attributes and pickles."""
 
 from __future__ import annotations

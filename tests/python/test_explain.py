@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: vpmm explain names the allocation of an address, from recordings and from the pool itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the functions of the package, over the process-wide pool, and what counts as a stream or as memory."""
 
 from __future__ import annotations

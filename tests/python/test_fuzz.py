@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: readers end with a recording or BadFile, whatever bytes they get. The targets are in tests/fuzz/readers.py."""
 
 from __future__ import annotations

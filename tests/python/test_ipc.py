@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: memory of a pool in other processes, on the simulator: real processes, and bytes that arrive."""
 
 from __future__ import annotations

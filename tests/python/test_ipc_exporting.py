@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: what can be exported to other processes: arrays, DLPack tensors, buffers and addresses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: messages of the library: on standard error, as records of logging, in children and while the process ends."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the collector for Prometheus in docs/guides/looking-at-memory.md."""
 
 from __future__ import annotations

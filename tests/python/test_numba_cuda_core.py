@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the memory resource for cuda.core, with a pool that writes down each call."""
 
 from __future__ import annotations

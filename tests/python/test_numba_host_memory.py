@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: pinned, mapped and managed memory of Numba's plugin, and pages that are pinned in place."""
 
 from __future__ import annotations

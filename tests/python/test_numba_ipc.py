@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: Numba's handles for other processes: the real pool on the simulated GPU, and stand-ins for CUDA itself."""
 
 # ruff: noqa: ANN401  what Numba passes has no types

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: Numba's plugin and the real pool together, on the simulated GPU; CUDA itself is a stand-in."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: Numba's plugin against the real classes of numba-cuda, with a pool and a driver that write down each call."""
 
 from __future__ import annotations

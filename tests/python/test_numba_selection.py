@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: how Numba is given our manager: by the variable, by a call, in any order of imports, and without Numba."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: what Numba's plugin changes on objects that are Numba's and cuda.core's, while a manager needs it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: files that the package writes: regular ones are replaced whole, everything else is written to."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: what importing the package does and does not do, and that documentation and stub tell the truth."""
 
 from __future__ import annotations

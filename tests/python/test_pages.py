@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: blocks of code in the pages that users begin with run; those that need PyTorch in tests/torch_vpmm."""
 
 from __future__ import annotations

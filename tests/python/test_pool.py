@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the class Pool: every operation, on the simulator."""
 
 from __future__ import annotations

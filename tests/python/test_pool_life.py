@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: pools as objects: closing, `with`, equality, and how they and what they say are printed."""
 
 from __future__ import annotations

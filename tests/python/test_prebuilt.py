@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: libraries of plugins in a wheel: when one is taken, and what is said when none is."""
 
 from __future__ import annotations

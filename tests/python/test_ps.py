@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: vpmm ps, beside processes that use VPMM, tell their figures, are recorded, or only read a recording."""
 
 from __future__ import annotations

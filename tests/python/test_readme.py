@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the chunk policy's picture and the README's words about its code, with default settings on the simulator."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: recordings as objects, in both formats, and files that are no recordings."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: Python in the documents runs, and the reference names every public function and method."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: what a report of a recording says: figures, the curve, who holds the memory, the page and the text."""
 
 from __future__ import annotations

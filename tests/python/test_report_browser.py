@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the page of a report in a browser: it draws, it answers to pointer and slider, and nothing goes wrong."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: each rule of a report speaks where it should and is silent where it should be."""
 
 from __future__ import annotations

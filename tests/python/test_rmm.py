@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: RMM's resources over the pool, compiled and through Python, with RMM's own package on the simulator."""
 
 from __future__ import annotations

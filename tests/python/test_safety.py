@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: threads, the garbage collector, exit and fork: no deadlock, no crash, no warning."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: pages of the site of ./dev docs in a browser, narrow and wide, light and dark, with axe."""
 
 from __future__ import annotations

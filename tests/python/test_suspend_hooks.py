@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: hooks of a suspend, on the simulator."""
 
 from __future__ import annotations

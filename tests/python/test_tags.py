@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: tags, suspend and resume, on the simulator, for the process-wide pool and for private ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: vpmm top, on recordings that are whole, grow, are replaced, or are written by another process."""
 
 from __future__ import annotations

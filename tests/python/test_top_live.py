@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: vpmm top, of programs that are not recorded."""
 
 from __future__ import annotations

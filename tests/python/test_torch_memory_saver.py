@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the interface of the package torch_memory_saver, over the pool, with a stand-in for PyTorch."""
 
 from __future__ import annotations

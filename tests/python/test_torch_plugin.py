@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the switch for PyTorch where PyTorch is not, or cannot be used."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: `vpmm try` and `vpmm convert`, and finding the C++ program."""
 
 from __future__ import annotations

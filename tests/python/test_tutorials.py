@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the notebooks of docs/tutorials print on the simulator what they show.
 
 VPMM_GOLDEN=1 writes into them what they print instead.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: a recording that an earlier version of VPMM wrote is read for ever, and means the same.
 
 Each file of fixtures/ is of one version of the format, or lines. They were recorded on the simulator. version_1.vpmm:

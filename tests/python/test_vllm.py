@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: vLLM's sleep mode over the pool, with stand-ins for vLLM in several versions and for PyTorch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: a case with a stand-in for vLLM, in which VPMM's allocator has been installed."""
 
 from __future__ import annotations

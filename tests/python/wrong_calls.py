@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: calls that type checkers must refuse, for `./dev tidy`. Nothing runs them; to ignore no error is one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region tests: the first aligned place in a range.
 #include "region/aligned_start.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region tests: an index with many regions, far apart, and for long.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region tests: the ordered list, with what comes in order and what does not.
 #include "region/ordered_list.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region tests: the set of page numbers against std::set.
 #include "region/page_set.hpp"
 

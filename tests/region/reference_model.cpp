@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region tests: the naive region index.
 #include "region/reference_model.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region tests: the region index said naively: a row of pages, every question answered by looking
 // at all of them.
 #pragma once

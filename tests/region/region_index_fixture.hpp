@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region tests: an index whose pages are mapped, allocated and looked at by number; valid at the
 // end of every test.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region tests: what RegionIndex does where a caller breaks its preconditions, or changes a region
 // behind its back.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region tests: random and exhaustive sequences of operations, the index compared with the naive
 // model after each.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region tests: what RegionIndex does, one sentence each.
 #include "region/region_index.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region tests: running one operation on the index and on the model, and comparing the two.
 #include "region/region_operation.hpp"
 

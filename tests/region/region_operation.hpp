@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region tests: changes of a region index that run on the index and on the model, and print
 // themselves as code.
 #pragma once

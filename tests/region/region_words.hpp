@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region tests: pages, timelines and stamps in few words.
 #pragma once
 

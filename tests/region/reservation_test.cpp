@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region tests: reservations, which come and go as wholes.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // region tests: regions by size, against a look at all of them.
 #include "region/size_index.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: what an allocator hands out is added to the fingerprint.
 #include "replay/fingerprint.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a trace's allocator with a fingerprint of what it did.
 #pragma once
 

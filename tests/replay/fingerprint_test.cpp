@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a fingerprint tells what an allocator did from everything else that it could have done,
 // and from where.
 #include "replay/fingerprint.hpp"

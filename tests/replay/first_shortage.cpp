@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: asking a pool for its figures when it refuses.
 #include "replay/first_shortage.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: the pool as a trace's allocator, and its figures at the first request that it refuses.
 #pragma once
 

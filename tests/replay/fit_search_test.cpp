@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: the smallest GPU on which a trace runs is found, whatever the allocator needs beyond what
 // lives.
 #include <gtest/gtest.h>

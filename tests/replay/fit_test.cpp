@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: what the project promises about memory: on which GPUs programs run, and that where memory
 // runs out little is trapped. In page mode every program runs on a GPU of a hundredth and 64 MiB
 // more than its page-rounded live memory.

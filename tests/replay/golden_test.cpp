@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: the pool does with the recorded traces, call by call and address by address, what
 // golden.txt says it did.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: what docs/where-it-loses.md says of memory, on the simulator: programs that hold more than
 // lives, and how much.
 #include <gtest/gtest.h>

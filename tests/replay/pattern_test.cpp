@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: spots lie inside their allocation and apart from each other; patterns tell allocations and
 // places apart.
 #include "replay/pattern.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: VPMM_PREFER does what its values say, over all recorded traces, on several streams and in
 // small programs: `footprint` holds less than the default, and `latency` spends less time in the
 // driver.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: how a random program is made.
 #include "replay/random_program.hpp"
 

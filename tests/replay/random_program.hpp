@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: programs that nobody wrote: sizes and lifetimes at random, for promises about every
 // program.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a recorded program that ran out of memory runs out of it again, at the same request.
 #include <gtest/gtest.h>
 #include <unistd.h>

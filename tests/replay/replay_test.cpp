@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a replay counts what a trace did, and finds out allocators that break their promise.
 #include "replay/replay.hpp"
 

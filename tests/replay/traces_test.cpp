@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: the recorded traces run on the simulator without a failure, and within the bounds that the
 // project promises.
 #include <gtest/gtest.h>

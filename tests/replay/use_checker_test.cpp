@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: what an allocation held is checked at the end of its life, whatever became of it in
 // between.
 #include "replay/use_checker.hpp"

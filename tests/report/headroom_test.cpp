@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // report: how much the pool says that it can hand out, and how much is missing, hold to the page.
 #include "report/headroom.hpp"
 

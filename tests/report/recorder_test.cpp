@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // report: events of calls in a recording, and told to listeners.
 #include "report/recorder.hpp"
 

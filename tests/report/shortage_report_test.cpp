@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // report: what the report of a shortage says, and which advice it gives when.
 #include "report/shortage_report.hpp"
 

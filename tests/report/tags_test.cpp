@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // report: tags of live allocations, and names of tags and libraries.
 #include "report/tags.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // settings: the settings: what is accepted, what is refused and with which words.
 #include "settings/config.hpp"
 

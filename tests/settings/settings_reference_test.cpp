@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // settings: docs/reference/settings.md holds exactly the settings that exist, as their list words
 // them.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // context tests: a variable of the environment that is set for one test.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // settings: the process's own settings, and variables that are none.
 #include "settings/variables.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/sim: hazards of memory that an observed allocator hands out and takes back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

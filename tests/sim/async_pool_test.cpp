@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/sim: the stand-in for the driver's stream-ordered pools.
 #include <gtest/gtest.h>
 

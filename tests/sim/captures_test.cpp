@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/sim: what a stream capture refuses, what invalidates it, and the graphs it makes.
 #include <gtest/gtest.h>
 

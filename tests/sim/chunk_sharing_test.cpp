@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/sim: chunks that go from one simulator to another as file descriptors, within a process and
 // between two.
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/sim: what calls about chunks and mappings take on the virtual clock.
 #include "driver/sim/costs.hpp"
 

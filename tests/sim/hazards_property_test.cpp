@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/sim: the hazard checker against a model that compares every pair of accesses.
 #include <gtest/gtest.h>
 

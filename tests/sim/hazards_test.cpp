@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/sim: the hazard checker finds each kind of planted bug and is silent about legal programs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/sim: pinned, registered and managed memory, and which allocation an address lies in.
 #include <gtest/gtest.h>
 

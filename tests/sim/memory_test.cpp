@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/sim: chunks, reservations, mappings, access rights and capacity, as the real driver treats
 // them.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/sim: another process with a simulator of its own, and what goes to and fro between the two.
 #pragma once
 

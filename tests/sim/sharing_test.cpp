@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/sim: memory that goes from one process to another by handle, and what happens when either
 // lets go of it.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/sim: a simulated driver with a current context, and words to write scenarios with.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/sim: streams, events, contexts and the three schedules.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sim_gpu: the functions of cuBLAS that PyTorch multiplies with; they take their time on a stream
 // and compute nothing.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sim_gpu: libcuda's copies and fills, done on the simulated memory in the order of the streams.
 //
 // Pageable host memory is read before a copy from it returns, and written before a copy to it does,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sim_gpu: libcuda's functions about the driver, devices and contexts.
 #include <cuda.h>
 

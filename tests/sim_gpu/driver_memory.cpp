@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sim_gpu: libcuda's functions that make, map, free and describe memory.
 #include <cuda.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sim_gpu: libcuda's functions about streams, events, captures and graphs.
 #include <cuda.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sim_gpu: libcuda's cuGetProcAddress, which hands out what driver_*.cpp define.
 #include <cuda.h>
 

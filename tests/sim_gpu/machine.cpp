@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sim_gpu: what the environment says about the simulated computer, and what tests ask of it beside
 // CUDA.
 #include "sim_gpu/machine.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sim_gpu: the one simulated computer of the process, and CUDA's types in the words of the driver's
 // door.
 #pragma once

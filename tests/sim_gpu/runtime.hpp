@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sim_gpu: what the simulated CUDA runtime keeps per thread: the device, the last error, the launch
 // being prepared.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sim_gpu: the CUDA runtime's functions about errors, versions, devices and peers.
 #include <cuda_profiler_api.h>
 
@@ -71,13 +72,19 @@ constexpr std::array kErrors = std::to_array<ErrorText>({
     VPMM_ERROR(cudaErrorIllegalAddress, "an illegal memory access was encountered")
     VPMM_ERROR(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled")
     VPMM_ERROR(cudaErrorContextIsDestroyed, "context is destroyed")
-    VPMM_ERROR(cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped")
-    VPMM_ERROR(cudaErrorHostMemoryNotRegistered, "pointer does not correspond to a registered memory region")
+    VPMM_ERROR(cudaErrorHostMemoryAlreadyRegistered,
+               "part or all of the requested memory range is already mapped")
+    VPMM_ERROR(cudaErrorHostMemoryNotRegistered,
+               "pointer does not correspond to a registered memory region")
     VPMM_ERROR(cudaErrorNotSupported, "operation not supported")
-    VPMM_ERROR(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")
-    VPMM_ERROR(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture")
-    VPMM_ERROR(cudaErrorStreamCaptureImplicit, "operation would make the legacy stream depend on a capturing stream")
-    VPMM_ERROR(cudaErrorCapturedEvent, "operation not permitted on an event last recorded in a capturing stream")
+    VPMM_ERROR(cudaErrorStreamCaptureUnsupported,
+               "operation not permitted when stream is capturing")
+    VPMM_ERROR(cudaErrorStreamCaptureInvalidated,
+               "operation failed due to a previous error during capture")
+    VPMM_ERROR(cudaErrorStreamCaptureImplicit,
+               "operation would make the legacy stream depend on a capturing stream")
+    VPMM_ERROR(cudaErrorCapturedEvent,
+               "operation not permitted on an event last recorded in a capturing stream")
     // clang-format on
 });
 

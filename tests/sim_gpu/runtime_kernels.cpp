@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sim_gpu: the CUDA runtime's functions about kernels, which take their time on a stream and
 // compute nothing.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sim_gpu: the CUDA runtime's functions about memory: allocation, copies, fills, what a pointer is,
 // other processes.
 #include <cstring>

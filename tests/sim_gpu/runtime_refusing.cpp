@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sim_gpu: functions of the CUDA runtime that PyTorch's libraries must find and nothing here can
 // do; no CUDA headers, so that one parameter list fits all.
 namespace vpmm::sim_gpu {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sim_gpu: the CUDA runtime's functions about streams, events, captures and graphs.
 #include <cstring>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sim_gpu: what the simulated libcuda offers beside CUDA, for the simulated runtime and for tests.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: streams that are known by their object.
 #include <thread>
 

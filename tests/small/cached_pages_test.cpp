@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: which of the pages cached a request finds.
 #include "small/cached_pages.hpp"
 

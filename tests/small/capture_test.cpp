@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: requests below a page and streams that capture.
 #include "small/small_world.hpp"
 #include "support/pool_world_captures.hpp"

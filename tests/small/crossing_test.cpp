@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: spans that begin in one page and end in the next.
 #include <algorithm>
 #include <map>

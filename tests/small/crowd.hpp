@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: many streams on one pool, of a GPU with room for all of them.
 #pragma once
 

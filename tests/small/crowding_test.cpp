@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: requests of a page and more that a stream which crowds cuts from pages of its own.
 #include <algorithm>
 #include <functional>

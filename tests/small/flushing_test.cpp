@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: what a stream that finds nothing takes from caches: first from its own, then from those
 // that keep enough, and from nobody more than it has to.
 #include <algorithm>

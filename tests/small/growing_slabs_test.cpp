@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: a stream with much memory of one size: slabs as large as pages, which nobody may notice.
 #include <algorithm>
 #include <iterator>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: many streams hoard nothing: what one has left serves the next, and streams that are gone
 // leave nothing behind.
 #include <algorithm>

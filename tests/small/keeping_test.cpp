@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: how much many streams may keep, to the byte.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: more streams than a pool remembers without being asked: those in turn stay warm, those
 // that are gone leave nothing behind, and all of them together keep little.
 #include <gtest/gtest.h>

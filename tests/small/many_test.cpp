@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: many requests in one call, and many frees.
 #include <algorithm>
 #include <stdexcept>

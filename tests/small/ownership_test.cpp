@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: whose an address is: queries, frees and mistakes with addresses inside, outside and no
 // longer there.
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: from an address to what stands at its page.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: where a request lies: alignments, no overlap, and who gets what a stream freed.
 #include <algorithm>
 #include <random>

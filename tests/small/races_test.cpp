@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: what other threads do between two looks of a call at the same memory.
 #include <algorithm>
 #include <functional>

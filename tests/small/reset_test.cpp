@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: cached memory when the CUDA context is reset.
 #include "small/small_world.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: which units of a segment are taken, and what is known of those that are left.
 #include "small/segment.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: memory between streams: what is used on several, freed on another or by a thread without
 // one, and when others get it.
 #include <algorithm>

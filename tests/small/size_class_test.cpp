@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: size classes, the shapes of slabs and the classes of spans, over every size there is.
 #include <gtest/gtest.h>
 

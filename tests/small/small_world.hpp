@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a world whose requests below a page are cut from the pool's own pages, and what tests of
 // it say.
 #pragma once

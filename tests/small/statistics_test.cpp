@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: figures are exact although warm calls pass the pool by.
 #include <algorithm>
 #include <map>

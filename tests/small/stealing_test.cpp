@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: what a stream that finds nothing takes of memory that another one keeps: whole pages that
 // it is done with, of the least size, and no more than serves.
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: caches serve one stream after another.
 #include "small/stream_caches.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // small: what a warm call costs: no driver call but who the stream is, and events only when
 // somebody needs to know.
 #include <map>

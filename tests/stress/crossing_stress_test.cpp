@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stress tests: on one stream some threads take and leave runs that cross pages, while others take
 // and leave blocks, so that pages pass from segments of runs to slabs of blocks and back at any
 // moment.

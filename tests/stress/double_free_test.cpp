@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stress tests: two threads free one live allocation at the same moment. That is a mistake of the
 // caller; it must be refused to one of them, and must not hand the memory out twice.
 #include <gtest/gtest.h>

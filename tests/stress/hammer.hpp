@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a simulated GPU that runs work in any order, and one pool on it that many threads use at
 // once.
 #pragma once

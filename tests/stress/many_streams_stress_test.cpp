@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stress tests: rounds in which a few threads use many streams in turn, which come and go, while an
 // observer trims, limits, looks and records.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stress tests: rounds in which threads mix all ways to allocate and to free, on streams of their
 // own or, in a third of the rounds, on fewer streams than threads, while an observer trims, limits,
 // looks and records.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stress tests: threads that share one stream, so that all they do is one cache's.
 #include <gtest/gtest.h>
 

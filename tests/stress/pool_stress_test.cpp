@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stress tests: many threads on one pool at once, made for the thread sanitizer: short, crowded, no
 // GPU work.
 #include <gtest/gtest.h>

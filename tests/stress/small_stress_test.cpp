@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stress tests: many threads on requests that pass the pool's lock by, with GPU work that the
 // hazard checker watches.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stress tests: threads that suspend, resume, allocate and free the same tags, while others trim,
 // limit, look, record, share, enter tags and reset the device. No work is queued: what a call may
 // answer is all that is judged, and what is left at the end.

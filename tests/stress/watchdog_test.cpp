@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // stress tests: what watches the stress itself: the watchdog ends what hangs, and live ranges find
 // an overlap.
 #include "support/watchdog.hpp"

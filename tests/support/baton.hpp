@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: several threads of which one runs at a time, so that a program of several threads is the
 // same at every run.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: real GPUs as a world; its kernels are PTX that the driver compiles for whatever GPU there
 // is.
 #include <cstdlib>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: delta debugging over the operations of a program that fails.
 #pragma once
 

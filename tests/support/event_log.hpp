@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a listener that keeps what it was told, and holds each event against those before it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: what counts in a fingerprint.
 #include "support/fingerprint_driver.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a fingerprint of everything that an allocator did: the memory calls it made, in their
 // order, and the addresses it handed out.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: how scenarios on a GPU are set up and tidied away.
 #include "support/gpu_test.hpp"
 

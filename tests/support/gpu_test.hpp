@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: the fixture of tests that run on a simulated and on a real GPU: words for scenarios, and
 // tidying up after them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: choosing a world.
 #include "support/gpu_world.hpp"
 

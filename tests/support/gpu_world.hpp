@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a GPU, simulated or real, with kernels that keep it busy and fill memory, so that one test
 // body runs on both.
 #pragma once

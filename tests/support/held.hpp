@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: what happens in another thread while one stands at a place where a race would be lost.
 #pragma once
 

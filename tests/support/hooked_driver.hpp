@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a driver that lets a test meet the calls it names.
 #pragma once
 

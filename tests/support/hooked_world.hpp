@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a pool on the simulator whose driver calls and sleeps a test can meet.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: that what a layout shows lies side by side, and where.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: the search for a live range that overlaps a new one.
 #include "support/live_ranges.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: which memory is live, kept without asking the pool, to find memory that was handed out
 // twice.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: the program's file, as stacks name it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a page, of the simulator and of every GPU so far.
 #pragma once
 

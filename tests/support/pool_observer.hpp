@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: looks at a pool, changes its limits and records it while other threads use it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a simulated machine with one pool on it; every test through it ends with the hazard
 // checker, validate() and a look for leaks.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: arenas of a pool's world.
 #pragma once
 

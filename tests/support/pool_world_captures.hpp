@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: captures on streams of a pool's world, and the graphs they end in.
 #pragma once
 

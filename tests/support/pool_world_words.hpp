@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: sizes, times and expectations that tests of a whole pool share.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: all that is in a recording.
 #pragma once
 

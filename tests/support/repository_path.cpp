@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: where the files of the repository lie.
 #include "support/repository_path.hpp"
 

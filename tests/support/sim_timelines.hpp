@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: timelines of a simulated device.
 #pragma once
 

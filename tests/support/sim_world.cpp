@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: the simulated GPU as a world; work takes virtual time and the hazard checker watches.
 #include <algorithm>
 

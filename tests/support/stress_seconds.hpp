@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: how long the stress tests that repeat rounds go on.
 #pragma once
 

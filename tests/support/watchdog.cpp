@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: the thread that looks whether all others go on.
 #include "support/watchdog.hpp"
 

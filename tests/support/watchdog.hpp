@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: ends a run whose threads hang, with a message that says what each of them was doing.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a driver that knows which allocations have begun and not ended, as the pool tells it.
 #pragma once
 

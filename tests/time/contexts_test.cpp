@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // time: timelines of streams of several contexts, and contexts that die.
 #include <gtest/gtest.h>
 

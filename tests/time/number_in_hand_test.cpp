@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // time: the number that frees without the pool's lock carry.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // time: stamps as values.
 #include "time/stamp.hpp"
 

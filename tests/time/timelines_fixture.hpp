@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // time tests: timelines of a simulated machine with two devices.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // time: what a free's number needs to become waitable, provable and complete.
 #include <fmt/format.h>
 #include <gtest/gtest.h>

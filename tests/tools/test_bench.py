@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the benchmark's table shows ratios from raw figures, and no footprint that is only a stand-in."""
 
 from __future__ import annotations

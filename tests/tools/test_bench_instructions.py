@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: what ./dev bench instructions makes of callgrind's profiles, with a stand-in for valgrind."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: what the benchmark's programs print becomes medians, ratios to ours, and a list of what is not there."""
 
 from __future__ import annotations

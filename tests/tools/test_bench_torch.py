@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: what the benchmark of PyTorch programs says about figures, lost programs first, and how it finds limits."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: check_docs finds each kind of planted fault in a small tree, and nothing in the tree itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: check_layers finds each kind of planted fault, and nothing in the tree itself."""
 
 from __future__ import annotations
@@ -90,14 +91,26 @@ class Habits(unittest.TestCase):
             with self.subTest(first=first):
                 self.assertEqual(len(findings("src/base/bytes.hpp", first + "\n")), 1)
 
-    def test_a_file_of_a_package_says_its_licence(self) -> None:
+    def test_code_says_its_licence(self) -> None:
         licence = "SPDX-License-Identifier: Apache-2.0\n"
-        for path in ("src/base/x.hpp", "include/vpmm/x.h", "cli/x.cpp", "python/vpmm/x.py"):
+
+        def found(path: str, text: str) -> list[str]:
+            return list(check_layers.check_licence(path, text))
+
+        for path in ("src/base/x.hpp", "include/vpmm/x.h", "cli/x.cpp", "tests/base/x_test.cpp", "bench/x.cu"):
             with self.subTest(path=path):
-                self.assertEqual(len(list(check_layers.check_licence(path, "// base: x.\n"))), 1)
-                self.assertEqual(list(check_layers.check_licence(path, f"// {licence}// base: x.\n")), [])
-        self.assertEqual(list(check_layers.check_licence("python/vpmm/x.py", f"# {licence}")), [])
-        self.assertEqual(list(check_layers.check_licence("tests/base/x_test.cpp", "// base: x.\n")), [])
+                self.assertEqual(len(found(path, "// base: x.\n")), 1)
+                self.assertEqual(found(path, f"// {licence}// base: x.\n"), [])
+        for path in ("python/vpmm/x.py", "tools/x.py", "examples/a/CMakeLists.txt", "cmake/x.cmake.in", "dev"):
+            with self.subTest(path=path):
+                self.assertEqual(len(found(path, "# x\n")), 1)
+                self.assertEqual(len(found(path, "")), 1)
+                self.assertEqual(found(path, f"# {licence}# x\n"), [])
+        self.assertEqual(found("tests/sim_gpu/x.map", f"/* {licence.strip()} */\n{{}};\n"), [])
+        self.assertEqual(found("dev", f"#!/bin/sh\n# {licence}"), [])
+        self.assertIn("dev:2:", found("dev", "#!/bin/sh\n")[0])
+        for path in ("tests/fuzz/corpus/token/x.py", "tests/python/fixtures/x.py", "bench/results/x.py", "docs/x.md"):
+            self.assertEqual(found(path, "x\n"), [])
         self.assertEqual(findings("src/base/x.hpp", f"// {licence}// base: x.\n"), [])
 
     def test_tests_begin_with_a_sentence_too(self) -> None:
@@ -140,8 +153,32 @@ class Habits(unittest.TestCase):
         for statement in ("if (n == 0) --n;", "if (const int m = --n; m == 0) return;", "while (--n > 0) g();"):
             self.assertEqual(findings("src/base/x.cpp", f"{begin}  {statement}\n}}\n"), [])
 
+    def test_a_comment_begins_with_no_question(self) -> None:
+        begin = "// base: x.\n\n"
+        for comment in ("// What is left.", "int a;  // whether it ends", "/* Who frees it.\n */", "// Whoever calls."):
+            found = findings("src/base/x.cpp", f"{begin}{comment}\n")
+            self.assertEqual(len(found), 1, comment)
+            self.assertIn("src/base/x.cpp:3: a comment begins with", found[0])
+        self.assertEqual(len(findings("src/base/x.def", f"{begin}X(a)\n// Whose it is.\n")), 1)
+        self.assertEqual(findings("tests/base/x.cpp", f"{begin}// What must hold.\n"), [])
+        for comment in (
+            "// Takes a thread\n// who waits.",
+            "int a;  // a thread\n        // who waits",
+            'auto a = "// What";',
+            "// Whatsoever: a name.",
+        ):
+            self.assertEqual(findings("src/base/x.cpp", f"{begin}{comment}\n"), [], comment)
+        self.assertEqual(len(findings("src/base/x.cpp", f"{begin}int a;  // first\n// What is next.\n")), 1)
+
     def test_long_lines_and_long_files_are_found(self) -> None:
-        self.assertEqual(len(findings("src/base/x.cpp", "// base: x.\n//" + "x" * 119 + "\n")), 1)
+        for path in ("src/base/x.cpp", "include/vpmm/x.h", "tests/base/x.cpp", "bench/x.cu", "examples/x.c"):
+            first = "// base: x.\n"
+            self.assertEqual(len(findings(path, f"{first}//{'x' * 99}\n")), 1, path)
+            self.assertEqual(findings(path, f"{first}//{'x' * 98}\n"), [], path)
+        for path in ("src/base/x.def", "python/src/x.cpp", "tools/x.py"):
+            first = "// base: x.\n"
+            self.assertEqual(findings(path, f"{first}//{'x' * 118}\n"), [], path)
+            self.assertEqual(len(findings(path, f"{first}//{'x' * 119}\n")), 1, path)
         self.assertEqual(len(findings("src/base/x.cpp", "// base: x.\n" + "\n" * 599)), 0)
         self.assertEqual(len(findings("src/base/x.cpp", "// base: x.\n" + "\n" * 700)), 1)
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: check_release finds each kind of planted fault, and nothing in the tree itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the verbs of ./dev that need no build: help, clean, and what they say of a wrong name or a missing tool."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: how the results of RMM's own tests are told apart, from reports as GoogleTest and pytest write them."""
 
 from __future__ import annotations

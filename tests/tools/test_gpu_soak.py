@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: what a soak on a GPU leaves when it ends and when it is cut off, with a program in place of the tests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the runner of the tests on a GPU forgets no module, and tells skips apart."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: what the hosting service, pre-commit and development containers are told to run exists."""
 
 from __future__ import annotations

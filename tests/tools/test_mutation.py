@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tools/mutation: small faults are found in the syntax tree, stand beside the original and are chosen at run time."""
 
 import importlib.util

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: how runs of numba-cuda's own suite are read and compared; the runs themselves need a GPU."""
 
 from __future__ import annotations

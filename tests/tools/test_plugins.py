@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: what tools/plugins.py keeps of the packages that it fetches, and what it says if it cannot fetch one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the study of policies runs each program as it says, with a stand-in for vpmm, and sums up what came out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: run_tests counts what ctest and unittest report, and never turns a missing result into a pass."""
 
 from __future__ import annotations

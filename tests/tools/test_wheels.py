@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: which interpreters tools/wheels.py builds wheels with; tests/install/test_wheel.py builds one."""
 
 from __future__ import annotations

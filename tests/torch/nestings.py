@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: random nestings of memory pools, captures, streams, threads, exceptions and deletions, as programs.
 
 `python tests/torch/nestings.py FIRST COUNT` runs the programs of these seeds on the allocator that PyTorch has, and

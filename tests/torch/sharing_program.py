@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: a program that sends a tensor to another process, which changes it there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: starts a program on the simulated GPU, which PyTorch and VPMM both take for a real one.
 
 `python tests/torch/sim_gpu.py --devices 2 program.py` runs the program with this interpreter. Kernels take time on

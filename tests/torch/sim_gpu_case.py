@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: a case that runs in a process on the simulated GPU, and fails if the hazard checker found anything."""
 
 from __future__ import annotations

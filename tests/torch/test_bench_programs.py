@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: programs of bench/torch that need PyTorch alone run on the CPU, and two that load and unload on the GPU."""
 
 from __future__ import annotations

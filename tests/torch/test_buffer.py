@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: tensors of vpmm.Buffer: the same memory, and streams in order, as the hazard checker sees it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: PyTorch's own tool reads the snapshots that `vpmm convert` writes, and `vpmm convert` those of PyTorch."""
 
 from __future__ import annotations

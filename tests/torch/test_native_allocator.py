@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: PyTorch with its own allocator on the simulated GPU: what the tests of ours stand on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: VPMM and PyTorch in one process on one simulated GPU: the same memory, the same streams."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: bench/torch/timed_calls.cpp counts CUDA's calls of each of PyTorch's allocators, on the simulated GPU."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: a program in which another library uses a GPU's pool before PyTorch does, and PyTorch no other GPU.
 
 It prints what it found.

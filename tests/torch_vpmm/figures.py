@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the figures that a snapshot implies, as PyTorch's own tests compare them with memory_stats()."""
 
 from __future__ import annotations

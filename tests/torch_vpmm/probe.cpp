@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: what libraries add to PyTorch's allocator in C++: trackers of its events, and callbacks
 // for shortages.
 #include <c10/cuda/CUDACachingAllocator.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: builds and loads probe.cpp: what libraries add to PyTorch's allocator in C++."""
 
 from __future__ import annotations

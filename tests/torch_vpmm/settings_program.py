@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: a program for seven GPUs, whose pools have other settings than the defaults; it prints what it found."""
 
 from __future__ import annotations

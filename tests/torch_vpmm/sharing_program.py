@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: a program that sends tensors to another process, which reads them and changes them there."""
 
 from __future__ import annotations

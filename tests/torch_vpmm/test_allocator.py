@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: PyTorch on VPMM, in a process where it is installed: on the simulated GPU or on a real one.
 
 What PyTorch's own tests check of its allocator, in our words: counts, snapshots, history, running out of memory.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: what memory_stats() counts, against tensors, snapshots and what other libraries have."""
 
 from __future__ import annotations

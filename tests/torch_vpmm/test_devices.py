@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: calls of PyTorch on VPMM that look for the device of memory, and copies between devices."""
 
 from __future__ import annotations

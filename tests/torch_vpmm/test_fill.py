@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: mistakes of programs of PyTorch that VPMM_FILL shows: memory that is read without a write, or after its free.
 
 Each program ran with other values in the same memory before, as one does after a while. Its tensors are written and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: MemPools of PyTorch on VPMM whose memory comes from an allocator of the program's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: the history of PyTorch's memory on VPMM: fields of its events, stacks, annotations, and what is left out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: captures that CUDA invalidates, with PyTorch on VPMM, on the simulated GPU alone."""
 
 from __future__ import annotations

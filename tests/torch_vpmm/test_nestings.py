@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: random nestings of pools, captures, streams, threads and exceptions put each tensor into the same pool as
 PyTorch's own allocator.
 

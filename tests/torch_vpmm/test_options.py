@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: options of PYTORCH_ALLOC_CONF: those that VPMM uses, and the others, which it names once."""
 
 from __future__ import annotations

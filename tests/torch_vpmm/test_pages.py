@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: blocks of code that need PyTorch, in the pages that users begin with."""
 
 from __future__ import annotations

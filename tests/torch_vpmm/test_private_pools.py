@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: private pools of PyTorch on VPMM: routing, what goes back, options, checkpoints."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: PyTorch on VPMM as a program meets it: the switch, the end of the process, children, allocators of others."""
 
 from __future__ import annotations

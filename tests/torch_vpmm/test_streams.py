@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: streams, threads and devices of PyTorch on VPMM; the hazard checker of the simulated GPU looks on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: tags under PyTorch on VPMM: which memory they take, suspend and resume, graphs; torch_memory_saver's object.
 
 On the simulated GPU copies are real and kernels compute nothing, so contents come from the host.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: what libraries add to PyTorch's allocator in C++, on VPMM: trackers of its events, callbacks for shortages.
 
 What is attached here stays for the rest of the process, so this file comes last in it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: vLLM's sleep mode under PyTorch on VPMM, with a stand-in for vLLM and its worker.
 
 On the simulated GPU copies and fills of memory are real and kernels compute nothing, so contents come from the host.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: a case that runs where PyTorch allocates through VPMM, on the simulated GPU or on a real one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // vm: the table of chunks and mappings, and how much of each chunk is used.
 #include "vm/chunk_table.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // vm: the mapper undoes its own partial work, whichever call fails.
 #include "vm/mapper.hpp"
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Plants small faults in a room and tells which of them its tests do not find: the mutation score.
 
 Faults are drawn from the syntax tree of every source and header of src/ROOM: other comparisons, connectives and sums,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs named cases of the current folder's unittest suites until one fails; without a name it prints all names.
 
 A case that is skipped has failed: where nothing works any more, suites skip all.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tools/mutation: chooses one fault of a program that holds many.
 // Every source of a mutated tree includes it first. MUTANT names the fault that is active, from 1;
 // none without it. MUTANTS_SEEN names a file with a byte for each fault, which is set when the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes a source that holds many faults, of which a variable of the environment chooses one at run time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Places where a source can be changed by one small fault, found in clang's syntax tree."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The PyTorch plugin as a room: its allocator with faults, in a copy of a build's Python package, and its tests.
 
 Python compiles the allocator for the PyTorch that is installed, and starts the tests on the simulated GPU.

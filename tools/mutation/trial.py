@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds a mutated copy of the tree and runs test suites against each of its faults."""
 
 from __future__ import annotations

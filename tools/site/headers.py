@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference of the C and C++ headers: a page for each group of them, in their order, from what Doxygen read.
 
 Doxygen parses; this lays out. A heading stands for each class and each function, declarations that share a comment

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hooks of mkdocs: the site has the repository's pages under the paths that they have there, so links need no change.
 
 Pages of docs/ lose that folder in their address. The references of C, C++ and Python are written here.

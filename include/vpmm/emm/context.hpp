@@ -24,7 +24,7 @@ inline namespace v1 {
 inline void set_memory_manager(Factory factory,
                                std::string name = "a memory manager of the program") {
   if (!factory) throw_error(VPMM_ERROR_INVALID_ARGUMENT, "the factory of memory managers is empty");
-  // Never freed: earlier contexts still use their factories. The list keeps all of them reachable.
+  // Stays for good: earlier contexts still use their factories. The list keeps all reachable.
   struct Kept {
     Factory factory;
     std::string name;

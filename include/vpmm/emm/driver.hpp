@@ -152,7 +152,7 @@ class CurrentContext {
     if (table->ctx_get_current(table, &before_) != VPMM_OK || before_ == wanted) return;
     is_changed_ = table->ctx_set_current(table, wanted) == VPMM_OK;
   }
-  // It was current before. If it no longer exists, there is no better context to restore.
+  // Restores the context that was current. If that is gone, there is no better one.
   ~CurrentContext() {
     if (is_changed_) (void)driver_.table()->ctx_set_current(driver_.table(), before_);
   }

@@ -22,7 +22,7 @@ using Factory = std::function<std::shared_ptr<MemoryManager>(const Creation&)>;
 
 namespace detail {
 
-// No std type: the dynamic linker may share one instance among all libraries of a process.
+// Text without a std type: the dynamic linker may share one instance among a process's libraries.
 struct ErrorText {
   char text[1024];
   void set(const char* message) noexcept {

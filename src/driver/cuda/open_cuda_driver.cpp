@@ -30,7 +30,7 @@ Error init_failed(CuResult result) {
 }  // namespace
 
 Result<std::unique_ptr<Driver>> open_cuda_driver() {
-  // Never closed: other libraries of the process use it, and its threads outlive us at exit.
+  // Stays open: other libraries of the process use it, and its threads outlive us at exit.
   void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     const char* reason = dlerror();

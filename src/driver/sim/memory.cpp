@@ -227,7 +227,7 @@ CuResult SimMemory::map(AddressRange range, SimChunk& chunk) {
   if (next != reservation->mappings.end() && next->first < range.end())
     return CuResult::invalid_value;
   if (find(range.begin) != nullptr) return CuResult::invalid_value;
-  // Without access until mem_set_access, as on the device.
+  // Maps without access until mem_set_access, as on the device.
   if (options_.has_aliases &&
       mmap(host_pointer(range.begin), range.size, PROT_NONE, MAP_SHARED | MAP_FIXED, chunk.file,
            static_cast<off_t>(chunk.offset)) == MAP_FAILED) {

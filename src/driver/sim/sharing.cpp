@@ -153,7 +153,7 @@ CuResult export_chunk(int memory_file, const SharedChunk& chunk, int& file) {
       ssize_t{sizeof notice}) {
     return CuResult::out_of_memory;
   }
-  // Not dup: that would share one position with every other descriptor of the file.
+  // Opens the file anew: a dup would share one position with every other descriptor of the file.
   const int opened = open(fmt::format("/proc/self/fd/{}", memory_file).c_str(), O_RDWR | O_CLOEXEC);
   if (opened < 0) return CuResult::operating_system;
   if (lseek(opened, static_cast<off_t>(chunk.offset), SEEK_SET) < 0) {

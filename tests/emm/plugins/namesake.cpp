@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // emm tests: a plugin that is built twice, under two names, with one name of its class.
 #include "vpmm/emm.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fuzz tests: the entry points that libFuzzer calls. VPMM_FUZZ_TARGET names the target.
 #include <cstdlib>
 #include <string_view>

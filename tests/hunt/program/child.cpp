@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // hunt: children, their time limit, and their reports through shared memory.
 #include "hunt/program/child.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // hunt: a random program in a child process, so that a crash or a hang is an answer, too.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // hunt: children that play programs, and children that make findings small.
 #include "hunt/program/course.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // hunt: programs of consecutive seeds in several children at once. The time, and signals, end all
 // of it.
 #pragma once

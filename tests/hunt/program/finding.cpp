@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // hunt: programs that failed, made small.
 #include "hunt/program/finding.hpp"
 

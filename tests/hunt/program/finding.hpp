@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // hunt: what is said of a program that failed: the shortest one that is found, as code and as C.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // hunt: random programs against pools on the simulator, until the time is over.
 #include <sched.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // hunt: an object in memory that a process shares with its children.
 #pragma once
 

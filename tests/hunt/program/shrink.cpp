@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // hunt: delta debugging over operations, then the scene, then arguments.
 #include "hunt/program/shrink.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // hunt: the shortest program that is found to fail in the same way.
 #pragma once
 

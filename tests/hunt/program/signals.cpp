@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // hunt: signals are blocked, so that none is lost between a look and the wait.
 #include "hunt/program/signals.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // hunt: the ends of children, and SIGINT and SIGTERM, which end a hunt, are waited for at one
 // place.
 #pragma once

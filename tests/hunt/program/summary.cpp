@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // hunt: kinds of operations and events, with their numbers.
 #include "hunt/program/summary.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // hunt: the simulated GPU for programs in C.
 #include "hunt/stage/stage.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hunt: the simulated GPU for programs in C that vpmm_hunt prints.
  *
  * libvpmm_stage.so has these functions beside those of vpmm/vpmm.h. Streams, kernels and graphs are

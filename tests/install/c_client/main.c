@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* tests: a C11 program allocates from a simulated GPU through the installed package, and sees a
  * mistake reported. */
 #include <stdint.h>

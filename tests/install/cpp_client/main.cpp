@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a C++17 program allocates from a simulated GPU through the installed package, in all three
 // forms.
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests: a Python module whose one function holds memory of the process's pool, which Python's
 // `vpmm` then sees.
 #include <Python.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // sim_gpu: the words of the CUDA headers that a host compiler does not know; the wheels leave this
 // header out.
 #pragma once

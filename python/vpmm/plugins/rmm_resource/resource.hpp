@@ -48,8 +48,8 @@ class DefaultPool {
     return default_pool(device_).allocate(
         vpmm_request{0, bytes, alignment, stream, flags, 0, library_});
   }
-  // What is freed was allocated, so the pool is open; null in a process that is ending, which frees
-  // nothing.
+  // Pool of a free, which is open, as it allocated the memory. Null in a process that is ending,
+  // which frees nothing.
   pool_ref opened() const noexcept {
     vpmm_pool* pool = nullptr;
     (void)vpmm_default_pool(device_, &pool);

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # rmm_resource: RMM's class of memory resources over the process-wide pools; compiled with RMM's own declarations.
 # distutils: language = c++
 # cython: language_level = 3

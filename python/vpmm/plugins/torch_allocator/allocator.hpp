@@ -145,7 +145,7 @@ class Allocator final : public cca::CUDAAllocator {
   SharedMemory shared_memory_;
 };
 
-// Never destroyed: tensors outlive every static object.
+// Stays for good: tensors outlive every static object.
 Allocator& instance();
 
 }  // namespace vpmm::torch_plugin

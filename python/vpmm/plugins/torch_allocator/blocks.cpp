@@ -152,7 +152,7 @@ void* Blocks::request_again(PrivatePoolPtr& pool, std::size_t bytes, cudaStream_
 }
 
 #if VPMM_TORCH_MINOR >= 12
-// Whether PyTorch's option throw_on_cudamalloc_oom applies: then a request that exceeds the memory
+// Tells if PyTorch's option throw_on_cudamalloc_oom applies: then a request that exceeds the memory
 // fraction fails without a retry. The pool has failed it, so its idle memory does not help.
 bool Blocks::is_rejected(std::size_t bytes) {
   return cca::CUDAAllocatorConfig::throw_on_cudamalloc_oom() && pool_.fraction() < 1 &&

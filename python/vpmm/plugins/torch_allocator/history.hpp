@@ -62,7 +62,7 @@ enum class Audience : std::uint8_t { ALL, TRACKERS, RING };
 // One object for all devices. Any thread.
 class History {
  public:
-  // Whether events have an audience.
+  // Tells if events have an audience.
   bool is_listening() const { return is_listening_.load(std::memory_order_relaxed); }
   bool is_recording() const { return is_recording_.load(std::memory_order_relaxed); }
   // The caller's stack, if stacks of this level are recorded; else null. Takes the GIL, so no lock

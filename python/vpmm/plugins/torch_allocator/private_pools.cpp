@@ -71,7 +71,7 @@ void PrivatePools::release(MempoolId_t id) {
   release_if_unused(pool, over);
 }
 
-// Neither a MemPool nor a graph uses it any more.
+// Ends a pool that no MemPool and no graph uses any more.
 void PrivatePools::release_if_unused(const PrivatePoolPtr& pool, std::vector<ArenaPtr>& over) {
   if (pool->users > 0 || pool->graph_pools > 0) return;
   if (pool->source != nullptr)

@@ -74,7 +74,7 @@ class PrivatePools {
   void begin(MempoolId_t id, Filter filter);
   void end(MempoolId_t id);
   bool has_routes() const { return has_routes_.load(std::memory_order_acquire); }
-  // Whether a capture that this stream began, or requested memory in, has a route. False: unknown.
+  // Tells if a capture that this stream began, or requested memory in, has a route. False: unknown.
   bool is_captured(cudaStream_t stream);
   // The pool for requests of this stream; null: the common one, or the tag that was entered last.
   PrivatePoolPtr route(const Stream& stream);

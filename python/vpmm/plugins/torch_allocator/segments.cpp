@@ -210,7 +210,7 @@ std::optional<vpmm_statistics> Segments::note_mapped(vpmm_pool* pool) {
   return figures;
 }
 
-// No event reports memory of the driver's own pool, nor guarded memory.
+// Reports segments by the layout. Memory of the driver's own pool and guarded memory have no event.
 void Segments::note_layout(vpmm_pool* pool) {
   const Layout layout(pool);
   const MutexLock lock(mutex_);

@@ -65,7 +65,7 @@ class Segments {
   // Memory of another allocator, for which the pool reports a stretch but no mapping.
   void enter_foreign(const void* memory, std::size_t bytes);
   void leave_foreign(const void* memory, std::size_t bytes);
-  // Whether an address is in a stretch of a private pool or of a tag.
+  // Tells if an address is in a stretch of a private pool or of a tag.
   bool is_in_stretch(const void* ptr);
   // An allocation in a stretch begins and ends. Under the lock of Blocks.
   void enter(const void* ptr, std::size_t bytes);

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: a stand-in for vLLM: the parts of its sleep mode that an allocator and a backend meet, version by version.
 
 STAND_IN_VLLM names the newest part that this process has; it then has those before it, too.

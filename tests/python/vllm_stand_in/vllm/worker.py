@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: a stand-in for vLLM: how its worker uses allocator and backend. The names are bound when it is imported."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: a stand-in for vLLM: the function that finds the allocator, its protocol, and hooks of tags."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: a stand-in for vLLM: the class of its own allocator, which nothing here may use."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tests: a stand-in for vLLM: sleep-mode backends, by name."""
 
 from __future__ import annotations
