@@ -14,8 +14,6 @@
 namespace vpmm::fuzz {
 namespace {
 
-using Contents = std::vector<std::uint8_t>;
-
 std::vector<Contents> corpus_of(const std::string& target) {
   std::vector<std::filesystem::path> files;
   for (const auto& file :

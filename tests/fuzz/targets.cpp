@@ -8,12 +8,14 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "fuzz/program_mutator.hpp"
+
 namespace vpmm::fuzz {
 
 const std::vector<Target>& targets() {
   static const std::vector<Target> all = {
       {"exporter_messages", read_exporter_messages},
-      {"hunt", run_program},
+      {"hunt", run_program, changed_program, crossed_programs},
       {"recorded_blocks", read_recorded_blocks},
       {"setting", read_setting},
       {"token", read_token},

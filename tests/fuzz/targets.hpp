@@ -11,10 +11,14 @@
 namespace vpmm::fuzz {
 
 using Input = std::span<const std::uint8_t>;
+using Contents = std::vector<std::uint8_t>;
 
 struct Target {
   const char* name;
   void (*run)(Input input);
+  // Changes of inputs that know their meaning, at most `most` bytes; null: bytes are changed.
+  Contents (*change)(Input input, std::size_t most, std::uint32_t seed) = nullptr;
+  Contents (*cross)(Input one, Input other, std::size_t most, std::uint32_t seed) = nullptr;
 };
 
 // In alphabetical order.
