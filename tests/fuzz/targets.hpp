@@ -39,6 +39,9 @@ class Taken {
   Input left_;
 };
 
+// Folder of the sockets of this process; the first call makes it and sets VPMM_IPC_DIR.
+const std::string& folder_of_sockets();
+
 // A file of memory that holds `bytes`, while this object lives.
 class MemoryFile {
  public:
@@ -54,6 +57,7 @@ class MemoryFile {
 
 void read_exporter_messages(Input input);
 void run_program(Input input);
+void read_importer_messages(Input input);
 void read_recorded_blocks(Input input);
 void read_setting(Input input);
 void read_token(Input input);
