@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <string>
 #include <utility>
 
 namespace vpmm::ipc {
@@ -19,6 +21,16 @@ ErrorCode code_of(const Message& refusal) {
   return code == ErrorCode::invalid_argument || code == ErrorCode::unsupported
              ? code
              : ErrorCode::not_shared;
+}
+
+// Makes a sentence of a text from another process: users see it, perhaps on a terminal.
+std::string reason_of(const Message& refusal) {
+  std::string reason = refusal.said();
+  if (reason.empty()) return "the process that exported the memory refuses it without a reason";
+  const auto is_printable = [](char each) { return each >= ' ' && each <= '~'; };
+  std::replace_if(
+      reason.begin(), reason.end(), [&](char each) { return !is_printable(each); }, '?');
+  return reason;
 }
 
 }  // namespace
@@ -59,7 +71,7 @@ Result<Received> Link::Turn::hear(std::uint64_t number, Deadline deadline) {
     const bool is_for_all = is_refused && heard.message.number == 0;
     if (heard.message.number != number && !is_for_all) continue;  // of an opening that was given up
     if (is_for_all) link_.is_broken_ = true;
-    if (is_refused) return Error{code_of(heard.message), heard.message.said()};
+    if (is_refused) return Error{code_of(heard.message), reason_of(heard.message)};
     return std::move(heard);
   }
   link_.is_broken_ = true;

@@ -15,8 +15,6 @@
 namespace vpmm::fuzz {
 namespace {
 
-using Contents = std::vector<std::uint8_t>;
-
 std::vector<Contents> corpus_of(const std::string& target) {
   std::vector<std::filesystem::path> files;
   for (const auto& file :
@@ -65,7 +63,9 @@ TEST_P(Corpus, is_read_as_it_is_and_changed) {
   std::mt19937_64 random(51);
   for (const Contents& bytes : corpus) {
     GetParam().run(bytes);
-    const bool is_long = GetParam().run == read_exporter_messages || GetParam().run == run_program;
+    const auto run = GetParam().run;
+    const bool is_long =
+        run == read_exporter_messages || run == read_importer_messages || run == run_program;
     const int forms = is_long ? kForms / 40 : kForms;
     for (int form = 0; form < forms; ++form) GetParam().run(changed(bytes, random));
   }

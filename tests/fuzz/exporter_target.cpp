@@ -41,9 +41,7 @@ class Exporting {
 
  private:
   Exporting() {
-    std::string folder = "/tmp/vpmm-fuzz-XXXXXX";
-    require(mkdtemp(folder.data()) != nullptr, "the system gives a folder");
-    setenv("VPMM_IPC_DIR", folder.c_str(), 1);
+    const std::string& folder = folder_of_sockets();
     setenv("VPMM_DRIVER", "sim", 0);
     setenv("VPMM_CHUNK_MAX", "page", 1);
     vpmm_pool* pool = nullptr;

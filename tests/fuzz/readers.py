@@ -2,7 +2,7 @@
 """fuzz tests: readers in Python of files that somebody else wrote.
 
 Each target takes any bytes, and ends with a recording or BadFile; anything else is a finding. What is read goes on into
-the report and the other formats, which may refuse it with ValueError.
+the report and the other formats, which may refuse it with ValueError. Of an answer to `vpmm top` a picture is made.
 
     PYTHONPATH=build/dev/python python tests/fuzz/readers.py TARGET [atheris' and libFuzzer's arguments]
 
@@ -16,18 +16,22 @@ import importlib
 import io
 import struct
 import sys
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from vpmm import _vpmm, reporting
 from vpmm.convert import memory_viz, perfetto, rmm, torch_snapshot
+from vpmm.convert import nsight as nsight_systems
 from vpmm.recordings import BadFile, Recording, binary, comma_separated
 from vpmm.reporting.facts import summary
+from vpmm.watching import NoAnswer, asking, frame, sources
 
 CORPUS = Path(__file__).parent / "corpus"
 BLOCK = struct.Struct("<IIIII")
 BLOCK_MAGIC = 0x42525056
+_PROCESS = 4711  # that is said to answer
 
 
 def use(recording: Recording) -> None:
@@ -90,17 +94,36 @@ def snapshot(data: bytes) -> None:
     use(recording)
 
 
+def nsight(data: bytes) -> None:
+    """SQLite reads files alone."""
+    with tempfile.NamedTemporaryFile(suffix=".sqlite") as file:
+        file.write(data)
+        file.flush()
+        use(nsight_systems.read(Path(file.name)))
+
+
+def top_answer(data: bytes) -> None:
+    asked = sources.Asked(_PROCESS, asking._read(_PROCESS, data))
+    asked.catch_up(0)
+    for width in (40, 100):
+        lines = frame(asked.recording, asked.figures, asked.name, history=[0, asked.figures.live_bytes], width=width)
+        assert all(len(line) <= width for line in lines), "lines fit"
+        assert all(line.isprintable() for line in lines), "an answer commands no terminal"
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
+    "nsight": nsight,
     "recorded_blocks": recorded_blocks,
     "rmm_log": rmm_log,
     "snapshot": snapshot,
+    "top_answer": top_answer,
     "trace_file": trace_file,
 }
 
 
 def run(target: str, data: bytes) -> None:
     """Reads one input. Raises what is a finding."""
-    with contextlib.suppress(BadFile):
+    with contextlib.suppress(BadFile, NoAnswer):
         TARGETS[target](data)
 
 

@@ -9,12 +9,15 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "fuzz/program_mutator.hpp"
+
 namespace vpmm::fuzz {
 
 const std::vector<Target>& targets() {
   static const std::vector<Target> all = {
       {"exporter_messages", read_exporter_messages},
-      {"hunt", run_program},
+      {"hunt", run_program, changed_program, crossed_programs},
+      {"importer_messages", read_importer_messages},
       {"recorded_blocks", read_recorded_blocks},
       {"setting", read_setting},
       {"token", read_token},
@@ -45,6 +48,16 @@ Input Taken::bytes(std::size_t most) {
   const Input taken = left_.first(std::min(most, left_.size()));
   left_ = left_.subspan(taken.size());
   return taken;
+}
+
+const std::string& folder_of_sockets() {
+  static const std::string folder = [] {
+    std::string made = "/tmp/vpmm-fuzz-XXXXXX";
+    require(mkdtemp(made.data()) != nullptr, "the system gives a folder");
+    setenv("VPMM_IPC_DIR", made.c_str(), 1);
+    return made;
+  }();
+  return folder;
 }
 
 MemoryFile::MemoryFile(std::string_view bytes) : file_(memfd_create("input", MFD_CLOEXEC)) {

@@ -12,10 +12,14 @@
 namespace vpmm::fuzz {
 
 using Input = std::span<const std::uint8_t>;
+using Contents = std::vector<std::uint8_t>;
 
 struct Target {
   const char* name;
   void (*run)(Input input);
+  // Changes of inputs that know their meaning, at most `most` bytes; null: bytes are changed.
+  Contents (*change)(Input input, std::size_t most, std::uint32_t seed) = nullptr;
+  Contents (*cross)(Input one, Input other, std::size_t most, std::uint32_t seed) = nullptr;
 };
 
 // In alphabetical order.
@@ -36,6 +40,9 @@ class Taken {
   Input left_;
 };
 
+// Folder of the sockets of this process; the first call makes it and sets VPMM_IPC_DIR.
+const std::string& folder_of_sockets();
+
 // A file of memory that holds `bytes`, while this object lives.
 class MemoryFile {
  public:
@@ -51,6 +58,7 @@ class MemoryFile {
 
 void read_exporter_messages(Input input);
 void run_program(Input input);
+void read_importer_messages(Input input);
 void read_recorded_blocks(Input input);
 void read_setting(Input input);
 void read_token(Input input);

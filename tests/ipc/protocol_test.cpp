@@ -481,6 +481,19 @@ void expect_refused_answer(void (*answer)(HandExporter&), const std::string& wor
   EXPECT_EQ(importer.belongings(), before);
 }
 
+TEST(IpcProtocolOfExporter, whose_refusal_is_no_text_fails_the_opening_with_a_sentence) {
+  expect_refused_answer(
+      [](HandExporter& exporter) { exporter.say(message_of(MessageKind::refused, 1)); },
+      "refuses it without a reason");
+  expect_refused_answer(
+      [](HandExporter& exporter) {
+        Message refused = message_of(MessageKind::refused, 1);
+        refused.say("not \x1b[2J\xff\n now");
+        exporter.say(refused);
+      },
+      "not ?[2J?? now");
+}
+
 TEST(IpcProtocolOfExporter, that_is_not_kept_fails_the_opening) {
   expect_refused_answer(
       [](HandExporter& exporter) { exporter.say(message_of(MessageKind::close, 1)); }, "protocol");

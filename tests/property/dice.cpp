@@ -20,6 +20,7 @@ Numbers::result_type Numbers::operator()() {
 
 Dice::Dice(std::uint64_t seed, const Numbers::Bytes& bytes)
     : bytes_(bytes),
+      size_(bytes ? bytes->size() : 0),
       random_(seed, bytes_),
       others_(seed, bytes_),
       others_one_in_(seed % 3 == 1 ? 0 : 2 + others_() % 20),
@@ -135,25 +136,38 @@ void Dice::make_roomy(Scene& scene) {
 std::vector<Operation> Dice::program(std::size_t length) {
   std::vector<Operation> operations;
   operations.reserve(length);
-  for (std::size_t i = 0; i < length && !is_over(); ++i) {
-    operations.push_back(operation());
-    if (others_one_in_ != 0 && below_for_others(others_one_in_) == 0)
-      operations.push_back(with_others());
-    if (sleeps_one_in_ != 0 && below_for_sleeps(sleeps_one_in_) == 0)
-      operations.push_back(with_tags());
-  }
+  for (std::size_t i = 0; i < length && !is_over(); ++i) draw_step(operations);
   return operations;
 }
 
-std::vector<Operation> Dice::whole_program(std::size_t length) {
-  std::vector<Operation> operations;
-  for (const Operation& each : program(length)) {
+void Dice::draw_step(std::vector<Operation>& operations) {
+  operations.push_back(operation());
+  if (others_one_in_ != 0 && below_for_others(others_one_in_) == 0)
+    operations.push_back(with_others());
+  if (sleeps_one_in_ != 0 && below_for_sleeps(sleeps_one_in_) == 0)
+    operations.push_back(with_tags());
+}
+
+void Dice::draw_whole_step(std::vector<Operation>& operations) {
+  std::vector<Operation> drawn;
+  draw_step(drawn);
+  for (const Operation& each : drawn) {
     operations.push_back(each);
     if (takes_turns_ && rarities_() % 4 == 0) operations.push_back(Turn{rarities_() % 4});
     if (rarities_one_in_ != 0 && rarities_() % rarities_one_in_ == 0)
       operations.push_back(rarity());
     if (extras_one_in_ != 0 && extras_() % extras_one_in_ == 0) operations.push_back(extra());
   }
+}
+
+std::vector<Operation> Dice::whole_program(std::size_t length) {
+  std::vector<Operation> operations;
+  borders_.clear();
+  for (std::size_t i = 0; i < length && !is_over(); ++i) {
+    note_border();
+    draw_whole_step(operations);
+  }
+  note_border();
   const std::uint64_t end = rarities_() % 8;
   if (end == 1) operations.push_back(Break{rarities_() % 2, rarities_() % 16, rarities_() % 64});
   if (end == 0 || (end == 1 && rarities_() % 4 == 0)) operations.push_back(Exit{rarities_() % 2});

@@ -45,10 +45,18 @@ class Dice {
   std::vector<Operation> whole_program(std::size_t length);
   // A machine and a program that neither leaves the process nor writes files.
   Program program_within(std::size_t length);
+  // Places in the bytes where steps of the last whole program begin, and where the last one ends. A
+  // step is an operation and all that comes with it: elsewhere in the bytes it is nearly the same.
+  const std::vector<std::size_t>& borders() const { return borders_; }
 
  private:
   Dice(std::uint64_t seed, const Numbers::Bytes& bytes);
   bool is_over() const { return bytes_ && bytes_->empty(); }
+  void note_border() {
+    if (bytes_) borders_.push_back(size_ - bytes_->size());
+  }
+  void draw_step(std::vector<Operation>& operations);
+  void draw_whole_step(std::vector<Operation>& operations);
   void make_roomy(Scene& scene);
   std::uint64_t below(std::uint64_t n) { return random_() % n; }
   bool one_in(std::uint64_t n) { return below(n) == 0; }
@@ -72,6 +80,8 @@ class Dice {
   Allocate allocate();
 
   Numbers::Bytes bytes_;
+  std::size_t size_;  // of all bytes
+  std::vector<std::size_t> borders_;
   Numbers random_;
   // What other processes and devices do comes in between and has numbers of its own: the rest of
   // the program is the same with it as without, so that seeds that are known for something stay

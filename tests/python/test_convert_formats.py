@@ -270,6 +270,18 @@ class NsightDatabases(ConvertCase):
         with self.assertRaisesRegex(BadFile, "there is no table CUDA_GPU_MEMORY_USAGE_EVENTS: profile with"):
             convert.load(empty)
 
+    def test_a_length_beyond_all_memory_is_refused_by_name(self) -> None:
+        path = self.folder / "endless.sqlite"
+        with sqlite3.connect(path) as connection:
+            connection.execute("pragma page_size = 512")
+            connection.execute(f"create table {nsight.TABLE} (start, address, bytes, memKind, memoryOperationType)")
+        connection.close()
+        good = path.read_bytes()
+        cell = int.from_bytes(good[108:110], "big")  # the table's own entry
+        path.write_bytes(good[:cell] + b"\xff" * 9 + good[cell + 9 :])
+        with self.assertRaisesRegex(BadFile, "endless.sqlite: reading it takes more memory than there is"):
+            convert.load(path)
+
     def test_databases_with_any_bytes_changed_are_read_or_refused(self) -> None:
         good = self.database([(at, 1, 0, 1, BASE + at, 0, 5, 2, 0, 7) for at in range(50)]).read_bytes()
         for data in mutations(good, 300, 8):

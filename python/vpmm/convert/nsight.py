@@ -28,6 +28,8 @@ def read(path: Path) -> Recording:
             rows = list(_rows(connection, path))
     except (sqlite3.Error, UnicodeError) as error:  # its messages may not be valid text
         raise BadFile(str(path), None, str(error)) from None
+    except MemoryError:  # a damaged length, mostly
+        raise BadFile(str(path), None, "reading it takes more memory than there is") from None
     return _recording(rows, path)
 
 
