@@ -91,13 +91,16 @@ class Devices(VpmmCase):
     def test_copies_between_and_within_devices(self) -> None:
         source = torch.arange(3 * MIB, dtype=torch.int32)
         tensors = [source.to(f"cuda:{device}") for device in DEVICES]
+        for tensor, device in zip(tensors, reversed(DEVICES), strict=True):
+            tensor.to(f"cuda:{device}")  # gives access, where there is any to give
         for here, there, has_access in itertools.product(DEVICES, DEVICES, (False, True)):
             made = torch.zeros(3 * MIB, dtype=torch.int32).to(f"cuda:{there}")
             places = ((made.data_ptr(), there), (tensors[here].data_ptr(), here))
             with torch.cuda.device(here):
                 torch.cuda.synchronize()
                 before = sim_gpu.peer_copies() if sim_gpu.is_here() else 0
-                self.assertEqual(self.probe.copy(*places, 12 * MIB, has_access=has_access), 0)
+                copied = self.probe.copy(*places, 12 * MIB, has_access=has_access)
+                self.assertEqual(copied, 0, (here, there, has_access))
                 if sim_gpu.is_here():
                     self.assertEqual(sim_gpu.peer_copies() - before, here != there and not has_access)
                 torch.cuda.synchronize()
