@@ -113,7 +113,7 @@ Opening::Opening(Driver& driver, Link::Turn& turn, std::chrono::milliseconds pat
       patience_(patience),
       number_(turn.next_number()),
       closing_({number_}),
-      mapping_({MappedRange{&driver, 0, {}, 0}}) {}
+      mapping_({MappedRange{&driver}}) {}
 
 Opening::~Opening() {
   if (closing_.empty()) return;

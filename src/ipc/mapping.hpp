@@ -41,7 +41,7 @@ class RetainedContext {
 struct MappedRange {
   driver::Driver* driver = nullptr;
   driver::DeviceOrdinal device = 0;
-  AddressRange reservation;
+  AddressRange reservation{};
   Bytes mapped = 0;
 };
 // One mapping, or none. Made with the opening, and moved as a list node, so that giving memory back
