@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the random tests of a real GPU for a given time, each time with new seeds; a short table comes last.
 
-Every piece compares the contents of memory. A failure prints the seed that repeats it and ends the run. Raw results
-land in one folder: gpu-soak.log with everything printed, gpu-soak.json with machine, seeds and counts, which is written
-after each piece of each turn. SIGINT and SIGTERM end a run with its table. --sum FILE... prints that of such files.
+Every piece compares the contents of memory. A failure prints the seed that repeats it and ends the run; so does a piece
+that counts no round. Raw results land in one folder: gpu-soak.log with everything printed, gpu-soak.json with machine,
+seeds and counts, which is written before the first piece and after each piece of each turn. SIGINT and SIGTERM end a
+run with its table. --sum FILE... prints that of such files, and ends with 1 if one of their pieces failed.
 """
 
 from __future__ import annotations
@@ -17,15 +18,29 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 
 import machine
-from gpu_tests import ROOT, run_logged
+from gpu_tests import ROOT, end_by_an_exception, run_logged
 
 GRACE_SECONDS = 300  # beyond its time, before a piece counts as hanging
+OUTCOMES = ("failed", "hung", "cut off", "passed", "not run")  # the begin of each, and the worst first
+END = {signal.SIGINT, signal.SIGTERM}
+
+
+@contextmanager
+def heeding_signals() -> Iterator[None]:
+    """SIGINT and SIGTERM that came before end the block, too; later ones wait."""
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, END)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, END)
 
 
 @dataclass
@@ -42,28 +57,39 @@ class Piece:
     allocations: int = 0
     outcome: str = "not run"
 
+    def rank(self) -> int:
+        return next(rank for rank, begin in enumerate(OUTCOMES) if self.outcome.startswith(begin))
+
+    def has_failed(self) -> bool:
+        return self.outcome.startswith(("failed", "hung"))
+
     def run(self, seconds: int, seed: int, log: TextIO) -> bool:
         """Returns whether it passed."""
         began = time.monotonic()
         self.turns += 1
         self.outcome = f"cut off with VPMM_SEED={seed}"
         try:
-            output, code = run_logged(
-                self.command,
-                seconds + GRACE_SECONDS,
-                log,
-                VPMM_SEED=str(seed),
-                VPMM_STRESS_SECONDS=str(seconds),
-            )
+            with heeding_signals():
+                output, code = run_logged(
+                    self.command,
+                    seconds + GRACE_SECONDS,
+                    log,
+                    VPMM_SEED=str(seed),
+                    VPMM_STRESS_SECONDS=str(seconds),
+                )
         finally:
             self.seconds += time.monotonic() - began
-        if counted := re.search(r"\b(\d+) rounds, (\d+) allocations", output):
+        counted = re.search(r"\b([1-9]\d*) rounds, (\d+) allocations", output)
+        if counted:
             self.rounds += int(counted.group(1))
             self.allocations += int(counted.group(2))
-        if code == 0:
+        if code == 0 and counted:
             self.outcome = "passed"
             return True
-        self.outcome = f"{'hung' if code is None else 'failed'} with VPMM_SEED={seed}"
+        told = re.findall(r"\bVPMM_SEED=(\d+)", output) or [seed]  # the last of them failed
+        self.outcome = f"{'hung' if code is None else 'failed'} with VPMM_SEED={told[-1]}"
+        if code == 0:
+            self.outcome = "failed: counted nothing"
         print("\n".join(output.splitlines()[-60:]))
         return False
 
@@ -89,7 +115,7 @@ def table(done: list[Piece]) -> str:
 
 
 def sum_of(files: list[Path]) -> list[Piece]:
-    """The pieces of several runs, by name. A piece of which a run did not pass has that run's outcome."""
+    """The pieces of several runs, by name, each with its worst outcome."""
     sums: dict[str, Piece] = {}
     for file in files:
         read = json.loads(file.read_text())
@@ -100,40 +126,50 @@ def sum_of(files: list[Path]) -> list[Piece]:
             so_far.seconds += one.seconds
             so_far.rounds += one.rounds
             so_far.allocations += one.allocations
-            if so_far.outcome == "not run" or one.outcome not in ("not run", "passed"):
+            if one.rank() < so_far.rank():
                 so_far.outcome = one.outcome
     return list(sums.values())
 
 
-def write(every: list[Piece], seed: int, out: Path) -> None:
-    """Replaces the file at once: a run that is killed leaves the file as it was after a whole turn of a piece."""
-    raw = {"machine": machine.describe(), "seed": seed, "pieces": [asdict(each) for each in every]}
-    partial = out / "gpu-soak.json.part"
-    partial.write_text(json.dumps(raw, indent=1) + "\n")
-    partial.replace(out / "gpu-soak.json")
+@dataclass
+class Results:
+    """gpu-soak.json."""
+
+    out: Path
+    seed: int
+    every: list[Piece]
+    machine: dict[str, str] = field(default_factory=machine.describe)
+
+    def write(self) -> None:
+        """Replaces the file at once: a run that is killed leaves the file as it was after a whole turn of a piece."""
+        raw = {"machine": self.machine, "seed": self.seed, "pieces": [asdict(each) for each in self.every]}
+        partial = self.out / "gpu-soak.json.part"
+        partial.write_text(json.dumps(raw, indent=1) + "\n")
+        partial.replace(self.out / "gpu-soak.json")
 
 
-def soak(every: list[Piece], options: argparse.Namespace) -> bool:
-    """Whether all passed."""
+def soak(results: Results, seconds: int, turn: int) -> bool:
+    """Whether something ran and all passed. SIGINT and SIGTERM are blocked while no piece runs, and afterwards."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, END)
+    every = results.every
     ready = [each for each in every if not each.needs or (find_spec(each.needs) and find_spec("nanobind"))]
     shares = sum(each.share for each in ready)
-    end = time.monotonic() + options.seconds
-    seed = options.seed
-    with (options.out / "gpu-soak.log").open("w") as log:
-        while time.monotonic() < end:
+    end = time.monotonic() + seconds
+    seed = results.seed
+    with (results.out / "gpu-soak.log").open("w") as log:
+        while True:
             for each in ready:
-                seconds = min(options.turn * each.share // shares, int(end - time.monotonic()))
-                if seconds <= 0:
-                    continue
-                print(f"{each.name}: {seconds} s from VPMM_SEED={seed}", flush=True)
+                part = min(turn * each.share // shares, int(end - time.monotonic()))
+                if part <= 0:
+                    return any(each.turns for each in ready)
+                print(f"{each.name}: {part} s from VPMM_SEED={seed}", flush=True)
                 try:
-                    has_passed = each.run(seconds, seed, log)
+                    has_passed = each.run(part, seed, log)
                 finally:
-                    write(every, options.seed, options.out)
+                    results.write()
                 if not has_passed:
                     return False
             seed += 1000
-    return True
 
 
 def main() -> int:
@@ -147,20 +183,26 @@ def main() -> int:
     parser.add_argument("--sum", type=Path, nargs="+", metavar="FILE", help="gpu-soak.json of earlier runs")
     options = parser.parse_args()
     if options.sum:
-        print(table(sum_of(options.sum)))
-        return 0
+        sums = sum_of(options.sum)
+        print(table(sums))
+        return 1 if any(each.has_failed() for each in sums) else 0
     if not options.build or not options.out:
         parser.error("--build and --out are needed")
+    every = pieces(options.build)
+    shares = sum(each.share for each in every)
+    if options.turn < shares:
+        parser.error(f"--turn must be {shares} or more, so that each piece has a second")
     options.out.mkdir(parents=True, exist_ok=True)
+    results = Results(options.out, options.seed, every)
+    results.write()
     path = [str(options.build.resolve() / "python"), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     targets = ["vpmm_test_gpu"] + (["vpmm_python_package"] if find_spec("nanobind") else [])
     build = ["cmake", "--build", str(options.build), "-j", str(options.jobs), "--target", *targets]
     subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
-    every = pieces(options.build)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    end_by_an_exception()
     try:
-        return 0 if soak(every, options) else 1
+        return 0 if soak(results, options.seconds, options.turn) else 1
     finally:
         print(f"\n{table(every)}", flush=True)
 

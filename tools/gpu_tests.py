@@ -9,12 +9,14 @@ folder: GoogleTest's XML of each suite, one log with everything printed, summary
 from __future__ import annotations
 
 import argparse
+import ctypes
 import functools
 import importlib.util
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -81,10 +83,11 @@ TORCH_ON_SIMULATOR = {
     "torch_vpmm/test_pages.py": "starts each block of a page on the simulated GPU",
 }
 TWO_GPUS = "needs two GPUs"
+NO_DEVICE = 100  # of CUDA's errors
 # Reasons of skips that are right on any machine.
 RIGHT_SKIPS = {"needs seven GPUs of the simulator", "PyTorch 2.11 has no such option"}
 STRESS_SECONDS = int(os.environ.get("VPMM_STRESS_SECONDS", "0"))  # what the stress tests get instead of their default
-SUITE_SECONDS = 240 + 2 * STRESS_SECONDS  # the threads and the random programs of `gpu`
+SUITE_SECONDS = 240 + 4 * STRESS_SECONDS  # the threads and the random programs of `gpu`, on each of two drivers
 NUMBA_SECONDS = 300 + STRESS_SECONDS  # each case starts processes that import Numba
 MEMCHECK_SECONDS = 120
 
@@ -107,32 +110,46 @@ def existing(suites: list[str]) -> list[str]:
 
 @functools.cache
 def gpu_count() -> int:
-    if shutil.which("nvidia-smi") is None:
+    """As the tests see them: the driver heeds CUDA_VISIBLE_DEVICES, and needs no nvidia-smi."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
         return 0
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
-    return len(re.findall(r"^GPU \d+:", listed, re.MULTILINE))
+    count = ctypes.c_int()
+    error = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
+    if error not in (0, NO_DEVICE):
+        sys.exit(f"the GPUs cannot be counted: CUDA error {error}")
+    return count.value
+
+
+def end_by_an_exception() -> None:
+    """So that SIGTERM, too, ends the command that runs."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def run_logged(command: list[str], seconds: int, log: TextIO, **variables: str) -> tuple[str, int | None]:
-    """Output and exit code; the code is None when time ran out."""
+    """Output, which is in the log at once, and exit code; the code is None when time ran out.
+
+    Then, and when an exception ends this function, the command and all that it started are killed.
+    """
     log.write(f"\n$ {' '.join(command)}\n")
-    try:
-        done = subprocess.run(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            env=os.environ | variables,
-            check=False,
-        )
-        output, code = done.stdout, done.returncode
-    except subprocess.TimeoutExpired as expired:
-        output, code = (expired.stdout or b"").decode(errors="replace"), None
-    log.write(output)
     log.flush()
-    return output, code
+    begin = os.fstat(log.fileno()).st_size
+    process = subprocess.Popen(
+        command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | variables, start_new_session=True
+    )
+    code = None
+    try:
+        code = process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    with open(log.name, "rb") as written:
+        written.seek(begin)
+        return written.read().decode(errors="replace"), code
 
 
 def read_gtest(report: Path, suite: str, code: int | None, seconds: float) -> Row:
@@ -196,6 +213,11 @@ def excused_skips(output: str) -> list[str]:
     return [each for each in reasons if each in RIGHT_SKIPS or (each == TWO_GPUS and gpu_count() < 2)]
 
 
+def is_for_skips(program: Path, code: int | None, skipped: int) -> bool:
+    """Whether the exit code of a program says no more than that it skipped: gpu_torch/run.py, with a GPU required."""
+    return code == 1 and skipped > 0 and program.name == "run.py" and os.environ.get("VPMM_REQUIRE_GPU") == "1"
+
+
 def run_python(suite: str, program: Path, needed: list[str], build: Path, log: TextIO, **variables: str) -> Row:
     """By unittest, which prints what became of its cases last: `Ran 3 tests ...` and `OK (skipped=1)`.
 
@@ -220,8 +242,12 @@ def run_python(suite: str, program: Path, needed: list[str], build: Path, log: T
         row.failed, row.skipped = counts.get("failures", 0) + counts.get("errors", 0), counts.get("skipped", 0)
         row.passed = max(0, int(ran.group(1)) - row.failed - row.skipped)
         excused = excused_skips(output)
+        notes = [f"{excused.count(each)} skipped: {each}" for each in sorted(set(excused))]
+        if code != 0 and not row.failed and not is_for_skips(program, code, row.skipped):
+            row.failed = 1
+            notes.insert(0, "stopped: out of time" if code is None else f"ended with {code}")
         row.skipped -= len(excused)
-        row.note = "; ".join(f"{excused.count(each)} skipped: {each}" for each in sorted(set(excused)))
+        row.note = "; ".join(notes)
     if row.failed or row.skipped:
         print("\n".join(output.splitlines()[-60:]))
     return row
@@ -273,6 +299,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    end_by_an_exception()
     has_peers = gpu_count() > 1
     suites = existing(SUITES + (PEER_SUITES if has_peers else []))
     targets = [f"vpmm_test_{suite}" for suite in suites]
@@ -299,7 +326,7 @@ def main() -> int:
     if sanitizer is None:
         print("compute-sanitizer was not found: no memcheck run")
     if not has_peers:
-        print(f"nvidia-smi lists fewer than two GPUs: not run: {', '.join(PEER_SUITES)}")
+        print(f"the driver counts fewer than two GPUs: not run: {', '.join(PEER_SUITES)}")
     return 1 if not rows or any(row.failed or row.skipped for row in rows) else 0
 
 

@@ -151,7 +151,10 @@ all_done = threading.Event()
 rounds = [0] * 7  # of each thread
 
 def observe():
-    recording = os.path.join(tempfile.mkdtemp(), 'recording.csv.gz')
+    with tempfile.TemporaryDirectory() as folder:
+        observe_into(os.path.join(folder, 'recording.csv.gz'))
+
+def observe_into(recording):
     looks = [pool.trim, lambda: pool.set_capacity(4 << 30), pool.dump, lambda: pool.set_capacity(None),
              lambda: pool.trim(16 << 20), pool.statistics, pool.reset_peaks, pool.synchronize]
     count = 0

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
@@ -34,6 +35,17 @@ struct Order {
   std::intptr_t work = 0;
   Parcel parcel;
 };
+
+// Kills it if it hangs.
+pid_t wait_for_the_end_of(pid_t process, int& status) {
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(kPatience.tv_sec);
+  while (std::chrono::steady_clock::now() < give_up) {
+    if (const pid_t ended = waitpid(process, &status, WNOHANG); ended != 0) return ended;
+    usleep(1000);
+  }
+  ::kill(process, SIGKILL);
+  return waitpid(process, &status, 0);
+}
 
 std::vector<char*> environment_with(const std::vector<std::string>& settings) {
   std::vector<char*> all;
@@ -75,7 +87,7 @@ void Actor::exit() {
   if (process_ == 0) return;
   close(control_);
   int status = 0;
-  EXPECT_EQ(waitpid(process_, &status, 0), process_);
+  EXPECT_EQ(wait_for_the_end_of(process_, status), process_);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0)
       << "an actor ended with status " << status;
   process_ = 0;
@@ -107,7 +119,9 @@ Parcel Actor::finish() {
   Parcel answer;
   const ssize_t got = recv(control_, &answer, sizeof answer, 0);
   EXPECT_EQ(got, static_cast<ssize_t>(sizeof answer)) << "an actor died or hangs";
-  if (got != static_cast<ssize_t>(sizeof answer)) answer.status = VPMM_ERROR_DRIVER_FAILED;
+  if (got == static_cast<ssize_t>(sizeof answer)) return answer;
+  ::kill(process_, SIGKILL);
+  answer.status = VPMM_ERROR_DRIVER_FAILED;
   return answer;
 }
 
@@ -117,6 +131,12 @@ Parcel Actor::call(Work work, const Parcel& question) {
 }
 
 int control_of_actor() { return kControl; }
+
+pid_t fork_for_a_while() {
+  const pid_t child = fork();
+  if (child == 0) alarm(kPatience.tv_sec);
+  return child;
+}
 
 void act(int argc, const char* const* argv) {
   if (argc != 2 || std::string_view(argv[1]) != kActor) return;

@@ -51,7 +51,7 @@ class Actor {
   pid_t process() const { return process_; }
   void signal(int number) const;  // SIGSTOP: returns when it has stopped
   void kill();                    // by SIGKILL; returns when it is dead
-  void exit();                    // returns when it has exited
+  void exit();                    // returns when it has exited, or was killed after 100 seconds
 
  private:
   pid_t process_ = 0;
@@ -60,6 +60,8 @@ class Actor {
 
 // In an actor: its descriptor to the test, for a forked child to close.
 int control_of_actor();
+// As fork(); the child ends by SIGALRM if it hangs.
+pid_t fork_for_a_while();
 // The life of an actor; returns at once in a process that is none.
 void act(int argc, const char* const* argv);
 

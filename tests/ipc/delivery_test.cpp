@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@
 #include "ipc/exporter.hpp"
 #include "ipc/kernel.hpp"
 #include "ipc/raw.hpp"
+#include "ipc/talker.hpp"
 #include "process/process_gate.hpp"
 #include "settings/config.hpp"
 
@@ -71,7 +73,7 @@ TEST(IpcDelivery, that_finds_no_room_is_tried_again_a_hundred_times_a_second_at_
 }
 
 TEST(IpcDelivery, that_is_not_taken_in_time_is_refused_once) {
-  Process exporter({"VPMM_CHUNK_MAX=page", "VPMM_IPC_TIMEOUT=200"});
+  Process exporter({"VPMM_CHUNK_MAX=page", "VPMM_IPC_TIMEOUT=2000"});
   Channel channel = open_by_hand(exporter.allocate_shared(kLarge, kSeed).handle);
   const std::optional<ipc::Message> refused = next_from(channel);
   ASSERT_TRUE(refused);
@@ -109,19 +111,6 @@ TEST(IpcDelivery, that_nobody_takes_any_more_holds_nothing) {
 
 // --- one that never stops talking
 
-Channel* talker_in_actor = nullptr;
-std::atomic<int> said_in_actor{0};
-
-// In the exporter's thread, before it reads a message: there is one more, as long as it takes any.
-void say_one_more() {
-  if (said_in_actor >= 1000) return;
-  if (talker_in_actor->try_send(message_of(MessageKind::close, 99), {}, ipc::Clock::now()) !=
-      Channel::Sent::yes)
-    return;
-  ++said_in_actor;
-  before_kernel_call(KernelCall::receive, say_one_more);
-}
-
 TEST(IpcDelivery, is_not_held_up_by_one_that_talks_on_when_it_is_hung_up_on) {
   Process exporter;
   const Shared shared = exporter.allocate_shared(kMiB, kSeed);
@@ -129,16 +118,14 @@ TEST(IpcDelivery, is_not_held_up_by_one_that_talks_on_when_it_is_hung_up_on) {
   parcel.handle = shared.handle;
   exporter.call(
       [](Parcel& asked) {
-        talker_in_actor = new Channel(connect_by_hand(asked.handle));
-        before_kernel_call(KernelCall::receive, say_one_more);
-        send_by_hand(*talker_in_actor, message_of(MessageKind::granted, 1));  // nonsense
+        talker_of_actor().channel = connect_by_hand(asked.handle);
+        talk_on_before(KernelCall::receive, MessageKind::close);
+        send_by_hand(talker_of_actor().channel, message_of(MessageKind::granted, 1));  // nonsense
       },
       parcel);
   Process importer;
   importer.expect(importer.open(shared.handle), kMiB, kSeed);
-  const Parcel said = exporter.call(
-      [](Parcel& asked) { asked.words[0] = static_cast<std::uint64_t>(said_in_actor); });
-  EXPECT_EQ(said.words[0], 1U) << "before it was hung up on";
+  EXPECT_EQ(told_by_talker(exporter).words[0], 1U) << "before it was hung up on";
 }
 
 // --- programs that the exporter starts meanwhile
@@ -201,6 +188,7 @@ TEST(IpcExporterEnd, of_a_pool_whose_memory_nobody_opened_waits_for_nobody) {
 }
 
 std::atomic<bool> is_at_gate_in_actor{false};
+std::atomic<pid_t> past_gate_in_actor{0};  // the thread
 
 // In the exporter's thread: until the exit has begun.
 void wait_for_the_exit(const char* place) {
@@ -209,12 +197,28 @@ void wait_for_the_exit(const char* place) {
   is_at_gate_in_actor = true;
   const auto give_up = soon();
   while (!process::is_ending() && ipc::Clock::now() < give_up) usleep(1000);
+  past_gate_in_actor = gettid();
+}
+
+// Sleeps in the kernel, or is over.
+bool is_at_rest(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string read;
+  if (!std::getline(file, read)) return true;
+  return read.substr(read.rfind(')')).starts_with(") S");
+}
+
+void wait_until_the_answer_would_be_sent() {
+  const auto give_up = soon();
+  while ((past_gate_in_actor == 0 || !is_at_rest(past_gate_in_actor)) &&
+         ipc::Clock::now() < give_up)
+    usleep(1000);
 }
 
 TEST(IpcExporterEnd, of_the_process_answers_nobody_from_its_begin_on) {
   Process exporter;
-  // Registered first, so it runs last: an answer would be sent by then.
-  exporter.call([](Parcel&) { std::atexit([] { usleep(500'000); }); });
+  // Registered first, so it runs last.
+  exporter.call([](Parcel&) { std::atexit(wait_until_the_answer_would_be_sent); });
   const Shared shared = exporter.allocate_shared(kMiB, kSeed);
   Channel channel = connect_by_hand(shared.handle);
   send_by_hand(channel, open_message(shared.handle, 1));

@@ -27,14 +27,13 @@ constexpr Bytes kSize = 6 * kMiB;
 void fork_one_that_stays(Parcel& parcel) {
   std::array<int, 2> ends{};
   if (pipe(ends.data()) != 0) return;
-  const pid_t child = fork();
+  const pid_t child = fork_for_a_while();
   if (child == 0) {
     ::close(control_of_actor());
     ::close(ends[0]);
     const Descriptors own = own_descriptors();
     const bool is_told = write(ends[1], &own, sizeof own) == static_cast<ssize_t>(sizeof own);
     ::close(ends[1]);
-    alarm(120);
     while (is_told) pause();
     _exit(1);
   }
@@ -74,7 +73,7 @@ TEST(IpcDescriptors, are_made_while_no_thread_forks) {
   {
     const ipc::Descriptor::Making making;
     forking = std::thread([&] {
-      const pid_t child = fork();
+      const pid_t child = fork_for_a_while();
       if (child == 0) _exit(0);
       has_forked = true;
       waitpid(child, nullptr, 0);
@@ -117,7 +116,7 @@ TEST(IpcFork, a_child_keeps_what_the_program_opened_and_nothing_else) {
           ipc::Descriptor ours = make();
           asked.words[1] = static_cast<std::uint64_t>(ours.get());
           const auto is_open_in_child = [] {
-            const pid_t child = fork();
+            const pid_t child = fork_for_a_while();
             if (child == 0) _exit(fcntl(STDIN_FILENO, F_GETFD) >= 0 ? 1 : 0);
             int status = -1;
             waitpid(child, &status, 0);
@@ -133,7 +132,7 @@ TEST(IpcFork, a_child_keeps_what_the_program_opened_and_nothing_else) {
           asked.words[3] = is_open_in_child() ? 1 : 0;
           ::close(theirs);
           ipc::Descriptor inherited = make();
-          const pid_t child = fork();
+          const pid_t child = fork_for_a_while();
           if (child == 0) {
             const int of_child = open("/dev/null", O_RDONLY | O_CLOEXEC);
             if (asked.words[0] != 0)
@@ -234,7 +233,7 @@ template <typename Check>
 void in_child(Parcel& parcel, Check&& check) {
   std::array<int, 2> ends{};
   if (pipe(ends.data()) != 0) return;
-  const pid_t child = fork();
+  const pid_t child = fork_for_a_while();
   if (child == 0) {
     check(parcel);
     const ssize_t written = write(ends[1], parcel.words.data(), sizeof parcel.words);
@@ -288,7 +287,7 @@ TEST(IpcFork, the_exit_of_a_child_leaves_the_socket_of_its_parent) {
   const Shared shared = exporter.allocate_shared(kSize, kSeed);
   const auto names = names_in(socket_folder_of_tests());
   expect_ok(exporter.call([](Parcel& parcel) {
-    const pid_t child = fork();
+    const pid_t child = fork_for_a_while();
     if (child == 0) std::exit(0);  // with all that is done at exit
     int status = 0;
     waitpid(child, &status, 0);
@@ -307,7 +306,7 @@ TEST(IpcFork, the_exit_of_a_child_leaves_both_sockets_of_its_parent) {
   const auto names = names_in(folder);
   EXPECT_EQ(names.size(), 2U);
   expect_ok(process.call([](Parcel& parcel) {
-    const pid_t child = fork();
+    const pid_t child = fork_for_a_while();
     if (child == 0) std::exit(0);
     int status = 0;
     waitpid(child, &status, 0);
@@ -339,7 +338,7 @@ TEST(IpcFork, children_come_and_go_while_memory_is_opened) {
   const Shared shared = exporter.allocate_shared(128 * kMiB, kSeed);
   const Work fork_often = [](Parcel& parcel) {
     for (int i = 0; i < 40 && parcel.status == VPMM_OK; ++i) {
-      const pid_t child = fork();
+      const pid_t child = fork_for_a_while();
       if (child == 0) _exit(0);
       int status = 0;
       if (child < 0 || waitpid(child, &status, 0) != child || status != 0)

@@ -49,8 +49,8 @@ class IpcKernel : public testing::Test {
   void TearDown() override {
     for (const KernelCall call :
          {KernelCall::accept, KernelCall::bind, KernelCall::connect, KernelCall::getrandom,
-          KernelCall::getsockopt, KernelCall::receive, KernelCall::send, KernelCall::setsockopt,
-          KernelCall::socket})
+          KernelCall::getsockopt, KernelCall::plain_receive, KernelCall::receive, KernelCall::send,
+          KernelCall::setsockopt, KernelCall::socket})
       fail_kernel_call(call, 0, 0);
     std::filesystem::remove(path_);
   }

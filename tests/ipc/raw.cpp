@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <linux/sockios.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -97,8 +98,8 @@ std::optional<Message> next_from(Channel& channel) {
 }
 
 bool is_hung_up_on(Channel& channel) {
-  for (;;) {
-    const Result<std::optional<ipc::Received>> received = channel.receive(soon());
+  for (const ipc::Deadline deadline = soon();;) {
+    const Result<std::optional<ipc::Received>> received = channel.receive(deadline);
     if (!received || !received.value()) return received.ok();
   }
 }
@@ -301,6 +302,15 @@ bool HandExporter::is_read() {
   const auto ask = [](Parcel& parcel) {
     int unread = -1;
     parcel.words[0] = ioctl(channel_of_actor().get(), SIOCOUTQ, &unread) == 0 && unread == 0;
+  };
+  return call(ask).words[0] != 0;
+}
+
+bool HandExporter::is_connected_to_again() {
+  const auto ask = [](Parcel& parcel) {
+    constexpr int kPatienceMs = 20'000;
+    pollfd asked{exported_by_actor().listener.get(), POLLIN, 0};
+    parcel.words[0] = poll(&asked, 1, kPatienceMs) == 1 ? 1 : 0;
   };
   return call(ask).words[0] != 0;
 }

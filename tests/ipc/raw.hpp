@@ -63,7 +63,8 @@ class HandExporter : public Process {
   void send_lingering(std::uint64_t number);
   // The first bytes of a message, with descriptors of no chunks.
   void send_piece(std::uint64_t bytes, std::uint32_t descriptors);
-  bool is_read();  // the importer has taken all messages
+  bool is_read();                // the importer has taken all messages
+  bool is_connected_to_again();  // waits for another connection, which is not taken yet
   void say(const ipc::Message& message);
   void begin_to_flood(const ipc::Message& message);  // until it is killed or hung up on
   enum class HangUp { for_good, one_connection };

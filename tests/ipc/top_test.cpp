@@ -252,7 +252,7 @@ TEST_F(IpcTop, is_the_parents_alone_after_a_fork) {
   Process process(on());
   process.allocate(kMiB);
   const Parcel answer = process.call([](Parcel& parcel) {
-    const pid_t child = fork();
+    const pid_t child = fork_for_a_while();
     if (child == 0) {
       vpmm_pool* pool = nullptr;
       const bool is_refused = vpmm_pool_create(0, nullptr, &pool) == VPMM_ERROR_PROCESS_ENDING;
@@ -269,7 +269,7 @@ TEST_F(IpcTop, is_the_parents_alone_after_a_fork) {
 TEST_F(IpcTop, a_child_of_a_process_without_a_pool_has_one_of_its_own) {
   Process process(on());
   const Parcel answer = process.call([](Parcel& parcel) {
-    const pid_t child = fork();
+    const pid_t child = fork_for_a_while();
     if (child == 0) {
       vpmm_pool* pool = nullptr;
       const vpmm_status made = vpmm_pool_create(0, nullptr, &pool);
@@ -345,6 +345,7 @@ TEST_F(IpcTop, a_client_that_sends_a_descriptor_whose_closing_lasts_does_not_sto
     ASSERT_TRUE(lingering.give_to(channel, message_of(ipc::MessageKind::open, 1)));
     process.signal(SIGCONT);
     const std::string heard = heard_from(channel);
+    EXPECT_NE(heard, "nothing came");
     EXPECT_TRUE(is_behind_an_empty_one || json::accept(heard)) << heard;
     const vpmm_ipc_handle handle = process.share(process.allocate(kMiB), kMiB);
     process.end(handle);

@@ -8,6 +8,8 @@ trim. version_1_streams: what fixtures/streams.py does, in the format and as lin
 
 from __future__ import annotations
 
+import pickle
+import re
 import sys
 import tempfile
 import unittest
@@ -34,6 +36,33 @@ OURS = {  # what the program did; the others are the pool's own
     Kind.MARK: 2,
     Kind.TRIM: 1,
 }
+
+
+def allocated_in_snapshot(path: Path) -> list[int]:
+    traces = pickle.loads(path.read_bytes())["device_traces"]
+    return [event["size"] for trace in traces for event in trace if event["action"] == "alloc"]
+
+
+def allocated_in_log(path: Path) -> list[int]:
+    return [int(size) for size in re.findall(r",allocate,\w+,(\d+),", path.read_text())]
+
+
+def allocated_in_recording(path: Path) -> list[int]:
+    return [event.bytes for event in recordings.read(path).events if event.kind == Kind.ALLOCATE]
+
+
+SIZES = {
+    "memory_viz": allocated_in_snapshot,
+    "rmm": allocated_in_log,
+    "csv": allocated_in_recording,
+    "vpmm": allocated_in_recording,
+}
+
+
+def varint(number: int) -> bytes:
+    """As protobuf has it."""
+    low = number & 0x7F
+    return bytes([low | 0x80]) + varint(number >> 7) if number > low else bytes([low])
 
 
 class Recordings(unittest.TestCase):
@@ -80,8 +109,6 @@ class Recordings(unittest.TestCase):
                 (["explain", "--stream", "-1", path], "12.00 MiB (12582912 bytes)"),
                 (["explain", address, path], "at byte 5 of 6.00 MiB (6291456 bytes)"),
             ]
-            formats = ("memory_viz", "perfetto", "rmm", "csv", "vpmm")
-            verbs += [(["convert", "--to", to, path, f"{self.folder}/out"], f" as {to}, ") for to in formats]
             for verb, said in verbs:
                 if verb[0] == "top" and name.endswith(".csv"):
                     continue  # it watches files in the binary format
@@ -89,6 +116,22 @@ class Recordings(unittest.TestCase):
                     done = run("-m", "vpmm", *verb)
                     self.assertEqual(done.returncode, 0, done.stderr)
                     self.assertIn(said, done.stdout)
+
+    def test_each_is_converted_with_all_that_it_allocated(self) -> None:
+        out = Path(self.folder, "out")
+        for path in sorted(FIXTURES.glob("version_*")):
+            events = recordings.read(path).events
+            sizes = [event.bytes for event in events if event.kind == Kind.ALLOCATE]
+            for to, read in SIZES.items():
+                with self.subTest(path=path.name, to=to):
+                    done = run("-m", "vpmm", "convert", "--to", to, str(path), str(out))
+                    self.assertEqual(done.returncode, 0, done.stderr)
+                    self.assertIn(f" as {to}, ", done.stdout)
+                    self.assertEqual(read(out)[-len(sizes) :], sizes)  # after those that lived before
+            done = run("-m", "vpmm", "convert", "--to", "perfetto", str(path), str(out))
+            self.assertIn(" as perfetto, ", done.stdout)
+            written = out.read_bytes()
+            self.assertEqual([size for size in sizes if size >= MIB and varint(size) not in written], [])
 
 
 class OfStreams(unittest.TestCase):

@@ -9,7 +9,7 @@ import unittest
 from collections.abc import Iterator
 from typing import Any
 
-from vpmm_case import ABSENT, MIB, MINOR, VpmmCase
+from vpmm_case import ABSENT, MIB, VERSION, VpmmCase
 
 if not ABSENT:
     import probe
@@ -331,7 +331,7 @@ class Snapshots(VpmmCase):
                 "pinned_use_cuda_host_register": False,
                 "graph_capture_record_stream_reuse": False,
                 "roundup_power2_divisions": {},
-                **({"max_round_threshold": -1, "max_cached_size": -1} if MINOR >= 13 else {}),
+                **({"max_round_threshold": -1, "max_cached_size": -1} if VERSION >= [2, 13] else {}),
             },
         )
 

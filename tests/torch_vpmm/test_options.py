@@ -8,7 +8,7 @@ import unittest
 from pathlib import Path
 
 from test_programs import run
-from vpmm_case import ABSENT, MIB, MINOR, VpmmCase
+from vpmm_case import ABSENT, MIB, VERSION, VpmmCase
 
 from vpmm.plugins import _torch_options
 
@@ -69,7 +69,7 @@ print(fails(100 * MIB), torch.cuda.get_per_process_memory_fraction())
         settings = "expandable_segments:True,pinned_use_background_threads:True,backend:native"
         self.assertEqual(self.output_of("empty(MIB)\nprint('served')", settings), "served\n")
 
-    @unittest.skipIf(not ABSENT and MINOR < 12, "PyTorch 2.11 has no such option")
+    @unittest.skipIf(not ABSENT and VERSION < [2, 12], "PyTorch 2.11 has no such option")
     def test_a_request_beyond_the_fraction_is_rejected_without_a_retry(self) -> None:
         fraction = 256 * MIB / torch.cuda.get_device_properties(0).total_memory
         code = """
@@ -90,7 +90,7 @@ print(stats("num_oom_rejections"))
         settings = f"per_process_memory_fraction:{fraction:.12f},throw_on_cudamalloc_oom:True"
         self.assertEqual(self.output_of(code, settings), "0 True 100\n1 0 1\nNone 1\n0\n")
 
-    @unittest.skipIf(not ABSENT and MINOR < 12, "PyTorch 2.11 has no such option")
+    @unittest.skipIf(not ABSENT and VERSION < [2, 12], "PyTorch 2.11 has no such option")
     def test_without_the_option_or_without_a_fraction_it_is_retried(self) -> None:
         fraction = 256 * MIB / torch.cuda.get_device_properties(0).total_memory
         code = "print(fails(300 * MIB) is None, stats('num_oom_rejections'), stats('num_alloc_retries'))"

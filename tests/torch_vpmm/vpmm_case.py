@@ -34,7 +34,7 @@ def _absent() -> str:
 
 ABSENT = _absent()
 MIB = 1 << 20
-MINOR = 0 if ABSENT else int(sys.modules["torch"].__version__.split(".")[1])
+VERSION = [] if ABSENT else [int(part) for part in sys.modules["torch"].__version__.split(".")[:2]]
 
 
 @unittest.skipIf(ABSENT, ABSENT)
