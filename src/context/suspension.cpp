@@ -348,7 +348,8 @@ struct Suspension::Sleeper {
   pool::Chunks chunks{};
 };
 
-// Large ones first: the others fit what is left.
+// Large ones first: the others fit what is left. Of equal ones, those of one chunk: chunks of other
+// sizes serve the others, too.
 Vector<Suspension::Sleeper> Suspension::sleepers_of(const Ids& ids) {
   Vector<Sleeper> sleepers;
   for (const ArenaId id : ids) {
@@ -356,9 +357,11 @@ Vector<Suspension::Sleeper> Suspension::sleepers_of(const Ids& ids) {
     for (Region* const region : residency_.regions_of(id, true))
       sleepers.push_back({region, one_chunk ? pool::Chunks::one : pool::Chunks::exact});
   }
-  std::stable_sort(sleepers.begin(), sleepers.end(), [](const Sleeper& a, const Sleeper& b) {
-    return a.region->range.size > b.region->range.size;
-  });
+  const auto rank = [](const Sleeper& each) {
+    return std::pair(each.region->range.size, each.chunks == pool::Chunks::one);
+  };
+  std::stable_sort(sleepers.begin(), sleepers.end(),
+                   [&](const Sleeper& a, const Sleeper& b) { return rank(a) > rank(b); });
   return sleepers;
 }
 
