@@ -348,8 +348,7 @@ struct Suspension::Sleeper {
   pool::Chunks chunks{};
 };
 
-// Large ones first: the others fit what is left. Of equal ones, those of one chunk: chunks of other
-// sizes serve the others, too.
+// Large ones first: the others fit what is left.
 Vector<Suspension::Sleeper> Suspension::sleepers_of(const Ids& ids) {
   Vector<Sleeper> sleepers;
   for (const ArenaId id : ids) {
@@ -357,11 +356,9 @@ Vector<Suspension::Sleeper> Suspension::sleepers_of(const Ids& ids) {
     for (Region* const region : residency_.regions_of(id, true))
       sleepers.push_back({region, one_chunk ? pool::Chunks::one : pool::Chunks::exact});
   }
-  const auto rank = [](const Sleeper& each) {
-    return std::pair(each.region->range.size, each.chunks == pool::Chunks::one);
-  };
-  std::stable_sort(sleepers.begin(), sleepers.end(),
-                   [&](const Sleeper& a, const Sleeper& b) { return rank(a) > rank(b); });
+  std::stable_sort(sleepers.begin(), sleepers.end(), [](const Sleeper& a, const Sleeper& b) {
+    return a.region->range.size > b.region->range.size;
+  });
   return sleepers;
 }
 

@@ -366,36 +366,6 @@ TEST_F(Suspend, the_largest_memory_comes_back_first_so_that_the_rest_fits) {
   world.deallocate(large.value(), a);
 }
 
-// A chunk as large as both serves either, and two of half its size only one of them.
-TEST(SuspendOfTwo, that_are_as_large_brings_the_one_of_one_chunk_back_first) {
-  constexpr Bytes kBytes = 8 * kPage;
-  WorldOptions options = adaptive_world();
-  options.config.chunk_max = kBytes / 2;
-  for (const bool is_one_made_first : {false, true})
-    for (const std::size_t asleep_first : {0U, 1U}) {
-      PoolWorld world(options);
-      const StreamHandle a = world.stream();
-      context::Suspension& suspension = world.pool().suspension();
-      ASSERT_TRUE(suspension.make_suspendable(kWeights, {true, false}).ok());
-      std::vector<DevicePtr> live;
-      for (const bool one_chunk : {is_one_made_first, !is_one_made_first}) {
-        const auto made = world.pool().allocate({kBytes, 0, a, {}, kWeights, 0, one_chunk});
-        ASSERT_TRUE(made.ok()) << message_of(made);
-        live.push_back(made.value());
-      }
-      for (const report::LayoutBlock& block : world.pool().reports().layout().blocks)
-        if (block.range.begin == live[asleep_first]) {
-          EXPECT_TRUE(suspension.suspend(ArenaId{block.arena}, {}).ok());
-        }
-      ASSERT_TRUE(suspension.suspend(kWeights, {}).ok());
-      const std::uint64_t created = world.statistics().chunks_created;
-      ASSERT_TRUE(suspension.resume(kWeights, {}).ok());
-      EXPECT_EQ(world.statistics().chunks_created, created)
-          << is_one_made_first << " " << asleep_first;
-      for (const DevicePtr ptr : live) world.deallocate(ptr, a);
-    }
-}
-
 TEST_F(Suspend, the_first_memory_of_a_kind_waits_for_the_tag_to_be_resumed) {
   const DevicePtr chunk = world.pool().allocate({kPage, 0, a, {}, kWeights, 0, true}).value();
   suspend();
