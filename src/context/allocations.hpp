@@ -44,6 +44,7 @@ class Allocations {
                     const pool::Caller& caller) VPMM_REQUIRES(pool_lock) {
     return free(lock, owners_.of(ptr), ptr, stream, caller);
   }
+  // Requires: `owner` is that of `ptr`, found under the same hold of the lock.
   Result<void> free(MutexLock& lock, const OwnedBy& owner, DevicePtr ptr,
                     const pool::Stream& stream, const pool::Caller& caller)
       VPMM_REQUIRES(pool_lock);

@@ -51,10 +51,15 @@ bool runs_on_wsl() {
   std::ifstream version("/proc/version");
   std::string text;
   std::getline(version, text);
-  return text.find("microsoft") != std::string::npos || text.find("Microsoft") != std::string::npos;
+  return is_kernel_of_wsl(text);
 }
 
 }  // namespace
+
+bool is_kernel_of_wsl(const std::string& version) {
+  return version.find("microsoft") != std::string::npos ||
+         version.find("Microsoft") != std::string::npos;
+}
 
 Result<DeviceTraits> traits_of(driver::Driver& driver, driver::DeviceOrdinal device) {
   DeviceTraits traits;

@@ -28,6 +28,8 @@ struct DeviceTraits {
 };
 
 Result<DeviceTraits> traits_of(driver::Driver& driver, driver::DeviceOrdinal device);
+// Tells if a kernel that describes itself so in /proc/version is that of WSL, new or old.
+bool is_kernel_of_wsl(const std::string& version);
 
 // Above this page size the driver's pool serves requests below a page. The specification switches
 // the pool off by a larger page.

@@ -156,7 +156,9 @@ void SuspendedContents::discard(ArenaId id) {
   if (options == nullptr || !options->keeps_host_copy) drop_copy(id);
 }
 
-// Other calls may suspend and free meanwhile: their arenas take nothing.
+// Other calls may suspend, drop copies and free meanwhile: their arenas take nothing. All entries
+// are made first, as an allocation that failed later would leave pinned memory behind; after an
+// error they stay, without memory.
 Result<void> SuspendedContents::provide(const Ids& ids, MutexLock& lock) {
   struct Provided {
     ArenaId id{};
@@ -172,6 +174,7 @@ Result<void> SuspendedContents::provide(const Ids& ids, MutexLock& lock) {
     const Bytes bytes = live_bytes(id);
     const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(id);
     if (bytes <= (copy == nullptr ? 0 : copy->memory.size())) continue;
+    if (copy == nullptr) parts_.host_copies.set(id, new_copy());
     missing += bytes;
     provided.push_back({id, bytes, keeps(id), {}});
   }
@@ -189,9 +192,8 @@ Result<void> SuspendedContents::provide(const Ids& ids, MutexLock& lock) {
   for (Provided& each : provided) {
     const arena::ArenaEntry* const in = parts_.arenas.find(each.id);
     if (!done || in == nullptr || in->residence != Residence::resident) continue;
-    std::shared_ptr<HostCopy> copy = parts_.host_copies.find(each.id);
-    if (copy == nullptr) parts_.host_copies.set(each.id, copy = new_copy());
-    if (copy->memory.size() >= each.bytes) continue;
+    const std::shared_ptr<HostCopy> copy = parts_.host_copies.find(each.id);
+    if (copy == nullptr || copy->memory.size() >= each.bytes) continue;
     copy->pieces.clear();  // they are in the memory that goes
     copy->dropped = 0;
     std::swap(copy->memory, each.memory);

@@ -3,6 +3,7 @@
 // without, and always of the whole allocation.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <vector>
 
 #include "support/pool_world_words.hpp"

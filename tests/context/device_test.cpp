@@ -73,6 +73,13 @@ TEST(DeviceTraits, decide_which_properties_chunks_have) {
   }
 }
 
+TEST(DeviceTraits, know_the_kernels_of_wsl) {
+  using context::is_kernel_of_wsl;
+  EXPECT_TRUE(is_kernel_of_wsl("Linux version 5.15.90.1-microsoft-standard-WSL2 (gcc) #1 SMP"));
+  EXPECT_TRUE(is_kernel_of_wsl("Linux version 4.4.0-19041-Microsoft (gcc version 5.4.0) #1237"));
+  EXPECT_FALSE(is_kernel_of_wsl("Linux version 6.1.0-18-amd64 (gcc-12 (Debian 12.2.0-14)) #1 SMP"));
+}
+
 TEST(DeviceTraits, that_the_driver_does_not_tell_are_an_error) {
   driver::sim::SimOptions options;
   options.device_count = 2;

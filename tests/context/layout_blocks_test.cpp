@@ -16,6 +16,7 @@
 #include "support/pool_world_captures.hpp"
 #include "support/pool_world_words.hpp"
 #include "support/recorded_file.hpp"
+#include "support/watchdog.hpp"
 
 namespace vpmm::test {
 namespace {
@@ -339,6 +340,8 @@ TEST(GuardedBlocks, are_not_shown_before_they_are_mapped) {
 }
 
 TEST(Snapshot, shows_memory_that_a_request_is_mapping_as_in_flight) {
+  Watchdog dog("");
+  const Watchdog::Watched watched(dog, "the request");
   HookedWorld world(page_world());
   const DevicePtr live = world.allocate(kPage, std::nullopt);
   std::string picture;

@@ -3,6 +3,7 @@
 // all back or touches nothing.
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,23 +25,24 @@ class PoolEnd : public ::testing::Test {
     options.sim.device_count = 2;
     return options;
   }
-  PoolEnd() {
-    EXPECT_EQ(world.sim.device_primary_ctx_retain(1, far), CuResult::success);
-    fill();
-  }
+  PoolEnd() { EXPECT_EQ(world.sim.device_primary_ctx_retain(1, far), CuResult::success); }
   ~PoolEnd() override {
     world.hooks.on.clear();
     EXPECT_EQ(world.sim.ctx_set_current(world.context), CuResult::success);
     if (world.pool == nullptr)
       world.pool = context::Context::create(world.hooks, 0, adaptive_world().config).value();
   }
-  void fill() {
-    const LeftMemory left;  // copies stay with a pool that touches nothing
+  enum class End { gives_back, touches_nothing };
+  void fill(End end) {
     const StreamHandle stream = world.stream();
     EXPECT_TRUE(world.pool->sharing().set_peer_access(1).ok());
     EXPECT_TRUE(world.pool->suspension().make_suspendable(7, {true, true}).ok());
     EXPECT_TRUE(world.pool->allocate({kPage, 0, stream, {}, 7}).ok());
-    EXPECT_TRUE(world.pool->suspension().suspend(7, {}).ok());
+    {
+      std::optional<LeftMemory> left;  // the pinned copy
+      if (end == End::touches_nothing) left.emplace();
+      EXPECT_TRUE(world.pool->suspension().suspend(7, {}).ok());
+    }
     world.allocate(1000, stream);
     const DevicePtr pending = world.allocate(9 * kPage, stream);
     world.use(pending, 9 * kPage, stream, kLongNs);
@@ -62,6 +64,7 @@ class PoolEnd : public ::testing::Test {
 };
 
 TEST_F(PoolEnd, waits_for_work_and_gives_everything_back) {
+  fill(End::gives_back);
   const std::vector<std::uint64_t> before = given_back();
   ASSERT_EQ(world.sim.ctx_set_current(far), CuResult::success);
   world.pool.reset();
@@ -79,17 +82,18 @@ TEST_F(PoolEnd, waits_for_work_and_gives_everything_back) {
 TEST_F(PoolEnd, touches_nothing_if_a_wait_for_the_work_fails) {
   for (const Call call : {Call::ctx_get_id, Call::ctx_get_current, Call::ctx_synchronize}) {
     SCOPED_TRACE(driver::to_string(call));
+    fill(End::touches_nothing);
     const std::vector<std::uint64_t> before = given_back();
     world.hooks.on[call] = [] { return CuResult::invalid_value; };
     world.pool.reset();
     world.hooks.on.clear();
     EXPECT_EQ(given_back(), before);
     world.pool = context::Context::create(world.hooks, 0, adaptive_world().config).value();
-    fill();
   }
 }
 
 TEST_F(PoolEnd, touches_nothing_if_it_cannot_look_for_work_of_peers) {
+  fill(End::touches_nothing);
   ASSERT_EQ(world.sim.device_primary_ctx_reset(1), CuResult::success);
   world.allocate(kPage, std::nullopt);  // which forgets its context
   const std::vector<std::uint64_t> before = given_back();
@@ -99,6 +103,7 @@ TEST_F(PoolEnd, touches_nothing_if_it_cannot_look_for_work_of_peers) {
 }
 
 TEST_F(PoolEnd, calls_no_driver_in_a_context_that_broke) {
+  fill(End::touches_nothing);
   world.hooks.on[Call::mem_create] = [] { return CuResult::illegal_address; };
   expect_error(world.pool->allocate({64 * kPage, 0, std::nullopt}), ErrorCode::poisoned);
   const std::uint64_t calls = world.calls.total_count();
@@ -107,6 +112,7 @@ TEST_F(PoolEnd, calls_no_driver_in_a_context_that_broke) {
 }
 
 TEST_F(PoolEnd, calls_no_driver_more_if_the_context_breaks_at_the_last_look) {
+  fill(End::touches_nothing);
   const std::vector<std::uint64_t> before = given_back();
   world.hooks.on[Call::ctx_get_id] = [] { return CuResult::illegal_address; };
   const std::uint64_t calls = world.calls.total_count();

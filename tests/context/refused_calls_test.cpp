@@ -98,7 +98,8 @@ TEST(RefusedCalls, of_the_drivers_pool_say_who_refused) {
     const auto refused = world.pool->allocate({1000, 0, on});
     world.hooks.on.erase(Call::ctx_get_id);
     expect_error(refused, ErrorCode::out_of_memory);
-    EXPECT_EQ(message_of(refused).substr(0, message.size()), message);
+    EXPECT_GE(visits, 3) << "a look failed";
+    EXPECT_EQ(message_of(refused), message);
   };
   for (const pool::Stream on : {pool::Stream(stream), pool::Stream()})
     expect_refusal(on,
@@ -107,7 +108,7 @@ TEST(RefusedCalls, of_the_drivers_pool_say_who_refused) {
   world.hooks.on[Call::mem_alloc_from_pool_async] = [] { return CuResult::out_of_memory; };
   expect_refusal(stream,
                  "out of device memory: of the driver's stream-ordered pool: "
-                 "mem_alloc_from_pool_async failed: CUDA_ERROR_OUT_OF_MEMORY");
+                 "mem_alloc_from_pool_async failed: CUDA_ERROR_OUT_OF_MEMORY (2)");
   world.hooks.on.clear();
   world.deallocate(all, stream);
   world.deallocate(world.allocate(1000, stream), stream);

@@ -235,6 +235,8 @@ TEST_F(ResetBeside, keeps_calls_out_while_it_waits_for_others) {
 
 // It is announced while the reset waits for the GPU, and begins after the wait.
 TEST_F(ResetBeside, a_capture_that_is_announced_meanwhile_refuses_it) {
+  Watchdog dog("");
+  const Watchdog::Watched watched(dog, "the reset");
   const DevicePtr live = allocate(3 * kPage, stream());
   std::thread capturing;
   bool is_announced = false;

@@ -168,18 +168,36 @@ TEST_F(SuspendRaces, what_ends_while_it_is_copied_keeps_its_part_of_the_copy) {
   }
 }
 
+Bytes resident() {
+  std::ifstream file("/proc/self/statm");
+  std::uint64_t all = 0, pages = 0;
+  EXPECT_TRUE(file >> all >> pages);
+  return pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
 TEST_F(Suspend, host_memory_that_is_prepared_is_taken_from_the_system) {
-  const auto resident = [] {
-    std::ifstream file("/proc/self/statm");
-    std::uint64_t all = 0, pages = 0;
-    EXPECT_TRUE(file >> all >> pages);
-    return pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  };
   const DevicePtr ptr = tagged(128 * kMiB);
   const std::uint64_t before = resident();
   ASSERT_TRUE(suspension().prepare(kWeights).ok());
   EXPECT_GT(resident(), before + 100 * kMiB);
   world.deallocate(ptr, a);
+}
+
+TEST_F(SuspendRaces, a_copy_that_is_too_small_ends_before_its_successor_is_filled) {
+  ASSERT_TRUE(suspension().make_suspendable(kKept, {true, true}).ok());
+  const DevicePtr first = tagged(128 * kMiB);
+  suspend();
+  resume();
+  const DevicePtr second = tagged(kPage);
+  const Bytes before = resident();
+  Bytes now = 0;
+  at_next(Call::memcpy_device_to_host_async, [&] { now = resident(); });
+  suspend();
+  EXPECT_GT(now, 0u);
+  EXPECT_LT(now, before + 64 * kMiB) << "both are held";
+  resume();
+  free(first);
+  free(second);
 }
 
 // All but 1/32 of what is available may be taken, by what no memory is there for yet.

@@ -111,7 +111,7 @@ TEST_F(Suspend, a_tag_is_left_where_it_was_entered) {
   report::set_tag_name(kNotSuspendable, "");
 }
 
-// Also the first threads of a process that enter one.
+// New threads, which get their numbers as they enter their first tag.
 TEST_F(Suspend, each_thread_has_the_tags_that_it_entered) {
   ASSERT_TRUE(suspension().enter(kWeights, context::TagScope::thread).ok());
   for (int i = 0; i < 3; ++i)

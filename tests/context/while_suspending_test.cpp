@@ -8,6 +8,7 @@
 
 #include "context/suspend_races_case.hpp"
 #include "fault/no_memory.hpp"
+#include "support/watchdog.hpp"
 
 namespace vpmm::test {
 namespace {
@@ -44,6 +45,8 @@ TEST_F(SuspendRaces, frees_during_a_suspend_and_a_resume_take_no_more_memory_tha
 
 // The other thread's copy is as large, and has contents.
 TEST_F(SuspendRaces, host_memory_that_another_call_provides_first_is_the_copy) {
+  Watchdog dog("");
+  const Watchdog::Watched watched(dog, "the preparation");
   ASSERT_TRUE(suspension().make_suspendable(kKept, {true, true}).ok());
   const DevicePtr ptr = written(3 * kPage, 5);
   at_next(Call::mem_host_register, [&] {
@@ -61,6 +64,27 @@ TEST_F(SuspendRaces, host_memory_that_another_call_provides_first_is_the_copy) {
   EXPECT_EQ(world.calls.count(Call::mem_host_register),
             world.calls.count(Call::mem_host_unregister) + 2)
       << "one copy and the ring are pinned";
+  expect_written(ptr, 3 * kPage, 5);
+  free(ptr);
+}
+
+TEST_F(SuspendRaces, host_memory_for_a_copy_that_another_call_drops_is_given_back) {
+  Watchdog dog("");
+  const Watchdog::Watched watched(dog, "the preparation");
+  ASSERT_TRUE(suspension().make_suspendable(kKept, {true, true}).ok());
+  const DevicePtr ptr = written(3 * kPage, 5);
+  at_next(Call::mem_host_register, [&] {
+    EXPECT_TRUE(suspension().make_suspendable(kKept, {true, false}).ok());
+    suspend();
+    resume();
+  });
+  const auto done = suspension().prepare(kKept);
+  EXPECT_TRUE(done.ok()) << message_of(done);
+  world.hooks.on.clear();
+  EXPECT_EQ(suspension().info(kKept).host_bytes, 0u);
+  EXPECT_EQ(world.calls.count(Call::mem_host_register),
+            world.calls.count(Call::mem_host_unregister) + 1)
+      << "the ring is pinned";
   expect_written(ptr, 3 * kPage, 5);
   free(ptr);
 }

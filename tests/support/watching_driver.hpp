@@ -11,7 +11,7 @@
 
 namespace vpmm::test {
 
-// Passes all on to the hazard checker.
+// Passes all on to the hazard checker. For calls of one thread: it has no lock of its own.
 class WatchingDriver final : public driver::ForwardingDriver, private driver::MemoryObserver {
  public:
   explicit WatchingDriver(Driver& inner)
