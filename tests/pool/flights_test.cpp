@@ -6,7 +6,9 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <thread>
+#include <variant>
 
 #include "pool/pool_fixture.hpp"
 #include "support/hooked_driver.hpp"
@@ -19,15 +21,15 @@ using driver::CuResult;
 
 using Work = std::function<bool(MutexLock& lock)>;
 
-driver::sim::SimOptions three_devices() {
+driver::sim::SimOptions four_devices() {
   driver::sim::SimOptions options;
-  options.device_count = 3;
+  options.device_count = 4;
   return options;
 }
 
 class Overlap : public PoolFixture<test::HookedDriver> {
  protected:
-  Overlap() : PoolFixture(three_devices()) {}
+  Overlap() : PoolFixture(four_devices()) {}
 
   // Runs `outer`, of which the first driver call `during` lasts some milliseconds. As soon as it
   // begins, `inner` runs on another thread. Returns true if `inner` had calls in flight before the
@@ -157,13 +159,18 @@ TEST_F(Overlap, allocations_stay_mapped_when_access_is_given_while_address_space
 
 // --- access is given after unmapping that has begun
 
+// It fails if it finds what is being unmapped, or was already.
 TEST_F(Overlap, access_is_given_once_unmapping_has_ended) {
   open();
   take(1, a);
-  give_back(take(2, a));
-  const Work trim = [this](MutexLock& held) { return pool->trim(held, 0).ok(); };
-  flies(access_for(1), Call::mem_unmap, trim);  // it fails if it finds what is unmapped
-  EXPECT_TRUE(access_for(2)(lock)) << "at once, as nothing is unmapped any more";
+  driver::DeviceOrdinal peer = 0;
+  for (const Call during : {Call::mem_unmap, Call::mem_release}) {
+    give_back(take(2, a));
+    const Work trim = [this](MutexLock& held) { return pool->trim(held, 0).ok(); };
+    flies(access_for(++peer), during, trim);
+    EXPECT_EQ(figures().mapped_bytes, kPage);
+  }
+  EXPECT_TRUE(access_for(++peer)(lock)) << "at once, as nothing is unmapped any more";
 }
 
 // --- requests that are short of memory wait for others
@@ -179,6 +186,31 @@ TEST_F(Overlap, a_request_that_is_short_of_memory_can_wait_for_memory_that_is_on
       },
       Call::mem_create, [this](MutexLock& held) { return allocate(held, 2, a).ok(); });
   EXPECT_TRUE(has_waited);
+}
+
+// --- what is being created counts
+
+TEST_F(Overlap, two_requests_at_once_do_not_exceed_the_limit) {
+  for (const Bytes limit : {4u, 5u}) {
+    config.limits.capacity = limit * kPage;
+    open();
+    Bytes claimed = 0;
+    std::optional<Bytes> missing;
+    flies(
+        [&](MutexLock& held) {
+          claimed = pool->memory().claimed_bytes();
+          const Result<Answer> answer = pool->map(held, request(2), b, Effort::by_policy, 0);
+          if (!answer) return false;
+          if (const Needs* const needs = std::get_if<Needs>(&answer.value()))
+            missing = needs->missing;
+          return true;
+        },
+        Call::mem_create, [this](MutexLock& held) { return allocate(held, 3, a).ok(); });
+    EXPECT_EQ(claimed, 3 * kPage) << "though not one page of them is there yet";
+    EXPECT_EQ(missing, limit == 4 ? std::optional(kPage) : std::nullopt);
+    EXPECT_EQ(figures().mapped_bytes, limit == 4 ? 3 * kPage : 5 * kPage);
+    EXPECT_EQ(pool->memory().claimed_bytes(), figures().mapped_bytes);
+  }
 }
 
 }  // namespace

@@ -343,11 +343,14 @@ TEST_F(SharedChunks, memory_could_move_if_all_allocations_in_its_chunk_were_idle
   const DevicePtr first = take(2, a), second = take(2, a), third = take(6, a);
   ASSERT_EQ(picture(), "[2][2][6][-2]");
   const auto movable = [&](const std::vector<DevicePtr>& idle) {
-    return pool->memory().movable_bytes([&](const region::Region& region, AddressRange part) {
-      EXPECT_TRUE(region.range.contains(part));
-      EXPECT_LE(part.size, 4 * kPage);
-      return std::find(idle.begin(), idle.end(), region.range.begin) != idle.end();
-    }) / kPage;
+    const Bytes bytes =
+        pool->memory().movable_bytes([&](const region::Region& region, AddressRange part) {
+          EXPECT_TRUE(region.range.contains(part));
+          EXPECT_LE(part.size, 4 * kPage);
+          return std::find(idle.begin(), idle.end(), region.range.begin) != idle.end();
+        });
+    EXPECT_EQ(bytes % kPage, 0u);
+    return bytes / kPage;
   };
   EXPECT_EQ(movable({}), 0u);
   EXPECT_EQ(movable({first}), 0u);
