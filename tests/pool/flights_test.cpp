@@ -21,15 +21,15 @@ using driver::CuResult;
 
 using Work = std::function<bool(MutexLock& lock)>;
 
-driver::sim::SimOptions four_devices() {
+driver::sim::SimOptions three_devices() {
   driver::sim::SimOptions options;
-  options.device_count = 4;
+  options.device_count = 3;
   return options;
 }
 
 class Overlap : public PoolFixture<test::HookedDriver> {
  protected:
-  Overlap() : PoolFixture(four_devices()) {}
+  Overlap() : PoolFixture(three_devices()) {}
 
   // Runs `outer`, of which the first driver call `during` lasts some milliseconds. As soon as it
   // begins, `inner` runs on another thread. Returns true if `inner` had calls in flight before the
@@ -159,18 +159,44 @@ TEST_F(Overlap, allocations_stay_mapped_when_access_is_given_while_address_space
 
 // --- access is given after unmapping that has begun
 
-// It fails if it finds what is being unmapped, or was already.
 TEST_F(Overlap, access_is_given_once_unmapping_has_ended) {
   open();
   take(1, a);
-  driver::DeviceOrdinal peer = 0;
-  for (const Call during : {Call::mem_unmap, Call::mem_release}) {
-    give_back(take(2, a));
-    const Work trim = [this](MutexLock& held) { return pool->trim(held, 0).ok(); };
-    flies(access_for(++peer), during, trim);
-    EXPECT_EQ(figures().mapped_bytes, kPage);
+  give_back(take(2, a));
+  const Work trim = [this](MutexLock& held) { return pool->trim(held, 0).ok(); };
+  flies(access_for(1), Call::mem_unmap, trim);  // it fails if it finds what is unmapped
+  EXPECT_TRUE(access_for(2)(lock)) << "at once, as nothing is unmapped any more";
+}
+
+// The other thread leaves the lock only where it waits, or at the end.
+TEST(Grant, begins_once_flights_that_unmap_have_ended_and_waits_for_no_others) {
+  using FlightWork = Flights::FlightWork;
+  for (const FlightWork work : {FlightWork::maps, FlightWork::unmaps}) {
+    Flights flights;
+    Mutex mutex;
+    MutexLock lock(mutex);
+    std::atomic<bool> has_lock{false};
+    std::atomic<bool> is_granted{false};
+    std::thread other;
+    {
+      const Flights::InFlight away(flights, lock, work);
+      other = std::thread([&] {
+        MutexLock mine(mutex);
+        has_lock = true;
+        const Flights::Grant grant(flights, mine);
+        is_granted = true;
+      });
+      while (!has_lock) std::this_thread::yield();
+      const MutexLock mine(mutex);
+      EXPECT_FALSE(flights.empty());
+      EXPECT_EQ(is_granted, work == FlightWork::maps);
+    }
+    lock.leave();
+    other.join();
+    lock.enter();
+    EXPECT_TRUE(is_granted);
+    EXPECT_TRUE(flights.empty());
   }
-  EXPECT_TRUE(access_for(++peer)(lock)) << "at once, as nothing is unmapped any more";
 }
 
 // --- requests that are short of memory wait for others
