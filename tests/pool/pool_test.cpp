@@ -240,6 +240,46 @@ TEST_F(PoolCalls, memory_that_is_passed_on_in_part_leaves_its_rest_to_the_owner)
   EXPECT_EQ(a.timeline->references + b.timeline->references, 0u);
 }
 
+TEST_F(SharedChunks,
+       a_request_is_served_from_the_front_of_memory_that_is_large_enough_and_aligned) {
+  open();
+  const region::Region& region = *region_of(take(6, a));
+  for (const Bytes pages : {1u, 3u, 6u})
+    EXPECT_EQ(pool->front_for(region, request(pages)), pages * kPage);
+  EXPECT_EQ(pool->front_for(region, request(7)), 0u);
+  PageRequest aligned = request(3);
+  const Bytes begin = to_integer(region.range.begin);
+  aligned.alignment = begin & (~begin + 1);
+  EXPECT_EQ(pool->front_for(region, aligned), 3 * kPage);
+  aligned.alignment *= 2;
+  EXPECT_EQ(pool->front_for(region, aligned), 0u);
+}
+
+TEST_F(SharedChunks,
+       own_chunks_serve_a_request_from_their_front_whole_and_at_most_an_eighth_larger) {
+  open();
+  const auto take_own = [&](Bytes pages, Chunks chunks) {
+    PageRequest own = request(pages);
+    own.chunks = chunks;
+    const Result<Answer> answer = pool->map(lock, own, a, Effort::by_policy, 0);
+    return region_of(std::get<Placed>(answer.value()).begin);
+  };
+  const region::Region* const fours = take_own(12, Chunks::own);
+  ASSERT_EQ(pool->memory().chunks.inside(fours->range).size(), 3u);
+  const region::Region* const nine = take_own(9, Chunks::one);
+  ASSERT_EQ(pool->memory().chunks.inside(nine->range).size(), 1u);
+  const struct {
+    const region::Region* region;
+    Bytes pages, served;
+  } cases[] = {{fours, 12, 12}, {fours, 11, 12}, {fours, 10, 0}, {fours, 8, 8}, {fours, 7, 0},
+               {fours, 4, 4},   {fours, 13, 0},  {nine, 9, 9},   {nine, 8, 9},  {nine, 7, 0}};
+  for (const auto& each : cases) {
+    PageRequest own = request(each.pages);
+    own.chunks = Chunks::own;
+    EXPECT_EQ(pool->front_for(*each.region, own), each.served * kPage) << each.pages;
+  }
+}
+
 TEST_F(SharedChunks, memory_that_is_united_is_one_allocation) {
   open();
   const DevicePtr ptr = take(3, a);
