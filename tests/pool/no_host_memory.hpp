@@ -6,7 +6,9 @@
 
 #include <array>
 #include <cstddef>
+#include <new>
 #include <optional>
+#include <utility>
 
 #include "base/host_memory.hpp"
 #include "fault/host_faults.hpp"
@@ -36,6 +38,34 @@ class NoHostMemory {
  private:
   fault::InsidePool inside_;
   std::array<std::optional<HostPromise>, 100> promises_;
+};
+
+// Neither the process nor its reserve has any left.
+class NoReserve {
+ public:
+  NoReserve() {
+    fault::HostFaults::arm(1, fault::HostFaults::Repeat::from_then_on);
+    for (std::size_t bytes = std::size_t{4} << 20; bytes >= kLeast; bytes /= 2)
+      while (void* const memory = host_reserve::take(bytes, alignof(Taken)))
+        last_ = new (memory) Taken{last_};
+    EXPECT_EQ(host_reserve::take(kLeast, alignof(Taken)), nullptr);
+  }
+  ~NoReserve() {
+    while (last_ != nullptr)
+      host_reserve::give_back(std::exchange(last_, last_->before), alignof(Taken));
+    fault::HostFaults::disarm();
+  }
+  NoReserve(const NoReserve&) = delete;
+  NoReserve& operator=(const NoReserve&) = delete;
+
+ private:
+  struct Taken {
+    Taken* before = nullptr;
+  };
+  static constexpr std::size_t kLeast = 16;
+
+  fault::InsidePool inside_;
+  Taken* last_ = nullptr;
 };
 
 }  // namespace vpmm::pool

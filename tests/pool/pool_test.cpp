@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "pool/no_host_memory.hpp"
 #include "pool/pool_calls.hpp"
 
 namespace vpmm::pool {
@@ -422,6 +423,19 @@ TEST_F(SharedChunks, at_the_end_each_mapping_is_unmapped_once_and_all_address_sp
   EXPECT_EQ(sim.census().reservations, 0u);
   EXPECT_EQ(figures().mapped_bytes + figures().reserved_bytes, 0u);
   open();
+}
+
+TEST_F(PoolCalls, at_the_end_without_host_memory_all_is_left_to_the_system) {
+  open();
+  take(3, a);
+  {
+    const NoReserve none;
+    pool->release_everything();
+  }
+  for (const Call call : {Call::mem_unmap, Call::mem_release, Call::mem_address_free})
+    EXPECT_EQ(driver.counts[call], 0u) << to_string(call);
+  EXPECT_EQ(figures().mapped_bytes, 3 * kPage);
+  EXPECT_EQ(host_reserve::used(), 0u);
 }
 
 TEST_F(PoolCalls, at_the_end_address_space_with_memory_in_it_is_not_freed) {

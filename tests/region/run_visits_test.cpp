@@ -84,6 +84,21 @@ TEST_F(RunVisits, what_is_in_flight_has_the_older_age_of_those_that_are_joined) 
   }
 }
 
+TEST_F(RunVisits, zombies_are_told_of_until_the_last_is_gone) {
+  map(0, 4);
+  EXPECT_FALSE(index.has_zombies());
+  for (const std::uint64_t at : {0u, 2u})
+    index.attach_zombie(index.detach(region_at(index, at), pages(at, 2)), on(A, 1));
+  EXPECT_TRUE(index.has_zombies());
+  index.advance(A, 1);
+  EXPECT_TRUE(index.has_zombies()) << "complete ones, too";
+  for (const std::uint64_t at : {0u, 2u}) {
+    EXPECT_TRUE(index.has_zombies());
+    index.attach_hole(index.detach(region_at(index, at), pages(at, 2)));
+  }
+  EXPECT_FALSE(index.has_zombies());
+}
+
 // --- what is cut from a region that waits for two timelines ---
 
 // The middle goes, and both ends wait for what they waited for, each in its place.
