@@ -299,9 +299,9 @@ bool may_move(const Ask& ask, Bytes size, Bytes left) {
     case Chunks::shared: return true;
     case Chunks::own: return size <= left;
     case Chunks::one: return size == left;
-    case Chunks::exact: return (size == ask.chunk && size <= left) || size == left % ask.chunk;
+    case Chunks::exact: break;
   }
-  return false;
+  return (size == ask.chunk && size <= left) || size == left % ask.chunk;
 }
 
 // Takes wholly idle chunks and lowers `left` by their bytes. Adjacent chunks of one region form one

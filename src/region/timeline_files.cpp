@@ -102,7 +102,8 @@ void delist_parts(Region* region) {
 }
 
 void enlist_parts_behind(Region* region, Region* behind) {
-  for (int part = 0; part < 2; ++part) behind->parts[part].file = region->parts[part].file;
+  behind->parts[0].file = region->parts[0].file;
+  behind->parts[1].file = region->parts[1].file;
   if (TimelineFile* const file = region->parts[0].file)
     file->first_parts.add_behind(region, behind);
   if (TimelineFile* const file = region->parts[1].file)

@@ -20,8 +20,7 @@ class WatchedAccess : public driver::ForwardingDriver {
   using ForwardingDriver::ForwardingDriver;
   CuResult mem_set_access(AddressRange range,
                           std::span<const driver::AccessDescriptor> access) override {
-    ++calls;
-    if (refuses_all) return CuResult::unknown;
+    if (++calls == refused_call || refuses_all) return CuResult::unknown;
     if (is_watching.exchange(false)) {
       first_set_access();
     } else if (access.size() > 1 && refuses_lists.exchange(false)) {
@@ -38,6 +37,7 @@ class WatchedAccess : public driver::ForwardingDriver {
   }
   DevicePtr next{};
   std::atomic<int> calls{0};
+  int refused_call = 0;  // its number, of `calls`
   bool refuses_all = false;
   std::function<void()> first_set_access;
   std::atomic<bool> is_watching{false};
@@ -168,6 +168,25 @@ TEST_F(PeerAccess, is_given_to_each_run_of_mappings_and_not_to_zombies) {
     if (region.state == region::RegionState::hole) return;
     EXPECT_EQ(is_reachable(region.range.begin, region.range.size / kPage, 1), !is_zombie) << before;
   });
+}
+
+// Access to the others would be of no use, and is not asked for.
+TEST_F(PeerAccess, that_the_driver_refuses_to_one_of_several_runs_is_refused) {
+  const DevicePtr first = take(2, a), between = take(1, a), last = take(3, a);
+  give_back(between);
+  ASSERT_TRUE(pool->trim(lock, 0).ok());
+  ASSERT_EQ(pool->memory().index.picture(kPage), "[2][*1][3]");
+  for (driver.refused_call = 1; driver.refused_call <= 2; ++driver.refused_call) {
+    driver.calls = 0;
+    const Result<void> refused = pool->set_peer_access(lock, 1);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::driver_failed);
+    EXPECT_EQ(driver.calls, driver.refused_call);
+  }
+  driver.refused_call = 0;
+  ASSERT_TRUE(pool->set_peer_access(lock, 1).ok());
+  EXPECT_TRUE(is_reachable(first, 2, 1));
+  EXPECT_TRUE(is_reachable(last, 3, 1));
 }
 
 }  // namespace

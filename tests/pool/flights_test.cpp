@@ -6,7 +6,9 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <thread>
+#include <variant>
 
 #include "pool/pool_fixture.hpp"
 #include "support/hooked_driver.hpp"
@@ -166,6 +168,37 @@ TEST_F(Overlap, access_is_given_once_unmapping_has_ended) {
   EXPECT_TRUE(access_for(2)(lock)) << "at once, as nothing is unmapped any more";
 }
 
+// The other thread leaves the lock only where it waits, or at the end.
+TEST(Grant, begins_once_flights_that_unmap_have_ended_and_waits_for_no_others) {
+  using FlightWork = Flights::FlightWork;
+  for (const FlightWork work : {FlightWork::maps, FlightWork::unmaps}) {
+    Flights flights;
+    Mutex mutex;
+    MutexLock lock(mutex);
+    std::atomic<bool> has_lock{false};
+    std::atomic<bool> is_granted{false};
+    std::thread other;
+    {
+      const Flights::InFlight away(flights, lock, work);
+      other = std::thread([&] {
+        MutexLock mine(mutex);
+        has_lock = true;
+        const Flights::Grant grant(flights, mine);
+        is_granted = true;
+      });
+      while (!has_lock) std::this_thread::yield();
+      const MutexLock mine(mutex);
+      EXPECT_FALSE(flights.empty());
+      EXPECT_EQ(is_granted, work == FlightWork::maps);
+    }
+    lock.leave();
+    other.join();
+    lock.enter();
+    EXPECT_TRUE(is_granted);
+    EXPECT_TRUE(flights.empty());
+  }
+}
+
 // --- requests that are short of memory wait for others
 
 TEST_F(Overlap, a_request_that_is_short_of_memory_can_wait_for_memory_that_is_on_its_way) {
@@ -179,6 +212,31 @@ TEST_F(Overlap, a_request_that_is_short_of_memory_can_wait_for_memory_that_is_on
       },
       Call::mem_create, [this](MutexLock& held) { return allocate(held, 2, a).ok(); });
   EXPECT_TRUE(has_waited);
+}
+
+// --- what is being created counts
+
+TEST_F(Overlap, two_requests_at_once_do_not_exceed_the_limit) {
+  for (const Bytes limit : {4u, 5u}) {
+    config.limits.capacity = limit * kPage;
+    open();
+    Bytes claimed = 0;
+    std::optional<Bytes> missing;
+    flies(
+        [&](MutexLock& held) {
+          claimed = pool->memory().claimed_bytes();
+          const Result<Answer> answer = pool->map(held, request(2), b, Effort::by_policy, 0);
+          if (!answer) return false;
+          if (const Needs* const needs = std::get_if<Needs>(&answer.value()))
+            missing = needs->missing;
+          return true;
+        },
+        Call::mem_create, [this](MutexLock& held) { return allocate(held, 3, a).ok(); });
+    EXPECT_EQ(claimed, 3 * kPage) << "though not one page of them is there yet";
+    EXPECT_EQ(missing, limit == 4 ? std::optional(kPage) : std::nullopt);
+    EXPECT_EQ(figures().mapped_bytes, limit == 4 ? 3 * kPage : 5 * kPage);
+    EXPECT_EQ(pool->memory().claimed_bytes(), figures().mapped_bytes);
+  }
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "base/host_memory.hpp"
 #include "fault/host_faults.hpp"
 #include "pool/mover_world.hpp"
+#include "pool/no_host_memory.hpp"
 
 namespace vpmm::pool {
 namespace {
@@ -273,6 +274,30 @@ TEST_P(MoverHostFault, a_plan_is_carried_out_whichever_allocation_of_host_memory
       ASSERT_GE(counted, n);
     }
   EXPECT_EQ(host_reserve::used(), 0u) << "what the reserve gave came back";
+}
+
+TEST_P(MoverHostFault, a_plan_whose_host_memory_nobody_promises_changes_nothing) {
+  MoverWorld world;
+  GetParam().build(world);
+  const Plan plan = plan_of(world, GetParam());
+  const Idle before(world);
+  const std::string picture = world.memory.index.picture(kPage);
+  world.faults.set_plan({{}, 1'000'000, CuResult::out_of_memory, FaultPlan::Repeat::once});
+  Result<region::Region*> refused = nullptr;
+  {
+    const NoHostMemory none;
+    refused = world.carry_out(plan);
+  }
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::host_out_of_memory);
+  EXPECT_EQ(world.faults.counted(), 0u) << "calls of the driver";
+  EXPECT_EQ(world.memory.index.picture(kPage), picture);
+  EXPECT_EQ(Idle(world).regions, before.regions);
+  EXPECT_EQ(world.memory.counters.failed_plans, 0u) << "it has not begun";
+  EXPECT_EQ(world.broken(), "");
+  const Result<region::Region*> taken = world.carry_out(plan);
+  ASSERT_TRUE(taken.ok()) << "once there is some again";
+  world.use(taken.value());
 }
 
 INSTANTIATE_TEST_SUITE_P(Plans, MoverHostFault, testing::ValuesIn(plan_cases()),

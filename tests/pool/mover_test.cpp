@@ -333,11 +333,14 @@ TEST_F(MoverTest, filled_memory_is_free_at_once) {
 }
 
 TEST_F(MoverTest, what_is_tried_out_goes_back) {
+  map_free(0, {2, 1});
   const Result<bool> tried = mover.try_out(lock, 100 * kPage);
   ASSERT_TRUE(tried.ok());
   EXPECT_TRUE(tried.value());
-  EXPECT_EQ(memory.held_bytes(), 0u);
-  EXPECT_EQ(memory.counters.peak_mapped_bytes, 100 * kPage) << "it was there for a moment";
+  EXPECT_EQ(memory.held_bytes(), 3 * kPage);
+  EXPECT_EQ(memory.counters.peak_mapped_bytes, 103 * kPage) << "it was there for a moment";
+  EXPECT_EQ(memory.counters.peak_chunks, 3u) << "beside the two";
+  EXPECT_EQ(memory.counters.chunks_created, 2u);
   EXPECT_EQ(broken(), "");
 }
 
@@ -349,6 +352,20 @@ TEST_F(MoverTest, what_cannot_be_created_in_one_piece_is_no_error) {
   const Result<bool> tried = mover.try_out(lock, kPage);
   ASSERT_TRUE(tried.ok());
   EXPECT_FALSE(tried.value());
+  EXPECT_EQ(memory.counters.peak_mapped_bytes + memory.counters.peak_chunks, 0u);
+}
+
+TEST_F(MoverTest, a_context_that_is_broken_where_something_is_tried_out_is_told) {
+  faults.set_plan({{driver::Call::mem_create},
+                   1,
+                   driver::CuResult::illegal_address,
+                   driver::FaultPlan::Repeat::once});
+  const Result<bool> tried = mover.try_out(lock, kPage);
+  ASSERT_FALSE(tried.ok());
+  EXPECT_EQ(tried.error().code, ErrorCode::poisoned);
+  EXPECT_NE(tried.error().message.find("mem_create"), std::string::npos) << tried.error().message;
+  EXPECT_EQ(memory.counters.peak_mapped_bytes + memory.counters.peak_chunks, 0u);
+  EXPECT_TRUE(memory.flights.empty());
 }
 
 TEST_F(MoverTest, what_was_tried_out_and_cannot_go_back_is_quarantined) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "pool/no_host_memory.hpp"
 #include "pool/pool_calls.hpp"
 
 namespace vpmm::pool {
@@ -240,6 +241,46 @@ TEST_F(PoolCalls, memory_that_is_passed_on_in_part_leaves_its_rest_to_the_owner)
   EXPECT_EQ(a.timeline->references + b.timeline->references, 0u);
 }
 
+TEST_F(SharedChunks,
+       a_request_is_served_from_the_front_of_memory_that_is_large_enough_and_aligned) {
+  open();
+  const region::Region& region = *region_of(take(6, a));
+  for (const Bytes pages : {1u, 3u, 6u})
+    EXPECT_EQ(pool->front_for(region, request(pages)), pages * kPage);
+  EXPECT_EQ(pool->front_for(region, request(7)), 0u);
+  PageRequest aligned = request(3);
+  const Bytes begin = to_integer(region.range.begin);
+  aligned.alignment = begin & (~begin + 1);
+  EXPECT_EQ(pool->front_for(region, aligned), 3 * kPage);
+  aligned.alignment *= 2;
+  EXPECT_EQ(pool->front_for(region, aligned), 0u);
+}
+
+TEST_F(SharedChunks,
+       own_chunks_serve_a_request_from_their_front_whole_and_at_most_an_eighth_larger) {
+  open();
+  const auto take_own = [&](Bytes pages, Chunks chunks) {
+    PageRequest own = request(pages);
+    own.chunks = chunks;
+    const Result<Answer> answer = pool->map(lock, own, a, Effort::by_policy, 0);
+    return region_of(std::get<Placed>(answer.value()).begin);
+  };
+  const region::Region* const fours = take_own(12, Chunks::own);
+  ASSERT_EQ(pool->memory().chunks.inside(fours->range).size(), 3u);
+  const region::Region* const nine = take_own(9, Chunks::one);
+  ASSERT_EQ(pool->memory().chunks.inside(nine->range).size(), 1u);
+  const struct {
+    const region::Region* region;
+    Bytes pages, served;
+  } cases[] = {{fours, 12, 12}, {fours, 11, 12}, {fours, 10, 0}, {fours, 8, 8}, {fours, 7, 0},
+               {fours, 4, 4},   {fours, 13, 0},  {nine, 9, 9},   {nine, 8, 9},  {nine, 7, 0}};
+  for (const auto& each : cases) {
+    PageRequest own = request(each.pages);
+    own.chunks = Chunks::own;
+    EXPECT_EQ(pool->front_for(*each.region, own), each.served * kPage) << each.pages;
+  }
+}
+
 TEST_F(SharedChunks, memory_that_is_united_is_one_allocation) {
   open();
   const DevicePtr ptr = take(3, a);
@@ -343,11 +384,14 @@ TEST_F(SharedChunks, memory_could_move_if_all_allocations_in_its_chunk_were_idle
   const DevicePtr first = take(2, a), second = take(2, a), third = take(6, a);
   ASSERT_EQ(picture(), "[2][2][6][-2]");
   const auto movable = [&](const std::vector<DevicePtr>& idle) {
-    return pool->memory().movable_bytes([&](const region::Region& region, AddressRange part) {
-      EXPECT_TRUE(region.range.contains(part));
-      EXPECT_LE(part.size, 4 * kPage);
-      return std::find(idle.begin(), idle.end(), region.range.begin) != idle.end();
-    }) / kPage;
+    const Bytes bytes =
+        pool->memory().movable_bytes([&](const region::Region& region, AddressRange part) {
+          EXPECT_TRUE(region.range.contains(part));
+          EXPECT_LE(part.size, 4 * kPage);
+          return std::find(idle.begin(), idle.end(), region.range.begin) != idle.end();
+        });
+    EXPECT_EQ(bytes % kPage, 0u);
+    return bytes / kPage;
   };
   EXPECT_EQ(movable({}), 0u);
   EXPECT_EQ(movable({first}), 0u);
@@ -379,6 +423,19 @@ TEST_F(SharedChunks, at_the_end_each_mapping_is_unmapped_once_and_all_address_sp
   EXPECT_EQ(sim.census().reservations, 0u);
   EXPECT_EQ(figures().mapped_bytes + figures().reserved_bytes, 0u);
   open();
+}
+
+TEST_F(PoolCalls, at_the_end_without_host_memory_all_is_left_to_the_system) {
+  open();
+  take(3, a);
+  {
+    const NoReserve none;
+    pool->release_everything();
+  }
+  for (const Call call : {Call::mem_unmap, Call::mem_release, Call::mem_address_free})
+    EXPECT_EQ(driver.counts[call], 0u) << to_string(call);
+  EXPECT_EQ(figures().mapped_bytes, 3 * kPage);
+  EXPECT_EQ(host_reserve::used(), 0u);
 }
 
 TEST_F(PoolCalls, at_the_end_address_space_with_memory_in_it_is_not_freed) {

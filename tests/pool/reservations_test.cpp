@@ -4,9 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "driver/forwarding.hpp"
+#include "observe/log.hpp"
+#include "pool/address_space.hpp"
 #include "pool/pool_fixture.hpp"
 
 namespace vpmm::pool {
@@ -80,6 +84,58 @@ TEST_F(Reservations, that_the_driver_refuses_altogether_are_an_error_that_loses_
   EXPECT_THAT(refused.error().message, testing::HasSubstr("mem_address_reserve"));
   driver.most_size = kGiB;
   give_back(take(1, a));
+}
+
+// A driver that has more address space than any process.
+class BoundlessDriver final : public driver::ForwardingDriver {
+ public:
+  using ForwardingDriver::ForwardingDriver;
+  CuResult mem_address_reserve(Bytes, Bytes, DevicePtr, DevicePtr& begin) override {
+    begin = kBegin;
+    return CuResult::success;
+  }
+  CuResult mem_address_free(AddressRange range) override {
+    freed.push_back(range);
+    return takes_back;
+  }
+  static constexpr DevicePtr kBegin{Bytes{1} << 40};
+  CuResult takes_back = CuResult::success;
+  Vector<AddressRange> freed;
+};
+
+// Its table of pages would take 2^50 bytes.
+TEST(ReservationTables, for_which_there_is_no_host_memory_go_back_with_their_address_space) {
+  constexpr Bytes kSmallPage = 64 * kKiB;
+  constexpr AddressRange kWhole{BoundlessDriver::kBegin, Bytes{1} << 63};
+  driver::sim::SimDriver sim;
+  BoundlessDriver driver(sim);
+  time::Timelines timelines(sim, {});
+  settings::Config config;
+  config.va_size = kWhole.size;
+  Memory memory(driver, driver::ChunkProperties{}, config, kSmallPage, timelines);
+  Mutex mutex;
+  MutexLock lock(mutex);
+  Vector<std::string> lines;
+  const auto add = [&] {
+    lines.clear();
+    driver.freed.clear();
+    observe::set_log_sink(
+        [&](observe::LogLevel, std::string_view line) { lines.emplace_back(line); });
+    const Result<void> added = add_reservation(memory, lock, kSmallPage);
+    observe::set_log_sink({});
+    ASSERT_FALSE(added.ok());
+    EXPECT_EQ(added.error().code, ErrorCode::host_out_of_memory);
+    EXPECT_EQ(driver.freed, Vector<AddressRange>{kWhole});
+    EXPECT_TRUE(memory.reservations.empty());
+    EXPECT_EQ(memory.index.picture(), "");
+    EXPECT_EQ(memory.validate(), "");
+  };
+  add();
+  EXPECT_TRUE(lines.empty()) << lines.front();
+  driver.takes_back = CuResult::unknown;
+  add();
+  EXPECT_EQ(lines,
+            Vector<std::string>{"the driver did not take 9223372036854775808 reserved bytes back"});
 }
 
 }  // namespace

@@ -45,6 +45,9 @@ class StamperTest : public ::testing::Test {
     return stamp == Stamp(StampPart{timeline.id, timeline.numbers.last});
   }
 
+  // Out of line, so that the stream stays in memory as it does in an allocation's.
+  [[gnu::noinline]] static void disown(std::optional<TimelineId>& owner) { owner.reset(); }
+
   driver::sim::SimDriver sim{{}};
   time::Timelines timelines{sim, {}};
   settings::Config config;
@@ -108,11 +111,31 @@ TEST_F(StamperTest, a_free_without_a_stream_may_be_one_of_the_allocating_stream)
   EXPECT_TRUE(is_last_of(*b.timeline, free_on(b, a.timeline->id)));
 }
 
+// Note [A repeated free may lack its stream]
+TEST_F(StamperTest, after_a_refusal_a_free_without_a_stream_is_everything_that_is_queued) {
+  for (const AnyStreamOrder order : {AnyStreamOrder::context, AnyStreamOrder::legacy})
+    for (const UnnamedFree unnamed : {UnnamedFree::any_stream, UnnamedFree::allocating_stream}) {
+      config.streams.any_stream = order;
+      config.streams.unnamed_free = unnamed;
+      Stamper stamper(timelines, config);
+      const Vector<TimelineId> none;
+      const Stamper::Uses uses{a.timeline->id, none, kMiB};
+      const time::Timeline& before =
+          unnamed == UnnamedFree::allocating_stream ? *a.timeline : timelines.any_stream();
+      EXPECT_TRUE(is_last_of(before, stamper.stamp_of(uses, nobody)));
+      stamper.note_refused();
+      const time::Timeline& all =
+          order == AnyStreamOrder::legacy ? timelines.every_stream() : timelines.any_stream();
+      EXPECT_TRUE(is_last_of(all, stamper.stamp_of(uses, nobody)));
+      EXPECT_TRUE(is_last_of(*a.timeline, stamper.stamp_of(uses, a))) << "which names its stream";
+    }
+}
+
 TEST_F(StamperTest, streams_that_are_gone_are_not_waited_for) {
   b.timeline->is_over = true;
   EXPECT_TRUE(is_last_of(*a.timeline, free_on(a, b.timeline->id, {TimelineId{99}})));
   std::optional<TimelineId> owner = c.timeline->id;
-  owner.reset();  // disowned
+  disown(owner);
   EXPECT_TRUE(is_last_of(*a.timeline, free_on(a, owner)));
 }
 

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <numeric>
 #include <optional>
@@ -13,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "fault/host_faults.hpp"
 #include "pool/mover_world.hpp"
+#include "pool/no_host_memory.hpp"
 
 namespace vpmm::pool {
 namespace {
@@ -347,31 +346,6 @@ TEST(SuspenderFault, a_resume_loses_nothing_and_the_next_try_succeeds) {
 }
 
 // --- host memory
-
-// Other calls have been promised all that there is, but for half a KiB.
-class NoHostMemory {
- public:
-  NoHostMemory() {
-    fault::HostFaults::arm(1, fault::HostFaults::Repeat::from_then_on);
-    const HostPromise rest(512);
-    std::size_t bytes = std::size_t{1} << 30;
-    for (std::optional<HostPromise>& promise : promises_)
-      for (; !promise && bytes > 0;) {
-        promise.emplace(bytes);
-        if (promise->is_kept()) break;
-        promise.reset();
-        bytes /= 2;
-      }
-    EXPECT_EQ(bytes, 0u);
-  }
-  ~NoHostMemory() { fault::HostFaults::disarm(); }
-  NoHostMemory(const NoHostMemory&) = delete;
-  NoHostMemory& operator=(const NoHostMemory&) = delete;
-
- private:
-  fault::InsidePool inside_;
-  std::array<std::optional<HostPromise>, 100> promises_;
-};
 
 TEST(SuspenderFault, without_host_memory_nothing_has_changed) {
   SuspendWorld world;

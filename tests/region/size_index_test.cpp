@@ -93,6 +93,27 @@ TEST_F(SizeIndexTest, a_fit_says_the_range_of_its_region) {
   EXPECT_EQ((AddressRange{large.begin, large.size}), pages(200, 7000));
 }
 
+// As pages of three bytes have them.
+TEST(SizeIndexOfOddPages, regions_at_odd_addresses_are_found_whatever_their_size) {
+  constexpr Bytes kOddPage = 3;
+  for (const std::uint64_t count : {1u, 63u, 64u, 4095u, 4096u, 9000u}) {
+    SizeIndex index{PageUnit(kOddPage)};
+    Region region;
+    region.range = {DevicePtr{300'001}, count * kOddPage};
+    index.add(&region);
+    EXPECT_EQ(index.at_least(count * kOddPage).region, &region);
+    EXPECT_EQ(index.at_least(kOddPage).region, &region);
+    EXPECT_EQ(index.at_least((count + 1) * kOddPage).region, nullptr);
+    EXPECT_EQ(index.first_fit(count * kOddPage, 1).region, &region);
+    EXPECT_EQ(index.first_fit(count * kOddPage, 2).region, nullptr) << "nowhere aligned";
+    EXPECT_EQ(index.lowest_fit(count * kOddPage, 1).region, &region);
+    EXPECT_EQ(index.lowest_fit(count * kOddPage, 2).region, nullptr);
+    index.remove(&region);
+    EXPECT_EQ(index.at_least(kOddPage).region, nullptr);
+    EXPECT_EQ(index.largest(), 0u);
+  }
+}
+
 TEST_F(SizeIndexTest, a_region_moved_behind_its_back_is_not_sound) {
   Region* const small = add(10, 5);
   Region* const large = add(100, 5000);
