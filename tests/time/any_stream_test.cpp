@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// time: what is due and recorded for memory of no stream in particular, and how streams are named.
+// time: what is due, of a stream and of none in particular, and how streams are named.
 #include <fmt/format.h>
 
 #include "time/timelines_fixture.hpp"
@@ -20,6 +20,46 @@ TEST_F(TimelinesTest, of_no_stream_in_particular_nothing_is_due_that_the_context
   any.next(1);
   EXPECT_TRUE(timelines.is_due(any));
   poll();
+}
+
+// Others may wait for an event of the stream alone.
+TEST_F(TimelinesTest, of_a_stream_an_event_of_its_own_is_due_whatever_the_context_proves) {
+  of(stream());
+  const StreamHandle a = stream();
+  Timeline& timeline = of(a);
+  for (int i = 0; i < 2; ++i) timeline.next(1);
+  ASSERT_TRUE(timelines.close_all(Everything::context_event).value());
+  EXPECT_TRUE(timelines.is_due(timeline));
+  ASSERT_TRUE(timelines.close(timeline, a).ok());
+  EXPECT_FALSE(timelines.is_due(timeline));
+  poll();
+}
+
+TEST_F(TimelinesTest, a_stream_has_one_turn_in_a_poll_however_many_events_it_has) {
+  const StreamHandle busy = stream(), other = stream();
+  work(busy);
+  for (int i = 0; i < 3; ++i) {
+    of(busy).next(1);
+    ASSERT_TRUE(timelines.close(of(busy), busy).ok());
+  }
+  const StampPart number = of(other).next(1);
+  ASSERT_TRUE(timelines.close(of(other), other).ok());
+  EXPECT_EQ(poll(2), Vector<StampPart>{number});
+  sim.run_until_idle();
+  EXPECT_EQ(poll(1).size(), 3u);
+}
+
+TEST_F(TimelinesTest, a_timeline_begins_without_a_past) {
+  for (Timeline* const timeline : {&of(stream()), &timelines.any_stream()}) {
+    EXPECT_FALSE(timeline->is_noted || timeline->is_over || timeline->wanted);
+    EXPECT_EQ(timeline->next_number, nullptr);
+    EXPECT_EQ(timeline->references, 0u);
+    EXPECT_TRUE(timeline->closings.empty());
+    EXPECT_TRUE(timeline->numbers.are_complete() && timeline->numbers.are_provable());
+    EXPECT_EQ(timeline->numbers.last, 0u);
+    EXPECT_EQ(timeline->since_event.count, 0u);
+    EXPECT_EQ(timeline->since_event.bytes, 0u);
+  }
 }
 
 TEST_F(TimelinesTest, on_the_legacy_stream_of_the_context_that_is_current_one_call_is_enough) {
