@@ -2,6 +2,10 @@
 // time: what is due, of a stream and of none in particular, and how streams are named.
 #include <fmt/format.h>
 
+#include <cstdint>
+#include <string>
+#include <vector>
+
 #include "time/timelines_fixture.hpp"
 
 namespace vpmm::time {

@@ -2,6 +2,8 @@
 // time: events that are lent, come back and serve again.
 #include "time/event_pool.hpp"
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
