@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/host_memory.hpp"
+#include "base/race_window.hpp"
 
 namespace vpmm::small {
 
@@ -222,6 +223,7 @@ void Flusher::part_free_pages(StreamCache& cache, Segment* segment) {
   while (const std::uint64_t at = border()) {
     SegmentRoom front_room(at), back_room(segment->units - at);
     Segment* const back = cut_pages_.new_segment();
+    VPMM_RACE_WINDOW("where free pages begin or end was read, the segment was not split");
     const CacheGuard guard(cache);
     if (segment->first_border(page_units) == at) {
       cache.segments.split(*segment, at, *back, front_room, back_room);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "small/size_class.hpp"
 
@@ -53,6 +54,22 @@ TEST(PageSizes, add_at_most_a_32nd_to_a_request) {
       EXPECT_GE(sizes.number_of(rounded), last);
       last = sizes.number_of(rounded);
     }
+  }
+}
+
+// There the grain is a page.
+TEST(PageSizes, of_pages_that_are_no_power_of_two_are_whole_pages) {
+  for (const Bytes page : {3 * kMiB, 3 * kMiB / 2, 5 * kMiB}) {
+    const PageSizes sizes(page, page);
+    EXPECT_EQ(sizes.rounded(1), page);
+    for (std::uint64_t pages = 1; pages <= 9; ++pages)
+      for (const Bytes less : {Bytes{0}, Bytes{1}, page - 1}) {
+        const Bytes bytes = pages * page - less;
+        EXPECT_EQ(sizes.rounded(bytes), pages * page) << bytes << " of " << page;
+        EXPECT_EQ(sizes.least_from(bytes),
+                  bytes <= 4 * page ? std::optional(pages - 1) : std::nullopt)
+            << bytes << " of " << page;
+      }
   }
 }
 

@@ -443,6 +443,27 @@ TEST(SegmentLists, find_an_aligned_place_in_the_shortest_sufficient_stretch) {
   EXPECT_EQ(lists.find(16, 8).segment, &segments[2]);
 }
 
+TEST(SegmentChain, has_what_was_added_in_order_until_it_is_taken) {
+  std::deque<Segment> segments(3);
+  SegmentChain chain;
+  for (int turn = 0; turn < 2; ++turn) {
+    EXPECT_EQ(chain.first(), nullptr);
+    EXPECT_EQ(chain.take_first(), nullptr);
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(chain.count(), i);
+      chain.add(&segments[i]);
+    }
+    EXPECT_EQ(segments[0].chained, &segments[1]);
+    EXPECT_EQ(segments[2].chained, nullptr);
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(chain.count(), 3 - i);
+      EXPECT_EQ(chain.first(), &segments[i]);
+      EXPECT_EQ(chain.take_first(), &segments[i]);
+    }
+    EXPECT_EQ(chain.count(), 0u);
+  }
+}
+
 // A stream's free pages are those of segments that it uses otherwise; the others go as a whole.
 TEST(StreamSegments, of_several_pages_in_use_have_free_pages) {
   StreamCache cache(kLeastPage);

@@ -50,6 +50,15 @@ TEST_F(StreamCachesTest, as_many_as_live_at_once_serve_all_that_come_and_go) {
   EXPECT_EQ(caches.all().size(), 4u) << "of three streams, and of none";
 }
 
+TEST_F(StreamCachesTest, caches_keep_all_they_have_until_they_are_many) {
+  EXPECT_FALSE(caches.are_bounded());
+  EXPECT_EQ(caches.allowed(), 0u);
+  for (const bool are_many : {true, false}) {
+    caches.set_bounded(are_many);
+    EXPECT_EQ(caches.are_bounded(), are_many);
+  }
+}
+
 TEST_F(StreamCachesTest, a_stream_begins_without_what_was_known_of_the_one_before) {
   time::Timeline& first = timeline();
   StreamCache& cache = caches.of(first);

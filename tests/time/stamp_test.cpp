@@ -17,6 +17,12 @@ TEST(Stamp, without_parts_is_complete_and_of_no_timeline) {
   EXPECT_FALSE(stamp.is_only_on(A));
 }
 
+// Numbers of frees begin at 1, so that 0 says of memory that no free is to be waited for.
+TEST(Stamp, the_part_that_nobody_wrote_is_no_free) {
+  EXPECT_EQ(StampPart{}.sequence, 0u);
+  EXPECT_EQ(StampPart{}.timeline, TimelineId{});
+}
+
 TEST(Stamp, two_parts_on_one_timeline_become_the_later) {
   const Stamp stamp({A, 7}, {A, 3});
   EXPECT_EQ(stamp, Stamp(StampPart{A, 7}));
