@@ -67,21 +67,33 @@ TEST_F(HalfWay, a_request_that_waited_for_a_block_meets_the_arena_as_it_is_then)
   };
   for (const auto& [name, act, code, words] : changes) {
     SCOPED_TRACE(name);
-    arena = world.pool->arenas().create({}).value();
+    arena = world.pool->arenas().create({true, true, 0}).value();
+    const DevicePtr whole = take(8 * kPage, a);  // one chunk, which stays while a block lives
+    world.deallocate(whole, a);
     const DevicePtr live = take(kPage, a);
-    const DevicePtr freed = take(7 * kPage, b);
+    const DevicePtr freed = take(7 * kPage, a);
+    ASSERT_TRUE(world.pool->record_use(freed, b).ok());
+    ASSERT_EQ(world.sim.ctx_synchronize(), CuResult::success);
     world.use(freed, 7 * kPage, b, kLongNs);
-    world.deallocate(freed, b);
+    world.deallocate(freed, a);
+    const std::uint64_t waits = world.statistics().host_waits;
     bool has_acted = false;
-    world.hooks.on_sleep = [&] {
+    std::function<void()> on_sleep = [&] {
+      if (world.statistics().host_waits == waits) {
+        world.hooks.on_sleep = on_sleep;
+        return;
+      }
       world.on_another_thread(act);
       has_acted = true;
     };
+    world.hooks.on_sleep = on_sleep;
     expect_error(world.pool->allocate({6 * kPage, 0, a, arena}), code, {words});
+    world.hooks.on_sleep = nullptr;
     EXPECT_TRUE(has_acted);
     EXPECT_EQ(world.pool->reports().validate(), "");
     world.deallocate(live, a);
     static_cast<void>(world.pool->arenas().release(arena));
+    EXPECT_EQ(world.pool->reports().validate(), "");
   }
 }
 
