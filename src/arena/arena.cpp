@@ -252,7 +252,7 @@ void Arena::divide(DevicePtr at) {
     if (part->live == 0) idle_ += part->range.size;
 }
 
-const ArenaBlock& Arena::take(AddressRange part, const BlockUse& use) {
+void Arena::take(AddressRange part, const BlockUse& use) {
   VPMM_CHECK(is_free(part) && is_multiple(part.size, kGrain), picture(kGrain));
   auto first = map_.around(part.begin);
   if (first->first < part.begin) first = split(first, part.begin);
@@ -273,7 +273,6 @@ const ArenaBlock& Arena::take(AddressRange part, const BlockUse& use) {
   ++taken.stretch->live;
   ++live_;
   allocated_ += part.size;
-  return taken;
 }
 
 void Arena::end(DevicePtr begin, const End& end) {

@@ -68,7 +68,7 @@ class Arena {
   // Makes two stretches of the one around `at`, where a free block is or any block begins.
   void divide(DevicePtr at);
   // Requires: is_free(part), whole grains.
-  const ArenaBlock& take(AddressRange part, const BlockUse& use);
+  void take(AddressRange part, const BlockUse& use);
   struct End {
     StreamKey key{};
     time::Stamp stamp;

@@ -38,7 +38,6 @@ Vector<AddressRange> ArenaEntry::live_ranges() const {
 ArenaEntry::Amounts ArenaEntry::amounts() const {
   Amounts amounts;
   amounts.held = arena.held_bytes();
-  arena.for_each_live([&](const ArenaBlock& block) { amounts.live += block.requested; });
   arena.for_each_stretch([&](const Stretch& stretch) {
     if (stretch.is_suspended) amounts.suspended += stretch.range.size;
   });

@@ -55,7 +55,6 @@ struct ArenaEntry : FromHostMemory {
   // Ranges of live blocks, by address.
   Vector<AddressRange> live_ranges() const;
   struct Amounts {
-    Bytes live = 0;  // requested
     Bytes held = 0;
     Bytes suspended = 0;  // part of held
   };

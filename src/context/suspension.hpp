@@ -26,10 +26,13 @@ struct SuspendHooks {
 };
 enum class TagState { live, suspended, discarded, changing };
 struct TagInfo {
+  struct Amounts : arena::ArenaEntry::Amounts {
+    Bytes live = 0;  // requested
+  };
   TagOptions options;
   std::optional<Bytes> limit;
   TagState state = TagState::live;
-  arena::ArenaEntry::Amounts amounts;
+  Amounts amounts;
   Bytes of_library = 0;  // live memory that the library of this name asked for
   Bytes host_bytes = 0;
 };

@@ -86,6 +86,17 @@ TEST_P(CapturedArena, a_stream_that_calls_outside_later_has_what_it_freed_in_the
   world.use(ptr, 3 * kPage, a);
 }
 
+// The graph is the order of its own frees.
+TEST_P(CapturedArena, a_free_there_waits_for_nothing_if_no_other_stream_used_the_memory) {
+  for (const StreamHandle owner : {a, b}) {
+    const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, owner);
+    begin(a);
+    world.deallocate(ptr, a);
+    EXPECT_EQ(world.statistics().pending_bytes, owner == a ? 0 : 3 * kPage);
+    destroy(world, end_capture(world, a));
+  }
+}
+
 // The stream has called in a capture only, so nothing tells it from a later one with its handle.
 TEST_P(CapturedArena, memory_of_no_stream_that_it_freed_waits_for_work_from_before_the_capture) {
   const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, std::nullopt);

@@ -244,6 +244,23 @@ TEST(UnsplitOnPool, chunks_beyond_a_request_serve_others) {
   EXPECT_EQ(world.pool().reports().validate(), "");
 }
 
+// Not only where memory is short or the arena is trimmed.
+TEST(UnsplitOnPool, chunks_beyond_a_request_are_memory_of_their_own) {
+  PoolWorld world(page_world());
+  EventLog log(world.pool());
+  const StreamHandle stream = world.stream();
+  const ArenaId arena = make_arena(world, {false, false, 0});
+  world.deallocate(allocate_in(world, arena, 7 * kPage, stream), stream);
+  const DevicePtr front = allocate_in(world, arena, 4 * kPage, stream);
+  log.clear();
+  release(world, arena);
+  const auto shrinks = log.of(EventKind::arena_shrink);
+  ASSERT_EQ(shrinks.size(), 1u);
+  EXPECT_EQ(shrinks[0].ptr, front + 4 * kPage);
+  EXPECT_EQ(shrinks[0].bytes, 3 * kPage);
+  world.deallocate(front, stream);
+}
+
 TEST(UnsplitOnPool, of_large_chunks_has_what_its_chunks_have) {
   PoolWorld world(adaptive_world());
   const StreamHandle stream = world.stream();

@@ -158,6 +158,18 @@ TEST_F(ArenaOnPool, a_recorded_use_is_waited_for_also_by_the_own_stream) {
   world.use(ptr, 3 * kPage, a);
 }
 
+// Only a request that finds nothing else looks at what waited, although that would fit better.
+TEST_F(ArenaOnPool, what_is_ready_goes_before_what_waited) {
+  const DevicePtr waited = allocate_in(world, arena, 2 * kPage, a);
+  const DevicePtr ready = allocate_in(world, arena, 3 * kPage, a);
+  ASSERT_TRUE(world.pool().record_use(waited, b).ok());
+  world.deallocate(waited, a);
+  world.deallocate(ready, a);
+  settle();
+  EXPECT_EQ(allocate_in(world, arena, 2 * kPage, a), ready);
+  EXPECT_EQ(allocate_in(world, arena, 2 * kPage, a), waited);
+}
+
 TEST_F(ArenaOnPool, a_free_without_a_stream_waits_for_all) {
   const DevicePtr ptr = allocate_in(world, arena, 3 * kPage, a);
   world.use(ptr, 3 * kPage, a, kLongNs);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "support/pool_world_arenas.hpp"
@@ -37,6 +38,27 @@ TEST_F(ArenaWorld, growth_of_one_asks_for_no_proof_of_work_elsewhere) {
   const std::uint64_t recorded = world.statistics().events_recorded;
   allocate_in(world, arena, kPage, a);
   EXPECT_EQ(world.statistics().events_recorded, recorded);
+}
+
+// Streams that are done are asked once each, the other one by the proof and by two looks for
+// memory.
+TEST_F(ArenaWorld, growth_of_one_proves_once_what_is_done) {
+  constexpr std::uint64_t kDone = 12;
+  const DevicePtr busy = allocate_in(world, arena, 4 * kPage, b);
+  world.use(busy, 4 * kPage, b, kLongNs);
+  for (std::uint64_t i = 0; i < kDone; ++i) {
+    const StreamHandle stream = world.stream();
+    std::vector<DevicePtr> blocks;
+    for (int k = 0; k < 20; ++k) blocks.push_back(allocate_in(world, arena, 1000, stream));
+    for (const DevicePtr ptr : blocks) world.use(ptr, 1000, stream, kLongNs / 40);
+    for (const DevicePtr ptr : blocks) world.deallocate(ptr, stream);
+  }
+  world.deallocate(busy, b);
+  world.sim().advance_host_ns(kLongNs * 6 / 10);
+  const std::uint64_t asked = world.calls().count(Call::event_query);
+  EXPECT_NE(allocate_in(world, arena, 4 * kPage, a), busy);
+  EXPECT_GT(world.calls().count(Call::event_query), asked + kDone);
+  EXPECT_LE(world.calls().count(Call::event_query), asked + kDone + 3);
 }
 
 TEST_F(ArenaWorld, without_copies_on_the_host_is_released_without_a_driver_call) {

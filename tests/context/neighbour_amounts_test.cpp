@@ -73,6 +73,34 @@ TEST(NeighbourAmounts, are_what_the_gpu_lacks_within_the_pools_own_limit) {
   }
 }
 
+// What streams keep for their own next requests is not in use.
+TEST(NeighbourAmounts, are_asked_up_to_the_gpus_size_beside_what_is_in_use) {
+  for (const Bytes wanted : {12, 13}) {
+    PoolWorld world(small_gpu());
+    const StreamHandle stream = world.stream();
+    world.allocate(4 * kPage, stream);
+    const DevicePtr kept = world.allocate(kPage, stream);
+    world.deallocate(kept, stream);
+    world.sim().set_used_by_others(0, 11 * kPage);
+    const AskedPool neighbour(world);
+    expect_error(world.pool().allocate({wanted * kPage, 0, stream}), ErrorCode::out_of_memory);
+    EXPECT_EQ(neighbour.asked.empty(), wanted == 13) << wanted;
+  }
+}
+
+TEST(NeighbourAmounts, of_a_pool_that_is_off_are_up_to_the_gpus_size) {
+  for (const Bytes more : {0, 1}) {
+    WorldOptions options = small_gpu();
+    options.config.pool_enabled = false;
+    PoolWorld world(options);
+    world.sim().set_used_by_others(0, 12 * kPage);
+    const AskedPool neighbour(world);
+    expect_error(world.pool().allocate({kAllPages * kPage + more, 0, world.stream()}),
+                 ErrorCode::out_of_memory);
+    EXPECT_EQ(neighbour.asked, more == 0 ? std::vector<Bytes>{12} : std::vector<Bytes>{});
+  }
+}
+
 TEST(NeighbourAmounts, of_a_preallocation_are_what_is_not_held_yet) {
   PoolWorld world(small_gpu());
   world.allocate(2 * kPage, world.stream());

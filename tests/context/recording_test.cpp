@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "fault/host_faults.hpp"
+#include "report/tags.hpp"
 #include "support/held.hpp"
 #include "support/pool_world_words.hpp"
 #include "support/recorded_file.hpp"
@@ -298,6 +299,18 @@ TEST_F(Recorded, the_device_is_named) {
   ASSERT_TRUE(pool.value()->reports().start_recording(path_, {}).ok());
   ASSERT_TRUE(pool.value()->reports().stop_recording().ok());
   EXPECT_EQ(read_recorded(path_).header["device"], 1);
+}
+
+TEST_F(Recorded, tags_are_named_if_they_have_names) {
+  report::set_tag_name(91, "recorded");
+  PoolWorld world(adaptive_world());
+  const StreamHandle stream = world.stream();
+  start(world);
+  for (const std::uint32_t tag : {91U, 92U})
+    world.deallocate(world.pool().allocate({1000, 0, stream, {}, tag}).value(), stream);
+  const RecordedFile file = stop(world);
+  EXPECT_EQ(file.definitions.value("tags", nlohmann::json::object()),
+            (nlohmann::json{{"91", "recorded"}}));
 }
 
 TEST_F(Recorded, marks_stand_between_the_calls) {

@@ -209,6 +209,17 @@ TEST_F(Suspend, a_tag_has_one_arena_for_single_chunks_and_one_for_all_else) {
   for (const DevicePtr ptr : all) world.deallocate(ptr, a);
 }
 
+// So that what sleeps and comes back is what lives.
+TEST_F(Suspend, large_requests_of_a_tag_share_no_stretch) {
+  const DevicePtr large = tagged(64 * kPage);
+  world.deallocate(large, a);
+  const DevicePtr smaller = tagged(40 * kPage);
+  EXPECT_NE(smaller, large);
+  EXPECT_EQ(tagged(63 * kPage), large) << "a 32nd is lost at most";
+  world.deallocate(large, a);
+  world.deallocate(smaller, a);
+}
+
 TEST_F(Suspend, of_all_tags_takes_the_suspendable_ones_and_a_tag_by_name_takes_its_arenas) {
   const ArenaId arena = make_arena(world, options_of_tag(kNotSuspendable));
   const DevicePtr in_arena = allocate_in(world, arena, 2 * kPage, a);
