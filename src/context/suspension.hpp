@@ -25,14 +25,16 @@ struct SuspendHooks {
   std::function<void(int device, std::uint32_t tag)> after_map;
 };
 enum class TagState { live, suspended, discarded, changing };
+struct TagAmounts {
+  Bytes live = 0;       // requested
+  Bytes held = 0;       // by arenas
+  Bytes suspended = 0;  // part of held
+};
 struct TagInfo {
-  struct Amounts : arena::ArenaEntry::Amounts {
-    Bytes live = 0;  // requested
-  };
   TagOptions options;
   std::optional<Bytes> limit;
   TagState state = TagState::live;
-  Amounts amounts;
+  TagAmounts amounts;
   Bytes of_library = 0;  // live memory that the library of this name asked for
   Bytes host_bytes = 0;
 };
