@@ -88,7 +88,7 @@ NO_DEVICE = 100  # of CUDA's errors
 RIGHT_SKIPS = {"needs seven GPUs of the simulator", "PyTorch 2.11 has no such option"}
 STRESS_SECONDS = int(os.environ.get("VPMM_STRESS_SECONDS", "0"))  # what the stress tests get instead of their default
 SUITE_SECONDS = 240 + 4 * STRESS_SECONDS  # the threads and the random programs of `gpu`, on each of two drivers
-NUMBA_SECONDS = 300 + STRESS_SECONDS  # each case starts processes that import Numba
+NUMBA_SECONDS = 600 + STRESS_SECONDS  # each case starts processes that import Numba, or PyTorch
 MEMCHECK_SECONDS = 120
 
 
