@@ -32,10 +32,6 @@ class SmallParts : public SmallPoolFixture<driver::RecordingDriver> {
     small->caches().end(caller.timeline->id);
     caller.timeline->next_number = nullptr;
   }
-  void complete(const time::StampPart& part) {
-    EXPECT_EQ(timelines.mark_complete({part}).size(), 1u);
-    small->advance({part});
-  }
 };
 
 // --- a request

@@ -76,6 +76,10 @@ class SmallPoolFixture : public pool::PoolFixture<Between> {
   std::optional<Allocation> end(DevicePtr part) {
     return Ownership::end(*pool->memory().index.allocated_around(part), part);
   }
+  void complete(const time::StampPart& part) {
+    EXPECT_EQ(timelines.mark_complete({part}).size(), 1u);
+    small->advance({part});
+  }
   Bytes idle() { return pool->memory().idle_bytes() + small->cut_pages().free_bytes(); }
 
   std::unique_ptr<SmallPool> small;
